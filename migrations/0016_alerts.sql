@@ -13,9 +13,6 @@
 -- +goose Up
 SET lock_timeout = '10s'; -- behind an ALTER that waits, every worker waits
 
--- Since when every call failed; null: the last one succeeded, or there was none. 0014 has it too; whichever comes first adds it.
-ALTER TABLE herald.agents ADD COLUMN IF NOT EXISTS failing_since timestamptz;
-
 CREATE TABLE IF NOT EXISTS herald.mishaps (
     chain_id          bigint        NOT NULL,
     identity_registry text          NOT NULL,

@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/agentherald/herald/internal/operator"
@@ -23,6 +25,7 @@ type agentCmd struct {
 type agentListCmd struct {
 	State  string  `help:"Only in this state: pending, connected, needs_auth, failed or disabled." placeholder:"STATE"`
 	Chain  *uint64 `help:"Only of this chain." placeholder:"ID"`
+	Sort   string  `help:"failing: those first that failed most calls in the last 24 hours, then those that failed the larger share." placeholder:"ORDER"`
 	Cursor string  `help:"Continue after this cursor, as the end of the previous page tells (next in JSON)."`
 	Limit  int     `help:"Rows." default:"50"`
 	jsonFlag
@@ -30,18 +33,27 @@ type agentListCmd struct {
 
 func (c *agentListCmd) Run(a *app) error {
 	page, err := a.newOperator().ListAgents(a.ctx,
-		operator.AgentFilter{State: c.State, Chain: c.Chain, Cursor: c.Cursor, Limit: c.Limit})
+		operator.AgentFilter{State: c.State, Chain: c.Chain, Sort: c.Sort, Cursor: c.Cursor, Limit: c.Limit})
 	if err != nil {
 		return err
 	}
 	return c.printAnswer(a, page, func() error {
-		t := a.newTable("AGENT", "STATE", "QUEUED", "RUNNING", "WAITING", "HELD", "LAST OK",
-			"SERVER", "PROTOCOL", "TOOLS", "ENDPOINT", "LAST ERROR")
+		failing := c.Sort == store.SortFailing
+		head := []any{"AGENT", "STATE"}
+		if failing {
+			head = append(head, "FAILED 24H", "CALLS 24H", "FAILING SINCE")
+		}
+		t := a.newTable(append(head, "QUEUED", "RUNNING", "WAITING", "HELD", "LAST OK",
+			"SERVER", "PROTOCOL", "TOOLS", "ENDPOINT", "LAST ERROR")...)
 		for _, r := range page.Agents {
-			t.addRow(fmt.Sprintf("%d:%s", r.ChainID, r.AgentID), r.State, r.Open[store.Queued], r.Open[store.Running],
+			row := []any{fmt.Sprintf("%d:%s", r.ChainID, r.AgentID), r.State}
+			if failing {
+				row = append(row, r.FailedOfDay, r.CallsOfDay, formatTime(r.FailingSince))
+			}
+			t.addRow(append(row, r.Open[store.Queued], r.Open[store.Running],
 				r.Open[store.Waiting], r.Open[store.Held], formatTime(r.LastOKAt),
 				text.Shorten(describeServer(r.ServerInfo)),
-				r.Protocol, countTools(r.Tools), text.Shorten(r.Endpoint), text.Shorten(r.LastError))
+				r.Protocol, countTools(r.Tools), text.Shorten(r.Endpoint), text.Shorten(r.LastError))...)
 		}
 		return a.endPage(t, page.Next)
 	})
@@ -89,7 +101,13 @@ func printAgent(a *app, r operator.Agent) error {
 	}
 	f.addRow("open", strings.Join(open, ", "))
 	f.addRow("ended", shortenJSON(r.Totals))
+	f.addRow("last call", formatTime(r.LastCalledAt))
 	f.addRow("last success", formatTime(r.LastOKAt))
+	if r.FailingSince != nil {
+		f.addRow("failing since", formatTime(r.FailingSince))
+	}
+	f.addRow("last hour", describeCalls(r.LastHour))
+	f.addRow("last day", describeCalls(r.LastDay))
 	if r.LastError != "" {
 		f.addRow("last error", formatTime(r.LastErrorAt)+"  "+r.LastError)
 	}
@@ -118,6 +136,23 @@ func printAgent(a *app, r operator.Agent) error {
 		}
 	}
 	return nil
+}
+
+// describeCalls is what calls came to, on one line: "40 calls since 2026-11-23T11:00:00Z, 3 failed (2 timeout, 1
+// server_error), p50 12.0 ms, p95 480.0 ms".
+func describeCalls(s store.CallSummary) string {
+	words := fmt.Sprintf("%d calls since %s, %d failed", s.Calls, formatTime(&s.Since), s.Failed)
+	var reasons []string
+	for _, why := range slices.Sorted(maps.Keys(s.Failures)) {
+		reasons = append(reasons, fmt.Sprintf("%d %s", s.Failures[why], why))
+	}
+	if len(reasons) > 0 {
+		words += " (" + strings.Join(reasons, ", ") + ")"
+	}
+	if s.P50Ms != nil && s.P95Ms != nil {
+		words += fmt.Sprintf(", p50 %s, p95 %s", formatMillis(*s.P50Ms), formatMillis(*s.P95Ms))
+	}
+	return words
 }
 
 // describeServer is what an agent's server calls itself: "example-agent 1.0.0". What is in no form that is known is

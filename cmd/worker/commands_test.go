@@ -79,10 +79,12 @@ func TestListsHaveACursor(t *testing.T) {
 			"delivery", "list", "--json", "--limit", limit)
 		agents := pagesOf(d, func(p operator.AgentPage) int { return len(p.Agents) }, func(p operator.AgentPage) string { return p.Next },
 			"agent", "list", "--json", "--limit", limit)
+		failing := pagesOf(d, func(p operator.AgentPage) int { return len(p.Agents) }, func(p operator.AgentPage) string { return p.Next },
+			"agent", "list", "--sort", "failing", "--json", "--limit", limit)
 		audit := pagesOf(d, func(p operator.AuditPage) int { return len(p.Audit) }, func(p operator.AuditPage) string { return p.Next },
 			"delivery", "audit", "--json", "--limit", limit)
-		if !slices.Equal(deliveries, want) || !slices.Equal(agents, want) || !slices.Equal(audit, want) {
-			t.Errorf("--limit %s: deliveries %v, agents %v, audit %v; want %v", limit, deliveries, agents, audit, want)
+		if !slices.Equal(deliveries, want) || !slices.Equal(agents, want) || !slices.Equal(failing, want) || !slices.Equal(audit, want) {
+			t.Errorf("--limit %s: deliveries %v, agents %v, failing %v, audit %v; want %v", limit, deliveries, agents, failing, audit, want)
 		}
 	}
 	for _, list := range [][]string{{"delivery", "list"}, {"agent", "list"}, {"delivery", "audit"}} {
@@ -90,6 +92,41 @@ func TestListsHaveACursor(t *testing.T) {
 			t.Errorf("%v: the last page tells of another:\n%s", list, out)
 		}
 		d.says(0, "more: --cursor ", append(list, "--limit", "3")...)
+	}
+}
+
+// What calls of an agent came to is shown with it, and who fails most is listed first.
+func TestAgentsCalls(t *testing.T) {
+	d := newDesk(t)
+	ok := store.Outcome{Status: store.Delivered, Called: true, AgentOK: true, CallTook: 15 * time.Millisecond}
+	timeout := store.Outcome{Status: store.Waiting, Reason: "timeout", Delay: time.Hour, AgentError: "it did not answer"}
+	busy := store.Outcome{Status: store.Waiting, Reason: "throttled", Delay: time.Hour, Free: true}
+	for agent, outcomes := range map[int64][]store.Outcome{41: {ok, busy}, 42: {ok, ok, timeout}, 43: {timeout, timeout, ok}, 44: {timeout}} {
+		for _, o := range outcomes {
+			d.ended(agent, o)
+		}
+	}
+	out, _ := d.worker(0, "agent", "list", "--sort", "failing")
+	var order []string
+	for line := range strings.Lines(out) {
+		if f := strings.Fields(line); strings.HasPrefix(f[0], "8453:") {
+			order = append(order, f[0]+" "+f[2]+"/"+f[3])
+		}
+	}
+	if want := []string{"8453:43 2/3", "8453:44 1/1", "8453:42 1/3", "8453:41 0/1"}; !slices.Equal(order, want) {
+		t.Errorf("%v, want %v:\n%s", order, want, out)
+	}
+	if out, _ := d.worker(0, "agent", "list"); strings.Contains(out, "24H") {
+		t.Errorf("the other list counts nothing:\n%s", out)
+	}
+
+	d.says(0, "1 failed (1 timeout), p50 15.0 ms, p95 19.5 ms last day 3 calls since ", "agent", "show", "8453:42")
+	d.says(0, "failing since ", "agent", "show", "8453:44")
+	out, _ = d.worker(0, "agent", "show", "8453:43", "--json")
+	r := decode[operator.Agent](t, out)
+	if r.LastHour.Calls != 3 || r.LastHour.Failed != 2 || r.LastHour.Failures["timeout"] != 2 || *r.LastHour.P95Ms != 19.5 || r.LastDay.Calls != 3 ||
+		r.LastDay.Since.After(time.Now().Add(-24*time.Hour)) || r.FailingSince != nil || r.LastCalledAt == nil {
+		t.Errorf("%s", out)
 	}
 }
 

@@ -17,15 +17,16 @@ const metaKey = "io.agentherald/delivery"
 // toolAnswer is what became of the call.
 type toolAnswer struct {
 	mcpcall.Answer
-	called   bool // some of a call was written: the agent may have it
-	cutShort bool // the call ran out of less time than it would have had without the job's timeoutMs
+	called   bool          // some of a call was written: the agent may have it
+	took     time.Duration // the last of these calls, from its beginning to the answer or the failure
+	cutShort bool          // the call ran out of less time than it would have had without the job's timeoutMs
 	detail   string
 }
 
 // callTool makes the prepared call, if enough of the lease is left for it.
 func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error) {
 	timeout, limit := e.callTimeout(a)
-	answer := toolAnswer{called: a.answer.called}
+	answer := toolAnswer{called: a.answer.called, took: a.answer.took}
 	err := e.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, endpoint mcpcall.Endpoint) (err error) {
 		if err := e.ensureLease(ctx, a.claim, &a.lease, timeout); err != nil {
 			return err
@@ -36,8 +37,11 @@ func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error)
 		answer.Answer, err = e.Caller.Call(ctx, endpoint,
 			mcpcall.Request{Tool: a.call.tool, Arguments: a.call.arguments, Meta: a.callMeta(),
 				Traceparent: a.traceparent()})
-		e.Metrics.countCall(a.claim.Job.Action.ToolName, err == nil && !answer.IsError, e.Now().Sub(began))
-		answer.called = answer.called || err == nil || retry.Reached(err)
+		took := e.Now().Sub(began)
+		e.Metrics.countCall(a.claim.Job.Action.ToolName, err == nil && !answer.IsError, took)
+		if err == nil || retry.Reached(err) {
+			answer.called, answer.took = true, took
+		}
 		return err
 	})
 	var failed *mcpcall.CallError

@@ -302,4 +302,6 @@ func (b *books) EnsurePartitions(ctx context.Context, ahead int) (int, error) {
 func (b *books) DropPartitions(context.Context, time.Duration) (int, error) { return 0, nil }
 func (b *books) DropEvents(context.Context, int) (int, error)               { return 0, nil }
 
+func (b *books) DropAgentHours(context.Context, time.Duration, int) (int, error) { return 0, nil }
+
 func (b *books) Retain(context.Context, time.Duration, int) (int, error) { return 0, nil }

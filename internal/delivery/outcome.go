@@ -85,7 +85,7 @@ func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 		FileSource: a.file.Source, FileVerification: a.file.Verification,
 		FileDisagrees: a.file.disagrees, FetchFailed: a.file.failed,
 		ToolName: a.call.tool, Arguments: a.call.recorded,
-		Called: a.answer.called,
+		Called: a.answer.called, CallTook: a.answer.took,
 	}
 	if listing := a.call.listing; listing != nil {
 		o.Protocol = listing.Protocol

@@ -98,7 +98,8 @@ func ResolverAgent(g store.Agent) (resolver.Agent, error) {
 type AgentFilter struct {
 	State  string
 	Chain  *uint64
-	Cursor string // of the previous page
+	Sort   string // "": by chain, registry and id; store.SortFailing
+	Cursor string // of the previous page, sorted alike
 	Limit  int
 }
 
@@ -111,20 +112,31 @@ type AgentPage struct {
 // ListAgents lists agents that Herald has delivered to, or meant to.
 func (o *Operator) ListAgents(ctx context.Context, f AgentFilter) (page AgentPage, err error) {
 	states := []string{"pending", store.StateConnected, store.StateNeedsAuth, store.StateFailed, "disabled"}
-	if err := cmp.Or(checkLimit(f.Limit), checkWord("state", f.State, states)); err != nil {
+	err = cmp.Or(checkLimit(f.Limit), checkWord("state", f.State, states),
+		checkWord("sort", f.Sort, []string{store.SortFailing}))
+	if err != nil {
 		return page, err
 	}
-	query := store.AgentFilter{ChainID: f.Chain, State: f.State, Limit: f.Limit + 1}
+	query := store.AgentFilter{ChainID: f.Chain, State: f.State, Sort: f.Sort, Limit: f.Limit + 1}
+	nameLast := agentCursor
+	rest, counts := f.Cursor, ""
+	if f.Sort == store.SortFailing {
+		nameLast = failingCursor
+		counts, rest, _ = strings.Cut(f.Cursor, ":")
+	}
 	if f.Cursor != "" {
-		after, err := parseAgentCursor(f.Cursor)
+		after, err := parseAgentCursor(rest)
+		if err == nil && f.Sort == store.SortFailing {
+			query.AfterFailed, query.AfterCalls, err = parseFailingCursor(counts)
+		}
 		if err != nil {
-			return page, err
+			return page, NewMisuse("%q is not a cursor: take it from the end of the previous page", f.Cursor)
 		}
 		query.After = &after
 	}
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		rows, err := st.Agents(ctx, query)
-		page.Agents, page.Next = cutPage(rows, f.Limit, agentCursor)
+		page.Agents, page.Next = cutPage(rows, f.Limit, nameLast)
 		return err
 	})
 	return page, err
@@ -133,6 +145,19 @@ func (o *Operator) ListAgents(ctx context.Context, f AgentFilter) (page AgentPag
 // agentCursor names the last agent of a page by the three that make one.
 func agentCursor(r store.AgentRow) string {
 	return fmt.Sprintf("%d:%s:%s", r.ChainID, r.IdentityRegistry, r.AgentID)
+}
+
+// failingCursor names it when agents are sorted by failures: by its counts, too.
+func failingCursor(r store.AgentRow) string {
+	return fmt.Sprintf("%d/%d:%s", r.FailedOfDay, r.CallsOfDay, agentCursor(r))
+}
+
+// parseFailingCursor reads the counts, FAILED/CALLS.
+func parseFailingCursor(s string) (failed, calls int, err error) {
+	f, c, _ := strings.Cut(s, "/")
+	failed, failedErr := strconv.Atoi(f)
+	calls, callsErr := strconv.Atoi(c)
+	return failed, calls, cmp.Or(failedErr, callsErr)
 }
 
 func parseAgentCursor(s string) (store.Agent, error) {
@@ -148,8 +173,10 @@ func parseAgentCursor(s string) (store.Agent, error) {
 // Agent is what is known of an agent, with what is stored for it, and nothing that is secret.
 type Agent struct {
 	store.AgentRow
-	Transfers []store.Transfer `json:"transfers,omitempty"` // to whom it was given, newest first, of those read off the chain
-	Tokens    []Token          `json:"tokens"`
+	LastHour  store.CallSummary `json:"lastHour"`            // of calls that were recorded in this hour and the one before
+	LastDay   store.CallSummary `json:"lastDay"`             // and in the 24 hours before this one
+	Transfers []store.Transfer  `json:"transfers,omitempty"` // to whom it was given, newest first, of those read off the chain
+	Tokens    []Token           `json:"tokens"`
 }
 
 // ShowAgent is what is known of an agent.
@@ -167,6 +194,13 @@ func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err 
 		if err != nil {
 			return err
 		}
+		now := time.Now()
+		hours, err := st.AgentStats(ctx, g, now.Add(-24*time.Hour))
+		if err != nil {
+			return err
+		}
+		out.LastHour = store.SummarizeHours(hours, now.Add(-time.Hour))
+		out.LastDay = store.SummarizeHours(hours, now.Add(-24*time.Hour))
 		if out.Transfers, err = st.Transfers(ctx, g); err != nil {
 			return err
 		}

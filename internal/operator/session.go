@@ -36,6 +36,7 @@ type Store interface {
 	RefreshAgent(ctx context.Context, g store.Agent) error
 	Agents(ctx context.Context, f store.AgentFilter) ([]store.AgentRow, error)
 	AgentRow(ctx context.Context, g store.Agent) (store.AgentRow, error)
+	AgentStats(ctx context.Context, g store.Agent, since time.Time) ([]store.AgentHour, error)
 	Transfers(ctx context.Context, g store.Agent) ([]store.Transfer, error)
 	EnableAgent(ctx context.Context, g store.Agent, enabled bool) (released int, _ []store.Task, _ error)
 	ObserveAgent(ctx context.Context, g store.Agent, seen store.AgentObservation) error

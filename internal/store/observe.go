@@ -125,7 +125,7 @@ func (s *Store) listHeldDisabled(ctx context.Context, after heldRow) ([]heldRow,
 // markNotDisabled has an enabled agent's state say so.
 func markNotDisabled(a Agent) func(context.Context, pgx.Tx) error {
 	return func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `UPDATE herald.agents SET state = 'pending', updated_at = now()
+		_, err := tx.Exec(ctx, `UPDATE herald.agents SET state = 'pending', failing_since = NULL, updated_at = now()
 			WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND enabled AND state = 'disabled'`, a.ChainID, a.Registry, a.ID)
 		return err
 	}

@@ -45,6 +45,7 @@ type Outcome struct {
 	Response         json.RawMessage `json:"response,omitempty"`      // as received
 	Result           json.RawMessage `json:"result,omitempty"`        // what the delivery keeps of the answer
 	Protocol         string          `json:"protocol,omitempty"`
+	CallTook         time.Duration   `json:"callTook,omitempty"` // Called: how long the call took by itself; ns in JSON; 0: nobody knows
 
 	AgentOK    bool            `json:"agentOk,omitempty"`    // the agent took the call
 	AgentError string          `json:"agentError,omitempty"` // what the agent is to blame for
@@ -231,6 +232,7 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome,
 		"result": storable.JSON(o.Result, maxSideBytes), "fetch_failed": o.FetchFailed,
 
 		"agent_ok": o.AgentOK, "agent_error": nullIfEmpty(storable.Text(o.AgentError, maxErrorBytes)), "moved": o.Moved,
+		"latency":     o.latencyVector(),
 		"epoch":       c.Epoch,
 		"server_info": storable.JSON(o.ServerInfo, maxSideBytes), "tools": storable.JSON(o.Tools, maxSideBytes)})...)
 	if reasons, since := o.mendedReasons(c.Epoch); reasons != nil {

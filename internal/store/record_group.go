@@ -135,6 +135,7 @@ type recordColumns struct {
 	called     []bool
 	agentOKs   []bool
 	stages     []string
+	latencies  []*int32
 
 	reasons, errors, toolNames, endpoints, protocols, verifications, sources, agentErrors []*string
 	arguments, responses, results, serverInfos, tools                                     [][]byte
@@ -151,6 +152,7 @@ func (c *recordColumns) appendRequest(r recordRequest) {
 	c.tasks, c.called = append(c.tasks, o.Task), append(c.called, o.Called)
 	c.agentOKs = append(c.agentOKs, o.AgentOK)
 	c.stages = append(c.stages, storable.Text(o.Stage, maxNameBytes))
+	c.latencies = append(c.latencies, o.latencyPosition())
 
 	c.reasons = append(c.reasons, nameOrNull(string(o.Reason)))
 	c.errors = append(c.errors, nullIfEmpty(storable.Text(o.Error, maxErrorBytes)))
@@ -175,5 +177,5 @@ func (c *recordColumns) args() pgx.NamedArgs {
 		"stages": c.stages, "errors": c.errors, "tool_names": c.toolNames, "endpoints": c.endpoints,
 		"protocols": c.protocols, "file_verifications": c.verifications, "file_sources": c.sources,
 		"arguments": c.arguments, "responses": c.responses, "results": c.results,
-		"agent_oks": c.agentOKs, "agent_errors": c.agentErrors, "server_infos": c.serverInfos, "tools": c.tools}
+		"agent_oks": c.agentOKs, "agent_errors": c.agentErrors, "latencies": c.latencies, "server_infos": c.serverInfos, "tools": c.tools}
 }

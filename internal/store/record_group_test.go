@@ -33,9 +33,10 @@ func TestGroupRecordsAsSingles(t *testing.T) {
 				}
 			}
 			change := []string{`enabled = NOT enabled`, `state = 'disabled'`, `raised_epoch = epoch`, `totals = '{}'`,
-				`state = 'needs_auth'`, `epoch = epoch`}[random.IntN(6)]
+				`state = 'needs_auth'`, fmt.Sprintf(`hour = hour - interval '%d hours'`, round+1)}[random.IntN(6)]
 			for _, s := range []*Store{alone, grouped} {
-				exec(t, s, `UPDATE herald.agents SET last_ok_at = 'epoch', last_error_at = 'epoch', `+change+` WHERE agent_id = $1`, agent)
+				exec(t, s, `UPDATE herald.agents SET last_ok_at = 'epoch', last_error_at = 'epoch', last_called_at = 'epoch',
+					failing_since = CASE WHEN failing_since IS NOT NULL THEN 'epoch'::timestamptz END, `+change+` WHERE agent_id = $1`, agent)
 			}
 		}
 		var requests [2][]recordRequest
@@ -124,6 +125,10 @@ func TestGroupRecordsAsSingles(t *testing.T) {
 	}
 }
 
+// allHours are those that ended, and the one of each agent that goes on.
+const allHours = `(SELECT agent_id, calls, failed, failures, latency FROM herald.agent_hours
+	UNION ALL SELECT agent_id, hour_calls, hour_failed, hour_failures, hour_latency FROM herald.agents) h`
+
 // rowsToCompare are all that a record writes, times relative to when it did.
 var rowsToCompare = map[string]string{
 	"deliveries": `SELECT to_jsonb(d) - '{claim_no,seq,accepted_at,created_at,updated_at,handed_at,lease_until,next_attempt_at,finished_at}'::text[]
@@ -132,9 +137,16 @@ var rowsToCompare = map[string]string{
 		FROM herald.deliveries d ORDER BY id`,
 	"attempts": `SELECT to_jsonb(a) - '{started_at,duration_ms}'::text[] || jsonb_build_object('took', duration_ms BETWEEN 0 AND 100000)
 		FROM herald.attempts a ORDER BY delivery_id, number, a.started_at`,
-	"agents": `SELECT to_jsonb(g) - '{created_at,updated_at,last_ok_at,last_error_at}'::text[]
-		|| jsonb_build_object('ok now', last_ok_at > 'epoch', 'failed now', last_error_at > 'epoch')
+	"agents": `SELECT to_jsonb(g) - '{created_at,updated_at,last_ok_at,last_error_at,last_called_at,failing_since,hour,hour_calls,hour_failed,hour_failures,hour_latency}'::text[]
+		|| jsonb_build_object('ok now', last_ok_at > 'epoch', 'failed now', last_error_at > 'epoch', 'called now', last_called_at > 'epoch',
+		                      'failing since now', failing_since > 'epoch')
 		FROM herald.agents g ORDER BY 1`,
+	// The hour may end between two records.
+	"calls": `SELECT jsonb_build_array(agent_id, sum(calls), sum(failed)) FROM ` + allHours + ` GROUP BY agent_id ORDER BY agent_id`,
+	"failures": `SELECT jsonb_build_array(agent_id, key, sum(value::int)) FROM ` + allHours + `, jsonb_each_text(failures)
+		GROUP BY agent_id, key ORDER BY agent_id, key`,
+	"latencies": `SELECT jsonb_build_array(agent_id, i, sum(n)) FROM ` + allHours + `, unnest(latency) WITH ORDINALITY l(n, i)
+		GROUP BY agent_id, i ORDER BY agent_id, i`,
 }
 
 func dumpRows(t *testing.T, s *Store, sql string) []string {
@@ -183,6 +195,7 @@ func randomPlainOutcome(random *rand.Rand) Outcome {
 		FileVerification: text("", "raw", "not_given"), FileSource: text("", "ipfs"), Arguments: raw(), Response: raw(), Result: raw(),
 		Protocol: text("", "2025-06-18", "2025-03-26"), AgentOK: some(), AgentError: text("", "", "it said 503", "it hung \x00 up"),
 		ServerInfo: raw(), Tools: raw(), Error: text("", "{it} said, \"503\\\"", "NULL", "\xff")}
+	o.CallTook = time.Duration(random.IntN(2)) * time.Duration(1<<random.IntN(38)) // to more than a minute
 	switch random.IntN(6) {
 	case 0:
 		o.Status, o.Reason = Rejected, reason.ToolError

@@ -86,6 +86,9 @@ func TestUpgrade(t *testing.T) {
 	told := delivered
 	told.FileVerification, told.FileDisagrees = "raw", []string{"value"}
 	record(t, s, c, told)
+	if n := value[int](t, s, `SELECT hour_calls FROM herald.agents`); n != 1 {
+		t.Errorf("%d calls are counted of an agent of 0001", n)
+	}
 	if d := read(t, s, waits); len(d.FileDisagrees) != 1 || len(read(t, s, ended).FileDisagrees) != 0 {
 		t.Errorf("%q", d.FileDisagrees)
 	}
@@ -107,11 +110,12 @@ func TestUpgrade(t *testing.T) {
 	to(1)
 	check()
 	if n := value[int](t, s, `SELECT count(*)::int FROM information_schema.columns WHERE table_schema = 'herald'
-		AND column_name IN ('budget_base', 'fetch_failures', 'replays', 'raised_epoch', 'place', 'file_disagrees', 'bulk')`); n != 0 {
+		AND column_name IN ('budget_base', 'fetch_failures', 'replays', 'raised_epoch', 'place', 'file_disagrees', 'bulk',
+			'failing_since', 'last_called_at', 'hour', 'hour_calls', 'hour_failed', 'hour_failures', 'hour_latency')`); n != 0 {
 		t.Errorf("%d columns of later versions are left", n)
 	}
 	if left := value[string](t, s, `SELECT coalesce(string_agg(relname, ' '), '') FROM pg_class WHERE relname IN
-		('audit', 'deliveries_parked', 'deliveries_kept', 'attempts_default_started', 'deliveries_line', 'deliveries_next', 'deliveries_out', 'deliveries_task',
+		('audit', 'agent_hours', 'deliveries_parked', 'deliveries_kept', 'attempts_default_started', 'deliveries_line', 'deliveries_next', 'deliveries_out', 'deliveries_task',
 		 'deliveries_wait', 'deliveries_aside', 'deliveries_hold', 'deliveries_place', 'deliveries_history')`); left != "" {
 		t.Errorf("left behind: %s", left)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/store"
 )
 
 // RetentionLedger is the store as Retention needs it.
@@ -18,6 +19,7 @@ type RetentionLedger interface {
 	DropEvents(ctx context.Context, limit int) (int, error)
 	DropPartitions(ctx context.Context, age time.Duration) (int, error)
 	Retain(ctx context.Context, age time.Duration, limit int) (int, error)
+	DropAgentHours(ctx context.Context, age time.Duration, limit int) (int, error)
 }
 
 // RetentionConfig makes a Retention.
@@ -41,6 +43,10 @@ const (
 	retentionPause = time.Minute // between two rounds of one process
 	weeksAhead     = 4           // partitions made beforehand
 	eventBatch     = 10_000      // events dropped by one statement: there is one for each outcome
+
+	// hoursBatch is how many batches of agents' hours go at a time: there is a row for each agent that was called in an
+	// hour.
+	hoursBatch = 10
 )
 
 // Retention makes the partitions of the weeks to come, ends deliveries that are too old, and drops what old final ones
@@ -119,6 +125,9 @@ func (r *Retention) Apply(ctx context.Context) error {
 		if dropped, err = r.Ledger.DropEvents(ctx, eventBatch); err != nil {
 			return err
 		}
+	}
+	if _, err := r.Ledger.DropAgentHours(ctx, store.AgentHoursKept, hoursBatch*r.Batch); err != nil {
+		return err
 	}
 	if r.KeepFinal == 0 {
 		return nil

@@ -27,10 +27,37 @@ func (g *agent) observeOutcome(o store.Outcome, now time.Time) {
 	case k.State == store.StateDisabled:
 		k.State = store.StatePending
 	}
-	if o.AgentOK {
-		k.LastOKAt = &now
+	switch {
+	case o.AgentOK:
+		k.LastOKAt, k.FailingSince = &now, nil
+	case o.AgentError != "" && k.FailingSince == nil:
+		k.FailingSince = &now
+	}
+	if o.Called || o.AgentError != "" {
+		k.LastCalledAt = &now
+		g.countCall(o, now)
 	}
 	applyObservation(k, o.Endpoint, o.Protocol, o.AgentError, o.ServerInfo, o.Tools, now)
+}
+
+// countCall adds the outcome to the counts of the hour in which it is recorded.
+func (g *agent) countCall(o store.Outcome, now time.Time) {
+	hour := now.UTC().Truncate(time.Hour)
+	if n := len(g.hours); n == 0 || !g.hours[n-1].Hour.Equal(hour) {
+		g.hours = append(g.hours, store.AgentHour{Hour: hour})
+	}
+	g.hours[len(g.hours)-1].Count(o)
+}
+
+// AgentStats lists the hours in which calls of an agent were recorded.
+func (s *Store) AgentStats(_ context.Context, a store.Agent, since time.Time) (hours []store.AgentHour, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g := s.agents[a]; g != nil {
+		hours = slices.DeleteFunc(slices.Clone(g.hours),
+			func(h store.AgentHour) bool { return h.Hour.Before(since.UTC().Truncate(time.Hour)) })
+	}
+	return hours, nil
 }
 
 // observeProbe takes over what is not empty.

@@ -82,6 +82,7 @@ func (s *Store) EnableAgent(_ context.Context, a store.Agent,
 		g.known.State = store.StateDisabled
 		return 0, nil, nil
 	}
+	g.known.FailingSince = nil
 	released, tasks = s.releaseAgent(a)
 	return released, tasks, nil
 }
@@ -89,7 +90,7 @@ func (s *Store) EnableAgent(_ context.Context, a store.Agent,
 // releaseAgent queues what was held because the agent was disabled; it is enabled now.
 func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
 	if g := s.agent(a); g.known.State == store.StateDisabled {
-		g.known.State = store.StatePending
+		g.known.State, g.known.FailingSince = store.StatePending, nil
 	}
 	now := s.now()
 	for _, r := range s.rows {

@@ -179,5 +179,8 @@ func (s *Store) DropPartitions(context.Context, time.Duration) (int, error) { re
 // DropEvents drops nothing: there are none.
 func (s *Store) DropEvents(context.Context, int) (int, error) { return 0, nil }
 
+// DropAgentHours has nothing to do here.
+func (s *Store) DropAgentHours(context.Context, time.Duration, int) (int, error) { return 0, nil }
+
 // Retain has nothing to do here: what a test keeps, it looks at.
 func (s *Store) Retain(context.Context, time.Duration, int) (int, error) { return 0, nil }

@@ -57,6 +57,7 @@ type agent struct {
 	disabled      bool
 	policy        store.Policy
 	known         store.AgentRow // what was learned of its server
+	hours         []store.AgentHour
 }
 
 // neverRaised stands for raised_epoch IS NULL.

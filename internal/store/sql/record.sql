@@ -19,12 +19,20 @@
 -- @fetch_failed  the feedback file could not be fetched
 -- @moved         a moved endpoint would explain the failure; @epoch: the agent's as the claim knew it
 -- @duration_ms, or null: until now
+-- @latency       integer[14], what to add to agents.hour_latency: 1 in the bucket of the call's own duration, which Go has
+--   chosen (latencyBounds: 10 ms to 60 s); all 0 when no call was written
 --
 -- A late success is the one exception to the fence: a delivery that is not final becomes delivered, with a new
 -- claim_no, and the attempt is completed whatever the delivery is. The agent's epoch is raised once: not again until
 -- it has answered, or until something else has raised it. Returns the row's dispatch counter, next_attempt_at,
 -- acceptance, now and whether its next task is bulk (dispatch.sql), also when this very claim wrote the same status
 -- before (its answer was lost on the way); no row: the claim is lost.
+--
+-- What is recorded is counted once, under the hour in which it is recorded: a call is an attempt that wrote one, or that
+-- the agent is to blame for (@agent_error); the latter failed, for its reason. The agent fails since the first such one
+-- after a success. An agent's row has the counts of its last hour with a call; when a later one begins, they go to
+-- agent_hours (keep_agent_hour). An hour never goes back: a record that began before the hour ended, and comes after
+-- one that began in the next, is counted there. Nothing is locked for it but the agent's row.
 WITH recorded AS (
     UPDATE herald.deliveries
        SET status            = @status,
@@ -82,12 +90,28 @@ WITH recorded AS (
            last_ok_at    = CASE WHEN @agent_ok THEN now() ELSE last_ok_at END,
            last_error    = coalesce(@agent_error, last_error),
            last_error_at = CASE WHEN @agent_error::text IS NOT NULL THEN now() ELSE last_error_at END,
+           last_called_at = CASE WHEN calls > 0 THEN now() ELSE last_called_at END,
+           failing_since = CASE WHEN @agent_ok THEN NULL WHEN failed > 0 THEN coalesce(failing_since, now()) ELSE failing_since END,
+           hour          = CASE WHEN calls > 0 THEN greatest(hour, this_hour) ELSE hour END,
+           hour_calls    = calls + CASE WHEN calls = 0 OR hour >= this_hour THEN hour_calls ELSE 0 END,
+           hour_failed   = failed + CASE WHEN calls = 0 OR hour >= this_hour THEN hour_failed ELSE 0 END,
+           hour_failures = CASE WHEN calls = 0 OR hour >= this_hour THEN hour_failures ELSE '{}' END || CASE WHEN failed = 0 THEN '{}' ELSE
+                           jsonb_build_object(why, 1 + CASE WHEN hour >= this_hour THEN coalesce((hour_failures ->> why)::integer, 0) ELSE 0 END) END,
+           hour_latency  = CASE WHEN calls = 0 THEN hour_latency WHEN hour >= this_hour THEN
+                           ARRAY[hour_latency[1] + r.took[1], hour_latency[2] + r.took[2], hour_latency[3] + r.took[3], hour_latency[4] + r.took[4],
+                                hour_latency[5] + r.took[5], hour_latency[6] + r.took[6], hour_latency[7] + r.took[7], hour_latency[8] + r.took[8],
+                                hour_latency[9] + r.took[9], hour_latency[10] + r.took[10], hour_latency[11] + r.took[11], hour_latency[12] + r.took[12],
+                                hour_latency[13] + r.took[13], hour_latency[14] + r.took[14]]
+                                ELSE took END,
            endpoint      = coalesce(@endpoint, endpoint),
            protocol      = coalesce(@protocol, protocol),
            server_info   = coalesce(@server_info, server_info),
            tools         = coalesce(@tools, tools),
            updated_at    = now()
-      FROM recorded r
+      FROM (SELECT *, CASE WHEN @called OR @agent_error::text IS NOT NULL THEN 1 ELSE 0 END AS calls,
+                   CASE WHEN @agent_error::text IS NULL THEN 0 ELSE 1 END AS failed, coalesce(@reason, @status) AS why,
+                   @latency::integer[] AS took, date_trunc('hour', now(), 'UTC') AS this_hour
+              FROM recorded) r
      WHERE g.chain_id = r.chain_id AND g.identity_registry = r.identity_registry AND g.agent_id = r.agent_id
 )
 SELECT dispatch, next_attempt_at, accepted_at, now(), bulk FROM recorded

@@ -10,6 +10,7 @@
 -- @file_verifications text[], @file_sources text[]
 -- @arguments jsonb[], @responses jsonb[], @results jsonb[]
 -- @agent_oks boolean[], @agent_errors text[], @server_infos jsonb[], @tools jsonb[]
+-- @latencies int[]: which bucket of agents.hour_latency (1 to 14) the call's duration is in, or null
 --
 -- What these mean is written in record.sql. It does more than this statement, which knows only good claims, no late
 -- success, nothing free or held, no reason that is about the agent's credentials or its being disabled, no file that
@@ -25,9 +26,9 @@ WITH locked AS MATERIALIZED (
     SELECT w.*, ordinal::int AS nr, d.ctid AS found
       FROM unnest(@ids::uuid[], @claim_nos::bigint[], @started_ats::timestamptz[], @numbers::int[], @statuses::text[],
                   @reasons::text[], @errors::text[], @endpoints::text[], @protocols::text[], @agent_oks::boolean[],
-                  @agent_errors::text[])
+                  @agent_errors::text[], @latencies::integer[])
            WITH ORDINALITY AS w(id, claim_no, started_at, number, status, reason, error, endpoint, protocol, agent_ok,
-                                agent_error, ordinal)
+                                agent_error, latency, ordinal)
      CROSS JOIN LATERAL (SELECT ctid FROM herald.deliveries
                           WHERE id = w.id AND claim_no = w.claim_no AND status = 'running'
                             FOR NO KEY UPDATE SKIP LOCKED) d
@@ -79,6 +80,23 @@ WITH locked AS MATERIALIZED (
                                 WHEN judged IS NOT NULL THEN 'failed'
                                 WHEN state = 'disabled' THEN 'pending'
                                 ELSE state END,
+           failing_since = CASE WHEN judged IS NULL THEN failing_since
+                                WHEN (@agent_oks::boolean[])[judged] THEN NULL
+                                WHEN any_ok THEN now()
+                                ELSE coalesce(failing_since, now()) END,
+           last_called_at = CASE WHEN calls > 0 THEN now() ELSE last_called_at END,
+           hour          = CASE WHEN calls > 0 THEN greatest(hour, this_hour) ELSE hour END,
+           hour_calls    = calls + CASE WHEN calls = 0 OR hour >= this_hour THEN hour_calls ELSE 0 END,
+           hour_failed   = coalesce(cardinality(blamed), 0) + CASE WHEN calls = 0 OR hour >= this_hour THEN hour_failed ELSE 0 END,
+           hour_failures = CASE WHEN calls = 0 OR hour >= this_hour THEN hour_failures ELSE '{}' END || CASE WHEN blamed IS NULL THEN '{}' ELSE
+                           (SELECT jsonb_object_agg(why, n + CASE WHEN hour >= this_hour THEN coalesce((hour_failures ->> why)::integer, 0) ELSE 0 END)
+                              FROM (SELECT why, count(*) AS n FROM unnest(blamed) b(why) GROUP BY why) x) END,
+           hour_latency  = CASE WHEN calls = 0 THEN hour_latency WHEN hour >= this_hour THEN
+                           ARRAY[hour_latency[1] + r.took[1], hour_latency[2] + r.took[2], hour_latency[3] + r.took[3], hour_latency[4] + r.took[4],
+                                hour_latency[5] + r.took[5], hour_latency[6] + r.took[6], hour_latency[7] + r.took[7], hour_latency[8] + r.took[8],
+                                hour_latency[9] + r.took[9], hour_latency[10] + r.took[10], hour_latency[11] + r.took[11], hour_latency[12] + r.took[12],
+                                hour_latency[13] + r.took[13], hour_latency[14] + r.took[14]]
+                                ELSE took END,
            raised_epoch  = CASE WHEN NOT any_ok THEN raised_epoch END,
            last_ok_at    = CASE WHEN any_ok THEN now() ELSE last_ok_at END,
            last_error    = coalesce((@agent_errors::text[])[failed], last_error),
@@ -96,7 +114,17 @@ WITH locked AS MATERIALIZED (
                    max(nr) FILTER (WHERE endpoint IS NOT NULL) AS called,
                    max(nr) FILTER (WHERE protocol IS NOT NULL) AS spoken,
                    max(nr) FILTER (WHERE (@server_infos::jsonb[])[nr] IS NOT NULL) AS introduced,
-                   max(nr) FILTER (WHERE (@tools::jsonb[])[nr] IS NOT NULL) AS listed
+                   max(nr) FILTER (WHERE (@tools::jsonb[])[nr] IS NOT NULL) AS listed,
+                   count(*) FILTER (WHERE (@called::boolean[])[nr] OR agent_error IS NOT NULL) AS calls,
+                   array_agg(coalesce(reason, status)) FILTER (WHERE agent_error IS NOT NULL) AS blamed,
+                   ARRAY[count(*) FILTER (WHERE latency = 1), count(*) FILTER (WHERE latency = 2),
+                         count(*) FILTER (WHERE latency = 3), count(*) FILTER (WHERE latency = 4),
+                         count(*) FILTER (WHERE latency = 5), count(*) FILTER (WHERE latency = 6),
+                         count(*) FILTER (WHERE latency = 7), count(*) FILTER (WHERE latency = 8),
+                         count(*) FILTER (WHERE latency = 9), count(*) FILTER (WHERE latency = 10),
+                         count(*) FILTER (WHERE latency = 11), count(*) FILTER (WHERE latency = 12),
+                         count(*) FILTER (WHERE latency = 13), count(*) FILTER (WHERE latency = 14)] AS took,
+                   date_trunc('hour', now(), 'UTC') AS this_hour
               FROM recorded GROUP BY 1, 2, 3) r
      CROSS JOIN LATERAL (SELECT ctid AS found FROM herald.agents
                           WHERE chain_id = r.chain_id AND identity_registry = r.identity_registry

@@ -48,6 +48,7 @@ type Store interface {
 	SetPolicy(ctx context.Context, a store.Agent, p store.Policy) error
 	ObserveAgent(ctx context.Context, a store.Agent, l store.AgentObservation) error
 	AgentRow(ctx context.Context, a store.Agent) (store.AgentRow, error)
+	AgentStats(ctx context.Context, a store.Agent, since time.Time) ([]store.AgentHour, error)
 
 	Delivery(ctx context.Context, id uuid.UUID) (store.Delivery, error)
 	DeliveryByKey(ctx context.Context, key string) (store.Delivery, error)
@@ -108,6 +109,9 @@ func Run(t *testing.T, open func(t *testing.T) (Store, Clock)) {
 		"agents' states":              (*suite).agentStates,
 		"what is learned of agents":   (*suite).learned,
 		"learned without a delivery":  (*suite).learnedWithoutDelivery,
+		"calls are counted":           (*suite).callsAreCounted,
+		"what is counted once":        (*suite).countedOnce,
+		"since when an agent fails":   (*suite).failingSince,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
