@@ -22,7 +22,8 @@ func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*att
 	defer cancel()
 	c, err := e.Ledger.Claim(try, id, n, e.Lease)
 	if c == nil {
-		if err != nil && ctx.Err() == nil {
+		var early *store.EarlyError
+		if err != nil && !errors.As(err, &early) && ctx.Err() == nil {
 			e.Logger.Warn("a delivery cannot be claimed; its task comes again", logging.About(logging.Postgres),
 				"delivery", id, "error", err)
 		}

@@ -17,6 +17,7 @@ type Lanes interface {
 	Enqueue(ctx context.Context, t queue.Task) error
 	Find(t queue.Task) (queue.Location, error)
 	Marker(ctx context.Context, now time.Time) (time.Time, error)
+	Drop(ctx context.Context, tasks []queue.Task) error
 	DropArchived(ctx context.Context, id uuid.UUID, n int) error
 }
 
@@ -43,15 +44,19 @@ func NewDispatcher(lanes Lanes, log *slog.Logger) (*Dispatcher, error) {
 	return &Dispatcher{lanes, log}, nil
 }
 
-// Dispatch puts tasks into Redis and returns how many it took. It outlives the caller's context for a moment: the
-// hand-out is committed already.
+// Dispatch puts tasks into Redis and returns how many it took. Those that have ended it removes there, if it can. It
+// outlives the caller's context for a moment: the hand-out is committed already.
 func (d *Dispatcher) Dispatch(ctx context.Context, tasks []store.Task) int {
 	if len(tasks) == 0 {
 		return 0
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dispatchTimeout)
 	defer cancel()
+	d.dropEnded(ctx, tasks)
 	for i, t := range tasks {
+		if t.Ended {
+			continue
+		}
 		one, done := context.WithTimeout(ctx, enqueueTimeout)
 		err := d.lanes.Enqueue(one, queueTask(t))
 		done()
@@ -64,13 +69,32 @@ func (d *Dispatcher) Dispatch(ctx context.Context, tasks []store.Task) int {
 	return len(tasks)
 }
 
-// DropArchived removes from the web UI the archived tasks of a delivery that a replay has delivered since, by task n.
-// What Redis does not do now stays there until asynq forgets it; nothing depends on it.
+// dropEnded removes from the web UI the tasks that their deliveries go on without.
+func (d *Dispatcher) dropEnded(ctx context.Context, tasks []store.Task) {
+	var ended []queue.Task
+	for _, t := range tasks {
+		if t.Ended {
+			ended = append(ended, queueTask(t))
+		}
+	}
+	if len(ended) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, enqueueTimeout)
+	defer cancel()
+	if err := d.lanes.Drop(ctx, ended); err != nil {
+		d.log.Info("tasks stay in the web UI, though their deliveries go on without them", logging.About(logging.Redis),
+			"tasks", len(ended), "error", err)
+	}
+}
+
+// DropArchived removes from the web UI what earlier tasks of a delivery left in the archive that has ended with task n:
+// what dropEnded could not. What Redis does not do now stays there until asynq forgets it; nothing depends on it.
 func (d *Dispatcher) DropArchived(ctx context.Context, id uuid.UUID, n int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), enqueueTimeout)
 	defer cancel()
 	if err := d.lanes.DropArchived(ctx, id, n); err != nil {
-		d.log.Info("an archived task stays in the web UI, though a replay has delivered", logging.About(logging.Redis),
+		d.log.Info("an archived task stays in the web UI, though its delivery went on", logging.About(logging.Redis),
 			"delivery", id, "error", err)
 	}
 }

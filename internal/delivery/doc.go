@@ -32,4 +32,6 @@
 //     a claim after an attempt that never ended looks there first: what is known must not be asked for again.
 //   - After Postgres was away nothing is taken from a worker until every living one could record what it knows.
 //   - The agent's next deliveries are handed out by the transaction that records this one.
+//   - A short wait keeps its task: asynq, which is told after Postgres, runs it again when it is due. If asynq was not
+//     told, it takes the task for lost and runs it in its own time: what comes too early waits for what is left.
 package delivery

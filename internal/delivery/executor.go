@@ -52,7 +52,12 @@ type attempt struct {
 // recorded once.
 func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, slot *slot) (Result, error) {
 	a, failure := e.claimDelivery(ctx, id, n)
-	if a == nil {
+	var early *store.EarlyError
+	switch {
+	case errors.As(failure, &early):
+		return Result{Status: store.Waiting, Reason: early.Reason, Text: early.Text, Free: true,
+			At: e.Now().Add(early.Left)}, nil
+	case a == nil:
 		return Result{Refused: failure == nil}, failure
 	}
 
@@ -78,6 +83,7 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, slot *slot)
 	}
 
 	outcome := e.decideOutcome(a, failure)
+	outcome.Anew = slot.gaveUp // its task ends when the worker has slots again
 	slot.awaitRoom()
 	a.slots.release(ctx)
 	slot.release(outcome.Status == store.Delivered)

@@ -129,7 +129,7 @@ func TestDeliveries(t *testing.T) {
 			}
 			place := w.archived(d)
 			switch want {
-			case store.Rejected, store.Dead:
+			case store.Rejected, store.Dead, store.Held:
 				if !strings.HasPrefix(place, string(want)+" "+string(why)) {
 					t.Errorf("the archive says %q", place)
 				}
@@ -454,10 +454,10 @@ func TestDeliveries(t *testing.T) {
 	})
 }
 
-// archived is what the web UI's archive says of a delivery's last task; empty for one that did not end badly.
+// archived is what the web UI's archive says of a delivery's last task; empty for one that neither ended badly nor is held.
 func (w *world) archived(d store.Delivery) string {
 	w.t.Helper()
-	if d.Status != store.Rejected && d.Status != store.Dead {
+	if d.Status != store.Rejected && d.Status != store.Dead && d.Status != store.Held {
 		return ""
 	}
 	ui := w.queue.Monitor("/monitor")
@@ -466,9 +466,9 @@ func (w *world) archived(d store.Delivery) string {
 		State string `json:"state"`
 		Error string `json:"error_message"`
 	}
-	lane := "first"
-	if d.Attempts > 1 {
-		lane = "retry"
+	lane := queue.First
+	if len(d.History) > 1 { // it waited
+		lane = queue.Retry
 	}
 	path := fmt.Sprintf("/monitor/api/queues/%s/tasks/%s:%d", lane, d.ID, d.Dispatch)
 	heraldtest.AwaitState(w.t, func() bool {

@@ -240,12 +240,12 @@ func (b *books) Expire(ctx context.Context, age time.Duration, limit int) (n int
 	return n, err
 }
 
-func (b *books) Release(ctx context.Context, chains []uint64, gateway bool, limit int) (n int, err error) {
+func (b *books) Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []store.Task, err error) {
 	err = b.do(ctx, "release", "", false, func(ctx context.Context) error {
-		n, err = b.base.Release(ctx, chains, gateway, limit)
+		ended, err = b.base.Release(ctx, chains, gateway, limit)
 		return err
 	})
-	return n, err
+	return ended, err
 }
 
 func (b *books) Due(ctx context.Context, limit int) ([]store.Task, error) {

@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -112,10 +113,7 @@ func (r *redisDouble) enqueue(t queue.Task) {
 	}
 	x := &redisTask{Task: t}
 	r.tasks[t.ID()] = x
-	at := t.At
-	if whole := at.Truncate(r.h.tempo.whole); !whole.Equal(at) {
-		at = whole.Add(r.h.tempo.whole)
-	}
+	at := r.h.tempo.ceil(t.At)
 	if !at.After(now) {
 		r.pend(x)
 		return
@@ -165,6 +163,9 @@ func (r *redisDouble) before(a, b *redisTask) bool {
 	return a.seq < b.seq
 }
 
+// dropped, for finish: the task is gone.
+const dropped = math.MinInt64
+
 // finish ends a task, or puts it back for later; what is not there any more is left.
 func (r *redisDouble) finish(x *redisTask, again time.Duration) {
 	r.mu.Lock()
@@ -173,6 +174,8 @@ func (r *redisDouble) finish(x *redisTask, again time.Duration) {
 	case r.tasks[x.ID()] != x || x.state != "active":
 	case again > 0:
 		r.schedule(x, time.Now().Add(again))
+	case again == dropped:
+		delete(r.tasks, x.ID())
 	case again < 0:
 		r.pend(x)
 	default:
@@ -297,6 +300,18 @@ func (c *connection) Marker(ctx context.Context, now time.Time) (born time.Time,
 		born = c.r.marker
 	})
 	return born, err
+}
+
+func (c *connection) Drop(ctx context.Context, tasks []queue.Task) error {
+	return c.do(ctx, "drop", tasks[0].ID(), func() {
+		c.r.mu.Lock()
+		defer c.r.mu.Unlock()
+		for _, t := range tasks {
+			if x := c.r.tasks[t.ID()]; x != nil && (x.state == "done" || x.state == "scheduled") {
+				delete(c.r.tasks, t.ID())
+			}
+		}
+	})
 }
 
 // DropArchived is for the web UI, which nobody watches here.

@@ -126,8 +126,14 @@ func (s *server) handle(x *redisTask, h *holding) {
 		s.p.h.count("asynq lease lost")
 	case err := <-done:
 		var archived *queue.ArchivedError
+		var wait *queue.WaitError
 		again := time.Duration(0)
-		if err != nil && !errors.As(err, &archived) {
+		switch {
+		case errors.Is(err, queue.ErrDropped):
+			again = dropped
+		case errors.As(err, &wait):
+			again = max(time.Until(s.p.h.tempo.ceil(wait.At)), 1)
+		case err != nil && !errors.As(err, &archived):
 			again = s.p.h.tempo.net
 		}
 		s.acknowledge(x, h, again)

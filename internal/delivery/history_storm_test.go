@@ -279,7 +279,7 @@ func (h *history) meddle(d *rand.Rand) {
 		}
 	case store.Queued:
 		if x < .1 {
-			if moved, _, err := h.ground.Cancel(ctx, []uuid.UUID{id}, false); err == nil && moved > 0 {
+			if moved, _, _, err := h.ground.Cancel(ctx, []uuid.UUID{id}, false); err == nil && moved > 0 {
 				h.count("cancelled")
 			}
 		}

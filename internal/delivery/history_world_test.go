@@ -38,6 +38,14 @@ type tempo struct {
 	look               int64 // at the tables, with every so manieth call
 }
 
+// ceil rounds up to asynq's precision.
+func (t tempo) ceil(at time.Time) time.Time {
+	if whole := at.Truncate(t.whole); !whole.Equal(at) {
+		return whole.Add(t.whole)
+	}
+	return at
+}
+
 // bubble goes by a clock that costs nothing.
 var bubble = tempo{unit: time.Second, call: 10 * time.Second, margin: 20 * time.Second, lease: 40 * time.Second,
 	waits: []time.Duration{time.Second, 2 * time.Second, 20 * time.Second, 6 * time.Minute, 30 * time.Second}, slots: 4,
@@ -345,7 +353,7 @@ func (h *history) release(id uuid.UUID) {
 			h.count("replayed")
 			h.replayed([]uuid.UUID{id})
 		}
-	} else if _, _, err = h.ground.Cancel(ctx, []uuid.UUID{id}, false); err == nil {
+	} else if _, _, _, err = h.ground.Cancel(ctx, []uuid.UUID{id}, false); err == nil {
 		h.count("cancelled")
 	}
 	if err != nil {

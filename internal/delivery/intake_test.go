@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -160,6 +161,7 @@ func (r *away) Enqueue(context.Context, queue.Task) error {
 	r.tries++
 	return errors.New("Redis is away")
 }
+func (r *away) Drop(context.Context, []queue.Task) error { return errors.New("Redis is away") }
 func (r *away) DropArchived(context.Context, uuid.UUID, int) error {
 	return errors.New("Redis is away")
 }
@@ -256,26 +258,29 @@ func TestMetricLabelsAreBounded(t *testing.T) {
 
 func TestVerdict(t *testing.T) {
 	t.Parallel()
+	at := time.Now()
 	for name, c := range map[string]struct {
-		res            Result
-		note, archived string
+		res  Result
+		note string
+		err  error
 	}{
-		"delivered": {Result{Status: store.Delivered}, "", ""},
-		"skipped":   {Result{Status: store.Skipped, Reason: "no_uri", Text: "the agent has no tokenURI"}, "skipped no_uri: the agent has no tokenURI", ""},
-		"held":      {Result{Status: store.Held, Reason: "auth_required", Text: "401"}, "held auth_required: 401", ""},
-		"waiting":   {Result{Status: store.Waiting, Reason: "server_error", Text: "503", Delay: 1234 * time.Millisecond}, "waiting server_error, again in 1.2s: 503", ""},
-		"rejected":  {Result{Status: store.Rejected, Reason: "tool_error", Text: "no"}, "", "rejected tool_error: no"},
-		"dead":      {Result{Status: store.Dead, Reason: "timeout", Text: "no\nanswer"}, "", "dead timeout: no answer"},
-		"refused":   {Result{Refused: true}, "no attempt: an older task, another worker has it, or it is not due", ""},
+		"delivered": {Result{Status: store.Delivered}, "", nil},
+		"skipped": {Result{Status: store.Skipped, Reason: "no_uri", Text: "the agent has no tokenURI", Next: "It sets one."},
+			"skipped no_uri: the agent has no tokenURI Next: It sets one.", nil},
+		"held": {Result{Status: store.Held, Reason: "auth_required", Text: "401", Next: "Store a token."}, "",
+			&queue.ArchivedError{Text: "held auth_required: 401 Next: Store a token."}},
+		"waiting": {Result{Status: store.Waiting, Reason: "server_error", Text: "503", At: at, Next: "Nothing."}, "",
+			&queue.WaitError{Text: "server_error: 503", At: at}},
+		"waiting freely": {Result{Status: store.Waiting, Reason: "throttled", Text: "1/s", At: at, Free: true}, "",
+			&queue.WaitError{Text: "throttled: 1/s", At: at, Free: true}},
+		"waiting in Postgres": {Result{Status: store.Waiting, Reason: "server_error", Text: "503"}, "", queue.ErrDropped},
+		"another's turn":      {Result{Status: store.Queued}, "", queue.ErrDropped},
+		"rejected":            {Result{Status: store.Rejected, Reason: "tool_error", Text: "no"}, "", &queue.ArchivedError{Text: "rejected tool_error: no"}},
+		"dead":                {Result{Status: store.Dead, Reason: "timeout", Text: "no\nanswer"}, "", &queue.ArchivedError{Text: "dead timeout: no answer"}},
+		"refused":             {Result{Refused: true}, "", queue.ErrDropped},
 	} {
-		note, err := describeResult(c.res)
-		var a *queue.ArchivedError
-		text := ""
-		if errors.As(err, &a) {
-			text = a.Text
-		}
-		if note != c.note || text != c.archived {
-			t.Errorf("%s: %q, %q", name, note, text)
+		if note, err := describeResult(c.res); note != c.note || !reflect.DeepEqual(err, c.err) {
+			t.Errorf("%s: %q, %#v", name, note, err)
 		}
 	}
 	if _, err := describeResult(Result{Status: store.Dead, Text: strings.Repeat("long ", 1000)}); len(err.Error()) > 600 {

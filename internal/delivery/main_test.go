@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"math/big"
 	"net/http/httptest"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -185,10 +187,19 @@ func (w *world) newWorker(adapt ...func(*Config)) *worker {
 	return k
 }
 
-// deliver runs a task by hand, until its outcome is recorded: of plain success Runner.Deliver tells earlier.
+// deliver runs a task by hand, until its outcome is recorded: of plain success Runner.Deliver tells earlier. What asynq
+// is told of a wait, a hold or an old task comes as a note.
 func (k *worker) deliver(ctx context.Context, id uuid.UUID, n int) (note string, err error) {
 	note, err = k.runner.Deliver(ctx, id, n)
-	if err == nil && note == "" {
+	var wait *queue.WaitError
+	switch {
+	case errors.As(err, &wait):
+		return "waiting " + wait.Text, nil
+	case errors.Is(err, queue.ErrDropped):
+		return "no attempt", nil
+	case err != nil && strings.HasPrefix(err.Error(), "held "):
+		return err.Error(), nil
+	case err == nil && note == "":
 		heraldtest.Await(k.t, "the record", func() bool {
 			k.runner.mu.Lock()
 			defer k.runner.mu.Unlock()

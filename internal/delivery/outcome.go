@@ -12,8 +12,8 @@ import (
 	"github.com/agentherald/herald/internal/store/pgerror"
 )
 
-// maxScheduledWait is the longest wait that becomes a scheduled task, seen in the web UI; longer ones live in Postgres.
-const maxScheduledWait = 5 * time.Minute
+// maxTaskWait is the longest wait that a task has in Redis, seen in the web UI; longer ones live in Postgres.
+const maxTaskWait = 5 * time.Minute
 
 // decision is the outcome of an attempt, and why.
 type decision struct {
@@ -63,7 +63,7 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 		}
 		d.Status = store.Dead
 		if delay, more := e.Schedule.Next(a.claim.Budget, v, e.Random()); more {
-			d.Status, d.Delay, d.Task = store.Waiting, delay, delay <= maxScheduledWait
+			d.Status, d.Delay, d.Task = store.Waiting, delay, delay <= maxTaskWait
 		}
 	}
 	d.verdict = v

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/agentherald/herald/internal/agentauth"
@@ -15,12 +16,13 @@ import (
 
 // Result is what Deliver did.
 type Result struct {
-	Refused bool // the claim was not given: an old task, another worker, or not due
+	Refused bool // the delivery goes on without this task: it is old, or another worker has it
 	Status  store.Status
 	Reason  reason.Reason
-	Text    string        // for people
-	Next    string        // what a person does about it; empty when it was delivered
-	Delay   time.Duration // Waiting
+	Text    string    // for people
+	Next    string    // what a person does about it; empty when it was delivered
+	At      time.Time // Waiting: when the task is to run again; zero: the wait goes on without it
+	Free    bool      // Waiting: it costs no attempt
 }
 
 // commitFunc writes an outcome under the claim's fence, as Ledger.Record does.
@@ -42,10 +44,15 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 	e.logAttempt(a, d, rec, err)
 
 	next := rec.Next // handed out also when the claim was lost
+	var again time.Time
 	if err == nil && rec.Task != nil {
 		own := *rec.Task
 		own.At = e.Now().Add(d.Delay) // by this machine's clock, which is the one asynq compares it with
-		next = append(next, own)
+		if own.N == a.claim.N {
+			again = own.At
+		} else {
+			next = append(next, own)
+		}
 	}
 	e.Dispatcher.Dispatch(ctx, next)
 	switch {
@@ -65,12 +72,15 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 	if e.Throughput != nil {
 		e.Throughput.Count(d.Status, rec.Age)
 	}
-	if a.claim.Replay && d.Status == store.Delivered {
+	if a.claim.N > 1 && d.Status.Final() {
 		e.Dispatcher.DropArchived(ctx, a.claim.ID, a.claim.N)
 	}
 	e.releaseHeld(ctx, a, d.Outcome)
+	if slices.ContainsFunc(rec.Next, func(t store.Task) bool { return t.Ended && t.ID == a.claim.ID }) {
+		return Result{Refused: true}, nil // held and released at once
+	}
 	return Result{Status: d.Status, Reason: d.verdict.Reason, Text: d.verdict.Text,
-		Next: a.nextStep(d), Delay: d.Delay}, nil
+		Next: a.nextStep(d), At: again, Free: d.Free && !d.Called}, nil
 }
 
 // releaseHeld hands out what was held for want of a credential, when the agent has taken a call.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -60,12 +61,9 @@ func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 		return "", err
 	}
 	if other, ok := r.markRunning(id, n); !ok {
-		if s.end(taskEnd{}); other == n {
-			return "no attempt: this process is delivering it already", nil
-		}
-		// It is about to leave: the wait that made this task is recorded. Or this one is old, which the claim will
-		// tell.
-		return "", fmt.Errorf("this process still finishes task %d of the delivery", other)
+		s.end(taskEnd{})
+		// It is about to leave, or asynq took it for lost. Then this one is old, or waits, which the claim will tell.
+		return "", fmt.Errorf("this process still runs task %d of the delivery", other)
 	}
 	go r.run(id, n, s)
 	told := <-s.told
@@ -94,16 +92,16 @@ func (r *Runner) run(id uuid.UUID, n int, s *slot) {
 // maxNote bounds what the web UI is told, in characters; Postgres has all of it.
 const maxNote = 500
 
-// describeResult is what asynq is told: a note for the web UI, or the archive for what ended badly. To asynq every task
-// without an error is "completed", so a note begins with the delivery's status; one that is delivered needs none, which
-// saves Redis a command.
+// describeResult is what asynq is told, which is what the web UI shows: completed is delivered or skipped, retry is a
+// wait, archived is rejected, dead or held. What goes on without the task is dropped. A delivered one needs no note,
+// which saves Redis a command.
 func describeResult(res Result) (string, error) {
-	told := string(res.Status)
-	if res.Reason != "" {
-		told += " " + string(res.Reason)
+	if res.Refused || res.Status == store.Waiting && res.At.IsZero() {
+		return "", queue.ErrDropped
 	}
+	told := strings.TrimSpace(string(res.Status) + " " + string(res.Reason))
 	if res.Status == store.Waiting {
-		told += ", again in " + res.Delay.Round(100*time.Millisecond).String()
+		told = string(res.Reason) // the state says the rest
 	}
 	if res.Text != "" {
 		told += ": " + text.Excerpt(res.Text, maxNote)
@@ -111,15 +109,17 @@ func describeResult(res Result) (string, error) {
 	if res.Next != "" && res.Status != store.Waiting {
 		told += " Next: " + text.Excerpt(res.Next, maxNote)
 	}
-	switch {
-	case res.Refused:
-		return "no attempt: an older task, another worker has it, or it is not due", nil
-	case res.Status == store.Rejected || res.Status == store.Dead:
-		return "", &queue.ArchivedError{Text: told}
-	case res.Status == store.Delivered:
+	switch res.Status {
+	case store.Delivered:
 		return "", nil
+	case store.Skipped:
+		return told, nil
+	case store.Waiting:
+		return "", &queue.WaitError{Text: told, At: res.At, Free: res.Free}
+	case store.Rejected, store.Dead, store.Held:
+		return "", &queue.ArchivedError{Text: told}
 	}
-	return told, nil
+	return "", queue.ErrDropped
 }
 
 // Intake takes a whole job from a task that somebody else's asynq client made.

@@ -92,13 +92,15 @@ func (o *Operator) Cancel(ctx context.Context, r MoveRequest) (*MoveReport, erro
 	if err != nil {
 		return nil, err
 	}
-	st, err := o.OpenStore(ctx)
+	st, err := o.OpenDispatching(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer st.Close()
 	v.move = func(ctx context.Context, ids []uuid.UUID) (int, map[uuid.UUID]string, error) {
-		return st.Cancel(ctx, ids, r.Force)
+		moved, left, ended, err := st.Cancel(ctx, ids, r.Force)
+		st.Dispatch(ctx, ended)
+		return moved, left, err
 	}
 	return r.runMove(ctx, st, v, ids, f)
 }

@@ -18,7 +18,7 @@ type Store interface {
 	auditor
 	ledger
 	Replay(ctx context.Context, ids []uuid.UUID, force bool) (int, map[uuid.UUID]string, []store.Task, error)
-	Cancel(ctx context.Context, ids []uuid.UUID, force bool) (int, map[uuid.UUID]string, error)
+	Cancel(ctx context.Context, ids []uuid.UUID, force bool) (int, map[uuid.UUID]string, []store.Task, error)
 	Audits(ctx context.Context, before int64, limit int) ([]store.Audit, error)
 	Cursors(ctx context.Context, chainID uint64) ([]store.CursorState, error)
 	DeliveryByKey(ctx context.Context, key string) (store.Delivery, error)

@@ -75,6 +75,7 @@ func TestAsynqLines(t *testing.T) {
 		"Lease reset failed for x; lease deadline: now":                           "level=DEBUG",
 		"Failed to extend lease for tasks [x]: EOF":                               "level=DEBUG",
 		"Retry exhausted for task id=x":                                           "level=DEBUG",
+		"revoke task id=x":                                                        "level=DEBUG",
 		"recovering from panic. See the stack trace below for details:\nmain.go:": "level=ERROR",
 		"asynq: internal error: both timeout and deadline are not set":            "level=ERROR",
 		"Quitting worker. task id=x":                                              "level=ERROR",

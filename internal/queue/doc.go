@@ -7,6 +7,7 @@
 //
 // Invariants:
 //   - A task is {deliveryId, n} and nothing else; its id is "<deliveryId>:<n>", so putting it in twice is harmless.
-//   - asynq's own retry is a net for handlers that never answered; attempts and waits belong to Postgres.
+//   - asynq's own retry is how a short wait looks, and a net for handlers that never answered. Attempts and waits belong
+//     to Postgres, so asynq never gives a task up.
 //   - asynq cancels handlers when Redis freezes; what a handler does must not depend on that context.
 package queue

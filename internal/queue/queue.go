@@ -22,7 +22,7 @@ type Lane string
 // The lanes, most urgent first. Weights are in lanes.
 const (
 	First  Lane = "first"  // first attempts
-	Retry  Lane = "retry"  // later attempts, shown as scheduled until they are due
+	Retry  Lane = "retry"  // waits and later attempts
 	Bulk   Lane = "bulk"   // replays, and what a backfill accepted
 	Upkeep Lane = "upkeep" // housekeeping
 )
@@ -37,7 +37,7 @@ var lanes = map[string]int{string(First): 30, intakeLane: 3, string(Retry): 3, s
 
 const (
 	retention = time.Hour // how long finished tasks stay visible in the web UI
-	maxRetry  = 100       // the net: see the package comment
+	maxRetry  = 1_000_000 // a task that asynq gave up would look as if its delivery had ended
 	netDelay  = 5 * time.Second
 
 	announceTimeout = 5 * time.Second
@@ -111,7 +111,9 @@ func (q *Queue) Ping(ctx context.Context) error {
 
 // Enqueue puts a task into its lane. A task that is there already is fine. A task with At in the future shows as
 // scheduled; asynq counts in whole seconds, so At is rounded up: a task must not run before its delivery is due.
-func (q *Queue) Enqueue(ctx context.Context, t Task) error {
+func (q *Queue) Enqueue(ctx context.Context, t Task) error { return q.enqueue(ctx, t, nil) }
+
+func (q *Queue) enqueue(ctx context.Context, t Task, headers map[string]string) error {
 	body, err := json.Marshal(payload{t.DeliveryID, t.N})
 	if err != nil {
 		return fmt.Errorf("encode task %s: %w", t.ID(), err)
@@ -128,7 +130,7 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) error {
 		}
 		q.marked.Store(true)
 	}
-	_, err = q.client.EnqueueContext(ctx, asynq.NewTask(t.Kind, body, opts...))
+	_, err = q.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(t.Kind, body, headers, opts...))
 	if err != nil && !errors.Is(err, asynq.ErrTaskIDConflict) {
 		return fmt.Errorf("put task %s into Redis: %w", t.ID(), err)
 	}
@@ -224,6 +226,20 @@ func (q *Queue) Lanes() (map[Lane]map[string]int, error) {
 	return out, nil
 }
 
+// Drop removes tasks from Redis that are archived or wait there: their deliveries go on without them.
+func (q *Queue) Drop(ctx context.Context, tasks []Task) error {
+	for batch := range slices.Chunk(tasks, dropBatch) {
+		ids := make([]string, len(batch))
+		for i, t := range batch {
+			ids[i] = t.ID()
+		}
+		if err := q.drop(ctx, ids, "archived", "retry", "scheduled"); err != nil {
+			return fmt.Errorf("remove %d tasks from Redis: %w", len(tasks), err)
+		}
+	}
+	return nil
+}
+
 const (
 	// maxDropped is how many of a delivery's tasks DropArchived looks for, the newest first; it asks for dropBatch of
 	// them at a time.
@@ -239,33 +255,37 @@ func (q *Queue) DropArchived(ctx context.Context, id uuid.UUID, n int) error {
 		for m := newest; m > max(newest-dropBatch, 0); m-- {
 			ids = append(ids, Task{DeliveryID: id, N: m}.ID())
 		}
-		if err := q.dropArchived(ctx, ids); err != nil {
+		if err := q.drop(ctx, ids, "archived"); err != nil {
 			return fmt.Errorf("remove archived tasks of delivery %s from Redis: %w", id, err)
 		}
 	}
 	return nil
 }
 
-// dropArchived removes those of the tasks that are archived, in whichever lane.
-func (q *Queue) dropArchived(ctx context.Context, ids []string) error {
-	archives := map[Lane]*redis.FloatSliceCmd{First: nil, Retry: nil, Bulk: nil}
+// drop removes those of the tasks that are in one of these states, in whichever lane.
+func (q *Queue) drop(ctx context.Context, ids []string, states ...string) error {
+	found := map[Lane][]*redis.FloatSliceCmd{First: nil, Retry: nil, Bulk: nil}
 	_, err := q.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for lane := range archives {
-			archives[lane] = p.ZMScore(ctx, fmt.Sprintf("asynq:{%s}:archived", lane), ids...)
+		for lane := range found {
+			for _, state := range states {
+				found[lane] = append(found[lane], p.ZMScore(ctx, fmt.Sprintf("asynq:{%s}:%s", lane, state), ids...))
+			}
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	for lane, scores := range archives {
-		for i, score := range scores.Val() {
-			if score == 0 { // it is not there: asynq's scores are times
-				continue
-			}
-			err := q.inspector.DeleteTask(string(lane), ids[i])
-			if err != nil && !errors.Is(err, asynq.ErrTaskNotFound) && !errors.Is(err, asynq.ErrQueueNotFound) {
-				return err
+	for lane, scores := range found {
+		for _, of := range scores {
+			for i, score := range of.Val() {
+				if score == 0 { // it is not there: asynq's scores are times
+					continue
+				}
+				err := q.inspector.DeleteTask(string(lane), ids[i])
+				if err != nil && !errors.Is(err, asynq.ErrTaskNotFound) && !errors.Is(err, asynq.ErrQueueNotFound) {
+					return err
+				}
 			}
 		}
 	}

@@ -21,9 +21,9 @@ import (
 // Handler is what runs tasks. The context ends when Redis freezes or the server stops by force; a handler that has
 // begun must finish on a context of its own.
 //
-// The returned note is shown in the web UI as the task's result. ArchivedError moves the task to the archive with its
-// text; any other error lets asynq try the task again a little later, which is the net for what could not even be
-// claimed.
+// Without an error the task is completed, with the returned note as its result in the web UI. WaitError has it run again
+// later, ArchivedError moves it to the archive, both with their text; ErrDropped removes it. Any other error lets asynq
+// try the task again a little later, which is the net for what could not even be claimed.
 type Handler interface {
 	Deliver(ctx context.Context, id uuid.UUID, n int) (note string, err error)
 	// Intake takes a whole job that somebody else's asynq client put in.
@@ -34,6 +34,9 @@ type Handler interface {
 type ArchivedError struct{ Text string }
 
 func (e *ArchivedError) Error() string { return e.Text }
+
+// ErrDropped removes a task: it is old, or its delivery waits without it.
+var ErrDropped = errors.New("the task is not needed any more")
 
 // skipRetry is an ArchivedError as asynq understands it, without words of asynq's in what the operator reads.
 type skipRetry struct{ *ArchivedError }
@@ -62,6 +65,7 @@ type Server struct {
 	mux   asynq.Handler
 	kinds map[string]bool
 
+	enqueue  func(context.Context, Task, map[string]string) error
 	announce func() error
 	log      *slog.Logger
 }
@@ -74,7 +78,7 @@ func (q *Queue) NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.PollInterval <= 0 {
 		cfg.PollInterval = 20 * time.Millisecond
 	}
-	s := &Server{log: q.log, announce: q.announceLanes, kinds: make(map[string]bool, len(cfg.Kinds))}
+	s := &Server{log: q.log, enqueue: q.enqueue, announce: q.announceLanes, kinds: make(map[string]bool, len(cfg.Kinds))}
 	for _, k := range cfg.Kinds {
 		s.kinds[k] = true
 	}
@@ -85,7 +89,8 @@ func (q *Queue) NewServer(cfg ServerConfig) (*Server, error) {
 		TaskCheckInterval:        cfg.PollInterval,
 		DelayedTaskCheckInterval: 500 * time.Millisecond,
 		ShutdownTimeout:          cfg.ShutdownTimeout,
-		RetryDelayFunc:           func(int, error, *asynq.Task) time.Duration { return netDelay },
+		RetryDelayFunc:           retryDelay,
+		IsFailure:                isFailure,
 		Logger:                   newAsynqLogger(q.log),
 		LogLevel:                 asynq.WarnLevel,
 	})
@@ -143,8 +148,12 @@ func (s *Server) newHandler(h Handler) asynq.Handler {
 			_, _ = t.ResultWriter().Write([]byte(note))
 		}
 		var archived *ArchivedError
-		if errors.As(err, &archived) {
+		var wait *WaitError
+		switch {
+		case errors.As(err, &archived):
 			return skipRetry{archived}
+		case errors.As(err, &wait) && s.moveToRetry(ctx, t, wait), errors.Is(err, ErrDropped):
+			return asynq.RevokeTask
 		}
 		return err
 	})
@@ -156,6 +165,9 @@ func (s *Server) runTask(ctx context.Context, h Handler, t *asynq.Task) (string,
 	}
 	var p payload
 	if err := json.Unmarshal(t.Payload(), &p); err == nil && p.DeliveryID != uuid.Nil {
+		if wait := readWait(t); wait != nil {
+			return "", wait
+		}
 		return h.Deliver(ctx, p.DeliveryID, p.N)
 	}
 	return h.Intake(ctx, t.Type(), t.Payload())
@@ -180,8 +192,8 @@ func (l asynqLogger) Fatal(args ...any) { l.log.Error(joinArgs(args)) }
 // Beginnings of asynq's lines.
 var (
 	// aboutOneTask: how its record of one task went, which nothing depends on (see the package comment). Redis was
-	// away, or was emptied, or the task was archived, of which the delivery's own line tells with the reason.
-	aboutOneTask = []string{"Retry exhausted for task", "Could not move task", "Could not remove task",
+	// away, or was emptied, or the task was archived, of which the delivery's own line tells with the reason, or dropped.
+	aboutOneTask = []string{"Retry exhausted for task", "revoke task", "Could not move task", "Could not remove task",
 		"Lease reset failed for", "Failed to extend lease for tasks"}
 	// ownFaults are no fault of Redis'.
 	ownFaults = []string{"recovering from panic", "asynq: internal error", "Quitting worker"}

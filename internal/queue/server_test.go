@@ -53,6 +53,84 @@ func TestHowTasksEnd(t *testing.T) {
 	}
 }
 
+// TestWaits: a wait is asynq's retry of the same task, not before its time, with its reason; it is a failure only if it
+// is not free. asynq never gives it up. What is dropped is gone.
+func TestWaits(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	at := time.Now().Add(90*time.Second + 300*time.Millisecond)
+	free := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: First}
+	failed := Task{DeliveryID: uuid.New(), N: 2, Kind: kind, Lane: Bulk}
+	old := Task{DeliveryID: uuid.New(), N: 3, Kind: kind, Lane: First}
+	soon := Task{DeliveryID: uuid.New(), N: 4, Kind: kind, Lane: First}
+	for _, task := range []Task{free, failed, old, soon} {
+		enqueue(t, q, task)
+	}
+	free.Lane = Retry // where it waits: thousands that are due at once stand before no first attempt
+	due, runs := time.Now().Add(100*time.Millisecond), make(chan time.Time, 10)
+	serve(t, q, handler{deliver: func(_ context.Context, id uuid.UUID, _ int) (string, error) {
+		switch id {
+		case free.DeliveryID:
+			return "", &WaitError{Text: "throttled: it takes 1 a second", At: at, Free: true}
+		case failed.DeliveryID:
+			return "", fmt.Errorf("wrapped: %w", &WaitError{Text: "server_error: 503", At: at})
+		case old.DeliveryID:
+			return "", ErrDropped
+		}
+		now := time.Now()
+		if runs <- now; now.After(due) {
+			return "", nil
+		}
+		return "", &WaitError{Text: "agent_busy", At: due, Free: true}
+	}}, 4)
+
+	for task, want := range map[Task]struct {
+		text    string
+		retried int
+	}{free: {"throttled: it takes 1 a second", 0}, failed: {"wrapped: server_error: 503", 1}} {
+		heraldtest.Await(t, "it waits", func() bool {
+			i, err := q.inspector.GetTaskInfo(string(task.Lane), task.ID())
+			return err == nil && i.State == asynq.TaskStateRetry
+		})
+		i := info(t, q, task)
+		if i.LastErr != want.text || i.Retried != want.retried || i.NextProcessAt.Before(at) || i.NextProcessAt.Sub(at) > 2*time.Second {
+			t.Errorf("%+v, wanted until %s", i, at)
+		}
+		if i.MaxRetry < 30*24*3600/5 { // by then a delivery has expired
+			t.Errorf("asynq gives it up after %d tries", i.MaxRetry)
+		}
+		if locateTask(t, q, task) != Postponed {
+			t.Error("it is not found")
+		}
+	}
+	heraldtest.Await(t, "what is old is gone", func() bool { return locateTask(t, q, old) == Nowhere })
+	if i, err := q.inspector.GetTaskInfo(string(First), old.ID()); !errors.Is(err, asynq.ErrTaskNotFound) {
+		t.Errorf("%+v, %v", i, err)
+	}
+	heraldtest.Receive(t, "the first run", runs)
+	if again := heraldtest.Receive(t, "the second run", runs); again.Before(due) {
+		t.Errorf("it ran %s early", due.Sub(again))
+	}
+	heraldtest.Await(t, "nothing waits before first attempts", func() bool {
+		i, err := q.inspector.GetQueueInfo(string(First))
+		return err == nil && i.Size == 0
+	})
+	for lane, failures := range map[Lane]int{First: 0, Retry: 0, Bulk: 1} {
+		if i, err := q.inspector.GetQueueInfo(string(lane)); err != nil || i.Failed != failures {
+			t.Errorf("lane %s: %+v, %v", lane, i, err)
+		}
+	}
+
+	if err := q.Drop(heraldtest.Within(t, 10*time.Second), []Task{{DeliveryID: free.DeliveryID, N: free.N}, failed, {DeliveryID: uuid.New()}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range []Task{free, failed} {
+		if locateTask(t, q, task) != Nowhere {
+			t.Errorf("%s is still there", task.ID())
+		}
+	}
+}
+
 // A whole job in a task of a Herald type is an intake, in the lanes default and first alike; so are bytes that are
 // none.
 func TestForeignJobsAreIntakes(t *testing.T) {

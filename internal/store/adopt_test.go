@@ -100,7 +100,7 @@ func TestAdopt(t *testing.T) {
 			if tt.o.Status == Waiting && d.NextAttemptAt.Sub(d.UpdatedAt) != tt.o.Delay {
 				t.Errorf("waits %s", d.NextAttemptAt.Sub(d.UpdatedAt))
 			}
-			if (rec.Task != nil) != tt.o.Task || tt.o.Task && (rec.Task.N != c.N+1 || rec.Task.Attempts != 1) {
+			if (rec.Task != nil) != tt.o.Task || tt.o.Task && (rec.Task.N != c.N || rec.Task.Attempts != 1) {
 				t.Errorf("task %+v", rec.Task)
 			}
 			// As if the first answer had been lost on the way.
@@ -162,7 +162,7 @@ func TestAdoptLost(t *testing.T) {
 		s := newStore(t)
 		old := crashed(t, s, 1)
 		c := next(t, s)
-		if n, _, err := s.Cancel(t.Context(), ids1(c.ID), true); n != 1 || err != nil {
+		if n, _, _, err := s.Cancel(t.Context(), ids1(c.ID), true); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
 		if _, err := s.Adopt(t.Context(), c, pastOf(old, delivered)); !errors.Is(err, ErrFenced) {
@@ -243,7 +243,7 @@ func TestAdoptOutOfTurn(t *testing.T) {
 func TestPastJSON(t *testing.T) {
 	t.Parallel()
 	full := SpooledOutcome{Attempt: 3, StartedAt: time.Date(2026, 11, 21, 7, 0, 0, 123456000, time.UTC), At: time.Date(2026, 11, 21, 7, 0, 1, 5, time.UTC),
-		Outcome: Outcome{Status: Waiting, Reason: "server_error", Delay: 90 * time.Second, Task: true, Free: true, Called: true, Stage: "call", Error: "it said <503>",
+		Outcome: Outcome{Status: Waiting, Reason: "server_error", Delay: 90 * time.Second, Task: true, Anew: true, Free: true, Called: true, Stage: "call", Error: "it said <503>",
 			ToolName: "agent.receiveFeedback", Endpoint: "https://a.example/mcp", FileVerification: "raw", FileSource: "cid", FileDisagrees: []string{"value"},
 			Arguments: []byte(`{"a":1}`), Response: []byte(`[]`), Result: []byte(`{"b":"c"}`), Protocol: "2025-06-18", CallTook: time.Second,
 			AgentOK: true, AgentError: "down", ServerInfo: []byte(`{"name":"x"}`), Tools: []byte(`[]`), Elsewhere: true, FetchFailed: true, SkipDispatch: true, Moved: true, NotAtPosition: true}}

@@ -32,7 +32,7 @@ func TestEnableAgent(t *testing.T) {
 	exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = 'agent_disabled', handed_at = NULL WHERE agent_id = 1`)
 	exec(t, s, `UPDATE herald.deliveries SET reason = 'auth_required' WHERE agent_id = 1 AND order_seq = 7`)
 	released, tasks, err := s.EnableAgent(t.Context(), a, true)
-	if released != 1099 || len(tasks) != MaxDispatchedPerAgent || err != nil || state() != "t pending" || countDispatched(t, s) != MaxDispatchedPerAgent {
+	if released != 1099 || len(toRun(tasks)) != MaxDispatchedPerAgent || err != nil || state() != "t pending" || countDispatched(t, s) != MaxDispatchedPerAgent {
 		t.Errorf("%d released, %d tasks, %v, %s, %d dispatched", released, len(tasks), err, state(), countDispatched(t, s))
 	}
 	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE status = 'held'`); n != 1 {
@@ -62,7 +62,7 @@ func TestEnabledMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := record(t, s, c, Outcome{Status: Held, Reason: reason.AgentDisabled, Stage: "claim", Free: true})
-	if len(r.Next) != 1 || r.Next[0].ID != task.ID || r.Next[0].N != 2 {
+	if len(r.Next) != 2 || !r.Next[1].Ended || r.Next[0].ID != task.ID || r.Next[0].N != 2 {
 		t.Fatalf("%+v", r)
 	}
 	if c = claim(t, s, r.Next[0]); !c.Enabled || c.Attempt != 1 {

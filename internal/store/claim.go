@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -91,8 +92,19 @@ func (c *Claim) Agent() Agent {
 // dropped. The claim that comes with it is valid, so that the outcome can be recorded; its Job is empty.
 var ErrUnreadableJob = errors.New("the stored job cannot be read")
 
-// Claim takes delivery id for task n. A nil claim without error is a refusal: somebody else has it, the task is old, or
-// the delivery is not due. The lease counts from Postgres' now().
+// EarlyError refuses a claim whose task is the right one, while its delivery still waits.
+type EarlyError struct {
+	Left   time.Duration // until it is due
+	Reason reason.Reason // that it waits for
+	Text   string        // the sentence that the wait was recorded with
+}
+
+func (e *EarlyError) Error() string {
+	return fmt.Sprintf("it waits (%s) for another %s: %s", e.Reason, e.Left, e.Text)
+}
+
+// Claim takes delivery id for task n. A nil claim without error is a refusal: somebody else has it, or the task is old;
+// with an EarlyError the delivery is not due. The lease counts from Postgres' now().
 //
 // First claims that come together are committed together (coalescer). One that was under way when ctx ended is given
 // nevertheless, and the caller records what becomes of it, as of any other.
@@ -148,9 +160,9 @@ func parseWeek(table string) string {
 	return ""
 }
 
-// claimAgain claims a delivery for a task after its first, in one round trip and one commit. Unlike a first one, which
-// counts as dispatched already and has no attempt before it, it must find room among its agent's eight, and is told the
-// last of its attempts that has no outcome.
+// claimAgain claims a delivery that waited, or for a task after its first, in one round trip and one commit. Unlike a
+// first one, which counts as dispatched already and has no attempt before it, it must find room among its agent's eight,
+// and is told the last of its attempts that has no outcome.
 func (s *Store) claimAgain(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*Claim, error) {
 	b := &pgx.Batch{}
 	b.Queue(statement("lock_agent_of"), id)
@@ -168,10 +180,26 @@ func (s *Store) claimAgain(ctx context.Context, id uuid.UUID, n int, lease time.
 	if failed := s.pool.SendBatch(ctx, b).Close(); failed != nil {
 		return nil, failed
 	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, s.explainRefusal(ctx, id, n)
+	}
 	if err != nil {
-		return nil, noRows(err, nil)
+		return nil, err
 	}
 	return row.claim(n, unfinished)
+}
+
+// explainRefusal is an EarlyError when the delivery waits with task n.
+func (s *Store) explainRefusal(ctx context.Context, id uuid.UUID, n int) error {
+	var early EarlyError
+	err := s.pool.QueryRow(ctx, `SELECT next_attempt_at - now(), coalesce(reason, ''), coalesce(error, '')
+		   FROM herald.deliveries
+		  WHERE id = $1 AND dispatch = $2 AND status = 'waiting' AND handed_at IS NOT NULL`,
+		id, n).Scan(&early.Left, &early.Reason, &early.Text)
+	if err != nil {
+		return noRows(err, nil)
+	}
+	return &early
 }
 
 // Extend renews the claim's lease to d from now. ErrFenced: it is not ours any more, or has run out.

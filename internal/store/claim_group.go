@@ -14,8 +14,8 @@ type claimRequest struct {
 	lease time.Duration
 }
 
-// claimGroup claims several deliveries in one statement and one commit. It leaves to claimFirst what is not plain: rows
-// that are refused or that somebody holds, a delivery asked for twice, a lease that is not the group's.
+// claimGroup claims several deliveries in one statement and one commit. It leaves to claimAlone what is not plain: rows
+// that wait, are refused or that somebody holds, a delivery asked for twice, a lease that is not the group's.
 func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]result[*Claim], error) {
 	lease := group[0].lease
 	positions := make(map[uuid.UUID]int, len(group))
@@ -27,7 +27,7 @@ func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]result[
 		}
 	}
 
-	rows, err := s.pool.Query(ctx, statement("claim_group"), ids, lease, clockTolerance, RecentSuccess)
+	rows, err := s.pool.Query(ctx, statement("claim_group"), ids, lease, RecentSuccess)
 	if err != nil {
 		return nil, err
 	}
@@ -42,13 +42,7 @@ func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]result[
 	return results, err
 }
 
-// claimFirst claims one delivery for its first task.
-func (s *Store) claimFirst(ctx context.Context, q claimRequest) (*Claim, error) {
-	var row claimRow
-	row.ID = q.id
-	err := s.pool.QueryRow(ctx, statement("claim"), q.id, 1, q.lease, clockTolerance, RecentSuccess).Scan(row.fields()...)
-	if err != nil {
-		return nil, noRows(err, nil)
-	}
-	return row.claim(1, 0)
+// claimAlone claims one delivery for its first task as for any other.
+func (s *Store) claimAlone(ctx context.Context, q claimRequest) (*Claim, error) {
+	return s.claimAgain(ctx, q.id, 1, q.lease)
 }

@@ -45,7 +45,7 @@ func BenchmarkClaim(b *testing.B) {
 				s := newStore(b)
 				claim := s.claims.do
 				if way == "alone" {
-					claim = s.claimFirst
+					claim = s.claimAlone
 				}
 				ids := insertDispatched(b, s, b.N)
 				exec(b, s, `VACUUM ANALYZE herald.deliveries`)
@@ -97,7 +97,6 @@ func TestGroupClaimIsAClaim(t *testing.T) {
 		"no agent":      `DELETE FROM herald.agents`,
 		"headers":       `UPDATE herald.deliveries SET secret_headers = '\xc0de', candidate_rank = 7`,
 		"called before": `UPDATE herald.deliveries SET called = true, replays = 1, attempts = 4, budget_base = 2, fetch_failures = 1`,
-		"due wait":      `UPDATE herald.deliveries SET status = 'waiting', reason = 'server_error', next_attempt_at = now() + interval '500 ms'`,
 		"unreadable":    `UPDATE herald.deliveries SET job = '[1]'`,
 		"dropped":       `UPDATE herald.deliveries SET job = NULL`,
 	} {
@@ -108,7 +107,7 @@ func TestGroupClaimIsAClaim(t *testing.T) {
 			exec(t, s, prepare)
 			exec(t, s, `UPDATE herald.deliveries SET created_at = '2026-01-01'`)
 			exec(t, s, `UPDATE herald.deliveries SET job = jsonb_set(job, '{feedbackIndex}', '1') WHERE jsonb_typeof(job) = 'object'`)
-			alone, aloneErr := s.claimFirst(t.Context(), claimRequest{a.ID, lease})
+			alone, aloneErr := s.claimAlone(t.Context(), claimRequest{a.ID, lease})
 			results := groupClaims(t, s, c.ID, b.ID)
 			for i, id := range []uuid.UUID{c.ID, b.ID} {
 				r := results[i]
@@ -142,14 +141,14 @@ func TestGroupClaimIsAClaim(t *testing.T) {
 // nothing becomes of them there. The others of the group are claimed, and nobody waits for a lock.
 func TestGroupClaimLeavesWhatIsNotPlain(t *testing.T) {
 	t.Parallel()
-	for _, plain := range []int{0, 1, 2, maxGroup - 10} {
+	for _, plain := range []int{0, 1, 2, maxGroup - 11} {
 		t.Run(fmt.Sprint(plain), func(t *testing.T) {
 			t.Parallel()
 			s := newStore(t)
 			names := map[uuid.UUID]string{uuid.New(): "unknown"}
 			for name, change := range map[string]string{
 				"in line": `handed_at = NULL`, "cancelled": `status = 'cancelled', finished_at = now()`, "second task": `dispatch = 2`,
-				"not due": `status = 'waiting', next_attempt_at = now() + interval '1 minute'`, "held": `status = 'held'`, "locked": `handed_at = now()`,
+				"not due": `status = 'waiting', next_attempt_at = now() + interval '1 minute'`, "due": `status = 'waiting', next_attempt_at = now()`, "held": `status = 'held'`, "locked": `handed_at = now()`,
 				"running": `status = 'running', claim_no = 1, lease_until = now()`, "delivered": `status = 'delivered', finished_at = now()`,
 			} {
 				id := insertDispatched(t, s, 1)[0]
@@ -194,7 +193,9 @@ func TestGroupClaimLeavesWhatIsNotPlain(t *testing.T) {
 
 			// Alone, today's statement decides: what was only locked is claimed, the rest is refused.
 			for id, name := range names {
-				if c, err := s.claimFirst(t.Context(), claimRequest{id, lease}); err != nil || (c != nil) != (name == "locked") {
+				var early *EarlyError
+				c, err := s.claimAlone(t.Context(), claimRequest{id, lease})
+				if errors.As(err, &early) != (name == "not due") || early == nil && err != nil || (c != nil) != (name == "locked" || name == "due") {
 					t.Errorf("%s, tried alone: %v, %v", name, c, err)
 				}
 			}
@@ -250,7 +251,7 @@ func TestClaimsOfManyStores(t *testing.T) {
 	}
 	all.Go(func() {
 		for batch := range slices.Chunk(ids[:300], 20) {
-			if _, _, err := first.Cancel(t.Context(), batch, false); err != nil {
+			if _, _, _, err := first.Cancel(t.Context(), batch, false); err != nil {
 				t.Error(err)
 			}
 		}

@@ -54,8 +54,8 @@ func TestClaimRefuses(t *testing.T) {
 		refused(t, s, task.ID, n, "n is not the row's")
 	}
 	r := record(t, s, claim(t, s, task), waiting(time.Hour))
-	refused(t, s, task.ID, task.N, "the task is old")
-	refused(t, s, task.ID, r.Task.N, "it is not due")
+	early(t, s, task)
+	refused(t, s, task.ID, task.N+1, "that task is not there yet")
 	exec(t, s, `UPDATE herald.deliveries SET next_attempt_at = now()`)
 	c := claim(t, s, *r.Task)
 	record(t, s, c, Outcome{Status: Waiting, Reason: "server_error", Delay: -time.Second, Called: true, Stage: "call"})
@@ -258,11 +258,11 @@ func TestWaits(t *testing.T) {
 	t.Run("with a task", func(t *testing.T) {
 		task := acceptOne(t, s, feedback(1, 1))
 		r := record(t, s, claim(t, s, task), waiting(90*time.Second))
-		if r.Task == nil || r.Task.N != 2 || r.Task.Attempts != 1 || r.Task.Kind != "NewFeedback" || !r.Task.At.Equal(r.NextAttemptAt) {
+		if r.Task == nil || r.Task.N != 1 || r.Task.Attempts != 1 || r.Task.Kind != "NewFeedback" || !r.Task.At.Equal(r.NextAttemptAt) {
 			t.Fatalf("%+v", r)
 		}
 		d := read(t, s, task.ID)
-		if d.Dispatch != 2 || !d.NextAttemptAt.Equal(r.NextAttemptAt) || d.NextAttemptAt.Sub(d.UpdatedAt) != 90*time.Second {
+		if d.Dispatch != 1 || !d.NextAttemptAt.Equal(r.NextAttemptAt) || d.NextAttemptAt.Sub(d.UpdatedAt) != 90*time.Second {
 			t.Errorf("%+v", d)
 		}
 	})

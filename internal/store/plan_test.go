@@ -24,7 +24,7 @@ type usedIndex struct{ name, condition string }
 
 var groupStatements = map[string]groupStatement{
 	"claim_group": {statement("claim_group"),
-		func(n int) string { return repeatSQL(n, `md5(%d::text)::uuid`) + `::uuid[], '2 min', '1 s', '1 hour'` },
+		func(n int) string { return repeatSQL(n, `md5(%d::text)::uuid`) + `::uuid[], '2 min', '1 hour'` },
 		[]usedIndex{{`deliveries_pkey|deliveries_task`, `id = ANY`}, {`agents_pkey`, `agent_id = c.agent_id`}}},
 	"lock_agents": {statement("lock_agents"),
 		func(n int) string {

@@ -229,10 +229,10 @@ func (s *Store) Depth(ctx context.Context) (d Depth, err error) {
 }
 
 // Release queues what was held for want of a setting that this process has: an RPC URL for its chain, or an Arweave
-// gateway. It returns how many.
-func (s *Store) Release(ctx context.Context, chains []uint64, gateway bool, limit int) (released int, err error) {
+// gateway. It returns the tasks that it was held with.
+func (s *Store) Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []Task, err error) {
 	if len(chains) == 0 && !gateway {
-		return 0, nil
+		return nil, nil
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -241,6 +241,6 @@ func (s *Store) Release(ctx context.Context, chains []uint64, gateway bool, limi
 	for i, c := range chains {
 		ids[i] = int64(c)
 	}
-	tag, err := s.pool.Exec(ctx, statement("release"), ids, gateway, limit)
-	return int(tag.RowsAffected()), err
+	rows, _ := s.pool.Query(ctx, statement("release"), ids, gateway, limit)
+	return pgx.CollectRows(rows, scanEnded)
 }

@@ -177,8 +177,9 @@ func TestRelease(t *testing.T) {
 		chains []uint64
 		want   int
 	}{{nil, 0}, {[]uint64{1, 10}, 0}, {[]uint64{1, 8453}, 1}, {[]uint64{8453}, 0}} {
-		if n, err := s.Release(t.Context(), tt.chains, false, 10); n != tt.want || err != nil {
-			t.Errorf("%v: %d, %v", tt.chains, n, err)
+		ended, err := s.Release(t.Context(), tt.chains, false, 10)
+		if len(ended) != tt.want || err != nil || tt.want == 1 && ended[0] != (Task{ID: task.ID, N: task.N, Ended: true}) {
+			t.Errorf("%v: %+v, %v", tt.chains, ended, err)
 		}
 	}
 	refused(t, s, task.ID, task.N, "its task was used before it was held")

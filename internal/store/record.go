@@ -30,7 +30,8 @@ type Outcome struct {
 	Status Status        `json:"status"`
 	Reason reason.Reason `json:"reason,omitempty"` // empty for delivered
 	Delay  time.Duration `json:"delay,omitempty"`  // Waiting: until the next attempt; ns in JSON
-	Task   bool          `json:"task,omitempty"`   // Waiting: dispatch a scheduled task now; false leaves the wait to the reconciler
+	Task   bool          `json:"task,omitempty"`   // Waiting: the task is tried again when it is due; false leaves the wait to the reconciler
+	Anew   bool          `json:"anew,omitempty"`   // Task: another one, n + 1, because this one goes on
 	Free   bool          `json:"free,omitempty"`   // costs no attempt: count and row are taken back, unless Called
 	Called bool          `json:"called,omitempty"` // a call was written, in whole or in part
 	Stage  string        `json:"stage,omitempty"`  // how far the attempt came
@@ -81,8 +82,8 @@ type SpooledOutcome struct {
 
 // Recorded is the row after Record.
 type Recorded struct {
-	Task *Task  // the delivery's own next task, when Outcome.Task asked for one
-	Next []Task // the agent's next deliveries, dispatched by the same transaction
+	Task *Task  // what the delivery waits with, when Outcome.Task asked for it: the claim's task, or the next one (Anew)
+	Next []Task // the agent's next deliveries, dispatched by the same transaction, and what of its held ones has ended
 
 	Succeeded     bool          // another job of the event took over, and is looked at next
 	NextAttemptAt time.Time     // Waiting: when, by Postgres' clock
@@ -220,7 +221,7 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome,
 	a := c.Agent()
 	b.Queue(recordStatement(c, p), namedStatement("record").args(pgx.NamedArgs{
 		"delivery_id": c.ID, "claim_no": c.No, "started_at": p.StartedAt, "number": p.Attempt, "duration_ms": tookMs,
-		"status": o.Status, "reason": nameOrNull(string(o.Reason)), "delay": o.Delay, "task": o.Task, "free": o.Free,
+		"status": o.Status, "reason": nameOrNull(string(o.Reason)), "delay": o.Delay, "task": o.Task, "anew": o.Anew, "free": o.Free,
 		"called": o.Called,
 		"stage":  storable.Text(o.Stage, maxNameBytes), "error": nullIfEmpty(storable.Text(o.Error, maxErrorBytes)),
 
@@ -266,8 +267,10 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 	if err != nil && !fenced {
 		return rec, err
 	}
+	var ended []Task
 	if reasons, _ := o.mendedReasons(c.Epoch); reasons != nil {
-		if _, err := res.Exec(); err != nil {
+		rows, _ := res.Query()
+		if ended, err = pgx.CollectRows(rows, scanEnded); err != nil {
 			return rec, fmt.Errorf("release what was mended meanwhile: %w", err)
 		}
 	}
@@ -277,14 +280,12 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 		}
 	}
 	if !o.SkipDispatch {
-		rows, err := res.Query()
-		if err == nil {
-			rec.Next, err = pgx.CollectRows(rows, scanTask)
-		}
-		if err != nil {
+		rows, _ := res.Query()
+		if rec.Next, err = pgx.CollectRows(rows, scanTask); err != nil {
 			return rec, fmt.Errorf("dispatch the next: %w", err)
 		}
 	}
+	rec.Next = append(rec.Next, ended...)
 	if err := res.Close(); err != nil { // the commit
 		return rec, err
 	}
@@ -296,7 +297,7 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 	return rec, nil
 }
 
-// addWait adds until when the delivery waits (nil: it does not), and the task n that the outcome asked for.
+// addWait adds until when the delivery waits (nil: it does not), and the task n that it waits with.
 func (rec *Recorded) addWait(c *Claim, o Outcome, attempt, n int, next *time.Time, bulk bool) {
 	if next == nil {
 		return

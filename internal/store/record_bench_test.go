@@ -48,7 +48,7 @@ func deliverAll(b *testing.B, s *Store, callers int, grouped bool) {
 }
 
 func deliverOne(ctx context.Context, s *Store, t Task, o Outcome, grouped bool) error {
-	claim, record := s.claimFirst, s.recordAlone
+	claim, record := s.claimAlone, s.recordAlone
 	if grouped {
 		claim, record = s.claims.do, s.records.do
 	}

@@ -85,7 +85,7 @@ func TestGroupLeavesTheRest(t *testing.T) {
 			requests[n].outcome = waiting(time.Hour)
 			lapse(t, s, lapsed.claim)
 			lapse(t, s, late.claim)
-			if _, _, err := s.Cancel(t.Context(), []uuid.UUID{cancelled.claim.ID}, true); err != nil {
+			if _, _, _, err := s.Cancel(t.Context(), []uuid.UUID{cancelled.claim.ID}, true); err != nil {
 				t.Fatal(err)
 			}
 			exec(t, s, `DELETE FROM herald.deliveries WHERE id = $1`, gone.claim.ID)
@@ -316,7 +316,7 @@ func TestGroupWithUnknownCommit(t *testing.T) {
 		if got.errs[i] != nil || d.Status != q.outcome.Status || len(d.History) != 1 || d.History[0].Outcome != string(q.outcome.Status) {
 			t.Errorf("%d: %v, %+v", i, got.errs[i], d)
 		}
-		if task := got.recs[i].Task; (task != nil) != (d.Status == Waiting) || task != nil && (task.N != 2 || d.Dispatch != 2) {
+		if task := got.recs[i].Task; (task != nil) != (d.Status == Waiting) || task != nil && (task.N != 1 || d.Dispatch != 1) {
 			t.Errorf("%d: task %+v", i, task)
 		}
 	}

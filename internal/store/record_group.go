@@ -30,7 +30,7 @@ func (r recordRequest) isPlain() bool {
 	default:
 		return false
 	}
-	isRare := o.SkipDispatch || o.NotAtPosition || o.Moved || o.FetchFailed || len(o.FileDisagrees) > 0 ||
+	isRare := o.Anew || o.SkipDispatch || o.NotAtPosition || o.Moved || o.FetchFailed || len(o.FileDisagrees) > 0 ||
 		o.Free && !o.Called || o.Reason == reason.AgentDisabled || o.Reason == reason.AuthRequired
 	return !isRare && r.claim.week != ""
 }

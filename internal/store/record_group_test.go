@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -44,6 +45,9 @@ func TestGroupRecordsAsSingles(t *testing.T) {
 		for i, s := range []*Store{alone, grouped} {
 			for _, task := range waiting[i] {
 				c, err := s.Claim(t.Context(), task.ID, task.N, lease)
+				if early := new(EarlyError); errors.As(err, &early) {
+					continue
+				}
 				if err != nil {
 					t.Fatal(err)
 				}

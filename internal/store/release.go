@@ -11,8 +11,8 @@ import (
 const anyEpoch = int64(-1)
 
 // ReleaseHeld releases what is held of an agent for some reasons, the oldest first, in as many transactions as it
-// takes. It returns how many, and the tasks that the caller puts into Redis, also when it fails in the middle: calling
-// it again goes on.
+// takes. It returns how many, and the tasks that the caller puts into Redis, or removes there, also when it fails in the
+// middle: calling it again goes on.
 func (s *Store) ReleaseHeld(ctx context.Context, a Agent,
 	reasons ...reason.Reason) (released int, tasks []Task, err error) {
 	defer wrapError(&err, "release what is held of agent %d:%s %q", a.ChainID, a.ID, reasons)
@@ -38,6 +38,7 @@ func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []reason.
 
 func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []reason.Reason,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
+	var ended []Task
 	tasks, err = s.changeAgents(ctx, []Agent{a}, len(reasons) > 0, func(ctx context.Context, tx pgx.Tx) error {
 		if change != nil {
 			if err := change(ctx, tx); err != nil {
@@ -47,14 +48,15 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []reason.Reas
 		if len(reasons) == 0 {
 			return nil
 		}
-		tag, err := tx.Exec(ctx, statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, anyEpoch)
-		released = int(tag.RowsAffected())
+		rows, _ := tx.Query(ctx, statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, anyEpoch)
+		var err error
+		ended, err = pgx.CollectRows(rows, scanEnded)
 		return err
 	})
 	if err != nil {
 		return 0, nil, err
 	}
-	return released, tasks, nil
+	return len(ended), append(tasks, ended...), nil
 }
 
 // mendedReasons tells which deliveries to release in the transaction that holds o, because what it is held for may have

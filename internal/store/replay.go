@@ -14,7 +14,7 @@ const maxMove = 500
 
 // Replay queues deliveries anew, at most 500. What is final or held gets a fresh budget, its attempts' numbers go on; a
 // wait is over at once, its budget stays. Delivered ones are replayed only with force. It returns how many were moved,
-// why the others were left (a sentence each), and the tasks that the caller puts into Redis.
+// why the others were left (a sentence each), and the tasks that the caller puts into Redis, or removes there.
 func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
 	defer wrapError(&err, "replay %d deliveries", len(ids))
@@ -22,12 +22,12 @@ func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 }
 
 // Cancel ends deliveries that are not final as cancelled (operator), at most 500; running ones only with force: their
-// workers' writes change nothing then, but what was sent was sent. It returns how many, and why the others were left.
+// workers' writes change nothing then, but what was sent was sent. It returns how many, why the others were left, and
+// the tasks that the caller removes from Redis.
 func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID,
-	force bool) (moved int, left map[uuid.UUID]string, err error) {
+	force bool) (moved int, left map[uuid.UUID]string, ended []Task, err error) {
 	defer wrapError(&err, "cancel %d deliveries", len(ids))
-	moved, left, _, err = s.moveByOperator(ctx, ids, force, statement("cancel"), false, whyNotCancelled)
-	return moved, left, err
+	return s.moveByOperator(ctx, ids, force, statement("cancel"), false, whyNotCancelled)
 }
 
 // NoSuchDelivery is why an id was left that no delivery has.
@@ -57,16 +57,21 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool,
 	for _, id := range ids {
 		left[id] = NoSuchDelivery
 	}
+	var ended []Task
 	tasks, err = s.changeAgents(ctx, found.agents, handOut, func(ctx context.Context, tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, sql, found.ids, force)
 		var id uuid.UUID
 		var changed bool
 		var was previousState
-		_, err := pgx.ForEachRow(rows, []any{&id, &changed, &was.status, &was.reason, &was.hasJob}, func() error {
+		var n int
+		_, err := pgx.ForEachRow(rows, []any{&id, &changed, &was.status, &was.reason, &was.hasJob, &n}, func() error {
 			left[id] = why(was)
 			if changed {
 				delete(left, id)
 				moved++
+				if n > 0 {
+					ended = append(ended, Task{ID: id, N: n, Ended: true})
+				}
 			}
 			return nil
 		})
@@ -75,7 +80,7 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool,
 	if err != nil {
 		return 0, nil, nil, err // what was not committed was not moved
 	}
-	return moved, left, tasks, nil
+	return moved, left, append(tasks, ended...), nil
 }
 
 const movedMeanwhile = "it changed at the same moment: look again"

@@ -55,7 +55,7 @@ func TestReplay(t *testing.T) {
 			}
 			before := read(t, s, task.ID)
 			moved, left, tasks, err := s.Replay(t.Context(), ids1(task.ID), tt.force)
-			if err != nil || left[task.ID] != tt.left || moved != 1-len(left) || len(tasks) != moved {
+			if err != nil || left[task.ID] != tt.left || moved != 1-len(left) || len(toRun(tasks)) != moved || moved == 1 && tasks[1] != (Task{ID: task.ID, N: before.Dispatch, Ended: true}) {
 				t.Fatalf("moved %d, left %q, tasks %+v, %v", moved, left, tasks, err)
 			}
 			d := read(t, s, task.ID)
@@ -136,7 +136,7 @@ func TestReplayDispatchesExactly(t *testing.T) {
 				t.Error(err)
 			}
 			moved.Add(int32(n))
-			given.Add(int32(len(tasks)))
+			given.Add(int32(len(toRun(tasks))))
 		})
 	}
 	wg.Wait()
@@ -157,7 +157,7 @@ func TestReplaySettlesDoubt(t *testing.T) {
 	c := next(t, s)
 	record(t, s, c, Outcome{Status: Held, Reason: "held_unknown", Stage: "claim"})
 	_, _, tasks, err := s.Replay(t.Context(), ids1(c.ID), false)
-	if err != nil || len(tasks) != 1 {
+	if err != nil || len(toRun(tasks)) != 1 {
 		t.Fatal(tasks, err)
 	}
 	c = claim(t, s, tasks[0])
@@ -206,8 +206,8 @@ func TestCancel(t *testing.T) {
 	record(t, s, claim(t, s, tasks[3]), delivered)
 	unknown := uuid.New()
 	asked := []uuid.UUID{tasks[0].ID, tasks[1].ID, tasks[2].ID, tasks[3].ID, tasks[4].ID, inLine, unknown}
-	moved, left, err := s.Cancel(t.Context(), asked, false)
-	if err != nil || moved != 4 || len(left) != 3 || left[tasks[2].ID] == "" || left[tasks[3].ID] != "it has ended: it is delivered" || left[unknown] == "" {
+	moved, left, ended, err := s.Cancel(t.Context(), asked, false)
+	if err != nil || moved != 4 || len(ended) != 3 || len(toRun(ended)) != 0 || len(left) != 3 || left[tasks[2].ID] == "" || left[tasks[3].ID] != "it has ended: it is delivered" || left[unknown] == "" {
 		t.Fatal(moved, left, err)
 	}
 	for _, id := range []uuid.UUID{tasks[0].ID, tasks[1].ID, tasks[4].ID, inLine} {
@@ -223,7 +223,7 @@ func TestCancel(t *testing.T) {
 	if d := read(t, s, running.ID); d.Status != Running {
 		t.Errorf("%+v", d)
 	}
-	moved, left, err = s.Cancel(t.Context(), ids1(running.ID), true)
+	moved, left, _, err = s.Cancel(t.Context(), ids1(running.ID), true)
 	if err != nil || moved != 1 || len(left) != 0 {
 		t.Fatal(moved, left, err)
 	}
@@ -278,7 +278,7 @@ func TestCancelAgainstClaims(t *testing.T) {
 	for range 2 {
 		wg.Go(func() {
 			for from := len(all); from > 0; from -= 10 {
-				n, _, err := s.Cancel(t.Context(), all[from-10:from], false)
+				n, _, _, err := s.Cancel(t.Context(), all[from-10:from], false)
 				if err != nil {
 					t.Error(err)
 				}

@@ -121,7 +121,7 @@ func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), pc); err != nil {
 		return nil, fmt.Errorf("store: %w", pgerror.Explain(err))
 	}
-	s.claims = newCoalescer(coalescerConfig[claimRequest, *Claim]{flush: s.claimGroup, single: s.claimFirst})
+	s.claims = newCoalescer(coalescerConfig[claimRequest, *Claim]{flush: s.claimGroup, single: s.claimAlone, min: 1})
 	s.records = newCoalescer(coalescerConfig[recordRequest, Recorded]{flush: s.recordGroup, single: s.recordAlone})
 	return s, nil
 }
@@ -197,11 +197,22 @@ type Task struct {
 	Attempts int       // attempts made so far; more than none puts the task into the retry lane
 	Bulk     bool      // a backfill's, or a replay's first attempt: it stands behind what comes for the first time
 	At       time.Time // not before this; zero: now
+
+	// Ended: this is no task to run but the one with which the delivery was held, waited or ended. The delivery goes on
+	// without it, so that the web UI must not show it any more.
+	Ended bool
 }
 
 func scanTask(row pgx.CollectableRow) (Task, error) {
 	var t Task
 	err := row.Scan(&t.ID, &t.N, &t.Kind, &t.Attempts, &t.Bulk)
+	return t, err
+}
+
+// scanEnded reads a row of a statement that releases.
+func scanEnded(row pgx.CollectableRow) (Task, error) {
+	t := Task{Ended: true}
+	err := row.Scan(&t.ID, &t.N)
 	return t, err
 }
 

@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/big"
 	"slices"
@@ -94,6 +95,22 @@ func refused(t testing.TB, s *Store, id uuid.UUID, n int, why string) {
 	t.Helper()
 	if c, err := s.Claim(t.Context(), id, n, lease); c != nil || err != nil {
 		t.Errorf("claim was given (%v, %v) though %s", c, err, why)
+	}
+}
+
+// toRun is tasks without those that have ended.
+func toRun(tasks []Task) []Task {
+	return slices.DeleteFunc(slices.Clone(tasks), func(t Task) bool { return t.Ended })
+}
+
+// early is refused because it waits.
+func early(t testing.TB, s *Store, task Task) {
+	t.Helper()
+	var early *EarlyError
+	d := read(t, s, task.ID)
+	if c, err := s.Claim(t.Context(), task.ID, task.N, lease); c != nil || !errors.As(err, &early) || early.Left <= 0 ||
+		early.Reason != d.Reason || early.Text != d.Error {
+		t.Errorf("claim of %+v: %v, %v", d, c, err)
 	}
 }
 

@@ -90,7 +90,7 @@ func (m *storm) must(what string, err error) {
 
 // give takes tasks as Redis would. Each number of a delivery is given once.
 func (m *storm) give(tasks ...Task) {
-	for _, t := range tasks {
+	for _, t := range toRun(tasks) {
 		if _, twice := m.once.LoadOrStore(fmt.Sprintf("%s:%d", t.ID, t.N), true); twice {
 			m.Errorf("task %d of %s was dispatched twice", t.N, t.ID)
 		}
@@ -127,6 +127,9 @@ func (m *storm) work(until context.Context) {
 			return
 		}
 		c, err := m.s.Claim(m.Context(), task.ID, task.N, lease)
+		if early := new(EarlyError); errors.As(err, &early) {
+			continue // asynq would try again; the reconciler finds it
+		}
 		m.must("claim", err)
 		if c == nil {
 			continue
@@ -190,7 +193,7 @@ func (m *storm) some(random *rand.Rand) (ids []uuid.UUID) {
 }
 
 func (m *storm) cancel(random *rand.Rand) {
-	n, _, err := m.s.Cancel(m.Context(), m.some(random), random.IntN(2) == 0)
+	n, _, _, err := m.s.Cancel(m.Context(), m.some(random), random.IntN(2) == 0)
 	m.must("cancel", err)
 	m.cancelled.Add(int64(n))
 }

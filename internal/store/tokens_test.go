@@ -55,7 +55,7 @@ func TestSetToken(t *testing.T) {
 	exec(t, s, `UPDATE herald.deliveries SET reason = 'held_unknown' WHERE agent_id = 1 AND order_seq = 7`)
 	exec(t, s, `UPDATE herald.agents SET state = 'needs_auth'`)
 	released, tasks, err := s.SetToken(t.Context(), sealedFor(t, k, a, tokenOrigin, "two"))
-	if released != 1099 || len(tasks) != MaxDispatchedPerAgent || err != nil || row() != "2 pending" || countDispatched(t, s) != MaxDispatchedPerAgent {
+	if released != 1099 || len(toRun(tasks)) != MaxDispatchedPerAgent || len(tasks) != MaxDispatchedPerAgent+released || err != nil || row() != "2 pending" || countDispatched(t, s) != MaxDispatchedPerAgent {
 		t.Fatalf("%d released, %d tasks, %v, %s, %d dispatched", released, len(tasks), err, row(), countDispatched(t, s))
 	}
 	for i, want := range []int{1, 2, 3, 4, 5, 6, 8, 9} { // the seventh waits for something else
@@ -82,7 +82,7 @@ func TestSetToken(t *testing.T) {
 	if _, _, err := s.RemoveToken(t.Context(), a, tokenOrigin); !errors.Is(err, ErrNotFound) || row() != "3 pending" {
 		t.Error(err, row())
 	}
-	if n, tasks, err := s.ReleaseHeld(t.Context(), agentNamed("2"), reason.AuthRequired); n != 1 || len(tasks) != 1 || err != nil {
+	if n, tasks, err := s.ReleaseHeld(t.Context(), agentNamed("2"), reason.AuthRequired); n != 1 || len(toRun(tasks)) != 1 || err != nil {
 		t.Error(n, tasks, err)
 	}
 	if _, _, err := s.SetToken(t.Context(), Token{Agent: a, Origin: tokenOrigin, Header: "X", Ciphertext: []byte("in clear")}); err == nil {
@@ -101,7 +101,7 @@ func TestTokenStoredMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := record(t, s, c, authHeld)
-	if len(r.Next) != 1 || r.Next[0].ID != c.ID {
+	if len(r.Next) != 2 || r.Next[0].ID != c.ID || r.Next[1] != (Task{ID: c.ID, N: c.N, Ended: true}) {
 		t.Fatalf("%+v", r)
 	}
 	// With the token it was called with, it is.

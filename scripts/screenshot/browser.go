@@ -65,7 +65,7 @@ func onPath() string {
 
 // photograph takes the page, and keeps the picture only if the delivery waited before and after, and something is on it.
 func photograph(ctx context.Context, browser, webUI, picture string) error {
-	if err := scheduled(ctx, webUI); err != nil {
+	if err := findWaiting(ctx, webUI); err != nil {
 		return err
 	}
 	scratch, err := os.MkdirTemp("", "herald-screenshot-")
@@ -77,7 +77,7 @@ func photograph(ctx context.Context, browser, webUI, picture string) error {
 	if err := shoot(ctx, browser, webUI+page, shot, filepath.Join(scratch, "profile")); err != nil {
 		return err
 	}
-	if err := scheduled(ctx, webUI); err != nil {
+	if err := findWaiting(ctx, webUI); err != nil {
 		return fmt.Errorf("after the picture: %w", err)
 	}
 	b, err := os.ReadFile(shot)
@@ -94,11 +94,11 @@ func photograph(ctx context.Context, browser, webUI, picture string) error {
 	return nil
 }
 
-// scheduled asks the web UI's own API whether a delivery waits in the retry lane.
-func scheduled(ctx context.Context, webUI string) error {
+// findWaiting asks the web UI's own API whether a delivery waits.
+func findWaiting(ctx context.Context, webUI string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, webUI+"api/queues/retry/scheduled_tasks", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, webUI+"api/queues/retry/retry_tasks", nil)
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func scheduled(ctx context.Context, webUI string) error {
 		return fmt.Errorf("the web UI answered %s: %w", answer.Status, err)
 	}
 	if len(got.Tasks) == 0 {
-		return errors.New("the web UI shows no scheduled delivery in the queue retry")
+		return errors.New("the web UI shows no delivery in state retry in the queue retry")
 	}
 	return nil
 }

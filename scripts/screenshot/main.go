@@ -24,7 +24,7 @@ import (
 const patience = 3 * time.Minute
 
 // page is what is photographed, below the web UI's address.
-const page = "queues/retry?status=scheduled"
+const page = "queues/retry?status=retry"
 
 func main() {
 	demo := flag.String("demo", "bin/demo", "the demo's `program`")

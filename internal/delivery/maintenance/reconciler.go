@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/agentherald/herald/internal/logging"
@@ -20,7 +21,7 @@ type ReconcilerLedger interface {
 	Lead(ctx context.Context, do func(context.Context) error) (bool, error)
 	Clock(ctx context.Context) (now, started time.Time, err error)
 	ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error)
-	Release(ctx context.Context, chains []uint64, gateway bool, limit int) (int, error)
+	Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []store.Task, err error)
 	Due(ctx context.Context, limit int) ([]store.Task, error)
 	Backlog(ctx context.Context, limit int) ([]store.Task, error)
 	LostBefore(ctx context.Context, before time.Time, limit int) ([]store.Task, error)
@@ -182,13 +183,13 @@ func (r *Reconciler) Reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.Dispatcher.Dispatch(ctx, append(due, backlog...))
+	r.Dispatcher.Dispatch(ctx, slices.Concat(due, backlog, released))
 
 	if steady {
 		lost, err = r.dispatchLost(ctx, now)
 	}
-	if expired+released+len(due)+len(backlog)+lost > 0 {
-		r.Logger.Info("reconciled", "leases_expired", expired, "released", released, "due", len(due),
+	if expired+len(released)+len(due)+len(backlog)+lost > 0 {
+		r.Logger.Info("reconciled", "leases_expired", expired, "released", len(released), "due", len(due),
 			"backlog", len(backlog),
 			"lost_by_redis", lost)
 	}

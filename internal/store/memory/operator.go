@@ -16,6 +16,7 @@ func (s *Store) Replay(_ context.Context, ids []uuid.UUID,
 	left = map[uuid.UUID]string{}
 	now := s.now()
 	var agents []store.Agent
+	var ended []store.Task
 	for _, id := range ids {
 		r := s.byID[id]
 		switch {
@@ -35,17 +36,20 @@ func (s *Store) Replay(_ context.Context, ids []uuid.UUID,
 			r.accepted, r.fetches, r.base = now, 0, r.Attempts
 			r.replays++
 		}
+		if r.Dispatch > 0 {
+			ended = append(ended, r.toEnded())
+		}
 		r.queue(now)
 		r.Error = ""
 		agents = append(agents, r.agent)
 		moved++
 	}
-	return moved, left, s.dispatch(agents...), nil
+	return moved, left, append(s.dispatch(agents...), ended...), nil
 }
 
 // Cancel ends deliveries; running ones only with force.
 func (s *Store) Cancel(_ context.Context, ids []uuid.UUID,
-	force bool) (moved int, left map[uuid.UUID]string, err error) {
+	force bool) (moved int, left map[uuid.UUID]string, ended []store.Task, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	left = map[uuid.UUID]string{}
@@ -66,9 +70,12 @@ func (s *Store) Cancel(_ context.Context, ids []uuid.UUID,
 			r.claimNo = s.nextClaim()
 		}
 		r.finish(store.Cancelled, reason.Operator, now)
+		if r.Dispatch > 0 {
+			ended = append(ended, r.toEnded())
+		}
 		moved++
 	}
-	return moved, left, nil
+	return moved, left, ended, nil
 }
 
 // EnableAgent enables or disables an agent; enabling releases what was held because it was disabled.
@@ -93,13 +100,14 @@ func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
 		g.known.State, g.known.FailingSince = store.StatePending, nil
 	}
 	now := s.now()
+	var ended []store.Task
 	for _, r := range s.rows {
 		if r.agent == a && r.Status == store.Held && r.Reason == reason.AgentDisabled {
 			r.queue(now)
-			released++
+			ended = append(ended, r.toEnded())
 		}
 	}
-	return released, s.dispatch(a)
+	return len(ended), append(s.dispatch(a), ended...)
 }
 
 // ReleaseEnabled releases what is held because its agent was disabled, of all that are enabled and that except does not

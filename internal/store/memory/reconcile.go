@@ -59,15 +59,17 @@ func (s *Store) Expire(_ context.Context, age time.Duration, limit int) (int, er
 }
 
 // Release queues what was held for want of an RPC URL or of an Arweave gateway.
-func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit int) (int, error) {
-	return s.changeEach(limit, func(r *row, now time.Time) bool {
+func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit int) (ended []store.Task, err error) {
+	s.changeEach(limit, func(r *row, now time.Time) bool {
 		chain := r.Reason == reason.ChainUnconfigured && slices.Contains(chains, r.ChainID)
 		if r.Status != store.Held || !chain && !(r.Reason == reason.GatewayUnconfigured && gateway) {
 			return false
 		}
+		ended = append(ended, r.toEnded())
 		r.queue(now)
 		return true
-	}), nil
+	})
+	return ended, nil
 }
 
 // changeEach changes at most limit rows and counts them.

@@ -92,8 +92,10 @@ func (s *Store) move(r *row, o store.Outcome, now time.Time) {
 		at := now.Add(o.Delay)
 		r.Status, r.Reason, r.NextAttemptAt = store.Waiting, o.Reason, &at
 		if o.Task {
-			r.Dispatch++
 			r.handed = now
+			if o.Anew {
+				r.Dispatch++
+			}
 		}
 	}
 	r.Error = o.Error

@@ -123,7 +123,7 @@ func (s *Store) acceptOne(it store.Intake) store.Acceptance {
 	return store.Acceptance{Verdict: store.Accepted, ID: r.ID, Key: key, Status: r.Status}
 }
 
-// Claim takes delivery id for task n; nil: refused.
+// Claim takes delivery id for task n; nil: refused, with a store.EarlyError if that one is not due.
 func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +134,7 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 	}
 	if r.Status == store.Waiting {
 		if r.NextAttemptAt.After(now.Add(clockTolerance)) {
-			return nil, nil
+			return nil, &store.EarlyError{Left: r.NextAttemptAt.Sub(now), Reason: r.Reason, Text: r.Error}
 		}
 		if s.countDispatched(r.agent) >= r.mayDispatch() { // it would be the ninth: back into the line
 			r.queue(now)
@@ -355,5 +355,8 @@ func (r *row) toTask() store.Task {
 	}
 	return t
 }
+
+// toEnded is the task that the delivery goes on without.
+func (r *row) toEnded() store.Task { return store.Task{ID: r.ID, N: r.Dispatch, Ended: true} }
 
 func jobAgent(j job.Job) store.Agent { return (&store.Claim{Job: j}).Agent() }

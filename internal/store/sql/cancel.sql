@@ -3,7 +3,7 @@
 -- $1 ids uuid[]   $2 true: running ones too; the new claim_no makes their workers' writes change nothing
 --
 -- For what this frees the reconciler dispatches the agents' next ones. Returns each delivery that is there, whether
--- it was moved and what it was before.
+-- it was moved, what it was before and its task.
 WITH changed AS (
     UPDATE herald.deliveries
        SET status          = 'cancelled',
@@ -24,6 +24,6 @@ WITH changed AS (
       FROM ended e
      WHERE g.chain_id = e.chain_id AND g.identity_registry = e.identity_registry AND g.agent_id = e.agent_id
 )
-SELECT d.id, EXISTS (SELECT FROM changed c WHERE c.id = d.id), d.status, coalesce(d.reason, ''), d.job IS NOT NULL
+SELECT d.id, EXISTS (SELECT FROM changed c WHERE c.id = d.id), d.status, coalesce(d.reason, ''), d.job IS NOT NULL, d.dispatch
   FROM herald.deliveries d
  WHERE d.id = ANY($1)

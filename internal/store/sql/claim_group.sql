@@ -1,7 +1,7 @@
--- claim_group: what claim.sql does for one delivery, for several in one statement and one commit; first tasks only.
+-- claim_group: what claim.sql does for one delivery, for several in one statement and one commit; first attempts of first
+-- tasks only: what waits must find room (yield.sql) and may have an attempt without outcome.
 --
--- $1 delivery ids uuid[], each once   $2 lease (interval)   $3 tolerance for clock differences (interval)
--- $4 how long an agent's success counts (interval)
+-- $1 delivery ids uuid[], each once   $2 lease (interval)   $3 how long an agent's success counts (interval)
 --
 -- Each row has its own conditions, claim number and attempt, as in claim.sql with n = 1. A row that is refused, or that
 -- somebody holds, is missing from the answer: the caller tries it alone. No lock is waited for, so no deadlock comes from
@@ -16,7 +16,7 @@ WITH ready AS MATERIALIZED (
      WHERE id = ANY($1::uuid[])
        AND dispatch = 1
        AND handed_at IS NOT NULL
-       AND (status = 'queued' OR (status = 'waiting' AND next_attempt_at <= now() + $3::interval))
+       AND status = 'queued'
        FOR NO KEY UPDATE SKIP LOCKED
 ), claimed AS (
     UPDATE herald.deliveries
@@ -39,7 +39,7 @@ SELECT c.claim_no, c.attempts, now() AS started_at, c.lease_until, c.job, c.secr
        c.called, c.chain_id, c.identity_registry, c.agent_id::text,
        coalesce(g.epoch, 0) AS epoch, coalesce(g.enabled, true) AS enabled,
        c.budget_base, c.fetch_failures, c.replays > 0 AS replay, coalesce(g.policy, '{}') AS policy, coalesce(g.protocol, '') AS protocol,
-       coalesce(g.last_ok_at > now() - $4::interval, false) AS succeeded, (SELECT week FROM attempt LIMIT 1) AS week, c.candidate_rank,
+       coalesce(g.last_ok_at > now() - $3::interval, false) AS succeeded, (SELECT week FROM attempt LIMIT 1) AS week, c.candidate_rank,
        coalesce(c.traceparent, '') AS traceparent, c.id
   FROM claimed c
   LEFT JOIN LATERAL (

@@ -5,7 +5,8 @@
 --
 -- @delivery_id, @claim_no, @started_at, @number (of the attempt)
 -- @status, @reason or null, @delay until the next attempt (interval), for waiting
--- @task          true: the wait gets a task of its own now (n + 1, scheduled in Redis); false: it stays here until it is due
+-- @task          true: the wait is in Redis, the task's own (asynq tries n again); false: it stays here until it is due
+-- @anew          true: with @task, the wait gets another task (n + 1): this one has not ended yet
 -- @free          true: the attempt's count and row are taken back (ignored when a call was made)
 -- @called        a call was written
 -- @stage reached, @error or null
@@ -39,7 +40,7 @@ WITH recorded AS (
            reason            = @reason,
            claim_no          = CASE WHEN claim_no = @claim_no AND status = 'running' THEN claim_no ELSE nextval('herald.claim_no') END,
            attempts          = attempts - CASE WHEN @free AND NOT @called THEN 1 ELSE 0 END,
-           dispatch          = dispatch + CASE WHEN @status = 'waiting' AND @task THEN 1 ELSE 0 END,
+           dispatch          = dispatch + CASE WHEN @status = 'waiting' AND @task AND @anew THEN 1 ELSE 0 END,
            handed_at         = CASE WHEN @status = 'waiting' AND @task THEN now() END,
            called            = called OR @called,
            lease_until       = NULL,

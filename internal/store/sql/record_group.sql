@@ -13,7 +13,7 @@
 -- @latencies int[]: which bucket of agents.hour_latency (1 to 14) the call's duration is in, or null
 --
 -- What these mean is written in record.sql. It does more than this statement, which knows only good claims, no late
--- success, nothing free or held, no reason that is about the agent's credentials or its being disabled, no file that
+-- success, nothing free, anew or held, no reason that is about the agent's credentials or its being disabled, no file that
 -- disagrees or could not be fetched, and no epoch to be raised. A claim that is lost, or whose row somebody has locked,
 -- makes no row here and changes nothing.
 --
@@ -36,7 +36,6 @@ WITH locked AS MATERIALIZED (
     UPDATE herald.deliveries d
        SET status            = l.status,
            reason            = l.reason,
-           dispatch          = dispatch + CASE WHEN l.status = 'waiting' AND (@tasks::boolean[])[nr] THEN 1 ELSE 0 END,
            handed_at         = CASE WHEN l.status = 'waiting' AND (@tasks::boolean[])[nr] THEN now() END,
            called            = called OR (@called::boolean[])[nr],
            lease_until       = NULL,

@@ -2,7 +2,10 @@
 -- chain, or a gateway.
 --
 -- $1 chain ids bigint[] that have an RPC URL now   $2 true: there is an Arweave gateway now   $3 at most this many
+--
+-- Returns the tasks that they were held with.
 UPDATE herald.deliveries SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now()
  WHERE id IN (SELECT id FROM herald.deliveries
                WHERE place = 'held' AND (reason = 'chain_unconfigured' AND chain_id = ANY($1) OR reason = 'gateway_unconfigured' AND $2)
                ORDER BY seq LIMIT $3 FOR UPDATE SKIP LOCKED)
+RETURNING id, dispatch

@@ -4,7 +4,8 @@
 -- $1 chain id   $2 identity registry   $3 agent id   $4 at most this many   $5 the reasons text[]
 -- $6 the agent's epoch as a claim knew it: only if it was raised since, as storing a credential does; -1: in any case
 --
--- What is held because the agent was disabled is released only if it is enabled now.
+-- What is held because the agent was disabled is released only if it is enabled now. Returns the tasks that it was held
+-- with.
 UPDATE herald.deliveries SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now()
  WHERE id IN (SELECT d.id FROM herald.deliveries d,
                      (SELECT enabled, epoch FROM herald.agents WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3) g
@@ -12,3 +13,4 @@ UPDATE herald.deliveries SET status = 'queued', reason = NULL, handed_at = NULL,
                  AND d.place = 'held' AND d.reason = ANY($5::text[])
                  AND g.epoch > $6::bigint AND (g.enabled OR d.reason <> 'agent_disabled')
                ORDER BY d.seq LIMIT $4)
+RETURNING id, dispatch

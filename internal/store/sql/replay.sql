@@ -4,7 +4,8 @@
 --
 -- What is final or held gets a fresh budget and a fresh age; the attempts' numbers go on. A wait is over; its budget
 -- stays. What is queued or running is left, and what has no job: it could not be called. Returns each delivery that
--- is there, whether it was moved, what it was before and whether it has a job.
+-- is there, whether it was moved, what it was before, whether it has a job and its task until
+-- then.
 WITH changed AS (
     UPDATE herald.deliveries
        SET status          = 'queued',
@@ -23,6 +24,6 @@ WITH changed AS (
        AND (status IN ('waiting', 'held', 'skipped', 'rejected', 'dead', 'cancelled') OR ($2 AND status = 'delivered'))
     RETURNING id
 )
-SELECT d.id, EXISTS (SELECT FROM changed c WHERE c.id = d.id), d.status, coalesce(d.reason, ''), d.job IS NOT NULL
+SELECT d.id, EXISTS (SELECT FROM changed c WHERE c.id = d.id), d.status, coalesce(d.reason, ''), d.job IS NOT NULL, d.dispatch
   FROM herald.deliveries d
  WHERE d.id = ANY($1)

@@ -401,7 +401,7 @@ func (s *suite) lostBefore() {
 			if t.N != wait.Task.N+1 || !t.At.Equal(*d.NextAttemptAt) || t.Attempts != 1 {
 				s.Errorf("the wait until %v became %+v", d.NextAttemptAt, t)
 			}
-			s.refused(t.ID, t.N, "it is not due")
+			s.early(t.ID, t.N)
 		default:
 			if t.N != 2 || !t.At.IsZero() {
 				s.Errorf("%+v", t)

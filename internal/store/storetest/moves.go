@@ -166,8 +166,8 @@ func (s *suite) releaseOfSettings() {
 		gateway bool
 		want    int
 	}{{nil, false, 0}, {[]uint64{1, 10}, false, 0}, {[]uint64{1, 8453}, false, 1}, {[]uint64{8453}, false, 0}} {
-		if n, err := s.Release(s.Context(), tt.chains, tt.gateway, 10); n != tt.want || err != nil {
-			s.Errorf("%v, gateway %t, releases %d (%v), want %d", tt.chains, tt.gateway, n, err, tt.want)
+		if ended, err := s.Release(s.Context(), tt.chains, tt.gateway, 10); len(ended) != tt.want || err != nil {
+			s.Errorf("%v, gateway %t, releases %d (%v), want %d", tt.chains, tt.gateway, len(ended), err, tt.want)
 		}
 	}
 	s.is(ar.ID, store.Held, "gateway_unconfigured", 0, 0)
@@ -176,8 +176,8 @@ func (s *suite) releaseOfSettings() {
 		s.Errorf("%+v", next)
 	}
 	for want := 1; want >= 0; want-- {
-		if n, err := s.Release(s.Context(), nil, true, 10); n != want || err != nil {
-			s.Errorf("a gateway releases %d (%v), want %d", n, err, want)
+		if ended, err := s.Release(s.Context(), nil, true, 10); len(ended) != want || err != nil {
+			s.Errorf("a gateway releases %v (%v), want %d", ended, err, want)
 		}
 	}
 	if next := s.next(); next.ID != ar.ID || next.N != ar.N+1 {
@@ -218,7 +218,7 @@ func (s *suite) replays(force bool, want int, ids ...uuid.UUID) (map[uuid.UUID]s
 	if moved != want || len(left) != len(ids)-want {
 		s.Errorf("%d replayed, %v left; want %d of %d", moved, left, want, len(ids))
 	}
-	return left, tasks
+	return left, s.toRun(tasks, moved)
 }
 
 func (s *suite) replay() {
@@ -331,9 +331,9 @@ func (s *suite) cancel() {
 	s.heldBack(held)
 	c := s.claim(running)
 	ids := []uuid.UUID{queued.ID, waiting.ID, held.ID, running.ID, done, uuid.New()}
-	moved, left, err := s.Cancel(s.Context(), ids, false)
+	moved, left, ended, err := s.Cancel(s.Context(), ids, false)
 	s.must(err)
-	if moved != 3 || len(left) != 3 || left[running.ID] == "" || left[done] == "" || left[ids[5]] == "" {
+	if moved != 3 || len(s.toRun(ended, 3)) != 0 || len(ended) != 3 || len(left) != 3 || left[running.ID] == "" || left[done] == "" || left[ids[5]] == "" {
 		s.Errorf("%d cancelled, %v left", moved, left)
 	}
 	for _, id := range ids[:3] {
@@ -343,7 +343,7 @@ func (s *suite) cancel() {
 	}
 	s.refused(queued.ID, queued.N, "it is cancelled")
 	s.is(running.ID, store.Running, "", 1, 1)
-	if moved, left, err = s.Cancel(s.Context(), ids, true); moved != 1 || len(left) != 5 || err != nil {
+	if moved, left, _, err = s.Cancel(s.Context(), ids, true); moved != 1 || len(left) != 5 || err != nil {
 		s.Errorf("%d cancelled, %v left, %v", moved, left, err)
 	}
 	s.fenced(c, failed(time.Second))
@@ -354,7 +354,7 @@ func (s *suite) cancel() {
 	}
 	// A cancelled one makes room, and can be had again.
 	tasks := s.take(6, store.MaxDispatchedPerAgent+1)
-	_, _, err = s.Cancel(s.Context(), []uuid.UUID{tasks[0].ID}, false)
+	_, _, _, err = s.Cancel(s.Context(), []uuid.UUID{tasks[0].ID}, false)
 	s.must(err)
 	if next := s.next(); next.ID != Feedback(6, store.MaxDispatchedPerAgent+1).ID() {
 		s.Errorf("%+v", next)

@@ -34,7 +34,7 @@ type Store interface {
 	Clock(ctx context.Context) (now, started time.Time, err error)
 	ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error)
 	Expire(ctx context.Context, age time.Duration, limit int) (int, error)
-	Release(ctx context.Context, chains []uint64, gateway bool, limit int) (int, error)
+	Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []store.Task, err error)
 	Due(ctx context.Context, limit int) ([]store.Task, error)
 	Backlog(ctx context.Context, limit int) ([]store.Task, error)
 	Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) ([]store.Task, error)
@@ -42,7 +42,7 @@ type Store interface {
 	LostBefore(ctx context.Context, before time.Time, limit int) ([]store.Task, error)
 
 	Replay(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, tasks []store.Task, err error)
-	Cancel(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, err error)
+	Cancel(ctx context.Context, ids []uuid.UUID, force bool) (moved int, left map[uuid.UUID]string, ended []store.Task, err error)
 	EnableAgent(ctx context.Context, a store.Agent, enabled bool) (released int, tasks []store.Task, err error)
 	ReleaseEnabled(ctx context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error)
 	SetPolicy(ctx context.Context, a store.Agent, p store.Policy) error
@@ -188,6 +188,27 @@ func (s *suite) refused(id uuid.UUID, n int, why string) {
 	s.Helper()
 	if c, err := s.Claim(s.Context(), id, n, lease); c != nil || err != nil {
 		s.Errorf("a claim was given (%+v, %v) though %s", c, err, why)
+	}
+}
+
+// toRun is tasks without those that have ended, of which there may be so many at most.
+func (s *suite) toRun(tasks []store.Task, ended int) []store.Task {
+	s.Helper()
+	run := slices.DeleteFunc(slices.Clone(tasks), func(t store.Task) bool { return t.Ended })
+	if len(tasks)-len(run) > ended {
+		s.Errorf("%d tasks ended, of %d deliveries: %+v", len(tasks)-len(run), ended, tasks)
+	}
+	return run
+}
+
+// early is refused because it waits.
+func (s *suite) early(id uuid.UUID, n int) {
+	s.Helper()
+	var early *store.EarlyError
+	d := s.read(id)
+	if c, err := s.Claim(s.Context(), id, n, lease); c != nil || !errors.As(err, &early) || early.Left <= 0 ||
+		early.Reason != d.Reason || early.Text != d.Error {
+		s.Errorf("a claim of %+v: %+v, %v", d, c, err)
 	}
 }
 

@@ -1,0 +1,201 @@
+package delivery
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/maintenance"
+	"github.com/agentherald/herald/internal/delivery/ratelimit"
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+)
+
+// shownTask is a task as the web UI shows it.
+type shownTask struct {
+	ID    string    `json:"id"`
+	Error string    `json:"error_message"`
+	Next  time.Time `json:"next_process_at"`
+}
+
+// shown is what the web UI lists of a state, in the lanes of deliveries.
+func (w *world) shown(state string) (all []shownTask) {
+	w.t.Helper()
+	ui := w.queue.Monitor("/monitor")
+	defer ui.Close()
+	for _, lane := range []queue.Lane{queue.First, queue.Retry, queue.Bulk} {
+		for page := 1; page > 0; page++ {
+			r := httptest.NewRecorder()
+			ui.ServeHTTP(r, httptest.NewRequest(http.MethodGet,
+				fmt.Sprintf("/monitor/api/queues/%s/%s_tasks?size=100&page=%d", lane, state, page), nil))
+			var list struct {
+				Tasks []shownTask `json:"tasks"`
+			}
+			if err := json.Unmarshal(r.Body.Bytes(), &list); err != nil {
+				w.t.Fatalf("%s: %v", r.Body, err)
+			}
+			if all = append(all, list.Tasks...); len(list.Tasks) < 100 {
+				page = -1
+			}
+		}
+	}
+	return all
+}
+
+// TestWebUIAgreesWithPostgres: what the web UI counts is what Postgres has, and each row that is not delivered says why.
+func TestWebUIAgreesWithPostgres(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	well, sick := newAgent(t), newAgent(t, status(503, "Retry-After", "200"))
+	naysayer := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		reply(rw, id, `{"isError":true,"content":[{"type":"text","text":"no"}]}`)
+		return true
+	}))
+	limiter := must(ratelimit.New(ratelimit.Config{Rate: 1e6, OpenFor: 4 * time.Minute, PermitTTL: time.Minute, Logger: w.logger()}))
+	t.Cleanup(limiter.Close)
+	k := w.newWorker(func(c *Config) { c.Limiter = limiter })
+	delete(k.chains, w.net.ChainID()) // so that no event is looked for, and what names no endpoint is held
+	w.serve(k)
+
+	of, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
+	index := 0
+	submit := func(n int, action map[string]any) (ids []uuid.UUID) {
+		t.Helper()
+		for range n {
+			index++
+			j := repositioned(of, map[string]any{"feedbackIndex": index, "transactionHash": fmt.Sprintf("0x%064x", index)})
+			if j["action"] = action; action == nil {
+				delete(j, "action")
+			}
+			ids = append(ids, w.accept(j))
+		}
+		return ids
+	}
+	want := map[store.Status]int{store.Delivered: 40, store.Waiting: 50, store.Rejected: 6, store.Held: 4}
+	submit(want[store.Delivered], own(well.URL, nil))
+	waits := submit(want[store.Waiting], own(sick.URL, nil))
+	submit(want[store.Rejected], own(naysayer.URL, nil))
+	held := submit(want[store.Held], nil)
+
+	rows := func() []store.Delivery {
+		return must(w.store.Deliveries(heraldtest.Within(t, 10*time.Second), store.Filter{Limit: index}))
+	}
+	reconciler := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late, c.Chains = time.Minute, nil })
+	var got map[store.Status]int
+	agree := func() bool {
+		w.reconcile(reconciler) // what a breaker keeps in line
+		got = map[store.Status]int{}
+		for _, d := range rows() {
+			got[d.Status]++
+		}
+		lanes := must(w.queue.Lanes())
+		count := func(state string) (n int) {
+			for _, states := range lanes {
+				n += states[state]
+			}
+			return n
+		}
+		return fmt.Sprint(got) == fmt.Sprint(want) && count("completed") == want[store.Delivered] && count("retry") == want[store.Waiting] &&
+			count("archived") == want[store.Rejected]+want[store.Held] && count("active")+count("pending")+count("scheduled") == 0
+	}
+	heraldtest.AwaitState(t, agree, func() string { return fmt.Sprintf("%v; %v", got, must(w.queue.Lanes())) })
+
+	byTask := map[string]store.Delivery{}
+	for _, d := range rows() {
+		byTask[queue.Task{DeliveryID: d.ID, N: d.Dispatch}.ID()] = d
+	}
+	reasons := map[string]int{}
+	for _, x := range w.shown("retry") {
+		d := byTask[x.ID]
+		reasons[string(d.Reason)]++
+		if d.Status != store.Waiting || x.Error != fmt.Sprintf("%s: %s", d.Reason, d.Error) ||
+			x.Next.Before(*d.NextAttemptAt) || x.Next.Sub(*d.NextAttemptAt) > 3*time.Second {
+			t.Errorf("%s %s until %s is shown as %+v", d.Status, d.Reason, d.NextAttemptAt, x)
+		}
+	}
+	if len(reasons) != 2 || reasons["server_error"]+reasons["breaker_open"] != want[store.Waiting] {
+		t.Errorf("they wait for %v", reasons)
+	}
+	for _, x := range w.shown("archived") {
+		if d := byTask[x.ID]; !strings.HasPrefix(x.Error, fmt.Sprintf("%s %s: %s", d.Status, d.Reason, d.Error)) {
+			t.Errorf("%s %s is shown as %+v", d.Status, d.Reason, x)
+		}
+	}
+
+	// What is replayed or released is not shown as it was, whether or not it has a new task yet.
+	moved, _, tasks, err := w.store.Replay(heraldtest.Within(t, 10*time.Second), append(waits[:20:20], held...), false)
+	if err != nil || moved != 24 {
+		t.Fatal(moved, err)
+	}
+	w.dispatcher.Dispatch(t.Context(), tasks)
+	if n := len(w.shown("archived")); n > want[store.Rejected]+want[store.Held] {
+		t.Errorf("%d are archived", n)
+	}
+	heraldtest.AwaitState(t, agree, func() string { return fmt.Sprintf("%v; %v", got, must(w.queue.Lanes())) })
+}
+
+// A worker may be killed after Postgres has a wait and before asynq knows it. asynq then takes the task for lost and
+// tries it again in its own time: too early it waits for what is left, with its reason; late it is delivered.
+func TestKilledBeforeTheRetry(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var well atomic.Bool
+	a := newAgent(t, func(a *agent) {
+		a.on = func(_ string, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+			if well.Load() {
+				return false
+			}
+			rw.Header().Set("Retry-After", "100")
+			http.Error(rw, "no", http.StatusServiceUnavailable)
+			return true
+		}
+	})
+	due, early := w.dispatchTo(a.URL), w.dispatchTo(a.URL)
+	k := w.newWorker()
+	rdb := must(w.queue.Client(10 * time.Second))
+	t.Cleanup(func() { _ = rdb.Close() })
+	for range 2 { // as asynq leaves what a dead server had
+		id := must(rdb.RPopLPush(t.Context(), "asynq:{first}:pending", "asynq:{first}:active").Result())
+		_ = must(rdb.HSet(t.Context(), "asynq:{first}:t:"+id, "state", "active").Result())
+		_ = must(rdb.ZAdd(t.Context(), "asynq:{first}:lease", redis.Z{Score: float64(time.Now().Add(-time.Hour).Unix()), Member: id}).Result())
+	}
+	if _, err := k.deliver(t.Context(), due, 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.deliver(t.Context(), early, 1); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() - interval '1 minute' WHERE id = $1`, due)
+	w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late = time.Second })) // Redis says that it runs
+	if d := w.row(due); d.Dispatch != 1 {
+		t.Fatalf("%+v", d)
+	}
+	well.Store(true)
+
+	w.serve(k) // its recoverer looks at once
+	if d := w.until(due, store.Delivered); d.Attempts != 2 || d.Dispatch != 1 {
+		t.Errorf("%+v", d)
+	}
+	var shown []shownTask
+	heraldtest.AwaitState(t, func() bool {
+		shown = w.shown("retry")
+		return len(shown) == 1 && strings.HasPrefix(shown[0].Error, "server_error: ")
+	}, func() string { return fmt.Sprintf("%+v wait", shown) })
+	d := w.row(early)
+	if x := shown[0]; x.ID != (queue.Task{DeliveryID: early, N: 1}).ID() || x.Next.Before(*d.NextAttemptAt) ||
+		x.Next.Sub(*d.NextAttemptAt) > 3*time.Second {
+		t.Errorf("%+v until %s is shown as %+v", d, d.NextAttemptAt, x)
+	}
+	if d.Status != store.Waiting || d.Attempts != 1 || d.Dispatch != 1 {
+		t.Errorf("%+v", d)
+	}
+}
