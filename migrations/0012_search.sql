@@ -9,9 +9,10 @@ DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_client; -- one that was cut 
 CREATE INDEX CONCURRENTLY deliveries_client ON herald.deliveries ((split_part(order_key, '/', 3)), (seq + 0)); -- seq + 0: see 0003
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_transaction;
 CREATE INDEX CONCURRENTLY deliveries_transaction ON herald.deliveries ((job ->> 'transactionHash')) WHERE job IS NOT NULL;
--- What is queued, in the order of lists.
+-- What is queued, in the order of lists. finished_at is in the condition so that no statement of a delivery's way, which does not ask
+-- for it, is planned by this one: each has an index by agent.
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_queue;
-CREATE INDEX CONCURRENTLY deliveries_queue ON herald.deliveries (seq) WHERE place IN ('line', 'out');
+CREATE INDEX CONCURRENTLY deliveries_queue ON herald.deliveries (seq) WHERE place IN ('line', 'out') AND finished_at IS NULL;
 -- Of those that did not end well or have not ended; what is delivered has no reason, and never enters it.
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_reason;
 CREATE INDEX CONCURRENTLY deliveries_reason ON herald.deliveries (place, reason, seq DESC)

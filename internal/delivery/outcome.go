@@ -80,7 +80,7 @@ func (a *attempt) failedByItself(v retry.Verdict) bool {
 // describeAttempt is the outcome as far as the steps say it, however the attempt ended.
 func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	o := store.Outcome{
-		Stage: a.stage.name, Endpoint: a.endpoint.display,
+		Stage: a.stage.name, StepMicros: a.stage.took[:a.stage.ended], Endpoint: a.endpoint.display,
 		Elsewhere: disabledByFile(a.server), NotAtPosition: a.event.unplaced,
 		FileSource: a.file.Source, FileVerification: a.file.Verification,
 		FileDisagrees: a.file.disagrees, FetchFailed: a.file.failed,

@@ -45,7 +45,7 @@ func (e *Executor) beginSpans(a *attempt) *attemptSpans {
 		attribute.String("herald.agent", fmt.Sprintf("%d:%s", c.Agent().ChainID, c.Agent().ID)))
 	_, root := e.Tracer.Start(tracecontext.Of(c.ID, c.Traceparent).RootContext(), "accept", about,
 		trace.WithTimestamp(c.CreatedAt), trace.WithSpanKind(trace.SpanKindProducer))
-	if c.N == 1 {
+	if !c.Again {
 		root.End(trace.WithTimestamp(c.StartedAt))
 	}
 

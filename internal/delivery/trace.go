@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"runtime/debug"
 	"time"
 
@@ -27,14 +28,29 @@ type Step struct {
 type stage struct {
 	name  string
 	began time.Time
+	took  [maxStages]int32 // µs, of those that ended before this one and, at the end, of this one
+	ended int
+}
+
+// maxStages is how many stages an attempt has: check, resolve, fetch, compose, call.
+const maxStages = 5
+
+// noteTime keeps how long the stage took.
+func (s *stage) noteTime(now time.Time) {
+	if s.ended < maxStages && !s.began.IsZero() {
+		s.took[s.ended] = int32(min(now.Sub(s.began).Microseconds(), math.MaxInt32))
+		s.ended++
+	}
 }
 
 // beginStage traces the stage that ended well, and begins the next one.
 func (e *Executor) beginStage(a *attempt, name string) {
+	now := e.Now()
 	if !a.stage.began.IsZero() {
 		e.traceStep(a, a.stage.name, "", nil, a.stage.began)
 	}
-	a.stage = stage{name, e.Now()}
+	a.stage.noteTime(now)
+	a.stage.name, a.stage.began = name, now
 }
 
 // endStages traces the last stage. A panic over a stranger's bytes becomes a failed attempt, so that it is recorded and
@@ -47,6 +63,7 @@ func (e *Executor) endStages(a *attempt, err error, panicked any) error {
 		err = retry.Fail(reason.InternalError, "a fault of Herald's own in step "+a.stage.name+": its log has the stack")
 	}
 	e.traceStep(a, a.stage.name, "", err, a.stage.began)
+	a.stage.noteTime(e.Now())
 	return err
 }
 

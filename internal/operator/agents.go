@@ -130,7 +130,7 @@ func (o *Operator) ListAgents(ctx context.Context, f AgentFilter) (page AgentPag
 			query.AfterFailed, query.AfterCalls, err = parseFailingCursor(counts)
 		}
 		if err != nil {
-			return page, NewMisuse("%q is not a cursor: take it from the end of the previous page", f.Cursor)
+			return page, misuseOf("cursor", "%.200q is not a cursor: take it from the end of the previous page", f.Cursor)
 		}
 		query.After = &after
 	}

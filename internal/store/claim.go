@@ -43,6 +43,7 @@ type Claim struct {
 	Protocol      string // the MCP revision that the agent spoke last; empty: it has not yet
 	Succeeded     bool   // a delivery to the agent succeeded within RecentSuccess
 	Traceparent   string // came with the job; empty: none
+	Again         bool   // it was claimed before, or it is not its first task
 
 	kind  string // from the row's own columns, as is agent: the job may be unreadable
 	agent Agent
@@ -186,6 +187,7 @@ func (s *Store) claimAgain(ctx context.Context, id uuid.UUID, n int, lease time.
 	if err != nil {
 		return nil, err
 	}
+	row.Again = true
 	return row.claim(n, unfinished)
 }
 

@@ -19,7 +19,7 @@ func TestEventsInOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const sql = `UPDATE herald.deliveries SET status = 'held', reason = 'agent_disabled' WHERE id = $1`
+	const sql = `UPDATE herald.deliveries SET status = 'cancelled', reason = 'operator', finished_at = now() WHERE id = $1`
 	if _, err := slow.Exec(t.Context(), sql, tasks[0].ID); err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestEventsInOrder(t *testing.T) {
 	if err != nil || len(got) != 2 || got[0].DeliveryID != tasks[0].ID || got[1].DeliveryID != tasks[1].ID {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	if e := got[0]; e.Status != Held || e.Reason != "agent_disabled" || e.ChainID != 8453 || e.AgentID != "1" || e.Kind != "NewFeedback" {
+	if e := got[0]; e.Status != Cancelled || e.Reason != "operator" || e.ChainID != 8453 || e.AgentID != "1" || e.Kind != "NewFeedback" {
 		t.Errorf("%+v", e)
 	}
 	if again, err := s.EventsAfter(t.Context(), got[0].Cursor, 10); err != nil || len(again) != 1 || again[0].Cursor != got[1].Cursor {

@@ -57,6 +57,7 @@ type Attempt struct {
 	Arguments  json.RawMessage `json:"arguments,omitempty"`
 	Response   json.RawMessage `json:"response,omitempty"`
 	Protocol   string          `json:"protocol,omitempty"`
+	StepMicros []int32         `json:"stepMicros,omitempty"` // how long check, resolve, fetch, compose and call took, as far as it came
 }
 
 // maxRows is the most that a list returns at once: a page of 1,000 and the row that tells that there is another.
@@ -149,7 +150,7 @@ func (f Filter) narrow() (n narrowing) {
 	switch f.Status {
 	case "":
 	case Queued: // the index deliveries_queue
-		n.conditions = append(n.conditions, "place IN ('line', 'out')", "status = 'queued'")
+		n.conditions = append(n.conditions, "place IN ('line', 'out')", "status = 'queued'", "finished_at IS NULL")
 	case Running: // the index deliveries_out
 		n.conditions = append(n.conditions, "place = 'out'", "status = 'running'")
 	case Waiting, Held, Skipped, Rejected, Dead, Cancelled:
@@ -297,7 +298,7 @@ func (s *Store) Delivery(ctx context.Context, id uuid.UUID) (d Delivery, err err
 	b.Queue(`SELECT `+deliveryColumns+`, job, result FROM herald.deliveries WHERE id = $1`, id).
 		QueryRow(func(row pgx.Row) error { return d.scanRow(row, &d.Job, &d.Result) })
 	b.Queue(`SELECT number, started_at, duration_ms, stage, coalesce(outcome, ''), coalesce(reason, ''),
-	                coalesce(error, ''), arguments, response, coalesce(protocol, '')
+	                coalesce(error, ''), arguments, response, coalesce(protocol, ''), step_us
 	           FROM herald.attempts WHERE delivery_id = $1 ORDER BY number, started_at`, id).
 		Query(func(rows pgx.Rows) (err error) {
 			d.History, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Attempt])

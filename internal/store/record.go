@@ -46,7 +46,8 @@ type Outcome struct {
 	Response         json.RawMessage `json:"response,omitempty"`      // as received
 	Result           json.RawMessage `json:"result,omitempty"`        // what the delivery keeps of the answer
 	Protocol         string          `json:"protocol,omitempty"`
-	CallTook         time.Duration   `json:"callTook,omitempty"` // Called: how long the call took by itself; ns in JSON; 0: nobody knows
+	StepMicros       []int32         `json:"stepMicros,omitempty"` // how long check, resolve, fetch, compose and call took, as far as it came
+	CallTook         time.Duration   `json:"callTook,omitempty"`   // Called: how long the call took by itself; ns in JSON; 0: nobody knows
 
 	AgentOK    bool            `json:"agentOk,omitempty"`    // the agent took the call
 	AgentError string          `json:"agentError,omitempty"` // what the agent is to blame for
@@ -227,6 +228,7 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome,
 
 		"tool_name": nameOrNull(o.ToolName), "endpoint": nullIfEmpty(storable.Text(o.Endpoint, maxURLBytes)),
 		"protocol":          nameOrNull(o.Protocol),
+		"step_us":           o.StepMicros,
 		"file_verification": nameOrNull(o.FileVerification), "file_source": nameOrNull(o.FileSource),
 		"file_disagrees": boundNames(o.FileDisagrees),
 		"arguments":      storable.JSON(o.Arguments, maxSideBytes), "response": storable.JSON(o.Response, maxSideBytes),

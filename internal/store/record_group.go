@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -137,8 +138,8 @@ type recordColumns struct {
 	stages     []string
 	latencies  []*int32
 
-	reasons, errors, toolNames, endpoints, protocols, verifications, sources, agentErrors []*string
-	arguments, responses, results, serverInfos, tools                                     [][]byte
+	reasons, errors, toolNames, endpoints, protocols, stepTimes, verifications, sources, agentErrors []*string
+	arguments, responses, results, serverInfos, tools                                                [][]byte
 }
 
 func (c *recordColumns) appendRequest(r recordRequest) {
@@ -159,6 +160,7 @@ func (c *recordColumns) appendRequest(r recordRequest) {
 	c.toolNames = append(c.toolNames, nameOrNull(o.ToolName))
 	c.endpoints = append(c.endpoints, nullIfEmpty(storable.Text(o.Endpoint, maxURLBytes)))
 	c.protocols = append(c.protocols, nameOrNull(o.Protocol))
+	c.stepTimes = append(c.stepTimes, formatStepTimes(o.StepMicros))
 	c.verifications = append(c.verifications, nameOrNull(o.FileVerification))
 	c.sources = append(c.sources, nameOrNull(o.FileSource))
 	c.agentErrors = append(c.agentErrors, nullIfEmpty(storable.Text(o.AgentError, maxErrorBytes)))
@@ -175,7 +177,24 @@ func (c *recordColumns) args() pgx.NamedArgs {
 		"ids": c.ids, "claim_nos": c.claimNos, "started_ats": c.startedAts, "numbers": c.numbers,
 		"statuses": c.statuses, "reasons": c.reasons, "delays": c.delays, "tasks": c.tasks, "called": c.called,
 		"stages": c.stages, "errors": c.errors, "tool_names": c.toolNames, "endpoints": c.endpoints,
-		"protocols": c.protocols, "file_verifications": c.verifications, "file_sources": c.sources,
+		"protocols": c.protocols, "step_us": c.stepTimes, "file_verifications": c.verifications, "file_sources": c.sources,
 		"arguments": c.arguments, "responses": c.responses, "results": c.results,
 		"agent_oks": c.agentOKs, "agent_errors": c.agentErrors, "latencies": c.latencies, "server_infos": c.serverInfos, "tools": c.tools}
+}
+
+// formatStepTimes writes an integer[] as text: a list of lists of different lengths is no array of Postgres.
+func formatStepTimes(micros []int32) *string {
+	if micros == nil {
+		return nil
+	}
+	text := make([]byte, 0, 2+8*len(micros))
+	text = append(text, '{')
+	for i, us := range micros {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = strconv.AppendInt(text, int64(us), 10)
+	}
+	out := string(append(text, '}'))
+	return &out
 }

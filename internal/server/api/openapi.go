@@ -134,6 +134,7 @@ func wordSchemas() map[reflect.Type]*jsonschema.Schema {
 		reflect.TypeFor[store.Verdict]():   listWords([]store.Verdict{store.Accepted, store.Known, store.Conflict, store.Refreshed, intake.Refused}),
 		reflect.TypeFor[map[store.Status]int64](): {Type: "object", Description: "A count for each status.",
 			AdditionalProperties: &jsonschema.Schema{Type: "integer"}, PropertyNames: listWords(operator.AllStatuses())},
+		reflect.TypeFor[map[reason.Reason]int]():   {Type: "object", AdditionalProperties: &jsonschema.Schema{Type: "integer"}},
 		reflect.TypeFor[map[store.Status]string](): {Type: "object", AdditionalProperties: &jsonschema.Schema{Type: "string"}},
 	}
 }

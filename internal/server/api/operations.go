@@ -109,7 +109,7 @@ func (a *API) listAgents(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := operator.AgentFilter{State: r.text("state"), Cursor: r.text("cursor"), Limit: int(limit)}
+	f := operator.AgentFilter{State: r.text("state"), Sort: r.text("sort"), Cursor: r.text("cursor"), Limit: int(limit)}
 	if r.text("chain") != "" {
 		chain, err := r.readInt("chain", 0)
 		if err != nil {

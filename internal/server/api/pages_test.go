@@ -57,7 +57,7 @@ func TestPages(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		"/": "Needs a person", "/deliveries": "Older", "/deliveries?agent=8453:1&status=queued": "replay…", "/deliveries/" + ids[0]: "clientAddress",
-		"/agents": "8453:2", "/agents/8453:1": "Newest deliveries", "/chains": "No chain is read", "/audit": "Nothing was changed yet",
+		"/agents": "8453:2", "/agents?sort=failing": "0", "/agents/8453:1": "Newest deliveries", "/chains": "No chain is read", "/audit": "Nothing was changed yet",
 		"/deliveries/move?action=cancel&agent=8453:1": "30 deliveries would be cancelled",
 	} {
 		if page := w.open(200, path); !strings.Contains(page, want) {

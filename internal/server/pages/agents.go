@@ -16,20 +16,20 @@ import (
 
 // agentsPage is a page of agents.
 type agentsPage struct {
-	State, Chain string
-	Agents       []store.AgentRow
-	NextURL      string
-	States       []string
+	State, Chain, Sort string
+	Agents             []store.AgentRow
+	NextURL            string
+	States             []string
 }
 
 func (p *Pages) listAgents(r *request) (answer, error) {
 	q := r.URL.Query()
-	page := agentsPage{State: q.Get("state"), Chain: q.Get("chain"),
+	page := agentsPage{State: q.Get("state"), Chain: q.Get("chain"), Sort: q.Get("sort"),
 		States: []string{"pending", store.StateConnected, store.StateNeedsAuth, store.StateFailed, "disabled"}}
 	if agent := q.Get("agent"); agent != "" {
 		return answer{location: "/agents/" + url.PathEscape(agent)}, nil
 	}
-	f := operator.AgentFilter{State: page.State, Cursor: q.Get("cursor"), Limit: pageRows}
+	f := operator.AgentFilter{State: page.State, Sort: page.Sort, Cursor: q.Get("cursor"), Limit: pageRows}
 	if page.Chain != "" {
 		id, err := strconv.ParseUint(page.Chain, 10, 63)
 		if err != nil {
@@ -43,7 +43,7 @@ func (p *Pages) listAgents(r *request) (answer, error) {
 	}
 	page.Agents = list.Agents
 	if list.Next != "" {
-		page.NextURL = "/agents?" + encodePairs([]string{"state", page.State, "chain", page.Chain, "cursor", list.Next})
+		page.NextURL = "/agents?" + encodePairs([]string{"state", page.State, "chain", page.Chain, "sort", page.Sort, "cursor", list.Next})
 	}
 	return answer{page: "agents", title: "Agents", content: page}, nil
 }
@@ -55,6 +55,8 @@ type agentPage struct {
 	Tools  []store.KnownTool
 	Totals map[string]int64
 	Latest []store.Delivery // its newest
+
+	Summaries []store.CallSummary // of the last hour and day
 }
 
 // latestRows is how many of an agent's deliveries its page shows.
@@ -74,7 +76,7 @@ func (p *Pages) showAgent(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	page := agentPage{Agent: a, Name: ref.Agent}
+	page := agentPage{Agent: a, Name: ref.Agent, Summaries: []store.CallSummary{a.LastHour, a.LastDay}}
 	_ = json.Unmarshal(a.AgentRow.Tools, &page.Tools) // what a stranger's server said may be anything
 	_ = json.Unmarshal(a.AgentRow.Totals, &page.Totals)
 	latest, err := p.Operator.ListDeliveries(r.Context(), operator.Selection{Agent: ref.Agent}, 0, latestRows)

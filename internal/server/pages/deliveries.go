@@ -89,7 +89,10 @@ type attemptView struct {
 }
 
 // stepView is a step of an attempt: done, failed there, or not reached.
-type stepView struct{ Name, State string }
+type stepView struct {
+	Name, State string
+	Took        string // empty: nobody knows
+}
 
 // attemptSteps are the executor's, in order (DESIGN §1).
 var attemptSteps = []string{"claim", "check", "resolve", "fetch", "compose", "call", "record"}
@@ -110,7 +113,10 @@ func listSteps(a store.Attempt) []stepView {
 				here = "failed"
 			}
 		}
-		steps[i] = stepView{name, here}
+		steps[i] = stepView{Name: name, State: here}
+		if k := i - 1; k >= 0 && k < len(a.StepMicros) { // the claim is not timed
+			steps[i].Took = showMillis(float64(a.StepMicros[k]) / 1000)
+		}
 	}
 	return steps
 }

@@ -193,6 +193,10 @@ func showMillis(v any) string {
 		if v != nil {
 			return showSeconds(float64(*v) / 1000)
 		}
+	case *float64:
+		if v != nil {
+			return showSeconds(*v / 1000)
+		}
 	case float64:
 		return showSeconds(v / 1000)
 	}

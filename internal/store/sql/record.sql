@@ -14,6 +14,7 @@
 -- @file_disagrees  fields of the file that contradict the event (text[]), or null: none; kept as they were without
 --   @file_verification
 -- @arguments, @response, @result (jsonb), @protocol
+-- @step_us       integer[], how long check, resolve, fetch, compose and call took, as far as it came; null: nobody knows
 -- @agent_ok      the agent answered and took it
 -- @agent_error   error the agent is to blame for, or null
 -- @server_info, @tools (jsonb); null: they stay
@@ -73,7 +74,8 @@ WITH recorded AS (
            error       = @error,
            arguments   = @arguments,
            response    = @response,
-           protocol    = @protocol
+           protocol    = @protocol,
+           step_us     = @step_us
      WHERE delivery_id = @delivery_id AND number = @number AND started_at = @started_at
        AND outcome IS NULL AND NOT (@free AND NOT @called) AND (@status = 'delivered' OR EXISTS (SELECT FROM recorded))
 ), agent AS (

@@ -7,6 +7,7 @@
 -- @ids uuid[], @claim_nos bigint[], @started_ats timestamptz[], @numbers int[]
 -- @statuses text[] (final or waiting), @reasons text[], @delays interval[], @tasks boolean[], @called boolean[]
 -- @stages text[], @errors text[], @tool_names text[], @endpoints text[], @protocols text[]
+-- @step_us text[], each an integer[] as text
 -- @file_verifications text[], @file_sources text[]
 -- @arguments jsonb[], @responses jsonb[], @results jsonb[]
 -- @agent_oks boolean[], @agent_errors text[], @server_infos jsonb[], @tools jsonb[]
@@ -63,7 +64,8 @@ WITH locked AS MATERIALIZED (
            error       = r.error,
            arguments   = (@arguments::jsonb[])[nr],
            response    = (@responses::jsonb[])[nr],
-           protocol    = r.protocol
+           protocol    = r.protocol,
+           step_us     = (@step_us::text[])[nr]::integer[]
       FROM recorded r
      CROSS JOIN LATERAL (SELECT ctid AS found FROM herald.attempts
                           WHERE delivery_id = r.id AND number = r.number AND started_at = r.started_at
