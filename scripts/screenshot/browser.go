@@ -63,22 +63,30 @@ func onPath() string {
 	return ""
 }
 
-// photograph takes the page, and keeps the picture only if the delivery waited before and after, and something is on it.
+// photograph takes the web UI's page. The delivery has to wait before and after.
 func photograph(ctx context.Context, browser, webUI, picture string) error {
 	if err := findWaiting(ctx, webUI); err != nil {
 		return err
 	}
+	if err := takePicture(ctx, browser, webUI+page, picture); err != nil {
+		return err
+	}
+	if err := findWaiting(ctx, webUI); err != nil {
+		return fmt.Errorf("after the picture: %w", err)
+	}
+	return nil
+}
+
+// takePicture takes any page, and keeps the picture if something is on it.
+func takePicture(ctx context.Context, browser, address, picture string) error {
 	scratch, err := os.MkdirTemp("", "herald-screenshot-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(scratch)
 	shot := filepath.Join(scratch, "shot.png")
-	if err := shoot(ctx, browser, webUI+page, shot, filepath.Join(scratch, "profile")); err != nil {
+	if err := shoot(ctx, browser, address, shot, filepath.Join(scratch, "profile")); err != nil {
 		return err
-	}
-	if err := findWaiting(ctx, webUI); err != nil {
-		return fmt.Errorf("after the picture: %w", err)
 	}
 	b, err := os.ReadFile(shot)
 	if err != nil {

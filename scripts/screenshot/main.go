@@ -1,9 +1,9 @@
 //go:build unix
 
-// Command screenshot takes the picture of the web UI for the documentation: the demo's third delivery, which waits for its
-// second retry. It runs the demo and a real browser, and leaves neither behind.
+// Command screenshot takes the pictures for the documentation: the overview, and the web UI with the demo's third delivery,
+// which waits for its second retry. It runs the demo and a real browser, and leaves neither behind.
 //
-//	screenshot -demo bin/demo -o docs/web-ui.png
+//	screenshot -demo bin/demo -o docs
 //
 // The browser is $CHROMIUM, else one found on the PATH, else on Debian, for root, the package that it then installs.
 package main
@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -28,17 +29,17 @@ const page = "queues/retry?status=retry"
 
 func main() {
 	demo := flag.String("demo", "bin/demo", "the demo's `program`")
-	picture := flag.String("o", "docs/web-ui.png", "the `file` to write")
+	folder := flag.String("o", "docs", "the `folder` to write web-ui.png and overview.png to")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *demo, *picture); err != nil {
+	if err := run(ctx, *demo, *folder); err != nil {
 		fmt.Fprintln(os.Stderr, "screenshot:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, demo, picture string) (err error) {
+func run(ctx context.Context, demo, folder string) (err error) {
 	browser, err := findBrowser(ctx)
 	if err != nil {
 		return err
@@ -54,8 +55,11 @@ func run(ctx context.Context, demo, picture string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(picture), 0o755); err != nil {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
-	return photograph(ctx, browser, webUI, picture)
+	if err := photograph(ctx, browser, webUI, filepath.Join(folder, "web-ui.png")); err != nil {
+		return err
+	}
+	return takePicture(ctx, browser, strings.TrimSuffix(webUI, "monitor/"), filepath.Join(folder, "overview.png"))
 }
