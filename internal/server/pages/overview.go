@@ -11,7 +11,7 @@ import (
 type overviewPage struct {
 	operator.Overview
 	Needs     []need
-	PerMinute float64 // delivered, over the last five whole minutes
+	PerMinute float64 // delivered, over the last five minutes
 }
 
 // need is something that a person has to see to.
@@ -27,13 +27,13 @@ func (p *Pages) showOverview(r *request) (answer, error) {
 		return answer{}, err
 	}
 	page := overviewPage{Overview: v, Needs: listNeeds(v)}
-	const recent = 5
+	const recent = 5 // whole minutes, and the one that is under way
 	if n := len(v.Minutes); n > recent {
 		var delivered int64
-		for _, m := range v.Minutes[n-1-recent : n-1] {
+		for _, m := range v.Minutes[n-1-recent:] {
 			delivered += m.Outcomes[store.Delivered]
 		}
-		page.PerMinute = float64(delivered) / recent
+		page.PerMinute = float64(delivered) / v.At.Sub(v.Minutes[n-1-recent].At).Minutes()
 	}
 	return answer{page: "overview", title: "Overview", content: page}, nil
 }
