@@ -76,7 +76,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	o.Logger.Info("HTTP server listens", "overview", "http://"+web.Addr()+"/",
+	o.Logger.Info("HTTP server listens", "address", "http://"+web.Addr(),
 		"web_ui", "http://"+web.Addr()+server.MonitorRoot+"/")
 	defer func() {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)

@@ -81,7 +81,7 @@ func (w *canaryWorld) lookAtEnvironments(p *Process, own ...string) {
 // page is one answer of the worker's HTTP server, headers and all.
 func (w *canaryWorld) page(path, token string) (status int, body []byte) {
 	w.t.Helper()
-	address, err := w.worker.address()
+	address, err := w.worker.Address()
 	w.must(err)
 	ctx, cancel := context.WithTimeout(w.ctx, 20*time.Second)
 	defer cancel()

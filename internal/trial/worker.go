@@ -66,7 +66,7 @@ func (w *Worker) Ready(ctx context.Context) error {
 			return false, fmt.Errorf("it has ended: %s", tail(w.Log()))
 		default:
 		}
-		addr, err := w.address()
+		addr, err := w.Address()
 		if err != nil {
 			return false, err
 		}
@@ -85,7 +85,7 @@ func (w *Worker) Ready(ctx context.Context) error {
 
 // Metrics reads /metrics as text.
 func (w *Worker) Metrics(ctx context.Context) (string, error) {
-	addr, err := w.address()
+	addr, err := w.Address()
 	if err != nil {
 		return "", err
 	}
@@ -104,8 +104,8 @@ func (w *Worker) Metrics(ctx context.Context) (string, error) {
 	return text.String(), err
 }
 
-// address is where its HTTP server listens, as its log tells.
-func (w *Worker) address() (string, error) {
+// Address is where its HTTP server listens, as its log tells.
+func (w *Worker) Address() (string, error) {
 	for l, err := range w.Lines() {
 		if err != nil {
 			return "", err

@@ -48,6 +48,7 @@ type load struct {
 	agents   int
 	n        int
 	limited  bool // one agent at the default limits per origin; else they are out of the way of runs with one
+	watched  bool // operators look on: pages are open and refresh themselves, and somebody follows the events
 	workers  int  // processes; 0 is 1
 	standby  bool // Postgres answers a commit when a standby has it on disk
 }
@@ -59,6 +60,9 @@ func (l load) String() string {
 	s := fmt.Sprintf("%s, %d in flight, %d agents, %d deliveries", l.queue, l.inflight, l.agents, l.n)
 	if l.limited {
 		s += ", default limits"
+	}
+	if l.watched {
+		s += ", pages open"
 	}
 	if l.workers > 0 {
 		s += fmt.Sprintf(", %d workers", l.workers)
@@ -162,6 +166,14 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 	}
 	ran := time.Now()
 	watch := observe(ctx, ws)
+	if l.watched {
+		address, err := ws[0].Address()
+		if err != nil {
+			return res, err
+		}
+		done := lookOn(ctx, address)
+		defer func() { err = errors.Join(err, done()) }()
+	}
 	if err := f.resume(ctx); err != nil {
 		return res, err
 	}

@@ -215,7 +215,8 @@ func (b *bench) loads() []load {
 			}
 		}
 	}
-	all = append(all, load{queue: realRedis, inflight: targetInflight, agents: 1, n: min(b.n, 2000), limited: true})
+	all = append(all, load{queue: realRedis, inflight: targetInflight, agents: 1, n: min(b.n, 2000), limited: true},
+		load{queue: realRedis, inflight: targetInflight, agents: targetAgents, n: b.deliveries(targetInflight, targetAgents), watched: true})
 	return slices.DeleteFunc(all, func(l load) bool { return !b.wants("load") || !b.matches(l) })
 }
 

@@ -74,6 +74,7 @@ func (r report) targets() []target {
 		r.rateTarget(miniRedis, targetAgents, math.MaxInt, 900, "≥ 900/s", 0),
 		r.cpuTarget(),
 		r.bridgeTarget(),
+		r.watchedTarget(),
 		{"deliveries of the commit in which each committed by itself, by turns", "≥ 2.2 ×", "`make bench-turns`", notMeasured},
 		{"added latency, idle system, p50", "≤ 20 ms", "", notMeasured},
 		{"added latency, idle system, p99", "≤ 60 ms", "", notMeasured},
@@ -139,12 +140,28 @@ func (r report) rateTarget(queue string, agents, most int, least float64, needed
 // slowest is the run at the target's concurrency that made the fewest deliveries a second.
 func (r report) slowest(queue string, agents, most int) (worst loadResult) {
 	for _, l := range r.loads {
-		if l.queue == queue && l.inflight == targetInflight && l.agents >= agents && l.agents <= most &&
+		if l.queue == queue && l.inflight == targetInflight && !l.watched && l.agents >= agents && l.agents <= most &&
 			(worst.rate == 0 || l.rate < worst.rate) {
 			worst = l
 		}
 	}
 	return worst
+}
+
+// watchedTarget compares the run while pages are open with the one without.
+func (r report) watchedTarget() target {
+	t := target{fmt.Sprintf("while pages are open and refresh themselves, %d in flight, %d agents", targetInflight, targetAgents),
+		"≥ 95 % of without", "", notMeasured}
+	alone, watched := r.slowest(realRedis, targetAgents, targetAgents), loadResult{}
+	for _, l := range r.loads {
+		if l.watched {
+			watched = l
+		}
+	}
+	if alone.rate > 0 && watched.rate > 0 {
+		t.judge(fmt.Sprintf("%.0f %%", 100*watched.rate/alone.rate), watched.rate >= 0.95*alone.rate)
+	}
+	return t
 }
 
 // cpuTarget judges the run that took the most processor time for a delivery.
@@ -153,7 +170,7 @@ func (r report) cpuTarget() target {
 		notMeasured}
 	var most loadResult
 	for _, l := range r.loads {
-		if l.queue == realRedis && l.inflight == targetInflight && l.agents >= targetAgents && l.cpu.sum() > most.cpu.sum() {
+		if l.queue == realRedis && l.inflight == targetInflight && !l.watched && l.agents >= targetAgents && l.cpu.sum() > most.cpu.sum() {
 			most = l
 		}
 	}
@@ -178,7 +195,7 @@ func (r report) loadTable(p func(string, ...any)) {
 	p("## End to end\n")
 	p("One worker, jobs that name their endpoint over pooled HTTP, no file, event check off, each delivery of another client. All rows are")
 	p("accepted and every agent was called before the clock starts; it stops with the last row recorded. With fewer agents than deliveries in")
-	p("flight the limits per origin are lifted, but for the row that says otherwise. Hand-outs: more than one per delivery means")
+	p("flight the limits per origin are lifted, but for the row that says otherwise. Pages open: nine of them refresh themselves, and one client follows the events. Hand-outs: more than one per delivery means")
 	p("that it came to a limit and was sent away for a while. Miniredis is part of the worker; the agents' time is that of this program.\n")
 	p("| queue | in flight | agents | deliveries | per second | of the ceilings | ms of CPU each: worker, Postgres, Redis, agents | hand-outs each | resident start, peak, end | goroutines start, peak, end |")
 	p("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
@@ -186,6 +203,9 @@ func (r report) loadTable(p func(string, ...any)) {
 		agents := fmt.Sprint(l.agents)
 		if l.limited {
 			agents += ", default limits"
+		}
+		if l.watched {
+			agents += ", pages open"
 		}
 		p("| %s | %d | %s | %d | %s | %s | %s | %.2f | %s | %s |", l.queue, l.inflight, agents, l.n, perS(l.rate), r.share(l), l.cpu, l.handed, memories(l), goroutines(l))
 	}

@@ -74,7 +74,7 @@ func runTurns(ctx context.Context, o options) (err error) {
 
 // measure runs the row once.
 func (t *tree) measure(ctx context.Context, n int) (float64, error) {
-	cmd := exec.CommandContext(ctx, t.program, "-only", "load", "-match", fmt.Sprintf("^%s, %d in flight, %d agents", realRedis, targetInflight, targetAgents),
+	cmd := exec.CommandContext(ctx, t.program, "-only", "load", "-match", fmt.Sprintf("^%s, %d in flight, %d agents, [0-9]+ deliveries$", realRedis, targetInflight, targetAgents),
 		"-n", strconv.Itoa(n))
 	cmd.Dir = t.dir
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it ends what it started
