@@ -245,7 +245,7 @@ func TestPastJSON(t *testing.T) {
 	full := SpooledOutcome{Attempt: 3, StartedAt: time.Date(2026, 11, 21, 7, 0, 0, 123456000, time.UTC), At: time.Date(2026, 11, 21, 7, 0, 1, 5, time.UTC),
 		Outcome: Outcome{Status: Waiting, Reason: "server_error", Delay: 90 * time.Second, Task: true, Anew: true, Free: true, Called: true, Stage: "call", Error: "it said <503>",
 			ToolName: "agent.receiveFeedback", Endpoint: "https://a.example/mcp", FileVerification: "raw", FileSource: "cid", FileDisagrees: []string{"value"},
-			Arguments: []byte(`{"a":1}`), Response: []byte(`[]`), Result: []byte(`{"b":"c"}`), Protocol: "2025-06-18", CallTook: time.Second,
+			Arguments: []byte(`{"a":1}`), Response: []byte(`[]`), Result: []byte(`{"b":"c"}`), Protocol: "2025-06-18", StepMicros: []int32{1, 2}, CallTook: time.Second,
 			AgentOK: true, AgentError: "down", ServerInfo: []byte(`{"name":"x"}`), Tools: []byte(`[]`), Elsewhere: true, FetchFailed: true, SkipDispatch: true, Moved: true, NotAtPosition: true}}
 	v := reflect.ValueOf(full.Outcome)
 	for i := range v.NumField() {

@@ -43,7 +43,7 @@ type Claim struct {
 	Protocol      string // the MCP revision that the agent spoke last; empty: it has not yet
 	Succeeded     bool   // a delivery to the agent succeeded within RecentSuccess
 	Traceparent   string // came with the job; empty: none
-	Again         bool   // it was claimed before, or it is not its first task
+	Again         bool   // it waited, or this is not its first task
 
 	kind  string // from the row's own columns, as is agent: the job may be unreadable
 	agent Agent
@@ -169,7 +169,8 @@ func (s *Store) claimAgain(ctx context.Context, id uuid.UUID, n int, lease time.
 	b.Queue(statement("lock_agent_of"), id)
 	b.Queue(statement("yield"), id, n, clockTolerance, MaxDispatchedPerAgent)
 	var unfinished int
-	b.Queue(statement("unfinished"), id).QueryRow(func(row pgx.Row) error { return row.Scan(&unfinished) })
+	var waited bool
+	b.Queue(statement("unfinished"), id).QueryRow(func(row pgx.Row) error { return row.Scan(&unfinished, &waited) })
 	// The claim's error is kept apart: a refusal must not look like a batch that failed.
 	var row claimRow
 	row.ID = id
@@ -187,7 +188,7 @@ func (s *Store) claimAgain(ctx context.Context, id uuid.UUID, n int, lease time.
 	if err != nil {
 		return nil, err
 	}
-	row.Again = true
+	row.Again = n > 1 || waited
 	return row.claim(n, unfinished)
 }
 

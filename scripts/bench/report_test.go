@@ -26,7 +26,10 @@ func TestTargets(t *testing.T) {
 		latency:  latency{n: 500, p50: 20 * time.Millisecond, p99: 60*time.Millisecond + 1, firstMax: time.Second},
 		long:     &long,
 	}
-	want := []string{"met, the goal too", met, notMet, met, met, notMeasured, met, notMet, notMet, met, notMet, met, notMeasured}
+	watched := at(realRedis, 16, 64, 2849, 80e6)
+	watched.watched = true
+	r.loads = append(r.loads, watched)
+	want := []string{"met, the goal too", met, notMet, met, met, notMeasured, met, notMet, notMet, met, notMet, met, notMeasured, notMet}
 	for i, got := range r.targets() {
 		if got.verdict != want[i] {
 			t.Errorf("%s: measured %q: %s", got.what, got.measured, got.verdict)
