@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,12 +63,12 @@ func TestMinutes(t *testing.T) {
 
 // away takes nothing until it is told to.
 type away struct {
-	fail bool
+	fail atomic.Bool
 	got  map[string]map[string]int64
 }
 
 func (a *away) AddCounts(_ context.Context, counts map[string]map[string]int64, _ time.Duration) error {
-	if a.fail {
+	if a.fail.Load() {
 		return errors.New("away")
 	}
 	for key, named := range counts {
@@ -87,7 +88,8 @@ func (a *away) Counts(context.Context, []string) ([]map[string]int64, error) { r
 func TestRedisAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		redis := &away{fail: true, got: map[string]map[string]int64{}}
+		redis := &away{got: map[string]map[string]int64{}}
+		redis.fail.Store(true)
 		c := throughput.New(redis, slog.New(slog.DiscardHandler), nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		ran := make(chan struct{})
@@ -95,7 +97,7 @@ func TestRedisAway(t *testing.T) {
 		c.Count(store.Delivered, time.Second)
 		<-time.After(5 * time.Second)
 		c.Count(store.Delivered, 2*time.Second)
-		redis.fail = false
+		redis.fail.Store(false)
 		<-time.After(5 * time.Second)
 		cancel()
 		<-ran
