@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -116,40 +117,53 @@ func (c *Client) Enqueue(ctx context.Context, job any) (a Answer, err error) {
 
 // EnqueueStream hands in the jobs that next returns, until it returns io.EOF, and calls done for each answer, in order.
 // Jobs are sent while answers come, and neither are held. Jobs for which done was called are decided; after an error the
-// others may be sent again. done is called from the calling goroutine, next from another.
+// others may be sent again. done is called from the calling goroutine, next from another; EnqueueStream does not return
+// before next does. Herald ends a stream on which nothing comes for a minute.
 func (c *Client) EnqueueStream(ctx context.Context, next func() (job any, err error), done func(Answer) error) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	body, feed := io.Pipe()
-	sent := make(chan error, 1)
+	var sent atomic.Int64
+	ended := make(chan error, 1)
 	go func() {
-		fault := sendJobs(feed, next)
+		fault := sendJobs(feed, next, &sent)
 		_ = feed.CloseWithError(fault) // io.EOF ends the body
-		sent <- fault
+		ended <- fault
 	}()
-	defer func() {
-		cancel()
-		_ = body.CloseWithError(context.Canceled)
-		if fault := <-sent; !errors.Is(fault, io.EOF) && !errors.Is(fault, context.Canceled) {
-			err = fault // the reason of whatever else failed
-		}
-	}()
+	answered, err := c.streamJobs(ctx, body, done)
+	cancel()
+	_ = body.CloseWithError(context.Canceled)
+	switch fault := <-ended; {
+	case !errors.Is(fault, io.EOF) && !errors.Is(fault, context.Canceled):
+		return fault // the reason of whatever else failed
+	case err == nil && (!errors.Is(fault, io.EOF) || answered < sent.Load()):
+		return fmt.Errorf("herald: the stream ended after %d of %d answers: %w", answered, sent.Load(), io.ErrUnexpectedEOF)
+	}
+	return err
+}
 
+// streamJobs sends a body and reads the answers to its lines.
+func (c *Client) streamJobs(ctx context.Context, body io.Reader, done func(Answer) error) (answered int64, err error) {
 	res, err := c.send(ctx, http.MethodPost, "/v1/jobs", "application/x-ndjson", body)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		raw, err := readAnswer(res)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		return newError(res, raw)
+		return 0, newError(res, raw)
 	}
-	return readAnswers(res, done)
+	err = readAnswers(res, func(a Answer) error {
+		answered++
+		return done(a)
+	})
+	return answered, err
 }
 
-func sendJobs(feed *io.PipeWriter, next func() (any, error)) error {
+// sendJobs writes a line for each job, and counts them. io.EOF: all are written.
+func sendJobs(feed *io.PipeWriter, next func() (any, error), sent *atomic.Int64) error {
 	out := bufio.NewWriterSize(feed, 16<<10)
 	encode := json.NewEncoder(out)
 	for {
@@ -163,6 +177,7 @@ func sendJobs(feed *io.PipeWriter, next func() (any, error)) error {
 		if err != nil {
 			return err
 		}
+		sent.Add(1)
 		if err := encode.Encode(job); err != nil {
 			if errors.Is(err, context.Canceled) {
 				return context.Canceled

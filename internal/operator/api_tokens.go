@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
@@ -126,19 +125,29 @@ func (o *Operator) changeAPIToken(ctx context.Context, action string, what map[s
 // ErrUnknownToken means that the token is none of Herald's, or revoked, or expired.
 var ErrUnknownToken = errors.New("the token is unknown, revoked or expired")
 
+// IsAPIToken tells whether a token has the form of those that CreateAPIToken makes.
+func IsAPIToken(token secret.Secret) bool {
+	_, _, ok := splitAPIToken(token)
+	return ok
+}
+
+func splitAPIToken(token secret.Secret) (id, key string, ok bool) {
+	rest, ok := strings.CutPrefix(token.Reveal(), apiTokenPrefix)
+	id, key, cut := strings.Cut(rest, "_")
+	return id, key, ok && cut && len(id) == 12 && len(key) == 43
+}
+
 // IdentifyCaller looks a token up. ErrUnknownToken, or Postgres is away.
 func (o *Operator) IdentifyCaller(ctx context.Context, token secret.Secret) (c Caller, err error) {
-	id, key, ok := strings.Cut(strings.TrimPrefix(token.Reveal(), apiTokenPrefix), "_")
-	if !ok || !strings.HasPrefix(token.Reveal(), apiTokenPrefix) || len(id) != 12 || len(key) != 43 {
+	id, key, ok := splitAPIToken(token)
+	if !ok {
 		return c, ErrUnknownToken
 	}
+	hash := sha256.Sum256([]byte(key))
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
-		t, err := st.GoodAPIToken(ctx, id)
+		t, err := st.GoodAPIToken(ctx, id, hash[:])
 		if err != nil {
 			return err
-		}
-		if hash := sha256.Sum256([]byte(key)); subtle.ConstantTimeCompare(hash[:], t.Hash) != 1 {
-			return store.ErrNotFound
 		}
 		c.Name = fmt.Sprintf("%s (API token %s)", t.Name, t.ID)
 		for _, s := range t.Scopes {

@@ -45,7 +45,9 @@ type Operator struct {
 }
 
 // New makes an Operator.
-func New(c Config) *Operator { return &Operator{Config: c} }
+func New(c Config) *Operator {
+	return &Operator{Config: c, overview: overviewCache{reading: make(chan struct{}, 1)}}
+}
 
 // Backend opens what an Operator works on. A command opens each for itself, a worker lends what it has.
 type Backend interface {

@@ -75,15 +75,31 @@ const (
 
 // overviewCache keeps the overview of a worker.
 type overviewCache struct {
-	reading sync.Mutex // held by whoever reads it anew
+	reading chan struct{} // held by whoever reads it anew
 	mu      sync.Mutex
 	value   Overview
+	err     error     // why the last reading failed
+	failed  time.Time // when
 }
 
-func (c *overviewCache) read(younger time.Duration) (Overview, bool) {
+// read is what was read in this time, if it was: a value, or why there is none.
+func (c *overviewCache) read(younger time.Duration) (v Overview, err error, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.value, time.Since(c.value.At) < younger
+	if c.err != nil && time.Since(c.failed) < younger && c.failed.After(c.value.At) {
+		return Overview{}, c.err, younger <= overviewFresh
+	}
+	return c.value, nil, time.Since(c.value.At) < younger
+}
+
+func (c *overviewCache) keep(v Overview, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err = err; err != nil {
+		c.failed = time.Now()
+		return
+	}
+	c.value = v
 }
 
 // ShowOverview tells how Herald is doing; in a worker, how it was a moment ago. What cannot be read is named in
@@ -92,25 +108,27 @@ func (o *Operator) ShowOverview(ctx context.Context) (v Overview, err error) {
 	if o.Live == nil {
 		return o.readOverview(ctx)
 	}
-	v, fresh := o.overview.read(overviewFresh)
-	if fresh {
-		return v, nil
+	if v, err, ok := o.overview.read(overviewFresh); ok {
+		return v, err
 	}
-	if !o.overview.reading.TryLock() {
-		if v, usable := o.overview.read(overviewStale); usable {
-			return v, nil
+	select {
+	case o.overview.reading <- struct{}{}:
+	default: // somebody reads it
+		if v, err, ok := o.overview.read(overviewStale); ok {
+			return v, err
 		}
-		o.overview.reading.Lock()
+		select {
+		case o.overview.reading <- struct{}{}:
+		case <-ctx.Done():
+			return v, ctx.Err()
+		}
 	}
-	defer o.overview.reading.Unlock()
-	if v, fresh = o.overview.read(overviewFresh); fresh { // somebody was faster
-		return v, nil
+	defer func() { <-o.overview.reading }()
+	if v, err, ok := o.overview.read(overviewFresh); ok { // somebody was faster
+		return v, err
 	}
-	if v, err = o.readOverview(ctx); err == nil {
-		o.overview.mu.Lock()
-		o.overview.value = v
-		o.overview.mu.Unlock()
-	}
+	v, err = o.readOverview(context.WithoutCancel(ctx)) // others wait for it too; it has a deadline of its own
+	o.overview.keep(v, err)
 	return v, err
 }
 

@@ -25,7 +25,7 @@ type Store interface {
 
 	AddAPIToken(ctx context.Context, t store.APIToken) error
 	APITokens(ctx context.Context) ([]store.APIToken, error)
-	GoodAPIToken(ctx context.Context, id string) (store.APIToken, error)
+	GoodAPIToken(ctx context.Context, id string, hash []byte) (store.APIToken, error)
 	RevokeAPIToken(ctx context.Context, id string) error
 
 	Depth(ctx context.Context) (store.Depth, error)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/http"
@@ -31,7 +32,8 @@ func (s *Server) guard(route Route) http.Handler {
 			AnswerError(w, http.StatusForbidden, "forbidden", "this token lacks the scope "+string(route.Scope))
 			return
 		}
-		visitor := Visitor{Caller: caller, FormToken: s.makeFormToken(caller, time.Now())}
+		visitor := Visitor{Caller: caller, FormToken: s.makeFormToken(caller, time.Now()), Anonymous: caller.Name == anonymous,
+			StillMay: func(ctx context.Context) bool { return s.stillMay(ctx, r, route) }}
 		if route.Form && !s.isFormTokenGood(w, r, caller) {
 			AnswerError(w, http.StatusForbidden, "stale_form", "this form is too old, or not of this page: reload the page and try again")
 			return
@@ -77,6 +79,16 @@ func (s *Server) identify(w http.ResponseWriter, r *http.Request, route Route) (
 			"the database is away, so the token cannot be checked: try again")
 	}
 	return c, false
+}
+
+// stillMay looks a stream's token up anew. While Postgres is away it stays good.
+func (s *Server) stillMay(ctx context.Context, r *http.Request, route Route) bool {
+	token, given := readToken(r, route)
+	if !given {
+		return true // on loopback
+	}
+	c, err := s.callers.find(ctx, token)
+	return err == nil && c.May(route.Scope) || err != nil && !errors.Is(err, operator.ErrUnknownToken)
 }
 
 // readToken is the token that a request carries: a bearer token, or for pages a Basic password of any user. A browser

@@ -54,6 +54,10 @@ func (r Route) pattern() string { return strings.TrimSpace(r.Method + " " + r.Pa
 type Visitor struct {
 	operator.Caller
 	FormToken string // for the forms of the page that is shown (FormField)
+	// Anonymous: it looks on loopback without a token, and is asked for one by its first change.
+	Anonymous bool
+	// StillMay tells whether the token is still good. Who streams asks now and then: the guard asked once.
+	StillMay func(ctx context.Context) bool
 }
 
 // Server listens from New on, so that health can be asked for while the rest is still starting.

@@ -78,11 +78,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 	}
 	o.Logger.Info("HTTP server listens", "address", "http://"+web.Addr(),
 		"web_ui", "http://"+web.Addr()+server.MonitorRoot+"/")
-	defer func() {
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		_ = web.Shutdown(stop)
-	}()
+	defer stopWeb(ctx, web)
 
 	backend, err := OpenBackend(ctx, cfg, BackendOptions{Ephemeral: o.Ephemeral, Logger: o.Logger})
 	if askedToStop(ctx, err) {
@@ -100,6 +96,13 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 		err = errors.Join(err, backend.Close(stop))
 	}()
 	return runWorker(ctx, cfg, o, backend, web, parts.Store, ready, reg)
+}
+
+// stopWeb ends the HTTP server; again is fine.
+func stopWeb(ctx context.Context, web *server.Server) {
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	_ = web.Shutdown(stop)
 }
 
 // askedToStop tells whether err only says that ctx ended: the stop was asked for while the service was still starting.
@@ -133,6 +136,7 @@ func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, w
 	}
 	defer parts.closeParts()
 	publish(parts)
+	defer stopWeb(ctx, web) // before what it asks is closed
 
 	stopAll, err := startAll(ctx, parts.listServices(cfg, web, monitor, ready, watched, o.Logger), o.Logger)
 	defer stopAll()

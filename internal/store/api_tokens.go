@@ -41,16 +41,17 @@ func (s *Store) APITokens(ctx context.Context) (list []APIToken, err error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[APIToken])
 }
 
-// GoodAPIToken reads a token that is neither revoked nor expired, and notes that it is used. ErrNotFound.
-func (s *Store) GoodAPIToken(ctx context.Context, id string) (t APIToken, err error) {
+// GoodAPIToken reads a token that has this hash and is neither revoked nor expired, and notes that it is used.
+// ErrNotFound.
+func (s *Store) GoodAPIToken(ctx context.Context, id string, hash []byte) (t APIToken, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "look an API token up")
+	const good = `id = $1 AND hash = $2 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())`
 	rows, _ := s.pool.Query(ctx, `WITH used AS (
 			UPDATE herald.api_tokens SET last_used_at = now()
-			 WHERE id = $1 AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute'))
-		SELECT `+apiTokenColumns+` FROM herald.api_tokens
-		 WHERE id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())`, id)
+			 WHERE `+good+` AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute'))
+		SELECT `+apiTokenColumns+` FROM herald.api_tokens WHERE `+good, id, hash)
 	t, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[APIToken])
 	return t, noRows(err, ErrNotFound)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -103,6 +104,9 @@ func (d *Delivery) scanRow(row pgx.Row, more ...any) error {
 
 // Deliveries lists deliveries, newest first. The next page starts before the last one's Seq.
 func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err error) {
+	if f.Reason != "" && f.Status == "" {
+		return s.deliveriesByReason(ctx, f)
+	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "list deliveries")
@@ -121,6 +125,23 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err 
 	rows, _ := s.pool.Query(ctx, `SELECT `+deliveryColumns+` FROM herald.deliveries`+n.whereClause()+
 		` ORDER BY `+order+` DESC LIMIT $`+strconv.Itoa(len(args)), args...)
 	return pgx.CollectRows(rows, scanDelivery)
+}
+
+// reasonStatuses are those in which a delivery can be for a reason that is looked for.
+var reasonStatuses = []Status{Waiting, Held, Skipped, Rejected, Dead, Cancelled}
+
+// deliveriesByReason lists those of a reason in any status: one list for each, since the index deliveries_reason has the
+// order of seq within a status.
+func (s *Store) deliveriesByReason(ctx context.Context, f Filter) (all []Delivery, err error) {
+	for _, f.Status = range reasonStatuses {
+		list, err := s.Deliveries(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, list...)
+	}
+	slices.SortFunc(all, func(a, b Delivery) int { return cmp.Compare(b.Seq, a.Seq) })
+	return all[:min(len(all), cmp.Or(max(f.Limit, 0), 50), maxRows)], nil
 }
 
 // narrow says which rows the filter means; Before and Limit are a page's, not the filter's.
@@ -161,6 +182,9 @@ func (f Filter) narrow() (n narrowing) {
 	}
 	if f.Reason != "" {
 		n.addCondition("reason =", f.Reason)
+	}
+	if f.Reason != "" && f.Status == "" { // the index deliveries_reason; what is on its way has no reason to be looked for
+		n.conditions = append(n.conditions, "place IN ('waiting', 'held', 'skipped', 'rejected', 'dead', 'cancelled')")
 	}
 	if !f.Since.IsZero() {
 		n.addCondition("created_at >=", f.Since)

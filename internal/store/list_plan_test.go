@@ -73,6 +73,8 @@ func TestListPlans(t *testing.T) {
 		"dead":                   list(Filter{Status: Dead}),
 		"dead of a reason":       list(Filter{Status: Dead, Reason: "server_error"}),
 		"dead of another reason": list(Filter{Status: Dead, Reason: "timeout"}),
+		"of a reason":            list(Filter{Reason: "auth_required"}),
+		"of an unused reason":    list(Filter{Reason: "no_uri"}),
 		"held":                   list(Filter{Status: Held}),
 		"queued":                 list(Filter{Status: Queued}),
 		"running":                list(Filter{Status: Running}),

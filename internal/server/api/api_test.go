@@ -42,7 +42,9 @@ type world struct {
 	operator *operator.Operator
 	base     string
 	routes   []server.Route
-	cutOff   func() // ends the server and its connections, as a killed process does
+	token    string        // HERALD_API_TOKEN
+	cutOff   func()        // ends the server and its connections, as a killed process does
+	gone     chan struct{} // closed by cutOff
 	document *openapi3.T
 	router   routers.Router
 }
@@ -76,7 +78,9 @@ func newWorld(t *testing.T) *world {
 	return serveWorld(t, st)
 }
 
-func serveWorld(t *testing.T, st *store.Store) *world {
+func serveWorld(t *testing.T, st *store.Store) *world { t.Helper(); return serveWith(t, st, ownToken) }
+
+func serveWith(t *testing.T, st *store.Store, token string) *world {
 	t.Helper()
 	cfg, err := config.Load(nil)
 	if err != nil {
@@ -91,13 +95,13 @@ func serveWorld(t *testing.T, st *store.Store) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{T: t, store: st}
+	w := &world{T: t, store: st, token: token, gone: make(chan struct{})}
 	w.operator = operator.New(operator.Config{Settings: cfg, Backend: lent{st}, Person: nobody{}, Logger: quiet, Timeout: 10 * time.Second})
 	a, err := api.New(api.Config{Operator: w.operator, Intake: in, Events: st, Logger: quiet, PollEvents: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	web, err := server.New(server.Config{Listen: "127.0.0.1:0", Token: secret.New(ownToken), Logger: quiet,
+	web, err := server.New(server.Config{Listen: "127.0.0.1:0", Token: secret.New(token), Logger: quiet,
 		Identify: w.operator.IdentifyCaller, Metrics: http.NotFoundHandler(),
 		Ready: func() (waiting, degraded map[string]string) { return nil, nil }})
 	if err != nil {
@@ -112,6 +116,7 @@ func serveWorld(t *testing.T, st *store.Store) *world {
 	web.Mount(http.NotFoundHandler(), mounted)
 	w.base = "http://" + web.Addr()
 	w.cutOff = sync.OnceFunc(func() {
+		defer close(w.gone)
 		stop, done := context.WithTimeout(context.Background(), 10*time.Second)
 		defer done()
 		if err := web.Shutdown(stop); err != nil {
@@ -133,7 +138,7 @@ func serveWorld(t *testing.T, st *store.Store) *world {
 
 func (w *world) loadDocument() {
 	w.Helper()
-	res := w.send("GET", "/v1/openapi.json", ownToken, "", nil)
+	res := w.send("GET", "/v1/openapi.json", w.token, "", nil)
 	body, err := io.ReadAll(res.Body)
 	if err != nil {
 		w.Fatal(err)

@@ -125,6 +125,21 @@ func TestClientStream(t *testing.T) {
 	if err := c.EnqueueStream(ctx, next, func(client.Answer) error { cancel(); return nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
+	// A stream that ends early is no success, however orderly it ends.
+	sent = 0
+	first := true
+	err = c.EnqueueStream(t.Context(), next, func(client.Answer) error {
+		if first {
+			first = false
+			go w.cutOff()
+			<-w.gone
+		}
+		return nil
+	})
+	if err == nil {
+		t.Error("a stream that was cut off ended well")
+	}
+	w = serveWorld(t, w.store)
 	if page := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?limit=1", ""); len(page.Deliveries) != 1 {
 		t.Errorf("%+v", page)
 	}

@@ -26,7 +26,7 @@ const (
 	maxListeners  = 4096
 	feedSize      = 4096 // events kept for listeners that are a little behind
 	feedBatch     = 1000
-	maxCatchingUp = 8 // listeners that read Postgres for themselves at a time: a restart brings all of them at once
+	maxCatchingUp = 3 // listeners that read Postgres for themselves at a time: a restart brings all of them at once
 	heartbeat     = 15 * time.Second
 	eventTimeout  = 20 * time.Second // for a listener to take what it is sent
 	feedTimeout   = 10 * time.Second // for Postgres to answer
@@ -64,9 +64,18 @@ func (f *feed) run(ctx context.Context) {
 		case <-tick.C:
 		}
 		if err := f.readNext(ctx); err != nil && ctx.Err() == nil {
+			f.restart()
 			f.logger.Warn("events could not be read; listeners wait", logging.About(logging.Postgres), "error", err)
 		}
 	}
+}
+
+// restart goes on from where the log is when it can be read again, which may be another database. Who listens reads
+// for itself what lies between.
+func (f *feed) restart() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.following = false
 }
 
 // readNext reads what is new, if somebody listens.
@@ -198,13 +207,13 @@ func (f eventFilter) takes(e store.DeliveryEvent) bool {
 }
 
 // streamEvents sends changes of status as they come, from Last-Event-ID on, or from now.
-func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, _ server.Visitor) {
+func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, v server.Visitor) {
 	filter := eventFilter{agent: r.URL.Query().Get("agent"), statuses: r.URL.Query()["status"]}
 	if err := operator.CheckEventFilter(filter.agent, filter.statuses); err != nil {
 		a.answerError(w, r, err)
 		return
 	}
-	at, resumed, err := a.startPosition(r)
+	at, gap, err := a.startPosition(r)
 	if err != nil {
 		a.answerError(w, r, err)
 		return
@@ -222,34 +231,40 @@ func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, _ server.Visi
 	h.Set("X-Accel-Buffering", "no") // a proxy that gathers answers would hold the stream
 	s := &eventStream{w: w, control: http.NewResponseController(w)}
 	s.write("retry: 2000\n")
-	if resumed && time.Since(time.Unix(at.At, 0)) > store.EventRetention {
+	if gap {
 		s.write("event: gap\ndata: {\"message\":\"events before this were dropped: read the deliveries again\"}\n")
 	}
 	s.writePosition(at)
 	s.flush()
-	a.followEvents(r.Context(), s, filter, at)
+	a.followEvents(r.Context(), s, filter, at, v.StillMay)
 }
 
-// startPosition is where the listener was, or now.
-func (a *API) startPosition(r *http.Request) (at store.EventCursor, resumed bool, err error) {
+// startPosition is where the listener was, or now. gap: events that it has not heard of may be gone.
+func (a *API) startPosition(r *http.Request) (at store.EventCursor, gap bool, err error) {
 	id := r.Header.Get("Last-Event-ID")
 	if id == "" {
 		id = r.URL.Query().Get("lastEventId") // for clients that cannot set a header
 	}
-	if id == "" {
-		ctx, cancel := context.WithTimeout(r.Context(), feedTimeout)
-		defer cancel()
-		at, err = a.Events.LastEvent(ctx)
-		return at, false, err
+	if id != "" {
+		if at, err = store.ParseEventCursor(id); err != nil {
+			return at, false, refuse(http.StatusBadRequest, "invalid_request", "Last-Event-ID", "%s", err.Error())
+		}
 	}
-	if at, err = store.ParseEventCursor(id); err != nil {
-		return at, false, refuse(http.StatusBadRequest, "invalid_request", "Last-Event-ID", "%s", err.Error())
+	ctx, cancel := context.WithTimeout(r.Context(), feedTimeout)
+	defer cancel()
+	now, err := a.Events.LastEvent(ctx)
+	switch {
+	case err != nil || id == "":
+		return now, false, err
+	case at.Xid > now.Xid: // of a database before this one: transactions are counted anew where a dump was restored
+		return now, true, nil
 	}
-	return at, true, nil
+	return at, time.Since(time.Unix(at.At, 0)) > store.EventRetention, nil
 }
 
 // followEvents sends events until the listener goes, or the worker stops.
-func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilter, at store.EventCursor) {
+func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilter, at store.EventCursor,
+	stillMay func(context.Context) bool) {
 	alive := time.NewTicker(heartbeat)
 	defer alive.Stop()
 	for s.err == nil {
@@ -270,7 +285,11 @@ func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilt
 		select {
 		case <-changed:
 		case <-alive.C:
+			if !stillMay(ctx) {
+				return
+			}
 			// With the position: a listener whose filter takes little would else come back from long ago.
+			at.At = time.Now().Unix()
 			s.write(": alive\n")
 			s.writePosition(at)
 			s.flush()

@@ -36,7 +36,7 @@ const (
 )
 
 // enqueue takes one job, or many as JSON Lines.
-func (a *API) enqueue(w http.ResponseWriter, r *http.Request, _ server.Visitor) {
+func (a *API) enqueue(w http.ResponseWriter, r *http.Request, v server.Visitor) {
 	select {
 	case a.enqueuing <- struct{}{}:
 		defer func() { <-a.enqueuing }()
@@ -50,7 +50,7 @@ func (a *API) enqueue(w http.ResponseWriter, r *http.Request, _ server.Visitor) 
 	case "application/json":
 		a.enqueueOne(w, r)
 	case "application/x-ndjson":
-		a.enqueueLines(w, r)
+		a.enqueueLines(w, r, v)
 	default:
 		a.answerError(w, r, refuse(http.StatusUnsupportedMediaType, "unsupported_media_type", "",
 			"send one job as application/json, or JSON Lines as application/x-ndjson"))
@@ -127,23 +127,28 @@ type jobLine struct {
 
 // enqueueLines commits what has come whenever the last commit is done, and answers each line once it is committed.
 // Neither the body nor the answers are held.
-func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request) {
+func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visitor) {
 	control := http.NewResponseController(w)
 	_ = control.EnableFullDuplex() // HTTP/1.1 would read the whole body before the first answer; HTTP/2 does not need it
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("Cache-Control", "no-store")
 	ctx, cancel := context.WithCancel(r.Context())
-	lines := readLines(ctx, r.Body, control)
+	lines := readLines(ctx, &timedBody{ctx: ctx, body: r.Body, control: control})
+	wake := context.AfterFunc(ctx, func() { _ = control.SetReadDeadline(time.Now()) }) // ends a Read that waits
 	defer func() {
 		cancel()
-		_ = control.SetReadDeadline(time.Now()) // ends a Read that waits
 		for range lines {
 		}
+		wake()
 	}()
 
 	out := json.NewEncoder(w)
 	for {
 		group, more := collectLines(lines)
+		if len(group) > 0 && !v.StillMay(ctx) {
+			_ = out.Encode(ErrorAnswer{server.Problem{Code: "unauthorized", Message: "the token was revoked, or has expired"}})
+			return
+		}
 		if len(group) > 0 {
 			_ = control.SetWriteDeadline(time.Now().Add(lineTimeout))
 			answers, err := a.answerLines(ctx, group)
@@ -158,20 +163,43 @@ func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request) {
 				return // nobody listens
 			}
 		}
+		if !more && ctx.Err() != nil { // an end that looks like one would say that all lines were answered
+			_ = out.Encode(ErrorAnswer{server.Problem{Code: "stopped", Message: "the worker stops: send the lines that " +
+				"were not answered again"}})
+		}
 		if !more {
 			return
 		}
 	}
 }
 
+// timedBody reads a body, each read of which may take lineTimeout. Once it has ended nothing is timed any more: the
+// connection is watched by net/http, which would take a deadline for the client's going.
+type timedBody struct {
+	ctx     context.Context
+	body    io.Reader
+	control *http.ResponseController
+}
+
+func (b *timedBody) Read(p []byte) (int, error) {
+	_ = b.control.SetReadDeadline(time.Now().Add(lineTimeout))
+	if b.ctx.Err() != nil {
+		return 0, context.Cause(b.ctx)
+	}
+	n, err := b.body.Read(p)
+	if err != nil && b.ctx.Err() == nil {
+		_ = b.control.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
 // readLines gives lines as they come. Its end closes the channel.
-func readLines(ctx context.Context, body io.Reader, control *http.ResponseController) <-chan jobLine {
+func readLines(ctx context.Context, body io.Reader) <-chan jobLine {
 	lines := make(chan jobLine, 32)
 	go func() {
 		defer close(lines)
 		read := job.NewLineReader(body, maxJob)
 		for number := int64(1); ; number++ {
-			_ = control.SetReadDeadline(time.Now().Add(lineTimeout))
 			line := jobLine{number: number}
 			line.body, line.err = read.Next()
 			if errors.Is(line.err, io.EOF) {
@@ -240,7 +268,8 @@ func (a *API) answerLines(ctx context.Context, group []jobLine) ([]JobAnswer, er
 			answers = append(answers, JobAnswer{Line: line.number, Verdict: intake.Refused,
 				Error: &server.Problem{Code: "invalid_job", Message: refused.Problem, Field: refused.Path}})
 		default:
-			return answers, refuse(http.StatusBadRequest, "invalid_request", "", "the body ended before line %d did", line.number)
+			return answers, refuse(http.StatusBadRequest, "incomplete", "", "line %d did not come within %s, or the body broke off: send "+
+				"the lines that were not answered again", line.number, lineTimeout)
 		}
 	}
 	return answers, nil

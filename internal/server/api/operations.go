@@ -60,8 +60,8 @@ type moveFunc func(context.Context, operator.MoveRequest) (*operator.MoveReport,
 
 func (a *API) replayOne(r *request) (any, error)  { return moveOne(r, a.Operator.Replay) }
 func (a *API) cancelOne(r *request) (any, error)  { return moveOne(r, a.Operator.Cancel) }
-func (a *API) replayMany(r *request) (any, error) { return moveMany(r, a.Operator.Replay) }
-func (a *API) cancelMany(r *request) (any, error) { return moveMany(r, a.Operator.Cancel) }
+func (a *API) replayMany(r *request) (any, error) { return a.moveMany(r, a.Operator.Replay) }
+func (a *API) cancelMany(r *request) (any, error) { return a.moveMany(r, a.Operator.Cancel) }
 
 func moveOne(r *request, move moveFunc) (any, error) {
 	var how MoveOne
@@ -80,7 +80,7 @@ func moveOne(r *request, move moveFunc) (any, error) {
 		report.Left[0].Why)
 }
 
-func moveMany(r *request, move moveFunc) (any, error) {
+func (a *API) moveMany(r *request, move moveFunc) (any, error) {
 	var m MoveMany
 	if err := r.readBody(&m); err != nil {
 		return nil, err
@@ -97,9 +97,11 @@ func moveMany(r *request, move moveFunc) (any, error) {
 	_ = http.NewResponseController(r.w).SetWriteDeadline(time.Time{}) // it takes as long as the rate says
 	report, err := move(r.Context(), operator.MoveRequest{Selection: chosen, Force: m.Force, Rate: m.Rate,
 		DryRun: *m.DryRun, Yes: !*m.DryRun, Actor: r.visitor.Name})
-	var left *operator.LeftError
-	if errors.As(err, &left) { // the report names them
-		err = nil
+	if report != nil && report.Audit != 0 { // what was changed is changed: the report's state says how it ended
+		if err != nil {
+			a.Logger.Info("a bulk move left some, or ended early", "action", report.Action, "audit", report.Audit, "error", err)
+		}
+		return report, nil
 	}
 	return report, err
 }

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"html"
 	"io"
 	"net/http"
 	"net/url"
@@ -97,7 +98,15 @@ func TestPages(t *testing.T) {
 		t.Errorf("%d", res.StatusCode)
 	}
 
-	bulk := w.open(200, "/deliveries/move?action=cancel&agent=8453:1")
+	search := w.open(200, "/deliveries?agent=8453:1&since=24h")
+	link := regexp.MustCompile(`href="(/deliveries/move\?action=cancel[^"]*)"`).FindStringSubmatch(search)
+	if link == nil {
+		t.Fatal("a search has no link that cancels what it finds")
+	}
+	bulk := w.open(200, html.UnescapeString(link[1]))
+	if !strings.Contains(bulk, "30 deliveries would be cancelled") || !strings.Contains(bulk, `name="since" value="24h"`) {
+		t.Errorf("%s: %s", link[1], bulk)
+	}
 	res := w.submit(bulk, "/deliveries/move", url.Values{"action": {"cancel"}, "agent": {"8453:1"}, "rate": {"0"}})
 	if body, _ := io.ReadAll(res.Body); res.Request.URL.Path != "/audit" || !strings.Contains(string(body), "30 of 30") {
 		t.Errorf("%d at %s: %s", res.StatusCode, res.Request.URL, body)
@@ -109,5 +118,34 @@ func TestPages(t *testing.T) {
 		if res := w.send("GET", link, ownToken, "", nil); res.StatusCode != 200 || !strings.Contains(res.Header.Get("Cache-Control"), "immutable") {
 			t.Errorf("%s: %d %s", link, res.StatusCode, res.Header)
 		}
+	}
+}
+
+// Whoever looks on loopback without a token is asked for one by the first change, with the form of before.
+func TestFirstChangeOnLoopback(t *testing.T) {
+	t.Parallel()
+	w := serveWith(t, newWorld(t).store, "")
+	token := w.newToken("operate", "enqueue").Token
+	id := callAs[api.JobAnswer](w, token, 202, "POST", "/v1/jobs", "application/json", jobOf(1, 1)).ID
+	res := w.send("GET", "/deliveries/"+id, "", "", nil)
+	page, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != 200 {
+		t.Fatalf("%d, %v", res.StatusCode, err)
+	}
+	form := formToken.FindStringSubmatch(string(page))
+	if form == nil {
+		t.Fatal("there are no buttons")
+	}
+	change := func(edit func(*http.Request)) *http.Response {
+		return w.send("POST", "/deliveries/"+id+"/cancel", "", "application/x-www-form-urlencoded", strings.NewReader("form_token="+form[1]), edit)
+	}
+	if res := change(func(*http.Request) {}); res.StatusCode != 401 || !strings.HasPrefix(res.Header.Get("WWW-Authenticate"), "Basic") {
+		t.Errorf("without a token: %d, %s", res.StatusCode, res.Header)
+	}
+	if res := change(func(r *http.Request) { r.SetBasicAuth("me", token) }); res.StatusCode != 200 {
+		t.Errorf("with one: %d", res.StatusCode)
+	}
+	if d := callAs[operator.Delivery](w, token, 200, "GET", "/v1/deliveries/"+id, "", ""); d.Status != store.Cancelled {
+		t.Errorf("%+v", d)
 	}
 }

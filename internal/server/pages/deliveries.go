@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html/template"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -22,7 +23,7 @@ const pageRows = 50
 // deliveriesPage is a page of deliveries with the search that found them.
 type deliveriesPage struct {
 	Search     operator.Selection
-	Query      string // of the search, for links
+	Query      template.URL // of the search, for links
 	Deliveries []store.Delivery
 	NextURL    string
 	First      bool // the newest: it refreshes by itself
@@ -39,9 +40,10 @@ func readSelection(q url.Values) operator.Selection {
 		Status: get("status"), Reason: get("reason"), Kind: get("kind"), Since: get("since"), Until: get("until")}
 }
 
-func selectionQuery(s operator.Selection) string {
-	return encodePairs([]string{"agent", s.Agent, "client", s.Client, "transaction", s.Transaction, "key", s.Key,
-		"status", s.Status, "reason", s.Reason, "kind", s.Kind, "since", s.Since, "until", s.Until})
+// selectionQuery is a search as the query of a link; it is escaped.
+func selectionQuery(s operator.Selection) template.URL {
+	return template.URL(encodePairs([]string{"agent", s.Agent, "client", s.Client, "transaction", s.Transaction, "key", s.Key,
+		"status", s.Status, "reason", s.Reason, "kind", s.Kind, "since", s.Since, "until", s.Until}))
 }
 
 func (p *Pages) listDeliveries(r *request) (answer, error) {
@@ -61,7 +63,7 @@ func (p *Pages) listDeliveries(r *request) (answer, error) {
 		page.Kinds = append(page.Kinds, string(k))
 	}
 	if list.Next != "" {
-		page.NextURL = "/deliveries?" + strings.TrimPrefix(page.Query+"&cursor="+list.Next, "&")
+		page.NextURL = "/deliveries?" + strings.TrimPrefix(string(page.Query)+"&cursor="+list.Next, "&")
 	}
 	return answer{page: "deliveries", title: "Deliveries", content: page}, nil
 }
@@ -175,7 +177,7 @@ func (p *Pages) moveOne(r *request, move moveFunc) (answer, error) {
 type movePage struct {
 	Action string // replay or cancel
 	Search operator.Selection
-	Query  string
+	Query  template.URL
 	Report *operator.MoveReport
 }
 
@@ -219,7 +221,7 @@ func (p *Pages) moveMany(r *request) (answer, error) {
 		return answer{}, err
 	}
 	if report.Audit == 0 {
-		return answer{location: "/deliveries?" + selectionQuery(readSelection(r.PostForm))}, nil
+		return answer{location: "/deliveries?" + string(selectionQuery(readSelection(r.PostForm)))}, nil
 	}
 	return answer{location: fmt.Sprintf("/audit#audit-%d", report.Audit)}, nil
 }

@@ -11,6 +11,7 @@ import (
 type overviewPage struct {
 	operator.Overview
 	Needs     []need
+	Good      int64   // delivered or skipped in the last hour
 	PerMinute float64 // delivered, over the last five minutes
 }
 
@@ -26,7 +27,8 @@ func (p *Pages) showOverview(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	page := overviewPage{Overview: v, Needs: listNeeds(v)}
+	page := overviewPage{Overview: v, Needs: listNeeds(v),
+		Good: v.LastHour.Outcomes[store.Delivered] + v.LastHour.Outcomes[store.Skipped]}
 	const recent = 5 // whole minutes, and the one that is under way
 	if n := len(v.Minutes); n > recent {
 		var delivered int64
@@ -52,8 +54,8 @@ func listNeeds(v operator.Overview) (needs []need) {
 		}
 		add(s.Count, "overdue, "+string(s.Status)+" "+s.Reason, "/deliveries?"+encodePairs([]string{"status", string(s.Status), "reason", s.Reason}))
 	}
-	add(v.LastHour.Outcomes[store.Dead], "died in the last hour", "/deliveries?status=dead&since=1h")
-	add(v.LastHour.Outcomes[store.Rejected], "rejected in the last hour", "/deliveries?status=rejected&since=1h")
+	add(v.LastHour.Outcomes[store.Dead], "died in the last hour", "/deliveries?status=dead")
+	add(v.LastHour.Outcomes[store.Rejected], "rejected in the last hour", "/deliveries?status=rejected")
 	add(v.Agents[store.StateNeedsAuth], "agents want a credential", "/agents?state=needs_auth")
 	add(v.Agents[store.StateFailed], "agents failed last", "/agents?state=failed")
 	add(v.TokensExpired, "stored tokens have expired: worker token list", "")

@@ -152,7 +152,7 @@ type layout struct {
 	Page      string
 	Title     string
 	Path      string
-	MayChange bool // the visitor's token allows changes; whoever reads on loopback without one is asked for it
+	MayChange bool // there are buttons: the token allows changes, or there is none and the first change asks for it
 	FormToken string
 	Version   string
 	Content   any
@@ -176,7 +176,7 @@ func (p *Pages) page(ask func(*request) (answer, error)) func(http.ResponseWrite
 func (p *Pages) render(w http.ResponseWriter, r *http.Request, v server.Visitor, a answer) {
 	var body bytes.Buffer
 	err := p.templates[a.page].Execute(&body, layout{Page: a.page, Title: a.title, Path: r.URL.RequestURI(),
-		MayChange: v.May(operator.ScopeOperate), FormToken: v.FormToken, Version: buildinfo.Version(), Content: a.content})
+		MayChange: v.May(operator.ScopeOperate) || v.Anonymous, FormToken: v.FormToken, Version: buildinfo.Version(), Content: a.content})
 	if err != nil {
 		p.Logger.Error("a page could not be rendered", "page", a.page, "path", r.URL.Path, "error", err)
 		server.AnswerError(w, http.StatusInternalServerError, "internal_error", "this page failed, and the worker's log says why")
@@ -219,7 +219,13 @@ func (p *Pages) describeProblem(r *http.Request, err error) answer {
 		a.status, a.title, a.content = http.StatusBadRequest, "That cannot be meant", problem{strings.TrimPrefix(misuse.Text, "--")}
 	case errors.As(err, &missing):
 		a.status, a.title, a.content = http.StatusNotFound, "Not found", problem{missing.Text}
-	case errors.As(err, &late), pgerror.Away(err), errors.Is(err, context.DeadlineExceeded):
+	case r.Context().Err() != nil:
+		a.status, a.content = http.StatusServiceUnavailable, problem{"The worker is shutting down: try again."} // or nobody waits
+	case errors.As(err, &late):
+		p.Logger.Warn("a page took too long", logging.About(logging.Postgres), "path", r.URL.Path, "error", err)
+		a.status, a.title = http.StatusServiceUnavailable, "The database took too long"
+		a.content = problem{"Try again in a moment, or narrow the search."}
+	case pgerror.Away(err), errors.Is(err, context.DeadlineExceeded):
 		p.Logger.Warn("a page could not be shown", logging.About(logging.Postgres), "path", r.URL.Path, "error", err)
 		a.status, a.title = http.StatusServiceUnavailable, "The database does not answer"
 		a.content = problem{"Deliveries wait, nothing is lost. Try again in a moment."}
