@@ -81,6 +81,24 @@ func endpointHealth(answer toolAnswer, failure error) ratelimit.Result {
 	return ratelimit.OK
 }
 
+// DescribeBreaker tells how the breaker of an agent's URL stands, as this process saw it last; empty: it has not called
+// there lately. Of the two that an endpoint may have, the one of unbound agents counts where it is not closed.
+func DescribeBreaker(address string, limits, unbound *ratelimit.Limiter) string {
+	e := mcpcall.Endpoint{URL: address}
+	if u, err := url.Parse(address); err != nil || u.Host == "" {
+		return ""
+	}
+	origin, name := limitedOrigin(e, store.Agent{}), limitedEndpoint(e, store.Agent{})
+	state := limits.Breaker(origin, name)
+	if unbound == nil {
+		return state
+	}
+	if other := unbound.Breaker(unboundPrefix+origin, name); state == "" || other != "" && other != "closed" {
+		state = other
+	}
+	return state
+}
+
 // limitedOrigin is what rate limits are kept for: the origin of a URL, however it is spelt, or a command. A command
 // that the servers file names is its agent's alone: others run the same program with other arguments, and these may
 // hold secrets.

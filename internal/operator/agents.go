@@ -173,6 +173,7 @@ func parseAgentCursor(s string) (store.Agent, error) {
 // Agent is what is known of an agent, with what is stored for it, and nothing that is secret.
 type Agent struct {
 	store.AgentRow
+	Breaker   string            `json:"breaker,omitempty"`   // of its endpoint at the worker that answers: closed open half_open
 	LastHour  store.CallSummary `json:"lastHour"`            // of calls that were recorded in this hour and the one before
 	LastDay   store.CallSummary `json:"lastDay"`             // and in the 24 hours before this one
 	Transfers []store.Transfer  `json:"transfers,omitempty"` // to whom it was given, newest first, of those read off the chain
@@ -195,6 +196,9 @@ func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err 
 			return err
 		}
 		now := time.Now()
+		if o.Live != nil {
+			out.Breaker = o.Live.Breaker(out.Endpoint)
+		}
 		hours, err := st.AgentStats(ctx, g, now.Add(-24*time.Hour))
 		if err != nil {
 			return err

@@ -15,6 +15,8 @@ import (
 type Live interface {
 	// Minutes are the outcomes of all workers, minute by minute, oldest first, for the last n minutes.
 	Minutes(ctx context.Context, n int) ([]throughput.Minute, error)
+	// Breaker is how the breaker of an endpoint stands as this worker saw it last: closed, open, half_open, or empty.
+	Breaker(endpoint string) string
 	// OpenBreakers is how many endpoints this worker leaves alone for now.
 	OpenBreakers() int
 }

@@ -96,6 +96,10 @@ func (a *assembly) identify(ctx context.Context, token secret.Secret) (operator.
 // liveView is what the overview asks of this worker.
 type liveView struct{ *assembly }
 
+func (v liveView) Breaker(endpoint string) string {
+	return delivery.DescribeBreaker(endpoint, v.limits, v.unbound)
+}
+
 func (v liveView) OpenBreakers() int {
 	seen := v.limits.Stats()
 	return seen.Open + seen.HalfOpen

@@ -171,6 +171,24 @@ func (l *Limiter) Close() {
 	l.tasks.Wait()
 }
 
+// Breaker tells how the breaker of an endpoint stands, as this process saw it last: closed, open, half_open, or empty
+// when it has not called there lately. Origin and endpoint are those of Acquire.
+func (l *Limiter) Breaker(origin, endpointName string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known, ok := l.endpoints[endpointKey(originKey(origin), endpointID(endpointName))]
+	if !ok {
+		return ""
+	}
+	switch now, _ := breakerState(known.Value.(*endpoint).open, l.now()); now {
+	case opened:
+		return "open"
+	case halfOpen:
+		return "half_open"
+	}
+	return "closed"
+}
+
 // Stats walks the endpoints in memory.
 func (l *Limiter) Stats() Stats {
 	l.mu.Lock()

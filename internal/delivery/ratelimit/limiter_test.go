@@ -146,6 +146,9 @@ func TestLeave(t *testing.T) {
 		if s := l.Stats(); s.Open != 1 || s.HalfOpen != 0 || s.Local {
 			t.Errorf("%+v", s)
 		}
+		if here, elsewhere := l.Breaker(site, site), l.Breaker(site, site+"/x"); here != "open" || elsewhere != "" {
+			t.Errorf("%q, and of one that was not called %q", here, elsewhere)
+		}
 		enter(t, l, "https://another.example", "c").Release(t.Context(), OK)
 	})
 }
@@ -210,6 +213,9 @@ func TestOneProbe(t *testing.T) {
 		}
 		// An answer from before may have been read last: so not at once.
 		heraldtest.Await(t, "the gauge", func() bool { return p.limiter.Stats().HalfOpen == 1 })
+		if state := p.limiter.Breaker(site, site); state != "half_open" {
+			t.Errorf("%q", state)
+		}
 		p.Release(t.Context(), Failed)
 		refused(t, b, site, "y", reason.BreakerOpen)
 		began = time.Now()
@@ -225,8 +231,8 @@ func TestOneProbe(t *testing.T) {
 		for _, token := range tokens("again", 3) {
 			enter(t, b, site, token)
 		}
-		if s := b.Stats(); s.Open+s.HalfOpen != 0 {
-			t.Errorf("%+v", s)
+		if s := b.Stats(); s.Open+s.HalfOpen != 0 || b.Breaker(site, site) != "closed" {
+			t.Errorf("%+v, %q", s, b.Breaker(site, site))
 		}
 	})
 }

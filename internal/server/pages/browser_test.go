@@ -87,7 +87,8 @@ func (lent) DataDir() string                 { return "" }
 // hour is a worker's last hour, as the overview shows it.
 type hour struct{}
 
-func (hour) OpenBreakers() int { return 3 }
+func (hour) OpenBreakers() int     { return 3 }
+func (hour) Breaker(string) string { return "half_open" }
 func (hour) Minutes(_ context.Context, n int) ([]throughput.Minute, error) {
 	minutes := make([]throughput.Minute, n)
 	for i := range minutes {
