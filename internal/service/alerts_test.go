@@ -72,9 +72,8 @@ func TestAlerts(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
 	database := heraldtest.Postgres(t, store.Migrate)
-	var kill func()
-	killed := make(chan bool, 1)
-	r := newAlertReceiver(t, func() { kill(); killed <- true })
+	killer, killed := make(chan func(), 1), make(chan bool, 1)
+	r := newAlertReceiver(t, func() { (<-killer)(); killed <- true })
 	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+database, "REDIS_URL="+heraldtest.Redis(t),
 		"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_CONCURRENCY=4", "HERALD_DB_POOL=8", "HERALD_ALERT_URL="+r.URL+"/hook",
 		"HERALD_ALERT_SECRET="+alertSecret)
@@ -86,7 +85,8 @@ func TestAlerts(t *testing.T) {
 	if _, err := db.Exec(t.Context(), `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, enabled) VALUES (1, '0xaa', 7, false)`); err != nil {
 		t.Fatal(err)
 	}
-	_, kill = startKillable(t, env...)
+	_, kill := startKillable(t, env...)
+	killer <- kill
 	heraldtest.Receive(t, "the post at which the worker is killed", killed)
 	// The lease of who posted it is over.
 	if _, err := db.Exec(t.Context(), `UPDATE herald.alerts SET next_attempt_at = now() WHERE sent_at IS NULL`); err != nil {
