@@ -75,7 +75,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 	t.Run("rate", func(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t)
-		k := limited(t, w, ratelimit.Config{Rate: 0.001, Burst: 1})
+		k := limited(t, w, ratelimit.Config{Rate: 0.01, Burst: 1})
 		first, second := w.dispatchTo(a.URL), w.dispatchTo(a.URL)
 		if note, err := k.deliver(t.Context(), first, 1); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
@@ -163,7 +163,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 	t.Run("the agent's line stays in Postgres", func(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t)
-		k := limited(t, w, ratelimit.Config{Rate: 0.001, Burst: 1})
+		k := limited(t, w, ratelimit.Config{Rate: 0.01, Burst: 1})
 		if note, err := k.deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
