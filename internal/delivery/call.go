@@ -36,7 +36,7 @@ func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error)
 		began := e.Now()
 		answer.Answer, err = e.Caller.Call(ctx, endpoint,
 			mcpcall.Request{Tool: a.call.tool, Arguments: a.call.arguments, Meta: a.callMeta(),
-				Traceparent: a.traceparent()})
+				Traceparent: a.formatTraceparent()})
 		took := e.Now().Sub(began)
 		e.Metrics.countCall(a.claim.Job.Action.ToolName, err == nil && !answer.IsError, took)
 		if err == nil || retry.Reached(err) {

@@ -40,7 +40,7 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 		d.verdict.Text += "; another job of the event was enqueued too, and is looked at next"
 	}
 	e.traceStep(a, "record", string(d.Status), err, began)
-	a.spans.end(d, err, e.Now)
+	a.spans.endAttempt(d, err, e.Now)
 	e.logAttempt(a, d, rec, err)
 
 	next := rec.Next // handed out also when the claim was lost

@@ -84,7 +84,7 @@ func (a *attempt) callAttributes() []attribute.KeyValue {
 }
 
 // end ends the attempt's span with its outcome. err says why that is not recorded.
-func (s *attemptSpans) end(d decision, err error, now func() time.Time) {
+func (s *attemptSpans) endAttempt(d decision, err error, now func() time.Time) {
 	if s == nil {
 		return
 	}
@@ -109,7 +109,7 @@ func (d decision) isFailure() bool {
 }
 
 // traceparent is what the agent is sent: the delivery's trace, and the span of this call.
-func (a *attempt) traceparent() string {
+func (a *attempt) formatTraceparent() string {
 	t := tracecontext.Of(a.claim.ID, a.claim.Traceparent)
 	if a.spans == nil {
 		return t.Unrecorded()

@@ -219,7 +219,7 @@ func traceAttempt(e *Executor, a *attempt, d decision) {
 	}
 	_ = e.endStages(a, errFailed, nil)
 	e.traceStep(a, "record", string(d.Status), nil, a.began)
-	a.spans.end(d, nil, e.Now)
+	a.spans.endAttempt(d, nil, e.Now)
 }
 
 var errFailed = errors.New("no answer")

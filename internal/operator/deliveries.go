@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
@@ -55,10 +56,9 @@ func (s Selection) parseFilter(now time.Time) (store.Filter, error) {
 	if f.Transaction, err = parseHex("transaction", s.Transaction, 32); err != nil {
 		return f, err
 	}
-	if len(s.Key) > maxKeyLength {
-		return f, misuseOf("key", "it is longer than a key can be (%d characters)", maxKeyLength)
+	if f.Key, err = s.Key, checkKey(s.Key); err != nil {
+		return f, err
 	}
-	f.Key = s.Key
 
 	if f.Since, err = parseMoment("since", s.Since, now); err != nil {
 		return f, err
@@ -98,6 +98,14 @@ func checkWord[T ~string](what, word string, known []T) error {
 
 // maxKeyLength is longer than any key of a job.
 const maxKeyLength = 1 << 10
+
+// checkKey refuses what no key is: Postgres could not even look for it.
+func checkKey(key string) error {
+	if len(key) > maxKeyLength || !utf8.ValidString(key) || strings.ContainsRune(key, 0) {
+		return misuseOf("key", "%.80q is not one: at most %d bytes of text", key, maxKeyLength)
+	}
+	return nil
+}
 
 // parseHex reads an address or a hash of so many bytes, for a comparison with one that is stored; empty: none is given.
 func parseHex(option, s string, bytes int) (string, error) {
@@ -159,12 +167,15 @@ type Delivery struct {
 func (o *Operator) ShowDelivery(ctx context.Context, idOrKey string) (d Delivery, err error) {
 	id, err := parseID(idOrKey)
 	byKey := strings.HasPrefix(idOrKey, "eip155:") || strings.HasPrefix(idOrKey, "invalid:")
-	if err != nil && !byKey {
+	if byKey {
+		err = checkKey(idOrKey)
+	}
+	if err != nil {
 		return d, err
 	}
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		if byKey {
-			d.Delivery, err = st.DeliveryByKey(ctx, text.Cut(idOrKey, maxKeyLength, ""))
+			d.Delivery, err = st.DeliveryByKey(ctx, idOrKey)
 		} else {
 			d.Delivery, err = st.Delivery(ctx, id)
 		}

@@ -84,8 +84,8 @@ type overviewCache struct {
 	failed  time.Time // when
 }
 
-// read is what was read in this time, if it was: a value, or why there is none.
-func (c *overviewCache) read(younger time.Duration) (v Overview, err error, ok bool) {
+// readCached is what was read in this time, if it was: a value, or why there is none.
+func (c *overviewCache) readCached(younger time.Duration) (v Overview, err error, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil && time.Since(c.failed) < younger && c.failed.After(c.value.At) {
@@ -94,7 +94,7 @@ func (c *overviewCache) read(younger time.Duration) (v Overview, err error, ok b
 	return c.value, nil, time.Since(c.value.At) < younger
 }
 
-func (c *overviewCache) keep(v Overview, err error) {
+func (c *overviewCache) keepReading(v Overview, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err = err; err != nil {
@@ -110,13 +110,13 @@ func (o *Operator) ShowOverview(ctx context.Context) (v Overview, err error) {
 	if o.Live == nil {
 		return o.readOverview(ctx)
 	}
-	if v, err, ok := o.overview.read(overviewFresh); ok {
+	if v, err, ok := o.overview.readCached(overviewFresh); ok {
 		return v, err
 	}
 	select {
 	case o.overview.reading <- struct{}{}:
 	default: // somebody reads it
-		if v, err, ok := o.overview.read(overviewStale); ok {
+		if v, err, ok := o.overview.readCached(overviewStale); ok {
 			return v, err
 		}
 		select {
@@ -126,11 +126,11 @@ func (o *Operator) ShowOverview(ctx context.Context) (v Overview, err error) {
 		}
 	}
 	defer func() { <-o.overview.reading }()
-	if v, err, ok := o.overview.read(overviewFresh); ok { // somebody was faster
+	if v, err, ok := o.overview.readCached(overviewFresh); ok { // somebody was faster
 		return v, err
 	}
 	v, err = o.readOverview(context.WithoutCancel(ctx)) // others wait for it too; it has a deadline of its own
-	o.overview.keep(v, err)
+	o.overview.keepReading(v, err)
 	return v, err
 }
 

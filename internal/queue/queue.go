@@ -111,9 +111,9 @@ func (q *Queue) Ping(ctx context.Context) error {
 
 // Enqueue puts a task into its lane. A task that is there already is fine. A task with At in the future shows as
 // scheduled; asynq counts in whole seconds, so At is rounded up: a task must not run before its delivery is due.
-func (q *Queue) Enqueue(ctx context.Context, t Task) error { return q.enqueue(ctx, t, nil) }
+func (q *Queue) Enqueue(ctx context.Context, t Task) error { return q.enqueueWith(ctx, t, nil) }
 
-func (q *Queue) enqueue(ctx context.Context, t Task, headers map[string]string) error {
+func (q *Queue) enqueueWith(ctx context.Context, t Task, headers map[string]string) error {
 	body, err := json.Marshal(payload{t.DeliveryID, t.N})
 	if err != nil {
 		return fmt.Errorf("encode task %s: %w", t.ID(), err)
@@ -233,7 +233,7 @@ func (q *Queue) Drop(ctx context.Context, tasks []Task) error {
 		for i, t := range batch {
 			ids[i] = t.ID()
 		}
-		if err := q.drop(ctx, ids, "archived", "retry", "scheduled"); err != nil {
+		if err := q.dropTasks(ctx, ids, "archived", "retry", "scheduled"); err != nil {
 			return fmt.Errorf("remove %d tasks from Redis: %w", len(tasks), err)
 		}
 	}
@@ -255,15 +255,15 @@ func (q *Queue) DropArchived(ctx context.Context, id uuid.UUID, n int) error {
 		for m := newest; m > max(newest-dropBatch, 0); m-- {
 			ids = append(ids, Task{DeliveryID: id, N: m}.ID())
 		}
-		if err := q.drop(ctx, ids, "archived"); err != nil {
+		if err := q.dropTasks(ctx, ids, "archived"); err != nil {
 			return fmt.Errorf("remove archived tasks of delivery %s from Redis: %w", id, err)
 		}
 	}
 	return nil
 }
 
-// drop removes those of the tasks that are in one of these states, in whichever lane.
-func (q *Queue) drop(ctx context.Context, ids []string, states ...string) error {
+// dropTasks removes those of the tasks that are in one of these states, in whichever lane.
+func (q *Queue) dropTasks(ctx context.Context, ids []string, states ...string) error {
 	found := map[Lane][]*redis.FloatSliceCmd{First: nil, Retry: nil, Bulk: nil}
 	_, err := q.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for lane := range found {

@@ -78,7 +78,7 @@ func (q *Queue) NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.PollInterval <= 0 {
 		cfg.PollInterval = 20 * time.Millisecond
 	}
-	s := &Server{log: q.log, enqueue: q.enqueue, announce: q.announceLanes, kinds: make(map[string]bool, len(cfg.Kinds))}
+	s := &Server{log: q.log, enqueue: q.enqueueWith, announce: q.announceLanes, kinds: make(map[string]bool, len(cfg.Kinds))}
 	for _, k := range cfg.Kinds {
 		s.kinds[k] = true
 	}

@@ -39,7 +39,7 @@ func (h *Histogram) Add(other Histogram) {
 	}
 }
 
-func (h *Histogram) observe(age time.Duration) {
+func (h *Histogram) addLatency(age time.Duration) {
 	i := 0
 	for i < len(bounds) && age.Seconds() > bounds[i] {
 		i++
@@ -120,7 +120,7 @@ func (c *Counter) Count(status store.Status, age time.Duration) {
 	}
 	m.Outcomes[status]++
 	if status == store.Delivered {
-		m.Latency.observe(age)
+		m.Latency.addLatency(age)
 	}
 }
 
@@ -131,16 +131,16 @@ func (c *Counter) Run(ctx context.Context) {
 	for {
 		select {
 		case <-tick.C:
-			c.flush(ctx)
+			c.sendCounts(ctx)
 		case <-ctx.Done():
-			c.flush(context.WithoutCancel(ctx))
+			c.sendCounts(context.WithoutCancel(ctx))
 			return
 		}
 	}
 }
 
-// flush gives Redis what was counted. What it does not take is counted again with the next.
-func (c *Counter) flush(ctx context.Context) {
+// sendCounts gives Redis what was counted. What it does not take is counted again with the next.
+func (c *Counter) sendCounts(ctx context.Context) {
 	c.mu.Lock()
 	unsent := c.minutes
 	c.minutes = map[int64]*Minute{}
@@ -150,17 +150,17 @@ func (c *Counter) flush(ctx context.Context) {
 	}
 	counts := make(map[string]map[string]int64, len(unsent))
 	for minute, m := range unsent {
-		counts[minuteKey(minute)] = m.encode()
+		counts[minuteKey(minute)] = m.encodeCounts()
 	}
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
 	if err := c.redis.AddCounts(ctx, counts, keepFor); err != nil {
 		c.log.Info("the overview's counts wait for Redis", logging.About(logging.Redis), "error", err)
-		c.restore(unsent)
+		c.restoreCounts(unsent)
 	}
 }
 
-func (c *Counter) restore(unsent map[int64]*Minute) {
+func (c *Counter) restoreCounts(unsent map[int64]*Minute) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for minute, m := range unsent {
@@ -200,7 +200,7 @@ func minuteKey(minute int64) string { return fmt.Sprintf("herald:minute:%d", min
 // bucketPrefix begins the name of a counter that is a bucket; the others are statuses.
 const bucketPrefix = "le"
 
-func (m *Minute) encode() map[string]int64 {
+func (m *Minute) encodeCounts() map[string]int64 {
 	out := make(map[string]int64, len(m.Outcomes)+4)
 	for status, n := range m.Outcomes {
 		out[string(status)] = n

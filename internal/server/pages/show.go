@@ -122,36 +122,33 @@ func showBytes(n int) string {
 	return fmt.Sprintf("%.1f KiB", float64(n)/1024)
 }
 
-// showTime is a moment: <time>, to the second, UTC.
-func showTime(v any) template.HTML {
-	var t time.Time
+// readTime is a moment that a template gives; the zero time: there is none.
+func readTime(v any) time.Time {
 	switch v := v.(type) {
 	case time.Time:
-		t = v
+		return v
 	case *time.Time:
-		if v == nil {
-			return "–"
+		if v != nil {
+			return *v
 		}
-		t = *v
 	}
+	return time.Time{}
+}
+
+// showTime is a moment: <time>, to the second, UTC.
+func showTime(v any) template.HTML {
+	t := readTime(v).UTC()
 	if t.IsZero() {
 		return "–"
 	}
-	t = t.UTC()
 	return template.HTML(fmt.Sprintf(`<time datetime="%s">%s</time>`, t.Format(time.RFC3339Nano), t.Format("2006-01-02 15:04:05")))
 }
 
 // showAgo is how long ago a moment was, or how far it is.
 func showAgo(v any) string {
-	var t time.Time
-	switch v := v.(type) {
-	case time.Time:
-		t = v
-	case *time.Time:
-		if v == nil {
-			return "never"
-		}
-		t = *v
+	t := readTime(v)
+	if t.IsZero() {
+		return "never"
 	}
 	d := time.Since(t)
 	if d < 0 {
