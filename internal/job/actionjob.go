@@ -155,15 +155,19 @@ func (r *fieldReader) oneOf(first, last string) string {
 	return last
 }
 
-// readOldEndpoint reads a named endpoint, which is a URL or an object {type, url, headers, command, args}. Of an object
-// without type, what it has tells: a url or a command. What its type does not use is ignored, as the old backend wrote
-// empty fields out.
+// readOldEndpoint reads a named endpoint, which is a URL or an object {transport, url, headers, command, args}, whose
+// transport may be called type. Of an object without it, what it has tells: a url or a command. What its transport does
+// not use is ignored, as the old backend wrote empty fields out.
 func (r *fieldReader) readOldEndpoint(name string) *Endpoint {
 	in, token := r.readAny(name), r.readToken("auth_token")
 	if in == nil {
 		return &Endpoint{Transport: "http", URL: r.readURL(name), Headers: token}
 	}
-	e := &Endpoint{Transport: in.readText("type", maxText)}
+	named := "type"
+	if !isFilled(in.object, named) && isFilled(in.object, "transport") {
+		named = "transport"
+	}
+	e := &Endpoint{Transport: in.readText(named, maxText)}
 	switch e.Transport {
 	case "streamable-http", "streamable_http", "streamableHttp", "https": // other names of the same
 		e.Transport = "http"
@@ -177,7 +181,7 @@ func (r *fieldReader) readOldEndpoint(name string) *Endpoint {
 			e.Transport = "http"
 		}
 	}
-	in.readAddressOf(e, "type")
+	in.readAddressOf(e, named)
 	for header, value := range token {
 		switch _, there := e.Headers[header]; {
 		case e.Transport == "stdio": // takes no headers

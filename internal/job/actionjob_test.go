@@ -81,6 +81,8 @@ func TestActionJobEndpointObject(t *testing.T) {
 		"without resolve":    {`{"endpoint":{"type":"sse","url":"https://a/sse","headers":null,"command":null,"args":[]}}`, `sse https://a/sse [] map[]`},
 		"headers":            {`{"endpoint":{"type":"http","url":"https://a","headers":{"x-key":"s3cret"}}}`, `http https://a [] map[X-Key:s3cret]`},
 		"headers and token":  {`{"endpoint":{"url":"https://a","headers":{"x-key":"s3cret"}},"auth_token":"s3cret2"}`, `http https://a [] map[Authorization:Bearer s3cret2 X-Key:s3cret]`},
+		"the guide's":        {`{"resolve_endpoint":false,"endpoint":{"transport":"http","url":"https://a/mcp","command":null,"args":null,"headers":{"X-Agent-Token":"s3cret"}}}`, `http https://a/mcp [] map[X-Agent-Token:s3cret]`},
+		"the guide's stdio":  {`{"resolve_endpoint":false,"endpoint":{"transport":"stdio","url":null,"command":"agent","args":["--agent-id","42"]}}`, `stdio agent [--agent-id 42] map[]`},
 		"another name":       {`{"endpoint":{"type":"streamable-http","url":"https://a"}}`, `http https://a [] map[]`},
 		"unknown fields":     {`{"endpoint":{"type":"http","url":"https://a","timeout":5,"command":""}}`, `http https://a [] map[]`},
 		"stdio":              {`{"endpoint":{"type":"stdio","command":"npx","args":["-y","agent"],"headers":{}}}`, `stdio npx [-y agent] map[]`},
@@ -101,6 +103,41 @@ func TestActionJobEndpointObject(t *testing.T) {
 		}
 		if raw, err := json.Marshal(j); err != nil || strings.Contains(string(raw), "s3cret") {
 			t.Errorf("%s: stored as %s, %v", name, raw, err)
+		}
+	}
+}
+
+// The actions of the old guide's examples, with its own names in the templates.
+func TestActionJobGuide(t *testing.T) {
+	t.Parallel()
+	feedback := mustParse(t, oldJob(`{"resolve_endpoint":true,"tool_name":"agent.receiveFeedback","verify_file_hash":true,"include_file_content":true,
+		"validate_oasf":true,"payload_template":{"score":"{{score}}","tag1":"{{tag1}}","tag2":"{{tag2}}","clientAddress":"{{client_address}}",
+		"feedbackIndex":"{{feedback_index}}","fileUri":"{{file_uri}}","fileHash":"{{file_hash}}","fileContent":"{{verified_file_content}}",
+		"blockNumber":"{{block_number}}","timestamp":"{{timestamp}}","severity":"critical"}}`))
+	validation := mustParse(t, oldJob(`{"resolve_endpoint":true,"tool_name":"agent.receiveValidation","verify_file_hash":true,"include_file_content":true,
+		"payload_template":{"validatorAddress":"{{validator_address}}","response":"{{response}}","tag":"{{tag}}","responseUri":"{{response_uri}}",
+		"fileContent":"{{verified_file_content}}","blockNumber":"{{block_number}}"}}`,
+		`event_type="ValidationResponse"`, `registry="validation"`, `validator_address="`+clientHex+`"`, `request_hash="`+blockHex+`"`, `response=88`,
+		`response_uri="https://a/r"`, `tag="t"`, `client_address=null`, `feedback_index=null`, `score=null`))
+	for _, j := range []Job{feedback, validation} {
+		if !j.Action.ResolveEndpoint || j.Action.Endpoint != nil || len(j.Action.PayloadTemplate) == 0 || j.Key() == "" {
+			t.Errorf("%+v", j.Action)
+		}
+	}
+	got, err := feedback.RenderTemplate(map[string]any{"score": 95, "clientAddress": clientHex, "feedbackIndex": 7, "fileContent": nil})
+	if err != nil || got["severity"] != "critical" || fmt.Sprintf("%v %v %v", got["score"], got["feedbackIndex"], got["clientAddress"]) != "95 7 "+clientHex {
+		t.Errorf("%v, %v", got, err)
+	}
+	// Events of which the old backend knew too little are refused by the name of what is missing.
+	for field, changes := range map[string][]string{
+		"event_data.feedback_index": {`feedback_index=null`}, "event_data.client_address": {`client_address=null`},
+		"event_data.agent_id": {`agent_id=null`}, "event_data.chain_id": {`chain_id=null`}, "event_data.event_type": {`event_type=null`},
+		"event_data.score": {`score=null`},
+	} {
+		_, err := Parse([]byte(oldJob("", changes...)), Limits{})
+		var refusal *Refusal
+		if !errors.As(err, &refusal) || refusal.Path != field {
+			t.Errorf("without %s: %v", field, err)
 		}
 	}
 }

@@ -27,7 +27,7 @@ const (
 	Revoked Reason = "revoked"
 	// ToolNotOffered: the agent does not offer the tool for a revocation, response or validation, which are optional.
 	ToolNotOffered Reason = "tool_not_offered"
-	// NeverDelivered: the agent never got the feedback that this revocation takes back.
+	// NeverDelivered: the agent never got the feedback that this revocation or response is about.
 	NeverDelivered Reason = "never_delivered"
 )
 
@@ -94,7 +94,7 @@ const (
 	BreakerOpen Reason = "breaker_open"
 	// Throttled: Herald's own rate limit for the origin is used up.
 	Throttled Reason = "throttled"
-	// OverBudget: the agent's effort budget is used up. Nothing has one yet: the word is reserved.
+	// OverBudget: the agent's effort budget is used up, or what files may have of it.
 	OverBudget Reason = "over_budget"
 )
 

@@ -247,7 +247,8 @@ func listAgentsBehind(in []arrival, out []Acceptance, lines map[Agent][]Task) []
 	}
 	var agents []Agent
 	for i, a := range in {
-		if a.Refused == "" && out[i].Verdict != Refreshed && (out[i].Verdict != Accepted || !handed[out[i].ID]) {
+		isSettled := out[i].Verdict == Accepted && (handed[out[i].ID] || out[i].Status == Waiting)
+		if a.Refused == "" && out[i].Verdict != Refreshed && !isSettled {
 			agents = append(agents, a.agent)
 		}
 	}
@@ -294,31 +295,35 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 			rows.appendArrival(a, job.IDOf(a.key))
 		}
 	}
-	n, err := s.insertColumns(ctx, tx, rows)
+	made, err := s.insertColumns(ctx, tx, rows)
 	if err != nil {
 		return err
 	}
 	for i, a := range in {
 		id := job.IDOf(a.key)
-		dispatch, isNew := n[id]
+		row, isNew := made[id]
 		if out[i].Verdict != undecided || !isNew {
 			continue
 		}
-		delete(n, id) // the same key again in this batch is known
-		out[i] = a.newAcceptance(id)
-		if dispatch > 0 {
-			lines[a.agent] = append(lines[a.agent], Task{ID: id, N: dispatch, Kind: a.kind, Bulk: a.Bulk})
+		delete(made, id) // the same key again in this batch is known
+		out[i] = a.newAcceptance(id, row)
+		if row.dispatch > 0 {
+			lines[a.agent] = append(lines[a.agent], Task{ID: id, N: row.dispatch, Kind: a.kind, Bulk: a.Bulk})
 		}
 	}
 	return nil
 }
 
 // newAcceptance is the answer to an arrival that became a row.
-func (a arrival) newAcceptance(id uuid.UUID) Acceptance {
-	if a.Refused != "" {
-		return Acceptance{Verdict: Accepted, ID: id, Key: a.key, Status: Rejected}
+func (a arrival) newAcceptance(id uuid.UUID, row newRow) Acceptance {
+	status := Queued
+	switch {
+	case a.Refused != "":
+		status = Rejected
+	case row.behind:
+		status = Waiting
 	}
-	return Acceptance{Verdict: Accepted, ID: id, Key: a.key, Status: Queued}
+	return Acceptance{Verdict: Accepted, ID: id, Key: a.key, Status: status}
 }
 
 // columns are arrivals as accept.sql takes them.
@@ -344,18 +349,24 @@ func (c *columns) appendArrival(a arrival, id uuid.UUID) {
 	c.bulks, c.traceparents = append(c.bulks, a.Bulk), append(c.traceparents, nullIfEmpty(a.Traceparent))
 }
 
-// insertColumns returns the n of each delivery that was new: 0 stands in its agent's line.
-func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uuid.UUID]int, error) {
+// newRow is what accept.sql made of a job.
+type newRow struct {
+	dispatch int  // its n; 0: it is not in Redis
+	behind   bool // it waits behind another one of its client, and stands in no line
+}
+
+// insertColumns returns the deliveries that were new.
+func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uuid.UUID]newRow, error) {
 	rows, _ := tx.Query(ctx, statement("accept"), namedStatement("accept").args(pgx.NamedArgs{
 		"ids": c.ids, "keys": c.keys, "kinds": c.kinds, "chain_ids": c.chains, "registries": c.registries,
 		"agent_ids":  c.agents,
 		"order_keys": c.orderKeys, "order_seqs": c.orderSeqs, "jobs": c.jobs, "sealed_headers": c.headers,
 		"errors": c.refusals, "bulks": c.bulks, "traceparents": c.traceparents,
-		"max_dispatched": MaxDispatchedPerAgent})...)
-	made := make(map[uuid.UUID]int, len(c.ids))
+		"max_dispatched": MaxDispatchedPerAgent, "strict": s.strict})...)
+	made := make(map[uuid.UUID]newRow, len(c.ids))
 	var id uuid.UUID
-	var n int
-	_, err := pgx.ForEachRow(rows, []any{&id, &n}, func() error {
+	var n newRow
+	_, err := pgx.ForEachRow(rows, []any{&id, &n.dispatch, &n.behind}, func() error {
 		made[id] = n
 		return nil
 	})
@@ -493,13 +504,13 @@ func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	if err != nil {
 		return out, fmt.Errorf("take the key %s: %w", a.key, err)
 	}
-	n, isNew := made[job.IDOf(moved)]
+	fresh, isNew := made[job.IDOf(moved)]
 	if !isNew {
 		return out, fmt.Errorf("take the key %s: %w", a.key, errMoved)
 	}
-	out = a.newAcceptance(job.IDOf(moved))
-	if n > 0 {
-		lines[a.agent] = append(lines[a.agent], Task{ID: out.ID, N: n, Kind: a.kind, Bulk: a.Bulk})
+	out = a.newAcceptance(job.IDOf(moved), fresh)
+	if fresh.dispatch > 0 {
+		lines[a.agent] = append(lines[a.agent], Task{ID: out.ID, N: fresh.dispatch, Kind: a.kind, Bulk: a.Bulk})
 	}
 	return out, nil
 }
@@ -513,6 +524,9 @@ func (s *Store) dispatchAgents(ctx context.Context, tx pgx.Tx, agents []Agent) (
 	return interleaveAgents(lines), nil
 }
 
+// maxDispatchRounds bounds one transaction's rounds of at most MaxDispatchedPerAgent deliveries of each agent.
+const maxDispatchRounds = 32
+
 func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lines map[Agent][]Task) error {
 	if len(agents) == 0 {
 		return nil
@@ -520,12 +534,25 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lin
 	chains, registries, ids := splitAgents(agents)
 	var t Task
 	var a Agent
-	rows, _ := tx.Query(ctx, statement("dispatch_agents"), chains, registries, ids, MaxDispatchedPerAgent)
-	_, err := pgx.ForEachRow(rows, []any{&t.ID, &t.N, &t.Kind, &t.Attempts, &t.Bulk, &a.ChainID, &a.Registry, &a.ID}, func() error {
-		lines[a] = append(lines[a], t)
-		return nil
-	})
-	return err
+	var behind bool
+	// What steps out of a line behind another of its client makes room for the next. Of a long line of one client, which is
+	// rare, the rest is the reconciler's: it comes every few seconds.
+	again := true
+	for round := 0; again && round < maxDispatchRounds; round++ {
+		again = false
+		rows, _ := tx.Query(ctx, statement("dispatch_agents"), chains, registries, ids, MaxDispatchedPerAgent, s.strict)
+		_, err := pgx.ForEachRow(rows, []any{&t.ID, &t.N, &t.Kind, &t.Attempts, &t.Bulk, &a.ChainID, &a.Registry, &a.ID, &behind},
+			func() error {
+				if again = again || behind; !behind {
+					lines[a] = append(lines[a], t)
+				}
+				return nil
+			})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // interleaveAgents puts the agents' tasks into one line, one of each agent at a time: deliveries of one agent that run

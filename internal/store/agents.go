@@ -22,6 +22,7 @@ type AgentRow struct {
 	RaisedEpoch      *int64           `json:"raisedEpoch,omitempty"` // the epoch that a failure made; gone when the agent answers
 	Enabled          bool             `json:"enabled"`
 	Policy           Policy           `json:"policy"`
+	Preferences      *Preferences     `json:"preferences,omitempty"` // as the agent said them last, in force or not (Preferences.InForce)
 	Endpoint         string           `json:"endpoint,omitempty"`
 	ServerInfo       json.RawMessage  `json:"serverInfo,omitempty"`
 	Protocol         string           `json:"protocol,omitempty"`
@@ -59,7 +60,7 @@ const SortFailing = "failing"
 
 // agentColumns counts by the three partial indexes that hold what is open (in line, dispatched, neither), without
 // reading rows but of what is dispatched.
-const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch, g.raised_epoch, g.enabled, g.policy, coalesce(g.endpoint, ''),
+const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch, g.raised_epoch, g.enabled, g.policy, g.preferences, coalesce(g.endpoint, ''),
 	g.server_info, coalesce(g.protocol, ''), g.tools, g.state, g.last_ok_at, g.last_called_at, g.failing_since, coalesce(g.last_error, ''), g.last_error_at, g.totals, g.created_at, g.updated_at,
 	(SELECT coalesce(jsonb_object_agg(status, n), '{}') FROM (SELECT status, sum(n) AS n FROM (
 		SELECT 'queued' AS status, nullif(count(*), 0) AS n FROM herald.deliveries d WHERE place = 'line'
@@ -73,12 +74,15 @@ const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch
 	) x WHERE n > 0 GROUP BY status) y)`
 
 func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
-	var policy []byte
-	err = row.Scan(&r.ChainID, &r.IdentityRegistry, &r.AgentID, &r.Epoch, &r.RaisedEpoch, &r.Enabled, &policy,
+	var policy, preferences []byte
+	err = row.Scan(&r.ChainID, &r.IdentityRegistry, &r.AgentID, &r.Epoch, &r.RaisedEpoch, &r.Enabled, &policy, &preferences,
 		&r.Endpoint,
 		&r.ServerInfo, &r.Protocol, &r.Tools, &r.State, &r.LastOKAt, &r.LastCalledAt, &r.FailingSince, &r.LastError, &r.LastErrorAt, &r.Totals,
 		&r.CreatedAt, &r.UpdatedAt, &r.Open, &r.CallsOfDay, &r.FailedOfDay)
 	r.Policy = parsePolicy(policy)
+	if p := parsePreferences(preferences); !p.SaidAt.IsZero() {
+		r.Preferences = &p
+	}
 	return r, err
 }
 
@@ -207,17 +211,19 @@ func setEnabled(ctx context.Context, tx pgx.Tx, a Agent, enabled bool) error {
 	return err
 }
 
-// SetPolicy merges p into the agent's policy: what p does not say stays, OnUnknownResend brings back the default. An
-// agent that is not known yet is made known.
+// SetPolicy merges p into the agent's policy: what p does not say stays, OnUnknownResend and PreferencesFollow bring back
+// the defaults. An agent that is not known yet is made known. One whose preferences are ignored has its line held no
+// longer.
 func (s *Store) SetPolicy(ctx context.Context, a Agent, p Policy) (err error) {
-	if !p.isValid() {
-		return fmt.Errorf("onUnknown is %s or %s, not %q", OnUnknownResend, OnUnknownHold, p.OnUnknown)
+	if err := p.check(); err != nil {
+		return err
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "set the policy of agent %d:%s", a.ChainID, a.ID)
 	_, err = s.pool.Exec(ctx, `INSERT INTO herald.agents AS g (chain_id, identity_registry, agent_id, policy) VALUES ($1, $2, $3, $4)
 		ON CONFLICT (chain_id, identity_registry, agent_id) DO UPDATE SET updated_at = now(),
+			line_held_until = CASE WHEN excluded.policy ->> 'preferences' = 'ignore' THEN NULL ELSE g.line_held_until END,
 			policy = CASE WHEN jsonb_typeof(g.policy) = 'object' THEN g.policy || excluded.policy ELSE excluded.policy END`,
 		a.ChainID, a.Registry, a.ID, p)
 	return err

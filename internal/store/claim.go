@@ -1,12 +1,14 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
@@ -40,10 +42,12 @@ type Claim struct {
 	InDoubt       bool // one of the present budget has none; what was in doubt before a replay, the replay has answered
 	Replay        bool // a replay asked for it
 	Policy        Policy
-	Protocol      string // the MCP revision that the agent spoke last; empty: it has not yet
-	Succeeded     bool   // a delivery to the agent succeeded within RecentSuccess
-	Traceparent   string // came with the job; empty: none
-	Again         bool   // it waited, or this is not its first task
+	Preferences   Preferences // what the agent asked for, as far as it is in force
+	Protocol      string      // the MCP revision that the agent spoke last; empty: it has not yet
+	Succeeded     bool        // a delivery to the agent succeeded within RecentSuccess
+	Traceparent   string      // came with the job; empty: none
+	Again         bool        // it waited, or this is not its first task
+	AheadOf       string      // order_seq of an earlier one of its client that has not ended and had its time (60 s from its first attempt); empty: none
 
 	kind  string // from the row's own columns, as is agent: the job may be unreadable
 	agent Agent
@@ -59,7 +63,18 @@ type Policy struct {
 	// OnUnknown is what becomes of a delivery when nobody knows whether the agent took the call: OnUnknownResend
 	// (default) or OnUnknownHold.
 	OnUnknown string `json:"onUnknown,omitempty"`
+	// Order is OrderStrict (default) or OrderOff: each client's deliveries keep their order, or do not. It counts only
+	// where order is strict at all (Config.StrictOrder).
+	Order string `json:"order,omitempty"`
+	// Preferences is what becomes of the agent's own: PreferencesFollow (default) or PreferencesIgnore.
+	Preferences string `json:"preferences,omitempty"`
 }
+
+// The values of Policy.Order.
+const (
+	OrderStrict = "strict"
+	OrderOff    = "off"
+)
 
 // The values of Policy.OnUnknown.
 const (
@@ -67,18 +82,53 @@ const (
 	OnUnknownHold   = "hold"   // it is held (held_unknown) until an operator replays or cancels it
 )
 
+// The values of Policy.Preferences.
+const (
+	PreferencesFollow = "follow" // they lower what the agent gets
+	PreferencesIgnore = "ignore" // they are kept and shown, and change nothing
+)
+
 // parsePolicy reads a policy leniently: what is not understood, edited by hand or of a newer version, is as if it were
 // not there.
 func parsePolicy(raw []byte) (p Policy) {
 	var fields map[string]json.RawMessage
-	if json.Unmarshal(raw, &fields) == nil && json.Unmarshal(fields["onUnknown"], &p.OnUnknown) == nil && p.isValid() {
-		return p
+	if string(raw) == "{}" || json.Unmarshal(raw, &fields) != nil {
+		return Policy{}
 	}
-	return Policy{}
+	read := func(field string, allowed ...string) (value string) {
+		if json.Unmarshal(fields[field], &value) != nil || !slices.Contains(allowed, value) {
+			return ""
+		}
+		return value
+	}
+	return Policy{OnUnknown: read("onUnknown", OnUnknownResend, OnUnknownHold), Order: read("order", OrderStrict, OrderOff),
+		Preferences: read("preferences", PreferencesFollow, PreferencesIgnore)}
 }
 
-func (p Policy) isValid() bool {
-	return p.OnUnknown == "" || p.OnUnknown == OnUnknownResend || p.OnUnknown == OnUnknownHold
+// Merge is the policy with what o says.
+func (p Policy) Merge(o Policy) Policy {
+	return Policy{OnUnknown: cmp.Or(o.OnUnknown, p.OnUnknown), Order: cmp.Or(o.Order, p.Order),
+		Preferences: cmp.Or(o.Preferences, p.Preferences)}
+}
+
+// check names a value that a policy cannot have.
+func (p Policy) check() error {
+	switch p.OnUnknown {
+	case "", OnUnknownResend, OnUnknownHold:
+	default:
+		return fmt.Errorf("onUnknown is %s or %s, not %q", OnUnknownResend, OnUnknownHold, p.OnUnknown)
+	}
+	switch p.Order {
+	case "", OrderStrict, OrderOff:
+	default:
+		return fmt.Errorf("order is %s or %s, not %q", OrderStrict, OrderOff, p.Order)
+	}
+	switch p.Preferences {
+	case "", PreferencesFollow, PreferencesIgnore:
+	default:
+		return fmt.Errorf("preferences is %s or %s, not %q", PreferencesFollow, PreferencesIgnore, p.Preferences)
+	}
+	return nil
 }
 
 // Agent names the claim's agent.
@@ -126,6 +176,7 @@ func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 type claimRow struct {
 	Claim
 	job, policy []byte
+	preferences []byte
 	base        int
 }
 
@@ -134,13 +185,15 @@ func (r *claimRow) fields() []any {
 	return []any{&r.No, &r.Attempt, &r.StartedAt, &r.LeaseUntil, &r.job, &r.SealedHeaders, &r.Key, &r.kind,
 		&r.CreatedAt, &r.Called,
 		&r.agent.ChainID, &r.agent.Registry, &r.agent.ID, &r.Epoch, &r.Enabled,
-		&r.base, &r.FetchFailures, &r.Replay, &r.policy, &r.Protocol, &r.Succeeded, &r.week, &r.rank, &r.Traceparent}
+		&r.base, &r.FetchFailures, &r.Replay, &r.policy, &r.Protocol, &r.Succeeded, &r.week, &r.rank, &r.Traceparent,
+		&r.AheadOf, &r.preferences}
 }
 
 // claim is what task n of the row's delivery is given. unfinished is the last of its attempts without an outcome.
 func (r *claimRow) claim(n, unfinished int) (*Claim, error) {
 	c := r.Claim
 	c.N, c.Budget, c.Policy, c.week = n, max(c.Attempt-r.base, 1), parsePolicy(r.policy), parseWeek(c.week)
+	c.Preferences = parsePreferences(r.preferences).InForce(c.Policy, c.StartedAt)
 	c.Unfinished, c.InDoubt = unfinished > 0, unfinished > r.base
 	c.Called = c.Called || c.Unfinished
 	if err := json.Unmarshal(r.job, &c.Job); err != nil {
@@ -167,6 +220,9 @@ func parseWeek(table string) string {
 func (s *Store) claimAgain(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*Claim, error) {
 	b := &pgx.Batch{}
 	b.Queue(statement("lock_agent_of"), id)
+	if s.strict {
+		b.Queue(statement("step_behind"), id, n, clockTolerance)
+	}
 	b.Queue(statement("yield"), id, n, clockTolerance, MaxDispatchedPerAgent)
 	var unfinished int
 	var waited bool

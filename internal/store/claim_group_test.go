@@ -93,6 +93,7 @@ func TestGroupClaimIsAClaim(t *testing.T) {
 	for name, prepare := range map[string]string{
 		"plain":         `SELECT`,
 		"known agent":   `UPDATE herald.agents SET epoch = 3, policy = '{"onUnknown": "hold"}', protocol = '2025-06-18', last_ok_at = now()`,
+		"preferences":   `UPDATE herald.agents SET preferences = '{"batchSize": 5, "maxPerSecond": 0.5, "kinds": [], "saidAt": "2099-01-01T00:00:00Z"}'`,
 		"disabled":      `UPDATE herald.agents SET enabled = false, last_ok_at = now() - interval '2 hours'`,
 		"no agent":      `DELETE FROM herald.agents`,
 		"headers":       `UPDATE herald.deliveries SET secret_headers = '\xc0de', candidate_rank = 7`,

@@ -8,8 +8,8 @@
 //   - Claim takes a row for one worker: it draws a claim number, and every later write of that worker names it. Whoever
 //     takes a running row from its worker draws a new one. Who lost the claim gets ErrFenced and must not act on the
 //     delivery again; a late success is the one exception (Record).
-//   - at most MaxDispatchedPerAgent deliveries of an agent are pending or running at a time; waiting and held ones do
-//     not count. Only a holder of the agent's row lock adds to them. A task whose row went back into the line
+//   - at most MaxDispatchedPerAgent deliveries of an agent are pending or running with a task of their own at a time;
+//     waiting and held ones do not count, nor do followers, which run without one (handed_at is null). Only a holder of the agent's row lock adds to them. A task whose row went back into the line
 //     (handed_at is null) claims nothing.
 //   - Whoever locks agents and deliveries in one transaction locks the agents first, in the order of their primary key.
 //   - Every time compared with a lease or a wait is Postgres' now(), never this machine's clock.

@@ -81,7 +81,8 @@ type Filter struct {
 }
 
 const deliveryColumns = `id, key, seq, kind, chain_id, identity_registry, agent_id::text, status, coalesce(reason, ''),
-	coalesce(error, ''), attempts, dispatch, next_attempt_at, coalesce(tool_name, ''), coalesce(endpoint, ''),
+	coalesce(error, ''), attempts, dispatch,
+	CASE WHEN next_attempt_at < now() + interval '1 year' THEN next_attempt_at END, coalesce(tool_name, ''), coalesce(endpoint, ''),
 	coalesce(file_verification, ''), coalesce(file_source, ''), file_disagrees, created_at, updated_at, finished_at,
 	coalesce(traceparent, '')`
 

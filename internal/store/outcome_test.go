@@ -201,7 +201,7 @@ func TestPolicy(t *testing.T) {
 		}
 		return value[string](t, s, `SELECT policy::text FROM herald.agents`)
 	}
-	if got := set(Policy{OnUnknownHold}); got != `{"onUnknown": "hold"}` {
+	if got := set(Policy{OnUnknown: OnUnknownHold}); got != `{"onUnknown": "hold"}` {
 		t.Errorf("of an agent not known yet: %s", got)
 	}
 	exec(t, s, `UPDATE herald.agents SET policy = policy || '{"other": 1}'`)
@@ -211,14 +211,14 @@ func TestPolicy(t *testing.T) {
 	if c := claim(t, s, acceptOne(t, s, feedback(1, 1))); c.Policy.OnUnknown != OnUnknownHold {
 		t.Errorf("%+v", c)
 	}
-	if got := set(Policy{OnUnknownResend}); got != `{"other": 1, "onUnknown": "resend"}` {
+	if got := set(Policy{OnUnknown: OnUnknownResend}); got != `{"other": 1, "onUnknown": "resend"}` {
 		t.Error(got)
 	}
 	exec(t, s, `UPDATE herald.agents SET policy = '[1]'`)
-	if got := set(Policy{OnUnknownHold}); got != `{"onUnknown": "hold"}` {
+	if got := set(Policy{OnUnknown: OnUnknownHold}); got != `{"onUnknown": "hold"}` {
 		t.Error(got)
 	}
-	if err := s.SetPolicy(t.Context(), a, Policy{"perhaps"}); err == nil {
+	if err := s.SetPolicy(t.Context(), a, Policy{OnUnknown: "perhaps"}); err == nil {
 		t.Error("a policy that does not exist was set")
 	}
 }

@@ -25,7 +25,7 @@ type usedIndex struct{ name, condition string }
 var groupStatements = map[string]groupStatement{
 	"claim_group": {statement("claim_group"),
 		func(n int) string { return repeatSQL(n, `md5(%d::text)::uuid`) + `::uuid[], '2 min', '1 hour'` },
-		[]usedIndex{{`deliveries_pkey|deliveries_task`, `id = ANY`}, {`agents_pkey`, `agent_id = c.agent_id`}}},
+		[]usedIndex{{`deliveries_pkey|deliveries_task`, `id = ANY`}, {`agents_pkey`, `agent_id = c.agent_id`}, {`deliveries_order`, `hashtextextended(c.order_key`}}},
 	"lock_agents": {statement("lock_agents"),
 		func(n int) string {
 			return repeatSQL(n, `8453`) + `, ` + repeatSQL(n, `'0xaa'`) + `, ` + repeatSQL(n, `'%d'`)
@@ -33,15 +33,27 @@ var groupStatements = map[string]groupStatement{
 		[]usedIndex{{`agents_pkey`, `agent_id = `}}},
 	"dispatch_agents": {statement("dispatch_agents"),
 		func(n int) string {
-			return repeatSQL(n, `8453`) + `, ` + repeatSQL(n, `'0xaa'`) + `, ` + repeatSQL(n, `'%d'`) + `, 8`
+			return repeatSQL(n, `8453`) + `, ` + repeatSQL(n, `'0xaa'`) + `, ` + repeatSQL(n, `'%d'`) + `, 8, true`
 		},
-		[]usedIndex{{`deliveries_pkey`, `id = ANY`}, {`deliveries_next|deliveries_out`, `agent_id = `}}},
+		[]usedIndex{{`deliveries_pkey`, `id = ANY`}, {`deliveries_next|deliveries_out`, `agent_id = `}, {`agents_pkey`, `agent_id = `}}},
+	"claim_followers": {statement("claim_followers"),
+		func(n int) string {
+			return `8453, '0xaa', 1, md5('1')::uuid, ` + fmt.Sprint(min(n, MaxFollowers)) + `, '2 min', '1 hour', true`
+		},
+		[]usedIndex{{`deliveries_next|deliveries_out`, `agent_id = `}, {`deliveries_order`, `hashtextextended(`}, {`deliveries_pkey`, `id = `},
+			{`agents_pkey`, `agent_id = c.agent_id`}, {`attempts_([0-9]+|default)_pkey`, `delivery_id = c.id`}}},
+	"give_back": {statement("give_back"),
+		func(n int) string {
+			return repeatSQL(n, `md5(%d::text)::uuid`) + `, ` + repeatSQL(n, `1`) + `, ` + repeatSQL(n, `true`) + `, now()`
+		},
+		[]usedIndex{{`deliveries_pkey`, `id = `}, {`attempts_([0-9]+|default)_pkey`, `delivery_id = `}}},
 	"record_group": {inWeek(statement("record_group"), thisWeek()),
 		func(n int) string { return groupArguments("record_group", n) },
-		[]usedIndex{{`deliveries_pkey`, `id = w.id`}, {`attempts_[0-9]+_pkey`, `delivery_id = r.id`}, {`agents_pkey`, `agent_id = `}}},
+		[]usedIndex{{`deliveries_pkey`, `id = w.id`}, {`attempts_[0-9]+_pkey`, `delivery_id = r_1.id`}, {`agents_pkey`, `agent_id = `},
+			{`deliveries_behind`, `r.order_key`}, {`deliveries_pkey`, `id = ANY`}}},
 	"dispatch_group": {statement("dispatch_group"),
 		func(n int) string { return groupArguments("dispatch_group", n) },
-		[]usedIndex{{`deliveries_pkey`, `id = w.id`}, {`deliveries_pkey`, `id = ANY`}, {`deliveries_next|deliveries_out`, `agent_id = `}}},
+		[]usedIndex{{`deliveries_pkey`, `id = w.id`}, {`deliveries_pkey`, `id = ANY`}, {`deliveries_next|deliveries_out`, `agent_id = `}, {`agents_pkey`, `agent_id = `}}},
 }
 
 // thisWeek is the table of the attempts that begin now.
@@ -59,6 +71,8 @@ func groupArguments(statement string, n int) string {
 		switch element, ok := elements[name]; {
 		case name == "max_dispatched":
 			args = append(args, `8`)
+		case name == "strict":
+			args = append(args, `true`)
 		case ok:
 			args = append(args, repeatSQL(n, element))
 		default:

@@ -90,6 +90,19 @@ func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, err error) {
 	return tasks, err
 }
 
+// Followers puts deliveries that wait behind another one of their client, which is there no more, into their agents'
+// lines, and dispatches from these. A record does that by itself; this is for what was cancelled, expired or vanished, and
+// for what had its time. It looks at 2,000 clients at most, beginning somewhere: at from, in the order of a hash.
+func (s *Store) Followers(ctx context.Context, from int64, limit int) (tasks []Task, err error) {
+	defer wrapError(&err, "dispatch what waits behind nothing")
+	found, err := s.findRows(ctx, statement("followers"), s.strict, limit, from)
+	if err == nil && len(found.ids) > 0 {
+		var n int
+		tasks, err = s.moveRows(ctx, found, true, []any{&n}, statement("follow"), found.ids)
+	}
+	return tasks, err
+}
+
 // foundRows are rows that the reconciler or an operator wants to move, and their agents.
 type foundRows struct {
 	ids    []uuid.UUID

@@ -54,6 +54,9 @@ type Outcome struct {
 	ServerInfo json.RawMessage `json:"serverInfo,omitempty"` // as the agent introduced itself
 	Tools      json.RawMessage `json:"tools,omitempty"`      // what the agent offers (ToolList), when that is news; nil: as known
 
+	Preferences *Preferences  `json:"preferences,omitempty"` // what the agent asked for in its answer; nil: it said nothing of that
+	HoldLine    time.Duration `json:"holdLine,omitempty"`    // Waiting: what comes for the agent stays in its line for so long; ns in JSON
+
 	Elsewhere    bool `json:"elsewhere,omitempty"`   // Held, agent_disabled: not by the agent's row, so that the row says enabled releases nothing
 	FetchFailed  bool `json:"fetchFailed,omitempty"` // the feedback file could not be fetched; Claim.FetchFailures counts these
 	SkipDispatch bool `json:"keepLine,omitempty"`    // the agent's next is not dispatched now: the reconciler does it
@@ -237,7 +240,8 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome,
 		"agent_ok": o.AgentOK, "agent_error": nullIfEmpty(storable.Text(o.AgentError, maxErrorBytes)), "moved": o.Moved,
 		"latency":     o.latencyVector(),
 		"epoch":       c.Epoch,
-		"server_info": storable.JSON(o.ServerInfo, maxSideBytes), "tools": storable.JSON(o.Tools, maxSideBytes)})...)
+		"server_info": storable.JSON(o.ServerInfo, maxSideBytes), "tools": storable.JSON(o.Tools, maxSideBytes),
+		"preferences": o.Preferences.encode(), "hold_line": o.HoldLine})...)
 	if reasons, since := o.mendedReasons(c.Epoch); reasons != nil {
 		b.Queue(statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since)
 	}
@@ -245,7 +249,7 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome,
 		s.queueSucceed(b, c)
 	}
 	if !o.SkipDispatch {
-		b.Queue(statement("dispatch"), a.ChainID, a.Registry, a.ID, MaxDispatchedPerAgent, c.ID, c.No)
+		b.Queue(statement("dispatch"), a.ChainID, a.Registry, a.ID, MaxDispatchedPerAgent, c.ID, c.No, s.strict)
 	}
 }
 

@@ -31,7 +31,7 @@ func (r recordRequest) isPlain() bool {
 	default:
 		return false
 	}
-	isRare := o.Anew || o.SkipDispatch || o.NotAtPosition || o.Moved || o.FetchFailed || len(o.FileDisagrees) > 0 ||
+	isRare := o.Anew || o.SkipDispatch || o.NotAtPosition || o.Moved || o.FetchFailed || len(o.FileDisagrees) > 0 || o.HoldLine > 0 ||
 		o.Free && !o.Called || o.Reason == reason.AgentDisabled || o.Reason == reason.AuthRequired
 	return !isRare && r.claim.week != ""
 }
@@ -49,7 +49,8 @@ func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]resul
 	b.Queue(statement("lock_agents"), rows.chains, rows.registries, rows.agents)
 	b.Queue(inWeek(statement("record_group"), week), namedStatement("record_group").args(rows.args())...)
 	b.Queue(statement("dispatch_group"), namedStatement("dispatch_group").args(pgx.NamedArgs{
-		"ids": rows.ids, "claim_nos": rows.claimNos, "max_dispatched": MaxDispatchedPerAgent})...)
+		"ids": rows.ids, "claim_nos": rows.claimNos, "max_dispatched": MaxDispatchedPerAgent,
+		"strict": s.strict})...)
 	res := &onceClosed{BatchResults: s.pool.SendBatch(ctx, b)}
 	defer res.Close()
 	return readRecordedGroup(res, group, members)
@@ -139,7 +140,7 @@ type recordColumns struct {
 	latencies  []*int32
 
 	reasons, errors, toolNames, endpoints, protocols, stepTimes, verifications, sources, agentErrors []*string
-	arguments, responses, results, serverInfos, tools                                                [][]byte
+	arguments, responses, results, serverInfos, tools, preferences                                   [][]byte
 }
 
 func (c *recordColumns) appendRequest(r recordRequest) {
@@ -170,6 +171,7 @@ func (c *recordColumns) appendRequest(r recordRequest) {
 	c.results = append(c.results, storable.JSON(o.Result, maxSideBytes))
 	c.serverInfos = append(c.serverInfos, storable.JSON(o.ServerInfo, maxSideBytes))
 	c.tools = append(c.tools, storable.JSON(o.Tools, maxSideBytes))
+	c.preferences = append(c.preferences, o.Preferences.encode())
 }
 
 func (c *recordColumns) args() pgx.NamedArgs {
@@ -179,7 +181,8 @@ func (c *recordColumns) args() pgx.NamedArgs {
 		"stages": c.stages, "errors": c.errors, "tool_names": c.toolNames, "endpoints": c.endpoints,
 		"protocols": c.protocols, "step_us": c.stepTimes, "file_verifications": c.verifications, "file_sources": c.sources,
 		"arguments": c.arguments, "responses": c.responses, "results": c.results,
-		"agent_oks": c.agentOKs, "agent_errors": c.agentErrors, "latencies": c.latencies, "server_infos": c.serverInfos, "tools": c.tools}
+		"agent_oks": c.agentOKs, "agent_errors": c.agentErrors, "latencies": c.latencies, "server_infos": c.serverInfos, "tools": c.tools,
+		"preferences": c.preferences}
 }
 
 // formatStepTimes writes an integer[] as text: a list of lists of different lengths is no array of Postgres.

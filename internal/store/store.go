@@ -66,6 +66,10 @@ type Config struct {
 	// ConnectTimeout bounds one attempt to connect. Default 5 s.
 	ConnectTimeout time.Duration
 
+	// StrictOrder keeps the order of each client's deliveries to an agent (DESIGN §5): one is in flight at a time, and a
+	// known earlier index goes first. An agent's policy can switch it off. Every worker on a database needs the same.
+	StrictOrder bool
+
 	// StatementTimeout is set on every session, so that a lost client cannot leave a statement holding locks. A call of
 	// this package that got no earlier deadline gives up after it and ConnectTimeout, even when the network says
 	// nothing. Default 30 s.
@@ -76,6 +80,7 @@ type Config struct {
 type Store struct {
 	pool    *pgxpool.Pool
 	timeout time.Duration // of a call whose context has no earlier deadline
+	strict  bool          // Config.StrictOrder
 
 	claims  *coalescer[claimRequest, *Claim]    // first claims
 	records *coalescer[recordRequest, Recorded] // plain outcomes
@@ -117,7 +122,7 @@ func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 		params["application_name"] = "herald"
 	}
 	adjust(pc)
-	s := &Store{timeout: statement + pc.ConnConfig.ConnectTimeout}
+	s := &Store{timeout: statement + pc.ConnConfig.ConnectTimeout, strict: cfg.StrictOrder}
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), pc); err != nil {
 		return nil, fmt.Errorf("store: %w", pgerror.Explain(err))
 	}

@@ -111,7 +111,8 @@ func TestUpgrade(t *testing.T) {
 	check()
 	if n := value[int](t, s, `SELECT count(*)::int FROM information_schema.columns WHERE table_schema = 'herald'
 		AND column_name IN ('budget_base', 'fetch_failures', 'replays', 'raised_epoch', 'place', 'file_disagrees', 'bulk',
-			'failing_since', 'last_called_at', 'hour', 'hour_calls', 'hour_failed', 'hour_failures', 'hour_latency')`); n != 0 {
+			'failing_since', 'last_called_at', 'hour', 'hour_calls', 'hour_failed', 'hour_failures', 'hour_latency',
+			'preferences', 'line_held_until')`); n != 0 {
 		t.Errorf("%d columns of later versions are left", n)
 	}
 	if left := value[string](t, s, `SELECT coalesce(string_agg(relname, ' '), '') FROM pg_class WHERE relname IN

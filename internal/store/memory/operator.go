@@ -103,7 +103,7 @@ func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
 	var ended []store.Task
 	for _, r := range s.rows {
 		if r.agent == a && r.Status == store.Held && r.Reason == reason.AgentDisabled {
-			r.queue(now)
+			r.release(now)
 			ended = append(ended, r.toEnded())
 		}
 	}
@@ -133,6 +133,12 @@ func (s *Store) SetPolicy(_ context.Context, a store.Agent, p store.Policy) erro
 	defer s.mu.Unlock()
 	if p.OnUnknown != "" {
 		s.agent(a).policy.OnUnknown = p.OnUnknown
+	}
+	if p.Order != "" {
+		s.agent(a).policy.Order = p.Order
+	}
+	if p.Preferences != "" {
+		s.agent(a).policy.Preferences = p.Preferences
 	}
 	return nil
 }

@@ -38,6 +38,7 @@ func (s *Store) ExpireLeases(_ context.Context, limit, attempts int) (n, dead in
 			r.finish(store.Dead, reason.OutcomeUnknown, now)
 			dead++
 		} else {
+			r.holdOthers(r.UpdatedAt.Add(holdTime))
 			r.queue(now)
 		}
 		r.claimNo = s.nextClaim()
@@ -66,7 +67,7 @@ func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit 
 			return false
 		}
 		ended = append(ended, r.toEnded())
-		r.queue(now)
+		r.release(now)
 		return true
 	})
 	return ended, nil

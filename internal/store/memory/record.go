@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -51,6 +52,14 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 	again := !fence && r.claimNo == c.No && r.Status == o.Status && r.Status != store.Queued
 	if fence || late {
 		s.move(r, o, now)
+		if o.Reason == reason.ChainUnavailable || o.Reason == reason.NotConfirmed {
+			r.holdOthers(started.Add(unconfirmedHold))
+		} else if free := o.Free && !o.Called; free && r.Attempts == 1 && !r.holdsUntil.IsZero() && o.Status != store.Held {
+			r.holdsUntil = forever // it has no attempt any more
+		} else if !free || o.Status == store.Held {
+			r.holdOthers(started.Add(holdTime))
+		}
+		s.follow(r, now)
 		if late {
 			r.claimNo = s.nextClaim()
 		}

@@ -21,7 +21,8 @@ const clockTolerance = time.Second
 
 // Store is a database. Safe for concurrent use.
 type Store struct {
-	now func() time.Time
+	now    func() time.Time
+	strict bool // KeepOrder
 
 	mu      sync.Mutex
 	started time.Time
@@ -49,7 +50,9 @@ type row struct {
 	replays  int
 	fetches  int    // that failed in the present budget
 	parent   string // the traceparent that came with the job
-	history  []*store.Attempt
+
+	holdsUntil time.Time // it holds later ones of its client; zero: it never did
+	history    []*store.Attempt
 }
 
 type agent struct {
@@ -117,6 +120,12 @@ func (s *Store) acceptOne(it store.Intake) store.Acceptance {
 	} else {
 		s.agent(a)
 		r.Job, _ = json.Marshal(it.Job)
+		if r.hasOrder() {
+			r.holdsUntil = forever
+		}
+		if look, waits := s.orderWait(r, now); waits {
+			r.stepBehind(look, now)
+		}
 	}
 	s.rows = append(s.rows, r)
 	s.byID[r.ID], s.byKey[key] = r, r
@@ -135,6 +144,10 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 	if r.Status == store.Waiting {
 		if r.NextAttemptAt.After(now.Add(clockTolerance)) {
 			return nil, &store.EarlyError{Left: r.NextAttemptAt.Sub(now), Reason: r.Reason, Text: r.Error}
+		}
+		if look, waits := s.orderWait(r, now); waits {
+			r.stepBehind(look, now)
+			return nil, nil
 		}
 		if s.countDispatched(r.agent) >= r.mayDispatch() { // it would be the ninth: back into the line
 			r.queue(now)
@@ -159,7 +172,7 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 		Budget: max(r.Attempts-r.base, 1), FetchFailures: r.fetches, Unfinished: ever, InDoubt: inDoubt,
 		Replay: r.replays > 0, Policy: g.policy, Protocol: g.known.Protocol,
 		Succeeded:   g.known.LastOKAt != nil && now.Sub(*g.known.LastOKAt) < store.RecentSuccess,
-		Traceparent: r.parent}, nil
+		Traceparent: r.parent, AheadOf: s.aheadOf(r, now)}, nil
 }
 
 // Extend renews a claim's lease that has not run out.
@@ -250,6 +263,9 @@ func (s *Store) Restart() {
 
 func (r *row) toDelivery() store.Delivery {
 	d := r.Delivery
+	if at := d.NextAttemptAt; at != nil && at.Sub(r.UpdatedAt) > lookTime/10 { // nobody knows the time
+		d.NextAttemptAt = nil
+	}
 	for _, a := range r.history {
 		d.History = append(d.History, *a)
 	}
@@ -312,6 +328,10 @@ func (s *Store) dispatch(agents ...store.Agent) (tasks []store.Task) {
 		for _, r := range s.listLine(a) {
 			if s.countDispatched(a) >= r.mayDispatch() {
 				break
+			}
+			if look, waits := s.orderWait(r, now); waits {
+				r.stepBehind(look, now)
+				continue
 			}
 			r.Dispatch++
 			r.handed, r.UpdatedAt = now, now

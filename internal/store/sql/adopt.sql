@@ -7,6 +7,7 @@
 --
 -- A free one whose number is not the last before the claim's keeps it, and its count: the attempts after it have
 -- theirs.
+-- One that has no attempt left holds later ones of its client as before its first.
 -- Returns whether the claim is good and whether the earlier attempt is without outcome; nothing changes unless both.
 WITH mine AS (
     SELECT FROM herald.deliveries WHERE id = $1 AND claim_no = $2 AND status = 'running'
@@ -15,7 +16,8 @@ WITH mine AS (
       FROM herald.attempts WHERE delivery_id = $1 AND number = $6::int AND started_at = $5 AND outcome IS NULL
 ), back AS (
     UPDATE herald.deliveries
-       SET attempts = attempts - CASE WHEN (SELECT free FROM past) THEN 2 ELSE 1 END, updated_at = now()
+       SET attempts = attempts - CASE WHEN (SELECT free FROM past) THEN 2 ELSE 1 END, updated_at = now(),
+           holds_until = CASE WHEN holds_until IS NOT NULL AND (SELECT free FROM past) AND attempts = 2 THEN 'infinity' ELSE holds_until END
      WHERE id = $1 AND claim_no = $2 AND status = 'running' AND EXISTS (SELECT FROM past)
     RETURNING 1
 ), own AS (

@@ -1,4 +1,4 @@
--- backlog: agents that have something to dispatch and may have more dispatched.
+-- backlog: agents that have something to dispatch and may have more dispatched, now that their line is not held.
 --
 -- $1 how many an agent may have dispatched (8), half of it where only a backfill's stand in line   $2 at most this many agents
 --
@@ -21,7 +21,9 @@ WITH RECURSIVE line AS (
 )
 SELECT l.chain_id, l.identity_registry, l.agent_id::text
   FROM line l
- WHERE (SELECT count(*) FROM herald.deliveries d
+ WHERE (SELECT count(handed_at) FROM herald.deliveries d
          WHERE d.chain_id = l.chain_id AND d.identity_registry = l.identity_registry AND d.agent_id = l.agent_id
            AND d.place = 'out') < $1 / CASE WHEN l.bulk THEN 2 ELSE 1 END
+   AND (SELECT line_held_until > now() FROM herald.agents g
+         WHERE g.chain_id = l.chain_id AND g.identity_registry = l.identity_registry AND g.agent_id = l.agent_id) IS NOT TRUE
  LIMIT $2

@@ -22,7 +22,7 @@ WITH claimed AS (
        AND handed_at IS NOT NULL
        AND (status = 'queued' OR (status = 'waiting' AND next_attempt_at <= now() + $4::interval))
     RETURNING id, claim_no, attempts, budget_base, fetch_failures, replays, lease_until, job, secret_headers, key, kind,
-              created_at, called, chain_id, identity_registry, agent_id, candidate_rank, traceparent
+              created_at, called, chain_id, identity_registry, agent_id, candidate_rank, traceparent, order_key, order_seq
 ), attempt AS (
     INSERT INTO herald.attempts (delivery_id, number, started_at, stage)
     SELECT id, attempts, now(), 'claim' FROM claimed
@@ -33,7 +33,12 @@ SELECT c.claim_no, c.attempts, now() AS started_at, c.lease_until, c.job, c.secr
        coalesce(g.epoch, 0) AS epoch, coalesce(g.enabled, true) AS enabled,
        c.budget_base, c.fetch_failures, c.replays > 0 AS replay, coalesce(g.policy, '{}') AS policy, coalesce(g.protocol, '') AS protocol,
        coalesce(g.last_ok_at > now() - $5::interval, false) AS succeeded, a.week, c.candidate_rank,
-       coalesce(c.traceparent, '') AS traceparent
+       coalesce(c.traceparent, '') AS traceparent, coalesce(ahead.order_seq::text, '') AS ahead_of, g.preferences
   FROM claimed c
  CROSS JOIN attempt a
   LEFT JOIN herald.agents g USING (chain_id, identity_registry, agent_id)
+  LEFT JOIN LATERAL (
+       SELECT order_seq FROM herald.deliveries -- an earlier one of its client, which had its time
+        WHERE hashtextextended(order_key, 0) = hashtextextended(c.order_key, 0) AND order_seq < c.order_seq
+          AND holds_until IS NOT NULL AND finished_at IS NULL AND holds_until <= now() AND order_key = c.order_key AND replays = 0
+        ORDER BY order_seq LIMIT 1) ahead ON true

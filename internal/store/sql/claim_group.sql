@@ -29,7 +29,7 @@ WITH ready AS MATERIALIZED (
            updated_at      = now()
      WHERE id = ANY(ARRAY(SELECT id FROM ready))
     RETURNING id, claim_no, attempts, budget_base, fetch_failures, replays, lease_until, job, secret_headers, key, kind,
-              created_at, called, chain_id, identity_registry, agent_id, candidate_rank, traceparent
+              created_at, called, chain_id, identity_registry, agent_id, candidate_rank, traceparent, order_key, order_seq
 ), attempt AS (
     INSERT INTO herald.attempts (delivery_id, number, started_at, stage)
     SELECT id, attempts, now(), 'claim' FROM claimed
@@ -40,10 +40,16 @@ SELECT c.claim_no, c.attempts, now() AS started_at, c.lease_until, c.job, c.secr
        coalesce(g.epoch, 0) AS epoch, coalesce(g.enabled, true) AS enabled,
        c.budget_base, c.fetch_failures, c.replays > 0 AS replay, coalesce(g.policy, '{}') AS policy, coalesce(g.protocol, '') AS protocol,
        coalesce(g.last_ok_at > now() - $3::interval, false) AS succeeded, (SELECT week FROM attempt LIMIT 1) AS week, c.candidate_rank,
-       coalesce(c.traceparent, '') AS traceparent, c.id
+       coalesce(c.traceparent, '') AS traceparent,
+       coalesce(ahead.order_seq::text, '') AS ahead_of, g.preferences, c.id
   FROM claimed c
   LEFT JOIN LATERAL (
-       SELECT epoch, enabled, policy, protocol, last_ok_at
+       SELECT epoch, enabled, policy, protocol, last_ok_at, preferences
          FROM herald.agents
         WHERE chain_id = c.chain_id AND identity_registry = c.identity_registry AND agent_id = c.agent_id
         LIMIT 1) g ON true
+  LEFT JOIN LATERAL (
+       SELECT order_seq FROM herald.deliveries -- an earlier one of its client, which had its time
+        WHERE hashtextextended(order_key, 0) = hashtextextended(c.order_key, 0) AND order_seq < c.order_seq
+          AND holds_until IS NOT NULL AND finished_at IS NULL AND holds_until <= now() AND order_key = c.order_key AND replays = 0
+        ORDER BY order_seq LIMIT 1) ahead ON true

@@ -1,31 +1,53 @@
 -- dispatch_agents: take the next deliveries of several agents, for Redis: of each what dispatch.sql takes.
 --
 -- $1 chain ids bigint[]   $2 identity registries text[]   $3 agent ids text[]   (same length, one element an agent)
--- $4 how many an agent may have dispatched (8)
+-- $4 how many an agent may have dispatched (8)   $5 true: deliveries of one client keep their order (dispatch.sql)
 --
 -- An earlier statement of the transaction has locked the agents. Every agent's line is read as in dispatch_group.sql,
--- so that no statistics can make another plan of that. Returns what that one does.
+-- so that no statistics can make another plan of that. Returns what that one does, and what left the line, marked as behind:
+-- then there may be room for more.
 WITH next AS MATERIALIZED (
-    SELECT d.id
+    SELECT a.c, a.r, a.a, d.*
       FROM unnest($1::bigint[], $2::text[], $3::text[]::numeric[]) AS a(c, r, a)
      CROSS JOIN LATERAL (
            SELECT bulk FROM herald.deliveries -- mostly nothing stands in line
             WHERE chain_id = a.c AND identity_registry = a.r AND agent_id = a.a AND place = 'line'
             ORDER BY bulk LIMIT 1) head
      CROSS JOIN LATERAL (
-           SELECT id FROM herald.deliveries
+           SELECT id, kind, key, order_key, order_seq, seq FROM herald.deliveries
             WHERE chain_id = a.c AND identity_registry = a.r AND agent_id = a.a AND place = 'line' AND bulk = head.bulk
             ORDER BY seq + 0
-            LIMIT (SELECT greatest($4::int / CASE WHEN head.bulk THEN 2 ELSE 1 END
-                                   - (SELECT count(*) FROM herald.deliveries
+            LIMIT (SELECT greatest(CASE WHEN (SELECT line_held_until > now() FROM herald.agents
+                                                WHERE chain_id = a.c AND identity_registry = a.r AND agent_id = a.a) THEN 0
+                                        WHEN head.bulk THEN $4::int / 2 ELSE $4::int END
+                                   - (SELECT count(handed_at) FROM herald.deliveries
                                        WHERE chain_id = a.c AND identity_registry = a.r AND agent_id = a.a
                                          AND place = 'out'), 0))
               FOR UPDATE SKIP LOCKED) d
+), asked AS MATERIALIZED (
+    SELECT *, CASE WHEN $5::boolean THEN herald.order_wait(id, c, r, a, kind, key, order_key, order_seq) END AS own
+      FROM next
+), judged AS MATERIALIZED ( -- of several that may go, and of which one may, the eldest
+    SELECT *, CASE WHEN $5::boolean AND own IS NULL AND row_number() OVER (PARTITION BY c, r, a, order_key, own IS NULL ORDER BY seq) > 1
+                        AND NOT herald.ignores_order(c, r, a) THEN now() + interval '10 years'
+                   ELSE own END AS look
+      FROM asked
+), behind AS (
+    UPDATE herald.deliveries d
+       SET status = 'waiting', reason = 'behind_earlier', error = 'an earlier delivery of this client has not ended: it goes first',
+           next_attempt_at = (SELECT look FROM judged WHERE judged.id = d.id),
+           awaits_feedback = herald.awaits_feedback(kind, key, order_key, order_seq), updated_at = now()
+     WHERE id = ANY(ARRAY(SELECT id FROM judged WHERE look IS NOT NULL))
+    RETURNING id, kind, attempts, chain_id, identity_registry, agent_id::text, seq
 ), handed AS (
     UPDATE herald.deliveries
        SET dispatch = dispatch + 1, handed_at = now(), updated_at = now()
-     WHERE id = ANY(ARRAY(SELECT id FROM next))
+     WHERE id = ANY(ARRAY(SELECT id FROM judged WHERE look IS NULL))
     RETURNING id, dispatch, kind, attempts, bulk OR replays > 0 AND attempts <= budget_base AS bulk,
               chain_id, identity_registry, agent_id::text, seq
 )
-SELECT id, dispatch, kind, attempts, bulk, chain_id, identity_registry, agent_id FROM handed ORDER BY seq
+SELECT id, dispatch, kind, attempts, bulk, chain_id, identity_registry, agent_id, behind
+  FROM (SELECT *, false AS behind FROM handed
+        UNION ALL
+        SELECT id, 0, kind, attempts, false, chain_id, identity_registry, agent_id, seq, true FROM behind) x
+ ORDER BY seq

@@ -5,6 +5,7 @@
 -- has recorded count (updated_at is this transaction's): whoever lost its claim made no room and has nobody to give
 -- the tasks to.
 -- @max_dispatched: how many an agent may have dispatched (8)
+-- @strict: deliveries of one client keep their order (dispatch.sql)
 --
 -- An earlier statement of the transaction has locked the agents. Every agent's line is read in a LATERAL subquery, by
 -- the agent's own index, and changed by ids that are known by then: no statistics can make another plan of that.
@@ -16,7 +17,7 @@ WITH agent AS MATERIALIZED (
                           WHERE id = w.id AND claim_no = w.claim_no AND status <> 'running' AND updated_at = now()
                          OFFSET 0) d
 ), next AS MATERIALIZED (
-    SELECT d.id
+    SELECT a.chain_id AS c, a.identity_registry AS r, a.agent_id AS a, d.*
       FROM agent a
      CROSS JOIN LATERAL (
            SELECT bulk FROM herald.deliveries -- mostly nothing stands in line
@@ -24,19 +25,36 @@ WITH agent AS MATERIALIZED (
               AND place = 'line'
             ORDER BY bulk LIMIT 1) head
      CROSS JOIN LATERAL (
-           SELECT id FROM herald.deliveries
+           SELECT id, kind, key, order_key, order_seq, seq FROM herald.deliveries
             WHERE chain_id = a.chain_id AND identity_registry = a.identity_registry AND agent_id = a.agent_id
               AND place = 'line' AND bulk = head.bulk
             ORDER BY seq + 0
-            LIMIT (SELECT greatest(@max_dispatched::int / CASE WHEN head.bulk THEN 2 ELSE 1 END
-                                   - (SELECT count(*) FROM herald.deliveries
+            LIMIT (SELECT greatest(CASE WHEN (SELECT line_held_until > now() FROM herald.agents
+                                                WHERE chain_id = a.chain_id AND identity_registry = a.identity_registry
+                                                  AND agent_id = a.agent_id) THEN 0
+                                        WHEN head.bulk THEN @max_dispatched::int / 2 ELSE @max_dispatched::int END
+                                   - (SELECT count(handed_at) FROM herald.deliveries
                                        WHERE chain_id = a.chain_id AND identity_registry = a.identity_registry
                                          AND agent_id = a.agent_id AND place = 'out'), 0))
               FOR UPDATE SKIP LOCKED) d
+), asked AS MATERIALIZED (
+    SELECT *, CASE WHEN @strict::boolean THEN herald.order_wait(id, c, r, a, kind, key, order_key, order_seq) END AS own
+      FROM next
+), judged AS MATERIALIZED ( -- of several that may go, and of which one may, the eldest
+    SELECT *, CASE WHEN @strict::boolean AND own IS NULL AND row_number() OVER (PARTITION BY c, r, a, order_key, own IS NULL ORDER BY seq) > 1
+                        AND NOT herald.ignores_order(c, r, a) THEN now() + interval '10 years'
+                   ELSE own END AS look
+      FROM asked
+), behind AS (
+    UPDATE herald.deliveries d
+       SET status = 'waiting', reason = 'behind_earlier', error = 'an earlier delivery of this client has not ended: it goes first',
+           next_attempt_at = (SELECT look FROM judged WHERE judged.id = d.id),
+           awaits_feedback = herald.awaits_feedback(kind, key, order_key, order_seq), updated_at = now()
+     WHERE id = ANY(ARRAY(SELECT id FROM judged WHERE look IS NOT NULL))
 ), handed AS (
     UPDATE herald.deliveries
        SET dispatch = dispatch + 1, handed_at = now(), updated_at = now()
-     WHERE id = ANY(ARRAY(SELECT id FROM next))
+     WHERE id = ANY(ARRAY(SELECT id FROM judged WHERE look IS NULL))
     RETURNING id, dispatch, kind, attempts, bulk OR replays > 0 AND attempts <= budget_base AS bulk,
               chain_id, identity_registry, agent_id::text, seq
 )

@@ -10,6 +10,7 @@ WITH changed AS (
            error       = 'the worker of attempt ' || attempts || ' ended before it could record what happened',
            finished_at = CASE WHEN attempts - budget_base >= $2 THEN now() END,
            claim_no    = nextval('herald.claim_no'),
+           holds_until = CASE WHEN holds_until = 'infinity' THEN updated_at + interval '60 s' ELSE holds_until END, -- since the claim
            handed_at   = NULL, lease_until = NULL, updated_at = now()
      WHERE id = ANY($1) AND status = 'running' AND lease_until < now()
     RETURNING chain_id, identity_registry, agent_id, status

@@ -23,12 +23,18 @@
 -- @duration_ms, or null: until now
 -- @latency       integer[14], what to add to agents.hour_latency: 1 in the bucket of the call's own duration, which Go has
 --   chosen (latencyBounds: 10 ms to 60 s); all 0 when no call was written
+-- @preferences   jsonb, what the agent asked for in this answer; null: it said nothing. What it said later stays
+-- @hold_line     what comes for the agent stays in its line for so long (interval); 0: as before
 --
 -- A late success is the one exception to the fence: a delivery that is not final becomes delivered, with a new
 -- claim_no, and the attempt is completed whatever the delivery is. The agent's epoch is raised once: not again until
 -- it has answered, or until something else has raised it. Returns the row's dispatch counter, next_attempt_at,
 -- acceptance, now and whether its next task is bulk (dispatch.sql), also when this very claim wrote the same status
 -- before (its answer was lost on the way); no row: the claim is lost.
+--
+-- What waited behind this one joins its agent's line, whatever became of it; order_wait, asked when it is dispatched, knows whether it may
+-- go. It lets go the first with an index and the first without one, of which the elder is dispatched, so that neither keeps the other
+-- waiting for ever, and what follows the very feedback that ended.
 --
 -- What is recorded is counted once, under the hour in which it is recorded: a call is an attempt that wrote one, or that
 -- the agent is to blame for (@agent_error); the latter failed, for its reason. The agent fails since the first such one
@@ -53,6 +59,10 @@ WITH recorded AS (
            file_disagrees    = CASE WHEN @file_verification::text IS NULL THEN file_disagrees ELSE @file_disagrees END,
            result            = coalesce(@result, result),
            fetch_failures    = fetch_failures + CASE WHEN @fetch_failed THEN 1 ELSE 0 END,
+           holds_until       = CASE WHEN holds_until = 'infinity' AND (@called OR NOT @free AND attempts > 0 OR @status = 'held') -- 0: see adopt.sql
+                                    THEN @started_at::timestamptz + interval '60 s'
+                                    WHEN holds_until = 'infinity' AND @reason IN ('chain_unavailable', 'not_confirmed') -- the node may never answer
+                                    THEN @started_at::timestamptz + interval '10 min' ELSE holds_until END,
            error             = @error,
            updated_at        = now(),
            finished_at       = CASE WHEN @status IN ('delivered', 'skipped', 'rejected', 'dead', 'cancelled') THEN now() END
@@ -60,7 +70,29 @@ WITH recorded AS (
        AND ((claim_no = @claim_no AND status = 'running')
          OR (@status = 'delivered' AND status IN ('queued', 'running', 'waiting', 'held')))
     RETURNING chain_id, identity_registry, agent_id, status, finished_at, dispatch, next_attempt_at, accepted_at,
-              bulk OR replays > 0 AND attempts <= budget_base AS bulk
+              bulk OR replays > 0 AND attempts <= budget_base AS bulk, order_key, order_seq
+), follower AS ( -- what waited behind one that is recorded here: the next of its client, and what followed this very feedback
+    UPDATE herald.deliveries
+       SET status = 'queued', reason = NULL, error = NULL, next_attempt_at = NULL, updated_at = now()
+     WHERE id = ANY(ARRAY(
+           SELECT f.id
+             FROM recorded r
+            CROSS JOIN LATERAL (
+                  (SELECT id FROM herald.deliveries
+                    WHERE herald.behind_hash(place, reason, awaits_feedback, kind, identity_registry, order_key) = herald.order_hash(0, r.identity_registry, r.order_key)
+                      AND order_key = r.order_key AND identity_registry = r.identity_registry
+                    ORDER BY herald.follow_turn(awaits_feedback, kind, order_seq, seq) LIMIT 1)
+                  UNION ALL
+                  (SELECT id FROM herald.deliveries
+                    WHERE herald.behind_hash(place, reason, awaits_feedback, kind, identity_registry, order_key) = herald.order_hash(1, r.identity_registry, r.order_key)
+                      AND order_key = r.order_key AND identity_registry = r.identity_registry
+                    ORDER BY herald.follow_turn(awaits_feedback, kind, order_seq, seq) LIMIT 1)
+                  UNION ALL
+                  (SELECT id FROM herald.deliveries
+                    WHERE herald.behind_hash(place, reason, awaits_feedback, kind, identity_registry, order_key) = herald.order_hash(2, r.identity_registry, r.order_key)
+                      AND herald.follow_turn(awaits_feedback, kind, order_seq, seq) = r.order_seq
+                      AND r.finished_at IS NOT NULL AND order_key = r.order_key AND identity_registry = r.identity_registry
+                    LIMIT 100)) f))
 ), freed AS (
     DELETE FROM herald.attempts
      WHERE delivery_id = @delivery_id AND number = @number AND started_at = @started_at
@@ -110,6 +142,9 @@ WITH recorded AS (
            protocol      = coalesce(@protocol, protocol),
            server_info   = coalesce(@server_info, server_info),
            tools         = coalesce(@tools, tools),
+           preferences   = CASE WHEN @preferences::jsonb ->> 'saidAt' >= coalesce(preferences ->> 'saidAt', '') THEN @preferences ELSE preferences END,
+           line_held_until = CASE WHEN @hold_line::interval > '0 s' THEN greatest(line_held_until, now() + @hold_line::interval)
+                                ELSE line_held_until END,
            updated_at    = now()
       FROM (SELECT *, CASE WHEN @called OR @agent_error::text IS NOT NULL THEN 1 ELSE 0 END AS calls,
                    CASE WHEN @agent_error::text IS NULL THEN 0 ELSE 1 END AS failed, coalesce(@reason, @status) AS why,

@@ -10,11 +10,11 @@
 -- @step_us text[], each an integer[] as text
 -- @file_verifications text[], @file_sources text[]
 -- @arguments jsonb[], @responses jsonb[], @results jsonb[]
--- @agent_oks boolean[], @agent_errors text[], @server_infos jsonb[], @tools jsonb[]
+-- @agent_oks boolean[], @agent_errors text[], @server_infos jsonb[], @tools jsonb[], @preferences jsonb[]
 -- @latencies int[]: which bucket of agents.hour_latency (1 to 14) the call's duration is in, or null
 --
 -- What these mean is written in record.sql. It does more than this statement, which knows only good claims, no late
--- success, nothing free, anew or held, no reason that is about the agent's credentials or its being disabled, no file that
+-- success, no line to be held, nothing free, anew or held, no reason that is about the agent's credentials or its being disabled, no file that
 -- disagrees or could not be fetched, and no epoch to be raised. A claim that is lost, or whose row somebody has locked,
 -- makes no row here and changes nothing.
 --
@@ -47,13 +47,36 @@ WITH locked AS MATERIALIZED (
            file_source       = coalesce((@file_sources::text[])[nr], file_source),
            file_disagrees    = CASE WHEN (@file_verifications::text[])[nr] IS NULL THEN file_disagrees END,
            result            = coalesce((@results::jsonb[])[nr], result),
+           holds_until       = CASE WHEN holds_until = 'infinity' THEN l.started_at + interval '60 s' ELSE holds_until END,
            error             = l.error,
            updated_at        = now(),
            finished_at       = CASE WHEN l.status <> 'waiting' THEN now() END
       FROM locked l
      WHERE d.ctid = l.found
     RETURNING l.*, chain_id, identity_registry, agent_id, dispatch, next_attempt_at, accepted_at,
-              bulk OR replays > 0 AND attempts <= budget_base AS bulk
+              bulk OR replays > 0 AND attempts <= budget_base AS bulk, order_key, order_seq, finished_at
+), follower AS ( -- what waited behind one that is recorded here: the next of its client, and what followed this very feedback
+    UPDATE herald.deliveries
+       SET status = 'queued', reason = NULL, error = NULL, next_attempt_at = NULL, updated_at = now()
+     WHERE id = ANY(ARRAY(
+           SELECT f.id
+             FROM recorded r
+            CROSS JOIN LATERAL (
+                  (SELECT id FROM herald.deliveries
+                    WHERE herald.behind_hash(place, reason, awaits_feedback, kind, identity_registry, order_key) = herald.order_hash(0, r.identity_registry, r.order_key)
+                      AND order_key = r.order_key AND identity_registry = r.identity_registry
+                    ORDER BY herald.follow_turn(awaits_feedback, kind, order_seq, seq) LIMIT 1)
+                  UNION ALL
+                  (SELECT id FROM herald.deliveries
+                    WHERE herald.behind_hash(place, reason, awaits_feedback, kind, identity_registry, order_key) = herald.order_hash(1, r.identity_registry, r.order_key)
+                      AND order_key = r.order_key AND identity_registry = r.identity_registry
+                    ORDER BY herald.follow_turn(awaits_feedback, kind, order_seq, seq) LIMIT 1)
+                  UNION ALL
+                  (SELECT id FROM herald.deliveries
+                    WHERE herald.behind_hash(place, reason, awaits_feedback, kind, identity_registry, order_key) = herald.order_hash(2, r.identity_registry, r.order_key)
+                      AND herald.follow_turn(awaits_feedback, kind, order_seq, seq) = r.order_seq
+                      AND r.finished_at IS NOT NULL AND order_key = r.order_key AND identity_registry = r.identity_registry
+                    LIMIT 100)) f))
 ), completed AS (
     UPDATE herald.attempts
         AS a
@@ -106,6 +129,8 @@ WITH locked AS MATERIALIZED (
            protocol      = coalesce((@protocols::text[])[spoken], protocol),
            server_info   = coalesce((@server_infos::jsonb[])[introduced], server_info),
            tools         = coalesce((@tools::jsonb[])[listed], tools),
+           preferences   = CASE WHEN (@preferences::jsonb[])[asked] ->> 'saidAt' >= coalesce(preferences ->> 'saidAt', '')
+                                THEN (@preferences::jsonb[])[asked] ELSE preferences END,
            updated_at    = now()
       FROM (SELECT chain_id, identity_registry, agent_id, -- which element was the last that says something
                    array_agg(status) FILTER (WHERE status <> 'waiting') AS ended,
@@ -116,6 +141,7 @@ WITH locked AS MATERIALIZED (
                    max(nr) FILTER (WHERE protocol IS NOT NULL) AS spoken,
                    max(nr) FILTER (WHERE (@server_infos::jsonb[])[nr] IS NOT NULL) AS introduced,
                    max(nr) FILTER (WHERE (@tools::jsonb[])[nr] IS NOT NULL) AS listed,
+                   max(nr) FILTER (WHERE (@preferences::jsonb[])[nr] IS NOT NULL) AS asked,
                    count(*) FILTER (WHERE (@called::boolean[])[nr] OR agent_error IS NOT NULL) AS calls,
                    array_agg(coalesce(reason, status)) FILTER (WHERE agent_error IS NOT NULL) AS blamed,
                    ARRAY[count(*) FILTER (WHERE latency = 1), count(*) FILTER (WHERE latency = 2),

@@ -6,7 +6,8 @@
 --
 -- What is held because the agent was disabled is released only if it is enabled now. Returns the tasks that it was held
 -- with.
-UPDATE herald.deliveries SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now()
+UPDATE herald.deliveries SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now(),
+       holds_until = CASE WHEN NOT called AND holds_until IS NOT NULL THEN 'infinity' ELSE holds_until END -- as if it came now
  WHERE id IN (SELECT d.id FROM herald.deliveries d,
                      (SELECT enabled, epoch FROM herald.agents WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3) g
                WHERE d.chain_id = $1 AND d.identity_registry = $2 AND d.agent_id = $3

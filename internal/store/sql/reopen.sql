@@ -7,7 +7,8 @@
 -- $7 true: read off the chain
 UPDATE herald.deliveries
    SET status = 'queued', reason = NULL, error = NULL, budget_base = attempts, fetch_failures = 0, handed_at = NULL, next_attempt_at = NULL,
-       job = $3, secret_headers = $4, order_seq = $5::text::numeric, identity_registry = $6, accepted_at = now(), finished_at = NULL, updated_at = now()
+       job = $3, secret_headers = $4, order_seq = $5::text::numeric, identity_registry = $6, accepted_at = now(), finished_at = NULL, updated_at = now(),
+       holds_until = CASE WHEN herald.has_order(kind) THEN timestamptz 'infinity' END
  WHERE id = $1
    AND key = $2
    AND (NOT called OR $7)

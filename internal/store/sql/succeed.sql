@@ -55,6 +55,7 @@ UPDATE herald.deliveries d
        job               = n.job,
        secret_headers    = n.secret_headers,
        accepted_at       = greatest(d.accepted_at, n.created_at),
+       holds_until       = CASE WHEN herald.has_order(kind) THEN timestamptz 'infinity' END,
        updated_at        = now()
   FROM next n
  WHERE d.id = $1

@@ -8,6 +8,6 @@ UPDATE herald.deliveries d
  WHERE id = $1
    AND dispatch = $2
    AND status = 'waiting' AND handed_at IS NOT NULL AND next_attempt_at <= now() + $3::interval
-   AND (SELECT count(*) FROM herald.deliveries o
+   AND (SELECT count(handed_at) FROM herald.deliveries o
          WHERE o.chain_id = d.chain_id AND o.identity_registry = d.identity_registry AND o.agent_id = d.agent_id
            AND o.place = 'out') >= $4::int / CASE WHEN d.bulk THEN 2 ELSE 1 END

@@ -32,7 +32,7 @@ func (a aging) Advance(d time.Duration) {
 			hour = hour - date_trunc('hour', $1::interval))
 		UPDATE herald.deliveries SET lease_until = lease_until - $1::interval, next_attempt_at = next_attempt_at - $1,
 		handed_at = handed_at - $1, accepted_at = accepted_at - $1, created_at = created_at - $1, updated_at = updated_at - $1,
-		finished_at = finished_at - $1`, d)
+		finished_at = finished_at - $1, holds_until = holds_until - $1`, d)
 	// By as many hours as d has, and by way of another age: one row after the other would run into those that are still
 	// to go.
 	const ages = `interval '100 years'`

@@ -33,6 +33,25 @@ func TestMemory(t *testing.T) {
 	})
 }
 
+func TestPostgresOrder(t *testing.T) {
+	storetest.RunOrder(t, func(t *testing.T) (storetest.OrderedStore, storetest.Clock) {
+		url := heraldtest.Postgres(t, store.Migrate)
+		s, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 4, StrictOrder: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		return s, storetest.Aging(t, url)
+	})
+}
+
+func TestMemoryOrder(t *testing.T) {
+	storetest.RunOrder(t, func(*testing.T) (storetest.OrderedStore, storetest.Clock) {
+		c := &hand{t: time.Now()}
+		return memory.New(c.now).KeepOrder(), c
+	})
+}
+
 // hand is a clock that only Advance moves, but for a moment with each look at it.
 type hand struct {
 	mu sync.Mutex

@@ -1,0 +1,55 @@
+package job
+
+import "github.com/agentherald/herald/internal/decode"
+
+// MaxCallBytes bounds the request of a direct call. Its arguments may hold a feedback file, of which a job has only the
+// address.
+const MaxCallBytes = 4 << 20
+
+// DirectCall is a tool call that somebody asks for himself, in the form of the old backend's bridge:
+//
+//	{"endpoint": …, "tool_name": "agent.receiveFeedback", "arguments": {…}, "timeout_ms": 30000}
+//
+// It is no event's, so nothing of it is stored and it has no key.
+type DirectCall struct {
+	Endpoint  Endpoint
+	Tool      string
+	Arguments map[string]any
+	TimeoutMs int // 0: not given
+}
+
+// ParseDirectCall reads one. Unknown fields are ignored, as the bridge did. The error is a *Refusal that names the
+// field.
+func ParseDirectCall(body []byte, l Limits) (DirectCall, error) {
+	if len(body) > MaxCallBytes {
+		return DirectCall{}, refuse("", "is %d bytes long; a call may have %d", len(body), MaxCallBytes)
+	}
+	if !decode.Modest(body) {
+		return DirectCall{}, refuse("", "has more than %d values, or nests deeper than %d", decode.MaxTokens, maxDepth)
+	}
+	root, _, refusal := readJSON(body)
+	if refusal != nil {
+		return DirectCall{}, refusal
+	}
+	o, ok := root.Object()
+	if !ok {
+		return DirectCall{}, refuse("", "is not a JSON object")
+	}
+	r := &fieldReader{object: o, limits: l.withDefaults()}
+	r.require("endpoint", "tool_name")
+	if r.missing != nil {
+		return DirectCall{}, r.missing
+	}
+	c := DirectCall{Endpoint: *r.readOldEndpoint("endpoint"), Tool: r.readTool("tool_name"), Arguments: map[string]any{}}
+	if v, _ := r.readObject("arguments"); v != nil {
+		c.Arguments, _ = v.Plain().(map[string]any)
+	}
+	if r.has("timeout_ms") { // the bridge took any; one that is longer than allowed is shortened
+		most := uint64(r.limits.MaxTimeout.Milliseconds())
+		c.TimeoutMs = int(min(r.readUint("timeout_ms", 1, 1<<64-1), most))
+	}
+	if r.err != nil {
+		return DirectCall{}, r.err
+	}
+	return c, nil
+}

@@ -1,0 +1,153 @@
+package store
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+)
+
+// ofClient is feedback of another client than feedback's own.
+func ofClient(client byte, index int) job.Job {
+	j := feedback(1, index)
+	j.ClientAddress = common.BytesToAddress([]byte{0xcc, client})
+	return j
+}
+
+// follow claims what can go along with a leader.
+func follow(t *testing.T, s *Store, leader *Claim, n int) []Follower {
+	t.Helper()
+	all, err := s.ClaimFollowers(t.Context(), leader, n, lease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// block makes deliveries wait behind an earlier one of their client, as strict order does.
+func block(t *testing.T, s *Store, ids ...uuid.UUID) {
+	t.Helper()
+	exec(t, s, `UPDATE herald.deliveries SET status = 'waiting', reason = 'behind_earlier', handed_at = NULL, next_attempt_at = now() + interval '1 minute',
+		holds_until = CASE WHEN herald.has_order(kind) THEN timestamptz 'infinity' END WHERE id = ANY($1)`, ids)
+}
+
+func indexes(all []Follower) (list []uint64) {
+	for _, f := range all {
+		list = append(list, f.Job.FeedbackIndex)
+	}
+	return list
+}
+
+// TestFollowersOfOneClient: what waits behind the leader comes in the order of its index, though it was accepted in
+// another, up to the first that cannot come along.
+func TestFollowersOfOneClient(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	var in []Intake
+	for _, i := range []int{1, 5, 3, 2, 4, 7, 6, 8} {
+		in = append(in, Intake{Job: ofClient(1, i)})
+	}
+	revoked := ofClient(1, 6)
+	revoked.Kind, revoked.Reason, revoked.Action.ToolName = job.KindFeedbackRevoked, job.RevokedByClient, "agent.receiveRevocation"
+	answers, tasks := accept(t, s, append(in, Intake{Job: revoked})...)
+	for _, a := range answers[1:] {
+		block(t, s, a.ID)
+	}
+	leader := claim(t, s, tasks[0])
+	all := follow(t, s, leader, 49)
+	if got := indexes(all); !slices.Equal(got, []uint64{2, 3, 4, 5, 6, 7, 8}) { // a revocation of 6 holds nobody
+		t.Fatalf("%v follow", got)
+	}
+	for _, f := range all {
+		if d := read(t, s, f.ID); d.Status != Running || d.Attempts != 1 || len(d.History) != 1 || f.Attempt != 1 || f.Err != nil ||
+			f.LeaseUntil.Sub(f.StartedAt) != lease {
+			t.Errorf("%+v of %+v", d, f.Claim)
+		}
+	}
+	if again := follow(t, s, leader, 49); len(again) != 0 {
+		t.Errorf("%v follow twice", indexes(again))
+	}
+
+	record(t, s, all[0].Claim, delivered)
+	if err := s.GiveBack(t.Context(), all[1:]); err != nil {
+		t.Fatal(err)
+	}
+	for i, f := range all {
+		d := read(t, s, f.ID)
+		if i == 0 && d.Status != Delivered || i > 0 && (d.Status != Waiting || d.Reason != "behind_earlier" || d.Attempts != 0 || len(d.History) != 0) {
+			t.Errorf("index %d is %s %s after %d attempts", f.Job.FeedbackIndex, d.Status, d.Reason, d.Attempts)
+		}
+	}
+	record(t, s, leader, delivered)
+	if _, err := s.Record(t.Context(), all[1].Claim, Outcome{Status: Rejected, Reason: "tool_error"}); !errors.Is(err, ErrFenced) {
+		t.Errorf("what was given back is recorded: %v", err)
+	}
+
+	// With the leader final, the first that was given back is its client's next.
+	if d := read(t, s, all[1].ID); d.Status != Queued {
+		t.Errorf("%s, and nothing is before it", d.Status)
+	}
+	if d := read(t, s, all[2].ID); d.Status != Waiting || d.Reason != "behind_earlier" {
+		t.Errorf("%s %s, and one is before it", d.Status, d.Reason)
+	}
+}
+
+// TestFollowersOfTheLine: the oldest of the line follow, one of each client and what waits behind it, and not what has
+// another action, headers of its own or was asked for again.
+func TestFollowersOfTheLine(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	var in []Intake
+	for c := range byte(20) {
+		in = append(in, Intake{Job: ofClient(c, 1)})
+	}
+	other := ofClient(30, 1)
+	other.Action.TimeoutMs = 1000
+	sealed := Intake{Job: ofClient(31, 1), SealedHeaders: []byte("x")}
+	late := Intake{Job: ofClient(40, 1)}
+	answers, tasks := accept(t, s, append(in, Intake{Job: other}, sealed, Intake{Job: ofClient(32, 1)}, Intake{Job: ofClient(32, 2)}, Intake{Job: ofClient(32, 3)}, late)...)
+	accept(t, s, Intake{Job: ofClient(50, 1), Bulk: true})
+	block(t, s, answers[23].ID, answers[24].ID)
+	exec(t, s, `UPDATE herald.deliveries SET replays = 1 WHERE id = $1`, answers[10].ID)
+	leader := claim(t, s, tasks[0])
+
+	if got := len(follow(t, s, leader, 3)); got != 3 {
+		t.Errorf("%d follow, not 3", got)
+	}
+	all := follow(t, s, leader, 49)
+	var clients []byte
+	for _, f := range all {
+		clients = append(clients, f.Job.ClientAddress[19])
+	}
+	// 0 to 7 are dispatched; 8, 9 and 11 follow already.
+	if want := []byte{12, 13, 14, 15, 16, 17, 18, 19, 32, 32, 32, 40, 50}; !slices.Equal(clients, want) {
+		t.Errorf("clients %v follow, not %v", clients, want)
+	}
+	if n := countDispatched(t, s); n != MaxDispatchedPerAgent {
+		t.Errorf("%d count as dispatched", n)
+	}
+
+	// What follows takes no place from the line, and a lost worker's comes back.
+	r := record(t, s, leader, delivered)
+	if len(r.Next) != 1 {
+		t.Errorf("%d dispatched", len(r.Next))
+	}
+	lapse(t, s, all[0].Claim)
+	if d := read(t, s, all[0].ID); d.Status != Queued || d.Attempts != 1 {
+		t.Errorf("%+v", d)
+	}
+	if back := follow(t, s, claim(t, s, tasks[1]), 49); len(back) != 1 || !back[0].InDoubt || !back[0].Called || back[0].N != 2 || back[0].Attempt != 2 {
+		t.Errorf("%+v", back)
+	}
+	wait := record(t, s, all[1].Claim, Outcome{Status: Waiting, Reason: "server_error", Delay: -time.Second, Called: true, Stage: "call"})
+	if wait.Task != nil {
+		t.Errorf("%+v", wait.Task)
+	}
+	if tasks, err := s.Due(t.Context(), 10); err != nil || len(tasks) != 0 || read(t, s, all[1].ID).Status != Queued {
+		t.Errorf("%v %v", tasks, err) // eight are dispatched
+	}
+}

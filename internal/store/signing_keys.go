@@ -1,0 +1,85 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// SigningKey is a key that requests to agents are signed with. Its fields are in the order of signingKeyColumns.
+type SigningKey struct {
+	ID          string     // RFC 7638 thumbprint of the public key
+	Ciphertext  []byte     // the Ed25519 seed, sealed
+	CreatedAt   time.Time  // published since
+	ActivatesAt time.Time  // signs from then on, until a younger one does
+	RetiresAt   *time.Time // published until then; nil: it is the youngest
+}
+
+const signingKeyColumns = `id, ciphertext, created_at, activates_at, retires_at`
+
+// lockSigningKeys lets one at a time add keys; readers go on.
+const lockSigningKeys = `LOCK TABLE herald.signing_keys IN SHARE ROW EXCLUSIVE MODE`
+
+// SigningKeys lists the keys that are published, the youngest first.
+func (s *Store) SigningKeys(ctx context.Context) (list []SigningKey, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "list signing keys")
+	rows, _ := s.pool.Query(ctx, `SELECT `+signingKeyColumns+` FROM herald.signing_keys
+		WHERE retires_at IS NULL OR retires_at > now() ORDER BY activates_at DESC, id`)
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[SigningKey])
+}
+
+// AddFirstSigningKey stores a key, ID and Ciphertext of k, that signs at once, if there is none; of several workers
+// that start together one adds its key.
+func (s *Store) AddFirstSigningKey(ctx context.Context, k SigningKey) (added bool, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "store the first signing key")
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, lockSigningKeys); err != nil {
+			return err
+		}
+		done, err := tx.Exec(ctx, `INSERT INTO herald.signing_keys (id, ciphertext, activates_at)
+			SELECT $1, $2, now() WHERE NOT EXISTS (SELECT FROM herald.signing_keys WHERE retires_at IS NULL)`, k.ID, k.Ciphertext)
+		added = done.RowsAffected() > 0
+		return err
+	})
+	return added && err == nil, err
+}
+
+// RotateSigningKey stores a key, ID and Ciphertext of k, that is published at once and signs after a time; the others
+// stay published for keep beyond that. Keys that are published no more are dropped.
+func (s *Store) RotateSigningKey(ctx context.Context, k SigningKey, after, keep time.Duration) (stored SigningKey, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "store signing key %s", k.ID)
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, lockSigningKeys); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `DELETE FROM herald.signing_keys WHERE retires_at <= now()`); err != nil {
+			return err
+		}
+		const retire = `UPDATE herald.signing_keys SET retires_at = least(retires_at, now() + $1::interval + $2::interval)` // nulls aside
+		if _, err := tx.Exec(ctx, retire, after, keep); err != nil {
+			return err
+		}
+		rows, _ := tx.Query(ctx, `INSERT INTO herald.signing_keys (id, ciphertext, activates_at) VALUES ($1, $2, now() + $3::interval)
+			RETURNING `+signingKeyColumns, k.ID, k.Ciphertext, after)
+		stored, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[SigningKey])
+		return err
+	})
+	return stored, err
+}
+
+// ResealSigningKey replaces a key's ciphertext, if it is still the one that was read.
+func (s *Store) ResealSigningKey(ctx context.Context, old SigningKey, ciphertext []byte) (changed bool, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "replace the sealed signing key %s", old.ID)
+	done, err := s.pool.Exec(ctx, `UPDATE herald.signing_keys SET ciphertext = $3 WHERE id = $1 AND ciphertext = $2`,
+		old.ID, old.Ciphertext, ciphertext)
+	return done.RowsAffected() > 0, err
+}

@@ -1,0 +1,346 @@
+package storetest
+
+import (
+	"context"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+)
+
+// OrderedStore is a store that keeps each client's order.
+type OrderedStore interface {
+	Store
+	Followers(ctx context.Context, from int64, limit int) ([]store.Task, error)
+}
+
+// RunOrder runs the suite of stores that keep the order of each client's deliveries (DESIGN §5).
+func RunOrder(t *testing.T, open func(t *testing.T) (OrderedStore, Clock)) {
+	for name, test := range map[string]func(*orderSuite){
+		"one of a client at a time":           (*orderSuite).oneAtATime,
+		"accepted in another order":           (*orderSuite).acceptedInAnotherOrder,
+		"sent again with what is known":       (*orderSuite).sentAgain,
+		"an earlier one holds later ones 60s": (*orderSuite).holdsForAMinute,
+		"free waits hold on":                  (*orderSuite).freeWaitsHoldOn,
+		"held ones hold 60s":                  (*orderSuite).heldOnes,
+		"an earlier one that comes late":      (*orderSuite).comesLate,
+		"a dead worker's":                     (*orderSuite).deadWorkers,
+		"revocation after feedback":           (*orderSuite).revocationAfterFeedback,
+		"responses come one by one":           (*orderSuite).responsesOneByOne,
+		"a replay holds nobody":               (*orderSuite).replayHoldsNobody,
+		"what is cancelled lets go":           (*orderSuite).cancelledLetsGo,
+		"order switched off for an agent":     (*orderSuite).policyOff,
+		"more clients than places":            (*orderSuite).manyClients,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, c := open(t)
+			test(&orderSuite{suite: &suite{T: t, Store: s, Clock: c}, followers: s.Followers})
+		})
+	}
+}
+
+type orderSuite struct {
+	*suite
+	followers func(ctx context.Context, from int64, limit int) ([]store.Task, error)
+}
+
+// by is a feedback of another client.
+func by(client byte, index int) job.Job {
+	j := Feedback(1, index)
+	j.ClientAddress = common.BytesToAddress([]byte{client})
+	return j
+}
+
+func revocation(client byte, index int) job.Job {
+	j := by(client, index)
+	j.Kind, j.Reason = job.KindFeedbackRevoked, job.RevokedByClient
+	return j
+}
+
+func response(client byte, index int, log uint) job.Job {
+	j := by(client, index)
+	j.Kind, j.Responder, j.LogIndex = job.KindResponseAppended, common.HexToAddress("0x77"), &log
+	return j
+}
+
+func (s *orderSuite) acceptJobs(jobs ...job.Job) []store.Task {
+	s.Helper()
+	in := make([]store.Intake, len(jobs))
+	for i, j := range jobs {
+		in[i] = store.Intake{Job: j}
+	}
+	_, tasks, err := s.Accept(s.Context(), in)
+	s.must(err)
+	return tasks
+}
+
+// expect compares which deliveries were dispatched.
+func (s *orderSuite) expect(tasks []store.Task, want ...job.Job) []store.Task {
+	s.Helper()
+	var got, ids []string
+	for _, t := range tasks {
+		if !t.Ended {
+			got = append(got, s.read(t.ID).Key)
+		}
+	}
+	for _, j := range want {
+		ids = append(ids, j.Key())
+	}
+	slices.Sort(got)
+	slices.Sort(ids)
+	if !slices.Equal(got, ids) {
+		s.Fatalf("dispatched %q, want %q", got, ids)
+	}
+	return s.toRun(tasks, len(tasks))
+}
+
+func (s *orderSuite) behind(jobs ...job.Job) {
+	s.Helper()
+	for _, j := range jobs {
+		if d := s.is(j.ID(), store.Waiting, reason.BehindEarlier, 0, 0); d.Error == "" || d.Dispatch != 0 {
+			s.Errorf("%+v", d)
+		}
+	}
+}
+
+func (s *orderSuite) due() []store.Task {
+	s.Helper()
+	tasks, err := s.Due(s.Context(), 100)
+	s.must(err)
+	return tasks
+}
+
+func (s *orderSuite) dispatchFollowers() []store.Task {
+	s.Helper()
+	tasks, err := s.followers(s.Context(), math.MinInt64, 100)
+	s.must(err)
+	return tasks
+}
+
+func (s *orderSuite) oneAtATime() {
+	tasks := s.expect(s.acceptJobs(by(1, 1), by(1, 2), by(1, 3), by(2, 1), by(2, 9)), by(1, 1), by(2, 1))
+	s.behind(by(1, 2), by(1, 3), by(2, 9))
+	s.expect(s.acceptJobs(by(1, 4), by(3, 5)), by(3, 5))
+	s.expect(s.dispatchFollowers())
+	r := s.record(s.claim(tasks[0]), delivered)
+	tasks = s.expect(r.Next, by(1, 2))
+	r = s.record(s.claim(tasks[0]), store.Outcome{Status: store.Rejected, Reason: "tool_error", Called: true, Stage: "call"})
+	tasks = s.expect(r.Next, by(1, 3))
+	r = s.record(s.claim(tasks[0]), delivered)
+	tasks = s.expect(r.Next, by(1, 4))
+	c := s.claim(tasks[0])
+	if c.AheadOf != "" {
+		s.Errorf("ahead of %s", c.AheadOf)
+	}
+	s.expect(s.record(c, delivered).Next)
+}
+
+func (s *orderSuite) acceptedInAnotherOrder() {
+	tasks := s.expect(s.acceptJobs(by(1, 3), by(1, 2), by(1, 1)), by(1, 1))
+	tasks = s.expect(s.record(s.claim(tasks[0]), delivered).Next, by(1, 2))
+	s.expect(s.record(s.claim(tasks[0]), delivered).Next, by(1, 3))
+}
+
+// sentAgain: of what is sent twice only what is new counts.
+func (s *orderSuite) sentAgain() {
+	tasks := s.expect(s.acceptJobs(by(1, 1)), by(1, 1))
+	s.expect(s.record(s.claim(tasks[0]), delivered).Next)
+	tasks = s.expect(s.acceptJobs(by(1, 1), by(1, 2), by(1, 3)), by(1, 2))
+	s.expect(s.record(s.claim(tasks[0]), delivered).Next, by(1, 3))
+}
+
+func (s *orderSuite) holdsForAMinute() {
+	tasks := s.expect(s.acceptJobs(by(1, 1), by(1, 2)), by(1, 1))
+	first := s.record(s.claim(tasks[0]), failed(10*time.Second))
+	s.expect(first.Next)
+	if d := s.read(by(1, 2).ID()); d.NextAttemptAt == nil || time.Until(*d.NextAttemptAt) > 61*time.Second {
+		s.Errorf("looked at again at %v", d.NextAttemptAt)
+	}
+	s.Advance(11 * time.Second)
+	s.expect(s.due())
+	first = s.record(s.claim(*first.Task), failed(50*time.Second))
+	s.expect(first.Next)
+	s.Advance(50 * time.Second) // 61 s after the first attempt, which is due itself in this moment
+	tasks = s.expect(s.due(), by(1, 2))
+	s.refused(first.Task.ID, first.Task.N, "the later one of its client is under way")
+	s.is(by(1, 1).ID(), store.Waiting, reason.BehindEarlier, 2, 2)
+	later := s.claim(tasks[0])
+	if later.AheadOf != "1" {
+		s.Errorf("ahead of %q", later.AheadOf)
+	}
+	tasks = s.expect(s.record(later, delivered).Next, by(1, 1))
+	s.expect(s.record(s.claim(tasks[0]), delivered).Next)
+}
+
+func (s *orderSuite) freeWaitsHoldOn() {
+	tasks := s.expect(s.acceptJobs(by(1, 1), by(1, 2)), by(1, 1))
+	busy := notYet(2 * time.Minute)
+	busy.Reason = reason.BreakerOpen
+	first := s.record(s.claim(tasks[0]), busy)
+	s.Advance(90 * time.Second)
+	s.expect(s.due())
+	s.expect(s.dispatchFollowers())
+	s.Advance(31 * time.Second)
+	tasks = s.expect(s.record(s.claim(*first.Task), delivered).Next, by(1, 2))
+
+	// A node may never answer for one of them: it holds the others for ten minutes.
+	s.expect(s.acceptJobs(by(1, 3)))
+	first = s.record(s.claim(tasks[0]), notYet(20*time.Minute))
+	s.Advance(9 * time.Minute)
+	s.expect(s.due())
+	s.Advance(2 * time.Minute)
+	s.expect(s.due(), by(1, 3))
+}
+
+func (s *orderSuite) heldOnes() {
+	tasks := s.expect(s.acceptJobs(by(1, 1), by(1, 2)), by(1, 1))
+	hold := store.Outcome{Status: store.Held, Reason: reason.GatewayUnconfigured, Free: true, Stage: "fetch"}
+	s.expect(s.record(s.claim(tasks[0]), hold).Next)
+	s.Advance(61 * time.Second)
+	tasks = s.expect(s.due(), by(1, 2))
+	s.expect(s.record(s.claim(tasks[0]), hold).Next)
+
+	_, err := s.Release(s.Context(), nil, true, 100)
+	s.must(err)
+	tasks, err = s.Backlog(s.Context(), 100)
+	s.must(err)
+	tasks = s.expect(tasks, by(1, 1))
+	s.expect(s.record(s.claim(tasks[0]), failed(time.Second)).Next) // it holds as if it came now
+	s.is(by(1, 2).ID(), store.Waiting, reason.BehindEarlier, 0, 0)
+}
+
+func (s *orderSuite) comesLate() {
+	later := s.expect(s.acceptJobs(by(1, 5)), by(1, 5))
+	s.expect(s.acceptJobs(by(1, 4)))
+	s.behind(by(1, 4))
+	r := s.record(s.claim(later[0]), failed(time.Second)) // now the earlier one goes first
+	tasks := s.expect(r.Next, by(1, 4))
+	s.Advance(2 * time.Second)
+	s.refused(r.Task.ID, r.Task.N, "the earlier one is under way")
+	s.expect(s.record(s.claim(tasks[0]), delivered).Next, by(1, 5))
+}
+
+func (s *orderSuite) deadWorkers() {
+	tasks := s.expect(s.acceptJobs(by(1, 1), by(1, 2)), by(1, 1))
+	c := s.claim(tasks[0])
+	s.lose(c)
+	s.expect(s.dispatchFollowers())
+	tasks = s.expect([]store.Task{s.next()}, by(1, 1))
+	s.expect(s.record(s.claim(tasks[0]), delivered).Next, by(1, 2))
+}
+
+func (s *orderSuite) revocationAfterFeedback() {
+	tasks := s.expect(s.acceptJobs(revocation(1, 1), by(1, 1), by(1, 2)), by(1, 1))
+	first := s.record(s.claim(tasks[0]), failed(2*time.Minute))
+	s.expect(first.Next)
+	s.Advance(61 * time.Second)
+	tasks = s.expect(s.due(), by(1, 2)) // the revocation of 1 does not hide what may go
+	s.expect(s.record(s.claim(tasks[0]), delivered).Next)
+	s.expect(s.dispatchFollowers())
+	s.Advance(time.Minute)
+	tasks = s.expect(s.record(s.claim(*first.Task), delivered).Next, revocation(1, 1))
+	s.expect(s.record(s.claim(tasks[0]), delivered).Next)
+	s.expect(s.acceptJobs(revocation(1, 2)), revocation(1, 2)) // its feedback has ended
+	s.expect(s.acceptJobs(revocation(2, 7)), revocation(2, 7)) // nobody knows of its feedback
+}
+
+func (s *orderSuite) responsesOneByOne() {
+	tasks := s.expect(s.acceptJobs(by(1, 1), response(1, 1, 1), response(1, 1, 2), by(1, 2)), by(1, 1))
+	want := map[string]bool{response(1, 1, 1).Key(): true, response(1, 1, 2).Key(): true, by(1, 2).Key(): true}
+	for n := range uint(3) {
+		tasks = s.toRun(s.record(s.claim(tasks[0]), delivered).Next, 0)
+		if len(tasks) != 1 || !want[s.read(tasks[0].ID).Key] {
+			s.Fatalf("dispatched %+v, of %v", tasks, want)
+		}
+		delete(want, s.read(tasks[0].ID).Key)
+		s.expect(s.acceptJobs(response(1, 1, 10+n))) // strangers write more and more: who came before goes first
+	}
+	tasks = s.expect(s.record(s.claim(tasks[0]), delivered).Next, response(1, 1, 10))
+	s.record(s.claim(tasks[0]), delivered)
+}
+
+// replayHoldsNobody: but what was never called, and is replayed, comes before its revocation.
+func (s *orderSuite) replayHoldsNobody() {
+	held := s.expect(s.acceptJobs(by(9, 1)), by(9, 1))
+	s.record(s.claim(held[0]), store.Outcome{Status: store.Held, Reason: reason.AuthRequired, Free: true})
+	s.expect(s.acceptJobs(revocation(9, 1)))
+	_, _, again, err := s.Replay(s.Context(), []uuid.UUID{by(9, 1).ID()}, false)
+	s.must(err)
+	again = s.expect(again, by(9, 1))
+	s.expect(s.record(s.claim(again[0]), store.Outcome{Status: store.Waiting, Reason: reason.ConnectFailed, Delay: time.Hour, Task: true}).Next)
+	s.expect(s.dispatchFollowers())
+
+	tasks := s.expect(s.acceptJobs(by(1, 1)), by(1, 1))
+	s.record(s.claim(tasks[0]), delivered)
+	_, _, tasks, err = s.Replay(s.Context(), []uuid.UUID{by(1, 1).ID()}, true)
+	s.must(err)
+	tasks = s.expect(tasks, by(1, 1))
+	s.expect(s.acceptJobs(by(1, 2), revocation(1, 1))) // under way, it has the client to itself
+	next := s.record(s.claim(tasks[0]), failed(time.Hour)).Next
+	if tasks = s.toRun(next, 0); len(tasks) != 1 {
+		s.Fatalf("%+v", tasks)
+	}
+	if next = s.record(s.claim(tasks[0]), delivered).Next; len(next) != 1 {
+		s.Errorf("%+v", next)
+	}
+}
+
+func (s *orderSuite) cancelledLetsGo() {
+	s.expect(s.acceptJobs(by(1, 1), by(1, 2), revocation(1, 1), by(2, 1)), by(1, 1), by(2, 1))
+	_, _, _, err := s.Cancel(s.Context(), []uuid.UUID{by(1, 1).ID()}, true)
+	s.must(err)
+	tasks := s.toRun(s.dispatchFollowers(), 0)
+	if len(tasks) != 1 {
+		s.Fatalf("%+v", tasks)
+	}
+	s.expect(s.dispatchFollowers())
+	if next := s.record(s.claim(tasks[0]), delivered).Next; len(next) > 1 {
+		s.Errorf("%+v", next)
+	}
+	s.dispatchFollowers()
+	for _, j := range []job.Job{by(1, 2), revocation(1, 1)} {
+		if d := s.read(j.ID()); d.Dispatch != 1 {
+			s.Errorf("%+v", d)
+		}
+	}
+}
+
+func (s *orderSuite) policyOff() {
+	s.expect(s.acceptJobs(by(1, 1), by(1, 2)), by(1, 1))
+	s.must(s.SetPolicy(s.Context(), Agent(1), store.Policy{Order: store.OrderOff}))
+	s.expect(s.acceptJobs(by(1, 3), by(1, 4)), by(1, 3), by(1, 4))
+	s.expect(s.dispatchFollowers(), by(1, 2))
+	s.must(s.SetPolicy(s.Context(), Agent(1), store.Policy{Order: store.OrderStrict}))
+	s.expect(s.acceptJobs(by(1, 5)))
+}
+
+// manyClients: what waits behind others takes no place of the eight.
+func (s *orderSuite) manyClients() {
+	var jobs []job.Job
+	for client := range byte(12) {
+		jobs = append(jobs, by(client+1, 1), by(client+1, 2))
+	}
+	tasks := s.acceptJobs(jobs...)
+	if len(tasks) != store.MaxDispatchedPerAgent {
+		s.Fatalf("%d dispatched", len(tasks))
+	}
+	last, done := map[string]uint64{}, 0
+	for ; len(tasks) > 0; tasks = tasks[1:] {
+		c := s.claim(tasks[0])
+		if before := last[c.Job.OrderKey()]; c.Job.FeedbackIndex != before+1 {
+			s.Errorf("%d of %s came after %d", c.Job.FeedbackIndex, c.Job.ClientAddress, before)
+		}
+		last[c.Job.OrderKey()], done = c.Job.FeedbackIndex, done+1
+		tasks = append(tasks, s.record(c, delivered).Next...)
+	}
+	if done != len(jobs) {
+		s.Errorf("%d of %d were delivered", done, len(jobs))
+	}
+}
