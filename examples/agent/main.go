@@ -2,6 +2,10 @@
 //
 //	agent                        speaks MCP on stdin and stdout
 //	agent -http 127.0.0.1:8081   speaks streamable HTTP at /mcp; port 0 takes a free one
+//	agent -http 127.0.0.1:8081 -herald https://herald.example -self https://agent.example
+//	                             and serves that Herald alone, which calls it under that name
+//
+// -prefer '{"maxPerSecond": 5}' has every answer say what the agent wants (docs/agents.md).
 //
 // Herald may call more than once for one feedback, when an answer was lost; deliveryId stays the same, and the agent
 // counts each only once.
@@ -23,6 +27,8 @@ import (
 
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
+
+	"github.com/agentherald/herald/examples/agent/callers"
 )
 
 // inputSchema says what this agent reads. Herald fits its arguments to it: what is not named here is not sent.
@@ -45,6 +51,14 @@ const inputSchema = `{
   "additionalProperties": false
 }`
 
+// batchSchema is of several pieces of feedback in one call, which a burst of them comes in.
+const batchSchema = `{
+  "type": "object",
+  "properties": {"deliveries": {"type": "array", "maxItems": 50, "items": ` + inputSchema + `}},
+  "required": ["deliveries"],
+  "additionalProperties": false
+}`
+
 // revocationSchema is of what says that a feedback no longer holds.
 const revocationSchema = `{
   "type": "object",
@@ -64,43 +78,87 @@ type feedback struct {
 	FeedbackIndex uint64 `json:"feedbackIndex"`
 }
 
+type batch struct {
+	Deliveries []feedback `json:"deliveries"`
+}
+
 func main() {
 	listen := flag.String("http", "", "serve streamable HTTP on this `address` instead of stdin and stdout")
 	registration := flag.String("registration", "", "serve this `file`, the agent's registration or a list of agents, at "+wellKnown+
 		": it shows callers that this endpoint is the agent's")
+	herald := flag.String("herald", "", "serve only the Herald whose HERALD_PUBLIC_URL is this `URL`")
+	self := flag.String("self", "", "scheme and host under which that Herald calls this agent, as its registration has them; needed with -herald")
+	var prefer preferences
+	flag.Func("prefer", "say this `JSON` object in every answer: what this agent wants of Herald", prefer.parse)
 	flag.Parse()
 	var mu sync.Mutex
 	seen := map[string]bool{} // a real agent keeps this in its database
-	receive := func(_ context.Context, _ mcp.CallToolRequest, f feedback) (*mcp.CallToolResult, error) {
+	take := func(f feedback) (duplicate bool) {
 		mu.Lock()
-		duplicate := seen[f.DeliveryID]
+		duplicate = seen[f.DeliveryID]
 		seen[f.DeliveryID] = true
 		mu.Unlock()
 		if !duplicate {
 			fmt.Fprintf(os.Stderr, "feedback %d from %q\n", f.FeedbackIndex, f.ClientAddress)
 		}
-		return mcp.NewToolResultJSON(map[string]any{"acknowledged": true, "duplicate": duplicate, "deliveryId": f.DeliveryID})
+		return duplicate
+	}
+	receive := func(_ context.Context, _ mcp.CallToolRequest, f feedback) (*mcp.CallToolResult, error) {
+		return prefer.answer(map[string]any{"acknowledged": true, "duplicate": take(f), "deliveryId": f.DeliveryID})
+	}
+	receiveBatch := func(_ context.Context, _ mcp.CallToolRequest, b batch) (*mcp.CallToolResult, error) {
+		var results []map[string]string
+		for _, f := range b.Deliveries {
+			take(f)
+			results = append(results, map[string]string{"deliveryId": f.DeliveryID, "status": "accepted"})
+		}
+		return prefer.answer(map[string]any{"results": results})
 	}
 	revoke := func(_ context.Context, _ mcp.CallToolRequest, f feedback) (*mcp.CallToolResult, error) {
 		fmt.Fprintf(os.Stderr, "feedback %d from %q no longer holds\n", f.FeedbackIndex, f.ClientAddress) // twice is as good as once
-		return mcp.NewToolResultJSON(map[string]any{"acknowledged": true, "deliveryId": f.DeliveryID})
+		return prefer.answer(map[string]any{"acknowledged": true, "deliveryId": f.DeliveryID})
 	}
 	agent := server.NewMCPServer("example-agent", "1.0.0", server.WithToolCapabilities(false), server.WithInputSchemaValidation())
 	agent.AddTool(mcp.NewToolWithRawSchema("agent.receiveFeedback", "Takes feedback about this agent.", json.RawMessage(inputSchema)),
 		mcp.NewTypedToolHandler(receive))
+	agent.AddTool(mcp.NewToolWithRawSchema("agent.receiveFeedbackBatch", "Takes several pieces of feedback about this agent.", json.RawMessage(batchSchema)),
+		mcp.NewTypedToolHandler(receiveBatch))
 	agent.AddTool(mcp.NewToolWithRawSchema("agent.receiveRevocation", "Takes feedback about this agent back.", json.RawMessage(revocationSchema)),
 		mcp.NewTypedToolHandler(revoke))
 
-	err := serveAgent(agent, *listen, *registration)
+	guard := func(next http.Handler) http.Handler { return next }
+	if *herald != "" {
+		known, err := callers.New(callers.Config{Herald: *herald, Self: *self})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "agent:", err)
+			os.Exit(2)
+		}
+		guard = known.Require
+	}
+	err := serveAgent(agent, *listen, *registration, guard)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "agent:", err)
 		os.Exit(1)
 	}
 }
 
+// preferences are what this agent asks of Herald, for itself: nil for nothing.
+type preferences map[string]any
+
+func (p *preferences) parse(raw string) error { return json.Unmarshal([]byte(raw), p) }
+
+// answer is a result that says the preferences beside its content.
+func (p preferences) answer(content map[string]any) (*mcp.CallToolResult, error) {
+	result, err := mcp.NewToolResultJSON(content)
+	if err == nil && p != nil {
+		result.Meta = mcp.NewMetaFromMap(map[string]any{"io.agentherald/preferences": p})
+	}
+	return result, err
+}
+
 const wellKnown = "/.well-known/agent-registration.json"
 
-func serveAgent(agent *server.MCPServer, address, registration string) error {
+func serveAgent(agent *server.MCPServer, address, registration string, guard func(http.Handler) http.Handler) error {
 	if address == "" {
 		return server.ServeStdio(agent)
 	}
@@ -109,7 +167,7 @@ func serveAgent(agent *server.MCPServer, address, registration string) error {
 		return err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/mcp", server.NewStreamableHTTPServer(agent))
+	mux.Handle("/mcp", guard(server.NewStreamableHTTPServer(agent)))
 	if registration != "" {
 		mux.HandleFunc(wellKnown, func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, registration) })
 	}

@@ -1,0 +1,258 @@
+// Package callers lets an agent serve one Herald and nobody else: it verifies the signature that Herald puts on each
+// HTTP request (RFC 9421, Ed25519), with the keys that this Herald publishes. It needs the standard library alone and
+// is meant to be copied.
+package callers
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Config of a Verifier.
+type Config struct {
+	// Herald is the HERALD_PUBLIC_URL of the Herald that may call, as in https://herald.example. Required.
+	Herald string
+	// Self is the scheme and host under which Herald calls this agent, as its registration has them, with the path that
+	// a proxy takes off, if one does. The agent must say it: a proxy may change the Host that it sees. Required.
+	Self string
+	// MaxBody bounds a request. Default 8 MiB.
+	MaxBody int64
+	// Client fetches the directory of keys. Default: a client of its own.
+	Client *http.Client
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+}
+
+const (
+	skew        = time.Minute      // by which the clocks of Herald and the agent may differ
+	maxLifetime = 10 * time.Minute // of a signature; Herald's are good for 5 minutes
+	maxCovered  = 64               // parts of a request that one signature names
+)
+
+// Verifier tells who calls.
+type Verifier struct {
+	cfg  Config
+	keys *directory
+
+	mu    sync.Mutex
+	seen  map[string]time.Time // nonces, and when they may be forgotten: only Herald can add one
+	swept time.Time
+}
+
+// New makes a Verifier.
+func New(cfg Config) (*Verifier, error) {
+	for name, text := range map[string]*string{"Herald": &cfg.Herald, "Self": &cfg.Self} {
+		u, err := url.Parse(*text)
+		if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+			return nil, fmt.Errorf("callers: %s must be an http or https URL without query", name)
+		}
+		*text = strings.TrimSuffix(*text, "/")
+	}
+	if cfg.MaxBody == 0 {
+		cfg.MaxBody = 8 << 20
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Verifier{cfg: cfg, keys: newDirectory(cfg.Herald, cfg.Client, cfg.Now), seen: map[string]time.Time{}}, nil
+}
+
+// Require answers requests of others with 401. While the keys cannot be fetched the answer is 503: Herald comes again.
+func (v *Verifier) Require(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, v.cfg.MaxBody)
+		err := v.Check(r)
+		var large *http.MaxBytesError
+		switch {
+		case err == nil:
+			next.ServeHTTP(w, r)
+		case errors.As(err, &large):
+			http.Error(w, "the request is too large", http.StatusRequestEntityTooLarge)
+		case errors.Is(err, ErrNoKeys):
+			w.Header().Set("Retry-After", "10")
+			http.Error(w, "it cannot be told now who calls", http.StatusServiceUnavailable)
+		default:
+			http.Error(w, "only "+v.cfg.Herald+" may call: "+err.Error(), http.StatusUnauthorized)
+		}
+	})
+}
+
+// input is the one form in which Herald writes Signature-Input: what is covered, then parameters.
+var (
+	part      = `"[a-z0-9@-]+"(?:;key="sig1")?`
+	input     = regexp.MustCompile(`^sig1=(\(` + part + `(?: ` + part + `)*\)(?:;[a-z]+=(?:[0-9]{1,15}|"[!#-\[\]-~]{1,200}"))+)$`)
+	parameter = regexp.MustCompile(`;([a-z]+)=(?:"([^"]*)"|([0-9]+))`)
+)
+
+// agentMember is the part of Signature-Agent that belongs to the signature.
+const agentMember = `"signature-agent";key="sig1"`
+
+// Check verifies one request, and reads its body, which can be read again. It takes a request once: a second one with
+// the same signature is a copy.
+func (v *Verifier) Check(r *http.Request) error {
+	header := func(name string) string { return strings.Join(r.Header.Values(name), ", ") }
+	form := input.FindStringSubmatch(header("Signature-Input"))
+	if form == nil {
+		return errors.New("it is not signed, or not as Herald signs")
+	}
+	said := map[string]string{}
+	list, rest, _ := strings.Cut(form[1], ")")
+	for _, p := range parameter.FindAllStringSubmatch(rest, -1) {
+		if _, twice := said[p[1]]; twice {
+			return errors.New("a parameter of the signature is there twice")
+		}
+		said[p[1]] = p[2] + p[3]
+	}
+	covered := strings.Fields(strings.TrimPrefix(list, "("))
+	if err := v.checkCovered(r, covered); err != nil {
+		return err
+	}
+	until, err := v.checkTimes(said)
+	if err != nil {
+		return err
+	}
+	if said["alg"] != "ed25519" || said["tag"] != "web-bot-auth" || len(said["nonce"]) < 16 {
+		return errors.New("its alg, tag or nonce is not Herald's")
+	}
+	if header("Signature-Agent") != `sig1="`+v.cfg.Herald+`"` {
+		return errors.New("it names another signer")
+	}
+	if err := checkDigest(r); err != nil {
+		return err
+	}
+
+	var base strings.Builder
+	for _, name := range covered {
+		var value string
+		switch name {
+		case `"@method"`:
+			value = r.Method
+		case `"@target-uri"`:
+			value = v.cfg.Self + r.RequestURI // as it came, query and all
+		case agentMember:
+			value = `"` + v.cfg.Herald + `"`
+		default:
+			value = header(strings.Trim(name, `"`))
+		}
+		fmt.Fprintf(&base, "%s: %s\n", name, strings.TrimSpace(value))
+	}
+	base.WriteString(`"@signature-params": ` + form[1])
+	public, err := v.keys.find(r.Context(), said["keyid"])
+	if err != nil {
+		return err
+	}
+	signature, ok := decodeBinary(header("Signature"), "sig1=")
+	if !ok || !ed25519.Verify(public, []byte(base.String()), signature) {
+		return errors.New("its signature does not fit: it was changed on its way, or was signed for another address than " + v.cfg.Self)
+	}
+	if !v.remember(said["keyid"]+" "+said["nonce"], until) {
+		return errors.New("it came before")
+	}
+	return nil
+}
+
+// checkCovered: nothing that says what is called may be left out of the signature.
+func (v *Verifier) checkCovered(r *http.Request, covered []string) error {
+	if len(covered) > maxCovered || len(slices.Compact(slices.Sorted(slices.Values(covered)))) != len(covered) {
+		return errors.New("it covers a part twice, or too many parts")
+	}
+	need := []string{`"@method"`, `"@target-uri"`, agentMember}
+	if r.ContentLength != 0 {
+		need = append(need, `"content-digest"`)
+	}
+	for name := range r.Header {
+		if lower := strings.ToLower(name); lower == "content-type" || lower == "content-digest" || strings.HasPrefix(lower, "mcp-") {
+			need = append(need, `"`+lower+`"`)
+		}
+	}
+	for _, name := range need {
+		if !slices.Contains(covered, name) {
+			return errors.New("its signature does not cover " + name)
+		}
+	}
+	for _, name := range covered {
+		header := strings.Trim(name, `"`)
+		if !slices.Contains(need, name) && len(r.Header.Values(header)) == 0 {
+			return errors.New("its signature covers what is not there")
+		}
+	}
+	return nil
+}
+
+// checkTimes returns when the nonce may be forgotten.
+func (v *Verifier) checkTimes(said map[string]string) (until time.Time, err error) {
+	seconds := func(name string) time.Time {
+		n, e := strconv.ParseInt(said[name], 10, 64)
+		err = errors.Join(err, e)
+		return time.Unix(n, 0)
+	}
+	created, expires, now := seconds("created"), seconds("expires"), v.cfg.Now()
+	switch {
+	case err != nil:
+		return until, errors.New("it does not say from when to when it is good")
+	case created.After(now.Add(skew)), expires.Before(created), expires.Sub(created) > maxLifetime:
+		return until, errors.New("it was signed for another time: do the clocks differ?")
+	case !now.Before(expires.Add(skew)):
+		return until, errors.New("it has expired")
+	}
+	return expires.Add(skew), nil
+}
+
+// remember notes a nonce; false: it was noted before.
+func (v *Verifier) remember(nonce string, until time.Time) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := v.cfg.Now()
+	if now.Sub(v.swept) > skew {
+		for n, t := range v.seen {
+			if !now.Before(t) {
+				delete(v.seen, n)
+			}
+		}
+		v.swept = now
+	}
+	_, known := v.seen[nonce]
+	if !known {
+		v.seen[nonce] = until
+	}
+	return !known
+}
+
+// checkDigest compares the body with Content-Digest, which is covered where there is a body, and puts it back.
+func checkDigest(r *http.Request) error {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return fmt.Errorf("its body cannot be read: %w", err)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	said := strings.Join(r.Header.Values("Content-Digest"), ", ")
+	if said == "" && len(body) == 0 {
+		return nil
+	}
+	digest, ok := decodeBinary(said, "sha-256=")
+	if sum := sha256.Sum256(body); !ok || !bytes.Equal(digest, sum[:]) {
+		return errors.New("its body is not the one that was signed")
+	}
+	return nil
+}
+
+// decodeBinary reads what follows a name: base64 between colons.
+func decodeBinary(text, name string) ([]byte, bool) {
+	text, named := strings.CutPrefix(text, name+":")
+	text, closed := strings.CutSuffix(text, ":")
+	b, err := base64.StdEncoding.DecodeString(text)
+	return b, named && closed && err == nil
+}

@@ -1,0 +1,65 @@
+package signing
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// Sealer seals what is stored, and opens it (secret.Keyset).
+type Sealer interface {
+	Seal(plain []byte, b secret.Binding) ([]byte, error)
+	Open(cipher []byte, b secret.Binding) ([]byte, error)
+}
+
+// Binding is what the key with this id is sealed for.
+func Binding(id string) secret.Binding { return secret.Binding{Purpose: "signing.key.v1", Issuer: id} }
+
+// key is a key that can sign.
+type key struct {
+	id        string
+	private   ed25519.PrivateKey
+	activates time.Time
+	retires   *time.Time
+}
+
+// NewKey makes a key, sealed for the database.
+func NewKey(s Sealer) (store.SigningKey, error) {
+	var seed [ed25519.SeedSize]byte
+	_, _ = rand.Read(seed[:]) // never fails (crypto/rand)
+	id := thumbprint(ed25519.NewKeyFromSeed(seed[:]).Public().(ed25519.PublicKey))
+	sealed, err := s.Seal(seed[:], Binding(id))
+	return store.SigningKey{ID: id, Ciphertext: sealed}, err
+}
+
+// openKey opens a stored key. Whoever may write to the database cannot have another key published: it is sealed for its
+// own thumbprint.
+func openKey(s Sealer, k store.SigningKey) (*key, error) {
+	seed, err := s.Open(k.Ciphertext, Binding(k.ID))
+	if err != nil {
+		return nil, fmt.Errorf("signing key %s: %w", k.ID, err)
+	}
+	if len(seed) != ed25519.SeedSize {
+		return nil, fmt.Errorf("signing key %s: %w", k.ID, errors.New("it is no Ed25519 seed"))
+	}
+	opened := &key{id: k.ID, private: ed25519.NewKeyFromSeed(seed), activates: k.ActivatesAt, retires: k.RetiresAt}
+	if thumbprint(opened.public()) != k.ID {
+		return nil, fmt.Errorf("signing key %s: %w", k.ID, errors.New("it is another key"))
+	}
+	return opened, nil
+}
+
+func (k *key) public() ed25519.PublicKey { return k.private.Public().(ed25519.PublicKey) }
+
+// thumbprint is a key's id: the JWK thumbprint (RFC 7638, for Ed25519 RFC 8037 appendix A.3).
+func thumbprint(public ed25519.PublicKey) string {
+	sum := sha256.Sum256([]byte(`{"crv":"Ed25519","kty":"OKP","x":"` + base64.RawURLEncoding.EncodeToString(public) + `"}`))
+	return base64.RawURLEncoding.EncodeToString(sum[:])
+}

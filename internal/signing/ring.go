@@ -1,0 +1,153 @@
+package signing
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+)
+
+// Ledger keeps the keys.
+type Ledger interface {
+	SigningKeys(ctx context.Context) ([]store.SigningKey, error)
+	AddFirstSigningKey(ctx context.Context, k store.SigningKey) (added bool, err error)
+}
+
+// Config of a Ring.
+type Config struct {
+	// PublicURL (HERALD_PUBLIC_URL) is the origin where agents find the directory of keys. Required.
+	PublicURL string
+	Ledger    Ledger
+	Sealer    Sealer
+	// Refresh is how old what is known of the keys becomes. Default 30 s.
+	Refresh time.Duration
+	// Logger, default discards. Clock, default time.Now.
+	Logger *slog.Logger
+	Clock  func() time.Time
+}
+
+// Ring is the keys of an installation.
+type Ring struct {
+	cfg  Config
+	keys atomic.Pointer[[]*key] // published, the youngest first
+}
+
+// ErrNoKey means that no key can sign, so that nothing is sent.
+var ErrNoKey = errors.New("no signing key can be used, so the request was not sent: " +
+	"put the keyset back that has its key, or make one with `worker signing-key rotate`")
+
+// New prepares a Ring. Load it before it signs.
+func New(cfg Config) (*Ring, error) {
+	if cfg.PublicURL == "" || cfg.Ledger == nil || cfg.Sealer == nil {
+		return nil, errors.New("signing: PublicURL, Ledger and Sealer are required")
+	}
+	cfg.Refresh = cmp.Or(cfg.Refresh, 30*time.Second)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = time.Now
+	}
+	return &Ring{cfg: cfg}, nil
+}
+
+// Load reads the keys, and makes the first one where there is none. ErrNoKey: there are, and none of them can sign.
+func (r *Ring) Load(ctx context.Context) error {
+	stored, err := r.cfg.Ledger.SigningKeys(ctx)
+	if err == nil && len(stored) == 0 {
+		stored, err = r.addFirst(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	var keys []*key
+	var faults []error
+	for _, s := range stored {
+		k, err := openKey(r.cfg.Sealer, s)
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		keys = append(keys, k)
+	}
+	r.keys.Store(&keys)
+	if r.current() == nil {
+		return errors.Join(append(faults, ErrNoKey)...)
+	}
+	for _, err := range faults {
+		r.cfg.Logger.Warn("a signing key cannot be used", "error", err)
+	}
+	return nil
+}
+
+func (r *Ring) addFirst(ctx context.Context) ([]store.SigningKey, error) {
+	first, err := NewKey(r.cfg.Sealer)
+	if err != nil {
+		return nil, err
+	}
+	added, err := r.cfg.Ledger.AddFirstSigningKey(ctx, first)
+	if err != nil {
+		return nil, fmt.Errorf("make the first signing key: %w", err)
+	}
+	if added {
+		r.cfg.Logger.Info("made the first signing key", "key", first.ID)
+	}
+	return r.cfg.Ledger.SigningKeys(ctx)
+}
+
+// Run keeps what is known of the keys fresh until ctx ends. While Postgres is away the keys stay as they were.
+func (r *Ring) Run(ctx context.Context) {
+	ticker := time.NewTicker(r.cfg.Refresh)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if err := r.Load(ctx); err != nil && ctx.Err() == nil {
+			r.cfg.Logger.Warn("the signing keys could not be read anew", "error", err)
+		}
+	}
+}
+
+// published are the keys that the directory has now.
+func (r *Ring) published() []*key {
+	known := r.keys.Load()
+	if known == nil {
+		return nil
+	}
+	now := r.cfg.Clock()
+	var list []*key
+	for _, k := range *known {
+		if k.retires == nil || now.Before(*k.retires) {
+			list = append(list, k)
+		}
+	}
+	return list
+}
+
+// current is the key that signs: the youngest that has been published for long enough. Where none has, as when the
+// first was made by a clock that is ahead of this one, it is the oldest.
+func (r *Ring) current() (oldest *key) {
+	known := r.keys.Load()
+	if known == nil {
+		return nil
+	}
+	now := r.cfg.Clock()
+	for _, k := range *known {
+		if k.retires != nil && !now.Before(*k.retires) {
+			continue
+		}
+		if !now.Before(k.activates) {
+			return k
+		}
+		oldest = k
+	}
+	return oldest
+}
