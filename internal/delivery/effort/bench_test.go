@@ -1,0 +1,24 @@
+package effort
+
+import (
+	"testing"
+	"time"
+)
+
+// BenchmarkAttempt is what an attempt at a quick agent pays.
+func BenchmarkAttempt(b *testing.B) {
+	w := newWorld(b, nil)
+	budgets := w.worker(func(c *Config) { c.Size = time.Hour })
+	b.ReportAllocs()
+	b.RunParallel(func(p *testing.PB) {
+		for n := 0; p.Next(); n++ {
+			h, err := budgets.Begin(b.Context(), agent(n%100))
+			if err != nil {
+				b.Fatal(err)
+			}
+			h.Reach()
+			h.Spend(Calls, 1, 10*time.Microsecond)
+			h.End()
+		}
+	})
+}

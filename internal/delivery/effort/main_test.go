@@ -1,0 +1,157 @@
+package effort
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/redis/go-redis/v9"
+)
+
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(silence{})
+	heraldtest.Main(m)
+}
+
+// client is of a Redis that heraldtest started.
+func client(t testing.TB, raw string) *redis.Client {
+	t.Helper()
+	u, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &redis.Options{ContextTimeoutEnabled: true, MaxRetries: -1, DisableIdentity: true}
+	if u.Scheme == "redis-socket" {
+		o.Network, o.Addr = "unix", u.Path
+	} else {
+		o.Addr, o.Username = u.Host, u.User.Username()
+		o.Password, _ = u.User.Password()
+	}
+	c := redis.NewClient(o)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// everywhere runs a test without Redis, on a real one and on miniredis.
+func everywhere(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
+	t.Run("alone", func(t *testing.T) { t.Parallel(); test(t, nil) })
+	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, client(t, heraldtest.RealRedis(t))) })
+	t.Run("miniredis", func(t *testing.T) { t.Parallel(); test(t, client(t, heraldtest.MiniRedis(t))) })
+}
+
+// world is workers whose common clock stands until it is moved.
+type world struct {
+	testing.TB
+	redis redis.UniversalClient
+
+	mu  sync.Mutex
+	now time.Time
+}
+
+func newWorld(t testing.TB, rdb redis.UniversalClient) *world {
+	return &world{TB: t, redis: rdb, now: time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)}
+}
+
+func (w *world) Now() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.now
+}
+
+func (w *world) move(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.now = w.now.Add(d)
+}
+
+// worker has budgets of 60 s, and a Timeout that a loaded machine keeps to.
+func (w *world) worker(adapt ...func(*Config)) *Budgets {
+	w.Helper()
+	cfg := Config{Size: time.Minute, Redis: w.redis, Timeout: 10 * time.Second, Logger: slog.New(slog.DiscardHandler), Now: w.Now,
+		Random: func() float64 { return 0.5 }}
+	for _, a := range adapt {
+		a(&cfg)
+	}
+	b, err := New(cfg)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if b.shared != nil {
+		b.shared.now = func() int64 { return w.Now().UnixMicro() }
+	}
+	w.Cleanup(b.Close)
+	return b
+}
+
+func agent(n int) store.Agent { return store.Agent{ChainID: 1, Registry: "0x1", ID: fmt.Sprint(n)} }
+
+// begins an attempt that has to be let through.
+func (w *world) begins(b *Budgets, of store.Agent) *Hold {
+	w.Helper()
+	h, err := b.Begin(w.Context(), of)
+	if err != nil {
+		w.Fatalf("begin: %v", err)
+	}
+	return h
+}
+
+// refused begins an attempt that must not be let through.
+func (w *world) refused(b *Budgets, of store.Agent) *OverError {
+	w.Helper()
+	h, err := b.Begin(w.Context(), of)
+	over, ok := err.(*OverError)
+	if !ok || h != nil {
+		w.Fatalf("begin: %v, %v; want a refusal", h, err)
+	}
+	if over.Wait < minWait || over.Wait > maxWait || over.Text == "" {
+		w.Fatalf("refused: %+v", over)
+	}
+	return over
+}
+
+// calls the agent n times, one after the other; each takes so long.
+func (w *world) calls(b *Budgets, of store.Agent, n int, took time.Duration) {
+	w.Helper()
+	for range n {
+		h := w.begins(b, of)
+		h.Reach()
+		w.move(took)
+		h.Spend(Calls, 1, took)
+		h.End()
+		w.told(b)
+	}
+}
+
+// told waits until Redis has been told what it is to be told.
+func (w *world) told(b *Budgets) {
+	w.Helper()
+	heraldtest.Await(w, "Redis to be told", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, a := range b.accounts.Values() {
+			if a.telling {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// left of an agent's budget, as a worker knows it.
+func (w *world) left(b *Budgets, of store.Agent, want float64) {
+	w.Helper()
+	u := b.Usage(w.Context(), of)
+	if u == nil || u.Left < want-0.01 || u.Left > want+0.01 {
+		w.Fatalf("left: %+v, want %g s", u, want)
+	}
+}

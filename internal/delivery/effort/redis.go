@@ -1,0 +1,88 @@
+package effort
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed" // the script
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/redis/go-redis/v9"
+)
+
+//go:embed lua/charge.lua
+var chargeSource string
+
+// remembered is how long Redis knows an agent after its last charge: what it used is refilled much sooner, but how long
+// it takes is worth knowing as long as a success counts.
+const remembered = time.Hour
+
+// shared is what all workers together know, in Redis.
+type shared struct {
+	client redis.UniversalClient
+	script *redis.Script
+	rules  rules
+	now    func() int64 // µs; nil: Redis' own clock. Only tests have one.
+}
+
+func newShared(client redis.UniversalClient, r rules) *shared {
+	return &shared{client: client, script: redis.NewScript(chargeSource), rules: r}
+}
+
+// agentKey names an agent's key: hashed, since strangers choose agents.
+func agentKey(a store.Agent) string {
+	hash := sha256.Sum256(fmt.Appendf(nil, "%d:%s:%s", a.ChainID, a.Registry, a.ID))
+	return "herald:effort:" + hex.EncodeToString(hash[:16])
+}
+
+// known is what is known of an agent: how long its latest attempts took, and what is used.
+type known struct {
+	mean  float64
+	parts [whats]float64
+}
+
+// read asks what all workers together know of an agent.
+func (s *shared) read(ctx context.Context, a store.Agent) (known, error) {
+	return s.run(ctx, a, "0", [whats]float64{}, known{})
+}
+
+// add tells what was spent since the last time, and all that this worker knows with it.
+func (s *shared) add(ctx context.Context, a store.Agent, spent [whats]float64, all known) (known, error) {
+	return s.run(ctx, a, "1", spent, all)
+}
+
+func (s *shared) run(ctx context.Context, a store.Agent, add string, spent [whats]float64, all known) (k known, _ error) {
+	now := int64(0)
+	if s.now != nil {
+		now = s.now()
+	}
+	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
+	args := []any{now, number(s.rules.refill), remembered.Milliseconds(), number(all.mean), add}
+	for _, parts := range [][whats]float64{spent, all.parts} {
+		for _, p := range parts {
+			args = append(args, number(p))
+		}
+	}
+	got, err := s.script.Run(ctx, s.client, []string{agentKey(a)}, args...).StringSlice()
+	if err != nil {
+		return k, fmt.Errorf("count an agent's effort: %w", err)
+	}
+	if len(got) != 1+int(whats) {
+		return k, fmt.Errorf("count an agent's effort: Redis answers %d numbers instead of %d", len(got), 1+whats)
+	}
+	for i, text := range got {
+		x, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(x >= 0 && x < 1e12) {
+			return known{}, fmt.Errorf("count an agent's effort: Redis answers %.40q instead of a number", text)
+		}
+		if i == 0 {
+			k.mean = x
+		} else {
+			k.parts[i-1] = x
+		}
+	}
+	return k, nil
+}

@@ -1,0 +1,182 @@
+package effort
+
+import (
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// TestRestartedWorker: a new worker knows from Redis who is slow, and who has nothing left, before it gives them a slot.
+func TestRestartedWorker(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, client(t, heraldtest.RealRedis(t)))
+	b := w.worker()
+	w.calls(b, agent(1), 1, 25*time.Second)
+	h := w.begins(b, agent(2))
+	h.Spend(Calls, 3, 90*time.Second)
+	h.End()
+	w.told(b)
+
+	next := w.worker()
+	if h := w.begins(next, agent(1)); !h.Costly() {
+		t.Error("a slow agent counts as quick after a restart")
+	}
+	w.refused(next, agent(2))
+	w.left(next, agent(2), -30)
+	u, err := ReadUsage(t.Context(), client(t, heraldtest.RealRedis(t)), time.Minute, agent(2))
+	if err != nil || u.Left != 60 {
+		t.Errorf("elsewhere: %+v, %v", u, err)
+	}
+	shown, err := ReadUsage(t.Context(), w.redis, time.Minute, agent(1))
+	if err != nil || shown.Mean != 25 {
+		t.Errorf("%+v, %v", shown, err)
+	}
+}
+
+// TestQuickAgentsAskNothing: an attempt at an agent that was met costs no question to Redis, until a sixtieth of its budget has come
+// together.
+func TestQuickAgentsAskNothing(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, heraldtest.RealRedis(t))
+	w := newWorld(t, rdb)
+	b := w.worker()
+	w.begins(b, agent(1)).End()
+	if err := rdb.Close(); err != nil {
+		t.Fatal(err)
+	}
+	spend := func(n int) {
+		for range n {
+			h := w.begins(b, agent(1))
+			h.Spend(Calls, 1, 10*time.Millisecond)
+			h.End()
+			w.told(b)
+		}
+	}
+	spend(99)
+	if b.isAway() {
+		t.Fatal("Redis was asked")
+	}
+	spend(1)
+	if !b.isAway() {
+		t.Fatal("Redis was not told of a second of effort")
+	}
+	w.left(b, agent(1), 59)
+}
+
+// TestRedisAway: without Redis each worker counts by itself; when it is back, it is told.
+func TestRedisAway(t *testing.T) {
+	t.Parallel()
+	url := heraldtest.RealRedis(t)
+	gate, through := heraldtest.RedisGate(t, url)
+	w := newWorld(t, client(t, through))
+	b := w.worker()
+	w.begins(b, agent(1)).End()
+	gate.Close()
+	h := w.begins(b, agent(1))
+	h.Spend(Calls, 1, 90*time.Second)
+	h.End()
+	w.told(b)
+	w.refused(b, agent(1))
+	w.refused(b, agent(1))
+	w.begins(b, agent(2)).End()
+
+	gate.Open()
+	heraldtest.Await(t, "Redis to answer", func() bool { return w.redis.Ping(t.Context()).Err() == nil })
+	w.move(35 * time.Second) // 55 s are used
+	h = w.begins(b, agent(1))
+	h.Spend(Calls, 1, time.Second)
+	h.End()
+	w.told(b)
+	w.left(b, agent(1), 4)
+	w.left(w.worker(), agent(1), 4)
+}
+
+// TestEmptiedRedis: what Redis forgets a worker tells it again with its next charge, and what was refilled is not told of.
+func TestEmptiedRedis(t *testing.T) {
+	t.Parallel()
+	rdb := client(t, heraldtest.RealRedis(t))
+	w := newWorld(t, rdb)
+	b := w.worker()
+	h := w.begins(b, agent(1))
+	h.Spend(Calls, 1, 40*time.Second)
+	h.End()
+	w.told(b)
+	if err := rdb.FlushDB(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	w.move(10 * time.Second)
+	h = w.begins(b, agent(1))
+	h.Spend(Calls, 1, 2*time.Second)
+	h.End()
+	w.told(b)
+	w.left(b, agent(1), 28)
+	w.left(w.worker(), agent(1), 28)
+}
+
+// TestTold: what is charged while Redis is being told is not forgotten, and what was refilled while Redis was away is not told of: it
+// would be charged twice.
+func TestTold(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, client(t, heraldtest.RealRedis(t)))
+	b := w.worker()
+	h := w.begins(b, agent(1))
+	h.Spend(Calls, 1, 500*time.Millisecond)
+	h.End()
+	b.mu.Lock()
+	a, _ := b.findAccount(agent(1))
+	b.adopt(a, known{parts: [whats]float64{Calls: 3e6}})
+	b.mu.Unlock()
+	w.left(b, agent(1), 56.5)
+
+	b.mu.Lock()
+	b.awayUntil = b.readClock() + 3600e6
+	b.mu.Unlock()
+	w.calls(b, agent(2), 60, 10*time.Second)
+	w.left(b, agent(2), 50)
+	w.calls(w.worker(), agent(2), 1, 2*time.Second) // 8 s are used of what Redis was not told of, and 2 s of what it was
+	b.mu.Lock()
+	b.awayUntil = 0
+	b.mu.Unlock()
+	h = w.begins(b, agent(2))
+	h.Spend(Calls, 1, 20*time.Second)
+	h.End()
+	w.told(b)
+	w.left(b, agent(2), 30)
+}
+
+// TestMetrics: seconds by what they went for, and how many agents wait.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	b := w.worker()
+	for n, took := range []time.Duration{10 * time.Second, 61 * time.Second, 70 * time.Second} {
+		h := w.begins(b, agent(n))
+		h.Spend(Calls, 1, took)
+		h.Spend(Fetches, 1, time.Second)
+		h.End()
+	}
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(b)
+	got, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, f := range got {
+		for _, m := range f.Metric {
+			label := ""
+			for _, l := range m.Label {
+				label = l.GetValue()
+			}
+			values[f.GetName()+" "+label] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	for name, want := range map[string]float64{"herald_effort_seconds_total calls": 141, "herald_effort_seconds_total fetches": 3,
+		"herald_effort_seconds_total connections": 0, "herald_agents_over_budget ": 2} {
+		if got, ok := values[name]; !ok || got != want {
+			t.Errorf("%s is %g (%v), want %g", name, got, ok, want)
+		}
+	}
+}

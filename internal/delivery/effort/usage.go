@@ -1,0 +1,105 @@
+package effort
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/agentherald/herald/internal/store"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+)
+
+// Usage is how an agent stands, in seconds.
+type Usage struct {
+	Budget      float64 `json:"budgetSeconds"`         // worker time that it has, and gets back in a minute
+	Left        float64 `json:"leftSeconds"`           // below zero: more was spent than there was
+	Calls       float64 `json:"callSeconds"`           // of what is used and not refilled yet, by what ate it
+	Connections float64 `json:"connectionSeconds"`     //
+	Listings    float64 `json:"listingSeconds"`        //
+	Fetches     float64 `json:"fetchSeconds"`          //
+	Mean        float64 `json:"meanSeconds,omitempty"` // of the latest attempts, without files; 0: not known
+	UnderWay    int     `json:"underWay,omitempty"`    // attempts of this worker
+}
+
+// String is Usage on one line: "12.3 s left of 60 s a minute; calls 40 s, connections 7.7 s".
+func (u Usage) String() string {
+	used := describeParts([whats]float64{u.Calls * 1e6, u.Connections * 1e6, u.Listings * 1e6, u.Fetches * 1e6})
+	s := fmt.Sprintf("%s left of %s a minute; used: %s", formatMicros(u.Left*1e6), formatMicros(u.Budget*1e6), used)
+	if u.Mean > 0 {
+		s += fmt.Sprintf("; an attempt takes %s", time.Duration(u.Mean*float64(time.Second)).Round(time.Millisecond))
+	}
+	return s
+}
+
+func newUsage(r rules, k known) *Usage {
+	const second = 1e6
+	return &Usage{Budget: r.size / second, Left: (r.size - sumParts(k.parts)) / second, Calls: k.parts[Calls] / second,
+		Connections: k.parts[Connections] / second, Listings: k.parts[Listings] / second,
+		Fetches: k.parts[Fetches] / second, Mean: k.mean / second}
+}
+
+// Usage is how an agent stands as this worker knows it, or else as Redis does. nil: there are no budgets, or nobody
+// knows.
+func (b *Budgets) Usage(ctx context.Context, agent store.Agent) *Usage {
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	a, met := b.accounts.Peek(agent)
+	ask := !met && !b.isAway()
+	if met {
+		defer b.mu.Unlock()
+		a.refill(b.rules, b.readClock())
+		u := newUsage(b.rules, known{a.mean, a.parts})
+		u.UnderWay = len(a.running)
+		return u
+	}
+	b.mu.Unlock()
+	if !ask {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	k, err := b.shared.read(ctx, agent)
+	if err != nil {
+		return nil
+	}
+	return newUsage(b.rules, k)
+}
+
+// ReadUsage asks Redis how an agent stands, which the workers tell a sixtieth of a budget late.
+func ReadUsage(ctx context.Context, client redis.UniversalClient, size time.Duration, agent store.Agent) (*Usage, error) {
+	r := newRules(float64(size.Microseconds()))
+	k, err := newShared(client, r).read(ctx, agent)
+	if err != nil {
+		return nil, err
+	}
+	return newUsage(r, k), nil
+}
+
+var (
+	spentSeconds = prometheus.NewDesc("herald_effort_seconds_total",
+		"Worker time that agents were charged for, by what they spent it on.", []string{"what"}, nil)
+	agentsOver = prometheus.NewDesc("herald_agents_over_budget",
+		"Agents whose effort budget is used up, as this worker knows it.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (b *Budgets) Describe(ch chan<- *prometheus.Desc) { ch <- spentSeconds; ch <- agentsOver }
+
+// Collect implements prometheus.Collector.
+func (b *Budgets) Collect(ch chan<- prometheus.Metric) {
+	b.mu.Lock()
+	totals, over, now := b.totals, 0, b.readClock()
+	for _, a := range b.accounts.Values() {
+		if a.refill(b.rules, now); a.sumUsed() >= b.rules.size {
+			over++
+		}
+	}
+	b.mu.Unlock()
+	for w := range whats {
+		ch <- prometheus.MustNewConstMetric(spentSeconds, prometheus.CounterValue, totals[w]/1e6, w.String())
+	}
+	ch <- prometheus.MustNewConstMetric(agentsOver, prometheus.GaugeValue, float64(over))
+}
