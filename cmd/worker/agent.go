@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -89,8 +90,15 @@ func printAgent(a *app, r operator.Agent) error {
 		state += ", disabled"
 	}
 	f.addRow("state", state)
-	f.addRow("policy", "onUnknown="+operator.OnUnknown(r.Policy))
+	f.addRow("policy", operator.DescribePolicy(r.Policy))
+	if r.Preferences != nil {
+		f.addRow("asks for", cmp.Or(operator.DescribePreferences(r.Preferences), "nothing"))
+		f.addRow("", fmt.Sprintf("said at %s; %s", formatTime(&r.Preferences.SaidAt), operator.DescribeStanding(r)))
+	}
 	f.addRow("endpoint", r.Endpoint)
+	if r.Effort != nil {
+		f.addRow("effort", r.Effort.String())
+	}
 	f.addRow("server", describeServer(r.ServerInfo))
 	f.addRow("protocol", r.Protocol)
 	f.addRow("tools", describeTools(r.Tools))
@@ -244,7 +252,7 @@ func (c *agentDisableCmd) Run(a *app) error {
 
 type agentPolicyCmd struct {
 	agentArg
-	Settings []string `arg:"" optional:"" help:"onUnknown=resend: a call whose outcome nobody knows is made again (default); onUnknown=hold: it is held until an operator replays it."`
+	Settings []string `arg:"" optional:"" help:"onUnknown=resend: a call whose outcome nobody knows is made again (default); onUnknown=hold: it is held until an operator replays it. order=strict: each client's deliveries keep their order (default); order=off: each goes as soon as it can. preferences=follow: what the agent asks for in its answers (fewer kinds, fewer calls, a pause) is done (default); preferences=ignore: it is only shown; preferences=clear: it is forgotten until the agent says it again."`
 	actorFlag
 	jsonFlag
 }
@@ -256,7 +264,7 @@ func (c *agentPolicyCmd) Run(a *app) error {
 	}
 	return c.printAnswer(a, change, func() error {
 		warnUnseen(a, change, "the policy is set")
-		_, err := fmt.Fprintf(a.out, "%s: onUnknown=%s\n", change.Name, change.Policy.OnUnknown)
+		_, err := fmt.Fprintf(a.out, "%s: %s\n", change.Name, change.Policy)
 		return err
 	})
 }

@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/service"
+	"github.com/agentherald/herald/internal/store"
 )
 
 // newOperator is for one command: it opens what it needs, asks whoever sits at the terminal, and warns on a.err.
@@ -36,7 +38,13 @@ func (b attached) OpenStore(ctx context.Context, wait time.Duration, withQueue b
 		return nil, err
 	}
 	s := &operator.Session{Store: st, Close: func() { st.Close(); b.stopBackend(found) }}
-	if !withQueue || found.RedisURL.IsZero() {
+	if found.RedisURL.IsZero() {
+		return s, nil
+	}
+	s.Effort = func(ctx context.Context, agent store.Agent) (*effort.Usage, error) {
+		return b.readEffort(ctx, found.RedisURL, agent)
+	}
+	if !withQueue {
 		return s, nil
 	}
 
@@ -51,6 +59,26 @@ func (b attached) OpenStore(ctx context.Context, wait time.Duration, withQueue b
 	closeStore := s.Close
 	s.Spool, s.Close = q, func() { _ = q.Close(); closeStore() }
 	return s, nil
+}
+
+// effortPatience is how long a command waits for what Redis knows of an agent's effort.
+const effortPatience = 2 * time.Second
+
+// readEffort asks Redis what is left of an agent's effort budget.
+func (b attached) readEffort(ctx context.Context, url secret.Secret, agent store.Agent) (*effort.Usage, error) {
+	q, err := queue.Open(queue.Config{URL: url, Logger: b.log})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = q.Close() }()
+	client, err := q.Client(effortPatience)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = client.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, effortPatience)
+	defer cancel()
+	return effort.ReadUsage(ctx, client, b.cfg.EffortBudget, agent)
 }
 
 // stopBackend ends what Attach started.

@@ -46,6 +46,8 @@ var connecting = map[string]string{
 	"api-token create":   "indexer --scope enqueue",
 	"api-token list":     "",
 	"api-token revoke":   "0123456789ab",
+	"signing-key list":   "",
+	"signing-key rotate": "",
 }
 
 // dispatches are those of them that put tasks into Redis.

@@ -31,17 +31,18 @@ const (
 
 // commands is the whole command line. Settings come from the environment: `worker config` lists them.
 type commands struct {
-	Serve    serveCmd    `cmd:"" default:"withargs" help:"Take tasks and deliver (default)."`
-	Doctor   doctorCmd   `cmd:"" help:"Check everything the worker needs, one line each."`
-	Config   configCmd   `cmd:"" help:"Show every setting, its effective value and where it came from."`
-	Migrate  migrateCmd  `cmd:"" help:"Apply pending migrations, or list them."`
-	Keys     keysCmd     `cmd:"" help:"Keys that encrypt secrets at rest."`
-	Token    tokenCmd    `cmd:"" help:"Tokens that agents want; each is sent to the origin it is stored for and nowhere else."`
-	Agent    agentCmd    `cmd:"" help:"Look at agents, hold and release their deliveries, set their policy."`
-	Chain    chainCmd    `cmd:"" help:"Look at the chains that are read."`
-	Delivery deliveryCmd `cmd:"" help:"Look at deliveries, replay and cancel them."`
-	APIToken apiTokenCmd `cmd:"" name:"api-token" help:"Tokens with which programs and people use the HTTP API and the pages."`
-	Embedded embeddedCmd `cmd:"" hidden:"" help:"Fetch the programs of the embedded services."`
+	Serve      serveCmd      `cmd:"" default:"withargs" help:"Take tasks and deliver (default)."`
+	Doctor     doctorCmd     `cmd:"" help:"Check everything the worker needs, one line each."`
+	Config     configCmd     `cmd:"" help:"Show every setting, its effective value and where it came from."`
+	Migrate    migrateCmd    `cmd:"" help:"Apply pending migrations, or list them."`
+	Keys       keysCmd       `cmd:"" help:"Keys that encrypt secrets at rest."`
+	Token      tokenCmd      `cmd:"" help:"Tokens that agents want; each is sent to the origin it is stored for and nowhere else."`
+	Agent      agentCmd      `cmd:"" help:"Look at agents, hold and release their deliveries, set their policy."`
+	Chain      chainCmd      `cmd:"" help:"Look at the chains that are read."`
+	Delivery   deliveryCmd   `cmd:"" help:"Look at deliveries, replay and cancel them."`
+	APIToken   apiTokenCmd   `cmd:"" name:"api-token" help:"Tokens with which programs and people use the HTTP API and the pages."`
+	SigningKey signingKeyCmd `cmd:"" name:"signing-key" help:"Keys with which requests to agents are signed (HERALD_PUBLIC_URL)."`
+	Embedded   embeddedCmd   `cmd:"" hidden:"" help:"Fetch the programs of the embedded services."`
 
 	Timeout time.Duration    `help:"How long the database may take to answer a command, and a list or a page of it to be read; serve waits as long as it takes." default:"10s" placeholder:"DURATION"`
 	Version kong.VersionFlag `help:"Print the version and exit."`
@@ -58,6 +59,7 @@ type app struct {
 	tty func() (io.ReadWriteCloser, error) // whoever sits there; an error when nobody does
 
 	backend operator.Backend // nil: what the configuration names
+	environ []string         // as os.Environ gives it
 
 	timeout time.Duration // --timeout
 	faulty  bool          // cfg has faults; only what makes keys runs then
@@ -107,7 +109,7 @@ func runCommand(a app, args, environ []string) (code int) {
 		fmt.Fprintf(stderr, "worker: the configuration has faults:\n%v\n", err)
 		return exitMisuse
 	}
-	a.faulty = err != nil
+	a.faulty, a.environ = err != nil, environ
 	a.cfg, a.timeout, a.log = cfg, c.Timeout, logging.New(stderr, cfg.LogLevel, cfg.LogFormat)
 	if a.backend == nil {
 		a.backend = attached{&a}

@@ -91,7 +91,8 @@ func registryOf(t testing.TB, chain uint64) common.Address {
 func (d *desk) accept(agent int64, registry common.Address) (uuid.UUID, *store.Claim) {
 	d.t.Helper()
 	d.index++
-	j := job.Job{Kind: job.KindNewFeedback, ChainID: 8453, IdentityRegistry: registry, AgentID: big.NewInt(agent), FeedbackIndex: d.index, Value: big.NewInt(1)}
+	j := job.Job{Kind: job.KindNewFeedback, ChainID: 8453, IdentityRegistry: registry, AgentID: big.NewInt(agent), FeedbackIndex: d.index, Value: big.NewInt(1),
+		ClientAddress: common.BigToAddress(new(big.Int).SetUint64(d.index))} // each of another client, so that no order binds them
 	got, tasks, err := d.store.Accept(d.t.Context(), []store.Intake{{Job: j}})
 	if err != nil || len(tasks) != 1 {
 		d.t.Fatalf("%v, %d tasks", err, len(tasks))
@@ -330,7 +331,7 @@ func TestAgents(t *testing.T) {
 		t.Errorf("pages: %v", seen)
 	}
 
-	for _, want := range []string{"agent 8453:42 registry " + registry + " state connected policy onUnknown=resend endpoint https://a.example/·", "open 0 queued, 0 running, 0 waiting, 0 held", `"delivered": 1`} {
+	for _, want := range []string{"agent 8453:42 registry " + registry + " state connected policy onUnknown=resend order=strict preferences=follow endpoint https://a.example/·", "open 0 queued, 0 running, 0 waiting, 0 held", `"delivered": 1`} {
 		d.says(0, want, "agent", "show", "8453:42")
 	}
 	d.says(0, "no answer ·", "agent", "show", "8453:7")
@@ -381,6 +382,32 @@ func TestAgents(t *testing.T) {
 	if r := decode[operator.AgentChange](t, out); r.Policy == nil || r.Policy.OnUnknown != "resend" || r.Audit == 0 {
 		t.Errorf("%s", out)
 	}
+
+	// What the agent asked for in its answers.
+	_, c = d.accept(42, registryOf(t, 8453))
+	asked := store.Outcome{Status: store.Delivered, Stage: "call", Called: true, AgentOK: true, Preferences: &store.Preferences{Kinds: []string{"NewFeedback"},
+		MaxPerSecond: 0.5, SaidAt: time.Now(), NotUnderstood: []string{"batchSize"}}}
+	if _, err := d.store.Record(t.Context(), c, asked); err != nil {
+		t.Fatal(err)
+	}
+	d.says(0, "asks for only NewFeedback; at most 0.5 calls a second; not understood: batchSize", "agent", "show", "8453:42")
+	d.says(0, "in force: only NewFeedback; at most 0.5 calls a second", "agent", "show", "8453:42")
+	d.says(0, "onUnknown=resend order=strict preferences=ignore", "agent", "policy", "8453:42", "preferences=ignore")
+	d.says(0, "ignored by the policy preferences=ignore", "agent", "show", "8453:42")
+	out, _ = d.worker(0, "agent", "show", "8453:42", "--json")
+	if r := decode[operator.Agent](t, out); r.Preferences == nil || r.Preferences.MaxPerSecond != 0.5 || r.PreferencesInForce != nil || r.Policy.OnUnknown != "resend" {
+		t.Errorf("%s", out)
+	}
+	d.says(0, "preferences=follow", "agent", "policy", "8453:42", "preferences=follow")
+	d.says(1, "not found", "agent", "policy", "8453:1000", "preferences=clear")
+	d.says(0, "onUnknown=resend order=strict preferences=follow", "agent", "policy", "8453:42", "preferences=clear")
+	out, _ = d.worker(0, "agent", "show", "8453:42", "--json")
+	if r := decode[operator.Agent](t, out); r.Preferences != nil {
+		t.Errorf("%s", out)
+	}
+	if last := string(d.audits()[0].Filter); !strings.Contains(last, `"cleared"`) || !strings.Contains(last, `"maxPerSecond"`) {
+		t.Errorf("the audit row of what was cleared: %s", last)
+	}
 	var trail []string
 	for _, a := range d.audits() {
 		trail = append(trail, fmt.Sprintf("%s %s %d/%d", a.Action, a.State, a.Moved, a.Matched))
@@ -388,7 +415,7 @@ func TestAgents(t *testing.T) {
 			t.Errorf("%+v %s", a, a.Filter)
 		}
 	}
-	if want := "agent policy done 1/1, agent policy done 1/1, agent enable done 1/1, agent disable done 0/1"; strings.Join(trail, ", ") != want {
+	if want := "agent policy done 1/1, agent policy done 1/1, agent policy done 1/1, agent policy done 1/1, agent policy done 1/1, agent enable done 1/1, agent disable done 0/1"; strings.Join(trail, ", ") != want {
 		t.Errorf("%v", trail)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/operator/tokens"
+	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/text"
 )
 
@@ -19,7 +20,7 @@ type tokenCmd struct {
 	Login  tokenLoginCmd  `cmd:"" help:"Log in for an agent that wants a person to: prints the address to open in a browser, and stores what comes of it."`
 	List   tokenListCmd   `cmd:"" help:"List stored tokens: for whom, for which origin and path, until when. Never the tokens. All of them, without pages: an operator stored each."`
 	Remove tokenRemoveCmd `cmd:"" help:"Forget the token of an agent for an origin; what came by OAuth is revoked at its authorization server, if that can."`
-	Import tokenImportCmd `cmd:"" help:"Store the tokens of the old backend's table: CSV of agent_id,token, as COPY … TO STDOUT CSV writes it."`
+	Import tokenImportCmd `cmd:"" help:"Store the tokens of the old backend's table agent_mcp_tokens: from its database, or CSV of agent_id,token, as COPY … TO STDOUT CSV writes it."`
 }
 
 func (a *app) newTokens() tokens.Tokens { return tokens.Tokens{Operator: a.newOperator()} }
@@ -146,6 +147,8 @@ func (c *tokenRemoveCmd) Run(a *app) error {
 type tokenImportCmd struct {
 	Chain    uint64 `required:"" help:"The chain of the agents." placeholder:"ID"`
 	Registry string `help:"Their IdentityRegistry, when it is not the chain's usual one." placeholder:"0x…"`
+	From     string `help:"Read the table itself instead: the name of the environment variable that holds its database's URL, as in OLD_DATABASE_URL, or DATABASE_URL where both have one." placeholder:"VARIABLE"`
+	Schema   string `help:"With --from: the table's schema." default:"public" placeholder:"NAME"`
 	File     string `arg:"" optional:"" help:"CSV. Default: stdin." placeholder:"FILE"`
 	Yes      bool   `help:"Store them. Without this it is only shown where each would go."`
 	actorFlag
@@ -153,17 +156,8 @@ type tokenImportCmd struct {
 }
 
 func (c *tokenImportCmd) Run(a *app) error {
-	from := a.in
-	if c.File != "" {
-		f, err := os.Open(c.File)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = f.Close() }()
-		from = f
-	}
 	desk := a.newTokens()
-	read, err := desk.ReadImport(a.ctx, c.Chain, c.Registry, from)
+	read, err := c.readTokens(a, desk)
 	if err != nil {
 		return err
 	}
@@ -180,6 +174,45 @@ func (c *tokenImportCmd) Run(a *app) error {
 		return read.End()
 	}
 	return errors.Join(err, failed)
+}
+
+// read finds out what would be stored. The old database's URL holds a password, so that it is not on the command line.
+func (c *tokenImportCmd) readTokens(a *app, desk tokens.Tokens) (*tokens.Import, error) {
+	if c.From != "" {
+		if c.File != "" {
+			return nil, refuseUsage("--from and FILE exclude each other")
+		}
+		url := a.databaseURL(c.From)
+		if url.IsZero() {
+			return nil, refuseUsage("--from takes the name of an environment variable that holds the old database's URL, and " +
+				"there is none of this name, or it is empty: export OLD_DATABASE_URL=…, and give --from OLD_DATABASE_URL")
+		}
+		return desk.ReadOldTable(a.ctx, c.Chain, c.Registry, tokens.OldTable{URL: url, Schema: c.Schema})
+	}
+	from := a.in
+	if c.File != "" {
+		f, err := os.Open(c.File)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = f.Close() }()
+		from = f
+	}
+	return desk.ReadImport(a.ctx, c.Chain, c.Registry, from)
+}
+
+// databaseURL is what an environment variable of this name holds; zero: nothing. DATABASE_URL may come from a file.
+func (a *app) databaseURL(variable string) secret.Secret {
+	if variable == "DATABASE_URL" {
+		return a.cfg.DatabaseURL
+	}
+	var found secret.Secret
+	for _, kv := range a.environ { // the last one counts, as for settings
+		if name, value, _ := strings.Cut(kv, "="); name == variable {
+			found = secret.New(value)
+		}
+	}
+	return found
 }
 
 func printImport(a *app, read *tokens.Import) error {

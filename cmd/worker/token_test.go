@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -390,6 +391,71 @@ func TestTokenKeys(t *testing.T) {
 	d.says(1, "FAIL tokens 2 of 2 are sealed with key "+sealing+", which is not in HERALD_KEYSET, so put the keyset back that has it: 8453:0 for https://agent.example, 8453:1", "doctor")
 	d.sql(`UPDATE herald.agent_mcp_tokens SET expires_at = now() - interval '1 s'`)
 	d.says(1, "2 of 2 have expired and hold deliveries: 8453:0 for", "doctor")
+}
+
+// TestTokenImportFromTable reads the old backend's table itself, as its own migrations make it, and leaves it as it is.
+func TestTokenImportFromTable(t *testing.T) {
+	d, p := newDesk(t), newSurroundings(t, true)
+	d.env = append(d.env, slices.DeleteFunc(slices.Clone(p.env), func(kv string) bool {
+		return strings.HasPrefix(kv, "DATABASE_URL=") || strings.HasPrefix(kv, "REDIS_URL=") || strings.HasPrefix(kv, "HERALD_KEYSET=")
+	})...)
+	old := heraldtest.EmptyPostgres(t)
+	schema, err := os.ReadFile("../../internal/doctest/testdata/old-backend.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.Connect(t.Context(), old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(string(schema))
+	exec("DELETE FROM agent_mcp_tokens")
+	agent := p.register(data(p.doc("https://Agent.example/mcp")))
+	exec("INSERT INTO agent_mcp_tokens (agent_id, token) VALUES ($1, $2), (9999999, $2), (-5, $2)", agent.Int64(), canary)
+	table := func() (rows string) {
+		t.Helper()
+		if err := conn.QueryRow(t.Context(), "SELECT string_agg(t::text, ' ' ORDER BY agent_id) FROM agent_mcp_tokens t").Scan(&rows); err != nil {
+			t.Fatal(err)
+		}
+		return rows
+	}
+	before := table()
+
+	d.env = append(d.env, "OLD_DATABASE_URL="+old)
+	load := []string{"token", "import", "--chain", "31337", "--from", "OLD_DATABASE_URL"}
+	out, errs := d.give(exitLeft, "", "", load...)
+	for _, want := range []string{fmt.Sprintf("2 31337:%s https://agent.example /mcp Authorization from data, ", agent),
+		"1 31337:-5 - - - not stored: its agent_id is no agent id", "3 31337:9999999 - - - not stored: ",
+		"1 tokens would be stored for 1 origins."} {
+		if !strings.Contains(words(out), words(want)) {
+			t.Errorf("lacks %q:\n%s%s", want, out, errs)
+		}
+	}
+	if len(d.tokens()) != 0 {
+		t.Error("a dry run stored something")
+	}
+	for range 2 { // it can be repeated
+		d.answers(exitLeft, "1 of 1 tokens are stored for 1 origins", "", "", append(load, "--yes")...)
+		if got := d.reveals("31337:" + agent.String()); got["https://agent.example"] != "bearer Authorization "+canary {
+			t.Errorf("%v", got)
+		}
+	}
+	if after := table(); after != before {
+		t.Errorf("the old table is %s, was %s", after, before)
+	}
+	d.answers(exitMisuse, "has no table elsewhere.agent_mcp_tokens", "", "", append(load, "--schema", "elsewhere")...)
+	d.answers(exitMisuse, "the name of an environment variable", "", "", "token", "import", "--chain", "31337", "--from", "postgres://x:"+canary+"@h/d")
+	d.answers(exitMisuse, "--from and FILE exclude each other", "", "", append(load, "file.csv")...)
+	d.env = append(d.env, "OLD_DATABASE_URL=postgres://x:"+canary+"@h:port/d")
+	d.answers(exitMisuse, "is not a URL: expected postgres://", "", "", load...)
+	d.nowhere()
 }
 
 // TestImportNamesItsOwnOptions: what the import cannot do is not mended by an option of another command.

@@ -29,9 +29,10 @@ type Config struct {
 	IPFSGateways   []string
 	ArweaveGateway string // empty: deliveries that need ar:// are held, gateway_unconfigured
 
-	Listen   string
-	APIToken secret.Secret
-	Keyset   secret.Secret
+	Listen    string
+	PublicURL string // origin where agents find the keys of signatures; empty: nothing is signed
+	APIToken  secret.Secret
+	Keyset    secret.Secret
 	// MasterKey opens a wrapped Keyset; zero: none is needed, or it is asked for elsewhere.
 	MasterKey secret.Secret
 
@@ -46,7 +47,9 @@ type Config struct {
 
 	// Of an origin, not of each endpoint; only the names of the settings say endpoint.
 	EndpointInflight int
+	Batch            int // deliveries of one call
 	EndpointRate     int
+	EffortBudget     time.Duration // worker time an agent gets in a minute; 0: no bound
 
 	AllowNetworks []netip.Prefix
 	AllowHTTP     bool
@@ -58,7 +61,9 @@ type Config struct {
 	HashPolicy    string
 	Binding       string
 
+	StrictOrder   bool // each client's deliveries to an agent keep their order
 	RedisIntake   string
+	LegacyQueue   string // the old backend's list in Redis; empty: none
 	VerifyEvent   string
 	LogRange      int
 	Confirmations map[uint64]uint64 // 0 holds the value for every chain that is not named
@@ -336,6 +341,10 @@ func (c *Config) checkConsistency() (faults []error) {
 		faults = append(faults, &Error{"REDIS_URL",
 			"is not set although DATABASE_URL is: set it, or HERALD_QUEUE=embedded to run the queue inside this " +
 				"process"})
+	}
+	if c.LegacyQueue != "" && c.RedisIntake == "off" {
+		faults = append(faults, &Error{"HERALD_LEGACY_QUEUE",
+			"is set although HERALD_REDIS_INTAKE is off, with which no job is taken from Redis: unset one of them"})
 	}
 	if c.RedisURL.IsZero() && c.Queue == "redis" {
 		faults = append(faults, &Error{"HERALD_QUEUE",

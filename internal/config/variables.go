@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
 )
 
@@ -56,6 +57,9 @@ func listVariables() []variable {
 			setPlainURL(func(c *Config) *string { return &c.ArweaveGateway })},
 		{"HERALD_LISTEN", "127.0.0.1:8080", "Address of the HTTP server. Off loopback HERALD_API_TOKEN is needed.",
 			false, setListen},
+		{"HERALD_PUBLIC_URL", "", "Where agents reach this worker's HTTP server, as in https://herald.example: an origin, without a " +
+			"path; http only on loopback. With it every HTTP request to an agent is signed, and the keys to verify that with " +
+			"are published below it (agents.md, running.md). The same on every worker.", false, setPublicURL},
 		{"HERALD_API_TOKEN", "", "Password of the pages (Basic, any user name) and bearer token of the API. Needed " +
 			"off loopback.", true,
 			func(c *Config, s string) string { c.APIToken = secret.New(s); return "" }},
@@ -92,6 +96,14 @@ func listVariables() []variable {
 		{"HERALD_ENDPOINT_RATE", "100", "Calls per second that one origin gets, from all workers together. The rest " +
 			"waits (throttled), at no cost; endpoints that wait have their turns one after the other.", false,
 			setNumber(func(c *Config) *int { return &c.EndpointRate }, 1, 1000000)},
+		{"HERALD_EFFORT_BUDGET", "60s", "Worker time that an agent gets in a minute, from all workers together: its calls, " +
+			"connections, tool lists and files take as much as they last. It is also what may be used at once. The rest waits " +
+			"(over_budget), at no cost. Agents whose calls last longer than a second, or that have used half of it, share half " +
+			"of a worker's slots. 1s to 1h; 0 or off: no budgets.", false, setEffortBudget},
+		{"HERALD_BATCH", "50", "Deliveries in one call at most, where an agent offers agent.receiveFeedbackBatch and more of its own " +
+			"wait: one call of HERALD_ENDPOINT_RATE and _INFLIGHT. 1: each goes alone. What a killed worker was in the " +
+			"middle of is so many times more.", false,
+			setNumber(func(c *Config) *int { return &c.Batch }, 1, 50)},
 		{"HERALD_ALLOW_NETWORKS", "", "Networks (CIDR) that strangers' addresses may lie in although they are " +
 			"private, e.g. 10.1.0.0/16. Plain http is allowed there.", false, setNetworks},
 		{"HERALD_ALLOW_HTTP", "false", "Let strangers' addresses be plain http.", false,
@@ -131,6 +143,9 @@ func listVariables() []variable {
 			"are taken. off: none; they go " +
 			"to asynq's archive.", false,
 			setOneOf(func(c *Config) *string { return &c.RedisIntake }, "on", "jobs", "off")},
+		{"HERALD_LEGACY_QUEUE", "", "List in Redis (REDIS_URL) into which the old backend puts its ActionJobs with LPUSH, " +
+			"as in action_jobs. Each is taken once it is committed, of several workers by any. HERALD_REDIS_INTAKE says " +
+			"what they may name. Without it no list is read.", false, setLegacyQueue},
 		{"HERALD_VERIFY_EVENT", "", "receipt: a registry of the chain must have emitted the event as the job says " +
 			"it (default where the " +
 			"chain has an RPC URL); it is looked for in its transaction's receipt, without a transactionHash see " +
@@ -153,6 +168,10 @@ func listVariables() []variable {
 			"HERALD_DB_POOL.", false, setWatch},
 		{"HERALD_CONFIRMATIONS", "", "Blocks that must follow an event: a number, or 8453=12,1=3. Defaults: 1=6, " +
 			"137=32, 56=15, others 3, devnets 0.", false, setConfirmations},
+		{"HERALD_ORDER", "strict", "strict: of one client's deliveries to an agent one is in flight at a time, and a known earlier " +
+			"feedback goes before later ones until its first attempt is 60 s old; revocations and responses follow their feedback. " +
+			"off: each goes as soon as it can. The same for every worker of a database; `worker agent policy` " +
+			"switches it off for one agent.", false, setOrder},
 		{"HERALD_ALERT_URL", "", "Where Herald posts that an agent begins to fail, recovers or is disabled, and that deliveries " +
 			"die or are held (running.md). You named it, so it may be private and plain http; redirects are not followed.",
 			true, setAlertURL},
@@ -224,6 +243,25 @@ func setNumber(field func(*Config) *int, low, high int) func(*Config, string) st
 		*field(c) = n
 		return ""
 	}
+}
+
+func setOrder(c *Config, s string) string {
+	if s != "strict" && s != "off" {
+		return "must be strict or off"
+	}
+	c.StrictOrder = s == "strict"
+	return ""
+}
+
+func setEffortBudget(c *Config, s string) string {
+	if s == "off" || s == "0" {
+		c.EffortBudget = 0
+		return ""
+	}
+	if setDuration(func(c *Config) *time.Duration { return &c.EffortBudget }, time.Second, time.Hour)(c, s) != "" {
+		return "must be a duration from 1s to 1h, as in 60s or 2m, or off"
+	}
+	return ""
 }
 
 func setDuration(field func(*Config) *time.Duration, low, high time.Duration) func(*Config, string) string {
@@ -363,6 +401,18 @@ func checkPlainURL(s string) string {
 	return ""
 }
 
+func setPublicURL(c *Config, s string) string {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil || u.Hostname() == "" || u.Scheme != "https" && (u.Scheme != "http" || !IsLoopback(u.Hostname())):
+		return "must be an https URL, or an http URL on loopback"
+	case u.User != nil || strings.TrimSuffix(u.Path, "/") != "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return "must be an origin, as in https://herald.example: agents look for the keys at its root"
+	}
+	c.PublicURL = string(netguard.OriginOf(u))
+	return ""
+}
+
 func setAlertURL(c *Config, s string) string {
 	u, err := url.Parse(s)
 	switch {
@@ -464,4 +514,18 @@ func parseChainID(s string) uint64 {
 		return 0
 	}
 	return id
+}
+
+// listName is the name of a list in Redis beside which the worker can keep keys of its own, in one slot of a cluster.
+var listName = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,128}$`)
+
+func setLegacyQueue(c *Config, s string) string {
+	switch {
+	case !listName.MatchString(s):
+		return "must be the name of a list in Redis: 1 to 128 letters, digits and any of _ . : -"
+	case strings.HasPrefix(s, "asynq:"), strings.HasPrefix(s, "herald:"):
+		return "must not begin with asynq: or herald:, where the queue keeps its own keys"
+	}
+	c.LegacyQueue = s
+	return ""
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/reason"
@@ -13,6 +14,9 @@ import (
 
 // metaKey is where the agent finds what this delivery is (DESIGN §5).
 const metaKey = "io.agentherald/delivery"
+
+// feedbackTool takes one piece of feedback.
+const feedbackTool = "agent.receiveFeedback"
 
 // toolAnswer is what became of the call.
 type toolAnswer struct {
@@ -31,14 +35,18 @@ func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error)
 		if err := e.ensureLease(ctx, a.claim, &a.lease, timeout); err != nil {
 			return err
 		}
+		if err := e.ensureFollowersLeases(ctx, a, timeout); err != nil {
+			return err
+		}
 		ctx, cancel := mcpcall.WithTimeout(ctx, timeout)
 		defer cancel()
-		began := e.Now()
+		began, connecting := e.Now(), a.effort.costs.Connecting
 		answer.Answer, err = e.Caller.Call(ctx, endpoint,
 			mcpcall.Request{Tool: a.call.tool, Arguments: a.call.arguments, Meta: a.callMeta(),
 				Traceparent: a.formatTraceparent()})
 		took := e.Now().Sub(began)
-		e.Metrics.countCall(a.claim.Job.Action.ToolName, err == nil && !answer.IsError, took)
+		a.effort.hold.Spend(effort.Calls, 1, took-(a.effort.costs.Connecting-connecting))
+		e.Metrics.countCall(a.calledTool(), err == nil && !answer.IsError, took)
 		if err == nil || retry.Reached(err) {
 			answer.called, answer.took = true, took
 		}
@@ -72,13 +80,29 @@ func (e *Executor) callTimeout(a *attempt) (timeout, limit time.Duration) {
 	return limit, limit
 }
 
-// callMeta tells the agent which delivery this is.
+// calledTool is the documented name of what is called.
+func (a *attempt) calledTool() string {
+	if a.inBatch() {
+		return BatchTool
+	}
+	return a.claim.Job.Action.ToolName
+}
+
+// callMeta tells the agent which delivery this is, or which ones.
 func (a *attempt) callMeta() map[string]any {
+	if a.inBatch() {
+		return map[string]any{metaKey: a.batch.describeMembers(a)}
+	}
+	return map[string]any{metaKey: a.describeDelivery()}
+}
+
+// describeDelivery tells the agent about one delivery.
+func (a *attempt) describeDelivery() map[string]any {
 	about := map[string]any{
 		"id": a.claim.ID.String(), "key": a.claim.Key, "attempt": a.claim.Attempt, "replay": a.claim.Replay,
 	}
 	if a.call.sanitized || len(a.claim.Job.Sanitized) > 0 {
 		about["sanitized"] = true
 	}
-	return map[string]any{metaKey: about}
+	return about
 }

@@ -43,6 +43,30 @@ func Disabled(byFile, byRow bool) error {
 	return nil
 }
 
+// checkDelivery is what comes before anything is asked of an agent.
+func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
+	e.beginStage(a, "check")
+	if !mayNameAnotherAgent(a.claim) {
+		if err = e.checkPause(a); err != nil {
+			return err
+		}
+	}
+	a.event, err = e.checkEvent(ctx, a.claim)
+	if held := a.holdIfUnknown(); held != nil && !a.event.refuted { // what the chain refutes was never called
+		return held
+	}
+	if err != nil {
+		return err
+	}
+	if err = e.checkFeedback(ctx, a.claim); err != nil {
+		return err
+	}
+	if err = checkAgent(a.claim, a.server); err != nil {
+		return err
+	}
+	return e.checkWishes(a)
+}
+
 // eventCheck is what may be delivered of an event.
 type eventCheck struct {
 	job      job.Job // at the position that the chain confirms
@@ -95,6 +119,29 @@ func (e *Executor) checkEvent(ctx context.Context, c *store.Claim) (eventCheck, 
 		checked.job.BlockNumber, checked.job.BlockHash, checked.job.Timestamp = s.BlockNumber, s.BlockHash, s.Timestamp
 	}
 	return checked, nil
+}
+
+// checkFeedback skips a revocation or response whose feedback ended without a call: it says nothing to an agent that
+// never got it. A feedback that nobody knows of came before Herald did, and one whose attempts retention dropped may have
+// been called.
+func (e *Executor) checkFeedback(ctx context.Context, c *store.Claim) error {
+	if c.Job.Kind != job.KindResponseAppended && (c.Job.Kind != job.KindFeedbackRevoked || isRetraction(c.Job)) {
+		return nil
+	}
+	feedback := c.Job
+	feedback.Kind = job.KindNewFeedback
+	d, err := e.Ledger.DeliveryByKey(ctx, feedback.Key())
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil
+	case err != nil:
+		return fmt.Errorf("looking for the feedback that this is about: %w", err)
+	case !d.Status.Final(), d.Status == store.Delivered, len(d.History) == 0 && d.Attempts > 0,
+		slices.ContainsFunc(d.History, mayHaveReachedAgent):
+		return nil
+	}
+	return retry.Fail(reason.NeverDelivered, fmt.Sprintf("feedback %d, which this is about, ended without a call: it is %s (%s)",
+		c.Job.FeedbackIndex, d.Status, d.Reason))
 }
 
 // mayNameAnotherAgent tells whether a job that was not looked at yet may be in the place of one for another agent, which

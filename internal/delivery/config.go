@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/decode"
+	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
@@ -32,6 +34,12 @@ type Ledger interface {
 	Record(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error)
 	Adopt(ctx context.Context, c *store.Claim, past store.SpooledOutcome) (store.Recorded, error)
 	DeliveryByKey(ctx context.Context, key string) (store.Delivery, error)
+}
+
+// FollowerLedger is the store as batches need it.
+type FollowerLedger interface {
+	ClaimFollowers(ctx context.Context, leader *store.Claim, n int, lease time.Duration) ([]store.Follower, error)
+	GiveBack(ctx context.Context, all []store.Follower) error
 }
 
 // Chain is one chain as a delivery needs it.
@@ -83,9 +91,11 @@ type Config struct {
 	Spool      OutcomeSpool
 	Schedule   retry.Schedule
 
-	Limiter        Limiter    // per origin; nil: none
-	UnboundLimiter Limiter    // instead of Limiter for agents that nothing binds to their endpoint; nil: no other
-	Newcomers      *Newcomers // what agents without a recent success get of the slots; nil: all
+	Limiter        Limiter         // per origin; nil: none
+	UnboundLimiter Limiter         // instead of Limiter for agents that nothing binds to their endpoint; nil: no other
+	Newcomers      *Newcomers      // what agents without a recent success get of the slots; nil: all
+	Efforts        *effort.Budgets // worker time that each agent has; nil: as much as it takes
+	Turns          Turns           // of agents that asked for fewer calls a second; nil: nobody heeds that
 
 	// Servers is what the operator says about an agent in the servers file; nil: there is none.
 	Servers func(a store.Agent) (servers.Server, bool)
@@ -108,6 +118,11 @@ type Config struct {
 	// RecordTimeout is for one try to record (default 5 s), RecordPause the longest pause between tries (default 2 s):
 	// after Postgres is back, the reconciler waits much longer.
 	RecordTimeout, RecordPause time.Duration
+	// Followers claims what goes in one call with another delivery; nil: each goes alone.
+	Followers FollowerLedger
+	// BatchSize is how many deliveries go in one call of an agent that offers BatchTool, at most. Default and most 50;
+	// 1: one.
+	BatchSize int
 	// Decoding bounds the documents that are decoded at a time, in the whole process; nil: not bounded.
 	Decoding *decode.Budget
 	// MaxArgumentBytes bounds what calls in flight hold of arguments, in the whole process; small ones are not counted.
@@ -143,9 +158,12 @@ func NewExecutor(cfg Config) (*Executor, error) {
 		return nil, errors.New("delivery: a retry schedule is needed")
 	case cfg.CallTimeout <= 0 || cfg.LeaseMargin <= 0 || cfg.Lease < cfg.CallTimeout+cfg.LeaseMargin:
 		return nil, errors.New("delivery: the lease must be at least the call timeout plus the margin")
+	case cfg.BatchSize < 0 || cfg.BatchSize > MaxBatch:
+		return nil, fmt.Errorf("delivery: a batch has at most %d deliveries", MaxBatch)
 	}
 	cfg.Verify = cmp.Or(cfg.Verify, chain.VerifyReceipt)
 	cfg.HashPolicy = cmp.Or(cfg.HashPolicy, HashStrict)
+	cfg.BatchSize = cmp.Or(cfg.BatchSize, MaxBatch)
 	cfg.FetchLimit = cmp.Or(cfg.FetchLimit, 2<<20)
 	cfg.MaxArgumentBytes = cmp.Or(cfg.MaxArgumentBytes, 64<<20)
 	cfg.SpoolPatience = cmp.Or(cfg.SpoolPatience, 10*time.Second)
@@ -159,6 +177,10 @@ func NewExecutor(cfg Config) (*Executor, error) {
 		cfg.Now = time.Now
 	}
 	observed, err := lru.New[store.Agent, time.Time](maxObservedAgents)
-	return &Executor{Config: cfg, observed: observed, waits: newWaitSummary(),
+	if err != nil {
+		return nil, err
+	}
+	batches, err := lru.New[store.Agent, batchLimit](maxBatchAgents)
+	return &Executor{Config: cfg, observed: observed, batches: batches, waits: newWaitSummary(),
 		arguments: argumentBudget{most: cfg.MaxArgumentBytes, held: map[string]int64{}}}, err
 }

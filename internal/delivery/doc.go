@@ -6,11 +6,13 @@
 //	claim.go     claimDelivery       the row, for as long as the lease lasts
 //	completer.go slot.acquire        one of the worker's slots, until the agent has answered
 //	spool.go     loadSpooledOutcome  what an attempt led to that Postgres could not take
+//	effort.go    acquireSlots        the agent's worker time (package effort), and a slot of newcomers or of costly agents
 //	check.go     checkEvent          is the event real, confirmed, not revoked; checkAgent: is the agent enabled
 //	resolve.go   resolveEndpoint     where the agent is called; package agentauth says with which credential
 //	fetch.go     fetchContent        the feedback file, verified
 //	permit.go    acquirePermit       one of the calls that the endpoint's origin may have (package ratelimit)
 //	prepare.go   prepareCall         the agent's tools listed, the arguments fitted to one of them (fit.go)
+//	batch.go     gatherBatch         more of the agent's deliveries in the same call (batch_followers.go, batch_answer.go)
 //	call.go      callTool            the call
 //	outcome.go   decideOutcome       what becomes of the delivery (package retry)
 //	record.go    recordOutcome       one transaction, and the agent's next deliveries into Redis; log.go has the line
@@ -27,6 +29,8 @@
 //     what kill -9 may leave in doubt beside the calls in flight. They wait there without holding a connection or lock.
 //   - asynq is told the end of a delivery when that is recorded, of plain success when only the record is left.
 //   - Nothing is called without a claim, and not with less of its lease left than the call may take.
+//   - What goes in another one's call (a follower) has a claim, a lease and an attempt of its own, and no task: it is
+//     recorded, given back, or comes back with its lease.
 //   - A delivery runs on a context that asynq cannot cancel; it ends with its deadline or with the process.
 //   - Recording is tried until it is done, the claim is lost or the process ends; meanwhile Redis has the outcome, and
 //     a claim after an attempt that never ended looks there first: what is known must not be asked for again.

@@ -20,6 +20,7 @@ type Executor struct {
 	observed  *lru.Cache[store.Agent, time.Time] // when the tools that are recorded of an agent were listed
 	waits     *waitSummary
 	arguments argumentBudget
+	batches   *lru.Cache[store.Agent, batchLimit] // how many deliveries an agent takes in one call
 
 	spoolWarned atomic.Int64 // when ignoreSpooled warned last, in ns
 }
@@ -32,6 +33,7 @@ type attempt struct {
 	began  time.Time       // by this process' monotonic clock, before the claim
 	lease  lease
 	slots  *newcomerSlots
+	effort attemptEffort
 
 	stage    stage
 	spans    *attemptSpans // nil: nothing is traced
@@ -41,6 +43,9 @@ type attempt struct {
 	file     fetchedFile
 	call     preparedCall
 	answer   toolAnswer
+	batch    *batch // that it leads or goes in; nil: none
+
+	preferences preferences
 }
 
 // Deliver runs one hand-out of a delivery: task n of delivery id. A result with Refused means that the claim was not
@@ -74,8 +79,8 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, slot *slot)
 		}
 	}
 	if failure == nil {
-		a.slots, failure = e.Newcomers.acquireSlot(ctx, a.claim)
-		defer a.slots.release(ctx)
+		failure = e.acquireSlots(ctx, a)
+		defer a.releaseSlots(ctx)
 		a.event.unplaced = failure != nil && mayNameAnotherAgent(a.claim)
 	}
 	if failure == nil {
@@ -85,8 +90,9 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, slot *slot)
 	outcome := e.decideOutcome(a, failure)
 	outcome.Anew = slot.gaveUp // its task ends when the worker has slots again
 	slot.awaitRoom()
-	a.slots.release(ctx)
+	a.releaseSlots(ctx)
 	slot.release(outcome.Status == store.Delivered)
+	defer e.recordFollowers(ctx, a).Wait() // beside this one
 	return e.recordOutcome(ctx, a, outcome, e.Ledger.Record)
 }
 
@@ -96,15 +102,7 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	defer cancel()
 	defer func() { err = e.endStages(a, err, recover()) }()
 
-	e.beginStage(a, "check")
-	a.event, err = e.checkEvent(ctx, a.claim)
-	if held := a.holdIfUnknown(); held != nil && !a.event.refuted { // what the chain refutes was never called
-		return held
-	}
-	if err != nil {
-		return err
-	}
-	if err = checkAgent(a.claim, a.server); err != nil {
+	if err = e.checkDelivery(ctx, a); err != nil {
 		return err
 	}
 
@@ -120,7 +118,7 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	}
 
 	e.beginStage(a, "fetch")
-	if a.file, err = e.fetchContent(ctx, a.claim, a.slots); err != nil {
+	if a.file, err = e.fetchFile(ctx, a); err != nil {
 		return err
 	}
 	defer e.releasePayload(a) // recording may take long
@@ -130,11 +128,16 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	if err != nil {
 		return err
 	}
+	if err = e.awaitTurn(ctx, a); err != nil {
+		return err
+	}
 	permit, err := e.acquirePermit(ctx, a.claim, a.endpoint)
 	if err != nil {
+		a.preferences.turn.GiveBack(ctx)
 		return err
 	}
 	defer func() { releasePermit(ctx, permit, a.answer, err) }()
+	ctx = a.effort.observeCosts(ctx)
 	a.call, err = e.prepareCall(ctx, a, names, cachedTools)
 	if mayBeStale(err) { // no verdict against an agent by an old list of its tools
 		a.call, err = e.prepareCall(ctx, a, names, freshTools)
@@ -142,9 +145,13 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	if err != nil {
 		return err
 	}
+	e.gatherBatch(ctx, a) // more of the agent's deliveries in the same call, if it takes that
 
 	e.beginStage(a, "call")
 	a.answer, err = e.callTool(ctx, a)
+	if e.dissolveBatch(ctx, a, err) {
+		a.answer, err = e.callTool(ctx, a)
+	}
 	if retry.NotATool(err) { // the agent's tools may have changed since they were listed
 		refused, refusal := a.call.digest, err
 		if a.call, err = e.prepareCall(ctx, a, names, freshTools); err != nil {
@@ -155,11 +162,12 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 		}
 		a.answer, err = e.callTool(ctx, a)
 	}
-	return err
+	return e.splitAnswer(ctx, a, err)
 }
 
 // releasePayload lets go of what may be large, and of the share of memory that was reserved for it.
 func (e *Executor) releasePayload(a *attempt) {
 	a.file.Content = nil
 	e.releaseArguments(&a.call)
+	a.batch.releasePayload(e)
 }

@@ -47,10 +47,7 @@ type fetchedFile struct {
 
 // fetchContent fetches the feedback (or response) file and compares it with the hash on chain.
 func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *newcomerSlots) (fetchedFile, error) {
-	uri, hash := c.Job.FeedbackURI, c.Job.FeedbackHash
-	if c.Job.Kind == job.KindResponseAppended || c.Job.Kind == job.KindValidationResponse {
-		uri, hash = c.Job.ResponseURI, c.Job.ResponseHash
-	}
+	uri, hash := namedFile(c.Job)
 	switch {
 	case uri == "":
 		return fetchedFile{File: job.File{Verification: string(erc8004.NotGiven)}, detail: "no file given"}, nil
@@ -99,6 +96,14 @@ func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *newc
 			": the event wins"
 	}
 	return file, nil
+}
+
+// namedFile is the file of the job's event.
+func namedFile(j job.Job) (uri string, hash common.Hash) {
+	if j.Kind == job.KindResponseAppended || j.Kind == job.KindValidationResponse {
+		return j.ResponseURI, j.ResponseHash
+	}
+	return j.FeedbackURI, j.FeedbackHash
 }
 
 // examinedFile is what a document turned out to be.

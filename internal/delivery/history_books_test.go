@@ -12,7 +12,7 @@ import (
 
 // ground is the database under a history: the store, and what only somebody who looks at the tables can tell.
 type ground interface {
-	storetest.Store
+	storetest.OrderedStore
 	EnsurePartitions(ctx context.Context, ahead int) (int, error)
 	DropPartitions(ctx context.Context, age time.Duration) (int, error)
 	DropEvents(ctx context.Context, limit int) (int, error)
@@ -250,6 +250,10 @@ func (b *books) Release(ctx context.Context, chains []uint64, gateway bool, limi
 
 func (b *books) Due(ctx context.Context, limit int) ([]store.Task, error) {
 	return b.tasks(ctx, "due", func(ctx context.Context) ([]store.Task, error) { return b.base.Due(ctx, limit) })
+}
+
+func (b *books) Followers(ctx context.Context, from int64, limit int) ([]store.Task, error) {
+	return b.tasks(ctx, "followers", func(ctx context.Context) ([]store.Task, error) { return b.base.Followers(ctx, from, limit) })
 }
 
 func (b *books) Backlog(ctx context.Context, limit int) ([]store.Task, error) {

@@ -23,6 +23,9 @@ type monitor struct {
 	released map[uuid.UUID]time.Time // when an operator last had it delivered again
 	sleepers map[uuid.UUID]sleeper
 
+	clients map[uuid.UUID]ordered // what was accepted
+	excused map[uuid.UUID]bool    // others may have gone ahead though it has no attempt of its own that is old: see excusesOthers
+
 	flushes []span // moments
 	counts  map[string]int
 	log     []event
@@ -66,7 +69,7 @@ type event struct {
 func newMonitor() monitor {
 	return monitor{claims: map[int64]*claimed{}, holding: map[*process]map[uuid.UUID]*claimed{}, made: map[uuid.UUID][]*made{},
 		resolved: map[uuid.UUID]time.Time{}, released: map[uuid.UUID]time.Time{}, sleepers: map[uuid.UUID]sleeper{}, counts: map[string]int{},
-		over: make(chan struct{})}
+		clients: map[uuid.UUID]ordered{}, excused: map[uuid.UUID]bool{}, over: make(chan struct{})}
 }
 
 func (h *history) count(what string) { h.countN(what, 1) }
@@ -189,6 +192,7 @@ func (h *history) calls(p *process, id uuid.UUID, attempt int, how manner, ctx c
 			h.breaks(id, "the call may take until %s, the lease ends at %s", deadline.Sub(h.began), until.Sub(h.began))
 		}
 	}
+	h.judgeOrder(call, slept)
 	sameBudget := 1
 	for _, other := range h.made[id] {
 		if other.claim.attempt-other.claim.budget == c.attempt-c.budget {
@@ -291,6 +295,7 @@ func (h *history) recorded(p *process, c *store.Claim, attempt int, started time
 		h.counts["late outcome refused"]++
 		return
 	}
+	h.excused[c.ID] = h.excused[c.ID] || excusesOthers(c, attempt, o)
 	if late {
 		h.counts["late success"]++
 		h.resolved[c.ID] = time.Now()

@@ -34,7 +34,7 @@ type postgresGround struct {
 
 // open makes a store of an existing database that has nothing in it any more.
 func (g *postgresGround) open(url string) error {
-	st, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 6})
+	st, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 6, StrictOrder: true})
 	if err != nil {
 		return err
 	}

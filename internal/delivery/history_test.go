@@ -97,7 +97,8 @@ func (l *lab) happened() (table string) {
 // die, freeze and stop, Postgres and Redis go away, freeze, lose answers and data, and agents behave as agents do. In each:
 // everything ends; attempts stay within their budget; nothing is called without a claim, or with less of its lease left than
 // the call may take; no two calls run at once for one delivery unless a process slept past its lease; nothing is asked again
-// whose result is known; no agent has more than eight dispatched.
+// whose result is known; no agent has more than eight dispatched;
+// of one client's deliveries no two calls run at once, and none goes before an earlier one that is known and has not had its time.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	l := newLab()
@@ -137,6 +138,7 @@ var mustHappen = []string{
 	"Postgres down", "Postgres frozen", "Redis down", "Redis frozen", "Redis emptied", "Redis away with Postgres", "power cut",
 	"answer of Postgres lost", "frozen Postgres did it later", "lease ran out", "lease extended", "task replaced",
 	"task recovered by asynq", "asynq lease lost", "acknowledgement lost", "task put back at shutdown",
+	"went ahead of one that had its time", "dispatched by followers",
 	"dispatched by lost before", "dispatched by due", "dispatched by backlog",
 	"outcome kept in Redis", "outcome adopted", "Redis does not tell", "late success", "late outcome refused",
 	"two calls at once, one had slept", "called again", "limited",
@@ -148,7 +150,7 @@ var mustHappen = []string{
 func TestHistoriesNotice(t *testing.T) {
 	t.Parallel()
 	most := uint64(500)
-	for _, planted := range []fault{noFence, hastyLeases, forgetfulResults, noHistory, endlessBudget, blindReconciler, noGrace} {
+	for _, planted := range []fault{noFence, hastyLeases, forgetfulResults, noHistory, endlessBudget, blindReconciler, noGrace, noOrder} {
 		t.Run(string(planted), func(t *testing.T) {
 			t.Parallel()
 			l := newLab()

@@ -65,6 +65,7 @@ const (
 	endlessBudget    fault = "attempts are not counted"
 	blindReconciler  fault = "the reconciler believes that Redis has every task"
 	noGrace          fault = "the reconciler does not wait after Postgres was away"
+	noOrder          fault = "the store keeps no order"
 )
 
 // history is one world, from the first job to the last delivery's end.
@@ -115,7 +116,11 @@ func newHistory(seed uint64, t tempo, planted fault, metrics *Metrics, keys *sec
 type inMemory struct{ *memory.Store }
 
 func (h *history) memory() ground {
-	return inMemory{memory.New(func() time.Time { return time.Now().Add(time.Duration(h.skew.Load())) })}
+	s := memory.New(func() time.Time { return time.Now().Add(time.Duration(h.skew.Load())) })
+	if h.planted != noOrder {
+		s.KeepOrder()
+	}
+	return inMemory{s}
 }
 
 func (m inMemory) Open() (n int, held []uuid.UUID) {
@@ -172,7 +177,7 @@ func (h *history) fault(op, key string) mishap {
 	}
 	m := mishap{fails: d.Float64() < rate, lost: d.Float64() < rate, late: d.Float64() < .5}
 	switch op { // what the reconciler does when it is idle need not wait: it is most of what a history costs
-	case "postgres lead", "postgres clock", "postgres release", "postgres due", "postgres backlog", "postgres overdue":
+	case "postgres lead", "postgres clock", "postgres release", "postgres due", "postgres followers", "postgres backlog", "postgres overdue":
 	default:
 		m.before, m.after = time.Duration(d.Float64()*float64(h.tempo.latency)), time.Duration(d.Float64()*float64(h.tempo.latency))
 	}
@@ -259,6 +264,7 @@ func (h *history) intake(d *rand.Rand) {
 	var batches [][]store.Intake
 	for i := range total {
 		j := storetest.Feedback(d.IntN(agents), i+1)
+		j.ClientAddress[0] = byte(d.IntN(3))
 		if d.Float64() < .15 {
 			j.FeedbackURI = "ipfs://" + j.ID().String()
 		}
@@ -278,7 +284,8 @@ func (h *history) intake(d *rand.Rand) {
 	h.mu.Unlock()
 	books := &books{p: outside, base: h.ground}
 	dispatcher := must(NewDispatcher(&connection{p: outside, r: h.redis}, quiet))
-	for _, batch := range batches {
+	for n, batch := range batches {
+		h.knowOrder(n, batch)
 		_ = outside.pause(context.Background(), time.Duration(d.Float64()*8*float64(h.tempo.unit)))
 		for {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*h.tempo.unit)

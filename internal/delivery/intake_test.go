@@ -250,6 +250,7 @@ func TestMetricLabelsAreBounded(t *testing.T) {
 		"herald_deliveries_total kind=NewFeedback reason= status=delivered": 1,
 		"herald_deliveries_total kind=other reason= status=delivered":       1,
 		"herald_delivery_latency_seconds":                                   2,
+		"herald_batch_size":                                                 0,
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("%v", got)

@@ -26,11 +26,14 @@ func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err er
 	for _, kv := range [][2]string{
 		{"reason", string(d.verdict.Reason)}, {"tool", d.ToolName}, {"endpoint", d.Endpoint},
 		{"file", d.FileVerification}, {"fileSource", d.FileSource},
-		{"fileDisagrees", strings.Join(d.FileDisagrees, ",")}, {"error", d.verdict.Text},
+		{"fileDisagrees", strings.Join(d.FileDisagrees, ",")}, {"ahead_of", a.claim.AheadOf}, {"error", d.verdict.Text},
 	} {
 		if kv[1] != "" {
 			attrs = append(attrs, slog.String(kv[0], kv[1]))
 		}
+	}
+	if a.inBatch() {
+		attrs = append(attrs, slog.Int("batch", a.batch.size), slog.String("leader", a.batch.leader.String()))
 	}
 	if d.Status == store.Waiting {
 		attrs = append(attrs, slog.Duration("again_in", d.Delay.Round(time.Millisecond)))

@@ -14,6 +14,7 @@ type Metrics struct {
 	callTime   *prometheus.HistogramVec
 	deliveries *prometheus.CounterVec
 	latency    prometheus.Histogram
+	batchSize  prometheus.Histogram
 
 	ignoredOutcomes *prometheus.CounterVec
 }
@@ -33,11 +34,14 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 			Help: "Time from acceptance to the agent's answer, for delivered ones.",
 			Buckets: []float64{.005, .01, .02, .05, .1, .25, .5, 1, 2.5, 5, 10, 30,
 				60, 300, 1800, 7200, 36000, 86400}}),
+		batchSize: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "herald_batch_size",
+			Help:    "Deliveries in one call of an agent's " + BatchTool + ".",
+			Buckets: []float64{2, 5, 10, 20, 30, 40, MaxBatch}}),
 		ignoredOutcomes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_spooled_outcomes_ignored_total",
 			Help: "Outcomes found in Redis that no delivery ended by: " +
 				"unreadable (not sealed by Herald for this delivery) or old."}, []string{"why"}),
 	}
-	for _, c := range []prometheus.Collector{m.calls, m.callTime, m.deliveries, m.latency, m.ignoredOutcomes} {
+	for _, c := range []prometheus.Collector{m.calls, m.callTime, m.deliveries, m.latency, m.batchSize, m.ignoredOutcomes} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
@@ -49,7 +53,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 // a job says must not make series.
 func toolLabel(tool string) string {
 	switch tool {
-	case "agent.receiveFeedback", "agent.receiveRevocation", "agent.receiveResponse", "agent.receiveValidation":
+	case feedbackTool, BatchTool, "agent.receiveRevocation", "agent.receiveResponse", "agent.receiveValidation":
 		return tool
 	}
 	return "other"

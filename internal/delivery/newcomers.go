@@ -36,8 +36,11 @@ type Newcomers struct {
 	slots   *ratelimit.Limiter                     // one origin, which is all of them
 	bounded *ratelimit.Limiter                     // an origin is a registrable domain, or those that failed
 	named   *ratelimit.Limiter                     // an origin is a registrable domain that others than its own name
+	costly  *ratelimit.Limiter                     // costly agents that are no newcomers (effort.go)
+	lent    *ratelimit.Limiter                     // these and newcomers together
 	latest  *lru.Cache[store.Agent, latestOutcome] // in this process, which knows it before the claims do
 	share   int
+	total   int
 	now     func() time.Time
 
 	mu         sync.Mutex
@@ -107,11 +110,20 @@ func NewNewcomers(slots int, logger *slog.Logger, now func() time.Time) (*Newcom
 	if err != nil {
 		return nil, err
 	}
+	costly, err := bound(max(1, slots/costlyShare))
+	if err != nil {
+		return nil, err
+	}
+	lent, err := bound(max(1, slots-slots/quickShare))
+	if err != nil {
+		return nil, err
+	}
 	latest, err := lru.New[store.Agent, latestOutcome](maxRememberedAgents)
 	if err != nil {
 		return nil, err
 	}
-	return &Newcomers{slots: all, bounded: parts, named: named, latest: latest, share: share, now: now}, nil
+	return &Newcomers{slots: all, bounded: parts, named: named, costly: costly, lent: lent,
+		latest: latest, share: share, total: slots, now: now}, nil
 }
 
 // Close comes after the last attempt.
@@ -119,6 +131,8 @@ func (n *Newcomers) Close() {
 	n.slots.Close()
 	n.bounded.Close()
 	n.named.Close()
+	n.costly.Close()
+	n.lent.Close()
 }
 
 // noteOutcome remembers how an attempt ended: a success makes the agent no newcomer, at once.

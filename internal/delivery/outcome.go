@@ -87,6 +87,8 @@ func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 		ToolName: a.call.tool, Arguments: a.call.recorded,
 		Called: a.answer.called, CallTook: a.answer.took,
 	}
+	o.Preferences = e.hearPreferences(a)
+	o.HoldLine = a.preferences.hold
 	if listing := a.call.listing; listing != nil {
 		o.Protocol = listing.Protocol
 		if last, ok := e.observed.Get(a.claim.Agent()); !ok || !last.Equal(listing.Listed) {

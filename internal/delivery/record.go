@@ -135,7 +135,7 @@ func (e *Executor) commitOutcome(ctx context.Context, c *store.Claim, d *decisio
 // stripForeignText takes out of the outcome what strangers said.
 func stripForeignText(o *store.Outcome) {
 	o.ToolName, o.Endpoint, o.Protocol, o.AgentError = "", "", "", ""
-	o.Arguments, o.Response, o.Result, o.ServerInfo, o.Tools = nil, nil, nil, nil, nil
+	o.Arguments, o.Response, o.Result, o.ServerInfo, o.Tools, o.Preferences = nil, nil, nil, nil, nil, nil
 	if o.Error != "" {
 		o.Error = "details could not be stored; the log has them"
 	}

@@ -9,8 +9,6 @@ package intake
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -64,7 +62,7 @@ const (
 )
 
 // Intake turns jobs into committed rows: enqueue's lines (Submit), jobs made from a chain's events (SubmitJobs), foreign
-// asynq tasks (FromTask).
+// asynq tasks (FromTask), what lies in a list of Redis (FromList).
 type Intake struct{ Config }
 
 // New checks the configuration.
@@ -152,26 +150,9 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 		return "", &queue.ArchivedError{Text: "whole jobs in Redis are not taken (HERALD_REDIS_INTAKE=off): " +
 			"use enqueue, or set it to jobs or on and run this task again"}
 	}
-	j, err := job.Parse(body, in.Limits)
-	if err == nil && in.Redis == RedisJobs {
-		err = refuseOverrides(j)
-	}
-	var refusal *job.Refusal
-	if err != nil && !errors.As(err, &refusal) {
-		return "", fmt.Errorf("parse the job of a task: %w", err)
-	}
-	it := store.Intake{Job: j}
-	switch {
-	case refusal == nil:
-		if it, err = in.sealHeaders(j); err != nil {
-			return "", err
-		}
-	default:
-		it.Refused = refusal.Error()
-		if j.Kind == "" || j.Key() == "" {
-			sum := sha256.Sum256(body)
-			it.Key, it.Job.Kind = "invalid:"+hex.EncodeToString(sum[:]), job.Kind(kind)
-		}
+	it, refusal, err := in.readUnanswered(Element{body, int64(len(body))}, job.Kind(kind))
+	if err != nil {
+		return "", err
 	}
 	got, err := in.acceptJobs(ctx, []store.Intake{it})
 	if err != nil {
@@ -189,6 +170,27 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 	}
 	in.Logger.Info("job taken from Redis", "kind", kind, "verdict", a.Verdict, "delivery", a.ID, "key", a.Key)
 	return fmt.Sprintf("%s as delivery %s", a.Verdict, a.ID), nil
+}
+
+// readUnanswered reads a job of somebody in Redis, who cannot be answered: what is refused becomes a rejected row, of
+// this kind if it does not tell its own.
+func (in *Intake) readUnanswered(e Element, kind job.Kind) (it store.Intake, refusal *job.Refusal, err error) {
+	j, err := in.parseElement(e)
+	if err == nil && in.Redis == RedisJobs {
+		err = refuseOverrides(j)
+	}
+	switch {
+	case err == nil:
+		it, err = in.sealHeaders(j)
+		return it, nil, err
+	case !errors.As(err, &refusal):
+		return it, nil, fmt.Errorf("parse a job from Redis: %w", err)
+	}
+	it = store.Intake{Job: j, Refused: refusal.Error()}
+	if j.Kind == "" || j.Key() == "" {
+		it.Key, it.Job.Kind = e.invalidKey(), kind
+	}
+	return it, refusal, nil
 }
 
 // refuseOverrides refuses what makes the chain's word worth nothing: where the event goes, and other arguments than its

@@ -26,6 +26,8 @@ type Answer struct {
 	// Unreadable: a result came, so the tool ran, but all or part of it is in no form this version knows:
 	// structuredContent without content, an unknown kind of block, a task, no content at all.
 	Unreadable bool
+	// Preferences are what the agent asks for in _meta, beside its answer; nil: nothing.
+	Preferences *Preferences
 }
 
 // readAnswer reads a tools/call result. Only two results are errors, because they say that the tool did not run to its
@@ -35,7 +37,7 @@ type Answer struct {
 func readAnswer(raw json.RawMessage, mask *secret.Masker) (Answer, error) {
 	a := Answer{Raw: raw}
 	r, ok := readResult(raw)
-	a.IsError, a.Unreadable = r.IsError, !ok
+	a.IsError, a.Unreadable, a.Preferences = r.IsError, !ok, readPreferences(r.Meta)
 	switch r.ResultType {
 	case "", "complete":
 	case "task":
@@ -84,6 +86,7 @@ type result struct {
 	IsError           bool
 	ResultType        string
 	InputRequests     json.RawMessage
+	Meta              json.RawMessage
 }
 
 // block is one block of content, as far as it is looked at.
@@ -101,11 +104,13 @@ func readResult(raw json.RawMessage) (r result, ok bool) {
 		IsError           json.RawMessage `json:"isError"`
 		ResultType        json.RawMessage `json:"resultType"`
 		InputRequests     json.RawMessage `json:"inputRequests"`
+		Meta              json.RawMessage `json:"_meta"`
 	}
 	if json.Unmarshal(raw, &parts) != nil {
 		return result{}, false
 	}
-	r = result{StructuredContent: parts.StructuredContent, InputRequests: parts.InputRequests}
+	r = result{StructuredContent: parts.StructuredContent, InputRequests: parts.InputRequests,
+		Meta: parts.Meta}
 	r.Content, ok = readBlocks(parts.Content)
 	if parts.IsError != nil && json.Unmarshal(parts.IsError, &r.IsError) != nil {
 		ok = false
@@ -145,4 +150,19 @@ func (a *Answer) maskSecrets(r *secret.Masker) {
 	if !json.Valid(a.Raw) { // a credential that spans JSON's own syntax
 		a.Raw, a.Unreadable = nil, true
 	}
+}
+
+// Object is what the tool answered as JSON: its structured content, else its first block of text. It may be no JSON at
+// all; nil: there is neither.
+func (a Answer) Object() json.RawMessage {
+	r, _ := readResult(a.Raw)
+	if first := bytes.TrimSpace(r.StructuredContent); len(first) > 0 && !bytes.Equal(first, []byte("null")) {
+		return r.StructuredContent
+	}
+	for _, b := range r.Content {
+		if b.Type == "text" && b.Text != nil {
+			return json.RawMessage(*b.Text)
+		}
+	}
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/decode"
+	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/netguard"
 )
 
@@ -15,6 +16,8 @@ import (
 type Config struct {
 	// Guard dials every HTTP endpoint. Required.
 	Guard *netguard.Guard
+	// Signer signs each HTTP request to an agent, streams and notifications too. Default: nothing is signed.
+	Signer transport.Signer
 	// MaxAnswerBytes bounds one answer: a JSON body, all events of one request, one event of an HTTP+SSE stream, or a
 	// line of a command's output. What is longer is a *TooLargeError. Default 1 MiB.
 	MaxAnswerBytes int64

@@ -20,6 +20,8 @@ func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
 	if set, ok := c.knownTools(maxAge); ok {
 		return set, nil
 	}
+	costs := costsOf(ctx)
+	defer costs.listing(c.cfg.Clock)()
 	select {
 	case c.listing <- struct{}{}:
 		defer func() { <-c.listing }()
@@ -29,6 +31,7 @@ func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
 	if set, ok := c.knownTools(maxAge); ok {
 		return set, nil
 	}
+	costs.Listings++
 	c.stale.Store(false) // a notification from here on is about a later change
 
 	l := toolList{onCompiled: c.countTools}

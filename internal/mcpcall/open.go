@@ -300,7 +300,7 @@ func (p *Pool) newTransport(ep Endpoint, c *conn) (mcptransport.Interface, error
 		c.process = process
 		return process.Transport(), nil
 	}
-	cfg := transport.HTTPConfig{Guard: p.cfg.Guard, Base: p.base, Headers: http.Header{},
+	cfg := transport.HTTPConfig{Guard: p.cfg.Guard, Base: p.base, Headers: http.Header{}, Signer: p.cfg.Signer,
 		MaxAnswerBytes: p.cfg.MaxAnswerBytes, Now: p.cfg.Clock, Life: p.ctx}
 	if ep.Listed {
 		cfg.Guard, cfg.Base = p.listedGuard, p.listedBase

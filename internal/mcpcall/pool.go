@@ -245,16 +245,20 @@ func (p *Pool) acquireClient(ctx context.Context, ep Endpoint, key [sha256.Size]
 				continue
 			}
 		}
+		costs := costsOf(ctx)
 		if s.opening == nil {
 			o := &opening{done: make(chan struct{})}
 			s.opening = o
 			p.wg.Go(func() { p.openClient(ep, key, s, o) })
+			costs.Connections++
 		}
 		o := s.opening
 		p.mu.Unlock()
 
+		waited := costs.connecting(p.cfg.Clock)
 		select {
 		case <-o.done:
+			waited()
 			if o.err != nil {
 				return nil, o.err
 			}
@@ -262,6 +266,7 @@ func (p *Pool) acquireClient(ctx context.Context, ep Endpoint, key [sha256.Size]
 				tries--
 			}
 		case <-ctx.Done():
+			waited()
 			return nil, contextError(ctx, StageOpen)
 		}
 	}

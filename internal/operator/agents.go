@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/servers"
@@ -174,10 +175,13 @@ func parseAgentCursor(s string) (store.Agent, error) {
 type Agent struct {
 	store.AgentRow
 	Breaker   string            `json:"breaker,omitempty"`   // of its endpoint at the worker that answers: closed open half_open
+	Effort    *effort.Usage     `json:"effort,omitempty"`    // its effort budget; none: HERALD_EFFORT_BUDGET=off, or Redis cannot be asked
 	LastHour  store.CallSummary `json:"lastHour"`            // of calls that were recorded in this hour and the one before
 	LastDay   store.CallSummary `json:"lastDay"`             // and in the 24 hours before this one
 	Transfers []store.Transfer  `json:"transfers,omitempty"` // to whom it was given, newest first, of those read off the chain
 	Tokens    []Token           `json:"tokens"`
+
+	PreferencesInForce *store.Preferences `json:"preferencesInForce,omitempty"` // what counts now of what it asked for
 }
 
 // ShowAgent is what is known of an agent.
@@ -196,9 +200,11 @@ func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err 
 			return err
 		}
 		now := time.Now()
+		out.PreferencesInForce = findInForce(out.AgentRow, now)
 		if o.Live != nil {
 			out.Breaker = o.Live.Breaker(out.Endpoint)
 		}
+		out.Effort = o.agentEffort(ctx, st, g)
 		hours, err := st.AgentStats(ctx, g, now.Add(-24*time.Hour))
 		if err != nil {
 			return err
@@ -217,6 +223,22 @@ func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err 
 		return err
 	})
 	return out, err
+}
+
+// agentEffort is what is left of the agent's effort budget. What cannot be read now is left out: it is one line of many.
+func (o *Operator) agentEffort(ctx context.Context, st *Session, g store.Agent) *effort.Usage {
+	switch {
+	case o.Live != nil:
+		return o.Live.Effort(ctx, g)
+	case st.Effort == nil || o.Settings.EffortBudget == 0:
+		return nil
+	}
+	u, err := st.Effort(ctx, g)
+	if err != nil {
+		o.Person.Notify(fmt.Sprintf("the agent's effort budget cannot be read: %v", err))
+		return nil
+	}
+	return u
 }
 
 // explainUnknown looks whether the number is known under another registry.
@@ -253,7 +275,9 @@ type AgentChange struct {
 
 // AgentPolicy is how an agent is treated.
 type AgentPolicy struct {
-	OnUnknown string `json:"onUnknown"`
+	OnUnknown   string `json:"onUnknown"`
+	Order       string `json:"order"`
+	Preferences string `json:"preferences"` // follow, ignore
 }
 
 // changeAgent begins a change: what is known of the agent before.
@@ -346,24 +370,34 @@ func (o *Operator) fileDisables(g store.Agent) bool {
 	return listed != nil && !listed.Enabled
 }
 
-// parsePolicy reads NAME=VALUE.
+// parsePolicy reads NAME=VALUE. preferences=clear is a value that is done, not kept.
 func parsePolicy(settings []string) (p store.Policy, err error) {
+	values := map[string][]string{"onUnknown": {store.OnUnknownResend, store.OnUnknownHold},
+		"order":       {store.OrderStrict, store.OrderOff},
+		"preferences": {store.PreferencesFollow, store.PreferencesIgnore, clearPreferences}}
+	set := map[string]*string{"onUnknown": &p.OnUnknown, "order": &p.Order, "preferences": &p.Preferences}
 	for _, s := range settings {
 		name, value, _ := strings.Cut(s, "=")
 		switch {
-		case name != "onUnknown":
-			return p, NewMisuse("unknown policy %q: use one of onUnknown=resend, onUnknown=hold", s)
-		case !slices.Contains([]string{store.OnUnknownResend, store.OnUnknownHold}, value):
-			return p, NewMisuse("unknown value %q of onUnknown: use one of onUnknown=resend, onUnknown=hold", value)
-		case p.OnUnknown != "" && p.OnUnknown != value:
-			return p, NewMisuse("onUnknown is set twice")
+		case values[name] == nil:
+			return p, NewMisuse("unknown policy %q: use one of %s, %s, %s", s, listSettings("onUnknown", values["onUnknown"]),
+				listSettings("order", values["order"]), listSettings("preferences", values["preferences"]))
+		case !slices.Contains(values[name], value):
+			return p, NewMisuse("unknown value %q of %s: use one of %s", value, name, listSettings(name, values[name]))
+		case *set[name] != "" && *set[name] != value:
+			return p, NewMisuse("%s is set twice", name)
 		}
-		p.OnUnknown = value
+		*set[name] = value
 	}
 	return p, nil
 }
 
-// SetPolicy sets how an agent is treated, as in onUnknown=hold; without settings it tells what is in force.
+// listSettings writes NAME=VALUE for each value.
+func listSettings(name string, values []string) string {
+	return name + "=" + strings.Join(values, ", "+name+"=")
+}
+
+// SetPolicy sets how an agent is treated, as in onUnknown=hold or preferences=ignore; without settings it tells what is in force.
 func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string,
 	settings []string) (out AgentChange, err error) {
 	p, err := parsePolicy(settings)
@@ -387,21 +421,50 @@ func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string,
 	case len(settings) == 0 && out.Unseen:
 		return out, errUnseen(g)
 	case len(settings) == 0:
-		out.Policy = &AgentPolicy{OnUnknown(before.Policy)}
+		out.Policy = policyInForce(before.Policy)
 		return out, nil
 	}
+	clears := p.Preferences == clearPreferences
+	if clears {
+		p.Preferences = ""
+		if out.Unseen {
+			return out, errUnseen(g)
+		}
+	}
 	row := store.Audit{Actor: actor, Action: "agent policy", Matched: 1}
-	what := map[string]any{"agent": out.Agent, "registry": g.Registry, "onUnknown": p.OnUnknown,
-		"was": OnUnknown(before.Policy)}
+	after := before.Policy.Merge(p)
+	what := map[string]any{"agent": out.Agent, "registry": g.Registry, "policy": policyInForce(after),
+		"was": policyInForce(before.Policy)}
+	if clears {
+		what["cleared"] = before.Preferences
+	}
 	out.Audit, err = RunAudited(ctx, st, row, what, func() (int64, error) {
+		if clears {
+			if err := st.ClearPreferences(ctx, g); err != nil {
+				return 0, err
+			}
+		}
+		if p == (store.Policy{}) {
+			return 1, nil
+		}
 		if err := st.SetPolicy(ctx, g, p); err != nil {
 			return 0, err
 		}
 		return 1, nil
 	})
-	out.Policy = &AgentPolicy{OnUnknown(p)}
+	out.Policy = policyInForce(after)
 	return out, err
 }
 
-// OnUnknown is the setting in force.
-func OnUnknown(p store.Policy) string { return cmp.Or(p.OnUnknown, store.OnUnknownResend) }
+// policyInForce is a policy with its defaults.
+func policyInForce(p store.Policy) *AgentPolicy {
+	return &AgentPolicy{OnUnknown: cmp.Or(p.OnUnknown, store.OnUnknownResend), Order: cmp.Or(p.Order, store.OrderStrict),
+		Preferences: FollowsPreferences(p)}
+}
+
+// DescribePolicy is a policy as operators set it.
+func DescribePolicy(p store.Policy) string { return policyInForce(p).String() }
+
+func (p *AgentPolicy) String() string {
+	return "onUnknown=" + p.OnUnknown + " order=" + p.Order + " preferences=" + p.Preferences
+}

@@ -217,7 +217,7 @@ type sealedSecret struct {
 	replace    func(ctx context.Context, ciphertext []byte) (changed bool, err error)
 }
 
-// eachSealed goes through all that is sealed: headers of jobs, tokens, access tokens of OAuth credentials.
+// eachSealed goes through all that is sealed: headers of jobs, tokens, access tokens of OAuth credentials, signing keys.
 func eachSealed(ctx context.Context, st *Session, do func(sealedSecret) error) error {
 	for after, done := uuid.Nil, false; !done; {
 		var page []store.Sealed
@@ -242,10 +242,13 @@ func eachSealed(ctx context.Context, st *Session, do func(sealedSecret) error) e
 	}); err != nil {
 		return err
 	}
-	return EachToken(ctx, st.AccessAfter, func(t store.Token) error {
+	if err := EachToken(ctx, st.AccessAfter, func(t store.Token) error {
 		return do(sealedSecret{named("the access token", t), t.AccessBinding(), t.Access.Ciphertext,
 			func(ctx context.Context, c []byte) (bool, error) { return st.ResealAccess(ctx, t, c) }})
-	})
+	}); err != nil {
+		return err
+	}
+	return eachSigningKey(ctx, st, do)
 }
 
 // bindHeaders is what the headers of a job are sealed for.

@@ -102,11 +102,19 @@ func TestPace(t *testing.T) {
 func TestPolicy(t *testing.T) {
 	t.Parallel()
 	for setting, want := range map[string]string{"onUnknown=hold": "hold", "onUnknown=resend": "resend"} {
-		if p, err := parsePolicy([]string{setting, setting}); err != nil || OnUnknown(p) != want {
+		if p, err := parsePolicy([]string{setting, setting}); err != nil || policyInForce(p).OnUnknown != want {
 			t.Errorf("%s: %+v, %v", setting, p, err)
 		}
 	}
-	if p, err := parsePolicy(nil); err != nil || p.OnUnknown != "" || OnUnknown(p) != "resend" {
+	for setting, want := range map[string]string{"preferences=ignore": "ignore", "preferences=follow": "follow"} {
+		if p, err := parsePolicy([]string{setting, "onUnknown=hold"}); err != nil || FollowsPreferences(p) != want || policyInForce(p).OnUnknown != "hold" {
+			t.Errorf("%s: %+v, %v", setting, p, err)
+		}
+	}
+	if p, err := parsePolicy(nil); err != nil || FollowsPreferences(p) != "follow" {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if p, err := parsePolicy(nil); err != nil || p.OnUnknown != "" || policyInForce(p).OnUnknown != "resend" {
 		t.Errorf("%+v, %v", p, err)
 	}
 }

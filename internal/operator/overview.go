@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -17,6 +18,8 @@ type Live interface {
 	Minutes(ctx context.Context, n int) ([]throughput.Minute, error)
 	// Breaker is how the breaker of an endpoint stands as this worker saw it last: closed, open, half_open, or empty.
 	Breaker(endpoint string) string
+	// Effort is what is left of an agent's effort budget, and what ate it. nil: there are no budgets, or nobody knows.
+	Effort(ctx context.Context, agent store.Agent) *effort.Usage
 	// OpenBreakers is how many endpoints this worker leaves alone for now.
 	OpenBreakers() int
 }

@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/agentauth"
+	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/signing"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -41,6 +43,7 @@ type Store interface {
 	EnableAgent(ctx context.Context, g store.Agent, enabled bool) (released int, _ []store.Task, _ error)
 	ObserveAgent(ctx context.Context, g store.Agent, seen store.AgentObservation) error
 	SetPolicy(ctx context.Context, g store.Agent, p store.Policy) error
+	ClearPreferences(ctx context.Context, g store.Agent) error
 
 	SetToken(ctx context.Context, t store.Token) (released int, _ []store.Task, _ error)
 	RemoveToken(ctx context.Context, g store.Agent, origin netguard.CredentialOrigin) (released int, _ []store.Task,
@@ -53,6 +56,10 @@ type Store interface {
 	Reseal(ctx context.Context, s store.Sealed, ciphertext []byte) (changed bool, err error)
 	ResealToken(ctx context.Context, t store.Token, ciphertext []byte) (changed bool, err error)
 	ResealAccess(ctx context.Context, t store.Token, ciphertext []byte) (changed bool, err error)
+
+	signing.Ledger
+	RotateSigningKey(ctx context.Context, k store.SigningKey, after, keep time.Duration) (store.SigningKey, error)
+	ResealSigningKey(ctx context.Context, k store.SigningKey, ciphertext []byte) (changed bool, err error)
 }
 
 // Session is a Store with what has to be closed after it.
@@ -60,7 +67,9 @@ type Session struct {
 	Store
 	Spool      agentauth.RenewalSpool // where refresh tokens wait that Postgres could not take; nil: no Redis is at hand
 	Dispatcher Dispatcher             // nil: what is dispatched waits for the worker's reconciler
-	Close      func()
+	// Effort reads from Redis what is left of an agent's effort budget; nil: no Redis is at hand.
+	Effort func(ctx context.Context, agent store.Agent) (*effort.Usage, error)
+	Close  func()
 }
 
 // Dispatcher puts tasks into Redis and returns how many it took.

@@ -12,16 +12,19 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/delivery/ratelimit"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/intake"
+	"github.com/agentherald/herald/internal/intake/legacy"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/signing"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/tracing"
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,15 +38,22 @@ type assembly struct {
 	queue       *queue.Queue
 	fast        redis.UniversalClient // for limits; nil with an embedded Redis
 	limits      *ratelimit.Limiter
-	unbound     *ratelimit.Limiter // nil with HERALD_BINDING=off: it is not known who would belong there
+	efforts     *effort.Budgets       // nil with HERALD_EFFORT_BUDGET=off
+	counting    redis.UniversalClient // for efforts
+	unbound     *ratelimit.Limiter    // nil with HERALD_BINDING=off: it is not known who would belong there
+	turns       *ratelimit.Turns      // of agents that asked for fewer calls
 	content     *Content
 	pool        *mcpcall.Pool
 	serversFile *serversFile
 	tokens      *agentauth.Authorizer
 	runner      *delivery.Runner
+	direct      *delivery.DirectCaller
 	intake      *intake.Intake
+	legacy      *legacy.Consumer      // nil: no HERALD_LEGACY_QUEUE
+	legacyRedis redis.UniversalClient // its connections
 	backend     *Backend
 	keys        *secret.Keyset
+	signing     *signing.Ring     // nil: no HERALD_PUBLIC_URL
 	spans       *tracing.Provider // nil: nothing is traced
 
 	newcomers  *delivery.Newcomers
@@ -77,9 +87,16 @@ func assembleParts(cfg *config.Config, b *Backend, st *store.Store, q *queue.Que
 		return nil, err
 	}
 	guard := a.content.Guard
-	if a.pool, err = mcpcall.NewPool(mcpcall.Config{Guard: guard, StdioCommands: cfg.StdioCommands,
+	if err = a.openSigning(cfg, o.Logger); err != nil {
+		return nil, err
+	}
+	calls := mcpcall.Config{Guard: guard, StdioCommands: cfg.StdioCommands,
 		CallTimeout: cfg.CallTimeout, Logger: o.Logger,
-		Supervised: o.Supervised, Decoding: a.content.Decoding}); err != nil {
+		Supervised: o.Supervised, Decoding: a.content.Decoding}
+	if a.signing != nil {
+		calls.Signer = a.signing
+	}
+	if a.pool, err = mcpcall.NewPool(calls); err != nil {
 		return nil, err
 	}
 	if a.serversFile, err = openServersFile(cfg, a.pool, o.Logger); err != nil {
@@ -105,9 +122,9 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 		return err
 	}
 	parts := delivery.Config{
-		Ledger: a.store, Resolver: a.content.Resolver, Fetcher: a.content.Fetcher, Caller: a.pool, Opener: keys,
+		Ledger: a.store, Followers: a.store, BatchSize: cfg.Batch, Resolver: a.content.Resolver, Fetcher: a.content.Fetcher, Caller: a.pool, Opener: keys,
 		Sealer:     keys,
-		Dispatcher: dispatcher, Spool: a.queue, Limiter: a.limits, Schedule: schedule, Decoding: a.content.Decoding,
+		Dispatcher: dispatcher, Spool: a.queue, Limiter: a.limits, Turns: a.turns, Schedule: schedule, Decoding: a.content.Decoding,
 		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
 		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
 		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace,
@@ -122,12 +139,24 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 		return err
 	}
 	parts.Newcomers = a.newcomers
+	if err := a.openEfforts(cfg, reg, o); err != nil {
+		return err
+	}
+	parts.Efforts = a.efforts
 	parts.Authorizer, err = agentauth.New(agentauth.Config{Ledger: a.store, Opener: keys, Sealer: keys,
 		OAuth: a.content.OAuth, Spool: a.queue, Logger: o.Logger})
 	if err != nil {
 		return err
 	}
 	a.tokens = parts.Authorizer
+	direct := delivery.DirectConfig{Caller: a.pool, Limiter: a.limits, MayRun: cfg.MayRun, Metrics: metrics,
+		CallTimeout: cfg.CallTimeout, Logger: o.Logger}
+	if a.unbound != nil {
+		direct.Limiter, direct.Unbound = a.unbound, true
+	}
+	if a.direct, err = delivery.NewDirectCaller(direct); err != nil {
+		return err
+	}
 	executor, err := delivery.NewExecutor(parts)
 	if err != nil {
 		return err
@@ -135,6 +164,9 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	a.intake, err = intake.New(intake.Config{Ledger: a.store, Dispatcher: dispatcher, Sealer: keys,
 		Limits: JobLimits(cfg), Redis: intake.RedisPolicy(cfg.RedisIntake), Logger: o.Logger})
 	if err != nil {
+		return err
+	}
+	if err := a.openLegacy(cfg, reg, o); err != nil {
 		return err
 	}
 	if a.runner, err = delivery.NewRunner(executor, a.intake, cfg.Concurrency); err != nil {
@@ -156,6 +188,25 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 		return err
 	}
 	return reg.Register(&gauges{store: a.store, queue: a.queue, limits: a.limits, log: o.Logger})
+}
+
+// legacyTimeout bounds a question to the old backend's list: a script that moves a hundred elements, and their bytes.
+const legacyTimeout = 5 * time.Second
+
+func (a *assembly) openLegacy(cfg *config.Config, reg *prometheus.Registry, o Options) (err error) {
+	if cfg.LegacyQueue == "" {
+		return nil
+	}
+	if a.legacyRedis, err = a.queue.Client(legacyTimeout); err != nil {
+		return err
+	}
+	metrics, err := legacy.NewMetrics(reg)
+	if err != nil {
+		return err
+	}
+	a.legacy, err = legacy.New(legacy.Config{Client: a.legacyRedis, Acceptor: a.intake, List: cfg.LegacyQueue,
+		Metrics: metrics, Logger: o.Logger})
+	return err
 }
 
 const (
@@ -183,7 +234,11 @@ func (a *assembly) openLimiters(cfg *config.Config, o Options) (err error) {
 		Rate: float64(cfg.EndpointRate), Timeout: limitTimeout,
 		PermitTTL: cfg.Lease, MaxWaiters: limitRoom, MaxOriginWaiters: cfg.Concurrency / limitRoomPart,
 		MaxWait: limitPatience, Logger: o.Logger})
-	if err != nil || cfg.Binding == resolver.BindingOff {
+	if err != nil {
+		return err
+	}
+	if a.turns, err = ratelimit.NewTurns(ratelimit.TurnsConfig{Redis: a.fast, Timeout: limitTimeout,
+		Logger: o.Logger}); err != nil || cfg.Binding == resolver.BindingOff {
 		return err
 	}
 	a.unbound, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Workers: a.queue.Servers, Inflight: 1,
@@ -191,6 +246,22 @@ func (a *assembly) openLimiters(cfg *config.Config, o Options) (err error) {
 		PermitTTL: cfg.Lease, MaxWaiters: 1, MaxWait: limitPatience,
 		Logger: o.Logger.With("limits", "of unbound agents")})
 	return err
+}
+
+// openEfforts has a client of its own also where Redis is embedded: `worker agent show` looks there.
+func (a *assembly) openEfforts(cfg *config.Config, reg *prometheus.Registry, o Options) (err error) {
+	if cfg.EffortBudget == 0 {
+		return nil
+	}
+	if a.counting, err = a.queue.Client(limitTimeout); err != nil {
+		return err
+	}
+	a.efforts, err = effort.New(effort.Config{Size: cfg.EffortBudget, Redis: a.counting, Timeout: limitTimeout,
+		Logger: o.Logger})
+	if err != nil {
+		return err
+	}
+	return reg.Register(a.efforts)
 }
 
 // Maintenance has four connections of its own: the reconciler, the retention and the watcher each need one for the lock
@@ -202,7 +273,7 @@ const (
 
 func (a *assembly) openMaintenance(cfg *config.Config, d *delivery.Dispatcher, s retry.Schedule,
 	o Options) (err error) {
-	a.upkeep, err = store.Open(store.Config{URL: a.backend.DatabaseURL, MaxConns: maintenanceConns,
+	a.upkeep, err = store.Open(store.Config{URL: a.backend.DatabaseURL, StrictOrder: cfg.StrictOrder, MaxConns: maintenanceConns,
 		StatementTimeout: maintenanceTimeout})
 	if err != nil {
 		return err
@@ -278,8 +349,16 @@ func (a *assembly) closeParts() {
 	if a.newcomers != nil {
 		a.newcomers.Close()
 	}
-	if a.fast != nil {
-		_ = a.fast.Close()
+	if a.efforts != nil {
+		a.efforts.Close()
+	}
+	for _, c := range []redis.UniversalClient{a.fast, a.counting} {
+		if c != nil {
+			_ = c.Close()
+		}
+	}
+	if a.legacyRedis != nil {
+		_ = a.legacyRedis.Close()
 	}
 	if a.upkeep != nil {
 		a.upkeep.Close()

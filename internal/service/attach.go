@@ -251,7 +251,7 @@ func isRefusal(err error) bool {
 // is not. For commands beside the worker.
 func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, wait time.Duration,
 	log *slog.Logger) (*store.Store, error) {
-	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: int32(cfg.DBPool)})
+	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: int32(cfg.DBPool), StrictOrder: cfg.StrictOrder})
 	if err != nil {
 		return nil, err
 	}

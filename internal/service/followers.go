@@ -55,7 +55,7 @@ func openFollowers(cfg *config.Config, database secret.Secret, clients map[uint6
 	if len(cfg.Watch) == 0 {
 		return r, nil
 	}
-	r.store, err = store.Open(store.Config{URL: database, MaxConns: int32(followerConns * len(cfg.Watch)),
+	r.store, err = store.Open(store.Config{URL: database, StrictOrder: cfg.StrictOrder, MaxConns: int32(followerConns * len(cfg.Watch)),
 		StatementTimeout: followerTimeout})
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/intake/legacy"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
@@ -31,6 +32,9 @@ func listMetrics(t *testing.T) map[string][]string {
 	t.Helper()
 	reg := &collected{}
 	if _, err := delivery.NewMetrics(reg); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := legacy.NewMetrics(reg); err != nil {
 		t.Fatal(err)
 	}
 	reg.all = append(reg.all, &gauges{}, &chainFollowers{}, &surroundings{}, collectors.NewGoCollector(),
@@ -104,17 +108,17 @@ func checkExpression(expr string, known map[string][]string) (named int, faults 
 }
 
 // readRules takes the expressions out of the rules: one line each, or a block folded by >-.
-func readRules(t *testing.T) (exprs []string) {
+func readRules(t *testing.T, file, each string) (exprs []string) {
 	t.Helper()
-	text, err := os.ReadFile("../../deploy/prometheus/rules.yml")
+	text, err := os.ReadFile("../../deploy/prometheus/" + file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range regexp.MustCompile(`(?m)^ +expr: (?:>-((?:\n {10,}.*)+)|(.+))$`).FindAllStringSubmatch(string(text), -1) {
 		exprs = append(exprs, m[1]+m[2])
 	}
-	if n := strings.Count(string(text), "- alert: "); n != len(exprs) || n == 0 {
-		t.Fatalf("%d alerts, %d expressions found", n, len(exprs))
+	if n := strings.Count(string(text), each); n != len(exprs) || n == 0 {
+		t.Fatalf("%s: %d rules, %d expressions found", file, n, len(exprs))
 	}
 	return exprs
 }
@@ -150,7 +154,7 @@ func readDashboard(t *testing.T) (exprs []string) {
 func TestRulesNameMetrics(t *testing.T) {
 	t.Parallel()
 	known := listMetrics(t)
-	for _, expr := range append(readRules(t), readDashboard(t)...) {
+	for _, expr := range slices.Concat(readRules(t, "rules.yml", "- alert: "), readRules(t, "legacy.yml", "- record: "), readDashboard(t)) {
 		named, faults := checkExpression(expr, known)
 		if len(faults) > 0 || named == 0 {
 			t.Errorf("%s: %d metrics, %q", expr, named, faults)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/secret"
@@ -36,13 +37,14 @@ type webParts struct {
 }
 
 func (a *assembly) openWeb(cfg *config.Config, d *delivery.Dispatcher, o Options) (err error) {
-	a.web.store, err = store.Open(store.Config{URL: a.backend.DatabaseURL, MaxConns: webConns, StatementTimeout: webTimeout})
+	a.web.store, err = store.Open(store.Config{URL: a.backend.DatabaseURL, StrictOrder: cfg.StrictOrder, MaxConns: webConns, StatementTimeout: webTimeout})
 	if err != nil {
 		return err
 	}
 	a.web.operator = operator.New(operator.Config{Settings: cfg, Backend: lentBackend{a, cfg, d}, Person: nobody{o.Logger},
 		Logger: o.Logger, Timeout: operatorTimeout, Live: liveView{a}})
-	a.web.api, err = api.New(api.Config{Operator: a.web.operator, Intake: a.intake, Events: a.web.store, Logger: o.Logger})
+	a.web.api, err = api.New(api.Config{Operator: a.web.operator, Intake: a.intake, Events: a.web.store, Calls: a.direct,
+		Limits: JobLimits(cfg), CallTimeout: cfg.CallTimeout, Logger: o.Logger})
 	if err != nil {
 		return err
 	}
@@ -58,7 +60,7 @@ func (w *webParts) close() {
 
 // mountWeb serves API, pages and the asynq web UI.
 func (a *assembly) mountWeb(web *server.Server, monitor http.Handler) {
-	web.Mount(monitor, slices.Concat(a.web.pages.Routes(), a.web.api.Routes()))
+	web.Mount(monitor, slices.Concat(a.web.pages.Routes(), a.web.api.Routes(), a.signingRoutes()))
 }
 
 // lentBackend lends an Operator what the worker has. Nothing of it is closed after an answer.
@@ -98,6 +100,10 @@ type liveView struct{ *assembly }
 
 func (v liveView) Breaker(endpoint string) string {
 	return delivery.DescribeBreaker(endpoint, v.limits, v.unbound)
+}
+
+func (v liveView) Effort(ctx context.Context, agent store.Agent) *effort.Usage {
+	return v.efforts.Usage(ctx, agent)
 }
 
 func (v liveView) OpenBreakers() int {

@@ -112,7 +112,7 @@ func askedToStop(ctx context.Context, err error) bool {
 
 func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, web *server.Server,
 	publish func(*assembly), ready *readiness, reg *prometheus.Registry) error {
-	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: int32(cfg.DBPool)})
+	st, err := store.Open(store.Config{URL: b.DatabaseURL, StrictOrder: cfg.StrictOrder, MaxConns: int32(cfg.DBPool)})
 	if err != nil {
 		return err
 	}
@@ -172,6 +172,11 @@ func (a *assembly) listServices(cfg *config.Config, web *server.Server, monitor 
 			watchDependencies(ctx, a.chainParts(), reportChain(ready, log))
 		}),
 		a.newConnections(web, monitor, ready, log),
+	}
+	if a.signing != nil {
+		all = append(all, a.newSigning())
+	}
+	all = append(all,
 		newLoop("reconciler", a.reconciler.Run),
 		newLoop("releaser", a.releaser.Run),
 		newLoop("retention", a.retention.Run),
@@ -179,8 +184,7 @@ func (a *assembly) listServices(cfg *config.Config, web *server.Server, monitor 
 		newLoop("servers file", a.serversFile.watchFile),
 		newLoop("wait summary", a.runner.Summarize),
 		newLoop("throughput", a.throughput.Run),
-		newLoop("events", a.web.api.Run),
-	}
+		newLoop("events", a.web.api.Run))
 	if a.sender != nil {
 		all = append(all, newLoop("alert sender", a.sender.Run))
 	}
@@ -188,6 +192,9 @@ func (a *assembly) listServices(cfg *config.Config, web *server.Server, monitor 
 		all = append(all, newLoop("outage probe", o.Run))
 	}
 	all = append(all, a.newTaskServer(cfg))
+	if a.legacy != nil {
+		all = append(all, newLoop("legacy queue", a.legacy.Run))
+	}
 	// They end first, so that another worker reads on while this one's deliveries finish.
 	return append(all, a.followers.listServices(ready, log)...)
 }

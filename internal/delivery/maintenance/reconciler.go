@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -23,6 +25,7 @@ type ReconcilerLedger interface {
 	ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error)
 	Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []store.Task, err error)
 	Due(ctx context.Context, limit int) ([]store.Task, error)
+	Followers(ctx context.Context, from int64, limit int) ([]store.Task, error)
 	Backlog(ctx context.Context, limit int) ([]store.Task, error)
 	LostBefore(ctx context.Context, before time.Time, limit int) ([]store.Task, error)
 	Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) ([]store.Task, error)
@@ -70,6 +73,7 @@ type Reconciler struct {
 
 	postgresLost time.Time // when Postgres was last found away or slow
 	redisMarker  time.Time // of the Redis that this process last compared with
+	rounds       int       // of Reconcile
 }
 
 // NewReconciler checks the configuration.
@@ -179,21 +183,36 @@ func (r *Reconciler) Reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.Dispatcher.Dispatch(ctx, slices.Concat(due, released))
+	followers, err := r.Ledger.Followers(ctx, r.chooseClients(), r.Batch)
+	if err != nil {
+		return err
+	}
+	r.Dispatcher.Dispatch(ctx, followers)
 	backlog, err := r.Ledger.Backlog(ctx, r.Batch)
 	if err != nil {
 		return err
 	}
-	r.Dispatcher.Dispatch(ctx, slices.Concat(due, backlog, released))
+	r.Dispatcher.Dispatch(ctx, backlog)
 
 	if steady {
 		lost, err = r.dispatchLost(ctx, now)
 	}
-	if expired+len(released)+len(due)+len(backlog)+lost > 0 {
-		r.Logger.Info("reconciled", "leases_expired", expired, "released", len(released), "due", len(due),
+	if expired+len(released)+len(due)+len(followers)+len(backlog)+lost > 0 {
+		r.Logger.Info("reconciled", "leases_expired", expired, "released", len(released), "due", len(due), "followers", len(followers),
 			"backlog", len(backlog),
 			"lost_by_redis", lost)
 	}
 	return err
+}
+
+// chooseClients is where Followers begins: every other round at the first client, else anywhere, so that no number of them
+// hides the others.
+func (r *Reconciler) chooseClients() int64 {
+	if r.rounds++; r.rounds%2 == 1 {
+		return math.MinInt64
+	}
+	return int64(rand.Uint64())
 }
 
 // isPostgresSteady tells whether Postgres has been there for long enough that every living worker could record what it

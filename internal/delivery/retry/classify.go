@@ -25,6 +25,7 @@ type Failure struct {
 	Reason reason.Reason
 	Text   string        // a sentence for people, without secrets
 	Pause  time.Duration // length of a free wait
+	Exact  bool          // Pause is a moment of this delivery's own, not to be spread
 	Ours   bool          // an operator decided it (Bar): of the four reasons that blame the agent, this one does not
 }
 
@@ -40,6 +41,11 @@ func Bar(r reason.Reason, text string) error { return &Failure{Reason: r, Text: 
 // Pause makes the delivery wait without costing an attempt.
 func Pause(r reason.Reason, d time.Duration, text string) error {
 	return &Failure{Reason: r, Text: text, Pause: d}
+}
+
+// PauseExactly is Pause for a delivery that has a moment of its own to come back at.
+func PauseExactly(r reason.Reason, d time.Duration, text string) error {
+	return &Failure{Reason: r, Text: text, Pause: d, Exact: true}
 }
 
 // Reached tells whether a failed call may have reached the agent: some of it was written.
@@ -127,9 +133,9 @@ func classifyFailure(err error, v *Verdict) (reason.Reason, bool) {
 	if !errors.As(err, &f) {
 		return "", false
 	}
-	v.Pause = f.Pause
+	v.Pause, v.exact = f.Pause, f.Exact
 	switch f.Reason {
-	case reason.ToolNotFound, reason.ToolError, reason.SchemaMismatch, reason.BadResponse:
+	case reason.ToolNotFound, reason.ToolError, reason.SchemaMismatch, reason.BadResponse, reason.ServerError, reason.OutcomeUnknown:
 		v.AgentFault = !f.Ours
 	}
 	return f.Reason, true

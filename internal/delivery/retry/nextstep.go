@@ -60,7 +60,7 @@ func skippedStep(r reason.Reason, s Subject) string {
 		return "nothing to do: the agent does not ask for this kind of event; to get it, it has to offer the tool " +
 			cmp.Or(s.Tool, "of its name")
 	case reason.NeverDelivered:
-		return "nothing to do: the agent never got the feedback that this takes back"
+		return "nothing to do: the agent never got the feedback that this is about"
 	}
 	return ""
 }

@@ -40,6 +40,9 @@ func (s Schedule) Attempts() int { return len(s.waits) + 1 }
 //
 // wait = max(scheduled ±20 %, min(Retry-After, 1 h)), and at least 60 s after RateLimited.
 func (s Schedule) Next(attempt int, v Verdict, rnd float64) (time.Duration, bool) {
+	if v.Free && v.exact {
+		return v.Pause, true
+	}
 	if v.Free {
 		return spreadWait(v.Pause, rnd), true
 	}

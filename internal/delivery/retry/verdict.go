@@ -58,6 +58,7 @@ type Verdict struct {
 	RetryAfter time.Duration // what the other side asked for; 0: nothing
 	Pause      time.Duration // length of a free wait; 0: BackOff
 
+	exact      bool // Pause is not spread
 	thirdParty bool // somebody beside the agent failed: its endpoint may be well
 }
 

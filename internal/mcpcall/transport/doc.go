@@ -5,7 +5,7 @@
 //     mcp-go's types drop schema keywords, error codes and every result they do not know. exchange.go is what is
 //     recorded of one request;
 //   - http.go is the RoundTripper between mcp-go and the network: size, status, Retry-After, whether the request was
-//     written, secret headers to the endpoint's own origin only, no redirects;
+//     written, secret headers to the endpoint's own origin only, no redirects; it has each request signed last;
 //   - sse.go is HTTP+SSE, the transport of 2024-11-05, our own in place of mcp-go's; events.go reads event streams for
 //     both;
 //   - process*.go run the operator's commands: clean environment, own process group, bounded lines, nothing left

@@ -39,9 +39,16 @@ type HTTPConfig struct {
 	Headers        http.Header
 	Base           http.RoundTripper // dials through Guard
 	Guard          *netguard.Guard
-	MaxAnswerBytes int64 // of an answer, streams and resumed streams of one request together; of one event of an HTTP+SSE stream
+	Signer         Signer // nil: nothing is signed
+	MaxAnswerBytes int64  // of an answer, streams and resumed streams of one request together; of one event of an HTTP+SSE stream
 	Now            func() time.Time
 	Life           context.Context // of the pool; nothing outlives it
+}
+
+// Signer signs a request in its header, which is the request's own, as the last thing before it is sent. The body is
+// read through GetBody.
+type Signer interface {
+	Sign(req *http.Request) error
 }
 
 // NewHTTP makes mcp-go's transport for streamable HTTP, over a client that guards and records.
@@ -91,9 +98,17 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		defer context.AfterFunc(rt.Life, cancel)()
 	}
 	req = req.WithContext(ctx) // a RoundTripper must not change its request
-	if len(rt.Headers) > 0 {
+	if len(rt.Headers) > 0 || rt.Signer != nil {
 		req.Header = req.Header.Clone()
 		maps.Copy(req.Header, rt.Headers)
+	}
+	if rt.Signer != nil {
+		if err := rt.Signer.Sign(req); err != nil { // unsigned, an agent that verifies would refuse it for good
+			if req.Body != nil {
+				_ = req.Body.Close()
+			}
+			return nil, err
+		}
 	}
 
 	res, err := rt.Base.RoundTrip(req)

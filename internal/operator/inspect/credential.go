@@ -10,6 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/oauth"
+	"github.com/agentherald/herald/internal/signing"
 )
 
 // openOnce opens the store at hand, and waits for one that is away only the first time.
@@ -52,6 +53,27 @@ func (p *prober) openAuthorizer(ctx context.Context, e mcpcall.Endpoint) error {
 	p.authorizer, err = agentauth.New(agentauth.Config{Ledger: p.store, Opener: keys, Sealer: keys,
 		OAuth: p.content.OAuth, Spool: p.store.Spool, Logger: p.Logger})
 	return err
+}
+
+// openSigner signs the probe's requests as the worker's are, if they are.
+func (p *prober) openSigner(ctx context.Context, calls *mcpcall.Config) error {
+	if p.Settings.PublicURL == "" {
+		return nil
+	}
+	if p.openOnce(ctx) != nil {
+		p.addNote("no database is at hand, so the request is not signed: an agent that verifies who calls refuses it")
+		return nil
+	}
+	keys, err := p.Backend.Keyset()
+	if err != nil {
+		return err
+	}
+	ring, err := signing.New(signing.Config{PublicURL: p.Settings.PublicURL, Ledger: p.store, Sealer: keys, Logger: p.Logger})
+	if err != nil {
+		return err
+	}
+	calls.Signer = ring
+	return ring.Load(ctx)
 }
 
 // close ends what the probe needed.

@@ -154,8 +154,12 @@ func (p *prober) probeAgent(ctx context.Context) error {
 	if err := p.authorize(ctx, endpoint); err != nil {
 		return err
 	}
-	pool, err := mcpcall.NewPool(mcpcall.Config{Guard: p.content.Guard, StdioCommands: p.Settings.StdioCommands,
-		CallTimeout: p.Settings.CallTimeout, Logger: p.Logger, Supervised: true})
+	calls := mcpcall.Config{Guard: p.content.Guard, StdioCommands: p.Settings.StdioCommands,
+		CallTimeout: p.Settings.CallTimeout, Logger: p.Logger, Supervised: true}
+	if err := p.openSigner(ctx, &calls); err != nil {
+		return err
+	}
+	pool, err := mcpcall.NewPool(calls)
 	if err != nil {
 		return err
 	}

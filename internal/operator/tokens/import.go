@@ -52,13 +52,26 @@ type Import struct {
 	chain    uint64
 	registry string
 	keys     *secret.Keyset
+	first    map[string]int // the line in which an agent came first
 }
 
 // ReadImport reads CSV of agent_id,token and finds out where each token would go. Nothing is stored.
 func (o Tokens) ReadImport(ctx context.Context, chain uint64, registry string,
 	from io.Reader) (*Import, error) {
-	out := &Import{chain: chain, registry: registry}
-	if err := out.readRows(o, from); err != nil {
+	return o.readImport(ctx, chain, registry, func(i *Import) error { return i.readRows(o, from) })
+}
+
+// ReadOldTable is ReadImport of the old backend's own table, which it leaves as it is. A row's line is its place in the
+// order of the agents.
+func (o Tokens) ReadOldTable(ctx context.Context, chain uint64, registry string, t OldTable) (*Import, error) {
+	return o.readImport(ctx, chain, registry, func(i *Import) error {
+		return t.readTokens(ctx, func(agentID, token string) error { return i.addRow(o, len(i.Rows)+1, agentID, token) })
+	})
+}
+
+func (o Tokens) readImport(ctx context.Context, chain uint64, registry string, read func(*Import) error) (*Import, error) {
+	out := &Import{chain: chain, registry: registry, Rows: []*ImportedRow{}, first: map[string]int{}}
+	if err := read(out); err != nil {
 		return nil, err
 	}
 	var err error
@@ -92,12 +105,10 @@ func (i *Import) End() error {
 func (i *Import) readRows(o Tokens, from io.Reader) error {
 	r := csv.NewReader(bufio.NewReader(io.LimitReader(from, maxImport)))
 	r.FieldsPerRecord, r.ReuseRecord = 2, true
-	i.Rows = []*ImportedRow{}
-	first := map[string]int{}
 	for {
 		fields, err := r.Read()
 		if errors.Is(err, io.EOF) {
-			break
+			return nil
 		}
 		if err != nil {
 			return operator.NewMisuse("the file is not CSV of agent_id,token: %v; nothing was done", err)
@@ -106,20 +117,26 @@ func (i *Import) readRows(o Tokens, from io.Reader) error {
 		if len(i.Rows) == 0 && fields[0] == "agent_id" && fields[1] == "token" {
 			continue // COPY … CSV HEADER
 		}
-		if len(i.Rows) == maxImported {
-			return operator.NewMisuse("the file has more than %d rows: split it", maxImported)
-		}
-		row, err := i.parseRow(o, strings.Clone(fields[0]), strings.Clone(fields[1]))
-		if err != nil {
+		if err := i.addRow(o, line, strings.Clone(fields[0]), strings.Clone(fields[1])); err != nil {
 			return err
 		}
-		row.Line = line
-		if before, twice := first[row.agent.ID]; twice && row.Problem == "" {
-			row.Problem = fmt.Sprintf("the agent is in line %d already", before)
-		}
-		first[row.agent.ID] = line
-		i.Rows = append(i.Rows, row)
 	}
+}
+
+func (i *Import) addRow(o Tokens, line int, agentID, token string) error {
+	if len(i.Rows) == maxImported {
+		return operator.NewMisuse("there are more than %d rows: split the file", maxImported)
+	}
+	row, err := i.parseRow(o, agentID, token)
+	if err != nil {
+		return err
+	}
+	row.Line = line
+	if before, twice := i.first[row.agent.ID]; twice && row.Problem == "" {
+		row.Problem = fmt.Sprintf("the agent is in line %d already", before)
+	}
+	i.first[row.agent.ID] = line
+	i.Rows = append(i.Rows, row)
 	return nil
 }
 

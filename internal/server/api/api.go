@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/intake"
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/server"
 )
@@ -23,17 +24,22 @@ type Config struct {
 	Operator *operator.Operator
 	Intake   Submitter
 	Events   EventLog
+	Calls    ToolCaller
+	Limits   job.Limits   // of what a direct call may ask for
 	Logger   *slog.Logger // default slog.Default()
 
+	// CallTimeout is the longest direct call. Default 30 s.
+	CallTimeout time.Duration
 	// PollEvents is how often Postgres is asked for new events while somebody listens. Default 250 ms.
 	PollEvents time.Duration
 }
 
-// API answers under /v1.
+// API answers under /v1, and at the place of the old backend's bridge.
 type API struct {
 	Config
 	feed       *feed
 	enqueuing  chan struct{} // as many as may hand in jobs at a time
+	calling    chan struct{} // as many as may have a direct call under way
 	operations []operation
 	document   []byte // OpenAPI
 }
@@ -43,12 +49,13 @@ const maxEnqueuing = 32
 
 // New checks the configuration and writes the OpenAPI document.
 func New(cfg Config) (*API, error) {
-	if cfg.Operator == nil || cfg.Intake == nil || cfg.Events == nil {
-		return nil, errors.New("api: an operator, an intake and events are needed")
+	if cfg.Operator == nil || cfg.Intake == nil || cfg.Events == nil || cfg.Calls == nil {
+		return nil, errors.New("api: an operator, an intake, events and a caller of tools are needed")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	cfg.PollEvents = cmp.Or(cfg.PollEvents, 250*time.Millisecond)
-	a := &API{Config: cfg, enqueuing: make(chan struct{}, maxEnqueuing)}
+	cfg.CallTimeout = cmp.Or(cfg.CallTimeout, 30*time.Second)
+	a := &API{Config: cfg, enqueuing: make(chan struct{}, maxEnqueuing), calling: make(chan struct{}, maxCalling)}
 	a.feed = newFeed(cfg.Events, cfg.PollEvents, cfg.Logger)
 	a.operations = a.listOperations()
 	var err error

@@ -37,6 +37,7 @@ const ownToken = "the token of HERALD_API_TOKEN"
 
 // world is an API over a database of its own, behind the real server. Every answer is held to the OpenAPI document.
 type world struct {
+	calls *toolCaller
 	*testing.T
 	store    *store.Store
 	operator *operator.Operator
@@ -95,9 +96,10 @@ func serveWith(t *testing.T, st *store.Store, token string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{T: t, store: st, token: token, gone: make(chan struct{})}
+	w := &world{T: t, store: st, token: token, gone: make(chan struct{}), calls: &toolCaller{}}
 	w.operator = operator.New(operator.Config{Settings: cfg, Backend: lent{st}, Person: nobody{}, Logger: quiet, Timeout: 10 * time.Second})
-	a, err := api.New(api.Config{Operator: w.operator, Intake: in, Events: st, Logger: quiet, PollEvents: 10 * time.Millisecond})
+	a, err := api.New(api.Config{Operator: w.operator, Intake: in, Events: st, Calls: w.calls, Logger: quiet,
+		PollEvents: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -96,6 +96,10 @@ func describeOperation(op operation, schemas *schemaSet, failure map[string]any)
 			content = jsonContent(map[string]any{"anyOf": []any{schemas.refer(reflect.TypeFor[JobAnswer]()),
 				schemas.refer(reflect.TypeFor[ErrorAnswer]())}})
 		}
+		if op.failure != nil {
+			content = jsonContent(map[string]any{"anyOf": []any{schemas.refer(op.failure),
+				schemas.refer(reflect.TypeFor[ErrorAnswer]())}})
+		}
 		responses[strconv.Itoa(status)] = map[string]any{"description": http.StatusText(status), "content": content}
 	}
 	out["responses"] = responses

@@ -19,7 +19,8 @@ type operation struct {
 	query        []parameter
 	body         reflect.Type         // nil: none
 	answers      map[int]reflect.Type // successes by status
-	also         []int                // refusals beside 400, 401, 403 and 503
+	also         []int                // refusals beside 400, 401, 403, 500 and 503
+	failure      reflect.Type         // what refusals answer that are not the guard's; nil: ErrorAnswer
 	mediaTypes   [2]string            // of body and answers; empty: application/json
 
 	answer func(*request) (any, error)                                    // either this
@@ -64,6 +65,11 @@ func (a *API) listOperations() []operation {
 			summary: "Hand in one job, or JSON Lines: then the answer has a line for each line, in order, as they are committed.",
 			also:    []int{409, 413, 415, 429},
 			answers: map[int]reflect.Type{202: reflect.TypeFor[JobAnswer](), 200: reflect.TypeFor[JobAnswer]()}},
+		{method: "POST", path: "/mcp/call", id: "callTool", scope: operator.ScopeEnqueue, stream: a.callTool,
+			summary: "Call an agent's tool at once, as the old backend's bridge did, and answer with what it answered. Nothing " +
+				"is stored and nothing tried again.",
+			body: reflect.TypeFor[CallRequest](), also: []int{413, 415, 429, 502, 504},
+			failure: reflect.TypeFor[CallAnswer](), answers: answers[CallAnswer](200)},
 		{method: "GET", path: "/v1/deliveries", id: "listDeliveries", scope: read, answer: a.listDeliveries,
 			summary: "List deliveries, newest first.",
 			query: append(selectionParameters(), limitParameter,

@@ -57,6 +57,8 @@ type agentPage struct {
 	Latest []store.Delivery // its newest
 
 	Summaries []store.CallSummary // of the last hour and day
+
+	Asks, Standing string // its preferences in words, and whether they count
 }
 
 // latestRows is how many of an agent's deliveries its page shows.
@@ -76,7 +78,8 @@ func (p *Pages) showAgent(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	page := agentPage{Agent: a, Name: ref.Agent, Summaries: []store.CallSummary{a.LastHour, a.LastDay}}
+	page := agentPage{Agent: a, Name: ref.Agent, Summaries: []store.CallSummary{a.LastHour, a.LastDay},
+		Asks: operator.DescribePreferences(a.Preferences), Standing: operator.DescribeStanding(a)}
 	_ = json.Unmarshal(a.AgentRow.Tools, &page.Tools) // what a stranger's server said may be anything
 	_ = json.Unmarshal(a.AgentRow.Totals, &page.Totals)
 	latest, err := p.Operator.ListDeliveries(r.Context(), operator.Selection{Agent: ref.Agent}, 0, latestRows)

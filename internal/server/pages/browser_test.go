@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/config"
+	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/operator"
@@ -89,6 +90,9 @@ type hour struct{}
 
 func (hour) OpenBreakers() int     { return 3 }
 func (hour) Breaker(string) string { return "half_open" }
+func (hour) Effort(context.Context, store.Agent) *effort.Usage {
+	return &effort.Usage{Budget: 60, Left: 12.5, Calls: 47.5, Mean: 25}
+}
 func (hour) Minutes(_ context.Context, n int) ([]throughput.Minute, error) {
 	minutes := make([]throughput.Minute, n)
 	for i := range minutes {

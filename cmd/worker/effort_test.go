@@ -1,0 +1,54 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/effort"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// A command beside the workers shows what they counted together of an agent's effort, and says so when it cannot be read.
+func TestAgentShowsEffort(t *testing.T) {
+	d := newDesk(t)
+	d.ended(42, store.Outcome{Status: store.Delivered, Called: true, AgentOK: true})
+	d.says(0, "effort 60 s left of 60 s a minute; used: nothing yet", "agent", "show", "8453:42")
+
+	client, err := d.queue.Client(10 * time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	b, err := effort.New(effort.Config{Size: time.Hour, Redis: client, Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	of := store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "42"}
+	h, err := b.Begin(t.Context(), of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Spend(effort.Calls, 1, 25*time.Minute)
+	h.End()
+	var shown operator.Agent
+	for range 100 {
+		out, _ := d.worker(0, "agent", "show", "8453:42", "--json")
+		if shown = decode[operator.Agent](t, out); shown.Effort.Calls > 0 {
+			break
+		}
+	}
+	if e := shown.Effort; e.Budget != 60 || e.Calls < 1400 || e.Left > -1340 || e.Mean != 1500 {
+		t.Errorf("%+v", e)
+	}
+
+	d.env = append(d.env, "HERALD_EFFORT_BUDGET=off")
+	if out, _ := d.worker(0, "agent", "show", "8453:42"); strings.Contains(out, "effort") {
+		t.Error(out)
+	}
+	d.env = append(slices.Clone(d.env[:len(d.env)-1]), "REDIS_URL=redis://127.0.0.1:1")
+	d.says(0, "the agent's effort budget cannot be read: ", "agent", "show", "8453:42")
+}

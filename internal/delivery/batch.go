@@ -1,0 +1,346 @@
+package delivery
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/mcpcall/arguments"
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/text"
+	"github.com/google/uuid"
+)
+
+// BatchTool takes several pieces of feedback in one call, at agents that offer it (docs/tools).
+const BatchTool = "agent.receiveFeedbackBatch"
+
+const (
+	// MaxBatch is the most deliveries of one call, the leader's included.
+	MaxBatch = store.MaxFollowers + 1
+	// maxBatchBytes bounds their arguments together, in bytes of JSON.
+	maxBatchBytes = 4 << 20
+	// maxBatchAgents bounds the agents of which is remembered how many they take; of others it is found out again.
+	maxBatchAgents = 4096
+)
+
+// batch is a call that takes several deliveries: that of the leader, whose attempt makes it, and the followers'. Each
+// keeps its row, its attempt and its fate.
+type batch struct {
+	leader  uuid.UUID
+	members []*follower // that go in the call
+	failed  []*follower // that failed before it, and are recorded each by itself
+	single  preparedCall
+	size    int // deliveries in the call; 0: it is the leader's alone
+}
+
+// batchLimit is what this process has learnt of how many deliveries an agent takes in one call.
+type batchLimit struct {
+	refused time.Time // the listing whose batch tool the agent does not know after all
+	most    int       // 0: as many as are set
+	learnt  time.Time
+}
+
+// limitTTL is how long that is believed: an agent may have become faster.
+const limitTTL = 10 * time.Minute
+
+// gatherBatch makes the prepared call one of several deliveries if the agent takes that and more of its deliveries
+// wait. Whatever goes wrong costs them nothing, and the leader is delivered alone.
+func (e *Executor) gatherBatch(ctx context.Context, a *attempt) {
+	most := e.mayBatch(a)
+	if most < 2 {
+		return
+	}
+	tool, most := e.findBatchTool(ctx, a, most)
+	if most < 2 {
+		return
+	}
+	own, err := fitItem(ctx, e, a, tool)
+	if err != nil {
+		e.Logger.Debug("an agent's batch tool does not take what its other one takes", "delivery", a.claim.ID, "error", err)
+		return
+	}
+	followers := e.claimFollowers(ctx, a, most-1)
+	if len(followers) == 0 {
+		return
+	}
+
+	b := &batch{leader: a.claim.ID, single: a.call}
+	a.batch = b
+	e.prepareFollowers(ctx, a, tool, followers)
+	back := b.sortFollowers(e, followers, maxBatchBytes-len(own.Sent))
+	if err := e.composeBatch(a, tool, own); err != nil {
+		e.Logger.Debug("a batch is not sent", "delivery", a.claim.ID, "error", err)
+		back, b.members = append(back, b.members...), nil
+	}
+	e.giveBack(ctx, back)
+}
+
+// mayBatch is how many deliveries may go in one call with the leader, as far as this is ours to say.
+func (e *Executor) mayBatch(a *attempt) int {
+	action := a.claim.Job.Action
+	switch {
+	case a.claim.Job.Kind != job.KindNewFeedback, action.ToolName != feedbackTool, len(action.PayloadTemplate) > 0,
+		a.endpoint.ownHeaders, len(a.claim.SealedHeaders) > 0, a.claim.Replay:
+		return 1
+	case e.Followers == nil, a.slots != nil: // what is not known to answer gets one at a time
+		return 1
+	}
+	return e.batchSize(a)
+}
+
+// batchSize is the smallest of what the operator set, what the agent asked for and what it was found to take.
+func (e *Executor) batchSize(a *attempt) int {
+	most := e.BatchSize
+	if wish := a.wishes().BatchSize; wish > 0 {
+		most = min(most, wish)
+	}
+	if known, ok := e.batches.Get(a.claim.Agent()); ok && e.Now().Sub(known.learnt) < limitTTL {
+		if a.call.listing != nil && known.refused.Equal(a.call.listing.Listed) {
+			return 1
+		}
+		if known.most > 0 {
+			most = min(most, known.most)
+		}
+	}
+	return most
+}
+
+// findBatchTool finds the tool among what the agent offers, and how many deliveries it takes; 0: there is none.
+func (e *Executor) findBatchTool(ctx context.Context, a *attempt, most int) (mcpcall.Tool, int) {
+	named := a.claim.Job
+	named.Action.ToolName = BatchTool
+	names, err := ToolNames(named, e.ToolAliases, a.server)
+	if err != nil || a.call.listing == nil {
+		return mcpcall.Tool{}, 0
+	}
+	if _, ok := mcpcall.Find(a.call.listing.Tools, names[0], names[1:]); !ok {
+		return mcpcall.Tool{}, 0
+	}
+	listing, err := e.listTools(ctx, a, cachedTools)
+	if err != nil {
+		return mcpcall.Tool{}, 0
+	}
+	tool, ok := mcpcall.Find(listing.Tools, names[0], names[1:])
+	if !ok || len(tool.InputSchema) == 0 {
+		return tool, 0
+	}
+	var schema struct {
+		Properties struct {
+			Deliveries struct {
+				MaxItems *float64 `json:"maxItems"`
+			} `json:"deliveries"`
+		} `json:"properties"`
+	}
+	if json.Unmarshal(tool.InputSchema, &schema) == nil && schema.Properties.Deliveries.MaxItems != nil {
+		most = min(most, int(max(0, min(*schema.Properties.Deliveries.MaxItems, MaxBatch))))
+	}
+	return tool, most
+}
+
+// fitItem fits one delivery's arguments to what a batch tool says of its items.
+func fitItem(ctx context.Context, e *Executor, a *attempt, tool mcpcall.Tool) (Fitted, error) {
+	release, err := e.Decoding.Acquire(ctx, len(tool.InputSchema)+len(a.file.Content))
+	if err != nil {
+		return Fitted{}, err
+	}
+	defer release()
+	args := a.event.job.Arguments(a.file.File, a.claim.ID.String())
+	whole, err := mcpcall.Fit(tool, map[string]any{deliveriesName: []any{args}})
+	if err != nil {
+		return Fitted{}, err
+	}
+	list, _ := whole[deliveriesName].([]any)
+	if len(list) != 1 || len(whole) != 1 {
+		return Fitted{}, errors.New("the batch tool takes no list of deliveries")
+	}
+	item, ok := list[0].(map[string]any)
+	if !ok {
+		return Fitted{}, errors.New("the batch tool takes no deliveries that are objects")
+	}
+	var out Fitted
+	out.Arguments, out.Cleaned = arguments.Sanitize(item)
+	if out.Sent, err = json.Marshal(out.Arguments); err != nil {
+		return Fitted{}, fmt.Errorf("write the arguments as JSON: %w", err)
+	}
+	return out, nil
+}
+
+// deliveriesName is the batch tool's one argument.
+const deliveriesName = "deliveries"
+
+// composeBatch makes of the leader's call that of the whole batch, if it has more than the leader.
+func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own Fitted) error {
+	b := a.batch
+	if len(b.members) == 0 {
+		return nil
+	}
+	timeout, _ := e.callTimeout(a)
+	if left := b.members[0].lease.left(e.Now()); left < timeout+e.LeaseMargin {
+		return fmt.Errorf("of its leases %s are left", left)
+	}
+	items, size := []any{own.Arguments}, len(own.Sent)
+	sum := sha256.New()
+	fmt.Fprintf(sum, "%q %s", tool.Name, own.Sent)
+	for _, f := range b.members {
+		items, size = append(items, f.call.arguments), size+f.size
+	}
+	release, err := e.reserveArguments(a, size)
+	if err != nil {
+		return err
+	}
+	a.call = preparedCall{tool: tool.Name, arguments: map[string]any{deliveriesName: items}, sanitized: own.Cleaned,
+		recorded: store.KeepSide(own.Sent), digest: [sha256.Size]byte(sum.Sum(nil)), release: release,
+		listing: b.single.listing}
+	b.size = len(items)
+	for _, f := range b.members {
+		f.batch = b
+		f.answer.called, f.failure = true, errUnanswered // until splitAnswer, which a panic would pass by
+		e.beginStage(f.attempt, "call")
+	}
+	return nil
+}
+
+var errUnanswered = retry.Fail(reason.InternalError, "a fault of Herald's own in a call of several deliveries: its log has the stack")
+
+// dissolveBatch makes a refused call of several deliveries that of the leader alone, and tells whether there was one to
+// dissolve: a server that does not take the batch may take each of them.
+func (e *Executor) dissolveBatch(ctx context.Context, a *attempt, failure error) bool {
+	if !a.inBatch() || failure == nil {
+		return false
+	}
+	learnt := batchLimit{most: a.batch.size / 2, learnt: e.Now()}
+	switch {
+	case retry.NotATool(failure):
+		if a.batch.single.listing != nil {
+			learnt.refused = a.batch.single.listing.Listed
+		}
+	case !refusesRequest(failure):
+		return false
+	}
+	e.batches.Add(a.claim.Agent(), learnt)
+	e.Logger.Info("an agent refuses a call of several deliveries, which are delivered one by one", "delivery", a.claim.ID,
+		"batch", a.batch.size, "error", failure)
+	e.releaseArguments(&a.call)
+	a.call = a.batch.single
+	e.giveBack(ctx, a.batch.members)
+	a.batch.members, a.batch.size = nil, 0
+	return true
+}
+
+// refusesRequest tells whether nothing was executed because the request was what it was: too long, for one, or not what
+// the server calls a request.
+func refusesRequest(failure error) bool {
+	var call *mcpcall.CallError
+	var large *mcpcall.RequestTooLargeError
+	return errors.As(failure, &large) ||
+		errors.As(failure, &call) && (call.Status/100 == 4 && call.Status != http.StatusNotFound || call.Code != 0) &&
+			retry.Classify(failure).Reason == reason.BadResponse
+}
+
+// splitAnswer gives each delivery of a batch what the answer says of it, and returns what it says of the leader's.
+func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) error {
+	if !a.inBatch() {
+		return failure
+	}
+	b := a.batch
+	e.Metrics.batchSize.Observe(float64(b.size))
+	if a.answer.IsError { // most SDKs make it of any exception: one delivery must not end the others
+		e.batches.Add(a.claim.Agent(), batchLimit{most: 1, learnt: e.Now()})
+		failure = retry.Fail(reason.ServerError, "the agent's tool answered a call of several deliveries with an error, which does not say "+
+			"of which; they come one by one now: "+text.Excerpt(a.answer.Text, 200))
+	} else {
+		e.learnLimit(a, failure)
+	}
+	if failure != nil && !a.answer.called { // nothing was written: they lose nothing
+		e.giveBack(ctx, b.members)
+		b.members = nil
+		return failure
+	}
+
+	results := map[string]itemResult{}
+	if failure == nil {
+		results = e.readItemResults(ctx, a.answer.Answer)
+	}
+	whole := a.answer
+	for _, f := range b.members {
+		f.answer, f.failure = splitOne(whole, failure, results, f.claim.ID)
+		f.answer.Preferences = nil // the leader's record has them
+		f.failure = e.endStages(f.attempt, f.failure, nil)
+	}
+	a.answer, failure = splitOne(whole, failure, results, a.claim.ID)
+	return failure
+}
+
+// learnLimit takes less in one call from now on when nobody knows how one of several ended, and more again when it
+// ended well: an agent may need longer for so many than a call may take.
+func (e *Executor) learnLimit(a *attempt, failure error) {
+	known, _ := e.batches.Get(a.claim.Agent())
+	switch {
+	case failure != nil && retry.Classify(failure).Unwell:
+		e.batches.Add(a.claim.Agent(), batchLimit{most: max(1, a.batch.size/2), learnt: e.Now()})
+	case failure == nil && known.most > 0:
+		e.batches.Add(a.claim.Agent(), batchLimit{most: min(2*known.most, MaxBatch), learnt: e.Now()})
+	}
+}
+
+// inBatch tells whether the delivery goes in a call with others.
+func (a *attempt) inBatch() bool { return a.batch != nil && a.batch.size > 0 }
+
+// describeMembers tells the agent which deliveries these are, in the order of the argument.
+func (b *batch) describeMembers(leader *attempt) []any {
+	list := []any{leader.describeDelivery()}
+	for _, f := range b.members {
+		list = append(list, f.describeDelivery())
+	}
+	return list
+}
+
+// releasePayload lets go of what may be large: the followers' arguments, and the leader's own call beside the batch's.
+func (b *batch) releasePayload(e *Executor) {
+	if b == nil {
+		return
+	}
+	if b.size > 0 {
+		e.releaseArguments(&b.single)
+	}
+	for _, f := range b.members {
+		f.call.arguments = nil
+	}
+}
+
+// sortFollowers decides who goes in the call, in at most so many bytes, and returns who is given back. Behind one that
+// is not ended and does not go, nobody of its client goes.
+func (b *batch) sortFollowers(e *Executor, all []*follower, bytes int) (back []*follower) {
+	behind := map[string]bool{} // the clients of those
+	full := false
+	for _, f := range all {
+		client := f.claim.Job.OrderKey()
+		switch {
+		case f.ended:
+			behind[client] = behind[client] || !f.final
+			continue
+		case f.failure != nil && !f.back && !behind[client]:
+			f.decided = e.decideFollower(f)
+			behind[client] = !f.decided.Status.Final()
+			b.failed = append(b.failed, f)
+			continue
+		case f.back, behind[client], full, f.size > bytes:
+			full = full || !f.back && !behind[client]
+			behind[client] = true
+			back = append(back, f)
+			continue
+		}
+		bytes -= f.size
+		b.members = append(b.members, f)
+	}
+	return slices.Clip(back)
+}

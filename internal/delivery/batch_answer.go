@@ -1,0 +1,108 @@
+package delivery
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/strictjson"
+	"github.com/agentherald/herald/internal/text"
+	"github.com/google/uuid"
+)
+
+// itemResult is what a batch tool's answer says of one delivery.
+type itemResult struct {
+	status, problem string
+	raw             json.RawMessage
+}
+
+// The statuses that it may have.
+const (
+	itemAccepted = "accepted"
+	itemRejected = "rejected"
+	itemRetry    = "retry"
+)
+
+// maxResultDepth is deeper than what agents add to their results.
+const maxResultDepth = 32
+
+// readItemResults reads a batch tool's answer by delivery ids. A delivery that is named twice, or in a way that says
+// nothing, is left out.
+func (e *Executor) readItemResults(ctx context.Context, answer mcpcall.Answer) map[string]itemResult {
+	release, err := e.Decoding.Acquire(ctx, len(answer.Raw))
+	if err != nil {
+		return nil
+	}
+	defer release()
+	return parseItemResults(answer.Object())
+}
+
+// parseItemResults is for {"results": [{"deliveryId", "status", "error"}, …]}.
+func parseItemResults(raw json.RawMessage) map[string]itemResult {
+	root, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: maxResultDepth})
+	if fault != nil {
+		return nil
+	}
+	object, ok := root.Object()
+	if !ok {
+		return nil
+	}
+	list, _ := memberOf[[]*strictjson.Value](object, "results")
+	found, seen := map[string]itemResult{}, map[string]bool{}
+	for _, v := range list {
+		item, ok := v.Object()
+		if !ok {
+			continue
+		}
+		id, _ := memberOf[string](item, "deliveryId")
+		if seen[id] {
+			delete(found, id)
+			continue
+		}
+		seen[id] = true
+		r := itemResult{}
+		r.status, _ = memberOf[string](item, "status")
+		r.problem, _ = memberOf[string](item, "error")
+		switch r.status {
+		case itemAccepted, itemRejected, itemRetry:
+			r.raw = store.KeepSide(v.Encode())
+			found[id] = r
+		}
+	}
+	return found
+}
+
+// memberOf is a member of an object if it is of that type.
+func memberOf[T any](o *strictjson.Object, name string) (value T, ok bool) {
+	if m := o.Get(name); m != nil {
+		value, ok = m.Data.(T)
+	}
+	return value, ok
+}
+
+// splitOne is the answer and the failure (nil: delivered) of one delivery of a batch. failure is the whole call's.
+func splitOne(whole toolAnswer, failure error, results map[string]itemResult, id uuid.UUID) (toolAnswer, error) {
+	own := whole
+	if failure != nil {
+		own.Raw = store.KeepSide(whole.Raw)
+		return own, failure
+	}
+	r, ok := results[id.String()]
+	if !ok {
+		own.Raw, own.detail = store.KeepSide(whole.Raw), "the answer does not tell"
+		return own, retry.Fail(reason.OutcomeUnknown,
+			"the agent answered a call of several deliveries and did not say, or said twice, what became of this one")
+	}
+	own.Raw, own.detail = r.raw, "answered: "+r.status
+	own.Text = text.Excerpt(r.problem, 300)
+	switch r.status {
+	case itemRejected:
+		return own, retry.Fail(reason.ToolError, "the agent's tool rejected it: "+own.Text)
+	case itemRetry:
+		return own, retry.Fail(reason.ServerError, "the agent's tool asks for it again later: "+own.Text)
+	}
+	return own, nil
+}

@@ -1,0 +1,346 @@
+package delivery
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/mark3labs/mcp-go/mcp"
+)
+
+// lead accepts a flood and runs its first delivery alone, which leads a batch of most of the others.
+func (w *world) lead(k *worker, ids []uuid.UUID) {
+	w.t.Helper()
+	if _, err := k.deliver(heraldtest.Within(w.t, 30*time.Second), ids[0], 1); err != nil {
+		w.t.Logf("the leader: %v", err)
+	}
+}
+
+// TestBatchAnswers: each delivery of a batch has the fate that the answer gives it.
+func TestBatchAnswers(t *testing.T) {
+	t.Parallel()
+	const clients = 30 // seven are dispatched beside the leader, and do not follow
+	type fate struct {
+		status store.Status
+		reason reason.Reason
+	}
+	delivered, rejected := fate{store.Delivered, ""}, fate{store.Rejected, reason.ToolError}
+	later, unknown := fate{store.Waiting, reason.ServerError}, fate{store.Waiting, reason.OutcomeUnknown}
+	byTurns := func(fates ...fate) func(i int) fate { return func(i int) fate { return fates[i%len(fates)] } }
+
+	for name, c := range map[string]struct {
+		result  func(n int, items []batchItem) (*mcp.CallToolResult, error)
+		wrap    func(http.Handler) http.Handler
+		policy  string
+		timeout time.Duration
+		want    func(i int) fate // of item i
+	}{
+		"by turns": {result: func(_ int, items []batchItem) (*mcp.CallToolResult, error) {
+			return answerItems(items, "accepted", "rejected", "retry", "perhaps")
+		}, want: byTurns(delivered, rejected, later, unknown)},
+		"left out": {result: func(_ int, items []batchItem) (*mcp.CallToolResult, error) { return answerItems(items[:2], "accepted") },
+			want: func(i int) fate {
+				if i < 2 {
+					return delivered
+				}
+				return unknown
+			}},
+		"left out, and the policy is hold": {result: func(_ int, items []batchItem) (*mcp.CallToolResult, error) { return answerItems(nil) },
+			policy: store.OnUnknownHold, want: byTurns(fate{store.Held, reason.HeldUnknown})},
+		"said twice": {result: func(_ int, items []batchItem) (*mcp.CallToolResult, error) {
+			return answerItems(append(items, items[1], items[1]), "accepted")
+		}, want: func(i int) fate {
+			if i == 1 {
+				return unknown
+			}
+			return delivered
+		}},
+		"as text": {result: func(_ int, items []batchItem) (*mcp.CallToolResult, error) {
+			r, err := answerItems(items, "accepted", "rejected")
+			r.StructuredContent = nil
+			return r, err
+		}, want: byTurns(delivered, rejected)},
+		"ids of others": {result: func(_ int, items []batchItem) (*mcp.CallToolResult, error) {
+			return answerItems([]batchItem{{DeliveryID: uuid.NewString()}, {DeliveryID: ""}, {DeliveryID: strings.ToUpper(items[0].DeliveryID)}}, "accepted")
+		}, want: byTurns(unknown)},
+		"words": {result: func(int, []batchItem) (*mcp.CallToolResult, error) { return mcp.NewToolResultText("thank you"), nil },
+			want: byTurns(unknown)},
+		"an error": {result: func(int, []batchItem) (*mcp.CallToolResult, error) { return mcp.NewToolResultError("no"), nil },
+			want: byTurns(later)}, // one by one, or one of them would end all
+		"hangs": {wrap: hangUp(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), timeout: 300 * time.Millisecond,
+			want: byTurns(unknown)},
+		"dies in the call": {wrap: hangUp(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), want: byTurns(unknown)},
+		"503": {wrap: hangUp(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }),
+			want: byTurns(later)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newBatchAgent(t, 50, func(a *batchAgent) { a.result, a.wrap, a.onUnknown = c.result, c.wrap, c.policy })
+			var seen atomic.Pointer[[]batchItem]
+			if inner := a.result; inner != nil {
+				a.result = func(n int, items []batchItem) (*mcp.CallToolResult, error) {
+					seen.CompareAndSwap(nil, &items)
+					return inner(n, append([]batchItem{}, items...))
+				}
+			}
+			w, k, flood := newBatchWorld(t, a, func(cfg *Config) {
+				if c.timeout > 0 {
+					cfg.CallTimeout = c.timeout
+				}
+			})
+			ids := flood(clients, 1)
+			w.lead(k, ids)
+			order := append([]uuid.UUID{ids[0]}, ids[8:]...) // oldest first
+			if got := seen.Load(); got != nil {
+				for i, item := range *got {
+					if item.DeliveryID != order[i].String() {
+						t.Fatalf("item %d is not the next one of the line", i)
+					}
+				}
+			}
+			for i, id := range order {
+				d, want := w.row(id), c.want(i)
+				if d.Status != want.status || d.Reason != want.reason || d.Attempts != 1 || len(d.History) != 1 || d.History[0].Stage != "call" {
+					t.Errorf("item %d is %s %s (%s) after %d attempts; want %s %s", i, d.Status, d.Reason, d.Error, d.Attempts, want.status, want.reason)
+				}
+				if want == delivered && !strings.Contains(string(d.Result), id.String()) {
+					t.Errorf("item %d keeps %s of the answer", i, d.Result)
+				}
+			}
+			for _, id := range ids[1:8] {
+				if d := w.row(id); d.Status != store.Queued || d.Attempts != 0 {
+					t.Errorf("one that did not follow is %s", d.Status)
+				}
+			}
+		})
+	}
+}
+
+// hangUp has do instead of the agent for calls of the batch tool.
+func hangUp(do http.HandlerFunc) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(strings.NewReader(string(body)))
+			if strings.Contains(string(body), `"tools/call"`) && strings.Contains(string(body), BatchTool) {
+				do(w, r)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
+}
+
+// TestBatchRefused: a server that does not take its batch tool's calls gets its deliveries one by one, in one attempt each, and is
+// asked no second time; one to which they are too long gets shorter ones.
+func TestBatchRefused(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		refuse func(w http.ResponseWriter, r *http.Request, length int, id string) bool
+		again  bool
+	}{
+		"no such tool": {func(w http.ResponseWriter, _ *http.Request, _ int, id string) bool {
+			replyError(w, json.RawMessage(id), -32602, "unknown tool")
+			return true
+		}, false},
+		"too long": {func(w http.ResponseWriter, _ *http.Request, length int, _ string) bool {
+			if length > 5000 {
+				w.WriteHeader(http.StatusRequestEntityTooLarge)
+			}
+			return length > 5000
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var refused, longest atomic.Int32
+			a := newBatchAgent(t, 50, func(a *batchAgent) {
+				a.wrap = func(next http.Handler) http.Handler {
+					return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						body, _ := io.ReadAll(r.Body)
+						r.Body = io.NopCloser(strings.NewReader(string(body)))
+						var req struct {
+							ID     json.RawMessage
+							Method string
+							Params struct{ Name string }
+						}
+						_ = json.Unmarshal(body, &req)
+						if req.Method == "tools/call" && req.Params.Name == BatchTool && c.refuse(w, r, len(body), string(req.ID)) {
+							refused.Add(1)
+							return
+						}
+						longest.Store(max(longest.Load(), int32(len(body))))
+						next.ServeHTTP(w, r)
+					})
+				}
+			})
+			w, k, flood := newBatchWorld(t, a)
+			ids := flood(100, 1)
+			w.lead(k, ids)
+			if n := refused.Load(); n != 1 {
+				t.Fatalf("%d calls were refused", n)
+			}
+			w.serve(k)
+			for _, id := range ids {
+				if d := w.until(id, store.Delivered); d.Attempts != 1 || len(d.History) != 1 {
+					t.Errorf("delivered after %d attempts", d.Attempts)
+				}
+			}
+			batches, singles := a.received()
+			if !c.again && (len(batches) > 0 || len(singles) != len(ids) || refused.Load() != 1) {
+				t.Errorf("%d batches after %d refusals, %d alone", len(batches), refused.Load(), len(singles))
+			}
+			if c.again && len(batches) == 0 {
+				t.Errorf("no shorter batch was tried: %d alone", len(singles))
+			}
+		})
+	}
+}
+
+// TestBatchFallsOut: a follower whose event or file is at fault ends by itself and is in no call; the others go on.
+func TestBatchFallsOut(t *testing.T) {
+	t.Parallel()
+	a := newBatchAgent(t, 50)
+	w, k, flood := newBatchWorld(t, a, func(c *Config) { c.HashPolicy = HashStrict })
+	const forged, missing, named, template = 12, 13, 14, 15
+	ids := flood(20, 1, func(i int, j map[string]any) {
+		switch i {
+		case forged:
+			j["feedbackURI"], j["feedbackHash"] = "data:application/json,{}", common.HexToHash("0x01").Hex()
+		case missing:
+			j["feedbackURI"] = "ipfs://bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
+		case named:
+			j["action"] = map[string]any{"timeoutMs": 1000}
+		case template:
+			j["action"] = map[string]any{"payloadTemplate": map[string]any{"note": "{{tag1}}"}}
+		}
+	})
+	w.lead(k, ids)
+	batches, _ := a.received()
+	if len(batches) != 1 || len(batches[0]) != 20-7-4 {
+		t.Fatalf("%d batches: %v", len(batches), batches)
+	}
+	for i, want := range map[int]fateOf{0: {store.Delivered, "", 1}, 8: {store.Delivered, "", 1}, 19: {store.Delivered, "", 1},
+		forged: {store.Rejected, reason.HashMismatch, 1}, missing: {store.Waiting, reason.ContentUnavailable, 1},
+		named: {store.Queued, "", 0}, template: {store.Queued, "", 0}} {
+		if d := w.row(ids[i]); (fateOf{d.Status, d.Reason, d.Attempts}) != want {
+			t.Errorf("delivery %d is %s %s (%s) after %d attempts", i, d.Status, d.Reason, d.Error, d.Attempts)
+		}
+	}
+}
+
+type fateOf struct {
+	status   store.Status
+	reason   reason.Reason
+	attempts int
+}
+
+// TestBatchMeta: the agent is told which deliveries these are, and takes no more than its schema says.
+func TestBatchMeta(t *testing.T) {
+	t.Parallel()
+	a := newBatchAgent(t, 5)
+	w, k, flood := newBatchWorld(t, a)
+	ids := flood(2, 10)
+	w.lead(k, ids)
+	batches, _ := a.received()
+	if len(batches) != 1 || len(batches[0]) != 5 {
+		t.Fatalf("batches of %v", batches)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	list, _ := a.metas[0].Params.Meta.AdditionalFields[metaKey].([]any)
+	if len(list) != 5 {
+		t.Fatalf("_meta %v", a.metas[0].Params.Meta.AdditionalFields)
+	}
+	for i, item := range batches[0] {
+		about, _ := list[i].(map[string]any)
+		d := w.row(uuid.MustParse(item.DeliveryID))
+		if about["id"] != item.DeliveryID || about["key"] != d.Key || about["attempt"] != 1.0 || about["replay"] != false {
+			t.Errorf("_meta of item %d says %v", i, about)
+		}
+		if len(d.History) != 1 || !strings.Contains(string(d.History[0].Arguments), item.DeliveryID) || d.ToolName != BatchTool {
+			t.Errorf("item %d keeps %s, called with %s", i, d.History[0].Arguments, d.ToolName)
+		}
+	}
+}
+
+// TestSortFollowers: behind one that waits or is given back, nobody of its client goes.
+func TestSortFollowers(t *testing.T) {
+	t.Parallel()
+	e := &Executor{Config: Config{Now: time.Now, Random: func() float64 { return 0 }}}
+	e.Schedule = must(retry.NewSchedule([]time.Duration{time.Second}))
+	follow := func(client byte, size int, do ...func(*follower)) *follower {
+		f := &follower{size: size, attempt: &attempt{claim: &store.Claim{Budget: 1}}}
+		f.claim.Job.ClientAddress = common.BytesToAddress([]byte{client})
+		for _, d := range do {
+			d(f)
+		}
+		return f
+	}
+	waits := func(f *follower) { f.failure = fmt.Errorf("no: %w", io.ErrUnexpectedEOF) }
+	ends := func(f *follower) { f.failure = store.ErrUnreadableJob }
+	back := func(f *follower) { f.back, f.failure = true, io.ErrUnexpectedEOF }
+	over := func(f *follower) { f.ended, f.final = true, true }
+	all := []*follower{follow(1, 10), follow(2, 10, waits), follow(2, 10), follow(3, 10, ends), follow(3, 10), follow(4, 10, back), follow(4, 10),
+		follow(5, 10, over), follow(5, 10), follow(1, 71), follow(6, 10)}
+	b := &batch{}
+	given := b.sortFollowers(e, all, 100)
+	positions := func(list []*follower) (out []int) {
+		for _, f := range list {
+			for i := range all {
+				if all[i] == f {
+					out = append(out, i)
+				}
+			}
+		}
+		return out
+	}
+	if got := fmt.Sprint(positions(b.members), positions(b.failed), positions(given)); got != "[0 4 8] [1 3] [2 5 6 9 10]" {
+		t.Errorf("%s go, end by themselves, and are given back", got)
+	}
+}
+
+// FuzzItemResults: whatever an agent answers, what is read of it is bounded and about ids that it names once.
+func FuzzItemResults(f *testing.F) {
+	for _, s := range []string{`{"results":[{"deliveryId":"a","status":"accepted"},{"deliveryId":"b","status":"rejected","error":"no"}]}`,
+		`{"results":[{"deliveryId":"a","status":"accepted"},{"deliveryId":"a","status":"accepted"},{"deliveryId":"a","status":"retry"}]}`,
+		`{"results":[{"deliveryId":1,"status":"accepted"},null,[],{"status":"accepted"},{"deliveryId":"c","status":2,"error":{}}]}`,
+		`{"results":{"deliveryId":"a"}}`, `{"results":[{"deliveryId":"a","deliveryId":"b","status":"accepted"}]}`, `[]`, `"x"`, ``,
+		strings.Repeat(`{"results":[`, 100), `{"results":[{"deliveryId":"\ud800","status":"accepted","x":1e999999}]}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		for id, r := range parseItemResults(raw) {
+			switch r.status {
+			case itemAccepted, itemRejected, itemRetry:
+			default:
+				t.Errorf("status %q", r.status)
+			}
+			if !json.Valid(r.raw) || len(r.raw) > 17<<10 {
+				t.Errorf("%d bytes are kept", len(r.raw))
+			}
+			var strict struct{ Results []struct{ DeliveryID string } }
+			if json.Unmarshal(raw, &strict) == nil {
+				n := 0
+				for _, item := range strict.Results {
+					if item.DeliveryID == id {
+						n++
+					}
+				}
+				if n > 1 {
+					t.Errorf("%q is named %d times", id, n)
+				}
+			}
+		}
+	})
+}

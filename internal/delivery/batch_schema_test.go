@@ -1,0 +1,141 @@
+package delivery
+
+import (
+	"encoding/json"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+// TestBatchToolSchema: the published schema's items are receiveFeedback's, and to a tool with it all of an item is sent, unchanged.
+func TestBatchToolSchema(t *testing.T) {
+	t.Parallel()
+	one, several := readSchema(t, feedbackTool), readSchema(t, BatchTool)
+	var alone, list map[string]any
+	for raw, into := range map[string]*map[string]any{string(one.raw): &alone, string(several.Properties[deliveriesName]): &list} {
+		if err := json.Unmarshal([]byte(raw), into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	delete(alone, "$schema")
+	if string(asJSON(list["items"])) != string(asJSON(alone)) || list["maxItems"] != float64(MaxBatch) || several.Title != BatchTool {
+		t.Error("docs/tools: a batch's items are not what agent.receiveFeedback takes, or their most is another")
+	}
+
+	j := job.Job{Kind: job.KindNewFeedback, ChainID: 8453, AgentID: big.NewInt(42), FeedbackIndex: 7, Value: big.NewInt(9977), ValueDecimals: 2, Tag1: "a\u202eb"}
+	a := &attempt{event: eventCheck{job: j}, file: fetchedFile{File: job.File{Content: json.RawMessage(`{"n":1e2}`), Source: "cid", Verification: "raw"}},
+		claim: &store.Claim{ID: uuid.MustParse("6ba7b810-9dad-51d1-80b4-00c04fd430c8"), Job: j}}
+	e := &Executor{}
+	fitted, err := fitItem(t.Context(), e, a, mcpcall.Tool{Name: BatchTool, InputSchema: several.raw})
+	if err != nil {
+		t.Fatal(err)
+	}
+	single := composed(t, withTool(j), a.file.File, one.raw)
+	if string(fitted.Sent) != string(single) || !fitted.Cleaned {
+		t.Errorf("an item is\n%s\nalone it is\n%s", fitted.Sent, single)
+	}
+	whole := string(asJSON(map[string]any{deliveriesName: []any{fitted.Arguments}}))
+	if err := several.compiled.Validate(must(jsonschema.UnmarshalJSON(strings.NewReader(whole)))); err != nil {
+		t.Error(err)
+	}
+
+	for name, schema := range map[string]string{
+		"another argument":  `{"type":"object","properties":{"items":{"type":"array"}},"additionalProperties":false}`,
+		"one more argument": `{"type":"object","required":["token"]}`,
+		"two at least":      `{"type":"object","properties":{"deliveries":{"type":"array","minItems":2}}}`,
+		"texts":             `{"type":"object","properties":{"deliveries":{"type":"array","items":{"type":"string"}}}}`,
+		"no schema":         `{"type":"nonsense"}`,
+		"something else":    `{"type":"object","properties":{"deliveries":{"type":"object"}}}`,
+	} {
+		if fitted, err := fitItem(t.Context(), e, a, mcpcall.Tool{Name: BatchTool, InputSchema: json.RawMessage(schema)}); err == nil {
+			t.Errorf("%s: fits as %s", name, fitted.Sent)
+		}
+	}
+}
+
+func withTool(j job.Job) job.Job {
+	j.Action.ToolName = feedbackTool
+	return j
+}
+
+// TestBatchOnlyOfKnownAgents: an agent without a success gets one delivery alone; so does one of an operator who wants no batches.
+func TestBatchOnlyOfKnownAgents(t *testing.T) {
+	t.Parallel()
+	for name, adapt := range map[string]func(t *testing.T, w *Config){
+		"a newcomer": func(t *testing.T, c *Config) {
+			c.Newcomers = must(NewNewcomers(16, nil, nil))
+			t.Cleanup(c.Newcomers.Close)
+		},
+		"off": func(_ *testing.T, c *Config) { c.BatchSize = 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newBatchAgent(t, 50)
+			w, k, flood := newBatchWorld(t, a, func(c *Config) { adapt(t, c) })
+			ids := flood(20, 1)
+			w.lead(k, ids)
+			if batches, singles := a.received(); len(batches) != 0 || len(singles) != 1 {
+				t.Fatalf("%d batches, %d alone", len(batches), len(singles))
+			}
+			if _, err := k.deliver(heraldtest.Within(t, 30*time.Second), ids[1], 1); err != nil {
+				t.Fatal(err)
+			}
+			want := 0
+			if name == "a newcomer" {
+				want = 1
+			}
+			if batches, _ := a.received(); len(batches) != want {
+				t.Errorf("%d batches after a success", len(batches))
+			}
+		})
+	}
+}
+
+// TestBatchOfALostWorker: what a worker was in the middle of comes back with its leases, as an attempt whose outcome nobody knows, and the
+// lost worker's late answers end what they are about.
+func TestBatchOfALostWorker(t *testing.T) {
+	t.Parallel()
+	a := newBatchAgent(t, 50)
+	called, release := make(chan struct{}), make(chan struct{})
+	a.gate = func(n int) {
+		if n == 1 {
+			close(called)
+			<-release
+		}
+	}
+	w, k, flood := newBatchWorld(t, a)
+	ids := flood(20, 1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = k.deliver(heraldtest.Within(t, 30*time.Second), ids[0], 1)
+	}()
+	<-called
+	w.sql(`UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE status = 'running'`)
+	if n, dead, err := w.store.ExpireLeases(t.Context(), 100, 11); err != nil || n != 13 || dead != 0 {
+		t.Fatalf("%d leases, %d dead, %v", n, dead, err)
+	}
+	other := w.newWorker(func(c *Config) { c.Servers, c.Followers = k.executor.Servers, w.store })
+	clear(other.chains)
+	if _, err := other.deliver(heraldtest.Within(t, 30*time.Second), ids[1], 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids[8:] {
+		if d := w.row(id); d.Status != store.Delivered || d.Attempts != 2 || d.History[0].Outcome != "" {
+			t.Errorf("%s after %d attempts: %+v", d.Status, d.Attempts, d.History)
+		}
+	}
+	close(release)
+	<-done
+	for _, id := range ids[8:] { // the late success completes its own attempt
+		heraldtest.Await(t, "the late answer", func() bool { return w.row(id).History[0].Outcome == "delivered" })
+	}
+}

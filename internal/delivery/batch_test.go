@@ -1,0 +1,176 @@
+package delivery
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+	"github.com/mark3labs/mcp-go/mcp"
+	mcpserver "github.com/mark3labs/mcp-go/server"
+)
+
+// batchAgent is an agent of mcp-go that takes several deliveries in one call.
+type batchAgent struct {
+	URL string
+
+	// result answers a call of the batch tool; nil: each delivery is accepted.
+	result    func(n int, items []batchItem) (*mcp.CallToolResult, error)
+	gate      func(n int) // is passed before a call of the batch tool is answered; nil: at once
+	onUnknown string      // as the servers file says; empty: nothing
+	// wrap stands before its MCP server.
+	wrap func(http.Handler) http.Handler
+
+	mu      sync.Mutex
+	batches [][]batchItem
+	metas   []mcp.CallToolRequest
+	singles []string
+}
+
+// batchItem is what the agent reads of a delivery.
+type batchItem struct {
+	DeliveryID    string `json:"deliveryId"`
+	ClientAddress string `json:"clientAddress"`
+	FeedbackIndex int    `json:"feedbackIndex"`
+}
+
+const batchSchema = `{"type":"object","properties":{"deliveries":{"type":"array","maxItems":%d,"items":{"type":"object",
+	"properties":{"deliveryId":{"type":"string"},"clientAddress":{"type":"string"},"feedbackIndex":{"type":"integer"},"tag1":{"type":"string"},"fileContent":{}},
+	"required":["deliveryId"],"additionalProperties":false}}},"required":["deliveries"],"additionalProperties":false}`
+
+func newBatchAgent(t testing.TB, most int, adapt ...func(*batchAgent)) *batchAgent {
+	t.Helper()
+	a := &batchAgent{}
+	for _, f := range adapt {
+		f(a)
+	}
+	s := mcpserver.NewMCPServer("batch agent", "1", mcpserver.WithToolCapabilities(true))
+	s.AddTool(mcp.NewToolWithRawSchema("agent.receiveFeedback", "", json.RawMessage(`{"type":"object"}`)),
+		func(_ context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.singles = append(a.singles, r.GetString("deliveryId", ""))
+			return mcp.NewToolResultText("thank you"), nil
+		})
+	s.AddTool(mcp.NewToolWithRawSchema(BatchTool, "", json.RawMessage(fmt.Sprintf(batchSchema, most))),
+		func(_ context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			var args struct{ Deliveries []batchItem }
+			if err := r.BindArguments(&args); err != nil {
+				return nil, err
+			}
+			a.mu.Lock()
+			a.batches, a.metas = append(a.batches, args.Deliveries), append(a.metas, r)
+			n := len(a.batches)
+			a.mu.Unlock()
+			if a.gate != nil {
+				a.gate(n)
+			}
+			if a.result != nil {
+				return a.result(n, args.Deliveries)
+			}
+			return answerItems(args.Deliveries, "accepted")
+		})
+	var handler http.Handler = mcpserver.NewStreamableHTTPServer(s)
+	if a.wrap != nil {
+		handler = a.wrap(handler)
+	}
+	web := httptest.NewServer(handler)
+	t.Cleanup(web.Close)
+	a.URL = web.URL + "/mcp"
+	return a
+}
+
+// answerItems answers each item with a status, by turns.
+func answerItems(items []batchItem, statuses ...string) (*mcp.CallToolResult, error) {
+	var results []map[string]string
+	for i, item := range items {
+		results = append(results, map[string]string{"deliveryId": item.DeliveryID, "status": statuses[i%len(statuses)]})
+	}
+	return mcp.NewToolResultJSON(map[string]any{"results": results})
+}
+
+func (a *batchAgent) received() (batches [][]batchItem, singles []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return append([][]batchItem(nil), a.batches...), append([]string(nil), a.singles...)
+}
+
+// newBatchWorld is a world whose worker knows no chain, with one agent where the servers file says. flood accepts feedback of so many
+// new clients, each with indexes from 1 on, as change has it.
+func newBatchWorld(t testing.TB, a *batchAgent, adapt ...func(*Config)) (w *world, k *worker,
+	flood func(clients, each int, change ...func(i int, j map[string]any)) []uuid.UUID) {
+	w = newWorld(t)
+	o := newOperator(w)
+	k = w.newWorker(append([]func(*Config){func(c *Config) { c.Servers, c.Followers = o.server, w.store }}, adapt...)...)
+	clear(k.chains)
+	id := w.register(nil)
+	say := map[string]any{"url": a.URL}
+	if a.onUnknown != "" {
+		say["onUnknown"] = a.onUnknown
+	}
+	o.say(id, say)
+	example, base := w.feedback(id), 0
+	_ = base
+	return w, k, func(clients, each int, change ...func(i int, j map[string]any)) (ids []uuid.UUID) {
+		t.Helper()
+		var jobs []map[string]any
+		for i := range each {
+			for c := range clients {
+				j := with(example, nil)
+				delete(j, "action")
+				j["clientAddress"], j["feedbackIndex"] = fmt.Sprintf("0x%040x", 0xabc000+base+c), json.Number(strconv.Itoa(i+1))
+				for _, f := range change {
+					f(len(jobs), j)
+				}
+				jobs = append(jobs, j)
+			}
+		}
+		base += clients
+		for _, answer := range w.submit(jobs...) {
+			if answer.Verdict != store.Accepted {
+				t.Fatalf("%+v", answer)
+			}
+			ids = append(ids, answer.ID)
+		}
+		return ids
+	}
+}
+
+// TestBatch: a flood for one agent goes in few calls, and each delivery keeps its row and attempt.
+func TestBatch(t *testing.T) {
+	t.Parallel()
+	a := newBatchAgent(t, 50)
+	w, k, flood := newBatchWorld(t, a)
+	ids := flood(20, 10)
+	w.serve(k)
+	for _, id := range ids {
+		d := w.until(id, store.Delivered)
+		if d.Attempts != 1 || len(d.History) != 1 || d.History[0].Outcome != "delivered" || d.History[0].Stage != "call" {
+			t.Errorf("%+v", d)
+		}
+	}
+	batches, singles := a.received()
+	got, largest := len(singles), 0
+	for _, b := range batches {
+		got += len(b)
+		largest = max(largest, len(b))
+		next := map[string]int{}
+		for _, item := range b {
+			if item.FeedbackIndex < next[item.ClientAddress] {
+				t.Errorf("index %d comes after %d", item.FeedbackIndex, next[item.ClientAddress])
+			}
+			next[item.ClientAddress] = item.FeedbackIndex
+		}
+	}
+	if got != len(ids) || largest != MaxBatch || len(batches)+len(singles) > 40 {
+		t.Errorf("%d deliveries came in %d batches of at most %d and %d calls alone", got, len(batches), largest, len(singles))
+	}
+	heraldtest.Await(t, "nothing to run", func() bool { return k.runner.Running() == 0 })
+}

@@ -1,0 +1,95 @@
+package delivery
+
+import (
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/ratelimit"
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/netguard/guardtest"
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+func newDirect(t *testing.T, l Limiter) *DirectCaller {
+	t.Helper()
+	guard := guardtest.Loopback(t, nil)
+	pool := must(mcpcall.NewPool(mcpcall.Config{Guard: guard}))
+	t.Cleanup(func() { _ = pool.Close(heraldtest.Within(t, 10*time.Second)) })
+	return must(NewDirectCaller(DirectConfig{Caller: pool, Limiter: l, Unbound: true,
+		Metrics: must(NewMetrics(prometheus.NewRegistry())), CallTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)}))
+}
+
+func directTo(url string) job.DirectCall {
+	return job.DirectCall{Endpoint: job.Endpoint{Transport: "http", URL: url}, Tool: "agent.receiveFeedback",
+		Arguments: map[string]any{"score": 95}}
+}
+
+// What went wrong is told by Herald's words, with the tool's own answer where there is one.
+func TestDirectCallFails(t *testing.T) {
+	t.Parallel()
+	d := newDirect(t, nil)
+	wants := func(call job.DirectCall, why reason.Reason, timedOut bool) mcpcall.Answer {
+		t.Helper()
+		answer, err := d.Call(t.Context(), call, "a test")
+		var failed *DirectError
+		if !errors.As(err, &failed) || failed.Reason != why || failed.TimedOut != timedOut {
+			t.Errorf("%s: %v %+v", why, err, failed)
+		}
+		return answer
+	}
+	says := func(on func(rw http.ResponseWriter, id json.RawMessage, done <-chan struct{})) string {
+		return newAgent(t, onCall(func(_ int, rw http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
+			on(rw, id, r.Context().Done())
+			return true
+		})).URL
+	}
+	broken := says(func(rw http.ResponseWriter, _ json.RawMessage, _ <-chan struct{}) { http.Error(rw, "broken", 500) })
+	wants(directTo(broken), reason.ServerError, false)
+	silent := says(func(_ http.ResponseWriter, _ json.RawMessage, done <-chan struct{}) { <-done })
+	slow := directTo(silent)
+	slow.TimeoutMs = 300
+	wants(slow, reason.OutcomeUnknown, true)
+	wants(directTo("http://10.0.0.1/mcp"), reason.AddressBlocked, false)
+	wants(directTo("http://127.0.0.1:1/mcp"), reason.ConnectFailed, false)
+	wants(job.DirectCall{Endpoint: job.Endpoint{Transport: "stdio", Command: "sh"}, Tool: "agent.receiveFeedback"}, reason.TransportRefused, false)
+
+	refusing := says(func(rw http.ResponseWriter, id json.RawMessage, _ <-chan struct{}) {
+		reply(rw, id, `{"isError":true,"content":[{"type":"text","text":"no"}]}`)
+	})
+	if answer := wants(directTo(refusing), reason.ToolError, false); !strings.Contains(string(answer.Raw), `"isError":true`) {
+		t.Errorf("%s", answer.Raw)
+	}
+}
+
+// Direct calls have the unbound agents' limits: what they run into costs no bound agent anything.
+func TestDirectCallsShareLimits(t *testing.T) {
+	t.Parallel()
+	l := must(ratelimit.New(ratelimit.Config{Rate: 0.01, Burst: 1, PermitTTL: time.Minute, MaxWait: time.Millisecond, Logger: slog.New(slog.DiscardHandler)}))
+	t.Cleanup(l.Close)
+	d := newDirect(t, l)
+	a := newAgent(t)
+	if _, err := d.Call(t.Context(), directTo(a.URL), "a test"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := d.Call(t.Context(), directTo(a.URL), "a test")
+	var failed *DirectError
+	if !errors.As(err, &failed) || failed.Reason != reason.Throttled || failed.Wait <= 0 {
+		t.Errorf("%v %+v", err, failed)
+	}
+	at := mcpcall.Endpoint{URL: a.URL}
+	if got := l.Breaker(unboundPrefix+limitedOrigin(at, store.Agent{}), limitedEndpoint(at, store.Agent{})); got != "closed" {
+		t.Errorf("the unbound breaker of the endpoint is %q", got)
+	}
+	if n := len(a.received()); n != 1 {
+		t.Errorf("%d calls", n)
+	}
+}

@@ -1,0 +1,207 @@
+package delivery
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/effort"
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// budgeted makes a worker whose agents have 60 s a minute, which are not refilled: its clock stands.
+func (w *world) budgeted(adapt ...func(*Config)) *worker {
+	w.t.Helper()
+	now := time.Now()
+	b := must(effort.New(effort.Config{Size: time.Minute, Logger: w.logger(), Now: func() time.Time { return now }}))
+	w.t.Cleanup(b.Close)
+	return w.newWorker(append(adapt, func(c *Config) { c.Efforts = b })...)
+}
+
+// spend has the agent use so much.
+func (k *worker) spend(of store.Agent, w effort.What, d time.Duration) {
+	k.t.Helper()
+	h, err := k.executor.Efforts.Begin(k.t.Context(), of)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	h.Spend(w, 1, d)
+	h.End()
+}
+
+// TestEffortIsCharged: a delivery costs its agent a call, a connection, a listing and a fetch, the next one no connection; also one
+// that failed, and a replay.
+func TestEffortIsCharged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	fails := false
+	a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+		if fails {
+			http.Error(rw, "broken", 500)
+		}
+		return fails
+	}))
+	k := w.budgeted()
+	id := w.register(at(a.URL))
+	last := effort.Usage{}
+	deliver := func(what string, d uuid.UUID, n int, connections, fetches float64) {
+		t.Helper()
+		if _, err := k.deliver(t.Context(), d, n); err != nil {
+			t.Fatal(err)
+		}
+		u := *k.executor.Efforts.Usage(t.Context(), w.agentOf(id))
+		if u.Calls <= last.Calls || u.UnderWay != 0 {
+			t.Errorf("%s: %+v after %+v", what, u, last)
+		}
+		if (u.Connections-last.Connections >= 0.05) != (connections > 0) || (u.Listings-last.Listings >= 0.02) != (connections > 0) ||
+			(u.Fetches-last.Fetches >= 0.001) != (fetches > 0) {
+			t.Errorf("%s: %+v after %+v", what, u, last)
+		}
+		last = u
+	}
+	file := func() uuid.UUID {
+		j, _ := w.rate(devnet.Feedback{AgentID: id, URI: "data:application/json,{}"})
+		return w.accept(j)
+	}
+	first := file()
+	deliver("the first", first, 1, 1, 1)
+	deliver("the second", file(), 1, 0, 1)
+	deliver("one without a file", w.accept(w.feedback(id)), 1, 0, 0)
+	_, _, tasks, err := w.store.Replay(heraldtest.Within(t, 10*time.Second), []uuid.UUID{first}, true)
+	if err != nil || len(tasks) == 0 {
+		t.Fatal(tasks, err)
+	}
+	deliver("a replay", first, tasks[0].N, 0, 1)
+	fails = true
+	deliver("one that fails", w.accept(w.feedback(id)), 1, 0, 0)
+}
+
+// TestOverBudget: who has used up its budget waits, at no cost and with a sentence, before anything is asked of it; nobody else does.
+func TestOverBudget(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	k := w.budgeted()
+	over, other := w.register(at(a.URL)), w.register(at(a.URL))
+	k.spend(w.agentOf(over), effort.Calls, 90*time.Second)
+	id := w.accept(w.feedback(over))
+	note, err := k.deliver(t.Context(), id, 1)
+	if err != nil || !strings.HasPrefix(note, "waiting over_budget: the agent's effort budget is used up: of 60 s of worker time a minute, "+
+		"90 s are used (calls 90 s); this one waits until ") {
+		t.Errorf("%q, %v", note, err)
+	}
+	d := w.row(id)
+	wait := time.Until(*d.NextAttemptAt)
+	if d.Status != store.Waiting || d.Reason != reason.OverBudget || d.Attempts != 0 || len(d.History) != 0 || wait < 20*time.Second ||
+		wait > 37*time.Second { // 30 s, ±20 %
+		t.Errorf("%s %s, %d attempts, waits %s", d.Status, d.Reason, d.Attempts, wait)
+	}
+	if n, _ := k.seen(id, "check"); n != 0 {
+		t.Error("the event was checked")
+	}
+	if note, err := k.deliver(t.Context(), w.accept(w.feedback(other)), 1); err != nil || note != "" {
+		t.Errorf("another agent: %q, %v", note, err)
+	}
+	if n := len(a.received()); n != 1 {
+		t.Errorf("%d calls", n)
+	}
+}
+
+// TestFilesOverBudget: where files have eaten half of a budget, deliveries that have one wait, and the others do not.
+func TestFilesOverBudget(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	k := w.budgeted()
+	id := w.register(at(a.URL))
+	k.spend(w.agentOf(id), effort.Fetches, 31*time.Second)
+	j, _ := w.rate(devnet.Feedback{AgentID: id, URI: "data:application/json,{}"})
+	d := w.accept(j)
+	if note, err := k.deliver(t.Context(), d, 1); err != nil || !strings.HasPrefix(note, "waiting over_budget: files that feedback of this agent names have used 31 s of the 30 s") {
+		t.Errorf("%q, %v", note, err)
+	}
+	if row := w.row(d); row.Attempts != 0 || len(row.History) != 0 {
+		t.Errorf("%+v", row)
+	}
+	j, _ = w.rate(devnet.Feedback{AgentID: id, URI: "data:application/json,{}"})
+	for _, j := range []map[string]any{w.feedback(id), with(j, map[string]any{"includeFileContent": false})} {
+		if note, err := k.deliver(t.Context(), w.accept(j), 1); err != nil || note != "" {
+			t.Errorf("%q, %v", note, err)
+		}
+	}
+	if u := k.executor.Efforts.Usage(t.Context(), w.agentOf(id)); u.UnderWay != 0 {
+		t.Errorf("%+v", u)
+	}
+}
+
+// TestCostlyAgentsShareSlots: costly agents have half of the slots, with newcomers three quarters; the quick have what they need.
+func TestCostlyAgentsShareSlots(t *testing.T) {
+	t.Parallel()
+	w := newNewcomerWorld(t, 32)
+	b := must(effort.New(effort.Config{Size: time.Minute, Now: func() time.Time { return w.clock }}))
+	t.Cleanup(b.Close)
+	e := &Executor{Config: Config{Newcomers: w.Newcomers, Efforts: b}}
+	known := func(agent int64, long bool) *attempt {
+		a := w.attempt(agent)
+		a.claim.Succeeded = true
+		if long {
+			h := must(b.Begin(t.Context(), a.claim.Agent()))
+			h.Spend(effort.Calls, 1, 2*time.Second)
+			h.End()
+		}
+		return a
+	}
+	admit := func(a *attempt) error {
+		w.clock = w.clock.Add(time.Second) // what is held has been for longer than it is worth waiting
+		return e.acquireSlots(t.Context(), a)
+	}
+	var held []*attempt
+	take := func(n int, what string, make func(i int64) *attempt) {
+		t.Helper()
+		for range n {
+			a := make(int64(len(held)))
+			if err := admit(a); err != nil {
+				t.Fatalf("%s, slot %d: %v", what, len(held)+1, err)
+			}
+			held = append(held, a)
+		}
+	}
+	take(16, "costly", func(i int64) *attempt { return known(i, true) })
+	late := known(100, true)
+	err := admit(late)
+	if !w.waits(err) {
+		t.Error("costly agents have more than half of the slots")
+	} else if !strings.Contains(err.Error(), "share 16 of this worker's slots, and these are taken") {
+		t.Error(err)
+	}
+	late.releaseSlots(t.Context())
+	take(8, "newcomers", w.attempt)
+	newcomer := w.attempt(101)
+	if err := admit(newcomer); !w.waits(err) || !strings.Contains(err.Error(), "together share 24") {
+		t.Errorf("newcomers and costly agents have more than three quarters of the slots: %v", err)
+	}
+	newcomer.releaseSlots(t.Context())
+	take(40, "quick", func(i int64) *attempt { return known(i, false) })
+
+	for range 2 { // giving back twice is giving back once
+		held[0].releaseSlots(t.Context())
+	}
+	if err := admit(known(102, true)); err != nil {
+		t.Errorf("after one was given back: %v", err)
+	}
+	if err := admit(known(103, true)); !w.waits(err) {
+		t.Error("one that was given back twice is two")
+	}
+	for n := range int64(24) {
+		if u := b.Usage(t.Context(), held[n].claim.Agent()); u.UnderWay > 1 {
+			t.Errorf("%s: %+v", fmt.Sprint(n), u)
+		}
+	}
+}

@@ -1,0 +1,227 @@
+package ratelimit
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	_ "embed" // the script
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/redis/go-redis/v9"
+)
+
+//go:embed lua/turn.lua
+var turnSource string
+
+const (
+	// inlineTurn is how long a call waits for its turn in the worker's slot: shorter than putting a delivery off costs,
+	// and than most calls take.
+	inlineTurn = 250 * time.Millisecond
+	// maxTurn is the longest time that is reserved for a call. Beyond it a call comes back after that, and asks again.
+	maxTurn = 5 * time.Minute
+	// slowestTurn is the longest time between two calls.
+	slowestTurn = 24 * time.Hour
+	// maxTurns bounds the agents whose turns this process remembers for when Redis is away.
+	maxTurns = 4096
+	// turnPause is how long Redis is not asked for turns after it failed.
+	turnPause = time.Second
+)
+
+// TurnsConfig makes Turns. Zero values mean the defaults.
+type TurnsConfig struct {
+	Redis   redis.UniversalClient // as Config.Redis; nil: this process by itself
+	Timeout time.Duration         // of one question to Redis. Default 50 ms
+	Logger  *slog.Logger          // default slog.Default()
+	Now     func() time.Time      // default time.Now; while Redis answers, its clock counts instead
+}
+
+// Turns keep the calls of one name apart, as many a second as each of them asks for, evenly spaced and without bursts.
+// They are shared through Redis; without it each worker keeps its own, which it keeps all the time. Safe for concurrent
+// use.
+//
+// Who is refused has a time reserved for it and is given its turn when it comes back then: who comes for the first time
+// waits behind all reservations.
+type Turns struct {
+	redis   redis.UniversalClient
+	script  *redis.Script
+	timeout time.Duration
+	log     *slog.Logger
+	now     func() time.Time
+	clock   func() int64 // µs, of Redis; nil: its own. Only tests have one
+
+	mu    sync.Mutex
+	own   *lru.Cache[string, turns]
+	later time.Time // Redis is not asked before that
+}
+
+// NewTurns asks Redis nothing.
+func NewTurns(cfg TurnsConfig) (*Turns, error) {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	own, err := lru.New[string, turns](maxTurns)
+	return &Turns{redis: cfg.Redis, script: redis.NewScript(turnSource), timeout: cmp.Or(cfg.Timeout, 50*time.Millisecond),
+		log: cmp.Or(cfg.Logger, slog.Default()), now: cfg.Now, own: own}, err
+}
+
+// Turn is what a call was told.
+type Turn struct {
+	// Given: the call may begin in Wait, a quarter of a second at most. Otherwise it comes back in Wait.
+	Given bool
+	Wait  time.Duration
+	// Reserved: not given, but when it comes back it is.
+	Reserved bool
+
+	of        *Turns
+	name      string
+	gap       int64
+	at, atOwn int64 // when it begins, by the clock of Redis (0: it was not asked) and by this process'
+}
+
+// Take asks for a turn. again: a time may have been reserved for the call.
+func (t *Turns) Take(ctx context.Context, name string, perSecond float64, again bool) (Turn, error) {
+	if name == "" || !(perSecond > 0) {
+		return Turn{}, errors.New("ratelimit: a name and a rate are needed")
+	}
+	if err := ctx.Err(); err != nil {
+		return Turn{}, err
+	}
+	turn := Turn{of: t, name: name, gap: findGap(perSecond)}
+
+	t.mu.Lock()
+	now := t.now().UnixMicro()
+	state, _ := t.own.Get(name)
+	answer := state.take(now, turn.gap, again)
+	if answer.given {
+		turn.atOwn = now + answer.wait
+	}
+	ask := t.redis != nil && !t.now().Before(t.later)
+	if !ask {
+		t.own.Add(name, state)
+	}
+	t.mu.Unlock()
+
+	if ask {
+		shared, at, err := t.ask(ctx, turn, again, 0)
+		if err == nil {
+			answer, turn.at, turn.atOwn = shared, at, 0
+		}
+		t.mu.Lock()
+		if err != nil {
+			t.postpone(err)
+			t.own.Add(name, state)
+		} else if answer.given {
+			state, _ = t.own.Get(name)
+			state.last, turn.atOwn = now+answer.wait, now+answer.wait
+			t.own.Add(name, state)
+		}
+		t.mu.Unlock()
+	}
+	turn.Given, turn.Wait = answer.given, micros(answer.wait)
+	turn.Reserved = !answer.given && turn.Wait < maxTurn
+	return turn, nil
+}
+
+// GiveBack returns a turn that is not used, unless another one was given since. It fails in silence: a turn is lost
+// then.
+func (t Turn) GiveBack(ctx context.Context) {
+	if !t.Given {
+		return
+	}
+	t.of.mu.Lock()
+	state, _ := t.of.own.Get(t.name)
+	if state.last == t.atOwn {
+		state.last = max(state.last-t.gap, 0)
+		t.of.own.Add(t.name, state)
+	}
+	t.of.mu.Unlock()
+	if t.at > 0 {
+		_, _, err := t.of.ask(ctx, t, false, t.at)
+		if err != nil {
+			t.of.mu.Lock()
+			t.of.postpone(err)
+			t.of.mu.Unlock()
+		}
+	}
+}
+
+// postpone has Redis left alone for a moment. The caller holds mu.
+func (t *Turns) postpone(err error) {
+	if now := t.now(); now.After(t.later) {
+		t.later = now.Add(turnPause)
+		t.log.Debug("Redis does not say whose turn it is; this worker decides by itself for a moment", "error", err)
+	}
+}
+
+// ask puts the question to Redis; at is its time at which a given turn begins.
+func (t *Turns) ask(ctx context.Context, turn Turn, again bool, unused int64) (answer turnAnswer, at int64, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.timeout)
+	defer cancel()
+	clock := int64(0)
+	if t.clock != nil {
+		clock = t.clock()
+	}
+	got, err := t.script.Run(ctx, t.redis, []string{turnsKey(turn.name)}, clock, turn.gap, boolArg(again),
+		toMicros(inlineTurn), toMicros(maxTurn), unused).Int64Slice()
+	if err != nil {
+		return answer, 0, fmt.Errorf("ask for a turn: %w", err)
+	}
+	if len(got) != 3 {
+		return answer, 0, fmt.Errorf("ask for a turn: Redis answers %d numbers instead of 3", len(got))
+	}
+	return turnAnswer{given: got[0] == 1, wait: got[1]}, got[2], nil
+}
+
+// turnsKey names an agent's turns in Redis: hashed, since strangers choose its number.
+func turnsKey(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return "herald:turns:" + hex.EncodeToString(sum[:16])
+}
+
+// findGap is the time between two calls, in µs.
+func findGap(perSecond float64) int64 {
+	return int64(min(max(math.Ceil(1e6/perSecond), 1), float64(toMicros(slowestTurn))))
+}
+
+func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+// turns is the state of one name, in µs of some clock.
+type turns struct{ last, line int64 }
+
+// turnAnswer is what turn.lua answers, in µs.
+type turnAnswer struct {
+	given bool
+	wait  int64
+}
+
+// take is the rule; turn.lua is the same.
+func (s *turns) take(now, gap int64, again bool) turnAnswer {
+	inline, most := toMicros(inlineTurn), toMicros(maxTurn)
+	if s.last > now+2*inline {
+		s.last = 0
+	}
+	if s.line > now+2*most {
+		s.line = 0
+	}
+	at := now
+	if s.last > 0 {
+		at = max(now, s.last+gap)
+	}
+	if at <= now+inline && (again || s.line <= now) {
+		s.last = at
+		return turnAnswer{true, at - now}
+	}
+	slot := max(at, s.line+gap)
+	if slot > now+most {
+		return turnAnswer{false, most}
+	}
+	s.line = slot
+	return turnAnswer{false, slot - now}
+}

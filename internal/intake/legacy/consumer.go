@@ -1,0 +1,215 @@
+package legacy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/agentherald/herald/internal/intake"
+	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+)
+
+// Acceptor commits elements of the list; after an error it may be asked again.
+type Acceptor interface {
+	FromList(ctx context.Context, elements []intake.Element) ([]intake.Taken, error)
+}
+
+// Config makes a Consumer.
+type Config struct {
+	// Client asks Redis. Its calls must have deadlines of their own. Needed.
+	Client   redis.UniversalClient
+	Acceptor Acceptor // needed
+	List     string   // HERALD_LEGACY_QUEUE; needed
+	Metrics  *Metrics // needed
+
+	// PollInterval is how often an empty list is looked at. Default 100 ms.
+	PollInterval time.Duration
+	// Alive is how long a worker that says nothing counts as alive, before others put back what it took. Default 30 s.
+	Alive time.Duration
+
+	Logger *slog.Logger // default slog.Default()
+}
+
+// Consumer takes jobs from the old backend's list. Several, in several processes, share one list.
+type Consumer struct {
+	Config
+	list   *list
+	worker string // this consumer's id
+
+	done    batch // committed, to be acknowledged
+	cursor  uint64
+	checked time.Time       // when the other workers were looked at last
+	failing logging.Service // what report told of last; empty: all is well
+}
+
+const (
+	// acceptTimeout bounds a commit. It is less than Alive, so that a worker whose Postgres hangs is not taken for dead.
+	acceptTimeout = 10 * time.Second
+	leaveTimeout  = 2 * time.Second
+
+	// firstPause and longestPause are between two tries while Redis or Postgres does not do its part.
+	firstPause   = 250 * time.Millisecond
+	longestPause = 8 * time.Second
+)
+
+// New checks the configuration.
+func New(cfg Config) (*Consumer, error) {
+	if cfg.Client == nil || cfg.Acceptor == nil || cfg.List == "" || cfg.Metrics == nil {
+		return nil, errors.New("legacy: a Redis client, an acceptor, a list and metrics are needed")
+	}
+	cfg.PollInterval = cmp.Or(cfg.PollInterval, 100*time.Millisecond)
+	cfg.Alive = cmp.Or(cfg.Alive, 30*time.Second)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	return &Consumer{Config: cfg, list: newList(cfg.Client, cfg.List), worker: uuid.NewString()}, nil
+}
+
+// Run takes jobs until ctx ends. What it has begun to commit then it ends.
+func (c *Consumer) Run(ctx context.Context) {
+	c.Logger.Info("taking jobs from the old backend's list", "list", c.List, "worker", c.worker)
+	pause := time.Duration(0)
+	for ctx.Err() == nil {
+		n, err := c.takeBatch(ctx)
+		if err == nil {
+			err = c.putBackOfDead(ctx)
+		}
+		switch {
+		case err != nil && ctx.Err() != nil:
+		case err != nil:
+			c.report(err)
+			pause = min(max(2*pause, firstPause), longestPause)
+		case n == 0:
+			c.report(nil)
+			pause = c.PollInterval
+		default:
+			c.report(nil)
+			pause = 0
+		}
+		c.sleep(ctx, pause)
+	}
+	c.signOff(ctx)
+}
+
+func (c *Consumer) sleep(ctx context.Context, d time.Duration) {
+	if d == 0 {
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// takeBatch acknowledges what was committed before, and commits what comes next; how much that is.
+func (c *Consumer) takeBatch(ctx context.Context) (int, error) {
+	b, err := c.list.take(ctx, c.worker, c.done, c.Alive)
+	if err != nil {
+		return 0, err
+	}
+	c.done = batch{}
+	c.Metrics.depth.Set(float64(b.waiting))
+	if len(b.elements) == 0 {
+		return 0, nil
+	}
+	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), acceptTimeout)
+	defer cancel()
+	taken, err := c.Acceptor.FromList(commit, b.elements)
+	if err != nil {
+		return 0, &commitError{err} // it is in the processing list still
+	}
+	c.done = b
+	c.logTaken(taken)
+	return len(taken), nil
+}
+
+// commitError is an error of the Acceptor's.
+type commitError struct{ error }
+
+func (e *commitError) Unwrap() error { return e.error }
+
+// logTaken tells of each element that did not become a delivery, and of the others together.
+func (c *Consumer) logTaken(taken []intake.Taken) {
+	counts := map[store.Verdict]int{}
+	for _, t := range taken {
+		counts[t.Verdict]++
+		switch t.Verdict {
+		case intake.Rejected:
+			c.Logger.Info("job from Redis refused", "list", c.List, "delivery", t.ID, "key", t.Key, "problem", t.Problem)
+		case store.Conflict:
+			c.Logger.Warn("job from Redis not taken: its event is known otherwise", "list", c.List, "delivery", t.ID,
+				"key", t.Key, "field", t.Field)
+		}
+	}
+	for verdict, n := range counts {
+		c.Metrics.taken.WithLabelValues(string(verdict)).Add(float64(n))
+	}
+	c.Logger.Info("jobs taken from Redis", "list", c.List, "accepted", counts[store.Accepted], "known", counts[store.Known],
+		"conflict", counts[store.Conflict], "rejected", counts[intake.Rejected])
+}
+
+// putBackOfDead looks now and then whether another worker died, and returns to the list what that one took.
+func (c *Consumer) putBackOfDead(ctx context.Context) error {
+	if time.Since(c.checked) < c.Alive/3 {
+		return nil
+	}
+	workers, next, err := c.list.listWorkers(ctx, c.cursor)
+	if err != nil {
+		return err
+	}
+	for _, w := range workers {
+		if w == c.worker {
+			continue
+		}
+		n, err := c.list.putBack(ctx, w)
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			c.Logger.Info("returned to the list what a dead worker took from it", "list", c.List, "worker", w, "jobs", n)
+		}
+	}
+	c.cursor, c.checked = next, time.Now()
+	return nil
+}
+
+// report writes one line when a service begins to fail, and one when all works again.
+func (c *Consumer) report(err error) {
+	var commit *commitError
+	now := logging.Service("")
+	switch {
+	case errors.As(err, &commit):
+		now = logging.Postgres
+	case err != nil:
+		now = logging.Redis
+	}
+	if now == c.failing {
+		return
+	}
+	c.failing = now
+	switch now {
+	case "":
+		c.Logger.Info("jobs are taken from the old backend's list again", "list", c.List)
+	case logging.Postgres:
+		c.Logger.Warn("jobs from the old backend's list could not be stored: they stay in Redis and are tried again",
+			logging.About(now), "list", c.List, "error", err)
+	default:
+		c.Logger.Warn("the old backend's list could not be read: it is tried again", logging.About(now),
+			"list", c.List, "error", err)
+	}
+}
+
+// signOff acknowledges what was committed, and leaves what was not to others at once.
+func (c *Consumer) signOff(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	if err := c.list.leave(ctx, c.worker, c.done); err != nil {
+		c.Logger.Info("the old backend's list could not be left in order: another worker finds what was taken",
+			"list", c.List, "error", err)
+	}
+}

@@ -1,0 +1,55 @@
+package mcpcall
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
+)
+
+// TestCosts: who has to wait for a connection and for a list of tools is told how long, and that they were begun for it; who finds them
+// at hand pays nothing.
+func TestCosts(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	now := time.Now()
+	pass := func(d time.Duration) { mu.Lock(); now = now.Add(d); mu.Unlock() }
+	srv := httptest.NewServer(&agent{on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		switch method {
+		case "initialize":
+			pass(3 * time.Second)
+		case "tools/list":
+			pass(2 * time.Second)
+			reply(w, id, `{"tools":[]}`)
+			return true
+		case "tools/call":
+			pass(time.Second)
+		}
+		return false
+	}})
+	defer srv.Close()
+	p := newPool(t, func(c *Config) { c.Clock = func() time.Time { mu.Lock(); defer mu.Unlock(); return now } })
+	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
+	var got Costs
+	ctx := WithCosts(heraldtest.Within(t, 30*time.Second), &got)
+	want := Costs{Connecting: 3 * time.Second, Listing: 2 * time.Second, Connections: 1, Listings: 1}
+	for _, what := range []string{"the first", "the second"} {
+		if _, err := p.Tools(ctx, ep, false); err != nil || got != want {
+			t.Errorf("%s: %+v, %v; want %+v", what, got, err, want)
+		}
+		if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil || got != want {
+			t.Errorf("%s, the call: %+v, %v; want %+v", what, got, err, want)
+		}
+	}
+
+	// Also who finds no answer there.
+	srv.Close()
+	p.Drop(ep)
+	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err == nil || got.Connections != 2 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

@@ -1,0 +1,249 @@
+package mcpcall
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/mark3labs/mcp-go/server"
+
+	"github.com/agentherald/herald/examples/agent/callers"
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/signing"
+	"github.com/agentherald/herald/internal/signing/signingtest"
+)
+
+// newSigner signs for a Herald whose keys are published at the address that is returned.
+func newSigner(t testing.TB) (*signing.Ring, string) {
+	t.Helper()
+	keyset, err := secret.Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ring *signing.Ring
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { ring.ServeHTTP(w, r) }))
+	t.Cleanup(srv.Close)
+	if ring, err = signing.New(signing.Config{PublicURL: srv.URL, Ledger: &signingtest.Shelf{}, Sealer: keyset}); err != nil {
+		t.Fatal(err)
+	}
+	if err := ring.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return ring, srv.URL
+}
+
+// guarded is an agent that serves one Herald alone, and what it saw.
+type guarded struct {
+	mu       sync.Mutex
+	verifier *callers.Verifier
+	taken    map[string]int // by HTTP method
+	refused  []string
+}
+
+// guard serves agent to herald alone.
+func guard(t testing.TB, herald string, agent http.Handler) (*httptest.Server, *guarded) {
+	t.Helper()
+	g := &guarded{taken: map[string]int{}}
+	srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.mu.Lock()
+		err := g.verifier.Check(r)
+		if err == nil {
+			g.taken[r.Method]++
+		} else {
+			g.refused = append(g.refused, r.Method+" "+err.Error())
+		}
+		g.mu.Unlock()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusUnauthorized)
+			return
+		}
+		agent.ServeHTTP(w, r)
+	}))
+	var err error
+	if g.verifier, err = callers.New(callers.Config{Herald: herald, Self: srv.URL}); err != nil {
+		t.Fatal(err)
+	}
+	return srv, g
+}
+
+// inRevision has the agent asked for an older revision than Herald asks for.
+func inRevision(version string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if bytes.Contains(body, []byte(`"initialize"`)) {
+			body = bytes.ReplaceAll(body, []byte(legacyVersion), []byte(version))
+		}
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		next.ServeHTTP(w, r)
+	})
+}
+
+// An agent that refuses whatever Herald did not sign is called in every revision and over every transport: handshake,
+// list, calls, notifications, streams and the end of the session are all signed, each anew.
+func TestSigned(t *testing.T) {
+	t.Parallel()
+	stateful := server.NewStreamableHTTPServer(realTools(), server.WithStateful(true))
+	var resumedID atomic.Value
+	resumed := &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+		switch method {
+		case "tools/call": // the answer's stream breaks off, and is resumed
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, "id: 1\nretry: 10\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\"}\n\n")
+			resumedID.Store(string(id))
+		case http.MethodGet:
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, "id: 2\ndata: {\"jsonrpc\":\"2.0\",\"id\":"+resumedID.Load().(string)+",\"result\":{\"content\":[]}}\n\n")
+		default:
+			return false
+		}
+		return true
+	}}
+	for name, tt := range map[string]struct {
+		agent    http.Handler
+		endpoint Endpoint
+		protocol string
+		methods  []string
+	}{
+		"2025-03-26": {inRevision("2025-03-26", stateful), Endpoint{Transport: TransportHTTP}, "2025-03-26", []string{"DELETE", "POST"}},
+		"2025-06-18": {inRevision("2025-06-18", stateful), Endpoint{Transport: TransportHTTP}, "2025-06-18", []string{"DELETE", "POST"}},
+		"2025-11-25": {stateful, Endpoint{Transport: TransportHTTP}, legacyVersion, []string{"DELETE", "POST"}},
+		"2026-07-28": {server.NewStreamableHTTPServer(realTools()), Endpoint{Transport: TransportHTTP, ProtocolHint: modernVersion},
+			modernVersion, []string{"POST"}},
+		"HTTP+SSE, 2024-11-05": {inRevision("2024-11-05", server.NewSSEServer(realTools())), Endpoint{Transport: TransportSSE}, "2024-11-05",
+			[]string{"GET", "POST"}},
+		"an answer resumed": {resumed, Endpoint{Transport: TransportHTTP}, "", []string{"DELETE", "GET", "POST"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ring, herald := newSigner(t)
+			srv, g := guard(t, herald, tt.agent)
+			ep := tt.endpoint
+			ep.URL = srv.URL + "/sse?place=a%2Fb"
+			ep.Headers = map[string]secret.Secret{"X-Key": secret.New("hunter2")}
+			ctx := heraldtest.Within(t, 30*time.Second)
+			p := newPool(t, func(c *Config) { c.Signer = ring })
+			for range 3 {
+				answer, err := p.Call(ctx, ep, Request{Tool: feedbackTool, Arguments: map[string]any{"value": "9"}, Meta: map[string]any{"io.agentherald/delivery": map[string]any{"id": "1"}}})
+				if err != nil || answer.IsError || tt.protocol != "" && answer.Protocol != tt.protocol {
+					t.Fatalf("%+v, %v; refused %q", answer, err, g.refused)
+				}
+			}
+			if err := p.Close(ctx); err != nil {
+				t.Fatal(err)
+			}
+			heraldtest.AwaitState(t, func() bool {
+				g.mu.Lock()
+				defer g.mu.Unlock()
+				return slices.Equal(slices.Sorted(maps.Keys(g.taken)), tt.methods)
+			}, func() string { return "the methods seen" })
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			if len(g.refused) > 0 {
+				t.Errorf("refused: %q", g.refused)
+			}
+		})
+	}
+}
+
+// Somebody else, and Herald without its key, is refused.
+func TestUnsignedIsRefused(t *testing.T) {
+	t.Parallel()
+	_, herald := newSigner(t)
+	stranger, _ := newSigner(t)
+	for name, adapt := range map[string]func(*Config){"unsigned": func(*Config) {}, "a stranger": func(c *Config) { c.Signer = stranger }} {
+		srv, g := guard(t, herald, server.NewStreamableHTTPServer(realTools()))
+		_, err := newPool(t, adapt).Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: feedbackTool})
+		var e *CallError
+		if !errors.As(err, &e) || e.Status != http.StatusUnauthorized || len(g.taken) > 0 {
+			t.Errorf("%s: %v, %v", name, err, g.taken)
+		}
+	}
+}
+
+// noKey is a signer whose key is gone.
+type noKey struct{}
+
+func (noKey) Sign(*http.Request) error { return signing.ErrNoKey }
+
+// What cannot be signed is not sent: an agent that verifies would refuse it, and the delivery be held for a credential.
+func TestUnsignedIsNotSent(t *testing.T) {
+	t.Parallel()
+	a := &agent{}
+	srv := serve(t, a)
+	p := newPool(t, func(c *Config) { c.Signer = noKey{} })
+	_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
+	var e *CallError
+	if !errors.As(err, &e) || e.Written || e.Status != 0 || e.Timeout || !strings.Contains(err.Error(), "signing-key rotate") {
+		t.Errorf("%+v", err)
+	}
+	if n := a.seen("initialize"); n > 0 {
+		t.Errorf("%d requests were sent", n)
+	}
+}
+
+// Signatures go where the call goes: not to where an answer redirects, and never into what is logged.
+func TestSignatureStays(t *testing.T) {
+	t.Parallel()
+	ring, _ := newSigner(t)
+	var elsewhere http.Header
+	other := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { elsewhere = r.Header }))
+	srv := serve(t, http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
+	var said heraldtest.Log
+	p := newPool(t, func(c *Config) { c.Signer, c.Logger = ring, said.Logger(slog.LevelDebug) })
+	_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: srv.URL}, Request{Tool: "x"})
+	if err == nil || elsewhere != nil {
+		t.Errorf("%v, %v", err, elsewhere)
+	}
+	if text := said.String() + err.Error(); strings.Contains(text, "sig1=") {
+		t.Errorf("told: %s", text)
+	}
+}
+
+// The agent that authors copy, told to serve one Herald.
+func TestExampleAgentServesOneHerald(t *testing.T) {
+	t.Parallel()
+	binary := filepath.Join(t.TempDir(), "agent")
+	build := exec.CommandContext(heraldtest.Within(t, 2*time.Minute), "go", "build", "-o", binary, "../../examples/agent")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	ring, herald := newSigner(t)
+	own := "http://" + heraldtest.Address(t)
+	web := exec.CommandContext(heraldtest.Within(t, time.Minute), binary, "-http", strings.TrimPrefix(own, "http://"), "-herald", herald, "-self", own)
+	stderr, err := web.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := web.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = web.Process.Kill(), web.Wait() }()
+	if line, err := bufio.NewReader(stderr).ReadString('\n'); err != nil || !strings.HasPrefix(line, "listening on "+own) {
+		t.Fatal(line, err)
+	}
+	ep := Endpoint{Transport: TransportHTTP, URL: own + "/mcp"}
+	ctx := heraldtest.Within(t, 30*time.Second)
+	call := Request{Tool: feedbackTool, Arguments: map[string]any{"deliveryId": "d", "clientAddress": "0xabc", "feedbackIndex": 1}}
+	if a, err := newPool(t, func(c *Config) { c.Signer = ring }).Call(ctx, ep, call); err != nil || a.IsError {
+		t.Errorf("%+v, %v", a, err)
+	}
+	var e *CallError
+	if _, err := newPool(t).Call(ctx, ep, call); !errors.As(err, &e) || e.Status != http.StatusUnauthorized {
+		t.Errorf("unsigned: %v", err)
+	}
+}

@@ -1,0 +1,97 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/agentherald/herald/internal/signing"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// SigningKey is a key that requests to agents are signed with, as it is shown.
+type SigningKey struct {
+	ID          string     `json:"id"` // keyid of the signatures
+	State       string     `json:"state"`
+	CreatedAt   time.Time  `json:"createdAt"`
+	ActivatesAt time.Time  `json:"activatesAt"`
+	RetiresAt   *time.Time `json:"retiresAt,omitempty"` // none: it is the youngest
+}
+
+// leastPublished is how long a key is published before it signs, at least: each worker reads the keys every half minute.
+const leastPublished = time.Minute
+
+// States of a signing key. All are published.
+const (
+	SigningKeySigns = "signs"
+	SigningKeyNext  = "next" // it signs from ActivatesAt on
+	SigningKeyPast  = "past" // what it signed still verifies, until RetiresAt
+)
+
+// ListSigningKeys lists the keys that are published, the youngest first.
+func (o *Operator) ListSigningKeys(ctx context.Context) (list []SigningKey, err error) {
+	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
+		keys, err := st.SigningKeys(ctx)
+		state, now := SigningKeySigns, time.Now()
+		for _, k := range keys {
+			shown := SigningKey{k.ID, state, k.CreatedAt, k.ActivatesAt, k.RetiresAt}
+			if k.ActivatesAt.After(now) {
+				shown.State = SigningKeyNext
+			} else {
+				state = SigningKeyPast
+			}
+			list = append(list, shown)
+		}
+		return err
+	})
+	return list, err
+}
+
+// RotateSigningKey makes a key that is published at once, signs after a time, and lets the others be published for keep
+// beyond that.
+func (o *Operator) RotateSigningKey(ctx context.Context, after, keep time.Duration, actor string) (out SigningKey, err error) {
+	const most = 30 * 24 * time.Hour
+	switch {
+	case after < leastPublished || after > most:
+		return out, misuseOf("after", "%s is not from %s to %s: every worker has to publish the key before one signs with it, "+
+			"or agents refuse the call", after, leastPublished, most)
+	case keep < 0 || keep > most:
+		return out, misuseOf("keep", "%s is not from 0s to %s", keep, most)
+	}
+	keys, err := o.Backend.Keyset()
+	if err != nil {
+		return out, err
+	}
+	st, err := o.OpenStore(ctx)
+	if err != nil {
+		return out, err
+	}
+	defer st.Close()
+	made, err := signing.NewKey(keys)
+	if err != nil {
+		return out, err
+	}
+	what := map[string]any{"key": made.ID, "after": after.String(), "keep": keep.String()}
+	_, err = RunAudited(ctx, st, store.Audit{Actor: actor, Action: "signing-key rotate", Matched: 1}, what, func() (int64, error) {
+		if made, err = st.RotateSigningKey(ctx, made, after, keep); err != nil {
+			return 0, err
+		}
+		return 1, nil
+	})
+	return SigningKey{made.ID, SigningKeyNext, made.CreatedAt, made.ActivatesAt, made.RetiresAt}, err
+}
+
+// eachSigningKey goes through the signing keys as through all that is sealed.
+func eachSigningKey(ctx context.Context, st *Session, do func(sealedSecret) error) error {
+	keys, err := st.SigningKeys(ctx)
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if err := do(sealedSecret{fmt.Sprintf("signing key %s", k.ID), signing.Binding(k.ID), k.Ciphertext,
+			func(ctx context.Context, c []byte) (bool, error) { return st.ResealSigningKey(ctx, k, c) }}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

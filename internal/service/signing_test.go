@@ -1,0 +1,143 @@
+package service
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/examples/agent/callers"
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/devnet/devnettest"
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/signing"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// TestSignedDeliveries: two workers on one database sign with the same key and publish the same directory, to everybody,
+// behind a proxy; an agent that serves this Herald alone gets its deliveries. A new key is published without a restart.
+func TestSignedDeliveries(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	var workers []*httputil.ReverseProxy
+	var turn atomic.Int32
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		workers[int(turn.Add(1))%len(workers)].ServeHTTP(w, r)
+	}))
+	t.Cleanup(front.Close)
+
+	a := newAgent(t)
+	close(a.hold)
+	var door http.Handler
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { door.ServeHTTP(w, r) }))
+	t.Cleanup(srv.Close)
+	verifier, err := callers.New(callers.Config{Herald: front.URL, Self: srv.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	guarded := http.NewServeMux()
+	var looked atomic.Int32
+	guarded.HandleFunc("/.well-known/", func(w http.ResponseWriter, r *http.Request) { // who looks for its registration is not signed
+		if looked.Add(1); r.Header.Get("Signature") != "" || r.Header.Get("Signature-Agent") != "" {
+			t.Errorf("%s is signed", r.URL)
+		}
+		http.NotFound(w, r)
+	})
+	guarded.Handle("/", verifier.Require(a))
+	door = guarded
+
+	const token = "canary-5369676e"
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t),
+		"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_API_TOKEN="+token, "HERALD_PUBLIC_URL="+front.URL)
+	both := []*running{run(t, false, env...), run(t, false, env...)}
+	for _, r := range both {
+		to, _ := url.Parse("http://" + r.listen)
+		workers = append(workers, httputil.NewSingleHostReverseProxy(to))
+	}
+	first, second := both[0].up(), both[1].up()
+	for i := range 8 {
+		w := []*Worker{first, second}[i%2]
+		delivered(t, w.Store, accept(t, w, feedback(t, net, srv.URL)))
+	}
+	if n := a.count(); n != 8 || looked.Load() == 0 {
+		t.Errorf("%d calls, %d looks at its registration", n, looked.Load())
+	}
+
+	ask := func(r *running, path, host string) (int, string, http.Header) {
+		t.Helper()
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.listen+path, nil)
+		req.Host = host
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = res.Body.Close() }()
+		body, _ := io.ReadAll(res.Body)
+		return res.StatusCode, string(body), res.Header
+	}
+	_, directory, _ := ask(both[0], signing.DirectoryPath, "")
+	for _, r := range both {
+		code, body, header := ask(r, signing.DirectoryPath, "herald.example")
+		if code != 200 || body != directory || header.Get("Content-Type") != signing.DirectoryType || strings.Count(body, `"kid"`) != 1 {
+			t.Errorf("the directory: %d %s, the other's %s", code, body, directory)
+		}
+		if code, _, _ := ask(r, "/v1/deliveries", "127.0.0.1"); code != http.StatusUnauthorized {
+			t.Errorf("the rest is open: %d", code)
+		}
+	}
+
+	made, err := first.Operator.RotateSigningKey(t.Context(), time.Hour, 24*time.Hour, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := second.Operator.ListSigningKeys(t.Context())
+	if err != nil || len(list) != 2 || list[0].ID != made.ID || list[0].State != operator.SigningKeyNext ||
+		list[1].State != operator.SigningKeySigns || list[1].RetiresAt == nil || !strings.Contains(directory, list[1].ID) {
+		t.Errorf("%+v, %v", list, err)
+	}
+	for _, r := range both {
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+		if text := r.log.String(); strings.Contains(text, "sig1=") || strings.Contains(text, token) {
+			t.Error("the log tells a signature or the token")
+		}
+	}
+	// Who starts now has both keys at once, and signs with the old one.
+	r := run(t, false, env...)
+	w := r.up()
+	_, directory, _ = ask(r, signing.DirectoryPath, "")
+	var set struct{ Keys []struct{ Kid string } }
+	if err := json.Unmarshal([]byte(directory), &set); err != nil || len(set.Keys) != 2 {
+		t.Errorf("%s, %v", directory, err)
+	}
+	to, _ := url.Parse("http://" + r.listen)
+	workers = []*httputil.ReverseProxy{httputil.NewSingleHostReverseProxy(to)}
+	delivered(t, w.Store, accept(t, w, feedback(t, net, srv.URL)))
+}
+
+// TestSigningNeedsItsKey: with another keyset than the one that sealed the key nothing is delivered, instead of being
+// delivered unsigned and refused for good.
+func TestSigningNeedsItsKey(t *testing.T) {
+	t.Parallel()
+	net := devnettest.Start(t, devnet.Config{})
+	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t),
+		"HERALD_PUBLIC_URL=https://herald.example")
+	r := run(t, false, append(env, "HERALD_KEYSET="+heraldtest.Keyset(t))...)
+	r.up()
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	other := run(t, false, append(env, "HERALD_KEYSET="+heraldtest.Keyset(t))...)
+	if err := other.wait(); err == nil || !strings.Contains(err.Error(), "signing-key rotate") || !strings.Contains(fmt.Sprint(err), "HERALD_KEYSET") {
+		t.Errorf("%v", err)
+	}
+}
