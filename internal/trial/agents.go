@@ -41,6 +41,7 @@ type agentServer struct {
 	path      string
 	handler   http.Handler
 	behaviour atomic.Pointer[Behaviour]
+	batches   atomic.Bool // it offers the tool that takes several deliveries
 
 	mu      sync.Mutex
 	server  *http.Server // nil while down
@@ -136,6 +137,10 @@ func (a *Agents) BehaveAll(b Behaviour) {
 // OfferAll has every agent offer the tools for all kinds of jobs, instead of agent.receiveFeedback alone.
 func (a *Agents) OfferAll() { a.offersAll.Store(true) }
 
+// OfferBatches has agent i offer, beside agent.receiveFeedback, the tool that takes several in one call. Each of them is written down as a
+// call of its own; the first says how the whole is taken.
+func (a *Agents) OfferBatches(i int) { a.servers[i].batches.Store(true) }
+
 // Down makes agent i die: its connections are dropped and new ones refused.
 func (a *Agents) Down(i int) { a.servers[i].down() }
 
@@ -230,20 +235,31 @@ type request struct {
 	Method string          `json:"method"`
 	Params struct {
 		Arguments struct {
-			DeliveryID string `json:"deliveryId"`
+			argument
+			Deliveries []argument `json:"deliveries"`
 		} `json:"arguments"`
 		Meta struct {
-			Delivery struct {
-				ID      string `json:"id"`
-				Attempt int    `json:"attempt"`
-			} `json:"io.agentherald/delivery"`
+			Delivery json.RawMessage `json:"io.agentherald/delivery"` // of one, or a list
 		} `json:"_meta"`
 	} `json:"params"`
 }
 
+// argument is what is read of a delivery's arguments.
+type argument struct {
+	DeliveryID string `json:"deliveryId"`
+}
+
+// described is what _meta says of a delivery.
+type described struct {
+	ID      string `json:"id"`
+	Attempt int    `json:"attempt"`
+}
+
 // tools are what an agent offers: one of the four that a job may be for, or all of them.
 const (
-	oneTool  = `{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object"}}]}`
+	oneTool    = `{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object"}}]}`
+	batchTools = `{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object"}},` +
+		`{"name":"agent.receiveFeedbackBatch","inputSchema":{"type":"object"}}]}`
 	allTools = `{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object"}},` +
 		`{"name":"agent.receiveRevocation","inputSchema":{"type":"object"}},` +
 		`{"name":"agent.receiveResponse","inputSchema":{"type":"object"}},` +
@@ -269,8 +285,11 @@ func (s *agentServer) serve(w http.ResponseWriter, r *http.Request) {
 		reply(w, r, req.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"recording agent","version":"1"}}`)
 	case "tools/list":
 		tools := oneTool
-		if s.all.offersAll.Load() {
+		switch {
+		case s.all.offersAll.Load():
 			tools = allTools
+		case s.batches.Load():
+			tools = batchTools
 		}
 		reply(w, r, req.ID, tools)
 	case "tools/call":
@@ -283,7 +302,12 @@ func (s *agentServer) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *agentServer) call(w http.ResponseWriter, r *http.Request, req request) {
-	about := req.Params.Meta.Delivery
+	if len(req.Params.Arguments.Deliveries) > 0 {
+		s.callBatch(w, r, req)
+		return
+	}
+	var about described
+	_ = json.Unmarshal(req.Params.Meta.Delivery, &about)
 	id, err := uuid.Parse(cmp.Or(req.Params.Arguments.DeliveryID, about.ID))
 	if err != nil || about.ID != id.String() {
 		s.all.cannotRead(fmt.Sprintf("agent %d was called with deliveryId %q and %q in _meta", s.number, req.Params.Arguments.DeliveryID, about.ID))
@@ -294,6 +318,39 @@ func (s *agentServer) call(w http.ResponseWriter, r *http.Request, req request) 
 	answered := false
 	defer func() { s.all.end(c, answered) }()
 	answered = (*s.behaviour.Load())(as).perform(w, r, envelope(req.ID, `{"content":[{"type":"text","text":"thank you"}]}`))
+}
+
+// callBatch takes a call of several deliveries.
+func (s *agentServer) callBatch(w http.ResponseWriter, r *http.Request, req request) {
+	var about []described
+	if err := json.Unmarshal(req.Params.Meta.Delivery, &about); err != nil || len(about) != len(req.Params.Arguments.Deliveries) {
+		s.all.cannotRead(fmt.Sprintf("agent %d was called with %d deliveries and _meta of others", s.number, len(req.Params.Arguments.Deliveries)))
+		http.Error(w, "which deliveries are these?", http.StatusBadRequest)
+		return
+	}
+	var results []map[string]string
+	var calls []*Call
+	var first Call
+	for i, item := range req.Params.Arguments.Deliveries {
+		id, err := uuid.Parse(item.DeliveryID)
+		if err != nil || about[i].ID != item.DeliveryID {
+			s.all.cannotRead(fmt.Sprintf("agent %d was called with deliveryId %q and %q in _meta", s.number, item.DeliveryID, about[i].ID))
+			continue
+		}
+		c, as := s.all.begin(s.number, id, about[i].Attempt)
+		if len(calls) == 0 {
+			first = as
+		}
+		calls, results = append(calls, c), append(results, map[string]string{"deliveryId": item.DeliveryID, "status": "accepted"})
+	}
+	answered := false
+	defer func() {
+		for _, c := range calls {
+			s.all.end(c, answered)
+		}
+	}()
+	content, _ := json.Marshal(map[string]any{"results": results})
+	answered = (*s.behaviour.Load())(first).perform(w, r, envelope(req.ID, `{"content":[],"structuredContent":`+string(content)+`}`))
 }
 
 func reply(w http.ResponseWriter, r *http.Request, id json.RawMessage, result string) {

@@ -222,6 +222,7 @@ type load struct {
 	workers   []string    // environment of theirs
 	watched   bool        // whether breakers are watched: that reads all deliveries three times a second
 	standing  int         // events that each of the bad has from the beginning, and no others; the others have answered one before. 0: all alike
+	met       bool        // every agent has answered one before it begins
 }
 
 // measuredLoad is what came of it.
@@ -247,6 +248,10 @@ func measureLoad(t *testing.T, l load) (m measuredLoad) {
 	}
 	r.hire(2, 32, l.workers...)
 	paced := r.everyone()
+	if l.met {
+		r.enqueue(l.agents, paced...)
+		r.must(r.AwaitFinal(r.within(3 * time.Minute)))
+	}
 	if l.standing > 0 {
 		paced = paced[len(l.bad):]
 		r.enqueue(len(paced), paced...)

@@ -127,6 +127,7 @@ type LogLine struct {
 	Reason      string `json:"reason"`
 	Error       string `json:"error"`
 	NotRecorded string `json:"not_recorded"`
+	AheadOf     string `json:"ahead_of"`
 }
 
 // Lines reads the log of the present process. Lines that are no JSON (a panic) have only a Message.

@@ -35,7 +35,7 @@ const (
 	redisPatience = 10 * time.Second
 )
 
-func newFeeder(databaseURL, redisURL string) (_ *feeder, err error) {
+func newFeeder(databaseURL, redisURL string, strictOrder bool) (_ *feeder, err error) {
 	f := &feeder{}
 	defer func() {
 		if err != nil {
@@ -43,7 +43,7 @@ func newFeeder(databaseURL, redisURL string) (_ *feeder, err error) {
 		}
 	}()
 	quiet := slog.New(slog.DiscardHandler)
-	if f.store, err = store.Open(store.Config{URL: secret.New(databaseURL), MaxConns: 4}); err != nil {
+	if f.store, err = store.Open(store.Config{URL: secret.New(databaseURL), MaxConns: 4, StrictOrder: strictOrder}); err != nil {
 		return nil, err
 	}
 	if f.queue, err = queue.Open(queue.Config{URL: secret.New(redisURL), Logger: quiet}); err != nil {

@@ -48,6 +48,8 @@ type load struct {
 	agents   int
 	n        int
 	limited  bool // one agent at the default limits per origin; else they are out of the way of runs with one
+	batched  bool // the agents take several deliveries in one call
+	unsorted bool // HERALD_ORDER=off
 	watched  bool // operators look on: pages are open and refresh themselves, and somebody follows the events
 	workers  int  // processes; 0 is 1
 	standby  bool // Postgres answers a commit when a standby has it on disk
@@ -60,6 +62,12 @@ func (l load) String() string {
 	s := fmt.Sprintf("%s, %d in flight, %d agents, %d deliveries", l.queue, l.inflight, l.agents, l.n)
 	if l.limited {
 		s += ", default limits"
+	}
+	if l.batched {
+		s += ", batches"
+	}
+	if l.unsorted {
+		s += ", order off"
 	}
 	if l.watched {
 		s += ", pages open"
@@ -100,7 +108,10 @@ const (
 func (l load) environment(redisURL, data string) []string {
 	env := []string{"HERALD_CALL_TIMEOUT=30s", "HERALD_LEASE_MARGIN=1m", "HERALD_LEASE=2m", "REDIS_URL=" + redisURL}
 	if l.agents < l.inflight*l.processes() && !l.limited {
-		env = append(env, "HERALD_ENDPOINT_INFLIGHT=1000", "HERALD_ENDPOINT_RATE=1000000")
+		env = append(env, "HERALD_ENDPOINT_INFLIGHT=1000", "HERALD_ENDPOINT_RATE=1000000", "HERALD_EFFORT_BUDGET=off")
+	}
+	if l.unsorted {
+		env = append(env, "HERALD_ORDER=off")
 	}
 	if l.queue == miniRedis {
 		env = append(env, "REDIS_URL=", "HERALD_QUEUE=embedded", "HERALD_DATA="+data)
@@ -120,6 +131,9 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 		return res, err
 	}
 	defer agents.Close()
+	if l.batched {
+		agents.OfferBatches(0) // there is one
+	}
 	ws, f, closeAll, err := b.workers(ctx, l)
 	if err != nil {
 		return res, err
@@ -311,7 +325,7 @@ func (b *bench) workers(ctx context.Context, l load) (ws []*trial.Worker, _ *fee
 			return nil, nil, nil, err
 		}
 	}
-	f, err := newFeeder(b.database, redisURL)
+	f, err := newFeeder(b.database, redisURL, !l.unsorted)
 	if err != nil {
 		return nil, nil, nil, err
 	}

@@ -216,7 +216,9 @@ func (b *bench) loads() []load {
 		}
 	}
 	all = append(all, load{queue: realRedis, inflight: targetInflight, agents: 1, n: min(b.n, 2000), limited: true},
-		load{queue: realRedis, inflight: targetInflight, agents: targetAgents, n: b.deliveries(targetInflight, targetAgents), watched: true})
+		load{queue: realRedis, inflight: targetInflight, agents: 1, n: min(b.n, 10000), limited: true, batched: true},
+		load{queue: realRedis, inflight: targetInflight, agents: targetAgents, n: b.deliveries(targetInflight, targetAgents), watched: true},
+		load{queue: realRedis, inflight: targetInflight, agents: targetAgents, n: b.deliveries(targetInflight, targetAgents), unsorted: true})
 	return slices.DeleteFunc(all, func(l load) bool { return !b.wants("load") || !b.matches(l) })
 }
 

@@ -82,7 +82,9 @@ func (r report) targets() []target {
 		{"worker resident, full load", "< 250 MB", "", notMeasured},
 		{"goroutines over 100,000 deliveries", "flat", "", notMeasured},
 		{"healthy agents' p99 with 1 % of agents hanging", "≤ 1.5 ×", "`make chaos`", notMeasured},
+		r.batchTarget(),
 		r.watchedTarget(),
+		r.orderTarget(),
 	}
 	find := func(what string) *target {
 		return &out[slices.IndexFunc(out, func(t target) bool { return strings.HasPrefix(t.what, what) })]
@@ -109,6 +111,24 @@ func (r report) targets() []target {
 		}
 	}
 	return out
+}
+
+// batchTarget judges a flood for one agent at the default limits that takes batches, by one that does not.
+func (r report) batchTarget() target {
+	t := target{"a flood for one agent at the default limits, in batches, beside one by one", "≥ 20 ×", "", notMeasured}
+	var alone, batched float64
+	for _, l := range r.loads {
+		switch {
+		case l.limited && l.batched:
+			batched = l.rate
+		case l.limited:
+			alone = l.rate
+		}
+	}
+	if alone > 0 && batched > 0 {
+		t.judge(fmt.Sprintf("%.1f × (%s beside %s)", batched/alone, perS(batched), perS(alone)), batched >= 20*alone)
+	}
+	return t
 }
 
 // flat allows what differs from moment to moment: a connection more or less.
@@ -140,7 +160,7 @@ func (r report) rateTarget(queue string, agents, most int, least float64, needed
 // slowest is the run at the target's concurrency that made the fewest deliveries a second.
 func (r report) slowest(queue string, agents, most int) (worst loadResult) {
 	for _, l := range r.loads {
-		if l.queue == queue && l.inflight == targetInflight && !l.watched && l.agents >= agents && l.agents <= most &&
+		if l.queue == queue && l.inflight == targetInflight && !l.watched && !l.unsorted && l.agents >= agents && l.agents <= most &&
 			(worst.rate == 0 || l.rate < worst.rate) {
 			worst = l
 		}
@@ -164,13 +184,29 @@ func (r report) watchedTarget() target {
 	return t
 }
 
+// orderTarget compares the run in which order is kept, and there is nothing to order, with the one in which it is off.
+func (r report) orderTarget() target {
+	t := target{fmt.Sprintf("order kept, one delivery of each client, %d in flight, %d agents", targetInflight, targetAgents),
+		"≥ 97 % of `HERALD_ORDER=off`", "", notMeasured}
+	kept, off := r.slowest(realRedis, targetAgents, targetAgents), loadResult{}
+	for _, l := range r.loads {
+		if l.unsorted {
+			off = l
+		}
+	}
+	if kept.rate > 0 && off.rate > 0 {
+		t.judge(fmt.Sprintf("%.0f %% (%s beside %s)", 100*kept.rate/off.rate, perS(kept.rate), perS(off.rate)), kept.rate >= 0.97*off.rate)
+	}
+	return t
+}
+
 // cpuTarget judges the run that took the most processor time for a delivery.
 func (r report) cpuTarget() target {
 	t := target{fmt.Sprintf("CPU per delivery, all four together, %d in flight, ≥ %d agents", targetInflight, targetAgents), "≤ 1.0 ms", "",
 		notMeasured}
 	var most loadResult
 	for _, l := range r.loads {
-		if l.queue == realRedis && l.inflight == targetInflight && !l.watched && l.agents >= targetAgents && l.cpu.sum() > most.cpu.sum() {
+		if l.queue == realRedis && l.inflight == targetInflight && !l.watched && !l.unsorted && l.agents >= targetAgents && l.cpu.sum() > most.cpu.sum() {
 			most = l
 		}
 	}
@@ -203,6 +239,9 @@ func (r report) loadTable(p func(string, ...any)) {
 		agents := fmt.Sprint(l.agents)
 		if l.limited {
 			agents += ", default limits"
+		}
+		if l.batched {
+			agents += ", in batches"
 		}
 		if l.watched {
 			agents += ", pages open"

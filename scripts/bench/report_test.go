@@ -28,8 +28,10 @@ func TestTargets(t *testing.T) {
 	}
 	watched := at(realRedis, 16, 64, 2849, 80e6)
 	watched.watched = true
-	r.loads = append(r.loads, watched)
-	want := []string{"met, the goal too", met, notMet, met, met, notMeasured, met, notMet, notMet, met, notMet, met, notMeasured, notMet}
+	unsorted := at(realRedis, 16, 64, 3093, 80e6) // 3,000 are 96.99 % of it
+	unsorted.unsorted = true
+	r.loads = append(r.loads, watched, unsorted)
+	want := []string{"met, the goal too", met, notMet, met, met, notMeasured, met, notMet, notMet, met, notMet, met, notMeasured, notMeasured, notMet, notMet}
 	for i, got := range r.targets() {
 		if got.verdict != want[i] {
 			t.Errorf("%s: measured %q: %s", got.what, got.measured, got.verdict)

@@ -1,0 +1,88 @@
+//go:build chaos
+
+package trial
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+const batchTimeout = 10 * time.Minute
+
+// Two floods for one agent at the default limits: 1,000 deliveries one by one, then 10,000 for one that takes batches, which are delivered
+// at least 20 times as fast. Then 10,000 more, and each of two workers is killed (kill -9) five times: none is lost, and none is called
+// again but what a kill met.
+func TestChaosBatches(t *testing.T) {
+	const (
+		alone  = 1000
+		flood  = 10000
+		kills  = 10
+		factor = 20
+		// record is how long a worker may take to record the answers of its batches.
+		record = 2 * time.Second
+	)
+	programs, _ := shared.get(t)
+	r := newRowOf(t, "10,000 events for one agent that takes batches", batchTimeout, programs, func() (*Agents, error) { return StartAgents(2) })
+	r.agents.BehaveAll(Taking(0))
+	r.agents.OfferBatches(1)
+	// Everything is accepted before anybody works, and both are known to answer.
+	rate := func(n, agent int) float64 {
+		r.enqueue(1, agent)
+		r.must(r.AwaitFinal(r.within(time.Minute)))
+		for _, w := range r.workers {
+			r.must(w.Terminate(r.within(time.Minute)))
+		}
+		ids := r.enqueue(n, agent)
+		for _, w := range r.workers {
+			r.must(w.Start())
+		}
+		r.allReady()
+		r.must(r.AwaitFinal(r.within(3 * time.Minute)))
+		rows, err := r.Rows(r.ctx)
+		r.must(err)
+		calls, err := r.agents.Calls()
+		r.must(err)
+		first := calls[len(calls)-n].Begun
+		var last time.Time
+		for _, id := range ids {
+			if rows[id].FinishedAt.After(last) {
+				last = rows[id].FinishedAt
+			}
+		}
+		return float64(n) / last.Sub(first).Seconds()
+	}
+	r.hire(2, 16)
+	one, many := rate(alone, 0), rate(flood, 1)
+	t.Logf("%.0f a second one by one, %.0f in batches", one, many)
+
+	r.agents.Behave(1, Taking(think)) // so that calls are under way, and the flood stands for some seconds
+	before := r.agents.Count()
+	r.enqueue(flood, 1)
+	moments := make([]Moment, kills)
+	for i := range moments {
+		r.underWay(before+i*flood/(2*kills), 1)
+		w := r.workers[i%len(r.workers)]
+		moments[i].From = time.Now()
+		r.must(w.Kill())
+		moments[i].To = time.Now()
+		r.must(w.Start())
+	}
+	r.allReady()
+	v := r.settle(3 * time.Minute)
+	unexplained := 0
+	for _, p := range v.calls.Repeats() {
+		if !slices.ContainsFunc(moments, func(m Moment) bool { return m.Touches(p.Earlier, record) }) {
+			unexplained++
+		}
+	}
+	r.figures.Add("one_by_one", int(one)).Add("in_batches", int(many)).Add("times", int(many/one)).Add("kills", kills).
+		Add("unexplained_duplicates", unexplained).Add("overlaps", v.calls.Overlaps())
+	r.print()
+	if many < factor*one {
+		t.Errorf("%.0f a second in batches, %.0f one by one: not %d times as many", many, one, factor)
+	}
+	if unexplained > 0 {
+		t.Errorf("%d calls were made again although no kill met the call before", unexplained)
+	}
+}

@@ -1,0 +1,80 @@
+//go:build chaos
+
+package trial
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// The old backend feeds its list while 50 times a worker is killed that takes from it: each job is one delivery, and
+// nothing stays behind in Redis.
+func TestChaosLegacyQueue(t *testing.T) {
+	const (
+		kills = 50
+		each  = 150 // jobs pushed before a kill
+		// forgotten is how long a dead worker's processing list may stay: until it counts as dead, and somebody looks.
+		forgotten = time.Minute
+	)
+	r := newRow(t, "kill -9 under the old list", 60)
+	r.agents.BehaveAll(Taking(0))
+	r.hire(3, 14, "HERALD_LEGACY_QUEUE="+LegacyList, "HERALD_REDIS_INTAKE=on")
+	rdb := r.Redis.Client()
+	depth := func() int64 {
+		n, err := rdb.LLen(r.ctx, LegacyList).Result()
+		r.must(err)
+		return n
+	}
+	held := func() (n int64) {
+		lists, err := rdb.Keys(r.ctx, "{"+LegacyList+"}:processing:*").Result()
+		r.must(err)
+		for _, list := range lists {
+			n += rdb.LLen(r.ctx, list).Val()
+		}
+		return n
+	}
+	leftBehind, met := int64(0), 0
+	for i := range kills {
+		var ids []uuid.UUID
+		push := rdb.Pipeline()
+		for range each {
+			line, id, err := r.agents.OldJob(r.serial%r.agents.Len(), r.serial)
+			r.must(err)
+			push.LPush(r.ctx, LegacyList, line)
+			ids = append(ids, id)
+			r.serial++
+		}
+		_, err := push.Exec(r.ctx)
+		r.must(err)
+		r.remember(ids)
+		w := r.workers[i%len(r.workers)]
+		// One of them has taken something; which, and how far it is with it, differs from kill to kill.
+		r.must(Until(r.within(time.Minute), time.Millisecond, "a worker to take jobs", func() (bool, error) {
+			return held() > 0 || depth() == 0, nil
+		}))
+		before := held()
+		r.must(w.Kill())
+		if before > 0 {
+			met++
+		}
+		leftBehind += held()
+		r.must(w.Start())
+	}
+	r.allReady()
+	r.must(Until(r.within(forgotten), pollSlow, "the lists to be empty", func() (bool, error) {
+		return depth() == 0 && held() == 0, nil
+	}))
+	r.must(Until(r.within(time.Minute), pollSlow, "every job to be in Postgres", func() (bool, error) {
+		rows, err := r.Rows(r.ctx)
+		return len(rows) >= len(r.accepted), err
+	}))
+	v := r.settle(2 * time.Minute)
+	r.figures.Add("kills", kills).Add("kills_while_jobs_were_taken", met).Add("left_behind_at_kills", leftBehind).
+		Add("overlaps", v.calls.Overlaps())
+	r.print()
+	if met < kills/5 || leftBehind == 0 {
+		t.Errorf("%d kills met jobs that were taken, which left %d behind: the row tried too little", met, leftBehind)
+	}
+}

@@ -1,0 +1,190 @@
+//go:build chaos
+
+package trial
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// The row about the order of each client's deliveries (DESIGN §5).
+
+// violations compares, by Postgres' own clock, when a delivery's first attempt began with the deliveries that go before it: an earlier
+// feedback of its client must have ended by then, or its first attempt is 60 s old, which is an exception; the feedback of a revocation
+// must have ended.
+const violations = `
+WITH first AS (SELECT delivery_id AS id, min(started_at) AS at FROM herald.attempts GROUP BY 1),
+     d AS (SELECT d.id, d.kind, d.order_key, d.order_seq, d.finished_at, f.at FROM herald.deliveries d JOIN first f USING (id))
+SELECT l.id, l.kind = 'FeedbackRevoked' AND e.order_seq = l.order_seq AS revocation,
+       e.at <= l.at - interval '60 s' AS excused, e.order_seq::text
+  FROM d l JOIN d e ON e.order_key = l.order_key AND e.kind = 'NewFeedback' AND e.id <> l.id AND e.finished_at > l.at
+   AND (e.order_seq < l.order_seq OR l.kind = 'FeedbackRevoked' AND e.order_seq = l.order_seq)`
+
+// 20,000 deliveries of 50 agents and 20 clients each, in order, among them 1,000 revocations; one of twelve is refused (503) twice, one of
+// 200 for more than a minute; two workers, ten times kill -9, and Redis loses everything once: no agent sees a later feedback of a
+// client before an earlier one, but where that one's first attempt was 60 s old, which the log says each time; every revocation comes
+// after its feedback; no two calls of a client overlap but with one of a killed worker.
+func TestChaosOrder(t *testing.T) {
+	const (
+		agents, clients, feedback = 50, 20, 19
+		kills                     = 10
+	)
+	programs, _ := shared.get(t)
+	r := newRowOf(t, "order", 20*time.Minute, programs, func() (*Agents, error) { return StartAgents(agents) })
+	r.agents.OfferAll()
+	r.agents.BehaveAll(func(c Call) Act {
+		refused := 0
+		switch n := int(c.Delivery[15])<<8 | int(c.Delivery[14]); {
+		case n%200 == 7:
+			refused = 5
+		case n%12 == 5:
+			refused = 2
+		}
+		if c.Number <= refused {
+			return Act{How: Refuse, Status: http.StatusServiceUnavailable}
+		}
+		return Act{Take: 3 * time.Millisecond}
+	})
+	var jobs strings.Builder
+	for index := range feedback + 1 {
+		for client := range agents * clients {
+			jobs.WriteString(orderLine(r.agents, client%agents, client/agents, index, feedback))
+		}
+	}
+	accepted, _, err := r.Enqueue(r.within(3*time.Minute), strings.NewReader(jobs.String()))
+	r.must(err)
+	r.remember(accepted)
+	r.hire(2, 16, "HERALD_RETRY_SCHEDULE=1s,2s,4s,30s,31s,5s,5s,5s,5s,5s", "HERALD_ENDPOINT_RATE=1000")
+
+	var moments []Moment
+	ticker := time.NewTicker(6 * time.Second)
+	defer ticker.Stop()
+	for i := range kills {
+		<-ticker.C
+		w := r.workers[i%len(r.workers)]
+		from := time.Now()
+		r.must(w.Kill())
+		moments = append(moments, Moment{from, time.Now()})
+		if i == kills/2 {
+			r.must(r.Redis.Client().FlushAll(r.ctx).Err())
+		}
+		r.must(w.Start())
+	}
+	r.allReady()
+	v := r.settle(15 * time.Minute)
+
+	excused, unexplained, broken := map[uuid.UUID]string{}, 0, 0
+	r.must(r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(ctx, violations)
+		if err != nil {
+			return err
+		}
+		var id uuid.UUID
+		var revocation, isExcused bool
+		var earlier string
+		_, err = pgx.ForEachRow(rows, []any{&id, &revocation, &isExcused, &earlier}, func() error {
+			if isExcused && !revocation {
+				excused[id] = earlier
+				return nil
+			}
+			if broken++; broken <= 5 {
+				t.Errorf("delivery %s went before %s of its client (revocation: %v)", id, earlier, revocation)
+			}
+			return nil
+		})
+		return err
+	}))
+	explained, err := r.explainedExceptions()
+	r.must(err)
+	for id, earlier := range excused {
+		if explained[id] == "" {
+			if unexplained++; unexplained <= 5 {
+				t.Errorf("the log does not say that %s went ahead of %s", id, earlier)
+			}
+		}
+	}
+	overlaps := overlapsOfClients(v.calls, moments, r.listClients())
+	r.figures.Add("out_of_order", broken).Add("had_its_time", len(excused)).Add("unexplained", unexplained).Add("overlaps", overlaps).Add("kills", kills)
+	r.print()
+	if len(excused) == 0 {
+		t.Error("no delivery had its time: the row shows nothing about the exception")
+	}
+	if overlaps > 0 {
+		t.Errorf("%d calls of one client overlapped though nobody was killed", overlaps)
+	}
+}
+
+// orderLine is feedback number index+1 of an agent's client; the last is a revocation of the feedback before it.
+func orderLine(a *Agents, agent, client, index, feedback int) string {
+	kind, rest := `"NewFeedback"`, `"value":"95","valueDecimals":0,`
+	number := index + 1
+	if index == feedback {
+		kind, rest, number = `"FeedbackRevoked"`, `"reason":"client",`, feedback
+	}
+	return fmt.Sprintf(`{"type":%s,"chainId":8453,"agentId":"%d","clientAddress":"0x%040x","feedbackIndex":%d,%s`+
+		`"action":{"resolveEndpoint":false,"includeFileContent":false,"endpoint":{"transport":"http","url":"%s"}}}`+"\n",
+		kind, agent+1, client+1, number, rest, a.URL(agent))
+}
+
+// explainedExceptions reads every worker's log for attempts that say ahead of whom they went.
+func (r *row) explainedExceptions() (map[uuid.UUID]string, error) {
+	r.Site.mu.Lock()
+	processes := slices.Clone(r.Site.processes)
+	r.Site.mu.Unlock()
+	out := map[uuid.UUID]string{}
+	for _, p := range processes {
+		for l, err := range p.Lines() {
+			if err != nil {
+				return nil, err
+			}
+			if id, err := uuid.Parse(l.Delivery); err == nil && l.AheadOf != "" {
+				out[id] = l.AheadOf
+			}
+		}
+	}
+	return out, nil
+}
+
+// listClients tells the agent and client of each delivery.
+func (r *row) listClients() map[uuid.UUID]string {
+	r.Helper()
+	clients := map[uuid.UUID]string{}
+	r.must(r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(ctx, `SELECT id, order_key FROM herald.deliveries`)
+		if err != nil {
+			return err
+		}
+		var id uuid.UUID
+		var key string
+		_, err = pgx.ForEachRow(rows, []any{&id, &key}, func() error {
+			clients[id] = key
+			return nil
+		})
+		return err
+	}))
+	return clients
+}
+
+// overlapsOfClients counts calls that began while another one of their client was under way, which no kill had met.
+func overlapsOfClients(calls Calls, kills []Moment, clients map[uuid.UUID]string) (n int) {
+	last := map[string]Call{}
+	for _, c := range calls {
+		client := clients[c.Delivery]
+		before, ok := last[client]
+		if ok && (before.Ended.IsZero() || c.Begun.Before(before.Ended)) {
+			if !slices.ContainsFunc(kills, func(m Moment) bool { return m.Touches(before, 0) }) {
+				n++
+			}
+		}
+		last[client] = c
+	}
+	return n
+}
