@@ -91,11 +91,11 @@ services: ## Fetch what the embedded Postgres and Redis need, if this machine la
 # package more than there are cores at a time, since some only wait, and half as many collections: 339 s after a fresh clone instead of 377.
 .PHONY: test
 test: build services ## Run all tests, on real Postgres and Redis. Nothing may skip.
-	TRIAL_LDFLAGS='$(LDFLAGS)' GOGC=200 HERALD_REQUIRE_SERVICES=1 $(GO) test -p=$(ATONCE) -vet=off -timeout=10m -json $(PKG) | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
+	TRIAL_LDFLAGS='$(LDFLAGS)' GOGC=200 HERALD_REQUIRE_SERVICES=1 $(GO) test -p=$(ATONCE) -vet=off -timeout=20m -json $(PKG) | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
 
 .PHONY: race
 race: build services ## Run all tests under the race detector (needs a C compiler).
-	TRIAL_LDFLAGS='$(LDFLAGS)' HERALD_REQUIRE_SERVICES=1 $(GO) test -race -vet=off -timeout=15m -json $(PKG) | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
+	TRIAL_LDFLAGS='$(LDFLAGS)' HERALD_REQUIRE_SERVICES=1 $(GO) test -race -vet=off -timeout=25m -json $(PKG) | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
 
 .PHONY: vet
 vet: ## Look for mistakes with go vet, and for files that gofmt would change.
@@ -109,9 +109,9 @@ lint: ## Look for mistakes with staticcheck.
 
 # promtool is the machine's, or fetched into the cache from Debian's package.
 .PHONY: alerts
-alerts: ## Hold deploy/prometheus/rules.yml against its tests, with promtool.
-	scripts/promtool check rules deploy/prometheus/rules.yml
-	scripts/promtool test rules deploy/prometheus/rules_test.yml
+alerts: ## Hold the rules of deploy/prometheus against their tests, with promtool.
+	scripts/promtool check rules deploy/prometheus/rules.yml deploy/prometheus/legacy.yml
+	scripts/promtool test rules deploy/prometheus/rules_test.yml deploy/prometheus/legacy_test.yml
 
 .PHONY: vuln
 vuln: ## Look for known vulnerabilities with govulncheck (needs vuln.go.dev, or GOVULNDB=file:///path of a copy; skipped is no success).
@@ -148,8 +148,9 @@ browser: services ## Walk through every page in Chromium, with hostile text in e
 		$(GO) test -vet=off -tags=browser -count=1 -timeout=15m -run='^TestInBrowser$$' -v ./internal/server/pages
 
 .PHONY: thirdparty
-thirdparty: services ## Deliver to MCP servers that others wrote, through a whole Herald (needs npm).
-	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestThirdParty$$' -v ./internal/trial
+thirdparty: services ## Deliver to MCP servers that others wrote, and take jobs from other people's clients, with a whole Herald (needs npm).
+	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestThirdParty' -v ./internal/trial
+	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestDocumented' -v ./examples/agent/callers
 
 .PHONY: bench-bridge
 bench-bridge: ## Measure calls beside a Node.js bridge that connects for each, and write docs/bench-bridge.md (needs npm and a quiet machine).

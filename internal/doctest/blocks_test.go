@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/trial"
 )
 
 // block is one fenced block of a page.
@@ -90,6 +92,16 @@ func (b *block) mark(kind, text string, fault func(line int, format string, args
 		b.skip = text
 	case kind == "run with" && text == ownServices:
 		b.with = text
+	case kind == "run with" && text == ownServices+" and psql":
+		b.with = ownServices
+		if _, err := exec.LookPath("psql"); err != nil {
+			b.skip = "needs psql"
+		}
+	case kind == "run with" && text == ownServices+" and redis-cli":
+		b.with = ownServices
+		if _, _, err := trial.FindRedisCLI(); err != nil {
+			b.skip = "needs redis-cli"
+		}
 	case kind == "run with" && slices.Contains(optionalTools, text):
 		if _, err := exec.LookPath(text); err != nil {
 			b.skip = "needs " + text

@@ -18,6 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/trial"
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
 )
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
@@ -39,6 +40,10 @@ type world struct {
 	rpc, gateway    string // addresses: the demo's chain and IPFS
 	free            string // a port that nobody has
 	database, redis string // services of one's own
+	oldDatabase     string // one with the old backend's tables
+	redisCLI        string // a command that reaches redis
+	registries      string // variables that name the demo's
+	agent           string // the endpoint of the demo's first agent
 	document        string // ipfs://… --hash 0x…
 	jobs            int    // enqueued so far to have something to look at
 }
@@ -102,7 +107,36 @@ func newWorld(t *testing.T) *world {
 		w.env = append(w.env, "HERALD_CACHE="+cache)
 	}
 	must(w.writeFiles())
+	must(w.makeOldBackend(ctx, heraldtest.EmptyPostgres(t)))
 	return w
+}
+
+// makeOldBackend makes a database as the old backend's was, and finds a client for its Redis.
+func (w *world) makeOldBackend(ctx context.Context, database string) error {
+	w.oldDatabase = database
+	script, err := os.ReadFile(filepath.Join("testdata", "old-backend.sql"))
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(ctx, database)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if _, err = conn.Exec(ctx, string(script)); err != nil {
+		return err
+	}
+	path, env, err := trial.FindRedisCLI()
+	if err != nil {
+		return nil // the blocks that need it are left alone
+	}
+	w.redisCLI = strings.Join(append(env, path), " ")
+	if socket, ok := strings.CutPrefix(w.redis, "redis-socket://"); ok {
+		w.redisCLI += " -s '" + strings.SplitN(socket, "?", 2)[0] + "'"
+	} else {
+		w.redisCLI += " --no-auth-warning -u '" + w.redis + "'"
+	}
+	return nil
 }
 
 // takeBinaries copies what make has built, if it has: go build leaves what is up to date as it is, which saves the linking.
@@ -190,6 +224,9 @@ func (w *world) lookAround(ctx context.Context) error {
 	if w.rpc, err = s.must(`printf %s "$RPC_URL_31337"`); err != nil {
 		return err
 	}
+	if w.registries, err = s.must("env | grep -E '^(IDENTITY|REPUTATION)_REGISTRY_31337=' | tr '\\n' ' '"); err != nil {
+		return err
+	}
 	if w.gateway, err = s.must(`printf %s "$IPFS_GATEWAYS"`); err != nil {
 		return err
 	}
@@ -211,7 +248,8 @@ func (w *world) lookAround(ctx context.Context) error {
 		return err
 	}
 	var shown struct {
-		Job struct {
+		Endpoint string
+		Job      struct {
 			FeedbackURI  string
 			FeedbackHash common.Hash
 		}
@@ -219,6 +257,7 @@ func (w *world) lookAround(ctx context.Context) error {
 	if err := json.Unmarshal([]byte(said), &shown); err != nil {
 		return fmt.Errorf("delivery show --json: %w", err)
 	}
+	w.agent = shown.Endpoint
 	w.document = fmt.Sprintf("%s --hash %s", shown.Job.FeedbackURI, shown.Job.FeedbackHash)
 	return ctx.Err()
 }
@@ -228,7 +267,8 @@ func (w *world) openShell(with string) (*shell, error) {
 	env := slices.Clone(w.env)
 	if with == ownServices {
 		// The doctor asks the gateways, and nothing here may ask the world's.
-		env = append(env, "HERALD_LISTEN="+w.free, "HERALD_DATA="+filepath.Join(w.dir, "own"), "IPFS_GATEWAYS="+w.gateway)
+		env = append(env, "HERALD_LISTEN="+w.free, "HERALD_DATA="+filepath.Join(w.dir, "own"), "IPFS_GATEWAYS="+w.gateway,
+			"HERALD_ALLOW_NETWORKS=127.0.0.0/8")
 		return startShell(w.dir, w.root, w.free, env)
 	}
 	s, err := startShell(w.dir, w.root, "", env)

@@ -14,5 +14,6 @@
 //
 //	<!-- not run: needs npm -->                the reasons are a closed list (skipReasons)
 //	<!-- run with: services of your own -->    in a second shell with an empty database and a Redis instead of the demo's
+//	<!-- run with: services of your own and psql -->   the same, only where there is psql; also with redis-cli
 //	<!-- run with: jq -->                      only where there is jq
 package doctest
