@@ -95,7 +95,7 @@ test: build services ## Run all tests, on real Postgres and Redis. Nothing may s
 
 .PHONY: race
 race: build services ## Run all tests under the race detector (needs a C compiler).
-	TRIAL_LDFLAGS='$(LDFLAGS)' HERALD_REQUIRE_SERVICES=1 $(GO) test -race -vet=off -timeout=25m -json $(PKG) | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
+	TRIAL_LDFLAGS='$(LDFLAGS)' HERALD_REQUIRE_SERVICES=1 $(GO) test -race -vet=off -timeout=40m -json $(PKG) | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
 
 .PHONY: vet
 vet: ## Look for mistakes with go vet, and for files that gofmt would change.

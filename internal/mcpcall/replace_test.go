@@ -304,7 +304,8 @@ func TestReplacedUnderLoad(t *testing.T) {
 		c.Clock, c.MaxAge, c.PingAfter = now.Now, time.Minute, time.Minute
 	})
 	eps := []Endpoint{{Transport: TransportHTTP, URL: serve(t, web).URL}, streamOf(serve(t, stream)), command("plain")}
-	ctx := heraldtest.Within(t, 60*time.Second)
+	ctx := heraldtest.Within(t, 120*time.Second)
+	ended := make(chan struct{}, 64*20) // one for each call: trouble keeps pace with them, however slow the machine
 	var calls sync.WaitGroup
 	var good [3]atomic.Int64 // by transport
 	var lost atomic.Int64
@@ -314,6 +315,7 @@ func TestReplacedUnderLoad(t *testing.T) {
 		calls.Go(func() {
 			for range 20 {
 				_, err := p.Call(ctx, ep, Request{Tool: tool})
+				ended <- struct{}{}
 				var e *CallError
 				switch {
 				case err == nil:
@@ -329,26 +331,20 @@ func TestReplacedUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	done := make(chan struct{})
 	var trouble sync.WaitGroup
 	trouble.Go(func() {
-		tick := time.NewTicker(5 * time.Millisecond)
-		defer tick.Stop()
-		for n := 0; ; n++ {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-			}
+		n := 0
+		for range ended {
+			n++
 			p.closeIdle()
 			p.checkIdle()
-			if n%4 == 0 {
+			if n%8 == 0 {
 				stream.endAll()
 			}
-			if n%10 == 0 {
+			if n%20 == 0 {
 				now.pass(10 * time.Second)
 			}
-			if n%40 == 0 {
+			if n%80 == 0 {
 				for _, ep := range eps {
 					p.Drop(ep)
 				}
@@ -356,7 +352,7 @@ func TestReplacedUnderLoad(t *testing.T) {
 		}
 	})
 	calls.Wait()
-	close(done)
+	close(ended)
 	trouble.Wait()
 	for i, ep := range eps {
 		least := int64(420) // 21 callers, 20 times each
