@@ -126,8 +126,8 @@ soak: ## Drive the delivery core through 10,000 random histories of faults (HIST
 	HERALD_HISTORIES=$(HISTORIES) $(GO) test -vet=off -count=1 -timeout=60m -run='TestHistories$$' -v ./internal/delivery
 
 .PHONY: chaos
-chaos: services ## Break a running Herald in every way of docs/guarantees.md, with real processes (half an hour; CHAOS picks rows, BEFORE the older commit).
-	HERALD_TRIAL_BEFORE='$(BEFORE)' HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=chaos -count=1 -timeout=45m -run='$(value CHAOS)' -v ./internal/trial
+chaos: services ## Break a running Herald in every way of docs/guarantees.md, with real processes (an hour; CHAOS picks rows, BEFORE the older commit).
+	HERALD_TRIAL_BEFORE='$(BEFORE)' HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=chaos -count=1 -timeout=90m -run='$(value CHAOS)' -v ./internal/trial
 
 # ARGS are flags of the trial: -blocks 2000 -reorgs 200 -kills 30 is the full run, -seed N repeats one, -faults none is an honest node.
 .PHONY: chain

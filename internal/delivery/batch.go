@@ -100,7 +100,7 @@ func (e *Executor) mayBatch(a *attempt) int {
 // batchSize is the smallest of what the operator set, what the agent asked for and what it was found to take.
 func (e *Executor) batchSize(a *attempt) int {
 	most := e.BatchSize
-	if wish := a.wishes().BatchSize; wish > 0 {
+	if wish := a.agentWishes().BatchSize; wish > 0 {
 		most = min(most, wish)
 	}
 	if known, ok := e.batches.Get(a.claim.Agent()); ok && e.Now().Sub(known.learnt) < limitTTL {

@@ -40,8 +40,8 @@ type preferences struct {
 	turn ratelimit.Turn // zero: the agent asked for none
 }
 
-// wishes are the agent's preferences as far as they are about this delivery.
-func (a *attempt) wishes() store.Preferences {
+// agentWishes are the agent's preferences as far as they are about this delivery.
+func (a *attempt) agentWishes() store.Preferences {
 	if !a.claim.Job.Action.ResolveEndpoint {
 		return store.Preferences{}
 	}
@@ -51,7 +51,7 @@ func (a *attempt) wishes() store.Preferences {
 // checkPause puts off what is for an agent that wants no calls now. It comes before anything is asked, but of a job that
 // may name another agent than its event, which would wait in the place of the right one.
 func (e *Executor) checkPause(a *attempt) error {
-	until := a.wishes().PauseUntil
+	until := a.agentWishes().PauseUntil
 	left := until.Sub(e.Now())
 	if left <= 0 || !a.claim.Enabled || disabledByFile(a.server) {
 		return nil
@@ -70,7 +70,7 @@ func (e *Executor) checkWishes(a *attempt) error {
 	if err := e.checkPause(a); err != nil {
 		return err
 	}
-	wanted, kind := a.wishes().Kinds, string(a.claim.Job.Kind)
+	wanted, kind := a.agentWishes().Kinds, string(a.claim.Job.Kind)
 	if wanted == nil || slices.Contains(wanted, kind) {
 		return nil
 	}
@@ -90,7 +90,7 @@ func nameAgent(a *attempt) string {
 // awaitTurn waits for the agent's next call, if that is near, or puts the delivery off: no more a second than the agent
 // asked for, by all workers together.
 func (e *Executor) awaitTurn(ctx context.Context, a *attempt) error {
-	perSecond := a.wishes().MaxPerSecond
+	perSecond := a.agentWishes().MaxPerSecond
 	if perSecond <= 0 || e.Turns == nil {
 		return nil
 	}

@@ -27,14 +27,14 @@ func costsOf(ctx context.Context) *Costs {
 	return &Costs{}
 }
 
-// connecting begins a wait for a connection, which the returned function ends.
-func (c *Costs) connecting(clock func() time.Time) func() {
+// beginConnecting begins a wait for a connection, which the returned function ends.
+func (c *Costs) beginConnecting(clock func() time.Time) func() {
 	began := clock()
 	return func() { c.Connecting += clock().Sub(began) }
 }
 
-// listing begins a wait for a list of tools, which the returned function ends.
-func (c *Costs) listing(clock func() time.Time) func() {
+// beginListing begins a wait for a list of tools, which the returned function ends.
+func (c *Costs) beginListing(clock func() time.Time) func() {
 	began := clock()
 	return func() { c.Listing += clock().Sub(began) }
 }

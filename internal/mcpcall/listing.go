@@ -21,7 +21,7 @@ func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
 		return set, nil
 	}
 	costs := costsOf(ctx)
-	defer costs.listing(c.cfg.Clock)()
+	defer costs.beginListing(c.cfg.Clock)()
 	select {
 	case c.listing <- struct{}{}:
 		defer func() { <-c.listing }()

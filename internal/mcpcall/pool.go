@@ -255,7 +255,7 @@ func (p *Pool) acquireClient(ctx context.Context, ep Endpoint, key [sha256.Size]
 		o := s.opening
 		p.mu.Unlock()
 
-		waited := costs.connecting(p.cfg.Clock)
+		waited := costs.beginConnecting(p.cfg.Clock)
 		select {
 		case <-o.done:
 			waited()

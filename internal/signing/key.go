@@ -34,7 +34,7 @@ type key struct {
 func NewKey(s Sealer) (store.SigningKey, error) {
 	var seed [ed25519.SeedSize]byte
 	_, _ = rand.Read(seed[:]) // never fails (crypto/rand)
-	id := thumbprint(ed25519.NewKeyFromSeed(seed[:]).Public().(ed25519.PublicKey))
+	id := keyThumbprint(ed25519.NewKeyFromSeed(seed[:]).Public().(ed25519.PublicKey))
 	sealed, err := s.Seal(seed[:], Binding(id))
 	return store.SigningKey{ID: id, Ciphertext: sealed}, err
 }
@@ -50,16 +50,16 @@ func openKey(s Sealer, k store.SigningKey) (*key, error) {
 		return nil, fmt.Errorf("signing key %s: %w", k.ID, errors.New("it is no Ed25519 seed"))
 	}
 	opened := &key{id: k.ID, private: ed25519.NewKeyFromSeed(seed), activates: k.ActivatesAt, retires: k.RetiresAt}
-	if thumbprint(opened.public()) != k.ID {
+	if keyThumbprint(opened.publicKey()) != k.ID {
 		return nil, fmt.Errorf("signing key %s: %w", k.ID, errors.New("it is another key"))
 	}
 	return opened, nil
 }
 
-func (k *key) public() ed25519.PublicKey { return k.private.Public().(ed25519.PublicKey) }
+func (k *key) publicKey() ed25519.PublicKey { return k.private.Public().(ed25519.PublicKey) }
 
-// thumbprint is a key's id: the JWK thumbprint (RFC 7638, for Ed25519 RFC 8037 appendix A.3).
-func thumbprint(public ed25519.PublicKey) string {
+// keyThumbprint is a key's id: the JWK thumbprint (RFC 7638, for Ed25519 RFC 8037 appendix A.3).
+func keyThumbprint(public ed25519.PublicKey) string {
 	sum := sha256.Sum256([]byte(`{"crv":"Ed25519","kty":"OKP","x":"` + base64.RawURLEncoding.EncodeToString(public) + `"}`))
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }

@@ -76,7 +76,7 @@ func (r *Ring) Load(ctx context.Context) error {
 		keys = append(keys, k)
 	}
 	r.keys.Store(&keys)
-	if r.current() == nil {
+	if r.currentKey() == nil {
 		return errors.Join(append(faults, ErrNoKey)...)
 	}
 	for _, err := range faults {
@@ -116,8 +116,8 @@ func (r *Ring) Run(ctx context.Context) {
 	}
 }
 
-// published are the keys that the directory has now.
-func (r *Ring) published() []*key {
+// publishedKeys are the keys that the directory has now.
+func (r *Ring) publishedKeys() []*key {
 	known := r.keys.Load()
 	if known == nil {
 		return nil
@@ -132,9 +132,9 @@ func (r *Ring) published() []*key {
 	return list
 }
 
-// current is the key that signs: the youngest that has been published for long enough. Where none has, as when the
+// currentKey is the key that signs: the youngest that has been published for long enough. Where none has, as when the
 // first was made by a clock that is ahead of this one, it is the oldest.
-func (r *Ring) current() (oldest *key) {
+func (r *Ring) currentKey() (oldest *key) {
 	known := r.keys.Load()
 	if known == nil {
 		return nil

@@ -31,7 +31,7 @@ const (
 // defines (Mcp-…), which says whose session the call belongs to and what a gateway may take it for. Authorization is
 // not: gateways consume it.
 func (r *Ring) Sign(req *http.Request) error {
-	k := r.current()
+	k := r.currentKey()
 	if k == nil {
 		return ErrNoKey
 	}

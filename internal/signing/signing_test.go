@@ -139,7 +139,7 @@ func TestVectors(t *testing.T) {
 	}
 	// The thumbprint of RFC 8037 A.3.
 	x, _ := base64.RawURLEncoding.DecodeString("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")
-	if got := thumbprint(x); got != "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k" {
+	if got := keyThumbprint(x); got != "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k" {
 		t.Errorf("thumbprint %s", got)
 	}
 }
@@ -245,7 +245,7 @@ func TestRotates(t *testing.T) {
 		if err := r.Load(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if k := r.current(); k.id != step.signs {
+		if k := r.currentKey(); k.id != step.signs {
 			t.Errorf("after %s %s signs", step.after, k.id)
 		}
 		if n := strings.Count(string(r.Directory()), `"kid"`); n != step.published {
@@ -300,7 +300,7 @@ func TestForeignKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Load(t.Context()); err != nil || r.current().id != good.ID {
+	if err := r.Load(t.Context()); err != nil || r.currentKey().id != good.ID {
 		t.Error(err)
 	}
 }

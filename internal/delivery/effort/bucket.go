@@ -29,8 +29,8 @@ func (b *bucket) usedAtMost(files float64) float64 {
 	return b.sumUsed() - max(b.parts[Fetches]-files, 0)
 }
 
-// refill gives back what the time since then is worth, to each part its share. A clock that was set back gives nothing.
-func (b *bucket) refill(r rules, now int64) {
+// addRefill gives back what the time since then is worth, to each part its share. A clock that was set back gives nothing.
+func (b *bucket) addRefill(r rules, now int64) {
 	back, used := float64(max(now-b.at, 0))*r.refill, b.sumUsed()
 	b.at = now
 	if back <= 0 {
@@ -46,9 +46,9 @@ func (b *bucket) refill(r rules, now int64) {
 	}
 }
 
-// charge takes what was spent out of the bucket, also where less is left.
-func (b *bucket) charge(r rules, now int64, spent [whats]float64) {
-	b.refill(r, now)
+// chargeSpent takes what was spent out of the bucket, also where less is left.
+func (b *bucket) chargeSpent(r rules, now int64, spent [whats]float64) {
+	b.addRefill(r, now)
 	for i := range b.parts {
 		b.parts[i] += spent[i]
 	}

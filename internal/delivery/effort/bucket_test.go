@@ -39,19 +39,19 @@ func TestConformance(t *testing.T) {
 				}
 				mean := float64(step + 1)
 				if step == 0 {
-					b.charge(rules, now, spent)
+					b.chargeSpent(rules, now, spent)
 					spent, all := [whats]float64{}, known{mean, b.parts} // of an agent that Redis does not know all counts
 					compare(t, s, agent(int(seed)), spent, all, b)
 					continue
 				}
 				if r.IntN(4) == 0 {
-					b.refill(rules, now)
-					k, err := s.read(t.Context(), agent(int(seed)))
+					b.addRefill(rules, now)
+					k, err := s.readSpent(t.Context(), agent(int(seed)))
 					if err != nil || k.mean != mean-1 || !same(k.parts, b.parts) {
 						t.Fatalf("step %d of %d: read %+v, %v; want %+v", step, seed, k, err, b.parts)
 					}
 				}
-				b.charge(rules, now, spent)
+				b.chargeSpent(rules, now, spent)
 				compare(t, s, agent(int(seed)), spent, known{mean: mean}, b)
 			}
 		}
@@ -60,7 +60,7 @@ func TestConformance(t *testing.T) {
 
 func compare(t *testing.T, s *shared, of store.Agent, spent [whats]float64, all known, want bucket) {
 	t.Helper()
-	k, err := s.add(t.Context(), of, spent, all)
+	k, err := s.addSpent(t.Context(), of, spent, all)
 	if err != nil || k.mean != all.mean || !same(k.parts, want.parts) {
 		t.Fatalf("Redis: %+v, %v; want %+v", k, err, want.parts)
 	}
@@ -92,12 +92,12 @@ func FuzzBucket(f *testing.F) {
 				passed := (int64(x) - 16) * 250_000 // also backwards
 				now += passed
 				want = max(0, want-float64(max(passed, 0))*r.refill)
-				b.refill(r, now)
+				b.addRefill(r, now)
 			} else {
 				var spent [whats]float64
 				spent[i%int(whats)] = float64(x) * 100_000
 				want += spent[i%int(whats)]
-				b.charge(r, now, spent)
+				b.chargeSpent(r, now, spent)
 			}
 			for _, p := range b.parts {
 				if p < 0 || math.IsNaN(p) {

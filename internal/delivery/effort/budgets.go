@@ -133,7 +133,7 @@ func (b *Budgets) findAccount(agent store.Agent) (a *account, met bool) {
 func (b *Budgets) loadShared(ctx context.Context, a *account) {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
-	k, err := b.shared.read(ctx, a.agent)
+	k, err := b.shared.readSpent(ctx, a.agent)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err != nil {
@@ -142,11 +142,11 @@ func (b *Budgets) loadShared(ctx context.Context, a *account) {
 		}
 		return
 	}
-	b.adopt(a, k)
+	b.adoptShared(a, k)
 }
 
-// adopt takes over what all workers together know; what Redis was not told of is added. The caller holds mu.
-func (b *Budgets) adopt(a *account, k known) {
+// adoptShared takes over what all workers together know; what Redis was not told of is added. The caller holds mu.
+func (b *Budgets) adoptShared(a *account, k known) {
 	a.at, a.parts = b.readClock(), k.parts
 	for i := range a.parts {
 		a.parts[i] += a.untold[i]
@@ -168,9 +168,9 @@ func (b *Budgets) leaveAlone(err error) {
 // isAway tells whether Redis is left alone. The caller holds mu.
 func (b *Budgets) isAway() bool { return b.shared == nil || b.readClock() < b.awayUntil }
 
-// charge takes what an attempt spent out of its agent's bucket. The caller holds mu.
-func (b *Budgets) charge(a *account, spent [whats]float64) {
-	a.bucket.charge(b.rules, b.readClock(), spent)
+// chargeAccount takes what an attempt spent out of its agent's bucket. The caller holds mu.
+func (b *Budgets) chargeAccount(a *account, spent [whats]float64) {
+	a.bucket.chargeSpent(b.rules, b.readClock(), spent)
 	for i := range spent {
 		b.totals[i] += spent[i]
 		a.untold[i] += spent[i]
@@ -214,14 +214,14 @@ func (b *Budgets) tellOf(a *account) {
 		b.mu.Unlock()
 		return
 	}
-	a.refill(b.rules, b.readClock())
+	a.addRefill(b.rules, b.readClock())
 	spent, all := a.untold, known{a.mean, a.parts}
 	a.untold = [whats]float64{}
 	b.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(b.life, b.timeout)
 	defer cancel()
-	k, err := b.shared.add(ctx, a.agent, spent, all)
+	k, err := b.shared.addSpent(ctx, a.agent, spent, all)
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -234,5 +234,5 @@ func (b *Budgets) tellOf(a *account) {
 		b.leaveAlone(err)
 		return
 	}
-	b.adopt(a, k)
+	b.adoptShared(a, k)
 }

@@ -46,32 +46,32 @@ func (b *Budgets) Begin(ctx context.Context, agent store.Agent) (*Hold, error) {
 	}
 	defer b.mu.Unlock()
 	now := b.readClock()
-	a.refill(b.rules, now)
+	a.addRefill(b.rules, now)
 	used, reserved := a.usedAtMost(filesPart*b.rules.size), 0.0
 	long := a.mean > float64(longAttempt.Microseconds())
 	for _, h := range a.running {
-		sofar := h.sofar(now)
-		long = long || sofar > float64(longAttempt.Microseconds())
-		reserved += max(a.mean, sofar)
+		soFar := h.sumSoFar(now)
+		long = long || soFar > float64(longAttempt.Microseconds())
+		reserved += max(a.mean, soFar)
 	}
 	if used+reserved >= b.rules.size {
-		return nil, b.refuse(a, now, used, reserved)
+		return nil, b.refuseHold(a, now, used, reserved)
 	}
 	h := &Hold{budgets: b, account: a, costly: long || used >= costlyPart*b.rules.size}
 	a.running = append(a.running, h)
 	return h, nil
 }
 
-// sofar is what the attempt cost the agent as far as it has come, in µs. The caller holds mu.
-func (h *Hold) sofar(now int64) float64 {
+// sumSoFar is what the attempt cost the agent as far as it has come, in µs. The caller holds mu.
+func (h *Hold) sumSoFar(now int64) float64 {
 	if h.reached == 0 {
 		return 0
 	}
 	return float64(now - h.reached)
 }
 
-// refuse says why, and when to come back: not all at once. The caller holds mu.
-func (b *Budgets) refuse(a *account, now int64, used, reserved float64) *OverError {
+// refuseHold says why, and when to come back: not all at once. The caller holds mu.
+func (b *Budgets) refuseHold(a *account, now int64, used, reserved float64) *OverError {
 	until := now + max(int64((used+reserved-b.rules.size)/b.rules.refill), minWait.Microseconds())
 	back := max(a.line, until)
 	a.line = back + int64(max(a.mean, float64(leastPrice[Connections].Microseconds()))/b.rules.refill)
@@ -82,7 +82,7 @@ func (b *Budgets) refuse(a *account, now int64, used, reserved float64) *OverErr
 		wait = maxWait/2 + time.Duration(b.random()*float64(maxWait/2))
 	}
 	text := fmt.Sprintf("the agent's effort budget is used up: of %s of worker time a minute, %s are used (%s)",
-		seconds(b.size), formatMicros(used), describeParts(a.parts))
+		formatSeconds(b.size), formatMicros(used), describeParts(a.parts))
 	if n := len(a.running); n > 0 {
 		text += fmt.Sprintf(", and %s more are reserved for %d under way", formatMicros(reserved), n)
 	}
@@ -99,7 +99,7 @@ func (h *Hold) CheckFiles() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.readClock()
-	a.refill(b.rules, now)
+	a.addRefill(b.rules, now)
 	most := filesPart * b.rules.size
 	files := a.parts[Fetches]
 	if files < most {
@@ -108,7 +108,7 @@ func (h *Hold) CheckFiles() error {
 	wait := time.Duration((files-most)/b.rules.refill)*time.Microsecond + minWait
 	wait = min(wait+time.Duration(b.random()*float64(wait)), maxWait)
 	return &OverError{wait, fmt.Sprintf("files that feedback of this agent names have used %s of the %s of worker time a minute that they may have "+
-		"of the agent's effort budget; this one has a file too, and waits until %s (%s)", formatMicros(files), seconds(time.Duration(most)*time.Microsecond),
+		"of the agent's effort budget; this one has a file too, and waits until %s (%s)", formatMicros(files), formatSeconds(time.Duration(most)*time.Microsecond),
 		b.clock().Add(wait).UTC().Format("15:04:05 UTC"), wait.Round(100*time.Millisecond))}
 }
 
@@ -154,7 +154,7 @@ func (h *Hold) End() {
 		}
 		a.mean += meanWeight * (own - a.mean)
 	}
-	b.charge(a, h.spent)
+	b.chargeAccount(a, h.spent)
 }
 
 // describeParts is what ate a budget, the largest first: "calls 58.1 s, connections 2 s".
@@ -177,8 +177,8 @@ func describeParts(parts [whats]float64) string {
 }
 
 // formatMicros is µs of effort for people: "58.1 s".
-func formatMicros(x float64) string { return seconds(time.Duration(x) * time.Microsecond) }
+func formatMicros(x float64) string { return formatSeconds(time.Duration(x) * time.Microsecond) }
 
-func seconds(d time.Duration) string {
+func formatSeconds(d time.Duration) string {
 	return fmt.Sprintf("%g s", d.Round(100*time.Millisecond).Seconds())
 }

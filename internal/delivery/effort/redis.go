@@ -44,17 +44,17 @@ type known struct {
 	parts [whats]float64
 }
 
-// read asks what all workers together know of an agent.
-func (s *shared) read(ctx context.Context, a store.Agent) (known, error) {
-	return s.run(ctx, a, "0", [whats]float64{}, known{})
+// readSpent asks what all workers together know of an agent.
+func (s *shared) readSpent(ctx context.Context, a store.Agent) (known, error) {
+	return s.runScript(ctx, a, "0", [whats]float64{}, known{})
 }
 
-// add tells what was spent since the last time, and all that this worker knows with it.
-func (s *shared) add(ctx context.Context, a store.Agent, spent [whats]float64, all known) (known, error) {
-	return s.run(ctx, a, "1", spent, all)
+// addSpent tells what was spent since the last time, and all that this worker knows with it.
+func (s *shared) addSpent(ctx context.Context, a store.Agent, spent [whats]float64, all known) (known, error) {
+	return s.runScript(ctx, a, "1", spent, all)
 }
 
-func (s *shared) run(ctx context.Context, a store.Agent, add string, spent [whats]float64, all known) (k known, _ error) {
+func (s *shared) runScript(ctx context.Context, a store.Agent, add string, spent [whats]float64, all known) (k known, _ error) {
 	now := int64(0)
 	if s.now != nil {
 		now = s.now()

@@ -50,7 +50,7 @@ func (b *Budgets) Usage(ctx context.Context, agent store.Agent) *Usage {
 	ask := !met && !b.isAway()
 	if met {
 		defer b.mu.Unlock()
-		a.refill(b.rules, b.readClock())
+		a.addRefill(b.rules, b.readClock())
 		u := newUsage(b.rules, known{a.mean, a.parts})
 		u.UnderWay = len(a.running)
 		return u
@@ -61,7 +61,7 @@ func (b *Budgets) Usage(ctx context.Context, agent store.Agent) *Usage {
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
-	k, err := b.shared.read(ctx, agent)
+	k, err := b.shared.readSpent(ctx, agent)
 	if err != nil {
 		return nil
 	}
@@ -71,7 +71,7 @@ func (b *Budgets) Usage(ctx context.Context, agent store.Agent) *Usage {
 // ReadUsage asks Redis how an agent stands, which the workers tell a sixtieth of a budget late.
 func ReadUsage(ctx context.Context, client redis.UniversalClient, size time.Duration, agent store.Agent) (*Usage, error) {
 	r := newRules(float64(size.Microseconds()))
-	k, err := newShared(client, r).read(ctx, agent)
+	k, err := newShared(client, r).readSpent(ctx, agent)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func (b *Budgets) Collect(ch chan<- prometheus.Metric) {
 	b.mu.Lock()
 	totals, over, now := b.totals, 0, b.readClock()
 	for _, a := range b.accounts.Values() {
-		if a.refill(b.rules, now); a.sumUsed() >= b.rules.size {
+		if a.addRefill(b.rules, now); a.sumUsed() >= b.rules.size {
 			over++
 		}
 	}

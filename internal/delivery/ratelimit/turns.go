@@ -98,7 +98,7 @@ func (t *Turns) Take(ctx context.Context, name string, perSecond float64, again 
 	t.mu.Lock()
 	now := t.now().UnixMicro()
 	state, _ := t.own.Get(name)
-	answer := state.take(now, turn.gap, again)
+	answer := state.takeTurn(now, turn.gap, again)
 	if answer.given {
 		turn.atOwn = now + answer.wait
 	}
@@ -109,13 +109,13 @@ func (t *Turns) Take(ctx context.Context, name string, perSecond float64, again 
 	t.mu.Unlock()
 
 	if ask {
-		shared, at, err := t.ask(ctx, turn, again, 0)
+		shared, at, err := t.askRedis(ctx, turn, again, 0)
 		if err == nil {
 			answer, turn.at, turn.atOwn = shared, at, 0
 		}
 		t.mu.Lock()
 		if err != nil {
-			t.postpone(err)
+			t.postponeRedis(err)
 			t.own.Add(name, state)
 		} else if answer.given {
 			state, _ = t.own.Get(name)
@@ -124,7 +124,7 @@ func (t *Turns) Take(ctx context.Context, name string, perSecond float64, again 
 		}
 		t.mu.Unlock()
 	}
-	turn.Given, turn.Wait = answer.given, micros(answer.wait)
+	turn.Given, turn.Wait = answer.given, fromMicros(answer.wait)
 	turn.Reserved = !answer.given && turn.Wait < maxTurn
 	return turn, nil
 }
@@ -143,25 +143,25 @@ func (t Turn) GiveBack(ctx context.Context) {
 	}
 	t.of.mu.Unlock()
 	if t.at > 0 {
-		_, _, err := t.of.ask(ctx, t, false, t.at)
+		_, _, err := t.of.askRedis(ctx, t, false, t.at)
 		if err != nil {
 			t.of.mu.Lock()
-			t.of.postpone(err)
+			t.of.postponeRedis(err)
 			t.of.mu.Unlock()
 		}
 	}
 }
 
-// postpone has Redis left alone for a moment. The caller holds mu.
-func (t *Turns) postpone(err error) {
+// postponeRedis has Redis left alone for a moment. The caller holds mu.
+func (t *Turns) postponeRedis(err error) {
 	if now := t.now(); now.After(t.later) {
 		t.later = now.Add(turnPause)
 		t.log.Debug("Redis does not say whose turn it is; this worker decides by itself for a moment", "error", err)
 	}
 }
 
-// ask puts the question to Redis; at is its time at which a given turn begins.
-func (t *Turns) ask(ctx context.Context, turn Turn, again bool, unused int64) (answer turnAnswer, at int64, err error) {
+// askRedis puts the question to Redis; at is its time at which a given turn begins.
+func (t *Turns) askRedis(ctx context.Context, turn Turn, again bool, unused int64) (answer turnAnswer, at int64, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.timeout)
 	defer cancel()
 	clock := int64(0)
@@ -190,7 +190,7 @@ func findGap(perSecond float64) int64 {
 	return int64(min(max(math.Ceil(1e6/perSecond), 1), float64(toMicros(slowestTurn))))
 }
 
-func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+func fromMicros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
 // turns is the state of one name, in µs of some clock.
 type turns struct{ last, line int64 }
@@ -201,8 +201,8 @@ type turnAnswer struct {
 	wait  int64
 }
 
-// take is the rule; turn.lua is the same.
-func (s *turns) take(now, gap int64, again bool) turnAnswer {
+// takeTurn is the rule; turn.lua is the same.
+func (s *turns) takeTurn(now, gap int64, again bool) turnAnswer {
 	inline, most := toMicros(inlineTurn), toMicros(maxTurn)
 	if s.last > now+2*inline {
 		s.last = 0

@@ -39,8 +39,8 @@ func TestTurnsAgree(t *testing.T) {
 			}
 			turn := Turn{name: string(rune('a' + seed)), gap: findGap([]float64{10, 3, 0.5, 0.01, 0.001}[rnd.IntN(5)])}
 			again := rnd.IntN(2) == 0
-			want := own.take(now, turn.gap, again)
-			got, at, err := shared.ask(t.Context(), turn, again, 0)
+			want := own.takeTurn(now, turn.gap, again)
+			got, at, err := shared.askRedis(t.Context(), turn, again, 0)
 			if err != nil || got != want || got.given && at != now+want.wait {
 				t.Fatalf("seed %d, step %d: Redis says %+v at %d (%v), the rule %+v", seed, step, got, at, err, want)
 			}

@@ -80,21 +80,21 @@ func (c *Consumer) Run(ctx context.Context) {
 		switch {
 		case err != nil && ctx.Err() != nil:
 		case err != nil:
-			c.report(err)
+			c.reportError(err)
 			pause = min(max(2*pause, firstPause), longestPause)
 		case n == 0:
-			c.report(nil)
+			c.reportError(nil)
 			pause = c.PollInterval
 		default:
-			c.report(nil)
+			c.reportError(nil)
 			pause = 0
 		}
-		c.sleep(ctx, pause)
+		c.awaitPause(ctx, pause)
 	}
 	c.signOff(ctx)
 }
 
-func (c *Consumer) sleep(ctx context.Context, d time.Duration) {
+func (c *Consumer) awaitPause(ctx context.Context, d time.Duration) {
 	if d == 0 {
 		return
 	}
@@ -108,7 +108,7 @@ func (c *Consumer) sleep(ctx context.Context, d time.Duration) {
 
 // takeBatch acknowledges what was committed before, and commits what comes next; how much that is.
 func (c *Consumer) takeBatch(ctx context.Context) (int, error) {
-	b, err := c.list.take(ctx, c.worker, c.done, c.Alive)
+	b, err := c.list.takeBatch(ctx, c.worker, c.done, c.Alive)
 	if err != nil {
 		return 0, err
 	}
@@ -178,8 +178,8 @@ func (c *Consumer) putBackOfDead(ctx context.Context) error {
 	return nil
 }
 
-// report writes one line when a service begins to fail, and one when all works again.
-func (c *Consumer) report(err error) {
+// reportError writes one line when a service begins to fail, and one when all works again.
+func (c *Consumer) reportError(err error) {
 	var commit *commitError
 	now := logging.Service("")
 	switch {
@@ -208,7 +208,7 @@ func (c *Consumer) report(err error) {
 func (c *Consumer) signOff(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	if err := c.list.leave(ctx, c.worker, c.done); err != nil {
+	if err := c.list.removeWorker(ctx, c.worker, c.done); err != nil {
 		c.Logger.Info("the old backend's list could not be left in order: another worker finds what was taken",
 			"list", c.List, "error", err)
 	}

@@ -55,9 +55,9 @@ type batch struct {
 	waiting  int64 // elements that are left in the list
 }
 
-// take acknowledges done (zero: nothing) and gives the worker's batch, whose elements are there until it is
+// takeBatch acknowledges done (zero: nothing) and gives the worker's batch, whose elements are there until it is
 // acknowledged.
-func (l *list) take(ctx context.Context, worker string, done batch, alive time.Duration) (batch, error) {
+func (l *list) takeBatch(ctx context.Context, worker string, done batch, alive time.Duration) (batch, error) {
 	answer, err := l.takeScript.Run(ctx, l.client, l.keysOf(worker), worker, alive.Milliseconds(), done.token,
 		len(done.elements), uuid.NewString(), maxBatch, maxBatchBytes, maxElement).Slice()
 	if err != nil {
@@ -95,8 +95,8 @@ func (l *list) putBack(ctx context.Context, worker string) (int, error) {
 	return l.runReturn(ctx, worker, batch{}, "")
 }
 
-// leave acknowledges done and ends the worker's registration; what else it took is for others.
-func (l *list) leave(ctx context.Context, worker string, done batch) error {
+// removeWorker acknowledges done and ends the worker's registration; what else it took is for others.
+func (l *list) removeWorker(ctx context.Context, worker string, done batch) error {
 	_, err := l.runReturn(ctx, worker, done, "itself")
 	return err
 }

@@ -80,7 +80,7 @@ func TestPutsBackOfDead(t *testing.T) {
 		push(t, rdb, 0, 150)
 		lists := newList(rdb, listOfJobs)
 		dead := uuid.NewString()
-		b, err := lists.take(t.Context(), dead, batch{}, time.Minute)
+		b, err := lists.takeBatch(t.Context(), dead, batch{}, time.Minute)
 		if err != nil || len(b.elements) != maxBatch || b.waiting != 50 {
 			t.Fatalf("%d taken, %d left, %v", len(b.elements), b.waiting, err)
 		}
@@ -109,7 +109,7 @@ func TestPutsBackInOrder(t *testing.T) {
 		want := rdb.LRange(t.Context(), listOfJobs, 0, -1).Val()
 		lists := newList(rdb, listOfJobs)
 		dead := uuid.NewString()
-		if _, err := lists.take(t.Context(), dead, batch{}, time.Minute); err != nil {
+		if _, err := lists.takeBatch(t.Context(), dead, batch{}, time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		rdb.Del(t.Context(), lists.keysOf(dead)[3])
@@ -131,7 +131,7 @@ func TestLateScripts(t *testing.T) {
 		worker := uuid.NewString()
 		take := func(done batch) batch {
 			t.Helper()
-			b, err := lists.take(t.Context(), worker, done, time.Minute)
+			b, err := lists.takeBatch(t.Context(), worker, done, time.Minute)
 			if err != nil || len(b.elements) == 0 {
 				t.Fatalf("%+v, %v", b, err)
 			}
@@ -170,7 +170,7 @@ func TestForeignElements(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		b, err := newList(rdb, listOfJobs).take(t.Context(), uuid.NewString(), batch{}, time.Minute)
+		b, err := newList(rdb, listOfJobs).takeBatch(t.Context(), uuid.NewString(), batch{}, time.Minute)
 		if err != nil || len(b.elements) != 4 {
 			t.Fatalf("%d elements, %v", len(b.elements), err)
 		}
@@ -191,7 +191,7 @@ func TestBatchIsBounded(t *testing.T) {
 		for range 40 {
 			rdb.LPush(t.Context(), listOfJobs, big)
 		}
-		b, err := newList(rdb, listOfJobs).take(t.Context(), uuid.NewString(), batch{}, time.Minute)
+		b, err := newList(rdb, listOfJobs).takeBatch(t.Context(), uuid.NewString(), batch{}, time.Minute)
 		if want := maxBatchBytes / job.MaxBytes; err != nil || len(b.elements) != want {
 			t.Errorf("%d elements, want %d, %v", len(b.elements), want, err)
 		}
