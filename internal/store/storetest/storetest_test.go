@@ -1,6 +1,7 @@
 package storetest_test
 
 import (
+	"math"
 	"sync"
 	"testing"
 	"time"
@@ -50,6 +51,43 @@ func TestMemoryOrder(t *testing.T) {
 		c := &hand{t: time.Now()}
 		return memory.New(c.now).KeepOrder(), c
 	})
+}
+
+// TestOrderSwitchedOff: with HERALD_ORDER=off the reconciler lets all go that waits behind others, which is what to do before one goes
+// back to a version without order (docs/running.md).
+func TestOrderSwitchedOff(t *testing.T) {
+	url := heraldtest.Postgres(t, store.Migrate)
+	open := func(strict bool) *store.Store {
+		s, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 4, StrictOrder: strict})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		return s
+	}
+	var in []store.Intake
+	for index := range 4 { // of one client
+		in = append(in, store.Intake{Job: storetest.Feedback(1, index+1)})
+	}
+	_, tasks, err := open(true).Accept(t.Context(), in)
+	if err != nil || len(tasks) != 1 {
+		t.Fatalf("%d are dispatched of one client's four: %v", len(tasks), err)
+	}
+	off := open(false)
+	moved := 0
+	for {
+		tasks, err := off.Followers(t.Context(), math.MinInt64, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(tasks) == 0 {
+			break
+		}
+		moved += len(tasks)
+	}
+	if moved != 3 {
+		t.Errorf("%d of 3 were let go", moved)
+	}
 }
 
 // hand is a clock that only Advance moves, but for a moment with each look at it.
