@@ -215,7 +215,7 @@ func setEnabled(ctx context.Context, tx pgx.Tx, a Agent, enabled bool) error {
 // the defaults. An agent that is not known yet is made known. One whose preferences are ignored has its line held no
 // longer.
 func (s *Store) SetPolicy(ctx context.Context, a Agent, p Policy) (err error) {
-	if err := p.check(); err != nil {
+	if err := p.checkValues(); err != nil {
 		return err
 	}
 	ctx, cancel := s.withDeadline(ctx)

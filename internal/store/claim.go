@@ -111,8 +111,8 @@ func (p Policy) Merge(o Policy) Policy {
 		Preferences: cmp.Or(o.Preferences, p.Preferences)}
 }
 
-// check names a value that a policy cannot have.
-func (p Policy) check() error {
+// checkValues names a value that a policy cannot have.
+func (p Policy) checkValues() error {
 	switch p.OnUnknown {
 	case "", OnUnknownResend, OnUnknownHold:
 	default:

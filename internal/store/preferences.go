@@ -58,9 +58,9 @@ func (p Preferences) InForce(policy Policy, now time.Time) Preferences {
 	return p
 }
 
-// encode is what agents.preferences keeps, or nil: nothing was said. Times are UTC to the second, or to the millisecond
+// encodeJSON is what agents.preferences keeps, or nil: nothing was said. Times are UTC to the second, or to the millisecond
 // of one width, so that record.sql can compare them as text.
-func (p *Preferences) encode() []byte {
+func (p *Preferences) encodeJSON() []byte {
 	if p == nil {
 		return nil
 	}

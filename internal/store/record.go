@@ -241,7 +241,7 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome,
 		"latency":     o.latencyVector(),
 		"epoch":       c.Epoch,
 		"server_info": storable.JSON(o.ServerInfo, maxSideBytes), "tools": storable.JSON(o.Tools, maxSideBytes),
-		"preferences": o.Preferences.encode(), "hold_line": o.HoldLine})...)
+		"preferences": o.Preferences.encodeJSON(), "hold_line": o.HoldLine})...)
 	if reasons, since := o.mendedReasons(c.Epoch); reasons != nil {
 		b.Queue(statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since)
 	}

@@ -171,7 +171,7 @@ func (c *recordColumns) appendRequest(r recordRequest) {
 	c.results = append(c.results, storable.JSON(o.Result, maxSideBytes))
 	c.serverInfos = append(c.serverInfos, storable.JSON(o.ServerInfo, maxSideBytes))
 	c.tools = append(c.tools, storable.JSON(o.Tools, maxSideBytes))
-	c.preferences = append(c.preferences, o.Preferences.encode())
+	c.preferences = append(c.preferences, o.Preferences.encodeJSON())
 }
 
 func (c *recordColumns) args() pgx.NamedArgs {

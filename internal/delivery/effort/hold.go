@@ -131,7 +131,7 @@ func (h *Hold) Reach() {
 // Spend adds n things that took so long together; none: it was waited for those of another attempt.
 func (h *Hold) Spend(w What, n int, took time.Duration) {
 	if h != nil && !h.ended && (n > 0 || took > 0) {
-		h.spent[w] += float64(price(w, n, took).Microseconds())
+		h.spent[w] += float64(priceOf(w, n, took).Microseconds())
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -26,18 +25,7 @@ func TestMain(m *testing.M) {
 // client is of a Redis that heraldtest started.
 func client(t testing.TB, raw string) *redis.Client {
 	t.Helper()
-	u, err := url.Parse(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := &redis.Options{ContextTimeoutEnabled: true, MaxRetries: -1, DisableIdentity: true}
-	if u.Scheme == "redis-socket" {
-		o.Network, o.Addr = "unix", u.Path
-	} else {
-		o.Addr, o.Username = u.Host, u.User.Username()
-		o.Password, _ = u.User.Password()
-	}
-	c := redis.NewClient(o)
+	c := redis.NewClient(heraldtest.RedisOptions(t, raw))
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }

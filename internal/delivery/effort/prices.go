@@ -28,7 +28,7 @@ func (w What) String() string { return names[w] }
 var leastPrice = [whats]time.Duration{Connections: 50 * time.Millisecond, Listings: 20 * time.Millisecond,
 	Fetches: time.Millisecond}
 
-// price of n things that took so long together.
-func price(w What, n int, took time.Duration) time.Duration {
+// priceOf is the price of n things that took so long together.
+func priceOf(w What, n int, took time.Duration) time.Duration {
 	return max(took, time.Duration(n)*leastPrice[w])
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -23,26 +22,9 @@ func TestMain(m *testing.M) {
 	heraldtest.Main(m)
 }
 
-// options are a client's for a Redis that heraldtest started.
-func options(t testing.TB, raw string) *redis.Options {
-	t.Helper()
-	u, err := url.Parse(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := &redis.Options{ContextTimeoutEnabled: true, PoolSize: 64, MaxRetries: -1, DisableIdentity: true}
-	if u.Scheme == "redis-socket" {
-		o.Network, o.Addr = "unix", u.Path
-	} else {
-		o.Addr, o.Username = u.Host, u.User.Username()
-		o.Password, _ = u.User.Password()
-	}
-	return o
-}
-
 func client(t testing.TB, raw string, adapt ...func(*redis.Options)) *redis.Client {
 	t.Helper()
-	o := options(t, raw)
+	o := heraldtest.RedisOptions(t, raw)
 	for _, a := range adapt {
 		a(o)
 	}

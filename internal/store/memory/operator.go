@@ -103,7 +103,7 @@ func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
 	var ended []store.Task
 	for _, r := range s.rows {
 		if r.agent == a && r.Status == store.Held && r.Reason == reason.AgentDisabled {
-			r.release(now)
+			r.releaseHeld(now)
 			ended = append(ended, r.toEnded())
 		}
 	}

@@ -84,9 +84,9 @@ func (r *row) holdOthers(until time.Time) {
 	}
 }
 
-// follow lets what waited behind r join the line: the next of its client with an index, the next without, and what
+// releaseFollowers lets what waited behind r join the line: the next of its client with an index, the next without, and what
 // followed this very feedback.
-func (s *Store) follow(r *row, now time.Time) {
+func (s *Store) releaseFollowers(r *row, now time.Time) {
 	next := map[bool]*row{}
 	for _, f := range s.rows {
 		switch {
@@ -127,8 +127,8 @@ func (s *Store) Followers(_ context.Context, _ int64, limit int) ([]store.Task, 
 // isInLine: it is queued, and only here.
 func (r *row) isInLine() bool { return r.Status == store.Queued && r.handed.IsZero() }
 
-// release queues what was held, as if it came now.
-func (r *row) release(now time.Time) {
+// releaseHeld queues what was held, as if it came now.
+func (r *row) releaseHeld(now time.Time) {
 	r.queue(now)
 	if !r.called && !r.holdsUntil.IsZero() {
 		r.holdsUntil = forever

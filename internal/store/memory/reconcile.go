@@ -67,7 +67,7 @@ func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit 
 			return false
 		}
 		ended = append(ended, r.toEnded())
-		r.release(now)
+		r.releaseHeld(now)
 		return true
 	})
 	return ended, nil

@@ -59,7 +59,7 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 		} else if !free || o.Status == store.Held {
 			r.holdOthers(started.Add(holdTime))
 		}
-		s.follow(r, now)
+		s.releaseFollowers(r, now)
 		if late {
 			r.claimNo = s.nextClaim()
 		}

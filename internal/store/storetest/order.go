@@ -51,21 +51,21 @@ type orderSuite struct {
 	followers func(ctx context.Context, from int64, limit int) ([]store.Task, error)
 }
 
-// by is a feedback of another client.
-func by(client byte, index int) job.Job {
+// feedbackBy is a feedback of another client.
+func feedbackBy(client byte, index int) job.Job {
 	j := Feedback(1, index)
 	j.ClientAddress = common.BytesToAddress([]byte{client})
 	return j
 }
 
-func revocation(client byte, index int) job.Job {
-	j := by(client, index)
+func revocationOf(client byte, index int) job.Job {
+	j := feedbackBy(client, index)
 	j.Kind, j.Reason = job.KindFeedbackRevoked, job.RevokedByClient
 	return j
 }
 
-func response(client byte, index int, log uint) job.Job {
-	j := by(client, index)
+func responseTo(client byte, index int, log uint) job.Job {
+	j := feedbackBy(client, index)
 	j.Kind, j.Responder, j.LogIndex = job.KindResponseAppended, common.HexToAddress("0x77"), &log
 	return j
 }
@@ -81,8 +81,8 @@ func (s *orderSuite) acceptJobs(jobs ...job.Job) []store.Task {
 	return tasks
 }
 
-// expect compares which deliveries were dispatched.
-func (s *orderSuite) expect(tasks []store.Task, want ...job.Job) []store.Task {
+// expectDispatched compares which deliveries were dispatched.
+func (s *orderSuite) expectDispatched(tasks []store.Task, want ...job.Job) []store.Task {
 	s.Helper()
 	var got, ids []string
 	for _, t := range tasks {
@@ -101,7 +101,7 @@ func (s *orderSuite) expect(tasks []store.Task, want ...job.Job) []store.Task {
 	return s.toRun(tasks, len(tasks))
 }
 
-func (s *orderSuite) behind(jobs ...job.Job) {
+func (s *orderSuite) expectBehind(jobs ...job.Job) {
 	s.Helper()
 	for _, j := range jobs {
 		if d := s.is(j.ID(), store.Waiting, reason.BehindEarlier, 0, 0); d.Error == "" || d.Dispatch != 0 {
@@ -110,7 +110,7 @@ func (s *orderSuite) behind(jobs ...job.Job) {
 	}
 }
 
-func (s *orderSuite) due() []store.Task {
+func (s *orderSuite) dispatchDue() []store.Task {
 	s.Helper()
 	tasks, err := s.Due(s.Context(), 100)
 	s.must(err)
@@ -125,164 +125,164 @@ func (s *orderSuite) dispatchFollowers() []store.Task {
 }
 
 func (s *orderSuite) oneAtATime() {
-	tasks := s.expect(s.acceptJobs(by(1, 1), by(1, 2), by(1, 3), by(2, 1), by(2, 9)), by(1, 1), by(2, 1))
-	s.behind(by(1, 2), by(1, 3), by(2, 9))
-	s.expect(s.acceptJobs(by(1, 4), by(3, 5)), by(3, 5))
-	s.expect(s.dispatchFollowers())
+	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), feedbackBy(1, 3), feedbackBy(2, 1), feedbackBy(2, 9)), feedbackBy(1, 1), feedbackBy(2, 1))
+	s.expectBehind(feedbackBy(1, 2), feedbackBy(1, 3), feedbackBy(2, 9))
+	s.expectDispatched(s.acceptJobs(feedbackBy(1, 4), feedbackBy(3, 5)), feedbackBy(3, 5))
+	s.expectDispatched(s.dispatchFollowers())
 	r := s.record(s.claim(tasks[0]), delivered)
-	tasks = s.expect(r.Next, by(1, 2))
+	tasks = s.expectDispatched(r.Next, feedbackBy(1, 2))
 	r = s.record(s.claim(tasks[0]), store.Outcome{Status: store.Rejected, Reason: "tool_error", Called: true, Stage: "call"})
-	tasks = s.expect(r.Next, by(1, 3))
+	tasks = s.expectDispatched(r.Next, feedbackBy(1, 3))
 	r = s.record(s.claim(tasks[0]), delivered)
-	tasks = s.expect(r.Next, by(1, 4))
+	tasks = s.expectDispatched(r.Next, feedbackBy(1, 4))
 	c := s.claim(tasks[0])
 	if c.AheadOf != "" {
 		s.Errorf("ahead of %s", c.AheadOf)
 	}
-	s.expect(s.record(c, delivered).Next)
+	s.expectDispatched(s.record(c, delivered).Next)
 }
 
 func (s *orderSuite) acceptedInAnotherOrder() {
-	tasks := s.expect(s.acceptJobs(by(1, 3), by(1, 2), by(1, 1)), by(1, 1))
-	tasks = s.expect(s.record(s.claim(tasks[0]), delivered).Next, by(1, 2))
-	s.expect(s.record(s.claim(tasks[0]), delivered).Next, by(1, 3))
+	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 3), feedbackBy(1, 2), feedbackBy(1, 1)), feedbackBy(1, 1))
+	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 2))
+	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 3))
 }
 
 // sentAgain: of what is sent twice only what is new counts.
 func (s *orderSuite) sentAgain() {
-	tasks := s.expect(s.acceptJobs(by(1, 1)), by(1, 1))
-	s.expect(s.record(s.claim(tasks[0]), delivered).Next)
-	tasks = s.expect(s.acceptJobs(by(1, 1), by(1, 2), by(1, 3)), by(1, 2))
-	s.expect(s.record(s.claim(tasks[0]), delivered).Next, by(1, 3))
+	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1)), feedbackBy(1, 1))
+	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
+	tasks = s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), feedbackBy(1, 3)), feedbackBy(1, 2))
+	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 3))
 }
 
 func (s *orderSuite) holdsForAMinute() {
-	tasks := s.expect(s.acceptJobs(by(1, 1), by(1, 2)), by(1, 1))
+	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	first := s.record(s.claim(tasks[0]), failed(10*time.Second))
-	s.expect(first.Next)
-	if d := s.read(by(1, 2).ID()); d.NextAttemptAt == nil || time.Until(*d.NextAttemptAt) > 61*time.Second {
+	s.expectDispatched(first.Next)
+	if d := s.read(feedbackBy(1, 2).ID()); d.NextAttemptAt == nil || time.Until(*d.NextAttemptAt) > 61*time.Second {
 		s.Errorf("looked at again at %v", d.NextAttemptAt)
 	}
 	s.Advance(11 * time.Second)
-	s.expect(s.due())
+	s.expectDispatched(s.dispatchDue())
 	first = s.record(s.claim(*first.Task), failed(50*time.Second))
-	s.expect(first.Next)
+	s.expectDispatched(first.Next)
 	s.Advance(50 * time.Second) // 61 s after the first attempt, which is due itself in this moment
-	tasks = s.expect(s.due(), by(1, 2))
+	tasks = s.expectDispatched(s.dispatchDue(), feedbackBy(1, 2))
 	s.refused(first.Task.ID, first.Task.N, "the later one of its client is under way")
-	s.is(by(1, 1).ID(), store.Waiting, reason.BehindEarlier, 2, 2)
+	s.is(feedbackBy(1, 1).ID(), store.Waiting, reason.BehindEarlier, 2, 2)
 	later := s.claim(tasks[0])
 	if later.AheadOf != "1" {
 		s.Errorf("ahead of %q", later.AheadOf)
 	}
-	tasks = s.expect(s.record(later, delivered).Next, by(1, 1))
-	s.expect(s.record(s.claim(tasks[0]), delivered).Next)
+	tasks = s.expectDispatched(s.record(later, delivered).Next, feedbackBy(1, 1))
+	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
 }
 
 func (s *orderSuite) freeWaitsHoldOn() {
-	tasks := s.expect(s.acceptJobs(by(1, 1), by(1, 2)), by(1, 1))
+	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	busy := notYet(2 * time.Minute)
 	busy.Reason = reason.BreakerOpen
 	first := s.record(s.claim(tasks[0]), busy)
 	s.Advance(90 * time.Second)
-	s.expect(s.due())
-	s.expect(s.dispatchFollowers())
+	s.expectDispatched(s.dispatchDue())
+	s.expectDispatched(s.dispatchFollowers())
 	s.Advance(31 * time.Second)
-	tasks = s.expect(s.record(s.claim(*first.Task), delivered).Next, by(1, 2))
+	tasks = s.expectDispatched(s.record(s.claim(*first.Task), delivered).Next, feedbackBy(1, 2))
 
 	// A node may never answer for one of them: it holds the others for ten minutes.
-	s.expect(s.acceptJobs(by(1, 3)))
+	s.expectDispatched(s.acceptJobs(feedbackBy(1, 3)))
 	first = s.record(s.claim(tasks[0]), notYet(20*time.Minute))
 	s.Advance(9 * time.Minute)
-	s.expect(s.due())
+	s.expectDispatched(s.dispatchDue())
 	s.Advance(2 * time.Minute)
-	s.expect(s.due(), by(1, 3))
+	s.expectDispatched(s.dispatchDue(), feedbackBy(1, 3))
 }
 
 func (s *orderSuite) heldOnes() {
-	tasks := s.expect(s.acceptJobs(by(1, 1), by(1, 2)), by(1, 1))
+	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	hold := store.Outcome{Status: store.Held, Reason: reason.GatewayUnconfigured, Free: true, Stage: "fetch"}
-	s.expect(s.record(s.claim(tasks[0]), hold).Next)
+	s.expectDispatched(s.record(s.claim(tasks[0]), hold).Next)
 	s.Advance(61 * time.Second)
-	tasks = s.expect(s.due(), by(1, 2))
-	s.expect(s.record(s.claim(tasks[0]), hold).Next)
+	tasks = s.expectDispatched(s.dispatchDue(), feedbackBy(1, 2))
+	s.expectDispatched(s.record(s.claim(tasks[0]), hold).Next)
 
 	_, err := s.Release(s.Context(), nil, true, 100)
 	s.must(err)
 	tasks, err = s.Backlog(s.Context(), 100)
 	s.must(err)
-	tasks = s.expect(tasks, by(1, 1))
-	s.expect(s.record(s.claim(tasks[0]), failed(time.Second)).Next) // it holds as if it came now
-	s.is(by(1, 2).ID(), store.Waiting, reason.BehindEarlier, 0, 0)
+	tasks = s.expectDispatched(tasks, feedbackBy(1, 1))
+	s.expectDispatched(s.record(s.claim(tasks[0]), failed(time.Second)).Next) // it holds as if it came now
+	s.is(feedbackBy(1, 2).ID(), store.Waiting, reason.BehindEarlier, 0, 0)
 }
 
 func (s *orderSuite) comesLate() {
-	later := s.expect(s.acceptJobs(by(1, 5)), by(1, 5))
-	s.expect(s.acceptJobs(by(1, 4)))
-	s.behind(by(1, 4))
+	later := s.expectDispatched(s.acceptJobs(feedbackBy(1, 5)), feedbackBy(1, 5))
+	s.expectDispatched(s.acceptJobs(feedbackBy(1, 4)))
+	s.expectBehind(feedbackBy(1, 4))
 	r := s.record(s.claim(later[0]), failed(time.Second)) // now the earlier one goes first
-	tasks := s.expect(r.Next, by(1, 4))
+	tasks := s.expectDispatched(r.Next, feedbackBy(1, 4))
 	s.Advance(2 * time.Second)
 	s.refused(r.Task.ID, r.Task.N, "the earlier one is under way")
-	s.expect(s.record(s.claim(tasks[0]), delivered).Next, by(1, 5))
+	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 5))
 }
 
 func (s *orderSuite) deadWorkers() {
-	tasks := s.expect(s.acceptJobs(by(1, 1), by(1, 2)), by(1, 1))
+	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	c := s.claim(tasks[0])
 	s.lose(c)
-	s.expect(s.dispatchFollowers())
-	tasks = s.expect([]store.Task{s.next()}, by(1, 1))
-	s.expect(s.record(s.claim(tasks[0]), delivered).Next, by(1, 2))
+	s.expectDispatched(s.dispatchFollowers())
+	tasks = s.expectDispatched([]store.Task{s.next()}, feedbackBy(1, 1))
+	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 2))
 }
 
 func (s *orderSuite) revocationAfterFeedback() {
-	tasks := s.expect(s.acceptJobs(revocation(1, 1), by(1, 1), by(1, 2)), by(1, 1))
+	tasks := s.expectDispatched(s.acceptJobs(revocationOf(1, 1), feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	first := s.record(s.claim(tasks[0]), failed(2*time.Minute))
-	s.expect(first.Next)
+	s.expectDispatched(first.Next)
 	s.Advance(61 * time.Second)
-	tasks = s.expect(s.due(), by(1, 2)) // the revocation of 1 does not hide what may go
-	s.expect(s.record(s.claim(tasks[0]), delivered).Next)
-	s.expect(s.dispatchFollowers())
+	tasks = s.expectDispatched(s.dispatchDue(), feedbackBy(1, 2)) // the revocation of 1 does not hide what may go
+	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
+	s.expectDispatched(s.dispatchFollowers())
 	s.Advance(time.Minute)
-	tasks = s.expect(s.record(s.claim(*first.Task), delivered).Next, revocation(1, 1))
-	s.expect(s.record(s.claim(tasks[0]), delivered).Next)
-	s.expect(s.acceptJobs(revocation(1, 2)), revocation(1, 2)) // its feedback has ended
-	s.expect(s.acceptJobs(revocation(2, 7)), revocation(2, 7)) // nobody knows of its feedback
+	tasks = s.expectDispatched(s.record(s.claim(*first.Task), delivered).Next, revocationOf(1, 1))
+	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
+	s.expectDispatched(s.acceptJobs(revocationOf(1, 2)), revocationOf(1, 2)) // its feedback has ended
+	s.expectDispatched(s.acceptJobs(revocationOf(2, 7)), revocationOf(2, 7)) // nobody knows of its feedback
 }
 
 func (s *orderSuite) responsesOneByOne() {
-	tasks := s.expect(s.acceptJobs(by(1, 1), response(1, 1, 1), response(1, 1, 2), by(1, 2)), by(1, 1))
-	want := map[string]bool{response(1, 1, 1).Key(): true, response(1, 1, 2).Key(): true, by(1, 2).Key(): true}
+	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), responseTo(1, 1, 1), responseTo(1, 1, 2), feedbackBy(1, 2)), feedbackBy(1, 1))
+	want := map[string]bool{responseTo(1, 1, 1).Key(): true, responseTo(1, 1, 2).Key(): true, feedbackBy(1, 2).Key(): true}
 	for n := range uint(3) {
 		tasks = s.toRun(s.record(s.claim(tasks[0]), delivered).Next, 0)
 		if len(tasks) != 1 || !want[s.read(tasks[0].ID).Key] {
 			s.Fatalf("dispatched %+v, of %v", tasks, want)
 		}
 		delete(want, s.read(tasks[0].ID).Key)
-		s.expect(s.acceptJobs(response(1, 1, 10+n))) // strangers write more and more: who came before goes first
+		s.expectDispatched(s.acceptJobs(responseTo(1, 1, 10+n))) // strangers write more and more: who came before goes first
 	}
-	tasks = s.expect(s.record(s.claim(tasks[0]), delivered).Next, response(1, 1, 10))
+	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, responseTo(1, 1, 10))
 	s.record(s.claim(tasks[0]), delivered)
 }
 
 // replayHoldsNobody: but what was never called, and is replayed, comes before its revocation.
 func (s *orderSuite) replayHoldsNobody() {
-	held := s.expect(s.acceptJobs(by(9, 1)), by(9, 1))
+	held := s.expectDispatched(s.acceptJobs(feedbackBy(9, 1)), feedbackBy(9, 1))
 	s.record(s.claim(held[0]), store.Outcome{Status: store.Held, Reason: reason.AuthRequired, Free: true})
-	s.expect(s.acceptJobs(revocation(9, 1)))
-	_, _, again, err := s.Replay(s.Context(), []uuid.UUID{by(9, 1).ID()}, false)
+	s.expectDispatched(s.acceptJobs(revocationOf(9, 1)))
+	_, _, again, err := s.Replay(s.Context(), []uuid.UUID{feedbackBy(9, 1).ID()}, false)
 	s.must(err)
-	again = s.expect(again, by(9, 1))
-	s.expect(s.record(s.claim(again[0]), store.Outcome{Status: store.Waiting, Reason: reason.ConnectFailed, Delay: time.Hour, Task: true}).Next)
-	s.expect(s.dispatchFollowers())
+	again = s.expectDispatched(again, feedbackBy(9, 1))
+	s.expectDispatched(s.record(s.claim(again[0]), store.Outcome{Status: store.Waiting, Reason: reason.ConnectFailed, Delay: time.Hour, Task: true}).Next)
+	s.expectDispatched(s.dispatchFollowers())
 
-	tasks := s.expect(s.acceptJobs(by(1, 1)), by(1, 1))
+	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1)), feedbackBy(1, 1))
 	s.record(s.claim(tasks[0]), delivered)
-	_, _, tasks, err = s.Replay(s.Context(), []uuid.UUID{by(1, 1).ID()}, true)
+	_, _, tasks, err = s.Replay(s.Context(), []uuid.UUID{feedbackBy(1, 1).ID()}, true)
 	s.must(err)
-	tasks = s.expect(tasks, by(1, 1))
-	s.expect(s.acceptJobs(by(1, 2), revocation(1, 1))) // under way, it has the client to itself
+	tasks = s.expectDispatched(tasks, feedbackBy(1, 1))
+	s.expectDispatched(s.acceptJobs(feedbackBy(1, 2), revocationOf(1, 1))) // under way, it has the client to itself
 	next := s.record(s.claim(tasks[0]), failed(time.Hour)).Next
 	if tasks = s.toRun(next, 0); len(tasks) != 1 {
 		s.Fatalf("%+v", tasks)
@@ -293,19 +293,19 @@ func (s *orderSuite) replayHoldsNobody() {
 }
 
 func (s *orderSuite) cancelledLetsGo() {
-	s.expect(s.acceptJobs(by(1, 1), by(1, 2), revocation(1, 1), by(2, 1)), by(1, 1), by(2, 1))
-	_, _, _, err := s.Cancel(s.Context(), []uuid.UUID{by(1, 1).ID()}, true)
+	s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), revocationOf(1, 1), feedbackBy(2, 1)), feedbackBy(1, 1), feedbackBy(2, 1))
+	_, _, _, err := s.Cancel(s.Context(), []uuid.UUID{feedbackBy(1, 1).ID()}, true)
 	s.must(err)
 	tasks := s.toRun(s.dispatchFollowers(), 0)
 	if len(tasks) != 1 {
 		s.Fatalf("%+v", tasks)
 	}
-	s.expect(s.dispatchFollowers())
+	s.expectDispatched(s.dispatchFollowers())
 	if next := s.record(s.claim(tasks[0]), delivered).Next; len(next) > 1 {
 		s.Errorf("%+v", next)
 	}
 	s.dispatchFollowers()
-	for _, j := range []job.Job{by(1, 2), revocation(1, 1)} {
+	for _, j := range []job.Job{feedbackBy(1, 2), revocationOf(1, 1)} {
 		if d := s.read(j.ID()); d.Dispatch != 1 {
 			s.Errorf("%+v", d)
 		}
@@ -313,19 +313,19 @@ func (s *orderSuite) cancelledLetsGo() {
 }
 
 func (s *orderSuite) policyOff() {
-	s.expect(s.acceptJobs(by(1, 1), by(1, 2)), by(1, 1))
+	s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	s.must(s.SetPolicy(s.Context(), Agent(1), store.Policy{Order: store.OrderOff}))
-	s.expect(s.acceptJobs(by(1, 3), by(1, 4)), by(1, 3), by(1, 4))
-	s.expect(s.dispatchFollowers(), by(1, 2))
+	s.expectDispatched(s.acceptJobs(feedbackBy(1, 3), feedbackBy(1, 4)), feedbackBy(1, 3), feedbackBy(1, 4))
+	s.expectDispatched(s.dispatchFollowers(), feedbackBy(1, 2))
 	s.must(s.SetPolicy(s.Context(), Agent(1), store.Policy{Order: store.OrderStrict}))
-	s.expect(s.acceptJobs(by(1, 5)))
+	s.expectDispatched(s.acceptJobs(feedbackBy(1, 5)))
 }
 
 // manyClients: what waits behind others takes no place of the eight.
 func (s *orderSuite) manyClients() {
 	var jobs []job.Job
 	for client := range byte(12) {
-		jobs = append(jobs, by(client+1, 1), by(client+1, 2))
+		jobs = append(jobs, feedbackBy(client+1, 1), feedbackBy(client+1, 2))
 	}
 	tasks := s.acceptJobs(jobs...)
 	if len(tasks) != store.MaxDispatchedPerAgent {
