@@ -47,7 +47,7 @@ build: ## Build bin/worker, bin/enqueue, bin/demo and bin/agent.
 
 # The demo runs the worker inside itself. Only who stays to look around needs the commands of operators and indexers.
 .PHONY: demo
-demo: ## Show everything on this machine, nothing installed. ARGS=--once exits after the six stories.
+demo: ## Show everything on this machine, nothing installed. ARGS=--once exits after its stories.
 	@echo 'Compiling bin/demo and bin/agent$(if $(findstring --once,$(ARGS)),,, bin/worker and bin/enqueue): minutes the first time, seconds when little has changed.'
 	$(GO) build $(LINK) -o bin/ ./cmd/demo ./examples/agent $(if $(findstring --once,$(ARGS)),,./cmd/worker ./cmd/enqueue)
 	bin/demo $(ARGS)
@@ -104,7 +104,8 @@ vet: ## Look for mistakes with go vet, and for files that gofmt would change.
 	$(GO) vet $(PKG)
 
 .PHONY: lint
-lint: ## Look for mistakes with staticcheck.
+lint: ## Look for mistakes with staticcheck (the first run downloads its modules).
+	@echo 'Running staticcheck, pinned in tools/go.mod: its modules are downloaded and compiled the first time.'
 	$(TOOL) staticcheck $(PKG)
 
 # promtool is the machine's, or fetched into the cache from Debian's package.

@@ -2,10 +2,9 @@
 // IPFS gateway, agents over HTTP and stdio, Postgres, Redis and the worker, as one process tree that leaves nothing
 // behind.
 //
-// The worker reads the chain itself (HERALD_WATCH). Six stories, the sixth in two halves, are told with a time line each,
-// then a table; it stays up for a look around: demo.env holds the environment in which the operator's commands find it,
-// and `demo feedback` gives one of its agents feedback of one's own. --once exits after the stories: status 0 if all
-// ended as expected, else 1.
+// The worker reads the chain itself (HERALD_WATCH). The demo plays each story of planStories, prints its time line and then
+// a table, and stays up: demo.env holds the environment with which the operator's commands find it, and `demo feedback`
+// writes more feedback about one of its agents. --once exits after the stories: status 0 if all ended as expected, else 1.
 package main
 
 import (
@@ -84,7 +83,7 @@ func (c *runCmd) run(ctx context.Context, out io.Writer) (err error) {
 	tl := newTimeline(out)
 	defer tl.close()
 	queue.LogDriver(tl.logger())
-	tl.printLine("Herald: on-chain feedback on its way to its agents, in six stories. One process tree, nothing installed.\n")
+	tl.printLine("Herald: on-chain feedback on its way to its agents. One process tree, nothing installed.\n")
 	w, err := newWorld(ctx, c.agentBinary(), tl)
 	if err != nil {
 		return err

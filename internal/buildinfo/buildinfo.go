@@ -9,10 +9,15 @@ import (
 // stamp is what the linker was told with -X: the Makefile gives it `git describe`, the Dockerfile its VERSION.
 var stamp string
 
+// Name names the commit or release alone: "v1.2.0-3-g1a2b3c4-dirty". MCP servers receive it as the client's version.
+func Name() string {
+	info, _ := debug.ReadBuildInfo()
+	return nameSource(stamp, info)
+}
+
 // Version names the commit or release, and the Go version: "v1.2.0-3-g1a2b3c4-dirty (go1.26.8 linux/amd64)".
 func Version() string {
-	info, _ := debug.ReadBuildInfo()
-	return nameSource(stamp, info) + " (" + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH + ")"
+	return Name() + " (" + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH + ")"
 }
 
 // nameSource takes the first that is known: the stamp, the module's version (`go install …@v1.2.0`, or made by Go from

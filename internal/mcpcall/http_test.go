@@ -18,6 +18,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
+	"github.com/agentherald/herald/internal/buildinfo"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
 )
@@ -39,6 +40,26 @@ func realTools() *server.MCPServer {
 		return mcp.NewToolResultError("not today"), nil
 	})
 	return s
+}
+
+// TestClientVersion: an agent receives the version of this build as the client's, as `worker --version` prints it.
+func TestClientVersion(t *testing.T) {
+	t.Parallel()
+	got := make(chan mcp.Implementation, 1)
+	hooks := &server.Hooks{}
+	hooks.AddAfterInitialize(func(_ context.Context, _ any, r *mcp.InitializeRequest, _ *mcp.InitializeResult) {
+		got <- r.Params.ClientInfo
+	})
+	srv := httptest.NewServer(server.NewStreamableHTTPServer(server.NewMCPServer("test-agent", "1.2.3",
+		server.WithToolCapabilities(true), server.WithHooks(hooks))))
+	defer srv.Close()
+	ctx := heraldtest.Within(t, 30*time.Second)
+	if _, err := newPool(t).Tools(ctx, Endpoint{Transport: TransportHTTP, URL: srv.URL}, false); err != nil {
+		t.Fatal(err)
+	}
+	if info := <-got; info.Name != "herald" || !strings.HasPrefix(buildinfo.Version(), info.Version+" (") {
+		t.Errorf("%+v of %s", info, buildinfo.Version())
+	}
 }
 
 func TestRealServerOverHTTP(t *testing.T) {

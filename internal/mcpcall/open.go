@@ -13,8 +13,8 @@ import (
 	mcptransport "github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
 
+	"github.com/agentherald/herald/internal/buildinfo"
 	"github.com/agentherald/herald/internal/mcpcall/transport"
-
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/text"
 )
@@ -257,7 +257,7 @@ func (p *Pool) connectEra(ctx context.Context, ep Endpoint, modern bool,
 func (c *conn) initializeClient(ctx context.Context, version string) error {
 	var request mcp.InitializeRequest
 	request.Params.ProtocolVersion = version
-	request.Params.ClientInfo = mcp.Implementation{Name: "herald", Version: "dev"}
+	request.Params.ClientInfo = mcp.Implementation{Name: "herald", Version: buildinfo.Name()}
 	result, err := c.client.Initialize(ctx, request)
 	if err != nil {
 		return err

@@ -179,16 +179,40 @@ func (o *Operator) ShowDelivery(ctx context.Context, idOrKey string) (d Delivery
 		} else {
 			d.Delivery, err = st.Delivery(ctx, id)
 		}
+		if err != nil {
+			return err
+		}
+		d.NextStep, err = o.nextStepOf(ctx, st, d.Delivery)
 		return err
 	})
 	if errors.Is(err, store.ErrNotFound) {
 		return d, &NotFoundError{fmt.Sprintf("delivery %s not found: `worker delivery list` shows which there are",
 			text.Excerpt(idOrKey, maxKeyLength))}
 	}
-	if err == nil {
-		d.NextStep = o.nextStep(d.Delivery)
-	}
 	return d, err
+}
+
+// nextStepOf is nextStep, and for a delivery that waits behind another one, the step that ends the other one's wait.
+func (o *Operator) nextStepOf(ctx context.Context, st *Session, d store.Delivery) (string, error) {
+	if d.Status != store.Waiting || d.Reason != reason.BehindEarlier {
+		return o.nextStep(d), nil
+	}
+	blocker, err := st.Blocker(ctx, d.ID)
+	if errors.Is(err, store.ErrNotFound) { // it has ended: the reconciler dispatches d
+		return o.nextStep(d), nil
+	}
+	if err != nil {
+		return "", err
+	}
+	state := string(blocker.Status)
+	if blocker.Reason != "" {
+		state += " " + string(blocker.Reason)
+	}
+	if blocker.Status != store.Held {
+		return fmt.Sprintf("nothing to do: delivery %s of the same client goes first, which is %s", blocker.ID, state), nil
+	}
+	return fmt.Sprintf("delivery %s of the same client goes first, which is %s; to release it: %s", blocker.ID, state,
+		o.nextStep(blocker)), nil
 }
 
 func parseID(s string) (uuid.UUID, error) {

@@ -24,6 +24,7 @@ type Store interface {
 	Audits(ctx context.Context, before int64, limit int) ([]store.Audit, error)
 	Cursors(ctx context.Context, chainID uint64) ([]store.CursorState, error)
 	DeliveryByKey(ctx context.Context, key string) (store.Delivery, error)
+	Blocker(ctx context.Context, id uuid.UUID) (store.Delivery, error)
 
 	AddAPIToken(ctx context.Context, t store.APIToken) error
 	APITokens(ctx context.Context) ([]store.APIToken, error)

@@ -87,8 +87,7 @@ const (
 	ChainUnavailable Reason = "chain_unavailable"
 	// AgentBusy: every permit, slot or share of memory that the agent may have is in use.
 	AgentBusy Reason = "agent_busy"
-	// BehindEarlier: an earlier feedback of the same client has to end first. Nothing waits so yet: the word is
-	// reserved.
+	// BehindEarlier: an earlier delivery of the same client goes first (HERALD_ORDER).
 	BehindEarlier Reason = "behind_earlier"
 	// BreakerOpen: most of the endpoint's latest calls failed.
 	BreakerOpen Reason = "breaker_open"

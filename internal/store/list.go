@@ -314,6 +314,21 @@ func (s *Store) DeliveryByKey(ctx context.Context, key string) (d Delivery, err 
 	return s.Delivery(ctx, id)
 }
 
+// Blocker returns the delivery that the given one waits behind (behind_earlier): the open one of its ordering key with the
+// lowest index, else the one of its ordering key that is dispatched. It returns ErrNotFound if there is neither.
+func (s *Store) Blocker(ctx context.Context, id uuid.UUID) (d Delivery, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	var blocker *uuid.UUID
+	if err := s.pool.QueryRow(ctx, statement("blocker"), id).Scan(&blocker); err != nil {
+		return d, fmt.Errorf("find the delivery that %s waits behind: %w", id, noRows(err, ErrNotFound))
+	}
+	if blocker == nil {
+		return d, ErrNotFound
+	}
+	return s.Delivery(ctx, *blocker)
+}
+
 // Delivery reads one delivery with its job, result and attempts. ErrNotFound.
 func (s *Store) Delivery(ctx context.Context, id uuid.UUID) (d Delivery, err error) {
 	ctx, cancel := s.withDeadline(ctx)

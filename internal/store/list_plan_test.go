@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -64,6 +66,7 @@ func TestListPlans(t *testing.T) {
 		execScript(t, s, sql)
 	}
 	chain := uint64(8453)
+	waiting := value[uuid.UUID](t, s, `SELECT id FROM herald.deliveries WHERE status = 'waiting' ORDER BY seq DESC LIMIT 1`)
 	list := func(f Filter) func() error {
 		return func() error { _, err := s.Deliveries(t.Context(), f); return err }
 	}
@@ -91,7 +94,13 @@ func TestListPlans(t *testing.T) {
 		"agents":                 func() error { _, err := s.Agents(t.Context(), AgentFilter{}); return err },
 		"the depth":              func() error { _, err := s.Depth(t.Context()); return err },
 		"what is stuck":          func() error { _, err := s.ListStuck(t.Context()); return err },
-		"one delivery":           func() error { _, err := s.DeliveryByKey(t.Context(), "17"); return err },
+		"a blocker": func() error {
+			if _, err := s.Blocker(t.Context(), waiting); err != nil && !errors.Is(err, ErrNotFound) {
+				return err
+			}
+			return nil
+		},
+		"one delivery": func() error { _, err := s.DeliveryByKey(t.Context(), "17"); return err },
 	} {
 		asked.take()
 		if err := ask(); err != nil {

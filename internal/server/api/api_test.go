@@ -20,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/server"
 	"github.com/agentherald/herald/internal/server/api"
@@ -29,6 +30,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/gorillamux"
+	"github.com/google/uuid"
 )
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
@@ -69,14 +71,16 @@ type nobody struct{}
 func (nobody) Confirm(context.Context, string) (bool, error) { return false, operator.ErrNobody }
 func (nobody) Notify(string)                                 {}
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T) *world { t.Helper(); return serveWorld(t, openStore(t, false)) }
+
+func openStore(t *testing.T, strictOrder bool) *store.Store {
 	t.Helper()
-	st, err := store.Open(store.Config{URL: secret.New(heraldtest.Postgres(t, store.Migrate)), MaxConns: 8})
+	st, err := store.Open(store.Config{URL: secret.New(heraldtest.Postgres(t, store.Migrate)), MaxConns: 8, StrictOrder: strictOrder})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(st.Close)
-	return serveWorld(t, st)
+	return st
 }
 
 func serveWorld(t *testing.T, st *store.Store) *world { t.Helper(); return serveWith(t, st, ownToken) }
@@ -269,6 +273,37 @@ func TestEnqueue(t *testing.T) {
 	} {
 		if e := callAs[api.ErrorAnswer](w, ownToken, c.want, "POST", "/v1/jobs", c.mediaType, c.body); e.Error.Message == "" {
 			t.Errorf("%s: %+v", name, e)
+		}
+	}
+}
+
+// TestNextStepNamesTheBlocker: a revocation waits behind its feedback. Its next step names that delivery, and while that is
+// held, the step that releases it.
+func TestNextStepNamesTheBlocker(t *testing.T) {
+	t.Parallel()
+	w := serveWorld(t, openStore(t, true))
+	feedback := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, 1)).ID
+	revocation := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", `{"type":"FeedbackRevoked","chainId":8453,"agentId":"1",`+
+		`"clientAddress":"0x0000000000000000000000000000000000000001","feedbackIndex":1,"reason":"client"}`).ID
+	show := func() operator.Delivery {
+		return call[operator.Delivery](w, 200, "GET", "/v1/deliveries/"+revocation, "")
+	}
+	if d := show(); d.Reason != reason.BehindEarlier || !strings.Contains(d.NextStep, "nothing to do: delivery "+feedback+" of the same client") {
+		t.Errorf("%s %q", d.Reason, d.NextStep)
+	}
+
+	c, err := w.store.Claim(t.Context(), uuid.MustParse(feedback), 1, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := store.Outcome{Status: store.Held, Reason: reason.AuthRequired, Stage: "call", Endpoint: "https://agent.example/mcp", Free: true}
+	if _, err := w.store.Record(t.Context(), c, held); err != nil {
+		t.Fatal(err)
+	}
+	d := show()
+	for _, part := range []string{feedback, "held auth_required", "worker token set 8453:1"} {
+		if !strings.Contains(d.NextStep, part) {
+			t.Errorf("the next step of %s %s does not name %q: %q", d.Status, d.Reason, part, d.NextStep)
 		}
 	}
 }
