@@ -129,6 +129,30 @@ func TestRefusalElsewhere(t *testing.T) {
 	w.until(w.accept(w.feedback(id)), store.Delivered)
 }
 
+// TestEndpointOfJobSaysNothingOfTheAgent: calls at an endpoint that a job names leave the agent's row unchanged.
+func TestEndpointOfJobSaysNothingOfTheAgent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(w.newWorker())
+	healthy, stranger := newRecorder(t, "", ""), newAgent(t, func(a *agent) {
+		a.on = func(_ string, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+			http.Error(rw, "down", http.StatusServiceUnavailable)
+			return true
+		}
+	})
+	id := w.register(at(healthy.URL + "/mcp"))
+	key := w.agentOf(id)
+	w.until(w.accept(with(w.feedback(id), own(stranger.URL+"/mcp", nil))), store.Waiting)
+	if row := must(w.store.AgentRow(t.Context(), key)); row.State != store.StatePending || row.Endpoint != "" || row.LastError != "" || row.FailingSince != nil {
+		t.Errorf("after a failure at a stranger's endpoint: %+v", row)
+	}
+	dead := w.register(at(stranger.URL + "/dead"))
+	w.until(w.accept(with(w.feedback(dead), own(healthy.URL+"/mcp", nil))), store.Delivered)
+	if row := must(w.store.AgentRow(t.Context(), w.agentOf(dead))); row.State != store.StatePending || row.LastOKAt != nil || row.Endpoint != "" || len(row.Tools) > 0 {
+		t.Errorf("after a success at a stranger's endpoint: %+v", row)
+	}
+}
+
 // TestTokensWithoutAPath: what a version before stored goes to the registered URL as before, and from then on nowhere else.
 func TestTokensWithoutAPath(t *testing.T) {
 	t.Parallel()

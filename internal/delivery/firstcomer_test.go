@@ -188,7 +188,7 @@ func (w *world) turn(k *worker, id uuid.UUID) {
 	w.t.Helper()
 	w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1 AND status = 'waiting'`, id)
 	ctx := heraldtest.Within(w.t, 30*time.Second)
-	due, err := w.store.Due(ctx, 10)
+	due, _, err := w.store.Due(ctx, 10)
 	backlog, err2 := w.store.Backlog(ctx, 10)
 	if err := errors.Join(err, err2); err != nil {
 		w.t.Fatal(err)

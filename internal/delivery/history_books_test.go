@@ -248,8 +248,12 @@ func (b *books) Release(ctx context.Context, chains []uint64, gateway bool, limi
 	return ended, err
 }
 
-func (b *books) Due(ctx context.Context, limit int) ([]store.Task, error) {
-	return b.tasks(ctx, "due", func(ctx context.Context) ([]store.Task, error) { return b.base.Due(ctx, limit) })
+func (b *books) Due(ctx context.Context, limit int) (tasks []store.Task, more bool, err error) {
+	tasks, err = b.tasks(ctx, "due", func(ctx context.Context) (due []store.Task, err error) {
+		due, more, err = b.base.Due(ctx, limit)
+		return due, err
+	})
+	return tasks, more, err
 }
 
 func (b *books) Followers(ctx context.Context, from int64, limit int) ([]store.Task, error) {

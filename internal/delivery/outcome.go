@@ -29,7 +29,9 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	d := decision{Outcome: e.describeAttempt(a)}
 	if failure == nil {
 		d.Status, d.AgentOK, d.Result = store.Delivered, true, a.answer.Raw
-		e.Newcomers.noteOutcome(a.claim.Agent(), true)
+		if !d.EndpointOfJob {
+			e.Newcomers.noteOutcome(a.claim.Agent(), true)
+		}
 		return d
 	}
 
@@ -41,7 +43,7 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 		v.Reason, v.Ending, v.Free = reason.HeldUnknown, retry.Hold, false
 	}
 	d.Reason, d.Error, d.Free = v.Reason, v.Text, v.Free
-	d.Moved = v.Moved && a.claim.Job.Action.ResolveEndpoint && !a.endpoint.Listed
+	d.Moved = v.Moved && !d.EndpointOfJob && !a.endpoint.Listed
 	d.SkipDispatch = v.Limited()
 	if v.AgentFault && a.stage.name != "fetch" { // the feedback's file is its client's affair
 		d.AgentError = v.Text
@@ -86,6 +88,7 @@ func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 		FileDisagrees: a.file.disagrees, FetchFailed: a.file.failed,
 		ToolName: a.call.tool, Arguments: a.call.recorded,
 		Called: a.answer.called, CallTook: a.answer.took,
+		EndpointOfJob: !a.claim.Job.Action.ResolveEndpoint,
 	}
 	o.Preferences = e.hearPreferences(a)
 	o.HoldLine = a.preferences.hold

@@ -65,7 +65,7 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 	if d.spooled {
 		e.dropSpooled(ctx, a.claim.ID)
 	}
-	if d.Tools != nil && a.call.listing != nil {
+	if d.Tools != nil && a.call.listing != nil && !d.EndpointOfJob {
 		e.observed.Add(a.claim.Agent(), a.call.listing.Listed)
 	}
 	e.Metrics.countOutcome(a.claim.Job.Kind, d.Outcome, rec.Age)

@@ -99,7 +99,7 @@ func TestDispatch(t *testing.T) {
 	watch.Go(func() { // the reconciler, and intakes of what is known, which lock the same rows in their own order
 		for watching.Err() == nil {
 			for _, step := range []func() ([]Task, error){
-				func() ([]Task, error) { return s.Due(ctx, 100) },
+				func() ([]Task, error) { tasks, _, err := s.Due(ctx, 100); return tasks, err },
 				func() ([]Task, error) { return s.Backlog(ctx, 100) },
 				func() ([]Task, error) { _, _, err := s.ExpireLeases(ctx, 100, 11); return nil, err },
 				func() ([]Task, error) {

@@ -60,7 +60,7 @@ func TestClaimRefuses(t *testing.T) {
 	c := claim(t, s, *r.Task)
 	record(t, s, c, Outcome{Status: Waiting, Reason: "server_error", Delay: -time.Second, Called: true, Stage: "call"})
 	refused(t, s, task.ID, r.Task.N, "the wait stayed in Postgres and this task was used")
-	tasks, err := s.Due(t.Context(), 10)
+	tasks, _, err := s.Due(t.Context(), 10)
 	if err != nil || len(tasks) != 1 {
 		t.Fatal(tasks, err)
 	}
@@ -273,11 +273,11 @@ func TestWaits(t *testing.T) {
 		if r := record(t, s, claim(t, s, task), o); r.Task != nil || r.NextAttemptAt.IsZero() {
 			t.Fatalf("%+v", r)
 		}
-		if tasks, err := s.Due(t.Context(), 10); err != nil || len(tasks) != 0 {
+		if tasks, _, err := s.Due(t.Context(), 10); err != nil || len(tasks) != 0 {
 			t.Fatal(tasks, err)
 		}
 		exec(t, s, `UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, task.ID)
-		tasks, err := s.Due(t.Context(), 10)
+		tasks, _, err := s.Due(t.Context(), 10)
 		if err != nil || len(tasks) != 1 || tasks[0].ID != task.ID || tasks[0].N != 2 || tasks[0].Attempts != 1 {
 			t.Fatal(tasks, err)
 		}

@@ -134,7 +134,7 @@ func TestPlans(t *testing.T) {
 		"yield":         {statement("yield"), id + `, 1, '1 s', 8`},
 		"lock_agent":    {statement("lock_agent"), agent},
 		"record": {statement("record"), id + `, 1, now(), 1, 'delivered', NULL, '0 s', false, false, false, true, 'call', NULL, NULL, NULL, NULL, NULL, NULL,
-			NULL, NULL, NULL, NULL, NULL, true, NULL, NULL, NULL, false, true, 0, NULL, '{1,0,0,0,0,0,0,0,0,0,0,0,0,0}', NULL, '0 s'`},
+			NULL, NULL, NULL, NULL, NULL, true, NULL, NULL, NULL, false, false, true, 0, NULL, '{1,0,0,0,0,0,0,0,0,0,0,0,0,0}', NULL, '0 s'`},
 		"adopt":           {statement("adopt"), id + `, 1, now(), 2, now(), 1, true`},
 		"lost_before":     {statement("lost_before"), `now(), 500`},
 		"agents_of":       {statement("agents_of"), `ARRAY[` + id + `]::uuid[]`},

@@ -147,7 +147,7 @@ func TestFollowersOfTheLine(t *testing.T) {
 	if wait.Task != nil {
 		t.Errorf("%+v", wait.Task)
 	}
-	if tasks, err := s.Due(t.Context(), 10); err != nil || len(tasks) != 0 || read(t, s, all[1].ID).Status != Queued {
+	if tasks, _, err := s.Due(t.Context(), 10); err != nil || len(tasks) != 0 || read(t, s, all[1].ID).Status != Queued {
 		t.Errorf("%v %v", tasks, err) // eight are dispatched
 	}
 }

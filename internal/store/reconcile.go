@@ -79,15 +79,16 @@ func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int
 	return n, err
 }
 
-// Due puts waits that stayed in Postgres and are over back into their agents' lines, and dispatches from these.
-func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, err error) {
+// Due puts waits that stayed in Postgres and are over back into their agents' lines, at most limit of them, and dispatches
+// from these lines. It reports whether there may be more.
+func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, more bool, err error) {
 	defer wrapError(&err, "dispatch waits that are over")
 	found, err := s.findRows(ctx, statement("due"), limit)
 	if err == nil && len(found.ids) > 0 {
 		var n int
 		tasks, err = s.moveRows(ctx, found, true, []any{&n}, statement("requeue"), found.ids)
 	}
-	return tasks, err
+	return tasks, len(found.ids) == limit, err
 }
 
 // Followers puts deliveries that wait behind another one of their client, which is there no more, into their agents'

@@ -57,6 +57,10 @@ type Outcome struct {
 	Preferences *Preferences  `json:"preferences,omitempty"` // what the agent asked for in its answer; nil: it said nothing of that
 	HoldLine    time.Duration `json:"holdLine,omitempty"`    // Waiting: what comes for the agent stays in its line for so long; ns in JSON
 
+	// EndpointOfJob: the job named the endpoint. What happened there says nothing about the agent: its row keeps its state,
+	// times, totals and hours.
+	EndpointOfJob bool `json:"endpointOfJob,omitempty"`
+
 	Elsewhere    bool `json:"elsewhere,omitempty"`   // Held, agent_disabled: not by the agent's row, so that the row says enabled releases nothing
 	FetchFailed  bool `json:"fetchFailed,omitempty"` // the feedback file could not be fetched; Claim.FetchFailures counts these
 	SkipDispatch bool `json:"keepLine,omitempty"`    // the agent's next is not dispatched now: the reconciler does it
@@ -237,7 +241,7 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome,
 		"arguments":      storable.JSON(o.Arguments, maxSideBytes), "response": storable.JSON(o.Response, maxSideBytes),
 		"result": storable.JSON(o.Result, maxSideBytes), "fetch_failed": o.FetchFailed,
 
-		"agent_ok": o.AgentOK, "agent_error": nullIfEmpty(storable.Text(o.AgentError, maxErrorBytes)), "moved": o.Moved,
+		"agent_ok": o.AgentOK, "agent_error": nullIfEmpty(storable.Text(o.AgentError, maxErrorBytes)), "moved": o.Moved, "endpoint_of_job": o.EndpointOfJob,
 		"latency":     o.latencyVector(),
 		"epoch":       c.Epoch,
 		"server_info": storable.JSON(o.ServerInfo, maxSideBytes), "tools": storable.JSON(o.Tools, maxSideBytes),

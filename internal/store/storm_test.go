@@ -244,7 +244,7 @@ func (m *storm) reconcile(random *rand.Rand) {
 
 func (m *storm) reconcileOnce(late time.Duration) {
 	ctx := m.Context()
-	tasks, err := m.s.Due(ctx, 100)
+	tasks, _, err := m.s.Due(ctx, 100)
 	m.must("due", err)
 	m.give(tasks...)
 	tasks, err = m.s.Backlog(ctx, 100)

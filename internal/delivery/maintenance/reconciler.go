@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/agentherald/herald/internal/logging"
@@ -24,7 +23,7 @@ type ReconcilerLedger interface {
 	Clock(ctx context.Context) (now, started time.Time, err error)
 	ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error)
 	Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []store.Task, err error)
-	Due(ctx context.Context, limit int) ([]store.Task, error)
+	Due(ctx context.Context, limit int) (tasks []store.Task, more bool, err error)
 	Followers(ctx context.Context, from int64, limit int) ([]store.Task, error)
 	Backlog(ctx context.Context, limit int) ([]store.Task, error)
 	LostBefore(ctx context.Context, before time.Time, limit int) ([]store.Task, error)
@@ -179,11 +178,11 @@ func (r *Reconciler) Reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	due, err := r.Ledger.Due(ctx, r.Batch)
+	r.Dispatcher.Dispatch(ctx, released)
+	due, err := r.dispatchDue(ctx)
 	if err != nil {
 		return err
 	}
-	r.Dispatcher.Dispatch(ctx, slices.Concat(due, released))
 	followers, err := r.Ledger.Followers(ctx, r.chooseClients(), r.Batch)
 	if err != nil {
 		return err
@@ -198,12 +197,29 @@ func (r *Reconciler) Reconcile(ctx context.Context) error {
 	if steady {
 		lost, err = r.dispatchLost(ctx, now)
 	}
-	if expired+len(released)+len(due)+len(followers)+len(backlog)+lost > 0 {
-		r.Logger.Info("reconciled", "leases_expired", expired, "released", len(released), "due", len(due), "followers", len(followers),
+	if expired+len(released)+due+len(followers)+len(backlog)+lost > 0 {
+		r.Logger.Info("reconciled", "leases_expired", expired, "released", len(released), "due", due, "followers", len(followers),
 			"backlog", len(backlog),
 			"lost_by_redis", lost)
 	}
 	return err
+}
+
+// dispatchDue dispatches waits that are over, batch by batch while there are more, for at most an interval: then the next
+// round begins, which looks after leases first.
+func (r *Reconciler) dispatchDue(ctx context.Context) (due int, err error) {
+	began := r.Now()
+	for {
+		tasks, more, err := r.Ledger.Due(ctx, r.Batch)
+		if err != nil {
+			return due, err
+		}
+		r.Dispatcher.Dispatch(ctx, tasks)
+		due += len(tasks)
+		if !more || r.Now().Sub(began) >= r.Interval {
+			return due, nil
+		}
+	}
 }
 
 // chooseClients is where Followers begins: every other round at the first client, else anywhere, so that no number of them

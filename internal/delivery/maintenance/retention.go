@@ -42,7 +42,11 @@ type RetentionConfig struct {
 const (
 	retentionPause = time.Minute // between two rounds of one process
 	weeksAhead     = 4           // partitions made beforehand
-	eventBatch     = 10_000      // events dropped by one statement: there is one for each outcome
+
+	// workTime bounds a round. It is shorter than half an interval: the reconciler
+	// needs the same lock at the other half.
+	workTime   = 2 * time.Second
+	eventBatch = 10_000 // events dropped by one statement: there is one for each outcome
 
 	// hoursBatch is how many batches of agents' hours go at a time: there is a row for each agent that was called in an
 	// hour.
@@ -54,7 +58,8 @@ const (
 type Retention struct {
 	RetentionConfig
 
-	last time.Time // when this process last led a round, or failed to
+	last time.Time // when this process last led a round, or failed to; zero: the next look begins one
+	more bool      // Apply ended with work left
 }
 
 // NewRetention checks the configuration.
@@ -75,7 +80,7 @@ func NewRetention(cfg RetentionConfig) (*Retention, error) {
 	return &Retention{RetentionConfig: cfg}, nil
 }
 
-// Run does a round a minute until the context ends. It looks half an interval after the reconciler that was started
+// Run does a round a minute, or at the next look if the last one left work, until the context ends. It looks half an interval after the reconciler that was started
 // with it, so that the two do not want the lock at the same moment.
 func (r *Retention) Run(ctx context.Context) {
 	timer := time.NewTimer(r.Interval / 2)
@@ -103,30 +108,50 @@ func (r *Retention) leadAndApply(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
 	led, err := r.Ledger.Lead(ctx, r.Apply)
-	if led || err != nil {
+	switch {
+	case err != nil || led && !r.more:
 		r.last = r.Now()
+	case led:
+		r.last = time.Time{}
 	}
 	return err
 }
 
-// Apply does one round's work.
+// Apply does one round's work. Each statement changes at most a batch of rows and commits, so that no other transaction
+// waits long for a lock. Apply repeats them while they find full batches, for at most workTime.
 func (r *Retention) Apply(ctx context.Context) error {
+	began := r.Now()
+	repeat := func(batch int, change func() (int, error)) (total int, err error) {
+		for {
+			n, err := change()
+			total += n
+			if err != nil || n < batch {
+				return total, err
+			}
+			if r.Now().Sub(began) >= workTime {
+				r.more = true
+				return total, nil
+			}
+		}
+	}
+	r.more = false
 	if _, err := r.Ledger.EnsurePartitions(ctx, weeksAhead); err != nil {
 		return err
 	}
-	expired, err := r.Ledger.Expire(ctx, r.Expiry, r.Batch)
-	if err != nil {
-		return err
-	}
+	expired, err := repeat(r.Batch, func() (int, error) { return r.Ledger.Expire(ctx, r.Expiry, r.Batch) })
 	if expired > 0 {
 		r.Logger.Warn("deliveries are dead (expired): they did not end in time", "count", expired, "after", r.Expiry)
 	}
-	for dropped := eventBatch; dropped == eventBatch; {
-		if dropped, err = r.Ledger.DropEvents(ctx, eventBatch); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
-	if _, err := r.Ledger.DropAgentHours(ctx, store.AgentHoursKept, hoursBatch*r.Batch); err != nil {
+	if _, err := repeat(eventBatch, func() (int, error) { return r.Ledger.DropEvents(ctx, eventBatch) }); err != nil {
+		return err
+	}
+	hours := hoursBatch * r.Batch
+	if _, err := repeat(hours, func() (int, error) {
+		return r.Ledger.DropAgentHours(ctx, store.AgentHoursKept, hours)
+	}); err != nil {
 		return err
 	}
 	if r.KeepFinal == 0 {
@@ -136,7 +161,7 @@ func (r *Retention) Apply(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rows, err := r.Ledger.Retain(ctx, r.KeepFinal, r.Batch)
+	rows, err := repeat(r.Batch, func() (int, error) { return r.Ledger.Retain(ctx, r.KeepFinal, r.Batch) })
 	if weeks+rows > 0 {
 		r.Logger.Info("old deliveries keep id, key and status only", "deliveries", rows, "weeks_of_attempts", weeks,
 			"after", r.KeepFinal)

@@ -87,7 +87,7 @@ func (s *Store) changeEach(limit int, change func(*row, time.Time) bool) (n int)
 }
 
 // Due puts waits that stayed here and are over into their agents' lines, and dispatches from these.
-func (s *Store) Due(_ context.Context, limit int) ([]store.Task, error) {
+func (s *Store) Due(_ context.Context, limit int) (tasks []store.Task, more bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
@@ -98,7 +98,7 @@ func (s *Store) Due(_ context.Context, limit int) ([]store.Task, error) {
 			agents = append(agents, r.agent)
 		}
 	}
-	return s.dispatch(agents...), nil
+	return s.dispatch(agents...), len(agents) == limit, nil
 }
 
 // Backlog dispatches for agents with work and a free place.

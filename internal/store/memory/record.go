@@ -117,6 +117,9 @@ func (s *Store) move(r *row, o store.Outcome, now time.Time) {
 // blame raises the agent's epoch once when a moved endpoint would explain the failure, and keeps what was learned of
 // its server.
 func (s *Store) blame(r *row, c *store.Claim, o store.Outcome) {
+	if o.EndpointOfJob {
+		return
+	}
 	g := s.agent(r.agent)
 	g.observeOutcome(o, s.now())
 	switch {

@@ -19,6 +19,7 @@
 -- @agent_error   error the agent is to blame for, or null
 -- @server_info, @tools (jsonb); null: they stay
 -- @fetch_failed  the feedback file could not be fetched
+-- @endpoint_of_job  the job named the endpoint: the agent's row does not change
 -- @moved         a moved endpoint would explain the failure; @epoch: the agent's as the claim knew it
 -- @duration_ms, or null: until now
 -- @latency       integer[14], what to add to agents.hour_latency: 1 in the bucket of the call's own duration, which Go has
@@ -151,6 +152,7 @@ WITH recorded AS (
                    @latency::integer[] AS took, date_trunc('hour', now(), 'UTC') AS this_hour
               FROM recorded) r
      WHERE g.chain_id = r.chain_id AND g.identity_registry = r.identity_registry AND g.agent_id = r.agent_id
+       AND NOT @endpoint_of_job::boolean
 )
 SELECT dispatch, next_attempt_at, accepted_at, now(), bulk FROM recorded
 UNION ALL

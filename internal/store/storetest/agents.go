@@ -3,6 +3,7 @@ package storetest
 import (
 	"encoding/json"
 	"errors"
+	"reflect"
 	"slices"
 	"time"
 
@@ -115,6 +116,32 @@ func (s *suite) agentStates() {
 	s.record(s.claim(s.takeMore(1, 1, 1)[0]), delivered) // claimed before, as far as it knows
 	if r := s.agentRow(1); r.State != store.StateDisabled || r.Enabled {
 		s.Errorf("%+v", r)
+	}
+}
+
+// endpointOfJob: an outcome at an endpoint that the job named leaves the agent's row unchanged.
+func (s *suite) endpointOfJob() {
+	s.record(s.claim(s.takeOne(1)), delivered)
+	healthy := s.agentRow(1)
+	failing := store.Outcome{Status: store.Dead, Reason: "server_error", Stage: "call", Called: true, AgentError: "a stranger said 503",
+		Endpoint: "https://stranger.example/mcp", Protocol: "2025-03-26", ServerInfo: json.RawMessage(`{"Name":"stranger"}`),
+		Tools: store.ToolList([]store.KnownTool{{Name: "stranger"}}), EndpointOfJob: true}
+	succeeding := failing
+	succeeding.Status, succeeding.Reason, succeeding.AgentOK, succeeding.AgentError = store.Delivered, "", true, ""
+	refused := failing
+	refused.Status, refused.Reason = store.Held, "auth_required"
+	for i, o := range []store.Outcome{failing, succeeding, refused} {
+		s.record(s.claim(s.takeMore(1, 1, i+1)[0]), o)
+		got := s.agentRow(1)
+		got.Open, got.UpdatedAt = healthy.Open, healthy.UpdatedAt
+		if !reflect.DeepEqual(got, healthy) {
+			s.Errorf("after %s %s: %+v, want %+v", o.Status, o.Reason, got, healthy)
+		}
+	}
+	hours, err := s.AgentStats(s.Context(), Agent(1), time.Time{})
+	s.must(err)
+	if len(hours) != 1 || hours[0].Calls != 1 || hours[0].Failed != 0 {
+		s.Errorf("%+v", hours)
 	}
 }
 

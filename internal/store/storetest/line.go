@@ -115,7 +115,7 @@ func (s *suite) backfillStandsBehind() {
 	lost, err := s.LostBefore(s.Context(), born.Add(30*time.Second), 100)
 	s.must(err)
 	s.Advance(time.Hour)
-	due, err := s.Due(s.Context(), 10)
+	due, _, err := s.Due(s.Context(), 10)
 	s.must(err)
 	for what, tasks := range map[string][]store.Task{"late": late, "lost": lost, "due": due} {
 		if len(tasks) == 0 && what != "due" || slices.ContainsFunc(tasks, func(t store.Task) bool { return !t.Bulk }) {
@@ -275,7 +275,7 @@ func (s *suite) waitsInTheStore() {
 	}
 	due := func() []store.Task {
 		s.Helper()
-		tasks, err := s.Due(s.Context(), 10)
+		tasks, _, err := s.Due(s.Context(), 10)
 		s.must(err)
 		return tasks
 	}

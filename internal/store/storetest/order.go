@@ -112,7 +112,7 @@ func (s *orderSuite) expectBehind(jobs ...job.Job) {
 
 func (s *orderSuite) dispatchDue() []store.Task {
 	s.Helper()
-	tasks, err := s.Due(s.Context(), 100)
+	tasks, _, err := s.Due(s.Context(), 100)
 	s.must(err)
 	return tasks
 }

@@ -1,0 +1,134 @@
+package delivery
+
+import (
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/delivery/maintenance"
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/jackc/pgx/v5"
+)
+
+// fillDue inserts n deliveries whose wait is over, eight of each agent.
+func (w *world) fillDue(n int) {
+	w.t.Helper()
+	w.fill(`WITH agent AS (
+		INSERT INTO herald.agents (chain_id, identity_registry, agent_id) SELECT 1, '0xaa', i FROM generate_series(0, ($1 - 1) / 8) i)
+		INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job, status, reason, attempts, next_attempt_at)
+		SELECT md5(i::text)::uuid, i::text, 'NewFeedback', 1, '0xaa', i / 8, i::text, i, '{}', 'waiting', 'server_error', 6, now() - interval '1 minute'
+		  FROM generate_series(0, $1 - 1) i`, n)
+}
+
+// fillOld inserts n deliveries that ended a year ago.
+func (w *world) fillOld(n int) {
+	w.t.Helper()
+	w.fill(`INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job, status, finished_at)
+		SELECT md5(i::text)::uuid, i::text, 'NewFeedback', 1, '0xaa', i / 8, i::text, i, '{}', 'delivered', now() - interval '1 year'
+		  FROM generate_series(0, $1 - 1) i`, n)
+}
+
+// fillOverage inserts n deliveries that are held for a year.
+func (w *world) fillOverage(n int) {
+	w.t.Helper()
+	w.fill(`INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job, status, reason, accepted_at)
+		SELECT md5(i::text)::uuid, i::text, 'NewFeedback', 1, '0xaa', i / 8, i::text, i, '{}', 'held', 'auth_required', now() - interval '1 year'
+		  FROM generate_series(0, $1 - 1) i`, n)
+}
+
+func (w *world) fill(sql string, n int) {
+	w.t.Helper()
+	ctx := heraldtest.Within(w.t, 2*time.Minute)
+	conn := must(pgx.Connect(ctx, w.dbURL))
+	defer conn.Close(ctx)
+	must(conn.Exec(ctx, sql, n))
+	must(conn.Exec(ctx, `VACUUM ANALYZE herald.deliveries`))
+}
+
+// countJobs counts the deliveries that still have their job.
+func (w *world) countJobs() (n int) {
+	w.t.Helper()
+	ctx := heraldtest.Within(w.t, 20*time.Second)
+	conn := must(pgx.Connect(ctx, w.dbURL))
+	defer conn.Close(ctx)
+	if err := conn.QueryRow(ctx, `SELECT count(*) FROM herald.deliveries WHERE job IS NOT NULL`).Scan(&n); err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}
+
+func (w *world) count(f store.Filter) (n int64) {
+	w.t.Helper()
+	for _, of := range must(w.store.Count(heraldtest.Within(w.t, 20*time.Second), f)) {
+		n += of
+	}
+	return n
+}
+
+// TestRoundDispatchesAllThatIsDue: one round dispatches more waits than a statement takes.
+func TestRoundDispatchesAllThatIsDue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fillDue(2000)
+	w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late = time.Hour }))
+	if n := w.count(store.Filter{Status: store.Waiting}); n != 0 {
+		t.Errorf("%d of 2000 deliveries still wait after a round", n)
+	}
+}
+
+// TestRetentionRoundsGoOn: one round drops what old deliveries carried and ends expired ones, more than a statement takes.
+func TestRetentionRoundsGoOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fillOld(2000)
+	retention := w.newRetention(func(c *maintenance.RetentionConfig) { c.KeepFinal = 30 * 24 * time.Hour })
+	if err := retention.Apply(heraldtest.Within(t, 20*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.countJobs(); n != 0 {
+		t.Errorf("%d of 2000 old deliveries still have their job after a round", n)
+	}
+
+	w.exec(`TRUNCATE herald.deliveries CASCADE`)
+	w.fillOverage(2000)
+	if err := retention.Apply(heraldtest.Within(t, 20*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.count(store.Filter{Status: store.Dead}); n != 2000 {
+		t.Errorf("%d of 2000 expired deliveries are dead after a round", n)
+	}
+}
+
+// BenchmarkDue dispatches 100,000 waits that are over, of 12,500 agents.
+func BenchmarkDue(b *testing.B) {
+	const rows = 100_000
+	for b.Loop() {
+		b.StopTimer()
+		w := newWorld(b)
+		w.fillDue(rows)
+		s := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late = time.Hour })
+		b.StartTimer()
+		for w.count(store.Filter{Status: store.Waiting}) > 0 {
+			w.reconcile(s)
+		}
+	}
+	b.ReportMetric(rows*float64(b.N)/b.Elapsed().Seconds(), "deliveries/s")
+}
+
+// BenchmarkRetention drops what 72,000 old deliveries carried.
+func BenchmarkRetention(b *testing.B) {
+	const rows = 72_000
+	for b.Loop() {
+		b.StopTimer()
+		w := newWorld(b)
+		w.fillOld(rows)
+		retention := w.newRetention(func(c *maintenance.RetentionConfig) { c.KeepFinal = 30 * 24 * time.Hour })
+		b.StartTimer()
+		for w.countJobs() > 0 {
+			if err := retention.Apply(heraldtest.Within(b, time.Minute)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.ReportMetric(rows*float64(b.N)/b.Elapsed().Seconds(), "deliveries/s")
+}
