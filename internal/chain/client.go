@@ -15,14 +15,10 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
 
+	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/secret"
 )
-
-// maxAnswer bounds one answer of the node. A receipt is far below; a range of logs is read in parts when it is above.
-const maxAnswer = 16 << 20
-
-var errTooLarge = fmt.Errorf("the answer is larger than %d bytes", maxAnswer)
 
 // Config says which nodes to ask.
 type Config struct {
@@ -42,6 +38,8 @@ type Config struct {
 	LogRange uint64
 	// Trusted says that the nodes leave out no logs of a range. Else the Follower holds them against blooms and receipts.
 	Trusted bool
+	// Decoding bounds how many bytes of answers are decoded at a time, in the whole process. Default: not bounded.
+	Decoding *decode.Budget
 	// Logger, default slog.Default().
 	Logger *slog.Logger
 }
@@ -86,7 +84,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	l := &link{chainID: cfg.ChainID, timeout: cfg.Timeout, mask: secret.NewMasker(keys)}
+	l := &link{chainID: cfg.ChainID, timeout: cfg.Timeout, mask: secret.NewMasker(keys), decoding: cfg.Decoding}
 	c := &Client{link: l, confirmations: cfg.Confirmations, registries: cfg.Registries, logRange: cfg.LogRange,
 		trusted: cfg.Trusted, log: cfg.Logger, identities: make(map[common.Address]common.Address)}
 	for i, address := range cfg.URLs {

@@ -109,8 +109,12 @@ func maskError(err error, within time.Duration, mask *secret.Masker) error {
 	var code rpc.Error
 	var tooLarge *http.MaxBytesError
 	switch {
-	case errors.As(err, &tooLarge):
+	case errors.As(err, &tooLarge), errors.Is(err, errTooLarge):
 		return errTooLarge
+	case errors.Is(err, errCompressed):
+		return errCompressed
+	case errors.Is(err, errManyElements):
+		return errManyElements
 	case errors.As(err, &httpErr):
 		return &statusError{httpErr.Status, text.Excerpt(string(httpErr.Body), maxMessage)}
 	case errors.As(err, &code):

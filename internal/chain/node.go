@@ -11,6 +11,7 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
 
+	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/secret"
 )
 
@@ -19,6 +20,8 @@ type link struct {
 	chainID uint64
 	timeout time.Duration  // of one question to one node
 	mask    *secret.Masker // of what in any node's URL may be a key
+
+	decoding *decode.Budget // of the process; nil: not bounded
 }
 
 func (l *link) newUnavailable(op string, err error) error {
@@ -63,6 +66,7 @@ func newNode(l *link, number int, address secret.Secret) *node {
 			TLSHandshakeTimeout:   l.timeout,
 			ResponseHeaderTimeout: l.timeout,
 			ForceAttemptHTTP2:     true,
+			DisableCompression:    true, // a few bytes could become many, see boundAnswer
 		},
 		silence: silence{quiet: quietTime},
 		dialing: make(chan struct{}, 1),
@@ -174,7 +178,7 @@ func (n *node) ping(ctx context.Context) error {
 	return err
 }
 
-// nodeTransport ends an answer that is too large, and reads how long a node that was asked too often wants to rest.
+// nodeTransport bounds answers, and reads how long a node that was asked too often wants to rest.
 type nodeTransport struct{ node *node }
 
 func (t nodeTransport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -186,6 +190,9 @@ func (t nodeTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if wait, ok := readRetryAfter(resp, now); ok {
 		t.node.rest.noteStated(now, wait)
 	}
-	resp.Body = http.MaxBytesReader(nil, resp.Body, maxAnswer)
+	defer resp.Body.Close()
+	if err := boundAnswer(req, resp, t.node.decoding); err != nil {
+		return nil, err
+	}
 	return resp, nil
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentherald/herald/internal/decode"
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
@@ -108,6 +109,8 @@ func (c *Client) askOne(ctx context.Context, n *node, op string, ask question) (
 	defer n.silence.endProbe(probe)
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
+	ctx, release := holdBudget(ctx)
+	defer release()
 
 	conn, err := n.connect(ctx)
 	if err != nil {
@@ -116,6 +119,9 @@ func (c *Client) askOne(ctx context.Context, n *node, op string, ask question) (
 		return nil, err
 	}
 	failure = ask(ctx, conn)
+	if errors.Is(failure, decode.ErrBusy) {
+		return failure, nil // which says nothing about the node
+	}
 	n.silence.noteOutcome(ctx, failure)
 	c.noteHealth(ctx, n, failure)
 	return failure, nil

@@ -1,5 +1,7 @@
 package decode
 
+import "cmp"
+
 // Bounds of one JSON document that a tree is built of.
 const (
 	MaxTokens = 100_000
@@ -16,6 +18,9 @@ func Modest(text []byte) bool {
 // Counter counts the tokens of JSON text that comes in pieces: names, values, and the brackets that open and close.
 // The zero value is ready.
 type Counter struct {
+	Limit    int // of tokens; 0: MaxTokens
+	Elements int // values that the outermost array holds, so far
+
 	tokens, depth int
 	quoted        bool // inside a string
 	escaped       bool // after a backslash there
@@ -25,12 +30,24 @@ type Counter struct {
 // Add counts another piece and tells whether the text is still within the bounds. Once it is not, it stays so.
 func (c *Counter) Add(piece []byte) bool {
 	for _, b := range piece {
-		if c.tokens > MaxTokens || c.depth > MaxDepth {
+		if !c.isWithin() {
 			return false
 		}
 		c.addByte(b)
 	}
-	return c.tokens <= MaxTokens && c.depth <= MaxDepth
+	return c.isWithin()
+}
+
+func (c *Counter) isWithin() bool {
+	return c.tokens <= cmp.Or(c.Limit, MaxTokens) && c.depth <= MaxDepth
+}
+
+// addToken counts a token that begins a value, or a name.
+func (c *Counter) addToken() {
+	c.tokens++
+	if c.depth == 1 {
+		c.Elements++
+	}
 }
 
 func (c *Counter) addByte(b byte) {
@@ -51,10 +68,10 @@ func (c *Counter) addByte(b byte) {
 	switch b {
 	case '"':
 		c.quoted, c.escaped = true, false
-		c.tokens++
+		c.addToken()
 	case '{', '[':
+		c.addToken()
 		c.depth++
-		c.tokens++
 	case '}', ']':
 		c.depth = max(c.depth-1, 0) // brackets in the framing of an event stream let no document be deeper
 		c.tokens++
@@ -62,7 +79,7 @@ func (c *Counter) addByte(b byte) {
 	default:
 		word = true
 		if !c.inWord {
-			c.tokens++
+			c.addToken()
 		}
 	}
 	c.inWord = word

@@ -1,0 +1,104 @@
+package chain
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/agentherald/herald/internal/decode"
+)
+
+// Bounds of one answer of a node. A receipt is far below; a range of logs is read in parts when it is above.
+const (
+	maxAnswer = 16 << 20
+	// maxAnswerTokens is of JSON tokens: each may become some hundred bytes when it is decoded. A log has about 30.
+	maxAnswerTokens = 1_000_000
+	// maxRefusal is of the body of an HTTP status of failure.
+	maxRefusal = 64 << 10
+)
+
+var errTooLarge = fmt.Errorf("the answer is larger than %d bytes or %d JSON tokens", maxAnswer, maxAnswerTokens)
+
+var (
+	errCompressed   = errors.New("the node compressed its answer, although it was asked not to")
+	errManyElements = errors.New("the node's batch answer has more elements than the request")
+)
+
+// heldKey is the context key of a question's *heldBudget.
+type heldKey struct{}
+
+// heldBudget is what the answers to one question take of the decoding budget.
+type heldBudget struct{ releases []func() }
+
+// holdBudget returns a context in which answers keep their part of the decoding budget until release is called: when
+// they are decoded. One request at a time may use it.
+func holdBudget(ctx context.Context) (_ context.Context, release func()) {
+	held := &heldBudget{}
+	return context.WithValue(ctx, heldKey{}, held), func() {
+		for _, release := range held.releases {
+			release()
+		}
+	}
+}
+
+// boundAnswer reads an answer whole, and refuses it before it is decoded if it is too large, compressed, or a batch with
+// more elements than the request. What a node sends costs up to forty times its bytes when go-ethereum decodes it, so
+// the answer also waits for its part of budget.
+func boundAnswer(req *http.Request, resp *http.Response, budget *decode.Budget) error {
+	source := http.MaxBytesReader(nil, resp.Body, maxAnswer)
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		source = io.NopCloser(io.LimitReader(resp.Body, maxRefusal)) // its words are at the beginning
+	}
+	if encoding := resp.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
+		return errCompressed
+	}
+	body, err := io.ReadAll(source)
+	if err != nil {
+		return err
+	}
+	counter := decode.Counter{Limit: maxAnswerTokens}
+	if !counter.Add(body) {
+		return errTooLarge
+	}
+	if isArray(body) {
+		asked, err := countCalls(req)
+		if err != nil {
+			return err
+		}
+		if counter.Elements > asked {
+			return errManyElements
+		}
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	held, ok := req.Context().Value(heldKey{}).(*heldBudget)
+	if !ok {
+		return nil
+	}
+	release, err := budget.Acquire(req.Context(), len(body))
+	if err != nil {
+		return err
+	}
+	held.releases = append(held.releases, release)
+	return nil
+}
+
+// isArray reports whether JSON text is an array.
+func isArray(text []byte) bool { return bytes.HasPrefix(bytes.TrimLeft(text, " \t\r\n"), []byte("[")) }
+
+// countCalls counts the calls of a request: the elements of a batch, else one.
+func countCalls(req *http.Request) (int, error) {
+	sent, err := req.GetBody()
+	if err != nil {
+		return 0, err
+	}
+	text, err := io.ReadAll(sent)
+	if err != nil || !isArray(text) {
+		return 1, err
+	}
+	counter := decode.Counter{Limit: len(text)}
+	counter.Add(text)
+	return counter.Elements, nil
+}

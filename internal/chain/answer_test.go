@@ -1,0 +1,105 @@
+package chain
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/agentherald/herald/internal/decode"
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// TestAnswersAreBoundedBeforeTheyAreDecoded: a node that makes much of few bytes costs little memory, and its answer is
+// refused in words that name why.
+func TestAnswersAreBoundedBeforeTheyAreDecoded(t *testing.T) { // alone: it measures what the process allocates
+	objects := "[" + strings.Repeat("{},", 5<<20) + "{}]"
+	var squeezed bytes.Buffer
+	z := gzip.NewWriter(&squeezed)
+	_, _ = io.WriteString(z, objects)
+	_ = z.Close()
+	if squeezed.Len() > 32<<10 {
+		t.Fatalf("the bomb has %d bytes", squeezed.Len())
+	}
+	for name, c := range map[string]struct {
+		body, encoding string
+		want           error
+	}{
+		"compressed without being asked": {squeezed.String(), "gzip", errCompressed},
+		"more answers than questions":    {"[" + strings.Repeat("{},", 100_000) + "{}]", "", errManyElements},
+		"too many tokens":                {`[{"jsonrpc":"2.0","id":1,"result":` + objects + "}]", "", errTooLarge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("Accept-Encoding") != "" {
+					t.Errorf("asked with Accept-Encoding: %s", r.Header.Get("Accept-Encoding"))
+				}
+				w.Header().Set("Content-Type", "application/json")
+				if body, _ := io.ReadAll(r.Body); !bytes.HasPrefix(body, []byte("[")) {
+					_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"result":"0x1"}`)
+					return
+				}
+				if c.encoding != "" {
+					w.Header().Set("Content-Encoding", c.encoding)
+				}
+				_, _ = io.WriteString(w, c.body)
+			}))
+			defer node.Close()
+			client := newClient(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New(node.URL)}, Decoding: decode.NewBudget(1 << 20)})
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			var asking sync.WaitGroup
+			for range 4 {
+				asking.Go(func() {
+					_, err := client.Head(context.Background())
+					if !errors.Is(err, c.want) {
+						t.Errorf("%v, want %v", err, c.want)
+					}
+				})
+			}
+			asking.Wait()
+			runtime.ReadMemStats(&after)
+			// Reading the 15 MB of a body takes five times as much, since its buffer grows; decoding it took 871 MB.
+			if grown := (after.TotalAlloc - before.TotalAlloc) >> 20; grown > 4*100 {
+				t.Errorf("four answers allocated %d MiB", grown)
+			}
+		})
+	}
+}
+
+// TestAnswersShareTheDecodingBudget: a large answer waits while other documents are decoded; the wait says nothing about
+// the node.
+func TestAnswersShareTheDecodingBudget(t *testing.T) {
+	t.Parallel()
+	budget := decode.NewBudget(1 << 20)
+	release, err := budget.Acquire(t.Context(), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := &scriptedNode{head: 7, logs: func(uint64, uint64) (any, *nodeError) { return []string{strings.Repeat("x", 64<<10)}, nil }}
+	client := node.serve(t, 100, 20*time.Second)
+	client.decoding = budget
+	ask := func(ctx context.Context) error {
+		var answer []string
+		return client.sendBatch(ctx, "asking", []rpc.BatchElem{{Method: "eth_getLogs", Args: []any{logFilter{FromBlock: 1, ToBlock: 2}}, Result: &answer}})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := ask(ctx); !errors.Is(err, decode.ErrBusy) {
+		t.Errorf("while the budget is used up: %v", err)
+	}
+	release()
+	if err := ask(t.Context()); err != nil {
+		t.Errorf("after it was released: %v", err)
+	}
+}
