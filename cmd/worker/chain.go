@@ -28,7 +28,7 @@ func (c *chainListCmd) Run(a *app) error {
 				t.addRow(one.ChainID, "never read", "", "", "", "", "", describeNodes(one), "")
 			}
 			for _, f := range one.Followers {
-				t.addRow(one.ChainID, f.Follower, f.Next, formatBlock(f.Head), describeLag(f), formatBlock(f.Finalized),
+				t.addRow(one.ChainID, describeFollower(f), f.Next, formatBlock(f.Head), describeLag(f), formatBlock(f.Finalized),
 					f.Reorgs, describeNodes(one), formatTime(f.MovedAt))
 			}
 		}
@@ -66,7 +66,7 @@ func printChain(a *app, c operator.ChainState) error {
 	}
 	for _, r := range c.Followers {
 		f.addRow("", "")
-		f.addRow("blocks", r.Follower)
+		f.addRow("blocks", describeFollower(r))
 		f.addRow("registries", strings.Join(r.Registry, " "))
 		f.addRow("began at", fmt.Sprint(r.Start))
 		f.addRow("next", fmt.Sprint(r.Next))
@@ -87,6 +87,14 @@ func formatBlock(n *uint64) string {
 	return fmt.Sprint(*n)
 }
 
+// describeFollower names the blocks that a follower reads, and marks one of former registries.
+func describeFollower(f operator.FollowerState) string {
+	if f.Former {
+		return f.Follower + " (former registries)"
+	}
+	return f.Follower
+}
+
 // describeLag says how far behind the node's newest block a follower is.
 func describeLag(f operator.FollowerState) string {
 	switch {
@@ -96,6 +104,8 @@ func describeLag(f operator.FollowerState) string {
 		return "unknown"
 	case *f.LagBlocks == 0:
 		return "none"
+	case f.LagTime == nil: // by the cursor alone: no node was asked
+		return fmt.Sprintf("%d blocks", *f.LagBlocks)
 	}
 	behind := time.Duration(*f.LagTime * float64(time.Second))
 	return fmt.Sprintf("%d blocks, %s", *f.LagBlocks, behind.Round(time.Second))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/doctor"
@@ -46,7 +47,9 @@ func TestChains(t *testing.T) {
 		t.Fatal(err)
 	}
 	end := head - 1
-	for follower, to := range map[string]*uint64{"head of 0xaa,0xbb": nil, fmt.Sprintf("0-%d of 0xaa,0xbb", end): &end} {
+	registries := strings.Join(erc8004.Deployment{Identity: d.Identity, Reputation: d.Reputation}.List(), ",")
+	for follower, to := range map[string]*uint64{"head of " + registries: nil, "head of 0xaa,0xbb": nil,
+		fmt.Sprintf("0-%d of %s", end, registries): &end} {
 		c, err := st.OpenCursor(t.Context(), store.CursorKey{ChainID: id, Follower: follower}, 0, to)
 		if err == nil {
 			_, err = st.AdvanceCursor(t.Context(), &c, store.Advance{From: 0, To: end, Head: head, Finalized: 1})
@@ -63,9 +66,15 @@ func TestChains(t *testing.T) {
 	}
 	_, out, errs := worker(t, env, "chain", "show", fmt.Sprint(id), "--json")
 	shown := decode[operator.ChainState](t, out)
-	if len(shown.Nodes) != 2 || shown.Nodes[0].Problem != "" || shown.Nodes[1].Problem == "" || len(shown.Followers) != 2 {
+	if len(shown.Nodes) != 2 || shown.Nodes[0].Problem != "" || shown.Nodes[1].Problem == "" || len(shown.Followers) != 3 {
 		t.Fatalf("%s%s", out, errs)
 	}
+	isFormer := func(f operator.FollowerState) bool { return f.Former }
+	former := slices.IndexFunc(shown.Followers, isFormer)
+	if former < 0 || !slices.Equal(shown.Followers[former].Registry, []string{"0xaa", "0xbb"}) || shown.Followers[former].LagBlocks != nil {
+		t.Fatalf("the follower of former registries: %s", out)
+	}
+	shown.Followers = slices.DeleteFunc(shown.Followers, isFormer)
 	follows, read := shown.Followers[0], shown.Followers[1]
 	if follows.Follower != "head" || follows.Next != head || follows.LagBlocks == nil || *follows.LagBlocks != 91 || *follows.LagTime < 60 ||
 		follows.Finalized == nil || *follows.Finalized != 1 || len(follows.Registry) != 2 {
@@ -75,7 +84,7 @@ func TestChains(t *testing.T) {
 		t.Errorf("a backfill that is done: %s", out)
 	}
 	diagnose(t, 0, env...).says(chainName, doctor.MarkWarn, "91 blocks behind its head")
-	if _, out, _ := worker(t, env, "chain", "list"); !strings.Contains(out, "91 blocks, ") || !strings.Contains(out, "done") || !strings.Contains(out, "1 of 2 answer") {
+	if _, out, _ := worker(t, env, "chain", "list"); !strings.Contains(out, "91 blocks, ") || !strings.Contains(out, "done") || !strings.Contains(out, "1 of 2 answer") || !strings.Contains(out, "head (former registries)") {
 		t.Error(out)
 	}
 	if _, out, _ := worker(t, env, "chain", "show", fmt.Sprint(id)); !strings.Contains(out, "node 2: ") || !strings.Contains(out, "0xaa 0xbb") {

@@ -25,6 +25,9 @@ type FollowConfig struct {
 	Kinds []erc8004.Kind
 	// From is the first block to read.
 	From uint64
+	// FromHead says that From was the head when reading began: Follow ends with ErrStartAboveHead if nothing was read and
+	// the head stays below From.
+	FromHead bool
 	// Poll is the pause between questions once the head is reached, and after a failure. Default 2 s.
 	Poll time.Duration
 	// Range is the largest number of blocks asked for at once, 1 to 10,000, default 1,000; it is halved when the node
@@ -219,7 +222,7 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	if uint64(head.Number) < f.next {
-		return false, nil
+		return false, f.checkStart(uint64(head.Number))
 	}
 	end, last := &head, f.next+f.width.blocks-1
 	if f.cfg.To != nil {
@@ -263,6 +266,9 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 // is not complete. One that stays there has what is above it read again when it is there.
 func (f *Follower) awaitsHead(head uint64) bool {
 	n := len(f.done)
+	if n == 0 && head+1 < f.next {
+		return false // checkStart
+	}
 	if n == 0 || head >= f.done[n-1].Number {
 		f.lowSince = time.Time{}
 		return false
@@ -281,6 +287,21 @@ func (f *Follower) awaitsHead(head uint64) bool {
 	}
 	f.lowSince = time.Time{}
 	return false
+}
+
+// checkStart fails once the head has stayed below the first block for lowPatience: that block was a head that never was.
+func (f *Follower) checkStart(head uint64) error {
+	if !f.cfg.FromHead || len(f.done) > 0 || head+1 >= f.next {
+		return nil
+	}
+	now := time.Now()
+	if f.lowSince.IsZero() {
+		f.lowSince = now
+	}
+	if now.Sub(f.lowSince) < f.lowPatience {
+		return nil
+	}
+	return &handError{fmt.Errorf("block %d, head %d: %w", f.next, head, ErrStartAboveHead)}
 }
 
 // dropAnchor goes back to the block before the last one that was handed over.

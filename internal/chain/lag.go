@@ -2,6 +2,7 @@ package chain
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/ethereum/go-ethereum/rpc"
@@ -10,11 +11,12 @@ import (
 // Lag is how far behind the node's newest block another one is.
 type Lag struct {
 	Head   uint64        // the newest block
-	Blocks uint64        // 0 when the other one is the newest, or the node has not got so far
+	Blocks uint64        // 0 when the other one is the newest
 	Time   time.Duration // between the two blocks' timestamps
 }
 
-// Lag asks how far behind the newest block is.
+// Lag asks how far behind the newest block the given one is. It fails if that one is above the newest: the lag is not known
+// then.
 func (c *Client) Lag(ctx context.Context, number uint64) (Lag, error) {
 	const op = "asking how far behind a block is"
 	var head, other *block
@@ -32,8 +34,11 @@ func (c *Client) Lag(ctx context.Context, number uint64) (Lag, error) {
 		return Lag{}, c.newUnavailable(op, errNoBlock)
 	}
 	lag := Lag{Head: uint64(head.Number)}
-	if lag.Head <= number {
+	if lag.Head == number {
 		return lag, nil
+	}
+	if lag.Head < number {
+		return Lag{}, c.newUnavailable(op, fmt.Errorf("the node's newest block is %d, below block %d", lag.Head, number))
 	}
 	lag.Blocks = lag.Head - number
 	switch {

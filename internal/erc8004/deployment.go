@@ -30,6 +30,17 @@ type Deployment struct {
 	Validation common.Address
 }
 
+// List returns the addresses of the registries that are set, in lower case: identity, reputation, validation.
+func (d Deployment) List() []string {
+	var list []string
+	for _, a := range []common.Address{d.Identity, d.Reputation, d.Validation} {
+		if a != (common.Address{}) {
+			list = append(list, strings.ToLower(a.Hex()))
+		}
+	}
+	return list
+}
+
 // Registries are the registries of one chain whose events count, of each kind the usual one first. Anybody can deploy
 // a contract that emits what it likes, so that the event of another contract shows nothing.
 type Registries struct {
@@ -127,6 +138,16 @@ var knownChains = [...]Chain{
 	{11155111, "Ethereum Sepolia", true},
 	{11155420, "OP Sepolia", true},
 	{324705682, "SKALE Base Sepolia", true},
+}
+
+// quietChains make blocks only when there are transactions: Arbitrum, Linea, Metis, Scroll and SKALE, with their testnets.
+var quietChains = []uint64{42161, 421614, 59144, 59141, 1088, 59902, 534352, 534351, 1187947933, 324705682}
+
+// MakesRegularBlocks reports whether a known chain makes blocks without transactions too, so that the age of its head says
+// whether a node is behind. It is false for other chains, of which nothing is known.
+func MakesRegularBlocks(chainID uint64) bool {
+	known := slices.ContainsFunc(knownChains[:], func(c Chain) bool { return c.ID == chainID })
+	return known && !slices.Contains(quietChains, chainID)
 }
 
 // KnownChains lists the chains with known registries, the mainnets first.

@@ -31,6 +31,7 @@ type NodeState struct {
 type FollowerState struct {
 	Follower  string     `json:"follower"` // head: it goes on for ever; else the range of a backfill
 	Registry  []string   `json:"registries"`
+	Former    bool       `json:"former,omitempty"` // the settings list other registries now: nothing goes on from here
 	Start     uint64     `json:"startBlock"`
 	End       *uint64    `json:"endBlock,omitempty"`
 	Next      uint64     `json:"nextBlock"`           // the first that is not read
@@ -106,7 +107,10 @@ func (o *Operator) groupChains(cursors []store.CursorState) (all []ChainState) {
 	}
 	for _, c := range cursors {
 		chain := find(c.ChainID)
-		chain.Followers = append(chain.Followers, describeCursor(c))
+		f := describeCursor(c)
+		listed := o.Settings.Chains[c.ChainID].Registries.Default().List()
+		f.Former = f.End == nil && len(listed) > 0 && !slices.Equal(listed, f.Registry)
+		chain.Followers = append(chain.Followers, f)
 	}
 	for _, id := range o.Settings.Watch {
 		find(id)
@@ -161,13 +165,14 @@ func (o *Operator) askChain(ctx context.Context, c *ChainState) {
 	}
 	for i := range c.Followers {
 		f := &c.Followers[i]
-		if f.Next == 0 || f.IsDone() {
+		if f.Next == 0 || f.IsDone() || f.Former {
+			f.LagBlocks = nil
 			continue
 		}
 		lag, err := client.Lag(ctx, f.Next-1)
 		if err != nil {
-			c.Problem = err.Error()
-			return
+			c.Problem, f.LagBlocks = err.Error(), nil
+			continue
 		}
 		seconds := lag.Time.Seconds()
 		f.Head, f.LagBlocks, f.LagTime = &lag.Head, &lag.Blocks, &seconds

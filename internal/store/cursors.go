@@ -57,6 +57,25 @@ func (s *Store) OpenCursor(ctx context.Context, key CursorKey, start uint64, end
 	}
 }
 
+// RestartCursor moves a cursor that has read nothing to another first block. ErrCursorMoved: it has read something, or
+// another process has moved it.
+func (s *Store) RestartCursor(ctx context.Context, c *Cursor, start uint64) (err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "restart the cursor of chain %d at block %d", c.ChainID, start)
+	err = s.pool.QueryRow(ctx, `UPDATE herald.chain_cursors
+		   SET start_block = $4, next_block = $4, moves = moves + 1, updated_at = now()
+		 WHERE chain_id = $1 AND follower = $2 AND moves = $3 AND next_block = start_block AND blocks = '[]'
+		RETURNING moves`, c.ChainID, c.Follower, c.moves, start).Scan(&c.moves)
+	if err == nil {
+		c.Start, c.Next = start, start
+	}
+	return noRows(err, ErrCursorMoved)
+}
+
+// HasReadNothing reports whether the cursor is where it began.
+func (c *Cursor) HasReadNothing() bool { return c.Next == c.Start && len(c.Anchors) == 0 }
+
 // Advance is what was read of a chain: blocks that follow each other.
 type Advance struct {
 	From, To  uint64   // the first and the last block. From before the cursor: what was read from there on was replaced

@@ -32,6 +32,7 @@ import (
 type Ledger interface {
 	LeadChain(ctx context.Context, key store.CursorKey, do func(context.Context) error) (bool, error)
 	OpenCursor(ctx context.Context, key store.CursorKey, start uint64, end *uint64) (store.Cursor, error)
+	RestartCursor(ctx context.Context, c *store.Cursor, start uint64) error
 	AdvanceCursor(ctx context.Context, c *store.Cursor, a store.Advance) (store.Advanced, error)
 	Cursors(ctx context.Context, chainID uint64) ([]store.CursorState, error)
 }
@@ -84,6 +85,8 @@ type Watcher struct {
 	pace   pace
 	told   string // why nothing is read, as it was logged last
 	log    *slog.Logger
+
+	failure string // the last one since a range was committed
 }
 
 // New checks the configuration.
@@ -106,7 +109,7 @@ func New(cfg Config) (*Watcher, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	registries := nameRegistries(cfg.Deployment)
+	registries := strings.Join(cfg.Deployment.List(), ",")
 	if registries == "" {
 		id := cfg.Chain.ChainID()
 		return nil, fmt.Errorf("no registry of chain %d is known: set IDENTITY_REGISTRY_%d and REPUTATION_REGISTRY_%d", id, id, id)
@@ -125,16 +128,6 @@ func New(cfg Config) (*Watcher, error) {
 
 // Key names the watcher's cursor.
 func (w *Watcher) Key() store.CursorKey { return w.key }
-
-func nameRegistries(d erc8004.Deployment) string {
-	var names []string
-	for _, a := range []common.Address{d.Identity, d.Reputation, d.Validation} {
-		if a != (common.Address{}) {
-			names = append(names, strings.ToLower(a.Hex()))
-		}
-	}
-	return strings.Join(names, ",")
-}
 
 // Run reads until ctx ends, or the last block is read: then it returns nil. While the node, the store or the lead is
 // away it waits and says so.
@@ -161,7 +154,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		case errors.Is(err, store.ErrCursorMoved):
 			w.tellOnce("another process reads this chain: waiting for it to end")
 		case err != nil:
-			w.tellOnce("the chain is not read, trying again: %v", err)
+			w.noteFailure(err)
 		case !leads:
 			w.tellOnce("another process reads this chain: standing by")
 		}
@@ -177,6 +170,14 @@ func (w *Watcher) tellOnce(format string, args ...any) {
 	}
 }
 
+// noteFailure logs why the chain cannot be read, unless it did since the last commit: a lasting failure is one line.
+func (w *Watcher) noteFailure(err error) {
+	if text := err.Error(); text != w.failure {
+		w.failure = text
+		w.log.Warn("the chain is not read, trying again", "error", err)
+	}
+}
+
 // follow reads from the cursor on.
 func (w *Watcher) follow(ctx context.Context) (err error) {
 	start, end := w.From, w.To
@@ -186,7 +187,7 @@ func (w *Watcher) follow(ctx context.Context) (err error) {
 		}
 	}
 	if start == nil || w.Ends && end == nil {
-		head, err := w.Chain.Head(ctx)
+		head, err := w.Chain.StartHead(ctx)
 		if err != nil {
 			return fmt.Errorf("ask where the chain ends: %w", err)
 		}
@@ -200,6 +201,9 @@ func (w *Watcher) follow(ctx context.Context) (err error) {
 	if w.cursor, err = w.Ledger.OpenCursor(ctx, w.key, *start, end); err != nil {
 		return err
 	}
+	if err := w.restartUnread(ctx, *start); err != nil {
+		return err
+	}
 	if w.cursor.End != nil && w.cursor.Next > *w.cursor.End {
 		w.log.Warn("these blocks were read before: to read on, name the last one", "to", *w.cursor.End)
 	}
@@ -207,15 +211,28 @@ func (w *Watcher) follow(ctx context.Context) (err error) {
 		w.log.Warn("this chain was watched before: going on from there, whatever block to begin with is named", "from", w.cursor.Next)
 	}
 	ahead := newReadAhead(w.commitRange)
-	f, err := w.Chain.NewFollower(chain.FollowConfig{Deployment: w.Deployment, From: w.cursor.Start, To: w.cursor.End,
+	f, err := w.Chain.NewFollower(chain.FollowConfig{Deployment: w.Deployment, From: w.cursor.Start, FromHead: w.From == nil, To: w.cursor.End,
 		Anchors: toAnchors(w.cursor.Anchors), Finalized: w.cursor.Finalized, Settled: w.cursor.Settled, Poll: w.Poll, Limits: w.Limits,
 		Handle: ahead.hand})
 	if err != nil {
 		return err
 	}
 	w.told = ""
-	w.log.Info("reading the chain", "from", w.cursor.Next)
+	if w.failure == "" {
+		w.log.Info("reading the chain", "from", w.cursor.Next)
+	}
 	return ahead.run(ctx, f.Follow)
+}
+
+// restartUnread moves a cursor that has read nothing: to the block that is to be read first now, or, where that is the
+// head, down to it. A node may have named a head that never was when the cursor was made.
+func (w *Watcher) restartUnread(ctx context.Context, start uint64) error {
+	if w.Ends || !w.cursor.HasReadNothing() || w.cursor.Start == start || w.From == nil && w.cursor.Start < start {
+		return nil
+	}
+	w.log.Warn("nothing was read from the block at which reading was to begin: beginning at another one",
+		"was", w.cursor.Start, "from", start)
+	return w.Ledger.RestartCursor(ctx, &w.cursor, start)
 }
 
 // findPredecessor finds where to begin when the chain was followed with other registries: at what was not settled then.
@@ -270,6 +287,10 @@ func (w *Watcher) commitRange(ctx context.Context, r chain.Range) error {
 	done, err := w.Ledger.AdvanceCursor(ctx, &w.cursor, read)
 	if err != nil {
 		return err
+	}
+	if w.failure != "" {
+		w.failure = ""
+		w.log.Info("the chain is read again", "to", r.To)
 	}
 	w.pace.count(countQueued(done.Answers))
 	if w.Dispatcher != nil {

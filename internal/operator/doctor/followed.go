@@ -55,7 +55,7 @@ func judgeFollowed(c operator.ChainState) []Finding {
 func findNewestFollower(all []operator.FollowerState) int {
 	newest := -1
 	for i, f := range all {
-		if f.End == nil && (newest < 0 || f.MovedAt != nil && all[newest].MovedAt != nil && f.MovedAt.After(*all[newest].MovedAt)) {
+		if f.End == nil && !f.Former && (newest < 0 || f.MovedAt != nil && all[newest].MovedAt != nil && f.MovedAt.After(*all[newest].MovedAt)) {
 			newest = i
 		}
 	}

@@ -1,0 +1,85 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/agentherald/herald/internal/erc8004"
+)
+
+// maxStartAge is how far the time of a head may be from this machine's when reading begins there.
+const maxStartAge = 10 * time.Minute
+
+// ErrStartAboveHead: the chain's head stays below the block at which reading began, so that one was never the head.
+var ErrStartAboveHead = errors.New("the chain's head stays below the block to begin with")
+
+// StartHead returns the block to begin with when a chain is read for the first time: the lowest head that a node names
+// and can show. The node returns the block and its parent, and the block's time is within 10 minutes of this machine's;
+// the time is not asked of chains that make blocks only with transactions. It fails if no node names such a head.
+func (c *Client) StartHead(ctx context.Context) (uint64, error) {
+	heads := make([]*block, len(c.nodes))
+	failures := make([]nodeFailure, len(c.nodes))
+	var asked sync.WaitGroup
+	for i, n := range c.nodes {
+		asked.Go(func() {
+			head, err := c.readStartHead(ctx, n)
+			heads[i], failures[i] = head, nodeFailure{n.number, c.maskFailure(err)}
+		})
+	}
+	asked.Wait()
+	var lowest *block
+	for _, head := range heads {
+		if head != nil && (lowest == nil || head.Number < lowest.Number) {
+			lowest = head
+		}
+	}
+	if lowest == nil {
+		return 0, c.combineFailures("looking for a head to begin with", failures)
+	}
+	return uint64(lowest.Number), nil
+}
+
+// readStartHead reads a node's head, and that block and its parent by their names.
+func (c *Client) readStartHead(ctx context.Context, n *node) (*block, error) {
+	const op = "reading the head to begin with"
+	ask := func(elems ...rpc.BatchElem) error {
+		failure, err := c.askOne(ctx, n, op, func(ctx context.Context, conn *rpc.Client) error {
+			return c.callBatch(ctx, conn, elems)
+		})
+		for _, e := range elems {
+			if err == nil && failure == nil {
+				failure = e.Error
+			}
+		}
+		return c.typeFailure(op, failure, err)
+	}
+	var head, same, parent *block
+	if err := ask(rpc.BatchElem{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &head}); err != nil {
+		return nil, err
+	}
+	if head == nil {
+		return nil, c.newUnavailable(op, errNoBlock)
+	}
+	elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber", Args: []any{formatNumber(uint64(head.Number)), false}, Result: &same}}
+	if head.Number > 0 {
+		elems = append(elems, rpc.BatchElem{Method: "eth_getBlockByHash", Args: []any{head.ParentHash, false}, Result: &parent})
+	}
+	if err := ask(elems...); err != nil {
+		return nil, err
+	}
+	age := time.Since(time.Unix(int64(head.Time), 0))
+	switch {
+	case same == nil, head.Number > 0 && (parent == nil || parent.Number+1 != head.Number):
+		return nil, c.newUnavailable(op, fmt.Errorf("the node names block %d as its head and does not return it and its parent",
+			uint64(head.Number)))
+	case age.Abs() > maxStartAge && erc8004.MakesRegularBlocks(c.chainID):
+		return nil, c.newUnavailable(op, fmt.Errorf("the time of block %d, the node's head, is %s from this machine's",
+			uint64(head.Number), age.Abs().Round(time.Second)))
+	}
+	return same, nil
+}
