@@ -137,15 +137,15 @@ func listVariables() []variable {
 			setOneOf(func(c *Config) *string { return &c.Binding }, "off", "warn", "require")},
 		{"HERALD_REDIS_INTAKE", "jobs", "Whole jobs that other programs put into Redis. jobs: taken, but one that " +
 			"names an action.endpoint " +
-			"(an old ActionJob: an endpoint or server_url) or has an action.payloadTemplate (payload_template, " +
-			"arguments_template) is refused, " +
+			"(an old ActionJob: an endpoint or server_url), has an action.payloadTemplate (payload_template, " +
+			"arguments_template), names a tool other than the type's own, or says verifyFileHash false is refused, " +
 			"since whoever may write to Redis could send any event anywhere, or anything under its name. on: all " +
 			"are taken. off: none; they go " +
 			"to asynq's archive.", false,
 			setOneOf(func(c *Config) *string { return &c.RedisIntake }, "on", "jobs", "off")},
 		{"HERALD_LEGACY_QUEUE", "", "List in Redis (REDIS_URL) into which the old backend puts its ActionJobs with LPUSH, " +
-			"as in action_jobs. Each is taken once it is committed, of several workers by any. HERALD_REDIS_INTAKE says " +
-			"what they may name. Without it no list is read.", false, setLegacyQueue},
+			"as in action_jobs. Each is taken once it is committed, of several workers by any. They may " +
+			"name endpoints, headers and templates. Without it no list is read.", false, setLegacyQueue},
 		{"HERALD_VERIFY_EVENT", "", "receipt: a registry of the chain must have emitted the event as the job says " +
 			"it (default where the " +
 			"chain has an RPC URL); it is looked for in its transaction's receipt, without a transactionHash see " +

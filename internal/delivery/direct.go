@@ -32,6 +32,9 @@ type DirectConfig struct {
 	Logger      *slog.Logger  // needed
 }
 
+// directMeta is the member of a direct call's _meta, in the place of a delivery's "io.agentherald/delivery".
+const directMeta = "io.agentherald/direct"
+
 // DirectCaller calls a tool that somebody asks for, without a delivery: nothing is claimed, tried again or recorded. The
 // call gets what one of a job with its own endpoint gets, so small shared limits, and of Herald's credentials none.
 type DirectCaller struct{ DirectConfig }
@@ -59,7 +62,7 @@ func (e *DirectError) Error() string { return e.Text }
 // Call makes the call. Its error is a *DirectError, with the answer if the tool itself said that it failed.
 func (d *DirectCaller) Call(ctx context.Context, c job.DirectCall, by string) (mcpcall.Answer, error) {
 	at := mcpcall.Endpoint{Transport: c.Endpoint.Transport, URL: c.Endpoint.URL, Headers: c.Endpoint.Headers,
-		Command: c.Endpoint.Command, Args: c.Endpoint.Args}
+		Command: c.Endpoint.Command, Args: c.Endpoint.Args, Unsigned: true}
 	began := time.Now()
 	answer, err := d.callLimited(ctx, at, c)
 	log := []any{"tool", text.Printable(c.Tool), "endpoint", displayEndpoint(at), "by", by,
@@ -93,6 +96,7 @@ func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c j
 	defer cancel()
 	began := time.Now()
 	a.Answer, err = d.Caller.Call(bounded, at, mcpcall.Request{Tool: c.Tool, Arguments: c.Arguments,
+		Meta: map[string]any{directMeta: map[string]any{"verified": false}},
 		Traceparent: tracecontext.FromContext(ctx)})
 	a.took = time.Since(began)
 	d.Metrics.countCall(c.Tool, err == nil && !a.IsError, a.took)

@@ -89,7 +89,12 @@ func TestDirectCallsShareLimits(t *testing.T) {
 	if got := l.Breaker(unboundPrefix+limitedOrigin(at, store.Agent{}), limitedEndpoint(at, store.Agent{})); got != "closed" {
 		t.Errorf("the unbound breaker of the endpoint is %q", got)
 	}
-	if n := len(a.received()); n != 1 {
-		t.Errorf("%d calls", n)
+	calls := a.received()
+	if len(calls) != 1 {
+		t.Fatalf("%d calls", len(calls))
+	}
+	about, _ := calls[0].Meta[directMeta].(map[string]any)
+	if verified, ok := about["verified"].(bool); !ok || verified || calls[0].Meta["io.agentherald/delivery"] != nil {
+		t.Errorf("_meta of a direct call: %v", calls[0].Meta)
 	}
 }

@@ -116,6 +116,10 @@ func TestRedisIntake(t *testing.T) {
 		"default, template":     {"", with(native(), map[string]any{"payloadTemplate": template}), false},
 		"default, old template": {"", old(native(), map[string]any{"resolve_endpoint": true, "payload_template": template}), false},
 		"default, arguments":    {"", old(native(), map[string]any{"arguments_template": template}), false},
+		"default, other tool":   {"", with(native(), map[string]any{"toolName": "agent.receiveBatch"}), false},
+		"default, alias":        {"", with(native(), map[string]any{"toolName": "agent_receiveFeedback"}), true},
+		"default, unverified":   {"", with(native(), map[string]any{"verifyFileHash": false}), false},
+		"on, unverified":        {intake.RedisOn, with(native(), map[string]any{"verifyFileHash": false}), true},
 		"on, template":          {intake.RedisOn, with(native(), map[string]any{"payloadTemplate": template}), true},
 		"on, arguments":         {intake.RedisOn, old(native(), map[string]any{"arguments_template": template}), true},
 		"on, endpoint":          {intake.RedisOn, with(native(), endpoint), true},
@@ -125,6 +129,10 @@ func TestRedisIntake(t *testing.T) {
 		field := "action.endpoint"
 		if strings.Contains(name, "template") || strings.Contains(name, "arguments") {
 			field = "action.payloadTemplate"
+		} else if strings.Contains(name, "tool") {
+			field = "action.toolName"
+		} else if strings.Contains(name, "unverified") {
+			field = "action.verifyFileHash"
 		}
 		refused := strings.HasPrefix(note, "rejected invalid_job: "+field+": is not taken from a job in Redis") &&
 			strings.Contains(note, "HERALD_REDIS_INTAKE")

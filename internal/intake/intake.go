@@ -51,13 +51,14 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// RedisPolicy says what is done with whole jobs in Redis (HERALD_REDIS_INTAKE): whoever may write there may enqueue.
+// RedisPolicy says which foreign tasks in Redis are taken as jobs (HERALD_REDIS_INTAKE): every client of that Redis may
+// write them.
 type RedisPolicy string
 
 // The values of RedisPolicy.
 const (
 	RedisOn   RedisPolicy = "on"   // all are taken
-	RedisJobs RedisPolicy = "jobs" // one that names an action.endpoint or has a payloadTemplate is refused
+	RedisJobs RedisPolicy = "jobs" // one that sets a field of job.DirectField is refused
 	RedisOff  RedisPolicy = "off"  // none is taken
 )
 
@@ -93,12 +94,23 @@ type Answer struct {
 	Path    string // Refused: the field; Conflict: the event's field that differs
 	Problem string // Refused: what is wrong with it
 	Status  store.Status
+
+	Forbidden bool // Refused: only because the sender may not set the field
 }
 
 // Submit takes up to store.MaxAccept jobs, each the bytes of one. Answers come in order; refused ones are not stored.
 // The deliveries go on with the trace that ctx is part of: tracecontext.NewContext takes it from a request's header. An
 // error means that none of them is known to be stored: submitting them again is harmless.
 func (in *Intake) Submit(ctx context.Context, bodies [][]byte) ([]Answer, error) {
+	return in.submit(ctx, bodies, true)
+}
+
+// SubmitEvents is Submit for senders without the scope direct: a job that sets one of job.DirectField is refused.
+func (in *Intake) SubmitEvents(ctx context.Context, bodies [][]byte) ([]Answer, error) {
+	return in.submit(ctx, bodies, false)
+}
+
+func (in *Intake) submit(ctx context.Context, bodies [][]byte, direct bool) ([]Answer, error) {
 	answers := make([]Answer, len(bodies))
 	intakes := make([]store.Intake, 0, len(bodies))
 	positions := make([]int, 0, len(bodies)) // of the intakes among the bodies
@@ -112,6 +124,10 @@ func (in *Intake) Submit(ctx context.Context, bodies [][]byte) ([]Answer, error)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("parse job %d: %w", i+1, err)
+		}
+		if field := j.DirectField(); field != "" && !direct {
+			answers[i] = Answer{Verdict: Refused, Path: field, Forbidden: true, Problem: "needs a token with the scope direct"}
+			continue
 		}
 		it, err := in.sealHeaders(j)
 		if err != nil {
@@ -150,7 +166,7 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 		return "", &queue.ArchivedError{Text: "whole jobs in Redis are not taken (HERALD_REDIS_INTAKE=off): " +
 			"use enqueue, or set it to jobs or on and run this task again"}
 	}
-	it, refusal, err := in.readUnanswered(Element{body, int64(len(body))}, job.Kind(kind))
+	it, refusal, err := in.readUnanswered(Element{body, int64(len(body))}, job.Kind(kind), in.Redis == RedisOn)
 	if err != nil {
 		return "", err
 	}
@@ -173,11 +189,11 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 }
 
 // readUnanswered reads a job of somebody in Redis, who cannot be answered: what is refused becomes a rejected row, of
-// this kind if it does not tell its own.
-func (in *Intake) readUnanswered(e Element, kind job.Kind) (it store.Intake, refusal *job.Refusal, err error) {
+// this kind if it does not tell its own. direct: the sender may set fields of job.DirectField.
+func (in *Intake) readUnanswered(e Element, kind job.Kind, direct bool) (it store.Intake, refusal *job.Refusal, err error) {
 	j, err := in.parseElement(e)
-	if err == nil && in.Redis == RedisJobs {
-		err = refuseOverrides(j)
+	if err == nil && !direct {
+		err = refuseDirect(j)
 	}
 	switch {
 	case err == nil:
@@ -193,15 +209,10 @@ func (in *Intake) readUnanswered(e Element, kind job.Kind) (it store.Intake, ref
 	return it, refusal, nil
 }
 
-// refuseOverrides refuses what makes the chain's word worth nothing: where the event goes, and other arguments than its
-// content.
-func refuseOverrides(j job.Job) error {
-	field := "action.endpoint"
-	switch {
-	case j.Action.Endpoint != nil:
-	case len(j.Action.PayloadTemplate) > 0:
-		field = "action.payloadTemplate"
-	default:
+// refuseDirect refuses fields that only trusted senders may set: whoever may write to Redis is none.
+func refuseDirect(j job.Job) error {
+	field := j.DirectField()
+	if field == "" {
 		return nil
 	}
 	return &job.Refusal{Path: field,

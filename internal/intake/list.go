@@ -30,14 +30,14 @@ type Taken struct {
 	Problem string // Rejected: what is wrong with it
 }
 
-// FromList commits what lies in a list of Redis, at most store.MaxAccept elements; there is nobody to answer, as with
-// FromTask. After an error none of them is known to be stored, and taking them again is harmless.
+// FromList commits elements of the old backend's list, at most store.MaxAccept. Its jobs may set fields of job.DirectField:
+// the operator named the list for this backend. After an error none of them is known to be stored, and taking them again is harmless.
 func (in *Intake) FromList(ctx context.Context, elements []Element) ([]Taken, error) {
 	intakes := make([]store.Intake, len(elements))
 	for i, e := range elements {
 		var err error
 		// Nearly all of them are feedback, and what cannot be read does not say.
-		if intakes[i], _, err = in.readUnanswered(e, job.KindNewFeedback); err != nil {
+		if intakes[i], _, err = in.readUnanswered(e, job.KindNewFeedback, true); err != nil {
 			return nil, err
 		}
 	}

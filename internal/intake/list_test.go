@@ -74,8 +74,7 @@ func TestFromList(t *testing.T) {
 		"a job":           {oldJob("mcp", "{}", eventData), RedisJobs, "", ""},
 		"telegram":        {telegram, RedisOn, hash(string(telegram.Body)), `action_type: "telegram" is not delivered by Herald: only mcp is`},
 		"without index":   {indexless, RedisOn, hash(string(indexless.Body)), "event_data.feedback_index: is missing"},
-		"endpoint":        {named, RedisJobs, eventKey, "action.endpoint: is not taken from a job in Redis"},
-		"endpoint, on":    {named, RedisOn, "", ""},
+		"endpoint":        {named, RedisJobs, "", ""},
 		"a tool":          {oldJob("mcp", `{"tool_name":"rm"}`, eventData), RedisOn, eventKey, "config.tool_name: is not a tool"},
 		"nothing":         {Element{}, RedisOn, hash(), ""},
 		"no JSON":         {Element{Body: []byte("hello"), Length: 5}, RedisOn, hash("hello"), ""},
@@ -97,7 +96,7 @@ func TestFromList(t *testing.T) {
 			(taken[0].Verdict == Rejected) != (c.key != "") || strings.Contains(it.Refused, "s3cret") {
 			t.Errorf("%s: %s %q, %+v", name, key, it.Refused, taken[0])
 		}
-		if (len(it.SealedHeaders) > 0) != (name == "endpoint, on") {
+		if (len(it.SealedHeaders) > 0) != (name == "endpoint") {
 			t.Errorf("%s: %d bytes of sealed headers", name, len(it.SealedHeaders))
 		}
 	}

@@ -1,6 +1,13 @@
 package job
 
-import "github.com/agentherald/herald/internal/decode"
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/agentherald/herald/internal/decode"
+)
 
 // MaxCallBytes bounds the request of a direct call. Its arguments may hold a feedback file, of which a job has only the
 // address.
@@ -10,7 +17,7 @@ const MaxCallBytes = 4 << 20
 //
 //	{"endpoint": …, "tool_name": "agent.receiveFeedback", "arguments": {…}, "timeout_ms": 30000}
 //
-// It is no event's, so nothing of it is stored and it has no key.
+// It is no event's, so nothing of it is stored, it has no key, and its arguments may not name a deliveryId.
 type DirectCall struct {
 	Endpoint  Endpoint
 	Tool      string
@@ -44,6 +51,9 @@ func ParseDirectCall(body []byte, l Limits) (DirectCall, error) {
 	if v, _ := r.readObject("arguments"); v != nil {
 		c.Arguments, _ = v.Plain().(map[string]any)
 	}
+	if path := findDeliveryID("arguments", c.Arguments); path != "" {
+		return DirectCall{}, refuse(path, "is not for a direct call to name: it is the id of a delivery")
+	}
 	if r.has("timeout_ms") { // the bridge took any; one that is longer than allowed is shortened
 		most := uint64(r.limits.MaxTimeout.Milliseconds())
 		c.TimeoutMs = int(min(r.readUint("timeout_ms", 1, 1<<64-1), most))
@@ -52,4 +62,26 @@ func ParseDirectCall(body []byte, l Limits) (DirectCall, error) {
 		return DirectCall{}, r.err
 	}
 	return c, nil
+}
+
+// findDeliveryID returns the path of a member that an agent would read as a delivery's id; empty if there is none.
+func findDeliveryID(path string, value any) string {
+	switch v := value.(type) {
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			if plain := strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(name)); plain == "deliveryid" {
+				return path + "." + name
+			}
+			if found := findDeliveryID(path+"."+name, v[name]); found != "" {
+				return found
+			}
+		}
+	case []any:
+		for i, element := range v {
+			if found := findDeliveryID(fmt.Sprintf("%s[%d]", path, i), element); found != "" {
+				return found
+			}
+		}
+	}
+	return ""
 }

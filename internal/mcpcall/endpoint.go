@@ -47,6 +47,8 @@ type Endpoint struct {
 	// may be plain http, on any port, and in a private network. Nothing that a stranger or an enqueuer wrote may set
 	// it.
 	Listed bool
+	// Unsigned: requests are not signed though there is a Signer, because nothing that they say was verified.
+	Unsigned bool
 	// Secrets are texts within the other fields that are secret, as a token in an argument is: masked wherever the
 	// agent echoes them. Not part of what makes a client.
 	Secrets []secret.Secret
@@ -131,6 +133,7 @@ func (e Endpoint) clientKey() [sha256.Size]byte {
 	}
 	add(e.Transport)
 	add(strconv.FormatBool(e.Listed))
+	add(strconv.FormatBool(e.Unsigned))
 	add(e.URL)
 	add(e.Command)
 	add(e.Dir)

@@ -302,6 +302,9 @@ func (p *Pool) newTransport(ep Endpoint, c *conn) (mcptransport.Interface, error
 	}
 	cfg := transport.HTTPConfig{Guard: p.cfg.Guard, Base: p.base, Headers: http.Header{}, Signer: p.cfg.Signer,
 		MaxAnswerBytes: p.cfg.MaxAnswerBytes, Now: p.cfg.Clock, Life: p.ctx}
+	if ep.Unsigned {
+		cfg.Signer = nil
+	}
 	if ep.Listed {
 		cfg.Guard, cfg.Base = p.listedGuard, p.listedBase
 	}

@@ -175,6 +175,34 @@ func TestUnsignedIsRefused(t *testing.T) {
 	}
 }
 
+// TestUnsignedEndpoint: requests to an endpoint that is called unsigned are not signed, and share no client with signed ones:
+// an agent that verifies takes nothing of them.
+func TestUnsignedEndpoint(t *testing.T) {
+	t.Parallel()
+	ring, herald := newSigner(t)
+	srv, g := guard(t, herald, server.NewStreamableHTTPServer(realTools(), server.WithStateful(true)))
+	p := newPool(t, func(c *Config) { c.Signer = ring })
+	ctx := heraldtest.Within(t, 30*time.Second)
+	signed := Endpoint{Transport: TransportHTTP, URL: srv.URL}
+	unsigned := signed
+	unsigned.Unsigned = true
+	request := Request{Tool: feedbackTool, Arguments: map[string]any{"value": "9"}, Meta: map[string]any{"x": 1}}
+	for range 2 {
+		if _, err := p.Call(ctx, signed, request); err != nil {
+			t.Fatal(err)
+		}
+		var e *CallError
+		if _, err := p.Call(ctx, unsigned, request); !errors.As(err, &e) || e.Status != http.StatusUnauthorized {
+			t.Errorf("an unsigned call is answered with %v", err)
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.refused) == 0 {
+		t.Error("the agent refused nothing")
+	}
+}
+
 // noKey is a signer whose key is gone.
 type noKey struct{}
 

@@ -24,10 +24,11 @@ const (
 	ScopeRead    Scope = "read"    // look at everything
 	ScopeEnqueue Scope = "enqueue" // hand in jobs
 	ScopeOperate Scope = "operate" // change what becomes of deliveries and agents, and look at everything
+	ScopeDirect  Scope = "direct"  // call tools directly, and hand in jobs that say where and how an agent is called
 )
 
 // AllScopes are what HERALD_API_TOKEN allows.
-func AllScopes() []Scope { return []Scope{ScopeRead, ScopeEnqueue, ScopeOperate} }
+func AllScopes() []Scope { return []Scope{ScopeRead, ScopeEnqueue, ScopeOperate, ScopeDirect} }
 
 // Caller is who asks over HTTP.
 type Caller struct {
@@ -56,7 +57,7 @@ func (o *Operator) CreateAPIToken(ctx context.Context, name string, scopes []str
 		return out, NewMisuse("a token needs a name of 1 to 100 characters, which the audit names")
 	}
 	if len(scopes) == 0 {
-		return out, misuseOf("scope", "is needed: read, enqueue or operate, several if need be")
+		return out, misuseOf("scope", "is needed: read, enqueue, operate or direct, several if need be")
 	}
 	for _, s := range scopes {
 		if err := checkWord("scope", s, AllScopes()); err != nil {

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
@@ -93,6 +94,47 @@ func TestAccess(t *testing.T) {
 	}
 	if changing < 15 {
 		t.Errorf("only %d routes change something", changing)
+	}
+}
+
+// TestDirectScope: a token without the scope direct calls no tool, and hands in no job that says where or how its agent is
+// called; the answer names the field and the scope.
+func TestDirectScope(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.calls.answers(`{"content":[]}`, nil)
+	ordinary, direct := w.newToken("enqueue").Token, w.newToken("enqueue", "direct").Token
+	callAs[api.ErrorAnswer](w, ordinary, 403, "POST", "/mcp/call", "application/json", directCall)
+	callAs[api.CallAnswer](w, direct, 200, "POST", "/mcp/call", "application/json", directCall)
+
+	lines, index := "", 0
+	for field, action := range map[string]string{
+		"action.endpoint":        `{"resolveEndpoint":false,"endpoint":{"transport":"http","url":"https://a.example/mcp"}}`,
+		"action.payloadTemplate": `{"payloadTemplate":{"score":1}}`,
+		"action.toolName":        `{"toolName":"agent.receiveFeedbackBatch"}`,
+		"action.verifyFileHash":  `{"verifyFileHash":false}`,
+	} {
+		index++
+		body := strings.TrimSuffix(jobOf(1, index), "}") + `,"action":` + action + "}"
+		got := callAs[api.ErrorAnswer](w, ordinary, 403, "POST", "/v1/jobs", "application/json", body)
+		if got.Error.Code != "forbidden" || got.Error.Field != field || !strings.Contains(got.Error.Message, "scope direct") {
+			t.Errorf("%s: %+v", field, got)
+		}
+		if got := callAs[api.JobAnswer](w, direct, 202, "POST", "/v1/jobs", "application/json", body); got.Verdict != store.Accepted {
+			t.Errorf("%s with the scope: %+v", field, got)
+		}
+		lines += body + "\n"
+	}
+	res := w.send("POST", "/v1/jobs", ordinary, "application/x-ndjson", strings.NewReader(lines+jobOf(2, 1)+"\n"))
+	answers := json.NewDecoder(res.Body)
+	for line := 1; line <= index+1; line++ {
+		var got api.JobAnswer
+		if err := answers.Decode(&got); err != nil {
+			t.Fatal(err)
+		}
+		if want := line > index; (got.Verdict == store.Accepted) != want || !want && got.Error.Code != "forbidden" {
+			t.Errorf("line %d: %+v %+v", line, got, got.Error)
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 // Submitter takes jobs.
 type Submitter interface {
 	Submit(ctx context.Context, bodies [][]byte) ([]intake.Answer, error)
+	SubmitEvents(ctx context.Context, bodies [][]byte) ([]intake.Answer, error)
 }
 
 // Config makes an API.

@@ -12,6 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/server"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/tracecontext"
@@ -48,7 +49,7 @@ func (a *API) enqueue(w http.ResponseWriter, r *http.Request, v server.Visitor) 
 	r = r.WithContext(tracecontext.NewContext(r.Context(), r.Header.Get(tracecontext.Header)))
 	switch kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind {
 	case "application/json":
-		a.enqueueOne(w, r)
+		a.enqueueOne(w, r, v)
 	case "application/x-ndjson":
 		a.enqueueLines(w, r, v)
 	default:
@@ -57,7 +58,7 @@ func (a *API) enqueue(w http.ResponseWriter, r *http.Request, v server.Visitor) 
 	}
 }
 
-func (a *API) enqueueOne(w http.ResponseWriter, r *http.Request) {
+func (a *API) enqueueOne(w http.ResponseWriter, r *http.Request, v server.Visitor) {
 	if r.ContentLength > maxJob {
 		a.answerError(w, r, errTooLarge(maxJob))
 		return
@@ -72,12 +73,16 @@ func (a *API) enqueueOne(w http.ResponseWriter, r *http.Request) {
 		a.answerError(w, r, refuse(http.StatusBadRequest, "invalid_request", "", "the body could not be read"))
 		return
 	}
-	answers, err := a.submit(r.Context(), [][]byte{body})
+	answers, err := a.submit(r.Context(), [][]byte{body}, v)
 	if err != nil {
 		a.answerError(w, r, err)
 		return
 	}
 	answer := describeJob(answers[0])
+	if answers[0].Forbidden {
+		a.answerError(w, r, refuse(http.StatusForbidden, answer.Error.Code, answer.Error.Field, "%s", answer.Error.Message))
+		return
+	}
 	status := http.StatusAccepted
 	switch answer.Verdict {
 	case store.Known:
@@ -91,10 +96,14 @@ func (a *API) enqueueOne(w http.ResponseWriter, r *http.Request) {
 }
 
 // submit commits jobs, though whoever sent them may be gone by now.
-func (a *API) submit(ctx context.Context, bodies [][]byte) ([]intake.Answer, error) {
+func (a *API) submit(ctx context.Context, bodies [][]byte, v server.Visitor) ([]intake.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), submitTimeout)
 	defer cancel()
-	answers, err := a.Intake.Submit(ctx, bodies)
+	submit := a.Intake.SubmitEvents
+	if v.May(operator.ScopeDirect) {
+		submit = a.Intake.Submit
+	}
+	answers, err := submit(ctx, bodies)
 	if err != nil {
 		a.Logger.Warn("jobs could not be accepted", logging.About(logging.Postgres), "jobs", len(bodies), "error", err)
 		return nil, refuse(http.StatusServiceUnavailable, "unavailable", "",
@@ -111,6 +120,9 @@ func describeJob(a intake.Answer) JobAnswer {
 	switch a.Verdict {
 	case intake.Refused:
 		out.Error = &server.Problem{Code: "invalid_job", Message: a.Problem, Field: a.Path}
+		if a.Forbidden {
+			out.Error.Code = "forbidden"
+		}
 	case store.Conflict:
 		out.Error = &server.Problem{Code: "conflict", Field: a.Path,
 			Message: "the same event is known with another " + a.Path + ": what is known stays"}
@@ -151,7 +163,7 @@ func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visi
 		}
 		if len(group) > 0 {
 			_ = control.SetWriteDeadline(time.Now().Add(lineTimeout))
-			answers, err := a.answerLines(ctx, group)
+			answers, err := a.answerLines(ctx, group, v)
 			for _, answer := range answers {
 				_ = out.Encode(answer)
 			}
@@ -244,14 +256,14 @@ func collectLines(lines <-chan jobLine) (group []jobLine, more bool) {
 }
 
 // answerLines commits the jobs of a group and answers each line in order.
-func (a *API) answerLines(ctx context.Context, group []jobLine) ([]JobAnswer, error) {
+func (a *API) answerLines(ctx context.Context, group []jobLine, v server.Visitor) ([]JobAnswer, error) {
 	var bodies [][]byte
 	for _, line := range group {
 		if line.err == nil {
 			bodies = append(bodies, line.body)
 		}
 	}
-	committed, err := a.submit(ctx, bodies)
+	committed, err := a.submit(ctx, bodies, v)
 	if err != nil {
 		return nil, err
 	}

@@ -65,7 +65,7 @@ func (a *API) listOperations() []operation {
 			summary: "Hand in one job, or JSON Lines: then the answer has a line for each line, in order, as they are committed.",
 			also:    []int{409, 413, 415, 429},
 			answers: map[int]reflect.Type{202: reflect.TypeFor[JobAnswer](), 200: reflect.TypeFor[JobAnswer]()}},
-		{method: "POST", path: "/mcp/call", id: "callTool", scope: operator.ScopeEnqueue, stream: a.callTool,
+		{method: "POST", path: "/mcp/call", id: "callTool", scope: operator.ScopeDirect, stream: a.callTool,
 			summary: "Call an agent's tool at once, as the old backend's bridge did, and answer with what it answered. Nothing " +
 				"is stored and nothing tried again.",
 			body: reflect.TypeFor[CallRequest](), also: []int{413, 415, 429, 502, 504},
