@@ -85,7 +85,7 @@ func (c *Client) Check(ctx context.Context, j job.Job, v Verify) (Standing, erro
 	if field, err := c.checkIdentity(ctx, j); err != nil || field != "" {
 		return newContradiction(field), err
 	}
-	if j.Kind == job.KindFeedbackRevoked && j.Reason == job.RevokedByReorg {
+	if j.IsRetraction() {
 		return c.checkRetraction(ctx, j, v)
 	}
 	return c.checkEvent(ctx, j, v)

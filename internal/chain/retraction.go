@@ -13,9 +13,10 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// checkRetraction asks whether a feedback is gone: the block that the retraction names is not canonical, and the
-// registry has no feedback of that index. Feedback indexes only grow and revoked feedback keeps its own, so
-// getLastIndex answers for every canonical block at once, on a node without an archive and without a range of logs.
+// checkRetraction asks whether a feedback is gone: the block that the retraction names is not canonical, and neither is
+// the feedback's own transaction, or not with that log. The index proves nothing: the client's next feedback may have
+// taken it. Where a retraction names no transaction, the registry must have no feedback of that index: indexes only grow
+// and revoked feedback keeps its own, so getLastIndex answers for every canonical block at once.
 //
 // Nothing is decided before the height of the named block is confirmed: the indexer's node may have seen the reorg
 // before ours, and what replaced the block may itself be replaced.
@@ -66,11 +67,15 @@ func (c *Client) findVanished(
 	var canonical *block
 	var stored hexutil.Bytes
 	var logs []types.Log
+	var mined *receipt
 	elems := []rpc.BatchElem{
 		{Method: "eth_getBlockByNumber", Args: []any{formatNumber(at), false}, Result: &canonical},
 		{Method: "eth_call", Args: callArgs(j.ReputationRegistry, lastIndex, formatNumber(uint64(head.Number))),
 			Result: &stored},
 		{Method: "eth_getLogs", Args: []any{newVanishedFilter(j)}, Result: &logs},
+	}
+	if j.TransactionHash != (common.Hash{}) {
+		elems = append(elems, rpc.BatchElem{Method: "eth_getTransactionReceipt", Args: []any{j.TransactionHash}, Result: &mined})
 	}
 	if err := c.sendBatch(ctx, op, elems); err != nil {
 		return Standing{}, err
@@ -102,8 +107,15 @@ func (c *Client) findVanished(
 	if err != nil {
 		return Standing{}, c.newUnavailable(op, err)
 	}
-	if last >= j.FeedbackIndex {
-		return newContradiction("feedbackIndex"), nil
+	switch {
+	case j.TransactionHash == (common.Hash{}):
+		if last >= j.FeedbackIndex {
+			return newContradiction("feedbackIndex"), nil
+		}
+	case elems[3].Error != nil:
+		return Standing{}, c.newUnavailable(op, elems[3].Error)
+	case mined != nil && hasFeedback(mined.Logs, j):
+		return newContradiction("transactionHash"), nil
 	}
 	// Most nodes forget a block that is not canonical sooner or later, so that an error or no log proves nothing.
 	return Standing{Found: true, Confirmed: true, Witnessed: elems[2].Error == nil && hasFeedback(logs, j)}, nil
@@ -129,7 +141,8 @@ func hasFeedback(logs []types.Log, j job.Job) bool {
 		e, err := erc8004.Decode(l)
 		if err == nil && e.Kind == erc8004.NewFeedback && e.Address == j.ReputationRegistry &&
 			e.AgentID.Cmp(j.AgentID) == 0 &&
-			e.Client == j.ClientAddress && (!e.HasIndex || e.FeedbackIndex == j.FeedbackIndex) {
+			e.Client == j.ClientAddress && (!e.HasIndex || e.FeedbackIndex == j.FeedbackIndex) &&
+			(j.TransactionHash == (common.Hash{}) || l.TxHash == j.TransactionHash) {
 			return true
 		}
 	}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 )
 
@@ -17,7 +19,12 @@ func (w *world) vanish(again bool) job.Job {
 	if err := w.net.Reorg(w.ctx, 1, again); err != nil {
 		w.t.Fatal(err)
 	}
-	return j.Retraction()
+	return j.Retraction(j.ID())
+}
+
+func (w *world) retraction() job.Job {
+	j := w.feedback()
+	return j.Retraction(j.ID())
 }
 
 func TestCheckRetraction(t *testing.T) {
@@ -26,7 +33,7 @@ func TestCheckRetraction(t *testing.T) {
 	unseen := Standing{Found: true, Confirmed: true} // the node cannot tell whether it ever was
 	unknown := common.Hash{7}
 
-	canonical := w.feedback().Retraction()
+	canonical := w.retraction()
 	minedAgain := w.vanish(true)
 	vanished := w.vanish(false)
 	for name, c := range map[string]struct {
@@ -35,8 +42,9 @@ func TestCheckRetraction(t *testing.T) {
 	}{
 		"still canonical":            {canonical, newContradiction("blockHash")},
 		"canonical, without number":  {with(canonical, func(j *job.Job) { j.BlockNumber = 0 }), newContradiction("blockHash")},
-		"mined again":                {minedAgain, newContradiction("feedbackIndex")},
+		"mined again":                {minedAgain, newContradiction("transactionHash")},
 		"gone":                       {vanished, gone},
+		"a false transaction":        {with(vanished, func(j *job.Job) { j.TransactionHash = unknown }), unseen},
 		"gone, without transaction":  {with(vanished, func(j *job.Job) { j.TransactionHash, j.LogIndex = common.Hash{}, nil }), gone},
 		"gone, without number":       {with(vanished, func(j *job.Job) { j.BlockNumber = 0 }), gone},
 		"gone, another number":       {with(vanished, func(j *job.Job) { j.BlockNumber-- }), newContradiction("blockNumber")},
@@ -45,7 +53,7 @@ func TestCheckRetraction(t *testing.T) {
 		"never, by somebody else":    {with(vanished, func(j *job.Job) { j.ClientAddress = w.owner.Address }), unseen},
 		"never, in a block that is":  {with(canonical, func(j *job.Job) { j.FeedbackIndex = 9 }), newContradiction("blockHash")},
 		"never, in an unknown block": {with(canonical, func(j *job.Job) { j.FeedbackIndex, j.BlockHash = 9, unknown }), unseen},
-		"there, in an unknown block": {with(canonical, func(j *job.Job) { j.BlockHash = unknown }), newContradiction("feedbackIndex")},
+		"there, in an unknown block": {with(canonical, func(j *job.Job) { j.BlockHash = unknown }), newContradiction("transactionHash")},
 		"unknown, without number":    {with(vanished, func(j *job.Job) { j.BlockHash, j.BlockNumber = unknown, 0 }), newContradiction("blockNumber")},
 		"far ahead":                  {with(vanished, func(j *job.Job) { j.BlockHash, j.BlockNumber = unknown, 1<<62 }), newContradiction("blockNumber")},
 		"another identity registry": {with(vanished, func(j *job.Job) { j.IdentityRegistry = common.Address{5} }),
@@ -57,6 +65,17 @@ func TestCheckRetraction(t *testing.T) {
 		if got := w.check(c.job, VerifyReceipt); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
+	}
+	_, mined, err := w.net.GiveFeedback(w.ctx, w.rater, devnet.Feedback{AgentID: w.agent, Tag1: "next"})
+	if next := w.job(erc8004.NewFeedback, mined, err); next.FeedbackIndex != vanished.FeedbackIndex {
+		t.Fatalf("the next feedback has index %d", next.FeedbackIndex)
+	}
+	if got := w.check(vanished, VerifyReceipt); got != gone {
+		t.Errorf("gone, and its index taken by another feedback: %+v", got)
+	}
+	nameless := with(vanished, func(j *job.Job) { j.TransactionHash, j.LogIndex = common.Hash{}, nil })
+	if got := w.check(nameless, VerifyReceipt); got != newContradiction("feedbackIndex") {
+		t.Errorf("the same without a transaction: %+v", got)
 	}
 	if got := w.check(canonical, VerifyOff); !got.Confirmed {
 		t.Errorf("off: %+v", got)
@@ -78,7 +97,7 @@ func TestCheckRetraction(t *testing.T) {
 // Before the height of the named block is confirmed nothing is decided: the indexer's node may be ahead of ours.
 func TestCheckRetractionWaits(t *testing.T) {
 	w := newWorld(t, 3)
-	stays := w.feedback().Retraction()
+	stays := w.retraction()
 	vanished := w.vanish(false) // two blocks take the place of one
 	for name, j := range map[string]job.Job{
 		"gone":                               vanished,
@@ -116,7 +135,7 @@ func TestCheckRetractionOfADroppedBlock(t *testing.T) {
 	t.Parallel()
 	_, j := scriptedLog(t, 500_000)
 	retraction := func(block uint64) job.Job {
-		r := j.Retraction()
+		r := j.Retraction(j.ID())
 		r.BlockNumber, r.BlockHash = block, common.Hash{7}
 		return r
 	}

@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
 )
 
 const (
@@ -103,6 +105,8 @@ func (e *Executor) checkEvent(ctx context.Context, c *store.Claim) (eventCheck, 
 	switch {
 	case err != nil:
 		return checked, err
+	case !s.Found && c.Job.Retracts != "" && (s.Disagrees == "transactionHash" || s.Disagrees == "blockHash"):
+		return checked, retry.Fail(reason.MinedAgain, describeRefusal(c.Job, s))
 	case !s.Found:
 		return checked, retry.Fail(reason.EventNotFound, describeRefusal(c.Job, s))
 	case s.Revoked && c.Job.Kind == job.KindNewFeedback:
@@ -110,7 +114,7 @@ func (e *Executor) checkEvent(ctx context.Context, c *store.Claim) (eventCheck, 
 	case !s.Confirmed:
 		return checked, retry.Pause(reason.NotConfirmed, confirmationPause(s.ConfirmedIn),
 			fmt.Sprintf("the event's block needs %d more confirmations", s.ConfirmedIn))
-	case isRetraction(c.Job) && !s.Witnessed:
+	case c.Job.IsRetraction() && (!s.Witnessed || c.Job.Retracts != ""):
 		checked.detail, err = e.confirmRetraction(ctx, c.Job)
 		return checked, err
 	}
@@ -125,7 +129,7 @@ func (e *Executor) checkEvent(ctx context.Context, c *store.Claim) (eventCheck, 
 // never got it. A feedback that nobody knows of came before Herald did, and one whose attempts retention dropped may have
 // been called.
 func (e *Executor) checkFeedback(ctx context.Context, c *store.Claim) error {
-	if c.Job.Kind != job.KindResponseAppended && (c.Job.Kind != job.KindFeedbackRevoked || isRetraction(c.Job)) {
+	if c.Job.Kind != job.KindResponseAppended && (c.Job.Kind != job.KindFeedbackRevoked || c.Job.IsRetraction()) {
 		return nil
 	}
 	feedback := c.Job
@@ -150,10 +154,6 @@ func mayNameAnotherAgent(c *store.Claim) bool {
 	return c.Job.Kind == job.KindValidationResponse && c.Budget == 1
 }
 
-func isRetraction(j job.Job) bool {
-	return j.Kind == job.KindFeedbackRevoked && j.Reason == job.RevokedByReorg
-}
-
 // describeRefusal says why an event is refused.
 func describeRefusal(j job.Job, s chain.Standing) string {
 	switch {
@@ -162,7 +162,7 @@ func describeRefusal(j job.Job, s chain.Standing) string {
 			"validationRegistry": "VALIDATION"}[s.Disagrees]
 		return fmt.Sprintf("the job's %s is not among the registries of chain %d: if its events are to count, "+
 			"list it in %s_REGISTRY_%[2]d", s.Disagrees, j.ChainID, variable)
-	case isRetraction(j):
+	case j.IsRetraction():
 		return describeRetractionRefusal(j, s.Disagrees)
 	case s.Disagrees == "":
 		return "the chain has no such event"
@@ -181,8 +181,11 @@ func describeRetractionRefusal(j job.Job, field string) string {
 	switch field {
 	case "blockHash":
 		return fmt.Sprintf("block %s, which the retraction says a reorg removed, is on the chain", j.BlockHash)
-	case "feedbackIndex":
+	case "transactionHash":
 		return fmt.Sprintf("feedback %d is on the chain: its transaction was mined again in another block",
+			j.FeedbackIndex)
+	case "feedbackIndex":
+		return fmt.Sprintf("the chain has a feedback %d of this client: name the transactionHash of the one that is gone",
 			j.FeedbackIndex)
 	case "blockNumber":
 		return "the retraction's blockNumber is missing, far above the chain's head, or not that of its block"
@@ -197,12 +200,11 @@ const runningPause = 5 * time.Second
 // mayHaveReachedAgent: an attempt without an outcome is one whose worker died, perhaps in the call.
 func mayHaveReachedAgent(t store.Attempt) bool { return t.Stage == "call" || t.Outcome == "" }
 
-// confirmRetraction decides about a retraction whose block the node has forgotten, as most nodes do: that the feedback
-// is not on the chain does not say that it ever was. What Herald took to the agent was there once.
+// confirmRetraction decides about a retraction that names its delivery, or whose block the node has forgotten, as most nodes
+// do: that the feedback is not on the chain does not say that it ever was. What Herald took to the agent was there once.
+// It waits for a call of that delivery that is under way.
 func (e *Executor) confirmRetraction(ctx context.Context, j job.Job) (string, error) {
-	feedback := j
-	feedback.Kind, feedback.Reason = job.KindNewFeedback, ""
-	d, err := e.Ledger.DeliveryByKey(ctx, feedback.Key())
+	d, err := e.loadRetracted(ctx, j)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 	case err != nil:
@@ -212,6 +214,28 @@ func (e *Executor) confirmRetraction(ctx context.Context, j job.Job) (string, er
 	case d.Status == store.Delivered || slices.ContainsFunc(d.History, mayHaveReachedAgent):
 		return "the feedback that the agent was sent is on the chain no more", nil
 	}
+	if err == nil && j.Retracts != "" {
+		return "", retry.Fail(reason.NeverDelivered, fmt.Sprintf("feedback %d, which it takes back, was never sent to the agent", j.FeedbackIndex))
+	}
 	return "", retry.Fail(reason.EventNotFound, fmt.Sprintf("nothing shows that feedback %d ever was: "+
 		"the node does not have it in block %s, and Herald never sent it to the agent", j.FeedbackIndex, j.BlockHash))
+}
+
+// loadRetracted loads the delivery that a retraction takes back: the one that it names, else the one that has its key and
+// its transaction. ErrNotFound.
+func (e *Executor) loadRetracted(ctx context.Context, j job.Job) (store.Delivery, error) {
+	if id, err := uuid.Parse(j.Retracts); err == nil {
+		return e.Ledger.Delivery(ctx, id)
+	}
+	feedback := j
+	feedback.Kind, feedback.Reason = job.KindNewFeedback, ""
+	d, err := e.Ledger.DeliveryByKey(ctx, feedback.Key())
+	if err != nil || j.TransactionHash == (common.Hash{}) {
+		return d, err
+	}
+	var known job.Job
+	if json.Unmarshal(d.Job, &known) == nil && known.TransactionHash != j.TransactionHash {
+		return d, store.ErrNotFound
+	}
+	return d, nil
 }

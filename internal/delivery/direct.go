@@ -96,7 +96,7 @@ func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c j
 	defer cancel()
 	began := time.Now()
 	a.Answer, err = d.Caller.Call(bounded, at, mcpcall.Request{Tool: c.Tool, Arguments: c.Arguments,
-		Meta: map[string]any{directMeta: map[string]any{"verified": false}},
+		Meta:        map[string]any{directMeta: map[string]any{"verified": false}},
 		Traceparent: tracecontext.FromContext(ctx)})
 	a.took = time.Since(began)
 	d.Metrics.countCall(c.Tool, err == nil && !a.IsError, a.took)

@@ -179,6 +179,11 @@ func (b *books) Record(ctx context.Context, c *store.Claim, o store.Outcome) (re
 	return rec, nil
 }
 
+func (b *books) Delivery(ctx context.Context, id uuid.UUID) (d store.Delivery, err error) {
+	err = b.do(ctx, "read", id.String(), true, func(ctx context.Context) (err error) { d, err = b.base.Delivery(ctx, id); return err })
+	return d, err
+}
+
 func (b *books) DeliveryByKey(ctx context.Context, key string) (d store.Delivery, err error) {
 	err = b.do(ctx, "read", key, true, func(ctx context.Context) (err error) { d, err = b.base.DeliveryByKey(ctx, key); return err })
 	return d, err

@@ -198,7 +198,7 @@ func TestSubmitJobs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	j, _ := w.rateJob(devnet.Feedback{AgentID: w.register(nil)})
-	got, err := w.intake.SubmitJobs(t.Context(), []job.Job{j, j.Retraction()})
+	got, err := w.intake.SubmitJobs(t.Context(), []job.Job{j, j.Retraction(j.ID())})
 	if err != nil || len(got) != 2 || got[0].Verdict != store.Accepted || got[1].Verdict != store.Accepted || got[0].Key == got[1].Key {
 		t.Errorf("%+v, %v", got, err)
 	}

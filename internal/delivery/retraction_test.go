@@ -62,12 +62,14 @@ func TestRetractions(t *testing.T) {
 
 	there := given(true)
 	refused("still canonical", retraction(there), "is on the chain")
-	refused("in a block that nobody knows", changed(retraction(there), "blockHash", unknown), "was mined again")
+	refused("in a block that nobody knows", changed(retraction(there), "blockHash", unknown), "the chain has a feedback 1 of this client")
 	refused("never existed", changed(changed(retraction(there), "feedbackIndex", 9), "blockHash", unknown), "nothing shows that feedback 9 ever was")
 
 	again := given(true)
 	reorg(true)
-	refused("mined again", retraction(again), "was mined again")
+	refused("mined again", retraction(again), "the chain has a feedback 1 of this client")
+	refused("mined again, with its transaction", changed(changed(retraction(again), "blockHash", common.HexToHash("0x0bae").Hex()),
+		"transactionHash", again["transactionHash"]), "was mined again")
 
 	gone, forgotten := given(true), changed(retraction(given(false)), "blockHash", unknown)
 	reorg(false)

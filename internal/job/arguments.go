@@ -48,7 +48,7 @@ func ArgumentNames(k Kind) []string {
 			"agentId", "agentRegistry", "chainId", "transactionHash", "logIndex", "endpoint", "deliveryId"}
 	case KindFeedbackRevoked:
 		return []string{"clientAddress", "feedbackIndex", "reason", "blockNumber", "timestamp", "agentId",
-			"agentRegistry", "chainId", "transactionHash", "logIndex", "deliveryId"}
+			"agentRegistry", "chainId", "transactionHash", "logIndex", "retracts", "deliveryId"}
 	case KindResponseAppended:
 		return []string{"clientAddress", "feedbackIndex", "responder", "responseUri", "responseHash", "fileContent",
 			"fileVerification", "fileSource", "blockNumber", "timestamp", "agentId", "agentRegistry", "chainId",
@@ -66,7 +66,7 @@ func ArgumentNames(k Kind) []string {
 // is a decimal string; what the job does not know is null.
 func (j Job) Arguments(f File, deliveryID string) map[string]any {
 	all := map[string]any{
-		"tag1": j.Tag1, "tag2": j.Tag2, "tag": j.Tag, "endpoint": j.Endpoint, "reason": j.Reason,
+		"tag1": j.Tag1, "tag2": j.Tag2, "tag": j.Tag, "endpoint": j.Endpoint, "reason": j.Reason, "retracts": orNull(j.Retracts),
 		"clientAddress": j.ClientAddress.Hex(), "feedbackIndex": formatWhole(j.FeedbackIndex),
 		"valueDecimals": json.Number(strconv.Itoa(int(j.ValueDecimals))),
 		"fileUri":       orNull(j.FeedbackURI), "fileHash": hashOrNull(j.FeedbackHash),

@@ -45,7 +45,8 @@ type Job struct {
 	FeedbackURI   string
 	FeedbackHash  common.Hash // keccak256 of the file; zero: not given
 
-	Reason string // FeedbackRevoked: client or reorg
+	Reason   string // FeedbackRevoked: client or reorg
+	Retracts string // FeedbackRevoked, reorg, made by Herald: id of the delivery that it takes back
 
 	Responder    common.Address
 	ResponseURI  string

@@ -27,7 +27,7 @@ func (j Job) Key() string {
 		return fmt.Sprintf("%s/%d/%s/%s/%s#%s", j.pairKey(), j.FeedbackIndex, lowerHex(j.Responder),
 			j.TransactionHash.Hex(), j.formatLogIndex(), j.Kind)
 	case KindFeedbackRevoked:
-		if j.Reason == RevokedByReorg {
+		if j.IsRetraction() {
 			return fmt.Sprintf("%s/%d#Retraction@%s", j.pairKey(), j.FeedbackIndex, j.BlockHash.Hex())
 		}
 	}
@@ -43,13 +43,20 @@ func (j Job) OrderKey() string {
 	return j.pairKey()
 }
 
-// OrderSeq is the feedback's index; validations, which have none, go by block.
+// OrderSeq is the feedback's index; validations, which have none, go by block. A retraction goes before the feedback that
+// took the index of the one that it takes back.
 func (j Job) OrderSeq() uint64 {
-	if j.Kind == KindValidationResponse {
+	switch {
+	case j.Kind == KindValidationResponse:
 		return j.BlockNumber
+	case j.IsRetraction() && j.FeedbackIndex > 0:
+		return j.FeedbackIndex - 1
 	}
 	return j.FeedbackIndex
 }
+
+// IsRetraction reports whether the job takes back feedback that a reorg removed.
+func (j Job) IsRetraction() bool { return j.Kind == KindFeedbackRevoked && j.Reason == RevokedByReorg }
 
 func (j Job) pairKey() string {
 	return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lowerHex(j.ReputationRegistry), j.formatAgentID(),
@@ -117,9 +124,9 @@ func (j Job) contentFields() []contentField {
 }
 
 // Retraction is the job that takes a feedback back after its block vanished in a reorg. Its position is the vanished
-// one; how to deliver it is the default.
-func (j Job) Retraction() Job {
-	return Job{Kind: KindFeedbackRevoked, Reason: RevokedByReorg, ChainID: j.ChainID,
+// one; how to deliver it is the default. id is the feedback's delivery.
+func (j Job) Retraction(id uuid.UUID) Job {
+	return Job{Kind: KindFeedbackRevoked, Reason: RevokedByReorg, Retracts: id.String(), ChainID: j.ChainID,
 		IdentityRegistry: j.IdentityRegistry, ReputationRegistry: j.ReputationRegistry, AgentID: j.AgentID,
 		ClientAddress: j.ClientAddress, FeedbackIndex: j.FeedbackIndex, BlockNumber: j.BlockNumber,
 		BlockHash: j.BlockHash, TransactionHash: j.TransactionHash, LogIndex: j.LogIndex, Timestamp: j.Timestamp,

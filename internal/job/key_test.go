@@ -63,7 +63,7 @@ func TestOrderSeq(t *testing.T) {
 func TestRetraction(t *testing.T) {
 	t.Parallel()
 	j := mustParse(t, feedback())
-	r := j.Retraction()
+	r := j.Retraction(j.ID())
 	want := mustParse(t, change(map[string]any{"type": "FeedbackRevoked", "chainId": 8453, "agentId": 42, "clientAddress": clientHex,
 		"feedbackIndex": 7, "reason": "reorg", "blockHash": blockHex}, nil))
 	if r.Key() != want.Key() || r.Action.ToolName != want.Action.ToolName || r.OrderKey() != j.OrderKey() {

@@ -12,7 +12,7 @@ import (
 )
 
 // stored is the JSON of a Job: the contract's names (DESIGN §3), wide integers as decimal strings, addresses
-// checksummed, absent what the kind does not have. Parse takes it again, but for sanitized.
+// checksummed, absent what the kind does not have. Parse takes it again, but for sanitized and retracts.
 type stored struct {
 	Type               Kind            `json:"type"`
 	ChainID            wide            `json:"chainId"`
@@ -31,6 +31,7 @@ type stored struct {
 	FeedbackURI        string          `json:"feedbackURI,omitempty"`
 	FeedbackHash       string          `json:"feedbackHash,omitempty"`
 	Reason             string          `json:"reason,omitempty"`
+	Retracts           string          `json:"retracts,omitempty"`
 	Responder          string          `json:"responder,omitempty"`
 	ResponseURI        string          `json:"responseURI,omitempty"`
 	ResponseHash       string          `json:"responseHash,omitempty"`
@@ -51,7 +52,7 @@ type stored struct {
 // MarshalJSON writes the form that is stored. Secret headers are not in it.
 func (j Job) MarshalJSON() ([]byte, error) {
 	s := stored{Type: j.Kind, ChainID: wide(j.ChainID), Tag1: j.Tag1, Tag2: j.Tag2, Endpoint: j.Endpoint,
-		FeedbackURI: j.FeedbackURI, Reason: j.Reason, ResponseURI: j.ResponseURI, Tag: j.Tag, LogIndex: j.LogIndex,
+		FeedbackURI: j.FeedbackURI, Reason: j.Reason, Retracts: j.Retracts, ResponseURI: j.ResponseURI, Tag: j.Tag, LogIndex: j.LogIndex,
 		Timestamp: j.Timestamp, Action: j.Action, Meta: j.Meta, Sanitized: j.Sanitized,
 		ReputationRegistry: formatAddress(j.ReputationRegistry), IdentityRegistry: formatAddress(j.IdentityRegistry),
 		ValidationRegistry: formatAddress(j.ValidationRegistry), ClientAddress: formatAddress(j.ClientAddress),
@@ -80,7 +81,7 @@ func (j *Job) UnmarshalJSON(raw []byte) error {
 		return fmt.Errorf("read a stored job: %w", err)
 	}
 	*j = Job{Kind: s.Type, ChainID: uint64(s.ChainID), Tag1: s.Tag1, Tag2: s.Tag2, Endpoint: s.Endpoint,
-		FeedbackURI: s.FeedbackURI, Reason: s.Reason, FeedbackIndex: uint64(s.FeedbackIndex),
+		FeedbackURI: s.FeedbackURI, Reason: s.Reason, Retracts: s.Retracts, FeedbackIndex: uint64(s.FeedbackIndex),
 		BlockNumber: uint64(s.BlockNumber), LegacyScore: s.Score != "", ResponseURI: s.ResponseURI, Tag: s.Tag,
 		LogIndex: s.LogIndex, Timestamp: s.Timestamp, Action: s.Action, Meta: s.Meta, Sanitized: s.Sanitized,
 		ReputationRegistry: common.HexToAddress(s.ReputationRegistry),

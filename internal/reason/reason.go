@@ -29,6 +29,8 @@ const (
 	ToolNotOffered Reason = "tool_not_offered"
 	// NeverDelivered: the agent never got the feedback that this revocation or response is about.
 	NeverDelivered Reason = "never_delivered"
+	// MinedAgain: the event that a retraction takes back is on the chain again.
+	MinedAgain Reason = "mined_again"
 )
 
 // Reasons of rejected deliveries: trying again would end the same.
@@ -121,7 +123,7 @@ const (
 // All lists every reason, for what asks an operator to name one.
 func All() []Reason {
 	return []Reason{NoURI, NoDocument, NoMCPEndpoint, AgentInactive, AgentNotFound, Revoked, ToolNotOffered,
-		NeverDelivered,
+		NeverDelivered, MinedAgain,
 		InvalidJob, EventNotFound, ToolNotFound, SchemaMismatch, HashMismatch, EndpointUnverified, AddressBlocked,
 		TransportRefused, AuthFailed, ToolError, BadResponse,
 		Operator, Reorg,

@@ -381,6 +381,7 @@ type holder struct {
 	raw    []byte // null: retention dropped it, or it came Refused
 	sealed []byte // the headers of its endpoint
 	called bool
+	maybe  bool    // it was called, or may have been
 	absent absence // whether its event is on the chain, as who reads that knows
 }
 
@@ -427,7 +428,7 @@ func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, keys []string) (map[
 	found := make(map[string]holder, len(keys))
 	var key string
 	var h holder
-	_, err := pgx.ForEachRow(rows, []any{&key, &h.id, &h.status, &h.reason, &h.raw, &h.sealed, &h.called}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&key, &h.id, &h.status, &h.reason, &h.raw, &h.sealed, &h.called, &h.maybe}, func() error {
 		found[key] = h
 		h.raw, h.sealed = nil, nil // the next row gets bytes of its own
 		return nil
@@ -461,6 +462,9 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 			return out, fmt.Errorf("read back the job of %s: %w", a.key, err)
 		}
 		_, differs := brought.Conflict(known)
+		if h.absent != present && h.maybe && brought.TransactionHash != known.TransactionHash {
+			differs = true // the agent knows the event of another transaction, and its deliveryId
+		}
 		switch {
 		case differs && (vanished || notFound || invalid || h.absent != present):
 			return s.displaceHolder(ctx, tx, a, h, lines)
@@ -497,6 +501,11 @@ func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	var moved string
 	if err = noRows(tx.QueryRow(ctx, statement("displace"), h.id, a.key, h.absent != present).Scan(&moved), errMoved); err != nil {
 		return out, fmt.Errorf("free the key %s: %w", a.key, err)
+	}
+	if h.absent != present && h.maybe {
+		if err := s.retractDisplaced(ctx, tx, h, lines); err != nil {
+			return out, err
+		}
 	}
 	var row columns
 	row.appendArrival(a, job.IDOf(moved))

@@ -77,8 +77,7 @@ func actionSum(j job.Job, sealed []byte) job.Sum {
 // transactionOf is what tells in which order the jobs of an event are looked at (succeed.sql). The transaction of a
 // retraction is on the chain no more: it refutes nobody, so whoever names another one goes before nobody.
 func transactionOf(j job.Job) string {
-	isRetraction := j.Kind == job.KindFeedbackRevoked && j.Reason == job.RevokedByReorg
-	if j.TransactionHash == (common.Hash{}) || isRetraction {
+	if j.TransactionHash == (common.Hash{}) || j.IsRetraction() {
 		return ""
 	}
 	return j.TransactionHash.Hex()

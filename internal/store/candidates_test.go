@@ -375,7 +375,7 @@ func TestSuccessionOfRetractions(t *testing.T) {
 	for i, o := range []Outcome{pending, unasked} {
 		retraction := func(transaction byte, tool string) Intake {
 			in := positioned(1+i, transaction, tool)
-			in.Job = in.Job.Retraction()
+			in.Job = in.Job.Retraction(in.Job.ID())
 			in.Job.BlockHash, in.Job.BlockNumber, in.Job.Action.ToolName = common.Hash{9}, 1000-uint64(transaction), tool
 			return in
 		}

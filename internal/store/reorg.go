@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -108,22 +107,17 @@ func (s *Store) placeEvents(ctx context.Context, tx pgx.Tx, key CursorKey, in []
 func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, key CursorKey, agents []Agent,
 	done *Advanced) (tasks []Task, err error) {
 	defer wrapError(&err, "end what a reorg took off the chain")
-	var retractions []arrival
+	var called []job.Job // of done.Vanished, by position; without a kind: nothing is taken back
 	var v Vanished
 	var raw []byte
 	rows, _ := tx.Query(ctx, statement("orphans"), key.ChainID, key.Follower)
 	_, err = pgx.ForEachRow(rows, []any{&v.ID, &v.Key, &v.Cancelled, &v.Called, &raw}, func() error {
 		var known job.Job
-		v.Retraction = uuid.Nil
 		// A job that retention dropped, or that only a newer version can read, cannot be taken back.
-		if v.Called && raw != nil && json.Unmarshal(raw, &known) == nil && known.Kind == job.KindNewFeedback {
-			a, err := newArrival(Intake{Job: known.Retraction()})
-			if err != nil {
-				return err
-			}
-			v.Retraction = job.IDOf(a.key)
-			retractions = append(retractions, a)
+		if !v.Called || raw == nil || json.Unmarshal(raw, &known) != nil || known.Kind != job.KindNewFeedback {
+			known = job.Job{}
 		}
+		called = append(called, known)
 		done.Vanished = append(done.Vanished, v)
 		raw = nil
 		return nil
@@ -131,11 +125,105 @@ func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, key CursorKey, agents
 	if err != nil {
 		return nil, err
 	}
-	if _, tasks, err = s.acceptLocked(ctx, tx, retractions); err != nil {
-		return nil, err
+	lines := make(map[Agent][]Task)
+	for i, known := range called {
+		if known.Kind == "" {
+			continue
+		}
+		v := &done.Vanished[len(done.Vanished)-len(called)+i]
+		if v.Retraction, err = s.retract(ctx, tx, v.ID, known, lines); err != nil {
+			return nil, err
+		}
 	}
+	tasks = interleaveAgents(lines)
 	more, err := s.dispatchAgents(ctx, tx, agents)
 	return append(tasks, more...), err
+}
+
+// maxRetractions bounds the retractions of one key: `…@<blockHash>`, `.2`, `.3`, …, one each time the same block disappears.
+const maxRetractions = 20
+
+// retraction is one that is there.
+type retraction struct {
+	id, retracts uuid.UUID
+	key          string
+	reason       reason.Reason
+}
+
+// listRetractions returns what has the keys that a retraction of a feedback may have, and those keys in order.
+func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx, known job.Job) (there map[string]retraction, keys []string, _ error) {
+	base := known.Retraction(uuid.Nil).Key()
+	keys = append(keys, base)
+	for n := 2; n <= maxRetractions; n++ {
+		keys = append(keys, fmt.Sprintf("%s.%d", base, n))
+	}
+	rows, _ := tx.Query(ctx, `SELECT id, key, coalesce(reason, ''), coalesce((job ->> 'retracts')::uuid, $2) FROM herald.deliveries
+		WHERE key = ANY($1)`, keys, uuid.Nil)
+	there = make(map[string]retraction)
+	var r retraction
+	_, err := pgx.ForEachRow(rows, []any{&r.id, &r.key, &r.reason, &r.retracts}, func() error {
+		there[r.key] = r
+		return nil
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("look up the retractions of %s: %w", known.Key(), err)
+	}
+	return there, keys, nil
+}
+
+// retract makes the retraction of a delivery that was or may have been called, unless it has one. It holds the event that took
+// the index of the one it takes back, until it has ended or for 60 s after its first attempt (holds_until), as an earlier
+// feedback does. It returns the retraction's id.
+func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.Job, lines map[Agent][]Task) (uuid.UUID, error) {
+	there, keys, err := s.listRetractions(ctx, tx, known)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	a, err := newArrival(Intake{Job: known.Retraction(id)})
+	if err != nil {
+		return uuid.Nil, err
+	}
+	for _, a.key = range keys {
+		r, taken := there[a.key]
+		if taken && r.retracts == id && r.reason != reason.MinedAgain {
+			return r.id, nil
+		}
+		if !taken {
+			break
+		}
+	}
+	if _, taken := there[a.key]; taken {
+		return uuid.Nil, fmt.Errorf("retract %s: its block disappeared %d times", known.Key(), maxRetractions)
+	}
+	var row columns
+	row.appendArrival(a, job.IDOf(a.key))
+	made, err := s.insertColumns(ctx, tx, row)
+	if err != nil {
+		return uuid.Nil, fmt.Errorf("retract %s: %w", known.Key(), err)
+	}
+	fresh, isNew := made[job.IDOf(a.key)]
+	if !isNew {
+		return uuid.Nil, fmt.Errorf("retract %s: %w", known.Key(), errMoved)
+	}
+	if s.strict {
+		if _, err := tx.Exec(ctx, `UPDATE herald.deliveries SET holds_until = 'infinity' WHERE id = $1`, job.IDOf(a.key)); err != nil {
+			return uuid.Nil, fmt.Errorf("retract %s: %w", known.Key(), err)
+		}
+	}
+	if fresh.dispatch > 0 {
+		lines[a.agent] = append(lines[a.agent], Task{ID: job.IDOf(a.key), N: fresh.dispatch, Kind: a.kind})
+	}
+	return job.IDOf(a.key), nil
+}
+
+// retractDisplaced retracts what a key's holder was called with, before another event gets the key.
+func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, lines map[Agent][]Task) error {
+	var known job.Job
+	if h.raw == nil || json.Unmarshal(h.raw, &known) != nil || known.Kind != job.KindNewFeedback {
+		return nil
+	}
+	_, err := s.retract(ctx, tx, h.id, known, lines)
+	return err
 }
 
 // markAbsent marks the holders of keys whose events are not on the chain, as who read the arrivals off it knows.
@@ -196,11 +284,22 @@ func (s *Store) compareRead(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 // take it for a repetition.
 func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	lines map[Agent][]Task) (Acceptance, error) {
-	var told bool
-	err := tx.QueryRow(ctx, statement("withdraw"), known.Retraction().ID()).Scan(&told)
+	there, _, err := s.listRetractions(ctx, tx, known)
+	if err != nil {
+		return Acceptance{}, err
+	}
+	told := false
+	for _, r := range there {
+		if r.retracts != h.id && r.retracts != uuid.Nil { // another delivery's
+			continue
+		}
+		var called bool
+		if err := tx.QueryRow(ctx, statement("withdraw"), r.id).Scan(&called); err != nil {
+			return Acceptance{}, fmt.Errorf("withdraw the retraction of %s: %w", a.key, err)
+		}
+		told = told || called
+	}
 	switch {
-	case err != nil && !errors.Is(err, pgx.ErrNoRows):
-		return Acceptance{}, fmt.Errorf("withdraw the retraction of %s: %w", a.key, err)
 	case told:
 		return s.displaceHolder(ctx, tx, a, h, lines)
 	case h.status == Cancelled && h.reason == reason.Reorg, h.status == Rejected && h.reason == reason.EventNotFound:

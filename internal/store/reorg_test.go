@@ -27,11 +27,11 @@ func newChainReader(t *testing.T, s *Store) *chainReader {
 	return &chainReader{t, s, c}
 }
 
-// inBlock places a job into a block of a branch.
+// inBlock places a job into a block of a branch, in the transaction of its agent and index.
 func inBlock(j job.Job, number uint64, branch byte) job.Job {
 	index := uint(3)
 	j.BlockNumber, j.BlockHash, j.Timestamp = number, common.Hash{branch, byte(number)}, int64(number)
-	j.TransactionHash, j.LogIndex = common.Hash{0xff, branch, byte(number)}, &index
+	j.TransactionHash, j.LogIndex = common.Hash{0xff, byte(j.AgentID.Uint64()), byte(j.FeedbackIndex)}, &index
 	return j
 }
 
@@ -128,7 +128,7 @@ func TestReorgEnds(t *testing.T) {
 			}
 			if id := done.Vanished[0].Retraction; tt.retraction {
 				retraction := read(t, s, id)
-				if retraction.Key != goes.Retraction().Key() || retraction.Kind != "FeedbackRevoked" || retraction.Status != Queued {
+				if retraction.Key != goes.Retraction(goes.ID()).Key() || retraction.Kind != "FeedbackRevoked" || retraction.Status != Queued {
 					t.Errorf("the retraction is %s %s %s", retraction.Key, retraction.Kind, retraction.Status)
 				}
 				if len(done.Tasks) != 1 || done.Tasks[0].ID != id {
@@ -202,7 +202,7 @@ func TestReorgGivesKeyAway(t *testing.T) {
 					from = 103
 				}
 				other := inBlock(feedback(1, 1), 103, 'b')
-				other.Tag1 = "other"
+				other.Tag1, other.TransactionHash = "other", common.Hash{0xfe}
 				done := r.read(from, 103, true, other)
 				a := done.Answers[0]
 				if a.Verdict != Accepted || a.ID == first.ID() || a.Key != other.Key() {
@@ -231,7 +231,7 @@ func TestReorgReturns(t *testing.T) {
 		retraction string // state of the retraction when the event comes back; empty: none
 		verdict    Verdict
 		same       bool   // the delivery keeps its id
-		withdrawn  bool   // the retraction is cancelled
+		withdrawn  bool   // the retraction is cancelled, or skipped if the agent cannot have received it
 		status     Status // of the delivery that answers
 	}{
 		{"queued", "", Accepted, true, false, Queued},
@@ -272,7 +272,7 @@ func TestReorgReturns(t *testing.T) {
 			}
 			if tt.retraction != "" {
 				d := read(t, s, done.Vanished[0].Retraction)
-				if got := d.Status == Cancelled && d.Reason == reason.Reorg; got != tt.withdrawn {
+				if got := d.Reason == reason.Reorg || d.Status == Skipped && d.Reason == reason.MinedAgain; got != tt.withdrawn {
 					t.Errorf("the retraction is %s %s", d.Status, d.Reason)
 				}
 			}

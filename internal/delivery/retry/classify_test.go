@@ -193,7 +193,7 @@ func TestEveryReasonHasItsEnding(t *testing.T) {
 		return slices.Contains([]reason.Reason{reason.Operator, reason.Reorg, reason.Expired}, r)
 	})
 	for ending, reasons := range map[Ending][]reason.Reason{
-		Skip: {reason.NoURI, reason.NoDocument, reason.NoMCPEndpoint, reason.AgentInactive, reason.AgentNotFound, reason.Revoked, reason.ToolNotOffered, reason.NeverDelivered},
+		Skip: {reason.NoURI, reason.NoDocument, reason.NoMCPEndpoint, reason.AgentInactive, reason.AgentNotFound, reason.Revoked, reason.ToolNotOffered, reason.NeverDelivered, reason.MinedAgain},
 		Reject: {reason.InvalidJob, reason.EventNotFound, reason.ToolNotFound, reason.SchemaMismatch, reason.HashMismatch, reason.EndpointUnverified, reason.AddressBlocked,
 			reason.TransportRefused, reason.AuthFailed, reason.ToolError, reason.BadResponse},
 		Hold: {reason.AuthRequired, reason.AgentDisabled, reason.HeldUnknown, reason.ChainUnconfigured, reason.GatewayUnconfigured},

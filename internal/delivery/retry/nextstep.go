@@ -61,6 +61,8 @@ func skippedStep(r reason.Reason, s Subject) string {
 			cmp.Or(s.Tool, "of its name")
 	case reason.NeverDelivered:
 		return "nothing to do: the agent never got the feedback that this is about"
+	case reason.MinedAgain:
+		return "nothing to do: the event that it would have taken back is on the chain again"
 	}
 	return ""
 }

@@ -19,8 +19,8 @@ func TestEveryReasonHasANextStep(t *testing.T) {
 	over := map[reason.Reason]string{
 		reason.NoURI: replay, reason.NoDocument: "worker agent resolve 8453:110", reason.NoMCPEndpoint: "register an MCP endpoint; then: " + replay,
 		reason.AgentInactive: replay, reason.AgentNotFound: "IDENTITY_REGISTRY_8453", reason.Revoked: "nothing to do: ", reason.ToolNotOffered: "agent.receiveFeedback",
-		reason.NeverDelivered: "nothing to do: ",
-		reason.InvalidJob:     "enqueue it again", reason.EventNotFound: "RPC_URL_8453", reason.ToolNotFound: "agent.receiveFeedback",
+		reason.NeverDelivered: "nothing to do: ", reason.MinedAgain: "nothing to do: ",
+		reason.InvalidJob: "enqueue it again", reason.EventNotFound: "RPC_URL_8453", reason.ToolNotFound: "agent.receiveFeedback",
 		reason.SchemaMismatch: "worker agent probe 8453:110", reason.HashMismatch: "HERALD_HASH_POLICY=annotate", reason.EndpointUnverified: "HERALD_BINDING=warn",
 		reason.AddressBlocked: "HERALD_ALLOW_NETWORKS", reason.TransportRefused: "HERALD_STDIO_COMMANDS", reason.AuthFailed: replay, reason.ToolError: replay,
 		reason.BadResponse: "worker agent probe 8453:110", reason.Operator: replay, reason.Reorg: "nothing to do: ",

@@ -21,7 +21,7 @@ const (
 func endingOf(r reason.Reason) Ending {
 	switch r {
 	case reason.NoURI, reason.NoDocument, reason.NoMCPEndpoint, reason.AgentInactive, reason.AgentNotFound,
-		reason.Revoked, reason.ToolNotOffered, reason.NeverDelivered:
+		reason.Revoked, reason.ToolNotOffered, reason.NeverDelivered, reason.MinedAgain:
 		return Skip
 	case reason.InvalidJob, reason.EventNotFound, reason.ToolNotFound, reason.SchemaMismatch, reason.HashMismatch,
 		reason.EndpointUnverified, reason.AddressBlocked, reason.TransportRefused, reason.AuthFailed, reason.ToolError,

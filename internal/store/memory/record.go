@@ -73,6 +73,7 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 		r.completeAttempt(number, started, o)
 	}
 	if !fence && !late && !again {
+		r.called = r.called || o.Called && o.Status == store.Delivered
 		return store.Recorded{}, store.ErrFenced
 	}
 	rec := store.Recorded{Age: now.Sub(r.accepted)}

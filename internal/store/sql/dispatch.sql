@@ -33,7 +33,7 @@ WITH head AS MATERIALIZED ( -- mostly nothing stands in line, and nothing is cou
     SELECT *, CASE WHEN $7::boolean THEN herald.order_wait(id, $1, $2, $3, kind, key, order_key, order_seq) END AS own
       FROM next
 ), judged AS MATERIALIZED ( -- of several that may go, and of which one may, the eldest
-    SELECT *, CASE WHEN $7::boolean AND own IS NULL AND row_number() OVER (PARTITION BY order_key, own IS NULL ORDER BY seq) > 1
+    SELECT *, CASE WHEN $7::boolean AND own IS NULL AND row_number() OVER (PARTITION BY order_key, own IS NULL ORDER BY seq) > 1 AND key NOT LIKE '%#Retraction@%'
                         AND NOT herald.ignores_order($1, $2, $3) THEN now() + interval '10 years'
                    ELSE own END AS look
       FROM asked

@@ -28,7 +28,7 @@ WITH next AS MATERIALIZED (
     SELECT *, CASE WHEN $5::boolean THEN herald.order_wait(id, c, r, a, kind, key, order_key, order_seq) END AS own
       FROM next
 ), judged AS MATERIALIZED ( -- of several that may go, and of which one may, the eldest
-    SELECT *, CASE WHEN $5::boolean AND own IS NULL AND row_number() OVER (PARTITION BY c, r, a, order_key, own IS NULL ORDER BY seq) > 1
+    SELECT *, CASE WHEN $5::boolean AND own IS NULL AND row_number() OVER (PARTITION BY c, r, a, order_key, own IS NULL ORDER BY seq) > 1 AND key NOT LIKE '%#Retraction@%'
                         AND NOT herald.ignores_order(c, r, a) THEN now() + interval '10 years'
                    ELSE own END AS look
       FROM asked

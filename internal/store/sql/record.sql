@@ -94,6 +94,9 @@ WITH recorded AS (
                       AND herald.follow_turn(awaits_feedback, kind, order_seq, seq) = r.order_seq
                       AND r.finished_at IS NOT NULL AND order_key = r.order_key AND identity_registry = r.identity_registry
                     LIMIT 100)) f))
+), late AS ( -- a late success of what has ended: the agent was called, which a reorg has to know
+    UPDATE herald.deliveries SET called = true
+     WHERE id = @delivery_id AND @status = 'delivered' AND @called AND NOT called AND NOT EXISTS (SELECT FROM recorded)
 ), freed AS (
     DELETE FROM herald.attempts
      WHERE delivery_id = @delivery_id AND number = @number AND started_at = @started_at

@@ -1,15 +1,23 @@
--- withdraw: cancel a retraction because what it takes back is on the chain again, unless its agent may know of it. The agent is locked.
+-- withdraw: skip a retraction because the event that it takes back is on the chain again, unless its agent may have received it: then
+-- it is cancelled. The agent is locked.
 --
 -- $1 delivery id
--- Returns whether the agent was or may have been called; no row: there is no such retraction.
-WITH cancelled AS (
-    UPDATE herald.deliveries
-       SET status = 'cancelled', reason = 'reorg', error = NULL, handed_at = NULL, lease_until = NULL, next_attempt_at = NULL,
-           finished_at = now(), updated_at = now()
-     WHERE id = $1 AND status IN ('queued', 'waiting', 'held')
-    RETURNING called
+-- Returns whether the agent was or may have been called.
+WITH called AS (
+    SELECT d.called OR d.status = 'running'
+        OR EXISTS (SELECT FROM herald.attempts a WHERE a.delivery_id = d.id AND a.outcome IS NULL) AS maybe
+      FROM herald.deliveries d WHERE d.id = $1
+), ended AS (
+    UPDATE herald.deliveries d
+       SET status = CASE WHEN c.maybe THEN 'cancelled' ELSE 'skipped' END, reason = CASE WHEN c.maybe THEN 'reorg' ELSE 'mined_again' END,
+           error = NULL, handed_at = NULL, lease_until = NULL, next_attempt_at = NULL, finished_at = now(), updated_at = now()
+      FROM called c
+     WHERE d.id = $1 AND d.status IN ('queued', 'waiting', 'held')
+    RETURNING d.status, d.chain_id, d.identity_registry, d.agent_id
+), counted AS (
+    UPDATE herald.agents g
+       SET totals = totals || jsonb_build_object(e.status, coalesce((totals ->> e.status)::bigint, 0) + 1), updated_at = now()
+      FROM ended e
+     WHERE g.chain_id = e.chain_id AND g.identity_registry = e.identity_registry AND g.agent_id = e.agent_id
 )
-SELECT coalesce((SELECT called FROM cancelled), d.called OR d.status = 'running')
-    OR EXISTS (SELECT FROM herald.attempts a WHERE a.delivery_id = d.id AND a.outcome IS NULL)
-  FROM herald.deliveries d
- WHERE d.id = $1
+SELECT maybe FROM called

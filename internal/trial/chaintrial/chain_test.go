@@ -249,7 +249,7 @@ func TestChain(t *testing.T) {
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		calls, unfounded, err := judgeCalls(ctx, world, agents, rows)
+		calls, unfounded, believed, err := judgeCalls(ctx, world, agents, rows)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
@@ -261,8 +261,8 @@ func TestChain(t *testing.T) {
 			Add("cancelled", found.Cancelled).Add("retracted", found.Retracted).
 			Add("missing", len(found.Missing)).Add("toomany", len(found.TooMany)).
 			Add("misplaced", len(found.Misplaced)).Add("wrong", len(found.Wrong)).
-			Add("calls", calls).Add("unfounded", len(unfounded)).Add("ended", countEnds(rows)).Add("took", time.Since(began)))
-		for i, difference := range append(found.Faults(), unfounded...) {
+			Add("calls", calls).Add("unfounded", len(unfounded)).Add("believed", len(believed)).Add("ended", countEnds(rows)).Add("took", time.Since(began)))
+		for i, difference := range slices.Concat(found.Faults(), unfounded, believed) {
 			if i == mostShown {
 				break
 			}
@@ -342,17 +342,18 @@ func readWanted(ctx context.Context, w *World) ([]Wanted, error) {
 	return Want(logs, ChainID, w.Deployment, countedNone)
 }
 
-// judgeCalls compares the agents' calls with what was on the chain then.
-func judgeCalls(ctx context.Context, w *World, agents *trial.Agents, rows []Row) (n int, faults []string, _ error) {
+// judgeCalls compares the agents' calls with what was on the chain then, and with what is there in the end.
+func judgeCalls(ctx context.Context, w *World, agents *trial.Agents, rows []Row) (n int, unfounded, believed []string, _ error) {
 	wanted, err := readWanted(ctx, w)
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, nil, err
 	}
 	calls, err := agents.Calls()
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, nil, err
 	}
-	return len(calls), w.History(wanted).JudgeCalls(calls, rows, *confirmedFlag, beforeCall), nil
+	unfounded = w.History(wanted).JudgeCalls(calls, rows, *confirmedFlag, beforeCall)
+	return len(calls), unfounded, FindBelieved(wanted, calls, rows), nil
 }
 
 // countEnds tells how many deliveries ended how, retractions by themselves.

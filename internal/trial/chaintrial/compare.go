@@ -73,8 +73,8 @@ func Compare(wanted []Wanted, gone map[string]bool, rows []Row) Findings {
 		f.byKey[r.Key] = r
 		key, _, _ := strings.Cut(r.Key, "~")
 		f.called[key] = f.called[key] || r.Called
-		if feedback, isRetraction := feedbackOf(key); isRetraction {
-			f.retracted[feedback] = true
+		if r.Job.IsRetraction() {
+			f.retracted[r.Job.Retracts] = true
 		}
 		if r.isRefused() {
 			f.rejected[r.position()] = r
@@ -116,7 +116,8 @@ type comparison struct {
 	gone     map[string]bool
 	used     map[string]bool // rows that were found, by id
 
-	called, retracted map[string]bool // by key
+	called    map[string]bool // by key
+	retracted map[string]bool // by id
 }
 
 // feedbackOf gives the key of the feedback that a retraction takes back.
@@ -193,8 +194,7 @@ func (f *comparison) countRefused(refused []Wanted, rows []Row) {
 
 // judgeRest judges a row that nothing on the final chain asks for.
 func (f *comparison) judgeRest(r Row) {
-	// One that gave its key to the event that came in its place is not retracted: that event tells of its going.
-	key, _, gaveKey := strings.Cut(r.Key, "~")
+	key, _, _ := strings.Cut(r.Key, "~") // it gave its key to the event that came in its place
 	feedback, isRetraction := feedbackOf(key)
 	switch {
 	case isRetraction && f.gone[feedback] && f.called[feedback]:
@@ -204,12 +204,12 @@ func (f *comparison) judgeRest(r Row) {
 		return // it was final before its log left the chain
 	case f.gone[key] && r.Called:
 		f.Cancelled++
-		if r.Job.Kind == job.KindNewFeedback && !f.retracted[key] && !gaveKey {
+		if r.Job.Kind == job.KindNewFeedback && !f.retracted[r.ID] {
 			f.Missing = append(f.Missing, fmt.Sprintf("%s of block %d: %s was called, and nothing retracts it", r.Key,
 				r.Job.BlockNumber, r.ID))
 		}
 		return
-	case f.gone[key] && (r.takenBack() || r.isNotFound()):
+	case f.gone[key] && (r.takenBack() || r.isNotFound() || r.Status == "skipped"): // skipped: it ended before its event left
 		f.Cancelled++
 		return
 	}

@@ -219,8 +219,14 @@ func TestCompareFinds(t *testing.T) {
 			return append(rows, Row{ID: "called", Key: "eip155:31337:0x02/1/0x03/9#NewFeedback",
 				Status: "delivered", Called: true,
 				Job: job.Job{Kind: job.KindNewFeedback}},
-				Row{ID: "retracts", Key: "eip155:31337:0x02/1/0x03/9#Retraction@0x77", Status: "queued"})
+				Row{ID: "retracts", Key: "eip155:31337:0x02/1/0x03/9#Retraction@0x77", Status: "queued",
+					Job: job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, Retracts: "called"}})
 		}},
+		"key given, not retracted": {change: func(rows []Row) []Row {
+			return append(rows, Row{ID: "called", Key: "eip155:31337:0x02/1/0x03/9#NewFeedback~called",
+				Status: "delivered", Called: true,
+				Job: job.Job{Kind: job.KindNewFeedback}})
+		}, missing: 1},
 		"not retracted": {change: func(rows []Row) []Row {
 			return append(rows, Row{ID: "called", Key: "eip155:31337:0x02/1/0x03/9#NewFeedback",
 				Status: "delivered", Called: true,

@@ -2,9 +2,12 @@ package chaintrial
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/trial"
 )
 
@@ -55,6 +58,38 @@ func (h History) JudgeCalls(
 		case !isRetraction && !h.isConfirmed(lives[key], r, confirmations, moment):
 			faults = append(faults, fmt.Sprintf("%s: %s was called at %s, and was not on the chain with %d confirmations",
 				r.Key, r.ID, at, confirmations))
+		}
+	}
+	return faults
+}
+
+// FindBelieved finds the feedback that an agent took, that is not on the chain, and of whose going the agent took no retraction:
+// the agent believes in it for ever. An event is on the chain if its transaction has it under its key.
+func FindBelieved(present []Wanted, calls trial.Calls, rows []Row) (faults []string) {
+	type event struct{ key, transaction string }
+	there := map[event]bool{}
+	for _, w := range present {
+		there[event{w.Key, w.Position.Transaction.Hex()}] = true
+	}
+	byID, taken, retracted := map[string]Row{}, map[string]bool{}, map[string]bool{}
+	for _, r := range rows {
+		byID[r.ID] = r
+	}
+	for _, c := range calls {
+		r := byID[c.Delivery.String()]
+		switch {
+		case !c.Answered:
+		case r.Job.IsRetraction():
+			retracted[r.Job.Retracts] = true
+		case r.Job.Kind == job.KindNewFeedback:
+			taken[r.ID] = true
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(taken)) {
+		r := byID[id]
+		key, _, _ := strings.Cut(r.Key, "~")
+		if !there[event{key, r.Job.TransactionHash.Hex()}] && !retracted[id] {
+			faults = append(faults, fmt.Sprintf("%s: an agent took %s, which is not on the chain, and no retraction of it", r.Key, id))
 		}
 	}
 	return faults

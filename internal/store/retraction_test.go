@@ -1,0 +1,150 @@
+package store
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+)
+
+// TestRetractionPrecedesSuccessor: feedback that was called, or may have been, and whose index another event took, is retracted
+// by a delivery that names it and goes before that event, whether the event's content is another or the same.
+func TestRetractionPrecedesSuccessor(t *testing.T) {
+	t.Parallel()
+	for _, state := range []string{"delivered", "waiting, called", "held, in doubt", "dead, called"} {
+		for _, later := range []bool{false, true} { // the other event comes when the first is known to be gone
+			for _, tag := range []string{"other", ""} {
+				t.Run(state+map[bool]string{true: ", later"}[later]+" "+tag, func(t *testing.T) {
+					t.Parallel()
+					s := newStore(t)
+					s.strict = true
+					r := newChainReader(t, s)
+					first := inBlock(feedback(1, 1), 101, 'a')
+					first.Tag1 = ""
+					r.read(100, 101, true, first)
+					exec(t, s, `UPDATE herald.deliveries SET handed_at = NULL`)
+					bring(t, s, first.ID(), state)
+					from := uint64(101)
+					var tasks []Task
+					if later {
+						tasks = r.read(101, 102, true).Tasks
+						from = 103
+					}
+					other := inBlock(feedback(1, 1), 103, 'b')
+					other.Tag1, other.TransactionHash = tag, common.Hash{0xfe}
+					done := r.read(from, 103, true, other)
+					tasks = append(tasks, done.Tasks...)
+
+					a := done.Answers[0]
+					if a.Verdict != Accepted || a.ID == first.ID() {
+						t.Fatalf("the other event: %+v", a)
+					}
+					if d := read(t, s, a.ID); d.Status != Waiting || d.Reason != reason.BehindEarlier {
+						t.Errorf("the other event is %s %s before the retraction ended", d.Status, d.Reason)
+					}
+					if len(tasks) != 1 {
+						t.Fatalf("dispatched %+v", tasks)
+					}
+					c := claim(t, s, tasks[0])
+					if c.Job.Retracts != first.ID().String() || c.Key != first.Retraction(first.ID()).Key() || c.Job.TransactionHash != first.TransactionHash {
+						t.Errorf("the retraction is %s of %s", c.Key, c.Job.Retracts)
+					}
+					rec, err := s.Record(t.Context(), c, Outcome{Status: Delivered, Stage: "call", Called: true, AgentOK: true})
+					if err != nil || len(rec.Next) != 1 || rec.Next[0].ID != a.ID {
+						t.Errorf("after the retraction: %+v, %v", rec.Next, err)
+					}
+					if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE key LIKE '%#Retraction@%'`); n != 1 {
+						t.Errorf("%d retractions", n)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestSameBlockDisappearsAgain: each time an event is delivered and its block disappears, it is retracted.
+func TestSameBlockDisappearsAgain(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	r := newChainReader(t, s)
+	event := inBlock(feedback(1, 1), 101, 'a')
+	id := r.read(100, 101, true, event).Answers[0].ID
+	block := uint64(102)
+	for n, want := range []string{"", ".2", ".3"} {
+		bring(t, s, id, "delivered")
+		done := r.read(101, block, true)
+		if len(done.Vanished) != 1 || done.Vanished[0].Retraction == uuid.Nil {
+			t.Fatalf("round %d: %+v", n, done.Vanished)
+		}
+		retraction := read(t, s, done.Vanished[0].Retraction)
+		if retraction.Key != event.Retraction(id).Key()+want || retraction.ID != job.IDOf(retraction.Key) || retraction.Status != Queued {
+			t.Errorf("round %d: %s is %s", n, retraction.Key, retraction.Status)
+		}
+		bring(t, s, retraction.ID, "delivered")
+		back := r.read(101, block+1, true, event).Answers[0]
+		if back.Verdict != Accepted || back.ID == id {
+			t.Fatalf("round %d: the event that came back: %+v", n, back)
+		}
+		id, block = back.ID, block+2
+	}
+}
+
+// TestMinedAgain: a retraction that was never called is skipped when its event is on the chain again, and counted.
+func TestMinedAgain(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	r := newChainReader(t, s)
+	event := inBlock(feedback(1, 1), 101, 'a')
+	r.read(100, 101, true, event)
+	bring(t, s, event.ID(), "delivered")
+	retraction := r.read(101, 102, true).Vanished[0].Retraction
+	if a := r.read(103, 103, true, inBlock(feedback(1, 1), 103, 'b')).Answers[0]; a.Verdict != Known || a.ID != event.ID() {
+		t.Errorf("%+v", a)
+	}
+	if d := read(t, s, retraction); d.Status != Skipped || d.Reason != reason.MinedAgain {
+		t.Errorf("the retraction is %s %s", d.Status, d.Reason)
+	}
+	if got := totals(t, s, 1); got["skipped"] != 1 {
+		t.Errorf("totals %v", got)
+	}
+	if again := r.read(103, 104, true).Vanished; len(again) != 1 || again[0].Retraction == retraction || again[0].Retraction == uuid.Nil {
+		t.Errorf("it disappears again: %+v", again)
+	}
+}
+
+// TestLateSuccessIsRetracted: a delivery that was cancelled by force, or died with its last lease, while its call succeeded, is
+// known to have been called: it is retracted when its event disappears.
+func TestLateSuccessIsRetracted(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(t *testing.T, s *Store, id uuid.UUID){
+		"cancelled by force": func(t *testing.T, s *Store, id uuid.UUID) {
+			if n, _, _, err := s.Cancel(t.Context(), []uuid.UUID{id}, true); n != 1 || err != nil {
+				t.Fatal(n, err)
+			}
+		},
+		"its last lease ran out": func(t *testing.T, s *Store, id uuid.UUID) {
+			exec(t, s, `UPDATE herald.deliveries SET lease_until = now() - interval '1 second'`)
+			if n, dead, err := s.ExpireLeases(t.Context(), 10, 1); n != 1 || dead != 1 || err != nil {
+				t.Fatal(n, dead, err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			r := newChainReader(t, s)
+			event := inBlock(feedback(1, 1), 101, 'a')
+			c := claim(t, s, r.read(100, 101, true, event).Tasks[0])
+			end(t, s, event.ID())
+			if _, err := s.Record(t.Context(), c, Outcome{Status: Delivered, Stage: "call", Called: true, AgentOK: true}); !errors.Is(err, ErrFenced) {
+				t.Fatalf("the late success: %v", err)
+			}
+			if done := r.read(101, 102, true); len(done.Vanished) != 1 || !done.Vanished[0].Called || done.Vanished[0].Retraction == uuid.Nil {
+				t.Errorf("%+v", done.Vanished)
+			}
+		})
+	}
+}
