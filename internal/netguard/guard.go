@@ -44,9 +44,9 @@ type Config struct {
 	Resolver *net.Resolver
 }
 
-// metadataPrefixes hold cloud metadata services that live in public ranges, so
-// that no special-purpose registry names them: Azure's wire server.
-var metadataPrefixes = []netip.Prefix{netip.MustParsePrefix("168.63.129.16/32")}
+// alwaysDenied are prefixes of public ranges that the special-purpose registries do not name: Azure's wire server, which is a
+// metadata service, and the 6bone, which was given back to IANA (RFC 3701) and has no public routes.
+var alwaysDenied = []netip.Prefix{netip.MustParsePrefix("168.63.129.16/32"), netip.MustParsePrefix("3ffe::/16")}
 
 // privatePrefixes are the networks that Configured adds: loopback, RFC 1918, RFC 6598, RFC 4193.
 var privatePrefixes = []netip.Prefix{
@@ -114,7 +114,7 @@ func (g *Guard) Configured() *Guard {
 // buildGuardian makes the library's guardian of the networks.
 func (g *Guard) buildGuardian() {
 	allow4, allow6 := splitByFamily(g.allow)
-	deny4, deny6 := splitByFamily(append(slices.Clone(g.deny), metadataPrefixes...))
+	deny4, deny6 := splitByFamily(append(slices.Clone(g.deny), alwaysDenied...))
 	g.guardian = ssrf.New(
 		ssrf.WithAnyPort(), // the port rule has an exception, see check
 		ssrf.WithAllowedV4Prefixes(allow4...), ssrf.WithAllowedV6Prefixes(allow6...),

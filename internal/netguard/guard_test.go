@@ -100,6 +100,8 @@ func TestCheckURL(t *testing.T) {
 		{"https://127.0.0.1:5001", blocked, ok, blocked},
 		{"https://127.0.0.2", blocked, blocked, blocked},
 		{"https://168.63.129.16", blocked, blocked, blocked},
+		{"https://[3ffe::1]", blocked, blocked, blocked},
+		{"https://[3ffe:ffff:ffff:ffff::1]", blocked, blocked, blocked},
 		{"https://user:pw@example.com", refused, refused, refused},
 		{"https://user@example.com", refused, refused, refused},
 		{"https://", refused, refused, refused},

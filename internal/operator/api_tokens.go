@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -160,4 +161,22 @@ func (o *Operator) IdentifyCaller(ctx context.Context, token secret.Secret) (c C
 		err = ErrUnknownToken
 	}
 	return c, err
+}
+
+// KnownTokens loads which tokens there are, and returns a function that reports whether a token is one of them. It may be
+// revoked or expired: IdentifyCaller decides.
+func (o *Operator) KnownTokens(ctx context.Context) (isKnown func(secret.Secret) bool, err error) {
+	hashes := make(map[string][]byte)
+	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
+		tokens, err := st.APITokens(ctx)
+		for _, t := range tokens {
+			hashes[t.ID] = t.Hash
+		}
+		return err
+	})
+	return func(token secret.Secret) bool {
+		id, key, ok := splitAPIToken(token)
+		hash := sha256.Sum256([]byte(key))
+		return ok && bytes.Equal(hashes[id], hash[:])
+	}, err
 }

@@ -10,13 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/secret"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
-	"golang.org/x/time/rate"
 )
 
 // TokenCache is how long a token that was good is taken for good without asking Postgres again: a token that was revoked
@@ -25,9 +25,9 @@ const TokenCache = 5 * time.Second
 
 const (
 	maxCachedTokens = 256
-	// lookupsPerSecond bounds what strangers who guess tokens can have Postgres do; lookupBurst come at once.
-	lookupsPerSecond = 20
-	lookupBurst      = 40
+	// reloadPause is the shortest time between two loads of the known tokens: all that strangers who guess tokens can have
+	// Postgres do is one load in that time.
+	reloadPause = 200 * time.Millisecond
 )
 
 // callers tells who carries a token.
@@ -35,9 +35,13 @@ type callers struct {
 	own    secret.Secret // HERALD_API_TOKEN; zero: there is none
 	lookUp func(context.Context, secret.Secret) (operator.Caller, error)
 	good   *lru.Cache[[sha256.Size]byte, knownCaller]
-	pace   *rate.Limiter
+	load   func(context.Context) (func(secret.Secret) bool, error) // loads which tokens there are
 
-	together singleflight.Group // by token
+	together singleflight.Group // by token, and of loads
+
+	mu      sync.Mutex
+	isKnown func(secret.Secret) bool // as loaded last; nil: never
+	loaded  time.Time                // when that began
 }
 
 // knownCaller is who carried a token that was looked up.
@@ -46,16 +50,10 @@ type knownCaller struct {
 	until time.Time
 }
 
-func newCallers(own secret.Secret, lookUp func(context.Context, secret.Secret) (operator.Caller, error)) *callers {
+func newCallers(own secret.Secret, lookUp func(context.Context, secret.Secret) (operator.Caller, error),
+	load func(context.Context) (func(secret.Secret) bool, error)) *callers {
 	good, _ := lru.New[[sha256.Size]byte, knownCaller](maxCachedTokens) // only a size below 1 is an error
-	return &callers{own: own, lookUp: lookUp, pace: rate.NewLimiter(lookupsPerSecond, lookupBurst), good: good}
-}
-
-// busyError means that too many unknown tokens were given of late.
-type busyError struct{}
-
-func (*busyError) Error() string {
-	return "too many requests with unknown tokens: try again in a second"
+	return &callers{own: own, lookUp: lookUp, load: load, good: good}
 }
 
 // find tells who carries the token. Both sides are hashed, so that the comparison tells nothing about the length of
@@ -71,11 +69,15 @@ func (c *callers) find(ctx context.Context, token secret.Secret) (operator.Calle
 	if c.lookUp == nil || !operator.IsAPIToken(token) {
 		return operator.Caller{}, operator.ErrUnknownToken
 	}
-	// Together: many requests may come with one token at once. Nobody's cancellation is another one's.
+	known, err := c.isToken(ctx, token, given)
+	if err != nil {
+		return operator.Caller{}, err
+	}
+	if !known {
+		return operator.Caller{}, operator.ErrUnknownToken
+	}
+	// Many requests may come with one token at once. Each caller's cancellation affects only that caller.
 	found, err, _ := c.together.Do(string(given[:]), func() (any, error) {
-		if !c.good.Contains(given) && !c.pace.Allow() { // one that was good is no guess
-			return operator.Caller{}, &busyError{}
-		}
 		found, err := c.lookUp(context.WithoutCancel(ctx), token)
 		switch {
 		case err == nil:
@@ -86,6 +88,47 @@ func (c *callers) find(ctx context.Context, token secret.Secret) (operator.Calle
 		return found, err
 	})
 	return found.(operator.Caller), err
+}
+
+// isToken reports whether a token is one that Postgres knows. It answers from memory for known tokens, so guesses delay
+// none. An unknown one may have been created a moment ago: the tokens are loaded again, by one request for all, and no
+// more often than reloadPause allows.
+func (c *callers) isToken(ctx context.Context, token secret.Secret, given [sha256.Size]byte) (bool, error) {
+	asked := time.Now()
+	for {
+		c.mu.Lock()
+		isKnown, loaded := c.isKnown, c.loaded
+		c.mu.Unlock()
+		if c.good.Contains(given) || isKnown != nil && isKnown(token) {
+			return true, nil
+		}
+		if isKnown != nil && !loaded.Before(asked) {
+			return false, nil
+		}
+		pause := time.NewTimer(time.Until(loaded.Add(reloadPause)))
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return false, ctx.Err()
+		}
+		_, err, _ := c.together.Do("load", func() (any, error) { return nil, c.reload(context.WithoutCancel(ctx)) })
+		if err != nil {
+			return false, err
+		}
+	}
+}
+
+func (c *callers) reload(ctx context.Context) error {
+	began := time.Now()
+	isKnown, err := c.load(ctx)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.isKnown, c.loaded = isKnown, began
+	return nil
 }
 
 // Forms.

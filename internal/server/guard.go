@@ -63,15 +63,11 @@ func (s *Server) identify(w http.ResponseWriter, r *http.Request, route Route) (
 	}
 
 	c, err := s.callers.find(r.Context(), token)
-	var busy *busyError
 	switch {
 	case err == nil:
 		return c, true
 	case errors.Is(err, operator.ErrUnknownToken):
 		askForToken(w, route, err.Error())
-	case errors.As(err, &busy):
-		w.Header().Set("Retry-After", "1")
-		AnswerError(w, http.StatusTooManyRequests, "too_many_requests", err.Error())
 	default:
 		s.cfg.Logger.Warn("a token could not be looked up", logging.About(logging.Postgres), "error", err)
 		w.Header().Set("Retry-After", "5")

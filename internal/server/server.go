@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,8 @@ type Config struct {
 
 	// Identify looks up who carries another token; operator.ErrUnknownToken: nobody. nil: there are no others.
 	Identify func(ctx context.Context, token secret.Secret) (operator.Caller, error)
+	// KnownTokens loads which tokens there are; needed with Identify.
+	KnownTokens func(ctx context.Context) (isKnown func(secret.Secret) bool, err error)
 
 	// Ready tells what the service is waiting for, by name, and why; none means ready. degraded is what it works
 	// without. It is asked for each /readyz, must answer at once, and gives its maps away.
@@ -61,6 +64,35 @@ type Visitor struct {
 	StillMay func(ctx context.Context) bool
 }
 
+// ErrRevoked is the cause of the end of WhileAllowed's context.
+var ErrRevoked = errors.New("the token was revoked, or has expired")
+
+// WhileAllowed returns a context for a stream, which ends with ErrRevoked within seconds after the token was revoked. Call
+// stop when the stream has ended.
+func (v Visitor) WhileAllowed(ctx context.Context) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var checking sync.WaitGroup
+	checking.Go(func() {
+		tick := time.NewTicker(TokenCache)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if !v.StillMay(ctx) && ctx.Err() == nil {
+				cancel(ErrRevoked)
+				return
+			}
+		}
+	})
+	return ctx, func() {
+		cancel(nil)
+		checking.Wait()
+	}
+}
+
 // Server listens from New on, so that health can be asked for while the rest is still starting.
 type Server struct {
 	cfg     Config
@@ -94,7 +126,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	base, stop := context.WithCancel(context.Background())
 	s := &Server{cfg: cfg, ln: ln, public: !config.IsLoopback(parseHostname(cfg.Listen)), stop: stop,
-		done: make(chan struct{}), callers: newCallers(cfg.Token, cfg.Identify), formKey: newFormKey(cfg.Token)}
+		done: make(chan struct{}), callers: newCallers(cfg.Token, cfg.Identify, cfg.KnownTokens), formKey: newFormKey(cfg.Token)}
 	s.Mount(nil, nil)
 	s.srv = &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -70,7 +70,14 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 		}
 		return operator.Caller{}, errors.New("the service is still starting")
 	}
-	web, err := server.New(server.Config{Listen: cfg.Listen, Token: cfg.APIToken, Identify: identify, Ready: ready.readState,
+	knownTokens := func(ctx context.Context) (func(secret.Secret) bool, error) {
+		if made := parts.Load(); made != nil {
+			return made.web.operator.KnownTokens(ctx)
+		}
+		return nil, errors.New("the service is still starting")
+	}
+	web, err := server.New(server.Config{Listen: cfg.Listen, Token: cfg.APIToken, Identify: identify, KnownTokens: knownTokens,
+		Ready:    ready.readState,
 		Settings: cfg.Public(), Logger: o.Logger,
 		Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{})})
 	if err != nil {

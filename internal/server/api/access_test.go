@@ -1,10 +1,15 @@
 package api_test
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
+	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/server/api"
@@ -168,21 +173,100 @@ func TestAPITokens(t *testing.T) {
 	}
 }
 
-// Whoever guesses tokens is slowed down before Postgres is asked, and whoever has a good one is not.
+// TestGuessedTokens: guesses, through /readyz too, are answered from memory, and delay no token that Postgres knows, one that
+// was created this moment neither.
 func TestGuessedTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	good := w.newToken("read").Token
-	callAs[operator.DeliveryPage](w, good, 200, "GET", "/v1/deliveries", "", "")
-	slowed := 0
-	for range 100 {
-		if w.send("GET", "/v1/deliveries", "herald_000000000000_"+strings.Repeat("x", 43), "", nil).StatusCode == http.StatusTooManyRequests {
-			slowed++
+	var guessing sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	defer guessing.Wait()
+	defer stop()
+	for guesser := range 8 {
+		guessing.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				path := []string{"/v1/deliveries", "/readyz"}[n%2]
+				r, err := http.NewRequestWithContext(ctx, "GET", w.base+path, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				r.Header.Set("Authorization", fmt.Sprintf("Bearer herald_%012d_%043d", guesser, n))
+				res, err := http.DefaultClient.Do(r)
+				if err != nil {
+					return
+				}
+				_ = res.Body.Close()
+				if want := []int{401, 200}[n%2]; res.StatusCode != want {
+					t.Errorf("a guess at %s is answered with %d", path, res.StatusCode)
+				}
+			}
+		})
+	}
+	for range 5 {
+		token := w.newToken("read").Token
+		callAs[operator.DeliveryPage](w, token, 200, "GET", "/v1/deliveries", "", "")
+		callAs[operator.DeliveryPage](w, ownToken, 200, "GET", "/v1/deliveries", "", "")
+	}
+}
+
+// TestStreamsEndWithTheirToken: a stream on which nothing comes ends within seconds after its token is revoked.
+func TestStreamsEndWithTheirToken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	made := w.newToken("enqueue", "read")
+	body, feed := io.Pipe()
+	defer feed.Close()
+	jobs := make(chan *http.Response, 1)
+	go func() { jobs <- w.send("POST", "/v1/jobs", made.Token, "application/x-ndjson", body) }()
+	if _, err := io.WriteString(feed, jobOf(1, 1)+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	stream := <-jobs
+	events := w.send("GET", "/v1/events", made.Token, "", nil)
+	if err := w.operator.RevokeAPIToken(t.Context(), made.ID, "the test"); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan string, 2)
+	for name, res := range map[string]*http.Response{"jobs": stream, "events": events} {
+		go func() {
+			text, _ := io.ReadAll(res.Body)
+			ended <- name + ": " + string(text)
+		}()
+	}
+	within := time.After(20 * time.Second)
+	for range 2 {
+		select {
+		case text := <-ended:
+			if strings.HasPrefix(text, "jobs") && !strings.Contains(text, "the token was revoked") {
+				t.Errorf("the last line of the stream: %s", text)
+			}
+		case <-within:
+			t.Fatal("a stream outlives its token")
 		}
 	}
-	if slowed == 0 {
-		t.Error("a hundred guesses were looked up")
+}
+
+// TestSlotsOfOneToken: one token takes at most three quarters of the slots; another one finds a slot.
+func TestSlotsOfOneToken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	greedy, other := w.newToken("enqueue").Token, w.newToken("enqueue").Token
+	const most = 24 // of 32
+	for n := range most {
+		body, feed := io.Pipe()
+		t.Cleanup(func() { feed.Close() })
+		res := make(chan *http.Response, 1)
+		go func() { res <- w.send("POST", "/v1/jobs", greedy, "application/x-ndjson", body) }()
+		if _, err := io.WriteString(feed, jobOf(1, n+1)+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		if status := (<-res).StatusCode; status != http.StatusOK {
+			t.Fatalf("stream %d: %d", n, status)
+		}
 	}
-	callAs[operator.DeliveryPage](w, good, 200, "GET", "/v1/deliveries", "", "")
-	callAs[operator.DeliveryPage](w, ownToken, 200, "GET", "/v1/deliveries", "", "")
+	callAs[api.ErrorAnswer](w, greedy, 429, "POST", "/v1/jobs", "application/json", jobOf(1, 100))
+	if got := callAs[api.JobAnswer](w, other, 202, "POST", "/v1/jobs", "application/json", jobOf(1, 101)); got.Verdict != store.Accepted {
+		t.Errorf("%+v", got)
+	}
 }

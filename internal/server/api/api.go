@@ -39,8 +39,10 @@ type Config struct {
 type API struct {
 	Config
 	feed       *feed
-	enqueuing  chan struct{} // as many as may hand in jobs at a time
-	calling    chan struct{} // as many as may have a direct call under way
+	enqueuing  *slots // requests that hand in jobs
+	calling    *slots // direct calls
+	listening  *slots // event streams
+	pace       *jobPace
 	operations []operation
 	document   []byte // OpenAPI
 }
@@ -56,7 +58,8 @@ func New(cfg Config) (*API, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	cfg.PollEvents = cmp.Or(cfg.PollEvents, 250*time.Millisecond)
 	cfg.CallTimeout = cmp.Or(cfg.CallTimeout, 30*time.Second)
-	a := &API{Config: cfg, enqueuing: make(chan struct{}, maxEnqueuing), calling: make(chan struct{}, maxCalling)}
+	a := &API{Config: cfg, enqueuing: newSlots(maxEnqueuing), calling: newSlots(maxCalling),
+		listening: newSlots(maxListeners), pace: newJobPace()}
 	a.feed = newFeed(cfg.Events, cfg.PollEvents, cfg.Logger)
 	a.operations = a.listOperations()
 	var err error

@@ -108,7 +108,7 @@ func serveWith(t *testing.T, st *store.Store, token string) *world {
 		t.Fatal(err)
 	}
 	web, err := server.New(server.Config{Listen: "127.0.0.1:0", Token: secret.New(token), Logger: quiet,
-		Identify: w.operator.IdentifyCaller, Metrics: http.NotFoundHandler(),
+		Identify: w.operator.IdentifyCaller, KnownTokens: w.operator.KnownTokens, Metrics: http.NotFoundHandler(),
 		Ready: func() (waiting, degraded map[string]string) { return nil, nil }})
 	if err != nil {
 		t.Fatal(err)

@@ -49,14 +49,6 @@ const (
 
 // callTool answers POST /mcp/call as the bridge did: what went wrong is a string, and success tells.
 func (a *API) callTool(w http.ResponseWriter, r *http.Request, v server.Visitor) {
-	select {
-	case a.calling <- struct{}{}:
-		defer func() { <-a.calling }()
-	default:
-		refuseCall(w, http.StatusTooManyRequests, time.Second, CallAnswer{Reason: reason.AgentBusy,
-			Error: "as many direct calls as may be are under way: try again"})
-		return
-	}
 	body, status, problem := readCall(w, r)
 	if problem != "" {
 		refuseCall(w, status, 0, CallAnswer{Error: problem})
@@ -67,6 +59,13 @@ func (a *API) callTool(w http.ResponseWriter, r *http.Request, v server.Visitor)
 		refuseCall(w, http.StatusBadRequest, 0, CallAnswer{Error: err.Error(), Reason: reason.InvalidJob})
 		return
 	}
+	release, ok := a.calling.acquire(v.Name) // a request whose body does not come holds none
+	if !ok {
+		refuseCall(w, http.StatusTooManyRequests, time.Second, CallAnswer{Reason: reason.AgentBusy,
+			Error: "as many direct calls as may be are under way: try again"})
+		return
+	}
+	defer release()
 
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(a.CallTimeout + callMargin))
 	ctx := tracecontext.NewContext(r.Context(), r.Header.Get(tracecontext.Header))

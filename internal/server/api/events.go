@@ -138,19 +138,16 @@ func (f *feed) wakeListeners() {
 	f.changed = make(chan struct{})
 }
 
-// join counts a listener; false: there are too many.
-func (f *feed) join() (leave func(), ok bool) {
+// join counts a listener.
+func (f *feed) join() (leave func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.listeners >= maxListeners {
-		return nil, false
-	}
 	f.listeners++
 	return func() {
 		f.mu.Lock()
 		f.listeners--
 		f.mu.Unlock()
-	}, true
+	}
 }
 
 // next is what follows a position, in order; with none, changed is closed when there may be more.
@@ -218,12 +215,13 @@ func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, v server.Visi
 		a.answerError(w, r, err)
 		return
 	}
-	leave, ok := a.feed.join()
+	release, ok := a.listening.acquire(v.Name)
 	if !ok {
-		a.answerError(w, r, refuse(http.StatusTooManyRequests, "too_many_requests", "", "%d listen already: try again", maxListeners))
+		a.answerError(w, r, refuse(http.StatusTooManyRequests, "too_many_requests", "", "as many as may be listen already: try again"))
 		return
 	}
-	defer leave()
+	defer release()
+	defer a.feed.join()()
 
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
@@ -236,7 +234,9 @@ func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, v server.Visi
 	}
 	s.writePosition(at)
 	s.flush()
-	a.followEvents(r.Context(), s, filter, at, v.StillMay)
+	ctx, stop := v.WhileAllowed(r.Context())
+	defer stop()
+	a.followEvents(ctx, s, filter, at)
 }
 
 // startPosition is where the listener was, or now. gap: events that it has not heard of may be gone.
@@ -262,12 +262,11 @@ func (a *API) startPosition(r *http.Request) (at store.EventCursor, gap bool, er
 	return at, time.Since(time.Unix(at.At, 0)) > store.EventRetention, nil
 }
 
-// followEvents sends events until the listener goes, or the worker stops.
-func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilter, at store.EventCursor,
-	stillMay func(context.Context) bool) {
+// followEvents sends events until the listener goes, its token is revoked, or the worker stops.
+func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilter, at store.EventCursor) {
 	alive := time.NewTicker(heartbeat)
 	defer alive.Stop()
-	for s.err == nil {
+	for s.err == nil && ctx.Err() == nil {
 		news, changed, err := a.feed.next(ctx, at)
 		if err != nil {
 			return // the listener comes back with its position
@@ -285,9 +284,6 @@ func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilt
 		select {
 		case <-changed:
 		case <-alive.C:
-			if !stillMay(ctx) {
-				return
-			}
 			// With the position: a listener whose filter takes little would else come back from long ago.
 			at.At = time.Now().Unix()
 			s.write(": alive\n")

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,20 +33,19 @@ const (
 	maxJob        = 256 << 10 // bytes of one job (DESIGN §3)
 	jobBatch      = 500       // lines committed together at most
 	submitTimeout = 30 * time.Second
-	// lineTimeout is how long a line may take to come, and an answer to go.
+	// lineTimeout is how long a whole line may take to come, and an answer to go.
 	lineTimeout = 60 * time.Second
 )
 
 // enqueue takes one job, or many as JSON Lines.
 func (a *API) enqueue(w http.ResponseWriter, r *http.Request, v server.Visitor) {
-	select {
-	case a.enqueuing <- struct{}{}:
-		defer func() { <-a.enqueuing }()
-	default:
+	release, ok := a.enqueuing.acquire(v.Name)
+	if !ok {
 		a.answerError(w, r, refuse(http.StatusTooManyRequests, "too_many_requests", "",
-			"%d requests hand in jobs already: try again", maxEnqueuing))
+			"as many requests as may be hand in jobs already: try again"))
 		return
 	}
+	defer release()
 	r = r.WithContext(tracecontext.NewContext(r.Context(), r.Header.Get(tracecontext.Header)))
 	switch kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind {
 	case "application/json":
@@ -71,6 +71,10 @@ func (a *API) enqueueOne(w http.ResponseWriter, r *http.Request, v server.Visito
 		return
 	case err != nil:
 		a.answerError(w, r, refuse(http.StatusBadRequest, "invalid_request", "", "the body could not be read"))
+		return
+	}
+	if !a.pace.allow(v.Name) {
+		a.answerError(w, r, refuse(http.StatusTooManyRequests, "too_many_requests", "", "a token may hand in %d jobs a second", jobsPerSecond))
 		return
 	}
 	answers, err := a.submit(r.Context(), [][]byte{body}, v)
@@ -144,7 +148,7 @@ func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visi
 	_ = control.EnableFullDuplex() // HTTP/1.1 would read the whole body before the first answer; HTTP/2 does not need it
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("Cache-Control", "no-store")
-	ctx, cancel := context.WithCancel(r.Context())
+	ctx, cancel := v.WhileAllowed(r.Context())
 	lines := readLines(ctx, &timedBody{ctx: ctx, body: r.Body, control: control})
 	wake := context.AfterFunc(ctx, func() { _ = control.SetReadDeadline(time.Now()) }) // ends a Read that waits
 	defer func() {
@@ -157,11 +161,7 @@ func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visi
 	out := json.NewEncoder(w)
 	for {
 		group, more := collectLines(lines)
-		if len(group) > 0 && !v.StillMay(ctx) {
-			_ = out.Encode(ErrorAnswer{server.Problem{Code: "unauthorized", Message: "the token was revoked, or has expired"}})
-			return
-		}
-		if len(group) > 0 {
+		if len(group) > 0 && ctx.Err() == nil && a.pace.wait(ctx, v.Name, len(group)) == nil {
 			_ = control.SetWriteDeadline(time.Now().Add(lineTimeout))
 			answers, err := a.answerLines(ctx, group, v)
 			for _, answer := range answers {
@@ -175,7 +175,12 @@ func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visi
 				return // nobody listens
 			}
 		}
-		if !more && ctx.Err() != nil { // an end that looks like one would say that all lines were answered
+		if errors.Is(context.Cause(ctx), server.ErrRevoked) {
+			_ = control.SetWriteDeadline(time.Now().Add(lineTimeout))
+			_ = out.Encode(ErrorAnswer{server.Problem{Code: "unauthorized", Message: server.ErrRevoked.Error()}})
+			return
+		}
+		if (!more || ctx.Err() != nil) && ctx.Err() != nil { // an end that looks like one would say that all lines were answered
 			_ = out.Encode(ErrorAnswer{server.Problem{Code: "stopped", Message: "the worker stops: send the lines that " +
 				"were not answered again"}})
 		}
@@ -185,20 +190,25 @@ func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visi
 	}
 }
 
-// timedBody reads a body, each read of which may take lineTimeout. Once it has ended nothing is timed any more: the
+// timedBody reads a body, each line of which may take lineTimeout to come. Once it has ended nothing is timed any more: the
 // connection is watched by net/http, which would take a deadline for the client's going.
 type timedBody struct {
 	ctx     context.Context
 	body    io.Reader
 	control *http.ResponseController
+	spent   time.Duration // in reads of the line that is coming
 }
 
 func (b *timedBody) Read(p []byte) (int, error) {
-	_ = b.control.SetReadDeadline(time.Now().Add(lineTimeout))
+	began := time.Now()
+	_ = b.control.SetReadDeadline(began.Add(lineTimeout - b.spent))
 	if b.ctx.Err() != nil {
 		return 0, context.Cause(b.ctx)
 	}
 	n, err := b.body.Read(p)
+	if b.spent += time.Since(began); bytes.IndexByte(p[:n], '\n') >= 0 {
+		b.spent = 0
+	}
 	if err != nil && b.ctx.Err() == nil {
 		_ = b.control.SetReadDeadline(time.Time{})
 	}
