@@ -184,6 +184,24 @@ func TestMishapsAreTold(t *testing.T) {
 	}
 }
 
+// TestReleasedHoldIsNoMishap: a hold that the same transaction releases, because its reason was mended since the claim,
+// raises no alert.
+func TestReleasedHoldIsNoMishap(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)
+	c := claim(t, s, tasks[0])
+	exec(t, s, `UPDATE herald.agents SET epoch = epoch + 1`) // a credential was stored meanwhile
+	held := Outcome{Status: Held, Reason: "auth_required", Stage: "call", Free: true}
+	record(t, s, c, held)
+	if d := read(t, s, c.ID); d.Status != Queued {
+		t.Fatalf("it is %s", d.Status)
+	}
+	saysNews(t, "held and released", look(t, s, everything))
+	record(t, s, claim(t, s, tasks[1]), held)
+	saysNews(t, "held", look(t, s, everything), `deliveries.held 1 {"count":1,`)
+}
+
 // TestMishapsThatCommitLate: a death that commits after a look which came later is told; of a flood a few are named.
 func TestMishapsThatCommitLate(t *testing.T) {
 	t.Parallel()
