@@ -196,9 +196,10 @@ func (f Filter) narrow() (n narrowing) {
 	return n
 }
 
-// acceptSkew is by how much rows may be created in another order than that of their seq: a transaction that accepts is
-// cut off long before.
-const acceptSkew = 5 * time.Minute
+// acceptSkew bounds how far created_at and seq may disagree about the order of rows. Transactions that accept side by side
+// disagree by their duration, and Postgres' clock may have been behind by up to an hour, as after a failover to a machine
+// whose clock is wrong.
+const acceptSkew = time.Hour + 5*time.Minute
 
 // narrowByTime is narrow with the bounds in time as bounds of seq too, by which lists are walked: there is no index on
 // created_at, and a list of the last hour would read all that is older when fewer than a page are younger.

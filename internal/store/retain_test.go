@@ -251,6 +251,45 @@ func TestOverdueOfEach(t *testing.T) {
 	}
 }
 
+// TestFilterWhileTheClockIsBehind: since and until find rows by their created_at, although Postgres' clock was up to an hour
+// behind while some of them were written.
+func TestFilterWhileTheClockIsBehind(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	accept(t, s, feedbacks(1, 1, 120)...)
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	exec(t, s, `UPDATE herald.deliveries SET created_at = $1::timestamptz + (order_seq::int - CASE WHEN order_seq BETWEEN 41 AND 80 THEN 60 ELSE 0 END)
+		* interval '1 minute'`, noon)
+	for minute := -30; minute <= 130; minute++ {
+		at := noon.Add(time.Duration(minute) * time.Minute)
+		since, until := 0, 0
+		for i := 1; i <= 120; i++ {
+			created := i
+			if i > 40 && i <= 80 {
+				created -= 60
+			}
+			if created >= minute {
+				since++
+			} else {
+				until++
+			}
+		}
+		for name, tt := range map[string]struct {
+			f    Filter
+			want int
+		}{"since": {Filter{Since: at, Limit: 200}, since}, "until": {Filter{Until: at, Limit: 200}, until}} {
+			counts, err := s.Count(t.Context(), tt.f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			list, err := s.Deliveries(t.Context(), tt.f)
+			if n := int(counts[Queued]); err != nil || n != tt.want || len(list) != tt.want {
+				t.Errorf("%s minute %d: %d counted, %d listed, want %d (%v)", name, minute, n, len(list), tt.want, err)
+			}
+		}
+	}
+}
+
 func TestFilter(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
