@@ -18,6 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 	"github.com/agentherald/herald/internal/operator/doctor"
+	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
@@ -133,6 +134,21 @@ func TestDoctorOfRedis(t *testing.T) {
 		}
 		d.says("redis", doctor.MarkWarn, "appendonly is no")
 		d.says("redis", doctor.MarkWarn, "Set appendonly yes")
+	}
+}
+
+// The doctor names the task types of another program in a queue that Herald reads.
+func TestDoctorNamesForeignTasks(t *testing.T) {
+	d := newDesk(t)
+	if err := d.queue.Enqueue(heraldtest.Within(t, 10*time.Second), queue.Task{Kind: "email:send", Lane: "default"}); err != nil {
+		t.Fatal(err)
+	}
+	said := diagnose(t, 0, d.env...)
+	said.says("redis", doctor.MarkWarn, `"email:send" in queue default. Give Herald a Redis database of its own`)
+	for _, f := range diagnose(t, 0, append(d.env, "HERALD_REDIS_INTAKE=off")...).findings {
+		if strings.Contains(f.Text, "email:send") {
+			t.Errorf("with HERALD_REDIS_INTAKE=off Herald does not read that queue: %+v", f)
+		}
 	}
 }
 

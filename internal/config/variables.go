@@ -140,8 +140,8 @@ func listVariables() []variable {
 			"(an old ActionJob: an endpoint or server_url), has an action.payloadTemplate (payload_template, " +
 			"arguments_template), names a tool other than the type's own, or says verifyFileHash false is refused, " +
 			"since whoever may write to Redis could send any event anywhere, or anything under its name. on: all " +
-			"are taken. off: none; they go " +
-			"to asynq's archive.", false,
+			"are taken. off: none; asynq's queue " +
+			"default is not read.", false,
 			setOneOf(func(c *Config) *string { return &c.RedisIntake }, "on", "jobs", "off")},
 		{"HERALD_LEGACY_QUEUE", "", "List in Redis (REDIS_URL) into which the old backend puts its ActionJobs with LPUSH, " +
 			"as in action_jobs. Each is taken once it is committed, of several workers by any. They may " +

@@ -160,7 +160,7 @@ func (in *Intake) SubmitJobs(ctx context.Context, jobs []job.Job) ([]store.Accep
 
 // FromTask takes the whole job of a foreign asynq task. There is nobody to answer, so what is refused becomes a
 // rejected row: under the event's own key when that could be read, else under the hash of the bytes. With RedisOff the
-// task goes to asynq's archive as it is.
+// task, which lay in a lane of Herald's own, goes to asynq's archive as it is.
 func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (string, error) {
 	if in.Redis == RedisOff {
 		return "", &queue.ArchivedError{Text: "whole jobs in Redis are not taken (HERALD_REDIS_INTAKE=off): " +

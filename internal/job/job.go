@@ -20,6 +20,12 @@ const (
 	KindAgentUpdated       Kind = "AgentUpdated"
 )
 
+// TaskTypes returns the kinds as asynq task types.
+func TaskTypes() []string {
+	return []string{string(KindNewFeedback), string(KindFeedbackRevoked), string(KindResponseAppended),
+		string(KindValidationResponse), string(KindAgentUpdated)}
+}
+
 // Reasons of a FeedbackRevoked.
 const (
 	RevokedByClient = "client"

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -63,8 +64,10 @@ type payload struct {
 
 // Config says how to reach Redis.
 type Config struct {
-	URL    secret.Secret // REDIS_URL forms, see parseURL; needed
-	Logger *slog.Logger  // default slog.Default()
+	URL secret.Secret // REDIS_URL forms, see parseURL; needed
+	// NoIntake leaves the queue default to other programs: Herald does not read, count or list it.
+	NoIntake bool
+	Logger   *slog.Logger // default slog.Default()
 }
 
 // Queue puts tasks into Redis and looks at them. Safe for concurrent use.
@@ -73,6 +76,8 @@ type Queue struct {
 	rdb       redis.UniversalClient
 	client    *asynq.Client
 	inspector *asynq.Inspector
+	lanes     map[string]int // the queues that Herald reads, with their weights
+	foreign   foreignTasks
 	opened    time.Time
 	marked    atomic.Bool // this process saw to the marker once
 	log       *slog.Logger
@@ -94,8 +99,13 @@ func Open(cfg Config) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
+	read := maps.Clone(lanes)
+	if cfg.NoIntake {
+		delete(read, intakeLane)
+	}
 	return &Queue{opt: opt, rdb: rdb, client: asynq.NewClientFromRedisClient(rdb),
-		inspector: asynq.NewInspectorFromRedisClient(rdb), opened: time.Now(), log: cfg.Logger}, nil
+		inspector: asynq.NewInspectorFromRedisClient(rdb), lanes: read, opened: time.Now(), log: cfg.Logger,
+		foreign: foreignTasks{log: cfg.Logger, logged: map[string]bool{}}}, nil
 }
 
 // Close ends the connections.
@@ -195,8 +205,8 @@ func (q *Queue) Find(t Task) (Location, error) {
 func (q *Queue) announceLanes() error {
 	ctx, cancel := context.WithTimeout(context.Background(), announceTimeout)
 	defer cancel()
-	names := make([]any, 0, len(lanes))
-	for name := range lanes {
+	names := make([]any, 0, len(q.lanes))
+	for name := range q.lanes {
 		names = append(names, name)
 	}
 	if err := q.rdb.SAdd(ctx, "asynq:queues", names...).Err(); err != nil {
@@ -212,8 +222,8 @@ func (q *Queue) Lanes() (map[Lane]map[string]int, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the lanes: %w", err)
 	}
-	out := make(map[Lane]map[string]int, len(lanes))
-	for name := range lanes {
+	out := make(map[Lane]map[string]int, len(q.lanes))
+	for name := range q.lanes {
 		info := &asynq.QueueInfo{} // nothing was ever put into it
 		if slices.Contains(known, name) {
 			if info, err = q.inspector.GetQueueInfo(name); err != nil {

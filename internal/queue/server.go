@@ -48,8 +48,8 @@ type ServerConfig struct {
 	Handler     Handler
 	Concurrency int // tasks at a time; needed
 
-	// Kinds are the task types that are taken. Others are archived with a clear error: nothing is lost, and nothing
-	// loops.
+	// Kinds are the task types of Herald. A task of another type is another program's: it returns to its queue for
+	// foreignDelay, and asynq counts no retry.
 	Kinds []string
 
 	// ShutdownTimeout is how long Shutdown waits for running tasks; it must outlast the longest call. Needed.
@@ -64,7 +64,9 @@ type Server struct {
 	srv   *asynq.Server
 	mux   asynq.Handler
 	kinds map[string]bool
+	rdb   redis.UniversalClient
 
+	foreign  *foreignTasks
 	enqueue  func(context.Context, Task, map[string]string) error
 	announce func() error
 	log      *slog.Logger
@@ -78,19 +80,21 @@ func (q *Queue) NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.PollInterval <= 0 {
 		cfg.PollInterval = 20 * time.Millisecond
 	}
-	s := &Server{log: q.log, enqueue: q.enqueueWith, announce: q.announceLanes, kinds: make(map[string]bool, len(cfg.Kinds))}
+	s := &Server{log: q.log, rdb: q.rdb, foreign: &q.foreign, enqueue: q.enqueueWith, announce: q.announceLanes,
+		kinds: make(map[string]bool, len(cfg.Kinds))}
 	for _, k := range cfg.Kinds {
 		s.kinds[k] = true
 	}
 	s.mux = s.newHandler(cfg.Handler)
 	s.srv = asynq.NewServerFromRedisClient(q.rdb, asynq.Config{
 		Concurrency:              cfg.Concurrency,
-		Queues:                   lanes,
+		Queues:                   q.lanes,
 		TaskCheckInterval:        cfg.PollInterval,
 		DelayedTaskCheckInterval: 500 * time.Millisecond,
 		ShutdownTimeout:          cfg.ShutdownTimeout,
 		RetryDelayFunc:           retryDelay,
 		IsFailure:                isFailure,
+		ErrorHandler:             asynq.ErrorHandlerFunc(s.keepForeign),
 		Logger:                   newAsynqLogger(q.log),
 		LogLevel:                 asynq.WarnLevel,
 	})
@@ -161,7 +165,7 @@ func (s *Server) newHandler(h Handler) asynq.Handler {
 
 func (s *Server) runTask(ctx context.Context, h Handler, t *asynq.Task) (string, error) {
 	if !s.kinds[t.Type()] {
-		return "", &ArchivedError{fmt.Sprintf("task type %q is none of Herald's", t.Type())}
+		return "", s.foreign.returnTask(ctx, t.Type())
 	}
 	var p payload
 	if err := json.Unmarshal(t.Payload(), &p); err == nil && p.DeliveryID != uuid.Nil {

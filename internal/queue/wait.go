@@ -25,13 +25,18 @@ func retryDelay(_ int, err error, _ *asynq.Task) time.Duration {
 	if errors.As(err, &wait) {
 		return time.Until(ceilSecond(wait.At)) // asynq adds it to a later now, and rounds that down
 	}
+	var foreign *foreignError
+	if errors.As(err, &foreign) {
+		return foreignDelay
+	}
 	return netDelay
 }
 
 // isFailure tells whether asynq counts the error, as one of the task's retries and in its error rates.
 func isFailure(err error) bool {
 	var wait *WaitError
-	return !errors.As(err, &wait) || !wait.Free
+	var foreign *foreignError
+	return !errors.As(err, &foreign) && (!errors.As(err, &wait) || !wait.Free)
 }
 
 // Headers of a task that was moved, which say what it waits for.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -44,6 +45,47 @@ func (r *running) client(redisURL string) redis.UniversalClient {
 	}
 	r.t.Cleanup(func() { _, _ = c.Close(), q.Close() })
 	return c
+}
+
+// With HERALD_REDIS_INTAKE=off the worker does not read asynq's queue default; otherwise the metrics count other
+// programs' tasks there without their types.
+func TestQueueDefault(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []string{"off", "jobs"} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			redisURL := heraldtest.Redis(t)
+			theirs, err := queue.Open(queue.Config{URL: secret.New(redisURL), Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer theirs.Close()
+			if err := theirs.Enqueue(heraldtest.Within(t, 10*time.Second), queue.Task{Kind: "email:send", Lane: "default"}); err != nil {
+				t.Fatal(err)
+			}
+			r := run(t, false, "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+redisURL,
+				"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_API_TOKEN="+doorToken, "HERALD_REDIS_INTAKE="+policy)
+			w := r.up()
+			scrape := func() string {
+				req, _ := http.NewRequestWithContext(heraldtest.Within(t, 10*time.Second), http.MethodGet, "http://"+w.Addr+"/metrics", nil)
+				req.Header.Set("Authorization", "Bearer "+doorToken)
+				res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer res.Body.Close()
+				b, _ := io.ReadAll(res.Body)
+				return string(b)
+			}
+			if policy == "jobs" {
+				heraldtest.Await(t, "the task is counted", func() bool { return strings.Contains(scrape(), "\nherald_foreign_tasks_total 1\n") })
+				return
+			}
+			if got := scrape(); !strings.Contains(got, "\nherald_foreign_tasks_total 0\n") || strings.Contains(got, `lane="default"`) {
+				t.Errorf("the worker reads the queue default:\n%s", got)
+			}
+		})
+	}
 }
 
 const doorToken = "a token of more than sixteen characters"

@@ -21,7 +21,9 @@ var (
 	openDeliveries = newGauge("herald_deliveries_open", "Deliveries that are not final, by status.", "status")
 	overdueSeconds = newGauge("herald_overdue_seconds", "How late the most overdue delivery is: a wait that is over, "+
 		"a task nobody took, a lease that ran out.")
-	queuedTasks = newGauge("herald_queue_tasks", "Tasks in Redis by lane and asynq state.", "lane", "state")
+	queuedTasks  = newGauge("herald_queue_tasks", "Tasks in Redis by lane and asynq state.", "lane", "state")
+	foreignTasks = newGauge("herald_foreign_tasks_total", "Tasks of other programs that this worker found in Herald's "+
+		"queues and returned to them.")
 	connections = newGauge("herald_postgres_connections",
 		"Connections of the pool: used, idle, and the most there can be.", "state")
 	openBreakers = newGauge("herald_breakers",
@@ -53,7 +55,7 @@ type gauges struct {
 
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{openDeliveries, overdueSeconds, queuedTasks, connections, openBreakers,
+	for _, d := range []*prometheus.Desc{openDeliveries, overdueSeconds, queuedTasks, foreignTasks, connections, openBreakers,
 		sharedLimits, groupedCommits, failedGroups, expiringTokens} {
 		ch <- d
 	}
@@ -96,6 +98,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 		send(expiringTokens, float64(tokens.Soon), "soon")
 		send(expiringTokens, float64(tokens.Expired), "expired")
 	}
+	ch <- prometheus.MustNewConstMetric(foreignTasks, prometheus.CounterValue, float64(g.queue.ForeignReturned()))
 	lanes, err := g.queue.Lanes()
 	if err != nil {
 		g.log.Warn("metrics: lanes could not be counted", logging.About(logging.Redis), "error", err)

@@ -50,10 +50,6 @@ type Worker struct {
 	Operator *operator.Operator // what its pages and API ask
 }
 
-// taskTypes are the kinds of jobs that a worker takes.
-var taskTypes = []string{string(job.KindNewFeedback), string(job.KindFeedbackRevoked), string(job.KindResponseAppended),
-	string(job.KindValidationResponse), string(job.KindAgentUpdated)}
-
 // Run serves until ctx ends, then lets running deliveries finish. It returns nil after an orderly stop.
 func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 	o.Logger.Info("starting", "version", buildinfo.Version())
@@ -131,7 +127,8 @@ func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, w
 	if err := reg.Register(&surroundings{ready: ready, dataDir: b.DataDir, log: log}); err != nil {
 		return err
 	}
-	if q, err = queue.Open(queue.Config{URL: b.RedisURL, Logger: o.Logger}); err != nil {
+	if q, err = queue.Open(queue.Config{URL: b.RedisURL, NoIntake: cfg.RedisIntake == string(intake.RedisOff),
+		Logger: o.Logger}); err != nil {
 		return err
 	}
 	defer q.Close()
@@ -234,7 +231,7 @@ func (a *assembly) newTaskServer(cfg *config.Config) Service {
 	return &funcService{name: "task server",
 		start: func(context.Context) (err error) {
 			srv, err = a.queue.NewServer(queue.ServerConfig{Handler: a.runner, Concurrency: a.runner.Tasks(),
-				Kinds: taskTypes, ShutdownTimeout: drainTime(cfg)})
+				Kinds: job.TaskTypes(), ShutdownTimeout: drainTime(cfg)})
 			if err != nil {
 				return err
 			}

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/intake"
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
@@ -148,7 +150,8 @@ func (d *doctor) checkRedis(ctx context.Context) []Finding {
 	if d.redis.IsZero() {
 		return nil
 	}
-	q, err := queue.Open(queue.Config{URL: d.redis, Logger: d.Logger})
+	q, err := queue.Open(queue.Config{URL: d.redis, NoIntake: d.Settings.RedisIntake == string(intake.RedisOff),
+		Logger: d.Logger})
 	if err != nil {
 		return reportFailure("%v", err)
 	}
@@ -160,7 +163,32 @@ func (d *doctor) checkRedis(ctx context.Context) []Finding {
 	if err := try(ctx, q.CheckServer); err != nil {
 		return reportFailure("%v", err)
 	}
-	return slices.Concat(reportOK("answers"), checkAppendOnly(ctx, q))
+	return slices.Concat(reportOK("answers"), checkAppendOnly(ctx, q), checkForeign(q))
+}
+
+// maxForeignTypes is how many task types of other programs are named.
+const maxForeignTypes = 10
+
+// checkForeign looks for tasks of other programs in the queues that Herald reads.
+func checkForeign(q *queue.Queue) []Finding {
+	found, err := q.ListForeign(job.TaskTypes())
+	if err != nil {
+		return reportWarning("%v", err)
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	names := make([]string, 0, maxForeignTypes+1)
+	for i, f := range found {
+		if i == maxForeignTypes {
+			names = append(names, fmt.Sprintf("%d more", len(found)-i))
+			break
+		}
+		names = append(names, fmt.Sprintf("%q in queue %s", f.Type, f.Lane))
+	}
+	return reportWarning("another program's tasks are in queues that Herald reads, which delays them: %s. Give Herald a Redis "+
+		"database of its own; if only the queue default is shared, HERALD_REDIS_INTAKE=off leaves it alone",
+		strings.Join(names, ", "))
 }
 
 // checkAppendOnly looks whether Redis keeps tasks over a restart. Deliveries are not lost without: the worker

@@ -1,0 +1,169 @@
+package queue
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/hibiken/asynq"
+)
+
+// Herald returns another program's tasks to their queue, also those that have no retry left or are past their own
+// deadline: asynq counts no retry, archives none, and the program they belong to gets them.
+func TestForeignTasksReturn(t *testing.T) {
+	t.Parallel()
+	var log heraldtest.Log
+	q, err := Open(Config{URL: secret.New(heraldtest.RealRedis(t)), Logger: log.Logger(slog.LevelInfo)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = q.Close() })
+	tasks := map[string][]asynq.Option{
+		"retries": nil, "again": nil, "last": {asynq.MaxRetry(0)},
+		"late": {asynq.MaxRetry(5), asynq.Deadline(time.Now().Add(-time.Hour))},
+	}
+	for id, options := range tasks {
+		if _, err := q.client.EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask("email:send", []byte(id)),
+			append(options, asynq.TaskID(id), asynq.Queue("default"))...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shutdown := serve(t, q, handler{}, 2)
+	for range 2 { // each of them comes twice
+		for id := range tasks {
+			var i *asynq.TaskInfo
+			heraldtest.AwaitState(t, func() bool {
+				i, err = q.inspector.GetTaskInfo("default", id)
+				return err == nil && i.State == asynq.TaskStateRetry
+			}, func() string { return id + " is not returned: " + i.State.String() })
+			if wait := time.Until(i.NextProcessAt); wait < foreignDelay/2 || wait > foreignDelay || i.Retried != 0 {
+				t.Errorf("%s waits %s, retried %d", id, wait, i.Retried)
+			}
+			if err := q.inspector.RunTask("default", id); err != nil {
+				t.Fatal(id, err)
+			}
+		}
+	}
+	for id := range tasks {
+		heraldtest.Await(t, "they wait again", func() bool {
+			i, err := q.inspector.GetTaskInfo("default", id)
+			return err == nil && i.State == asynq.TaskStateRetry
+		})
+	}
+	shutdown()
+	queued, err := q.inspector.GetQueueInfo("default")
+	if err != nil || queued.Archived != 0 || queued.Failed != 0 || queued.Retry != len(tasks) {
+		t.Errorf("%+v, %v", queued, err)
+	}
+	if n := q.ForeignReturned(); n < int64(len(tasks)) {
+		t.Errorf("%d are counted", n)
+	}
+	if n := log.Count(`type=email:send queue=default`); n != 1 {
+		t.Errorf("the type is named in %d lines:\n%s", n, &log)
+	}
+
+	// The program that they belong to.
+	got := make(chan string, len(tasks))
+	owner := asynq.NewServerFromRedisClient(q.rdb, asynq.Config{Logger: newAsynqLogger(slog.New(slog.DiscardHandler)), Concurrency: 1})
+	if err := owner.Start(asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
+		got <- task.Type() + " " + string(task.Payload())
+		return nil
+	})); err != nil {
+		t.Fatal(err)
+	}
+	defer owner.Shutdown()
+	missing := map[string]bool{}
+	for id := range tasks {
+		if id == "late" {
+			continue // asynq itself runs nothing past its deadline
+		}
+		missing["email:send "+id] = true
+		if err := q.inspector.RunTask("default", id); err != nil {
+			t.Error(id, err)
+		}
+	}
+	for range len(missing) {
+		delete(missing, heraldtest.Receive(t, "a task at its owner", got))
+	}
+	if len(missing) > 0 {
+		t.Errorf("never came: %v", missing)
+	}
+}
+
+// The log names a bounded number of types, each shortened.
+func TestForeignTypesInTheLogAreBounded(t *testing.T) {
+	t.Parallel()
+	var log heraldtest.Log
+	f := foreignTasks{log: log.Logger(slog.LevelInfo), logged: map[string]bool{}}
+	for n := range 2 * maxLoggedTypes {
+		_ = f.returnTask(t.Context(), strings.Repeat("x", 1000+n))
+	}
+	if n := log.Count("another program's tasks"); n != maxLoggedTypes || len(log.String()) > maxLoggedTypes*1000 {
+		t.Errorf("%d lines, %d bytes", n, len(log.String()))
+	}
+	if n := f.count.Load(); n != 2*maxLoggedTypes {
+		t.Errorf("%d are counted", n)
+	}
+}
+
+// With HERALD_REDIS_INTAKE=off the queue default is other programs' alone.
+func TestNoIntakeLeavesDefaultAlone(t *testing.T) {
+	t.Parallel()
+	q, err := Open(Config{URL: secret.New(heraldtest.Redis(t)), NoIntake: true, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = q.Close() })
+	for queue, body := range map[string]string{"default": "theirs", "first": "ours"} {
+		if _, err := q.client.EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(kind, []byte(body)),
+			asynq.TaskID(body), asynq.Queue(queue)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make(chan string, 2)
+	serve(t, q, handler{intake: func(_ context.Context, _ string, body []byte) (string, error) {
+		got <- string(body)
+		return "accepted", nil
+	}}, 1)
+	heraldtest.Receive(t, "the task in first", got)
+	heraldtest.Await(t, "asynq lists the server", func() bool {
+		servers, err := q.inspector.Servers()
+		if err != nil || len(servers) != 1 {
+			return false
+		}
+		if _, reads := servers[0].Queues["default"]; reads {
+			t.Fatalf("it reads %v", servers[0].Queues)
+		}
+		return true
+	})
+	if i, err := q.inspector.GetTaskInfo("default", "theirs"); err != nil || i.State != asynq.TaskStatePending {
+		t.Errorf("%+v, %v", i, err)
+	}
+	counted, err := q.Lanes()
+	if _, shown := counted[Lane(intakeLane)]; err != nil || shown {
+		t.Errorf("%v, %v", counted, err)
+	}
+}
+
+func TestListForeign(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	if found, err := q.ListForeign([]string{kind}); err != nil || len(found) != 0 {
+		t.Errorf("of an empty Redis: %v, %v", found, err)
+	}
+	for queue, name := range map[string]string{"default": "email:send", "bulk": "report\n" + strings.Repeat("x", 500), "first": kind, "elsewhere": "image:resize"} {
+		if _, err := q.client.EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(name, nil), asynq.Queue(queue),
+			asynq.ProcessIn(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := q.ListForeign([]string{kind})
+	if err != nil || len(found) != 2 || found[0].Lane != "bulk" || len(found[0].Type) > 2*maxTypeName ||
+		strings.Contains(found[0].Type, "\n") || found[1] != (ForeignType{"default", "email:send"}) {
+		t.Errorf("%+v, %v", found, err)
+	}
+}
