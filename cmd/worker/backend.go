@@ -27,16 +27,23 @@ func (a *app) newOperator() *operator.Operator {
 // attached opens Postgres, Redis and what agents are resolved with for one command beside the worker.
 type attached struct{ *app }
 
-func (b attached) OpenStore(ctx context.Context, wait time.Duration, withQueue bool) (*operator.Session, error) {
-	found, err := service.Attach(ctx, b.cfg, wait, b.log)
+func (b attached) OpenStore(ctx context.Context, o operator.StoreOptions) (*operator.Session, error) {
+	found, err := service.Attach(ctx, b.cfg, o.Wait, b.log)
 	if err != nil {
 		return nil, err
 	}
-	st, err := service.OpenStore(ctx, b.cfg, found, wait, b.log)
+	if o.Once {
+		err = found.Ask(ctx, o.Wait)
+	}
+	var st *store.Store
+	if err == nil {
+		st, err = service.OpenStore(ctx, b.cfg, found, o.Wait, b.log)
+	}
 	if err != nil {
 		b.stopBackend(found)
 		return nil, err
 	}
+	st.LimitCalls(o.Wait)
 	s := &operator.Session{Store: st, Close: func() { st.Close(); b.stopBackend(found) }}
 	if found.RedisURL.IsZero() {
 		return s, nil
@@ -44,7 +51,7 @@ func (b attached) OpenStore(ctx context.Context, wait time.Duration, withQueue b
 	s.Effort = func(ctx context.Context, agent store.Agent) (*effort.Usage, error) {
 		return b.readEffort(ctx, found.RedisURL, agent)
 	}
-	if !withQueue {
+	if !o.Queue {
 		return s, nil
 	}
 

@@ -119,7 +119,7 @@ func (m moving) Replay(ctx context.Context, ids []uuid.UUID, _ bool) (int, map[u
 	return n, left, nil, err
 }
 
-func (b opened) OpenStore(context.Context, time.Duration, bool) (*operator.Session, error) {
+func (b opened) OpenStore(context.Context, operator.StoreOptions) (*operator.Session, error) {
 	return &operator.Session{Store: moving{shelf: b.shelf, move: b.move}, Close: func() {}}, nil
 }
 

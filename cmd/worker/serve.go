@@ -68,13 +68,13 @@ func (c *migrateApplyCmd) Run(a *app) error {
 type migrateStatusCmd struct{ jsonFlag }
 
 func (c *migrateStatusCmd) Run(a *app) error {
+	ctx, cancel := context.WithTimeout(a.ctx, a.timeout)
+	defer cancel()
 	db, err := a.openDatabase()
 	if err != nil {
 		return err
 	}
 	defer db.close()
-	ctx, cancel := context.WithTimeout(a.ctx, a.timeout)
-	defer cancel()
 	all, err := store.Migrations(ctx, db.url)
 	if err != nil && ctx.Err() != nil && a.ctx.Err() == nil {
 		return &operator.LateError{Within: a.timeout}

@@ -51,8 +51,7 @@ func New(c Config) *Operator {
 
 // Backend opens what an Operator works on. A command opens each for itself, a worker lends what it has.
 type Backend interface {
-	// OpenStore waits at most wait for Postgres. withQueue also opens Redis, where there is one at hand.
-	OpenStore(ctx context.Context, wait time.Duration, withQueue bool) (*Session, error)
+	OpenStore(ctx context.Context, o StoreOptions) (*Session, error)
 	// OpenContent prepares what agents are resolved with; no network is touched.
 	OpenContent() (*Content, error)
 	// Keyset is the keyset in force on this machine.
@@ -61,6 +60,13 @@ type Backend interface {
 	Master() (secret.Master, error)
 	// DataDir is the folder of embedded services.
 	DataDir() string
+}
+
+// StoreOptions say how a store is opened.
+type StoreOptions struct {
+	Wait  time.Duration // how long Postgres may take
+	Once  bool          // a Postgres that is away is not waited for
+	Queue bool          // Redis is opened too, where there is one at hand
 }
 
 // Content is what agents are resolved with, and their authorization servers are asked with.

@@ -88,22 +88,23 @@ func (s *Session) Dispatch(ctx context.Context, tasks []store.Task) {
 
 // OpenStore is for a change that puts nothing into Redis, or that may take long.
 func (o *Operator) OpenStore(ctx context.Context) (*Session, error) {
-	return o.Backend.OpenStore(ctx, o.Timeout, false)
+	return o.Backend.OpenStore(ctx, StoreOptions{Wait: o.Timeout})
 }
 
 // OpenDispatching is for a change whose tasks go into Redis, when there is one at hand.
 func (o *Operator) OpenDispatching(ctx context.Context) (*Session, error) {
-	return o.Backend.OpenStore(ctx, o.Timeout, true)
+	return o.Backend.OpenStore(ctx, StoreOptions{Wait: o.Timeout, Queue: true})
 }
 
-// ReadBounded reads one list or page and ends: the reading is under Timeout, too.
+// ReadBounded reads one list or page. Opening the store and reading take at most Timeout together.
 func (o *Operator) ReadBounded(ctx context.Context, do func(context.Context, *Session) error) error {
+	began := time.Now()
 	st, err := o.OpenStore(ctx)
 	if err != nil {
 		return err
 	}
 	defer st.Close()
-	bounded, cancel := context.WithTimeoutCause(ctx, o.Timeout, &LateError{o.Timeout})
+	bounded, cancel := context.WithTimeoutCause(ctx, o.Timeout-time.Since(began), &LateError{o.Timeout})
 	defer cancel()
 	var late *LateError
 	if err = do(bounded, st); errors.Is(err, context.DeadlineExceeded) && errors.As(context.Cause(bounded), &late) {
@@ -126,12 +127,13 @@ const storePatience = 5 * time.Second
 // errNoStore: neither is one configured, nor does a worker run here.
 var errNoStore = errors.New("no database is configured, and no worker runs here")
 
-// StoreAtHand is the configured store, or that of the worker that runs on this machine. Nothing is started for it.
+// StoreAtHand is the configured store, or that of the worker that runs on this machine. Nothing is started for it, and a
+// Postgres that is away is asked once.
 func (o *Operator) StoreAtHand(ctx context.Context) (*Session, error) {
 	if o.Settings.DatabaseURL.IsZero() {
 		if _, err := embedded.ReadRunFile(o.Backend.DataDir()); err != nil {
 			return nil, errNoStore
 		}
 	}
-	return o.Backend.OpenStore(ctx, min(o.Timeout, storePatience), true)
+	return o.Backend.OpenStore(ctx, StoreOptions{Wait: min(o.Timeout, storePatience), Once: true, Queue: true})
 }

@@ -182,9 +182,29 @@ func (e *AwayError) Error() string {
 
 func (e *AwayError) Unwrap() error { return e.Err }
 
+// Ask asks Postgres once, and waits at most wait for the answer.
+func (b *Backend) Ask(ctx context.Context, wait time.Duration) error {
+	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: 2, CloseWithin: store.CommandClose})
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	asked, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	switch err = probeDependency(asked, dependency{postgresName, st.Ping}); {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("stopped while waiting for Postgres: %w", context.Cause(ctx))
+	case isRefusal(err):
+		return &AwayError{DataDir: b.ownerDataDir(), Err: err}
+	}
+	return fmt.Errorf("the database is away: %w", explainSilence(err))
+}
+
 // Reach waits until Postgres answers, at most wait. A server that refuses is not asked again.
 func (b *Backend) Reach(ctx context.Context, wait time.Duration, log *slog.Logger) error {
-	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: 2})
+	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: 2, CloseWithin: store.CommandClose})
 	if err != nil {
 		return err
 	}
@@ -251,13 +271,14 @@ func isRefusal(err error) bool {
 // is not. For commands beside the worker.
 func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, wait time.Duration,
 	log *slog.Logger) (*store.Store, error) {
-	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: int32(cfg.DBPool), StrictOrder: cfg.StrictOrder})
+	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: int32(cfg.DBPool), StrictOrder: cfg.StrictOrder,
+		CloseWithin: store.CommandClose})
 	if err != nil {
 		return nil, err
 	}
+	look, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
 	if err = b.awaitPostgres(ctx, st, wait, log); err == nil {
-		look, cancel := context.WithTimeout(ctx, wait)
-		defer cancel()
 		if err = migrateOwn(ctx, look, b, log); err != nil && look.Err() != nil && ctx.Err() == nil {
 			err = &AwayError{Within: wait, DataDir: b.ownerDataDir(), Err: explainSilence(err)}
 		}

@@ -70,7 +70,7 @@ type lentBackend struct {
 	dispatcher *delivery.Dispatcher
 }
 
-func (b lentBackend) OpenStore(context.Context, time.Duration, bool) (*operator.Session, error) {
+func (b lentBackend) OpenStore(context.Context, operator.StoreOptions) (*operator.Session, error) {
 	return &operator.Session{Store: b.web.store, Spool: b.queue, Dispatcher: b.dispatcher, Close: func() {}}, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentherald/herald/internal/netguard"
@@ -74,13 +75,22 @@ type Config struct {
 	// this package that got no earlier deadline gives up after it and ConnectTimeout, even when the network says
 	// nothing. Default 30 s.
 	StatementTimeout time.Duration
+	// CloseWithin bounds Close, for a command that ends after it. pgx waits 15 s for a server to acknowledge the end of a
+	// connection whose statement was cut by a deadline. Zero: Close waits for that.
+	CloseWithin time.Duration
 }
+
+// CommandClose is CloseWithin for a command.
+const CommandClose = 300 * time.Millisecond
 
 // Store is a pool of connections to one database. Safe for concurrent use.
 type Store struct {
 	pool    *pgxpool.Pool
 	timeout time.Duration // of a call whose context has no earlier deadline
 	strict  bool          // Config.StrictOrder
+
+	closeWithin time.Duration // Config.CloseWithin
+	silent      *atomic.Bool  // after LimitCalls: the last call got no answer in time; nil: calls are not limited
 
 	claims  *coalescer[claimRequest, *Claim]    // first claims
 	records *coalescer[recordRequest, Recorded] // plain outcomes
@@ -89,6 +99,13 @@ type Store struct {
 // idleInTransaction is how long the server lets a transaction of ours wait for its next statement: nothing here thinks
 // between statements, so whoever does is frozen or cut off, and holds agents' locks.
 const idleInTransaction = 10 * time.Second
+
+// lastCalls bounds a call that follows one which got no answer, see LimitCalls.
+const lastCalls = 200 * time.Millisecond
+
+// LimitCalls gives each call d, for a command that is to end then. After a call that got no answer in time, the next
+// ones get lastCalls, until one is answered. Call it before the first other call.
+func (s *Store) LimitCalls(d time.Duration) { s.timeout, s.silent = d, new(atomic.Bool) }
 
 // Open prepares a pool. It does not connect: a database that is away shows in Ping and in the first call.
 func Open(cfg Config) (*Store, error) { return openPool(cfg, func(*pgxpool.Config) {}) }
@@ -122,7 +139,7 @@ func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 		params["application_name"] = "herald"
 	}
 	adjust(pc)
-	s := &Store{timeout: statement + pc.ConnConfig.ConnectTimeout, strict: cfg.StrictOrder}
+	s := &Store{timeout: statement + pc.ConnConfig.ConnectTimeout, closeWithin: cfg.CloseWithin, strict: cfg.StrictOrder}
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), pc); err != nil {
 		return nil, fmt.Errorf("store: %w", pgerror.Explain(err))
 	}
@@ -137,7 +154,18 @@ var errURL = errors.New("DATABASE_URL is not a Postgres URL (postgres://user@hos
 
 // withDeadline gives a call its deadline.
 func (s *Store) withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, s.timeout)
+	if s.silent == nil {
+		return context.WithTimeout(ctx, s.timeout)
+	}
+	limit := s.timeout
+	if s.silent.Load() {
+		limit = min(limit, lastCalls)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	return ctx, func() {
+		s.silent.Store(errors.Is(ctx.Err(), context.DeadlineExceeded))
+		cancel()
+	}
 }
 
 // wrapError, deferred, says in a call's error what failed.
@@ -155,11 +183,25 @@ func noRows(err, meaning error) error {
 	return err
 }
 
-// Close ends all connections; it waits for the groups under way and for connections in use.
+// Close ends all connections; it waits for the groups under way and for connections in use, at most Config.CloseWithin.
 func (s *Store) Close() {
 	s.claims.close()
 	s.records.close()
-	s.pool.Close()
+	if s.closeWithin == 0 {
+		s.pool.Close()
+		return
+	}
+	closed := make(chan struct{})
+	go func() { // ends with the pool, 15 s later at most
+		defer close(closed)
+		s.pool.Close()
+	}()
+	patience := time.NewTimer(s.closeWithin)
+	defer patience.Stop()
+	select {
+	case <-closed:
+	case <-patience.C:
+	}
 }
 
 // Ping tells whether the database answers.

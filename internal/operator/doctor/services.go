@@ -84,7 +84,7 @@ func (d *doctor) checkPostgres(ctx context.Context) []Finding {
 	if d.database.IsZero() {
 		return nil
 	}
-	st, err := store.Open(store.Config{URL: d.database, MaxConns: 2})
+	st, err := store.Open(store.Config{URL: d.database, MaxConns: 2, CloseWithin: store.CommandClose})
 	if err != nil {
 		return reportFailure("%v", err)
 	}

@@ -55,7 +55,7 @@ type world struct {
 // lent is the operator's backend: the test's store, and no chain.
 type lent struct{ store *store.Store }
 
-func (b lent) OpenStore(context.Context, time.Duration, bool) (*operator.Session, error) {
+func (b lent) OpenStore(context.Context, operator.StoreOptions) (*operator.Session, error) {
 	return &operator.Session{Store: b.store, Close: func() {}}, nil
 }
 

@@ -74,7 +74,7 @@ INSERT INTO herald.chain_cursors (chain_id, follower, next_block) VALUES (8453, 
 // lent is the operator's backend: the test's store.
 type lent struct{ store *store.Store }
 
-func (b lent) OpenStore(context.Context, time.Duration, bool) (*operator.Session, error) {
+func (b lent) OpenStore(context.Context, operator.StoreOptions) (*operator.Session, error) {
 	return &operator.Session{Store: b.store, Close: func() {}}, nil
 }
 

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// freezing returns the URL of a database behind a proxy that carries nothing more, for old and new connections alike,
+// once a client has sent the text at.
+func freezing(t *testing.T, database, at string) (address string, frozen *atomic.Bool) {
+	t.Helper()
+	gate, through := heraldtest.PostgresGate(t, database)
+	gate.Open()
+	frozen = &atomic.Bool{}
+	forward := func(to io.Writer, from io.Reader, watch string) {
+		buf := make([]byte, 1<<16)
+		for {
+			n, err := from.Read(buf)
+			if watch != "" && bytes.Contains(buf[:n], []byte(watch)) {
+				frozen.Store(true)
+			}
+			if err != nil {
+				return
+			}
+			if !frozen.Load() {
+				_, _ = to.Write(buf[:n])
+			}
+		}
+	}
+	proxy := heraldtest.Listen(t, func(in net.Conn) {
+		out, err := net.Dial("tcp", gate.Address)
+		if err != nil {
+			return
+		}
+		done := make(chan struct{})
+		go func() { defer close(done); forward(in, out, "") }()
+		forward(out, in, at)
+		_ = out.Close()
+		<-done
+	})
+	return strings.Replace(through, gate.Address, proxy, 1), frozen
+}
+
+// A command whose database freezes in the middle of a statement, and answers nothing more, ends with its --timeout.
+func TestCommandsEndWithTheirTimeout(t *testing.T) {
+	t.Parallel()
+	const timeout = 2 * time.Second
+	for args, at := range map[string]string{
+		"delivery list":            "FROM herald.deliveries",
+		"delivery show " + oneID:   "FROM herald.deliveries",
+		"delivery cancel " + oneID: "herald.deliveries",
+		"agent list":               "herald.agents",
+		"agent disable 8453:42":    "herald.agents",
+		"keys list":                "secret_headers",
+		"keys reencrypt":           "secret_headers",
+		"token list":               "agent_mcp_tokens",
+		"migrate status":           "goose_db_version",
+		"api-token list":           "goose_db_version",
+	} {
+		t.Run(args, func(t *testing.T) {
+			t.Parallel()
+			database, frozen := freezing(t, heraldtest.Postgres(t, store.Migrate), at)
+			began := time.Now()
+			code, out, errs := worker(t, []string{"DATABASE_URL=" + database, "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET=" + heraldtest.Keyset(t)},
+				append(strings.Fields(args), "--timeout="+timeout.String())...)
+			took := time.Since(began)
+			if !frozen.Load() || code != exitFailed || took > timeout+3*time.Second { // a second, on a machine that is not loaded
+				t.Errorf("frozen %t, after %s exit code %d\n%s%s", frozen.Load(), took.Round(time.Millisecond), code, out, errs)
+			}
+		})
+	}
+}
+
+// A probe can do without a database, so it does not wait for one that is away.
+func TestProbeDoesNotWaitForTheDatabase(t *testing.T) {
+	t.Parallel()
+	a := newMCPAgent(t, nil)
+	began := time.Now()
+	code, out, errs := worker(t, []string{"DATABASE_URL=postgres://herald@" + heraldtest.Address(t) + "/herald", "REDIS_URL=redis://127.0.0.1:1",
+		"HERALD_KEYSET=" + heraldtest.Keyset(t), "HERALD_ALLOW_HTTP=true", "HERALD_ALLOW_NETWORKS=127.0.0.0/8"}, "agent", "probe", "8453:42", "--url", a.URL)
+	took := time.Since(began)
+	if code != 0 || !strings.Contains(out, "fitted to agent.receiveFeedback") || took > 4*time.Second {
+		t.Errorf("after %s exit code %d\n%s%s", took.Round(time.Millisecond), code, out, errs)
+	}
+}
