@@ -16,6 +16,8 @@ const (
 	maxAnswer = 16 << 20
 	// maxAnswerTokens is of JSON tokens: each may become some hundred bytes when it is decoded. A log has about 30.
 	maxAnswerTokens = 1_000_000
+	// bytesPerToken is what a token weighs in the decoding budget at least. Honest answers have 15 to 70 bytes a token.
+	bytesPerToken = 16
 	// maxRefusal is of the body of an HTTP status of failure.
 	maxRefusal = 64 << 10
 )
@@ -30,17 +32,22 @@ var (
 // heldKey is the context key of a question's *heldBudget.
 type heldKey struct{}
 
-// heldBudget is what the answers to one question take of the decoding budget.
-type heldBudget struct{ releases []func() }
+// heldBudget is the part of the decoding budget that the last answer to a question holds.
+type heldBudget struct{ release func() }
 
-// holdBudget returns a context in which answers keep their part of the decoding budget until release is called: when
-// they are decoded. One request at a time may use it.
+// holdBudget returns a context in which an answer keeps its part of the decoding budget until it is decoded: until
+// release is called, or until the next request. One request at a time may use it.
 func holdBudget(ctx context.Context) (_ context.Context, release func()) {
-	held := &heldBudget{}
-	return context.WithValue(ctx, heldKey{}, held), func() {
-		for _, release := range held.releases {
-			release()
-		}
+	held := &heldBudget{func() {}}
+	return context.WithValue(ctx, heldKey{}, held), func() { held.release() }
+}
+
+// releaseHeld gives back the part that the answer before holds. It is called before each request: a question that waits
+// for a node must hold nothing, or one node could keep the whole process from decoding.
+func releaseHeld(ctx context.Context) {
+	if held, ok := ctx.Value(heldKey{}).(*heldBudget); ok {
+		held.release()
+		held.release = func() {}
 	}
 }
 
@@ -77,11 +84,11 @@ func boundAnswer(req *http.Request, resp *http.Response, budget *decode.Budget) 
 	if !ok {
 		return nil
 	}
-	release, err := budget.Acquire(req.Context(), len(body))
+	release, err := budget.Acquire(req.Context(), max(len(body), bytesPerToken*counter.Tokens()))
 	if err != nil {
 		return err
 	}
-	held.releases = append(held.releases, release)
+	held.release = release
 	return nil
 }
 

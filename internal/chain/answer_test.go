@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -101,5 +102,73 @@ func TestAnswersShareTheDecodingBudget(t *testing.T) {
 	release()
 	if err := ask(t.Context()); err != nil {
 		t.Errorf("after it was released: %v", err)
+	}
+}
+
+// budgetWorld is two nodes of which the first gives large answers, and a budget.
+func budgetWorld(t *testing.T, bytes int64, result any) (c *Client, second *stubNode, budget *decode.Budget) {
+	t.Helper()
+	first, second := newStubNode(t, 1), newStubNode(t, 2)
+	first.set(nil, func(method string, _ []json.RawMessage) (any, any) {
+		if method == "eth_getLogs" {
+			return result, nil
+		}
+		return nil, nil
+	})
+	second.set(nil, nil)
+	budget = decode.NewBudget(bytes)
+	return newClient(t, Config{ChainID: 1, Timeout: 20 * time.Second, Decoding: budget,
+		URLs: []secret.Secret{secret.New(first.url), secret.New(second.url)}}), second, budget
+}
+
+// TestQuestionHoldsOneAnswer: a question whose node answers several requests holds its part of the budget for the last
+// answer alone, so that it neither waits for itself nor holds anything while it waits for the node.
+func TestQuestionHoldsOneAnswer(t *testing.T) {
+	t.Parallel()
+	c, _, budget := budgetWorld(t, 64<<10, strings.Repeat("x", 64<<10))
+	_, err := c.askNode(t.Context(), "asking", func(ctx context.Context, conn *rpc.Client) error {
+		for range 3 {
+			if err := conn.CallContext(ctx, new(string), "eth_getLogs"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	release, err := budget.Acquire(t.Context(), 64<<10)
+	if err != nil {
+		t.Fatal("not all was released:", err)
+	}
+	release()
+}
+
+// TestBusyDecodingBlamesNoNode: an answer that finds no room in time, weighed by its tokens, asks no other node, is no
+// timeout of the node, and narrows no range.
+func TestBusyDecodingBlamesNoNode(t *testing.T) {
+	t.Parallel()
+	const receipts = 20_000 // 60 kB, but 40,000 tokens
+	c, second, budget := budgetWorld(t, 1<<20, make([]struct{}, receipts))
+	if err := c.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	second.set(nil, nil)
+	release, err := budget.Acquire(t.Context(), 512<<10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	c.timeout = time.Second // of each question; the caller waits on
+	elems := []rpc.BatchElem{{Method: "eth_getLogs", Result: new(json.RawMessage)}}
+	err = c.sendBatch(t.Context(), "asking", elems)
+	if !errors.Is(err, decode.ErrBusy) || isRefusedRange(err) {
+		t.Errorf("%v", err)
+	}
+	if n := second.count(); n != 0 {
+		t.Errorf("another node was asked %d times", n)
+	}
+	if rank := c.nodes[0].health.rank(time.Now()); rank != 0 || c.nodes[0].silence.timeouts != 0 {
+		t.Errorf("the node is blamed: rank %d, %d timeouts", rank, c.nodes[0].silence.timeouts)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
 
+	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/text"
@@ -111,6 +112,8 @@ func maskError(err error, within time.Duration, mask *secret.Masker) error {
 	switch {
 	case errors.As(err, &tooLarge), errors.Is(err, errTooLarge):
 		return errTooLarge
+	case errors.Is(err, decode.ErrBusy):
+		return decode.ErrBusy // without the deadline that ended the wait: the node was in time
 	case errors.Is(err, errCompressed):
 		return errCompressed
 	case errors.Is(err, errManyElements):

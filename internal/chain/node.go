@@ -182,6 +182,7 @@ func (n *node) ping(ctx context.Context) error {
 type nodeTransport struct{ node *node }
 
 func (t nodeTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	releaseHeld(req.Context())
 	resp, err := t.node.transport.RoundTrip(req)
 	if err != nil {
 		return nil, err

@@ -113,6 +113,9 @@ func (c *Client) askOne(ctx context.Context, n *node, op string, ask question) (
 	defer release()
 
 	conn, err := n.connect(ctx)
+	if errors.Is(err, decode.ErrBusy) {
+		return nil, err // which says nothing about the node
+	}
 	if err != nil {
 		n.silence.noteOutcome(ctx, err)
 		c.noteHealth(ctx, n, err)
@@ -165,12 +168,13 @@ func (c *Client) isFault(err error) bool {
 }
 
 // mayOtherAnswer tells whether it is worth while to ask another node: not when this one gave the chain's own answer,
-// or refused a range that is going to be narrowed.
+// refused a range that is going to be narrowed, or answered while this process had no room to decode it.
 func (c *Client) mayOtherAnswer(err error) bool {
 	_, reverted := findRevert(err)
 	var answered *rpcError
 	shown := c.maskFailure(err)
-	return err != nil && !reverted && (errors.As(shown, &answered) || !isRangeLimit(shown))
+	return err != nil && !reverted && !errors.Is(err, decode.ErrBusy) &&
+		(errors.As(shown, &answered) || !isRangeLimit(shown))
 }
 
 // nodeFailure is why one of several nodes gave no answer.

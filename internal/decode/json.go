@@ -27,6 +27,9 @@ type Counter struct {
 	inWord        bool // inside a number, true, false or null
 }
 
+// Tokens returns the number of tokens so far.
+func (c *Counter) Tokens() int { return c.tokens }
+
 // Add counts another piece and tells whether the text is still within the bounds. Once it is not, it stays so.
 func (c *Counter) Add(piece []byte) bool {
 	for _, b := range piece {
