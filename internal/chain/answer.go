@@ -18,11 +18,15 @@ const (
 	maxAnswerTokens = 1_000_000
 	// bytesPerToken is what a token weighs in the decoding budget at least. Honest answers have 15 to 70 bytes a token.
 	bytesPerToken = 16
+	// maxWebsocketAnswer is of one message, which go-ethereum decodes without a count: a batch of `{}` becomes forty times
+	// its size. One message is decoded at a time for each node.
+	maxWebsocketAnswer = 4 << 20
 	// maxRefusal is of the body of an HTTP status of failure.
 	maxRefusal = 64 << 10
 )
 
-var errTooLarge = fmt.Errorf("the answer is larger than %d bytes or %d JSON tokens", maxAnswer, maxAnswerTokens)
+var errTooLarge = fmt.Errorf("the answer is larger than %d bytes (%d over a websocket) or %d JSON tokens", maxAnswer,
+	maxWebsocketAnswer, maxAnswerTokens)
 
 var (
 	errCompressed   = errors.New("the node compressed its answer, although it was asked not to")

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/rpc"
+	"github.com/gorilla/websocket"
 
 	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/secret"
@@ -170,5 +171,35 @@ func TestBusyDecodingBlamesNoNode(t *testing.T) {
 	}
 	if rank := c.nodes[0].health.rank(time.Now()); rank != 0 || c.nodes[0].silence.timeouts != 0 {
 		t.Errorf("the node is blamed: rank %d, %d timeouts", rank, c.nodes[0].silence.timeouts)
+	}
+}
+
+// TestLargeWebsocketAnswer: a message that is too large is errTooLarge, so that a range is read in parts.
+func TestLargeWebsocketAnswer(t *testing.T) {
+	t.Parallel()
+	var upgrader websocket.Upgrader
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if offered := r.Header.Get("Sec-WebSocket-Extensions"); offered != "" {
+			t.Errorf("the client offers %q, which may be compression", offered)
+		}
+		conn, err := upgrader.Upgrade(w, r, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		for answer := `{"jsonrpc":"2.0","id":1,"result":"0x1"}`; ; answer = strings.Repeat(" ", maxWebsocketAnswer+1) {
+			if _, _, err := conn.ReadMessage(); err != nil {
+				return
+			}
+			if err := conn.WriteMessage(websocket.TextMessage, []byte(answer)); err != nil {
+				return
+			}
+		}
+	}))
+	t.Cleanup(node.Close)
+	c := newClient(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New("ws" + strings.TrimPrefix(node.URL, "http"))}})
+	if _, err := c.Head(t.Context()); !errors.Is(err, errTooLarge) || !isRangeLimit(err) {
+		t.Error(err)
 	}
 }

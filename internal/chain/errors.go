@@ -15,6 +15,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
+	"github.com/gorilla/websocket"
 
 	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/netguard"
@@ -110,7 +111,7 @@ func maskError(err error, within time.Duration, mask *secret.Masker) error {
 	var code rpc.Error
 	var tooLarge *http.MaxBytesError
 	switch {
-	case errors.As(err, &tooLarge), errors.Is(err, errTooLarge):
+	case errors.As(err, &tooLarge), errors.Is(err, errTooLarge), errors.Is(err, websocket.ErrReadLimit):
 		return errTooLarge
 	case errors.Is(err, decode.ErrBusy):
 		return decode.ErrBusy // without the deadline that ended the wait: the node was in time

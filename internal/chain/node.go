@@ -128,7 +128,7 @@ func (n *node) dial(ctx context.Context) (*rpc.Client, error) {
 	return rpc.DialOptions(ctx, n.url.Reveal(), rpc.WithHTTPClient(&http.Client{
 		Transport:     nodeTransport{n},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}), rpc.WithWebsocketMessageSizeLimit(maxAnswer))
+	}), rpc.WithWebsocketMessageSizeLimit(maxWebsocketAnswer))
 }
 
 func (n *node) keepConn(conn *rpc.Client) error {
