@@ -46,7 +46,7 @@ func holdBudget(ctx context.Context) (_ context.Context, release func()) {
 	return context.WithValue(ctx, heldKey{}, held), func() { held.release() }
 }
 
-// releaseHeld gives back the part that the answer before holds. It is called before each request: a question that waits
+// releaseHeld releases the part that the answer before holds. It is called before each request: a question that waits
 // for a node must hold nothing, or one node could keep the whole process from decoding.
 func releaseHeld(ctx context.Context) {
 	if held, ok := ctx.Value(heldKey{}).(*heldBudget); ok {

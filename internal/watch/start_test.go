@@ -3,11 +3,15 @@ package watch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -41,6 +45,33 @@ func TestCursorAboveTheHead(t *testing.T) {
 	}
 }
 
+// TestResumesFarFromTheHead: reading resumes at a cursor that has read something although the head's time is more than
+// ten minutes from this machine's, as on a halted chain.
+func TestResumesFarFromTheHead(t *testing.T) {
+	t.Parallel()
+	const base = 8453 // makes blocks without transactions too
+	w := newWorldOf(t, devnet.Config{ChainID: base})
+	w.give(1)
+	first := w.watch(nil)
+	heraldtest.Await(t, "the chain is read", func() bool { return first.count(store.Accepted) > 0 })
+	if err := first.stop(); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	for range 700 { // the chain counts at least a second for each
+		if _, err := w.net.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if head, err := w.client.StartHead(t.Context()); err == nil {
+		t.Fatalf("the head %d is one to begin with", head)
+	}
+	w.give(1)
+	second := w.watch(func(c *Config) { c.From = nil })
+	heraldtest.Await(t, "the events since then are read", func() bool { return second.count(store.Accepted) == 1 })
+}
+
+var errDenied = errors.New("permission denied for table deliveries")
+
 // brokenCommit fails commits until it is mended.
 type brokenCommit struct {
 	*store.Store
@@ -49,13 +80,14 @@ type brokenCommit struct {
 }
 
 func (b *brokenCommit) AdvanceCursor(ctx context.Context, c *store.Cursor, a store.Advance) (store.Advanced, error) {
-	if b.tried.Add(1); !b.mended.Load() {
-		return store.Advanced{}, errors.New("permission denied for table deliveries")
+	if n := b.tried.Add(1); !b.mended.Load() { // the range is longer each time, as the chain grows
+		return store.Advanced{}, fmt.Errorf("accept jobs up to block %d: %w", n, errDenied)
 	}
 	return b.Store.AdvanceCursor(ctx, c, a)
 }
 
-// TestLastingFailureIsLoggedOnce: a commit that fails each time is one line, and another when it succeeds.
+// TestLastingFailureIsLoggedOnce: a commit that fails each time, with other blocks in its words, is one line. Another
+// line follows when it succeeds.
 func TestLastingFailureIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -73,4 +105,32 @@ func TestLastingFailureIsLoggedOnce(t *testing.T) {
 	if n := strings.Count(log.String(), "msg=\"reading the chain\""); n != 1 {
 		t.Errorf("the beginning is logged %d times:\n%s", n, log.String())
 	}
+}
+
+// TestLastingFailureIsRepeated: a failure that lasts is logged again after a minute, then after twice as long each time
+// up to an hour, with the number of failures. Another failure is logged at once.
+func TestLastingFailureIsRepeated(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := &heraldtest.Log{}
+		w := &Watcher{log: slog.New(slog.NewTextHandler(log, nil))}
+		began := time.Now()
+		var logged []time.Duration
+		for lines := 0; time.Since(began) < 4*time.Hour; <-time.After(3 * time.Second) {
+			w.noteFailure(fmt.Errorf("up to block %s: %w", time.Since(began), errDenied))
+			if n := log.Count("permission denied"); n > lines {
+				lines, logged = n, append(logged, time.Since(began))
+			}
+		}
+		want := []time.Duration{0, time.Minute, 3 * time.Minute, 7 * time.Minute, 15 * time.Minute, 31 * time.Minute,
+			63 * time.Minute, 123 * time.Minute, 183 * time.Minute}
+		heraldtest.Equal(t, "the times of the lines", logged, want)
+		if !strings.Contains(log.String(), "failures=21 ") { // after a minute
+			t.Errorf("the failures are not counted:\n%s", log)
+		}
+		w.noteFailure(errors.New("another one"))
+		if log.Count("another one") != 1 {
+			t.Error("another failure is not logged at once")
+		}
+	})
 }

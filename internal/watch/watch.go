@@ -86,7 +86,7 @@ type Watcher struct {
 	told   string // why nothing is read, as it was logged last
 	log    *slog.Logger
 
-	failure string // the last one since a range was committed
+	failure failure // since a range was committed
 }
 
 // New checks the configuration.
@@ -170,19 +170,41 @@ func (w *Watcher) tellOnce(format string, args ...any) {
 	}
 }
 
-// noteFailure logs why the chain cannot be read, unless it did since the last commit: a lasting failure is one line.
+// failure is why a chain cannot be read.
+type failure struct {
+	cause  string        // the innermost error: those around it name blocks, which change while the chain grows
+	times  int           // in a row
+	logged time.Time     // the last line
+	pause  time.Duration // from that line to the next
+}
+
+const (
+	// firstRepeat is the time after which a lasting failure is logged again. It doubles up to lastRepeat.
+	firstRepeat = time.Minute
+	lastRepeat  = time.Hour
+)
+
+// noteFailure logs why the chain cannot be read. A lasting failure is logged again at growing intervals.
 func (w *Watcher) noteFailure(err error) {
-	if text := err.Error(); text != w.failure {
-		w.failure = text
-		w.log.Warn("the chain is not read, trying again", "error", err)
+	f, now, cause := &w.failure, time.Now(), err
+	for inner := cause; inner != nil; inner = errors.Unwrap(inner) {
+		cause = inner
 	}
+	if text := cause.Error(); text != f.cause {
+		*f = failure{cause: text}
+	}
+	if f.times++; f.times > 1 && now.Sub(f.logged) < f.pause {
+		return
+	}
+	f.logged, f.pause = now, min(max(2*f.pause, firstRepeat), lastRepeat)
+	w.log.Warn("the chain is not read, trying again", "failures", f.times, "error", err)
 }
 
 // follow reads from the cursor on.
 func (w *Watcher) follow(ctx context.Context) (err error) {
 	start, end := w.From, w.To
 	if start == nil {
-		if start, err = w.findPredecessor(ctx); err != nil {
+		if start, err = w.findStart(ctx); err != nil {
 			return err
 		}
 	}
@@ -218,7 +240,7 @@ func (w *Watcher) follow(ctx context.Context) (err error) {
 		return err
 	}
 	w.told = ""
-	if w.failure == "" {
+	if w.failure.times == 0 {
 		w.log.Info("reading the chain", "from", w.cursor.Next)
 	}
 	return ahead.run(ctx, f.Follow)
@@ -235,17 +257,21 @@ func (w *Watcher) restartUnread(ctx context.Context, start uint64) error {
 	return w.Ledger.RestartCursor(ctx, &w.cursor, start)
 }
 
-// findPredecessor finds where to begin when the chain was followed with other registries: at what was not settled then.
-// nil: there is a cursor already, or nobody followed it.
-func (w *Watcher) findPredecessor(ctx context.Context) (*uint64, error) {
+// findStart finds the block to begin with. It returns the start of a cursor that has read something, and asks no node
+// for a head: the head of a halted chain, and of a node that is behind, is old. If the chain was followed with other
+// registries, it returns the first block that was not settled then. nil: the head.
+func (w *Watcher) findStart(ctx context.Context) (*uint64, error) {
 	cursors, err := w.Ledger.Cursors(ctx, w.key.ChainID)
 	if err != nil {
 		return nil, err
 	}
 	var before *store.CursorState
 	for i, c := range cursors {
-		if c.CursorKey == w.key {
+		switch {
+		case c.CursorKey == w.key && c.HasReadNothing():
 			return nil, nil
+		case c.CursorKey == w.key:
+			return &c.Start, nil
 		}
 		if c.End == nil && (before == nil || c.MovedAt.After(before.MovedAt)) {
 			before = &cursors[i]
@@ -288,9 +314,9 @@ func (w *Watcher) commitRange(ctx context.Context, r chain.Range) error {
 	if err != nil {
 		return err
 	}
-	if w.failure != "" {
-		w.failure = ""
-		w.log.Info("the chain is read again", "to", r.To)
+	if n := w.failure.times; n > 0 {
+		w.failure = failure{}
+		w.log.Info("the chain is read again", "to", r.To, "failures", n)
 	}
 	w.pace.count(countQueued(done.Answers))
 	if w.Dispatcher != nil {

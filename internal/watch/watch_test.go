@@ -31,7 +31,12 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{T: t, net: devnettest.Start(t, devnet.Config{})}
+	return newWorldOf(t, devnet.Config{})
+}
+
+func newWorldOf(t *testing.T, cfg devnet.Config) *world {
+	t.Helper()
+	w := &world{T: t, net: devnettest.Start(t, cfg)}
 	var err error
 	w.store, err = store.Open(store.Config{URL: secret.New(heraldtest.Postgres(t, store.Migrate)), MaxConns: 8})
 	if err != nil {
