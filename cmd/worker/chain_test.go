@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/operator/doctor"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/jackc/pgx/v5"
 )
 
 // TestChains: a chain that is followed is listed with how far behind it is, by its node's word, and the doctor warns of
@@ -59,12 +61,28 @@ func TestChains(t *testing.T) {
 		}
 	}
 	diagnose(t, 0, env...).says(chainName, doctor.MarkOK, "1 behind its head")
+	// While it moves, another registry set is a second watch's.
+	_, out, errs := worker(t, env, "chain", "show", fmt.Sprint(id), "--json")
+	if slices.ContainsFunc(decode[operator.ChainState](t, out).Followers, func(f operator.FollowerState) bool {
+		return f.Former || f.End == nil && f.LagBlocks == nil
+	}) {
+		t.Errorf("a second watch: %s%s", out, errs)
+	}
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	if _, err := conn.Exec(t.Context(), `UPDATE herald.chain_cursors SET updated_at = updated_at - interval '1 hour'
+		WHERE follower = 'head of 0xaa,0xbb'`); err != nil {
+		t.Fatal(err)
+	}
 	for range 90 { // the chain counts at least a second for each
 		if _, err := net.Commit(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, out, errs := worker(t, env, "chain", "show", fmt.Sprint(id), "--json")
+	_, out, errs = worker(t, env, "chain", "show", fmt.Sprint(id), "--json")
 	shown := decode[operator.ChainState](t, out)
 	if len(shown.Nodes) != 2 || shown.Nodes[0].Problem != "" || shown.Nodes[1].Problem == "" || len(shown.Followers) != 3 {
 		t.Fatalf("%s%s", out, errs)

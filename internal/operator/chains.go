@@ -31,7 +31,7 @@ type NodeState struct {
 type FollowerState struct {
 	Follower  string     `json:"follower"` // head: it goes on for ever; else the range of a backfill
 	Registry  []string   `json:"registries"`
-	Former    bool       `json:"former,omitempty"` // the settings list other registries now: nothing goes on from here
+	Former    bool       `json:"former,omitempty"` // see markFormer
 	Start     uint64     `json:"startBlock"`
 	End       *uint64    `json:"endBlock,omitempty"`
 	Next      uint64     `json:"nextBlock"`           // the first that is not read
@@ -107,16 +107,34 @@ func (o *Operator) groupChains(cursors []store.CursorState) (all []ChainState) {
 	}
 	for _, c := range cursors {
 		chain := find(c.ChainID)
-		f := describeCursor(c)
-		listed := o.Settings.Chains[c.ChainID].Registries.Default().List()
-		f.Former = f.End == nil && len(listed) > 0 && !slices.Equal(listed, f.Registry)
-		chain.Followers = append(chain.Followers, f)
+		chain.Followers = append(chain.Followers, describeCursor(c))
+	}
+	for _, c := range all {
+		markFormer(c.Followers, o.Settings.Chains[c.ChainID].Registries.Default().List())
 	}
 	for _, id := range o.Settings.Watch {
 		find(id)
 	}
 	slices.SortFunc(all, func(a, b ChainState) int { return cmp.Compare(a.ChainID, b.ChainID) })
 	return all
+}
+
+// formerAfter is the time that a cursor stays behind another one of its chain before it counts as a former one.
+const formerAfter = 10 * time.Minute
+
+// markFormer marks followers of registries that the settings listed before. A second `enqueue watch` reads other
+// registries than the settings' too, but its cursor moves with each block, as the first one's does.
+func markFormer(all []FollowerState, listed []string) {
+	var newest time.Time
+	for _, f := range all {
+		if f.End == nil && f.MovedAt.After(newest) {
+			newest = *f.MovedAt
+		}
+	}
+	for i, f := range all {
+		all[i].Former = f.End == nil && len(listed) > 0 && !slices.Equal(listed, f.Registry) &&
+			newest.Sub(*f.MovedAt) > formerAfter
+	}
 }
 
 func describeCursor(c store.CursorState) FollowerState {
