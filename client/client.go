@@ -24,7 +24,7 @@ import (
 // Config says which Herald is called.
 type Config struct {
 	URL   string // of a worker's HTTP server, as in http://127.0.0.1:8080; needed
-	Token string // with the scopes enqueue, to hand jobs in, and read, to look at deliveries; needed
+	Token string // with the scopes enqueue, to hand jobs in (and direct, for jobs with an endpoint of their own), and read, to look at deliveries; needed
 
 	HTTP *http.Client // default: one without a time limit; contexts bound calls
 }

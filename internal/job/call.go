@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/agentherald/herald/internal/decode"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // MaxCallBytes bounds the request of a direct call. Its arguments may hold a feedback file, of which a job has only the
@@ -51,8 +52,8 @@ func ParseDirectCall(body []byte, l Limits) (DirectCall, error) {
 	if v, _ := r.readObject("arguments"); v != nil {
 		c.Arguments, _ = v.Plain().(map[string]any)
 	}
-	if path := findDeliveryID("arguments", c.Arguments); path != "" {
-		return DirectCall{}, refuse(path, "is not for a direct call to name: it is the id of a delivery")
+	if path, found := findDeliveryID(c.Arguments); found {
+		return DirectCall{}, refuse("arguments"+path, "is not for a direct call to name: it is the id of a delivery")
 	}
 	if r.has("timeout_ms") { // the bridge took any; one that is longer than allowed is shortened
 		most := uint64(r.limits.MaxTimeout.Milliseconds())
@@ -64,24 +65,36 @@ func ParseDirectCall(body []byte, l Limits) (DirectCall, error) {
 	return c, nil
 }
 
-// findDeliveryID returns the path of a member that an agent would read as a delivery's id; empty if there is none.
-func findDeliveryID(path string, value any) string {
+// findDeliveryID returns the path of a member that an agent would read as a delivery's id; empty if there is none. The path
+// is made for a hit alone: a long name above many values would else be copied for each.
+func findDeliveryID(value any) (path string, found bool) {
 	switch v := value.(type) {
 	case map[string]any:
 		for _, name := range slices.Sorted(maps.Keys(v)) {
-			if plain := strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(name)); plain == "deliveryid" {
-				return path + "." + name
+			if isDeliveryID(name) {
+				return "." + name, true
 			}
-			if found := findDeliveryID(path+"."+name, v[name]); found != "" {
-				return found
+			if rest, found := findDeliveryID(v[name]); found {
+				return "." + text.Excerpt(name, maxToolName) + rest, true
 			}
 		}
 	case []any:
 		for i, element := range v {
-			if found := findDeliveryID(fmt.Sprintf("%s[%d]", path, i), element); found != "" {
-				return found
+			if rest, found := findDeliveryID(element); found {
+				return fmt.Sprintf("[%d]%s", i, rest), true
 			}
 		}
 	}
-	return ""
+	return "", false
+}
+
+// isDeliveryID reports whether a name is that of an argument which holds a delivery's id: deliveryId or retracts, in any
+// spelling.
+func isDeliveryID(name string) bool {
+	const longest = len("delivery_id") + 4
+	if len(name) > longest {
+		return false
+	}
+	plain := strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(name))
+	return plain == "deliveryid" || plain == "retracts"
 }

@@ -2,6 +2,7 @@ package job
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,7 @@ func TestDirectCall(t *testing.T) {
 		"own header":      {`{"endpoint":{"url":"https://a","headers":{"Mcp-Session-Id":"1"}},"tool_name":"agent.receiveFeedback"}`, `endpoint.headers.Mcp-Session-Id: cannot be set`},
 		"another":         {`{"endpoint":{"transport":"ws","url":"wss://a"},"tool_name":"agent.receiveFeedback"}`, `endpoint.transport: must be http, sse or stdio`},
 		"a delivery's id": {`{"endpoint":"https://a","tool_name":"agent.receiveFeedback","arguments":{"score":95,"deliveryId":"6ba7b810-9dad-11d1-80b4-00c04fd430c8"}}`, `arguments.deliveryId: is not for a direct call`},
+		"a retraction":    {`{"endpoint":"https://a","tool_name":"agent.receiveRevocation","arguments":{"retracts":"5b0e"}}`, `arguments.retracts: is not for a direct call`},
 		"in a batch":      {`{"endpoint":"https://a","tool_name":"agent.receiveFeedbackBatch","arguments":{"deliveries":[{"score":1},{"delivery_id":"x"}]}}`, `arguments.deliveries[1].delivery_id: is not for a direct call`},
 		"no arguments":    {`{"endpoint":"https://a","tool_name":"agent.receiveFeedback","arguments":[1]}`, `arguments: must be an object`},
 		"timeout":         {`{"endpoint":"https://a","tool_name":"agent.receiveFeedback","timeout_ms":0}`, `timeout_ms: must be at least 1`},
@@ -49,6 +51,21 @@ func TestDirectCall(t *testing.T) {
 		if err == nil && got != c.want || err != nil && !strings.HasPrefix(got, c.want) && name != "nothing" {
 			t.Errorf("%s: got %s, want %s", name, got, c.want)
 		}
+	}
+}
+
+// TestDirectCallOfALongName: a long name above many values costs what its bytes cost, not their product.
+func TestDirectCallOfALongName(t *testing.T) { // alone: it measures what the process allocates
+	body := []byte(`{"endpoint":"https://a.example","tool_name":"agent.receiveFeedback","arguments":{"` + strings.Repeat("a", 256<<10) + `":[` +
+		strings.Repeat("0,", 90_000) + `0]}}`)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if _, err := ParseDirectCall(body, Limits{}); err != nil {
+		t.Error(err)
+	}
+	runtime.ReadMemStats(&after)
+	if grown := after.TotalAlloc - before.TotalAlloc; grown > 256<<20 {
+		t.Errorf("%d bytes are allocated for a request of %d", grown, len(body))
 	}
 }
 

@@ -47,7 +47,8 @@ func TestSamplesAreJobs(t *testing.T) {
 		}
 		for _, a := range list {
 			empty := string(a.Sample) == `""` && (a.Name == "tag2" || a.Name == "endpoint")
-			if len(a.Sample) == 0 || string(a.Sample) == "null" || string(a.Sample) == `""` && !empty {
+			isClients := a.Name == "retracts" && string(a.Sample) == "null" // the client's own revocation names no delivery
+			if len(a.Sample) == 0 || string(a.Sample) == "null" && !isClients || string(a.Sample) == `""` && !empty {
 				t.Errorf("%s: %s is %s", kind, a.Name, a.Sample)
 			}
 		}
