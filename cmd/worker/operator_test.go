@@ -3,8 +3,11 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math/big"
 	"slices"
 	"strings"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
@@ -417,5 +421,29 @@ func TestAgents(t *testing.T) {
 	}
 	if want := "agent policy done 1/1, agent policy done 1/1, agent policy done 1/1, agent policy done 1/1, agent policy done 1/1, agent enable done 1/1, agent disable done 0/1"; strings.Join(trail, ", ") != want {
 		t.Errorf("%v", trail)
+	}
+}
+
+// The command shows the bytes of a refused job from Redis without its secrets.
+func TestShowsBytesOfARefusedJob(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	keys, err := secret.Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := intake.New(intake.Config{Ledger: d.store, Sealer: keys, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := `{"type":"NewFeedback","chainID":8453,"action":{"endpoint":{"headers":{"X-Api-Key":"hunter2hunter2"}}}`
+	if note, err := in.FromTask(t.Context(), "NewFeedback", []byte(body)); err != nil || !strings.HasPrefix(note, "rejected invalid_job") {
+		t.Fatal(note, err)
+	}
+	sum := sha256.Sum256([]byte(body))
+	key := "invalid:" + hex.EncodeToString(sum[:])
+	d.says(0, `{\"type\":\"NewFeedback\",\"chainID\":******,\"action\":{\"endpoint\":{\"headers\":{\"X-Api-Key\":\"******\"}}}`, "delivery", "show", key)
+	if out, errs := d.worker(0, "delivery", "show", "--json", key); strings.Contains(out+errs, "hunter2") || !strings.Contains(out, `"received"`) {
+		t.Errorf("%s%s", out, errs)
 	}
 }

@@ -203,6 +203,9 @@ func (in *Intake) readUnanswered(e Element, kind job.Kind, direct bool) (it stor
 		return it, nil, fmt.Errorf("parse a job from Redis: %w", err)
 	}
 	it = store.Intake{Job: j, Refused: refusal.Error()}
+	if it.Received, err = encodeReceived(e); err != nil {
+		return it, nil, fmt.Errorf("encode a refused job from Redis: %w", err)
+	}
 	if j.Kind == "" || j.Key() == "" {
 		it.Key, it.Job.Kind = e.invalidKey(), kind
 	}

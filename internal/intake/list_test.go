@@ -96,6 +96,9 @@ func TestFromList(t *testing.T) {
 			(taken[0].Verdict == Rejected) != (c.key != "") || strings.Contains(it.Refused, "s3cret") {
 			t.Errorf("%s: %s %q, %+v", name, key, it.Refused, taken[0])
 		}
+		if (len(it.Received) > 0) != (c.key != "") || strings.Contains(string(it.Received), "s3cret") {
+			t.Errorf("%s: of its bytes %s is kept", name, it.Received)
+		}
 		if (len(it.SealedHeaders) > 0) != (name == "endpoint") {
 			t.Errorf("%s: %d bytes of sealed headers", name, len(it.SealedHeaders))
 		}
@@ -136,8 +139,8 @@ func FuzzFromList(f *testing.F) {
 			t.Errorf("its key is %q, refused %q", it.Key, it.Refused)
 		case it.Key == "" && key == "" && it.Job.Kind != job.KindAgentUpdated:
 			t.Error("it has no key")
-		case it.Refused == "" && !on && (it.Job.Action.Endpoint != nil || len(it.Job.Action.PayloadTemplate) > 0):
-			t.Error("it says where its event goes, or in which words")
+		case (it.Refused == "") != (it.Received == nil):
+			t.Errorf("refused %q, its bytes: %s", it.Refused, it.Received)
 		}
 	})
 }

@@ -127,6 +127,28 @@ func TestLegacyQueue(t *testing.T) {
 		return len(list)
 	}
 	heraldtest.Await(t, "their records", func() bool { return count(store.Delivered) == jobs && count(store.Rejected) == 2 })
+	// The API shows the bytes of those that are no jobs.
+	refused, err := w.Store.Deliveries(heraldtest.Within(t, 10*time.Second), store.Filter{Status: store.Rejected})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := ""
+	for _, d := range refused {
+		req, _ := http.NewRequestWithContext(heraldtest.Within(t, 10*time.Second), http.MethodGet, "http://"+w.Addr+"/v1/deliveries/"+d.ID.String(), nil)
+		req.Header.Set("Authorization", "Bearer "+doorToken)
+		res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		shown += string(b)
+	}
+	for _, want := range []string{`"text":"hello"`, `{\"action_type\":\"telegram\",\"config\":{\"chat_id\":\"******\"}`} {
+		if !strings.Contains(strings.ReplaceAll(shown, `": `, `":`), want) {
+			t.Errorf("the API does not show %s:\n%s", want, shown)
+		}
+	}
 	heraldtest.Await(t, "the empty list", func() bool {
 		keys := rdb.Keys(context.WithoutCancel(t.Context()), "*action_jobs}:processing*").Val()
 		return len(keys) == 0 && rdb.LLen(context.WithoutCancel(t.Context()), "action_jobs").Val() == 0

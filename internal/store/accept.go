@@ -34,6 +34,8 @@ type Intake struct {
 	// answer.
 	Refused string
 	Key     string // overrides the job's own key, for bytes that are no job: "invalid:<sha256>"
+	// Received is stored as the result of a Refused job: its bytes, masked, as JSON. Nil stores none.
+	Received json.RawMessage
 
 	AgentChange AgentChange // of an AgentUpdated that was read off the chain
 
@@ -143,7 +145,7 @@ type arrival struct {
 	key   string
 	kind  string
 	agent Agent
-	raw   []byte // null for what is refused: it may hold secrets that nobody found and encrypted
+	raw   []byte // null for a refused job: it may hold secrets that were not encrypted
 	// readBy names who read the event off the chain, so that its place there is known; nil: somebody says so.
 	readBy *CursorKey
 }
@@ -188,7 +190,7 @@ func newArrival(it Intake) (arrival, error) {
 		}
 	}
 	if a.Refused != "" {
-		a.raw, a.SealedHeaders = nil, nil
+		a.raw, a.SealedHeaders, a.Received = nil, nil, storable.JSON(a.Received, maxSideBytes)
 		a.agent.ChainID = min(a.agent.ChainID, math.MaxInt64)
 	}
 	return a, nil
@@ -299,11 +301,15 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 	if err != nil {
 		return err
 	}
+	kept := &pgx.Batch{}
 	for i, a := range in {
 		id := job.IDOf(a.key)
 		row, isNew := made[id]
 		if out[i].Verdict != undecided || !isNew {
 			continue
+		}
+		if a.Refused != "" && a.Received != nil { // rare, so that accept.sql has no column for it
+			kept.Queue(`UPDATE herald.deliveries SET result = $2 WHERE id = $1`, id, a.Received)
 		}
 		delete(made, id) // the same key again in this batch is known
 		out[i] = a.newAcceptance(id, row)
@@ -311,7 +317,10 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 			lines[a.agent] = append(lines[a.agent], Task{ID: id, N: row.dispatch, Kind: a.kind, Bulk: a.Bulk})
 		}
 	}
-	return nil
+	if kept.Len() == 0 {
+		return nil
+	}
+	return tx.SendBatch(ctx, kept).Close()
 }
 
 // newAcceptance is the answer to an arrival that became a row.

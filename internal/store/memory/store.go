@@ -116,7 +116,7 @@ func (s *Store) acceptOne(it store.Intake) store.Acceptance {
 		TraceID: tracecontext.Of(job.IDOf(key), it.Traceparent).TraceID.String()}
 	if it.Refused != "" {
 		r.finish(store.Rejected, reason.InvalidJob, now)
-		r.Error = it.Refused
+		r.Error, r.Result = it.Refused, it.Received
 	} else {
 		s.agent(a)
 		r.Job, _ = json.Marshal(it.Job)

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"encoding/json"
 	"errors"
 	"math"
 	"strings"
@@ -17,7 +18,7 @@ func (s *suite) accept() {
 	j := Feedback(1, 1)
 	other := Feedback(1, 1)
 	other.Tag1 = "something else"
-	refused := store.Intake{Job: Feedback(1, 2), Refused: "no good"}
+	refused := store.Intake{Job: Feedback(1, 2), Refused: "no good", Received: json.RawMessage(`{"received": {"text": "{"}}`)}
 	for i, tt := range []struct {
 		in      store.Intake
 		verdict store.Verdict
@@ -39,6 +40,9 @@ func (s *suite) accept() {
 	}
 	s.is(j.ID(), store.Queued, "", 0, 0)
 	s.is(refused.Job.ID(), store.Rejected, "invalid_job", 0, 0)
+	if d := s.read(refused.Job.ID()); string(d.Result) != string(refused.Received) || d.Job != nil {
+		s.Errorf("of the refused job %s is kept", d.Result)
+	}
 	if d := s.read(j.ID()); d.Dispatch != 1 || d.Key != j.Key() {
 		s.Errorf("%+v", d)
 	}
