@@ -5,26 +5,33 @@ import (
 	"fmt"
 
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/text"
 )
 
 type keysCmd struct {
-	Init      keysInitCmd      `cmd:"" help:"Print a new keyset for HERALD_KEYSET (keep it: without it stored secrets are lost)."`
+	Init      keysInitCmd      `cmd:"" help:"Make a new keyset for HERALD_KEYSET (keep it: without it stored secrets are lost)."`
 	List      keysListCmd      `cmd:"" help:"List the keys of the keyset in force, and what is sealed with each. There are few: the list has no pages."`
-	Rotate    keysRotateCmd    `cmd:"" help:"Print the keyset of the next step of a rotation. Roll each one out to every worker and enqueuer before the next."`
-	Reencrypt keysReencryptCmd `cmd:"" help:"Seal what older keys have sealed with the key that seals now. It can be stopped and run again."`
+	Rotate    keysRotateCmd    `cmd:"" help:"Make the keyset of the next step of a rotation. Roll each one out to every worker and enqueuer before the next. Do not redirect the output onto the file of the keyset in force, which the shell empties first: use --out."`
+	Reencrypt keysReencryptCmd `cmd:"" help:"Seal what older keys have sealed with the key that seals now. It can be stopped and run again. Refused while a running worker does not seal with that key."`
 }
 
-// clearFlag is the choice to have a keyset that nothing wraps.
-type clearFlag struct {
-	Cleartext bool `help:"Print it in clear, although whoever reads it can open what is stored. Without this HERALD_MASTER_KEY wraps it."`
+// keysetFlags say how a keyset is written, and where.
+type keysetFlags struct {
+	Cleartext bool   `help:"Write it in clear, although anyone who reads it can open what is stored. Without this HERALD_MASTER_KEY wraps it."`
+	Out       string `help:"Write it into this file (mode 0600) instead of printing it: beside the file, synced, then renamed over it. A file that is there is replaced only if it is a readable keyset whose keys are all in the one in force." placeholder:"FILE"`
 }
 
-// printKeyset writes a keyset, and says what is next once it is written.
-func (f clearFlag) printKeyset(a *app, r operator.Rotation, err error) error {
+// writeKeyset writes a keyset, and prints the next step once it is written.
+func (f keysetFlags) writeKeyset(a *app, r operator.Rotation, err error) error {
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(a.out, r.Keyset); err != nil {
+	if f.Out != "" {
+		if err := a.newOperator().SaveKeyset(f.Out, r); err != nil {
+			return fmt.Errorf("the keyset could not be written, so go on with the one in force: %w", err)
+		}
+		fmt.Fprintf(a.err, "wrote %s\n", text.Printable(f.Out))
+	} else if _, err := fmt.Fprintln(a.out, r.Keyset); err != nil {
 		return fmt.Errorf("the keyset could not be written, so go on with the one in force: %w", err)
 	}
 	if r.Next != "" {
@@ -33,44 +40,44 @@ func (f clearFlag) printKeyset(a *app, r operator.Rotation, err error) error {
 	return nil
 }
 
-type keysInitCmd struct{ clearFlag }
+type keysInitCmd struct{ keysetFlags }
 
 func (c *keysInitCmd) Run(a *app) error {
 	keyset, err := a.newOperator().NewKeyset(c.Cleartext)
-	return c.printKeyset(a, operator.Rotation{Keyset: keyset}, err)
+	return c.writeKeyset(a, operator.Rotation{Keyset: keyset}, err)
 }
 
 type keysRotateCmd struct {
 	Add     keysAddCmd     `cmd:"" help:"Step 1: a new key that opens and does not seal yet."`
-	Promote keysPromoteCmd `cmd:"" help:"Step 2: the new key seals. Then run keys reencrypt."`
-	Remove  keysRemoveCmd  `cmd:"" help:"Step 3: remove keys that no longer protect any row."`
+	Promote keysPromoteCmd `cmd:"" help:"Step 2: the new key seals. Then run keys reencrypt. Refused while a running worker has not loaded the new key."`
+	Remove  keysRemoveCmd  `cmd:"" help:"Step 3: remove keys that no longer protect any row. Refused while a running worker seals with the key."`
 }
 
-type keysAddCmd struct{ clearFlag }
+type keysAddCmd struct{ keysetFlags }
 
 func (c *keysAddCmd) Run(a *app) error {
 	r, err := a.newOperator().AddKey(a.ctx, c.Cleartext, !a.faulty)
-	return c.printKeyset(a, r, err)
+	return c.writeKeyset(a, r, err)
 }
 
 type keysPromoteCmd struct {
-	clearFlag
+	keysetFlags
 	Key uint32 `help:"Its id. Default: the newest." placeholder:"ID"`
 }
 
 func (c *keysPromoteCmd) Run(a *app) error {
-	r, err := a.newOperator().PromoteKey(c.Key, c.Cleartext)
-	return c.printKeyset(a, r, err)
+	r, err := a.newOperator().PromoteKey(a.ctx, c.Key, c.Cleartext)
+	return c.writeKeyset(a, r, err)
 }
 
 type keysRemoveCmd struct {
-	clearFlag
+	keysetFlags
 	Key uint32 `arg:"" help:"Its id, as keys list tells." placeholder:"ID"`
 }
 
 func (c *keysRemoveCmd) Run(a *app) error {
 	r, err := a.newOperator().RemoveKey(a.ctx, c.Key, c.Cleartext)
-	return c.printKeyset(a, r, err)
+	return c.writeKeyset(a, r, err)
 }
 
 type keysListCmd struct{ jsonFlag }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 )
 
 const headerURL = "https://agent.example/mcp"
@@ -245,3 +248,89 @@ func TestKeysSayWhatIsDone(t *testing.T) {
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+// TestKeysOut: a step onto the file of the keyset in force replaces it whole, and an emptied file stays as it is.
+func TestKeysOut(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "keyset")
+	rotate := func(code int, says string, args ...string) {
+		t.Helper()
+		got, out, errs := worker(t, []string{"HERALD_KEYSET_FILE=" + path}, append(args, "--cleartext", "--out", path)...)
+		if got != code || out != "" || !strings.Contains(errs, says) {
+			t.Errorf("worker %v: exit code %d, want %d and %q\n%s%s", args, got, code, says, out, errs)
+		}
+	}
+	code, _, errs := worker(t, nil, "keys", "init", "--cleartext", "--out", path)
+	if code != 0 || !strings.Contains(errs, "wrote "+path) {
+		t.Fatal(code, errs)
+	}
+	rotate(0, "was added and does not seal yet", "keys", "rotate", "add")
+	k, err := secret.LoadFile(path, nil)
+	if err != nil || len(k.Keys()) != 2 {
+		t.Fatal(k, err)
+	}
+	rotate(exitFailed, "name another file", "keys", "init")
+	write(t, path, "")
+	rotate(exitFailed, "there is no keyset", "keys", "rotate", "add")
+	code, _, errs = worker(t, []string{"HERALD_KEYSET=" + heraldtest.Keyset(t)}, "keys", "rotate", "add", "--cleartext", "--out", path)
+	if code != exitFailed || !strings.Contains(errs, "was not replaced") || strings.Contains(errs, "was added") {
+		t.Errorf("onto an emptied file: %d %s", code, errs)
+	}
+}
+
+// TestRotationWaitsForWorkers: no step of a rotation goes ahead of what the running workers say that they have loaded.
+func TestRotationWaitsForWorkers(t *testing.T) {
+	d := newDesk(t)
+	first := heraldtest.Keyset(t)
+	d.with(first)
+	d.sealed(first, 1)
+	running := store.Worker{ID: uuid.New(), Host: "worker-1"}
+	report := func(keyset string) {
+		t.Helper()
+		k, err := secret.Parse(secret.New(keyset))
+		if err != nil {
+			t.Fatal(err)
+		}
+		running.Keys, running.SealsWith = nil, k.PrimaryID()
+		for _, key := range k.Keys() {
+			running.Keys = append(running.Keys, key.ID)
+		}
+		if err := d.store.ReportWorker(t.Context(), running); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report(first)
+	old := fmt.Sprint(running.SealsWith)
+
+	second := d.next("keys", "rotate", "add")
+	d.with(second)
+	d.says(exitFailed, "was not promoted: the worker on worker-1", "keys", "rotate", "promote", "--cleartext")
+	report(second)
+	third := d.next("keys", "rotate", "promote")
+	d.with(third)
+	d.says(exitFailed, "nothing was sealed anew: the worker on worker-1", "keys", "reencrypt")
+	d.says(0, "1 of 1 secrets would be sealed anew", "keys", "reencrypt", "--dry-run")
+	d.says(exitFailed, "still seals with key "+old, "keys", "rotate", "remove", old, "--cleartext")
+	report(first) // of before add
+	d.says(exitFailed, "could not open what is sealed with it", "keys", "reencrypt")
+	report(third)
+	d.says(0, "1 of 1 secrets were sealed anew", "keys", "reencrypt")
+	report(second)
+	d.says(exitFailed, "still seals with key "+old, "keys", "rotate", "remove", old, "--cleartext")
+
+	// A worker that was killed counts for a minute, one that stopped not at all.
+	conn, err := pgx.Connect(t.Context(), strings.TrimPrefix(d.env[0], "DATABASE_URL="))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	if _, err := conn.Exec(t.Context(), `UPDATE herald.workers SET seen_at = now() - interval '61 seconds'`); err != nil {
+		t.Fatal(err)
+	}
+	d.next("keys", "rotate", "remove", old)
+	report(second)
+	if err := d.store.RemoveWorker(t.Context(), running.ID); err != nil {
+		t.Fatal(err)
+	}
+	d.next("keys", "rotate", "remove", old)
+}

@@ -133,7 +133,7 @@ func runCommand(a app, args, environ []string) (code int) {
 // makesKeys tells whether a command prints a keyset and needs no connection: keys have to be made before a
 // configuration that needs them can be whole.
 func makesKeys(command string) bool {
-	return slices.Contains([]string{"keys init", "keys rotate add", "keys rotate promote"}, command)
+	return slices.Contains([]string{"keys init", "keys rotate add"}, command)
 }
 
 // refuseUsage is a command line that cannot be meant.

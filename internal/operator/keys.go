@@ -73,6 +73,32 @@ func checkReadable(k *secret.Keyset, written secret.Secret, m secret.Master) err
 type Rotation struct {
 	Keyset string
 	Next   string
+	from   *secret.Keyset // that it was made of; nil: it is of new keys
+}
+
+// SaveKeyset writes the keyset of a step into a file, as secret.ReplaceFile does.
+func (o *Operator) SaveKeyset(path string, r Rotation) error {
+	m, err := o.Backend.Master()
+	if err != nil {
+		return err
+	}
+	return secret.ReplaceFile(path, r.Keyset, r.from, m)
+}
+
+// checkWorkers refuses a step for which a running worker's keys are not ready. problem says what is wrong with a worker's
+// keys; empty: nothing.
+func checkWorkers(ctx context.Context, st *Session, step string, problem func(store.Worker) string) error {
+	workers, err := st.Workers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, w := range workers {
+		if p := problem(w); p != "" {
+			return fmt.Errorf("%s: the worker on %s (%s) %s; give it the keyset in force and restart it. A worker that was killed "+
+				"counts for %s", step, text.Printable(w.Host), w.ID, p, store.WorkerGone)
+		}
+	}
+	return nil
 }
 
 // AddKey is step 1: a new key that opens and does not seal yet. checkRows: warn when what is stored was sealed with
@@ -88,8 +114,8 @@ func (o *Operator) AddKey(ctx context.Context, cleartext, checkRows bool) (Rotat
 	})
 }
 
-// PromoteKey is step 2: the key seals from now on; 0: the newest.
-func (o *Operator) PromoteKey(id uint32, cleartext bool) (Rotation, error) {
+// PromoteKey is step 2: the key seals from now on; 0: the newest. It is refused while a running worker lacks the key.
+func (o *Operator) PromoteKey(ctx context.Context, id uint32, cleartext bool) (Rotation, error) {
 	return o.rotate(cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
 		keys := k.Keys()
 		id := cmp.Or(id, keys[len(keys)-1].ID)
@@ -97,6 +123,20 @@ func (o *Operator) PromoteKey(id uint32, cleartext bool) (Rotation, error) {
 			return nil, "", NewMisuse("key %d seals already: make a new one with `worker keys rotate add`", id)
 		}
 		next, err := k.Promote(id)
+		if err != nil {
+			return nil, "", err
+		}
+		st, err := o.OpenStore(ctx)
+		if err != nil {
+			return nil, "", fmt.Errorf("the key was not promoted, because it is unknown which keys the workers have: %w", err)
+		}
+		defer st.Close()
+		err = checkWorkers(ctx, st, fmt.Sprintf("key %d was not promoted", id), func(w store.Worker) string {
+			if w.HasKey(id) {
+				return ""
+			}
+			return fmt.Sprintf("has not loaded key %d and could not open what is sealed with it", id)
+		})
 		return next, fmt.Sprintf("key %d seals. Next: give this keyset to every worker and enqueuer, then `worker keys reencrypt`", id), err
 	})
 }
@@ -108,9 +148,24 @@ func (o *Operator) RemoveKey(ctx context.Context, id uint32, cleartext bool) (Ro
 		if err != nil {
 			return nil, "", err
 		}
-		uses, err := o.countSealed(ctx)
+		st, err := o.OpenStore(ctx)
 		if err != nil {
-			return nil, "", fmt.Errorf("the key is kept, because it cannot be told what is sealed with it: %w", err)
+			return nil, "", fmt.Errorf("the key is kept, because it is unknown what is sealed with it: %w", err)
+		}
+		defer st.Close()
+		// Workers first: after this look none seals with the key.
+		err = checkWorkers(ctx, st, fmt.Sprintf("key %d is kept", id), func(w store.Worker) string {
+			if w.SealsWith != id {
+				return ""
+			}
+			return fmt.Sprintf("still seals with key %d", id)
+		})
+		if err != nil {
+			return nil, "", err
+		}
+		uses, err := countKeys(ctx, st)
+		if err != nil {
+			return nil, "", fmt.Errorf("the key is kept, because it is unknown what is sealed with it: %w", err)
 		}
 		if n := uses[id]; n > 0 {
 			return nil, "", fmt.Errorf("key %d is kept: %d secrets are sealed with it and could never be opened again; "+
@@ -132,7 +187,7 @@ func (o *Operator) rotate(cleartext bool, change func(*secret.Keyset) (next *sec
 	if err != nil {
 		return r, err
 	}
-	r.Next = said
+	r.Next, r.from = said, k
 	r.Keyset, err = o.writeKeyset(next, cleartext)
 	return r, err
 }
@@ -282,6 +337,20 @@ func (o *Operator) Reencrypt(ctx context.Context, actor string, dryRun bool) (ou
 	}
 	defer st.Close()
 	out.Key = k.PrimaryID()
+	if !dryRun {
+		err = checkWorkers(ctx, st, "nothing was sealed anew", func(w store.Worker) string {
+			switch {
+			case !w.HasKey(out.Key):
+				return fmt.Sprintf("has not loaded key %d and could not open what is sealed with it", out.Key)
+			case w.SealsWith != out.Key:
+				return fmt.Sprintf("still seals with key %d", w.SealsWith)
+			}
+			return ""
+		})
+		if err != nil {
+			return out, err
+		}
+	}
 	work := func() (int64, error) {
 		err := eachSealed(ctx, st, func(s sealedSecret) error { return out.reseal(ctx, k, s, dryRun) })
 		return int64(out.Changed), err

@@ -58,6 +58,8 @@ type Store interface {
 	ResealToken(ctx context.Context, t store.Token, ciphertext []byte) (changed bool, err error)
 	ResealAccess(ctx context.Context, t store.Token, ciphertext []byte) (changed bool, err error)
 
+	Workers(ctx context.Context) ([]store.Worker, error)
+
 	signing.Ledger
 	RotateSigningKey(ctx context.Context, k store.SigningKey, after, keep time.Duration) (store.SigningKey, error)
 	ResealSigningKey(ctx context.Context, k store.SigningKey, ciphertext []byte) (changed bool, err error)

@@ -181,6 +181,7 @@ func (a *assembly) listServices(cfg *config.Config, web *server.Server, monitor 
 		all = append(all, a.newSigning())
 	}
 	all = append(all,
+		a.newWorkerRecord(log),
 		newLoop("reconciler", a.reconciler.Run),
 		newLoop("releaser", a.releaser.Run),
 		newLoop("retention", a.retention.Run),

@@ -1,0 +1,37 @@
+package service
+
+import (
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// A running worker's record names the keys that it has loaded; an orderly stop deletes it.
+func TestWorkerRecord(t *testing.T) {
+	t.Parallel()
+	database, keyset := heraldtest.Postgres(t, store.Migrate), heraldtest.Keyset(t)
+	k, err := secret.Parse(secret.New(keyset))
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := store.Open(store.Config{URL: secret.New(database)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(st.Close)
+	r := run(t, false, "DATABASE_URL="+database, "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+keyset)
+	r.up()
+	list, err := st.Workers(heraldtest.Within(t, 10*time.Second))
+	if err != nil || len(list) != 1 || list[0].SealsWith != k.PrimaryID() || len(list[0].Keys) != 1 || !list[0].HasKey(k.PrimaryID()) || list[0].Host == "" {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := st.Workers(heraldtest.Within(t, 10*time.Second)); err != nil || len(list) != 0 {
+		t.Errorf("after the stop: %+v, %v", list, err)
+	}
+}

@@ -1,0 +1,78 @@
+package store
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/agentherald/herald/internal/store/storable"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Worker is what a running worker writes about itself.
+type Worker struct {
+	ID        uuid.UUID // of the process
+	Host      string
+	Keys      []uint32 // ids of the keys that it opens with
+	SealsWith uint32   // the one of them that it seals with
+}
+
+// HasKey reports whether the worker opens with key id.
+func (w Worker) HasKey(id uint32) bool { return slices.Contains(w.Keys, id) }
+
+const (
+	// WorkerReports is how often a worker writes its record.
+	WorkerReports = 15 * time.Second
+	// WorkerGone is how long the record of a worker that was killed counts as a running one's.
+	WorkerGone = time.Minute
+	// workerForgotten is when such a record is deleted.
+	workerForgotten = 24 * time.Hour
+)
+
+// ReportWorker stores the record of a worker that runs, and deletes those of workers that are long gone.
+func (s *Store) ReportWorker(ctx context.Context, w Worker) (err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "store the record of this worker")
+	keys := make([]int64, len(w.Keys))
+	for i, id := range w.Keys {
+		keys[i] = int64(id)
+	}
+	b := &pgx.Batch{}
+	b.Queue(`INSERT INTO herald.workers (id, host, key_ids, seals_with) VALUES ($1, $2, $3, $4)
+		ON CONFLICT (id) DO UPDATE SET host = excluded.host, key_ids = excluded.key_ids, seals_with = excluded.seals_with,
+		                               seen_at = now()`, w.ID, storable.Text(w.Host, maxNameBytes), keys, int64(w.SealsWith))
+	b.Queue(`DELETE FROM herald.workers WHERE seen_at < now() - make_interval(secs => $1)`, workerForgotten.Seconds())
+	return s.pool.SendBatch(ctx, b).Close()
+}
+
+// RemoveWorker deletes the record of a worker that stops.
+func (s *Store) RemoveWorker(ctx context.Context, id uuid.UUID) (err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "delete the record of this worker")
+	_, err = s.pool.Exec(ctx, `DELETE FROM herald.workers WHERE id = $1`, id)
+	return err
+}
+
+// Workers lists the workers that wrote their record within WorkerGone.
+func (s *Store) Workers(ctx context.Context) (list []Worker, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "list the running workers")
+	rows, _ := s.pool.Query(ctx, `SELECT id, host, key_ids, seals_with FROM herald.workers
+		WHERE seen_at > now() - make_interval(secs => $1) ORDER BY host, id`, WorkerGone.Seconds())
+	var keys []int64
+	var seals int64
+	var w Worker
+	_, err = pgx.ForEachRow(rows, []any{&w.ID, &w.Host, &keys, &seals}, func() error {
+		w.Keys, w.SealsWith = make([]uint32, len(keys)), uint32(seals)
+		for i, id := range keys {
+			w.Keys[i] = uint32(id)
+		}
+		list = append(list, w)
+		return nil
+	})
+	return list, err
+}

@@ -1,0 +1,15 @@
+-- What each running worker says about itself: which keys of its keyset it has loaded, by their ids. A rotation of keys asks it.
+--
+-- Additive: a worker of the version before goes on beside it, and has no row. It can be run again.
+
+-- +goose Up
+CREATE TABLE IF NOT EXISTS herald.workers (
+    id         uuid        PRIMARY KEY, -- of the process, made when it starts
+    host       text        NOT NULL,    -- for people
+    key_ids    bigint[]    NOT NULL,    -- keys that it opens with
+    seals_with bigint      NOT NULL,    -- the one of them that it seals with
+    seen_at    timestamptz NOT NULL DEFAULT now() -- it writes this every few seconds
+);
+
+-- +goose Down
+DROP TABLE IF EXISTS herald.workers;
