@@ -1,6 +1,6 @@
--- What each running worker says about itself: which keys of its keyset it has loaded, by their ids. A rotation of keys asks it.
+-- A record of each running worker: the ids of the keys that it has loaded. A rotation of keys reads it.
 --
--- Additive: a worker of the version before goes on beside it, and has no row. It can be run again.
+-- Additive: a worker of the version before works with it and has no row. It can be run again.
 
 -- +goose Up
 CREATE TABLE IF NOT EXISTS herald.workers (

@@ -18,7 +18,7 @@ type keysCmd struct {
 // keysetFlags say how a keyset is written, and where.
 type keysetFlags struct {
 	Cleartext bool   `help:"Write it in clear, although anyone who reads it can open what is stored. Without this HERALD_MASTER_KEY wraps it."`
-	Out       string `help:"Write it into this file (mode 0600) instead of printing it: beside the file, synced, then renamed over it. A file that is there is replaced only if it is a readable keyset whose keys are all in the one in force." placeholder:"FILE"`
+	Out       string `help:"Write it into this file (mode 0600) instead of printing it: a temporary file in the same folder is synced and renamed. A file that is there is replaced only if it is a readable keyset whose keys are all in the one in force." placeholder:"FILE"`
 }
 
 // writeKeyset writes a keyset, and prints the next step once it is written.

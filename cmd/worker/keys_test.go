@@ -278,7 +278,7 @@ func TestKeysOut(t *testing.T) {
 	}
 }
 
-// TestRotationWaitsForWorkers: no step of a rotation goes ahead of what the running workers say that they have loaded.
+// TestRotationWaitsForWorkers: a step of a rotation is refused while a running worker has not loaded the keys that it needs.
 func TestRotationWaitsForWorkers(t *testing.T) {
 	d := newDesk(t)
 	first := heraldtest.Keyset(t)

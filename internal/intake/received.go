@@ -14,7 +14,7 @@ const (
 	maskedPart  = 4 * maxReceived
 )
 
-// received is what a row keeps of a refused job from Redis, in deliveries.result.
+// received is the result (deliveries.result) of a refused job from Redis.
 type received struct {
 	Received receivedBytes `json:"received"`
 }

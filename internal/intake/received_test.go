@@ -9,7 +9,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// A refused job from Redis keeps its bytes: what a reader needs to find its fault, and no value that may be a secret.
+// A refused job from Redis keeps its bytes without values that may be secrets.
 func TestMaskJob(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{

@@ -85,8 +85,8 @@ func (o *Operator) SaveKeyset(path string, r Rotation) error {
 	return secret.ReplaceFile(path, r.Keyset, r.from, m)
 }
 
-// checkWorkers refuses a step for which a running worker's keys are not ready. problem says what is wrong with a worker's
-// keys; empty: nothing.
+// checkWorkers refuses a step for which a running worker's keys are not ready. problem describes a fault of a
+// worker's keys; empty: none.
 func checkWorkers(ctx context.Context, st *Session, step string, problem func(store.Worker) string) error {
 	workers, err := st.Workers(ctx)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// ReplaceFile writes the text of a keyset into a file of mode 0600: beside it, synced, and renamed over it. A file that
-// is there is replaced only if it can be read and from has all of its keys; from is the keyset that the new one was made
+// ReplaceFile writes the text of a keyset into a file of mode 0600: it syncs a temporary file in the same folder and
+// renames it. An existing file is replaced only if it can be read and from has all of its keys; from is the keyset that the new one was made
 // of, nil for one of new keys. The file keeps its owner.
 func ReplaceFile(path, text string, from *Keyset, m Master) (err error) {
 	if real, err := filepath.EvalSymlinks(path); err == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Worker is what a running worker writes about itself.
+// Worker is the record that a running worker keeps of itself.
 type Worker struct {
 	ID        uuid.UUID // of the process
 	Host      string
