@@ -239,7 +239,7 @@ func (w *canaryWorld) serve() {
 	w.Site.env = append(w.Site.env, "HERALD_ALERT_URL=http://127.0.0.1:1/"+w.secret("the path of HERALD_ALERT_URL", "-")+"?k="+
 		w.secret("the query of HERALD_ALERT_URL", "_"), "HERALD_ALERT_SECRET=whsec_"+signs)
 	var err error
-	w.worker, err = w.Worker(WorkerConfig{Name: "worker"})
+	w.worker, err = w.Worker(WorkerConfig{Name: "worker", Concurrency: 96}) // its agents at endpoints of jobs stay newcomers, which share slots
 	w.must(err)
 	w.must(w.worker.Ready(w.ctx))
 }
