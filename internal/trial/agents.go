@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -27,6 +28,7 @@ type Agents struct {
 	inFlight atomic.Int64
 
 	offersAll atomic.Bool
+	listed    atomic.Bool // a servers file names them
 
 	mu        sync.Mutex
 	calls     []*Call
@@ -151,7 +153,29 @@ func (a *Agents) Up(i int) error { return a.servers[i].up() }
 // binds two deliveries; the same line twice is the same event.
 func (a *Agents) Line(i, serial int) string {
 	return fmt.Sprintf(`{"type":"NewFeedback","chainId":8453,"agentId":"%d","clientAddress":"0x%040x","feedbackIndex":1,"value":"95","valueDecimals":0,`+
-		`"action":{"resolveEndpoint":false,"includeFileContent":false,"endpoint":{"transport":"http","url":"%s"}}}`+"\n", i+1, serial+1, a.URL(i))
+		`"action":%s}`+"\n", i+1, serial+1, a.action(i))
+}
+
+// action is the action of agent i's jobs. It names the agent's URL unless a servers file does.
+func (a *Agents) action(i int) string {
+	if a.listed.Load() {
+		return `{"includeFileContent":false}`
+	}
+	return fmt.Sprintf(`{"resolveEndpoint":false,"includeFileContent":false,"endpoint":{"transport":"http","url":"%s"}}`, a.URL(i))
+}
+
+// writeServersFile writes a servers file that names the URL of each agent. Jobs leave it to the file from then on.
+func (a *Agents) writeServersFile(path string) error {
+	entries := map[string]any{}
+	for i := range a.servers {
+		entries[fmt.Sprintf("8453:%d", i+1)] = map[string]string{"transport": "http", "url": a.URL(i)}
+	}
+	file, err := json.Marshal(map[string]any{"servers": entries})
+	if err != nil {
+		return err
+	}
+	a.listed.Store(true)
+	return os.WriteFile(path, file, 0o600)
 }
 
 // InFlight is how many calls are with the agents now.

@@ -130,8 +130,7 @@ func orderLine(a *Agents, agent, client, index, feedback int) string {
 		kind, rest, number = `"FeedbackRevoked"`, `"reason":"client",`, feedback
 	}
 	return fmt.Sprintf(`{"type":%s,"chainId":8453,"agentId":"%d","clientAddress":"0x%040x","feedbackIndex":%d,%s`+
-		`"action":{"resolveEndpoint":false,"includeFileContent":false,"endpoint":{"transport":"http","url":"%s"}}}`+"\n",
-		kind, agent+1, client+1, number, rest, a.URL(agent))
+		`"action":%s}`+"\n", kind, agent+1, client+1, number, rest, a.action(agent))
 }
 
 // explainedExceptions reads every worker's log for attempts that say ahead of whom they went.

@@ -74,6 +74,9 @@ func newRowOf(t *testing.T, name string, timeout time.Duration, programs Program
 	if r.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: "chaos", Logs: logs}); err != nil {
 		t.Fatal(err)
 	}
+	if err := r.Site.ListAgents(r.agents); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if err := r.Site.Close(); err != nil {
 			t.Error(err)

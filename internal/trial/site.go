@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -134,6 +135,16 @@ func (s *Site) environment(more ...string) []string {
 		env = append(env, "HERALD_KEYSET="+s.keyset)
 	}
 	return append(append(env, s.env...), more...)
+}
+
+// ListAgents puts the agents into the servers file of programs that start from now on. Herald records the results of calls as the
+// agents' own. It records nothing about an agent whose endpoint a job names.
+func (s *Site) ListAgents(a *Agents) error {
+	path := filepath.Join(s.dir, "servers.json")
+	if variable := "HERALD_SERVERS_FILE=" + path; !slices.Contains(s.env, variable) {
+		s.env = append(s.env, variable)
+	}
+	return a.writeServersFile(path)
 }
 
 // start runs a program and remembers it for Close.

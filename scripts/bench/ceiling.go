@@ -205,6 +205,9 @@ func (b *bench) statements(ctx context.Context, inflight, n int) (float64, error
 		return 0, err
 	}
 	defer agents.Close()
+	if err := b.site.ListAgents(agents); err != nil {
+		return 0, err
+	}
 	st, err := store.Open(store.Config{URL: secret.New(b.database), MaxConns: int32(inflight + 1)})
 	if err != nil {
 		return 0, err

@@ -36,6 +36,9 @@ func (b *bench) idle(ctx context.Context) (out latency, err error) {
 		return out, err
 	}
 	defer agents.Close()
+	if err := b.site.ListAgents(agents); err != nil {
+		return out, err
+	}
 	_, f, closeAll, err := b.workers(ctx, load{queue: realRedis, inflight: targetInflight, agents: agents.Len()})
 	if err != nil {
 		return out, err

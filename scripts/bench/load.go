@@ -131,6 +131,9 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 		return res, err
 	}
 	defer agents.Close()
+	if err := b.site.ListAgents(agents); err != nil {
+		return res, err
+	}
 	if l.batched {
 		agents.OfferBatches(0) // there is one
 	}
