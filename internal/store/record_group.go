@@ -31,7 +31,7 @@ func (r recordRequest) isPlain() bool {
 	default:
 		return false
 	}
-	isRare := o.Anew || o.SkipDispatch || o.NotAtPosition || o.Moved || o.FetchFailed || o.EndpointOfJob || len(o.FileDisagrees) > 0 || o.HoldLine > 0 ||
+	isRare := o.Anew || o.SkipDispatch || o.NotAtPosition || o.Moved || o.FetchFailed || len(o.FileDisagrees) > 0 || o.HoldLine > 0 ||
 		o.Free && !o.Called || o.Reason == reason.AgentDisabled || o.Reason == reason.AuthRequired
 	return !isRare && r.claim.week != ""
 }
@@ -135,6 +135,7 @@ type recordColumns struct {
 	delays     []time.Duration
 	tasks      []bool
 	called     []bool
+	ofJobs     []bool
 	agentOKs   []bool
 	stages     []string
 	latencies  []*int32
@@ -152,7 +153,7 @@ func (c *recordColumns) appendRequest(r recordRequest) {
 
 	c.statuses, c.delays = append(c.statuses, string(o.Status)), append(c.delays, o.Delay)
 	c.tasks, c.called = append(c.tasks, o.Task), append(c.called, o.Called)
-	c.agentOKs = append(c.agentOKs, o.AgentOK)
+	c.agentOKs, c.ofJobs = append(c.agentOKs, o.AgentOK), append(c.ofJobs, o.EndpointOfJob)
 	c.stages = append(c.stages, storable.Text(o.Stage, maxNameBytes))
 	c.latencies = append(c.latencies, o.latencyPosition())
 
@@ -177,7 +178,7 @@ func (c *recordColumns) appendRequest(r recordRequest) {
 func (c *recordColumns) args() pgx.NamedArgs {
 	return pgx.NamedArgs{
 		"ids": c.ids, "claim_nos": c.claimNos, "started_ats": c.startedAts, "numbers": c.numbers,
-		"statuses": c.statuses, "reasons": c.reasons, "delays": c.delays, "tasks": c.tasks, "called": c.called,
+		"statuses": c.statuses, "reasons": c.reasons, "delays": c.delays, "tasks": c.tasks, "called": c.called, "endpoints_of_jobs": c.ofJobs,
 		"stages": c.stages, "errors": c.errors, "tool_names": c.toolNames, "endpoints": c.endpoints,
 		"protocols": c.protocols, "step_us": c.stepTimes, "file_verifications": c.verifications, "file_sources": c.sources,
 		"arguments": c.arguments, "responses": c.responses, "results": c.results,

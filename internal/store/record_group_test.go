@@ -195,7 +195,7 @@ func randomPlainOutcome(random *rand.Rand) Outcome {
 		return []json.RawMessage{nil, json.RawMessage(`{"a": [1, "b\u0000", null]}`), json.RawMessage(`null`), json.RawMessage(`no JSON`),
 			json.RawMessage(`"` + strings.Repeat("x", 17<<10) + `"`), json.RawMessage(fmt.Sprint(random.IntN(1e9)))}[random.IntN(6)]
 	}
-	o := Outcome{Called: some(), Stage: text("check", "call", "record"), ToolName: text("", "a", "b"), Endpoint: text("", "https://a.example", "https://b.example"),
+	o := Outcome{Called: some(), EndpointOfJob: random.IntN(4) == 0, Stage: text("check", "call", "record"), ToolName: text("", "a", "b"), Endpoint: text("", "https://a.example", "https://b.example"),
 		FileVerification: text("", "raw", "not_given"), FileSource: text("", "ipfs"), Arguments: raw(), Response: raw(), Result: raw(),
 		Protocol: text("", "2025-06-18", "2025-03-26"), AgentOK: some(), AgentError: text("", "", "it said 503", "it hung \x00 up"),
 		ServerInfo: raw(), Tools: raw(), Error: text("", "{it} said, \"503\\\"", "NULL", "\xff")}

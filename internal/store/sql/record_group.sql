@@ -5,7 +5,7 @@
 -- Arrays of one length, one element an attempt, in the order of the deliveries' ids; of two of one claim one
 -- is written:
 -- @ids uuid[], @claim_nos bigint[], @started_ats timestamptz[], @numbers int[]
--- @statuses text[] (final or waiting), @reasons text[], @delays interval[], @tasks boolean[], @called boolean[]
+-- @statuses text[] (final or waiting), @reasons text[], @delays interval[], @tasks boolean[], @called boolean[], @endpoints_of_jobs boolean[]
 -- @stages text[], @errors text[], @tool_names text[], @endpoints text[], @protocols text[]
 -- @step_us text[], each an integer[] as text
 -- @file_verifications text[], @file_sources text[]
@@ -152,7 +152,7 @@ WITH locked AS MATERIALIZED (
                          count(*) FILTER (WHERE latency = 11), count(*) FILTER (WHERE latency = 12),
                          count(*) FILTER (WHERE latency = 13), count(*) FILTER (WHERE latency = 14)] AS took,
                    date_trunc('hour', now(), 'UTC') AS this_hour
-              FROM recorded GROUP BY 1, 2, 3) r
+              FROM recorded WHERE NOT (@endpoints_of_jobs::boolean[])[nr] GROUP BY 1, 2, 3) r
      CROSS JOIN LATERAL (SELECT ctid AS found FROM herald.agents
                           WHERE chain_id = r.chain_id AND identity_registry = r.identity_registry
                             AND agent_id = r.agent_id OFFSET 0) o
