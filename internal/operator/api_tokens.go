@@ -163,14 +163,16 @@ func (o *Operator) IdentifyCaller(ctx context.Context, token secret.Secret) (c C
 	return c, err
 }
 
-// KnownTokens loads which tokens there are, and returns a function that reports whether a token is one of them. It may be
-// revoked or expired: IdentifyCaller decides.
+// KnownTokens loads which tokens are good, and returns a function that reports whether a token is one of them. It may have been
+// revoked since: IdentifyCaller decides. A revoked token is left out, since each request with it would cost a look-up.
 func (o *Operator) KnownTokens(ctx context.Context) (isKnown func(secret.Secret) bool, err error) {
 	hashes := make(map[string][]byte)
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		tokens, err := st.APITokens(ctx)
 		for _, t := range tokens {
-			hashes[t.ID] = t.Hash
+			if t.RevokedAt == nil && (t.ExpiresAt == nil || t.ExpiresAt.After(time.Now())) {
+				hashes[t.ID] = t.Hash
+			}
 		}
 		return err
 	})
