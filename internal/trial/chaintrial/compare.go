@@ -200,6 +200,8 @@ func (f *comparison) judgeRest(r Row) {
 	case isRetraction && f.gone[feedback] && f.called[feedback]:
 		f.Retracted++
 		return
+	case isRetraction && f.gone[feedback] && r.Status == "skipped" && r.Reason == "never_delivered":
+		return // its feedback was in an attempt when its event left, and the attempt ended without a call
 	case r.isRefused() && f.gone[goneAt(r.position())]:
 		return // it was final before its log left the chain
 	case f.gone[key] && r.Called:

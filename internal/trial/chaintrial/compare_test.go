@@ -234,6 +234,7 @@ func TestCompareFinds(t *testing.T) {
 		}, missing: 1},
 		"retracts what nobody was told": {change: extra("eip155:31337:0x02/1/0x03/9#Retraction@0x77", "queued", ""),
 			tooMany: 1},
+		"retracts what was claimed and never called": {change: extra("eip155:31337:0x02/1/0x03/9#Retraction@0x77", "skipped", "never_delivered")},
 		"retracts nothing": {change: extra("eip155:31337:0x02/1/0x03/8#Retraction@0x77", "queued", ""),
 			tooMany: 1},
 		"rejected, unknown": {change: misplacedReject, tooMany: 1},
