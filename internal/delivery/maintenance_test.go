@@ -31,7 +31,9 @@ func (w *world) fillOld(n int) {
 // fillOverage inserts n deliveries that are held for a year.
 func (w *world) fillOverage(n int) {
 	w.t.Helper()
-	w.fill(`INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job, status, reason, accepted_at)
+	w.fill(`WITH agent AS (
+		INSERT INTO herald.agents (chain_id, identity_registry, agent_id) SELECT 1, '0xaa', i FROM generate_series(0, ($1 - 1) / 8) i)
+		INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job, status, reason, accepted_at)
 		SELECT md5(i::text)::uuid, i::text, 'NewFeedback', 1, '0xaa', i / 8, i::text, i, '{}', 'held', 'auth_required', now() - interval '1 year'
 		  FROM generate_series(0, $1 - 1) i`, n)
 }
@@ -96,6 +98,34 @@ func TestRetentionRoundsGoOn(t *testing.T) {
 	}
 	if n := w.count(store.Filter{Status: store.Dead}); n != 2000 {
 		t.Errorf("%d of 2000 expired deliveries are dead after a round", n)
+	}
+}
+
+// TestRetentionWaitsForNoLock: a round ends what is old, also while another transaction has agents and rows locked, and leaves only those to
+// the next round.
+func TestRetentionWaitsForNoLock(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fillOverage(800)
+	w.exec(`UPDATE herald.deliveries SET status = 'delivered', reason = NULL, finished_at = accepted_at WHERE agent_id >= 50`)
+	retention := w.newRetention(func(c *maintenance.RetentionConfig) { c.KeepFinal = 30 * 24 * time.Hour })
+
+	ctx := heraldtest.Within(t, time.Minute)
+	conn := must(pgx.Connect(ctx, w.dbURL))
+	defer conn.Close(ctx)
+	tx := must(conn.Begin(ctx))
+	must(tx.Exec(ctx, `SELECT FROM herald.agents WHERE agent_id = 0 FOR UPDATE`))
+	must(tx.Exec(ctx, `SELECT FROM herald.deliveries WHERE agent_id IN (1, 50) FOR UPDATE`))
+	for _, left := range []int{16 + 8, 0} {
+		if err := retention.Apply(heraldtest.Within(t, 20*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if dead, jobs := w.count(store.Filter{Status: store.Dead}), w.countJobs(); int(dead) != 400-left*2/3 || jobs != 400+left/3 {
+			t.Errorf("%d of 400 expired deliveries are dead, %d of 800 deliveries keep their job; %d are locked", dead, jobs, left)
+		}
+		if left > 0 {
+			must(tx.Exec(ctx, `ROLLBACK`))
+		}
 	}
 }
 

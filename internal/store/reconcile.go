@@ -69,13 +69,15 @@ func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (n, dead 
 	return n, dead, err
 }
 
-// Expire ends what is not final after age, held ones too, as dead (expired); it returns how many.
+// Expire ends at most limit deliveries that are not final after age, held ones too, as dead (expired). It returns how many.
+// It skips rows that other transactions have locked, and rows of agents that they have locked.
 func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
 	defer wrapError(&err, "end expired deliveries")
-	found, err := s.findRows(ctx, statement("too_old"), age, limit)
-	if err == nil && len(found.ids) > 0 {
-		_, err = s.moveRows(ctx, found, false, []any{&n}, statement("expire"), found.ids, age)
-	}
+	err = s.beginWithLockTimeout(ctx, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, statement("expire"), age, limit).Scan(&n)
+	})
 	return n, err
 }
 

@@ -17,21 +17,36 @@ func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows 
 	defer cancel()
 	defer wrapError(&err, "drop what old deliveries carried")
 	for _, sql := range []string{statement("retain"), statement("retain_attempts")} {
-		tag, err := s.pool.Exec(ctx, sql, age, limit)
+		err := s.beginWithLockTimeout(ctx, func(tx pgx.Tx) error {
+			tag, err := tx.Exec(ctx, sql, age, limit)
+			rows += int(tag.RowsAffected())
+			return err
+		})
 		if err != nil {
 			return rows, err
 		}
-		rows += int(tag.RowsAffected())
 	}
 	return rows, nil
 }
 
-// dropLockTimeout is how long dropping a week may wait for its lock: every worker that claims waits behind it.
-const dropLockTimeout = 2 * time.Second
+// retentionLockTimeout bounds how long the retention waits for a lock. Every worker that claims waits behind it while it
+// waits for the lock of a week.
+const retentionLockTimeout = 100 * time.Millisecond
+
+// beginWithLockTimeout runs do in a transaction that fails when a lock is not given within retentionLockTimeout.
+func (s *Store) beginWithLockTimeout(ctx context.Context, do func(pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", retentionLockTimeout.Milliseconds()))
+		if err != nil {
+			return err
+		}
+		return do(tx)
+	})
+}
 
 // DropPartitions drops the weeks of attempts that ended more than age ago, and returns how many. The age must be at
 // least that at which open deliveries expire; a week that holds an attempt of one that is open all the same, because it
-// was replayed, stays. A week whose lock is not given within 2 s is an error and stays for the next call.
+// was replayed, stays. A week whose lock is not given within retentionLockTimeout is an error and stays for the next call.
 func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (dropped int, err error) {
 	if age <= 0 {
 		return 0, errors.New("drop weeks of attempts: an age is needed")
@@ -65,11 +80,8 @@ func (s *Store) dropWeek(ctx context.Context, week string) (dropped bool, err er
 	if err != nil || open {
 		return false, err
 	}
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", dropLockTimeout.Milliseconds()))
-		if err == nil {
-			_, err = tx.Exec(ctx, `DROP TABLE `+table)
-		}
+	err = s.beginWithLockTimeout(ctx, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `DROP TABLE `+table)
 		return err
 	})
 	return err == nil, err

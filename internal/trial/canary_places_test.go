@@ -178,8 +178,13 @@ func (w *canaryWorld) lookAtRedis() {
 			continue // it expired just now
 		}
 		fields, _ := c.HGetAll(w.ctx, key).Result() // what is no hash is an error; and DUMP may be compressed
+		allowed := []string{waitingSecret}
+		if strings.HasPrefix(key, "asynq:workers:") {
+			// asynq lists the tasks under way with their bytes every 5 s, for 10 s. A worker that dies while it takes a job in leaves that list behind.
+			allowed = foreignSecrets
+		}
 		w.seen = append(w.seen, sight{"redis keys", "the key " + key, fmt.Appendf(nil, "%s\n%s\n%q", key, dump, slices.Collect(maps.Values(fields))),
-			[]string{waitingSecret}})
+			allowed})
 	}
 	w.must(c.Save(w.ctx).Err())
 	for _, what := range []string{"CLIENT LIST", "INFO everything", "SLOWLOG GET 1000", "ACL LOG"} {

@@ -1,10 +1,32 @@
--- expire: what is too old dies. The agents are locked.
+-- expire: the oldest deliveries that are not final after an age become dead (expired). Running ones end with their lease
+-- first.
 --
--- $1 ids uuid[]   $2 age (interval)
-WITH changed AS (
+-- $1 age (interval)   $2 at most this many
+--
+-- Rows whose agent another transaction has locked, and rows that are locked themselves, are skipped: the next call finds
+-- them. Agents are locked before their deliveries, as in lock_agents.sql.
+WITH old AS MATERIALIZED (
+    SELECT id, chain_id, identity_registry, agent_id
+      FROM herald.deliveries
+     WHERE finished_at IS NULL AND accepted_at < now() - $1::interval AND status IN ('queued', 'waiting', 'held')
+     ORDER BY accepted_at
+     LIMIT $2
+), free AS MATERIALIZED (
+    SELECT w.*
+      FROM (SELECT DISTINCT chain_id, identity_registry, agent_id FROM old ORDER BY 1, 2, 3) w
+     CROSS JOIN LATERAL (SELECT FROM herald.agents
+                          WHERE chain_id = w.chain_id AND identity_registry = w.identity_registry AND agent_id = w.agent_id
+                            FOR UPDATE SKIP LOCKED) g
+), taken AS MATERIALIZED (
+    SELECT d.id
+      FROM old JOIN free USING (chain_id, identity_registry, agent_id)
+     CROSS JOIN LATERAL (SELECT id FROM herald.deliveries
+                          WHERE id = old.id AND status IN ('queued', 'waiting', 'held') AND accepted_at < now() - $1::interval
+                            FOR UPDATE SKIP LOCKED) d
+), changed AS (
     UPDATE herald.deliveries
        SET status = 'dead', reason = 'expired', handed_at = NULL, next_attempt_at = NULL, finished_at = now(), updated_at = now()
-     WHERE id = ANY($1) AND status IN ('queued', 'waiting', 'held') AND accepted_at < now() - $2::interval
+     WHERE id = ANY(ARRAY(SELECT id FROM taken))
     RETURNING chain_id, identity_registry, agent_id
 ), dead AS (
     SELECT chain_id, identity_registry, agent_id, count(*) AS n FROM changed GROUP BY 1, 2, 3

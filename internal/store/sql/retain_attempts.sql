@@ -6,4 +6,4 @@ DELETE FROM herald.attempts_default
        SELECT a.ctid FROM herald.attempts_default a
         WHERE a.started_at < now() - $1::interval
           AND NOT EXISTS (SELECT FROM herald.deliveries d WHERE d.id = a.delivery_id AND d.finished_at IS NULL)
-        ORDER BY a.started_at LIMIT $2))
+        ORDER BY a.started_at LIMIT $2 FOR UPDATE OF a SKIP LOCKED))
