@@ -15,9 +15,6 @@ import (
 // addresses and topics of its logs, and where that does not rule them out the block's receipts are read by its hash and
 // held against the root in its header (receipts.go). A node that has not that very block says so.
 
-// atOnce is how many blocks are asked for in one request; many providers take 100 at most.
-const atOnce = 50
-
 // bloomBlock is a block with the filter of its logs.
 type bloomBlock struct {
 	block
@@ -135,14 +132,14 @@ func (c *Client) readBlockLogs(
 ) (logs []types.Log, _ error) {
 	var elems []rpc.BatchElem
 	for _, b := range blocks {
-		elems = append(elems, rpc.BatchElem{Method: "eth_getLogs", Result: new([]types.Log),
+		elems = append(elems, rpc.BatchElem{Method: "eth_getLogs", Result: new(nodeLogs),
 			Args: []any{hashFilter{b.Hash, filter.Address, filter.Topics}}})
 	}
 	if err := c.sendParts(ctx, "reading the logs of blocks by hash", elems); err != nil {
 		return nil, err
 	}
 	for i, e := range elems {
-		read, _ := e.Result.(*[]types.Log)
+		read, _ := e.Result.(*nodeLogs)
 		for _, l := range *read {
 			l.BlockNumber, l.BlockHash = uint64(blocks[i].Number), blocks[i].Hash
 			logs = append(logs, l)
@@ -151,9 +148,9 @@ func (c *Client) readBlockLogs(
 	return logs, nil
 }
 
-// sendParts asks many things in several requests. All have to be answered.
+// sendParts asks many things in several requests. It fails if one of them is not answered.
 func (c *Client) sendParts(ctx context.Context, op string, elems []rpc.BatchElem) error {
-	for part := range slices.Chunk(elems, atOnce) {
+	for part := range slices.Chunk(elems, c.partSize()) {
 		if err := c.sendBatch(ctx, op, part); err != nil {
 			return err
 		}

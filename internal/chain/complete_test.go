@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/agentherald/herald/internal/erc8004"
@@ -59,7 +60,7 @@ func TestForgottenLogsAreRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		filter.ToBlock = head.Number
+		filter.ToBlock = hexutil.Uint64(head.Number)
 		f := Follower{client: c, filter: filter, next: 1}
 		logs, err := f.readRangeLogs(w.ctx, head)
 		if err != nil {

@@ -238,7 +238,7 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return f.narrowRange(err, uint64(end.Number)-f.next+1)
 	}
-	if len(logs) > maxRangeEvents && end.Number > hexutil.Uint64(f.next) {
+	if len(logs) > maxRangeEvents && uint64(end.Number) > f.next {
 		f.width.narrow(errManyEvents, uint64(end.Number)-f.next+1)
 		return true, nil
 	}
@@ -354,7 +354,7 @@ func (f *Follower) findSettledBlock(r Range) uint64 {
 // readRangeLogs reads the logs from the next block to end.
 func (f *Follower) readRangeLogs(ctx context.Context, end block) ([]types.Log, error) {
 	filter := f.filter
-	filter.FromBlock, filter.ToBlock = hexutil.Uint64(f.next), end.Number
+	filter.FromBlock, filter.ToBlock = hexutil.Uint64(f.next), hexutil.Uint64(end.Number)
 	logs, ends, err := f.client.readLogs(ctx, filter)
 	switch {
 	case err != nil:
@@ -402,23 +402,15 @@ func (f *Follower) readBlockTimes(ctx context.Context, logs []types.Log) (map[co
 		elems = append(elems, rpc.BatchElem{Method: "eth_getBlockByHash", Args: []any{l.BlockHash, false},
 			Result: new(*block)})
 	}
-	const op, atOnce = "reading the times of blocks", 50
-	for len(elems) > 0 {
-		part := elems[:min(atOnce, len(elems))]
-		elems = elems[len(part):]
-		if err := f.client.sendBatch(ctx, op, part); err != nil {
-			return nil, err
+	if err := f.client.sendParts(ctx, "reading the times of blocks", elems); err != nil {
+		return nil, err
+	}
+	for _, e := range elems {
+		b, _ := e.Result.(**block)
+		if b == nil || *b == nil {
+			return nil, errMoved
 		}
-		for _, e := range part {
-			if e.Error != nil {
-				return nil, f.client.newUnavailable(op, e.Error)
-			}
-			b, _ := e.Result.(**block)
-			if b == nil || *b == nil {
-				return nil, errMoved
-			}
-			times[(*b).Hash] = uint64((*b).Time)
-		}
+		times[(*b).Hash] = uint64((*b).Time)
 	}
 	return times, nil
 }

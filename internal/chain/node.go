@@ -42,6 +42,7 @@ type node struct {
 	silence   silence
 	health    health
 	rest      rest
+	batch     batchLimit
 
 	dialing chan struct{} // holds one token: who has it may dial, or ask for the chain id
 
@@ -182,10 +183,15 @@ func (t nodeTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	resp.Body = http.MaxBytesReader(nil, resp.Body, maxAnswer)
+	refusal := readBatchRefusal(req, resp)
 	now := time.Now()
-	if wait, ok := readRetryAfter(resp, now); ok {
+	if wait, ok := readRetryAfter(resp, now); ok && (refusal != nil || resp.StatusCode >= http.StatusBadRequest) {
 		t.node.rest.noteStated(now, wait)
 	}
-	resp.Body = http.MaxBytesReader(nil, resp.Body, maxAnswer)
+	if refusal != nil {
+		_ = resp.Body.Close()
+		return nil, refusal
+	}
 	return resp, nil
 }

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/ethereum/go-ethereum/rpc"
 )
 
 // maxDemotion is how long a node that keeps failing is asked after the others, at most; a wrong chain id is that long.
@@ -74,7 +72,7 @@ func (c *Client) orderNodes(now time.Time) []*node {
 }
 
 // question is one request to a node, which may be a batch; all of its answers come from that node.
-type question func(context.Context, *rpc.Client) error
+type question func(context.Context, nodeConn) error
 
 // askNode asks the healthiest node within the client's timeout, and the next one when it does not answer. failure is
 // what the question returned; err, a typed error, says why nobody answered it.
@@ -115,7 +113,7 @@ func (c *Client) askOne(ctx context.Context, n *node, op string, ask question) (
 		c.noteHealth(ctx, n, err)
 		return nil, err
 	}
-	failure = ask(ctx, conn)
+	failure = ask(ctx, nodeConn{conn, n})
 	n.silence.noteOutcome(ctx, failure)
 	c.noteHealth(ctx, n, failure)
 	return failure, nil

@@ -137,7 +137,7 @@ func splitByTransactions(blocks []*bloomBlock) func(yield func([]*bloomBlock) bo
 		var part []*bloomBlock
 		held := 0
 		for _, b := range blocks {
-			if len(part) == atOnce || len(part) > 0 && held+len(b.Transactions) > receiptsAtOnce {
+			if len(part) == mostCalls-1 || len(part) > 0 && held+len(b.Transactions) > receiptsAtOnce {
 				if !yield(part) {
 					return
 				}
@@ -156,7 +156,7 @@ func (c *Client) readReceipts(ctx context.Context, blocks []*bloomBlock) (read [
 	const op = "reading the receipts of blocks"
 	asked, refusals, patient := 0, 0, !c.hasNoProof()
 	var unproven []blockReceipts
-	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn *rpc.Client) error {
+	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
 		asked++
 		elems := make([]rpc.BatchElem, len(blocks))
 		for i, b := range blocks {

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/agentherald/herald/internal/devnet"
@@ -106,7 +107,7 @@ func newTwins(t *testing.T) (*world, logFilter) {
 		t.Fatal(err)
 	}
 	return w, logFilter{Address: []common.Address{w.net.Deployment().Reputation},
-		Topics: [][]common.Hash{erc8004.Topics(erc8004.NewFeedback)}, FromBlock: 1, ToBlock: head.Number}
+		Topics: [][]common.Hash{erc8004.Topics(erc8004.NewFeedback)}, FromBlock: 1, ToBlock: hexutil.Uint64(head.Number)}
 }
 
 // read is what a follower of these nodes reads.

@@ -41,7 +41,7 @@ type rangeEnds struct{ first, last block }
 func (c *Client) readLogs(ctx context.Context, filter logFilter) (logs []types.Log, ends rangeEnds, err error) {
 	var first, last *block
 	elems := []rpc.BatchElem{
-		{Method: "eth_getLogs", Args: []any{filter}, Result: &logs},
+		{Method: "eth_getLogs", Args: []any{filter}, Result: (*nodeLogs)(&logs)},
 		{Method: "eth_getBlockByNumber", Args: []any{filter.ToBlock, false}, Result: &last},
 	}
 	if filter.FromBlock < filter.ToBlock {
