@@ -62,7 +62,7 @@ func TestForgottenLogsAreRead(t *testing.T) {
 		}
 		filter.ToBlock = hexutil.Uint64(head.Number)
 		f := Follower{client: c, filter: filter, next: 1}
-		logs, err := f.readRangeLogs(w.ctx, head)
+		logs, _, err := f.readRangeLogs(w.ctx, uint64(head.Number), head)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,8 +27,8 @@ type FollowConfig struct {
 	From uint64
 	// Poll is the pause between questions once the head is reached, and after a failure. Default 2 s.
 	Poll time.Duration
-	// Range is the largest number of blocks asked for at once, 1 to 10,000, default 1,000; it is halved when the node
-	// refuses.
+	// Range is the largest number of blocks asked for at once, 1 to 10,000, default 10,000; it is halved when the node
+	// refuses. Some nodes cut wider ranges silently.
 	Range uint64
 	// Limits are passed to job.Parse, which needs MaxTimeout.
 	Limits job.Limits
@@ -57,8 +57,8 @@ type Range struct {
 	AtHead bool
 	// Finalized is the newest block that the nodes called final, as asked once a minute; 0: they call none so.
 	Finalized uint64
-	// Settled is a block that no reorg is expected to replace: maxAnchors under To, since a node may lie about its head,
-	// and final. Where nothing is called final, it is under all Anchors.
+	// Settled is a block that no reorg is expected to replace: it is settleAfter older than the finalized block, or than
+	// the head where nothing is called final.
 	Settled uint64
 }
 
@@ -68,12 +68,6 @@ type RangeEvent struct {
 	Event erc8004.Event // zero if the log cannot be read
 	Job   job.Job
 	Err   error
-}
-
-// Anchor is a block that was handed over, by its hash: when another block has its number, there was a reorg.
-type Anchor struct {
-	Number uint64      `json:"number"`
-	Hash   common.Hash `json:"hash"`
 }
 
 // Follower reads the registries' logs block range by block range and hands them over as jobs, in the chain's order. It
@@ -90,13 +84,15 @@ type Follower struct {
 	done  []Anchor   // ends of the ranges handed over, oldest first
 
 	finalized, settled uint64 // as in Range
+	finalizedTime      uint64 // of the finalized block; 0: unknown
 	finalizedAsked     time.Time
 	lowSince           time.Time     // since when the head is below what was handed over; zero: it is not
 	lowPatience        time.Duration // lowPatience but in tests
 }
 
-// maxAnchors bounds how far back a reorg is traced; a deeper one is read again from the last settled block.
-const maxAnchors = 256
+// leastGap is the time between the beginnings of two readings at the head, unless Poll is shorter: on a chain that makes
+// several blocks a second a websocket announces each of them.
+const leastGap = time.Second
 
 // finalizedPause is the time between questions for the finalized block. What is asked later keeps only more events from
 // being settled.
@@ -129,7 +125,7 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 		cfg.Poll = 2 * time.Second
 	}
 	if cfg.Range == 0 {
-		cfg.Range = 1000
+		cfg.Range = 10_000
 	}
 	if len(cfg.Kinds) == 0 {
 		cfg.Kinds = []erc8004.Kind{erc8004.NewFeedback, erc8004.FeedbackRevoked, erc8004.ResponseAppended,
@@ -163,6 +159,8 @@ func (f *Follower) Follow(ctx context.Context) error {
 	defer timer.Stop()
 	wake, stop := f.client.watchHeads(ctx)
 	defer stop()
+	gap := min(leastGap, f.cfg.Poll)
+	var began time.Time
 	away := false
 	for !f.isDone() {
 		select {
@@ -170,7 +168,9 @@ func (f *Follower) Follow(ctx context.Context) error {
 			return ctx.Err()
 		case <-timer.C:
 		case <-wake:
+			_ = pause(ctx, time.Until(began.Add(gap))) // wakes that come meanwhile are this one
 		}
+		began = time.Now()
 		more, err := f.readNext(ctx)
 		var handed *handError
 		switch {
@@ -206,61 +206,76 @@ type handError struct{ err error }
 
 func (e *handError) Error() string { return e.err.Error() }
 
-// readNext reads one range. more says that the head was not reached.
+// readNext reads one range, with two requests and seven calls unless there was a reorg. more says that the head was not
+// reached.
 func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
-	head, err := f.client.readHead(ctx)
+	head, last, err := f.readHead(ctx)
 	if err != nil {
 		return false, err
 	}
 	if f.awaitsHead(uint64(head.Number)) {
 		return false, nil
 	}
-	if err := f.rewindToCanonical(ctx); err != nil {
+	if err := f.rewindToCanonical(ctx, last); err != nil {
 		return false, err
 	}
 	if uint64(head.Number) < f.next {
 		return false, nil
 	}
-	end, last := &head, f.next+f.width.blocks-1
+	to := min(f.next+f.width.blocks-1, uint64(head.Number))
 	if f.cfg.To != nil {
-		last = min(last, *f.cfg.To)
+		to = min(to, *f.cfg.To)
 	}
-	if last < uint64(head.Number) {
-		if end, err = f.client.readBlock(ctx, formatNumber(last)); err != nil {
-			return false, err
-		}
-		if end == nil {
-			return false, f.client.newUnavailable(fmt.Sprintf("reading block %d, below the head %d that the node named", last,
-				uint64(head.Number)), errNoBlock)
-		}
-	}
-	logs, err := f.readRangeLogs(ctx, *end)
+	logs, end, err := f.readRangeLogs(ctx, to, head)
 	if err != nil {
-		return f.narrowRange(err, uint64(end.Number)-f.next+1)
+		return f.narrowRange(err, to-f.next+1)
 	}
-	if len(logs) > maxRangeEvents && uint64(end.Number) > f.next {
-		f.width.narrow(errManyEvents, uint64(end.Number)-f.next+1)
+	if len(logs) > maxRangeEvents && to > f.next {
+		f.width.narrow(errManyEvents, to-f.next+1)
 		return true, nil
 	}
-	r := Range{From: f.next, To: uint64(end.Number), Head: uint64(head.Number)}
+	r := Range{From: f.next, To: to, Head: uint64(head.Number)}
 	if r.Events, err = f.makeEvents(ctx, logs); err != nil {
 		return false, err
 	}
-	done := append(slices.Clone(f.done), Anchor{r.To, end.Hash})
-	r.Anchors = done[max(0, len(done)-maxAnchors):]
 	r.AtHead = r.To == r.Head || f.cfg.To != nil && r.To == *f.cfg.To
 	f.askFinalized(ctx)
-	r.Finalized, r.Settled = f.finalized, f.findSettledBlock(r)
+	anchors := append(slices.Clone(f.done), Anchor{r.To, end.Hash, uint64(end.Time)})
+	r.Finalized, r.Settled = f.finalized, f.findSettledBlock(anchors, head)
+	r.Anchors = thinAnchors(anchors, r.Settled, time.Now())
 	if err := f.cfg.Handle(ctx, r); err != nil {
 		return false, &handError{err}
 	}
 	f.done, f.next, f.settled = r.Anchors, r.To+1, r.Settled
 	f.width.widen()
-	return uint64(end.Number) < uint64(head.Number), nil
+	return r.To < r.Head, nil
+}
+
+// readHead reads the newest block, and the one that has the number of the last anchor now; nil if there is no anchor.
+func (f *Follower) readHead(ctx context.Context) (head block, last *block, _ error) {
+	const op = "reading the head"
+	var newest *block
+	elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &newest}}
+	if n := len(f.done); n > 0 {
+		elems = append(elems, rpc.BatchElem{Method: "eth_getBlockByNumber",
+			Args: []any{formatNumber(f.done[n-1].Number), false}, Result: &last})
+	}
+	if err := f.client.sendBatch(ctx, op, elems); err != nil {
+		return block{}, nil, err
+	}
+	for _, e := range elems {
+		if e.Error != nil {
+			return block{}, nil, f.client.newUnavailable(op, e.Error)
+		}
+	}
+	if newest == nil {
+		return block{}, nil, f.client.newUnavailable(op, errNoBlock)
+	}
+	return *newest, last, nil
 }
 
 // awaitsHead tells whether the head is below what was handed over and may rise again: a node that lags, or a reorg that
-// is not complete. One that stays there has what is above it read again when it is there.
+// is not complete. If it stays there, the next reading begins below it.
 func (f *Follower) awaitsHead(head uint64) bool {
 	n := len(f.done)
 	if n == 0 || head >= f.done[n-1].Number {
@@ -276,44 +291,61 @@ func (f *Follower) awaitsHead(head uint64) bool {
 	}
 	f.log.Warn("the chain's head stays below what was read of it: reading again from there", "head", head,
 		"read_to", f.done[n-1].Number)
-	for len(f.done) > 0 && f.done[len(f.done)-1].Number > head {
-		f.dropAnchor()
+	keep := len(f.done)
+	for keep > 0 && f.done[keep-1].Number > head {
+		keep--
 	}
+	f.dropAnchors(keep)
 	f.lowSince = time.Time{}
-	return false
+	return true
 }
 
-// dropAnchor goes back to the block before the last one that was handed over.
-func (f *Follower) dropAnchor() {
-	last := f.done[len(f.done)-1]
-	f.done = f.done[:len(f.done)-1]
-	if len(f.done) > 0 {
-		f.next = f.done[len(f.done)-1].Number + 1
+// dropAnchors keeps so many anchors, and goes back to the block after the last of them.
+func (f *Follower) dropAnchors(keep int) {
+	if keep == len(f.done) {
+		return
+	}
+	replaced := f.done[keep]
+	f.done = f.done[:keep:keep]
+	if keep > 0 {
+		f.next = f.done[keep-1].Number + 1
 	} else {
-		f.next = max(f.cfg.From, min(f.settled+1, last.Number))
+		f.next = max(f.cfg.From, min(f.settled+1, replaced.Number))
 	}
 }
 
-// rewindToCanonical goes back to the newest block handed over that is still canonical.
-func (f *Follower) rewindToCanonical(ctx context.Context) error {
-	for len(f.done) > 0 {
-		last := f.done[len(f.done)-1]
-		b, err := f.client.readBlock(ctx, formatNumber(last.Number))
-		if err != nil {
-			return err
-		}
+// rewindToCanonical goes back to the newest block handed over that is still canonical. last is the block that has the
+// number of the newest anchor now.
+func (f *Follower) rewindToCanonical(ctx context.Context, last *block) error {
+	high := len(f.done) - 1 // this one and those above are replaced
+	switch {
+	case high < 0:
+		return nil
+	case last == nil:
+		return f.client.newUnavailable("looking for a reorg", errNoBlock)
+	case last.Hash == f.done[high].Hash:
+		return nil
+	}
+	for low := 0; low < high; { // those below are canonical
+		middle := (low + high) / 2
+		b, err := f.client.readBlock(ctx, formatNumber(f.done[middle].Number))
 		switch {
+		case err != nil:
+			return err
 		case b == nil:
 			return f.client.newUnavailable("looking for a reorg", errNoBlock)
-		case b.Hash == last.Hash:
-			return nil
+		case b.Hash == f.done[middle].Hash:
+			low = middle + 1
+		default:
+			high = middle
 		}
-		f.dropAnchor()
-		f.log.Info("a block was replaced, reading again", "block", last.Number, "from", f.next)
-		if last.Number <= f.settled {
-			f.log.Error("a reorg replaced blocks that were settled: what was delivered of them is not taken back",
-				"block", last.Number, "settled", f.settled)
-		}
+	}
+	replaced := f.done[high]
+	f.dropAnchors(high)
+	f.log.Info("a block was replaced, reading again", "block", replaced.Number, "from", f.next)
+	if replaced.Number <= f.settled {
+		f.log.Error("a reorg replaced blocks that were settled: what was delivered of them is not taken back",
+			"block", replaced.Number, "settled", f.settled)
 	}
 	return nil
 }
@@ -330,42 +362,45 @@ func (f *Follower) askFinalized(ctx context.Context) {
 	case err != nil:
 		f.log.Debug("the finalized block is not known anew", "error", err)
 	case b != nil:
-		f.finalized = max(f.finalized, uint64(b.Number))
+		if uint64(b.Number) >= f.finalized {
+			f.finalized, f.finalizedTime = uint64(b.Number), uint64(b.Time)
+		}
 	}
 }
 
-// findSettledBlock finds the block up to which r's chain is settled. It never goes back.
-func (f *Follower) findSettledBlock(r Range) uint64 {
-	if r.To < maxAnchors {
-		return f.settled
+// findSettledBlock returns the newest anchor that is settleAfter older than the finalized block, or than the head where
+// nothing is final. A head of the future, which a node may invent, counts as now. The settled block never goes back.
+func (f *Follower) findSettledBlock(anchors []Anchor, head block) uint64 {
+	newest := min(uint64(head.Time), uint64(max(time.Now().Unix(), 0)))
+	if f.finalized > 0 {
+		newest = min(newest, f.finalizedTime)
 	}
-	settled := r.To - maxAnchors
-	switch {
-	case f.finalized > 0:
-		settled = min(settled, f.finalized)
-	case len(r.Anchors) == maxAnchors:
-		settled = min(settled, r.Anchors[0].Number)
-	default:
-		settled = 0
+	for _, a := range slices.Backward(anchors) {
+		isFinal := f.finalized == 0 || a.Number <= f.finalized
+		if isFinal && a.Time > 0 && a.Time+uint64(settleAfter.Seconds()) <= newest {
+			return max(f.settled, a.Number)
+		}
 	}
-	return max(f.settled, settled)
+	return f.settled
 }
 
-// readRangeLogs reads the logs from the next block to end.
-func (f *Follower) readRangeLogs(ctx context.Context, end block) ([]types.Log, error) {
+// readRangeLogs reads the logs from the next block to another one, which it returns.
+func (f *Follower) readRangeLogs(ctx context.Context, to uint64, head block) ([]types.Log, block, error) {
 	filter := f.filter
-	filter.FromBlock, filter.ToBlock = hexutil.Uint64(f.next), hexutil.Uint64(end.Number)
+	filter.FromBlock, filter.ToBlock = hexutil.Uint64(f.next), hexutil.Uint64(to)
 	logs, ends, err := f.client.readLogs(ctx, filter)
+	isHead := to == uint64(head.Number)
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, block{}, err
 	// What was handed over before may have been replaced since its hash was compared: then this is another branch's.
-	case ends.last.Hash != end.Hash, !f.extendsLastRange(ends.first):
-		return nil, errMoved
+	case isHead && ends.last.Hash != head.Hash, !f.extendsLastRange(ends.first):
+		return nil, block{}, errMoved
 	case f.client.trusted:
-		return sortLogs(logs), nil
+		return sortLogs(logs), ends.last, nil
 	}
-	return f.client.completeLogs(ctx, filter, ends, logs)
+	logs, err = f.client.completeLogs(ctx, filter, ends, logs)
+	return logs, ends.last, err
 }
 
 // extendsLastRange tells whether a block is the child of the last one that was handed over.

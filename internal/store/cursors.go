@@ -37,6 +37,7 @@ type Cursor struct {
 type Anchor struct {
 	Number uint64      `json:"number"`
 	Hash   common.Hash `json:"hash"`
+	Time   uint64      `json:"time,omitempty"` // the block's timestamp; 0: unknown
 }
 
 // ErrCursorMoved means that somebody else moved the cursor, and that nothing was accepted.

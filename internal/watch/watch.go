@@ -81,9 +81,13 @@ type Watcher struct {
 	Config
 	key    store.CursorKey
 	cursor store.Cursor
-	pace   pace
-	told   string // why nothing is read, as it was logged last
-	log    *slog.Logger
+
+	committed time.Time // when the cursor was committed last
+	atHead    bool      // that range ended at the head
+
+	pace pace
+	told string // why nothing is read, as it was logged last
+	log  *slog.Logger
 }
 
 // New checks the configuration.
@@ -206,6 +210,7 @@ func (w *Watcher) follow(ctx context.Context) (err error) {
 	if w.From != nil && w.cursor.Start != *w.From {
 		w.log.Warn("this chain was watched before: going on from there, whatever block to begin with is named", "from", w.cursor.Next)
 	}
+	w.committed, w.atHead = time.Time{}, false
 	ahead := newReadAhead(w.commitRange)
 	f, err := w.Chain.NewFollower(chain.FollowConfig{Deployment: w.Deployment, From: w.cursor.Start, To: w.cursor.End,
 		Anchors: toAnchors(w.cursor.Anchors), Finalized: w.cursor.Finalized, Settled: w.cursor.Settled, Poll: w.Poll, Limits: w.Limits,
@@ -237,29 +242,48 @@ func (w *Watcher) findPredecessor(ctx context.Context) (*uint64, error) {
 	if before == nil {
 		return nil, nil
 	}
-	start := before.Next - min(before.Next, unsettled)
-	if before.Settled > 0 {
-		start = before.Settled + 1
+	start := before.Settled + 1
+	if before.Settled == 0 {
+		if start, err = w.Chain.BlockBefore(ctx, before.Next-min(before.Next, 1), unsettled); err != nil {
+			return nil, fmt.Errorf("find the block from %s before block %d: %w", unsettled, before.Next, err)
+		}
 	}
 	start = max(start, before.Start)
 	w.log.Info("the registries are others than before: going on with what was not settled then", "from", start)
 	return &start, nil
 }
 
-// unsettled is how many blocks are read again where it is not known which were settled.
-const unsettled = 256
+const (
+	// unsettled is the time whose blocks are read again where it is unknown which of them are settled.
+	unsettled = time.Hour
+	// commitPause is the time between two commits while nothing but the cursor changes.
+	commitPause = 10 * time.Second
+)
 
 // commitTimeout bounds the commit of a range and the dispatch of its deliveries.
 const commitTimeout = 30 * time.Second
 
+// isDeferrable reports whether a range needs no commit of its own: it has no events, replaces no blocks, and the last
+// commit is younger than commitPause. The next commit moves the cursor over it; after a crash it is read again. The
+// first range that ends at the head is not deferrable: its commit ends what a reorg took off the chain.
+func (w *Watcher) isDeferrable(r chain.Range) bool {
+	isLast := w.cursor.End != nil && r.To >= *w.cursor.End
+	return len(r.Events) == 0 && r.From >= w.cursor.Next && !isLast && (w.atHead || !r.AtHead) &&
+		time.Since(w.committed) < commitPause
+}
+
 // commitRange commits what a range holds together with the cursor. What has an end is a backfill, whose deliveries give
 // way to others.
 func (w *Watcher) commitRange(ctx context.Context, r chain.Range) error {
+	if w.isDeferrable(r) {
+		return nil
+	}
 	if err := w.pace.wait(ctx); err != nil {
 		return err
 	}
 	in := makeIntakes(w.key.ChainID, r.Events, w.Ends)
-	read := store.Advance{From: r.From, To: r.To, Head: r.Head, Finalized: r.Finalized, Settled: r.Settled, AtHead: r.AtHead,
+	from := min(r.From, w.cursor.Next) // ranges that were not committed are part of this one
+	read := store.Advance{From: from, To: r.To, Head: r.Head, Finalized: r.Finalized, Settled: r.Settled, AtHead: r.AtHead,
 		Intakes: in}
 	for _, a := range r.Anchors {
 		read.Anchors = append(read.Anchors, store.Anchor(a))
@@ -271,6 +295,7 @@ func (w *Watcher) commitRange(ctx context.Context, r chain.Range) error {
 	if err != nil {
 		return err
 	}
+	w.committed, w.atHead = time.Now(), r.AtHead
 	w.pace.count(countQueued(done.Answers))
 	if w.Dispatcher != nil {
 		w.Dispatcher.Dispatch(ctx, done.Tasks)
