@@ -1,18 +1,12 @@
 package chain
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/common/hexutil"
-
-	"github.com/agentherald/herald/internal/erc8004"
 )
 
 // paces are the block times that windows are tested at: Ethereum, OP Mainnet, Base, Robinhood.
@@ -80,69 +74,14 @@ func TestAnchorsOfALie(t *testing.T) {
 	}
 }
 
-// chainStub is a chain in a stub that makes a block each pace.
-type chainStub struct {
-	*stubNode
-	pace     time.Duration
-	began    time.Time
-	fork     uint64 // blocks from here on are of another branch; 0: none
-	finality time.Duration
-	asked    []string
-}
-
-func (s *chainStub) hashOf(n uint64) common.Hash {
-	h := blockHash(n)
-	if s.fork > 0 && n >= s.fork {
-		h[0] ^= 0xff
-	}
-	return h
-}
-
-func (s *chainStub) head() uint64 { return uint64(time.Since(s.began) / s.pace) }
-
-func (s *chainStub) seconds(n uint64) uint64 {
-	return uint64(s.began.Add(time.Duration(n) * s.pace).Unix())
-}
-
-func (s *chainStub) answerCall(method string, params []json.RawMessage) (any, any) {
-	if method != "eth_getBlockByNumber" {
-		return nil, nil
-	}
-	s.asked = append(s.asked, string(params[0]))
-	number := s.head()
-	switch tag := strings.Trim(string(params[0]), `"`); {
-	case tag == finalized && s.finality == 0:
-		return json.RawMessage("null"), nil
-	case tag == finalized:
-		number -= min(number, uint64(s.finality/s.pace))
-	case tag != latest:
-		number = hexutil.MustDecodeUint64(tag)
-	}
-	if number > s.head() {
-		return json.RawMessage("null"), nil
-	}
-	return map[string]any{"number": hexutil.Uint64(number), "hash": s.hashOf(number), "parentHash": s.hashOf(number - 1),
-		"timestamp": hexutil.Uint64(s.seconds(number)), "logsBloom": hexutil.Bytes(make([]byte, 256))}, nil
-}
-
-// newChainStub returns a chain that is some hours old, and a follower of it that read for so long, a range a minute.
-func newChainStub(t *testing.T, pace, finality, read time.Duration) (*chainStub, *Follower) {
+// readStub returns a chain that is some hours old, and a follower of it that read for so long, a range a minute.
+func readStub(t *testing.T, pace, finality, read time.Duration) (*chainStub, *Follower) {
 	t.Helper()
-	s := &chainStub{stubNode: newStubNode(t, 1), pace: pace, finality: finality, began: time.Now().Add(-12 * time.Hour)}
-	s.set(nil, s.answerCall)
-	c := newPool(t, s.stubNode)
-	c.trusted = true
-	f, err := c.NewFollower(FollowConfig{Deployment: erc8004.Deployment{Reputation: common.Address{1}}, Limits: limits,
-		From: s.head() - uint64(read/pace), Handle: func(context.Context, Range) error { return nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newChainStub(t, pace)
+	s.finality = finality
+	f, _ := newStubFollower(t, newStubClient(t, true, s), FollowConfig{From: s.head() - uint64(read/pace)})
 	f.width = newRangeWidth(uint64(max(time.Minute/pace, 1)))
-	for more := true; more; {
-		if more, err = f.readNext(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	readToHead(t, f)
 	return s, f
 }
 
@@ -154,7 +93,7 @@ func TestWindowsAreDurations(t *testing.T) {
 		for _, finality := range []time.Duration{0, 20 * time.Minute} {
 			t.Run(fmt.Sprintf("%s/%s", pace, finality), func(t *testing.T) {
 				t.Parallel()
-				s, f := newChainStub(t, pace, finality, 3*time.Hour)
+				s, f := readStub(t, pace, finality, 3*time.Hour)
 				settled := time.Duration(f.next-1-f.settled) * pace
 				if least := finality + settleAfter; settled < least-time.Minute || settled > 2*least+2*time.Minute {
 					t.Errorf("%s under the newest block are settled", settled)
@@ -175,7 +114,7 @@ func TestWindowsAreDurations(t *testing.T) {
 // TestHeadOfTheFuture: a node that invents a late head settles nothing.
 func TestHeadOfTheFuture(t *testing.T) {
 	t.Parallel()
-	_, f := newChainStub(t, 2*time.Second, 0, 20*time.Minute)
+	_, f := readStub(t, 2*time.Second, 0, 20*time.Minute)
 	before := f.settled
 	late := block{Time: 1 << 40}
 	if got := f.findSettledBlock(f.done, late); got != before {
@@ -187,7 +126,7 @@ func TestHeadOfTheFuture(t *testing.T) {
 func TestBlockBefore(t *testing.T) {
 	t.Parallel()
 	for _, pace := range paces {
-		s, f := newChainStub(t, pace, 0, time.Minute)
+		s, f := readStub(t, pace, 0, time.Minute)
 		s.asked = nil
 		number := s.head()
 		got, err := f.client.BlockBefore(t.Context(), number, time.Hour)

@@ -71,7 +71,7 @@ func TestBatchesLearnTheirLimit(t *testing.T) {
 			client := newPool(t, n)
 			n.set(refuseBatches(n, c.most, c.answer), nil)
 			for range 6 {
-				if _, err := client.readBlooms(t.Context(), 1, 40); err == nil {
+				if _, err := client.readBlooms(t.Context(), firstForty); err == nil {
 					break
 				} else if !c.waits {
 					t.Fatal(err)
@@ -81,7 +81,7 @@ func TestBatchesLearnTheirLimit(t *testing.T) {
 				client.nodes[0].rest.until = time.Time{}
 			}
 			n.set(refuseBatches(n, c.most, c.answer), nil)
-			if _, err := client.readBlooms(t.Context(), 1, 40); err != nil {
+			if _, err := client.readBlooms(t.Context(), firstForty); err != nil {
 				t.Fatal(err)
 			}
 			refused := 0
@@ -96,6 +96,14 @@ func TestBatchesLearnTheirLimit(t *testing.T) {
 		})
 	}
 }
+
+// firstForty are the numbers of forty blocks.
+var firstForty = func() (all []uint64) {
+	for n := range uint64(40) {
+		all = append(all, n+1)
+	}
+	return all
+}()
 
 // TestBatchRefusalIsShown: the node's own words are kept, without its key.
 func TestBatchRefusalIsShown(t *testing.T) {
@@ -181,7 +189,7 @@ func (p *provider) number(n uint64) any {
 }
 
 func (p *provider) log(n uint64) any {
-	return map[string]any{"address": common.Address{1}, "topics": []common.Hash{{2}}, "data": "0x",
+	return map[string]any{"address": common.Address{1}, "topics": erc8004.Topics(erc8004.NewFeedback)[:1], "data": "0x",
 		"blockNumber": p.number(n), "blockHash": blockHash(n), "blockTimestamp": p.number(2*n + 1),
 		"transactionHash": common.Hash{3}, "transactionIndex": p.number(0), "logIndex": p.number(0)}
 }

@@ -142,15 +142,21 @@ func (c *Client) Close() {
 // sendBatch asks one node several things in one request, and another node all of them when this one cannot answer one.
 // Other errors of single elements stay in them, and so do the last node's.
 func (c *Client) sendBatch(ctx context.Context, op string, elems []rpc.BatchElem) error {
+	_, err := c.sendBatchBy(ctx, op, elems)
+	return err
+}
+
+// sendBatchBy is sendBatch, and returns the number of the node that answered.
+func (c *Client) sendBatchBy(ctx context.Context, op string, elems []rpc.BatchElem) (node int, _ error) {
 	asked := 0
 	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
-		asked++
+		asked, node = asked+1, conn.node.number
 		if err := c.callBatch(ctx, conn, elems); err != nil || asked == len(c.nodes) {
 			return err
 		}
 		return c.findInability(elems)
 	})
-	return c.typeFailure(op, failure, err)
+	return node, c.typeFailure(op, failure, err)
 }
 
 // findInability finds an element that another node may answer, though this one never will.

@@ -112,14 +112,14 @@ func TestCompleteLogsRefuses(t *testing.T) {
 	n := newStubNode(t, 1)
 	c := newPool(t, n)
 	filter := logFilter{FromBlock: 2, ToBlock: 4}
-	ends := rangeEnds{block{Number: 2, Hash: n.hash(2)}, block{Number: 4, Hash: n.hash(4)}}
+	ends := rangeEnds{first: block{Number: 2, Hash: n.hash(2)}, last: block{Number: 4, Hash: n.hash(4)}}
 	if _, err := c.completeLogs(t.Context(), filter, ends, []types.Log{{BlockNumber: 3, BlockHash: n.hash(3)}}); err != nil {
 		t.Error(err)
 	}
 	if _, err := c.completeLogs(t.Context(), filter, ends, []types.Log{{BlockNumber: 3, BlockHash: n.hash(2)}}); err != errMoved {
 		t.Errorf("of another block: %v", err)
 	}
-	other := rangeEnds{ends.first, block{Number: 4, Hash: n.hash(5)}}
+	other := rangeEnds{first: ends.first, last: block{Number: 4, Hash: n.hash(5)}}
 	if _, err := c.completeLogs(t.Context(), filter, other, nil); err != errMoved {
 		t.Errorf("of another branch's end: %v", err)
 	}

@@ -39,6 +39,13 @@ type FollowConfig struct {
 	Finalized, Settled uint64
 	// To is the last block to read: Follow ends with nil when it is handed over. Default: it follows for ever.
 	To *uint64
+	// Checks is Range's of where an earlier Follower ended; nil: it checked all blocks.
+	Checks *Checks
+	// Found takes logs of final blocks that are checked after an earlier Follower handed them over, and returns how many
+	// of them were unknown. It must be idempotent. Default: they are dropped.
+	Found func(context.Context, []RangeEvent) (unknown int, err error)
+	// Stalled is told that nothing was read for a minute, and why; and with nil that the chain is read again. Optional.
+	Stalled func(ctx context.Context, why error, since time.Time)
 	// Handle takes what a range of blocks holds. A range that begins before the last one's end replaces what came from
 	// there on: there was a reorg. Blocks come again after a failure too, so it must be idempotent. An error ends Follow.
 	// Needed.
@@ -60,6 +67,8 @@ type Range struct {
 	// Settled is a block that no reorg is expected to replace: it is settleAfter older than the finalized block, or than
 	// the head where nothing is called final.
 	Settled uint64
+	// Checks says which blocks are checked for logs that were left out; nil: the nodes are trusted, or all are.
+	Checks *Checks
 }
 
 // RangeEvent is a log that becomes a job, or Err, why it makes none.
@@ -86,8 +95,17 @@ type Follower struct {
 	finalized, settled uint64 // as in Range
 	finalizedTime      uint64 // of the finalized block; 0: unknown
 	finalizedAsked     time.Time
-	lowSince           time.Time     // since when the head is below what was handed over; zero: it is not
-	lowPatience        time.Duration // lowPatience but in tests
+	checks             *checker // nil: the nodes are trusted, or all blocks are checked before they are handed over
+	strictBefore       uint64   // before it all blocks are checked before they are handed over; 0: none are
+
+	readAt  time.Time // when the chain was read to its head, or a range was handed over
+	trouble error     // why nothing was read since
+	stalled bool      // Stalled was told so
+
+	watchHeads func(context.Context) (wake <-chan struct{}, stop func()) // the client's but in tests
+
+	lowSince    time.Time     // since when the head is below what was handed over; zero: it is not
+	lowPatience time.Duration // lowPatience but in tests
 }
 
 // leastGap is the time between the beginnings of two readings at the head, unless Poll is shorter: on a chain that makes
@@ -135,9 +153,12 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 	}
 	f := &Follower{client: c, cfg: cfg, log: c.log.With("chain", c.chainID), next: cfg.From,
 		width: newRangeWidth(cfg.Range), done: slices.Clone(cfg.Anchors), finalized: cfg.Finalized, settled: cfg.Settled,
-		lowPatience: lowPatience}
+		lowPatience: lowPatience, watchHeads: c.watchHeads}
 	if n := len(f.done); n > 0 {
 		f.next = f.done[n-1].Number + 1
+	}
+	if !c.trusted && cfg.To == nil {
+		f.checks = newChecker(cfg.From, f.next, cfg.Checks)
 	}
 	for _, a := range []common.Address{cfg.Deployment.Identity, cfg.Deployment.Reputation, cfg.Deployment.Validation} {
 		if a != (common.Address{}) {
@@ -157,7 +178,7 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 func (f *Follower) Follow(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	wake, stop := f.client.watchHeads(ctx)
+	wake, stop := f.watchHeads(ctx)
 	defer stop()
 	gap := min(leastGap, f.cfg.Poll)
 	var began time.Time
@@ -172,6 +193,10 @@ func (f *Follower) Follow(ctx context.Context) error {
 		}
 		began = time.Now()
 		more, err := f.readNext(ctx)
+		if err == nil && f.checks != nil && (more || began.Sub(f.checks.asked) >= f.cfg.Poll) {
+			f.checks.asked = began
+			err = f.runChecks(ctx, began.Add(f.cfg.Poll))
+		}
 		var handed *handError
 		switch {
 		case ctx.Err() != nil:
@@ -189,6 +214,7 @@ func (f *Follower) Follow(ctx context.Context) error {
 			f.log.Info("the node answers again")
 			away = false
 		}
+		f.reportStall(ctx, err)
 		if more {
 			timer.Reset(0)
 		} else {
@@ -196,6 +222,52 @@ func (f *Follower) Follow(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// runChecks checks some blocks, and reads old blocks again after an omission until a time. A node that answers
+// readings and no checks does not stop the readings.
+func (f *Follower) runChecks(ctx context.Context, until time.Time) error {
+	err := f.checkBlocks(ctx)
+	for err == nil && f.checks.recheck != nil && ctx.Err() == nil {
+		if err = f.recheckBlocks(ctx); time.Now().After(until) {
+			break
+		}
+	}
+	var handed *handError
+	if err == nil || errors.As(err, &handed) {
+		return err
+	}
+	f.log.Debug("blocks could not be checked for logs that were left out", "error", err)
+	return nil
+}
+
+// stallAfter is the time without progress after which a follower reports it.
+const stallAfter = time.Minute
+
+// noteProgress records that the chain was read to its head, or that a range was handed over.
+func (f *Follower) noteProgress() { f.readAt, f.trouble = time.Now(), nil }
+
+// reportStall reports that nothing was read for stallAfter, once, and that it is again. err ended the newest reading.
+func (f *Follower) reportStall(ctx context.Context, err error) {
+	if err != nil {
+		f.trouble = err
+	}
+	if f.readAt.IsZero() {
+		f.readAt = time.Now()
+	}
+	isStalled := f.trouble != nil && time.Since(f.readAt) >= stallAfter
+	if isStalled == f.stalled {
+		return
+	}
+	f.stalled = isStalled
+	if isStalled {
+		f.log.Error("the chain is not read", "since", f.readAt.UTC(), "error", f.trouble)
+	} else {
+		f.log.Info("the chain is read again")
+	}
+	if f.cfg.Stalled != nil {
+		f.cfg.Stalled(ctx, f.trouble, f.readAt)
+	}
 }
 
 // isDone tells that the last block is handed over.
@@ -220,13 +292,21 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	if uint64(head.Number) < f.next {
+		f.noteProgress()
 		return false, nil
 	}
 	to := min(f.next+f.width.blocks-1, uint64(head.Number))
-	if f.cfg.To != nil {
+	isStrict := f.isStrict()
+	switch {
+	case f.cfg.To != nil:
 		to = min(to, *f.cfg.To)
+	case isStrict:
+		to = min(to, f.strictBefore-1)
 	}
-	logs, end, err := f.readRangeLogs(ctx, to, head)
+	if isStrict {
+		to = min(to, f.next+strictWidth-1)
+	}
+	logs, ends, err := f.readRangeLogs(ctx, to, head)
 	if err != nil {
 		return f.narrowRange(err, to-f.next+1)
 	}
@@ -240,12 +320,19 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 	}
 	r.AtHead = r.To == r.Head || f.cfg.To != nil && r.To == *f.cfg.To
 	f.askFinalized(ctx)
-	anchors := append(slices.Clone(f.done), Anchor{r.To, end.Hash, uint64(end.Time)})
+	anchors := append(slices.Clone(f.done), Anchor{r.To, ends.last.Hash, uint64(ends.last.Time)})
 	r.Finalized, r.Settled = f.finalized, f.findSettledBlock(anchors, head)
 	r.Anchors = thinAnchors(anchors, r.Settled, time.Now())
+	if f.checks != nil {
+		if !isStrict {
+			f.checks.noteRange(r.From, anchors[len(anchors)-1], logs, ends.node)
+		}
+		r.Checks = f.checks.report(r.To + 1)
+	}
 	if err := f.cfg.Handle(ctx, r); err != nil {
 		return false, &handError{err}
 	}
+	f.noteProgress()
 	f.done, f.next, f.settled = r.Anchors, r.To+1, r.Settled
 	f.width.widen()
 	return r.To < r.Head, nil
@@ -286,6 +373,8 @@ func (f *Follower) awaitsHead(head uint64) bool {
 	if f.lowSince.IsZero() {
 		f.lowSince = now
 	}
+	f.trouble = f.client.newUnavailable("reading the head", fmt.Errorf("it is block %d, and block %d was read before", head,
+		f.done[n-1].Number))
 	if now.Sub(f.lowSince) < f.lowPatience {
 		return true
 	}
@@ -311,6 +400,9 @@ func (f *Follower) dropAnchors(keep int) {
 		f.next = f.done[keep-1].Number + 1
 	} else {
 		f.next = max(f.cfg.From, min(f.settled+1, replaced.Number))
+	}
+	if f.checks != nil {
+		f.checks.rewind(f.next)
 	}
 }
 
@@ -384,23 +476,36 @@ func (f *Follower) findSettledBlock(anchors []Anchor, head block) uint64 {
 	return f.settled
 }
 
-// readRangeLogs reads the logs from the next block to another one, which it returns.
-func (f *Follower) readRangeLogs(ctx context.Context, to uint64, head block) ([]types.Log, block, error) {
+// isStrict reports whether the next blocks are all checked before they are handed over: those of a backfill, unless
+// another node is there to compare with, and those that a node left out logs of.
+func (f *Follower) isStrict() bool {
+	if f.client.trusted {
+		return false
+	}
+	return f.next < f.strictBefore || f.checks == nil && len(f.client.nodes) == 1
+}
+
+// readRangeLogs reads the logs from the next block to another one.
+func (f *Follower) readRangeLogs(ctx context.Context, to uint64, head block) ([]types.Log, rangeEnds, error) {
 	filter := f.filter
 	filter.FromBlock, filter.ToBlock = hexutil.Uint64(f.next), hexutil.Uint64(to)
 	logs, ends, err := f.client.readLogs(ctx, filter)
 	isHead := to == uint64(head.Number)
 	switch {
 	case err != nil:
-		return nil, block{}, err
+		return nil, ends, err
 	// What was handed over before may have been replaced since its hash was compared: then this is another branch's.
 	case isHead && ends.last.Hash != head.Hash, !f.extendsLastRange(ends.first):
-		return nil, block{}, errMoved
-	case f.client.trusted:
-		return sortLogs(logs), ends.last, nil
+		return nil, ends, errMoved
+	case f.client.trusted, f.checks != nil && !f.isStrict():
+		logs = slices.DeleteFunc(logs, func(l types.Log) bool { return !filter.matchesLog(l) })
+		return sortLogs(logs), ends, nil
+	case f.isStrict():
+		logs, err = f.client.completeLogs(ctx, filter, ends, logs)
+	default:
+		logs, err = f.client.compareLogs(ctx, filter, ends, logs)
 	}
-	logs, err = f.client.completeLogs(ctx, filter, ends, logs)
-	return logs, ends.last, err
+	return logs, ends, err
 }
 
 // extendsLastRange tells whether a block is the child of the last one that was handed over.
@@ -411,6 +516,7 @@ func (f *Follower) extendsLastRange(first block) bool {
 
 // narrowRange asks for fewer blocks next time when that may help, and at once when the node refused so many.
 func (f *Follower) narrowRange(err error, asked uint64) (more bool, _ error) {
+	f.trouble = err
 	if asked == 1 || !isRefusedRange(err) {
 		return false, err
 	}

@@ -20,6 +20,14 @@ type health struct {
 	mu      sync.Mutex
 	faults  int       // failed requests in a row
 	demoted time.Time // until then it is asked after the others
+	omitted bool      // it left out logs: it is asked after the others for good
+}
+
+// noteOmission has the node asked after the others from now on.
+func (h *health) noteOmission() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.omitted = true
 }
 
 // noteFault demotes the node, for longer each time. first says that the request before did not fail.
@@ -44,10 +52,14 @@ func (h *health) noteAnswer() (after bool) {
 func (h *health) rank(now time.Time) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	rank := 0
 	if now.Before(h.demoted) {
-		return h.faults
+		rank = h.faults
 	}
-	return 0
+	if h.omitted {
+		rank += 1 << 16 // after those that fail
+	}
+	return rank
 }
 
 // orderNodes lists the nodes, healthiest first.

@@ -13,9 +13,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +36,8 @@ type Ledger interface {
 	OpenCursor(ctx context.Context, key store.CursorKey, start uint64, end *uint64) (store.Cursor, error)
 	AdvanceCursor(ctx context.Context, c *store.Cursor, a store.Advance) (store.Advanced, error)
 	Cursors(ctx context.Context, chainID uint64) ([]store.CursorState, error)
+	NoteStall(ctx context.Context, key store.CursorKey, since *time.Time, why string) error
+	Acceptor
 }
 
 // Dispatcher puts tasks into Redis and returns how many it took.
@@ -211,10 +215,16 @@ func (w *Watcher) follow(ctx context.Context) (err error) {
 		w.log.Warn("this chain was watched before: going on from there, whatever block to begin with is named", "from", w.cursor.Next)
 	}
 	w.committed, w.atHead = time.Time{}, false
+	var checks *chain.Checks
+	if w.cursor.Checks != nil {
+		if err := json.Unmarshal(w.cursor.Checks, &checks); err != nil {
+			return fmt.Errorf("decode the checks of chain %d: %w", w.key.ChainID, err)
+		}
+	}
 	ahead := newReadAhead(w.commitRange)
 	f, err := w.Chain.NewFollower(chain.FollowConfig{Deployment: w.Deployment, From: w.cursor.Start, To: w.cursor.End,
 		Anchors: toAnchors(w.cursor.Anchors), Finalized: w.cursor.Finalized, Settled: w.cursor.Settled, Poll: w.Poll, Limits: w.Limits,
-		Handle: ahead.hand})
+		Checks: checks, Handle: ahead.hand, Found: w.acceptFound, Stalled: w.noteStall})
 	if err != nil {
 		return err
 	}
@@ -285,6 +295,13 @@ func (w *Watcher) commitRange(ctx context.Context, r chain.Range) error {
 	from := min(r.From, w.cursor.Next) // ranges that were not committed are part of this one
 	read := store.Advance{From: from, To: r.To, Head: r.Head, Finalized: r.Finalized, Settled: r.Settled, AtHead: r.AtHead,
 		Intakes: in}
+	if r.Checks != nil {
+		checks, err := json.Marshal(r.Checks)
+		if err != nil {
+			return fmt.Errorf("encode the checks of chain %d: %w", w.key.ChainID, err)
+		}
+		read.Checks = checks
+	}
 	for _, a := range r.Anchors {
 		read.Anchors = append(read.Anchors, store.Anchor(a))
 	}
@@ -307,6 +324,43 @@ func (w *Watcher) commitRange(ctx context.Context, r chain.Range) error {
 		w.Report(Report{To: r.To, Head: r.Head, Answers: done.Answers, Events: r.Events, Vanished: done.Vanished})
 	}
 	return nil
+}
+
+// acceptFound accepts logs of final blocks, which a node may have left out before, and returns how many of them are new.
+// No reorg takes them off the chain, so the cursor does not matter.
+func (w *Watcher) acceptFound(ctx context.Context, events []chain.RangeEvent) (unknown int, _ error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	for part := range slices.Chunk(makeIntakes(w.key.ChainID, events, w.Ends), store.MaxAccept) {
+		answers, tasks, err := w.Ledger.Accept(ctx, part)
+		if err != nil {
+			return unknown, err
+		}
+		if w.Dispatcher != nil {
+			w.Dispatcher.Dispatch(ctx, tasks)
+		}
+		for i, a := range answers {
+			if a.Verdict == store.Accepted && part[i].Refused == "" {
+				unknown++
+			}
+		}
+	}
+	return unknown, nil
+}
+
+// noteStall keeps in the store that nothing is read, so that other processes can show why.
+func (w *Watcher) noteStall(ctx context.Context, why error, since time.Time) {
+	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
+	defer cancel()
+	var err error
+	if why == nil {
+		err = w.Ledger.NoteStall(ctx, w.key, nil, "")
+	} else {
+		err = w.Ledger.NoteStall(ctx, w.key, &since, why.Error())
+	}
+	if err != nil {
+		w.log.Warn("it could not be stored whether the chain is read", "error", err)
+	}
 }
 
 // makeIntakes makes an intake of each event.
