@@ -249,7 +249,7 @@ func (f *Follower) noteProgress() { f.readAt, f.trouble = time.Now(), nil }
 
 // reportStall reports that nothing was read for stallAfter, once, and that it is again. err ended the newest reading.
 func (f *Follower) reportStall(ctx context.Context, err error) {
-	if err != nil {
+	if err != nil && (f.trouble == nil || !errors.Is(err, errResting)) { // why it rests is the better reason
 		f.trouble = err
 	}
 	if f.readAt.IsZero() {

@@ -219,6 +219,14 @@ func TestExamineReceipts(t *testing.T) {
 			false, errAny, 0},
 		"another block's receipts": {&bloomBlock{}, func(rs provableReceipts) provableReceipts { return rs }, false,
 			errAny, 0},
+		"an unknown type has its logs elsewhere": {b, func(rs provableReceipts) provableReceipts {
+			rs[0].Type, rs[0].Logs, rs[1].Logs = 0x79, nil, nil
+			return rs
+		}, false, nil, 0},
+		"an unknown type changes nothing else": {&ownKind, func(rs provableReceipts) provableReceipts {
+			rs[0].Type = 0x79
+			return rs
+		}, false, nil, 2},
 	} {
 		got, err := c.block.checkReceipts(c.change(receipts(t)))
 		if got.proven != c.proven || err != c.failed && !errors.Is(err, c.failed) &&
@@ -273,6 +281,33 @@ func TestUnprovableReceipts(t *testing.T) {
 	}
 	if asked != 1 {
 		t.Errorf("after %d blocks without a proof in a minute it is asked %d times", unprovenInRow, asked)
+	}
+}
+
+// TestUnknownReceiptsStopNothing: a block that holds receipts of an unknown form is unproven by itself. Its logs are
+// believed, and those of other blocks in the same request are proven.
+func TestUnknownReceiptsStopNothing(t *testing.T) {
+	t.Parallel()
+	w, filter := newTwins(t)
+	w.feedback()
+	filter.ToBlock++
+	form := regexp.MustCompile(`"status":"0x1"`)
+	asked := 0
+	node := bender(t, w.net.URL(), func(method string, result json.RawMessage) json.RawMessage {
+		var receipts []json.RawMessage
+		if method != "eth_getBlockReceipts" || json.Unmarshal(result, &receipts) != nil {
+			return forgetFirst(t)(method, result)
+		}
+		if len(receipts) == 2 {
+			return form.ReplaceAll(result, []byte(`"status":["0x1","0x0"]`)) // one for each phase
+		}
+		asked++
+		return result
+	})
+	logs, c, err := w.read(filter, node)
+	// The first of the twins is forgotten and unproven.
+	if err != nil || len(logs) != 2 || asked == 0 || c.proofs.unproven != 0 {
+		t.Errorf("%d logs, %v, %d proven, %+v", len(logs), err, asked, c.proofs)
 	}
 }
 
