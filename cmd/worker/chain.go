@@ -116,7 +116,7 @@ func describeChecks(c chain.Checks) string {
 	return fmt.Sprintf("%.0f %% of the newest blocks; all up to %d, %d after it are not", 100*c.Share, c.Complete, c.Unchecked)
 }
 
-// describeOmission says what a node left out, and which blocks are read again.
+// describeOmission describes a node's omission, and the blocks that are still read again.
 func describeOmission(c chain.Checks) string {
 	o := *c.Omission
 	described := fmt.Sprintf("node %d left out %d logs of block %d, found %s", o.Node, o.Logs, o.Block, formatTime(&o.At))

@@ -21,14 +21,14 @@ const (
 	settleAfter = 30 * time.Minute
 	// mostFuture bounds how far the newest block's timestamp is believed to be after now, or after the block before it.
 	mostFuture = time.Minute
-	// mostAnchors bounds the anchors whatever their timestamps are. A locator of an hour has about 25.
+	// mostAnchors bounds the anchors if their timestamps are wrong. A locator of an hour has about 25.
 	mostAnchors = 64
 )
 
-// thinAnchors drops anchors so that those left are dense at the newest one and sparse at the oldest: an anchor goes when
+// thinAnchors drops anchors so that those left are dense at the newest one and sparse at the oldest: one goes when
 // its older neighbour is at most twice as old as its newer one. So a reorg is read again from at most twice its depth,
-// and the number of anchors grows with the logarithm of the time. Anchors older than reorgMemory go, except the newest
-// of them, and except what is above the settled block. The argument is oldest first, and so is the result.
+// and the number of anchors grows with the logarithm of the time. Anchors go that are older
+// than the newest settled one beyond reorgMemory. Argument and result are sorted from old to new.
 func thinAnchors(anchors []Anchor, settled uint64, now time.Time) []Anchor {
 	newest := len(anchors) - 1
 	if newest < 1 {

@@ -29,7 +29,7 @@ func readFor(pace, pause, within time.Duration, settled func(now uint64) uint64)
 	return anchors, now
 }
 
-// TestAnchors: whatever the block time, about 30 anchors reach back an hour, and from each block to the next anchor under
+// TestAnchors: at every block time about 30 anchors reach back an hour, and from each block to the next anchor under
 // it are at most as many blocks as from the newest one to it.
 func TestAnchors(t *testing.T) {
 	t.Parallel()
@@ -122,7 +122,7 @@ func TestHeadOfTheFuture(t *testing.T) {
 	}
 }
 
-// TestBlockBefore: an hour is found by timestamps, whatever the block time.
+// TestBlockBefore: an hour is found by timestamps at every block time.
 func TestBlockBefore(t *testing.T) {
 	t.Parallel()
 	for _, pace := range paces {

@@ -29,7 +29,7 @@ const (
 	growAfter = 64
 	// mostDoubts is the number of refusals in a row that a node may answer known sizes with.
 	mostDoubts = 8
-	// mostRefusalBytes bounds what is read of an error object that answers a whole batch.
+	// mostRefusalBytes bounds the error object that answers a whole batch.
 	mostRefusalBytes = 64 << 10
 )
 
@@ -87,8 +87,8 @@ func (b *batchLimit) noteRefusal(calls, least int) {
 	b.size, b.answered = min(current, max(calls/2, b.good, least)), 0
 }
 
-// isKnownGood reports whether the node answered as many calls before, so that it refuses a call and not their number. It
-// believes so for mostDoubts refusals in a row: the node may have become stricter.
+// isKnownGood reports whether the node answered as many calls before, so that it refuses a call and not their number.
+// It assumes so for mostDoubts refusals in a row: the node may have become stricter.
 func (b *batchLimit) isKnownGood(calls int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -102,8 +102,8 @@ func (b *batchLimit) isKnownGood(calls int) bool {
 	return true
 }
 
-// restore sets the limit to an earlier one: the node refuses a call itself, whatever is in the same request, so it may
-// accept as many calls as it refused.
+// restore sets the limit to an earlier one: the node refuses one call in every request, so it may accept as many
+// calls as it refused.
 func (b *batchLimit) restore(size, calls int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -176,8 +176,8 @@ func (c *Client) callPart(ctx context.Context, conn nodeConn, elems []rpc.BatchE
 	return c.compareChainID(&id)
 }
 
-// partSize returns the number of calls to ask for at once, beside the chain id, so that each request has its own
-// deadline: what every node accepts.
+// partSize returns the number of calls that every node accepts in one request, the chain id not counted. Callers split
+// by it, so that each request has its own deadline.
 func (c *Client) partSize() int {
 	size := mostCalls
 	for _, n := range c.nodes {
@@ -210,8 +210,8 @@ func isBatchRefusal(err error) bool {
 	return false
 }
 
-// isBatchFailure tells whether the error of one element fails its whole batch: the answer was cut, or the node was
-// asked too often or for blocks that it has not reached. Another node is asked for all of it then.
+// isBatchFailure reports whether the error of one element fails its whole batch: the answer was cut, or the node was
+// asked too often or for blocks that it has not reached. Then another node is asked for the batch.
 func (c *Client) isBatchFailure(err error) bool {
 	shown := c.maskFailure(err)
 	return errors.Is(err, rpc.ErrMissingBatchResponse) || isRateLimit(shown) || isBehind(shown)

@@ -45,7 +45,7 @@ func refuseStatus(code int, retryAfter, body string) func(http.ResponseWriter, *
 	}
 }
 
-// TestBatchesLearnTheirLimit: whatever a node answers to a request with too many calls, the same calls are sent in
+// TestBatchesLearnTheirLimit: a node may refuse a request with too many calls in many ways; the same calls are sent in
 // smaller requests, and the next ones fit at once.
 func TestBatchesLearnTheirLimit(t *testing.T) {
 	t.Parallel()
@@ -120,8 +120,7 @@ func TestBatchRefusalIsShown(t *testing.T) {
 	}
 }
 
-// TestBatchLimit: a limit halves, keeps what is known to be accepted, grows slowly, and is not the fault of a call that
-// the node refuses by itself.
+// TestBatchLimit: a limit halves, but not below a size that the node accepted, and grows slowly.
 func TestBatchLimit(t *testing.T) {
 	t.Parallel()
 	var b batchLimit

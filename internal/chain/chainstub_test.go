@@ -159,7 +159,7 @@ func (s *chainStub) answerBlock(tag string) any {
 		"timestamp": hexutil.Uint64(s.seconds(number)), "logsBloom": bloom, "receiptsRoot": rootOf(receipts)}
 }
 
-// newStubFollower returns a follower of stubs, and what it handed over by block.
+// newStubFollower returns a follower of stubs, and counts its events by block.
 func newStubFollower(t *testing.T, c *Client, cfg FollowConfig) (*Follower, map[uint64]int) {
 	t.Helper()
 	got := map[uint64]int{}
@@ -184,7 +184,7 @@ func newStubFollower(t *testing.T, c *Client, cfg FollowConfig) (*Follower, map[
 	return f, got
 }
 
-// readToHead reads until there is no more.
+// readToHead reads up to the head.
 func readToHead(t *testing.T, f *Follower) {
 	t.Helper()
 	for more := true; more; {

@@ -18,15 +18,14 @@ import (
 
 // A follower hands over the logs of eth_getLogs before it knows that they are all. Afterwards the checker looks for
 // omissions, with one request of at most proofCalls calls a poll: it compares a range with the answer of another node,
-// or reads headers and receipts of single blocks. docs/chain.md says what a lying node can hide.
+// or reads headers and receipts of single blocks. docs/chain.md has the limits of that.
 
 const (
 	// proofCalls bounds the calls in the one request that checks blocks in a poll.
 	proofCalls = 10
 	// strictWidth is the number of blocks in a range whose blocks are all checked before it is handed over.
 	strictWidth = 500
-	// compareAgain is the pause before a node that could not be compared with is asked again. Meanwhile single blocks
-	// are checked.
+	// compareAgain is the pause after a failed comparison with another node. Until then single blocks are checked.
 	compareAgain = time.Minute
 	// proofTries is the number of answers that prove nothing about a block before the block counts as unchecked again.
 	proofTries = 3
@@ -78,7 +77,7 @@ type suspect struct {
 	tries  int
 }
 
-// checker finds logs that nodes left out of what a follower handed over.
+// checker finds logs that nodes left out of ranges that a follower handed over.
 type checker struct {
 	unchecked uncheckedBlocks
 	known     map[uint64][]logPosition // handed over, of unchecked blocks from knownFrom on
@@ -109,11 +108,11 @@ const (
 	shareUpTo = 20_000
 )
 
-// newChecker makes a checker that goes on where an earlier one ended. A cursor without Checks is one that all blocks
-// were checked for.
+// newChecker returns a checker that continues from an earlier one. Without known Checks all blocks before next count as
+// checked.
 func newChecker(from, next uint64, known *Checks) *checker {
-	k := &checker{known: map[uint64][]logPosition{}, open: map[uint64]bool{}, knownFrom: next, compareFrom: next, compareWidth: newRangeWidth(10_000),
-		share: 1}
+	k := &checker{known: map[uint64][]logPosition{}, open: map[uint64]bool{}, knownFrom: next,
+		compareFrom: next, compareWidth: newRangeWidth(10_000), share: 1}
 	if known == nil {
 		return k
 	}
@@ -200,7 +199,7 @@ func (k *checker) rewind(next uint64) {
 	k.dropClosed()
 }
 
-// dropClosed drops blocks from the queues that were checked in another way meanwhile, or that are to be read again.
+// dropClosed drops blocks from the queues that were checked in another way, or that are to be read again.
 func (k *checker) dropClosed() {
 	k.wanted = slices.DeleteFunc(k.wanted, func(n uint64) bool { return !k.open[n] })
 	k.suspects = slices.DeleteFunc(k.suspects, func(s suspect) bool { return !k.open[uint64(s.Number)] })
@@ -552,7 +551,7 @@ func (f *Follower) handFound(ctx context.Context, logs []types.Log) (missing int
 	return missing, nil
 }
 
-// isHandedOver reports whether a block is on the branch that was handed over: it and the last anchor are both canonical.
+// isHandedOver reports whether a block is on the branch that was handed over: it and the last anchor are canonical.
 func (f *Follower) isHandedOver(ctx context.Context, b block) (bool, error) {
 	if len(f.done) == 0 {
 		return false, nil
@@ -571,7 +570,7 @@ func (f *Follower) isHandedOver(ctx context.Context, b block) (bool, error) {
 }
 
 // noteOmission marks the node that left out logs, and has everything since the last complete proof read again with
-// every block checked: blocks that are not final as after a reorg, older ones beside the reading of new blocks.
+// every block checked. Blocks that are not final are read as after a reorg, older ones between readings.
 func (f *Follower) noteOmission(n uint64, logs int) {
 	k := f.checks
 	complete := k.report(f.next).Complete

@@ -78,8 +78,7 @@ func wakeEach(ctx context.Context, pace time.Duration) (<-chan struct{}, func())
 	return woken, func() { cancel(); <-done }
 }
 
-// TestShareOfChecks: what the budget covers is checked whole; of a chain that makes too many blocks with full blooms, a
-// share that is drawn at random.
+// TestShareOfChecks: the checks cover all blocks that fit the budget, and a share of the others, drawn at random.
 func TestShareOfChecks(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -176,8 +175,8 @@ func TestOmissionIsFound(t *testing.T) {
 	}
 }
 
-// TestOldBlocksAreChecked: blocks that an earlier follower did not check are checked when they are final, and what it
-// was not told is handed over.
+// TestOldBlocksAreChecked: blocks that an earlier follower did not check are checked when they are final, and their logs
+// are handed over.
 func TestOldBlocksAreChecked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -227,7 +226,7 @@ func TestReorgIsNoOmission(t *testing.T) {
 	})
 }
 
-// TestUncheckedBlocks: the set has what was added and not removed, and a draw takes the newest window at random.
+// TestUncheckedBlocks: a draw takes blocks at random from the newest window of those added and not removed.
 func TestUncheckedBlocks(t *testing.T) {
 	t.Parallel()
 	var u uncheckedBlocks

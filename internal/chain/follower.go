@@ -44,7 +44,8 @@ type FollowConfig struct {
 	// Found takes logs of final blocks that are checked after an earlier Follower handed them over, and returns how many
 	// of them were unknown. It must be idempotent. Default: they are dropped.
 	Found func(context.Context, []RangeEvent) (unknown int, err error)
-	// Stalled is told that nothing was read for a minute, and why; and with nil that the chain is read again. Optional.
+	// Stalled is called when the follower read nothing for a minute, with the reason, and with nil when it reads again.
+	// Optional.
 	Stalled func(ctx context.Context, why error, since time.Time)
 	// Handle takes what a range of blocks holds. A range that begins before the last one's end replaces what came from
 	// there on: there was a reorg. Blocks come again after a failure too, so it must be idempotent. An error ends Follow.
@@ -108,8 +109,8 @@ type Follower struct {
 	lowPatience time.Duration // lowPatience but in tests
 }
 
-// leastGap is the time between the beginnings of two readings at the head, unless Poll is shorter: on a chain that makes
-// several blocks a second a websocket announces each of them.
+// leastGap is the time between the beginnings of two readings at the head, unless Poll is shorter: a websocket announces
+// each block of a chain that makes several a second.
 const leastGap = time.Second
 
 // finalizedPause is the time between questions for the finalized block. What is asked later keeps only more events from
@@ -373,8 +374,8 @@ func (f *Follower) awaitsHead(head uint64) bool {
 	if f.lowSince.IsZero() {
 		f.lowSince = now
 	}
-	f.trouble = f.client.newUnavailable("reading the head", fmt.Errorf("it is block %d, and block %d was read before", head,
-		f.done[n-1].Number))
+	f.trouble = f.client.newUnavailable("reading the head", fmt.Errorf("it is block %d, and block %d was read before",
+		head, f.done[n-1].Number))
 	if now.Sub(f.lowSince) < f.lowPatience {
 		return true
 	}

@@ -46,8 +46,8 @@ func (c *Client) Lag(ctx context.Context, number uint64) (Lag, error) {
 	return lag, nil
 }
 
-// BlockBefore returns a block that is older than another one by some time at least, and not much more than twice that. It
-// returns 0 if there is none.
+// BlockBefore returns a block that is older than another one by some time at least, and not much more than twice that.
+// It returns 0 if the chain is younger.
 func (c *Client) BlockBefore(ctx context.Context, number uint64, by time.Duration) (uint64, error) {
 	newest, err := c.readBlock(ctx, formatNumber(number))
 	for step := uint64(1); err == nil && newest != nil && step < number; step *= 2 {

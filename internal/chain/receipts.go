@@ -220,7 +220,7 @@ func (c *Client) isUnsupported(err error) bool {
 }
 
 // decodeReceipts is checkReceipts of a node's answer. The error is errUnknownReceipts if a receipt cannot be decoded:
-// then the block is unproven, and eth_getLogs tells its logs.
+// then the block is unproven, and its logs come from eth_getLogs.
 func (b *bloomBlock) decodeReceipts(answer json.RawMessage) (blockReceipts, error) {
 	var receipts provableReceipts
 	if err := json.Unmarshal(answer, &receipts); err != nil {

@@ -10,8 +10,8 @@ import (
 // span is a range of blocks.
 type span struct{ from, to uint64 }
 
-// mostSpans bounds the spans of uncheckedBlocks. Above it the oldest half is merged: checked blocks between them count as
-// unchecked again.
+// mostSpans bounds the spans of uncheckedBlocks. Above it the oldest half is merged: checked blocks between them
+// count as unchecked again.
 const mostSpans = 8192
 
 // uncheckedBlocks is a set of blocks that were handed over and not checked, as spans in ascending order.

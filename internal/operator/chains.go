@@ -43,7 +43,7 @@ type FollowerState struct {
 	Reorgs    uint64     `json:"reorgs"` // how often blocks were read again
 	MovedAt   *time.Time `json:"movedAt"`
 
-	Checks       *chain.Checks `json:"checks,omitempty"` // for logs that nodes left out; missing: all blocks are checked, or none
+	Checks       *chain.Checks `json:"checks,omitempty"` // of blocks; missing: all are checked, or none
 	StalledSince *time.Time    `json:"stalledSince,omitempty"`
 	StalledWhy   string        `json:"stalledWhy,omitempty"` // in the node's words
 }

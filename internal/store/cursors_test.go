@@ -61,7 +61,7 @@ func TestAdvanceCursor(t *testing.T) {
 	}
 }
 
-// TestNoteStall: why nothing is read is kept with the cursor until it moves, and how far blocks are checked beside it.
+// TestNoteStall: a cursor keeps the reason of a stall until it moves, and the checks of its blocks.
 func TestNoteStall(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

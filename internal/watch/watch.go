@@ -275,7 +275,7 @@ const commitTimeout = 30 * time.Second
 
 // isDeferrable reports whether a range needs no commit of its own: it has no events, replaces no blocks, and the last
 // commit is younger than commitPause. The next commit moves the cursor over it; after a crash it is read again. The
-// first range that ends at the head is not deferrable: its commit ends what a reorg took off the chain.
+// first range that ends at the head is not deferrable: its commit ends deliveries whose events a reorg removed.
 func (w *Watcher) isDeferrable(r chain.Range) bool {
 	isLast := w.cursor.End != nil && r.To >= *w.cursor.End
 	return len(r.Events) == 0 && r.From >= w.cursor.Next && !isLast && (w.atHead || !r.AtHead) &&

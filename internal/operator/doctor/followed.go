@@ -45,11 +45,12 @@ func judgeFollowed(c operator.ChainState) []Finding {
 	f := c.Followers[i]
 	switch {
 	case f.StalledSince != nil:
-		return reportWarning("it is not read since %s: %s", f.StalledSince.UTC().Format(time.DateTime), text.Printable(f.StalledWhy))
+		return reportWarning("it is not read since %s: %s", f.StalledSince.UTC().Format(time.DateTime),
+			text.Printable(f.StalledWhy))
 	case f.Checks != nil && f.Checks.Omission != nil && time.Since(f.Checks.Omission.At) < omissionShown:
 		o := f.Checks.Omission
-		return reportWarning("node %d of RPC_URL_%d left out %d logs of block %d: name another node, or a second one to compare "+
-			"with; `worker chain show %[2]d`", o.Node, c.ChainID, o.Logs, o.Block)
+		return reportWarning("node %d of RPC_URL_%d left out %d logs of block %d: name another node, or a second one to "+
+			"compare with; `worker chain show %[2]d`", o.Node, c.ChainID, o.Logs, o.Block)
 	case f.LagTime == nil:
 		return nil // its node does not answer, which has a line of its own, or it has none here
 	case *f.LagTime >= behindAfter.Seconds():
