@@ -21,7 +21,7 @@ func rootOf(receipts provableReceipts) common.Hash {
 // two requests with seven calls for a reading, one reading a second, and one request with ten calls for checks a poll.
 func TestReadingIsBounded(t *testing.T) {
 	t.Parallel()
-	const minutes = 10
+	const minutes = 4
 	for _, pace := range []time.Duration{2 * time.Second, 200 * time.Millisecond, 90 * time.Millisecond} {
 		for name, c := range map[string]struct{ trusted, full, wakes bool }{
 			"trusted": {trusted: true}, "no bloom fits": {}, "all blooms fit": {full: true},
@@ -97,7 +97,7 @@ func TestShareOfChecks(t *testing.T) {
 				s.full, s.finality = c.full, time.Minute
 				f, _ := newStubFollower(t, newStubClient(t, false, s), FollowConfig{From: s.head()})
 				from := f.next
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+				ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 				defer cancel()
 				_ = f.Follow(ctx)
 				report := f.checks.report(f.next)

@@ -106,7 +106,7 @@ func TestRequestsOfAFollower(t *testing.T) {
 	}
 }
 
-// TestCostOfFollowing holds docs/chain.md to the requests and calls of an hour at the head of a chain: three times those of 20 simulated minutes.
+// TestCostOfFollowing holds docs/chain.md to the requests and calls of an hour at the head of a chain: six times those of ten simulated minutes.
 // make bench-chain prints the rows.
 func TestCostOfFollowing(t *testing.T) {
 	page, err := os.ReadFile("../../docs/chain.md")
@@ -132,10 +132,10 @@ func TestCostOfFollowing(t *testing.T) {
 				if c.wakes {
 					f.watchHeads = func(ctx context.Context) (<-chan struct{}, func()) { return wakeEach(ctx, pace) }
 				}
-				followFor(t, f, 20*time.Minute)
+				followFor(t, f, 10*time.Minute)
 				for _, s := range stubs {
 					r, n := s.countRequests()
-					requests, calls = requests+3*r, calls+3*n
+					requests, calls = requests+6*r, calls+6*n
 				}
 			})
 			row += fmt.Sprintf(" %s (%s) |", thousands(requests), thousands(calls))
