@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/text"
 )
@@ -76,6 +77,15 @@ func printChain(a *app, c operator.ChainState) error {
 		f.addRow("settled", formatBlock(r.Settled))
 		f.addRow("reorgs", fmt.Sprint(r.Reorgs))
 		f.addRow("moved", formatTime(r.MovedAt))
+		if r.Checks != nil {
+			f.addRow("checked", describeChecks(*r.Checks))
+			if r.Checks.Omission != nil {
+				f.addRow("omission", describeOmission(*r.Checks))
+			}
+		}
+		if r.StalledSince != nil {
+			f.addRow("stalled", fmt.Sprintf("since %s: %s", formatTime(r.StalledSince), text.Printable(r.StalledWhy)))
+		}
 	}
 	return f.Flush()
 }
@@ -109,6 +119,21 @@ func describeLag(f operator.FollowerState) string {
 	}
 	behind := time.Duration(*f.LagTime * float64(time.Second))
 	return fmt.Sprintf("%d blocks, %s", *f.LagBlocks, behind.Round(time.Second))
+}
+
+// describeChecks says which blocks are known to lack no log.
+func describeChecks(c chain.Checks) string {
+	return fmt.Sprintf("%.0f %% of the newest blocks; all up to %d, %d after it are not", 100*c.Share, c.Complete, c.Unchecked)
+}
+
+// describeOmission describes a node's omission, and the blocks that are still read again.
+func describeOmission(c chain.Checks) string {
+	o := *c.Omission
+	described := fmt.Sprintf("node %d left out %d logs of block %d, found %s", o.Node, o.Logs, o.Block, formatTime(&o.At))
+	if c.Recheck != nil {
+		described += fmt.Sprintf("; blocks %d to %d are still read again", c.Recheck[0], c.Recheck[1])
+	}
+	return described
 }
 
 // describeNodes counts the nodes that answer.

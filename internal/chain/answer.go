@@ -57,43 +57,47 @@ func releaseHeld(ctx context.Context) {
 
 // boundAnswer reads an answer whole, and refuses it before it is decoded if it is too large, compressed, or a batch with
 // more elements than the request. What a node sends costs up to forty times its bytes when go-ethereum decodes it, so
-// the answer also waits for its part of budget.
-func boundAnswer(req *http.Request, resp *http.Response, budget *decode.Budget) error {
+// the answer also waits for its part of budget. It returns the answer, from which it makes the response's new body.
+func boundAnswer(req *http.Request, resp *http.Response, budget *decode.Budget) ([]byte, error) {
 	source := http.MaxBytesReader(nil, resp.Body, maxAnswer)
-	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+	failed := resp.StatusCode < 200 || resp.StatusCode > 299
+	if failed {
 		source = io.NopCloser(io.LimitReader(resp.Body, maxRefusal)) // its words are at the beginning
 	}
 	if encoding := resp.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
-		return errCompressed
+		if !failed {
+			return nil, errCompressed
+		}
+		source = http.NoBody // the status says enough
 	}
 	body, err := io.ReadAll(source)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	counter := decode.Counter{Limit: maxAnswerTokens}
 	if !counter.Add(body) {
-		return errTooLarge
+		return nil, errTooLarge
 	}
 	if isArray(body) {
 		asked, err := countCalls(req)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if counter.Elements > asked {
-			return errManyElements
+			return nil, errManyElements
 		}
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(body))
 	held, ok := req.Context().Value(heldKey{}).(*heldBudget)
 	if !ok {
-		return nil
+		return body, nil
 	}
 	release, err := budget.Acquire(req.Context(), max(len(body), bytesPerToken*counter.Tokens()))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	held.release = release
-	return nil
+	return body, nil
 }
 
 // isArray reports whether JSON text is an array.

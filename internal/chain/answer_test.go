@@ -127,7 +127,7 @@ func budgetWorld(t *testing.T, bytes int64, result any) (c *Client, second *stub
 func TestQuestionHoldsOneAnswer(t *testing.T) {
 	t.Parallel()
 	c, _, budget := budgetWorld(t, 64<<10, strings.Repeat("x", 64<<10))
-	_, err := c.askNode(t.Context(), "asking", func(ctx context.Context, conn *rpc.Client) error {
+	_, err := c.askNode(t.Context(), "asking", func(ctx context.Context, conn nodeConn) error {
 		for range 3 {
 			if err := conn.CallContext(ctx, new(string), "eth_getLogs"); err != nil {
 				return err

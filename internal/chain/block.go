@@ -2,12 +2,18 @@ package chain
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"reflect"
+	"strconv"
+	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/agentherald/herald/internal/text"
 )
 
 // Block tags of JSON-RPC.
@@ -18,10 +24,52 @@ const (
 
 // block is what is read of a block.
 type block struct {
-	Number     hexutil.Uint64 `json:"number"`
-	Hash       common.Hash    `json:"hash"`
-	ParentHash common.Hash    `json:"parentHash"`
-	Time       hexutil.Uint64 `json:"timestamp"`
+	Number     quantity    `json:"number"`
+	Hash       common.Hash `json:"hash"`
+	ParentHash common.Hash `json:"parentHash"`
+	Time       quantity    `json:"timestamp"`
+}
+
+// quantity is a number of a node. JSON-RPC has them in hex; some chains' nodes answer with decimal numbers.
+type quantity uint64
+
+// UnmarshalJSON takes "0x1f", "31" and 31.
+func (q *quantity) UnmarshalJSON(raw []byte) error {
+	n, err := strconv.ParseUint(strings.Trim(string(raw), `"`), 0, 64)
+	if err != nil {
+		return &json.UnmarshalTypeError{Value: "quantity " + text.Excerpt(string(raw), 20), Type: reflect.TypeFor[quantity]()}
+	}
+	*q = quantity(n)
+	return nil
+}
+
+// nodeLogs are logs whose numbers may be decimal.
+type nodeLogs []types.Log
+
+// UnmarshalJSON decodes the logs as go-ethereum does, and once more with all numbers in hex if that fails.
+func (logs *nodeLogs) UnmarshalJSON(raw []byte) error {
+	strict := json.Unmarshal(raw, (*[]types.Log)(logs))
+	if strict == nil {
+		return nil
+	}
+	var loose []map[string]json.RawMessage
+	if json.Unmarshal(raw, &loose) != nil {
+		return strict
+	}
+	for _, l := range loose {
+		for _, name := range []string{"blockNumber", "blockTimestamp", "transactionIndex", "logIndex"} {
+			var n quantity
+			if l[name] != nil && json.Unmarshal(l[name], &n) == nil {
+				l[name] = json.RawMessage(strconv.Quote(hexutil.EncodeUint64(uint64(n))))
+			}
+		}
+	}
+	again, err := json.Marshal(loose)
+	if err != nil {
+		return strict
+	}
+	*logs = nil
+	return json.Unmarshal(again, (*[]types.Log)(logs))
 }
 
 // isChildOf tells whether the block comes right after the one of that hash. Where a node does not tell, it is believed.
@@ -32,9 +80,9 @@ func (b block) isChildOf(parent common.Hash) bool {
 // receipt is what is read of a receipt. go-ethereum's own type refuses those of several chains.
 type receipt struct {
 	BlockHash   common.Hash     `json:"blockHash"`
-	BlockNumber hexutil.Uint64  `json:"blockNumber"`
+	BlockNumber quantity        `json:"blockNumber"`
 	Status      *hexutil.Uint64 `json:"status"` // 1 or 0; missing before Byzantium
-	Logs        []types.Log     `json:"logs"`
+	Logs        nodeLogs        `json:"logs"`
 }
 
 func (r *receipt) isFailed() bool { return r.Status != nil && *r.Status == 0 }
@@ -46,7 +94,7 @@ func (c *Client) readBlock(ctx context.Context, at string) (*block, error) {
 	var b *block
 	op := "reading block " + at
 	elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber", Args: []any{at, false}, Result: &b}}
-	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn *rpc.Client) error {
+	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
 		if err := c.callBatch(ctx, conn, elems); err != nil {
 			return err
 		}

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math/big"
 	"net/url"
-	"slices"
 	"sync"
 	"time"
 
@@ -141,15 +140,21 @@ func (c *Client) Close() {
 // sendBatch asks one node several things in one request, and another node all of them when this one cannot answer one.
 // Other errors of single elements stay in them, and so do the last node's.
 func (c *Client) sendBatch(ctx context.Context, op string, elems []rpc.BatchElem) error {
+	_, err := c.sendBatchBy(ctx, op, elems)
+	return err
+}
+
+// sendBatchBy is sendBatch, and returns the number of the node that answered.
+func (c *Client) sendBatchBy(ctx context.Context, op string, elems []rpc.BatchElem) (node int, _ error) {
 	asked := 0
-	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn *rpc.Client) error {
-		asked++
+	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
+		asked, node = asked+1, conn.node.number
 		if err := c.callBatch(ctx, conn, elems); err != nil || asked == len(c.nodes) {
 			return err
 		}
 		return c.findInability(elems)
 	})
-	return c.typeFailure(op, failure, err)
+	return node, c.typeFailure(op, failure, err)
 }
 
 // findInability finds an element that another node may answer, though this one never will.
@@ -176,36 +181,9 @@ func (c *Client) typeFailure(op string, failure, err error) error {
 	return nil
 }
 
-// callBatch makes one request. It also asks for the chain id: an address that began to serve another chain meanwhile
-// would else refute every event and look like a reorg of all blocks.
-func (c *Client) callBatch(ctx context.Context, conn *rpc.Client, elems []rpc.BatchElem) error {
-	var id hexutil.Big
-	asked := append(slices.Clone(elems), rpc.BatchElem{Method: "eth_chainId", Result: &id})
-	for i := range asked {
-		asked[i].Error = nil // of the node that was asked before
-	}
-	if err := conn.BatchCallContext(ctx, asked); err != nil {
-		return err
-	}
-	copy(elems, asked)
-	for i := range asked {
-		if e := asked[i].Error; e != nil && (i == len(elems) || c.isBatchFailure(e)) {
-			return e
-		}
-	}
-	return c.compareChainID(&id)
-}
-
-// isBatchFailure tells whether the error of one element fails its whole batch: the answer was cut, or the node was
-// asked too often or for blocks that it has not reached. Another node is asked for all of it then.
-func (c *Client) isBatchFailure(err error) bool {
-	shown := c.maskFailure(err)
-	return errors.Is(err, rpc.ErrMissingBatchResponse) || isRateLimit(shown) || isBehind(shown)
-}
-
 // sendCall asks one thing.
 func (c *Client) sendCall(ctx context.Context, op string, result any, method string, args ...any) error {
-	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn *rpc.Client) error {
+	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
 		return conn.CallContext(ctx, result, method, args...)
 	})
 	return c.typeFailure(op, failure, err)
@@ -226,7 +204,7 @@ func (r *revert) Error() string {
 // callView calls a contract's view function. Beside *UnavailableError, and *NoContractError in one, it returns *revert.
 func (c *Client) callView(ctx context.Context, op string, to common.Address, data []byte) ([]byte, error) {
 	var ret hexutil.Bytes
-	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn *rpc.Client) error {
+	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
 		return conn.CallContext(ctx, &ret, "eth_call", callArgs(to, data, latest)...)
 	})
 	if err != nil {

@@ -15,9 +15,6 @@ import (
 // addresses and topics of its logs, and where that does not rule them out the block's receipts are read by its hash and
 // held against the root in its header (receipts.go). A node that has not that very block says so.
 
-// atOnce is how many blocks are asked for in one request; many providers take 100 at most.
-const atOnce = 50
-
 // bloomBlock is a block with the filter of its logs.
 type bloomBlock struct {
 	block
@@ -38,27 +35,69 @@ type hashFilter struct {
 func (c *Client) completeLogs(
 	ctx context.Context, filter logFilter, ends rangeEnds, logs []types.Log,
 ) ([]types.Log, error) {
-	blocks, err := c.readBlooms(ctx, uint64(filter.FromBlock), uint64(filter.ToBlock))
+	var numbers []uint64
+	for n := filter.FromBlock; n <= filter.ToBlock; n++ {
+		numbers = append(numbers, uint64(n))
+	}
+	blocks, err := c.readBlooms(ctx, numbers)
 	if err != nil {
 		return nil, err
 	}
 	if !isBranch(blocks, ends) {
 		return nil, errMoved
 	}
-	type position struct {
-		block common.Hash
-		index uint
+	return c.completeBlocks(ctx, filter, blocks, logs)
+}
+
+// compareLogs compares the logs of a range with those of another node, and completes them in the blocks in which they
+// differ. If no other node answers, it completes all blocks.
+func (c *Client) compareLogs(
+	ctx context.Context, filter logFilter, ends rangeEnds, logs []types.Log,
+) ([]types.Log, error) {
+	others, last, err := c.readOtherLogs(ctx, filter, ends.node)
+	if err != nil || last == nil || last.Hash != ends.last.Hash {
+		return c.completeLogs(ctx, filter, ends, logs)
 	}
+	known := map[uint64][]logPosition{}
+	logs = sortLogs(slices.DeleteFunc(logs, func(l types.Log) bool { return !filter.matchesLog(l) }))
+	for _, l := range logs {
+		known[l.BlockNumber] = append(known[l.BlockNumber], logPosition{l.BlockHash, l.Index})
+	}
+	differing := findDifferences(known, others, span{uint64(filter.FromBlock), uint64(filter.ToBlock)})
+	blocks, err := c.readBlooms(ctx, differing)
+	if err != nil {
+		return nil, err
+	}
+	checked := map[uint64]bool{}
+	for _, n := range differing {
+		checked[n] = true
+	}
+	agreed, rest := []types.Log{}, []types.Log{}
+	for _, l := range logs {
+		if checked[l.BlockNumber] {
+			rest = append(rest, l)
+		} else {
+			agreed = append(agreed, l)
+		}
+	}
+	rest, err = c.completeBlocks(ctx, filter, blocks, rest)
+	return sortLogs(append(agreed, rest...)), err
+}
+
+// completeBlocks adds to the logs of blocks those that the node forgot.
+func (c *Client) completeBlocks(
+	ctx context.Context, filter logFilter, blocks []*bloomBlock, logs []types.Log,
+) ([]types.Log, error) {
 	hashes := make(map[uint64]common.Hash, len(blocks))
 	for _, b := range blocks {
 		hashes[uint64(b.Number)] = b.Hash
 	}
-	known := make(map[position]bool, len(logs))
+	known := make(map[logPosition]bool, len(logs))
 	for _, l := range logs {
 		if hashes[l.BlockNumber] != l.BlockHash {
 			return nil, errMoved
 		}
-		known[position{l.BlockHash, l.Index}] = true
+		known[logPosition{l.BlockHash, l.Index}] = true
 	}
 
 	suspects := slices.DeleteFunc(blocks, func(b *bloomBlock) bool {
@@ -71,7 +110,7 @@ func (c *Client) completeLogs(
 	logs = slices.DeleteFunc(logs, func(l types.Log) bool { return proven[l.BlockHash] })
 	forgotten := 0
 	for _, l := range read {
-		p := position{l.BlockHash, l.Index}
+		p := logPosition{l.BlockHash, l.Index}
 		if !known[p] {
 			forgotten++
 		}
@@ -107,12 +146,12 @@ func isBranch(blocks []*bloomBlock, ends rangeEnds) bool {
 	return blocks[0].Hash == ends.first.Hash && blocks[len(blocks)-1].Hash == ends.last.Hash
 }
 
-// readBlooms reads the blocks of a range.
-func (c *Client) readBlooms(ctx context.Context, from, to uint64) ([]*bloomBlock, error) {
+// readBlooms reads blocks by their numbers.
+func (c *Client) readBlooms(ctx context.Context, numbers []uint64) ([]*bloomBlock, error) {
 	const op = "reading the blooms of blocks"
 	var blocks []*bloomBlock
 	var elems []rpc.BatchElem
-	for n := from; n <= to; n++ {
+	for _, n := range numbers {
 		elems = append(elems, rpc.BatchElem{Method: "eth_getBlockByNumber", Args: []any{formatNumber(n), false},
 			Result: new(*bloomBlock)})
 	}
@@ -121,7 +160,7 @@ func (c *Client) readBlooms(ctx context.Context, from, to uint64) ([]*bloomBlock
 	}
 	for i, e := range elems {
 		b, _ := e.Result.(**bloomBlock)
-		if b == nil || *b == nil || uint64((*b).Number) != from+uint64(i) {
+		if b == nil || *b == nil || uint64((*b).Number) != numbers[i] {
 			return nil, c.newUnavailable(op, errNoBlock)
 		}
 		blocks = append(blocks, *b)
@@ -135,14 +174,14 @@ func (c *Client) readBlockLogs(
 ) (logs []types.Log, _ error) {
 	var elems []rpc.BatchElem
 	for _, b := range blocks {
-		elems = append(elems, rpc.BatchElem{Method: "eth_getLogs", Result: new([]types.Log),
+		elems = append(elems, rpc.BatchElem{Method: "eth_getLogs", Result: new(nodeLogs),
 			Args: []any{hashFilter{b.Hash, filter.Address, filter.Topics}}})
 	}
 	if err := c.sendParts(ctx, "reading the logs of blocks by hash", elems); err != nil {
 		return nil, err
 	}
 	for i, e := range elems {
-		read, _ := e.Result.(*[]types.Log)
+		read, _ := e.Result.(*nodeLogs)
 		for _, l := range *read {
 			l.BlockNumber, l.BlockHash = uint64(blocks[i].Number), blocks[i].Hash
 			logs = append(logs, l)
@@ -151,9 +190,9 @@ func (c *Client) readBlockLogs(
 	return logs, nil
 }
 
-// sendParts asks many things in several requests. All have to be answered.
+// sendParts asks many things in several requests. It fails if one of them is not answered.
 func (c *Client) sendParts(ctx context.Context, op string, elems []rpc.BatchElem) error {
-	for part := range slices.Chunk(elems, atOnce) {
+	for part := range slices.Chunk(elems, c.partSize()) {
 		if err := c.sendBatch(ctx, op, part); err != nil {
 			return err
 		}

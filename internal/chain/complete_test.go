@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/agentherald/herald/internal/erc8004"
@@ -59,9 +60,9 @@ func TestForgottenLogsAreRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		filter.ToBlock = head.Number
+		filter.ToBlock = hexutil.Uint64(head.Number)
 		f := Follower{client: c, filter: filter, next: 1}
-		logs, err := f.readRangeLogs(w.ctx, head)
+		logs, _, err := f.readRangeLogs(w.ctx, uint64(head.Number), head)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,14 +112,14 @@ func TestCompleteLogsRefuses(t *testing.T) {
 	n := newStubNode(t, 1)
 	c := newPool(t, n)
 	filter := logFilter{FromBlock: 2, ToBlock: 4}
-	ends := rangeEnds{block{Number: 2, Hash: n.hash(2)}, block{Number: 4, Hash: n.hash(4)}}
+	ends := rangeEnds{first: block{Number: 2, Hash: n.hash(2)}, last: block{Number: 4, Hash: n.hash(4)}}
 	if _, err := c.completeLogs(t.Context(), filter, ends, []types.Log{{BlockNumber: 3, BlockHash: n.hash(3)}}); err != nil {
 		t.Error(err)
 	}
 	if _, err := c.completeLogs(t.Context(), filter, ends, []types.Log{{BlockNumber: 3, BlockHash: n.hash(2)}}); err != errMoved {
 		t.Errorf("of another block: %v", err)
 	}
-	other := rangeEnds{ends.first, block{Number: 4, Hash: n.hash(5)}}
+	other := rangeEnds{first: ends.first, last: block{Number: 4, Hash: n.hash(5)}}
 	if _, err := c.completeLogs(t.Context(), filter, other, nil); err != errMoved {
 		t.Errorf("of another branch's end: %v", err)
 	}

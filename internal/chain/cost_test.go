@@ -10,9 +10,11 @@ import (
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
@@ -102,4 +104,72 @@ func TestRequestsOfAFollower(t *testing.T) {
 			t.Errorf("docs/chain.md says %q, measured:\n%s", regexp.MustCompile(`(?m)^\| `+name+` .*$`).FindString(string(page)), row)
 		}
 	}
+}
+
+// TestCostOfFollowing holds docs/chain.md to the requests and calls of an hour at the head of a chain: six times those of ten simulated minutes.
+// make bench-chain prints the rows.
+func TestCostOfFollowing(t *testing.T) {
+	page, err := os.ReadFile("../../docs/chain.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pace := range paces {
+		row := fmt.Sprintf("| %s |", pace)
+		for _, c := range []struct {
+			trusted, full, wakes bool
+			nodes                int
+		}{{trusted: true, nodes: 1}, {nodes: 1}, {full: true, nodes: 1}, {full: true, nodes: 2}, {trusted: true, wakes: true, nodes: 1},
+			{full: true, wakes: true, nodes: 1}} {
+			requests, calls := 0, 0
+			synctest.Test(t, func(t *testing.T) {
+				var stubs []*chainStub
+				for range c.nodes {
+					s := newChainStub(t, pace)
+					s.full, s.finality = c.full, 20*time.Minute
+					stubs = append(stubs, s)
+				}
+				f, _ := newStubFollower(t, newStubClient(t, c.trusted, stubs...), FollowConfig{From: stubs[0].head()})
+				if c.wakes {
+					f.watchHeads = func(ctx context.Context) (<-chan struct{}, func()) { return wakeEach(ctx, pace) }
+				}
+				followFor(t, f, 10*time.Minute)
+				for _, s := range stubs {
+					r, n := s.countRequests()
+					requests, calls = requests+6*r, calls+6*n
+				}
+			})
+			row += fmt.Sprintf(" %s (%s) |", thousands(requests), thousands(calls))
+		}
+		t.Log(row)
+		said := regexp.MustCompile(fmt.Sprintf(`(?m)^\| %s \| .*\(.*$`, pace)).FindString(string(page))
+		if !isClose(said, row) {
+			t.Errorf("docs/chain.md says\n%s, measured:\n%s", said, row)
+		}
+	}
+}
+
+// isClose compares the numbers of two rows: they may differ by 2 %.
+func isClose(a, b string) bool {
+	number := regexp.MustCompile(`[\d,]{2,}`)
+	as, bs := number.FindAllString(a, -1), number.FindAllString(b, -1)
+	for i := range as {
+		x, errX := strconv.ParseFloat(strings.ReplaceAll(as[i], ",", ""), 64)
+		if i >= len(bs) || errX != nil {
+			return false
+		}
+		y, errY := strconv.ParseFloat(strings.ReplaceAll(bs[i], ",", ""), 64)
+		if errY != nil || x < 0.98*y || x > 1.02*y {
+			return false
+		}
+	}
+	return len(as) == len(bs) && len(as) > 0
+}
+
+// thousands writes a number with commas.
+func thousands(n int) string {
+	digits := fmt.Sprint(n)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
 }

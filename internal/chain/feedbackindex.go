@@ -55,8 +55,7 @@ func (c *Client) CountFeedback(ctx context.Context, events []erc8004.Event) (unc
 	}
 	uncountable = make(map[int]error)
 	counts := make(map[int]uint64)
-	const atOnce = 50
-	for part := range slices.Chunk(asked, atOnce) {
+	for part := range slices.Chunk(asked, c.partSize()) {
 		answers, err := c.readLastIndexes(ctx, part)
 		if err != nil {
 			return nil, err

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
@@ -68,14 +67,14 @@ func (c *Client) readFinalized(ctx context.Context) (*block, error) {
 
 // demoteLaggards has nodes asked after the others whose head is too old.
 func (c *Client) demoteLaggards(nodes []*node, said []testimony) {
-	var newest hexutil.Uint64
+	var newest quantity
 	for _, s := range said {
 		if s.err == nil && s.head != nil {
 			newest = max(newest, s.head.Time)
 		}
 	}
 	for i, s := range said {
-		if s.err != nil || s.head == nil || newest-s.head.Time <= hexutil.Uint64(maxHeadAge.Seconds()) {
+		if s.err != nil || s.head == nil || newest-s.head.Time <= quantity(maxHeadAge.Seconds()) {
 			continue
 		}
 		nodes[i].health.noteFault(time.Now(), maxDemotion)
@@ -91,7 +90,7 @@ func (c *Client) askFinalized(ctx context.Context, n *node, op string) testimony
 		{Method: "eth_getBlockByNumber", Args: []any{finalized, false}, Result: &b},
 		{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &head},
 	}
-	failure, err := c.askOne(ctx, n, op, func(ctx context.Context, conn *rpc.Client) error {
+	failure, err := c.askOne(ctx, n, op, func(ctx context.Context, conn nodeConn) error {
 		if err := c.callBatch(ctx, conn, elems); err != nil {
 			return err
 		}

@@ -30,8 +30,8 @@ type FollowConfig struct {
 	FromHead bool
 	// Poll is the pause between questions once the head is reached, and after a failure. Default 2 s.
 	Poll time.Duration
-	// Range is the largest number of blocks asked for at once, 1 to 10,000, default 1,000; it is halved when the node
-	// refuses.
+	// Range is the largest number of blocks asked for at once, 1 to 10,000, default 10,000; it is halved when the node
+	// refuses. Some nodes cut wider ranges silently.
 	Range uint64
 	// Limits are passed to job.Parse, which needs MaxTimeout.
 	Limits job.Limits
@@ -42,6 +42,14 @@ type FollowConfig struct {
 	Finalized, Settled uint64
 	// To is the last block to read: Follow ends with nil when it is handed over. Default: it follows for ever.
 	To *uint64
+	// Checks is Range's of where an earlier Follower ended; nil: it checked all blocks.
+	Checks *Checks
+	// Found takes logs of final blocks that are checked after an earlier Follower handed them over, and returns how many
+	// of them were unknown. It must be idempotent. Default: they are dropped.
+	Found func(context.Context, []RangeEvent) (unknown int, err error)
+	// Stalled is called when the follower read nothing for a minute, with the reason, and with nil when it reads again.
+	// Optional.
+	Stalled func(ctx context.Context, why error, since time.Time)
 	// Handle takes what a range of blocks holds. A range that begins before the last one's end replaces what came from
 	// there on: there was a reorg. Blocks come again after a failure too, so it must be idempotent. An error ends Follow.
 	// Needed.
@@ -60,9 +68,11 @@ type Range struct {
 	AtHead bool
 	// Finalized is the newest block that the nodes called final, as asked once a minute; 0: they call none so.
 	Finalized uint64
-	// Settled is a block that no reorg is expected to replace: maxAnchors under To, since a node may lie about its head,
-	// and final. Where nothing is called final, it is under all Anchors.
+	// Settled is a block that no reorg is expected to replace: it is settleAfter older than the finalized block, or than
+	// the head where nothing is called final.
 	Settled uint64
+	// Checks says which blocks are checked for logs that were left out; nil: the nodes are trusted, or all are.
+	Checks *Checks
 }
 
 // RangeEvent is a log that becomes a job, or Err, why it makes none.
@@ -71,12 +81,6 @@ type RangeEvent struct {
 	Event erc8004.Event // zero if the log cannot be read
 	Job   job.Job
 	Err   error
-}
-
-// Anchor is a block that was handed over, by its hash: when another block has its number, there was a reorg.
-type Anchor struct {
-	Number uint64      `json:"number"`
-	Hash   common.Hash `json:"hash"`
 }
 
 // Follower reads the registries' logs block range by block range and hands them over as jobs, in the chain's order. It
@@ -93,13 +97,24 @@ type Follower struct {
 	done  []Anchor   // ends of the ranges handed over, oldest first
 
 	finalized, settled uint64 // as in Range
+	finalizedTime      uint64 // of the finalized block; 0: unknown
 	finalizedAsked     time.Time
-	lowSince           time.Time     // since when the head is below what was handed over; zero: it is not
-	lowPatience        time.Duration // lowPatience but in tests
+	checks             *checker // nil: the nodes are trusted, or all blocks are checked before they are handed over
+	strictBefore       uint64   // before it all blocks are checked before they are handed over; 0: none are
+
+	readAt  time.Time // when the chain was read to its head, or a range was handed over
+	trouble error     // why nothing was read since
+	stalled bool      // Stalled was told so
+
+	watchHeads func(context.Context) (wake <-chan struct{}, stop func()) // the client's but in tests
+
+	lowSince    time.Time     // since when the head is below what was handed over; zero: it is not
+	lowPatience time.Duration // lowPatience but in tests
 }
 
-// maxAnchors bounds how far back a reorg is traced; a deeper one is read again from the last settled block.
-const maxAnchors = 256
+// leastGap is the time between the beginnings of two readings at the head, unless Poll is shorter: a websocket announces
+// each block of a chain that makes several a second.
+const leastGap = time.Second
 
 // finalizedPause is the time between questions for the finalized block. What is asked later keeps only more events from
 // being settled.
@@ -132,7 +147,7 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 		cfg.Poll = 2 * time.Second
 	}
 	if cfg.Range == 0 {
-		cfg.Range = 1000
+		cfg.Range = 10_000
 	}
 	if len(cfg.Kinds) == 0 {
 		cfg.Kinds = []erc8004.Kind{erc8004.NewFeedback, erc8004.FeedbackRevoked, erc8004.ResponseAppended,
@@ -142,9 +157,12 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 	}
 	f := &Follower{client: c, cfg: cfg, log: c.log.With("chain", c.chainID), next: cfg.From,
 		width: newRangeWidth(cfg.Range), done: slices.Clone(cfg.Anchors), finalized: cfg.Finalized, settled: cfg.Settled,
-		lowPatience: lowPatience}
+		lowPatience: lowPatience, watchHeads: c.watchHeads}
 	if n := len(f.done); n > 0 {
 		f.next = f.done[n-1].Number + 1
+	}
+	if !c.trusted && cfg.To == nil {
+		f.checks = newChecker(cfg.From, f.next, cfg.Checks)
 	}
 	for _, a := range []common.Address{cfg.Deployment.Identity, cfg.Deployment.Reputation, cfg.Deployment.Validation} {
 		if a != (common.Address{}) {
@@ -164,8 +182,10 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 func (f *Follower) Follow(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	wake, stop := f.client.watchHeads(ctx)
+	wake, stop := f.watchHeads(ctx)
 	defer stop()
+	gap := min(leastGap, f.cfg.Poll)
+	var began time.Time
 	away := false
 	for !f.isDone() {
 		select {
@@ -173,8 +193,14 @@ func (f *Follower) Follow(ctx context.Context) error {
 			return ctx.Err()
 		case <-timer.C:
 		case <-wake:
+			_ = pause(ctx, time.Until(began.Add(gap))) // wakes that come meanwhile are this one
 		}
+		began = time.Now()
 		more, err := f.readNext(ctx)
+		if err == nil && f.checks != nil && (more || began.Sub(f.checks.asked) >= f.cfg.Poll) {
+			f.checks.asked = began
+			err = f.runChecks(ctx, began.Add(f.cfg.Poll))
+		}
 		var handed *handError
 		switch {
 		case ctx.Err() != nil:
@@ -192,6 +218,7 @@ func (f *Follower) Follow(ctx context.Context) error {
 			f.log.Info("the node answers again")
 			away = false
 		}
+		f.reportStall(ctx, err)
 		if more {
 			timer.Reset(0)
 		} else {
@@ -199,6 +226,52 @@ func (f *Follower) Follow(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// runChecks checks some blocks, and reads old blocks again after an omission until a time. A node that answers
+// readings and no checks does not stop the readings.
+func (f *Follower) runChecks(ctx context.Context, until time.Time) error {
+	err := f.checkBlocks(ctx)
+	for err == nil && f.checks.recheck != nil && ctx.Err() == nil {
+		if err = f.recheckBlocks(ctx); time.Now().After(until) {
+			break
+		}
+	}
+	var handed *handError
+	if err == nil || errors.As(err, &handed) {
+		return err
+	}
+	f.log.Debug("blocks could not be checked for logs that were left out", "error", err)
+	return nil
+}
+
+// stallAfter is the time without progress after which a follower reports it.
+const stallAfter = time.Minute
+
+// noteProgress records that the chain was read to its head, or that a range was handed over.
+func (f *Follower) noteProgress() { f.readAt, f.trouble = time.Now(), nil }
+
+// reportStall reports that nothing was read for stallAfter, once, and that it is again. err ended the newest reading.
+func (f *Follower) reportStall(ctx context.Context, err error) {
+	if err != nil && (f.trouble == nil || !errors.Is(err, errResting)) { // why it rests is the better reason
+		f.trouble = err
+	}
+	if f.readAt.IsZero() {
+		f.readAt = time.Now()
+	}
+	isStalled := f.trouble != nil && time.Since(f.readAt) >= stallAfter
+	if isStalled == f.stalled {
+		return
+	}
+	f.stalled = isStalled
+	if isStalled {
+		f.log.Error("the chain is not read", "since", f.readAt.UTC(), "error", f.trouble)
+	} else {
+		f.log.Info("the chain is read again")
+	}
+	if f.cfg.Stalled != nil {
+		f.cfg.Stalled(ctx, f.trouble, f.readAt)
+	}
 }
 
 // isDone tells that the last block is handed over.
@@ -209,61 +282,94 @@ type handError struct{ err error }
 
 func (e *handError) Error() string { return e.err.Error() }
 
-// readNext reads one range. more says that the head was not reached.
+// readNext reads one range, with two requests and seven calls unless there was a reorg. more says that the head was not
+// reached.
 func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
-	head, err := f.client.readHead(ctx)
+	head, last, err := f.readHead(ctx)
 	if err != nil {
 		return false, err
 	}
 	if f.awaitsHead(uint64(head.Number)) {
 		return false, nil
 	}
-	if err := f.rewindToCanonical(ctx); err != nil {
+	if err := f.rewindToCanonical(ctx, last); err != nil {
 		return false, err
 	}
 	if uint64(head.Number) < f.next {
-		return false, f.checkStart(uint64(head.Number))
-	}
-	end, last := &head, f.next+f.width.blocks-1
-	if f.cfg.To != nil {
-		last = min(last, *f.cfg.To)
-	}
-	if last < uint64(head.Number) {
-		if end, err = f.client.readBlock(ctx, formatNumber(last)); err != nil {
+		if err := f.checkStart(uint64(head.Number)); err != nil {
 			return false, err
 		}
-		if end == nil {
-			return false, f.client.newUnavailable(fmt.Sprintf("reading block %d, below the head %d that the node named", last,
-				uint64(head.Number)), errNoBlock)
-		}
+		f.noteProgress()
+		return false, nil
 	}
-	logs, err := f.readRangeLogs(ctx, *end)
+	to := min(f.next+f.width.blocks-1, uint64(head.Number))
+	isStrict := f.isStrict()
+	switch {
+	case f.cfg.To != nil:
+		to = min(to, *f.cfg.To)
+	case isStrict:
+		to = min(to, f.strictBefore-1)
+	}
+	if isStrict {
+		to = min(to, f.next+strictWidth-1)
+	}
+	logs, ends, err := f.readRangeLogs(ctx, to, head)
 	if err != nil {
-		return f.narrowRange(err, uint64(end.Number)-f.next+1)
+		return f.narrowRange(err, to-f.next+1)
 	}
-	if len(logs) > maxRangeEvents && end.Number > hexutil.Uint64(f.next) {
-		f.width.narrow(errManyEvents, uint64(end.Number)-f.next+1)
+	if len(logs) > maxRangeEvents && to > f.next {
+		f.width.narrow(errManyEvents, to-f.next+1)
 		return true, nil
 	}
-	r := Range{From: f.next, To: uint64(end.Number), Head: uint64(head.Number)}
+	r := Range{From: f.next, To: to, Head: uint64(head.Number)}
 	if r.Events, err = f.makeEvents(ctx, logs); err != nil {
 		return false, err
 	}
-	done := append(slices.Clone(f.done), Anchor{r.To, end.Hash})
-	r.Anchors = done[max(0, len(done)-maxAnchors):]
 	r.AtHead = r.To == r.Head || f.cfg.To != nil && r.To == *f.cfg.To
 	f.askFinalized(ctx)
-	r.Finalized, r.Settled = f.finalized, f.findSettledBlock(r)
+	anchors := append(slices.Clone(f.done), Anchor{r.To, ends.last.Hash, uint64(ends.last.Time)})
+	r.Finalized, r.Settled = f.finalized, f.findSettledBlock(anchors, head)
+	r.Anchors = thinAnchors(anchors, r.Settled, time.Now())
+	if f.checks != nil {
+		if !isStrict {
+			f.checks.noteRange(r.From, anchors[len(anchors)-1], logs, ends.node)
+		}
+		r.Checks = f.checks.report(r.To + 1)
+	}
 	if err := f.cfg.Handle(ctx, r); err != nil {
 		return false, &handError{err}
 	}
+	f.noteProgress()
 	f.done, f.next, f.settled = r.Anchors, r.To+1, r.Settled
 	f.width.widen()
-	return uint64(end.Number) < uint64(head.Number), nil
+	return r.To < r.Head, nil
+}
+
+// readHead reads the newest block, and the one that has the number of the last anchor now; nil if there is no anchor.
+func (f *Follower) readHead(ctx context.Context) (head block, last *block, _ error) {
+	const op = "reading the head"
+	var newest *block
+	elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &newest}}
+	if n := len(f.done); n > 0 {
+		elems = append(elems, rpc.BatchElem{Method: "eth_getBlockByNumber",
+			Args: []any{formatNumber(f.done[n-1].Number), false}, Result: &last})
+	}
+	if err := f.client.sendBatch(ctx, op, elems); err != nil {
+		return block{}, nil, err
+	}
+	for _, e := range elems {
+		if e.Error != nil {
+			return block{}, nil, f.client.newUnavailable(op, e.Error)
+		}
+	}
+	if newest == nil {
+		return block{}, nil, f.client.newUnavailable(op, errNoBlock)
+	}
+	return *newest, last, nil
 }
 
 // awaitsHead tells whether the head is below what was handed over and may rise again: a node that lags, or a reorg that
-// is not complete. One that stays there has what is above it read again when it is there.
+// is not complete. If it stays there, the next reading begins below it.
 func (f *Follower) awaitsHead(head uint64) bool {
 	n := len(f.done)
 	if n == 0 && head+1 < f.next {
@@ -277,16 +383,20 @@ func (f *Follower) awaitsHead(head uint64) bool {
 	if f.lowSince.IsZero() {
 		f.lowSince = now
 	}
+	f.trouble = f.client.newUnavailable("reading the head", fmt.Errorf("it is block %d, and block %d was read before",
+		head, f.done[n-1].Number))
 	if now.Sub(f.lowSince) < f.lowPatience {
 		return true
 	}
 	f.log.Warn("the chain's head stays below what was read of it: reading again from there", "head", head,
 		"read_to", f.done[n-1].Number)
-	for len(f.done) > 0 && f.done[len(f.done)-1].Number > head {
-		f.dropAnchor()
+	keep := len(f.done)
+	for keep > 0 && f.done[keep-1].Number > head {
+		keep--
 	}
+	f.dropAnchors(keep)
 	f.lowSince = time.Time{}
-	return false
+	return true
 }
 
 // checkStart fails once the head has stayed below the first block for lowPatience: that block was a head that never was.
@@ -304,37 +414,55 @@ func (f *Follower) checkStart(head uint64) error {
 	return &handError{fmt.Errorf("block %d, head %d: %w", f.next, head, ErrStartAboveHead)}
 }
 
-// dropAnchor goes back to the block before the last one that was handed over.
-func (f *Follower) dropAnchor() {
-	last := f.done[len(f.done)-1]
-	f.done = f.done[:len(f.done)-1]
-	if len(f.done) > 0 {
-		f.next = f.done[len(f.done)-1].Number + 1
+// dropAnchors keeps so many anchors, and goes back to the block after the last of them.
+func (f *Follower) dropAnchors(keep int) {
+	if keep == len(f.done) {
+		return
+	}
+	replaced := f.done[keep]
+	f.done = f.done[:keep:keep]
+	if keep > 0 {
+		f.next = f.done[keep-1].Number + 1
 	} else {
-		f.next = max(f.cfg.From, min(f.settled+1, last.Number))
+		f.next = max(f.cfg.From, min(f.settled+1, replaced.Number))
+	}
+	if f.checks != nil {
+		f.checks.rewind(f.next)
 	}
 }
 
-// rewindToCanonical goes back to the newest block handed over that is still canonical.
-func (f *Follower) rewindToCanonical(ctx context.Context) error {
-	for len(f.done) > 0 {
-		last := f.done[len(f.done)-1]
-		b, err := f.client.readBlock(ctx, formatNumber(last.Number))
-		if err != nil {
-			return err
-		}
+// rewindToCanonical goes back to the newest block handed over that is still canonical. last is the block that has the
+// number of the newest anchor now.
+func (f *Follower) rewindToCanonical(ctx context.Context, last *block) error {
+	high := len(f.done) - 1 // this one and those above are replaced
+	switch {
+	case high < 0:
+		return nil
+	case last == nil:
+		return f.client.newUnavailable("looking for a reorg", errNoBlock)
+	case last.Hash == f.done[high].Hash:
+		return nil
+	}
+	for low := 0; low < high; { // those below are canonical
+		middle := (low + high) / 2
+		b, err := f.client.readBlock(ctx, formatNumber(f.done[middle].Number))
 		switch {
+		case err != nil:
+			return err
 		case b == nil:
 			return f.client.newUnavailable("looking for a reorg", errNoBlock)
-		case b.Hash == last.Hash:
-			return nil
+		case b.Hash == f.done[middle].Hash:
+			low = middle + 1
+		default:
+			high = middle
 		}
-		f.dropAnchor()
-		f.log.Info("a block was replaced, reading again", "block", last.Number, "from", f.next)
-		if last.Number <= f.settled {
-			f.log.Error("a reorg replaced blocks that were settled: what was delivered of them is not taken back",
-				"block", last.Number, "settled", f.settled)
-		}
+	}
+	replaced := f.done[high]
+	f.dropAnchors(high)
+	f.log.Info("a block was replaced, reading again", "block", replaced.Number, "from", f.next)
+	if replaced.Number <= f.settled {
+		f.log.Error("a reorg replaced blocks that were settled: what was delivered of them is not taken back",
+			"block", replaced.Number, "settled", f.settled)
 	}
 	return nil
 }
@@ -351,42 +479,58 @@ func (f *Follower) askFinalized(ctx context.Context) {
 	case err != nil:
 		f.log.Debug("the finalized block is not known anew", "error", err)
 	case b != nil:
-		f.finalized = max(f.finalized, uint64(b.Number))
+		if uint64(b.Number) >= f.finalized {
+			f.finalized, f.finalizedTime = uint64(b.Number), uint64(b.Time)
+		}
 	}
 }
 
-// findSettledBlock finds the block up to which r's chain is settled. It never goes back.
-func (f *Follower) findSettledBlock(r Range) uint64 {
-	if r.To < maxAnchors {
-		return f.settled
+// findSettledBlock returns the newest anchor that is settleAfter older than the finalized block, or than the head where
+// nothing is final. A head of the future, which a node may invent, counts as now. The settled block never goes back.
+func (f *Follower) findSettledBlock(anchors []Anchor, head block) uint64 {
+	newest := min(uint64(head.Time), uint64(max(time.Now().Unix(), 0)))
+	if f.finalized > 0 {
+		newest = min(newest, f.finalizedTime)
 	}
-	settled := r.To - maxAnchors
-	switch {
-	case f.finalized > 0:
-		settled = min(settled, f.finalized)
-	case len(r.Anchors) == maxAnchors:
-		settled = min(settled, r.Anchors[0].Number)
-	default:
-		settled = 0
+	for _, a := range slices.Backward(anchors) {
+		isFinal := f.finalized == 0 || a.Number <= f.finalized
+		if isFinal && a.Time > 0 && a.Time+uint64(settleAfter.Seconds()) <= newest {
+			return max(f.settled, a.Number)
+		}
 	}
-	return max(f.settled, settled)
+	return f.settled
 }
 
-// readRangeLogs reads the logs from the next block to end.
-func (f *Follower) readRangeLogs(ctx context.Context, end block) ([]types.Log, error) {
+// isStrict reports whether the next blocks are all checked before they are handed over: those of a backfill, unless
+// another node is there to compare with, and those that a node left out logs of.
+func (f *Follower) isStrict() bool {
+	if f.client.trusted {
+		return false
+	}
+	return f.next < f.strictBefore || f.checks == nil && len(f.client.nodes) == 1
+}
+
+// readRangeLogs reads the logs from the next block to another one.
+func (f *Follower) readRangeLogs(ctx context.Context, to uint64, head block) ([]types.Log, rangeEnds, error) {
 	filter := f.filter
-	filter.FromBlock, filter.ToBlock = hexutil.Uint64(f.next), end.Number
+	filter.FromBlock, filter.ToBlock = hexutil.Uint64(f.next), hexutil.Uint64(to)
 	logs, ends, err := f.client.readLogs(ctx, filter)
+	isHead := to == uint64(head.Number)
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, ends, err
 	// What was handed over before may have been replaced since its hash was compared: then this is another branch's.
-	case ends.last.Hash != end.Hash, !f.extendsLastRange(ends.first):
-		return nil, errMoved
-	case f.client.trusted:
-		return sortLogs(logs), nil
+	case isHead && ends.last.Hash != head.Hash, !f.extendsLastRange(ends.first):
+		return nil, ends, errMoved
+	case f.client.trusted, f.checks != nil && !f.isStrict():
+		logs = slices.DeleteFunc(logs, func(l types.Log) bool { return !filter.matchesLog(l) })
+		return sortLogs(logs), ends, nil
+	case f.isStrict():
+		logs, err = f.client.completeLogs(ctx, filter, ends, logs)
+	default:
+		logs, err = f.client.compareLogs(ctx, filter, ends, logs)
 	}
-	return f.client.completeLogs(ctx, filter, ends, logs)
+	return logs, ends, err
 }
 
 // extendsLastRange tells whether a block is the child of the last one that was handed over.
@@ -397,6 +541,7 @@ func (f *Follower) extendsLastRange(first block) bool {
 
 // narrowRange asks for fewer blocks next time when that may help, and at once when the node refused so many.
 func (f *Follower) narrowRange(err error, asked uint64) (more bool, _ error) {
+	f.trouble = err
 	if asked == 1 || !isRefusedRange(err) {
 		return false, err
 	}
@@ -423,23 +568,15 @@ func (f *Follower) readBlockTimes(ctx context.Context, logs []types.Log) (map[co
 		elems = append(elems, rpc.BatchElem{Method: "eth_getBlockByHash", Args: []any{l.BlockHash, false},
 			Result: new(*block)})
 	}
-	const op, atOnce = "reading the times of blocks", 50
-	for len(elems) > 0 {
-		part := elems[:min(atOnce, len(elems))]
-		elems = elems[len(part):]
-		if err := f.client.sendBatch(ctx, op, part); err != nil {
-			return nil, err
+	if err := f.client.sendParts(ctx, "reading the times of blocks", elems); err != nil {
+		return nil, err
+	}
+	for _, e := range elems {
+		b, _ := e.Result.(**block)
+		if b == nil || *b == nil {
+			return nil, errMoved
 		}
-		for _, e := range part {
-			if e.Error != nil {
-				return nil, f.client.newUnavailable(op, e.Error)
-			}
-			b, _ := e.Result.(**block)
-			if b == nil || *b == nil {
-				return nil, errMoved
-			}
-			times[(*b).Hash] = uint64((*b).Time)
-		}
+		times[(*b).Hash] = uint64((*b).Time)
 	}
 	return times, nil
 }

@@ -256,7 +256,7 @@ func TestFollowSeesAReorgMeanwhile(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if _, err := f.readRangeLogs(w.ctx, *end); !errors.Is(err, errMoved) {
+			if _, _, err := f.readRangeLogs(w.ctx, uint64(end.Number), *end); !errors.Is(err, errMoved) {
 				t.Errorf("trusted %t, %d blocks: %v", trusted, blocks, err)
 			}
 		}

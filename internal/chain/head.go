@@ -48,7 +48,7 @@ func (c *Client) StartHead(ctx context.Context) (uint64, error) {
 func (c *Client) readStartHead(ctx context.Context, n *node) (*block, error) {
 	const op = "reading the head to begin with"
 	ask := func(elems ...rpc.BatchElem) error {
-		failure, err := c.askOne(ctx, n, op, func(ctx context.Context, conn *rpc.Client) error {
+		failure, err := c.askOne(ctx, n, op, func(ctx context.Context, conn nodeConn) error {
 			return c.callBatch(ctx, conn, elems)
 		})
 		for _, e := range elems {
@@ -74,7 +74,7 @@ func (c *Client) readStartHead(ctx context.Context, n *node) (*block, error) {
 	}
 	age := time.Since(time.Unix(int64(head.Time), 0))
 	switch {
-	case same == nil, head.Number > 0 && (parent == nil || parent.Number+1 != head.Number):
+	case same == nil || same.Hash != head.Hash, head.Number > 0 && (parent == nil || parent.Number+1 != head.Number):
 		return nil, c.newUnavailable(op, fmt.Errorf("the node names block %d as its head and does not return it and its parent",
 			uint64(head.Number)))
 	case age.Abs() > maxStartAge && erc8004.MakesRegularBlocks(c.chainID):

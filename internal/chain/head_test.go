@@ -71,7 +71,7 @@ func (n headNode) answer(q nodeRequest) any {
 			return nil
 		}
 	}
-	return block{Number: hexutil.Uint64(number), Hash: blockHash(number), ParentHash: blockHash(number - 1), Time: hexutil.Uint64(n.time.Unix())}
+	return block{Number: quantity(number), Hash: blockHash(number), ParentHash: blockHash(number - 1), Time: quantity(n.time.Unix())}
 }
 
 func TestStartHead(t *testing.T) {

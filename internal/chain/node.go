@@ -45,6 +45,7 @@ type node struct {
 	silence   silence
 	health    health
 	rest      rest
+	batch     batchLimit
 
 	dialing chan struct{} // holds one token: who has it may dial, or ask for the chain id
 
@@ -187,13 +188,21 @@ func (t nodeTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer resp.Body.Close()
 	now := time.Now()
-	if wait, ok := readRetryAfter(resp, now); ok {
+	wait, stated := readRetryAfter(resp, now)
+	if stated && resp.StatusCode >= http.StatusBadRequest {
 		t.node.rest.noteStated(now, wait)
 	}
-	defer resp.Body.Close()
-	if err := boundAnswer(req, resp, t.node.decoding); err != nil {
+	body, err := boundAnswer(req, resp, t.node.decoding)
+	if err != nil {
 		return nil, err
+	}
+	if refusal := readBatchRefusal(req, resp.StatusCode, body); refusal != nil {
+		if stated {
+			t.node.rest.noteStated(now, wait)
+		}
+		return nil, refusal
 	}
 	return resp, nil
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/decode"
-	"github.com/ethereum/go-ethereum/rpc"
 )
 
 // maxDemotion is how long a node that keeps failing is asked after the others, at most; a wrong chain id is that long.
@@ -23,6 +22,14 @@ type health struct {
 	mu      sync.Mutex
 	faults  int       // failed requests in a row
 	demoted time.Time // until then it is asked after the others
+	omitted bool      // it left out logs: it is asked after the others for good
+}
+
+// noteOmission has the node asked after the others from now on.
+func (h *health) noteOmission() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.omitted = true
 }
 
 // noteFault demotes the node, for longer each time. first says that the request before did not fail.
@@ -47,10 +54,14 @@ func (h *health) noteAnswer() (after bool) {
 func (h *health) rank(now time.Time) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	rank := 0
 	if now.Before(h.demoted) {
-		return h.faults
+		rank = h.faults
 	}
-	return 0
+	if h.omitted {
+		rank += 1 << 16 // after those that fail
+	}
+	return rank
 }
 
 // orderNodes lists the nodes, healthiest first.
@@ -75,7 +86,7 @@ func (c *Client) orderNodes(now time.Time) []*node {
 }
 
 // question is one request to a node, which may be a batch; all of its answers come from that node.
-type question func(context.Context, *rpc.Client) error
+type question func(context.Context, nodeConn) error
 
 // askNode asks the healthiest node within the client's timeout, and the next one when it does not answer. failure is
 // what the question returned; err, a typed error, says why nobody answered it.
@@ -121,7 +132,7 @@ func (c *Client) askOne(ctx context.Context, n *node, op string, ask question) (
 		c.noteHealth(ctx, n, err)
 		return nil, err
 	}
-	failure = ask(ctx, conn)
+	failure = ask(ctx, nodeConn{conn, n})
 	if errors.Is(failure, decode.ErrBusy) {
 		return failure, nil // which says nothing about the node
 	}

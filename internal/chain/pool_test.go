@@ -193,7 +193,7 @@ func TestFailover(t *testing.T) {
 			}
 
 			first.set(nil, nil)
-			if _, err := c.askOne(t.Context(), c.nodes[0], "asking", func(ctx context.Context, conn *rpc.Client) error {
+			if _, err := c.askOne(t.Context(), c.nodes[0], "asking", func(ctx context.Context, conn nodeConn) error {
 				return conn.CallContext(ctx, new(any), "eth_getLogs")
 			}); err != nil {
 				t.Fatal(err)

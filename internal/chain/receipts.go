@@ -3,6 +3,7 @@ package chain
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -25,22 +26,27 @@ const (
 	receiptsAtOnce = 500
 	// sameAnswers is how often a node has to give the same receipts where they prove nothing.
 	sameAnswers = 3
-	// unprovenInRow is after how many blocks without a proof one answer is enough: the chain has none.
+	// unprovenInRow blocks without a proof in a row, over unprovenTime at least, mean that the chain has none: then one
+	// answer is enough.
 	unprovenInRow = 3
+	unprovenTime  = time.Minute
 	// receiptsPause is the time before nodes that have no eth_getBlockReceipts are asked for it again.
 	receiptsPause = time.Hour
 )
 
 var (
-	errForgotten  = errors.New("the node left out logs: its receipts do not come to the receiptsRoot of the block")
-	errUnproven   = errors.New("its receipts of a block do not come to the block's receiptsRoot")
-	errNoReceipts = errors.New("no node answers eth_getBlockReceipts")
+	errForgotten = errors.New("the node left out logs: its receipts do not come to the receiptsRoot of the block")
+	errUnproven  = errors.New("its receipts of a block do not come to the block's receiptsRoot")
+	// errUnknownReceipts says that receipts cannot be decoded: those of transactions of a new type may have another form.
+	errUnknownReceipts = errors.New("its receipts of a block have an unknown form")
+	errNoReceipts      = errors.New("no node answers eth_getBlockReceipts")
 )
 
 // proofs is what is known of how far a chain's receipts can be proven.
 type proofs struct {
 	refused  time.Time // when no node had eth_getBlockReceipts
 	unproven int       // blocks without a proof in a row
+	since    time.Time // when the first of them was read
 }
 
 // provableReceipt is what a block's receiptsRoot is made of.
@@ -63,6 +69,15 @@ func (r *provableReceipt) computeBloom() types.Bloom {
 type provableReceipts []*provableReceipt
 
 func (rs provableReceipts) Len() int { return len(rs) }
+
+// hasUnknownType reports whether a receipt is of a transaction type of which the receipt's fields are unknown: its logs
+// may be elsewhere, as those of EIP-8130 (0x79), whose receipts have a result for each phase.
+func (rs provableReceipts) hasUnknownType() bool {
+	const lastOfEthereum, firstOfArbitrum, lastOfArbitrum, opDeposit = 0x04, 0x64, 0x78, 0x7e
+	return slices.ContainsFunc(rs, func(r *provableReceipt) bool {
+		return r != nil && r.Type > lastOfEthereum && (r.Type < firstOfArbitrum || r.Type > lastOfArbitrum) && r.Type != opDeposit
+	})
+}
 
 // EncodeIndex encodes a receipt as its block's tree holds it. Types that are not known are encoded as Ethereum's are,
 // which is right for Arbitrum's: where it is not, the root is another.
@@ -137,7 +152,7 @@ func splitByTransactions(blocks []*bloomBlock) func(yield func([]*bloomBlock) bo
 		var part []*bloomBlock
 		held := 0
 		for _, b := range blocks {
-			if len(part) == atOnce || len(part) > 0 && held+len(b.Transactions) > receiptsAtOnce {
+			if len(part) == mostCalls-1 || len(part) > 0 && held+len(b.Transactions) > receiptsAtOnce {
 				if !yield(part) {
 					return
 				}
@@ -156,12 +171,12 @@ func (c *Client) readReceipts(ctx context.Context, blocks []*bloomBlock) (read [
 	const op = "reading the receipts of blocks"
 	asked, refusals, patient := 0, 0, !c.hasNoProof()
 	var unproven []blockReceipts
-	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn *rpc.Client) error {
+	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
 		asked++
 		elems := make([]rpc.BatchElem, len(blocks))
 		for i, b := range blocks {
 			elems[i] = rpc.BatchElem{Method: "eth_getBlockReceipts", Args: []any{b.Hash},
-				Result: new(provableReceipts)}
+				Result: new(json.RawMessage)}
 		}
 		if err := c.callBatch(ctx, conn, elems); err != nil {
 			return err
@@ -174,9 +189,9 @@ func (c *Client) readReceipts(ctx context.Context, blocks []*bloomBlock) (read [
 				}
 				return e.Error
 			}
-			receipts, _ := e.Result.(*provableReceipts)
-			r, err := blocks[i].checkReceipts(*receipts)
-			if err != nil {
+			answer, _ := e.Result.(*json.RawMessage)
+			r, err := blocks[i].decodeReceipts(*answer)
+			if err != nil && !errors.Is(err, errUnknownReceipts) {
 				return err
 			}
 			read = append(read, r)
@@ -204,6 +219,16 @@ func (c *Client) isUnsupported(err error) bool {
 		[]int{invalidRequest, methodNotFound, invalidParams, methodNotSupported}, answered.code)
 }
 
+// decodeReceipts is checkReceipts of a node's answer. The error is errUnknownReceipts if a receipt cannot be decoded:
+// then the block is unproven, and its logs come from eth_getLogs.
+func (b *bloomBlock) decodeReceipts(answer json.RawMessage) (blockReceipts, error) {
+	var receipts provableReceipts
+	if err := json.Unmarshal(answer, &receipts); err != nil {
+		return blockReceipts{}, fmt.Errorf("block %d: %w: %w", uint64(b.Number), errUnknownReceipts, err)
+	}
+	return b.checkReceipts(receipts)
+}
+
 // checkReceipts finds out what receipts prove. It fails when they lack something.
 func (b *bloomBlock) checkReceipts(receipts provableReceipts) (r blockReceipts, _ error) {
 	if receipts == nil {
@@ -229,7 +254,7 @@ func (b *bloomBlock) checkReceipts(receipts provableReceipts) (r blockReceipts, 
 	}
 	r.root = types.DeriveSha(receipts, trie.NewListHasher())
 	r.proven = r.root == b.ReceiptsRoot
-	if !r.proven && b.isMissing(bloom) {
+	if !r.proven && b.isMissing(bloom) && !receipts.hasUnknownType() {
 		return r, fmt.Errorf("block %d: %w", uint64(b.Number), errForgotten)
 	}
 	return r, nil
@@ -287,7 +312,7 @@ func (c *Client) noteNoReceipts() {
 func (c *Client) hasNoProof() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.proofs.unproven >= unprovenInRow
+	return c.proofs.unproven >= unprovenInRow && time.Since(c.proofs.since) >= unprovenTime
 }
 
 // noteProof counts the blocks in a row that could not be proven, and says so at the first.
@@ -298,6 +323,9 @@ func (c *Client) noteProof(b *bloomBlock, proven bool) {
 		c.proofs.unproven = 0
 	}
 	first := c.proofs.unproven == 1
+	if first {
+		c.proofs.since = time.Now()
+	}
 	c.mu.Unlock()
 	if first {
 		c.log.Warn("the receipts of a block do not come to its receiptsRoot, though nothing is seen to be missing: "+

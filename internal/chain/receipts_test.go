@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/agentherald/herald/internal/devnet"
@@ -106,7 +107,7 @@ func newTwins(t *testing.T) (*world, logFilter) {
 		t.Fatal(err)
 	}
 	return w, logFilter{Address: []common.Address{w.net.Deployment().Reputation},
-		Topics: [][]common.Hash{erc8004.Topics(erc8004.NewFeedback)}, FromBlock: 1, ToBlock: head.Number}
+		Topics: [][]common.Hash{erc8004.Topics(erc8004.NewFeedback)}, FromBlock: 1, ToBlock: hexutil.Uint64(head.Number)}
 }
 
 // read is what a follower of these nodes reads.
@@ -177,7 +178,7 @@ func TestUnsupportedReceipts(t *testing.T) {
 func TestExamineReceipts(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
-	blocks, err := w.client.readBlooms(w.ctx, uint64(filter.ToBlock), uint64(filter.ToBlock))
+	blocks, err := w.client.readBlooms(w.ctx, []uint64{uint64(filter.ToBlock)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,6 +219,14 @@ func TestExamineReceipts(t *testing.T) {
 			false, errAny, 0},
 		"another block's receipts": {&bloomBlock{}, func(rs provableReceipts) provableReceipts { return rs }, false,
 			errAny, 0},
+		"an unknown type has its logs elsewhere": {b, func(rs provableReceipts) provableReceipts {
+			rs[0].Type, rs[0].Logs, rs[1].Logs = 0x79, nil, nil
+			return rs
+		}, false, nil, 0},
+		"an unknown type changes nothing else": {&ownKind, func(rs provableReceipts) provableReceipts {
+			rs[0].Type = 0x79
+			return rs
+		}, false, nil, 2},
 	} {
 		got, err := c.block.checkReceipts(c.change(receipts(t)))
 		if got.proven != c.proven || err != c.failed && !errors.Is(err, c.failed) &&
@@ -231,7 +240,7 @@ func TestExamineReceipts(t *testing.T) {
 var errAny = errors.New("any")
 
 // TestUnprovableReceipts: where receipts prove nothing a node has to say the same three times, until three blocks in a
-// row had no proof; one that says something else is not believed.
+// row had no proof over a minute; one that says something else is not believed.
 func TestUnprovableReceipts(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
@@ -258,14 +267,47 @@ func TestUnprovableReceipts(t *testing.T) {
 		t.Errorf("answers that differ: %d logs, %v", len(logs), err)
 	}
 	forgets = false
-	for range unprovenInRow {
+	for i := range unprovenInRow + 2 {
 		asked = 0
 		if logs, err := completeRange(w.ctx, c, newest); err != nil || len(logs) != 2 {
 			t.Errorf("%d logs, %v", len(logs), err)
 		}
+		if i == unprovenInRow {
+			if asked != sameAnswers {
+				t.Errorf("after %d blocks without a proof in a second it is asked %d times", unprovenInRow, asked)
+			}
+			c.proofs.since = c.proofs.since.Add(-unprovenTime)
+		}
 	}
 	if asked != 1 {
-		t.Errorf("after %d blocks without a proof it is asked %d times", unprovenInRow, asked)
+		t.Errorf("after %d blocks without a proof in a minute it is asked %d times", unprovenInRow, asked)
+	}
+}
+
+// TestUnknownReceiptsStopNothing: a block that holds receipts of an unknown form is unproven by itself. Its logs are
+// believed, and those of other blocks in the same request are proven.
+func TestUnknownReceiptsStopNothing(t *testing.T) {
+	t.Parallel()
+	w, filter := newTwins(t)
+	w.feedback()
+	filter.ToBlock++
+	form := regexp.MustCompile(`"status":"0x1"`)
+	asked := 0
+	node := bender(t, w.net.URL(), func(method string, result json.RawMessage) json.RawMessage {
+		var receipts []json.RawMessage
+		if method != "eth_getBlockReceipts" || json.Unmarshal(result, &receipts) != nil {
+			return forgetFirst(t)(method, result)
+		}
+		if len(receipts) == 2 {
+			return form.ReplaceAll(result, []byte(`"status":["0x1","0x0"]`)) // one for each phase
+		}
+		asked++
+		return result
+	})
+	logs, c, err := w.read(filter, node)
+	// The first of the twins is forgotten and unproven.
+	if err != nil || len(logs) != 2 || asked == 0 || c.proofs.unproven != 0 {
+		t.Errorf("%d logs, %v, %d proven, %+v", len(logs), err, asked, c.proofs)
 	}
 }
 

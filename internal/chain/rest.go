@@ -68,9 +68,6 @@ func (r *rest) remaining(now time.Time) time.Duration {
 
 // readRetryAfter reads how long an answer asks to wait: a number of seconds, or a date.
 func readRetryAfter(resp *http.Response, now time.Time) (wait time.Duration, ok bool) {
-	if resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
-		return 0, false
-	}
 	stated := resp.Header.Get("Retry-After")
 	if seconds, err := strconv.ParseUint(stated, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second, true

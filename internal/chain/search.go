@@ -34,14 +34,17 @@ type logFilter struct {
 }
 
 // rangeEnds are the first and the last block of a range.
-type rangeEnds struct{ first, last block }
+type rangeEnds struct {
+	first, last block
+	node        int // that answered, by its position in RPC_URL_<chain>
+}
 
 // readLogs reads the logs of a range, and its ends. All come from one request: behind one address may be several nodes,
 // and one that has not reached the last block would answer with fewer logs.
 func (c *Client) readLogs(ctx context.Context, filter logFilter) (logs []types.Log, ends rangeEnds, err error) {
 	var first, last *block
 	elems := []rpc.BatchElem{
-		{Method: "eth_getLogs", Args: []any{filter}, Result: &logs},
+		{Method: "eth_getLogs", Args: []any{filter}, Result: (*nodeLogs)(&logs)},
 		{Method: "eth_getBlockByNumber", Args: []any{filter.ToBlock, false}, Result: &last},
 	}
 	if filter.FromBlock < filter.ToBlock {
@@ -49,7 +52,7 @@ func (c *Client) readLogs(ctx context.Context, filter logFilter) (logs []types.L
 			Result: &first})
 	}
 	op := fmt.Sprintf("reading the logs of blocks %d to %d", uint64(filter.FromBlock), uint64(filter.ToBlock))
-	if err := c.sendBatch(ctx, op, elems); err != nil {
+	if ends.node, err = c.sendBatchBy(ctx, op, elems); err != nil {
 		return nil, ends, err
 	}
 	for _, e := range elems {
@@ -63,7 +66,8 @@ func (c *Client) readLogs(ctx context.Context, filter logFilter) (logs []types.L
 	if first == nil || last == nil {
 		return nil, ends, c.newUnavailable(op, errNoBlock)
 	}
-	return logs, rangeEnds{*first, *last}, nil
+	ends.first, ends.last = *first, *last
+	return logs, ends, nil
 }
 
 // listTopics selects a job's event by what is indexed in every form of its kind.

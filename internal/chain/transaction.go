@@ -41,8 +41,8 @@ func (c *Client) ReadTransaction(ctx context.Context, hash common.Hash, d erc800
 	}
 	logs := slices.DeleteFunc(r.Logs, func(l types.Log) bool { return !f.filter.matchesLog(l) })
 	if slices.ContainsFunc(logs, lacksIndex) { // it is counted over the whole block
-		f.next = uint64(r.BlockNumber)
-		logs, err = f.readRangeLogs(ctx, block{Number: r.BlockNumber, Hash: r.BlockHash})
+		f.next, f.checks = uint64(r.BlockNumber), nil // the block is checked before its logs are used
+		logs, _, err = f.readRangeLogs(ctx, uint64(r.BlockNumber), block{Number: r.BlockNumber, Hash: r.BlockHash})
 		if errors.Is(err, errMoved) {
 			err = c.newUnavailable("reading the block of transaction "+hash.Hex(), err)
 		}

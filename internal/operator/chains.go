@@ -3,6 +3,7 @@ package operator
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"slices"
 	"strings"
 	"sync"
@@ -42,6 +43,10 @@ type FollowerState struct {
 	LagTime   *float64   `json:"lagSeconds,omitempty"`
 	Reorgs    uint64     `json:"reorgs"` // how often blocks were read again
 	MovedAt   *time.Time `json:"movedAt"`
+
+	Checks       *chain.Checks `json:"checks,omitempty"` // of blocks; missing: all are checked, or none
+	StalledSince *time.Time    `json:"stalledSince,omitempty"`
+	StalledWhy   string        `json:"stalledWhy,omitempty"` // in the node's words
 }
 
 // IsDone tells whether a backfill has read its range.
@@ -140,7 +145,8 @@ func markFormer(all []FollowerState, listed []string) {
 func describeCursor(c store.CursorState) FollowerState {
 	name, registries, _ := strings.Cut(c.Follower, " of ")
 	f := FollowerState{Follower: name, Registry: strings.Split(registries, ","), Start: c.Start, End: c.End, Next: c.Next,
-		Reorgs: c.Reorgs, MovedAt: &c.MovedAt}
+		Reorgs: c.Reorgs, MovedAt: &c.MovedAt, StalledSince: c.StalledSince, StalledWhy: c.StalledWhy}
+	_ = json.Unmarshal(c.Checks, &f.Checks) // a newer version's are not shown
 	for _, known := range []struct {
 		at **uint64
 		n  uint64

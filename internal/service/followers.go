@@ -109,7 +109,7 @@ func (r *chainFollowers) watchLag(ctx context.Context, c followedChain, ready *r
 			return
 		}
 		r.keepProgress(c.id, p)
-		if p.known { // else what was said of it stands
+		if p.cursor.StalledSince != nil || p.known { // else the last report stands
 			tellProgress(c.id, p, ready, log)
 		}
 		select {
@@ -123,7 +123,10 @@ func (r *chainFollowers) watchLag(ctx context.Context, c followedChain, ready *r
 // tellProgress says that a chain is behind, or is no more.
 func tellProgress(chainID uint64, p progress, ready *readiness, log *slog.Logger) {
 	why := ""
-	if p.behind {
+	switch {
+	case p.cursor.StalledSince != nil:
+		why = fmt.Sprintf("nothing is read since %s: %s", p.cursor.StalledSince.UTC().Format(time.DateTime), p.cursor.StalledWhy)
+	case p.behind:
 		why = fmt.Sprintf("%d blocks are not read yet, the oldest is %s behind the chain's newest", p.lag.Blocks,
 			p.lag.Time.Round(time.Second))
 	}

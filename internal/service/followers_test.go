@@ -109,6 +109,14 @@ func TestTellsLag(t *testing.T) {
 	if !strings.Contains(told.String(), "events come late") {
 		t.Errorf("%s", told)
 	}
+	since := time.Now().Add(-2 * time.Minute)
+	if err := f.store.NoteStall(t.Context(), followed.watcher.Key(), &since, "the node answered error -32014: no"); err != nil {
+		t.Fatal(err)
+	}
+	tellProgress(net.ChainID(), f.measureProgress(t.Context(), followed), ready, slog.New(slog.DiscardHandler))
+	if _, degraded := ready.readState(); !strings.Contains(degraded[name], "error -32014: no") {
+		t.Errorf("%v", degraded)
+	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(f)
 	found, err := registry.Gather()

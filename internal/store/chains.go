@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -11,6 +12,9 @@ import (
 type CursorState struct {
 	Cursor
 	MovedAt time.Time // when it was moved last
+
+	StalledSince *time.Time // since when nothing is read; nil: blocks are
+	StalledWhy   string
 }
 
 // Cursors lists how far chains were read: of all followers of a chain, or of all chains (0).
@@ -21,7 +25,19 @@ func (s *Store) Cursors(ctx context.Context, chainID uint64) (list []CursorState
 	rows, _ := s.pool.Query(ctx, statement("cursors"), chainID)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c CursorState, err error) {
 		err = row.Scan(&c.ChainID, &c.Follower, &c.Start, &c.End, &c.Next, &c.Head, &c.Finalized, &c.Settled, &c.Reorgs,
-			&c.MovedAt)
+			&c.MovedAt, &c.Checks, &c.StalledSince, &c.StalledWhy)
 		return c, err
 	})
+}
+
+// maxStall bounds the text of why a chain is not read.
+const maxStall = 500
+
+// NoteStall keeps with a cursor since when its follower reads nothing, and why. nil: it reads.
+func (s *Store) NoteStall(ctx context.Context, key CursorKey, since *time.Time, why string) (err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "note that chain %d is not read", key.ChainID)
+	_, err = s.pool.Exec(ctx, statement("note_stall"), key.ChainID, key.Follower, since, storable.Text(why, maxStall))
+	return err
 }

@@ -27,16 +27,18 @@ type Cursor struct {
 	Anchors []Anchor // of the blocks that were, oldest first
 	Head    uint64   // the node's newest block then
 
-	Finalized uint64 // the newest block that the nodes called final; 0: not known
-	Settled   uint64 // no reorg is expected to replace this block; events up to it are not taken back
-	Reorgs    uint64 // how often blocks were read again
-	moves     int64  // how often it has moved
+	Finalized uint64          // the newest block that the nodes called final; 0: not known
+	Settled   uint64          // no reorg is expected to replace this block; events up to it are not taken back
+	Reorgs    uint64          // how often blocks were read again
+	Checks    json.RawMessage // chain.Checks; nil: all blocks are checked before they are accepted, or none
+	moves     int64           // how often it has moved
 }
 
 // Anchor is a block that was read, by its hash.
 type Anchor struct {
 	Number uint64      `json:"number"`
 	Hash   common.Hash `json:"hash"`
+	Time   uint64      `json:"time,omitempty"` // the block's timestamp; 0: unknown
 }
 
 // ErrCursorMoved means that somebody else moved the cursor, and that nothing was accepted.
@@ -50,7 +52,7 @@ func (s *Store) OpenCursor(ctx context.Context, key CursorKey, start uint64, end
 	c.CursorKey = key
 	for { // a cursor that is being made by somebody else is seen by neither half of the statement
 		err = s.pool.QueryRow(ctx, statement("open_cursor"), key.ChainID, key.Follower, start, end).
-			Scan(&c.Start, &c.End, &c.Next, &c.Anchors, &c.Head, &c.Finalized, &c.Settled, &c.Reorgs, &c.moves)
+			Scan(&c.Start, &c.End, &c.Next, &c.Anchors, &c.Head, &c.Finalized, &c.Settled, &c.Reorgs, &c.moves, &c.Checks)
 		if !errors.Is(err, pgx.ErrNoRows) || ctx.Err() != nil {
 			return c, err
 		}
@@ -78,13 +80,14 @@ func (c *Cursor) HasReadNothing() bool { return c.Next == c.Start && len(c.Ancho
 
 // Advance is what was read of a chain: blocks that follow each other.
 type Advance struct {
-	From, To  uint64   // the first and the last block. From before the cursor: what was read from there on was replaced
-	Head      uint64   // the node's newest block
-	Finalized uint64   // as in Cursor
-	Settled   uint64   // as in Cursor
-	AtHead    bool     // what was not found up to To is on the chain no more
-	Anchors   []Anchor // as in Cursor
-	Intakes   []Intake // what the blocks hold, in the chain's order
+	From, To  uint64          // the first and the last block. From before the cursor: what was read from there on was replaced
+	Head      uint64          // the node's newest block
+	Finalized uint64          // as in Cursor
+	Settled   uint64          // as in Cursor
+	AtHead    bool            // what was not found up to To is on the chain no more
+	Anchors   []Anchor        // as in Cursor
+	Checks    json.RawMessage // as in Cursor
+	Intakes   []Intake        // what the blocks hold, in the chain's order
 }
 
 // Advanced is what became of it.
@@ -121,7 +124,7 @@ func (s *Store) AdvanceCursor(ctx context.Context, c *Cursor, a Advance) (done A
 			move := namedStatement("advance_cursor")
 			err := tx.QueryRow(ctx, move.text, move.args(pgx.NamedArgs{"chain_id": c.ChainID, "follower": c.Follower,
 				"moves": c.moves, "from": a.From, "next": a.To + 1, "blocks": anchors, "head": a.Head,
-				"finalized": a.Finalized, "settled": a.Settled})...).Scan(&moves, &orphans)
+				"finalized": a.Finalized, "settled": a.Settled, "checks": a.Checks})...).Scan(&moves, &orphans)
 			if err != nil {
 				return noRows(err, ErrCursorMoved)
 			}
@@ -140,7 +143,8 @@ func (s *Store) AdvanceCursor(ctx context.Context, c *Cursor, a Advance) (done A
 	if a.From < c.Next {
 		c.Reorgs++
 	}
-	c.Next, c.Anchors, c.Head, c.Finalized, c.Settled, c.moves = a.To+1, a.Anchors, a.Head, a.Finalized, a.Settled, moves
+	c.Next, c.Anchors, c.Head, c.Finalized, c.Settled, c.Checks, c.moves = a.To+1, a.Anchors, a.Head, a.Finalized, a.Settled,
+		a.Checks, moves
 	return done, nil
 }
 

@@ -1,9 +1,11 @@
 package store
 
 import (
+	"encoding/json"
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -55,6 +57,39 @@ func TestAdvanceCursor(t *testing.T) {
 		t.Errorf("%d rows, want %d", n, len(in))
 	}
 	if again, err := s.OpenCursor(t.Context(), key, 1, nil); err != nil || again.Next != 20 {
+		t.Errorf("%+v, %v", again, err)
+	}
+}
+
+// TestNoteStall: a cursor keeps the reason of a stall until it moves, and the checks of its blocks.
+func TestNoteStall(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	key := CursorKey{ChainID: 8453, Follower: "head of 0x01"}
+	c, err := s.OpenCursor(t.Context(), key, 7, nil)
+	if err != nil || c.Checks != nil {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	since := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
+	for _, at := range []*time.Time{&since, nil, &since} {
+		if err := s.NoteStall(t.Context(), key, at, "the node answered error -32014: no"); err != nil {
+			t.Fatal(err)
+		}
+		list, err := s.Cursors(t.Context(), 8453)
+		if err != nil || len(list) != 1 || (list[0].StalledSince == nil) != (at == nil) ||
+			at != nil && (!list[0].StalledSince.Equal(since) || list[0].StalledWhy != "the node answered error -32014: no") {
+			t.Errorf("%+v, %v", list, err)
+		}
+	}
+	checks := json.RawMessage(`{"complete": 9, "unchecked": 3}`)
+	if _, err := s.AdvanceCursor(t.Context(), &c, Advance{From: 7, To: 12, Head: 12, Checks: checks}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := s.Cursors(t.Context(), 8453)
+	if err != nil || len(list) != 1 || list[0].StalledSince != nil || string(list[0].Checks) != string(checks) {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if again, err := s.OpenCursor(t.Context(), key, 7, nil); err != nil || string(again.Checks) != string(checks) {
 		t.Errorf("%+v, %v", again, err)
 	}
 }

@@ -13,9 +13,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,6 +37,8 @@ type Ledger interface {
 	RestartCursor(ctx context.Context, c *store.Cursor, start uint64) error
 	AdvanceCursor(ctx context.Context, c *store.Cursor, a store.Advance) (store.Advanced, error)
 	Cursors(ctx context.Context, chainID uint64) ([]store.CursorState, error)
+	NoteStall(ctx context.Context, key store.CursorKey, since *time.Time, why string) error
+	Acceptor
 }
 
 // Dispatcher puts tasks into Redis and returns how many it took.
@@ -82,9 +86,13 @@ type Watcher struct {
 	Config
 	key    store.CursorKey
 	cursor store.Cursor
-	pace   pace
-	told   string // why nothing is read, as it was logged last
-	log    *slog.Logger
+
+	committed time.Time // when the cursor was committed last
+	atHead    bool      // that range ended at the head
+
+	pace pace
+	told string // why nothing is read, as it was logged last
+	log  *slog.Logger
 
 	failure failure // since a range was committed
 }
@@ -232,10 +240,17 @@ func (w *Watcher) follow(ctx context.Context) (err error) {
 	if w.From != nil && w.cursor.Start != *w.From {
 		w.log.Warn("this chain was watched before: going on from there, whatever block to begin with is named", "from", w.cursor.Next)
 	}
+	w.committed, w.atHead = time.Time{}, false
+	var checks *chain.Checks
+	if w.cursor.Checks != nil {
+		if err := json.Unmarshal(w.cursor.Checks, &checks); err != nil {
+			return fmt.Errorf("decode the checks of chain %d: %w", w.key.ChainID, err)
+		}
+	}
 	ahead := newReadAhead(w.commitRange)
 	f, err := w.Chain.NewFollower(chain.FollowConfig{Deployment: w.Deployment, From: w.cursor.Start, FromHead: w.From == nil, To: w.cursor.End,
 		Anchors: toAnchors(w.cursor.Anchors), Finalized: w.cursor.Finalized, Settled: w.cursor.Settled, Poll: w.Poll, Limits: w.Limits,
-		Handle: ahead.hand})
+		Checks: checks, Handle: ahead.hand, Found: w.acceptFound, Stalled: w.noteStall})
 	if err != nil {
 		return err
 	}
@@ -280,30 +295,56 @@ func (w *Watcher) findStart(ctx context.Context) (*uint64, error) {
 	if before == nil {
 		return nil, nil
 	}
-	start := before.Next - min(before.Next, unsettled)
-	if before.Settled > 0 {
-		start = before.Settled + 1
+	start := before.Settled + 1
+	if before.Settled == 0 {
+		if start, err = w.Chain.BlockBefore(ctx, before.Next-min(before.Next, 1), unsettled); err != nil {
+			return nil, fmt.Errorf("find the block from %s before block %d: %w", unsettled, before.Next, err)
+		}
 	}
 	start = max(start, before.Start)
 	w.log.Info("the registries are others than before: going on with what was not settled then", "from", start)
 	return &start, nil
 }
 
-// unsettled is how many blocks are read again where it is not known which were settled.
-const unsettled = 256
+const (
+	// unsettled is the time whose blocks are read again where it is unknown which of them are settled.
+	unsettled = time.Hour
+	// commitPause is the time between two commits while nothing but the cursor changes.
+	commitPause = 10 * time.Second
+)
 
 // commitTimeout bounds the commit of a range and the dispatch of its deliveries.
 const commitTimeout = 30 * time.Second
 
+// isDeferrable reports whether a range needs no commit of its own: it has no events, replaces no blocks, and the last
+// commit is younger than commitPause. The next commit moves the cursor over it; after a crash it is read again. The
+// first range that ends at the head is not deferrable: its commit ends deliveries whose events a reorg removed.
+func (w *Watcher) isDeferrable(r chain.Range) bool {
+	isLast := w.cursor.End != nil && r.To >= *w.cursor.End
+	return len(r.Events) == 0 && r.From >= w.cursor.Next && !isLast && (w.atHead || !r.AtHead) &&
+		time.Since(w.committed) < commitPause
+}
+
 // commitRange commits what a range holds together with the cursor. What has an end is a backfill, whose deliveries give
 // way to others.
 func (w *Watcher) commitRange(ctx context.Context, r chain.Range) error {
+	if w.isDeferrable(r) {
+		return nil
+	}
 	if err := w.pace.wait(ctx); err != nil {
 		return err
 	}
 	in := makeIntakes(w.key.ChainID, r.Events, w.Ends)
-	read := store.Advance{From: r.From, To: r.To, Head: r.Head, Finalized: r.Finalized, Settled: r.Settled, AtHead: r.AtHead,
+	from := min(r.From, w.cursor.Next) // ranges that were not committed are part of this one
+	read := store.Advance{From: from, To: r.To, Head: r.Head, Finalized: r.Finalized, Settled: r.Settled, AtHead: r.AtHead,
 		Intakes: in}
+	if r.Checks != nil {
+		checks, err := json.Marshal(r.Checks)
+		if err != nil {
+			return fmt.Errorf("encode the checks of chain %d: %w", w.key.ChainID, err)
+		}
+		read.Checks = checks
+	}
 	for _, a := range r.Anchors {
 		read.Anchors = append(read.Anchors, store.Anchor(a))
 	}
@@ -318,6 +359,7 @@ func (w *Watcher) commitRange(ctx context.Context, r chain.Range) error {
 		w.failure = failure{}
 		w.log.Info("the chain is read again", "to", r.To, "failures", n)
 	}
+	w.committed, w.atHead = time.Now(), r.AtHead
 	w.pace.count(countQueued(done.Answers))
 	if w.Dispatcher != nil {
 		w.Dispatcher.Dispatch(ctx, done.Tasks)
@@ -329,6 +371,43 @@ func (w *Watcher) commitRange(ctx context.Context, r chain.Range) error {
 		w.Report(Report{To: r.To, Head: r.Head, Answers: done.Answers, Events: r.Events, Vanished: done.Vanished})
 	}
 	return nil
+}
+
+// acceptFound accepts logs of final blocks, which a node may have left out before, and returns how many of them are new.
+// No reorg takes them off the chain, so the cursor does not matter.
+func (w *Watcher) acceptFound(ctx context.Context, events []chain.RangeEvent) (unknown int, _ error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	for part := range slices.Chunk(makeIntakes(w.key.ChainID, events, w.Ends), store.MaxAccept) {
+		answers, tasks, err := w.Ledger.Accept(ctx, part)
+		if err != nil {
+			return unknown, err
+		}
+		if w.Dispatcher != nil {
+			w.Dispatcher.Dispatch(ctx, tasks)
+		}
+		for i, a := range answers {
+			if a.Verdict == store.Accepted && part[i].Refused == "" {
+				unknown++
+			}
+		}
+	}
+	return unknown, nil
+}
+
+// noteStall keeps in the store that nothing is read, so that other processes can show why.
+func (w *Watcher) noteStall(ctx context.Context, why error, since time.Time) {
+	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
+	defer cancel()
+	var err error
+	if why == nil {
+		err = w.Ledger.NoteStall(ctx, w.key, nil, "")
+	} else {
+		err = w.Ledger.NoteStall(ctx, w.key, &since, why.Error())
+	}
+	if err != nil {
+		w.log.Warn("it could not be stored whether the chain is read", "error", err)
+	}
 }
 
 // makeIntakes makes an intake of each event.

@@ -46,6 +46,7 @@ var parts = []struct {
 	name string
 	run  func(*bench, context.Context) error
 }{
+	{"cost", (*bench).measureCost},
 	{"lines", (*bench).measureLines},
 	{"raw", (*bench).measureRaw},
 	{"anvil", (*bench).measureAnvil},
@@ -56,7 +57,7 @@ var parts = []struct {
 func main() {
 	var o options
 	flag.StringVar(&o.out, "o", "", "the `file` to write; without: standard output only")
-	flag.StringVar(&o.only, "only", "lines,raw,anvil,latency,long", "measure only these, separated by commas")
+	flag.StringVar(&o.only, "only", "cost,lines,raw,anvil,latency,long", "measure only these, separated by commas")
 	flag.IntVar(&o.events, "events", 30_000, "events, or lines, of one run")
 	flag.IntVar(&o.long, "long", longEvents, "events, or lines, of the runs whose memory is watched")
 	flag.IntVar(&o.blocks, "latency", 40, "blocks whose latency is measured")

@@ -52,6 +52,7 @@ type report struct {
 	usual     int // events of a run
 	runs      []wayRun
 	latencies []latency
+	costs     []string // rows of requests and calls
 }
 
 // of lists the runs of a way: those of the usual length, or the longer ones.
@@ -181,6 +182,16 @@ func (r *report) markdown() string {
 		p("| how | pause | blocks | p50 | p99 |\n| --- | ---: | ---: | ---: | ---: |")
 		for _, l := range r.latencies {
 			p("| %s | %s | %d | %s | %s |", l.way, l.poll, l.blocks, millis(l.p50), millis(l.p99))
+		}
+	}
+	if len(r.costs) > 0 {
+		p("\n## Requests and calls of an hour at the head\n")
+		p("Of a follower with `--poll 2s`, few events and finality after 20 minutes, in simulated time (`TestCostOfFollowing`):")
+		p("requests (calls). [chain](chain.md) says what they are.\n")
+		p("| block time | trusted | one node, empty blooms | one node, full blooms | two nodes, both together | trusted, by websocket | one node, full blooms, by websocket |")
+		p("| --- | --- | --- | --- | --- | --- | --- |")
+		for _, row := range r.costs {
+			p("%s", row)
 		}
 	}
 	return s.String()

@@ -6,10 +6,14 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/text"
 )
 
 // behindAfter is how late a chain's newest event may be.
 const behindAfter = time.Minute
+
+// omissionShown is how long after a node left out logs it is named.
+const omissionShown = 7 * 24 * time.Hour
 
 // checkFollowed tells which of the chains that are followed are behind: those of HERALD_WATCH, and what `enqueue watch`
 // has read. A backfill may be as late as it is.
@@ -40,6 +44,13 @@ func judgeFollowed(c operator.ChainState) []Finding {
 	}
 	f := c.Followers[i]
 	switch {
+	case f.StalledSince != nil:
+		return reportWarning("it is not read since %s: %s", f.StalledSince.UTC().Format(time.DateTime),
+			text.Printable(f.StalledWhy))
+	case f.Checks != nil && f.Checks.Omission != nil && time.Since(f.Checks.Omission.At) < omissionShown:
+		o := f.Checks.Omission
+		return reportWarning("node %d of RPC_URL_%d left out %d logs of block %d: name another node, or a second one to "+
+			"compare with; `worker chain show %[2]d`", o.Node, c.ChainID, o.Logs, o.Block)
 	case f.LagTime == nil:
 		return nil // its node does not answer, which has a line of its own, or it has none here
 	case *f.LagTime >= behindAfter.Seconds():

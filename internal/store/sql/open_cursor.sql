@@ -5,10 +5,10 @@ WITH made AS (
     INSERT INTO herald.chain_cursors (chain_id, follower, start_block, end_block, next_block)
     VALUES ($1, $2, $3, $4, $3)
     ON CONFLICT DO NOTHING
-    RETURNING start_block, end_block, next_block, blocks, head_block, finalized_block, settled_block, reorgs, moves
+    RETURNING start_block, end_block, next_block, blocks, head_block, finalized_block, settled_block, reorgs, moves, checks
 )
 SELECT * FROM made
 UNION ALL
-SELECT start_block, end_block, next_block, blocks, head_block, finalized_block, settled_block, reorgs, moves
+SELECT start_block, end_block, next_block, blocks, head_block, finalized_block, settled_block, reorgs, moves, checks
   FROM herald.chain_cursors WHERE chain_id = $1 AND follower = $2
  LIMIT 1

@@ -43,9 +43,11 @@ var (
 )
 
 const (
-	finality  = 64 // blocks behind the head, deeper than any reorg
-	pollRows  = time.Second
-	mostShown = 10 // differences
+	finality = 64 // blocks behind the head, deeper than any reorg
+	pollRows = time.Second
+	// fiveASecond is the block time of the row of a fast chain.
+	fiveASecond = 200 * time.Millisecond
+	mostShown   = 10 // differences
 	// beforeCall is how long before a call the worker may have asked the chain.
 	beforeCall = 5 * time.Second
 )
@@ -177,9 +179,11 @@ func TestChain(t *testing.T) {
 		}
 	}
 	programs, postgres := shared.get(t)
-	onEachChain(t, *withinFlag, func(ctx context.Context, t *testing.T, node Node) {
+	pace := *paceFlag
+	run := func(ctx context.Context, t *testing.T, node Node) {
+		name := filepath.Base(t.Name())
 		began := time.Now()
-		fmt.Printf("chain: %s: seed=%d\n", node.Name(), seed)
+		fmt.Printf("chain: %s: seed=%d\n", name, seed)
 		agents, err := trial.StartAgents(1)
 		if err != nil {
 			t.Fatal(err)
@@ -204,7 +208,7 @@ func TestChain(t *testing.T) {
 			logs = t.TempDir()
 		}
 		site, err := trial.Open(ctx, trial.Config{Programs: programs, Postgres: postgres,
-			Database: "chain_" + node.Name(), Logs: filepath.Join(logs, node.Name())})
+			Database: "chain_" + name, Logs: filepath.Join(logs, name)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -233,7 +237,7 @@ func TestChain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := play(ctx, world, two, seed); err != nil {
+		if err := play(ctx, world, two, seed, pace); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		for _, liar := range liars {
@@ -253,7 +257,7 @@ func TestChain(t *testing.T) {
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		fmt.Println(trial.NewFigures("chain", node.Name()).Add("seed", seed).
+		fmt.Println(trial.NewFigures("chain", name).Add("seed", seed).
 			Add("blocks", world.Blocks).Add("events", world.Events).
 			Add("reorgs", world.Reorgs).Add("deepest", world.Deepest).
 			Add("kills", two.kills).Add("ends", two.ends).Add("lies", total(liars)).
@@ -275,7 +279,10 @@ func TestChain(t *testing.T) {
 		if t.Failed() {
 			t.Errorf("ARGS='-seed %d' repeats the run (with the other flags as they were)", seed)
 		}
-	})
+	}
+	onEachChain(t, *withinFlag, run)
+	pace = fiveASecond // its blocks share their timestamps, as Base's do
+	onAnvil(t, "anvil_200ms", *withinFlag, run)
 }
 
 // environment names the proxy and the emitters to the followers.
@@ -287,10 +294,10 @@ func environment(w *World, url string) []string {
 }
 
 // play makes the chain's history, and kills followers in between.
-func play(ctx context.Context, w *World, two *followers, seed uint64) error {
+func play(ctx context.Context, w *World, two *followers, seed uint64, every time.Duration) error {
 	random := rand.New(rand.NewPCG(seed, 6))
 	reorgs, kills := choose(random, *blocksFlag, *reorgsFlag), choose(random, *blocksFlag, *killsFlag)
-	pace := time.NewTicker(*paceFlag)
+	pace := time.NewTicker(every)
 	defer pace.Stop()
 	for n := range *blocksFlag {
 		select {

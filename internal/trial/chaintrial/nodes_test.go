@@ -47,7 +47,12 @@ func onEachChain(t *testing.T, within time.Duration, f func(ctx context.Context,
 		n := devnettest.Start(t, devnet.Config{ChainID: ChainID})
 		f(ctx, t, inProcess{n, n.Account(0)})
 	})
-	t.Run("anvil", func(t *testing.T) {
+	onAnvil(t, "anvil", within, f)
+}
+
+// onAnvil runs a test on anvil.
+func onAnvil(t *testing.T, name string, within time.Duration, f func(ctx context.Context, t *testing.T, node Node)) {
+	t.Run(name, func(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), within, fmt.Errorf("not within %s", within))
 		defer cancel()
 		n, err := startAnvil(ctx, t.TempDir())

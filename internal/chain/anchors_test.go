@@ -1,0 +1,137 @@
+package chain
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// paces are the block times that windows are tested at: Ethereum, OP Mainnet, Base, Robinhood.
+var paces = []time.Duration{12 * time.Second, 2 * time.Second, 200 * time.Millisecond, 90 * time.Millisecond}
+
+// readFor returns the anchors of a follower that reads a chain for some time, a reading each pause.
+func readFor(pace, pause, within time.Duration, settled func(now uint64) uint64) (anchors []Anchor, now time.Time) {
+	const first = 1_800_000_000
+	last := uint64(0)
+	for at := time.Duration(0); at < within; at += pause {
+		number := uint64(at/pace) + 1
+		now = time.Unix(first, 0).Add(at)
+		if number == last {
+			continue
+		}
+		last = number
+		seconds := uint64(first + (time.Duration(number-1)*pace)/time.Second)
+		anchors = thinAnchors(append(anchors, Anchor{number, blockHash(number), seconds}), settled(number), now)
+	}
+	return anchors, now
+}
+
+// TestAnchors: at every block time about 30 anchors reach back an hour, and from each block to the next anchor under
+// it are at most as many blocks as from the newest one to it.
+func TestAnchors(t *testing.T) {
+	t.Parallel()
+	for _, pace := range paces {
+		for _, pause := range []time.Duration{time.Second, 2 * time.Second} {
+			anchors, _ := readFor(pace, pause, 3*time.Hour, func(n uint64) uint64 { return n - min(n, uint64(30*time.Minute/pace)) })
+			if len(anchors) > 32 {
+				t.Errorf("%s: %d anchors", pace, len(anchors))
+			}
+			newest := anchors[len(anchors)-1]
+			if age := time.Duration(newest.Time-anchors[0].Time) * time.Second; age < reorgMemory || age > 3*reorgMemory {
+				t.Errorf("%s: they reach back %s", pace, age)
+			}
+			for i := len(anchors) - 2; i > 0; i-- {
+				depth, next := newest.Number-anchors[i].Number, newest.Number-anchors[i-1].Number
+				if unit := uint64(2*max(pause, pace)/pace) + 1; next > 2*depth+2*unit+uint64(2*time.Second/pace) {
+					t.Errorf("%s: a reorg of %d blocks is read again from %d", pace, depth+1, next)
+				}
+			}
+		}
+	}
+}
+
+// TestAnchorsOfALie: a timestamp that a node invents, and one that a store of an earlier version did not have, drop no
+// anchor that a reorg of the last hour needs.
+func TestAnchorsOfALie(t *testing.T) {
+	t.Parallel()
+	anchors, now := readFor(2*time.Second, 2*time.Second, 2*time.Hour, func(uint64) uint64 { return 0 })
+	before := slices.Clone(anchors)
+	newest := before[len(before)-1]
+	after := thinAnchors(append(anchors, Anchor{newest.Number + 1, common.Hash{}, 1 << 40}), 1<<62, now)
+	if oldest := after[0]; newest.Time-oldest.Time < uint64(reorgMemory.Seconds()) || len(after) < 8 {
+		t.Errorf("%d anchors are left, the oldest is block %d", len(after), oldest.Number)
+	}
+	bare := make([]Anchor, 256)
+	for i := range bare {
+		bare[i].Number = uint64(i)
+	}
+	after = thinAnchors(append(bare, Anchor{256, common.Hash{}, uint64(now.Unix())}), 0, now)
+	if after[0].Number != 0 || after[len(after)-1].Number != 256 {
+		t.Errorf("%+v", after)
+	}
+}
+
+// readStub returns a chain that is some hours old, and a follower of it that read for so long, a range a minute.
+func readStub(t *testing.T, pace, finality, read time.Duration) (*chainStub, *Follower) {
+	t.Helper()
+	s := newChainStub(t, pace)
+	s.finality = finality
+	f, _ := newStubFollower(t, newStubClient(t, true, s), FollowConfig{From: s.head() - uint64(read/pace)})
+	f.width = newRangeWidth(uint64(max(time.Minute/pace, 1)))
+	readToHead(t, f)
+	return s, f
+}
+
+// TestWindowsAreDurations: at every block time, 30 minutes under finality or under the head are settled, and the fork of
+// a reorg of the last hour is found with few questions.
+func TestWindowsAreDurations(t *testing.T) {
+	t.Parallel()
+	for _, pace := range paces {
+		for _, finality := range []time.Duration{0, 20 * time.Minute} {
+			t.Run(fmt.Sprintf("%s/%s", pace, finality), func(t *testing.T) {
+				t.Parallel()
+				s, f := readStub(t, pace, finality, 3*time.Hour)
+				settled := time.Duration(f.next-1-f.settled) * pace
+				if least := finality + settleAfter; settled < least-time.Minute || settled > 2*least+2*time.Minute {
+					t.Errorf("%s under the newest block are settled", settled)
+				}
+				s.fork = f.next - uint64(50*time.Minute/pace)
+				s.asked = nil
+				if _, err := f.readNext(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if f.next > s.fork+uint64(2*time.Minute/pace) || len(s.asked) > 14 {
+					t.Errorf("read up to %d after a reorg from %d, %d blocks are asked for", f.next, s.fork, len(s.asked))
+				}
+			})
+		}
+	}
+}
+
+// TestHeadOfTheFuture: a node that invents a late head settles nothing.
+func TestHeadOfTheFuture(t *testing.T) {
+	t.Parallel()
+	_, f := readStub(t, 2*time.Second, 0, 20*time.Minute)
+	before := f.settled
+	late := block{Time: 1 << 40}
+	if got := f.findSettledBlock(f.done, late); got != before {
+		t.Errorf("block %d of %d is settled", got, f.next)
+	}
+}
+
+// TestBlockBefore: an hour is found by timestamps at every block time.
+func TestBlockBefore(t *testing.T) {
+	t.Parallel()
+	for _, pace := range paces {
+		s, f := readStub(t, pace, 0, time.Minute)
+		s.asked = nil
+		number := s.head()
+		got, err := f.client.BlockBefore(t.Context(), number, time.Hour)
+		if back := time.Duration(number-got) * pace; err != nil || back < time.Hour || back > 150*time.Minute || len(s.asked) > 20 {
+			t.Errorf("%s: %s back, %v, %d questions", pace, back, err, len(s.asked))
+		}
+	}
+}

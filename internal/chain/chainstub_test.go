@@ -1,0 +1,208 @@
+package chain
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/secret"
+)
+
+// chainStub is a chain in a stub that makes a block each pace. It is reached without a network, so that the time of
+// testing/synctest passes while its answers are waited for.
+type chainStub struct {
+	*stubNode
+	pace     time.Duration
+	began    time.Time
+	fork     uint64        // blocks from here on are of another branch; 0: none
+	finality time.Duration // of blocks; 0: it names none
+	full     bool          // every bloom is full
+	every    uint64        // each so many blocks there is a log; 0: never
+	hides    func(n uint64) bool
+	behind   uint64                 // blocks that it lacks
+	asked    []string               // block numbers and tags
+	numbers  map[common.Hash]uint64 // of blocks that were asked for
+	most     int                    // calls in a request
+	calls    int
+}
+
+func newChainStub(t *testing.T, pace time.Duration) *chainStub {
+	s := &chainStub{stubNode: &stubNode{t: t, number: 1, url: "http://node.invalid"}, pace: pace, began: time.Now().Add(-12 * time.Hour),
+		numbers: map[common.Hash]uint64{}}
+	s.set(nil, s.answerCall)
+	return s
+}
+
+// RoundTrip answers without a network.
+func (s *chainStub) RoundTrip(req *http.Request) (*http.Response, error) {
+	answer := httptest.NewRecorder()
+	s.ServeHTTP(answer, req)
+	s.most, s.calls = max(s.most, s.lastCalls()), s.calls+s.lastCalls()
+	return answer.Result(), nil
+}
+
+// newStubClient returns a client of stubs.
+func newStubClient(t *testing.T, trusted bool, stubs ...*chainStub) *Client {
+	t.Helper()
+	cfg := Config{ChainID: 1, Trusted: trusted}
+	for _, s := range stubs {
+		cfg.URLs = append(cfg.URLs, secret.New(s.url))
+	}
+	c := newClient(t, cfg)
+	for i, s := range stubs {
+		c.nodes[i].transport.RegisterProtocol("http", s)
+	}
+	return c
+}
+
+func (s *chainStub) hashOf(n uint64) common.Hash {
+	h := blockHash(n)
+	if s.fork > 0 && n >= s.fork {
+		h[0] ^= 0xff
+	}
+	return h
+}
+
+func (s *chainStub) head() uint64 { return uint64(time.Since(s.began)/s.pace) - s.behind }
+
+func (s *chainStub) seconds(n uint64) uint64 {
+	return uint64(s.began.Add(time.Duration(n) * s.pace).Unix())
+}
+
+var stubRegistry = common.Address{1}
+
+// logsOf returns the logs of a block.
+func (s *chainStub) logsOf(n uint64) []*types.Log {
+	if s.every == 0 || n%s.every != 0 {
+		return []*types.Log{}
+	}
+	return []*types.Log{{Address: stubRegistry, Topics: erc8004.Topics(erc8004.NewFeedback)[:1], Data: []byte{}, BlockNumber: n,
+		BlockHash: s.hashOf(n), BlockTimestamp: s.seconds(n), TxHash: common.Hash{3}}}
+}
+
+func (s *chainStub) receiptsOf(n uint64) provableReceipts {
+	logs := s.logsOf(n)
+	if len(logs) == 0 {
+		return provableReceipts{}
+	}
+	return provableReceipts{{BlockHash: s.hashOf(n), Type: 2, Status: 1, CumulativeGasUsed: 21_000, Logs: logs}}
+}
+
+func (s *chainStub) answerCall(method string, params []json.RawMessage) (any, any) {
+	switch method {
+	case "eth_getBlockByNumber":
+		return s.answerBlock(strings.Trim(string(params[0]), `"`)), nil
+	case "eth_getLogs":
+		var filter logFilter
+		if err := json.Unmarshal(params[0], &filter); err != nil {
+			s.t.Error(err)
+		}
+		logs := []*types.Log{}
+		for n := uint64(filter.FromBlock); s.every > 0 && n <= min(uint64(filter.ToBlock), s.head()); n++ {
+			if s.hides == nil || !s.hides(n) {
+				logs = append(logs, s.logsOf(n)...)
+			}
+		}
+		return logs, nil
+	case "eth_getBlockReceipts":
+		var hash common.Hash
+		if err := json.Unmarshal(params[0], &hash); err != nil {
+			s.t.Error(err)
+		}
+		n, known := s.numbers[hash]
+		if !known || s.hashOf(n) != hash {
+			return json.RawMessage("null"), nil
+		}
+		return s.receiptsOf(n), nil
+	}
+	return nil, nil
+}
+
+func (s *chainStub) answerBlock(tag string) any {
+	s.asked = append(s.asked, tag)
+	number := s.head()
+	switch tag {
+	case latest:
+	case finalized:
+		if s.finality == 0 {
+			return json.RawMessage("null")
+		}
+		number -= min(number, uint64(s.finality/s.pace))
+	default:
+		number = hexutil.MustDecodeUint64(tag)
+	}
+	if number > s.head() {
+		return json.RawMessage("null")
+	}
+	s.numbers[s.hashOf(number)] = number
+	receipts := s.receiptsOf(number)
+	var bloom types.Bloom
+	for _, r := range receipts {
+		bloom = r.computeBloom()
+	}
+	if s.full {
+		for i := range bloom {
+			bloom[i] = 0xff
+		}
+	}
+	return map[string]any{"number": hexutil.Uint64(number), "hash": s.hashOf(number), "parentHash": s.hashOf(number - 1),
+		"timestamp": hexutil.Uint64(s.seconds(number)), "logsBloom": bloom, "receiptsRoot": rootOf(receipts)}
+}
+
+// newStubFollower returns a follower of stubs, and counts its events by block.
+func newStubFollower(t *testing.T, c *Client, cfg FollowConfig) (*Follower, map[uint64]int) {
+	t.Helper()
+	got := map[uint64]int{}
+	cfg.Deployment, cfg.Limits = erc8004.Deployment{Reputation: stubRegistry}, limits
+	if cfg.Handle == nil {
+		cfg.Handle = func(_ context.Context, r Range) error {
+			for n := range got {
+				if n >= r.From {
+					delete(got, n)
+				}
+			}
+			for _, e := range r.Events {
+				got[e.Log.BlockNumber]++
+			}
+			return nil
+		}
+	}
+	f, err := c.NewFollower(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f, got
+}
+
+// readToHead reads up to the head.
+func readToHead(t *testing.T, f *Follower) {
+	t.Helper()
+	for more := true; more; {
+		var err error
+		if more, err = f.readNext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// countRequests counts the requests of a stub that have a call which is or is not about the head.
+func (s *chainStub) countRequests() (requests, calls int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, methods := range s.stubNode.asked {
+		if !slices.Equal(methods, []string{"eth_chainId"}) {
+			requests, calls = requests+1, calls+len(methods)
+		}
+	}
+	return requests, calls
+}

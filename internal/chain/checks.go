@@ -1,0 +1,635 @@
+package chain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/rpc"
+)
+
+// A follower hands over the logs of eth_getLogs before it knows that they are all. Afterwards the checker looks for
+// omissions, with one request of at most proofCalls calls a poll: it compares a range with the answer of another node,
+// or reads headers and receipts of single blocks. docs/chain.md has the limits of that.
+
+const (
+	// proofCalls bounds the calls in the one request that checks blocks in a poll.
+	proofCalls = 10
+	// strictWidth is the number of blocks in a range whose blocks are all checked before it is handed over.
+	strictWidth = 500
+	// compareAgain is the pause after a failed comparison with another node. Until then single blocks are checked.
+	compareAgain = time.Minute
+	// proofTries is the number of answers that prove nothing about a block before the block counts as unchecked again.
+	proofTries = 3
+	// mostKnownLogs bounds the logs that are remembered of unchecked blocks.
+	mostKnownLogs = 100_000
+	// mostReaders bounds the ranges of which the node is remembered that answered them.
+	mostReaders = 256
+)
+
+// Checks says how far a follower knows that its nodes left out no logs. The store keeps it with the cursor.
+type Checks struct {
+	// Complete is the block up to which all blocks are checked.
+	Complete uint64 `json:"complete"`
+	// Unchecked is the number of blocks after Complete that are not, or not known to be.
+	Unchecked uint64 `json:"unchecked"`
+	// Share is the share of the newest blocks that are checked: of the last 10,000 to 20,000.
+	Share float64 `json:"share"`
+	// Omission is the newest proven omission.
+	Omission *Omission `json:"omission,omitempty"`
+	// Recheck are the first and the last of the blocks that are read again, all of them checked, after an omission.
+	Recheck *[2]uint64 `json:"recheck,omitempty"`
+}
+
+// Omission is a proof that a node left out logs.
+type Omission struct {
+	Node  int       `json:"node"` // its position in RPC_URL_<chain>; 0: unknown
+	Block uint64    `json:"block"`
+	Logs  int       `json:"logs"`
+	At    time.Time `json:"at"`
+}
+
+// logPosition identifies a log.
+type logPosition struct {
+	block common.Hash
+	index uint
+}
+
+// handedRange are blocks whose logs came from one node.
+type handedRange struct {
+	span
+	hash common.Hash // of the last block; zero: unknown
+	node int
+}
+
+// suspect is a block whose bloom may hold an event.
+type suspect struct {
+	*bloomBlock
+	byHash bool // its receipts cannot be decoded: eth_getLogs by its hash is compared instead
+	tries  int
+}
+
+// checker finds logs that nodes left out of ranges that a follower handed over.
+type checker struct {
+	unchecked uncheckedBlocks
+	known     map[uint64][]logPosition // handed over, of unchecked blocks from knownFrom on
+	held      int                      // positions in known
+	knownFrom uint64
+	readers   []handedRange // of blocks from knownFrom on, oldest first
+
+	compareFrom  uint64 // the first block that was not compared with another node
+	compareWidth rangeWidth
+	compareAfter time.Time
+	behindSince  time.Time // since when the other node lacks blocks; zero: it does not
+
+	open     map[uint64]bool // blocks in wanted, in suspects and in a request: neither unchecked nor checked
+	wanted   []uint64        // blocks to check before any that are drawn
+	suspects []suspect
+	asked    time.Time // when the reading began after which the last request was made
+
+	recheck  *span
+	omission *Omission
+
+	handed, checked float64 // newest blocks, for Share
+	share           float64 // while there are too few
+}
+
+// Share is of at least shareOf blocks, and halves its counts at shareUpTo.
+const (
+	shareOf   = 100
+	shareUpTo = 20_000
+)
+
+// newChecker returns a checker that continues from an earlier one. Without known Checks all blocks before next count as
+// checked.
+func newChecker(from, next uint64, known *Checks) *checker {
+	k := &checker{known: map[uint64][]logPosition{}, open: map[uint64]bool{}, knownFrom: next,
+		compareFrom: next, compareWidth: newRangeWidth(10_000), share: 1}
+	if known == nil {
+		return k
+	}
+	k.omission, k.share = known.Omission, known.Share
+	if first := max(known.Complete+1, from); first < next {
+		k.unchecked.add(first, next-1)
+	}
+	if known.Recheck != nil {
+		k.recheck = &span{known.Recheck[0], known.Recheck[1]}
+	}
+	return k
+}
+
+// report describes the checks of a follower that read all blocks before next.
+func (k *checker) report(next uint64) *Checks {
+	left := uncheckedBlocks{slices.Clone(k.unchecked.spans)}
+	for n := range k.open {
+		left.add(n, n)
+	}
+	c := &Checks{Complete: next - min(next, 1), Unchecked: left.count(), Omission: k.omission}
+	if len(left.spans) > 0 {
+		first := left.spans[0].from
+		c.Complete = first - min(first, 1)
+	}
+	if c.Share = k.share; k.handed >= shareOf {
+		c.Share = min(k.checked/k.handed, 1)
+	}
+	if k.recheck != nil {
+		c.Recheck = &[2]uint64{k.recheck.from, k.recheck.to}
+	}
+	return c
+}
+
+// noteRange records a range that was handed over unchecked.
+func (k *checker) noteRange(from uint64, end Anchor, logs []types.Log, node int) {
+	k.unchecked.add(from, end.Number)
+	if k.handed += float64(end.Number - from + 1); k.handed > shareUpTo {
+		k.handed, k.checked = k.handed/2, k.checked/2
+	}
+	if k.held+len(logs) > mostKnownLogs {
+		k.known, k.held, k.readers = map[uint64][]logPosition{}, 0, nil
+		k.knownFrom, k.compareFrom = from, from
+	}
+	for _, l := range logs {
+		k.known[l.BlockNumber] = append(k.known[l.BlockNumber], logPosition{l.BlockHash, l.Index})
+	}
+	k.held += len(logs)
+	if n := len(k.readers); n > 0 && k.readers[n-1].node == node && k.readers[n-1].to+1 == from {
+		k.readers[n-1].to, k.readers[n-1].hash = end.Number, end.Hash
+		return
+	}
+	k.readers = append(k.readers, handedRange{span{from, end.Number}, end.Hash, node})
+	if len(k.readers) > mostReaders {
+		k.readers = k.readers[1:]
+	}
+}
+
+// noteChecked records that blocks lack no log.
+func (k *checker) noteChecked(from, to uint64) {
+	k.checked += float64(to - from + 1)
+	k.forget(from, to)
+}
+
+// forget drops blocks.
+func (k *checker) forget(from, to uint64) {
+	k.unchecked.remove(from, to)
+	maps.DeleteFunc(k.open, func(n uint64, _ bool) bool { return from <= n && n <= to })
+	for n, logs := range k.known {
+		if from <= n && n <= to {
+			k.held -= len(logs)
+			delete(k.known, n)
+		}
+	}
+}
+
+// rewind forgets the blocks from next on: they are read again.
+func (k *checker) rewind(next uint64) {
+	k.forget(next, math.MaxUint64)
+	k.knownFrom, k.compareFrom = min(k.knownFrom, next), min(k.compareFrom, next)
+	k.readers = slices.DeleteFunc(k.readers, func(r handedRange) bool { return r.from >= next })
+	if n := len(k.readers); n > 0 && k.readers[n-1].to >= next {
+		k.readers[n-1].to, k.readers[n-1].hash = next-1, common.Hash{}
+	}
+	k.dropClosed()
+}
+
+// dropClosed drops blocks from the queues that were checked in another way, or that are to be read again.
+func (k *checker) dropClosed() {
+	k.wanted = slices.DeleteFunc(k.wanted, func(n uint64) bool { return !k.open[n] })
+	k.suspects = slices.DeleteFunc(k.suspects, func(s suspect) bool { return !k.open[uint64(s.Number)] })
+}
+
+// findReader returns the node that a block's logs came from; 0 if it is unknown.
+func (k *checker) findReader(n uint64) int {
+	for _, r := range k.readers {
+		if r.from <= n && n <= r.to {
+			return r.node
+		}
+	}
+	return 0
+}
+
+// checkBlocks makes the next request that checks blocks.
+func (f *Follower) checkBlocks(ctx context.Context) error {
+	k := f.checks
+	if r, ok := f.nextComparison(); ok && len(k.wanted)+len(k.suspects) == 0 {
+		return f.compareRange(ctx, r)
+	}
+	return f.proveBlocks(ctx)
+}
+
+// nextComparison returns the next range to compare with another node, if there is one.
+func (f *Follower) nextComparison() (r handedRange, ok bool) {
+	k := f.checks
+	if len(f.client.nodes) < 2 || time.Now().Before(k.compareAfter) {
+		return r, false
+	}
+	for _, r := range k.readers {
+		if r.to < k.compareFrom {
+			continue
+		}
+		r.from = max(r.from, k.compareFrom)
+		if to := r.from + k.compareWidth.blocks - 1; to < r.to {
+			r.to, r.hash = to, common.Hash{}
+		}
+		return r, true
+	}
+	return r, false
+}
+
+// compareRange compares a range with the logs of another node. Blocks in which they differ are checked one by one.
+func (f *Follower) compareRange(ctx context.Context, r handedRange) error {
+	k := f.checks
+	filter := f.filter
+	filter.FromBlock, filter.ToBlock = hexutil.Uint64(r.from), hexutil.Uint64(r.to)
+	logs, last, err := f.client.readOtherLogs(ctx, filter, r.node)
+	switch {
+	case err != nil && r.from < r.to && isRefusedRange(err):
+		k.compareWidth.narrow(err, r.to-r.from+1)
+		return nil
+	case err != nil:
+		k.compareAfter = time.Now().Add(compareAgain)
+		return err
+	case last == nil, r.hash != (common.Hash{}) && last.Hash != r.hash:
+		if k.behindSince.IsZero() {
+			k.behindSince = time.Now()
+		} else if time.Since(k.behindSince) >= compareAgain {
+			k.compareAfter, k.behindSince = time.Now().Add(compareAgain), time.Time{}
+		}
+		return nil
+	}
+	k.behindSince = time.Time{}
+	k.compareWidth.widen()
+	differing := slices.DeleteFunc(findDifferences(k.known, logs, r.span), func(n uint64) bool {
+		return !k.open[n] && !k.unchecked.has(n) // it was checked by itself, and its logs are known no more
+	})
+	k.noteAgreement(r.span, differing)
+	for _, n := range differing {
+		if !k.open[n] {
+			k.wanted = append(k.wanted, n)
+		}
+		k.open[n] = true
+		k.unchecked.remove(n, n)
+	}
+	k.dropClosed()
+	k.compareFrom = r.to + 1
+	return nil
+}
+
+// noteAgreement records that two nodes gave the same logs for all blocks of a range but some.
+func (k *checker) noteAgreement(r span, differing []uint64) {
+	from := r.from
+	for _, n := range differing {
+		if n > from {
+			k.noteChecked(from, n-1)
+		}
+		from = n + 1
+	}
+	if from <= r.to {
+		k.noteChecked(from, r.to)
+	}
+}
+
+// findDifferences returns the blocks of a range in which logs are others than the known ones, in ascending order.
+func findDifferences(known map[uint64][]logPosition, logs []types.Log, r span) (blocks []uint64) {
+	others := map[uint64]map[logPosition]bool{}
+	for _, l := range logs {
+		if l.BlockNumber < r.from || l.BlockNumber > r.to || l.Removed {
+			continue
+		}
+		if others[l.BlockNumber] == nil {
+			others[l.BlockNumber] = map[logPosition]bool{}
+		}
+		others[l.BlockNumber][logPosition{l.BlockHash, l.Index}] = true
+	}
+	for n, positions := range known {
+		if n < r.from || n > r.to {
+			continue
+		}
+		same := len(positions) == len(others[n])
+		for _, p := range positions {
+			same = same && others[n][p]
+		}
+		if !same {
+			blocks = append(blocks, n)
+		}
+		delete(others, n)
+	}
+	for n := range others {
+		blocks = append(blocks, n)
+	}
+	slices.Sort(blocks)
+	return blocks
+}
+
+// readOtherLogs asks another node than one for the logs of a range and its last block, nil if that node lacks it.
+func (c *Client) readOtherLogs(
+	ctx context.Context, filter logFilter, not int,
+) (logs []types.Log, last *block, _ error) {
+	op := fmt.Sprintf("comparing the logs of blocks %d to %d", uint64(filter.FromBlock), uint64(filter.ToBlock))
+	nodes, err := c.awaitNodes(ctx, op)
+	if err != nil {
+		return nil, nil, err
+	}
+	at := slices.IndexFunc(nodes, func(n *node) bool { return n.number != not })
+	if at < 0 {
+		return nil, nil, c.newUnavailable(op, errResting)
+	}
+	elems := []rpc.BatchElem{
+		{Method: "eth_getLogs", Args: []any{filter}, Result: (*nodeLogs)(&logs)},
+		{Method: "eth_getBlockByNumber", Args: []any{filter.ToBlock, false}, Result: &last},
+	}
+	failure, err := c.askOne(ctx, nodes[at], op, func(ctx context.Context, conn nodeConn) error {
+		if err := c.callBatch(ctx, conn, elems); err != nil {
+			return err
+		}
+		return errors.Join(elems[0].Error, elems[1].Error)
+	})
+	logs = slices.DeleteFunc(logs, func(l types.Log) bool { return !filter.matchesLog(l) })
+	return logs, last, c.typeFailure(op, failure, err)
+}
+
+// finalBlock returns the newest block that counts as final: settled where the nodes call none final.
+func (f *Follower) finalBlock() uint64 { return max(f.finalized, f.settled) }
+
+// proveBlocks reads receipts of suspects, and headers of blocks that are drawn, in one request.
+func (f *Follower) proveBlocks(ctx context.Context) error {
+	k := f.checks
+	const op = "checking blocks for logs that were left out"
+	slots := min(proofCalls-1, f.client.partSize())
+	elems, suspects := f.listSuspectCalls(slots)
+	numbers := k.wanted[:min(len(k.wanted), slots-len(elems))]
+	k.wanted = k.wanted[len(numbers):]
+	drawn, err := f.drawBlocks(slots - len(elems) - len(numbers))
+	if err != nil {
+		return err
+	}
+	numbers = append(slices.Clone(numbers), drawn...)
+	for _, n := range drawn {
+		k.open[n] = true
+	}
+	for _, n := range numbers {
+		elems = append(elems, rpc.BatchElem{Method: "eth_getBlockByNumber", Args: []any{formatNumber(n), false},
+			Result: new(*bloomBlock)})
+	}
+	if len(elems) == 0 {
+		return nil
+	}
+	if err := f.client.sendBatch(ctx, op, elems); err != nil {
+		k.putBack(numbers...)
+		return err
+	}
+	k.suspects = k.suspects[len(suspects):]
+	for i, n := range numbers {
+		e := elems[len(suspects)+i]
+		if b, _ := e.Result.(**bloomBlock); e.Error != nil || *b == nil || uint64((*b).Number) != n {
+			k.putBack(n)
+		} else {
+			f.checkHeader(*b)
+		}
+	}
+	var moved error
+	for i, s := range suspects {
+		if !k.open[uint64(s.Number)] {
+			continue // an omission has it read again
+		}
+		if err := f.checkSuspect(ctx, s, elems[i]); err != nil {
+			moved = err
+			k.putBack(uint64(s.Number))
+		}
+	}
+	return moved
+}
+
+// putBack has blocks drawn again.
+func (k *checker) putBack(numbers ...uint64) {
+	for _, n := range numbers {
+		delete(k.open, n)
+		k.unchecked.add(n, n)
+	}
+}
+
+// drawBlocks takes blocks to check, final ones first. Of blocks before knownFrom only final ones are taken.
+func (f *Follower) drawBlocks(n int) ([]uint64, error) {
+	k := f.checks
+	last := uint64(math.MaxUint64)
+	if r, compares := f.nextComparison(); compares {
+		last = r.from - 1 // the others are compared
+	}
+	drawn, err := k.unchecked.draw(n, 0, min(f.finalBlock(), last))
+	if err != nil {
+		return nil, err
+	}
+	others, err := k.unchecked.draw(n-len(drawn), max(f.finalBlock()+1, k.knownFrom), last)
+	return append(drawn, others...), err
+}
+
+// checkHeader ends the check of a block whose bloom rules out events, and makes others suspects.
+func (f *Follower) checkHeader(b *bloomBlock) {
+	n := uint64(b.Number)
+	if b.Bloom != nil && !mayHold(*b.Bloom, f.filter) {
+		f.checks.noteChecked(n, n)
+		return
+	}
+	f.checks.suspects = append(f.checks.suspects, suspect{bloomBlock: b})
+}
+
+// listSuspectCalls lists the calls that check suspects, and these. Their transactions bound the answer.
+func (f *Follower) listSuspectCalls(slots int) (elems []rpc.BatchElem, suspects []suspect) {
+	transactions := 0
+	for _, s := range f.checks.suspects {
+		transactions += len(s.Transactions)
+		if len(elems) == slots || len(elems) > 0 && transactions > receiptsAtOnce {
+			break
+		}
+		e := rpc.BatchElem{Method: "eth_getBlockReceipts", Args: []any{s.Hash}, Result: new(json.RawMessage)}
+		if s.byHash || f.client.isReceiptsPause() {
+			e.Method, e.Args = "eth_getLogs", []any{hashFilter{s.Hash, f.filter.Address, f.filter.Topics}}
+		}
+		elems, suspects = append(elems, e), append(suspects, s)
+	}
+	return elems, suspects
+}
+
+// checkSuspect compares the logs in a block's receipts with those that were handed over. It fails if they cannot be
+// compared.
+func (f *Follower) checkSuspect(ctx context.Context, s suspect, e rpc.BatchElem) error {
+	answer, _ := e.Result.(*json.RawMessage)
+	logs, again, err := f.readSuspectLogs(s, e.Method, *answer, e.Error)
+	if again && s.tries < proofTries {
+		s.tries++
+		s.byHash = s.byHash || errors.Is(err, errUnknownReceipts)
+		f.checks.suspects = append(f.checks.suspects, s)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	n := uint64(s.Number)
+	if n < f.checks.knownFrom {
+		return f.checkOldBlock(ctx, s, logs)
+	}
+	missing := slices.DeleteFunc(slices.Clone(logs), func(l types.Log) bool {
+		return slices.Contains(f.checks.known[n], logPosition{l.BlockHash, l.Index})
+	})
+	if len(missing) == 0 {
+		f.checks.noteChecked(n, n)
+		return nil
+	}
+	isOurs, err := f.isHandedOver(ctx, s.block)
+	if err != nil || !isOurs {
+		return errors.Join(err, errMoved)
+	}
+	f.noteOmission(n, len(missing))
+	return nil
+}
+
+// readSuspectLogs returns the logs that an answer holds of a block. again says that another answer may prove more.
+func (f *Follower) readSuspectLogs(
+	s suspect, method string, answer json.RawMessage, failure error,
+) (logs []types.Log, again bool, _ error) {
+	c := f.client
+	switch {
+	case failure != nil && method == "eth_getBlockReceipts" && c.isUnsupported(failure):
+		c.noteNoReceipts()
+		return nil, true, failure
+	case failure != nil:
+		return nil, true, c.newUnavailable("reading the receipts of a block", failure)
+	case method == "eth_getLogs":
+		if err := json.Unmarshal(answer, (*nodeLogs)(&logs)); err != nil {
+			return nil, true, err
+		}
+		for i := range logs {
+			logs[i].BlockNumber, logs[i].BlockHash = uint64(s.Number), s.Hash
+		}
+		return slices.DeleteFunc(logs, func(l types.Log) bool { return !f.filter.matchesLog(l) }), false, nil
+	}
+	r, err := s.decodeReceipts(answer)
+	if errors.Is(err, errUnknownReceipts) {
+		c.noteProof(s.bloomBlock, false)
+	}
+	if err != nil {
+		return nil, true, err
+	}
+	c.noteProof(s.bloomBlock, r.proven)
+	return slices.DeleteFunc(r.logs, func(l types.Log) bool { return !f.filter.matchesLog(l) }), false, nil
+}
+
+// checkOldBlock hands over the logs of a final block whose logs an earlier follower handed over. The store knows which
+// of them are new.
+func (f *Follower) checkOldBlock(ctx context.Context, s suspect, logs []types.Log) error {
+	n := uint64(s.Number)
+	missing, err := f.handFound(ctx, logs)
+	switch {
+	case err != nil:
+		return err
+	case missing > 0:
+		f.noteOmission(n, missing)
+	}
+	f.checks.noteChecked(n, n)
+	return nil
+}
+
+// handFound hands over logs of final blocks and returns how many of them were unknown.
+func (f *Follower) handFound(ctx context.Context, logs []types.Log) (missing int, _ error) {
+	if len(logs) == 0 || f.cfg.Found == nil {
+		return 0, nil
+	}
+	events, err := f.makeEvents(ctx, sortLogs(logs))
+	if err != nil {
+		return 0, err
+	}
+	if missing, err = f.cfg.Found(ctx, events); err != nil {
+		return 0, &handError{err}
+	}
+	return missing, nil
+}
+
+// isHandedOver reports whether a block is on the branch that was handed over: it and the last anchor are canonical.
+func (f *Follower) isHandedOver(ctx context.Context, b block) (bool, error) {
+	if len(f.done) == 0 {
+		return false, nil
+	}
+	const op = "looking for a reorg"
+	last := f.done[len(f.done)-1]
+	var own, anchor *block
+	elems := []rpc.BatchElem{
+		{Method: "eth_getBlockByNumber", Args: []any{formatNumber(uint64(b.Number)), false}, Result: &own},
+		{Method: "eth_getBlockByNumber", Args: []any{formatNumber(last.Number), false}, Result: &anchor},
+	}
+	if err := f.client.sendBatch(ctx, op, elems); err != nil {
+		return false, err
+	}
+	return own != nil && anchor != nil && own.Hash == b.Hash && anchor.Hash == last.Hash, nil
+}
+
+// noteOmission marks the node that left out logs, and has everything since the last complete proof read again with
+// every block checked. Blocks that are not final are read as after a reorg, older ones between readings.
+func (f *Follower) noteOmission(n uint64, logs int) {
+	k := f.checks
+	complete := k.report(f.next).Complete
+	k.omission = &Omission{Node: k.findReader(n), Block: n, Logs: logs, At: time.Now().UTC()}
+	for _, node := range f.client.nodes {
+		if node.number == k.omission.Node {
+			node.health.noteOmission()
+		}
+	}
+	from := min(complete+1, n)
+	resume := max(from, f.finalBlock()+1)
+	keep := len(f.done)
+	for keep > 0 && f.done[keep-1].Number >= resume {
+		keep--
+	}
+	if keep < len(f.done) {
+		f.strictBefore = max(f.strictBefore, f.next)
+		f.done = f.done[:keep:keep]
+		f.next = max(min(f.next, resume), f.cfg.From)
+		if keep > 0 {
+			f.next = f.done[keep-1].Number + 1
+		}
+		k.rewind(f.next)
+	}
+	if from < f.next {
+		if k.recheck != nil {
+			from = min(from, k.recheck.from)
+		}
+		k.recheck = &span{from, f.next - 1}
+	}
+	f.log.Error("a node left out logs: all blocks since the last complete check are read again, and each of them is "+
+		"checked", "node", k.omission.Node, "block", n, "logs", logs, "from", from)
+}
+
+// recheckBlocks reads the next of the final blocks that are to be read again.
+func (f *Follower) recheckBlocks(ctx context.Context) error {
+	k := f.checks
+	filter := f.filter
+	to := min(k.recheck.to, k.recheck.from+min(strictWidth, f.width.blocks)-1)
+	filter.FromBlock, filter.ToBlock = hexutil.Uint64(k.recheck.from), hexutil.Uint64(to)
+	logs, ends, err := f.client.readLogs(ctx, filter)
+	if err == nil {
+		logs, err = f.client.completeLogs(ctx, filter, ends, logs)
+	}
+	if err != nil {
+		_, err = f.narrowRange(err, to-k.recheck.from+1)
+		return err
+	}
+	missing, err := f.handFound(ctx, logs)
+	if err != nil {
+		return err
+	}
+	if missing > 0 {
+		f.log.Warn("logs that a node left out were found", "logs", missing, "from", k.recheck.from, "to", to)
+	}
+	k.forget(k.recheck.from, to)
+	if k.recheck.from = to + 1; k.recheck.from > k.recheck.to {
+		k.recheck = nil
+		f.log.Info("all blocks since the last complete check were read again", "to", to)
+	}
+	return nil
+}

@@ -1,0 +1,69 @@
+package chain
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestStallIsReported: a follower that reads nothing for a minute reports it once, with the node's own words, and that
+// it reads again; a node that refuses everything, and one whose head stays low.
+func TestStallIsReported(t *testing.T) {
+	t.Parallel()
+	refuses := refuseStatus(200, "", `{"error":{"code":-32090,"message":"no credits left"}}`)
+	for name, c := range map[string]struct {
+		spoil func(http.ResponseWriter, *http.Request) bool
+		why   string
+	}{
+		"it refuses all":   {func(rw http.ResponseWriter, r *http.Request) bool { refuses(rw, r); return true }, "error -32090: no credits left"},
+		"it refuses 429":   {refuse(""), "429 Too Many Requests"},
+		"it is cut off":    {failures()["nothing"], "closed the connection without an answer"},
+		"its head is down": {nil, "was read before"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newChainStub(t, 2*time.Second)
+				type report struct {
+					at  time.Duration
+					why error
+				}
+				began := time.Now()
+				var told []report
+				f, _ := newStubFollower(t, newStubClient(t, true, s), FollowConfig{From: s.head(),
+					Stalled: func(_ context.Context, why error, _ time.Time) { told = append(told, report{time.Since(began), why}) }})
+				f.lowPatience = 10 * time.Minute
+				followFor(t, f, 10*time.Second)
+				if c.spoil == nil {
+					s.behind = 1000
+				} else {
+					s.set(c.spoil, s.answerCall)
+				}
+				followFor(t, f, 3*time.Minute)
+				if len(told) != 1 || told[0].why == nil || !strings.Contains(told[0].why.Error(), c.why) ||
+					told[0].at < time.Minute || told[0].at > 2*time.Minute {
+					t.Fatalf("%d: %v at %s", len(told), told[0].why, told[0].at)
+				}
+				s.behind = 0
+				s.set(nil, s.answerCall)
+				followFor(t, f, 3*time.Minute)
+				if len(told) != 2 || told[1].why != nil {
+					t.Errorf("%+v", told)
+				}
+			})
+		})
+	}
+}
+
+// TestQuietChainIsNoStall: a chain that makes no block is read.
+func TestQuietChainIsNoStall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newChainStub(t, 6*time.Hour)
+		f, _ := newStubFollower(t, newStubClient(t, false, s), FollowConfig{From: s.head(),
+			Stalled: func(_ context.Context, why error, _ time.Time) { t.Error(why) }})
+		followFor(t, f, 10*time.Minute)
+	})
+}

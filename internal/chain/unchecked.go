@@ -1,0 +1,105 @@
+package chain
+
+import (
+	"crypto/rand"
+	"fmt"
+	"math/big"
+	"slices"
+)
+
+// span is a range of blocks.
+type span struct{ from, to uint64 }
+
+// mostSpans bounds the spans of uncheckedBlocks. Above it the oldest half is merged: checked blocks between them
+// count as unchecked again.
+const mostSpans = 8192
+
+// uncheckedBlocks is a set of blocks that were handed over and not checked, as spans in ascending order.
+type uncheckedBlocks struct{ spans []span }
+
+// add adds blocks, which may be in the set already.
+func (u *uncheckedBlocks) add(from, to uint64) {
+	i, _ := slices.BinarySearchFunc(u.spans, from, func(s span, n uint64) int {
+		if s.to+1 < n {
+			return -1
+		}
+		return 1
+	})
+	k := i
+	for ; k < len(u.spans) && u.spans[k].from <= to+1; k++ {
+		from, to = min(from, u.spans[k].from), max(to, u.spans[k].to)
+	}
+	u.spans = slices.Replace(u.spans, i, k, span{from, to})
+	if len(u.spans) > mostSpans {
+		half := len(u.spans) / 2
+		u.spans = slices.Replace(u.spans, 0, half, span{u.spans[0].from, u.spans[half-1].to})
+	}
+}
+
+// remove removes blocks.
+func (u *uncheckedBlocks) remove(from, to uint64) {
+	i, _ := slices.BinarySearchFunc(u.spans, from, func(s span, n uint64) int {
+		if s.to < n {
+			return -1
+		}
+		return 1
+	})
+	k := i
+	var left []span
+	for ; k < len(u.spans) && u.spans[k].from <= to; k++ {
+		if s := u.spans[k]; s.from < from {
+			left = append(left, span{s.from, from - 1})
+		}
+		if s := u.spans[k]; s.to > to {
+			left = append(left, span{to + 1, s.to})
+		}
+	}
+	u.spans = slices.Replace(u.spans, i, k, left...)
+}
+
+// has reports whether a block is in the set.
+func (u *uncheckedBlocks) has(n uint64) bool {
+	return slices.ContainsFunc(u.spans, func(s span) bool { return s.from <= n && n <= s.to })
+}
+
+// count returns the number of blocks in the set.
+func (u *uncheckedBlocks) count() (n uint64) {
+	for _, s := range u.spans {
+		n += s.to - s.from + 1
+	}
+	return n
+}
+
+// drawWindow is the number of unchecked blocks that a draw chooses from. So a node cannot foresee which blocks are
+// checked where the budget does not cover all of them.
+const drawWindow = 1000
+
+// draw takes at most n blocks from the set, at random from the newest drawWindow of those between two blocks.
+func (u *uncheckedBlocks) draw(n int, from, to uint64) ([]uint64, error) {
+	var window []uint64
+	for _, s := range slices.Backward(u.spans) {
+		low, high := max(s.from, from), min(s.to, to)
+		for b := high; low <= high && b >= low && len(window) < drawWindow; b-- {
+			window = append(window, b)
+			if b == 0 {
+				break
+			}
+		}
+		if len(window) == drawWindow || s.from < from {
+			break
+		}
+	}
+	for i := range min(n, len(window)) {
+		at, err := rand.Int(rand.Reader, big.NewInt(int64(len(window)-i)))
+		if err != nil {
+			return nil, fmt.Errorf("draw blocks to check: %w", err)
+		}
+		k := i + int(at.Int64())
+		window[i], window[k] = window[k], window[i]
+	}
+	drawn := window[:min(n, len(window))]
+	for _, b := range drawn {
+		u.remove(b, b)
+	}
+	return drawn, nil
+}
