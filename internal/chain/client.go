@@ -53,6 +53,8 @@ type Client struct {
 	logRange      uint64
 	trusted       bool
 	log           *slog.Logger
+	known         erc8004.Chain // what is known of the chain without asking
+	blockTimes    *blockTimer
 
 	mu         sync.Mutex
 	identities map[common.Address]common.Address // what getIdentityRegistry answered
@@ -84,9 +86,11 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	known, _ := erc8004.FindChain(cfg.ChainID)
 	l := &link{chainID: cfg.ChainID, timeout: cfg.Timeout, mask: secret.NewMasker(keys), decoding: cfg.Decoding}
 	c := &Client{link: l, confirmations: cfg.Confirmations, registries: cfg.Registries, logRange: cfg.LogRange,
-		trusted: cfg.Trusted, log: cfg.Logger, identities: make(map[common.Address]common.Address)}
+		trusted: cfg.Trusted, log: cfg.Logger, known: known, blockTimes: newBlockTimer(),
+		identities: make(map[common.Address]common.Address)}
 	for i, address := range cfg.URLs {
 		c.nodes = append(c.nodes, newNode(l, i+1, address))
 	}

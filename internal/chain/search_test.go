@@ -25,9 +25,12 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// scriptedNode is a node of chain 1 that says what a test wants, in batches too.
+// scriptedNode is a node of a chain that says what a test wants, in batches too.
 type scriptedNode struct {
 	head   uint64
+	chain  uint64                                  // default 1
+	pace   time.Duration                           // between its blocks; 0: all have the time 1
+	headAt time.Time                               // the time of its head
 	logs   func(from, to uint64) (any, *nodeError) // the answer to eth_getLogs
 	stored []byte                                  // what readFeedback returns; nil: it reverts
 	hangs  bool                                    // it never answers eth_getLogs
@@ -98,7 +101,7 @@ func (s *scriptedNode) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 func (s *scriptedNode) answer(q nodeRequest) (result any, failure *nodeError, status int) {
 	switch q.Method {
 	case "eth_chainId":
-		return "0x1", nil, 0
+		return hexutil.Uint64(max(s.chain, 1)), nil, 0
 	case "eth_getBlockByNumber":
 		n, err := hexutil.DecodeUint64(strings.Trim(string(q.Params[0]), `"`))
 		switch {
@@ -110,7 +113,11 @@ func (s *scriptedNode) answer(q nodeRequest) (result any, failure *nodeError, st
 			result, failure = s.pruned(n)
 			return result, failure, 0
 		}
-		return map[string]any{"number": hexutil.Uint64(n), "hash": blockHash(n), "timestamp": "0x1"}, nil, 0
+		at := uint64(1)
+		if s.pace > 0 {
+			at = uint64(s.headAt.Add(-time.Duration(s.head-n) * s.pace).Unix())
+		}
+		return map[string]any{"number": hexutil.Uint64(n), "hash": blockHash(n), "timestamp": hexutil.Uint64(at)}, nil, 0
 	case "eth_getLogs":
 		var f logFilter
 		if err := json.Unmarshal(q.Params[0], &f); err != nil {
@@ -172,7 +179,7 @@ func (s *scriptedNode) serve(t *testing.T, logRange uint64, timeout time.Duratio
 	t.Helper()
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
-	return newClient(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New(server.URL)}, Timeout: timeout,
+	return newClient(t, Config{ChainID: max(s.chain, 1), URLs: []secret.Secret{secret.New(server.URL)}, Timeout: timeout,
 		Registries: scriptedRegistries().Registries(), LogRange: logRange})
 }
 
