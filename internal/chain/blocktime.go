@@ -21,8 +21,8 @@ const (
 	blockTimeRetry   = time.Minute
 	// defaultBlockTime is used until the block time of a chain is measured of which nothing is known.
 	defaultBlockTime = 2 * time.Second
-	// maxBlockTimeFactor bounds what is believed of a node: a measured block time is at most so many times longer or shorter
-	// than the chain's usual one.
+	// maxBlockTimeFactor bounds a measured block time, since a node may lie: it is at most so many times longer or shorter than
+	// the chain's usual one.
 	maxBlockTimeFactor = 10
 	// minBlockTime and maxBlockTime bound it where the usual one is not known.
 	minBlockTime = 10 * time.Millisecond
@@ -47,7 +47,7 @@ func (t *blockTimer) load(now time.Time) (measured time.Duration, due bool) {
 	return t.measured, !now.Before(t.due)
 }
 
-// store caches what was measured; 0: it failed.
+// store caches a measurement; 0: it failed.
 func (t *blockTimer) store(now time.Time, measured time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -117,8 +117,8 @@ func (c *Client) measureBlockTime(ctx context.Context) time.Duration {
 	return 0
 }
 
-// boundBlockTime bounds a measured block time (0: none) by what is known of the chain. A quiet chain makes blocks at its
-// usual pace as soon as there are transactions, whatever the mean of its last blocks was: it never counts as slower.
+// boundBlockTime bounds a measured block time (0: none) by the chain's usual one. A quiet chain makes blocks at its usual
+// pace as soon as there are transactions, so it never counts as slower.
 func boundBlockTime(known erc8004.Chain, measured time.Duration) time.Duration {
 	usual, low, high := known.BlockTime, minBlockTime, maxBlockTime
 	if usual > 0 {

@@ -7,7 +7,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 )
 
-// TestBlockTime measures chains of every pace, and bounds what a node says of its blocks' times.
+// TestBlockTime measures chains of every pace, and bounds the answers of lying nodes.
 func TestBlockTime(t *testing.T) {
 	t.Parallel()
 	const unknown = 424242

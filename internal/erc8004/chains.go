@@ -94,8 +94,8 @@ var knownChains = [...]Chain{
 // KnownChains lists the chains with known registries, the mainnets first.
 func KnownChains() []Chain { return slices.Clone(knownChains[:]) }
 
-// FindChain returns what is known of a chain. Of another chain it returns the defaults: nothing is confirmed by default
-// before unknownDepth, or at once on a development chain (1337, 31337).
+// FindChain returns a known chain. Of another chain it returns the defaults: confirmations of unknownDepth, or none on a
+// development chain (1337, 31337), which makes blocks only with transactions.
 func FindChain(chainID uint64) (_ Chain, known bool) {
 	i := slices.IndexFunc(knownChains[:], func(c Chain) bool { return c.ID == chainID })
 	switch {
