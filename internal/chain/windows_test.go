@@ -26,7 +26,7 @@ func pacedLog(t *testing.T, chainID uint64, pace, before time.Duration) (*script
 	return &scriptedNode{chain: chainID, head: pacedHead, pace: pace, headAt: time.Now(), logs: holding(l)}, j
 }
 
-// TestWindowsAreDurations: whatever the block time, an event is searched and waited for in the same time.
+// TestWindowsAreDurations: at every block time an event is searched and waited for in the same time.
 func TestWindowsAreDurations(t *testing.T) {
 	t.Parallel()
 	day := erc8004.Depth{Time: 24 * time.Hour}

@@ -22,8 +22,8 @@ type Depth struct {
 	Tag    string // Safe or Finalized
 }
 
-// ParseDepth reads a duration (6s), a number of blocks (12), safe or finalized. The problem continues the name of the text,
-// and is empty when there is none.
+// ParseDepth reads a duration (6s), a number of blocks (12), safe or finalized. The problem continues the name of the text;
+// it is empty if the text is valid.
 func ParseDepth(s string) (_ Depth, problem string) {
 	if s == Safe || s == Finalized {
 		return Depth{Tag: s}, ""
