@@ -3,6 +3,7 @@ package chain
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -74,24 +75,29 @@ func (c *Client) readTagged(ctx context.Context, tag string) (*block, error) {
 // demoteLaggards has nodes asked after the others whose head is too old.
 func (c *Client) demoteLaggards(nodes []*node, said []testimony) {
 	var newest hexutil.Uint64
-	var number uint64
 	for _, s := range said {
 		if s.err == nil && s.head != nil {
 			newest = max(newest, s.head.Time)
-			number = max(number, uint64(s.head.Number))
 		}
 	}
 	for i, s := range said {
 		if s.err != nil || s.head == nil || newest-s.head.Time <= hexutil.Uint64(maxHeadAge.Seconds()) {
 			continue
 		}
-		if uint64(s.head.Number)+1 == number { // the newest block has just come, after a quiet time
+		if isOneBehind(s.head, said) {
 			continue
 		}
 		nodes[i].health.noteFault(time.Now(), maxDemotion)
 		c.log.Warn("a node's newest block is older than another one's: the others of RPC_URL are asked first", "chain", c.chainID,
 			"node", nodes[i].number, "block", uint64(s.head.Number), "older", time.Duration(newest-s.head.Time)*time.Second)
 	}
+}
+
+// isOneBehind reports whether a head lacks only the newest block, which may have just come after a quiet time.
+func isOneBehind(head *block, said []testimony) bool {
+	return !slices.ContainsFunc(said, func(other testimony) bool {
+		return other.head != nil && other.head.Number > head.Number+1
+	})
 }
 
 // askTagged asks one node. Some say with null that they name no such block, some with an error.
