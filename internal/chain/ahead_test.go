@@ -10,14 +10,17 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// A job names any height: more than maxAhead above the head there is no such event, even if its transaction or its feedback is real.
+// A job names any height: more than an hour above a fresh head there is no such event, even if its transaction or its
+// feedback is real.
 func TestCheckFarAhead(t *testing.T) {
 	w := newWorld(t, 2)
 	j := w.feedback()
@@ -29,7 +32,8 @@ func TestCheckFarAhead(t *testing.T) {
 	unmined := with(j, func(j *job.Job) { j.TransactionHash = common.Hash{9} })
 	bare := with(j, func(j *job.Job) { j.TransactionHash, j.LogIndex = common.Hash{}, nil })
 	unknown := with(bare, func(j *job.Job) { j.FeedbackIndex = 77 })
-	for _, ahead := range []uint64{maxAhead + 1, math.MaxInt64, math.MaxUint64 - uint64(head.Number)} {
+	hour := w.client.countBlocks(w.ctx, maxAhead)
+	for _, ahead := range []uint64{hour + 1, math.MaxInt64, math.MaxUint64 - uint64(head.Number)} {
 		for name, j := range map[string]job.Job{"mined": j, "unmined": unmined, "stored": bare, "not stored": unknown} {
 			far := with(j, func(j *job.Job) { j.BlockHash, j.BlockNumber = common.Hash{}, uint64(head.Number)+ahead })
 			if got := w.check(far, VerifyReceipt); got != newContradiction("blockNumber") {
@@ -37,9 +41,9 @@ func TestCheckFarAhead(t *testing.T) {
 			}
 		}
 	}
-	near := with(unmined, func(j *job.Job) { j.BlockNumber = uint64(head.Number) + maxAhead })
-	if got := w.check(near, VerifyReceipt); !got.Found || got.Confirmed || got.ConfirmedIn != maxAhead+2 {
-		t.Errorf("%d above the head: %+v", maxAhead, got)
+	near := with(unmined, func(j *job.Job) { j.BlockNumber = uint64(head.Number) + hour })
+	if got := w.check(near, VerifyReceipt); !got.Found || got.Confirmed || got.ConfirmedIn != hour+2 {
+		t.Errorf("%d above the head: %+v", hour, got)
 	}
 }
 
@@ -65,8 +69,8 @@ func TestCheckNeedsTheBlocksOnTop(t *testing.T) {
 		proxy.ServeHTTP(rw, r)
 	}))
 	t.Cleanup(server.Close)
-	liar := newClient(t, Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(server.URL)}, Confirmations: 3,
-		Registries: w.net.Deployment().Registries(), LogRange: 1000})
+	liar := newClient(t, Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(server.URL)}, Confirmations: erc8004.Depth{Blocks: 3},
+		Registries: w.net.Deployment().Registries(), LogRange: erc8004.Depth{Blocks: 1000}})
 	if head, err := liar.Head(w.ctx); err != nil || head != j.BlockNumber+9 {
 		t.Fatalf("the node names head %d: %v", head, err)
 	}
@@ -84,12 +88,18 @@ func TestMissingIsSaturated(t *testing.T) {
 		{most, 0, most, 0}, {most, 3, 100, most - 100}, {most - 1, 3, 100, most - 100}, {100, most, 100, most - 100},
 		{most, most, 0, most},
 	} {
-		client := &Client{confirmations: c.confirmations}
-		if got, err := client.countMissing(t.Context(), VerifyReceipt, c.height, c.head); err != nil || got != c.missing {
+		client := &Client{confirmations: erc8004.Depth{Blocks: c.confirmations}}
+		if got, _, err := client.countMissing(t.Context(), VerifyReceipt, c.height, c.head); err != nil || got != c.missing {
 			t.Errorf("%+v: %d missing, %v", c, got, err)
 		}
 	}
-	if s, ahead := (&Client{confirmations: most}).checkAhead(5, 4); !ahead || s.ConfirmedIn != most {
-		t.Errorf("ahead: %+v", s)
+	timer := newBlockTimer()
+	timer.store(time.Now(), time.Second)
+	client := &Client{link: &link{chainID: 1}, confirmations: erc8004.Depth{Blocks: most}, blockTimes: timer}
+	if s, ahead, err := client.checkAhead(t.Context(), 5, block{Number: 4}); err != nil || !ahead || s.ConfirmedIn != most {
+		t.Errorf("ahead: %+v, %v", s, err)
+	}
+	if got := client.estimateTime(t.Context(), most); got != maxEstimate {
+		t.Errorf("%d blocks take %s", uint64(most), got)
 	}
 }

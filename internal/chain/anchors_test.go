@@ -85,9 +85,9 @@ func readStub(t *testing.T, pace, finality, read time.Duration) (*chainStub, *Fo
 	return s, f
 }
 
-// TestWindowsAreDurations: at every block time, 30 minutes under finality or under the head are settled, and the fork of
+// TestMemoryIsADuration: at every block time, 30 minutes under finality or under the head are settled, and the fork of
 // a reorg of the last hour is found with few questions.
-func TestWindowsAreDurations(t *testing.T) {
+func TestMemoryIsADuration(t *testing.T) {
 	t.Parallel()
 	for _, pace := range paces {
 		for _, finality := range []time.Duration{0, 20 * time.Minute} {

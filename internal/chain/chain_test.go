@@ -56,8 +56,8 @@ func newWorld(t *testing.T, confirmations uint64) *world {
 	t.Cleanup(cancel)
 	net := devnettest.Start(t, devnet.Config{})
 	w := &world{t: t, ctx: ctx, net: net, owner: net.Account(0), rater: net.Account(1)}
-	w.client = newClient(t, Config{ChainID: net.ChainID(), URLs: []secret.Secret{secret.New(net.URL())}, Confirmations: confirmations,
-		Registries: net.Deployment().Registries(), LogRange: 1000})
+	w.client = newClient(t, Config{ChainID: net.ChainID(), URLs: []secret.Secret{secret.New(net.URL())}, Confirmations: erc8004.Depth{Blocks: confirmations},
+		Registries: net.Deployment().Registries(), LogRange: erc8004.Depth{Blocks: 1000}})
 	var err error
 	if w.agent, _, err = net.Register(ctx, w.owner, "data:application/json,{}"); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -44,6 +45,13 @@ type Standing struct {
 	Confirmed bool
 	// ConfirmedIn is how many blocks are missing, at least; 0 when Confirmed.
 	ConfirmedIn uint64
+	// Wait is how long the missing blocks take at the chain's block time.
+	Wait time.Duration
+	// Unnamed is the tag (safe, finalized) by which the nodes name no block, so that nothing is confirmed; mostly empty.
+	Unnamed string
+	// Undated says of a Pending event that the head is old and does not show whether the node is behind: the chain makes
+	// blocks only with transactions, or nothing is known of it.
+	Undated bool
 	// Revoked says that the client revoked this feedback; known for NewFeedback alone, and only where the registry
 	// tells.
 	Revoked bool
@@ -85,10 +93,15 @@ func (c *Client) Check(ctx context.Context, j job.Job, v Verify) (Standing, erro
 	if field, err := c.checkIdentity(ctx, j); err != nil || field != "" {
 		return newContradiction(field), err
 	}
+	check := c.checkEvent
 	if j.IsRetraction() {
-		return c.checkRetraction(ctx, j, v)
+		check = c.checkRetraction
 	}
-	return c.checkEvent(ctx, j, v)
+	s, err := check(ctx, j, v)
+	if s.ConfirmedIn > 0 {
+		s.Wait = c.estimateTime(ctx, s.ConfirmedIn)
+	}
+	return s, err
 }
 
 // findUnlistedRegistry names the field of a registry that is none of the chain's: a forger can deploy one that emits
@@ -170,15 +183,15 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 			return Standing{}, c.newUnavailable(op, e.Error)
 		}
 	}
-	switch {
-	case head == nil:
+	if head == nil {
 		return Standing{}, c.newUnavailable("reading the head", errNoBlock)
-	case tooFarAhead(j.BlockNumber, uint64(head.Number)):
-		return newContradiction("blockNumber"), nil
+	}
+	s, ahead, err := c.checkAhead(ctx, j.BlockNumber, *head)
+	if ahead && (r == nil || s.Disagrees != "") { // else the receipt decides
+		return s, err
 	}
 
 	var e erc8004.Event
-	var s Standing
 	switch {
 	case j.TransactionHash == (common.Hash{}):
 		e, s, err = c.searchEvent(ctx, j, uint64(head.Number))
@@ -186,6 +199,7 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 		return c.checkUnmined(ctx, j, uint64(head.Number))
 	default:
 		e, s = c.findInReceipt(j, r)
+		err = nil
 	}
 	if err != nil || s.BlockHash == (common.Hash{}) {
 		return s, err
@@ -217,10 +231,8 @@ func (c *Client) verifyState(j job.Job, e erc8004.Event, s Standing, answer []by
 // checkUnmined tells a transaction that may still come from one that does not exist. Until the job's block is deep enough
 // this node may be on the losing side of a reorg, and whoever made the job on the other.
 func (c *Client) checkUnmined(ctx context.Context, j job.Job, head uint64) (Standing, error) {
-	if s, ahead := c.checkAhead(j.BlockNumber, head); ahead {
-		return s, nil
-	}
-	if deep := addSaturated(j.BlockNumber, c.confirmations); j.BlockNumber > 0 && deep > head {
+	needed := c.countConfirmations(ctx)
+	if deep := addSaturated(j.BlockNumber, needed); j.BlockNumber > 0 && deep > head {
 		return Standing{Found: true, Pending: true, ConfirmedIn: deep - head}, nil
 	}
 	var tx *struct {
@@ -233,7 +245,7 @@ func (c *Client) checkUnmined(ctx context.Context, j job.Job, head uint64) (Stan
 	if tx == nil {
 		return newContradiction("transactionHash"), nil
 	}
-	return Standing{Found: true, Pending: true, ConfirmedIn: addSaturated(c.confirmations, 1)}, nil
+	return Standing{Found: true, Pending: true, ConfirmedIn: addSaturated(needed, 1)}, nil
 }
 
 // findInReceipt finds the job's event among the logs of a receipt.
@@ -275,18 +287,22 @@ func (c *Client) findInReceipt(j job.Job, r *receipt) (erc8004.Event, Standing) 
 // them: a node may name a head that is not there.
 func (c *Client) addConfirmations(ctx context.Context, s Standing, v Verify, head uint64) (Standing, error) {
 	head = max(head, s.BlockNumber) // the receipt may be newer than the head of the same batch
-	canonical, top, err := c.readConfirmed(ctx, s.BlockNumber, min(head, addSaturated(s.BlockNumber, c.confirmations)))
+	needed := c.countConfirmations(ctx)
+	canonical, top, err := c.readConfirmed(ctx, s.BlockNumber, min(head, addSaturated(s.BlockNumber, needed)))
 	if err != nil {
 		return Standing{}, err
 	}
 	if canonical == nil || canonical.Hash != s.BlockHash {
 		// The receipt and the chain come from two sides of a reorg, or from two nodes behind one address.
-		s.ConfirmedIn = addSaturated(c.confirmations, 1)
+		s.ConfirmedIn = addSaturated(needed, 1)
 		return s, nil
 	}
 	s.Timestamp = int64(min(canonical.Time, math.MaxInt64))
-	if s.ConfirmedIn, err = c.countMissing(ctx, v, s.BlockNumber, head); err != nil {
+	if s.ConfirmedIn, s.Unnamed, err = c.countMissing(ctx, v, s.BlockNumber, head); err != nil {
 		return Standing{}, err
+	}
+	if c.hasAged(v, *canonical) {
+		s.ConfirmedIn = 0
 	}
 	if s.ConfirmedIn == 0 && top == nil {
 		s.ConfirmedIn = 1
@@ -313,37 +329,89 @@ func (c *Client) readConfirmed(ctx context.Context, height, above uint64) (canon
 	return canonical, top, nil
 }
 
-// countMissing counts the blocks that are to come before a height is confirmed.
-func (c *Client) countMissing(ctx context.Context, v Verify, height, head uint64) (uint64, error) {
-	reached, want := head, addSaturated(height, c.confirmations)
-	if v == VerifyFinalized {
-		reached, want = 0, height
-		final, err := c.readFinalized(ctx)
-		if err != nil {
-			return 0, err
-		}
-		if final != nil {
-			reached = uint64(final.Number)
-		}
+// countConfirmations returns how many blocks on top of an event's block confirm it. If a tag does, it is the chain's default,
+// below which a node may be on the losing side of a reorg.
+func (c *Client) countConfirmations(ctx context.Context) uint64 {
+	depth := c.confirmations.Time
+	switch {
+	case c.confirmations.Tag != "":
+		depth = c.known.Confirmations
+	case depth == 0:
+		return c.confirmations.Blocks
 	}
-	return want - min(reached, want), nil
+	return c.countBlocks(ctx, depth)
 }
 
-// maxAhead is how far above the node's head a job's block may be and still be waited for (DESIGN §3).
-const maxAhead = 1000
-
-func tooFarAhead(height, head uint64) bool { return height > head && height-head > maxAhead }
-
-// checkAhead is the answer for a job whose block the node has not reached: it lags behind the indexer's, or there is no
-// such block.
-func (c *Client) checkAhead(height, head uint64) (s Standing, ahead bool) {
+// findTag returns the tag whose block confirms events; empty: a number of blocks does.
+func (c *Client) findTag(v Verify) string {
 	switch {
-	case height <= head:
-		return s, false
-	case tooFarAhead(height, head):
-		return newContradiction("blockNumber"), true
+	case c.known.Untagged:
+		return ""
+	case v == VerifyFinalized:
+		return erc8004.Finalized
 	}
-	return Standing{Found: true, Pending: true, ConfirmedIn: addSaturated(height-head, c.confirmations)}, true
+	return c.confirmations.Tag
+}
+
+// countMissing counts the blocks that are to come before a height is confirmed. unnamed is the tag by which the nodes name
+// no block: nothing is confirmed then.
+func (c *Client) countMissing(ctx context.Context, v Verify, height, head uint64) (_ uint64, unnamed string, _ error) {
+	reached, want := head, height
+	tag := c.findTag(v)
+	if tag == "" {
+		want = addSaturated(height, c.countConfirmations(ctx))
+	} else {
+		reached = 0
+		b, err := c.readTagged(ctx, tag)
+		switch {
+		case err != nil:
+			return 0, "", err
+		case b == nil:
+			return max(height, 1), tag, nil
+		}
+		reached = uint64(b.Number)
+	}
+	return want - min(reached, want), "", nil
+}
+
+// hasAged reports whether a block has the depth by its age alone: on a chain that makes blocks only with transactions, the
+// blocks on top may never come.
+func (c *Client) hasAged(v Verify, b block) bool {
+	depth := c.confirmations.Time
+	return c.known.Quiet && depth > 0 && c.findTag(v) == "" && findAge(b) >= depth
+}
+
+// findAge returns how old a block is, by this machine's clock. It is negative if the block's time is still to come.
+func findAge(b block) time.Duration {
+	return time.Since(time.Unix(int64(min(b.Time, math.MaxInt64)), 0))
+}
+
+const (
+	// maxAhead is how far above a fresh head a job's block may be and still be waited for (DESIGN §3).
+	maxAhead = time.Hour
+	// maxFreshAge is how old a head is at most that shows how far the chain is.
+	maxFreshAge = 2 * time.Minute
+)
+
+// checkAhead decides about a job whose block is above the node's head: the node is behind the indexer's, or there is no
+// such block. A fresh head refutes a height that the chain does not reach within maxAhead; an old one refutes nothing.
+func (c *Client) checkAhead(ctx context.Context, height uint64, head block) (s Standing, ahead bool, _ error) {
+	number := uint64(head.Number)
+	if height <= number {
+		return s, false, nil
+	}
+	far := height-number > c.countBlocks(ctx, maxAhead)
+	age, regular := findAge(head), erc8004.MakesRegularBlocks(c.chainID)
+	switch {
+	case far && age <= maxFreshAge:
+		return newContradiction("blockNumber"), true, nil
+	case far && regular:
+		return s, true, c.newUnavailable("looking for the event's block", fmt.Errorf(
+			"the node's newest block %d is %s old, and the job's block %d is more than %s above it", number,
+			age.Round(time.Second), height, maxAhead))
+	}
+	return Standing{Found: true, Pending: true, ConfirmedIn: addSaturated(height-number, c.countConfirmations(ctx)),
+		Undated: age > maxFreshAge && (c.known.Quiet || far)}, true, nil
 }
 
 // addSaturated keeps a height that a stranger or a node names from wrapping around to a confirmed one.

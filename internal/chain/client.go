@@ -28,13 +28,12 @@ type Config struct {
 	URLs []secret.Secret
 	// Timeout of one question, dialling included. Default 10 s.
 	Timeout time.Duration
-	// Confirmations is the number of blocks on top of an event's block that make it confirmed. 0: being mined is
-	// enough.
-	Confirmations uint64
+	// Confirmations is the depth from which on an event is confirmed. Zero: being mined is enough.
+	Confirmations erc8004.Depth
 	// Registries are those of which Check takes events. It refuses every event if there are none.
 	Registries erc8004.Registries
-	// LogRange is how many of the newest blocks Check searches for the event of a job that does not say where it is.
-	LogRange uint64
+	// LogRange is how far back Check searches for the event of a job without a position: a duration or a number of blocks.
+	LogRange erc8004.Depth
 	// Trusted says that the nodes leave out no logs of a range. Else the Follower holds them against blooms and receipts.
 	Trusted bool
 	// Decoding bounds how many bytes of answers are decoded at a time, in the whole process. Default: not bounded.
@@ -47,11 +46,13 @@ type Config struct {
 type Client struct {
 	*link
 	nodes         []*node // in the order of RPC_URL_<chain>
-	confirmations uint64
+	confirmations erc8004.Depth
 	registries    erc8004.Registries
-	logRange      uint64
+	logRange      erc8004.Depth
 	trusted       bool
 	log           *slog.Logger
+	known         erc8004.Chain // what is known of the chain without asking
+	blockTimes    *blockTimer
 
 	mu         sync.Mutex
 	identities map[common.Address]common.Address // what getIdentityRegistry answered
@@ -83,9 +84,11 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	known, _ := erc8004.FindChain(cfg.ChainID)
 	l := &link{chainID: cfg.ChainID, timeout: cfg.Timeout, mask: secret.NewMasker(keys), decoding: cfg.Decoding}
 	c := &Client{link: l, confirmations: cfg.Confirmations, registries: cfg.Registries, logRange: cfg.LogRange,
-		trusted: cfg.Trusted, log: cfg.Logger, identities: make(map[common.Address]common.Address)}
+		trusted: cfg.Trusted, log: cfg.Logger, known: known, blockTimes: newBlockTimer(),
+		identities: make(map[common.Address]common.Address)}
 	for i, address := range cfg.URLs {
 		c.nodes = append(c.nodes, newNode(l, i+1, address))
 	}

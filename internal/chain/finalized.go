@@ -3,6 +3,7 @@ package chain
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 // would be believed alone.
 func countWitnesses(nodes int) int { return min(nodes, max(2, nodes*2/3)) }
 
-// testimony is what one node says of the finalized block; nil and no error if it names none.
+// testimony is one node's answer about the tagged block; nil and no error if it names no such block.
 type testimony struct {
 	block *block
 	head  *block // nil: it did not say
@@ -27,10 +28,15 @@ type testimony struct {
 // it says may be true, but what comes is not seen: it is asked after the others for a while.
 const maxHeadAge = time.Minute
 
-// readFinalized reads the lowest finalized block that a node names; nil if they name none. Those that do not answer are
-// made up for by others only if nobody answers.
+// readFinalized reads the lowest finalized block that a node names; nil if they name none.
 func (c *Client) readFinalized(ctx context.Context) (*block, error) {
-	const op = "reading block " + finalized
+	return c.readTagged(ctx, finalized)
+}
+
+// readTagged reads the lowest block that a node names by a tag; nil if they name none. If none of the nodes that it asks
+// first answers, it asks the others.
+func (c *Client) readTagged(ctx context.Context, tag string) (*block, error) {
+	op := "reading block " + tag
 	nodes, err := c.awaitNodes(ctx, op)
 	if err != nil {
 		return nil, err
@@ -39,7 +45,7 @@ func (c *Client) readFinalized(ctx context.Context) (*block, error) {
 	said := make([]testimony, witnesses)
 	var asked sync.WaitGroup
 	for i, n := range nodes[:witnesses] {
-		asked.Go(func() { said[i] = c.askFinalized(ctx, n, op) })
+		asked.Go(func() { said[i] = c.askTagged(ctx, n, tag, op) })
 	}
 	asked.Wait()
 	c.demoteLaggards(nodes, said)
@@ -49,7 +55,7 @@ func (c *Client) readFinalized(ctx context.Context) (*block, error) {
 		if answered || ctx.Err() != nil {
 			break
 		}
-		said = append(said, c.askFinalized(ctx, n, op))
+		said = append(said, c.askTagged(ctx, n, tag, op))
 		lowest, answered = findLowest(said)
 	}
 	if answered {
@@ -77,17 +83,27 @@ func (c *Client) demoteLaggards(nodes []*node, said []testimony) {
 		if s.err != nil || s.head == nil || newest-s.head.Time <= quantity(maxHeadAge.Seconds()) {
 			continue
 		}
+		if isOneBehind(s.head, said) {
+			continue
+		}
 		nodes[i].health.noteFault(time.Now(), maxDemotion)
 		c.log.Warn("a node's newest block is older than another one's: the others of RPC_URL are asked first", "chain", c.chainID,
 			"node", nodes[i].number, "block", uint64(s.head.Number), "older", time.Duration(newest-s.head.Time)*time.Second)
 	}
 }
 
-// askFinalized asks one node. Some say with null that they name no finalized block, some with an error.
-func (c *Client) askFinalized(ctx context.Context, n *node, op string) testimony {
+// isOneBehind reports whether a head lacks only the newest block, which may have just come after a quiet time.
+func isOneBehind(head *block, said []testimony) bool {
+	return !slices.ContainsFunc(said, func(other testimony) bool {
+		return other.head != nil && other.head.Number > head.Number+1
+	})
+}
+
+// askTagged asks one node. Some say with null that they name no such block, some with an error.
+func (c *Client) askTagged(ctx context.Context, n *node, tag, op string) testimony {
 	var b, head *block
 	elems := []rpc.BatchElem{
-		{Method: "eth_getBlockByNumber", Args: []any{finalized, false}, Result: &b},
+		{Method: "eth_getBlockByNumber", Args: []any{tag, false}, Result: &b},
 		{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &head},
 	}
 	failure, err := c.askOne(ctx, n, op, func(ctx context.Context, conn nodeConn) error {
@@ -101,7 +117,7 @@ func (c *Client) askFinalized(ctx context.Context, n *node, op string) testimony
 	if !errors.As(err, &answered) || isRateLimit(err) {
 		return testimony{b, head, err}
 	}
-	c.log.Debug("a node names no finalized block", "chain", c.chainID, "node", n.number, "error", answered)
+	c.log.Debug("a node names no such block", "chain", c.chainID, "node", n.number, "tag", tag, "error", answered)
 	return testimony{head: head}
 }
 

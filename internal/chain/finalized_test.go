@@ -3,6 +3,7 @@ package chain
 import (
 	"encoding/json"
 	"net/http"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -93,6 +94,8 @@ func TestFinalized(t *testing.T) {
 func TestLaggardIsDemoted(t *testing.T) {
 	t.Parallel()
 	first, second := newStubNode(t, 1), newStubNode(t, 2)
+	var newest atomic.Uint64
+	newest.Store(10) // the chain's next block came after a minute
 	first.set(nil, func(method string, params []json.RawMessage) (any, any) {
 		if method != "eth_getBlockByNumber" || string(params[0]) != `"latest"` {
 			return nil, nil
@@ -103,14 +106,20 @@ func TestLaggardIsDemoted(t *testing.T) {
 		if method != "eth_getBlockByNumber" || string(params[0]) != `"latest"` {
 			return nil, nil
 		}
-		return map[string]any{"number": hexutil.Uint64(99), "hash": second.hash(99), "timestamp": "0x103d"}, nil
+		return map[string]any{"number": hexutil.Uint64(newest.Load()), "hash": second.hash(99), "timestamp": "0x103d"}, nil
 	})
 	c := newPool(t, first, second)
 	if head, err := c.readHead(t.Context()); err != nil || head.Number != 9 {
 		t.Fatalf("%v, %v", head, err)
 	}
-	if _, err := c.readFinalized(t.Context()); err != nil {
-		t.Fatal(err)
+	for _, newestBlock := range []uint64{10, 99} {
+		newest.Store(newestBlock)
+		if head, err := c.readHead(t.Context()); err != nil || head.Number != 9 {
+			t.Fatalf("demoted for one block, or before it was seen: %v, %v", head, err)
+		}
+		if _, err := c.readFinalized(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if head, err := c.readHead(t.Context()); err != nil || head.Number != 99 {
 		t.Errorf("%v, %v", head, err)

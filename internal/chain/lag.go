@@ -12,7 +12,7 @@ import (
 type Lag struct {
 	Head   uint64        // the newest block
 	Blocks uint64        // 0 when the other one is the newest
-	Time   time.Duration // between the two blocks' timestamps
+	Time   time.Duration // between the two blocks' timestamps; of a quiet chain, the age of the first block after the other one
 }
 
 // Lag asks how far behind the newest block the given one is. It fails if that one is above the newest: the lag is not known
@@ -48,6 +48,17 @@ func (c *Client) Lag(ctx context.Context, number uint64) (Lag, error) {
 		return Lag{}, c.newUnavailable(op, errNoBlock)
 	}
 	lag.Time = time.Duration(max(int64(head.Time)-int64(other.Time), 0)) * time.Second
+	if !c.known.Quiet {
+		return lag, nil
+	}
+	// Hours may lie between two blocks.
+	next, err := c.readBlock(ctx, formatNumber(number+1))
+	if err != nil {
+		return Lag{}, err
+	}
+	if next != nil {
+		lag.Time = max(findAge(*next), time.Duration(head.Time-min(next.Time, head.Time))*time.Second)
+	}
 	return lag, nil
 }
 

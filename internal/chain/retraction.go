@@ -49,12 +49,12 @@ func (c *Client) checkRetraction(ctx context.Context, j job.Job, v Verify) (Stan
 	case named != nil && at != uint64(named.Number):
 		return newContradiction("blockNumber"), nil
 	}
-	if s, ahead := c.checkAhead(at, uint64(head.Number)); ahead {
-		return s, nil
+	if s, ahead, err := c.checkAhead(ctx, at, *head); ahead || err != nil {
+		return s, err
 	}
-	missing, err := c.countMissing(ctx, v, at, uint64(head.Number))
+	missing, unnamed, err := c.countMissing(ctx, v, at, uint64(head.Number))
 	if err != nil || missing > 0 {
-		return Standing{Found: true, ConfirmedIn: missing}, err
+		return Standing{Found: true, ConfirmedIn: missing, Unnamed: unnamed}, err
 	}
 	return c.findVanished(ctx, j, lastIndex, at, *head)
 }
@@ -88,7 +88,7 @@ func (c *Client) findVanished(
 		return Standing{}, err
 	}
 	switch {
-	case canonical == nil && uint64(head.Number)-at > maxAhead: // the node dropped it: it does not merely lag
+	case canonical == nil && uint64(head.Number)-at > c.countBlocks(ctx, maxAhead): // the node dropped it: it does not merely lag
 		return newContradiction("blockNumber"), nil
 	case canonical == nil:
 		return Standing{}, c.newUnavailable(op, errNoBlock)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/big"
 	"slices"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -19,10 +20,10 @@ import (
 
 // Bounds of the search for the event of a job without a transactionHash.
 const (
-	searchTimeouts = 3 // how many times the timeout of a request the whole search may take
-	searchRequests = 64
-	searchWidth    = 10_000 // blocks asked for at once; fewer when the node refuses
-	searchMargin   = 64     // blocks on either side of the job's blockNumber: a reorg may have moved its event
+	searchTimeouts = 3                // how many times the timeout of a request the whole search may take
+	searchRequests = 128              // with searchWidth a day of blocks of 0.09 s
+	searchWidth    = 10_000           // blocks asked for at once; fewer when the node refuses
+	searchMargin   = 10 * time.Minute // on either side of the job's blockNumber: a reorg may have moved its event
 )
 
 // logFilter is the parameter of eth_getLogs.
@@ -92,24 +93,26 @@ func listTopics(j job.Job) [][]common.Hash {
 	return topics(erc8004.NewFeedback, agent, client)
 }
 
-// searchRange says where the event of a job without a transactionHash is looked for; empty when from is above to.
-func (c *Client) searchRange(j job.Job, head uint64) (from, to uint64) {
-	switch {
-	case j.BlockNumber != 0:
-		return j.BlockNumber - min(j.BlockNumber, searchMargin), min(j.BlockNumber+searchMargin, head)
-	case c.logRange == 0:
+// findSearchRange returns where the event of a job without a transactionHash is searched; empty when from is above to.
+func (c *Client) findSearchRange(ctx context.Context, j job.Job, head uint64) (from, to uint64) {
+	if j.BlockNumber != 0 {
+		margin := c.countBlocks(ctx, searchMargin)
+		return j.BlockNumber - min(j.BlockNumber, margin), min(addSaturated(j.BlockNumber, margin), head)
+	}
+	blocks := c.logRange.Blocks
+	if c.logRange.Time > 0 {
+		blocks = min(c.countBlocks(ctx, c.logRange.Time), searchRequests*searchWidth)
+	}
+	if blocks == 0 {
 		return 1, 0
 	}
-	return head - min(head, c.logRange-1), head
+	return head - min(head, blocks-1), head
 }
 
 // searchEvent looks for the event of a job without a transactionHash, in the newest blocks first. What the registry
 // stores would not do: endpoint, URI and hash of a feedback are in its log alone.
 func (c *Client) searchEvent(ctx context.Context, j job.Job, head uint64) (erc8004.Event, Standing, error) {
-	if s, ahead := c.checkAhead(j.BlockNumber, head); ahead {
-		return erc8004.Event{}, s, nil
-	}
-	from, to := c.searchRange(j, head)
+	from, to := c.findSearchRange(ctx, j, head)
 	if from > to {
 		return erc8004.Event{}, newContradiction("transactionHash"), nil
 	}

@@ -25,9 +25,13 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// scriptedNode is a node of chain 1 that says what a test wants, in batches too.
+// scriptedNode is a node of a chain with scripted answers, to batches too.
 type scriptedNode struct {
 	head   uint64
+	chain  uint64                                  // default 1
+	pace   time.Duration                           // between its blocks; 0: all have the time 1
+	headAt time.Time                               // the time of its head
+	tags   map[string]uint64                       // the blocks that it names by tags, beside latest; nil: all are its head
 	logs   func(from, to uint64) (any, *nodeError) // the answer to eth_getLogs
 	stored []byte                                  // what readFeedback returns; nil: it reverts
 	hangs  bool                                    // it never answers eth_getLogs
@@ -98,10 +102,16 @@ func (s *scriptedNode) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 func (s *scriptedNode) answer(q nodeRequest) (result any, failure *nodeError, status int) {
 	switch q.Method {
 	case "eth_chainId":
-		return "0x1", nil, 0
+		return hexutil.Uint64(max(s.chain, 1)), nil, 0
 	case "eth_getBlockByNumber":
-		n, err := hexutil.DecodeUint64(strings.Trim(string(q.Params[0]), `"`))
+		name := strings.Trim(string(q.Params[0]), `"`)
+		n, err := hexutil.DecodeUint64(name)
+		tagged, named := s.tags[name]
 		switch {
+		case err != nil && named:
+			n = tagged
+		case err != nil && s.tags != nil && name != latest:
+			return nil, nil, 0
 		case err != nil:
 			n = s.head
 		case s.lags || n > s.head:
@@ -110,7 +120,11 @@ func (s *scriptedNode) answer(q nodeRequest) (result any, failure *nodeError, st
 			result, failure = s.pruned(n)
 			return result, failure, 0
 		}
-		return map[string]any{"number": hexutil.Uint64(n), "hash": blockHash(n), "timestamp": "0x1"}, nil, 0
+		at := uint64(1)
+		if s.pace > 0 {
+			at = uint64(s.headAt.Add(-time.Duration(s.head-n) * s.pace).Unix())
+		}
+		return map[string]any{"number": hexutil.Uint64(n), "hash": blockHash(n), "timestamp": hexutil.Uint64(at)}, nil, 0
 	case "eth_getLogs":
 		var f logFilter
 		if err := json.Unmarshal(q.Params[0], &f); err != nil {
@@ -172,8 +186,8 @@ func (s *scriptedNode) serve(t *testing.T, logRange uint64, timeout time.Duratio
 	t.Helper()
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
-	return newClient(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New(server.URL)}, Timeout: timeout,
-		Registries: scriptedRegistries().Registries(), LogRange: logRange})
+	return newClient(t, Config{ChainID: max(s.chain, 1), URLs: []secret.Secret{secret.New(server.URL)}, Timeout: timeout,
+		Registries: scriptedRegistries().Registries(), LogRange: erc8004.Depth{Blocks: logRange}})
 }
 
 // holding answers with the logs that lie in the range.
@@ -222,12 +236,12 @@ func TestSearch(t *testing.T) {
 		"by number":              {&scriptedNode{logs: holding(l)}, numbered, 0, found, 1},
 		"by number, ten at once": {&scriptedNode{logs: limited(10, holding(l))}, numbered, 0, found, 20},
 		"by a wrong number": {&scriptedNode{logs: holding(l)}, with(j, func(j *job.Job) { j.BlockNumber = mined + 100 }), 0,
-			missing(mined+36, mined+164), 1},
+			missing(mined+50, mined+150), 1},
 		"in the range":              {&scriptedNode{logs: holding(l)}, j, 10_000, found, 1},
 		"in the range, 500 at once": {&scriptedNode{logs: limited(500, holding(l))}, j, 10_000, found, searchRequests},
 		"before the range":          {&scriptedNode{logs: holding(l)}, j, 9_000, missing(head-8_999, head), 1},
 		"no range":                  {&scriptedNode{logs: holding(l)}, j, 0, missing(0, 0), 0},
-		"one at once": {&scriptedNode{logs: limited(1, holding(l))}, j, 10_000, missing(head-50, head),
+		"one at once": {&scriptedNode{logs: limited(1, holding(l))}, j, 10_000, missing(head-114, head),
 			searchRequests},
 		"a range of the whole chain": {&scriptedNode{logs: holding(l)}, j, 2 * head, found, 1},
 		"another feedback's content": {&scriptedNode{logs: holding(l)}, with(j,
@@ -351,7 +365,7 @@ func TestSearchRefusedForGood(t *testing.T) {
 				return http.StatusBadRequest
 			}
 			return 0
-		}}, j, Standing{Disagrees: "transactionHash", SearchedFrom: 999_515, SearchedTo: 1_000_000}},
+		}}, j, Standing{Disagrees: "transactionHash", SearchedFrom: 998_939, SearchedTo: 1_000_000}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -65,10 +65,10 @@ type Config struct {
 	RedisIntake   string
 	LegacyQueue   string // the old backend's list in Redis; empty: none
 	VerifyEvent   string
-	LogRange      int
-	Confirmations map[uint64]uint64 // 0 holds the value for every chain that is not named
-	RPCTrust      map[uint64]bool   // chains whose nodes are believed to leave out no logs; 0: all of them
-	Watch         []uint64          // chains that the worker reads itself, each once
+	LogRange      erc8004.Depth            // a duration or a number of blocks
+	Confirmations map[uint64]erc8004.Depth // 0 holds the value for every chain that is not named
+	RPCTrust      map[uint64]bool          // chains whose nodes are believed to leave out no logs; 0: all of them
+	Watch         []uint64                 // chains that the worker reads itself, each once
 
 	AlertURL     secret.Secret // where alerts are posted; it may hold a token. Zero: nobody is told
 	AlertSecret  secret.Secret // what they are signed with
@@ -114,7 +114,7 @@ func Load(environ []string) (*Config, error) {
 		name, value, _ := strings.Cut(kv, "=")
 		env[name] = value
 	}
-	c := &Config{Chains: map[uint64]Chain{}, Confirmations: map[uint64]uint64{}, sources: map[string]string{},
+	c := &Config{Chains: map[uint64]Chain{}, Confirmations: map[uint64]erc8004.Depth{}, sources: map[string]string{},
 		texts: map[string]string{}}
 	var faults []error
 	for _, v := range listVariables() {
@@ -411,30 +411,17 @@ func (c *Config) MayRun(chainID uint64, registry common.Address, agentID string,
 	return false
 }
 
-// ConfirmationsOf is how many blocks must follow an event's block before it is delivered.
-func (c *Config) ConfirmationsOf(chainID uint64) uint64 {
-	if n, ok := c.Confirmations[chainID]; ok {
-		return n
+// ConfirmationsOf returns the depth from which on an event is delivered: the chain's value, else that of all chains, else the
+// chain's default. The default also replaces a tag for all chains where the chain's nodes name no such block.
+func (c *Config) ConfirmationsOf(chainID uint64) erc8004.Depth {
+	if depth, ok := c.Confirmations[chainID]; ok {
+		return depth
 	}
-	if n, ok := c.Confirmations[0]; ok {
-		return n
+	chain, _ := erc8004.FindChain(chainID)
+	if depth, ok := c.Confirmations[0]; ok && (depth.Tag == "" || !chain.Untagged) {
+		return depth
 	}
-	return defaultConfirmations(chainID)
-}
-
-// defaultConfirmations: slow chains settle in minutes, rollups follow their sequencer, a devnet is instant.
-func defaultConfirmations(chainID uint64) uint64 {
-	switch chainID {
-	case 1, 11155111:
-		return 6
-	case 137, 80002:
-		return 32
-	case 56, 97:
-		return 15
-	case 1337, 31337:
-		return 0
-	}
-	return 3
+	return erc8004.Depth{Time: chain.Confirmations}
 }
 
 // Setting is one variable's effective value, for `worker config`.

@@ -46,7 +46,7 @@ func TestDefaults(t *testing.T) {
 		{"HERALD_RETENTION", c.Retention, 90 * 24 * time.Hour}, {"HERALD_ENDPOINT_INFLIGHT", c.EndpointInflight, 4}, {"HERALD_BATCH", c.Batch, 50},
 		{"HERALD_ENDPOINT_RATE", c.EndpointRate, 100}, {"HERALD_EFFORT_BUDGET", c.EffortBudget, time.Minute}, {"HERALD_EXPIRY", c.Expiry, 30 * 24 * time.Hour}, {"HERALD_DISABLE_AFTER", c.DisableAfter, 120 * time.Hour}, {"HERALD_ALLOW_HTTP", c.AllowHTTP, false},
 		{"HERALD_HASH_POLICY", c.HashPolicy, "strict"}, {"HERALD_BINDING", c.Binding, "warn"}, {"HERALD_VERIFY_EVENT", c.VerifyEvent, ""},
-		{"HERALD_LOG_RANGE", c.LogRange, 10_000},
+		{"HERALD_LOG_RANGE", c.LogRange, erc8004.Depth{Time: 24 * time.Hour}},
 		{"HERALD_LOG_LEVEL", c.LogLevel, "info"}, {"HERALD_LOG_FORMAT", c.LogFormat, "text"},
 		{"HERALD_RETRY_SCHEDULE", fmt.Sprint(c.RetrySchedule), "[1s 2s 4s 30s 2m0s 10m0s 30m0s 2h0m0s 5h0m0s 10h0m0s]"},
 	} {
@@ -111,7 +111,14 @@ func TestTakes(t *testing.T) {
 		}, "12 3 5"},
 		{nil, func(c *Config) any {
 			return fmt.Sprint(c.ConfirmationsOf(1), c.ConfirmationsOf(137), c.ConfirmationsOf(56), c.ConfirmationsOf(8453), c.ConfirmationsOf(1337), c.ConfirmationsOf(31337))
-		}, "6 32 15 3 0 0"},
+		}, "1m12s 1m4s 12s 6s 0 0"},
+		{[]string{"HERALD_CONFIRMATIONS=8453=6s,1=6,10=safe,finalized"}, func(c *Config) any {
+			return fmt.Sprint(c.ConfirmationsOf(8453), c.ConfirmationsOf(1), c.ConfirmationsOf(10), c.ConfirmationsOf(137), c.ConfirmationsOf(1187947933))
+		}, "6s 6 safe finalized 6s"},
+		{nil, func(c *Config) any { return fmt.Sprint(c.ConfirmationsOf(424242), c.ConfirmationsOf(16661)) }, "36s 36s"},
+		{[]string{"HERALD_LOG_RANGE=0"}, func(c *Config) any { return c.LogRange.IsZero() }, true},
+		{[]string{"HERALD_LOG_RANGE=10000"}, func(c *Config) any { return c.LogRange }, erc8004.Depth{Blocks: 10_000}},
+		{[]string{"HERALD_LOG_RANGE=36h"}, func(c *Config) any { return c.LogRange }, erc8004.Depth{Time: 36 * time.Hour}},
 		{[]string{"HERALD_RPC_TRUST=8453, 1"}, func(c *Config) any {
 			return fmt.Sprint(c.TrustsNodes(8453), c.TrustsNodes(1), c.TrustsNodes(137))
 		}, "true true false"},
@@ -223,8 +230,10 @@ func TestRefuses(t *testing.T) {
 		{[]string{"HERALD_HASH_POLICY=lax"}, "HERALD_HASH_POLICY: must be one of strict, require, annotate"},
 		{[]string{"HERALD_BINDING=on"}, "HERALD_BINDING: must be one of off, warn, require"},
 		{[]string{"HERALD_VERIFY_EVENT=on"}, "HERALD_VERIFY_EVENT: must be one of off, receipt, finalized"},
-		{[]string{"HERALD_CONFIRMATIONS=x"}, `HERALD_CONFIRMATIONS: "x" is not a number of blocks`},
-		{[]string{"HERALD_CONFIRMATIONS=-1"}, `HERALD_CONFIRMATIONS: "-1" is not a number of blocks`},
+		{[]string{"HERALD_CONFIRMATIONS=x"}, `HERALD_CONFIRMATIONS: "x" is no duration (6s), number of blocks (12), safe or finalized`},
+		{[]string{"HERALD_CONFIRMATIONS=-1"}, `HERALD_CONFIRMATIONS: "-1" is no duration`},
+		{[]string{"HERALD_CONFIRMATIONS=1=200h"}, `HERALD_CONFIRMATIONS: "1=200h" is longer than 168h0m0s`},
+		{[]string{"HERALD_CONFIRMATIONS=1187947933=safe"}, `HERALD_CONFIRMATIONS: "1187947933=safe" cannot be: nodes of SKALE Base name no safe block. Use a duration, as in 1187947933=6s`},
 		{[]string{"HERALD_CONFIRMATIONS=base=1"}, `HERALD_CONFIRMATIONS: "base=1" does not begin with a chain id`},
 		{[]string{"HERALD_CONFIRMATIONS=0=1"}, `HERALD_CONFIRMATIONS: "0=1" does not begin with a chain id`},
 		{[]string{"HERALD_CONFIRMATIONS=1=1,1=2"}, `HERALD_CONFIRMATIONS: "1=2" says again`},
@@ -249,7 +258,8 @@ func TestRefuses(t *testing.T) {
 		{[]string{"IDENTITY_REGISTRY_1=" + oneAddress[2:]}, "IDENTITY_REGISTRY_1: must be an address"},
 		{[]string{"REPUTATION_REGISTRY_1=" + oneAddress + ",0x12"}, "REPUTATION_REGISTRY_1: address 2 must be an address"},
 		{[]string{"IDENTITY_REGISTRY_1=" + oneAddress + ","}, "IDENTITY_REGISTRY_1: address 2 must be an address"},
-		{[]string{"HERALD_LOG_RANGE=500001"}, "HERALD_LOG_RANGE: must be a number from 0 to 500000"},
+		{[]string{"HERALD_LOG_RANGE=500001"}, "HERALD_LOG_RANGE: must be a duration from 0s to 168h0m0s, as in 24h, or a number of blocks from 0 to 500000"},
+		{[]string{"HERALD_LOG_RANGE=safe"}, "HERALD_LOG_RANGE: must be a duration"},
 		{[]string{"REPUTATION_REGISTRY_1=0x8004a169FB4a3325136EB29fA0ceB6D2e539a432"}, "REPUTATION_REGISTRY_1: has a wrong checksum (EIP-55)"},
 		{[]string{"VALIDATION_REGISTRY_1=0x" + strings.Repeat("0", 40)}, "VALIDATION_REGISTRY_1: is the zero address"},
 		{[]string{"IDENTITY_REGISTRY_1_FILE=/x"}, "IDENTITY_REGISTRY_1_FILE: must end in a chain id"},
@@ -456,7 +466,7 @@ func FuzzLoad(f *testing.F) {
 	}
 	f.Add("RPC_URL_1", "https://h")
 	f.Add("HERALD_STDIO_COMMANDS", `[["a"]]`)
-	f.Add("HERALD_CONFIRMATIONS", "1=2,3")
+	f.Add("HERALD_CONFIRMATIONS", "1=2s,3,10=safe")
 	f.Fuzz(func(t *testing.T, name, text string) {
 		if strings.HasSuffix(name, "_FILE") {
 			return

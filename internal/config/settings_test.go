@@ -3,6 +3,7 @@ package config
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -19,7 +20,10 @@ func TestSettingsPage(t *testing.T) {
 
 // TestChainPage: the table of chains and addresses is the code's. `go test ./internal/config -run TestChainPage -update`
 // rewrites it.
-func TestChainPage(t *testing.T) { checkTable(t, "../../docs/chain.md", "chains", chainTable(t)) }
+func TestChainPage(t *testing.T) {
+	checkTable(t, "../../docs/chain.md", "chains", chainTable(t))
+	checkTable(t, "../../docs/chain.md", "paces", paceTable(t))
+}
 
 // checkTable compares what stands between the marks <!-- name:begin --> and <!-- name:end --> of a page with a table.
 func checkTable(t *testing.T, page, name, table string) {
@@ -74,6 +78,66 @@ func chainTable(t *testing.T) string {
 		row(&b, strings.Join(names[i], ", "), deployments[i])
 	}
 	return b.String() + legacy.String()
+}
+
+// chainNotes are the facts of chains that no code depends on: how their blocks become final, and limits of public nodes.
+var chainNotes = map[uint64][2]string{
+	1:          {"`finalized`, 15–19 min", ""},
+	10:         {"`finalized`, 18–20 min", "more than 10 calls in a request (413)"},
+	56:         {"`finalized`, 1–5 s", "the official nodes `eth_getLogs`; another one more than 5,000 blocks"},
+	100:        {"`finalized`, 3 min", ""},
+	137:        {"`finalized`, 6 s; Chainlink waits for 500 blocks instead", ""},
+	143:        {"2 s", ""},
+	196:        {"`finalized`, 16 min", ""},
+	295:        {"3–5 s; `safe` and `finalized` are the newest block", "more than 1,000 blocks of several addresses, more than 7 days"},
+	1088:       {"2 h", ""},
+	1776:       {"at once, 3 s", ""},
+	4326:       {"69 min", "Alchemy's `eth_getBlockReceipts`"},
+	4663:       {"`safe`, `finalized`", "Ankr's more than 10,000 blocks"},
+	5000:       {"18 min", ""},
+	8453:       {"`finalized`, 20 min; in a batch on Ethereum after 2 min", "more than 10 calls in a request (200 with one error)"},
+	42161:      {"`finalized`, 17–18 min", ""},
+	42220:      {"", "ranges of 50,000 blocks are cut silently; 2,000 are not"},
+	43114:      {"`finalized`, 1–2 s", ""},
+	59144:      {"1 s; hard with its proof", ""},
+	534352:     {"50 min", ""},
+	1187947933: {"at once (inferred)", "more than 2,000 blocks; old blocks; core nodes ignore the block of `eth_call`"},
+}
+
+// paceTable has a row for each mainnet. It fails unless a testnet has the values of its mainnet.
+func paceTable(t *testing.T) string {
+	mainnets := map[string]erc8004.Chain{}
+	notes := maps.Clone(chainNotes)
+	var b strings.Builder
+	b.WriteString("| chain | block time | finality | public nodes refuse or lack | Herald's confirmations |\n| --- | --- | --- | --- | --- |\n")
+	for _, c := range erc8004.KnownChains() {
+		word, _, _ := strings.Cut(c.Name, " ")
+		if c.Testnet {
+			if mainnet, has := mainnets[word]; has && (c.BlockTime != mainnet.BlockTime || c.Confirmations != mainnet.Confirmations ||
+				c.Quiet != mainnet.Quiet || c.Untagged != mainnet.Untagged) {
+				t.Errorf("%s has other values than %s", c.Name, mainnet.Name)
+			}
+			continue
+		}
+		mainnets[word] = c
+		pace := ""
+		if c.BlockTime > 0 {
+			pace = c.BlockTime.String()
+		}
+		depth := fmt.Sprintf("`%.0fs`", c.Confirmations.Seconds())
+		if c.Quiet {
+			depth += ", quiet"
+		}
+		if c.Untagged {
+			depth += ", untagged"
+		}
+		fmt.Fprintf(&b, "| %s %d | %s | %s | %s | %s |\n", c.Name, c.ID, pace, notes[c.ID][0], notes[c.ID][1], depth)
+		delete(notes, c.ID)
+	}
+	for id := range notes {
+		t.Errorf("the notes name chain %d, which is not known", id)
+	}
+	return b.String()
 }
 
 // markdown writes one row per variable; a list of defaults may break after its commas.

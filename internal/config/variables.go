@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/secret"
 )
@@ -153,12 +154,10 @@ func listVariables() []variable {
 			"finalized: and its block final. off, or without an RPC URL: jobs are believed, but for the registries " +
 			"that they name.", false,
 			setOneOf(func(c *Config) *string { return &c.VerifyEvent }, "off", "receipt", "finalized")},
-		{"HERALD_LOG_RANGE", "10000", "How many of a chain's newest blocks are searched (eth_getLogs) for the event " +
-			"of a job that gives " +
-			"neither transactionHash nor blockNumber. What is not found there is rejected (event_not_found), though " +
-			"it be older; 0: all " +
-			"of them are. With a blockNumber, 64 blocks on either side of it are searched.", false,
-			setNumber(func(c *Config) *int { return &c.LogRange }, 0, 500_000)},
+		{"HERALD_LOG_RANGE", "24h", "How far back a chain's blocks are searched (eth_getLogs) for the event of a job that gives " +
+			"neither transactionHash nor blockNumber: a duration up to 168h, or a number of blocks up to 500000. A search makes " +
+			"128 requests of 10,000 blocks at most. An event that it does not find is rejected (event_not_found). 0: all such " +
+			"jobs are rejected. With a blockNumber, ten minutes on either side of that block are searched.", false, setLogRange},
 		{"HERALD_RPC_TRUST", "", "Chains whose nodes are believed that they leave out no logs: all, or 8453,1. On " +
 			"others who follows the chain also reads every block's header (logsBloom), and the receipts of each block " +
 			"that may have an event, which have to come to its receiptsRoot: up to two questions per block, 50 in a " +
@@ -166,8 +165,10 @@ func listVariables() []variable {
 		{"HERALD_WATCH", "", "Chains that the worker reads itself, from the newest block on the first time: 8453,1. Each needs " +
 			"RPC_URL_<id>. Of several workers one reads. Each chain takes two connections of Postgres besides " +
 			"HERALD_DB_POOL.", false, setWatch},
-		{"HERALD_CONFIRMATIONS", "", "Blocks that must follow an event: a number, or 8453=12,1=3. Defaults: 1=6, " +
-			"137=32, 56=15, others 3, devnets 0.", false, setConfirmations},
+		{"HERALD_CONFIRMATIONS", "", "How deep an event's block must be before the event is delivered: a duration, a number of " +
+			"blocks, safe or finalized, for all chains or for one: 6s, or 8453=6s,1=6,10=safe. Herald converts a duration to " +
+			"blocks, by the block time that it measures, and rounds up. chain.md lists the defaults: 6s on most chains, 72s on " +
+			"Ethereum, 36s on a chain that Herald does not know, 0 on development chains (1337, 31337).", false, setConfirmations},
 		{"HERALD_ORDER", "strict", "strict: of one client's deliveries to an agent one is in flight at a time, and a known earlier " +
 			"feedback goes before later ones until its first attempt is 60 s old; revocations and responses follow their feedback. " +
 			"off: each goes as soon as it can. The same for every worker of a database; `worker agent policy` " +
@@ -495,15 +496,30 @@ func setConfirmations(c *Config, s string) string {
 		} else if id = parseChainID(chain); id == 0 {
 			return fmt.Sprintf("%q does not begin with a chain id", part)
 		}
-		n, err := strconv.ParseUint(count, 10, 32)
-		if err != nil {
-			return fmt.Sprintf("%q is not a number of blocks, or 8453=12", part)
+		depth, problem := erc8004.ParseDepth(count)
+		if problem != "" {
+			return fmt.Sprintf("%q %s, or one of these for a chain: 8453=6s", part, problem)
+		}
+		if known, _ := erc8004.FindChain(id); depth.Tag != "" && known.Untagged {
+			return fmt.Sprintf("%q cannot be: nodes of %s name no %s block. Use a duration, as in %d=%s", part, known.Name,
+				depth.Tag, id, known.Confirmations)
 		}
 		if _, twice := c.Confirmations[id]; twice {
 			return fmt.Sprintf("%q says again what was said before it", part)
 		}
-		c.Confirmations[id] = n
+		c.Confirmations[id] = depth
 	}
+	return ""
+}
+
+func setLogRange(c *Config, s string) string {
+	const maxBlocks = 500_000
+	depth, problem := erc8004.ParseDepth(s)
+	if problem != "" || depth.Tag != "" || depth.Blocks > maxBlocks {
+		return fmt.Sprintf("must be a duration from 0s to %s, as in 24h, or a number of blocks from 0 to %d",
+			erc8004.MaxDepth, maxBlocks)
+	}
+	c.LogRange = depth
 	return ""
 }
 

@@ -19,16 +19,27 @@ import (
 )
 
 const (
-	// blockTime is how long a missing confirmation is waited for; slower chains simply wait more than once.
-	blockTime = 3 * time.Second
-	// maxConfirmationPause is the longest such wait, however many are missing.
+	// minConfirmationPause and maxConfirmationPause bound the wait for missing blocks, however many are missing.
+	minConfirmationPause = 500 * time.Millisecond
 	maxConfirmationPause = 5 * time.Minute
+	// maxUndatedWait is how long after its acceptance a job waits for a block above a head that does not show whether the
+	// node is behind.
+	maxUndatedWait = time.Hour
 )
 
-// confirmationPause is how long to wait for missing confirmations. Their number is bounded before it is multiplied: it
-// may be anything that a node or a job says.
-func confirmationPause(missing uint64) time.Duration {
-	return time.Duration(min(max(missing, 1), uint64(maxConfirmationPause/blockTime))) * blockTime
+// findConfirmationPause returns how long to wait for blocks that take so long.
+func findConfirmationPause(missing time.Duration) time.Duration {
+	return min(max(missing, minConfirmationPause), maxConfirmationPause)
+}
+
+// describeMissing says why an event is not confirmed yet.
+func describeMissing(s chain.Standing) string {
+	if s.Unnamed != "" {
+		return fmt.Sprintf("the chain's nodes name no %s block, which confirms the event: if they never do, set "+
+			"HERALD_CONFIRMATIONS to a duration, and HERALD_VERIFY_EVENT to receipt", s.Unnamed)
+	}
+	return fmt.Sprintf("the event's block needs %d more blocks on top, about %s", s.ConfirmedIn,
+		s.Wait.Round(100*time.Millisecond))
 }
 
 // Disabled holds what is for an agent that the servers file disables, or its row; nil: neither does. `agent probe` asks
@@ -100,7 +111,8 @@ func (e *Executor) checkEvent(ctx context.Context, c *store.Claim) (eventCheck, 
 	// of the event. A node that cannot answer counts too: the job chooses the question, and may choose one that this
 	// node never answers.
 	var away *chain.UnavailableError
-	checked.refuted = err == nil && !s.Found
+	outwaited := s.Pending && s.Undated && time.Since(c.CreatedAt) >= maxUndatedWait
+	checked.refuted = err == nil && (!s.Found || outwaited)
 	checked.unplaced = errors.As(err, &away) || checked.refuted || s.Pending
 	switch {
 	case err != nil:
@@ -109,11 +121,13 @@ func (e *Executor) checkEvent(ctx context.Context, c *store.Claim) (eventCheck, 
 		return checked, retry.Fail(reason.MinedAgain, describeRefusal(c.Job, s))
 	case !s.Found:
 		return checked, retry.Fail(reason.EventNotFound, describeRefusal(c.Job, s))
+	case outwaited:
+		return checked, retry.Fail(reason.EventNotFound, fmt.Sprintf("the job's block %d is above the chain's newest, which is "+
+			"old, and did not come within %s", c.Job.BlockNumber, maxUndatedWait))
 	case s.Revoked && c.Job.Kind == job.KindNewFeedback:
 		return checked, retry.Fail(reason.Revoked, "the client revoked this feedback before it was delivered")
 	case !s.Confirmed:
-		return checked, retry.Pause(reason.NotConfirmed, confirmationPause(s.ConfirmedIn),
-			fmt.Sprintf("the event's block needs %d more confirmations", s.ConfirmedIn))
+		return checked, retry.Pause(reason.NotConfirmed, findConfirmationPause(s.Wait), describeMissing(s))
 	case c.Job.IsRetraction() && (!s.Witnessed || c.Job.Retracts != ""):
 		checked.detail, err = e.confirmRetraction(ctx, c.Job)
 		return checked, err

@@ -1,22 +1,72 @@
 package delivery
 
 import (
+	"context"
+	"errors"
 	"math"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/store"
 )
 
-// However many confirmations are said to be missing, the wait is neither negative nor short: a wrapped one polled every second for ever.
+// However long the missing blocks take, the wait is neither negative nor absurd.
 func TestConfirmationPause(t *testing.T) {
 	t.Parallel()
-	for missing, want := range map[uint64]time.Duration{
-		0: blockTime, 1: blockTime, 5: 5 * blockTime, 99: 99 * blockTime,
-		100: maxConfirmationPause, 101: maxConfirmationPause, 1000: maxConfirmationPause,
-		math.MaxInt64 / uint64(blockTime): maxConfirmationPause, math.MaxInt64/uint64(blockTime) + 1: maxConfirmationPause,
-		math.MaxInt64: maxConfirmationPause, math.MaxInt64 + 1: maxConfirmationPause, math.MaxUint64: maxConfirmationPause,
+	for missing, want := range map[time.Duration]time.Duration{
+		-time.Second: minConfirmationPause, 0: minConfirmationPause, 90 * time.Millisecond: minConfirmationPause,
+		600 * time.Millisecond: 600 * time.Millisecond, 24 * time.Second: 24 * time.Second,
+		5 * time.Minute: maxConfirmationPause, math.MaxInt64: maxConfirmationPause,
 	} {
-		if got := confirmationPause(missing); got != want {
-			t.Errorf("%d missing: %s, want %s", missing, got, want)
+		if got := findConfirmationPause(missing); got != want {
+			t.Errorf("%s missing: %s, want %s", missing, got, want)
+		}
+	}
+}
+
+func TestDescribeMissing(t *testing.T) {
+	t.Parallel()
+	for want, s := range map[string]chain.Standing{
+		"needs 3 more blocks on top, about 600ms": {ConfirmedIn: 3, Wait: 600 * time.Millisecond},
+		"name no safe block":                      {ConfirmedIn: 9, Wait: time.Second, Unnamed: "safe"},
+	} {
+		if got := describeMissing(s); !strings.Contains(got, want) {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+// standingChain answers every check with the same standing.
+type standingChain chain.Standing
+
+func (c standingChain) Check(context.Context, job.Job, chain.Verify) (chain.Standing, error) {
+	return chain.Standing(c), nil
+}
+
+// TestUndatedWaitEnds: a job waits for a block above an old head of a quiet chain for an hour, and as long as it takes above
+// another head.
+func TestUndatedWaitEnds(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		undated bool
+		waited  time.Duration
+		want    reason.Reason
+	}{
+		"59 minutes": {true, 59 * time.Minute, reason.NotConfirmed},
+		"an hour":    {true, time.Hour, reason.EventNotFound},
+		"a day, above a head that shows how far the chain is": {false, 24 * time.Hour, reason.NotConfirmed},
+	} {
+		standing := standingChain{Found: true, Pending: true, ConfirmedIn: 9, Wait: time.Minute, Undated: c.undated}
+		e := &Executor{Config: Config{Verify: chain.VerifyReceipt, Chain: func(uint64) (Chain, bool) { return standing, true }}}
+		got, err := e.checkEvent(t.Context(), &store.Claim{CreatedAt: time.Now().Add(-c.waited), Job: job.Job{BlockNumber: 7}})
+		var failure *retry.Failure
+		if !errors.As(err, &failure) || failure.Reason != c.want || got.refuted != (c.want == reason.EventNotFound) {
+			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
 }

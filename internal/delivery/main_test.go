@@ -104,7 +104,7 @@ func newWorld(t testing.TB) *world {
 	t.Cleanup(func() { _ = w.queue.Close() })
 	if w.chain, err = chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL())},
 		Registries: w.net.Deployment().Registries(),
-		LogRange:   1000, Logger: w.logger()}); err != nil {
+		LogRange:   erc8004.Depth{Blocks: 1000}, Logger: w.logger()}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.chain.Close)

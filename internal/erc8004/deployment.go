@@ -1,7 +1,6 @@
 package erc8004
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -82,85 +81,14 @@ func ListedRegistries(chainID uint64) (_ Registries, known bool) {
 		old.Validation...)}, known
 }
 
-// Chain is a chain on which the reference contracts' authors deployed the registries of the current ABI.
-type Chain struct {
-	ID      uint64 // EIP-155
-	Name    string
-	Testnet bool
-}
-
-// knownChains are the chains that the reference contracts' deployment scripts list.
-var knownChains = [...]Chain{
-	{1, "Ethereum", false},
-	{10, "OP Mainnet", false},
-	{56, "BNB Smart Chain", false},
-	{100, "Gnosis", false},
-	{137, "Polygon", false},
-	{143, "Monad", false},
-	{196, "X Layer", false},
-	{295, "Hedera", false},
-	{360, "Shape", false},
-	{1088, "Metis", false},
-	{1868, "Soneium", false},
-	{2345, "GOAT", false},
-	{2741, "Abstract", false},
-	{4326, "MegaETH", false},
-	{5000, "Mantle", false},
-	{8453, "Base", false},
-	{42161, "Arbitrum One", false},
-	{42220, "Celo", false},
-	{43114, "Avalanche", false},
-	{59144, "Linea", false},
-	{167000, "Taiko", false},
-	{534352, "Scroll", false},
-	{1187947933, "SKALE Base", false},
-	{97, "BNB Smart Chain testnet", true},
-	{296, "Hedera testnet", true},
-	{1946, "Soneium Minato", true},
-	{1952, "X Layer testnet", true},
-	{5003, "Mantle Sepolia", true},
-	{6343, "MegaETH testnet", true},
-	{10143, "Monad testnet", true},
-	{10200, "Gnosis Chiado", true},
-	{11011, "Shape Sepolia", true},
-	{11124, "Abstract testnet", true},
-	{43113, "Avalanche Fuji", true},
-	{48816, "GOAT testnet", true},
-	{59141, "Linea Sepolia", true},
-	{59902, "Metis Sepolia", true},
-	{80002, "Polygon Amoy", true},
-	{84532, "Base Sepolia", true},
-	{167013, "Taiko Hoodi", true},
-	{421614, "Arbitrum Sepolia", true},
-	{534351, "Scroll Sepolia", true},
-	{5042002, "Arc testnet", true},
-	{11142220, "Celo Sepolia", true},
-	{11155111, "Ethereum Sepolia", true},
-	{11155420, "OP Sepolia", true},
-	{324705682, "SKALE Base Sepolia", true},
-}
-
-// quietChains make blocks only when there are transactions: Arbitrum, Linea, Metis, Scroll and SKALE, with their testnets.
-var quietChains = []uint64{42161, 421614, 59144, 59141, 1088, 59902, 534352, 534351, 1187947933, 324705682}
-
-// MakesRegularBlocks reports whether a known chain makes blocks without transactions too, so that the age of its head says
-// whether a node is behind. It is false for other chains, of which nothing is known.
-func MakesRegularBlocks(chainID uint64) bool {
-	known := slices.ContainsFunc(knownChains[:], func(c Chain) bool { return c.ID == chainID })
-	return known && !slices.Contains(quietChains, chainID)
-}
-
-// KnownChains lists the chains with known registries, the mainnets first.
-func KnownChains() []Chain { return slices.Clone(knownChains[:]) }
-
 // KnownDeployment returns the registries of the current ABI on a chain. They have the same addresses on every mainnet,
 // and others that are the same on every testnet.
 func KnownDeployment(chainID uint64) (Deployment, bool) {
-	i := slices.IndexFunc(knownChains[:], func(c Chain) bool { return c.ID == chainID })
+	chain, known := FindChain(chainID)
 	switch {
-	case i < 0:
+	case !known:
 		return Deployment{}, false
-	case knownChains[i].Testnet:
+	case chain.Testnet:
 		return Deployment{
 			Identity:   common.HexToAddress("0x8004A818BFB912233c491871b3d84c89A494BD9e"),
 			Reputation: common.HexToAddress("0x8004B663056A597Dffe9eCcC1965A193B7388713"),

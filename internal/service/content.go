@@ -51,7 +51,7 @@ func OpenContent(cfg *config.Config, log *slog.Logger) (_ *Content, err error) {
 		}
 		client, err := chain.New(chain.Config{ChainID: id, URLs: known.RPCURLs, Confirmations: cfg.ConfirmationsOf(id),
 			Registries: known.Registries,
-			LogRange:   uint64(cfg.LogRange), Trusted: cfg.TrustsNodes(id), Decoding: c.Decoding, Logger: log})
+			LogRange:   cfg.LogRange, Trusted: cfg.TrustsNodes(id), Decoding: c.Decoding, Logger: log})
 		if err != nil {
 			return nil, err
 		}

@@ -165,7 +165,8 @@ func (r *chainFollowers) keepProgress(chainID uint64, p progress) {
 var (
 	chainHead = newGauge("herald_chain_head_block", "The newest block of a followed chain, as its nodes say.", "chain")
 	chainNext = newGauge("herald_chain_next_block", "The first block of a followed chain that is not read yet.", "chain")
-	chainLag  = newGauge("herald_chain_lag_blocks", "How many blocks of a followed chain are not read yet.", "chain")
+	chainLag  = newGauge("herald_chain_lag_blocks", "How many blocks of a followed chain are not read yet. For alerts use "+
+		"herald_chain_lag_seconds: block times differ between chains.", "chain")
 	chainLate = newGauge("herald_chain_lag_seconds", "How late the events of a followed chain come: the time between the "+
 		"last block that was read and the newest.", "chain")
 	chainReorgs = newGauge("herald_chain_reorgs_total", "How often blocks of a followed chain were read again.", "chain")

@@ -1,0 +1,176 @@
+package chain
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+)
+
+// pacedChains are chains of every block time.
+var pacedChains = []struct {
+	chain uint64
+	pace  time.Duration
+}{{1, 12 * time.Second}, {10, 2 * time.Second}, {8453, 200 * time.Millisecond}, {4663, 90 * time.Millisecond}}
+
+// pacedHead is the head of the nodes that servePaced starts.
+const pacedHead = 10_000_000
+
+// pacedLog is an event that was mined so long before the head of a chain, and its job without a position.
+func pacedLog(t *testing.T, chainID uint64, pace, before time.Duration) (*scriptedNode, job.Job) {
+	t.Helper()
+	l, j := scriptedLog(t, pacedHead-uint64(before/pace))
+	j.ChainID = chainID
+	return &scriptedNode{chain: chainID, head: pacedHead, pace: pace, headAt: time.Now(), logs: holding(l)}, j
+}
+
+// TestWindowsAreDurations: at every block time an event is searched and waited for in the same time.
+func TestWindowsAreDurations(t *testing.T) {
+	t.Parallel()
+	day := erc8004.Depth{Time: 24 * time.Hour}
+	number := func(c *scriptedNode, from time.Duration) uint64 { return pacedHead - uint64(from/c.pace) }
+	for _, p := range pacedChains {
+		for name, c := range map[string]struct {
+			mined   time.Duration // before the head
+			named   time.Duration // the job's block before the head; 0: none
+			headAge time.Duration
+			want    func(Standing, error) bool
+		}{
+			"mined 23 hours ago":   {23 * time.Hour, 0, 0, isFound},
+			"mined 25 hours ago":   {25 * time.Hour, 0, 0, isRefused("transactionHash")},
+			"moved by 9 minutes":   {2 * time.Hour, 2*time.Hour + 9*time.Minute, 0, isFound},
+			"moved back 9 minutes": {2 * time.Hour, 2*time.Hour - 9*time.Minute, 0, isFound},
+			"moved by 11 minutes":  {2 * time.Hour, 2*time.Hour + 11*time.Minute, 0, isRefused("transactionHash")},
+			"55 minutes ahead":     {time.Hour, -55 * time.Minute, 0, func(s Standing, err error) bool { return err == nil && s.Pending }},
+			"65 minutes ahead":     {time.Hour, -65 * time.Minute, 0, isRefused("blockNumber")},
+			"65 minutes ahead of an old head": {time.Hour, -65 * time.Minute, 3 * time.Minute, func(s Standing, err error) bool {
+				if p.chain == 4663 { // it makes blocks only with transactions
+					return err == nil && s.Pending && s.Undated
+				}
+				return as[*UnavailableError](err)
+			}},
+		} {
+			t.Run(fmt.Sprintf("%s, %s", p.pace, name), func(t *testing.T) {
+				t.Parallel()
+				node, j := pacedLog(t, p.chain, p.pace, c.mined)
+				node.headAt = node.headAt.Add(-c.headAge)
+				if c.named != 0 {
+					j.BlockNumber = number(node, c.named)
+				}
+				client := node.serve(t, 0, 20*time.Second)
+				client.logRange = day
+				if got, err := client.Check(t.Context(), j, VerifyReceipt); !c.want(got, err) {
+					t.Errorf("%+v, %v", got, err)
+				}
+			})
+		}
+	}
+}
+
+func isFound(s Standing, err error) bool { return err == nil && s.Found && s.Confirmed }
+
+func isRefused(field string) func(Standing, error) bool {
+	return func(s Standing, err error) bool { return err == nil && !s.Found && s.Disagrees == field }
+}
+
+// TestConfirmationsAreDurations: an event is confirmed when the chain made as many blocks as fit into the duration, and the
+// wait for those that are missing is the time that they take.
+func TestConfirmationsAreDurations(t *testing.T) {
+	t.Parallel()
+	for _, p := range pacedChains {
+		t.Run(p.pace.String(), func(t *testing.T) {
+			t.Parallel()
+			const depth = 60 * time.Second
+			needed := uint64((depth + p.pace - 1) / p.pace)
+			for missing := range uint64(4) {
+				node, j := pacedLog(t, p.chain, p.pace, time.Duration(needed-missing)*p.pace)
+				j.BlockNumber = pacedHead - needed + missing
+				client := node.serve(t, 0, 20*time.Second)
+				client.confirmations = erc8004.Depth{Time: depth}
+				client.known.Quiet = false
+				got, err := client.Check(t.Context(), j, VerifyReceipt)
+				// The headers' times are in seconds: the measured block time is off by up to one percent.
+				want, slack := time.Duration(missing)*p.pace, p.pace*time.Duration(1+needed/50)
+				if err != nil || !got.Found || missing == 0 && p.pace >= 2*time.Second && !got.Confirmed || (got.Wait-want).Abs() > slack {
+					t.Errorf("%d missing: %+v, %v", missing, got, err)
+				}
+			}
+		})
+	}
+}
+
+// TestConfirmedByAge: on a chain that makes blocks only with transactions an event needs no block on top once it is as old as
+// its confirmations.
+func TestConfirmedByAge(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		chain uint64
+		age   time.Duration
+		want  bool
+	}{
+		"quiet and old enough": {42161, 10 * time.Second, true},
+		"quiet and too young":  {42161, 0, false},
+		"not quiet":            {8453, 10 * time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			node, j := pacedLog(t, c.chain, 200*time.Millisecond, 0)
+			j.BlockNumber, node.headAt = pacedHead, node.headAt.Add(-c.age)
+			client := node.serve(t, 0, 20*time.Second)
+			client.confirmations = erc8004.Depth{Time: 6 * time.Second}
+			if got, err := client.Check(t.Context(), j, VerifyReceipt); err != nil || !got.Found || got.Confirmed != c.want {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
+	}
+}
+
+// TestConfirmedByTag: the block that nodes call safe or finalized confirms; a chain without such names has its default.
+func TestConfirmedByTag(t *testing.T) {
+	t.Parallel()
+	const base, skale = 8453, 1187947933
+	above, below := map[string]uint64{"safe": pacedHead - 100, "finalized": pacedHead - 900}, map[string]uint64{"safe": pacedHead - 900}
+	for name, c := range map[string]struct {
+		chain  uint64
+		tag    string
+		verify Verify
+		tags   map[string]uint64
+		want   Standing // Confirmed, ConfirmedIn and Unnamed alone
+	}{
+		"safe":                        {base, "safe", VerifyReceipt, above, Standing{Confirmed: true}},
+		"not safe yet":                {base, "safe", VerifyReceipt, below, Standing{ConfirmedIn: 400}},
+		"safe and not final":          {base, "safe", VerifyFinalized, above, Standing{ConfirmedIn: 400}},
+		"finalized":                   {base, "finalized", VerifyReceipt, map[string]uint64{"finalized": pacedHead}, Standing{Confirmed: true}},
+		"the nodes name none":         {base, "finalized", VerifyReceipt, below, Standing{ConfirmedIn: pacedHead - 500, Unnamed: "finalized"}},
+		"a chain that has no tags":    {skale, "", VerifyFinalized, map[string]uint64{}, Standing{Confirmed: true}},
+		"no tags, safe is configured": {skale, "safe", VerifyReceipt, map[string]uint64{}, Standing{Confirmed: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const pace = 200 * time.Millisecond
+			node, j := pacedLog(t, c.chain, pace, 500*pace)
+			j.BlockNumber, node.tags = pacedHead-500, c.tags
+			client := node.serve(t, 0, 20*time.Second)
+			client.confirmations = erc8004.Depth{Tag: c.tag}
+			got, err := client.Check(t.Context(), j, c.verify)
+			if got := (Standing{Confirmed: got.Confirmed, ConfirmedIn: got.ConfirmedIn, Unnamed: got.Unnamed}); err != nil || got != c.want {
+				t.Errorf("%+v, %v; want %+v", got, err, c.want)
+			}
+		})
+	}
+}
+
+// TestLagOfAQuietChain: on a chain that makes blocks only with transactions the lag is the age of the first block that was
+// not read, not the time since the one before it.
+func TestLagOfAQuietChain(t *testing.T) {
+	t.Parallel()
+	for chainID, want := range map[uint64]time.Duration{42161: 5 * time.Second, 8453: time.Hour} {
+		node := &scriptedNode{chain: chainID, head: 100, pace: time.Hour, headAt: time.Now().Add(-5 * time.Second)}
+		lag, err := node.serve(t, 0, 20*time.Second).Lag(t.Context(), 99)
+		if err != nil || lag.Blocks != 1 || (lag.Time-want).Abs() > 2*time.Second {
+			t.Errorf("chain %d: %+v, %v; want %s", chainID, lag, err, want)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package erc8004
+
+import (
+	"slices"
+	"time"
+)
+
+// Chain is a chain on which the reference contracts' authors deployed the registries of the current ABI.
+type Chain struct {
+	ID      uint64 // EIP-155
+	Name    string
+	Testnet bool
+	// BlockTime is the usual time from a block to the next, until it is measured. 0: not known.
+	BlockTime time.Duration
+	// Confirmations is how old an event's block must be by default before the event is delivered.
+	Confirmations time.Duration
+	// Quiet says that the chain makes blocks only when there are transactions: an old head does not show that a node is
+	// behind.
+	Quiet bool
+	// Untagged says that nodes name no safe and no finalized block.
+	Untagged bool
+}
+
+// Default confirmations (docs/chain.md gives the reasons).
+const (
+	beaconDepth    = 72 * time.Second // six slots of Ethereum
+	gnosisDepth    = 30 * time.Second // six slots of Gnosis
+	polygonDepth   = 64 * time.Second // 32 blocks
+	bscDepth       = 12 * time.Second // twice its finality
+	sequencedDepth = 6 * time.Second  // one sequencer orders the blocks, or they are final within seconds
+	unknownDepth   = 36 * time.Second // three blocks of the slowest chain known
+)
+
+const ms = time.Millisecond
+
+// knownChains are the chains that the reference contracts' README and deployment scripts list.
+var knownChains = [...]Chain{
+	{1, "Ethereum", false, 12 * time.Second, beaconDepth, false, false},
+	{10, "OP Mainnet", false, 2 * time.Second, sequencedDepth, false, false},
+	{56, "BNB Smart Chain", false, 450 * ms, bscDepth, false, false},
+	{100, "Gnosis", false, 5 * time.Second, gnosisDepth, false, false},
+	{137, "Polygon", false, 2 * time.Second, polygonDepth, false, false},
+	{143, "Monad", false, 400 * ms, sequencedDepth, false, false},
+	{196, "X Layer", false, time.Second, sequencedDepth, false, false},
+	{295, "Hedera", false, 2 * time.Second, sequencedDepth, false, false},
+	{360, "Shape", false, 2 * time.Second, sequencedDepth, false, false},
+	{1088, "Metis", false, 0, sequencedDepth, true, false},
+	{1776, "Injective", false, 600 * ms, sequencedDepth, false, false},
+	{1868, "Soneium", false, 2 * time.Second, sequencedDepth, false, false},
+	{2345, "GOAT", false, 0, unknownDepth, false, false},
+	{2741, "Abstract", false, 200 * ms, sequencedDepth, false, false},
+	{4326, "MegaETH", false, time.Second, sequencedDepth, false, false},
+	{4663, "Robinhood Chain", false, 90 * ms, sequencedDepth, true, false},
+	{5000, "Mantle", false, 2 * time.Second, sequencedDepth, false, false},
+	{8453, "Base", false, 200 * ms, sequencedDepth, false, false},
+	{16661, "0G", false, 0, unknownDepth, false, false},
+	{42161, "Arbitrum One", false, 250 * ms, sequencedDepth, true, false},
+	{42220, "Celo", false, time.Second, sequencedDepth, false, false},
+	{43114, "Avalanche", false, 1700 * ms, sequencedDepth, false, false},
+	{45056, "Billions", false, 0, unknownDepth, false, false},
+	{59144, "Linea", false, 2 * time.Second, sequencedDepth, true, false},
+	{167000, "Taiko", false, time.Second, sequencedDepth, false, false},
+	{534352, "Scroll", false, 3 * time.Second, sequencedDepth, true, false},
+	{1187947933, "SKALE Base", false, 0, sequencedDepth, true, true},
+	{97, "BNB Smart Chain testnet", true, 450 * ms, bscDepth, false, false},
+	{296, "Hedera testnet", true, 2 * time.Second, sequencedDepth, false, false},
+	{1439, "Injective testnet", true, 600 * ms, sequencedDepth, false, false},
+	{1946, "Soneium Minato", true, 2 * time.Second, sequencedDepth, false, false},
+	{1952, "X Layer testnet", true, time.Second, sequencedDepth, false, false},
+	{5003, "Mantle Sepolia", true, 2 * time.Second, sequencedDepth, false, false},
+	{6343, "MegaETH testnet", true, time.Second, sequencedDepth, false, false},
+	{6913, "Billions testnet", true, 0, unknownDepth, false, false},
+	{10143, "Monad testnet", true, 400 * ms, sequencedDepth, false, false},
+	{10200, "Gnosis Chiado", true, 5 * time.Second, gnosisDepth, false, false},
+	{11011, "Shape Sepolia", true, 2 * time.Second, sequencedDepth, false, false},
+	{11124, "Abstract testnet", true, 200 * ms, sequencedDepth, false, false},
+	{43113, "Avalanche Fuji", true, 1700 * ms, sequencedDepth, false, false},
+	{46630, "Robinhood Chain testnet", true, 90 * ms, sequencedDepth, true, false},
+	{48816, "GOAT testnet", true, 0, unknownDepth, false, false},
+	{59141, "Linea Sepolia", true, 2 * time.Second, sequencedDepth, true, false},
+	{59902, "Metis Sepolia", true, 0, sequencedDepth, true, false},
+	{80002, "Polygon Amoy", true, 2 * time.Second, polygonDepth, false, false},
+	{84532, "Base Sepolia", true, 200 * ms, sequencedDepth, false, false},
+	{167013, "Taiko Hoodi", true, time.Second, sequencedDepth, false, false},
+	{421614, "Arbitrum Sepolia", true, 250 * ms, sequencedDepth, true, false},
+	{534351, "Scroll Sepolia", true, 3 * time.Second, sequencedDepth, true, false},
+	{5042002, "Arc testnet", true, 0, unknownDepth, false, false},
+	{11142220, "Celo Sepolia", true, time.Second, sequencedDepth, false, false},
+	{11155111, "Ethereum Sepolia", true, 12 * time.Second, beaconDepth, false, false},
+	{11155420, "OP Sepolia", true, 2 * time.Second, sequencedDepth, false, false},
+	{324705682, "SKALE Base Sepolia", true, 0, sequencedDepth, true, true},
+}
+
+// KnownChains lists the chains with known registries, the mainnets first.
+func KnownChains() []Chain { return slices.Clone(knownChains[:]) }
+
+// FindChain returns a known chain. Of another chain it returns the defaults: confirmations of unknownDepth, or none on a
+// development chain (1337, 31337), which makes blocks only with transactions.
+func FindChain(chainID uint64) (_ Chain, known bool) {
+	i := slices.IndexFunc(knownChains[:], func(c Chain) bool { return c.ID == chainID })
+	switch {
+	case i >= 0:
+		return knownChains[i], true
+	case chainID == 1337, chainID == 31337:
+		return Chain{ID: chainID, Testnet: true, Quiet: true}, false
+	}
+	return Chain{ID: chainID, Confirmations: unknownDepth}, false
+}
+
+// MakesRegularBlocks reports whether a known chain makes blocks without transactions too, so that the age of its head says
+// whether a node is behind. It is false for other chains, of which nothing is known.
+func MakesRegularBlocks(chainID uint64) bool {
+	chain, known := FindChain(chainID)
+	return known && !chain.Quiet
+}
