@@ -16,6 +16,10 @@ BEFORE    ?=
 TURNS     ?= 5
 # Which packages test, race, vet, lint, fuzz and bench look at.
 PKG       ?= ./...
+# What takes longest starts first: go runs packages in the order in which they are named.
+FIRST     := ./internal/delivery ./internal/trial ./cmd/worker ./internal/store ./internal/server/api ./internal/service ./internal/mcpcall
+# Packages in which the race detector finds nothing: they run programs that are built without it, or have one goroutine.
+UNRACED   := /(cmd|examples|scripts|migrations)(/|$$)|/internal/(trial|doctest|erc8004|job|text|decode|reason|strictjson|buildinfo)(/|$$)
 # How many packages test builds and runs at a time: one more than the cores.
 ATONCE    ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN || echo 2) + 1 )))
 # Where test and race append "passed failed skipped" for scripts; empty: nowhere.
@@ -88,14 +92,14 @@ services: ## Fetch what the embedded Postgres and Redis need, if this machine la
 
 # Tests that run the programs take those that were built, if they are linked with the same flags (TRIAL_LDFLAGS).
 # vet is a check of its own: inside `go test` it would read every dependency once more, half a minute with an empty build cache. One
-# package more than there are cores at a time, since some only wait, and half as many collections: 339 s after a fresh clone instead of 377.
+# package more than there are cores at a time, since some only wait, and half as many collections.
 .PHONY: test
 test: build services ## Run all tests, on real Postgres and Redis. Nothing may skip.
-	TRIAL_LDFLAGS='$(LDFLAGS)' GOGC=200 HERALD_REQUIRE_SERVICES=1 $(GO) test -p=$(ATONCE) -vet=off -timeout=20m -json $(PKG) | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
+	TRIAL_LDFLAGS='$(LDFLAGS)' GOGC=200 HERALD_REQUIRE_SERVICES=1 $(GO) test -p=$(ATONCE) -vet=off -timeout=20m -json $(if $(filter ./...,$(PKG)),$(FIRST)) $(PKG) | $(GO) run ./scripts/testcount -noskip -most=60s $(if $(TOTALS),-totals=$(TOTALS))
 
 .PHONY: race
-race: build services ## Run all tests under the race detector (needs a C compiler).
-	TRIAL_LDFLAGS='$(LDFLAGS)' HERALD_REQUIRE_SERVICES=1 $(GO) test -race -vet=off -timeout=40m -json $(PKG) | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
+race: services ## Run the tests of concurrent code under the race detector (needs a C compiler).
+	HERALD_REQUIRE_SERVICES=1 $(GO) test -race -p=$(ATONCE) -vet=off -timeout=40m -json $$($(GO) list $(if $(filter ./...,$(PKG)),$(FIRST)) $(PKG) | grep -vE '$(UNRACED)') | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
 
 .PHONY: vet
 vet: ## Look for mistakes with go vet, and for files that gofmt would change.
@@ -122,9 +126,12 @@ vuln: ## Look for known vulnerabilities with govulncheck (needs vuln.go.dev, or 
 fuzz: services ## Fuzz every target for FUZZTIME (60s) each.
 	FUZZTIME=$(FUZZTIME) GO=$(GO) scripts/fuzz $(PKG)
 
+# Histories have seeds of the day. The tests print them, and HERALD_HISTORY_FIRST repeats them.
 .PHONY: soak
-soak: ## Drive the delivery core through 10,000 random histories of faults (HISTORIES).
+soak: build services ## Drive the delivery core through fresh random histories of faults (HISTORIES), and run the other tests that grow with HERALD_SOAK.
 	HERALD_HISTORIES=$(HISTORIES) $(GO) test -vet=off -count=1 -timeout=60m -run='TestHistories$$' -v ./internal/delivery
+	HERALD_SOAK=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -count=1 -timeout=30m -run='TestHistoriesOnPostgres$$' -v ./internal/delivery
+	TRIAL_LDFLAGS='$(LDFLAGS)' HERALD_SOAK=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -count=1 -timeout=30m -run='TestOutageLog$$|TestEnqueueManyLines$$' -v ./internal/trial ./internal/server/api
 
 .PHONY: chaos
 chaos: services ## Break a running Herald in every way of docs/guarantees.md, with real processes (an hour; CHAOS picks rows, BEFORE the older commit).
@@ -181,6 +188,10 @@ bench-content: ## Compare fetching verified content with an unverified GET, on l
 	$(GO) test -vet=off -run='^$$' -bench='^BenchmarkContent$$' -benchtime=3s -timeout=10m ./internal/ipfs | awk '{print} \
 		/^BenchmarkContent/ {split($$1, p, "/"); sub(/-[0-9]+$$/, "", p[4]); k = p[2] " " p[3]; if (p[4] == "how=get") {get[k] = $$3} else {fetch[k] = $$3; ks[n++] = k}} \
 		END {for (i = 0; i < n; i++) {k = ks[i]; printf "%-28s GET %8.3f ms, fetch %8.3f ms, ratio %.3f\n", k, get[k] / 1e6, fetch[k] / 1e6, fetch[k] / get[k]}}'
+
+.PHONY: nightly
+nightly: ## Run soak, chaos, chain, conformance, thirdparty, browser, fuzz and vuln, and list their times (hours).
+	scripts/nightly
 
 .PHONY: ci
 ci: ## Everything that a change has to pass (.ci/run).

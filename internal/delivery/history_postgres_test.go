@@ -98,9 +98,9 @@ func (g *postgresGround) Clock(ctx context.Context) (now, started time.Time, err
 
 // TestHistoriesOnPostgres lives histories on the real store, in real time: fewer, shorter, with the same demands.
 func TestHistoriesOnPostgres(t *testing.T) {
-	total, atOnce := int64(100), 20
-	if raceDetector {
-		total, atOnce = 20, 5
+	total, atOnce := int64(20), 10
+	if heraldtest.Soaks() {
+		total, atOnce = 500, 20
 	}
 	l := newLab()
 	urls := make([]string, atOnce)
@@ -132,7 +132,7 @@ func TestHistoriesOnPostgres(t *testing.T) {
 	all.Wait()
 	t.Logf("%d histories on Postgres; in how many of them it happened:\n%s", total, l.happened())
 	for _, what := range []string{"killed", "process frozen", "Postgres down", "Redis emptied", "lease ran out", "outcome kept in Redis", "ended delivered"} {
-		if l.counts[what] == 0 && total >= 100 && !t.Failed() {
+		if l.counts[what] == 0 && heraldtest.Soaks() && !t.Failed() {
 			t.Errorf("in none of the histories: %s", what)
 		}
 	}

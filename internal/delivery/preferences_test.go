@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"math/big"
+	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"strings"
@@ -49,12 +50,14 @@ func newAskingAgent(t testing.TB) *askingAgent {
 			}
 			return result, nil
 		})
-	srv := httptest.NewServer(mcpserver.NewStreamableHTTPServer(s))
+	mux := http.NewServeMux() // a GET of any other path would open a stream, and Herald asks the agent's domain for a file
+	mux.Handle("/mcp", mcpserver.NewStreamableHTTPServer(s))
+	srv := httptest.NewServer(mux)
 	t.Cleanup(func() {
 		srv.CloseClientConnections() // streams are open
 		srv.Close()
 	})
-	a.url = srv.URL
+	a.url = srv.URL + "/mcp"
 	return a
 }
 

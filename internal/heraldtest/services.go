@@ -36,6 +36,12 @@ import (
 // RequireVariable, and CI, turn a skip for want of binaries into a failure.
 const RequireVariable = "HERALD_REQUIRE_SERVICES"
 
+// SoakVariable set to 1 makes tests as large as make soak has them.
+const SoakVariable = "HERALD_SOAK"
+
+// Soaks reports whether tests run in make soak.
+func Soaks() bool { return os.Getenv(SoakVariable) == "1" }
+
 const (
 	// migrateTimeout bounds one run of the migrations, opTimeout everything else.
 	migrateTimeout = 2 * time.Minute

@@ -4,7 +4,9 @@
 //
 // Passing tests are counted, failing ones shown with their output, skipped ones with their reason. Tests and subtests count
 // alike; a package that fails outside its tests (it does not build, it panics, it leaks a goroutine) counts as one failure.
-// It exits with 1 when something failed, when no test ran, and with -noskip when a test was skipped.
+// Before the last line it lists the ten slowest tests and packages, and tests of more than 20 s as too slow.
+// It exits with 1 when something failed, when no test ran, when a test took longer than -most, and with -noskip when a test was
+// skipped.
 package main
 
 import (
@@ -17,18 +19,22 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 )
 
 func main() {
 	noSkip := flag.Bool("noskip", false, "a skipped test is a failure of the run")
 	totals := flag.String("totals", "", "append \"passed failed skipped\" to this `file`")
+	most := flag.Duration("most", 0, "a test that takes longer is a failure of the run; 0: none is")
 	flag.Parse()
-	c, err := read(os.Stdin, os.Stdout)
+	began := time.Now()
+	r, err := read(os.Stdin, os.Stdout)
 	if err == nil {
-		err = c.report(os.Stdout, *totals)
+		r.times.report(os.Stdout, time.Since(began))
+		err = r.total.report(os.Stdout, *totals)
 	}
 	if err == nil {
-		err = c.verdict(*noSkip)
+		err = errors.Join(r.total.verdict(*noSkip), r.times.verdict(*most))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testcount:", err)
@@ -52,12 +58,13 @@ type count struct{ passed, failed, skipped int }
 // run is what is known while reading: counts by package, and the output of tests that have not ended.
 type run struct {
 	total    count
+	times    times
 	packages map[string]*count
 	output   map[[2]string]*bytes.Buffer
 	out      io.Writer
 }
 
-func read(in io.Reader, out io.Writer) (*count, error) {
+func read(in io.Reader, out io.Writer) (*run, error) {
 	r := &run{packages: map[string]*count{}, output: map[[2]string]*bytes.Buffer{}, out: out}
 	lines := bufio.NewReader(in)
 	for {
@@ -66,7 +73,7 @@ func read(in io.Reader, out io.Writer) (*count, error) {
 			r.line(line)
 		}
 		if errors.Is(err, io.EOF) {
-			return &r.total, nil
+			return r, nil
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read the test output: %w", err)
@@ -115,6 +122,9 @@ func (r *run) testEnded(e event) {
 	text := r.buffer(e).String()
 	delete(r.output, key)
 	c := r.of(e.Package)
+	if !strings.Contains(e.Test, "/") {
+		r.times.tests = append(r.times.tests, timed{shorten(e.Package) + " " + e.Test, e.Elapsed})
+	}
 	switch e.Action {
 	case "pass":
 		c.passed++
@@ -155,9 +165,11 @@ func (r *run) packageEnded(e event) {
 	if e.Action == "fail" {
 		word = "FAIL"
 	}
-	short := strings.TrimPrefix(e.Package, "github.com/agentherald/herald/")
-	fmt.Fprintf(r.out, "%s  %-36s %7.2fs  %s\n", word, short, e.Elapsed, c)
+	r.times.packages = append(r.times.packages, timed{shorten(e.Package), e.Elapsed})
+	fmt.Fprintf(r.out, "%s  %-36s %7.2fs  %s\n", word, shorten(e.Package), e.Elapsed, c)
 }
+
+func shorten(pkg string) string { return strings.TrimPrefix(pkg, "github.com/agentherald/herald/") }
 
 func (c *count) String() string {
 	return fmt.Sprintf("%d passed, %d failed, %d skipped", c.passed, c.failed, c.skipped)

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestRead(t *testing.T) {
@@ -47,8 +49,8 @@ func TestRead(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if *got != c.want {
-				t.Errorf("counted %v, want %v", got, &c.want)
+			if got.total != c.want {
+				t.Errorf("counted %v, want %v", &got.total, &c.want)
 			}
 			if !strings.Contains(out.String(), c.shows) {
 				t.Errorf("%q is not shown in %q", c.shows, &out)
@@ -56,9 +58,46 @@ func TestRead(t *testing.T) {
 			if strings.Contains(out.String(), "hush") {
 				t.Error("a passing test's output is shown")
 			}
-			if err := got.verdict(c.noSkip); (err != nil) != c.fails {
+			if err := got.total.verdict(c.noSkip); (err != nil) != c.fails {
 				t.Errorf("verdict %v, want a failure: %v", err, c.fails)
 			}
 		})
+	}
+}
+
+func TestTimes(t *testing.T) {
+	t.Parallel()
+	r, err := read(strings.NewReader(`{"Action":"pass","Package":"p","Test":"TestA/sub","Elapsed":61}
+{"Action":"pass","Package":"p","Test":"TestA","Elapsed":61}
+{"Action":"pass","Package":"p","Test":"TestB","Elapsed":21}
+{"Action":"pass","Package":"p","Test":"TestC","Elapsed":1}
+{"Action":"pass","Package":"p","Elapsed":62}
+`), &strings.Builder{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	r.times.report(&out, 62*time.Second)
+	want := `
+slowest packages:
+    62.0 s  p
+
+slowest tests:
+    61.0 s  p TestA
+    21.0 s  p TestB
+     1.0 s  p TestC
+too slow: p TestA takes 61 s, and 20 s are enough for a test
+too slow: p TestB takes 21 s, and 20 s are enough for a test
+
+all in 1m2s
+`
+	if out.String() != want {
+		t.Errorf("reported %s", &out)
+	}
+	if err := r.times.verdict(time.Minute); err == nil || !strings.Contains(err.Error(), "longer than 1m0s took p TestA") {
+		t.Error(err)
+	}
+	if err := errors.Join(r.times.verdict(0), r.times.verdict(2*time.Minute)); err != nil {
+		t.Error(err)
 	}
 }
