@@ -366,9 +366,23 @@ func TestNothingWritten(t *testing.T) {
 	}
 }
 
-// The agent is gone since its client was opened: no byte of the call can have left.
+// The agent is gone since its client was opened: no byte of the call can have left. A connection that was just used may not be idle yet, and
+// takes the call's bytes: then it is tried again.
 func TestNothingWrittenOfACall(t *testing.T) {
 	t.Parallel()
+	var e *CallError
+	for range 5 {
+		e = callDeadAgent(t)
+		if e != nil && e.Stage == StageCall && !e.Written && !e.Timeout {
+			return
+		}
+	}
+	t.Errorf("got %#v", e)
+}
+
+// callDeadAgent opens a client of an agent, ends the agent, calls it and returns the error.
+func callDeadAgent(t *testing.T) (failure *CallError) {
+	t.Helper()
 	at := heraldtest.Address(t)
 	l, err := net.Listen("tcp", at)
 	if err != nil {
@@ -384,10 +398,8 @@ func TestNothingWrittenOfACall(t *testing.T) {
 	srv.Close()
 	p.base.CloseIdleConnections() // as if the goodbyes had been read
 	_, err = p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"})
-	var e *CallError
-	if !errors.As(err, &e) || e.Stage != StageCall || e.Written || e.Timeout {
-		t.Errorf("got %#v", e)
-	}
+	errors.As(err, &failure)
+	return failure
 }
 
 func TestSessionGone(t *testing.T) {
