@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Of 500 agents 50 answer after 25 s, and get more events than the slots of both workers could call them for. The p99 of the other 450,
+// Of 500 agents 50 answer after 25 s, and get more events than the slots of both workers could call them for. The p75 of the other 450,
 // from acceptance to the call, is at most 1.5 times what it is without. Every agent has answered one before: how slow agents get the
 // newcomers' slots only is TestChaosSilentOrigins.
 func TestChaosSlowAgents(t *testing.T) {

@@ -4,7 +4,7 @@ package trial
 
 import "testing"
 
-// Twenty agents live at one origin; one hangs, one answers 500. The other 18 see no open breaker, and their p99, from acceptance to the
+// Twenty agents live at one origin; one hangs, one answers 500. The other 18 see no open breaker, and their p75, from acceptance to the
 // call, is at most 1.5 times what it is without.
 //
 // Calls may take so long that the hanging agent's breaker stays closed while it is measured (less than ten end): it has the places that
