@@ -98,7 +98,7 @@ func (g *postgresGround) Clock(ctx context.Context) (now, started time.Time, err
 
 // TestHistoriesOnPostgres lives histories on the real store, in real time: fewer, shorter, with the same demands.
 func TestHistoriesOnPostgres(t *testing.T) {
-	total, atOnce := int64(20), 10
+	total, atOnce := int64(20), 20
 	if heraldtest.Soaks() {
 		total, atOnce = 500, 20
 	}
