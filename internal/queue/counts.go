@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// AddCounts adds to named counters of each key in one round trip; a key goes ttl after it was last added to.
+// AddCounts adds to the named counters of each key in one round trip. A key expires ttl after the last addition to it.
 func (q *Queue) AddCounts(ctx context.Context, counts map[string]map[string]int64, ttl time.Duration) error {
 	_, err := q.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for key, named := range counts {
@@ -26,7 +26,7 @@ func (q *Queue) AddCounts(ctx context.Context, counts map[string]map[string]int6
 	return nil
 }
 
-// Counts reads the counters of each key, in order; of a key that is not there, none.
+// Counts returns the counters of each key, in the order of keys. A missing key yields an empty map.
 func (q *Queue) Counts(ctx context.Context, keys []string) ([]map[string]int64, error) {
 	answers := make([]*redis.MapStringStringCmd, len(keys))
 	_, err := q.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {

@@ -1,13 +1,14 @@
-// Package queue is Redis as Herald uses it: asynq runs what is ready, asynqmon shows it. It is the only importer of
-// both.
+// Package queue is Herald's interface to Redis. asynq runs the tasks that are ready, and asynqmon shows them. No other
+// package imports either of them.
 //
-// What lives here: lanes, tasks, the asynq server and its logging, the monitor, what Redis must be like. What does not:
-// what a delivery is and when it is due (internal/delivery, internal/store). Postgres owns the truth; everything here
-// may be lost and costs time, never work.
+// This package contains the lanes, the tasks, the asynq server and its logging, the monitor, and the checks of the
+// Redis server. The meaning of a delivery and the time at which it is due belong to internal/delivery and
+// internal/store. Postgres holds the truth. Losing all data in Redis costs time, but no delivery.
 //
 // Invariants:
-//   - A task is {deliveryId, n} and nothing else; its id is "<deliveryId>:<n>", so putting it in twice is harmless.
-//   - asynq's own retry is how a short wait looks, and a net for handlers that never answered. Attempts and waits belong
-//     to Postgres, so asynq never gives a task up.
-//   - asynq cancels handlers when Redis freezes; what a handler does must not depend on that context.
+//   - A task contains {deliveryId, n} and nothing else. Its id is "<deliveryId>:<n>", so enqueueing it twice is
+//     harmless.
+//   - asynq's retry state shows a short wait in the web UI, and it is the safety net for handlers that never returned.
+//     Postgres counts the attempts and the waits, so asynq must never archive a task for its number of retries.
+//   - asynq cancels the handlers' contexts when Redis freezes. The work of a handler must not depend on that context.
 package queue

@@ -17,17 +17,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// foreignDelay is how long a task of another program waits before a worker may take it again. asynq stops its own
-// writes about a task when the task's lease ends, after 30 seconds.
+// foreignDelay is how long another program's task waits before a worker may run it again. It is longer than a task's
+// lease of 30 seconds: when the lease ends, asynq stops writing to the task.
 const foreignDelay = time.Minute
 
 const (
-	maxLoggedTypes = 32  // types of other programs that one process names in its log
-	maxTypeName    = 100 // characters of such a type that are shown
-	maxTypeSamples = 100 // tasks of one lane in one state that ListForeign reads
+	maxLoggedTypes = 32  // types of other programs that one process logs
+	maxTypeName    = 100 // characters of such a type that are logged or returned
+	maxTypeSamples = 100 // tasks per lane and state that ListForeign reads
 )
 
-// foreignError returns a task to its queue, because its type is unknown to Herald.
+// foreignError is the error of a task whose type Herald does not know. It makes asynq return the task to its queue.
 type foreignError struct{ kind string }
 
 func (e *foreignError) Error() string {
@@ -59,9 +59,9 @@ func (f *foreignTasks) returnTask(ctx context.Context, kind string) error {
 	return &foreignError{kind}
 }
 
-// moveForeign moves a task from active to retry and leaves its message as it is.
+// moveForeign moves a task from active to retry and leaves its message unchanged.
 //
-// KEYS: active, lease, retry, the task. ARGV: the task's id, when it is due.
+// KEYS: active, lease, retry, the task. ARGV: the task's id, the time at which it is due.
 var moveForeign = redis.NewScript(`
 if redis.call("LREM", KEYS[1], 0, ARGV[1]) == 0 then return 0 end
 redis.call("ZREM", KEYS[2], ARGV[1])
@@ -71,9 +71,9 @@ return 1`)
 
 const foreignTimeout = 5 * time.Second
 
-// keepForeign runs before asynq acts on a task's error. asynq archives a task that has no retry left, also when the
-// error is no failure, and counts a retry when the task's own deadline has passed. keepForeign takes another program's
-// task out of asynq's reach in these cases; asynq then finds nothing to write to.
+// keepForeign runs before asynq handles a task's error. asynq archives a task that has no retry left, even if IsFailure
+// returns false, and it counts a retry when the task's own deadline has passed. In these two cases keepForeign moves
+// another program's task to the retry state itself, so that asynq finds no active task to change.
 func (s *Server) keepForeign(ctx context.Context, t *asynq.Task, err error) {
 	if s.kinds[t.Type()] {
 		return
@@ -82,7 +82,7 @@ func (s *Server) keepForeign(ctx context.Context, t *asynq.Task, err error) {
 	retried, _ := asynq.GetRetryCount(ctx)
 	most, _ := asynq.GetMaxRetry(ctx)
 	if errors.As(err, &foreign) && retried < most {
-		return // asynq returns it and counts nothing
+		return // asynq returns the task and counts no retry
 	}
 	id, _ := asynq.GetTaskID(ctx)
 	lane, _ := asynq.GetQueueName(ctx)
@@ -100,14 +100,14 @@ func (s *Server) keepForeign(ctx context.Context, t *asynq.Task, err error) {
 // ForeignReturned returns how many tasks of other programs this process has returned to their queues.
 func (q *Queue) ForeignReturned() int64 { return q.foreign.count.Load() }
 
-// ForeignType is a task type of another program in a lane of Herald's.
+// ForeignType is a task type of another program that occurs in one of Herald's lanes.
 type ForeignType struct {
 	Lane string
 	Type string // at most maxTypeName characters
 }
 
-// ListForeign returns the task types in Herald's lanes that are not among kinds. It reads maxTypeSamples tasks of each
-// lane in each state, so that a type with few tasks may be missing.
+// ListForeign returns the task types in Herald's lanes that are not among kinds. It reads at most maxTypeSamples tasks
+// per lane and state, so it may miss a type that has few tasks.
 func (q *Queue) ListForeign(kinds []string) ([]ForeignType, error) {
 	known, err := q.inspector.Queues()
 	if err != nil {

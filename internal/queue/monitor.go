@@ -9,29 +9,29 @@ import (
 	"github.com/hibiken/asynqmon"
 )
 
-// Monitor is the asynq web UI, read-only. It has no authentication of its own: the caller puts one in front. Close it
-// to end its Redis connections.
+// Monitor is the asynq web UI, read-only. It has no authentication: the caller has to add it. Close ends its Redis
+// connections.
 type Monitor struct{ ui *asynqmon.HTTPHandler }
 
 // ServeHTTP implements http.Handler.
 func (m Monitor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == m.ui.RootPath()+"/api/metrics" {
-		http.NotFound(w, r) // it would ask a Prometheus that nobody named, and fail with 500
+		http.NotFound(w, r) // asynqmon would query a Prometheus server that is not configured, and answer 500
 		return
 	}
 	m.ui.ServeHTTP(w, r)
 }
 
-// Close ends the connections.
+// Close closes the Redis connections.
 func (m Monitor) Close() error { return m.ui.Close() }
 
-// Monitor serves the web UI under root ("/monitor").
+// Monitor returns the web UI, served under the path root ("/monitor").
 func (q *Queue) Monitor(root string) Monitor {
 	return Monitor{asynqmon.New(asynqmon.Options{
 		RootPath:     root,
 		RedisConnOpt: q.opt,
 		ReadOnly:     true,
-		// A payload that is not ours is somebody's whole job, and its headers are secrets.
+		// A payload that Herald did not write may be a whole job, whose headers are secret.
 		PayloadFormatter: asynqmon.PayloadFormatterFunc(func(_ string, body []byte) string {
 			var p payload
 			if err := json.Unmarshal(body, &p); err != nil || p.DeliveryID == uuid.Nil {

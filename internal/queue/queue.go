@@ -17,60 +17,60 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Lane is an asynq queue. Few of them: each poll asks one after another.
+// Lane is an asynq queue. There are few lanes because each poll asks them one after another.
 type Lane string
 
-// The lanes, most urgent first. Weights are in lanes.
+// The lanes, the most urgent first. The variable lanes holds their weights.
 const (
 	First  Lane = "first"  // first attempts
-	Retry  Lane = "retry"  // waits and later attempts
-	Bulk   Lane = "bulk"   // replays, and what a backfill accepted
-	Upkeep Lane = "upkeep" // housekeeping
+	Retry  Lane = "retry"  // later attempts, and waits
+	Bulk   Lane = "bulk"   // replays and the events of a backfill
+	Upkeep Lane = "upkeep" // housekeeping; no task uses it yet
 )
 
-// intakeLane is where other people's asynq clients put whole jobs if they name no queue.
+// intakeLane is the queue to which other programs' asynq clients send whole jobs if they name no queue.
 const intakeLane = "default"
 
-// lanes are the weights by which asynq orders the queues, anew for each task that it takes; then it asks one after
-// another until one has a task, each with a script. With these a task of first costs 1.25 questions; where all lanes
-// are full, default and retry have a thirteenth of the tasks each, bulk and upkeep a thirty-eighth.
+// lanes maps each lane to its weight. For each task, asynq puts the queues into a random order by weight and asks them
+// in that order, with one script call each, until one returns a task. With these weights a task of the lane first costs
+// 1.25 calls. If all lanes are full, default and retry get one in thirteen tasks each, bulk and upkeep one in 38.
 var lanes = map[string]int{string(First): 30, intakeLane: 3, string(Retry): 3, string(Bulk): 1, string(Upkeep): 1}
 
 const (
-	retention = time.Hour // how long finished tasks stay visible in the web UI
-	maxRetry  = 1_000_000 // a task that asynq gave up would look as if its delivery had ended
+	retention = time.Hour // how long the web UI shows finished tasks
+	maxRetry  = 1_000_000 // asynq archives a task after so many retries, which would look like its delivery's end
 	netDelay  = 5 * time.Second
 
 	announceTimeout = 5 * time.Second
 )
 
-// Task is one dispatch of a delivery.
+// Task is one dispatch of a delivery to Redis.
 type Task struct {
 	DeliveryID uuid.UUID
-	N          int    // the row's dispatch counter
-	Kind       string // the asynq task type: what an operator sees in the list
+	N          int    // the dispatch counter of the delivery's row
+	Kind       string // the asynq task type, which the web UI shows
 	Lane       Lane
-	At         time.Time // not before; zero: now
+	At         time.Time // the earliest start; zero: now
 }
 
-// ID is the asynq task id.
+// ID returns the asynq task id.
 func (t Task) ID() string { return fmt.Sprintf("%s:%d", t.DeliveryID, t.N) }
 
-// payload is all that Redis learns of a delivery.
+// payload is the only data of a delivery that a task contains.
 type payload struct {
 	DeliveryID uuid.UUID `json:"deliveryId"`
 	N          int       `json:"n"`
 }
 
-// Config says how to reach Redis.
+// Config configures a Queue.
 type Config struct {
-	URL secret.Secret // REDIS_URL forms, see parseURL; needed
+	URL secret.Secret // REDIS_URL; parseURL lists the accepted forms; required
 	// NoIntake leaves the queue default to other programs: Herald does not read, count or list it.
 	NoIntake bool
 	Logger   *slog.Logger // default slog.Default()
 }
 
-// Queue puts tasks into Redis and looks at them. Safe for concurrent use.
+// Queue enqueues tasks in Redis and inspects them. It is safe for concurrent use.
 type Queue struct {
 	opt       asynq.RedisConnOpt
 	rdb       redis.UniversalClient
@@ -79,11 +79,11 @@ type Queue struct {
 	lanes     map[string]int // the queues that Herald reads, with their weights
 	foreign   foreignTasks
 	opened    time.Time
-	marked    atomic.Bool // this process saw to the marker once
+	marked    atomic.Bool // this process has written or read the marker once
 	log       *slog.Logger
 }
 
-// Open prepares the clients. It does not connect: a Redis that is away shows in Ping.
+// Open creates the clients without connecting. If Redis is unreachable, Ping returns the error.
 func Open(cfg Config) (*Queue, error) {
 	if cfg.URL.IsZero() {
 		return nil, errors.New("queue: a Redis URL is needed (REDIS_URL)")
@@ -108,10 +108,10 @@ func Open(cfg Config) (*Queue, error) {
 		foreign: foreignTasks{log: cfg.Logger, logged: map[string]bool{}}}, nil
 }
 
-// Close ends the connections.
+// Close closes the connections to Redis.
 func (q *Queue) Close() error { return q.rdb.Close() }
 
-// Ping tells whether Redis answers.
+// Ping returns an error if Redis does not answer.
 func (q *Queue) Ping(ctx context.Context) error {
 	if err := q.rdb.Ping(ctx).Err(); err != nil {
 		return fmt.Errorf("reach Redis: %w", err)
@@ -119,10 +119,12 @@ func (q *Queue) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Enqueue puts a task into its lane. A task that is there already is fine. A task with At in the future shows as
-// scheduled; asynq counts in whole seconds, so At is rounded up: a task must not run before its delivery is due.
+// Enqueue adds a task to its lane. It returns nil if the task exists already. A task whose At is in the future is
+// scheduled. asynq counts in whole seconds, so At is rounded up: a task must not run before its delivery is due.
 func (q *Queue) Enqueue(ctx context.Context, t Task) error { return q.enqueueWith(ctx, t, nil) }
 
+// enqueueWith is Enqueue for a task with headers. Before the first task of the process it makes sure that Redis has a
+// marker.
 func (q *Queue) enqueueWith(ctx context.Context, t Task, headers map[string]string) error {
 	body, err := json.Marshal(payload{t.DeliveryID, t.N})
 	if err != nil {
@@ -133,7 +135,7 @@ func (q *Queue) enqueueWith(ctx context.Context, t Task, headers map[string]stri
 	if !t.At.IsZero() {
 		opts = append(opts, asynq.ProcessAt(ceilSecond(t.At)))
 	}
-	// What this process puts in, it puts in after it was opened.
+	// The marker must not be later than the first task of this process, so it is set to the time of Open.
 	if !q.marked.Load() {
 		if _, err := q.Marker(ctx, q.opened); err != nil {
 			return fmt.Errorf("put task %s into Redis: %w", t.ID(), err)
@@ -147,6 +149,7 @@ func (q *Queue) enqueueWith(ctx context.Context, t Task, headers map[string]stri
 	return nil
 }
 
+// ceilSecond rounds t up to whole seconds.
 func ceilSecond(t time.Time) time.Time {
 	if whole := t.Truncate(time.Second); !whole.Equal(t) {
 		return whole.Add(time.Second)
@@ -154,23 +157,24 @@ func ceilSecond(t time.Time) time.Time {
 	return t
 }
 
-// Location is where Redis has a task.
+// Location says whether Redis holds a task, and when it will run.
 type Location int
 
-// The places.
+// The locations.
 const (
 	Nowhere   Location = iota // unknown, completed or archived: it will not run
-	Pending                   // it will run soon: pending, scheduled, or to be retried
-	Active                    // a worker has it, or had it and died
-	Postponed                 // it will run, but not for a while
+	Pending                   // it will run within soon: pending, scheduled, or waiting for a retry
+	Active                    // a worker runs it, or died while running it
+	Postponed                 // it will run, but later than soon
 )
 
-// soon is how far ahead a task may lie that is still Pending: more than asynq's own retry, and its rounding, take.
+// soon is how far ahead the start of a Pending task may be. It is longer than asynq's own retry delay plus rounding.
 const soon = 15 * time.Second
 
-// Find tells where Redis has a task.
+// Find returns the location of a task.
 func (q *Queue) Find(t Task) (Location, error) {
-	// The lane follows from the attempts, which a free wait takes back: it may lie in another.
+	// t.Lane is computed from the number of attempts. A free wait reduces that number, so the task may be in another
+	// lane.
 	for _, lane := range append([]Lane{t.Lane},
 		slices.DeleteFunc([]Lane{First, Retry, Bulk}, func(l Lane) bool { return l == t.Lane })...) {
 		info, err := q.inspector.GetTaskInfo(string(lane), t.ID())
@@ -200,8 +204,8 @@ func (q *Queue) Find(t Task) (Location, error) {
 	return Nowhere, nil
 }
 
-// announceLanes writes the lanes into asynq's list of queues. asynq's client does so once in its life, so that after
-// Redis lost its data tasks would run, but neither be found nor shown.
+// announceLanes adds the lanes to asynq's set of queues. asynq's client adds a queue only once in its life. Without
+// announceLanes, tasks would still run after Redis lost its data, but the inspector would not find them.
 func (q *Queue) announceLanes() error {
 	ctx, cancel := context.WithTimeout(context.Background(), announceTimeout)
 	defer cancel()
@@ -215,8 +219,8 @@ func (q *Queue) announceLanes() error {
 	return nil
 }
 
-// Lanes counts the tasks of every lane by asynq state, for the metrics. Queues of others in the same Redis are not ours
-// to show.
+// Lanes returns the number of tasks per lane and asynq state, for the metrics. It ignores queues of other programs in
+// the same Redis.
 func (q *Queue) Lanes() (map[Lane]map[string]int, error) {
 	known, err := q.inspector.Queues()
 	if err != nil {
@@ -224,7 +228,7 @@ func (q *Queue) Lanes() (map[Lane]map[string]int, error) {
 	}
 	out := make(map[Lane]map[string]int, len(q.lanes))
 	for name := range q.lanes {
-		info := &asynq.QueueInfo{} // nothing was ever put into it
+		info := &asynq.QueueInfo{} // no task was ever enqueued in this lane
 		if slices.Contains(known, name) {
 			if info, err = q.inspector.GetQueueInfo(name); err != nil {
 				return nil, fmt.Errorf("count lane %s: %w", name, err)
@@ -236,7 +240,7 @@ func (q *Queue) Lanes() (map[Lane]map[string]int, error) {
 	return out, nil
 }
 
-// Drop removes tasks from Redis that are archived or wait there: their deliveries go on without them.
+// Drop removes tasks that are archived, scheduled or waiting for a retry. Their deliveries continue without them.
 func (q *Queue) Drop(ctx context.Context, tasks []Task) error {
 	for batch := range slices.Chunk(tasks, dropBatch) {
 		ids := make([]string, len(batch))
@@ -251,14 +255,14 @@ func (q *Queue) Drop(ctx context.Context, tasks []Task) error {
 }
 
 const (
-	// maxDropped is how many of a delivery's tasks DropArchived looks for, the newest first; it asks for dropBatch of
-	// them at a time.
+	// maxDropped is the largest number of a delivery's tasks that DropArchived looks up, the newest first. It looks up
+	// dropBatch of them per round trip.
 	maxDropped = 5000
 	dropBatch  = 500
 )
 
-// DropArchived removes the archived tasks of a delivery before task n from the web UI: they tell of an end that was not
-// the last.
+// DropArchived removes the archived tasks of a delivery that are older than task n. The web UI would otherwise show
+// outcomes that are no longer the delivery's last one.
 func (q *Queue) DropArchived(ctx context.Context, id uuid.UUID, n int) error {
 	for newest := n - 1; newest > 0 && newest >= n-maxDropped; newest -= dropBatch {
 		var ids []string
@@ -272,7 +276,7 @@ func (q *Queue) DropArchived(ctx context.Context, id uuid.UUID, n int) error {
 	return nil
 }
 
-// dropTasks removes those of the tasks that are in one of these states, in whichever lane.
+// dropTasks deletes the tasks with these ids that are in one of the states, in any lane.
 func (q *Queue) dropTasks(ctx context.Context, ids []string, states ...string) error {
 	found := map[Lane][]*redis.FloatSliceCmd{First: nil, Retry: nil, Bulk: nil}
 	_, err := q.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -289,7 +293,7 @@ func (q *Queue) dropTasks(ctx context.Context, ids []string, states ...string) e
 	for lane, scores := range found {
 		for _, of := range scores {
 			for i, score := range of.Val() {
-				if score == 0 { // it is not there: asynq's scores are times
+				if score == 0 { // not in this state: asynq's scores are Unix times, never 0
 					continue
 				}
 				err := q.inspector.DeleteTask(string(lane), ids[i])

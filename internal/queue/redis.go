@@ -17,8 +17,9 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// parseURL turns REDIS_URL into asynq's connection options: redis, rediss, redis-socket, redis-sentinel as asynq knows
-// them, and redis-cluster://[user:password@]host1[:port],host2 (redis-clusters:// for TLS). Errors never quote the URL.
+// parseURL parses REDIS_URL into asynq's connection options. It accepts the schemes redis, rediss, redis-socket and
+// redis-sentinel as asynq does, and also redis-cluster://[user:password@]host1[:port],host2 (redis-clusters:// for
+// TLS). Its errors never quote the URL.
 func parseURL(raw secret.Secret) (asynq.RedisConnOpt, error) {
 	text := raw.Reveal()
 	scheme, _, ok := strings.Cut(text, "://")
@@ -33,7 +34,7 @@ func parseURL(raw secret.Secret) (asynq.RedisConnOpt, error) {
 		return nil, fmt.Errorf("REDIS_URL with scheme %q cannot be read: check host, port and database number", scheme)
 	}
 	if single, ok := opt.(asynq.RedisClientOpt); ok && single.Network != "unix" {
-		// asynq drops the user name of the URL, which Redis' access control needs.
+		// asynq drops the URL's user name, which Redis needs for its access control.
 		if u, err := url.Parse(text); err == nil {
 			single.Username = u.User.Username()
 		}
@@ -45,6 +46,7 @@ func parseURL(raw secret.Secret) (asynq.RedisConnOpt, error) {
 	return opt, nil
 }
 
+// parseCluster parses the URL of a Redis cluster, which asynq.ParseRedisURI does not support.
 func parseCluster(text string, withTLS bool) (asynq.RedisConnOpt, error) {
 	_, rest, _ := strings.Cut(text, "://")
 	var opt asynq.RedisClusterClientOpt
@@ -74,9 +76,9 @@ func parseCluster(text string, withTLS bool) (asynq.RedisConnOpt, error) {
 	return opt, nil
 }
 
-// LogDriver sends what the Redis driver says by itself, one line per failed connection, to log at level debug instead
-// of standard error: readiness and the callers tell the same better. The driver has one logger for the process, so this
-// is for main, before anything else runs.
+// LogDriver sends the Redis driver's own messages, one line per failed connection, to log at level debug instead of
+// standard error. The readiness check and the callers report the same failures better. The driver has one logger per
+// process, so main calls LogDriver before it starts anything else.
 func LogDriver(log *slog.Logger) { redis.SetLogger(driverLogger{log}) }
 
 type driverLogger struct{ log *slog.Logger }
@@ -85,12 +87,13 @@ func (l driverLogger) Printf(ctx context.Context, format string, args ...any) {
 	l.log.DebugContext(ctx, fmt.Sprintf(format, args...), "from", "redis")
 }
 
-// UnfitError means that the Redis server would lose work: too old, or allowed to evict keys.
+// UnfitError means that the Redis server would lose work: it is too old, or its settings allow it to evict keys.
 type UnfitError struct{ Why string }
 
 func (e *UnfitError) Error() string { return e.Why }
 
-// CheckServer refuses a Redis below 6.2 (asynq's archive needs it) and one that may evict keys under memory pressure.
+// CheckServer returns an *UnfitError for a Redis below 6.2, which asynq's archive needs, and for one that may evict
+// keys.
 func (q *Queue) CheckServer(ctx context.Context) error {
 	info, err := q.rdb.Info(ctx, "server").Result()
 	if err != nil {
@@ -109,7 +112,7 @@ func (q *Queue) CheckServer(ctx context.Context) error {
 	return nil
 }
 
-// AppendOnly is what Redis' setting appendonly is, "yes" or "no"; empty when the server does not tell.
+// AppendOnly returns the value of Redis' setting appendonly, "yes" or "no", or "" if the server does not report it.
 func (q *Queue) AppendOnly(ctx context.Context) (string, error) {
 	info, err := q.rdb.Info(ctx, "persistence").Result()
 	if err != nil {
@@ -124,6 +127,7 @@ func (q *Queue) AppendOnly(ctx context.Context) (string, error) {
 	return "", nil
 }
 
+// infoField returns a field of the answer to INFO, or "".
 func infoField(info, name string) string {
 	for line := range strings.Lines(info) {
 		if value, ok := strings.CutPrefix(line, name+":"); ok {
@@ -146,23 +150,23 @@ func olderThan(version string, major, minor int) bool {
 	return got[0] < major || got[0] == major && got[1] < minor
 }
 
-// redisClient makes one of the clients that asynq's options describe.
+// redisClient returns a client for asynq's options.
 func redisClient(opt asynq.RedisConnOpt) (redis.UniversalClient, error) {
 	c, ok := opt.MakeRedisClient().(redis.UniversalClient)
 	if !ok {
 		return nil, fmt.Errorf("queue: connection option %T is not supported", opt)
 	}
 	if _, single := opt.(asynq.RedisClientOpt); !single {
-		return c, nil // a failover client is more than its options
+		return c, nil // the options of a failover client cannot be changed afterwards
 	}
 	o := withoutPush(*c.(*redis.Client).Options())
-	o.ContextTimeoutEnabled = true // else a Redis that is frozen is waited for beyond every deadline
+	o.ContextTimeoutEnabled = true // without it, a call to a frozen Redis ignores the deadline of its context
 	_ = c.Close()
 	return redis.NewClient(&o), nil
 }
 
-// withoutPush is RESP2 without push messages and without asking the server for notices of its maintenance: nobody here
-// listens to them, and looking for them costs a read of its own each time.
+// withoutPush returns the options with RESP2, without push messages and without maintenance notifications. Herald
+// handles neither, and checking for them costs one more read per command.
 func withoutPush(o redis.Options) redis.Options {
 	o.Protocol, o.PushNotificationProcessor = 2, nil
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}

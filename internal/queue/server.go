@@ -18,48 +18,50 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Handler is what runs tasks. The context ends when Redis freezes or the server stops by force; a handler that has
-// begun must finish on a context of its own.
+// Handler runs tasks. The context ends when Redis freezes or when the server is stopped by force. A handler that has
+// begun its work must finish it on a context of its own.
 //
-// Without an error the task is completed, with the returned note as its result in the web UI. WaitError has it run again
-// later, ArchivedError moves it to the archive, both with their text; ErrDropped removes it. Any other error lets asynq
-// try the task again a little later, which is the net for what could not even be claimed.
+// If the error is nil, asynq completes the task, and the web UI shows the note as its result. A *WaitError makes asynq
+// run the task again later, an *ArchivedError archives it; the web UI shows the text of both. ErrDropped removes the
+// task. After any other error asynq runs the task again a few seconds later. That covers deliveries that could not be
+// claimed.
 type Handler interface {
 	Deliver(ctx context.Context, id uuid.UUID, n int) (note string, err error)
-	// Intake takes a whole job that somebody else's asynq client put in.
+	// Intake handles a task in which another program's asynq client sent a whole job.
 	Intake(ctx context.Context, kind string, body []byte) (note string, err error)
 }
 
-// ArchivedError puts a task into the archive: its delivery ended badly. Text is what the operator reads.
+// ArchivedError moves a task to asynq's archive because its delivery failed. Text is shown to the operator.
 type ArchivedError struct{ Text string }
 
 func (e *ArchivedError) Error() string { return e.Text }
 
-// ErrDropped removes a task: it is old, or its delivery waits without it.
+// ErrDropped removes a task that is outdated or whose delivery waits without a task.
 var ErrDropped = errors.New("the task is not needed any more")
 
-// skipRetry is an ArchivedError as asynq understands it, without words of asynq's in what the operator reads.
+// skipRetry makes asynq treat an ArchivedError as asynq.SkipRetry, without adding asynq's text to the error's.
 type skipRetry struct{ *ArchivedError }
 
 func (e skipRetry) Is(target error) bool { return target == asynq.SkipRetry }
 
-// ServerConfig shapes a Server.
+// ServerConfig configures a Server.
 type ServerConfig struct {
 	Handler     Handler
-	Concurrency int // tasks at a time; needed
+	Concurrency int // tasks at a time; required
 
-	// Kinds are the task types of Herald. A task of another type is another program's: it returns to its queue for
-	// foreignDelay, and asynq counts no retry.
+	// Kinds are Herald's task types. A task of any other type belongs to another program: the server returns it to its
+	// queue for foreignDelay, and asynq counts no retry.
 	Kinds []string
 
-	// ShutdownTimeout is how long Shutdown waits for running tasks; it must outlast the longest call. Needed.
+	// ShutdownTimeout is how long Shutdown waits for running tasks. It must be longer than the longest call. Required.
 	ShutdownTimeout time.Duration
 
-	// PollInterval is how often empty lanes are looked at. Default 20 ms: it is most of an idle system's latency.
+	// PollInterval is the time between two polls of empty lanes. It is most of the latency of an idle system. Default
+	// 20 ms.
 	PollInterval time.Duration
 }
 
-// Server takes tasks from the lanes and hands them to the Handler.
+// Server fetches tasks from the lanes and passes them to the Handler.
 type Server struct {
 	srv   *asynq.Server
 	mux   asynq.Handler
@@ -72,7 +74,7 @@ type Server struct {
 	log      *slog.Logger
 }
 
-// NewServer prepares a server; Start begins.
+// NewServer validates the configuration. Start starts the server.
 func (q *Queue) NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.Handler == nil || cfg.Concurrency < 1 || cfg.ShutdownTimeout <= 0 {
 		return nil, errors.New("queue: server needs a handler, a concurrency of at least 1 and a shutdown timeout")
@@ -101,7 +103,7 @@ func (q *Queue) NewServer(cfg ServerConfig) (*Server, error) {
 	return s, nil
 }
 
-// Start begins to take tasks. It returns at once.
+// Start begins to fetch tasks and returns immediately.
 func (s *Server) Start() error {
 	if err := s.announce(); err != nil {
 		s.log.Warn("the web UI shows the lanes once they are used", logging.About(logging.Redis), "error", err)
@@ -112,11 +114,12 @@ func (s *Server) Start() error {
 	return nil
 }
 
-// serverClocks is by how much the clocks of workers may differ before one overlooks another in asynq's list.
+// serverClocks is the largest difference between two workers' clocks at which they still see each other in asynq's
+// list.
 const serverClocks = time.Minute
 
-// Servers counts the asynq servers of other processes at this Redis, and tells whether this process' own is listed. A
-// server says every five seconds that it is there; one that was killed counts for 70.
+// Servers counts the asynq servers of other processes on this Redis, and reports whether this process' own server is
+// listed. A server renews its entry every five seconds. A killed server is counted for another 70 seconds.
 func (q *Queue) Servers(ctx context.Context) (others int, self bool, err error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -132,23 +135,24 @@ func (q *Queue) Servers(ctx context.Context) (others int, self bool, err error) 
 		if !self && strings.HasPrefix(server, own) {
 			self = true
 		} else {
-			others++ // also one that has this host's name and this process' number in a container of its own
+			others++ // perhaps a container that has the same host name and process id
 		}
 	}
 	return others, self, nil
 }
 
-// Stop takes no more tasks; running ones go on until Shutdown.
+// Stop stops fetching tasks. Running tasks continue until Shutdown.
 func (s *Server) Stop() { s.srv.Stop() }
 
-// Shutdown takes no more tasks and waits for running ones, up to the shutdown timeout.
+// Shutdown stops fetching tasks and waits for the running ones, at most for the shutdown timeout.
 func (s *Server) Shutdown() { s.srv.Shutdown() }
 
+// newHandler returns the asynq handler. It translates the errors of h into those that asynq acts on.
 func (s *Server) newHandler(h Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		note, err := s.runTask(ctx, h, t)
 		if note != "" {
-			// The note is for the eye only; a Redis that cannot take it must not make the task run again.
+			// The note is only shown. If Redis does not store it, the task must not run again.
 			_, _ = t.ResultWriter().Write([]byte(note))
 		}
 		var archived *ArchivedError
@@ -163,6 +167,7 @@ func (s *Server) newHandler(h Handler) asynq.Handler {
 	})
 }
 
+// runTask passes a delivery's task to Deliver, and any other task of a known type to Intake as a whole job.
 func (s *Server) runTask(ctx context.Context, h Handler, t *asynq.Task) (string, error) {
 	if !s.kinds[t.Type()] {
 		return "", s.foreign.returnTask(ctx, t.Type())
@@ -177,7 +182,7 @@ func (s *Server) runTask(ctx context.Context, h Handler, t *asynq.Task) (string,
 	return h.Intake(ctx, t.Type(), t.Payload())
 }
 
-// asynqLogger sends asynq's own lines to slog. Nearly all that asynq warns of is that Redis did not do something.
+// asynqLogger writes asynq's messages to slog. Nearly all of asynq's warnings mean that Redis did not do something.
 type asynqLogger struct{ log, redis *slog.Logger }
 
 func newAsynqLogger(log *slog.Logger) asynqLogger {
@@ -190,19 +195,21 @@ func (l asynqLogger) Info(args ...any)  { l.log.Info(joinArgs(args)) }
 func (l asynqLogger) Warn(args ...any)  { l.logLine(slog.LevelWarn, joinArgs(args)) }
 func (l asynqLogger) Error(args ...any) { l.logLine(slog.LevelError, joinArgs(args)) }
 
-// Fatal is what asynq calls for a fault of its own; ending the process is not its decision here.
+// Fatal logs an internal error of asynq. It does not end the process, as asynq's own logger would.
 func (l asynqLogger) Fatal(args ...any) { l.log.Error(joinArgs(args)) }
 
-// Beginnings of asynq's lines.
+// Prefixes of asynq's messages.
 var (
-	// aboutOneTask: how its record of one task went, which nothing depends on (see the package comment). Redis was
-	// away, or was emptied, or the task was archived, of which the delivery's own line tells with the reason, or dropped.
+	// aboutOneTask are messages about asynq's record of a single task, on which nothing depends (see the package
+	// comment). Redis was unreachable or emptied, or the task was dropped, or archived; the delivery's own line logs
+	// the reason.
 	aboutOneTask = []string{"Retry exhausted for task", "revoke task", "Could not move task", "Could not remove task",
 		"Lease reset failed for", "Failed to extend lease for tasks"}
-	// ownFaults are no fault of Redis'.
+	// ownFaults are messages that Redis did not cause.
 	ownFaults = []string{"recovering from panic", "asynq: internal error", "Quitting worker"}
 )
 
+// logLine logs a warning or error of asynq at the right level, by the beginning of the line.
 func (l asynqLogger) logLine(level slog.Level, line string) {
 	begins := func(with string) bool { return strings.HasPrefix(line, with) }
 	switch {

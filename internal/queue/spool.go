@@ -10,22 +10,22 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Keys of our own, beside asynq's.
+// Keys of Herald's own in Redis.
 const (
-	resultKey  = "herald:result:"  // and the delivery's id: an outcome that Postgres could not take
-	renewalKey = "herald:renewal:" // and the caller's key: a renewed credential that Postgres could not take, sealed
-	markerKey  = "herald:marker"   // since when Redis has held our tasks, RFC 3339
+	resultKey  = "herald:result:"  // plus the delivery's id: an outcome that Postgres could not store
+	renewalKey = "herald:renewal:" // plus the caller's key: a renewed credential, sealed, that Postgres could not store
+	markerKey  = "herald:marker"   // the time since which Redis has held Herald's tasks, RFC 3339
 )
 
 const (
-	// resultTTL is how long an outcome waits for its delivery to be claimed again.
+	// resultTTL is how long an outcome waits for the next claim of its delivery.
 	resultTTL = 24 * time.Hour
-	// renewalTTL is how long a renewed credential waits for the next renewal. Without it a person has to log in again,
-	// so that it outlasts whatever waits for it: deliveries expire after as long.
+	// renewalTTL is how long a renewed credential waits for the next renewal. If it is lost, a person has to log in
+	// again. It is as long as a delivery may be open, so it outlasts every delivery that waits for the credential.
 	renewalTTL = 30 * 24 * time.Hour
 )
 
-// SpoolOutcome keeps a delivery's outcome for a day while Postgres cannot take it. A later one replaces it.
+// SpoolOutcome stores a delivery's outcome for a day while Postgres is unavailable. It replaces an earlier one.
 func (q *Queue) SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) error {
 	if err := q.rdb.Set(ctx, resultKey+id.String(), outcome, resultTTL).Err(); err != nil {
 		return fmt.Errorf("keep the outcome of delivery %s in Redis: %w", id, err)
@@ -33,7 +33,7 @@ func (q *Queue) SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) 
 	return nil
 }
 
-// SpooledOutcome returns what SpoolOutcome keeps; nil: nothing.
+// SpooledOutcome returns the outcome stored by SpoolOutcome, or nil if there is no outcome.
 func (q *Queue) SpooledOutcome(ctx context.Context, id uuid.UUID) ([]byte, error) {
 	b, err := q.readKey(ctx, resultKey+id.String())
 	if err != nil {
@@ -42,7 +42,7 @@ func (q *Queue) SpooledOutcome(ctx context.Context, id uuid.UUID) ([]byte, error
 	return b, nil
 }
 
-// DropOutcome ends what SpoolOutcome keeps.
+// DropOutcome deletes the outcome stored by SpoolOutcome.
 func (q *Queue) DropOutcome(ctx context.Context, id uuid.UUID) error {
 	if err := q.rdb.Del(ctx, resultKey+id.String()).Err(); err != nil {
 		return fmt.Errorf("drop the outcome of delivery %s in Redis: %w", id, err)
@@ -50,7 +50,7 @@ func (q *Queue) DropOutcome(ctx context.Context, id uuid.UUID) error {
 	return nil
 }
 
-// SpoolRenewal keeps a sealed renewal under a key for 30 days, while Postgres cannot take it.
+// SpoolRenewal stores a sealed renewal under key for 30 days while Postgres is unavailable.
 func (q *Queue) SpoolRenewal(ctx context.Context, key string, sealed []byte) error {
 	if err := q.rdb.Set(ctx, renewalKey+key, sealed, renewalTTL).Err(); err != nil {
 		return fmt.Errorf("keep a renewed credential in Redis: %w", err)
@@ -58,7 +58,7 @@ func (q *Queue) SpoolRenewal(ctx context.Context, key string, sealed []byte) err
 	return nil
 }
 
-// SpooledRenewal returns what SpoolRenewal keeps; nil: nothing.
+// SpooledRenewal returns the renewal stored by SpoolRenewal, or nil if there is no renewal.
 func (q *Queue) SpooledRenewal(ctx context.Context, key string) ([]byte, error) {
 	b, err := q.readKey(ctx, renewalKey+key)
 	if err != nil {
@@ -67,7 +67,7 @@ func (q *Queue) SpooledRenewal(ctx context.Context, key string) ([]byte, error) 
 	return b, nil
 }
 
-// DropRenewal ends what SpoolRenewal keeps.
+// DropRenewal deletes the renewal stored by SpoolRenewal.
 func (q *Queue) DropRenewal(ctx context.Context, key string) error {
 	if err := q.rdb.Del(ctx, renewalKey+key).Err(); err != nil {
 		return fmt.Errorf("drop a renewed credential in Redis: %w", err)
@@ -75,12 +75,12 @@ func (q *Queue) DropRenewal(ctx context.Context, key string) error {
 	return nil
 }
 
-// maxSpooledBytes is more than what SpoolOutcome and SpoolRenewal are given. Who else can write to Redis must not fill
-// the worker's memory.
+// maxSpooledBytes is larger than any value that SpoolOutcome or SpoolRenewal stores. Other programs that can write to
+// Redis must not exhaust the worker's memory.
 const maxSpooledBytes = 2 << 20
 
-// readKey is nil without error when there is no such key. What is longer than maxSpooledBytes is cut; what is no text
-// is empty.
+// readKey returns the value of key, or nil if the key does not exist. It cuts the value after maxSpooledBytes. It
+// returns an empty slice for a value that is not a string.
 func (q *Queue) readKey(ctx context.Context, key string) ([]byte, error) {
 	b, err := q.rdb.GetRange(ctx, key, 0, maxSpooledBytes-1).Bytes()
 	switch {
@@ -92,10 +92,10 @@ func (q *Queue) readKey(ctx context.Context, key string) ([]byte, error) {
 	return b, err
 }
 
-// Marker tells since when this Redis has held our tasks; one that does not know is marked with now. What was put in
-// before that time is lost. The reconciler gives Postgres' clock, which dispatches are dated by; whoever
-// enqueues first gives its own, and a difference between the two costs a task that claims nothing, or a wait until the
-// dispatch is late.
+// Marker returns the time since which this Redis has held Herald's tasks. If Redis has no marker, Marker sets it to
+// now. Tasks enqueued before the returned time are lost. The reconciler passes Postgres' clock, which also dates the
+// dispatches. The first Enqueue of a process passes the process' clock. If the two clocks differ, a task may be
+// enqueued twice, or a lost one may be found only when it is overdue; neither does harm.
 func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
 	for range 2 {
 		if err := q.rdb.SetNX(ctx, markerKey, now.UTC().Format(time.RFC3339Nano), 0).Err(); err != nil {
@@ -103,7 +103,7 @@ func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
 		}
 		text, err := q.rdb.Get(ctx, markerKey).Result()
 		if errors.Is(err, redis.Nil) {
-			continue // emptied in between
+			continue // Redis was emptied in between
 		}
 		if err != nil {
 			return time.Time{}, fmt.Errorf("read Redis' marker: %w", err)
@@ -112,17 +112,18 @@ func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
 		if err == nil {
 			return born, nil
 		}
-		// Somebody else wrote there. What is lost then shows by being late.
+		// Another program wrote this value. Lost tasks are then found because they are overdue.
 		return time.Time{}, nil
 	}
 	return time.Time{}, errors.New("mark Redis: it loses what it is told")
 }
 
-// idleConns are kept by Client: connecting would take most of its time.
+// idleConns is the number of idle connections that Client keeps open, because connecting would take most of a call's
+// time.
 const idleConns = 4
 
-// Client makes connections of their own for calls that must not wait longer than timeout, whatever Redis does; the
-// caller closes it, before the queue.
+// Client returns a client with connections of its own, on which no call takes longer than timeout, even if Redis is
+// frozen. The caller closes it before it closes the queue.
 func (q *Queue) Client(timeout time.Duration) (redis.UniversalClient, error) {
 	switch c := q.rdb.(type) {
 	case *redis.Client:

@@ -10,20 +10,20 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// WaitError has asynq run the task again: its delivery waits. Text is what the operator reads.
+// WaitError makes asynq run the task again later, because its delivery waits. Text is shown to the operator.
 type WaitError struct {
 	Text string
-	At   time.Time // rounded up to whole seconds, which asynq counts in: not before the delivery is due
-	Free bool      // nothing failed: asynq does not count it
+	At   time.Time // rounded up to asynq's whole seconds, so that the task does not run before the delivery is due
+	Free bool      // nothing failed: asynq does not count a retry
 }
 
 func (e *WaitError) Error() string { return e.Text }
 
-// retryDelay is how long asynq waits before it runs a task again.
+// retryDelay returns how long asynq waits before it runs a task again.
 func retryDelay(_ int, err error, _ *asynq.Task) time.Duration {
 	var wait *WaitError
 	if errors.As(err, &wait) {
-		return time.Until(ceilSecond(wait.At)) // asynq adds it to a later now, and rounds that down
+		return time.Until(ceilSecond(wait.At)) // asynq adds it to a slightly later time and rounds down to seconds
 	}
 	var foreign *foreignError
 	if errors.As(err, &foreign) {
@@ -32,23 +32,24 @@ func retryDelay(_ int, err error, _ *asynq.Task) time.Duration {
 	return netDelay
 }
 
-// isFailure tells whether asynq counts the error, as one of the task's retries and in its error rates.
+// isFailure reports whether asynq counts the error as a retry and in its error rates.
 func isFailure(err error) bool {
 	var wait *WaitError
 	var foreign *foreignError
 	return !errors.As(err, &foreign) && (!errors.As(err, &wait) || !wait.Free)
 }
 
-// Headers of a task that was moved, which say what it waits for.
+// Headers that moveToRetry adds to a task. They contain the wait.
 const (
-	waitUntil = "wait-until" // seconds since 1970
+	waitUntil = "wait-until" // Unix time in seconds
 	waitText  = "wait-text"
 	waitFree  = "wait-free"
 )
 
-// moveToRetry puts a task of the lane first into the lane retry, before it waits: asynq's retries stay in their lane,
-// and thousands that are due at once would stand before first attempts. There it is run at once, and waits (readWait).
-// What cannot be moved waits where it is.
+// moveToRetry enqueues a task of the lane first again in the lane retry, before it waits. asynq retries a task in its
+// own lane, where thousands of waits that end at once would delay first attempts. A worker fetches the new task
+// immediately, and readWait makes it wait. If the task cannot be moved, moveToRetry returns false and the task waits in
+// its lane.
 func (s *Server) moveToRetry(ctx context.Context, t *asynq.Task, wait *WaitError) bool {
 	var p payload
 	if lane, _ := asynq.GetQueueName(ctx); lane != string(First) || json.Unmarshal(t.Payload(), &p) != nil {
@@ -63,7 +64,7 @@ func (s *Server) moveToRetry(ctx context.Context, t *asynq.Task, wait *WaitError
 
 const moveTimeout = 5 * time.Second
 
-// readWait is what a task that was moved waits for; nil: nothing any more.
+// readWait returns the wait of a task that moveToRetry moved, or nil if the task was not moved or the wait is over.
 func readWait(t *asynq.Task) *WaitError {
 	until, err := strconv.ParseInt(t.Headers()[waitUntil], 10, 64)
 	if err != nil || !time.Now().Before(time.Unix(until, 0)) {
