@@ -1,9 +1,9 @@
-// Package intake takes jobs into the store: from the command line, from foreign tasks in Redis, and those that were
-// made from a chain's events. A job is parsed, its secret headers are sealed, and its row is committed together with
-// the answer: accepted, known, conflict, refused.
+// Package intake stores jobs. They are sent by the command line or the API, lie in Redis as foreign tasks or in the old
+// backend's list, or are made from a chain's events. The intake parses a job, seals its secret headers, and commits its
+// row together with the answer: accepted, known, conflict or refused.
 //
-// What does not live here: the format of a job and its key (job), the rows and the verdicts on a key that is known
-// (store), what becomes of an accepted delivery (delivery).
+// Package job defines the format of a job and its key. Package store defines the rows, and the verdict on a key that is
+// known already. Package delivery delivers the accepted jobs.
 package intake
 
 import (
@@ -23,50 +23,51 @@ import (
 	"github.com/google/uuid"
 )
 
-// Ledger is the store as the intake needs it.
+// Ledger is the part of the store that the intake uses.
 type Ledger interface {
 	Accept(ctx context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error)
 }
 
-// Dispatcher puts tasks into Redis and returns how many it took.
+// Dispatcher enqueues tasks in Redis and returns how many Redis accepted.
 type Dispatcher interface {
 	Dispatch(ctx context.Context, tasks []store.Task) int
 }
 
-// Sealer encrypts a job's secret headers, and reads them to compare them with those of a job that is known.
+// Sealer encrypts a job's secret headers, and decrypts stored ones for a comparison with the headers of a known job.
 type Sealer interface {
 	Seal(plain []byte, b secret.Binding) ([]byte, error)
 	Open(cipher []byte, b secret.Binding) ([]byte, error)
 }
 
-// Config makes an Intake.
+// Config configures an Intake.
 type Config struct {
 	Ledger Ledger
-	// Dispatcher puts what is accepted into Redis; nil leaves that to the worker's reconciler (no Redis at hand).
+	// Dispatcher enqueues accepted deliveries. If it is nil, because there is no Redis, the worker's reconciler does
+	// so.
 	Dispatcher Dispatcher
 	Sealer     Sealer
 	Limits     job.Limits
-	// Redis says whether whole jobs in Redis are taken. Default RedisJobs.
+	// Redis decides whether whole jobs in Redis are accepted. Default RedisJobs.
 	Redis  RedisPolicy
 	Logger *slog.Logger
 }
 
-// RedisPolicy says which foreign tasks in Redis are taken as jobs (HERALD_REDIS_INTAKE): every client of that Redis may
-// write them.
+// RedisPolicy decides which foreign tasks in Redis are accepted as jobs (HERALD_REDIS_INTAKE). Every client of that
+// Redis can write such tasks.
 type RedisPolicy string
 
 // The values of RedisPolicy.
 const (
-	RedisOn   RedisPolicy = "on"   // all are taken
-	RedisJobs RedisPolicy = "jobs" // one that sets a field of job.DirectField is refused
-	RedisOff  RedisPolicy = "off"  // none is taken
+	RedisOn   RedisPolicy = "on"   // all jobs are accepted
+	RedisJobs RedisPolicy = "jobs" // a job that sets a field of job.DirectField is refused
+	RedisOff  RedisPolicy = "off"  // no job is accepted
 )
 
-// Intake turns jobs into committed rows: enqueue's lines (Submit), jobs made from a chain's events (SubmitJobs), foreign
-// asynq tasks (FromTask), what lies in a list of Redis (FromList).
+// Intake turns jobs into committed rows. Submit handles the jobs of enqueue and the API, SubmitJobs those made from a
+// chain's events, FromTask foreign asynq tasks, and FromList the elements of a list in Redis.
 type Intake struct{ Config }
 
-// New checks the configuration.
+// New validates the configuration and sets the defaults.
 func New(cfg Config) (*Intake, error) {
 	if cfg.Ledger == nil || cfg.Sealer == nil {
 		return nil, errors.New("intake: an intake needs a ledger and a sealer")
@@ -80,40 +81,41 @@ func New(cfg Config) (*Intake, error) {
 	return &Intake{cfg}, nil
 }
 
-// maxNote bounds what the web UI is told, in bytes.
+// maxNote is the longest note for the web UI, in bytes.
 const maxNote = 500
 
-// Refused is the verdict on a job that is not stored.
+// Refused is the verdict on a job that was not stored.
 const Refused store.Verdict = "refused"
 
-// Answer is what one job got.
+// Answer is the result for one job.
 type Answer struct {
 	Verdict store.Verdict
 	ID      uuid.UUID
 	Key     string
-	Path    string // Refused: the field; Conflict: the event's field that differs
-	Problem string // Refused: what is wrong with it
+	Path    string // Refused: the invalid field; Conflict: the event's field that differs
+	Problem string // Refused: the error in the field
 	Status  store.Status
 
-	Forbidden bool // Refused: only because the sender may not set the field
+	Forbidden bool // Refused: the only error is that the sender may not set the field
 }
 
-// Submit takes up to store.MaxAccept jobs, each the bytes of one. Answers come in order; refused ones are not stored.
-// The deliveries go on with the trace that ctx is part of: tracecontext.NewContext takes it from a request's header. An
-// error means that none of them is known to be stored: submitting them again is harmless.
+// Submit stores up to store.MaxAccept jobs, one per body, and returns the answers in the same order. Refused jobs are
+// not stored. The deliveries continue the trace of ctx (tracecontext.NewContext reads it from a request's header).
+// After an error it is unknown whether the jobs were stored; submitting them again is harmless.
 func (in *Intake) Submit(ctx context.Context, bodies [][]byte) ([]Answer, error) {
 	return in.submit(ctx, bodies, true)
 }
 
-// SubmitEvents is Submit for senders without the scope direct: a job that sets one of job.DirectField is refused.
+// SubmitEvents is Submit for senders without the scope direct: it refuses a job that sets a field of job.DirectField.
 func (in *Intake) SubmitEvents(ctx context.Context, bodies [][]byte) ([]Answer, error) {
 	return in.submit(ctx, bodies, false)
 }
 
+// submit parses and stores jobs. direct says that the sender may set the fields of job.DirectField.
 func (in *Intake) submit(ctx context.Context, bodies [][]byte, direct bool) ([]Answer, error) {
 	answers := make([]Answer, len(bodies))
 	intakes := make([]store.Intake, 0, len(bodies))
-	positions := make([]int, 0, len(bodies)) // of the intakes among the bodies
+	positions := make([]int, 0, len(bodies)) // positions[k] is the index in bodies of intakes[k]
 	traceparent := tracecontext.FromContext(ctx)
 	for i, body := range bodies {
 		j, err := job.Parse(body, in.Limits)
@@ -146,7 +148,7 @@ func (in *Intake) submit(ctx context.Context, bodies [][]byte, direct bool) ([]A
 	return answers, nil
 }
 
-// SubmitJobs takes jobs that were made from events, not parsed.
+// SubmitJobs stores jobs that were made from a chain's events, so it does not parse them.
 func (in *Intake) SubmitJobs(ctx context.Context, jobs []job.Job) ([]store.Acceptance, error) {
 	intakes := make([]store.Intake, len(jobs))
 	for i, j := range jobs {
@@ -158,9 +160,9 @@ func (in *Intake) SubmitJobs(ctx context.Context, jobs []job.Job) ([]store.Accep
 	return in.acceptJobs(ctx, intakes)
 }
 
-// FromTask takes the whole job of a foreign asynq task. There is nobody to answer, so what is refused becomes a
-// rejected row: under the event's own key when that could be read, else under the hash of the bytes. With RedisOff the
-// task, which lay in a lane of Herald's own, goes to asynq's archive as it is.
+// FromTask stores the whole job of a foreign asynq task and returns a note for the web UI. The sender gets no answer,
+// so a refused job becomes a rejected row. The row's key is the event's if it could be read, otherwise the hash of the
+// bytes. With RedisOff, FromTask returns an *queue.ArchivedError, and asynq archives the task unchanged.
 func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (string, error) {
 	if in.Redis == RedisOff {
 		return "", &queue.ArchivedError{Text: "whole jobs in Redis are not taken (HERALD_REDIS_INTAKE=off): " +
@@ -188,8 +190,8 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 	return fmt.Sprintf("%s as delivery %s", a.Verdict, a.ID), nil
 }
 
-// readUnanswered reads a job of somebody in Redis, who cannot be answered: what is refused becomes a rejected row, of
-// this kind if it does not tell its own. direct: the sender may set fields of job.DirectField.
+// readUnanswered parses a job in Redis, whose sender gets no answer. A refused job becomes a rejected row; kind is used
+// if the job does not state its own. direct says that the sender may set the fields of job.DirectField.
 func (in *Intake) readUnanswered(e Element, kind job.Kind, direct bool) (it store.Intake, refusal *job.Refusal, err error) {
 	j, err := in.parseElement(e)
 	if err == nil && !direct {
@@ -212,7 +214,7 @@ func (in *Intake) readUnanswered(e Element, kind job.Kind, direct bool) (it stor
 	return it, refusal, nil
 }
 
-// refuseDirect refuses fields that only trusted senders may set: whoever may write to Redis is none.
+// refuseDirect refuses fields that only trusted senders may set. Clients that can write to Redis are not trusted.
 func refuseDirect(j job.Job) error {
 	field := j.DirectField()
 	if field == "" {
@@ -222,6 +224,7 @@ func refuseDirect(j job.Job) error {
 		Problem: "is not taken from a job in Redis: use enqueue, or set HERALD_REDIS_INTAKE=on"}
 }
 
+// acceptJobs stores the jobs and enqueues the deliveries that the store dispatched.
 func (in *Intake) acceptJobs(ctx context.Context, intakes []store.Intake) ([]store.Acceptance, error) {
 	got, tasks, err := in.Ledger.Accept(ctx, intakes)
 	if err != nil {
@@ -233,7 +236,7 @@ func (in *Intake) acceptJobs(ctx context.Context, intakes []store.Intake) ([]sto
 	return got, nil
 }
 
-// sealHeaders encrypts the headers of an endpoint that the job names; nothing else of the job is secret.
+// sealHeaders encrypts the headers of the endpoint that the job names. They are the only secret in a job.
 func (in *Intake) sealHeaders(j job.Job) (store.Intake, error) {
 	it := store.Intake{Job: j}
 	if j.Action.Endpoint == nil || len(j.Action.Endpoint.Headers) == 0 {

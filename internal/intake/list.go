@@ -12,31 +12,32 @@ import (
 	"github.com/google/uuid"
 )
 
-// Element is what somebody put into a list of Redis. Of more than job.MaxBytes only the beginning is known.
+// Element is an element of a list in Redis. If it is longer than job.MaxBytes, Body is only its beginning.
 type Element struct {
 	Body   []byte
-	Length int64 // of all of it
+	Length int64 // of the whole element
 }
 
-// Rejected is the verdict on an element that is no job that Herald takes: it was stored as a rejected row.
+// Rejected is the verdict on an element that is not an acceptable job. It was stored as a rejected row.
 const Rejected store.Verdict = "rejected"
 
-// Taken is what became of an element.
+// Taken is the result for one element.
 type Taken struct {
 	Verdict store.Verdict
 	ID      uuid.UUID
 	Key     string
 	Field   string // Conflict: the event's field that differs
-	Problem string // Rejected: what is wrong with it
+	Problem string // Rejected: the error in the element
 }
 
-// FromList commits elements of the old backend's list, at most store.MaxAccept. Its jobs may set fields of job.DirectField:
-// the operator named the list for this backend. After an error none of them is known to be stored, and taking them again is harmless.
+// FromList commits at most store.MaxAccept elements of the old backend's list. Their jobs may set the fields of
+// job.DirectField, because the operator configured the list for this backend. After an error it is unknown whether the
+// elements were stored; calling FromList again is harmless.
 func (in *Intake) FromList(ctx context.Context, elements []Element) ([]Taken, error) {
 	intakes := make([]store.Intake, len(elements))
 	for i, e := range elements {
 		var err error
-		// Nearly all of them are feedback, and what cannot be read does not say.
+		// An element that cannot be parsed has no kind. Nearly all jobs of the old backend are feedback.
 		if intakes[i], _, err = in.readUnanswered(e, job.KindNewFeedback, true); err != nil {
 			return nil, err
 		}
@@ -55,7 +56,7 @@ func (in *Intake) FromList(ctx context.Context, elements []Element) ([]Taken, er
 	return taken, nil
 }
 
-// parseElement reads a job. The error of one that is no good is a *job.Refusal.
+// parseElement parses a job. If the job is invalid, the error is a *job.Refusal.
 func (in *Intake) parseElement(e Element) (job.Job, error) {
 	if e.Length > job.MaxBytes {
 		return job.Job{}, &job.Refusal{Problem: fmt.Sprintf("is %d bytes long; a job may have %d", e.Length, job.MaxBytes)}
@@ -63,8 +64,7 @@ func (in *Intake) parseElement(e Element) (job.Job, error) {
 	return job.Parse(e.Body, in.Limits)
 }
 
-// invalidKey is the key of bytes that name no event: their hash. Of more bytes than were read it is the hash of those
-// and of the length.
+// invalidKey returns the key of bytes that name no event: their hash. If Body is incomplete, the hash includes Length.
 func (e Element) invalidKey() string {
 	h := sha256.New()
 	h.Write(e.Body)

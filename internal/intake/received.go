@@ -20,7 +20,7 @@ type received struct {
 }
 
 type receivedBytes struct {
-	Bytes     int64  `json:"bytes"` // of all that was received
+	Bytes     int64  `json:"bytes"` // length of the whole job
 	Text      string `json:"text"`
 	Truncated bool   `json:"truncated,omitempty"`
 }
@@ -31,13 +31,13 @@ func encodeReceived(e Element) (json.RawMessage, error) {
 	masked := maskJob(strings.ToValidUTF8(string(part), string(utf8.RuneError)))
 	kept := masked
 	if len(kept) > maxReceived {
-		kept = strings.ToValidUTF8(kept[:maxReceived], "") // without the half of a character at the end
+		kept = strings.ToValidUTF8(kept[:maxReceived], "") // drops an incomplete character at the end
 	}
 	return json.Marshal(received{receivedBytes{Bytes: e.Length, Text: kept,
 		Truncated: len(kept) < len(masked) || int64(len(part)) < e.Length}})
 }
 
-// shownMembers are the members of a job, in either form, whose values are no secrets. maskJob masks all other values.
+// shownMembers are the members of a job, in both formats, whose values are not secret. maskJob masks all other values.
 var shownMembers = func() map[string]bool {
 	shown := map[string]bool{}
 	for name := range strings.FieldsSeq(`type chainId reputationRegistry identityRegistry validationRegistry agentId clientAddress
@@ -57,13 +57,13 @@ var urlSecrets = regexp.MustCompile(`(://)[^/?#\s"]*@|\?[^#\s"]+`)
 
 const (
 	maskText     = "******"
-	maxMaskDepth = 64 // of objects and arrays; what lies deeper is masked
+	maxMaskDepth = 64 // of objects and arrays; deeper values are masked
 	maxShownName = 64
 	maxShownWord = 20
 )
 
-// maskJob returns a job's text in which all values are masked but those of shownMembers. The text may be anything: JSON
-// that is cut or malformed, or none. Outside of objects, words of letters alone are shown until a name follows.
+// maskJob returns a job's text with all values masked except those of shownMembers. The text may be truncated or
+// malformed JSON, or no JSON. Outside of objects, only words of letters are shown, and only until a name follows.
 func maskJob(job string) string {
 	m := masker{open: []container{{}}}
 	for job != "" {
@@ -75,15 +75,15 @@ func maskJob(job string) string {
 // masker writes a job token by token.
 type masker struct {
 	out  strings.Builder
-	open []container // objects and arrays, the innermost last; the first is what lies outside of all
+	open []container // open objects and arrays, the innermost last; the first is the text outside of all
 }
 
 // container is an open object or array.
 type container struct {
 	hidden bool // everything in it is masked
-	shown  bool // the value that comes next is shown; in an array, each value
+	shown  bool // the next value is shown; in an array, every value
 	array  bool
-	named  bool // it had a name
+	named  bool // a member name has occurred in it
 }
 
 // readToken writes the first token of s and returns the rest.
@@ -115,7 +115,7 @@ func (m *masker) readToken(s string) (rest string) {
 	return rest
 }
 
-// cutToken returns the string or the word that s begins with, and whether a string has its end.
+// cutToken returns the string or word at the beginning of s. whole is false for a string without its closing quote.
 func cutToken(s string) (token string, whole bool) {
 	if s[0] != '"' {
 		if end := strings.IndexAny(s, "\"{}[],: \t\r\n"); end >= 0 {
@@ -134,6 +134,7 @@ func cutToken(s string) (token string, whole bool) {
 	return s, false
 }
 
+// writeName writes a member's name. The value that follows is shown if the name is one of shownMembers.
 func (m *masker) writeName(in *container, token string) {
 	name := strings.Trim(token, "'")
 	if token[0] == '"' && json.Unmarshal([]byte(token), &name) != nil {
@@ -146,6 +147,7 @@ func (m *masker) writeName(in *container, token string) {
 	m.out.WriteString(token)
 }
 
+// writeValue writes a value, or maskText instead of it. whole is false for a string without its closing quote.
 func (m *masker) writeValue(in *container, token string, whole bool) {
 	isWord := len(token) <= maxShownWord && !strings.ContainsFunc(strings.Trim(token, "'"), isNoLetter)
 	switch {

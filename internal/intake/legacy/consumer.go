@@ -14,50 +14,52 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Acceptor commits elements of the list; after an error it may be asked again.
+// Acceptor commits elements of the list. It may be called again with the same elements after an error.
 type Acceptor interface {
 	FromList(ctx context.Context, elements []intake.Element) ([]intake.Taken, error)
 }
 
-// Config makes a Consumer.
+// Config configures a Consumer.
 type Config struct {
-	// Client asks Redis. Its calls must have deadlines of their own. Needed.
+	// Client is the connection to Redis. Its calls must have their own deadlines. Required.
 	Client   redis.UniversalClient
-	Acceptor Acceptor // needed
-	List     string   // HERALD_LEGACY_QUEUE; needed
-	Metrics  *Metrics // needed
+	Acceptor Acceptor // required
+	List     string   // HERALD_LEGACY_QUEUE; required
+	Metrics  *Metrics // required
 
-	// PollInterval is how often an empty list is looked at. Default 100 ms.
+	// PollInterval is the time between two polls of an empty list. Default 100 ms.
 	PollInterval time.Duration
-	// Alive is how long a worker that says nothing counts as alive, before others put back what it took. Default 30 s.
+	// Alive is how long a worker counts as alive after its last call to Redis. After that, other workers return its
+	// elements to the list. Default 30 s.
 	Alive time.Duration
 
 	Logger *slog.Logger // default slog.Default()
 }
 
-// Consumer takes jobs from the old backend's list. Several, in several processes, share one list.
+// Consumer moves jobs from the old backend's list to Postgres. Consumers of several processes may share one list.
 type Consumer struct {
 	Config
 	list   *list
-	worker string // this consumer's id
+	worker string // this consumer's unique id
 
-	done    batch // committed, to be acknowledged
+	done    batch // committed in Postgres, not yet acknowledged in Redis
 	cursor  uint64
-	checked time.Time       // when the other workers were looked at last
-	failing logging.Service // what report told of last; empty: all is well
+	checked time.Time       // when putBackOfDead last checked the other workers
+	failing logging.Service // the failing service that reportError last logged; empty: all work
 }
 
 const (
-	// acceptTimeout bounds a commit. It is less than Alive, so that a worker whose Postgres hangs is not taken for dead.
+	// acceptTimeout bounds a commit. It is shorter than Alive, so that a worker whose Postgres hangs does not count as
+	// dead.
 	acceptTimeout = 10 * time.Second
 	leaveTimeout  = 2 * time.Second
 
-	// firstPause and longestPause are between two tries while Redis or Postgres does not do its part.
+	// firstPause and longestPause bound the pause between two tries while Redis or Postgres fails.
 	firstPause   = 250 * time.Millisecond
 	longestPause = 8 * time.Second
 )
 
-// New checks the configuration.
+// New validates the configuration and sets the defaults.
 func New(cfg Config) (*Consumer, error) {
 	if cfg.Client == nil || cfg.Acceptor == nil || cfg.List == "" || cfg.Metrics == nil {
 		return nil, errors.New("legacy: a Redis client, an acceptor, a list and metrics are needed")
@@ -68,7 +70,7 @@ func New(cfg Config) (*Consumer, error) {
 	return &Consumer{Config: cfg, list: newList(cfg.Client, cfg.List), worker: uuid.NewString()}, nil
 }
 
-// Run takes jobs until ctx ends. What it has begun to commit then it ends.
+// Run moves jobs until ctx ends. It finishes a commit that has begun.
 func (c *Consumer) Run(ctx context.Context) {
 	c.Logger.Info("taking jobs from the old backend's list", "list", c.List, "worker", c.worker)
 	pause := time.Duration(0)
@@ -106,7 +108,8 @@ func (c *Consumer) awaitPause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// takeBatch acknowledges what was committed before, and commits what comes next; how much that is.
+// takeBatch acknowledges the previous batch, fetches the next one and commits it. It returns the number of its
+// elements.
 func (c *Consumer) takeBatch(ctx context.Context) (int, error) {
 	b, err := c.list.takeBatch(ctx, c.worker, c.done, c.Alive)
 	if err != nil {
@@ -121,19 +124,19 @@ func (c *Consumer) takeBatch(ctx context.Context) (int, error) {
 	defer cancel()
 	taken, err := c.Acceptor.FromList(commit, b.elements)
 	if err != nil {
-		return 0, &commitError{err} // it is in the processing list still
+		return 0, &commitError{err} // the elements stay in the processing list
 	}
 	c.done = b
 	c.logTaken(taken)
 	return len(taken), nil
 }
 
-// commitError is an error of the Acceptor's.
+// commitError is an error of the Acceptor.
 type commitError struct{ error }
 
 func (e *commitError) Unwrap() error { return e.error }
 
-// logTaken tells of each element that did not become a delivery, and of the others together.
+// logTaken logs each element that did not become a delivery, and one line with the counts of all verdicts.
 func (c *Consumer) logTaken(taken []intake.Taken) {
 	counts := map[store.Verdict]int{}
 	for _, t := range taken {
@@ -153,7 +156,7 @@ func (c *Consumer) logTaken(taken []intake.Taken) {
 		"conflict", counts[store.Conflict], "rejected", counts[intake.Rejected])
 }
 
-// putBackOfDead looks now and then whether another worker died, and returns to the list what that one took.
+// putBackOfDead looks for dead workers, at most three times per Alive, and returns their elements to the list.
 func (c *Consumer) putBackOfDead(ctx context.Context) error {
 	if time.Since(c.checked) < c.Alive/3 {
 		return nil
@@ -178,7 +181,7 @@ func (c *Consumer) putBackOfDead(ctx context.Context) error {
 	return nil
 }
 
-// reportError writes one line when a service begins to fail, and one when all works again.
+// reportError logs one line when a service begins to fail, and one when all services work again.
 func (c *Consumer) reportError(err error) {
 	var commit *commitError
 	now := logging.Service("")
@@ -204,7 +207,7 @@ func (c *Consumer) reportError(err error) {
 	}
 }
 
-// signOff acknowledges what was committed, and leaves what was not to others at once.
+// signOff acknowledges the committed batch and returns this worker's other elements to the list immediately.
 func (c *Consumer) signOff(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()

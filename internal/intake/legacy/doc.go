@@ -1,20 +1,23 @@
-// Package legacy takes the jobs of the old backend, which puts each into a list of Redis with LPUSH and forgets it.
+// Package legacy consumes the jobs of the old backend, which adds each job to a Redis list with LPUSH and never looks
+// at it again.
 //
-// A worker moves the oldest ones, up to a hundred, into a processing list of its own, commits them in Postgres, and
-// acknowledges them, all of which Redis keeps:
+// A worker moves up to a hundred of the oldest jobs to a processing list of its own, commits them in Postgres, and
+// acknowledges them by deleting them from the processing list. The keys are:
 //
 //	action_jobs                          the old backend's list
-//	{action_jobs}:processing:<worker>    what a worker took and has not acknowledged
-//	{action_jobs}:workers                who has such a list, and the token of its batch
-//	{action_jobs}:worker:<worker>        there while the worker lives
+//	{action_jobs}:processing:<worker>    the jobs that a worker moved and has not acknowledged
+//	{action_jobs}:workers                a hash: each worker with a processing list, and the token of its batch
+//	{action_jobs}:worker:<worker>        exists, with an expiry, while the worker is alive
 //
-// A worker that dies leaves its processing list behind; any other one finds it in the hash and, once it does not count
-// as alive any more, puts its elements back. So an element is committed at least once, and a job that was committed
-// already is known by its key: it is one delivery.
+// A worker that dies leaves its processing list behind. Another worker finds the list in the hash. When the dead
+// worker's key has expired, the other worker moves the elements back to the old backend's list. So each element is
+// committed at least once. A job that was committed before is recognized by its key and remains one delivery.
 //
-// What does not live here: what a job may say and what becomes of a bad one (job, intake).
+// Package job defines the format of a job, and package intake handles invalid ones.
 //
-// Invariants: an element leaves Redis only after Postgres has committed what became of it; every question to Redis is
-// one script with a deadline, and one that Redis runs late, after its caller gave up, changes nothing; whatever else
-// somebody writes under these keys costs an error in the log and a pause, never the worker.
+// Invariants:
+//   - An element leaves Redis only after Postgres has committed a row for it.
+//   - Every change in Redis is one script with a deadline. A script that Redis runs after its caller gave up changes
+//     nothing.
+//   - Foreign data under these keys causes an error in the log and a pause, but it does not stop the worker.
 package legacy

@@ -20,17 +20,17 @@ var takeSource string
 var returnSource string
 
 const (
-	// maxBatch is how many elements are committed together, and maxBatchBytes after how many bytes of them no more are
-	// taken: one element more may be in a batch, of which at most maxElement bytes are read.
+	// maxBatch is the largest number of elements in a batch. A batch gets no further element once its elements have
+	// maxBatchBytes together. At most maxElement bytes of each element are read.
 	maxBatch      = 100
 	maxBatchBytes = 4 << 20
 	maxElement    = job.MaxBytes + 1
 
-	// maxReturned is how many elements of a dead worker are put back at a time: more than it can have taken.
+	// maxReturned is the largest number of elements that one call returns to the list. A dead worker never has more.
 	maxReturned = 1000
 )
 
-// list is one list of the old backend and what Herald keeps beside it. All keys are in one slot of a cluster.
+// list is one list of the old backend, with Herald's own keys for it. A Redis cluster keeps all these keys in one slot.
 type list struct {
 	client       redis.UniversalClient
 	name         string
@@ -44,19 +44,20 @@ func newList(client redis.UniversalClient, name string) *list {
 
 func (l *list) workersKey() string { return "{" + l.name + "}:workers" }
 
+// keysOf returns the keys of both scripts for one worker.
 func (l *list) keysOf(worker string) []string {
 	return []string{l.name, "{" + l.name + "}:processing:" + worker, l.workersKey(), "{" + l.name + "}:worker:" + worker}
 }
 
-// batch is what a worker has in its processing list, the oldest first.
+// batch is the content of a worker's processing list, the oldest element first.
 type batch struct {
 	token    string
 	elements []intake.Element
-	waiting  int64 // elements that are left in the list
+	waiting  int64 // elements that remain in the old backend's list
 }
 
-// takeBatch acknowledges done (zero: nothing) and gives the worker's batch, whose elements are there until it is
-// acknowledged.
+// takeBatch acknowledges the batch done, unless it is empty, and returns the worker's next batch. The elements of the
+// batch stay in Redis until they are acknowledged.
 func (l *list) takeBatch(ctx context.Context, worker string, done batch, alive time.Duration) (batch, error) {
 	answer, err := l.takeScript.Run(ctx, l.client, l.keysOf(worker), worker, alive.Milliseconds(), done.token,
 		len(done.elements), uuid.NewString(), maxBatch, maxBatchBytes, maxElement).Slice()
@@ -66,9 +67,10 @@ func (l *list) takeBatch(ctx context.Context, worker string, done batch, alive t
 	return readBatch(answer)
 }
 
-// errAnswer means that something else than Redis answered, or another script.
+// errAnswer means that the answer is not one of Herald's script: another server or another script answered.
 var errAnswer = errors.New("take jobs from a list in Redis: its answer is not understood")
 
+// readBatch parses the answer of take.lua: token, length of the list, and length and beginning of each element.
 func readBatch(answer []any) (b batch, err error) {
 	if len(answer) < 2 || len(answer)%2 != 0 {
 		return b, errAnswer
@@ -90,17 +92,18 @@ func readBatch(answer []any) (b batch, err error) {
 	return b, nil
 }
 
-// putBack returns to the list what a dead worker took; -1: it lives.
+// putBack returns a dead worker's elements to the list. It returns their number, or -1 if the worker is alive.
 func (l *list) putBack(ctx context.Context, worker string) (int, error) {
 	return l.runReturn(ctx, worker, batch{}, "")
 }
 
-// removeWorker acknowledges done and ends the worker's registration; what else it took is for others.
+// removeWorker acknowledges done, returns the worker's other elements to the list, and removes the worker's keys.
 func (l *list) removeWorker(ctx context.Context, worker string, done batch) error {
 	_, err := l.runReturn(ctx, worker, done, "itself")
 	return err
 }
 
+// runReturn runs return.lua. While the worker is alive, the script returns -1 and changes nothing if who is empty.
 func (l *list) runReturn(ctx context.Context, worker string, done batch, who string) (int, error) {
 	moved, err := l.returnScript.Run(ctx, l.client, l.keysOf(worker), worker, maxReturned, who, done.token,
 		len(done.elements)).Int()
@@ -110,14 +113,14 @@ func (l *list) runReturn(ctx context.Context, worker string, done batch, who str
 	return moved, nil
 }
 
-// listWorkers names some of the workers that have a processing list, from a cursor on. Names that no worker gives
-// itself are left out.
+// listWorkers returns some of the workers that have a processing list, beginning at cursor. It skips names that are not
+// ids of workers.
 func (l *list) listWorkers(ctx context.Context, cursor uint64) (workers []string, next uint64, err error) {
 	pairs, next, err := l.client.HScan(ctx, l.workersKey(), cursor, "", maxBatch).Result()
 	if err != nil {
 		return nil, 0, fmt.Errorf("list the workers of %s in Redis: %w", l.name, err)
 	}
-	for i := 0; i < len(pairs); i += 2 { // names and values
+	for i := 0; i < len(pairs); i += 2 { // names and values alternate
 		name := pairs[i]
 		if id, err := uuid.Parse(name); err == nil && id.String() == name {
 			workers = append(workers, name)

@@ -6,13 +6,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are what a Consumer counts.
+// Metrics are the metrics of a Consumer.
 type Metrics struct {
 	taken *prometheus.CounterVec
 	depth prometheus.Gauge
 }
 
-// NewMetrics registers them.
+// NewMetrics creates the metrics and registers them with reg.
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		taken: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_legacy_jobs_total",
