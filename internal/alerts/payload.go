@@ -9,23 +9,23 @@ import (
 	"github.com/google/uuid"
 )
 
-// payload is the body of a post. docs/running.md, "Posts", documents it: fields may be added.
+// payload is the body of a post. docs/running.md, "Posts", documents it. Fields may be added.
 type payload struct {
 	Type      store.AlertKind `json:"type"`
-	Timestamp time.Time       `json:"timestamp"` // when it was found; header webhook-timestamp is that of the attempt
+	Timestamp time.Time       `json:"timestamp"` // of the discovery; header webhook-timestamp: of the attempt
 	Data      data            `json:"data"`
 }
 
-// data says of whom it is, and what belongs to its type. What an agent or a client wrote is not in it: who reads it
-// asks `worker agent show` or `worker delivery show`.
+// data names the agent and contains the fields of the alert's type. It contains no text of an agent or a client: the
+// receiver can run `worker agent show` or `worker delivery show`.
 type data struct {
-	Agent            string `json:"agent"` // CHAIN:AGENT, as commands take it
+	Agent            string `json:"agent"` // CHAIN:AGENT, as in commands
 	ChainID          uint64 `json:"chainId"`
 	IdentityRegistry string `json:"identityRegistry"`
 	AgentID          string `json:"agentId"`
 
 	State        string     `json:"state,omitempty"`        // agent.failing: failed or needs_auth
-	FailingSince *time.Time `json:"failingSince,omitempty"` // the first call that failed since one succeeded
+	FailingSince *time.Time `json:"failingSince,omitempty"` // the first failed call after the last successful one
 	By           string     `json:"by,omitempty"`           // agent.disabled: herald or operator
 
 	Count      int            `json:"count,omitempty"` // deliveries.…
@@ -33,7 +33,7 @@ type data struct {
 	Deliveries []uuid.UUID    `json:"deliveries,omitempty"` // the first 20 of them
 }
 
-// composePayload is what is posted of news.
+// composePayload returns the payload of an alert about n.
 func composePayload(n store.News) (json.RawMessage, error) {
 	d := data{Agent: fmt.Sprintf("%d:%s", n.Agent.ChainID, n.Agent.ID), ChainID: n.Agent.ChainID,
 		IdentityRegistry: n.Agent.Registry, AgentID: n.Agent.ID, FailingSince: n.FailingSince, Count: n.Count,

@@ -20,23 +20,23 @@ import (
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
-// SenderLedger is the store as a Sender needs it.
+// SenderLedger is the part of the store that a Sender uses.
 type SenderLedger interface {
 	ClaimAlert(ctx context.Context, lease time.Duration) (store.Alert, error)
 	EndAlert(ctx context.Context, a store.Alert) error
 	PostponeAlert(ctx context.Context, a store.Alert, wait *time.Duration, why string) error
 }
 
-// SenderConfig makes a Sender.
+// SenderConfig configures a Sender.
 type SenderConfig struct {
 	Ledger   SenderLedger
-	URL      secret.Secret   // where alerts are posted; it may hold a token
-	Secret   secret.Secret   // whsec_…: what they are signed with
-	Guard    *netguard.Guard // of addresses that the operator wrote himself
-	Schedule retry.Schedule  // waits after failed attempts; the last one is repeated
+	URL      secret.Secret   // receives the alerts; it may contain a token
+	Secret   secret.Secret   // whsec_…: the key of the signatures
+	Guard    *netguard.Guard // for addresses that the operator configured
+	Schedule retry.Schedule  // waits after failed attempts; the last wait is repeated
 	Logger   *slog.Logger
 
-	Interval time.Duration // between looks into the outbox; default 5 s
+	Interval time.Duration // between two polls of the outbox; default 5 s
 
 	Now    func() time.Time // default time.Now
 	Random func() float64   // in [0, 1), default math/rand
@@ -46,16 +46,16 @@ const (
 	sendInterval = 5 * time.Second
 	postTimeout  = 10 * time.Second
 	markTimeout  = 10 * time.Second
-	// alertLease is longer than a post and its mark. Who dies in between has posted what is posted again after it.
+	// alertLease is longer than one post and its record. If a worker dies after a post, the alert is posted again.
 	alertLease = time.Minute
-	// giveUpAfter is the age at which an alert that nobody takes is given up: a weekend and a day.
+	// giveUpAfter is the age at which an alert that no receiver accepted is given up: a weekend and a day.
 	giveUpAfter   = 3 * 24 * time.Hour
 	maxRetryAfter = time.Hour
-	// maxAnswer of the receiver's answer is read, so that its connection can be used again.
+	// maxAnswer is how many bytes of the receiver's answer are read, so that its connection can be reused.
 	maxAnswer = 64 << 10
 )
 
-// Sender posts what is due in the outbox. Several may run on one outbox.
+// Sender posts the due alerts of the outbox. Several senders may share one outbox.
 type Sender struct {
 	SenderConfig
 	hook   *webhooks.Webhook
@@ -63,14 +63,14 @@ type Sender struct {
 	wake   chan struct{}
 }
 
-// NewSender checks the configuration.
+// NewSender validates the configuration and sets the defaults.
 func NewSender(cfg SenderConfig) (*Sender, error) {
 	if cfg.Ledger == nil || cfg.Guard == nil || cfg.URL.IsZero() || cfg.Secret.IsZero() || cfg.Schedule.Attempts() < 2 {
 		return nil, errors.New("alerts: a sender needs a ledger, a guard, a URL, a secret and a schedule")
 	}
 	hook, err := webhooks.NewWebhook(cfg.Secret.Reveal())
 	if err != nil {
-		return nil, errors.New("alerts: the secret is not base64") // the library's error may quote it
+		return nil, errors.New("alerts: the secret is not base64") // the library's error may quote the secret
 	}
 	cfg.Interval = cmp.Or(cfg.Interval, sendInterval)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
@@ -84,15 +84,15 @@ func NewSender(cfg SenderConfig) (*Sender, error) {
 		client: cfg.Guard.Client(netguard.Limits{Header: postTimeout, Total: postTimeout, IdlePerHost: 1}, 0)}, nil
 }
 
-// Wake has the sender look into the outbox now. It does not block.
+// Wake makes the sender poll the outbox immediately. It does not block.
 func (s *Sender) Wake() {
 	select {
 	case s.wake <- struct{}{}:
-	default: // it will look
+	default: // a poll is requested already
 	}
 }
 
-// Run posts until the context ends; a post that is under way ends first.
+// Run posts alerts until the context ends. It finishes a post that has begun.
 func (s *Sender) Run(ctx context.Context) {
 	ticker := time.NewTicker(s.Interval)
 	defer ticker.Stop()
@@ -111,7 +111,7 @@ func (s *Sender) Run(ctx context.Context) {
 	}
 }
 
-// SendDue posts all that is due, one after the other.
+// SendDue posts all due alerts, one after the other.
 func (s *Sender) SendDue(ctx context.Context) error {
 	for ctx.Err() == nil {
 		a, err := s.Ledger.ClaimAlert(ctx, alertLease)
@@ -128,7 +128,8 @@ func (s *Sender) SendDue(ctx context.Context) error {
 	return nil
 }
 
-// sendAlert makes one attempt and notes what came of it. ctx never ends: what was posted is to be noted.
+// sendAlert makes one attempt and records its result. It must be called with a context that is never cancelled, because
+// the result of a post has to be recorded.
 func (s *Sender) sendAlert(ctx context.Context, a store.Alert) error {
 	patience, failure := s.postAlert(ctx, a)
 	ctx, cancel := context.WithTimeout(ctx, markTimeout)
@@ -155,7 +156,7 @@ func (s *Sender) sendAlert(ctx context.Context, a store.Alert) error {
 	return s.Ledger.PostponeAlert(ctx, a, next, failure.Error())
 }
 
-// postAlert posts an alert once. The error is a sentence without the URL; patience is what the receiver asks for.
+// postAlert posts an alert once. The error's text does not contain the URL. patience is the receiver's Retry-After.
 func (s *Sender) postAlert(ctx context.Context, a store.Alert) (patience time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, postTimeout)
 	defer cancel()
@@ -178,7 +179,7 @@ func (s *Sender) postAlert(ctx context.Context, a store.Alert) (patience time.Du
 		return 0, netguard.Explain("the receiver", postTimeout, err)
 	}
 	defer func() { _ = answer.Body.Close() }()
-	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, maxAnswer)) // the status has said all
+	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, maxAnswer)) // the status is sufficient
 	switch code := answer.StatusCode; {
 	case code >= 200 && code < 300:
 		return 0, nil

@@ -12,40 +12,40 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// WatcherLedger is the store as a Watcher needs it.
+// WatcherLedger is the part of the store that a Watcher uses.
 type WatcherLedger interface {
 	Lead(ctx context.Context, do func(context.Context) error) (bool, error)
 	LookForNews(ctx context.Context, cfg store.LookConfig) (disabled []store.Agent, told int, err error)
 }
 
-// WatcherConfig makes a Watcher.
+// WatcherConfig configures a Watcher.
 type WatcherConfig struct {
 	Ledger WatcherLedger
 	Logger *slog.Logger
 
-	// Tell is called when there is something in the outbox. Nil: nobody is told of anything (no HERALD_ALERT_URL); what
-	// happens is noted all the same, so that a URL which is set later hears of what happens then.
+	// Tell is called when the outbox has new alerts. If it is nil (no HERALD_ALERT_URL), no alerts are written. The
+	// news are still recorded as seen, so that a URL that is set later receives only later news.
 	Tell func()
-	// DisableAfter is how long an agent may fail every call before it is disabled. 0: for ever.
+	// DisableAfter is how long all calls of an agent may fail before the agent is disabled. 0: it is never disabled.
 	DisableAfter time.Duration
 
-	// FailingAfter is how long every call of an agent fails, at least two of them, before that is news. Default 1 min:
-	// by then the waits of the schedule have had a delivery tried five times.
+	// FailingAfter is how long all calls of an agent, at least two, must fail before an alert is written. Default 1
+	// min: by then, the retry schedule has tried a delivery five times.
 	FailingAfter time.Duration
-	// Pause is the least time between two alerts of one kind about the deliveries of one agent. Default 5 min.
+	// Pause is the least time between two alerts of one kind about one agent's deliveries. Default 5 min.
 	Pause    time.Duration
-	Interval time.Duration // between looks; default 10 s
+	Interval time.Duration // between two looks; default 10 s
 
 	Now func() time.Time // default time.Now
 }
 
 const (
 	defaultInterval = 10 * time.Second
-	// lookEvery is how often within an interval it is asked whether a look is due: the lead is the reconciler's, too, and
-	// may be taken.
+	// lookEvery is how many times per interval Run checks whether a look is due. The first attempt may fail because the
+	// reconciler, which uses the same lock, leads at that moment.
 	lookEvery   = 4
 	lookTimeout = 30 * time.Second
-	// keepAlerts is how long what was posted, or given up, stays in the outbox for people to look at.
+	// keepAlerts is how long alerts stay in the outbox, for people to read, after they were posted or given up.
 	keepAlerts = 30 * 24 * time.Hour
 )
 
@@ -53,10 +53,10 @@ const (
 type Watcher struct {
 	WatcherConfig
 
-	last time.Time // when this process last looked, or failed to
+	last time.Time // when this process last looked or failed to look
 }
 
-// NewWatcher checks the configuration.
+// NewWatcher validates the configuration and sets the defaults.
 func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
 	if cfg.Ledger == nil {
 		return nil, errors.New("alerts: a watcher needs a ledger")
@@ -74,8 +74,8 @@ func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
 	return &Watcher{WatcherConfig: cfg}, nil
 }
 
-// Run looks until the context ends. It asks between the moments at which a reconciler and a retention that were started
-// with it want the lead (every 5 s, and half of that later).
+// Run looks for news until the context ends. A reconciler and a retention that start with it request the lead every 5
+// s, and half of that later. Run requests it between these moments.
 func (w *Watcher) Run(ctx context.Context) {
 	timer := time.NewTimer(w.Interval / lookEvery / 2)
 	defer timer.Stop()
@@ -96,7 +96,7 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 }
 
-// LeadAndLook looks once, unless another process leads just now.
+// LeadAndLook looks for news once, unless another process leads at this moment.
 func (w *Watcher) LeadAndLook(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
@@ -107,7 +107,7 @@ func (w *Watcher) LeadAndLook(ctx context.Context) error {
 	return err
 }
 
-// Look looks once.
+// Look looks for news once. LeadAndLook calls it while this process leads.
 func (w *Watcher) Look(ctx context.Context) error {
 	look := store.LookConfig{FailingAfter: w.FailingAfter, DisableAfter: w.DisableAfter, Pause: w.Pause, Keep: keepAlerts}
 	if w.Tell != nil {
