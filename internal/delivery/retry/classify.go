@@ -20,50 +20,49 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Failure is an outcome that a step of the executor decided itself, not an error of something below it.
+// Failure is an outcome that a step of the executor decided itself. It does not wrap an error of another package.
 type Failure struct {
 	Reason reason.Reason
-	Text   string        // a sentence for people, without secrets
+	Text   string        // a sentence for the operator, without secrets
 	Pause  time.Duration // length of a free wait
-	Exact  bool          // Pause is a moment of this delivery's own, not to be spread
-	Ours   bool          // an operator decided it (Bar): of the four reasons that blame the agent, this one does not
+	Exact  bool          // Pause is computed for this delivery alone and gets no jitter
+	Ours   bool          // an operator's setting caused it (see Bar): the agent is not at fault
 }
 
 func (f *Failure) Error() string { return f.Text }
 
-// Fail ends or holds the attempt for a reason.
+// Fail returns an error that ends, holds or retries the delivery, as endingOf says of the reason.
 func Fail(r reason.Reason, text string) error { return &Failure{Reason: r, Text: text} }
 
-// Bar is Fail for tool_not_found, tool_error, schema_mismatch and bad_response, which are agents' faults otherwise, when
-// an operator decided it.
+// Bar is Fail for a failure that an operator's setting caused. For some reasons, such as tool_not_found, Fail would
+// blame the agent (see classifyFailure).
 func Bar(r reason.Reason, text string) error { return &Failure{Reason: r, Text: text, Ours: true} }
 
-// Pause makes the delivery wait without costing an attempt.
+// Pause returns an error that makes the delivery wait for about d, without costing an attempt.
 func Pause(r reason.Reason, d time.Duration, text string) error {
 	return &Failure{Reason: r, Text: text, Pause: d}
 }
 
-// PauseExactly is Pause for a delivery that has a moment of its own to come back at.
+// PauseExactly is Pause without jitter, for a delivery whose return time was computed for it alone.
 func PauseExactly(r reason.Reason, d time.Duration, text string) error {
 	return &Failure{Reason: r, Text: text, Pause: d, Exact: true}
 }
 
-// Reached tells whether a failed call may have reached the agent: some of it was written.
+// Reached reports whether a failed call may have reached the agent, because some of it was written.
 func Reached(err error) bool {
 	var call *mcpcall.CallError
 	return errors.As(err, &call) && call.Written
 }
 
-// NotATool tells whether the agent says that the tool it was asked for, or tools at all, do not exist there or do not
-// take these arguments. Nothing was executed, so its list of tools may be read anew and the call made once more
-// (mcp-client §6).
+// NotATool reports whether the agent answered that it does not know the requested tool, or tools at all, or does not
+// accept these arguments. The agent executed nothing, so its tools may be listed again and the call repeated once.
 func NotATool(err error) bool {
 	var call *mcpcall.CallError
 	return errors.As(err, &call) && !outweighsCode(call.Status) &&
 		(call.Code == codeMethodNotFound || call.Code == codeInvalidParams)
 }
 
-// outweighsCode tells whether a status outweighs a JSON-RPC code in the same answer.
+// outweighsCode reports whether an HTTP status takes precedence over a JSON-RPC code in the same answer.
 func outweighsCode(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooEarly,
@@ -73,8 +72,8 @@ func outweighsCode(status int) bool {
 	return status >= 500
 }
 
-// Unstorable tells whether Postgres refuses what is being written, not just now but for good: data it cannot represent,
-// or that breaks a rule of the schema. Writing the same again is useless.
+// Unstorable reports whether Postgres will always refuse this write, because it cannot represent the data or because
+// the data violates a constraint. Repeating the write is useless.
 func Unstorable(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || len(pg.Code) < 2 {
@@ -87,8 +86,8 @@ func Unstorable(err error) bool {
 	return false
 }
 
-// Classify maps any error of the executor to its verdict. Unknown errors are internal_error: they cost an attempt, and
-// the log line says so.
+// Classify returns the verdict for any error of the executor. Unknown errors get the reason internal_error, which costs
+// an attempt, and the log line contains the error.
 func Classify(err error) Verdict {
 	v := Verdict{Text: err.Error()}
 	v.Reason = findReason(err, &v)
@@ -106,8 +105,10 @@ func Classify(err error) Verdict {
 	return v
 }
 
+// findReason returns the reason for an error and sets the verdict's details. It asks the classify functions in order,
+// and the first one that knows the error decides.
 func findReason(err error, v *Verdict) reason.Reason {
-	if r, ok := classifyGuard(err); ok { // what the guard refuses stays refused, whoever ran into it
+	if r, ok := classifyGuard(err); ok { // a refused address is always rejected, whichever package reports it
 		v.AgentFault = true
 		return r
 	}
@@ -122,12 +123,14 @@ func findReason(err error, v *Verdict) reason.Reason {
 	return reason.InternalError
 }
 
+// classifyGuard handles addresses and URLs that package netguard refused.
 func classifyGuard(err error) (reason.Reason, bool) {
 	var blocked *netguard.BlockedError
 	var refused *netguard.RefusedURLError
 	return reason.AddressBlocked, errors.As(err, &blocked) || errors.As(err, &refused)
 }
 
+// classifyFailure handles outcomes that a step of the executor decided.
 func classifyFailure(err error, v *Verdict) (reason.Reason, bool) {
 	var f *Failure
 	if !errors.As(err, &f) {
@@ -141,12 +144,13 @@ func classifyFailure(err error, v *Verdict) (reason.Reason, bool) {
 	return f.Reason, true
 }
 
-// classifyDecoding: strangers' other documents kept this process from decoding one, in whichever step. How long it
-// waits then goes by its age.
+// classifyDecoding handles documents that cannot be decoded now because other documents use all memory for decoding.
+// The wait depends on the delivery's age (see BackOff).
 func classifyDecoding(err error, _ *Verdict) (reason.Reason, bool) {
 	return reason.AgentBusy, errors.Is(err, decode.ErrBusy)
 }
 
+// classifyResolver handles errors of the agent's registration and endpoint.
 func classifyResolver(err error, v *Verdict) (reason.Reason, bool) {
 	var skip *resolver.SkipError
 	if errors.As(err, &skip) {
@@ -165,6 +169,7 @@ func classifyResolver(err error, v *Verdict) (reason.Reason, bool) {
 	return "", false
 }
 
+// classifyChain handles errors of a chain's node and of the registry.
 func classifyChain(err error, _ *Verdict) (reason.Reason, bool) {
 	var away *chain.UnavailableError
 	var wrong *chain.WrongChainError
@@ -178,6 +183,7 @@ func classifyChain(err error, _ *Verdict) (reason.Reason, bool) {
 	return "", false
 }
 
+// classifyContent handles errors of fetching documents and files.
 func classifyContent(err error, v *Verdict) (reason.Reason, bool) {
 	var none *ipfs.NoDocumentError
 	var gateway *ipfs.NoGatewayError
@@ -196,15 +202,15 @@ func classifyContent(err error, v *Verdict) (reason.Reason, bool) {
 		v.RetryAfter = away.RetryAfter
 		return reason.ContentUnavailable, true
 	case errors.As(err, &missing) && missing.Proven:
-		return reason.NoDocument, true // a verified directory lacks the name: that will not change
+		return reason.NoDocument, true // a verified directory lacks the name, which is permanent
 	case errors.As(err, &missing):
 		return reason.ContentUnavailable, true
 	}
 	return "", false
 }
 
-// classifyOAuth: an authorization server. What it refuses another credential may mend; that it gives no answer says
-// nothing of the agent.
+// classifyOAuth handles errors of an authorization server. If the server refuses the credential, another credential may
+// help. If it does not answer, the agent itself may still be healthy.
 func classifyOAuth(err error, v *Verdict) (reason.Reason, bool) {
 	var no *oauth.RefusedError
 	var document *oauth.MetadataError
@@ -224,13 +230,14 @@ func classifyOAuth(err error, v *Verdict) (reason.Reason, bool) {
 	case timeout, errors.Is(away.Err, context.DeadlineExceeded):
 		return reason.Timeout, true
 	case errors.Is(away.Err, context.Canceled):
-		return reason.InternalError, true // this process gave up
+		return reason.InternalError, true // this process cancelled the request
 	case away.Status != 0:
 		return reason.ServerError, true
 	}
 	return reason.ConnectFailed, true
 }
 
+// classifyMCP handles errors of listing and calling tools.
 func classifyMCP(err error, v *Verdict) (reason.Reason, bool) {
 	var refused *mcpcall.TransportRefusedError
 	var schema *mcpcall.SchemaError
@@ -244,7 +251,7 @@ func classifyMCP(err error, v *Verdict) (reason.Reason, bool) {
 		v.AgentFault = true
 		return reason.SchemaMismatch, true
 	case errors.As(err, &large):
-		return reason.InvalidJob, true // what the job makes of its arguments is never sent
+		return reason.InvalidJob, true // the job's arguments are too large, and always will be
 	case errors.Is(err, mcpcall.ErrBusy):
 		v.Pause = time.Second
 		return reason.AgentBusy, true
@@ -261,8 +268,8 @@ func classifyMCP(err error, v *Verdict) (reason.Reason, bool) {
 	return "", false
 }
 
-// mayBeExecuted tells whether a call that got this status (0: a JSON-RPC error) may have been executed all the same.
-// The excluded ones say that it was not begun (RFC 9110 §15.5.9, §15.6.4; RFC 8470).
+// mayBeExecuted reports whether the agent may have executed a call that it answered with this status (0: a JSON-RPC
+// error). The excluded statuses say that it did not begin (RFC 9110 §15.5.9, §15.6.4; RFC 8470).
 func mayBeExecuted(status int) bool {
 	switch status {
 	case http.StatusServiceUnavailable, http.StatusRequestTimeout, http.StatusTooEarly:
@@ -271,12 +278,12 @@ func mayBeExecuted(status int) bool {
 	return true
 }
 
-// classifyCall follows the table of reference mcp-client §6: what was certainly not executed, what surely was, what
-// nobody knows.
+// classifyCall returns the reason for a failed MCP request. It separates requests that the agent certainly did not
+// execute, those that it certainly executed, and those of which neither is known. See docs/design/calls.md.
 func classifyCall(call *mcpcall.CallError) reason.Reason {
 	switch s := call.Status; {
 	case errors.Is(call.Err, mcpcall.ErrSessionGone):
-		return reason.ConnectFailed // neither session was looked at; another machine behind the same address may know the next
+		return reason.ConnectFailed // nothing was executed; another instance of the agent may know the next session
 	case s == http.StatusUnauthorized, s == http.StatusForbidden:
 		return reason.AuthRequired
 	case s == http.StatusTooManyRequests:
@@ -287,12 +294,12 @@ func classifyCall(call *mcpcall.CallError) reason.Reason {
 	switch c := call.Code; {
 	case c == 0:
 	case c == codeInvalidParams && call.Stage == mcpcall.StageCall:
-		return reason.SchemaMismatch // its published schema takes the arguments, the agent does not
+		return reason.SchemaMismatch // the agent refuses arguments that its published schema allows
 	case c == codeInvalidParams, c == codeMethodNotFound, c == codeInvalidRequest, c == codeParse,
 		c == codeHeaderMismatch, c == codeMissingCapability, c == codeUnsupportedVersion:
-		return reason.BadResponse // refused as it is; it will be the next time too
+		return reason.BadResponse // the agent refuses this request and would refuse it again
 	case call.Status == 0:
-		return reason.ServerError // -32603, and codes that mean nothing reliable: it did answer, and failed
+		return reason.ServerError // -32603, or a code without a reliable meaning: the agent answered and failed
 	}
 	if call.Status >= 300 {
 		return reason.BadResponse
@@ -300,7 +307,7 @@ func classifyCall(call *mcpcall.CallError) reason.Reason {
 	return classifyUnanswered(call)
 }
 
-// classifyUnanswered is a request that no status and no JSON-RPC error answered.
+// classifyUnanswered returns the reason for a request that got neither an HTTP error status nor a JSON-RPC error.
 func classifyUnanswered(call *mcpcall.CallError) reason.Reason {
 	var input *mcpcall.InputRequiredError
 	var large *mcpcall.TooLargeError
@@ -315,14 +322,14 @@ func classifyUnanswered(call *mcpcall.CallError) reason.Reason {
 	case call.Timeout, errors.Is(call.Err, context.DeadlineExceeded):
 		return reason.Timeout
 	case errors.Is(call.Err, context.Canceled):
-		return reason.InternalError // this process gave up, not the agent
+		return reason.InternalError // this process cancelled the request
 	case errors.As(call.Err, &large), errors.As(call.Err, &bad):
-		return reason.BadResponse // the handshake or the listing, again and again
+		return reason.BadResponse // the agent's handshake or list of tools is invalid, and will be again
 	}
 	return reason.ConnectFailed
 }
 
-// JSON-RPC 2.0 §5.1 and MCP 2026-07-28.
+// Error codes of JSON-RPC 2.0 §5.1 and of MCP 2026-07-28.
 const (
 	codeParse              = -32700
 	codeInvalidRequest     = -32600
@@ -333,11 +340,12 @@ const (
 	codeUnsupportedVersion = -32022
 )
 
+// classifyStore handles stored data that cannot be decrypted or parsed.
 func classifyStore(err error, _ *Verdict) (reason.Reason, bool) {
 	var cipher *secret.DecryptError
 	switch {
 	case errors.As(err, &cipher):
-		return reason.AuthRequired, true // another keyset, or a moved row: storing the credential again mends it
+		return reason.AuthRequired, true // wrong keyset, or the row was copied: the credential has to be stored again
 	case errors.Is(err, store.ErrUnreadableJob):
 		return reason.InvalidJob, true
 	}

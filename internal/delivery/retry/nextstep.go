@@ -12,24 +12,24 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// Subject is the delivery that a next step is for, as far as it is known. Nothing in it is trusted: agents choose their
-// addresses.
+// Subject describes the delivery for which NextStep is asked, as far as it is known. No field is trusted, because
+// agents choose their own endpoints.
 type Subject struct {
-	Delivery string // id; empty: there is none yet, as when an operator probes an agent
+	Delivery string // id; empty: there is no delivery, for example when an operator probes an agent
 	ChainID  uint64
-	AgentID  string // decimal; empty: no agent is known
-	Registry string // the agent's IdentityRegistry, in any case
-	Endpoint string // as it is shown
-	Tool     string // that the job asks for
-	Listed   bool   // the servers file says where the agent is called
-	Over     bool   // it is not tried again by itself
+	AgentID  string // decimal; empty: the agent is unknown
+	Registry string // the agent's IdentityRegistry, in upper or lower case
+	Endpoint string // in the form for display
+	Tool     string // the tool that the job names
+	Listed   bool   // the agent has an entry in the servers file
+	Over     bool   // the delivery is final and will not be tried again
 }
 
-// NextStep is what a person does about a delivery that ended, is held or waits for the reason: one sentence with a
-// command that can be copied or a setting, or "nothing to do: …". Every reason of the closed list has one; other words
-// have none.
+// NextStep returns how an operator can proceed with a delivery that ended, is held or waits for the reason. The text is
+// one sentence with a setting or a command to copy, or "nothing to do: …". Every reason of the closed list has a text;
+// for other words NextStep returns "".
 //
-// It is derived when it is shown, and stored nowhere: what helps may be another thing tomorrow.
+// The text is computed when it is shown and never stored, because the right advice may change later.
 func NextStep(r reason.Reason, s Subject) string {
 	for _, of := range []func(reason.Reason, Subject) string{skippedStep, rejectedStep, heldStep, waitingStep, deadStep} {
 		if step := of(r, s); step != "" {
@@ -39,7 +39,7 @@ func NextStep(r reason.Reason, s Subject) string {
 	return ""
 }
 
-// skippedStep: there is nobody to tell, until the agent says otherwise.
+// skippedStep returns the step for a skipped delivery. Usually the agent's owner has to change something first.
 func skippedStep(r reason.Reason, s Subject) string {
 	switch r {
 	case reason.NoURI:
@@ -67,7 +67,7 @@ func skippedStep(r reason.Reason, s Subject) string {
 	return ""
 }
 
-// rejectedStep: the same attempt would end the same.
+// rejectedStep returns the step for a rejected or cancelled delivery. The same attempt would end the same way.
 func rejectedStep(r reason.Reason, s Subject) string {
 	switch r {
 	case reason.InvalidJob:
@@ -109,7 +109,7 @@ func rejectedStep(r reason.Reason, s Subject) string {
 	return ""
 }
 
-// heldStep: somebody has to do something, and deliveries go on by themselves then.
+// heldStep returns the step for a held delivery. It continues automatically after the step.
 func heldStep(r reason.Reason, s Subject) string {
 	switch r {
 	case reason.AuthRequired:
@@ -141,7 +141,7 @@ func heldStep(r reason.Reason, s Subject) string {
 	return ""
 }
 
-// waitingStep: it goes on by itself. What a person may still do is to look.
+// waitingStep returns the step for a delivery that continues automatically. The operator can only look for the cause.
 func waitingStep(r reason.Reason, s Subject) string {
 	const again = "nothing to do: it is tried again by itself"
 	switch r {
@@ -168,7 +168,7 @@ func waitingStep(r reason.Reason, s Subject) string {
 	return ""
 }
 
-// deadStep: its attempts or its time are used up.
+// deadStep returns the step for a delivery whose attempts or time are used up.
 func deadStep(r reason.Reason, s Subject) string {
 	switch r {
 	case reason.ChainUnavailable:
@@ -187,7 +187,7 @@ func deadStep(r reason.Reason, s Subject) string {
 	return ""
 }
 
-// thenReplay ends a sentence about what others have to do: what is over does not begin again by itself.
+// thenReplay completes a sentence about work of other people. A final delivery needs a replay after that work.
 func (s Subject) thenReplay(r reason.Reason) string {
 	if replay := s.replayAfter(r); replay != "" {
 		return "; then" + replay
@@ -195,7 +195,7 @@ func (s Subject) thenReplay(r reason.Reason) string {
 	return ""
 }
 
-// replayAfter is the command that delivers again: this one, or all of the agent's that ended for the reason.
+// replayAfter returns the command that replays the delivery, or all deliveries of the agent that ended for the reason.
 func (s Subject) replayAfter(r reason.Reason) string {
 	switch {
 	case s.Delivery != "":
@@ -210,7 +210,7 @@ func (s Subject) probeCommand() string { return "worker agent probe " + s.agentA
 
 func (s Subject) resolveCommand() string { return "worker agent resolve " + s.agentArgument() }
 
-// agentArgument names it as commands take it, with its registry when that is not the chain's usual one.
+// agentArgument returns the agent as an argument of a command. It adds the registry if it is not the chain's known one.
 func (s Subject) agentArgument() string {
 	if s.AgentID == "" {
 		return "CHAIN:AGENT"
@@ -222,20 +222,21 @@ func (s Subject) agentArgument() string {
 	return s.agentName()
 }
 
-// agentName is the agent without its registry.
+// agentName returns the agent as CHAIN:AGENT, without its registry.
 func (s Subject) agentName() string { return fmt.Sprintf("%d:%s", s.ChainID, s.AgentID) }
 
-// plainURL is what a URL looks like that is safe in a shell as it stands, quotedURL what is within single quotes: an
-// agent's may hold "$(…)".
+// plainURL matches a URL that is safe in a shell without quotes, and quotedURL one that is safe in single quotes. An
+// agent's URL may contain "$(…)".
 var (
 	plainURL  = regexp.MustCompile(`^https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?(?:/[A-Za-z0-9/._~%@:+=,-]*)?$`)
 	quotedURL = regexp.MustCompile(`^https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?/[!-&(-~]*$`)
 )
 
-// maxOption is the longest address that people copy.
+// maxOption is the length above which a URL is too long to be copied from a terminal.
 const maxOption = 300
 
-// OriginOption is the option that names where a token is to go, if that can be said: without it the command asks.
+// OriginOption returns the option --origin for a token's destination, or "" if the URL is unsafe to copy. Without the
+// option, the command asks for the origin.
 func OriginOption(rawURL string) string {
 	switch {
 	case len(rawURL) > maxOption:
@@ -248,7 +249,7 @@ func OriginOption(rawURL string) string {
 	return ""
 }
 
-// originOption is OriginOption for where the agent is called. Its endpoint is shown without a query.
+// originOption returns OriginOption for the agent's endpoint, which is displayed without its query.
 func (s Subject) originOption() string {
 	u, err := url.Parse(s.Endpoint)
 	if err != nil || u.Host == "" {

@@ -9,17 +9,17 @@ import (
 )
 
 const (
-	jitter        = 0.2       // every wait is spread by ±20 %, so that a crowd does not come back at once
-	maxRetryAfter = time.Hour // an agent may not push a delivery further away than this
-	// minRateLimitedWait is the least wait after rate_limited: a 429 of the agent or of an authorization server, or an
-	// input_required that asks for patience only.
+	jitter        = 0.2       // each wait gets ±20 % of jitter, so that deliveries do not return at the same time
+	maxRetryAfter = time.Hour // the longest Retry-After of an agent that is respected
+	// minRateLimitedWait is the shortest wait after rate_limited: after a 429 of the agent or its authorization server,
+	// or after an input_required that only asks for patience.
 	minRateLimitedWait = 60 * time.Second
 )
 
-// Schedule is the attempts' budget: one more attempt than waits.
+// Schedule contains the wait after each failed attempt. It allows one attempt more than it has waits.
 type Schedule struct{ waits []time.Duration }
 
-// NewSchedule takes the wait after each failed attempt.
+// NewSchedule returns a schedule with these waits. It needs at least one wait; none may be negative.
 func NewSchedule(waits []time.Duration) (Schedule, error) {
 	for i, w := range waits {
 		if w < 0 {
@@ -32,11 +32,11 @@ func NewSchedule(waits []time.Duration) (Schedule, error) {
 	return Schedule{waits: waits}, nil
 }
 
-// Attempts is how many attempts a delivery has.
+// Attempts returns how many attempts a delivery has.
 func (s Schedule) Attempts() int { return len(s.waits) + 1 }
 
-// Next is how long to wait after attempt number attempt (1-based) failed as v says; false: no attempts are left. rnd is
-// a random number in [0, 1). A free wait has its own length and always has a next.
+// Next returns how long to wait after attempt number attempt (1-based) failed with verdict v, or false if no attempts
+// are left. rnd is a random number in [0, 1). A free wait lasts v.Pause and is always allowed.
 //
 // wait = max(scheduled ±20 %, min(Retry-After, 1 h)), and at least 60 s after RateLimited.
 func (s Schedule) Next(attempt int, v Verdict, rnd float64) (time.Duration, bool) {
@@ -57,15 +57,16 @@ func (s Schedule) Next(attempt int, v Verdict, rnd float64) (time.Duration, bool
 	return d, true
 }
 
-// maxFreeWait is the longest free wait that nobody gave a length: a chain may be away for days, with many deliveries.
+// maxFreeWait is the longest wait that BackOff returns. A chain may be down for days while many deliveries wait for it.
 const maxFreeWait = 5 * time.Minute
 
-// BackOff is how long a delivery of this age waits, at no cost, for something that is away: a quarter of its age, so
-// that a short outage costs a fresh delivery seconds. It has no end but the delivery's expiry.
+// BackOff returns a free wait for a delivery of this age: a quarter of the age, between a second and maxFreeWait. So a
+// new delivery waits only seconds during a short outage. Only the delivery's expiry ends such waits.
 func BackOff(age time.Duration) time.Duration {
 	return min(max(age/4, time.Second), maxFreeWait)
 }
 
+// spreadWait returns d with ±20 % of jitter. rnd is a random number in [0, 1).
 func spreadWait(d time.Duration, rnd float64) time.Duration {
 	return time.Duration(float64(d) * (1 - jitter + 2*jitter*rnd))
 }

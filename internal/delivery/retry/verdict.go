@@ -6,10 +6,10 @@ import (
 	"github.com/agentherald/herald/internal/reason"
 )
 
-// Ending is what a reason means for the delivery.
+// Ending is the effect of a reason on the delivery.
 type Ending string
 
-// The endings; Wait becomes dead when no attempts are left.
+// The endings. A delivery whose ending is Wait becomes dead when it has no attempts left.
 const (
 	Skip   Ending = "skipped"
 	Reject Ending = "rejected"
@@ -17,7 +17,8 @@ const (
 	Wait   Ending = "waiting"
 )
 
-// endingOf maps every reason that a failure can have; the others are given by people or by the reconciler.
+// endingOf returns the ending of a reason. The reasons of a failed attempt are complete here; operators and the
+// reconciler set the others.
 func endingOf(r reason.Reason) Ending {
 	switch r {
 	case reason.NoURI, reason.NoDocument, reason.NoMCPEndpoint, reason.AgentInactive, reason.AgentNotFound,
@@ -34,7 +35,7 @@ func endingOf(r reason.Reason) Ending {
 	return Wait
 }
 
-// isFree tells whether a wait or hold for this reason costs no attempt.
+// isFree reports whether a wait or hold for this reason costs no attempt.
 func isFree(r reason.Reason) bool {
 	switch r {
 	case reason.NotConfirmed, reason.ChainUnavailable, reason.AgentBusy, reason.BehindEarlier, reason.BreakerOpen,
@@ -44,26 +45,26 @@ func isFree(r reason.Reason) bool {
 	return endingOf(r) == Hold
 }
 
-// Verdict is a classified failure.
+// Verdict is the classification of a failure.
 type Verdict struct {
 	Reason     reason.Reason
 	Ending     Ending
-	Free       bool   // costs no attempt
-	AgentFault bool   // the agent (its server, its document) is to blame, not this system
-	Unknown    bool   // the call may have been executed: whether it is sent again is the agent's policy (onUnknown)
-	Moved      bool   // another endpoint would explain it: what is known of the agent's endpoint may be stale
-	Unwell     bool   // counts against the endpoint's health: it does not take calls, or does not finish them
-	Text       string // a sentence for people, without secrets
+	Free       bool   // the wait or hold costs no attempt
+	AgentFault bool   // the agent's server or document is at fault, not Herald
+	Unknown    bool   // the agent may have executed the call; its policy onUnknown decides about another call
+	Moved      bool   // the agent may have moved to another endpoint: cached data about its endpoint may be stale
+	Unwell     bool   // counts as a failure of the endpoint: it accepts no calls, or does not finish them
+	Text       string // a sentence for the operator, without secrets
 
-	RetryAfter time.Duration // what the other side asked for; 0: nothing
+	RetryAfter time.Duration // the Retry-After of the agent or server; 0: none
 	Pause      time.Duration // length of a free wait; 0: BackOff
 
-	exact      bool // Pause is not spread
-	thirdParty bool // somebody beside the agent failed: its endpoint may be well
+	exact      bool // Pause gets no jitter
+	thirdParty bool // a server other than the agent failed; the agent's endpoint may be healthy
 }
 
-// Limited tells whether the wait comes from what the agent's other deliveries would meet as well: a limit of Herald's,
-// or a chain that is away. A 429 (RateLimited) is none: each delivery finds it out for itself.
+// Limited reports whether the agent's other deliveries would have to wait for the same cause: one of Herald's limits,
+// or an unavailable chain. A 429 (RateLimited) is not such a cause, because each delivery has to get its own answer.
 func (v Verdict) Limited() bool {
 	switch v.Reason {
 	case reason.ChainUnavailable, reason.AgentBusy, reason.Throttled, reason.BreakerOpen, reason.OverBudget:
