@@ -1,8 +1,8 @@
-// Package throughput counts what attempts came to, minute by minute and over all workers, for the overview: how many of
+// Package throughput counts the outcomes of attempts per minute, over all workers, for the overview page: the number of
 // each status, and a histogram of the time from acceptance to the agent's answer.
 //
-// What does not live here: counts that anybody relies on. They are in Redis, for a day, and lost with it; the
-// truth is in Postgres, where counting the last hour would read every delivery of it.
+// The counts are approximate. Redis keeps them for a day and may lose them. The exact numbers are in Postgres, where
+// counting the last hour would read every delivery of that hour.
 package throughput
 
 import (
@@ -19,20 +19,20 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Minute is what one minute's attempts came to.
+// Minute contains the outcomes of one minute.
 type Minute struct {
 	At       time.Time
 	Outcomes map[store.Status]int64
 	Latency  Histogram
 }
 
-// bounds are the upper ends of the histogram's buckets, in seconds; the last bucket has none.
+// bounds are the upper bounds of the histogram's buckets, in seconds. The last bucket has no upper bound.
 var bounds = [...]float64{.005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60, 300, 1800, 7200, 36000, 86400}
 
-// Histogram counts latencies by bucket.
+// Histogram is the number of latencies per bucket.
 type Histogram [len(bounds) + 1]int64
 
-// Add adds another one.
+// Add adds the counts of other to h.
 func (h *Histogram) Add(other Histogram) {
 	for i, n := range other {
 		h[i] += n
@@ -47,8 +47,8 @@ func (h *Histogram) addLatency(age time.Duration) {
 	h[i]++
 }
 
-// Quantile is the value in seconds below which the share q of them lies, by interpolation within its bucket; false: there
-// are none.
+// Quantile returns the latency in seconds below which the fraction q of all latencies lies, interpolated within its
+// bucket. It returns false if the histogram is empty.
 func (h Histogram) Quantile(q float64) (seconds float64, ok bool) {
 	var total int64
 	for _, n := range h {
@@ -68,14 +68,14 @@ func (h Histogram) Quantile(q float64) (seconds float64, ok bool) {
 		rank -= float64(n)
 		low = bounds[i]
 	}
-	return bounds[len(bounds)-1], true // beyond the last bound nothing is known
+	return bounds[len(bounds)-1], true // the last bucket has no upper bound
 }
 
-// Counters is Redis as counting needs it.
+// Counters is the part of package queue that a Counter uses.
 type Counters interface {
-	// AddCounts adds to named counters of each key, which are kept for ttl.
+	// AddCounts adds to the named counters of each key. A key expires ttl after the last addition.
 	AddCounts(ctx context.Context, counts map[string]map[string]int64, ttl time.Duration) error
-	// Counts reads the counters of each key, in order.
+	// Counts returns the counters of each key, in the order of keys.
 	Counts(ctx context.Context, keys []string) ([]map[string]int64, error)
 }
 
@@ -83,21 +83,21 @@ const (
 	flushEvery   = 2 * time.Second
 	flushTimeout = 2 * time.Second
 	keepFor      = 25 * time.Hour
-	// maxUnsent is how many minutes are kept while Redis is away.
+	// maxUnsent bounds the minutes kept in memory while Redis is unavailable. Later minutes are not counted.
 	maxUnsent = 60
 )
 
-// Counter counts for one worker. Safe for concurrent use.
+// Counter counts the outcomes of one worker. It is safe for concurrent use.
 type Counter struct {
 	redis Counters
 	log   *slog.Logger
 	now   func() time.Time
 
 	mu      sync.Mutex
-	minutes map[int64]*Minute // by unix minute; what Redis has not been told of
+	minutes map[int64]*Minute // by Unix minute: counts that are not in Redis yet
 }
 
-// New makes a Counter; now nil is time.Now.
+// New returns a Counter. If now is nil, it uses time.Now.
 func New(redis Counters, log *slog.Logger, now func() time.Time) *Counter {
 	if now == nil {
 		now = time.Now
@@ -105,7 +105,7 @@ func New(redis Counters, log *slog.Logger, now func() time.Time) *Counter {
 	return &Counter{redis: redis, log: log, now: now, minutes: map[int64]*Minute{}}
 }
 
-// Count notes an outcome; age is that of a delivered one.
+// Count counts an outcome. age, from acceptance to the agent's answer, is used only if status is Delivered.
 func (c *Counter) Count(status store.Status, age time.Duration) {
 	minute := c.now().Unix() / 60
 	c.mu.Lock()
@@ -124,7 +124,7 @@ func (c *Counter) Count(status store.Status, age time.Duration) {
 	}
 }
 
-// Run tells Redis what was counted, until ctx ends, and then once more.
+// Run sends the counts to Redis every two seconds until ctx ends, and then once more.
 func (c *Counter) Run(ctx context.Context) {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
@@ -139,7 +139,7 @@ func (c *Counter) Run(ctx context.Context) {
 	}
 }
 
-// sendCounts gives Redis what was counted. What it does not take is counted again with the next.
+// sendCounts adds the pending counts to Redis. If that fails, they are kept and sent again with the next ones.
 func (c *Counter) sendCounts(ctx context.Context) {
 	c.mu.Lock()
 	unsent := c.minutes
@@ -160,6 +160,7 @@ func (c *Counter) sendCounts(ctx context.Context) {
 	}
 }
 
+// restoreCounts keeps counts that were not sent. It merges them with newer counts of the same minutes.
 func (c *Counter) restoreCounts(unsent map[int64]*Minute) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,7 +175,7 @@ func (c *Counter) restoreCounts(unsent map[int64]*Minute) {
 	}
 }
 
-// Minutes reads the last n minutes of all workers, oldest first; the last one is under way.
+// Minutes returns the last n minutes of all workers, the oldest first. The last one is not complete.
 func (c *Counter) Minutes(ctx context.Context, n int) ([]Minute, error) {
 	last := c.now().Unix() / 60
 	keys := make([]string, n)
@@ -197,9 +198,10 @@ func (c *Counter) Minutes(ctx context.Context, n int) ([]Minute, error) {
 
 func minuteKey(minute int64) string { return fmt.Sprintf("herald:minute:%d", minute) }
 
-// bucketPrefix begins the name of a counter that is a bucket; the others are statuses.
+// bucketPrefix is the prefix of counters that are buckets of the histogram. All other counters are statuses.
 const bucketPrefix = "le"
 
+// encodeCounts returns the minute's counters by name: statuses, and buckets with bucketPrefix.
 func (m *Minute) encodeCounts() map[string]int64 {
 	out := make(map[string]int64, len(m.Outcomes)+4)
 	for status, n := range m.Outcomes {
@@ -213,6 +215,7 @@ func (m *Minute) encodeCounts() map[string]int64 {
 	return out
 }
 
+// decodeMinute parses counters that encodeCounts named. It ignores unknown buckets.
 func decodeMinute(counts map[string]int64) Minute {
 	m := Minute{Outcomes: map[store.Status]int64{}}
 	for name, n := range maps.All(counts) {
