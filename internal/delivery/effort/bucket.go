@@ -1,17 +1,18 @@
 package effort
 
-// rules are the numbers of the state machine, in microseconds as in Redis.
+// rules are the parameters of the state machine. Times are in microseconds, as in Redis.
 type rules struct {
-	size   float64 // of a bucket
-	refill float64 // µs of effort in a µs
+	size   float64 // capacity of a bucket, µs
+	refill float64 // µs of effort per elapsed µs
 }
 
 func newRules(sizeMicros float64) rules { return rules{size: sizeMicros, refill: sizeMicros / 60e6} }
 
-// bucket is what an agent has used and has not been given back yet, by what it went for. charge.lua does the same.
+// bucket is the effort that an agent has used and that has not been refilled yet, by kind. charge.lua has the same
+// rules.
 type bucket struct {
 	parts [whats]float64 // µs
-	at    int64          // µs: when it was so much
+	at    int64          // µs: the time at which parts was computed
 }
 
 func sumParts(parts [whats]float64) (s float64) {
@@ -21,15 +22,17 @@ func sumParts(parts [whats]float64) (s float64) {
 	return s
 }
 
+// sumUsed returns the used effort of all kinds, in µs.
 func (b *bucket) sumUsed() float64 { return sumParts(b.parts) }
 
-// usedAtMost is what was used when files count for no more than their part: strangers choose them, and what they take
-// beyond it must not silence the agent.
+// usedAtMost returns the used effort, counting at most files µs for the fetching of files. Clients choose the files, so
+// usage above this limit must not block the agent.
 func (b *bucket) usedAtMost(files float64) float64 {
 	return b.sumUsed() - max(b.parts[Fetches]-files, 0)
 }
 
-// addRefill gives back what the time since then is worth, to each part its share. A clock that was set back gives nothing.
+// addRefill refills the bucket for the time since b.at, in proportion to each kind. It ignores a clock that was set
+// back.
 func (b *bucket) addRefill(r rules, now int64) {
 	back, used := float64(max(now-b.at, 0))*r.refill, b.sumUsed()
 	b.at = now
@@ -46,7 +49,7 @@ func (b *bucket) addRefill(r rules, now int64) {
 	}
 }
 
-// chargeSpent takes what was spent out of the bucket, also where less is left.
+// chargeSpent subtracts spent from the bucket, even if less is left.
 func (b *bucket) chargeSpent(r rules, now int64, spent [whats]float64) {
 	b.addRefill(r, now)
 	for i := range b.parts {

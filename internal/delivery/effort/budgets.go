@@ -14,75 +14,78 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Config makes Budgets.
+// Config configures Budgets.
 type Config struct {
-	// Size is how many seconds of worker time an agent has, and gets back in a minute. Needed.
+	// Size is an agent's worker time: the capacity of its bucket, and the refill per minute. Required.
 	Size time.Duration
-	// Redis is where workers count together; nil: this process by itself. The caller closes it, after Close. It must
-	// have ContextTimeoutEnabled.
+	// Redis holds the sums of all workers. If it is nil, this process counts alone. The caller closes it after Close.
+	// It must have ContextTimeoutEnabled.
 	Redis redis.UniversalClient
-	// Timeout of one question to Redis. Default 50 ms.
+	// Timeout bounds one call to Redis. Default 50 ms.
 	Timeout time.Duration
-	// MaxAgents bounds the agents remembered in this process, about 400 bytes each. Default 10,000.
+	// MaxAgents bounds the agents that this process remembers, about 400 bytes each. Default 10,000.
 	MaxAgents int
 
 	Logger *slog.Logger     // default slog.Default()
 	Now    func() time.Time // default time.Now
-	Random func() float64   // spreads waits: [0, 1). Default rand.Float64
+	Random func() float64   // jitter of waits, in [0, 1); default rand.Float64
 }
 
 const (
-	// longAttempt: agents whose latest attempts took longer than this in the mean are costly.
+	// longAttempt is the mean time of an agent's latest attempts above which the agent is costly.
 	longAttempt = time.Second
-	// meanWeight is the part of the newest attempt in the mean: one of 25 s makes a quick agent costly for its
-	// next seven attempts.
+	// meanWeight is the weight of the newest attempt in the mean. One attempt of 25 s makes a quick agent costly for
+	// its next seven attempts.
 	meanWeight = 0.25
-	// filesPart of a bucket is what the files that feedback names may eat, costlyPart what is used by who is costly.
+	// filesPart is the part of a bucket that fetching feedback files may use. An agent is costly once it has used
+	// costlyPart.
 	filesPart, costlyPart = 0.5, 0.5
-	// tellPart of a bucket is how much a worker keeps to itself before it tells Redis: a second of the default.
+	// tellPart is the part of a bucket that a worker may accumulate before it writes to Redis: a second of the default
+	// size.
 	tellPart = 1.0 / 60
-	// minWait and maxWait bound what who is refused is told to wait.
+	// minWait and maxWait bound the wait returned with a refusal.
 	minWait, maxWait = time.Second, 5 * time.Minute
-	// awayFor is how long Redis is left alone after a question that failed.
+	// awayFor is how long the worker does not call Redis after a failed call.
 	awayFor = time.Second
-	// maxUntold is how many agents wait for Redis to be told; of others it is told with their next charge.
+	// maxUntold bounds the agents whose usage is queued for Redis. If the queue is full, an agent's next charge tries
+	// again.
 	maxUntold = 1024
 )
 
-// Budgets are safe for concurrent use. The nil ones bound nobody.
+// Budgets are the budgets of all agents. They are safe for concurrent use. Nil Budgets limit no agent.
 type Budgets struct {
 	rules   rules
 	size    time.Duration
-	shared  *shared // nil: none
+	shared  *shared // nil: there is no Redis
 	timeout time.Duration
 	log     *slog.Logger
 	clock   func() time.Time
 	random  func() float64
 	start   time.Time
 
-	life  context.Context // ends with Close
+	life  context.Context // ends when Close is called
 	end   context.CancelFunc
 	tasks sync.WaitGroup
-	tell  chan *account // whom Redis is to be told of
+	tell  chan *account // accounts whose usage has to be added to Redis
 
-	mu        sync.Mutex // over memory only, never held during I/O
+	mu        sync.Mutex // guards memory only; never held during I/O
 	accounts  *simplelru.LRU[store.Agent, *account]
 	awayUntil int64
-	totals    [whats]float64 // µs since the start
+	totals    [whats]float64 // µs charged since the start
 }
 
-// account is one agent's. Budgets.mu guards it.
+// account is the account of one agent. Budgets.mu guards it.
 type account struct {
 	agent store.Agent
 	bucket
-	mean    float64        // µs of its latest attempts, without files; 0: none has ended
-	untold  [whats]float64 // what Redis has not been told of
-	telling bool           // it is in tell, or being told
+	mean    float64        // mean cost of the latest attempts in µs, without files; 0: none has ended
+	untold  [whats]float64 // charges that are not in Redis yet
+	telling bool           // it is queued in Budgets.tell, or is being written
 	running []*Hold
-	line    int64 // when who was refused last comes back
+	line    int64 // the return time of the delivery that was refused last
 }
 
-// New checks the configuration. It asks Redis nothing.
+// New validates the configuration. It does not call Redis.
 func New(cfg Config) (*Budgets, error) {
 	if cfg.Size <= 0 {
 		return nil, errors.New("effort: a budget needs a size above 0")
@@ -110,16 +113,16 @@ func New(cfg Config) (*Budgets, error) {
 	return b, nil
 }
 
-// Close ends what runs in the background and waits for it, about Timeout. It comes after the last End.
+// Close stops the background work and waits for it, at most about Timeout. Call it after the last Hold.End.
 func (b *Budgets) Close() {
 	b.end()
 	b.tasks.Wait()
 }
 
-// now is this process' clock in µs, not moved by changes of the machine's.
-func (b *Budgets) readClock() int64 { return b.clock().Sub(b.start).Microseconds() + 1 } // 0 means never
+// readClock returns this process' monotonic clock in µs. It never returns 0, which means "never".
+func (b *Budgets) readClock() int64 { return b.clock().Sub(b.start).Microseconds() + 1 }
 
-// findAccount returns the agent's account; met says that there was one. The caller holds mu.
+// findAccount returns the agent's account, and creates it if met is false. The caller holds mu.
 func (b *Budgets) findAccount(agent store.Agent) (a *account, met bool) {
 	if a, met = b.accounts.Get(agent); met {
 		return a, true
@@ -129,7 +132,7 @@ func (b *Budgets) findAccount(agent store.Agent) (a *account, met bool) {
 	return a, false
 }
 
-// loadShared asks Redis what other workers, or this one before it was restarted, know of an agent.
+// loadShared reads an agent's values from Redis, where other workers or an earlier process may have stored them.
 func (b *Budgets) loadShared(ctx context.Context, a *account) {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
@@ -145,7 +148,8 @@ func (b *Budgets) loadShared(ctx context.Context, a *account) {
 	b.adoptShared(a, k)
 }
 
-// adoptShared takes over what all workers together know; what Redis was not told of is added. The caller holds mu.
+// adoptShared replaces the account's values by those of all workers, plus the charges that are not in Redis yet. The
+// caller holds mu.
 func (b *Budgets) adoptShared(a *account, k known) {
 	a.at, a.parts = b.readClock(), k.parts
 	for i := range a.parts {
@@ -156,7 +160,7 @@ func (b *Budgets) adoptShared(a *account, k known) {
 	}
 }
 
-// leaveAlone is after a question that Redis did not answer. The caller holds mu.
+// leaveAlone stops calls to Redis for awayFor after a failed call. The caller holds mu.
 func (b *Budgets) leaveAlone(err error) {
 	if b.life.Err() != nil {
 		return
@@ -165,10 +169,11 @@ func (b *Budgets) leaveAlone(err error) {
 	b.log.Debug("effort is counted by this worker alone for now", logging.About(logging.Redis), "error", err)
 }
 
-// isAway tells whether Redis is left alone. The caller holds mu.
+// isAway reports whether Redis must not be called now. The caller holds mu.
 func (b *Budgets) isAway() bool { return b.shared == nil || b.readClock() < b.awayUntil }
 
-// chargeAccount takes what an attempt spent out of its agent's bucket. The caller holds mu.
+// chargeAccount charges an attempt's cost to its agent, and queues the account for Redis if enough has accumulated. The
+// caller holds mu.
 func (b *Budgets) chargeAccount(a *account, spent [whats]float64) {
 	a.bucket.chargeSpent(b.rules, b.readClock(), spent)
 	for i := range spent {
@@ -179,7 +184,7 @@ func (b *Budgets) chargeAccount(a *account, spent [whats]float64) {
 		a.untold = [whats]float64{}
 		return
 	}
-	// What was refilled since needs not be told of: after a time without Redis it may be most of it.
+	// Do not send charges that have been refilled already. After a time without Redis they may be most of the sum.
 	if untold, used := sumParts(a.untold), a.sumUsed(); untold > used {
 		for i := range a.untold {
 			a.untold[i] *= used / untold
@@ -195,7 +200,7 @@ func (b *Budgets) chargeAccount(a *account, spent [whats]float64) {
 	}
 }
 
-// tellRedis tells it what agents have used, one after the other.
+// tellRedis adds the usage of queued accounts to Redis, one after the other, until Close.
 func (b *Budgets) tellRedis() {
 	for {
 		select {
@@ -207,6 +212,7 @@ func (b *Budgets) tellRedis() {
 	}
 }
 
+// tellOf adds the usage of one account to Redis and adopts the values of all workers.
 func (b *Budgets) tellOf(a *account) {
 	b.mu.Lock()
 	if b.isAway() {
@@ -227,7 +233,8 @@ func (b *Budgets) tellOf(a *account) {
 	defer b.mu.Unlock()
 	a.telling = false
 	if err != nil {
-		// It may have been counted all the same: twice is better than never, and is refilled.
+		// Redis may have counted it nevertheless. Counting it twice is better than losing it, and the refill corrects
+		// it.
 		for i := range spent {
 			a.untold[i] += spent[i]
 		}

@@ -1,48 +1,55 @@
-// Package effort gives every agent a budget of worker time, so that agents that take long leave room for the others
-// (DESIGN §5). It counts; which of a worker's slots costly agents may have is package delivery's (newcomers.go,
-// effort.go), and what an origin or endpoint gets is package ratelimit's.
+// Package effort gives each agent a budget of worker time, so that slow agents leave time for the others. The package
+// only counts. Package delivery decides which slots costly agents may use (newcomers.go, effort.go), and package
+// ratelimit limits origins and endpoints. See docs/design/limits.md.
 //
 // # The budget
 //
-// An agent (chain, identity registry, agent id) has a bucket of Config.Size seconds of worker time, which refills by as
-// much in a minute. What its attempts cost is taken out of it when they end, also where more is taken than was left: a
-// call of 25 s out of 10 s leaves -15 s, and the next one waits until that is refilled. Prices are in prices.go.
+// An agent (chain, identity registry, agent id) has a bucket of Config.Size seconds of worker time, which refills by
+// its whole size per minute. When an attempt ends, its cost is subtracted, even if less is left: a call of 25 s on a
+// rest of 10 s leaves -15 s, and the next attempt waits until the bucket has refilled. prices.go contains the prices.
 //
-// An attempt under way is reserved for: what the agent's latest attempts cost in the mean, or what it took so far if
-// that is more. Who has used and reserved as much as the bucket holds is refused, with a time to come back of its own.
-// So an agent that takes 25 s of 60 s has three attempts under way at most, and one in the long run.
+// A running attempt reserves worker time: the mean cost of the agent's latest attempts, or the time that it has used so
+// far if that is longer. An agent whose used and reserved time reaches the bucket's size is refused, and each refused
+// delivery gets a time of its own at which it returns. So an agent that takes 25 s per call and has 60 s per minute can
+// have at most three running attempts, and one in the long run.
 //
-// Files that feedback names are chosen by whoever gives it. They may eat half of a bucket: with that gone only
-// deliveries that have a file to fetch wait, else two feedbacks a minute that name a host which never answers would
-// keep an agent from everything.
+// Clients choose the files that their feedback names. Fetching these files may use half of a bucket. After that, only
+// deliveries with a file to fetch wait. Without this limit, two feedbacks per minute that name a host which never
+// answers would keep an agent from getting any delivery.
 //
-// A replay is an attempt like others, charged and refused as they are: in bulk it would take the slots of what is due.
-// An operator's probe is neither. It has no slot, and is what one looks at an agent with that has nothing left.
+// A replay is charged and refused like any other attempt, because a bulk replay would otherwise take the slots of due
+// deliveries. An operator's probe is neither charged nor refused. It uses no slot, and it has to work for an agent
+// whose budget is used up.
 //
 // # Why a budget alone is not enough
 //
-// 50 agents that take 25 s and may have 60 s a minute each may have 50 slots all the time, and a worker has 32. A
-// smaller budget does not help: the agents are only more then. So what is costly has a part of the slots: an agent is
-// costly while its latest attempts took longer than a second in the mean, or while it has used half of its budget
-// (Hold.Costly). By default these share 16 of 32 slots, and together with newcomers 24: however many there are, 8 slots
-// are for who takes less than a second, which is more than 8 deliveries a second at the least, and hundreds at 20 ms.
-// The budget then says who of the costly gets the 16: three each at a time, one in the long run. A call under way cannot
-// be taken back, so slots stay empty for who is quick. Who has no quick agents, and slow ones only, gives the worker
-// more slots (HERALD_CONCURRENCY).
+// 50 agents that take 25 s and may use 60 s per minute each can occupy 50 slots all the time, but a worker has 32. A
+// smaller budget only means that more such agents are needed. So costly agents may use only a part of the slots. An
+// agent is costly while its latest attempts took longer than a second on average, or while it has used half of its
+// budget (Hold.Costly). By default, costly agents share 16 of 32 slots, and costly agents and newcomers together share
+// 24. The remaining 8 slots are for agents that take less than a second, however many others there are. That is at
+// least 8 deliveries a second, and hundreds if a call takes 20 ms. The budget divides the 16 slots among the costly
+// agents: each has at most three at a time, and one in the long run. A running call cannot be interrupted, so slots
+// have to stay empty for the quick agents. If all agents are slow, the operator gives the worker more slots
+// (HERALD_CONCURRENCY).
 //
-// What this cannot prevent: agents that were quick until now, and from one moment on take long, hold the slots that
-// their calls under way have, once.
+// One case is not prevented: agents that were quick and suddenly become slow occupy the slots of their running calls,
+// but only once.
 //
-// # Workers together
+// # Several workers
 //
-// Each worker counts in memory, and that is all an attempt at a quick agent pays. Once a sixtieth of a budget has come
-// together that Redis was not told of, a goroutine adds it to what all workers spent there, and takes over the sum and
-// the mean. An agent that this process has not met is asked for in Redis once, since a restarted worker must not
-// give a slot to each slow agent to learn it anew. A question has Config.Timeout; after one that failed Redis is left
-// alone for a second, and each worker counts by itself. A worker that is the only one tells Redis all the same: it is at
-// most as many seconds as it has slots, and `agent show` reads it there.
+// Each worker counts in memory, and an attempt at a quick agent causes no other work. When a sixtieth of an agent's
+// budget has accumulated that is not in Redis, a goroutine adds it to the sum of all workers in Redis and adopts that
+// sum. The first attempt at an agent that is unknown to this process reads the agent's values from Redis,
+// so that a restarted worker does not spend a slot on each slow agent to measure it again. A call to Redis takes at
+// most Config.Timeout. After a failed call, the worker does not call Redis for a second and counts alone. The only
+// worker writes to Redis too: that is rare (at most one write a second per slot), and `agent show` reads the values
+// there.
 //
-// Invariants: the workers together spend no more than the budget, what is under way, and a sixtieth for each worker
-// that Redis was not told of. A bucket is never fuller than its size, and no charge is lost but with the process that
-// had it (a sixtieth) or the Redis that had all, which gets what a worker knows with its next charge.
+// Invariants:
+//   - All workers together spend at most the budget, plus the running attempts, plus a sixtieth per worker that is not
+//     in Redis yet.
+//   - A bucket never contains more than its size.
+//   - A charge is lost only with its process (at most a sixtieth) or with Redis' data. After a loss in Redis, the next
+//     addition of a worker restores what that worker knows.
 package effort

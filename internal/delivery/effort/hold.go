@@ -13,26 +13,26 @@ import (
 
 func randomFloat() float64 { return rand.Float64() }
 
-// OverError means that the agent's budget is used up. That says nothing about the delivery: it costs no attempt.
+// OverError means that the agent's budget is used up. The delivery is not at fault, so its wait costs no attempt.
 type OverError struct {
-	Wait time.Duration // when to come back: this delivery's own time, 1 s to 5 min
-	Text string        // a sentence for people
+	Wait time.Duration // time until this delivery's own return time, between 1 s and 5 min
+	Text string        // a sentence for the operator
 }
 
 func (e *OverError) Error() string { return e.Text }
 
-// Hold is what one attempt reserves of its agent's budget, until End. It is used by one goroutine. The nil one is of
-// Budgets that bound nobody.
+// Hold is the reservation of one attempt in its agent's budget, until End. Only one goroutine may use it. A nil Hold,
+// from nil Budgets, does nothing.
 type Hold struct {
 	budgets *Budgets
 	account *account
 	costly  bool
 	spent   [whats]float64
-	reached int64 // µs: when the agent was asked for something first; 0: not yet. Budgets.mu guards it
+	reached int64 // µs: when the attempt first contacted the agent; 0: not yet. Budgets.mu guards it
 	ended   bool
 }
 
-// Begin reserves what an attempt at the agent is expected to cost. The error is an *OverError.
+// Begin reserves the expected cost of an attempt at the agent. If the budget is used up, the error is an *OverError.
 func (b *Budgets) Begin(ctx context.Context, agent store.Agent) (*Hold, error) {
 	if b == nil {
 		return nil, nil
@@ -62,7 +62,7 @@ func (b *Budgets) Begin(ctx context.Context, agent store.Agent) (*Hold, error) {
 	return h, nil
 }
 
-// sumSoFar is what the attempt cost the agent as far as it has come, in µs. The caller holds mu.
+// sumSoFar returns the time in µs since the attempt first contacted the agent. The caller holds mu.
 func (h *Hold) sumSoFar(now int64) float64 {
 	if h.reached == 0 {
 		return 0
@@ -70,14 +70,14 @@ func (h *Hold) sumSoFar(now int64) float64 {
 	return float64(now - h.reached)
 }
 
-// refuseHold says why, and when to come back: not all at once. The caller holds mu.
+// refuseHold returns a refusal, with a different return time for each delivery. The caller holds mu.
 func (b *Budgets) refuseHold(a *account, now int64, used, reserved float64) *OverError {
 	until := now + max(int64((used+reserved-b.rules.size)/b.rules.refill), minWait.Microseconds())
 	back := max(a.line, until)
 	a.line = back + int64(max(a.mean, float64(leastPrice[Connections].Microseconds()))/b.rules.refill)
 	wait := time.Duration(back-now) * time.Microsecond
 	if wait >= maxWait {
-		// The line is full: all who come now would be told the same.
+		// The next return time is too far ahead. A random wait keeps the later deliveries from returning together.
 		a.line = now + maxWait.Microseconds()
 		wait = maxWait/2 + time.Duration(b.random()*float64(maxWait/2))
 	}
@@ -90,7 +90,7 @@ func (b *Budgets) refuseHold(a *account, now int64, used, reserved float64) *Ove
 		b.clock().Add(wait).UTC().Format("15:04:05 UTC"), wait.Round(100*time.Millisecond))}
 }
 
-// CheckFiles refuses a delivery that has a file to fetch when files have eaten their part of the budget.
+// CheckFiles returns an *OverError if fetching files has used its part of the budget. Call it before fetching a file.
 func (h *Hold) CheckFiles() error {
 	if h == nil {
 		return nil
@@ -112,11 +112,11 @@ func (h *Hold) CheckFiles() error {
 		b.clock().Add(wait).UTC().Format("15:04:05 UTC"), wait.Round(100*time.Millisecond))}
 }
 
-// Costly tells whether the agent shares a part of the slots with others like it: its latest attempts took long, or it
-// has used much.
+// Costly reports whether the agent may only use the slots of costly agents, because its latest attempts took long or it
+// has used much of its budget. It is nil-safe, and its result does not change during the attempt.
 func (h *Hold) Costly() bool { return h != nil && h.costly }
 
-// Reach notes that the agent is asked for something from now on: how long that takes is its own affair.
+// Reach records that the attempt contacts the agent now. From then on, the elapsed time is reserved.
 func (h *Hold) Reach() {
 	if h == nil {
 		return
@@ -128,14 +128,15 @@ func (h *Hold) Reach() {
 	}
 }
 
-// Spend adds n things that took so long together; none: it was waited for those of another attempt.
+// Spend adds the cost of n things of kind w that took this time together. n is 0 if the attempt waited for a connection
+// or listing that another attempt pays for.
 func (h *Hold) Spend(w What, n int, took time.Duration) {
 	if h != nil && !h.ended && (n > 0 || took > 0) {
 		h.spent[w] += float64(priceOf(w, n, took).Microseconds())
 	}
 }
 
-// End charges what was spent, and gives the reservation back. Further calls do nothing.
+// End charges the cost to the agent and releases the reservation. Further calls do nothing.
 func (h *Hold) End() {
 	if h == nil || h.ended {
 		return
@@ -157,7 +158,7 @@ func (h *Hold) End() {
 	b.chargeAccount(a, h.spent)
 }
 
-// describeParts is what ate a budget, the largest first: "calls 58.1 s, connections 2 s".
+// describeParts describes the used effort by kind, the largest first: "calls 58.1 s, connections 2 s".
 func describeParts(parts [whats]float64) string {
 	var order []What
 	for w := range whats {
@@ -176,7 +177,7 @@ func describeParts(parts [whats]float64) string {
 	return strings.Join(words, ", ")
 }
 
-// formatMicros is µs of effort for people: "58.1 s".
+// formatMicros formats µs of effort: "58.1 s".
 func formatMicros(x float64) string { return formatSeconds(time.Duration(x) * time.Microsecond) }
 
 func formatSeconds(d time.Duration) string {

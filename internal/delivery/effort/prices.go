@@ -2,7 +2,7 @@ package effort
 
 import "time"
 
-// What effort is spent on.
+// What identifies a kind of effort.
 type What int
 
 // The kinds of effort.
@@ -16,19 +16,21 @@ const (
 
 var names = [whats]string{"calls", "connections", "listings", "fetches"}
 
+// String returns the name of the kind, as in metrics.
 func (w What) String() string { return names[w] }
 
-// leastPrice is what a thing costs however quickly it is done. All cost the time that a slot waits for them; what they
-// cost beside it is this much, roughly, on the machine of docs/bench.md:
-//   - a call nothing more: that is what slots are for;
-//   - a connection keys and certificates, a session, sockets, and often a second try in another revision. Who drops
-//     each connection pays a call and a connection every time;
-//   - a listing the reading and compiling of schemas that a stranger wrote;
-//   - a fetch the hashing and comparing of the file, also of one that is in the cache or in the URI itself.
+// leastPrice is the least cost of one thing of each kind, even if it is done in no time. Each thing costs at least the
+// time during which a slot waits for it. The worker's other work costs about these amounts, measured on the machine of
+// docs/bench.md:
+//   - a call: nothing more;
+//   - a connection: keys and certificates, a session, sockets, and often a second try with another protocol revision.
+//     An agent that drops each connection pays for a call and a connection each time;
+//   - a listing: parsing and compiling schemas that the agent wrote;
+//   - a fetch: hashing and comparing the file, even if it comes from the cache or from the URI itself.
 var leastPrice = [whats]time.Duration{Connections: 50 * time.Millisecond, Listings: 20 * time.Millisecond,
 	Fetches: time.Millisecond}
 
-// priceOf is the price of n things that took so long together.
+// priceOf returns the price of n things of kind w that took this time together.
 func priceOf(w What, n int, took time.Duration) time.Duration {
 	return max(took, time.Duration(n)*leastPrice[w])
 }

@@ -16,44 +16,45 @@ import (
 //go:embed lua/charge.lua
 var chargeSource string
 
-// remembered is how long Redis knows an agent after its last charge: what it used is refilled much sooner, but how long
-// it takes is worth knowing as long as a success counts.
+// remembered is how long Redis keeps an agent's values after its last charge. The usage refills much sooner. The mean
+// is useful for as long as a success counts as recent.
 const remembered = time.Hour
 
-// shared is what all workers together know, in Redis.
+// shared accesses the values of all workers in Redis.
 type shared struct {
 	client redis.UniversalClient
 	script *redis.Script
 	rules  rules
-	now    func() int64 // µs; nil: Redis' own clock. Only tests have one.
+	now    func() int64 // µs; nil: Redis' own clock. Only tests set it
 }
 
 func newShared(client redis.UniversalClient, r rules) *shared {
 	return &shared{client: client, script: redis.NewScript(chargeSource), rules: r}
 }
 
-// agentKey names an agent's key: hashed, since strangers choose agents.
+// agentKey returns the key of an agent's values. It contains a hash, because anyone can register agents.
 func agentKey(a store.Agent) string {
 	hash := sha256.Sum256(fmt.Appendf(nil, "%d:%s:%s", a.ChainID, a.Registry, a.ID))
 	return "herald:effort:" + hex.EncodeToString(hash[:16])
 }
 
-// known is what is known of an agent: how long its latest attempts took, and what is used.
+// known is the known usage of an agent: the mean cost of its latest attempts in µs, and the used effort in µs by kind.
 type known struct {
 	mean  float64
 	parts [whats]float64
 }
 
-// readSpent asks what all workers together know of an agent.
+// readSpent reads an agent's values.
 func (s *shared) readSpent(ctx context.Context, a store.Agent) (known, error) {
 	return s.runScript(ctx, a, "0", [whats]float64{}, known{})
 }
 
-// addSpent tells what was spent since the last time, and all that this worker knows with it.
+// addSpent adds charges to an agent's values and returns the new values. If Redis has no values, it stores all instead.
 func (s *shared) addSpent(ctx context.Context, a store.Agent, spent [whats]float64, all known) (known, error) {
 	return s.runScript(ctx, a, "1", spent, all)
 }
 
+// runScript runs charge.lua and checks the numbers in its answer.
 func (s *shared) runScript(ctx context.Context, a store.Agent, add string, spent [whats]float64, all known) (k known, _ error) {
 	now := int64(0)
 	if s.now != nil {

@@ -10,19 +10,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Usage is how an agent stands, in seconds.
+// Usage is the state of an agent's budget, in seconds.
 type Usage struct {
-	Budget      float64 `json:"budgetSeconds"`         // worker time that it has, and gets back in a minute
-	Left        float64 `json:"leftSeconds"`           // below zero: more was spent than there was
-	Calls       float64 `json:"callSeconds"`           // of what is used and not refilled yet, by what ate it
+	Budget      float64 `json:"budgetSeconds"`         // capacity, and refill per minute
+	Left        float64 `json:"leftSeconds"`           // negative: more was spent than was left
+	Calls       float64 `json:"callSeconds"`           // used and not refilled yet, by kind
 	Connections float64 `json:"connectionSeconds"`     //
 	Listings    float64 `json:"listingSeconds"`        //
 	Fetches     float64 `json:"fetchSeconds"`          //
-	Mean        float64 `json:"meanSeconds,omitempty"` // of the latest attempts, without files; 0: not known
-	UnderWay    int     `json:"underWay,omitempty"`    // attempts of this worker
+	Mean        float64 `json:"meanSeconds,omitempty"` // mean cost of the latest attempts, without files; 0: unknown
+	UnderWay    int     `json:"underWay,omitempty"`    // running attempts of this worker
 }
 
-// String is Usage on one line: "12.3 s left of 60 s a minute; calls 40 s, connections 7.7 s".
+// String returns the usage on one line: "12.3 s left of 60 s a minute; used: calls 40 s, connections 7.7 s".
 func (u Usage) String() string {
 	used := describeParts([whats]float64{u.Calls * 1e6, u.Connections * 1e6, u.Listings * 1e6, u.Fetches * 1e6})
 	s := fmt.Sprintf("%s left of %s a minute; used: %s", formatMicros(u.Left*1e6), formatMicros(u.Budget*1e6), used)
@@ -39,8 +39,8 @@ func newUsage(r rules, k known) *Usage {
 		Fetches: k.parts[Fetches] / second, Mean: k.mean / second}
 }
 
-// Usage is how an agent stands as this worker knows it, or else as Redis does. nil: there are no budgets, or nobody
-// knows.
+// Usage returns the state of an agent's budget from this worker's memory, or else from Redis. It returns nil if there
+// are no budgets, or if neither knows the agent or Redis does not answer.
 func (b *Budgets) Usage(ctx context.Context, agent store.Agent) *Usage {
 	if b == nil {
 		return nil
@@ -68,7 +68,8 @@ func (b *Budgets) Usage(ctx context.Context, agent store.Agent) *Usage {
 	return newUsage(b.rules, k)
 }
 
-// ReadUsage asks Redis how an agent stands, which the workers tell a sixtieth of a budget late.
+// ReadUsage reads the state of an agent's budget from Redis. Workers add their charges there with a delay of up to a
+// sixtieth of a budget.
 func ReadUsage(ctx context.Context, client redis.UniversalClient, size time.Duration, agent store.Agent) (*Usage, error) {
 	r := newRules(float64(size.Microseconds()))
 	k, err := newShared(client, r).readSpent(ctx, agent)
