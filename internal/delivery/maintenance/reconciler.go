@@ -16,8 +16,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// ReconcilerLedger is the store as the reconciler needs it. It should have connections of its own: when deliveries use
-// up the others, the reconciler is what is needed most.
+// ReconcilerLedger is the part of the store that the reconciler uses. It should have its own connections, because the
+// reconciler is needed most when deliveries occupy all others.
 type ReconcilerLedger interface {
 	Lead(ctx context.Context, do func(context.Context) error) (bool, error)
 	Clock(ctx context.Context) (now, started time.Time, err error)
@@ -31,51 +31,51 @@ type ReconcilerLedger interface {
 	Redispatch(ctx context.Context, t store.Task) (store.Task, bool, error)
 }
 
-// Dispatcher puts tasks into Redis.
+// Dispatcher enqueues tasks in Redis and returns how many Redis accepted.
 type Dispatcher interface {
 	Dispatch(ctx context.Context, tasks []store.Task) (taken int)
 }
 
-// TaskFinder is a Dispatcher that also tells what Redis still holds.
+// TaskFinder is a Dispatcher that can also look up tasks in Redis.
 type TaskFinder interface {
 	Dispatcher
-	// FindTask tells where Redis has the task of a dispatched delivery.
+	// FindTask returns the location in Redis of a dispatched delivery's task.
 	FindTask(t store.Task) (queue.Location, error)
-	// RedisMarker is when the Redis of today was first seen; now, if it is seen for the first time.
+	// RedisMarker returns the time since which this Redis has held Herald's tasks; now, if Redis has no marker yet.
 	RedisMarker(ctx context.Context, now time.Time) (time.Time, error)
 }
 
-// ReconcilerConfig makes a Reconciler.
+// ReconcilerConfig configures a Reconciler.
 type ReconcilerConfig struct {
 	Ledger     ReconcilerLedger
 	Dispatcher TaskFinder
-	Chains     []uint64 // chains with an RPC URL: what was held for want of one is released
-	Gateway    bool     // there is an Arweave gateway: the same
-	Attempts   int      // a delivery has; a lease that runs out on the last one ends it
+	Chains     []uint64 // chains with an RPC URL; deliveries held for want of one are released
+	Gateway    bool     // ARWEAVE_GATEWAY is set; deliveries held for want of it are released
+	Attempts   int      // attempts per delivery; it is dead if the lease of the last attempt runs out
 	Logger     *slog.Logger
 
 	Interval time.Duration // between rounds; default 5 s
-	Late     time.Duration // how late a task may be before Redis is asked for it; default 15 s
+	Late     time.Duration // how overdue a task must be before it is looked up in Redis; default 15 s
 	Batch    int           // rows per statement; default 500
 
-	// Grace is how long after Postgres was lost no lease is taken back: workers record what they know first. Default 60
-	// s; negative: none, for a database that nobody else uses.
+	// Grace is how long after an outage of Postgres no lease is expired, so that workers can first record the outcomes
+	// that they know. Default 60 s; negative: no grace, for a database that no other process uses.
 	Grace time.Duration
 
 	Now func() time.Time // default time.Now
 }
 
-// Reconciler finds what the fast path lost: leases of dead workers, waits that are over, tasks that Redis does not have
-// any more, agents with a backlog and nothing dispatched. It is quiet when there is nothing to do.
+// Reconciler finds deliveries that do not move: expired leases of dead workers, waits that are over, tasks that Redis
+// has lost, and agents with a backlog but no dispatched delivery. It logs nothing if it finds nothing.
 type Reconciler struct {
 	ReconcilerConfig
 
-	postgresLost time.Time // when Postgres was last found away or slow
-	redisMarker  time.Time // of the Redis that this process last compared with
-	rounds       int       // of Reconcile
+	postgresLost time.Time // when Postgres was last found unavailable or slow
+	redisMarker  time.Time // marker of the Redis whose lost tasks have all been dispatched again
+	rounds       int       // number of rounds
 }
 
-// NewReconciler checks the configuration.
+// NewReconciler validates the configuration and sets the defaults.
 func NewReconciler(cfg ReconcilerConfig) (*Reconciler, error) {
 	if cfg.Ledger == nil || cfg.Dispatcher == nil {
 		return nil, errors.New("maintenance: a reconciler needs a ledger and a dispatcher")
@@ -99,20 +99,21 @@ const (
 	defaultBatch    = 500
 	roundTimeout    = time.Minute
 
-	// redisTimeout bounds one question to Redis.
+	// redisTimeout bounds one call to Redis.
 	redisTimeout = 5 * time.Second
 
-	// slowPostgres is how long reading the clock and taking back leases may take. It is shorter than any lease outlasts
-	// its call: what was found before Postgres froze for longer is not acted on after it woke up, when every lease
-	// looks as if it had run out.
+	// slowPostgres bounds reading the clock and expiring leases. It is shorter than the time by which every lease
+	// outlasts its call. After Postgres froze for longer, all leases look expired, so a statement that was sent before
+	// must not take effect then.
 	slowPostgres = 2 * time.Second
 
-	// stuckAfter is how late a dispatched delivery must be before a task that Redis calls running does not count any
-	// more. A running task claims at once; asynq is known to lose the lease of one and to call it running for ever.
+	// stuckAfter is how overdue a dispatched delivery must be before a task in Redis' active state counts as lost. A
+	// running task claims its delivery immediately, but asynq sometimes loses a task's lease and then leaves it active
+	// for ever.
 	stuckAfter = 5 * time.Minute
 )
 
-// Run reconciles until the context ends. The first round comes at once: a restart may have lost the queue.
+// Run reconciles until the context ends. It starts with a round, because Redis may have lost tasks before the restart.
 func (r *Reconciler) Run(ctx context.Context) {
 	ticker := time.NewTicker(r.Interval)
 	defer ticker.Stop()
@@ -129,14 +130,14 @@ func (r *Reconciler) Run(ctx context.Context) {
 	}
 }
 
-// LeadAndReconcile does one round if no other process does.
+// LeadAndReconcile does one round unless another process leads at this moment.
 func (r *Reconciler) LeadAndReconcile(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
 	began := r.Now()
 	_, err := r.Ledger.Lead(ctx, func(ctx context.Context) error {
 		if r.Now().Sub(began) > slowPostgres {
-			r.postgresLost = r.Now() // taking the lock never waits for another process, so Postgres hung
+			r.postgresLost = r.Now() // the lock is never waited for, so Postgres was slow
 		}
 		return r.Reconcile(ctx)
 	})
@@ -146,7 +147,7 @@ func (r *Reconciler) LeadAndReconcile(ctx context.Context) error {
 	return err
 }
 
-// failedService is the service that a round's error is of.
+// failedService returns the service that caused a round's error.
 func failedService(err error) logging.Service {
 	var redis *redisError
 	if errors.As(err, &redis) {
@@ -155,12 +156,12 @@ func failedService(err error) logging.Service {
 	return logging.Postgres
 }
 
-// redisError is a fault of Redis, not of Postgres.
+// redisError is an error of Redis, not of Postgres.
 type redisError struct{ error }
 
 func (e *redisError) Unwrap() error { return e.error }
 
-// Reconcile does one round's work.
+// Reconcile does the work of one round. LeadAndReconcile calls it while this process leads.
 func (r *Reconciler) Reconcile(ctx context.Context) error {
 	steady, now, err := r.isPostgresSteady(ctx)
 	if err != nil {
@@ -205,8 +206,8 @@ func (r *Reconciler) Reconcile(ctx context.Context) error {
 	return err
 }
 
-// dispatchDue dispatches waits that are over, batch by batch while there are more, for at most an interval: then the next
-// round begins, which looks after leases first.
+// dispatchDue dispatches waits that are over, batch by batch, for at most an interval. After that the next round
+// begins, which first expires leases.
 func (r *Reconciler) dispatchDue(ctx context.Context) (due int, err error) {
 	began := r.Now()
 	for {
@@ -222,8 +223,8 @@ func (r *Reconciler) dispatchDue(ctx context.Context) (due int, err error) {
 	}
 }
 
-// chooseClients is where Followers begins: every other round at the first client, else anywhere, so that no number of them
-// hides the others.
+// chooseClients returns the client at which Followers starts: the first one in every other round, otherwise a random
+// one. So many clients at the beginning cannot hide the others.
 func (r *Reconciler) chooseClients() int64 {
 	if r.rounds++; r.rounds%2 == 1 {
 		return math.MinInt64
@@ -231,8 +232,8 @@ func (r *Reconciler) chooseClients() int64 {
 	return int64(rand.Uint64())
 }
 
-// isPostgresSteady tells whether Postgres has been there for long enough that every living worker could record what it
-// knows.
+// isPostgresSteady reports whether Postgres has been available for so long that all living workers could record the
+// outcomes that they know. It also returns Postgres' clock.
 func (r *Reconciler) isPostgresSteady(ctx context.Context) (steady bool, now time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, slowPostgres)
 	defer cancel()
@@ -243,6 +244,7 @@ func (r *Reconciler) isPostgresSteady(ctx context.Context) (steady bool, now tim
 	return now.Sub(started) >= r.Grace && r.Now().Sub(r.postgresLost) >= r.Grace, now, nil
 }
 
+// expireLeases ends claims whose leases have expired. Their deliveries wait again, or are dead after the last attempt.
 func (r *Reconciler) expireLeases(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, slowPostgres)
 	defer cancel()
@@ -254,8 +256,8 @@ func (r *Reconciler) expireLeases(ctx context.Context) (int, error) {
 	return n, err
 }
 
-// dispatchLost gives new tasks to dispatched deliveries that Redis does not hold any more: at once when its marker
-// tells that it lost everything, else to those that are late.
+// dispatchLost enqueues new tasks for dispatched deliveries whose tasks Redis no longer has: at once if the marker
+// shows that Redis lost everything, otherwise once they are overdue.
 func (r *Reconciler) dispatchLost(ctx context.Context, now time.Time) (lost int, err error) {
 	if lost, err = r.dispatchAllLost(ctx, now); err != nil {
 		return lost, err
@@ -264,7 +266,7 @@ func (r *Reconciler) dispatchLost(ctx context.Context, now time.Time) (lost int,
 	return lost + late, err
 }
 
-// dispatchAllLost dispatches again what was dispatched before the Redis of today began.
+// dispatchAllLost enqueues all deliveries again that were dispatched before the time of Redis' marker.
 func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost int, err error) {
 	ask, cancel := context.WithTimeout(ctx, redisTimeout)
 	marker, err := r.Dispatcher.RedisMarker(ask, now)
@@ -281,7 +283,7 @@ func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost i
 			return lost, err
 		}
 		if r.Dispatcher.Dispatch(ctx, tasks) < len(tasks) {
-			return lost, nil // Redis is away again; what it did not take is late by the next round
+			return lost, nil // Redis is unavailable again; a later round finds the rest overdue
 		}
 		lost += len(tasks)
 		if len(tasks) < r.Batch {
@@ -291,8 +293,8 @@ func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost i
 	}
 }
 
-// dispatchLate walks the overdue deliveries and gives those a new task that Redis does not hold any more, or will not
-// run soon.
+// dispatchLate looks up the overdue deliveries' tasks, and enqueues new ones for tasks that Redis does not have or will
+// not run soon.
 func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 	active := 0
 	lost, err = r.redispatch(ctx, r.Late, func(p queue.Location) bool {
@@ -308,8 +310,8 @@ func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 	return lost + more, err
 }
 
-// redispatch gives a new task to each dispatched delivery that is late and whose old task is lost, by where Redis has
-// it.
+// redispatch enqueues a new task for each delivery that is overdue by late and whose old task is lost, as isLost
+// decides by its location in Redis.
 func (r *Reconciler) redispatch(ctx context.Context, late time.Duration,
 	isLost func(queue.Location) bool) (lost int, err error) {
 	after := uuid.Nil

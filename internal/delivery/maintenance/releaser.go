@@ -16,46 +16,46 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// ReleaserLedger is the store as a Releaser needs it.
+// ReleaserLedger is the part of the store that a Releaser uses.
 type ReleaserLedger interface {
 	ReleaseEnabled(ctx context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error)
 	ReleaseHeld(ctx context.Context, a store.Agent, reasons ...reason.Reason) (released int, tasks []store.Task, err error)
 	AgentRow(ctx context.Context, a store.Agent) (store.AgentRow, error)
 }
 
-// callableReasons hold what waits for somebody to say where an agent is called, and with what.
+// callableReasons are the reasons of deliveries that wait until Herald knows the agent's endpoint and credential.
 var callableReasons = []reason.Reason{reason.AuthRequired, reason.ChainUnconfigured, reason.GatewayUnconfigured}
 
-// ReleaserConfig makes a Releaser.
+// ReleaserConfig configures a Releaser.
 type ReleaserConfig struct {
 	Ledger     ReleaserLedger
 	Dispatcher Dispatcher
-	// Disabled tells whether the servers file disables an agent; nil: there is none.
+	// Disabled reports whether the servers file disables an agent. It is nil if there is no servers file.
 	Disabled func(store.Agent) bool
-	// Again is how long after a round the next one comes: after one that failed, and once after one that was asked for,
-	// since a delivery that was claimed before it may have been held after it. Default 1 min.
+	// Again is the time from a round to the next one after a failed round, and once after a requested round: a delivery
+	// that was claimed before the requested round may be held after it. Default 1 min.
 	Again time.Duration
-	// Ticks ask for a round now and then. Default: every 10 min while Run runs, for what a worker held that still had
-	// an older servers file, as in a rolling restart.
+	// Ticks requests rounds regularly. Default: every 10 min while Run runs. Such a round releases deliveries that
+	// another worker held because of an older servers file, for example during a rolling restart.
 	Ticks  <-chan time.Time
 	Logger *slog.Logger
 }
 
-// releaseInterval is the default of Ticks.
+// releaseInterval is the default interval of Ticks.
 const releaseInterval = 10 * time.Minute
 
-// Releaser queues what is held for agents that nobody disables any more, neither their row nor the servers file, and
-// what waited for the servers file to say where an agent is called. It makes a round when it starts, whenever it is
-// woken, and now and then.
+// Releaser releases deliveries held for agents that neither their row nor the servers file disables, and deliveries
+// whose endpoint or credential the servers file now contains. It does a round when it starts, when it is woken, and
+// regularly.
 type Releaser struct {
 	ReleaserConfig
 	wake chan struct{}
 
 	mu       sync.Mutex
-	callable map[store.Agent]int // rounds that still release what is held of it: see MarkCallable
+	callable map[store.Agent]int // number of rounds that still release the agent's deliveries; see MarkCallable
 }
 
-// NewReleaser checks the configuration.
+// NewReleaser validates the configuration and sets the defaults.
 func NewReleaser(cfg ReleaserConfig) (*Releaser, error) {
 	if cfg.Ledger == nil || cfg.Dispatcher == nil {
 		return nil, errors.New("maintenance: a releaser needs a ledger and a dispatcher")
@@ -65,19 +65,19 @@ func NewReleaser(cfg ReleaserConfig) (*Releaser, error) {
 	return &Releaser{ReleaserConfig: cfg, wake: make(chan struct{}, 1), callable: map[store.Agent]int{}}, nil
 }
 
-// Wake asks for a round soon. It does not block.
+// Wake requests a round soon. It does not block.
 func (r *Releaser) Wake() {
 	select {
 	case r.wake <- struct{}{}:
-	default: // one is coming
+	default: // a round is requested already
 	}
 }
 
-// MarkCallable has the next two rounds also release what is held of these agents because it was not known where, or
-// with which credential, they are called: the servers file says it, or says it anew. Wake asks for the first of them.
-// It does not block.
+// MarkCallable makes the next two rounds also release the deliveries of these agents that are held for callableReasons,
+// because the servers file now says how to call the agents. Call Wake to start the first round. MarkCallable does not
+// block.
 func (r *Releaser) MarkCallable(agents []store.Agent) {
-	const rounds = 2 // a delivery that was claimed before may be held after the first
+	const rounds = 2 // a delivery that was claimed before the first round may be held after it
 	r.mu.Lock()
 	for _, a := range agents {
 		r.callable[a] = rounds
@@ -85,7 +85,7 @@ func (r *Releaser) MarkCallable(agents []store.Agent) {
 	r.mu.Unlock()
 }
 
-// Run makes rounds until the context ends.
+// Run does rounds until the context ends.
 func (r *Releaser) Run(ctx context.Context) {
 	ticks := r.Ticks
 	if ticks == nil {
@@ -110,7 +110,7 @@ func (r *Releaser) Run(ctx context.Context) {
 			return
 		case <-r.wake:
 			asked = true
-		case <-ticks: // asked stays: what was asked for has its second round
+		case <-ticks: // asked is unchanged: a requested round still gets its second round
 		case <-again:
 			asked = err != nil
 		}
@@ -118,7 +118,7 @@ func (r *Releaser) Run(ctx context.Context) {
 	}
 }
 
-// Release makes one round.
+// Release does one round.
 func (r *Releaser) Release(ctx context.Context) error {
 	n, tasks, err := r.Ledger.ReleaseEnabled(ctx, r.Disabled)
 	r.Dispatcher.Dispatch(ctx, tasks)
@@ -128,7 +128,8 @@ func (r *Releaser) Release(ctx context.Context) error {
 	return errors.Join(err, r.releaseCallable(ctx))
 }
 
-// releaseCallable does what MarkCallable asked for. What fails is left for the next round.
+// releaseCallable releases the deliveries of the agents that MarkCallable named. After an error, the next round repeats
+// it.
 func (r *Releaser) releaseCallable(ctx context.Context) error {
 	r.mu.Lock()
 	agents := slices.Collect(maps.Keys(r.callable))
@@ -155,8 +156,8 @@ func (r *Releaser) releaseCallable(ctx context.Context) error {
 	return nil
 }
 
-// releaseHeld releases what is held of one agent. It looks first whether the agent has a row, since ReleaseHeld would
-// make one.
+// releaseHeld releases the held deliveries of one agent. It first checks that the agent has a row, because the store's
+// ReleaseHeld would create one.
 func (r *Releaser) releaseHeld(ctx context.Context, a store.Agent) (released int, tasks []store.Task, err error) {
 	row, err := r.Ledger.AgentRow(ctx, a)
 	switch {

@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// RetentionLedger is the store as Retention needs it.
+// RetentionLedger is the part of the store that a Retention uses.
 type RetentionLedger interface {
 	Lead(ctx context.Context, do func(context.Context) error) (bool, error)
 	EnsurePartitions(ctx context.Context, ahead int) (int, error)
@@ -22,18 +22,18 @@ type RetentionLedger interface {
 	DropAgentHours(ctx context.Context, age time.Duration, limit int) (int, error)
 }
 
-// RetentionConfig makes a Retention.
+// RetentionConfig configures a Retention.
 type RetentionConfig struct {
 	Ledger RetentionLedger
 	Logger *slog.Logger
 
-	// Expiry is the age at which what is not final becomes dead (expired). Default 30 days.
+	// Expiry is the age at which a delivery that is not final becomes dead (expired). Default 30 days.
 	Expiry time.Duration
-	// KeepFinal is how long job, result and attempts of final deliveries are kept; at least Expiry. Default 0: for
-	// ever.
+	// KeepFinal is how long the job, result and attempts of a final delivery are kept. It must be at least Expiry.
+	// Default 0: for ever.
 	KeepFinal time.Duration
 
-	Interval time.Duration // between looks whether a round is due; default 5 s
+	Interval time.Duration // between two checks whether a round is due; default 5 s
 	Batch    int           // rows per statement; default 500
 
 	Now func() time.Time // default time.Now
@@ -41,28 +41,28 @@ type RetentionConfig struct {
 
 const (
 	retentionPause = time.Minute // between two rounds of one process
-	weeksAhead     = 4           // partitions made beforehand
+	weeksAhead     = 4           // partitions created in advance
 
-	// workTime bounds a round. It is shorter than half an interval: the reconciler
-	// needs the same lock at the other half.
+	// workTime bounds a round. It is shorter than half an interval, because the reconciler acquires the same lock half
+	// an interval later.
 	workTime   = 2 * time.Second
-	eventBatch = 10_000 // events dropped by one statement: there is one for each outcome
+	eventBatch = 10_000 // events deleted per statement: each outcome has one
 
-	// hoursBatch is how many batches of agents' hours go at a time: there is a row for each agent that was called in an
-	// hour.
+	// hoursBatch is the number of batches that one statement deletes from the hourly counts of agents, which have a row
+	// per agent and hour.
 	hoursBatch = 10
 )
 
-// Retention makes the partitions of the weeks to come, ends deliveries that are too old, and drops what old final ones
-// carried.
+// Retention creates the partitions of the coming weeks, expires deliveries that are too old, and deletes the data of
+// old final ones.
 type Retention struct {
 	RetentionConfig
 
-	last time.Time // when this process last led a round, or failed to; zero: the next look begins one
-	more bool      // Apply ended with work left
+	last time.Time // when this process last led a round or failed to; zero: a round is due
+	more bool      // Apply ended before all work was done
 }
 
-// NewRetention checks the configuration.
+// NewRetention validates the configuration and sets the defaults.
 func NewRetention(cfg RetentionConfig) (*Retention, error) {
 	if cfg.Ledger == nil {
 		return nil, errors.New("maintenance: the retention needs a ledger")
@@ -80,8 +80,9 @@ func NewRetention(cfg RetentionConfig) (*Retention, error) {
 	return &Retention{RetentionConfig: cfg}, nil
 }
 
-// Run does a round a minute, or at the next look if the last one left work, until the context ends. It looks half an interval after the reconciler that was started
-// with it, so that the two do not want the lock at the same moment.
+// Run does a round per minute until the context ends, or immediately at the next check if the last round left work. It
+// checks half an interval after a reconciler that was started with it, so that the two do not request the lock
+// together.
 func (r *Retention) Run(ctx context.Context) {
 	timer := time.NewTimer(r.Interval / 2)
 	defer timer.Stop()
@@ -102,8 +103,8 @@ func (r *Retention) Run(ctx context.Context) {
 	}
 }
 
-// leadAndApply does one round, unless another one of any process, or of the reconciler, is under way: then the next
-// look tries again.
+// leadAndApply does one round. If another process or the reconciler leads at this moment, it does nothing, and the next
+// check tries again.
 func (r *Retention) leadAndApply(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
@@ -117,8 +118,8 @@ func (r *Retention) leadAndApply(ctx context.Context) error {
 	return err
 }
 
-// Apply does one round's work. Each statement changes at most a batch of rows and commits, so that no other transaction
-// waits long for a lock. Apply repeats them while they find full batches, for at most workTime.
+// Apply does the work of one round. Each statement changes at most a batch of rows and commits, so that no other
+// transaction waits long for a lock. Apply repeats a statement while it finds full batches, for at most workTime.
 func (r *Retention) Apply(ctx context.Context) error {
 	began := r.Now()
 	repeat := func(batch int, change func() (int, error)) (total int, err error) {
