@@ -7,16 +7,18 @@ import (
 	"time"
 )
 
-// Pauses between two looks for a permit that another process may have given back. A permit that is kept for who looks
-// stands idle until then, so they are short: at 100 ms the p99 beside a hanging neighbour was 144 ms, at 15 ms it is 88
-// ms. What is given back here wakes the first in the line at once.
+// firstLook and lastLook are pauses between two tries to acquire a permit that another process may have released. A
+// permit that is kept for a waiter is idle until its next try, so the pauses are short: with 100 ms, the p99 latency
+// next to a hanging neighbour was 144 ms; with 15 ms it is 88 ms. A release in this process wakes the first waiter
+// immediately.
 const (
 	firstLook = 5 * time.Millisecond
 	lastLook  = 15 * time.Millisecond
 )
 
-// Acquire takes a permit at an origin for a call of one of its endpoints, or waits a little for one. token names the
-// attempt and no other: with it a permit is found again. The error is a *RefusedError, the context's, or ErrClosed.
+// Acquire acquires a permit at an origin for a call to one of its endpoints, or waits a short time for one. token must
+// identify the attempt: acquiring twice with the same token returns the same permit. The error is a *RefusedError, the
+// context's, or ErrClosed.
 func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (*Permit, error) {
 	if origin == "" || endpoint == "" || token == "" {
 		return nil, errors.New("ratelimit: an origin, an endpoint and a token are needed")
@@ -40,7 +42,7 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 		l.mu.Unlock()
 	}()
 
-	// Nobody overtakes those who wait.
+	// Do not overtake the calls that wait already.
 	v, pass := l.requestPermit(ctx, e, token, question{attempt: !others, reserve: !wait})
 	if pass == nil && wait && v.code != open {
 		v, pass = l.waitInLine(ctx, e, token, v, others)
@@ -57,9 +59,9 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 	return pass, nil
 }
 
-// worthWaiting says whether one more may wait here, and is likely to get a permit in time as far as is known: from the
-// mean, and from the calls that are under way, since of an endpoint that hangs none ends from which a mean could be
-// learnt. A permit whose call has taken longer than anybody waits is not expected back.
+// worthWaiting reports whether another call may wait here and will probably get a permit in time. It estimates that
+// from the mean call time and from the running calls: a hanging endpoint has no finished calls, so it has no mean. It
+// does not count on permits whose calls have run for longer than any call may wait.
 func (l *Limiter) worthWaiting(e *endpoint) bool {
 	o, patience := e.origin, toMicros(l.patience)
 	if o.countWaiters(e) >= l.room || len(o.line) >= l.originRoom {
@@ -72,12 +74,12 @@ func (l *Limiter) worthWaiting(e *endpoint) bool {
 	}
 	mean := e.mean
 	if mean == 0 && hanging > 0 {
-		mean = patience // no call has ended: each of the others may take as long
+		mean = patience // no call has ended: assume that each of the others takes that long
 	}
 	return mean*int64(len(o.line)+1)/expected <= patience
 }
 
-// waitInLine is the waiting room. What it returns without a pass is a reservation.
+// waitInLine waits in this process for a permit. If it returns no permit, its answer is a reservation.
 func (l *Limiter) waitInLine(ctx context.Context, e *endpoint, token string, v acquireAnswer,
 	others bool) (acquireAnswer, *Permit) {
 	o, w := e.origin, &waiter{endpoint: e, wake: make(chan struct{}, 1)}
@@ -88,7 +90,7 @@ func (l *Limiter) waitInLine(ctx context.Context, e *endpoint, token string, v a
 	}
 	o.line = append(o.line, w)
 	if others && o.isFirst(w) {
-		w.wake <- struct{}{} // those it would not overtake are gone: it has not been asked yet whether there is a permit
+		w.wake <- struct{}{} // the calls before it have left, so it has to ask for a permit now
 	}
 	l.mu.Unlock()
 	defer func() {
@@ -132,13 +134,13 @@ func (l *Limiter) waitInLine(ctx context.Context, e *endpoint, token string, v a
 	}
 }
 
-// tooLate says that the rate allows no call within d.
+// tooLate reports whether the rate allows no call within d.
 func (l *Limiter) tooLate(v acquireAnswer, d time.Duration) bool {
 	return v.code == throttled && v.wait > toMicros(d)
 }
 
-// pauseFor is when to look again: when the rate allows it, else after about pause, spread so that processes do not keep
-// step.
+// pauseFor returns the time until the next try: when the rate allows a call, or else about pause, with jitter so that
+// processes do not try at the same moments.
 func pauseFor(v acquireAnswer, pause time.Duration) time.Duration {
 	if v.code == throttled && v.wait > 0 {
 		return time.Duration(v.wait) * time.Microsecond
@@ -152,8 +154,8 @@ func (l *Limiter) isFirst(o *origin, w *waiter) bool {
 	return o.isFirst(w)
 }
 
-// requestPermit puts one question to whoever knows the answer: Redis, or this process while Redis is away or nobody
-// else asks.
+// requestPermit asks for a permit or a reservation. It asks Redis, or this process' own state during an outage and
+// while there is no other worker.
 func (l *Limiter) requestPermit(ctx context.Context, e *endpoint, token string, q question) (acquireAnswer, *Permit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -166,20 +168,20 @@ func (l *Limiter) requestPermit(ctx context.Context, e *endpoint, token string, 
 		o.dropExpired(now)
 		_, held := o.permits[token]
 		if !held && o.isFull(&l.rules, now) {
-			// Whatever the others do, this process has its share.
+			// This process holds all permits of the origin, so Redis cannot grant it another one.
 			o.missed = true
 			if !q.reserve {
 				return acquireAnswer{code: busy}, nil
 			}
 			asked.attempt = false
 		} else {
-			// Taken here first, so that this process keeps to its share while Redis is asked.
+			// Hold the permit here before asking Redis, so that this process never exceeds the limit.
 			o.takePermit(&l.rules, now, token)
 		}
 	}
 	generation := l.outage.generation
 	l.mu.Unlock()
-	// Not cancelled with the caller: a permit that Redis gave must be known to have been given.
+	// Do not cancel this with the caller: the limiter must learn about each permit that Redis granted.
 	v, err := callRedis(context.WithoutCancel(ctx), l, l.timeout, func(ctx context.Context) (acquireAnswer, error) {
 		return l.remote.acquire(ctx, o.key, e.id, token, asked)
 	})
@@ -189,7 +191,7 @@ func (l *Limiter) requestPermit(ctx context.Context, e *endpoint, token string, 
 		l.beginOutage(generation, err)
 		if asked.attempt {
 			delete(o.permits, token)
-			// It may have been given all the same.
+			// Redis may have granted the permit nevertheless.
 			l.addPendingRelease(pendingRelease{key: o.key, id: e.id, token: token})
 		}
 		return l.askLocal(e, token, q)
@@ -210,7 +212,7 @@ func (l *Limiter) requestPermit(ctx context.Context, e *endpoint, token string, 
 	return v, nil
 }
 
-// askLocal is ask without Redis. The caller holds mu.
+// askLocal is requestPermit without Redis. The caller holds mu.
 func (l *Limiter) askLocal(e *endpoint, token string, q question) (acquireAnswer, *Permit) {
 	v := e.origin.acquire(&l.rules, l.now(), &e.circuit, token, q)
 	if v.code.isGranted() {
@@ -223,7 +225,7 @@ func (l *Limiter) newPermit(e *endpoint, token string, shared bool) *Permit {
 	return &Permit{limiter: l, endpoint: e, token: token, acquiredAt: l.clock(), shared: shared}
 }
 
-// release ends a permit: in Redis first, so that who is woken here finds the permit free there too.
+// release ends a permit, in Redis first: a waiter that is woken here must find the permit free in Redis too.
 func (l *Limiter) release(ctx context.Context, p *Permit, result Result, took int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -257,7 +259,7 @@ func (l *Limiter) release(ctx context.Context, p *Permit, result Result, took in
 	o.wakeFrom(0)
 }
 
-// callRedis runs one operation in Redis within timeout.
+// callRedis runs one operation in Redis, with the timeout.
 func callRedis[T any](ctx context.Context, l *Limiter, timeout time.Duration,
 	op func(context.Context) (T, error)) (T, error) {
 	l.mu.Lock()

@@ -6,17 +6,18 @@ import (
 )
 
 const (
-	// lookForOthers is how often a worker looks whether it is the only one: for so long two may each give an origin what
-	// both together may.
+	// lookForOthers is the time between two checks whether there are other workers. Until the check, a new worker and
+	// this one may each use the whole limit of an origin.
 	lookForOthers = time.Second
-	// aloneAfter is how long a worker shares its limits after Redis was away or had forgotten it: longer than the others
-	// take to say again that they are there (asynq's servers do every 5 s).
+	// aloneAfter is how long a worker shares its limits after Redis failed or lost its list of workers. It is longer
+	// than other workers need to be listed again (asynq's servers renew their entry every 5 s).
 	aloneAfter = 6 * time.Second
 )
 
-// watchOthers lets a worker that is the only one count in this process, as it does while Redis is away: what is counted
-// in Redis is for the others. This process' own counts always go along, so that nothing changes when it becomes alone;
-// when it no longer is, the calls that it began alone are missing in Redis until they end.
+// watchOthers sets l.alone while this worker is the only one. Then it counts in this process, as during an outage,
+// because only other workers need the counts in Redis. The process' own counts are always maintained, so becoming alone
+// changes nothing. When another worker appears, Redis does not know the calls that this worker began alone, until they
+// end.
 func (l *Limiter) watchOthers(look func(context.Context) (others int, self bool, err error)) {
 	defer l.tasks.Done()
 	ticker := time.NewTicker(l.lookForOthers)
@@ -33,7 +34,7 @@ func (l *Limiter) watchOthers(look func(context.Context) (others int, self bool,
 		others, self, err := look(ctx)
 		cancel()
 		now := time.Now()
-		if known && (err != nil || !self) { // it may have forgotten the others too
+		if known && (err != nil || !self) { // Redis may have lost the others' entries too
 			until = now.Add(l.aloneAfter)
 		}
 		known = known || self

@@ -1,9 +1,9 @@
 package ratelimit
 
-// buckets is how many parts the breaker's window has: it forgets a tenth at a time.
+// buckets is the number of parts of the breaker's window. The window moves by one part at a time.
 const buckets = 10
 
-// state is the breaker's, the same numbers as in the scripts.
+// state is the state of a breaker. The scripts use the same numbers.
 type state int64
 
 const (
@@ -12,20 +12,20 @@ const (
 	halfOpen
 )
 
-// circuit is the state of one endpoint: its circuit breaker, and what its refused calls are told.
+// circuit is the state of one endpoint: its circuit breaker, and the line of its reservations.
 type circuit struct {
-	id         string // of the endpoint, never empty
-	open       int64  // until when the breaker is open, half-open afterwards; 0: closed
-	probe      string // the token that probes; "": none
+	id         string // the endpoint's, never empty
+	open       int64  // when the open breaker becomes half-open; 0: closed
+	probe      string // the token of the probe; "": none
 	probeUntil int64
 	line       int64 // the last reservation
-	mean       int64 // call time, each new one weighing a fifth; 0: not known
+	mean       int64 // mean call time, in which each new call weighs a fifth; 0: unknown
 	window     [buckets]bucket
 }
 
 type bucket struct{ n, calls, failed int64 }
 
-// countResult takes in how a call went.
+// countResult updates the mean and the breaker with a call's result.
 func (e *circuit) countResult(r *rules, now int64, token string, result Result, took int64) {
 	switch {
 	case took <= 0:
@@ -39,7 +39,7 @@ func (e *circuit) countResult(r *rules, now int64, token string, result Result, 
 		e.probe = ""
 		switch result {
 		case OK:
-			// The endpoint is well: what was learnt while it was not is forgotten.
+			// The endpoint works again, so all that was measured before is obsolete.
 			*e = circuit{id: e.id, mean: took}
 		case Failed:
 			e.open = now + r.openFor
@@ -51,7 +51,7 @@ func (e *circuit) countResult(r *rules, now int64, token string, result Result, 
 	}
 }
 
-// countCall counts in bucket n, forgets what is older than the window, and says whether the call failed.
+// countCall counts a call in bucket n, clears buckets outside of the window, and reports whether the call failed.
 func (e *circuit) countCall(n int64, result Result) bool {
 	for i := range e.window {
 		if e.window[i].n <= n-buckets {
@@ -69,7 +69,7 @@ func (e *circuit) countCall(n int64, result Result) bool {
 	return result == Failed
 }
 
-// sumWindow adds up the buckets of the window that ends with bucket n.
+// sumWindow returns the sums of the window that ends with bucket n.
 func (e *circuit) sumWindow(n int64) (calls, failed int64) {
 	for _, b := range e.window {
 		if b.n <= n && b.n > n-buckets {
@@ -79,13 +79,14 @@ func (e *circuit) sumWindow(n int64) (calls, failed int64) {
 	return calls, failed
 }
 
+// isFailing reports whether enough calls in the window failed to open the breaker.
 func (e *circuit) isFailing(r *rules, n int64) bool {
 	calls, failed := e.sumWindow(n)
 	return calls >= r.minCalls && float64(failed)/float64(calls) >= r.ratio
 }
 
-// limitShare is below how many permits an endpoint must hold to take one more while others share its origin: as many as
-// are free. One all of whose calls failed has one.
+// limitShare returns the limit below which the number of an endpoint's permits must be for another one, while others
+// share its origin. The limit is the number of free permits, or 1 if all calls of the endpoint in the window failed.
 func (e *circuit) limitShare(r *rules, now int64, free int) int {
 	if calls, failed := e.sumWindow(now / r.bucket); calls > 0 && calls == failed {
 		return min(free, 1)
@@ -93,7 +94,7 @@ func (e *circuit) limitShare(r *rules, now int64, free int) int {
 	return free
 }
 
-// breakerState is the breaker's state at now, and how long it stays open.
+// breakerState returns the state of a breaker at now, and how long it stays open.
 func breakerState(open, now int64) (state, int64) {
 	switch {
 	case open == 0:
@@ -105,7 +106,7 @@ func breakerState(open, now int64) (state, int64) {
 	}
 }
 
-// adoptState takes over what Redis said about the breaker.
+// adoptState adopts the breaker's state from an answer of Redis.
 func (e *circuit) adoptState(now int64, s state, left int64) {
 	switch s {
 	case closed:

@@ -1,73 +1,80 @@
-// Package ratelimit bounds what one origin gets from all workers together, and stops calling a failing endpoint, so
-// that one slow agent costs the others nothing, also those that live at the same origin (DESIGN §5). Calls in flight
-// and calls a second are counted for each origin, of which each of its endpoints has a share; each endpoint has a
-// circuit breaker of its own.
+// Package ratelimit limits the calls of all workers to one origin, and stops calls to a failing endpoint. So a slow
+// agent does not slow the others down, even those on the same origin. The calls in flight and the calls per second are
+// limited per origin, and its endpoints share both limits. Each endpoint has its own circuit breaker. See
+// docs/design/limits.md.
 //
-// Limiter.Acquire takes a permit before anything is said to the endpoint; Permit.Release returns it and tells how the
-// call went. What counts as a failure is the caller's to say. What does not live here: per-agent budgets, retry waits,
-// also after an agent's 429 (package retry), and what an origin is (package netguard).
+// Limiter.Acquire acquires a permit before any request is sent to the endpoint. Permit.Release releases it and reports
+// the result of the call. The caller decides which results count as failures. Budgets per agent belong to package
+// effort, waits before a retry (also after an agent's 429) to package retry, and the meaning of an origin to package
+// netguard.
 //
 // # The rules
 //
-// They are written once as a state machine (machine.go, share.go, breaker.go) and once more as the two scripts that run
-// in Redis (lua/); one suite holds both to the same answers. Of one origin:
-//   - It has Inflight permits. A token holds one until Release, or until PermitTTL has passed: its worker died.
-//   - A granted call moves GCRA's theoretical arrival time on by 1/Rate; Burst calls may come at once.
-//   - Breaker, permits and rate are checked in this order. Only a granted call costs anything.
-//   - A token that holds a permit acquires it again for nothing, and a release counts only while its token holds one.
-//     So both may be repeated, and a result is counted once.
+// The rules exist twice: as a state machine in Go (machine.go, share.go, breaker.go) and as the two scripts in lua/,
+// which run in Redis. One test suite checks that both give the same answers. For one origin:
+//   - It has Inflight permits. A token holds a permit until Release, or until PermitTTL has passed because its worker
+//     died.
+//   - A granted call advances GCRA's theoretical arrival time by 1/Rate. Burst calls may start at once.
+//   - Breaker, permits and rate are checked in this order. Only a granted call uses anything up.
+//   - A token that holds a permit can acquire it again at no cost, and a release counts only while its token holds a
+//     permit. So both can be repeated, and each result is counted once.
 //
-// Of one endpoint:
-//   - The breaker counts OK and Failed in a window of ten buckets. A failure that makes it at least failureRatio of at
-//     least MinCalls opens it for OpenFor. Then one call is let through as the probe: its success closes the breaker
-//     and clears the window, the mean and the line; its failure opens it again; a Neutral end, or PermitTTL passing,
-//     lets another one probe. Calls that were in flight when it opened change nothing.
-//   - A call that is refused reserves a time to come back in the endpoint's line: not within a second, not before the
-//     breaker's probe, and as long after the reservation before as the endpoint's next turn will take: n/Rate when n
-//     endpoints wait, or the mean call time divided by its part of the permits (Inflight/n, at least one). A line
-//     longer than five minutes is answered with times spread over its second half.
+// For one endpoint:
+//   - The breaker counts OK and Failed in a window of ten buckets. It opens for OpenFor when a failure raises the
+//     failed share to failureRatio or more, of at least MinCalls calls. After OpenFor, one call is granted as the
+//     probe. If the probe succeeds, the breaker closes, clears the window and the line, and restarts the mean. If the
+//     probe fails, the breaker opens again. If the probe ends as Neutral or its PermitTTL passes, another call becomes
+//     the probe. Calls that were in flight when the breaker opened change nothing.
+//   - A refused call reserves a return time in the endpoint's line. The time is at least a second ahead, and not before
+//     the breaker's probe. Its distance from the previous reservation is the expected time until the endpoint's next
+//     turn: n/Rate if n endpoints wait, or the mean call time divided by the endpoint's part of the permits
+//     (Inflight/n, at least one). If the line is longer than five minutes, the call gets a random time in its second
+//     half.
 //
 // # How endpoints share their origin
 //
-// An endpoint waits from when it is refused a permit, or the rate, until it is granted one. It stops waiting when
-// nobody asks for it any more: 250 ms after a waiting call of some worker asked last, and 5 s after the reservation of
-// a call that was put off. An endpoint whose breaker is open does not wait. An endpoint shares the origin while another
-// one waits, or was granted a call in the last minute. Then:
-//   - An endpoint all of whose calls in the breaker's window failed holds one permit: four calls that hang must not
-//     slow the others down.
-//   - Each takes one more permit only if more are free than it holds. So one holds at most half of them, rounded up;
-//     two that take all they can leave one for a third; the only permit of an origin is for whoever comes. Alone, an
-//     endpoint has all.
-//   - Those that wait have turns, longest waiting first: a permit, and a call of the rate, is reserved for each that
-//     has waited 100 ms and longer than who asks, may take it by the rule above, and is expected: it asks now, or it
-//     was put off and the call of who asks, by the mean of its endpoint, would be under way when it comes back. (So
-//     short calls do not stand idle for those who are away, and long ones do not push ahead of them.)
-//   - A grant is a turn: an endpoint that waits on, with other calls, is then the last.
+// An endpoint starts to wait when it is refused because of the permits or the rate, and stops when a call is granted.
+// It also stops when no call for it is left: 250 ms after a waiting call of any worker last asked, and 5 s after the
+// reservation of a delayed call. An endpoint whose breaker is open does not wait. An endpoint shares its origin while
+// another endpoint waits, or was granted a call during the last minute. Then:
+//   - An endpoint whose calls in the breaker's window all failed may hold one permit, because four hanging calls must
+//     not slow the other endpoints down.
+//   - Any other endpoint may acquire another permit only if more permits are free than it holds. So one endpoint holds
+//     at most half of them, rounded up, and two endpoints with as many as they can get leave one for a third. Any
+//     endpoint may use an origin's only permit. An endpoint that does not share its origin may hold all permits.
+//   - The waiting endpoints take turns, the longest waiting first. A permit and a call of the rate are kept for each
+//     endpoint that has waited for 100 ms and longer than the asking one, that may acquire another permit by the rule
+//     above, and that is expected. It is expected if it asks now, or if it has a reservation and the asking call,
+//     judged by its endpoint's mean call time, would still be running then. So permits do not stay idle for an absent
+//     endpoint while short calls could use them, and long calls do not overtake it.
+//   - A grant is a turn. An endpoint that continues to wait with other calls is then the last.
 //
-// So nobody starves: of all that wait the eldest is refused only while no permit is free beyond its share, or until the
-// next call of the rate. Nothing is reserved for somebody who does not come, because who does not ask stops waiting. At
-// most 64 endpoints of an origin are known to wait; others come after these. TestCrowd plays it.
+// So no endpoint starves: the longest waiting one is refused only while no permit is free beyond its share, or until
+// the next call that the rate allows. No permit is kept for an endpoint that does not return, because an endpoint that
+// does not ask stops waiting. At most 64 endpoints of an origin can wait; further ones are served after them. TestCrowd
+// simulates this.
 //
-// # With Redis and without
+// # With and without Redis
 //
-// While Redis answers within Timeout, its state counts and its clock is the clock. The first call that fails makes the
-// worker apply the same rules by itself, at once and for every origin; nobody pays the timeout again. In the background
-// Redis is asked a second later, then every second (less often when it comes and goes), told of the permits that were
-// released meanwhile, and used again. Each change is one line in the log. The worker's own state goes along all the
-// time, so it starts from what this worker has seen.
+// While Redis answers within Timeout, its state and its clock decide. After the first failed call, the worker applies
+// the same rules to its own state, immediately and for all origins, so that no other call has to wait for the timeout.
+// A second later, and then every second (less often if Redis repeatedly comes and goes), it probes Redis in the
+// background. When Redis answers, the worker sends the releases that Redis missed, and uses Redis again. Each change is
+// logged in one line. The worker always maintains its own state as well, so it does not start from nothing.
 //
-// A worker that is the only one (Config.Workers) counts in this process too, since nobody else needs to know: two questions
-// less a call. It looks every second; once there is another it asks Redis again.
+// A worker that is the only one (Config.Workers) also uses its own state, because no other process needs the counts.
+// That saves two calls to Redis per agent call. It checks every second, and returns to Redis when there is another
+// worker.
 //
-// One question is one script: two for each call. An origin is two keys, an endpoint one, all in one slot of a cluster;
-// each has a TTL.
+// Acquire and release are one script call each. An origin has two keys and an endpoint one, all in one slot of a Redis
+// cluster, and each key has a TTL.
 //
 // Invariants:
-//   - One process never has more than Inflight calls in flight at one origin, whatever Redis does. All processes
-//     together keep to it while they share a Redis that keeps its data; after a FLUSHALL, or a change between shared
-//     and local, calls that are in flight are not known to the others, at most Inflight for each process.
-//   - No lock is held during I/O. A question to Redis takes at most Timeout, and the first one that fails ends the
-//     asking.
-//   - Memory is bounded: an endpoint, and its origin, is kept while it is in use, and of the others the latest
-//     MaxEndpoints. In Redis an origin has at most Rate times the TTL of endpoints.
+//   - One process never has more than Inflight calls in flight at one origin, even if Redis fails. All processes
+//     together obey that limit while they share a Redis that keeps its data. After a FLUSHALL, or after a change
+//     between shared and local state, the others do not know the calls in flight, of which each process has at most
+//     Inflight.
+//   - No lock is held during I/O. A call to Redis takes at most Timeout, and the first failed one starts an outage.
+//   - Memory is bounded. An endpoint and its origin are kept while they are in use, and beyond these the most recent
+//     MaxEndpoints endpoints. In Redis an origin has at most Rate times the TTL endpoints.
 package ratelimit

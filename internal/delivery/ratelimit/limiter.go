@@ -16,101 +16,102 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Config makes a Limiter. Zero values mean the defaults; PermitTTL has none.
+// Config configures a Limiter. Zero values mean the defaults; PermitTTL has no default.
 type Config struct {
-	// Redis is shared by all workers; nil: this process by itself. The caller closes it, after Close. It must have
-	// ContextTimeoutEnabled, or a Redis that hangs holds Acquire and Release up beyond Timeout. Connecting has to fit
-	// into Timeout too, so let the client keep a few idle connections.
+	// Redis is shared by all workers. If it is nil, this process counts alone. The caller closes it after Close. It
+	// must have ContextTimeoutEnabled; otherwise a frozen Redis blocks Acquire and Release beyond Timeout. A new
+	// connection must fit into Timeout too, so the client should keep a few idle connections.
 	Redis redis.UniversalClient
 
-	// Workers tells how many other workers there are, and whether this one is listed. It is asked every second: while
-	// there are none the limits are counted in this process, and Redis is asked nothing. nil: there are always others.
+	// Workers returns the number of other workers, and whether this worker is listed. It is called every second. While
+	// there are no others, the limits are counted in this process, without calls to Redis. nil: there are always
+	// others.
 	Workers func(context.Context) (others int, self bool, err error)
 
-	Inflight int     // calls at one origin at a time; doc.go says what one endpoint of it gets. Default 4
-	Rate     float64 // calls a second at one origin, 0.001 to a million. Default 100
-	Burst    int     // calls that may come at once. Default Rate, rounded up
+	Inflight int     // calls in flight at one origin; doc.go describes an endpoint's share; default 4
+	Rate     float64 // calls per second at one origin, 0.001 to a million; default 100
+	Burst    int     // calls that may start at once; default Rate, rounded up
 
-	// Timeout of one question to Redis. Default 50 ms. Longer makes a Redis that hangs cost more, once; shorter makes
-	// workers go by themselves when Redis is only busy.
+	// Timeout bounds one call to Redis. Default 50 ms. A longer one delays the first call when Redis freezes. With a
+	// shorter one, workers stop sharing the limits when Redis is merely busy.
 	Timeout time.Duration
 
-	Window   time.Duration // what the breaker looks back on. Default 5 min
-	MinCalls int           // least calls in Window for it to open. Default 10
+	Window   time.Duration // the breaker's window; default 5 min
+	MinCalls int           // least calls in Window for the breaker to open; default 10
 	OpenFor  time.Duration // how long the breaker stays open. Default 30 s
 
-	// PermitTTL is how long a permit is taken whose worker died. Needed, at least the lease: a shorter one would let
-	// more calls than Inflight run at once.
+	// PermitTTL is how long a dead worker's permit stays acquired. Required. It must be at least the lease: a shorter
+	// one would allow more than Inflight calls at once.
 	PermitTTL time.Duration
 
-	// MaxWaiters is how many deliveries of one endpoint may wait in this process for a permit, instead of being put off
-	// for at least a second. Default Inflight; below zero: none. Each holds one of the worker's slots meanwhile.
+	// MaxWaiters is how many deliveries of one endpoint may wait in this process for a permit, instead of being delayed
+	// for at least a second. Each occupies one of the worker's slots. Default Inflight; negative: none.
 	MaxWaiters int
-	// MaxOriginWaiters is how many of one origin may. Default twice MaxWaiters, which is also the least.
+	// MaxOriginWaiters is the same per origin. It is at least twice MaxWaiters, which is the default.
 	MaxOriginWaiters int
-	// MaxWait is how long they wait. Default 1 s.
+	// MaxWait is how long a delivery may wait in this process. Default 1 s.
 	MaxWait time.Duration
-	// MaxEndpoints bounds the endpoints remembered in this process, and with them the origins. Default 10,000 (about
-	// 700 bytes each). What is in use is always kept.
+	// MaxEndpoints bounds the endpoints, and thereby the origins, that this process remembers, about 700 bytes each.
+	// Endpoints in use are always kept. Default 10,000.
 	MaxEndpoints int
 
 	Logger *slog.Logger     // default slog.Default()
 	Now    func() time.Time // default time.Now; while Redis answers, its clock counts instead
 
-	lookForOthers, aloneAfter time.Duration // tests have others than the constants
+	lookForOthers, aloneAfter time.Duration // tests override the constants
 }
 
 const (
-	// minWait and maxWait bound what a refused call is told to wait.
+	// minWait and maxWait bound the retry delay returned with a refusal.
 	minWait = time.Second
 	maxWait = 5 * time.Minute
-	// presence is longer than a waiter's pause between two looks, slack is how late asynq and a busy worker bring a
-	// call back, and recent is how long after its last call an endpoint is taken to need the origin again.
+	// presence is longer than the time between two tries of a waiter. slack is how late asynq and a busy worker may run
+	// a delayed call. recent is how long after its last call an endpoint counts as sharing its origin.
 	presence = 250 * time.Millisecond
 	slack    = 5 * time.Second
 	recent   = time.Minute
 	// failureRatio is the least share of failed calls that opens a breaker.
 	failureRatio = 0.7
-	// keptAfter is how long an endpoint waits before permits are kept for it. A kept permit stands idle until its
-	// waiter looks again, which costs more than the order of those who wait for moments is worth.
+	// keptAfter is how long an endpoint must wait before permits are kept for it. A kept permit is idle until its
+	// waiter tries again. For short waits, that costs more than the strict order is worth.
 	keptAfter = 100 * time.Millisecond
 )
 
-// Limiter are safe for concurrent use.
+// Limiter limits the calls to all origins. It is safe for concurrent use.
 type Limiter struct {
 	rules            rules
-	remote           *redisState // nil: none
+	remote           *redisState // nil: no Redis
 	timeout          time.Duration
 	room, originRoom int
 	patience         time.Duration
-	maxEndpoints     int // endpoints
+	maxEndpoints     int
 	log              *slog.Logger
 	clock            func() time.Time
 	start            time.Time
 
-	firstLook, lookForOthers, aloneAfter time.Duration // the constants, but in tests
+	firstLook, lookForOthers, aloneAfter time.Duration // the constants, except in tests
 
-	life  context.Context // ends with Close
+	life  context.Context // ends when Close is called
 	end   context.CancelFunc
-	tasks sync.WaitGroup // calls to Redis and the one that looks for it; Add under mu, while not closed
+	tasks sync.WaitGroup // background goroutines and calls to Redis; Add only under mu, while not closed
 
-	mu        sync.Mutex // over memory only, never held during I/O
+	mu        sync.Mutex // guards memory only; never held during I/O
 	closed    bool
 	origins   map[string]*origin
-	endpoints map[string]*list.Element // of *endpoint
+	endpoints map[string]*list.Element // values are *endpoint
 	recent    *list.List               // most recently used first
 	outage    outage
 	alone     bool // there is no other worker
 }
 
-// Stats are gauges of this process.
+// Stats are the numbers for this process' gauges.
 type Stats struct {
-	Open, HalfOpen int  // endpoints whose breaker is, as this process saw it last
-	Endpoints      int  // remembered
-	Local          bool // Redis does not answer: this worker applies limits of its own. False without Redis
+	Open, HalfOpen int  // endpoints with that breaker state, as this process last saw it
+	Endpoints      int  // remembered endpoints
+	Local          bool // Redis does not answer, so this worker counts alone; false without Redis
 }
 
-// New checks the configuration. It asks Redis nothing.
+// New validates the configuration. It does not call Redis.
 func New(cfg Config) (*Limiter, error) {
 	cfg.Inflight = cmp.Or(cfg.Inflight, 4)
 	cfg.Rate = cmp.Or(cfg.Rate, 100)
@@ -158,11 +159,11 @@ func New(cfg Config) (*Limiter, error) {
 	return l, nil
 }
 
-// ErrClosed is what Acquire says after Close.
+// ErrClosed is returned by Acquire after Close.
 var ErrClosed = errors.New("ratelimit: closed")
 
-// Close ends what runs in the background and waits for it, about Timeout. It comes after the last Release; a later one
-// returns its permit in this process only, and elsewhere after PermitTTL.
+// Close stops the background work and waits for it, at most about Timeout. Call it after the last Release. A later
+// Release is recorded in this process only; Redis releases that permit after PermitTTL.
 func (l *Limiter) Close() {
 	l.mu.Lock()
 	l.closed = true
@@ -171,8 +172,8 @@ func (l *Limiter) Close() {
 	l.tasks.Wait()
 }
 
-// Breaker tells how the breaker of an endpoint stands, as this process saw it last: closed, open, half_open, or empty
-// when it has not called there lately. Origin and endpoint are those of Acquire.
+// Breaker returns the state of an endpoint's breaker, as this process last saw it: closed, open, half_open, or "" if
+// the process has no recent call to the endpoint. The arguments are those of Acquire.
 func (l *Limiter) Breaker(origin, endpointName string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -189,7 +190,7 @@ func (l *Limiter) Breaker(origin, endpointName string) string {
 	return "closed"
 }
 
-// Stats walks the endpoints in memory.
+// Stats computes the current numbers. It visits all endpoints in memory.
 func (l *Limiter) Stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -206,28 +207,28 @@ func (l *Limiter) Stats() Stats {
 	return s
 }
 
-// now is this process' clock in µs, not moved by changes of the machine's.
-func (l *Limiter) now() int64 { return toMicros(l.clock().Sub(l.start)) + 1 } // 0 means never
+// now returns this process' monotonic clock in µs. It never returns 0, which means "never".
+func (l *Limiter) now() int64 { return toMicros(l.clock().Sub(l.start)) + 1 }
 
-// RefusedError means that a call must not be made now. That says nothing about the delivery: it costs no attempt.
+// RefusedError means that the call must not be made now. The delivery is not at fault, so its wait costs no attempt.
 type RefusedError struct {
 	Reason reason.Reason // AgentBusy, Throttled or BreakerOpen
-	Wait   time.Duration // when to come back: a reservation of this call's own, 1 s to 5 min
-	Text   string        // a sentence for people
+	Wait   time.Duration // time until this call's own reservation, between 1 s and 5 min
+	Text   string        // a sentence for the operator
 }
 
 func (e *RefusedError) Error() string { return e.Text }
 
-// Result is how a call went. The zero value is Neutral.
+// Result is the result of a call, as far as it concerns the endpoint's health. The zero value is Neutral.
 type Result int
 
 const (
-	Neutral Result = iota // it says nothing about whether the endpoint works
+	Neutral Result = iota // the call says nothing about the endpoint's health
 	OK
 	Failed
 )
 
-// String is for logs.
+// String returns the result for logs.
 func (r Result) String() string {
 	switch r {
 	case OK:
@@ -239,18 +240,19 @@ func (r Result) String() string {
 	}
 }
 
-// Permit is a permit at an origin, for a call of one of its endpoints.
+// Permit is the right to make one call at an origin, to one of its endpoints.
 type Permit struct {
 	limiter    *Limiter
 	endpoint   *endpoint
 	token      string
 	acquiredAt time.Time
-	shared     bool // Redis knows of it
+	shared     bool // Redis counts it too
 	released   atomic.Bool
 }
 
-// Release gives the permit back and tells how the call went and how long it took; further calls do nothing. It does not
-// depend on ctx being alive. If Redis cannot be told, this process still knows, and Redis is told when it is back.
+// Release releases the permit and reports the call's result and duration. Further calls do nothing. It works even if
+// ctx is cancelled. If Redis does not answer, the release is recorded in this process, and sent to Redis after the
+// outage.
 func (p *Permit) Release(ctx context.Context, result Result) {
 	if p.released.Swap(true) {
 		return
@@ -261,10 +263,11 @@ func (p *Permit) Release(ctx context.Context, result Result) {
 	p.limiter.release(context.WithoutCancel(ctx), p, result, max(1, toMicros(p.limiter.clock().Sub(p.acquiredAt))))
 }
 
+// newRefusedError returns the error for a refused call. spread is a random number in [0, 1).
 func newRefusedError(v acquireAnswer, r *rules, spread float64) *RefusedError {
 	wait := time.Duration(v.wait) * time.Microsecond
 	if wait >= maxWait {
-		// The line is full: all who come now would be told the same.
+		// The line is full. A random wait keeps the later calls from returning together.
 		wait = maxWait/2 + time.Duration(spread*float64(maxWait/2))
 	}
 	e := &RefusedError{Wait: max(wait, minWait)}

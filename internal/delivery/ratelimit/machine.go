@@ -5,30 +5,30 @@ import (
 	"time"
 )
 
-// rules are the numbers of the state machine; times in microseconds, as in Redis.
+// rules are the parameters of the state machine. Times are in microseconds, as in Redis.
 type rules struct {
 	inflight         int
-	gap              int64 // between two calls at the full rate
+	gap              int64 // time between two calls at the full rate
 	burst            int64
 	hold             int64
-	bucket           int64 // a tenth of the breaker's window
+	bucket           int64 // length of a bucket: a tenth of the breaker's window
 	minCalls         int64
 	ratio            float64
 	openFor          int64
 	minWait, maxWait int64
-	presence         int64 // how long an endpoint that asked without reserving is taken to be asking still
+	presence         int64 // how long after asking without a reservation an endpoint still counts as asking
 	slack            int64 // how long after its reservation a call is still expected
 	keptAfter        int64 // how long an endpoint waits before permits are kept for it
-	recent           int64 // how long an endpoint that was called counts as one that shares the origin
+	recent           int64 // how long after a call an endpoint counts as sharing its origin
 }
 
-// question is what acquire is asked.
+// question is the argument of acquire.
 type question struct {
-	attempt bool // take a permit if there is one
-	reserve bool // when there is none, reserve a time to come back
+	attempt bool // acquire a permit if possible
+	reserve bool // reserve a return time if no permit is acquired
 }
 
-// code is acquire's answer, the same numbers as in acquire.lua.
+// code is the answer's kind. acquire.lua uses the same numbers.
 type code int64
 
 const (
@@ -41,33 +41,33 @@ const (
 
 func (c code) isGranted() bool { return c == granted || c == grantedProbe }
 
-// acquireAnswer is acquire's answer. Times in microseconds.
+// acquireAnswer is the answer of acquire. Times are in microseconds.
 type acquireAnswer struct {
 	code  code
-	wait  int64 // the reservation; without one until the rate allows the next call, or 0
+	wait  int64 // until the reservation; without one, until the rate allows a call, or 0
 	state state
 	left  int64 // how long the breaker stays open
 }
 
-// releaseAnswer is release's answer.
+// releaseAnswer is the answer of release.
 type releaseAnswer struct {
-	known bool // the token held a permit: the result was counted
+	known bool // the token held a permit, so the result was counted
 	state state
 	left  int64
 }
 
-// originState is the state of one origin: what its endpoints share. It has no lock and no clock.
+// originState is the state that the endpoints of one origin share. The caller provides the lock and the clock.
 type originState struct {
-	permits map[string]int64 // token → when the permit is free again whatever happens
+	permits map[string]int64 // token → when the permit expires
 	tat     int64            // GCRA's theoretical arrival time
-	seen    [2]grant         // the endpoint called last, and the last one besides it
-	waiters []waiting        // at most maxWaiters, in no order; those that are forgotten go when the list is written
+	seen    [2]grant         // the latest grant, and the latest grant to another endpoint
+	waiters []waiting        // at most maxWaiters, unordered; forgotten ones are dropped when the list changes
 }
 
-// permitToken is what a permit is held by: the endpoint's id, a space, and what the caller named the attempt.
+// permitToken returns the token that holds a permit: the endpoint's id, a space, and the caller's name of the attempt.
 func permitToken(id, name string) string { return id + " " + name }
 
-// acquire is the rule; acquire.lua is the same.
+// acquire decides about a call, as acquire.lua does in Redis.
 func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q question) acquireAnswer {
 	tat := max(plausible(m.tat, now, r.burst*r.gap, 0), now)
 	until := plausible(e.open, now, r.openFor, now)
@@ -107,7 +107,7 @@ func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q q
 	return v
 }
 
-// reserveTime makes the reservation, and writes down that the endpoint waits.
+// reserveTime makes the reservation and records that the endpoint waits.
 func (m *originState) reserveTime(r *rules, now int64, e *circuit, until int64, v *acquireAnswer, q question) {
 	var w *waiting
 	from, waiters := now+r.minWait, int64(1)
@@ -134,7 +134,7 @@ func (m *originState) reserveTime(r *rules, now int64, e *circuit, until int64, 
 	}
 }
 
-// release is the rule; release.lua is the same.
+// release ends a permit and counts its result, as release.lua does in Redis.
 func (m *originState) release(r *rules, now int64, e *circuit, token string, result Result, took int64) releaseAnswer {
 	_, known := m.permits[token]
 	delete(m.permits, token)
@@ -146,8 +146,8 @@ func (m *originState) release(r *rules, now int64, e *circuit, token string, res
 	return end
 }
 
-// plausible is x, unless it lies further ahead than twice what can be put there: then it is from before the clock was
-// set back, and must not close an origin for an hour.
+// plausible returns x, or instead if x is further ahead than twice the largest possible value. Such a time was set
+// before the clock was set back, and would close the origin for too long.
 func plausible(x, now, most, instead int64) int64 {
 	if x > now+2*most {
 		return instead
@@ -155,6 +155,7 @@ func plausible(x, now, most, instead int64) int64 {
 	return x
 }
 
+// takePermit makes the token hold a permit until it is released or rules.hold has passed.
 func (m *originState) takePermit(r *rules, now int64, token string) {
 	if m.permits == nil {
 		m.permits = make(map[string]int64, min(r.inflight, 4))
@@ -162,7 +163,7 @@ func (m *originState) takePermit(r *rules, now int64, token string) {
 	m.permits[token] = now + r.hold
 }
 
-// dropExpired takes back the permits whose holders are gone.
+// dropExpired releases the permits that have expired.
 func (m *originState) dropExpired(now int64) {
 	for token, until := range m.permits {
 		if until <= now {
@@ -173,18 +174,18 @@ func (m *originState) dropExpired(now int64) {
 
 func (m *originState) isFull(r *rules, now int64) bool { return m.countHeld(r, now, "") >= r.inflight }
 
-// countHeld is how many permits an endpoint holds; "": all of them.
+// countHeld returns how many permits the endpoint holds, or all endpoints if id is "".
 func (m *originState) countHeld(r *rules, now int64, id string) int {
 	n := 0
 	for token, until := range m.permits {
-		if until <= now+2*r.hold && (id == "" || isHeldBy(token, id)) { // beyond: from before the clock was set back
+		if until <= now+2*r.hold && (id == "" || isHeldBy(token, id)) { // else: from before the clock was set back
 			n++
 		}
 	}
 	return n
 }
 
-// isHeldBy undoes permitToken.
+// isHeldBy reports whether the token is one of the endpoint's (see permitToken).
 func isHeldBy(token, id string) bool {
 	return len(token) > len(id) && token[len(id)] == ' ' && strings.HasPrefix(token, id)
 }

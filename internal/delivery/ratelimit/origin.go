@@ -5,34 +5,34 @@ import (
 	"slices"
 )
 
-// origin is what this process knows of one: the state machine, which is the truth while Redis is away and goes along
-// otherwise, and who waits here for a permit. Limiter.mu guards it.
+// origin is this process' state of one origin. originState decides during an outage of Redis, and is maintained at all
+// other times. line contains the calls that wait here for a permit. Limiter.mu guards all fields.
 type origin struct {
 	originState
 	key       string
-	endpoints int       // how many are remembered; without any it is forgotten
-	line      []*waiter // longest waiting first; of each endpoint only the first asks
-	missed    bool      // somebody found no permit here because one was taken while Redis was asked
+	endpoints int       // number of remembered endpoints; the origin is dropped with the last one
+	line      []*waiter // longest waiting first; only the first waiter of each endpoint asks
+	missed    bool      // a call was refused because of a permit that was only held while Redis was asked
 }
 
-// endpoint is what this process knows of one.
+// endpoint is this process' state of one endpoint. Limiter.mu guards all fields.
 type endpoint struct {
 	circuit
 	origin *origin
-	used   int64 // µs, the last Acquire
-	users  int   // how many are in Acquire
+	used   int64 // µs, time of the last Acquire
+	users  int   // calls of Acquire in progress
 }
 
-// waiter is one delivery in the waiting room.
+// waiter is a call that waits in this process for a permit.
 type waiter struct {
 	endpoint *endpoint
-	wake     chan struct{} // buffered by one
+	wake     chan struct{} // capacity 1
 }
 
-// endpointKey is where an endpoint is remembered, here and in Redis.
+// endpointKey returns the key of an endpoint, in memory and in Redis.
 func endpointKey(originKey, id string) string { return originKey + ":" + id }
 
-// findEndpoint returns the endpoint, made when it is not known. The caller holds mu.
+// findEndpoint returns the endpoint, and creates it if it is unknown. The caller holds mu.
 func (l *Limiter) findEndpoint(originKey, id string) *endpoint {
 	now := l.now()
 	key := endpointKey(originKey, id)
@@ -54,9 +54,9 @@ func (l *Limiter) findEndpoint(originKey, id string) *endpoint {
 	return e
 }
 
-// evictIdle makes room for one more endpoint: the idle ones of the two used longest ago go, and when there are too
-// many, the idle one used longest ago, idle for however short a time. Two for each new one: so all that are idle go in
-// the end.
+// evictIdle makes room for one more endpoint. It drops those of the two least recently used endpoints that have been
+// idle for long, so all idle endpoints go in the end. If there are still too many, it drops the least recently used
+// idle ones.
 func (l *Limiter) evictIdle(now int64) {
 	long := buckets*l.rules.bucket + l.rules.openFor
 	el := l.recent.Back()
@@ -70,7 +70,7 @@ func (l *Limiter) evictIdle(now int64) {
 		}
 		el = previous
 	}
-	// What is in use is bounded by the calls of this process, so this ends soon.
+	// This loop is short, because only the endpoints of this process' current calls are not idle.
 	for el := l.recent.Back(); el != nil && len(l.endpoints) >= l.maxEndpoints; {
 		previous := el.Prev()
 		if l.isIdle(el.Value.(*endpoint), now) {
@@ -89,26 +89,26 @@ func (l *Limiter) dropEndpoint(el *list.Element) {
 	}
 }
 
-// isIdle: nobody asks for the endpoint, or holds a permit at it.
+// isIdle reports whether no call acquires or holds a permit at the endpoint.
 func (l *Limiter) isIdle(e *endpoint, now int64) bool {
 	e.origin.dropExpired(now)
 	return e.users == 0 && e.origin.countHeld(&l.rules, now, e.id) == 0
 }
 
-// wakeFrom lets the first waiter from position i on look again that is the first of its endpoint.
+// wakeFrom wakes the first waiter at position i or later that is the first of its endpoint.
 func (o *origin) wakeFrom(i int) {
 	for ; i < len(o.line); i++ {
 		if o.isFirst(o.line[i]) {
 			select {
 			case o.line[i].wake <- struct{}{}:
-			default: // it has been told
+			default: // it is awake already
 			}
 			return
 		}
 	}
 }
 
-// isFirst says whether w is the longest waiting of its endpoint.
+// isFirst reports whether w has waited longest of its endpoint's waiters.
 func (o *origin) isFirst(w *waiter) bool {
 	for _, other := range o.line {
 		if other.endpoint == w.endpoint {
@@ -118,7 +118,7 @@ func (o *origin) isFirst(w *waiter) bool {
 	return false
 }
 
-// countWaiters is how many of the line wait for an endpoint.
+// countWaiters returns how many waiters wait for the endpoint.
 func (o *origin) countWaiters(e *endpoint) int {
 	n := 0
 	for _, w := range o.line {
@@ -129,7 +129,7 @@ func (o *origin) countWaiters(e *endpoint) int {
 	return n
 }
 
-// countCalls is how many of an endpoint's calls are under way here, and how many of them have been for longer than most.
+// countCalls returns the number of this process' calls to an endpoint, and how many have run for longer than most µs.
 func (o *origin) countCalls(r *rules, now int64, id string, most int64) (calls, longer int) {
 	for token, until := range o.permits {
 		if !isHeldBy(token, id) {
@@ -143,14 +143,14 @@ func (o *origin) countCalls(r *rules, now int64, id string, most int64) (calls, 
 	return calls, longer
 }
 
-// passOn hands what w was told to the next in the line: w could not use it.
+// passOn wakes the next waiter in the line, because w could not use its wake-up.
 func (o *origin) passOn(w *waiter) {
 	if i := slices.Index(o.line, w); i >= 0 {
 		o.wakeFrom(i + 1)
 	}
 }
 
-// leaveLine takes w out of the line, and hands on what it may have been told.
+// leaveLine removes w from the line. If w was the first of its endpoint, it wakes the next waiter instead.
 func (o *origin) leaveLine(w *waiter) {
 	if i := slices.Index(o.line, w); i >= 0 {
 		first := o.isFirst(w)

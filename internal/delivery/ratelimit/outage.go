@@ -8,40 +8,40 @@ import (
 )
 
 const (
-	// firstProbe is how long Redis is not asked after it failed; it doubles, up to lookLater, when Redis fails again
-	// within steady of its return.
+	// firstProbe is the time from a failure of Redis to the first probe. It doubles, up to lastProbe, if Redis fails
+	// again within steady of its return.
 	firstProbe = time.Second
 	lastProbe  = 30 * time.Second
 	steady     = 10 * time.Second
-	// probeTimeout bounds the first question to a Redis that was away, which may have to connect. Nobody waits for it.
+	// probeTimeout bounds the first probe, which may have to connect. No call waits for it.
 	probeTimeout = time.Second
-	// maxPendingReleases bounds what is kept for Redis; what does not fit is free there after PermitTTL.
+	// maxPendingReleases bounds the releases kept for Redis. Redis releases any further permits after PermitTTL.
 	maxPendingReleases = 4096
 )
 
-// outage is the state of the tie to Redis. Limiter.mu guards it.
+// outage is the state of the connection to Redis. Limiter.mu guards it.
 type outage struct {
-	local           bool             // this process goes by itself
-	generation      int              // counts the changes: a late error of an earlier generation says nothing
-	since           time.Time        // of the last change
-	pause           time.Duration    // the first one, lookAgain but in tests
-	wait            time.Duration    // the present one
-	pendingReleases []pendingRelease // what Redis has not been told
+	local           bool             // this process counts alone
+	generation      int              // counts changes of local: errors of earlier generations are ignored
+	since           time.Time        // time of the last change
+	pause           time.Duration    // the first pause: firstProbe, except in tests
+	wait            time.Duration    // the current pause
+	pendingReleases []pendingRelease // releases that have to be sent to Redis
 }
 
-// pendingRelease is a permit that Redis counts as taken, or may, and how its call went.
+// pendingRelease is the release of a permit that Redis counts, or may count, as acquired, with the result of its call.
 type pendingRelease struct {
 	key, id, token string // of the origin, the endpoint and the attempt
 	result         Result
-	took           int64 // µs, 0: not known
+	took           int64 // µs; 0: unknown
 }
 
-// addPendingRelease keeps what Redis is told when it is back. The caller holds mu.
+// addPendingRelease keeps a release until Redis answers again. The caller holds mu.
 func (l *Limiter) addPendingRelease(d pendingRelease) {
 	if len(l.outage.pendingReleases) < maxPendingReleases {
 		l.outage.pendingReleases = append(l.outage.pendingReleases, d)
 	}
-	// If it came back in the meantime nobody would send it: see sendPendingReleases.
+	// If the outage is over already, awaitRedis no longer runs, so the release is sent here.
 	if !l.outage.local && !l.closed {
 		l.tasks.Add(1)
 		go func() {
@@ -58,7 +58,8 @@ func (l *Limiter) addPendingRelease(d pendingRelease) {
 	}
 }
 
-// beginOutage begins an outage, unless the error is of an earlier generation or one is on. The caller holds mu.
+// beginOutage starts an outage, unless there is one already or the error is of an earlier generation. The caller holds
+// mu.
 func (l *Limiter) beginOutage(generation int, err error) {
 	if l.outage.local || l.outage.generation != generation || l.closed {
 		return
@@ -75,14 +76,15 @@ func (l *Limiter) beginOutage(generation int, err error) {
 	l.tasks.Add(1)
 	go func() {
 		defer l.tasks.Done()
-		// It waits for milliseconds: that Redis is slow is no outage, and herald_limits_shared tells it.
+		// A timeout here is a few milliseconds. A slow Redis is not an incident, so the level is info; the metric
+		// herald_limits_shared shows it.
 		l.log.Info("ratelimit: Redis does not answer in time; until it does, this worker keeps to the limits by itself",
 			logging.About(logging.Redis), "error", err, "timeout", l.timeout, "asked_again_in", pause)
 		l.awaitRedis(pause)
 	}()
 }
 
-// awaitRedis ends the outage when Redis takes scripts again and has been told what it missed.
+// awaitRedis probes Redis until it accepts scripts and has received the pending releases. Then it ends the outage.
 func (l *Limiter) awaitRedis(pause time.Duration) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -99,8 +101,8 @@ func (l *Limiter) awaitRedis(pause time.Duration) {
 	}
 }
 
-// probeRedis takes a permit at no origin and gives it back: that Redis answers a PING would not say that it can be
-// written to. Asked twice, because the first question may have to connect.
+// probeRedis acquires and releases a permit of the origin "". A PING would not show that Redis accepts writes. It does
+// so twice: the first round may have to connect, and the second must fit into the normal timeout.
 func (l *Limiter) probeRedis() bool {
 	key, id := originKey(""), endpointID("")
 	token := permitToken(id, "look")
@@ -118,7 +120,7 @@ func (l *Limiter) probeRedis() bool {
 	return true
 }
 
-// sendPendingReleases tells Redis what it missed. Told twice is harmless.
+// sendPendingReleases sends the pending releases to Redis. Sending one twice is harmless.
 func (l *Limiter) sendPendingReleases() error {
 	for {
 		l.mu.Lock()
@@ -141,7 +143,7 @@ func (l *Limiter) sendPendingReleases() error {
 	}
 }
 
-// endOutage ends the outage; false: a release is pending again.
+// endOutage ends the outage. It returns false if another release became pending.
 func (l *Limiter) endOutage() bool {
 	l.mu.Lock()
 	if len(l.outage.pendingReleases) > 0 && !l.closed {

@@ -19,19 +19,19 @@ var acquireSource string
 //go:embed lua/release.lua
 var releaseSource string
 
-// redisState is the state machine in Redis.
+// redisState runs the state machine in Redis.
 type redisState struct {
 	client          redis.UniversalClient
 	acquireScript   *redis.Script
 	releaseScript   *redis.Script
-	now             func() int64 // µs; nil: Redis' own clock. Only tests have one.
-	acquireRules    []any        // ARGV[5] and on of acquire.lua
-	releaseRules    []any        // ARGV[5] and on of release.lua
+	now             func() int64 // µs; nil: Redis' own clock. Only tests set it
+	acquireRules    []any        // ARGV[5] and following of acquire.lua
+	releaseRules    []any        // ARGV[5] and following of release.lua
 	ttl, permitsTTL time.Duration
 }
 
 func newRedisState(client redis.UniversalClient, r rules) *redisState {
-	// The state outlives everything that it says about the time to come, and a whole window.
+	// The keys must outlive all future times in the state, and a whole window.
 	keep := buckets*r.bucket + r.openFor + r.hold + r.maxWait + r.burst*r.gap
 	s := &redisState{client: client, acquireScript: redis.NewScript(acquireSource),
 		releaseScript: redis.NewScript(releaseSource),
@@ -45,13 +45,14 @@ func newRedisState(client redis.UniversalClient, r rules) *redisState {
 	return s
 }
 
-// originKey names an origin's state: hashed, since strangers choose origins, and with one hash tag for all of it.
+// originKey returns the key of an origin's state. It is a hash, because agents choose their origins, with one hash tag
+// for all keys of the origin.
 func originKey(origin string) string {
 	sum := sha256.Sum256([]byte(origin))
 	return "herald:limits:{" + hex.EncodeToString(sum[:16]) + "}"
 }
 
-// endpointID names an endpoint among those of its origin: hashed too, 12 characters without a space.
+// endpointID returns the id of an endpoint within its origin: a hash of 12 characters without a space.
 func endpointID(endpoint string) string {
 	sum := sha256.Sum256([]byte(endpoint))
 	return base64.RawURLEncoding.EncodeToString(sum[:9])
@@ -66,6 +67,7 @@ func (s *redisState) clock() int64 {
 	return s.now()
 }
 
+// acquire runs acquire.lua: originState.acquire in Redis.
 func (s *redisState) acquire(ctx context.Context, key, id, token string, q question) (acquireAnswer, error) {
 	args := append([]any{s.clock(), token, boolArg(q.attempt), boolArg(q.reserve)}, s.acquireRules...)
 	got, err := s.acquireScript.Run(ctx, s.client, []string{key, permitsKey(key), endpointKey(key, id)},
@@ -79,6 +81,7 @@ func (s *redisState) acquire(ctx context.Context, key, id, token string, q quest
 	return acquireAnswer{code: code(got[0]), wait: got[1], state: state(got[2]), left: got[3]}, nil
 }
 
+// release runs release.lua: originState.release in Redis.
 func (s *redisState) release(ctx context.Context, key, id, token string, result Result,
 	took int64) (releaseAnswer, error) {
 	args := append([]any{s.clock(), token, int(result), took}, s.releaseRules...)

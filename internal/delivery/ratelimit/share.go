@@ -2,26 +2,26 @@ package ratelimit
 
 import "slices"
 
-// maxWaiters bounds the endpoints of one origin that are known to wait. Of more, those that are not known have no turn:
-// they come after all that are.
+// maxWaiters bounds the endpoints of one origin that can be recorded as waiting. Further endpoints have no turn: they
+// get a permit only if none is kept for the recorded ones.
 const maxWaiters = 64
 
-// grant is a call that was let through.
+// grant is a granted call.
 type grant struct {
 	id string
 	at int64
 }
 
-// waiting is an endpoint that was refused a permit, or the rate, and whose turn will come.
+// waiting is an endpoint that was refused because of the permits or the rate, and waits for its turn.
 type waiting struct {
 	id    string
-	since int64 // it waits, or its last turn was: the smallest goes first
-	asked int64 // when a call that waits in a worker's room asks, or asks again; 0: none waits there
-	due   int64 // the first reservation that has not passed; 0: none
+	since int64 // start of its wait, or its last turn; the smallest value is served first
+	asked int64 // when a call that waits in a worker asks, or will ask again; 0: none
+	due   int64 // the earliest reservation that has not passed; 0: none
 }
 
-// isForgotten says that nobody comes any more: no call waits in a room, and the reservation passed. Times from before
-// the clock was set back count as passed.
+// isForgotten reports whether no call for the endpoint is expected: none waits in a worker, and the reservation has
+// passed. Times that were set before the clock was set back count as passed.
 func (w *waiting) isForgotten(r *rules, now int64) bool {
 	far := now + 2*r.maxWait
 	if w.asked > far || w.due > far {
@@ -30,8 +30,8 @@ func (w *waiting) isForgotten(r *rules, now int64) bool {
 	return (w.asked == 0 || now > w.asked+r.presence) && (w.due == 0 || now > w.due+r.slack)
 }
 
-// isExpected says whether a call that takes that long would be in the way of w: w asks now, or comes back while the
-// call runs. Calls that end before w would leave a room are in nobody's way.
+// isExpected reports whether a call that takes long µs would delay w: w asks now, or returns while the call runs. A
+// call that ends within presence delays no returning call.
 func (w *waiting) isExpected(r *rules, now, long int64) bool {
 	if w.asked > 0 && now <= w.asked+r.presence {
 		return true
@@ -39,8 +39,9 @@ func (w *waiting) isExpected(r *rules, now, long int64) bool {
 	return long > r.presence && w.due > 0 && now >= w.due-long && now <= w.due+min(long, r.slack)
 }
 
-// weighOthers says whether an endpoint shares the origin with others, and for how many of them a permit, and a call of
-// the rate, are kept: those that have waited longer, are expected, and may take one of the free permits.
+// weighOthers reports whether an endpoint shares its origin with others. It also returns for how many of them a permit
+// and a call of the rate are kept: those that have waited longer, are expected, and may acquire one of the free
+// permits.
 func (m *originState) weighOthers(r *rules, now int64, e *circuit, free int) (shared bool, elders int) {
 	other := m.seen[0]
 	if other.id == e.id {
@@ -65,7 +66,7 @@ func (m *originState) weighOthers(r *rules, now int64, e *circuit, free int) (sh
 	return shared, elders
 }
 
-// findWaiting returns the endpoint if it waits.
+// findWaiting returns the endpoint's entry, or nil if the endpoint does not wait.
 func (m *originState) findWaiting(r *rules, now int64, id string) *waiting {
 	for i := range m.waiters {
 		if w := &m.waiters[i]; w.id == id && !w.isForgotten(r, now) {
@@ -75,7 +76,7 @@ func (m *originState) findWaiting(r *rules, now int64, id string) *waiting {
 	return nil
 }
 
-// startWaiting returns the endpoint's entry, made if it had none; nil: too many wait.
+// startWaiting returns the endpoint's entry, and creates it if there was no entry. It returns nil if too many wait.
 func (m *originState) startWaiting(r *rules, now int64, id string) *waiting {
 	m.dropForgotten(r, now)
 	if w := m.findWaiting(r, now, id); w != nil {
@@ -88,6 +89,7 @@ func (m *originState) startWaiting(r *rules, now int64, id string) *waiting {
 	return &m.waiters[len(m.waiters)-1]
 }
 
+// stopWaiting removes the endpoint's entry.
 func (m *originState) stopWaiting(r *rules, now int64, id string) {
 	if m.findWaiting(r, now, id) != nil {
 		m.dropForgotten(r, now)
@@ -95,12 +97,13 @@ func (m *originState) stopWaiting(r *rules, now int64, id string) {
 	}
 }
 
+// dropForgotten removes the entries for which no call is expected.
 func (m *originState) dropForgotten(r *rules, now int64) {
 	m.waiters = slices.DeleteFunc(m.waiters, func(w waiting) bool { return w.isForgotten(r, now) })
 }
 
-// recordServed writes down that the endpoint had its turn: if more of its calls have reservations it waits on, behind
-// all others.
+// recordServed records a grant to the endpoint. If other calls of the endpoint have reservations, it continues to wait,
+// behind all others.
 func (m *originState) recordServed(r *rules, now int64, e *circuit) {
 	if m.seen[0].id != e.id {
 		m.seen[1] = m.seen[0]

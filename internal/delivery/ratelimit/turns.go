@@ -21,47 +21,48 @@ import (
 var turnSource string
 
 const (
-	// inlineTurn is how long a call waits for its turn in the worker's slot: shorter than putting a delivery off costs,
-	// and than most calls take.
+	// inlineTurn is how long a call may wait for its turn while it occupies a slot. It is shorter than the cost of
+	// delaying the delivery, and than most calls.
 	inlineTurn = 250 * time.Millisecond
-	// maxTurn is the longest time that is reserved for a call. Beyond it a call comes back after that, and asks again.
+	// maxTurn is the longest time ahead that can be reserved. A call that needs more returns after maxTurn and asks
+	// again.
 	maxTurn = 5 * time.Minute
-	// slowestTurn is the longest time between two calls.
+	// slowestTurn is the longest time between two calls of one name.
 	slowestTurn = 24 * time.Hour
-	// maxTurns bounds the agents whose turns this process remembers for when Redis is away.
+	// maxTurns bounds the agents whose turns this process remembers for an outage of Redis.
 	maxTurns = 4096
-	// turnPause is how long Redis is not asked for turns after it failed.
+	// turnPause is how long Redis is not asked for turns after a failed call.
 	turnPause = time.Second
 )
 
-// TurnsConfig makes Turns. Zero values mean the defaults.
+// TurnsConfig configures Turns. Zero values mean the defaults.
 type TurnsConfig struct {
-	Redis   redis.UniversalClient // as Config.Redis; nil: this process by itself
-	Timeout time.Duration         // of one question to Redis. Default 50 ms
+	Redis   redis.UniversalClient // see Config.Redis; nil: this process counts alone
+	Timeout time.Duration         // of one call to Redis; default 50 ms
 	Logger  *slog.Logger          // default slog.Default()
-	Now     func() time.Time      // default time.Now; while Redis answers, its clock counts instead
+	Now     func() time.Time      // default time.Now; Redis uses its own clock
 }
 
-// Turns keep the calls of one name apart, as many a second as each of them asks for, evenly spaced and without bursts.
-// They are shared through Redis; without it each worker keeps its own, which it keeps all the time. Safe for concurrent
-// use.
+// Turns space the calls of each name evenly, at the rate that its agent asked for, without bursts. All workers share
+// them through Redis. Each worker also maintains its own turns, and uses them when Redis does not answer. Turns are
+// safe for concurrent use.
 //
-// Who is refused has a time reserved for it and is given its turn when it comes back then: who comes for the first time
-// waits behind all reservations.
+// A refused call gets a reserved time, and gets its turn when it returns then. A new call waits behind all
+// reservations.
 type Turns struct {
 	redis   redis.UniversalClient
 	script  *redis.Script
 	timeout time.Duration
 	log     *slog.Logger
 	now     func() time.Time
-	clock   func() int64 // µs, of Redis; nil: its own. Only tests have one
+	clock   func() int64 // µs; nil: Redis' own clock. Only tests set it
 
 	mu    sync.Mutex
 	own   *lru.Cache[string, turns]
-	later time.Time // Redis is not asked before that
+	later time.Time // Redis is not asked before this time
 }
 
-// NewTurns asks Redis nothing.
+// NewTurns returns Turns without calling Redis.
 func NewTurns(cfg TurnsConfig) (*Turns, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -71,21 +72,22 @@ func NewTurns(cfg TurnsConfig) (*Turns, error) {
 		log: cmp.Or(cfg.Logger, slog.Default()), now: cfg.Now, own: own}, err
 }
 
-// Turn is what a call was told.
+// Turn is the answer to a call that asked for its turn.
 type Turn struct {
-	// Given: the call may begin in Wait, a quarter of a second at most. Otherwise it comes back in Wait.
+	// Given means that the call may begin after Wait, at most a quarter of a second. Otherwise it returns after Wait.
 	Given bool
 	Wait  time.Duration
-	// Reserved: not given, but when it comes back it is.
+	// Reserved means that the turn is not given, but will be when the call returns.
 	Reserved bool
 
 	of        *Turns
 	name      string
 	gap       int64
-	at, atOwn int64 // when it begins, by the clock of Redis (0: it was not asked) and by this process'
+	at, atOwn int64 // the turn's begin by the clock of Redis (0: Redis was not asked) and of this process
 }
 
-// Take asks for a turn. again: a time may have been reserved for the call.
+// Take asks for a turn at perSecond calls per second. again says that a time may have been reserved for the call
+// before.
 func (t *Turns) Take(ctx context.Context, name string, perSecond float64, again bool) (Turn, error) {
 	if name == "" || !(perSecond > 0) {
 		return Turn{}, errors.New("ratelimit: a name and a rate are needed")
@@ -129,8 +131,7 @@ func (t *Turns) Take(ctx context.Context, name string, perSecond float64, again 
 	return turn, nil
 }
 
-// GiveBack returns a turn that is not used, unless another one was given since. It fails in silence: a turn is lost
-// then.
+// GiveBack returns an unused turn, unless a later one was given since. It reports no error: at worst, the turn is lost.
 func (t Turn) GiveBack(ctx context.Context) {
 	if !t.Given {
 		return
@@ -152,7 +153,7 @@ func (t Turn) GiveBack(ctx context.Context) {
 	}
 }
 
-// postponeRedis has Redis left alone for a moment. The caller holds mu.
+// postponeRedis stops calls to Redis for turnPause after a failure. The caller holds mu.
 func (t *Turns) postponeRedis(err error) {
 	if now := t.now(); now.After(t.later) {
 		t.later = now.Add(turnPause)
@@ -160,7 +161,8 @@ func (t *Turns) postponeRedis(err error) {
 	}
 }
 
-// askRedis puts the question to Redis; at is its time at which a given turn begins.
+// askRedis asks Redis for a turn, or returns the turn that begins at unused if that is not 0. at is the time, by Redis'
+// clock, at which a given turn begins.
 func (t *Turns) askRedis(ctx context.Context, turn Turn, again bool, unused int64) (answer turnAnswer, at int64, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.timeout)
 	defer cancel()
@@ -179,29 +181,29 @@ func (t *Turns) askRedis(ctx context.Context, turn Turn, again bool, unused int6
 	return turnAnswer{given: got[0] == 1, wait: got[1]}, got[2], nil
 }
 
-// turnsKey names an agent's turns in Redis: hashed, since strangers choose its number.
+// turnsKey returns the key of an agent's turns. It contains a hash, because clients choose the agent's number.
 func turnsKey(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return "herald:turns:" + hex.EncodeToString(sum[:16])
 }
 
-// findGap is the time between two calls, in µs.
+// findGap returns the time between two calls, in µs.
 func findGap(perSecond float64) int64 {
 	return int64(min(max(math.Ceil(1e6/perSecond), 1), float64(toMicros(slowestTurn))))
 }
 
 func fromMicros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// turns is the state of one name, in µs of some clock.
+// turns is the state of one name: the last given turn, and the last reservation, in µs of some clock.
 type turns struct{ last, line int64 }
 
-// turnAnswer is what turn.lua answers, in µs.
+// turnAnswer is the answer of turn.lua. wait is in µs.
 type turnAnswer struct {
 	given bool
 	wait  int64
 }
 
-// takeTurn is the rule; turn.lua is the same.
+// takeTurn decides about a turn, as turn.lua does in Redis.
 func (s *turns) takeTurn(now, gap int64, again bool) turnAnswer {
 	inline, most := toMicros(inlineTurn), toMicros(maxTurn)
 	if s.last > now+2*inline {
