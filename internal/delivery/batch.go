@@ -20,40 +20,40 @@ import (
 	"github.com/google/uuid"
 )
 
-// BatchTool takes several pieces of feedback in one call, at agents that offer it (docs/tools).
+// BatchTool receives several pieces of feedback in one call, at agents that offer it (docs/tools).
 const BatchTool = "agent.receiveFeedbackBatch"
 
 const (
-	// MaxBatch is the most deliveries of one call, the leader's included.
+	// MaxBatch is the largest number of deliveries in one call, including the leader's.
 	MaxBatch = store.MaxFollowers + 1
-	// maxBatchBytes bounds their arguments together, in bytes of JSON.
+	// maxBatchBytes bounds the arguments of a batch, in bytes of JSON.
 	maxBatchBytes = 4 << 20
-	// maxBatchAgents bounds the agents of which is remembered how many they take; of others it is found out again.
+	// maxBatchAgents bounds the agents whose batchLimit is remembered. Other agents' limits are found again.
 	maxBatchAgents = 4096
 )
 
-// batch is a call that takes several deliveries: that of the leader, whose attempt makes it, and the followers'. Each
-// keeps its row, its attempt and its fate.
+// batch is a call with several deliveries: the leader's, whose attempt makes the call, and the followers'. Each
+// delivery has its own row, attempt and outcome.
 type batch struct {
 	leader  uuid.UUID
-	members []*follower // that go in the call
-	failed  []*follower // that failed before it, and are recorded each by itself
+	members []*follower // are delivered in the call
+	failed  []*follower // failed before the call; each is recorded by itself
 	single  preparedCall
-	size    int // deliveries in the call; 0: it is the leader's alone
+	size    int // deliveries in the call; 0: only the leader's
 }
 
-// batchLimit is what this process has learnt of how many deliveries an agent takes in one call.
+// batchLimit is this process' knowledge of how many deliveries an agent accepts in one call.
 type batchLimit struct {
-	refused time.Time // the listing whose batch tool the agent does not know after all
-	most    int       // 0: as many as are set
+	refused time.Time // time of the tools/list answer whose batch tool the agent does not know
+	most    int       // 0: the configured number
 	learnt  time.Time
 }
 
-// limitTTL is how long that is believed: an agent may have become faster.
+// limitTTL is how long a batchLimit is used. Later the agent may accept more.
 const limitTTL = 10 * time.Minute
 
-// gatherBatch makes the prepared call one of several deliveries if the agent takes that and more of its deliveries
-// wait. Whatever goes wrong costs them nothing, and the leader is delivered alone.
+// gatherBatch adds more of the agent's waiting deliveries to the prepared call, if the agent offers a batch tool. If a
+// step of that fails, the followers are released at no cost, and the leader is delivered alone.
 func (e *Executor) gatherBatch(ctx context.Context, a *attempt) {
 	most := e.mayBatch(a)
 	if most < 2 {
@@ -84,20 +84,20 @@ func (e *Executor) gatherBatch(ctx context.Context, a *attempt) {
 	e.giveBack(ctx, back)
 }
 
-// mayBatch is how many deliveries may go in one call with the leader, as far as this is ours to say.
+// mayBatch returns how many deliveries the call may contain, before the agent's tools are considered.
 func (e *Executor) mayBatch(a *attempt) int {
 	action := a.claim.Job.Action
 	switch {
 	case a.claim.Job.Kind != job.KindNewFeedback, action.ToolName != feedbackTool, len(action.PayloadTemplate) > 0,
 		a.endpoint.ownHeaders, len(a.claim.SealedHeaders) > 0, a.claim.Replay:
 		return 1
-	case e.Followers == nil, a.slots != nil: // what is not known to answer gets one at a time
+	case e.Followers == nil, a.slots != nil: // newcomers get one delivery per call
 		return 1
 	}
 	return e.batchSize(a)
 }
 
-// batchSize is the smallest of what the operator set, what the agent asked for and what it was found to take.
+// batchSize returns the smallest of the operator's limit, the agent's wish and the known batchLimit.
 func (e *Executor) batchSize(a *attempt) int {
 	most := e.BatchSize
 	if wish := a.agentWishes().BatchSize; wish > 0 {
@@ -114,7 +114,7 @@ func (e *Executor) batchSize(a *attempt) int {
 	return most
 }
 
-// findBatchTool finds the tool among what the agent offers, and how many deliveries it takes; 0: there is none.
+// findBatchTool returns the agent's batch tool and how many deliveries it accepts, or 0 if the agent has no batch tool.
 func (e *Executor) findBatchTool(ctx context.Context, a *attempt, most int) (mcpcall.Tool, int) {
 	named := a.claim.Job
 	named.Action.ToolName = BatchTool
@@ -146,7 +146,7 @@ func (e *Executor) findBatchTool(ctx context.Context, a *attempt, most int) (mcp
 	return tool, most
 }
 
-// fitItem fits one delivery's arguments to what a batch tool says of its items.
+// fitItem fits one delivery's arguments to the batch tool's schema of its items.
 func fitItem(ctx context.Context, e *Executor, a *attempt, tool mcpcall.Tool) (Fitted, error) {
 	release, err := e.Decoding.Acquire(ctx, len(tool.InputSchema)+len(a.file.Content))
 	if err != nil {
@@ -174,10 +174,10 @@ func fitItem(ctx context.Context, e *Executor, a *attempt, tool mcpcall.Tool) (F
 	return out, nil
 }
 
-// deliveriesName is the batch tool's one argument.
+// deliveriesName is the only argument of the batch tool.
 const deliveriesName = "deliveries"
 
-// composeBatch makes of the leader's call that of the whole batch, if it has more than the leader.
+// composeBatch replaces the leader's call by the call of the whole batch, if there are followers.
 func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own Fitted) error {
 	b := a.batch
 	if len(b.members) == 0 {
@@ -203,7 +203,7 @@ func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own Fitted) error
 	b.size = len(items)
 	for _, f := range b.members {
 		f.batch = b
-		f.answer.called, f.failure = true, errUnanswered // until splitAnswer, which a panic would pass by
+		f.answer.called, f.failure = true, errUnanswered // the outcome in case of a panic before splitAnswer
 		e.beginStage(f.attempt, "call")
 	}
 	return nil
@@ -211,8 +211,8 @@ func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own Fitted) error
 
 var errUnanswered = retry.Fail(reason.InternalError, "a fault of Herald's own in a call of several deliveries: its log has the stack")
 
-// dissolveBatch makes a refused call of several deliveries that of the leader alone, and tells whether there was one to
-// dissolve: a server that does not take the batch may take each of them.
+// dissolveBatch replaces a refused batch by the leader's own call and releases the followers. It reports whether it
+// did: a server that refuses the batch may accept each of its deliveries.
 func (e *Executor) dissolveBatch(ctx context.Context, a *attempt, failure error) bool {
 	if !a.inBatch() || failure == nil {
 		return false
@@ -236,8 +236,8 @@ func (e *Executor) dissolveBatch(ctx context.Context, a *attempt, failure error)
 	return true
 }
 
-// refusesRequest tells whether nothing was executed because the request was what it was: too long, for one, or not what
-// the server calls a request.
+// refusesRequest reports whether the agent rejected the request itself, for example for its size, so that nothing was
+// executed.
 func refusesRequest(failure error) bool {
 	var call *mcpcall.CallError
 	var large *mcpcall.RequestTooLargeError
@@ -246,21 +246,21 @@ func refusesRequest(failure error) bool {
 			retry.Classify(failure).Reason == reason.BadResponse
 }
 
-// splitAnswer gives each delivery of a batch what the answer says of it, and returns what it says of the leader's.
+// splitAnswer sets each follower's answer from the answer to a batch. It returns the failure of the leader's delivery.
 func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) error {
 	if !a.inBatch() {
 		return failure
 	}
 	b := a.batch
 	e.Metrics.batchSize.Observe(float64(b.size))
-	if a.answer.IsError { // most SDKs make it of any exception: one delivery must not end the others
+	if a.answer.IsError { // most SDKs answer any exception like this; it must not end all deliveries
 		e.batches.Add(a.claim.Agent(), batchLimit{most: 1, learnt: e.Now()})
 		failure = retry.Fail(reason.ServerError, "the agent's tool answered a call of several deliveries with an error, which does not say "+
 			"of which; they come one by one now: "+text.Excerpt(a.answer.Text, 200))
 	} else {
 		e.learnLimit(a, failure)
 	}
-	if failure != nil && !a.answer.called { // nothing was written: they lose nothing
+	if failure != nil && !a.answer.called { // the agent received nothing, so the followers are released at no cost
 		e.giveBack(ctx, b.members)
 		b.members = nil
 		return failure
@@ -273,15 +273,15 @@ func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) e
 	whole := a.answer
 	for _, f := range b.members {
 		f.answer, f.failure = splitOne(whole, failure, results, f.claim.ID)
-		f.answer.Preferences = nil // the leader's record has them
+		f.answer.Preferences = nil // the leader's record contains them
 		f.failure = e.endStages(f.attempt, f.failure, nil)
 	}
 	a.answer, failure = splitOne(whole, failure, results, a.claim.ID)
 	return failure
 }
 
-// learnLimit takes less in one call from now on when nobody knows how one of several ended, and more again when it
-// ended well: an agent may need longer for so many than a call may take.
+// learnLimit sets the agent's batchLimit to half of the batch's size if the outcome is unknown or the endpoint failed:
+// so many deliveries may take longer than a call may. It doubles a limit after a success.
 func (e *Executor) learnLimit(a *attempt, failure error) {
 	known, _ := e.batches.Get(a.claim.Agent())
 	switch {
@@ -292,10 +292,10 @@ func (e *Executor) learnLimit(a *attempt, failure error) {
 	}
 }
 
-// inBatch tells whether the delivery goes in a call with others.
+// inBatch reports whether the delivery is in a call with others.
 func (a *attempt) inBatch() bool { return a.batch != nil && a.batch.size > 0 }
 
-// describeMembers tells the agent which deliveries these are, in the order of the argument.
+// describeMembers returns the descriptions of all deliveries in the call, in the order of the argument.
 func (b *batch) describeMembers(leader *attempt) []any {
 	list := []any{leader.describeDelivery()}
 	for _, f := range b.members {
@@ -304,7 +304,7 @@ func (b *batch) describeMembers(leader *attempt) []any {
 	return list
 }
 
-// releasePayload lets go of what may be large: the followers' arguments, and the leader's own call beside the batch's.
+// releasePayload releases large data: the followers' arguments, and the leader's own call if the batch replaced it.
 func (b *batch) releasePayload(e *Executor) {
 	if b == nil {
 		return
@@ -317,10 +317,10 @@ func (b *batch) releasePayload(e *Executor) {
 	}
 }
 
-// sortFollowers decides who goes in the call, in at most so many bytes, and returns who is given back. Behind one that
-// is not ended and does not go, nobody of its client goes.
+// sortFollowers decides which followers are in the call, with at most so many bytes, and returns those to release. If a
+// delivery has not ended and is not in the call, later ones with the same ordering key are not in the call either.
 func (b *batch) sortFollowers(e *Executor, all []*follower, bytes int) (back []*follower) {
-	behind := map[string]bool{} // the clients of those
+	behind := map[string]bool{} // ordering keys of deliveries that are not in the call
 	full := false
 	for _, f := range all {
 		client := f.claim.Job.OrderKey()

@@ -13,24 +13,24 @@ import (
 	"github.com/google/uuid"
 )
 
-// itemResult is what a batch tool's answer says of one delivery.
+// itemResult is the result of one delivery in a batch tool's answer.
 type itemResult struct {
 	status, problem string
 	raw             json.RawMessage
 }
 
-// The statuses that it may have.
+// The values of itemResult.status.
 const (
 	itemAccepted = "accepted"
 	itemRejected = "rejected"
 	itemRetry    = "retry"
 )
 
-// maxResultDepth is deeper than what agents add to their results.
+// maxResultDepth is more than the depth of the data that agents add to their results.
 const maxResultDepth = 32
 
-// readItemResults reads a batch tool's answer by delivery ids. A delivery that is named twice, or in a way that says
-// nothing, is left out.
+// readItemResults returns the results in a batch tool's answer by delivery id. It drops deliveries that occur twice or
+// whose status is unknown.
 func (e *Executor) readItemResults(ctx context.Context, answer mcpcall.Answer) map[string]itemResult {
 	release, err := e.Decoding.Acquire(ctx, len(answer.Raw))
 	if err != nil {
@@ -40,7 +40,7 @@ func (e *Executor) readItemResults(ctx context.Context, answer mcpcall.Answer) m
 	return parseItemResults(answer.Object())
 }
 
-// parseItemResults is for {"results": [{"deliveryId", "status", "error"}, …]}.
+// parseItemResults parses {"results": [{"deliveryId", "status", "error"}, …]}.
 func parseItemResults(raw json.RawMessage) map[string]itemResult {
 	root, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: maxResultDepth})
 	if fault != nil {
@@ -75,7 +75,7 @@ func parseItemResults(raw json.RawMessage) map[string]itemResult {
 	return found
 }
 
-// memberOf is a member of an object if it is of that type.
+// memberOf returns a member of an object if the member has the type T.
 func memberOf[T any](o *strictjson.Object, name string) (value T, ok bool) {
 	if m := o.Get(name); m != nil {
 		value, ok = m.Data.(T)
@@ -83,7 +83,7 @@ func memberOf[T any](o *strictjson.Object, name string) (value T, ok bool) {
 	return value, ok
 }
 
-// splitOne is the answer and the failure (nil: delivered) of one delivery of a batch. failure is the whole call's.
+// splitOne returns the answer and the failure (nil: delivered) of one delivery of a batch. failure is the whole call's.
 func splitOne(whole toolAnswer, failure error, results map[string]itemResult, id uuid.UUID) (toolAnswer, error) {
 	own := whole
 	if failure != nil {

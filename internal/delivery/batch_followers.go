@@ -17,29 +17,30 @@ import (
 )
 
 const (
-	// followerPatience is how long a batch waits for its followers to be checked and their files to be fetched, while it
-	// holds a permit. Who is not ready is given back, and has more time when its turn comes to lead.
+	// followerPatience is how long a batch, which holds a permit, waits for the checks and files of its followers. A
+	// follower that is not ready is released. It has more time when it is the leader.
 	followerPatience = 5 * time.Second
-	// followersAtOnce bounds how many are checked at a time.
+	// followersAtOnce bounds the followers that are prepared at a time.
 	followersAtOnce = 8
 )
 
-// follower is an attempt that goes in another one's call.
+// follower is an attempt that is delivered in another delivery's call.
 type follower struct {
 	*attempt
 	given store.Follower
 
 	size    int   // of the arguments, in bytes of JSON
-	failure error // nil: it can go in the call, or was delivered by it
-	back    bool  // it cannot go, through no fault of its own: it is given back
-	ended   bool  // what an earlier attempt led to was found and recorded
-	final   bool  // with that it is over
+	failure error // nil: it can be in the call, or the call delivered it
+	back    bool  // it cannot be in the call, although it did not fail itself, so it is released
+	ended   bool  // an earlier attempt's spooled outcome was found and recorded
+	final   bool  // that outcome was final
 
-	fetching time.Duration // its file
+	fetching time.Duration // time to fetch its file
 	decided  decision
 }
 
-// claimFollowers takes what can go in the leader's call, with leases that outlast getting ready and the call.
+// claimFollowers claims up to n deliveries for the leader's call, with leases that outlast the preparation and the
+// call.
 func (e *Executor) claimFollowers(ctx context.Context, a *attempt, n int) (all []*follower) {
 	began := e.Now()
 	held := lease{began, e.Lease + followerPatience}
@@ -61,13 +62,14 @@ func (e *Executor) claimFollowers(ctx context.Context, a *attempt, n int) (all [
 	return all
 }
 
-// prepareFollowers does with each follower what comes before its call, some at a time, for as long as the batch waits.
+// prepareFollowers runs the steps before the call for all followers, followersAtOnce at a time, within
+// followerPatience.
 func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcall.Tool, all []*follower) {
 	patience, cancel := context.WithTimeout(ctx, followerPatience)
 	defer cancel()
 	var working sync.WaitGroup
 	room := make(chan struct{}, followersAtOnce)
-	var bytes atomic.Int64 // of the arguments that are ready: what comes after enough of them is not even fetched
+	var bytes atomic.Int64 // of the ready arguments; once they are enough, no more files are fetched
 	for _, f := range all {
 		room <- struct{}{}
 		working.Go(func() {
@@ -83,18 +85,19 @@ func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcal
 				f.back, f.call.arguments = true, nil
 			}
 			f.back = f.back || f.failure != nil && patience.Err() != nil
-			f.file.Content = nil // it is in the arguments
+			f.file.Content = nil // the arguments contain it
 		})
 	}
 	working.Wait()
 	for _, f := range all {
 		if f.fetching > 0 && wantsFile(f.claim.Job) {
-			a.effort.hold.Spend(effort.Fetches, 1, f.fetching) // at the expense of the one agent
+			a.effort.hold.Spend(effort.Fetches, 1, f.fetching) // all followers have the same agent
 		}
 	}
 }
 
-// prepareFollower takes a follower to where it only has to be called. Its agent is where the leader's is.
+// prepareFollower runs a follower's steps before the call. It uses the leader's endpoint, because the agent is the
+// same.
 func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower, tool mcpcall.Tool) (err error) {
 	defer func() {
 		if v := recover(); v != nil || err != nil {
@@ -130,7 +133,7 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 
 	e.beginStage(f.attempt, "compose")
 	fitted, err := fitItem(ctx, e, f.attempt, tool)
-	if err != nil { // the agent's other tool may take it
+	if err != nil { // the agent's other tool may accept it
 		f.back = true
 		return err
 	}
@@ -140,37 +143,37 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 	return nil
 }
 
-// adoptSpooled records what an earlier attempt is known to have led to, if Redis has that.
+// adoptSpooled records an earlier attempt's outcome, if Redis has it. Then ended is true.
 func (e *Executor) adoptSpooled(ctx context.Context, f *follower) (ended bool, err error) {
 	spooled, err := e.loadSpooledOutcome(ctx, f.claim)
 	if spooled == nil || err != nil {
 		return false, err
 	}
-	spooled.Outcome.Task = false // it has none
+	spooled.Outcome.Task = false // a follower has no task
 	_, err = e.recordSpooledOutcome(ctx, f.attempt, *spooled)
-	if errors.Is(err, store.ErrStale) { // that attempt ended otherwise, so this one is made
+	if errors.Is(err, store.ErrStale) { // the earlier attempt has another outcome, so make this one
 		return false, nil
 	}
 	f.final = err == nil && spooled.Outcome.Status.Final()
-	return true, nil // what is not recorded comes back with its lease
+	return true, nil // if it was not recorded, its lease expires
 }
 
-// decideFollower is decideOutcome for a delivery without a task. What its failure says of the endpoint, the leader's
-// says once.
+// decideFollower is decideOutcome for a follower, which has no task. Only the leader's outcome reports that the
+// endpoint may have moved.
 func (e *Executor) decideFollower(f *follower) decision {
 	d := e.decideOutcome(f.attempt, f.failure)
 	d.Task, d.Anew, d.Moved = false, false, false
 	return d
 }
 
-// recordFollowers records what became of a batch's followers, each by itself; who waits for it knows that it is done.
+// recordFollowers records the followers' outcomes concurrently. The caller waits for the returned WaitGroup.
 func (e *Executor) recordFollowers(ctx context.Context, a *attempt) *sync.WaitGroup {
 	recording := &sync.WaitGroup{}
 	if a.batch == nil {
 		return recording
 	}
 	for _, f := range a.batch.members {
-		if a.auth != nil { // each what the leader had, as it is after the call
+		if a.auth != nil { // each follower's copy of the leader's authorization after the call
 			auth := *a.auth
 			auth.Subject = f.subject()
 			f.auth = &auth
@@ -194,11 +197,11 @@ func (e *Executor) recordFollowers(ctx context.Context, a *attempt) *sync.WaitGr
 	return recording
 }
 
-// ensureFollowersLeases makes sure that the claims of all that go in a call outlast it. The first call has been seen to;
-// one after a token was refreshed comes later.
+// ensureFollowersLeases makes sure that the followers' claims outlast the call. Before the first call composeBatch has
+// checked that. A call after a token refresh comes later.
 func (e *Executor) ensureFollowersLeases(ctx context.Context, a *attempt, timeout time.Duration) error {
 	if !a.inBatch() || a.batch.members[0].lease.left(e.Now()) >= timeout+e.LeaseMargin {
-		return nil // they have one lease in common
+		return nil // all followers have the same lease
 	}
 	for _, f := range a.batch.members {
 		if err := e.ensureLease(ctx, f.claim, &f.lease, timeout); err != nil {
@@ -208,10 +211,10 @@ func (e *Executor) ensureFollowersLeases(ctx context.Context, a *attempt, timeou
 	return nil
 }
 
-// giveBackTimeout bounds giving back: one statement, or the leases do it.
+// giveBackTimeout bounds giveBack. After a timeout, the leases expire instead.
 const giveBackTimeout = 10 * time.Second
 
-// giveBack ends the claims of followers that no agent has looked at.
+// giveBack releases the claims of followers that no agent has received.
 func (e *Executor) giveBack(ctx context.Context, back []*follower) {
 	if len(back) == 0 {
 		return

@@ -12,22 +12,22 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// metaKey is where the agent finds what this delivery is (DESIGN §5).
+// metaKey is the member of a call's _meta that describes the delivery. See docs/design/calls.md.
 const metaKey = "io.agentherald/delivery"
 
-// feedbackTool takes one piece of feedback.
+// feedbackTool receives one piece of feedback.
 const feedbackTool = "agent.receiveFeedback"
 
-// toolAnswer is what became of the call.
+// toolAnswer is the result of the call.
 type toolAnswer struct {
 	mcpcall.Answer
-	called   bool          // some of a call was written: the agent may have it
-	took     time.Duration // the last of these calls, from its beginning to the answer or the failure
-	cutShort bool          // the call ran out of less time than it would have had without the job's timeoutMs
+	called   bool          // some of a call was written, so the agent may have received it
+	took     time.Duration // duration of the last such call, until the answer or the failure
+	cutShort bool          // the call timed out, and the job's timeoutMs shortened its time
 	detail   string
 }
 
-// callTool makes the prepared call, if enough of the lease is left for it.
+// callTool makes the prepared call, if enough of the lease is left.
 func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error) {
 	timeout, limit := e.callTimeout(a)
 	answer := toolAnswer{called: a.answer.called, took: a.answer.took}
@@ -68,7 +68,7 @@ func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error)
 	return answer, nil
 }
 
-// callTimeout is how long the call may take, and how long it might without the job's timeoutMs.
+// callTimeout returns how long the call may take, and how long it could take without the job's timeoutMs.
 func (e *Executor) callTimeout(a *attempt) (timeout, limit time.Duration) {
 	limit = e.CallTimeout
 	if a.server != nil && a.server.Timeout > 0 {
@@ -80,7 +80,7 @@ func (e *Executor) callTimeout(a *attempt) (timeout, limit time.Duration) {
 	return limit, limit
 }
 
-// calledTool is the documented name of what is called.
+// calledTool returns the documented name of the called tool.
 func (a *attempt) calledTool() string {
 	if a.inBatch() {
 		return BatchTool
@@ -88,7 +88,7 @@ func (a *attempt) calledTool() string {
 	return a.claim.Job.Action.ToolName
 }
 
-// callMeta tells the agent which delivery this is, or which ones.
+// callMeta returns the call's _meta: a description of each delivery in the call.
 func (a *attempt) callMeta() map[string]any {
 	if a.inBatch() {
 		return map[string]any{metaKey: a.batch.describeMembers(a)}
@@ -96,7 +96,7 @@ func (a *attempt) callMeta() map[string]any {
 	return map[string]any{metaKey: a.describeDelivery()}
 }
 
-// describeDelivery tells the agent about one delivery.
+// describeDelivery returns the description of one delivery in the call's _meta.
 func (a *attempt) describeDelivery() map[string]any {
 	about := map[string]any{
 		"id": a.claim.ID.String(), "key": a.claim.Key, "attempt": a.claim.Attempt, "replay": a.claim.Replay,

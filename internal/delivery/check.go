@@ -19,20 +19,20 @@ import (
 )
 
 const (
-	// minConfirmationPause and maxConfirmationPause bound the wait for missing blocks, however many are missing.
+	// minConfirmationPause and maxConfirmationPause bound the wait for missing blocks.
 	minConfirmationPause = 500 * time.Millisecond
 	maxConfirmationPause = 5 * time.Minute
-	// maxUndatedWait is how long after its acceptance a job waits for a block above a head that does not show whether the
-	// node is behind.
+	// maxUndatedWait is how long after its acceptance a job may wait for a block above the chain's head, if the head's
+	// age does not show whether the node is behind.
 	maxUndatedWait = time.Hour
 )
 
-// findConfirmationPause returns how long to wait for blocks that take so long.
+// findConfirmationPause returns the wait for blocks that are expected after missing.
 func findConfirmationPause(missing time.Duration) time.Duration {
 	return min(max(missing, minConfirmationPause), maxConfirmationPause)
 }
 
-// describeMissing says why an event is not confirmed yet.
+// describeMissing returns why an event is not confirmed yet.
 func describeMissing(s chain.Standing) string {
 	if s.Unnamed != "" {
 		return fmt.Sprintf("the chain's nodes name no %s block, which confirms the event: if they never do, set "+
@@ -42,9 +42,9 @@ func describeMissing(s chain.Standing) string {
 		s.Wait.Round(100*time.Millisecond))
 }
 
-// Disabled holds what is for an agent that the servers file disables, or its row; nil: neither does. `agent probe` asks
-// it too (operator/inspect/probe.go); `agent resolve`, which has no store, looks at the servers file itself
-// (operator/inspect/resolve.go, Resolution.End).
+// Disabled returns an error that holds the delivery, if the servers file or the agent's row disables the agent, or nil.
+// `agent probe` calls it too (operator/inspect/probe.go). `agent resolve`, which has no store, checks the servers file
+// itself (operator/inspect/resolve.go, Resolution.End).
 func Disabled(byFile, byRow bool) error {
 	switch {
 	case byFile:
@@ -56,7 +56,7 @@ func Disabled(byFile, byRow bool) error {
 	return nil
 }
 
-// checkDelivery is what comes before anything is asked of an agent.
+// checkDelivery makes all checks that precede the first request to the agent.
 func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 	e.beginStage(a, "check")
 	if !mayNameAnotherAgent(a.claim) {
@@ -65,7 +65,7 @@ func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 		}
 	}
 	a.event, err = e.checkEvent(ctx, a.claim)
-	if held := a.holdIfUnknown(); held != nil && !a.event.refuted { // what the chain refutes was never called
+	if held := a.holdIfUnknown(); held != nil && !a.event.refuted { // an agent was never called for a refuted event
 		return held
 	}
 	if err != nil {
@@ -80,25 +80,25 @@ func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 	return e.checkWishes(a)
 }
 
-// eventCheck is what may be delivered of an event.
+// eventCheck is the result of checkEvent.
 type eventCheck struct {
-	job      job.Job // at the position that the chain confirms
-	refuted  bool    // the chain says that there is no such event
-	unplaced bool    // the chain does not show the event where the job says, or its node has no answer
+	job      job.Job // with the position and time that the chain confirms
+	refuted  bool    // the chain has no such event
+	unplaced bool    // the event is not at the job's position, or the node does not answer
 	detail   string
 }
 
-// checkAgent holds what is for a disabled agent. It comes after checkEvent: a job whose event is of another agent would
-// be held in the place of the right one.
+// checkAgent holds a delivery whose agent is disabled. It must follow checkEvent: otherwise a job with a wrong agent
+// could be held and block the right job for the same event.
 func checkAgent(c *store.Claim, server *servers.Server) error {
 	return Disabled(disabledByFile(server), !c.Enabled)
 }
 
-// disabledByFile tells whether the servers file disables the agent, whose row then releases nothing.
+// disabledByFile reports whether the servers file disables the agent. Then enabling the agent's row releases nothing.
 func disabledByFile(server *servers.Server) bool { return server != nil && !server.Enabled }
 
-// checkEvent asks the chain whether the event is real, confirmed and not revoked. Without an RPC URL for the chain, or
-// with HERALD_VERIFY_EVENT=off, the job is believed.
+// checkEvent checks on the chain that the event is real, confirmed and not revoked. Without an RPC URL for the chain,
+// or with HERALD_VERIFY_EVENT=off, it trusts the job.
 func (e *Executor) checkEvent(ctx context.Context, c *store.Claim) (eventCheck, error) {
 	checked := eventCheck{job: c.Job, detail: "not asked"}
 	client, ok := e.Chain(c.Job.ChainID)
@@ -107,9 +107,9 @@ func (e *Executor) checkEvent(ctx context.Context, c *store.Claim) (eventCheck, 
 	}
 
 	s, err := client.Check(ctx, c.Job, e.Verify)
-	// Who enqueued first need not be right. What the chain does not show leaves its place to the next that was enqueued
-	// of the event. A node that cannot answer counts too: the job chooses the question, and may choose one that this
-	// node never answers.
+	// The first job of an event may be wrong. If the chain does not show the event at the job's position, another job
+	// that was enqueued for the same event replaces it. An unavailable node counts too: the job chooses the query, and
+	// may choose one that this node never answers.
 	var away *chain.UnavailableError
 	outwaited := s.Pending && s.Undated && time.Since(c.CreatedAt) >= maxUndatedWait
 	checked.refuted = err == nil && (!s.Found || outwaited)
@@ -133,15 +133,15 @@ func (e *Executor) checkEvent(ctx context.Context, c *store.Claim) (eventCheck, 
 		return checked, err
 	}
 	checked.detail = "event found and confirmed"
-	if s.BlockHash != (common.Hash{}) { // of the right transaction an enqueuer may still say another block or time
+	if s.BlockHash != (common.Hash{}) { // a job may name the right transaction, but a wrong block or time
 		checked.job.BlockNumber, checked.job.BlockHash, checked.job.Timestamp = s.BlockNumber, s.BlockHash, s.Timestamp
 	}
 	return checked, nil
 }
 
-// checkFeedback skips a revocation or response whose feedback ended without a call: it says nothing to an agent that
-// never got it. A feedback that nobody knows of came before Herald did, and one whose attempts retention dropped may have
-// been called.
+// checkFeedback skips a revocation or response whose feedback ended without a call, because the agent does not know the
+// feedback. It does not skip if Herald has no such feedback, which is older than Herald then, or if retention deleted
+// the feedback's attempts, which may have included a call.
 func (e *Executor) checkFeedback(ctx context.Context, c *store.Claim) error {
 	if c.Job.Kind != job.KindResponseAppended && (c.Job.Kind != job.KindFeedbackRevoked || c.Job.IsRetraction()) {
 		return nil
@@ -162,13 +162,13 @@ func (e *Executor) checkFeedback(ctx context.Context, c *store.Claim) error {
 		c.Job.FeedbackIndex, d.Status, d.Reason))
 }
 
-// mayNameAnotherAgent tells whether a job that was not looked at yet may be in the place of one for another agent, which
-// its key does not name: that one need not wait while its agent has no slot.
+// mayNameAnotherAgent reports whether an unchecked job may name a wrong agent, because its key does not contain the
+// agent. The job with the right agent must not wait behind it, for example while the wrong agent has no free slot.
 func mayNameAnotherAgent(c *store.Claim) bool {
 	return c.Job.Kind == job.KindValidationResponse && c.Budget == 1
 }
 
-// describeRefusal says why an event is refused.
+// describeRefusal returns why an event is refused.
 func describeRefusal(j job.Job, s chain.Standing) string {
 	switch {
 	case s.Unlisted:
@@ -190,7 +190,7 @@ func describeRefusal(j job.Job, s chain.Standing) string {
 		"which is needed to find it elsewhere", s.SearchedFrom, s.SearchedTo)
 }
 
-// describeRetractionRefusal says why a retraction is refused, by the field that the chain contradicts.
+// describeRetractionRefusal returns why a retraction is refused, by the field that the chain contradicts.
 func describeRetractionRefusal(j job.Job, field string) string {
 	switch field {
 	case "blockHash":
@@ -207,16 +207,17 @@ func describeRetractionRefusal(j job.Job, field string) string {
 	return fmt.Sprintf("the chain differs from the retraction in %s", field)
 }
 
-// runningPause is how long a retraction waits for the outcome of its feedback, of which the row tells only then whether
-// the agent was called.
+// runningPause is how long a retraction waits while its feedback is being delivered. Only the outcome in the row shows
+// whether the agent was called.
 const runningPause = 5 * time.Second
 
-// mayHaveReachedAgent: an attempt without an outcome is one whose worker died, perhaps in the call.
+// mayHaveReachedAgent reports whether the attempt may have called the agent. If it has no outcome, its worker died,
+// perhaps during the call.
 func mayHaveReachedAgent(t store.Attempt) bool { return t.Stage == "call" || t.Outcome == "" }
 
-// confirmRetraction decides about a retraction that names its delivery, or whose block the node has forgotten, as most nodes
-// do: that the feedback is not on the chain does not say that it ever was. What Herald took to the agent was there once.
-// It waits for a call of that delivery that is under way.
+// confirmRetraction decides about a retraction that names its delivery, or whose block the node does not have, as is
+// usual for removed blocks. Such a node cannot show that the feedback ever existed. A delivery to the agent shows it.
+// If that delivery is running, the retraction waits.
 func (e *Executor) confirmRetraction(ctx context.Context, j job.Job) (string, error) {
 	d, err := e.loadRetracted(ctx, j)
 	switch {
@@ -235,8 +236,8 @@ func (e *Executor) confirmRetraction(ctx context.Context, j job.Job) (string, er
 		"the node does not have it in block %s, and Herald never sent it to the agent", j.FeedbackIndex, j.BlockHash))
 }
 
-// loadRetracted loads the delivery that a retraction takes back: the one that it names, else the one that has its key and
-// its transaction. ErrNotFound.
+// loadRetracted loads the delivery that a retraction withdraws: the one that it names, or the one with its key and
+// transaction. The error is store.ErrNotFound if there is no such delivery.
 func (e *Executor) loadRetracted(ctx context.Context, j job.Job) (store.Delivery, error) {
 	if id, err := uuid.Parse(j.Retracts); err == nil {
 		return e.Ledger.Delivery(ctx, id)

@@ -11,11 +11,12 @@ import (
 	"github.com/google/uuid"
 )
 
-// claimTimeout bounds the claim: one statement, or the database is in trouble.
+// claimTimeout bounds the claim, which is one statement.
 const claimTimeout = 10 * time.Second
 
-// claimDelivery takes the row for this process until the lease runs out. nil without an error: the claim was refused.
-// An attempt beside an error: the row is taken, and the error is what becomes of the delivery.
+// claimDelivery claims the row for this process until the lease expires. It returns nil and no error if the store
+// refused the claim. If it returns an attempt and an error, the row is claimed, and the error decides the delivery's
+// outcome.
 func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*attempt, error) {
 	began := e.Now()
 	try, cancel := context.WithTimeout(ctx, claimTimeout)
@@ -41,23 +42,24 @@ func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*att
 	return a, err
 }
 
-// lease is how long a claim is this process'.
+// lease is the period for which this process holds a claim.
 type lease struct {
-	asked  time.Time // by this process' monotonic clock, before Postgres set it: what is left is a lower bound
+	asked  time.Time // monotonic time before Postgres set the lease, so that left is a lower bound
 	length time.Duration
 }
 
+// left returns how much of the lease is left at now. The true rest may be longer.
 func (l lease) left(now time.Time) time.Duration { return l.length - now.Sub(l.asked) }
 
-// ensureLease makes sure that the claim outlasts a call: the lease is extended when less than call and margin is left,
-// and there is no call with less than the call's own time.
+// ensureLease extends the lease if less than the timeout plus LeaseMargin is left. It returns an error if the lease is
+// then shorter than the timeout, so that no claim expires during a call.
 func (e *Executor) ensureLease(ctx context.Context, c *store.Claim, l *lease, timeout time.Duration) error {
 	left := l.left(e.Now())
 	if left >= timeout+e.LeaseMargin {
 		return nil
 	}
 
-	// While Postgres is away, what is left is still ours: it must not be spent on asking.
+	// If Postgres is unavailable, waiting for it must not use up the rest of the lease, which may be enough.
 	patience := e.RecordTimeout
 	if left > timeout {
 		patience = min(patience, left-timeout)
@@ -80,4 +82,5 @@ func (e *Executor) ensureLease(ctx context.Context, c *store.Claim, l *lease, ti
 	return fmt.Errorf("make sure of the lease before the call: %w", err)
 }
 
+// isFenced reports whether the claim was lost, so that its writes are refused.
 func isFenced(err error) bool { return errors.Is(err, store.ErrFenced) }

@@ -11,36 +11,36 @@ import (
 )
 
 const (
-	// maxBesideSlots is how many deliveries a worker may have claimed beside those in its slots: ahead of a slot, or
-	// answered and not recorded yet. After kill -9 nobody knows what became of these and of the calls in flight.
+	// maxBesideSlots bounds the deliveries that a worker has claimed and that are not in a slot, because they wait for
+	// a slot or for their record. After kill -9, the outcomes of these and of the calls in flight may be unknown.
 	maxBesideSlots = 64
-	// givenBackWait is how soon a delivery that found no slot here may be claimed again, here or elsewhere.
+	// givenBackWait is how soon a delivery that got no slot may be claimed again, by any worker.
 	givenBackWait = 100 * time.Millisecond
-	// slotPatience is how long a claim ahead waits for a slot. It saves a few milliseconds of each slot's time: nothing
-	// where calls take longer than this, while another worker may have a slot for the delivery now.
+	// slotPatience is how long a claimed delivery waits for a slot. Claiming ahead saves a few milliseconds per slot,
+	// which does not matter if calls take longer than this. Another worker may have a free slot for the delivery.
 	slotPatience = 250 * time.Millisecond
 )
 
-// claimsAhead is how many deliveries a worker claims beyond its slots, so that a slot that becomes free does not wait
-// for Postgres and Redis, and so that claims come in groups: at 2,000 a second ten are on their way when a claim and the
-// end of a task take 5 ms together. With 16 slots, 16 were 15 % faster than 8. More would only be kept from other
-// workers, and be in doubt after a kill.
+// claimsAhead returns how many deliveries a worker claims beyond its slots. So a free slot does not wait for Postgres
+// and Redis, and claims form groups: at 2,000 deliveries a second, ten are on their way if a claim and the end of a
+// task take 5 ms together. With 16 slots, 16 claims ahead were 15 % faster than 8. More would only keep deliveries from
+// other workers, and would leave more unknown outcomes after a kill.
 func claimsAhead(slots int) int { return min(max(2, slots), 16) }
 
-// completer keeps slots busy with calls. A delivery is claimed before it has a slot, and leaves its slot with the
-// agent's answer: its record waits here, beside others, while the slot takes the next delivery. Each of the three is
-// bounded, and a delivery that finds no room stays where it is.
+// completer keeps the slots busy with calls. A delivery is claimed before it has a slot, and it leaves the slot with
+// the agent's answer. Then its record waits here while the slot serves the next delivery. Each of the three phases is
+// bounded, and a delivery stays in its phase until the next one has room.
 //
-// What waits for a slot does so with its claim, so that no other worker can run it: claimsAhead deliveries at most, for
-// slotPatience. Then, and when the worker stops, it is given back without having cost an attempt, and its right to claim
-// rests until a slot was held for less than that, or is free: a worker whose agents are slow takes no more than it has
-// slots.
+// A delivery that waits for a slot is claimed, so no other worker can run it. Therefore at most claimsAhead deliveries
+// wait, each for at most slotPatience. After that, or when the worker stops, the delivery is released at no cost. Its
+// right to claim is then withheld until a slot is free, or a slot was held for less than slotPatience. So a worker with
+// slow agents claims at most as many deliveries as it has slots.
 type completer struct {
-	claims  chan struct{} // from before the claim to the agent's answer: as many as slots, and claimsAhead
-	slots   chan struct{} // from the slot to the agent's answer
-	records chan struct{} // from the agent's answer to the record
-	turned  chan struct{} // a slot was held for a short time: one that rests goes on
-	stopped chan struct{} // closed: who has no slot gets none
+	claims  chan struct{} // held from before the claim until the agent's answer; capacity: slots plus claimsAhead
+	slots   chan struct{} // held from the slot until the agent's answer
+	records chan struct{} // held from the agent's answer until the record
+	turned  chan struct{} // a slot was held for a short time, so a withheld right to claim is released
+	stopped chan struct{} // closed: no delivery gets a slot
 	stop    func()        // closes stopped
 }
 
@@ -53,22 +53,22 @@ func newCompleter(slots int) *completer {
 	return c
 }
 
-// slot is what one delivery holds of the completer. Its methods are called in this order by one goroutine.
+// slot is one delivery's state in the completer. Only one goroutine at a time calls its methods, in the order below.
 type slot struct {
 	of     *completer
-	held   []chan struct{} // what it has a share of
-	since  time.Time       // when it got the slot
-	gaveUp bool            // it waited for a slot in vain
-	told   chan taskEnd    // what asynq is told, once
+	held   []chan struct{} // channels in which it holds an element
+	since  time.Time       // when it acquired the slot
+	gaveUp bool            // it got no slot in time
+	told   chan taskEnd    // the end of the task for asynq, sent once
 }
 
-// taskEnd is what asynq is told of a task.
+// taskEnd is the result of a task for asynq.
 type taskEnd struct {
 	note string
 	err  error
 }
 
-// begin waits for the right to claim; an error: nothing was begun.
+// begin waits for the right to claim. After an error, the delivery must not be claimed.
 func (c *completer) begin(ctx context.Context) (*slot, error) {
 	s := &slot{of: c, told: make(chan taskEnd, 1)}
 	select {
@@ -82,7 +82,7 @@ func (c *completer) begin(ctx context.Context) (*slot, error) {
 	}
 }
 
-// acquire waits for a slot. An error gives the delivery back.
+// acquire waits for a slot. Its error releases the delivery.
 func (s *slot) acquire(ctx context.Context) error {
 	patience := time.NewTimer(slotPatience)
 	defer patience.Stop()
@@ -101,12 +101,12 @@ func (s *slot) acquire(ctx context.Context) error {
 		"the worker stopped before it had a slot for this one; any worker may take it")
 }
 
-// rest keeps the right to claim of one that gave up, until slots are held for a short time again, or one is free.
+// rest withholds the right to claim after a delivery got no slot, until a slot is free or slots are held briefly again.
 func (s *slot) rest() {
 	if !s.gaveUp {
 		return
 	}
-	releaseAll(s.held[1:]) // what follows the right to claim
+	releaseAll(s.held[1:]) // all except the right to claim
 	s.held = s.held[:1]
 	look := time.NewTicker(slotPatience)
 	defer look.Stop()
@@ -124,23 +124,23 @@ func (s *slot) rest() {
 	}
 }
 
-// awaitRoom keeps the slot until the record may wait in the completer.
+// awaitRoom keeps the slot until there is room for another record.
 func (s *slot) awaitRoom() {
 	s.of.records <- struct{}{}
 	s.held = append(s.held, s.of.records)
 }
 
-// release gives the slot, and the right to claim, to other deliveries; what is left is to record this one. A plain
-// success asynq is told now: the web UI shows nothing of it, and should this process die before it is recorded,
-// Postgres has it running, and the reconciler brings it back when its lease runs out.
+// release releases the slot and the right to claim, before the record. asynq learns a plain success now, because the
+// record changes nothing in the web UI. If the process dies before the record, the delivery is still running in
+// Postgres, and the reconciler dispatches it again when its lease expires.
 func (s *slot) release(delivered bool) {
 	if s.gaveUp {
-		return // see rest
+		return // rest needs the right to claim
 	}
 	if time.Since(s.since) < slotPatience {
 		select {
 		case s.of.turned <- struct{}{}:
-		default: // nobody rests
+		default: // no right to claim is withheld
 		}
 	}
 	last := len(s.held) - 1
@@ -151,7 +151,7 @@ func (s *slot) release(delivered bool) {
 	}
 }
 
-// end gives back whatever is held, and tells asynq how the task ended, if it has not been told.
+// end releases everything that is held, and reports the end of the task to asynq unless release has done so.
 func (s *slot) end(e taskEnd) {
 	releaseAll(s.held)
 	s.held = nil
@@ -161,6 +161,7 @@ func (s *slot) end(e taskEnd) {
 	}
 }
 
+// releaseAll takes one element out of each channel.
 func releaseAll(held []chan struct{}) {
 	for _, c := range held {
 		<-c

@@ -27,7 +27,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Ledger is the store as a delivery needs it.
+// Ledger is the part of the store that a delivery uses.
 type Ledger interface {
 	Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error)
 	Extend(ctx context.Context, c *store.Claim, d time.Duration) error
@@ -37,13 +37,13 @@ type Ledger interface {
 	DeliveryByKey(ctx context.Context, key string) (store.Delivery, error)
 }
 
-// FollowerLedger is the store as batches need it.
+// FollowerLedger is the part of the store that batches use.
 type FollowerLedger interface {
 	ClaimFollowers(ctx context.Context, leader *store.Claim, n int, lease time.Duration) ([]store.Follower, error)
 	GiveBack(ctx context.Context, all []store.Follower) error
 }
 
-// Chain is one chain as a delivery needs it.
+// Chain checks events on one chain.
 type Chain interface {
 	Check(ctx context.Context, j job.Job, v chain.Verify) (chain.Standing, error)
 }
@@ -53,102 +53,101 @@ type Resolver interface {
 	Resolve(ctx context.Context, a resolver.Agent) (resolver.Target, error)
 }
 
-// Fetcher brings content by URI.
+// Fetcher fetches content by URI.
 type Fetcher interface {
 	Fetch(ctx context.Context, uri string, limit int64) (ipfs.Document, error)
 }
 
-// Caller speaks MCP.
+// Caller lists and calls tools over MCP.
 type Caller interface {
 	Tools(ctx context.Context, e mcpcall.Endpoint, fresh bool) (mcpcall.ToolSet, error)
 	Call(ctx context.Context, e mcpcall.Endpoint, r mcpcall.Request) (mcpcall.Answer, error)
 }
 
-// Sealer encrypts what is spooled in Redis.
+// Sealer encrypts spooled outcomes.
 type Sealer interface {
 	Seal(plain []byte, b secret.Binding) ([]byte, error)
 }
 
-// Throughput counts outcomes; age is from acceptance to the agent's answer.
+// Throughput counts outcomes. age is the time from acceptance to the agent's answer.
 type Throughput interface {
 	Count(status store.Status, age time.Duration)
 }
 
-// Opener decrypts a job's secret headers.
+// Opener decrypts a job's secret headers and spooled outcomes.
 type Opener interface {
 	Open(cipher []byte, b secret.Binding) ([]byte, error)
 }
 
-// Config makes an Executor. Everything without a default is needed.
+// Config configures an Executor. Every field without a default is required.
 type Config struct {
 	Ledger     Ledger
-	Chain      func(chainID uint64) (Chain, bool) // false: no RPC URL is configured for it
+	Chain      func(chainID uint64) (Chain, bool) // false: the chain has no RPC URL
 	Resolver   Resolver
 	Fetcher    Fetcher
 	Caller     Caller
 	Opener     Opener
-	Sealer     Sealer // of spooled outcomes
+	Sealer     Sealer // for spooled outcomes
 	Dispatcher *Dispatcher
 	Spool      OutcomeSpool
 	Schedule   retry.Schedule
 
-	Limiter        Limiter         // per origin; nil: none
-	UnboundLimiter Limiter         // instead of Limiter for agents that nothing binds to their endpoint; nil: no other
-	Newcomers      *Newcomers      // what agents without a recent success get of the slots; nil: all
-	Efforts        *effort.Budgets // worker time that each agent has; nil: as much as it takes
-	Turns          Turns           // of agents that asked for fewer calls a second; nil: nobody heeds that
+	Limiter        Limiter         // per origin; nil: no limit
+	UnboundLimiter Limiter         // for agents that are not bound to their endpoint; nil: Limiter
+	Newcomers      *Newcomers      // bounds the slots of agents without a recent success; nil: no bound
+	Efforts        *effort.Budgets // worker time per agent; nil: no bound
+	Turns          Turns           // calls per second that agents asked for; nil: ignored
 
-	// Servers is what the operator says about an agent in the servers file; nil: there is none.
+	// Servers returns the agent's entry in the servers file. nil: there is no servers file.
 	Servers func(a store.Agent) (servers.Server, bool)
-	// MayRun tells whether an agent's job may name a command itself; nil: what the Caller takes.
+	// MayRun reports whether an agent's job may name this command itself. nil: the Caller decides.
 	MayRun func(chainID uint64, registry common.Address, agentID string, argv []string) bool
-	// Authorizer gives endpoints the credentials that operators stored; nil: there are none.
+	// Authorizer adds the credentials that operators stored. nil: there are no credentials.
 	Authorizer *agentauth.Authorizer
-	// ToolAliases are names under which a tool is looked for beside its built-in ones (HERALD_TOOL_ALIASES).
+	// ToolAliases are further names of a tool, in addition to the built-in aliases (HERALD_TOOL_ALIASES).
 	ToolAliases map[string][]string
 
-	Verify      chain.Verify  // default: receipt where the chain is configured
-	HashPolicy  string        // strict (default), require, annotate
-	CallTimeout time.Duration // longest call; a job may ask for less
+	Verify      chain.Verify  // default: receipt
+	HashPolicy  string        // strict (default), require or annotate
+	CallTimeout time.Duration // longest call; a job may set a shorter time
 	Lease       time.Duration // at least CallTimeout + LeaseMargin
 	LeaseMargin time.Duration
 
-	// SpoolPatience is how long a claim asks Redis for the outcome of an attempt that never ended, before the delivery
-	// waits. Default 10 s.
+	// SpoolPatience is how long a claim tries to read a spooled outcome from Redis before the delivery has to wait.
+	// Default 10 s.
 	SpoolPatience time.Duration
-	// RecordTimeout is for one try to record (default 5 s), RecordPause the longest pause between tries (default 2 s):
-	// after Postgres is back, the reconciler waits much longer.
+	// RecordTimeout bounds one try to record (default 5 s). RecordPause is the longest pause between two tries (default
+	// 2 s); it is much shorter than the reconciler's grace after an outage of Postgres.
 	RecordTimeout, RecordPause time.Duration
-	// Followers claims what goes in one call with another delivery; nil: each goes alone.
+	// Followers claims further deliveries for one call. nil: each delivery has its own call.
 	Followers FollowerLedger
-	// BatchSize is how many deliveries go in one call of an agent that offers BatchTool, at most. Default and most 50;
-	// 1: one.
+	// BatchSize is the largest number of deliveries in one call of an agent that offers BatchTool. Default and maximum
+	// 50; 1: no batches.
 	BatchSize int
-	// Decoding bounds the documents that are decoded at a time, in the whole process; nil: not bounded.
+	// Decoding bounds the documents that the process decodes at a time. nil: no bound.
 	Decoding *decode.Budget
-	// MaxArgumentBytes bounds what calls in flight hold of arguments, in the whole process; small ones are not counted.
-	// Default 64 MiB.
+	// MaxArgumentBytes bounds the arguments of all calls in flight in the process, without small ones. Default 64 MiB.
 	MaxArgumentBytes int64
-	// FetchLimit is the longest feedback file, in bytes. Default 2 MiB.
+	// FetchLimit is the largest feedback file, in bytes. Default 2 MiB.
 	FetchLimit int64
 
 	Metrics    *Metrics
-	Throughput Throughput // counts outcomes for the overview; nil: nobody does
+	Throughput Throughput // counts outcomes for the overview; nil: not counted
 	Logger     *slog.Logger
-	// Trace hears of every step as it ends; nil: nobody. It must not block.
+	// Trace is called with every step that ended. It must not block. nil: not called.
 	Trace func(Step)
-	// Tracer makes the spans of attempts, with the ids that package tracecontext says; nil: none are made.
+	// Tracer creates the spans of attempts, with the ids of package tracecontext. nil: no spans.
 	Tracer trace.Tracer
 	Now    func() time.Time // default time.Now
-	// Random spreads waits: [0, 1). Default rand.Float64.
+	// Random returns the jitter of waits, in [0, 1). Default rand.Float64.
 	Random func() float64
 }
 
-// maxObservedAgents bounds the cache of when the recorded tools of an agent were listed; on a miss they are recorded
-// again.
+// maxObservedAgents bounds the cache of the times at which the agents' recorded tools were listed. After a miss, the
+// tools are recorded again.
 const maxObservedAgents = 4096
 
-// NewExecutor checks the configuration.
+// NewExecutor validates the configuration and sets the defaults.
 func NewExecutor(cfg Config) (*Executor, error) {
 	switch {
 	case cfg.Ledger == nil || cfg.Chain == nil || cfg.Resolver == nil || cfg.Fetcher == nil || cfg.Caller == nil ||

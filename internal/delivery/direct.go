@@ -19,27 +19,27 @@ import (
 	"github.com/google/uuid"
 )
 
-// DirectConfig makes a DirectCaller.
+// DirectConfig configures a DirectCaller.
 type DirectConfig struct {
-	Caller  Caller  // needed
-	Limiter Limiter // of the unbound agents, or of all where these have none; nil: nothing is limited
-	// Unbound: Limiter is that of the unbound agents.
+	Caller  Caller  // required
+	Limiter Limiter // of unbound agents, or of all agents if these have no own limiter; nil: no limit
+	// Unbound says that Limiter is the limiter of unbound agents.
 	Unbound bool
-	// MayRun as in Config. nil: no command may be run.
+	// MayRun is as in Config. nil: no command may be run.
 	MayRun      func(chainID uint64, registry common.Address, agentID string, argv []string) bool
-	Metrics     *Metrics      // needed
-	CallTimeout time.Duration // needed
-	Logger      *slog.Logger  // needed
+	Metrics     *Metrics      // required
+	CallTimeout time.Duration // required
+	Logger      *slog.Logger  // required
 }
 
-// directMeta is the member of a direct call's _meta, in the place of a delivery's "io.agentherald/delivery".
+// directMeta is the member of a direct call's _meta. It replaces metaKey.
 const directMeta = "io.agentherald/direct"
 
-// DirectCaller calls a tool that somebody asks for, without a delivery: nothing is claimed, tried again or recorded. The
-// call gets what one of a job with its own endpoint gets, so small shared limits, and of Herald's credentials none.
+// DirectCaller calls a tool without a delivery: nothing is claimed, retried or recorded. The call is treated like a job
+// that names its own endpoint: it shares small limits with other such calls, and gets none of Herald's credentials.
 type DirectCaller struct{ DirectConfig }
 
-// NewDirectCaller checks the configuration.
+// NewDirectCaller validates the configuration.
 func NewDirectCaller(cfg DirectConfig) (*DirectCaller, error) {
 	if cfg.Caller == nil || cfg.Metrics == nil || cfg.CallTimeout <= 0 || cfg.Logger == nil {
 		return nil, errors.New("delivery: direct calls need a caller, metrics, a call timeout and a logger")
@@ -47,19 +47,19 @@ func NewDirectCaller(cfg DirectConfig) (*DirectCaller, error) {
 	return &DirectCaller{cfg}, nil
 }
 
-// DirectError says why a direct call brought no result.
+// DirectError is the failure of a direct call.
 type DirectError struct {
 	Reason reason.Reason
-	Text   string        // a sentence for people, without secrets
-	Wait   time.Duration // when to come back; 0: nobody said
-	Called bool          // the agent may have executed it
+	Text   string        // a sentence for the operator, without secrets
+	Wait   time.Duration // delay before another try; 0: unknown
+	Called bool          // the agent may have executed the call
 
-	TimedOut bool // it took longer than it may
+	TimedOut bool // the call exceeded its timeout
 }
 
 func (e *DirectError) Error() string { return e.Text }
 
-// Call makes the call. Its error is a *DirectError, with the answer if the tool itself said that it failed.
+// Call makes the call. The error is a *DirectError. If the tool itself failed, the answer is returned too.
 func (d *DirectCaller) Call(ctx context.Context, c job.DirectCall, by string) (mcpcall.Answer, error) {
 	at := mcpcall.Endpoint{Transport: c.Endpoint.Transport, URL: c.Endpoint.URL, Headers: c.Endpoint.Headers,
 		Command: c.Endpoint.Command, Args: c.Endpoint.Args, Unsigned: true}
@@ -76,6 +76,7 @@ func (d *DirectCaller) Call(ctx context.Context, c job.DirectCall, by string) (m
 	return answer.Answer, failed
 }
 
+// callLimited makes the call with a permit and a timeout, and counts it in the metrics.
 func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c job.DirectCall) (a toolAnswer, err error) {
 	if at.Transport == mcpcall.TransportStdio &&
 		(d.MayRun == nil || !d.MayRun(0, common.Address{}, "", append([]string{at.Command}, at.Args...))) {
@@ -109,7 +110,7 @@ func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c j
 	return a, err
 }
 
-// acquirePermit takes a permit as a job does that names its endpoint itself: whoever may call may name anybody's.
+// acquirePermit acquires a permit from the shared small limits, because the caller may name any agent's endpoint.
 func (d *DirectCaller) acquirePermit(ctx context.Context, at mcpcall.Endpoint) (*ratelimit.Permit, error) {
 	if d.Limiter == nil {
 		return nil, nil
@@ -130,6 +131,7 @@ func (d *DirectCaller) acquirePermit(ctx context.Context, at mcpcall.Endpoint) (
 	return permit, nil
 }
 
+// explainDirect turns the failure of a call into a *DirectError.
 func explainDirect(a toolAnswer, err error) *DirectError {
 	v := retry.Classify(err)
 	failed := &DirectError{Reason: v.Reason, Text: v.Text, Wait: v.Pause, Called: a.called}

@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Lanes is Redis as the dispatcher needs it.
+// Lanes is the part of package queue that the Dispatcher uses.
 type Lanes interface {
 	Enqueue(ctx context.Context, t queue.Task) error
 	Find(t queue.Task) (queue.Location, error)
@@ -23,17 +23,17 @@ type Lanes interface {
 
 const (
 	enqueueTimeout  = 5 * time.Second  // one task
-	dispatchTimeout = 30 * time.Second // all of one hand-out
+	dispatchTimeout = 30 * time.Second // one Dispatch
 )
 
-// Dispatcher puts handed-out deliveries into Redis. What Redis cannot take stays handed out in Postgres, and the
-// reconciler (internal/delivery/maintenance) finds it: losing Redis costs time, never work.
+// Dispatcher enqueues dispatched deliveries in Redis. A delivery whose task Redis did not accept stays dispatched in
+// Postgres, and the reconciler (internal/delivery/maintenance) finds it. So losing Redis costs time, but no delivery.
 type Dispatcher struct {
 	lanes Lanes
 	log   *slog.Logger
 }
 
-// NewDispatcher needs the lanes.
+// NewDispatcher returns a Dispatcher. If log is nil, it uses slog.Default().
 func NewDispatcher(lanes Lanes, log *slog.Logger) (*Dispatcher, error) {
 	if lanes == nil {
 		return nil, errors.New("delivery: a dispatcher needs lanes")
@@ -44,8 +44,8 @@ func NewDispatcher(lanes Lanes, log *slog.Logger) (*Dispatcher, error) {
 	return &Dispatcher{lanes, log}, nil
 }
 
-// Dispatch puts tasks into Redis and returns how many it took. Those that have ended it removes there, if it can. It
-// outlives the caller's context for a moment: the hand-out is committed already.
+// Dispatch enqueues tasks in Redis and returns how many Redis accepted. It removes tasks whose Ended is set. It ignores
+// a cancelled ctx, because the dispatch is committed already, but takes at most dispatchTimeout.
 func (d *Dispatcher) Dispatch(ctx context.Context, tasks []store.Task) int {
 	if len(tasks) == 0 {
 		return 0
@@ -69,7 +69,7 @@ func (d *Dispatcher) Dispatch(ctx context.Context, tasks []store.Task) int {
 	return len(tasks)
 }
 
-// dropEnded removes from the web UI the tasks that their deliveries go on without.
+// dropEnded removes tasks that are no longer needed from Redis, so that the web UI does not show them.
 func (d *Dispatcher) dropEnded(ctx context.Context, tasks []store.Task) {
 	var ended []queue.Task
 	for _, t := range tasks {
@@ -88,8 +88,8 @@ func (d *Dispatcher) dropEnded(ctx context.Context, tasks []store.Task) {
 	}
 }
 
-// DropArchived removes from the web UI what earlier tasks of a delivery left in the archive that has ended with task n:
-// what dropEnded could not. What Redis does not do now stays there until asynq forgets it; nothing depends on it.
+// DropArchived removes the archived tasks of a delivery before task n, which dropEnded could not remove. If Redis
+// fails, they stay in the web UI until asynq deletes them; nothing depends on them.
 func (d *Dispatcher) DropArchived(ctx context.Context, id uuid.UUID, n int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), enqueueTimeout)
 	defer cancel()
@@ -99,18 +99,18 @@ func (d *Dispatcher) DropArchived(ctx context.Context, id uuid.UUID, n int) {
 	}
 }
 
-// FindTask tells where Redis has the task of a dispatched delivery.
+// FindTask returns the location in Redis of a dispatched delivery's task.
 func (d *Dispatcher) FindTask(t store.Task) (queue.Location, error) {
 	return d.lanes.Find(queueTask(t))
 }
 
-// RedisMarker is when the Redis of today was first seen; now, if it is seen for the first time.
+// RedisMarker returns the time since which this Redis has held Herald's tasks; now, if Redis has no marker yet.
 func (d *Dispatcher) RedisMarker(ctx context.Context, now time.Time) (time.Time, error) {
 	return d.lanes.Marker(ctx, now)
 }
 
-// queueTask gives a task its lane: later attempts do not stand in front of first ones, nor replays and a backfill's
-// deliveries in front of either.
+// queueTask chooses a task's lane. Later attempts must not delay first ones, and replays and backfills must not delay
+// either.
 func queueTask(t store.Task) queue.Task {
 	lane := queue.First
 	switch {

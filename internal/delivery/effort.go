@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// Costly agents (effort.Hold.Costly) share one in costlyShare of a worker's slots, as newcomers do. One in quickShare
-	// is for nobody but the quick: costly agents and newcomers together have the others. Package effort says why.
+	// Costly agents (effort.Hold.Costly) share one in costlyShare of a worker's slots. One in quickShare is reserved
+	// for quick agents: costly agents and newcomers together share the others. Package effort gives the reason.
 	costlyShare = 2
 	quickShare  = 4
 
@@ -23,15 +23,15 @@ const (
 	lentSlot   = "costly agents and newcomers"
 )
 
-// attemptEffort is what an attempt takes of its agent's effort budget. The zero value is of an agent that has none.
+// attemptEffort is an attempt's use of its agent's effort budget. The zero value is for an agent without a budget.
 type attemptEffort struct {
 	hold  *effort.Hold
-	slots *newcomerSlots // of costly agents; nil: the agent is neither costly nor a newcomer
-	costs mcpcall.Costs  // of connections and listings
+	slots *newcomerSlots // slots of costly agents; nil: neither costly nor a newcomer
+	costs mcpcall.Costs  // connections and listings
 }
 
-// acquireSlots lets an attempt begin if its agent has effort left and, as a newcomer or as one that costs much, a slot.
-// What it took is given back by releaseSlots also beside an error.
+// acquireSlots reserves effort, and acquires the slots that a newcomer or a costly agent needs. The caller must call
+// releaseSlots even after an error.
 func (e *Executor) acquireSlots(ctx context.Context, a *attempt) (err error) {
 	if a.effort.hold, err = e.Efforts.Begin(ctx, a.claim.Agent()); err != nil {
 		return pauseOverBudget(err)
@@ -46,8 +46,8 @@ func (e *Executor) acquireSlots(ctx context.Context, a *attempt) (err error) {
 	return a.effort.slots.acquireCostly(ctx, a.slots != nil)
 }
 
-// acquireCostly takes one of the slots of all that may take long, and if it is no newcomer, which has one of the
-// newcomers', one of those of costly agents.
+// acquireCostly acquires one of the slots that costly agents and newcomers share. For a costly agent that is not a
+// newcomer, it first acquires one of the slots of costly agents.
 func (s *newcomerSlots) acquireCostly(ctx context.Context, newcomer bool) error {
 	n := s.newcomers
 	if !newcomer {
@@ -61,7 +61,7 @@ func (s *newcomerSlots) acquireCostly(ctx context.Context, newcomer bool) error 
 		"together share %d of this worker's slots", max(1, n.total-n.total/quickShare)))
 }
 
-// pauseOverBudget makes the delivery wait as long as its agent's budget says.
+// pauseOverBudget turns an *effort.OverError into a free wait of the same length.
 func pauseOverBudget(err error) error {
 	var over *effort.OverError
 	if errors.As(err, &over) {
@@ -70,7 +70,7 @@ func pauseOverBudget(err error) error {
 	return err
 }
 
-// releaseSlots gives back what acquireSlots took, and charges the agent for what the attempt spent. Further calls do nothing.
+// releaseSlots charges the agent for the attempt and releases what acquireSlots acquired. Further calls do nothing.
 func (a *attempt) releaseSlots(ctx context.Context) {
 	c := &a.effort.costs
 	a.effort.hold.Spend(effort.Connections, c.Connections, c.Connecting)
@@ -80,7 +80,7 @@ func (a *attempt) releaseSlots(ctx context.Context) {
 	a.slots.release(ctx)
 }
 
-// observeCosts notes that the agent is asked for something from now on, and has what that costs counted.
+// observeCosts records that the agent is contacted from now on. The returned context counts the costs of that.
 func (f *attemptEffort) observeCosts(ctx context.Context) context.Context {
 	if f.hold == nil {
 		return ctx
@@ -89,7 +89,7 @@ func (f *attemptEffort) observeCosts(ctx context.Context) context.Context {
 	return mcpcall.WithCosts(ctx, &f.costs)
 }
 
-// fetchFile is fetchContent at the expense of what files may have of the agent's effort budget.
+// fetchFile is fetchContent, charged to the part of the agent's effort budget that files may use.
 func (e *Executor) fetchFile(ctx context.Context, a *attempt) (fetchedFile, error) {
 	if !wantsFile(a.claim.Job) {
 		return e.fetchContent(ctx, a.claim, a.slots)
@@ -102,10 +102,11 @@ func (e *Executor) fetchFile(ctx context.Context, a *attempt) (fetchedFile, erro
 	return e.fetchContent(ctx, a.claim, a.slots)
 }
 
+// wantsFile reports whether the file of the job's event has to be fetched.
 func wantsFile(j job.Job) bool {
 	uri, _ := namedFile(j)
 	return uri != "" && j.Action.IncludeFileContent
 }
 
-// slotToken names an attempt.
+// slotToken returns a name for the attempt.
 func slotToken(c *store.Claim) string { return fmt.Sprintf("%s:%d", c.ID, c.No) }

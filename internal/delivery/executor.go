@@ -14,47 +14,46 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 )
 
-// Executor makes attempts to deliver. Safe for concurrent use.
+// Executor makes delivery attempts. It is safe for concurrent use.
 type Executor struct {
 	Config
-	observed  *lru.Cache[store.Agent, time.Time] // when the tools that are recorded of an agent were listed
+	observed  *lru.Cache[store.Agent, time.Time] // when the recorded tools of an agent were listed
 	waits     *waitSummary
 	arguments argumentBudget
-	batches   *lru.Cache[store.Agent, batchLimit] // how many deliveries an agent takes in one call
+	batches   *lru.Cache[store.Agent, batchLimit] // how many deliveries an agent accepts in one call
 
-	spoolWarned atomic.Int64 // when ignoreSpooled warned last, in ns
+	spoolWarned atomic.Int64 // time of ignoreSpooled's last warning, in ns
 }
 
-// attempt holds what the steps of one attempt have come to so far. Each field belongs to the step that it is named
-// after.
+// attempt contains the results of one attempt's steps so far. Each field is set by the step of the same name.
 type attempt struct {
 	claim  *store.Claim
-	server *servers.Server // the agent's entry in the servers file when the delivery was claimed; nil: it has none
-	began  time.Time       // by this process' monotonic clock, before the claim
+	server *servers.Server // the agent's entry in the servers file at the claim; nil: none
+	began  time.Time       // monotonic time before the claim
 	lease  lease
 	slots  *newcomerSlots
 	effort attemptEffort
 
 	stage    stage
-	spans    *attemptSpans // nil: nothing is traced
+	spans    *attemptSpans // nil: no tracing
 	event    eventCheck
 	endpoint resolvedEndpoint
-	auth     *agentauth.Authorization // nil: no step came so far
+	auth     *agentauth.Authorization // nil: not reached yet
 	file     fetchedFile
 	call     preparedCall
 	answer   toolAnswer
-	batch    *batch // that it leads or goes in; nil: none
+	batch    *batch // the batch that contains the attempt; nil: none
 
 	preferences preferences
 }
 
-// Deliver runs one hand-out of a delivery: task n of delivery id. A result with Refused means that the claim was not
-// given and nothing was done. An error means that nothing is known to be recorded; the task may be tried again.
+// Deliver runs one dispatch of a delivery: task n of delivery id. If the result's Refused is set, the claim was refused
+// and nothing was done. After an error it is unknown whether the outcome was recorded, and the task may be run again.
 //
-// The slot is held from the claim to the agent's answer; the record comes after it, while another delivery has it.
+// The delivery holds the slot until the agent has answered. Then it is recorded, while another delivery uses the slot.
 //
-// The context is the process', not the task's: when it ends, the attempt is cut off, and what it led to is still
-// recorded once.
+// ctx belongs to the process, not to the task. When it ends, the attempt is cancelled, and recording its outcome is
+// tried once.
 func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, slot *slot) (Result, error) {
 	a, failure := e.claimDelivery(ctx, id, n)
 	var early *store.EarlyError
@@ -73,7 +72,7 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, slot *slot)
 		var spooled *store.SpooledOutcome
 		if spooled, failure = e.loadSpooledOutcome(ctx, a.claim); spooled != nil {
 			res, err := e.recordSpooledOutcome(ctx, a, *spooled)
-			if !errors.Is(err, store.ErrStale) { // that attempt ended otherwise, so this one is made
+			if !errors.Is(err, store.ErrStale) { // the earlier attempt has another outcome, so make this one
 				return res, err
 			}
 		}
@@ -92,13 +91,13 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, slot *slot)
 	slot.awaitRoom()
 	a.releaseSlots(ctx)
 	slot.release(outcome.Status == store.Delivered)
-	defer e.recordFollowers(ctx, a).Wait() // beside this one
+	defer e.recordFollowers(ctx, a).Wait() // records them concurrently
 	return e.recordOutcome(ctx, a, outcome, e.Ledger.Record)
 }
 
-// runAttempt takes a claimed delivery to its agent, step by step, until the agent has answered or a step fails.
+// runAttempt runs the steps of a claimed delivery until the agent has answered or a step fails.
 func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*e.Lease) // the lease is extended once at most, before the call
+	ctx, cancel := context.WithTimeout(ctx, 2*e.Lease) // the lease is extended at most once, before the call
 	defer cancel()
 	defer func() { err = e.endStages(a, err, recover()) }()
 
@@ -139,13 +138,13 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	defer func() { releasePermit(ctx, permit, a.answer, err) }()
 	ctx = a.effort.observeCosts(ctx)
 	a.call, err = e.prepareCall(ctx, a, names, cachedTools)
-	if mayBeStale(err) { // no verdict against an agent by an old list of its tools
+	if mayBeStale(err) { // do not blame the agent because of an outdated list of its tools
 		a.call, err = e.prepareCall(ctx, a, names, freshTools)
 	}
 	if err != nil {
 		return err
 	}
-	e.gatherBatch(ctx, a) // more of the agent's deliveries in the same call, if it takes that
+	e.gatherBatch(ctx, a) // adds more of the agent's deliveries to the call
 
 	e.beginStage(a, "call")
 	a.answer, err = e.callTool(ctx, a)
@@ -165,7 +164,7 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	return e.splitAnswer(ctx, a, err)
 }
 
-// releasePayload lets go of what may be large, and of the share of memory that was reserved for it.
+// releasePayload drops large data, and releases the memory that was reserved for it.
 func (e *Executor) releasePayload(a *attempt) {
 	a.file.Content = nil
 	e.releaseArguments(&a.call)

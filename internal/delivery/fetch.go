@@ -19,33 +19,33 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// Hash policies: what a file that does not match its hash means (DESIGN §7).
+// Hash policies: the handling of a file whose hash differs from the hash on the chain. See docs/design/content.md.
 const (
 	HashStrict   = "strict"
 	HashRequire  = "require"
 	HashAnnotate = "annotate"
 )
 
-// Words of file_verification beside those of erc8004.Verdict.
+// Values of file_verification in addition to those of erc8004.Verdict.
 const (
 	unavailable = "unavailable"
 	notFetched  = "not_fetched"
 )
 
-// maxFetches is the failed fetch after which a feedback file is left out: feedback does not die of an unpinned file.
-// With the default schedule that is about three minutes after the first; a schedule with fewer attempts leaves it out
-// with its last one.
+// maxFetches is the number of failed fetches after which a feedback is delivered without its file, so that an unpinned
+// file does not prevent the delivery. With the default schedule that takes about three minutes after the first attempt.
+// A schedule with fewer attempts omits the file in its last one.
 const maxFetches = 6
 
-// fetchedFile is the feedback (or response) file as the agent gets it.
+// fetchedFile is the feedback or response file in the form for the agent.
 type fetchedFile struct {
 	job.File
-	disagrees []string // fields of it that contradict the event
-	failed    bool     // it could not be fetched, and is to be tried again
+	disagrees []string // its fields that contradict the event
+	failed    bool     // the fetch failed and has to be repeated
 	detail    string
 }
 
-// fetchContent fetches the feedback (or response) file and compares it with the hash on chain.
+// fetchContent fetches the feedback or response file and compares it with the hash on the chain.
 func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *newcomerSlots) (fetchedFile, error) {
 	uri, hash := namedFile(c.Job)
 	switch {
@@ -59,7 +59,7 @@ func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *newc
 	if err != nil {
 		return fetchedFile{}, err
 	}
-	defer release() // the file's domain has nothing to do with how long the agent takes
+	defer release() // the agent may take long, which the file's domain does not cause
 	doc, err := e.Fetcher.Fetch(ctx, uri, e.FetchLimit)
 	if err != nil {
 		return e.leaveFileOut(c, err)
@@ -67,7 +67,7 @@ func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *newc
 	found, err := e.examineFile(ctx, c.Job, doc, hash)
 	fromWeb := doc.Source == ipfs.SourceHTTPS || doc.Source == ipfs.SourceHTTP
 	if err == nil && found.verdict == erc8004.Mismatch && fromWeb {
-		// A web server may have been in the middle of replacing the file; nothing of it is cached.
+		// A web server may have been replacing the file during the fetch. Such a file is not cached.
 		if again, failed := e.Fetcher.Fetch(ctx, uri, e.FetchLimit); failed == nil {
 			doc = again
 			found, err = e.examineFile(ctx, c.Job, doc, hash)
@@ -98,7 +98,7 @@ func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *newc
 	return file, nil
 }
 
-// namedFile is the file of the job's event.
+// namedFile returns the URI and hash of the file in the job's event.
 func namedFile(j job.Job) (uri string, hash common.Hash) {
 	if j.Kind == job.KindResponseAppended || j.Kind == job.KindValidationResponse {
 		return j.ResponseURI, j.ResponseHash
@@ -106,14 +106,14 @@ func namedFile(j job.Job) (uri string, hash common.Hash) {
 	return j.FeedbackURI, j.FeedbackHash
 }
 
-// examinedFile is what a document turned out to be.
+// examinedFile is the result of examineFile.
 type examinedFile struct {
 	verdict   erc8004.Verdict
 	disagrees []string
-	content   json.RawMessage // for the agent
+	content   json.RawMessage // in the form for the agent
 }
 
-// examineFile compares a file with its hash and its event, when its turn comes.
+// examineFile compares a file with its hash and its event. It waits until there is memory for decoding the file.
 func (e *Executor) examineFile(ctx context.Context, j job.Job, doc ipfs.Document, hash common.Hash,
 ) (examinedFile, error) {
 	release, err := e.Decoding.Acquire(ctx, len(doc.Bytes))
@@ -128,8 +128,8 @@ func (e *Executor) examineFile(ctx context.Context, j job.Job, doc ipfs.Document
 	}, nil
 }
 
-// compareWithEvent names the fields of a feedback file that contradict its event. They are told to the operator; what
-// the agent receives are the event's own.
+// compareWithEvent returns the fields of a feedback file that contradict its event. The operator sees these names; the
+// agent receives the event's values.
 func compareWithEvent(j job.Job, file []byte) []string {
 	if j.Kind != job.KindNewFeedback {
 		return nil
@@ -140,8 +140,8 @@ func compareWithEvent(j job.Job, file []byte) []string {
 	})
 }
 
-// describeUnproven says how a file came whose bytes nothing but a hash on chain could prove: its URI names a place, not
-// content. Empty for one that needs no hash.
+// describeUnproven describes the source of a file that only a hash on the chain could verify, because its URI does not
+// contain a hash. It returns "" for other sources.
 func describeUnproven(doc ipfs.Document) string {
 	switch {
 	case doc.Source == ipfs.SourceHTTPS, doc.Source == ipfs.SourceHTTP:
@@ -154,8 +154,8 @@ func describeUnproven(doc ipfs.Document) string {
 	return ""
 }
 
-// leaveFileOut decides whether the delivery goes on without a file that could not be had: some names lead nowhere at
-// all, and those delay nobody.
+// leaveFileOut decides whether the delivery continues without a file that could not be fetched. A file that can never
+// be fetched is omitted immediately, any other after maxFetches.
 func (e *Executor) leaveFileOut(c *store.Claim, err error) (fetchedFile, error) {
 	left := fetchedFile{File: job.File{Verification: unavailable}}
 	switch v := retry.Classify(err); {
@@ -170,8 +170,8 @@ func (e *Executor) leaveFileOut(c *store.Claim, err error) (fetchedFile, error) 
 	}
 }
 
-// agentContent is the file as the agent receives it: JSON (which is UTF-8, RFC 8259 §8.1) as it is, anything else
-// wrapped, also JSON of more parts than anybody should have to decode.
+// agentContent returns the file in the form for the agent: JSON (which is UTF-8, RFC 8259 §8.1) unchanged, anything
+// else in an envelope. JSON with too many parts is also put into an envelope, so that no agent has to decode it.
 func agentContent(doc ipfs.Document) json.RawMessage {
 	if utf8.Valid(doc.Bytes) && decode.Modest(doc.Bytes) && json.Valid(doc.Bytes) {
 		return doc.Bytes

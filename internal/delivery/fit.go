@@ -19,15 +19,14 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// What a job means at an agent whose tools are known, without asking anybody: `worker agent probe` shows it with the
-// same code.
+// This file adapts a job to an agent's known tools, without any request. `worker agent probe` uses the same code.
 
-// maxArguments bounds what is sent, in bytes of JSON: a template may name a large file more than once.
+// maxArguments bounds the arguments of a call, in bytes of JSON. A template may contain a large file more than once.
 const maxArguments = 8 << 20
 
-// ToolNames are the names that a job's tool may be called by at an agent, the best first: its own, the built-in
-// aliases, the configured ones. listed is the agent's entry in the servers file (nil: it has none); an error: that lets
-// none of them be called.
+// ToolNames returns the names of the tool to call, the best first: the job's own, the built-in aliases, the configured
+// aliases. listed is the agent's entry in the servers file, or nil. If the entry allows none of the names, ToolNames
+// returns an error.
 func ToolNames(j job.Job, aliases map[string][]string, listed *servers.Server) ([]string, error) {
 	tool := j.Action.ToolName
 	names := slices.Concat([]string{tool}, mcpcall.Aliases(tool), aliases[tool])
@@ -41,14 +40,15 @@ func ToolNames(j job.Job, aliases map[string][]string, listed *servers.Server) (
 		fmt.Sprintf("the servers file does not list %s among the tools that are called at this agent", tool))
 }
 
-// FitCall finds a job's tool among those that an agent offers, by names (ToolNames), and fits the arguments to it when
-// their turn to be decoded comes. Beside an error it returns the tool that does not take them, if there is one.
+// FitCall finds the job's tool, by its names (see ToolNames), among the tools that an agent offers, and fits the
+// arguments to it. It waits until there is memory for decoding. If the arguments do not fit, it returns the tool with
+// the error.
 func FitCall(ctx context.Context, decoding *decode.Budget, j job.Job, f job.File, deliveryID string, names []string,
 	offered []mcpcall.Tool) (tool mcpcall.Tool, fitted Fitted, err error) {
 	if tool, err = findTool(j, names, offered); err != nil {
 		return tool, fitted, err
 	}
-	// What is decoded at worst is the tool's schema, and the file in every place where a template may name it.
+	// At worst, the schema is decoded, and the file once for each place of the template.
 	copies := max(1, bytes.Count(j.Action.PayloadTemplate, []byte("{{")))
 	release, err := decoding.Acquire(ctx, len(tool.InputSchema)+copies*len(f.Content))
 	if err != nil {
@@ -59,7 +59,7 @@ func FitCall(ctx context.Context, decoding *decode.Budget, j job.Job, f job.File
 	return tool, fitted, err
 }
 
-// findTool finds the job's tool among those that an agent offers.
+// findTool finds the job's tool among the tools that an agent offers.
 func findTool(j job.Job, names []string, offered []mcpcall.Tool) (mcpcall.Tool, error) {
 	if tool, ok := mcpcall.Find(offered, names[0], names[1:]); ok {
 		return tool, nil
@@ -71,7 +71,7 @@ func findTool(j job.Job, names []string, offered []mcpcall.Tool) (mcpcall.Tool, 
 	return mcpcall.Tool{}, retry.Fail(missingToolReason(j.Kind), why+"; it offers "+describeTools(offered))
 }
 
-// missingToolReason: only the tool for feedback is one that every agent is to have (DESIGN §3).
+// missingToolReason returns the reason for a missing tool. An agent has to offer only the tool for feedback.
 func missingToolReason(kind job.Kind) reason.Reason {
 	if kind == job.KindNewFeedback {
 		return reason.ToolNotFound
@@ -79,8 +79,7 @@ func missingToolReason(kind job.Kind) reason.Reason {
 	return reason.ToolNotOffered
 }
 
-// describeTools names the first few of an agent's tools, for a message. The names are the agent's, and each is told in
-// part at most.
+// describeTools lists the first few of an agent's tools, for a message. It shortens the names, which the agent chose.
 func describeTools(tools []mcpcall.Tool) string {
 	const most, longest = 10, 64
 	if len(tools) == 0 {
@@ -97,7 +96,7 @@ func describeTools(tools []mcpcall.Tool) string {
 	return text
 }
 
-// KnownTools are an agent's tools as its row keeps them.
+// KnownTools converts an agent's tools to the form in its row.
 func KnownTools(tools []mcpcall.Tool) []store.KnownTool {
 	known := make([]store.KnownTool, len(tools))
 	for i, t := range tools {
@@ -106,15 +105,15 @@ func KnownTools(tools []mcpcall.Tool) []store.KnownTool {
 	return known
 }
 
-// Fitted are a job's arguments as one tool takes them.
+// Fitted contains a job's arguments in the form that one tool accepts.
 type Fitted struct {
 	Arguments map[string]any
-	Sent      json.RawMessage // the same as JSON
-	Cleaned   bool            // characters were taken out of what strangers wrote
+	Sent      json.RawMessage // Arguments as JSON
+	Cleaned   bool            // misleading characters were removed
 }
 
-// fitArguments makes the arguments of a delivery for a tool. Errors are *mcpcall.SchemaError, or say that the job is
-// to blame.
+// fitArguments computes a delivery's arguments for a tool. The error is a *mcpcall.SchemaError, or has the reason
+// invalid_job.
 func fitArguments(j job.Job, f job.File, deliveryID string, tool mcpcall.Tool) (Fitted, error) {
 	args := j.Arguments(f, deliveryID)
 	if len(j.Action.PayloadTemplate) > 0 {

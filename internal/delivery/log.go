@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// logAttempt writes the one canonical line of an attempt. err says why its outcome is not recorded.
+// logAttempt writes the single log line of an attempt. err is the error of recording its outcome, if any.
 func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err error) {
 	if err == nil && d.putOff() {
 		e.waits.add(a.claim.Agent(), string(d.Reason))
@@ -41,7 +41,7 @@ func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err er
 	if d.Status.Final() && err == nil {
 		attrs = append(attrs, slog.Duration("age", rec.Age.Round(time.Millisecond)))
 	}
-	if next := a.nextStep(d); next != "" && d.Status != store.Waiting { // what waits goes on by itself
+	if next := a.nextStep(d); next != "" && d.Status != store.Waiting { // a waiting delivery continues automatically
 		attrs = append(attrs, slog.String("next", next))
 	}
 	if err != nil {
@@ -50,8 +50,8 @@ func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err er
 	e.Logger.LogAttrs(context.Background(), d.logLevel(err), "delivery attempted", attrs...)
 }
 
-// logLevel is the level of an attempt's line. An agent that fails is information, not an error, but when it cost the
-// delivery its life; what nothing was attempted at is counted (see waitSummary).
+// logLevel returns the level of an attempt's line. A failing agent is information, unless the delivery is dead. An
+// attempt that only waits is logged at level debug, and waitSummary counts it.
 func (d decision) logLevel(err error) slog.Level {
 	switch {
 	case isFenced(err):
@@ -66,12 +66,12 @@ func (d decision) logLevel(err error) slog.Level {
 	return slog.LevelInfo
 }
 
-// putOff tells whether the delivery waits without anything having been attempted.
+// putOff reports whether the delivery waits without any call or cost.
 func (d decision) putOff() bool { return d.Status == store.Waiting && d.Free && !d.Called }
 
-// nextStep is what a person does about an attempt that did not deliver.
+// nextStep returns how an operator can proceed with the delivery. It returns "" if it was delivered.
 func (a *attempt) nextStep(d decision) string {
-	if d.Status == store.Queued { // another job of the event took over
+	if d.Status == store.Queued { // another job of the same event replaced this one
 		return ""
 	}
 	agent := a.claim.Agent()

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are what the executor counts (DESIGN §10). No agent, key or endpoint becomes a label.
+// Metrics are the executor's metrics. No agent, key or endpoint is a label.
 type Metrics struct {
 	calls      *prometheus.CounterVec
 	callTime   *prometheus.HistogramVec
@@ -19,7 +19,7 @@ type Metrics struct {
 	ignoredOutcomes *prometheus.CounterVec
 }
 
-// NewMetrics registers them.
+// NewMetrics creates the metrics and registers them with reg.
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mcp_calls_total",
@@ -49,8 +49,8 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// toolLabel is a tool's name as a label. Only the documented tools have one: jobs may name any agent.receive…, and what
-// a job says must not make series.
+// toolLabel returns the label of a tool's name. Only the documented tools have their own label. A job may name any tool
+// that begins with agent.receive, and jobs must not create new series.
 func toolLabel(tool string) string {
 	switch tool {
 	case feedbackTool, BatchTool, "agent.receiveRevocation", "agent.receiveResponse", "agent.receiveValidation":
@@ -70,7 +70,7 @@ func (m *Metrics) countCall(tool string, ok bool, took time.Duration) {
 	m.callTime.WithLabelValues(tool).Observe(took.Seconds())
 }
 
-// countOutcome counts a recorded outcome of a delivery that was accepted so long ago.
+// countOutcome counts a recorded outcome. age is the time since the delivery was accepted.
 func (m *Metrics) countOutcome(k job.Kind, o store.Outcome, age time.Duration) {
 	kind := string(k)
 	switch k {

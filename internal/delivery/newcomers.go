@@ -21,74 +21,78 @@ import (
 	"golang.org/x/net/publicsuffix"
 )
 
-// Newcomers are the agents without a success in the last hour (store.RecentSuccess). They share half of this worker's
-// slots, rounded down and at least one, until the agent has answered: as many silent agents as there are slots do not
-// stop those that answer. One registrable domain has at most half of that half, for the agent's endpoint
-// and for the feedback's file; half of that is for agents that are not bound to it and for files, so that who names a
-// domain does not keep its own agents out. While an agent is being resolved it is not known which domain that will be.
-// Those that failed in the last hour have at most half of the half too, so that who is not known yet does not wait
-// behind them.
-// Who finds no slot free waits for one a moment, where attempts take no longer than that; else its delivery comes back
-// when its turn is expected, by the mean time that the attempts of newcomers take.
+// Newcomers bounds the slots of newcomers: agents without a success in the last hour (store.RecentSuccess). Newcomers
+// share half of this worker's slots, rounded down and at least one, until the agent has answered. So agents that do not
+// answer cannot occupy all slots.
 //
-// A nil *Newcomers bounds nobody.
+// One registrable domain has at most half of these slots, for agents' endpoints and for feedback files together. Files
+// and agents that the domain does not confirm may use half of the domain's slots, so that agents which merely name a
+// domain cannot block the domain's own agents. While an endpoint is resolved, its domain is unknown and not bounded.
+// Agents that failed in the last hour have at most half of the newcomers' slots, so that unknown agents do not wait
+// behind them.
+//
+// An attempt that finds no free slot waits a moment for one, if attempts usually take no longer than that. Otherwise
+// its delivery returns at the expected time of its turn, computed from the mean time of newcomers' attempts.
+//
+// Nil Newcomers bound no agent.
 type Newcomers struct {
-	slots   *ratelimit.Limiter                     // one origin, which is all of them
-	bounded *ratelimit.Limiter                     // an origin is a registrable domain, or those that failed
-	named   *ratelimit.Limiter                     // an origin is a registrable domain that others than its own name
-	costly  *ratelimit.Limiter                     // costly agents that are no newcomers (effort.go)
-	lent    *ratelimit.Limiter                     // these and newcomers together
-	latest  *lru.Cache[store.Agent, latestOutcome] // in this process, which knows it before the claims do
+	slots   *ratelimit.Limiter                     // one origin for all newcomers
+	bounded *ratelimit.Limiter                     // origins: each registrable domain, and the agents that failed
+	named   *ratelimit.Limiter                     // origins: each registrable domain, for files and unconfirmed agents
+	costly  *ratelimit.Limiter                     // costly agents that are not newcomers (effort.go)
+	lent    *ratelimit.Limiter                     // costly agents and newcomers together
+	latest  *lru.Cache[store.Agent, latestOutcome] // outcomes in this process, which claims may not show yet
 	share   int
 	total   int
 	now     func() time.Time
 
 	mu         sync.Mutex
-	lastReturn time.Time // when who was put off last, for a moment, comes back
+	lastReturn time.Time // return time of the last delivery that spreadWait delayed
 }
 
-// latestOutcome is how an agent's latest attempt ended here.
+// latestOutcome is the result of an agent's latest attempt in this process.
 type latestOutcome struct {
 	at time.Time
 	ok bool
 }
 
-// newcomerSlot is one of the slots of all newcomers, of those that failed, or of a domain.
+// newcomerSlot is one slot of all newcomers, of those that failed, or of a domain.
 type newcomerSlot struct {
 	of     string
 	permit *ratelimit.Permit
 }
 
 const (
-	// Newcomers share one in newcomerShare of a worker's slots. One domain, or those that failed, have one in
+	// Newcomers share one in newcomerShare of a worker's slots. A domain, and the agents that failed, each have one in
 	// domainShare of these.
 	newcomerShare = 2
 	domainShare   = 2
-	// namedShare is the part of a domain's slots for attempts that the domain did not ask for itself.
+	// Files and unconfirmed agents have one in namedShare of a domain's slots.
 	namedShare = 2
-	// allNewcomers and failedNewcomers name what is no domain.
+	// allNewcomers and failedNewcomers are origins that are not domains.
 	allNewcomers    = "newcomers"
 	failedNewcomers = "newcomers that failed"
-	domainSlot      = "domain " // goes before a domain's name: a host may be called newcomers
+	domainSlot      = "domain " // prefix of a domain: a host may be called newcomers
 	namedDomainSlot = "named domain "
-	// maxRememberedAgents bounds the agents whose latest outcome is remembered; of others a success is known once it is
-	// committed.
+	// maxRememberedAgents bounds the agents whose latest outcome is remembered. Other agents' successes are known once
+	// they are committed.
 	maxRememberedAgents = 4096
-	// maxSlotWait is how long an attempt waits in one of the other slots for one of the newcomers', where theirs take
-	// no longer than that: being put off costs a claim and a record. While theirs hang nobody waits.
+	// maxSlotWait is how long an attempt may occupy another slot while it waits for a newcomers' slot, because a delay
+	// costs a claim and a record. It does not wait if newcomers' attempts take longer than that.
 	maxSlotWait = 200 * time.Millisecond
-	// minReturnGap is the least time between two that come back within soon: how long attempts take is not known before
-	// one has ended, and hundreds that come back in the same moment would be in everybody's way.
+	// minReturnGap is the least time between the returns of two deliveries within spreadWithin. Before the first
+	// attempt has ended, its duration is unknown, and hundreds of deliveries that return together would block the
+	// others.
 	minReturnGap = 100 * time.Millisecond
 	spreadWithin = 2 * time.Second
-	// maxReturnWait is the longest wait of one that was put off; behind so many others it is from a half of that on, at
-	// random.
+	// maxReturnWait is the longest delay of a delivery. If so many deliveries wait, the delay is random, at least half
+	// of it.
 	maxReturnWait = 5 * time.Minute
-	// slotTTL is longer than any attempt: its slot is given back by the attempt itself.
+	// slotTTL is longer than any attempt, because each attempt releases its own slot.
 	slotTTL = 24 * time.Hour
 )
 
-// NewNewcomers makes the bound for a worker of that many slots. now: nil for time.Now.
+// NewNewcomers returns the bound for a worker with so many slots. If now is nil, it uses time.Now.
 func NewNewcomers(slots int, logger *slog.Logger, now func() time.Time) (*Newcomers, error) {
 	if now == nil {
 		now = time.Now
@@ -126,7 +130,7 @@ func NewNewcomers(slots int, logger *slog.Logger, now func() time.Time) (*Newcom
 		latest: latest, share: share, total: slots, now: now}, nil
 }
 
-// Close comes after the last attempt.
+// Close releases the limiters. Call it after the last attempt.
 func (n *Newcomers) Close() {
 	n.slots.Close()
 	n.bounded.Close()
@@ -135,14 +139,14 @@ func (n *Newcomers) Close() {
 	n.lent.Close()
 }
 
-// noteOutcome remembers how an attempt ended: a success makes the agent no newcomer, at once.
+// noteOutcome remembers an attempt's result. After a success, the agent is no newcomer immediately.
 func (n *Newcomers) noteOutcome(agent store.Agent, ok bool) {
 	if n != nil {
 		n.latest.Add(agent, latestOutcome{n.now(), ok})
 	}
 }
 
-// weighAgent tells whether the claim's agent is a newcomer, and whether it failed in the last hour.
+// weighAgent reports whether the claim's agent is a newcomer, and whether it failed in the last hour.
 func (n *Newcomers) weighAgent(c *store.Claim) (newcomer, failed bool) {
 	if n == nil || c.Succeeded {
 		return false, false
@@ -152,15 +156,14 @@ func (n *Newcomers) weighAgent(c *store.Claim) (newcomer, failed bool) {
 	return !known || !last.ok, known && !last.ok
 }
 
-// newcomerSlots are the slots that one attempt at a newcomer holds. The nil one is of an agent that is none: it needs
-// no slot.
+// newcomerSlots are the slots that one attempt at a newcomer holds. They are nil for an agent that is not a newcomer.
 type newcomerSlots struct {
 	newcomers *Newcomers
 	token     string
 	held      []newcomerSlot
 }
 
-// acquireSlot takes a newcomer's slot for an attempt. What it returns is to be released also beside an error.
+// acquireSlot acquires the slots of a newcomer for an attempt. The result must be released even after an error.
 func (n *Newcomers) acquireSlot(ctx context.Context, c *store.Claim) (*newcomerSlots, error) {
 	newcomer, failed := n.weighAgent(c)
 	if !newcomer {
@@ -178,8 +181,8 @@ func (n *Newcomers) acquireSlot(ctx context.Context, c *store.Claim) (*newcomerS
 		fmt.Sprintf("agents without a success in the last hour share %d of this worker's slots", n.share))
 }
 
-// acquireDomain takes one of the slots of the domain that the attempt is about to ask, until release. own says that the
-// domain itself names the agent. A domain that the attempt has a slot of costs no other.
+// acquireDomain acquires a slot of the URL's domain before a request to it, until release is called. own says that the
+// domain confirms the agent. If the attempt holds a slot of the domain already, it acquires no other.
 func (s *newcomerSlots) acquireDomain(ctx context.Context, rawURL string, own bool) (release func(), err error) {
 	domain := registrableDomain(rawURL)
 	if s == nil || domain == "" || s.holdsSlot(domainSlot+domain) {
@@ -198,6 +201,7 @@ func (s *newcomerSlots) acquireDomain(ctx context.Context, rawURL string, own bo
 	return func() { s.releaseAfter(ctx, before) }, err
 }
 
+// acquire acquires a slot from a limiter, unless the attempt holds it already. why begins the text of a refusal.
 func (s *newcomerSlots) acquire(ctx context.Context, from *ratelimit.Limiter, of, why string) error {
 	if s.holdsSlot(of) {
 		return nil
@@ -220,14 +224,14 @@ func (s *newcomerSlots) holdsSlot(of string) bool {
 	return slices.ContainsFunc(s.held, func(h newcomerSlot) bool { return h.of == of })
 }
 
-// release gives all slots back.
+// release releases all slots.
 func (s *newcomerSlots) release(ctx context.Context) {
 	if s != nil {
 		s.releaseAfter(ctx, 0)
 	}
 }
 
-// releaseAfter gives back all slots but the first n.
+// releaseAfter releases all slots except the first n.
 func (s *newcomerSlots) releaseAfter(ctx context.Context, n int) {
 	for _, h := range s.held[min(n, len(s.held)):] {
 		h.permit.Release(ctx, ratelimit.Neutral)
@@ -235,10 +239,11 @@ func (s *newcomerSlots) releaseAfter(ctx context.Context, n int) {
 	s.held = s.held[:min(n, len(s.held))]
 }
 
-// spreadWait is the wait, or a longer one up to maxReturnWait, of those that shall come back soon.
+// spreadWait returns wait if it is longer than spreadWithin. Otherwise it returns a wait of up to maxReturnWait that
+// spaces the returns by minReturnGap.
 func (n *Newcomers) spreadWait(wait time.Duration) time.Duration {
 	if wait > spreadWithin {
-		return wait // it is by how long attempts take
+		return wait // it was computed from the duration of attempts
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -253,8 +258,8 @@ func (n *Newcomers) spreadWait(wait time.Duration) time.Duration {
 	return n.lastReturn.Sub(now)
 }
 
-// registrableDomain is what one owner registered of a URL's host: the public suffix and one label more, or the address
-// (of IPv6 the /64, which one customer has). Empty for a URL that leads to no host.
+// registrableDomain returns the part of a URL's host that one owner registered: the public suffix and one more label,
+// or the IP address (of IPv6 the /64, which one customer has). It returns "" for a URL without a host.
 func registrableDomain(rawURL string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
@@ -270,5 +275,5 @@ func registrableDomain(rawURL string) string {
 	if domain, err := publicsuffix.EffectiveTLDPlusOne(host); err == nil {
 		return domain
 	}
-	return host // a public suffix itself, or one label
+	return host // a public suffix, or a single label
 }

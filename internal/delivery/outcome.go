@@ -12,19 +12,19 @@ import (
 	"github.com/agentherald/herald/internal/store/pgerror"
 )
 
-// maxTaskWait is the longest wait that a task has in Redis, seen in the web UI; longer ones live in Postgres.
+// maxTaskWait is the longest wait of a task in Redis, where the web UI shows it. Longer waits are only in Postgres.
 const maxTaskWait = 5 * time.Minute
 
-// decision is the outcome of an attempt, and why.
+// decision is the outcome of an attempt, with its cause.
 type decision struct {
 	store.Outcome
 	verdict retry.Verdict // zero: delivered
-	away    bool          // the attempt failed because Postgres or Redis was away
+	away    bool          // the attempt failed because Postgres or Redis was unavailable
 	spooled bool          // Redis has the outcome
 }
 
-// decideOutcome turns what the attempt has come to and its failure (nil: delivered) into the outcome to record. What it
-// taught about the agent is noted for the next attempts.
+// decideOutcome returns the outcome to record for an attempt with this failure (nil: delivered). It also updates what
+// this process knows about the agent.
 func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	d := decision{Outcome: e.describeAttempt(a)}
 	if failure == nil {
@@ -45,7 +45,7 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	d.Reason, d.Error, d.Free = v.Reason, v.Text, v.Free
 	d.Moved = v.Moved && !d.EndpointOfJob && !a.endpoint.Listed
 	d.SkipDispatch = v.Limited()
-	if v.AgentFault && a.stage.name != "fetch" { // the feedback's file is its client's affair
+	if v.AgentFault && a.stage.name != "fetch" { // the client chose the feedback's file
 		d.AgentError = v.Text
 		if a.failedByItself(v) {
 			e.Newcomers.noteOutcome(a.claim.Agent(), false)
@@ -72,14 +72,14 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	return d
 }
 
-// failedByItself tells whether the agent cannot be found or gives no answer, and neither the job nor a client has caused
-// that: the job may have chosen where the agent is called, how fast it has to answer and which tool, and an answer that
-// declines may be meant for what the client wrote.
+// failedByItself reports whether the agent cannot be found or does not answer, and neither the job nor a client can
+// have caused that. A job may choose the endpoint, the timeout and the tool. An answer that refuses the call may be
+// caused by the client's text.
 func (a *attempt) failedByItself(v retry.Verdict) bool {
 	return a.claim.Job.Action.ResolveEndpoint && !a.answer.cutShort && (v.Unwell || a.stage.name == "resolve")
 }
 
-// describeAttempt is the outcome as far as the steps say it, however the attempt ended.
+// describeAttempt returns the outcome's data from the steps that were run.
 func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	o := store.Outcome{
 		Stage: a.stage.name, StepMicros: a.stage.took[:a.stage.ended], Endpoint: a.endpoint.display,
@@ -104,14 +104,14 @@ func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	return o
 }
 
-// observeAgent adds what the agent says of itself, for its row. That is written with every delivery, so it goes along
-// only when it is news: listed since this process last recorded it.
+// observeAgent adds the agent's tools and server info, for its row. The row is written with every delivery, so they are
+// only added if they were listed since this process last recorded them.
 func observeAgent(o *store.Outcome, listing *mcpcall.ToolSet) {
 	o.Tools = store.ToolList(KnownTools(listing.Tools))
 	o.ServerInfo = asJSON(listing.Server)
 }
 
-// onUnknown is what becomes of a call of which nobody knows whether the agent took it.
+// onUnknown returns the policy for a call of which it is unknown whether the agent received it.
 func (a *attempt) onUnknown() string {
 	if a.server == nil {
 		return a.claim.Policy.OnUnknown
@@ -119,9 +119,9 @@ func (a *attempt) onUnknown() string {
 	return cmp.Or(a.server.OnUnknown, a.claim.Policy.OnUnknown)
 }
 
-// holdIfUnknown holds a delivery of which only a dead process knew whether the agent took an earlier call, if its
-// policy says so. Who replays has decided that it is sent again. It comes after checkEvent: a false job, whose worker
-// died while it was checked, would be held in the place of the right one.
+// holdIfUnknown holds a delivery whose earlier attempt died, perhaps during the call, if the policy is onUnknown=hold.
+// A replay is not held, because an operator decided to repeat the call. It must follow checkEvent: otherwise a wrong
+// job whose worker died during the check could be held and block the right one.
 func (a *attempt) holdIfUnknown() error {
 	if !a.claim.InDoubt || a.onUnknown() != store.OnUnknownHold {
 		return nil

@@ -15,17 +15,17 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Limiter bounds what one origin gets at a time, whoever its agents are (DESIGN §5): calls in flight and rate, of which
-// each of its endpoints has a share. Each endpoint has a circuit breaker of its own.
+// Limiter limits the calls of all agents at one origin: calls in flight, and calls per second. The origin's endpoints
+// share both. Each endpoint has its own circuit breaker. See docs/design/limits.md.
 type Limiter interface {
-	// Acquire takes a permit; a *ratelimit.RefusedError says why there is none and when to come back.
+	// Acquire acquires a permit. A *ratelimit.RefusedError contains the reason and the time until the next try.
 	Acquire(ctx context.Context, origin, endpoint, token string) (*ratelimit.Permit, error)
 }
 
-// acquirePermit takes a permit at the agent's origin, before anything is said to it: a handshake that hangs costs as
-// much as a call. Agents that nothing binds to their endpoint have small limits of their own there, calls in flight,
-// rate and breakers: anybody can mint them, so nothing that they do or run into costs those whose endpoint it is
-// anything of theirs. So have jobs that name an endpoint themselves.
+// acquirePermit acquires a permit at the agent's origin before the first request, because a hanging handshake costs as
+// much as a call. Agents that are not bound to their endpoint have separate, small limits and breakers at each origin.
+// Anyone can register such agents, so they must not use up the limits of the agents to which the endpoint belongs. Jobs
+// that name their endpoint themselves have the same small limits.
 func (e *Executor) acquirePermit(ctx context.Context, c *store.Claim, at resolvedEndpoint) (*ratelimit.Permit, error) {
 	limiter, origin, why := e.Limiter, limitedOrigin(at.Endpoint, c.Agent()), ""
 	if at.unbound && e.UnboundLimiter != nil {
@@ -51,21 +51,22 @@ func (e *Executor) acquirePermit(ctx context.Context, c *store.Claim, at resolve
 	return permit, nil
 }
 
-// unboundPrefix keeps the keys of the unbound agents' limits apart from origins, in the Redis that both lie in: no
-// origin begins with it.
+// unboundPrefix separates the keys of unbound agents' limits from origins in the same Redis. No origin begins with it.
 const unboundPrefix = "unbound:"
 
-// releasePermit gives the permit back (nil: there is no limiter) and tells the endpoint's circuit breaker how the
-// endpoint did.
+// releasePermit releases the permit (nil: there is no limiter) and reports the endpoint's health to its circuit
+// breaker.
 func releasePermit(ctx context.Context, permit *ratelimit.Permit, answer toolAnswer, failure error) {
 	if permit != nil {
 		permit.Release(ctx, endpointHealth(answer, failure))
 	}
 }
 
+// endpointHealth decides how the circuit breaker counts a call. A failure that the agent's endpoint did not cause is
+// Neutral.
 func endpointHealth(answer toolAnswer, failure error) ratelimit.Result {
 	if failure == nil {
-		if !answer.called { // a panic is on its way
+		if !answer.called { // a panic is in progress
 			return ratelimit.Neutral
 		}
 		return ratelimit.OK
@@ -76,13 +77,14 @@ func endpointHealth(answer toolAnswer, failure error) ratelimit.Result {
 	case v.Unwell:
 		return ratelimit.Failed
 	case !v.AgentFault, v.Reason == reason.RateLimited:
-		return ratelimit.Neutral // it says nothing about whether the endpoint works
+		return ratelimit.Neutral // it does not show whether the endpoint works
 	}
 	return ratelimit.OK
 }
 
-// DescribeBreaker tells how the breaker of an agent's URL stands, as this process saw it last; empty: it has not called
-// there lately. Of the two that an endpoint may have, the one of unbound agents counts where it is not closed.
+// DescribeBreaker returns the state of the breaker of an agent's URL, as this process last saw it, or "" if it has no
+// recent call there. An endpoint may also have a breaker for unbound agents; if that one is not closed, its state is
+// returned.
 func DescribeBreaker(address string, limits, unbound *ratelimit.Limiter) string {
 	e := mcpcall.Endpoint{URL: address}
 	if u, err := url.Parse(address); err != nil || u.Host == "" {
@@ -99,9 +101,9 @@ func DescribeBreaker(address string, limits, unbound *ratelimit.Limiter) string 
 	return state
 }
 
-// limitedOrigin is what rate limits are kept for: the origin of a URL, however it is spelt, or a command. A command
-// that the servers file names is its agent's alone: others run the same program with other arguments, and these may
-// hold secrets.
+// limitedOrigin returns the key of the rate limits: the normalized origin of a URL, or a command. A command from the
+// servers file belongs to its agent alone: other agents may run the same program with other arguments, which may be
+// secret.
 func limitedOrigin(e mcpcall.Endpoint, agent store.Agent) string {
 	switch {
 	case e.URL == "" && e.Listed:
@@ -116,8 +118,8 @@ func limitedOrigin(e mcpcall.Endpoint, agent store.Agent) string {
 	return string(netguard.OriginOf(u))
 }
 
-// limitedEndpoint is what has a circuit breaker of its own at an origin: the URL, or the command with its arguments. It
-// may hold secrets; the limiter keeps only a hash of it.
+// limitedEndpoint returns the key of the circuit breaker: the URL, or the command with its arguments. It may contain
+// secrets; the limiter stores only its hash.
 func limitedEndpoint(e mcpcall.Endpoint, agent store.Agent) string {
 	if e.URL == "" {
 		return strings.Join(append([]string{limitedOrigin(e, agent)}, e.Args...), "\x00")

@@ -13,34 +13,34 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// What an agent asks for (_meta of its answers, mcpcall.Preferences) is for its own deliveries only, and only ever makes
-// them fewer, slower or later: that is why it needs no proof of who said it beyond having been called. Who can answer
-// the calls to an agent could as well not answer them. It does not count where an enqueuer chose who is called.
+// An agent can ask for fewer, slower or later deliveries in _meta of its answers (mcpcall.Preferences). That affects
+// only its own deliveries. So the answer itself is sufficient proof: a server that answers an agent's calls could also
+// ignore them. The preferences do not apply to jobs that name their endpoint themselves.
 
-// Turns keep the calls of an agent apart that asked for it.
+// Turns spaces the calls of agents that asked for it.
 type Turns interface {
 	Take(ctx context.Context, name string, perSecond float64, again bool) (ratelimit.Turn, error)
 }
 
 const (
-	// pauseLook is how often a delivery of an agent that paused looks whether it still does: its line is held meanwhile,
-	// so these are few.
+	// pauseLook is how often a delivery checks whether its agent still pauses. There are few checks, because the
+	// agent's other deliveries are not dispatched during the pause.
 	pauseLook = 5 * time.Minute
-	// holdSlack is how much longer than the wait of its deliveries the line of an agent is held, so that they come back
-	// first and can hold it again.
+	// holdSlack is how much longer than a delivery's wait the agent's other deliveries are held, so that the delivery
+	// returns first and can extend the hold.
 	holdSlack = 30 * time.Second
-	// dispatchAhead is how long before the last of an agent's turns that are given out its line is held no longer: the
-	// reconciler, which dispatches the next, looks that often.
+	// dispatchAhead is how long before its last reserved turn an agent's hold ends. The reconciler, which dispatches
+	// the next delivery, runs at that interval.
 	dispatchAhead = 5 * time.Second
 )
 
-// preferences are what one attempt found of its agent's.
+// preferences are the effects of the agent's preferences on one attempt.
 type preferences struct {
-	hold time.Duration  // how long the agent's line is held; 0: it is not
-	turn ratelimit.Turn // zero: the agent asked for none
+	hold time.Duration  // how long no delivery of the agent is dispatched; 0: no hold
+	turn ratelimit.Turn // zero: the agent asked for no rate
 }
 
-// agentWishes are the agent's preferences as far as they are about this delivery.
+// agentWishes returns the agent's preferences, or none if the job names its endpoint itself.
 func (a *attempt) agentWishes() store.Preferences {
 	if !a.claim.Job.Action.ResolveEndpoint {
 		return store.Preferences{}
@@ -48,8 +48,8 @@ func (a *attempt) agentWishes() store.Preferences {
 	return a.claim.Preferences
 }
 
-// checkPause puts off what is for an agent that wants no calls now. It comes before anything is asked, but of a job that
-// may name another agent than its event, which would wait in the place of the right one.
+// checkPause delays deliveries to an agent that asked for no calls now. It precedes all requests, except for a job that
+// may name a wrong agent: such a job would wait and block the right one.
 func (e *Executor) checkPause(a *attempt) error {
 	until := a.agentWishes().PauseUntil
 	left := until.Sub(e.Now())
@@ -62,10 +62,11 @@ func (e *Executor) checkPause(a *attempt) error {
 		"`worker agent policy %s preferences=ignore` calls it nevertheless", until.UTC().Format(time.RFC3339), nameAgent(a)))
 }
 
-// holdPaused is how long the line of an agent is held that pauses for so long, until a delivery looks again.
+// holdPaused returns how long an agent's deliveries are held if left of its pause remains, until a delivery checks
+// again.
 func holdPaused(left time.Duration) time.Duration { return min(left, pauseLook+holdSlack) }
 
-// checkWishes skips what the agent does not want.
+// checkWishes delays or skips deliveries that the agent does not want.
 func (e *Executor) checkWishes(a *attempt) error {
 	if err := e.checkPause(a); err != nil {
 		return err
@@ -87,8 +88,8 @@ func nameAgent(a *attempt) string {
 	return fmt.Sprintf("%d:%s", agent.ChainID, agent.ID)
 }
 
-// awaitTurn waits for the agent's next call, if that is near, or puts the delivery off: no more a second than the agent
-// asked for, by all workers together.
+// awaitTurn waits for the agent's next turn if it is near, or delays the delivery. All workers together make at most as
+// many calls per second as the agent asked for.
 func (e *Executor) awaitTurn(ctx context.Context, a *attempt) error {
 	perSecond := a.agentWishes().MaxPerSecond
 	if perSecond <= 0 || e.Turns == nil {
@@ -121,8 +122,8 @@ func (e *Executor) awaitTurn(ctx context.Context, a *attempt) error {
 	}
 }
 
-// hearPreferences are those of the agent's answer, to be stored; nil: it said nothing of them. An enqueuer's own endpoint
-// says nothing for the agent.
+// hearPreferences returns the preferences in the agent's answer, to be stored, or nil if it contains none. An endpoint
+// that the job names cannot state preferences for the agent.
 func (e *Executor) hearPreferences(a *attempt) *store.Preferences {
 	said := a.answer.Preferences
 	if said == nil || !a.claim.Job.Action.ResolveEndpoint {
@@ -139,7 +140,7 @@ func (e *Executor) hearPreferences(a *attempt) *store.Preferences {
 	if a.claim.Policy.Preferences != store.PreferencesIgnore && !heard.PauseUntil.IsZero() {
 		a.preferences.hold = holdPaused(heard.PauseUntil.Sub(now))
 	}
-	if said.Unreadable { // what it asked for before stays, and no longer than it would have
+	if said.Unreadable { // keep the earlier preferences, with their own end
 		*heard = known
 		heard.NotUnderstood = []string{"all of it"}
 		if heard.SaidAt.IsZero() {

@@ -14,26 +14,26 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// preparedCall is what the agent's tool is to be called with.
+// preparedCall is a call that is ready to be sent.
 type preparedCall struct {
 	tool      string
 	arguments map[string]any
-	sanitized bool              // characters were taken out of what strangers wrote
-	recorded  json.RawMessage   // the arguments as the attempt keeps them
-	digest    [sha256.Size]byte // of the tool's name and the arguments
-	release   func()            // gives back what is reserved in Executor.arguments; nil: nothing is
+	sanitized bool              // misleading characters were removed
+	recorded  json.RawMessage   // the arguments in the form for the attempt's row
+	digest    [sha256.Size]byte // of the tool's name and arguments
+	release   func()            // releases the reservation in Executor.arguments; nil: none
 
-	listing *mcpcall.ToolSet // what the agent said last of its tools; nil: it did not say
+	listing *mcpcall.ToolSet // the latest list of the agent's tools; nil: none
 }
 
-// Whether an agent's tools may be those that it listed before.
+// Values of listTools' argument fresh.
 const (
 	cachedTools = false
 	freshTools  = true
 )
 
-// prepareCall lists the agent's tools and fits the arguments to the one that has the best of names. Beside an error
-// it returns the call that was prepared before, with the new listing.
+// prepareCall lists the agent's tools and fits the arguments to the first of names that the agent offers. With an
+// error, it returns the previous call with the new list.
 func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, fresh bool) (preparedCall, error) {
 	e.releaseArguments(&a.call)
 	call := a.call
@@ -55,13 +55,13 @@ func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, 
 	}
 	return preparedCall{
 		tool: tool.Name, arguments: fitted.Arguments, sanitized: fitted.Cleaned,
-		recorded: store.KeepSide(fitted.Sent), // all of it would be held for as long as the agent takes
+		recorded: store.KeepSide(fitted.Sent), // all arguments would stay in memory during the call
 		digest:   sha256.Sum256(fmt.Appendf(nil, "%q %s", tool.Name, fitted.Sent)),
 		release:  release, listing: listing.Outline(),
 	}, nil
 }
 
-// mayBeStale tells whether an older list of the agent's tools would explain why no call could be prepared.
+// mayBeStale reports whether an outdated list of the agent's tools may be the reason that no call could be prepared.
 func mayBeStale(err error) bool {
 	var schema *mcpcall.SchemaError
 	var failure *retry.Failure
@@ -69,7 +69,7 @@ func mayBeStale(err error) bool {
 		errors.As(err, &failure) && (failure.Reason == reason.ToolNotFound || failure.Reason == reason.ToolNotOffered)
 }
 
-// listTools asks what the agent offers.
+// listTools lists the agent's tools.
 func (e *Executor) listTools(ctx context.Context, a *attempt, fresh bool) (listing mcpcall.ToolSet, err error) {
 	err = e.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, endpoint mcpcall.Endpoint) (err error) {
 		ctx, cancel := mcpcall.WithTimeout(ctx, e.CallTimeout)
@@ -80,25 +80,25 @@ func (e *Executor) listTools(ctx context.Context, a *attempt, fresh bool) (listi
 	return listing, err
 }
 
-// ListsNothing tells of a list of tools that failed that the agent does not even know tools/list.
+// ListsNothing reports whether listing the tools failed because the agent does not know tools/list.
 func ListsNothing(err error) bool {
 	var call *mcpcall.CallError
 	return errors.As(err, &call) && call.Stage == mcpcall.StageList && retry.NotATool(err)
 }
 
-// smallArguments are sent without asking, so that honest agents do not wait behind large ones.
+// smallArguments need no reservation, so that calls with small arguments do not wait for those with large ones.
 const smallArguments = 64 << 10
 
-// argumentBudget bounds the bytes that calls in flight hold of large arguments: in all; half of that at newcomers; a
-// quarter at one origin. A call that is alone there may have more.
+// argumentBudget bounds the bytes of large arguments in calls in flight: in total, for newcomers (half), and per origin
+// (a quarter). A call may exceed a bound for which no other call counts.
 type argumentBudget struct {
 	most int64
 
 	mu   sync.Mutex
-	held map[string]int64 // of all, of newcomers, of each origin
+	held map[string]int64 // in total, for newcomers, and per origin
 }
 
-// acquire takes so many bytes for a call at an origin; release is nil if they are not to be had.
+// acquire reserves memory for a call at an origin. It returns nil if a bound is reached.
 func (b *argumentBudget) acquire(bytes int64, origin string, newcomer bool) (release func()) {
 	const all, newcomers = "all", "newcomers"
 	bounds := map[string]int64{all: b.most, "at " + origin: b.most / 4}
@@ -127,16 +127,16 @@ func (b *argumentBudget) acquire(bytes int64, origin string, newcomer bool) (rel
 	}
 }
 
-// reserveArguments takes a share of what may be in flight for arguments of so many bytes of JSON, or puts the attempt
-// off: the agent decides how long they are held.
+// reserveArguments reserves memory for arguments of size bytes of JSON. It returns a free wait if a bound is reached.
+// The agent decides how long the memory is in use, so it has to be bounded.
 func (e *Executor) reserveArguments(a *attempt, size int) (release func(), err error) {
 	if size <= smallArguments {
 		return nil, nil
 	}
-	// Three times: the arguments, the request that is made of them, and a copy while it is made.
+	// The arguments, the request made of them, and a temporary copy.
 	share := min(3*int64(size), e.MaxArgumentBytes)
 	origin := limitedOrigin(a.endpoint.Endpoint, a.claim.Agent())
-	if a.endpoint.unbound { // which takes no room from the agents whose endpoint it is
+	if a.endpoint.unbound { // unbound agents must not use the memory of the endpoint's own agents
 		origin = unboundPrefix + origin
 	}
 	if release = e.arguments.acquire(share, origin, a.slots != nil); release == nil {
@@ -146,7 +146,7 @@ func (e *Executor) reserveArguments(a *attempt, size int) (release func(), err e
 	return release, nil
 }
 
-// releaseArguments lets go of a call's arguments, and gives back their share.
+// releaseArguments drops a call's arguments and releases their reservation.
 func (e *Executor) releaseArguments(call *preparedCall) {
 	call.arguments = nil
 	if call.release != nil {

@@ -14,21 +14,21 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Result is what Deliver did.
+// Result is the result of Deliver.
 type Result struct {
-	Refused bool // the delivery goes on without this task: it is old, or another worker has it
+	Refused bool // the delivery continues without this task: it is outdated, or another worker has claimed it
 	Status  store.Status
 	Reason  reason.Reason
-	Text    string    // for people
-	Next    string    // what a person does about it; empty when it was delivered
-	At      time.Time // Waiting: when the task is to run again; zero: the wait goes on without it
-	Free    bool      // Waiting: it costs no attempt
+	Text    string    // for the operator
+	Next    string    // how the operator can proceed; empty: it was delivered
+	At      time.Time // Waiting: when the task must run again; zero: no task is needed
+	Free    bool      // Waiting: the wait costs no attempt
 }
 
-// commitFunc writes an outcome under the claim's fence, as Ledger.Record does.
+// commitFunc writes an outcome if the claim is still valid, as Ledger.Record does.
 type commitFunc func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error)
 
-// recordOutcome commits the outcome, logs it in one line, and hands out what the store released.
+// recordOutcome commits the outcome, logs it in one line, and enqueues the deliveries that the store dispatched.
 func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, commit commitFunc) (Result, error) {
 	began := e.Now()
 	rec, err := e.commitOutcome(ctx, a.claim, &d, commit)
@@ -43,11 +43,11 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 	a.spans.endAttempt(d, err, e.Now)
 	e.logAttempt(a, d, rec, err)
 
-	next := rec.Next // handed out also when the claim was lost
+	next := rec.Next // also enqueued if the claim was lost
 	var again time.Time
 	if err == nil && rec.Task != nil {
 		own := *rec.Task
-		own.At = e.Now().Add(d.Delay) // by this machine's clock, which is the one asynq compares it with
+		own.At = e.Now().Add(d.Delay) // asynq compares it with this machine's clock
 		if own.N == a.claim.N {
 			again = own.At
 		} else {
@@ -77,28 +77,28 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 	}
 	e.releaseHeld(ctx, a, d.Outcome)
 	if slices.ContainsFunc(rec.Next, func(t store.Task) bool { return t.Ended && t.ID == a.claim.ID }) {
-		return Result{Refused: true}, nil // held and released at once
+		return Result{Refused: true}, nil // it was held and released immediately
 	}
 	return Result{Status: d.Status, Reason: d.verdict.Reason, Text: d.verdict.Text,
 		Next: a.nextStep(d), At: again, Free: d.Free && !d.Called}, nil
 }
 
-// releaseHeld hands out what was held for want of a credential, when the agent has taken a call.
+// releaseHeld enqueues the deliveries that were held for lack of a credential, after the agent accepted a call.
 func (e *Executor) releaseHeld(ctx context.Context, a *attempt, o store.Outcome) {
 	if o.Status != store.Delivered && o.Reason != reason.ToolError {
 		return
 	}
 	auth := a.auth
-	if auth == nil { // a spooled outcome was recorded
+	if auth == nil { // the outcome was spooled
 		auth = &agentauth.Authorization{Subject: a.subject()}
 	}
 	e.Dispatcher.Dispatch(ctx, e.Authorizer.ObserveSuccess(ctx, auth))
 }
 
-// commitOutcome tries until Postgres takes the outcome, or says that the claim is lost, or this process gives up: what
-// is known must not be asked for again. Meanwhile Redis is given it, for whoever claims the delivery next. A claim
-// number fences the write, so that a late try is harmless. What Postgres will never take is recorded without the
-// strangers' part.
+// commitOutcome tries to commit until Postgres accepts the outcome, the claim is lost, or this process gives up, so
+// that a known outcome is not delivered again. Until then, Redis has the outcome for the next claim. The claim's number
+// fences the write, so a late try is harmless. If Postgres will never accept the outcome, it is recorded without the
+// texts of agents and clients.
 func (e *Executor) commitOutcome(ctx context.Context, c *store.Claim, d *decision, commit commitFunc,
 ) (store.Recorded, error) {
 	stripped := false
@@ -111,7 +111,7 @@ func (e *Executor) commitOutcome(ctx context.Context, c *store.Claim, d *decisio
 		}
 		if retry.Unstorable(err) {
 			if stripped {
-				return rec, err // the lease brings it back, and its attempts end it
+				return rec, err // its lease expires, until its attempts are used up
 			}
 			e.Logger.Error("Postgres refuses the outcome as it is; it is recorded without arguments and answer",
 				"delivery", c.ID, "error", err)
@@ -132,7 +132,7 @@ func (e *Executor) commitOutcome(ctx context.Context, c *store.Claim, d *decisio
 	}
 }
 
-// stripForeignText takes out of the outcome what strangers said.
+// stripForeignText removes the texts of agents and clients from the outcome.
 func stripForeignText(o *store.Outcome) {
 	o.ToolName, o.Endpoint, o.Protocol, o.AgentError = "", "", "", ""
 	o.Arguments, o.Response, o.Result, o.ServerInfo, o.Tools, o.Preferences = nil, nil, nil, nil, nil, nil
@@ -141,7 +141,7 @@ func stripForeignText(o *store.Outcome) {
 	}
 }
 
-// asJSON is v as JSON, or nil when v has none: it is only shown.
+// asJSON returns v as JSON, or nil if it cannot be encoded. Use it only for data that is shown.
 func asJSON(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -18,17 +18,17 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// resolvedEndpoint is where the agent is called.
+// resolvedEndpoint is the endpoint at which the agent is called.
 type resolvedEndpoint struct {
 	mcpcall.Endpoint
-	display    string // for pages and logs: no query, no user information, no arguments
-	source     string // who named it, as the end of a phrase
-	ownHeaders bool   // its headers came with the job
-	unbound    bool   // nothing binds the agent to it
+	display    string // for pages and logs: without query, user information and arguments
+	source     string // the origin of the endpoint, as the end of a phrase
+	ownHeaders bool   // its headers are in the job
+	unbound    bool   // the agent is not bound to it
 }
 
-// resolveEndpoint finds the agent's MCP endpoint: the job's own if it names one, else the servers file's, else the
-// registration's. When nothing says which revision the agent speaks, it is what it spoke last.
+// resolveEndpoint returns the agent's MCP endpoint: the one in the job, or else in the servers file, or else in the
+// agent's registration. If none of them states the protocol revision, it uses the agent's last one as a hint.
 func (e *Executor) resolveEndpoint(ctx context.Context, c *store.Claim, server *servers.Server,
 ) (found resolvedEndpoint, err error) {
 	var listed mcpcall.Endpoint
@@ -48,7 +48,7 @@ func (e *Executor) resolveEndpoint(ctx context.Context, c *store.Claim, server *
 	return found, err
 }
 
-// registeredEndpoint takes the endpoint of the agent's registration.
+// registeredEndpoint returns the endpoint in the agent's registration.
 func (e *Executor) registeredEndpoint(ctx context.Context, c *store.Claim) (resolvedEndpoint, error) {
 	if _, ok := e.Chain(c.Job.ChainID); !ok {
 		return resolvedEndpoint{}, retry.Fail(reason.ChainUnconfigured,
@@ -63,13 +63,13 @@ func (e *Executor) registeredEndpoint(ctx context.Context, c *store.Claim) (reso
 		Endpoint: mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, Command: t.Command, Args: t.Args,
 			ProtocolHint: t.ProtocolHint},
 		source:  fmt.Sprintf(" from %s (%s)%s", t.DocumentSource, t.From, describeBinding(t)),
-		unbound: t.Binding != "" && !t.Bound(), // "": the policy is that nobody asks
+		unbound: t.Binding != "" && !t.Bound(), // "": the policy does not ask for a binding
 	}
 	found.display = displayEndpoint(found.Endpoint)
 	return found, nil
 }
 
-// describeBinding warns of an agent that nothing binds to its endpoint.
+// describeBinding warns if the agent is not bound to its endpoint.
 func describeBinding(t resolver.Target) string {
 	switch t.Binding {
 	case resolver.Unbound:
@@ -80,8 +80,8 @@ func describeBinding(t resolver.Target) string {
 	return ""
 }
 
-// jobEndpoint takes the endpoint that the enqueuer named, and the secret headers sealed for its origin. listed is the
-// agent's endpoint by the servers file.
+// jobEndpoint returns the endpoint in the job, with the secret headers that were sealed for its origin. listed is the
+// agent's endpoint in the servers file.
 func (e *Executor) jobEndpoint(c *store.Claim, listed mcpcall.Endpoint) (resolvedEndpoint, error) {
 	j, named := c.Job, c.Job.Action.Endpoint
 	if named == nil {
@@ -92,7 +92,7 @@ func (e *Executor) jobEndpoint(c *store.Claim, listed mcpcall.Endpoint) (resolve
 		Endpoint: mcpcall.Endpoint{Transport: named.Transport, URL: named.URL,
 			Command: named.Command, Args: named.Args},
 		source:  " from the job",
-		unbound: named.URL == "" || named.URL != listed.URL, // whoever enqueues may name anybody's endpoint
+		unbound: named.URL == "" || named.URL != listed.URL, // a job may name any endpoint
 	}
 	found.display = displayEndpoint(found.Endpoint)
 	if named.Transport == mcpcall.TransportStdio && e.MayRun != nil &&
@@ -120,7 +120,7 @@ func (e *Executor) jobEndpoint(c *store.Claim, listed mcpcall.Endpoint) (resolve
 	return found, nil
 }
 
-// subject is what the choice of a credential needs to know of the delivery.
+// subject returns the properties of the delivery on which the choice of a credential depends.
 func (a *attempt) subject() agentauth.Subject {
 	return agentauth.Subject{
 		Agent: a.claim.Agent(), Epoch: a.claim.Epoch, NamedByJob: !a.claim.Job.Action.ResolveEndpoint,
@@ -128,7 +128,7 @@ func (a *attempt) subject() agentauth.Subject {
 	}
 }
 
-// displayEndpoint is an endpoint as pages and logs may show it: no query, no user information, no arguments.
+// displayEndpoint returns an endpoint for pages and logs: without query, user information and arguments.
 func displayEndpoint(e mcpcall.Endpoint) string {
 	if e.URL == "" {
 		return e.Transport + ":" + e.Command

@@ -15,22 +15,22 @@ import (
 	"github.com/google/uuid"
 )
 
-// Runner gives each task a slot, a context that asynq cannot cancel, and the certainty that no other goroutine of this
-// process runs the same delivery. It implements queue.Handler.
+// Runner runs each task with a slot and a context that asynq cannot cancel. It never runs a delivery twice at the same
+// time in this process. It implements queue.Handler.
 type Runner struct {
 	executor *Executor
 	intake   TaskIntake
 	slots    *completer
 
-	base context.Context // ends when shutdown gives up waiting
+	base context.Context // ends when shutdown stops waiting
 	stop context.CancelCauseFunc
 
 	mu      sync.Mutex
-	running map[uuid.UUID]int // delivery → its task's n
-	idle    chan struct{}     // closed when nothing runs any more, made by whoever waits for that
+	running map[uuid.UUID]int // delivery → n of its task
+	idle    chan struct{}     // closed when no delivery runs; created by Wait
 }
 
-// TaskIntake takes the whole job of a foreign task. The note is for the web UI.
+// TaskIntake stores the whole job of a foreign task. The note is for the web UI.
 type TaskIntake interface {
 	FromTask(ctx context.Context, kind string, body []byte) (note string, err error)
 }
@@ -38,7 +38,7 @@ type TaskIntake interface {
 // intakeTimeout bounds the commit of a foreign task's job.
 const intakeTimeout = 30 * time.Second
 
-// NewRunner allows concurrency deliveries at a time.
+// NewRunner returns a Runner with concurrency slots.
 func NewRunner(e *Executor, in TaskIntake, concurrency int) (*Runner, error) {
 	if e == nil || in == nil || concurrency < 1 {
 		return nil, errors.New("delivery: a runner needs an executor, an intake and a concurrency of at least 1")
@@ -50,11 +50,11 @@ func NewRunner(e *Executor, in TaskIntake, concurrency int) (*Runner, error) {
 
 var _ queue.Handler = (*Runner)(nil)
 
-// Tasks is how many tasks asynq shall run at a time: as many as may be claimed before they have the agent's answer.
+// Tasks returns how many tasks asynq has to run at a time: the number of deliveries that may be claimed and unanswered.
 func (r *Runner) Tasks() int { return cap(r.slots.claims) }
 
-// Deliver runs task n of a delivery. The given context only decides whether it is begun. It returns when asynq can be
-// told the end: when that is recorded, or, if it is plain success, when only the record is left (see slot.release).
+// Deliver runs task n of a delivery. ctx is only used until the delivery begins. Deliver returns after the outcome was
+// recorded, or, for a plain success, before (see slot.release).
 func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string, err error) {
 	s, err := r.slots.begin(ctx)
 	if err != nil {
@@ -62,7 +62,8 @@ func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 	}
 	if other, ok := r.markRunning(id, n); !ok {
 		s.end(taskEnd{})
-		// It is about to leave, or asynq took it for lost. Then this one is old, or waits, which the claim will tell.
+		// The other run is about to end, or asynq considered its task lost. This task is outdated or will wait; its
+		// next claim decides that.
 		return "", fmt.Errorf("this process still runs task %d of the delivery", other)
 	}
 	go r.run(id, n, s)
@@ -70,7 +71,7 @@ func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 	return told.note, told.err
 }
 
-// run ends with the record; Wait waits for it.
+// run runs the delivery and ends after the record. Wait waits for it.
 func (r *Runner) run(id uuid.UUID, n int, s *slot) {
 	var end taskEnd
 	defer func() {
@@ -89,19 +90,19 @@ func (r *Runner) run(id uuid.UUID, n int, s *slot) {
 	}
 }
 
-// maxNote bounds what the web UI is told, in characters; Postgres has all of it.
+// maxNote bounds the texts for the web UI, in characters. Postgres has the whole texts.
 const maxNote = 500
 
-// describeResult is what asynq is told, which is what the web UI shows: completed is delivered or skipped, retry is a
-// wait, archived is rejected, dead or held. What goes on without the task is dropped. A delivered one needs no note,
-// which saves Redis a command.
+// describeResult returns the task's result for asynq and the web UI. A completed task was delivered or skipped, a
+// retried one waits, and an archived one was rejected, is dead or is held. If the delivery does not need the task, the
+// task is dropped. A delivered task has no note, which saves a Redis command.
 func describeResult(res Result) (string, error) {
 	if res.Refused || res.Status == store.Waiting && res.At.IsZero() {
 		return "", queue.ErrDropped
 	}
 	told := strings.TrimSpace(string(res.Status) + " " + string(res.Reason))
 	if res.Status == store.Waiting {
-		told = string(res.Reason) // the state says the rest
+		told = string(res.Reason) // asynq's state shows that it waits
 	}
 	if res.Text != "" {
 		told += ": " + text.Excerpt(res.Text, maxNote)
@@ -122,17 +123,17 @@ func describeResult(res Result) (string, error) {
 	return "", queue.ErrDropped
 }
 
-// Intake takes a whole job from a task that somebody else's asynq client made.
+// Intake stores a whole job from a task that another program's asynq client made.
 func (r *Runner) Intake(ctx context.Context, kind string, body []byte) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, intakeTimeout)
 	defer cancel()
 	return r.intake.FromTask(ctx, kind, body)
 }
 
-// Summarize tells of attempts at which nothing was attempted, until ctx ends (see Executor.SummarizeWaits).
+// Summarize logs free waits until ctx ends (see Executor.SummarizeWaits).
 func (r *Runner) Summarize(ctx context.Context) { r.executor.SummarizeWaits(ctx, nil) }
 
-// markRunning marks the delivery as running; false: it is already, with the task returned.
+// markRunning marks the delivery as running. If it is running already, it returns the n of its task and false.
 func (r *Runner) markRunning(id uuid.UUID, n int) (other int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,7 +154,7 @@ func (r *Runner) unmarkRunning(id uuid.UUID) {
 	}
 }
 
-// Running is how many deliveries run now.
+// Running returns the number of running deliveries.
 func (r *Runner) Running() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -162,12 +163,12 @@ func (r *Runner) Running() int {
 
 var errShutdown = errors.New("the worker is shutting down and waited long enough")
 
-// StopClaiming lets no more deliveries begin: what is claimed and has no slot is given back. Call it when the queue's
-// server takes no more tasks: what has a slot goes on.
+// StopClaiming releases claimed deliveries that have no slot, and prevents further claims. Deliveries in a slot
+// continue. Call it after the queue's server has stopped fetching tasks.
 func (r *Runner) StopClaiming() { r.slots.stop() }
 
-// Wait returns when nothing runs any more; when ctx ends first, running attempts are cut off, recorded if that can be
-// done at once, and waited for. Call it after the queue's server has stopped: nothing may begin any more.
+// Wait waits until no delivery runs. If ctx ends first, it cancels the running attempts, each of which tries once to
+// record its outcome, and waits for them. Call it after the queue's server has stopped, so that no delivery begins.
 func (r *Runner) Wait(ctx context.Context) {
 	defer r.stop(errShutdown)
 	r.mu.Lock()

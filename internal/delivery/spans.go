@@ -15,24 +15,24 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// attemptSpans are an attempt's part of its delivery's trace: a span of its own, below the delivery's root, and one for
-// each step when it has ended. nil: nothing is traced.
+// attemptSpans are an attempt's spans in its delivery's trace: one for the attempt, below the delivery's root span, and
+// one for each step that has ended. nil: no tracing.
 //
-// Of strangers' words they hold the key, the tool's name and the endpoint's host, and of a failure the reason only: what
-// was sent and answered is in the row that herald.delivery.id names.
+// Of the texts of agents and clients, the spans contain only the key, the tool's name and the endpoint's host, and of a
+// failure only the reason. The requests and answers are in the row with the id herald.delivery.id.
 type attemptSpans struct {
 	tracer trace.Tracer
 	span   trace.Span
-	call   trace.SpanID // of the step call, which the agent is told before it has ended
+	call   trace.SpanID // id of the span of the step call; the agent receives it before the step ends
 }
 
 // maxSpanText bounds each text in a span, in bytes.
 const maxSpanText = 300
 
-// beginSpans begins the spans of an attempt with its claim.
+// beginSpans starts the spans of an attempt.
 //
 // The delivery's root span, from its acceptance to its first claim, has the same ids in every process. Each attempt
-// starts it anew, so that the sampler decides about the trace as it did before; it is sent with the first task alone.
+// starts it again, so that the sampler makes the same decision for the whole trace. Only the first task exports it.
 func (e *Executor) beginSpans(a *attempt) *attemptSpans {
 	if e.Tracer == nil {
 		return nil
@@ -56,7 +56,7 @@ func (e *Executor) beginSpans(a *attempt) *attemptSpans {
 	return s
 }
 
-// addStep adds the span of a step that ended.
+// addStep adds the span of a step that has ended.
 func (s *attemptSpans) addStep(a *attempt, name string, err error, began, ended time.Time) {
 	if s == nil || !s.span.IsRecording() {
 		return
@@ -74,7 +74,7 @@ func (s *attemptSpans) addStep(a *attempt, name string, err error, began, ended 
 	span.End(trace.WithTimestamp(ended))
 }
 
-// callAttributes say which tool was called, and where.
+// callAttributes returns the called tool and host as attributes.
 func (a *attempt) callAttributes() []attribute.KeyValue {
 	about := []attribute.KeyValue{attribute.String("mcp.tool.name", text.Excerpt(a.call.tool, maxSpanText))}
 	if u, err := url.Parse(a.endpoint.URL); err == nil && u.Hostname() != "" {
@@ -83,7 +83,7 @@ func (a *attempt) callAttributes() []attribute.KeyValue {
 	return about
 }
 
-// end ends the attempt's span with its outcome. err says why that is not recorded.
+// endAttempt ends the attempt's span with its outcome. err is the error of recording it, if any.
 func (s *attemptSpans) endAttempt(d decision, err error, now func() time.Time) {
 	if s == nil {
 		return
@@ -99,7 +99,7 @@ func (s *attemptSpans) endAttempt(d decision, err error, now func() time.Time) {
 	s.span.End(trace.WithTimestamp(now()))
 }
 
-// isFailure tells whether something went wrong, unlike what only has to wait or has no agent to go to.
+// isFailure reports whether the attempt failed. A delivery without a recipient, or one that only waits, is no failure.
 func (d decision) isFailure() bool {
 	switch d.Status {
 	case store.Delivered, store.Skipped, store.Queued:
@@ -108,7 +108,7 @@ func (d decision) isFailure() bool {
 	return !d.putOff()
 }
 
-// traceparent is what the agent is sent: the delivery's trace, and the span of this call.
+// formatTraceparent returns the traceparent header for the agent: the delivery's trace, and the span of this call.
 func (a *attempt) formatTraceparent() string {
 	t := tracecontext.Of(a.claim.ID, a.claim.Traceparent)
 	if a.spans == nil {

@@ -16,26 +16,26 @@ import (
 	"github.com/google/uuid"
 )
 
-// OutcomeSpool is Redis, where an outcome waits that Postgres cannot take now: whoever claims the delivery next must
-// not ask the agent for what is known already (DESIGN §5). Others may write there, too: what is spooled is sealed
-// (sealOutcome).
+// OutcomeSpool stores outcomes in Redis while Postgres is unavailable, so that the next claim of a delivery does not
+// repeat a call whose outcome is known. Other programs may write to the same Redis, so the outcomes are sealed
+// (sealOutcome). See docs/design/delivery.md.
 type OutcomeSpool interface {
 	SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) error
-	SpooledOutcome(ctx context.Context, id uuid.UUID) ([]byte, error) // nil: nothing
+	SpooledOutcome(ctx context.Context, id uuid.UUID) ([]byte, error) // nil: no outcome
 	DropOutcome(ctx context.Context, id uuid.UUID) error
 }
 
 const (
-	spoolTimeout = 2 * time.Second // one try at Redis
+	spoolTimeout = 2 * time.Second // one call to Redis
 	spoolPause   = 200 * time.Millisecond
 )
 
-// spoolError: an earlier attempt never ended, and Redis does not tell whether its outcome is known.
+// spoolError means that an earlier attempt has no outcome in Postgres, and that Redis did not answer.
 type spoolError struct{ error }
 
 func (e *spoolError) Unwrap() error { return e.error }
 
-// spoolOutcome puts the outcome into Redis and tells whether Redis has it now.
+// spoolOutcome stores the outcome in Redis and reports whether that succeeded.
 func (e *Executor) spoolOutcome(ctx context.Context, c *store.Claim, o store.Outcome) bool {
 	b, err := sealOutcome(e.Sealer, c, store.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: e.Now(),
 		Outcome: o})
@@ -51,8 +51,9 @@ func (e *Executor) spoolOutcome(ctx context.Context, c *store.Claim, o store.Out
 	return err == nil
 }
 
-// loadSpooledOutcome asks Redis what an earlier attempt led to that has no outcome in Postgres; nil without an error:
-// nobody knows, or there is no such attempt. Without an answer nothing is called.
+// loadSpooledOutcome loads the outcome of an earlier attempt that has none in Postgres. It returns nil and no error if
+// there is no such attempt, or if Redis does not have its outcome. If Redis does not answer, it returns an error, so
+// that the agent is not called again.
 func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*store.SpooledOutcome, error) {
 	if !c.Unfinished {
 		return nil, nil
@@ -71,12 +72,12 @@ func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*sto
 		e.ignoreSpooled(c, spooledUnreadable, err)
 		return nil, nil
 	}
-	// A wait goes on from where it was when it became known.
+	// The wait began when the outcome was spooled.
 	past.Outcome.Delay = max(past.Outcome.Delay-e.Now().Sub(past.At), 0)
 	return past, nil
 }
 
-// readSpool tries until Redis answers, for SpoolPatience.
+// readSpool reads a spooled outcome. It tries again until Redis answers, for at most SpoolPatience.
 func (e *Executor) readSpool(ctx context.Context, id uuid.UUID) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.SpoolPatience)
 	defer cancel()
@@ -97,13 +98,13 @@ func (e *Executor) readSpool(ctx context.Context, id uuid.UUID) ([]byte, error) 
 	}
 }
 
-// recordSpooledOutcome records what an earlier attempt led to, instead of making another. store.ErrStale: that attempt
-// ended otherwise, which was recorded, though Redis still has this; it is dropped.
+// recordSpooledOutcome records an earlier attempt's spooled outcome instead of making another attempt. If that attempt
+// has another outcome in Postgres already, it drops the spooled one and returns store.ErrStale.
 func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past store.SpooledOutcome) (Result, error) {
 	d := decision{Outcome: past.Outcome, spooled: true,
 		verdict: retry.Verdict{Reason: past.Outcome.Reason, Text: past.Outcome.Error}}
 	adopt := func(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
-		past.Outcome = o // without what Postgres would not take
+		past.Outcome = o // without the texts that Postgres refused
 		return e.Ledger.Adopt(ctx, c, past)
 	}
 	res, err := e.recordOutcome(ctx, a, d, adopt)
@@ -114,7 +115,7 @@ func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past st
 	return res, err
 }
 
-// dropSpooled drops what Redis has of the delivery. What stays is harmless: it names an attempt that is complete.
+// dropSpooled deletes the delivery's spooled outcome. If that fails, it is harmless: the outcome's attempt is complete.
 func (e *Executor) dropSpooled(ctx context.Context, id uuid.UUID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
 	defer cancel()
@@ -123,16 +124,16 @@ func (e *Executor) dropSpooled(ctx context.Context, id uuid.UUID) {
 	}
 }
 
-// Why a spooled outcome is ignored, as herald_spooled_outcomes_ignored_total says it.
+// Reasons for ignoring a spooled outcome; values of the metric herald_spooled_outcomes_ignored_total.
 const (
-	// spooledUnreadable: not written by Herald, moved from another delivery, damaged, or sealed with a removed key.
+	// spooledUnreadable: not written by Herald, copied from another delivery, damaged, or sealed with a removed key.
 	spooledUnreadable = "unreadable"
 	// spooledOld: its attempt has another outcome in Postgres.
 	spooledOld = "old"
 )
 
-// ignoreSpooled counts an outcome that the delivery does not end by, and warns of it once a minute at most: who can
-// write to Redis can make as many as there are deliveries.
+// ignoreSpooled counts an ignored outcome and warns at most once a minute, because any program that can write to Redis
+// can write one for every delivery.
 func (e *Executor) ignoreSpooled(c *store.Claim, why string, err error) {
 	e.Metrics.ignoredOutcomes.WithLabelValues(why).Inc()
 	now := e.Now().UnixNano()
@@ -144,20 +145,20 @@ func (e *Executor) ignoreSpooled(c *store.Claim, why string, err error) {
 		"delivery", c.ID, "why", why, "error", err)
 }
 
-// sealedHead is the length of what precedes the ciphertext of a spooled outcome: a version, the number of the claim,
-// and the attempt. The worker of the version before keeps JSON, which does not begin with the version: each takes the
-// other's for unreadable.
+// sealedHead is the length of the head of a spooled outcome: a version, the claim's number, and the attempt. Workers of
+// the previous version write JSON, which does not begin with sealedVersion. So the two versions cannot read each
+// other's outcomes.
 const (
 	sealedVersion = 1
 	sealedHead    = 1 + 8 + 4
 )
 
-// outcomeBinding is what a spooled outcome belongs to: one claim of one delivery.
+// outcomeBinding binds a spooled outcome to one claim of one delivery.
 func outcomeBinding(c *store.Claim, claimNo int64, attempt int) secret.Binding {
 	return secret.Binding{Purpose: "deliveries.result.v1", Generation: fmt.Sprintf("%s/%d/%d", c.ID, claimNo, attempt)}
 }
 
-// sealOutcome makes of an outcome what Redis keeps.
+// sealOutcome encodes and seals an outcome for Redis.
 func sealOutcome(keys Sealer, c *store.Claim, past store.SpooledOutcome) ([]byte, error) {
 	plain, err := json.Marshal(past)
 	if err != nil {
@@ -171,8 +172,8 @@ func sealOutcome(keys Sealer, c *store.Claim, past store.SpooledOutcome) ([]byte
 	return append(binary.BigEndian.AppendUint32(head, uint32(c.Attempt)), text...), nil
 }
 
-// openOutcome reads what sealOutcome made under an earlier claim of the delivery that c claims. Whether that one's
-// attempt is still without an outcome the store tells (Ledger.Adopt).
+// openOutcome opens an outcome that sealOutcome sealed under an earlier claim of the delivery. Ledger.Adopt checks that
+// the earlier attempt still has no outcome.
 func openOutcome(keys Opener, c *store.Claim, sealed []byte) (*store.SpooledOutcome, error) {
 	if len(sealed) < sealedHead || sealed[0] != sealedVersion {
 		return nil, errors.New("it is not sealed by a worker of this version")

@@ -14,28 +14,28 @@ import (
 	"github.com/google/uuid"
 )
 
-// Step is one part of an attempt that has ended, for people who watch.
+// Step is a part of an attempt that has ended, for display.
 type Step struct {
 	DeliveryID uuid.UUID
 	Attempt    int
 	Name       string // claim check resolve fetch compose call record
-	Detail     string // a phrase: where from, how verified, what was answered
+	Detail     string // a phrase: the source, the verification, or the answer
 	Took       time.Duration
 	At         time.Time
 }
 
-// stage is the part of the attempt that runs: its name is stored with the attempt, logged and traced.
+// stage is the running part of an attempt. Its name is stored with the attempt, logged and traced.
 type stage struct {
 	name  string
 	began time.Time
-	took  [maxStages]int32 // µs, of those that ended before this one and, at the end, of this one
+	took  [maxStages]int32 // µs; of the stages that have ended
 	ended int
 }
 
-// maxStages is how many stages an attempt has: check, resolve, fetch, compose, call.
+// maxStages is the number of an attempt's stages: check, resolve, fetch, compose, call.
 const maxStages = 5
 
-// noteTime keeps how long the stage took.
+// noteTime records the duration of the stage.
 func (s *stage) noteTime(now time.Time) {
 	if s.ended < maxStages && !s.began.IsZero() {
 		s.took[s.ended] = int32(min(now.Sub(s.began).Microseconds(), math.MaxInt32))
@@ -43,7 +43,7 @@ func (s *stage) noteTime(now time.Time) {
 	}
 }
 
-// beginStage traces the stage that ended well, and begins the next one.
+// beginStage traces the successful end of the current stage, and begins the next one.
 func (e *Executor) beginStage(a *attempt, name string) {
 	now := e.Now()
 	if !a.stage.began.IsZero() {
@@ -53,8 +53,8 @@ func (e *Executor) beginStage(a *attempt, name string) {
 	a.stage.name, a.stage.began = name, now
 }
 
-// endStages traces the last stage. A panic over a stranger's bytes becomes a failed attempt, so that it is recorded and
-// its attempts are counted.
+// endStages traces the end of the last stage. It turns a panic into a failed attempt, so that the attempt is recorded
+// and counted.
 func (e *Executor) endStages(a *attempt, err error, panicked any) error {
 	if panicked != nil {
 		e.Logger.Error("a step panicked", "delivery", a.claim.ID, "step", a.stage.name,
@@ -67,7 +67,7 @@ func (e *Executor) endStages(a *attempt, err error, panicked any) error {
 	return err
 }
 
-// stageDetail is what a stage has come to, in a phrase.
+// stageDetail returns the result of a stage as a phrase.
 func (a *attempt) stageDetail(name string) string {
 	switch name {
 	case "check":
@@ -87,7 +87,8 @@ func (a *attempt) stageDetail(name string) string {
 	return ""
 }
 
-// traceStep tells who listens that a step ended; with nobody there it costs nothing. An empty detail is the stage's.
+// traceStep logs and traces the end of a step. Without a listener it does nothing. If detail is empty, it uses
+// stageDetail.
 func (e *Executor) traceStep(a *attempt, name, detail string, err error, began time.Time) {
 	debug := e.Logger.Enabled(context.Background(), slog.LevelDebug)
 	if !debug && e.Trace == nil && a.spans == nil {

@@ -13,19 +13,18 @@ import (
 )
 
 const (
-	// summaryInterval is how often attempts at which nothing was attempted are told.
+	// summaryInterval is how often free waits are logged.
 	summaryInterval = time.Minute
-	// maxSummarizedAgents is how many agents have a line of their own in one summary; the others share one.
+	// maxSummarizedAgents bounds the agents with their own line in one summary. The other agents share one line.
 	maxSummarizedAgents = 100
 )
 
-// waitSummary counts attempts at which nothing was attempted: they ended in a wait that costs none (throttled,
-// agent_busy …). In a flood they are most of what happens, and each of them alone says nothing. Safe for concurrent
-// use.
+// waitSummary counts attempts that ended in a free wait (throttled, agent_busy, …) before any call. Under load they are
+// most of all attempts, and a line for each would be useless. It is safe for concurrent use.
 type waitSummary struct {
 	mu     sync.Mutex
 	agents map[store.Agent]map[string]int // by reason
-	others map[string]int                 // of agents beyond maxSummarized
+	others map[string]int                 // of agents beyond maxSummarizedAgents
 }
 
 func newWaitSummary() *waitSummary {
@@ -47,7 +46,7 @@ func (s *waitSummary) add(agent store.Agent, reason string) {
 	counts[reason]++
 }
 
-// drain gives away what was counted and begins anew.
+// drain returns the counts and resets them.
 func (s *waitSummary) drain() (agents map[store.Agent]map[string]int, others map[string]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,8 +55,8 @@ func (s *waitSummary) drain() (agents map[store.Agent]map[string]int, others map
 	return agents, others
 }
 
-// SummarizeWaits tells once a minute, and when ctx ends, how many attempts put their delivery off before anything was
-// attempted: one line per agent, with a count per reason. ticks: nil for a minute's.
+// SummarizeWaits logs, once a minute and when ctx ends, how many attempts ended in a free wait before any call: one
+// line per agent, with a count per reason. ticks replaces the minute's ticker if it is not nil.
 func (e *Executor) SummarizeWaits(ctx context.Context, ticks <-chan time.Time) {
 	if ticks == nil {
 		ticker := time.NewTicker(summaryInterval)
@@ -78,6 +77,7 @@ func (e *Executor) SummarizeWaits(ctx context.Context, ticks <-chan time.Time) {
 	}
 }
 
+// logWaits logs one line per agent, the most frequent first, and resets the counts.
 func (e *Executor) logWaits(within time.Duration) {
 	agents, others := e.waits.drain()
 	busiest := func(a, b store.Agent) int { return sumCounts(agents[b]) - sumCounts(agents[a]) }
