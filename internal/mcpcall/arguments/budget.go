@@ -8,17 +8,17 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// errBudget ends the evaluation of one schema; the validator does not look further into the value then.
+// errBudget stops the evaluation of a schema. The validator does not descend further into the value after it.
 var errBudget = errors.New("validation budget spent")
 
 // budget counts the evaluations of one validation. The validator has no limit of its own, and a schema of a few lines
-// can make it work for years (allOf of two references, thirty levels deep). Once the budget is spent, every further
-// evaluation fails at once.
+// can keep it busy for years (allOf with two references, nested thirty levels). Once the budget is used up, every
+// further evaluation fails at once.
 type budget struct {
 	left     int
 	spent    bool
 	deadline time.Time
-	patience time.Duration // 0: maxValidation
+	patience time.Duration // 0: maxValidation; tests set more
 }
 
 func (b *budget) startValidation() {
@@ -26,7 +26,8 @@ func (b *budget) startValidation() {
 	b.deadline = time.Now().Add(cmp.Or(b.patience, maxValidation))
 }
 
-// charge takes n evaluations and reports whether there are more.
+// charge subtracts n evaluations and reports whether the budget still allows more. It checks the deadline once per 256
+// evaluations.
 func (b *budget) charge(n int) bool {
 	before := b.left >> 8
 	b.left -= n
@@ -36,7 +37,8 @@ func (b *budget) charge(n int) bool {
 	return !b.spent
 }
 
-// chargeFor returns what is called as the "format" of s, which the validator looks at before it goes into a value.
+// chargeFor returns the function that is installed as the "format" of s. The validator calls a format before it
+// descends into a value.
 func (b *budget) chargeFor(s *jsonschema.Schema) func(v any) error {
 	w := weighSchema(s)
 	return func(v any) error {
@@ -56,12 +58,15 @@ func (b *budget) chargeFor(s *jsonschema.Schema) func(v any) error {
 	}
 }
 
-// weight is what an evaluation of a schema costs beyond a step.
+// weight is the cost of evaluating a schema beyond the one step that each evaluation costs.
 type weight struct {
-	names      int // that it requires: an error remembers each that is missing
-	once, each int // enums right inside it, which the validator goes through before their format: for the value, for each of its parts
+	names int // number of required names: the validator's error lists each missing one
+	// once and each are the sizes of the enums directly inside the schema. The validator compares with them before it
+	// calls their format: once for the value, or for each of its parts.
+	once, each int
 }
 
+// weighSchema computes the weight of s once, before any validation.
 func weighSchema(s *jsonschema.Schema) weight {
 	w := weight{names: len(s.Required)}
 	for _, names := range s.DependentRequired {
@@ -77,7 +82,7 @@ func weighSchema(s *jsonschema.Schema) weight {
 	return w
 }
 
-// enumCost is what it costs to go through the enums of schemas.
+// enumCost returns the cost of comparing a value with the enums of schemas.
 func enumCost(of []*jsonschema.Schema) int {
 	n := 0
 	for _, s := range of {
@@ -88,8 +93,9 @@ func enumCost(of []*jsonschema.Schema) int {
 	return n >> 4
 }
 
-// attachTo puts the budget into every schema reachable from s, in place of its format: formats are annotations here,
-// the agent knows best what it takes for a URI. It returns false for references that only an evaluation can resolve.
+// attachTo installs the budget as the format of every schema reachable from s. This disables formats, which are
+// annotations here: the agent decides which URIs it accepts. It returns false for references that only an evaluation
+// can resolve.
 func (b *budget) attachTo(s *jsonschema.Schema, seen map[*jsonschema.Schema]bool) bool {
 	if s == nil || seen[s] {
 		return true
@@ -108,8 +114,8 @@ func (b *budget) attachTo(s *jsonschema.Schema, seen map[*jsonschema.Schema]bool
 	return true
 }
 
-// directSubschemas returns the schemas right inside s, some of them nil: those that apply to a value or to one part of
-// it, and those that apply to each of its parts.
+// directSubschemas returns the schemas directly inside s, some of them nil. The schemas in once apply to the value or
+// to one part of it; those in each apply to every part of it.
 func directSubschemas(s *jsonschema.Schema) (once, each []*jsonschema.Schema) {
 	once = []*jsonschema.Schema{s.Ref, s.Not, s.If, s.Then, s.Else, s.ContentSchema}
 	each = []*jsonschema.Schema{s.PropertyNames, s.UnevaluatedProperties, s.Contains, s.Items2020, s.UnevaluatedItems}
@@ -134,7 +140,7 @@ func directSubschemas(s *jsonschema.Schema) (once, each []*jsonschema.Schema) {
 		switch v := v.(type) {
 		case *jsonschema.Schema:
 			each = append(each, v)
-		case []*jsonschema.Schema: // items one by one
+		case []*jsonschema.Schema: // items as a list: one schema per position
 			once = append(once, v...)
 		}
 	}

@@ -13,19 +13,19 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// Fit adapts args to the schema and validates them; the error is a *SchemaError. args is not changed.
+// Fit returns args adapted to the schema and validated. The error is a *SchemaError. args is not changed.
 //
-//   - A name that the schema forbids (additionalProperties and unevaluatedProperties false, a false subschema,
-//     propertyNames with an enum) is dropped.
-//   - A null where null is not allowed, or an empty string that the schema refuses, is dropped when the schema does not
-//     require it.
-//   - A null where the schema requires a string becomes the empty string.
-//   - A job.Decimal becomes an exact number; an integer, rounded half to even, where the schema says integer; a string
-//     where it says string. One outside 0 to 100 is dropped.
-//   - A string becomes a number, and a number a string, where the schema takes only the other.
-//   - Raw JSON is never altered; where the schema takes only a string it becomes its own text.
+//   - A property that the schema forbids is dropped (by additionalProperties or unevaluatedProperties false, a false
+//     subschema, or propertyNames with an enum).
+//   - A null that the schema does not allow, or an empty string that it rejects, is dropped if the property is
+//     optional.
+//   - A null becomes the empty string if the schema requires a string.
+//   - A job.Decimal becomes an exact number; an integer, rounded half to even, if the schema allows only integers; a
+//     string if it allows only strings. A value outside 0 to 100 is dropped.
+//   - A string becomes a number, and a number a string, if the schema allows only the other type.
+//   - Raw JSON is never altered. If the schema allows only a string, the JSON text becomes that string.
 //
-// The schema of a tool that has none takes anything.
+// A tool without a schema accepts any arguments.
 func (s *Schema) Fit(args map[string]any) (map[string]any, error) {
 	if err := s.prepare(); err != nil {
 		return nil, err
@@ -53,17 +53,17 @@ func (s *Schema) Fit(args map[string]any) (map[string]any, error) {
 	return nil, err
 }
 
-// argumentFitter adapts values to what a schema says about them.
+// argumentFitter adapts values to a schema.
 type argumentFitter struct {
 	schemaWalker
 }
 
-// dropped marks an argument that is left out.
+// dropped marks an argument that must be omitted.
 var dropped any = droppedValue{}
 
 type droppedValue struct{}
 
-// fitObject adapts the values of an object to schema; a nil schema says nothing.
+// fitObject adapts the values of an object to schema. A nil schema allows everything.
 func (f *argumentFitter) fitObject(schema *jsonschema.Schema, v map[string]any) map[string]any {
 	out := make(map[string]any, len(v))
 	for name, value := range v {
@@ -77,7 +77,7 @@ func (f *argumentFitter) fitObject(schema *jsonschema.Schema, v map[string]any) 
 				continue
 			}
 			if types&typeString != 0 {
-				value = "" // how the chain writes "none"
+				value = "" // the chain represents "none" as an empty string
 			}
 		}
 		if value = f.fitValue(property, types, value); value != dropped {
@@ -87,7 +87,7 @@ func (f *argumentFitter) fitObject(schema *jsonschema.Schema, v map[string]any) 
 	return out
 }
 
-// fitValue adapts v to schema, which lets through these types. A nil schema says nothing.
+// fitValue adapts v to schema, which allows the given types. A nil schema allows everything.
 func (f *argumentFitter) fitValue(schema *jsonschema.Schema, types typeSet, v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -124,7 +124,7 @@ func (f *argumentFitter) fitValue(schema *jsonschema.Schema, types typeSet, v an
 	return v
 }
 
-// dropEmptyStrings removes from fitted and instance the optional empty strings that the schema refused, and reports
+// dropEmptyStrings removes from fitted and instance the optional empty strings that the schema rejected, and reports
 // whether there were any.
 func (f *argumentFitter) dropEmptyStrings(schema *jsonschema.Schema, invalid *jsonschema.ValidationError,
 	fitted, instance map[string]any) (any bool) {
@@ -142,7 +142,7 @@ func (f *argumentFitter) dropEmptyStrings(schema *jsonschema.Schema, invalid *js
 	return any
 }
 
-// fitDecimal writes d as one of these types. Scores below 0 and above 100 are dropped.
+// fitDecimal converts d to one of the given types. It drops scores below 0 and above 100.
 func fitDecimal(d job.Decimal, types typeSet) any {
 	if d.Unscaled == nil || d.Unscaled.Sign() < 0 {
 		return dropped
@@ -156,7 +156,7 @@ func fitDecimal(d job.Decimal, types typeSet) any {
 	case types&typeFraction != 0:
 		return json.Number(text)
 	case types&typeInteger != 0:
-		// Half to even: one more when the rest is above half, or is half and the number odd.
+		// Half to even: round up if the fraction is above one half, or if it is one half and the integer is odd.
 		if fraction > "5" || fraction == "5" && (whole[len(whole)-1]-'0')%2 == 1 {
 			n, _ := strconv.Atoi(whole) // three digits at most
 			whole = strconv.Itoa(n + 1)
@@ -165,12 +165,12 @@ func fitDecimal(d job.Decimal, types typeSet) any {
 	case types&typeString != 0:
 		return text
 	}
-	return json.Number(text) // the validation will name what is wanted
+	return json.Number(text) // validation then reports the expected type
 }
 
 var numberForm = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?$`)
 
-// isPlainNumber: a decimal as JSON writes it, without exponent.
+// isPlainNumber reports whether s is a JSON number without an exponent, of at most maxDigits bytes.
 func isPlainNumber(s string) bool { return len(s) <= maxDigits && numberForm.MatchString(s) }
 
 func firstByte(raw json.RawMessage) byte {
@@ -180,9 +180,9 @@ func firstByte(raw json.RawMessage) byte {
 	return 0
 }
 
-// decodeArguments returns args as the validator knows them: nothing but the types of encoding/json, raw JSON decoded,
-// and numbers that exact arithmetic would choke on replaced by ones of the same sign that it bears. What is sent stays
-// as it was.
+// decodeArguments converts args to the types that the validator expects: only types of encoding/json, with raw JSON
+// decoded. It replaces numbers whose exact arithmetic would take too much memory by ±1e308. Only the validator sees
+// these values; the arguments that are sent do not change.
 func decodeArguments(args map[string]any) (map[string]any, error) {
 	out := make(map[string]any, len(args))
 	for name, value := range args {

@@ -7,30 +7,30 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// Bounds of the regular expressions of one schema. `(abcdefgh){1000}` is 8,000 instructions of 40 bytes, and a schema
-// has room for thousands of those.
+// Bounds of the regular expressions of one schema. `(abcdefgh){1000}` compiles to 8,000 instructions of 40 bytes, and a
+// schema has room for thousands of such expressions.
 const (
-	maxPatternBytes = 4 << 10 // of one
-	maxPatternSize  = 20_000  // of all that differ, see patternExtent; 1 to 2 MB
+	maxPatternBytes = 4 << 10 // of one expression
+	maxPatternSize  = 20_000  // of all distinct expressions, see patternExtent; 1 to 2 MB
 )
 
-// patternCompiler compiles the regular expressions of one schema, each once however often it is written.
+// patternCompiler compiles the regular expressions of one schema. It compiles equal expressions once.
 type patternCompiler struct {
 	budget *budget
 	room   int
 	known  map[string]*pattern
 }
 
-// pattern is one of them.
+// pattern is one regular expression.
 type pattern struct {
 	text   string
-	re     *regexp.Regexp // nil: the agent checks it itself, and here everything matches
+	re     *regexp.Regexp // nil: every string matches here, and the agent checks the value itself
 	size   int            // instructions
 	budget *budget        // of validations
 }
 
-// compile never fails: what Go's engine does not know (look-ahead, back-references) or what is too large is the agent's
-// to check.
+// compile never fails. An expression that is too large or that Go's engine does not support (look-ahead,
+// back-references) matches every string; the agent checks the value itself.
 func (ps *patternCompiler) compile(text string) (jsonschema.Regexp, error) {
 	if p, ok := ps.known[text]; ok {
 		return p, nil
@@ -54,7 +54,7 @@ func (ps *patternCompiler) compile(text string) (jsonschema.Regexp, error) {
 	return p, nil
 }
 
-// patternExtent estimates the instructions of a parsed expression, and counts the runes that list its character
+// patternExtent estimates the number of instructions of a parsed expression. It also counts the runes of its character
 // classes, which repetitions share.
 func patternExtent(re *syntax.Regexp) (size, runes int) {
 	size, runes = 1, len(re.Rune)
@@ -73,10 +73,10 @@ func patternExtent(re *syntax.Regexp) (size, runes int) {
 
 func (p *pattern) String() string { return p.text }
 
-// cost of matching s, in steps of a validation or of a walk.
+// cost returns the cost of matching s, in steps of a validation or of a schema walk.
 func (p *pattern) cost(s string) int { return 1 + p.size*len(s)>>8 }
 
-// MatchString is what the validator calls.
+// MatchString reports whether s matches. The validator calls it; it charges the validation's budget.
 func (p *pattern) MatchString(s string) bool {
 	if p.re == nil {
 		return true

@@ -14,16 +14,17 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// SchemaError: arguments do not fit the tool's input schema, or the schema cannot be used.
+// SchemaError reports that arguments do not fit the tool's input schema, or that the schema is unusable.
 type SchemaError struct {
-	Path    string // the argument, like "value" or "fileContent.items[2]"; "" is the arguments as a whole or the schema itself
+	// Path is the argument, such as "value" or "fileContent.items[2]". "" means all arguments, or the schema itself.
+	Path    string
 	Problem string
 
-	Others []SchemaProblem // that do not fit either, in the order of their paths, at most maxProblems-1
-	More   int             // how many do not fit beside all these
+	Others []SchemaProblem // further arguments that do not fit, sorted by path; at most maxProblems-1
+	More   int             // number of arguments that do not fit and are not listed
 }
 
-// SchemaProblem is one argument that does not fit.
+// SchemaProblem describes one argument that does not fit.
 type SchemaProblem struct{ Path, Problem string }
 
 func (e *SchemaError) Error() string {
@@ -47,7 +48,7 @@ func (e *SchemaError) Error() string {
 	return b.String()
 }
 
-// leafErrors appends the errors of e that have no cause of their own.
+// leafErrors appends to the list to those errors of e that have no cause.
 func leafErrors(e *jsonschema.ValidationError, to []*jsonschema.ValidationError) []*jsonschema.ValidationError {
 	if len(e.Causes) == 0 {
 		if e.ErrorKind == nil {
@@ -65,12 +66,12 @@ func leafErrors(e *jsonschema.ValidationError, to []*jsonschema.ValidationError)
 
 // Bounds of a SchemaError.
 const (
-	maxProblems = 10  // arguments that are named
-	maxLeaves   = 64  // errors of the validator that are read
-	maxPath     = 200 // bytes of one argument's name
+	maxProblems = 10  // arguments that are listed
+	maxLeaves   = 64  // validator errors that are evaluated
+	maxPath     = 200 // bytes of one argument's path
 )
 
-// explainInvalid names the arguments that do not fit, each with one problem, in the same order every time.
+// explainInvalid lists the arguments that do not fit, with one problem each, in a stable order.
 func explainInvalid(e *jsonschema.ValidationError) *SchemaError {
 	all := leafErrors(e, nil)
 	var problems []SchemaProblem
@@ -83,12 +84,13 @@ func explainInvalid(e *jsonschema.ValidationError) *SchemaError {
 	slices.SortFunc(problems, func(a, b SchemaProblem) int {
 		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Problem, b.Problem))
 	})
-	problems = slices.CompactFunc(problems, func(a, b SchemaProblem) bool { return a.Path == b.Path }) // of alternatives the first
+	// Keep the first problem of each path.
+	problems = slices.CompactFunc(problems, func(a, b SchemaProblem) bool { return a.Path == b.Path })
 	told := problems[:min(len(problems), maxProblems)]
 	return &SchemaError{Path: told[0].Path, Problem: told[0].Problem, Others: told[1:], More: len(problems) - len(told)}
 }
 
-// describeLeaf describes one error of the validator. Only missing arguments can be several in one error.
+// describeLeaf describes one error of the validator. Only an error about missing properties can yield several problems.
 func describeLeaf(leaf *jsonschema.ValidationError) []SchemaProblem {
 	location := leaf.InstanceLocation
 	one := func(problem string) []SchemaProblem { return []SchemaProblem{{instancePath(location), problem}} }
@@ -111,7 +113,7 @@ func describeLeaf(leaf *jsonschema.ValidationError) []SchemaProblem {
 	return one(text.Excerpt(strings.TrimPrefix(problem, "at '': "), 200))
 }
 
-// instancePath writes a location as job.Refusal does: a.b[0].
+// instancePath formats a location as job.Refusal does: a.b[0].
 func instancePath(location []string) string {
 	var b strings.Builder
 	for i, token := range location {

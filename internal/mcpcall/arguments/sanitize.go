@@ -7,9 +7,9 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// Sanitize returns args without the characters that make text read differently from what it is (see text.Sanitize). It
-// looks into every string, also the names and values of raw JSON, whose other bytes stay as they are. The second result
-// tells whether anything was removed; if not, args itself is returned. args is never changed.
+// Sanitize returns args without the characters that make text look different from its content (see text.Sanitize). It
+// processes every string, including the names and values in raw JSON, and keeps all other bytes of raw JSON. The second
+// result reports whether anything was removed; if not, the first result is args itself. args is never changed.
 func Sanitize(args map[string]any) (map[string]any, bool) {
 	out, changed := sanitizeValue(args)
 	if !changed {
@@ -18,6 +18,7 @@ func Sanitize(args map[string]any) (map[string]any, bool) {
 	return out.(map[string]any), true
 }
 
+// sanitizeValue returns a sanitized copy of v and reports whether anything was removed.
 func sanitizeValue(v any) (any, bool) {
 	switch v := v.(type) {
 	case string:
@@ -46,11 +47,11 @@ func sanitizeValue(v any) (any, bool) {
 	return v, false
 }
 
-// sanitizeRaw rewrites only the string tokens that hold something unwanted, so that numbers, order and spacing stay the
-// author's.
+// sanitizeRaw rewrites only the string tokens that contain unwanted characters, so that numbers, order and spacing are
+// preserved.
 func sanitizeRaw(raw json.RawMessage) (json.RawMessage, bool) {
 	var out []byte // nil until the first change
-	kept := 0      // raw[:kept] is in out
+	kept := 0      // number of bytes of raw that are copied to out
 	for i := 0; i < len(raw); i++ {
 		if raw[i] != '"' {
 			continue
@@ -63,7 +64,7 @@ func sanitizeRaw(raw json.RawMessage) (json.RawMessage, bool) {
 			end++
 		}
 		if end >= len(raw) {
-			break // not JSON; whoever parses it will say so
+			break // not JSON; the parser reports that later
 		}
 		token := raw[i : end+1]
 		var s string
@@ -84,8 +85,8 @@ func sanitizeRaw(raw json.RawMessage) (json.RawMessage, bool) {
 	return append(out, raw[kept:]...), true
 }
 
-// mayMislead: only an escape, DEL, C1 (0xc2 …) or U+20xx (0xe2 …) can hide something unwanted; raw control bytes are no
-// JSON.
+// mayMislead reports whether a string token can contain an unwanted character. Only an escape, DEL, C1 (0xc2 …) and
+// U+20xx (0xe2 …) can encode one; unescaped control bytes are not valid JSON.
 func mayMislead(token []byte) bool {
 	return bytes.IndexByte(token, '\\') >= 0 || bytes.IndexByte(token, 0x7f) >= 0 ||
 		bytes.IndexByte(token, 0xc2) >= 0 || bytes.IndexByte(token, 0xe2) >= 0

@@ -16,39 +16,40 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// Bounds of a schema that a stranger wrote, and of one validation against it.
+// Bounds of a schema from an untrusted party, and of one validation against it.
 const (
-	MaxSchemaBytes   = 128 << 10
-	maxSchemaDepth   = 64
-	maxSchemaObjects = 2000 // subschemas and what is beside them; compiling is quadratic in their number
-	maxExponent      = 400  // of a number: the validator computes with exact fractions
+	MaxSchemaBytes = 128 << 10
+	maxSchemaDepth = 64
+	// maxSchemaObjects bounds objects, arrays and booleans. Compile time grows with the square of their number.
+	maxSchemaObjects = 2000
+	maxExponent      = 400 // of a number: the validator computes with exact fractions
 	maxDigits        = 1000
-	maxEvaluations   = 1_000_000 // schema × value pairs, large values counting more
+	maxEvaluations   = 1_000_000 // pairs of schema and value; large values count more
 	maxValidation    = 2 * time.Second
 )
 
-// schemaURL is where the compiler believes the schema to be. Nothing is ever loaded: see noLoader.
+// schemaURL is the base URL that the compiler gets for the schema. noLoader makes sure that nothing is loaded.
 const schemaURL = "https://schema.invalid/input"
 
-// Schema is the input schema of one tool. It compiles on first use and validates one call at a time: the budget belongs
-// to the compiled schema, and one agent has few calls in flight.
+// Schema is the input schema of one tool. It compiles on first use. It runs one validation at a time, because the
+// budget is part of the compiled schema; this suffices, because an agent has few calls in flight.
 type Schema struct {
-	raw      json.RawMessage // as the agent sent it, nil when there was none
-	tooLarge bool            // longer than MaxSchemaBytes, and not kept
+	raw      json.RawMessage // as the agent sent it; nil if there was none
+	tooLarge bool            // longer than MaxSchemaBytes, and therefore not kept
 
-	onCompiled func() // is called once Size has grown
+	onCompiled func() // called when Size has grown
 	size       atomic.Int64
 
 	once     sync.Once
-	compiled *jsonschema.Schema // nil when the tool has no schema, or one that takes anything
+	compiled *jsonschema.Schema // nil if the tool has no schema, or one that allows everything
 	err      error
 
 	mu     sync.Mutex // one validation at a time
 	budget budget
 }
 
-// NewSchema keeps raw, the schema as the agent sent it. onCompiled, which may be nil, is called when the schema was
-// compiled.
+// NewSchema returns a Schema that keeps raw, the schema as the agent sent it. onCompiled is called after the schema was
+// compiled; it may be nil.
 func NewSchema(raw json.RawMessage, onCompiled func()) *Schema {
 	if len(raw) > MaxSchemaBytes {
 		return &Schema{tooLarge: true}
@@ -56,18 +57,18 @@ func NewSchema(raw json.RawMessage, onCompiled func()) *Schema {
 	return &Schema{raw: raw, onCompiled: onCompiled}
 }
 
-// Raw is the schema as the agent sent it; nil when there was none, or one that is too large.
+// Raw returns the schema as the agent sent it; nil if it is missing or too large.
 func (s *Schema) Raw() json.RawMessage { return s.raw }
 
-// Equal: the agent sent the same for both.
+// Equal reports whether the agent sent the same schema for both.
 func (s *Schema) Equal(other *Schema) bool {
 	return s.tooLarge == other.tooLarge && bytes.Equal(s.raw, other.raw)
 }
 
-// Size is about what the compiled schema holds, in bytes; 0 before it is compiled.
+// Size returns the approximate memory of the compiled schema, in bytes; 0 before it is compiled.
 func (s *Schema) Size() int64 { return s.size.Load() }
 
-// prepare compiles the schema once. A nil error with a nil compiled schema means that anything fits.
+// prepare compiles the schema once. If it returns nil and the compiled schema is nil, any arguments fit.
 func (s *Schema) prepare() error {
 	s.once.Do(func() {
 		switch {
@@ -88,6 +89,7 @@ func (s *Schema) prepare() error {
 	return s.err
 }
 
+// compile compiles the schema and attaches the budget. It returns a description of the problem, or "".
 func (s *Schema) compile() (problem string) {
 	if why := describeExcess(s.raw, maxSchemaDepth, maxSchemaObjects); why != "" {
 		return "it " + why
@@ -104,10 +106,10 @@ func (s *Schema) compile() (problem string) {
 		return "it is not a JSON object"
 	}
 	if dialect, ok := root["$schema"].(string); ok && !isKnownDialect(dialect) {
-		delete(root, "$schema") // an unknown dialect is read as 2020-12 rather than refused
+		delete(root, "$schema") // an unknown dialect is read as 2020-12 instead of being refused
 	}
 
-	// A schema that makes the compiler panic must not stop the worker.
+	// A schema that makes the compiler panic must not crash the worker.
 	defer func() {
 		if recover() != nil {
 			problem = "it cannot be compiled"
@@ -130,11 +132,13 @@ func (s *Schema) compile() (problem string) {
 		return "it uses $dynamicRef or $recursiveRef, which are not followed here"
 	}
 	s.compiled = compiled
-	// As measured: what the compiler keeps of the text, of each part and of each expression's instructions.
+	// Measured: the memory that the compiler keeps for the text, for each part and for the instructions of each
+	// expression.
 	s.size.Store(int64(4<<10 + 8*len(s.raw) + 1<<10*len(parts) + 64*(maxPatternSize-max(0, expressions.room))))
 	return ""
 }
 
+// describeCompileError describes why a schema cannot be compiled, in one clause.
 func describeCompileError(err error) string {
 	var load *jsonschema.LoadURLError
 	if errors.As(err, &load) {
@@ -152,12 +156,13 @@ func describeCompileError(err error) string {
 	return "it cannot be compiled: " + text.Excerpt(strings.ReplaceAll(err.Error(), schemaURL, ""), 200)
 }
 
-// validate returns nil, a *jsonschema.ValidationError, or a *SchemaError when the validation cost too much.
+// validate returns nil, a *jsonschema.ValidationError, or a *SchemaError if the validation exceeded its budget.
 func (s *Schema) validate(instance any) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer func() {
-		if recover() != nil { // a fault of the validator's, over a schema that a stranger wrote
+		// The validator may panic on a schema from an untrusted party.
+		if recover() != nil {
 			err = &SchemaError{Problem: "the arguments cannot be checked against it"}
 		}
 	}()
@@ -169,8 +174,7 @@ func (s *Schema) validate(instance any) (err error) {
 	return err
 }
 
-// noLoader refuses every document that the schema does not contain itself, so that no schema makes this machine fetch
-// anything.
+// noLoader refuses to load any document, so that no schema makes this machine fetch one.
 type noLoader struct{}
 
 func (noLoader) Load(string) (any, error) { return nil, errors.New("other documents are not loaded") }
@@ -186,7 +190,7 @@ func isKnownDialect(url string) bool {
 	return false
 }
 
-// describeExcess says why raw JSON is too much to be looked at, or nothing. It does not recurse.
+// describeExcess returns why raw JSON is too large to be processed, or "". It does not recurse.
 func describeExcess(raw []byte, maxDepth, maxObjects int) string {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
@@ -194,7 +198,7 @@ func describeExcess(raw []byte, maxDepth, maxObjects int) string {
 	for {
 		token, err := dec.Token()
 		if err != nil {
-			return "" // the end, or not JSON, which the parser will say
+			return "" // the end, or invalid JSON, which the parser reports later
 		}
 		switch t := token.(type) {
 		case json.Delim:
@@ -224,7 +228,7 @@ func describeExcess(raw []byte, maxDepth, maxObjects int) string {
 	}
 }
 
-// isHugeNumber: exact arithmetic with it would take memory in proportion to its value.
+// isHugeNumber reports whether exact arithmetic with n would take too much memory: it grows with the magnitude of n.
 func isHugeNumber(n string) bool {
 	if len(n) > maxDigits {
 		return true

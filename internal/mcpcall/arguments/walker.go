@@ -9,7 +9,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// typeSet is a set of JSON types; a number that is no integer is a type of its own.
+// typeSet is a set of JSON types. Integers and numbers with a fraction are separate types.
 type typeSet uint8
 
 const (
@@ -30,31 +30,31 @@ var typeNames = map[string]typeSet{
 	"string": typeString, "array": typeArray, "object": typeObject,
 }
 
-// maxWalkerSteps bounds how much of a schema one Fit looks at before it stops adapting and leaves the rest to the
-// validation.
+// maxWalkerSteps bounds how much of a schema one Fit examines. When it is used up, Fit adapts nothing more and leaves
+// the decision to the validation.
 const maxWalkerSteps = 20_000
 
-// schemaWalker asks a compiled schema what it says about a property: references are resolved there, and each part is
-// read as the revision of JSON Schema says in which it is written. The walker under-reads what it does not understand
-// or has no steps left for: then nothing is adapted and validation decides.
+// schemaWalker finds the constraints of a compiled schema on a property. References are resolved in a compiled schema,
+// and each part follows the JSON Schema revision in which it is written. When the walker does not understand a part or
+// has no steps left, it assumes fewer constraints: nothing is adapted, and validation decides.
 type schemaWalker struct {
 	steps int
 }
 
-// takeSteps takes n steps and reports whether there are more.
+// takeSteps uses n steps and reports whether any are left.
 func (w *schemaWalker) takeSteps(n int) bool {
 	w.steps -= n
 	return w.steps > 0
 }
 
-// mayEnter is asked before a schema is looked at.
+// mayEnter reports whether the walker may examine s, and uses one step for it.
 func (w *schemaWalker) mayEnter(s *jsonschema.Schema, depth int) bool {
 	return s != nil && depth <= maxWalkerDepth && w.takeSteps(1)
 }
 
-const maxWalkerDepth = 16 // of references and combinators inside each other
+const maxWalkerDepth = 16 // nesting depth of references and combinators
 
-// appliedTogether yields the schemas that apply to the same value as s besides s itself: the target of $ref, the
+// appliedTogether yields the other schemas that apply to every value that s applies to: the target of $ref and the
 // members of allOf.
 func appliedTogether(s *jsonschema.Schema) iter.Seq[*jsonschema.Schema] {
 	return func(yield func(*jsonschema.Schema) bool) {
@@ -69,7 +69,7 @@ func appliedTogether(s *jsonschema.Schema) iter.Seq[*jsonschema.Schema] {
 	}
 }
 
-// alternativeGroups yields the groups of which one member applies.
+// alternativeGroups yields anyOf and oneOf: groups of schemas of which one has to apply.
 func alternativeGroups(s *jsonschema.Schema) iter.Seq[[]*jsonschema.Schema] {
 	return func(yield func([]*jsonschema.Schema) bool) {
 		if len(s.AnyOf) > 0 && !yield(s.AnyOf) {
@@ -81,10 +81,10 @@ func alternativeGroups(s *jsonschema.Schema) iter.Seq[[]*jsonschema.Schema] {
 	}
 }
 
-// isFalse: s is the schema false.
+// isFalse reports whether s is the schema false.
 func isFalse(s *jsonschema.Schema) bool { return s != nil && s.Bool != nil && !*s.Bool }
 
-// allowedTypes returns the types that s lets through.
+// allowedTypes returns the types that s allows.
 func (w *schemaWalker) allowedTypes(s *jsonschema.Schema, depth int) typeSet {
 	if isFalse(s) {
 		return 0
@@ -116,7 +116,7 @@ func (w *schemaWalker) allowedTypes(s *jsonschema.Schema, depth int) typeSet {
 	return t
 }
 
-// declaredTypes is what the keyword type of s says.
+// declaredTypes returns the types of the keyword type of s.
 func declaredTypes(s *jsonschema.Schema) typeSet {
 	if s.Types == nil {
 		return typeAny
@@ -128,6 +128,8 @@ func declaredTypes(s *jsonschema.Schema) typeSet {
 	return t
 }
 
+// typeOf returns the JSON types that a decoded value may have. A number written with a fraction or exponent may also be
+// an integer.
 func typeOf(v any) typeSet {
 	switch v := v.(type) {
 	case nil:
@@ -149,8 +151,8 @@ func typeOf(v any) typeSet {
 	return typeAny
 }
 
-// ownProperty returns what properties and patternProperties of s itself say about name; too much when no steps are
-// left.
+// ownProperty returns the schemas for name in properties and patternProperties of s itself. It returns too many when no
+// steps are left.
 func (w *schemaWalker) ownProperty(s *jsonschema.Schema, name string) []*jsonschema.Schema {
 	var out []*jsonschema.Schema
 	if p, ok := s.Properties[name]; ok {
@@ -164,18 +166,18 @@ func (w *schemaWalker) ownProperty(s *jsonschema.Schema, name string) []*jsonsch
 	return out
 }
 
-// matchesPattern answers yes for what it cannot or may not find out, as the validator does.
+// matchesPattern reports whether re matches name. Like the validator, it returns true when it cannot find out.
 func (w *schemaWalker) matchesPattern(re jsonschema.Regexp, name string) bool {
 	p, ok := re.(*pattern)
 	return !ok || p.re == nil || !w.takeSteps(p.cost(name)) || p.re.MatchString(name)
 }
 
-// propertySchema returns one schema that says what s says about its property name; nil when that is nothing.
+// propertySchema returns one schema with all constraints of s on the property called name; nil if s has none.
 func (w *schemaWalker) propertySchema(s *jsonschema.Schema, name string) *jsonschema.Schema {
 	return allOf(w.propertySchemas(s, name, 0))
 }
 
-// allOf is one schema in place of several.
+// allOf combines several schemas into one.
 func allOf(of []*jsonschema.Schema) *jsonschema.Schema {
 	switch len(of) {
 	case 0:
@@ -186,6 +188,8 @@ func allOf(of []*jsonschema.Schema) *jsonschema.Schema {
 	return &jsonschema.Schema{AllOf: of}
 }
 
+// propertySchemas returns the schemas that s applies to its property called name. For an anyOf or oneOf it combines the
+// members into one schema.
 func (w *schemaWalker) propertySchemas(s *jsonschema.Schema, name string, depth int) []*jsonschema.Schema {
 	if !w.mayEnter(s, depth) {
 		return nil
@@ -205,7 +209,7 @@ func (w *schemaWalker) propertySchemas(s *jsonschema.Schema, name string, depth 
 		for _, member := range group {
 			of := allOf(w.propertySchemas(member, name, depth+1))
 			if of == nil {
-				members = nil // one alternative says nothing, so the group says nothing
+				members = nil // this alternative has no constraint, so the group has none
 				break
 			}
 			members = append(members, of)
@@ -217,7 +221,7 @@ func (w *schemaWalker) propertySchemas(s *jsonschema.Schema, name string, depth 
 	return out
 }
 
-// itemSchema returns the schema of an array's elements, when there is one for all.
+// itemSchema returns the schema of an array's elements if all elements share one, else nil.
 func (w *schemaWalker) itemSchema(s *jsonschema.Schema) *jsonschema.Schema {
 	for depth := 0; w.mayEnter(s, depth); depth++ {
 		switch items := s.Items.(type) {
@@ -244,7 +248,7 @@ func (w *schemaWalker) itemSchema(s *jsonschema.Schema) *jsonschema.Schema {
 	return nil
 }
 
-// requiresProperty reports whether s requires a property name in every case.
+// requiresProperty reports whether s requires a property called name in all cases.
 func (w *schemaWalker) requiresProperty(s *jsonschema.Schema, name string, depth int) bool {
 	if !w.mayEnter(s, depth) {
 		return false
@@ -260,7 +264,7 @@ func (w *schemaWalker) requiresProperty(s *jsonschema.Schema, name string, depth
 	return false
 }
 
-// forbidsProperty reports whether no object with a property name can satisfy s.
+// forbidsProperty reports whether no object with a property called name can satisfy s.
 func (w *schemaWalker) forbidsProperty(s *jsonschema.Schema, name string, depth int) bool {
 	if isFalse(s) {
 		return true
@@ -303,8 +307,8 @@ func (w *schemaWalker) forbidsProperty(s *jsonschema.Schema, name string, depth 
 	return false
 }
 
-// mayEvaluate reports whether unevaluatedProperties of s may have nothing to say about name: any part of s that may
-// apply says something about it, or it could not be found out.
+// mayEvaluate reports whether a part of s that may apply has a constraint on name, so that unevaluatedProperties of s
+// does not apply to it. It also returns true when it cannot find out.
 func (w *schemaWalker) mayEvaluate(s *jsonschema.Schema, name string, depth int) bool {
 	if s.AdditionalProperties != nil || len(w.ownProperty(s, name)) > 0 {
 		return true
