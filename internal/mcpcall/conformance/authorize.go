@@ -16,37 +16,37 @@ import (
 )
 
 const (
-	// redirect is where a browser would be sent with the answer. Nobody listens there: the person here stops at the
-	// redirect and reads it.
+	// redirect is the address to which the authorization server would send a browser. No server listens there, because
+	// openAsPerson reads the address of the redirect and does not follow it.
 	redirect = "http://127.0.0.1:33418/callback"
-	// clientMetadata is the client id where an authorization server takes the address of a document about the client
-	// for one; the suite's name for it. The document is for authorization servers to read.
+	// clientMetadata is the client id for authorization servers that accept the URL of a metadata document as an id.
+	// The suite prescribes this URL. Only authorization servers read the document.
 	clientMetadata = "https://conformance-test.local/client-metadata.json"
-	// maxAuthorizations bounds how often one step (listing the tools, one call) may have the client get a new token:
-	// for a 401 and for a scope that proves too small.
+	// maxAuthorizations bounds the new tokens for one step (listing the tools, or one call): one for a 401 and one for
+	// a scope that is too small.
 	maxAuthorizations = 2
 )
 
-// operator is what an operator would have stored for the agent: a client that the authorization server knows. Without
-// an id, none.
+// operator is a client that the authorization server already knows, as an operator would have stored it for the agent.
+// An empty ID means that there is no such client.
 type operator struct {
 	ID        string `json:"client_id"`
 	Secret    string `json:"client_secret"`
 	Key       string `json:"private_key_pem"`
 	Algorithm string `json:"signing_algorithm"`
-	Issuer    string `json:"issuer"` // whom the client is for; empty: whoever is met first
+	Issuer    string `json:"issuer"` // the authorization server of the client; empty: the first server that is found
 }
 
-// authorizer gets the tokens that one agent asks for, and remembers what belongs to which authorization server. Not
-// safe for concurrent use.
+// authorizer obtains the tokens that one agent requires, and keeps a client and scopes per authorization server. It is
+// not safe for concurrent use.
 type authorizer struct {
 	oauth    *oauth.Client
-	web      *http.Client // of the person who clicks; follows no redirect
+	web      *http.Client // for the simulated person's browser; follows no redirect
 	operator operator
 	ep       mcpcall.Endpoint // with the newest token
 
-	clients map[string]oauth.LoginConfig // by issuer: registered with it, and nothing to any other
-	scopes  map[string]string            // by issuer: asked for so far
+	clients map[string]oauth.LoginConfig // by issuer: the client registered there, used nowhere else
+	scopes  map[string]string            // by issuer: the scopes requested so far
 }
 
 func newAuthorizer(client *oauth.Client, web *http.Client, known operator, ep mcpcall.Endpoint) *authorizer {
@@ -54,7 +54,8 @@ func newAuthorizer(client *oauth.Client, web *http.Client, known operator, ep mc
 		scopes: map[string]string{}}
 }
 
-// withToken tries something with the agent, and again with a new token for as long as it is refused for want of one.
+// withToken calls try, and calls it again with a new token each time the agent refuses the token, up to
+// maxAuthorizations.
 func (a *authorizer) withToken(ctx context.Context, try func(mcpcall.Endpoint) error) error {
 	for n := 0; ; n++ {
 		err := try(a.ep)
@@ -71,7 +72,8 @@ func (a *authorizer) withToken(ctx context.Context, try func(mcpcall.Endpoint) e
 	}
 }
 
-// readChallenge: a 401, or a 403 that says that the token's scope is too small. Other refusals are not about the token.
+// readChallenge returns the challenge of err. It reports true for a 401, and for a 403 whose error is
+// insufficient_scope; other refusals do not concern the token.
 func readChallenge(err error) (oauth.Challenge, bool) {
 	var call *mcpcall.CallError
 	if !errors.As(err, &call) {
@@ -82,7 +84,7 @@ func readChallenge(err error) (oauth.Challenge, bool) {
 		ch.Error == "insufficient_scope"
 }
 
-// authorize gets a token for what the challenge asks for. Who issues tokens is asked anew each time.
+// authorize obtains a token for the challenge. It looks up the authorization server again each time.
 func (a *authorizer) authorize(ctx context.Context, ch oauth.Challenge) error {
 	resource, err := a.oauth.Resource(ctx, a.ep.URL, ch)
 	if err != nil {
@@ -92,7 +94,8 @@ func (a *authorizer) authorize(ctx context.Context, ch oauth.Challenge) error {
 	if err != nil {
 		return err
 	}
-	scope := oauth.UnionScopes(a.scopes[server.Issuer], resource.ScopeFor(ch)) // what was granted is not to be lost by asking for more
+	// The new token must keep the scopes that were granted before.
+	scope := oauth.UnionScopes(a.scopes[server.Issuer], resource.ScopeFor(ch))
 	a.scopes[server.Issuer] = scope
 	var token oauth.Token
 	switch {
@@ -111,8 +114,8 @@ func (a *authorizer) authorize(ctx context.Context, ch oauth.Challenge) error {
 	return nil
 }
 
-// authorizationServer is the resource's authorization server: for the operator's client the one that it is for, or that
-// it has been shown to.
+// authorizationServer returns the resource's authorization server. The operator's client accepts only its issuer, or
+// the first server that was found for it.
 func (a *authorizer) authorizationServer(ctx context.Context, resource oauth.Resource) (oauth.Server, error) {
 	if a.operator.ID == "" {
 		return a.oauth.ServerOf(ctx, resource, "")
@@ -124,7 +127,7 @@ func (a *authorizer) authorizationServer(ctx context.Context, resource oauth.Res
 	return server, err
 }
 
-// obtainByItself gets a token for the operator's client, with nobody there.
+// obtainByItself obtains a token for the operator's client, without a person.
 func (a *authorizer) obtainByItself(ctx context.Context, server oauth.Server, resource oauth.Resource,
 	scope string) (oauth.Token, error) {
 	known, err := a.operatorClient(server)
@@ -136,7 +139,7 @@ func (a *authorizer) obtainByItself(ctx context.Context, server oauth.Server, re
 		Key: known.Key, Algorithm: known.Algorithm, Resource: resource.URL, Scope: scope}, scope)
 }
 
-// obtainByPerson has a person agree: one who opens the address and clicks yes.
+// obtainByPerson obtains a token with the consent of a simulated person.
 func (a *authorizer) obtainByPerson(ctx context.Context, server oauth.Server, resource oauth.Resource,
 	scope string) (oauth.Token, error) {
 	client, err := a.loginClient(ctx, server, scope)
@@ -156,8 +159,8 @@ func (a *authorizer) obtainByPerson(ctx context.Context, server oauth.Server, re
 	return token, err
 }
 
-// loginClient is who asks this authorization server: the operator's client, a document's address where it takes one, or
-// a client that registers.
+// loginClient returns the client for this authorization server: the operator's client, a registered client, the URL of
+// a metadata document where the server accepts one, or else a newly registered client.
 func (a *authorizer) loginClient(ctx context.Context, server oauth.Server, scope string) (oauth.LoginConfig, error) {
 	switch known, ok := a.clients[server.Issuer]; {
 	case a.operator.ID != "":
@@ -175,7 +178,7 @@ func (a *authorizer) loginClient(ctx context.Context, server oauth.Server, scope
 	return a.clients[server.Issuer], nil
 }
 
-// operatorClient is the operator's client as this server wants it to prove itself.
+// operatorClient returns the operator's client with the authentication method that this server requires.
 func (a *authorizer) operatorClient(server oauth.Server) (oauth.LoginConfig, error) {
 	method, err := server.Method(a.operator.Secret != "", a.operator.Key != "")
 	c := oauth.LoginConfig{ClientID: a.operator.ID, Method: method, Algorithm: a.operator.Algorithm}
@@ -188,7 +191,7 @@ func (a *authorizer) operatorClient(server oauth.Server) (oauth.LoginConfig, err
 	return c, err
 }
 
-// openAsPerson is the person: opens the address and returns what the redirect would bring.
+// openAsPerson simulates a person: it opens address and returns the query of the redirect.
 func (a *authorizer) openAsPerson(ctx context.Context, address string) (url.Values, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {

@@ -1,16 +1,16 @@
-// Command conformance is the client that the Model Context Protocol's conformance suite tests: internal/mcpcall, used
-// as a delivery uses it. `make conformance` runs it (scripts/conformance); the suite starts it once for each of its
-// scenarios as
+// Command conformance is the client that the conformance suite of the Model Context Protocol tests. It uses
+// internal/mcpcall as a delivery does. `make conformance` runs it (scripts/conformance). The suite starts it once for
+// each of its scenarios as
 //
 //	conformance URL
 //
-// with the scenario's name, its context and the revision in MCP_CONFORMANCE_SCENARIO, _CONTEXT and _PROTOCOL_VERSION,
-// records what is sent to URL, and judges that and the exit code.
+// with the scenario's name, its context and the protocol revision in MCP_CONFORMANCE_SCENARIO, _CONTEXT and
+// _PROTOCOL_VERSION. The suite records the requests to URL and judges them and the exit code.
 //
-// Whatever the scenario, it lists the tools, fits arguments to each tool's schema, and calls those that take them;
-// whenever it is refused for want of a token it gets one with internal/oauth, by the client that the context names or
-// as a person who says yes to everything, and repeats that step. There is no code here for one scenario, but for the
-// arguments that its tools are called with.
+// In every scenario, the command lists the tools, fits arguments to each tool's schema, and calls each tool that
+// accepts them. When the server refuses a step because a token is missing, it obtains one with internal/oauth and
+// repeats the step. It uses the client that the context names, or simulates a person that agrees to everything. Only
+// the arguments of tools are specific to a scenario.
 package main
 
 import (
@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	runTime   = 25 * time.Second // the suite gives up after 30
+	runTime   = 25 * time.Second // the suite gives up after 30 s
 	closeTime = 5 * time.Second
 )
 
@@ -46,8 +46,8 @@ func main() {
 	}
 }
 
-// runScenario meets one server. Tools whose schema refuses the arguments are left alone, as a delivery would leave
-// them: the suite judges.
+// runScenario tests one server. Like a delivery, it does not call a tool whose schema rejects the arguments; the suite
+// judges whether that is correct.
 func runScenario(ctx context.Context, url, revision, about string) (err error) {
 	wanted, known, err := readContext(about)
 	if err != nil {
@@ -95,6 +95,7 @@ func runScenario(ctx context.Context, url, revision, about string) (err error) {
 	return errors.Join(errs...)
 }
 
+// callTool calls one tool, unless its schema rejects args.
 func callTool(ctx context.Context, pool *mcpcall.Pool, agent *authorizer, tool mcpcall.Tool,
 	args map[string]any) error {
 	fitted, err := mcpcall.Fit(tool, args)
@@ -114,7 +115,7 @@ func callTool(ctx context.Context, pool *mcpcall.Pool, agent *authorizer, tool m
 	return nil
 }
 
-// readContext reads a scenario's context, which may say with what its tools are to be called, and who the client is.
+// readContext parses a scenario's context: the arguments of its tools, if given, and the client.
 func readContext(about string) (map[string]map[string]any, operator, error) {
 	if about == "" {
 		return nil, operator{}, nil
@@ -143,10 +144,10 @@ func readContext(about string) (map[string]map[string]any, operator, error) {
 	return calls, c.operator, nil
 }
 
-// exampleArguments are what a tool is called with of which the scenario says nothing: something for each argument that
-// its schema requires.
+// exampleArguments returns arguments for a tool that the scenario does not specify: one value for each argument that
+// the schema requires.
 func exampleArguments(tool mcpcall.Tool, all []mcpcall.Tool) map[string]any {
-	if tool.Name == "json_schema_echo" { // takes the other tool's schema as it was received
+	if tool.Name == "json_schema_echo" { // expects the other tool's schema as it was received
 		if other, ok := mcpcall.Find(all, "json_schema_2020_12_tool", nil); ok {
 			return map[string]any{"schema": other.InputSchema}
 		}
@@ -157,7 +158,8 @@ func exampleArguments(tool mcpcall.Tool, all []mcpcall.Tool) map[string]any {
 			Type string `json:"type"`
 		} `json:"properties"`
 	}
-	_ = json.Unmarshal(tool.InputSchema, &schema) // one that is written otherwise gets no arguments, and refuses that or does not
+	// A schema of another form gets no arguments; the tool's schema or the tool may then reject the call.
+	_ = json.Unmarshal(tool.InputSchema, &schema)
 	args := map[string]any{}
 	for _, name := range schema.Required {
 		switch schema.Properties[name].Type {
