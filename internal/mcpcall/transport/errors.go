@@ -11,38 +11,38 @@ import (
 )
 
 var (
-	// ErrWrongEra: the client was opened for 2026-07-28 and mcp-go wants to fall back to initialize. The pool decides
-	// about that.
+	// ErrWrongEra reports that the client was opened for 2026-07-28 but mcp-go would fall back to initialize. The pool
+	// decides instead which revision to try next.
 	ErrWrongEra = errors.New("the agent does not answer server/discover as revision 2026-07-28 says")
-	// ErrWrongID: the answer belongs to another request.
+	// ErrWrongID reports that the answer carries the id of another request.
 	ErrWrongID = errors.New("the answer carries another request's id")
-	// ErrResultTaken ends a tools/call, and a tools/list of the older era, in mcp-go's client once the result is
-	// recorded: only an error keeps it from reading the result too, from refusing what it does not know, and from
-	// repeating the call.
+	// ErrResultTaken ends a tools/call, and a tools/list of the older era, inside mcp-go's client after the result was
+	// recorded. Only an error keeps mcp-go from parsing the result too, from rejecting forms that it does not know, and
+	// from repeating the call.
 	ErrResultTaken = errors.New("the result was taken")
 )
 
-// TooLargeError: the answer was longer than allowed and was not read to its end.
+// TooLargeError reports that the answer was longer than allowed and was not read to its end.
 type TooLargeError struct {
-	Limit int64  // bytes, or lines for an event
-	Unit  string // "bytes", "lines in one event"
+	Limit int64  // a number of Unit
+	Unit  string // "bytes", "bytes in one event", "lines in one event", …
 }
 
 func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("the agent's answer is longer than %d %s", e.Limit, e.Unit)
 }
 
-// tooManyTokens refuses JSON that would become too much when mcp-go decodes it.
+// tooManyTokens returns the error for JSON that would use too much memory when mcp-go decodes it.
 func tooManyTokens() *TooLargeError {
 	return &TooLargeError{Limit: decode.MaxTokens, Unit: fmt.Sprintf("JSON tokens, or %d levels", decode.MaxDepth)}
 }
 
-// BadAnswerError: the agent answered with something that is no MCP answer to the request.
+// BadAnswerError reports that the agent's answer is not a valid MCP answer to the request.
 type BadAnswerError struct{ Why string }
 
 func (e *BadAnswerError) Error() string { return "the agent's answer is not usable: " + e.Why }
 
-// Safely turns a panic over a stranger's answer into an error.
+// Safely calls f and returns a panic, which an agent's answer may cause, as an error.
 func Safely(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -52,7 +52,7 @@ func Safely(f func() error) (err error) {
 	return f()
 }
 
-// StartError: the command did not even start.
+// StartError reports that the command could not be started.
 type StartError struct{ err error }
 
 func (e *StartError) Error() string {
@@ -60,7 +60,7 @@ func (e *StartError) Error() string {
 }
 func (e *StartError) Unwrap() error { return e.err }
 
-// withoutPath words an error without the path of the command or of its folder, which may have been filled in with a
+// withoutPath returns the text of err without the path of the command or its directory, because the path may contain a
 // secret.
 func withoutPath(err error) string {
 	var path *fs.PathError

@@ -8,34 +8,36 @@ import (
 )
 
 const (
-	maxEventName = 64       // bytes of the name of an event; those that mean something are short
-	holdStep     = 16 << 10 // hold is called for every so many bytes
+	maxEventName = 64       // bytes of an event's name that are kept; the names with a meaning are short
+	holdStep     = 16 << 10 // minimum growth, in bytes, between two calls of hold
 )
 
-// event is one server-sent event. id and retry are not read: HTTP+SSE cannot be resumed, and over streamable HTTP
-// mcp-go does it.
+// event is one server-sent event. id and retry are not parsed: HTTP+SSE cannot be resumed, and for streamable HTTP
+// mcp-go resumes streams itself.
 type event struct {
-	name string // "" when it has none, which means "message"
+	name string // "" if the event has none, which means "message"
 	data []byte
-	size int64 // bytes that it took, comments included
+	size int64 // bytes of the event on the wire, including comments
 }
 
-// eventReader reads an event stream whose author is a stranger, for both transports that have one. Lines end with LF or
-// CRLF; a lone CR, which the format allows too, is taken for text, as no JSON has one.
+// eventReader reads an event stream from an untrusted party, for both transports that use one. Lines end with LF or
+// CRLF. The format also allows a lone CR as line end, but the reader treats it as text, because JSON contains none.
 type eventReader struct {
 	in       *bufio.Reader
-	limit    int64               // bytes of one event, comments included
-	maxLines int                 // of one event; 0: as many as fit
-	spend    func(n int64) error // called for every piece that comes; its error ends the stream. May be nil
-	hold     func(bytes int64)   // called with the bytes that an unfinished event gained or gave back. May be nil
-	held     int64               // sum of what was passed to hold
+	limit    int64 // bytes of one event, including comments
+	maxLines int   // of one event; 0: bounded only by limit
+	// spend is called for every piece that arrives. An error from it ends the stream. It may be nil.
+	spend func(n int64) error
+	// hold is called with the change in the bytes that an incomplete event keeps in memory. It may be nil.
+	hold func(bytes int64)
+	held int64 // sum of the values passed to hold
 }
 
 func newEventReader(in io.Reader, limit int64) *eventReader {
 	return &eventReader{in: bufio.NewReaderSize(in, 4096), limit: limit}
 }
 
-// nextEvent returns the next event that has data. An event that the stream's end cuts off is none.
+// nextEvent returns the next event that has data. It drops an event that the end of the stream cuts off.
 func (r *eventReader) nextEvent() (event, error) {
 	for {
 		block, err := r.nextBlock()
@@ -48,8 +50,8 @@ func (r *eventReader) nextEvent() (event, error) {
 	}
 }
 
-// nextBlock returns the stream's bytes up to and including the next empty line. An error comes with the bytes before
-// it.
+// nextBlock returns the bytes of the stream up to and including the next empty line. With an error it returns the bytes
+// read before it.
 func (r *eventReader) nextBlock() (block []byte, err error) {
 	r.countHeld(0)
 	for lines := 0; ; lines++ {
@@ -66,7 +68,7 @@ func (r *eventReader) nextBlock() (block []byte, err error) {
 	}
 }
 
-// appendLine appends the next line to block, its end included.
+// appendLine appends the next line, including its line end, to block.
 func (r *eventReader) appendLine(block []byte) ([]byte, error) {
 	for {
 		piece, err := r.in.ReadSlice('\n')
@@ -86,7 +88,7 @@ func (r *eventReader) appendLine(block []byte) ([]byte, error) {
 	}
 }
 
-// countHeld reports what the unfinished event holds now: its bytes, in a buffer of up to twice their size.
+// countHeld reports to hold the memory of the incomplete event: its bytes are in a buffer of up to twice their size.
 func (r *eventReader) countHeld(size int64) {
 	more := 2*size - r.held
 	if r.hold != nil && (more >= holdStep || size == 0 && more < 0) {
@@ -95,7 +97,7 @@ func (r *eventReader) countHeld(size int64) {
 	}
 }
 
-// parseEvent reads one block; false when it has no data.
+// parseEvent parses one block. It returns false if the event has no data.
 func parseEvent(block []byte) (e event, hasData bool) {
 	e.size = int64(len(block))
 	for line := range bytes.Lines(block) {

@@ -10,42 +10,44 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 )
 
-// Response is what is known of one JSON-RPC request and its answer.
+// Response records one JSON-RPC request and its answer.
 type Response struct {
 	Method     string
-	ID         mcp.RequestId // of the request, nil for a notification
-	Written    bool          // some of the request may have left the process
-	Status     int           // of the HTTP answer, 0 when none came
+	ID         mcp.RequestId // id of the request; nil for a notification
+	Written    bool          // part of the request may have left the process
+	Status     int           // status of the HTTP answer; 0 if none arrived
 	RetryAfter time.Duration
-	Body       []byte // beginning of a body that came with a status other than 2xx
+	Body       []byte // beginning of a body with a status other than 2xx
 	Challenge  []string
-	Blocked    error // the guard's refusal of the address that the answer redirects to
+	Blocked    error // the guard's error for the target of a redirect
 	Session    bool  // the request carried a session id
 	TooLarge   *TooLargeError
 
-	Result json.RawMessage // as the agent sent it, nil when there was none
+	Result json.RawMessage // as the agent sent it; nil if there was none
 	Error  *mcp.JSONRPCErrorDetails
 }
 
-// Refused: the answer came with an HTTP status other than 2xx.
+// Refused reports whether the answer had an HTTP status other than 2xx.
 func (r Response) Refused() bool { return r.Status != 0 && r.Status/100 != 2 }
 
-// Answered: the agent said something about the request, be it no.
+// Answered reports whether the agent responded to the request, with a result or with an error.
 func (r Response) Answered() bool { return r.Result != nil || r.Error != nil || r.Refused() }
 
-// exchange is one JSON-RPC request on its way. The transport's goroutines write into it, also after the request was
-// given up, hence the lock.
+// exchange is one JSON-RPC request in progress. The transport's goroutines write into it even after the caller gave up,
+// which is why it has a lock.
 type exchange struct {
 	stream bool // the answer is an event stream that does not end
 
 	mu       sync.Mutex
 	response Response
-	started  bool  // the HTTP request is on its way; later ones of the same context are not this request
-	read     int64 // bytes of the answer, all streams of the request together
+	// started means that the exchange's HTTP request was sent; later HTTP requests with the same context are not this
+	// request.
+	started bool
+	read    int64 // bytes of the answer, over all streams of the request
 }
 
-// record changes the response under the lock. Of a request that nobody waits for, the nil exchange, nothing is
-// recorded.
+// record calls change with the response, under the lock. A nil exchange belongs to a request without a caller; record
+// does nothing then.
 func (x *exchange) record(change func(*Response)) {
 	if x == nil {
 		return
@@ -65,7 +67,8 @@ func (x *exchange) recordTooLarge(err *TooLargeError) {
 	})
 }
 
-// recordAnswered: the answer came, and not in the HTTP answer, whose status says nothing any more.
+// recordAnswered records that the answer arrived on the event stream. It clears the status of the POST, which no longer
+// matters.
 func (x *exchange) recordAnswered() {
 	x.record(func(r *Response) {
 		r.Status, r.Body, r.Blocked, r.RetryAfter, r.Challenge = http.StatusOK, nil, nil, 0, nil
@@ -78,13 +81,13 @@ func withExchange(ctx context.Context, x *exchange) context.Context {
 	return context.WithValue(ctx, exchangeKey{}, x)
 }
 
-// exchangeOf is the exchange that an HTTP request or a write belongs to, nil when nobody waits for it.
+// exchangeOf returns the exchange of an HTTP request or a write; nil if no caller waits for it.
 func exchangeOf(ctx context.Context) *exchange {
 	x, _ := ctx.Value(exchangeKey{}).(*exchange)
 	return x
 }
 
-// Recorder hands the last exchange of a call into mcp-go's client back to whoever made that call.
+// Recorder gives the caller of mcp-go's client access to the last exchange of its call.
 type Recorder struct {
 	mu   sync.Mutex
 	last *exchange
@@ -92,13 +95,13 @@ type Recorder struct {
 
 type recorderKey struct{}
 
-// WithRecorder returns a context whose requests are recorded.
+// WithRecorder returns a context whose requests are recorded, and their Recorder.
 func WithRecorder(ctx context.Context) (context.Context, *Recorder) {
 	r := &Recorder{}
 	return context.WithValue(ctx, recorderKey{}, r), r
 }
 
-// recorderOf is the recorder of ctx, nil when it has none.
+// recorderOf returns the recorder of ctx, or nil.
 func recorderOf(ctx context.Context) *Recorder {
 	r, _ := ctx.Value(recorderKey{}).(*Recorder)
 	return r
@@ -113,7 +116,7 @@ func (r *Recorder) begin(x *exchange) {
 	r.mu.Unlock()
 }
 
-// Response is a copy of what is known of the last request.
+// Response returns a copy of the record of the last request.
 func (r *Recorder) Response() (response Response) {
 	r.mu.Lock()
 	x := r.last

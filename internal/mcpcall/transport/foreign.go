@@ -13,18 +13,18 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// What mcp-go says only in the text of an error, or by the form of its messages. The pinned version's texts are tested
-// in foreign_test.go; look there when it changes.
+// Information that mcp-go provides only in the text of its errors and the form of its messages. foreign_test.go checks
+// the texts of the pinned version; run it after each upgrade.
 const (
-	foreignContentType = "unexpected content type" // "…: " and the type when there is one
+	foreignContentType = "unexpected content type" // followed by ": " and the type, if there is one
 	foreignNoID        = "response should contain RPC id"
 	foreignNoResponse  = "unexpected nil response"
 )
 
-// foreignRequestPrefix is how mcp-go's messages with an id begin; a number follows.
+// foreignRequestPrefix is the beginning of mcp-go's messages with an id; a number follows.
 var foreignRequestPrefix = []byte(`{"jsonrpc":"2.0","id":`)
 
-// foreignRequestID is the id of a request that mcp-go wrote, in mcp-go's spelling of ids.
+// foreignRequestID returns the id of a request that mcp-go wrote, in the form of mcp.RequestId.String.
 func foreignRequestID(line []byte) (string, bool) {
 	rest, ok := bytes.CutPrefix(line, foreignRequestPrefix)
 	if !ok {
@@ -38,7 +38,7 @@ func foreignRequestID(line []byte) (string, bool) {
 	return mcp.NewRequestId(id).String(), err == nil
 }
 
-// DescribeUnusable says why mcp-go could not take an answer for one, as a clause about the answer.
+// DescribeUnusable returns a clause that explains why mcp-go rejected an answer.
 func DescribeUnusable(err error) string {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError

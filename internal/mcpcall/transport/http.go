@@ -22,44 +22,47 @@ import (
 )
 
 const (
-	maxRefusalBytes   = 16 << 10        // of a body that comes with a status other than 2xx
-	refusalWait       = 2 * time.Second // for that body; the status alone says enough
-	maxEventLines     = 4096            // of one server-sent event: mcp-go joins them in quadratic time
-	maxRetryAfter     = 24 * time.Hour  // more is not believed; a delivery waits an hour at most (package retry)
-	maxChallenges     = 4               // of one answer
-	maxChallengeBytes = 4 << 10         // of them all
+	maxRefusalBytes = 16 << 10        // of a body with a status other than 2xx
+	refusalWait     = 2 * time.Second // for reading that body; the status alone is sufficient
+	maxEventLines   = 4096            // of one server-sent event: mcp-go joins them in quadratic time
+	// maxRetryAfter replaces longer values. A delivery waits at most an hour (package retry).
+	maxRetryAfter     = 24 * time.Hour
+	maxChallenges     = 4       // of one answer
+	maxChallengeBytes = 4 << 10 // of all challenges of an answer together
 )
 
-// NoticeWait bounds what is sent to an agent without waiting for it.
+// NoticeWait bounds the sending of a message whose result does not matter.
 const NoticeWait = 2 * time.Second
 
-// HTTPConfig is what both HTTP transports need.
+// HTTPConfig configures both HTTP transports.
 type HTTPConfig struct {
-	URL            *url.URL // of the endpoint, or of its event stream
-	Headers        http.Header
-	Base           http.RoundTripper // dials through Guard
-	Guard          *netguard.Guard
-	Signer         Signer // nil: nothing is signed
-	MaxAnswerBytes int64  // of an answer, streams and resumed streams of one request together; of one event of an HTTP+SSE stream
+	URL     *url.URL // of the endpoint, or of its event stream
+	Headers http.Header
+	Base    http.RoundTripper // dials through Guard
+	Guard   *netguard.Guard
+	Signer  Signer // nil: requests are not signed
+	// MaxAnswerBytes bounds an answer, with all streams and resumed streams of its request, or one event of an HTTP+SSE
+	// stream.
+	MaxAnswerBytes int64
 	Now            func() time.Time
-	Life           context.Context // of the pool; nothing outlives it
+	Life           context.Context // ends with the pool, and with it every request
 }
 
-// Signer signs a request in its header, which is the request's own, as the last thing before it is sent. The body is
-// read through GetBody.
+// Signer signs a request by adding to its header, which no other request shares. It is called as the last step before
+// the request is sent. It reads the body through GetBody.
 type Signer interface {
 	Sign(req *http.Request) error
 }
 
-// NewHTTP makes mcp-go's transport for streamable HTTP, over a client that guards and records.
+// NewHTTP returns mcp-go's transport for streamable HTTP, over an HTTP client that checks and records requests.
 func NewHTTP(cfg HTTPConfig) (mcptransport.Interface, error) {
 	return mcptransport.NewStreamableHTTP(cfg.URL.String(),
 		mcptransport.WithHTTPBasicClient(cfg.newClient()),
-		mcptransport.WithHTTPLogger(slog.New(slog.DiscardHandler)), // it logs what agents send
+		mcptransport.WithHTTPLogger(slog.New(slog.DiscardHandler)), // mcp-go would log data from agents
 	)
 }
 
-// newClient follows no redirects.
+// newClient returns an HTTP client that follows no redirects.
 func (cfg HTTPConfig) newClient() *http.Client {
 	return &http.Client{
 		Transport:     &roundTripper{HTTPConfig: cfg, origin: netguard.OriginOf(cfg.URL)},
@@ -67,14 +70,16 @@ func (cfg HTTPConfig) newClient() *http.Client {
 	}
 }
 
-// roundTripper is all that mcp-go knows of the network.
+// roundTripper sends every HTTP request of mcp-go.
 type roundTripper struct {
 	HTTPConfig
-	origin netguard.Origin // requests elsewhere are refused, so that headers go nowhere else
+	origin netguard.Origin // requests to other origins are rejected, so that the headers are sent only to this one
 }
 
 var errOtherOrigin = errors.New("a request to another origin than the endpoint's was refused")
 
+// RoundTrip sends req with the endpoint's headers and signature, and records it if it is the first HTTP request of its
+// exchange.
 func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	if netguard.OriginOf(req.URL) != rt.origin {
 		if req.Body != nil {
@@ -84,14 +89,14 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	ctx := req.Context()
 	x := exchangeOf(ctx)
-	if x == nil { // mcp-go's own, like the end of a session
+	if x == nil { // a request of mcp-go's own, such as the end of a session
 		x = &exchange{}
 	}
 	first := x.beginHTTP(req)
 	if first {
 		ctx = httptrace.WithClientTrace(ctx, x.clientTrace())
 	}
-	if req.Method == http.MethodDelete { // ends the session; its answer is not read
+	if req.Method == http.MethodDelete { // ends the session; the answer is not read
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, NoticeWait)
 		defer cancel()
@@ -103,7 +108,8 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		maps.Copy(req.Header, rt.Headers)
 	}
 	if rt.Signer != nil {
-		if err := rt.Signer.Sign(req); err != nil { // unsigned, an agent that verifies would refuse it for good
+		// The request is not sent unsigned: an agent that verifies signatures would refuse it permanently.
+		if err := rt.Signer.Sign(req); err != nil {
 			if req.Body != nil {
 				_ = req.Body.Close()
 			}
@@ -119,13 +125,13 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		if rt.recordStatus(x, res); res.StatusCode/100 != 2 {
 			return res, nil
 		}
-		if x.stream { // counted where it is read
+		if x.stream { // readEvents counts the bytes of this stream
 			return res, nil
 		}
 	}
 	body := &limitedBody{body: res.Body, limit: rt.MaxAnswerBytes, x: x}
 	res.Body = body
-	if kind := res.Header.Get("Content-Type"); kind != "application/json" { // the usual one is not worth parsing
+	if kind := res.Header.Get("Content-Type"); kind != "application/json" { // saves parsing in the usual case
 		if mediaType, _, _ := mime.ParseMediaType(kind); mediaType == "text/event-stream" {
 			res.Body = newEventBody(body)
 		}
@@ -133,7 +139,7 @@ func (rt *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// beginHTTP reports whether req is the exchange's first HTTP request, the one that counts.
+// beginHTTP reports whether req is the exchange's first HTTP request, which is the one that is recorded.
 func (x *exchange) beginHTTP(req *http.Request) (first bool) {
 	x.record(func(r *Response) {
 		first = !x.started
@@ -143,8 +149,8 @@ func (x *exchange) beginHTTP(req *http.Request) (first bool) {
 	return first
 }
 
-// clientTrace notes when the request may start to be written: as soon as there is a connection. net/http repeats a POST
-// by itself only when nothing of it was written; each attempt begins with GetConn.
+// clientTrace records that the request may have been written as soon as there is a connection. net/http repeats a POST
+// by itself only if nothing of it was written; each such attempt begins with GetConn, which resets the record.
 func (x *exchange) clientTrace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
 		GetConn: func(string) { x.record(func(r *Response) { r.Written = false }) },
@@ -152,8 +158,8 @@ func (x *exchange) clientTrace() *httptrace.ClientTrace {
 	}
 }
 
-// recordStatus records the status and, of a refusal, what comes with it; its body is replaced by the beginning that was
-// read.
+// recordStatus records the status and, for a status other than 2xx, the body, the headers and a blocked redirect. It
+// replaces the body by the beginning that it read.
 func (rt *roundTripper) recordStatus(x *exchange, res *http.Response) {
 	if res.StatusCode/100 == 2 {
 		x.record(func(r *Response) { r.Status = res.StatusCode })
@@ -168,8 +174,8 @@ func (rt *roundTripper) recordStatus(x *exchange, res *http.Response) {
 	})
 }
 
-// blockedRedirect is the guard's refusal of the address that an answer redirects to, nil when there is none. Redirects
-// are not followed; it tells an attempt to lead inside from an agent that moved.
+// blockedRedirect returns the guard's error for the target of a redirect, or nil. Redirects are not followed; the error
+// distinguishes an attempt to reach an internal address from an agent that moved.
 func (rt *roundTripper) blockedRedirect(res *http.Response) error {
 	to, err := res.Location()
 	var blocked *netguard.BlockedError
@@ -179,17 +185,17 @@ func (rt *roundTripper) blockedRedirect(res *http.Response) error {
 	return blocked
 }
 
-// readRefusal reads the beginning of a body, not for long.
+// readRefusal reads the beginning of a body, for at most refusalWait.
 func readRefusal(body io.ReadCloser) []byte {
 	timer := time.AfterFunc(refusalWait, func() { _ = body.Close() })
 	defer timer.Stop()
 	defer func() { _ = body.Close() }()
-	b, _ := io.ReadAll(io.LimitReader(body, maxRefusalBytes)) // what came is enough
+	b, _ := io.ReadAll(io.LimitReader(body, maxRefusalBytes)) // an incomplete body is sufficient
 	return b
 }
 
-// readChallenges is what a 401 or 403 says about how to authenticate (RFC 9110 §11.6.1), the first few. One that is too
-// long is left out: a part of it would say something else.
+// readChallenges returns the first WWW-Authenticate values of a 401 or 403 (RFC 9110 §11.6.1). It drops a value that is
+// too long, and those after it, because a part of a value would have another meaning.
 func readChallenges(res *http.Response) []string {
 	if res.StatusCode != http.StatusUnauthorized && res.StatusCode != http.StatusForbidden {
 		return nil
@@ -205,7 +211,8 @@ func readChallenges(res *http.Response) []string {
 	return kept
 }
 
-// limitedBody counts the bytes and the JSON tokens that mcp-go reads, and stops with *TooLargeError.
+// limitedBody counts the bytes and the JSON tokens that mcp-go reads. It returns a *TooLargeError when there are too
+// many.
 type limitedBody struct {
 	body   io.ReadCloser
 	limit  int64
@@ -219,7 +226,7 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 		return 0, b.err
 	}
 	n, err := b.body.Read(p)
-	var read int64 // of the answer in all
+	var read int64 // bytes of the whole answer so far
 	b.x.record(func(*Response) { b.x.read += int64(n); read = b.x.read })
 	switch {
 	case read > b.limit:
@@ -238,16 +245,16 @@ func (b *limitedBody) failWith(err *TooLargeError) error {
 
 func (b *limitedBody) Close() error { return b.body.Close() }
 
-// eventBody is an event stream on its way to mcp-go, byte for byte, but of the events that answer a request none beyond
-// the response: mcp-go hands a response to the one who waits for it, keeps a second, and with a third stops for ever.
-// Each would leave a goroutine behind.
+// eventBody passes an event stream to mcp-go byte for byte. In a stream that answers a request it stops after the
+// response. mcp-go passes a response to the waiting caller, buffers a second one, and blocks forever on a third; each
+// further response would leak a goroutine.
 type eventBody struct {
 	*limitedBody
 	events *eventReader
-	one    bool   // the stream answers a request: it is over with the response
-	over   bool   // which has come
-	rest   []byte // of the event that is being handed on
-	err    error  // after it
+	one    bool   // the stream answers a request, and ends with the response
+	over   bool   // the response has arrived
+	rest   []byte // part of the current event that was not yet read
+	err    error  // returned after rest
 }
 
 func newEventBody(body *limitedBody) *eventBody {
@@ -269,8 +276,11 @@ func (b *eventBody) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// nextEvent returns the bytes of the next event. After the response of a stream that answers a request it returns
+// io.EOF.
 func (b *eventBody) nextEvent() ([]byte, error) {
-	if b.over { // to its end, so that the connection can be used again; mcp-go closes what does not end
+	// Read to the end, so that the connection can be reused. mcp-go closes a stream that does not end.
+	if b.over {
 		_, _ = io.Copy(io.Discard, io.LimitReader(b.body, b.limit))
 		return nil, io.EOF
 	}
@@ -289,7 +299,7 @@ func (b *eventBody) nextEvent() ([]byte, error) {
 	return block, err
 }
 
-// isResponse: mcp-go takes an event's data for the response to a request, be it the right one or not.
+// isResponse reports whether mcp-go treats an event's data as the response to a request, even to another request.
 func isResponse(data []byte) bool {
 	var m struct {
 		JSONRPC string                   `json:"jsonrpc"`
@@ -308,6 +318,6 @@ func isResponse(data []byte) bool {
 	if json.Unmarshal(data, &request) != nil || json.Unmarshal(data, &raw) != nil {
 		return true
 	}
-	_, asks := raw["method"] // in that spelling
+	_, asks := raw["method"] // exactly in this spelling
 	return !asks
 }

@@ -9,19 +9,19 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 )
 
-// maxInputRequests bounds how many questions of an agent are declined.
+// maxInputRequests bounds how many questions of one result are declined.
 const maxInputRequests = 16
 
-// InputReply is what a call is repeated with after its agent asked for input (revision 2026-07-28): raw JSON, nil where
-// there is none.
+// InputReply is sent with the repeated call after a tool asked for input (revision 2026-07-28). Its fields are raw
+// JSON, or nil.
 type InputReply struct {
 	responses json.RawMessage
-	state     json.RawMessage // the agent's own, as it came
+	state     json.RawMessage // the agent's own state, returned unchanged
 }
 
-// DeclineInput reads a result that asks for input and says no to every question for a person, so that a tool that only
-// wants a confirmation ends as its author meant it to when nobody is there. It reports false where there is nothing to
-// say, or something that no is no answer to; then the result stands.
+// DeclineInput parses a result that asks for input and declines every question to a person. A tool that only wants a
+// confirmation then ends as its author intended for an absent person. DeclineInput returns false if the result contains
+// no question and no state, or a request that cannot be declined; then the result is final.
 func DeclineInput(result json.RawMessage) (InputReply, bool) {
 	var asked struct {
 		ResultType    string                     `json:"resultType"`
@@ -36,7 +36,8 @@ func DeclineInput(result json.RawMessage) (InputReply, bool) {
 	}
 	reply := InputReply{state: asked.RequestState}
 	if len(asked.InputRequests) == 0 {
-		return reply, reply.state != nil // without state it asks for patience, which the next attempt of the delivery has
+		// Without state the agent asks for a delay, which the delivery's next attempt provides.
+		return reply, reply.state != nil
 	}
 	declined := make(map[string]json.RawMessage, len(asked.InputRequests))
 	for name, raw := range asked.InputRequests {
@@ -55,13 +56,13 @@ func DeclineInput(result json.RawMessage) (InputReply, bool) {
 
 type inputReplyKey struct{}
 
-// WithInputReply returns a context whose next tools/call carries the reply.
+// WithInputReply returns a context whose next tools/call sends reply.
 func WithInputReply(ctx context.Context, reply InputReply) context.Context {
 	return context.WithValue(ctx, inputReplyKey{}, reply)
 }
 
-// addInputReply adds the reply of ctx to a call's params. mcp-go has them as a map on 2026-07-28, the only revision
-// that has replies.
+// addInputReply adds the reply of ctx to the params of a call. On 2026-07-28, the only revision with replies, mcp-go's
+// params are a map.
 func addInputReply(ctx context.Context, params any) any {
 	reply, ok := ctx.Value(inputReplyKey{}).(InputReply)
 	fields, isMap := params.(map[string]json.RawMessage)

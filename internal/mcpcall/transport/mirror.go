@@ -8,21 +8,21 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 )
 
-// Revision 2026-07-28 lets a tool's schema mark arguments with x-mcp-header: over HTTP they are sent as headers too.
-// mcp-go does so for the tools that it has listed.
+// Revision 2026-07-28 lets a tool's schema mark arguments with x-mcp-header. Over HTTP they are also sent as headers.
+// mcp-go does that for the tools that it has listed.
 
-// mirrorMark is in the JSON of every tool that marks an argument.
+// mirrorMark occurs in the JSON of every tool that marks an argument.
 var mirrorMark = []byte("x-mcp-header")
 
-// maxMirroredBytes bounds the tools that mcp-go is handed of one agent, in bytes of JSON. It keeps every one of them
-// for good, decoded: up to mirroredGrowth times as much.
+// maxMirroredBytes bounds the tools of one agent that are passed to mcp-go, in bytes of JSON. mcp-go keeps all of them
+// as long as the client exists, decoded to up to mirroredGrowth times that size.
 const (
 	maxMirroredBytes = 64 << 10
 	mirroredGrowth   = 64
 )
 
-// MarkedBadly: a tool's x-mcp-header marks are invalid, so that it must not be called over HTTP. entry is its JSON in a
-// tools/list.
+// MarkedBadly reports whether a tool's x-mcp-header marks are invalid. Such a tool must not be called over HTTP. entry
+// is the tool's JSON in a tools/list result.
 func MarkedBadly(entry json.RawMessage) bool {
 	if !bytes.Contains(entry, mirrorMark) {
 		return false
@@ -31,12 +31,12 @@ func MarkedBadly(entry json.RawMessage) bool {
 	return json.Unmarshal(entry, &tool) == nil && mcp.ValidateParamHeaderAnnotations(&tool) != nil
 }
 
-// MirroredBytes is about what mcp-go holds of the tools that it knows.
+// MirroredBytes returns the approximate memory of the tools that mcp-go keeps.
 func (t *Recording) MirroredBytes() int64 { return mirroredGrowth * t.mirroredBytes.Load() }
 
-// keepMirrored is a tools/list result with the tools that mcp-go is to know: those of whose arguments it has to mirror
-// some into headers. Left out are also those that it cannot read, over which it would give up the whole list, or would
-// write to the process's log. One listing at a time.
+// keepMirrored returns a tools/list result that contains only the tools that mcp-go must know: those with arguments
+// that it has to mirror into headers. It also removes tools that mcp-go cannot parse, because mcp-go would reject the
+// whole list or log the error. It must not be called concurrently.
 func (t *Recording) keepMirrored(raw json.RawMessage) json.RawMessage {
 	var result struct {
 		Tools []json.RawMessage `json:"tools"`
@@ -52,8 +52,8 @@ func (t *Recording) keepMirrored(raw json.RawMessage) json.RawMessage {
 	return out
 }
 
-// noteMirrored reports whether a tool is handed to mcp-go, and counts it. One that it knows in an older form is
-// told anew.
+// noteMirrored reports whether a tool is passed to mcp-go, and counts its bytes. A tool that mcp-go already knows is
+// passed again, so that a change becomes effective.
 func (t *Recording) noteMirrored(entry json.RawMessage) bool {
 	if len(entry) > maxMirroredBytes {
 		return false

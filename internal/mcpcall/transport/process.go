@@ -18,42 +18,43 @@ import (
 )
 
 const (
-	writeWait  = 10 * time.Second       // for a command to take what is written to it, at least, whatever the calls' deadlines
+	writeWait  = 10 * time.Second       // minimum time for a command to read its input, whatever the deadlines of calls
 	politeWait = 2 * time.Second        // between closing a command's stdin and SIGTERM
 	termWait   = time.Second            // between SIGTERM and SIGKILL
 	startWait  = 10 * time.Second       // for a supervisor to start its command
-	killWait   = 5 * time.Second        // for the kernel to end it
-	drainWait  = 500 * time.Millisecond // for output that a command left in its pipes
-	tailBytes  = 4 << 10                // of stderr that is remembered
+	killWait   = 5 * time.Second        // for the kernel to end a killed process
+	drainWait  = 500 * time.Millisecond // for reading the output that remains in the pipes of an ended command
+	tailBytes  = 4 << 10                // of stderr that are kept
 )
 
-// Process is a command of the operator, its own process group with it. mcp-go sees two pipes.
+// Process is a command of the operator together with its process group. mcp-go only uses its stdin and stdout.
 type Process struct {
 	cmd    *exec.Cmd
 	stdin  *stdinWriter
 	stdout *lineReader
 	stderr *os.File
 
-	// The supervisor's, nil when there is none: it kills all when control is closed, and writes to status how the
-	// command ended.
+	// control and status are connected to the supervisor; they are nil without one. The supervisor kills all processes
+	// when control is closed, and reports on status how the command ended.
 	control, status *os.File
 
-	exited  chan struct{} // closed when the command and its group are gone
-	drained chan struct{} // closed when stderr has ended
-	state   string        // how it ended, set before exited is closed
+	exited  chan struct{} // closed when the command and its group have ended
+	drained chan struct{} // closed when stderr has been read to its end
+	state   string        // how the command ended; set before exited is closed
 
 	mu         sync.Mutex
-	reaped     bool // the group's number may be another's by now
+	reaped     bool // the group's id may have been reused
 	lastStderr []byte
 }
 
-// pipes are what a command and this process speak over.
+// pipes collects the ends of the pipes between a command and this process.
 type pipes struct {
 	ours, theirs []*os.File
 	err          error
 }
 
-// toCommand and fromCommand make a pipe and return both ends, nil after an error.
+// toCommand and fromCommand create a pipe and return both ends. After an error they return nil, and err holds the
+// error.
 func (p *pipes) toCommand() (ours, theirs *os.File) {
 	theirs, ours = p.openPipe()
 	p.ours, p.theirs = append(p.ours, ours), append(p.theirs, theirs)
@@ -75,12 +76,12 @@ func (p *pipes) openPipe() (r, w *os.File) {
 
 func closeFiles(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close() // nil and closed ones are fine
+		_ = f.Close() // closing nil or a closed file only returns an error
 	}
 }
 
-// StartProcess starts argv with exactly env. A line of its output longer than maxLine ends it. The caller owns the
-// process until Stop has returned. With supervised, and on Linux, a supervisor ends whatever the command started.
+// StartProcess starts argv with exactly the environment env. The process is killed if it writes a line longer than
+// maxLine. The caller must call Stop. With supervised, on Linux, a supervisor kills all descendants of the command.
 func StartProcess(argv, env []string, dir string, maxLine int64, supervised bool) (*Process, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env, cmd.Dir, cmd.SysProcAttr = env, dir, processAttributes()
@@ -118,22 +119,22 @@ func StartProcess(argv, env []string, dir string, maxLine int64, supervised bool
 	return p, nil
 }
 
-// Transport is what mcp-go speaks over. It does not own the process.
+// Transport returns mcp-go's transport over the pipes. Closing it does not stop the process.
 func (p *Process) Transport() mcptransport.Interface {
 	return commandTransport{mcptransport.NewIO(p.stdout, p.stdin, nil), p.stdin}
 }
 
-// commandTransport makes mcp-go's transport over pipes a requestTracker.
+// commandTransport adds the requestTracker of stdinWriter to mcp-go's stdio transport.
 type commandTransport struct {
 	*mcptransport.Stdio
 	*stdinWriter
 }
 
-// Close, which both have, is the transport's: it closes stdin too.
+// Close closes the transport, which also closes stdin. It resolves the ambiguity between the two embedded types.
 func (t commandTransport) Close() error { return t.Stdio.Close() }
 
-// ownProcess starts the command and stays with it on one thread: the kernel's "kill it when its parent dies" means the
-// thread.
+// ownProcess starts the command and waits for its end on one OS thread, because Pdeathsig kills the command when the
+// thread that started it ends.
 func (p *Process) ownProcess(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -148,12 +149,12 @@ func (p *Process) ownProcess(started chan<- error) {
 		return
 	}
 	pid := p.cmd.Process.Pid
-	// What it left behind in its group is ended with it: before it is reaped if possible, because then the group's
-	// number is still its own for certain.
+	// Kill the remaining processes of the group. If possible, do that before reaping the command, because until then
+	// the group id cannot have been reused.
 	if awaitExit(pid) {
 		p.signalGroup(syscall.SIGKILL)
 		p.mu.Lock()
-		_ = p.cmd.Wait() // at once; how it ended is in ProcessState
+		_ = p.cmd.Wait() // returns at once and sets ProcessState
 		p.reaped = true
 		p.mu.Unlock()
 	} else {
@@ -172,15 +173,15 @@ func (p *Process) ownProcess(started chan<- error) {
 		_ = p.status.Close()
 		_ = p.control.Close()
 	}
-	// A process that left the group may hold the pipes open for ever.
+	// A process that left the group may keep the pipes open forever.
 	_ = p.stdout.pipe.SetReadDeadline(time.Now().Add(drainWait))
 	_ = p.stderr.SetReadDeadline(time.Now().Add(drainWait))
 	close(p.exited)
 }
 
-// awaitCommand waits until the supervisor has started the command, and returns why it could not.
+// awaitCommand waits until the supervisor has started the command. It returns the error if the supervisor could not.
 func (p *Process) awaitCommand() error {
-	_ = p.cmd.ExtraFiles[1].Close() // or its end would never be read
+	_ = p.cmd.ExtraFiles[1].Close() // otherwise reading status would never reach its end
 	_ = p.status.SetReadDeadline(time.Now().Add(startWait))
 	var errno int
 	if _, err := fmt.Fscanln(p.status, &errno); err != nil {
@@ -192,7 +193,7 @@ func (p *Process) awaitCommand() error {
 	return nil
 }
 
-// drainStderr reads stderr to its end, so that the command never blocks on it, and remembers the last of it.
+// drainStderr reads stderr to its end, so that the command never blocks on it, and keeps the last tailBytes.
 func (p *Process) drainStderr() {
 	defer close(p.drained)
 	buf := make([]byte, 4096)
@@ -210,10 +211,10 @@ func (p *Process) drainStderr() {
 	}
 }
 
-// Exited is closed when the command and its group are gone.
+// Exited returns a channel that is closed when the command and its group have ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Ended: the command is gone, or about to be ended because it is of no use any more.
+// Ended reports whether the command has ended or is about to be killed because it is unusable.
 func (p *Process) Ended() bool {
 	select {
 	case <-p.exited:
@@ -223,25 +224,25 @@ func (p *Process) Ended() bool {
 	}
 }
 
-// WriteFailed: the command did not take what was written to it.
+// WriteFailed reports whether writing to the command failed or timed out.
 func (p *Process) WriteFailed() bool { return p.stdin.failed.Load() }
 
-// OutputTooLong: a line of the command's output was longer than allowed.
+// OutputTooLong reports whether a line of the command's output was longer than allowed.
 func (p *Process) OutputTooLong() bool { return p.stdout.tooLong.Load() }
 
-// Heard grows with what the command says.
+// Heard returns the number of bytes that the command has written to stdout.
 func (p *Process) Heard() int64 { return p.stdout.bytes.Load() }
 
-// signalGroup signals the command and all of its group.
+// signalGroup sends sig to the command and its process group.
 func (p *Process) signalGroup(sig syscall.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.reaped {
-		_ = syscall.Kill(-p.cmd.Process.Pid, sig) // it may have ended by itself
+		_ = syscall.Kill(-p.cmd.Process.Pid, sig) // an error means that the group has ended
 	}
 }
 
-// Kill ends the command and all that it started, at once.
+// Kill kills the command immediately, with its process group or, under a supervisor, all its descendants.
 func (p *Process) Kill() {
 	if p.control != nil {
 		_ = p.control.Close()
@@ -250,8 +251,8 @@ func (p *Process) Kill() {
 	p.signalGroup(syscall.SIGKILL)
 }
 
-// Stop ends the command: its stdin ends, then SIGTERM, then SIGKILL; at once when ctx ends. It returns when nothing is
-// left.
+// Stop ends the command: it closes stdin, then sends SIGTERM, then SIGKILL. When ctx ends it does not wait between the
+// steps. It returns when all processes have ended.
 func (p *Process) Stop(ctx context.Context) {
 	_ = p.stdin.Close()
 	if p.OutputTooLong() || !p.exitsWithin(ctx, politeWait) {
@@ -285,18 +286,18 @@ func (p *Process) exitsWithin(ctx context.Context, d time.Duration) bool {
 	return false
 }
 
-// StderrTail is the last of what the command wrote to stderr.
+// StderrTail returns the last bytes that the command wrote to stderr.
 func (p *Process) StderrTail() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return string(p.lastStderr)
 }
 
-// ExitReason says how the command ended, with the last line of its stderr, of which mask is given the whole: half a
-// secret is not found.
+// ExitReason describes how the command ended, with the last line of its stderr. mask is applied to the whole tail
+// first, because it does not recognise a part of a secret.
 func (p *Process) ExitReason(mask func(string) string) string {
 	sentence := "the agent's command no longer answers"
-	t := time.NewTimer(drainWait) // its exit is noticed a moment after its pipes
+	t := time.NewTimer(drainWait) // the exit is noticed shortly after the end of the pipes
 	defer t.Stop()
 	select {
 	case <-p.exited:

@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processAttributes: a group of its own, so that all of it can be ended, and the kernel ends the command if this
-// process dies without a chance to.
+// processAttributes puts the command into a process group of its own, so that the whole group can be killed. Pdeathsig
+// makes the kernel kill the command if this process dies.
 func processAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// awaitExit returns when the process has ended, without reaping it; false when it cannot tell.
+// awaitExit waits until the process has ended, without reaping it. It returns false if it cannot wait.
 func awaitExit(pid int) bool {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)

@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// stdinWriter is the command's stdin. It notes which request a line belongs to, and gives up on a command that does not
-// read.
+// stdinWriter writes to the command's stdin. It records which request each line belongs to, and kills a command that
+// does not read.
 type stdinWriter struct {
 	pipe   *os.File
-	broken func() // ends the command
+	broken func() // kills the command
 	failed atomic.Bool
-	until  time.Time // the pipe's deadline; mcp-go writes one line at a time
+	until  time.Time // deadline of the pipe; mcp-go writes one line at a time
 
 	mu      sync.Mutex
-	pending map[string]*exchange // by mcp-go's spelling of the id
+	pending map[string]*exchange // by mcp-go's string form of the id
 }
 
-// trackRequest makes Write record what is written of the request with this id.
+// trackRequest makes Write record on x that a part of the request with this id was written.
 func (w *stdinWriter) trackRequest(id string, x *exchange) (untrack func()) {
 	w.mu.Lock()
 	w.pending[id] = x
@@ -34,8 +34,9 @@ func (w *stdinWriter) trackRequest(id string, x *exchange) (untrack func()) {
 	}
 }
 
+// Write writes one line to the command, and kills the command if that fails or times out.
 func (w *stdinWriter) Write(line []byte) (int, error) {
-	// Not for every line: a timer that moves wakes the thread that waits for the network.
+	// The deadline is not moved for every line, because moving a timer wakes the thread that polls the network.
 	if now := time.Now(); w.until.Sub(now) < writeWait {
 		w.until = now.Add(2 * writeWait)
 		if err := w.pipe.SetWriteDeadline(w.until); err != nil && !errors.Is(err, os.ErrClosed) {
@@ -46,7 +47,8 @@ func (w *stdinWriter) Write(line []byte) (int, error) {
 	if n > 0 {
 		w.recordWritten(line)
 	} else if errors.Is(err, os.ErrClosed) {
-		// We closed it, and the command is ending. What it still asks gets no answer, and mcp-go need not log that.
+		// Stop closed the pipe, and the command is ending. Reporting success keeps mcp-go from logging that its answer
+		// to the command was not sent.
 		return len(line), nil
 	}
 	if err != nil {
@@ -56,7 +58,7 @@ func (w *stdinWriter) Write(line []byte) (int, error) {
 	return n, err
 }
 
-// recordWritten records that some of the request in line was written.
+// recordWritten records that a part of the request in line was written.
 func (w *stdinWriter) recordWritten(line []byte) {
 	id, ok := foreignRequestID(line)
 	if !ok {
@@ -68,24 +70,24 @@ func (w *stdinWriter) recordWritten(line []byte) {
 	x.recordWritten()
 }
 
-// Close is called by mcp-go and by Process.Stop; the second finds it closed.
+// Close closes the pipe. mcp-go and Process.Stop both call it; the second call has no effect.
 func (w *stdinWriter) Close() error {
 	_ = w.pipe.Close()
 	return nil
 }
 
-// lineReader is the command's stdout. A line longer than limit ends the stream and the command.
+// lineReader reads the command's stdout. A line longer than limit ends the stream and kills the command.
 type lineReader struct {
 	pipe    *os.File
 	limit   int64
 	broken  func()
 	tooLong atomic.Bool
-	bytes   atomic.Int64 // that came
+	bytes   atomic.Int64 // bytes read
 
 	line int64 // bytes since the last line feed
 }
 
-// Read ends with io.EOF whatever happened: mcp-go logs other errors, and the cause is known here.
+// Read returns io.EOF for every error, because mcp-go logs other errors. Process reports the cause.
 func (r *lineReader) Read(p []byte) (int, error) {
 	if r.tooLong.Load() {
 		return 0, io.EOF

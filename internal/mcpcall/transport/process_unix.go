@@ -8,18 +8,18 @@ import (
 	"syscall"
 )
 
-// canSupervise: only Linux gives what a command's children leave behind to a process of ours.
+// canSupervise is false: only on Linux can a process become the parent of a command's orphaned descendants.
 const canSupervise = false
 
-// RunSupervisor has nothing to do here.
+// RunSupervisor does nothing on this system.
 func RunSupervisor() {}
 
 func superviseCommand(*exec.Cmd, *os.File, *os.File) {}
 
-// processAttributes: a group of its own, so that all of it can be ended.
+// processAttributes puts the command into a process group of its own, so that the whole group can be killed.
 func processAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }
 
-// awaitExit cannot wait without reaping here.
+// awaitExit returns false: waiting without reaping is not supported here.
 func awaitExit(int) bool { return false }

@@ -12,26 +12,26 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 )
 
-// Recording is the transport that mcp-go's client sees: it passes messages on to the real one, and records results and
-// errors as they came.
+// Recording is the transport that mcp-go's client uses. It forwards messages to the real transport, and records results
+// and errors as they arrived.
 type Recording struct {
 	inner  mcptransport.Interface
 	modern bool
 	notify func(method string)
 
-	mirrored      map[string]int // bytes of JSON of each tool that mcp-go knows
-	mirroredBytes atomic.Int64   // of them all
+	mirrored      map[string]int // bytes of JSON of each tool that mcp-go knows, by name
+	mirroredBytes atomic.Int64   // sum of mirrored
 }
 
-// NewRecording records what goes over inner. modern: the client is opened for revision 2026-07-28. notify is told the
-// method of each notification of the agent, on mcp-go's reader.
+// NewRecording returns a Recording over inner. modern means that the client is opened for revision 2026-07-28. notify
+// is called with the method of each notification from the agent, on mcp-go's reading goroutine.
 func NewRecording(inner mcptransport.Interface, modern bool, notify func(method string),
 	now func() time.Time) *Recording {
 	answerRequests(inner, now)
 	return &Recording{inner: inner, modern: modern, notify: notify}
 }
 
-// ForClient is what mcp-go's client is to be given.
+// ForClient returns the transport to pass to mcp-go's client.
 func (t *Recording) ForClient() mcptransport.Interface {
 	if c, ok := t.inner.(mcptransport.HTTPConnection); ok {
 		return httpRecording{t, c}
@@ -39,13 +39,14 @@ func (t *Recording) ForClient() mcptransport.Interface {
 	return t
 }
 
-// httpRecording adds what mcp-go asks HTTP transports for; by having it a transport says that it is one. HTTP+SSE is
-// one of them here, so that mcp-go leaves telling the agent of calls that were given up to the pool.
+// httpRecording implements HTTPConnection, by which mcp-go recognises HTTP transports. HTTP+SSE counts as one too, so
+// that mcp-go leaves the notification about cancelled calls to the pool.
 type httpRecording struct {
 	*Recording
 	connection mcptransport.HTTPConnection
 }
 
+// SetProtocolVersion implements mcptransport.HTTPConnection.
 func (t httpRecording) SetProtocolVersion(version string) { t.connection.SetProtocolVersion(version) }
 
 func (t *Recording) Start(ctx context.Context) error { return t.inner.Start(ctx) }
@@ -59,24 +60,25 @@ func (t *Recording) SetNotificationHandler(handler func(mcp.JSONRPCNotification)
 	})
 }
 
+// SendNotification forwards a notification. It drops the cancellation of a request whose result was already recorded.
 func (t *Recording) SendNotification(ctx context.Context, n mcp.JSONRPCNotification) error {
 	x := &exchange{response: Response{Method: n.Method}}
 	if r := recorderOf(ctx); n.Method != string(mcp.MethodNotificationCancelled) {
 		r.begin(x)
-	} else if r != nil && r.Response().Result != nil { // of a request whose context ended after its result was taken
+		// The context of the request ended only after its result was recorded, so there is nothing to cancel.
+	} else if r != nil && r.Response().Result != nil {
 		return nil
 	}
 	return t.inner.SendNotification(withExchange(ctx, x), n)
 }
 
-// requestTracker is a transport that has to be told which exchange a message with this id belongs to, since it sees
-// bytes only.
+// requestTracker is a transport that sees only bytes, and therefore must be given the exchange of each request id.
 type requestTracker interface {
 	trackRequest(id string, x *exchange) (untrack func())
 }
 
-// SendRequest sends and records what came. A status other than 2xx is always an error, even when its body looks like an
-// answer.
+// SendRequest sends a request and records the answer. A status other than 2xx is always an error, even if the body
+// looks like an answer.
 func (t *Recording) SendRequest(ctx context.Context,
 	request mcptransport.JSONRPCRequest) (*mcptransport.JSONRPCResponse, error) {
 	if t.modern && request.Method == string(mcp.MethodInitialize) {
@@ -123,10 +125,10 @@ func (t *Recording) SendRequest(ctx context.Context,
 	case string(mcp.MethodToolsCall):
 		return nil, ErrResultTaken
 	case string(mcp.MethodToolsList):
-		if !t.modern { // mcp-go wants the list only to mirror arguments into headers
+		if !t.modern { // mcp-go needs the list only to mirror arguments into headers
 			return nil, ErrResultTaken
 		}
-		response.Result = t.keepMirrored(response.Result) // a copy: ours is recorded
+		response.Result = t.keepMirrored(response.Result) // keepMirrored returns a copy; the original is recorded
 	case string(mcp.MethodServerDiscover):
 		var discovered struct {
 			SupportedVersions []string `json:"supportedVersions"`
@@ -139,8 +141,9 @@ func (t *Recording) SendRequest(ctx context.Context,
 	return response, nil
 }
 
-// answerRequests answers what an agent asks of its client: ping, and "no such method" for the rest, since no capability
-// is declared. A flood is not answered: each answer costs a goroutine and, on HTTP, a request.
+// answerRequests makes inner answer the agent's requests: ping with a result, all others with "method not found",
+// because no capability is declared. It answers at most perSecond requests a second, because each answer costs a
+// goroutine and, over HTTP, a request.
 func answerRequests(inner mcptransport.Interface, now func() time.Time) {
 	agent, ok := inner.(interface {
 		SetRequestHandler(handler mcptransport.RequestHandler)

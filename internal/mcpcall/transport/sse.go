@@ -23,17 +23,17 @@ import (
 )
 
 const (
-	maxEndpointBytes = 4 << 10                // of the address that an endpoint event names
-	postGrace        = time.Second            // for the answer to a POST after the answer to its request came over the stream
-	lostGrace        = 500 * time.Millisecond // for the answer to a POST after its stream was lost
-	postBodyWait     = 250 * time.Millisecond // for the body of the answer to a POST, which says nothing
+	maxEndpointBytes = 4 << 10                // of the address in an endpoint event
+	postGrace        = time.Second            // for the response to a POST after its answer arrived on the stream
+	lostGrace        = 500 * time.Millisecond // for the response to a POST after the stream was lost
+	postBodyWait     = 250 * time.Millisecond // for the body of the response to a POST, which is discarded
 	unaskedWindow    = time.Minute
 )
 
-// Stream is the transport of revision 2024-11-05: a GET whose answer never ends brings all that the agent says, and its
-// first event names the address that requests are posted to. mcp-go's own is not used: it takes an agent's request for
-// the answer to ours when their numbers meet, lets calls wait out their time once the stream is lost, and posts to http
-// when an https stream says so.
+// Stream implements the transport of revision 2024-11-05. The endless answer to a GET carries all messages of the
+// agent. Its first event names the address to which requests are posted. Stream replaces mcp-go's implementation, which
+// confuses an agent's request with the answer to a request of the same id, lets calls run into their timeout after the
+// stream was lost, and posts to http if an https stream names such an address.
 type Stream struct {
 	base   *url.URL // of the stream
 	client *http.Client
@@ -43,40 +43,39 @@ type Stream struct {
 
 	life context.Context // ends with the transport
 	end  context.CancelFunc
-	wg   sync.WaitGroup // the reader, the answers to the agent's requests, and what is left of answers to POSTs
+	wg   sync.WaitGroup // the reader, the answers to the agent's requests, and unread responses to POSTs
 
-	postURL        string       // where requests go; set by the reader before Open returns
+	postURL        string       // address of requests; the reader sets it before Open returns
 	opened         bool         // Open succeeded
 	version        atomic.Value // string, negotiated
 	onNotification atomic.Value // func(mcp.JSONRPCNotification)
 	onRequest      mcptransport.RequestHandler
 
-	sent  atomic.Int64 // requests of this window
-	heard atomic.Int64 // messages that came
+	sent  atomic.Int64 // requests sent in this window
+	heard atomic.Int64 // messages received
 
-	// The reader's own.
-	window     time.Time // when unasked began to count
-	unasked    int64     // bytes since then that were no answer
-	sentBefore int64     // requests of the window before
+	// Used only by the reader.
+	window     time.Time // start of the window
+	unasked    int64     // bytes in this window that answered no request
+	sentBefore int64     // requests sent in the previous window
 
 	mu      sync.Mutex
-	pending map[string]*pendingRequest // by mcp-go's spelling of the id
+	pending map[string]*pendingRequest // by mcp-go's string form of the id
 	over    chan struct{}              // closed when the stream is lost or closed
-	why     error                      // set before over is closed
+	why     error                      // the reason; set before over is closed
 }
 
-// pendingRequest is a request whose answer has not come.
+// pendingRequest is a request that waits for its answer.
 type pendingRequest struct {
-	answer     chan *mcptransport.JSONRPCResponse // of one
-	posted     atomic.Bool                        // the agent answered the POST
+	answer     chan *mcptransport.JSONRPCResponse // has a buffer of one
+	posted     atomic.Bool                        // the agent responded to the POST
 	cancelPost context.CancelFunc
 }
 
-// errStreamClosed: we closed the stream.
+// errStreamClosed reports that Close was called.
 var errStreamClosed = errors.New("the event stream is closed")
 
-// NewStream makes a stream that is not open yet. hold is called with the bytes that the event holds that has
-// not ended.
+// NewStream returns a stream that is not open yet. hold is called with the change in the bytes of the incomplete event.
 func NewStream(cfg HTTPConfig, hold func(bytes int64)) *Stream {
 	s := &Stream{base: cfg.URL, client: cfg.newClient(), limit: cfg.MaxAnswerBytes, now: cfg.Now, hold: hold,
 		pending: map[string]*pendingRequest{}, over: make(chan struct{})}
@@ -84,8 +83,8 @@ func NewStream(cfg HTTPConfig, hold func(bytes int64)) *Stream {
 	return s
 }
 
-// Open connects the stream and waits for the address of requests, at most wait; 0: as long as ctx lasts. The stream
-// lives on when ctx ends later.
+// Open connects the stream and waits for the address of requests, for at most wait; 0 means until ctx ends. Once Open
+// has succeeded, the end of ctx does not affect the stream.
 func (s *Stream) Open(ctx context.Context, wait time.Duration) error {
 	x := &exchange{response: Response{Method: http.MethodGet}, stream: true}
 	recorderOf(ctx).begin(x)
@@ -109,12 +108,13 @@ func (s *Stream) Open(ctx context.Context, wait time.Duration) error {
 		return ctx.Err()
 	}
 	var request *url.Error
-	if errors.Is(err, io.EOF) && !errors.As(err, &request) { // else there was no answer at all
+	if errors.Is(err, io.EOF) && !errors.As(err, &request) { // otherwise there was no response at all
 		return &BadAnswerError{Why: "its event stream ended before it named an address"}
 	}
 	return err
 }
 
+// connectStream opens the stream, starts its reader and waits for the address of requests.
 func (s *Stream) connectStream(ctx context.Context, x *exchange) error {
 	request, err := http.NewRequestWithContext(withExchange(s.life, x), http.MethodGet, s.base.String(), nil)
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *Stream) connectStream(ctx context.Context, x *exchange) error {
 	}
 }
 
-// readEvents takes the stream's events until it ends; it always ends with an error.
+// readEvents processes the stream's events until the stream ends. It always returns an error.
 func (s *Stream) readEvents(body io.Reader, found chan<- struct{}) error {
 	events := newEventReader(body, s.limit)
 	events.spend, events.hold = s.chargeUnasked, s.hold
@@ -156,7 +156,7 @@ func (s *Stream) readEvents(body io.Reader, found chan<- struct{}) error {
 		switch {
 		case err != nil:
 			return err
-		case e.name == "endpoint" && !known: // said once; where a stream's requests go does not change
+		case e.name == "endpoint" && !known: // only the first one counts
 			if s.postURL, err = endpointTarget(s.base, string(e.data)); err != nil {
 				return err
 			}
@@ -172,14 +172,14 @@ func (s *Stream) readEvents(body io.Reader, found chan<- struct{}) error {
 	}
 }
 
-// chargeUnasked bounds what an agent may send without being asked, in size and so in the work of reading it. A request
-// is a reason to speak: to report its progress, or to answer it too late.
+// chargeUnasked bounds the bytes that an agent may send without being asked, and so the work of reading them. Each
+// request allows one more event, because the agent may report progress or answer too late.
 func (s *Stream) chargeUnasked(n int64) error {
 	if now := s.now(); now.Sub(s.window) >= unaskedWindow {
 		s.window, s.unasked, s.sentBefore = now, 0, s.sent.Swap(0)
 	}
 	s.unasked += n
-	allowed := 2 + s.sent.Load() + s.sentBefore // 2: one event may be an answer that is still coming
+	allowed := 2 + s.sent.Load() + s.sentBefore // 2: one event may be an answer that is still arriving
 	if s.unasked/s.limit >= allowed {
 		const why = "its event stream brings more than %d bytes a minute that nobody asked for"
 		return &BadAnswerError{Why: fmt.Sprintf(why, s.limit)}
@@ -187,8 +187,8 @@ func (s *Stream) chargeUnasked(n int64) error {
 	return nil
 }
 
-// endpointTarget is the address that an endpoint event names. It must have the stream's origin: the credentials are for
-// that one.
+// endpointTarget returns the address that an endpoint event names. It must have the origin of the stream, because the
+// credentials are meant for that origin.
 func endpointTarget(base *url.URL, data string) (string, error) {
 	bad := func(why string) (string, error) {
 		return "", &BadAnswerError{Why: "its endpoint event " + why}
@@ -210,8 +210,8 @@ func endpointTarget(base *url.URL, data string) (string, error) {
 	return target.String(), nil
 }
 
-// handleMessage handles one message and reports whether it answers a request of ours. What is no message is passed
-// over.
+// handleMessage processes one message and reports whether it answers one of our requests. It ignores data that is not a
+// message.
 func (s *Stream) handleMessage(data []byte) bool {
 	var m struct {
 		ID     mcp.RequestId            `json:"id"`
@@ -240,7 +240,7 @@ func (s *Stream) handleMessage(data []byte) bool {
 	return false
 }
 
-// deliverAnswer hands the answer to the request that waits for it, if one does.
+// deliverAnswer passes the answer to the request that waits for it. It returns false if there is no such request.
 func (s *Stream) deliverAnswer(id string, response *mcptransport.JSONRPCResponse) bool {
 	s.mu.Lock()
 	p, ok := s.pending[id]
@@ -250,18 +250,18 @@ func (s *Stream) deliverAnswer(id string, response *mcptransport.JSONRPCResponse
 		return false
 	}
 	p.answer <- response
-	if !p.posted.Load() { // the answer is here; its POST is not waited for
+	if !p.posted.Load() { // the answer is here; do not wait for the POST
 		time.AfterFunc(postGrace, p.cancelPost)
 	}
 	return true
 }
 
-// answerRequest answers a request of the agent, off the reader.
+// answerRequest answers a request of the agent without blocking the reader.
 func (s *Stream) answerRequest(request mcptransport.JSONRPCRequest) {
 	if s.onRequest == nil {
 		return
 	}
-	response, err := s.onRequest(s.life, request) // at once; it only decides, see answerRequests
+	response, err := s.onRequest(s.life, request) // returns at once, see answerRequests
 	if err != nil || response == nil || s.postURL == "" {
 		return
 	}
@@ -272,11 +272,11 @@ func (s *Stream) answerRequest(request mcptransport.JSONRPCRequest) {
 	s.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(s.life, NoticeWait)
 		defer cancel()
-		_ = s.postNotice(ctx, body) // an agent that does not take the answer it asked for
+		_ = s.postNotice(ctx, body) // ignored: the agent did not accept the answer to its own request
 	})
 }
 
-// endWith ends the stream for all who wait.
+// endWith ends the stream for all callers, with why as their error.
 func (s *Stream) endWith(why error) {
 	s.mu.Lock()
 	if s.why == nil {
@@ -284,7 +284,7 @@ func (s *Stream) endWith(why error) {
 		close(s.over)
 		for _, p := range s.pending {
 			if !p.posted.Load() && !errors.Is(why, errStreamClosed) {
-				time.AfterFunc(lostGrace, p.cancelPost) // its status may say that nothing was done
+				time.AfterFunc(lostGrace, p.cancelPost) // its status may show that the agent did not process it
 			} else {
 				p.cancelPost()
 			}
@@ -294,43 +294,47 @@ func (s *Stream) endWith(why error) {
 	s.end()
 }
 
-// EndedBecause is why the stream is over, nil while it is not.
+// EndedBecause returns why the stream ended, or nil if it has not.
 func (s *Stream) EndedBecause() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.why
 }
 
-// Ended: the stream is over.
+// Ended reports whether the stream has ended.
 func (s *Stream) Ended() bool { return s.EndedBecause() != nil }
 
-// Opened: Open succeeded.
+// Opened reports whether Open succeeded.
 func (s *Stream) Opened() bool { return s.opened }
 
-// Heard grows with what the agent says.
+// Heard returns the number of messages received from the agent.
 func (s *Stream) Heard() int64 { return s.heard.Load() }
 
-// PostURL is where requests go, "" before the agent said so. It may hold a session.
+// PostURL returns the address of requests, "" before the agent has sent it. It may contain a session id.
 func (s *Stream) PostURL() string { return s.postURL }
 
-// Start does nothing: Open has.
+// Start does nothing, because Open has connected the stream.
 func (s *Stream) Start(context.Context) error { return nil }
 
+// Close ends the stream and waits for its goroutines.
 func (s *Stream) Close() error {
 	s.endWith(errStreamClosed)
 	s.wg.Wait()
 	return nil
 }
 
+// GetSessionId returns "": the session is part of the POST address.
 func (s *Stream) GetSessionId() string { return "" }
 
+// SetProtocolVersion sets the version that is sent in the header of every POST.
 func (s *Stream) SetProtocolVersion(version string) { s.version.Store(version) }
 
+// SetNotificationHandler sets the function that the reader calls for each notification.
 func (s *Stream) SetNotificationHandler(handler func(mcp.JSONRPCNotification)) {
 	s.onNotification.Store(handler)
 }
 
-// SetRequestHandler must be called before Open.
+// SetRequestHandler sets the function that decides how a request of the agent is answered. Call it before Open.
 func (s *Stream) SetRequestHandler(handler mcptransport.RequestHandler) { s.onRequest = handler }
 
 // SendRequest posts a request and waits for its answer on the stream.
@@ -358,7 +362,7 @@ func (s *Stream) SendRequest(ctx context.Context,
 	}()
 	x := exchangeOf(ctx)
 	if request.Method != string(mcp.MethodInitialize) {
-		x.record(func(r *Response) { r.Session = true }) // the address holds it
+		x.record(func(r *Response) { r.Session = true }) // the POST address identifies the session
 	}
 	s.sent.Add(1)
 
@@ -376,7 +380,7 @@ func (s *Stream) SendRequest(ctx context.Context,
 		}
 	}
 	select {
-	case response := <-p.answer: // it came all the same
+	case response := <-p.answer: // the answer arrived nevertheless
 		x.recordAnswered()
 		return response, nil
 	default:
@@ -387,6 +391,7 @@ func (s *Stream) SendRequest(ctx context.Context,
 	return nil, err
 }
 
+// SendNotification posts a notification. It returns when the agent has responded.
 func (s *Stream) SendNotification(ctx context.Context, notification mcp.JSONRPCNotification) error {
 	if why := s.EndedBecause(); why != nil {
 		return why
@@ -401,7 +406,7 @@ func (s *Stream) SendNotification(ctx context.Context, notification mcp.JSONRPCN
 	return s.postNotice(ctx, body)
 }
 
-// postNotice posts one message for which there is no answer.
+// postNotice posts one message that has no answer.
 func (s *Stream) postNotice(ctx context.Context, body []byte) error {
 	res, err := s.postMessage(ctx, body, nil)
 	if res != nil {
@@ -410,8 +415,8 @@ func (s *Stream) postNotice(ctx context.Context, body []byte) error {
 	return err
 }
 
-// postMessage posts one message, with these headers beside those of all. What the agent says to that is of no interest beyond its status; its body, if there is
-// an answer at all, is the caller's to close.
+// postMessage posts one message, with header added to the configured headers. Only the status of the response matters.
+// If the response is not nil, the caller must close its body.
 func (s *Stream) postMessage(ctx context.Context, body []byte, header http.Header) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.postURL, bytes.NewReader(body))
 	if err != nil {
@@ -432,8 +437,8 @@ func (s *Stream) postMessage(ctx context.Context, body []byte, header http.Heade
 	return res, nil
 }
 
-// finishPost is done with the answer to a POST, and cancels its context then. One without a length may be kept open for
-// as long as the agent likes, and is not waited for.
+// finishPost reads the rest of the response to a POST and then cancels its context. A response without a length may
+// stay open as long as the agent wants, so finishPost handles it in the background.
 func (s *Stream) finishPost(res *http.Response, cancel context.CancelFunc) {
 	if res == nil {
 		cancel()
@@ -444,7 +449,7 @@ func (s *Stream) finishPost(res *http.Response, cancel context.CancelFunc) {
 		cancel()
 	}
 	s.mu.Lock()
-	if res.ContentLength < 0 && s.why == nil { // when the stream is over, Close may be waiting already
+	if res.ContentLength < 0 && s.why == nil { // if the stream has ended, Close may already be waiting
 		s.wg.Go(finish)
 		s.mu.Unlock()
 		return
@@ -453,10 +458,10 @@ func (s *Stream) finishPost(res *http.Response, cancel context.CancelFunc) {
 	finish()
 }
 
-// discardBody reads a body that is of no interest, if that is soon done, so that its connection can be used again.
+// discardBody reads a body for at most postBodyWait, so that the connection can be reused, and discards it.
 func discardBody(body io.ReadCloser) {
 	timer := time.AfterFunc(postBodyWait, func() { _ = body.Close() })
 	defer timer.Stop()
-	_, _ = io.CopyN(io.Discard, body, maxRefusalBytes+1) // its end must be seen
+	_, _ = io.CopyN(io.Discard, body, maxRefusalBytes+1) // +1: the read must reach the end
 	_ = body.Close()
 }

@@ -15,44 +15,44 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A command is run by a supervisor, which is this program once more under another name: the kernel gives it what the
-// command's children leave behind (PR_SET_CHILD_SUBREAPER), also what made itself a daemon, and it ends all of it with
-// the command and with the pool's process. The kernel's "kill it when its parent dies" reaches the command alone.
+// A command runs under a supervisor, which is this program started under another name. The kernel makes the supervisor
+// the parent of orphaned descendants of the command (PR_SET_CHILD_SUBREAPER), including daemons. The supervisor kills
+// all of them when the command or the pool's process ends. Pdeathsig alone would kill only the command.
 const (
-	supervisorName = "herald-command" // argv[0]; then the command's path and its argv
-	controlFD      = 3                // ends when the pool's process does, or wants everything killed
-	statusFD       = 4                // the errno of starting the command, 0 when it runs, then how it ended
+	supervisorName = "herald-command" // argv[0]; the command's path and its argv follow
+	controlFD      = 3                // reaches its end when the pool's process ends or closes it to kill everything
+	statusFD       = 4                // carries the errno of the start, 0 for success, and then how the command ended
 	superviseOften = 5 * time.Millisecond
 )
 
 const canSupervise = true
 
-// RunSupervisor does not return in a process that is a supervisor. A program whose pools are supervised calls it first
-// of all.
+// RunSupervisor runs the supervisor and does not return if this process was started as one. A program whose pools are
+// supervised must call it first in main.
 func RunSupervisor() {
 	if len(os.Args) > 2 && os.Args[0] == supervisorName {
 		os.Exit(superviseToEnd(os.Args[1], os.Args[2:]))
 	}
 }
 
-// superviseCommand makes cmd start a supervisor that runs what cmd was made for.
+// superviseCommand changes cmd so that it starts a supervisor, which runs the original command.
 func superviseCommand(cmd *exec.Cmd, control, status *os.File) {
 	if cmd.Err != nil {
-		return // no such program, says Start
+		return // the program was not found; Start reports that
 	}
 	cmd.Args = append([]string{supervisorName, cmd.Path}, cmd.Args...)
 	cmd.Path = "/proc/self/exe"
 	cmd.ExtraFiles = []*os.File{control, status}
-	cmd.SysProcAttr.Pdeathsig = 0 // it sees the end of control, and has something to do then
+	cmd.SysProcAttr.Pdeathsig = 0 // the supervisor must survive to kill the descendants; it notices the end of control
 }
 
-// superviseToEnd runs the command to its end and leaves none of its descendants. It returns the exit status.
+// superviseToEnd runs the command until it ends, and kills all its descendants. It returns the exit status.
 func superviseToEnd(path string, argv []string) int {
-	runtime.LockOSThread() // the command dies with the thread that started it
+	runtime.LockOSThread() // Pdeathsig kills the command when the thread that started it ends
 	syscall.CloseOnExec(controlFD)
 	syscall.CloseOnExec(statusFD)
 	control, status := os.NewFile(controlFD, "control"), os.NewFile(statusFD, "status")
-	// Those are for the command, which gets them too: it is in the same group.
+	// These signals are for the command, which receives them too because it is in the same group.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 
 	pid, err := 0, error(unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
@@ -78,7 +78,7 @@ func superviseToEnd(path string, argv []string) int {
 	return ended.ExitStatus()
 }
 
-// dropStreams leaves the pipes to the command alone, so that each ends when the command closes it.
+// dropStreams closes the supervisor's copies of the pipes, so that each pipe ends when the command closes it.
 func dropStreams() {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -89,7 +89,7 @@ func dropStreams() {
 	}
 }
 
-// reapUntil takes the exits of all children until that of pid.
+// reapUntil reaps children until it has reaped pid, and returns the status of pid.
 func reapUntil(pid int) (status syscall.WaitStatus) {
 	for {
 		switch got, err := syscall.Wait4(-1, &status, 0, nil); {
@@ -100,7 +100,7 @@ func reapUntil(pid int) (status syscall.WaitStatus) {
 	}
 }
 
-// describeEnd words how a process ended, as os.ProcessState does.
+// describeEnd describes how a process ended, in the words of os.ProcessState.
 func describeEnd(s syscall.WaitStatus) string {
 	if s.Signaled() {
 		return "signal: " + s.Signal().String()
@@ -108,8 +108,8 @@ func describeEnd(s syscall.WaitStatus) string {
 	return "exit status " + strconv.Itoa(s.ExitStatus())
 }
 
-// killDescendants ends all that came from this process. What lost its parent becomes a child of ours, so nothing is out
-// of sight for longer than one look.
+// killDescendants kills all descendants of this process. A descendant whose parent ends becomes a child of this
+// process, so that the next pass finds it.
 func killDescendants() {
 	deadline := time.Now().Add(killWait)
 	for empty := 0; empty < 2 && time.Now().Before(deadline); {
@@ -126,7 +126,7 @@ func killDescendants() {
 	}
 }
 
-// listDescendants lists the live processes below root.
+// listDescendants lists the live descendants of root.
 func listDescendants(root int) (found []int) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -142,7 +142,7 @@ func listDescendants(root int) (found []int) {
 		if err != nil {
 			continue
 		}
-		// "pid (name) state ppid …"; the name may hold anything.
+		// The format is "pid (name) state ppid …". The name may contain any character.
 		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 		if len(fields) < 2 {
 			continue
