@@ -12,28 +12,30 @@ import (
 // maxAnswerText bounds Answer.Text, in bytes.
 const maxAnswerText = 16 << 10
 
-// Answer is what a tool that ran answered.
+// Answer is the result of a tool that ran.
 type Answer struct {
-	// Raw is the result as received, bounded by Config.MaxAnswerBytes; credentials that the agent echoes are masked. It
-	// may hold anything JSON can, also what Postgres cannot store.
+	// Raw is the result as received, at most Config.MaxAnswerBytes. Credentials that the agent echoes are masked. It
+	// can contain any valid JSON, including values that Postgres cannot store.
 	Raw json.RawMessage
-	// Text is the text of the answer (its text blocks, else its structured content), cleaned, at most 16 KiB.
+	// Text is the text of the answer: its text blocks, or else its structured content. It is sanitized and has at most
+	// 16 KiB.
 	Text string
-	// IsError: the tool ran and says that it failed or refused.
+	// IsError reports that the tool ran and that the agent marked the result as a failure or refusal.
 	IsError bool
-	// Protocol is the revision spoken; as Endpoint.ProtocolHint it spares the next worker a guess.
+	// Protocol is the protocol revision of the connection. Passed on as Endpoint.ProtocolHint, it spares the next
+	// worker a failed handshake.
 	Protocol string
-	// Unreadable: a result came, so the tool ran, but all or part of it is in no form this version knows:
-	// structuredContent without content, an unknown kind of block, a task, no content at all.
+	// Unreadable reports that a result arrived, so the tool ran, but this version understands only part of it or
+	// nothing: for example structuredContent without content, an unknown kind of block, a task, or no content at all.
 	Unreadable bool
-	// Preferences are what the agent asks for in _meta, beside its answer; nil: nothing.
+	// Preferences are the agent's requests in the _meta of the answer; nil without any.
 	Preferences *Preferences
 }
 
-// readAnswer reads a tools/call result. Only two results are errors, because they say that the tool did not run to its
-// end or that the result must be treated as invalid: *InputRequiredError and, for an unknown resultType,
-// *BadAnswerError. mask, which may be nil, is for the text before it is cut, so that no half of a credential is left at
-// its end.
+// readAnswer parses a tools/call result. It returns an error for two results only, because they mean that the tool did
+// not run to its end or that the result is invalid: *InputRequiredError, and *BadAnswerError for an unknown resultType.
+// mask may be nil; readAnswer masks the text before it truncates it, so that no part of a credential is left at the
+// end.
 func readAnswer(raw json.RawMessage, mask *secret.Masker) (Answer, error) {
 	a := Answer{Raw: raw}
 	r, ok := readResult(raw)
@@ -79,7 +81,7 @@ func readAnswer(raw json.RawMessage, mask *secret.Masker) (Answer, error) {
 	return a, nil
 }
 
-// result is a tools/call result as the specification has it.
+// result is a tools/call result as the MCP specification defines it.
 type result struct {
 	Content           []block
 	StructuredContent json.RawMessage
@@ -89,14 +91,15 @@ type result struct {
 	Meta              json.RawMessage
 }
 
-// block is one block of content, as far as it is looked at.
+// block is one content block; only the fields that readAnswer needs are parsed.
 type block struct {
 	Type string  `json:"type"`
 	Text *string `json:"text"`
 }
 
-// readResult reads what it can, each part for itself; false when there is no content, or something is of another type
-// than it should be. Of a name that is there twice encoding/json makes what it likes.
+// readResult parses each member of the result on its own, so that one malformed member does not hide the others. ok is
+// false if there is no content or if content or isError has the wrong type. If a name occurs twice, encoding/json
+// decides which value counts.
 func readResult(raw json.RawMessage) (r result, ok bool) {
 	var parts struct {
 		Content           json.RawMessage `json:"content"`
@@ -121,7 +124,8 @@ func readResult(raw json.RawMessage) (r result, ok bool) {
 	return r, ok
 }
 
-// readBlocks reads content; false when there is none or it is no list. A block that is no such thing has no type.
+// readBlocks parses content. It returns false if content is missing or is not a list. A block that cannot be parsed
+// gets an empty type.
 func readBlocks(content json.RawMessage) ([]block, bool) {
 	var each []json.RawMessage
 	if json.Unmarshal(content, &each) != nil || each == nil {
@@ -136,7 +140,7 @@ func readBlocks(content json.RawMessage) ([]block, bool) {
 	return blocks, true
 }
 
-// maskSecrets masks credentials that the agent sent back in Raw. r may be nil.
+// maskSecrets masks credentials that the agent echoes in Raw. r may be nil.
 func (a *Answer) maskSecrets(r *secret.Masker) {
 	if r == nil {
 		return
@@ -147,13 +151,13 @@ func (a *Answer) maskSecrets(r *secret.Masker) {
 		return
 	}
 	a.Raw = json.RawMessage(clean)
-	if !json.Valid(a.Raw) { // a credential that spans JSON's own syntax
+	if !json.Valid(a.Raw) { // the credential contained JSON syntax
 		a.Raw, a.Unreadable = nil, true
 	}
 }
 
-// Object is what the tool answered as JSON: its structured content, else its first block of text. It may be no JSON at
-// all; nil: there is neither.
+// Object returns the answer as JSON: its structured content, or else its first text block, which may not be valid JSON.
+// It returns nil if there is neither.
 func (a Answer) Object() json.RawMessage {
 	r, _ := readResult(a.Raw)
 	if first := bytes.TrimSpace(r.StructuredContent); len(first) > 0 && !bytes.Equal(first, []byte("null")) {

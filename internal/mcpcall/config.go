@@ -12,54 +12,57 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// Config of a Pool. Zero values take the defaults.
+// Config configures a Pool. Zero values select the defaults.
 type Config struct {
 	// Guard dials every HTTP endpoint. Required.
 	Guard *netguard.Guard
-	// Signer signs each HTTP request to an agent, streams and notifications too. Default: nothing is signed.
+	// Signer signs each HTTP request to an agent, including event streams and notifications. Default: requests are not
+	// signed.
 	Signer transport.Signer
-	// MaxAnswerBytes bounds one answer: a JSON body, all events of one request, one event of an HTTP+SSE stream, or a
-	// line of a command's output. What is longer is a *TooLargeError. Default 1 MiB.
+	// MaxAnswerBytes bounds one answer: a JSON body, all events of one request, one event of an HTTP+SSE stream, or one
+	// line of a command's output. A longer answer is a *TooLargeError. Default 1 MiB.
 	MaxAnswerBytes int64
-	// MaxRequestBytes bounds the arguments of one call; more is a *RequestTooLargeError. Default 8 MiB.
+	// MaxRequestBytes bounds the arguments of one call; longer arguments are a *RequestTooLargeError. Default 8 MiB.
 	MaxRequestBytes int
 	// OpenTimeout bounds connecting and the handshake together. Default 10 s.
 	OpenTimeout time.Duration
-	// ProbeTimeout bounds the wait for server/discover, which agents of older revisions may ignore. Default 2 s, at
-	// most half of OpenTimeout, so that there is time for the older handshake.
+	// ProbeTimeout bounds the wait for the answer to server/discover, which agents of older revisions may ignore.
+	// Default 2 s. It is at most half of OpenTimeout, so that time remains for the older handshake.
 	ProbeTimeout time.Duration
-	// CallTimeout bounds a Tools or Call whose context has no deadline. Default 30 s.
+	// CallTimeout bounds a call of Tools or Call whose context has no deadline. Default 30 s.
 	CallTimeout time.Duration
 	// IdleTimeout is how long an unused client is kept. Default 5 min.
 	IdleTimeout time.Duration
-	// RelistAfter is how old a list must be before Tools with fresh asks again, so that a stream of jobs for a tool
-	// that does not exist does not become a stream of listings. Default 1 s.
+	// RelistAfter is the minimum age of a tool list before Tools with fresh set lists the tools again. It keeps many
+	// jobs for a missing tool from causing as many tools/list requests. Default 1 s.
 	RelistAfter time.Duration
-	// MaxClients bounds the clients; the longest unused one makes room, and when all are in use the answer is ErrBusy.
-	// It bounds the idle connections too: an agent without one costs a handshake each time. Default 1,024.
+	// MaxClients bounds the clients. A new client evicts the least recently used idle one; if all are in use, Tools and
+	// Call return ErrBusy. It also bounds the idle HTTP connections; an agent without one costs a handshake per call.
+	// Default 1,024.
 	MaxClients int
-	// MaxHeldBytes bounds what clients that nobody uses hold of what agents sent: tool lists, schemas compiled from
-	// them, and events that have not ended. The longest unused one makes room. Default 64 MiB.
+	// MaxHeldBytes bounds the data from agents that idle clients keep in memory: tool lists, schemas compiled from
+	// them, and incomplete events. The pool evicts the least recently used idle clients above it. Default 64 MiB.
 	MaxHeldBytes int64
-	// StdioCommands (HERALD_STDIO_COMMANDS) are the commands that may be run, each with all its arguments. Default
+	// StdioCommands (HERALD_STDIO_COMMANDS) lists the commands that may be run, each with all its arguments. Default:
 	// none.
 	StdioCommands [][]string
-	// MaxAge is how old a command's process becomes before it is replaced: calls in flight end with the old one, the
-	// next go to a new one. Default 24 h.
+	// MaxAge is the age at which a command's process is replaced. Calls in flight finish on the old process; later
+	// calls use a new one. Default 24 h.
 	MaxAge time.Duration
-	// PingAfter is how long a client with something to lose (a process, an event stream, a session) is left alone
-	// before it is asked whether it is still there, and replaced if not. Default 1 min.
+	// PingAfter is how long a client with state (a process, an event stream or a session) may be idle before the pool
+	// checks it. A client that fails the check is replaced. Default 1 min.
 	PingAfter time.Duration
-	// Decoding bounds the documents that are decoded at a time, in the whole process. Default: not bounded.
+	// Decoding bounds how many documents the whole process decodes at the same time. Default: no bound.
 	Decoding *decode.Budget
-	// StdioEnv ("NAME=value") is all that a command sees of this process's environment. Default: its PATH, HOME and
-	// LANG.
+	// StdioEnv ("NAME=value") is the only part of this process's environment that a command receives. Default: PATH,
+	// HOME and LANG of this process.
 	StdioEnv []string
-	// Supervised: this program calls RunSupervisor first of all, so that each command can have a supervisor, which ends
-	// whatever the command started when the command or this process ends, however that was. Without it, and elsewhere
-	// than on Linux, that is only the command and its process group.
+	// Supervised declares that the program calls RunSupervisor first in main, so that each command can run under a
+	// supervisor. The supervisor kills all descendants of the command when the command or this process ends in any way.
+	// Without it, and on systems other than Linux, only the command and its process group are killed.
 	Supervised bool
-	// Logger, default discards. Clock, default time.Now, decides about idleness and age; deadlines are the contexts'.
+	// Logger discards by default. Clock, by default time.Now, determines idleness and age; deadlines come from
+	// contexts.
 	Logger *slog.Logger
 	Clock  func() time.Time
 }

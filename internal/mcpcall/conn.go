@@ -21,60 +21,63 @@ import (
 	"github.com/agentherald/herald/internal/tracecontext"
 )
 
-// killGrace is by how much a call to a command may overrun its deadline before the command is killed: mcp-go's write to
-// a command that stopped reading knows no deadline, and holds up every other call.
+// killGrace is how long a call to a command may exceed its deadline before the command is killed. mcp-go's write to a
+// command that stopped reading ignores the deadline and blocks all other calls.
 const killGrace = 250 * time.Millisecond
 
-// conn is one initialised client. It is never initialised again.
+// conn is one initialised client. A conn is never initialised a second time.
 type conn struct {
 	client    *client.Client
-	kind      string // the transport; sse for an http endpoint that turned out to be one
+	kind      string // the transport; sse for an http endpoint that speaks only HTTP+SSE
 	recording *transport.Recording
-	process   *transport.Process // of stdio, else nil
-	stream    *transport.Stream  // of sse, else nil
+	process   *transport.Process // for stdio, else nil
+	stream    *transport.Stream  // for sse, else nil
 	cfg       *Config
-	spawn     func(func(context.Context)) // a goroutine of the pool's
+	spawn     func(func(context.Context)) // runs a function as a goroutine of the pool
 	log       *slog.Logger
-	redact    *secret.Masker // nil: nothing to mask
+	redact    *secret.Masker // nil: there is nothing to mask
 	modern    bool
 	protocol  string
 	server    ServerInfo
 	opened    time.Time
 
-	bad     atomic.Bool  // it failed, and is to be replaced
-	suspect atomic.Bool  // a request that was written brought nothing in its time, and none since brought anything
+	bad atomic.Bool // the client failed and must be replaced
+	// suspect is set when a written request timed out without an answer, and cleared by the next answer or health
+	// check.
+	suspect atomic.Bool
 	answers atomic.Int64 // see countHeard
 
-	reportHeld func(bytes int64) // adds to the bytes that are kept of what the agent sent, or takes from them
+	reportHeld func(bytes int64) // adds to the bytes from the agent that are kept in memory; bytes may be negative
 
 	// Guarded by Pool.mu.
-	held     int64 // sum of what was passed to hold
-	counted  bool  // in Pool.held while nobody uses it
+	held     int64 // sum of the bytes passed to reportHeld
+	counted  bool  // Pool.held includes the bytes of this client while it is idle
 	inflight int
-	uses     int // how often it was acquired
+	uses     int // how often the client was acquired
 	retired  bool
-	drained  chan struct{} // closed when retired and not in use
+	drained  chan struct{} // closed when the client is retired and no longer in use
 	checking bool
-	checked  time.Time // when it was last asked for a sign of life
-	silentAt int64     // one more than countHeard() when it last gave none, 0 if it never failed to
+	checked  time.Time // when the last health check started
+	silentAt int64     // countHeard()+1 at the last unanswered health check; 0 if all were answered
 
-	noPing bool // it answers other things than ping; of the health check that runs
+	noPing bool // the agent answers tools/list but not ping; only the running health check uses it
 
-	listing chan struct{} // held while tools are listed
-	stale   atomic.Bool   // the agent said that its tools changed
+	listing chan struct{} // holds one token while tools are being listed
+	stale   atomic.Bool   // the agent announced that its tools changed
 	mu      sync.Mutex
 	tools   *ToolSet // nil before the first list
-	listed  int64    // bytes of tools that were passed to hold
+	listed  int64    // bytes of tools that were passed to reportHeld
 }
 
-// transportEnded: the command or the event stream is gone.
+// transportEnded reports whether the command or the event stream has ended or can no longer be used.
 func (c *conn) transportEnded() bool {
 	return c.process != nil && c.process.Ended() || c.stream != nil && c.stream.Ended()
 }
 
 func (c *conn) isBroken() bool { return c.bad.Load() || c.transportEnded() }
 
-// close ends the session or the process. It takes seconds with an agent that does not cooperate, less when ctx ends.
+// close ends the session or the process. With an agent that does not cooperate it takes seconds, or less if ctx ends
+// first.
 func (c *conn) close(ctx context.Context) {
 	if c.process != nil {
 		c.process.Stop(ctx)
@@ -82,18 +85,19 @@ func (c *conn) close(ctx context.Context) {
 			c.log.Debug("a command's last words", "stderr", text.Excerpt(c.mask(tail), 1000))
 		}
 	}
-	_ = c.client.Close() // an agent that fails to end its session changes nothing here
+	_ = c.client.Close() // whether the agent ended its session makes no difference here
 }
 
-// onNotification runs on mcp-go's reader.
+// onNotification handles a notification of the agent. mcp-go's reading goroutine calls it.
 func (c *conn) onNotification(method string) {
 	if method == string(mcp.MethodNotificationToolsListChanged) {
 		c.stale.Store(true)
 	}
 }
 
-// recordRequest runs one call into mcp-go's client and returns what was seen of its last request. A command whose call
-// does not return in time is killed, and a panic over what the agent sent is an error.
+// recordRequest calls do, which makes one call into mcp-go's client, and returns the recorded response of the last
+// request in it. It kills a command whose call does not return in time, and returns a panic caused by the agent's data
+// as an error.
 func (c *conn) recordRequest(ctx context.Context, do func(context.Context) error) (transport.Response, error) {
 	ctx, recorder := transport.WithRecorder(ctx)
 	defer c.killAfter(ctx)()
@@ -101,7 +105,8 @@ func (c *conn) recordRequest(ctx context.Context, do func(context.Context) error
 	return recorder.Response(), err
 }
 
-// killAfter kills a command whose call does not return after the deadline of ctx. Stop it when the call returned.
+// killAfter kills the command if a call has not returned killGrace after the end of ctx. Call stop when the call has
+// returned.
 func (c *conn) killAfter(ctx context.Context) (stop func()) {
 	if c.process == nil {
 		return func() {}
@@ -122,7 +127,8 @@ func (c *conn) killAfter(ctx context.Context) (stop func()) {
 	}
 }
 
-// callTool calls a tool.
+// callTool calls a tool. It sends the request again after it refreshed the tool list for a header mismatch, or to
+// decline input that the tool asked for.
 func (c *conn) callTool(ctx context.Context, req Request) (Answer, error) {
 	request, err := c.callRequest(req)
 	if err != nil {
@@ -130,7 +136,8 @@ func (c *conn) callTool(ctx context.Context, req Request) (Answer, error) {
 	}
 	response, err := c.sendCall(ctx, request)
 	if response.Error != nil && response.Error.Code == mcp.HEADER_MISMATCH && c.mirrorsArguments() {
-		// The agent wants arguments mirrored into headers; mcp-go does so for tools it has listed, as they were then.
+		// The agent expects arguments mirrored into headers. mcp-go mirrors them according to the tool list it knows,
+		// which is outdated.
 		c.stale.Store(true)
 		if _, listErr := c.listTools(ctx, true); listErr == nil {
 			response, err = c.sendCall(ctx, request)
@@ -139,7 +146,7 @@ func (c *conn) callTool(ctx context.Context, req Request) (Answer, error) {
 	if c.modern && err == nil {
 		if reply, ok := transport.DeclineInput(response.Result); ok {
 			response, err = c.sendCall(transport.WithInputReply(ctx, reply), request)
-			response.Written = true // the agent has looked at the first
+			response.Written = true // the agent processed the first request
 		}
 	}
 	if err != nil || response.Result == nil {
@@ -154,7 +161,7 @@ func (c *conn) callTool(ctx context.Context, req Request) (Answer, error) {
 	return answer, nil
 }
 
-// callRequest writes the arguments once, so that they can be measured.
+// callRequest builds the request. It encodes the arguments once, so that their size can be checked.
 func (c *conn) callRequest(req Request) (request mcp.CallToolRequest, err error) {
 	args := json.RawMessage(`{}`)
 	if req.Arguments != nil {
@@ -180,6 +187,7 @@ func (c *conn) callRequest(req Request) (request mcp.CallToolRequest, err error)
 	return request, nil
 }
 
+// sendCall sends one tools/call and returns its recorded response. It notifies the agent if the caller gave up.
 func (c *conn) sendCall(ctx context.Context, request mcp.CallToolRequest) (transport.Response, error) {
 	response, err := c.recordRequest(ctx, func(ctx context.Context) error {
 		_, err := c.client.CallTool(ctx, request)
@@ -195,7 +203,8 @@ func (c *conn) sendCall(ctx context.Context, request mcp.CallToolRequest) (trans
 	return response, err
 }
 
-// mirrorsArguments: arguments that a tool's schema marks with x-mcp-header are sent as headers too.
+// mirrorsArguments reports whether arguments that a tool's schema marks with x-mcp-header are also sent as HTTP
+// headers.
 func (c *conn) mirrorsArguments() bool { return c.modern && c.kind == TransportHTTP }
 
 func (c *conn) mask(s string) string {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Costs are what requests took beside what they ask for: the time in which they waited for a connection, or for a list
-// of tools, that was not at hand, and how many of these were begun for them. One goroutine at a time uses them.
+// Costs measure the overhead of requests: how long they waited for a connection or for a tool list that was not cached,
+// and how many connections and listings were started for them. Only one goroutine may use a Costs at a time.
 type Costs struct {
 	Connecting, Listing   time.Duration
 	Connections, Listings int
@@ -14,12 +14,12 @@ type Costs struct {
 
 type costsKey struct{}
 
-// WithCosts has the requests with that context add to c.
+// WithCosts returns a context whose requests add their costs to c.
 func WithCosts(ctx context.Context, c *Costs) context.Context {
 	return context.WithValue(ctx, costsKey{}, c)
 }
 
-// costsOf are the context's, or ones that nobody reads.
+// costsOf returns the Costs of ctx, or a new one that is discarded.
 func costsOf(ctx context.Context) *Costs {
 	if c, ok := ctx.Value(costsKey{}).(*Costs); ok {
 		return c
@@ -27,13 +27,13 @@ func costsOf(ctx context.Context) *Costs {
 	return &Costs{}
 }
 
-// beginConnecting begins a wait for a connection, which the returned function ends.
+// beginConnecting starts timing a wait for a connection. The returned function ends it.
 func (c *Costs) beginConnecting(clock func() time.Time) func() {
 	began := clock()
 	return func() { c.Connecting += clock().Sub(began) }
 }
 
-// beginListing begins a wait for a list of tools, which the returned function ends.
+// beginListing starts timing a wait for a tool list. The returned function ends it.
 func (c *Costs) beginListing(clock func() time.Time) func() {
 	began := clock()
 	return func() { c.Listing += clock().Sub(began) }

@@ -9,19 +9,19 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// noCredential are headers beside refusedHeaders that carry no token: a stranger's registration may ask for it in any
-// of them.
+// noCredential lists headers, in addition to refusedHeaders, that must not carry a token. An agent's registration,
+// which anyone can write, may ask for any header.
 var noCredential = []string{
 	"Alt-Used", "Baggage", "Cache-Control", "Cookie", "Cookie2", "Date", "Forwarded", "From", "Max-Forwards",
 	"Origin", "Pragma",
 	"Range", "Referer", "Set-Cookie", "Traceparent", "Tracestate", "Trailers", "User-Agent", "Via", "Warning",
 }
 
-// noCredentialPrefixes are families of such headers.
+// noCredentialPrefixes are the prefixes of further headers that must not carry a token.
 var noCredentialPrefixes = []string{"Access-Control-", "Content-", "If-", "Mcp-", "Proxy-", "Sec-", "X-Forwarded-"}
 
-// CredentialHeader returns the canonical name of a header that may carry a token, or an error that says why it may not:
-// the name is none, or the header belongs to HTTP, to the protocol, to proxies or to browsers.
+// CredentialHeader returns the canonical form of a header name that may carry a token. It returns an error if the name
+// is not valid or if HTTP, MCP, proxies or browsers give the header another meaning.
 func CredentialHeader(name string) (string, error) {
 	canonical := http.CanonicalHeaderKey(name)
 	switch {

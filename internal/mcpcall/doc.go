@@ -1,22 +1,27 @@
-// Package mcpcall calls tools on MCP servers that strangers run: it opens a connection to an agent's endpoint, lists
-// its tools, fits arguments to a tool's input schema, calls the tool once and says exactly how that ended.
+// Package mcpcall calls tools on MCP servers that untrusted parties operate. It connects to an agent's endpoint, lists
+// the agent's tools, fits arguments to a tool's input schema, calls the tool once and reports precisely how the call
+// ended. See docs/design/calls.md.
 //
-// mark3labs/mcp-go speaks the protocol; nothing outside this package and the ones below sees it. What mcp-go does not
-// guard against a hostile or broken agent is guarded around it:
+// mark3labs/mcp-go implements the protocol. Only this package and its subpackages use its client. They add protection
+// against hostile and broken agents, which mcp-go does not provide:
 //
 //   - package transport carries the messages and records the answers as the agent sent them;
-//   - package arguments makes arguments fit a schema that a stranger wrote;
-//   - pool.go, open.go and health.go own the clients: one per (endpoint, credentials), opened once for all who wait,
-//     asked for a sign of life when idle, replaced whole; those that nobody uses hold so many bytes of what agents
-//     sent, and no more;
-//   - conn.go calls a tool with one client, listing.go and tools.go list the tools, answer.go reads what the tool
-//     answered, and failure.go says what became of a request that brought no result.
+//   - package arguments fits arguments to a schema that an untrusted party wrote;
+//   - pool.go, open.go and health.go own the clients: one per (endpoint, credentials). All callers that wait for a
+//     client share one attempt to open it. Idle clients are checked regularly, and a failed client is replaced as a
+//     whole. The bytes from agents that idle clients keep in memory are bounded;
+//   - conn.go calls a tool with one client, listing.go and tools.go list the tools, answer.go parses the result of a
+//     tool, and failure.go classifies a request that brought no result.
 //
-// What does not live here: whether an outcome is retried (delivery), where an agent's endpoint is (resolver), which
+// Other packages decide whether an outcome is retried (delivery), find an agent's endpoint (resolver), and decide which
 // addresses may be dialled (netguard).
 //
-// Invariants: every error of Tools and Call is a *CallError or a *TransportRefusedError; CallError.Written is false
-// only when no byte of the tools/call request can have left the process, or the agent refused the session it came with;
-// a JSON-RPC result is an Answer, however odd it looks, because the tool ran; a client that failed is never initialised
-// again but replaced; every goroutine and process belongs to the Pool and is gone when Pool.Close returns.
+// Invariants:
+//
+//   - Every error of Tools and Call is a *CallError or a *TransportRefusedError.
+//   - CallError.Written is false only if no byte of the tools/call request can have left the process, or if the agent
+//     rejected the session that the request used.
+//   - A JSON-RPC result is an Answer even if it is malformed, because the tool ran.
+//   - A client that failed is replaced and never initialised again.
+//   - The Pool owns every goroutine and process; all of them have ended when Pool.Close returns.
 package mcpcall

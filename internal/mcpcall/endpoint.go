@@ -17,45 +17,46 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// The transports that Endpoint.Transport may name.
+// The values of Endpoint.Transport.
 const (
-	TransportHTTP  = "http" // streamable HTTP, https included; an agent that only speaks the older HTTP+SSE is found out
-	TransportSSE   = "sse"  // HTTP+SSE of revision 2024-11-05
+	// TransportHTTP is streamable HTTP over http or https. A Pool falls back to HTTP+SSE if the agent supports only
+	// that.
+	TransportHTTP  = "http"
+	TransportSSE   = "sse" // HTTP+SSE of revision 2024-11-05
 	TransportStdio = "stdio"
 )
 
-// Endpoint is where an agent is called. Two endpoints with the same fields, ProtocolHint and Secrets aside, share one
-// client.
+// Endpoint is the address of an agent and the way to call it. Endpoints that differ only in ProtocolHint and Secrets
+// share one client.
 type Endpoint struct {
 	Transport string
-	// URL of the agent's MCP endpoint, for http; of its event stream, for sse.
+	// URL is the agent's MCP endpoint for http, and its event stream for sse.
 	URL string
-	// Headers are secrets; they are sent to the origin of URL and nowhere else.
+	// Headers are secret. They are sent only to the origin of URL.
 	Headers map[string]secret.Secret
-	// Command and Args are for stdio and must be, together and exactly, an entry of Config.StdioCommands, unless the
-	// endpoint is Listed.
+	// Command and Args are for stdio. Together they must equal an entry of Config.StdioCommands, unless the endpoint is
+	// Listed.
 	Command string
 	Args    []string
-	// Env ("NAME=value") is added to the clean environment of the command; Dir is its working directory. Both are the
-	// operator's.
+	// Env ("NAME=value") is added to the clean environment of the command. Dir is the working directory of the command.
+	// Both come from the operator.
 	Env []string
 	Dir string
-	// ProtocolHint is the newest protocol revision the agent is said to speak ("2025-11-25"), or what Answer.Protocol
-	// told last time. It only decides what is tried first; empty means 2025-11-25.
+	// ProtocolHint is the newest protocol revision that the agent claims to speak ("2025-11-25"), or the
+	// Answer.Protocol of an earlier call. It only determines which handshake is tried first. Empty means 2025-11-25.
 	ProtocolHint string
-	// Listed: the operator named this endpoint himself. Its command needs no entry in Config.StdioCommands, and its URL
-	// may be plain http, on any port, and in a private network. Nothing that a stranger or an enqueuer wrote may set
-	// it.
+	// Listed reports that the operator configured this endpoint. Its command needs no entry in Config.StdioCommands.
+	// Its URL may use plain http, any port and a private network. Data from an agent or an enqueuer must never set it.
 	Listed bool
-	// Unsigned: requests are not signed though there is a Signer, because nothing that they say was verified.
+	// Unsigned disables signing even if there is a Signer, because the content of the requests was not verified.
 	Unsigned bool
-	// Secrets are texts within the other fields that are secret, as a token in an argument is: masked wherever the
-	// agent echoes them. Not part of what makes a client.
+	// Secrets are secret substrings of the other fields, such as a token in an argument. They are masked wherever the
+	// agent echoes them. They do not affect which endpoints share a client.
 	Secrets []secret.Secret
 }
 
-// refusedHeaders belong to HTTP, to the protocol, or to net/http (which sends a POST twice when it sees an idempotency
-// key).
+// refusedHeaders lists headers that HTTP, MCP or net/http reserves. (net/http repeats a POST that has an idempotency
+// key.)
 var refusedHeaders = map[string]bool{
 	"Accept": true, "Connection": true, "Content-Encoding": true, "Content-Length": true, "Content-Type": true,
 	"Expect": true,
@@ -66,7 +67,7 @@ var refusedHeaders = map[string]bool{
 	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "X-Idempotency-Key": true,
 }
 
-// checkFields refuses an endpoint of which no client can be made, whatever its address.
+// checkFields returns an error if no client can be made for e. It does not check the address that e points to.
 func (e Endpoint) checkFields(cfg *Config) error {
 	refused := func(format string, args ...any) error {
 		return &TransportRefusedError{Transport: e.Transport, Why: fmt.Sprintf(format, args...)}
@@ -104,7 +105,8 @@ func (e Endpoint) checkFields(cfg *Config) error {
 	return nil
 }
 
-// CheckHeader refuses the name of a header that Endpoint.Headers may not have: its error is a sentence.
+// CheckHeader returns an error if Endpoint.Headers must not contain the header name. The error is a sentence for an
+// operator.
 func CheckHeader(name string) error {
 	if !isHeaderName(name) {
 		return fmt.Errorf("header %q is not a valid HTTP header", text.Excerpt(name, 60))
@@ -115,11 +117,10 @@ func CheckHeader(name string) error {
 	return nil
 }
 
-// isHeaderName: a name of bearable length.
+// isHeaderName reports whether s is a valid header name of at most 128 bytes.
 func isHeaderName(s string) bool { return len(s) <= 128 && httpguts.ValidHeaderFieldName(s) }
 
-// clientKey identifies the client that serves e. It is a hash, so that no credential becomes a map key that something
-// might print.
+// clientKey identifies the client that serves e. It is a hash, so that logging a map key cannot reveal a credential.
 func (e Endpoint) clientKey() [sha256.Size]byte {
 	buf := make([]byte, 0, 256)
 	add := func(s string) {
@@ -146,8 +147,8 @@ func (e Endpoint) clientKey() [sha256.Size]byte {
 	return sha256.Sum256(buf)
 }
 
-// newMasker masks what of e is secret wherever an agent echoes it; nil when nothing is. Of Basic credentials both
-// halves are, as they are and encoded. more is masked too.
+// newMasker returns a masker for the secrets of e and for more, or nil if e and more contain no secret. For Basic
+// credentials it masks the user name and the password, each in plain and in encoded form.
 func (e Endpoint) newMasker(more ...string) *secret.Masker {
 	texts, names := more, []string(nil)
 	for _, value := range e.Headers {

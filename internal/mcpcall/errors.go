@@ -12,48 +12,51 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// The stages of a CallError.
+// The values of CallError.Stage.
 const (
-	StageOpen = "open" // connecting, starting the process, the protocol handshake
+	StageOpen = "open" // connecting, starting the process, and the protocol handshake
 	StageList = "list" // tools/list
 	StageCall = "call" // tools/call
 )
 
 var (
-	// ErrClosed: the pool was closed; nothing was sent.
+	// ErrClosed reports that the pool is closed. Nothing was sent.
 	ErrClosed = errors.New("the pool of MCP clients is closed")
-	// ErrBusy: as many clients as the pool may hold are in use; nothing was sent.
+	// ErrBusy reports that all clients the pool may have are in use. Nothing was sent.
 	ErrBusy = errors.New("every MCP client of the pool is in use")
-	// ErrSessionGone: the agent did not know the session, neither the first nor a new one; nothing was executed.
-	// Servers that share no sessions behind one address do this; it is worth trying again. CallError.Status is 0 then,
-	// whatever status said it.
+	// ErrSessionGone reports that the agent rejected both the existing session and a new one. Nothing was executed.
+	// Servers behind one address that do not share sessions cause it, so a retry can succeed. CallError.Status is 0 in
+	// this case, not the status that the agent sent.
 	ErrSessionGone = errors.New("the agent does not know its own session")
 )
 
-// CallError says how far a request to an agent got and what came back.
+// CallError reports how far a request to an agent got and the answer, if there was one.
 //
-//	Status 401, 403             refused, not executed: credentials
-//	Status 429, 503, RetryAfter refused, not executed: later
-//	Status 4xx, 3xx             refused, not executed
-//	Status 500, 502, 504        unknown, also Code -32603
-//	Code -32602, -32601         no such tool, or arguments the agent refuses: not executed
-//	!Written                    nothing of the call was sent or looked at, also with Timeout
-//	Written                     anything else: it may have run
+//	Status 401, 403             refused and not executed because of the credentials
+//	Status 429, 503, RetryAfter refused and not executed; retry later
+//	Status 4xx, 3xx             refused and not executed
+//	Status 500, 502, 504        unknown; also for Code -32603
+//	Code -32602, -32601         no such tool, or rejected arguments: not executed
+//	!Written                    the call was not sent or not processed, even with Timeout
+//	Written                     in all other cases: the tool may have run
 //
-// errors.As finds *TooLargeError, *RequestTooLargeError, *BadAnswerError, *InputRequiredError and what the dial guard
-// refused (netguard.BlockedError).
+// errors.As finds *TooLargeError, *RequestTooLargeError, *BadAnswerError, *InputRequiredError and the refusal of the
+// dial guard (netguard.BlockedError).
 type CallError struct {
-	Stage      string
-	Status     int           // the HTTP status when it was not 2xx, else 0
-	Code       int           // the JSON-RPC error code, 0 when there was none
-	RetryAfter time.Duration // what the agent asked for (at most 24 h) or, for a command that keeps dying, when it is started again; 0: nothing
-	Written    bool          // some of the tools/call request may have left this process, and the agent may have looked at it
-	Timeout    bool          // the deadline passed; Err says which
-	Challenge  []string      // WWW-Authenticate of a 401 or 403, as it came, bounded; what is secret of the endpoint is masked
-	Err        error         // never nil; without secrets, addresses of the configured endpoint or unbounded text
+	Stage  string
+	Status int // the HTTP status if it was not 2xx, else 0
+	Code   int // the JSON-RPC error code, 0 if there was none
+	// RetryAfter is the delay that the agent requested (at most 24 h), or the delay until a command that keeps exiting
+	// is started again; 0: none.
+	RetryAfter time.Duration
+	Written    bool // part of the tools/call request may have left this process, and the agent may have processed it
+	Timeout    bool // the deadline passed; Err names it
+	// Challenge holds the WWW-Authenticate headers of a 401 or 403, bounded, with the endpoint's secrets masked.
+	Challenge []string
+	Err       error // never nil; free of secrets, of configured addresses and of unbounded text
 }
 
-// Error is one sentence for an operator.
+// Error returns one sentence for an operator.
 func (e *CallError) Error() string {
 	var b strings.Builder
 	switch e.Stage {
@@ -73,10 +76,10 @@ func (e *CallError) Error() string {
 
 func (e *CallError) Unwrap() error { return e.Err }
 
-// TransportRefusedError: the endpoint is of a kind that is not called, or a command that the operator did not list.
-// Nothing was sent or started.
+// TransportRefusedError reports that the endpoint has an unsupported transport or invalid fields, or a command that the
+// operator did not list. Nothing was sent or started.
 type TransportRefusedError struct {
-	Transport string // as named: http, stdio, …
+	Transport string // as given in the endpoint: http, stdio, …
 	Why       string // a sentence without secrets
 }
 
@@ -84,13 +87,14 @@ func (e *TransportRefusedError) Error() string {
 	return fmt.Sprintf("transport %q is refused: %s", text.Excerpt(e.Transport, 40), e.Why)
 }
 
-// TooLargeError: the answer was longer than allowed and was not read to its end.
+// TooLargeError reports that the answer was longer than allowed and was not read to its end.
 type TooLargeError = transport.TooLargeError
 
-// BadAnswerError: the agent answered with something that is no MCP answer to the request.
+// BadAnswerError reports that the agent's answer is not a valid MCP answer to the request.
 type BadAnswerError = transport.BadAnswerError
 
-// RequestTooLargeError: the arguments are longer than Config.MaxRequestBytes. Nothing was sent, and nothing will be.
+// RequestTooLargeError reports that the arguments are longer than Config.MaxRequestBytes. Nothing was sent; a retry
+// fails too.
 type RequestTooLargeError struct {
 	Size, Limit int // bytes of JSON
 }
@@ -99,8 +103,9 @@ func (e *RequestTooLargeError) Error() string {
 	return fmt.Sprintf("the arguments are %d bytes long, more than the %d that are sent", e.Size, e.Limit)
 }
 
-// InputRequiredError: the tool did not run to its end because it wants input from a person or a model (resultType
-// "input_required"), which this client cannot give. With Later the agent asked for nothing but patience.
+// InputRequiredError reports that the tool did not run to its end because it asked for input from a person or a model
+// (resultType "input_required"), which this client cannot provide. Later means that the agent asked no question; the
+// call can be repeated later.
 type InputRequiredError struct{ Later bool }
 
 func (e *InputRequiredError) Error() string {
@@ -110,10 +115,10 @@ func (e *InputRequiredError) Error() string {
 	return "the agent's tool wants further input, which a delivery cannot give"
 }
 
-// SchemaError is what Fit returns: the arguments do not fit the tool's input schema, or the schema cannot be used.
+// SchemaError is the error of Fit: the arguments do not fit the tool's input schema, or the schema is unusable.
 type SchemaError = arguments.SchemaError
 
-// described is an error with a text of ours, whose cause errors.As still finds.
+// described is an error with a text of its own. errors.As and errors.Is still find its cause.
 type described struct {
 	text  string
 	cause error
@@ -122,7 +127,7 @@ type described struct {
 func (d *described) Error() string { return d.text }
 func (d *described) Unwrap() error { return d.cause }
 
-// withoutURL unwraps the *url.Error of net/http, whose text is the whole address: a configured one can hold a token.
+// withoutURL unwraps the *url.Error of net/http. Its text contains the full address, which may contain a token.
 func withoutURL(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {

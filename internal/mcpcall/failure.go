@@ -16,12 +16,12 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// callError says what became of a request that brought no result, and marks the client broken when it is. The error is
-// a *CallError, in errAgain when the request may be sent again.
+// callError converts a request without a result into a *CallError and marks the client as broken if it is. It wraps the
+// error in errAgain if the request may be sent again.
 func (c *conn) callError(stage string, ctx context.Context, response transport.Response, err error) error {
 	e := &CallError{Stage: stage, Written: stage == StageCall && response.Written}
 	again := false
-	var last error // what a second attempt ends with, nil: with e
+	var last error // the error to return if the second attempt ends in the same way; nil: e
 	if response.Error != nil {
 		e.Code = response.Error.Code
 	}
@@ -29,11 +29,12 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 	case response.Refused():
 		e.RetryAfter = response.RetryAfter
 		if again = response.Session && sessionGone(response); again {
-			if response.Status == http.StatusBadRequest && response.Error == nil { // of a session just made it is about the request
+			// For a session that was just created, a 400 is about the request itself.
+			if response.Status == http.StatusBadRequest && response.Error == nil {
 				last = &CallError{Stage: stage, Status: response.Status, RetryAfter: response.RetryAfter,
 					Written: e.Written, Err: errors.New(c.describeRefusal(response))}
 			}
-			e.Written = false // it was not looked at
+			e.Written = false // the agent did not process it
 			e.Err = &described{text: ErrSessionGone.Error() + ": " + c.describeRefusal(response), cause: ErrSessionGone}
 		} else {
 			e.Status = response.Status
@@ -49,10 +50,10 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 	case response.TooLarge != nil:
 		e.Err = response.TooLarge
 	case errors.Is(err, mcptransport.ErrSessionTerminated) && !response.Written && response.Status == 0:
-		// mcp-go learned it in an earlier call of the same client.
+		// An earlier call of the same client made mcp-go mark the session as terminated.
 		e.Err = ErrSessionGone
 		again = true
-	case errors.Is(err, mcptransport.ErrSessionTerminated): // the GET that was to resume the stream of an answer
+	case errors.Is(err, mcptransport.ErrSessionTerminated): // the GET that was to resume the answer's stream failed
 		e.Err = &BadAnswerError{Why: "its event stream ended before the result and cannot be resumed"}
 	case ctx.Err() != nil:
 		e.Timeout = errors.Is(ctx.Err(), context.DeadlineExceeded)
@@ -72,7 +73,7 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 		c.bad.Store(true)
 	case errors.Is(err, transport.ErrWrongEra), errors.Is(err, transport.ErrWrongID):
 		e.Err = &BadAnswerError{Why: err.Error()}
-		// A client whose answers belong to others is of no use.
+		// A client that receives answers to other requests is unusable.
 		c.bad.Store(c.bad.Load() || errors.Is(err, transport.ErrWrongID))
 	default:
 		e.Err = c.describeError(response, err)
@@ -92,7 +93,7 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 	return e
 }
 
-// describeLostStream says why an event stream is over.
+// describeLostStream returns an error that explains why the event stream ended.
 func (c *conn) describeLostStream(why error) error {
 	var large *TooLargeError
 	var bad *BadAnswerError
@@ -107,7 +108,7 @@ func (c *conn) describeLostStream(why error) error {
 	return &described{text: sentence, cause: withoutURL(why)}
 }
 
-// describeError describes an error of mcp-go or of the network.
+// describeError converts an error of mcp-go or of the network into an error for an operator.
 func (c *conn) describeError(response transport.Response, err error) error {
 	if err == nil {
 		return &BadAnswerError{Why: "it holds no result"}
@@ -128,7 +129,7 @@ func (c *conn) describeError(response transport.Response, err error) error {
 	return &described{text: text.Excerpt(c.mask(netguard.Explain("the agent", 0, inner).Error()), 300), cause: inner}
 }
 
-// describeTimeout describes a request whose context ended; lack says what did not come in time.
+// describeTimeout describes a request whose context ended. lack names the expected event that did not happen in time.
 func describeTimeout(ctx context.Context, lack string) error {
 	sentence := lack
 	switch patience := patienceOf(ctx); {
@@ -142,7 +143,7 @@ func describeTimeout(ctx context.Context, lack string) error {
 	return &described{text: sentence, cause: ctx.Err()}
 }
 
-// describeRefusal describes an HTTP status other than 2xx.
+// describeRefusal describes an HTTP status other than 2xx in one sentence.
 func (c *conn) describeRefusal(response transport.Response) string {
 	sentence := fmt.Sprintf("the agent answered HTTP %d", response.Status)
 	if response.Blocked != nil {
@@ -164,8 +165,9 @@ func (c *conn) describeRefusal(response transport.Response) string {
 	return sentence
 }
 
-// sessionGone reads the answer to a request that carried a session id: 404 as the specification says, or 400 as some
-// servers say, unless the JSON-RPC error is about the request itself.
+// sessionGone reports whether response, to a request that carried a session id, means that the session is unknown: 404
+// as the specification requires, or 400, which some servers send, unless its JSON-RPC error concerns the request
+// itself.
 func sessionGone(response transport.Response) bool {
 	switch response.Status {
 	case http.StatusNotFound:
@@ -184,8 +186,9 @@ func sessionGone(response transport.Response) bool {
 	return false
 }
 
-// eraGone reads a refusal of a request without session, which an agent that no longer speaks 2026-07-28 answers like
-// this. A new client finds out; if it does speak it, the second answer stands.
+// eraGone reports whether a refused request without a session may come from an agent that no longer speaks 2026-07-28.
+// A new client then repeats the handshake; if the agent still speaks that revision, the result of the second attempt is
+// final.
 func eraGone(response transport.Response) bool {
 	switch response.Status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed:

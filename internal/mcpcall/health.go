@@ -13,18 +13,18 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall/transport"
 )
 
-// maxChecks is how many health checks run at the same time.
+// maxChecks bounds the health checks that run at the same time.
 const maxChecks = 16
 
-// checkIdle asks the clients that nobody used for long whether they are still there, and, used or not, those that let a
-// request wait in vain. One that is not is retired before another delivery meets it.
+// checkIdle checks the clients that have been idle for PingAfter, and, even if they are in use, the clients with a
+// request that timed out. A client that fails the check is retired before another delivery uses it.
 func (p *Pool) checkIdle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.startChecks()
 }
 
-// startChecks begins as many checks as there is room for; each one that ends makes room for another. p.mu is held.
+// startChecks starts health checks up to maxChecks. Each check that ends calls it again. p.mu is held.
 func (p *Pool) startChecks() {
 	if p.closed {
 		return
@@ -43,7 +43,7 @@ func (p *Pool) startChecks() {
 		if !suspect && (c.inflight > 0 || recently) {
 			continue
 		}
-		c.suspect.Store(false) // this check clears it up
+		c.suspect.Store(false) // the check that starts now decides
 		c.checked, c.checking = now, true
 		p.held -= c.heldIdle()
 		c.inflight++
@@ -53,8 +53,8 @@ func (p *Pool) startChecks() {
 	}
 }
 
-// runCheck retires c if it shows no sign of life. Unless it was suspect, whoever used it since uses was counted will
-// find out by himself.
+// runCheck checks c and retires it if it does not respond. A client that was not suspect and was used after uses was
+// counted is kept: its next request detects a failure by itself.
 func (p *Pool) runCheck(s *slot, c *conn, suspect bool, uses int) {
 	ctx, cancel := p.openContext()
 	defer cancel()
@@ -78,15 +78,16 @@ func (p *Pool) runCheck(s *slot, c *conn, suspect bool, uses int) {
 	}
 }
 
-// deferRestart: a command may be busy with a call that nobody waits for any more, and what it remembers would be lost
-// with it. It is given up when it is silent for a second time and said nothing in between. Pool.mu is held.
+// deferRestart reports whether a silent command is kept until the next check. The command may be busy with a call whose
+// caller gave up, and a restart would lose its state. It returns false when the command is silent a second time and
+// sent nothing in between. Pool.mu is held.
 func (c *conn) deferRestart() bool {
 	before, now := c.silentAt, c.countHeard()+1
 	c.silentAt = now
 	return c.process != nil && before != now
 }
 
-// countHeard grows with what the agent says.
+// countHeard returns a counter that grows with every message or byte from the agent.
 func (c *conn) countHeard() int64 {
 	n := c.answers.Load()
 	if c.process != nil {
@@ -98,7 +99,7 @@ func (c *conn) countHeard() int64 {
 	return n
 }
 
-// noteResponse remembers whether a request brought anything.
+// noteResponse records whether a request was answered, and marks the client as suspect after a timeout.
 func (c *conn) noteResponse(ctx context.Context, response transport.Response) {
 	switch {
 	case response.Answered():
@@ -109,25 +110,26 @@ func (c *conn) noteResponse(ctx context.Context, response transport.Response) {
 	}
 }
 
-// hasState: the client has something that can be gone without its next user knowing. Stateless HTTP has nothing.
+// hasState reports whether the client has state (a process, stream or session) that can be lost before its next use.
+// Stateless HTTP has none.
 func (c *conn) hasState() bool {
 	return c.kind != TransportHTTP || c.recording.GetSessionId() != ""
 }
 
-// signOfLife is what a health check found.
+// signOfLife is the result of a health check.
 type signOfLife int
 
 const (
 	silent signOfLife = iota
 	answering
-	gone // for certain
+	gone // the transport ended or the agent does not know the session
 )
 
-// pingID is a number, because some agents know no other ids, and none that a client of mcp-go counts up to.
+// pingID is a number because some agents accept only numeric ids. mcp-go's own counter does not reach it.
 const pingID = int64(math.MaxInt32)
 
-// checkHealth asks the agent for a sign of life: with ping, which not every agent knows, and then, if it has anything
-// to lose by being misjudged, with what every one knows.
+// checkHealth sends ping, or server/discover on 2026-07-28. If the agent does not answer and the transport is not HTTP,
+// it sends tools/list, because not every agent knows ping and a wrong verdict would cost the process or stream.
 func (c *conn) checkHealth(ctx context.Context) signOfLife {
 	found, wait := silent, c.cfg.OpenTimeout
 	if c.kind != TransportHTTP {
@@ -135,7 +137,7 @@ func (c *conn) checkHealth(ctx context.Context) signOfLife {
 	}
 	if !c.noPing {
 		found = c.awaitSign(ctx, wait, func(ctx context.Context) error {
-			if c.modern { // which has no ping
+			if c.modern { // this revision has no ping
 				_, err := c.client.Discover(ctx, mcp.DiscoverRequest{})
 				return err
 			}
@@ -155,9 +157,9 @@ func (c *conn) checkHealth(ctx context.Context) signOfLife {
 	return found
 }
 
-// awaitSign sends and waits. Any answer is a sign of life, a refusal and one that makes no sense too, unless it says
-// that the session is gone, and so is whatever else the agent says meanwhile. That a stream's agent takes a POST is
-// none: its stream may lead nowhere.
+// awaitSign sends a request and waits for a sign of life. Any answer counts, including an error or an invalid one, and
+// so does any other message that arrives in the meantime. An answer that reports a lost session does not count. For an
+// event stream, an accepted POST does not count either, because the stream itself may be dead.
 func (c *conn) awaitSign(ctx context.Context, wait time.Duration, send func(context.Context) error) signOfLife {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -175,8 +177,9 @@ func (c *conn) awaitSign(ctx context.Context, wait time.Duration, send func(cont
 	return silent
 }
 
-// cancelRequest tells an agent of the older era that nobody waits for a request any more; over HTTP a lost connection
-// does not say so there, and mcp-go leaves it at that. The agent may have run the tool all the same.
+// cancelRequest notifies an agent that a request was abandoned. It does so for HTTP and HTTP+SSE of the older era,
+// where a closed connection does not mean cancellation and mcp-go sends no notice. The agent may have run the tool
+// regardless.
 func (c *conn) cancelRequest(id mcp.RequestId, why error) {
 	if c.modern || c.kind != TransportHTTP && c.kind != TransportSSE || id.IsNil() {
 		return
@@ -188,7 +191,7 @@ func (c *conn) cancelRequest(id mcp.RequestId, why error) {
 	c.spawn(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, transport.NoticeWait)
 		defer cancel()
-		// For the agent's good, not for ours.
+		// The notice only saves the agent work, so its error is ignored.
 		_ = transport.Safely(func() error { return c.recording.SendNotification(ctx, notice) })
 	})
 }

@@ -8,10 +8,11 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 )
 
-// toolsTTL is how long a tool list is believed.
+// toolsTTL is how long a tool list is cached.
 const toolsTTL = 10 * time.Minute
 
-// listTools returns the tools; one listing at a time, the others wait for it.
+// listTools returns the agent's tools, from the cache if the list is recent enough. One call lists at a time; the
+// others wait for its result.
 func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
 	maxAge := toolsTTL
 	if fresh {
@@ -32,7 +33,7 @@ func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
 		return set, nil
 	}
 	costs.Listings++
-	c.stale.Store(false) // a notification from here on is about a later change
+	c.stale.Store(false) // a later notification concerns a later change
 
 	l := toolList{onCompiled: c.countTools}
 	cursors := map[string]bool{}
@@ -65,7 +66,8 @@ func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
 	return c.copyTools(), nil
 }
 
-// countTools reports to the pool how many bytes the list holds now: it grows when a schema is compiled on first use.
+// countTools reports to the pool how many bytes the tool list holds. The number grows when a schema is compiled on
+// first use.
 func (c *conn) countTools() {
 	c.mu.Lock()
 	bytes := c.recording.MirroredBytes()
@@ -80,7 +82,8 @@ func (c *conn) countTools() {
 	c.reportHeld(more)
 }
 
-// forgetTools lets go of the list and its compiled schemas: a call does not need them. Who does lists the tools anew.
+// forgetTools drops the tool list and its compiled schemas, which a call does not need. The next listTools lists the
+// tools again.
 func (c *conn) forgetTools() {
 	c.mu.Lock()
 	c.tools = nil
@@ -88,7 +91,7 @@ func (c *conn) forgetTools() {
 	c.countTools()
 }
 
-// knownTools returns the list at hand if it is not older than maxAge.
+// knownTools returns the cached list if it is younger than maxAge and the agent announced no change.
 func (c *conn) knownTools(maxAge time.Duration) (ToolSet, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,6 +107,7 @@ func (c *conn) copyTools() ToolSet {
 	return set
 }
 
+// listPage fetches one page of tools/list.
 func (c *conn) listPage(ctx context.Context, cursor string) (toolPage, error) {
 	response, err := c.recordRequest(ctx, func(ctx context.Context) error {
 		var request mcp.ListToolsRequest
@@ -117,7 +121,7 @@ func (c *conn) listPage(ctx context.Context, cursor string) (toolPage, error) {
 	}
 	release, err := c.cfg.Decoding.Acquire(ctx, len(response.Result))
 	if err != nil {
-		return toolPage{}, &CallError{Stage: StageList, Err: err} // no Timeout: the agent did answer
+		return toolPage{}, &CallError{Stage: StageList, Err: err} // no Timeout: the agent answered
 	}
 	defer release()
 	page, readErr := readTools(response.Result, c.mirrorsArguments())

@@ -19,25 +19,26 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// The two eras of the protocol. Which one is tried first is decided by the hint; mcp-go's own probing is not used,
-// because it takes any answer for a yes and any failure, a dead network included, for a no.
+// The two eras of the protocol. The hint decides which one is tried first. mcp-go's own probing is not used, because it
+// treats any answer as support and any failure, even of the network, as lack of support.
 const (
 	modernVersion = mcp.ProtocolVersion20260728
 	legacyVersion = mcp.ProtocolVersion20251125
 )
 
-// shortestSession is the least length, in bytes, of a value in an event stream's address that is masked as a session.
+// shortestSession is the minimum length, in bytes, at which a query value of an event stream's POST address is masked
+// as a session.
 const shortestSession = 16
 
-// Backoff of commands that do not stay alive.
+// Backoff of commands that exit soon after their start.
 const (
-	steadyAfter = 10 * time.Second // a command that stayed up longer is restarted without a wait
+	steadyAfter = 10 * time.Second // a command that ran longer is restarted without a delay
 	firstWait   = 100 * time.Millisecond
 	longestWait = 10 * time.Second
 )
 
-// recordUptime notes how long a command stayed, and when it may be started again. HTTP clients are not held back:
-// delivery does that.
+// recordUptime computes from a command's uptime when it may be started again. It ignores HTTP clients, whose retries
+// package delivery delays.
 func (s *slot) recordUptime(uptime time.Duration, now time.Time) {
 	if s.conn != nil && s.conn.process == nil {
 		return
@@ -50,13 +51,13 @@ func (s *slot) recordUptime(uptime time.Duration, now time.Time) {
 	s.failures++
 }
 
-// openContext is for what takes OpenTimeout at most and what a closing pool does not wait for: a handshake, a health
-// check.
+// openContext returns the context of a handshake or health check. It ends after OpenTimeout and as soon as the pool
+// begins to close.
 func (p *Pool) openContext() (context.Context, context.CancelFunc) {
 	return WithTimeout(p.closing, p.cfg.OpenTimeout)
 }
 
-// openClient makes the slot's client, for all who wait on o.
+// openClient opens the slot's client for all callers that wait on o.
 func (p *Pool) openClient(ep Endpoint, key [sha256.Size]byte, s *slot, o *opening) {
 	ctx, cancel := p.openContext()
 	defer cancel()
@@ -80,7 +81,8 @@ func (p *Pool) openClient(ep Endpoint, key [sha256.Size]byte, s *slot, o *openin
 		if o.dropped = !p.closed; p.closed {
 			o.err = &CallError{Stage: StageOpen, Err: ErrClosed}
 		}
-		if err == nil { // closed or dropped meanwhile; who waited for a dropped one opens another
+		// The pool was closed or the slot dropped while connecting. Callers of a dropped slot open another client.
+		if err == nil {
 			s.conn = c
 			p.retireClient(s)
 		}
@@ -92,7 +94,7 @@ func (p *Pool) openClient(ep Endpoint, key [sha256.Size]byte, s *slot, o *openin
 	default:
 		s.conn = c
 		s.modern = &c.modern
-		c.counted = c.process == nil // commands are the operator's, and few
+		c.counted = c.process == nil // commands do not count: the operator lists them, and they are few
 		p.held += c.heldIdle()
 		p.makeRoom()
 		c.log.Debug("connected to an agent", "protocol", c.protocol, "server", c.server.Name)
@@ -100,7 +102,7 @@ func (p *Pool) openClient(ep Endpoint, key [sha256.Size]byte, s *slot, o *openin
 	close(o.done)
 }
 
-// logLocation names the endpoint in a log: an origin or a command, with what of them is secret masked.
+// logLocation returns the endpoint's name for logs: its origin or command, with secrets masked.
 func (e Endpoint) logLocation() string {
 	where := e.Command
 	if e.Transport == TransportHTTP || e.Transport == TransportSSE {
@@ -116,8 +118,9 @@ func (e Endpoint) logLocation() string {
 	return where
 }
 
-// connectAnyEra tries the expected era and, when the agent's behaviour says so, the other one, and then the transport
-// from before both, each once. The first error says most about an agent that speaks none of them.
+// connectAnyEra tries the expected era. Depending on the failure, it then tries the other era, and for HTTP the older
+// HTTP+SSE transport. A server that refuses 2026-07-28 but lists it as supported is tried a second time. If all
+// attempts fail, it returns the error of the expected era.
 func (p *Pool) connectAnyEra(ctx context.Context, ep Endpoint, modern bool) (*conn, error) {
 	if ep.Transport == TransportSSE {
 		c, _, err := p.connectEra(ctx, ep, false, 0)
@@ -136,7 +139,7 @@ func (p *Pool) connectAnyEra(ctx context.Context, ep Endpoint, modern bool) (*co
 			return other, nil
 		}
 		if modern {
-			response = otherResponse // of initialize
+			response = otherResponse // the answer to initialize
 		}
 	}
 	if ep.Transport == TransportHTTP && ctx.Err() == nil && olderTransport(response) {
@@ -148,8 +151,8 @@ func (p *Pool) connectAnyEra(ctx context.Context, ep Endpoint, modern bool) (*co
 	return nil, err
 }
 
-// wantsModern: the agent refuses the revision and names the very same one as supported, as a server does that begins to
-// speak it.
+// wantsModern reports whether the agent refused revision 2026-07-28 but lists it as supported. Servers that are being
+// upgraded do that.
 func wantsModern(response transport.Response) bool {
 	if response.Error == nil || response.Error.Code != mcp.UNSUPPORTED_PROTOCOL_VERSION {
 		return false
@@ -159,8 +162,7 @@ func wantsModern(response transport.Response) bool {
 	return slices.Contains(supported, any(modernVersion))
 }
 
-// olderTransport reads the refusal of initialize: only these statuses may mean a server that knows nothing but
-// HTTP+SSE.
+// olderTransport reports whether the refusal of initialize may come from a server that only speaks HTTP+SSE.
 func olderTransport(response transport.Response) bool {
 	if response.Method != string(mcp.MethodInitialize) || response.Error != nil {
 		return false
@@ -172,7 +174,7 @@ func olderTransport(response transport.Response) bool {
 	return false
 }
 
-// otherEra reads a failed handshake.
+// otherEra reports whether a failed handshake may succeed in the other era.
 func otherEra(modern bool, kind string, response transport.Response, err error) bool {
 	if response.TooLarge != nil {
 		return false
@@ -197,16 +199,16 @@ func otherEra(modern bool, kind string, response transport.Response, err error) 
 		return response.Status == http.StatusBadRequest
 	}
 	if kind == TransportStdio {
-		// It may ignore an unknown method, refuse it, or exit over it; it did start.
+		// The command may ignore, refuse or exit on an unknown method. The error shows whether it started at all.
 		var start *transport.StartError
 		return !errors.As(err, &start)
 	}
-	// Over HTTP: refused, answered with something else, or never answered.
+	// Over HTTP: the agent refused, sent something else, or never answered.
 	return response.Status != 0 || response.Written
 }
 
-// connectEra makes a client of one era. On failure it returns the last response, and leaves nothing behind but what the
-// pool waits for. An event stream has streamWait to open, 0: as long as ctx lasts.
+// connectEra opens a client of one era. On failure it returns the last response and closes the client in the
+// background; Pool.Close waits for that. streamWait bounds the opening of an event stream; 0 means until ctx ends.
 func (p *Pool) connectEra(ctx context.Context, ep Endpoint, modern bool,
 	streamWait time.Duration) (*conn, transport.Response, error) {
 	c := &conn{
@@ -268,7 +270,8 @@ func (c *conn) initializeClient(ctx context.Context, version string) error {
 	return nil
 }
 
-// sessionTexts are what the agent gave out to know this session by: whoever has them can speak in our place.
+// sessionTexts returns the strings by which the agent identifies this session. They are secret, because they let anyone
+// send requests in this session.
 func (c *conn) sessionTexts() []string {
 	texts := []string{c.recording.GetSessionId()}
 	if c.stream == nil || c.stream.PostURL() == "" {
@@ -289,7 +292,7 @@ func (c *conn) sessionTexts() []string {
 	return texts
 }
 
-// newTransport makes c's transport.
+// newTransport returns a transport for ep, and sets c.process or c.stream if it is of that kind.
 func (p *Pool) newTransport(ep Endpoint, c *conn) (mcptransport.Interface, error) {
 	if ep.Transport == TransportStdio {
 		argv, env := append([]string{ep.Command}, ep.Args...), slices.Concat(p.cfg.StdioEnv, ep.Env)

@@ -14,63 +14,64 @@ import (
 // Request is one tool call.
 type Request struct {
 	Tool      string
-	Arguments map[string]any // as Fit returned them
-	Meta      map[string]any // of _meta; keys of the protocol's own are added
-	// Traceparent (W3C) goes into _meta, and over HTTP into the header of this one request; empty: none is sent.
+	Arguments map[string]any // as returned by Fit
+	Meta      map[string]any // added to _meta next to the protocol's own keys
+	// Traceparent (W3C) is sent in _meta and, over HTTP, in the header of this request. Empty: it is not sent.
 	Traceparent string
 }
 
-// Pool owns the clients. It is safe for concurrent use.
+// Pool owns the MCP clients. It is safe for concurrent use.
 type Pool struct {
 	cfg  Config
 	base *http.Transport
 
-	// For endpoints that the operator listed.
+	// For endpoints with Listed set.
 	listedGuard *netguard.Guard
 	listedBase  *http.Transport
 
-	ctx     context.Context // ends when clients must be given up at once
+	ctx     context.Context // ends when all clients must stop at once
 	cancel  context.CancelFunc
-	closing context.Context // ends with ctx, and as soon as the pool closes
+	closing context.Context // ends when the pool begins to close
 	close   context.CancelFunc
-	wg      sync.WaitGroup // every goroutine of the pool
+	wg      sync.WaitGroup // all goroutines of the pool
 
 	mu     sync.Mutex
 	closed bool
 	slots  map[[sha256.Size]byte]*slot
-	held   int64 // bytes of all clients in slots that nobody uses, see countHeld
-	checks int   // health checks that run
+	held   int64 // bytes from agents that idle clients keep in memory, see countHeld
+	checks int   // running health checks
 }
 
-// slot is the place of one endpoint's client. Its fields are guarded by Pool.mu.
+// slot holds the client of one endpoint. Pool.mu guards its fields.
 type slot struct {
 	conn     *conn    // ready, or nil
 	opening  *opening // in progress, or nil
 	lastUsed time.Time
-	modern   *bool // the era that worked last, nil before the first success
+	modern   *bool // whether 2026-07-28 was negotiated last; nil before the first success
 
-	failures  int       // starts of a command in a row that did not last
-	notBefore time.Time // when a command may be started again
+	failures  int       // consecutive starts of a command that exited soon
+	notBefore time.Time // earliest time of the next start of the command
 }
 
-// opening is one attempt that all who need the client wait for.
+// opening is one attempt to open a client. All callers that need the client wait for it.
 type opening struct {
 	done    chan struct{}
-	err     error // this and dropped are set before done is closed
-	dropped bool  // the endpoint was dropped meanwhile; there is no client, and that is not the agent's doing
+	err     error // err and dropped are set before done is closed
+	dropped bool  // Drop removed the slot during the attempt, so the error is not the agent's fault
 }
 
-// idlePerHost is how many idle connections are kept per host; calls in flight per agent beyond it cost a handshake.
+// idlePerHost bounds the idle connections per host. Each concurrent call beyond it costs a handshake.
 const idlePerHost = 16
 
-// NewPool checks cfg and starts the pool.
+// NewPool validates cfg and starts the pool.
 func NewPool(cfg Config) (*Pool, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	// Agents think before they answer; the call's deadline bounds that.
+	// There is no timeout for response headers, because agents may work for long before they answer. The deadline of
+	// the call bounds the wait.
 	limits := netguard.Limits{Header: -1, IdlePerHost: idlePerHost, IdleConns: cfg.MaxClients}
 	configured := cfg.Guard.Configured()
 	p := &Pool{
@@ -87,8 +88,8 @@ func NewPool(cfg Config) (*Pool, error) {
 	return p, nil
 }
 
-// Close refuses new work, waits for calls in flight until ctx ends, then cuts them off, and closes every client and
-// process. It returns when all of them are gone; the error is ctx's when calls were cut off.
+// Close rejects new work, waits for calls in flight until ctx ends, aborts the rest, and closes every client and
+// process. It returns when all of them have ended. The error is that of ctx if calls were aborted.
 func (p *Pool) Close(ctx context.Context) error {
 	p.mu.Lock()
 	if !p.closed {
@@ -119,8 +120,8 @@ func (p *Pool) Close(ctx context.Context) error {
 	return err
 }
 
-// Drop takes ep's client out of use: calls in flight end with it, and the next call opens another. For endpoints that
-// are configured no more, or differently.
+// Drop retires the client of ep, whose configuration was removed or changed. Calls in flight finish on it; the next
+// call opens a new client.
 func (p *Pool) Drop(ep Endpoint) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,8 +132,8 @@ func (p *Pool) Drop(ep Endpoint) {
 	}
 }
 
-// spawn runs f as one of the pool's goroutines, with a context that ends when the pool cuts off. A closing pool begins
-// nothing.
+// spawn runs f as a goroutine of the pool, with a context that ends when the pool aborts its calls. It does nothing if
+// the pool is closed.
 func (p *Pool) spawn(f func(ctx context.Context)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,8 +143,8 @@ func (p *Pool) spawn(f func(ctx context.Context)) {
 	p.wg.Go(func() { f(p.ctx) })
 }
 
-// Tools returns what the agent offers, from memory when it is recent enough. fresh asks the agent anew unless its last
-// word is younger than Config.RelistAfter: use it before a verdict that a tool or an argument is missing.
+// Tools returns the agent's tools, from the cache if the list is recent enough. With fresh it lists them again unless
+// the list is younger than Config.RelistAfter. Use fresh before reporting that a tool or an argument is missing.
 func (p *Pool) Tools(ctx context.Context, ep Endpoint, fresh bool) (ToolSet, error) {
 	var set ToolSet
 	err := p.withClient(ctx, ep, func(ctx context.Context, c *conn) error {
@@ -154,8 +155,9 @@ func (p *Pool) Tools(ctx context.Context, ep Endpoint, fresh bool) (ToolSet, err
 	return set, err
 }
 
-// Call calls a tool once. It sends a second time only where the agent said, or the transport proves, that the first was
-// not looked at: the session was unknown, or a command had died before anything was written.
+// Call calls a tool once. It sends the request again only if the agent did not process the first one: for example
+// because the session was unknown, the agent asked for another protocol revision, or a command exited before the
+// request was written.
 func (p *Pool) Call(ctx context.Context, ep Endpoint, req Request) (Answer, error) {
 	var answer Answer
 	err := p.withClient(ctx, ep, func(ctx context.Context, c *conn) error {
@@ -172,12 +174,12 @@ func (p *Pool) Call(ctx context.Context, ep Endpoint, req Request) (Answer, erro
 // errAgain wraps an error after which the request may be sent once more with a new client.
 type errAgain struct {
 	error
-	last error // what it means when the second attempt ends with it
+	last error // the error to return if the second attempt fails in the same way
 }
 
 func (e errAgain) Unwrap() error { return e.error }
 
-// withClient runs do with a client for ep, a second time with a new one when do says so.
+// withClient calls do with a client for ep. If do returns errAgain, it calls do once more with a new client.
 func (p *Pool) withClient(ctx context.Context, ep Endpoint, do func(context.Context, *conn) error) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -205,13 +207,13 @@ func (p *Pool) withClient(ctx context.Context, ep Endpoint, do func(context.Cont
 
 var errCommandKeepsEnding = errors.New("the agent's command keeps ending; it is started again later")
 
-// acquireClient returns a ready client and counts its use; release ends that.
+// acquireClient returns a ready client and counts it as in use until releaseClient.
 func (p *Pool) acquireClient(ctx context.Context, ep Endpoint, key [sha256.Size]byte) (*conn, error) {
 	for tries := 0; tries < 3; tries++ {
 		p.mu.Lock()
 		if p.closed {
 			p.mu.Unlock()
-			if err := ep.checkFields(&p.cfg); err != nil { // what is refused is refused by a closed pool too
+			if err := ep.checkFields(&p.cfg); err != nil { // an invalid endpoint gets the same error from a closed pool
 				return nil, err
 			}
 			return nil, &CallError{Stage: StageOpen, Err: ErrClosed}
@@ -273,7 +275,8 @@ func (p *Pool) acquireClient(ctx context.Context, ep Endpoint, key [sha256.Size]
 	return nil, &CallError{Stage: StageOpen, Err: errors.New("the agent drops every connection as soon as it is made")}
 }
 
-// findSlot returns key's slot, making room for it when there is none. Whatever has a slot was checked.
+// findSlot returns the slot for key or creates one, evicting an idle one if the pool is full. Endpoints are validated
+// before they get a slot.
 func (p *Pool) findSlot(ep Endpoint, key [sha256.Size]byte) (*slot, error) {
 	if s, ok := p.slots[key]; ok {
 		return s, nil
@@ -291,8 +294,8 @@ func (p *Pool) findSlot(ep Endpoint, key [sha256.Size]byte) (*slot, error) {
 	return s, nil
 }
 
-// dropOldest drops the slot that was used longest ago, of those that nobody uses now and that may go. It returns false
-// when there is none. p.mu is held.
+// dropOldest evicts the least recently used idle slot for which may returns true. It returns false if no slot
+// qualifies. p.mu is held.
 func (p *Pool) dropOldest(may func(*slot) bool) bool {
 	var oldest [sha256.Size]byte
 	var victim *slot
@@ -310,8 +313,9 @@ func (p *Pool) dropOldest(may func(*slot) bool) bool {
 	return true
 }
 
-// countHeld notes that c holds so many bytes more, or less, of what its agent sent. What a client in use holds counts
-// when it is released: else a few large ones would have all others dropped, which cannot make room for them.
+// countHeld adds bytes, which may be negative, to the bytes that c keeps in memory. A client in use counts only when it
+// is released. Otherwise a few large clients in use would evict all idle ones without bringing the total below the
+// limit.
 func (p *Pool) countHeld(c *conn, bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -321,8 +325,8 @@ func (p *Pool) countHeld(c *conn, bytes int64) {
 	p.makeRoom()
 }
 
-// holdsTooMuch tells whether the clients in use hold more than all idle ones may, and c has a large part in it: how long
-// it is in use is up to its agent.
+// holdsTooMuch reports whether the clients in use together exceed MaxHeldBytes and c holds more than 1/64 of
+// MaxHeldBytes. Clients in use need this extra check because their agents decide how long they stay in use.
 func (p *Pool) holdsTooMuch(c *conn) bool {
 	const largePart = 64
 	p.mu.Lock()
@@ -336,7 +340,7 @@ func (p *Pool) holdsTooMuch(c *conn) bool {
 	return used > p.cfg.MaxHeldBytes && c.held > p.cfg.MaxHeldBytes/largePart
 }
 
-// heldIdle is what the client adds to Pool.held. Pool.mu is held.
+// heldIdle returns the client's share of Pool.held. Pool.mu is held.
 func (c *conn) heldIdle() int64 {
 	if !c.counted || c.inflight > 0 {
 		return 0
@@ -344,7 +348,7 @@ func (c *conn) heldIdle() int64 {
 	return c.held
 }
 
-// makeRoom drops clients until the others hold no more than they may. p.mu is held.
+// makeRoom evicts idle clients until p.held is at most MaxHeldBytes. p.mu is held.
 func (p *Pool) makeRoom() {
 	holds := func(s *slot) bool { return s.conn != nil && s.conn.counted && s.conn.held > 0 }
 	for p.held > p.cfg.MaxHeldBytes && p.dropOldest(holds) {
@@ -362,7 +366,7 @@ func (p *Pool) releaseClient(c *conn) {
 	p.makeRoom()
 }
 
-// retireClient takes the slot's client out of use and closes it in the background once nobody uses it. p.mu is held.
+// retireClient removes the slot's client and closes it in the background after its last call. p.mu is held.
 func (p *Pool) retireClient(s *slot) {
 	c := s.conn
 	if c == nil {
@@ -382,14 +386,14 @@ func (p *Pool) retireClient(s *slot) {
 		}
 		select {
 		case <-c.drained:
-		case <-exited: // the calls of a dead command end by themselves
+		case <-exited: // calls to a command that exited end by themselves
 		case <-p.ctx.Done():
 		}
 		c.close(p.ctx)
 	})
 }
 
-// retireIfBroken retires the slot's client if it is broken, or a process that is too old. p.mu is held.
+// retireIfBroken retires the slot's client if it is broken, or if it is a process older than MaxAge. p.mu is held.
 func (p *Pool) retireIfBroken(s *slot, now time.Time) {
 	if c := s.conn; c != nil && (c.isBroken() || c.process != nil && now.Sub(c.opened) >= p.cfg.MaxAge) {
 		s.recordUptime(now.Sub(c.opened), now)
@@ -397,7 +401,7 @@ func (p *Pool) retireIfBroken(s *slot, now time.Time) {
 	}
 }
 
-// sweepLoop closes clients that were idle for long, and has a look at the others.
+// sweepLoop periodically closes clients that were idle for IdleTimeout, and checks the health of the others.
 func (p *Pool) sweepLoop() {
 	often := min(p.cfg.IdleTimeout/4, p.cfg.PingAfter/2)
 	ticker := time.NewTicker(min(max(often, 10*time.Millisecond), 30*time.Second))
@@ -438,7 +442,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// contextError is the error of a request whose context ended before anything was sent.
+// contextError returns the error of a request whose context ended before anything was sent.
 func contextError(ctx context.Context, stage string) error {
 	timeout := errors.Is(ctx.Err(), context.DeadlineExceeded)
 	return &CallError{Stage: stage, Timeout: timeout, Err: describeTimeout(ctx, "the agent did not answer")}
@@ -446,8 +450,8 @@ func contextError(ctx context.Context, stage string) error {
 
 type patienceKey struct{}
 
-// WithTimeout bounds a request, as context.WithTimeout does, and has the error of one that takes longer name this
-// bound: what is left of it when the request begins is an odd number that nobody has set.
+// WithTimeout is context.WithTimeout, except that timeout errors name bound. The time that remains when the request
+// begins would be an odd number that is configured nowhere.
 func WithTimeout(ctx context.Context, bound time.Duration) (context.Context, context.CancelFunc) {
 	if end, ok := ctx.Deadline(); !ok || time.Until(end) >= bound {
 		ctx = context.WithValue(ctx, patienceKey{}, bound)
@@ -455,8 +459,7 @@ func WithTimeout(ctx context.Context, bound time.Duration) (context.Context, con
 	return context.WithTimeout(ctx, bound)
 }
 
-// withPatience remembers how long a request may take, for the error when it takes longer. It is for a context that
-// WithTimeout did not make.
+// withPatience stores the remaining time of a context that WithTimeout did not create, for timeout errors.
 func withPatience(ctx context.Context) context.Context {
 	deadline, ok := ctx.Deadline()
 	if _, known := ctx.Value(patienceKey{}).(time.Duration); known || !ok {
@@ -465,7 +468,7 @@ func withPatience(ctx context.Context) context.Context {
 	return context.WithValue(ctx, patienceKey{}, time.Until(deadline))
 }
 
-// patienceOf is what withPatience remembered; 0: nothing.
+// patienceOf returns the bound stored by WithTimeout or withPatience, or 0.
 func patienceOf(ctx context.Context) time.Duration {
 	d, _ := ctx.Value(patienceKey{}).(time.Duration)
 	return d

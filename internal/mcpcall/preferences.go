@@ -11,33 +11,33 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// PreferencesKey is the member of an answer's _meta in which an agent says what it wants.
+// PreferencesKey is the member of an answer's _meta that holds the agent's preferences.
 const PreferencesKey = "io.agentherald/preferences"
 
 const (
-	// maxPreferencesBytes and maxPreferencesDepth bound the member: longer or deeper ones are not read.
+	// maxPreferencesBytes and maxPreferencesDepth bound the member. A larger or deeper one is Unreadable.
 	maxPreferencesBytes = 4 << 10
 	maxPreferencesDepth = 8
-	// MaxBatch is the largest batchSize.
+	// MaxBatch is the maximum of batchSize.
 	MaxBatch = 50
 )
 
-// Preferences are what an agent asks for in an answer. A zero field asks for nothing; all zero, it takes back what it
-// asked for before.
+// Preferences are an agent's wishes about its deliveries, sent in an answer. A zero field expresses no wish. If all
+// fields are zero, the agent withdraws its earlier wishes.
 type Preferences struct {
-	Kinds        []string // it wants no others; nil: all, empty: none
-	BatchSize    int      // 1 to MaxBatch; 0: it does not say
-	MaxPerSecond float64  // finite; 0: it does not say
+	Kinds        []string // the only kinds it wants; nil: all, empty: none
+	BatchSize    int      // 1 to MaxBatch; 0: not given
+	MaxPerSecond float64  // finite; 0: not given
 	PauseUntil   time.Time
 
-	// NotUnderstood are the members with values that mean nothing, which count as if they were not there. Unreadable is
-	// the whole that cannot be read, which changes nothing.
+	// NotUnderstood names the members with invalid values; they are ignored. Unreadable means that the whole member
+	// could not be parsed; then nothing changes.
 	NotUnderstood []string
 	Unreadable    bool
 }
 
-// readPreferences reads them from an answer's _meta; nil: it says nothing of them. Members of other names are passed
-// over: a later version may know them.
+// readPreferences parses the preferences in an answer's _meta. It returns nil if the answer has no preferences. Unknown
+// members are ignored, because later versions may define them.
 func readPreferences(meta json.RawMessage) *Preferences {
 	var members struct {
 		Raw json.RawMessage `json:"io.agentherald/preferences"`
@@ -73,7 +73,8 @@ func readPreferences(meta json.RawMessage) *Preferences {
 	return p
 }
 
-// readKinds takes a list of kinds that this version knows; of an agent that names another one, none is left out.
+// readKinds parses a list of kinds. It rejects the whole list if this version does not know one of them, so that no
+// event is withheld by mistake.
 func (p *Preferences) readKinds(said any) bool {
 	list, ok := said.([]*strictjson.Value)
 	known := []string{string(job.KindNewFeedback), string(job.KindFeedbackRevoked), string(job.KindResponseAppended),
@@ -113,7 +114,7 @@ func (p *Preferences) readRate(said any) bool {
 	return true
 }
 
-// readPause takes any time of RFC 3339: how far ahead it may lie is the caller's to say, who knows what time it is.
+// readPause parses any RFC 3339 time. The caller, which has the clock, limits how far in the future it may be.
 func (p *Preferences) readPause(said any) bool {
 	words, ok := said.(string)
 	until, err := time.Parse(time.RFC3339, words)
@@ -124,7 +125,7 @@ func (p *Preferences) readPause(said any) bool {
 	return true
 }
 
-// readNumber is a finite number.
+// readNumber parses a finite number.
 func readNumber(said any) (float64, bool) {
 	literal, ok := said.(json.Number)
 	if !ok {

@@ -12,25 +12,25 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// Bounds of a tool list. An honest agent is far below them.
+// Bounds of a tool list. Honest agents stay far below them.
 const (
 	maxListPages = 20
 	maxListTools = 1000
 	maxToolName  = 256     // bytes; the specification allows 128 characters
-	maxListBytes = 1 << 20 // all schemas that are kept of one agent
-	toolBytes    = 512     // what a tool costs in memory beside its name and schema
+	maxListBytes = 1 << 20 // total of the schemas that are kept per agent
+	toolBytes    = 512     // memory of a tool in addition to its name and schema
 )
 
-// ToolSet is what an agent offers.
+// ToolSet is the list of an agent's tools.
 type ToolSet struct {
 	Tools    []Tool
 	Server   ServerInfo
-	Protocol string    // the revision spoken
-	Listed   time.Time // when the agent said so
-	Cut      bool      // the list was longer than is read
+	Protocol string    // the protocol revision of the connection
+	Listed   time.Time // when the list was fetched
+	Cut      bool      // the list exceeded the bounds, and the rest was dropped
 }
 
-// Outline is the set without its schemas, which may be large: {} stands for each.
+// Outline returns the set with each schema, which may be large, replaced by {}.
 func (s ToolSet) Outline() *ToolSet {
 	tools := s.Tools
 	s.Tools = make([]Tool, len(tools))
@@ -43,7 +43,7 @@ func (s ToolSet) Outline() *ToolSet {
 	return &s
 }
 
-// ServerInfo is what the agent calls itself: foreign text, cleaned and short.
+// ServerInfo is the name and version that the agent reports. Both are untrusted, sanitized and short.
 type ServerInfo struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
@@ -52,13 +52,13 @@ type ServerInfo struct {
 // Tool is one tool of an agent.
 type Tool struct {
 	Name        string
-	InputSchema json.RawMessage // as sent; nil when there was none
+	InputSchema json.RawMessage // as sent; nil if there was none
 
 	schema *arguments.Schema // of InputSchema, shared by copies; nil for a Tool that did not come from a list
 }
 
-// Fit returns args as t's input schema wants them, validated (see arguments.Schema.Fit); the error is a *SchemaError.
-// args is not changed. A tool without a schema takes anything.
+// Fit returns args adapted to t's input schema and validated (see arguments.Schema.Fit). The error is a *SchemaError.
+// args is not changed. A tool without a schema accepts any arguments.
 func Fit(t Tool, args map[string]any) (map[string]any, error) {
 	schema := t.schema
 	if schema == nil {
@@ -79,8 +79,8 @@ func Find(tools []Tool, name string, aliases []string) (Tool, bool) {
 	return Tool{}, false
 }
 
-// Aliases returns the other spellings under which a tool "agent.receiveX" is known: agent_receiveX, receiveX and
-// agent/receiveX. Other names have none: what an operator calls agent.delete is not to become delete.
+// Aliases returns the alternative names of a tool "agent.receiveX": agent_receiveX, receiveX and agent/receiveX. It
+// returns nil for other names, so that a tool that an operator configured as agent.delete never resolves to delete.
 func Aliases(name string) []string {
 	short, ok := strings.CutPrefix(name, "agent.")
 	if !ok || !strings.HasPrefix(short, "receive") || short == "receive" {
@@ -96,9 +96,8 @@ type toolPage struct {
 	cut    bool
 }
 
-// readTools reads a tools/list result. A tool that makes no sense is left out, so that it does not hide the others.
-// With mirrored, so is one whose x-mcp-header annotations are invalid: revision 2026-07-28 says that it must not be
-// called over HTTP.
+// readTools parses a tools/list result. It skips a malformed tool, so that the others remain usable. With mirrored it
+// also skips tools with invalid x-mcp-header annotations, because revision 2026-07-28 forbids calling them over HTTP.
 func readTools(raw json.RawMessage, mirrored bool) (toolPage, error) {
 	var result struct {
 		Tools      []json.RawMessage `json:"tools"`
@@ -132,8 +131,8 @@ func readTools(raw json.RawMessage, mirrored bool) (toolPage, error) {
 	return page, nil
 }
 
-// maskSecrets leaves out tools that an agent named after a credential it was sent, and masks credentials in schemas,
-// which are quoted where arguments do not fit. r may be nil.
+// maskSecrets removes tools whose name contains a credential that was sent to the agent, and masks credentials in
+// schemas, which error messages quote. r may be nil.
 func (p *toolPage) maskSecrets(r *secret.Masker) {
 	if r = r.WithoutWords(); r == nil {
 		return
@@ -142,12 +141,12 @@ func (p *toolPage) maskSecrets(r *secret.Masker) {
 	for i, t := range p.tools {
 		raw := string(t.InputSchema)
 		if clean := r.Replace(raw); clean != raw {
-			p.tools[i].InputSchema = json.RawMessage(clean) // if that is no JSON any more, Fit says so
+			p.tools[i].InputSchema = json.RawMessage(clean) // if this is no longer valid JSON, Fit returns an error
 		}
 	}
 }
 
-// toolList gathers pages within the bounds.
+// toolList collects pages within the bounds.
 type toolList struct {
 	tools []Tool
 	bytes int
@@ -156,7 +155,7 @@ type toolList struct {
 	onCompiled func() // see arguments.NewSchema
 }
 
-// addPage reports whether there is room for more.
+// addPage adds the tools of a page and reports whether the list can hold more.
 func (l *toolList) addPage(page toolPage) bool {
 	l.cut = l.cut || page.cut
 	for _, t := range page.tools {
@@ -167,7 +166,7 @@ func (l *toolList) addPage(page toolPage) bool {
 		if slices.ContainsFunc(l.tools, func(known Tool) bool { return known.Name == t.Name }) {
 			continue
 		}
-		t.schema = arguments.NewSchema(slices.Clone(t.InputSchema), l.onCompiled) // not a slice of the whole answer
+		t.schema = arguments.NewSchema(slices.Clone(t.InputSchema), l.onCompiled) // Clone: free the whole answer
 		t.InputSchema = t.schema.Raw()
 		l.bytes += len(t.InputSchema)
 		l.tools = append(l.tools, t)
@@ -175,8 +174,8 @@ func (l *toolList) addPage(page toolPage) bool {
 	return true
 }
 
-// keepCompiled keeps the compiled schemas of an earlier list for the tools that did not change, and reports whether any
-// did.
+// keepCompiled reuses the compiled schemas of an earlier list for unchanged tools, and reports whether any tool
+// changed.
 func (l *toolList) keepCompiled(old []Tool) (changed bool) {
 	changed = len(old) != len(l.tools)
 	for i, t := range l.tools {
