@@ -11,12 +11,12 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 )
 
-// Tool is the agent's one tool. It takes any arguments.
+// Tool is the agent's only tool. It accepts any arguments.
 const Tool = "agent.receiveFeedback"
 
 type tokenKey struct{}
 
-// newAgent makes the agent behind the guard.
+// newAgent creates the agent.
 func (s *Server) newAgent() {
 	s.mcpTool = server.NewMCPServer("oauthtest", "1", server.WithToolCapabilities(false))
 	s.mcpTool.AddTool(mcp.NewToolWithRawSchema(Tool, "takes feedback", []byte(`{"type":"object"}`)), func(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -29,8 +29,7 @@ func (s *Server) newAgent() {
 	s.mcp = server.NewStreamableHTTPServer(s.mcpTool)
 }
 
-// serveAgent answers as the agent: the document that names its authorization servers, and the tool for those who have
-// a token.
+// serveAgent handles the agent's requests: the document that names its authorization servers, and the protected tool.
 func (s *Server) serveAgent(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method == http.MethodGet && !s.o.Legacy && r.URL.Path == s.metadataPath():
@@ -42,7 +41,7 @@ func (s *Server) serveAgent(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// metadataPath is that of RFC 9728 §3.1.
+// metadataPath returns the path of RFC 9728 §3.1.
 func (s *Server) metadataPath() string {
 	if s.o.RootMetadata {
 		return resourceMetadata
@@ -55,13 +54,13 @@ func (s *Server) describeResource() map[string]any {
 	defer s.mu.Unlock()
 	m := map[string]any{"resource": s.AgentURL, "authorization_servers": s.issuers, "bearer_methods_supported": []string{"header"}}
 	if s.o.Scopes != nil {
-		// offline_access is between client and authorization server: no scope of a resource.
+		// offline_access concerns only client and authorization server; it is not a scope of a resource.
 		m["scopes_supported"] = slices.DeleteFunc(slices.Clone(s.o.Scopes), func(one string) bool { return one == "offline_access" })
 	}
 	return m
 }
 
-// serveTool lets in who has a token that is valid and has the scope.
+// serveTool serves requests with a valid token that has the required scopes, and answers others with a challenge.
 func (s *Server) serveTool(w http.ResponseWriter, r *http.Request) {
 	scheme, text, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	s.mu.Lock()
@@ -85,7 +84,7 @@ func (s *Server) serveTool(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// writeChallenge is RFC 6750 §3 with RFC 9728 §5.1.
+// writeChallenge writes a challenge according to RFC 6750 §3 and RFC 9728 §5.1.
 func (s *Server) writeChallenge(w http.ResponseWriter, status int, code, scope string) {
 	value := "Bearer"
 	separator := " "

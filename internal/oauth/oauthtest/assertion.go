@@ -20,10 +20,10 @@ import (
 
 const (
 	assertionType = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-	maxAssertion  = 10 * time.Minute // that it may be valid for
+	maxAssertion  = 10 * time.Minute // maximum validity
 )
 
-// claims are those of RFC 7523 §3.
+// claims are the JWT claims of RFC 7523 §3.
 type claims struct {
 	Issuer   string          `json:"iss"`
 	Subject  string          `json:"sub"`
@@ -33,7 +33,7 @@ type claims struct {
 	ID       string          `json:"jti"`
 }
 
-// checkAssertion is the client that an assertion proves, or what is wrong with it. It needs the lock.
+// checkAssertion returns the client that an assertion authenticates, or the problem with it. s.mu is held.
 func (s *Server) checkAssertion(form url.Values) (id, problem string) {
 	if form.Get("client_assertion_type") != assertionType {
 		return "", "client_assertion_type"
@@ -79,7 +79,7 @@ func (s *Server) checkAssertion(form url.Values) (id, problem string) {
 	return c.Subject, ""
 }
 
-// isAudience: the issuer and nobody else, as a string or in an array.
+// isAudience reports whether the issuer is the only audience, as a string or in an array.
 func isAudience(raw json.RawMessage, issuer string) bool {
 	var one string
 	if json.Unmarshal(raw, &one) == nil {
@@ -97,10 +97,10 @@ func decodePart(part string, into any) error {
 	return json.Unmarshal(b, into)
 }
 
-// algorithms are those of RFC 7518 §3.1 with a public key, and RFC 8037.
+// algorithms are the public-key algorithms of RFC 7518 §3.1 and RFC 8037.
 var algorithms = []string{"ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "EdDSA"}
 
-// verifySignature is RFC 7515 §5.2.
+// verifySignature verifies a signature according to RFC 7515 §5.2.
 func verifySignature(key crypto.PublicKey, algorithm string, signed, signature []byte) error {
 	if !slices.Contains(algorithms, algorithm) {
 		return fmt.Errorf("is of algorithm %q", algorithm)

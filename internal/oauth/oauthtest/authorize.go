@@ -26,7 +26,7 @@ const (
 	clickTime = 10 * time.Second
 )
 
-// serveAuthorization answers as the authorization server.
+// serveAuthorization handles the requests of the authorization server.
 func (s *Server) serveAuthorization(w http.ResponseWriter, r *http.Request, form url.Values) {
 	at := serverMetadata + s.o.IssuerPath
 	if s.o.OpenID {
@@ -48,7 +48,7 @@ func (s *Server) serveAuthorization(w http.ResponseWriter, r *http.Request, form
 	}
 }
 
-// describeServer is the document of RFC 8414 §2.
+// describeServer returns the document of RFC 8414 §2.
 func (s *Server) describeServer() map[string]any {
 	m := map[string]any{
 		"issuer":                                           s.Issuer,
@@ -78,7 +78,7 @@ func (s *Server) describeServer() map[string]any {
 	return m
 }
 
-// serveRegister is RFC 7591.
+// serveRegister implements RFC 7591.
 func (s *Server) serveRegister(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Redirects   []string `json:"redirect_uris"`
@@ -115,7 +115,7 @@ func (s *Server) serveRegister(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusCreated, out)
 }
 
-// serveAuthorize is the page on which a person would click yes.
+// serveAuthorize implements the authorization page. It assumes that the person agrees.
 func (s *Server) serveAuthorize(w http.ResponseWriter, r *http.Request, q url.Values) {
 	id, redirect := q.Get("client_id"), q.Get("redirect_uri")
 	s.mu.Lock()
@@ -124,7 +124,7 @@ func (s *Server) serveAuthorize(w http.ResponseWriter, r *http.Request, q url.Va
 	if c == nil && s.o.ClientIDMetadata && strings.HasPrefix(id, "https://") {
 		c = &client{}
 	}
-	// What is wrong with the client or the redirect is told to the person, never to the redirect (RFC 6749 §4.1.2.1).
+	// An invalid client or redirect is reported on this page and never to the redirect (RFC 6749 §4.1.2.1).
 	if c == nil || !c.takesRedirect(redirect) {
 		http.Error(w, fmt.Sprintf("unknown client %q or redirect %q", id, redirect), http.StatusBadRequest)
 		return
@@ -155,7 +155,7 @@ func (s *Server) serveAuthorize(w http.ResponseWriter, r *http.Request, q url.Va
 	http.Redirect(w, r, to.String(), http.StatusFound)
 }
 
-// checkRequest is the error of an authorization request; empty: none.
+// checkRequest returns the error of an authorization request; an empty code means that it is valid.
 func (s *Server) checkRequest(q url.Values) (code, problem string) {
 	switch {
 	case q.Get("response_type") != "code":
@@ -172,8 +172,8 @@ func (s *Server) checkRequest(q url.Values) (code, problem string) {
 	return "", ""
 }
 
-// takesRedirect: what was registered; else anything on loopback. A loopback redirect's port is of no account (RFC
-// 8252 §7.3).
+// takesRedirect reports whether redirect is registered for c, or is on loopback if c registered none. The port of a
+// loopback redirect does not matter (RFC 8252 §7.3).
 func (c *client) takesRedirect(redirect string) bool {
 	if c.redirects == nil {
 		return isLoopback(redirect)
@@ -200,8 +200,8 @@ func withoutPort(redirect string) string {
 	return u.Hostname() + u.EscapedPath() + "?" + u.RawQuery
 }
 
-// Approve is the person who clicks yes: it opens the URL and returns what the redirect would bring to the program,
-// error or code. It does not follow the redirect.
+// Approve simulates a person's consent. It opens the URL and returns the query of the redirect, with a code or an
+// error. It does not follow the redirect.
 func (s *Server) Approve(authURL string) url.Values {
 	s.t.Helper()
 	to := s.openLogin(authURL)
@@ -211,7 +211,7 @@ func (s *Server) Approve(authURL string) url.Values {
 	return to.Query()
 }
 
-// Visit is Approve by a browser: it follows the redirect, and returns what the page it ends at says.
+// Visit is like Approve, but follows the redirect as a browser does and returns the body of the page.
 func (s *Server) Visit(authURL string) string {
 	s.t.Helper()
 	to := s.openLogin(authURL)
@@ -222,7 +222,7 @@ func (s *Server) Visit(authURL string) string {
 	return body
 }
 
-// openLogin is where the authorization endpoint redirects to.
+// openLogin returns the address to which the authorization endpoint redirects.
 func (s *Server) openLogin(authURL string) *url.URL {
 	s.t.Helper()
 	res, body := s.getPage(authURL)
@@ -260,7 +260,7 @@ func (s *Server) getPage(at string) (*http.Response, string) {
 	return res, string(body)
 }
 
-// isResource: the agent's own URL, once. An agent of 2025-03-26 knows of none.
+// isResource reports whether the resource parameter is exactly the agent's URL. An agent of 2025-03-26 requires none.
 func (s *Server) isResource(named []string) bool {
 	if len(named) == 0 {
 		return s.o.Legacy
@@ -268,7 +268,7 @@ func (s *Server) isResource(named []string) bool {
 	return len(named) == 1 && named[0] == s.AgentURL
 }
 
-// knowsScopes: every scope is one of those that are supported; with none named, any.
+// knowsScopes reports whether all scopes are supported. Without configured scopes, all are.
 func (s *Server) knowsScopes(scope string) bool {
 	if s.o.Scopes == nil {
 		return true
@@ -288,7 +288,7 @@ func writeJSON(w http.ResponseWriter, status int, body any) {
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-// writeError is RFC 6749 §5.2.
+// writeError writes an error response of RFC 6749 §5.2.
 func writeError(w http.ResponseWriter, status int, code, description string) {
 	writeJSON(w, status, map[string]string{"error": code, "error_description": description})
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// serveRevoke is RFC 7009: a token of the client's is ended, a refresh token with all that came of its login. What is
-// not known is ended already. The hint is of no account, since the token is looked for among both kinds.
+// serveRevoke implements RFC 7009. It revokes a token of the calling client; revoking a refresh token revokes all
+// tokens of its login. Revoking an unknown token succeeds. The hint is ignored, because both kinds are searched.
 func (s *Server) serveRevoke(w http.ResponseWriter, r *http.Request, form url.Values) {
 	if !checkForm(w, r, form) {
 		return

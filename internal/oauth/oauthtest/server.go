@@ -1,10 +1,10 @@
-// Package oauthtest is an authorization server and an MCP agent that it protects, for tests of whatever gets a token
-// and sends it: an authorization server that checks all it is told (the client's authentication, the assertion, PKCE,
-// the resource, the scope), an agent that challenges as RFC 9728 has it, a person who clicks, and knobs that make
-// both misbehave.
+// Package oauthtest provides an authorization server and an MCP agent that it protects, for tests of code that obtains
+// and sends tokens. The authorization server checks everything in a request: the client's authentication, the
+// assertion, PKCE, the resource and the scope. The agent sends challenges as RFC 9728 defines them. Approve and Visit
+// simulate a person's consent. Options make the servers deviate from the defaults or misbehave.
 //
-// It knows nothing of package oauth: what both would get wrong alike, neither would find. Everything is on loopback,
-// over plain http.
+// The package does not use package oauth, because a shared mistake would go undetected. Both servers listen on
+// loopback, over plain http.
 package oauthtest
 
 import (
@@ -30,7 +30,7 @@ const (
 	defaultLifetime = time.Hour
 )
 
-// Methods of client authentication.
+// The methods of client authentication.
 const (
 	MethodBasic = "client_secret_basic"
 	MethodPost  = "client_secret_post"
@@ -38,56 +38,56 @@ const (
 	MethodNone  = "none"
 )
 
-// Options is what kind of authorization server and agent they are. The zero value: one that does everything, asks for
-// no scope and says where its metadata is in the challenge.
+// Options configures the authorization server and the agent. The zero value supports everything, requires no scope, and
+// names the location of its metadata in the challenge.
 type Options struct {
-	// IssuerPath is the issuer's path, such as "/tenant". Empty: the issuer is an origin.
+	// IssuerPath is the path of the issuer, such as "/tenant". Empty: the issuer is an origin.
 	IssuerPath string
-	// OpenID serves the server's metadata as OpenID Connect Discovery has it, and not as RFC 8414.
+	// OpenID serves the server's metadata at the location of OpenID Connect Discovery, not at that of RFC 8414.
 	OpenID bool
-	// NoChallenge leaves resource_metadata out of the challenge; RootMetadata serves that document at the root
-	// instead of below the agent's path. Legacy is an agent of 2025-03-26: no such document, and its own origin is
-	// the authorization server; with LegacyEndpoints that one has no metadata either, but /authorize, /token and
-	// /register.
+	// NoChallenge omits resource_metadata from the challenge. RootMetadata serves the resource's document at the root
+	// instead of below the agent's path. Legacy simulates an agent of 2025-03-26: it has no such document, and its
+	// origin is the authorization server. LegacyEndpoints implies Legacy and removes the metadata of the authorization
+	// server too; only /authorize, /token and /register remain.
 	NoChallenge, RootMetadata, Legacy, LegacyEndpoints bool
 
-	// Scopes are named in both documents; others are refused. Require is what the agent wants a token to have, and
-	// ChallengeScope what it names in its 401 (Server.Require sets both later).
+	// Scopes are listed in both documents; other scopes are refused. A token needs all scopes of Require.
+	// ChallengeScope is the scope in the agent's 401. Server.Require changes both later.
 	Scopes         []string
 	Require        []string
 	ChallengeScope string
 
-	// Methods are the ways of client authentication that are named in the metadata and taken. Nil: all four.
+	// Methods are the methods of client authentication that the server advertises and accepts. Nil: all four.
 	Methods []string
-	// NoRegistration has no registration endpoint, NoIss sends no iss with the answer (and does not say that
-	// it would), ClientIDMetadata takes a URL as a client's id.
+	// NoRegistration removes the registration endpoint. NoIss omits iss from the callback and does not announce it.
+	// ClientIDMetadata accepts a URL as client id.
 	NoRegistration, NoIss, ClientIDMetadata bool
 
-	// Lifetime of access tokens; zero is an hour. Negative: the answer does not say.
+	// Lifetime of access tokens; zero means an hour. If it is negative, the answer omits expires_in.
 	Lifetime time.Duration
-	// RotateRefresh gives a new refresh token with every access token; the old one, used again, ends the whole grant.
+	// RotateRefresh issues a new refresh token with every access token. Reusing an old one ends the whole grant.
 	RotateRefresh bool
-	// NoRevocation has no revocation endpoint; RefreshOnly revokes refresh tokens, with what came of them, and no
-	// access tokens.
+	// NoRevocation removes the revocation endpoint. RefreshOnly revokes refresh tokens, with all tokens derived from
+	// them, but not access tokens.
 	NoRevocation, RefreshOnly bool
-	// NoRefresh gives no refresh tokens.
+	// NoRefresh issues no refresh tokens.
 	NoRefresh bool
-	// Prefix begins every token, code and refresh token that is issued: something to search for.
+	// Prefix is prepended to every token, code and refresh token, so that tests can search for them.
 	Prefix string
-	// Path of the agent; empty is "/mcp".
+	// Path is the path of the agent; empty means "/mcp".
 	Path string
-	// Now is the clock. Nil: time.Now.
+	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
-// Server is both servers. Its methods are safe for concurrent use.
+// Server consists of the authorization server and the agent. Its methods are safe for concurrent use.
 type Server struct {
-	// Issuer is the authorization server's identifier, AgentURL the agent's endpoint and the resource's identifier.
+	// Issuer identifies the authorization server. AgentURL is the agent's endpoint and identifies the resource.
 	Issuer, AgentURL string
 
 	t       testing.TB
 	o       Options
-	auth    *httptest.Server // with Legacy the agent's
+	auth    *httptest.Server // with Legacy the same server as agent
 	agent   *httptest.Server
 	mcp     http.Handler
 	mcpTool *server.MCPServer
@@ -100,44 +100,47 @@ type Server struct {
 	codes    map[string]*grant
 	refresh  map[string]*grant
 	tokens   []*token
-	seen     map[string]bool // jti of assertions
+	seen     map[string]bool // jti of the assertions received
 	lifetime time.Duration
 	require  []string
-	scope    string   // in the challenge
-	issuers  []string // that the agent names
+	scope    string   // scope in the challenge
+	issuers  []string // issuers that the agent names
 }
 
-// Request is one request that came to either server.
+// Request is a request that one of the servers received.
 type Request struct {
-	Agent        bool // it came to the agent, not to the authorization server (with Legacy: not to that one's paths)
+	// Agent reports that the agent received it, not the authorization server. With Legacy, requests to other paths than
+	// the agent's belong to the authorization server.
+	Agent        bool
 	Method, Path string
 	Header       http.Header
-	Form         url.Values // of the query and of a form in the body
+	Form         url.Values // parameters of the query and of a form in the body
 	Body         string
-	Status       int // of the answer; zero: none yet
+	Status       int // status of the answer; 0 if there is none yet
 }
 
-// recordedRequest is a request whose answer may still be written.
+// recordedRequest is a request whose answer may still be in progress.
 type recordedRequest struct {
 	Request
 	status *atomic.Int32
 }
 
-// Call is a tools/call that came with a token that is valid.
+// Call is a tools/call with a valid token.
 type Call struct {
 	Tool      string
 	Arguments map[string]any
 	Token     string
 }
 
+// client is a registered OAuth client.
 type client struct {
 	secret    string
 	key       crypto.PublicKey
-	method    string   // the only one; empty: any that fits
-	redirects []string // nil: any on loopback
+	method    string   // the only method allowed; empty: any that fits
+	redirects []string // nil: any address on loopback
 }
 
-// New starts both. They end with the test.
+// New starts both servers. They stop at the end of the test.
 func New(t testing.TB, o Options) *Server {
 	t.Helper()
 	if o.Path == "" {
@@ -168,13 +171,13 @@ func New(t testing.TB, o Options) *Server {
 	return s
 }
 
-// closeServer does not wait for streams that a client keeps open.
+// closeServer stops a server without waiting for streams that a client keeps open.
 func closeServer(web *httptest.Server) {
 	web.CloseClientConnections()
 	web.Close()
 }
 
-// recordRequests asks Answer, then the server, and notes both.
+// recordRequests records each request and passes it to the function set by Answer, or else to the server.
 func (s *Server) recordRequests(agent bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
@@ -211,42 +214,42 @@ func (s *Server) recordRequests(agent bool) http.Handler {
 	})
 }
 
-// statusRecorder remembers the status, before whoever asked can have it.
+// statusRecorder records the status before the client can receive it.
 type statusRecorder struct {
 	http.ResponseWriter
 	status *atomic.Int32
 }
 
-// WriteHeader is http.ResponseWriter's.
+// WriteHeader implements http.ResponseWriter.
 func (n *statusRecorder) WriteHeader(status int) {
 	n.status.Store(int32(status))
 	n.ResponseWriter.WriteHeader(status)
 }
 
-// Write is http.ResponseWriter's.
+// Write implements http.ResponseWriter.
 func (n *statusRecorder) Write(b []byte) (int, error) {
 	n.status.CompareAndSwap(0, http.StatusOK)
 	return n.ResponseWriter.Write(b)
 }
 
-// Flush is asked for by streams.
+// Flush implements http.Flusher, which streams need.
 func (n *statusRecorder) Flush() { _ = http.NewResponseController(n.ResponseWriter).Flush() }
 
-// Unwrap is for http.ResponseController.
+// Unwrap supports http.ResponseController.
 func (n *statusRecorder) Unwrap() http.ResponseWriter { return n.ResponseWriter }
 
-// Answer is asked before everything else, by both servers; it returns true when it has answered. It may read the
-// body. ToAgent tells which server is asked. Nil ends it.
+// Answer sets a function that both servers call first. It returns true if it has answered the request. It may read the
+// body. ToAgent reports which server received the request. Nil removes the function.
 func (s *Server) Answer(f func(w http.ResponseWriter, r *http.Request) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answer = f
 }
 
-// ToAgent tells whether a request that Answer sees came to the agent.
+// ToAgent reports whether the agent received a request that the function of Answer handles.
 func (s *Server) ToAgent(r *http.Request) bool { return "http://"+r.Host == s.agent.URL }
 
-// Requests are all that came, in order.
+// Requests returns all requests received, in order.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -258,69 +261,69 @@ func (s *Server) Requests() []Request {
 	return out
 }
 
-// TokenRequests are those to the token endpoint.
+// TokenRequests returns the requests to the token endpoint.
 func (s *Server) TokenRequests() []Request { return s.requestsTo(tokenPath) }
 
-// Revocations are the requests to the revocation endpoint.
+// Revocations returns the requests to the revocation endpoint.
 func (s *Server) Revocations() []Request { return s.requestsTo(revokePath) }
 
 func (s *Server) requestsTo(endpoint string) []Request {
 	return slices.DeleteFunc(s.Requests(), func(r Request) bool { return r.Agent || r.Path != s.serverPath(endpoint) })
 }
 
-// Calls are the tool calls that came with a valid token, in order.
+// Calls returns the tool calls with a valid token, in order.
 func (s *Server) Calls() []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.calls)
 }
 
-// Register makes a client known by a secret; without one, a public client.
+// Register adds a client with a secret, or a public client if secret is empty.
 func (s *Server) Register(clientID, secret string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clients[clientID] = &client{secret: secret}
 }
 
-// RegisterKey makes a client known by its public key: *ecdsa.PublicKey, *rsa.PublicKey or ed25519.PublicKey.
+// RegisterKey adds a client with a public key of type *ecdsa.PublicKey, *rsa.PublicKey or ed25519.PublicKey.
 func (s *Server) RegisterKey(clientID string, key crypto.PublicKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clients[clientID] = &client{key: key}
 }
 
-// Unregister forgets a client: invalid_client from then on.
+// Unregister removes a client, whose requests then fail with invalid_client.
 func (s *Server) Unregister(clientID string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.clients, clientID)
 }
 
-// ExpireIn is how long access tokens live that are issued from now on. Negative: the answer does not say, and they
-// live an hour.
+// ExpireIn sets the lifetime of access tokens issued from now on. If it is negative, the answer omits expires_in, and
+// they are valid for an hour.
 func (s *Server) ExpireIn(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lifetime = d
 }
 
-// Require is what the agent wants a token's scope to have from now on. Less is answered 403 insufficient_scope,
-// naming these.
+// Require sets the scopes that a token needs from now on. The agent answers a token that lacks one with 403
+// insufficient_scope, which names these scopes.
 func (s *Server) Require(scopes ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.require, s.scope = scopes, strings.Join(scopes, " ")
 }
 
-// NameIssuers is what the agent says its authorization servers are from now on.
+// NameIssuers sets the authorization servers that the agent names from now on.
 func (s *Server) NameIssuers(issuers ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.issuers = issuers
 }
 
-// serverPath is where something of the authorization server is.
+// serverPath returns the path of an endpoint of the authorization server.
 func (s *Server) serverPath(end string) string { return s.o.IssuerPath + end }
 
-// randomText is something nobody guesses.
+// randomText returns an unpredictable text.
 func (s *Server) randomText(kind string) string { return s.o.Prefix + kind + rand.Text() }

@@ -12,11 +12,12 @@ import (
 	"time"
 )
 
-// grant is what a person agreed to, or a client has by itself: what a code or a refresh token stands for.
+// grant is the consent of a person or the right of a client, which a code or a refresh token represents.
 type grant struct {
 	client, redirect, challenge, scope string
-	ended, used                        bool // used: this code or refresh token; ended: all that came of it
-	whole                              *grant
+	// used: this code or refresh token was used. ended: the whole grant has ended.
+	ended, used bool
+	whole       *grant
 }
 
 // token is an access token.
@@ -24,16 +25,16 @@ type token struct {
 	text, client, scope string
 	expires             time.Time
 	revoked             bool
-	whole               *grant // nil: it came of no login
+	whole               *grant // nil: not from a login
 }
 
-// Token is an access token that was issued.
+// Token describes an access token that was issued.
 type Token struct {
 	Access, ClientID, Scope string
 	Expires                 time.Time
 }
 
-// Tokens are all access tokens issued, in order.
+// Tokens returns all access tokens issued, in order.
 func (s *Server) Tokens() []Token {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,7 +45,7 @@ func (s *Server) Tokens() []Token {
 	return out
 }
 
-// Revoke makes the agent refuse these access tokens; without any, all that were issued until now.
+// Revoke makes the agent refuse the given access tokens, or all issued so far if none is given.
 func (s *Server) Revoke(access ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +56,7 @@ func (s *Server) Revoke(access ...string) {
 	}
 }
 
-// RevokeRefresh ends every refresh token: invalid_grant from then on.
+// RevokeRefresh ends all refresh tokens. Using one then fails with invalid_grant.
 func (s *Server) RevokeRefresh() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +65,7 @@ func (s *Server) RevokeRefresh() {
 	}
 }
 
-// newCode is an authorization code for what was asked for.
+// newCode issues an authorization code for the request q.
 func (s *Server) newCode(id, redirect string, q url.Values) string {
 	g := &grant{client: id, redirect: redirect, challenge: q.Get("code_challenge"), scope: q.Get("scope")}
 	g.whole = g
@@ -75,7 +76,7 @@ func (s *Server) newCode(id, redirect string, q url.Values) string {
 	return code
 }
 
-// RefreshToken is a refresh token as a login would have brought it, for a client that is registered.
+// RefreshToken issues a refresh token, as a login would have, for a registered client.
 func (s *Server) RefreshToken(clientID, scope string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,14 +85,14 @@ func (s *Server) RefreshToken(clientID, scope string) string {
 	return s.newRefresh(g)
 }
 
-// newRefresh needs the lock.
+// newRefresh issues a refresh token of the grant. s.mu is held.
 func (s *Server) newRefresh(whole *grant) string {
 	text := s.randomText("refresh-")
 	s.refresh[text] = &grant{client: whole.client, scope: whole.scope, whole: whole}
 	return text
 }
 
-// serveToken is RFC 6749 §3.2.
+// serveToken implements RFC 6749 §3.2.
 func (s *Server) serveToken(w http.ResponseWriter, r *http.Request, form url.Values) {
 	if !checkForm(w, r, form) {
 		return
@@ -118,7 +119,7 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request, form url.Val
 	}
 }
 
-// checkForm refuses what is no form of a client's, and tells whether it is one.
+// checkForm reports whether a request is a valid form, and answers it with an error if not.
 func checkForm(w http.ResponseWriter, r *http.Request, form url.Values) bool {
 	for name, values := range form {
 		if len(values) > 1 {
@@ -137,7 +138,7 @@ func checkForm(w http.ResponseWriter, r *http.Request, form url.Values) bool {
 	return true
 }
 
-// identifyClient refuses whom authenticate does not know. It needs the lock.
+// identifyClient returns the authenticated client, or answers with an error. s.mu is held.
 func (s *Server) identifyClient(w http.ResponseWriter, r *http.Request, form url.Values) (id string, ok bool) {
 	id, problem := s.authenticateClient(r, form)
 	if problem != "" {
@@ -148,7 +149,7 @@ func (s *Server) identifyClient(w http.ResponseWriter, r *http.Request, form url
 	return id, true
 }
 
-// serveCode is RFC 6749 §4.1.3 with RFC 7636 §4.6.
+// serveCode implements RFC 6749 §4.1.3 and RFC 7636 §4.6.
 func (s *Server) serveCode(w http.ResponseWriter, form url.Values, id string) {
 	g := s.codes[form.Get("code")]
 	sum := sha256.Sum256([]byte(form.Get("code_verifier")))
@@ -171,7 +172,7 @@ func (s *Server) serveCode(w http.ResponseWriter, form url.Values, id string) {
 	s.issueToken(w, form, g, refresh)
 }
 
-// serveRefresh is RFC 6749 §6, with rotation as RFC 9700 §4.14 has it.
+// serveRefresh implements RFC 6749 §6, with the rotation of RFC 9700 §4.14.
 func (s *Server) serveRefresh(w http.ResponseWriter, form url.Values, id string) {
 	g := s.refresh[form.Get("refresh_token")]
 	switch {
@@ -205,7 +206,7 @@ func (s *Server) serveRefresh(w http.ResponseWriter, form url.Values, id string)
 	s.issueToken(w, form, &narrowed, refresh)
 }
 
-// issueToken answers with a new access token. It needs the lock.
+// issueToken answers with a new access token. s.mu is held.
 func (s *Server) issueToken(w http.ResponseWriter, form url.Values, g *grant, refresh string) {
 	switch {
 	case !s.isResource(form["resource"]):
@@ -234,7 +235,8 @@ func (s *Server) issueToken(w http.ResponseWriter, form url.Values, g *grant, re
 	writeJSON(w, http.StatusOK, out)
 }
 
-// authenticateClient is who the client is, or what is wrong with what it says (RFC 6749 §2.3). It needs the lock.
+// authenticateClient returns the client of a request, or the problem with its authentication (RFC 6749 §2.3). s.mu is
+// held.
 func (s *Server) authenticateClient(r *http.Request, form url.Values) (id, problem string) {
 	id = form.Get("client_id")
 	method := MethodNone
@@ -282,7 +284,7 @@ func (s *Server) authenticateClient(r *http.Request, form url.Values) (id, probl
 	return id, ""
 }
 
-// readBasic reads the header as RFC 6749 §2.3.1 has it: both halves form-encoded.
+// readBasic parses the Authorization header according to RFC 6749 §2.3.1: both parts are form-encoded.
 func readBasic(r *http.Request) (id, secret string, ok bool) {
 	name, given, ok := r.BasicAuth()
 	if !ok {
