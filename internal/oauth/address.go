@@ -9,8 +9,8 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// parseEndpoint reads a URL that secrets may be sent to, or that answers for who somebody is: https, or http on this
-// machine, with a host in ASCII. Errors continue "it …".
+// parseEndpoint parses a URL that receives secrets or identifies an issuer: https, or http on loopback, with a host in
+// ASCII. Its errors are predicates ("is not https").
 func parseEndpoint(raw string) (*url.URL, error) {
 	u, err := parseURL(raw)
 	if err != nil {
@@ -22,7 +22,7 @@ func parseEndpoint(raw string) (*url.URL, error) {
 	return u, nil
 }
 
-// parseIssuer reads an issuer: no query, either (RFC 8414 §2).
+// parseIssuer parses an issuer. In addition to the rules of parseEndpoint, an issuer has no query (RFC 8414 §2).
 func parseIssuer(raw string) (*url.URL, error) {
 	u, err := parseEndpoint(raw)
 	if err == nil && (u.RawQuery != "" || u.ForceQuery) {
@@ -31,8 +31,8 @@ func parseIssuer(raw string) (*url.URL, error) {
 	return u, err
 }
 
-// parseURL reads an absolute http or https URL of printable ASCII: what letters beyond it would be dialled as is not
-// for us to guess.
+// parseURL parses an absolute http or https URL of printable ASCII. It rejects other characters, because their
+// conversion for dialling is ambiguous. Its errors are predicates.
 func parseURL(raw string) (*url.URL, error) {
 	switch {
 	case raw == "":
@@ -46,11 +46,12 @@ func parseURL(raw string) (*url.URL, error) {
 	}
 	u, err := url.Parse(raw)
 	switch {
-	case err != nil || u.Opaque != "" || u.Scheme != "https" && u.Scheme != "http": // url.Parse lowers the scheme
+	// url.Parse converts the scheme to lower case.
+	case err != nil || u.Opaque != "" || u.Scheme != "https" && u.Scheme != "http":
 		return nil, errors.New("is no http or https URL")
 	case u.Hostname() == "" || strings.Contains(u.Host, "%"):
 		return nil, errors.New("names no host")
-	case strings.ContainsFunc(u.Host, func(r rune) bool { return r <= ' ' || r > '~' }): // it was escaped
+	case strings.ContainsFunc(u.Host, func(r rune) bool { return r <= ' ' || r > '~' }): // it was percent-encoded
 		return nil, errors.New("names a host that is not written in ASCII (xn--…)")
 	case u.User != nil:
 		return nil, errors.New("holds a user or password")
@@ -58,8 +59,7 @@ func parseURL(raw string) (*url.URL, error) {
 	return u, nil
 }
 
-// isLoopback tells whether a host is this machine by its spelling alone. That it is dialled as such is the guard's
-// affair.
+// isLoopback reports whether the spelling of host denotes this machine. The guard checks the address that is dialled.
 func isLoopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
@@ -68,11 +68,11 @@ func isLoopback(host string) bool {
 	return err == nil && addr.Unmap().IsLoopback()
 }
 
-// originOf is the origin of a URL that parseURL took.
+// originOf returns the origin of a URL that parseURL returned.
 func originOf(u *url.URL) string { return string(netguard.OriginOf(u)) }
 
-// wellKnownURL puts a well-known name between the origin and the path, which is escaped (RFC 8615, RFC 8414 §3.1, RFC
-// 9728 §3.1). Queries are left out.
+// wellKnownURL inserts a well-known name between the origin and the escaped path (RFC 8615, RFC 8414 §3.1, RFC 9728
+// §3.1). The result has no query.
 func wellKnownURL(origin, name, path string) string {
 	if path == "/" {
 		path = ""

@@ -24,8 +24,8 @@ import (
 
 const (
 	assertionType = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-	// assertionLife is how long a signed assertion is good: long enough for clocks that differ, too short to be of
-	// use to a thief.
+	// assertionLife is the validity of a signed assertion. It tolerates clock differences but limits the use of a
+	// stolen assertion.
 	assertionLife = 2 * time.Minute
 	minRSA        = 2048 // bits (RFC 7518 §3.3)
 )
@@ -36,8 +36,8 @@ type signer struct {
 	algorithm string
 }
 
-// newSigner reads a key. An empty algorithm is chosen: the first of those that the key can and the server takes
-// (none: not said). Errors are sentences without anything of the key.
+// newSigner parses a key. If algorithm is empty, it selects the first algorithm of the key that is in taken, the
+// server's list, or else the first of the key. Its errors are sentences without any part of the key.
 func newSigner(text secret.Secret, algorithm string, taken []string) (*signer, error) {
 	key, err := parseKey(text)
 	if err != nil {
@@ -61,7 +61,7 @@ func newSigner(text secret.Secret, algorithm string, taken []string) (*signer, e
 	return &signer{key: key, algorithm: can[0]}, nil
 }
 
-// parseKey reads the first private key of a PEM text.
+// parseKey parses the first private key in a PEM text.
 func parseKey(text secret.Secret) (crypto.Signer, error) {
 	raw := text.Reveal()
 	if len(raw) > maxSecret {
@@ -73,7 +73,7 @@ func parseKey(text secret.Secret) (crypto.Signer, error) {
 			return nil, errors.New("the key is no private key in PEM (BEGIN PRIVATE KEY, EC PRIVATE KEY or RSA PRIVATE KEY)")
 		}
 		if !strings.HasSuffix(block.Type, "PRIVATE KEY") {
-			continue // parameters or certificates that stand before it
+			continue // skip parameters and certificates before the key
 		}
 		if strings.HasPrefix(block.Type, "ENCRYPTED") || block.Headers["DEK-Info"] != "" {
 			return nil, errors.New("the key is encrypted with a passphrase: decrypt it, Herald stores it sealed")
@@ -82,6 +82,7 @@ func parseKey(text secret.Secret) (crypto.Signer, error) {
 	}
 }
 
+// decodeKey decodes a private key in SEC 1, PKCS #1 or PKCS #8 form.
 func decodeKey(der []byte) (crypto.Signer, error) {
 	if key, err := x509.ParseECPrivateKey(der); err == nil {
 		return key, nil
@@ -97,7 +98,8 @@ func decodeKey(der []byte) (crypto.Signer, error) {
 	return s, nil
 }
 
-// listAlgorithms are those that a key signs by, the usual one first (RFC 7518 §3.1, RFC 8037 §3.1).
+// listAlgorithms returns the algorithms that a key can sign with, the preferred one first (RFC 7518 §3.1, RFC 8037
+// §3.1).
 func listAlgorithms(key crypto.Signer) ([]string, error) {
 	switch k := key.(type) {
 	case *ecdsa.PrivateKey:
@@ -121,8 +123,8 @@ func listAlgorithms(key crypto.Signer) ([]string, error) {
 	return nil, errors.New("the key is of a kind that does not sign assertions: use ECDSA, RSA or Ed25519")
 }
 
-// signAssertion is what a client with a key says who it is with (RFC 7523 §3). Its audience is the issuer alone, so
-// that no other server can use it, whatever token endpoint that one names.
+// signAssertion returns a JWT by which the client authenticates (RFC 7523 §3). Its only audience is the issuer, so that
+// no other server can use it, not even one that names this server's token endpoint.
 func (s *signer) signAssertion(clientID, issuer, keyID string, now time.Time) (string, error) {
 	header, err := json.Marshal(struct {
 		Algorithm string `json:"alg"`
@@ -151,7 +153,7 @@ func (s *signer) signAssertion(clientID, issuer, keyID string, now time.Time) (s
 	return input + "." + base64.RawURLEncoding.EncodeToString(signature), nil
 }
 
-// sign makes a JWS signature (RFC 7518 §3.3 to §3.5, RFC 8037 §3.1).
+// sign returns a JWS signature of input (RFC 7518 §3.3 to §3.5, RFC 8037 §3.1).
 func (s *signer) sign(input []byte) ([]byte, error) {
 	if s.algorithm == "EdDSA" {
 		return s.key.Sign(rand.Reader, input, crypto.Hash(0))

@@ -4,24 +4,24 @@ import (
 	"strings"
 )
 
-// Bounds of a challenge: of more, the rest is not looked at.
+// Bounds of a challenge. Values beyond them are ignored.
 const (
 	maxHeaders   = 16      // WWW-Authenticate values
-	maxHeader    = 8 << 10 // bytes of one
+	maxHeader    = 8 << 10 // bytes of one value
 	maxErrorCode = 64      // bytes of an error code
 )
 
-// Challenge is what a 401 or 403 says in WWW-Authenticate. The zero value says nothing.
+// Challenge is the content of the WWW-Authenticate headers of a 401 or 403. The zero value is an empty challenge.
 type Challenge struct {
-	Bearer   bool   // a Bearer challenge is among them
-	Metadata string // resource_metadata (RFC 9728 §5.1), as it is spelled; not checked
-	Scope    string // scopes with single spaces; only characters that RFC 6749 §3.3 allows
+	Bearer   bool   // there is a Bearer challenge
+	Metadata string // resource_metadata (RFC 9728 §5.1) as sent, not validated
+	Scope    string // scopes separated by single spaces; only characters that RFC 6749 §3.3 allows
 	Error    string // invalid_token, insufficient_scope, … (RFC 6750 §3.1)
 }
 
-// ParseChallenge reads the values of WWW-Authenticate (RFC 9110 §11.6.1), each of which may hold several challenges.
-// Scope and Error are of the first Bearer challenge, Metadata of the first challenge that has it, since other schemes
-// carry it too. What cannot be read is passed over.
+// ParseChallenge parses the values of WWW-Authenticate (RFC 9110 §11.6.1). Each value may contain several challenges.
+// Scope and Error come from the first Bearer challenge. Metadata comes from the first challenge that contains it,
+// because other schemes use it too. Malformed parts are skipped.
 func ParseChallenge(values []string) Challenge {
 	var out Challenge
 	for _, v := range values[:min(len(values), maxHeaders)] {
@@ -48,7 +48,7 @@ func (c *Challenge) addChallenge(scheme string, params map[string]string) {
 	c.Error = cleanCode(params["error"])
 }
 
-// cleanCode is an error code (RFC 6749 §5.2), or "" when it is none.
+// cleanCode returns s if it is a valid error code (RFC 6749 §5.2), else "".
 func cleanCode(s string) string {
 	if len(s) > maxErrorCode || strings.ContainsFunc(s, isNoScopeRune) {
 		return ""
@@ -56,15 +56,15 @@ func cleanCode(s string) string {
 	return s
 }
 
-// challengeReader reads one header value, challenge by challenge.
+// challengeReader parses one header value, challenge by challenge.
 type challengeReader struct {
 	rest   string
 	scheme string
-	params map[string]string // names in lower case; of one that stands twice the first
+	params map[string]string // by name in lower case; the first non-empty value of a name counts
 }
 
-// readChallenge reads a challenge: a scheme, and then either a token68 or parameters, which servers separate by
-// commas or forget to.
+// readChallenge parses one challenge: a scheme followed by either a token68 or parameters. It accepts parameters
+// without separating commas, because some servers omit them.
 func (s *challengeReader) readChallenge() bool {
 	for {
 		s.skipChars(" \t,")
@@ -108,7 +108,7 @@ func (s *challengeReader) readChallenge() bool {
 
 func (s *challengeReader) skipChars(chars string) { s.rest = strings.TrimLeft(s.rest, chars) }
 
-// skipToComma drops what cannot be read.
+// skipToComma skips a malformed part.
 func (s *challengeReader) skipToComma() {
 	if i := strings.IndexByte(s.rest, ','); i >= 0 {
 		s.rest = s.rest[i:]
@@ -117,7 +117,7 @@ func (s *challengeReader) skipToComma() {
 	s.rest = ""
 }
 
-// takeWhile cuts off the bytes at the start that may stand there.
+// takeWhile removes and returns the leading bytes for which may returns true.
 func (s *challengeReader) takeWhile(may func(byte) bool) string {
 	n := 0
 	for n < len(s.rest) && may(s.rest[n]) {
@@ -128,12 +128,12 @@ func (s *challengeReader) takeWhile(may func(byte) bool) string {
 	return taken
 }
 
-// readToken is RFC 9110 §5.6.2.
+// readToken reads a token (RFC 9110 §5.6.2); "" if there is no token.
 func (s *challengeReader) readToken() string {
 	return s.takeWhile(func(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 })
 }
 
-// readToken68 cuts off a token68 (RFC 9110 §11.2) when it is all that the challenge holds.
+// readToken68 reads a token68 (RFC 9110 §11.2) if it makes up the rest of the challenge.
 func (s *challengeReader) readToken68() bool {
 	before := s.rest
 	s.skipChars(" \t")
@@ -147,7 +147,7 @@ func (s *challengeReader) readToken68() bool {
 	return false
 }
 
-// readValue is a token or a quoted string. Unquoted URLs are read as they are meant, up to a comma or space.
+// readValue reads a token or a quoted string. It also accepts unquoted URLs, up to a comma or space.
 func (s *challengeReader) readValue() (string, bool) {
 	if !strings.HasPrefix(s.rest, `"`) {
 		v := s.takeWhile(func(c byte) bool { return c > ' ' && c < 0x7f && c != ',' && c != '"' })
@@ -167,7 +167,7 @@ func (s *challengeReader) readValue() (string, bool) {
 			b.WriteByte(c)
 		}
 	}
-	s.rest = "" // it has no end
+	s.rest = "" // the quoted string is not terminated
 	return "", false
 }
 

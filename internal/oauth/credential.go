@@ -11,13 +11,13 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// The grants of a Credential.
+// The values of Credential.Grant.
 const (
 	GrantClientCredentials = "client_credentials"
 	GrantRefreshToken      = "refresh_token"
 )
 
-// How a client says who it is (RFC 7591 §2).
+// The methods by which a client authenticates (RFC 7591 §2).
 const (
 	MethodBasic = "client_secret_basic"
 	MethodPost  = "client_secret_post"
@@ -25,28 +25,29 @@ const (
 	MethodNone  = "none"
 )
 
-// Credential is what an operator stores for one resource at one authorization server. It prints no secret; Marshal is
-// what reveals them.
+// Credential is the credential that an operator stores for one resource at one authorization server. Printing it
+// reveals no secret; Marshal does.
 type Credential struct {
-	Grant    string // GrantClientCredentials, GrantRefreshToken
+	Grant    string // GrantClientCredentials or GrantRefreshToken
 	ClientID string
-	Method   string // MethodBasic, MethodPost, MethodKey, MethodNone (refresh tokens only)
+	Method   string // MethodBasic, MethodPost, MethodKey, or MethodNone (refresh tokens only)
 
-	Secret secret.Secret // of MethodBasic and MethodPost
-	Key    secret.Secret // of MethodKey: PEM, as PKCS #8, SEC 1 or PKCS #1
+	Secret secret.Secret // for MethodBasic and MethodPost
+	Key    secret.Secret // for MethodKey: PEM, as PKCS #8, SEC 1 or PKCS #1
 
-	// RefreshToken of GrantRefreshToken. Empty when the server gave none: the access token is all there is, and
-	// Obtain answers
-	// *RefusedError invalid_grant without asking.
+	// RefreshToken is for GrantRefreshToken. It is empty if the server issued none: then the access token cannot be
+	// renewed, and Obtain returns *RefusedError invalid_grant without a request.
 	RefreshToken secret.Secret
 
-	KeyID     string // of MethodKey: "kid"; may be empty
-	Algorithm string // of MethodKey: ES256, ES384, ES512, RS256, RS384, RS512, PS256, PS384, PS512, EdDSA; empty: one that fits
-	Resource  string // value of the resource parameter; empty: it is not sent
-	Scope     string // that is asked for unless somebody asks for another; may be empty
+	KeyID string // for MethodKey: "kid"; may be empty
+	// Algorithm is for MethodKey: ES256, ES384, ES512, RS256, RS384, RS512, PS256, PS384, PS512 or EdDSA. Empty: one
+	// that suits the key and the server.
+	Algorithm string
+	Resource  string // value of the resource parameter; empty: not sent
+	Scope     string // requested by default; may be empty
 }
 
-// Check tells what keeps a credential from being used. Errors are sentences without anything secret.
+// Check returns an error if the credential is not valid. The error is a sentence without secrets.
 func (c Credential) Check() error {
 	if c.Grant != GrantClientCredentials && c.Grant != GrantRefreshToken {
 		return errors.New("its grant is neither client_credentials nor refresh_token")
@@ -71,7 +72,7 @@ func (c Credential) Check() error {
 	return c.checkClient()
 }
 
-// checkClient is Check of what the client says who it is with.
+// checkClient checks the fields by which the client authenticates.
 func (c Credential) checkClient() error {
 	switch {
 	case c.ClientID == "":
@@ -97,7 +98,7 @@ func (c Credential) checkClient() error {
 	return fmt.Errorf("its method is none of %s, %s, %s and %s", MethodBasic, MethodPost, MethodKey, MethodNone)
 }
 
-// checkSecret is RFC 6749 appendix A, and letters beyond ASCII, which some servers take in spite of it.
+// checkSecret enforces RFC 6749 appendix A, but also allows non-ASCII letters, which some servers accept.
 func checkSecret(what string, s secret.Secret, mayLack bool) error {
 	text := s.Reveal()
 	switch {
@@ -113,7 +114,7 @@ func checkSecret(what string, s secret.Secret, mayLack bool) error {
 
 func isUnprintable(r rune) bool { return r < ' ' || r > '~' }
 
-// storedCredential is a Credential as it is sealed.
+// storedCredential is the form in which a Credential is encrypted and stored.
 type storedCredential struct {
 	Grant        string `json:"grant"`
 	ClientID     string `json:"client_id"`
@@ -127,7 +128,8 @@ type storedCredential struct {
 	Scope        string `json:"scope,omitempty"`
 }
 
-// Marshal writes the credential with its secrets in clear, to be sealed. An error when Check has one.
+// Marshal encodes the credential with its secrets in clear text, to be encrypted by the caller. It returns the error of
+// Check if there is one.
 func (c Credential) Marshal() ([]byte, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -138,10 +140,10 @@ func (c Credential) Marshal() ([]byte, error) {
 		Scope: c.Scope})
 }
 
-// maxStored bounds what ParseCredential looks at: every part at its longest, escaped.
+// maxStored bounds the input of ParseCredential: every field at its maximum length, escaped.
 const maxStored = 256 << 10
 
-// ParseCredential reads what Marshal wrote, and checks it. Errors hold nothing of it.
+// ParseCredential decodes the output of Marshal and checks it. Its errors contain no part of the input.
 func ParseCredential(plain []byte) (Credential, error) {
 	if len(plain) > maxStored {
 		return Credential{}, errors.New("the stored credential is too long")

@@ -1,17 +1,20 @@
-// Package oauth is OAuth 2.1 as a client of protected MCP servers speaks it: what a server's challenge says (RFC
-// 9110, RFC 6750), which resource and which authorization servers stand behind it (RFC 9728), what an authorization
-// server can do (RFC 8414, OpenID Connect Discovery), how tokens are had (client credentials with a secret or a
-// signed assertion, refresh tokens, authorization code with PKCE) and ended (RFC 7009), and how a client is
-// registered (RFC 7591).
+// Package oauth implements the client side of OAuth 2.1 for protected MCP servers. It parses a server's challenge (RFC
+// 9110, RFC 6750), finds the resource and its authorization servers (RFC 9728), reads the metadata of an authorization
+// server (RFC 8414, OpenID Connect Discovery), obtains tokens (client credentials with a secret or a signed assertion,
+// refresh tokens, authorization code with PKCE), revokes tokens (RFC 7009), and registers a client (RFC 7591). See
+// docs/design/credentials.md.
 //
 // Invariants:
-//   - Everything that comes from a server is hostile until it is checked: bounded in bytes, time, depth and count; a key that stands twice
-//     is refused; redirects are not followed; endpoints are https, or http on loopback, which the guard under Config.HTTP may still refuse.
-//   - An issuer is compared by the letter, as RFC 8414 §3.3 and RFC 9207 §2.4 say. A credential is sent to the endpoints of one Server, and
-//     whoever calls sees to it that this Server's Issuer is the one that the credential is pinned to.
-//   - No secret is in an error or in anything that prints; foreign text in errors is short and of one line.
-//   - At most 8 requests for one discovery, 1 for one token or its end, each no longer than Config.Timeout. Nothing is retried here and nothing kept.
 //
-// What lives elsewhere: where credentials and tokens are stored (internal/store), when they are renewed
-// (internal/delivery), the dialling (internal/netguard), and who clicks (cmd/worker).
+//   - All data from a server is untrusted: its bytes, depth and number of entries and the time to receive it are
+//     bounded. A JSON object with a duplicate name is rejected. Redirects are not followed. Endpoints are https, or
+//     http on loopback, which the guard of Config.HTTP may still refuse.
+//   - Issuers are compared as exact strings (RFC 8414 §3.3, RFC 9207 §2.4). A credential is sent only to the endpoints
+//     of the given Server. The caller must make sure that its Issuer is the one to which the credential is pinned.
+//   - No secret appears in an error or in printed values. Text from a server in an error is one short line.
+//   - A discovery makes at most 8 requests; obtaining or revoking a token makes 1. Each takes at most Config.Timeout.
+//     Nothing is retried or cached.
+//
+// Other packages store credentials and tokens (internal/store), decide when to renew them (internal/agentauth), dial
+// (internal/netguard), and run the login of a person (cmd/worker).
 package oauth

@@ -10,14 +10,16 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// RefusedError: the authorization server said no. Asking again in the same way cannot help.
+// RefusedError reports that the authorization server refused the request. Repeating the same request does not help.
 type RefusedError struct {
-	Status int // HTTP; 0 when it came through the person's browser, or when nothing was asked since the answer is known
-	// Code is what the server named (RFC 6749 §4.1.2.1 and §5.2, RFC 7591 §3.2.2, RFC 8707 §2): invalid_client,
-	// invalid_grant, unauthorized_client, invalid_scope, invalid_target, access_denied, …; at most 64 bytes; empty
-	// when it named none.
+	// Status is the HTTP status. It is 0 if the refusal came through the person's browser, or if the outcome was known
+	// without a request.
+	Status int
+	// Code is the server's error code (RFC 6749 §4.1.2.1 and §5.2, RFC 7591 §3.2.2, RFC 8707 §2): invalid_client,
+	// invalid_grant, unauthorized_client, invalid_scope, invalid_target, access_denied, …; at most 64 bytes. It is
+	// empty if the server sent none.
 	Code        string
-	Description string // its own words, at most 300 bytes of one line; may be empty
+	Description string // the server's description, one line of at most 300 bytes; may be empty
 }
 
 func (e *RefusedError) Error() string {
@@ -35,14 +37,14 @@ func (e *RefusedError) Error() string {
 	return b.String()
 }
 
-// UnavailableError: no usable answer now: network, time, 5xx, 429, an answer that does not end, is too large or makes
-// no sense. Try again. errors.As finds what the dial guard refused (netguard.BlockedError, netguard.RefusedURLError),
-// which only the operator can mend.
+// UnavailableError reports that there is currently no usable answer: a network error, a timeout, 5xx, 429, or an answer
+// that is incomplete, too large or invalid. A retry can succeed. errors.As finds refusals of the dial guard
+// (netguard.BlockedError, netguard.RefusedURLError), which only the operator can resolve.
 type UnavailableError struct {
-	Host       string        // that was asked
-	RetryAfter time.Duration // what it asked for, at most an hour; 0: nothing
-	Status     int           // HTTP, when that is why; else 0
-	Err        error         // never nil; without secrets and URLs
+	Host       string        // host that was called
+	RetryAfter time.Duration // delay that the server requested, at most an hour; 0: none
+	Status     int           // HTTP status, if it is the reason; else 0
+	Err        error         // never nil; contains no secrets and no URLs
 }
 
 func (e *UnavailableError) Error() string {
@@ -55,8 +57,8 @@ func (e *UnavailableError) Error() string {
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
-// MayAnswerLater tells whether somebody was away and nothing keeps them from answering another time: an address that
-// the dial guard refuses stays refused.
+// MayAnswerLater reports whether err is an UnavailableError that may be temporary. It returns false for an address that
+// the dial guard refuses, because the guard will refuse it again.
 func MayAnswerLater(err error) bool {
 	var away *UnavailableError
 	var blocked *netguard.BlockedError
@@ -64,23 +66,27 @@ func MayAnswerLater(err error) bool {
 	return errors.As(err, &away) && !errors.As(err, &blocked) && !errors.As(err, &refused)
 }
 
-// MetadataError: a document that tells how to authenticate cannot be used, or is not there.
+// MetadataError reports that an OAuth metadata document is missing or unusable.
 type MetadataError struct {
-	URL     string // of the document, or what was looked for; without query
+	URL     string // of the document, or a description of its location; without query
 	Problem string // a clause
-	Missing bool   // every place where it may be answered that it is not there
-	Denied  bool   // no place has it, and one or more answered 401 or 403: who asks for a token there may ask for it everywhere
+	Missing bool   // every location answered that it has no document
+	// Denied: no location has the document, and at least one answered 401 or 403. A server that requires a token there
+	// may require it for every path.
+	Denied bool
 }
 
 func (e *MetadataError) Error() string {
 	return fmt.Sprintf("the OAuth metadata at %s cannot be used: %s", excerpt(e.URL, maxText), e.Problem)
 }
 
-// IssuerError: somebody else speaks than the authorization server that a credential is pinned to. Nothing was sent to
-// them.
+// IssuerError reports that the authorization server is not the one to which the credential is pinned. Nothing was sent
+// to it.
 type IssuerError struct {
-	Pinned string   // of the credential, or whom the request was for
-	Named  []string // by the resource's or the server's document, or by the callback; at most 4 of 300 bytes, none when it named nobody
+	Pinned string // issuer of the credential, or of the server that was called
+	// Named are the issuers in the document of the resource or server, or in the callback: at most 4, each cut to 300
+	// bytes. It is empty if the callback names no issuer.
+	Named []string
 }
 
 func (e *IssuerError) Error() string {
@@ -92,7 +98,7 @@ func (e *IssuerError) Error() string {
 		excerpt(e.Pinned, maxText))
 }
 
-// excerptIssuers are issuers as an error names them.
+// excerptIssuers shortens a list of issuers for an error.
 func excerptIssuers(issuers ...string) []string {
 	const most = 4
 	var out []string
@@ -102,6 +108,6 @@ func excerptIssuers(issuers ...string) []string {
 	return out
 }
 
-// excerpt is foreign text for a message: one line, valid UTF-8, nothing that turns or hides text, at most about limit
-// bytes.
+// excerpt prepares text from a server for an error: one line of valid UTF-8 without invisible or direction-changing
+// characters, of about limit bytes at most.
 func excerpt(s string, limit int) string { return text.Excerpt(s, limit) }

@@ -15,29 +15,30 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// challengeMethod is the one kind of PKCE challenge that is used (RFC 7636 §4.2).
+// challengeMethod is the only PKCE challenge method that is used (RFC 7636 §4.2).
 const challengeMethod = "S256"
 
-// offlineAccess is the scope that asks for a refresh token (OpenID Connect Core §11).
+// offlineAccess is the scope that requests a refresh token (OpenID Connect Core §11).
 const offlineAccess = "offline_access"
 
-// ErrState: a callback does not belong to this login. The login can still be finished with its own.
+// ErrState reports that a callback does not belong to this login. The login can still be finished with its own
+// callback.
 var ErrState = errors.New("the callback does not belong to this login: its state is another or missing")
 
-// LoginConfig says for whom and for what a person is to log in.
+// LoginConfig describes the client and the scope of a login.
 type LoginConfig struct {
 	ClientID string
-	Method   string        // default MethodNone without, MethodBasic with a secret
-	Secret   secret.Secret // of MethodBasic and MethodPost
+	Method   string        // default: MethodBasic with a secret, else MethodNone
+	Secret   secret.Secret // for MethodBasic and MethodPost
 	Redirect string        // http://127.0.0.1:port/path
 	Resource string        // value of the resource parameter
-	Scope    string        // offline_access is added when the server names it among its scopes
+	Scope    string        // offline_access is added if the server lists it among its scopes
 
-	Key              secret.Secret // of MethodKey, as in Credential
+	Key              secret.Secret // for MethodKey, as in Credential
 	KeyID, Algorithm string
 }
 
-// Login is one person's login, from the URL that is shown to the callback. It prints no secret.
+// Login is the login of one person, from the URL to open until the callback. Printing it reveals no secret.
 type Login struct {
 	client     *Client
 	server     Server
@@ -50,9 +51,9 @@ type Login struct {
 	done       atomic.Bool
 }
 
-// Begin prepares a login with the authorization code grant and PKCE (OAuth 2.1 §4.1). *MetadataError when the server
-// does not say that it checks S256 challenges, or has no page to log in; other errors for a configuration that cannot
-// be used.
+// Begin prepares a login by the authorization code grant with PKCE (OAuth 2.1 §4.1). It returns *MetadataError if the
+// server does not advertise S256 challenges or has no authorization endpoint, and other errors for an invalid
+// configuration.
 func (c *Client) Begin(s Server, cfg LoginConfig) (*Login, error) {
 	page, err := parseLoginPage(s)
 	if err != nil {
@@ -94,7 +95,7 @@ func (c *Client) Begin(s Server, cfg LoginConfig) (*Login, error) {
 		verifier: secret.New(verifier), address: page.String()}, nil
 }
 
-// parseLoginPage is the server's authorization endpoint, if it can be used.
+// parseLoginPage returns the server's authorization endpoint, or an error if it cannot be used.
 func parseLoginPage(s Server) (*url.URL, error) {
 	page, err := parseEndpoint(s.AuthorizationEndpoint)
 	switch {
@@ -109,20 +110,21 @@ func parseLoginPage(s Server) (*url.URL, error) {
 	return page, nil
 }
 
-// randomText is 256 bits that nobody can guess, in 43 characters that need no escaping.
+// randomText returns 256 random bits as 43 characters that need no escaping.
 func randomText() string {
 	b := make([]byte, 32)
 	_, _ = rand.Read(b) // never fails
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// URL is what the person opens in a browser.
+// URL returns the address that the person opens in a browser.
 func (l *Login) URL() string { return l.address }
 
-// Finish takes the parameters of the callback and exchanges the code. They count only with this login's state (else
-// ErrState) and from its issuer: an iss is compared by the letter, and has to be there when the server promised it
-// (RFC 9207 §2.4; *IssuerError). A code is sent once: a second Finish is an error. Other errors: *RefusedError, also
-// for a person who said no, and *UnavailableError.
+// Finish checks the parameters of the callback and exchanges the code for a token. It returns ErrState unless the state
+// is the one of this login. It returns *IssuerError if iss differs from the server's issuer, compared as exact strings,
+// or is missing although the server announced it (RFC 9207 §2.4). A code is sent only once: after a callback with the
+// right state, further calls of Finish fail. Other errors are *RefusedError, also if the person declined, and
+// *UnavailableError.
 func (l *Login) Finish(ctx context.Context, callback url.Values) (Token, Credential, error) {
 	state, err := readParameter(callback, "state")
 	if err != nil || !l.state.Compare(state) {
@@ -152,7 +154,7 @@ func (l *Login) Finish(ctx context.Context, callback url.Values) (Token, Credent
 	return t, cred, nil
 }
 
-// readCallback checks who answers before it looks at what they say.
+// readCallback checks the issuer of the callback before it evaluates the other parameters.
 func (l *Login) readCallback(callback url.Values) (code string, err error) {
 	values := map[string]string{}
 	for _, name := range []string{"iss", "error", "error_description", "code"} {
@@ -177,7 +179,7 @@ func (l *Login) readCallback(callback url.Values) (code string, err error) {
 	return values["code"], nil
 }
 
-// readParameter is a parameter that may stand once (RFC 6749 §3.1).
+// readParameter returns a parameter that may occur at most once (RFC 6749 §3.1).
 func readParameter(callback url.Values, name string) (string, error) {
 	list := callback[name]
 	switch {

@@ -8,14 +8,14 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// object is a JSON object of a stranger. Its numbers are json.Number.
+// object is a JSON object from an untrusted server. Its numbers are of type json.Number.
 type object map[string]any
 
-// errNotObject says nothing of the text: it may hold secrets.
+// errNotObject contains no part of the text, because the text may contain secrets.
 var errNotObject = errors.New("it is not a JSON object")
 
-// parseObject reads one JSON object. Names count by the letter, and one that stands twice is refused: two readers of
-// such a text need not agree on what it says. Errors hold nothing of the text and continue "it …".
+// parseObject parses one JSON object. Names are case-sensitive. It rejects a duplicate name, because two parsers may
+// interpret such a text differently. Its errors contain no part of the text and are clauses ("it is …").
 func parseObject(raw []byte) (object, error) {
 	v, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: maxDepth})
 	switch {
@@ -34,8 +34,8 @@ func parseObject(raw []byte) (object, error) {
 	return o, nil
 }
 
-// getText is a field that holds a string of at most limit bytes; "" when it is absent or null. Errors continue "it …"
-// and show no value.
+// getText returns a string field of at most limit bytes; "" if it is absent or null. Its errors are clauses without the
+// value.
 func (o object) getText(name string, limit int) (string, error) {
 	switch v := o[name].(type) {
 	case nil:
@@ -49,7 +49,7 @@ func (o object) getText(name string, limit int) (string, error) {
 	return "", fmt.Errorf("its %s is not text", name)
 }
 
-// getTexts is a field that holds a list of at most most strings; nil when it is absent or null.
+// getTexts returns a field that is a list of at most most strings; nil if it is absent or null.
 func (o object) getTexts(name string, most, limit int) ([]string, error) {
 	if o[name] == nil {
 		return nil, nil
@@ -75,19 +75,19 @@ func (o object) getTexts(name string, most, limit int) ([]string, error) {
 	return out, nil
 }
 
-// getFlag is a field that is true; anything else is no.
+// getFlag reports whether a field is true.
 func (o object) getFlag(name string) bool {
 	yes, _ := o[name].(bool)
 	return yes
 }
 
-// splitScopes are the scope tokens of a list, each once; what is none is left out.
+// splitScopes returns the distinct scope tokens of list. Invalid tokens are dropped.
 func splitScopes(list []string) []string {
 	return strings.Fields(cleanScope(strings.Join(list, " ")))
 }
 
-// cleanScope is a scope parameter with single spaces: each of its tokens once, those with other characters than RFC
-// 6749 §3.3 allows left out. "" when it is longer than anybody needs.
+// cleanScope returns the distinct scope tokens of s, separated by single spaces. It drops tokens with characters that
+// RFC 6749 §3.3 does not allow. It returns "" if s is longer than maxScope.
 func cleanScope(s string) string {
 	if len(s) > maxScope {
 		return ""
@@ -106,8 +106,8 @@ func cleanScope(s string) string {
 
 func isNoScopeRune(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' }
 
-// UnionScopes are the scopes of both parameters, each once: what is asked for when a server wants more than before
-// (MCP, SEP-2350). It is a alone when both together are longer than anybody needs: to ask for none may mean all.
+// UnionScopes returns the distinct scopes of a and b. It is used when a server requires more scopes than before (MCP,
+// SEP-2350). If both together are too long it returns only a, because an empty scope can mean all scopes.
 func UnionScopes(a, b string) string {
 	if len(a)+1+len(b) > maxScope {
 		return cleanScope(a)

@@ -11,17 +11,17 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// RegisterConfig describes the client that is registered.
+// RegisterConfig describes the client to register.
 type RegisterConfig struct {
-	Redirect string // the one redirect URI
+	Redirect string // the only redirect URI
 	Scope    string // may be empty
 	Name     string // client_name, shown to the person; default "Herald"
 }
 
-// Register makes a client for logins known to the server (RFC 7591): a native one, with the authorization code grant,
-// and refresh tokens unless the server says that it has none. The credential has no refresh token yet; its ClientID,
-// Method and Secret are for LoginConfig. Errors: *MetadataError when nobody can register, *RefusedError,
-// *UnavailableError.
+// Register registers a client for logins at the server (RFC 7591). The client is native and uses the authorization code
+// grant, and refresh tokens unless the server's metadata excludes them. The returned credential has no refresh token
+// yet; copy its ClientID, Method and Secret into a LoginConfig. Errors are *MetadataError if the server offers no
+// registration, *RefusedError and *UnavailableError.
 func (c *Client) Register(ctx context.Context, s Server, cfg RegisterConfig) (Credential, error) {
 	if s.RegistrationEndpoint == "" {
 		return Credential{}, s.reportProblem("it registers no clients by itself: have one registered, and name its client id")
@@ -56,7 +56,7 @@ func (c *Client) Register(ctx context.Context, s Server, cfg RegisterConfig) (Cr
 		Err: fmt.Errorf("its answer is no registration: %w", err)}
 }
 
-// describeClient is the client's metadata (RFC 7591 §2).
+// describeClient returns the client's metadata (RFC 7591 §2).
 func describeClient(s Server, cfg RegisterConfig) ([]byte, error) {
 	method := MethodNone
 	switch fits := func(m string) bool { return slices.Contains(s.AuthMethods, m) }; {
@@ -77,7 +77,7 @@ func describeClient(s Server, cfg RegisterConfig) ([]byte, error) {
 		Grants      []string `json:"grant_types"`
 		Responses   []string `json:"response_types"`
 		Method      string   `json:"token_endpoint_auth_method"`
-		Application string   `json:"application_type"` // MCP 2026-07-28 demands it
+		Application string   `json:"application_type"` // required by MCP 2026-07-28
 		Scope       string   `json:"scope,omitempty"`
 	}{name, []string{cfg.Redirect}, grants, []string{"code"}, method, "native", cleanScope(cfg.Scope)})
 	if err != nil {
@@ -86,8 +86,8 @@ func describeClient(s Server, cfg RegisterConfig) ([]byte, error) {
 	return raw, nil
 }
 
-// readClient reads the answer to a registration (RFC 7591 §3.2.1). The server may give other ways to say who one is
-// than it was asked for.
+// readClient parses the answer to a registration (RFC 7591 §3.2.1). The server may choose another authentication method
+// than the requested one.
 func readClient(s Server, o object) (Credential, error) {
 	c := Credential{Grant: GrantRefreshToken}
 	var err error
@@ -102,7 +102,7 @@ func readClient(s Server, o object) (Credential, error) {
 		return Credential{}, err
 	}
 	if c.Method == "" {
-		// One that says nothing means Basic (RFC 7591 §2), where it takes that.
+		// If the answer names no method, it means Basic (RFC 7591 §2), provided that the server supports it.
 		if c.Method, err = s.Method(given != "", false); err != nil {
 			c.Method = MethodNone
 		}

@@ -14,15 +14,15 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// answer is what a server said, read to its end.
+// answer is a server's complete response.
 type answer struct {
-	host   string // that was asked
+	host   string // host that was called
 	status int
 	header http.Header
 	body   []byte
 }
 
-// newPost is a request to an endpoint that parseEndpoint took.
+// newPost returns a POST request to an endpoint that parseEndpoint returned.
 func newPost(endpoint *url.URL, contentType string, body []byte) *http.Request {
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	req := &http.Request{Method: http.MethodPost, URL: endpoint, Header: http.Header{"Content-Type": {contentType}},
@@ -31,13 +31,13 @@ func newPost(endpoint *url.URL, contentType string, body []byte) *http.Request {
 	return req
 }
 
-// sendRequest sends one request and reads what comes back, at most limit bytes within the timeout. hidden are secrets
-// that were sent along: they are not in the error, whatever the server does. Errors are *UnavailableError.
+// sendRequest sends one request and reads the response, of at most limit bytes and within the timeout. hidden are
+// secrets in the request; errors never contain them, even if the server echoes them. Errors are *UnavailableError.
 func (c *Client) sendRequest(ctx context.Context, req *http.Request, limit int64, hidden []string) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	fail := func(status int, err error) error {
-		err = netguard.Explain("it", c.timeout, err) // without net/http's text, which is the whole address
+		err = netguard.Explain("it", c.timeout, err) // drops net/http's text, which contains the full address
 		return &UnavailableError{Host: req.URL.Host, Status: status,
 			Err: &stripControls{hideSecrets(excerpt(err.Error(), 300), hidden), err}}
 	}
@@ -62,7 +62,7 @@ func (c *Client) sendRequest(ctx context.Context, req *http.Request, limit int64
 	return a, nil
 }
 
-// isTransient statuses say nothing about the request.
+// isTransient reports whether a status is independent of the request, so that a retry can succeed.
 func isTransient(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -71,7 +71,7 @@ func isTransient(status int) bool {
 	return status >= 500 || status < 200
 }
 
-// stripControls puts clean words over a cause that errors.As may still look into.
+// stripControls is an error with a sanitized text. errors.As still finds its cause.
 type stripControls struct {
 	text  string
 	cause error
@@ -80,7 +80,7 @@ type stripControls struct {
 func (p *stripControls) Error() string { return p.text }
 func (p *stripControls) Unwrap() error { return p.cause }
 
-// hideSecrets is text unless it holds something of what was sent.
+// hideSecrets returns text, or a fixed sentence if text contains a part of a secret that was sent.
 func hideSecrets(text string, hidden []string) string {
 	if slices.ContainsFunc(hidden, func(s string) bool { return holdsSecret(text, s) }) {
 		return "its words are left out, since they hold a secret that it was sent"
@@ -88,11 +88,12 @@ func hideSecrets(text string, hidden []string) string {
 	return text
 }
 
-// holdsSecret tells whether text holds a secret in one of the forms in which secrets are sent, or a good part of it.
+// holdsSecret reports whether text contains a secret in one of the encodings used for sending it, or a long enough part
+// of it.
 func holdsSecret(text, secret string) bool {
 	const (
-		short = 4  // bytes; shorter ones are in every text
-		part  = 12 // bytes in a row that are no accident
+		short = 4  // bytes; shorter secrets occur in any text by chance
+		part  = 12 // consecutive bytes that do not match by chance
 	)
 	if len(secret) < short {
 		return false
@@ -111,11 +112,10 @@ func holdsSecret(text, secret string) bool {
 	return false
 }
 
-// fetchDocument looks for a document at the first of the addresses that has one. name is how an error calls the
-// place, since addresses of resources may hold secrets in their paths. An address that does not have it leads to the
-// next one; network failures and passing statuses do not: who can cause those must not choose which document is read.
-// Errors:
-// *MetadataError, *UnavailableError.
+// fetchDocument returns the document at the first address that has one. name identifies the location in errors, because
+// the path of a resource may contain secrets. If an address has no document, fetchDocument tries the next one. It does
+// not do so after a network error or a transient status: an attacker that can cause those must not be able to choose
+// the document. Errors are *MetadataError and *UnavailableError.
 func (c *Client) fetchDocument(ctx context.Context, name string, addresses []string) (object, error) {
 	worst, problem := absent, ""
 	for _, address := range addresses {
@@ -139,16 +139,16 @@ func (c *Client) fetchDocument(ctx context.Context, name string, addresses []str
 	return nil, &MetadataError{URL: name, Problem: problem, Missing: worst == absent, Denied: worst == denied}
 }
 
-// lack is why a place has no document.
+// lack is the reason why a location has no document, in ascending order of severity.
 type lack int
 
 const (
-	absent   lack = iota // it says so
-	denied               // it wants a token for it
-	unusable             // there is something, and it is none
+	absent   lack = iota // the location answered that it has none
+	denied               // the location requires a token
+	unusable             // the location has something that is not a document
 )
 
-// readDocument reads what a place answered: its document, or why it has none and that in words.
+// readDocument returns the document in an answer, or the reason for its absence, as a lack and as text.
 func readDocument(a *answer) (object, lack, string) {
 	switch a.status {
 	case http.StatusOK:

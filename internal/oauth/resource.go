@@ -7,22 +7,22 @@ import (
 	"strings"
 )
 
-// Resource is a protected MCP server as it describes itself (RFC 9728).
+// Resource is the self-description of a protected MCP server (RFC 9728).
 type Resource struct {
-	URL     string   // value of the resource parameter (RFC 8707), as the document spells it
-	Issuers []string // authorization servers, never empty; as they are spelled
+	URL     string   // value of the resource parameter (RFC 8707), exactly as in the document
+	Issuers []string // authorization servers, exactly as in the document; never empty
 	Scopes  []string // scopes_supported
-	Legacy  bool     // it has no document: the fallback of MCP 2025-03-26, the one issuer is its origin
+	Legacy  bool     // there is no document: MCP 2025-03-26 applies, and the only issuer is the agent's origin
 }
 
-// Resource finds out what protects an agent: from the document that its challenge names, which has to be of the
-// agent's own origin, else from the well-known places, with the agent's path and without. What is found must be about
-// this agent (RFC 9728 §3.3): the same origin, and its path or one above. An agent without any document is a Legacy
-// one. Errors: *MetadataError, *UnavailableError.
+// Resource finds the resource metadata of an agent. It reads the document that the challenge names, which must have the
+// agent's origin, or else the well-known locations with and without the agent's path. The document must describe this
+// agent (RFC 9728 §3.3): it must have the same origin, and the agent's path or a parent path. An agent without a
+// document is Legacy. Errors are *MetadataError and *UnavailableError.
 func (c *Client) Resource(ctx context.Context, mcpURL string, ch Challenge) (Resource, error) {
 	mcpURL, _, _ = strings.Cut(mcpURL, "#")
 	if u, err := url.Parse(mcpURL); err == nil {
-		mcpURL = u.String() // letters of a path are escaped, as they are when it is called
+		mcpURL = u.String() // escapes the path in the same way as a call does
 	}
 	agent, err := parseURL(mcpURL)
 	if err != nil {
@@ -30,7 +30,7 @@ func (c *Client) Resource(ctx context.Context, mcpURL string, ch Challenge) (Res
 	}
 	const wellKnownName = "oauth-protected-resource"
 	root := wellKnownURL(originOf(agent), wellKnownName, "")
-	// The agent's path is in no error: it may hold a secret.
+	// Errors do not contain the agent's path, which may contain a secret.
 	name, addresses := root, []string{wellKnownURL(originOf(agent), wellKnownName, agent.EscapedPath())}
 	switch {
 	case ch.Metadata != "":
@@ -57,7 +57,8 @@ func (c *Client) Resource(ctx context.Context, mcpURL string, ch Challenge) (Res
 	return r, nil
 }
 
-// checkOrigin refuses a document that the agent has elsewhere: whoever can write a challenge must not send us anywhere.
+// checkOrigin rejects a metadata address with another origin, so that a challenge cannot direct requests to other
+// hosts.
 func checkOrigin(address string, agent *url.URL) error {
 	u, err := parseURL(address)
 	if err != nil {
@@ -70,7 +71,7 @@ func checkOrigin(address string, agent *url.URL) error {
 	return nil
 }
 
-// readResource reads the document of an agent. Errors are clauses.
+// readResource parses an agent's document. Its errors are clauses.
 func readResource(o object, agent *url.URL) (Resource, error) {
 	raw, err := o.getText("resource", maxURL)
 	if err != nil {
@@ -101,7 +102,8 @@ func readResource(o object, agent *url.URL) (Resource, error) {
 	return r, nil
 }
 
-// isSameOrAbove tells whether a URL of the agent's origin is the agent's or one above, by whole segments.
+// isSameOrAbove reports whether about, a URL with the agent's origin, is the agent's URL or a parent of it, by whole
+// path segments.
 func isSameOrAbove(about, agent *url.URL) bool {
 	if about.RawQuery != "" && about.RawQuery != agent.RawQuery {
 		return false
@@ -115,7 +117,7 @@ func isSameOrAbove(about, agent *url.URL) bool {
 	return path == above || strings.HasPrefix(path, above+"/") || above == ""
 }
 
-// ScopeFor is the scope to ask for: the challenge's, else all that the resource knows, else none (MCP, scope
+// ScopeFor returns the scope to request: the challenge's, else all scopes of the resource, else "" (MCP, scope
 // selection strategy).
 func (r Resource) ScopeFor(ch Challenge) string {
 	if ch.Scope != "" {

@@ -9,21 +9,20 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// What a token is, for Revoke (RFC 7009 §2.1).
+// The kinds of a token, for Revoke (RFC 7009 §2.1).
 const (
 	HintAccessToken  = "access_token"
 	HintRefreshToken = "refresh_token"
 )
 
-// ErrNoRevocation: the server's metadata names no revocation endpoint, so that nobody but the server's people can end
-// a token.
+// ErrNoRevocation reports that the server's metadata names no revocation endpoint. Only the server's operator can
+// revoke the token.
 var ErrNoRevocation = errors.New("it offers no revocation of tokens (RFC 7009)")
 
-// Revoke has the server end a token, as the client that it was given to. hint is what the token is; a server that
-// does not know the hint looks for it all the same. A token that the server does not know is ended, too. Whoever
-// calls has made sure that the credential is for this server's issuer. Errors: ErrNoRevocation, *RefusedError
-// (unsupported_token_type: it ends no tokens of this kind), *MetadataError,
-// *UnavailableError, and others for credentials that cannot be used.
+// Revoke revokes a token at the server, as the client that it was issued to. hint is the kind of the token; a server
+// that ignores the hint searches all kinds. Revoking an unknown token succeeds. The caller must make sure that the
+// credential is for this server's issuer. Errors are ErrNoRevocation, *RefusedError (unsupported_token_type: the server
+// does not revoke tokens of this kind), *MetadataError, *UnavailableError, and others for invalid credentials.
 func (c *Client) Revoke(ctx context.Context, s Server, cred Credential, token secret.Secret, hint string) error {
 	if s.RevocationEndpoint == "" {
 		return ErrNoRevocation
@@ -36,9 +35,9 @@ func (c *Client) Revoke(ctx context.Context, s Server, cred Credential, token se
 	if err != nil {
 		return err
 	}
-	if a.status >= 200 && a.status <= 299 { // what is in the answer is of no account (RFC 7009 §2.2)
+	if a.status >= 200 && a.status <= 299 { // the body has no meaning (RFC 7009 §2.2)
 		return nil
 	}
-	o, _ := parseObject(a.body) // where it is none the status says all
+	o, _ := parseObject(a.body) // without an object, the status is sufficient
 	return readRefusal(a.status, o, hidden)
 }

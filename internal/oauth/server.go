@@ -7,27 +7,27 @@ import (
 	"strings"
 )
 
-// Server is an authorization server as its metadata describes it (RFC 8414).
+// Server is an authorization server as described by its metadata (RFC 8414).
 type Server struct {
 	Issuer                string
-	TokenEndpoint         string   // never empty
-	AuthorizationEndpoint string   // may be empty
-	RegistrationEndpoint  string   // may be empty
-	RevocationEndpoint    string   // may be empty; of no use to anybody but Revoke, which checks it
-	AuthMethods           []string // token_endpoint_auth_methods_supported; empty: not said, which means client_secret_basic
-	Algorithms            []string // token_endpoint_auth_signing_alg_values_supported; empty: not said
-	Challenges            []string // code_challenge_methods_supported
-	Scopes                []string // scopes_supported
-	Grants                []string // grant_types_supported; empty: not said
-	IssParameter          bool     // authorization_response_iss_parameter_supported (RFC 9207)
-	ClientIDMetadata      bool     // client_id_metadata_document_supported
-	Legacy                bool     // it has no metadata: the endpoints are where MCP 2025-03-26 puts them
+	TokenEndpoint         string // never empty
+	AuthorizationEndpoint string // may be empty
+	RegistrationEndpoint  string // may be empty
+	RevocationEndpoint    string // may be empty; not validated until Revoke uses it
+	// AuthMethods is token_endpoint_auth_methods_supported. Empty: not specified, which means client_secret_basic.
+	AuthMethods      []string
+	Algorithms       []string // token_endpoint_auth_signing_alg_values_supported; empty: not specified
+	Challenges       []string // code_challenge_methods_supported
+	Scopes           []string // scopes_supported
+	Grants           []string // grant_types_supported; empty: not specified
+	IssParameter     bool     // authorization_response_iss_parameter_supported (RFC 9207)
+	ClientIDMetadata bool     // client_id_metadata_document_supported
+	Legacy           bool     // there is no metadata: the endpoints are those of MCP 2025-03-26
 }
 
-// Server reads the metadata of an authorization server: RFC 8414, then OpenID Connect Discovery with the issuer's
-// path after the well-known name and before it. The document's issuer has to be the given one by the letter, else
-// *IssuerError. Other errors: *MetadataError,
-// *UnavailableError.
+// Server reads the metadata of an authorization server. It tries RFC 8414, then OpenID Connect Discovery with the
+// issuer's path after the well-known name, then with the path before it. It returns *IssuerError unless the document's
+// issuer equals issuer exactly. Other errors are *MetadataError and *UnavailableError.
 func (c *Client) Server(ctx context.Context, issuer string) (Server, error) {
 	u, err := parseIssuer(issuer)
 	if err != nil {
@@ -53,7 +53,7 @@ func (c *Client) Server(ctx context.Context, issuer string) (Server, error) {
 	return s, nil
 }
 
-// readServer reads a server's document. Errors are clauses.
+// readServer parses a server's document. Its errors are clauses.
 func readServer(o object) (s Server, err error) {
 	if s.Issuer, err = o.getText("issuer", maxURL); err != nil {
 		return Server{}, err
@@ -92,9 +92,10 @@ func readServer(o object) (s Server, err error) {
 	return s, nil
 }
 
-// ServerOf reads the metadata of a resource's authorization server: the pinned one, or the first that the resource
-// names when issuer is empty. *IssuerError when the resource does not name the pinned one: nothing is asked then. For
-// a Legacy resource without server metadata it is LegacyServer. Other errors as of Server.
+// ServerOf reads the metadata of a resource's authorization server. issuer is the pinned server; if it is empty,
+// ServerOf uses the first one that the resource names. If the resource does not name the pinned server, ServerOf
+// returns *IssuerError without a request. For a Legacy resource without server metadata it returns LegacyServer. Other
+// errors are those of Server.
 func (c *Client) ServerOf(ctx context.Context, r Resource, issuer string) (Server, error) {
 	switch {
 	case len(r.Issuers) == 0:
@@ -112,9 +113,9 @@ func (c *Client) ServerOf(ctx context.Context, r Resource, issuer string) (Serve
 	return s, err
 }
 
-// LegacyServer is the authorization server of an agent that has metadata of neither kind: MCP 2025-03-26 puts it at
-// the agent's own origin, and demands PKCE of it. It asks nobody. *MetadataError when origin is none, or is not
-// https.
+// LegacyServer returns the authorization server of an agent without metadata of either kind. MCP 2025-03-26 places it
+// at the agent's origin and requires PKCE of it. LegacyServer makes no request. It returns *MetadataError if origin is
+// not a valid https or loopback origin.
 func LegacyServer(origin string) (Server, error) {
 	u, err := parseIssuer(origin)
 	if err == nil && u.EscapedPath() != "" {
@@ -128,18 +129,18 @@ func LegacyServer(origin string) (Server, error) {
 		Challenges:           []string{challengeMethod}, Legacy: true}, nil
 }
 
-// reportProblem says why the server cannot be used for what was asked of it.
+// reportProblem returns a MetadataError that explains why the server cannot be used.
 func (s Server) reportProblem(problem string) error {
 	return &MetadataError{URL: excerpt(s.Issuer, maxText), Problem: problem}
 }
 
-// Method chooses how a client that has a key, or a secret, or neither, says who it is, when nobody named a method.
-// *MetadataError when the server takes none of those.
+// Method selects the authentication method of a client that has a key, a secret or neither, if none was configured. It
+// returns *MetadataError if the server supports none that fits.
 func (s Server) Method(secret, key bool) (string, error) {
 	fits := func(method string) bool { return slices.Contains(s.AuthMethods, method) }
 	switch {
 	case !key && !secret:
-		return MethodNone, nil // public clients are known to a server without being in its list
+		return MethodNone, nil // servers accept public clients without listing the method
 	case key && (len(s.AuthMethods) == 0 || fits(MethodKey)):
 		return MethodKey, nil
 	case secret && (len(s.AuthMethods) == 0 || fits(MethodBasic)):

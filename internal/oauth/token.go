@@ -13,18 +13,18 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// Token is what a token endpoint gave. It prints no secret.
+// Token is the answer of a token endpoint. Printing it reveals no secret.
 type Token struct {
-	Access  secret.Secret // at most 16 KiB of printable ASCII without spaces: a header can carry it
-	Refresh secret.Secret // empty: none came; after a refresh that means that the old one stays
-	Expires time.Time     // zero: the server did not say
-	Scope   string        // granted; what was asked for when the server did not say
+	Access  secret.Secret // at most 16 KiB of printable ASCII without spaces, so that a header can carry it
+	Refresh secret.Secret // empty if none was sent; after a refresh the old one then stays valid
+	Expires time.Time     // zero if the server did not specify it
+	Scope   string        // the granted scope, or the requested one if the server did not specify it
 }
 
-// Obtain asks for an access token, by client credentials or with a refresh token, whatever the credential is for. An
-// empty scope is the credential's own, or what the refresh token was given for (RFC 6749 §6). Whoever calls has made
-// sure that the credential is for this server's issuer. Errors: *RefusedError, *UnavailableError, and others for
-// credentials that cannot be used.
+// Obtain requests an access token by the grant of the credential: client credentials or refresh token. An empty scope
+// means the credential's own, or for a refresh token the scope it was issued for (RFC 6749 §6). The caller must make
+// sure that the credential is for this server's issuer. Errors are *RefusedError, *UnavailableError, and others for
+// invalid credentials.
 func (c *Client) Obtain(ctx context.Context, s Server, cred Credential, scope string) (Token, error) {
 	if err := cred.Check(); err != nil {
 		return Token{}, fmt.Errorf("the OAuth credential cannot be used: %w", err)
@@ -54,7 +54,7 @@ func (c *Client) Obtain(ctx context.Context, s Server, cred Credential, scope st
 	return t, err
 }
 
-// redeemGrant sends a form to the token endpoint, as the client that cred says.
+// redeemGrant sends a form to the token endpoint, authenticated as the client of cred.
 func (c *Client) redeemGrant(ctx context.Context, s Server, cred Credential, form url.Values) (Token, error) {
 	asked, before := form.Get("scope"), c.now()
 	a, hidden, err := c.postForm(ctx, s, "token endpoint", s.TokenEndpoint, cred, form)
@@ -66,13 +66,14 @@ func (c *Client) redeemGrant(ctx context.Context, s Server, cred Credential, for
 		return Token{}, &UnavailableError{Host: a.host, Status: a.status, Err: err}
 	}
 	if cred.Grant == GrantClientCredentials && form.Get("grant_type") == GrantClientCredentials {
-		t.Refresh = secret.Secret{} // some servers send one (RFC 6749 §4.4.3 advises against it), and there is nothing to do with it
+		// Some servers send a refresh token although RFC 6749 §4.4.3 advises against it. It is of no use here.
+		t.Refresh = secret.Secret{}
 	}
 	return t, err
 }
 
-// postForm sends a form to an endpoint of the server, called what in errors, as the client that cred says. hidden are
-// the secrets that went along.
+// postForm sends a form to an endpoint of the server, authenticated as the client of cred. Errors call the endpoint by
+// the name in what. hidden are the secrets in the request.
 func (c *Client) postForm(ctx context.Context, s Server, what, address string, cred Credential,
 	form url.Values) (a *answer, hidden []string, err error) {
 	endpoint, err := parseEndpoint(address)
@@ -83,7 +84,7 @@ func (c *Client) postForm(ctx context.Context, s Server, what, address string, c
 		return nil, nil, err
 	}
 	req := newPost(endpoint, "application/x-www-form-urlencoded", []byte(form.Encode()))
-	if cred.Method == MethodBasic { // both halves are form-encoded before they are joined
+	if cred.Method == MethodBasic { // both parts are form-encoded before they are joined
 		req.SetBasicAuth(url.QueryEscape(cred.ClientID), url.QueryEscape(cred.Secret.Reveal()))
 	}
 	hidden = []string{cred.Secret.Reveal(), cred.RefreshToken.Reveal(), form.Get("code"), form.Get("code_verifier"),
@@ -92,8 +93,8 @@ func (c *Client) postForm(ctx context.Context, s Server, what, address string, c
 	return a, hidden, err
 }
 
-// authenticateClient adds to a form what the client says who it is with (RFC 6749 §2.3.1, RFC 7523 §2.2); Basic is a
-// header.
+// authenticateClient adds the client's authentication to a form (RFC 6749 §2.3.1, RFC 7523 §2.2). For Basic it adds
+// nothing, because postForm sets a header.
 func (c *Client) authenticateClient(s Server, cred Credential, form url.Values) error {
 	switch cred.Method {
 	case MethodBasic:
@@ -116,11 +117,11 @@ func (c *Client) authenticateClient(s Server, cred Credential, form url.Values) 
 	return nil
 }
 
-// errNoToken: what came with a success is no token answer (RFC 6749 §5.1).
+// errNoToken reports that a successful response is not a valid token response (RFC 6749 §5.1).
 var errNoToken = errors.New("its answer is no token")
 
-// readToken reads the answer of a token endpoint. asked is the scope that was asked for. Errors: *RefusedError, and
-// errNoAnswer wrapped.
+// readToken parses the response of a token endpoint. asked is the requested scope. Errors are *RefusedError, and
+// errNoToken wrapped.
 func readToken(a *answer, now time.Time, asked string, hidden []string) (Token, error) {
 	o, err := parseObject(a.body)
 	if a.status < 200 || a.status > 299 {
@@ -133,7 +134,7 @@ func readToken(a *answer, now time.Time, asked string, hidden []string) (Token, 
 	switch {
 	case err != nil:
 		return Token{}, fmt.Errorf("%w: %w", errNoToken, err)
-	case access == "" && o["error"] != nil: // some say no with a 200
+	case access == "" && o["error"] != nil: // some servers refuse with a 200
 		return Token{}, readRefusal(a.status, o, hidden)
 	case access == "" || strings.ContainsFunc(access, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return Token{}, fmt.Errorf("%w: its access_token is empty or holds what cannot be sent", errNoToken)
@@ -171,8 +172,8 @@ func readToken(a *answer, now time.Time, asked string, hidden []string) (Token, 
 	return t, nil
 }
 
-// readExpiry is when a token ends that was asked for at now. Some servers write the seconds as text. Zero when there is
-// nothing usable.
+// readExpiry returns when a token that was requested at now expires. It accepts seconds as a number or, as some servers
+// send them, as a string. It returns the zero time if v is not usable.
 func readExpiry(v any, now time.Time) time.Time {
 	n, ok := v.(json.Number)
 	if text, is := v.(string); is {
@@ -185,8 +186,8 @@ func readExpiry(v any, now time.Time) time.Time {
 	return now.Add(time.Duration(min(seconds, maxLife.Seconds()) * float64(time.Second)))
 }
 
-// readRefusal reads why a server says no (RFC 6749 §5.2, RFC 7591 §3.2.2). A server that echoes what it was sent is not
-// quoted.
+// readRefusal parses an error response (RFC 6749 §5.2, RFC 7591 §3.2.2). It omits text in which the server echoes a
+// secret.
 func readRefusal(status int, o object, hidden []string) *RefusedError {
 	e := &RefusedError{Status: status}
 	if status >= 300 && status < 400 {
