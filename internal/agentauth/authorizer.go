@@ -20,7 +20,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 )
 
-// TokenLedger is the store as stored tokens need it.
+// TokenLedger is the part of the store that manages stored tokens.
 type TokenLedger interface {
 	AgentTokens(ctx context.Context, a store.Agent) (tokens []store.Token, held bool, err error)
 	PinTokenPath(ctx context.Context, t store.Token, path string) (pinned string, err error)
@@ -28,68 +28,69 @@ type TokenLedger interface {
 	RenewalLedger
 }
 
-// Opener decrypts what a Sealer has encrypted.
+// Opener decrypts the output of a Sealer.
 type Opener interface {
 	Open(cipher []byte, b secret.Binding) ([]byte, error)
 }
 
-// Sealer encrypts.
+// Sealer encrypts secrets for storage.
 type Sealer interface {
 	Seal(plain []byte, b secret.Binding) ([]byte, error)
 }
 
-// Config makes an Authorizer.
+// Config configures an Authorizer.
 type Config struct {
 	Ledger TokenLedger
 	Opener Opener
-	// OAuth gets access tokens, and Sealer seals what it gets. Without OAuth, deliveries to agents with an OAuth
+	// OAuth obtains access tokens, and Sealer encrypts them. Without OAuth, deliveries to agents with an OAuth
 	// credential are held.
 	OAuth  Authority
 	Sealer Sealer
-	// Spool keeps refresh tokens that the ledger cannot take now. Without it only this process keeps them.
+	// Spool keeps refresh tokens that the ledger currently cannot store. Without it they exist only in this process.
 	Spool RenewalSpool
-	// Age is how long the tokens read for an agent are used before they are read again; a raised epoch ends it earlier.
-	// Default 1 min.
+	// Age is how long the cached tokens of an agent are used before they are read again. A higher epoch invalidates
+	// them earlier. Default 1 min.
 	Age time.Duration
 	// Entries bounds the agents in each cache. Default 10,000.
 	Entries int
-	// Patience is how long an agent that refused its credential is not asked again. Default 10 min.
+	// Patience is how long an agent that refused its credential is not called again. Default 10 min.
 	Patience time.Duration
-	// RefusedPause is how long an agent that refused a fresh access token is left alone; it grows with each further
-	// refusal. Default 2 s.
+	// RefusedPause is the pause after an agent refused a fresh access token. It grows with each consecutive refusal.
+	// Default 2 s.
 	RefusedPause time.Duration
-	// SaveTimeout bounds saving a renewal before it is kept in this process and tried again later. Default 5 s.
+	// SaveTimeout bounds the saving of a renewal. After it, the process keeps the renewal in memory and tries again
+	// later. Default 5 s.
 	SaveTimeout time.Duration
-	// Ticks are when a worker looks again whether another one has renewed an access token. Default: every 100 ms
-	// while one waits.
+	// Ticks are the times at which a worker checks whether another worker has renewed an access token. Default: every
+	// 100 ms during a wait.
 	Ticks  <-chan time.Time
 	Logger *slog.Logger
 	Now    func() time.Time // default time.Now
 }
 
-// Authorizer gives endpoints the credentials that operators stored for their agents. It remembers who refused what, so
-// that an agent that wants another credential is asked once and not with every delivery. The nil Authorizer has no
-// credentials. Safe for concurrent use.
+// Authorizer adds the credentials that operators stored for their agents to endpoints. It caches refusals, so that an
+// agent that requires another credential is called once and not with every delivery. A nil Authorizer has no
+// credentials. It is safe for concurrent use.
 type Authorizer struct {
 	Config
 	known   *lru.Cache[store.Agent, *knownTokens]
 	refused *lru.Cache[store.Agent, refusal]
 	renewer *renewer // nil without OAuth
-	// released is the epoch under which a success has released held deliveries. One success proves nothing about
-	// another call: an agent that forbids some calls for their content, and takes the others, would be asked about
-	// each of them again after every success.
+	// released holds the epoch for which a success has released the held deliveries of an agent. It is needed because
+	// one success proves nothing about other calls: an agent may refuse some calls because of their content and accept
+	// others. Without it, every success would release and repeat the refused ones.
 	released *lru.Cache[store.Agent, int64]
 }
 
-// knownTokens are the tokens read for an agent, sealed.
+// knownTokens are the cached tokens of an agent, encrypted.
 type knownTokens struct {
 	epoch  int64
 	read   time.Time
 	tokens []store.Token
-	held   atomic.Bool // deliveries wait for a credential
+	held   atomic.Bool // deliveries are held because of the credential
 }
 
-// refusal is a credential that an agent did not take. A zero credential means that there was none to send.
+// refusal records a credential that an agent refused. A zero credential means that there was none to send.
 type refusal struct {
 	epoch      int64
 	url        string
@@ -98,7 +99,7 @@ type refusal struct {
 	wantsOAuth bool
 }
 
-// New checks the configuration.
+// New validates cfg and returns an Authorizer.
 func New(cfg Config) (*Authorizer, error) {
 	if cfg.Ledger == nil || cfg.Opener == nil {
 		return nil, errors.New("agentauth: a ledger and an opener are needed")
@@ -127,53 +128,57 @@ func New(cfg Config) (*Authorizer, error) {
 	return z, nil
 }
 
-// newCache returns an LRU cache of so many entries.
+// newCache returns an LRU cache for the given number of entries.
 func newCache[K comparable, V any](entries int) *lru.Cache[K, V] {
 	c, err := lru.New[K, V](entries)
 	if err != nil {
-		panic(err) // less than one entry
+		panic(err) // entries is less than one
 	}
 	return c
 }
 
-// Flush saves what the store could not be given, before the process ends.
+// Flush tries once more to save renewals that the store has not stored. Call it before the process ends.
 func (z *Authorizer) Flush(ctx context.Context) {
 	if z != nil && z.renewer != nil {
 		z.renewer.flush(ctx)
 	}
 }
 
-// Subject is whose endpoint is authorized, and who named it.
+// Subject identifies the agent of an endpoint, and the source that named the endpoint.
 type Subject struct {
-	Agent      store.Agent
-	Epoch      int64 // the agent's row counts it up when what is cached of the agent is stale; 0: what is at hand will do
-	NamedByJob bool  // a job, or an option of a command, names the endpoint: neither the registration nor the servers file
-	OwnHeaders bool  // the job brought the endpoint's headers: stored tokens stay out of it
-	Insist     bool  // an operator asks for this very request: what was refused a moment ago is tried again
+	Agent store.Agent
+	// Epoch is incremented in the agent's row when cached data of the agent becomes stale. 0: any cached data may be
+	// used.
+	Epoch int64
+	// NamedByJob: a job or a command-line option names the endpoint, not the registration or the servers file.
+	NamedByJob bool
+	OwnHeaders bool // the job contains the endpoint's headers, so that no stored token is added
+	Insist     bool // an operator makes this request, so recent refusals are ignored
 }
 
-// Authorization is an endpoint with the credential that goes to it.
+// Authorization is an endpoint together with the credential that is sent to it.
 type Authorization struct {
 	Subject  Subject
 	Endpoint mcpcall.Endpoint // with the headers to send
 
-	token      *store.Token // that the endpoint is sent; nil: none that is stored
-	withheld   *store.Token // it is for the endpoint's origin, but not for the endpoint; nil: there is none
-	configured bool         // the headers are those of the servers file
-	refreshed  bool         // the agent refused an access token, and another one was asked for
-	wantsScope bool         // the agent wants an access token with more scope, which could not be had or did not help
-	wantsOAuth bool         // the agent wants OAuth, and no credential for that is stored
+	token      *store.Token // the stored token that is sent; nil: none
+	withheld   *store.Token // a token for the endpoint's origin that must not be sent to this endpoint; nil: none
+	configured bool         // the headers are from the servers file
+	refreshed  bool         // the agent refused an access token, and a new one was requested
+	// wantsScope: the agent requires an access token with more scope, which could not be obtained or did not help.
+	wantsScope bool
+	wantsOAuth bool // the agent requires OAuth, but no OAuth credential is stored
 }
 
-// Stored tells whether a stored token is sent, and oauth whether that is an access token of an OAuth credential.
+// Stored reports whether a stored token is sent, and whether it is an access token of an OAuth credential.
 func (a *Authorization) Stored() (stored, oauth bool) {
 	return a.token != nil, a.token != nil && a.token.OAuth()
 }
 
-// Refreshed tells whether the agent refused an access token, so that another one was asked for.
+// Refreshed reports whether the agent refused an access token, so that a new one was requested.
 func (a *Authorization) Refreshed() bool { return a.refreshed }
 
-// Note says that a token goes along, as the end of a sentence; "" when none does.
+// Note describes the token that is sent, as the end of a sentence; "" if none is sent.
 func (a *Authorization) Note() string {
 	switch {
 	case a.token == nil:
@@ -184,9 +189,10 @@ func (a *Authorization) Note() string {
 	return ", with the token stored for it"
 }
 
-// Authorize gives an endpoint the token that is stored for its origin and path. The job's own headers win, then those
-// of the servers file; a command takes none. A registration that leads elsewhere than where the agent's token was
-// stored for is held: the token goes nowhere else, and whether the agent is still the same is for the operator to say.
+// Authorize adds the token that is stored for the origin and path of e. The job's own headers take precedence, then
+// those of the servers file. Commands get no token. If the registration points to a different location than the agent's
+// token was stored for, Authorize returns an error that holds the delivery: the operator has to decide whether the
+// agent is still the same.
 func (z *Authorizer) Authorize(ctx context.Context, s Subject, e mcpcall.Endpoint) (*Authorization, error) {
 	a := &Authorization{Subject: s, Endpoint: e, configured: e.Listed && len(e.Headers) > 0}
 	if z == nil || s.OwnHeaders || e.URL == "" {
@@ -199,6 +205,8 @@ func (z *Authorizer) Authorize(ctx context.Context, s Subject, e mcpcall.Endpoin
 	return a, nil
 }
 
+// authorizeEndpoint adds the token to a.Endpoint. It returns an error if the agent refused the same credential
+// recently.
 func (z *Authorizer) authorizeEndpoint(ctx context.Context, a *Authorization) error {
 	known, err := z.readTokens(ctx, a.Subject.Agent, a.Subject.Epoch)
 	if err != nil {
@@ -224,7 +232,8 @@ func (z *Authorizer) authorizeEndpoint(ctx context.Context, a *Authorization) er
 			ago.Round(time.Second), (z.Patience-ago).Round(time.Second), a.describeRemedy()))
 }
 
-// readTokens returns what is stored for an agent: one query when nothing younger than Age is cached under this epoch.
+// readTokens returns the tokens of an agent. It queries the store unless the cache has tokens of this or a later epoch
+// that are younger than Age.
 func (z *Authorizer) readTokens(ctx context.Context, g store.Agent, epoch int64) (*knownTokens, error) {
 	now := z.Now()
 	if k, ok := z.known.Get(g); ok && k.epoch >= epoch && now.Sub(k.read) < z.Age {
@@ -240,7 +249,7 @@ func (z *Authorizer) readTokens(ctx context.Context, g store.Agent, epoch int64)
 	return k, nil
 }
 
-// attachToken sets the header of the token that is stored for the endpoint, unless it has headers already.
+// attachToken sets the header of the token that is stored for the endpoint, unless the endpoint already has headers.
 func (z *Authorizer) attachToken(ctx context.Context, tokens []store.Token, a *Authorization) error {
 	e, s := &a.Endpoint, a.Subject
 	if len(tokens) == 0 || len(e.Headers) > 0 {
@@ -253,7 +262,8 @@ func (z *Authorizer) attachToken(ctx context.Context, tokens []store.Token, a *A
 	case err != nil:
 		return err
 	case !covered && registered && t != nil:
-		return holdMoved(s.Agent, e.URL, []store.Token{*t}) // with its path, if it was bound to that only now
+		// t is a copy. coversEndpoint may just have set its path.
+		return holdMoved(s.Agent, e.URL, []store.Token{*t})
 	case !covered && registered:
 		return holdMoved(s.Agent, e.URL, tokens)
 	case !covered:
@@ -278,21 +288,22 @@ func (z *Authorizer) attachToken(ctx context.Context, tokens []store.Token, a *A
 	return nil
 }
 
-// tokenOfOrigin is a copy of the token that is stored for a URL's origin, whatever its path; nil: there is none.
+// tokenOfOrigin returns a copy of the token that is stored for a URL's origin, regardless of its path; nil if it finds
+// none.
 func tokenOfOrigin(tokens []store.Token, rawURL string) *store.Token {
 	origin, err := netguard.CredentialOriginOf(rawURL)
 	i := slices.IndexFunc(tokens, func(t store.Token) bool { return t.Origin == origin })
 	if err != nil || i < 0 {
-		return nil // the guard says why what is no address is not called
+		return nil // the guard reports an invalid address
 	}
 	t := tokens[i]
 	return &t
 }
 
-// coversEndpoint tells whether the token of an endpoint's origin goes there: to the path it was stored for, and
-// below, when the registration or the servers file leads there, and to exactly that URL when a job names it: many
-// agents may live at an origin, and who enqueues is not the operator. A token that was stored without a path, by a
-// version before, is bound to the first registered one.
+// coversEndpoint reports whether the token of an endpoint's origin may be sent to the endpoint. For an endpoint from
+// the registration or the servers file, the token covers the path it was stored for and the paths below. For an
+// endpoint that a job names, it covers exactly that URL, because an origin may host many agents and jobs are not
+// written by the operator. A token that an earlier version stored without a path is bound to the first registered path.
 func (z *Authorizer) coversEndpoint(ctx context.Context, t *store.Token, s Subject, e mcpcall.Endpoint) (bool, error) {
 	path := CredentialPath(e.URL)
 	switch {
@@ -310,6 +321,6 @@ func (z *Authorizer) coversEndpoint(ctx context.Context, t *store.Token, s Subje
 		return false, retry.Pause(reason.Throttled, time.Second,
 			"the token stored for "+string(t.Origin)+" is just being removed")
 	}
-	z.known.Remove(t.Agent) // it is read anew, with its path
+	z.known.Remove(t.Agent) // the next read returns it with its path
 	return err == nil && CoversPath(t.Path, path), err
 }

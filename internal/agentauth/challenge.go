@@ -16,9 +16,9 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// WithTokenRefresh makes a request of the agent and, when the agent refuses the access token that went with it, once
-// more at once with another one. That happens once in the life of an Authorization. A fresh token that is refused too
-// was perhaps revoked on its way: the request fails, and is made again later (renewer.rejectFresh).
+// WithTokenRefresh makes a request to the agent. If the agent refuses the access token, it repeats the request
+// immediately with another token, at most once per Authorization. If the agent also refuses a fresh token, which may
+// have been revoked in the meantime, the request fails and is retried later (see renewer.rejectFresh).
 func (z *Authorizer) WithTokenRefresh(ctx context.Context, a *Authorization,
 	call func(context.Context, mcpcall.Endpoint) error) error {
 	err := call(ctx, a.Endpoint)
@@ -51,8 +51,8 @@ func (z *Authorizer) WithTokenRefresh(ctx context.Context, a *Authorization,
 	return err
 }
 
-// parseRefusal tells whether the agent refused an access token that could be renewed: by 401, or by 403 because it
-// wants one with another scope (RFC 6750 §3.1).
+// parseRefusal reports whether the agent refused an access token that can be renewed: with 401, or with 403 because it
+// requires a token with another scope (RFC 6750 §3.1).
 func parseRefusal(t store.Token, sent mcpcall.Endpoint, err error) (e tokenRequest, ok bool) {
 	var call *mcpcall.CallError
 	if !t.OAuth() || !errors.As(err, &call) {
@@ -64,7 +64,7 @@ func parseRefusal(t store.Token, sent mcpcall.Endpoint, err error) (e tokenReque
 	return e, !e.refused.IsZero() && (call.Status == http.StatusUnauthorized || e.narrow)
 }
 
-// replaceToken gets an access token in the place of the one that the agent refused.
+// replaceToken obtains an access token that replaces the one that the agent refused.
 func (z *Authorizer) replaceToken(ctx context.Context, e tokenRequest) (value secret.Secret, err error) {
 	switch {
 	case e.narrow && e.token.Scheme == store.SchemeAuthorizationCode:

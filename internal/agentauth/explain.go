@@ -14,11 +14,12 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// holdMoved holds deliveries to an agent whose registration leads somewhere else than its token may go.
+// holdMoved returns an error that holds deliveries to an agent whose registration points to a location that its token
+// may not be sent to.
 func holdMoved(g store.Agent, rawURL string, tokens []store.Token) error {
 	origin, err := netguard.CredentialOriginOf(rawURL)
 	if err != nil {
-		return nil // the guard says why it is not called
+		return nil // the guard reports why the address is not called
 	}
 	const most = 3
 	var before []string
@@ -30,7 +31,7 @@ func holdMoved(g store.Agent, rawURL string, tokens []store.Token) error {
 		"its doing, then %s", text.Excerpt(now.URL(), 300), strings.Join(before, ", "), howToStore(now)))
 }
 
-// howToStore is the command that stores a token anew.
+// howToStore returns the command that stores a token again.
 func howToStore(t store.Token) string {
 	switch t.Scheme {
 	case store.SchemeAuthorizationCode:
@@ -41,9 +42,9 @@ func howToStore(t store.Token) string {
 	return fmt.Sprintf("`worker token set %d:%s%s`", t.ChainID, t.ID, retry.OriginOption(t.URL()))
 }
 
-// explainFailure says what became of a renewal and what to do about it. What only an operator can mend holds the
-// delivery, whatever else the error is called elsewhere; an authorization server that gives no usable answer now is
-// asked again.
+// explainFailure describes a failed renewal and its remedy. If only an operator can resolve it, the error holds the
+// delivery, regardless of the classification of its cause. If the authorization server gave no usable answer, the error
+// leads to a retry.
 func explainFailure(t store.Token, err error) error {
 	var other *oauth.IssuerError
 	var no *oauth.RefusedError
@@ -72,7 +73,7 @@ func explainFailure(t store.Token, err error) error {
 	return err
 }
 
-// joinIssuers are the issuers that an agent names, or that there is none.
+// joinIssuers returns the issuers that an agent names, or a phrase if the list is empty.
 func joinIssuers(e *oauth.IssuerError) string {
 	var names []string
 	for _, n := range e.Named {
@@ -81,7 +82,7 @@ func joinIssuers(e *oauth.IssuerError) string {
 	return cmp.Or(strings.Join(names, " or "), "not told")
 }
 
-// describeRefusal is what an authorization server said.
+// describeRefusal describes the refusal of an authorization server.
 func describeRefusal(e *oauth.RefusedError) string {
 	said := cmp.Or(text.Excerpt(e.Code, 64), "no code")
 	if e.Description != "" {
@@ -93,7 +94,7 @@ func describeRefusal(e *oauth.RefusedError) string {
 	return said
 }
 
-// adviseOn is what to do about an error code of a token endpoint (RFC 6749 §4.1.2.1 and §5.2, RFC 8707 §2).
+// adviseOn returns the remedy for an error code of a token endpoint (RFC 6749 §4.1.2.1 and §5.2, RFC 8707 §2).
 func adviseOn(t store.Token, code string) string {
 	again := howToStore(t)
 	switch code {

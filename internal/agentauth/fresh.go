@@ -13,23 +13,24 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// An access token that an agent refuses as soon as it is there was perhaps revoked on its way, or the agent does not
-// know the key yet that it is signed with: deliveries wait and another token is asked for, with growing pauses. So many
-// in a row are no accident.
+// An agent may refuse a fresh access token because the token was revoked in the meantime, or because the agent does not
+// yet know the key that signed it. Deliveries then wait, and another token is requested after growing pauses.
+// maxFreshRefusals consecutive refusals are no coincidence.
 const (
 	maxFreshRefusals   = 4
-	refusedPauseGrowth = 4 // each pause is so many times as long as the one before
+	refusedPauseGrowth = 4 // factor by which each pause exceeds the previous one
 )
 
-// freshRefusals are the fresh access tokens that an agent refused in a row. One is fresh while it takes the place of a
-// refused one and the agent has taken none since: there is an entry as long.
+// freshRefusals counts the fresh access tokens that an agent refused in a row. A token is fresh if it replaces a
+// refused one and the agent has accepted none since. The entry exists during that time.
 type freshRefusals struct {
-	stored   time.Time     // when the credential was stored that they were had with
-	count    int           // 0: the fresh one is not refused yet
-	replaced secret.Secret // the header that was refused first: others were sent it too, and it is not fresh
+	stored time.Time // when the credential of these tokens was stored
+	count  int       // 0: the fresh token has not been refused yet
+	// replaced is the header that was refused first. Other requests sent it too, and it does not count as fresh.
+	replaced secret.Secret
 }
 
-// replaceRefused has the access token that the agent refused replaced: the next one is fresh.
+// replaceRefused invalidates the access token that the agent refused and marks the next one as fresh.
 func (r *renewer) replaceRefused(e tokenRequest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,7 +39,7 @@ func (r *renewer) replaceRefused(e tokenRequest) {
 	}
 }
 
-// refusesFresh tells whether the access token that the agent refused is the one at hand, and is or was fresh.
+// refusesFresh reports whether the refused access token is the current one and counts as fresh.
 func (r *renewer) refusesFresh(e tokenRequest) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,7 +49,7 @@ func (r *renewer) refusesFresh(e tokenRequest) bool {
 		!had.replaced.Compare(e.refused.Reveal())
 }
 
-// countFresh needs the lock.
+// countFresh returns the number of fresh tokens refused in a row. r.mu is held.
 func (r *renewer) countFresh(e tokenRequest) int {
 	if had, ok := r.refusals.Get(e.audience()); ok && !had.stored.Before(e.token.UpdatedAt) {
 		return had.count
@@ -56,16 +57,16 @@ func (r *renewer) countFresh(e tokenRequest) int {
 	return 0
 }
 
-// acceptFresh notes that the agent takes its access tokens: what it refuses from now on is not fresh.
+// acceptFresh records that the agent accepted an access token, so that a later refusal does not concern a fresh one.
 func (r *renewer) acceptFresh(to audience) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.refusals.Remove(to)
 }
 
-// rejectFresh is what becomes of an attempt whose fresh access token the agent refuses: it waits, and so do the agent's
-// other deliveries, without asking anybody. After maxFreshRefusals in a row all are held, since neither another token
-// nor time will mend that. Of many deliveries that were refused the same token one counts.
+// rejectFresh returns the error of an attempt whose fresh access token the agent refused. The attempt and the agent's
+// other deliveries wait without further requests. After maxFreshRefusals in a row all of them are held, because neither
+// another token nor time will help. If many deliveries were refused with the same token, it counts once.
 func (r *renewer) rejectFresh(e tokenRequest) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,8 +96,8 @@ func (r *renewer) rejectFresh(e tokenRequest) error {
 	return err
 }
 
-// awaitFresh has a delivery wait until another access token is worth asking for. That says nothing of how the agent's
-// endpoint does.
+// awaitFresh returns an error that delays a delivery until another access token can be requested. The error does not
+// count against the agent's endpoint.
 func (r *renewer) awaitFresh(e tokenRequest, pause time.Duration) error {
 	problem := fmt.Sprintf("the agent refused an access token that %s had just given for it (HTTP 401%s); another one is asked for in %s",
 		text.Excerpt(e.token.Issuer, 300), describeChallenge(e), pause)
@@ -105,7 +106,7 @@ func (r *renewer) awaitFresh(e tokenRequest, pause time.Duration) error {
 	return &renewalError{text: problem, cause: cause}
 }
 
-// describeChallenge is the code that the agent gave with its refusal.
+// describeChallenge returns the error code of the agent's challenge, as part of a sentence.
 func describeChallenge(e tokenRequest) string {
 	if e.says.Error == "" {
 		return ""

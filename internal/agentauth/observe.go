@@ -19,9 +19,9 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// ObserveFailure remembers an agent that refused its credential, so that it is not asked with every delivery, and
-// completes the verdict on the failure: what an operator does about it, and that no stored credential could mend what a
-// job brought itself. a is nil when the attempt failed before it was authorized.
+// ObserveFailure records that an agent refused its credential, so that not every delivery calls it again, and completes
+// the verdict. It adds the remedy for the operator. A refusal of headers that the job itself contained becomes final,
+// because no stored credential could help. a is nil if the attempt failed before it was authorized.
 func (z *Authorizer) ObserveFailure(a *Authorization, failure error, v retry.Verdict) retry.Verdict {
 	if a == nil || v.Reason != reason.AuthRequired {
 		return v
@@ -29,8 +29,8 @@ func (z *Authorizer) ObserveFailure(a *Authorization, failure error, v retry.Ver
 	var call *mcpcall.CallError
 	if errors.As(failure, &call) {
 		says := oauth.ParseChallenge(call.Challenge)
-		// It says where its OAuth metadata is (RFC 9728 §5.1), and no OAuth credential is stored that could be at
-		// fault.
+		// The challenge names OAuth metadata (RFC 9728 §5.1), and no OAuth credential is stored that could be the
+		// cause.
 		a.wantsOAuth = says.Bearer && says.Metadata != "" && !a.Subject.OwnHeaders &&
 			(a.token == nil || !a.token.OAuth())
 	}
@@ -46,8 +46,8 @@ func (z *Authorizer) ObserveFailure(a *Authorization, failure error, v retry.Ver
 	return v
 }
 
-// rememberRefusal notes what the agent did not take. A call that is forbidden may be so for its content: its client
-// must not hold up the others.
+// rememberRefusal records a refused credential. It does not record a tools/call refused with 403: its content may be
+// the reason, which must not delay the deliveries of other clients.
 func (z *Authorizer) rememberRefusal(a *Authorization, failure error, v retry.Verdict) {
 	if v.Reason != reason.AuthRequired {
 		return
@@ -65,16 +65,16 @@ func (z *Authorizer) rememberRefusal(a *Authorization, failure error, v retry.Ve
 		r.credential, r.wantsOAuth = hashCredential(a.Endpoint), a.wantsOAuth
 		z.refused.Add(agent, r)
 	case errors.As(failure, &renewal) && !z.refused.Contains(agent):
-		// The agent has refused nothing, since there was nothing to send it. Once there is, held deliveries are
-		// released.
+		// There was no credential to send, so the agent refused none. Once there is one, held deliveries are released.
 		z.refused.Add(agent, r)
 	}
 }
 
-// ObserveSuccess releases what is held of an agent for want of a credential (auth_required) after the agent took a call,
-// and returns the tasks that the caller puts into Redis. A call with the job's own headers proves nothing about stored
-// credentials, and one at an endpoint that the job named only something if the agent refused a credential there. The
-// store is asked once for each epoch of the agent (see Subject.Epoch), and again after each refusal.
+// ObserveSuccess releases the deliveries of an agent that are held for lack of a credential (auth_required), after the
+// agent accepted a call. It returns the tasks that the caller must put into Redis. A call with the job's own headers
+// proves nothing about stored credentials. A call to an endpoint that the job named counts only if the agent refused a
+// credential at that URL before. It queries the store once per epoch of the agent (see Subject.Epoch), and again after
+// each refusal.
 func (z *Authorizer) ObserveSuccess(ctx context.Context, a *Authorization) []store.Task {
 	if z == nil || a.Subject.OwnHeaders {
 		return nil
@@ -98,7 +98,7 @@ func (z *Authorizer) ObserveSuccess(ctx context.Context, a *Authorization) []sto
 	n, tasks, err := z.Ledger.ReleaseHeld(context.WithoutCancel(ctx), agent, reason.AuthRequired)
 	switch {
 	case err != nil:
-		k.held.Store(true) // with the next one
+		k.held.Store(true) // the next success tries again
 		z.Logger.Warn("what is held for want of a credential is not released yet, though the agent takes calls again",
 			logging.About(logging.Postgres), "agent", agent.ID, "error", err)
 	case n > 0:
@@ -108,11 +108,11 @@ func (z *Authorizer) ObserveSuccess(ctx context.Context, a *Authorization) []sto
 	return tasks
 }
 
-// describeRemedy tells what an operator does about an agent that refuses its credential.
+// describeRemedy describes what an operator can do about an agent after it refused its credential.
 func (a *Authorization) describeRemedy() string {
 	const token = "`worker token set` stores a credential for it and releases what is held"
 	switch agent := a.Subject.Agent; {
-	case a.configured: // those headers win over a stored token
+	case a.configured: // configured headers take precedence over a stored token
 		return "mend its auth or headers in the servers file, which releases what is held"
 	case a.withheld != nil:
 		return a.describeWithheld()
@@ -125,7 +125,7 @@ func (a *Authorization) describeRemedy() string {
 	return "give it auth or headers in the servers file, or " + token
 }
 
-// describeWithheld tells why a token that is stored for the endpoint's origin was not sent.
+// describeWithheld explains why a token that is stored for the endpoint's origin was not sent.
 func (a *Authorization) describeWithheld() string {
 	t := *a.withheld
 	where := text.Excerpt(t.URL(), 300)
@@ -140,7 +140,7 @@ func (a *Authorization) describeWithheld() string {
 		where, howToStore(t))
 }
 
-// hashCredential tells apart what an endpoint is sent, without keeping it.
+// hashCredential identifies the headers sent to an endpoint, without keeping them.
 func hashCredential(e mcpcall.Endpoint) [sha256.Size]byte {
 	h := sha256.New()
 	add := func(s string) {

@@ -17,7 +17,8 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// readAccess reads the access token that the store has; nil: it has none. One that does not open is as good as none.
+// readAccess decrypts the access token in the store; nil if the store has none. A token that cannot be decrypted is
+// logged and returned as unusable.
 func (r *renewer) readAccess(found store.Renewal) *accessToken {
 	if found.Access == nil {
 		return nil
@@ -36,7 +37,7 @@ func (r *renewer) readAccess(found store.Renewal) *accessToken {
 	return a
 }
 
-// openAccess opens what SealAccess made.
+// openAccess decrypts the output of SealAccess.
 func openAccess(keys Opener, t store.Token, a store.Access) (kept sealedAccess, err error) {
 	plain, err := keys.Open(a.Ciphertext, t.AccessBinding())
 	switch {
@@ -48,7 +49,7 @@ func openAccess(keys Opener, t store.Token, a store.Access) (kept sealedAccess, 
 	return kept, nil
 }
 
-// AccessToken opens the access token that is stored for an OAuth credential.
+// AccessToken decrypts the access token that is stored for an OAuth credential.
 func AccessToken(keys Opener, t store.Token, a store.Access) (secret.Secret, error) {
 	kept, err := openAccess(keys, t, a)
 	if err != nil {
@@ -57,8 +58,8 @@ func AccessToken(keys Opener, t store.Token, a store.Access) (secret.Secret, err
 	return secret.New(kept.Access), nil
 }
 
-// obtainToken asks the authorization server and saves what it gives. Once it is asked, what it answers is saved though
-// the delivery is stopped: the refresh token that it was asked with may be of no use any more.
+// obtainToken requests an access token from the authorization server and saves it. From the request on it ignores the
+// cancellation of ctx, because the server may already have invalidated the refresh token that was used.
 func (r *renewer) obtainToken(ctx context.Context, e tokenRequest, mine leased) (*accessToken, error) {
 	cred, err := openCredential(r.Opener, mine.Token)
 	if err != nil {
@@ -90,7 +91,7 @@ func (r *renewer) obtainToken(ctx context.Context, e tokenRequest, mine leased) 
 	return r.saveToken(ctx, mine.Renewal, token, &rotation{cred, replaced})
 }
 
-// openCredential opens what the operator stored, or what a renewal made of it.
+// openCredential decrypts the credential that the operator stored or a renewal updated.
 func openCredential(keys Opener, t store.Token) (oauth.Credential, error) {
 	plain, err := keys.Open(t.Ciphertext, t.Binding())
 	if err != nil {
@@ -105,20 +106,20 @@ func openCredential(keys Opener, t store.Token) (oauth.Credential, error) {
 	return cred, nil
 }
 
-// discovery is what is asked for, and where.
+// discovery is the result of discover: the server, the credential and the scope of a token request.
 type discovery struct {
 	server     oauth.Server
 	credential oauth.Credential
 	scope      string
 }
 
-// discover finds the authorization server, which must be the one that the credential is for, and the scope to ask for:
-// that of the credential, else, of one that a version before stored, that of its last access token. The agent is asked
-// when it refused a token, or when the credential does not say what it is for. An agent without a document names nobody
-// else.
+// discover finds the authorization server, which must be the one that the credential is for, and the scope to request.
+// The scope is that of the credential, or else that of the last access token, for a credential of an earlier version.
+// discover reads the agent's metadata if the agent refused a token or if the credential has no resource. An agent
+// without metadata names no other server.
 func (r *renewer) discover(ctx context.Context, e tokenRequest, t store.Token, cred oauth.Credential,
 	last *accessToken) (discovery, error) {
-	wants := cred.Grant == oauth.GrantClientCredentials // a refresh token has the scope that the login had
+	wants := cred.Grant == oauth.GrantClientCredentials // a refresh token has the scope of its login
 	scope := cred.Scope
 	if wants && scope == "" && last != nil {
 		scope = last.scope
@@ -130,7 +131,7 @@ func (r *renewer) discover(ctx context.Context, e tokenRequest, t store.Token, c
 		switch {
 		case err != nil && needed && !(cred.Resource != "" && e.says.Metadata == "" && isDenied(err)):
 			return discovery{}, err
-		case err != nil: // it names nobody else
+		case err != nil: // without metadata the agent names no other server
 		case found.Legacy:
 			resource.URL = cmp.Or(resource.URL, found.URL)
 		default:
@@ -149,39 +150,39 @@ func (r *renewer) discover(ctx context.Context, e tokenRequest, t store.Token, c
 	return discovery{server, cred, scope}, checkScope(e, t, scope)
 }
 
-// isDenied: the agent gives the document to nobody without a token.
+// isDenied reports whether the agent requires a token for its metadata document.
 func isDenied(err error) bool {
 	var document *oauth.MetadataError
 	return errors.As(err, &document) && document.Denied
 }
 
-// checkScope refuses to ask for more than what was stored: the operator's --scope, or what the agent wanted when he
-// stored the credential. An agent that wants more now may be somebody else's, and the operator says whether it may have
-// that.
+// checkScope returns an error if the agent requires more scopes than were stored with the credential: the operator's
+// --scope, or the agent's scopes at that time. The agent may have a new owner, so the operator must decide about more
+// scopes.
 func checkScope(e tokenRequest, t store.Token, stored string) error {
 	more := oauth.UnionScopes(stored, e.says.Scope)
 	if !e.narrow || more == stored {
 		return nil
 	}
 	option := "--scope …"
-	if !strings.Contains(more, "'") { // the agent's words, which a shell must not read
+	if !strings.Contains(more, "'") { // the shell must not interpret the agent's text
 		option = "--scope '" + more + "'"
 	}
 	return retry.Fail(reason.AuthRequired, fmt.Sprintf("the agent wants more than the operator allowed: if it may have it, %s %s", howToStore(t), option))
 }
 
-// sealedAccess is what is sealed.
+// sealedAccess is the plaintext of a stored access token.
 type sealedAccess struct {
 	Access string    `json:"access"`
-	Scope  string    `json:"scope,omitempty"` // that was asked for
+	Scope  string    `json:"scope,omitempty"` // the requested scope
 	Since  time.Time `json:"since"`
 }
 
-// SealAccess encrypts an access token for the row of t, the stored credential that it was obtained with.
+// SealAccess encrypts an access token for the row of t, the credential that it was obtained with.
 func SealAccess(keys Sealer, t store.Token, token oauth.Token, now time.Time) (*store.Access, error) {
 	plain, err := json.Marshal(sealedAccess{token.Access.Reveal(), token.Scope, now})
 	if err != nil {
-		return nil, errors.New("seal an access token") // without its text
+		return nil, errors.New("seal an access token") // err could contain the token
 	}
 	a := &store.Access{}
 	if a.Ciphertext, err = keys.Seal(plain, t.AccessBinding()); err != nil {
@@ -193,9 +194,9 @@ func SealAccess(keys Sealer, t store.Token, token oauth.Token, now time.Time) (*
 	return a, nil
 }
 
-// saveToken keeps an access token, and the credential with another refresh token (nil: it stays), for all workers. A
-// store that does not take it is asked again for a while, and with what is delivered later; meanwhile this process has
-// it, and Redis has the refresh token.
+// saveToken stores an access token for all workers and, if rotated is not nil, the credential with its new refresh
+// token. If the store fails, it retries until SaveTimeout; after that, later deliveries retry. In the meantime this
+// process keeps the token, and Redis the refresh token.
 func (r *renewer) saveToken(ctx context.Context, lease store.Renewal, token oauth.Token,
 	rotated *rotation) (*accessToken, error) {
 	now := r.Now()
@@ -221,7 +222,8 @@ func (r *renewer) saveToken(ctx context.Context, lease store.Renewal, token oaut
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.SaveTimeout)
 	defer cancel()
-	within := r.SaveTimeout / 5 // a silent store must not keep Redis waiting: until one of them has it, it dies with this process
+	// A slow store must not delay the save to Redis: until one of them has the token, a crash of this process loses it.
+	within := r.SaveTimeout / 5
 	for {
 		err := r.saveOnce(ctx, u, within)
 		if err == nil || errors.Is(err, store.ErrSuperseded) {
@@ -243,7 +245,7 @@ func (r *renewer) saveToken(ctx context.Context, lease store.Renewal, token oaut
 	}
 }
 
-// saveOnce gives the store a renewal, and Redis if the store does not take it.
+// saveOnce saves a renewal to the store, and to Redis if the store fails.
 func (r *renewer) saveOnce(ctx context.Context, u *unsaved, within time.Duration) error {
 	try, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -257,7 +259,7 @@ func (r *renewer) saveOnce(ctx context.Context, u *unsaved, within time.Duration
 	return err
 }
 
-// retrySave gives the store what it could not be given before. nil without error: it has something newer.
+// retrySave saves a renewal whose saving failed before. It returns nil without an error if the store has a newer one.
 func (r *renewer) retrySave(ctx context.Context, have *accessToken) (*accessToken, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.SaveTimeout)
 	defer cancel()
@@ -274,7 +276,7 @@ func (r *renewer) retrySave(ctx context.Context, have *accessToken) (*accessToke
 	return &saved, nil
 }
 
-// flush is retrySave of all, before the process ends.
+// flush calls retrySave for all unsaved renewals, before the process ends.
 func (r *renewer) flush(ctx context.Context) {
 	for _, to := range r.known.Keys() {
 		have, ok := r.known.Peek(to)

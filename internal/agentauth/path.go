@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// CredentialPath is the path that a token is stored for, as it is sent: "/" when the URL has none. Call it for what
-// netguard.CredentialOriginOf takes.
+// CredentialPath returns the path that a token is stored for, in escaped form: "/" if the URL has no path. Call it only
+// for URLs that netguard.CredentialOriginOf accepts.
 func CredentialPath(rawURL string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.EscapedPath() == "" {
@@ -15,16 +15,17 @@ func CredentialPath(rawURL string) string {
 	return u.EscapedPath()
 }
 
-// CoversPath tells whether a token that is stored for a path may go to another one: to that path itself and to what is
-// below it. A path that servers read differently, as /a/..%2Fb, is below no stored path but "/", the whole origin.
+// CoversPath reports whether a token stored for one path may be sent to another: the same path or one below it. A path
+// that servers interpret differently, such as /a/..%2Fb, is covered only by "/", which means the whole origin.
 func CoversPath(stored, path string) bool {
 	return stored == "/" || path == stored || isPlainPath(path) &&
 		strings.HasPrefix(path, strings.TrimSuffix(stored, "/")+"/")
 }
 
-// isPlainPath tells whether every server takes a path for the same: no segment is empty, made of dots, or holds an
-// encoded separator, of queries and fragments too, or what is not ASCII, which some servers fold into dots and slashes.
-// What follows a semicolon is a parameter to some servers, and dropped.
+// isPlainPath reports whether all servers interpret a path in the same way. No segment may be empty (except the last),
+// consist of dots, or contain an encoded separator, including those of queries and fragments. Non-ASCII characters are
+// rejected, because some servers map them to dots and slashes. Text after a semicolon is ignored when looking for dots,
+// because some servers drop it as a parameter.
 func isPlainPath(path string) bool {
 	segments := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	for i, s := range segments {
@@ -41,7 +42,7 @@ func isPlainPath(path string) bool {
 	return true
 }
 
-// isExactly tells whether a URL is the very one that a token is stored for.
+// isExactly reports whether a URL has exactly the path that a token is stored for, and no query.
 func isExactly(rawURL, storedPath string) bool {
 	u, err := url.Parse(rawURL)
 	return err == nil && u.RawQuery == "" && !u.ForceQuery && CredentialPath(rawURL) == storedPath

@@ -18,70 +18,70 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 )
 
-// Authority is the OAuth client as renewals need it (package oauth).
+// Authority is the part of the OAuth client that renewals use (package oauth).
 type Authority interface {
 	Resource(ctx context.Context, mcpURL string, ch oauth.Challenge) (oauth.Resource, error)
 	ServerOf(ctx context.Context, r oauth.Resource, issuer string) (oauth.Server, error)
 	Obtain(ctx context.Context, s oauth.Server, c oauth.Credential, scope string) (oauth.Token, error)
 }
 
-// RenewalLedger is the store as renewals need it.
+// RenewalLedger is the part of the store that renewals use.
 type RenewalLedger interface {
 	LeaseRenewal(ctx context.Context, t store.Token, seen []byte, lease time.Duration) (store.Renewal, error)
 	SaveRenewal(ctx context.Context, r store.Renewal, a store.Access, credential []byte) error
 	YieldRenewal(ctx context.Context, r store.Renewal) error
 }
 
-// A renewal is one worker's until its lease ends, so it must end before: finding the authorization server, asking it,
-// saving.
+// A renewal belongs to one worker until its lease ends. Discovery, token request and saving must therefore end before.
 const (
 	renewLease   = 30 * time.Second
 	findTimeout  = 12 * time.Second
 	askTimeout   = 10 * time.Second
 	saveTimeout  = 5 * time.Second
-	renewTimeout = renewLease + findTimeout // of waiting for another worker's and then doing it
+	renewTimeout = renewLease + findTimeout // for waiting for another worker's renewal and then renewing
 	renewTick    = 100 * time.Millisecond
-	dueFirst     = 5 * time.Second
-	awayPause    = 500 * time.Millisecond // least time that an authorization server which gave no usable answer is left alone
-	awayShare    = 4                      // and as many times as long as it took to say so
-	awayMost     = 30 * time.Second       // to which it grows while there is a good access token
-	stuckPause   = 10 * time.Second       // after another worker's renewal did not come to an end
-	insistAfter  = 5 * time.Second        // who asks by hand is not faster than this
+	dueFirst     = 5 * time.Second        // minimum age of a token before it is renewed early
+	awayPause    = 500 * time.Millisecond // minimum pause after an authorization server gave no usable answer
+	awayShare    = 4                      // the pause is at least this multiple of the time that the renewal took
+	awayMost     = 30 * time.Second       // maximum of the growing pause while there is a usable access token
+	stuckPause   = 10 * time.Second       // after a renewal of another worker did not finish in time
+	insistAfter  = 5 * time.Second        // minimum interval between requests of an operator after a refusal
 )
 
-// renewer keeps the access tokens of OAuth credentials: in memory, and for all workers in the store, where one at a
-// time renews each.
+// renewer manages the access tokens of OAuth credentials: in memory, and for all workers in the store, where one worker
+// at a time renews each.
 type renewer struct {
 	Config
 	known  *lru.Cache[audience, *accessToken]
 	failed *lru.Cache[failureKey, failedRenewal]
-	// refusals counts the fresh access tokens in a row that an agent refused; a call that it takes ends the row.
+	// refusals counts the fresh access tokens that an agent refused in a row. A call that the agent accepts removes the
+	// entry.
 	refusals *lru.Cache[audience, freshRefusals]
 
-	mu      sync.Mutex // flights, refusals
+	mu      sync.Mutex // guards flights and refusals
 	flights map[audience]*flight
 }
 
-// audience is whom an access token is for.
+// audience is the agent and the origin that an access token is sent to.
 type audience struct {
 	agent  store.Agent
 	origin netguard.CredentialOrigin
 }
 
-// tokenRequest is what an access token is wanted for.
+// tokenRequest describes the purpose of an access token.
 type tokenRequest struct {
-	token   store.Token     // the credential, as it was read
-	url     string          // of the agent's endpoint
+	token   store.Token     // the credential, as read
+	url     string          // the agent's endpoint
 	refused secret.Secret   // the header that the agent refused; zero: none was sent
-	says    oauth.Challenge // what it said to that
-	narrow  bool            // it would take another one with more scope, and this one for something else
-	insist  bool            // what failed a moment ago is tried again
+	says    oauth.Challenge // the agent's challenge in that refusal
+	narrow  bool            // the agent requires a token with more scope, but may accept this one for other requests
+	insist  bool            // ignore a recent failure
 }
 
+// audience returns the agent and origin that the token is sent to.
 func (e tokenRequest) audience() audience { return audience{e.token.Agent, e.token.Origin} }
 
-// failureKey is what failures are remembered for: that there is no access token with more scope says nothing of the one
-// with less.
+// failureKey identifies remembered failures. A failure to obtain more scope is separate from one with the stored scope.
 type failureKey struct {
 	audience
 	more string
@@ -95,38 +95,39 @@ func (e tokenRequest) failureKey() failureKey {
 	return m
 }
 
-// accessToken is an access token and what is known of it. It is never changed; nil is none.
+// accessToken is an access token with its metadata. It is immutable. A nil *accessToken means that no token is known.
 type accessToken struct {
-	stored  time.Time     // when the credential was stored that it was had for (store.Token.UpdatedAt)
-	sealed  []byte        // as it is in the store, be it good or not; nil: it is not there
-	value   secret.Secret // of the header; zero: it does not open
-	scope   string        // that was asked for
+	// stored is when the credential that the token was obtained with was stored (store.Token.UpdatedAt).
+	stored  time.Time
+	sealed  []byte        // ciphertext in the store, even of an unusable token; nil: not in the store
+	value   secret.Secret // of the header; zero: decryption failed
+	scope   string        // the requested scope
 	since   time.Time
-	until   time.Time // zero: the authorization server did not say
-	invalid bool      // the agent does not take it any more
-	unsaved *unsaved  // what the store could not be given; nil: it has all
+	until   time.Time // zero: the authorization server did not specify it
+	invalid bool      // the agent refused it
+	unsaved *unsaved  // a renewal that the store has not stored; nil: everything is stored
 }
 
 // unsaved is a renewal whose saving failed.
 type unsaved struct {
 	renewal    store.Renewal
 	access     store.Access
-	credential []byte // sealed with another refresh token; nil: that stayed
+	credential []byte // encrypted, with a new refresh token; nil: the refresh token did not change
 
-	spool     *secret.Binding // of what Redis is given; nil: nothing
-	spoolText []byte          // sealed
-	spooled   atomic.Bool     // Redis has it
+	spool     *secret.Binding // binding of the entry in Redis; nil: there is nothing to put into Redis
+	spoolText []byte          // encrypted
+	spooled   atomic.Bool     // the entry is in Redis
 }
 
-// usable tells whether it can be sent.
+// usable reports whether the token can be sent for e.
 func (a *accessToken) usable(e tokenRequest, now time.Time) bool {
 	return a != nil && !a.invalid && !a.value.IsZero() && (a.until.IsZero() || now.Before(a.until)) &&
 		(e.refused.IsZero() || !a.value.Compare(e.refused.Reveal()))
 }
 
-// needsRefresh tells whether it is time for another one, ahead of its end: after 80 % of its life or 60 s before its
-// end, whatever is earlier, but not before half of it is over, nor in its first seconds: some servers give the same one
-// again until it ends. Or to have the store take it.
+// needsRefresh reports whether the token should be renewed or its renewal saved again. Renewal is due after 80 % of its
+// life or 60 s before its end, whichever is earlier. It is not due before half of its life, nor before dueFirst,
+// because some servers return the same token until it expires.
 func (a *accessToken) needsRefresh(now time.Time) bool {
 	if a.unsaved != nil || a.until.IsZero() {
 		return a.unsaved != nil
@@ -135,7 +136,7 @@ func (a *accessToken) needsRefresh(now time.Time) bool {
 	return now.Sub(a.since) >= max(min(life*8/10, life-time.Minute), life/2, dueFirst)
 }
 
-// failedRenewal is remembered, so that it is not tried with every delivery.
+// failedRenewal is a failure that is remembered, so that not every delivery repeats it.
 type failedRenewal struct {
 	stored time.Time // of the credential
 	at     time.Time
@@ -143,9 +144,9 @@ type failedRenewal struct {
 	err    error
 }
 
-// flight is one renewal of this process, which all who need it wait for.
+// flight is a renewal in progress in this process. All callers that need its token wait for it.
 type flight struct {
-	stored time.Time // of the credential that it is for
+	stored time.Time // when its credential was stored
 	key    failureKey
 	done   chan struct{}
 	err    error // set before done is closed
@@ -161,7 +162,7 @@ func newRenewer(cfg Config) *renewer {
 	}
 }
 
-// bearerHeader is the value of the Authorization header for a tokenRequest.
+// bearerHeader returns the value of the Authorization header for a tokenRequest.
 func (r *renewer) bearerHeader(ctx context.Context, e tokenRequest) (value secret.Secret, err error) {
 	if r == nil {
 		return value, retry.Fail(reason.AuthRequired,
@@ -175,8 +176,8 @@ func (r *renewer) bearerHeader(ctx context.Context, e tokenRequest) (value secre
 	return a.value, nil
 }
 
-// invalidate notes that the agent refused an access token as such: nobody sends it again. It tells whether that is
-// news.
+// invalidate records that the agent refused an access token, so that it is not sent again. It reports whether the token
+// was still valid before. r.mu is held.
 func (r *renewer) invalidate(e tokenRequest) bool {
 	a, ok := r.known.Get(e.audience())
 	if !ok || a.invalid || !a.value.Compare(e.refused.Reveal()) {
@@ -188,11 +189,11 @@ func (r *renewer) invalidate(e tokenRequest) bool {
 	return true
 }
 
-// currentToken is the access token at hand while it is good, else one that somebody gets now: one at a time in this
-// process, and among all workers. While there is a good one, nobody waits but who renews it, and a failure is only
-// logged.
+// currentToken returns the cached access token while it is usable and not due for renewal, or else renews it. One
+// caller at a time renews, in this process and among all workers. While the old token is usable, the other callers get
+// it without waiting, and a failure is only logged.
 func (r *renewer) currentToken(ctx context.Context, e tokenRequest) (*accessToken, error) {
-	const most = 4 // one that was just renewed may be refused or replaced at once
+	const most = 4 // a token that was just renewed may immediately be refused or replaced
 	for range most {
 		have, f, mine := r.joinRenewal(e)
 		switch usable := have.usable(e, r.Now()); {
@@ -208,7 +209,8 @@ func (r *renewer) currentToken(ctx context.Context, e tokenRequest) (*accessToke
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		if f.err != nil && f.stored.Equal(e.token.UpdatedAt) && f.key == e.failureKey() { // else it is not about this one
+		// The error of a flight for another credential or scope does not concern this caller.
+		if f.err != nil && f.stored.Equal(e.token.UpdatedAt) && f.key == e.failureKey() {
 			return nil, f.err
 		}
 	}
@@ -216,7 +218,7 @@ func (r *renewer) currentToken(ctx context.Context, e tokenRequest) (*accessToke
 		Err: errors.New("its access tokens are refused as soon as they are there")}
 }
 
-// cachedToken is what is remembered, unless it is of an older credential.
+// cachedToken returns the cached token, unless it belongs to an older credential.
 func (r *renewer) cachedToken(e tokenRequest) *accessToken {
 	a, ok := r.known.Get(e.audience())
 	if !ok || a.stored.Before(e.token.UpdatedAt) {
@@ -225,10 +227,10 @@ func (r *renewer) cachedToken(e tokenRequest) *accessToken {
 	return a
 }
 
-// joinRenewal returns the access token at hand and the renewal that is under way, or one that is the caller's to lead;
-// no flight when there is nothing to renew.
+// joinRenewal returns the cached token and the renewal in progress. If none is in progress it starts one, which the
+// caller must lead (mine). f is nil if no renewal is needed.
 func (r *renewer) joinRenewal(e tokenRequest) (have *accessToken, f *flight, mine bool) {
-	r.mu.Lock() // a flight ends after its token is known
+	r.mu.Lock() // leadRenewal stores the token before it removes its flight
 	defer r.mu.Unlock()
 	have = r.cachedToken(e)
 	if have.usable(e, r.Now()) && !have.needsRefresh(r.Now()) {
@@ -242,10 +244,10 @@ func (r *renewer) joinRenewal(e tokenRequest) (have *accessToken, f *flight, min
 	return have, f, true
 }
 
-// leadRenewal renews for all who wait on f. have may still be good.
+// leadRenewal renews the token for all callers that wait on f. If that fails and have is still usable, it returns have.
 func (r *renewer) leadRenewal(ctx context.Context, e tokenRequest, have *accessToken,
 	f *flight) (got *accessToken, err error) {
-	f.err = errors.New("renewing an access token broke off") // what others hear if it panics
+	f.err = errors.New("renewing an access token broke off") // the error for the other callers if renewToken panics
 	defer func() {
 		r.mu.Lock()
 		delete(r.flights, e.audience())
@@ -268,7 +270,7 @@ func (r *renewer) leadRenewal(ctx context.Context, e tokenRequest, have *accessT
 	return have, nil
 }
 
-// renewToken gets an access token, or finds that another worker has.
+// renewToken obtains an access token, or returns one that another worker obtained.
 func (r *renewer) renewToken(ctx context.Context, e tokenRequest, have *accessToken) (*accessToken, error) {
 	if have != nil && have.unsaved != nil {
 		var err error
@@ -297,7 +299,7 @@ func (r *renewer) renewToken(ctx context.Context, e tokenRequest, have *accessTo
 			if have = got; got.usable(e, r.Now()) && !got.needsRefresh(r.Now()) {
 				return got, nil
 			}
-			continue // its refresh token is of use
+			continue // continue with its refresh token
 		}
 		if err == nil {
 			got, err = r.obtainToken(wait, e, mine)
@@ -308,7 +310,7 @@ func (r *renewer) renewToken(ctx context.Context, e tokenRequest, have *accessTo
 			r.Logger.Debug("an access token was obtained", "agent", e.token.ID, "origin", e.token.Origin,
 				"issuer", mine.Token.Issuer, "until", got.until)
 			return got, nil
-		case errors.Is(err, store.ErrSuperseded): // what there is now is newer
+		case errors.Is(err, store.ErrSuperseded): // try again with the newer credential or token
 		case errors.Is(err, errLeaseOver):
 			r.yieldLease(ctx, mine)
 		default:
@@ -318,11 +320,11 @@ func (r *renewer) renewToken(ctx context.Context, e tokenRequest, have *accessTo
 	}
 }
 
-// findNewer finds an access token that another worker was luckier with; nil: there is none.
+// findNewer returns a usable access token that another worker stored; nil if there is no newer one.
 func (r *renewer) findNewer(ctx context.Context, e tokenRequest, have *accessToken) *accessToken {
 	found, err := r.Ledger.LeaseRenewal(ctx, e.token, nil, 0)
 	if err != nil {
-		return nil // there is a reason already not to send anything
+		return nil // the caller returns the error of the failed renewal
 	}
 	a := r.readAccess(found)
 	if !a.usable(e, r.Now()) || have != nil && bytes.Equal(a.sealed, have.sealed) {
@@ -332,17 +334,17 @@ func (r *renewer) findNewer(ctx context.Context, e tokenRequest, have *accessTok
 	return a
 }
 
-// leased is a renewal that is this worker's.
+// leased is a renewal that is leased to this worker.
 type leased struct {
 	store.Renewal
-	began time.Time // before the lease
+	began time.Time // time before the lease was requested
 }
 
-// errLeaseOver: too little is left of the lease to ask and to save.
+// errLeaseOver reports that the rest of the lease is too short to request and save a token.
 var errLeaseOver = errors.New("the lease of a renewal is nearly over")
 
-// acquireLease makes the renewal this worker's; else it finds an access token that another worker has got, or waits for
-// it.
+// acquireLease acquires the lease of the renewal. If another worker has it, acquireLease returns the usable token have,
+// or waits until the other worker has stored a usable token and returns that one.
 func (r *renewer) acquireLease(ctx context.Context, e tokenRequest,
 	have *accessToken) (mine leased, found *accessToken, err error) {
 	var seen []byte
@@ -374,14 +376,14 @@ func (r *renewer) acquireLease(ctx context.Context, e tokenRequest,
 			if now.usable(e, r.Now()) {
 				return mine, now, nil
 			}
-			seen = now.sealed // that is the one to replace
+			seen = now.sealed // this is the token to replace
 			continue
 		}
 		if mine.Access == nil {
 			seen = nil
 		}
 		if have.usable(e, r.Now()) {
-			return mine, have, nil // somebody else sees to it
+			return mine, have, nil // the other worker renews it
 		}
 		select {
 		case <-tick:
@@ -391,7 +393,7 @@ func (r *renewer) acquireLease(ctx context.Context, e tokenRequest,
 	}
 }
 
-// explainWait: another worker has not got the token in its time, or this one is stopped.
+// explainWait returns the error of a wait that timed out or was stopped.
 func (r *renewer) explainWait(ctx context.Context, e tokenRequest) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return context.Cause(ctx)
@@ -400,7 +402,7 @@ func (r *renewer) explainWait(ctx context.Context, e tokenRequest) error {
 		Err: errors.New("another worker asks it for an access token and has got none yet")}
 }
 
-// yieldLease lets another worker try at once.
+// yieldLease releases the lease, so that another worker can try immediately.
 func (r *renewer) yieldLease(ctx context.Context, mine leased) {
 	if mine.No == 0 {
 		return
@@ -412,8 +414,8 @@ func (r *renewer) yieldLease(ctx context.Context, mine leased) {
 	}
 }
 
-// recordFailure lets another worker try, and has this one leave the authorization server alone for a while: one that
-// answers slowly must not keep the worker's slots from the others.
+// recordFailure releases the lease, so that another worker can try, and makes this worker pause before it calls the
+// authorization server again. A slow server would otherwise occupy the worker's slots.
 func (r *renewer) recordFailure(ctx context.Context, e tokenRequest, mine leased, have *accessToken, err error) {
 	r.yieldLease(ctx, mine)
 	e.token = mine.Token // it may be newer
@@ -427,14 +429,15 @@ func (r *renewer) recordFailure(ctx context.Context, e tokenRequest, mine leased
 		r.rememberFailure(e, pause, err)
 	case retry.Classify(err).Ending == retry.Hold:
 		r.rememberFailure(e, r.Patience, err)
-	} // else a fault of ours, or a stop
+	} // otherwise an internal error, or the caller was stopped
 }
 
+// rememberFailure makes recentFailure return err for the duration of pause.
 func (r *renewer) rememberFailure(e tokenRequest, pause time.Duration, err error) {
 	r.failed.Add(e.failureKey(), failedRenewal{stored: e.token.UpdatedAt, at: r.Now(), pause: pause, err: err})
 }
 
-// recentFailure is why a renewal failed a moment ago, if it is too early to try again.
+// recentFailure returns the error of a recent renewal if it is too early to try again, else nil.
 func (r *renewer) recentFailure(e tokenRequest) error {
 	f, ok := r.failed.Get(e.failureKey())
 	ago := r.Now().Sub(f.at)
@@ -455,17 +458,17 @@ func (r *renewer) recentFailure(e tokenRequest) error {
 	return again
 }
 
-// renewalError puts a sentence over a cause that retry.Classify reads.
+// renewalError is an error with a text for operators. retry.Classify evaluates its cause.
 type renewalError struct {
 	text  string
 	cause error
-	again bool // it is remembered from a moment ago
+	again bool // returned from memory; no request was made
 }
 
 func (e *renewalError) Error() string { return e.text }
 func (e *renewalError) Unwrap() error { return e.cause }
 
-// isRemembered tells whether nothing was tried.
+// isRemembered reports whether err is a remembered failure, so that no request was made.
 func isRemembered(err error) bool {
 	var renewal *renewalError
 	return errors.As(err, &renewal) && renewal.again

@@ -16,34 +16,34 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// RenewalSpool is Redis, where a renewal waits that Postgres cannot take: the authorization server has replaced the
-// refresh token that Postgres has, and may end the whole grant if that one is used again. Whoever renews next looks
-// here first.
+// RenewalSpool keeps renewals in Redis that Postgres cannot store. The authorization server has already replaced the
+// refresh token that Postgres has, and may end the whole grant if that one is used again. Every renewal reads the spool
+// first.
 type RenewalSpool interface {
 	SpoolRenewal(ctx context.Context, key string, sealed []byte) error
-	SpooledRenewal(ctx context.Context, key string) ([]byte, error) // nil: nothing
+	SpooledRenewal(ctx context.Context, key string) ([]byte, error) // nil: there is no entry
 	DropRenewal(ctx context.Context, key string) error
 }
 
-// spooledRenewal is what is sealed there: both ciphertexts as Postgres is to have them.
+// spooledRenewal is the plaintext of an entry. It contains both ciphertexts in the form for Postgres.
 type spooledRenewal struct {
 	Access     []byte     `json:"access"`
 	ExpiresAt  *time.Time `json:"expiresAt,omitempty"` // of the access token
-	Credential []byte     `json:"credential"`          // with the refresh token that came last
+	Credential []byte     `json:"credential"`          // with the newest refresh token
 }
 
-// rotation is a credential with another refresh token.
+// rotation is a credential with a new refresh token.
 type rotation struct {
 	credential oauth.Credential
-	replaced   secret.Secret // the refresh token that it had before
+	replaced   secret.Secret // the previous refresh token
 }
 
-// spoolTimeout bounds one request of Redis.
+// spoolTimeout bounds one request to Redis.
 const spoolTimeout = 2 * time.Second
 
-// spoolBinding is what a spooled renewal belongs to: one credential as it was stored, and the refresh token that was
-// replaced. A credential that was stored or renewed since has another, so that nothing older than the row is ever taken
-// for newer.
+// spoolBinding returns the binding of a spooled renewal. It identifies one stored version of a credential and the
+// refresh token that was replaced. Storing or renewing the credential changes it, so that an entry older than the row
+// is never taken for a newer one.
 func spoolBinding(t store.Token, replaced secret.Secret) secret.Binding {
 	b := t.Binding()
 	b.Purpose = "agent_mcp_tokens.renewal.v1"
@@ -52,13 +52,14 @@ func spoolBinding(t store.Token, replaced secret.Secret) secret.Binding {
 	return b
 }
 
-// spoolKey is where Redis has it: a key of its own for every generation, so that nothing newer is replaced or dropped.
+// spoolKey returns the key of an entry in Redis. Every generation has its own key, so that no newer entry is replaced
+// or dropped.
 func spoolKey(b secret.Binding) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s %s %s %s", b.ChainID, b.Registry, b.AgentID, b.Origin, b.Generation))
 	return hex.EncodeToString(sum[:])
 }
 
-// spoolRenewal puts into Redis what Postgres did not take, unless it is there.
+// spoolRenewal puts a renewal that Postgres did not store into Redis, unless it is already there.
 func (r *renewer) spoolRenewal(ctx context.Context, u *unsaved) {
 	if u.spool == nil || r.Spool == nil || u.spooled.Load() {
 		return
@@ -76,14 +77,14 @@ func (r *renewer) spoolRenewal(ctx context.Context, u *unsaved) {
 		"agent", t.ID, "origin", t.Origin)
 }
 
-// sealForSpool prepares what spool puts into Redis; without another refresh token that is nothing.
+// sealForSpool encrypts the entry for spoolRenewal. It does nothing if the refresh token did not change.
 func (r *renewer) sealForSpool(u *unsaved, replaced secret.Secret) error {
 	if u.credential == nil || r.Spool == nil {
 		return nil
 	}
 	plain, err := json.Marshal(spooledRenewal{u.access.Ciphertext, u.access.ExpiresAt, u.credential})
 	if err != nil {
-		return errors.New("seal a renewed refresh token") // without its text
+		return errors.New("seal a renewed refresh token") // err could contain the token
 	}
 	b := spoolBinding(u.renewal.Token, replaced)
 	u.spoolText, err = r.Sealer.Seal(plain, b)
@@ -91,7 +92,8 @@ func (r *renewer) sealForSpool(u *unsaved, replaced secret.Secret) error {
 	return err
 }
 
-// dropSpooled ends what Redis has once Postgres has it. What stays opens for nobody any more.
+// dropSpooled deletes an entry from Redis after Postgres has stored it. If that fails, no later credential matches the
+// entry.
 func (r *renewer) dropSpooled(ctx context.Context, key string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
 	defer cancel()
@@ -100,9 +102,9 @@ func (r *renewer) dropSpooled(ctx context.Context, key string) {
 	}
 }
 
-// adoptSpooled gives Postgres the renewal that it could not take before, if Redis has one that follows on the leased
-// credential: then that is where to go on from, and the lease is over. nil without error: there is none. Without an
-// answer of Redis nobody is asked for a token.
+// adoptSpooled looks in Redis for a renewal that follows on the leased credential, and stores it in Postgres. That ends
+// the lease, and the caller continues with the stored token. It returns nil without an error if there is no such
+// renewal. If Redis does not answer, it returns an error, and no token is requested.
 func (r *renewer) adoptSpooled(ctx context.Context, mine leased) (*accessToken, error) {
 	if r.Spool == nil || mine.Token.Scheme != store.SchemeAuthorizationCode {
 		return nil, nil
@@ -128,7 +130,8 @@ func (r *renewer) adoptSpooled(ctx context.Context, mine leased) (*accessToken, 
 	return r.readAccess(renewal), nil
 }
 
-// readSpooled looks for what follows on a credential; nil without error: nothing.
+// readSpooled reads and decrypts the entry that follows on a credential. It returns nil without an error if Redis has
+// no such entry.
 func readSpooled(ctx context.Context, spool RenewalSpool, keys Opener, t store.Token,
 	cred oauth.Credential) (found *spooledRenewal, key string, err error) {
 	b := spoolBinding(t, cred.RefreshToken)
@@ -155,8 +158,8 @@ func readSpooled(ctx context.Context, spool RenewalSpool, keys Opener, t store.T
 	return found, key, nil
 }
 
-// LatestCredential opens the OAuth credential that t stores, with the newest refresh token: Redis may have one that
-// Postgres could not take. spool may be nil: there is no Redis.
+// LatestCredential decrypts the OAuth credential of t, with the newest refresh token, which may be in Redis if Postgres
+// could not store it. spool may be nil: there is no Redis.
 func LatestCredential(ctx context.Context, spool RenewalSpool, keys Opener, t store.Token) (oauth.Credential, error) {
 	cred, err := openCredential(keys, t)
 	if err != nil || spool == nil || t.Scheme != store.SchemeAuthorizationCode {

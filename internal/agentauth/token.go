@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// openToken is the header value of a token that is sent as it is stored.
+// openToken returns the header value of a token that is sent as stored, not obtained by OAuth.
 func (z *Authorizer) openToken(t store.Token) (value secret.Secret, err error) {
 	plain, err := z.Opener.Open(t.Ciphertext, t.Binding())
 	if err != nil {
@@ -48,11 +48,11 @@ func (z *Authorizer) openToken(t store.Token) (value secret.Secret, err error) {
 // MaxToken bounds a token, in bytes.
 const MaxToken = 16 << 10
 
-// ExpiryWarning is how long before a stored token expires an operator is warned of it.
+// ExpiryWarning is how long before the expiry of a stored token operators are warned.
 const ExpiryWarning = 7 * 24 * time.Hour
 
-// CheckToken tells what keeps a text from being sent as a token. The error holds nothing of the token, and is a
-// predicate ("is empty") for the caller to put a subject before.
+// CheckToken returns an error if a text cannot be sent as a token. The error contains no part of the token and is a
+// predicate ("is empty"), to which the caller adds a subject.
 func CheckToken(text string) error {
 	switch {
 	case text == "":
@@ -69,10 +69,10 @@ func CheckToken(text string) error {
 	return nil
 }
 
-// ReadTokenFile reads the token of a file: one line. The error does not name the path, and is a predicate ("cannot be
-// read").
+// ReadTokenFile reads a token from a file with one line. The error does not contain the path and is a predicate
+// ("cannot be read").
 func ReadTokenFile(path string) (string, error) {
-	st, err := os.Stat(path) // before it is opened: to open a FIFO waits for a writer
+	st, err := os.Stat(path) // before opening, because opening a FIFO waits for a writer
 	if err != nil {
 		return "", fmt.Errorf("cannot be read: %w", stripPath(err))
 	}
