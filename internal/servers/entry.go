@@ -18,17 +18,18 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// Bounds of one entry. An honest one is far below them.
+// Bounds of one entry. Legitimate entries stay far below them.
 const (
 	maxURL     = 4 << 10
-	maxList    = 256 // args, env, headers, tools
+	maxList    = 256 // number of args, env, headers and tools, each
 	maxName    = 120 // bytes of the name of a header or a variable
 	maxTool    = 128 // bytes (MCP SEP-986)
 	minTimeout = time.Second
 	maxTimeout = time.Hour
 )
 
-// readObject is v as an object with no other fields than these; none: with any. nil when it is none.
+// readObject returns v as an object. It reports fields that are not in known, unless known is empty. It returns nil if
+// v is not an object.
 func (p *parser) readObject(v *strictjson.Value, known ...string) *strictjson.Object {
 	o, ok := v.Object()
 	if !ok {
@@ -43,7 +44,7 @@ func (p *parser) readObject(v *strictjson.Value, known ...string) *strictjson.Ob
 	return o
 }
 
-// readString reads a string with what it names put in; it may be empty.
+// readString reads a string, which may be empty, and replaces the variables in it.
 func (p *parser) readString(v *strictjson.Value) (value string, ok bool) {
 	raw, ok := v.Data.(string)
 	if !ok {
@@ -57,7 +58,7 @@ func (p *parser) readString(v *strictjson.Value) (value string, ok bool) {
 	return value, problem == ""
 }
 
-// readText reads a string that is not empty; raw is as it is written.
+// readText reads a string that must not be empty. raw is the string before the replacement of variables.
 func (p *parser) readText(v *strictjson.Value) (value, raw string, ok bool) {
 	if v == nil {
 		return "", "", false
@@ -71,7 +72,7 @@ func (p *parser) readText(v *strictjson.Value) (value, raw string, ok bool) {
 	return value, v.Data.(string), true
 }
 
-// readTexts reads a list of strings; they may be empty.
+// readTexts reads a list of strings, which may be empty.
 func (p *parser) readTexts(v *strictjson.Value) []string {
 	if v == nil {
 		return nil
@@ -88,7 +89,7 @@ func (p *parser) readTexts(v *strictjson.Value) []string {
 	return out
 }
 
-// readPairs reads an object of strings. Its order is that of the file.
+// readPairs reads an object of strings, and calls each for its members in the order of the file.
 func (p *parser) readPairs(v *strictjson.Value, each func(at *strictjson.Value, value string)) {
 	if v == nil {
 		return
@@ -105,7 +106,7 @@ func (p *parser) readPairs(v *strictjson.Value, each func(at *strictjson.Value, 
 	}
 }
 
-// readServer reads one entry; false when it is no object. What is wrong with it is in p.faults.
+// readServer reads one entry. It adds the errors to p.faults. It returns false if the entry is not an object.
 func (p *parser) readServer(v *strictjson.Value) (Server, bool) {
 	o := p.readObject(v, "transport", "url", "headers", "auth", "command", "args", "env", "workingDir", "enabled",
 		"tools", "timeoutMs",
@@ -165,11 +166,11 @@ func (p *parser) readTools(v *strictjson.Value) []string {
 	return names
 }
 
-// readEndpoint reads where the agent is called, if the entry says so.
+// readEndpoint reads the address of the agent, if the entry contains one.
 func (p *parser) readEndpoint(v *strictjson.Value, o *strictjson.Object, s *Server) {
 	transport, _, named := p.readText(o.Get("transport"))
 	switch {
-	case o.Get("transport") != nil && !named: // told already
+	case o.Get("transport") != nil && !named: // readText has reported the error
 		return
 	case named:
 	case o.Get("url") != nil:
@@ -199,7 +200,7 @@ func (p *parser) readEndpoint(v *strictjson.Value, o *strictjson.Object, s *Serv
 	s.endpoint = ep
 }
 
-// refuseFields refuses fields that mean nothing here.
+// refuseFields reports fields that are not allowed with this transport.
 func (p *parser) refuseFields(o *strictjson.Object, why string, names ...string) {
 	for _, name := range names {
 		if at := o.Get(name); at != nil {
@@ -208,6 +209,7 @@ func (p *parser) refuseFields(o *strictjson.Object, why string, names ...string)
 	}
 }
 
+// readRemote reads the fields of the transports http and sse.
 func (p *parser) readRemote(v *strictjson.Value, o *strictjson.Object, ep *mcpcall.Endpoint, s *Server) {
 	at := o.Get("url")
 	if at == nil {
@@ -232,7 +234,7 @@ func (p *parser) readRemote(v *strictjson.Value, o *strictjson.Object, ep *mcpca
 	p.readAuth(o.Get("auth"), ep)
 }
 
-// withoutQuery is a URL as it is written in the file, ${NAME} and all.
+// withoutQuery returns a URL as written in the file, with ${NAME}, but without its query and fragment.
 func withoutQuery(raw string) string {
 	if i := strings.IndexAny(raw, "?#"); i >= 0 {
 		return raw[:i]
@@ -240,6 +242,7 @@ func withoutQuery(raw string) string {
 	return raw
 }
 
+// addHeader adds a header to ep, or reports why it must not be set.
 func (p *parser) addHeader(at *strictjson.Value, name, value string, ep *mcpcall.Endpoint) {
 	canonical := http.CanonicalHeaderKey(name)
 	switch _, twice := ep.Headers[canonical]; {
@@ -261,7 +264,7 @@ func (p *parser) addHeader(at *strictjson.Value, name, value string, ep *mcpcall
 	}
 }
 
-// readAuth reads a header in other words. What needs more than that (OAuth) is not here yet.
+// readAuth reads auth, which is a shorthand for one header. Other methods, such as OAuth, are not supported here.
 func (p *parser) readAuth(v *strictjson.Value, ep *mcpcall.Endpoint) {
 	if v == nil {
 		return
@@ -303,6 +306,7 @@ func (p *parser) readAuth(v *strictjson.Value, ep *mcpcall.Endpoint) {
 	}
 }
 
+// readCommand reads the fields of the transport stdio.
 func (p *parser) readCommand(v *strictjson.Value, o *strictjson.Object, ep *mcpcall.Endpoint, s *Server) {
 	if o.Get("command") == nil {
 		p.addFault(v, "has no command, which transport stdio needs")

@@ -6,11 +6,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxValue bounds one value after what it names has been put in, in bytes.
+// maxValue bounds one value after the replacement of its variables, in bytes.
 const maxValue = 64 << 10
 
-// expandVariables puts the environment's values where ${NAME} stands; $${ is a plain ${. It returns the problem in
-// words, or "".
+// expandVariables replaces ${NAME} by the value of the variable NAME, and $${ by a literal ${. If that fails it returns
+// a description of the problem.
 func expandVariables(s string, env func(string) (string, bool)) (_, problem string) {
 	var out strings.Builder
 	for s != "" {
@@ -48,7 +48,8 @@ func expandVariables(s string, env func(string) (string, bool)) (_, problem stri
 	return v, ""
 }
 
-// isVariable tells whether s is a name that the environment can have, and not a long text without a closing brace.
+// isVariable reports whether s is a valid name of an environment variable of bounded length. The bound matters if a
+// closing brace is missing.
 func isVariable(s string) bool {
 	if s == "" || len(s) > maxName || '0' <= s[0] && s[0] <= '9' {
 		return false

@@ -15,28 +15,28 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// Bounds of the file. An honest one is far below them.
+// Bounds of the file. Legitimate files stay far below them.
 const (
 	maxFile    = 1 << 20 // bytes
-	maxDepth   = 8       // servers, one server, its headers, a value, and more than that
+	maxDepth   = 8       // more than servers, server, headers and value need
 	maxServers = 10000
-	maxFaults  = 20 // that are told at once
+	maxFaults  = 20 // reported at once
 )
 
-// File is one state of the file. It is never changed.
+// File is the content of one version of the file. It is immutable.
 type File struct{ servers map[Key]Server }
 
-// Lookup finds what the file says about an agent (decimal id).
+// Lookup returns the entry of an agent (decimal id).
 func (f *File) Lookup(chainID uint64, agentID string) (Server, bool) {
 	s, ok := f.servers[Key{chainID, agentID}]
 	return s, ok
 }
 
-// Keys are the agents that the file names, in order.
+// Keys returns the agents in the file, sorted.
 func (f *File) Keys() []Key { return sortKeys(f.servers) }
 
-// Load reads the file. env gives the values for ${NAME} (nil: os.LookupEnv); an empty one counts as not set. What is
-// wrong with the file is told as *Error, several joined by errors.Join; one is enough for the file not to be used.
+// Load reads the file. env returns the value of a variable ${NAME}, where an empty value counts as not set; nil means
+// os.LookupEnv. If the file has errors, Load returns all of them as *Error, joined by errors.Join, and no File.
 func Load(path string, env func(string) (string, bool)) (*File, error) {
 	raw, err := readFile(path)
 	if err != nil {
@@ -45,8 +45,9 @@ func Load(path string, env func(string) (string, bool)) (*File, error) {
 	return parseAll(path, raw, env)
 }
 
-// Find reads what the file says about one agent (decimal id); false: nothing. It fails like Load, but not for what is
-// wrong within other agents' entries: these may name variables that only the worker has.
+// Find returns the entry of one agent (decimal id), or false if the file has none. It returns the errors that Load
+// would return, except those within the entries of other agents, which may contain variables that only the worker's
+// environment has.
 func Find(path string, env func(string) (string, bool), chainID uint64, agentID string) (Server, bool, error) {
 	raw, err := readFile(path)
 	if err != nil {
@@ -61,13 +62,14 @@ func Find(path string, env func(string) (string, bool), chainID uint64, agentID 
 	return s, ok, nil
 }
 
+// readFile reads the file. It rejects files that are too long, are not regular files, or are accessible to other users.
 func readFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
 		return nil, &Error{File: path, Problem: "cannot be read: " + explainFileError(err)}
 	case !info.Mode().IsRegular():
-		return nil, &Error{File: path, Problem: "is no file"} // a pipe would be waited for
+		return nil, &Error{File: path, Problem: "is no file"} // reading a pipe would block
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -77,7 +79,8 @@ func readFile(path string) ([]byte, error) {
 	switch info, err = f.Stat(); {
 	case err != nil:
 		return nil, &Error{File: path, Problem: "cannot be read: " + explainFileError(err)}
-	case info.Mode().Perm()&0o077 != 0: // as a keyset; who may write it decides which commands the worker runs
+	// The rule is the same as for a keyset. In addition, write access would allow running commands.
+	case info.Mode().Perm()&0o077 != 0:
 		return nil, &Error{File: path, Problem: fmt.Sprintf("is open to others than its owner (mode %#o), and it "+
 			"may hold secrets and names "+
 			"commands: run chmod 600 on it", info.Mode().Perm())}
@@ -92,7 +95,7 @@ func readFile(path string) ([]byte, error) {
 	return raw, nil
 }
 
-// explainFileError is a file error without the path, which the *Error names.
+// explainFileError returns the text of a file error without the path, which *Error contains.
 func explainFileError(err error) string {
 	var p *os.PathError
 	if errors.As(err, &p) {
@@ -101,12 +104,12 @@ func explainFileError(err error) string {
 	return err.Error()
 }
 
-// Error is one thing that is wrong with the file.
+// Error is one error in the file.
 type Error struct {
 	File    string
-	Line    int    // 1-based; 0: the file as a whole
-	Path    string // as in servers["8453:42"].url; empty: the file as a whole
-	Problem string // what is wrong and what to write; never with a value
+	Line    int    // 1-based; 0: the whole file
+	Path    string // such as servers["8453:42"].url; empty: the whole file
+	Problem string // the error and its correction; contains no value
 }
 
 func (e *Error) Error() string {
@@ -120,17 +123,17 @@ func (e *Error) Error() string {
 	return at + ": " + e.Problem
 }
 
-// parser gathers what is wrong, so that one look at the file tells it all.
+// parser collects all errors, so that they can be reported together.
 type parser struct {
 	file   string
 	raw    []byte
 	env    func(string) (string, bool)
 	faults []error
-	full   bool            // maxFaults were found
-	used   []secret.Secret // what was put in for ${NAME} in the server that is being read
+	full   bool            // maxFaults errors were found
+	used   []secret.Secret // values of the variables in the current entry
 }
 
-// lookUp looks a name up, and remembers what it stood for.
+// lookUp returns the value of a variable and records it in p.used.
 func (p *parser) lookUp(name string) (string, bool) {
 	v, ok := p.env(name)
 	if ok && v != "" {
@@ -143,7 +146,7 @@ func parseAll(file string, raw []byte, env func(string) (string, bool)) (*File, 
 	return parseOnly(file, raw, env, func(Key) bool { return true })
 }
 
-// parseOnly passes over the entries of agents that are not wanted.
+// parseOnly parses the file but skips the entries of agents that are not wanted.
 func parseOnly(file string, raw []byte, env func(string) (string, bool), wanted func(Key) bool) (*File, error) {
 	if env == nil {
 		env = os.LookupEnv
@@ -193,7 +196,7 @@ func (p *parser) readServers(f *File, at *strictjson.Value, wanted func(Key) boo
 	}
 }
 
-// parseKey reads CHAIN:AGENT.
+// parseKey parses CHAIN:AGENT.
 func parseKey(s string) (k Key, problem string) {
 	const form = "is not CHAIN:AGENT, as in 8453:42"
 	chain, agent, ok := strings.Cut(s, ":")
@@ -210,7 +213,7 @@ func parseKey(s string) (k Key, problem string) {
 	return Key{id, agent}, ""
 }
 
-// lineOf is the line of an offset, 1-based.
+// lineOf returns the line of an offset, 1-based.
 func (p *parser) lineOf(offset int) int {
 	return 1 + bytes.Count(p.raw[:min(offset, len(p.raw))], []byte("\n"))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// Key names an agent of a chain's IdentityRegistry: the known one, or that of IDENTITY_REGISTRY_<chainId>.
+// Key identifies an agent in a chain's IdentityRegistry: the well-known one, or that of IDENTITY_REGISTRY_<chainId>.
 type Key struct {
 	ChainID uint64
 	AgentID string // decimal
@@ -20,25 +20,25 @@ type Key struct {
 
 func (k Key) String() string { return fmt.Sprintf("%d:%s", k.ChainID, k.AgentID) }
 
-// Server is what the file says about one agent.
+// Server is the entry of one agent.
 type Server struct {
-	Enabled   bool          // false: its deliveries are held, also those whose job names an endpoint
+	Enabled   bool          // false: deliveries are held, even if the job names an endpoint
 	Tools     []string      // only these are called; nil: all
-	Timeout   time.Duration // a call takes at most so long; 0: the file does not say
-	OnUnknown string        // store.OnUnknownResend or OnUnknownHold; "": the agent's own policy
-	// Display is the endpoint as logs, pages and the database may show it: as it is written in the file, without a
-	// query; "" without one.
+	Timeout   time.Duration // maximum duration of a call; 0: not set in the file
+	OnUnknown string        // store.OnUnknownResend or OnUnknownHold; "": the agent's own policy applies
+	// Display is the endpoint for logs, pages and the database: as written in the file, without a query. It is "" if
+	// there is no endpoint.
 	Display string
 
-	// With what came out of the environment, so nothing prints it; never changed.
+	// endpoint contains values from the environment and is therefore never printed. It is immutable.
 	endpoint *mcpcall.Endpoint
 }
 
-// Format prints the endpoint as it may be shown, whatever the verb.
+// Format prints Display for every verb, so that no secret is printed.
 func (s Server) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "server "+s.Display) }
 
-// Endpoint is where the agent is called, false when the file leaves that to the chain. It is shared: whoever changes
-// something in it clones that before.
+// Endpoint returns the agent's address, or false if the file has none, so that the chain determines it. The caller must
+// clone its slices and maps before changing them.
 func (s Server) Endpoint() (mcpcall.Endpoint, bool) {
 	if s.endpoint == nil {
 		return mcpcall.Endpoint{}, false
@@ -46,8 +46,8 @@ func (s Server) Endpoint() (mcpcall.Endpoint, bool) {
 	return *s.endpoint, true
 }
 
-// Allows tells which of a tool's names may be called: all when it may be called by the first, else those that the file
-// names; none when it may not be called at all.
+// Allows returns the names of a tool that may be called. names are the name of the tool followed by its aliases. If the
+// first is allowed, all are; otherwise only those in the file. It returns nil if none is allowed.
 func (s Server) Allows(names []string) []string {
 	if s.Tools == nil || len(names) > 0 && slices.Contains(s.Tools, names[0]) {
 		return names
@@ -61,7 +61,7 @@ func (s Server) Allows(names []string) []string {
 	return allowed
 }
 
-// listDifferences lists the fields, as the file calls them, in which two servers differ.
+// listDifferences returns the fields, named as in the file, in which two servers differ.
 func (s Server) listDifferences(o Server) (fields []string) {
 	a, b := mcpcall.Endpoint{}, mcpcall.Endpoint{}
 	if s.endpoint != nil {
@@ -94,8 +94,8 @@ func (s Server) listDifferences(o Server) (fields []string) {
 	return fields
 }
 
-// findRespelt names the field that is written in another way now and means the same, as a secret behind ${NAME}; ""
-// when there is none.
+// findRespelt returns the field (url or command) that is written differently but has the same value, for example with a
+// secret moved to ${NAME}; "" if no such field exists.
 func (s Server) findRespelt(o Server) string {
 	switch {
 	case s.Display == o.Display || s.endpoint == nil || o.endpoint == nil || s.endpoint.URL != o.endpoint.URL ||
@@ -107,7 +107,7 @@ func (s Server) findRespelt(o Server) string {
 	return "command"
 }
 
-// hasMoved tells whether a client that was made for s must not serve o.
+// hasMoved reports whether a client for s must not be used for o.
 func (s Server) hasMoved(o Server) bool {
 	respelt := s.findRespelt(o)
 	return slices.ContainsFunc(s.listDifferences(o), func(field string) bool {
@@ -116,14 +116,14 @@ func (s Server) hasMoved(o Server) bool {
 	})
 }
 
-// Diff is what a new file changes, by key and in order.
+// Diff lists the changes of a new file, each list sorted by key.
 type Diff struct{ Added, Removed, Changed []Change }
 
-// Change is one server before and after; the side that there is not is empty.
+// Change is one server before and after. Old is empty for an added server, New for a removed one.
 type Change struct {
 	Key      Key
 	Old, New Server
-	Fields   []string // Changed: as the file calls them; headers stands for auth too
+	Fields   []string // of a changed server, named as in the file; headers includes auth
 }
 
 func (c Change) String() string {
@@ -133,11 +133,10 @@ func (c Change) String() string {
 	return c.Key.String() + " (" + strings.Join(c.Fields, ", ") + ")"
 }
 
-// Empty tells whether nothing changed.
+// Empty reports whether nothing changed.
 func (d Diff) Empty() bool { return len(d.Added)+len(d.Removed)+len(d.Changed) == 0 }
 
-// ListDroppedEndpoints lists the endpoints that nobody is called at any more because of the change: their clients can
-// go.
+// ListDroppedEndpoints returns the endpoints that are no longer used after the change. Their clients can be closed.
 func (d Diff) ListDroppedEndpoints() (out []mcpcall.Endpoint) {
 	for _, c := range d.Removed {
 		if ep, ok := c.Old.Endpoint(); ok {
@@ -152,8 +151,8 @@ func (d Diff) ListDroppedEndpoints() (out []mcpcall.Endpoint) {
 	return out
 }
 
-// ListMovedAgents lists the agents that are called at another endpoint of the file's than before, or with other
-// credentials: what was held for want of them may be tried again.
+// ListMovedAgents returns the agents whose endpoint or credentials in the file changed. Deliveries that were held
+// because of these can be retried.
 func (d Diff) ListMovedAgents() (keys []Key) {
 	for _, c := range d.Added {
 		if c.New.endpoint != nil {
@@ -168,7 +167,7 @@ func (d Diff) ListMovedAgents() (keys []Key) {
 	return keys
 }
 
-// compareFiles finds what changed between two files.
+// compareFiles returns the differences between two files.
 func compareFiles(before, after map[Key]Server) (d Diff) {
 	for _, k := range sortKeys(before) {
 		now, still := after[k]
@@ -186,7 +185,7 @@ func compareFiles(before, after map[Key]Server) (d Diff) {
 	return d
 }
 
-// sortKeys lists the keys in the order of their numbers.
+// sortKeys returns the keys in numerical order.
 func sortKeys(m map[Key]Server) []Key {
 	return slices.SortedFunc(maps.Keys(m), func(a, b Key) int {
 		if a.ChainID != b.ChainID {

@@ -10,33 +10,37 @@ import (
 	"time"
 )
 
-// lookInterval is how often the file is looked at.
+// lookInterval is the interval between two checks of the file.
 const lookInterval = 2 * time.Second
 
-// Config makes a Set.
+// Config configures a Set.
 type Config struct {
 	Path   string
-	Env    func(string) (string, bool) // values for ${NAME}; default os.LookupEnv
+	Env    func(string) (string, bool) // returns values for ${NAME}; default os.LookupEnv
 	Logger *slog.Logger                // default slog.Default
-	// Changed hears of every difference after it is in force, one at a time; nil: nobody. The next look waits for it.
+	// Changed is called with each change after it came into force; nil: it is not called. Calls do not overlap, and the
+	// next check waits for the call.
 	Changed func(Diff)
-	// Ticks say when to look. Default: every 2 s while Run runs.
+	// Ticks triggers the checks. Default: every 2 s during Run.
 	Ticks <-chan time.Time
 }
 
-// Set is the servers file that is in force. Safe for concurrent use; the nil Set knows no agent.
+// Set holds the servers file in force. It is safe for concurrent use. A nil Set contains no agent.
 type Set struct {
 	cfg   Config
 	force atomic.Pointer[File]
 
-	mu      sync.Mutex // one look at a time
-	seen    os.FileInfo
-	settled bool              // the file was read again after its last change was noticed: a clock may be too coarse to tell two writes apart
-	sum     [sha256.Size]byte // of what was read last, good or not
-	fault   string            // why what is in force is not what is in the file; told once
+	mu   sync.Mutex // held during a check
+	seen os.FileInfo
+	// settled means that the file was read again after its last change. A coarse file time may not distinguish two
+	// writes.
+	settled bool
+	sum     [sha256.Size]byte // of the last content read, valid or not
+	fault   string            // the current error of the file; logged once
 }
 
-// Open reads the file. One that is broken is an error here: nothing is in force yet.
+// Open reads the file. It returns an error for an invalid file, because there is no earlier version that could stay in
+// force.
 func Open(cfg Config) (*Set, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -60,7 +64,7 @@ func Open(cfg Config) (*Set, error) {
 	return s, nil
 }
 
-// Lookup finds what the file in force says about an agent (decimal id). It takes no lock.
+// Lookup returns the entry of an agent (decimal id) in the file in force. It takes no lock.
 func (s *Set) Lookup(chainID uint64, agentID string) (Server, bool) {
 	if s == nil {
 		return Server{}, false
@@ -68,7 +72,7 @@ func (s *Set) Lookup(chainID uint64, agentID string) (Server, bool) {
 	return s.force.Load().Lookup(chainID, agentID)
 }
 
-// File is what is in force now.
+// File returns the file in force.
 func (s *Set) File() *File {
 	if s == nil {
 		return &File{}
@@ -76,7 +80,7 @@ func (s *Set) File() *File {
 	return s.force.Load()
 }
 
-// Run looks at the file until the context ends.
+// Run checks the file until ctx ends.
 func (s *Set) Run(ctx context.Context) {
 	ticks := s.cfg.Ticks
 	if ticks == nil {
@@ -94,8 +98,8 @@ func (s *Set) Run(ctx context.Context) {
 	}
 }
 
-// ReloadIfChanged reads the file if it may have changed: itself, or what a link to it names, as Kubernetes swaps its
-// volumes. A good one comes into force; of a broken one the log says once what is wrong.
+// ReloadIfChanged reads the file if it may have changed, or if the symbolic link at its path leads to a new
+// file, as in Kubernetes volumes. A valid file comes into force. For an invalid one the error is logged once.
 func (s *Set) ReloadIfChanged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,11 +137,12 @@ func (s *Set) logFault(err error) {
 	}
 }
 
+// applyFile puts a valid file into force, logs the changes and calls Config.Changed.
 func (s *Set) applyFile(f *File) {
 	d := compareFiles(s.force.Load().servers, f.servers)
 	was := s.fault
 	s.fault = ""
-	s.force.Store(f) // also when nothing seems to differ: what is masked as a secret may
+	s.force.Store(f) // even without differences, because the values to mask may differ
 	if d.Empty() {
 		if was != "" {
 			s.cfg.Logger.Info("the servers file can be used again; it says what is in force", "file", s.cfg.Path)
@@ -151,7 +156,7 @@ func (s *Set) applyFile(f *File) {
 	}
 }
 
-// maxShown is how many servers a log line names of each sort.
+// maxShown bounds the servers per list in a log line.
 const maxShown = 20
 
 func formatChanges(list []Change) []string {
