@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// Where the directory is, and what it is (draft-meunier-webbotauth-httpsig-directory).
+// Path and media type of the directory (draft-meunier-webbotauth-httpsig-directory).
 const (
 	DirectoryPath = "/.well-known/http-message-signatures-directory"
 	DirectoryType = "application/http-message-signatures-directory+json"
 )
 
-// DirectoryAge is how long a verifier may keep the directory. A new key signs only after it has been published for
-// longer.
+// DirectoryAge is how long a verifier may cache the directory. A new key signs only after it has been published for
+// longer than that.
 const DirectoryAge = 5 * time.Minute
 
-// jwk is a public key as the directory has it (RFC 8037).
+// jwk is a public key in the directory (RFC 8037).
 type jwk struct {
 	Type    string `json:"kty"`
 	Curve   string `json:"crv"`
@@ -28,7 +28,8 @@ type jwk struct {
 	Expires int64  `json:"exp,omitempty"`
 }
 
-// Directory is the public keys as a JWK set: that of the requests under way, the next one, and the last ones.
+// Directory returns the public keys as a JWK set: the current key, the next one, and earlier ones that have not
+// retired.
 func (r *Ring) Directory() []byte {
 	set := struct {
 		Keys []jwk `json:"keys"`
@@ -40,15 +41,15 @@ func (r *Ring) Directory() []byte {
 		}
 		set.Keys = append(set.Keys, one)
 	}
-	text, _ := json.Marshal(set) // texts and numbers
+	text, _ := json.Marshal(set) // cannot fail for strings and numbers
 	return text
 }
 
-// ServeHTTP serves the directory, to everybody.
+// ServeHTTP serves the directory without authentication.
 func (r *Ring) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", DirectoryType)
 	h.Set("Cache-Control", "public, max-age="+strconv.Itoa(int(DirectoryAge/time.Second)))
 	h.Set("X-Content-Type-Options", "nosniff")
-	_, _ = w.Write(r.Directory()) // the client is gone, or not
+	_, _ = w.Write(r.Directory()) // a write error means that the client closed the connection
 }

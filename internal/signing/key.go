@@ -13,16 +13,16 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Sealer seals what is stored, and opens it (secret.Keyset).
+// Sealer encrypts and decrypts stored keys (secret.Keyset).
 type Sealer interface {
 	Seal(plain []byte, b secret.Binding) ([]byte, error)
 	Open(cipher []byte, b secret.Binding) ([]byte, error)
 }
 
-// Binding is what the key with this id is sealed for.
+// Binding returns the binding under which the key with this id is encrypted.
 func Binding(id string) secret.Binding { return secret.Binding{Purpose: "signing.key.v1", Issuer: id} }
 
-// key is a key that can sign.
+// key is a decrypted key that can sign.
 type key struct {
 	id        string
 	private   ed25519.PrivateKey
@@ -30,17 +30,17 @@ type key struct {
 	retires   *time.Time
 }
 
-// NewKey makes a key, sealed for the database.
+// NewKey creates a key, encrypted for the database.
 func NewKey(s Sealer) (store.SigningKey, error) {
 	var seed [ed25519.SeedSize]byte
-	_, _ = rand.Read(seed[:]) // never fails (crypto/rand)
+	_, _ = rand.Read(seed[:]) // crypto/rand never fails
 	id := keyThumbprint(ed25519.NewKeyFromSeed(seed[:]).Public().(ed25519.PublicKey))
 	sealed, err := s.Seal(seed[:], Binding(id))
 	return store.SigningKey{ID: id, Ciphertext: sealed}, err
 }
 
-// openKey opens a stored key. Whoever may write to the database cannot have another key published: it is sealed for its
-// own thumbprint.
+// openKey decrypts a stored key. The key is bound to its own thumbprint, so that write access to the database is not
+// sufficient to publish another key.
 func openKey(s Sealer, k store.SigningKey) (*key, error) {
 	seed, err := s.Open(k.Ciphertext, Binding(k.ID))
 	if err != nil {
@@ -58,7 +58,7 @@ func openKey(s Sealer, k store.SigningKey) (*key, error) {
 
 func (k *key) publicKey() ed25519.PublicKey { return k.private.Public().(ed25519.PublicKey) }
 
-// keyThumbprint is a key's id: the JWK thumbprint (RFC 7638, for Ed25519 RFC 8037 appendix A.3).
+// keyThumbprint returns the id of a key: its JWK thumbprint (RFC 7638; for Ed25519 RFC 8037 appendix A.3).
 func keyThumbprint(public ed25519.PublicKey) string {
 	sum := sha256.Sum256([]byte(`{"crv":"Ed25519","kty":"OKP","x":"` + base64.RawURLEncoding.EncodeToString(public) + `"}`))
 	return base64.RawURLEncoding.EncodeToString(sum[:])

@@ -12,36 +12,36 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Ledger keeps the keys.
+// Ledger stores the keys.
 type Ledger interface {
 	SigningKeys(ctx context.Context) ([]store.SigningKey, error)
 	AddFirstSigningKey(ctx context.Context, k store.SigningKey) (added bool, err error)
 }
 
-// Config of a Ring.
+// Config configures a Ring.
 type Config struct {
-	// PublicURL (HERALD_PUBLIC_URL) is the origin where agents find the directory of keys. Required.
+	// PublicURL (HERALD_PUBLIC_URL) is the origin at which agents find the directory of keys. Required.
 	PublicURL string
 	Ledger    Ledger
 	Sealer    Sealer
-	// Refresh is how old what is known of the keys becomes. Default 30 s.
+	// Refresh is the interval at which Run reads the keys again. Default 30 s.
 	Refresh time.Duration
-	// Logger, default discards. Clock, default time.Now.
+	// Logger discards by default. Clock is time.Now by default.
 	Logger *slog.Logger
 	Clock  func() time.Time
 }
 
-// Ring is the keys of an installation.
+// Ring holds the keys of an installation.
 type Ring struct {
 	cfg  Config
-	keys atomic.Pointer[[]*key] // published, the youngest first
+	keys atomic.Pointer[[]*key] // the youngest first; some may have retired since Load
 }
 
-// ErrNoKey means that no key can sign, so that nothing is sent.
+// ErrNoKey reports that no key can sign, so that the request was not sent.
 var ErrNoKey = errors.New("no signing key can be used, so the request was not sent: " +
 	"put the keyset back that has its key, or make one with `worker signing-key rotate`")
 
-// New prepares a Ring. Load it before it signs.
+// New returns a Ring without keys. Call Load before Sign.
 func New(cfg Config) (*Ring, error) {
 	if cfg.PublicURL == "" || cfg.Ledger == nil || cfg.Sealer == nil {
 		return nil, errors.New("signing: PublicURL, Ledger and Sealer are required")
@@ -56,7 +56,8 @@ func New(cfg Config) (*Ring, error) {
 	return &Ring{cfg: cfg}, nil
 }
 
-// Load reads the keys, and makes the first one where there is none. ErrNoKey: there are, and none of them can sign.
+// Load reads the keys from the ledger. If the ledger is empty, it creates the first key. It returns ErrNoKey if there
+// are keys but none can sign.
 func (r *Ring) Load(ctx context.Context) error {
 	stored, err := r.cfg.Ledger.SigningKeys(ctx)
 	if err == nil && len(stored) == 0 {
@@ -100,7 +101,7 @@ func (r *Ring) addFirst(ctx context.Context) ([]store.SigningKey, error) {
 	return r.cfg.Ledger.SigningKeys(ctx)
 }
 
-// Run keeps what is known of the keys fresh until ctx ends. While Postgres is away the keys stay as they were.
+// Run reads the keys regularly until ctx ends. While Postgres is unavailable the keys do not change.
 func (r *Ring) Run(ctx context.Context) {
 	ticker := time.NewTicker(r.cfg.Refresh)
 	defer ticker.Stop()
@@ -116,7 +117,7 @@ func (r *Ring) Run(ctx context.Context) {
 	}
 }
 
-// publishedKeys are the keys that the directory has now.
+// publishedKeys returns the keys that the directory currently contains.
 func (r *Ring) publishedKeys() []*key {
 	known := r.keys.Load()
 	if known == nil {
@@ -132,8 +133,8 @@ func (r *Ring) publishedKeys() []*key {
 	return list
 }
 
-// currentKey is the key that signs: the youngest that has been published for long enough. Where none has, as when the
-// first was made by a clock that is ahead of this one, it is the oldest.
+// currentKey returns the key that signs: the youngest one that is active, which means that it has been published for
+// long enough. If no key is active yet, for example because the clock of Postgres is ahead, it returns the oldest.
 func (r *Ring) currentKey() (oldest *key) {
 	known := r.keys.Load()
 	if known == nil {

@@ -19,17 +19,17 @@ import (
 )
 
 const (
-	// Lifetime is how long a signature is good: an agent need not remember its nonce for longer.
+	// Lifetime is the validity of a signature. An agent must remember its nonce for that long.
 	Lifetime = 5 * time.Minute
-	// tag and label are those of Web Bot Auth (draft-ietf-webbotauth-httpsig-protocol), which gateways know.
+	// tag and label are the values of Web Bot Auth (draft-ietf-webbotauth-httpsig-protocol), which gateways expect.
 	tag   = "web-bot-auth"
 	label = "sig1"
 )
 
-// Sign signs a request as it is about to be sent, in its header, which must be the caller's own; the body is read
-// through GetBody. Of the header only what is covered is looked at: the content's type and digest, and all that MCP
-// defines (Mcp-…), which says whose session the call belongs to and what a gateway may take it for. Authorization is
-// not: gateways consume it.
+// Sign signs a request by adding to its header, which no other request may share. Call it directly before sending. It
+// reads the body through GetBody. The signature covers the method, the target URI, and of the header only the content
+// type, the digest and all MCP headers (Mcp-…), which identify the session and inform gateways about the call. It does
+// not cover Authorization, because gateways remove it.
 func (r *Ring) Sign(req *http.Request) error {
 	k := r.currentKey()
 	if k == nil {
@@ -62,7 +62,8 @@ func (r *Ring) Sign(req *http.Request) error {
 	if err != nil {
 		return fmt.Errorf("sign the request: %w", err)
 	}
-	// The library takes the target URI from the URL's text, and would parse a query, which is the agent's to write.
+	// The library derives the target URI from the URL and would parse its query, which the agent chooses. An opaque URL
+	// avoids that.
 	target := string(netguard.OriginOf(req.URL)) + req.URL.RequestURI()
 	scheme, rest, _ := strings.Cut(target, ":")
 	input, signature, err := httpsign.SignRequest(label, *signer, &http.Request{Method: req.Method,
@@ -79,7 +80,7 @@ func (r *Ring) Sign(req *http.Request) error {
 	return nil
 }
 
-// digestBody is the Content-Digest of the request's body, empty without one.
+// digestBody returns the Content-Digest of the request's body; "" if there is no body.
 func digestBody(req *http.Request) (string, error) {
 	if req.Body == nil || req.Body == http.NoBody {
 		return "", nil
@@ -93,7 +94,7 @@ func digestBody(req *http.Request) (string, error) {
 	}
 	defer func() { _ = body.Close() }()
 	sum := sha256.New()
-	if _, err := io.Copy(sum, body); err != nil { // out of memory: it is not copied
+	if _, err := io.Copy(sum, body); err != nil { // only if memory runs out, because GetBody does not copy
 		return "", fmt.Errorf("sign the request: %w", err)
 	}
 	return "sha-256=:" + base64.StdEncoding.EncodeToString(sum.Sum(nil)) + ":", nil

@@ -1,4 +1,4 @@
-// Package signingtest keeps signing keys in memory, for tests of who signs and who verifies.
+// Package signingtest keeps signing keys in memory, for tests of signing and verification.
 package signingtest
 
 import (
@@ -10,14 +10,14 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Shelf is a signing.Ledger.
+// Shelf is a signing.Ledger in memory.
 type Shelf struct {
 	mu   sync.Mutex
 	keys []store.SigningKey
 	err  error
 }
 
-// Put replaces the keys, the youngest first; the error is what the next reads end with.
+// Put replaces the keys, the youngest first. err is returned by later reads.
 func (s *Shelf) Put(err error, keys ...store.SigningKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
