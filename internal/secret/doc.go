@@ -1,8 +1,9 @@
-// Package secret keeps secrets out of sight and encrypted at rest.
+// Package secret prevents secrets from being printed, and encrypts them for storage.
 //
-// Secret is a text that prints as asterisks. Masker takes secrets out of what a stranger says who was sent them.
-// Keyset is a Tink AEAD keyset: it seals bytes under a Binding, so that a ciphertext moved to another agent, origin
-// or header does not open.
+// Secret is a string that prints as asterisks. Masker removes secrets from an agent's text that echoes them. Keyset is
+// a Tink AEAD keyset: it encrypts bytes under a Binding, so that a ciphertext that is copied to another agent, origin
+// or header cannot be decrypted.
 //
-// What does not live here: where ciphertexts are stored (internal/store) and what they authenticate (internal/mcpcall).
+// Other packages store the ciphertexts (internal/store) and use the secrets (internal/agentauth, internal/mcpcall). See
+// docs/design/credentials.md.
 package secret

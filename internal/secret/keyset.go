@@ -19,32 +19,32 @@ import (
 	"github.com/tink-crypto/tink-go/v2/tink"
 )
 
-// Keyset seals and opens with AES-256-GCM; ciphertexts carry the id of their key, so that keys can be rotated.
+// Keyset encrypts and decrypts with AES-256-GCM. Ciphertexts contain the id of their key, so that keys can be rotated.
 type Keyset struct {
 	handle *keyset.Handle
 	aead   tink.AEAD
 }
 
-// Binding is what a ciphertext belongs to. It opens only under exactly the same one.
+// Binding identifies the owner and purpose of a ciphertext. Open succeeds only with the Binding that Seal used.
 type Binding struct {
-	Purpose  string // a constant of the caller with a version: "job.headers.v1"
+	Purpose  string // a constant of the caller with a version, such as "job.headers.v1"
 	ChainID  uint64
-	Registry string // IdentityRegistry, any case
+	Registry string // IdentityRegistry, in any case
 	AgentID  string // decimal
-	Origin   string // of a token netguard.CredentialOrigin; of a job's headers job.HeaderBinding says which
+	Origin   string // for a token its netguard.CredentialOrigin; for a job's headers see job.HeaderBinding
 	Scheme   string // bearer, header, oauth, …
 	Header   string
 	Issuer   string
-	// Generation is the state of a row that a ciphertext outside of it belongs to; empty: the ciphertext is the row's
-	// own.
+	// Generation identifies the state of a database row, for a ciphertext that is stored outside of the row. Empty: the
+	// ciphertext is stored in the row.
 	Generation string
 }
 
-// associatedData is unambiguous: every part is preceded by its length.
+// associatedData encodes b unambiguously: every part is preceded by its length.
 func (b Binding) associatedData() []byte {
 	out := binary.BigEndian.AppendUint64(nil, b.ChainID)
 	parts := []string{b.Purpose, strings.ToLower(b.Registry), b.AgentID, b.Origin, b.Scheme, b.Header, b.Issuer}
-	if b.Generation != "" { // younger than what is stored
+	if b.Generation != "" { // ciphertexts from before this field existed have no such part
 		parts = append(parts, b.Generation)
 	}
 	for _, part := range parts {
@@ -54,20 +54,21 @@ func (b Binding) associatedData() []byte {
 	return out
 }
 
-// KeysetError means that a keyset cannot be used.
+// KeysetError reports that a keyset is unusable.
 type KeysetError struct{ Problem string }
 
 func (e *KeysetError) Error() string { return "keyset: " + e.Problem }
 
-// DecryptError means that a ciphertext does not open: another keyset, another binding, or damaged bytes.
+// DecryptError reports that a ciphertext cannot be decrypted: the keyset or the binding is a different one, or the
+// bytes are damaged.
 type DecryptError struct {
 	Problem string
-	KeyID   uint32 // of the key that sealed it, when the keyset lacks that; else 0
+	KeyID   uint32 // id of the key that encrypted it, if the keyset lacks that key; else 0
 }
 
 func (e *DecryptError) Error() string { return "stored secret: " + e.Problem }
 
-// Create makes a keyset with one key.
+// Create returns a new keyset with one key.
 func Create() (*Keyset, error) {
 	h, err := keyset.NewHandle(aead.AES256GCMKeyTemplate())
 	if err != nil {
@@ -76,7 +77,7 @@ func Create() (*Keyset, error) {
 	return newKeyset(h)
 }
 
-// Parse reads what Write wrote: base64 of Tink's binary form.
+// Parse decodes the output of Write: base64 of Tink's binary format.
 func Parse(text Secret) (*Keyset, error) {
 	raw, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text.Reveal()))
 	if err != nil {
@@ -103,7 +104,7 @@ func newKeyset(h *keyset.Handle) (*Keyset, error) {
 	return &Keyset{handle: h, aead: a}, nil
 }
 
-// Write writes the keyset in clear, as base64. Whoever reads it can open everything sealed with it.
+// Write writes the keyset unencrypted, as base64. It allows decrypting everything that the keyset has encrypted.
 func (k *Keyset) Write(w io.Writer) error {
 	var raw bytes.Buffer
 	if err := insecurecleartextkeyset.Write(k.handle, keyset.NewBinaryWriter(&raw)); err != nil {
@@ -113,16 +114,16 @@ func (k *Keyset) Write(w io.Writer) error {
 	return err
 }
 
-// String prints no key material, and neither does any verb of fmt.
+// String contains no key material. The same holds for every verb of fmt, by Format.
 func (k *Keyset) String() string { return fmt.Sprintf("keyset with primary key %d", k.PrimaryID()) }
 
 // Format implements fmt.Formatter.
 func (k *Keyset) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, k.String()) }
 
-// PrimaryID is the key that Seal uses.
+// PrimaryID returns the id of the key that Seal uses.
 func (k *Keyset) PrimaryID() uint32 { return k.handle.KeysetInfo().GetPrimaryKeyId() }
 
-// Seal encrypts plain so that it opens only under b.
+// Seal encrypts plain. Open needs the same Binding b.
 func (k *Keyset) Seal(plain []byte, b Binding) ([]byte, error) {
 	c, err := k.aead.Encrypt(plain, b.associatedData())
 	if err != nil {
@@ -131,7 +132,7 @@ func (k *Keyset) Seal(plain []byte, b Binding) ([]byte, error) {
 	return c, nil
 }
 
-// Open decrypts what Seal made under the same binding. *DecryptError otherwise.
+// Open decrypts the output of Seal with the same binding. All its errors are *DecryptError.
 func (k *Keyset) Open(cipher []byte, b Binding) ([]byte, error) {
 	id, ok := KeyID(cipher)
 	if !ok {
@@ -149,7 +150,7 @@ func (k *Keyset) Open(cipher []byte, b Binding) ([]byte, error) {
 	return nil, &DecryptError{KeyID: id, Problem: fmt.Sprintf("key %d sealed it, which is not in HERALD_KEYSET: put the keyset back that has this key, or store the secret again", id)}
 }
 
-// KeyID tells which key sealed a ciphertext: Tink's prefix is 0x01 and the id, big endian.
+// KeyID returns the id of the key that encrypted cipher. Tink's prefix is 0x01 followed by the id, big endian.
 func KeyID(cipher []byte) (uint32, bool) {
 	const prefix, nonce, tag = 5, 12, 16
 	if len(cipher) < prefix+nonce+tag || cipher[0] != 1 {
@@ -158,8 +159,8 @@ func KeyID(cipher []byte) (uint32, bool) {
 	return binary.BigEndian.Uint32(cipher[1:prefix]), true
 }
 
-// LoadOrCreateFile reads the keyset of a file, or makes one there (0600) and says so: wrapped when there is a master
-// (nil: none). A file that others can read is refused.
+// LoadOrCreateFile reads a keyset from a file. If there is no file, it creates one with a new keyset (mode 0600) and
+// returns made=true. The keyset is wrapped if m is not nil. A file that other users can read is an error.
 func LoadOrCreateFile(path string, m Master) (k *Keyset, made bool, err error) {
 	k, err = LoadFile(path, m)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -179,7 +180,7 @@ func LoadOrCreateFile(path string, m Master) (k *Keyset, made bool, err error) {
 	}
 	err = errors.Join(write(tmp), tmp.Sync(), tmp.Close())
 	if err == nil {
-		// Link, not rename: of two processes that make one at once, the first must win for both.
+		// Link instead of rename: if two processes create the file at the same time, both must use the first one.
 		err = os.Link(tmp.Name(), path)
 	}
 	if errors.Is(err, fs.ErrExist) {
@@ -187,7 +188,7 @@ func LoadOrCreateFile(path string, m Master) (k *Keyset, made bool, err error) {
 		return k, false, err
 	}
 	if err == nil {
-		// What is sealed from now on needs this file after a power failure too.
+		// Secrets encrypted from now on need this file, even after a power failure.
 		err = syncFolder(filepath.Dir(path))
 	}
 	if err != nil {
@@ -204,13 +205,13 @@ func syncFolder(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// maxKeysetFile is far more than a keyset of many keys.
+// maxKeysetFile bounds a keyset file in bytes. It is far larger than a keyset with many keys.
 const maxKeysetFile = 64 << 10
 
-// LoadFile reads the keyset of a file as Unwrap does; one that others can read is refused. fs.ErrNotExist when there
-// is none.
+// LoadFile reads a keyset from a file as Unwrap does. A file that other users can read is an error. If there is no
+// file, the error is fs.ErrNotExist.
 func LoadFile(path string, m Master) (*Keyset, error) {
-	// Looked at before it is opened: to open a FIFO waits for a writer.
+	// Check the type before opening, because opening a FIFO waits for a writer.
 	st, err := os.Stat(path)
 	if err == nil && !st.Mode().IsRegular() {
 		return nil, &KeysetError{path + " is not a file"}

@@ -9,23 +9,23 @@ import (
 	"unicode/utf8"
 )
 
-// maxEscapes is how many escapes are looked through, one in the other: JSON in the text of a JSON answer is two.
+// maxEscapes is the maximum nesting of escapes that are decoded. JSON in the text of a JSON answer has two levels.
 const maxEscapes = 2
 
-// How long a secret has to be to be masked: shortestAnywhere in the middle of other text too, a shorter one only
-// where it stands as a word of its own, since four letters are part of ordinary words. What is shorter than
-// shortestWord stays: it would garble every text, and is no secret that a mask could keep.
+// The minimum lengths of secrets that are masked, in bytes. Secrets of at least shortestAnywhere are masked everywhere.
+// Shorter ones are masked only as separate words, because ordinary words contain such short strings. Secrets shorter
+// than shortestWord are not masked: that would garble every text and would not protect them.
 const (
 	shortestAnywhere = 8
 	shortestWord     = 4
 )
 
-// Masker puts asterisks where a text holds a secret, as it is or as an encoder spells it: JSON is free to write any
-// character as an escape, and Postgres undoes that. A nil one masks nothing. Safe for concurrent use.
+// Masker replaces secrets in a text by asterisks. It also finds secrets in escaped form, because JSON may write any
+// character as an escape, and Postgres decodes the escapes. A nil Masker masks nothing. It is safe for concurrent use.
 type Masker struct{ anywhere, words []string }
 
-// NewMasker masks texts, and names as words only, however long they are: a user's name is part of tools' names by
-// accident. It is nil when none of them is long enough.
+// NewMasker returns a Masker for texts and names. names are masked only as separate words regardless of their length,
+// because a user name may be part of a tool's name by coincidence. NewMasker returns nil if all strings are too short.
 func NewMasker(texts []string, names ...string) *Masker {
 	var m Masker
 	for _, t := range texts {
@@ -50,8 +50,8 @@ func NewMasker(texts []string, names ...string) *Masker {
 	return &m
 }
 
-// WithoutWords masks only what is masked anywhere: for names that something is called by, where a word is more likely
-// no secret.
+// WithoutWords returns a Masker that masks only secrets of at least shortestAnywhere bytes. It is for identifiers, in
+// which a short word is probably not a secret.
 func (m *Masker) WithoutWords() *Masker {
 	if m == nil || m.anywhere == nil {
 		return nil
@@ -59,7 +59,7 @@ func (m *Masker) WithoutWords() *Masker {
 	return &Masker{anywhere: m.anywhere}
 }
 
-// Replace is s without the secrets. Those that overlap become one mask.
+// Replace returns s with its secrets masked. Overlapping secrets become one mask.
 func (m *Masker) Replace(s string) string {
 	if m == nil {
 		return s
@@ -82,10 +82,10 @@ func (m *Masker) Replace(s string) string {
 	return out.String()
 }
 
-// span is a part of a text, in bytes.
+// span is a range of bytes in a text.
 type span struct{ from, to int }
 
-// findEscaped finds secrets that are there once escapes are read, at most depth of them in one another.
+// findEscaped finds secrets that appear after decoding at most depth levels of escapes.
 func (m *Masker) findEscaped(s string, depth int) (found []span) {
 	for _, e := range escapes {
 		read := e.unescape(s)
@@ -107,7 +107,7 @@ func (m *Masker) findEscaped(s string, depth int) (found []span) {
 	return found
 }
 
-// findPlain finds secrets as they are.
+// findPlain finds unescaped secrets.
 func (m *Masker) findPlain(s string) (found []span) {
 	find := func(t string, fits func(x span) bool) {
 		for at := 0; ; {
@@ -130,7 +130,7 @@ func (m *Masker) findPlain(s string) (found []span) {
 	return found
 }
 
-// isInsideWord tells whether the bytes before and at i belong to one word.
+// isInsideWord reports whether the bytes before and at i belong to the same word.
 func isInsideWord(s string, i int) bool {
 	inWord := func(c byte) bool {
 		return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c >= utf8.RuneSelf
@@ -138,8 +138,8 @@ func isInsideWord(s string, i int) bool {
 	return i > 0 && i < len(s) && inWord(s[i-1]) && inWord(s[i])
 }
 
-// escape is a way to spell characters that begins with one of its own. one reads the first of s: the rune that it
-// stands for, -1 for a byte that is none by itself, and its length; 0: s begins with none.
+// escape is an escape syntax. begins is the first byte of an escape. readOne decodes the escape at the start of s. It
+// returns the rune and the length of the escape, or the length 0 if s does not start with an escape.
 type escape struct {
 	begins  byte
 	readOne func(s string) (r rune, n int)
@@ -147,10 +147,10 @@ type escape struct {
 
 var escapes = []escape{{'\\', readBackslash}, {'%', readPercent}, {'&', readEntity}}
 
-// unescape is s with the escapes read.
+// unescape returns s with the escapes decoded.
 func (e escape) unescape(s string) string {
 	var out []byte
-	done := 0 // so much of s is in out
+	done := 0 // number of bytes of s that are in out
 	for i := strings.IndexByte(s, e.begins); i >= 0; {
 		next := i + 1
 		if r, n := e.readOne(s[i:]); n > 0 {
@@ -168,7 +168,7 @@ func (e escape) unescape(s string) string {
 	return string(append(out, s[done:]...))
 }
 
-// mapOffsets tells where in s each byte of read(s) comes from, and its end.
+// mapOffsets returns, for each byte of unescape(s) and for its end, the offset in s from which it originates.
 func (e escape) mapOffsets(s string) []int {
 	at := make([]int, 0, len(s)+1)
 	for i := 0; i < len(s); {
@@ -187,7 +187,7 @@ func (e escape) mapOffsets(s string) []int {
 	return append(at, len(s))
 }
 
-// readBackslash reads the escapes of JSON (RFC 8259 §7), and \x and \' of programming languages.
+// readBackslash decodes the escapes of JSON (RFC 8259 §7), and \x and \' of programming languages.
 func readBackslash(s string) (rune, int) {
 	if len(s) < 2 {
 		return 0, 0
@@ -221,7 +221,7 @@ func readBackslash(s string) (rune, int) {
 	return 0, 0
 }
 
-// readPercent reads the escapes of URLs (RFC 3986 §2.1) as far as they are ASCII.
+// readPercent decodes the escapes of URLs (RFC 3986 §2.1) that are ASCII characters.
 func readPercent(s string) (rune, int) {
 	if r, n := readHexDigits(s, 1, 2); r < utf8.RuneSelf {
 		return r, n
@@ -229,10 +229,10 @@ func readPercent(s string) (rune, int) {
 	return 0, 0
 }
 
-// entities are those that every encoder of HTML and XML writes.
+// entities are the named entities that encoders of HTML and XML use.
 var entities = map[string]rune{"amp": '&', "lt": '<', "gt": '>', "quot": '"', "apos": '\''}
 
-// readEntity reads the character references of HTML and XML.
+// readEntity decodes the character references of HTML and XML.
 func readEntity(s string) (rune, int) {
 	const longest = 10
 	end := strings.IndexByte(s[:min(len(s), longest)], ';')
@@ -257,7 +257,7 @@ func readEntity(s string) (rune, int) {
 	return 0, 0
 }
 
-// readHexDigits reads count hexadecimal digits after the first bytes of s.
+// readHexDigits decodes count hexadecimal digits that follow the first after bytes of s.
 func readHexDigits(s string, after, count int) (rune, int) {
 	if len(s) < after+count {
 		return 0, 0

@@ -9,12 +9,13 @@ import (
 	"syscall"
 )
 
-// ReplaceFile writes the text of a keyset into a file of mode 0600: it syncs a temporary file in the same folder and
-// renames it. An existing file is replaced only if it can be read and from has all of its keys; from is the keyset that the new one was made
-// of, nil for one of new keys. The file keeps its owner.
+// ReplaceFile writes the text of a keyset to a file of mode 0600. It syncs a temporary file in the same directory and
+// renames it. It replaces an existing file only if it can read the keyset in it and from contains all keys of that
+// keyset. from is the keyset that the new one was derived from; nil means that the new one has only new keys, and then
+// no existing file is replaced. The file keeps its owner.
 func ReplaceFile(path, text string, from *Keyset, m Master) (err error) {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real // the link stays
+		path = real // replace the target and keep the link
 	}
 	old, err := LoadFile(path, m)
 	switch {
@@ -48,8 +49,8 @@ func ReplaceFile(path, text string, from *Keyset, m Master) (err error) {
 	return nil
 }
 
-// keepOwner gives f the owner of the file at path, if there is one: root may rotate the keys of a worker that runs as
-// another user.
+// keepOwner sets the owner of f to that of the file at path, if it exists. root may rotate the keys of a worker that
+// runs as another user.
 func keepOwner(f *os.File, path string) error {
 	st, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {

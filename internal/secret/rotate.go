@@ -8,23 +8,23 @@ import (
 	"github.com/tink-crypto/tink-go/v2/keyset"
 )
 
-// A rotation takes three keysets, one after the other, each rolled out to every worker before the next one is made,
-// so that no worker ever meets a ciphertext whose key it lacks:
+// A rotation consists of three keysets. Each must be deployed to every worker before the next one is created, so that
+// no worker receives a ciphertext whose key it lacks:
 //
-//	Add      the new key opens, the old one still seals
-//	Promote  the new key seals, the old one still opens
-//	Remove   the old key is gone; only when nothing is sealed with it any more (worker keys reencrypt)
+//	Add      the new key decrypts, the old one still encrypts
+//	Promote  the new key encrypts, the old one still decrypts
+//	Remove   the old key is deleted, after `worker keys reencrypt` has replaced all its ciphertexts
 
-// Key is one key of a keyset.
+// Key describes one key of a keyset.
 type Key struct {
 	ID      uint32
-	Primary bool // Seal uses it
+	Primary bool // Seal uses this key
 }
 
-// MaxKeys bounds a keyset. A rotation needs two; more are left over from rotations that were not ended.
+// MaxKeys bounds the keys of a keyset. A rotation needs two; further keys remain from unfinished rotations.
 const MaxKeys = 16
 
-// Keys lists the keys, the oldest first.
+// Keys returns the keys, the oldest first.
 func (k *Keyset) Keys() []Key {
 	info := k.handle.KeysetInfo()
 	keys := make([]Key, 0, len(info.GetKeyInfo()))
@@ -34,7 +34,7 @@ func (k *Keyset) Keys() []Key {
 	return keys
 }
 
-// Has tells whether the keyset can open what key id sealed.
+// Has reports whether the keyset contains the key id.
 func (k *Keyset) Has(id uint32) bool {
 	for _, key := range k.Keys() {
 		if key.ID == id {
@@ -44,7 +44,7 @@ func (k *Keyset) Has(id uint32) bool {
 	return false
 }
 
-// Add returns the keyset with one key more, which opens and does not seal yet. k is not changed.
+// Add returns a copy of the keyset with an additional key, which does not encrypt yet. k is not changed.
 func (k *Keyset) Add() (_ *Keyset, id uint32, err error) {
 	if len(k.Keys()) >= MaxKeys {
 		return nil, 0, &KeysetError{fmt.Sprintf("it has %d keys already: remove those that nothing is sealed with",
@@ -57,7 +57,7 @@ func (k *Keyset) Add() (_ *Keyset, id uint32, err error) {
 	return grown, id, err
 }
 
-// Promote returns the keyset with key id sealing. *KeysetError when there is no such key.
+// Promote returns a copy of the keyset in which key id encrypts. It returns *KeysetError if there is no such key.
 func (k *Keyset) Promote(id uint32) (*Keyset, error) {
 	if !k.Has(id) {
 		return nil, &KeysetError{fmt.Sprintf("it has no key %d", id)}
@@ -65,8 +65,9 @@ func (k *Keyset) Promote(id uint32) (*Keyset, error) {
 	return k.changeCopy(func(m *keyset.Manager) error { return m.SetPrimary(id) })
 }
 
-// Remove returns the keyset without key id. What is sealed with it never opens again, so the caller looks first.
-// *KeysetError when there is no such key, or it is the one that seals.
+// Remove returns a copy of the keyset without key id. Ciphertexts of that key can never be decrypted again, so the
+// caller must first check that none exists. Remove returns *KeysetError if there is no such key or if it is the
+// primary key.
 func (k *Keyset) Remove(id uint32) (*Keyset, error) {
 	switch {
 	case !k.Has(id):
@@ -77,11 +78,11 @@ func (k *Keyset) Remove(id uint32) (*Keyset, error) {
 	return k.changeCopy(func(m *keyset.Manager) error { return m.Delete(id) })
 }
 
-// changeCopy works on a copy.
+// changeCopy applies do to a copy of the keyset.
 func (k *Keyset) changeCopy(do func(*keyset.Manager) error) (*Keyset, error) {
 	m := keyset.NewManagerFromHandle(k.handle)
 	if err := do(m); err != nil {
-		return nil, errors.New("change the keyset") // Tink's words could be about key material
+		return nil, errors.New("change the keyset") // Tink's error could contain key material
 	}
 	h, err := m.Handle()
 	if err != nil {

@@ -9,23 +9,23 @@ import (
 	"log/slog"
 )
 
-// mask is what a secret prints as, whatever its length.
+// mask is the printed form of every secret, regardless of its length.
 const mask = "******"
 
-// Secret is a text that prints as asterisks: through fmt, json, text and slog. Reveal is the only way to its bytes,
-// so that every place that uses one can be found. The zero value is the empty secret.
+// Secret is a string that fmt, json, text and slog print as asterisks. Only Reveal returns its text, so that all uses
+// can be found. The zero value is the empty secret.
 type Secret struct {
-	_ [0]func() // not comparable: == would compare pointers, and not in constant time
+	_ [0]func() // prevents ==, which would compare pointers, and not in constant time
 
-	// A pointer, since fmt prints fields that it cannot call methods on (unexported ones, or after %p) as they are:
-	// it does not follow a pointer there.
+	// value is a pointer, because fmt prints the content of fields whose methods it cannot call (unexported ones, or
+	// with %p), but does not follow a pointer there.
 	value *string
 }
 
-// New wraps a text.
+// New returns a Secret with the text s.
 func New(s string) Secret { return Secret{value: &s} }
 
-// Reveal returns the text. Do not log it, store it in clear or put it into an error.
+// Reveal returns the text. Do not log it, store it unencrypted or put it into an error.
 func (s Secret) Reveal() string {
 	if s.value == nil {
 		return ""
@@ -33,10 +33,10 @@ func (s Secret) Reveal() string {
 	return *s.value
 }
 
-// IsZero tells whether there is no secret at all.
+// IsZero reports whether the secret is empty.
 func (s Secret) IsZero() bool { return s.Reveal() == "" }
 
-// Compare tells whether given is the secret, in a time that depends on neither its text nor its length.
+// Compare reports whether given equals the secret. It compares their SHA-256 sums in constant time.
 func (s Secret) Compare(given string) bool {
 	a, b := sha256.Sum256([]byte(s.Reveal())), sha256.Sum256([]byte(given))
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
@@ -48,7 +48,7 @@ func (s Secret) String() string { return mask }
 // GoString implements fmt.GoStringer.
 func (s Secret) GoString() string { return mask }
 
-// Format implements fmt.Formatter, so that no verb (%x, %d, %q) goes around String.
+// Format implements fmt.Formatter, so that all verbs, such as %x, %d and %q, print asterisks.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, mask) }
 
 // MarshalJSON implements json.Marshaler.

@@ -12,21 +12,23 @@ import (
 	"github.com/tink-crypto/tink-go/v2/keyset"
 )
 
-// Master wraps a keyset, so that whoever reads it cannot use it. It is asked once, at start. Tink's AEAD has this
-// form, and so have its clients of AWS, Google Cloud and HashiCorp Vault.
+// Master encrypts a keyset, so that read access to the keyset is not sufficient to use it. It is called only at start.
+// Tink's AEAD implements it, and so do Tink's clients of AWS, Google Cloud and HashiCorp Vault.
 type Master interface {
 	Encrypt(plain, associatedData []byte) ([]byte, error)
 	Decrypt(cipher, associatedData []byte) ([]byte, error)
 }
 
-// wrappedPrefix stands before a keyset in base64 that only its master can open. No base64 holds a colon.
+// wrappedPrefix precedes the base64 of a wrapped keyset. Base64 contains no colon, so that no unwrapped keyset starts
+// with it.
 const wrappedPrefix = "wrapped:"
 
-// wrappedFor is what a wrapped keyset is bound to, so that a ciphertext of the master's made for something else is
-// none.
+// wrappedFor is the associated data of a wrapped keyset. It prevents other ciphertexts of the same master from being
+// accepted as a keyset.
 var wrappedFor = []byte("herald.keyset.v1")
 
-// MasterKey makes a Master from 32 bytes in base64 or hex (HERALD_MASTER_KEY): XChaCha20-Poly1305. *KeysetError.
+// MasterKey returns a Master for a key of 32 bytes in base64 or hex (HERALD_MASTER_KEY). It uses XChaCha20-Poly1305.
+// Its errors are *KeysetError.
 func MasterKey(text Secret) (Master, error) {
 	s := strings.TrimSpace(text.Reveal())
 	key, err := hex.DecodeString(s)
@@ -43,7 +45,7 @@ func MasterKey(text Secret) (Master, error) {
 	return m, nil
 }
 
-// WriteWrapped writes the keyset so that only m opens it.
+// WriteWrapped writes the keyset encrypted by m.
 func (k *Keyset) WriteWrapped(w io.Writer, m Master) error {
 	var raw bytes.Buffer
 	if err := k.handle.WriteWithAssociatedData(keyset.NewBinaryWriter(&raw), m, wrappedFor); err != nil {
@@ -53,14 +55,13 @@ func (k *Keyset) WriteWrapped(w io.Writer, m Master) error {
 	return err
 }
 
-// IsWrapped tells whether a keyset needs its master.
+// IsWrapped reports whether a keyset is wrapped, so that Unwrap needs its Master.
 func IsWrapped(text Secret) bool {
 	return strings.HasPrefix(strings.TrimSpace(text.Reveal()), wrappedPrefix)
 }
 
-// Unwrap reads what WriteWrapped wrote, and with a nil or any Master what Write wrote: what is in clear was so by
-// choice.
-// *KeysetError.
+// Unwrap decodes the output of WriteWrapped, and the output of Write regardless of m, because the operator chose not to
+// wrap that keyset. Its errors are *KeysetError.
 func Unwrap(text Secret, m Master) (*Keyset, error) {
 	if !IsWrapped(text) {
 		return Parse(text)
