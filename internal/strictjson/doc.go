@@ -1,12 +1,11 @@
-// Package strictjson reads JSON of which there may be only one reading: jobs, the servers file, OAuth documents,
-// registrations and feedback files. encoding/json passes over what lets two readers disagree; this package sees it and
-// names where the first fault stands: a name given twice, nesting beyond a depth, numbers beyond a range, strings that
-// had to be repaired.
+// Package strictjson parses JSON that must have exactly one interpretation: jobs, the servers file, OAuth documents,
+// registrations and feedback files. encoding/json accepts input that parsers interpret differently. This package
+// detects it and reports the location of the first fault: a duplicate name, nesting that is too deep, numbers out of
+// range, or strings that had to be repaired.
 //
-// Parse builds a tree of Values. What a document may hold is its caller's business, with Object.Get and
-// Object.FirstUnknown; so is how large it may be, and decode.Modest bounds what a stranger's bytes become before a tree
-// is built.
+// Parse builds a tree of Values. The caller checks the content, with Object.Get and Object.FirstUnknown, and the size.
+// decode.Modest bounds the tree of an untrusted document before it is built.
 //
-// Invariants: members keep the order of the document; a Value knows its path, which is bounded and shows foreign names
-// escaped.
+// Invariants: members keep the order of the document. A Value knows its path, which is bounded and contains untrusted
+// names in escaped form.
 package strictjson

@@ -11,40 +11,41 @@ import (
 	"unicode/utf8"
 )
 
-// Options are what a document may be. The zero value takes every document without duplicate names.
+// Options restrict the accepted documents. The zero value accepts every document without duplicate names.
 type Options struct {
-	// MaxDepth is how many objects and lists may stand in each other; 0: any number.
+	// MaxDepth bounds the nesting of objects and lists; 0: unlimited.
 	MaxDepth int
-	// MaxDigits and MaxExponent bound numbers as they are written; 0: any number is taken.
+	// MaxDigits and MaxExponent bound the digits and exponents of numbers. If MaxDigits is 0, neither applies.
 	MaxDigits, MaxExponent int
-	// LastWins takes the last of several members of one name, as encoding/json does. Without it a duplicate name is a
-	// fault.
+	// LastWins accepts duplicate names, of which the last value counts, as in encoding/json. Without it a duplicate
+	// name is a fault.
 	LastWins bool
-	// Repaired, if it is there, asks for strings that Postgres can store: NUL becomes U+FFFD. It hears of each value in
-	// which, or in whose name, that or encoding/json (invalid UTF-8, half a surrogate pair) replaced something.
+	// Repaired, if not nil, enables the conversion of strings for Postgres: NUL becomes U+FFFD. It is called for each
+	// value in which, or in whose name, a character was replaced by that or by encoding/json (invalid UTF-8, an
+	// unpaired surrogate).
 	Repaired func(*Value)
 }
 
-// Kind says what is wrong, for callers whose errors must show nothing of the document.
+// Kind classifies a fault, for callers whose errors must not contain any part of the document.
 type Kind int
 
 // The kinds of faults.
 const (
 	NotJSON   Kind = iota
-	Duplicate      // a name is given twice in one object
+	Duplicate      // an object contains a name twice
 	TooDeep
 	BadNumber
 )
 
-// Fault is the first thing that is wrong with a document.
+// Fault is the first fault in a document.
 type Fault struct {
 	Kind    Kind
-	Path    string // of the value; empty: the document as a whole
-	Offset  int    // up to which the document was read
-	Problem string // continues the path: "is given twice"
+	Path    string // of the value; empty: the whole document
+	Offset  int    // number of bytes read
+	Problem string // a predicate whose subject is the path: "is given twice"
 }
 
-// Parse reads exactly one JSON value.
+// Parse parses exactly one JSON value.
 func Parse(raw []byte, opt Options) (*Value, *Fault) {
 	p := &parser{raw: raw, dec: json.NewDecoder(bytes.NewReader(raw)), opt: opt}
 	p.dec.UseNumber()
@@ -58,7 +59,7 @@ func Parse(raw []byte, opt Options) (*Value, *Fault) {
 	return root, nil
 }
 
-// parser reads a document token by token.
+// parser parses a document token by token.
 type parser struct {
 	raw []byte
 	dec *json.Decoder
@@ -94,6 +95,7 @@ func (p *parser) readValue(v *Value, depth int) *Fault {
 	return nil
 }
 
+// readObject reads the members of an object after its opening brace.
 func (p *parser) readObject(v *Value, depth int) *Fault {
 	o := &Object{}
 	v.Data = o
@@ -102,7 +104,7 @@ func (p *parser) readObject(v *Value, depth int) *Fault {
 		if f != nil {
 			return f
 		}
-		name, _ := token.(string) // the decoder takes nothing else for a name
+		name, _ := token.(string) // the decoder accepts only strings as names
 		m := &Value{parent: v, Name: name, index: -1}
 		m.Name = p.repairText(m, name, literal)
 		known := o.Get(m.Name)
@@ -136,7 +138,7 @@ func (p *parser) readList(v *Value, depth int) *Fault {
 	return f
 }
 
-// readToken also gives the bytes of the token, with the separator before it.
+// readToken returns the next token and its bytes, including the preceding separator.
 func (p *parser) readToken(v *Value) (json.Token, []byte, *Fault) {
 	from := p.dec.InputOffset()
 	token, err := p.dec.Token()
@@ -149,7 +151,7 @@ func (p *parser) readToken(v *Value) (json.Token, []byte, *Fault) {
 func (p *parser) notJSON(v *Value, err error) *Fault {
 	at := int(p.dec.InputOffset())
 	for at < len(p.raw) && strings.IndexByte(" \t\r\n,:", p.raw[at]) >= 0 {
-		at++ // to the line of what is no token
+		at++ // advance to the line of the invalid token
 	}
 	var syntax *json.SyntaxError
 	f := p.fault(NotJSON, v, "is not JSON")
@@ -162,14 +164,14 @@ func (p *parser) notJSON(v *Value, err error) *Fault {
 	return f
 }
 
-// repairText makes a string, or a name, storable if Options ask for that.
+// repairText returns s in a form that Postgres can store, if Options.Repaired is set.
 func (p *parser) repairText(v *Value, s string, literal []byte) string {
 	if p.opt.Repaired == nil {
 		return s
 	}
 	repaired := strings.ReplaceAll(s, "\x00", "\uFFFD")
 	if repaired != s || isDamaged(literal) {
-		if v.Name == s { // the path shows what is stored
+		if v.Name == s { // the path must contain the repaired name
 			v.Name = repaired
 		}
 		p.opt.Repaired(v)
@@ -177,8 +179,8 @@ func (p *parser) repairText(v *Value, s string, literal []byte) string {
 	return repaired
 }
 
-// isDamaged tells whether the JSON decoder replaced something in a string literal: bytes that are not UTF-8, or a
-// surrogate that is not half of a pair.
+// isDamaged reports whether the JSON decoder replaced a part of a string literal: invalid UTF-8 or an unpaired
+// surrogate.
 func isDamaged(literal []byte) bool {
 	if !utf8.Valid(literal) {
 		return true
@@ -201,7 +203,7 @@ func isDamaged(literal []byte) bool {
 	return false
 }
 
-// readEscape is the code unit of a \uXXXX at the beginning of b, else -1.
+// readEscape returns the code unit of a \uXXXX at the start of b, or -1.
 func readEscape(b []byte) int64 {
 	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
 		return -1

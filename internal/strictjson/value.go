@@ -11,39 +11,39 @@ import (
 
 const (
 	maxPathBytes = 512
-	maxNameBytes = 64 // of a name in a path
-	smallObject  = 8  // members; a larger object has an index
+	maxNameBytes = 64 // of a name within a path
+	smallObject  = 8  // number of members; a larger object has an index
 )
 
 // Value is one JSON value.
 type Value struct {
 	Data any    // string, json.Number, bool, nil, *Object or []*Value
-	Name string // in its object
-	End  int    // the offset behind its token, behind the opening bracket of an object or a list
+	Name string // name of the member, if in an object
+	End  int    // offset after its token; for an object or a list, after the opening bracket
 
-	// The path is worked out when asked for: written into each of a hundred thousand values, a path of 34 long names
-	// would need a thousand times the document's size.
+	// The path is computed on demand. Stored in each of a hundred thousand values, a path of 34 long names would need a
+	// thousand times the size of the document.
 	parent *Value
-	index  int    // in its list; -1 in an object
-	at     string // the path of a value that no document holds
+	index  int    // index in its list; -1 if in an object
+	at     string // path of a value from New
 }
 
-// New makes a value that no document holds; path is where people find what it was made of.
+// New returns a value that is not part of a document. path is the location of its source for error messages.
 func New(path string, data any) *Value { return &Value{Data: data, index: -1, at: path} }
 
-// Object returns the members of an object; false: v is something else.
+// Object returns the members of an object, or false if v is not an object.
 func (v *Value) Object() (*Object, bool) {
 	o, ok := v.Data.(*Object)
 	return o, ok
 }
 
-// Object keeps its members in the order of the document.
+// Object is a JSON object. Its members are in the order of the document.
 type Object struct {
 	Members []*Value
 	byName  map[string]*Value // nil for a small object
 }
 
-// Get finds a member; nil: there is none.
+// Get returns the member name, or nil.
 func (o *Object) Get(name string) *Value {
 	if o.byName != nil {
 		return o.byName[name]
@@ -56,7 +56,7 @@ func (o *Object) Get(name string) *Value {
 	return nil
 }
 
-// FirstUnknown is the first member with another name than these; nil: there is none.
+// FirstUnknown returns the first member whose name is not in known, or nil.
 func (o *Object) FirstUnknown(known ...string) *Value {
 	for _, m := range o.Members {
 		if !slices.Contains(known, m.Name) {
@@ -79,7 +79,7 @@ func (o *Object) add(m *Value) {
 	}
 }
 
-// Path is where the value stands: "action.payloadTemplate.a[0]"; empty for the document as a whole.
+// Path returns the location of the value, such as "action.payloadTemplate.a[0]"; "" for the whole document.
 func (v *Value) Path() string {
 	if v.at != "" {
 		return v.at
@@ -102,7 +102,8 @@ func (v *Value) Path() string {
 	return path
 }
 
-// Join appends a member's name to a path; one that would not be read as a name is quoted.
+// Join appends a member's name to a path. It quotes names that contain other characters than letters, digits, _, - and
+// $.
 func Join(path, name string) string {
 	plain := name != "" && len(name) <= maxNameBytes
 	for _, r := range name {
@@ -117,10 +118,10 @@ func Join(path, name string) string {
 	return path + "." + name
 }
 
-// Quote shows foreign text in a message: bounded, and with everything escaped that is not printable.
+// Quote returns untrusted text for a message: shortened, and with unprintable characters escaped.
 func Quote(s string) string { return strconv.Quote(cut(s, maxNameBytes)) }
 
-// cut bounds s to about limit bytes, between characters.
+// cut shortens s to about limit bytes, at a character boundary.
 func cut(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -131,7 +132,7 @@ func cut(s string, limit int) string {
 	return s[:limit] + "…"
 }
 
-// Plain is the value as encoding/json decodes one with UseNumber: maps, slices, strings, json.Number, bool and nil.
+// Plain returns the value as encoding/json decodes it with UseNumber: maps, slices, strings, json.Number, bool and nil.
 func (v *Value) Plain() any {
 	switch data := v.Data.(type) {
 	case *Object:
@@ -150,7 +151,7 @@ func (v *Value) Plain() any {
 	return v.Data
 }
 
-// Encode writes the value as compact JSON.
+// Encode returns the value as compact JSON.
 func (v *Value) Encode() json.RawMessage {
 	var b bytes.Buffer
 	v.write(&b)
@@ -191,7 +192,7 @@ func (v *Value) write(b *bytes.Buffer) {
 	}
 }
 
-// writeString escapes no more than JSON asks for.
+// writeString escapes only the characters that JSON requires to be escaped.
 func writeString(b *bytes.Buffer, s string) {
 	enc := json.NewEncoder(b)
 	enc.SetEscapeHTML(false)
