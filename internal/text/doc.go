@@ -1,2 +1,2 @@
-// Package text makes strangers' text fit to be shown to a person.
+// Package text prepares untrusted text for display to people.
 package text

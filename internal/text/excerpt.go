@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// Excerpt is foreign text for a message: one line, valid UTF-8, nothing that turns or hides text, about n bytes at
-// most.
+// Excerpt returns untrusted text for a message: one line of valid UTF-8 without invisible or direction-changing
+// characters, of about n bytes at most.
 func Excerpt(s string, n int) string {
 	cut := len(s) > n
 	if cut {
@@ -29,9 +29,9 @@ func Excerpt(s string, n int) string {
 	return s
 }
 
-// Sanitize removes the characters that make text read differently from what it is: control characters but tab and
-// line feed, and the bidirectional embeddings, overrides and isolates. The marks (LRM, RLM, ALM) stay: ordinary
-// Arabic and Hebrew text needs them, and they override nothing.
+// Sanitize removes characters that make text look different from its content: control characters except tab and line
+// feed, and bidirectional embeddings, overrides and isolates. It keeps the marks LRM, RLM and ALM, because ordinary
+// Arabic and Hebrew text needs them and they override nothing.
 func Sanitize(s string) string {
 	if strings.IndexFunc(s, misleads) < 0 {
 		return s
@@ -44,7 +44,8 @@ func Sanitize(s string) string {
 	}, s)
 }
 
-// misleads: Unicode Cc but tab and line feed, and LRE RLE PDF LRO RLO, LRI RLI FSI PDI.
+// misleads reports whether r is in Unicode category Cc, except tab and line feed, or is one of LRE, RLE, PDF, LRO, RLO,
+// LRI, RLI, FSI and PDI.
 func misleads(r rune) bool {
 	switch {
 	case r == '\t' || r == '\n':
