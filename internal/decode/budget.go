@@ -9,32 +9,31 @@ import (
 )
 
 const (
-	// DefaultBudget is two of the largest documents. More at a time would cost memory and bring nothing: decoding is
-	// bounded by the processor.
+	// DefaultBudget is the size of two of the largest documents. Decoding more at a time would use memory without being
+	// faster, because the processor is the bottleneck.
 	DefaultBudget = 4 << 20
-	// freeBytes are decoded without asking. The documents of honest agents are of that size, so that they do not
-	// queue behind large ones; as many as there are deliveries at a time need little memory.
+	// freeBytes is the size below which documents are decoded without waiting. Documents of honest agents are that
+	// small, so they do not wait behind large ones. Even one such document per concurrent delivery needs little memory.
 	freeBytes = 32 << 10
 )
 
-// Budget is how many bytes of strangers' documents are decoded at a time, in the whole process. The nil Budget bounds
-// nothing: a command that looks at one document needs none. It is safe for concurrent use.
+// Budget bounds the bytes of untrusted documents that the whole process decodes at the same time. A nil Budget has no
+// bound; it is for commands that decode one document. It is safe for concurrent use.
 type Budget struct {
 	size int64
 	free *semaphore.Weighted
 }
 
-// NewBudget makes a Budget of so many bytes.
+// NewBudget returns a Budget of size bytes.
 func NewBudget(size int64) *Budget {
 	return &Budget{size: size, free: semaphore.NewWeighted(size)}
 }
 
-// ErrBusy: other documents were being decoded for as long as the context let this one wait. Whoever sent the document
-// is not to blame.
+// ErrBusy reports that ctx ended while other documents were being decoded. The sender of the document is not at fault.
 var ErrBusy = errors.New("waiting for other documents to be decoded")
 
-// Acquire waits until n bytes may be decoded; release gives them back. A document larger than the whole budget takes
-// all of it. The error is ErrBusy, with the end of ctx.
+// Acquire waits until n bytes may be decoded. Call release after decoding. A document larger than the whole budget
+// acquires all of it. The error wraps ErrBusy and the cause of ctx.
 func (b *Budget) Acquire(ctx context.Context, n int) (release func(), err error) {
 	if b == nil || n < freeBytes {
 		return func() {}, nil

@@ -1,11 +1,11 @@
-// Package decode bounds what strangers' bytes become when they are decoded. Two MiB of JSON can be a million values,
-// each of which costs a hundred bytes of memory; a limit on the bytes alone does not bound that.
+// Package decode bounds the memory that untrusted bytes need when they are decoded. Two MiB of JSON can contain a
+// million values, each of which needs a hundred bytes; a limit on the size alone does not bound that.
 //
-// There are two bounds, and a decoder of strangers' bytes asks for both:
+// There are two bounds, and a decoder of untrusted bytes must apply both:
 //
-//   - per document, Modest: JSON is counted before a tree is built of it, without allocating anything;
-//   - for the process, Budget: so many bytes are decoded at a time, the rest waits.
+//   - per document, Modest: it counts JSON tokens before a tree is built, without allocating memory;
+//   - per process, Budget: only a limited number of bytes is decoded at the same time; other documents wait.
 //
-// Invariants: nobody waits for the network, or for anything else of a stranger's, while holding a part of a Budget; a
-// document that is shorter than freeBytes never waits.
+// Invariants: no goroutine that holds a part of a Budget waits for the network or for an untrusted party. A document
+// shorter than freeBytes never waits.
 package decode

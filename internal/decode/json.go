@@ -2,35 +2,36 @@ package decode
 
 import "cmp"
 
-// Bounds of one JSON document that a tree is built of.
+// Bounds of one JSON document that is decoded into a tree.
 const (
 	MaxTokens = 100_000
 	MaxDepth  = 64
 )
 
-// Modest tells whether JSON text is within MaxTokens and MaxDepth. It stops at the first token beyond them. Text that
-// is no JSON has some answer too: the parser is the one to refuse it.
+// Modest reports whether JSON text is within MaxTokens and MaxDepth. It stops at the first token beyond them. For text
+// that is not JSON the result has no meaning; the parser rejects it.
 func Modest(text []byte) bool {
 	var c Counter
 	return c.Add(text)
 }
 
-// Counter counts the tokens of JSON text that comes in pieces: names, values, and the brackets that open and close.
-// The zero value is ready.
+// Counter counts the tokens of JSON text that arrives in pieces: names, values, and opening and closing brackets. The
+// zero value is ready to use.
 type Counter struct {
-	Limit    int // of tokens; 0: MaxTokens
-	Elements int // values that the outermost array holds, so far
+	Limit    int // maximum number of tokens; 0: MaxTokens
+	Elements int // values in the outermost array so far
 
 	tokens, depth int
 	quoted        bool // inside a string
-	escaped       bool // after a backslash there
+	escaped       bool // after a backslash in a string
 	inWord        bool // inside a number, true, false or null
 }
 
 // Tokens returns the number of tokens so far.
 func (c *Counter) Tokens() int { return c.tokens }
 
-// Add counts another piece and tells whether the text is still within the bounds. Once it is not, it stays so.
+// Add counts another piece and reports whether the text is still within the bounds. Once it has returned false it
+// always does.
 func (c *Counter) Add(piece []byte) bool {
 	for _, b := range piece {
 		if !c.isWithin() {
@@ -45,7 +46,7 @@ func (c *Counter) isWithin() bool {
 	return c.tokens <= cmp.Or(c.Limit, MaxTokens) && c.depth <= MaxDepth
 }
 
-// addToken counts a token that begins a value, or a name.
+// addToken counts a token that starts a value or a name.
 func (c *Counter) addToken() {
 	c.tokens++
 	if c.depth == 1 {
@@ -53,10 +54,13 @@ func (c *Counter) addToken() {
 	}
 }
 
+// addByte processes one byte of the text.
 func (c *Counter) addByte(b byte) {
 	if c.quoted {
 		switch {
-		case b == '\n': // no JSON string spans lines, so a quote in the framing of an event stream hides nothing
+		// No JSON string contains a line feed. Ending the string here keeps a quote in the framing of an event stream
+		// from hiding the tokens after it.
+		case b == '\n':
 			c.quoted = false
 		case c.escaped:
 			c.escaped = false
@@ -76,7 +80,8 @@ func (c *Counter) addByte(b byte) {
 		c.addToken()
 		c.depth++
 	case '}', ']':
-		c.depth = max(c.depth-1, 0) // brackets in the framing of an event stream let no document be deeper
+		// max: closing brackets in the framing of an event stream must not allow deeper documents.
+		c.depth = max(c.depth-1, 0)
 		c.tokens++
 	case ' ', '\t', '\r', '\n', ',', ':':
 	default:
