@@ -1,11 +1,11 @@
-// Package tracing sends a worker's spans to an OpenTelemetry collector, over OTLP and HTTP.
+// Package tracing sends a worker's spans to an OpenTelemetry collector, by OTLP over HTTP.
 //
-// What does not live here: which trace a delivery belongs to (tracecontext), what is a span and what is said of it
-// (delivery), whether anything is traced at all (config).
+// Other packages determine the trace of a delivery (tracecontext), define the spans and their attributes (delivery),
+// and decide whether tracing is enabled (config).
 //
-// Invariants: nothing is set for the whole process, so that what other libraries trace stays where it is; a collector
-// that is away costs spans, never time; what it answers is foreign text, and the headers that it is sent are in no line
-// of the log.
+// Invariants: the package sets no global of OpenTelemetry, so that spans of other libraries are not sent here. An
+// unavailable collector loses spans but never delays a delivery. Answers of the collector are untrusted text. The
+// headers for the collector never appear in the log.
 package tracing
 
 import (
@@ -28,35 +28,36 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// scope names who makes the spans.
+// scope is the name of the tracer.
 const scope = "github.com/agentherald/herald"
 
 const (
-	// closeTimeout bounds the sending of the last spans; what is not sent by then is dropped.
+	// closeTimeout bounds the sending of the last spans. Spans not sent by then are dropped.
 	closeTimeout = 5 * time.Second
-	// tellInterval is how often the log says that spans are not taken.
+	// tellInterval is the minimum interval between log lines about dropped spans.
 	tellInterval = time.Minute
 )
 
-// Config makes a Provider. What is not here the SDK reads from its standard variables itself: the sampler
+// Config configures a Provider. The SDK reads all other settings from its standard variables: the sampler
 // (OTEL_TRACES_SAMPLER), batches (OTEL_BSP_…), timeouts, compression and certificates (OTEL_EXPORTER_OTLP_…), limits of
-// a span, OTEL_RESOURCE_ATTRIBUTES.
+// a span, and OTEL_RESOURCE_ATTRIBUTES.
 type Config struct {
 	Endpoint string            // the collector's URL for traces
-	Headers  map[string]string // of each request to it; secrets
+	Headers  map[string]string // sent with each request to it; secrets
 	Service  string            // service.name
 	Version  string            // service.version
 	Logger   *slog.Logger
 }
 
-// Provider owns the goroutine that sends spans.
+// Provider creates tracers and owns the goroutine that sends their spans.
 type Provider struct {
 	collector string
 	provider  *sdktrace.TracerProvider
 	exporter  *exporter
 }
 
-// Open does not connect: a collector that is away shows in the log, once there are spans.
+// Open returns a Provider without connecting to the collector. If the collector is unavailable, the log shows it when
+// spans are sent.
 func Open(cfg Config) (*Provider, error) {
 	if cfg.Endpoint == "" || cfg.Service == "" || cfg.Logger == nil {
 		return nil, errors.New("tracing: an endpoint, a service's name and a logger are needed")
@@ -74,7 +75,7 @@ func Open(cfg Config) (*Provider, error) {
 	}
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(
 		attribute.String("service.name", cfg.Service), attribute.String("service.version", cfg.Version)),
-		resource.WithFromEnv()) // what is said twice is taken from the environment
+		resource.WithFromEnv()) // values from the environment replace those above
 	if err != nil {
 		return nil, fmt.Errorf("read OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
@@ -84,7 +85,7 @@ func Open(cfg Config) (*Provider, error) {
 		sdktrace.WithResource(about), sdktrace.WithIDGenerator(idGenerator{}))}, nil
 }
 
-// newMasker masks the headers' values, and of "Bearer …" the token alone too.
+// newMasker returns a Masker for the headers' values, and for the token alone in "Bearer …".
 func newMasker(headers map[string]string) *secret.Masker {
 	var texts []string
 	for _, value := range headers {
@@ -93,46 +94,51 @@ func newMasker(headers map[string]string) *secret.Masker {
 	return secret.NewMasker(texts)
 }
 
-// Collector is the host that spans are sent to.
+// Collector returns the host that spans are sent to.
 func (p *Provider) Collector() string { return p.collector }
 
-// Tracer makes spans.
+// Tracer returns a tracer that creates spans.
 func (p *Provider) Tracer() trace.Tracer { return p.provider.Tracer(scope) }
 
-// Close sends what is left, for closeTimeout at most, and returns when nothing is sent any more. Again it does nothing.
+// Close sends the remaining spans within closeTimeout, and returns when the exporter has stopped. Further calls do
+// nothing.
 func (p *Provider) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if p.provider.Shutdown(ctx) == nil {
 		return
 	}
-	_ = p.exporter.inner.Shutdown(ctx) // cuts off the request under way; the rest fails at once
+	_ = p.exporter.inner.Shutdown(ctx) // aborts the current request; later ones fail immediately
 	<-p.exporter.ended
 }
 
-// exporter reports what the collector did not take. The SDK would print it on standard error.
+// exporter logs the spans that the collector did not accept. The SDK would print the errors on standard error.
 type exporter struct {
 	inner    sdktrace.SpanExporter
-	endpoint string // its path may be a secret
+	endpoint string // its path may contain a secret
 	log      *slog.Logger
 	mask     *secret.Masker
-	ended    chan struct{} // closed when nothing is sent any more
+	ended    chan struct{} // closed when sending has stopped
 
 	mu     sync.Mutex
-	failed int       // spans that were not taken since the log said so
-	told   time.Time // when it did; zero: the last ones were taken
+	failed int       // spans dropped since the last log line
+	told   time.Time // time of that line; zero: the last spans were accepted
 }
 
+// ExportSpans sends spans to the collector. It logs an error and never returns one.
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	e.reportResult(len(spans), e.inner.ExportSpans(ctx, spans), time.Now())
 	return nil
 }
 
+// Shutdown stops the exporter and closes e.ended.
 func (e *exporter) Shutdown(ctx context.Context) error {
 	defer close(e.ended)
 	return e.inner.Shutdown(ctx)
 }
 
+// reportResult counts and logs dropped spans, at most once per tellInterval, and logs when the collector accepts spans
+// again.
 func (e *exporter) reportResult(spans int, err error, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -151,9 +157,10 @@ func (e *exporter) reportResult(spans int, err error, now time.Time) {
 	}
 }
 
-// idGenerator gives spans the ids that tracecontext says, and draws the others.
+// idGenerator uses the ids in the context (tracecontext.IDs), and generates random ids if ctx has no ids.
 type idGenerator struct{}
 
+// NewIDs implements sdktrace.IDGenerator.
 func (g idGenerator) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
 	id, _ := tracecontext.IDs(ctx)
 	for !id.IsValid() {
@@ -164,6 +171,7 @@ func (g idGenerator) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
 	return id, g.NewSpanID(ctx, id)
 }
 
+// NewSpanID implements sdktrace.IDGenerator.
 func (idGenerator) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
 	if _, id := tracecontext.IDs(ctx); id.IsValid() {
 		return id

@@ -1,4 +1,5 @@
-// Package tracingtest is an OpenTelemetry collector for tests: it takes spans over OTLP and HTTP, and says what came.
+// Package tracingtest provides an OpenTelemetry collector for tests. It receives spans by OTLP over HTTP and returns
+// them.
 package tracingtest
 
 import (
@@ -18,28 +19,28 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Span is a span as it came.
+// Span is a received span.
 type Span struct {
 	Name, TraceID, SpanID, Parent string
 	Kind                          string            // Internal, Client, …
-	Attributes                    map[string]string // numbers as text
+	Attributes                    map[string]string // numbers are formatted as text
 	Resource                      map[string]string
 	Failed                        bool
-	Message                       string // of the status
+	Message                       string // message of the status
 	Start, End                    time.Time
 }
 
-// Collector takes whatever is sent to its URL.
+// Collector receives the spans sent to its URL.
 type Collector struct {
 	*httptest.Server
-	// Refuse is asked for each request's status; 0: it is taken. nil: all are taken.
+	// Refuse returns the status with which a request is refused, or 0 to accept it. nil: all are accepted.
 	Refuse func(r *http.Request) int
 
 	mu    sync.Mutex
 	spans []Span
 }
 
-// New starts a collector for the test; adapt changes it before that.
+// New starts a collector for the test. The adapt functions can configure it before the start.
 func New(t testing.TB, adapt ...func(*Collector)) *Collector {
 	t.Helper()
 	c := &Collector{}
@@ -54,13 +55,14 @@ func New(t testing.TB, adapt ...func(*Collector)) *Collector {
 	return c
 }
 
-// Spans are those that came so far, in the order of their arrival.
+// Spans returns the spans received so far, in the order of arrival.
 func (c *Collector) Spans() []Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]Span(nil), c.spans...)
 }
 
+// ServeHTTP receives one OTLP request.
 func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
