@@ -1,11 +1,12 @@
-// Package tracecontext says which trace a delivery belongs to, in the words of W3C Trace Context: the trace of whoever
-// brought the job with a traceparent, else one of its own, whose ids follow from the delivery's id.
+// Package tracecontext determines the trace of a delivery, according to W3C Trace Context. If the job came with a
+// traceparent, the delivery belongs to that trace; otherwise it has its own trace, whose ids are derived from the
+// delivery's id.
 //
-// What does not live here: spans and where they go (tracing), which part of an attempt is a span (delivery), where the
-// traceparent of a job is kept (store).
+// Other packages create and export spans (tracing), define which parts of an attempt are spans (delivery), and store
+// the traceparent of a job (store).
 //
-// Invariants: a delivery's trace and its root span have the same ids in every process, so that nothing has to be
-// written for a delivery that came without a traceparent; a traceparent is either valid to the letter or is none.
+// Invariants: the trace id and root span id of a delivery are the same in every process, so that a delivery without a
+// traceparent needs no stored ids. A traceparent that is not exactly valid is ignored.
 package tracecontext
 
 import (
@@ -20,16 +21,16 @@ import (
 // Header is the name of the HTTP header, and of the member of MCP's _meta.
 const Header = "traceparent"
 
-// length is that of every traceparent of version 00: 00-<trace id>-<span id>-<flags>.
+// length is the length of a traceparent of version 00: 00-<trace id>-<span id>-<flags>.
 const length = 2 + 1 + 32 + 1 + 16 + 1 + 2
 
-// Parse reads a traceparent of version 00. false: it is none, and W3C says to go on as if there were none.
+// Parse parses a traceparent of version 00. It returns false if value is not valid; W3C requires ignoring it then.
 func Parse(value string) (trace.SpanContext, bool) {
 	none := trace.SpanContext{}
 	if len(value) != length || value[:3] != "00-" || value[35] != '-' || value[52] != '-' {
 		return none, false
 	}
-	id, err := trace.TraceIDFromHex(value[3:35]) // refuses upper case, and the id of zeros
+	id, err := trace.TraceIDFromHex(value[3:35]) // rejects upper case and the zero id
 	if err != nil {
 		return none, false
 	}
@@ -42,7 +43,7 @@ func Parse(value string) (trace.SpanContext, bool) {
 	}
 	flags, _ := hex.DecodeString(value[53:])
 	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: span, Remote: true,
-		TraceFlags: trace.TraceFlags(flags[0]) & trace.FlagsSampled}), true // the others mean nothing in version 00
+		TraceFlags: trace.TraceFlags(flags[0]) & trace.FlagsSampled}), true // other flags have no meaning in version 00
 }
 
 func isLowerHex(s string) bool {
@@ -54,7 +55,7 @@ func isLowerHex(s string) bool {
 	return true
 }
 
-// Format writes a traceparent.
+// Format formats a traceparent of version 00.
 func Format(id trace.TraceID, span trace.SpanID, flags trace.TraceFlags) string {
 	b := make([]byte, 0, length)
 	b = append(b, "00-"...)
@@ -65,7 +66,8 @@ func Format(id trace.TraceID, span trace.SpanID, flags trace.TraceFlags) string 
 	return string(hex.AppendEncode(b, []byte{byte(flags & trace.FlagsSampled)}))
 }
 
-// NewContext returns ctx with the traceparent that whoever brings a job sent along; what is none is left out.
+// NewContext returns ctx with value, the traceparent of a job's request, as the parent span. It ignores an invalid
+// value.
 func NewContext(ctx context.Context, value string) context.Context {
 	parent, ok := Parse(value)
 	if !ok {
@@ -74,7 +76,7 @@ func NewContext(ctx context.Context, value string) context.Context {
 	return trace.ContextWithRemoteSpanContext(ctx, parent)
 }
 
-// FromContext is the traceparent of what ctx is part of, empty when it is part of no trace.
+// FromContext returns the traceparent of the span in ctx, or "" if there is no span.
 func FromContext(ctx context.Context) string {
 	parent := trace.SpanContextFromContext(ctx)
 	if !parent.IsValid() {
@@ -83,18 +85,18 @@ func FromContext(ctx context.Context) string {
 	return Format(parent.TraceID(), parent.SpanID(), parent.TraceFlags())
 }
 
-// Delivery is the trace of one delivery.
+// Delivery identifies the trace of one delivery.
 type Delivery struct {
 	TraceID trace.TraceID
-	Root    trace.SpanID // the span that begins with its acceptance: the parent of its attempts
+	Root    trace.SpanID // starts with the acceptance of the job; the parent of the attempts
 
-	parent trace.SpanContext // what came with the job; zero: the trace is the delivery's own
+	parent trace.SpanContext // the job's traceparent; zero: the delivery has its own trace
 }
 
-// Of is the trace of a delivery whose row keeps this traceparent; empty: none came with its job.
+// Of returns the trace of the delivery id, given the traceparent in its row; "" if its job came without one.
 //
-// A trace of its own has the delivery's id with its halves exchanged: of a UUID's last 8 bytes the first two bits are
-// always the same, and these are the bits by which samplers choose their share of traces.
+// The delivery's own trace id is the delivery's id with its halves exchanged. Samplers select traces by the last 8
+// bytes. In a UUID, the first two of those bits are constant, which would bias the selection.
 func Of(id uuid.UUID, traceparent string) Delivery {
 	d := Delivery{Root: trace.SpanID(id[8:])}
 	var ok bool
@@ -107,8 +109,8 @@ func Of(id uuid.UUID, traceparent string) Delivery {
 	return d
 }
 
-// Unrecorded is the traceparent that an agent is sent when nobody records spans here. What came with the job is passed
-// on as it is; else it names a span that nobody has, and says so by its flags.
+// Unrecorded returns the traceparent for an agent when this process records no spans. It is the job's traceparent, or
+// else names a span that does not exist, with the flag "not sampled".
 func (d Delivery) Unrecorded() string {
 	if d.parent.IsValid() {
 		return Format(d.TraceID, d.parent.SpanID(), d.parent.TraceFlags())
@@ -116,7 +118,7 @@ func (d Delivery) Unrecorded() string {
 	return Format(d.TraceID, NewSpanID(), 0)
 }
 
-// NewSpanID draws the id of a span.
+// NewSpanID returns a random span id.
 func NewSpanID() (id trace.SpanID) {
 	for !id.IsValid() {
 		for i, n := 0, rand.Uint64(); i < len(id); i++ {
@@ -126,7 +128,7 @@ func NewSpanID() (id trace.SpanID) {
 	return id
 }
 
-// RootContext is for starting the delivery's root span, and nothing below it.
+// RootContext returns a context for starting the delivery's root span. Do not use it for other spans.
 func (d Delivery) RootContext() context.Context {
 	ctx := context.WithValue(context.Background(), idsKey{}, ids{d.TraceID, d.Root})
 	if d.parent.IsValid() {
@@ -142,12 +144,12 @@ type ids struct {
 	span  trace.SpanID
 }
 
-// WithSpanID says the id of the span that is started with ctx next, below the span that ctx is part of.
+// WithSpanID sets the id of the next span that is started with ctx. Its parent is the span in ctx.
 func WithSpanID(ctx context.Context, id trace.SpanID) context.Context {
 	return context.WithValue(ctx, idsKey{}, ids{trace.SpanContextFromContext(ctx).TraceID(), id})
 }
 
-// IDs are those of the span that is started with ctx, when they are said; zero: they are to be drawn.
+// IDs returns the ids set for the next span that is started with ctx; zero ids must be generated.
 func IDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
 	said, _ := ctx.Value(idsKey{}).(ids)
 	return said.trace, said.span
