@@ -5,18 +5,18 @@ import (
 	"log/slog"
 )
 
-// aboutKey names the service in a marked line.
+// aboutKey is the attribute with the service in a marked line.
 const aboutKey = "about"
 
-// maxReport bounds what an Outage remembers of a line, in bytes.
+// maxReport bounds the text of a line that an Outage keeps, in bytes.
 const maxReport = 500
 
-// About marks a line that the service's being away would explain: a failure of it at level warn and above, a mere sign
-// of it (it is slow) at info. Under Handler such a line is a debug line.
+// About marks a log line that an outage of the service would explain: a failure at level warn or above, or a symptom
+// such as slowness at level info. Handler lowers such a line to debug.
 func About(s Service) slog.Attr { return slog.Any(aboutKey, s) }
 
-// Handler gives next all lines, but lowers to debug those that are about the service of one of the outages, and lets
-// that one know.
+// Handler passes all lines to next. Lines about the service of one of the outages are lowered to debug and reported to
+// that Outage.
 func Handler(next slog.Handler, outages ...*Outage) slog.Handler {
 	h := handler{next: next, outages: map[Service]*Outage{}}
 	for _, o := range outages {
@@ -25,10 +25,11 @@ func Handler(next slog.Handler, outages ...*Outage) slog.Handler {
 	return h
 }
 
+// handler implements Handler.
 type handler struct {
 	next    slog.Handler
 	outages map[Service]*Outage
-	about   *Outage // of all that this logger writes; nil: it depends on the line
+	about   *Outage // for all lines of this logger; nil: the line determines it
 }
 
 // Enabled implements slog.Handler.
@@ -64,7 +65,7 @@ func (h handler) Handle(ctx context.Context, r slog.Record) error {
 	return h.next.Handle(ctx, r)
 }
 
-// outageOf is the outage that an attribute names; nil: none.
+// outageOf returns the outage that an attribute names, or nil.
 func (h handler) outageOf(a slog.Attr) *Outage {
 	if a.Key != aboutKey || a.Value.Kind() != slog.KindAny {
 		return nil

@@ -6,8 +6,8 @@ import (
 	"runtime/debug"
 )
 
-// RecoverFault is deferred by a program's outermost function: a panic becomes a sentence on w and the exit code code.
-// The stack stands below the sentence, for who mends it.
+// RecoverFault recovers a panic. Defer it in the outermost function of a program. It writes a sentence to w, followed
+// by the stack for the developer, and sets *exit to code.
 func RecoverFault(program string, w io.Writer, exit *int, code int) {
 	fault := recover()
 	if fault == nil {

@@ -1,10 +1,11 @@
-// Package logging makes the slog logger that every command uses: one place for format, level, time and units, and for
-// what a worker's log says while Postgres or Redis is away.
+// Package logging creates the slog logger of all commands. It defines the format, level, time and units of the log, and
+// the lines that a worker logs while Postgres or Redis is unavailable.
 //
 // Invariants:
-//   - A duration is written with its unit ("1.5s"), in both formats.
-//   - An outage of a service is one line when it begins and one when it ends (Outage). Lines that it explains are marked
-//     with About by whoever writes them, and become debug lines.
+//
+//   - Durations have a unit ("1.5s") in both formats.
+//   - An outage of a service causes one line when it begins and one when it ends (Outage). The callers mark lines that
+//     an outage explains with About, and Handler lowers these to debug.
 package logging
 
 import (
@@ -14,7 +15,7 @@ import (
 	"time"
 )
 
-// New writes to w: format "json" or text, level debug, info (default), warn or error.
+// New returns a logger that writes to w. format is "json" or text; level is debug, info (the default), warn or error.
 func New(w io.Writer, level, format string) *slog.Logger {
 	o := &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: writeUnits}
 	var l slog.Level
@@ -27,7 +28,7 @@ func New(w io.Writer, level, format string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// writeUnits writes durations as people do: slog's JSON has bare nanoseconds.
+// writeUnits formats durations with a unit, because slog's JSON contains plain nanoseconds.
 func writeUnits(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
 		a.Value = slog.StringValue(roundDuration(a.Value.Duration()).String())
@@ -35,7 +36,7 @@ func writeUnits(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// roundDuration keeps the digits that somebody reads.
+// roundDuration drops digits that have no practical meaning.
 func roundDuration(d time.Duration) time.Duration {
 	switch size := d.Abs(); {
 	case size >= time.Second:

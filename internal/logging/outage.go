@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Service is something outside that a worker cannot do without.
+// Service is an external service that a worker requires.
 type Service string
 
 // The services.
@@ -18,70 +18,70 @@ const (
 )
 
 const (
-	probeInterval = time.Second     // between two probes while something is, or may be, wrong
-	calmInterval  = 5 * time.Second // and while nothing is
+	probeInterval = time.Second     // between two probes during an outage, or when one is suspected
+	calmInterval  = 5 * time.Second // between two probes otherwise
 
-	// steadyTime is how long a service has to answer before an outage ends: one that comes and goes makes one pair of
-	// lines each time.
+	// steadyTime is how long a service must answer before an outage ends. A service that fails repeatedly within that
+	// time causes only one pair of lines.
 	steadyTime = 3 * time.Second
-	// aftermath is how long after an outage failures still belong to it: what was asked before the end runs into its
-	// timeout later.
+	// aftermath is the time after an outage in which failures still count as part of it, because requests sent before
+	// its end time out later.
 	aftermath = 30 * time.Second
-	// explainTime is how long a failure waits for the outage that explains it; unexplainedInterval is how often those
-	// that none explained are told.
+	// explainTime is how long a failure waits for an outage that explains it. unexplainedInterval is the minimum
+	// interval between log lines about unexplained failures.
 	explainTime         = 10 * time.Second
 	unexplainedInterval = time.Minute
 )
 
-// OutageConfig makes an Outage.
+// OutageConfig configures an Outage.
 type OutageConfig struct {
 	Service Service
-	Probe   func(context.Context) error // asks whether the service answers; it has a deadline of its own
-	Begins  string                      // what the log says when an outage begins: what waits, and what to look at
-	Probed  func(err error)             // hears of every probe: for /readyz; nil: nobody does
+	Probe   func(context.Context) error // reports whether the service answers; must have its own deadline
+	Begins  string                      // log line at the begin of an outage: its effect and the remedy
+	Probed  func(err error)             // called after every probe, for /readyz; may be nil
 	Logger  *slog.Logger
 }
 
-// Outage owns what a process knows about a service's being away. It probes; the first probe that fails begins an
-// outage, and it ends when the service has answered for a while. Everybody else's lines about the service (see About)
-// only have it look at once; what fails though the service answers is counted and told once a minute.
+// Outage tracks the availability of a service in this process. It probes the service. An outage begins with the first
+// failed probe and ends when the service has answered for steadyTime. Log lines of other packages about the service
+// (see About) only trigger a probe. Failures while the service answers are counted and logged once a minute.
 type Outage struct {
 	OutageConfig
 	wake chan struct{} // a line reported a failure
 
 	mu       sync.Mutex
 	away     bool
-	began    time.Time // of the outage, while away
-	back     time.Time // since when it answers again, while away; zero: it does not
-	ended    time.Time // of the last outage
+	began    time.Time // begin of the current outage
+	back     time.Time // since when the service answers again, during an outage; zero: it does not
+	ended    time.Time // end of the last outage
 	failures failures
 }
 
-// failures are those that no outage explains yet.
+// failures counts failures that no outage has explained.
 type failures struct {
 	count int
 	first time.Time
 	last  string
-	told  time.Time // when such were told last
+	told  time.Time // when failures were logged last
 }
 
-// isDue tells whether there are some, and no outage came that explains them.
+// isDue reports whether there are failures that no outage has explained in time, so that they must be logged.
 func (f *failures) isDue(now time.Time) bool {
 	return f.count > 0 && now.Sub(f.first) >= explainTime && now.Sub(f.told) >= unexplainedInterval
 }
 
-// NewOutage begins with a service that is not away. Run is needed for anything to happen.
+// NewOutage returns an Outage without a current outage. Run starts the probes.
 func NewOutage(cfg OutageConfig) *Outage {
 	return &Outage{OutageConfig: cfg, wake: make(chan struct{}, 1)}
 }
 
-// Run probes until ctx ends.
+// Run probes the service until ctx ends.
 func (o *Outage) Run(ctx context.Context) {
 	for {
 		asked := time.Now()
 		err := o.Probe(ctx)
 		calm := false
-		if ctx.Err() == nil { // else the probe was cut off, which says nothing
+		if ctx.Err() == nil { // otherwise the end of ctx interrupted the probe
 			if calm = o.observeProbe(asked, time.Now(), err); o.Probed != nil {
 				o.Probed(err)
 			}
@@ -93,7 +93,8 @@ func (o *Outage) Run(ctx context.Context) {
 	}
 }
 
-// awaitProbe waits until the next probe is due; false: ctx ended.
+// awaitProbe waits until the next probe is due. If calm is true it waits longer, unless a failure is reported. It
+// returns false if ctx ended.
 func (o *Outage) awaitProbe(ctx context.Context, calm bool) bool {
 	timer := time.NewTimer(probeInterval)
 	defer timer.Stop()
@@ -115,14 +116,15 @@ func (o *Outage) awaitProbe(ctx context.Context, calm bool) bool {
 	return true
 }
 
-// observeProbe takes what a probe found, and tells whether all is well.
+// observeProbe processes the result of a probe. It reports whether there is neither an outage nor an unexplained
+// failure.
 func (o *Outage) observeProbe(asked, now time.Time, err error) (calm bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case err != nil && !o.away:
 		o.away, o.began, o.back = true, asked, time.Time{}
-		o.failures.count = 0 // explained
+		o.failures.count = 0 // the outage explains them
 		o.Logger.Warn(o.Begins, "error", err)
 	case err != nil:
 		o.back = time.Time{}
@@ -138,8 +140,8 @@ func (o *Outage) observeProbe(asked, now time.Time, err error) (calm bool) {
 	return !o.away && o.failures.count == 0
 }
 
-// reportLine takes a line about the service. failed: something was not done, which an outage has to explain; else it is
-// only a reason to look.
+// reportLine processes a log line about the service. failed means that an operation failed, which an outage has to
+// explain; otherwise the line only triggers a probe.
 func (o *Outage) reportLine(now time.Time, line string, failed bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -155,11 +157,11 @@ func (o *Outage) reportLine(now time.Time, line string, failed bool) {
 	}
 	select {
 	case o.wake <- struct{}{}:
-	default: // it will look
+	default: // a probe is already due
 	}
 }
 
-// tellFailures tells what no outage explained.
+// tellFailures logs the failures that no outage explained.
 func (o *Outage) tellFailures(now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -175,7 +177,7 @@ func (o *Outage) tellLocked(now time.Time) {
 	f.count, f.told = 0, now
 }
 
-// roundForPeople is a duration in a sentence: whole seconds, or tenths of few.
+// roundForPeople rounds a duration for a sentence: to tenths of a second below 10 s, else to whole seconds.
 func roundForPeople(d time.Duration) time.Duration {
 	if d < 10*time.Second {
 		return max(d, 100*time.Millisecond).Round(100 * time.Millisecond)
