@@ -1,4 +1,4 @@
-// Package buildinfo says which Herald a program is: the version that both programs print and log.
+// Package buildinfo returns the version of Herald, which all programs print and log.
 package buildinfo
 
 import (
@@ -6,22 +6,23 @@ import (
 	"runtime/debug"
 )
 
-// stamp is what the linker was told with -X: the Makefile gives it `git describe`, the Dockerfile its VERSION.
+// stamp is set by the linker (-X): to `git describe` in the Makefile, and to VERSION in the Dockerfile.
 var stamp string
 
-// Name names the commit or release alone: "v1.2.0-3-g1a2b3c4-dirty". MCP servers receive it as the client's version.
+// Name returns the commit or release, such as "v1.2.0-3-g1a2b3c4-dirty". MCP servers receive it as the client's
+// version.
 func Name() string {
 	info, _ := debug.ReadBuildInfo()
 	return nameSource(stamp, info)
 }
 
-// Version names the commit or release, and the Go version: "v1.2.0-3-g1a2b3c4-dirty (go1.26.8 linux/amd64)".
+// Version returns the commit or release and the Go version, such as "v1.2.0-3-g1a2b3c4-dirty (go1.26.8 linux/amd64)".
 func Version() string {
 	return Name() + " (" + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH + ")"
 }
 
-// nameSource takes the first that is known: the stamp, the module's version (`go install …@v1.2.0`, or made by Go from
-// the commit), the commit alone. "devel" is a build of which nothing is known.
+// nameSource returns the first of these that is known: the stamp, the module's version (from `go install …@v1.2.0`, or
+// derived from the commit by Go), the commit. If none is known it returns "devel".
 func nameSource(stamp string, info *debug.BuildInfo) string {
 	if stamp != "" {
 		return stamp
