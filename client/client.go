@@ -1,8 +1,8 @@
-// Package client hands jobs to Herald over HTTP and looks at what becomes of them.
+// Package client sends jobs to Herald over HTTP and reads the state of their deliveries.
 //
-// It needs nothing but the standard library. A job is whatever encodes to the JSON of docs/jobs.md; Herald checks it.
-// Enqueueing the same job again is harmless: it is known, and nothing changes. So a call that failed may always be made
-// again.
+// It uses only the standard library. A job is any value whose JSON has the form of docs/jobs.md; Herald validates it.
+// Enqueueing the same job again changes nothing, because Herald recognises it. Therefore a call that failed can always
+// be repeated.
 package client
 
 import (
@@ -21,22 +21,25 @@ import (
 	"time"
 )
 
-// Config says which Herald is called.
+// Config configures a Client.
 type Config struct {
-	URL   string // of a worker's HTTP server, as in http://127.0.0.1:8080; needed
-	Token string // with the scopes enqueue, to hand jobs in (and direct, for jobs with an endpoint of their own), and read, to look at deliveries; needed
+	// URL is the base URL of a worker's HTTP server, such as http://127.0.0.1:8080. Required.
+	URL string
+	// Token is an API token. It needs the scope enqueue to send jobs, direct for jobs with their own endpoint, and read
+	// to read deliveries. Required.
+	Token string
 
-	HTTP *http.Client // default: one without a time limit; contexts bound calls
+	HTTP *http.Client // default: a client without a timeout; contexts bound the calls
 }
 
-// Client calls the HTTP API. Safe for concurrent use.
+// Client calls the HTTP API. It is safe for concurrent use.
 type Client struct {
 	base  string
 	token string
 	http  *http.Client
 }
 
-// New checks the configuration. Nothing is connected to.
+// New validates cfg and returns a Client. It does not connect.
 func New(cfg Config) (*Client, error) {
 	u, err := url.Parse(cfg.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -51,37 +54,37 @@ func New(cfg Config) (*Client, error) {
 	return &Client{base: strings.TrimRight(cfg.URL, "/"), token: cfg.Token, http: cfg.HTTP}, nil
 }
 
-// Verdicts on a job.
+// The values of Answer.Verdict.
 const (
-	Accepted  = "accepted"  // committed: it ends in a final status, whatever happens
+	Accepted  = "accepted"  // committed: the delivery will reach a final status
 	Known     = "known"     // the same event was accepted before
-	Conflict  = "conflict"  // the same event is known with another content
-	Refused   = "refused"   // it is invalid; nothing was stored
-	Refreshed = "refreshed" // AgentUpdated: the agent is looked up anew
+	Conflict  = "conflict"  // the same event was accepted with different content
+	Refused   = "refused"   // invalid; nothing was stored
+	Refreshed = "refreshed" // AgentUpdated: the agent will be resolved again
 )
 
-// Answer is what became of a job.
+// Answer is the result for one job.
 type Answer struct {
-	Line    int64    `json:"line"` // of a stream, from 1
+	Line    int64    `json:"line"` // line of the stream, from 1
 	Verdict string   `json:"verdict"`
-	ID      string   `json:"id"` // the delivery's
+	ID      string   `json:"id"` // id of the delivery
 	Key     string   `json:"key"`
 	Status  string   `json:"status"`
-	Error   *Problem `json:"error"` // Conflict and Refused
+	Error   *Problem `json:"error"` // set for Conflict and Refused
 }
 
-// Problem is why something was not done.
+// Problem explains why a request failed.
 type Problem struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
-	Field   string `json:"field"` // the path in the job, or the parameter, that is wrong
+	Field   string `json:"field"` // path in the job, or parameter, that is wrong
 }
 
-// Error is an answer that is no success.
+// Error is an answer that reports a failure.
 type Error struct {
 	Problem
-	Status     int           // HTTP
-	RetryAfter time.Duration // with 429 and 503: when to come back
+	Status     int           // HTTP status
+	RetryAfter time.Duration // with 429 and 503: the delay before a retry
 }
 
 func (e *Error) Error() string {
@@ -91,10 +94,10 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("herald: %s (%s, HTTP %d)", e.Message, e.Code, e.Status)
 }
 
-// Temporary tells whether the same call may succeed later.
+// Temporary reports whether the same call may succeed later.
 func (e *Error) Temporary() bool { return e.Status == http.StatusTooManyRequests || e.Status >= 500 }
 
-// Enqueue hands one job in. A job that is refused or in conflict is an answer, not an error.
+// Enqueue sends one job. If Herald refuses the job or it is in conflict, Enqueue returns an Answer and no error.
 func (c *Client) Enqueue(ctx context.Context, job any) (a Answer, err error) {
 	body, err := json.Marshal(job)
 	if err != nil {
@@ -115,10 +118,10 @@ func (c *Client) Enqueue(ctx context.Context, job any) (a Answer, err error) {
 	return a, newError(res, raw)
 }
 
-// EnqueueStream hands in the jobs that next returns, until it returns io.EOF, and calls done for each answer, in order.
-// Jobs are sent while answers come, and neither are held. Jobs for which done was called are decided; after an error the
-// others may be sent again. done is called from the calling goroutine, next from another; EnqueueStream does not return
-// before next does. Herald ends a stream on which nothing comes for a minute.
+// EnqueueStream sends the jobs that next returns until it returns io.EOF, and calls done for each answer, in order. It
+// sends jobs while it receives answers and keeps neither in memory. Jobs for which done was called are decided;
+// after an error, the others may be sent again. done is called in the calling goroutine, next in another one;
+// EnqueueStream returns only after next has returned. Herald ends a stream on which it receives nothing for a minute.
 func (c *Client) EnqueueStream(ctx context.Context, next func() (job any, err error), done func(Answer) error) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	body, feed := io.Pipe()
@@ -134,14 +137,14 @@ func (c *Client) EnqueueStream(ctx context.Context, next func() (job any, err er
 	_ = body.CloseWithError(context.Canceled)
 	switch fault := <-ended; {
 	case !errors.Is(fault, io.EOF) && !errors.Is(fault, context.Canceled):
-		return fault // the reason of whatever else failed
+		return fault // it caused any other error
 	case err == nil && (!errors.Is(fault, io.EOF) || answered < sent.Load()):
 		return fmt.Errorf("herald: the stream ended after %d of %d answers: %w", answered, sent.Load(), io.ErrUnexpectedEOF)
 	}
 	return err
 }
 
-// streamJobs sends a body and reads the answers to its lines.
+// streamJobs sends a body and passes the answer to each line to done.
 func (c *Client) streamJobs(ctx context.Context, body io.Reader, done func(Answer) error) (answered int64, err error) {
 	res, err := c.send(ctx, http.MethodPost, "/v1/jobs", "application/x-ndjson", body)
 	if err != nil {
@@ -162,7 +165,7 @@ func (c *Client) streamJobs(ctx context.Context, body io.Reader, done func(Answe
 	return answered, err
 }
 
-// sendJobs writes a line for each job, and counts them. io.EOF: all are written.
+// sendJobs writes one line per job and counts them. It returns io.EOF when all are written.
 func sendJobs(feed *io.PipeWriter, next func() (any, error), sent *atomic.Int64) error {
 	out := bufio.NewWriterSize(feed, 16<<10)
 	encode := json.NewEncoder(out)
@@ -170,7 +173,7 @@ func sendJobs(feed *io.PipeWriter, next func() (any, error), sent *atomic.Int64)
 		job, err := next()
 		if errors.Is(err, io.EOF) {
 			if err := out.Flush(); err != nil {
-				return context.Canceled // nobody reads: the caller knows why
+				return context.Canceled // the reader was closed; the caller has the reason
 			}
 			return io.EOF
 		}
@@ -190,6 +193,7 @@ func sendJobs(feed *io.PipeWriter, next func() (any, error), sent *atomic.Int64)
 	}
 }
 
+// readAnswers calls done for each answer in the body, until the body or Herald ends the stream.
 func readAnswers(res *http.Response, done func(Answer) error) error {
 	in := json.NewDecoder(res.Body)
 	for {
@@ -199,7 +203,7 @@ func readAnswers(res *http.Response, done func(Answer) error) error {
 			return nil
 		case err != nil:
 			return fmt.Errorf("herald: read an answer: %w", err)
-		case a.Verdict == "" && a.Error != nil: // the stream ends here
+		case a.Verdict == "" && a.Error != nil: // Herald ends the stream with this answer
 			return &Error{Problem: *a.Error, Status: http.StatusServiceUnavailable, RetryAfter: 5 * time.Second}
 		}
 		if err := done(a); err != nil {
@@ -208,7 +212,7 @@ func readAnswers(res *http.Response, done func(Answer) error) error {
 	}
 }
 
-// Delivery is where a delivery stands. Raw is the whole answer.
+// Delivery is the state of a delivery. Raw is the whole answer.
 type Delivery struct {
 	ID            string          `json:"id"`
 	Key           string          `json:"key"`
@@ -225,10 +229,10 @@ type Delivery struct {
 	Raw           json.RawMessage `json:"-"`
 }
 
-// Final tells whether the delivery has ended; only an operator's replay changes it then.
+// Final reports whether the delivery has ended. After that only an operator's replay changes it.
 func (d Delivery) Final() bool { return d.FinishedAt != nil }
 
-// Get looks a delivery up, by id or by key.
+// Get returns a delivery by id or by key.
 func (c *Client) Get(ctx context.Context, idOrKey string) (d Delivery, err error) {
 	parts := strings.Split(idOrKey, "/")
 	for i, part := range parts {
@@ -258,8 +262,8 @@ const (
 	longestLook = 5 * time.Second
 )
 
-// Wait looks until the delivery has ended, or ctx does: then it returns what it saw last, and ctx's error. While the
-// worker is away it goes on looking.
+// Wait polls the delivery until it has ended, and returns it. If ctx ends first, it returns the last state and ctx's
+// error. It continues to poll while the worker is unavailable.
 func (c *Client) Wait(ctx context.Context, idOrKey string) (d Delivery, err error) {
 	for pause := firstLook; ; pause = min(2*pause, longestLook) {
 		seen, err := c.Get(ctx, idOrKey)
@@ -282,6 +286,7 @@ func (c *Client) Wait(ctx context.Context, idOrKey string) (d Delivery, err erro
 	}
 }
 
+// send makes one request with the client's token.
 func (c *Client) send(ctx context.Context, method, path, mediaType string, body io.Reader) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
 	if err != nil {
@@ -309,7 +314,7 @@ func readAnswer(res *http.Response) ([]byte, error) {
 	return raw, nil
 }
 
-// drain lets the connection be used again.
+// drain reads and closes the body, so that the connection can be reused.
 func drain(res *http.Response) {
 	_, _ = io.CopyN(io.Discard, res.Body, 64<<10)
 	_ = res.Body.Close()
