@@ -1,14 +1,14 @@
-// Command agent is an MCP server that takes feedback from Herald. It is meant to be copied.
+// Command agent is an MCP server that receives feedback from Herald. It is meant to be copied.
 //
 //	agent                        speaks MCP on stdin and stdout
-//	agent -http 127.0.0.1:8081   speaks streamable HTTP at /mcp; port 0 takes a free one
+//	agent -http 127.0.0.1:8081   speaks streamable HTTP at /mcp; port 0 selects a free port
 //	agent -http 127.0.0.1:8081 -herald https://herald.example -self https://agent.example
-//	                             and serves that Herald alone, which calls it under that name
+//	                             serves only that Herald, which calls the agent by the address in -self
 //
-// -prefer '{"maxPerSecond": 5}' has every answer say what the agent wants (docs/agents.md).
+// -prefer '{"maxPerSecond": 5}' adds the agent's preferences to every answer (docs/agents.md).
 //
-// Herald may call more than once for one feedback, when an answer was lost; deliveryId stays the same, and the agent
-// counts each only once.
+// Herald may call more than once for the same feedback if an answer was lost. deliveryId stays the same, and the agent
+// counts each feedback only once.
 package main
 
 import (
@@ -31,7 +31,8 @@ import (
 	"github.com/agentherald/herald/examples/agent/callers"
 )
 
-// inputSchema says what this agent reads. Herald fits its arguments to it: what is not named here is not sent.
+// inputSchema declares the arguments of this agent's tool. Herald fits its arguments to it and does not send undeclared
+// ones.
 const inputSchema = `{
   "type": "object",
   "properties": {
@@ -51,7 +52,7 @@ const inputSchema = `{
   "additionalProperties": false
 }`
 
-// batchSchema is of several pieces of feedback in one call, which a burst of them comes in.
+// batchSchema is for several pieces of feedback in one call. Herald uses it when many arrive at once.
 const batchSchema = `{
   "type": "object",
   "properties": {"deliveries": {"type": "array", "maxItems": 50, "items": ` + inputSchema + `}},
@@ -59,7 +60,7 @@ const batchSchema = `{
   "additionalProperties": false
 }`
 
-// revocationSchema is of what says that a feedback no longer holds.
+// revocationSchema is for the notice that a feedback no longer holds.
 const revocationSchema = `{
   "type": "object",
   "properties": {
@@ -72,12 +73,14 @@ const revocationSchema = `{
   "additionalProperties": false
 }`
 
+// feedback holds the arguments that this agent uses.
 type feedback struct {
 	DeliveryID    string `json:"deliveryId"`
 	ClientAddress string `json:"clientAddress"`
 	FeedbackIndex uint64 `json:"feedbackIndex"`
 }
 
+// batch holds the arguments of a call with several pieces of feedback.
 type batch struct {
 	Deliveries []feedback `json:"deliveries"`
 }
@@ -92,7 +95,7 @@ func main() {
 	flag.Func("prefer", "say this `JSON` object in every answer: what this agent wants of Herald", prefer.parse)
 	flag.Parse()
 	var mu sync.Mutex
-	seen := map[string]bool{} // a real agent keeps this in its database
+	seen := map[string]bool{} // a real agent stores this in its database
 	take := func(f feedback) (duplicate bool) {
 		mu.Lock()
 		duplicate = seen[f.DeliveryID]
@@ -115,7 +118,8 @@ func main() {
 		return prefer.answer(map[string]any{"results": results})
 	}
 	revoke := func(_ context.Context, _ mcp.CallToolRequest, f feedback) (*mcp.CallToolResult, error) {
-		fmt.Fprintf(os.Stderr, "feedback %d from %q no longer holds\n", f.FeedbackIndex, f.ClientAddress) // twice is as good as once
+		// A repeated call prints the line again, which does no harm.
+		fmt.Fprintf(os.Stderr, "feedback %d from %q no longer holds\n", f.FeedbackIndex, f.ClientAddress)
 		return prefer.answer(map[string]any{"acknowledged": true, "deliveryId": f.DeliveryID})
 	}
 	agent := server.NewMCPServer("example-agent", "1.0.0", server.WithToolCapabilities(false), server.WithInputSchemaValidation())
@@ -142,12 +146,12 @@ func main() {
 	}
 }
 
-// preferences are what this agent asks of Herald, for itself: nil for nothing.
+// preferences are this agent's requests to Herald; nil if it has none.
 type preferences map[string]any
 
 func (p *preferences) parse(raw string) error { return json.Unmarshal([]byte(raw), p) }
 
-// answer is a result that says the preferences beside its content.
+// answer returns a result with content, and with the preferences in its _meta.
 func (p preferences) answer(content map[string]any) (*mcp.CallToolResult, error) {
 	result, err := mcp.NewToolResultJSON(content)
 	if err == nil && p != nil {
@@ -158,6 +162,7 @@ func (p preferences) answer(content map[string]any) (*mcp.CallToolResult, error)
 
 const wellKnown = "/.well-known/agent-registration.json"
 
+// serveAgent serves the agent on stdin and stdout, or over HTTP if address is not empty.
 func serveAgent(agent *server.MCPServer, address, registration string, guard func(http.Handler) http.Handler) error {
 	if address == "" {
 		return server.ServeStdio(agent)
@@ -175,7 +180,7 @@ func serveAgent(agent *server.MCPServer, address, registration string, guard fun
 	fmt.Fprintf(os.Stderr, "listening on http://%s/mcp\n", listener.Addr())
 	stop, done := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer done()
-	context.AfterFunc(stop, func() { _ = web.Close() }) // calls in progress fail, and come again
+	context.AfterFunc(stop, func() { _ = web.Close() }) // calls in progress fail, and Herald retries them
 	if err = web.Serve(listener); errors.Is(err, http.ErrServerClosed) {
 		err = nil
 	}

@@ -1,6 +1,5 @@
-// Package callers lets an agent serve one Herald and nobody else: it verifies the signature that Herald puts on each
-// HTTP request (RFC 9421, Ed25519), with the keys that this Herald publishes. It needs the standard library alone and
-// is meant to be copied.
+// Package callers restricts an agent to requests from one Herald. It verifies the signature of each HTTP request (RFC
+// 9421, Ed25519) with the keys that this Herald publishes. It uses only the standard library and is meant to be copied.
 package callers
 
 import (
@@ -21,38 +20,39 @@ import (
 	"time"
 )
 
-// Config of a Verifier.
+// Config configures a Verifier.
 type Config struct {
-	// Herald is the HERALD_PUBLIC_URL of the Herald that may call, as in https://herald.example. Required.
+	// Herald is the HERALD_PUBLIC_URL of the Herald that may call, such as https://herald.example. Required.
 	Herald string
-	// Self is the scheme and host under which Herald calls this agent, as its registration has them, with the path that
-	// a proxy takes off, if one does. The agent must say it: a proxy may change the Host that it sees. Required.
+	// Self is the scheme and host by which Herald calls this agent, as in its registration, with the path that a proxy
+	// removes, if any. The agent cannot derive it from a request, because a proxy may change the Host header. Required.
 	Self string
-	// MaxBody bounds a request. Default 8 MiB.
+	// MaxBody bounds a request body, in bytes. Default 8 MiB.
 	MaxBody int64
-	// Client fetches the directory of keys. Default: a client of its own.
+	// Client fetches the directory of keys. Default: a separate client.
 	Client *http.Client
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 }
 
 const (
-	skew        = time.Minute      // by which the clocks of Herald and the agent may differ
-	maxLifetime = 10 * time.Minute // of a signature; Herald's are good for 5 minutes
-	maxCovered  = 64               // parts of a request that one signature names
+	skew        = time.Minute      // maximum difference between the clocks of Herald and the agent
+	maxLifetime = 10 * time.Minute // of a signature; Herald's are valid for 5 minutes
+	maxCovered  = 64               // parts of a request in one signature
 )
 
-// Verifier tells who calls.
+// Verifier verifies that requests come from Herald. It is safe for concurrent use.
 type Verifier struct {
 	cfg  Config
 	keys *directory
 
-	mu    sync.Mutex
-	seen  map[string]time.Time // nonces, and when they may be forgotten: only Herald can add one
+	mu sync.Mutex
+	// seen holds the nonces received, with the time after which they can be deleted. Only Herald can add one.
+	seen  map[string]time.Time
 	swept time.Time
 }
 
-// New makes a Verifier.
+// New validates cfg and returns a Verifier.
 func New(cfg Config) (*Verifier, error) {
 	for name, text := range map[string]*string{"Herald": &cfg.Herald, "Self": &cfg.Self} {
 		u, err := url.Parse(*text)
@@ -70,7 +70,8 @@ func New(cfg Config) (*Verifier, error) {
 	return &Verifier{cfg: cfg, keys: newDirectory(cfg.Herald, cfg.Client, cfg.Now), seen: map[string]time.Time{}}, nil
 }
 
-// Require answers requests of others with 401. While the keys cannot be fetched the answer is 503: Herald comes again.
+// Require passes requests from Herald to next and answers others with 401. If the keys cannot be fetched, it answers
+// 503, so that Herald retries.
 func (v *Verifier) Require(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, v.cfg.MaxBody)
@@ -90,18 +91,18 @@ func (v *Verifier) Require(next http.Handler) http.Handler {
 	})
 }
 
-// input is the one form in which Herald writes Signature-Input: what is covered, then parameters.
+// input is the form in which Herald writes Signature-Input: the covered parts, then parameters.
 var (
 	part      = `"[a-z0-9@-]+"(?:;key="sig1")?`
 	input     = regexp.MustCompile(`^sig1=(\(` + part + `(?: ` + part + `)*\)(?:;[a-z]+=(?:[0-9]{1,15}|"[!#-\[\]-~]{1,200}"))+)$`)
 	parameter = regexp.MustCompile(`;([a-z]+)=(?:"([^"]*)"|([0-9]+))`)
 )
 
-// agentMember is the part of Signature-Agent that belongs to the signature.
+// agentMember is the member of Signature-Agent that belongs to the signature.
 const agentMember = `"signature-agent";key="sig1"`
 
-// Check verifies one request, and reads its body, which can be read again. It takes a request once: a second one with
-// the same signature is a copy.
+// Check verifies one request. It reads the body and replaces it by a copy that can be read again. It accepts a
+// signature once; a second request with the same signature is a replay.
 func (v *Verifier) Check(r *http.Request) error {
 	header := func(name string) string { return strings.Join(r.Header.Values(name), ", ") }
 	form := input.FindStringSubmatch(header("Signature-Input"))
@@ -141,7 +142,7 @@ func (v *Verifier) Check(r *http.Request) error {
 		case `"@method"`:
 			value = r.Method
 		case `"@target-uri"`:
-			value = v.cfg.Self + r.RequestURI // as it came, query and all
+			value = v.cfg.Self + r.RequestURI // as received, with the query
 		case agentMember:
 			value = `"` + v.cfg.Herald + `"`
 		default:
@@ -164,7 +165,7 @@ func (v *Verifier) Check(r *http.Request) error {
 	return nil
 }
 
-// checkCovered: nothing that says what is called may be left out of the signature.
+// checkCovered checks that the signature covers all parts of the request that identify the call.
 func (v *Verifier) checkCovered(r *http.Request, covered []string) error {
 	if len(covered) > maxCovered || len(slices.Compact(slices.Sorted(slices.Values(covered)))) != len(covered) {
 		return errors.New("it covers a part twice, or too many parts")
@@ -192,7 +193,7 @@ func (v *Verifier) checkCovered(r *http.Request, covered []string) error {
 	return nil
 }
 
-// checkTimes returns when the nonce may be forgotten.
+// checkTimes checks the period of the signature. It returns when its nonce can be deleted.
 func (v *Verifier) checkTimes(said map[string]string) (until time.Time, err error) {
 	seconds := func(name string) time.Time {
 		n, e := strconv.ParseInt(said[name], 10, 64)
@@ -211,7 +212,7 @@ func (v *Verifier) checkTimes(said map[string]string) (until time.Time, err erro
 	return expires.Add(skew), nil
 }
 
-// remember notes a nonce; false: it was noted before.
+// remember stores a nonce. It returns false if the nonce is already stored.
 func (v *Verifier) remember(nonce string, until time.Time) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -231,7 +232,8 @@ func (v *Verifier) remember(nonce string, until time.Time) bool {
 	return !known
 }
 
-// checkDigest compares the body with Content-Digest, which is covered where there is a body, and puts it back.
+// checkDigest compares the body with Content-Digest, which the signature covers if there is a body. It replaces the
+// body by a copy.
 func checkDigest(r *http.Request) error {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -249,7 +251,7 @@ func checkDigest(r *http.Request) error {
 	return nil
 }
 
-// decodeBinary reads what follows a name: base64 between colons.
+// decodeBinary decodes the value of the given name in text: base64 between colons.
 func decodeBinary(text, name string) ([]byte, bool) {
 	text, named := strings.CutPrefix(text, name+":")
 	text, closed := strings.CutSuffix(text, ":")

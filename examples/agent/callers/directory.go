@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// ErrNoKeys means that the directory of keys could not be fetched.
+// ErrNoKeys reports that the directory of keys could not be fetched.
 var ErrNoKeys = errors.New("the directory of keys cannot be fetched")
 
 const (
@@ -22,19 +22,19 @@ const (
 	directoryBytes = 64 << 10
 	directoryKeys  = 32
 	fetchTime      = 5 * time.Second
-	keysAge        = 5 * time.Minute  // as its Cache-Control says
-	fetchPause     = 10 * time.Second // at least, between two fetches: keyids are strangers' to make up
+	keysAge        = 5 * time.Minute  // as in Cache-Control of the directory
+	fetchPause     = 10 * time.Second // minimum interval between two fetches, because anyone can send unknown key ids
 )
 
-// directory is what Herald publishes.
+// directory caches the keys that Herald publishes.
 type directory struct {
 	url    string
 	client *http.Client
 	now    func() time.Time
 
-	mu      sync.Mutex // held while it is fetched: one fetch serves all who wait
+	mu      sync.Mutex // held during a fetch, so that one fetch serves all callers
 	keys    map[string]ed25519.PublicKey
-	fetched time.Time // successfully
+	fetched time.Time // time of the last successful fetch
 	tried   time.Time
 }
 
@@ -45,8 +45,8 @@ func newDirectory(herald string, client *http.Client, now func() time.Time) *dir
 	return &directory{url: herald + directoryPath, client: client, now: now}
 }
 
-// find is the key with this id. A key that is not known is looked for in the directory, but not for each request; while
-// the directory is away the keys that are known go on.
+// find returns the key with this id. It fetches the directory for an unknown key and for outdated keys, but at most
+// once per fetchPause. If the fetch fails, known keys remain valid.
 func (d *directory) find(ctx context.Context, id string) (ed25519.PublicKey, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -54,7 +54,7 @@ func (d *directory) find(ctx context.Context, id string) (ed25519.PublicKey, err
 	key, known := d.keys[id]
 	if (!known || now.Sub(d.fetched) > keysAge) && (d.tried.IsZero() || now.Sub(d.tried) >= fetchPause) {
 		d.tried = now
-		keys, err := d.fetch(context.WithoutCancel(ctx)) // others wait for it too
+		keys, err := d.fetch(context.WithoutCancel(ctx)) // other callers wait for it too
 		if err == nil {
 			d.keys, d.fetched = keys, now
 		}
@@ -63,12 +63,13 @@ func (d *directory) find(ctx context.Context, id string) (ed25519.PublicKey, err
 	switch {
 	case known:
 		return key, nil
-	case d.fetched.Before(d.tried): // perhaps it is new
+	case d.fetched.Before(d.tried): // the key may be new
 		return nil, ErrNoKeys
 	}
 	return nil, errors.New("it is signed with another's key")
 }
 
+// fetch downloads the directory of keys.
 func (d *directory) fetch(ctx context.Context) (map[string]ed25519.PublicKey, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()
@@ -91,7 +92,7 @@ func (d *directory) fetch(ctx context.Context) (map[string]ed25519.PublicKey, er
 	return parseKeys(text)
 }
 
-// parseKeys reads the Ed25519 keys of a JWK set. Each is named by its own thumbprint, whatever the set says.
+// parseKeys parses the Ed25519 keys of a JWK set. Their ids are their thumbprints, not the ids in the set.
 func parseKeys(text []byte) (map[string]ed25519.PublicKey, error) {
 	var set struct {
 		Keys []struct{ Kty, Crv, X string }
