@@ -18,7 +18,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// Config is everything that can be set from outside. Durations are Go durations ("30s"), lists are separated by commas.
+// Config holds all settings. Durations are Go durations ("30s"), and lists are separated by commas.
 type Config struct {
 	RedisURL    secret.Secret
 	DatabaseURL secret.Secret
@@ -27,13 +27,13 @@ type Config struct {
 	Chains map[uint64]Chain
 
 	IPFSGateways   []string
-	ArweaveGateway string // empty: deliveries that need ar:// are held, gateway_unconfigured
+	ArweaveGateway string // empty: deliveries that need ar:// are held (gateway_unconfigured)
 
 	Listen    string
-	PublicURL string // origin where agents find the keys of signatures; empty: nothing is signed
+	PublicURL string // the origin at which agents find the signing keys; empty: requests are not signed
 	APIToken  secret.Secret
 	Keyset    secret.Secret
-	// MasterKey opens a wrapped Keyset; zero: none is needed, or it is asked for elsewhere.
+	// MasterKey unwraps Keyset; zero if Keyset is not wrapped or the key comes from another source.
 	MasterKey secret.Secret
 
 	Concurrency   int
@@ -45,34 +45,34 @@ type Config struct {
 	Expiry        time.Duration
 	Retention     time.Duration
 
-	// Of an origin, not of each endpoint; only the names of the settings say endpoint.
+	// These limits apply to an origin, although the names of the settings say endpoint.
 	EndpointInflight int
-	Batch            int // deliveries of one call
+	Batch            int // maximum of deliveries in one call
 	EndpointRate     int
-	EffortBudget     time.Duration // worker time an agent gets in a minute; 0: no bound
+	EffortBudget     time.Duration // worker time that an agent may use in a minute; 0: no limit
 
 	AllowNetworks []netip.Prefix
 	AllowHTTP     bool
 	StdioCommands [][]string
-	StdioAgents   []string // CHAIN:AGENT that alone has the command at the same place in StdioCommands; "": everybody
+	StdioAgents   []string // by index in StdioCommands: CHAIN:AGENT that alone may use the command; "": every agent
 	Tools         []string
-	ToolAliases   map[string][]string // tool → names under which it is looked for as well
+	ToolAliases   map[string][]string // tool → aliases under which agents may offer it
 	ServersFile   string
 	HashPolicy    string
 	Binding       string
 
-	StrictOrder   bool // each client's deliveries to an agent keep their order
+	StrictOrder   bool // deliveries of one client to one agent keep their order
 	RedisIntake   string
-	LegacyQueue   string // the old backend's list in Redis; empty: none
+	LegacyQueue   string // the Redis list of the old backend; empty: none
 	VerifyEvent   string
 	LogRange      erc8004.Depth            // a duration or a number of blocks
-	Confirmations map[uint64]erc8004.Depth // 0 holds the value for every chain that is not named
-	RPCTrust      map[uint64]bool          // chains whose nodes are believed to leave out no logs; 0: all of them
-	Watch         []uint64                 // chains that the worker reads itself, each once
+	Confirmations map[uint64]erc8004.Depth // by chain id; 0 holds the default of all other chains
+	RPCTrust      map[uint64]bool          // chains whose nodes are trusted not to leave out logs; 0: all chains
+	Watch         []uint64                 // chains that the worker follows, without duplicates
 
-	AlertURL     secret.Secret // where alerts are posted; it may hold a token. Zero: nobody is told
-	AlertSecret  secret.Secret // what they are signed with
-	DisableAfter time.Duration // how long an agent may fail every call; 0: for ever
+	AlertURL     secret.Secret // where alerts are posted; it may contain a token. Zero: alerts are off
+	AlertSecret  secret.Secret // key that signs the alerts
+	DisableAfter time.Duration // an agent whose calls all failed for this long is disabled; 0: never
 
 	DataDir   string
 	CacheDir  string
@@ -80,34 +80,34 @@ type Config struct {
 	LogFormat string
 	Traces    Traces
 
-	sources map[string]string // variable → where its value came from
-	texts   map[string]string // variable → effective value as text, secrets masked
-	unread  []string          // HERALD_ variables that are set and nothing reads
-	misread []Misspelt        // what is set under a name that somebody mistyped
+	sources map[string]string // variable → where its value was set
+	texts   map[string]string // variable → effective value as text; secrets are masked
+	unread  []string          // HERALD_ variables that are set but that Herald does not read
+	misread []Misspelt        // variables that are probably misspelt
 }
 
-// mask is how a secret's value is shown.
+// mask replaces the value of a secret.
 const mask = "******"
 
-// maxFile bounds NAME_FILE: far more than any of these secrets.
+// maxFile bounds the size of a NAME_FILE in bytes. It is far more than any secret needs.
 const maxFile = 64 << 10
 
-// Chain is what is known of one chain.
+// Chain holds the settings of one chain.
 type Chain struct {
 	ID         uint64
-	RPCURLs    []secret.Secret    // the preferred first; none: what needs the chain is held, chain_unconfigured
-	Registries erc8004.Registries // whose events count
+	RPCURLs    []secret.Secret    // preferred first; empty: deliveries that need a node are held (chain_unconfigured)
+	Registries erc8004.Registries // only their events are delivered
 	Known      bool               // the identity and reputation registries are known or configured
-	Explorer   string             // of blocks and transactions, without a slash at the end; empty: none
+	Explorer   string             // base URL of a block explorer, without a final slash; empty: none
 }
 
-// Error names the variable and says what it takes.
+// Error names a variable and the problem with its value.
 type Error struct{ Name, Problem string }
 
 func (e *Error) Error() string { return e.Name + ": " + e.Problem }
 
-// Load reads the environment, "NAME=value" pairs as os.Environ lists them. An empty value counts as not set. All faults
-// are reported at once and in the order of the documentation: each is an *Error, and errors.Join makes the lines.
+// Load parses environ, "NAME=value" pairs as os.Environ returns them. An empty value counts as not set. Load returns
+// all faults together, joined by errors.Join in the order of the documentation; each is an *Error.
 func Load(environ []string) (*Config, error) {
 	env := make(map[string]string, len(environ))
 	for _, kv := range environ {
@@ -153,8 +153,8 @@ func (c *Config) readVariable(v variable, env map[string]string) error {
 	return nil
 }
 
-// readValue reads NAME, or for secrets NAME_FILE. An empty value counts as not set; an empty file does not, since
-// whoever names a file means to have a secret.
+// readValue returns the value of NAME or, for a secret, the content of the file NAME_FILE. An empty value counts as not
+// set. An empty file is an error, because a secret was clearly intended.
 func readValue(name string, isSecret bool, env map[string]string) (text, source string, err error) {
 	file := name + "_FILE"
 	if !isSecret || env[file] == "" {
@@ -187,7 +187,7 @@ func readValue(name string, isSecret bool, env map[string]string) (text, source 
 	return text, "file", nil
 }
 
-// readChains collects RPC_URL_<id> and the registries' addresses; the known deployments are the defaults.
+// readChains parses the per-chain variables. Registries that are not set default to the known deployments.
 func (c *Config) readChains(env map[string]string) (faults []error) {
 	ids := map[uint64]bool{}
 	for _, name := range slices.Sorted(maps.Keys(env)) {
@@ -259,7 +259,7 @@ func (c *Config) readChain(id uint64, env map[string]string) (faults []error) {
 	return faults
 }
 
-// parseAddresses reads a list of at least one address.
+// parseAddresses parses a comma-separated list of at least one address.
 func parseAddresses(s string) (listed []common.Address, problem string) {
 	parts := strings.Split(s, ",")
 	for i, part := range parts {
@@ -283,8 +283,8 @@ func joinAddresses(listed []common.Address) string {
 	return strings.Join(texts, ",")
 }
 
-// listUnread lists HERALD_ variables that are set and mean nothing here: misspelt ones, those of a later version, or
-// what an orchestrator makes for a service of that name. They are shown, not refused.
+// listUnread returns HERALD_ variables that are set but that Herald does not read. They are misspelt, belong to a later
+// version, or come from an orchestrator (see fromOrchestrator). They are reported and are not an error.
 func listUnread(env map[string]string) []string {
 	known := map[string]bool{}
 	for _, v := range listVariables() {
@@ -303,8 +303,7 @@ func listUnread(env map[string]string) []string {
 
 func (c *Config) noteSource(name, text, source string) { c.texts[name], c.sources[name] = text, source }
 
-// checkConsistency refuses settings that contradict each other (DESIGN §5, §10), each in one sentence that says what to
-// change.
+// checkConsistency reports settings that contradict each other. Each error says which setting to change.
 func (c *Config) checkConsistency() (faults []error) {
 	if need := c.CallTimeout + c.LeaseMargin; c.Lease < need {
 		faults = append(faults, &Error{"HERALD_LEASE", fmt.Sprintf(
@@ -361,13 +360,14 @@ func (c *Config) checkConsistency() (faults []error) {
 	return faults
 }
 
-// fingerprinted are settings that may hold something secret although they are none themselves: arguments of a command,
-// a key in a path.
+// fingerprinted lists settings that are not secrets but may contain one: arguments of a command, or a key in a URL's
+// path.
 var fingerprinted = []string{"HERALD_STDIO_COMMANDS", "IPFS_GATEWAYS", "ARWEAVE_GATEWAY",
 	"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"}
 
-// Public is every effective setting as others than the operator's own terminal may see it: of a secret only whether it
-// is set, of what may hold one a fingerprint. Two processes with the same settings have the same.
+// Public returns every effective setting without its secrets, so that it can leave this machine. A secret is masked,
+// and a setting that may contain a secret is replaced by a fingerprint. Two processes with equal settings return equal
+// maps.
 func (c *Config) Public() map[string]string {
 	public := make(map[string]string, len(c.texts))
 	for name, text := range c.texts {
@@ -380,16 +380,17 @@ func (c *Config) Public() map[string]string {
 	return public
 }
 
-// Registries gives the usual registries of a chain: the first configured ones, the rest from the known deployment. A
-// zero address is one that is neither. False when the chain lacks the identity or the reputation registry.
+// Registries returns the default registries of a chain: the first configured address of each kind, else that of the
+// known deployment. An address is zero if there is neither. The result is false if the identity or the reputation
+// registry is missing.
 func (c *Config) Registries(chainID uint64) (erc8004.Deployment, bool) {
 	listed, _ := c.ListedRegistries(chainID)
 	d := listed.Default()
 	return d, d.Identity != (common.Address{}) && d.Reputation != (common.Address{})
 }
 
-// ListedRegistries gives all registries of a chain whose events count. False when nothing is known of the chain; one
-// with settings lacks what they do not list.
+// ListedRegistries returns all registries of a chain whose events are delivered. A configured list replaces the known
+// registries of its kind. The result is false if the chain is neither configured nor known.
 func (c *Config) ListedRegistries(chainID uint64) (erc8004.Registries, bool) {
 	if chain, ok := c.Chains[chainID]; ok {
 		return chain.Registries, true
@@ -397,8 +398,8 @@ func (c *Config) ListedRegistries(chainID uint64) (erc8004.Registries, bool) {
 	return erc8004.ListedRegistries(chainID)
 }
 
-// MayRun tells whether HERALD_STDIO_COMMANDS lists a command for an agent. One that is tied to an agent is tied to that
-// of the chain's usual IdentityRegistry.
+// MayRun reports whether HERALD_STDIO_COMMANDS allows an agent to name the command argv. A command that is restricted
+// to an agent is allowed only if the agent belongs to the chain's default IdentityRegistry.
 func (c *Config) MayRun(chainID uint64, registry common.Address, agentID string, argv []string) bool {
 	known, _ := c.Registries(chainID)
 	agent := fmt.Sprintf("%d:%s", chainID, agentID)
@@ -411,8 +412,9 @@ func (c *Config) MayRun(chainID uint64, registry common.Address, agentID string,
 	return false
 }
 
-// ConfirmationsOf returns the depth from which on an event is delivered: the chain's value, else that of all chains, else the
-// chain's default. The default also replaces a tag for all chains where the chain's nodes name no such block.
+// ConfirmationsOf returns how deep an event's block must be before the event is delivered: the chain's own setting,
+// else the setting for all chains, else the chain's default. The default also replaces a tag set for all chains if the
+// chain's nodes do not support tags.
 func (c *Config) ConfirmationsOf(chainID uint64) erc8004.Depth {
 	if depth, ok := c.Confirmations[chainID]; ok {
 		return depth
@@ -424,16 +426,16 @@ func (c *Config) ConfirmationsOf(chainID uint64) erc8004.Depth {
 	return erc8004.Depth{Time: chain.Confirmations}
 }
 
-// Setting is one variable's effective value, for `worker config`.
+// Setting is the effective value of one variable, for `worker config`.
 type Setting struct {
 	Name   string `json:"name"`
-	Value  string `json:"value"`          // secrets as ******
+	Value  string `json:"value"`          // secrets are masked as ******
 	Source string `json:"source"`         // default, environment, file, not read
-	Help   string `json:"help,omitempty"` // of what is not read: which name was meant
+	Help   string `json:"help,omitempty"` // for a variable that is not read: the probable correct name
 }
 
-// Settings lists every variable with its effective value, in the order of the documentation; then what is set per
-// chain; last, with source "not read", HERALD_ variables that nothing reads.
+// Settings returns every variable with its effective value, in the order of the documentation. Per-chain variables
+// follow, then the variables that Herald does not read, with source "not read".
 func (c *Config) Settings() []Setting {
 	var out []Setting
 	seen := map[string]bool{}
@@ -451,7 +453,7 @@ func (c *Config) Settings() []Setting {
 		meant[m.Name] = m.Explain()
 	}
 	for _, name := range c.unread {
-		out = append(out, Setting{name, mask, "not read", meant[name]}) // what nobody knows may be a secret
+		out = append(out, Setting{name, mask, "not read", meant[name]}) // an unknown variable may be a secret
 	}
 	for _, m := range c.misread {
 		if !slices.Contains(c.unread, m.Name) {

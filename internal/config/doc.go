@@ -1,5 +1,6 @@
-// Package config reads Herald's environment variables into one struct (DESIGN §10) and can say what they are.
+// Package config parses Herald's environment variables into one struct, and documents them.
 //
-// One table names every variable with its default, unit and consequence; `worker config`, docs/settings.md and the
-// reading itself come from it. Every secret may also be given as a file, NAME_FILE. Nothing here connects to anything.
+// One table lists every variable with its name, default and help text. `worker config`, docs/settings.md and Load all
+// use this table. Every secret can also be set by NAME_FILE, the path of a file that contains it. This package opens no
+// connections.
 package config

@@ -9,10 +9,10 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// SettingsPath is where a running worker tells its settings (Public).
+// SettingsPath is the HTTP path at which a running worker serves its settings (see Config.Public).
 const SettingsPath = "/settings"
 
-// CheckListen refuses an address that must not be listened on: off loopback a token is needed.
+// CheckListen returns an error if listen is not host:port, or if it is not on loopback and token is not set.
 func CheckListen(listen string, token secret.Secret) error {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -24,7 +24,7 @@ func CheckListen(listen string, token secret.Secret) error {
 	return nil
 }
 
-// IsLoopback tells whether only this machine reaches a host.
+// IsLoopback reports whether host is localhost or a loopback address.
 func IsLoopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true

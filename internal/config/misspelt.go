@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// Misspelt is a variable that is set and that nothing reads.
+// Misspelt is a variable that is set but that Herald does not read.
 type Misspelt struct {
 	Name    string
-	Nearest string // the variable that may be meant; empty: none is near
+	Nearest string // the variable that was probably meant; empty if none is similar
 }
 
-// Explain says it for people.
+// Explain says what to do about the variable.
 func (m Misspelt) Explain() string {
 	if m.Nearest == "" {
 		return "nothing reads it: unset it, or see `worker config` for the names that there are"
@@ -22,23 +22,23 @@ func (m Misspelt) Explain() string {
 	return "nothing reads it: did you mean " + m.Nearest + "?"
 }
 
-// Misspelt lists variables that somebody may have mistyped: HERALD_ names that nothing reads, and names near to
-// REDIS_URL and the like.
+// Misspelt lists variables that are probably misspelt: HERALD_ variables that Herald does not read, and variables whose
+// names are similar to REDIS_URL, RPC_URL_8453 and other names without that prefix.
 func (c *Config) Misspelt() []Misspelt { return c.misread }
 
-// maxTypos is how many letters a name may be away from the one that was meant.
+// maxTypos is the largest edit distance between a misspelt name and the name that is suggested.
 const maxTypos = 2
 
-// fromOrchestrator are names that Kubernetes and Docker set for services called herald, herald-redis, …: nobody typed
-// them.
+// fromOrchestrator matches the variables that Kubernetes and Docker set for services named herald, herald-redis and the
+// like. They are not spelling mistakes.
 var fromOrchestrator = regexp.MustCompile(`^HERALD_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// forTests are names that the project's own tests and tools read, not the worker.
+// forTests lists variables that only the project's tests and tools read.
 var forTests = []string{"HERALD_REQUIRE_SERVICES", "HERALD_HISTORY_SEED"}
 
-// findMisspelt looks for the nearest right name of what is not read.
+// findMisspelt returns the variables that are probably misspelt, each with the most similar correct name.
 func findMisspelt(env map[string]string, unread []string) (found []Misspelt) {
-	var ours, others []string // right names: with the prefix HERALD_, without
+	var ours, others []string // correct names: with the prefix HERALD_, and without it
 	for _, v := range listVariables() {
 		names := []string{v.Name}
 		if v.Secret {
@@ -54,7 +54,7 @@ func findMisspelt(env map[string]string, unread []string) (found []Misspelt) {
 		if !fromOrchestrator.MatchString(name) && !slices.Contains(forTests, name) {
 			near := findNearestName(name, ours)
 			if rest := strings.TrimPrefix(name, "HERALD_"); near == "" {
-				near = cmp.Or(findNearestName(rest, others), findNearestOfChain(rest)) // the prefix is too much
+				near = cmp.Or(findNearestName(rest, others), findNearestOfChain(rest)) // without the prefix
 			}
 			found = append(found, Misspelt{name, near})
 		}
@@ -64,14 +64,15 @@ func findMisspelt(env map[string]string, unread []string) (found []Misspelt) {
 			continue
 		}
 		near := cmp.Or(findNearestName(name, others), findNearestOfChain(name))
-		if near != "" && env[near] == "" { // where both are set, the other one is somebody else's
+		if near != "" && env[near] == "" { // if both are set, the other variable belongs to another program
 			found = append(found, Misspelt{name, near})
 		}
 	}
 	return found
 }
 
-// findNearestName gives the right name that is the fewest letters away, at most maxTypos; empty: none is.
+// findNearestName returns the name in right with the smallest edit distance to name, or "" if every distance is greater
+// than maxTypos.
 func findNearestName(name string, right []string) (best string) {
 	least := maxTypos + 1
 	for _, r := range right {
@@ -82,7 +83,7 @@ func findNearestName(name string, right []string) (best string) {
 	return best
 }
 
-// findNearestOfChain does the same for names that end in a chain's number: RPCURL_8453 for RPC_URL_8453.
+// findNearestOfChain is findNearestName for names that end in a chain id: it returns RPC_URL_8453 for RPCURL_8453.
 func findNearestOfChain(name string) string {
 	stem := strings.TrimRight(name, "0123456789")
 	id := name[len(stem):]
@@ -95,8 +96,8 @@ func findNearestOfChain(name string) string {
 	return ""
 }
 
-// editDistance is Levenshtein's: how many letters are to be put in, left out or changed; limit or more is told as
-// limit.
+// editDistance returns the Levenshtein distance of a and b: the number of letters to insert, delete or replace. It
+// returns limit if the distance is limit or more.
 func editDistance(a, b string, limit int) int {
 	if max(len(a), len(b))-min(len(a), len(b)) >= limit {
 		return limit

@@ -9,10 +9,10 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// maxNodes bounds the nodes of one chain: a question that none of them answers is put to each.
+// maxNodes bounds the nodes of one chain: a request that no node answers is sent to all of them in turn.
 const maxNodes = 16
 
-// parseRPC reads a list of nodes. Problems quote no URL, which may hold a key.
+// parseRPC parses a comma-separated list of node URLs. The problem never quotes a URL, because it may contain a key.
 func parseRPC(text string) (urls []secret.Secret, problem string) {
 	const wanted = "must be a URL with http://, https://, ws:// or wss://"
 	parts := splitURLs(text)
@@ -34,7 +34,8 @@ func parseRPC(text string) (urls []secret.Secret, problem string) {
 	return urls, ""
 }
 
-// splitURLs splits a list at the commas that a scheme follows: a comma may also be part of a path or a query.
+// splitURLs splits a list at commas. A comma that is not followed by another URL belongs to the path or query before
+// it.
 func splitURLs(text string) (parts []string) {
 	for part := range strings.SplitSeq(text, ",") {
 		if n := len(parts); n > 0 && !strings.Contains(part, "://") && !isBlankOrSpaced(part) {
@@ -46,8 +47,8 @@ func splitURLs(text string) (parts []string) {
 	return parts
 }
 
-// isBlankOrSpaced tells a part that stands for itself although it is no URL, so that it is named as wrong: nothing
-// between two commas, or a word after a space.
+// isBlankOrSpaced reports whether a part of a list is blank, or begins or ends with a space. splitURLs keeps such a
+// part separate, so that parseRPC reports it by its number as an invalid URL.
 func isBlankOrSpaced(part string) bool {
 	return strings.TrimSpace(part) == "" || strings.TrimSpace(part) != part
 }
@@ -58,7 +59,7 @@ func isRPC(text string) bool {
 		slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme)
 }
 
-// setTrust reads the chains whose nodes are trusted.
+// setTrust parses HERALD_RPC_TRUST: the chains whose nodes are trusted not to leave out logs.
 func setTrust(c *Config, s string) string {
 	c.RPCTrust = map[uint64]bool{}
 	for _, part := range splitList(s) {
@@ -71,7 +72,7 @@ func setTrust(c *Config, s string) string {
 	return ""
 }
 
-// setWatch reads the chains that the worker follows.
+// setWatch parses HERALD_WATCH: the chains that the worker follows.
 func setWatch(c *Config, s string) string {
 	c.Watch = nil
 	for _, part := range splitList(s) {
@@ -86,5 +87,5 @@ func setWatch(c *Config, s string) string {
 	return ""
 }
 
-// TrustsNodes tells whether a chain's nodes are believed that they leave out no logs.
+// TrustsNodes reports whether Herald relies on the chain's nodes to return every log.
 func (c *Config) TrustsNodes(chainID uint64) bool { return c.RPCTrust[0] || c.RPCTrust[chainID] }

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Traces is what the standard OTEL_ variables say about where spans go. Those that are not here the SDK reads itself.
+// Traces holds the standard OTEL_ variables that decide whether and where spans are sent. The OpenTelemetry SDK reads
+// the others itself.
 type Traces struct {
 	Service string // OTEL_SERVICE_NAME
 
@@ -23,13 +24,13 @@ type Traces struct {
 	headers, tracesHeaders   secret.Secret
 }
 
-// On tells whether spans are sent.
+// On reports whether spans are sent.
 func (t Traces) On() bool {
 	asked := t.exporter == "otlp" || t.exporter == "" && (t.endpoint != "" || t.tracesEndpoint != "")
 	return asked && !t.disabled
 }
 
-// Endpoint is the collector's URL for traces.
+// Endpoint returns the URL to which traces are sent.
 func (t Traces) Endpoint() string {
 	if t.tracesEndpoint != "" {
 		return t.tracesEndpoint
@@ -37,17 +38,17 @@ func (t Traces) Endpoint() string {
 	return strings.TrimSuffix(cmp.Or(t.endpoint, "http://localhost:4318"), "/") + "/v1/traces"
 }
 
-// Headers are those of each request to the collector; secrets.
+// Headers returns the headers of each request to the collector. They may contain secrets.
 func (t Traces) Headers() map[string]string {
 	text := t.headers
 	if !t.tracesHeaders.IsZero() {
 		text = t.tracesHeaders
 	}
-	headers, _ := parseHeaders(text.Reveal()) // checked when it was set
+	headers, _ := parseHeaders(text.Reveal()) // setHeaders validated the text
 	return headers
 }
 
-// parseHeaders reads name=value pairs separated by commas, the values percent-encoded, as OpenTelemetry writes them.
+// parseHeaders parses name=value pairs separated by commas. Values are percent-encoded, as OpenTelemetry specifies.
 func parseHeaders(s string) (headers map[string]string, ok bool) {
 	headers = map[string]string{}
 	for _, pair := range splitList(s) {
@@ -62,7 +63,7 @@ func parseHeaders(s string) (headers map[string]string, ok bool) {
 	return headers, true
 }
 
-// traceVariables are the standard ones that Herald looks at.
+// traceVariables lists the OTEL_ variables that Herald itself reads.
 func traceVariables() []variable {
 	const samplers = "always_on, always_off, traceidratio, parentbased_always_on, parentbased_always_off, " +
 		"parentbased_traceidratio"
@@ -135,7 +136,8 @@ func setText(field func(*Config) *string) func(*Config, string) string {
 	}
 }
 
-// checkProtocol refuses a protocol that is not spoken, if it matters: other programs may share these variables.
+// checkProtocol returns an error if spans are sent by a protocol that Herald does not support. If no spans are sent it
+// accepts every protocol, because other programs may share these variables.
 func (t Traces) checkProtocol() error {
 	name, protocol := "OTEL_EXPORTER_OTLP_PROTOCOL", t.protocol
 	if t.tracesProtocol != "" {

@@ -21,7 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// Variables whose names carry a chain id.
+// Prefixes of variables whose names end in a chain id.
 const (
 	rpcPrefix        = "RPC_URL_"
 	identityPrefix   = "IDENTITY_REGISTRY_"
@@ -32,14 +32,14 @@ const (
 
 var chainPrefixes = []string{rpcPrefix, identityPrefix, reputationPrefix, validationPrefix, explorerPrefix}
 
-// variable is one row of the documentation. set returns the problem in words, or "".
+// variable is one row of the table of variables. set parses text into c and returns a problem, or "" if text is valid.
 type variable struct {
 	Name, Default, Help string
 	Secret              bool
 	set                 func(c *Config, text string) (problem string)
 }
 
-// listVariables lists everything but the per-chain ones, in the order of the documentation.
+// listVariables returns every variable except the per-chain ones, in the order of the documentation.
 func listVariables() []variable {
 	return append([]variable{
 		{"REDIS_URL", "", "Redis for the queue: redis://, rediss://, redis-socket:///path, redis-sentinel://, " +
@@ -194,10 +194,10 @@ func listVariables() []variable {
 	}, traceVariables()...)
 }
 
-// Doc is one row of the documentation of the environment.
+// Doc documents one environment variable.
 type Doc struct{ Name, Default, Help string }
 
-// Docs lists every variable, per-chain ones last, for docs/settings.md.
+// Docs returns the documentation of every variable for docs/settings.md. Per-chain variables come last.
 func Docs() []Doc {
 	var out []Doc
 	for _, v := range listVariables() {
@@ -286,7 +286,7 @@ func splitList(s string) []string {
 	return out
 }
 
-// The setters below quote no value that may hold a password.
+// The setters below never quote a value that may contain a password.
 
 func setRedisURL(c *Config, s string) string {
 	scheme, rest, _ := strings.Cut(s, "://")
@@ -298,7 +298,7 @@ func setRedisURL(c *Config, s string) string {
 	return ""
 }
 
-// setDatabaseURL takes what libpq takes: a URL, or keywords as in "host=/run/postgresql dbname=herald".
+// setDatabaseURL accepts both forms that libpq accepts: a URL, or keywords as in "host=/run/postgresql dbname=herald".
 func setDatabaseURL(c *Config, s string) string {
 	scheme, rest, isURL := strings.Cut(s, "://")
 	if isURL && (rest == "" || scheme != "postgres" && scheme != "postgresql") || !isURL && !strings.Contains(s, "=") {
@@ -319,7 +319,7 @@ func setListen(c *Config, s string) string {
 
 func setKeyset(c *Config, s string) string {
 	k := secret.New(s)
-	if secret.IsWrapped(k) { // only its master can tell whether it is good
+	if secret.IsWrapped(k) { // it cannot be validated without its master key
 		c.Keyset = k
 		return ""
 	}
@@ -334,7 +334,7 @@ func setKeyset(c *Config, s string) string {
 	return ""
 }
 
-// setTools takes names as MCP bounds them (SEP-986): 1 to 128 letters, digits, _ - . and /.
+// setTools accepts tool names as MCP restricts them (SEP-986): 1 to 128 letters, digits, _ - . and /.
 func setTools(c *Config, s string) string {
 	for _, t := range splitList(s) {
 		if !isToolName(t) {
@@ -352,7 +352,7 @@ func isToolName(s string) bool {
 	}) < 0
 }
 
-// maxAliases is how many further names one tool may have.
+// maxAliases bounds the aliases of one tool.
 const maxAliases = 16
 
 func setAliases(c *Config, s string) string {
@@ -390,7 +390,7 @@ func setGateways(c *Config, s string) string {
 	return ""
 }
 
-// checkPlainURL says what keeps a text from being an http or https URL without user, query or fragment, if anything.
+// checkPlainURL returns why s is not an http or https URL without user, query and fragment, or "" if it is one.
 func checkPlainURL(s string) string {
 	u, err := url.Parse(s)
 	switch {
@@ -462,7 +462,8 @@ func setNetworks(c *Config, s string) string {
 	return ""
 }
 
-// agentName is CHAIN:AGENT, both decimal: what a command begins with, before an equals sign, if only that agent has it.
+// agentName matches CHAIN:AGENT, both decimal. A command that begins with it and "=" may be started for that agent
+// only.
 var agentName = regexp.MustCompile(`^[1-9][0-9]*:(0|[1-9][0-9]*)$`)
 
 func setCommands(c *Config, s string) string {
@@ -523,7 +524,7 @@ func setLogRange(c *Config, s string) string {
 	return ""
 }
 
-// parseChainID reads an EIP-155 chain id as the rest of the program writes it; 0: it is none.
+// parseChainID parses an EIP-155 chain id in canonical decimal form. It returns 0 if s is not one.
 func parseChainID(s string) uint64 {
 	id, err := strconv.ParseUint(s, 10, 63)
 	if err != nil || strconv.FormatUint(id, 10) != s {
@@ -532,7 +533,7 @@ func parseChainID(s string) uint64 {
 	return id
 }
 
-// listName is the name of a list in Redis beside which the worker can keep keys of its own, in one slot of a cluster.
+// listName matches a Redis list name that Herald can extend to names of its own keys in the same cluster slot.
 var listName = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,128}$`)
 
 func setLegacyQueue(c *Config, s string) string {
