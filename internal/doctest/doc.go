@@ -1,19 +1,19 @@
-// Package doctest runs the commands of README.md and docs/*.md as they stand there, so that no reader is the first to try them.
+// Package doctest runs the commands of README.md and docs/*.md exactly as they are written, so that they keep working.
 //
-// What lives here: the reading of fenced sh blocks (blocks_test.go), what stands for a placeholder (placeholders_test.go), the
-// shell that runs them (shell_test.go) and the test (commands_test.go). There is nothing but tests.
+// The package contains only tests: parsing of fenced sh blocks (blocks_test.go), values for placeholders
+// (placeholders_test.go), the shell that runs the commands (shell_test.go) and the test itself (commands_test.go).
 //
-// How a page is run: each page has one bash, whose folder holds bin/ with freshly built programs and a few files that the pages name.
-// Beside it runs a real demo, whose demo.env the shell has read, as README tells a reader to. Each command has to end with status 0,
-// or with N where its comment says "(exit N)". Three kinds of command are not run as they are:
-//   - make TARGET is make -n TARGET: the target exists and its recipe can be read;
-//   - bin/worker alone serves: it has to become ready, and to end with 0 on SIGTERM;
-//   - a command in the background (&) has to listen where it says so before the next one runs.
+// Each page runs in its own bash. The working folder contains bin/ with freshly built programs, and a few files that
+// the pages mention. A real demo runs at the same time, and the shell has loaded its demo.env as README describes. Each
+// command must exit with status 0, or with N if its comment says "(exit N)". Three kinds of command run differently:
+//   - make TARGET runs as make -n TARGET, which checks that the target exists and that its recipe can be parsed;
+//   - bin/worker without arguments must become ready, and must exit with status 0 on SIGTERM;
+//   - a command in the background (&) must listen on the address that it names before the next command runs.
 //
-// A comment directly before a block changes how it is run:
+// A comment directly before a block changes how the block runs:
 //
 //	<!-- not run: needs npm -->                the reasons are a closed list (skipReasons)
 //	<!-- run with: services of your own -->    in a second shell with an empty database and a Redis instead of the demo's
-//	<!-- run with: services of your own and psql -->   the same, only where there is psql; also with redis-cli
-//	<!-- run with: jq -->                      only where there is jq
+//	<!-- run with: services of your own and psql -->   the same, only if psql is installed; also with redis-cli
+//	<!-- run with: jq -->                      only if jq is installed
 package doctest

@@ -1,5 +1,5 @@
--- The old backend's tables that a move to Herald concerns, with the columns that its guide and migrations document, and a
--- few rows as they might be there. docs/migrating.md and TestTokenImportFromTable are tried on it.
+-- The tables of the old backend that matter for a move to Herald, with the columns that its guide and migrations
+-- document and a few example rows. docs/migrating.md and TestTokenImportFromTable use them.
 
 CREATE TABLE triggers (
     id          text PRIMARY KEY DEFAULT gen_random_uuid()::text,
