@@ -20,13 +20,13 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// AgentRef names one agent.
+// AgentRef identifies one agent.
 type AgentRef struct {
 	Agent    string // CHAIN:AGENT
-	Registry string // its IdentityRegistry; "": the chain's usual one
+	Registry string // its IdentityRegistry; "": the default of the chain
 }
 
-// parseAgent reads CHAIN:AGENT.
+// parseAgent parses CHAIN:AGENT.
 func parseAgent(s string) (chainID uint64, agentID string, err error) {
 	chain, agent, ok := strings.Cut(s, ":")
 	chainID, chainErr := strconv.ParseUint(chain, 10, 63)
@@ -39,7 +39,7 @@ func parseAgent(s string) (chainID uint64, agentID string, err error) {
 	return chainID, agent, nil
 }
 
-// ParseRef is the store's name of an agent.
+// ParseRef returns the store's identifier of an agent.
 func (o *Operator) ParseRef(r AgentRef) (store.Agent, error) {
 	chainID, id, err := parseAgent(r.Agent)
 	if err != nil {
@@ -60,22 +60,22 @@ func (o *Operator) ParseRef(r AgentRef) (store.Agent, error) {
 	return store.Agent{ChainID: chainID, Registry: strings.ToLower(known.Identity.Hex()), ID: id}, nil
 }
 
-// DescribeAgent names an agent in a sentence.
+// DescribeAgent names an agent for use in a sentence.
 func DescribeAgent(g store.Agent) string {
 	return fmt.Sprintf("agent %d:%s of registry %s", g.ChainID, g.ID, g.Registry)
 }
 
-// ShortName is CHAIN:AGENT.
+// ShortName returns CHAIN:AGENT.
 func ShortName(g store.Agent) string { return fmt.Sprintf("%d:%s", g.ChainID, g.ID) }
 
-// ListedServer is what the servers file says about an agent; nil: nothing.
+// ListedServer returns the agent's entry in the servers file, or nil without one.
 func (o *Operator) ListedServer(g store.Agent) (*servers.Server, error) {
 	known, _ := o.Settings.Registries(g.ChainID)
 	if o.Settings.ServersFile == "" || common.HexToAddress(g.Registry) != known.Identity {
-		return nil, nil // its agents are those of the chain's usual registry
+		return nil, nil // the file lists only agents of the chain's default registry
 	}
-	// What is wrong with other agents' entries is for the doctor to say: this shell may lack what they name of the
-	// worker's environment.
+	// Only this agent's entry has to be valid. Other entries may use environment variables of the worker that this
+	// shell lacks; the doctor reports their problems.
 	s, ok, err := servers.Find(o.Settings.ServersFile, os.LookupEnv, g.ChainID, g.ID)
 	switch {
 	case err != nil:
@@ -86,7 +86,7 @@ func (o *Operator) ListedServer(g store.Agent) (*servers.Server, error) {
 	return &s, nil
 }
 
-// ResolverAgent is an agent as the resolver takes it.
+// ResolverAgent converts an agent to the resolver's type.
 func ResolverAgent(g store.Agent) (resolver.Agent, error) {
 	id, ok := new(big.Int).SetString(g.ID, 10)
 	if !ok || id.BitLen() > 256 {
@@ -95,22 +95,22 @@ func ResolverAgent(g store.Agent) (resolver.Agent, error) {
 	return resolver.Agent{ChainID: g.ChainID, Registry: common.HexToAddress(g.Registry), ID: id}, nil
 }
 
-// AgentFilter chooses agents.
+// AgentFilter selects agents.
 type AgentFilter struct {
 	State  string
 	Chain  *uint64
 	Sort   string // "": by chain, registry and id; store.SortFailing
-	Cursor string // of the previous page, sorted alike
+	Cursor string // from the previous page, with the same Sort
 	Limit  int
 }
 
 // AgentPage is one page of agents.
 type AgentPage struct {
 	Agents []store.AgentRow `json:"agents"`
-	Next   string           `json:"next,omitempty"` // --cursor of the next page; none: this is the last one
+	Next   string           `json:"next,omitempty"` // --cursor of the next page; empty on the last page
 }
 
-// ListAgents lists agents that Herald has delivered to, or meant to.
+// ListAgents lists agents for which a delivery was accepted.
 func (o *Operator) ListAgents(ctx context.Context, f AgentFilter) (page AgentPage, err error) {
 	states := []string{"pending", store.StateConnected, store.StateNeedsAuth, store.StateFailed, "disabled"}
 	err = cmp.Or(checkLimit(f.Limit), checkWord("state", f.State, states),
@@ -143,17 +143,17 @@ func (o *Operator) ListAgents(ctx context.Context, f AgentFilter) (page AgentPag
 	return page, err
 }
 
-// agentCursor names the last agent of a page by the three that make one.
+// agentCursor returns the cursor of an agent: its chain, registry and id.
 func agentCursor(r store.AgentRow) string {
 	return fmt.Sprintf("%d:%s:%s", r.ChainID, r.IdentityRegistry, r.AgentID)
 }
 
-// failingCursor names it when agents are sorted by failures: by its counts, too.
+// failingCursor returns the cursor of an agent in a list sorted by failures. It also contains the agent's counts.
 func failingCursor(r store.AgentRow) string {
 	return fmt.Sprintf("%d/%d:%s", r.FailedOfDay, r.CallsOfDay, agentCursor(r))
 }
 
-// parseFailingCursor reads the counts, FAILED/CALLS.
+// parseFailingCursor parses the counts of such a cursor, FAILED/CALLS.
 func parseFailingCursor(s string) (failed, calls int, err error) {
 	f, c, _ := strings.Cut(s, "/")
 	failed, failedErr := strconv.Atoi(f)
@@ -171,20 +171,20 @@ func parseAgentCursor(s string) (store.Agent, error) {
 	return store.Agent{ChainID: chainID, Registry: strings.ToLower(registry), ID: agentID}, nil
 }
 
-// Agent is what is known of an agent, with what is stored for it, and nothing that is secret.
+// Agent is the state of an agent and its stored tokens, without secrets.
 type Agent struct {
 	store.AgentRow
-	Breaker   string            `json:"breaker,omitempty"`   // of its endpoint at the worker that answers: closed open half_open
-	Effort    *effort.Usage     `json:"effort,omitempty"`    // its effort budget; none: HERALD_EFFORT_BUDGET=off, or Redis cannot be asked
-	LastHour  store.CallSummary `json:"lastHour"`            // of calls that were recorded in this hour and the one before
-	LastDay   store.CallSummary `json:"lastDay"`             // and in the 24 hours before this one
-	Transfers []store.Transfer  `json:"transfers,omitempty"` // to whom it was given, newest first, of those read off the chain
+	Breaker   string            `json:"breaker,omitempty"`   // of its endpoint, in this worker: closed, open, half_open
+	Effort    *effort.Usage     `json:"effort,omitempty"`    // missing if budgets are off or Redis cannot be read
+	LastHour  store.CallSummary `json:"lastHour"`            // calls recorded in this hour and the one before
+	LastDay   store.CallSummary `json:"lastDay"`             // calls recorded in this hour and the 24 hours before
+	Transfers []store.Transfer  `json:"transfers,omitempty"` // changes of its owner, newest first
 	Tokens    []Token           `json:"tokens"`
 
-	PreferencesInForce *store.Preferences `json:"preferencesInForce,omitempty"` // what counts now of what it asked for
+	PreferencesInForce *store.Preferences `json:"preferencesInForce,omitempty"` // its preferences that are in force now
 }
 
-// ShowAgent is what is known of an agent.
+// ShowAgent returns the state of an agent.
 func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err error) {
 	g, err := o.ParseRef(ref)
 	if err != nil {
@@ -225,7 +225,7 @@ func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err 
 	return out, err
 }
 
-// agentEffort is what is left of the agent's effort budget. What cannot be read now is left out: it is one line of many.
+// agentEffort returns the agent's effort budget. If it cannot be read, agentEffort notifies the person and returns nil.
 func (o *Operator) agentEffort(ctx context.Context, st *Session, g store.Agent) *effort.Usage {
 	switch {
 	case o.Live != nil:
@@ -241,7 +241,8 @@ func (o *Operator) agentEffort(ctx context.Context, st *Session, g store.Agent) 
 	return u
 }
 
-// explainUnknown looks whether the number is known under another registry.
+// explainUnknown returns the error for an agent without a row. It names another registry that has an agent of this
+// number.
 func explainUnknown(ctx context.Context, st *Session, g store.Agent, registryNamed bool) error {
 	others, err := st.Agents(ctx, store.AgentFilter{ChainID: &g.ChainID, AgentID: g.ID, Limit: 10})
 	if err != nil {
@@ -254,33 +255,33 @@ func explainUnknown(ctx context.Context, st *Session, g store.Agent, registryNam
 	return errUnseen(g)
 }
 
-// errUnseen: Herald never had to do with the agent.
+// errUnseen: Herald accepted no delivery for the agent.
 func errUnseen(g store.Agent) error {
 	return &NotFoundError{fmt.Sprintf("%s not found: no delivery was ever accepted for it; "+
 		"`worker agent list` shows the agents that there are", DescribeAgent(g))}
 }
 
-// AgentChange is what became of an agent that was enabled, disabled or given a policy.
+// AgentChange is the result of enabling or disabling an agent, or of setting its policy.
 type AgentChange struct {
 	Agent    string       `json:"agent"`
 	Registry string       `json:"identityRegistry"`
 	Enabled  *bool        `json:"enabled,omitempty"`
 	Policy   *AgentPolicy `json:"policy,omitempty"`
 	Released int          `json:"released"`
-	Unseen   bool         `json:"unseen,omitempty"` // nothing was known of the agent before
+	Unseen   bool         `json:"unseen,omitempty"` // the agent had no row before
 	Audit    int64        `json:"audit,omitempty"`
 
-	Name string `json:"-"` // in a sentence
+	Name string `json:"-"` // for use in a sentence
 }
 
-// AgentPolicy is how an agent is treated.
+// AgentPolicy holds an operator's settings for one agent.
 type AgentPolicy struct {
 	OnUnknown   string `json:"onUnknown"`
 	Order       string `json:"order"`
 	Preferences string `json:"preferences"` // follow, ignore
 }
 
-// changeAgent begins a change: what is known of the agent before.
+// changeAgent begins a change: it reads the agent's row as it is before.
 func changeAgent(ctx context.Context, st *Session, g store.Agent) (out AgentChange, before store.AgentRow, err error) {
 	out = AgentChange{Agent: ShortName(g), Registry: g.Registry, Name: DescribeAgent(g)}
 	before, err = st.AgentRow(ctx, g)
@@ -290,8 +291,8 @@ func changeAgent(ctx context.Context, st *Session, g store.Agent) (out AgentChan
 	return out, before, err
 }
 
-// EnableAgent delivers to an agent again and releases what is held because it was disabled, or holds its deliveries
-// from now on.
+// EnableAgent enables an agent and releases the deliveries that are held because it was disabled. With enabled false it
+// disables the agent, so that its deliveries are held.
 func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string,
 	enabled bool) (out AgentChange, err error) {
 	g, err := o.ParseRef(ref)
@@ -332,7 +333,7 @@ func (o *Operator) EnableAgent(ctx context.Context, ref AgentRef, actor string,
 	return out, err
 }
 
-// RefreshAgent has every worker look the agent's registration and tools up anew, with the next delivery.
+// RefreshAgent makes every worker read the agent's registration and tools again, at its next delivery.
 func (o *Operator) RefreshAgent(ctx context.Context, ref AgentRef, actor string) (out AgentChange, err error) {
 	g, err := o.ParseRef(ref)
 	if err != nil {
@@ -361,7 +362,8 @@ func (o *Operator) RefreshAgent(ctx context.Context, ref AgentRef, actor string)
 	return out, err
 }
 
-// fileDisables tells whether the servers file disables an agent, as far as it can be read here.
+// fileDisables reports whether the servers file disables an agent. If the file cannot be read here, it notifies the
+// person.
 func (o *Operator) fileDisables(g store.Agent) bool {
 	listed, err := o.ListedServer(g)
 	if err != nil {
@@ -370,7 +372,7 @@ func (o *Operator) fileDisables(g store.Agent) bool {
 	return listed != nil && !listed.Enabled
 }
 
-// parsePolicy reads NAME=VALUE. preferences=clear is a value that is done, not kept.
+// parsePolicy parses settings of the form NAME=VALUE. preferences=clear is an action and is not stored.
 func parsePolicy(settings []string) (p store.Policy, err error) {
 	values := map[string][]string{"onUnknown": {store.OnUnknownResend, store.OnUnknownHold},
 		"order":       {store.OrderStrict, store.OrderOff},
@@ -392,12 +394,13 @@ func parsePolicy(settings []string) (p store.Policy, err error) {
 	return p, nil
 }
 
-// listSettings writes NAME=VALUE for each value.
+// listSettings returns NAME=VALUE for each value.
 func listSettings(name string, values []string) string {
 	return name + "=" + strings.Join(values, ", "+name+"=")
 }
 
-// SetPolicy sets how an agent is treated, as in onUnknown=hold or preferences=ignore; without settings it tells what is in force.
+// SetPolicy changes an agent's settings, as in onUnknown=hold or preferences=ignore. Without settings it only returns
+// the policy in force.
 func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string,
 	settings []string) (out AgentChange, err error) {
 	p, err := parsePolicy(settings)
@@ -456,13 +459,13 @@ func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string,
 	return out, err
 }
 
-// policyInForce is a policy with its defaults.
+// policyInForce returns a policy with its defaults filled in.
 func policyInForce(p store.Policy) *AgentPolicy {
 	return &AgentPolicy{OnUnknown: cmp.Or(p.OnUnknown, store.OnUnknownResend), Order: cmp.Or(p.Order, store.OrderStrict),
 		Preferences: FollowsPreferences(p)}
 }
 
-// DescribePolicy is a policy as operators set it.
+// DescribePolicy returns a policy in the form in which operators set it.
 func DescribePolicy(p store.Policy) string { return policyInForce(p).String() }
 
 func (p *AgentPolicy) String() string {

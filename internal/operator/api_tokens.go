@@ -17,41 +17,41 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Scope is what a token of the API allows.
+// Scope is a permission of an API token.
 type Scope string
 
 // The scopes.
 const (
-	ScopeRead    Scope = "read"    // look at everything
-	ScopeEnqueue Scope = "enqueue" // hand in jobs
-	ScopeOperate Scope = "operate" // change what becomes of deliveries and agents, and look at everything
-	ScopeDirect  Scope = "direct"  // call tools directly, and hand in jobs that say where and how an agent is called
+	ScopeRead    Scope = "read"    // read everything
+	ScopeEnqueue Scope = "enqueue" // enqueue jobs
+	ScopeOperate Scope = "operate" // change deliveries and agents, and read everything
+	ScopeDirect  Scope = "direct"  // call tools directly, and enqueue jobs that say where and how to call
 )
 
-// AllScopes are what HERALD_API_TOKEN allows.
+// AllScopes returns every scope. HERALD_API_TOKEN has all of them.
 func AllScopes() []Scope { return []Scope{ScopeRead, ScopeEnqueue, ScopeOperate, ScopeDirect} }
 
-// Caller is who asks over HTTP.
+// Caller is the authenticated author of an HTTP request.
 type Caller struct {
 	Name   string // for the audit
 	Scopes []Scope
 }
 
-// May tells whether the caller may do what needs the scope.
+// May reports whether the caller may use an operation that needs the scope.
 func (c Caller) May(s Scope) bool {
 	return slices.Contains(c.Scopes, s) || s == ScopeRead && slices.Contains(c.Scopes, ScopeOperate)
 }
 
-// apiTokenPrefix begins every token, so that secret scanners find one that was committed somewhere.
+// apiTokenPrefix begins every token, so that secret scanners find tokens that were committed by mistake.
 const apiTokenPrefix = "herald_"
 
-// NewAPIToken is a token just made. Its secret part is stored nowhere.
+// NewAPIToken is a token that was just created. Its secret part is stored only as a hash.
 type NewAPIToken struct {
 	store.APIToken
 	Token string `json:"token"` // "herald_<id>_<43 characters>"
 }
 
-// CreateAPIToken makes a token for a name, with scopes, good for so long; 0: until it is revoked.
+// CreateAPIToken creates a token with a name and scopes. It expires after the duration good; 0: it never expires.
 func (o *Operator) CreateAPIToken(ctx context.Context, name string, scopes []string, good time.Duration,
 	actor string) (out NewAPIToken, err error) {
 	if name = strings.TrimSpace(name); name == "" || len(name) > 100 {
@@ -88,7 +88,7 @@ func (o *Operator) CreateAPIToken(ctx context.Context, name string, scopes []str
 		func(st *Session) error { return st.AddAPIToken(ctx, out.APIToken) })
 }
 
-// ListAPITokens lists every token that was made, newest first.
+// ListAPITokens lists all tokens, including expired and revoked ones, newest first.
 func (o *Operator) ListAPITokens(ctx context.Context) (list []store.APIToken, err error) {
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		list, err = st.APITokens(ctx)
@@ -97,7 +97,7 @@ func (o *Operator) ListAPITokens(ctx context.Context) (list []store.APIToken, er
 	return list, err
 }
 
-// RevokeAPIToken ends a token.
+// RevokeAPIToken revokes a token.
 func (o *Operator) RevokeAPIToken(ctx context.Context, id, actor string) error {
 	err := o.changeAPIToken(ctx, "api-token revoke", map[string]any{"token": id}, actor,
 		func(st *Session) error { return st.RevokeAPIToken(ctx, id) })
@@ -124,10 +124,10 @@ func (o *Operator) changeAPIToken(ctx context.Context, action string, what map[s
 	return err
 }
 
-// ErrUnknownToken means that the token is none of Herald's, or revoked, or expired.
+// ErrUnknownToken: the token does not exist, is revoked or has expired.
 var ErrUnknownToken = errors.New("the token is unknown, revoked or expired")
 
-// IsAPIToken tells whether a token has the form of those that CreateAPIToken makes.
+// IsAPIToken reports whether a token has the form of a token that CreateAPIToken creates.
 func IsAPIToken(token secret.Secret) bool {
 	_, _, ok := splitAPIToken(token)
 	return ok
@@ -139,7 +139,8 @@ func splitAPIToken(token secret.Secret) (id, key string, ok bool) {
 	return id, key, ok && cut && len(id) == 12 && len(key) == 43
 }
 
-// IdentifyCaller looks a token up. ErrUnknownToken, or Postgres is away.
+// IdentifyCaller returns the caller that a token belongs to. It returns ErrUnknownToken, or another error if Postgres
+// cannot be read.
 func (o *Operator) IdentifyCaller(ctx context.Context, token secret.Secret) (c Caller, err error) {
 	id, key, ok := splitAPIToken(token)
 	if !ok {
@@ -163,8 +164,9 @@ func (o *Operator) IdentifyCaller(ctx context.Context, token secret.Secret) (c C
 	return c, err
 }
 
-// KnownTokens loads which tokens are good, and returns a function that reports whether a token is one of them. It may have been
-// revoked since: IdentifyCaller decides. A revoked token is left out, since each request with it would cost a look-up.
+// KnownTokens loads the valid tokens, and returns a function that reports whether a token is one of them. The function
+// does not see later changes: IdentifyCaller decides. Revoked and expired tokens are excluded, because each request
+// with one would otherwise cost a query.
 func (o *Operator) KnownTokens(ctx context.Context) (isKnown func(secret.Secret) bool, err error) {
 	hashes := make(map[string][]byte)
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {

@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// auditTimeout bounds the last write of a change, which is made although a signal asked to stop.
+// auditTimeout bounds the final write to an audit row. That write is made even if a signal cancelled the change.
 const auditTimeout = 10 * time.Second
 
 // States of an audit row.
@@ -21,13 +21,14 @@ const (
 	auditFailed    = "failed"
 )
 
-// auditor keeps the trail of what operators change.
+// auditor stores audit rows of operators' changes.
 type auditor interface {
 	BeginAudit(ctx context.Context, a store.Audit) (int64, error)
 	EndAudit(ctx context.Context, id int64, moved int64, state, note string) error
 }
 
-// RunAudited makes one change between the two halves of its audit row, which keeps what of it. No row, no change.
+// RunAudited begins an audit row, makes one change, and completes the row with the result. The row stores what as its
+// filter. If the row cannot be written, the change is not made.
 func RunAudited(ctx context.Context, st auditor, a store.Audit, what map[string]any,
 	change func() (moved int64, err error)) (int64, error) {
 	return runAuditedWithNote(ctx, st, a, what, func() (int64, string, error) {
@@ -36,7 +37,7 @@ func RunAudited(ctx context.Context, st auditor, a store.Audit, what map[string]
 	})
 }
 
-// runAuditedWithNote is RunAudited for a change that has something to note about how it went.
+// runAuditedWithNote is RunAudited for a change that also returns a note for the audit row.
 func runAuditedWithNote(ctx context.Context, st auditor, a store.Audit, what map[string]any,
 	change func() (moved int64, note string, err error)) (id int64, err error) {
 	a.Filter = mustMarshal(what)
@@ -56,7 +57,7 @@ func runAuditedWithNote(ctx context.Context, st auditor, a store.Audit, what map
 	return id, err
 }
 
-// stateOf is how a change ended: err is why it did before it was done.
+// stateOf returns the audit state of a change that ended with err.
 func stateOf(ctx context.Context, err error) string {
 	switch {
 	case err == nil:
@@ -67,13 +68,13 @@ func stateOf(ctx context.Context, err error) string {
 	return auditFailed
 }
 
-// AuditPage is one page of what operators changed, newest first.
+// AuditPage is one page of audit rows, newest first.
 type AuditPage struct {
 	Audit []store.Audit `json:"audit"`
-	Next  string        `json:"next,omitempty"` // --cursor of the next page; none: this is the last one
+	Next  string        `json:"next,omitempty"` // --cursor of the next page; empty on the last page
 }
 
-// ListAudit lists what operators changed before the row cursor; 0: from the newest on.
+// ListAudit lists the audit rows before the row cursor, newest first. With cursor 0 it begins with the newest row.
 func (o *Operator) ListAudit(ctx context.Context, cursor int64, limit int) (page AuditPage, err error) {
 	if err := checkLimit(limit); err != nil {
 		return page, err
@@ -86,10 +87,10 @@ func (o *Operator) ListAudit(ctx context.Context, cursor int64, limit int) (page
 	return page, err
 }
 
-// maxPage is the longest page of a list.
+// maxPage bounds the length of one page of a list.
 const maxPage = 1000
 
-// checkLimit refuses pages that no list has.
+// checkLimit returns an error if limit is not between 1 and maxPage.
 func checkLimit(limit int) error {
 	if limit < 1 || limit > maxPage {
 		return misuseOf("limit", "%d is not between 1 and %d", limit, maxPage)
@@ -97,11 +98,11 @@ func checkLimit(limit int) error {
 	return nil
 }
 
-// cutPage takes rows that were listed with one more than the page holds. That one only tells that there is another
-// page: it is cut off, and next is the cursor of the page's last row. On the last page next is empty.
+// cutPage cuts rows to one page. The caller reads one row more than the page holds: that extra row shows that another
+// page follows. next is the cursor of the page's last row, or empty on the last page.
 func cutPage[T any](rows []T, limit int, cursor func(T) string) (page []T, next string) {
 	if rows == nil {
-		rows = []T{} // a list in JSON, not null
+		rows = []T{} // encodes as [] in JSON, not as null
 	}
 	if len(rows) <= limit {
 		return rows, ""

@@ -13,46 +13,46 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// ChainState is how far a chain is read, and what its nodes say of it now.
+// ChainState is the progress of reading a chain, and the current state of its nodes.
 type ChainState struct {
 	ChainID   uint64          `json:"chainId"`
-	Watched   bool            `json:"watched"` // HERALD_WATCH of this shell names it
+	Watched   bool            `json:"watched"` // this process's HERALD_WATCH lists the chain
 	Nodes     []NodeState     `json:"nodes"`
-	Problem   string          `json:"problem,omitempty"` // why none of them could be asked
+	Problem   string          `json:"problem,omitempty"` // why its nodes could not be asked
 	Followers []FollowerState `json:"followers"`
 }
 
-// NodeState is a node of RPC_URL_<chain>, by its place there.
+// NodeState is the state of one node of RPC_URL_<chain>. Number is its position there, from 1.
 type NodeState struct {
 	Number  int    `json:"number"`
-	Problem string `json:"problem,omitempty"` // empty: it answers
+	Problem string `json:"problem,omitempty"` // empty if it answers
 }
 
-// FollowerState is a cursor. What the node tells of it is missing where it does not answer.
+// FollowerState describes a follower's cursor. The fields that come from the node are missing if it does not answer.
 type FollowerState struct {
-	Follower  string     `json:"follower"` // head: it goes on for ever; else the range of a backfill
+	Follower  string     `json:"follower"` // head for a follower that never ends, else the range of a backfill
 	Registry  []string   `json:"registries"`
 	Former    bool       `json:"former,omitempty"` // see markFormer
 	Start     uint64     `json:"startBlock"`
 	End       *uint64    `json:"endBlock,omitempty"`
-	Next      uint64     `json:"nextBlock"`           // the first that is not read
-	Head      *uint64    `json:"headBlock,omitempty"` // the node's newest
+	Next      uint64     `json:"nextBlock"`           // the first block that is not read
+	Head      *uint64    `json:"headBlock,omitempty"` // the newest block of the node
 	Finalized *uint64    `json:"finalizedBlock,omitempty"`
-	Settled   *uint64    `json:"settledBlock,omitempty"` // no reorg of it or what is before would be taken back
+	Settled   *uint64    `json:"settledBlock,omitempty"` // no reorg is expected to replace this block
 	LagBlocks *uint64    `json:"lagBlocks,omitempty"`
 	LagTime   *float64   `json:"lagSeconds,omitempty"`
 	Reorgs    uint64     `json:"reorgs"` // how often blocks were read again
 	MovedAt   *time.Time `json:"movedAt"`
 
-	Checks       *chain.Checks `json:"checks,omitempty"` // of blocks; missing: all are checked, or none
+	Checks       *chain.Checks `json:"checks,omitempty"` // nil: all blocks are checked before they are accepted, or none
 	StalledSince *time.Time    `json:"stalledSince,omitempty"`
-	StalledWhy   string        `json:"stalledWhy,omitempty"` // in the node's words
+	StalledWhy   string        `json:"stalledWhy,omitempty"` // error of the node
 }
 
-// IsDone tells whether a backfill has read its range.
+// IsDone reports whether a backfill has read its whole range.
 func (f FollowerState) IsDone() bool { return f.End != nil && f.Next > *f.End }
 
-// ListChains lists every chain that was read, or is to be.
+// ListChains lists every chain that has a cursor or that HERALD_WATCH lists, and asks its nodes for their state.
 func (o *Operator) ListChains(ctx context.Context) (all []ChainState, err error) {
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		cursors, err := st.Cursors(ctx, 0)
@@ -70,7 +70,7 @@ func (o *Operator) ListChains(ctx context.Context) (all []ChainState, err error)
 	return all, err
 }
 
-// ReadChains is ListChains by what was noted last: no node is asked.
+// ReadChains lists the same chains as ListChains, but only from stored state: it makes no request to a node.
 func (o *Operator) ReadChains(ctx context.Context) (all []ChainState, err error) {
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		cursors, err := st.Cursors(ctx, 0)
@@ -80,7 +80,8 @@ func (o *Operator) ReadChains(ctx context.Context) (all []ChainState, err error)
 	return all, err
 }
 
-// ShowChain is one of ListChains'.
+// ShowChain returns the state of one chain, as ListChains does. It returns a *MisuseError if the chain is not among
+// them.
 func (o *Operator) ShowChain(ctx context.Context, id uint64) (shown ChainState, err error) {
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		cursors, err := st.Cursors(ctx, id)
@@ -99,7 +100,7 @@ func (o *Operator) ShowChain(ctx context.Context, id uint64) (shown ChainState, 
 	return shown, err
 }
 
-// groupChains makes a chain of the cursors that belong to it, and of each that HERALD_WATCH names.
+// groupChains groups cursors by chain. It adds the chains of HERALD_WATCH that have no cursor yet.
 func (o *Operator) groupChains(cursors []store.CursorState) (all []ChainState) {
 	find := func(id uint64) *ChainState {
 		i := slices.IndexFunc(all, func(c ChainState) bool { return c.ChainID == id })
@@ -124,11 +125,11 @@ func (o *Operator) groupChains(cursors []store.CursorState) (all []ChainState) {
 	return all
 }
 
-// formerAfter is the time that a cursor stays behind another one of its chain before it counts as a former one.
+// formerAfter is how long a cursor must be idle, compared with another cursor of its chain, to count as a former one.
 const formerAfter = 10 * time.Minute
 
-// markFormer marks followers of registries that the settings listed before. A second `enqueue watch` reads other
-// registries than the settings' too, but its cursor moves with each block, as the first one's does.
+// markFormer marks followers that read registries which the settings no longer list. The cursor of an `enqueue watch`
+// may also read other registries than the settings list, but it moves with each block and is not marked.
 func markFormer(all []FollowerState, listed []string) {
 	var newest time.Time
 	for _, f := range all {
@@ -146,7 +147,7 @@ func describeCursor(c store.CursorState) FollowerState {
 	name, registries, _ := strings.Cut(c.Follower, " of ")
 	f := FollowerState{Follower: name, Registry: strings.Split(registries, ","), Start: c.Start, End: c.End, Next: c.Next,
 		Reorgs: c.Reorgs, MovedAt: &c.MovedAt, StalledSince: c.StalledSince, StalledWhy: c.StalledWhy}
-	_ = json.Unmarshal(c.Checks, &f.Checks) // a newer version's are not shown
+	_ = json.Unmarshal(c.Checks, &f.Checks) // checks in a newer version's format are ignored
 	for _, known := range []struct {
 		at **uint64
 		n  uint64
@@ -161,7 +162,8 @@ func describeCursor(c store.CursorState) FollowerState {
 	return f
 }
 
-// askChain asks the chain's nodes about it. What they do not tell is left as it is.
+// askChain asks the chain's nodes for their state and adds the lag of each follower. If the nodes do not answer, it
+// sets Problem and keeps the stored values.
 func (o *Operator) askChain(ctx context.Context, c *ChainState) {
 	known := o.Settings.Chains[c.ChainID]
 	if len(known.RPCURLs) == 0 {

@@ -20,20 +20,20 @@ import (
 	"github.com/google/uuid"
 )
 
-// Selection chooses deliveries; what is empty chooses by nothing.
+// Selection selects deliveries. Empty fields do not restrict it.
 type Selection struct {
 	Agent       string // CHAIN:AGENT
-	Client      string // 0x address of who wrote the feedback
+	Client      string // 0x address of the author of the feedback
 	Transaction string // 0x hash
 	Key         string
 	Status      string
 	Reason      string
 	Kind        string
-	Since       string // accepted since then: RFC 3339, or how long ago, as in 24h
-	Until       string // accepted before then, likewise
+	Since       string // accepted at or after: RFC 3339, or how long ago, as in 24h
+	Until       string // accepted before: in the same forms
 }
 
-// parseFilter is the selection as the store takes it; times back count from now.
+// parseFilter converts the selection to a filter of the store. Relative times count back from now.
 func (s Selection) parseFilter(now time.Time) (store.Filter, error) {
 	f := store.Filter{Status: store.Status(s.Status), Reason: reason.Reason(s.Reason), Kind: s.Kind}
 	err := cmp.Or(checkWord("status", s.Status, AllStatuses()), checkWord("reason", s.Reason, reason.All()),
@@ -72,19 +72,19 @@ func (s Selection) parseFilter(now time.Time) (store.Filter, error) {
 	return f, nil
 }
 
-// AllStatuses are those that a delivery can be in.
+// AllStatuses returns every status of a delivery.
 func AllStatuses() []store.Status {
 	return []store.Status{store.Queued, store.Running, store.Waiting, store.Held, store.Delivered, store.Skipped,
 		store.Rejected, store.Dead, store.Cancelled}
 }
 
-// AllKinds are those of jobs that become deliveries.
+// AllKinds returns the kinds of jobs that become deliveries.
 func AllKinds() []job.Kind {
 	return []job.Kind{job.KindNewFeedback, job.KindFeedbackRevoked, job.KindResponseAppended,
 		job.KindValidationResponse}
 }
 
-// checkWord refuses a word of a closed list that is not in it; an empty one was not given.
+// checkWord returns an error if word is neither empty nor one of known.
 func checkWord[T ~string](what, word string, known []T) error {
 	if word == "" || slices.Contains(known, T(word)) {
 		return nil
@@ -96,10 +96,10 @@ func checkWord[T ~string](what, word string, known []T) error {
 	return &MisuseError{Field: what, Text: fmt.Sprintf("unknown %s %q; one of %s", what, word, strings.Join(list, ", "))}
 }
 
-// maxKeyLength is longer than any key of a job.
+// maxKeyLength is longer than the key of any job, in bytes.
 const maxKeyLength = 1 << 10
 
-// checkKey refuses what no key is: Postgres could not even look for it.
+// checkKey returns an error if key cannot be a job's key. Postgres would fail to compare such a text.
 func checkKey(key string) error {
 	if len(key) > maxKeyLength || !utf8.ValidString(key) || strings.ContainsRune(key, 0) {
 		return misuseOf("key", "%.80q is not one: at most %d bytes of text", key, maxKeyLength)
@@ -107,7 +107,8 @@ func checkKey(key string) error {
 	return nil
 }
 
-// parseHex reads an address or a hash of so many bytes, for a comparison with one that is stored; empty: none is given.
+// parseHex parses an address or a hash of the given number of bytes, into the spelling that the store uses. An empty s
+// is valid.
 func parseHex(option, s string, bytes int) (string, error) {
 	s = strings.ToLower(strings.TrimSpace(s))
 	if s == "" {
@@ -120,7 +121,7 @@ func parseHex(option, s string, bytes int) (string, error) {
 	return s, nil
 }
 
-// parseMoment reads RFC 3339, or a duration back from now; empty is the zero time.
+// parseMoment parses RFC 3339, or a duration back from now. An empty s is the zero time.
 func parseMoment(option, s string, now time.Time) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
@@ -137,10 +138,10 @@ func parseMoment(option, s string, now time.Time) (time.Time, error) {
 // DeliveryPage is one page of deliveries, newest first.
 type DeliveryPage struct {
 	Deliveries []store.Delivery `json:"deliveries"`
-	Next       string           `json:"next,omitempty"` // --cursor of the next page; none: this is the last one
+	Next       string           `json:"next,omitempty"` // --cursor of the next page; empty on the last page
 }
 
-// ListDeliveries lists those that were accepted before the one at cursor; 0: from the newest on.
+// ListDeliveries lists deliveries before the one at cursor, newest first. With cursor 0 it begins with the newest one.
 func (o *Operator) ListDeliveries(ctx context.Context, s Selection, cursor int64,
 	limit int) (page DeliveryPage, err error) {
 	f, err := s.parseFilter(time.Now())
@@ -157,13 +158,13 @@ func (o *Operator) ListDeliveries(ctx context.Context, s Selection, cursor int64
 	return page, err
 }
 
-// Delivery is a stored delivery with what is derived from its reason.
+// Delivery is a stored delivery with advice that depends on its reason.
 type Delivery struct {
 	store.Delivery
-	NextStep string `json:"nextStep,omitempty"` // what a person does about it
+	NextStep string `json:"nextStep,omitempty"` // advice for an operator
 }
 
-// ShowDelivery is one delivery, by id or by key, with its job, attempts and answers.
+// ShowDelivery returns one delivery, by id or by key, with its job, attempts and answers.
 func (o *Operator) ShowDelivery(ctx context.Context, idOrKey string) (d Delivery, err error) {
 	id, err := parseID(idOrKey)
 	byKey := strings.HasPrefix(idOrKey, "eip155:") || strings.HasPrefix(idOrKey, "invalid:")
@@ -192,13 +193,14 @@ func (o *Operator) ShowDelivery(ctx context.Context, idOrKey string) (d Delivery
 	return d, err
 }
 
-// nextStepOf is nextStep, and for a delivery that waits behind another one, the step that ends the other one's wait.
+// nextStepOf returns the next step of a delivery. If the delivery waits for its turn behind another delivery, the step
+// is about that other delivery.
 func (o *Operator) nextStepOf(ctx context.Context, st *Session, d store.Delivery) (string, error) {
 	if d.Status != store.Waiting || d.Reason != reason.BehindEarlier {
 		return o.nextStep(d), nil
 	}
 	blocker, err := st.Blocker(ctx, d.ID)
-	if errors.Is(err, store.ErrNotFound) { // it has ended: the reconciler dispatches d
+	if errors.Is(err, store.ErrNotFound) { // it has ended, and the reconciler dispatches d
 		return o.nextStep(d), nil
 	}
 	if err != nil {
@@ -223,14 +225,15 @@ func parseID(s string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// nextStep is what a person does about a delivery; empty for one that was delivered or is on its way.
+// nextStep returns advice for the operator about a delivery. It is empty for a delivery that was delivered or is on its
+// way.
 func (o *Operator) nextStep(d store.Delivery) string {
 	var asked struct {
 		Action struct {
 			ToolName string `json:"toolName"`
 		} `json:"action"`
 	}
-	_ = json.Unmarshal(d.Job, &asked) // without a tool's name the sentence does without it
+	_ = json.Unmarshal(d.Job, &asked) // an unknown tool name only makes the text less specific
 	listed, err := o.ListedServer(store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID})
 	return retry.NextStep(d.Reason, retry.Subject{Delivery: d.ID.String(), ChainID: d.ChainID,
 		AgentID:  d.AgentID,
@@ -239,7 +242,7 @@ func (o *Operator) nextStep(d store.Delivery) string {
 		Over: d.Status.Final()})
 }
 
-// CheckEventFilter refuses an agent or statuses that no event can have.
+// CheckEventFilter returns an error if agent or one of statuses is invalid.
 func CheckEventFilter(agent string, statuses []string) error {
 	if agent != "" {
 		if _, _, err := parseAgent(agent); err != nil {

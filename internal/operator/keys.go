@@ -16,8 +16,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// NewKeyset is the text of a keyset of one new key. cleartext: nothing wraps it, so that whoever reads it can open
-// what is stored.
+// NewKeyset returns a keyset with one new key as text. With cleartext true it is not wrapped, so that every
+// reader of the text can open the stored secrets.
 func (o *Operator) NewKeyset(cleartext bool) (string, error) {
 	k, err := secret.Create()
 	if err != nil {
@@ -26,7 +26,7 @@ func (o *Operator) NewKeyset(cleartext bool) (string, error) {
 	return o.writeKeyset(k, cleartext)
 }
 
-// writeKeyset is the text of a keyset, wrapped with the master key unless cleartext was asked for.
+// writeKeyset returns a keyset as text, wrapped with the master key unless cleartext is true.
 func (o *Operator) writeKeyset(k *secret.Keyset, cleartext bool) (string, error) {
 	m, err := o.Backend.Master()
 	var out strings.Builder
@@ -47,7 +47,8 @@ func (o *Operator) writeKeyset(k *secret.Keyset, cleartext bool) (string, error)
 	return out.String(), err
 }
 
-// checkReadable makes sure that a keyset can be read back from its text, with all of its keys, and opens what it seals.
+// checkReadable verifies that a written keyset can be read back with all of its keys. Each of the two keysets must open
+// ciphertexts that the other seals.
 func checkReadable(k *secret.Keyset, written secret.Secret, m secret.Master) error {
 	b := secret.Binding{Purpose: "keys.check.v1"}
 	again, err := secret.Unwrap(written, m)
@@ -69,14 +70,14 @@ func checkReadable(k *secret.Keyset, written secret.Secret, m secret.Master) err
 	return nil
 }
 
-// Rotation is a step of the rotation of keys: the next keyset, and what to do with it.
+// Rotation is the result of one step of a key rotation: the new keyset, and the next step in words.
 type Rotation struct {
 	Keyset string
 	Next   string
-	from   *secret.Keyset // that it was made of; nil: it is of new keys
+	from   *secret.Keyset // the keyset that it replaces; nil: none
 }
 
-// SaveKeyset writes the keyset of a step into a file, as secret.ReplaceFile does.
+// SaveKeyset writes the keyset of a step to a file with secret.ReplaceFile.
 func (o *Operator) SaveKeyset(path string, r Rotation) error {
 	m, err := o.Backend.Master()
 	if err != nil {
@@ -85,8 +86,8 @@ func (o *Operator) SaveKeyset(path string, r Rotation) error {
 	return secret.ReplaceFile(path, r.Keyset, r.from, m)
 }
 
-// checkWorkers refuses a step for which a running worker's keys are not ready. problem describes a fault of a
-// worker's keys; empty: none.
+// checkWorkers returns an error if the keys of a running worker are not ready for a step. problem describes the
+// fault of a worker's keys, or returns "" if they are ready.
 func checkWorkers(ctx context.Context, st *Session, step string, problem func(store.Worker) string) error {
 	workers, err := st.Workers(ctx)
 	if err != nil {
@@ -101,8 +102,8 @@ func checkWorkers(ctx context.Context, st *Session, step string, problem func(st
 	return nil
 }
 
-// AddKey is step 1: a new key that opens and does not seal yet. checkRows: warn when what is stored was sealed with
-// keys that the keyset in force lacks.
+// AddKey is step 1 of a rotation: it adds a key that opens but does not seal yet. With checkRows it warns if stored
+// secrets were sealed with keys that the keyset in force lacks.
 func (o *Operator) AddKey(ctx context.Context, cleartext, checkRows bool) (Rotation, error) {
 	return o.rotate(cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
 		next, id, err := k.Add()
@@ -114,7 +115,7 @@ func (o *Operator) AddKey(ctx context.Context, cleartext, checkRows bool) (Rotat
 	})
 }
 
-// PromoteKey is step 2: the key seals from now on; 0: the newest. It is refused while a running worker lacks the key.
+// PromoteKey is step 2: the key begins to seal; id 0 is the newest key. It fails while a running worker lacks the key.
 func (o *Operator) PromoteKey(ctx context.Context, id uint32, cleartext bool) (Rotation, error) {
 	return o.rotate(cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
 		keys := k.Keys()
@@ -141,7 +142,8 @@ func (o *Operator) PromoteKey(ctx context.Context, id uint32, cleartext bool) (R
 	})
 }
 
-// RemoveKey is step 3: without a key that no longer protects any row.
+// RemoveKey is step 3: it removes a key. It fails while a stored secret is sealed with the key or a worker seals with
+// it.
 func (o *Operator) RemoveKey(ctx context.Context, id uint32, cleartext bool) (Rotation, error) {
 	return o.rotate(cleartext, func(k *secret.Keyset) (*secret.Keyset, string, error) {
 		next, err := k.Remove(id)
@@ -153,7 +155,7 @@ func (o *Operator) RemoveKey(ctx context.Context, id uint32, cleartext bool) (Ro
 			return nil, "", fmt.Errorf("the key is kept, because it is unknown what is sealed with it: %w", err)
 		}
 		defer st.Close()
-		// Workers first: after this look none seals with the key.
+		// Check the workers first: after that none of them seals with the key any longer, so the count is final.
 		err = checkWorkers(ctx, st, fmt.Sprintf("key %d is kept", id), func(w store.Worker) string {
 			if w.SealsWith != id {
 				return ""
@@ -176,7 +178,7 @@ func (o *Operator) RemoveKey(ctx context.Context, id uint32, cleartext bool) (Ro
 	})
 }
 
-// rotate is what a change makes of the keyset in force.
+// rotate applies a change to the keyset in force and returns the new keyset as text.
 func (o *Operator) rotate(cleartext bool, change func(*secret.Keyset) (next *secret.Keyset, said string, err error)) (
 	r Rotation, err error) {
 	k, err := o.Backend.Keyset()
@@ -192,8 +194,9 @@ func (o *Operator) rotate(cleartext bool, change func(*secret.Keyset) (next *sec
 	return r, err
 }
 
-// warnMissingKeys says that the keyset in force is perhaps the wrong one, if the rows at hand tell: what is rotated
-// goes on from it. It looks for storePatience at most: the new keyset does not depend on what it finds.
+// warnMissingKeys warns if stored secrets were sealed with keys that the keyset in force lacks: it is then perhaps the
+// wrong keyset to rotate. It takes at most storePatience and ignores errors, because the new keyset does not depend on
+// it.
 func (o *Operator) warnMissingKeys(ctx context.Context, k *secret.Keyset) {
 	ctx, cancel := context.WithTimeout(ctx, min(o.Timeout, storePatience))
 	defer cancel()
@@ -214,15 +217,15 @@ func (o *Operator) warnMissingKeys(ctx context.Context, k *secret.Keyset) {
 	}
 }
 
-// Key is one key, and how much is sealed with it.
+// Key describes a key and counts the secrets that it seals.
 type Key struct {
 	ID     uint32 `json:"id"`
 	Seals  bool   `json:"seals"`
-	Here   bool   `json:"here"` // in the keyset in force
+	Here   bool   `json:"here"` // is in the keyset in force
 	Sealed int    `json:"sealed"`
 }
 
-// ListKeys lists the keys of the keyset in force, and those that it lacks.
+// ListKeys lists the keys of the keyset in force, then the keys that it lacks but that seal stored secrets.
 func (o *Operator) ListKeys(ctx context.Context) ([]Key, error) {
 	k, err := o.Backend.Keyset()
 	if err != nil {
@@ -243,7 +246,7 @@ func (o *Operator) ListKeys(ctx context.Context) ([]Key, error) {
 	return list, nil
 }
 
-// countSealed tells how many secrets each key has sealed.
+// countSealed returns how many stored secrets each key seals.
 func (o *Operator) countSealed(ctx context.Context) (map[uint32]int, error) {
 	st, err := o.OpenStore(ctx)
 	if err != nil {
@@ -264,15 +267,16 @@ func countKeys(ctx context.Context, st *Session) (map[uint32]int, error) {
 	return uses, err
 }
 
-// sealedSecret is a ciphertext, wherever it is kept.
+// sealedSecret is a stored ciphertext of any kind.
 type sealedSecret struct {
-	name       string // of what it belongs to, for people
+	name       string // of its owner, for people
 	binding    secret.Binding
 	ciphertext []byte
 	replace    func(ctx context.Context, ciphertext []byte) (changed bool, err error)
 }
 
-// eachSealed goes through all that is sealed: headers of jobs, tokens, access tokens of OAuth credentials, signing keys.
+// eachSealed calls do for every stored ciphertext: headers of jobs, tokens, access tokens of OAuth credentials and
+// signing keys.
 func eachSealed(ctx context.Context, st *Session, do func(sealedSecret) error) error {
 	for after, done := uuid.Nil, false; !done; {
 		var page []store.Sealed
@@ -306,26 +310,26 @@ func eachSealed(ctx context.Context, st *Session, do func(sealedSecret) error) e
 	return eachSigningKey(ctx, st, do)
 }
 
-// bindHeaders is what the headers of a job are sealed for.
+// bindHeaders returns the binding with which the headers of a job are sealed.
 func bindHeaders(s store.Sealed) secret.Binding {
 	return job.HeaderBinding(s.ChainID, s.Registry, s.AgentID, s.URL)
 }
 
-// Reencryption is what became of all that older keys had sealed.
+// Reencryption is the result of sealing the stored secrets anew.
 type Reencryption struct {
 	Key     uint32   `json:"key"`
 	Looked  int      `json:"looked"`
 	Changed int      `json:"changed"`
-	Left    int      `json:"left"` // could not be opened; they stay as they are
+	Left    int      `json:"left"` // could not be opened, and are unchanged
 	Audit   int64    `json:"audit,omitempty"`
-	Errors  []string `json:"errors,omitempty"` // the first few
+	Errors  []string `json:"errors,omitempty"` // the first maxToldErrors
 }
 
-// maxToldErrors is how many of the secrets that could not be opened are named.
+// maxToldErrors bounds the errors that Reencryption lists.
 const maxToldErrors = 10
 
-// Reencrypt seals what older keys have sealed with the key that seals now. It can be stopped and run again; dryRun
-// only counts. With an error that is a *LeftError the answer is whole.
+// Reencrypt seals all secrets that older keys sealed with the current key. It can be stopped and run again. With dryRun
+// it only counts. If it returns a *LeftError, the result is complete.
 func (o *Operator) Reencrypt(ctx context.Context, actor string, dryRun bool) (out Reencryption, err error) {
 	k, err := o.Backend.Keyset()
 	if err != nil {
@@ -371,7 +375,7 @@ func (o *Operator) Reencrypt(ctx context.Context, actor string, dryRun bool) (ou
 	return out, nil
 }
 
-// reseal seals one secret with the key that seals now. One that does not open is told and left.
+// reseal seals one secret with the current key. If the secret cannot be opened, reseal records the error and leaves it.
 func (r *Reencryption) reseal(ctx context.Context, k *secret.Keyset, s sealedSecret, dryRun bool) error {
 	r.Looked++
 	if id, ok := secret.KeyID(s.ciphertext); ok && id == k.PrimaryID() {

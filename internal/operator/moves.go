@@ -15,56 +15,55 @@ import (
 )
 
 const (
-	maxBatch     = 500 // deliveries that the store moves in one transaction
+	maxBatch     = 500 // deliveries that the store changes in one transaction
 	pageRows     = 1000
-	ratePeriod   = 5                // batches a second at most, unless they would be larger than maxBatch
-	movePatience = 30 * time.Second // one batch, commit and dispatch included
-	maxAuditIDs  = 100              // ids that an audit row names; it counts all
+	ratePeriod   = 5                // batches in a second, unless they would be larger than maxBatch
+	movePatience = 30 * time.Second // bounds one batch, including commit and dispatch
+	maxAuditIDs  = 100              // bounds the ids in an audit row, which also counts all of them
 )
 
-// MoveRequest says which deliveries are replayed or cancelled: those that are named, or those that the selection
-// chooses.
+// MoveRequest selects the deliveries to replay or cancel: by id, or by a selection.
 type MoveRequest struct {
 	IDs []string
 	Selection
-	Actor  string // whom the audit names
-	Force  bool   // replay: also what was delivered; cancel: also what is running
-	Rate   int    // at most so many a second; 0: as fast as it goes
-	Yes    bool   // do it; without, what the selection would move is only counted
+	Actor  string // named in the audit row
+	Force  bool   // replay: also delivered deliveries; cancel: also running ones
+	Rate   int    // maximum of deliveries in a second; 0: no limit
+	Yes    bool   // change the deliveries; without it a selection only counts them
 	DryRun bool
 
-	Progress func(MoveProgress) // is called after each batch; nil: nobody looks on
+	Progress func(MoveProgress) // called after each batch; may be nil
 }
 
-// MoveProgress tells how far a move is.
+// MoveProgress is the progress of a replay or a cancellation.
 type MoveProgress struct {
 	Done, Total, Left int
-	LeftNow           []LeftDelivery // of the last batch
+	LeftNow           []LeftDelivery // left by the last batch
 }
 
-// MoveReport is what became of the deliveries, or in a dry run what would.
+// MoveReport is the result of a replay or a cancellation, or of its dry run.
 type MoveReport struct {
 	Action    string                 `json:"action"`
 	DryRun    bool                   `json:"dryRun,omitempty"`
-	Audit     int64                  `json:"audit,omitempty"` // the row's id
-	State     string                 `json:"state,omitempty"` // done cancelled failed
+	Audit     int64                  `json:"audit,omitempty"` // id of the audit row
+	State     string                 `json:"state,omitempty"` // done, cancelled or failed
 	Matched   int64                  `json:"matched"`
-	ByStatus  map[store.Status]int64 `json:"byStatus,omitempty"`  // dry run: what would be moved
-	Untouched map[store.Status]int64 `json:"untouched,omitempty"` // dry run: what the choice meets and would not be moved
+	ByStatus  map[store.Status]int64 `json:"byStatus,omitempty"`  // dry run: the deliveries that would change
+	Untouched map[store.Status]int64 `json:"untouched,omitempty"` // dry run: selected deliveries that would not change
 	Moved     int64                  `json:"moved"`
 	Left      []LeftDelivery         `json:"left,omitempty"`
 
-	Done string                  `json:"-"` // what was done, in words: "queued anew"
-	Why  map[store.Status]string `json:"-"` // of Untouched
+	Done string                  `json:"-"` // the change in words: "queued anew"
+	Why  map[store.Status]string `json:"-"` // reasons for Untouched
 }
 
-// LeftDelivery is one that was not moved.
+// LeftDelivery is a delivery that was not changed, and the reason.
 type LeftDelivery struct {
 	ID  uuid.UUID `json:"id"`
 	Why string    `json:"why"`
 }
 
-// Replay delivers again.
+// Replay queues deliveries again.
 func (o *Operator) Replay(ctx context.Context, r MoveRequest) (*MoveReport, error) {
 	v := replayVerb(r)
 	ids, f, err := r.check(v, time.Now())
@@ -105,18 +104,19 @@ func (o *Operator) Cancel(ctx context.Context, r MoveRequest) (*MoveReport, erro
 	return r.runMove(ctx, st, v, ids, f)
 }
 
-// verb is what is done to deliveries, and to which ones when a selection chooses.
+// verb describes a change of deliveries, and which statuses a selection includes.
 type verb struct {
-	name    string                  // as the audit and the sentences call it
+	name    string                  // its name in the audit row and in texts
 	done    string                  // "queued anew"
-	takes   []store.Status          // by selection, without a status
-	named   []store.Status          // by selection, only when a status or a reason names them
-	refuses map[store.Status]string // by status: why it makes no sense
+	takes   []store.Status          // statuses that a selection without a status includes
+	named   []store.Status          // statuses that it includes only if the selection names a status or a reason
+	refuses map[store.Status]string // statuses that cannot be selected, with the reason
 	move    func(ctx context.Context, ids []uuid.UUID) (moved int, left map[uuid.UUID]string, err error)
 }
 
-// replayVerb replays what was delivered by selection only when that is exactly what was asked for, and what was
-// cancelled only when it is named: somebody did not want it delivered.
+// replayVerb returns the rules of Replay. A selection includes delivered deliveries only if it names that status and
+// Force is set. It includes cancelled ones only if it names the status or a reason, because an operator decided against
+// them.
 func replayVerb(r MoveRequest) verb {
 	const onTheWay = "they are on their way"
 	v := verb{name: "replay", done: "queued anew",
@@ -144,12 +144,13 @@ func cancelVerb(r MoveRequest) verb {
 	return v
 }
 
-// mayDeliverAgain: what became delivered after a selection chose it as something else must not be delivered twice.
+// mayDeliverAgain reports whether Replay may repeat delivered deliveries. A selection of another status must not: a
+// selected delivery may become delivered before its turn.
 func (r MoveRequest) mayDeliverAgain(f store.Filter) bool {
 	return r.Force && (len(r.IDs) > 0 || f.Status == store.Delivered)
 }
 
-// takenStatuses are those that a filter moves.
+// takenStatuses returns the statuses that a filter includes.
 func (v verb) takenStatuses(f store.Filter) []store.Status {
 	switch {
 	case f.Status != "":
@@ -160,7 +161,7 @@ func (v verb) takenStatuses(f store.Filter) []store.Status {
 	return v.takes
 }
 
-// check refuses requests that cannot be meant, before anything is connected to.
+// check returns an error if the request is invalid in itself, before anything is connected.
 func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f store.Filter, err error) {
 	selects := r.Selection != Selection{}
 	switch {
@@ -198,7 +199,7 @@ func (r MoveRequest) check(v verb, now time.Time) (ids []uuid.UUID, f store.Filt
 	return ids, f, nil
 }
 
-// ledger is the store as moving needs it.
+// ledger is the part of the store that a replay or a cancellation needs.
 type ledger interface {
 	auditor
 	Deliveries(ctx context.Context, f store.Filter) ([]store.Delivery, error)
@@ -206,7 +207,7 @@ type ledger interface {
 	Count(ctx context.Context, f store.Filter) (map[store.Status]int64, error)
 }
 
-// runMove moves the named deliveries, or those that the filter chooses.
+// runMove changes the deliveries with the given ids or, without ids, those that the filter selects.
 func (r MoveRequest) runMove(ctx context.Context, st ledger, v verb, ids []uuid.UUID,
 	f store.Filter) (*MoveReport, error) {
 	if len(ids) == 0 && !r.Yes {
@@ -234,11 +235,11 @@ func (r MoveRequest) runMove(ctx context.Context, st ledger, v verb, ids []uuid.
 	return out, out.conclude(err)
 }
 
-// chooseDeliveries says which deliveries are moved, and what of the choice the audit keeps. Named ones are moved as
-// fast as it goes.
+// chooseDeliveries returns the ids of the deliveries to change, and the filter for the audit row. If the deliveries are
+// given by id, it removes the rate limit.
 func (r *MoveRequest) chooseDeliveries(ctx context.Context, st ledger, v verb, named []uuid.UUID, f store.Filter) (
 	ids []uuid.UUID, what map[string]any, err error) {
-	var was map[string]int // how many of each status and reason
+	var was map[string]int // counts by status and reason
 	if len(named) > 0 {
 		ids, r.Rate = named, 0
 		first := named[:min(len(named), maxAuditIDs)]
@@ -255,7 +256,7 @@ func (r *MoveRequest) chooseDeliveries(ctx context.Context, st ledger, v verb, n
 	return ids, what, err
 }
 
-// describeFilter is a filter as the audit keeps it: with the times that were meant, not with how long ago they were.
+// describeFilter returns a filter for the audit row. Its times are absolute, also if they were given relative to now.
 func describeFilter(f store.Filter) map[string]any {
 	m := map[string]any{}
 	if f.ChainID != nil {
@@ -275,7 +276,7 @@ func describeFilter(f store.Filter) map[string]any {
 	return m
 }
 
-// countNamed counts named deliveries by status and reason. One that is not there is told of when it is to be moved.
+// countNamed counts the given deliveries by status and reason. It skips ids that do not exist: the change reports them.
 func countNamed(ctx context.Context, st ledger, ids []uuid.UUID) (map[string]int, error) {
 	was := map[string]int{}
 	for _, id := range ids {
@@ -291,13 +292,14 @@ func countNamed(ctx context.Context, st ledger, ids []uuid.UUID) (map[string]int
 	return was, nil
 }
 
-// describeState is a delivery's status and reason, as the audit counts them.
+// describeState returns a delivery's status and reason, the key of the counts in audit rows.
 func describeState(d store.Delivery) string {
 	return strings.TrimSpace(string(d.Status) + " " + string(d.Reason))
 }
 
-// listIDs lists the ids once and oldest first, so that what moves meanwhile is not chosen twice and agents get them
-// in order. was counts them by status and reason.
+// listIDs lists the ids of the selected deliveries in the order of their acceptance, so that agents receive them in
+// that order. It lists them before the first change, so that a delivery which changes its status is not selected twice.
+// was counts them by status and reason.
 func listIDs(ctx context.Context, st ledger, f store.Filter, statuses []store.Status) (
 	ids []uuid.UUID, was map[string]int, err error) {
 	type row struct {
@@ -326,7 +328,7 @@ func listIDs(ctx context.Context, st ledger, f store.Filter, statuses []store.St
 	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(a.seq, b.seq) })
 	ids, was = make([]uuid.UUID, 0, len(rows)), map[string]int{}
 	for _, r := range rows {
-		if len(ids) == 0 || ids[len(ids)-1] != r.id { // it changed its status between two lists
+		if len(ids) == 0 || ids[len(ids)-1] != r.id { // false if it changed its status between two lists
 			ids = append(ids, r.id)
 			was[r.was]++
 		}
@@ -334,7 +336,7 @@ func listIDs(ctx context.Context, st ledger, f store.Filter, statuses []store.St
 	return ids, was, nil
 }
 
-// divideRate divides a rate into batches: so many, every so often. A rate of 0 knows no pause.
+// divideRate divides a rate per second into batches of a size and the time between them. A rate of 0 has no pauses.
 func divideRate(rate int) (size int, every time.Duration) {
 	if rate == 0 {
 		return maxBatch, 0
@@ -343,8 +345,8 @@ func divideRate(rate int) (size int, every time.Duration) {
 	return size, time.Duration(float64(size) / float64(rate) * float64(time.Second))
 }
 
-// moveAll goes through the ids, batch by batch. What it left is told as it is found, so that nothing is untold when
-// it ends early.
+// moveAll changes the deliveries batch by batch. It reports the unchanged deliveries of each batch at once, so
+// that the report is complete if it ends early.
 func (r MoveRequest) moveAll(ctx context.Context, v verb, ids []uuid.UUID, out *MoveReport) error {
 	size, every := divideRate(r.Rate)
 	var tick <-chan time.Time
@@ -385,14 +387,14 @@ func (r MoveRequest) moveAll(ctx context.Context, v verb, ids []uuid.UUID, out *
 	return nil
 }
 
-// moveBatch moves one batch. A signal ends the going on, not a commit that has begun.
+// moveBatch changes one batch. Cancelling ctx does not interrupt it, so that a commit that has begun can end.
 func moveBatch(ctx context.Context, v verb, ids []uuid.UUID) (int, map[uuid.UUID]string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), movePatience)
 	defer cancel()
 	return v.move(ctx, ids)
 }
 
-// countLeft counts what was left by why it was, for the audit.
+// countLeft counts the deliveries that were left by reason, for the audit row.
 func (r *MoveReport) countLeft() string {
 	counts := map[string]int{}
 	for _, l := range r.Left {
@@ -405,7 +407,7 @@ func (r *MoveReport) countLeft() string {
 	return strings.Join(said, "; ")
 }
 
-// conclude is how a move ends; fault is why it ended early.
+// conclude returns the error with which a change ends. fault is the error that ended it early, or nil.
 func (r *MoveReport) conclude(fault error) error {
 	switch {
 	case fault != nil && r.State == auditCancelled:
@@ -420,7 +422,7 @@ func (r *MoveReport) conclude(fault error) error {
 	return nil
 }
 
-// foundNone tells whether nothing that was named exists.
+// foundNone reports whether none of the given ids exists.
 func (r *MoveReport) foundNone() bool {
 	unknown := 0
 	for _, left := range r.Left {
@@ -431,7 +433,7 @@ func (r *MoveReport) foundNone() bool {
 	return unknown > 0 && int64(unknown) == r.Matched
 }
 
-// countMoves is the dry run.
+// countMoves is the dry run: it counts the deliveries that would change.
 func countMoves(ctx context.Context, st ledger, v verb, f store.Filter) (*MoveReport, error) {
 	all, err := st.Count(ctx, f)
 	if err != nil {

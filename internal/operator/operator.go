@@ -1,14 +1,14 @@
-// Package operator is everything that an operator can ask of Herald or have it do: list, show, replay and cancel
-// deliveries, look at agents, rotate keys, read the audit. Below it, with the same Operator: inspect resolves and
-// probes agents, tokens stores tokens and logs in for them, doctor checks what a worker needs.
+// Package operator implements every action of an operator: list, show, replay and cancel deliveries, show agents,
+// rotate keys, read the audit. Its subpackages use the same Operator: inspect resolves and probes agents, tokens stores
+// tokens and logs in for agents, and doctor checks a worker's settings and services.
 //
-// Each is a method or a function that takes and returns plain values, so that the commands of the worker, an HTTP API
-// and pages can be skins over the same methods. Nothing here prints, reads flags or touches the process's streams:
-// whoever has to be asked or warned is a Person, and what an answer is made from comes from a Backend. The sentences
-// of errors name the options of the commands.
+// Each action is a method or a function that takes and returns plain values. The worker's commands, the HTTP API and
+// the web pages all call these methods. Nothing here prints, reads flags or touches the process's streams. A Person
+// answers questions and receives warnings, and a Backend opens Postgres, Redis and the chains. Error texts name the
+// options of the commands.
 //
-// Invariants: no change without its audit row; what somebody has to agree to is asked before anything is stored; no
-// answer holds a secret, and what strangers wrote is made printable where it becomes part of a sentence.
+// Invariants: every change has an audit row; a change that needs consent asks for it before anything is stored; no
+// result contains a secret; text from strangers is made printable before it becomes part of a sentence.
 package operator
 
 import (
@@ -28,101 +28,102 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// Config is what an Operator works with.
+// Config holds the dependencies of an Operator.
 type Config struct {
 	Settings *config.Config
 	Backend  Backend
 	Person   Person
 	Logger   *slog.Logger
-	Timeout  time.Duration // how long Postgres may take to answer, and a list or a page of it to be read
-	Live     Live          // of the worker that this runs in; nil: it is a command beside one
+	Timeout  time.Duration // bounds the wait for Postgres, and the reading of one list or page
+	Live     Live          // state of the worker that contains this Operator; nil in a command
 }
 
-// Operator answers and does what an operator asks for.
+// Operator implements the actions of an operator.
 type Operator struct {
 	Config
 	overview overviewCache
 }
 
-// New makes an Operator.
+// New returns an Operator.
 func New(c Config) *Operator {
 	return &Operator{Config: c, overview: overviewCache{reading: make(chan struct{}, 1)}}
 }
 
-// Backend opens what an Operator works on. A command opens each for itself, a worker lends what it has.
+// Backend provides the store, the content and the keyset of an Operator. A command opens each of them itself; a worker
+// lends its own.
 type Backend interface {
 	OpenStore(ctx context.Context, o StoreOptions) (*Session, error)
-	// OpenContent prepares what agents are resolved with; no network is touched.
+	// OpenContent returns what resolving agents needs. It makes no network request.
 	OpenContent() (*Content, error)
-	// Keyset is the keyset in force on this machine.
+	// Keyset returns the keyset in force on this machine.
 	Keyset() (*secret.Keyset, error)
-	// Master is what wraps a keyset; nil: none is set.
+	// Master returns the key that wraps keysets, or nil if none is configured.
 	Master() (secret.Master, error)
-	// DataDir is the folder of embedded services.
+	// DataDir returns the data folder of the embedded services.
 	DataDir() string
 }
 
-// StoreOptions say how a store is opened.
+// StoreOptions controls how a store is opened.
 type StoreOptions struct {
-	Wait  time.Duration // how long Postgres may take
-	Once  bool          // a Postgres that is away is not waited for
-	Queue bool          // Redis is opened too, where there is one at hand
+	Wait  time.Duration // how long to wait for Postgres
+	Once  bool          // do not wait for a Postgres that is unreachable
+	Queue bool          // also open Redis, if one is available
 }
 
-// Content is what agents are resolved with, and their authorization servers are asked with.
+// Content resolves agents, fetches documents and calls authorization servers.
 type Content struct {
 	Guard    *netguard.Guard
 	Fetcher  *ipfs.Fetcher
 	Resolver *resolver.Resolver
 	OAuth    *oauth.Client
-	HasChain func(id uint64) bool // that the chain has an RPC URL
+	HasChain func(id uint64) bool // reports whether the chain has an RPC URL
 	Close    func()
 }
 
-// Person is whoever an Operator asks and warns while it works.
+// Person answers questions and receives warnings while an Operator works.
 type Person interface {
-	// Confirm puts a question that is answered with yes or no. ErrNobody: nobody is there to be asked.
+	// Confirm asks a yes-or-no question. It returns ErrNobody if no person can answer.
 	Confirm(ctx context.Context, question string) (agreed bool, err error)
-	// Notify shows a line that is no part of the answer.
+	// Notify shows a line that is not part of the result.
 	Notify(line string)
 }
 
-// ErrNobody means that nobody is there to be asked.
+// ErrNobody is returned by Person.Confirm if no person can answer.
 var ErrNobody = errors.New("nobody is here to be asked")
 
-// MisuseError is a request that cannot be meant.
+// MisuseError reports a request that is invalid in itself.
 type MisuseError struct {
-	Field string // the option of a command, or the parameter of the API, that is wrong; empty: no single one is
+	Field string // the option of a command, or the parameter of the API, that is invalid; may be empty
 	Text  string
 }
 
 func (e *MisuseError) Error() string { return e.Text }
 
-// NewMisuse makes a *MisuseError.
+// NewMisuse returns a *MisuseError without a field.
 func NewMisuse(format string, args ...any) error {
 	return &MisuseError{Text: fmt.Sprintf(format, args...)}
 }
 
-// misuseOf makes a *MisuseError of one option: its text begins with the option's name.
+// misuseOf returns a *MisuseError for one option. Its text begins with the option's name.
 func misuseOf(option, format string, args ...any) error {
 	return &MisuseError{Field: option, Text: "--" + option + " " + fmt.Sprintf(format, args...)}
 }
 
-// NotFoundError means that there is no such delivery, agent, chain or token.
+// NotFoundError reports that the named delivery, agent, chain or token does not exist.
 type NotFoundError struct{ Text string }
 
 func (e *NotFoundError) Error() string { return e.Text }
 
-// LeftError means that what was asked for is done, but for some that could not be changed; each is listed with the
-// reason.
+// LeftError reports that an action is complete, but that some items could not be changed. The result lists each of them
+// with its reason.
 type LeftError struct{ Text string }
 
 func (e *LeftError) Error() string { return e.Text }
 
-// Notify shows a line to the person.
+// Notify shows a formatted line to the person.
 func (o *Operator) Notify(format string, args ...any) { o.Person.Notify(fmt.Sprintf(format, args...)) }
 
-// mustMarshal encodes what always can be: maps of strings, numbers and the like.
+// mustMarshal encodes values that always have a JSON form, such as maps of strings and numbers. It panics on an error.
 func mustMarshal(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -131,7 +132,8 @@ func mustMarshal(v any) json.RawMessage {
 	return b
 }
 
-// Disconnect ends the connection or the process of an agent.
+// Disconnect closes the connection to an agent or ends its process. It waits up to 15 seconds, even if ctx is
+// cancelled.
 func (o *Operator) Disconnect(ctx context.Context, pool *mcpcall.Pool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
 	defer cancel()

@@ -12,55 +12,57 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Live is what only a running worker knows.
+// Live is state that only a running worker has.
 type Live interface {
-	// Minutes are the outcomes of all workers, minute by minute, oldest first, for the last n minutes.
+	// Minutes returns the outcomes of all workers for each of the last n minutes, oldest first.
 	Minutes(ctx context.Context, n int) ([]throughput.Minute, error)
-	// Breaker is how the breaker of an endpoint stands as this worker saw it last: closed, open, half_open, or empty.
+	// Breaker returns the state of an endpoint's circuit breaker in this worker: closed, open or half_open; empty if
+	// unknown.
 	Breaker(endpoint string) string
-	// Effort is what is left of an agent's effort budget, and what ate it. nil: there are no budgets, or nobody knows.
+	// Effort returns an agent's effort budget and its use. It returns nil if budgets are off or the use is unknown.
 	Effort(ctx context.Context, agent store.Agent) *effort.Usage
-	// OpenBreakers is how many endpoints this worker leaves alone for now.
+	// OpenBreakers returns how many circuit breakers are open in this worker.
 	OpenBreakers() int
 }
 
-// Overview is how Herald is doing.
+// Overview summarizes the state of Herald.
 type Overview struct {
 	At             time.Time              `json:"at"`
 	Open           map[store.Status]int64 `json:"open"`           // deliveries that are not final, by status
-	OverdueSeconds float64                `json:"overdueSeconds"` // how late the most overdue one is
-	Stuck          []Stuck                `json:"stuck"`          // what is held or overdue, by reason
+	OverdueSeconds float64                `json:"overdueSeconds"` // delay of the most overdue delivery
+	Stuck          []Stuck                `json:"stuck"`          // counts of held and overdue deliveries, by reason
 	Minutes        []Minute               `json:"minutes"`        // the last hour of all workers, oldest first
 	LastHour       LastHour               `json:"lastHour"`
 	OpenBreakers   int                    `json:"openBreakers"` // of this worker
 	Agents         map[string]int64       `json:"agents"`       // by state
 	TokensSoon     int64                  `json:"tokensExpiringSoon"`
 	TokensExpired  int64                  `json:"tokensExpired"`
-	Chains         []ChainProgress        `json:"chains"` // that are followed
+	Chains         []ChainProgress        `json:"chains"` // the chains that are followed
 	Problems       []string               `json:"problems,omitempty"`
 }
 
-// Stuck is how many deliveries do not move, for one reason.
+// Stuck counts deliveries that do not progress, for one reason.
 type Stuck struct {
-	Status store.Status `json:"status"` // held; others are overdue
+	Status store.Status `json:"status"` // held; with every other status they are overdue
 	Reason string       `json:"reason,omitempty"`
 	Count  int64        `json:"count"`
 }
 
-// Minute is what a minute's attempts came to.
+// Minute counts the outcomes of the attempts of one minute.
 type Minute struct {
 	At       time.Time              `json:"at"`
 	Outcomes map[store.Status]int64 `json:"outcomes"`
 }
 
-// LastHour sums the last hour up. Seconds are from acceptance to the agent's answer, of what was delivered.
+// LastHour sums up the last hour. The percentiles are seconds from acceptance to the agent's answer, of deliveries that
+// were delivered.
 type LastHour struct {
 	Outcomes   map[store.Status]int64 `json:"outcomes"`
-	P50Seconds *float64               `json:"p50Seconds,omitempty"` // none: nothing was delivered
+	P50Seconds *float64               `json:"p50Seconds,omitempty"` // missing if nothing was delivered
 	P95Seconds *float64               `json:"p95Seconds,omitempty"`
 }
 
-// ChainProgress is how far a chain is read, as its follower noted it last.
+// ChainProgress is the last progress that a chain's follower stored.
 type ChainProgress struct {
 	ChainID   uint64    `json:"chainId"`
 	Follower  string    `json:"follower"`
@@ -70,24 +72,26 @@ type ChainProgress struct {
 	MovedAt   time.Time `json:"movedAt"`
 }
 
-// overviewMinutes is how far back the minutes go.
+// overviewMinutes is how many minutes an overview covers.
 const overviewMinutes = 60
 
 const (
-	overviewFresh = 2 * time.Second  // however many look, Postgres counts once in this time
-	overviewStale = 15 * time.Second // who comes while it counts gets what was counted this long ago at most
+	overviewFresh = 2 * time.Second  // Postgres is read at most once in this time, however many requests arrive
+	overviewStale = 15 * time.Second // maximum age of the cached overview returned while another request reads
 )
 
-// overviewCache keeps the overview of a worker.
+// overviewCache caches the overview of a worker.
 type overviewCache struct {
-	reading chan struct{} // held by whoever reads it anew
+	reading chan struct{} // lock with capacity 1, held by the request that reads the overview
 	mu      sync.Mutex
 	value   Overview
-	err     error     // why the last reading failed
-	failed  time.Time // when
+	err     error     // error of the last reading
+	failed  time.Time // time of that error
 }
 
-// readCached is what was read in this time, if it was: a value, or why there is none.
+// readCached returns the cached overview if it is younger than the given duration. ok is false if it is not. If the
+// last reading failed within that duration, it returns the error instead; ok is then true only for a duration up to
+// overviewFresh.
 func (c *overviewCache) readCached(younger time.Duration) (v Overview, err error, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,8 +111,8 @@ func (c *overviewCache) keepReading(v Overview, err error) {
 	c.value = v
 }
 
-// ShowOverview tells how Herald is doing; in a worker, how it was a moment ago. What cannot be read is named in
-// Problems.
+// ShowOverview returns the current overview; in a worker it may be cached for overviewFresh. If Redis cannot be read,
+// Problems says so. It returns an error if Postgres cannot be read.
 func (o *Operator) ShowOverview(ctx context.Context) (v Overview, err error) {
 	if o.Live == nil {
 		return o.readOverview(ctx)
@@ -118,7 +122,7 @@ func (o *Operator) ShowOverview(ctx context.Context) (v Overview, err error) {
 	}
 	select {
 	case o.overview.reading <- struct{}{}:
-	default: // somebody reads it
+	default: // another request reads it now
 		if v, err, ok := o.overview.readCached(overviewStale); ok {
 			return v, err
 		}
@@ -129,10 +133,10 @@ func (o *Operator) ShowOverview(ctx context.Context) (v Overview, err error) {
 		}
 	}
 	defer func() { <-o.overview.reading }()
-	if v, err, ok := o.overview.readCached(overviewFresh); ok { // somebody was faster
+	if v, err, ok := o.overview.readCached(overviewFresh); ok { // another request has read it
 		return v, err
 	}
-	v, err = o.readOverview(context.WithoutCancel(ctx)) // others wait for it too; it has a deadline of its own
+	v, err = o.readOverview(context.WithoutCancel(ctx)) // other requests wait for it; it has its own deadline
 	o.overview.keepReading(v, err)
 	return v, err
 }
@@ -184,7 +188,7 @@ func (v *Overview) readStore(ctx context.Context, st *Session) error {
 	return nil
 }
 
-// tokenWarning is how long before it expires a token is warned of, as in the metrics.
+// tokenWarning is how long before its expiry a token counts as expiring soon. The metrics use the same time.
 const tokenWarning = 7 * 24 * time.Hour
 
 func (v *Overview) addMinutes(minutes []throughput.Minute) {

@@ -9,13 +9,14 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// clearPreferences is a setting that is done once: what the agent said is forgotten, until it says it again.
+// clearPreferences is a policy value that acts once: it deletes the preferences that the agent sent. The agent can send
+// new ones.
 const clearPreferences = "clear"
 
-// FollowsPreferences is the setting in force.
+// FollowsPreferences returns the preferences policy in force.
 func FollowsPreferences(p store.Policy) string { return cmp.Or(p.Preferences, store.PreferencesFollow) }
 
-// DescribePreferences is what an agent asks for, in words; empty: nothing.
+// DescribePreferences describes an agent's preferences in words. It returns "" for no preferences.
 func DescribePreferences(p *store.Preferences) string {
 	if p == nil {
 		return ""
@@ -43,7 +44,7 @@ func DescribePreferences(p *store.Preferences) string {
 	return strings.Join(words, "; ")
 }
 
-// DescribeStanding says of preferences whether they count.
+// DescribeStanding says which of the agent's preferences are in force.
 func DescribeStanding(a Agent) string {
 	switch {
 	case a.Preferences == nil:
@@ -58,7 +59,7 @@ func DescribeStanding(a Agent) string {
 	return "in force: " + DescribePreferences(a.PreferencesInForce)
 }
 
-// findInForce is what counts now of what an agent asked for; nil: nothing.
+// findInForce returns the preferences of an agent that are in force at the time now, or nil.
 func findInForce(row store.AgentRow, now time.Time) *store.Preferences {
 	if row.Preferences == nil {
 		return nil

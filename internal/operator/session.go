@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Store is Postgres as an operator needs it.
+// Store is the part of Postgres that an operator needs.
 type Store interface {
 	auditor
 	ledger
@@ -49,7 +49,7 @@ type Store interface {
 	SetToken(ctx context.Context, t store.Token) (released int, _ []store.Task, _ error)
 	RemoveToken(ctx context.Context, g store.Agent, origin netguard.CredentialOrigin) (released int, _ []store.Task,
 		_ error)
-	agentauth.TokenLedger // of tokens that are sent and renewed
+	agentauth.TokenLedger // tokens as they are sent and renewed
 	TokensAfter(ctx context.Context, last *store.Token) ([]store.Token, error)
 	AccessAfter(ctx context.Context, last *store.Token) ([]store.Token, error)
 
@@ -65,40 +65,40 @@ type Store interface {
 	ResealSigningKey(ctx context.Context, k store.SigningKey, ciphertext []byte) (changed bool, err error)
 }
 
-// Session is a Store with what has to be closed after it.
+// Session is an open Store with the connections that belong to it. Close closes all of them.
 type Session struct {
 	Store
-	Spool      agentauth.RenewalSpool // where refresh tokens wait that Postgres could not take; nil: no Redis is at hand
-	Dispatcher Dispatcher             // nil: what is dispatched waits for the worker's reconciler
-	// Effort reads from Redis what is left of an agent's effort budget; nil: no Redis is at hand.
+	Spool      agentauth.RenewalSpool // refresh tokens that Postgres could not store yet; nil if Redis is not available
+	Dispatcher Dispatcher             // nil: released deliveries wait for the worker's reconciler
+	// Effort reads the rest of an agent's effort budget from Redis; nil if Redis is not available.
 	Effort func(ctx context.Context, agent store.Agent) (*effort.Usage, error)
 	Close  func()
 }
 
-// Dispatcher puts tasks into Redis and returns how many it took.
+// Dispatcher puts tasks into Redis. Dispatch returns how many of them Redis accepted.
 type Dispatcher interface {
 	Dispatch(ctx context.Context, tasks []store.Task) int
 }
 
-// Dispatch puts tasks into Redis. A Redis that does not take one is not asked again: the reconciler finds what it
-// lacks.
+// Dispatch puts tasks into Redis. After a failure the session does not try again: the worker's reconciler dispatches
+// the tasks that Redis lacks.
 func (s *Session) Dispatch(ctx context.Context, tasks []store.Task) {
 	if s.Dispatcher != nil && s.Dispatcher.Dispatch(ctx, tasks) < len(tasks) {
 		s.Dispatcher = nil
 	}
 }
 
-// OpenStore is for a change that puts nothing into Redis, or that may take long.
+// OpenStore opens the store without Redis, for changes that dispatch nothing or that may take long.
 func (o *Operator) OpenStore(ctx context.Context) (*Session, error) {
 	return o.Backend.OpenStore(ctx, StoreOptions{Wait: o.Timeout})
 }
 
-// OpenDispatching is for a change whose tasks go into Redis, when there is one at hand.
+// OpenDispatching opens the store, and Redis if it is available, for changes that dispatch deliveries.
 func (o *Operator) OpenDispatching(ctx context.Context) (*Session, error) {
 	return o.Backend.OpenStore(ctx, StoreOptions{Wait: o.Timeout, Queue: true})
 }
 
-// ReadBounded reads one list or page. Opening the store and reading take at most Timeout together.
+// ReadBounded opens the store and calls do. Both together take at most Timeout; then it returns a *LateError.
 func (o *Operator) ReadBounded(ctx context.Context, do func(context.Context, *Session) error) error {
 	began := time.Now()
 	st, err := o.OpenStore(ctx)
@@ -115,7 +115,7 @@ func (o *Operator) ReadBounded(ctx context.Context, do func(context.Context, *Se
 	return err
 }
 
-// LateError means that the database answered at first, and then not in time.
+// LateError reports that Postgres was reachable but did not answer within the time limit.
 type LateError struct{ Within time.Duration }
 
 func (e *LateError) Error() string {
@@ -123,14 +123,14 @@ func (e *LateError) Error() string {
 		e.Within)
 }
 
-// storePatience is how long an answer that can do without a store waits for one.
+// storePatience bounds the wait for a store that an action can also do without.
 const storePatience = 5 * time.Second
 
-// errNoStore: neither is one configured, nor does a worker run here.
+// errNoStore: no database is configured, and no worker runs on the data folder.
 var errNoStore = errors.New("no database is configured, and no worker runs here")
 
-// StoreAtHand is the configured store, or that of the worker that runs on this machine. Nothing is started for it, and a
-// Postgres that is away is asked once.
+// StoreAtHand opens the configured store, or that of the worker that runs on this machine. It starts no services, and
+// it tries an unreachable Postgres only once.
 func (o *Operator) StoreAtHand(ctx context.Context) (*Session, error) {
 	if o.Settings.DatabaseURL.IsZero() {
 		if _, err := embedded.ReadRunFile(o.Backend.DataDir()); err != nil {

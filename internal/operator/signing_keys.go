@@ -9,26 +9,27 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// SigningKey is a key that requests to agents are signed with, as it is shown.
+// SigningKey describes a key that signs requests to agents.
 type SigningKey struct {
 	ID          string     `json:"id"` // keyid of the signatures
 	State       string     `json:"state"`
 	CreatedAt   time.Time  `json:"createdAt"`
 	ActivatesAt time.Time  `json:"activatesAt"`
-	RetiresAt   *time.Time `json:"retiresAt,omitempty"` // none: it is the youngest
+	RetiresAt   *time.Time `json:"retiresAt,omitempty"` // missing for the newest key
 }
 
-// leastPublished is how long a key is published before it signs, at least: each worker reads the keys every half minute.
+// leastPublished is the least time for which a key is published before it signs. Each worker reads the keys every half
+// minute.
 const leastPublished = time.Minute
 
 // States of a signing key. All are published.
 const (
 	SigningKeySigns = "signs"
-	SigningKeyNext  = "next" // it signs from ActivatesAt on
-	SigningKeyPast  = "past" // what it signed still verifies, until RetiresAt
+	SigningKeyNext  = "next" // signs from ActivatesAt on
+	SigningKeyPast  = "past" // signs no longer; published until RetiresAt, so that its signatures verify
 )
 
-// ListSigningKeys lists the keys that are published, the youngest first.
+// ListSigningKeys lists the published keys, newest first.
 func (o *Operator) ListSigningKeys(ctx context.Context) (list []SigningKey, err error) {
 	err = o.ReadBounded(ctx, func(ctx context.Context, st *Session) error {
 		keys, err := st.SigningKeys(ctx)
@@ -47,8 +48,8 @@ func (o *Operator) ListSigningKeys(ctx context.Context) (list []SigningKey, err 
 	return list, err
 }
 
-// RotateSigningKey makes a key that is published at once, signs after a time, and lets the others be published for keep
-// beyond that.
+// RotateSigningKey creates a key. It is published at once and signs after the duration after. The older keys stay
+// published for keep beyond that.
 func (o *Operator) RotateSigningKey(ctx context.Context, after, keep time.Duration, actor string) (out SigningKey, err error) {
 	const most = 30 * 24 * time.Hour
 	switch {
@@ -81,7 +82,7 @@ func (o *Operator) RotateSigningKey(ctx context.Context, after, keep time.Durati
 	return SigningKey{made.ID, SigningKeyNext, made.CreatedAt, made.ActivatesAt, made.RetiresAt}, err
 }
 
-// eachSigningKey goes through the signing keys as through all that is sealed.
+// eachSigningKey calls do for each signing key, as eachSealed requires.
 func eachSigningKey(ctx context.Context, st *Session, do func(sealedSecret) error) error {
 	keys, err := st.SigningKeys(ctx)
 	if err != nil {

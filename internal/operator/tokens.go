@@ -13,21 +13,21 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// Token is a stored token without what is secret.
+// Token describes a stored token without its secret.
 type Token struct {
 	Agent     string                    `json:"agent"`
 	Registry  string                    `json:"identityRegistry"`
 	Origin    netguard.CredentialOrigin `json:"origin"`
-	Path      string                    `json:"path,omitempty"` // and below; none: the path that is registered, or that the servers file says
+	Path      string                    `json:"path,omitempty"` // with all paths below; "": the path of the endpoint
 	Scheme    string                    `json:"scheme"`
 	Header    string                    `json:"header"`
-	Issuer    string                    `json:"issuer,omitempty"` // that gives the tokens, of an OAuth credential
-	Key       uint32                    `json:"key"`              // that sealed it
+	Issuer    string                    `json:"issuer,omitempty"` // authorization server of an OAuth credential
+	Key       uint32                    `json:"key"`              // id of the key that sealed it
 	CreatedAt time.Time                 `json:"createdAt"`
 	UpdatedAt time.Time                 `json:"updatedAt"`
 	ExpiresAt *time.Time                `json:"expiresAt,omitempty"`
-	State     string                    `json:"state"` // valid soon expired sealed: with a key that HERALD_KEYSET lacks
-	// Transferred: the agent was given to another owner since it was stored. Told by ShowAgent.
+	State     string                    `json:"state"` // valid, soon, expired, or sealed: HERALD_KEYSET lacks its key
+	// Transferred: the agent changed its owner after the token was stored. Only ShowAgent sets it.
 	Transferred bool `json:"transferred,omitempty"`
 }
 
@@ -39,10 +39,10 @@ const (
 	TokenSealed  = "sealed"
 )
 
-// Authorization is the header that carries a token after the word Bearer; every other one carries it bare.
+// Authorization is the header in which the word Bearer precedes the token. All other headers contain the bare token.
 const Authorization = "Authorization"
 
-// DescribeToken is what may be told of a stored token. Whether its key is at hand is not looked at.
+// DescribeToken describes a stored token. It does not check whether the keyset contains the key of the token.
 func DescribeToken(t store.Token, now time.Time) Token {
 	key, _ := secret.KeyID(t.Ciphertext)
 	state := TokenExpired
@@ -57,7 +57,7 @@ func DescribeToken(t store.Token, now time.Time) Token {
 		ExpiresAt: t.ExpiresAt, State: state}
 }
 
-// Destination tells where a token goes.
+// Destination returns in words to which addresses the token is sent.
 func (t Token) Destination() string {
 	switch t.Path {
 	case "":
@@ -68,7 +68,7 @@ func (t Token) Destination() string {
 	return text.Printable(text.Shorten(string(t.Origin) + t.Path))
 }
 
-// Sent tells in which header a token is sent, and how it is had.
+// Sent returns in words in which header the token is sent and how Herald obtained it.
 func (t Token) Sent() string {
 	how := "the header " + t.Header
 	if t.Header == Authorization {
@@ -80,7 +80,7 @@ func (t Token) Sent() string {
 	return text.Printable(how + t.Grant())
 }
 
-// Grant tells how an OAuth token is had: ", had by a login from ISSUER". It is empty for others.
+// Grant returns how Herald obtained an OAuth token, as in ", had by a login from ISSUER". It is empty for other tokens.
 func (t Token) Grant() string {
 	grant := ""
 	switch t.Scheme {
@@ -94,7 +94,7 @@ func (t Token) Grant() string {
 	return fmt.Sprintf(", had by %s from %s", grant, cmp.Or(t.Issuer, "nobody"))
 }
 
-// EachToken goes through all that are stored, page by page.
+// EachToken calls do for all tokens that after lists, page by page.
 func EachToken(ctx context.Context, after func(context.Context, *store.Token) ([]store.Token, error),
 	do func(store.Token) error) error {
 	for last := (*store.Token)(nil); ; {

@@ -29,7 +29,7 @@ func (d *doctor) checkChains(ctx context.Context) []Finding {
 	return findings
 }
 
-// checkChain tells whether a chain can be asked, and which of its nodes cannot while others can.
+// checkChain returns an error if the chain cannot be used. Otherwise away warns about each node that does not answer.
 func (d *doctor) checkChain(ctx context.Context, id uint64) (away []Finding, err error) {
 	c := d.Settings.Chains[id]
 	if len(c.RPCURLs) == 0 {
@@ -57,8 +57,8 @@ func (d *doctor) checkChain(ctx context.Context, id uint64) (away []Finding, err
 	return away, err
 }
 
-// checkGateways asks those of IPFS and Arweave whether they answer. One of several that does not is made up for by the
-// others.
+// checkGateways checks that the IPFS and Arweave gateways answer. If only some gateways fail, that is a warning,
+// because Herald uses the others.
 func (d *doctor) checkGateways(ctx context.Context) (findings []Finding) {
 	content, err := d.Backend.OpenContent()
 	if err != nil {
@@ -87,7 +87,7 @@ func (d *doctor) checkGateways(ctx context.Context) (findings []Finding) {
 	return findings
 }
 
-// checkCommands looks for the programs that registrations may name.
+// checkCommands checks that the programs of HERALD_STDIO_COMMANDS can be run.
 func (d *doctor) checkCommands(context.Context) (findings []Finding) {
 	for _, argv := range d.Settings.StdioCommands {
 		path, err := exec.LookPath(argv[0])
@@ -99,7 +99,7 @@ func (d *doctor) checkCommands(context.Context) (findings []Finding) {
 	return findings
 }
 
-// checkServersFile reads the servers file as the worker would.
+// checkServersFile parses the servers file as the worker would.
 func (d *doctor) checkServersFile(context.Context) []Finding {
 	if d.Settings.ServersFile == "" {
 		return nil

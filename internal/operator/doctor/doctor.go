@@ -1,5 +1,5 @@
 // Package doctor checks everything that a worker needs: settings, keyset, Postgres, Redis, the port, chains, gateways,
-// commands and the servers file. It starts nothing and changes nothing.
+// commands and the servers file. It starts no services and changes nothing.
 package doctor
 
 import (
@@ -14,29 +14,28 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Marks of findings: warn is what a worker starts and delivers with, but not as somebody would want it.
+// Marks of findings. With a warning a worker still starts and delivers, but something should probably be changed.
 const (
 	MarkOK   = "ok"
 	MarkWarn = "warn"
 	MarkFail = "FAIL"
 )
 
-// Finding is one line of the doctor.
+// Finding is one line of the doctor's report.
 type Finding struct {
 	Check string `json:"check"`
 	Mark  string `json:"mark"` // ok, warn or FAIL
-	OK    bool   `json:"ok"`   // false: FAIL
+	OK    bool   `json:"ok"`   // false only for FAIL
 	Text  string `json:"text"`
 }
 
-// check is one thing that is looked at. run returns a finding for each part of it, and none where there is nothing to
-// look at.
+// check is one check. run returns a finding for each part that it checks, or none if there is nothing to check.
 type check struct {
 	name string
 	run  func(*doctor, context.Context) []Finding
 }
 
-// checks are made in this order: later ones use what earlier ones leave in the doctor.
+// checks run in this order: later ones use what earlier ones store in the doctor.
 var checks = []check{
 	{"configuration", (*doctor).checkSettings},
 	{"keyset", (*doctor).checkKeyset},
@@ -57,18 +56,18 @@ var checks = []check{
 	{"servers", (*doctor).checkServersFile},
 }
 
-// doctor is what the checks work with, and what they leave to the ones after them.
+// doctor holds the state of the checks, including results that later checks use.
 type doctor struct {
 	*operator.Operator
-	run             embedded.RunFile // of the worker that runs on the data folder; zero: none, or it was not looked for
-	database, redis secret.Secret    // the configured ones, or those of that worker; zero: there is none
-	store           *store.Store     // nil: Postgres does not answer
-	migrated        bool             // the store has all migrations
-	issuers         map[issuer]int   // how many stored credentials get their tokens from each
-	worker          string           // address of the running worker; "": none runs at the configured one
+	run             embedded.RunFile // of the worker on the data folder; zero if none runs or it was not searched for
+	database, redis secret.Secret    // from the settings or from that worker; zero if there is none
+	store           *store.Store     // nil if Postgres does not answer
+	migrated        bool             // all migrations are applied
+	issuers         map[issuer]int   // issuers of stored credentials, with the number of credentials
+	worker          string           // address of the running worker; "" if none runs at the configured address
 }
 
-// Diagnose makes every check.
+// Diagnose runs every check and returns all findings.
 func Diagnose(ctx context.Context, o *operator.Operator) []Finding {
 	d := &doctor{Operator: o, database: o.Settings.DatabaseURL, redis: o.Settings.RedisURL}
 	var findings []Finding
@@ -96,7 +95,7 @@ func reportFailure(format string, args ...any) []Finding {
 	return []Finding{{Mark: MarkFail, Text: fmt.Sprintf(format, args...)}}
 }
 
-// reportResult reports a failure with an error, and without one what is said of a check that did not fail.
+// reportResult reports a failure if err is not nil, else the formatted text as ok.
 func reportResult(err error, format string, args ...any) []Finding {
 	if err != nil {
 		return reportFailure("%v", err)
@@ -104,23 +103,23 @@ func reportResult(err error, format string, args ...any) []Finding {
 	return reportOK(format, args...)
 }
 
-// patience is how long one question may take.
+// patience bounds one request.
 const patience = 5 * time.Second
 
-// ask puts one question.
+// ask calls question with a timeout of patience.
 func ask[T any](ctx context.Context, question func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return question(ctx)
 }
 
-// try is ask for what has no answer.
+// try is ask for a function without a result.
 func try(ctx context.Context, do func(context.Context) error) error {
 	_, err := ask(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, do(ctx) })
 	return err
 }
 
-// checkSettings: they are whole, or there would be no doctor. What is left is names that nothing reads.
+// checkSettings warns about misspelt variables. The settings themselves are valid, or the doctor could not run.
 func (d *doctor) checkSettings(context.Context) []Finding {
 	findings := reportOK("All settings are valid.")
 	for _, m := range d.Settings.Misspelt() {

@@ -9,14 +9,14 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// behindAfter is how late a chain's newest event may be.
+// behindAfter is the lag at which a chain counts as late.
 const behindAfter = time.Minute
 
-// omissionShown is how long after a node left out logs it is named.
+// omissionShown is how long the doctor reports that a node left out logs.
 const omissionShown = 7 * 24 * time.Hour
 
-// checkFollowed tells which of the chains that are followed are behind: those of HERALD_WATCH, and what `enqueue watch`
-// has read. A backfill may be as late as it is.
+// checkFollowed reports the followed chains that are late: those of HERALD_WATCH and of `enqueue watch`. It ignores
+// backfills, which may take any time.
 func (d *doctor) checkFollowed(ctx context.Context) (findings []Finding) {
 	if !d.migrated {
 		return nil
@@ -52,7 +52,7 @@ func judgeFollowed(c operator.ChainState) []Finding {
 		return reportWarning("node %d of RPC_URL_%d left out %d logs of block %d: name another node, or a second one to "+
 			"compare with; `worker chain show %[2]d`", o.Node, c.ChainID, o.Logs, o.Block)
 	case f.LagTime == nil:
-		return nil // its node does not answer, which has a line of its own, or it has none here
+		return nil // the node does not answer, which checkChains reports, or there is none
 	case *f.LagTime >= behindAfter.Seconds():
 		return reportWarning("it is read %d blocks behind its head, its events come %s late: a worker with HERALD_WATCH, or "+
 			"`enqueue watch %d`, has to run, and their log says what they wait for; `worker chain show %[3]d`", *f.LagBlocks,
@@ -61,8 +61,8 @@ func judgeFollowed(c operator.ChainState) []Finding {
 	return reportOK("is read up to block %d, %d behind its head", f.Next-min(f.Next, 1), *f.LagBlocks)
 }
 
-// findNewestFollower finds who read a chain last, of those that go on for ever: what was read with other registries once
-// stays where it was. -1: nobody did.
+// findNewestFollower returns the index of the follower that moved last, or -1 if no follower qualifies. It ignores
+// backfills, and former followers, whose registries the settings no longer list.
 func findNewestFollower(all []operator.FollowerState) int {
 	newest := -1
 	for i, f := range all {

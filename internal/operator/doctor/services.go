@@ -16,12 +16,12 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// needsEmbedded tells whether a worker of these settings runs services of its own on the data folder.
+// needsEmbedded reports whether a worker with these settings runs embedded services on the data folder.
 func (d *doctor) needsEmbedded() bool {
 	return d.Settings.DatabaseURL.IsZero() || d.Settings.RedisURL.IsZero()
 }
 
-// findEmbedded finds the worker that runs services of its own on the data folder. Those are looked at then.
+// findEmbedded finds the worker that runs embedded services on the data folder. Later checks then check its services.
 func (d *doctor) findEmbedded(context.Context) []Finding {
 	if !d.needsEmbedded() {
 		return nil
@@ -50,7 +50,7 @@ func (d *doctor) findEmbedded(context.Context) []Finding {
 	return reportOK("a worker (process %d) runs on %s, web UI http://%s/monitor/", run.PID, dir, run.Listen)
 }
 
-// findPrograms looks for those that a worker would run, without fetching them.
+// findPrograms searches for the programs that a worker would run. It does not fetch them.
 func (d *doctor) findPrograms(ctx context.Context) []Finding {
 	if !d.needsEmbedded() || d.run.PID != 0 {
 		return nil
@@ -60,7 +60,7 @@ func (d *doctor) findPrograms(ctx context.Context) []Finding {
 	return d.judgePrograms(embedded.FindPrograms(ctx, d.Backend.DataDir(), d.Settings.CacheDir))
 }
 
-// judgePrograms judges what was found: what a start makes up for is a warning.
+// judgePrograms reports the search's result. A missing program that a start can fetch or replace is a warning.
 func (d *doctor) judgePrograms(p embedded.Programs) (findings []Finding) {
 	var none *embedded.NoBinariesError
 	switch {
@@ -116,7 +116,7 @@ func (d *doctor) checkMigrations(ctx context.Context) []Finding {
 	return reportResult(err, "all applied")
 }
 
-// countStuck counts what is held or overdue, by reason, with the command that shows it.
+// countStuck counts held and overdue deliveries by reason, and names the command that lists them.
 func (d *doctor) countStuck(ctx context.Context) (findings []Finding) {
 	if !d.migrated {
 		return nil
@@ -145,7 +145,8 @@ func (d *doctor) countStuck(ctx context.Context) (findings []Finding) {
 	return findings
 }
 
-// checkRedis asks Redis. Of the embedded one the worker itself sees to how it is set.
+// checkRedis checks a configured Redis. Of an embedded Redis it checks only that it answers, because the worker
+// controls its configuration.
 func (d *doctor) checkRedis(ctx context.Context) []Finding {
 	if d.redis.IsZero() {
 		return nil
@@ -166,10 +167,10 @@ func (d *doctor) checkRedis(ctx context.Context) []Finding {
 	return slices.Concat(reportOK("answers"), checkAppendOnly(ctx, q), checkForeign(q))
 }
 
-// maxForeignTypes is how many task types of other programs are named.
+// maxForeignTypes bounds the task types of other programs that are listed.
 const maxForeignTypes = 10
 
-// checkForeign looks for tasks of other programs in the queues that Herald reads.
+// checkForeign warns about tasks of other programs in the queues that Herald reads.
 func checkForeign(q *queue.Queue) []Finding {
 	found, err := q.ListForeign(job.TaskTypes())
 	if err != nil {
@@ -191,8 +192,8 @@ func checkForeign(q *queue.Queue) []Finding {
 		strings.Join(names, ", "))
 }
 
-// checkAppendOnly looks whether Redis keeps tasks over a restart. Deliveries are not lost without: the worker
-// dispatches them again.
+// checkAppendOnly warns if Redis does not persist tasks. A restart of Redis loses no deliveries then, because the
+// worker dispatches them again, but it delays them.
 func checkAppendOnly(ctx context.Context, q *queue.Queue) []Finding {
 	state, err := ask(ctx, q.AppendOnly)
 	switch {

@@ -19,25 +19,25 @@ import (
 // issuer is an authorization server.
 type issuer struct {
 	name string
-	own  bool // the agent's own origin: it may be one of before RFC 9728
+	own  bool // it is the agent's own origin, so it may use the discovery from before RFC 9728
 }
 
-// tokenCheckup is what was found of stored tokens.
+// tokenCheckup collects the results about stored tokens.
 type tokenCheckup struct {
 	stored                int
-	expired, soon, sealed []string // whose; sealed: with a key that is not there
-	keys                  []string // which those are
+	expired, soon, sealed []string // names of tokens; sealed: the keyset lacks their key
+	keys                  []string // ids of those keys
 }
 
-// checkTokens looks for stored tokens that are not sent any more, or will not be before long. Without tokens it says
-// nothing.
+// checkTokens reports stored tokens that are expired, expire soon or cannot be opened. It reports nothing if no tokens
+// are stored.
 func (d *doctor) checkTokens(ctx context.Context) []Finding {
 	if !d.migrated {
 		return nil
 	}
 	keys, err := d.Backend.Keyset()
 	if err != nil {
-		keys = nil // its own line says so
+		keys = nil // checkKeyset reports the error
 	}
 	var found tokenCheckup
 	issuers := map[issuer]int{}
@@ -78,7 +78,7 @@ func (c *tokenCheckup) add(t store.Token, keys *secret.Keyset, now time.Time) {
 }
 
 func (c *tokenCheckup) judgeTokens() []Finding {
-	var faults []string // what holds deliveries now
+	var faults []string // they hold deliveries now
 	if n := len(c.expired); n > 0 {
 		faults = append(faults, fmt.Sprintf("%d of %d have expired and hold deliveries: %s", n, c.stored,
 			firstFew(c.expired)))
@@ -103,7 +103,7 @@ func (c *tokenCheckup) judgeTokens() []Finding {
 	return nil
 }
 
-// firstFew names a few.
+// firstFew joins the first few names and counts the others.
 func firstFew(names []string) string {
 	const most = 3
 	out := strings.Join(names[:min(len(names), most)], ", ")
@@ -113,11 +113,11 @@ func firstFew(names []string) string {
 	return out
 }
 
-// maxAsked is how many authorization servers the doctor asks.
+// maxAsked bounds the authorization servers that the doctor asks.
 const maxAsked = 8
 
-// askIssuers asks the authorization servers of stored OAuth credentials for their metadata, as a renewal does. That
-// one is away holds nothing yet, and may have passed when a token ends.
+// askIssuers fetches the metadata of the authorization servers of stored OAuth credentials, as a renewal does. A server
+// that does not answer now is a warning: no delivery is held yet, and it may answer before a token expires.
 func (d *doctor) askIssuers(ctx context.Context) (findings []Finding) {
 	if len(d.issuers) == 0 {
 		return nil

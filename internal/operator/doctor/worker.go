@@ -18,7 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// checkPort looks whether the worker's address can be listened on, or who has it.
+// checkPort checks that the worker's address can be listened on, or that a worker already listens there.
 func (d *doctor) checkPort(ctx context.Context) []Finding {
 	listen := d.Settings.Listen
 	if d.run.Listen != "" {
@@ -47,14 +47,14 @@ func (d *doctor) checkPort(ctx context.Context) []Finding {
 	return reportFailure("HERALD_LISTEN %s cannot be listened on: %v", listen, err)
 }
 
-// isWorker tells whether whoever listens there is a Herald worker.
+// isWorker reports whether the program that listens on an address is a Herald worker.
 func isWorker(ctx context.Context, listen string) bool {
 	var health struct{ Status string }
 	code, err := getJSON(ctx, listen, "/healthz", secret.Secret{}, &health)
 	return err == nil && code == http.StatusOK && health.Status == "alive"
 }
 
-// compareSettings names the settings that the running worker has and this shell would give it otherwise.
+// compareSettings reports settings in which the running worker and this shell differ.
 func (d *doctor) compareSettings(ctx context.Context) []Finding {
 	if d.worker == "" {
 		return nil
@@ -79,8 +79,8 @@ func (d *doctor) compareSettings(ctx context.Context) []Finding {
 	return reportOK("the running worker has the settings of this shell; of secrets only whether they are set is compared")
 }
 
-// describeDifferences puts them in words. The data folder is known to be the same, and how much is logged is each
-// process's own.
+// describeDifferences lists the settings that differ. It ignores the data folder, which is known to be the same, and
+// the log settings, which may differ between processes.
 func describeDifferences(there, here map[string]string) (said []string) {
 	names := maps.Clone(here)
 	maps.Copy(names, there)
@@ -93,7 +93,7 @@ func describeDifferences(there, here map[string]string) (said []string) {
 	return said
 }
 
-// describeValue tells of a secret only that it is set.
+// describeValue returns a value in words. Of a secret it says only that it is set.
 func describeValue(value string) string {
 	switch {
 	case value == "":
@@ -104,10 +104,11 @@ func describeValue(value string) string {
 	return text.Shorten(value)
 }
 
-// maxAnswer is far more than a worker's settings take.
+// maxAnswer bounds the response in bytes. It is far more than a worker's settings need.
 const maxAnswer = 1 << 20
 
-// getJSON gets JSON from whoever listens there on this machine. Only a worker gets the token.
+// getJSON sends a GET request to an address on this machine and decodes the JSON response into v. The caller passes the
+// token only if a worker listens there.
 func getJSON(ctx context.Context, listen, path string, token secret.Secret, v any) (status int, err error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {

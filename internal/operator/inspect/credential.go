@@ -13,7 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/signing"
 )
 
-// openOnce opens the store at hand, and waits for one that is away only the first time.
+// openOnce opens the available store. It tries that only once and returns the same error afterwards.
 func (p *prober) openOnce(ctx context.Context) error {
 	if p.store == nil && p.away == nil {
 		p.store, p.away = p.StoreAtHand(ctx)
@@ -21,7 +21,7 @@ func (p *prober) openOnce(ctx context.Context) error {
 	return p.away
 }
 
-// authorize finds the token that a delivery would send to the endpoint.
+// authorize selects the credential that a delivery would send to the endpoint.
 func (p *prober) authorize(ctx context.Context, e mcpcall.Endpoint) (err error) {
 	if err := p.openAuthorizer(ctx, e); err != nil {
 		return err
@@ -36,9 +36,9 @@ func (p *prober) authorize(ctx context.Context, e mcpcall.Endpoint) (err error) 
 	return nil
 }
 
-// openAuthorizer opens what gives the endpoint a token, if one is stored for the agent and can go there.
+// openAuthorizer creates an Authorizer if a token is stored for the agent and the endpoint can receive it.
 func (p *prober) openAuthorizer(ctx context.Context, e mcpcall.Endpoint) error {
-	if e.URL == "" || len(e.Headers) > 0 || p.openOnce(ctx) != nil { // storeObservation says why
+	if e.URL == "" || len(e.Headers) > 0 || p.openOnce(ctx) != nil { // storeObservation reports the error
 		return nil
 	}
 	tokens, _, err := p.store.AgentTokens(ctx, p.agent)
@@ -55,7 +55,7 @@ func (p *prober) openAuthorizer(ctx context.Context, e mcpcall.Endpoint) error {
 	return err
 }
 
-// openSigner signs the probe's requests as the worker's are, if they are.
+// openSigner makes the probe sign its requests if the worker's requests are signed (HERALD_PUBLIC_URL).
 func (p *prober) openSigner(ctx context.Context, calls *mcpcall.Config) error {
 	if p.Settings.PublicURL == "" {
 		return nil
@@ -76,7 +76,7 @@ func (p *prober) openSigner(ctx context.Context, calls *mcpcall.Config) error {
 	return ring.Load(ctx)
 }
 
-// close ends what the probe needed.
+// close closes the store and the content.
 func (p *prober) close(ctx context.Context) {
 	if p.store != nil {
 		flushThenClose(ctx, p.authorizer, p.store.Close)
@@ -84,8 +84,8 @@ func (p *prober) close(ctx context.Context) {
 	p.content.Close()
 }
 
-// flushThenClose has the store take what it did not when a token was renewed, before it is closed: a refresh token
-// that was replaced is good for nothing any more.
+// flushThenClose stores renewed tokens that the store could not accept before, then closes it. They would be lost
+// otherwise, and the replaced refresh token is no longer valid.
 func flushThenClose(ctx context.Context, c interface{ Flush(context.Context) }, closeStore func()) {
 	defer closeStore()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
@@ -93,16 +93,17 @@ func flushThenClose(ctx context.Context, c interface{ Flush(context.Context) }, 
 	c.Flush(ctx)
 }
 
+// flushTime bounds that flush.
 const flushTime = 10 * time.Second
 
-// adviseOAuth says what to store for an agent that names who gives its tokens (RFC 9728 §5.1), when nothing was sent
-// but what OAuth would replace.
+// adviseOAuth adds a note on how to store an OAuth client if the agent refuses a request and names its metadata (RFC
+// 9728 §5.1). It adds none if an OAuth credential was sent or the servers file sets headers, which take precedence.
 func (p *prober) adviseOAuth(err error) {
 	var call *mcpcall.CallError
 	if !errors.As(err, &call) || call.Status != http.StatusUnauthorized && call.Status != http.StatusForbidden {
 		return
 	}
-	// Headers of the servers file win over whatever is stored.
+	// Headers of the servers file take precedence over stored tokens.
 	stored, granted := p.auth.Stored()
 	if granted || !stored && len(p.auth.Endpoint.Headers) > 0 {
 		return
@@ -113,8 +114,8 @@ func (p *prober) adviseOAuth(err error) {
 	}
 }
 
-// withTokenRefresh makes a request of the agent and, when the agent refuses an access token, once more with another
-// one, as a delivery does.
+// withTokenRefresh sends a request to the agent. If the agent refuses the access token, it repeats the request once
+// with a new one, as a delivery does.
 func (p *prober) withTokenRefresh(ctx context.Context, request func(context.Context, mcpcall.Endpoint) error) error {
 	before := p.auth.Refreshed()
 	err := p.authorizer.WithTokenRefresh(ctx, p.auth, request)

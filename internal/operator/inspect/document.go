@@ -17,7 +17,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// Kinds of content, by what the bytes look like.
+// Kinds of content, recognized by the bytes.
 const (
 	KindRegistration = "registration"
 	KindFeedback     = "feedback"
@@ -26,7 +26,7 @@ const (
 	KindOther        = "other"
 )
 
-// MCPEntry is an MCP entry of a registration and what would come of it alone.
+// MCPEntry is an MCP entry of a registration, and whether it could be called if it were the only one.
 type MCPEntry struct {
 	From      string `json:"from"`
 	Transport string `json:"transport"`
@@ -36,8 +36,8 @@ type MCPEntry struct {
 	Verdict   string `json:"verdict"`
 }
 
-// DescribeDocument says what a document is, and of a registration's MCP entries which could be called: commands are
-// those that may be run, guard says which addresses may be dialled.
+// DescribeDocument describes a document. For each MCP entry of a registration it says whether Herald could call it:
+// commands are those that may be started, and guard decides which addresses may be dialled.
 func DescribeDocument(doc ipfs.Document, commands [][]string, guard *netguard.Guard) Document {
 	size := len(doc.Bytes)
 	d := Document{URI: withoutQuery(doc.URI), Source: doc.Source, CID: doc.CID, DNSLink: doc.DNSLink, From: doc.From,
@@ -47,7 +47,7 @@ func DescribeDocument(doc ipfs.Document, commands [][]string, guard *netguard.Gu
 	return d
 }
 
-// describeBytes says what the bytes are.
+// describeBytes sets the kind and the verdict of the document.
 func (r *Document) describeBytes(b []byte, judge entryJudge) {
 	reg, err := erc8004.ParseRegistration(b)
 	var problem *erc8004.DocumentError
@@ -86,7 +86,8 @@ func describeProblem(b []byte, e *erc8004.DocumentError) (kind, words string) {
 	return KindOther, "text, not JSON"
 }
 
-// looksLikeFeedback: two of the members that the ERC has such a file begin with.
+// looksLikeFeedback reports whether b is a JSON object with at least two of the members that ERC-8004 defines for a
+// feedback file.
 func looksLikeFeedback(b []byte) bool {
 	var members map[string]json.RawMessage
 	if json.Unmarshal([]byte(strings.TrimPrefix(string(b), "\ufeff")), &members) != nil {
@@ -117,7 +118,7 @@ func describeRegistration(reg erc8004.Registration, entries []MCPEntry) string {
 	return words
 }
 
-// entryJudge says of one MCP entry what the resolver and the guard make of it.
+// entryJudge decides whether the resolver and the guard accept one MCP entry.
 type entryJudge struct {
 	commands [][]string
 	guard    *netguard.Guard
@@ -132,7 +133,7 @@ func (j entryJudge) describeEntry(e erc8004.MCPEntry) MCPEntry {
 		v := retry.Classify(err)
 		var refused *resolver.TransportRefusedError
 		if errors.As(err, &refused) {
-			v.Text = refused.Why // without the place in the document: it stands alone there
+			v.Text = refused.Why // without its position in the document
 		}
 		out.Verdict = fmt.Sprintf("%s (%s)", v.Text, v.Reason)
 		return out

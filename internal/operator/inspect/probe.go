@@ -21,32 +21,32 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// Probe is what a look at an agent found.
+// Probe is the result of probing an agent.
 type Probe struct {
 	Agent     string              `json:"agent"`
 	Registry  string              `json:"identityRegistry"`
-	Steps     []Step              `json:"steps,omitempty"` // of the chain; none when the servers file or --url names the endpoint
+	Steps     []Step              `json:"steps,omitempty"` // of the resolution; none if the chain was not asked
 	Endpoint  *Endpoint           `json:"endpoint,omitempty"`
-	Server    *mcpcall.ServerInfo `json:"server,omitempty"` // none: it was not reached
+	Server    *mcpcall.ServerInfo `json:"server,omitempty"` // nil if it was not reached
 	Protocol  string              `json:"protocol,omitempty"`
-	ListedMs  float64             `json:"listedMs,omitempty"` // connecting, the handshake and the list
+	ListedMs  float64             `json:"listedMs,omitempty"` // time for connecting, the handshake and the list
 	Tools     []store.KnownTool   `json:"tools,omitempty"`
-	ToolsCut  bool                `json:"toolsCut,omitempty"` // the agent's list is longer than is read
+	ToolsCut  bool                `json:"toolsCut,omitempty"` // the agent's list is longer than the part that was read
 	Kind      job.Kind            `json:"kind"`
 	Asked     string              `json:"askedTool"`
-	Tool      string              `json:"tool,omitempty"` // what the agent calls it
+	Tool      string              `json:"tool,omitempty"` // the name that the agent uses
 	Arguments []ProbedArgument    `json:"arguments,omitempty"`
 	Fits      bool                `json:"fits"`
-	Answer    *ProbedAnswer       `json:"answer,omitempty"` // of --send
+	Answer    *ProbedAnswer       `json:"answer,omitempty"` // with --send
 	Outlook
 	Notes  []string `json:"notes,omitempty"`
-	Kept   bool     `json:"kept"` // what was learned is written down
+	Kept   bool     `json:"kept"` // the observation was stored
 	TookMs float64  `json:"tookMs"`
 
-	Name string `json:"-"` // of the agent, in a sentence
+	Name string `json:"-"` // of the agent, for use in a sentence
 }
 
-// ProbedAnswer is what the agent's tool answered to the sample.
+// ProbedAnswer is the answer of the agent's tool to the sample.
 type ProbedAnswer struct {
 	IsError    bool            `json:"isError"`
 	Unreadable bool            `json:"unreadable,omitempty"`
@@ -55,37 +55,37 @@ type ProbedAnswer struct {
 	TookMs     float64         `json:"tookMs"`
 }
 
-// ProbeRequest says which agent is looked at, and with what sample.
+// ProbeRequest selects the agent and the sample of a probe.
 type ProbeRequest struct {
 	operator.AgentRef
-	Kind      string // the sample's
-	Tool      string // to fit it to; "": the kind's own
+	Kind      string // kind of the sample
+	Tool      string // tool for the sample; "": the tool of the kind
 	Send      bool   // call the tool with the sample
-	URL       string // look at this address instead of the agent's own; nothing is written down then
+	URL       string // probe this address instead of the agent's own; nothing is stored then
 	Transport string // with URL: http (default) or sse
 }
 
-// prober is one look at an agent.
+// prober is one probe of an agent.
 type prober struct {
 	*operator.Operator
 	ask     ProbeRequest
 	agent   store.Agent
 	sample  sample
 	content *operator.Content
-	listed  *servers.Server // the agent's entry of the servers file; nil: none, or a URL
+	listed  *servers.Server // the agent's entry of the servers file; nil if there is none, or with --url
 	found   Probe
-	reached error // why the agent's tools could not be listed
-	asked   bool  // the agent was asked for them
+	reached error // error of listing the agent's tools
+	asked   bool  // the agent's tools were requested
 
-	store *operator.Session // nil: it has not been looked for, or there is none
-	away  error             // why there is none
+	store *operator.Session // nil if it was not opened, or cannot be
+	away  error             // why it cannot be opened
 
-	authorizer *agentauth.Authorizer // nil: no token is stored for the agent
+	authorizer *agentauth.Authorizer // nil if no token is stored for the agent
 	auth       *agentauth.Authorization
 }
 
-// ProbeAgent connects to the agent as a delivery would, and shows what a delivery would send. Without Send nothing is
-// called.
+// ProbeAgent connects to the agent as a delivery would, and shows the arguments that a delivery would send. It calls the
+// tool only with Send.
 func ProbeAgent(ctx context.Context, o *operator.Operator, ask ProbeRequest) (Probe, error) {
 	p, err := prepareProbe(o, ask)
 	if err != nil {
@@ -100,7 +100,7 @@ func ProbeAgent(ctx context.Context, o *operator.Operator, ask ProbeRequest) (Pr
 	return p.found, nil
 }
 
-// prepareProbe refuses what cannot be meant before anything is connected to.
+// prepareProbe validates the request before anything is connected.
 func prepareProbe(o *operator.Operator, ask ProbeRequest) (*prober, error) {
 	g, err := o.ParseRef(ask.AgentRef)
 	if err != nil {
@@ -129,7 +129,7 @@ func prepareProbe(o *operator.Operator, ask ProbeRequest) (*prober, error) {
 	return p, err
 }
 
-// checkURL looks at the URL that was given, or without one the agent up in the servers file.
+// checkURL validates --url. Without --url it reads the agent's entry of the servers file.
 func (p *prober) checkURL() (err error) {
 	switch u, err := url.Parse(p.ask.URL); {
 	case p.ask.URL == "" && p.ask.Transport != "":
@@ -145,7 +145,7 @@ func (p *prober) checkURL() (err error) {
 	return err
 }
 
-// probeAgent goes as far as a delivery would, and calls only when it was told to.
+// probeAgent runs the steps of a delivery. It calls the tool only with Send.
 func (p *prober) probeAgent(ctx context.Context) error {
 	endpoint, err := p.findEndpoint(ctx)
 	if err != nil {
@@ -176,7 +176,7 @@ func (p *prober) probeAgent(ctx context.Context) error {
 	return err
 }
 
-// findEndpoint finds the endpoint: --url, the servers file, the chain.
+// findEndpoint returns the endpoint from --url, else from the servers file, else from the chain.
 func (p *prober) findEndpoint(ctx context.Context) (mcpcall.Endpoint, error) {
 	if p.ask.URL != "" {
 		e := mcpcall.Endpoint{Transport: cmp.Or(p.ask.Transport, mcpcall.TransportHTTP), URL: p.ask.URL}
@@ -209,7 +209,7 @@ func (p *prober) findEndpoint(ctx context.Context) (mcpcall.Endpoint, error) {
 	return e, checkAddress(p.content.Guard, e.URL)
 }
 
-// listTools connects and lists the agent's tools.
+// listTools connects to the agent and lists its tools.
 func (p *prober) listTools(ctx context.Context, pool *mcpcall.Pool) ([]mcpcall.Tool, error) {
 	ctx, cancel := mcpcall.WithTimeout(ctx, p.Settings.CallTimeout)
 	defer cancel()
@@ -222,7 +222,7 @@ func (p *prober) listTools(ctx context.Context, pool *mcpcall.Pool) ([]mcpcall.T
 	p.found.ListedMs, p.asked, p.reached = milliseconds(time.Since(began)), true, err
 	switch {
 	case delivery.ListsNothing(err):
-		p.reached = nil // it was
+		p.reached = nil // it was reached
 	case err != nil:
 		return nil, err
 	}
@@ -231,8 +231,8 @@ func (p *prober) listTools(ctx context.Context, pool *mcpcall.Pool) ([]mcpcall.T
 	return set.Tools, nil
 }
 
-// prepareCall picks the sample's tool as a delivery does, and shows what the tool's schema makes of the sample, or why
-// it refuses it.
+// prepareCall selects the tool as a delivery does, and fits the sample to the tool's input schema. It records the
+// fitted arguments.
 func (p *prober) prepareCall(ctx context.Context, offered []mcpcall.Tool) (map[string]any, error) {
 	names, err := delivery.ToolNames(p.sample.job, p.Settings.ToolAliases, p.listed)
 	if err != nil {
@@ -248,7 +248,7 @@ func (p *prober) prepareCall(ctx context.Context, offered []mcpcall.Tool) (map[s
 	return fitted.Arguments, cmp.Or(err, failed)
 }
 
-// callTool calls the tool once.
+// callTool calls the tool with the sample.
 func (p *prober) callTool(ctx context.Context, pool *mcpcall.Pool, args map[string]any) error {
 	ctx, cancel := mcpcall.WithTimeout(ctx, p.callTimeout())
 	defer cancel()
@@ -269,7 +269,7 @@ func (p *prober) callTool(ctx context.Context, pool *mcpcall.Pool, args map[stri
 	return nil
 }
 
-// conclude says what a delivery would come to.
+// conclude sets the verdict from the error with which the probe ended.
 func (p *prober) conclude(err error) {
 	r := &p.found
 	switch {
@@ -283,7 +283,7 @@ func (p *prober) conclude(err error) {
 	}
 }
 
-// expect makes the verdict what the probe comes to.
+// expect sets the outlook to that of a delivery with the verdict v.
 func (p *prober) expect(v retry.Verdict) {
 	r := &p.found
 	s := retry.Subject{ChainID: p.agent.ChainID, AgentID: p.agent.ID, Registry: p.agent.Registry, Tool: r.Asked,
@@ -296,7 +296,7 @@ func (p *prober) expect(v retry.Verdict) {
 
 func (p *prober) addNote(text string) { p.found.Notes = append(p.found.Notes, text) }
 
-// storeObservation writes down what was learned, when there is a store. That there is none is no failure.
+// storeObservation stores the observation of the agent. If there is no store, it only adds a note.
 func (p *prober) storeObservation(ctx context.Context) {
 	if !p.asked || p.ask.URL != "" {
 		return
@@ -316,11 +316,11 @@ func (p *prober) storeObservation(ctx context.Context) {
 	p.found.Kept = true
 }
 
-// checkDisabled makes the verdict that of a disabled agent, if it is one: its deliveries are held after
-// the event is checked, before the agent is resolved.
+// checkDisabled replaces the verdict if the agent is disabled. Deliveries of a disabled agent are held after their
+// event is checked and before the agent is resolved.
 func (p *prober) checkDisabled(ctx context.Context) {
 	if p.ask.URL != "" {
-		return // what is looked at is that address
+		return // the probe is about that address, not the agent
 	}
 	byFile := p.listed != nil && !p.listed.Enabled
 	err := delivery.Disabled(byFile, !byFile && p.rowDisables(ctx))
@@ -331,10 +331,10 @@ func (p *prober) checkDisabled(ctx context.Context) {
 	p.expect(retry.Classify(err))
 }
 
-// rowDisables tells whether the agent's row disables it, as far as there is a store to ask.
+// rowDisables reports whether the agent's row disables it. Without a store it returns false.
 func (p *prober) rowDisables(ctx context.Context) bool {
 	if p.openOnce(ctx) != nil {
-		return false // storeObservation says why
+		return false // storeObservation reports the error
 	}
 	r, err := p.store.AgentRow(ctx, p.agent)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -343,12 +343,12 @@ func (p *prober) rowDisables(ctx context.Context) bool {
 	return err == nil && !r.Enabled
 }
 
-// observation is what was found out about the agent; false when it was not the agent that failed.
+// observation returns the probe's observation of the agent. It returns false if the failure was not the agent's.
 func (p *prober) observation() (store.AgentObservation, bool) {
 	l := store.AgentObservation{Endpoint: p.found.Endpoint.Address, State: store.StateConnected}
 	if p.reached == nil {
 		l.Protocol, l.Tools = p.found.Protocol, store.ToolList(p.found.Tools)
-		l.ServerInfo, _ = json.Marshal(p.found.Server) // two strings
+		l.ServerInfo, _ = json.Marshal(p.found.Server) // cannot fail: it has two strings
 		return l, true
 	}
 	v := retry.Classify(p.reached)
@@ -359,7 +359,7 @@ func (p *prober) observation() (store.AgentObservation, bool) {
 	return l, v.AgentFault
 }
 
-// callTimeout is how long a delivery waits for the agent's answer.
+// callTimeout returns how long a delivery waits for the agent's answer.
 func (p *prober) callTimeout() time.Duration {
 	if p.listed != nil && p.listed.Timeout > 0 {
 		return min(p.Settings.CallTimeout, p.listed.Timeout)

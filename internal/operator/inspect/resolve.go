@@ -1,10 +1,10 @@
-// Package inspect looks at an agent or a document as a delivery would, and says what a delivery would come to: Resolve
-// goes from the registry to the endpoint, ResolveURI fetches one document, ProbeAgent connects, lists the agent's tools
-// and fits a sample to one of them.
+// Package inspect runs the steps of a delivery for an agent or a document, and reports how a delivery would end.
+// Resolve resolves an agent from the registry to its endpoint, ResolveURI fetches one document, and ProbeAgent connects
+// to the agent, lists its tools and fits a sample to one of them.
 //
-// Nothing is called but by a probe that is told to send its sample. What a probe learns is written down as a delivery's
-// is, where there is a store; what it finds is the delivery's own code to judge (resolver, agentauth, delivery.FitCall,
-// retry.Classify).
+// A tool is called only by a probe with Send. A probe stores its observation of the agent if a store is available, as a
+// delivery does. The code that decides is the code of deliveries: resolver, agentauth, delivery.FitCall and
+// retry.Classify.
 package inspect
 
 import (
@@ -24,21 +24,21 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Errors with which a command that looks at an agent ends, after it has printed what was found: exit code 1.
+// Errors with which a command ends after it printed its result. They lead to exit code 1.
 var (
-	// ErrNotNow: a delivery would wait and be tried again.
+	// ErrNotNow: a delivery would wait and try again.
 	ErrNotNow = errors.New("could not be fetched (see above): try again later")
 	// errNotBefore: a delivery would be held.
 	errNotBefore = errors.New("could not be fetched, and will not be before what is said above is mended")
-	// errUnregistered: the identity registry knows no such agent.
+	// errUnregistered: the identity registry has no such agent.
 	errUnregistered = errors.New("not found: the registry has no such agent (see above)")
-	// ErrUndeliverable: with --check, whatever would keep a delivery from being delivered.
+	// ErrUndeliverable: with --check, something would keep a delivery from being delivered.
 	ErrUndeliverable = errors.New("--check: a delivery would not be delivered (see above)")
-	// errUnusable: with --check, a document that is no registration file or names no server that may be called.
+	// errUnusable: with --check, the document is neither a usable registration nor a usable feedback file.
 	errUnusable = errors.New("--check: the document cannot be used (see above)")
 )
 
-// Resolution is what resolving an agent found.
+// Resolution is the result of resolving an agent.
 type Resolution struct {
 	Agent    string    `json:"agent"`
 	Registry string    `json:"identityRegistry"`
@@ -46,24 +46,24 @@ type Resolution struct {
 	Endpoint *Endpoint `json:"endpoint,omitempty"`
 	Resolved bool      `json:"resolved"`
 	Outlook
-	Note   string  `json:"note,omitempty"` // the servers file names the agent: deliveries go by that, not by this
+	Note   string  `json:"note,omitempty"` // the agent has an entry in the servers file, which deliveries follow
 	TookMs float64 `json:"tookMs"`
 
-	Name   string          `json:"-"` // of the agent, in a sentence
-	listed *servers.Server // nil: the servers file does not name the agent
+	Name   string          `json:"-"` // of the agent, for use in a sentence
+	listed *servers.Server // nil if the servers file does not list the agent
 }
 
-// Outlook is what a delivery would come to now, and what a person does about that.
+// Outlook is how a delivery would end now, with advice for the operator.
 type Outlook struct {
-	Status   store.Status  `json:"status,omitempty"` // none when it would be delivered, or called
+	Status   store.Status  `json:"status,omitempty"` // empty if it would be delivered or called
 	Reason   reason.Reason `json:"reason,omitempty"`
 	Verdict  string        `json:"verdict"`
 	NextStep string        `json:"nextStep,omitempty"`
 
-	again error // why a delivery would try again, or that there is no such agent
+	again error // error of the command: a delivery would try again, or the agent does not exist
 }
 
-// expect is the outlook of a delivery with this verdict.
+// expect returns the outlook of a delivery with the verdict v.
 func expect(v retry.Verdict, s retry.Subject) Outlook {
 	o := Outlook{Status: store.Status(v.Ending), Reason: v.Reason, NextStep: retry.NextStep(v.Reason, s)}
 	becomes := "is " + string(v.Ending)
@@ -77,7 +77,7 @@ func expect(v retry.Verdict, s retry.Subject) Outlook {
 	return o
 }
 
-// End is how a command ends that found this; check: it fails unless a delivery would be delivered, or called.
+// End returns the error with which the command ends. With check it also fails if a delivery would not be delivered.
 func (o Outlook) End(check bool) error {
 	if check && o.again == nil && o.Status != "" {
 		return ErrUndeliverable
@@ -85,7 +85,7 @@ func (o Outlook) End(check bool) error {
 	return o.again
 }
 
-// Step is one of the steps by which an agent is resolved.
+// Step is one step of the resolution of an agent.
 type Step struct {
 	What   string  `json:"step"`
 	Source string  `json:"source"`
@@ -93,16 +93,16 @@ type Step struct {
 	TookMs float64 `json:"tookMs"`
 }
 
-// Endpoint is where an agent is called, without what may be secret in it.
+// Endpoint is an agent's endpoint without parts that may be secret.
 type Endpoint struct {
 	Transport    string `json:"transport"`
 	Address      string `json:"address"` // a URL without query, or stdio:COMMAND without arguments
 	ProtocolHint string `json:"protocolHint,omitempty"`
-	From         string `json:"from"` // where in the document
+	From         string `json:"from"` // location in the document
 	Binding      string `json:"binding,omitempty"`
 }
 
-// Resolve resolves an agent with the worker's configuration and empty caches. Neither Postgres nor Redis is asked.
+// Resolve resolves an agent with the worker's settings and empty caches. It uses neither Postgres nor Redis.
 func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (r Resolution, err error) {
 	g, err := o.ParseRef(ref)
 	if err != nil {
@@ -143,8 +143,7 @@ func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (
 	return r, nil
 }
 
-// checkAddress refuses an address that would be refused when it is dialled, as far as that can be said without doing
-// so.
+// checkAddress returns an error if dialling the address would certainly be refused. It does not dial or resolve it.
 func checkAddress(guard *netguard.Guard, address string) error {
 	u, err := url.Parse(address)
 	if address == "" || err != nil {
@@ -153,8 +152,8 @@ func checkAddress(guard *netguard.Guard, address string) error {
 	return guard.CheckURL(u)
 }
 
-// End is how a command ends that found this; check: it fails unless a delivery would call the agent. That goes by the
-// servers file where it says how the agent is called, else by the chain.
+// End returns the error with which the command ends. With check it also fails if a delivery would not call the agent.
+// The servers file decides that if it names the agent's endpoint, else the chain does.
 func (r Resolution) End(check bool) error {
 	byFile := false
 	if r.listed != nil {
@@ -171,7 +170,7 @@ func (r Resolution) End(check bool) error {
 	return r.Outlook.End(check)
 }
 
-// conclude says what it comes to.
+// conclude sets the verdict from the target and the error of the resolution.
 func (r *Resolution) conclude(g store.Agent, t resolver.Target, err error) {
 	if err == nil {
 		r.Resolved = true
@@ -207,8 +206,8 @@ func describeHint(hint string) string {
 	return "with protocol revision " + hint + " tried first"
 }
 
-// withoutQuery is a URL as anybody may see it: without query, fragment and user information, and otherwise as it is
-// written.
+// withoutQuery removes query, fragment and user information from a URL, so that it can be shown. The rest keeps its
+// spelling.
 func withoutQuery(s string) string {
 	if u, err := url.Parse(s); err == nil && u.User != nil {
 		u.User = nil

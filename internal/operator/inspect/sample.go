@@ -14,33 +14,34 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// ProbeDeliveryID is every sample's deliveryId: an agent that deduplicates counts all of them once. It is a UUIDv8
-// (RFC 9562 §5.8) whose first bytes spell "probe".
+// ProbeDeliveryID is the deliveryId of every sample, so that an agent that deduplicates by it counts all samples once.
+// It is a UUIDv8 (RFC 9562 §5.8) whose first bytes spell "probe".
 const ProbeDeliveryID = "70726f62-6500-8000-8000-000000000000"
 
-// probeName is where the sample's addresses and hashes come from: the same five letters in their last bytes.
+// probeName fills the last bytes of the sample's addresses and hashes.
 const probeName = "probe"
 
-// sampleFile is the file that a sample names.
+// sampleFile is the content of the sample's file.
 const sampleFile = `{"probe":true,"text":"A sample of Herald's operator: this event never happened."}`
 
-// sampleTime is when the event that never happened did not happen.
+// sampleTime is the timestamp of the sample event.
 var sampleTime = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// sample is an event for an agent, made up, with everything that a real one could bring.
+// sample is an invented event for an agent, with every field that a real event can have.
 type sample struct {
 	job  job.Job
 	file job.File
 }
 
-// newSample makes it the way of every job, through job.Parse. tool is the name to call, "" the kind's own.
+// newSample creates a sample through job.Parse, as every job is created. tool is the tool to call; "": that of the
+// kind.
 func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sample, error) {
 	text := []byte(probeName)
 	address, hash := common.BytesToAddress(text).Hex(), common.BytesToHash(text).Hex()
 	uri := "data:application/json;base64," + base64.StdEncoding.EncodeToString([]byte(sampleFile))
 	fileHash := crypto.Keccak256Hash([]byte(sampleFile)).Hex()
 	event := map[string]any{"type": kind, "chainId": g.ChainID, "agentId": g.ID, "identityRegistry": g.Registry,
-		"reputationRegistry": g.Registry, "validationRegistry": g.Registry, // no agent is told these
+		"reputationRegistry": g.Registry, "validationRegistry": g.Registry, // agents do not receive these
 		"blockNumber": 1, "blockHash": hash, "transactionHash": hash, "logIndex": 0, "timestamp": sampleTime.Unix()}
 	add := func(fields map[string]any) {
 		for name, value := range fields {
@@ -71,36 +72,36 @@ func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sa
 	}
 	limits.Registries = func(uint64) (erc8004.Registries, bool) {
 		return erc8004.Registries{}, false
-	} // the operator names the agent's
+	} // the operator names the agent's registry
 	s.job, err = job.Parse(line, limits)
 	return s, err
 }
 
-// callMeta marks a sample where the agent reads what a delivery is (DESIGN §5).
+// callMeta returns the metadata of the call. It marks the sample where a delivery describes itself (docs/agents.md).
 func (s sample) callMeta() map[string]any {
 	return map[string]any{"io.agentherald/delivery": map[string]any{"id": ProbeDeliveryID, "probe": true, "attempt": 1,
 		"replay": false, "key": fmt.Sprintf("probe:%d:%s#%s", s.job.ChainID, s.job.AgentID, s.job.Kind)}}
 }
 
-// unfitted of a sample before they are fitted.
+// unfitted returns the arguments of the sample before they are fitted to a schema.
 func (s sample) unfitted() map[string]any { return s.job.Arguments(s.file, ProbeDeliveryID) }
 
-// What fitting to the tool's input schema did to an argument (ProbedArgument.Change); ArgumentKept: nothing.
+// Values of ProbedArgument.Change: what fitting to the tool's input schema did to an argument.
 const (
 	ArgumentKept    = ""
 	argumentChanged = "changed"
 	ArgumentDropped = "dropped"
 )
 
-// ProbedArgument is one argument of the sample, and what the tool's schema made of it.
+// ProbedArgument is one argument of the sample before and after fitting.
 type ProbedArgument struct {
 	Name   string          `json:"name"`
 	Sample json.RawMessage `json:"sample"`
-	Sent   json.RawMessage `json:"sent,omitempty"` // none when it is dropped
+	Sent   json.RawMessage `json:"sent,omitempty"` // missing if it is dropped
 	Change string          `json:"change,omitempty"`
 }
 
-// compareArguments lists the arguments of the documentation in its order. A nil sent: only the sample is known.
+// compareArguments lists the documented arguments in their order. If sent is nil, it lists only the sample's values.
 func (s sample) compareArguments(sent map[string]any) ([]ProbedArgument, error) {
 	all := s.unfitted()
 	var out []ProbedArgument

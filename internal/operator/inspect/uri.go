@@ -22,12 +22,12 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 )
 
-// MaxDocument is the largest document, in bytes: a feedback file's, a registration's is smaller.
+// MaxDocument bounds a document in bytes. It is the limit of feedback files; that of registrations is lower.
 const MaxDocument = 2 << 20
 
-// Document is what a URI led to, and what the bytes there are.
+// Document describes the document at a URI.
 type Document struct {
-	URI       string        `json:"uri,omitempty"` // normalised, without query
+	URI       string        `json:"uri,omitempty"` // normalized, without query
 	Source    string        `json:"source,omitempty"`
 	CID       string        `json:"cid,omitempty"`
 	DNSLink   bool          `json:"dnsLink,omitempty"`
@@ -35,9 +35,9 @@ type Document struct {
 	MediaType string        `json:"mediaType,omitempty"`
 	Bytes     *int          `json:"bytes,omitempty"`
 	Keccak256 string        `json:"keccak256,omitempty"`
-	Hash      string        `json:"hashVerdict,omitempty"` // of --hash
+	Hash      string        `json:"hashVerdict,omitempty"` // with --hash
 	Kind      string        `json:"kind,omitempty"`
-	Name      string        `json:"name,omitempty"` // a registration's
+	Name      string        `json:"name,omitempty"` // of a registration
 	Inactive  bool          `json:"inactive,omitempty"`
 	MCP       []MCPEntry    `json:"mcp,omitempty"` // of a registration, best first
 	Reason    reason.Reason `json:"reason,omitempty"`
@@ -45,11 +45,11 @@ type Document struct {
 	NextStep  string        `json:"nextStep,omitempty"`
 	TookMs    float64       `json:"tookMs"`
 
-	again error // why it could not be fetched, when it is there perhaps another time
+	again error // error of the command, if the document may be available later
 }
 
-// ResolveURI fetches a document of whatever kind, without a chain, and says what it is. A path or file:// is read
-// from this machine. hash is a feedbackHash that the bytes are compared with; "": none.
+// ResolveURI fetches and describes any document, without a chain. It reads a path or a file:// URI from this machine.
+// If hash is not empty, it is compared with the hash of the bytes, as a feedbackHash is.
 func ResolveURI(ctx context.Context, o *operator.Operator, uri, hash string) (r Document, err error) {
 	wanted, err := parseHash(hash)
 	if err != nil {
@@ -76,7 +76,7 @@ func ResolveURI(ctx context.Context, o *operator.Operator, uri, hash string) (r 
 	return r, nil
 }
 
-// explainUnfetched says why there is no document, and what is to be done about it.
+// explainUnfetched describes why the document could not be fetched, with advice for the operator.
 func explainUnfetched(err error) (r Document) {
 	v := retry.Classify(err)
 	r.Reason = v.Reason
@@ -94,13 +94,13 @@ func explainUnfetched(err error) (r Document) {
 	default:
 		r.Verdict = "there is no document " + why
 	}
-	if v.Ending == retry.Reject || v.Ending == retry.Hold { // what is there for the operator to mend
+	if v.Ending == retry.Reject || v.Ending == retry.Hold { // the operator can do something about these
 		r.NextStep = retry.NextStep(v.Reason, retry.Subject{})
 	}
 	return r
 }
 
-// End is how a command ends that found this; check: it fails unless the document is one that can be used.
+// End returns the error with which the command ends. With check it also fails if the document is not usable.
 func (r Document) End(check bool) error {
 	if check && r.again == nil && !r.isUsable() {
 		return errUnusable
@@ -108,9 +108,8 @@ func (r Document) End(check bool) error {
 	return r.again
 }
 
-// isUsable tells whether a delivery can go by the document: a registration of an active agent with an entry that can be
-// called, or a feedback file that its hash fits. Whoever gives a hash means a feedback file, which may be of any
-// form.
+// isUsable reports whether a delivery can use the document: a registration of an active agent with a callable entry, or
+// a feedback file. With a hash any document that matches it counts as a feedback file, because those can have any form.
 func (r Document) isUsable() bool {
 	switch {
 	case r.Hash == string(erc8004.Mismatch) || r.Kind == "":
@@ -122,11 +121,11 @@ func (r Document) isUsable() bool {
 		slices.ContainsFunc(r.MCP, func(e MCPEntry) bool { return e.Callable })
 }
 
-// SourceFile is the source of a document that the operator named on this machine. No URI of a chain is read like that.
+// SourceFile is the source of a document that was read from this machine. URIs from a chain never lead to such files.
 const SourceFile = "file"
 
-// localPath tells whether --uri names a file of this machine: file://, or what reads like a path or is the name of a
-// file here.
+// localPath reports whether --uri names a file of this machine, and returns its path. It accepts file:// URIs, texts
+// that begin like a path, and names of existing files.
 func localPath(s string) (path string, local bool) {
 	if u, err := url.Parse(s); err == nil && u.Scheme == "file" && (u.Host == "" || u.Host == "localhost") {
 		return u.Path, true
@@ -162,7 +161,7 @@ func readLocal(path string) (ipfs.Document, error) {
 	return ipfs.Document{Bytes: b, Source: SourceFile, URI: path, Took: time.Since(began)}, nil
 }
 
-// parseHash takes 0x and 64 hex digits; empty is zero.
+// parseHash parses 0x and 64 hex digits. An empty s is the zero hash.
 func parseHash(s string) (common.Hash, error) {
 	if s == "" {
 		return common.Hash{}, nil

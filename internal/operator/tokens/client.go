@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// checkClient refuses what does not go together.
+// checkClient returns an error if options for an OAuth client are missing or contradict others.
 func (r SetRequest) checkClient() error {
 	switch {
 	case r.ClientID == "" && (r.Client != Client{} || r.Unchecked):
@@ -31,7 +31,7 @@ func (r SetRequest) checkClient() error {
 	return r.checkMethod()
 }
 
-// checkMethod does not tell what was given, which may be the secret.
+// checkMethod validates --auth-method. The error does not quote its value, which may be the secret by mistake.
 func (c Client) checkMethod() error {
 	known := []string{oauth.MethodNone, oauth.MethodBasic, oauth.MethodPost, oauth.MethodKey}
 	if c.AuthMethod != "" && !slices.Contains(known, c.AuthMethod) {
@@ -40,7 +40,7 @@ func (c Client) checkMethod() error {
 	return nil
 }
 
-// checkAsked looks at what somebody else would refuse later.
+// checkAsked validates resource, scope and issuer, which the authorization server would otherwise refuse later.
 func (c Client) checkAsked() error {
 	probe := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: "any", Method: oauth.MethodNone,
 		Resource: c.Resource}
@@ -61,8 +61,8 @@ func (c Client) checkAsked() error {
 	return nil
 }
 
-// setClient stores an OAuth client that gets its tokens by itself (client credentials), once its server has given it
-// one.
+// setClient stores an OAuth client that obtains tokens without a person (client credentials). It first obtains a token
+// to verify the client, unless r.Unchecked is set.
 func (o Tokens) setClient(ctx context.Context, r SetRequest, t store.Token) (c Change, err error) {
 	f, err := o.newSourceFinder(t.Agent, r.Request)
 	if err != nil {
@@ -99,16 +99,16 @@ func (o Tokens) setClient(ctx context.Context, r SetRequest, t store.Token) (c C
 	return c, err
 }
 
-// readClient is the client with its secret or key. Its scope is the most that will be asked for: what the operator
-// said, else what the agent wants now. What it wants later it does not get by saying so.
+// readClient returns the client with its secret or key. The client's scope is the most that it will ever request: the
+// scope of the request, else the scope that the agent asks for now. A scope that the agent asks for later is not added.
 func (f *sourceFinder) readClient(s tokenSource) (oauth.Credential, error) {
 	cred := oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: f.asked.ClientID, KeyID: f.asked.KeyID,
 		Algorithm: f.asked.Algorithm, Resource: s.Resource, Scope: oauth.UnionScopes(s.Scope, "")}
 	return cred, f.readProof(&cred, s)
 }
 
-// readProof reads a secret or a key into a credential, with the method that was asked for or fits both it and the
-// server.
+// readProof reads a secret or a key into a credential. It uses the requested method, else one that fits the secret or
+// key and that the server supports.
 func (f *sourceFinder) readProof(cred *oauth.Credential, s tokenSource) error {
 	read, err := f.asked.ReadSecret("the client's secret or private key", agentauth.MaxToken)
 	if err != nil {
@@ -133,7 +133,7 @@ func (f *sourceFinder) readProof(cred *oauth.Credential, s tokenSource) error {
 	return nil
 }
 
-// chooseMethod is how a client proves itself: as was asked, else as the server takes it.
+// chooseMethod returns the client's authentication method: the requested one, else one that the server supports.
 func chooseMethod(asked string, isKey bool, server oauth.Server) (string, error) {
 	switch {
 	case isKey && asked != "" && asked != oauth.MethodKey:
@@ -150,8 +150,8 @@ func chooseMethod(asked string, isKey bool, server oauth.Server) (string, error)
 	return method, nil
 }
 
-// tryClient gets a token, so that what does not work is found before it is stored. That somebody is away is said and
-// no reason not to store.
+// tryClient obtains a token, so that a wrong client is found before it is stored. If the server does not answer now, it
+// only warns and returns no token.
 func (f *sourceFinder) tryClient(ctx context.Context, s tokenSource,
 	cred oauth.Credential) (first oauth.Token, err error) {
 	if f.alone {
@@ -177,13 +177,14 @@ func (f *sourceFinder) tryClient(ctx context.Context, s tokenSource,
 	return oauth.Token{}, fmt.Errorf("nothing was stored: %w%s", err, adviseRefusal(err))
 }
 
-// mayWantResource: a refusal that may be for want of a resource (RFC 8707 §2). The client was known by then.
+// mayWantResource reports whether a refusal may be due to a missing resource parameter (RFC 8707 §2). The server has
+// then accepted the client.
 func mayWantResource(err error) bool {
 	var refused *oauth.RefusedError
 	return errors.As(err, &refused) && (refused.Code == "invalid_target" || refused.Code == "invalid_request")
 }
 
-// adviseRefusal says what to do about an authorization server's refusal; it begins with a colon, or is empty.
+// adviseRefusal returns advice on an authorization server's refusal. The text begins with a colon, or is empty.
 func adviseRefusal(err error) string {
 	var refused *oauth.RefusedError
 	if !errors.As(err, &refused) {

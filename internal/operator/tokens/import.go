@@ -22,10 +22,10 @@ import (
 const (
 	maxImport     = 256 << 20 // bytes of CSV
 	maxImported   = 100_000   // rows
-	importAtATime = 8         // agents that are looked up at once
+	importAtATime = 8         // agents that are resolved concurrently
 )
 
-// ImportedRow is one row of the file and what becomes of it.
+// ImportedRow is one row of the file and its result.
 type ImportedRow struct {
 	Agent   string                    `json:"agent"`
 	Line    int                       `json:"line"`
@@ -40,7 +40,7 @@ type ImportedRow struct {
 	plain secret.Secret
 }
 
-// Import is a file of tokens, and what became of each.
+// Import is a file of tokens and the result of each row.
 type Import struct {
 	Rows     []*ImportedRow `json:"rows"`
 	Good     int            `json:"good"`
@@ -48,21 +48,21 @@ type Import struct {
 	Released int            `json:"released"`
 	Audit    int64          `json:"audit,omitempty"`
 
-	Origins  int `json:"-"` // of what can be stored
+	Origins  int `json:"-"` // of the rows that can be stored
 	chain    uint64
 	registry string
 	keys     *secret.Keyset
-	first    map[string]int // the line in which an agent came first
+	first    map[string]int // agent → line of its first row
 }
 
-// ReadImport reads CSV of agent_id,token and finds out where each token would go. Nothing is stored.
+// ReadImport parses CSV of agent_id,token and finds out where each token would be sent. It stores nothing.
 func (o Tokens) ReadImport(ctx context.Context, chain uint64, registry string,
 	from io.Reader) (*Import, error) {
 	return o.readImport(ctx, chain, registry, func(i *Import) error { return i.readRows(o, from) })
 }
 
-// ReadOldTable is ReadImport of the old backend's own table, which it leaves as it is. A row's line is its place in the
-// order of the agents.
+// ReadOldTable is ReadImport for the table of the old backend, which it does not change. A row's line is its position
+// in the order of agent ids.
 func (o Tokens) ReadOldTable(ctx context.Context, chain uint64, registry string, t OldTable) (*Import, error) {
 	return o.readImport(ctx, chain, registry, func(i *Import) error {
 		return t.readTokens(ctx, func(agentID, token string) error { return i.addRow(o, len(i.Rows)+1, agentID, token) })
@@ -92,7 +92,7 @@ func (o Tokens) readImport(ctx context.Context, chain uint64, registry string, r
 	return out, nil
 }
 
-// End is how a command ends that read these: not well when some are left out.
+// End returns the error with which the command ends: a *LeftError if some rows cannot be stored.
 func (i *Import) End() error {
 	if bad := len(i.Rows) - i.Good; bad > 0 {
 		return &operator.LeftError{Text: fmt.Sprintf("%d of %d tokens are left out, see above", bad, len(i.Rows))}
@@ -100,8 +100,8 @@ func (i *Import) End() error {
 	return nil
 }
 
-// readRows parses the whole file before anything is done. What is wrong with a row is the row's problem; no error holds
-// anything of a token.
+// readRows parses the whole file before anything else is done. A fault of one row is recorded in that row. No error
+// contains any part of a token.
 func (i *Import) readRows(o Tokens, from io.Reader) error {
 	r := csv.NewReader(bufio.NewReader(io.LimitReader(from, maxImport)))
 	r.FieldsPerRecord, r.ReuseRecord = 2, true
@@ -115,7 +115,7 @@ func (i *Import) readRows(o Tokens, from io.Reader) error {
 		}
 		line, _ := r.FieldPos(0)
 		if len(i.Rows) == 0 && fields[0] == "agent_id" && fields[1] == "token" {
-			continue // COPY … CSV HEADER
+			continue // the header of COPY … CSV HEADER
 		}
 		if err := i.addRow(o, line, strings.Clone(fields[0]), strings.Clone(fields[1])); err != nil {
 			return err
@@ -158,7 +158,7 @@ func (i *Import) parseRow(o Tokens, id, token string) (*ImportedRow, error) {
 	return row, nil
 }
 
-// findTargets finds where each agent is.
+// findTargets resolves every valid row's agent concurrently.
 func (i *Import) findTargets(ctx context.Context, o Tokens) error {
 	content, err := o.Backend.OpenContent()
 	if err != nil {
@@ -176,7 +176,8 @@ func (i *Import) findTargets(ctx context.Context, o Tokens) error {
 	return group.Wait()
 }
 
-// findTarget looks up one agent; only what would be the same for every agent is an error.
+// findTarget resolves the row's agent. It returns only errors that would be the same for every agent; others become the
+// row's problem.
 func (r *ImportedRow) findTarget(ctx context.Context, o Tokens, content *operator.Content) error {
 	t, err := o.findTarget(ctx, content, r.agent, "")
 	if ctx.Err() != nil {
@@ -198,7 +199,7 @@ func (r *ImportedRow) findTarget(ctx context.Context, o Tokens, content *operato
 	return nil
 }
 
-// StoreImport writes what was read, one agent after the other. It can be stopped and run again.
+// StoreImport stores the rows one after the other. It can be stopped and run again.
 func (o Tokens) StoreImport(ctx context.Context, i *Import, actor string) error {
 	st, err := o.OpenDispatching(ctx)
 	if err != nil {

@@ -17,30 +17,30 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// offlineAccess asks for a refresh token (OpenID Connect Core §11).
+// offlineAccess is the scope that requests a refresh token (OpenID Connect Core §11).
 const offlineAccess = "offline_access"
 
-// LoginRequest says for which agent a person logs in, and as which client.
+// LoginRequest selects the agent and the client of a login.
 type LoginRequest struct {
 	Request
-	ClientMetadataURL string // instead of a client id: the address of a client id metadata document
-	LoginPage         string // where people log in, when that is not where the authorization server is
+	ClientMetadataURL string // instead of a client id: the URL of a client id metadata document
+	LoginPage         string // origin of the login page, if it differs from the authorization server's
 
-	// OpenBrowser makes ready for the browser to come back.
+	// OpenBrowser prepares a Browser, so that its redirect URI can be reached.
 	OpenBrowser func(context.Context) (Browser, error)
 }
 
-// Browser is how a person logs in.
+// Browser lets a person log in.
 type Browser interface {
-	// Redirect is the URI to which the authorization server sends the browser back.
+	// Redirect returns the URI to which the authorization server redirects the browser.
 	Redirect() string
-	// LogIn has the person go to the address, and returns what the browser brings back.
+	// LogIn sends the person to the address, and returns the query that the redirect brings.
 	LogIn(ctx context.Context, address string) (url.Values, error)
 	Close()
 }
 
-// LogIn has a person log in at the authorization server (authorization code with PKCE) and stores what the worker
-// gets tokens with from then on. What can be found wrong without the person is looked for before.
+// LogIn lets a person log in at the authorization server (authorization code with PKCE), and stores the credential with
+// which workers obtain tokens from then on. It checks as much as possible before the person has to act.
 func (o Tokens) LogIn(ctx context.Context, r LoginRequest) (c Change, err error) {
 	g, err := o.ParseRef(r.AgentRef)
 	if err != nil {
@@ -71,7 +71,7 @@ func (o Tokens) LogIn(ctx context.Context, r LoginRequest) (c Change, err error)
 	return f.storeLogin(ctx, st, s, token, cred)
 }
 
-// check refuses what does not go together.
+// check returns an error if options contradict each other.
 func (r *LoginRequest) check() error {
 	secretMethod := r.AuthMethod != "" && r.AuthMethod != oauth.MethodNone
 	switch {
@@ -92,7 +92,7 @@ func (r *LoginRequest) check() error {
 	return r.checkMethod()
 }
 
-// findLogin is who gives the tokens, agreed to, and able to have a person log in.
+// findLogin finds the token source, verifies that a person can log in there, and asks for consent to it.
 func (f *sourceFinder) findLogin(ctx context.Context, r LoginRequest) (tokenSource, error) {
 	s, err := f.findSource(ctx)
 	if err == nil {
@@ -115,7 +115,7 @@ func (f *sourceFinder) findLogin(ctx context.Context, r LoginRequest) (tokenSour
 		return s, err
 	}
 	if slices.Contains(s.Server.Scopes, offlineAccess) {
-		s.Scope = oauth.UnionScopes(s.Scope, offlineAccess) // as oauth.Client.Begin does: here it is shown
+		s.Scope = oauth.UnionScopes(s.Scope, offlineAccess) // as oauth.Client.Begin does; here it is shown
 	}
 	if err := f.confirmSource(ctx, s); err != nil {
 		return s, err
@@ -127,8 +127,8 @@ func (f *sourceFinder) findLogin(ctx context.Context, r LoginRequest) (tokenSour
 	return s, nil
 }
 
-// checkStore finds out before a person logs in that what comes of it could not be stored. It is not kept open
-// meanwhile: embedded services would be locked for everybody else until the person is done.
+// checkStore verifies that the store can be opened, before the person logs in. It closes the store again, because an
+// open session would lock the embedded services during the login.
 func (o Tokens) checkStore(ctx context.Context) error {
 	st, err := o.OpenStore(ctx)
 	if err == nil {
@@ -137,7 +137,7 @@ func (o Tokens) checkStore(ctx context.Context) error {
 	return err
 }
 
-// checkProof refuses what the server would, once the person has logged in.
+// checkProof returns an error if the server would refuse a client without a secret, which it does only after the login.
 func (r LoginRequest) checkProof(s oauth.Server) error {
 	if r.ClientID == "" || r.AuthMethod != "" || len(s.AuthMethods) == 0 ||
 		slices.Contains(s.AuthMethods, oauth.MethodNone) {
@@ -148,7 +148,7 @@ func (r LoginRequest) checkProof(s oauth.Server) error {
 		text.Printable(text.Shorten(strings.Join(s.AuthMethods, ", "))))
 }
 
-// logIn has the person's agreement become a credential.
+// logIn runs the login in a browser and returns the token and the credential.
 func (f *sourceFinder) logIn(ctx context.Context, r LoginRequest, s tokenSource) (
 	token oauth.Token, cred oauth.Credential, err error) {
 	browser, err := r.OpenBrowser(ctx)
@@ -174,8 +174,8 @@ func (f *sourceFinder) logIn(ctx context.Context, r LoginRequest, s tokenSource)
 	return token, cred, nil
 }
 
-// chooseClient is as whom Herald asks: a client that is known there, one that a document of the operator's describes,
-// or one that is registered now.
+// chooseClient returns the configuration of the client: one that the server knows, one that a metadata document
+// describes, or one that it registers now.
 func (f *sourceFinder) chooseClient(ctx context.Context, r LoginRequest, s tokenSource,
 	redirect string) (oauth.LoginConfig, error) {
 	cfg := oauth.LoginConfig{ClientID: cmp.Or(r.ClientID, r.ClientMetadataURL), Method: oauth.MethodNone,
@@ -199,7 +199,7 @@ func (f *sourceFinder) chooseClient(ctx context.Context, r LoginRequest, s token
 	return cfg, nil
 }
 
-// proveClient is a client with the secret or key that is read.
+// proveClient adds a client's secret or key, which it reads, to cfg.
 func (f *sourceFinder) proveClient(s tokenSource, cfg oauth.LoginConfig) (oauth.LoginConfig, error) {
 	cred := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: cfg.ClientID, KeyID: cfg.KeyID,
 		Algorithm: cfg.Algorithm}
@@ -208,8 +208,8 @@ func (f *sourceFinder) proveClient(s tokenSource, cfg oauth.LoginConfig) (oauth.
 	return cfg, err
 }
 
-// storeLogin stores what the login brought: what tokens are got with from then on, or the one token, when the server
-// gave nothing more.
+// storeLogin stores the credential of the login. If the server issued no refresh token, it stores the single access
+// token instead.
 func (f *sourceFinder) storeLogin(ctx context.Context, st *operator.Session, s tokenSource, token oauth.Token,
 	cred oauth.Credential) (c Change, err error) {
 	t := store.Token{Agent: f.agent, Origin: s.Origin, Path: s.Path, Header: operator.Authorization}
@@ -233,7 +233,7 @@ func (f *sourceFinder) storeLogin(ctx context.Context, st *operator.Session, s t
 	}
 
 	c = describeChange(t).withCredential(cred, cred.Scope)
-	c.Issuer = s.Issuer // also of the one token, whose row has none
+	c.Issuer = s.Issuer // also for a single token, whose row has no issuer
 	if err := c.storeToken(ctx, st, t, f.asked.Actor, "token login", what); err != nil {
 		return c, err
 	}

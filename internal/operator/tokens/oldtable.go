@@ -14,23 +14,23 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// OldTable is the table agent_mcp_tokens (agent_id, token) of the old backend, in its database.
+// OldTable is the table agent_mcp_tokens (agent_id, token) in the database of the old backend.
 type OldTable struct {
 	URL    secret.Secret
-	Schema string // in which it lies
+	Schema string // of the table
 }
 
-// oldTableTimeout bounds reading it.
+// oldTableTimeout bounds the reading of the table.
 const oldTableTimeout = time.Minute
 
-// readTokens reads the table within a transaction that can change nothing.
+// readTokens calls add for each row of the table, within a read-only transaction.
 func (t OldTable) readTokens(ctx context.Context, add func(agentID, token string) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, oldTableTimeout)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, t.URL.Reveal())
 	var unreadable *pgconn.ParseConfigError
 	switch {
-	case errors.As(err, &unreadable): // it quotes the URL
+	case errors.As(err, &unreadable): // the error quotes the URL
 		return operator.NewMisuse("the old database's address is not a URL: expected postgres://user:password@host/database")
 	case err != nil:
 		return fmt.Errorf("read the old table of tokens: %w", pgerror.Explain(err))
@@ -38,7 +38,7 @@ func (t OldTable) readTokens(ctx context.Context, add func(agentID, token string
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		table := pgx.Identifier{t.Schema, "agent_mcp_tokens"}
-		// One more than may be imported, so that the caller sees that there are more.
+		// One row more than can be imported, so that addRow reports that there are more.
 		rows, _ := tx.Query(ctx, fmt.Sprintf("SELECT agent_id::text, coalesce(token, '') FROM %s ORDER BY agent_id LIMIT %d",
 			table.Sanitize(), maxImported+1))
 		var agentID, token string

@@ -17,8 +17,8 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// Remove forgets the token of an agent for an origin, with or without its path; what came by OAuth is revoked at
-// its authorization server, if that can.
+// Remove deletes an agent's token for an origin, with or without its path. It also revokes an OAuth credential at its
+// authorization server, if the server supports that (RFC 7009).
 func (o Tokens) Remove(ctx context.Context, ref operator.AgentRef, stored, actor string) (c Change, err error) {
 	g, err := o.ParseRef(ref)
 	if err != nil {
@@ -59,15 +59,15 @@ func (o Tokens) Remove(ctx context.Context, ref operator.AgentRef, stored, actor
 	}
 	c.Said = append(c.Said, fmt.Sprintf("the token of %s for %s is removed; %d held deliveries were released (audit %d)",
 		operator.DescribeAgent(g), text.Printable(origin), c.Released, c.Audit))
-	if had != nil { // after it is gone here, so that no worker renews it meanwhile
+	if had != nil { // after the row is deleted, so that no worker renews the tokens meanwhile
 		c.Revocation = o.revokeLogin(ctx, had)
 		c.Said = append(c.Said, c.Revocation.describeRevocation())
 	}
 	return c, nil
 }
 
-// findStored is the token that is about to be removed. A path that it is not for is a mistake: there is one token for
-// an origin.
+// findStored returns the token to remove. It returns an error if path differs from the token's path, because an origin
+// has only one token.
 func findStored(ctx context.Context, st *operator.Session, g store.Agent, origin netguard.CredentialOrigin,
 	path string) (store.Token, error) {
 	tokens, _, err := st.AgentTokens(ctx, g)
@@ -76,7 +76,7 @@ func findStored(ctx context.Context, st *operator.Session, g store.Agent, origin
 	}
 	i := slices.IndexFunc(tokens, func(t store.Token) bool { return t.Origin == origin })
 	if i < 0 {
-		return store.Token{}, nil // RemoveToken says so
+		return store.Token{}, nil // RemoveToken reports it
 	}
 	t := tokens[i]
 	if path != "/" && path != t.Path {
@@ -87,32 +87,32 @@ func findStored(ctx context.Context, st *operator.Session, g store.Agent, origin
 	return t, nil
 }
 
-// revokeTime is for all that an authorization server is asked when a credential is removed. The row goes in any case.
+// revokeTime bounds all requests to the authorization server. The row is deleted even if they fail.
 const revokeTime = 20 * time.Second
 
-// Revocation is what became of an OAuth credential at the server that gave its tokens.
+// Revocation is the result of revoking an OAuth credential at its authorization server.
 type Revocation struct {
 	Issuer    string   `json:"issuer"`
-	Revoked   []string `json:"revoked"`         // refresh_token access_token
-	StillGood []string `json:"stillGood"`       // of the same, and client: what the server goes on taking
-	Until     string   `json:"until,omitempty"` // when the access token among them ends by itself, if that is known
+	Revoked   []string `json:"revoked"`         // refresh_token, access_token
+	StillGood []string `json:"stillGood"`       // of the same, and client: still accepted by the server
+	Until     string   `json:"until,omitempty"` // when that access token expires, if known
 	Problem   string   `json:"problem,omitempty"`
 }
 
-// stillClient is the client that an operator had made known to the server: no client can end itself.
+// stillClient is a client that the operator registered with the server. A client cannot revoke itself.
 const stillClient = "client"
 
-// removedLogin is an OAuth credential with what was had by it.
+// removedLogin is a removed OAuth credential with its tokens.
 type removedLogin struct {
 	token      store.Token
 	credential oauth.Credential
-	access     secret.Secret // zero: there is none that is good
+	access     secret.Secret // zero if there is no valid one
 	until      *time.Time
 	fault      error // why it cannot be revoked
 }
 
-// openLogin opens a credential and its access token, each as it was renewed last. What does not open is told when it
-// is removed.
+// openLogin opens a credential and its access token, each in its newest version. If the credential cannot be opened,
+// fault holds the error.
 func (o Tokens) openLogin(ctx context.Context, st *operator.Session, t store.Token) *removedLogin {
 	l := &removedLogin{token: t}
 	keys, err := o.Backend.Keyset()
@@ -123,7 +123,7 @@ func (o Tokens) openLogin(ctx context.Context, st *operator.Session, t store.Tok
 	if l.credential, l.fault = agentauth.LatestCredential(ctx, st.Spool, keys, t); l.fault != nil {
 		return l
 	}
-	found, err := st.LeaseRenewal(ctx, t, nil, 0) // only looks
+	found, err := st.LeaseRenewal(ctx, t, nil, 0) // reads only: a lease of 0
 	if err != nil || found.Access == nil || found.Access.ExpiresAt != nil && !found.Access.ExpiresAt.After(time.Now()) {
 		return l
 	}
@@ -133,7 +133,7 @@ func (o Tokens) openLogin(ctx context.Context, st *operator.Session, t store.Tok
 	return l
 }
 
-// revokeLogin has the server end the refresh token, with which all that came of the login ends, and the access token.
+// revokeLogin revokes the refresh token, which ends the whole login, and the access token.
 func (o Tokens) revokeLogin(ctx context.Context, l *removedLogin) *Revocation {
 	out := &Revocation{Issuer: l.token.Issuer, Revoked: []string{}, StillGood: []string{}}
 	ctx, cancel := context.WithTimeout(ctx, revokeTime)
@@ -177,7 +177,7 @@ func (o Tokens) revokeLogin(ctx context.Context, l *removedLogin) *Revocation {
 	return out
 }
 
-// findRevoker finds who revokes, as a renewal finds who gives tokens.
+// findRevoker finds the server for revocation, as a renewal finds the server for tokens.
 func (l *removedLogin) findRevoker(ctx context.Context, client *oauth.Client) (oauth.Server, error) {
 	if l.fault != nil {
 		return oauth.Server{}, l.fault
@@ -193,7 +193,7 @@ func (l *removedLogin) findRevoker(ctx context.Context, client *oauth.Client) (o
 	return server, err
 }
 
-// describeRevocation tells what the server ended, and what not.
+// describeRevocation says which tokens the server revoked and which are still valid.
 func (r *Revocation) describeRevocation() string {
 	issuer := text.Printable(text.Shorten(r.Issuer))
 	text := fmt.Sprintf("%s revoked nothing", issuer)
@@ -210,7 +210,7 @@ func (r *Revocation) describeRevocation() string {
 		r.nameParts(r.StillGood))
 }
 
-// nameParts names what can be good at a server, in words.
+// nameParts joins the names of tokens and clients in words.
 func (r *Revocation) nameParts(what []string) string {
 	var names []string
 	for _, w := range what {

@@ -21,17 +21,17 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// SetRequest is a token, or an OAuth client that gets tokens.
+// SetRequest describes a token, or an OAuth client that obtains tokens.
 type SetRequest struct {
 	Request
-	Header    string // that carries the bare token; "": what the registration names, else Authorization with Bearer
-	File      string // instead of a token: a file that holds it
-	Expires   string // RFC 3339, or in how long, as in 90d or 12h; "": never
-	Unchecked bool   // store an OAuth client although its authorization server was not asked for a token
+	Header    string // header of the bare token; "": the registration's, else Authorization with Bearer
+	File      string // path of a file that contains the token, instead of a token
+	Expires   string // RFC 3339, or a duration from now, as in 90d or 12h; "": never
+	Unchecked bool   // store an OAuth client without obtaining a token first
 }
 
-// Set stores the token that an agent wants, or with a client id the OAuth client that gets tokens for it, and
-// releases deliveries that are held because it was missing.
+// Set stores a token for an agent or, with a client id, an OAuth client that obtains tokens for it. It releases
+// deliveries that are held because the token was missing.
 func (o Tokens) Set(ctx context.Context, r SetRequest) (c Change, err error) {
 	if err := r.checkClient(); err != nil {
 		return c, err
@@ -60,7 +60,7 @@ func (o Tokens) Set(ctx context.Context, r SetRequest) (c Change, err error) {
 	return o.store(ctx, t, describeChange(t), r.Actor, "the token")
 }
 
-// parseToken reads the request, without the secret and where it goes.
+// parseToken validates the request and returns a token without its secret and its origin.
 func (o Tokens) parseToken(r SetRequest) (t store.Token, err error) {
 	if t.Agent, err = o.ParseRef(r.AgentRef); err != nil {
 		return t, err
@@ -77,7 +77,7 @@ func (o Tokens) parseToken(r SetRequest) (t store.Token, err error) {
 	return t, err
 }
 
-// parseExpiry reads RFC 3339, or how long from now; empty is never.
+// parseExpiry parses RFC 3339, or a duration from now. It returns nil if s is empty.
 func parseExpiry(s string, now time.Time) (*time.Time, error) {
 	if s == "" {
 		return nil, nil
@@ -103,7 +103,8 @@ func parseExpiry(s string, now time.Time) (*time.Time, error) {
 	return &at, nil
 }
 
-// aimToken says where the token goes and how: as the request has it, else as the agent is found, if somebody agrees.
+// aimToken sets the origin, path and header of the token: from the request or, after consent, from the agent's
+// endpoint.
 func (o Tokens) aimToken(ctx context.Context, r SetRequest, t store.Token) (store.Token, error) {
 	if r.Origin != "" {
 		origin, err := netguard.CredentialOriginOf(r.Origin)
@@ -137,7 +138,7 @@ func (o Tokens) aimToken(ctx context.Context, r SetRequest, t store.Token) (stor
 	return t, nil
 }
 
-// warnListedHeaders says that the operator himself has something else sent.
+// warnListedHeaders warns if the servers file overrides the credential of the agent, so that the token has no effect.
 func (o Tokens) warnListedHeaders(g store.Agent) {
 	if listed, err := o.ListedServer(g); err == nil && listed != nil {
 		if e, ok := listed.Endpoint(); ok && (e.URL == "" || len(e.Headers) > 0) {
@@ -153,7 +154,7 @@ func (o Tokens) warnPlainHTTP(origin netguard.CredentialOrigin) {
 	}
 }
 
-// chooseScheme is how a token is sent in a header; "": in the usual one.
+// chooseScheme returns the scheme of a token in a header. An empty header is Authorization.
 func chooseScheme(header string, file bool) (scheme, canonical string) {
 	header = cmp.Or(header, operator.Authorization)
 	switch {
@@ -165,7 +166,7 @@ func chooseScheme(header string, file bool) (scheme, canonical string) {
 	return store.SchemeHeader, header
 }
 
-// confirmTarget shows where the agent is and has somebody agree that its token goes there.
+// confirmTarget shows the agent's endpoint and asks for consent to send the token there.
 func (o Tokens) confirmTarget(ctx context.Context, t store.Token, found target) error {
 	_, header := chooseScheme(t.Header, false)
 	place := fmt.Sprintf("%s is at %s (%s)", operator.DescribeAgent(t.Agent), text.Printable(t.URL()),
@@ -175,7 +176,7 @@ func (o Tokens) confirmTarget(ctx context.Context, t store.Token, found target) 
 		fmt.Sprintf("%s: nobody is here to be asked whether its token may go there, so say%s", place, originOption(t)))
 }
 
-// confirm has somebody agree; nobody is what to say when there is none.
+// confirm asks for consent. The parameter nobody is the error's text if no person can answer.
 func (o Tokens) confirm(ctx context.Context, question, nobody string) error {
 	agreed, err := o.Person.Confirm(ctx, question)
 	switch {
@@ -187,12 +188,12 @@ func (o Tokens) confirm(ctx context.Context, question, nobody string) error {
 	return err
 }
 
-// originOption is the option that says where the token goes, as it can be typed.
+// originOption returns the --origin option for the token as it can be typed.
 func originOption(t store.Token) string {
 	return cmp.Or(retry.OriginOption(t.URL()), " --origin with its address")
 }
 
-// readToken is what is sealed: the token, or the path of its file.
+// readToken returns the secret to seal: the token, or the path of its file.
 func (o Tokens) readToken(r SetRequest) (s secret.Secret, err error) {
 	if r.File != "" {
 		if _, err := agentauth.ReadTokenFile(r.File); err != nil {

@@ -19,37 +19,37 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// tokenSource is who gives an agent's tokens, and where they may go.
+// tokenSource is the authorization server of an agent, and where its tokens may be sent.
 type tokenSource struct {
 	Origin   netguard.CredentialOrigin
-	Path     string // as of target
-	Words    string // why there; "" when the command line says so and nobody looked
-	Listed   bool   // the servers file says so, whose paths may be secret
+	Path     string // as in target
+	Words    string // where the origin comes from; "" if it comes from the command line
+	Listed   bool   // the origin comes from the servers file, whose paths may be secret
 	Issuer   string
-	Guessed  bool // the agent names no authorization server, so that it is taken to be one itself
+	Guessed  bool // the agent names no authorization server, so its own origin is assumed to be one
 	Resource string
-	Scope    string // that is asked for
-	Page     string // of a login, when it is not where the issuer is and not where the code is sent
+	Scope    string // scope to request
+	Page     string // origin of the login page, if it differs from those of the issuer and the token endpoint
 	Server   oauth.Server
-	Mute     error // why the agent did not say what it calls itself, so that Resource is empty
-	Away     error // why the server cannot be asked for a token now; nil: Server is known
+	Mute     error // why the agent's resource identifier could not be read, so that Resource is empty
+	Away     error // why the server cannot issue a token now; nil if Server is complete
 }
 
-// sourceFinder finds it: as the request has it, else as the agent says.
+// sourceFinder finds a tokenSource from the request and, where the request leaves it open, from the agent's metadata.
 type sourceFinder struct {
 	Tokens
 	asked  Request
 	agent  store.Agent
 	keys   *secret.Keyset
-	origin netguard.CredentialOrigin // of the request, "" when it names none
-	path   string                    // of the same
-	alone  bool                      // nobody is asked about what the request says
-	// lenient: that the agent cannot be asked what it calls itself is no error, when the request says where it is and
-	// who gives its tokens.
+	origin netguard.CredentialOrigin // from the request; may be empty
+	path   string                    // from the request; may be empty
+	alone  bool                      // make no request about what the command line already says
+	// lenient: if the command line names the origin and the issuer, it is no error that the agent cannot be asked for
+	// its resource identifier.
 	lenient bool
 
-	content  *operator.Content // is to be closed
-	resource *oauth.Resource   // what the agent says; nil: it was not asked
+	content  *operator.Content // newSourceFinder opens it and its caller closes it
+	resource *oauth.Resource   // the agent's metadata; nil if it was not read
 }
 
 func (o Tokens) newSourceFinder(g store.Agent, asked Request) (*sourceFinder, error) {
@@ -71,14 +71,14 @@ func (o Tokens) newSourceFinder(g store.Agent, asked Request) (*sourceFinder, er
 	return f, err
 }
 
-// findSource looks only for what the command line does not say.
+// findSource asks the agent only for values that the command line leaves open.
 func (f *sourceFinder) findSource(ctx context.Context) (tokenSource, error) {
 	s := tokenSource{Origin: f.origin, Path: f.path, Issuer: f.asked.Issuer, Resource: f.asked.Resource,
 		Scope: f.asked.Scope}
 	told := s.Origin != "" && s.Issuer != ""
 	if !told || s.Resource == "" && !f.alone {
 		err := f.askAgent(ctx, &s)
-		var useless *oauth.MetadataError // will be so for the worker, too
+		var useless *oauth.MetadataError // the worker would get the same error
 		var slash *spellingError
 		switch {
 		case err != nil && told && f.lenient && ctx.Err() == nil && !errors.As(err, &useless) && !errors.As(err, &slash):
@@ -91,11 +91,11 @@ func (f *sourceFinder) findSource(ctx context.Context) (tokenSource, error) {
 	return s, err
 }
 
-// askAgent looks the agent up and has it say what the command line does not.
+// askAgent resolves the agent and reads from its metadata the values that the command line leaves open.
 func (f *sourceFinder) askAgent(ctx context.Context, s *tokenSource) error {
 	found, err := f.findTarget(ctx, f.content, f.agent, "")
 	switch {
-	case err != nil && f.lenient && s.Origin != "" && s.Issuer != "": // it is stored all the same
+	case err != nil && f.lenient && s.Origin != "" && s.Issuer != "": // it is stored nevertheless
 		return err
 	case err != nil:
 		return fmt.Errorf("%w (with %s nobody has to ask the agent)", err,
@@ -105,7 +105,7 @@ func (f *sourceFinder) askAgent(ctx context.Context, s *tokenSource) error {
 			text.Printable(string(found.Origin)+found.Path), text.Printable(found.Words),
 			text.Printable(string(f.origin)+f.path))
 	}
-	s.Path = cmp.Or(f.path, found.Path) // f.path is "" without an origin only
+	s.Path = cmp.Or(f.path, found.Path) // f.path is empty only without an origin
 	s.Origin, s.Words, s.Listed = found.Origin, found.Words, found.Endpoint.Listed
 	if s.Issuer != "" && s.Resource != "" {
 		return nil
@@ -113,7 +113,7 @@ func (f *sourceFinder) askAgent(ctx context.Context, s *tokenSource) error {
 	return f.discoverIssuer(ctx, s, found.Endpoint)
 }
 
-// discoverIssuer asks the agent who gives its tokens.
+// discoverIssuer reads the agent's metadata to find its authorization server.
 func (f *sourceFinder) discoverIssuer(ctx context.Context, s *tokenSource, e mcpcall.Endpoint) error {
 	challenge, err := f.readChallenge(ctx, e)
 	if err != nil {
@@ -143,7 +143,7 @@ func (f *sourceFinder) discoverIssuer(ctx context.Context, s *tokenSource, e mcp
 	return nil
 }
 
-// listIssuers is of a stranger's words: a few of them, shortened.
+// listIssuers joins the first few issuers. They come from a stranger and are shortened.
 func listIssuers(issuers []string) string {
 	const most = 4
 	var names []string
@@ -156,7 +156,7 @@ func listIssuers(issuers []string) string {
 	return strings.Join(names, ", ")
 }
 
-// readChallenge is what the agent answers to somebody without a credential.
+// readChallenge returns the agent's challenge to a request without a credential.
 func (f *sourceFinder) readChallenge(ctx context.Context, e mcpcall.Endpoint) (oauth.Challenge, error) {
 	pool, err := mcpcall.NewPool(mcpcall.Config{Guard: f.content.Guard, CallTimeout: f.Settings.CallTimeout,
 		Logger: f.Logger})
@@ -180,8 +180,9 @@ func (f *sourceFinder) readChallenge(ctx context.Context, e mcpcall.Endpoint) (o
 		err, f.listUnsaid("--issuer", "--resource"))
 }
 
-// findServer reads the metadata of the authorization server that the agent names, else of the one that the command line
-// does: it may know better than the agent. That it gives no answer now is noted and no error.
+// findServer reads the metadata of the chosen authorization server. The server on the command line takes precedence
+// over those that the agent names. If the server does not answer now, s.Away holds the error and findServer returns
+// nil.
 func (f *sourceFinder) findServer(ctx context.Context, s *tokenSource) error {
 	s.Server.Issuer = s.Issuer
 	if f.alone && f.asked.Issuer != "" {
@@ -207,12 +208,13 @@ func (f *sourceFinder) findServer(ctx context.Context, s *tokenSource) error {
 	return nil
 }
 
-// sameButSlash: an issuer counts by the letter, and the slash at its end is what people get wrong.
+// sameButSlash reports whether two issuers differ only in their final slash. Issuers are compared byte by byte, and
+// that slash is a common mistake.
 func sameButSlash(spelled, said string) bool {
 	return said != "" && spelled != said && strings.TrimRight(spelled, "/") == strings.TrimRight(said, "/")
 }
 
-// spellingError: --issuer is not as the issuer spells itself.
+// spellingError reports that --issuer differs from the issuer's own spelling.
 type spellingError struct{ issuer string }
 
 func (e *spellingError) Error() string {
@@ -220,10 +222,10 @@ func (e *spellingError) Error() string {
 		text.Printable(text.Shorten(e.issuer))
 }
 
-// Unwrap makes it a misuse.
+// Unwrap returns a *MisuseError, so that the error counts as one.
 func (e *spellingError) Unwrap() error { return &operator.MisuseError{Text: e.Error()} }
 
-// listUnsaid names those of the flags that the command line does not have.
+// listUnsaid joins those of the options that the command line does not set.
 func (f *sourceFinder) listUnsaid(names ...string) string {
 	said := map[string]bool{"--origin": f.origin != "", "--issuer": f.asked.Issuer != "",
 		"--resource": f.asked.Resource != ""}
@@ -234,7 +236,7 @@ func (f *sourceFinder) listUnsaid(names ...string) string {
 	return strings.Join(names, "")
 }
 
-// warnSource says what somebody may not have meant.
+// warnSource warns about problems that the person may not be aware of.
 func (f *sourceFinder) warnSource(s tokenSource) {
 	f.warnListedHeaders(f.agent)
 	f.warnPlainHTTP(s.Origin)
@@ -244,8 +246,8 @@ func (f *sourceFinder) warnSource(s tokenSource) {
 	}
 }
 
-// confirmSource shows where the agent is, who gives its tokens and what they are asked for, unless the command line
-// says both places, and has somebody agree.
+// confirmSource shows the agent's endpoint, its authorization server and what tokens are requested for, and asks for
+// consent. It does not ask if the command line names both the origin and the issuer.
 func (f *sourceFinder) confirmSource(ctx context.Context, s tokenSource) error {
 	if f.origin != "" && f.asked.Issuer != "" {
 		return nil
@@ -272,11 +274,11 @@ func (f *sourceFinder) confirmSource(ctx context.Context, s tokenSource) error {
 			originOption(s.token()), text.Printable(s.Issuer)))
 }
 
-// token is where the tokens go.
+// token returns a token without a secret, for the origin and path of s.
 func (s tokenSource) token() store.Token { return store.Token{Origin: s.Origin, Path: s.Path} }
 
-// describeAsked tells what tokens are asked for. Of an address in the servers file they tell the origin alone: its
-// path may be a secret.
+// describeAsked describes the scope and resource of the tokens. For an address in the servers file it shows only the
+// origin, because the path may be a secret.
 func describeAsked(s tokenSource) string {
 	resource := s.Resource
 	if s.Listed {
@@ -293,7 +295,7 @@ func describeAsked(s tokenSource) string {
 	return words + ", for resource " + text.Printable(text.Shorten(resource))
 }
 
-// listScopes names as many as a person reads, and how many there are beside.
+// listScopes joins scopes up to a readable length and counts the others.
 func listScopes(scope string) string {
 	const most = 300
 	all := strings.Fields(scope)
@@ -308,11 +310,11 @@ func listScopes(scope string) string {
 	return text.Printable(words)
 }
 
-// checkPage refuses to have somebody log in at a place of which nothing shows that it belongs to whom the code is
-// sent. Else an agent's metadata could name an honest server's page and a token endpoint of its own, and Herald would
-// hand it the code of the honest server and the verifier that goes with it (mix-up, RFC 9700 §4.4). A server that
-// says who it is with the answer needs no more (RFC 9207), and an operator may know better: named is --login-page. It
-// returns the page's origin when it is another place.
+// checkPage returns an error if nothing shows that the login page and the token endpoint belong together. Otherwise an
+// agent's metadata could name the login page of an honest server and a token endpoint of its own. Herald would then
+// send the honest server's code and its verifier to that endpoint (mix-up attack, RFC 9700 §4.4). A server that
+// identifies itself in the redirect is safe (RFC 9207), and an operator can confirm the page: named is --login-page.
+// checkPage returns the page's origin if it differs from the server's.
 func checkPage(s oauth.Server, named string) (other string, err error) {
 	page, err := netguard.CredentialOriginOf(s.AuthorizationEndpoint)
 	if err != nil {

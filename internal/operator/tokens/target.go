@@ -14,18 +14,18 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// target is where an agent's deliveries go now.
+// target is the current endpoint of an agent.
 type target struct {
 	Origin netguard.CredentialOrigin
-	// Path is of the registration; "" when the servers file names the agent, whose path may be a secret: its token
-	// goes where that leads.
+	// Path is the path of the registered endpoint. It is empty if the endpoint comes from the servers file, whose paths
+	// may be secret: the token is then sent to the path in that file.
 	Path        string
-	TokenHeader string // that the registration names, as it names it
-	Words       string // where that is from, and what binds the agent to it
+	TokenHeader string // as the registration spells it
+	Words       string // source of the endpoint, and its binding to the agent
 	Endpoint    mcpcall.Endpoint
 }
 
-// tokenHeader is the canonical one that the registration asks for, "" when it does not say.
+// tokenHeader returns the canonical name of the header that the registration asks for, or "" if it names none.
 func (t target) tokenHeader() (string, error) {
 	if t.TokenHeader == "" {
 		return "", nil
@@ -37,8 +37,8 @@ func (t target) tokenHeader() (string, error) {
 	return h, nil
 }
 
-// findTarget finds one agent as a delivery would: the servers file, then the chain. instead is what the request can say
-// when nobody can look, as in ", or say --origin"; "": nothing.
+// findTarget finds an agent's endpoint as a delivery would: in the servers file, then on the chain. instead is the end
+// of an error text, such as ", or say --origin", for requests that can name the endpoint themselves; it may be empty.
 func (o Tokens) findTarget(ctx context.Context, content *operator.Content, g store.Agent,
 	instead string) (target, error) {
 	listed, err := o.ListedServer(g)
@@ -75,7 +75,8 @@ func (o Tokens) findTarget(ctx context.Context, content *operator.Content, g sto
 		Endpoint: mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, ProtocolHint: t.ProtocolHint}}, nil
 }
 
-// listedTarget is what the servers file says; what it sends itself wins over a token.
+// listedTarget returns the endpoint in the servers file. It is an error if the file sets headers, because they take
+// precedence over a token.
 func listedTarget(e mcpcall.Endpoint) (target, error) {
 	switch {
 	case e.URL == "":

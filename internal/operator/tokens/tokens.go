@@ -1,8 +1,8 @@
-// Package tokens stores what Herald is to send to agents: a token or an OAuth client that an operator has (Set), what a
-// person's login brings (LogIn), a file of tokens (ReadImport); and lists and removes what is stored.
+// Package tokens stores credentials that Herald sends to agents: a token or an OAuth client of the operator (Set), the
+// result of a person's login (LogIn), or a file of tokens (ReadImport). It also lists and removes stored credentials.
 //
-// Where a token may go is what the request says, else where the agent is found now, after somebody agreed to that.
-// Which of them a delivery sends, and how one is renewed, is agentauth's; what OAuth says, oauth's.
+// A token may be sent to the origin that the request names or, after consent, to the agent's current endpoint. Package
+// agentauth selects and renews the credential of a delivery, and package oauth implements OAuth.
 package tokens
 
 import (
@@ -24,30 +24,31 @@ import (
 // Tokens stores tokens for an operator.
 type Tokens struct{ *operator.Operator }
 
-// Client is a client of an authorization server, and what somebody knows of that server; what is empty is found
-// out.
+// Client is a client of an authorization server, and known facts about that server. Herald discovers fields that are
+// empty.
 type Client struct {
-	ClientID   string // that the agent's authorization server knows Herald by
-	AuthMethod string // how the client proves that
+	ClientID   string // the client id of Herald at the agent's authorization server
+	AuthMethod string // how the client authenticates
 	KeyID      string
 	Algorithm  string
 	Issuer     string // the authorization server
-	Scope      string // what the tokens are asked for, and never more
-	Resource   string // what the tokens are asked for as resource (RFC 8707)
+	Scope      string // scope of the tokens, which is never extended
+	Resource   string // resource parameter of token requests (RFC 8707)
 }
 
-// Request says for which agent something is stored, and where it may go.
+// Request selects an agent, and where its credential may be sent.
 type Request struct {
 	operator.AgentRef
 	Client
-	Actor  string // whom the audit names
-	Origin string // where the token may go, with all below it; "": where the agent is now, after somebody agreed
+	Actor  string // named in the audit row
+	Origin string // where the token may be sent, with all paths below; "": the agent's endpoint, after consent
 
-	// ReadSecret reads what is to be sealed, up to limit bytes; what names it. It is asked for when all else is known.
+	// ReadSecret reads the secret to seal, up to limit bytes; what names it. It is called after everything else is
+	// valid.
 	ReadSecret func(what string, limit int64) (string, error)
 }
 
-// Change is what became of a token that was stored or removed.
+// Change is the result of storing or removing a token.
 type Change struct {
 	Agent      string                    `json:"agent"`
 	Registry   string                    `json:"identityRegistry"`
@@ -55,15 +56,15 @@ type Change struct {
 	Path       string                    `json:"path,omitempty"`
 	Scheme     string                    `json:"scheme,omitempty"`
 	Header     string                    `json:"header,omitempty"`
-	Issuer     string                    `json:"issuer,omitempty"` // this and the next three: of an OAuth credential
+	Issuer     string                    `json:"issuer,omitempty"` // this and the next three: of OAuth
 	ClientID   string                    `json:"clientId,omitempty"`
 	AuthMethod string                    `json:"authMethod,omitempty"`
-	Scope      string                    `json:"scope,omitempty"` // that was asked for
+	Scope      string                    `json:"scope,omitempty"` // the requested scope
 	ExpiresAt  *time.Time                `json:"expiresAt,omitempty"`
 	Released   int                       `json:"released"`
 	Audit      int64                     `json:"audit"`
 
-	Revocation *Revocation `json:"revocation,omitempty"` // of an OAuth credential that was removed
+	Revocation *Revocation `json:"revocation,omitempty"` // of a removed OAuth credential
 
 	Said []string `json:"-"` // the same in sentences
 }
@@ -73,7 +74,7 @@ func describeChange(t store.Token) Change {
 		Scheme: t.Scheme, Header: t.Header, Issuer: t.Issuer, ExpiresAt: t.ExpiresAt}
 }
 
-// auditFilter is what the trail keeps of a change; no secret is in it.
+// auditFilter returns the change for its audit row. It contains no secret.
 func (c Change) auditFilter() map[string]any {
 	filter := map[string]any{"agent": c.Agent, "registry": c.Registry, "origin": c.Origin}
 	if c.Path != "" {
@@ -94,7 +95,7 @@ func (c Change) auditFilter() map[string]any {
 	return filter
 }
 
-// storeToken writes the token and its audit row, dispatches what that releases, and says so.
+// storeToken stores the token and its audit row, dispatches the released deliveries, and describes the result.
 func (c *Change) storeToken(ctx context.Context, st *operator.Session, t store.Token, actor, action,
 	what string) (err error) {
 	row := store.Audit{Actor: actor, Action: action, Matched: 1}
@@ -114,7 +115,7 @@ func (c *Change) storeToken(ctx context.Context, st *operator.Session, t store.T
 	return err
 }
 
-// store stores what an operator set.
+// store stores a token that an operator set.
 func (o Tokens) store(ctx context.Context, t store.Token, c Change, actor, what string) (Change, error) {
 	st, err := o.OpenDispatching(ctx)
 	if err != nil {
@@ -125,9 +126,8 @@ func (o Tokens) store(ctx context.Context, t store.Token, c Change, actor, what 
 	return c, err
 }
 
-// sealCredential puts a credential into the row that it is for, and the access token that came of it, if there is
-// one. asked is the scope that the next one is asked for with; of a login it is empty, since its refresh token has
-// it.
+// sealCredential seals a credential into the token t, and its first access token if there is one. asked is the scope
+// with which the next access token is requested. It is empty for a login, whose refresh token implies the scope.
 func sealCredential(keys *secret.Keyset, t *store.Token, cred oauth.Credential, first oauth.Token, asked string) error {
 	plain, err := cred.Marshal()
 	if err == nil {
@@ -141,13 +141,14 @@ func sealCredential(keys *secret.Keyset, t *store.Token, cred oauth.Credential, 
 	return err
 }
 
-// withCredential adds what of an OAuth credential is no secret. Its resource may be one, as an agent's address is.
+// withCredential adds the parts of an OAuth credential that are not secret. It omits the resource, which may be secret
+// like an agent's address.
 func (c Change) withCredential(cred oauth.Credential, asked string) Change {
 	c.ClientID, c.AuthMethod, c.Scope = cred.ClientID, cred.Method, asked
 	return c
 }
 
-// sayToken says what the authorization server gave.
+// sayToken describes the token that the authorization server issued.
 func (c *Change) sayToken(issuer string, first oauth.Token) {
 	if first.Access.IsZero() {
 		return
@@ -162,11 +163,11 @@ func (c *Change) sayToken(issuer string, first oauth.Token) {
 	c.Said = append(c.Said, said)
 }
 
-// List lists stored tokens: for whom, for which origin and path, until when. Never the tokens.
+// List lists stored tokens with their agent, origin, path and expiry, never with their secret.
 func (o Tokens) List(ctx context.Context) (list []operator.Token, err error) {
 	keys, err := o.Backend.Keyset()
 	if err != nil {
-		keys = nil // who lists has no need of it
+		keys = nil // listing does not need the keys
 	}
 	list = []operator.Token{}
 	missing := map[uint32]bool{}
