@@ -31,17 +31,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// assembly is everything between the connections and the tasks.
+// assembly holds all parts of a worker, wired together, except its connections to Postgres and asynq's task queue.
 type assembly struct {
 	store       *store.Store
-	upkeep      *store.Store // connections of maintenance, which deliveries cannot use up
+	upkeep      *store.Store // connections for maintenance alone, so that deliveries cannot use them up
 	queue       *queue.Queue
-	fast        redis.UniversalClient // for limits; nil with an embedded Redis
+	fast        redis.UniversalClient // for rate limits; nil with an embedded Redis
 	limits      *ratelimit.Limiter
 	efforts     *effort.Budgets       // nil with HERALD_EFFORT_BUDGET=off
-	counting    redis.UniversalClient // for efforts
-	unbound     *ratelimit.Limiter    // nil with HERALD_BINDING=off: it is not known who would belong there
-	turns       *ratelimit.Turns      // of agents that asked for fewer calls
+	counting    redis.UniversalClient // for effort budgets
+	unbound     *ratelimit.Limiter    // of agents without a verified endpoint; nil with HERALD_BINDING=off
+	turns       *ratelimit.Turns      // pauses of agents that asked for fewer calls
 	content     *Content
 	pool        *mcpcall.Pool
 	serversFile *serversFile
@@ -49,19 +49,19 @@ type assembly struct {
 	runner      *delivery.Runner
 	direct      *delivery.DirectCaller
 	intake      *intake.Intake
-	legacy      *legacy.Consumer      // nil: no HERALD_LEGACY_QUEUE
+	legacy      *legacy.Consumer      // nil without HERALD_LEGACY_QUEUE
 	legacyRedis redis.UniversalClient // its connections
 	backend     *Backend
 	keys        *secret.Keyset
-	signing     *signing.Ring     // nil: no HERALD_PUBLIC_URL
-	spans       *tracing.Provider // nil: nothing is traced
+	signing     *signing.Ring     // nil without HERALD_PUBLIC_URL
+	spans       *tracing.Provider // nil if traces are off
 
 	newcomers  *delivery.Newcomers
 	reconciler *maintenance.Reconciler
 	releaser   *maintenance.Releaser
 	retention  *maintenance.Retention
 	watcher    *alerts.Watcher
-	sender     *alerts.Sender // nil: no HERALD_ALERT_URL
+	sender     *alerts.Sender // nil without HERALD_ALERT_URL
 	followers  *chainFollowers
 	throughput *throughput.Counter
 	web        webParts
@@ -190,7 +190,7 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	return reg.Register(&gauges{store: a.store, queue: a.queue, limits: a.limits, log: o.Logger})
 }
 
-// legacyTimeout bounds a question to the old backend's list: a script that moves a hundred elements, and their bytes.
+// legacyTimeout bounds one request about the old backend's list: a script that moves up to a hundred elements.
 const legacyTimeout = 5 * time.Second
 
 func (a *assembly) openLegacy(cfg *config.Config, reg *prometheus.Registry, o Options) (err error) {
@@ -210,21 +210,21 @@ func (a *assembly) openLegacy(cfg *config.Config, reg *prometheus.Registry, o Op
 }
 
 const (
-	// limitTimeout bounds what the limits wait for Redis; then this process applies its own.
+	// limitTimeout bounds the wait of rate limits for Redis. After it this process applies limits of its own.
 	limitTimeout = 50 * time.Millisecond
-	// Who waits for a place at an endpoint keeps one of the worker's slots from the others meanwhile: few do, of all
-	// the endpoints of one origin at most a part of the slots, and not for long.
+	// A delivery that waits for a permit occupies one of the worker's slots. So at most limitRoom deliveries wait
+	// for one endpoint, at most 1/limitRoomPart of the slots wait for one origin, and each waits at most limitPatience.
 	limitRoom     = 2
 	limitRoomPart = 4
 	limitPatience = 200 * time.Millisecond
-	// unboundPart: agents that nothing binds to their endpoint have, together and besides an origin's rate, this part
-	// of as much, at least one call a second.
+	// unboundPart is the divisor of HERALD_ENDPOINT_RATE for agents without a binding to their endpoint. They share
+	// that part of the rate, at least one call a second, in addition to the origin's own rate.
 	unboundPart = 10
 )
 
 func (a *assembly) openLimiters(cfg *config.Config, o Options) (err error) {
-	// The embedded Redis is this worker's alone, whose data folder is locked: it counts in memory what workers share in
-	// Redis, and saves two scripts a call. A restart forgets the breakers.
+	// An embedded Redis belongs to this worker alone, because the worker locks its data folder. So the limits are
+	// counted in memory, which saves two Redis scripts per call. A restart resets the breakers.
 	if !a.backend.EmbeddedRedis {
 		if a.fast, err = a.queue.Client(limitTimeout); err != nil {
 			return err
@@ -248,7 +248,8 @@ func (a *assembly) openLimiters(cfg *config.Config, o Options) (err error) {
 	return err
 }
 
-// openEfforts has a client of its own also where Redis is embedded: `worker agent show` looks there.
+// openEfforts opens the effort budgets. They also use Redis if it is embedded, because `worker agent show` reads them
+// there.
 func (a *assembly) openEfforts(cfg *config.Config, reg *prometheus.Registry, o Options) (err error) {
 	if cfg.EffortBudget == 0 {
 		return nil
@@ -264,8 +265,8 @@ func (a *assembly) openEfforts(cfg *config.Config, reg *prometheus.Registry, o O
 	return reg.Register(a.efforts)
 }
 
-// Maintenance has four connections of its own: the reconciler, the retention and the watcher each need one for the lock
-// and one for statements, but only one of the three has the lock.
+// Maintenance has four connections of its own. The reconciler, the retention and the watcher each hold one for their
+// lock; only the one that has acquired the lock needs another for its statements.
 const (
 	maintenanceConns   = 4
 	maintenanceTimeout = 10 * time.Second
@@ -280,7 +281,7 @@ func (a *assembly) openMaintenance(cfg *config.Config, d *delivery.Dispatcher, s
 	}
 	grace := time.Duration(0)
 	if a.backend.EmbeddedDatabase {
-		grace = -1 // it was away because this process was: nobody else knows anything
+		grace = -1 // Postgres stopped with this process, so no other worker has unrecorded outcomes
 	}
 	a.reconciler, err = maintenance.NewReconciler(maintenance.ReconcilerConfig{Ledger: a.upkeep, Dispatcher: d,
 		Chains: slices.Sorted(maps.Keys(a.content.chains)), Gateway: cfg.ArweaveGateway != "", Attempts: s.Attempts(),
@@ -318,7 +319,7 @@ func (a *assembly) openAlerts(cfg *config.Config, s retry.Schedule, o Options) (
 	return err
 }
 
-// JobLimits are what a job may ask for.
+// JobLimits returns the limits that jobs are validated against.
 func JobLimits(cfg *config.Config) job.Limits {
 	return job.Limits{MaxTimeout: cfg.CallTimeout, Tools: cfg.Tools, Registries: cfg.ListedRegistries}
 }
@@ -367,7 +368,7 @@ func (a *assembly) closeParts() {
 	if a.followers != nil {
 		a.followers.closeStore()
 	}
-	if a.spans != nil { // where the services did not come to be stopped
+	if a.spans != nil { // for an assembly whose services were not started
 		a.spans.Close()
 	}
 }

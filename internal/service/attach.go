@@ -16,11 +16,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// attachInterval is how often a command looks again at a data folder that another process holds.
+// attachInterval is how often a command tries again to use a data folder that another process has locked.
 const attachInterval = 100 * time.Millisecond
 
-// NoDatabaseError means that a command found neither a running worker nor a database that one made. Commands make none:
-// a worker with another data folder would never deliver what they put in.
+// NoDatabaseError reports that a command found neither a running worker nor a database that a worker created. Commands
+// create none, because a worker with another data folder would never deliver their jobs.
 type NoDatabaseError struct{ Dir string }
 
 func (e *NoDatabaseError) Error() string {
@@ -32,10 +32,10 @@ func (e *NoDatabaseError) Error() string {
 		"worker's data folder (its log names it), or DATABASE_URL to its database; only the worker makes one", e.Dir)
 }
 
-// Attach finds the services for a command beside the worker: the configured ones, else those of the worker that runs on
-// this data folder, else the Postgres that a worker made there is started alone and rows wait for a worker. It waits at
-// most wait for that start, and for another process that holds the folder: a worker that is starting publishes its
-// addresses as soon as its Postgres answers.
+// Attach finds Postgres and Redis for a command: the configured ones, else those of the worker that runs on the data
+// folder. If no worker runs there, Attach starts the Postgres that a worker created, and accepted jobs wait for a
+// worker. wait bounds that start. It also bounds the wait for another process that has locked the folder: a worker that
+// is starting publishes its addresses as soon as its Postgres answers.
 func Attach(ctx context.Context, cfg *config.Config, wait time.Duration, log *slog.Logger) (*Backend, error) {
 	dir := DataDir(cfg)
 	if !cfg.DatabaseURL.IsZero() {
@@ -65,8 +65,8 @@ func Attach(ctx context.Context, cfg *config.Config, wait time.Duration, log *sl
 	}
 }
 
-// attachConfigured is DATABASE_URL, with the queue of the worker that runs beside the same database
-// (HERALD_QUEUE=embedded).
+// attachConfigured returns DATABASE_URL and REDIS_URL. Without REDIS_URL it returns the embedded Redis of a worker on
+// the data folder that uses the same database (HERALD_QUEUE=embedded).
 func attachConfigured(cfg *config.Config, dir string) *Backend {
 	b := &Backend{DatabaseURL: cfg.DatabaseURL, RedisURL: cfg.RedisURL}
 	if !b.RedisURL.IsZero() || dir == "" {
@@ -79,8 +79,9 @@ func attachConfigured(cfg *config.Config, dir string) *Backend {
 	return b
 }
 
-// attachFolder looks once: a running worker's addresses, else the cluster it left. *embedded.InUseError: another
-// process holds the folder and has published nothing. patience bounds the start of that cluster.
+// attachFolder tries once to use the data folder: the addresses of a running worker, else the cluster in the folder. It
+// returns *embedded.InUseError if another process has locked the folder and published no addresses. patience bounds the
+// start of the cluster.
 func attachFolder(ctx, patience context.Context, cfg *config.Config, dir string, log *slog.Logger) (*Backend, error) {
 	run, err := embedded.ReadRunFile(dir)
 	var stale *embedded.StaleRunFileError
@@ -92,7 +93,7 @@ func attachFolder(ctx, patience context.Context, cfg *config.Config, dir string,
 			EmbeddedDatabase: true,
 			EmbeddedRedis:    run.RedisURL != ""}
 		if !b.EmbeddedRedis {
-			b.RedisURL = cfg.RedisURL // zero: rows wait for the worker's reconciler
+			b.RedisURL = cfg.RedisURL // zero: accepted jobs wait for the worker's reconciler
 		}
 		return b, nil
 	case !errors.Is(err, fs.ErrNotExist) && !errors.As(err, &stale):
@@ -111,7 +112,7 @@ func attachFolder(ctx, patience context.Context, cfg *config.Config, dir string,
 	return startLeftCluster(ctx, patience, cfg, dir, log)
 }
 
-// startLeftCluster starts the Postgres that a worker made, for the time of one command.
+// startLeftCluster starts the Postgres that a worker created, until the Backend is closed.
 func startLeftCluster(ctx, patience context.Context, cfg *config.Config, dir string,
 	log *slog.Logger) (*Backend, error) {
 	lock, err := embedded.LockDir(dir)
@@ -132,7 +133,7 @@ func startLeftCluster(ctx, patience context.Context, cfg *config.Config, dir str
 	return b, nil
 }
 
-// busyFolder says who holds the folder, and what may be done about it.
+// busyFolder returns the error for a folder that another process has locked for the whole wait.
 func busyFolder(held *embedded.InUseError, wait time.Duration) error {
 	who := "another process"
 	if held.PID > 0 {
@@ -142,7 +143,7 @@ func busyFolder(held *embedded.InUseError, wait time.Duration) error {
 		"what), or another command at work. Try again later, or wait longer with --timeout", held.Dir, who, wait)
 }
 
-// explainUnreadable says what to do about a data folder that this user may not read.
+// explainUnreadable adds advice to an error if this user has no permission for the data folder.
 func explainUnreadable(err error, dir string) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("this user may not use the data folder %s: run this as the user that its worker runs as, or set DATABASE_URL (%w)", dir, err)
@@ -150,8 +151,8 @@ func explainUnreadable(err error, dir string) error {
 	return err
 }
 
-// databaseName tells databases apart without saying how one gets in: user, host, port and name of a URL; empty when it
-// cannot be read.
+// databaseName identifies a database without its password: user, host, port and name of a URL. It is empty if the URL
+// is invalid.
 func databaseName(address secret.Secret) string {
 	c, err := pgconn.ParseConfig(address.Reveal())
 	if err != nil {
@@ -160,9 +161,9 @@ func databaseName(address secret.Secret) string {
 	return fmt.Sprintf("%s@%s:%d/%s", c.User, c.Host, c.Port, c.Database)
 }
 
-// AwayError means that a command did not reach Postgres in time.
+// AwayError reports that a command did not reach Postgres in time, or that Postgres refused the connection.
 type AwayError struct {
-	Within  time.Duration // zero: the server answered, and refused
+	Within  time.Duration // zero: the server refused the connection
 	DataDir string        // of the worker whose embedded Postgres it is; empty: DATABASE_URL names it
 	Err     error
 }
@@ -182,7 +183,7 @@ func (e *AwayError) Error() string {
 
 func (e *AwayError) Unwrap() error { return e.Err }
 
-// Ask asks Postgres once, and waits at most wait for the answer.
+// Ask connects to Postgres once. It waits at most wait for the answer.
 func (b *Backend) Ask(ctx context.Context, wait time.Duration) error {
 	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: 2, CloseWithin: store.CommandClose})
 	if err != nil {
@@ -202,7 +203,7 @@ func (b *Backend) Ask(ctx context.Context, wait time.Duration) error {
 	return fmt.Errorf("the database is away: %w", explainSilence(err))
 }
 
-// Reach waits until Postgres answers, at most wait. A server that refuses is not asked again.
+// Reach waits until Postgres answers, at most wait. It does not try again if the server refuses the connection.
 func (b *Backend) Reach(ctx context.Context, wait time.Duration, log *slog.Logger) error {
 	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: 2, CloseWithin: store.CommandClose})
 	if err != nil {
@@ -219,7 +220,7 @@ func (b *Backend) awaitPostgres(ctx context.Context, st *store.Store, wait time.
 	asked := dependency{postgresName, func(ctx context.Context) error {
 		err := st.Ping(ctx)
 		if err != nil && (last == nil || !errors.Is(err, context.DeadlineExceeded)) {
-			last = err // that the time is over says less than why it went by
+			last = err // a timeout is less informative than an earlier error
 		}
 		if isRefusal(err) {
 			cancel()
@@ -238,7 +239,7 @@ func (b *Backend) awaitPostgres(ctx context.Context, st *store.Store, wait time.
 	return &AwayError{Within: wait, DataDir: b.ownerDataDir(), Err: explainSilence(last)}
 }
 
-// ownerDataDir is the data folder of the worker whose database it is; empty: it is somebody's own.
+// ownerDataDir returns the data folder of the worker whose embedded database it is, or "" for a configured database.
 func (b *Backend) ownerDataDir() string {
 	if b.EmbeddedDatabase {
 		return b.DataDir
@@ -246,7 +247,7 @@ func (b *Backend) ownerDataDir() string {
 	return ""
 }
 
-// explainSilence puts a server that says nothing in words.
+// explainSilence replaces a timeout, or a missing error, by a readable error.
 func explainSilence(err error) error {
 	if err == nil || errors.Is(err, context.DeadlineExceeded) {
 		return errors.New("nothing came back")
@@ -254,9 +255,9 @@ func explainSilence(err error) error {
 	return err
 }
 
-// isRefusal tells whether a server answered with a refusal that waiting does not mend: a wrong user or password, a
-// database that is not there, a right that is missing. Every other answer (it starts, stops, is full, crashed, a
-// pooler's) may be another one soon.
+// isRefusal reports whether a server refused the connection for a reason that does not pass: a wrong user or password,
+// a missing database or a missing permission. Other errors may pass soon: the server starts, stops, has no free
+// connection, has crashed, or a pooler answers for it.
 func isRefusal(err error) bool {
 	var answer *pgconn.PgError
 	if !errors.As(err, &answer) {
@@ -267,8 +268,8 @@ func isRefusal(err error) bool {
 		answer.Code == noRight
 }
 
-// OpenStore waits for Postgres, at most wait, and sees to its schema: an embedded database is migrated, somebody's own
-// is not. For commands beside the worker.
+// OpenStore waits for Postgres, at most wait, and checks its schema. It migrates an embedded database. For another
+// database it returns an error if migrations are pending. Commands use it.
 func OpenStore(ctx context.Context, cfg *config.Config, b *Backend, wait time.Duration,
 	log *slog.Logger) (*store.Store, error) {
 	st, err := store.Open(store.Config{URL: b.DatabaseURL, MaxConns: int32(cfg.DBPool), StrictOrder: cfg.StrictOrder,

@@ -11,28 +11,28 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// lockPatience is how long a data folder that another process holds is waited for.
+// lockPatience bounds the wait for a data folder that another process has locked.
 const lockPatience = 10 * time.Second
 
-// Backend is Postgres and Redis: somebody's, or our own.
+// Backend holds the addresses of Postgres and Redis, which are configured or embedded.
 type Backend struct {
 	DatabaseURL secret.Secret
-	RedisURL    secret.Secret // zero: none at hand; rows wait for a worker
+	RedisURL    secret.Secret // zero: Redis is not available, and accepted jobs wait for a worker
 
 	EmbeddedDatabase, EmbeddedRedis bool
-	DataDir                         string // empty without embedded services, and when they keep nothing
+	DataDir                         string // empty without embedded services, or if they are ephemeral
 
 	release []func(context.Context) error // in the order of starting
 }
 
-// BackendOptions say how embedded services are run.
+// BackendOptions controls how embedded services run.
 type BackendOptions struct {
-	Ephemeral bool // embedded services keep nothing
+	Ephemeral bool // embedded services delete their data when they stop
 	Logger    *slog.Logger
 }
 
-// OpenBackend is for the worker: it takes the configured services and starts embedded ones for those without a URL,
-// made at first, one log line each. Commands beside the worker use Attach.
+// OpenBackend returns the configured services of a worker, and starts embedded ones for those without a URL. It creates
+// their data on the first start, and logs one line for each. Commands use Attach.
 func OpenBackend(ctx context.Context, cfg *config.Config, o BackendOptions) (_ *Backend, err error) {
 	b := &Backend{DatabaseURL: cfg.DatabaseURL, RedisURL: cfg.RedisURL}
 	defer func() {
@@ -61,7 +61,7 @@ func OpenBackend(ctx context.Context, cfg *config.Config, o BackendOptions) (_ *
 	return b, nil
 }
 
-// DataDir is HERALD_DATA or its default.
+// DataDir returns HERALD_DATA or its default.
 func DataDir(cfg *config.Config) string {
 	if cfg.DataDir != "" {
 		return cfg.DataDir
@@ -71,12 +71,12 @@ func DataDir(cfg *config.Config) string {
 
 func (b *Backend) claimDataDir(ctx context.Context, cfg *config.Config, o BackendOptions) error {
 	if o.Ephemeral {
-		return nil // the services make temporary folders of their own
+		return nil // the services create their own temporary folders
 	}
 	if b.DataDir = DataDir(cfg); b.DataDir == "" {
 		return errors.New("this user has no home for the embedded services' data: set HERALD_DATA to a folder")
 	}
-	// A command that runs for a moment may hold the folder: it is worth waiting for.
+	// A short command may have locked the folder, so wait for it.
 	wait, cancel := context.WithTimeout(ctx, lockPatience)
 	defer cancel()
 	lock, err := embedded.WaitLockDir(wait, b.DataDir)
@@ -87,8 +87,7 @@ func (b *Backend) claimDataDir(ctx context.Context, cfg *config.Config, o Backen
 	return nil
 }
 
-// startPostgres starts the cluster of the data folder. fetch allows downloading its programs where the machine has
-// none.
+// startPostgres starts the cluster of the data folder. With fetch it downloads Postgres if this machine has none.
 func (b *Backend) startPostgres(ctx context.Context, cfg *config.Config, fetch bool, o BackendOptions) error {
 	pg, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{
 		Dir: b.DataDir, CacheDir: cfg.CacheDir, Fetch: fetch, Ephemeral: o.Ephemeral, Logger: o.Logger})
@@ -111,7 +110,7 @@ func (b *Backend) startRedis(ctx context.Context, cfg *config.Config, o BackendO
 	return nil
 }
 
-// Close stops what was started, last first.
+// Close stops the services that OpenBackend or Attach started, the last one first.
 func (b *Backend) Close(ctx context.Context) error {
 	var errs []error
 	for i := len(b.release) - 1; i >= 0; i-- {

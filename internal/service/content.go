@@ -14,19 +14,19 @@ import (
 	"github.com/agentherald/herald/internal/resolver"
 )
 
-// Content is what agents are resolved with, as the configuration has it: by the worker, and by a command that looks
-// once. It needs neither Postgres nor Redis, and remembers nothing from before.
+// Content resolves agents and fetches documents with the current settings, for the worker and for commands. It needs
+// neither Postgres nor Redis, and its caches are empty at first.
 type Content struct {
 	operator.Content
-	Decoding *decode.Budget // of the whole process
+	Decoding *decode.Budget // shared by the whole process
 	chains   map[uint64]*chain.Client
 }
 
-// oauthIdle is how long a connection to an authorization server is kept: for the requests of one login or renewal, not
-// for the next.
+// oauthIdle is how long an idle connection to an authorization server is kept. It serves the requests of one login or
+// renewal, but not those of the next.
 const oauthIdle = 2 * time.Second
 
-// OpenContent prepares it. No network is touched.
+// OpenContent returns the Content for the settings. It makes no network request.
 func OpenContent(cfg *config.Config, log *slog.Logger) (_ *Content, err error) {
 	c := &Content{Decoding: decode.NewBudget(decode.DefaultBudget), chains: map[uint64]*chain.Client{}}
 	c.HasChain = func(id uint64) bool { return c.chains[id] != nil }
@@ -40,7 +40,7 @@ func OpenContent(cfg *config.Config, log *slog.Logger) (_ *Content, err error) {
 		AllowHTTP: cfg.AllowHTTP}); err != nil {
 		return nil, err
 	}
-	// Of agents and authorization servers, whose addresses come from strangers' documents.
+	// The client calls agents and authorization servers, whose addresses come from strangers' documents.
 	if c.OAuth, err = oauth.New(oauth.Config{HTTP: c.Guard.Client(netguard.Limits{Idle: oauthIdle, IdlePerHost: 1},
 		0)}); err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func OpenContent(cfg *config.Config, log *slog.Logger) (_ *Content, err error) {
 	return c, nil
 }
 
-// close ends what is under way and drops connections.
+// close cancels running requests and closes connections.
 func (c *Content) close() {
 	if c.Resolver != nil {
 		c.Resolver.Close()

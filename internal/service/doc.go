@@ -1,9 +1,9 @@
-// Package service assembles Herald from its parts: it starts or reaches Postgres, Redis and the chains, wires the
-// pipeline, and takes everything down in the right order. The worker, the enqueue command and the demo differ only in
-// what of it they use.
+// Package service assembles a worker: it starts or reaches Postgres, Redis and the chains, connects the parts of the
+// pipeline, and stops everything in the right order. The worker, the enqueue command and the demo use different parts
+// of it.
 //
-// What does not live here: what any of the parts do. Order of starting: HTTP (so that health can be asked for),
-// embedded services, then Postgres and Redis are waited for together, migrations, run.json as soon as Postgres is
-// there, and tasks are taken. Chains are watched and not waited for. Order of stopping: no more tasks, running ones
-// end, the rest.
+// The parts themselves live in other packages. Order of starting: HTTP first, so that health checks work; then the
+// embedded services; then Postgres and Redis, concurrently. Once Postgres answers, migrations run and run.json is
+// written. When both answer, the worker takes tasks. It does not wait for chains. Order of stopping: followers of
+// chains, then the task server, which waits for its running tasks, then the rest.
 package service

@@ -17,25 +17,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// chainFollowers read the chains of HERALD_WATCH beside the deliveries. What they need of Postgres is theirs alone, so that
-// a chain with much to read takes no connection from a delivery.
+// chainFollowers reads the chains of HERALD_WATCH. It has its own connections to Postgres, so that a chain with many
+// events takes no connection from deliveries.
 type chainFollowers struct {
-	store  *store.Store // nil: no chain is read
+	store  *store.Store // nil if no chain is followed
 	chains []followedChain
 
 	mu   sync.Mutex
-	seen map[uint64]progress // by chain, as watchLag saw it last
+	seen map[uint64]progress // chain id → last measurement of watchLag
 }
 
-// progress is how far a chain is read.
+// progress is how far a chain has been read.
 type progress struct {
 	cursor store.CursorState
 	lag    chain.Lag
 	behind bool
-	known  bool // Postgres and the node both told
+	known  bool // Postgres and a node both answered
 }
 
-// followedChain reads one chain. Its watcher waits for whatever is away and says so, so that it stops nothing else.
+// followedChain follows one chain. If Postgres or the nodes do not answer, its watcher waits and logs that, and affects
+// no other part.
 type followedChain struct {
 	id      uint64
 	client  *chain.Client
@@ -43,7 +44,8 @@ type followedChain struct {
 }
 
 const (
-	// followerConns are for one chain: one has the lock by which one process reads, one commits.
+	// followerConns is for each chain: one connection holds the lock that admits a single reader, and the other
+	// commits.
 	followerConns = 2
 	// followerTimeout bounds the commit of a range.
 	followerTimeout = 30 * time.Second
@@ -78,7 +80,7 @@ func (r *chainFollowers) closeStore() {
 	}
 }
 
-// listServices are a reader for each chain, and a look at how far behind they are.
+// listServices returns two services for each chain: the reader, and the measurement of its lag.
 func (r *chainFollowers) listServices(ready *readiness, log *slog.Logger) (all []Service) {
 	for _, c := range r.chains {
 		all = append(all,
@@ -94,12 +96,12 @@ func (r *chainFollowers) listServices(ready *readiness, log *slog.Logger) (all [
 
 const (
 	lagInterval = 15 * time.Second
-	// behindAfter is how late a chain's newest event may be before the worker says so.
+	// behindAfter is the lag at which the worker reports a chain as late.
 	behindAfter = time.Minute
 )
 
-// watchLag says in the readiness which chain is behind. It is no reason to take the worker for broken: what is accepted
-// is delivered meanwhile.
+// watchLag measures a chain's lag every lagInterval and reports it in the readiness. A late chain only degrades the
+// worker, which still delivers accepted events.
 func (r *chainFollowers) watchLag(ctx context.Context, c followedChain, ready *readiness, log *slog.Logger) {
 	tick := time.NewTicker(lagInterval)
 	defer tick.Stop()
@@ -109,7 +111,7 @@ func (r *chainFollowers) watchLag(ctx context.Context, c followedChain, ready *r
 			return
 		}
 		r.keepProgress(c.id, p)
-		if p.cursor.StalledSince != nil || p.known { // else the last report stands
+		if p.cursor.StalledSince != nil || p.known { // otherwise the last report stays in force
 			tellProgress(c.id, p, ready, log)
 		}
 		select {
@@ -120,7 +122,7 @@ func (r *chainFollowers) watchLag(ctx context.Context, c followedChain, ready *r
 	}
 }
 
-// tellProgress says that a chain is behind, or is no more.
+// tellProgress logs that a chain has become late or is up to date again, and reports it in the readiness.
 func tellProgress(chainID uint64, p progress, ready *readiness, log *slog.Logger) {
 	why := ""
 	switch {
@@ -138,7 +140,8 @@ func tellProgress(chainID uint64, p progress, ready *readiness, log *slog.Logger
 	}
 }
 
-// measureProgress asks how far a chain is read. What a node does not tell is told of by the chain's own line.
+// measureProgress measures how far a chain has been read. If the node does not answer, the chain's health check reports
+// that.
 func (r *chainFollowers) measureProgress(ctx context.Context, c followedChain) (p progress) {
 	ctx, cancel := context.WithTimeout(ctx, lagInterval)
 	defer cancel()
@@ -161,7 +164,7 @@ func (r *chainFollowers) keepProgress(chainID uint64, p progress) {
 	r.seen[chainID] = p
 }
 
-// What the metrics say of the chains that are followed.
+// Metrics of the followed chains.
 var (
 	chainHead = newGauge("herald_chain_head_block", "The newest block of a followed chain, as its nodes say.", "chain")
 	chainNext = newGauge("herald_chain_next_block", "The first block of a followed chain that is not read yet.", "chain")
@@ -181,7 +184,7 @@ func (r *chainFollowers) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. It tells what was seen last: a scrape asks no node.
+// Collect implements prometheus.Collector. It returns the last measurements and makes no request to a node.
 func (r *chainFollowers) Collect(ch chan<- prometheus.Metric) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// What the gauges measure.
+// Metrics that are read when they are scraped.
 var (
 	openDeliveries = newGauge("herald_deliveries_open", "Deliveries that are not final, by status.", "status")
 	overdueSeconds = newGauge("herald_overdue_seconds", "How late the most overdue delivery is: a wait that is over, "+
@@ -42,10 +42,10 @@ func newGauge(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)
 }
 
-// tokenWarning is how long before a stored token expires it is warned of.
+// tokenWarning is how long before its expiry a stored token counts as expiring soon.
 const tokenWarning = 7 * 24 * time.Hour
 
-// gauges reads what is there when it is scraped, not all the time.
+// gauges reads its values only when it is scraped.
 type gauges struct {
 	store  *store.Store
 	queue  *queue.Queue
@@ -61,7 +61,7 @@ func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. What cannot be read now is left out: a scrape must not fail with its source.
+// Collect implements prometheus.Collector. It omits values that cannot be read now, so that the scrape succeeds.
 func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	send := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
@@ -110,7 +110,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// chainReader reads tokenURI from whichever chain an agent is on.
+// chainReader reads tokenURI from the chain that an agent is on.
 type chainReader struct{ clients map[uint64]*chain.Client }
 
 func (r chainReader) TokenURI(ctx context.Context, chainID uint64, registry common.Address,

@@ -13,10 +13,10 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// keysetFile is the keyset's name in the data folder of an embedded database.
+// keysetFile is the name of the keyset in the data folder of an embedded database.
 const keysetFile = "keyset"
 
-// Master is what wraps the keyset (HERALD_MASTER_KEY); nil without one.
+// Master returns the key that wraps the keyset (HERALD_MASTER_KEY), or nil if it is not set.
 func Master(cfg *config.Config) (secret.Master, error) {
 	if cfg.MasterKey.IsZero() {
 		return nil, nil
@@ -28,8 +28,8 @@ func Master(cfg *config.Config) (secret.Master, error) {
 	return m, nil
 }
 
-// Keyset is the keyset in force on this machine: HERALD_KEYSET, else that of the embedded database's data folder. It
-// makes none.
+// Keyset returns the keyset in force on this machine: HERALD_KEYSET, else the one in the data folder of the embedded
+// database. It does not create one.
 func Keyset(cfg *config.Config) (*secret.Keyset, error) {
 	if !cfg.Keyset.IsZero() {
 		return configuredKeyset(cfg)
@@ -61,7 +61,8 @@ func configuredKeyset(cfg *config.Config) (*secret.Keyset, error) {
 	return k, nil
 }
 
-// Keyset gives the configured keyset; with an embedded database one in the data folder, made at first.
+// Keyset returns the configured keyset. With an embedded database it returns the one in the data folder, and creates it
+// on the first call.
 func (b *Backend) Keyset(cfg *config.Config, log *slog.Logger) (*secret.Keyset, error) {
 	if !cfg.Keyset.IsZero() {
 		return configuredKeyset(cfg)
@@ -70,7 +71,7 @@ func (b *Backend) Keyset(cfg *config.Config, log *slog.Logger) (*secret.Keyset, 
 		if !b.EmbeddedDatabase {
 			return nil, errors.New("HERALD_KEYSET is not set although DATABASE_URL is: make a keyset with `worker keys init`")
 		}
-		return secret.Create() // ephemeral, like what it encrypts
+		return secret.Create() // as ephemeral as the data that it encrypts
 	}
 	m, err := Master(cfg)
 	if err != nil {
@@ -87,8 +88,8 @@ func (b *Backend) Keyset(cfg *config.Config, log *slog.Logger) (*secret.Keyset, 
 	return k, nil
 }
 
-// tellMissingKeys says which stored tokens cannot be sent, because the keyset in force is not the one that sealed them.
-// The worker goes on: other agents' deliveries need none of them.
+// tellMissingKeys logs which stored tokens cannot be sent because the keyset lacks their key. The worker still starts,
+// because deliveries to other agents do not need them.
 func (a *assembly) tellMissingKeys(ctx context.Context, log *slog.Logger) {
 	uses, err := a.store.SealingKeys(ctx)
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 	"github.com/agentherald/herald/internal/logging"
 )
 
-// outages own what this process knows of Postgres and Redis being away: what the log says of it, and /readyz.
+// outages track whether this process reaches Postgres and Redis. Logs and /readyz use this state.
 type outages []*logging.Outage
 
-// watchServices makes them, and the logger that everything which talks to these services gets.
+// watchServices creates the outages, and the logger for all parts that use these services.
 func watchServices(b *Backend, postgres, redis dependency, ready *readiness, log *slog.Logger) (outages, *slog.Logger) {
 	watch := func(s logging.Service, p dependency, look string) *logging.Outage {
 		return logging.NewOutage(logging.OutageConfig{Service: s, Logger: log,

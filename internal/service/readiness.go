@@ -5,26 +5,26 @@ import (
 	"sync"
 )
 
-// readiness is what /readyz answers from: what the service waits for, by name, and what it works without.
+// readiness is the state behind /readyz: the parts that the worker waits for, and those that it works without.
 type readiness struct {
 	mu       sync.Mutex
-	waiting  map[string]string // not ready while there is any
-	degraded map[string]string // the rest is served meanwhile: chains that do not answer
+	waiting  map[string]string // by name; not ready while it has an entry
+	degraded map[string]string // by name; the worker serves the rest, as when a chain does not answer
 }
 
 func newReadiness() *readiness {
 	return &readiness{waiting: map[string]string{"start": "the service is starting"}, degraded: map[string]string{}}
 }
 
-// setWaiting notes what name is waited for; an empty why means no more.
+// setWaiting stores why the worker waits for name. An empty why ends the wait.
 func (r *readiness) setWaiting(name, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	setOrDelete(r.waiting, name, why)
 }
 
-// setDegraded notes why the service works without name; an empty why means that it is there. It tells whether that is
-// news.
+// setDegraded stores why the worker works without name. An empty why means that name is available again. It reports
+// whether the availability changed.
 func (r *readiness) setDegraded(name, why string) (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,10 +12,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// signOffTimeout bounds the deletion of the worker's record when it stops.
+// signOffTimeout bounds the deletion of the worker's record at its stop.
 const signOffTimeout = 2 * time.Second
 
-// newWorkerRecord keeps the worker's record in Postgres from its start to its stop.
+// newWorkerRecord returns a service that keeps the worker's record in Postgres from its start to its stop.
 func (a *assembly) newWorkerRecord(log *slog.Logger) Service {
 	host, _ := os.Hostname()
 	w := store.Worker{ID: uuid.New(), Host: cmp.Or(host, "unknown"), SealsWith: a.keys.PrimaryID()}
@@ -36,7 +36,7 @@ func (a *assembly) newWorkerRecord(log *slog.Logger) Service {
 			case <-ctx.Done():
 				last, cancel := context.WithTimeout(context.WithoutCancel(ctx), signOffTimeout)
 				defer cancel()
-				_ = a.store.RemoveWorker(last, w.ID) // else it counts for store.WorkerGone
+				_ = a.store.RemoveWorker(last, w.ID) // otherwise it counts as running for store.WorkerGone
 				return
 			case <-ticker.C:
 				report(ctx)

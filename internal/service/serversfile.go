@@ -15,14 +15,14 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// serversFile is what the servers file says, for deliveries. Without a file it says nothing about anybody.
+// serversFile gives deliveries the entries of the servers file. Without a file it has no entries.
 type serversFile struct {
 	cfg            *config.Config
-	set            *servers.Set // nil: no HERALD_SERVERS_FILE
+	set            *servers.Set // nil without HERALD_SERVERS_FILE
 	pool           *mcpcall.Pool
 	log            *slog.Logger
-	reportChange   func()              // is told of every change; set before run
-	reportCallable func([]store.Agent) // is told who is called elsewhere than before, or with something else; set before run
+	reportChange   func()              // called at every change; set before run
+	reportCallable func([]store.Agent) // called with agents whose endpoint or headers changed; set before run
 }
 
 func openServersFile(cfg *config.Config, pool *mcpcall.Pool, log *slog.Logger) (*serversFile, error) {
@@ -39,14 +39,14 @@ func openServersFile(cfg *config.Config, pool *mcpcall.Pool, log *slog.Logger) (
 	return l, nil
 }
 
-// watchFile watches the file until the context ends.
+// watchFile reloads the file when it changes, until ctx is cancelled.
 func (l *serversFile) watchFile(ctx context.Context) {
 	if l.set != nil {
 		l.set.Run(ctx)
 	}
 }
 
-// findServer is what the file says about an agent. Its keys mean agents of the chain's usual IdentityRegistry.
+// findServer returns the agent's entry. Entries are for agents of the chain's default IdentityRegistry.
 func (l *serversFile) findServer(a store.Agent) (servers.Server, bool) {
 	s, ok := l.set.Lookup(a.ChainID, a.ID)
 	if !ok {
@@ -63,7 +63,7 @@ func (l *serversFile) isDisabled(a store.Agent) bool {
 	return ok && !s.Enabled
 }
 
-// callableAgents are those whom the file says how to call.
+// callableAgents returns the agents whose entries have an endpoint.
 func (l *serversFile) callableAgents() []store.Agent {
 	if l.set == nil {
 		return nil
@@ -76,7 +76,7 @@ func (l *serversFile) callableAgents() []store.Agent {
 	}))
 }
 
-// toAgents are the agents that keys mean.
+// toAgents returns the agents of keys. It omits chains whose IdentityRegistry is unknown.
 func (l *serversFile) toAgents(keys []servers.Key) (out []store.Agent) {
 	for _, k := range keys {
 		if known, _ := l.cfg.Registries(k.ChainID); known.Identity != (common.Address{}) {
@@ -87,8 +87,8 @@ func (l *serversFile) toAgents(keys []servers.Key) (out []store.Agent) {
 	return out
 }
 
-// applyDiff lets the clients of what the file does not name any more end with their calls, and the others be. What was
-// held until the file says how an agent is called is tried again.
+// applyDiff applies a changed file. It drops connections to endpoints that the file no longer names, after their calls,
+// and keeps the others. It releases deliveries that were held until the file says how their agent is called.
 func (l *serversFile) applyDiff(d servers.Diff) {
 	for _, ep := range d.ListDroppedEndpoints() {
 		l.pool.Drop(ep)
@@ -102,7 +102,7 @@ func (l *serversFile) applyDiff(d servers.Diff) {
 	l.reportChange()
 }
 
-// warnUnknownChains names entries that no delivery will find.
+// warnUnknownChains warns about entries whose chain has no known IdentityRegistry: no delivery uses them.
 func (l *serversFile) warnUnknownChains(keys []servers.Key) {
 	told := map[uint64]bool{}
 	for _, k := range keys {

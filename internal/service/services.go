@@ -5,16 +5,18 @@ import (
 	"log/slog"
 )
 
-// Service is a part of the worker that runs beside the others. To add one, put it into the list in worker.go.
+// Service is a part of the worker that runs concurrently with the others. To add one, add it to listServices in
+// worker.go.
 type Service interface {
 	Name() string
-	// Start returns once the service runs. ctx bounds the starting only: what was started runs until Stop.
+	// Start returns once the service runs. ctx bounds only the start; the service runs until Stop.
 	Start(ctx context.Context) error
-	// Stop returns once nothing of the service runs any more. It is called once, after a Start that succeeded.
+	// Stop returns once the service has stopped completely. It is called once, after a successful Start.
 	Stop()
 }
 
-// startAll starts services in order. stopAll stops those that were started in reverse, once; it is never nil.
+// startAll starts services in order. stopAll stops the started ones in reverse order; it is never nil, and a second
+// call does nothing.
 func startAll(ctx context.Context, services []Service, log *slog.Logger) (stopAll func(), err error) {
 	var started []Service
 	stopAll = func() {

@@ -10,7 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/signing"
 )
 
-// openSigning prepares the keys that requests to agents are signed with; none without HERALD_PUBLIC_URL.
+// openSigning creates the ring of signing keys. Without HERALD_PUBLIC_URL it does nothing.
 func (a *assembly) openSigning(cfg *config.Config, log *slog.Logger) (err error) {
 	if cfg.PublicURL == "" {
 		return nil
@@ -19,7 +19,7 @@ func (a *assembly) openSigning(cfg *config.Config, log *slog.Logger) (err error)
 	return err
 }
 
-// newSigning reads the keys before the first request is sent, and then again and again.
+// newSigning returns a service that loads the keys before the first request is sent, and reloads them regularly.
 func (a *assembly) newSigning() Service {
 	refresh := newLoop("signing keys", a.signing.Run)
 	return &funcService{name: refresh.Name(), stop: refresh.Stop, start: func(ctx context.Context) error {
@@ -30,7 +30,7 @@ func (a *assembly) newSigning() Service {
 	}}
 }
 
-// signingRoutes is the directory of keys.
+// signingRoutes returns the route of the key directory.
 func (a *assembly) signingRoutes() []server.Route {
 	if a.signing == nil {
 		return nil

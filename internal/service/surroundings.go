@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// What the metrics say of what the worker stands on.
+// Metrics of the services and the disk that the worker depends on.
 var (
 	serviceUp = newGauge("herald_service_up", "1: this worker reaches Postgres, or Redis; 0: it waits for it, and "+
 		"deliveries with it.", "service")
@@ -17,11 +17,11 @@ var (
 	dataSize = newGauge("herald_data_size_bytes", "The size of that disk.")
 )
 
-// surroundings tells what the worker stands on. A scrape asks neither Postgres nor Redis: it reads what the probes of
-// /readyz found last.
+// surroundings collects those metrics. A scrape makes no request to Postgres or Redis: it returns the state of the last
+// probes for /readyz.
 type surroundings struct {
 	ready   *readiness
-	dataDir string // "": nothing is kept on this machine
+	dataDir string // empty if no data is stored on this machine
 	log     *slog.Logger
 }
 
@@ -57,7 +57,8 @@ func (s *surroundings) Collect(ch chan<- prometheus.Metric) {
 	send(dataSize, size)
 }
 
-// readDisk tells how much of the disk that path is on ordinary users may still write, and its size, in bytes.
+// readDisk returns the bytes that ordinary users can still write on the disk of path, and the size of the disk in
+// bytes.
 func readDisk(path string) (free, size float64, err error) {
 	var st syscall.Statfs_t
 	if err = syscall.Statfs(path, &st); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/agentherald/herald/internal/tracing"
 )
 
-// openTraces opens the way of spans to a collector, if one is set.
+// openTraces prepares the sending of spans to a collector, if one is configured.
 func (a *assembly) openTraces(cfg *config.Config, log *slog.Logger) (err error) {
 	if !cfg.Traces.On() {
 		return nil
@@ -19,7 +19,7 @@ func (a *assembly) openTraces(cfg *config.Config, log *slog.Logger) (err error) 
 	return err
 }
 
-// newTraces sends the last spans once nothing that makes any runs any more.
+// newTraces returns a service whose Stop sends the last spans. It stops after all services that create spans.
 func (a *assembly) newTraces(log *slog.Logger) Service {
 	return &funcService{name: "traces",
 		start: func(context.Context) error {

@@ -11,22 +11,22 @@ import (
 const (
 	probeTimeout  = 3 * time.Second
 	probeInterval = time.Second
-	watchInterval = 5 * time.Second // how often chains are looked at while running
+	watchInterval = 5 * time.Second // between health checks of the chains
 )
 
-// The services that a worker cannot do without, as /readyz and the metrics call them.
+// Names in /readyz and metrics of the services without which a worker cannot run.
 const (
 	postgresName = "postgres"
 	redisName    = "redis"
 )
 
-// dependency is something the service needs and can ask whether it is there.
+// dependency is a service that the worker needs, and a function that checks whether it answers.
 type dependency struct {
-	name string // as /readyz and the log call it: postgres, redis, chain 8453
+	name string // as in /readyz and the log: postgres, redis, chain 8453
 	ping func(context.Context) error
 }
 
-// awaitDependency asks until the part answers, telling the log (once) and /readyz what it waits for.
+// awaitDependency waits until p answers. It logs once that it waits, and /readyz shows it.
 func awaitDependency(ctx context.Context, p dependency, ready *readiness, log *slog.Logger) error {
 	began, said := time.Now(), false
 	for {
@@ -53,7 +53,7 @@ func awaitDependency(ctx context.Context, p dependency, ready *readiness, log *s
 	}
 }
 
-// probeDependency asks once, for at most probeTimeout.
+// probeDependency pings p once, with a timeout of probeTimeout.
 func probeDependency(ctx context.Context, p dependency) error {
 	asked, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -64,14 +64,14 @@ func probeDependency(ctx context.Context, p dependency) error {
 	return err
 }
 
-// silentError means that a part said nothing for probeTimeout.
+// silentError reports that a dependency did not answer within probeTimeout.
 type silentError struct{ err error }
 
 func (e *silentError) Error() string { return fmt.Sprintf("no answer within %s", probeTimeout) }
 func (e *silentError) Unwrap() error { return e.err }
 
-// watchDependencies keeps readiness true while the service runs: it looks at once and then every watchInterval. tell
-// gets each part's name and why it is away, empty when it is there.
+// watchDependencies pings the parts at once and then every watchInterval, until ctx is cancelled. It passes each
+// part's name and error text to the callback. The text is empty if the part answers.
 func watchDependencies(ctx context.Context, parts []dependency, tell func(name, why string)) {
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
@@ -81,7 +81,7 @@ func watchDependencies(ctx context.Context, parts []dependency, tell func(name, 
 			wg.Go(func() {
 				err := probeDependency(ctx, p)
 				switch {
-				case ctx.Err() != nil: // that it did not answer says nothing then
+				case ctx.Err() != nil: // the ping failed only because ctx was cancelled
 				case err != nil:
 					tell(p.name, err.Error())
 				default:
@@ -98,7 +98,8 @@ func watchDependencies(ctx context.Context, parts []dependency, tell func(name, 
 	}
 }
 
-// reportChain is watch's for chains: one that is away degrades the service and stops nothing else.
+// reportChain returns a callback for watchDependencies. A chain that does not answer degrades the worker but stops
+// nothing.
 func reportChain(ready *readiness, log *slog.Logger) func(name, why string) {
 	return func(name, why string) {
 		switch changed := ready.setDegraded(name, why); {

@@ -19,16 +19,16 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// API and pages have connections of their own: however many look on, deliveries do not wait for one.
+// The API and the pages have connections of their own, so that deliveries never wait for a reader.
 const (
 	webConns   = 6
-	webTimeout = 10 * time.Second // of a statement
+	webTimeout = 10 * time.Second // of one statement
 )
 
-// operatorTimeout is how long a request waits for Postgres.
+// operatorTimeout bounds the wait of a request for Postgres.
 const operatorTimeout = 10 * time.Second
 
-// webParts are what the HTTP server shows and does beside health and metrics.
+// webParts serves the API and the pages.
 type webParts struct {
 	store    *store.Store
 	operator *operator.Operator
@@ -58,12 +58,12 @@ func (w *webParts) close() {
 	}
 }
 
-// mountWeb serves API, pages and the asynq web UI.
+// mountWeb adds the API, the pages and the asynq web UI to the server.
 func (a *assembly) mountWeb(web *server.Server, monitor http.Handler) {
 	web.Mount(monitor, slices.Concat(a.web.pages.Routes(), a.web.api.Routes(), a.signingRoutes()))
 }
 
-// lentBackend lends an Operator what the worker has. Nothing of it is closed after an answer.
+// lentBackend is a Backend that lends the worker's own parts. Close functions do nothing.
 type lentBackend struct {
 	*assembly
 	cfg        *config.Config
@@ -84,18 +84,18 @@ func (b lentBackend) Keyset() (*secret.Keyset, error) { return b.keys, nil }
 func (b lentBackend) Master() (secret.Master, error)  { return Master(b.cfg) }
 func (b lentBackend) DataDir() string                 { return b.backend.DataDir }
 
-// nobody is who asks over HTTP, as a Person: a question has to be answered by what was sent.
+// nobody is the operator.Person of requests over HTTP. It cannot answer a question, so a request must contain consent.
 type nobody struct{ log *slog.Logger }
 
 func (nobody) Confirm(context.Context, string) (bool, error) { return false, operator.ErrNobody }
 func (n nobody) Notify(line string)                          { n.log.Info("operator", "note", line) }
 
-// identify looks up who carries a token.
+// identify returns the caller that a token belongs to.
 func (a *assembly) identify(ctx context.Context, token secret.Secret) (operator.Caller, error) {
 	return a.web.operator.IdentifyCaller(ctx, token)
 }
 
-// liveView is what the overview asks of this worker.
+// liveView provides the worker's own state for the overview.
 type liveView struct{ *assembly }
 
 func (v liveView) Breaker(endpoint string) string {

@@ -28,29 +28,30 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// stopMargin is what shutdown allows beyond the longest call: recording, and closing what is open.
+// stopMargin is the time that a shutdown allows in addition to the longest call, to record outcomes and close
+// connections.
 const stopMargin = 15 * time.Second
 
-// Options are what a command adds to the configuration.
+// Options are settings that a command adds to the configuration.
 type Options struct {
 	Ephemeral  bool
-	Supervised bool // as mcpcall.Config.Supervised
+	Supervised bool // see mcpcall.Config.Supervised
 	Logger     *slog.Logger
-	Trace      func(delivery.Step) // nil: nobody watches
-	Read       func(watch.Report)  // of what was read off the chains of HERALD_WATCH; it must not block. nil: nobody listens
-	Running    func(*Worker)       // called once tasks are taken
+	Trace      func(delivery.Step) // called for each step of a delivery; may be nil
+	Read       func(watch.Report)  // called for ranges read from the chains of HERALD_WATCH; must not block; may be nil
+	Running    func(*Worker)       // called once the worker takes tasks
 }
 
-// Worker is a running service, as Options.Running sees it.
+// Worker is a running worker, for Options.Running.
 type Worker struct {
 	Store  *store.Store
 	Intake *intake.Intake
 	Addr   string // of the HTTP server
 
-	Operator *operator.Operator // what its pages and API ask
+	Operator *operator.Operator // behind its pages and API
 }
 
-// Run serves until ctx ends, then lets running deliveries finish. It returns nil after an orderly stop.
+// Run serves until ctx is cancelled, then waits for running deliveries. It returns nil after an orderly stop.
 func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 	o.Logger.Info("starting", "version", buildinfo.Version())
 	for _, m := range cfg.Misspelt() {
@@ -59,7 +60,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 	ready := newReadiness()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	var parts atomic.Pointer[assembly] // once they are made; the server listens before
+	var parts atomic.Pointer[assembly] // set once the parts exist; the server listens before
 	identify := func(ctx context.Context, token secret.Secret) (operator.Caller, error) {
 		if made := parts.Load(); made != nil {
 			return made.identify(ctx, token)
@@ -101,14 +102,14 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 	return runWorker(ctx, cfg, o, backend, web, parts.Store, ready, reg)
 }
 
-// stopWeb ends the HTTP server; again is fine.
+// stopWeb stops the HTTP server. It may be called more than once.
 func stopWeb(ctx context.Context, web *server.Server) {
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	_ = web.Shutdown(stop)
 }
 
-// askedToStop tells whether err only says that ctx ended: the stop was asked for while the service was still starting.
+// askedToStop reports whether err only means that ctx was cancelled while the service was still starting.
 func askedToStop(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx)))
 }
@@ -140,7 +141,7 @@ func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, w
 	}
 	defer parts.closeParts()
 	publish(parts)
-	defer stopWeb(ctx, web) // before what it asks is closed
+	defer stopWeb(ctx, web) // before the parts that it uses are closed
 
 	stopAll, err := startAll(ctx, parts.listServices(cfg, web, monitor, ready, watched, o.Logger), o.Logger)
 	defer stopAll()
@@ -162,16 +163,16 @@ func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, w
 	return nil
 }
 
-// drainTime is how long running deliveries may take to end.
+// drainTime bounds the wait for running deliveries at a stop.
 func drainTime(cfg *config.Config) time.Duration { return cfg.CallTimeout + stopMargin }
 
-// listServices are all that runs, in the order of starting. Stopping goes backwards: no more tasks, running ones end,
-// the rest.
+// listServices returns all services in the order of starting. They stop in reverse order: followers, then the task
+// server, which waits for its running tasks, then the rest.
 func (a *assembly) listServices(cfg *config.Config, web *server.Server, monitor queue.Monitor, ready *readiness, watched outages,
 	log *slog.Logger) []Service {
 	all := []Service{
 		a.newTraces(log),
-		// Nothing waits for chains: each delivery that needs one finds out for itself.
+		// No service waits for chains: a delivery that needs a chain fails and waits by itself.
 		newLoop("chain health", func(ctx context.Context) {
 			watchDependencies(ctx, a.chainParts(), reportChain(ready, log))
 		}),
@@ -200,11 +201,11 @@ func (a *assembly) listServices(cfg *config.Config, web *server.Server, monitor 
 	if a.legacy != nil {
 		all = append(all, newLoop("legacy queue", a.legacy.Run))
 	}
-	// They end first, so that another worker reads on while this one's deliveries finish.
+	// Followers stop first, so that another worker follows the chains while this worker's deliveries finish.
 	return append(all, a.followers.listServices(ready, log)...)
 }
 
-// newConnections waits for Postgres and Redis and publishes the worker's addresses.
+// newConnections returns a service that waits for Postgres and Redis, and then publishes the worker's addresses.
 func (a *assembly) newConnections(web *server.Server, monitor queue.Monitor, ready *readiness,
 	log *slog.Logger) Service {
 	forget := func() {}
@@ -226,7 +227,7 @@ func (a *assembly) newConnections(web *server.Server, monitor queue.Monitor, rea
 	}
 }
 
-// newTaskServer takes tasks and delivers.
+// newTaskServer returns a service that takes tasks from Redis and delivers them.
 func (a *assembly) newTaskServer(cfg *config.Config) Service {
 	var srv *queue.Server
 	return &funcService{name: "task server",
@@ -241,7 +242,7 @@ func (a *assembly) newTaskServer(cfg *config.Config) Service {
 		stop: func() {
 			srv.Stop()
 			a.runner.StopClaiming()
-			// asynq waits for its tasks, and knows nothing of records that outlast them: both have the same end.
+			// asynq waits for its tasks but not for records that outlast them, so both share one deadline.
 			last, cancel := context.WithTimeout(context.Background(), drainTime(cfg)+stopMargin)
 			defer cancel()
 			srv.Shutdown()
@@ -251,9 +252,9 @@ func (a *assembly) newTaskServer(cfg *config.Config) Service {
 	}
 }
 
-// awaitServices waits for Postgres and Redis at once, so that /readyz names all that is away. As soon as Postgres
-// answers and its schema is right, commands on this machine find the worker by run.json: what they accept waits in
-// Postgres for the rest.
+// awaitServices waits for Postgres and Redis concurrently, so that /readyz shows all that do not answer. As soon as
+// Postgres answers and its schema is current, it writes run.json. Commands on this machine then find the worker, and
+// the jobs that they accept wait in Postgres.
 func (a *assembly) awaitServices(ctx context.Context, addr string, ready *readiness,
 	log *slog.Logger) (forget func(), err error) {
 	both, cancel := context.WithCancel(ctx)
@@ -280,8 +281,8 @@ func (a *assembly) awaitServices(ctx context.Context, addr string, ready *readin
 	return forget, nil
 }
 
-// migrateOwn sees to the schema: an embedded database is migrated, somebody's own has to be migrated already. look
-// bounds only the question what is pending.
+// migrateOwn migrates an embedded database. For another database it returns an error if migrations are pending. look
+// bounds only the check for pending migrations.
 func migrateOwn(ctx, look context.Context, b *Backend, log *slog.Logger) error {
 	all, err := store.Migrations(look, b.DatabaseURL)
 	if err != nil {
@@ -307,7 +308,7 @@ func migrateOwn(ctx, look context.Context, b *Backend, log *slog.Logger) error {
 	return err
 }
 
-// publishRunFile writes run.json, by which other commands on this machine find the embedded services.
+// publishRunFile writes run.json, with which commands on this machine find the embedded services. forget deletes it.
 func (a *assembly) publishRunFile(addr string) (forget func(), err error) {
 	if a.backend.DataDir == "" {
 		return func() {}, nil

@@ -1,4 +1,5 @@
-// Package awaytest holds the ways in which a command can fail to reach its database, for the tests of every command that connects.
+// Package awaytest provides the ways in which a command can fail to reach its database, to test every command that
+// connects.
 package awaytest
 
 import (
@@ -19,22 +20,22 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Password is in every URL here. No command may say it.
+// Password is part of every URL here. No command may print it.
 const Password = "hunter2secret"
 
-// Way is one thing that is wrong.
+// Way is one cause of a failure.
 type Way struct {
 	Name    string
 	Env     []string
-	Timeout time.Duration // that --timeout is given, because the command waits for so long
-	Says    []string      // all of it in one line of what the command says
-	// Schema: only the schema is wrong, and commands that see to it have nothing to complain about.
+	Timeout time.Duration // value of --timeout; set if the command waits for the whole timeout
+	Says    []string      // texts that one line of the command's output must contain
+	// Schema: only the schema is wrong. Commands that migrate it succeed.
 	Schema bool
-	// Queue: only the queue's address is wrong, and commands that put nothing into Redis have nothing to complain about.
+	// Queue: only the address of the queue is wrong. Commands that do not use Redis succeed.
 	Queue bool
 }
 
-// Flag is the command line's --timeout: the way's, else one that a loaded machine does not exceed.
+// Flag returns the --timeout option: the timeout of the way, else one that is long enough for a loaded machine.
 func (w Way) Flag() string {
 	if w.Timeout > 0 {
 		return "--timeout=" + w.Timeout.String()
@@ -42,10 +43,10 @@ func (w Way) Flag() string {
 	return "--timeout=60s"
 }
 
-// brief is for what is waited for in vain.
+// brief is the timeout of ways in which the command waits in vain.
 const brief = 300 * time.Millisecond
 
-// Ways makes everything that can be wrong, until the test ends.
+// Ways sets up every cause of a failure until the test ends.
 func Ways(t testing.TB) []Way {
 	t.Helper()
 	queue := "REDIS_URL=redis://127.0.0.1:1"
@@ -84,7 +85,7 @@ func Ways(t testing.TB) []Way {
 
 var goTrace = regexp.MustCompile(`(?m)^goroutine \d+ \[|^panic: |\.go:\d+ \+0x`)
 
-// Complaint is what is wrong with the answer of a command that could not connect; empty: nothing.
+// Complaint returns the fault in the output of a command that could not connect, or "" if there is no fault.
 func (w Way) Complaint(code int, out, errs string) string {
 	said := ""
 	for line := range strings.Lines(errs) {
@@ -115,7 +116,7 @@ func write(t testing.TB, path, text string) {
 	}
 }
 
-// heldFolder is a data folder that this process holds, as a worker does.
+// heldFolder returns a data folder that this process has locked, as a worker does.
 func heldFolder(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -144,10 +145,10 @@ func otherDatabase(t testing.TB, address string) string {
 	return u.String()
 }
 
-// olderCluster looks like data of Postgres 9, which nobody has installed.
+// olderCluster returns a data folder that looks like a cluster of Postgres 9, which is not installed anywhere.
 func olderCluster(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "herald-test-") // the user that root gives Postgres to has to pass
+	dir, err := os.MkdirTemp("", "herald-test-") // the user that runs Postgres for root must be able to enter it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +171,8 @@ func olderCluster(t testing.TB) string {
 	return dir
 }
 
-// answering takes connections. Each gets one FATAL error of these fields after its first message; none, when fields is empty.
+// answering accepts connections. It answers the first message of each with a FATAL error with these fields. If fields
+// is empty, it never answers.
 func answering(t testing.TB, fields string) string {
 	t.Helper()
 	return heraldtest.Listen(t, func(c net.Conn) { answer(c, fields) })
@@ -186,7 +188,7 @@ func answer(c net.Conn, fields string) {
 		return
 	}
 	if fields == "" {
-		_, _ = io.Copy(io.Discard, c) // until the other side, or the test, ends it
+		_, _ = io.Copy(io.Discard, c) // until the other side or the test closes the connection
 		return
 	}
 	body := "SFATAL\x00VFATAL\x00C" + fields + "\x00\x00"
