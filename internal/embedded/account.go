@@ -14,15 +14,15 @@ import (
 type account struct {
 	uid, gid uint32
 	name     string // empty: no passwd entry
-	// mapped: the uid has no passwd entry, which Postgres insists on, so that the server runs in a user namespace where
-	// it is seen as mappedID.
+	// mapped: the uid has no passwd entry, which Postgres requires. The server then runs in a user namespace in which
+	// its uid is mappedID.
 	mapped bool
 }
 
-// mappedID is nobody on every Linux system in use.
+// mappedID is the uid of the user nobody on every Linux system in use.
 const mappedID = 65534
 
-// AccountError means that no user was found that a server could run as.
+// AccountError reports that no user was found that a server could run as.
 type AccountError struct{ Problem string }
 
 func (e *AccountError) Error() string { return e.Problem }
@@ -34,10 +34,10 @@ func (a account) String() string {
 	return a.name
 }
 
-// isOtherUser says whether the account is another one than this process's.
+// isOtherUser reports whether the account differs from this process's user.
 func (a account) isOtherUser() bool { return int(a.uid) != os.Geteuid() }
 
-// giveTo gives one file or folder to the account. Links are not followed.
+// giveTo makes the account the owner of one file or folder. It does not follow links.
 func (a account) giveTo(path string) error {
 	if !a.isOtherUser() {
 		return nil
@@ -45,12 +45,12 @@ func (a account) giveTo(path string) error {
 	return os.Lchown(path, int(a.uid), int(a.gid))
 }
 
-// privateGroups are numbers that distributions give to nobody (Debian reserves 65000 to 65533).
+// Group ids that distributions leave unused (Debian reserves 65000 to 65533).
 const firstPrivateGroup, lastPrivateGroup = 65004, 65099
 
-// inPrivateGroup makes the servers that root starts members of a group that nobody else is in, since nobody, postgres
-// and who used sudo run other programs too: those pass through no folder of ours (restrictFolder), and the kernel
-// does not let them trace the servers.
+// inPrivateGroup returns the account with an unused group, for servers that root starts. The accounts nobody, postgres
+// and that of SUDO_UID run other programs too. The unused group keeps those programs out of Herald's folders
+// (restrictFolder), and the kernel does not let them trace the servers.
 func (a account) inPrivateGroup() account {
 	if !a.isOtherUser() {
 		return a
@@ -65,8 +65,8 @@ func (a account) inPrivateGroup() account {
 	return a
 }
 
-// restrictFolder lets only root and the account's group pass through a folder that root made. One that belongs to
-// somebody else is his to close, and a link is not followed: where it leads may not be ours.
+// restrictFolder lets only root and the account's group pass through a folder that root created. It leaves a folder of
+// another owner unchanged, and does not follow a link, because its target may not be Herald's.
 func (a account) restrictFolder(dir string, mode fs.FileMode) error {
 	if !a.isOtherUser() {
 		return nil
@@ -89,9 +89,9 @@ func (a account) restrictFolder(dir string, mode fs.FileMode) error {
 	return errors.Join(f.Chown(-1, int(a.gid)), f.Chmod(mode))
 }
 
-// pickAccount chooses the user for Postgres. owner is the uid that owns an existing cluster, else -1: a cluster can
-// only be served by its owner. Root becomes SUDO_UID, else herald, else postgres, else nobody; anybody else stays who
-// they are.
+// pickAccount selects the user for Postgres. owner is the uid that owns an existing cluster, else -1: only its owner
+// can serve a cluster. For root it selects SUDO_UID, else herald, else postgres, else nobody. Other users run Postgres
+// as themselves.
 func pickAccount(owner int) (account, error) {
 	self := os.Geteuid()
 	if self != 0 {
@@ -146,7 +146,7 @@ func (a account) noPasswdEntry() error {
 	return &AccountError{fmt.Sprintf("uid %d has no passwd entry, which Postgres insists on, and a user namespace cannot be used instead: add an entry to /etc/passwd, run as another user, or set DATABASE_URL", a.uid)}
 }
 
-// explainStart turns what starting a process as the account said into a sentence, where it was the account's fault.
+// explainStart replaces the error of starting a process if the cause is the account.
 func (a account) explainStart(err error) error {
 	refused := errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EUSERS) ||
 		errors.Is(err, syscall.EINVAL)

@@ -18,10 +18,10 @@ import (
 	"time"
 )
 
-// oldestPostgres is the oldest major version that the migrations are tested on (Debian 12 has it).
+// oldestPostgres is the oldest major version that the migrations are tested with (that of Debian 12).
 const oldestPostgres = 15
 
-// postgresDirs are the places where systems keep initdb and postgres, after PATH. Debian does not put them on PATH.
+// postgresDirs are folders that may contain initdb and postgres, searched after PATH. Debian does not add them to PATH.
 var postgresDirs = []string{
 	"/usr/lib/postgresql/*/bin",
 	"/usr/pgsql-*/bin",
@@ -31,11 +31,10 @@ var postgresDirs = []string{
 	"/Applications/Postgres.app/Contents/Versions/*/bin",
 }
 
-// redisDirs are looked through after PATH: cron and sudo often leave folders out of it; Homebrew's is missing for
-// launchd.
+// redisDirs are searched after PATH. cron and sudo often omit some of them from PATH, and launchd omits Homebrew's.
 var redisDirs = []string{"/usr/bin", "/usr/local/bin", "/opt/homebrew/bin"}
 
-// postgresBinaries is one set of server programs.
+// postgresBinaries is one installation of Postgres.
 type postgresBinaries struct {
 	dir     string
 	version string // as printed: "15.18 (Debian 15.18-0+deb12u1)"
@@ -43,10 +42,10 @@ type postgresBinaries struct {
 	libs    []string
 }
 
-// NoBinariesError means that no usable server programs are on this machine.
+// NoBinariesError reports that this machine has no usable server programs.
 type NoBinariesError struct {
-	Passed []string // what was found and why it was passed over
-	Fetch  error    // why fetching did not help; nil: not tried
+	Passed []string // programs that were found, with the reason why each is unusable
+	Fetch  error    // why fetching failed; nil: it was not tried
 }
 
 func (e *NoBinariesError) Error() string {
@@ -65,14 +64,15 @@ func (e *NoBinariesError) Error() string {
 
 func (e *NoBinariesError) Unwrap() error { return e.Fetch }
 
-// binaryPath is a folder that may hold binaries.
+// binaryPath is a folder that may contain binaries.
 type binaryPath struct {
 	dir    string
 	libs   []string
-	bundle bool // below a cache folder: only trusted when its owner is
+	bundle bool // in a cache folder: trusted only if its owner is
 }
 
-// cacheDirs are the folders searched for fetched bundles: the given one, and the one that root fills for everybody.
+// cacheDirs returns the folders to search for fetched bundles: the given one, and the one that root fills for all
+// users.
 func cacheDirs(dir string) []string {
 	if dir == "" {
 		dir = DefaultCacheDir()
@@ -83,7 +83,7 @@ func cacheDirs(dir string) []string {
 	return []string{dir, systemCacheDir}
 }
 
-// postgresPaths lists candidates in the order of preference: PATH, system folders, bundles; newest first within each.
+// postgresPaths returns candidates in the order of preference: PATH, system folders, bundles; newest first within each.
 func postgresPaths(cache string) []binaryPath {
 	var out []binaryPath
 	if path, err := exec.LookPath("initdb"); err == nil {
@@ -109,7 +109,7 @@ func postgresPaths(cache string) []binaryPath {
 	})
 }
 
-// bundlePath adds the library folders of the bundle that dir is in.
+// bundlePath returns dir with the library folders of its bundle.
 func bundlePath(cache, dir string) binaryPath {
 	rest, err := filepath.Rel(filepath.Join(cache, bundlesName), dir)
 	p := binaryPath{dir: dir, bundle: true}
@@ -129,7 +129,7 @@ func bundlePath(cache, dir string) binaryPath {
 
 var numbers = regexp.MustCompile(`[0-9]+`)
 
-// globNewest sorts what matches by the numbers in it, highest first.
+// globNewest returns the matches of pattern, sorted by the numbers in them in descending order.
 func globNewest(pattern string) []string {
 	found, err := filepath.Glob(pattern)
 	if err != nil {
@@ -150,7 +150,7 @@ func globNewest(pattern string) []string {
 	return found
 }
 
-// checkUsable says why a program at a place cannot be run by the account, before it is tried.
+// checkUsable returns why the account cannot run the program at path. It does not run the program.
 func (p binaryPath) checkUsable(path string, acct account) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -172,8 +172,8 @@ func (p binaryPath) checkUsable(path string, acct account) error {
 
 var postgresVersion = regexp.MustCompile(`^postgres \(PostgreSQL\) (([0-9]+)\S*.*)$`)
 
-// findPostgres returns the first usable binaries whose major version is the wanted one (0: any that is new enough), and
-// what was passed over. An *AccountError is final: no other place would help.
+// findPostgres returns the first usable binaries of the given major version (0: any supported one), and the reasons why
+// others were rejected. An *AccountError is final, because no other folder would help.
 func findPostgres(ctx context.Context, cache string, major int, acct account,
 	log *slog.Logger) (postgresBinaries, []string, error) {
 	var passed []string
@@ -201,7 +201,7 @@ func findPostgres(ctx context.Context, cache string, major int, acct account,
 	return postgresBinaries{}, passed, &NoBinariesError{Passed: passed}
 }
 
-// probePostgres asks the programs at a place for their version, as the account that will run them.
+// probePostgres runs the program to learn its version, as the account that will run the server.
 func (p binaryPath) probePostgres(ctx context.Context, acct account, log *slog.Logger) (postgresBinaries, error) {
 	server := filepath.Join(p.dir, "postgres")
 	for _, path := range []string{filepath.Join(p.dir, "initdb"), server} {
@@ -224,7 +224,7 @@ func (p binaryPath) probePostgres(ctx context.Context, acct account, log *slog.L
 	return postgresBinaries{dir: p.dir, version: m[1], major: major, libs: p.libs}, nil
 }
 
-// askVersion returns the first line of what PATH --version prints.
+// askVersion returns the first line of the output of PATH --version.
 func askVersion(ctx context.Context, path string, libs []string, acct account, log *slog.Logger) (string, error) {
 	ctx, cancel := withTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -252,10 +252,10 @@ type redisBinary struct {
 
 var redisVersion = regexp.MustCompile(`\bv=([0-9]+)\.([0-9]+)(\.\S+)?`)
 
-// ErrNoRedis means that RedisServer was asked for and no server program was found.
+// ErrNoRedis: no usable server program was found.
 var ErrNoRedis = errors.New("no usable redis-server or valkey-server on this machine")
 
-// findRedis returns the first usable server on PATH or in a bundle. It needs 6.2 (asynq's archive does).
+// findRedis returns the first usable server in PATH, the system folders or a bundle. asynq's archive requires 6.2.
 func findRedis(ctx context.Context, cache string, acct account, log *slog.Logger) (redisBinary, []string, error) {
 	var places []binaryPath
 	names := []string{"redis-server", "valkey-server"}

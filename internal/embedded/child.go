@@ -17,37 +17,37 @@ import (
 const (
 	// stopTimeout bounds a stop whose context has no deadline of its own.
 	stopTimeout = 30 * time.Second
-	// forceTimeout is how long a server gets after the second, harder signal.
+	// forceTimeout bounds the wait after the second, harder signal.
 	forceTimeout = 5 * time.Second
-	// tailSize is how much of what a server said is kept for the error when it fails.
+	// tailSize is how much of a server's output is kept for error texts, in bytes.
 	tailSize = 4 << 10
 )
 
-// program is a server or a tool and how to run it.
+// program describes how to run a server or a tool.
 type program struct {
 	name    string // for logs: "postgres"
 	path    string
 	args    []string
 	libs    []string // folders for LD_LIBRARY_PATH
 	acct    account
-	onDeath syscall.Signal // what the kernel sends when this process dies
+	onDeath syscall.Signal // signal that the kernel sends when this process dies
 	logger  *slog.Logger
 }
 
 func (p program) newCommand(ctx context.Context) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, p.path, p.args...)
-	cmd.Dir = "/" // ours may be one that the account cannot enter
+	cmd.Dir = "/" // the account may not be able to enter this process's working folder
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C"}
 	if len(p.libs) > 0 {
 		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+strings.Join(p.libs, ":"))
 	}
 	cmd.SysProcAttr = p.acct.processAttr(p.onDeath)
-	// A grandchild that keeps the pipe open must not hold Wait up.
+	// Wait must not block on a grandchild that keeps the pipe open.
 	cmd.WaitDelay = 2 * time.Second
 	return cmd
 }
 
-// run runs a tool to its end and returns what it printed, bounded. When ctx ends its whole process group is killed.
+// run runs a tool and returns the end of its output. When ctx ends, it kills the whole process group.
 func (p program) run(ctx context.Context) (string, error) {
 	out := &tail{}
 	err := onOwnThread(func() error {
@@ -62,8 +62,8 @@ func (p program) run(ctx context.Context) (string, error) {
 	return out.String(), err
 }
 
-// onOwnThread runs f on a thread that no other goroutine ends: the kernel ties Pdeathsig to the thread that made the
-// child, and Go ends idle threads when a locked goroutine leaves them.
+// onOwnThread runs f on a locked thread. The kernel ties Pdeathsig to the thread that started the child. Without
+// the lock, another goroutine could lock that thread and exit, which ends the thread.
 func onOwnThread(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
@@ -79,15 +79,15 @@ type child struct {
 	name   string
 	cmd    *exec.Cmd
 	tail   *tail
-	done   chan struct{} // closed when it has ended and its output is read
-	err    error         // how it ended, after done
+	done   chan struct{} // closed when the process has ended and its output is read
+	err    error         // result of the process; valid after done
 	logger *slog.Logger
 
 	mu      sync.Mutex
-	serving bool // ready and not asked to stop: its end would be a surprise
+	serving bool // ready, and not asked to stop: ending now is an error
 }
 
-// start starts a server. Its goroutine stays on one thread until the server has ended.
+// start starts a server. The goroutine stays on one thread until the server has ended.
 func (p program) start() (*child, error) {
 	c := &child{name: p.name, tail: &tail{line: func(s string) { p.logger.Debug(p.name+" says", "line", s) }},
 		done: make(chan struct{}), logger: p.logger}
@@ -127,13 +127,13 @@ func (c *child) setServing(is bool) {
 	c.serving = is
 }
 
-// startError is the error for a server that ended before it was ready.
+// startError returns the error for a server that ended before it was ready.
 func (c *child) startError() error {
 	return fmt.Errorf("%s ended while starting (%v): %s", c.name, c.cmd.ProcessState, c.tail.lastLines())
 }
 
-// stop asks with the first signal, and when ctx ends insists with the second and at last SIGKILL. It returns when the
-// server is gone; the error says that force was needed.
+// stop sends the first signal. When ctx ends, it sends the second one and finally SIGKILL. It returns when the process
+// has ended, with an error if force was needed.
 func (c *child) stop(ctx context.Context, ask, insist syscall.Signal) error {
 	c.setServing(false)
 	if _, ok := ctx.Deadline(); !ok {
@@ -157,7 +157,7 @@ func (c *child) stop(ctx context.Context, ask, insist syscall.Signal) error {
 	return fmt.Errorf("%s did not stop in time and was made to: %w", c.name, ctx.Err())
 }
 
-// tail keeps the end of what a program prints and hands on each line.
+// tail keeps the end of a program's output and passes each line to a function.
 type tail struct {
 	line func(string)
 
@@ -196,7 +196,7 @@ func (t *tail) String() string {
 	return string(t.kept)
 }
 
-// lastLines is the last few lines as one, for an error.
+// lastLines returns the last few lines joined into one, for an error text.
 func (t *tail) lastLines() string {
 	lines := strings.FieldsFunc(t.String(), func(r rune) bool { return r == '\n' || r == '\r' })
 	if len(lines) > 6 {
@@ -211,7 +211,7 @@ func (t *tail) lastLines() string {
 	return strings.Join(lines, " | ")
 }
 
-// pollUntil calls try every interval until it says done or fails, or ctx ends.
+// pollUntil calls try at every interval until it returns true or an error, or ctx ends.
 func pollUntil(ctx context.Context, interval time.Duration, try func() (bool, error)) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -227,7 +227,7 @@ func pollUntil(ctx context.Context, interval time.Duration, try func() (bool, er
 	}
 }
 
-// withTimeout bounds ctx unless it ends sooner.
+// withTimeout returns ctx with a timeout whose cause names d.
 func withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, d, errors.New("took longer than "+d.String()))
 }

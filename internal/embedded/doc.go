@@ -1,24 +1,23 @@
-// Package embedded gives one machine a Postgres and a Redis without anything being installed or configured.
+// Package embedded runs a Postgres and a Redis on this machine without installation or configuration.
 //
-// Postgres is a private cluster made with binaries found on the machine or fetched into a cache folder; it runs as a
-// child process, reachable only through a unix socket in a folder that nobody else may enter. Redis is a redis-server
-// or valkey-server found in the same places, or else miniredis inside this process, which keeps nothing over a restart.
-// Data lies below one folder:
+// Postgres is a private cluster. Its binaries are found on the machine or fetched into a cache folder. It runs as a
+// child process and is reachable only through a unix socket in a folder that other users cannot enter. Redis is a
+// redis-server or valkey-server that is found in the same places, else miniredis inside this process, which loses its
+// data at a restart. All data is in one folder:
 //
-//	DIR/herald.lock                     who uses the folder (LockDir)
+//	DIR/herald.lock                     locked by the process that uses the folder (LockDir)
 //	DIR/run.json                        addresses of the running worker (WriteRunFile)
 //	DIR/postgres/{lock,data,run}        cluster and its socket
 //	DIR/redis/{lock,data,run}           append-only file and socket of a real Redis
 //
-// What holds everywhere:
-//   - A server lives no longer than the process that started it. On Linux the kernel sees to that (Pdeathsig);
-//     elsewhere the next start stops what was left.
+// Invariants:
+//   - A server ends with the process that started it. On Linux the kernel ends it (Pdeathsig); on other systems the
+//     next start stops leftover servers.
 //   - A server has its own process group, so that a terminal's Ctrl-C reaches only this process, which stops its
 //     servers last.
-//   - Two processes never use one folder: each part holds a lock (flock) that dies with its holder.
-//   - As root the servers run as another user, and a signal is only sent to a process that was checked to be the
-//     server.
-//   - Servers get an environment of a few fixed variables, never this process's own, which may hold secrets.
+//   - Two processes never use one folder: each part holds a lock (flock) that the kernel releases when its holder dies.
+//   - For root the servers run as another user. A signal is sent only to a process that was verified to be the server.
+//   - The environment of a server has a few fixed variables. It never contains this process's own, which may be secret.
 //
-// Schema, migrations, queues and configuration are not here. The package runs on Linux, macOS and the BSDs.
+// Schema, migrations, queues and settings belong to other packages. The package runs on Linux, macOS and the BSDs.
 package embedded

@@ -12,10 +12,11 @@ import (
 	"time"
 )
 
-// ephemeralPrefix names the temporary data folders. Each holds a lock while its process lives.
+// ephemeralPrefix begins the names of temporary data folders. Each is locked while its process lives.
 const ephemeralPrefix = "herald-ephemeral-"
 
-// abandonedAfter is the age from which an unlocked temporary folder counts as abandoned, and not as about to be locked.
+// abandonedAfter is the age at which an unlocked temporary folder counts as abandoned. A younger one may be about to be
+// locked.
 const abandonedAfter = time.Minute
 
 // ephemeral is a data folder for one run.
@@ -24,8 +25,8 @@ type ephemeral struct {
 	lock *Lock
 }
 
-// newEphemeral makes a temporary data folder in parent, after removing those that killed processes of this user left
-// there. An empty parent is the system's folder for such things.
+// newEphemeral creates a temporary data folder in parent. It first removes those that killed processes of this user
+// left there. An empty parent is the system's folder for temporary files.
 func newEphemeral(ctx context.Context, parent string, log *slog.Logger) (*ephemeral, error) {
 	if parent == "" {
 		parent = os.TempDir()
@@ -53,7 +54,7 @@ func (e *ephemeral) remove() error {
 	return errors.Join(err, e.lock.Release())
 }
 
-// removeAbandoned removes abandoned folders. A failure costs disk space, so that it is logged and no more.
+// removeAbandoned removes abandoned folders. Failures are only logged, because they cost nothing but disk space.
 func removeAbandoned(ctx context.Context, tmp string, log *slog.Logger) {
 	found, err := filepath.Glob(filepath.Join(tmp, ephemeralPrefix+"*"))
 	if err != nil {
@@ -64,7 +65,7 @@ func removeAbandoned(ctx context.Context, tmp string, log *slog.Logger) {
 		if err != nil || !info.IsDir() || time.Since(info.ModTime()) < abandonedAfter {
 			continue
 		}
-		// Anybody can make folders in /tmp: only our own are ours to remove.
+		// Any user can create folders in /tmp, so remove only folders of this user.
 		if stat, ok := info.Sys().(*syscall.Stat_t); !ok || int(stat.Uid) != os.Geteuid() {
 			continue
 		}
@@ -76,7 +77,7 @@ func removeAbandoned(ctx context.Context, tmp string, log *slog.Logger) {
 			}
 			continue
 		}
-		// Without parent-death signals a server may still run on it.
+		// A server may still use it on systems without parent-death signals.
 		err = clearLeftover(ctx, filepath.Join(dir, "postgres", "data"), log)
 		if err == nil {
 			err = os.RemoveAll(dir)

@@ -13,26 +13,26 @@ import (
 	"time"
 )
 
-// bundlesName is the folder in the cache whose subfolders are unpacked bundles. A bundle appears whole, by a rename.
+// bundlesName is the subfolder of the cache that contains unpacked bundles. A bundle is renamed into it when complete.
 const bundlesName = "bundles"
 
 // fetchTimeout bounds a whole fetch.
 const fetchTimeout = 10 * time.Minute
 
-// FetchConfig says where fetched binaries go.
+// FetchConfig configures Fetch.
 type FetchConfig struct {
-	// CacheDir gets the bundles. Default DefaultCacheDir().
+	// CacheDir receives the bundles. Default DefaultCacheDir().
 	CacheDir string
-	// Again fetches also what the machine has already.
+	// Again also fetches programs that the machine already has.
 	Again bool
-	// Logger announces what is downloaded and where to. Default: nothing is logged.
+	// Logger receives each download and its destination. Default: nothing is logged.
 	Logger *slog.Logger
 }
 
-// Fetch downloads server binaries that this machine lacks, without changing the system: on Debian and Ubuntu the
-// packages of Postgres and Redis, verified by apt and unpacked into the cache folder. Two processes may do it at once:
-// one waits. Nothing is done when everything is there. A Redis that cannot be fetched is no error (miniredis takes its
-// place); a Postgres that cannot be fetched is a *NoBinariesError.
+// Fetch downloads server binaries that this machine lacks. It does not change the system: on Debian and Ubuntu it
+// unpacks the packages of Postgres and Redis, verified by apt, into the cache folder. A lock makes a second process
+// wait. A Redis that cannot be fetched is not an error, because miniredis replaces it. A Postgres that cannot be
+// fetched is a *NoBinariesError.
 func Fetch(ctx context.Context, cfg FetchConfig) error {
 	log := cfg.Logger
 	if log == nil {
@@ -85,7 +85,7 @@ func fetchPrograms(ctx context.Context, cfg FetchConfig, acct account, log *slog
 		return err
 	}
 	defer lock.Release()
-	postgres, redis, err := missing() // another process may just have brought it
+	postgres, redis, err := missing() // another process may have fetched them while this one waited
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ type fetcher struct {
 	log   *slog.Logger
 }
 
-// prepareCache makes the cache folder, which the servers' user must be able to read.
+// prepareCache creates the cache folder so that the servers' user can read it.
 func (f *fetcher) prepareCache() error {
 	var err error
 	if f.cache, err = filepath.Abs(f.cache); err != nil {
@@ -130,7 +130,7 @@ func (f *fetcher) prepareCache() error {
 	return f.acct.checkPassage(filepath.Join(f.cache, bundlesName))
 }
 
-// lockCache takes the cache for this process.
+// lockCache locks the cache for this process.
 func (f *fetcher) lockCache(ctx context.Context) (*Lock, error) {
 	path := filepath.Join(f.cache, "fetch.lock")
 	lock, err := tryLock(path, f.cache)
@@ -142,7 +142,7 @@ func (f *fetcher) lockCache(ctx context.Context) (*Lock, error) {
 	return waitLock(ctx, path, f.cache)
 }
 
-// fetchPostgres fetches Debian's packages.
+// fetchPostgres fetches Debian's packages of Postgres.
 func (f *fetcher) fetchPostgres(ctx context.Context) error {
 	apt, err := findApt()
 	if err != nil {
@@ -165,8 +165,8 @@ func (f *fetcher) fetchRedis(ctx context.Context) error {
 	return err
 }
 
-// makeStaging makes a folder below the cache, where a rename into bundles stays on one file system. Folders of killed
-// processes are removed first: the caller holds the lock.
+// makeStaging creates a folder in the cache, so that a rename into bundles stays on one file system. It first removes
+// the staging folders of killed processes, which is safe because the caller holds the lock.
 func (f *fetcher) makeStaging() (string, error) {
 	old, err := filepath.Glob(filepath.Join(f.cache, "fetching-*"))
 	if err != nil {
@@ -185,7 +185,7 @@ func (f *fetcher) makeStaging() (string, error) {
 	return dir, os.Chmod(dir, 0o755)
 }
 
-// publishBundle moves an unpacked bundle to its place.
+// publishBundle moves an unpacked bundle to its final path.
 func (f *fetcher) publishBundle(root, name string) error {
 	if err := os.Chmod(root, 0o755); err != nil {
 		return err
@@ -200,9 +200,9 @@ func (f *fetcher) publishBundle(root, name string) error {
 	return syncDir(filepath.Dir(to))
 }
 
-// checkBundle runs what was unpacked, while it still lies in the staging folder.
+// checkBundle runs the unpacked programs while they are still in the staging folder.
 func (f *fetcher) checkBundle(ctx context.Context, stage, name string) error {
-	// bundlePath expects CACHE/bundles/NAME, which the staging folder has too.
+	// bundlePath expects CACHE/bundles/NAME, a layout that the staging folder shares.
 	root := filepath.Join(stage, bundlesName, name)
 	if dirs := globNewest(filepath.Join(root, "usr/lib/postgresql/*/bin")); len(dirs) > 0 {
 		return f.checkPostgres(ctx, bundlePath(stage, dirs[0]))
@@ -229,12 +229,12 @@ func (f *fetcher) checkPostgres(ctx context.Context, p binaryPath) error {
 	if b.major < oldestPostgres {
 		return fmt.Errorf("this is Postgres %d, older than %d", b.major, oldestPostgres)
 	}
-	_, err = askVersion(ctx, filepath.Join(p.dir, "initdb"), p.libs, f.acct, f.log) // has libraries of its own
+	_, err = askVersion(ctx, filepath.Join(p.dir, "initdb"), p.libs, f.acct, f.log) // initdb has libraries of its own
 	return err
 }
 
-// runTool runs a package manager in dir with what it needs of this process's environment, and no more: it holds
-// secrets.
+// runTool runs a package manager in dir. It passes only the environment variables that the tool needs, because the
+// others may be secret.
 func runTool(ctx context.Context, dir, name string, args ...string) (string, error) {
 	out := &tail{}
 	stdout := &strings.Builder{}
@@ -258,7 +258,7 @@ func runTool(ctx context.Context, dir, name string, args ...string) (string, err
 	return stdout.String(), nil
 }
 
-// toolEnvironment keeps paths, proxies, certificates and apt's own settings.
+// toolEnvironment returns the variables for paths, proxies, certificates and apt's own settings.
 func toolEnvironment(environ []string) []string {
 	exact := map[string]bool{"PATH": true, "HOME": true, "USER": true, "LOGNAME": true, "TMPDIR": true,
 		"XDG_CONFIG_HOME": true,

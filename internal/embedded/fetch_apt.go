@@ -17,10 +17,10 @@ import (
 	"time"
 )
 
-// dpkgStatus is what the system says is installed.
+// dpkgStatus is the system's list of installed packages.
 const dpkgStatus = "/var/lib/dpkg/status"
 
-// apt is where Debian's and Ubuntu's tools are.
+// apt holds the paths of apt-get and dpkg-deb.
 type apt struct{ get, deb string }
 
 func findApt() (apt, error) {
@@ -33,12 +33,12 @@ func findApt() (apt, error) {
 	return apt{get: get, deb: deb}, nil
 }
 
-// debPackage is one line of apt's plan.
+// debPackage is one package in apt's plan.
 type debPackage struct{ name, version string }
 
 var planLine = regexp.MustCompile(`^Inst (\S+) (?:\[[^\]]*\] )?\((\S+) `)
 
-// readPlan reads "Inst NAME [OLD] (VERSION REPOSITORY [ARCH])" lines of apt-get -s install.
+// readPlan parses the lines "Inst NAME [OLD] (VERSION REPOSITORY [ARCH])" of apt-get -s install.
 func readPlan(out string) []debPackage {
 	var plan []debPackage
 	for line := range strings.Lines(out) {
@@ -52,14 +52,14 @@ func readPlan(out string) []debPackage {
 var (
 	serverPackage = regexp.MustCompile(`^(postgresql-([0-9]+)|(redis|valkey)-server)$`)
 	clientPackage = regexp.MustCompile(`^(postgresql-client-[0-9]+|(redis|valkey)-tools)$`) // redis-server is a link into redis-tools
-	// Not needed to run a server: headers, Perl for Debian's cluster scripts, and LLVM, which is larger than all the
-	// rest.
+	// These are not needed to run a server: headers, Perl for Debian's cluster scripts, and LLVM, which is larger than
+	// all other packages together.
 	needlessLibrary = regexp.MustCompile(`(-dev|-perl)$|^lib(llvm|perl|z3)`)
-	// Not to be mixed with the system's own: the loader belongs to the C library.
+	// These must not be mixed with the system's own: the loader belongs to the C library.
 	coreLibrary = regexp.MustCompile(`^(libc6|libc-bin|libgcc-s1|libstdc\+\+6)(:.*)?$`)
 )
 
-// choosePackages keeps what a server needs to run and finds the server among it.
+// choosePackages selects the packages that a server needs to run, and returns the server's own package too.
 func choosePackages(plan []debPackage) (chosen []debPackage, server debPackage, err error) {
 	for _, p := range plan {
 		switch m := serverPackage.FindStringSubmatch(p.name); {
@@ -82,7 +82,7 @@ func choosePackages(plan []debPackage) (chosen []debPackage, server debPackage, 
 	return chosen, server, nil
 }
 
-// bundleName is the same for the same packages: "postgresql-15_15.20-0+deb12u1_1a2b3c4d".
+// bundleName returns a name that is equal for equal packages: "postgresql-15_15.20-0+deb12u1_1a2b3c4d".
 func bundleName(server debPackage, chosen []debPackage) string {
 	var all []string
 	for _, p := range chosen {
@@ -99,8 +99,9 @@ func bundleName(server debPackage, chosen []debPackage) string {
 	return clean + "_" + hex.EncodeToString(sum[:4])
 }
 
-// fetchPackages downloads a package with the libraries that the system lacks and unpacks them as one bundle. First with
-// the system's package lists; if those are empty, or so old that the packages are gone, with lists of our own.
+// fetchPackages downloads a package with the libraries that the system lacks, and unpacks them as one bundle. It first
+// uses the system's package lists. If they are empty, or so old that their packages no longer exist, it reads lists of
+// its own.
 func (f *fetcher) fetchPackages(ctx context.Context, a apt, what, want string) error {
 	stage, err := f.makeStaging()
 	if err != nil {
@@ -128,8 +129,8 @@ func (f *fetcher) fetchPackages(ctx context.Context, a apt, what, want string) e
 	return f.unpackPackages(ctx, a, own, stage, what, want)
 }
 
-// aptOptions make apt see the wanted packages as not installed: the system's records may say that they are although the
-// programs are gone, and packages that are there are not downloaded.
+// aptOptions returns options that make apt treat the wanted packages as not installed. Otherwise apt would not download
+// packages that the system's records list although their programs are gone.
 func aptOptions(stage, want string) ([]string, error) {
 	known, err := os.ReadFile(dpkgStatus)
 	if err != nil {
@@ -140,7 +141,7 @@ func aptOptions(stage, want string) ([]string, error) {
 	if err := os.WriteFile(status, withoutFamily(known, family), 0o644); err != nil {
 		return nil, err
 	}
-	// A system's hooks after an update may clean its caches: not ours to trigger. A file given with -c is read last.
+	// Hooks after an update may clean the system's caches, so disable them. apt reads the file given with -c last.
 	conf := filepath.Join(stage, "apt.conf")
 	if err := os.WriteFile(conf, []byte("#clear APT::Update::Pre-Invoke;\n#clear APT::Update::Post-Invoke;\n#clear APT::Update::Post-Invoke-Success;\n"), 0o644); err != nil {
 		return nil, err
@@ -149,7 +150,7 @@ func aptOptions(stage, want string) ([]string, error) {
 		"Acquire::Retries=3"}, nil
 }
 
-// withoutFamily drops the records of packages named FAMILY or FAMILY-….
+// withoutFamily removes the records of packages named FAMILY or FAMILY-….
 func withoutFamily(status []byte, family string) []byte {
 	var out []byte
 	for record := range strings.SplitSeq(string(status), "\n\n") {
@@ -163,7 +164,7 @@ func withoutFamily(status []byte, family string) []byte {
 	return out
 }
 
-// ownLists point apt at state and cache folders below stage, so that update works as an ordinary user too.
+// ownLists returns options that place apt's state and cache in stage, so that an ordinary user can run update.
 func ownLists(stage string) ([]string, error) {
 	state, cache := filepath.Join(stage, "state"), filepath.Join(stage, "cache")
 	for _, dir := range []string{filepath.Join(state, "lists/partial"), filepath.Join(cache, "archives/partial")} {
@@ -171,13 +172,13 @@ func ownLists(stage string) ([]string, error) {
 			return nil, err
 		}
 	}
-	// A configuration may have set the lists by their full name, which stands above Dir::State, as the status file's
-	// does.
+	// The configuration may set the path of the lists itself, which takes precedence over Dir::State. The same holds
+	// for the status file.
 	return []string{"-o", "Dir::State=" + state, "-o", "Dir::State::lists=" + filepath.Join(state, "lists"), "-o",
 		"Dir::Cache=" + cache}, nil
 }
 
-// unpackPackages plans, downloads, unpacks, tries and publishes one bundle.
+// unpackPackages plans, downloads, unpacks, tests and publishes one bundle.
 func (f *fetcher) unpackPackages(ctx context.Context, a apt, opts []string, stage, what, want string) error {
 	began := time.Now()
 	out, err := runTool(ctx, stage, a.get, append([]string{"install", "-s", "-q", "--no-install-recommends", want},
@@ -235,8 +236,8 @@ func (f *fetcher) unpackPackages(ctx context.Context, a apt, opts []string, stag
 	return nil
 }
 
-// plainModes lets everybody read and run a bundle, whatever the umask was, and takes set-id bits away: nothing in it is
-// to run as anybody else.
+// plainModes makes a bundle readable and executable for every user, independently of the umask. It also clears set-id
+// bits, because nothing in a bundle may run as another user.
 func plainModes(root string) error {
 	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() && !d.Type().IsRegular() {
@@ -256,5 +257,5 @@ func plainModes(root string) error {
 
 var userinfo = regexp.MustCompile(`://[^/@\s]*@`)
 
-// withoutCredentials removes the user part of URLs that a tool printed: configured mirrors may have one.
+// withoutCredentials removes user names and passwords from URLs in a tool's output. Configured mirrors may have them.
 func withoutCredentials(s string) string { return userinfo.ReplaceAllString(s, "://") }

@@ -11,35 +11,35 @@ import (
 	"syscall"
 )
 
-// maxSocketDir is the longest folder that can hold Postgres' socket: sun_path takes 103 bytes on macOS and 107 on
-// Linux, and "/.s.PGSQL.5432" is appended.
+// maxSocketDir is the length of the longest folder that can hold Postgres' socket: sun_path holds 103 bytes on macOS
+// and 107 on Linux, and "/.s.PGSQL.5432" is appended.
 const maxSocketDir = 103 - len("/.s.PGSQL.5432")
 
-// socketPrefix names the folders below /tmp that hold sockets whose data folder has too long a path.
+// socketPrefix begins the names of folders in /tmp for sockets whose data folder has too long a path.
 const socketPrefix = "herald-socket-"
 
-// DefaultDataDir is where data lives when HERALD_DATA is not set: /var/lib/herald for root, else
-// $XDG_STATE_HOME/herald, else ~/.local/state/herald. It is not created. Empty when the user has no home: then
-// HERALD_DATA must be given.
+// DefaultDataDir returns the data folder if HERALD_DATA is not set: /var/lib/herald for root, else
+// $XDG_STATE_HOME/herald, else ~/.local/state/herald. It does not create the folder. It returns "" if the user has no
+// home.
 func DefaultDataDir() string {
 	return defaultDir("/var/lib/herald", "XDG_STATE_HOME", ".local/state")
 }
 
-// DefaultCacheDir is where fetched binaries live: /var/cache/herald for root, else $XDG_CACHE_HOME/herald, else
-// ~/.cache/herald. Empty when the user has no home.
+// DefaultCacheDir returns the folder of fetched binaries: /var/cache/herald for root, else $XDG_CACHE_HOME/herald, else
+// ~/.cache/herald. It returns "" if the user has no home.
 func DefaultCacheDir() string {
 	return defaultDir(systemCacheDir, "XDG_CACHE_HOME", ".cache")
 }
 
-// systemCacheDir is what root fills for everybody. A variable, like postgresDirs, so that a test can have a machine
-// without programs.
+// systemCacheDir is the cache that root fills for all users. It is a variable, like postgresDirs, so that a test can
+// simulate a machine without programs.
 var systemCacheDir = "/var/cache/herald"
 
 func defaultDir(root, variable, belowHome string) string {
 	if os.Geteuid() == 0 {
 		return root
 	}
-	// The XDG specification says that a relative path is to be ignored.
+	// The XDG specification requires that a relative path is ignored.
 	if dir := os.Getenv(variable); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "herald")
 	}
@@ -50,8 +50,8 @@ func defaultDir(root, variable, belowHome string) string {
 	return filepath.Join(home, belowHome, "herald")
 }
 
-// ownDirMode is the mode of folders that this process makes for itself. Root's can be passed through, not listed,
-// because a server that runs as another user has its folder below.
+// ownDirMode returns the mode of folders that this process creates for itself. Other users can pass through root's
+// folders but not list them, because a server that runs as another user has its folder in them.
 func ownDirMode() fs.FileMode {
 	if os.Geteuid() == 0 {
 		return 0o711
@@ -59,7 +59,7 @@ func ownDirMode() fs.FileMode {
 	return 0o700
 }
 
-// ensureDir makes dir and its missing parents. The mode of what exists is left alone.
+// ensureDir creates dir and its missing parents. It does not change the mode of existing folders.
 func ensureDir(dir string) error {
 	if info, err := os.Stat(dir); err == nil {
 		if !info.IsDir() {
@@ -73,15 +73,15 @@ func ensureDir(dir string) error {
 		}
 	}
 	if err := os.Mkdir(dir, ownDirMode()); errors.Is(err, fs.ErrExist) {
-		return nil // made by another process just now
+		return nil // another process has just created it
 	} else if err != nil {
 		return err
 	}
-	// A umask must not take away what the server's user needs.
+	// The umask must not remove permissions that the server's user needs.
 	return os.Chmod(dir, ownDirMode())
 }
 
-// freshDir replaces dir by an empty folder that only account may enter.
+// freshDir replaces dir by an empty folder that only the account can enter.
 func freshDir(dir string, acct account) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -92,7 +92,7 @@ func freshDir(dir string, acct account) error {
 	return acct.giveTo(dir)
 }
 
-// dataDir makes dir, owned by account, unless it is there.
+// dataDir creates dir, owned by the account, unless it exists.
 func dataDir(dir string, acct account) error {
 	if info, err := os.Lstat(dir); err == nil {
 		if !info.IsDir() {
@@ -106,8 +106,8 @@ func dataDir(dir string, acct account) error {
 	return acct.giveTo(dir)
 }
 
-// socketFolder makes an empty folder for a socket: DIR/run, or one below /tmp when that path is too long for a socket
-// or has a character that a connection URL would split at. The second is removed by the server's Stop.
+// socketFolder creates an empty folder for a socket: DIR/run, or one in /tmp if that path is too long for a socket or
+// contains a comma, at which a connection URL would be split. The server's Stop removes a folder in /tmp.
 func socketFolder(base string, acct account) (dir string, temporary bool, err error) {
 	dir = filepath.Join(base, "run")
 	if len(dir) <= maxSocketDir && !strings.ContainsRune(dir, ',') {
@@ -128,9 +128,9 @@ func socketFolder(base string, acct account) (dir string, temporary bool, err er
 	return "", false, err
 }
 
-// UnreachableError means that the user that a server must run as cannot pass through a folder.
+// UnreachableError reports that the user of a server cannot pass through a folder.
 type UnreachableError struct {
-	Path string // what was to be reached
+	Path string // the path to reach
 	At   string // the folder that cannot be entered
 	User string
 }
@@ -140,7 +140,7 @@ func (e *UnreachableError) Error() string {
 		e.User, e.At, e.Path, e.At)
 }
 
-// checkPassage says whether the account may pass through dir and everything above it, by the permission bits.
+// checkPassage returns an error unless the permission bits let the account pass through dir and all its parents.
 func (a account) checkPassage(dir string) error {
 	if !a.isOtherUser() {
 		return nil
@@ -174,8 +174,8 @@ func (a account) checkPassage(dir string) error {
 	}
 }
 
-// readSmall reads at most 4 KiB of a regular file in a folder that a less trusted user may write to: a link, a pipe or
-// a device put there must not be followed or hang us.
+// readSmall reads at most 4 KiB of a regular file in a folder that a less trusted user can write to. A link, a pipe or
+// a device in its place is neither followed nor waited for.
 func readSmall(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -192,8 +192,7 @@ func readSmall(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, 4096))
 }
 
-// writeAtomic replaces a file so that a reader, also one after a power failure, sees the old content or the new, never
-// a part.
+// writeAtomic replaces a file so that a reader sees either the old or the new content, even after a power failure.
 func writeAtomic(path string, mode fs.FileMode, write func(io.Writer) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -229,7 +228,7 @@ func syncDir(dir string) error {
 		return err
 	}
 	defer d.Close()
-	// Some file systems cannot sync a folder; the rename itself has happened.
+	// Some file systems cannot sync a folder; the rename itself is done.
 	if err := d.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOTSUP) {
 		return err
 	}

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// clearLeftover waits until the Postgres of a killed process is gone, which the kernel asked to stop when that process
-// died (attr). Then it removes a postmaster.pid that stayed: it would stop the start if another program of this user
-// has the number by now, as happens in containers. The caller holds the cluster's lock.
+// clearLeftover waits until the Postgres of a killed process has ended. The kernel asked that Postgres to stop when the
+// process died (processAttr). Then it removes a leftover postmaster.pid, which would prevent the start if another
+// program of this user has the same process id by now, as happens in containers. The caller holds the cluster's lock.
 func clearLeftover(ctx context.Context, data string, log *slog.Logger) error {
 	ctx, cancel := withTimeout(ctx, stopTimeout)
 	defer cancel()

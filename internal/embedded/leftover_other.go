@@ -15,9 +15,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// clearLeftover ends a Postgres that serves the data although the process that started it is gone: nothing here ends a
-// server with its parent. The caller holds the cluster's lock, so nobody alive owns that server. Any other pid file is
-// Postgres' own to judge.
+// clearLeftover stops a Postgres that still serves the data although the process that started it is gone: these systems
+// do not end a server with its parent. The caller holds the cluster's lock, so no live process owns that server.
+// Postgres itself handles any other pid file.
 func clearLeftover(ctx context.Context, data string, log *slog.Logger) error {
 	ctx, cancel := withTimeout(ctx, stopTimeout)
 	defer cancel()
@@ -41,7 +41,7 @@ func clearLeftover(ctx context.Context, data string, log *slog.Logger) error {
 	return nil
 }
 
-// postmaster is what the first lines of postmaster.pid say.
+// postmaster holds the first lines of postmaster.pid.
 type postmaster struct {
 	pid       int
 	socketDir string
@@ -60,8 +60,8 @@ func readPostmaster(data string) (postmaster, error) {
 	return postmaster{pid: pid, socketDir: strings.TrimSpace(lines[4])}, nil
 }
 
-// answersFor asks the server at the socket that the pid file names which data it serves: the number may be another
-// program's by now.
+// answersFor reports whether the server at the socket in the pid file serves data. It asks the server, because another
+// program may have that process id by now.
 func (pm postmaster) answersFor(ctx context.Context, data string) bool {
 	if !filepath.IsAbs(pm.socketDir) || !isAlive(pm.pid) {
 		return false

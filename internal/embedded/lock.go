@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// lockName is the file in a data folder whose flock says that a process uses it.
+// lockName is the file in a data folder that the process which uses the folder has locked.
 const lockName = "herald.lock"
 
-// InUseError means that another live process holds a folder.
+// InUseError reports that another live process has locked a folder.
 type InUseError struct {
 	Dir string
-	PID int // 0: not known
+	PID int // 0 if unknown
 }
 
 func (e *InUseError) Error() string {
@@ -30,19 +30,19 @@ func (e *InUseError) Error() string {
 	return fmt.Sprintf("%s is in use by %s: stop that one, or choose another folder with HERALD_DATA", e.Dir, who)
 }
 
-// Lock is held until Release, or until this process ends in whatever way.
+// Lock is an acquired lock. It ends with Release or with this process.
 type Lock struct{ f *os.File }
 
-// LockDir makes the data folder if it is missing (0700; 0711 for root, whose servers run as another user) and takes it
-// for this process. *InUseError when a live process has it.
+// LockDir creates the data folder if it is missing (0700; 0711 for root, whose servers run as another user) and locks
+// it. It returns *InUseError if a live process has locked it.
 func LockDir(dir string) (*Lock, error) {
-	// ReadRunFile tests the lock by taking it for microseconds; do not stumble over that.
+	// ReadRunFile tests the lock by holding it for microseconds, so wait a moment.
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
 	return WaitLockDir(ctx, dir)
 }
 
-// WaitLockDir is LockDir that waits for the holder for as long as ctx allows.
+// WaitLockDir is LockDir, but waits for the lock until ctx ends.
 func WaitLockDir(ctx context.Context, dir string) (*Lock, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -54,14 +54,14 @@ func WaitLockDir(ctx context.Context, dir string) (*Lock, error) {
 	return waitLock(ctx, filepath.Join(dir, lockName), dir)
 }
 
-// lockPart takes the lock of one server's folder, which a dying process may still hold for a moment.
+// lockPart locks the folder of one server. A dying process may still hold that lock for a moment.
 func lockPart(ctx context.Context, base string) (*Lock, error) {
 	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer cancel()
 	return waitLock(ctx, filepath.Join(base, "lock"), base)
 }
 
-// waitLock takes the lock file at path; dir is what the error calls taken.
+// waitLock locks the file at path; dir is the folder that errors name.
 func waitLock(ctx context.Context, path, dir string) (*Lock, error) {
 	for {
 		l, err := tryLock(path, dir)
@@ -90,7 +90,7 @@ func tryLock(path, dir string) (*Lock, error) {
 		}
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
-	// The number only helps people and ReadRunFile; the flock is what counts.
+	// The process id only helps people and ReadRunFile; only the flock counts.
 	if err := f.Truncate(0); err == nil {
 		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 		if err != nil {
@@ -101,7 +101,7 @@ func tryLock(path, dir string) (*Lock, error) {
 	return &Lock{f: f}, nil
 }
 
-// Release gives the folder free. The file stays: removing it would let two processes lock two files of one name.
+// Release releases the lock. The file stays: if it were removed, two processes could lock two files of the same name.
 func (l *Lock) Release() error {
 	if l == nil || l.f == nil {
 		return nil
@@ -112,7 +112,7 @@ func (l *Lock) Release() error {
 	return f.Close()
 }
 
-// lockHolder says whether some process, this one included, holds the lock file, and which.
+// lockHolder reports whether a process, including this one, holds the lock file, and its process id.
 func lockHolder(path string) (pid int, held bool, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -129,8 +129,8 @@ func lockHolder(path string) (pid int, held bool, err error) {
 	}
 }
 
-// CheckFree is nil when no process holds the data folder, *InUseError when one does. Nothing is made; a folder that is
-// not there is free.
+// CheckFree returns nil if no process has locked the data folder, else *InUseError. It creates nothing; a missing
+// folder counts as free.
 func CheckFree(dir string) error {
 	pid, held, err := lockHolder(filepath.Join(dir, lockName))
 	switch {

@@ -5,13 +5,13 @@ import "syscall"
 const (
 	sharedMemory = "/dev/shm"
 	tmpfsMagic   = 0x01021994 // linux/magic.h
-	// memoryRoom is what must be free there: each copy of a database is 8 MB, and several tests run at a time.
+	// memoryRoom is the space that must be free: a copy of a database has 8 MB, and several tests run at a time.
 	memoryRoom = 2 << 30
 )
 
-// memoryDir is a folder in memory with room for test databases, "" when there is none. A database is 300 files, and
-// ext4 looks long for an inode that was not freed in the last seconds: tests that make and drop databases spend half of
-// their time there.
+// memoryDir returns a folder in memory with space for test databases; "" if memory is short. A database has 300 files,
+// and ext4 avoids inodes that were freed in the last seconds. Tests that create and drop databases would spend half of
+// their time searching for inodes.
 func memoryDir() string {
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(sharedMemory, &fs); err != nil || fs.Type != tmpfsMagic ||

@@ -2,5 +2,5 @@
 
 package embedded
 
-// memoryDir is a folder in memory with room for test databases; none is known here.
+// memoryDir returns "": this system has no known folder in memory.
 func memoryDir() string { return "" }

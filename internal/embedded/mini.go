@@ -11,17 +11,18 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
-// tickEvery moves miniredis' key lifetimes, which stand still by themselves. Its own ClockTTL is not used: it walks all
-// keys on every command.
+// tickEvery is the interval at which the clock of miniredis advances, which does not run by itself. Its own ClockTTL is
+// not used, because it visits all keys on every command.
 const tickEvery = 500 * time.Millisecond
 
-// mini is miniredis in this process. It keeps nothing: after a restart the reconciler dispatches from Postgres again.
+// mini is miniredis in this process. It loses its data at a restart; the reconciler then dispatches from Postgres
+// again.
 type mini struct {
 	server   *miniredis.Miniredis
 	password string
 
-	quit chan struct{} // closed by close: the ticker ends
-	gone chan struct{} // closed when nothing serves any more
+	quit chan struct{} // closed by close to end the ticker
+	gone chan struct{} // closed when the server has stopped
 }
 
 func startMini(log *slog.Logger) (engine, error) {

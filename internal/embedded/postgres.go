@@ -20,30 +20,30 @@ import (
 )
 
 const (
-	// role is the superuser and the database of the private cluster.
+	// role is the name of the superuser and of the database in the private cluster.
 	role = "herald"
-	// startTimeout bounds initdb and the start, which after a crash replays the log.
+	// startTimeout bounds initdb and the start, which replays the log after a crash.
 	startTimeout = 2 * time.Minute
 )
 
-// PostgresConfig says where a private cluster lives.
+// PostgresConfig configures a private cluster.
 type PostgresConfig struct {
 	// Dir is the data folder (HERALD_DATA); the cluster is in Dir/postgres. Required unless Ephemeral.
 	Dir string
 	// Ephemeral keeps the data in a temporary folder that Stop removes.
 	Ephemeral bool
-	// Test trades safety for speed: fsync is off, and what is Ephemeral too is kept in memory where that is roomy. A
-	// crash loses the last commits, a power failure ruins the data.
+	// Test trades safety for speed: fsync is off, and an Ephemeral cluster is kept in memory if there is enough. A
+	// crash loses the last commits, and a power failure destroys the data.
 	Test bool
-	// Fetch allows downloading binaries into CacheDir when none are found (see Fetch).
+	// Fetch allows downloading binaries into CacheDir if none are found (see Fetch).
 	Fetch bool
-	// CacheDir holds fetched binaries. Default DefaultCacheDir().
+	// CacheDir contains fetched binaries. Default DefaultCacheDir().
 	CacheDir string
-	// Logger gets one line per step. Default: nothing is logged.
+	// Logger receives one line per step. Default: nothing is logged.
 	Logger *slog.Logger
 }
 
-// tempParent is where a temporary data folder is made, "" for the system's place.
+// tempParent returns the parent of temporary data folders; "" is the system's default.
 func (cfg PostgresConfig) tempParent() string {
 	if cfg.Test {
 		return memoryDir()
@@ -51,7 +51,7 @@ func (cfg PostgresConfig) tempParent() string {
 	return ""
 }
 
-// VersionError means that existing data was written by another major version than the binaries at hand.
+// VersionError reports that the existing data needs another major version than the available binaries.
 type VersionError struct {
 	Dir   string
 	Major int
@@ -84,8 +84,9 @@ type Postgres struct {
 	stopErr error
 }
 
-// StartPostgres starts a private cluster, made first if Dir has none, and returns when it takes connections. Errors
-// that mean something to the operator: *NoBinariesError, *InUseError, *UnreachableError, *AccountError, *VersionError.
+// StartPostgres starts a private cluster and creates it if Dir has none. It returns when the server accepts
+// connections. Errors that an operator can act on: *NoBinariesError, *InUseError, *UnreachableError, *AccountError,
+// *VersionError.
 func StartPostgres(ctx context.Context, cfg PostgresConfig) (_ *Postgres, err error) {
 	log := cfg.Logger
 	if log == nil {
@@ -149,13 +150,13 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (_ *Postgres, err er
 	return p, p.startServer(ctx, cfg)
 }
 
-// HasCluster tells whether a Postgres cluster was made in the data folder. It makes nothing.
+// HasCluster reports whether the data folder contains a Postgres cluster. It creates nothing.
 func HasCluster(dir string) (bool, error) {
 	major, _, err := clusterOf(filepath.Join(dir, "postgres", "data"))
 	return major != 0, err
 }
 
-// clusterOf tells the major version and the owner of the cluster in a folder; 0 and -1 if there is none.
+// clusterOf returns the major version and the owner of the cluster in a folder; 0 and -1 if it has none.
 func clusterOf(data string) (major, owner int, err error) {
 	b, err := readSmall(filepath.Join(data, "PG_VERSION"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -178,7 +179,7 @@ func clusterOf(data string) (major, owner int, err error) {
 	return major, int(stat.Uid), nil
 }
 
-// choosePostgres finds binaries, and fetches some if that is allowed and needed.
+// choosePostgres finds binaries. If none are found and cfg allows it, it fetches some.
 func choosePostgres(ctx context.Context, cfg PostgresConfig, data string, major int, acct account,
 	log *slog.Logger) (postgresBinaries, error) {
 	found, passed, err := findPostgres(ctx, cfg.CacheDir, major, acct, log)
@@ -201,8 +202,8 @@ func choosePostgres(ctx context.Context, cfg PostgresConfig, data string, major 
 	return postgresBinaries{}, none
 }
 
-// initCluster makes the cluster beside its place and moves it there when it is whole, so that a killed initdb leaves
-// nothing that looks like data.
+// initCluster creates the cluster in a neighbouring folder and renames it when it is complete, so that a killed initdb
+// leaves nothing that looks like data.
 func (p *Postgres) initCluster(ctx context.Context, cfg PostgresConfig) error {
 	began := time.Now()
 	ctx, cancel := withTimeout(ctx, startTimeout)
@@ -242,9 +243,9 @@ func (p *Postgres) initCluster(ctx context.Context, cfg PostgresConfig) error {
 	return nil
 }
 
-// serverArgs are the server's command line. Everybody who can reach the socket is trusted, so no folder on the way
-// lets others pass (restrictFolder) and there is no TCP. Failed statements are the client's business: with level
-// "log" they, and the values in them, are not logged.
+// serverArgs returns the server's command line. The server trusts every user that can reach its socket, so
+// restrictFolder keeps others out of its folders, and TCP is off. With log level "log" failed statements are not
+// logged, because they may contain secret values.
 func (p *Postgres) serverArgs(cfg PostgresConfig) []string {
 	set := []string{
 		"listen_addresses=",
@@ -255,11 +256,11 @@ func (p *Postgres) serverArgs(cfg PostgresConfig) []string {
 		"log_destination=stderr",
 		"log_min_messages=log",
 		"log_min_error_statement=panic",
-		"timezone=GMT", // known to every build, also where no time zone data is installed
+		"timezone=GMT", // every build knows it, even without time zone data
 		"log_timezone=GMT",
 		"shared_buffers=64MB",
 		"max_connections=" + map[bool]string{false: "100", true: "200"}[cfg.Test],
-		"jit=off", // fetched bundles leave LLVM out
+		"jit=off", // fetched bundles omit LLVM
 		"wal_level=minimal",
 		"max_wal_senders=0",
 	}
@@ -273,10 +274,10 @@ func (p *Postgres) serverArgs(cfg PostgresConfig) []string {
 	return args
 }
 
-// quoteList makes one element of a setting that is a comma-separated list.
+// quoteList quotes s as one element of a setting that is a comma-separated list.
 func quoteList(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
 
-// startServer starts the server and waits until its database takes connections.
+// startServer starts the server and waits until its database accepts connections.
 func (p *Postgres) startServer(ctx context.Context, cfg PostgresConfig) error {
 	began := time.Now()
 	ctx, cancel := withTimeout(ctx, startTimeout)
@@ -304,14 +305,14 @@ func (p *Postgres) startServer(ctx context.Context, cfg PostgresConfig) error {
 	return nil
 }
 
-// SQLSTATEs of a server that starts, and of a database that was never made.
+// SQLSTATEs of a server that is starting, and of a missing database.
 const (
 	cannotConnectNow   = "57P03"
 	invalidCatalogName = "3D000"
 )
 
-// tryConnect connects once. The database is made here and not after initdb, so that a process killed in between does no
-// harm.
+// tryConnect connects once. It creates the database here and not after initdb, so that nothing breaks if the process is
+// killed between the two.
 func (p *Postgres) tryConnect(ctx context.Context) (bool, error) {
 	ctx, cancel := withTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -336,18 +337,18 @@ func (p *Postgres) tryConnect(ctx context.Context) (bool, error) {
 	return false, errors.Join(err, conn.Close(ctx))
 }
 
-// URL is a pgx connection URL. It holds no password: the socket's folder is what protects the server.
+// URL returns a pgx connection URL. It contains no password: the socket's folder protects the server.
 func (p *Postgres) URL() string { return socketURL(p.sockets, role) }
 
 func socketURL(dir, database string) string {
-	// pgx reads a plus sign as itself, as libpq does.
+	// pgx reads a plus sign literally, as libpq does.
 	query := strings.ReplaceAll(url.Values{"host": {dir}, "port": {"5432"}}.Encode(), "+", "%20")
 	u := url.URL{Scheme: "postgres", User: url.User(role), Path: "/" + database, RawQuery: query}
 	return u.String()
 }
 
-// Stop ends the server (clients are disconnected), waiting until ctx ends, 30 s at most without a deadline; after that
-// it is killed, which costs nothing but a log replay at the next start. Further calls return the first one's result.
+// Stop stops the server and disconnects its clients. It waits until ctx ends, or 30 s if ctx has no deadline, then
+// kills the server. The next start then only replays the log. Further calls return the result of the first one.
 func (p *Postgres) Stop(ctx context.Context) error {
 	p.stop.Do(func() {
 		began := time.Now()
@@ -361,7 +362,7 @@ func (p *Postgres) Stop(ctx context.Context) error {
 	return p.stopErr
 }
 
-// release undoes what was done, in whatever state the start was given up.
+// release releases everything that a complete or partial start has acquired.
 func (p *Postgres) release() error {
 	var errs []error
 	if p.child != nil {

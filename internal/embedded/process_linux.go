@@ -12,11 +12,12 @@ import (
 	"syscall"
 )
 
-// namespaces: a server can run under a uid without passwd entry.
+// namespaces reports whether a server can run as a uid without a passwd entry.
 const namespaces = true
 
-// processAttr describes a child of the account in its own process group, which gets the signal when its parent's thread
-// ends. The kernel forgets the signal when the credentials change, and Go sets it after that.
+// processAttr returns the attributes of a child that runs as the account in its own process group. The kernel sends
+// onDeath to the child when its parent's thread ends. Changing credentials clears that signal, and Go sets it
+// afterwards.
 func (a account) processAttr(onDeath syscall.Signal) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: onDeath}
 	switch {
@@ -25,7 +26,7 @@ func (a account) processAttr(onDeath syscall.Signal) *syscall.SysProcAttr {
 		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: mappedID, HostID: int(a.uid), Size: 1}}
 		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: mappedID, HostID: int(a.gid), Size: 1}}
 		if a.isOtherUser() {
-			attr.GidMappingsEnableSetgroups = true // or root's supplementary groups would stay
+			attr.GidMappingsEnableSetgroups = true // drops root's supplementary groups
 			attr.Credential = &syscall.Credential{Uid: mappedID, Gid: mappedID}
 		}
 	case a.isOtherUser():
@@ -34,8 +35,8 @@ func (a account) processAttr(onDeath syscall.Signal) *syscall.SysProcAttr {
 	return attr
 }
 
-// workingIn lists the live processes of the program whose working folder is dir. Postgres and all its backends work in
-// their data folder, so that this finds what a killed parent left, also when the postmaster itself is gone.
+// workingIn returns the live processes of the program whose working folder is dir. Postgres and all its backends work
+// in their data folder. So this finds every process that a killed parent left, even if the postmaster itself is gone.
 func workingIn(dir, program string) ([]int, error) {
 	real, err := filepath.EvalSymlinks(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -67,13 +68,13 @@ func workingIn(dir, program string) ([]int, error) {
 	return pids, nil
 }
 
-// isZombie says whether the process has ended and only waits for its parent.
+// isZombie reports whether the process has ended and only waits for its parent.
 func isZombie(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return false
 	}
-	// "pid (name) state …"; the name may hold anything, a closing parenthesis too.
+	// The format is "pid (name) state …"; the name may contain anything, even a closing parenthesis.
 	i := bytes.LastIndexByte(b, ')')
 	return i >= 0 && i+2 < len(b) && (b[i+2] == 'Z' || b[i+2] == 'X')
 }

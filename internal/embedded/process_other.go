@@ -4,11 +4,11 @@ package embedded
 
 import "syscall"
 
-// namespaces: only Linux has user namespaces.
+// namespaces is false: only Linux has user namespaces.
 const namespaces = false
 
-// attr describes a child of the account in its own process group. There is no parent-death signal here: the next start
-// stops what was left (clearLeftover).
+// processAttr returns the attributes of a child that runs as the account in its own process group. These systems have
+// no parent-death signal: the next start stops leftover servers (clearLeftover).
 func (a account) processAttr(syscall.Signal) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setpgid: true}
 	if a.isOtherUser() {

@@ -8,15 +8,16 @@ import (
 	"path/filepath"
 )
 
-// Programs are the servers that embedded services would run. Of each, either it or the error is set.
+// Programs describes the programs that embedded services would run. For each service either the text or the error is
+// set.
 type Programs struct {
-	Postgres, Redis     string // as "15.18 in /usr/lib/postgresql/15/bin"
+	Postgres, Redis     string // as in "Postgres 15.18, /usr/lib/postgresql/15/bin"
 	NoPostgres, NoRedis error
 }
 
-// FindPrograms looks for them as a start would, for the data in dir. Nothing is fetched, made or started. NoPostgres is
-// a *NoBinariesError when a start would try to fetch one, a *VersionError or *AccountError when something has to be
-// changed; NoRedis is ErrNoRedis when a start would do without.
+// FindPrograms searches for the programs as a start with the data in dir would. It fetches, creates and starts nothing.
+// NoPostgres is a *NoBinariesError if a start would try to fetch Postgres, and a *VersionError or an *AccountError if
+// the operator must change something. NoRedis is ErrNoRedis if a start would use miniredis.
 func FindPrograms(ctx context.Context, dir, cache string) (p Programs) {
 	log := slog.New(slog.DiscardHandler)
 	p.Postgres, p.NoPostgres = lookForPostgres(ctx, dir, cache, log)

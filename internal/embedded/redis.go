@@ -12,30 +12,30 @@ import (
 	"time"
 )
 
-// RedisMode says which Redis to run.
+// RedisMode selects the implementation of Redis.
 type RedisMode string
 
 const (
-	// RedisAuto is a server found on the machine, else miniredis. The default.
+	// RedisAuto, the default, runs a server found on the machine, else miniredis.
 	RedisAuto RedisMode = "auto"
-	// RedisServer is a server found on the machine, else an error.
+	// RedisServer runs a server found on the machine, else it is an error.
 	RedisServer RedisMode = "redis"
-	// RedisMini is miniredis in this process: about 3,000 tasks a second on one core, about 100 bytes of memory kept
-	// for every task ever run, and nothing kept over a restart.
+	// RedisMini runs miniredis in this process. It handles about 3,000 tasks a second on one core, keeps about 100
+	// bytes of memory for every task that ever ran, and loses its data at a restart.
 	RedisMini RedisMode = "mini"
 )
 
-// RedisConfig says which Redis to run and where its data lives.
+// RedisConfig configures a Redis.
 type RedisConfig struct {
-	// Dir is the data folder (HERALD_DATA); Redis' part is Dir/redis. Required unless Ephemeral.
+	// Dir is the data folder (HERALD_DATA); Redis uses Dir/redis. Required unless Ephemeral.
 	Dir string
-	// Ephemeral keeps nothing.
+	// Ephemeral deletes the data at the stop.
 	Ephemeral bool
 	// Mode defaults to RedisAuto.
 	Mode RedisMode
-	// CacheDir holds fetched binaries. Default DefaultCacheDir().
+	// CacheDir contains fetched binaries. Default DefaultCacheDir().
 	CacheDir string
-	// Logger gets one line per step. Default: nothing is logged.
+	// Logger receives one line per step. Default: nothing is logged.
 	Logger *slog.Logger
 }
 
@@ -48,14 +48,14 @@ type Redis struct {
 	stopErr error
 }
 
-// engine is what serves: a child process or miniredis.
+// engine is the server: a child process or miniredis.
 type engine interface {
 	url() string
 	close(ctx context.Context) error
 }
 
-// StartRedis starts a Redis and returns when it answers. With RedisAuto a server that is found but does not start is
-// replaced by miniredis, with a warning: losing the queue costs time, not work (DESIGN §1).
+// StartRedis starts a Redis and returns when it answers. With RedisAuto miniredis replaces a server that does not
+// start, with a warning. That is safe because Redis holds no data that Postgres lacks (docs/design/delivery.md).
 func StartRedis(ctx context.Context, cfg RedisConfig) (*Redis, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -100,12 +100,12 @@ func startEngine(ctx context.Context, cfg RedisConfig) (engine, error) {
 	return startMini(cfg.Logger)
 }
 
-// URL is a connection URL as asynq parses it: redis-socket:///path, or redis://:password@127.0.0.1:port for miniredis,
-// whose password is made anew at each start and keeps the machine's other users out.
+// URL returns a connection URL as asynq parses it: redis-socket:///path, or redis://:password@127.0.0.1:port for
+// miniredis. That password is random at each start and keeps other users of the machine out.
 func (r *Redis) URL() string { return r.engine.url() }
 
-// Stop ends the server after its data is on disk, waiting until ctx ends, 30 s at most without a deadline. Further
-// calls return the first one's result.
+// Stop stops the server after its data is written to disk. It waits until ctx ends, or 30 s if ctx has no deadline.
+// Further calls return the result of the first one.
 func (r *Redis) Stop(ctx context.Context) error {
 	r.stop.Do(func() {
 		began := time.Now()
@@ -115,7 +115,8 @@ func (r *Redis) Stop(ctx context.Context) error {
 	return r.stopErr
 }
 
-// redisAccount is the user for a redis-server: the owner of existing data, else the one that Postgres would run as.
+// redisAccount returns the user for a redis-server: the owner of existing data, else the user that Postgres would run
+// as.
 func redisAccount(data string) (account, error) {
 	self := account{uid: uint32(os.Geteuid()), gid: uint32(os.Getegid()), name: "this user"}
 	if self.uid != 0 {
@@ -128,11 +129,11 @@ func redisAccount(data string) (account, error) {
 		}
 	}
 	acct, err := pickAccount(owner)
-	acct.mapped = false // Redis does not ask for a passwd entry
+	acct.mapped = false // Redis needs no passwd entry
 	return acct, err
 }
 
-// explainNoRedis names what was passed over.
+// explainNoRedis returns ErrNoRedis with the reasons why programs were rejected.
 func explainNoRedis(passed []string) error {
 	if len(passed) == 0 {
 		return ErrNoRedis

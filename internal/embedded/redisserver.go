@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// redisServer is a redis-server or valkey-server as a child process on a unix socket.
+// redisServer is a redis-server or valkey-server that runs as a child process on a unix socket.
 type redisServer struct {
 	child     *child
 	binary    redisBinary
@@ -25,13 +25,13 @@ type redisServer struct {
 	data      string
 	sockets   string
 	tempSock  bool
-	ephemeral *ephemeral // nil: there is an append-only file worth flushing
+	ephemeral *ephemeral // nil: the append-only file must be flushed at the stop
 	lock      *Lock
 }
 
 const redisSocket = "redis.sock"
 
-// startRedisServer starts a server that was found; ErrNoRedis when none was.
+// startRedisServer starts a server found on the machine. It returns ErrNoRedis without one.
 func startRedisServer(ctx context.Context, cfg RedisConfig) (_ engine, err error) {
 	log, dir := cfg.Logger, cfg.Dir
 	ctx, cancel := withTimeout(ctx, startTimeout)
@@ -104,7 +104,7 @@ func startRedisServer(ctx context.Context, cfg RedisConfig) (_ engine, err error
 			return false, s.child.startError()
 		default:
 		}
-		// Anything else means no socket yet, or that the append-only file is still being read.
+		// Any other result means that there is no socket yet, or that the server still loads the append-only file.
 		answer, err := askRedis(ctx, s.socketPath(), "PING")
 		return err == nil && answer == "+PONG", nil
 	})
@@ -116,7 +116,7 @@ func startRedisServer(ctx context.Context, cfg RedisConfig) (_ engine, err error
 	return s, nil
 }
 
-// serverArgs are the server's command line: no TCP, no eviction, an append-only file flushed every second.
+// serverArgs returns the server's command line: no TCP, no eviction, an append-only file flushed every second.
 func (s *redisServer) serverArgs() []string {
 	keep := "yes"
 	if s.ephemeral != nil {
@@ -159,7 +159,8 @@ func (s *redisServer) close(ctx context.Context) error {
 	return errors.Join(append(errs, s.lock.Release(), s.ephemeral.remove())...)
 }
 
-// stopLeftoverRedis ends a server that a killed process left: the file names its socket. The caller holds the lock.
+// stopLeftoverRedis stops a server that a killed process left. The file at where names its socket. The caller holds the
+// lock.
 func stopLeftoverRedis(ctx context.Context, where string, log *slog.Logger) error {
 	b, err := readSmall(where)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -185,7 +186,7 @@ func stopLeftoverRedis(ctx context.Context, where string, log *slog.Logger) erro
 			log.Info("redis: stopping a server that a killed process left", "socket", socket)
 			asked = true
 		}
-		// The append-only file is flushed all the same. While it is being read the answer is an error: ask again.
+		// The append-only file is flushed despite NOSAVE. While the server loads it, the answer is an error: ask again.
 		_, _ = askRedis(ctx, socket, "SHUTDOWN NOSAVE")
 		return false, nil
 	})

@@ -11,20 +11,20 @@ import (
 	"syscall"
 )
 
-// runName is the file in a data folder by which commands find the running worker (DESIGN §10).
+// runName is the file in a data folder with which commands find the running worker.
 const runName = "run.json"
 
-// RunFile is what run.json says. The URLs are of embedded services alone and may hold a password made for this run,
-// hence mode 0600; an operator's own may hold a password that opens more, and is in no file of ours.
+// RunFile is the content of run.json. Its URLs are those of embedded services and may contain a password of this run,
+// so the file has mode 0600. It never contains an operator's own URL, whose password may open more.
 type RunFile struct {
 	PID         int    `json:"pid"`
 	DatabaseURL string `json:"databaseUrl"`        // empty: not embedded
 	RedisURL    string `json:"redisUrl"`           // empty: not embedded
-	Database    string `json:"database,omitempty"` // tells which database is used that is not embedded, without its password
-	Listen      string `json:"listen"`             // host:port of the HTTP server, empty when there is none
+	Database    string `json:"database,omitempty"` // identifies a database that is not embedded, without its password
+	Listen      string `json:"listen"`             // host:port of the HTTP server; empty if there is none
 }
 
-// StaleRunFileError means that run.json was left by a process that is gone. It can be ignored and overwritten.
+// StaleRunFileError reports that run.json was left by a process that is gone. It can be ignored and overwritten.
 type StaleRunFileError struct {
 	Path string
 	PID  int
@@ -34,7 +34,7 @@ func (e *StaleRunFileError) Error() string {
 	return fmt.Sprintf("%s was left by process %d, which no longer runs", e.Path, e.PID)
 }
 
-// WriteRunFile publishes the addresses of this process, which holds the folder's lock (LockDir).
+// WriteRunFile publishes the addresses of this process. The process must hold the folder's lock (LockDir).
 func WriteRunFile(dir string, r RunFile) error {
 	if r.PID <= 0 {
 		return errors.New("run.json: a process id is needed")
@@ -48,9 +48,9 @@ func WriteRunFile(dir string, r RunFile) error {
 	return nil
 }
 
-// ReadRunFile returns the addresses of the worker that runs on the folder. fs.ErrNotExist: none was started there or it
-// stopped properly; *StaleRunFileError: it was killed. A process number that another program got since is recognised by
-// the folder's lock, which such a program does not hold.
+// ReadRunFile returns the addresses of the worker that runs on the folder. It returns fs.ErrNotExist if no worker was
+// started there or the last one stopped properly, and *StaleRunFileError if the last one was killed. It recognizes a
+// process id that another program has got since then by the folder's lock, which that program does not hold.
 func ReadRunFile(dir string) (RunFile, error) {
 	path := filepath.Join(dir, runName)
 	b, err := readSmall(path)
@@ -94,8 +94,7 @@ func RemoveRunFile(dir string) error {
 	return nil
 }
 
-// isAlive says whether a process of that number exists, whoever owns it. A zombie counts as gone where that can be
-// told.
+// isAlive reports whether a process with this id exists, under any user. A zombie counts as gone on Linux.
 func isAlive(pid int) bool {
 	if err := syscall.Kill(pid, 0); err != nil && !errors.Is(err, syscall.EPERM) {
 		return false
