@@ -84,8 +84,8 @@ type prober struct {
 	auth       *agentauth.Authorization
 }
 
-// ProbeAgent connects to the agent as a delivery would, and shows the arguments that a delivery would send. It calls the
-// tool only with Send.
+// ProbeAgent connects to the agent as a delivery would, and shows the arguments that a delivery would send. It calls
+// the tool only with Send.
 func ProbeAgent(ctx context.Context, o *operator.Operator, ask ProbeRequest) (Probe, error) {
 	p, err := prepareProbe(o, ask)
 	if err != nil {
