@@ -19,32 +19,31 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// TokenCache is how long a token that was good is taken for good without asking Postgres again: a token that was revoked
-// goes on for so long.
+// TokenCache is how long a valid token is cached. A revoked token stays valid for up to this time.
 const TokenCache = 5 * time.Second
 
 const (
 	maxCachedTokens = 256
-	// reloadPause is the shortest time between two loads of the known tokens: all that strangers who guess tokens can have
-	// Postgres do is one load in that time.
+	// reloadPause is the least time between two loads of the known tokens. It bounds the load that requests with
+	// guessed tokens can put on Postgres.
 	reloadPause = 200 * time.Millisecond
 )
 
-// callers tells who carries a token.
+// callers identifies the callers of tokens.
 type callers struct {
-	own    secret.Secret // HERALD_API_TOKEN; zero: there is none
+	own    secret.Secret // HERALD_API_TOKEN; zero if it is not set
 	lookUp func(context.Context, secret.Secret) (operator.Caller, error)
 	good   *lru.Cache[[sha256.Size]byte, knownCaller]
-	load   func(context.Context) (func(secret.Secret) bool, error) // loads which tokens there are
+	load   func(context.Context) (func(secret.Secret) bool, error) // loads the known tokens
 
-	together singleflight.Group // by token, and of loads
+	together singleflight.Group // merges concurrent look-ups of one token, and concurrent loads
 
 	mu      sync.Mutex
-	isKnown func(secret.Secret) bool // as loaded last; nil: never
-	loaded  time.Time                // when that began
+	isKnown func(secret.Secret) bool // from the last load; nil before the first one
+	loaded  time.Time                // start of the last load
 }
 
-// knownCaller is who carried a token that was looked up.
+// knownCaller is a cached caller.
 type knownCaller struct {
 	operator.Caller
 	until time.Time
@@ -56,8 +55,8 @@ func newCallers(own secret.Secret, lookUp func(context.Context, secret.Secret) (
 	return &callers{own: own, lookUp: lookUp, load: load, good: good}
 }
 
-// find tells who carries the token. Both sides are hashed, so that the comparison tells nothing about the length of
-// HERALD_API_TOKEN either.
+// find returns the caller that a token belongs to. It compares hashes, so that the time of the comparison does not
+// reveal the length of HERALD_API_TOKEN.
 func (c *callers) find(ctx context.Context, token secret.Secret) (operator.Caller, error) {
 	given := sha256.Sum256([]byte(token.Reveal()))
 	if own := sha256.Sum256([]byte(c.own.Reveal())); !c.own.IsZero() && subtle.ConstantTimeCompare(given[:], own[:]) == 1 {
@@ -76,7 +75,7 @@ func (c *callers) find(ctx context.Context, token secret.Secret) (operator.Calle
 	if !known {
 		return operator.Caller{}, operator.ErrUnknownToken
 	}
-	// Many requests may come with one token at once. Each caller's cancellation affects only that caller.
+	// Merge concurrent look-ups of one token. Each caller's cancellation affects only that caller.
 	found, err, _ := c.together.Do(string(given[:]), func() (any, error) {
 		found, err := c.lookUp(context.WithoutCancel(ctx), token)
 		switch {
@@ -90,9 +89,9 @@ func (c *callers) find(ctx context.Context, token secret.Secret) (operator.Calle
 	return found.(operator.Caller), err
 }
 
-// isToken reports whether a token is one that Postgres knows. It answers from memory for known tokens, so guesses delay
-// none. An unknown one may have been created a moment ago: the tokens are loaded again, by one request for all, and no
-// more often than reloadPause allows.
+// isToken reports whether Postgres knows a token. It answers from memory for known tokens, so that guessed tokens do
+// not delay them. An unknown token may be new, so isToken loads the tokens again. Concurrent requests share one load,
+// and loads are at least reloadPause apart.
 func (c *callers) isToken(ctx context.Context, token secret.Secret, given [sha256.Size]byte) (bool, error) {
 	asked := time.Now()
 	for {
@@ -131,18 +130,18 @@ func (c *callers) reload(ctx context.Context) error {
 	return nil
 }
 
-// Forms.
+// Constants of form tokens.
 const (
-	// FormField is the name of the field that carries Visitor.FormToken.
+	// FormField is the name of the form field that contains Visitor.FormToken.
 	FormField = "form_token"
-	// formHour is how long a form token is made for; the one before it is good too.
+	// formHour is the period of a form token. The token of the previous period is also valid.
 	formHour = 12 * time.Hour
-	// maxForm bounds a form, in bytes.
+	// maxForm bounds a form in bytes.
 	maxForm = 64 << 10
 )
 
-// newFormKey is what form tokens are made with: the same in all workers that share HERALD_API_TOKEN, else this process'
-// own.
+// newFormKey returns the key of form tokens. All workers with the same HERALD_API_TOKEN share it; without that token
+// each process has its own.
 func newFormKey(token secret.Secret) []byte {
 	key := make([]byte, 32)
 	if token.IsZero() {
@@ -154,7 +153,8 @@ func newFormKey(token secret.Secret) []byte {
 	return mac.Sum(nil)
 }
 
-// makeFormToken is what a form of a page must bring to change anything: no other site can read it.
+// makeFormToken returns the token that a page's form must contain to change anything. Pages of other sites cannot read
+// it.
 func (s *Server) makeFormToken(c operator.Caller, at time.Time) string {
 	mac := hmac.New(sha256.New, s.formKey)
 	fmt.Fprintf(mac, "%d %s", at.Unix()/int64(formHour.Seconds()), c.Name)
@@ -165,7 +165,7 @@ func (s *Server) isFormTokenGood(w http.ResponseWriter, r *http.Request, c opera
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	given := r.PostFormValue(FormField)
 	now := time.Now()
-	if s.cfg.Token.IsZero() { // whoever looks without a token is asked for one by the first change: the form is of before
+	if s.cfg.Token.IsZero() { // the form may have been rendered before the visitor gave a token
 		before := operator.Caller{Name: anonymous}
 		if hmac.Equal([]byte(given), []byte(s.makeFormToken(before, now))) ||
 			hmac.Equal([]byte(given), []byte(s.makeFormToken(before, now.Add(-formHour)))) {

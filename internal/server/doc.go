@@ -1,13 +1,12 @@
-// Package server is Herald's HTTP face: health, metrics and the asynq web UI, and in front of these and of all that is
-// mounted (api, pages) the guard: who asks, from where, and whether they may.
+// Package server is Herald's HTTP server. It serves health checks, metrics and the asynq web UI. The guard
+// authenticates and authorizes every request to them and to mounted routes (packages api and pages).
 //
-// What does not live here: what is healthy (internal/service asks the parts) and what the monitor shows
-// (internal/queue).
+// Package service decides which services are healthy, and package queue renders the asynq web UI.
 //
-// Invariants (DESIGN §9):
-//   - Off loopback nothing but /healthz and /readyz is served without a token; New refuses to listen there without
-//     HERALD_API_TOKEN. On loopback looking is open while that is not set; changing always needs a token of the scope.
+// Invariants:
+//   - Off loopback only /healthz, /readyz and open routes work without a token; New refuses to listen there without
+//     HERALD_API_TOKEN. On loopback reading needs no token while HERALD_API_TOKEN is not set; changes always need one.
 //   - On loopback the Host and Origin headers must be loopback's, or a web page elsewhere could read through the browser.
-//   - Every route goes through the guard; a form brings its page's token, the API takes bearer tokens alone.
+//   - Every other route passes the guard. A form must contain its page's token, and the API accepts only bearer tokens.
 //   - Tokens are compared by hash, and never logged.
 package server

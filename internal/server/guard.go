@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// guard lets a request through to its route: from the right host and page, by somebody who may.
+// guard wraps a route with the checks of host, origin, token, scope and form token.
 func (s *Server) guard(route Route) http.Handler {
 	var next http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		caller, ok := s.identify(w, r, route)
@@ -47,15 +47,15 @@ func (s *Server) guard(route Route) http.Handler {
 	return next
 }
 
-// anonymous is whoever reads on loopback, when HERALD_API_TOKEN is not set.
+// anonymous is the name of a caller without a token. It can read on loopback while HERALD_API_TOKEN is not set.
 const anonymous = "anonymous"
 
-// identify tells who asks; false: it has answered.
+// identify returns the caller of a request. If ok is false, it has already answered the request.
 func (s *Server) identify(w http.ResponseWriter, r *http.Request, route Route) (c operator.Caller, ok bool) {
 	token, given := readToken(r, route)
 	switch {
 	case !given && s.cfg.Token.IsZero():
-		return operator.Caller{Name: anonymous, Scopes: []operator.Scope{operator.ScopeRead}}, true // on loopback: see config.CheckListen
+		return operator.Caller{Name: anonymous, Scopes: []operator.Scope{operator.ScopeRead}}, true // on loopback only
 	case !given:
 		askForToken(w, route, "give HERALD_API_TOKEN, or a token of `worker api-token create`, as bearer token"+
 			map[bool]string{false: ", or as password of any user"}[route.BearerOnly])
@@ -77,18 +77,18 @@ func (s *Server) identify(w http.ResponseWriter, r *http.Request, route Route) (
 	return c, false
 }
 
-// stillMay looks a stream's token up anew. While Postgres is away it stays good.
+// stillMay checks a stream's token again. The token counts as valid while Postgres does not answer.
 func (s *Server) stillMay(ctx context.Context, r *http.Request, route Route) bool {
 	token, given := readToken(r, route)
 	if !given {
-		return true // on loopback
+		return true // anonymous on loopback
 	}
 	c, err := s.callers.find(ctx, token)
 	return err == nil && c.May(route.Scope) || err != nil && !errors.Is(err, operator.ErrUnknownToken)
 }
 
-// readToken is the token that a request carries: a bearer token, or for pages a Basic password of any user. A browser
-// sends the latter by itself, also where a page of another site asked for it, so the API does not take it.
+// readToken returns the token of a request: a bearer token or, on pages, a Basic password with any user name. The API
+// does not accept Basic, because browsers send it automatically, even for requests that another site's page caused.
 func readToken(r *http.Request, route Route) (token secret.Secret, given bool) {
 	scheme, rest, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if strings.EqualFold(scheme, "Bearer") {
@@ -109,7 +109,7 @@ func askForToken(w http.ResponseWriter, route Route, why string) {
 	AnswerError(w, http.StatusUnauthorized, "unauthorized", why)
 }
 
-// isTrusted tells whether the request may be told why something is away.
+// isTrusted reports whether the request may see why a service does not answer.
 func (s *Server) isTrusted(r *http.Request) bool {
 	token, given := readToken(r, Route{})
 	if !given {
@@ -119,7 +119,7 @@ func (s *Server) isTrusted(r *http.Request) bool {
 	return err == nil && c.May(operator.ScopeRead)
 }
 
-// refuseOtherOrigins refuses changes that a page of another site made the browser ask for.
+// refuseOtherOrigins refuses changes that a page of another origin caused.
 func refuseOtherOrigins(next http.Handler) http.Handler {
 	protection := http.NewCrossOriginProtection()
 	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -128,7 +128,7 @@ func refuseOtherOrigins(next http.Handler) http.Handler {
 	return protection.Handler(next)
 }
 
-// sameHost refuses requests that a page of another site made the operator's browser send, also after DNS rebinding.
+// sameHost refuses requests whose Host is not loopback or whose Origin is another host. This also stops DNS rebinding.
 func sameHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !config.IsLoopback(parseHostname(r.Host)) {
@@ -154,8 +154,8 @@ func parseHostname(hostport string) string {
 	return strings.Trim(hostport, "[]")
 }
 
-// typedWriter corrects the content types of the monitor: its API says text/plain for JSON, and its icons too, which
-// nosniff would keep from being shown.
+// typedWriter corrects the content types of the asynq web UI. It labels JSON and icons as text/plain, and with nosniff
+// browsers would not use them.
 type typedWriter struct {
 	http.ResponseWriter
 	r *http.Request

@@ -18,57 +18,59 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// Config shapes a Server.
+// Config configures a Server.
 type Config struct {
-	Listen string        // host:port; port 0 takes a free one
-	Token  secret.Secret // HERALD_API_TOKEN, with every scope; needed off loopback
+	Listen string        // host:port; port 0 chooses a free one
+	Token  secret.Secret // HERALD_API_TOKEN, which has every scope; required off loopback
 
-	// Identify looks up who carries another token; operator.ErrUnknownToken: nobody. nil: there are no others.
+	// Identify returns the caller of another token, or operator.ErrUnknownToken. nil: there are no other tokens.
 	Identify func(ctx context.Context, token secret.Secret) (operator.Caller, error)
-	// KnownTokens loads which tokens there are; needed with Identify.
+	// KnownTokens loads the known tokens; required with Identify.
 	KnownTokens func(ctx context.Context) (isKnown func(secret.Secret) bool, err error)
 
-	// Ready tells what the service is waiting for, by name, and why; none means ready. degraded is what it works
-	// without. It is asked for each /readyz, must answer at once, and gives its maps away.
+	// Ready returns the services that the worker waits for, by name with the reason, and those that it works without
+	// (degraded). Empty waiting means ready. It is called for each /readyz, must return at once, and its maps belong to
+	// the caller.
 	Ready func() (waiting, degraded map[string]string)
 
 	Metrics http.Handler // /metrics
 
-	// Settings is what /settings tells as JSON, to whoever may see the other pages. It holds no secret.
+	// Settings is served as JSON at /settings to callers that may read. It contains no secret.
 	Settings map[string]string
 
 	Logger *slog.Logger // default slog.Default()
 }
 
-// Route is one thing that can be asked for.
+// Route is one endpoint of the server.
 type Route struct {
-	Method     string // "": every one
-	Path       string // as http.ServeMux takes it
+	Method     string // empty: every method
+	Path       string // a pattern of http.ServeMux
 	Scope      operator.Scope
-	Form       bool // it is a page's form, and has to bring the page's token
-	BearerOnly bool // it is part of the API: what a browser sends by itself is not taken
-	Open       bool // it is for everybody, without a token and under any name, like the health checks
+	Form       bool // a form of a page, which must contain the page's token
+	BearerOnly bool // part of the API: credentials that browsers send automatically are not accepted
+	Open       bool // without a token and under any host name, like the health checks
 	Handle     func(http.ResponseWriter, *http.Request, Visitor)
 }
 
-// pattern is the route as http.ServeMux takes it.
+// pattern returns the route's pattern for http.ServeMux.
 func (r Route) pattern() string { return strings.TrimSpace(r.Method + " " + r.Path) }
 
-// Visitor is who asks.
+// Visitor is the authenticated author of a request.
 type Visitor struct {
 	operator.Caller
-	FormToken string // for the forms of the page that is shown (FormField)
-	// Anonymous: it looks on loopback without a token, and is asked for one by its first change.
+	FormToken string // for the forms of the rendered page (FormField)
+	// Anonymous: the visitor reads on loopback without a token. The first change asks for one.
 	Anonymous bool
-	// StillMay tells whether the token is still good. Who streams asks now and then: the guard asked once.
+	// StillMay reports whether the token is still valid. Streams call it repeatedly, because the guard checks only
+	// once.
 	StillMay func(ctx context.Context) bool
 }
 
-// ErrRevoked is the cause of the end of WhileAllowed's context.
+// ErrRevoked is the cause with which WhileAllowed cancels a context.
 var ErrRevoked = errors.New("the token was revoked, or has expired")
 
-// WhileAllowed returns a context for a stream, which ends with ErrRevoked within seconds after the token was revoked. Call
-// stop when the stream has ended.
+// WhileAllowed returns a context for a stream. It is cancelled with ErrRevoked within seconds after the token was
+// revoked. The caller must call stop when the stream ends.
 func (v Visitor) WhileAllowed(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var checking sync.WaitGroup
@@ -93,23 +95,23 @@ func (v Visitor) WhileAllowed(ctx context.Context) (_ context.Context, stop func
 	}
 }
 
-// Server listens from New on, so that health can be asked for while the rest is still starting.
+// Server listens as soon as New returns, so that health checks work while the rest is starting.
 type Server struct {
 	cfg     Config
 	ln      net.Listener
 	srv     *http.Server
-	public  bool // listens off loopback
+	public  bool // it listens off loopback
 	callers *callers
 	formKey []byte
 	handler atomic.Pointer[http.Handler]
-	stop    context.CancelFunc // ends the contexts of requests: streams would go on for ever
+	stop    context.CancelFunc // cancels the contexts of requests, so that streams end
 	done    chan struct{}
 }
 
-// MonitorRoot is where the asynq web UI lives; the bare path leads there.
+// MonitorRoot is the path of the asynq web UI. The path without a slash redirects there.
 const MonitorRoot = "/monitor"
 
-// New listens and serves.
+// New listens on cfg.Listen and serves the health checks and the server's own routes.
 func New(cfg Config) (*Server, error) {
 	if cfg.Ready == nil || cfg.Metrics == nil {
 		return nil, errors.New("server: readiness and metrics are needed")
@@ -149,10 +151,10 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Addr is the address it listens on.
+// Addr returns the address that the server listens on.
 func (s *Server) Addr() string { return s.ln.Addr().String() }
 
-// Mount serves the routes of API and pages, and the asynq web UI under MonitorRoot; until then they answer 503.
+// Mount adds the routes of the API and the pages, and the asynq web UI under MonitorRoot. Before that they answer 503.
 func (s *Server) Mount(monitor http.Handler, routes []Route) {
 	open := http.NewServeMux()
 	open.HandleFunc("GET /healthz", s.serveHealth)
@@ -168,7 +170,7 @@ func (s *Server) Mount(monitor http.Handler, routes []Route) {
 	s.handler.Store(&handler)
 }
 
-// Routes are all routes but the health checks, which are open: those given and the server's own.
+// Routes returns the given routes and the server's own, without the health checks, which are open.
 func (s *Server) Routes(monitor http.Handler, mounted []Route) []Route {
 	own := []Route{
 		{Method: "GET", Path: "/metrics", Handle: withoutVisitor(s.cfg.Metrics)},
@@ -185,7 +187,7 @@ func (s *Server) Routes(monitor http.Handler, mounted []Route) []Route {
 	return append(own, mounted...)
 }
 
-// Shutdown stops listening, ends streams, and waits for running requests until ctx ends.
+// Shutdown stops listening, cancels streams, and waits for running requests until ctx ends.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stop()
 	err := s.srv.Shutdown(ctx)
@@ -200,7 +202,7 @@ func withoutVisitor(h http.Handler) func(http.ResponseWriter, *http.Request, Vis
 	return func(w http.ResponseWriter, r *http.Request, _ Visitor) { h.ServeHTTP(w, r) }
 }
 
-// serveRest answers what nothing else does.
+// serveRest answers requests that no other route serves.
 func serveRest(mounted bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if !mounted {
@@ -211,7 +213,7 @@ func serveRest(mounted bool) http.Handler {
 	})
 }
 
-// serveMonitor serves the asynq web UI; nil: it is not there yet.
+// serveMonitor serves the asynq web UI. If monitor is nil, it answers that the queue is not connected.
 func serveMonitor(monitor http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if monitor == nil {
@@ -219,7 +221,7 @@ func serveMonitor(monitor http.Handler) http.Handler {
 			return
 		}
 		h := w.Header()
-		// The page's scripts are partly inline; its two links to a font service are not followed.
+		// Some of the UI's scripts are inline. Its two links to a font service stay blocked.
 		h.Set("Content-Security-Policy", "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "+
 			"img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
 		h.Set("X-Content-Type-Options", "nosniff")
@@ -232,8 +234,8 @@ func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	WriteJSON(w, http.StatusOK, map[string]any{"status": "alive"})
 }
 
-// serveReady names what is waited for, and what is done without, to everybody, and says why to those who may see the
-// rest: errors name inner hosts.
+// serveReady lists to everybody which services are missing. It gives the reasons only to trusted requests, because
+// errors contain names of internal hosts.
 func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 	waiting, degraded := s.cfg.Ready()
 	if !s.isTrusted(r) || !s.public && !config.IsLoopback(parseHostname(r.Host)) {
@@ -253,27 +255,27 @@ func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 	WriteJSON(w, code, answer)
 }
 
-// Problem is why something was not done (DESIGN §10).
+// Problem is the reason why a request failed.
 type Problem struct {
-	Code    string `json:"code"`            // for programs: one of few words
+	Code    string `json:"code"`            // for programs: one of a few words
 	Message string `json:"message"`         // for people
-	Field   string `json:"field,omitempty"` // the parameter, or the path in the body, that is wrong
+	Field   string `json:"field,omitempty"` // the invalid parameter, or the path in the body
 }
 
-// AnswerProblem answers with the error shape of the API.
+// AnswerProblem answers with an error in the form of the API.
 func AnswerProblem(w http.ResponseWriter, status int, p Problem) {
 	WriteJSON(w, status, map[string]Problem{"error": p})
 }
 
-// AnswerError is AnswerProblem for what is not about one field.
+// AnswerError is AnswerProblem for an error that is not about one field.
 func AnswerError(w http.ResponseWriter, status int, code, message string) {
 	AnswerProblem(w, status, Problem{Code: code, Message: message})
 }
 
-// WriteJSON answers with v.
+// WriteJSON answers with v as JSON.
 func WriteJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // the client is gone, or not
+	_ = json.NewEncoder(w).Encode(v) // an error means that the client has disconnected
 }

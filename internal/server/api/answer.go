@@ -16,12 +16,12 @@ import (
 	"github.com/agentherald/herald/internal/store/pgerror"
 )
 
-// ErrorAnswer is every answer that is no success.
+// ErrorAnswer is the body of every response that reports an error.
 type ErrorAnswer struct {
 	Error server.Problem `json:"error"`
 }
 
-// refusal is an error that says how it is answered.
+// refusal is an error with the HTTP status and the problem to answer.
 type refusal struct {
 	status int
 	server.Problem
@@ -33,7 +33,8 @@ func refuse(status int, code, field, format string, args ...any) error {
 	return &refusal{status, server.Problem{Code: code, Message: fmt.Sprintf(format, args...), Field: field}}
 }
 
-// answerError says what went wrong: whoever asked is to blame, or what was asked for is not there, or a service is away.
+// answerError answers with the status and the problem for err. It distinguishes invalid requests, missing objects and
+// services that do not answer.
 func (a *API) answerError(w http.ResponseWriter, r *http.Request, err error) {
 	refused := a.describeError(r, err)
 	if refused.status == http.StatusServiceUnavailable || refused.status == http.StatusTooManyRequests {
@@ -67,17 +68,17 @@ func (a *API) describeError(r *http.Request, err error) *refusal {
 		Message: "this failed, and the worker's log says why"}}
 }
 
-// request is a request with who made it.
+// request is an HTTP request with its authenticated visitor.
 type request struct {
 	*http.Request
 	w       http.ResponseWriter
 	visitor server.Visitor
 }
 
-// text is a parameter of the query.
+// text returns a query parameter.
 func (r *request) text(name string) string { return r.URL.Query().Get(name) }
 
-// readInt reads a whole number of the query; fallback when it is not given.
+// readInt parses a query parameter as a whole number that is not negative. Without the parameter it returns fallback.
 func (r *request) readInt(name string, fallback int64) (int64, error) {
 	s := r.text(name)
 	if s == "" {
@@ -90,10 +91,10 @@ func (r *request) readInt(name string, fallback int64) (int64, error) {
 	return n, nil
 }
 
-// maxBody bounds the body of a request that is no job, in bytes.
+// maxBody bounds a request body in bytes, except for jobs.
 const maxBody = 64 << 10
 
-// readBody reads a JSON object into v. An empty body leaves v as it is.
+// readBody decodes a JSON object into v. An empty body leaves v unchanged.
 func (r *request) readBody(v any) error {
 	if r.ContentLength == 0 {
 		return nil

@@ -14,43 +14,43 @@ import (
 	"github.com/agentherald/herald/internal/server"
 )
 
-// Submitter takes jobs.
+// Submitter accepts jobs. Submit also accepts jobs that say where and how to call the agent; SubmitEvents refuses them.
 type Submitter interface {
 	Submit(ctx context.Context, bodies [][]byte) ([]intake.Answer, error)
 	SubmitEvents(ctx context.Context, bodies [][]byte) ([]intake.Answer, error)
 }
 
-// Config makes an API.
+// Config configures an API.
 type Config struct {
 	Operator *operator.Operator
 	Intake   Submitter
 	Events   EventLog
 	Calls    ToolCaller
-	Limits   job.Limits   // of what a direct call may ask for
+	Limits   job.Limits   // for direct calls
 	Logger   *slog.Logger // default slog.Default()
 
-	// CallTimeout is the longest direct call. Default 30 s.
+	// CallTimeout bounds a direct call. Default 30 s.
 	CallTimeout time.Duration
-	// PollEvents is how often Postgres is asked for new events while somebody listens. Default 250 ms.
+	// PollEvents is the interval at which Postgres is polled for new events while a stream is open. Default 250 ms.
 	PollEvents time.Duration
 }
 
-// API answers under /v1, and at the place of the old backend's bridge.
+// API serves /v1, and /mcp/call as the bridge of the old backend did.
 type API struct {
 	Config
 	feed       *feed
-	enqueuing  *slots // requests that hand in jobs
+	enqueuing  *slots // requests that enqueue jobs
 	calling    *slots // direct calls
 	listening  *slots // event streams
 	pace       *jobPace
 	operations []operation
-	document   []byte // OpenAPI
+	document   []byte // the OpenAPI document
 }
 
-// maxEnqueuing is how many requests hand in jobs at a time: each may hold 500 of them.
+// maxEnqueuing bounds the concurrent requests that enqueue jobs. Each may hold up to 500 jobs in memory.
 const maxEnqueuing = 32
 
-// New checks the configuration and writes the OpenAPI document.
+// New validates the configuration and generates the OpenAPI document.
 func New(cfg Config) (*API, error) {
 	if cfg.Operator == nil || cfg.Intake == nil || cfg.Events == nil || cfg.Calls == nil {
 		return nil, errors.New("api: an operator, an intake, events and a caller of tools are needed")
@@ -67,10 +67,10 @@ func New(cfg Config) (*API, error) {
 	return a, err
 }
 
-// Run follows the events for whoever listens, until ctx ends.
+// Run polls for events while streams are open, until ctx ends.
 func (a *API) Run(ctx context.Context) { a.feed.run(ctx) }
 
-// Routes are what the server serves.
+// Routes returns the routes of the API, including that of its OpenAPI document.
 func (a *API) Routes() []server.Route {
 	routes := make([]server.Route, 0, len(a.operations)+1)
 	for _, op := range a.operations {

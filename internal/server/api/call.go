@@ -19,12 +19,12 @@ import (
 	"github.com/agentherald/herald/internal/tracecontext"
 )
 
-// ToolCaller makes a direct call. Its error is a *delivery.DirectError.
+// ToolCaller makes direct calls. A failed call returns a *delivery.DirectError.
 type ToolCaller interface {
 	Call(ctx context.Context, c job.DirectCall, by string) (mcpcall.Answer, error)
 }
 
-// CallRequest is what the old backend's bridge took, as the OpenAPI document has it; job.ParseDirectCall reads it.
+// CallRequest is the request body of the old backend's bridge, for the OpenAPI document. job.ParseDirectCall parses it.
 type CallRequest struct {
 	Endpoint  json.RawMessage `json:"endpoint"` // a URL, or an object {transport, url, headers, command, args}
 	ToolName  string          `json:"tool_name"`
@@ -32,22 +32,22 @@ type CallRequest struct {
 	TimeoutMs int             `json:"timeout_ms,omitempty"`
 }
 
-// CallAnswer is what the old backend's bridge answered. Reason is Herald's own.
+// CallAnswer is the response body of the old backend's bridge. Herald adds the field Reason.
 type CallAnswer struct {
 	Success bool            `json:"success"`
-	Result  json.RawMessage `json:"result,omitempty"` // of tools/call, as the agent sent it; also where the tool says that it failed
+	Result  json.RawMessage `json:"result,omitempty"` // of tools/call, as the agent sent it; also of an error
 	Error   string          `json:"error,omitempty"`
 	Reason  reason.Reason   `json:"reason,omitempty"`
 }
 
 const (
-	// maxCalling is how many direct calls are under way at a time.
+	// maxCalling bounds the concurrent direct calls.
 	maxCalling = 16
-	// callMargin is what a request may take beside the call itself.
+	// callMargin is the time that a request may take in addition to the call.
 	callMargin = 15 * time.Second
 )
 
-// callTool answers POST /mcp/call as the bridge did: what went wrong is a string, and success tells.
+// callTool serves POST /mcp/call as the bridge did: success reports the outcome, and error is a text.
 func (a *API) callTool(w http.ResponseWriter, r *http.Request, v server.Visitor) {
 	body, status, problem := readCall(w, r)
 	if problem != "" {
@@ -59,7 +59,7 @@ func (a *API) callTool(w http.ResponseWriter, r *http.Request, v server.Visitor)
 		refuseCall(w, http.StatusBadRequest, 0, CallAnswer{Error: err.Error(), Reason: reason.InvalidJob})
 		return
 	}
-	release, ok := a.calling.acquire(v.Name) // a request whose body does not come holds none
+	release, ok := a.calling.acquire(v.Name) // after the body was read, so that a slow request holds no slot
 	if !ok {
 		refuseCall(w, http.StatusTooManyRequests, time.Second, CallAnswer{Reason: reason.AgentBusy,
 			Error: "as many direct calls as may be are under way: try again"})
@@ -84,7 +84,7 @@ func (a *API) callTool(w http.ResponseWriter, r *http.Request, v server.Visitor)
 	}
 }
 
-// readCall reads the request's body; problem: it cannot be read, and how that is answered.
+// readCall reads the request's body. If it cannot, it returns the status and the problem to answer.
 func readCall(w http.ResponseWriter, r *http.Request) (body []byte, status int, problem string) {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return nil, http.StatusUnsupportedMediaType, "send Content-Type: application/json"
@@ -104,7 +104,8 @@ func readCall(w http.ResponseWriter, r *http.Request) (body []byte, status int, 
 	return body, 0, ""
 }
 
-// callStatus says whose fault it is: the request's, the agent's, or that it comes too soon.
+// callStatus returns the HTTP status for a failed call: the fault is the request's, the agent's, or the call was too
+// early.
 func callStatus(e *delivery.DirectError) int {
 	switch e.Reason {
 	case reason.InvalidJob, reason.AddressBlocked, reason.TransportRefused:

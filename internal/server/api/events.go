@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// EventLog is the changes of status, in an order in which nothing turns up late.
+// EventLog is the log of changes of status. Its order is final: no event is added before one that was already read.
 type EventLog interface {
 	LastEvent(ctx context.Context) (store.EventCursor, error)
 	EventsAfter(ctx context.Context, after store.EventCursor, limit int) ([]store.DeliveryEvent, error)
@@ -24,16 +24,16 @@ type EventLog interface {
 
 const (
 	maxListeners  = 4096
-	feedSize      = 4096 // events kept for listeners that are a little behind
+	feedSize      = 4096 // events kept in memory for listeners that are slightly behind
 	feedBatch     = 1000
-	maxCatchingUp = 3 // listeners that read Postgres for themselves at a time: a restart brings all of them at once
+	maxCatchingUp = 3 // listeners that read Postgres concurrently; a restart makes all of them reconnect
 	heartbeat     = 15 * time.Second
-	eventTimeout  = 20 * time.Second // for a listener to take what it is sent
-	feedTimeout   = 10 * time.Second // for Postgres to answer
+	eventTimeout  = 20 * time.Second // bounds the sending of one write to a listener
+	feedTimeout   = 10 * time.Second // bounds a read from Postgres
 )
 
-// feed reads the events once for all listeners, while there are any. It keeps the newest; who is further behind reads
-// Postgres.
+// feed reads new events once for all listeners, while there are any, and keeps the newest in memory. Listeners that are
+// further behind read Postgres themselves.
 type feed struct {
 	log      EventLog
 	poll     time.Duration
@@ -42,10 +42,10 @@ type feed struct {
 
 	mu        sync.Mutex
 	events    []store.DeliveryEvent // the newest, in order
-	since     store.EventCursor     // the position before events
-	following bool                  // since and events go on as long as there are listeners
+	since     store.EventCursor     // position before the first of events
+	following bool                  // events is complete after since, and is kept up to date while listeners exist
 	listeners int
-	changed   chan struct{} // closed when there may be more to read
+	changed   chan struct{} // closed when new events may be available
 }
 
 func newFeed(log EventLog, poll time.Duration, logger *slog.Logger) *feed {
@@ -53,7 +53,7 @@ func newFeed(log EventLog, poll time.Duration, logger *slog.Logger) *feed {
 		changed: make(chan struct{})}
 }
 
-// run follows the events until ctx ends.
+// run polls for events until ctx ends.
 func (f *feed) run(ctx context.Context) {
 	tick := time.NewTicker(f.poll)
 	defer tick.Stop()
@@ -70,15 +70,15 @@ func (f *feed) run(ctx context.Context) {
 	}
 }
 
-// restart goes on from where the log is when it can be read again, which may be another database. Who listens reads
-// for itself what lies between.
+// restart makes the feed begin at the end of the log as soon as the log can be read again; it may be another database
+// then. Listeners read the events in between themselves.
 func (f *feed) restart() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.following = false
 }
 
-// readNext reads what is new, if somebody listens.
+// readNext reads new events if there are listeners.
 func (f *feed) readNext(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
 	defer cancel()
@@ -96,7 +96,7 @@ func (f *feed) readNext(ctx context.Context) error {
 		}
 		f.mu.Lock()
 		f.since, f.events, f.following = start, nil, true
-		f.wakeListeners() // what was committed before start they read themselves
+		f.wakeListeners() // listeners read the events before start themselves
 		f.mu.Unlock()
 		return nil
 	}
@@ -113,7 +113,7 @@ func (f *feed) readNext(ctx context.Context) error {
 	}
 }
 
-// lastPosition is how far events go. It needs the lock.
+// lastPosition returns the position of the last event in memory. The caller holds the lock.
 func (f *feed) lastPosition() store.EventCursor {
 	if len(f.events) == 0 {
 		return f.since
@@ -132,13 +132,13 @@ func (f *feed) add(news []store.DeliveryEvent) {
 	f.wakeListeners()
 }
 
-// wakeListeners has them look again. It needs the lock.
+// wakeListeners makes all listeners read again. The caller holds the lock.
 func (f *feed) wakeListeners() {
 	close(f.changed)
 	f.changed = make(chan struct{})
 }
 
-// join counts a listener.
+// join registers a listener until leave is called.
 func (f *feed) join() (leave func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -150,7 +150,7 @@ func (f *feed) join() (leave func()) {
 	}
 }
 
-// next is what follows a position, in order; with none, changed is closed when there may be more.
+// next returns the events after a position, in order. If it returns none, changed is closed when there may be some.
 func (f *feed) next(ctx context.Context, after store.EventCursor) (_ []store.DeliveryEvent, changed <-chan struct{},
 	err error) {
 	f.mu.Lock()
@@ -192,7 +192,7 @@ func compareCursors(a, b store.EventCursor) int {
 
 func isBefore(a, b store.EventCursor) bool { return a.Xid < b.Xid || a.Xid == b.Xid && a.ID < b.ID }
 
-// eventFilter chooses events of a stream.
+// eventFilter selects the events of a stream.
 type eventFilter struct {
 	agent    string // CHAIN:AGENT
 	statuses []string
@@ -203,7 +203,7 @@ func (f eventFilter) takes(e store.DeliveryEvent) bool {
 		(len(f.statuses) == 0 || slices.Contains(f.statuses, string(e.Status)))
 }
 
-// streamEvents sends changes of status as they come, from Last-Event-ID on, or from now.
+// streamEvents streams changes of status, beginning after Last-Event-ID or, without it, now.
 func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, v server.Visitor) {
 	filter := eventFilter{agent: r.URL.Query().Get("agent"), statuses: r.URL.Query()["status"]}
 	if err := operator.CheckEventFilter(filter.agent, filter.statuses); err != nil {
@@ -226,7 +226,7 @@ func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, v server.Visi
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // a proxy that gathers answers would hold the stream
+	h.Set("X-Accel-Buffering", "no") // keeps proxies from buffering the stream
 	s := &eventStream{w: w, control: http.NewResponseController(w)}
 	s.write("retry: 2000\n")
 	if gap {
@@ -239,11 +239,12 @@ func (a *API) streamEvents(w http.ResponseWriter, r *http.Request, v server.Visi
 	a.followEvents(ctx, s, filter, at)
 }
 
-// startPosition is where the listener was, or now. gap: events that it has not heard of may be gone.
+// startPosition returns the position in Last-Event-ID, or the current one without it. gap reports that events after the
+// position may have been dropped.
 func (a *API) startPosition(r *http.Request) (at store.EventCursor, gap bool, err error) {
 	id := r.Header.Get("Last-Event-ID")
 	if id == "" {
-		id = r.URL.Query().Get("lastEventId") // for clients that cannot set a header
+		id = r.URL.Query().Get("lastEventId") // for clients that cannot set headers
 	}
 	if id != "" {
 		if at, err = store.ParseEventCursor(id); err != nil {
@@ -256,20 +257,20 @@ func (a *API) startPosition(r *http.Request) (at store.EventCursor, gap bool, er
 	switch {
 	case err != nil || id == "":
 		return now, false, err
-	case at.Xid > now.Xid: // of a database before this one: transactions are counted anew where a dump was restored
+	case at.Xid > now.Xid: // the position is of another database: restoring a dump restarts transaction ids
 		return now, true, nil
 	}
 	return at, time.Since(time.Unix(at.At, 0)) > store.EventRetention, nil
 }
 
-// followEvents sends events until the listener goes, its token is revoked, or the worker stops.
+// followEvents sends events until the listener disconnects, its token is revoked, or the worker stops.
 func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilter, at store.EventCursor) {
 	alive := time.NewTicker(heartbeat)
 	defer alive.Stop()
 	for s.err == nil && ctx.Err() == nil {
 		news, changed, err := a.feed.next(ctx, at)
 		if err != nil {
-			return // the listener comes back with its position
+			return // the listener reconnects with its position
 		}
 		for _, e := range news {
 			if filter.takes(e) {
@@ -284,7 +285,8 @@ func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilt
 		select {
 		case <-changed:
 		case <-alive.C:
-			// With the position: a listener whose filter takes little would else come back from long ago.
+			// The heartbeat carries the current position. Otherwise a listener whose filter matches few events would
+			// reconnect with an old position.
 			at.At = time.Now().Unix()
 			s.write(": alive\n")
 			s.writePosition(at)
@@ -295,7 +297,7 @@ func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilt
 	}
 }
 
-// eventStream writes server-sent events (WHATWG HTML §9.2). After a fault it writes nothing.
+// eventStream writes server-sent events (WHATWG HTML §9.2). After an error it writes nothing more.
 type eventStream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -309,7 +311,7 @@ func (s *eventStream) write(text string) {
 	}
 }
 
-// writePosition ends an event, or tells where the listener is without one.
+// writePosition ends an event with its id. Without an event it only updates the listener's position.
 func (s *eventStream) writePosition(at store.EventCursor) { s.write("id: " + at.String() + "\n\n") }
 
 func (s *eventStream) writeEvent(e store.DeliveryEvent) {

@@ -19,25 +19,25 @@ import (
 	"github.com/agentherald/herald/internal/tracecontext"
 )
 
-// JobAnswer is what became of one job.
+// JobAnswer is the result for one job.
 type JobAnswer struct {
-	Line    int64           `json:"line,omitempty"` // JSON Lines: which one, from 1
+	Line    int64           `json:"line,omitempty"` // JSON Lines: number of the line, from 1
 	Verdict store.Verdict   `json:"verdict"`
-	ID      string          `json:"id,omitempty"` // the delivery's; none of what was refused, or of an AgentUpdated
+	ID      string          `json:"id,omitempty"` // of the delivery; empty for refused jobs and AgentUpdated
 	Key     string          `json:"key,omitempty"`
-	Status  store.Status    `json:"status,omitempty"` // where the delivery stands
-	Error   *server.Problem `json:"error,omitempty"`  // refused and conflict
+	Status  store.Status    `json:"status,omitempty"` // current status of the delivery
+	Error   *server.Problem `json:"error,omitempty"`  // for refused and conflict
 }
 
 const (
-	maxJob        = 256 << 10 // bytes of one job (DESIGN §3)
-	jobBatch      = 500       // lines committed together at most
+	maxJob        = 256 << 10 // bytes of one job
+	jobBatch      = 500       // maximum of lines in one commit
 	submitTimeout = 30 * time.Second
-	// lineTimeout is how long a whole line may take to come, and an answer to go.
+	// lineTimeout bounds the arrival of one line, and the sending of one response line.
 	lineTimeout = 60 * time.Second
 )
 
-// enqueue takes one job, or many as JSON Lines.
+// enqueue accepts one job, or many as JSON Lines.
 func (a *API) enqueue(w http.ResponseWriter, r *http.Request, v server.Visitor) {
 	release, ok := a.enqueuing.acquire(v.Name)
 	if !ok {
@@ -99,7 +99,7 @@ func (a *API) enqueueOne(w http.ResponseWriter, r *http.Request, v server.Visito
 	server.WriteJSON(w, status, answer)
 }
 
-// submit commits jobs, though whoever sent them may be gone by now.
+// submit commits jobs, even if the client has disconnected.
 func (a *API) submit(ctx context.Context, bodies [][]byte, v server.Visitor) ([]intake.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), submitTimeout)
 	defer cancel()
@@ -134,23 +134,23 @@ func describeJob(a intake.Answer) JobAnswer {
 	return out
 }
 
-// jobLine is a line of the body.
+// jobLine is one line of the body.
 type jobLine struct {
 	number int64
 	body   []byte
-	err    error // it is too long, or the body ended in a fault
+	err    error // the line is too long, or the body ended early
 }
 
-// enqueueLines commits what has come whenever the last commit is done, and answers each line once it is committed.
-// Neither the body nor the answers are held.
+// enqueueLines commits all lines that have arrived since the last commit, and answers each line after its commit. It
+// holds neither the whole body nor all answers in memory.
 func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visitor) {
 	control := http.NewResponseController(w)
-	_ = control.EnableFullDuplex() // HTTP/1.1 would read the whole body before the first answer; HTTP/2 does not need it
+	_ = control.EnableFullDuplex() // otherwise HTTP/1.1 reads the whole body before the first answer; HTTP/2 never does
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("Cache-Control", "no-store")
 	ctx, cancel := v.WhileAllowed(r.Context())
 	lines := readLines(ctx, &timedBody{ctx: ctx, body: r.Body, control: control})
-	wake := context.AfterFunc(ctx, func() { _ = control.SetReadDeadline(time.Now()) }) // ends a Read that waits
+	wake := context.AfterFunc(ctx, func() { _ = control.SetReadDeadline(time.Now()) }) // interrupts a blocked Read
 	defer func() {
 		cancel()
 		for range lines {
@@ -172,7 +172,7 @@ func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visi
 				return
 			}
 			if control.Flush() != nil {
-				return // nobody listens
+				return // the client has disconnected
 			}
 		}
 		if errors.Is(context.Cause(ctx), server.ErrRevoked) {
@@ -180,7 +180,7 @@ func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visi
 			_ = out.Encode(ErrorAnswer{server.Problem{Code: "unauthorized", Message: server.ErrRevoked.Error()}})
 			return
 		}
-		if (!more || ctx.Err() != nil) && ctx.Err() != nil { // an end that looks like one would say that all lines were answered
+		if (!more || ctx.Err() != nil) && ctx.Err() != nil { // a normal end would mean that all lines were answered
 			_ = out.Encode(ErrorAnswer{server.Problem{Code: "stopped", Message: "the worker stops: send the lines that " +
 				"were not answered again"}})
 		}
@@ -190,13 +190,13 @@ func (a *API) enqueueLines(w http.ResponseWriter, r *http.Request, v server.Visi
 	}
 }
 
-// timedBody reads a body, each line of which may take lineTimeout to come. Once it has ended nothing is timed any more: the
-// connection is watched by net/http, which would take a deadline for the client's going.
+// timedBody reads a body and gives each line lineTimeout to arrive. It clears the deadline after the end of the body:
+// net/http then watches the connection, and would take an expired deadline for a disconnect.
 type timedBody struct {
 	ctx     context.Context
 	body    io.Reader
 	control *http.ResponseController
-	spent   time.Duration // in reads of the line that is coming
+	spent   time.Duration // time spent reading the current line
 }
 
 func (b *timedBody) Read(p []byte) (int, error) {
@@ -215,7 +215,7 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readLines gives lines as they come. Its end closes the channel.
+// readLines sends the lines of body to a channel, and closes the channel at the end.
 func readLines(ctx context.Context, body io.Reader) <-chan jobLine {
 	lines := make(chan jobLine, 32)
 	go func() {
@@ -228,7 +228,7 @@ func readLines(ctx context.Context, body io.Reader) <-chan jobLine {
 				return
 			}
 			if line.err == nil && len(line.body) == 0 {
-				continue // an empty line is no job
+				continue // empty lines are ignored
 			}
 			select {
 			case lines <- line:
@@ -244,7 +244,7 @@ func readLines(ctx context.Context, body io.Reader) <-chan jobLine {
 	return lines
 }
 
-// collectLines waits for a line, and takes what else is there already; false: there are no more.
+// collectLines waits for one line and adds the lines that are already available. more is false after the last line.
 func collectLines(lines <-chan jobLine) (group []jobLine, more bool) {
 	first, more := <-lines
 	if !more {
@@ -265,7 +265,7 @@ func collectLines(lines <-chan jobLine) (group []jobLine, more bool) {
 	return group, true
 }
 
-// answerLines commits the jobs of a group and answers each line in order.
+// answerLines commits the jobs of a group and returns one answer per line, in order.
 func (a *API) answerLines(ctx context.Context, group []jobLine, v server.Visitor) ([]JobAnswer, error) {
 	var bodies [][]byte
 	for _, line := range group {

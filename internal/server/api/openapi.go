@@ -21,7 +21,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// writeDocument is the OpenAPI 3.1 document of the operations. Schemas are made from the Go types that are answered.
+// writeDocument returns the OpenAPI 3.1 document of the operations. It derives schemas from the Go types of responses.
 func writeDocument(operations []operation) ([]byte, error) {
 	schemas := &schemaSet{named: map[string]*jsonschema.Schema{}}
 	failure := jsonContent(schemas.refer(reflect.TypeFor[ErrorAnswer]()))
@@ -110,7 +110,7 @@ func jsonContent(schema any) map[string]any {
 	return map[string]any{"application/json": map[string]any{"schema": schema}}
 }
 
-// schemaSet makes a named schema of each answer's type.
+// schemaSet collects a named schema for each type.
 type schemaSet struct {
 	named map[string]*jsonschema.Schema
 	err   error
@@ -127,7 +127,7 @@ func (s *schemaSet) refer(t reflect.Type) map[string]any {
 	return map[string]any{"$ref": "#/components/schemas/" + t.Name()}
 }
 
-// wordSchemas are those of types whose kind does not tell what they hold.
+// wordSchemas returns the schemas of types that their Go kind does not describe.
 func wordSchemas() map[reflect.Type]*jsonschema.Schema {
 	return map[reflect.Type]*jsonschema.Schema{
 		reflect.TypeFor[uuid.UUID]():       {Type: "string", Format: "uuid"},

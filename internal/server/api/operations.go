@@ -12,12 +12,12 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// MoveOne says how one delivery is replayed or cancelled.
+// MoveOne holds the options of replaying or cancelling one delivery.
 type MoveOne struct {
-	Force bool `json:"force,omitempty"` // replay: although it was delivered; cancel: although it is running
+	Force bool `json:"force,omitempty"` // replay: even if it was delivered; cancel: even if it is running
 }
 
-// MoveMany says which deliveries are replayed or cancelled. At least one field chooses them.
+// MoveMany selects the deliveries to replay or cancel. At least one field must be set.
 type MoveMany struct {
 	Agent       string `json:"agent,omitempty"`
 	Client      string `json:"client,omitempty"`
@@ -29,12 +29,12 @@ type MoveMany struct {
 	Since       string `json:"since,omitempty"`
 	Until       string `json:"until,omitempty"`
 
-	DryRun *bool `json:"dryRun"`          // true counts what would be changed; has to be said
-	Force  bool  `json:"force,omitempty"` // as of one
-	Rate   int   `json:"rate,omitempty"`  // at most so many a second; 0: as fast as it goes
+	DryRun *bool `json:"dryRun"`          // true only counts; required
+	Force  bool  `json:"force,omitempty"` // as in MoveOne
+	Rate   int   `json:"rate,omitempty"`  // maximum of deliveries in a second; 0: no limit
 }
 
-// ChainList are the chains that are read.
+// ChainList is the list of chains that are followed.
 type ChainList struct {
 	Chains []operator.ChainState `json:"chains"`
 }
@@ -55,7 +55,7 @@ func (a *API) showDelivery(r *request) (any, error) {
 	return a.Operator.ShowDelivery(r.Context(), r.PathValue("id"))
 }
 
-// moveFunc replays or cancels.
+// moveFunc is Operator.Replay or Operator.Cancel.
 type moveFunc func(context.Context, operator.MoveRequest) (*operator.MoveReport, error)
 
 func (a *API) replayOne(r *request) (any, error)  { return moveOne(r, a.Operator.Replay) }
@@ -94,10 +94,10 @@ func (a *API) moveMany(r *request, move moveFunc) (any, error) {
 		return nil, refuse(http.StatusBadRequest, "invalid_request", "", "choose deliveries: by agent, client, transaction, key, "+
 			"status, reason, kind, since or until")
 	}
-	_ = http.NewResponseController(r.w).SetWriteDeadline(time.Time{}) // it takes as long as the rate says
+	_ = http.NewResponseController(r.w).SetWriteDeadline(time.Time{}) // the duration depends on the rate
 	report, err := move(r.Context(), operator.MoveRequest{Selection: chosen, Force: m.Force, Rate: m.Rate,
 		DryRun: *m.DryRun, Yes: !*m.DryRun, Actor: r.visitor.Name})
-	if report != nil && report.Audit != 0 { // what was changed is changed: the report's state says how it ended
+	if report != nil && report.Audit != 0 { // the changes are made, and the report's state says how they ended
 		if err != nil {
 			a.Logger.Info("a bulk move left some, or ended early", "action", report.Action, "audit", report.Audit, "error", err)
 		}
@@ -143,7 +143,7 @@ func (a *API) refreshAgent(r *request) (any, error) {
 	return a.Operator.RefreshAgent(r.Context(), r.agentRef(), r.visitor.Name)
 }
 
-// probeTimeout bounds a look at an agent: resolving, connecting, listing.
+// probeTimeout bounds a probe: resolving, connecting and listing tools.
 const probeTimeout = 50 * time.Second
 
 func (a *API) probeAgent(r *request) (any, error) {

@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	// jobsPerSecond bounds the jobs of one token that are parsed, which costs processor time also where they are refused.
+	// jobsPerSecond bounds the jobs that are parsed for one token, because even refused jobs cost processor time.
 	jobsPerSecond = 10_000
-	maxPaced      = 256 // tokens
+	maxPaced      = 256 // tokens with a limiter in memory
 )
 
-// jobPace is a rate limit for each token.
+// jobPace is a rate limit per token.
 type jobPace struct {
 	limits *lru.Cache[string, *rate.Limiter]
 }
@@ -26,7 +26,7 @@ func newJobPace() *jobPace {
 func (p *jobPace) limiter(name string) *rate.Limiter {
 	fresh := rate.NewLimiter(jobsPerSecond, jobsPerSecond)
 	if known, found, _ := p.limits.PeekOrAdd(name, fresh); found {
-		p.limits.Get(name) // it was used last
+		p.limits.Get(name) // marks it as recently used
 		return known
 	}
 	return fresh
@@ -34,7 +34,7 @@ func (p *jobPace) limiter(name string) *rate.Limiter {
 
 func (p *jobPace) allow(name string) bool { return p.limiter(name).Allow() }
 
-// wait waits until a token may hand in n jobs more.
+// wait waits until the token may enqueue n more jobs.
 func (p *jobPace) wait(ctx context.Context, name string, n int) error {
 	return p.limiter(name).WaitN(ctx, n)
 }

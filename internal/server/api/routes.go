@@ -10,27 +10,27 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// operation is a route with what the OpenAPI document says of it.
+// operation is a route with its description for the OpenAPI document.
 type operation struct {
 	method, path string
 	id           string // operationId
 	summary      string
 	scope        operator.Scope
 	query        []parameter
-	body         reflect.Type         // nil: none
-	answers      map[int]reflect.Type // successes by status
-	also         []int                // refusals beside 400, 401, 403, 500 and 503
-	failure      reflect.Type         // what refusals answer that are not the guard's; nil: ErrorAnswer
-	mediaTypes   [2]string            // of body and answers; empty: application/json
+	body         reflect.Type         // nil: no body
+	answers      map[int]reflect.Type // successful responses by status
+	also         []int                // error statuses in addition to 400, 401, 403, 500 and 503
+	failure      reflect.Type         // type of errors that the guard did not answer; nil: ErrorAnswer
+	mediaTypes   [2]string            // of the request and the response; empty: application/json
 
-	answer func(*request) (any, error)                                    // either this
+	answer func(*request) (any, error)                                    // one of the two is set
 	stream func(w http.ResponseWriter, r *http.Request, v server.Visitor) // or that
 }
 
-// parameter is one of the query, or of the path ("id" in {id}).
+// parameter describes a query parameter.
 type parameter struct {
 	name, description string
-	kind              string // integer; empty: string
+	kind              string // integer, or empty for string
 	repeated          bool
 }
 
@@ -39,7 +39,7 @@ var (
 	registry       = parameter{name: "registry", description: "The agent's IdentityRegistry (0x address). Default: the chain's usual one."}
 )
 
-// selectionParameters choose deliveries.
+// selectionParameters returns the parameters that select deliveries.
 func selectionParameters() []parameter {
 	return []parameter{
 		{name: "agent", description: "CHAIN:AGENT, as in 8453:42."},

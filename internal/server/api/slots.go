@@ -2,18 +2,18 @@ package api
 
 import "sync"
 
-// slots bound how many requests of a kind are under way. A quarter of them stays free for tokens that hold none, so that
-// one token cannot take them all.
+// slots bounds the concurrent requests of one kind. A token that already holds a slot gets another only while more than
+// a quarter of them is free, so that one token cannot use up all slots.
 type slots struct {
 	mu    sync.Mutex
 	total int
 	taken int
-	held  map[string]int // by who carries the token
+	held  map[string]int // by the name of the token
 }
 
 func newSlots(total int) *slots { return &slots{total: total, held: make(map[string]int)} }
 
-// acquire takes a slot; false: there is none for this token now.
+// acquire acquires a slot. It returns false if none is available to this token.
 func (s *slots) acquire(name string) (release func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

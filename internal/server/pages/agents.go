@@ -14,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// agentsPage is a page of agents.
+// agentsPage is one page of the list of agents.
 type agentsPage struct {
 	State, Chain, Sort string
 	Agents             []store.AgentRow
@@ -48,20 +48,20 @@ func (p *Pages) listAgents(r *request) (answer, error) {
 	return answer{page: "agents", title: "Agents", content: page}, nil
 }
 
-// agentPage is one agent.
+// agentPage is the page of one agent.
 type agentPage struct {
 	operator.Agent
 	Name   string
 	Tools  []store.KnownTool
 	Totals map[string]int64
-	Latest []store.Delivery // its newest
+	Latest []store.Delivery // its newest deliveries
 
-	Summaries []store.CallSummary // of the last hour and day
+	Summaries []store.CallSummary // of the last hour and the last day
 
-	Asks, Standing string // its preferences in words, and whether they count
+	Asks, Standing string // its preferences in words, and whether they are in force
 }
 
-// latestRows is how many of an agent's deliveries its page shows.
+// latestRows bounds the deliveries on an agent's page.
 const latestRows = 10
 
 func (r *request) agentRef() operator.AgentRef {
@@ -80,7 +80,7 @@ func (p *Pages) showAgent(r *request) (answer, error) {
 	}
 	page := agentPage{Agent: a, Name: ref.Agent, Summaries: []store.CallSummary{a.LastHour, a.LastDay},
 		Asks: operator.DescribePreferences(a.Preferences), Standing: operator.DescribeStanding(a)}
-	_ = json.Unmarshal(a.AgentRow.Tools, &page.Tools) // what a stranger's server said may be anything
+	_ = json.Unmarshal(a.AgentRow.Tools, &page.Tools) // the agent's server sent it, so it may not parse
 	_ = json.Unmarshal(a.AgentRow.Totals, &page.Totals)
 	latest, err := p.Operator.ListDeliveries(r.Context(), operator.Selection{Agent: ref.Agent}, 0, latestRows)
 	page.Latest = latest.Deliveries
@@ -116,10 +116,10 @@ func (p *Pages) changeAgent(r *request, change func(operator.AgentRef) error) (a
 	return answer{location: "/agents/" + ref.Agent + "?" + encodePairs([]string{"registry", ref.Registry})}, nil
 }
 
-// probeTimeout bounds a look at an agent: resolving, connecting, listing.
+// probeTimeout bounds a probe: resolving, connecting and listing tools.
 const probeTimeout = 50 * time.Second
 
-// probePage is what a look at an agent found.
+// probePage shows the result of a probe.
 type probePage struct {
 	inspect.Probe
 	Back string

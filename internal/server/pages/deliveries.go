@@ -17,30 +17,30 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// pageRows is how many rows a page of a list has.
+// pageRows is the number of rows on a page of a list.
 const pageRows = 50
 
-// deliveriesPage is a page of deliveries with the search that found them.
+// deliveriesPage is one page of deliveries, with the search that selected them.
 type deliveriesPage struct {
 	Search     operator.Selection
-	Query      template.URL // of the search, for links
+	Query      template.URL // the search as a query, for links
 	Deliveries []store.Delivery
 	NextURL    string
-	First      bool // the newest: it refreshes by itself
+	First      bool // the first page, which refreshes by itself
 	Searching  bool
 	Statuses   []store.Status
 	Reasons    []reason.Reason
 	Kinds      []string
 }
 
-// readSelection reads a search off the query or a form.
+// readSelection reads a search from a query or a form.
 func readSelection(q url.Values) operator.Selection {
 	get := func(name string) string { return strings.TrimSpace(q.Get(name)) }
 	return operator.Selection{Agent: get("agent"), Client: get("client"), Transaction: get("transaction"), Key: get("key"),
 		Status: get("status"), Reason: get("reason"), Kind: get("kind"), Since: get("since"), Until: get("until")}
 }
 
-// selectionQuery is a search as the query of a link; it is escaped.
+// selectionQuery returns a search as an escaped query for links.
 func selectionQuery(s operator.Selection) template.URL {
 	return template.URL(encodePairs([]string{"agent", s.Agent, "client", s.Client, "transaction", s.Transaction, "key", s.Key,
 		"status", s.Status, "reason", s.Reason, "kind", s.Kind, "since", s.Since, "until", s.Until}))
@@ -68,20 +68,20 @@ func (p *Pages) listDeliveries(r *request) (answer, error) {
 	return answer{page: "deliveries", title: "Deliveries", content: page}, nil
 }
 
-// deliveryPage is one delivery.
+// deliveryPage is the page of one delivery.
 type deliveryPage struct {
 	operator.Delivery
 	Event     []eventField
 	Attempts  []attemptView
 	MayReplay bool
 	MayCancel bool
-	Moving    bool // it is on its way: the page refreshes by itself
+	Moving    bool // the delivery progresses, so the page refreshes by itself
 }
 
-// eventField is one of the event's, as the job has it.
+// eventField is one field of the event, as the job spells it.
 type eventField struct {
 	Name, Value string
-	Kind        string // tx, block or address: it is linked to the explorer
+	Kind        string // tx, block or address: links to the explorer
 }
 
 // attemptView is an attempt with its steps.
@@ -90,13 +90,13 @@ type attemptView struct {
 	Steps []stepView
 }
 
-// stepView is a step of an attempt: done, failed there, or not reached.
+// stepView is one step of an attempt: done, failed, running, or ahead.
 type stepView struct {
 	Name, State string
-	Took        string // empty: nobody knows
+	Took        string // empty if unknown
 }
 
-// attemptSteps are the executor's, in order (DESIGN §1).
+// attemptSteps are the steps of the executor, in order (docs/design/delivery.md).
 var attemptSteps = []string{"claim", "check", "resolve", "fetch", "compose", "call", "record"}
 
 func listSteps(a store.Attempt) []stepView {
@@ -108,7 +108,7 @@ func listSteps(a store.Attempt) []stepView {
 			state = "ahead"
 			switch a.Outcome {
 			case string(store.Delivered), string(store.Skipped):
-				here, state = "done", "done" // what follows is the record
+				here, state = "done", "done" // only recording the outcome follows
 			case "":
 				here = "running"
 			default:
@@ -136,7 +136,7 @@ func (p *Pages) showDelivery(r *request) (answer, error) {
 	return answer{page: "delivery", title: "Delivery", content: page}, nil
 }
 
-// listEvent lists the event's fields that a job has, in the order of reading.
+// listEvent returns the event's fields in a job, in the order in which a page shows them.
 func listEvent(raw json.RawMessage) (fields []eventField) {
 	var j map[string]any
 	d := json.NewDecoder(strings.NewReader(string(raw)))
@@ -159,7 +159,7 @@ func listEvent(raw json.RawMessage) (fields []eventField) {
 func (p *Pages) replayOne(r *request) (answer, error) { return p.moveOne(r, p.Operator.Replay) }
 func (p *Pages) cancelOne(r *request) (answer, error) { return p.moveOne(r, p.Operator.Cancel) }
 
-// moveFunc replays or cancels.
+// moveFunc is Operator.Replay or Operator.Cancel.
 type moveFunc func(context.Context, operator.MoveRequest) (*operator.MoveReport, error)
 
 func (p *Pages) moveOne(r *request, move moveFunc) (answer, error) {
@@ -173,7 +173,7 @@ func (p *Pages) moveOne(r *request, move moveFunc) (answer, error) {
 	return answer{location: "/deliveries/" + url.PathEscape(id)}, err
 }
 
-// movePage counts what a search would move, and asks.
+// movePage counts the deliveries that a search would change, and asks for confirmation.
 type movePage struct {
 	Action string // replay or cancel
 	Search operator.Selection
@@ -181,7 +181,7 @@ type movePage struct {
 	Report *operator.MoveReport
 }
 
-// chooseMove reads which of the two is meant.
+// chooseMove returns the function for an action.
 func (p *Pages) chooseMove(action string) (moveFunc, error) {
 	switch action {
 	case "replay":
@@ -204,7 +204,7 @@ func (p *Pages) countMove(r *request) (answer, error) {
 	return answer{page: "move", title: strings.ToUpper(page.Action[:1]) + page.Action[1:] + " deliveries", content: page}, err
 }
 
-// moveMany does it. The request lasts as long as it takes; the audit has what came of it.
+// moveMany changes the selected deliveries. The request lasts until all are changed; the audit row has the result.
 func (p *Pages) moveMany(r *request) (answer, error) {
 	move, err := p.chooseMove(r.PostFormValue("action"))
 	if err != nil {

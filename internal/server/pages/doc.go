@@ -1,11 +1,10 @@
-// Package pages is what an operator sees in a browser: the overview, deliveries, agents, chains and the audit, rendered
-// here as HTML. Every page is one question to internal/operator; changing something is a form whose answer is another
-// page. Without JavaScript all of it works; with it, what is on its way refreshes by itself (htmx, embedded).
+// Package pages renders the web pages for operators: the overview, deliveries, agents, chains and the audit. Every page
+// calls one method of package operator. Changes are forms that lead to another page. All pages work without JavaScript;
+// with it (htmx, embedded) lists and deliveries in progress refresh by themselves.
 //
-// What does not live here: who may see and do what, and the tokens of forms (internal/server); what a page says
-// (internal/operator).
+// Package server authenticates visitors and issues form tokens, and package operator provides the content of pages.
 //
-// Invariants: nothing is loaded from elsewhere, and no style or script is inline (Content-Security-Policy); what a
-// stranger wrote is text, with its control and direction characters made visible, and folded when it is long
-// (show.go); no page holds a secret.
+// Invariants: pages load nothing from other servers and have no inline style or script (Content-Security-Policy). A
+// stranger's text is escaped, with its control and direction characters made visible, and folded if it is long
+// (show.go). No page contains a secret.
 package pages

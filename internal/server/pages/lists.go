@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// chainsPage are the chains that are read.
+// chainsPage shows the chains that are followed.
 type chainsPage struct{ Chains []operator.ChainState }
 
 func (p *Pages) listChains(r *request) (answer, error) {
@@ -20,13 +20,13 @@ func (p *Pages) listChains(r *request) (answer, error) {
 	return answer{page: "chains", title: "Chains", content: chainsPage{all}}, err
 }
 
-// auditPage is a page of what operators changed.
+// auditPage is one page of audit rows.
 type auditPage struct {
 	Rows    []auditRow
 	NextURL string
 }
 
-// auditRow is a change with what it was meant for in words.
+// auditRow is an audit row with its filter in words.
 type auditRow struct {
 	store.Audit
 	What string
@@ -48,7 +48,7 @@ func (p *Pages) listAudit(r *request) (answer, error) {
 	return answer{page: "audit", title: "Audit", content: page}, nil
 }
 
-// describeFilter is what a change was meant for: "agent 8453:42, status dead".
+// describeFilter returns an audit row's filter in words, as in "agent 8453:42, status dead".
 func describeFilter(raw json.RawMessage) string {
 	var fields map[string]any
 	if json.Unmarshal(raw, &fields) != nil {
@@ -60,7 +60,7 @@ func describeFilter(raw json.RawMessage) string {
 		case string, bool, float64:
 			parts = append(parts, fmt.Sprintf("%s %v", name, v))
 		default:
-			text, _ := json.Marshal(v) // it was decoded from JSON
+			text, _ := json.Marshal(v) // cannot fail: it was decoded from JSON
 			parts = append(parts, name+" "+string(text))
 		}
 	}

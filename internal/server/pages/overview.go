@@ -7,15 +7,15 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// overviewPage is what the overview shows.
+// overviewPage is the overview.
 type overviewPage struct {
 	operator.Overview
 	Needs     []need
 	Good      int64   // delivered or skipped in the last hour
-	PerMinute float64 // delivered, over the last five minutes
+	PerMinute float64 // delivered in a minute, averaged over the last five minutes
 }
 
-// need is something that a person has to see to.
+// need is a problem that a person must handle.
 type need struct {
 	Count int64
 	What  string
@@ -29,7 +29,7 @@ func (p *Pages) showOverview(r *request) (answer, error) {
 	}
 	page := overviewPage{Overview: v, Needs: listNeeds(v),
 		Good: v.LastHour.Outcomes[store.Delivered] + v.LastHour.Outcomes[store.Skipped]}
-	const recent = 5 // whole minutes, and the one that is under way
+	const recent = 5 // whole minutes, in addition to the current one
 	if n := len(v.Minutes); n > recent {
 		var delivered int64
 		for _, m := range v.Minutes[n-1-recent:] {
@@ -40,7 +40,7 @@ func (p *Pages) showOverview(r *request) (answer, error) {
 	return answer{page: "overview", title: "Overview", content: page}, nil
 }
 
-// listNeeds lists what does not mend itself.
+// listNeeds lists problems that do not resolve by themselves.
 func listNeeds(v operator.Overview) (needs []need) {
 	add := func(count int64, what, url string) {
 		if count > 0 {

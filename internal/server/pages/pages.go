@@ -26,29 +26,29 @@ import (
 //go:embed templates static
 var files embed.FS
 
-// Config makes Pages.
+// Config configures Pages.
 type Config struct {
 	Operator *operator.Operator
 	Logger   *slog.Logger // default slog.Default()
 }
 
-// Pages renders.
+// Pages renders the web pages.
 type Pages struct {
 	Config
 	templates map[string]*template.Template // by page
 	static    map[string]staticFile         // by path
 }
 
-// staticFile is a file that never changes under its path, which holds its hash.
+// staticFile is a file whose path contains its hash, so that its content never changes.
 type staticFile struct {
 	mediaType string
 	body      []byte
 }
 
-// pageNames are the templates that are pages; each is one file, inside layout.html.
+// pageNames are the templates of pages. Each is one file, which is rendered inside layout.html.
 var pageNames = []string{"overview", "deliveries", "delivery", "move", "agents", "agent", "probe", "chains", "audit", "problem"}
 
-// New reads the templates.
+// New parses the templates and loads the static files.
 func New(cfg Config) (*Pages, error) {
 	if cfg.Operator == nil {
 		return nil, errors.New("pages: an operator is needed")
@@ -70,11 +70,11 @@ func New(cfg Config) (*Pages, error) {
 	return p, nil
 }
 
-// staticRoot is where style sheet and script are.
+// staticRoot is the path of the style sheet and the script.
 const staticRoot = "/static/"
 
-// loadStatic reads the files that pages link, and returns under which path each is: with its hash, so that a browser
-// that has it need not ask.
+// loadStatic loads the files that pages link, and returns the path of each. The path contains the file's hash, so that
+// browsers can cache the file without revalidating it.
 func (p *Pages) loadStatic() (links map[string]string, err error) {
 	types := map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 	links = map[string]string{}
@@ -85,7 +85,7 @@ func (p *Pages) loadStatic() (links map[string]string, err error) {
 	for _, e := range entries {
 		mediaType, ok := types[path.Ext(e.Name())]
 		if !ok {
-			continue // a note on where a file is from
+			continue // a note on the origin of a file
 		}
 		body, err := files.ReadFile("static/" + e.Name())
 		if err != nil {
@@ -98,7 +98,7 @@ func (p *Pages) loadStatic() (links map[string]string, err error) {
 	return links, nil
 }
 
-// Routes are what the server serves.
+// Routes returns the routes of the pages.
 func (p *Pages) Routes() []server.Route {
 	const read, operate = operator.ScopeRead, operator.ScopeOperate
 	routes := []server.Route{
@@ -131,34 +131,34 @@ func (p *Pages) Routes() []server.Route {
 	return routes
 }
 
-// request is a request with who made it.
+// request is an HTTP request with its authenticated visitor.
 type request struct {
 	*http.Request
 	w       http.ResponseWriter
 	visitor server.Visitor
 }
 
-// answer is a page, or where to go instead.
+// answer is a page, or a redirect.
 type answer struct {
 	page     string // template
 	title    string
 	content  any
 	status   int    // 0: 200
-	location string // go there
+	location string // target of a redirect
 }
 
-// layout is what every page is rendered with.
+// layout is the data of every page.
 type layout struct {
 	Page      string
 	Title     string
 	Path      string
-	MayChange bool // there are buttons: the token allows changes, or there is none and the first change asks for it
+	MayChange bool // show buttons: the token allows changes, or the first change asks for one
 	FormToken string
 	Version   string
 	Content   any
 }
 
-// page renders what a question comes to.
+// page returns a handler that renders the answer of ask.
 func (p *Pages) page(ask func(*request) (answer, error)) func(http.ResponseWriter, *http.Request, server.Visitor) {
 	return func(w http.ResponseWriter, r *http.Request, v server.Visitor) {
 		got, err := ask(&request{r, w, v})
@@ -188,7 +188,7 @@ func (p *Pages) render(w http.ResponseWriter, r *http.Request, v server.Visitor,
 	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "+
 		"form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "same-origin") // none would hide the origin of forms
+	h.Set("Referrer-Policy", "same-origin") // no-referrer would hide the origin of forms
 	w.WriteHeader(cmp.Or(a.status, http.StatusOK))
 	_, _ = body.WriteTo(w)
 }
@@ -205,7 +205,7 @@ func (p *Pages) serveStatic(w http.ResponseWriter, r *http.Request, _ server.Vis
 	_, _ = w.Write(f.body)
 }
 
-// problem is a page that says what went wrong.
+// problem is the page of an error.
 type problem struct{ Text string }
 
 func (p *Pages) describeProblem(r *http.Request, err error) answer {
@@ -220,7 +220,7 @@ func (p *Pages) describeProblem(r *http.Request, err error) answer {
 	case errors.As(err, &missing):
 		a.status, a.title, a.content = http.StatusNotFound, "Not found", problem{missing.Text}
 	case r.Context().Err() != nil:
-		a.status, a.content = http.StatusServiceUnavailable, problem{"The worker is shutting down: try again."} // or nobody waits
+		a.status, a.content = http.StatusServiceUnavailable, problem{"The worker is shutting down: try again."}
 	case errors.As(err, &late):
 		p.Logger.Warn("a page took too long", logging.About(logging.Postgres), "path", r.URL.Path, "error", err)
 		a.status, a.title = http.StatusServiceUnavailable, "The database took too long"

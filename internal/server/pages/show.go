@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	maxInline = 160   // characters of a stranger's text that are shown before it is folded
-	maxShown  = 20000 // characters of it that a page holds at most
+	maxInline = 160   // characters of a stranger's text that are shown before the rest is folded
+	maxShown  = 20000 // maximum of its characters on a page
 )
 
 func (p *Pages) templateFuncs(links map[string]string) template.FuncMap {
@@ -38,7 +38,7 @@ func (p *Pages) templateFuncs(links map[string]string) template.FuncMap {
 	}
 }
 
-// encodePairs is a query of names and values.
+// encodePairs returns a query of names and values. It omits empty values.
 func encodePairs(pairs []string) string {
 	q := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -53,20 +53,20 @@ func agentURL(chain uint64, id, registry string) string {
 	return fmt.Sprintf("/agents/%d:%s?%s", chain, id, url.Values{"registry": {registry}}.Encode())
 }
 
-// isHidden tells characters that cannot be seen, or that change how others are read: control and format characters,
-// line and paragraph separators, and what is no character.
+// isHidden reports whether a character is invisible or changes how others are displayed: control and format characters,
+// line and paragraph separators, private-use characters, surrogates and noncharacters.
 func isHidden(r rune) bool {
 	switch r {
 	case '\n', '\t':
 		return false
-	case '\u200d', '\ufe0f': // they make emoji of emoji
+	case '\u200d', '\ufe0f': // parts of emoji
 		return false
 	}
 	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Co, unicode.Cs) ||
 		unicode.Is(unicode.Noncharacter_Code_Point, r)
 }
 
-// showText is a stranger's text as HTML, with what is hidden in it made visible.
+// showText returns a stranger's text as HTML, with its hidden characters made visible.
 func showText(v any) template.HTML {
 	s := fmt.Sprint(v)
 	var out strings.Builder
@@ -83,7 +83,7 @@ func showText(v any) template.HTML {
 	return template.HTML(out.String()) //nolint:gosec // every character was escaped
 }
 
-// foldText is a stranger's text, folded when it is long.
+// foldText returns a stranger's text as HTML, folded if it is long.
 func foldText(v any) template.HTML {
 	s := fmt.Sprint(v)
 	if utf8.RuneCountInString(s) <= maxInline && !strings.Contains(s, "\n") {
@@ -102,7 +102,7 @@ func cutShown(s []rune) string {
 	return string(s[:maxShown]) + fmt.Sprintf("… (%d more characters: the API has all)", len(s)-maxShown)
 }
 
-// foldJSON is JSON, indented, folded under a title.
+// foldJSON returns indented JSON, folded under a title.
 func foldJSON(title string, raw json.RawMessage) template.HTML {
 	if len(raw) == 0 {
 		return ""
@@ -122,7 +122,7 @@ func showBytes(n int) string {
 	return fmt.Sprintf("%.1f KiB", float64(n)/1024)
 }
 
-// readTime is a moment that a template gives; the zero time: there is none.
+// readTime returns a template's argument as a time. A nil pointer is the zero time.
 func readTime(v any) time.Time {
 	switch v := v.(type) {
 	case time.Time:
@@ -135,7 +135,7 @@ func readTime(v any) time.Time {
 	return time.Time{}
 }
 
-// showTime is a moment: <time>, to the second, UTC.
+// showTime returns a <time> element in UTC, to the second.
 func showTime(v any) template.HTML {
 	t := readTime(v).UTC()
 	if t.IsZero() {
@@ -144,7 +144,7 @@ func showTime(v any) template.HTML {
 	return template.HTML(fmt.Sprintf(`<time datetime="%s">%s</time>`, t.Format(time.RFC3339Nano), t.Format("2006-01-02 15:04:05")))
 }
 
-// showAgo is how long ago a moment was, or how far it is.
+// showAgo returns how long ago a time was, or how far it is in the future.
 func showAgo(v any) string {
 	t := readTime(v)
 	if t.IsZero() {
@@ -157,7 +157,7 @@ func showAgo(v any) string {
 	return showSeconds(d.Seconds()) + " ago"
 }
 
-// showSeconds is a length of time in the two largest units.
+// showSeconds returns a duration in its two largest units.
 func showSeconds(v any) string {
 	var s float64
 	switch v := v.(type) {
@@ -209,7 +209,8 @@ func showCount(v any) string {
 	return s
 }
 
-// explore links to the chain's block explorer: kind is tx, block or address. Without one it is the text alone.
+// explore links to the chain's block explorer; kind is tx, block or address. Without an explorer it returns only the
+// text.
 func (p *Pages) explore(chain uint64, kind, what string) template.HTML {
 	if what == "" {
 		return "–"
@@ -222,13 +223,13 @@ func (p *Pages) explore(chain uint64, kind, what string) template.HTML {
 		html.EscapeString(known.Explorer+"/"+kind+"/"+url.PathEscape(what)), showText(what)))
 }
 
-// Bar chart of the last hour, in the chart's own units: one for a minute.
+// Size of the bar chart in SVG units. Each minute has one bar.
 const (
 	chartHeight = 60
 	barWidth    = 10
 )
 
-// drawBars is a chart of what each minute's attempts came to: delivered, waiting and held, rejected and dead.
+// drawBars draws the outcomes of each minute's attempts: delivered and skipped, waiting and held, rejected and dead.
 func drawBars(minutes []operator.Minute) template.HTML {
 	var most int64 = 1
 	sums := make([][3]int64, len(minutes))
