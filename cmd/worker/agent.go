@@ -60,7 +60,7 @@ func (c *agentListCmd) Run(a *app) error {
 	})
 }
 
-// agentArg names one agent.
+// agentArg identifies one agent.
 type agentArg struct {
 	Agent    string `arg:"" help:"The agent, as in 8453:42." placeholder:"CHAIN:AGENT"`
 	Registry string `help:"Its IdentityRegistry, when it is not the chain's usual one." placeholder:"0x…"`
@@ -146,7 +146,7 @@ func printAgent(a *app, r operator.Agent) error {
 	return nil
 }
 
-// describeCalls is what calls came to, on one line: "40 calls since 2026-11-23T11:00:00Z, 3 failed (2 timeout, 1
+// describeCalls summarizes calls on one line: "40 calls since 2026-11-23T11:00:00Z, 3 failed (2 timeout, 1
 // server_error), p50 12.0 ms, p95 480.0 ms".
 func describeCalls(s store.CallSummary) string {
 	words := fmt.Sprintf("%d calls since %s, %d failed", s.Calls, formatTime(&s.Since), s.Failed)
@@ -163,8 +163,8 @@ func describeCalls(s store.CallSummary) string {
 	return words
 }
 
-// describeServer is what an agent's server calls itself: "example-agent 1.0.0". What is in no form that is known is
-// shown as it is.
+// describeServer returns the name and version of an agent's server: "example-agent 1.0.0". It returns an unknown form
+// unchanged.
 func describeServer(raw json.RawMessage) string {
 	var s struct{ Name, Version string }
 	if len(raw) == 0 {
@@ -176,7 +176,7 @@ func describeServer(raw json.RawMessage) string {
 	return strings.TrimSpace(s.Name + " " + s.Version)
 }
 
-// describeTools is a list of tools on one line: "2: agent.receiveFeedback, other (says nothing of its arguments)".
+// describeTools lists tools on one line: "2: agent.receiveFeedback, other (without a schema)".
 func describeTools(raw json.RawMessage) string {
 	const most = 10
 	var tools []store.KnownTool
@@ -204,7 +204,7 @@ func describeTools(raw json.RawMessage) string {
 	return words
 }
 
-// countTools is how many tools a list has, "-" when nobody has looked.
+// countTools returns the number of tools in a list, or "-" for an unknown list.
 func countTools(raw json.RawMessage) string {
 	var tools []store.KnownTool
 	if len(raw) == 0 || json.Unmarshal(raw, &tools) != nil {
@@ -269,7 +269,7 @@ func (c *agentPolicyCmd) Run(a *app) error {
 	})
 }
 
-// warnUnseen says that the agent's number may be a wrong one.
+// warnUnseen warns that the agent's number may be wrong.
 func warnUnseen(a *app, change operator.AgentChange, done string) {
 	if change.Unseen {
 		fmt.Fprintf(a.out, "%s was never seen: no delivery was ever accepted for it. Check the number; %s nevertheless.\n", change.Name, done)

@@ -18,13 +18,13 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// newOperator is for one command: it opens what it needs, asks whoever sits at the terminal, and warns on a.err.
+// newOperator returns an Operator for one command. It asks its questions on the terminal and prints warnings to a.err.
 func (a *app) newOperator() *operator.Operator {
 	return operator.New(operator.Config{Settings: a.cfg, Backend: a.backend, Person: a, Logger: a.log,
 		Timeout: a.timeout})
 }
 
-// attached opens Postgres, Redis and what agents are resolved with for one command beside the worker.
+// attached is the operator.Backend of a command.
 type attached struct{ *app }
 
 func (b attached) OpenStore(ctx context.Context, o operator.StoreOptions) (*operator.Session, error) {
@@ -68,10 +68,10 @@ func (b attached) OpenStore(ctx context.Context, o operator.StoreOptions) (*oper
 	return s, nil
 }
 
-// effortPatience is how long a command waits for what Redis knows of an agent's effort.
+// effortPatience bounds the reading of an agent's effort budget from Redis.
 const effortPatience = 2 * time.Second
 
-// readEffort asks Redis what is left of an agent's effort budget.
+// readEffort reads an agent's effort budget from Redis.
 func (b attached) readEffort(ctx context.Context, url secret.Secret, agent store.Agent) (*effort.Usage, error) {
 	q, err := queue.Open(queue.Config{URL: url, Logger: b.log})
 	if err != nil {
@@ -88,7 +88,7 @@ func (b attached) readEffort(ctx context.Context, url secret.Secret, agent store
 	return effort.ReadUsage(ctx, client, b.cfg.EffortBudget, agent)
 }
 
-// stopBackend ends what Attach started.
+// stopBackend stops the services that Attach started.
 func (b attached) stopBackend(found *service.Backend) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.ctx), 30*time.Second)
 	defer cancel()
@@ -109,13 +109,13 @@ func (b attached) Keyset() (*secret.Keyset, error) { return service.Keyset(b.cfg
 func (b attached) Master() (secret.Master, error)  { return service.Master(b.cfg) }
 func (b attached) DataDir() string                 { return service.DataDir(b.cfg) }
 
-// database is where migrations find the rows.
+// database is a Postgres to migrate.
 type database struct {
 	url   secret.Secret
 	close func()
 }
 
-// openDatabase waits until Postgres answers; its schema may be of any age.
+// openDatabase waits until Postgres answers. It does not check the schema.
 func (a *app) openDatabase() (database, error) {
 	found, err := service.Attach(a.ctx, a.cfg, a.timeout, a.log)
 	if err != nil {
@@ -129,14 +129,14 @@ func (a *app) openDatabase() (database, error) {
 	return database{found.DatabaseURL, stop}, nil
 }
 
-// openTerminal is the one that controls this process.
+// openTerminal opens the terminal that controls this process.
 func openTerminal() (io.ReadWriteCloser, error) { return os.OpenFile("/dev/tty", os.O_RDWR, 0) }
 
 // Notify implements operator.Person.
 func (a *app) Notify(line string) { fmt.Fprintln(a.err, line) }
 
-// Confirm implements operator.Person. It does not outlast ctx, though nothing may end the reading before the process
-// does.
+// Confirm implements operator.Person. It returns when ctx ends, although the pending read of the terminal may last
+// until the process ends.
 func (a *app) Confirm(ctx context.Context, question string) (bool, error) {
 	tty, err := a.tty()
 	if err != nil {
@@ -158,5 +158,5 @@ func (a *app) Confirm(ctx context.Context, question string) (bool, error) {
 	}
 }
 
-// maxReply is the longest reply to a question, in bytes.
+// maxReply bounds the reply to a question, in bytes.
 const maxReply = 16

@@ -97,7 +97,7 @@ func formatBlock(n *uint64) string {
 	return fmt.Sprint(*n)
 }
 
-// describeFollower names the blocks that a follower reads, and marks one of former registries.
+// describeFollower names the blocks that a follower reads. It marks followers of former registries.
 func describeFollower(f operator.FollowerState) string {
 	if f.Former {
 		return f.Follower + " (former registries)"
@@ -105,7 +105,7 @@ func describeFollower(f operator.FollowerState) string {
 	return f.Follower
 }
 
-// describeLag says how far behind the node's newest block a follower is.
+// describeLag returns how far a follower is behind the node's newest block.
 func describeLag(f operator.FollowerState) string {
 	switch {
 	case f.IsDone():
@@ -114,19 +114,19 @@ func describeLag(f operator.FollowerState) string {
 		return "unknown"
 	case *f.LagBlocks == 0:
 		return "none"
-	case f.LagTime == nil: // by the cursor alone: no node was asked
+	case f.LagTime == nil: // from the cursor: no node answered
 		return fmt.Sprintf("%d blocks", *f.LagBlocks)
 	}
 	behind := time.Duration(*f.LagTime * float64(time.Second))
 	return fmt.Sprintf("%d blocks, %s", *f.LagBlocks, behind.Round(time.Second))
 }
 
-// describeChecks says which blocks are known to lack no log.
+// describeChecks says up to which block all logs are known to be complete.
 func describeChecks(c chain.Checks) string {
 	return fmt.Sprintf("%.0f %% of the newest blocks; all up to %d, %d after it are not", 100*c.Share, c.Complete, c.Unchecked)
 }
 
-// describeOmission describes a node's omission, and the blocks that are still read again.
+// describeOmission describes a node's omission, and the blocks that are still being read again.
 func describeOmission(c chain.Checks) string {
 	o := *c.Omission
 	described := fmt.Sprintf("node %d left out %d logs of block %d, found %s", o.Node, o.Logs, o.Block, formatTime(&o.At))

@@ -27,7 +27,7 @@ type deliveryCmd struct {
 	Audit  deliveryAuditCmd  `cmd:"" help:"List what operators changed, newest first."`
 }
 
-// selection chooses deliveries.
+// selection holds the options that select deliveries.
 type selection struct {
 	Agent       string `help:"Only this agent's." placeholder:"CHAIN:AGENT"`
 	Client      string `help:"Only feedback that this address wrote." placeholder:"0xADDRESS"`
@@ -74,7 +74,7 @@ func (c *deliveryShowCmd) Run(a *app) error {
 	return c.printAnswer(a, d, func() error { return printDelivery(a, d) })
 }
 
-// printDelivery writes a delivery as an operator reads it: what it is, where it stands, what each attempt did.
+// printDelivery prints a delivery: its identity, its state, and each attempt.
 func printDelivery(a *app, d operator.Delivery) error {
 	f := a.newFields()
 	f.addRow("delivery", d.ID.String())
@@ -107,9 +107,9 @@ func printDelivery(a *app, d operator.Delivery) error {
 	return f.Flush()
 }
 
-// describeAttempts tells how many attempts count, and since when a delivery waits or is held. A hold or a free wait
-// takes back its attempt unless the agent's tool was called, so that the list of attempts does not show it; what is
-// held as it comes never had one.
+// describeAttempts returns how many attempts count, and since when a delivery waits or is held. If the agent's tool was
+// not called, a hold or a free wait takes back its attempt, so the list of attempts does not show it. A delivery that
+// was held when it was accepted had no attempt.
 func describeAttempts(d store.Delivery) string {
 	counted := fmt.Sprintf("%d that count", d.Attempts)
 	if d.Status != store.Held && d.Status != store.Waiting {
@@ -129,7 +129,7 @@ func describeAttempt(t store.Attempt) string {
 	return s
 }
 
-// actorFlag says who makes a change.
+// actorFlag names the author of a change.
 type actorFlag struct {
 	Actor string `help:"Who the audit names. Default: the user of the system at this host."`
 }
@@ -149,7 +149,7 @@ func (f actorFlag) actorName() string {
 	return name + "@" + host
 }
 
-// moveFlags are what replay and cancel have in common.
+// moveFlags are the options that replay and cancel share.
 type moveFlags struct {
 	IDs []string `arg:"" optional:"" name:"id" help:"Deliveries. Without any: those that the options choose."`
 	selection
@@ -179,16 +179,16 @@ func (c *deliveryCancelCmd) Run(a *app) error {
 	return c.runMove(a, a.newOperator().Cancel, c.Force, c.Rate)
 }
 
-// moveRequest is what the command line asks for.
+// moveRequest returns the request of the command line.
 func (c moveFlags) moveRequest(force bool, rate int) operator.MoveRequest {
 	return operator.MoveRequest{IDs: c.IDs, Selection: operator.Selection(c.selection), Actor: c.actorName(), Force: force,
 		Rate: rate, Yes: c.Yes, DryRun: c.DryRun}
 }
 
-// mover is what is done to deliveries.
+// mover is Operator.Replay or Operator.Cancel.
 type mover func(context.Context, operator.MoveRequest) (*operator.MoveReport, error)
 
-// runMove moves deliveries, and writes what could not be moved as it is found.
+// runMove replays or cancels deliveries. It prints each delivery that could not be changed at once.
 func (c moveFlags) runMove(a *app, move mover, force bool, rate int) error {
 	bar := newProgress(a.err)
 	r := c.moveRequest(force, rate)

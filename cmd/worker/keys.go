@@ -15,13 +15,13 @@ type keysCmd struct {
 	Reencrypt keysReencryptCmd `cmd:"" help:"Seal what older keys have sealed with the key that seals now. It can be stopped and run again. Refused while a running worker does not seal with that key."`
 }
 
-// keysetFlags say how a keyset is written, and where.
+// keysetFlags control how and where a keyset is written.
 type keysetFlags struct {
 	Cleartext bool   `help:"Write it in clear, although anyone who reads it can open what is stored. Without this HERALD_MASTER_KEY wraps it."`
 	Out       string `help:"Write it into this file (mode 0600) instead of printing it: a temporary file in the same folder is synced and renamed. A file that is there is replaced only if it is a readable keyset whose keys are all in the one in force." placeholder:"FILE"`
 }
 
-// writeKeyset writes a keyset, and prints the next step once it is written.
+// writeKeyset writes a keyset. It prints the next step only after the keyset was written.
 func (f keysetFlags) writeKeyset(a *app, r operator.Rotation, err error) error {
 	if err != nil {
 		return err

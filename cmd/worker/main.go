@@ -1,4 +1,4 @@
-// Command worker delivers on-chain feedback to agents, and looks after what was delivered.
+// Command worker delivers on-chain feedback to agents, and manages deliveries, agents, tokens and keys.
 package main
 
 import (
@@ -22,14 +22,14 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Exit codes (DESIGN §10).
+// Exit codes: the command failed, the command line or a setting is invalid, or some items were left unchanged.
 const (
 	exitFailed = 1
 	exitMisuse = 2
 	exitLeft   = 3
 )
 
-// commands is the whole command line. Settings come from the environment: `worker config` lists them.
+// commands is the command line. Settings come from environment variables, which `worker config` lists.
 type commands struct {
 	Serve      serveCmd      `cmd:"" default:"withargs" help:"Take tasks and deliver (default)."`
 	Doctor     doctorCmd     `cmd:"" help:"Check everything the worker needs, one line each."`
@@ -48,26 +48,26 @@ type commands struct {
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }
 
-// app is what every command gets.
+// app holds the context, the streams and the settings of a command.
 type app struct {
 	ctx context.Context
 	cfg *config.Config
 	log *slog.Logger
 	in  io.Reader
 	out io.Writer
-	err io.Writer                          // progress; what is asked for goes to out
-	tty func() (io.ReadWriteCloser, error) // whoever sits there; an error when nobody does
+	err io.Writer                          // progress and warnings; results go to out
+	tty func() (io.ReadWriteCloser, error) // opens the person's terminal; an error if there is none
 
-	backend operator.Backend // nil: what the configuration names
-	environ []string         // as os.Environ gives it
+	backend operator.Backend // nil: from the settings
+	environ []string         // as os.Environ returns it
 
 	timeout time.Duration // --timeout
-	faulty  bool          // cfg has faults; only what makes keys runs then
+	faulty  bool          // cfg is invalid; only commands that create keys run then
 }
 
 func main() {
 	transport.RunSupervisor()
-	// The first signal asks for an orderly stop, the second one is left to do what signals do.
+	// The first signal requests an orderly stop. The second one has its default effect.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
@@ -130,13 +130,13 @@ func runCommand(a app, args, environ []string) (code int) {
 	return 0
 }
 
-// makesKeys tells whether a command prints a keyset and needs no connection: keys have to be made before a
-// configuration that needs them can be whole.
+// makesKeys reports whether a command prints a keyset and needs no connection. Such commands run even with an invalid
+// configuration, because a valid one may need the key first.
 func makesKeys(command string) bool {
 	return slices.Contains([]string{"keys init", "keys rotate add"}, command)
 }
 
-// refuseUsage is a command line that cannot be meant.
+// refuseUsage returns the error for an invalid command line.
 func refuseUsage(format string, args ...any) error {
 	return operator.NewMisuse(format, args...)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// table writes rows in columns. Every cell is made printable; an empty one is a dash.
+// table prints rows in columns. It makes every cell printable, and prints an empty one as a dash.
 type table struct{ *tabwriter.Writer }
 
 func (a *app) newTable(head ...any) table {
@@ -29,7 +29,7 @@ func (t table) addRow(cells ...any) {
 	fmt.Fprintln(t, strings.Join(line, "\t"))
 }
 
-// fields writes names and values, one a line; an empty value is left out.
+// fields prints one name and value per line. It omits empty values.
 type fields struct{ *tabwriter.Writer }
 
 func (a *app) newFields() fields { return fields{tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)} }
@@ -40,13 +40,13 @@ func (f fields) addRow(name, value string) {
 	}
 }
 
-// pageFlags choose a page of a list.
+// pageFlags select a page of a list.
 type pageFlags struct {
 	Cursor int64 `help:"Continue before this cursor, as the end of the previous page tells (next in JSON)."`
 	Limit  int   `help:"Rows." default:"50"`
 }
 
-// endPage ends a table, and says how the next page is had, if there is one.
+// endPage ends a table. If there is another page, it prints the option that lists it.
 func (a *app) endPage(t table, next string) error {
 	err := t.Flush()
 	if err == nil && next != "" {
@@ -55,13 +55,12 @@ func (a *app) endPage(t table, next string) error {
 	return err
 }
 
-// jsonFlag chooses the form of an answer.
+// jsonFlag selects the format of the output.
 type jsonFlag struct {
 	JSON bool `name:"json" help:"As JSON."`
 }
 
-// printAnswer writes v for programs with --json, else as print does. It is written although the command fails with err,
-// which comes first.
+// printAnswer writes v as JSON with --json, else it calls print.
 func (f jsonFlag) printAnswer(a *app, v any, print func() error) error {
 	if f.JSON {
 		return writeJSON(a, v)
@@ -69,8 +68,8 @@ func (f jsonFlag) printAnswer(a *app, v any, print func() error) error {
 	return print()
 }
 
-// writeJSON writes v for programs. Strangers' control and direction characters are escaped, so that it is safe on a
-// terminal too.
+// writeJSON writes v as JSON. It escapes control and direction characters, which strangers may have sent, so that the
+// output is safe on a terminal.
 func writeJSON(a *app, v any) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -81,7 +80,7 @@ func writeJSON(a *app, v any) error {
 	}
 	var out strings.Builder
 	for _, r := range b.String() {
-		if r != '\n' && text.DrivesTerminal(r) { // in JSON only strings can hold these, and there an escape means the same
+		if r != '\n' && text.DrivesTerminal(r) { // in JSON only strings can contain them, and escapes are equivalent there
 			fmt.Fprintf(&out, `\u%04x`, r)
 			continue
 		}
@@ -98,12 +97,12 @@ func orDash(s string) string {
 	return text.Printable(s)
 }
 
-// shortenJSON shortens JSON for one line of a terminal; --json has all of it.
+// shortenJSON shortens JSON to one line of a terminal. --json prints all of it.
 func shortenJSON(raw json.RawMessage) string {
 	return text.Cut(string(raw), 300, "… (--json shows all)")
 }
 
-// formatTime is a moment as every command writes it, "-" when there is none.
+// formatTime formats a time as all commands print it; nil is "-".
 func formatTime(t *time.Time) string {
 	if t == nil {
 		return "-"
@@ -111,5 +110,5 @@ func formatTime(t *time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// formatMillis is how long something took.
+// formatMillis formats a duration in milliseconds.
 func formatMillis(ms float64) string { return fmt.Sprintf("%.1f ms", ms) }

@@ -31,7 +31,7 @@ func (c *agentProbeCmd) Run(a *app) error {
 	return cmp.Or(c.printAnswer(a, found, func() error { return printProbe(a, found) }), found.End(c.Check))
 }
 
-// printProbe tells what was found, in the order in which it was.
+// printProbe prints the result of a probe in the order of its steps.
 func printProbe(a *app, r inspect.Probe) error {
 	fmt.Fprintf(a.out, "%s\n\n", r.Name)
 	f := a.newFields()
@@ -73,7 +73,7 @@ func printProbe(a *app, r inspect.Probe) error {
 	return nil
 }
 
-// printArguments is a table of the sample beside what is sent of it.
+// printArguments prints a table of the sample's arguments and the values that are sent.
 func printArguments(a *app, r inspect.Probe) error {
 	if len(r.Arguments) == 0 {
 		return nil
@@ -95,5 +95,5 @@ func printArguments(a *app, r inspect.Probe) error {
 	return t.Flush()
 }
 
-// formatValue is a value on one line of a table.
+// formatValue shortens a value for a table.
 func formatValue(raw json.RawMessage) string { return text.Cut(string(raw), 48, "…") }

@@ -15,9 +15,9 @@ const (
 	barWidth      = 30
 )
 
-// progress draws a bar on a terminal while many deliveries are moved; elsewhere it does nothing.
+// progress draws a progress bar if w is a terminal. Otherwise it does nothing.
 type progress struct {
-	w       io.Writer // nil: no terminal
+	w       io.Writer // nil if it is not a terminal
 	now     func() time.Time
 	began   time.Time
 	drawn   time.Time
@@ -44,7 +44,7 @@ func (p *progress) showProgress(done, total, left int) {
 		strings.Repeat(" ", barWidth-full), done, total, rate, left)
 }
 
-// clear takes the bar away, so that a line can be written.
+// clear removes the bar, so that a line can be printed.
 func (p *progress) clear() {
 	if p.visible {
 		fmt.Fprint(p.w, "\r\x1b[K")

@@ -61,7 +61,7 @@ func printResolution(a *app, r inspect.Resolution) error {
 	return err
 }
 
-// printVerdict says what it comes to, and what a person does about it.
+// printVerdict prints the verdict, and the next step if there is one.
 func printVerdict(a *app, verdict, nextStep string) error {
 	_, err := fmt.Fprintf(a.out, "verdict: %s\n", text.Printable(verdict))
 	if err == nil && nextStep != "" {
@@ -96,7 +96,7 @@ func printDocument(a *app, d inspect.Document) error {
 	return printVerdict(a, d.Verdict, d.NextStep)
 }
 
-// describeAnchor tells what the bytes are proven by.
+// describeAnchor says how the bytes of a document were verified.
 func describeAnchor(source string, dnsLink bool) string {
 	switch {
 	case source == ipfs.SourceCID:
@@ -115,7 +115,7 @@ func describeAnchor(source string, dnsLink bool) string {
 	return "(as its server has it now: not verified)"
 }
 
-// describeHash tells what a hash on chain says of the bytes.
+// describeHash explains the result of comparing a document with its on-chain hash.
 func describeHash(v erc8004.Verdict) string {
 	switch v {
 	case "":

@@ -18,8 +18,8 @@ type serveCmd struct {
 }
 
 func (c *serveCmd) Run(a *app) error {
-	// Without GOMEMLIMIT the collector lets the heap double, past what the container may hold; nine tenths of that
-	// leave room for the rest.
+	// Without GOMEMLIMIT the heap may double and exceed the container's memory limit. The limit is nine tenths of the
+	// container's memory, and leaves the rest to memory outside of the heap.
 	limit, err := memlimit.Set()
 	a.log.Debug("memory limit of the Go runtime", "bytes", limit, "error", err)
 	return service.Run(a.ctx, a.cfg, service.Options{Ephemeral: c.Ephemeral, Supervised: true, Logger: a.log})

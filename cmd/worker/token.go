@@ -25,7 +25,7 @@ type tokenCmd struct {
 
 func (a *app) newTokens() tokens.Tokens { return tokens.Tokens{Operator: a.newOperator()} }
 
-// clientFlags are an OAuth client, and what somebody knows of the server that gives it tokens.
+// clientFlags describe an OAuth client and its authorization server.
 type clientFlags struct {
 	ClientID   string `name:"client-id" help:"The id that the agent's authorization server knows Herald by." placeholder:"ID"`
 	AuthMethod string `help:"How the client proves that to it: client_secret_basic, client_secret_post or private_key_jwt, with the secret or the private key (PEM) on stdin; or none. Default of set: what fits stdin and the server; of login: none." placeholder:"METHOD"`
@@ -56,7 +56,7 @@ func (c *tokenSetCmd) Run(a *app) error {
 	return c.printChange(a, change, err)
 }
 
-// printChange writes what became of a token.
+// printChange prints the result of storing or removing a token.
 func (f jsonFlag) printChange(a *app, change tokens.Change, err error) error {
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (f jsonFlag) printChange(a *app, change tokens.Change, err error) error {
 	})
 }
 
-// readStdin is a secret that somebody gave there, up to limit bytes.
+// readStdin reads a secret from stdin, up to limit bytes. It refuses a terminal.
 func (a *app) readStdin(what string, limit int64) (string, error) {
 	if f, ok := a.in.(*os.File); ok {
 		if st, err := f.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
@@ -75,7 +75,7 @@ func (a *app) readStdin(what string, limit int64) (string, error) {
 				what)
 		}
 	}
-	raw, err := io.ReadAll(io.LimitReader(a.in, limit+3)) // a line end more, and one byte that is too much
+	raw, err := io.ReadAll(io.LimitReader(a.in, limit+3)) // a line end, and one byte to detect a longer secret
 	if err != nil {
 		return "", fmt.Errorf("read %s from stdin: %w", what, err)
 	}
@@ -94,7 +94,7 @@ type tokenLoginCmd struct {
 	jsonFlag
 }
 
-// maxLogin is the longest that a browser is waited for.
+// maxLogin bounds --wait.
 const maxLogin = time.Hour
 
 func (c *tokenLoginCmd) Run(a *app) error {
@@ -161,7 +161,7 @@ func (c *tokenImportCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	if !c.JSON { // before anything is written
+	if !c.JSON { // before anything is stored
 		if err := printImport(a, read); err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func (c *tokenImportCmd) Run(a *app) error {
 	return errors.Join(err, failed)
 }
 
-// read finds out what would be stored. The old database's URL holds a password, so that it is not on the command line.
+// readTokens parses the tokens to import. The old database's URL contains a password, so it is not on the command line.
 func (c *tokenImportCmd) readTokens(a *app, desk tokens.Tokens) (*tokens.Import, error) {
 	if c.From != "" {
 		if c.File != "" {
@@ -201,7 +201,7 @@ func (c *tokenImportCmd) readTokens(a *app, desk tokens.Tokens) (*tokens.Import,
 	return desk.ReadImport(a.ctx, c.Chain, c.Registry, from)
 }
 
-// databaseURL is what an environment variable of this name holds; zero: nothing. DATABASE_URL may come from a file.
+// databaseURL returns the value of an environment variable, or zero if it is empty. DATABASE_URL may come from a file.
 func (a *app) databaseURL(variable string) secret.Secret {
 	if variable == "DATABASE_URL" {
 		return a.cfg.DatabaseURL
@@ -227,7 +227,7 @@ func printImport(a *app, read *tokens.Import) error {
 	return t.Flush()
 }
 
-// printStored tells what came of it.
+// printStored prints the result of the import.
 func (c *tokenImportCmd) printStored(a *app, i *tokens.Import) (err error) {
 	switch {
 	case i.Good == 0:
@@ -242,7 +242,7 @@ func (c *tokenImportCmd) printStored(a *app, i *tokens.Import) (err error) {
 	return err
 }
 
-// withoutToken is what is wrong with a command line, without the token that somebody put there.
+// withoutToken returns the error of a command line without the token that the command line may contain by mistake.
 func withoutToken(args []string, err error) error {
 	quoted := len(args) > 0 && args[0] == "token" && slices.ContainsFunc(args[1:], func(s string) bool {
 		_, value, _ := strings.Cut(s, "=")
@@ -255,11 +255,10 @@ func withoutToken(args []string, err error) error {
 		"if it was there, have it replaced. `worker token --help` shows what is")
 }
 
-// secretFlag tells whether the command line has a flag that there is not, and that whoever wrote it took for the
-// place of a secret.
+// secretFlag reports whether the command line has an unknown flag whose name suggests that its value is a secret.
 func secretFlag(err error) bool {
 	name, ok := strings.CutPrefix(err.Error(), "unknown flag ")
-	name, _, _ = strings.Cut(strings.ToLower(name), ",") // what it may have meant follows
+	name, _, _ = strings.Cut(strings.ToLower(name), ",") // a suggested flag may follow the name
 	return ok && slices.ContainsFunc([]string{"secret", "token", "password", "key"},
 		func(word string) bool { return strings.Contains(name, word) })
 }

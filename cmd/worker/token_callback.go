@@ -18,16 +18,15 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// callbackPath is where the browser comes back to; clients that are registered beforehand name it in their redirect
-// URI.
+// callbackPath is the path to which the browser is redirected. Clients that are registered beforehand name it in their
+// redirect URI.
 const callbackPath = "/callback"
 
-// callback is the address on loopback to which an authorization server sends a person's browser back (RFC 8252 §7.3).
-// Every page that the browser has open can ask for it too, so what does not carry the login's state is answered and
-// forgotten.
+// callback receives the redirect of a person's browser from an authorization server, on loopback (RFC 8252 §7.3).
+// Every page in that browser can send requests to it too. It therefore ignores requests without the login's state.
 type callback struct {
 	listener net.Listener
-	host     string // that the browser names
+	host     string // as the browser spells it
 	state    string
 	came     chan url.Values
 	taken    atomic.Bool
@@ -35,14 +34,14 @@ type callback struct {
 
 var errListen = refuseUsage("--listen is no address and port on loopback, as in 127.0.0.1:8976 or [::1]:8976: whoever else could reach it would get the answer to the login")
 
-// onLoopback: an address and no name. Who is asked for localhost takes the family that he likes, and there somebody
-// else may listen.
+// onLoopback reports whether address is a loopback IP address with a port. It accepts no names: localhost may resolve
+// to either IP version, and another program may listen on the other one.
 func onLoopback(address string) bool {
 	at, err := netip.ParseAddrPort(address)
 	return err == nil && at.Addr().IsLoopback() && !at.Addr().Is4In6() && at.Addr().Zone() == ""
 }
 
-// listenForCallback takes ADDRESS:PORT on loopback; port 0 is any that is free.
+// listenForCallback listens on ADDRESS:PORT on loopback. Port 0 chooses a free port.
 func listenForCallback(ctx context.Context, address string) (*callback, error) {
 	if !onLoopback(address) {
 		return nil, errListen
@@ -59,10 +58,11 @@ func listenForCallback(ctx context.Context, address string) (*callback, error) {
 	return &callback{listener: l, host: net.JoinHostPort(host, port), came: make(chan url.Values, 1)}, nil
 }
 
-// Redirect is the URI that the authorization server is told.
+// Redirect returns the redirect URI for the authorization server.
 func (c *callback) Redirect() string { return "http://" + c.host + callbackPath }
 
-// awaitBrowser is what the browser brings for the login with this state. It listens no longer than that, or than ctx.
+// awaitBrowser waits for the browser's request with this state, and returns its query. It stops listening then, or when
+// ctx ends.
 func (c *callback) awaitBrowser(ctx context.Context, state string) (url.Values, error) {
 	c.state = state
 	server := &http.Server{Handler: c, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second,
@@ -80,7 +80,7 @@ func (c *callback) awaitBrowser(ctx context.Context, state string) (url.Values, 
 	}
 }
 
-// shutDown lets the page be written.
+// shutDown stops the server after the page is written.
 func (c *callback) shutDown(server *http.Server, ended <-chan error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -93,16 +93,16 @@ func (c *callback) shutDown(server *http.Server, ended <-chan error) error {
 	return nil
 }
 
-// Close is for a login that did not come to waiting.
+// Close stops listening if awaitBrowser was not called.
 func (c *callback) Close() { _ = c.listener.Close() }
 
-// ServeHTTP answers the browser. What it brings is not checked here but for whom it is.
+// ServeHTTP answers the browser. It checks only that the request belongs to this login.
 func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
-	h.Set("Referrer-Policy", "no-referrer") // the address holds the code
+	h.Set("Referrer-Policy", "no-referrer") // the address contains the code
 	h.Set("Cache-Control", "no-store")
 	say := func(status int, text string) {
 		w.WriteHeader(status)
@@ -124,7 +124,7 @@ func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// carriesState compares in a time that tells nothing.
+// carriesState compares the state in constant time.
 func (c *callback) carriesState(states []string) bool {
 	if len(states) != 1 || c.state == "" {
 		return false
@@ -133,14 +133,14 @@ func (c *callback) carriesState(states []string) bool {
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
-// terminalBrowser is the one of whoever sits at the terminal.
+// terminalBrowser is the browser of the person at the terminal.
 type terminalBrowser struct {
 	*callback
-	said io.Writer // where its user reads
+	said io.Writer // output that the person reads
 	wait time.Duration
 }
 
-// LogIn shows the address and waits for the browser.
+// LogIn prints the address and waits for the browser.
 func (b terminalBrowser) LogIn(ctx context.Context, address string) (url.Values, error) {
 	u, err := url.Parse(address)
 	if err != nil {
