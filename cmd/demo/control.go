@@ -15,8 +15,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// openControl opens the demo to other terminals: `demo feedback` by a socket in its folder, commands by the file of
-// its environment.
+// openControl lets other terminals use the demo: `demo feedback` through a socket in the data folder, and commands
+// through the file of its environment.
 func (w *world) openControl(envFile, listen string, tl *timeline) error {
 	path := socketPath(w.data)
 	l, err := net.Listen("unix", path)
@@ -33,7 +33,7 @@ func (w *world) openControl(envFile, listen string, tl *timeline) error {
 	env := append([]string(nil), w.env...)
 	for i, v := range env {
 		if strings.HasPrefix(v, listenPrefix) {
-			env[i] = listenPrefix + listen // a free port may have been taken
+			env[i] = listenPrefix + listen // a free port may have replaced the requested one
 		}
 	}
 	if err := w.writeEnvFile(envFile, env); err != nil {
@@ -44,7 +44,7 @@ func (w *world) openControl(envFile, listen string, tl *timeline) error {
 
 const listenPrefix = "HERALD_LISTEN="
 
-// takeFeedback gives a feedback on the chain and answers when the worker has accepted it.
+// takeFeedback gives feedback on the chain. It answers when the worker has accepted the feedback.
 func (w *world) takeFeedback(rw http.ResponseWriter, r *http.Request) {
 	var g given
 	if err := json.NewDecoder(http.MaxBytesReader(rw, r.Body, 2*maxFeedbackFile)).Decode(&g); err != nil ||
@@ -82,13 +82,13 @@ func (w *world) takeFeedback(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// acceptances tells whoever gave a feedback under which id it was accepted, whichever of the two comes first.
+// acceptances passes the delivery id of each accepted feedback to its giver. Either of them may come first.
 type acceptances struct {
 	mu sync.Mutex
-	by map[common.Hash]chan uuid.UUID // transaction → one id
+	by map[common.Hash]chan uuid.UUID // transaction → channel for one id
 }
 
-// awaitTransaction is the channel on which the id of a transaction's delivery comes.
+// awaitTransaction returns the channel that receives the delivery id of a transaction.
 func (a *acceptances) awaitTransaction(tx common.Hash) chan uuid.UUID {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -101,10 +101,10 @@ func (a *acceptances) awaitTransaction(tx common.Hash) chan uuid.UUID {
 	return a.by[tx]
 }
 
-// reportAcceptance never blocks.
+// reportAcceptance sends the delivery id of a transaction. It never blocks.
 func (a *acceptances) reportAcceptance(tx common.Hash, id uuid.UUID) {
 	select {
 	case a.awaitTransaction(tx) <- id:
-	default: // the follower read the block again
+	default: // the follower has read the block a second time
 	}
 }

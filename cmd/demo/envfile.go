@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// unset are variables of the reader's shell that would lead commands elsewhere than to the demo.
+// unset lists variables of the reader's shell that would connect commands to other services than the demo's.
 var unset = []string{"DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE", "HERALD_QUEUE", "HERALD_KEYSET",
 	"HERALD_KEYSET_FILE", "HERALD_MASTER_KEY", "HERALD_MASTER_KEY_FILE", "HERALD_API_TOKEN", "HERALD_API_TOKEN_FILE"}
 
-// formatEnvFile writes the variables as a shell reads them.
+// formatEnvFile writes the variables as shell commands.
 func formatEnvFile(env []string) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# The environment of the demo that runs as process %d. It goes when the demo ends.\n", os.Getpid())
@@ -26,10 +26,10 @@ func formatEnvFile(env []string) []byte {
 	return b.Bytes()
 }
 
-// quote writes a word so that a shell reads it as it is.
+// quoteForShell quotes a word so that a shell does not change it.
 func quoteForShell(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
-// quotePath quotes a path where a shell would read another.
+// quotePath quotes a path only if a shell would change it.
 func quotePath(path string) string {
 	if plainPath.MatchString(path) {
 		return path
@@ -39,7 +39,7 @@ func quotePath(path string) string {
 
 var plainPath = regexp.MustCompile(`^[A-Za-z0-9_./+:@%,-]+$`)
 
-// readEnvFile finds one variable in what formatEnvFile wrote.
+// readEnvFile returns the value of one variable in a file that formatEnvFile wrote.
 func readEnvFile(file []byte, name string) (string, bool) {
 	for line := range strings.Lines(string(file)) {
 		rest, ok := strings.CutPrefix(line, "export "+name+"='")
@@ -52,7 +52,7 @@ func readEnvFile(file []byte, name string) (string, bool) {
 	return "", false
 }
 
-// writeEnvFile writes the file whole or not at all, for the owner only.
+// writeEnvFile replaces the file atomically. Only its owner can read it.
 func (w *world) writeEnvFile(path string, env []string) error {
 	w.env = env
 	next := path + ".new"
@@ -66,7 +66,7 @@ func (w *world) writeEnvFile(path string, env []string) error {
 	return nil
 }
 
-// removeEnvFile leaves another demo's file alone, which may have taken its place.
+// removeEnvFile removes the file unless another demo has replaced it.
 func (w *world) removeEnvFile() error {
 	if w.envFile == "" {
 		return nil

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// feedbackTime bounds the way of a feedback from this command into a block and into Postgres.
+	// feedbackTime bounds the time until a feedback is mined and accepted by the worker.
 	feedbackTime = 30 * time.Second
-	// maxFeedbackFile is what Herald fetches at most by default.
+	// maxFeedbackFile is the largest file that Herald fetches by default, in bytes.
 	maxFeedbackFile = 2 << 20
 )
 
@@ -35,7 +35,7 @@ type feedbackCmd struct {
 	File     string `help:"A feedback file of your own, put on the demo's IPFS as it is." type:"existingfile" xor:"file"`
 }
 
-// given is what the command sends to the demo, and receipt its answer.
+// given is the request that the command sends to the demo, and receipt is the response.
 type (
 	given struct {
 		Agent, Value   *big.Int
@@ -51,7 +51,7 @@ type (
 	}
 )
 
-// parseFlags checks what the registry would refuse without a word.
+// parseFlags validates the values. The registry would reject invalid ones without a reason.
 func (c *feedbackCmd) parseFlags() (given, error) {
 	agent, ok := new(big.Int).SetString(c.Agent, 10)
 	if !ok || agent.Sign() < 0 {
@@ -89,7 +89,7 @@ func readBounded(path string) ([]byte, error) {
 	return body, err
 }
 
-// giveFeedback hands the feedback to the running demo, which has the client's key and the IPFS.
+// giveFeedback sends the feedback to the running demo, which has the client's key and the IPFS gateway.
 func (c *feedbackCmd) giveFeedback(ctx context.Context, envFile string, out io.Writer) error {
 	g, err := c.parseFlags()
 	if err != nil {

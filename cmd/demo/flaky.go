@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 )
 
-// flaky stands in front of an agent and refuses its first two tool calls with 503, the second with Retry-After: 15.
+// flaky is a proxy before an agent. It answers the first two tool calls with 503, the second one with Retry-After: 15.
 type flaky struct {
-	url   string // of the MCP endpoint behind it
+	url   string // MCP endpoint of this proxy
 	proxy *httputil.ReverseProxy
 	calls atomic.Int32
 }

@@ -2,7 +2,8 @@ package main
 
 import "syscall"
 
-// ownGroup keeps the terminal's Ctrl-C from reaching a child before the worker has drained, and ends the child with us.
+// ownGroup puts a child into its own process group, so that the terminal's Ctrl-C does not reach it before the worker
+// has drained. The kernel terminates the child when this process ends.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 }

@@ -4,5 +4,6 @@ package main
 
 import "syscall"
 
-// ownGroup keeps the terminal's Ctrl-C from reaching a child before the worker has drained.
+// ownGroup puts a child into its own process group, so that the terminal's Ctrl-C does not reach it before the worker
+// has drained.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

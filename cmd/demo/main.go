@@ -1,10 +1,11 @@
-// Command demo shows the whole way of an on-chain feedback on one machine: a chain with the ERC-8004 registries, an
-// IPFS gateway, agents over HTTP and stdio, Postgres, Redis and the worker, as one process tree that leaves nothing
+// Command demo runs the whole path of on-chain feedback on one machine: a chain with the ERC-8004 registries, an IPFS
+// gateway, agents over HTTP and stdio, Postgres, Redis and the worker. They form one process tree, which leaves nothing
 // behind.
 //
-// The worker reads the chain itself (HERALD_WATCH). The demo plays each story of planStories, prints its time line and then
-// a table, and stays up: demo.env holds the environment with which the operator's commands find it, and `demo feedback`
-// writes more feedback about one of its agents. --once exits after the stories: status 0 if all ended as expected, else 1.
+// The worker follows the chain itself (HERALD_WATCH). The demo plays each story of planStories, prints a time line and
+// then a table, and keeps running. The file demo.env contains the environment with which commands find the demo, and
+// `demo feedback` gives one of its agents more feedback. With --once it exits after the stories: status 0 if all ended
+// as expected, else 1.
 package main
 
 import (
@@ -28,10 +29,10 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// patience is how long the stories may take; the longest waits 15 s for a Retry-After.
+// patience bounds the stories. The longest story waits 15 s for a Retry-After.
 const patience = 90 * time.Second
 
-// command is the whole command line.
+// command is the command line.
 type command struct {
 	EnvFile string `help:"File with the running demo's environment, for your shell. Default: demo.env, beside this program." type:"path"`
 
@@ -52,7 +53,7 @@ func main() {
 	os.Exit(runGuarded(os.Stderr, runCommandLine))
 }
 
-// runGuarded gives the exit status of what is done. A panic is told like other failures.
+// runGuarded calls do and returns the exit status. It reports a panic as a failure.
 func runGuarded(stderr io.Writer, do func() error) (code int) {
 	defer logging.RecoverFault("demo", stderr, &code, 1)
 	if err := do(); err != nil && !errors.Is(err, context.Canceled) {
@@ -62,7 +63,7 @@ func runGuarded(stderr io.Writer, do func() error) (code int) {
 	return 0
 }
 
-// runCommandLine does what the command line says.
+// runCommandLine parses the command line and runs the command.
 func runCommandLine() error {
 	var c command
 	k := kong.Parse(&c, kong.Name("demo"), kong.Description("An ERC-8004 feedback, all the way from the chain to the agent."))
@@ -71,7 +72,7 @@ func runCommandLine() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // the second signal ends it at once
+	context.AfterFunc(ctx, stop) // restores the default effect of the second signal
 	if k.Command() == "feedback" {
 		return c.Feedback.giveFeedback(ctx, c.EnvFile, os.Stdout)
 	}
@@ -101,7 +102,7 @@ func (c *runCmd) run(ctx context.Context, out io.Writer) (err error) {
 	return c.runStories(ctx, cfg, w, tl)
 }
 
-// runStories runs the worker and the stories beside it; whichever ends first ends the other.
+// runStories runs the worker and the stories concurrently. If one of them ends, it ends the other.
 func (c *runCmd) runStories(ctx context.Context, cfg *config.Config, w *world, tl *timeline) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -111,7 +112,7 @@ func (c *runCmd) runStories(ctx context.Context, cfg *config.Config, w *world, t
 		err := service.Run(ctx, cfg, service.Options{Supervised: true, Logger: tl.logger(), Trace: tl.traceStep,
 			Read:    func(r watch.Report) { w.hearChain(r, tl) },
 			Running: func(s *service.Worker) { running <- s }})
-		cancel(errors.New("the worker ended")) // nobody is left to tell of
+		cancel(errors.New("the worker ended")) // ends the stories if they still run
 		served <- err
 	}()
 	var told error
@@ -129,9 +130,9 @@ func (c *runCmd) runStories(ctx context.Context, cfg *config.Config, w *world, t
 	return errors.Join(told, <-served)
 }
 
-// sayHowToLook tells what can be done while the demo stays up.
+// sayHowToLook prints commands that work while the demo keeps running.
 func (c *runCmd) sayHowToLook(w *world, tl *timeline) {
-	if w.envFile == "" { // why was said
+	if w.envFile == "" { // openControl has printed the reason
 		tl.printLine("\nStays up until Ctrl-C.")
 		return
 	}
@@ -176,7 +177,7 @@ func (c *runCmd) agentBinary() string {
 	return besideProgram("agent")
 }
 
-// besideProgram is the path of a program built next to this one.
+// besideProgram returns the path of a program in the folder of this one.
 func besideProgram(name string) string {
 	self, err := os.Executable()
 	if err != nil {
@@ -185,7 +186,7 @@ func besideProgram(name string) string {
 	return filepath.Join(filepath.Dir(self), name)
 }
 
-// dataFolder is where the embedded services of this run live; another user's server must be able to pass through.
+// dataFolder creates the data folder of the embedded services. For root, servers of another user can pass through it.
 func dataFolder() (string, error) {
 	dir, err := os.MkdirTemp("", "herald-demo-")
 	if err != nil {
@@ -197,7 +198,7 @@ func dataFolder() (string, error) {
 	return dir, err
 }
 
-// chooseAddress is the address, or a free port of its host when it is taken.
+// chooseAddress returns address, or a free port of its host if the address is in use.
 func chooseAddress(address string) string {
 	l, err := net.Listen("tcp", address)
 	if err == nil {

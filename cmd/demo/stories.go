@@ -16,36 +16,36 @@ import (
 	"github.com/google/uuid"
 )
 
-// story is one feedback and how it has to end.
+// story is one feedback and its expected end.
 type story struct {
 	title     string
 	agent     *big.Int
 	status    store.Status
 	reason    reason.Reason
 	attempts  int
-	takenBack bool // a reorg takes it off the chain; if it was delivered, a retraction has to be too
+	takenBack bool // a reorg removes it from the chain; if it was delivered, its retraction must be delivered too
 }
 
-// isRetracted tells whether the agent has to be told that the feedback it was given is gone.
+// isRetracted reports whether the agent must receive a retraction of the feedback.
 func (s story) isRetracted() bool { return s.takenBack && s.status == store.Delivered }
 
-// service is one entry of a registration's services (ERC-8004).
+// serviceEntry is one entry of a registration's services (ERC-8004).
 type serviceEntry struct {
 	Name     string `json:"name"`
 	Endpoint string `json:"endpoint"`
 	Version  string `json:"version,omitempty"`
 }
 
-// plan is what a story needs on the chain.
+// plan holds the on-chain data of a story.
 type plan struct {
 	story
 	services []serviceEntry
-	stdio    bool // the old backend's capabilities.mcp, with a command
-	inline   bool // the registration is a data: URI, not a file on IPFS
+	stdio    bool // the registration has a command in capabilities.mcp, the form of the old backend
+	inline   bool // the registration is a data: URI instead of a file on IPFS
 	tag      string
 	value    int64
-	text     string // of the feedback file; empty: no file
-	lie      bool   // the hash on chain is of another file
+	text     string // text of the feedback file; empty: no file
+	lie      bool   // the hash on chain belongs to another file
 }
 
 func (w *world) planStories() []plan {
@@ -74,7 +74,7 @@ func (w *world) planStories() []plan {
 	}
 }
 
-// mineFeedback registers the agents and gives each its feedback, but for those that a reorg takes back (mineReorgs).
+// mineFeedback registers the agents and gives each its feedback, except feedback that a reorg removes (mineReorgs).
 func (w *world) mineFeedback(ctx context.Context, tl *timeline) ([]story, error) {
 	var stories []story
 	plans := w.planStories()
@@ -96,14 +96,15 @@ func (w *world) mineFeedback(ctx context.Context, tl *timeline) ([]story, error)
 	return stories, nil
 }
 
-// mineReorgs gives feedback that a reorg takes off the chain: before its agent is called, or after.
+// mineReorgs gives the feedback that a reorg removes from the chain: before the agent is called, or after.
 func (w *world) mineReorgs(ctx context.Context, stories []story, tl *timeline) error {
 	plans := w.planStories()
 	for i, s := range stories {
 		if !s.takenBack {
 			continue
 		}
-		// A block may be mined between the look at the head and the reorg, which then must not reach another's feedback.
+		// A block may be mined between reading the head and the reorg. The extra block keeps the reorg from reaching
+		// other feedback.
 		if _, err := w.net.Commit(); err != nil {
 			return err
 		}
@@ -113,7 +114,7 @@ func (w *world) mineReorgs(ctx context.Context, stories []story, tl *timeline) e
 			return fmt.Errorf("give feedback %d: %w", i+1, err)
 		}
 		id, err := w.awaitAccepted(ctx, mined.TxHash)
-		if err == nil { // what is not to be called waits for its confirmations
+		if err == nil { // the other story's delivery waits for its confirmations
 			err = tl.awaitStatus(ctx, id, map[bool]store.Status{true: store.Delivered, false: store.Waiting}[s.isRetracted()])
 		}
 		if err != nil {
@@ -132,7 +133,7 @@ func (w *world) mineReorgs(ctx context.Context, stories []story, tl *timeline) e
 	return nil
 }
 
-// awaitAccepted waits until the worker has read the feedback of a transaction off the chain.
+// awaitAccepted waits until the worker has accepted the feedback of a transaction, and returns the delivery's id.
 func (w *world) awaitAccepted(ctx context.Context, tx common.Hash) (uuid.UUID, error) {
 	select {
 	case id := <-w.acceptances.awaitTransaction(tx):
@@ -142,7 +143,7 @@ func (w *world) awaitAccepted(ctx context.Context, tx common.Hash) (uuid.UUID, e
 	}
 }
 
-// registerAgent mints the agent first: its registration names the id it got.
+// registerAgent mints the agent before it writes the registration, because the registration contains the agent's id.
 func (w *world) registerAgent(ctx context.Context, p *plan) error {
 	owner := w.net.Account(0)
 	id, _, err := w.net.Register(ctx, owner, "")
@@ -181,7 +182,7 @@ func (w *world) registerAgent(ctx context.Context, p *plan) error {
 	return err
 }
 
-// listAgent has the agents' own domain name the agent, which binds it to its endpoint.
+// listAgent adds the agent to the file that the agents' own domain serves. That binds the agent to its endpoint.
 func (w *world) listAgent(entry map[string]any) error {
 	w.agents = append(w.agents, entry)
 	body, err := json.Marshal(map[string]any{"registrations": w.agents})
@@ -206,10 +207,10 @@ func (w *world) giveFeedback(ctx context.Context, p *plan) (*types.Receipt, erro
 	return mined, err
 }
 
-// clientAccount gives the feedback.
+// clientAccount returns the account that gives the feedback.
 func (w *world) clientAccount() devnet.Account { return w.net.Account(1) }
 
-// addFile writes a feedback file (ERC-8004) with this text and gives the feedback its address and hash.
+// addFile writes a feedback file (ERC-8004) with this text, and sets the feedback's URI and hash.
 func (w *world) addFile(f *devnet.Feedback, text string) error {
 	file := map[string]any{
 		"agentRegistry": fmt.Sprintf("eip155:%d:%s", w.net.ChainID(), w.net.Deployment().Identity),
@@ -227,7 +228,7 @@ func (w *world) addFile(f *devnet.Feedback, text string) error {
 	return w.addBytes(f, body)
 }
 
-// addBytes puts a file on the demo's IPFS.
+// addBytes adds a file to the demo's IPFS gateway, and sets the feedback's URI and hash.
 func (w *world) addBytes(f *devnet.Feedback, body []byte) error {
 	c, err := w.gateway.AddFile(body)
 	if err != nil {

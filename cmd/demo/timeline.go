@@ -19,7 +19,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// timeline tells what happens, in the order in which it is heard. Nobody who reports waits for the terminal.
+// timeline prints events in the order in which they are reported. Reporters do not wait for the terminal.
 type timeline struct {
 	events chan func()
 	done   chan struct{}
@@ -30,10 +30,10 @@ type timeline struct {
 	began   time.Time
 	numbers map[string]int // agent id → story
 	ids     map[int]uuid.UUID
-	later   map[uuid.UUID]int // delivery → story, also of feedback that came after them
+	later   map[uuid.UUID]int // delivery → story; also for later feedback
 	next    int
 
-	retractions map[int]uuid.UUID // story → the delivery that takes its feedback back
+	retractions map[int]uuid.UUID // story → delivery that retracts its feedback
 }
 
 func newTimeline(out io.Writer) *timeline {
@@ -49,7 +49,7 @@ func newTimeline(out io.Writer) *timeline {
 	return t
 }
 
-// close waits until everything is told. Nothing may be reported after it.
+// close waits until all events are printed. Nothing may be reported afterwards.
 func (t *timeline) close() {
 	close(t.events)
 	<-t.done
@@ -59,7 +59,7 @@ func (t *timeline) printLine(text string) { t.events <- func() { fmt.Fprintln(t.
 
 func (t *timeline) printFact(name, text string) { t.printLine(fmt.Sprintf("  %-12s %s", name, text)) }
 
-// printStep is one step of a story.
+// printStep prints one step of a story.
 func (t *timeline) printStep(number int, what, detail string) {
 	at := time.Since(t.began)
 	t.printLine(fmt.Sprintf("[%d] %7.3fs  %-9s %s", number, at.Seconds(), what, text.Printable(detail)))
@@ -71,7 +71,7 @@ func (t *timeline) followWorker(w *service.Worker) {
 	t.worker = w
 }
 
-// announceStories announces the stories and starts the clock.
+// announceStories prints the stories' titles and starts the clock.
 func (t *timeline) announceStories(stories []story) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -85,7 +85,7 @@ func (t *timeline) announceStories(stories []story) {
 	t.began = time.Now()
 }
 
-// numberOf finds the story of a job; later feedback gets the next number.
+// numberOf returns the number of a job's story. Later feedback gets the next free number.
 func (t *timeline) numberOf(j job.Job) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,7 +111,8 @@ func (t *timeline) tellAccepted(j job.Job, a store.Acceptance) {
 	t.printStep(t.numberOf(j), string(a.Verdict), fmt.Sprintf("delivery %s", a.ID))
 }
 
-// tellVanished tells what became of a feedback that a reorg took off the chain; how it is taken back is the same story.
+// tellVanished reports feedback that a reorg removed from the chain. The retraction's delivery belongs to the same
+// story.
 func (t *timeline) tellVanished(v store.Vanished) {
 	t.mu.Lock()
 	number, known := t.later[v.ID]
@@ -128,10 +129,10 @@ func (t *timeline) tellVanished(v store.Vanished) {
 	}
 }
 
-// words are the steps as a reader meets them; the others are not told.
+// words maps steps to the words that are printed. Other steps are not printed.
 var words = map[string]string{"check": "checked", "resolve": "resolved", "fetch": "file", "compose": "composed", "call": "called", "record": "recorded"}
 
-// traceStep hears of the executor's steps.
+// traceStep receives the steps of deliveries.
 func (t *timeline) traceStep(s delivery.Step) {
 	word, told := words[s.Name]
 	if !told {
@@ -151,7 +152,8 @@ func (t *timeline) traceStep(s delivery.Step) {
 	t.printStep(number, word, fmt.Sprintf("%s  (%s)", s.Detail, s.Took.Round(100*time.Microsecond)))
 }
 
-// tellRecorded looks the row up off the delivery's path: the trace must not wait for it.
+// tellRecorded prints the recorded outcome. It reads the row on the printing goroutine, because the trace must not
+// wait.
 func (t *timeline) tellRecorded(number int, st *store.Store, s delivery.Step) {
 	at := time.Since(t.began)
 	t.events <- func() {
@@ -168,7 +170,7 @@ func (t *timeline) tellRecorded(number int, st *store.Store, s delivery.Step) {
 	}
 }
 
-// awaitStories waits until all stories have ended, prints the table and says whether they ended as expected.
+// awaitStories waits until all stories have ended and prints the table. It returns an error if one ended unexpectedly.
 func (t *timeline) awaitStories(ctx context.Context, stories []story, webUI string) error {
 	ended := make([]store.Delivery, len(stories))
 	ticker := time.NewTicker(200 * time.Millisecond)
@@ -229,7 +231,7 @@ func (t *timeline) readEnded(ctx context.Context, stories []story, ended []store
 	return true
 }
 
-// isToldOfRetraction tells whether the agent of a story has taken the retraction.
+// isToldOfRetraction reports whether the retraction of a story's feedback was delivered.
 func (t *timeline) isToldOfRetraction(ctx context.Context, number int) bool {
 	t.mu.Lock()
 	id, st := t.retractions[number], t.worker.Store
@@ -238,7 +240,7 @@ func (t *timeline) isToldOfRetraction(ctx context.Context, number int) bool {
 	return err == nil && d.Status == store.Delivered
 }
 
-// awaitStatus waits until a delivery has this status.
+// awaitStatus waits until a delivery has the status.
 func (t *timeline) awaitStatus(ctx context.Context, id uuid.UUID, status store.Status) error {
 	t.mu.Lock()
 	st := t.worker.Store
@@ -257,7 +259,7 @@ func (t *timeline) awaitStatus(ctx context.Context, id uuid.UUID, status store.S
 	}
 }
 
-// logger shows what the services say when they start, and every warning; the deliveries are told by the time line.
+// logger returns a logger that prints the start messages of services and all warnings. The time line prints deliveries.
 func (t *timeline) logger() *slog.Logger { return slog.New(&quiet{t: t}) }
 
 type quiet struct {

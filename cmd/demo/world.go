@@ -22,7 +22,7 @@ import (
 	"github.com/agentherald/herald/internal/watch"
 )
 
-// world is everything around the worker: chain, content, agents.
+// world holds the surroundings of the worker: chain, content and agents.
 type world struct {
 	net     *devnet.Net
 	gateway *ipfstest.Gateway
@@ -30,16 +30,16 @@ type world struct {
 	agent   string // the example agent's binary
 	httpURL string // of the HTTP agent
 	flaky   *flaky
-	list    string // the file in which the agents' domain names them
-	agents  []any  // what is in it
+	list    string // file that the agents' domain serves, with the names of the agents
+	agents  []any  // content of that file
 	data    string
-	env     []string // what an operator would set
-	envFile string   // once it is written
+	env     []string // settings for the worker and commands
+	envFile string   // set once it is written
 
 	acceptances acceptances
 	servers     []*http.Server
 	child       *exec.Cmd
-	background  sync.WaitGroup // servers and the agent's reader
+	background  sync.WaitGroup // servers and the reader of the agent's output
 }
 
 func newWorld(ctx context.Context, agent string, tl *timeline) (_ *world, err error) {
@@ -82,19 +82,19 @@ func newWorld(ctx context.Context, agent string, tl *timeline) (_ *world, err er
 	return w, nil
 }
 
-// confirmations is how many blocks, a second each, must follow a feedback before its agent is called: enough for a reorg
-// to come before.
+// confirmations is the number of blocks, one per second, that must follow a feedback before its agent is called. It
+// leaves time for a reorg.
 const confirmations = 2
 
-// makeEnvironment is what an operator would set.
+// makeEnvironment returns the settings of the worker.
 func (w *world) makeEnvironment(data, listen string) []string {
 	w.data = data
 	d, id := w.net.Deployment(), w.net.ChainID()
-	commands, _ := json.Marshal([][]string{{w.agent}}) // strings always encode
+	commands, _ := json.Marshal([][]string{{w.agent}}) // cannot fail: it encodes strings
 	env := []string{
 		"HERALD_DATA=" + data, "HERALD_LISTEN=" + listen, "HERALD_STDIO_COMMANDS=" + string(commands),
 		"HERALD_ALLOW_NETWORKS=127.0.0.0/8", "IPFS_GATEWAYS=" + w.ipfsURL,
-		// Over a websocket each new block wakes the worker, which reads the chain by itself.
+		// The worker follows the chain itself, and over a websocket each new block wakes it.
 		fmt.Sprintf("RPC_URL_%d=%s", id, w.net.WebSocketURL()), fmt.Sprintf("HERALD_WATCH=%d", id),
 		fmt.Sprintf("HERALD_CONFIRMATIONS=%d=%d", id, confirmations),
 		fmt.Sprintf("IDENTITY_REGISTRY_%d=%s", id, d.Identity),
@@ -108,7 +108,7 @@ func (w *world) makeEnvironment(data, listen string) []string {
 	return env
 }
 
-// serveHTTP puts a handler on a free port of loopback.
+// serveHTTP serves a handler on a free port of loopback and returns its URL.
 func (w *world) serveHTTP(h http.Handler) (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -121,10 +121,10 @@ func (w *world) serveHTTP(h http.Handler) (string, error) {
 func (w *world) serveOn(l net.Listener, h http.Handler) {
 	s := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
 	w.servers = append(w.servers, s)
-	w.background.Go(func() { _ = s.Serve(l) }) // ends with close
+	w.background.Go(func() { _ = s.Serve(l) }) // returns when close closes the server
 }
 
-// startAgent starts the example agent over HTTP and learns its address from its first line.
+// startAgent starts the example agent over HTTP, and reads its address from its output.
 func (w *world) startAgent(ctx context.Context) (string, error) {
 	w.child = exec.Command(w.agent, "-http", "127.0.0.1:0", "-registration", w.list)
 	w.child.SysProcAttr = ownGroup()
@@ -155,10 +155,10 @@ func (w *world) startAgent(ctx context.Context) (string, error) {
 	}
 }
 
-// hearChain tells what the worker read off the chain.
+// hearChain reports events that the worker has read from the chain.
 func (w *world) hearChain(r watch.Report, tl *timeline) {
 	for i, e := range r.Events {
-		// What is mined again in another block is known.
+		// An event that was mined again in another block is known and not reported.
 		if e.Err == nil && e.Job.Kind == job.KindNewFeedback && r.Answers[i].Verdict == store.Accepted {
 			tl.tellMined(e.Job)
 			tl.tellAccepted(e.Job, r.Answers[i])
@@ -180,7 +180,7 @@ func (w *world) close() error {
 	}
 	if w.child != nil {
 		_ = syscall.Kill(-w.child.Process.Pid, syscall.SIGTERM)
-		_ = w.child.Wait() // its pipe's reader ends with it
+		_ = w.child.Wait() // the goroutine that reads its pipe ends with it
 	}
 	w.background.Wait()
 	if w.net != nil {
