@@ -1,10 +1,10 @@
-// Command enqueue takes jobs as JSON Lines and commits them: what an indexer runs. Where there is none, `watch`,
+// Command enqueue reads jobs as JSON Lines, as an indexer writes them, and commits them. Without an indexer `watch`,
 // `backfill` and `tx` read the chain themselves (watch.go, tx.go).
 //
-// It prints one line on stdout per input line, in order: "accepted|known|refused|conflict", then the delivery's id
-// and key, or the field's path, the line's number and what is wrong. Empty lines are no jobs and get no answer, but
-// count. What was printed is committed. Prose and progress go to stderr. Exit codes: 0 done (known counts as done), 1
-// failed and worth trying again with the same input (what was committed is known then), 2 misuse, 3 some lines were
+// It prints one line on stdout per input line, in order: "accepted|known|refused|conflict", then the delivery's id and
+// key, or the field's path, the line's number and the problem. Empty lines are counted, but they have no answer. Every
+// printed job is committed. Other messages and progress go to stderr. Exit codes: 0 done (known counts as done); 1
+// failed, so run it again with the same input (jobs that were committed are known then); 2 misuse; 3 some lines were
 // refused or in conflict.
 package main
 
@@ -31,7 +31,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Exit codes (DESIGN §10).
+// Exit codes; the package comment describes them.
 const (
 	exitDone    = 0
 	exitFailed  = 1
@@ -54,19 +54,19 @@ type fileCommand struct {
 	Files []string `arg:"" optional:"" help:"Files of jobs, one JSON object a line; - is standard input. Without any: standard input." type:"path"`
 }
 
-// process is what a command gets from the system.
+// process holds the arguments, the environment and the streams of the process.
 type process struct {
 	args, environ  []string
 	stdin          io.Reader
 	stdout, stderr io.Writer
 }
 
-// connector finds the intake. release gives back what it took.
+// connector opens the intake. release closes everything that it opened.
 type connector func(ctx context.Context, cfg *config.Config, wait time.Duration, stderr io.Writer) (s submitter,
 	release func(), err error)
 
 func main() {
-	// The first signal ends the reading, in order; the second one is left to do what signals do.
+	// The first signal stops the reading in an orderly way. The second one has its default effect.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, process{os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr}, connectIntake))
@@ -112,7 +112,7 @@ func run(ctx context.Context, p process, connect connector) (code int) {
 	return c.File.run(ctx, p, cfg, c.JSON, c.Timeout, connect)
 }
 
-// run takes the lines of files.
+// run enqueues the lines of files.
 func (c *fileCommand) run(ctx context.Context, p process, cfg *config.Config, asJSON bool, wait time.Duration,
 	connect connector) int {
 	say := func(err error) { fmt.Fprintln(p.stderr, "enqueue:", err) }
@@ -141,8 +141,7 @@ func (c *fileCommand) run(ctx context.Context, p process, cfg *config.Config, as
 	return exitDone
 }
 
-// connectIntake makes the intake. Without a Redis at hand rows wait in Postgres for a worker. wait bounds how long the
-// database is waited for.
+// connectIntake opens the intake. Without Redis, jobs wait in Postgres for a worker. wait bounds the wait for Postgres.
 func connectIntake(ctx context.Context, cfg *config.Config, wait time.Duration,
 	stderr io.Writer) (submitter, func(), error) {
 	log := logging.New(stderr, cfg.LogLevel, cfg.LogFormat)
@@ -156,15 +155,15 @@ func connectIntake(ctx context.Context, cfg *config.Config, wait time.Duration,
 	return intake, c.close, nil
 }
 
-// connection is what was opened on the way to the store, in that order.
+// connection holds everything that open opened, in the order of opening.
 type connection struct {
 	store      *store.Store
 	sealer     *secret.Keyset
-	dispatcher *delivery.Dispatcher // nil: no Redis at hand
+	dispatcher *delivery.Dispatcher // nil: Redis is not available
 	undo       []func()
 }
 
-// close undoes what open did, however far it came.
+// close closes everything that open opened, even after a partial open.
 func (c *connection) close() {
 	for i := len(c.undo) - 1; i >= 0; i-- {
 		c.undo[i]()
@@ -211,11 +210,11 @@ func (c *connection) open(ctx context.Context, cfg *config.Config, wait time.Dur
 	return err
 }
 
-// input is the files, one after the other, or standard input.
+// input is a sequence of files, or standard input.
 type input struct {
 	sources []source
 	files   []*os.File
-	size    int64 // bytes; 0: not known
+	size    int64 // in bytes; 0 if unknown
 }
 
 func openInput(paths []string, stdin io.Reader) (*input, error) {
@@ -252,7 +251,7 @@ func openInput(paths []string, stdin io.Reader) (*input, error) {
 	return in, nil
 }
 
-// sizeOf is 0 for what has no size: a pipe, a terminal.
+// sizeOf returns the size of a regular file. It returns 0 for pipes and terminals.
 func sizeOf(r io.Reader) (int64, error) {
 	f, ok := r.(*os.File)
 	if !ok {

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	progressAfter = time.Second // a short input needs no bar
+	progressAfter = time.Second // a short input shows no bar
 	progressEvery = 200 * time.Millisecond
 	barWidth      = 30
 )
 
-// progress draws a bar on a terminal while a long input is read; elsewhere it does nothing.
+// progress draws a progress bar if w is a terminal. Otherwise it does nothing.
 type progress struct {
-	w       io.Writer // nil: no terminal
-	size    int64     // bytes of input, 0: not known
+	w       io.Writer // nil if it is not a terminal
+	size    int64     // bytes of input; 0 if unknown
 	now     func() time.Time
 	began   time.Time
 	drawn   time.Time
@@ -36,7 +36,7 @@ func newProgress(w io.Writer, size int64) *progress {
 	return p
 }
 
-// noteOffset notes how far the input has been read; safe beside show.
+// noteOffset stores how far the input has been read. It may run concurrently with showTally.
 func (p *progress) noteOffset(offset int64) { p.bytes.Store(offset) }
 
 func (p *progress) showTally(t tally) {
@@ -57,7 +57,7 @@ func (p *progress) showTally(t tally) {
 		strings.Repeat(" ", barWidth-full), 100*share, lines, rate, t.refused+t.conflicts)
 }
 
-// end takes the bar away.
+// end removes the bar.
 func (p *progress) end() {
 	if p.visible {
 		fmt.Fprint(p.w, "\r\x1b[K")

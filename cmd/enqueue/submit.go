@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	batch       = 200              // lines committed together
-	patience    = 30 * time.Second // one batch, commit and dispatch included
-	batchBytes  = 8 << 20          // a batch of large jobs is committed earlier
+	batch       = 200              // lines in one commit
+	patience    = 30 * time.Second // bounds one batch, including commit and dispatch
+	batchBytes  = 8 << 20          // commit a batch earlier when it has this size
 	ahead       = 32               // lines read while a batch is committed: at most 8 MiB
 	flushAfter  = 200 * time.Millisecond
-	maxProblems = 600 // characters of a problem that are printed
+	maxProblems = 600 // maximum of characters printed for a problem
 )
 
-// submitter is the intake as this command needs it.
+// submitter is the part of the intake that this command uses.
 type submitter interface {
 	Submit(ctx context.Context, bodies [][]byte) ([]intake.Answer, error)
 }
@@ -59,23 +59,23 @@ func (t *tally) countAnswer(a intake.Answer) {
 	}
 }
 
-// source is one input: a file, or standard input.
+// source is one input: a file or standard input.
 type source struct {
-	name string // of a file when several are read; empty: there is nothing to tell apart
+	name string // of the file if several are read; otherwise empty
 	r    io.Reader
 }
 
-// line is what the reader gives: a job's bytes, or why the line is none.
+// line is one input line: the bytes of a job, or the reason why it was refused.
 type line struct {
 	at      position
 	body    []byte
 	refused *intake.Answer
-	end     error // the input's end or fault; no line
+	end     error // end of the input or an error; then there is no line
 }
 
-// position is where a line stands in the input.
+// position is the position of a line in the input.
 type position struct {
-	file   string // empty: there is one input only
+	file   string // empty for a single input
 	number int    // from 1; empty lines count
 }
 
@@ -86,11 +86,11 @@ func (p position) String() string {
 	return fmt.Sprintf("line %d", p.number)
 }
 
-// submitJobs reads to the end of the sources, one after the other. What was printed is committed; after an error the
-// rest is not submitted.
+// submitJobs enqueues the lines of all sources, one source after the other. Every printed job is committed. After an
+// error it submits nothing more.
 //
-// The goroutine that reads ends with submit; only one that is blocked in a Read stays until that returns, since
-// standard input cannot be interrupted.
+// The goroutine that reads ends with submitJobs. If it is blocked in a Read, it stays until that returns, because
+// reading standard input cannot be interrupted.
 func submitJobs(ctx context.Context, s submitter, in []source, out *printer, bar *progress) (tally, error) {
 	var t tally
 	ctx, cancel := context.WithCancel(ctx)
@@ -122,7 +122,7 @@ func submitJobs(ctx context.Context, s submitter, in []source, out *printer, bar
 	}
 }
 
-// readLines gives lines as they come, so that a slow producer's lines are committed without waiting for a full batch.
+// readLines sends lines to a channel as they arrive, so that the lines of a slow producer are committed early.
 func readLines(ctx context.Context, in []source, bar *progress) <-chan line {
 	ch := make(chan line, ahead)
 	give := func(l line) bool {
@@ -136,7 +136,7 @@ func readLines(ctx context.Context, in []source, bar *progress) <-chan line {
 	go func() {
 		defer close(ch)
 		defer func() {
-			if fault := recover(); fault != nil { // no other goroutine's recover sees it
+			if fault := recover(); fault != nil { // a panic of this goroutine is not recovered anywhere else
 				give(line{end: fmt.Errorf("the reading stopped by a fault in Herald: %.500s. What was answered until here is done; try again, and report "+
 					"this with the lines below.\n%s", fmt.Sprint(fault), debug.Stack())})
 			}
@@ -154,7 +154,7 @@ func readLines(ctx context.Context, in []source, bar *progress) <-chan line {
 	return ch
 }
 
-// readSource gives the lines of one source; false: no more of anything is wanted, or it cannot be read on.
+// readSource passes the lines of one source to give. It returns false if give did, so that reading ends.
 func readSource(src source, give func(line) bool, progress func(offset int64)) (n int64, ok bool) {
 	r := job.NewLineReader(src.r, job.MaxBytes)
 	for number := 1; ; number++ {
@@ -178,13 +178,13 @@ func readSource(src source, give func(line) bool, progress func(offset int64)) (
 	}
 }
 
-// collectBatch gathers a batch: full, or what came within flushAfter of its first line. end is the input's end or
-// fault, or why ctx ended; in the latter case what was gathered is dropped, unsubmitted.
+// collectBatch collects lines until the batch is full or flushAfter has passed since its first line. end is the end of
+// the input, an error, or the cause of a cancelled ctx. If ctx is cancelled, the collected lines are dropped.
 func collectBatch(ctx context.Context, lines <-chan line) (group []line, end error) {
 	var flush <-chan time.Time
 	size := 0
 	for len(group) < batch && size < batchBytes {
-		if ctx.Err() != nil { // select picks any of what is ready
+		if ctx.Err() != nil { // select chooses randomly among ready cases
 			return nil, whyStopped(ctx)
 		}
 		select {
@@ -195,7 +195,7 @@ func collectBatch(ctx context.Context, lines <-chan line) (group []line, end err
 		case l, ok := <-lines:
 			switch {
 			case !ok:
-				return nil, whyStopped(ctx) // the reader leaves without a last word only then
+				return nil, whyStopped(ctx) // the channel is closed without an end only if ctx is cancelled
 			case l.end != nil:
 				return group, l.end
 			}
@@ -226,7 +226,7 @@ func submitBatch(ctx context.Context, s submitter, group []line) ([]intake.Answe
 	if len(bodies) == 0 {
 		return answers, nil
 	}
-	// A signal ends the reading, not a commit that has begun.
+	// A signal stops the reading, but not a commit that has begun.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	got, err := s.Submit(ctx, bodies)
@@ -242,7 +242,7 @@ func submitBatch(ctx context.Context, s submitter, group []line) ([]intake.Answe
 	return answers, nil
 }
 
-// printer writes one line per answer, a batch at a time.
+// printer writes one line per answer and flushes once per batch.
 type printer struct {
 	w    io.Writer
 	json bool
@@ -272,7 +272,7 @@ func (p *printer) addAnswer(at position, a intake.Answer) {
 	case store.Conflict:
 		fmt.Fprintf(&p.buf, "conflict %s %s %s differs from what is known\n", a.ID, a.Key, a.Path)
 	case store.Refreshed:
-		p.buf.WriteString("accepted - -\n") // an agent has neither id nor key
+		p.buf.WriteString("accepted - -\n") // an agent update has neither id nor key
 	default:
 		fmt.Fprintf(&p.buf, "%s %s %s\n", a.Verdict, a.ID, a.Key)
 	}
@@ -281,7 +281,7 @@ func (p *printer) addAnswer(at position, a intake.Answer) {
 func (p *printer) addAnswerJSON(at position, a intake.Answer) {
 	v := struct {
 		Verdict store.Verdict `json:"verdict"`
-		File    string        `json:"file,omitempty"` // when several are read
+		File    string        `json:"file,omitempty"` // only if several are read
 		Line    int           `json:"line"`
 		ID      *uuid.UUID    `json:"id,omitempty"`
 		Key     string        `json:"key,omitempty"`
@@ -294,10 +294,11 @@ func (p *printer) addAnswerJSON(at position, a intake.Answer) {
 	if a.ID != uuid.Nil {
 		v.ID = &a.ID
 	}
-	_ = json.NewEncoder(&p.buf).Encode(v) // strings and a buffer: it cannot fail
+	_ = json.NewEncoder(&p.buf).Encode(v) // cannot fail: it encodes strings into a buffer
 }
 
-// oneLine keeps a stranger's text from breaking the promise of a line per line, or the terminal.
+// oneLine replaces a stranger's line breaks and control characters, so that an answer stays one line and cannot control
+// the terminal.
 func oneLine(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

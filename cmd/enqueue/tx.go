@@ -19,8 +19,8 @@ type txCommand struct {
 	Hash  string `arg:"" help:"The transaction's hash, 0x and 64 digits."`
 }
 
-// run enqueues the events of one transaction. Exit codes: 0 done, and known counts as done; 1 failed, or the chain has no
-// such transaction; 2 misuse; 3 an event was refused or is in conflict.
+// run enqueues the events of one transaction. Exit codes: 0 done (known counts as done); 1 failed, or the chain has no
+// such transaction, or no registry emitted an event in it; 2 misuse; 3 an event was refused or is in conflict.
 func (c *txCommand) run(ctx context.Context, p process, cfg *config.Config, asJSON bool, wait time.Duration) int {
 	hash, err := hexutil.Decode(c.Hash)
 	if err != nil || len(hash) != common.HashLength {

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/term"
 )
 
-// chainFlags are what both ways of reading a chain take.
+// chainFlags are the options of both commands that follow a chain.
 type chainFlags struct {
 	Chain uint64        `arg:"" help:"The chain's id; RPC_URL_<id> names its nodes."`
 	Poll  time.Duration `help:"Pause between questions at the head of the chain." default:"2s" placeholder:"DURATION"`
@@ -47,8 +47,8 @@ func (c *backfillCommand) run(ctx context.Context, p process, cfg *config.Config
 	return c.readChain(ctx, p, cfg, asJSON, wait, watch.Config{From: &c.From, Ends: true, To: c.To, Rate: c.Rate})
 }
 
-// readChain reads the blocks that the watcher's configuration names. Exit codes: 0 all is read, or a signal ended what has
-// no end; 1 failed; 2 misuse.
+// readChain reads the blocks that wc selects. Exit codes: 0 all blocks are read, or a signal ended a watch; 1 failed; 2
+// misuse.
 func (c *chainFlags) readChain(ctx context.Context, p process, cfg *config.Config, asJSON bool, wait time.Duration,
 	wc watch.Config) int {
 	wc.Poll = c.Poll
@@ -64,8 +64,8 @@ func (c *chainFlags) readChain(ctx context.Context, p process, cfg *config.Confi
 	})
 }
 
-// onChain connects to a chain and the database, completes the watcher's configuration, has do read, and reports what it
-// read. Its answer is the exit code.
+// onChain connects to a chain and the database, and completes the watcher's configuration. It then calls do, prints a
+// report, and returns the exit code.
 func onChain(ctx context.Context, p process, cfg *config.Config, asJSON bool, wait time.Duration, chainID uint64,
 	wc watch.Config, do func(watch.Config, *connection) (int, error)) int {
 	fail := func(code int, err error) int {
@@ -103,13 +103,13 @@ func onChain(ctx context.Context, p process, cfg *config.Config, asJSON bool, wa
 	return code
 }
 
-// chainReport prints a line for each event, as for the lines of a file, and where on the chain they are to a terminal.
+// chainReport prints one line for each event, and the current block if stderr is a terminal.
 type chainReport struct {
 	out      *printer
-	terminal io.Writer // nil: none
+	terminal io.Writer // nil: stderr is no terminal
 	began    time.Time
 	tally    tally
-	// What reorgs took off the chain: cancelled before the agent was called, retracted after.
+	// Deliveries whose feedback a reorg removed: cancelled before the agent was called, or retracted afterwards.
 	cancelled, retracted int
 	last                 watch.Report
 	visible              bool
@@ -143,7 +143,7 @@ func (r *chainReport) add(report watch.Report) {
 		}
 		r.out.addVanished(report.To, v)
 	}
-	_ = r.out.flush() // what is committed is committed, whoever reads this
+	_ = r.out.flush() // the commit stands even if the output cannot be written
 	if r.terminal != nil {
 		events := r.tally.accepted + r.tally.known + r.tally.conflicts + r.tally.refused + r.tally.refreshed
 		fmt.Fprintf(r.terminal, "\r\x1b[Kblock %d, %d behind the head, %d events, %.0f/s", report.To,
@@ -165,9 +165,9 @@ func (r *chainReport) end() {
 	}
 }
 
-// addVanished writes a line for a delivery whose event a reorg took off the chain.
+// addVanished prints a line for a delivery whose event a reorg removed from the chain.
 func (p *printer) addVanished(block uint64, v store.Vanished) {
-	verdict := "vanished" // it had ended, or nothing takes an event of its kind back
+	verdict := "vanished" // it had ended, or its kind of event has no retraction
 	switch {
 	case v.Retraction != uuid.Nil:
 		verdict = "retracted"
@@ -183,15 +183,15 @@ func (p *printer) addVanished(block uint64, v store.Vanished) {
 		UpTo       uint64     `json:"upToBlock"`
 		ID         uuid.UUID  `json:"id"`
 		Key        string     `json:"key"`
-		Retraction *uuid.UUID `json:"retraction,omitempty"` // the delivery that takes it back
+		Retraction *uuid.UUID `json:"retraction,omitempty"` // the delivery that retracts the event
 	}{Verdict: verdict, UpTo: block, ID: v.ID, Key: v.Key}
 	if v.Retraction != uuid.Nil {
 		line.Retraction = &v.Retraction
 	}
-	_ = json.NewEncoder(&p.buf).Encode(line) // strings and a buffer: it cannot fail
+	_ = json.NewEncoder(&p.buf).Encode(line) // cannot fail: it encodes strings into a buffer
 }
 
-// addEvent is addAnswer for an event: no input has its line, a block has it.
+// addEvent prints the answer for an event. Instead of a line of the input it names a block.
 func (p *printer) addEvent(block uint64, a intake.Answer) {
 	if !p.json {
 		if a.Verdict == intake.Refused {
@@ -203,7 +203,7 @@ func (p *printer) addEvent(block uint64, a intake.Answer) {
 	}
 	v := struct {
 		Verdict store.Verdict `json:"verdict"`
-		UpTo    uint64        `json:"upToBlock"` // the last block of the range that it came in
+		UpTo    uint64        `json:"upToBlock"` // the last block of the range that contained the event
 		ID      *uuid.UUID    `json:"id,omitempty"`
 		Key     string        `json:"key,omitempty"`
 		Field   string        `json:"field,omitempty"`
@@ -215,5 +215,5 @@ func (p *printer) addEvent(block uint64, a intake.Answer) {
 	if a.ID != uuid.Nil {
 		v.ID = &a.ID
 	}
-	_ = json.NewEncoder(&p.buf).Encode(v) // strings and a buffer: it cannot fail
+	_ = json.NewEncoder(&p.buf).Encode(v) // cannot fail: it encodes strings into a buffer
 }
