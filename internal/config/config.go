@@ -365,9 +365,8 @@ func (c *Config) checkConsistency() (faults []error) {
 var fingerprinted = []string{"HERALD_STDIO_COMMANDS", "IPFS_GATEWAYS", "ARWEAVE_GATEWAY",
 	"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"}
 
-// Public returns every effective setting without its secrets, so that it can leave this machine. A secret is masked,
-// and a setting that may contain a secret is replaced by a fingerprint. Two processes with equal settings return equal
-// maps.
+// Public returns every effective setting for readers other than the operator. It masks secrets, and replaces settings
+// that may contain a secret by a fingerprint. Two processes with equal settings return equal maps.
 func (c *Config) Public() map[string]string {
 	public := make(map[string]string, len(c.texts))
 	for name, text := range c.texts {

@@ -328,8 +328,8 @@ type Reencryption struct {
 // maxToldErrors bounds the errors that Reencryption lists.
 const maxToldErrors = 10
 
-// Reencrypt seals all secrets that older keys sealed with the current key. It can be stopped and run again. With dryRun
-// it only counts. If it returns a *LeftError, the result is complete.
+// Reencrypt uses the current key to seal all secrets that other keys have sealed. It can be stopped and run again. With
+// dryRun it only counts. If it returns a *LeftError, the result is complete.
 func (o *Operator) Reencrypt(ctx context.Context, actor string, dryRun bool) (out Reencryption, err error) {
 	k, err := o.Backend.Keyset()
 	if err != nil {

@@ -21,7 +21,7 @@ type Live interface {
 	Breaker(endpoint string) string
 	// Effort returns an agent's effort budget and its use. It returns nil if budgets are off or the use is unknown.
 	Effort(ctx context.Context, agent store.Agent) *effort.Usage
-	// OpenBreakers returns how many circuit breakers are open in this worker.
+	// OpenBreakers returns how many circuit breakers are open or half open in this worker.
 	OpenBreakers() int
 }
 
@@ -33,7 +33,7 @@ type Overview struct {
 	Stuck          []Stuck                `json:"stuck"`          // counts of held and overdue deliveries, by reason
 	Minutes        []Minute               `json:"minutes"`        // the last hour of all workers, oldest first
 	LastHour       LastHour               `json:"lastHour"`
-	OpenBreakers   int                    `json:"openBreakers"` // of this worker
+	OpenBreakers   int                    `json:"openBreakers"` // of this worker; open or half open
 	Agents         map[string]int64       `json:"agents"`       // by state
 	TokensSoon     int64                  `json:"tokensExpiringSoon"`
 	TokensExpired  int64                  `json:"tokensExpired"`
