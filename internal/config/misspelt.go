@@ -14,7 +14,7 @@ type Misspelt struct {
 	Nearest string // the variable that was probably meant; empty if none is similar
 }
 
-// Explain says what to do about the variable.
+// Explain returns advice about the variable.
 func (m Misspelt) Explain() string {
 	if m.Nearest == "" {
 		return "nothing reads it: unset it, or see `worker config` for the names that there are"

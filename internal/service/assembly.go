@@ -31,7 +31,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// assembly holds all parts of a worker, wired together, except its connections to Postgres and asynq's task queue.
+// assembly holds the parts of a worker, wired together.
 type assembly struct {
 	store       *store.Store
 	upkeep      *store.Store // connections for maintenance alone, so that deliveries cannot use them up
@@ -41,7 +41,7 @@ type assembly struct {
 	efforts     *effort.Budgets       // nil with HERALD_EFFORT_BUDGET=off
 	counting    redis.UniversalClient // for effort budgets
 	unbound     *ratelimit.Limiter    // of agents without a verified endpoint; nil with HERALD_BINDING=off
-	turns       *ratelimit.Turns      // pauses of agents that asked for fewer calls
+	turns       *ratelimit.Turns      // rates of agents that asked for fewer calls
 	content     *Content
 	pool        *mcpcall.Pool
 	serversFile *serversFile
@@ -265,8 +265,8 @@ func (a *assembly) openEfforts(cfg *config.Config, reg *prometheus.Registry, o O
 	return reg.Register(a.efforts)
 }
 
-// Maintenance has four connections of its own. The reconciler, the retention and the watcher each hold one for their
-// lock; only the one that has acquired the lock needs another for its statements.
+// Maintenance has four connections of its own. The reconciler, the retention and the watcher share one leader lock. Each
+// of them needs a connection to try the lock. The one that holds it needs another connection for its statements.
 const (
 	maintenanceConns   = 4
 	maintenanceTimeout = 10 * time.Second

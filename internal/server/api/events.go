@@ -285,8 +285,8 @@ func (a *API) followEvents(ctx context.Context, s *eventStream, filter eventFilt
 		select {
 		case <-changed:
 		case <-alive.C:
-			// The heartbeat carries the current position. Otherwise a listener whose filter matches few events would
-			// reconnect with an old position.
+			// The heartbeat carries the position with the current time. Otherwise a listener whose filter matches few events
+			// would reconnect with an old position, and get a gap.
 			at.At = time.Now().Unix()
 			s.write(": alive\n")
 			s.writePosition(at)

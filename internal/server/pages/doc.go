@@ -1,5 +1,5 @@
 // Package pages renders the web pages for operators: the overview, deliveries, agents, chains and the audit. Every page
-// calls one method of package operator. Changes are forms that lead to another page. All pages work without JavaScript;
+// shows data of package operator. Changes are forms that lead to another page. All pages work without JavaScript;
 // with it (htmx, embedded) lists and deliveries in progress refresh by themselves.
 //
 // Package server authenticates visitors and issues form tokens, and package operator provides the content of pages.
