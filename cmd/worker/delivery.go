@@ -188,7 +188,7 @@ func (c moveFlags) moveRequest(force bool, rate int) operator.MoveRequest {
 // mover is Operator.Replay or Operator.Cancel.
 type mover func(context.Context, operator.MoveRequest) (*operator.MoveReport, error)
 
-// runMove replays or cancels deliveries. It prints each delivery that could not be changed at once.
+// runMove replays or cancels deliveries. After each batch it prints the deliveries that could not be changed.
 func (c moveFlags) runMove(a *app, move mover, force bool, rate int) error {
 	bar := newProgress(a.err)
 	r := c.moveRequest(force, rate)

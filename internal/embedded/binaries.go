@@ -68,7 +68,7 @@ func (e *NoBinariesError) Unwrap() error { return e.Fetch }
 type binaryPath struct {
 	dir    string
 	libs   []string
-	bundle bool // in a cache folder: trusted only if its owner is
+	bundle bool // in a cache folder: root or this user must own it
 }
 
 // cacheDirs returns the folders to search for fetched bundles: the given one, and the one that root fills for all

@@ -265,8 +265,8 @@ func (a *assembly) openEfforts(cfg *config.Config, reg *prometheus.Registry, o O
 	return reg.Register(a.efforts)
 }
 
-// Maintenance has four connections of its own. The reconciler, the retention and the watcher share one leader lock. Each
-// of them needs a connection to try the lock. The one that holds it needs another connection for its statements.
+// Maintenance has four connections of its own. The reconciler, the retention and the watcher share one leader lock.
+// Each of them needs a connection to try the lock. The one that holds it needs another connection for its statements.
 const (
 	maintenanceConns   = 4
 	maintenanceTimeout = 10 * time.Second
