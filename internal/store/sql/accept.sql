@@ -1,28 +1,33 @@
--- accept: take jobs into the table, in this order, and dispatch what their agents have room for.
+-- accept: insert jobs as deliveries, in the order of the arrays, and dispatch as many as their agents may have.
 --
--- Arrays of one length, one element a job:
+-- Arrays of the same length, one element per job:
 -- @ids uuid[], @keys text[], @kinds text[], @chain_ids bigint[], @registries text[] (IdentityRegistry),
 -- @agent_ids text[], @order_keys text[], @order_seqs text[], @jobs jsonb[], @sealed_headers bytea[]
--- @errors text[]: a sentence for what is refused (rejected, invalid_job), null for what is queued
--- @bulks boolean[]: a backfill's, for all of them or for none
--- @traceparents text[]: what came with the jobs, null for none
--- @max_dispatched: how many an agent may have dispatched (8); half of them may be a backfill's
--- @strict: deliveries of one client keep their order (order_wait)
+-- @errors text[]: why a job is refused (rejected, invalid_job); null: the job is queued
+-- @bulks boolean[]: true: the job is part of a backfill; all elements are equal
+-- @traceparents text[]: the traceparent that came with the job, or null
+-- @max_dispatched: how many deliveries of an agent may be dispatched (8); a backfill may use half of them
+-- @strict: deliveries of one ordering key are sent in order (order_wait)
 --
--- The agents are locked. What an agent may not have dispatched yet stays in its line, all of it when something stands there
--- already, before it; so does what comes while the line is held (agents.line_held_until). Whether something does is not asked with EXISTS: Postgres may answer that for all agents at once, from a
--- hash of every line there is. Jobs, headers and traceparents are taken from their arrays at the end, or they would
--- be sorted with the rest.
--- What follows another one of its client, known or new, waits behind it (behind_earlier) and stands in no line; of several
--- new ones the first is asked about, and those whose keys are known are none.
--- Returns those that were new, each with its n: 1 dispatched, 0 in line, and whether it waits; a key that is known makes no row.
+-- The transaction has locked the agents. A job stays in its agent's backlog (place = 'line') when the agent already has
+-- a backlog that goes first, when agents.line_held_until has not passed, or when the agent has @max_dispatched
+-- deliveries dispatched. The statement does not ask for a backlog with EXISTS: Postgres could answer EXISTS for all
+-- agents at once, from a hash of every backlog row. Jobs, headers and traceparents are read from their arrays last, so
+-- that Postgres does not sort them with the other columns.
+--
+-- A job that must wait for another delivery of its ordering key, stored or new, becomes waiting (behind_earlier) and is
+-- not in the backlog. Of several new jobs of one ordering key, only the first is tested with order_wait. Jobs whose
+-- keys exist are not new.
+--
+-- Returns one row per inserted delivery: id, dispatch counter (1: dispatched, 0: in the backlog or waiting), and
+-- whether it waits. A job whose key exists returns no row.
 WITH arrival AS MATERIALIZED (
     SELECT w.*, @strict::boolean AND error IS NULL AND count(*) OVER (PARTITION BY c, r, a, order_key) > 1 AS has_mates
       FROM unnest(@ids::uuid[], @keys::text[], @kinds::text[], @chain_ids::bigint[], @registries::text[],
                   @agent_ids::text[]::numeric[], @order_keys::text[], @order_seqs::text[]::numeric[], @errors::text[],
                   @bulks::boolean[])
            WITH ORDINALITY AS w(id, key, kind, c, r, a, order_key, order_seq, error, bulk, nr)
-), mate AS MATERIALIZED ( -- of several of one client, whether another new one goes first, and whether one is its feedback
+), mate AS MATERIALIZED ( -- for several new jobs of one ordering key: does another one go first, and is its feedback among them?
     SELECT nr, row_number() OVER (PARTITION BY c, r, a, order_key ORDER BY order_seq, kind <> 'NewFeedback', nr) > 1 AS follows,
            herald.follows_feedback(kind, key)
            AND bool_or(kind = 'NewFeedback') OVER (PARTITION BY c, r, a, order_key, order_seq) AS awaits_feedback

@@ -1,14 +1,16 @@
--- adopt: take back the attempt of a claim that has found the outcome of an earlier one. The agent is locked;
--- record.sql then completes the earlier one, in the same transaction.
+-- adopt: undo the attempt of a claim for which the outcome of an earlier attempt is known. record.sql then completes
+-- the earlier attempt, in the same transaction. The transaction has locked the agent.
 --
 -- $1 delivery id                       $2 claim_no
 -- $3 started_at, $4 number of the claim's attempt
--- $5 started_at, $6 number of the earlier one   $7 true: that one was free, so it is taken back too
+-- $5 started_at, $6 number of the earlier attempt   $7 true: the earlier attempt was free, so it is undone too
 --
--- A free one whose number is not the last before the claim's keeps it, and its count: the attempts after it have
--- theirs.
--- One that has no attempt left holds later ones of its client as before its first.
--- Returns whether the claim is good and whether the earlier attempt is without outcome; nothing changes unless both.
+-- Undoing an attempt deletes its row and subtracts it from the count. A free earlier attempt is undone only if its
+-- number directly precedes the claim's; otherwise it stays, because the attempts after it keep their numbers. A
+-- delivery that has no attempt left blocks later deliveries of its ordering key again, as before its first attempt.
+--
+-- Returns whether the claim is still valid, and whether the earlier attempt has no outcome. Nothing changes unless both
+-- are true.
 WITH mine AS (
     SELECT FROM herald.deliveries WHERE id = $1 AND claim_no = $2 AND status = 'running'
 ), past AS (

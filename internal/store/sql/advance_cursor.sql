@@ -1,14 +1,16 @@
--- advance_cursor: move a chain's cursor on, or back to what a reorg replaced. It goes first in the transaction that accepts the jobs of
--- what was read: who reads the same chain at the same time waits for it, and then finds no row.
+-- advance_cursor: move a chain's cursor forward, or back to the first block that a reorg replaced.
+--
+-- This is the first statement of the transaction that accepts the jobs of the blocks that were read. A second process
+-- that reads the same chain waits for its row lock, and then matches no row.
 --
 -- @chain_id, @follower
--- @moves      how often it had moved, as its owner knows it
--- @from       the first block that was read now: when it is before the cursor, blocks were replaced, and their events are orphaned
--- @next       next block from now on
--- @blocks, @checks   jsonb   @head, @finalized: of the node
--- @settled    no reorg is expected to replace this block: what is known of events up to it, and before what was read, is dropped
+-- @moves      how often the cursor had moved when its owner read it
+-- @from       first block of this read; if it is before the cursor, blocks were replaced: their events become orphaned
+-- @next       next block to read
+-- @blocks, @checks   jsonb   @head, @finalized: the node's newest and newest finalized block
+-- @settled    no reorg is expected to replace this block: remembered events up to it and before @from are deleted
 --
--- Returns how often it has moved, and whether events are orphaned.
+-- Returns how often the cursor has moved, and whether the cursor has orphaned events.
 WITH moved AS (
     UPDATE herald.chain_cursors
        SET next_block = @next, blocks = @blocks, head_block = @head, finalized_block = @finalized, settled_block = @settled,

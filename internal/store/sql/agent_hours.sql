@@ -1,9 +1,9 @@
--- agent_hours: what calls of an agent came to, hour by hour, oldest first.
+-- agent_hours: an agent's calls counted by hour and outcome, oldest hour first.
 --
 -- $1 chain id   $2 identity registry   $3 agent id   $4 since (timestamptz)   $5 how long hours are kept (interval)
 --
--- The key begins with the hour, so each hour is looked up by the whole of it: 2,161 at most. The last hour with a call is
--- in the agent's own row; hours there are those that ended.
+-- The primary key begins with the hour, so each hour is one lookup by the whole key, 2,161 lookups at most. The counts
+-- of the last hour with a call are in the agent's own row; agent_hours has the earlier ones.
 WITH asked AS MATERIALIZED (
     SELECT date_trunc('hour', greatest($4::timestamptz, now() - $5::interval), 'UTC') AS since
 )

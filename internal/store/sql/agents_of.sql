@@ -1,4 +1,7 @@
--- agents_of: which agents some deliveries are for. That never changes, so it may be asked before these are locked.
+-- agents_of: the agents of some deliveries.
+--
+-- The caller reads them without locks, and locks the agents afterwards. Only succeed.sql changes the agent of a
+-- delivery.
 --
 -- $1 ids uuid[]
 SELECT id, chain_id, identity_registry, agent_id::text FROM herald.deliveries WHERE id = ANY($1)

@@ -1,4 +1,4 @@
--- agents_of_orphans: whose deliveries end with orphans.sql, so that they can be locked before.
+-- agents_of_orphans: the agents whose deliveries orphans.sql will end. The caller locks them first.
 --
 -- $1 chain   $2 follower
 SELECT DISTINCT d.chain_id, d.identity_registry, d.agent_id::text

@@ -1,6 +1,8 @@
--- agents_to_disable: enabled agents that failed every call for a time: at least two calls, and one within the last day, so
--- that an agent which nobody calls is not judged by what was once. last_ok_at is asked besides failing_since: a worker of
--- a version that knows no failing_since may have had a success.
+-- agents_to_disable: enabled agents whose calls have all failed for a time.
+--
+-- At least two calls failed, and one of them within the last day, so that an agent without recent calls is not disabled
+-- for old failures. The condition on last_ok_at repeats failing_since because a worker of an older version, which does
+-- not write failing_since, may have recorded a success.
 --
 -- $1 time (interval)   $2 limit
 SELECT chain_id, identity_registry, agent_id::text

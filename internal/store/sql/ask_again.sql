@@ -1,5 +1,8 @@
--- ask_again: the chain does not show the event where the job of a recorded attempt says, but whoever reads the chain has moved that job
--- meanwhile (move_event.sql): it is queued anew, to be asked about at its new place. It follows record.sql in one transaction.
+-- ask_again: requeue a delivery whose event moved while the worker was checking it.
+--
+-- The worker recorded that the chain does not have the event where its job says (event_not_found). Since the claim, the
+-- chain follower has given the delivery a job with the event's new position (move_event.sql), so the delivery is queued
+-- again and checked there. Runs after record.sql in the same transaction.
 --
 -- $1 delivery id   $2 claim_no   $3 rank of the claim's job
 UPDATE herald.deliveries

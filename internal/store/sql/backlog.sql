@@ -1,9 +1,10 @@
--- backlog: agents that have something to dispatch and may have more dispatched, now that their line is not held.
+-- backlog: agents that have a backlog, may have more deliveries dispatched, and are not paused by line_held_until.
 --
--- $1 how many an agent may have dispatched (8), half of it where only a backfill's stand in line   $2 at most this many agents
+-- $1 how many deliveries of an agent may be dispatched (8); half of it if the backlog is only a backfill's
+-- $2 at most this many agents
 --
--- Jumps from agent to agent through the index deliveries_next, so that a long line of one agent costs as much as a
--- short one.
+-- The recursion jumps from agent to agent through the index deliveries_next, so that an agent with a long backlog costs
+-- as much as one with a short backlog.
 WITH RECURSIVE line AS (
     (SELECT chain_id, identity_registry, agent_id, bulk
        FROM herald.deliveries

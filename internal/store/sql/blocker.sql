@@ -1,6 +1,8 @@
--- blocker: the id of the delivery that another one waits behind (behind_earlier); null if there is none any longer.
+-- blocker: the id of the delivery that a waiting delivery (behind_earlier) waits for.
 --
--- $1 the id of the delivery that waits
+-- Null: there is none any longer.
+--
+-- $1 id of the waiting delivery
 SELECT coalesce(
        (SELECT id FROM herald.deliveries e
          WHERE hashtextextended(e.order_key, 0) = hashtextextended(d.order_key, 0) AND e.order_key = d.order_key

@@ -1,9 +1,10 @@
--- cancel: end deliveries because an operator asks for it. The agents are locked.
+-- cancel: end deliveries at an operator's request. The transaction has locked the agents.
 --
 -- $1 ids uuid[]   $2 true: running ones too; the new claim_no makes their workers' writes change nothing
 --
--- For what this frees the reconciler dispatches the agents' next ones. Returns each delivery that is there, whether
--- it was moved, what it was before and its task.
+-- This statement dispatches nothing: the reconciler dispatches the agents' next deliveries. Returns one row per
+-- delivery that exists: whether it was cancelled, its status and reason before, whether it has a job, and its dispatch
+-- counter.
 WITH changed AS (
     UPDATE herald.deliveries
        SET status          = 'cancelled',

@@ -1,12 +1,14 @@
--- candidate: a job of the same key joins the line behind a delivery, unless one that says the same event stands
--- there. The delivery is locked by an earlier statement of the transaction, so that this one sees the whole line.
+-- candidate: store another job of a delivery's key as a candidate, unless a candidate already names the same event.
 --
--- @delivery_id, @transaction_hash or '', @event and @action (their sums), @registry (IdentityRegistry), @agent_id,
+-- An earlier statement of the transaction has locked the delivery, so that this one sees all its candidates.
+--
+-- @delivery_id, @transaction_hash or '', @event and @action (their hashes), @registry (IdentityRegistry), @agent_id,
 --   @order_key, @order_seq,
 -- @job jsonb, @sealed_headers or null
 --
--- Returns whether one in the line has another action: which of them is delivered, the chain says later. That is asked in two ranges, as
--- "another" would read the whole line when all of it has one action.
+-- Returns whether a candidate has another action: only the chain can decide which of the actions is delivered. The
+-- statement compares with "<" and with ">", because "<>" would read every candidate when all of them have the same
+-- action.
 WITH joined AS (
     INSERT INTO herald.candidates (delivery_id, rank, transaction_hash, event, action, identity_registry, agent_id, order_key, order_seq, job,
                                    secret_headers)

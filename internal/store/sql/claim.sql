@@ -1,13 +1,15 @@
--- claim: fence one delivery for one worker and write the intent to call, in one statement and one commit.
+-- claim: claim one delivery for one worker and insert its attempt, in one statement and one commit.
 --
--- $1 delivery id   $2 n, the task's dispatch counter   $3 lease (interval)   $4 tolerance for clock differences (interval)
+-- $1 delivery id   $2 n, the task's dispatch counter   $3 lease (interval)   $4 clock tolerance (interval)
 -- $5 how long an agent's success counts (interval)
 --
--- Takes the row only when the task is the newest one (dispatch = n), still dispatched (what went back into the
--- agent's line is not, whatever Redis remembers) and ready: queued, or waiting and due. The attempt is counted and
--- its row made here, so that a process which dies during the call leaves a trace; whether an earlier one did,
--- unfinished.sql tells before. The table that the attempt's row went into, its week's, is returned for record.sql.
--- All times are Postgres'. Returns no row when refused.
+-- Claims the row only when the task is the newest one (dispatch = n), still dispatched (handed_at is set: a row that
+-- went back to the backlog is not, even if Redis still has its task), and ready: queued, or waiting and due.
+--
+-- The attempt is counted and its row inserted before the call, so that a process that dies during the call leaves a
+-- trace. unfinished.sql, which runs before, reports whether an earlier attempt left one. The statement returns the
+-- partition that holds the attempt's row, for record.sql. All times are Postgres' now(). Returns no row when the claim
+-- is refused.
 WITH claimed AS (
     UPDATE herald.deliveries
        SET status          = 'running',
@@ -38,7 +40,7 @@ SELECT c.claim_no, c.attempts, now() AS started_at, c.lease_until, c.job, c.secr
  CROSS JOIN attempt a
   LEFT JOIN herald.agents g USING (chain_id, identity_registry, agent_id)
   LEFT JOIN LATERAL (
-       SELECT order_seq FROM herald.deliveries -- an earlier one of its client, which had its time
+       SELECT order_seq FROM herald.deliveries -- an open earlier delivery of its ordering key that no longer blocks it
         WHERE hashtextextended(order_key, 0) = hashtextextended(c.order_key, 0) AND order_seq < c.order_seq
           AND holds_until IS NOT NULL AND finished_at IS NULL AND holds_until <= now() AND order_key = c.order_key AND replays = 0
         ORDER BY order_seq LIMIT 1) ahead ON true

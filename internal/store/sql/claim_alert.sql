@@ -1,5 +1,7 @@
--- claim_alert: the alert that is due longest, for one attempt to post it. Until the lease is over nobody else has it;
--- then it is due again: who claimed it may have died between the post and its mark.
+-- claim_alert: claim the alert that has been due longest, for one attempt to post it.
+--
+-- No other worker gets the alert before the lease ends. Then it is due again, because the worker that claimed it may
+-- have died between the post and its record.
 --
 -- $1 lease (interval)
 UPDATE herald.alerts

@@ -1,29 +1,33 @@
--- claim_followers: claim more deliveries of the agent that a running one (the leader) is for, to go in the same call of
--- its batch tool: each under a claim number, a lease and an attempt of its own, as claim.sql has it.
+-- claim_followers: claim more deliveries of a running delivery's agent, to send them in the same batch call.
+--
+-- The running delivery is the leader, the others are its followers. Each follower gets a claim number, a lease and an
+-- attempt of its own, as in claim.sql.
 --
 -- $1 chain id   $2 identity registry   $3 agent id   $4 the leader's id   $5 at most this many
 -- $6 lease (interval)   $7 how long an agent's success counts (interval)
--- $8 true: deliveries of one client keep their order (order_wait)
+-- $8 true: deliveries of one ordering key are sent in order (order_wait)
 --
--- lock_agent.sql has locked the agent, so nobody dispatches of its line meanwhile. Taken is what the leader's call can
--- carry: new feedback with the leader's very action, without headers of its own, that nobody asked to be sent again. Of
--- the line what dispatch.sql would take next, a backfill's last; and behind each of these and the leader, what waits
--- for it (behind_earlier), as far as the client's open feedback follows each other without one that cannot come along.
--- So whatever is taken of a client is what comes next of it, without a gap: step counts it.
+-- lock_agent.sql has locked the agent, so no other transaction dispatches from its backlog. Only a NewFeedback that has
+-- the leader's action, no headers of its own and no replay can be a follower. Followers come from two sources:
+--   - the backlog: the deliveries that dispatch.sql would dispatch next, those of a backfill last;
+--   - for each ordering key of the leader and of these: the open deliveries that come next in order and are in the
+--     backlog or waiting (behind_earlier), up to the first that cannot be a follower.
 --
--- No task belongs to what is taken: handed_at stays null, which is why it does not count as one of the eight that the
--- agent may have dispatched, and no task of an earlier dispatch can claim it. When the worker dies, its leases bring it
--- back as any other.
+-- So the followers of one ordering key are consecutive; step numbers them.
 --
--- The line is looked at no further than some multiple of what is asked for: what lies behind so many that cannot come
--- along waits for their turn. Returns claim.sql's columns, then id, n, the number of the last attempt without outcome
--- (0: all have one), and whether it waited behind an earlier one; in the order in which they are to be sent.
+-- A follower has no task: handed_at stays null. Therefore it does not count towards the eight deliveries that the agent
+-- may have dispatched, and no task of an earlier dispatch can claim it. If the worker dies, the follower's lease
+-- expires like that of any other claim.
+--
+-- The statement reads at most 4 * $5 rows of the backlog. Followers further back wait for their turn. Returns
+-- claim.sql's columns, then id, dispatch counter, the number of the last attempt without an outcome (0: none), and
+-- whether the delivery was waiting (behind_earlier). Rows are in the order in which they are sent.
 WITH leader AS MATERIALIZED (
     SELECT order_key, order_seq, seq, job -> 'action' AS action FROM herald.deliveries WHERE id = $4
-), busy AS MATERIALIZED ( -- clients of which one is dispatched
+), busy AS MATERIALIZED ( -- ordering keys that have a dispatched delivery
     SELECT DISTINCT order_key FROM herald.deliveries
      WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'out' AND $8::boolean
-), head AS MATERIALIZED ( -- in the order of the line: no more are asked about than are taken
+), head AS MATERIALIZED ( -- in the order of the backlog; LIMIT stops the calls of earlier_wait
     SELECT id, order_key, order_seq, seq, bulk
       FROM (SELECT id, order_key, order_seq, seq, bulk, kind, key, secret_headers, replays, job
               FROM herald.deliveries
@@ -64,13 +68,13 @@ WITH leader AS MATERIALIZED (
     SELECT id, status = 'waiting' AS blocked
       FROM herald.deliveries
      WHERE id = ANY(ARRAY(SELECT id FROM chosen))
-       AND (status = 'queued' OR status = 'waiting' AND reason = 'behind_earlier') AND handed_at IS NULL -- by place, the whole line would be read
+       AND (status = 'queued' OR status = 'waiting' AND reason = 'behind_earlier') AND handed_at IS NULL -- a condition on place could make Postgres read the whole backlog
        FOR NO KEY UPDATE SKIP LOCKED
 ), taken AS MATERIALIZED (
     SELECT id, nr, blocked
       FROM (SELECT c.*, l.blocked, row_number() OVER (PARTITION BY c.order_key ORDER BY c.step) AS got
               FROM chosen c JOIN locked l USING (id)) z
-     WHERE got = step -- what follows one that somebody holds stays
+     WHERE got = step -- stops at the first row that another transaction has locked
 ), claimed AS (
     UPDATE herald.deliveries
        SET status          = 'running',

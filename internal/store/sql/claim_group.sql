@@ -1,15 +1,17 @@
--- claim_group: what claim.sql does for one delivery, for several in one statement and one commit; first attempts of first
--- tasks only: what waits must find room (yield.sql) and may have an attempt without outcome.
+-- claim_group: claim several deliveries as claim.sql claims one, in one statement and one commit.
+--
+-- Only tasks with n = 1 of queued deliveries can be claimed here. A waiting delivery needs a free slot (yield.sql) and
+-- may have an attempt without an outcome.
 --
 -- $1 delivery ids uuid[], each once   $2 lease (interval)   $3 how long an agent's success counts (interval)
 --
--- Each row has its own conditions, claim number and attempt, as in claim.sql with n = 1. A row that is refused, or that
--- somebody holds, is missing from the answer: the caller tries it alone. No lock is waited for, so no deadlock comes from
--- here, whatever locks agents first.
+-- Each row has its own conditions, claim number and attempt, as in claim.sql with n = 1. The answer omits rows that are
+-- refused or locked by another transaction; the caller claims those one by one. The statement waits for no lock, so it
+-- cannot be part of a deadlock with a transaction that locks agents first.
 --
--- One plan serves every size of table: "= ANY" of an array leaves nothing but an index on id to go by, and a LATERAL
--- with LIMIT cannot become another join. All attempts of a statement begin at its now(), so they go into one week.
--- Returns claim.sql's columns, then the id. plan_test.go and claim_group_test.go hold both statements together.
+-- The plan is the same for every table size: "= ANY" of an array allows only an index on id, and Postgres cannot turn a
+-- LATERAL with LIMIT into another join. All attempts begin at the statement's now(), so they go into one partition.
+-- Returns claim.sql's columns, then the id. plan_test.go and claim_group_test.go keep the two statements in step.
 WITH ready AS MATERIALIZED (
     SELECT id
       FROM herald.deliveries
@@ -49,7 +51,7 @@ SELECT c.claim_no, c.attempts, now() AS started_at, c.lease_until, c.job, c.secr
         WHERE chain_id = c.chain_id AND identity_registry = c.identity_registry AND agent_id = c.agent_id
         LIMIT 1) g ON true
   LEFT JOIN LATERAL (
-       SELECT order_seq FROM herald.deliveries -- an earlier one of its client, which had its time
+       SELECT order_seq FROM herald.deliveries -- an open earlier delivery of its ordering key that no longer blocks it
         WHERE hashtextextended(order_key, 0) = hashtextextended(c.order_key, 0) AND order_seq < c.order_seq
           AND holds_until IS NOT NULL AND finished_at IS NULL AND holds_until <= now() AND order_key = c.order_key AND replays = 0
         ORDER BY order_seq LIMIT 1) ahead ON true

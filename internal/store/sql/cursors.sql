@@ -1,4 +1,4 @@
--- cursors: how far chains were read, those without an end first.
+-- cursors: how far chains have been read; cursors without an end block come first within their chain.
 --
 -- $1 chain, or 0: all
 SELECT chain_id, follower, start_block, end_block, next_block, head_block, finalized_block, settled_block, reorgs, updated_at, checks,

@@ -1,8 +1,8 @@
--- depth: how many deliveries are open, by status, and how late the most overdue of each is, in seconds: a wait that
--- is over, a task that nobody has claimed, a worker's lease that ran out.
+-- depth: count open deliveries by status, with the lateness in seconds of the most overdue delivery of each status.
 --
--- What waits for its turn is counted by indexes alone (deliveries_line, deliveries_place); rows are read only of what was
--- handed to Redis.
+-- A delivery is overdue when its wait has ended, when its task is not claimed, or when its worker's lease has expired.
+-- Backlog, waiting and held deliveries are counted from indexes alone (deliveries_next, deliveries_place). Only the
+-- rows of dispatched deliveries are read.
 SELECT status, sum(n)::bigint, greatest(coalesce(max(late), 0), 0)::float8
   FROM (SELECT 'queued' AS status, count(*) AS n, 0::float8 AS late FROM herald.deliveries WHERE place = 'line'
         UNION ALL

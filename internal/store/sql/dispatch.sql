@@ -1,19 +1,21 @@
--- dispatch: take an agent's next deliveries for Redis, oldest first, so that at most $4 are pending or running at a
--- time. Those of a backfill (bulk) come when no other one stands in line, and may have half of the places: one that
--- comes now finds a place. While the line is held (agents.line_held_until) nothing is taken.
+-- dispatch: dispatch an agent's next deliveries, oldest first, so that at most $4 are pending or running.
 --
--- $1 chain id   $2 identity registry   $3 agent id   $4 how many an agent may have dispatched (8)
--- $5 delivery id and $6 claim_no: dispatch only if this claim was recorded; whoever lost its claim made no room
---    and has nobody to give the tasks to
--- $7 true: deliveries of one client keep their order: what must wait for another one leaves the line (behind_earlier),
---    and its place is taken by the next call
+-- Deliveries of a backfill (bulk) are dispatched only when the agent has no other backlog, and fill half of the slots
+-- at most, so that a new delivery finds a free slot. Nothing is dispatched before agents.line_held_until.
 --
--- What goes in another one's call (claim_followers.sql) has no task, and does not count: handed_at is null.
+-- $1 chain id   $2 identity registry   $3 agent id   $4 how many deliveries of an agent may be dispatched (8)
+-- $5 delivery id and $6 claim_no: dispatch only if this claim was recorded; a worker that lost its claim freed no slot,
+--    and its caller does not enqueue tasks
+-- $7 true: deliveries of one ordering key are sent in order: a delivery that must wait for another leaves the backlog
+--    (behind_earlier), and the next call of this statement fills its slot
 --
--- An earlier statement of the transaction has locked the agent (lock_agent.sql), or two of these could
--- count the same deliveries. Returns the tasks to put into Redis, each with its attempts and whether it goes to the lane
--- bulk: those of a backfill, and a replay that has made none yet. If that fails the reconciler finds them by handed_at.
-WITH head AS MATERIALIZED ( -- mostly nothing stands in line, and nothing is counted then
+-- Followers in another delivery's call (claim_followers.sql) have no task and do not count: their handed_at is null.
+--
+-- An earlier statement of the transaction has locked the agent (lock_agent.sql); otherwise two transactions could count
+-- the same deliveries. Returns the tasks to put into Redis, each with its attempts and whether it goes to the lane
+-- bulk: deliveries of a backfill do, and replays before their first attempt. If the caller fails to enqueue a task, the
+-- reconciler finds the delivery by handed_at.
+WITH head AS MATERIALIZED ( -- usually the backlog is empty; then nothing is counted
     SELECT bulk FROM herald.deliveries
      WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'line'
      ORDER BY bulk LIMIT 1
@@ -22,7 +24,7 @@ WITH head AS MATERIALIZED ( -- mostly nothing stands in line, and nothing is cou
       FROM herald.deliveries
      WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'line' AND bulk = (SELECT bulk FROM head)
        AND EXISTS (SELECT FROM herald.deliveries WHERE id = $5 AND claim_no = $6 AND status <> 'running')
-     ORDER BY seq + 0 -- as the index deliveries_next has it: with seq, that of all deliveries looks as good
+     ORDER BY seq + 0 -- matches the index deliveries_next; with plain seq, Postgres might choose deliveries_seq
      LIMIT (SELECT greatest(CASE WHEN (SELECT line_held_until > now() FROM herald.agents
                                          WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3) THEN 0
                                  WHEN bulk THEN $4::int / 2 ELSE $4::int END
@@ -32,7 +34,7 @@ WITH head AS MATERIALIZED ( -- mostly nothing stands in line, and nothing is cou
 ), asked AS MATERIALIZED (
     SELECT *, CASE WHEN $7::boolean THEN herald.order_wait(id, $1, $2, $3, kind, key, order_key, order_seq) END AS own
       FROM next
-), judged AS MATERIALIZED ( -- of several that may go, and of which one may, the eldest
+), judged AS MATERIALIZED ( -- of several ready deliveries of one ordering key, only the oldest is dispatched
     SELECT *, CASE WHEN $7::boolean AND own IS NULL AND row_number() OVER (PARTITION BY order_key, own IS NULL ORDER BY seq) > 1 AND key NOT LIKE '%#Retraction@%'
                         AND NOT herald.ignores_order($1, $2, $3) THEN now() + interval '10 years'
                    ELSE own END AS look

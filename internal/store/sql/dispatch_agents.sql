@@ -1,16 +1,18 @@
--- dispatch_agents: take the next deliveries of several agents, for Redis: of each what dispatch.sql takes.
+-- dispatch_agents: dispatch the next deliveries of several agents, for each agent as dispatch.sql does.
 --
--- $1 chain ids bigint[]   $2 identity registries text[]   $3 agent ids text[]   (same length, one element an agent)
--- $4 how many an agent may have dispatched (8)   $5 true: deliveries of one client keep their order (dispatch.sql)
+-- $1 chain ids bigint[]   $2 identity registries text[]   $3 agent ids text[]   (same length, one element per agent)
+-- $4 how many deliveries of an agent may be dispatched (8)
+-- $5 true: deliveries of one ordering key are sent in order (dispatch.sql)
 --
--- An earlier statement of the transaction has locked the agents. Every agent's line is read as in dispatch_group.sql,
--- so that no statistics can make another plan of that. Returns what that one does, and what left the line, marked as behind:
--- then there may be room for more.
+-- An earlier statement of the transaction has locked the agents. Each agent's backlog is read by LATERAL subqueries, as
+-- in dispatch_group.sql, so that old statistics cannot lead to another plan. Returns the rows of dispatch_group.sql,
+-- and also the deliveries that left the backlog for behind_earlier, marked as behind: after those, the agent may have
+-- free slots.
 WITH next AS MATERIALIZED (
     SELECT a.c, a.r, a.a, d.*
       FROM unnest($1::bigint[], $2::text[], $3::text[]::numeric[]) AS a(c, r, a)
      CROSS JOIN LATERAL (
-           SELECT bulk FROM herald.deliveries -- mostly nothing stands in line
+           SELECT bulk FROM herald.deliveries -- usually the backlog is empty
             WHERE chain_id = a.c AND identity_registry = a.r AND agent_id = a.a AND place = 'line'
             ORDER BY bulk LIMIT 1) head
      CROSS JOIN LATERAL (
@@ -27,7 +29,7 @@ WITH next AS MATERIALIZED (
 ), asked AS MATERIALIZED (
     SELECT *, CASE WHEN $5::boolean THEN herald.order_wait(id, c, r, a, kind, key, order_key, order_seq) END AS own
       FROM next
-), judged AS MATERIALIZED ( -- of several that may go, and of which one may, the eldest
+), judged AS MATERIALIZED ( -- of several ready deliveries of one ordering key, only the oldest is dispatched
     SELECT *, CASE WHEN $5::boolean AND own IS NULL AND row_number() OVER (PARTITION BY c, r, a, order_key, own IS NULL ORDER BY seq) > 1 AND key NOT LIKE '%#Retraction@%'
                         AND NOT herald.ignores_order(c, r, a) THEN now() + interval '10 years'
                    ELSE own END AS look

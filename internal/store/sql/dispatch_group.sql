@@ -1,15 +1,17 @@
--- dispatch_group: take the next deliveries of the agents of a group that was recorded, for Redis: of each agent what
--- dispatch.sql takes, so that at most @max_dispatched are pending or running at a time.
+-- dispatch_group: dispatch the next deliveries of the agents whose outcomes record_group.sql has recorded.
 --
--- @ids uuid[], @claim_nos bigint[]: the claims that record_group.sql was given, in the same transaction. Only those it
--- has recorded count (updated_at is this transaction's): whoever lost its claim made no room and has nobody to give
--- the tasks to.
--- @max_dispatched: how many an agent may have dispatched (8)
--- @strict: deliveries of one client keep their order (dispatch.sql)
+-- For each agent it does what dispatch.sql does, so that at most @max_dispatched are pending or running.
 --
--- An earlier statement of the transaction has locked the agents. Every agent's line is read in a LATERAL subquery, by
--- the agent's own index, and changed by ids that are known by then: no statistics can make another plan of that.
--- Returns the tasks to put into Redis as dispatch.sql does, each with its agent.
+-- @ids uuid[], @claim_nos bigint[]: the claims that record_group.sql got, in the same transaction
+-- @max_dispatched: how many deliveries of an agent may be dispatched (8)
+-- @strict: deliveries of one ordering key are sent in order (dispatch.sql)
+--
+-- Only claims that record_group.sql recorded count (their updated_at is this transaction's now()): a worker that lost
+-- its claim freed no slot, and its caller does not enqueue tasks.
+--
+-- An earlier statement of the transaction has locked the agents. Each agent's backlog is read in a LATERAL subquery by
+-- the agent's own index, and rows are updated by ids that are known by then, so that old statistics cannot lead to
+-- another plan. Returns the tasks to put into Redis as dispatch.sql does, each with its agent.
 WITH agent AS MATERIALIZED (
     SELECT DISTINCT d.*
       FROM unnest(@ids::uuid[], @claim_nos::bigint[]) AS w(id, claim_no)
@@ -20,7 +22,7 @@ WITH agent AS MATERIALIZED (
     SELECT a.chain_id AS c, a.identity_registry AS r, a.agent_id AS a, d.*
       FROM agent a
      CROSS JOIN LATERAL (
-           SELECT bulk FROM herald.deliveries -- mostly nothing stands in line
+           SELECT bulk FROM herald.deliveries -- usually the backlog is empty
             WHERE chain_id = a.chain_id AND identity_registry = a.identity_registry AND agent_id = a.agent_id
               AND place = 'line'
             ORDER BY bulk LIMIT 1) head
@@ -40,7 +42,7 @@ WITH agent AS MATERIALIZED (
 ), asked AS MATERIALIZED (
     SELECT *, CASE WHEN @strict::boolean THEN herald.order_wait(id, c, r, a, kind, key, order_key, order_seq) END AS own
       FROM next
-), judged AS MATERIALIZED ( -- of several that may go, and of which one may, the eldest
+), judged AS MATERIALIZED ( -- of several ready deliveries of one ordering key, only the oldest is dispatched
     SELECT *, CASE WHEN @strict::boolean AND own IS NULL AND row_number() OVER (PARTITION BY c, r, a, order_key, own IS NULL ORDER BY seq) > 1 AND key NOT LIKE '%#Retraction@%'
                         AND NOT herald.ignores_order(c, r, a) THEN now() + interval '10 years'
                    ELSE own END AS look

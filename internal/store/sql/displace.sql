@@ -1,6 +1,6 @@
--- displace: a rejected or vanished row gives its key to another event that really holds it. It keeps its id.
+-- displace: rename the key of a rejected or vanished delivery, so that another event can use the key. The id stays.
 --
--- $1 id   $2 key   $3 true: whatever it is, its event is on the chain no more, as far as that was read
+-- $1 id   $2 key   $3 true: rename it in any status, because its event is not on the chain as far as the chain was read
 UPDATE herald.deliveries
    SET key = key || '~' || id::text, updated_at = now()
  WHERE id = $1

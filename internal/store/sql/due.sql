@@ -1,4 +1,4 @@
--- due: waits that stayed in Postgres and are over.
+-- due: waiting deliveries whose wait is over and that have no task in Redis.
 --
 -- $1 at most this many
 SELECT id, chain_id, identity_registry, agent_id::text

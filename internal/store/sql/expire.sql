@@ -1,10 +1,11 @@
--- expire: the oldest deliveries that are not final after an age become dead (expired). Running ones end with their lease
--- first.
+-- expire: end the oldest open deliveries that have reached an age as dead (expired).
+--
+-- Running deliveries are not ended here; their lease ends first.
 --
 -- $1 age (interval)   $2 at most this many
 --
--- Rows whose agent another transaction has locked, and rows that are locked themselves, are skipped: the next call finds
--- them. Agents are locked before their deliveries, as in lock_agents.sql.
+-- The statement skips rows that another transaction has locked, and rows of agents that another transaction has locked:
+-- the next call finds them. It locks agents before their deliveries, as lock_agents.sql does.
 WITH old AS MATERIALIZED (
     SELECT id, chain_id, identity_registry, agent_id
       FROM herald.deliveries

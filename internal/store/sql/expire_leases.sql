@@ -1,8 +1,10 @@
--- expire_leases: deliveries whose worker is gone go back to the agent's line, or die when that was their last
--- attempt: one that takes its worker down must not do so for ever. Their last attempt stays unfinished: what it did
--- is unknown. The new claim_no makes a late write of the old worker change nothing. The agents are locked.
+-- expire_leases: return deliveries whose lease has expired to the backlog, or end them as dead after the last attempt.
 --
--- $1 ids uuid[]   $2 attempts a budget has
+-- The limit keeps a delivery that crashes its worker from doing so again and again. The last attempt stays without an
+-- outcome, because its result is unknown. The new claim_no makes a late write of the old worker change nothing. The
+-- transaction has locked the agents.
+--
+-- $1 ids uuid[]   $2 attempts of a budget
 WITH changed AS (
     UPDATE herald.deliveries
        SET status      = CASE WHEN attempts - budget_base >= $2 THEN 'dead' ELSE 'queued' END,
@@ -10,7 +12,7 @@ WITH changed AS (
            error       = 'the worker of attempt ' || attempts || ' ended before it could record what happened',
            finished_at = CASE WHEN attempts - budget_base >= $2 THEN now() END,
            claim_no    = nextval('herald.claim_no'),
-           holds_until = CASE WHEN holds_until = 'infinity' THEN updated_at + interval '60 s' ELSE holds_until END, -- since the claim
+           holds_until = CASE WHEN holds_until = 'infinity' THEN updated_at + interval '60 s' ELSE holds_until END, -- updated_at: the claim, or the last extension of its lease
            handed_at   = NULL, lease_until = NULL, updated_at = now()
      WHERE id = ANY($1) AND status = 'running' AND lease_until < now()
     RETURNING chain_id, identity_registry, agent_id, status

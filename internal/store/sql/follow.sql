@@ -1,4 +1,6 @@
--- follow: deliveries that waited behind another one of their client join their agents' lines. The agents are locked.
+-- follow: put deliveries that waited for another of their ordering key (behind_earlier) into their agents' backlogs.
+--
+-- The transaction has locked the agents.
 --
 -- $1 ids uuid[]
 WITH changed AS (

@@ -1,11 +1,15 @@
--- followers: deliveries that wait behind another one of their client (behind_earlier) which is there no more: it was cancelled, expired or
--- vanished in a reorg, which lets nobody go, or order was switched off.
+-- followers: waiting deliveries (behind_earlier) that no longer have a delivery to wait for.
 --
--- $1 true: deliveries of one client keep their order   $2 at most this many   $3 where to begin, any number
+-- Recording an outcome releases the deliveries that wait for it, but a cancellation, an expiry or a reorg does not. An
+-- operator may also have switched the order off.
 --
--- Jumps from client to client, so that ten thousand of one cost as much as one; from another one in each round, and over so many
--- clients at most. Of each it looks at the next with an index and the next without, and at the first that await a feedback. Nothing is
--- locked: who moves them looks again.
+-- $1 true: deliveries of one ordering key are sent in order   $2 at most this many   $3 where to begin, any number
+--
+-- The recursion jumps from behind_hash to behind_hash, so that ten thousand waiting deliveries of one ordering key cost
+-- as much as one. Each call begins at another hash and reads 2,000 hashes at most. An ordering key has up to three
+-- hashes: of its deliveries with an index, of those without one, and of those that wait for their feedback. The
+-- statement tests the next delivery of the first two and the next 32 of the third. It locks nothing; follow.sql tests
+-- the rows again.
 WITH RECURSIVE client AS (
     (SELECT herald.behind_hash(place, reason, awaits_feedback, kind, identity_registry, order_key) AS hash FROM herald.deliveries
       WHERE herald.behind_hash(place, reason, awaits_feedback, kind, identity_registry, order_key) >= $3::bigint

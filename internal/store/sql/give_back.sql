@@ -1,11 +1,14 @@
--- give_back: what claim_followers.sql took and no call was made with, or none that the agent looked at, stands where it
--- stood before: no attempt was made. What waited behind an earlier one of its client waits on while there is one.
+-- give_back: undo claims of claim_followers.sql whose deliveries the agent did not process.
+--
+-- No call was made with them, or the agent ignored them in the call. Each delivery returns to its earlier state, and
+-- its attempt is deleted. A delivery that was waiting (behind_earlier) waits on while another delivery of its ordering
+-- key goes first.
 --
 -- $1 ids uuid[], $2 claim_nos bigint[], $3 blocked boolean[]: as claim_followers.sql returned them
--- $4 started_at, which the attempts have in common
+-- $4 started_at, the same for all attempts
 --
--- The agent is locked. A claim that was lost gives nothing back.
--- Each row is found in a LATERAL subquery, by its key, so that no statistics can make another plan of that.
+-- The transaction has locked the agent. A delivery whose claim was lost does not change. Each row is found by its key
+-- in a LATERAL subquery, so that old statistics cannot lead to another plan.
 WITH given AS MATERIALIZED (
     SELECT d.id, d.attempts,
            CASE WHEN u.blocked THEN herald.order_wait(id, chain_id, identity_registry, agent_id, kind, key, order_key, order_seq) END AS look
@@ -20,7 +23,7 @@ WITH given AS MATERIALIZED (
            next_attempt_at = CASE WHEN g.look IS NOT NULL THEN g.look END,
            claim_no        = nextval('herald.claim_no'),
            attempts        = d.attempts - 1,
-           dispatch        = dispatch - 1, -- which no task has had
+           dispatch        = dispatch - 1, -- no task had this number
            handed_at       = NULL, lease_until = NULL, updated_at = now()
       FROM given g
      CROSS JOIN LATERAL (SELECT ctid AS found FROM herald.deliveries WHERE id = g.id OFFSET 0) o

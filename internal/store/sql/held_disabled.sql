@@ -1,7 +1,6 @@
--- held_disabled: deliveries that are held because their agents were disabled, with whether each agent still is, a
--- page at a time.
+-- held_disabled: deliveries held because their agents were disabled, and whether each agent is enabled now.
 --
--- $1 chain id and $2 seq of the last one of the page before   $3 at most this many
+-- $1 chain id and $2 seq of the last row of the previous page   $3 at most this many
 SELECT d.chain_id, d.seq, d.identity_registry, d.agent_id::text, coalesce(g.enabled, true)
   FROM herald.deliveries d
   LEFT JOIN herald.agents g USING (chain_id, identity_registry, agent_id)

@@ -1,10 +1,11 @@
--- lease_renewal: begin to renew an access token of an OAuth credential, unless somebody does already or has done so.
+-- lease_renewal: begin to renew an OAuth access token, unless another worker is renewing it or has renewed it.
 --
--- $1 chain id   $2 identity registry   $3 agent id   $4 origin   $5 for how long
--- $6 the ciphertext of the access token that is to be replaced, or null: none is known
+-- $1 chain id   $2 identity registry   $3 agent id   $4 origin   $5 length of the lease (interval)
+-- $6 ciphertext of the access token to replace, or null: none is known
 --
--- Returns the number by which the renewal is saved, and nothing when it is not given. The credential is read after that, by a statement
--- of its own: this one, if it had to wait for the renewal before, would see the refresh token from before it.
+-- Returns the renewal's number, with which save_renewal.sql saves it, or no row if the renewal does not begin. The
+-- caller reads the credential afterwards, in a statement of its own: if this statement had to wait for another renewal,
+-- its snapshot would still have the refresh token from before that renewal.
 INSERT INTO herald.agent_mcp_access AS x (chain_id, identity_registry, agent_id, origin, renew_no, renewing_until)
 SELECT chain_id, identity_registry, agent_id, origin, 1, now() + $5::interval
   FROM herald.agent_mcp_tokens

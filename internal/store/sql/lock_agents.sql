@@ -1,11 +1,12 @@
--- lock_agents: lock the agents of a batch in one order, so that no two batches can deadlock and what is dispatched is
--- counted exactly. A statement of its own: one that also changed the rows would not see those another batch had just
--- committed.
+-- lock_agents: lock the agents of a batch in one order, so that two batches cannot deadlock.
 --
--- $1 chain ids bigint[]   $2 identity registries text[]   $3 agent ids text[]   (same length, one element an agent)
+-- The locks also make the counts of dispatched deliveries exact. It is a statement of its own: a statement that also
+-- changed deliveries would not see those that another batch had just committed.
 --
--- The order is that of the primary key: the subquery sorts, and the LATERAL one, which cannot be pulled up, locks one
--- agent after the other by its key, whatever the statistics say.
+-- $1 chain ids bigint[]   $2 identity registries text[]   $3 agent ids text[]   (same length, one element per agent)
+--
+-- The order is that of the primary key: the inner subquery sorts. The LATERAL subquery, which Postgres cannot pull up
+-- because of FOR UPDATE, then locks one agent after the other by its key, even if the statistics are old.
 SELECT count(*) FROM (
     SELECT FROM (SELECT DISTINCT c, r, a::numeric AS a FROM unnest($1::bigint[], $2::text[], $3::text[]) AS w(c, r, a)
                   ORDER BY c, r, a) w

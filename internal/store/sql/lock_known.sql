@@ -1,5 +1,6 @@
--- lock_known: a delivery that could still be called with another job, as it was read a moment ago, until the
--- transaction ends. No row: it was called, has ended or has another job now.
+-- lock_known: lock a delivery that can still be called with another job, if it still has the job that was read.
+--
+-- Returns no row if it was called, has ended or has another job now.
 --
 -- $1 id   $2 key   $3 job jsonb
 SELECT true FROM herald.deliveries

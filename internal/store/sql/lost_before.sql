@@ -1,11 +1,11 @@
--- lost_before: deliveries dispatched before Redis lost its data get new tasks; a wait keeps its time.
+-- lost_before: give new tasks to deliveries that were dispatched before Redis lost its data; a wait keeps its time.
 --
 -- $1 before (timestamptz)   $2 at most this many
 --
--- They are dispatched from now on, so the next call goes on with others. No agent is locked: what was dispatched
--- stays so, and what waits goes on waiting, so nothing counts differently against the limit. Rows that somebody holds
--- are passed over: waiting for them could close a circle with one who locks agents first, and who holds them is
--- moving them; if that fails the reconciler finds them late.
+-- Each call sets handed_at, so the next call continues with other rows. It locks no agent, because the number of
+-- dispatched deliveries does not change. It skips rows that another transaction has locked: waiting for them could
+-- deadlock with a transaction that locks agents first. That transaction is moving them anyway; if it fails, the
+-- reconciler finds them when they are overdue.
 UPDATE herald.deliveries
    SET dispatch = dispatch + 1, handed_at = now(), updated_at = now()
  WHERE id IN (SELECT id FROM herald.deliveries

@@ -1,5 +1,7 @@
--- lost_leases: deliveries whose worker is gone. Walks through all that are dispatched, 8 an agent at most: an index
--- on their leases would cost every claim more than this.
+-- lost_leases: running deliveries whose lease has expired.
+--
+-- The statement reads all dispatched and running deliveries. An index on lease_until would cost every claim more than
+-- this scan costs.
 --
 -- $1 at most this many
 SELECT id, chain_id, identity_registry, agent_id::text

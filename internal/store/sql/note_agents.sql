@@ -1,14 +1,16 @@
--- note_agents: what changed with agents since it was noted last, noted. Each change is told by one of two that run at
--- once: the primary key has the other wait, and find nothing new.
+-- note_agents: store what changed with agents since the last call, and return the changes.
 --
---   failing    two calls in a row failed, the first of them some time ago, and the agent is enabled
---   disabled   its row is
---   recovered  was noted as failing, and a call succeeded since
+-- Of two calls that run at once, only one returns a change: the other waits for the primary key and then finds nothing
+-- new.
 --
--- Who is enabled again is forgotten without a word. last_ok_at is asked besides failing_since: a worker of a version
--- that knows no failing_since may have had a success.
+--   failing    two calls in a row failed, the first of them at least $1 ago, and the agent is enabled
+--   disabled   the agent's row is disabled
+--   recovered  the agent was stored as failing, and a call has succeeded since
 --
--- $1 how long calls fail before it is news (interval)   $2 limit
+-- An agent that is enabled again is deleted from alerted_agents without an alert. The condition on last_ok_at repeats
+-- failing_since because a worker of an older version, which does not write failing_since, may have recorded a success.
+--
+-- $1 how long calls must have failed (interval)   $2 limit
 WITH trouble AS (
     SELECT g.chain_id, g.identity_registry, g.agent_id, 'failing' AS state, g.failing_since, g.state AS seen
       FROM herald.agents g

@@ -1,4 +1,6 @@
--- note_transfer: note that an agent was given to somebody. Mined again in another block, it has that one.
+-- note_transfer: store a transfer of an agent to another owner.
+--
+-- If the transaction is mined again in another block, its row gets that block and time.
 --
 -- @chain_id, @registry, @agent_id text, @transaction_hash, @log_index, @block_number, @from, @to, @at (unix seconds)
 INSERT INTO herald.agent_transfers (chain_id, identity_registry, agent_id, transaction_hash, log_index, block_number, from_address, to_address, at)

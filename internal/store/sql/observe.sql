@@ -1,10 +1,10 @@
--- observe: what somebody found out about an agent without a delivery. One that is not known yet is made known.
+-- observe: store an observation of an agent that was made without a delivery. Inserts the agent if it has no row.
 --
 -- @chain_id, @registry, @agent_id
--- @state, or null: it stays   @endpoint, @protocol, @server_info jsonb, @tools jsonb; null: they stay
+-- @state, or null: unchanged   @endpoint, @protocol, @server_info jsonb, @tools jsonb; null: unchanged
 -- @error, or null: the last one stays
 --
--- Whether it is disabled is somebody else's decision, and what counts as success is a delivery's.
+-- A disabled agent stays disabled. last_ok_at does not change: only a delivery counts as a success.
 INSERT INTO herald.agents AS g (chain_id, identity_registry, agent_id, state, endpoint, protocol, server_info, tools, last_error, last_error_at)
 VALUES (@chain_id, @registry, @agent_id, coalesce(@state::text, 'pending'), @endpoint, @protocol, @server_info, @tools, @error::text,
         CASE WHEN @error::text IS NOT NULL THEN now() END)

@@ -1,6 +1,6 @@
--- open_cursor: a chain's cursor, made when there is none.
+-- open_cursor: read a chain's cursor, or insert a new one.
 --
--- $1 chain   $2 follower   $3 first block to read and $4 the last, or null: there is none; both count when it is made
+-- $1 chain   $2 follower   $3 first block to read and $4 last block, or null: no end; used only for the insert
 WITH made AS (
     INSERT INTO herald.chain_cursors (chain_id, follower, start_block, end_block, next_block)
     VALUES ($1, $2, $3, $4, $3)

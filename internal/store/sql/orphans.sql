@@ -1,12 +1,17 @@
--- orphans: end the deliveries of events that are on the chain no more. The agents are locked.
+-- orphans: end the deliveries whose events a reorg has removed from the chain. The transaction has locked the agents.
 --
 -- $1 chain   $2 follower
 --
--- What was not ended is cancelled (reorg), and what a worker ended because it did not find the event any more. A running one stays orphaned: it may be in its call, and what became of it is known when it ends.
--- Called, or perhaps called, is also one with an attempt that has no outcome. What was never called and is cancelled is forgotten: when its
--- event comes back, the row says all that is needed. The others are gone.
+-- An open delivery is cancelled (reorg), and so is one that a worker rejected because the chain did not have the event
+-- (event_not_found). A running delivery stays orphaned: its call may be under way, and its result is known only when it
+-- ends.
 --
--- Returns those that ended here or before, each with whether it was cancelled now, whether the agent was or may have been called, and its job.
+-- maybe_called is true if the agent was called, or if an attempt has no outcome. The remembered event of a delivery
+-- that was cancelled here and never called is deleted: if the event returns, the delivery's row is enough. The other
+-- events become gone.
+--
+-- Returns the deliveries that ended here or before, each with whether it was cancelled here, whether the agent was or
+-- may have been called, and its job.
 WITH orphan AS (
     SELECT delivery_id AS id FROM herald.chain_events WHERE chain_id = $1 AND follower = $2 AND state = 'orphaned'
 ), cancelled AS (

@@ -1,5 +1,6 @@
--- overdue: dispatched deliveries that should have been claimed by now. The caller asks Redis whether it still holds
--- their tasks.
+-- overdue: dispatched deliveries that should have been claimed by now.
+--
+-- The caller asks Redis whether it still has their tasks.
 --
 -- $1 how long ago they were due (interval)   $2 after this id (cursor)   $3 at most this many
 SELECT id, dispatch, kind, attempts, bulk OR replays > 0 AND attempts <= budget_base

@@ -1,4 +1,4 @@
--- place_events: say in which blocks of the chain the events of deliveries are.
+-- place_events: remember in which blocks the events of deliveries are.
 --
 -- $1 chain   $2 follower   $3 delivery ids uuid[], each once   $4 blocks bigint[]
 INSERT INTO herald.chain_events (chain_id, follower, delivery_id, block_number)

@@ -1,4 +1,4 @@
--- raise_epoch: have an agent resolved anew, because it changed. It is locked.
+-- raise_epoch: raise a changed agent's epoch, so that workers resolve it again. The transaction has locked the agent.
 --
 -- $1 chain   $2 identity registry   $3 agent id
 UPDATE herald.agents SET epoch = epoch + 1, updated_at = now()

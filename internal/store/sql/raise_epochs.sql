@@ -1,5 +1,7 @@
--- raise_epochs: have those agents resolved anew that are known and whose ids lie in a range, which is a stranger's: 10,000 of them at
--- most, the first ones, so that the statement is bounded. The others are resolved anew when what is known of them is too old.
+-- raise_epochs: raise the epochs of the known agents in a range of ids, so that workers resolve them again.
+--
+-- The range comes from an event on the chain and can be huge, so at most the first 10,000 agents are updated. The
+-- others are resolved again when their cached data is too old.
 --
 -- $1 chain   $2 identity registry   $3 first agent id   $4 last
 WITH known AS (

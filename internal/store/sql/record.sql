@@ -1,47 +1,50 @@
--- record: write what an attempt led to, under the claim's fence: the delivery, its attempt and what is known of the
--- agent. Runs in one implicit transaction between lock_agent and dispatch. Where it says herald.attempts, the caller
--- puts the attempt's week when it knows it: through the partitioned table this statement would begin with all the
--- weeks there are.
+-- record: record the outcome of an attempt under the claim's fence: the delivery, its attempt and the agent's row.
+--
+-- Runs in one implicit transaction between lock_agent and dispatch. The caller replaces herald.attempts by the
+-- attempt's partition when it knows the partition: an update of the partitioned table would visit every partition.
 --
 -- @delivery_id, @claim_no, @started_at, @number (of the attempt)
 -- @status, @reason or null, @delay until the next attempt (interval), for waiting
--- @task          true: the wait is in Redis, the task's own (asynq tries n again); false: it stays here until it is due
--- @anew          true: with @task, the wait gets another task (n + 1): this one has not ended yet
--- @free          true: the attempt's count and row are taken back (ignored when a call was made)
+-- @task          true: it waits with a task in Redis (asynq retries n); false: it waits in Postgres only
+-- @anew          true: with @task, the wait gets a new task (n + 1), because the present task has not ended
+-- @free          true: the attempt's row and count are undone (ignored when a call was written)
 -- @called        a call was written
--- @stage reached, @error or null
+-- @stage         last stage of the attempt, @error or null
 -- @tool_name, @endpoint, @file_verification, @file_source
--- @file_disagrees  fields of the file that contradict the event (text[]), or null: none; kept as they were without
---   @file_verification
+-- @file_disagrees  fields of the file that contradict the event (text[]), or null: none; unchanged without
 -- @arguments, @response, @result (jsonb), @protocol
--- @step_us       integer[], how long check, resolve, fetch, compose and call took, as far as it came; null: nobody knows
--- @agent_ok      the agent answered and took it
--- @agent_error   error the agent is to blame for, or null
--- @server_info, @tools (jsonb); null: they stay
+-- @step_us       integer[], µs for check, resolve, fetch, compose and call, up to the last stage; null: unknown
+-- @agent_ok      the agent accepted the call
+-- @agent_error   an error that is the agent's fault, or null
+-- @server_info, @tools (jsonb); null: unchanged
 -- @fetch_failed  the feedback file could not be fetched
 -- @endpoint_of_job  the job named the endpoint: the agent's row does not change
--- @moved         a moved endpoint would explain the failure; @epoch: the agent's as the claim knew it
--- @duration_ms, or null: until now
--- @latency       integer[14], what to add to agents.hour_latency: 1 in the bucket of the call's own duration, which Go has
---   chosen (latencyBounds: 10 ms to 60 s); all 0 when no call was written
--- @preferences   jsonb, what the agent asked for in this answer; null: it said nothing. What it said later stays
--- @hold_line     what comes for the agent stays in its line for so long (interval); 0: as before
+-- @moved         a moved endpoint would explain the failure; @epoch: the agent's epoch in the claim
+-- @duration_ms   or null: until now
+-- @latency       integer[14], to add to agents.hour_latency: 1 in the bucket of the call's duration, which Go chooses
+--                (latencyBounds: 10 ms to 60 s); all 0 when no call was written
+-- @preferences   jsonb, the preferences in the agent's answer; null: none. Newer stored ones stay
+-- @hold_line     how long new deliveries of the agent stay in its backlog (interval); 0: unchanged
 --
--- A late success is the one exception to the fence: a delivery that is not final becomes delivered, with a new
--- claim_no, and the attempt is completed whatever the delivery is. The agent's epoch is raised once: not again until
--- it has answered, or until something else has raised it. Returns the row's dispatch counter, next_attempt_at,
--- acceptance, now and whether its next task is bulk (dispatch.sql), also when this very claim wrote the same status
--- before (its answer was lost on the way); no row: the claim is lost.
+-- The fence has one exception: a late success makes a delivery that has not ended delivered, with a new claim_no, and
+-- it completes its attempt in every status of the delivery. The agent's epoch is raised once: not again before a
+-- success, or before another cause has raised it.
 --
--- What waited behind this one joins its agent's line, whatever became of it; order_wait, asked when it is dispatched, knows whether it may
--- go. It lets go the first with an index and the first without one, of which the elder is dispatched, so that neither keeps the other
--- waiting for ever, and what follows the very feedback that ended.
+-- Returns the delivery's dispatch counter, next_attempt_at, accepted_at, now(), and whether its next task is bulk
+-- (dispatch.sql). It returns the same row if this claim wrote the same status before (the answer was lost). No row: the
+-- claim is lost.
 --
--- What is recorded is counted once, under the hour in which it is recorded: a call is an attempt that wrote one, or that
--- the agent is to blame for (@agent_error); the latter failed, for its reason. The agent fails since the first such one
--- after a success. An agent's row has the counts of its last hour with a call; when a later one begins, they go to
--- agent_hours (keep_agent_hour). An hour never goes back: a record that began before the hour ended, and comes after
--- one that began in the next, is counted there. Nothing is locked for it but the agent's row.
+-- Deliveries that wait for this one join the agent's backlog, after every outcome: the first with an index and the
+-- first without one of the ordering key, and, when this delivery has ended, the deliveries that wait for it as their
+-- feedback. order_wait decides when they are dispatched whether they may go. Of the first two, the older is dispatched,
+-- so that neither can block the other for ever.
+--
+-- An outcome is counted once, in the hour in which it is recorded. A call is an attempt that wrote one, or that failed
+-- by the agent's fault (@agent_error); the latter counts as failed, under its reason. failing_since is the first failed
+-- call after a success. The agent's row has the counts of its last hour with a call; when a later hour begins, the
+-- trigger keep_agent_hour copies them to agent_hours. The hour never decreases: if a transaction began before the hour
+-- ended but writes after one that began in the next hour, its outcome is counted in the next hour. The counts need no
+-- lock besides the agent's.
 WITH recorded AS (
     UPDATE herald.deliveries
        SET status            = @status,
@@ -60,7 +63,7 @@ WITH recorded AS (
            file_disagrees    = CASE WHEN @file_verification::text IS NULL THEN file_disagrees ELSE @file_disagrees END,
            result            = coalesce(@result, result),
            fetch_failures    = fetch_failures + CASE WHEN @fetch_failed THEN 1 ELSE 0 END,
-           holds_until       = CASE WHEN holds_until = 'infinity' AND (@called OR NOT @free AND attempts > 0 OR @status = 'held') -- 0: see adopt.sql
+           holds_until       = CASE WHEN holds_until = 'infinity' AND (@called OR NOT @free AND attempts > 0 OR @status = 'held') -- attempts = 0: adopt.sql undid a free attempt
                                     THEN @started_at::timestamptz + interval '60 s'
                                     WHEN holds_until = 'infinity' AND @reason IN ('chain_unavailable', 'not_confirmed') -- the node may never answer
                                     THEN @started_at::timestamptz + interval '10 min' ELSE holds_until END,
@@ -72,7 +75,7 @@ WITH recorded AS (
          OR (@status = 'delivered' AND status IN ('queued', 'running', 'waiting', 'held')))
     RETURNING chain_id, identity_registry, agent_id, status, finished_at, dispatch, next_attempt_at, accepted_at,
               bulk OR replays > 0 AND attempts <= budget_base AS bulk, order_key, order_seq
-), follower AS ( -- what waited behind one that is recorded here: the next of its client, and what followed this very feedback
+), follower AS ( -- the next deliveries of the ordering key, and those that wait for this feedback
     UPDATE herald.deliveries
        SET status = 'queued', reason = NULL, error = NULL, next_attempt_at = NULL, updated_at = now()
      WHERE id = ANY(ARRAY(
@@ -94,7 +97,7 @@ WITH recorded AS (
                       AND herald.follow_turn(awaits_feedback, kind, order_seq, seq) = r.order_seq
                       AND r.finished_at IS NOT NULL AND order_key = r.order_key AND identity_registry = r.identity_registry
                     LIMIT 100)) f))
-), late AS ( -- a late success of what has ended: the agent was called, which a reorg has to know
+), late AS ( -- a late success of an ended delivery: orphans.sql must know that the agent was called
     UPDATE herald.deliveries SET called = true
      WHERE id = @delivery_id AND @status = 'delivered' AND @called AND NOT called AND NOT EXISTS (SELECT FROM recorded)
 ), freed AS (
@@ -118,7 +121,7 @@ WITH recorded AS (
     UPDATE herald.agents g
        SET totals        = CASE WHEN r.finished_at IS NULL THEN totals
                                 ELSE totals || jsonb_build_object(r.status, coalesce((totals ->> r.status)::bigint, 0) + 1) END,
-           state         = CASE WHEN NOT enabled OR @reason = 'agent_disabled' THEN 'disabled' -- the servers file disables agents too
+           state         = CASE WHEN NOT enabled OR @reason = 'agent_disabled' THEN 'disabled' -- by the row or the servers file
                                 WHEN @agent_ok THEN 'connected'
                                 WHEN @reason = 'auth_required' THEN 'needs_auth'
                                 WHEN @agent_error::text IS NOT NULL THEN 'failed'

@@ -1,28 +1,29 @@
--- record_group: write what a group of plain attempts led to, as record.sql would write it for one after the other, in
--- the order of the arrays. Runs in one implicit transaction between lock_agents and dispatch_group. Where it says
--- herald.attempts, the caller puts the week of all the attempts.
+-- record_group: record the outcomes of a group of plain attempts, as record.sql would record them one after the other.
 --
--- Arrays of one length, one element an attempt, in the order of the deliveries' ids; of two of one claim one
--- is written:
+-- The order is that of the arrays. Runs in one implicit transaction between lock_agents and dispatch_group. The caller
+-- replaces herald.attempts by the partition of all the attempts.
+--
+-- Arrays of the same length, one element per attempt, in the order of the deliveries' ids. If two elements have the
+-- same claim, one of them is recorded:
 -- @ids uuid[], @claim_nos bigint[], @started_ats timestamptz[], @numbers int[]
--- @statuses text[] (final or waiting), @reasons text[], @delays interval[], @tasks boolean[], @called boolean[], @endpoints_of_jobs boolean[]
+-- @statuses text[] (final or waiting), @reasons text[], @delays interval[], @tasks boolean[], @called boolean[],
+-- @endpoints_of_jobs boolean[]
 -- @stages text[], @errors text[], @tool_names text[], @endpoints text[], @protocols text[]
 -- @step_us text[], each an integer[] as text
 -- @file_verifications text[], @file_sources text[]
 -- @arguments jsonb[], @responses jsonb[], @results jsonb[]
 -- @agent_oks boolean[], @agent_errors text[], @server_infos jsonb[], @tools jsonb[], @preferences jsonb[]
--- @latencies int[]: which bucket of agents.hour_latency (1 to 14) the call's duration is in, or null
+-- @latencies int[]: the bucket of agents.hour_latency (1 to 14) of the call's duration, or null
 --
--- What these mean is written in record.sql. It does more than this statement, which knows only good claims, no late
--- success, no line to be held, nothing free, anew or held, no reason that is about the agent's credentials or its being disabled, no file that
--- disagrees or could not be fetched, and no epoch to be raised. A claim that is lost, or whose row somebody has locked,
--- makes no row here and changes nothing.
+-- record.sql explains the arguments. This statement handles only valid claims, and no outcome that is a late success,
+-- holds the backlog, is free, needs a new task, is held, concerns the agent's credentials or its being disabled, has a
+-- file that disagrees or could not be fetched, or raises the epoch. A claim that is lost, or whose row another
+-- transaction has locked, returns no row and changes nothing.
 --
--- Every row is found by its key in a LATERAL subquery that cannot be pulled up (FOR NO KEY UPDATE, OFFSET 0), and
--- changed by its ctid, for which there is no other plan than to read that row: joined by their keys, the tables could
--- be read from end to end whenever the statistics are old.
--- Returns the element's number (1-based), and the row's dispatch counter, next_attempt_at, acceptance, now and whether
--- its next task is bulk.
+-- Every row is found by its key in a LATERAL subquery that Postgres cannot pull up (FOR NO KEY UPDATE, OFFSET 0), and
+-- updated by its ctid, which allows only a direct read of that row. Joined by their keys, the tables could be read from
+-- end to end whenever the statistics are old. Returns the element's number (1-based), and the delivery's dispatch
+-- counter, next_attempt_at, accepted_at, now(), and whether its next task is bulk.
 WITH locked AS MATERIALIZED (
     SELECT w.*, ordinal::int AS nr, d.ctid AS found
       FROM unnest(@ids::uuid[], @claim_nos::bigint[], @started_ats::timestamptz[], @numbers::int[], @statuses::text[],
@@ -55,7 +56,7 @@ WITH locked AS MATERIALIZED (
      WHERE d.ctid = l.found
     RETURNING l.*, chain_id, identity_registry, agent_id, dispatch, next_attempt_at, accepted_at,
               bulk OR replays > 0 AND attempts <= budget_base AS bulk, order_key, order_seq, finished_at
-), follower AS ( -- what waited behind one that is recorded here: the next of its client, and what followed this very feedback
+), follower AS ( -- the next deliveries of the ordering key, and those that wait for this feedback
     UPDATE herald.deliveries
        SET status = 'queued', reason = NULL, error = NULL, next_attempt_at = NULL, updated_at = now()
      WHERE id = ANY(ARRAY(
@@ -132,7 +133,7 @@ WITH locked AS MATERIALIZED (
            preferences   = CASE WHEN (@preferences::jsonb[])[asked] ->> 'saidAt' >= coalesce(preferences ->> 'saidAt', '')
                                 THEN (@preferences::jsonb[])[asked] ELSE preferences END,
            updated_at    = now()
-      FROM (SELECT chain_id, identity_registry, agent_id, -- which element was the last that says something
+      FROM (SELECT chain_id, identity_registry, agent_id, -- max(nr): the last element that has a value
                    array_agg(status) FILTER (WHERE status <> 'waiting') AS ended,
                    bool_or(agent_ok) AS any_ok,
                    max(nr) FILTER (WHERE agent_ok OR agent_error IS NOT NULL) AS judged,

@@ -1,7 +1,8 @@
--- redispatch: a dispatched delivery that Redis does not hold any more gets a new task. Nothing happens when it moved
--- on meanwhile.
+-- redispatch: give a dispatched delivery a new task, because Redis has lost its task.
 --
--- $1 id   $2 n that was lost
+-- Returns no row and changes nothing if the delivery has moved on.
+--
+-- $1 id   $2 n of the lost task
 UPDATE herald.deliveries
    SET dispatch = dispatch + 1, handed_at = now(), updated_at = now()
  WHERE id = $1 AND dispatch = $2 AND status IN ('queued', 'waiting') AND handed_at IS NOT NULL

@@ -1,11 +1,12 @@
--- release: deliveries that were held because a setting was missing join their agents' lines: an RPC URL for their
--- chain, or a gateway.
+-- release: put deliveries that were held for a missing setting into their agents' backlogs.
 --
--- $1 chain ids bigint[] that have an RPC URL now   $2 true: there is an Arweave gateway now   $3 at most this many
+-- The setting is an RPC URL for the delivery's chain, or an Arweave gateway.
 --
--- Returns the tasks that they were held with.
+-- $1 chain ids bigint[] that have an RPC URL now   $2 true: an Arweave gateway is set now   $3 at most this many
+--
+-- Returns the tasks with which the deliveries were held.
 UPDATE herald.deliveries SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now(),
-       holds_until = CASE WHEN NOT called AND holds_until IS NOT NULL THEN 'infinity' ELSE holds_until END -- as if it came now
+       holds_until = CASE WHEN NOT called AND holds_until IS NOT NULL THEN 'infinity' ELSE holds_until END -- as if it had just been accepted
  WHERE id IN (SELECT id FROM herald.deliveries
                WHERE place = 'held' AND (reason = 'chain_unconfigured' AND chain_id = ANY($1) OR reason = 'gateway_unconfigured' AND $2)
                ORDER BY seq LIMIT $3 FOR UPDATE SKIP LOCKED)

@@ -1,13 +1,14 @@
--- release_held: deliveries of an agent that are held for a reason that was mended join its line, the oldest first.
--- The agent is locked.
+-- release_held: put held deliveries of an agent into its backlog, oldest first, because their reason no longer applies.
+--
+-- The transaction has locked the agent.
 --
 -- $1 chain id   $2 identity registry   $3 agent id   $4 at most this many   $5 the reasons text[]
--- $6 the agent's epoch as a claim knew it: only if it was raised since, as storing a credential does; -1: in any case
+-- $6 the agent's epoch in a claim: release only if it was raised since, as storing a credential does; -1: always
 --
--- What is held because the agent was disabled is released only if it is enabled now. Returns the tasks that it was held
--- with.
+-- Deliveries held because the agent was disabled are released only if the agent is enabled now. Returns the tasks with
+-- which the deliveries were held.
 UPDATE herald.deliveries SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now(),
-       holds_until = CASE WHEN NOT called AND holds_until IS NOT NULL THEN 'infinity' ELSE holds_until END -- as if it came now
+       holds_until = CASE WHEN NOT called AND holds_until IS NOT NULL THEN 'infinity' ELSE holds_until END -- as if it had just been accepted
  WHERE id IN (SELECT d.id FROM herald.deliveries d,
                      (SELECT enabled, epoch FROM herald.agents WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3) g
                WHERE d.chain_id = $1 AND d.identity_registry = $2 AND d.agent_id = $3

@@ -1,11 +1,13 @@
--- replay: queue deliveries anew because an operator asks for it. The agents are locked.
+-- replay: queue deliveries again at an operator's request. The transaction has locked the agents.
 --
 -- $1 ids uuid[]   $2 true: delivered ones too
 --
--- What is final or held gets a fresh budget and a fresh age; the attempts' numbers go on. A wait is over; its budget
--- stays. What is queued or running is left, and what has no job: it could not be called. Returns each delivery that
--- is there, whether it was moved, what it was before, whether it has a job and its task until
--- then.
+-- A final or held delivery gets a new budget and a new age; the numbers of attempts continue. A waiting delivery stops
+-- waiting and keeps its budget. Queued and running deliveries do not change. Deliveries without a job do not change
+-- either: they could not be called.
+--
+-- Returns one row per delivery that exists: whether it was replayed, its status and reason before, whether it has a
+-- job, and its dispatch counter.
 WITH changed AS (
     UPDATE herald.deliveries
        SET status          = 'queued',

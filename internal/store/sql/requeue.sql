@@ -1,4 +1,6 @@
--- requeue: waits that are over join their agents' lines. The agents are locked.
+-- requeue: put waiting deliveries whose wait is over into their agents' backlogs.
+--
+-- The transaction has locked the agents.
 --
 -- $1 ids uuid[]
 WITH changed AS (

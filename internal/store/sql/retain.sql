@@ -1,8 +1,9 @@
--- retain: deliveries that ended long ago keep id, key and status; what they carried goes.
+-- retain: delete the job, result, sealed headers and error of deliveries that ended long ago, and their candidates.
 --
 -- $1 age (interval)   $2 at most this many
 --
--- Rows that somebody holds, to replay them, are passed over. The four columns are those of the index deliveries_kept.
+-- Rows that another transaction has locked, for example a replay, are skipped. The index deliveries_kept has the same
+-- condition on the four columns.
 WITH old AS MATERIALIZED (
     SELECT id FROM herald.deliveries
      WHERE finished_at IS NOT NULL AND (job IS NOT NULL OR result IS NOT NULL OR secret_headers IS NOT NULL OR error IS NOT NULL)

@@ -1,4 +1,6 @@
--- retain_attempts: old attempts of the default partition, which is never dropped, unless their deliveries are open.
+-- retain_attempts: delete old attempts from the default partition, which is never dropped.
+--
+-- Attempts of open deliveries stay.
 --
 -- $1 age (interval)   $2 at most this many
 DELETE FROM herald.attempts_default

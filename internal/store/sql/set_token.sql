@@ -1,10 +1,10 @@
--- set_token: keep a sealed credential of an agent for one origin, instead of the one that was there.
+-- set_token: store a sealed credential of an agent for one origin, in place of the present one.
 --
 -- @chain_id, @registry, @agent_id, @origin, @scheme, @header, @ciphertext, @key_id
--- @expires_at, or null: never   @issuer, or null: it is no OAuth credential   @path, or null: the registered one
+-- @expires_at, or null: never   @issuer, or null: not an OAuth credential   @path, or null: the registered one
 --
--- updated_at tells one credential from the next and grows with each: who works with the old one finds that out by it
--- (save_renewal).
+-- updated_at identifies a credential and increases with each one. save_renewal uses it to detect that the credential
+-- was replaced.
 INSERT INTO herald.agent_mcp_tokens AS t (chain_id, identity_registry, agent_id, origin, scheme, header, ciphertext, key_id, expires_at, issuer,
        path, updated_at)
 VALUES (@chain_id, @registry, @agent_id, @origin, @scheme, @header, @ciphertext, @key_id, @expires_at, @issuer, @path, clock_timestamp())

@@ -1,9 +1,11 @@
--- step_behind: a wait that is over steps behind another delivery of its client that goes first (order_wait): an earlier one that came
--- meanwhile, or a later one that is under way because this one had its time. The claim that follows then refuses.
+-- step_behind: make a due delivery wait again (behind_earlier) if another of its ordering key goes first (order_wait).
+--
+-- The other delivery is an earlier one that was accepted in the meantime, or a later one that was dispatched because
+-- the 60 s of this one had passed. The claim that follows in the batch then returns no row.
 --
 -- $1 delivery id   $2 n   $3 tolerance for clock differences (interval)
 --
--- The agent is locked. Whoever records the other one has it dispatched anew.
+-- The transaction has locked the agent. When the other delivery is recorded, this one is dispatched with a new task.
 UPDATE herald.deliveries d
    SET status = 'waiting', reason = 'behind_earlier', error = 'another delivery of this client goes first',
        handed_at = NULL, next_attempt_at = w.look, updated_at = now(),

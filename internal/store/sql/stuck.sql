@@ -1,10 +1,11 @@
--- stuck: how many deliveries do not move, by status and reason: what is held, and what is overdue: a wait that is over,
--- a task that nobody took, a lease that ran out.
+-- stuck: count deliveries that do not move, by status and reason: held and overdue ones.
 --
--- $1 how late something must be before it counts (interval)
+-- A delivery is overdue when its wait has ended, when its task is not claimed, or when its lease has expired.
 --
--- Three parts, each by an index of its own (deliveries_hold, deliveries_wait, deliveries_task): what waits in its turn
--- is not read, however much of it there is.
+-- $1 how late a delivery must be to count (interval)
+--
+-- Each of the three parts uses an index of its own (deliveries_hold, deliveries_wait, deliveries_task). Deliveries in
+-- the backlog are not read, however many there are.
 SELECT status, reason, sum(n)::bigint
   FROM (SELECT 'held' AS status, coalesce(reason, '') AS reason, count(*) AS n
           FROM herald.deliveries WHERE place = 'held' GROUP BY 2

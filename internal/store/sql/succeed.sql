@@ -1,16 +1,25 @@
--- succeed: the chain does not show the event as the job of a recorded attempt says, so the next in line takes that job's place. It
--- follows record.sql in one transaction, which has the row locked since: who wants to join the line later finds the row as this leaves it.
+-- succeed: replace the job of a delivery by a candidate, because the chain does not have the event as the job says.
 --
--- $1 delivery id   $2 claim_no   $3 rank of the claim's job   $4 its transaction hash, or ''   $5 sum of its event   $6 sum of its action
+-- Runs after record.sql in one transaction. record.sql has locked the row, so a transaction that adds a candidate later
+-- finds the row as this statement leaves it.
 --
--- A job that the chain refutes (rejected, event_not_found) is dropped. One whose event may still come (waiting, not_confirmed), or of which
--- the node says nothing (waiting, chain_unavailable), goes back into the line with its rank, until it is due again, and makes room only for
--- one that names another transaction: a node that lags must not put a later job before an earlier one that is as right. For the same reason
--- the first of each transaction and agent goes before all that name both. One whose agent has no slot (waiting, agent_busy) goes back too, and
--- makes room only for one of another agent: of those one is right at most.
--- Who names a transaction goes before all who name none, pending or not: those could hold the line until a block of their choice each.
--- What was called is left alone. The age counts from the job's own arrival, the budget begins again. Returns the status, and until when
--- the row waits.
+-- $1 delivery id   $2 claim_no   $3 rank of the claim's job   $4 its transaction hash, or ''   $5 hash of its event
+-- $6 hash of its action
+--
+-- What happens to the present job:
+--   - rejected, event_not_found: the chain refutes the job. It is dropped.
+--   - waiting, not_confirmed or chain_unavailable: its event may still come, or the node does not answer. The job
+--     becomes a candidate again, with its rank, until it is due. Only a candidate that names another transaction can
+--     replace it: a node that lags must not put a later job before an earlier one that is as likely to be right.
+--   - waiting, agent_busy: its agent has no slot. The job becomes a candidate again. Only a candidate of another agent
+--     can replace it: at most one of the two is right.
+--
+-- Among the candidates, those that name a transaction go before those that name none, due or not: a job without a
+-- transaction could name a future block and occupy the delivery until then. Of the candidates with the same transaction
+-- and agent, only the one with the lowest rank is tried.
+--
+-- A delivery that was called does not change. The age counts from the arrival of the new job; the budget begins again.
+-- Returns the delivery's status and next_attempt_at.
 WITH mine AS MATERIALIZED (
     SELECT *, status = 'rejected' AS refuted
       FROM herald.deliveries
@@ -49,7 +58,7 @@ UPDATE herald.deliveries d
        fetch_failures    = 0,
        candidate_rank    = n.rank,
        identity_registry = n.identity_registry,
-       agent_id          = n.agent_id, -- of a validation it is content, which its key does not name
+       agent_id          = n.agent_id, -- the key of a validation does not contain the agent
        order_key         = n.order_key,
        order_seq         = n.order_seq,
        job               = n.job,

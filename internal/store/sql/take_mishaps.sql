@@ -1,6 +1,8 @@
--- take_mishaps: what died or was held since the last look, by agent, status and reason, taken off the counters. An agent
--- of which the same was told within a pause keeps its counters until that is over, so that a flood makes few posts; so
--- does one whose counters a transaction has that is not over: no record waits for a look, but a moment.
+-- take_mishaps: read and delete the counters of deliveries that became dead or held, by agent, status and reason.
+--
+-- An agent with an alert of the same kind within the pause keeps its counters until the pause is over, so that many
+-- failures make few alerts. Counters that an open transaction has locked are skipped, so that this statement does not
+-- wait for a record.
 --
 -- $1 pause (interval)   $2 limit
 WITH due AS (

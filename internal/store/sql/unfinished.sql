@@ -1,5 +1,7 @@
--- unfinished: the number of a delivery's last attempt without outcome, 0 if all have one, and whether the delivery
--- waits. Asked before a claim, which makes another: its worker died, or could not record what it knew.
+-- unfinished: the number of a delivery's last attempt without an outcome (0: none), and whether the delivery waits.
+--
+-- Runs before a claim, which adds an attempt. An attempt has no outcome when its worker died or could not record the
+-- outcome.
 --
 -- $1 delivery id
 SELECT coalesce(max(number), 0), coalesce((SELECT status = 'waiting' FROM herald.deliveries WHERE id = $1), false)

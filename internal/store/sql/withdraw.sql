@@ -1,5 +1,7 @@
--- withdraw: skip a retraction because the event that it takes back is on the chain again, unless its agent may have received it: then
--- it is cancelled. The agent is locked.
+-- withdraw: end an open retraction because the event that it retracts is on the chain again.
+--
+-- It is skipped (mined_again), or cancelled (reorg) if its agent may have received it. The transaction has locked the
+-- agent.
 --
 -- $1 delivery id
 -- Returns whether the agent was or may have been called.

@@ -1,8 +1,11 @@
--- yield: a wait that is over goes back into its agent's line when the agent has all dispatched that it may have. Waiting rows do not
--- count against the limit of dispatched ones, so a claim of one would be the ninth. The claim that follows then
--- refuses; the next one of the agent's that is recorded makes room, and this one, the oldest, goes first.
+-- yield: return a due delivery to its agent's backlog if the agent has no free slot.
 --
--- $1 delivery id   $2 n   $3 tolerance for clock differences (interval)   $4 how many an agent may have dispatched (8); a backfill's half of that
+-- Waiting deliveries do not count towards the limit of dispatched ones, so claiming this one could exceed it. The claim
+-- that follows in the batch then returns no row. The agent's next recorded outcome frees a slot, and the oldest
+-- delivery of the backlog, usually this one, is dispatched.
+--
+-- $1 delivery id   $2 n   $3 tolerance for clock differences (interval)
+-- $4 how many deliveries of an agent may be dispatched (8); half of that for a backfill's
 UPDATE herald.deliveries d
    SET status = 'queued', reason = NULL, handed_at = NULL, next_attempt_at = NULL, updated_at = now()
  WHERE id = $1
