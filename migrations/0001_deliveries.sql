@@ -1,19 +1,20 @@
--- The tables that people outside rely on (DESIGN §4). Addresses are text, lower-case 0x; wide integers are numeric.
+-- The first tables of the schema herald (docs/design/ledger.md). Addresses are text, lower-case with 0x; wide integers
+-- are numeric.
 
 -- +goose Up
 CREATE SCHEMA IF NOT EXISTS herald;
 
--- Fencing tokens. A claim draws one; a write that names an older one changes nothing.
+-- Fencing tokens. Each claim draws one; a write under an older token changes nothing.
 CREATE SEQUENCE herald.claim_no;
 
 CREATE TABLE herald.agents (
     chain_id          bigint        NOT NULL,
     identity_registry text          NOT NULL,
     agent_id          numeric(78,0) NOT NULL,
-    epoch             bigint        NOT NULL DEFAULT 0,    -- raised when what is known of the agent may be stale
+    epoch             bigint        NOT NULL DEFAULT 0,    -- raised when cached data about the agent may be stale
     enabled           boolean       NOT NULL DEFAULT true, -- false holds its deliveries (agent_disabled)
     policy            jsonb         NOT NULL DEFAULT '{}',
-    endpoint          text,                                -- where the last delivery went
+    endpoint          text,                                -- of the last delivery
     server_info       jsonb,
     protocol          text,                                -- MCP revision spoken
     tools             jsonb,
@@ -21,7 +22,7 @@ CREATE TABLE herald.agents (
     last_ok_at        timestamptz,
     last_error        text,
     last_error_at     timestamptz,
-    totals            jsonb         NOT NULL DEFAULT '{}', -- deliveries that ended, by status
+    totals            jsonb         NOT NULL DEFAULT '{}', -- ended deliveries by status
     created_at        timestamptz   NOT NULL DEFAULT now(),
     updated_at        timestamptz   NOT NULL DEFAULT now(),
     PRIMARY KEY (chain_id, identity_registry, agent_id)
@@ -35,15 +36,15 @@ CREATE TABLE herald.deliveries (
     chain_id          bigint        NOT NULL,
     identity_registry text          NOT NULL,
     agent_id          numeric(78,0) NOT NULL,
-    order_key         text          NOT NULL,              -- one in flight per (agent, client)
+    order_key         text          NOT NULL,              -- one delivery at a time per agent and client
     order_seq         numeric(20,0) NOT NULL,
-    job               jsonb,                               -- dropped by retention; secrets never in it
+    job               jsonb,                               -- deleted by retention; contains no secrets
     secret_headers    bytea,                               -- action.endpoint.headers, sealed
     status            text          NOT NULL DEFAULT 'queued',
     reason            text,
     attempts          integer       NOT NULL DEFAULT 0,
-    dispatch          integer       NOT NULL DEFAULT 0,    -- the task's n
-    handed_at         timestamptz,                         -- when task n went to Redis; null: it is only here
+    dispatch          integer       NOT NULL DEFAULT 0,    -- n of the newest task
+    handed_at         timestamptz,                         -- when task n went to Redis; null: no task in Redis
     called            boolean       NOT NULL DEFAULT false,-- a call is known to have been written to the agent
     claim_no          bigint,
     lease_until       timestamptz,
@@ -64,36 +65,37 @@ CREATE TABLE herald.deliveries (
     CONSTRAINT deliveries_running CHECK (status <> 'running' OR (claim_no IS NOT NULL AND lease_until IS NOT NULL))
 );
 
--- The agent's next ones to hand out, oldest first.
+-- An agent's next deliveries to dispatch, oldest first.
 CREATE INDEX deliveries_backlog ON herald.deliveries (chain_id, identity_registry, agent_id, seq)
     WHERE status = 'queued' AND handed_at IS NULL;
--- What counts against the agent's hand-out of 8.
+-- An agent's dispatched deliveries, of which it may have 8.
 CREATE INDEX deliveries_handed ON herald.deliveries (chain_id, identity_registry, agent_id)
     WHERE status IN ('queued', 'running') AND handed_at IS NOT NULL;
--- The sweep: tasks that Redis may have lost, waits that stayed here, workers that are gone, what is held, what is too old.
+-- For the reconciler: tasks that Redis may have lost, waits without a task, expired leases, held deliveries, deliveries
+-- that are too old.
 CREATE INDEX deliveries_handed_id ON herald.deliveries (id) WHERE status IN ('queued', 'waiting') AND handed_at IS NOT NULL;
 CREATE INDEX deliveries_due ON herald.deliveries (next_attempt_at) WHERE status = 'waiting' AND handed_at IS NULL;
 CREATE INDEX deliveries_lease ON herald.deliveries (lease_until) WHERE status = 'running';
 CREATE INDEX deliveries_held ON herald.deliveries (reason, chain_id, seq) WHERE status = 'held';
 CREATE INDEX deliveries_open ON herald.deliveries (accepted_at) WHERE finished_at IS NULL;
--- Order and lists.
+-- For the order and for lists.
 CREATE INDEX deliveries_order ON herald.deliveries (order_key, order_seq);
 CREATE INDEX deliveries_seq ON herald.deliveries (seq);
 CREATE INDEX deliveries_agent ON herald.deliveries (chain_id, agent_id, seq DESC);
 CREATE INDEX deliveries_status ON herald.deliveries (status, seq DESC);
 
--- One row per attempt, made with the claim and completed after the call. No foreign key: whole weeks are dropped.
+-- One row per attempt, inserted by the claim and completed after the call. No foreign key: whole weeks are dropped.
 CREATE TABLE herald.attempts (
     delivery_id uuid        NOT NULL,
     number      integer     NOT NULL,
     started_at  timestamptz NOT NULL,
     duration_ms integer,
-    stage       text        NOT NULL, -- how far it came: claim check resolve fetch compose call record
-    outcome     text,                 -- the status it led to; null while running, or when its process died
+    stage       text        NOT NULL, -- last stage reached: claim check resolve fetch compose call record
+    outcome     text,                 -- the resulting status; null: running, or its process died
     reason      text,
     error       text,
-    arguments   jsonb,                -- as sent, 16 KiB at most, {"truncated": true, …} when cut
-    response    jsonb,                -- as received, likewise
+    arguments   jsonb,                -- as sent, at most 16 KiB; {"truncated": true, …} when cut
+    response    jsonb,                -- as received, with the same limit
     protocol    text,
     PRIMARY KEY (delivery_id, number, started_at)
 ) PARTITION BY RANGE (started_at);
@@ -101,10 +103,10 @@ CREATE TABLE herald.attempts (
 CREATE TABLE herald.attempts_default PARTITION OF herald.attempts DEFAULT;
 
 -- +goose StatementBegin
--- ensure_attempt_partitions makes the partitions of the week of "at" and the "ahead" weeks after it, named
--- attempts_yyyymmdd after their Monday. Existing ones are left alone. Returns how many were made. A week whose rows
--- already lie in the default partition stays there: Postgres would refuse the new partition. A table is made first and
--- attached then, and no lock is waited for long: CREATE … PARTITION OF would stop every worker meanwhile.
+-- ensure_attempt_partitions creates the partitions for the week of "at" and the "ahead" weeks after it, named
+-- attempts_yyyymmdd after their Monday. It returns how many it created and leaves existing partitions unchanged. A week
+-- that has rows in the default partition gets none: Postgres would reject it. The function creates a table and then
+-- attaches it, with a short lock timeout: CREATE … PARTITION OF would block every worker while it waits for its lock.
 CREATE FUNCTION herald.ensure_attempt_partitions(at timestamptz, ahead integer) RETURNS integer
 LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
@@ -131,7 +133,7 @@ END $$;
 
 SELECT herald.ensure_attempt_partitions(now(), 4);
 
--- Credentials that operators stored. Never a plaintext column.
+-- Credentials that operators stored, always encrypted.
 CREATE TABLE herald.agent_mcp_tokens (
     chain_id          bigint        NOT NULL,
     identity_registry text          NOT NULL,
@@ -148,7 +150,8 @@ CREATE TABLE herald.agent_mcp_tokens (
     PRIMARY KEY (chain_id, identity_registry, agent_id, origin)
 );
 
--- How far each follower has read its chain; blocks: [{number, hash}, …], newest last, to find a reorg's root.
+-- How far each follower has read its chain. blocks is [{number, hash}, …], newest last, and is used to find where a
+-- reorg began.
 CREATE TABLE herald.chain_cursors (
     chain_id   bigint      NOT NULL,
     follower   text        NOT NULL,
@@ -158,8 +161,9 @@ CREATE TABLE herald.chain_cursors (
     PRIMARY KEY (chain_id, follower)
 );
 
--- The old backend's table as a view: one row per attempt that is not under way. What was not delivered and never will be,
--- skipped ones too, reads as failed: error_message says why. An attempt whose worker died has no outcome of its own.
+-- The result table of the backend that Herald replaces, as a view: one row per attempt that is not running. Deliveries
+-- that ended without being delivered, skipped ones included, have the status failed, and error_message has the reason.
+-- An attempt whose worker died has no outcome of its own.
 CREATE VIEW herald.action_results AS
 SELECT concat_ws(':', a.delivery_id, a.number, (extract(epoch FROM a.started_at) * 1000000)::bigint) AS id,
        coalesce(d.job #>> '{meta,jobId}', d.id::text)                      AS job_id,

@@ -1,53 +1,54 @@
--- What the guarantees of DESIGN §5 need beside 0001: budgets and replays, failed fetches, one raise of the epoch per failure,
--- retention, the audit of what operators did to many deliveries.
+-- Columns and indexes for budgets, replays, failed fetches, one raise of the epoch per failure, and retention, and the
+-- audit table of operators' bulk actions.
 --
--- Additive: a worker of the version before goes on working beside it, on the same rows. No transaction: each statement locks
--- one table, and not for long; two of them at once could lock each other out with a worker that holds agents and wants
--- deliveries, or the other way round. Each can be run again: a migration that was cut off goes on where it was.
+-- Additive: workers of the previous version continue to work on the same rows. No transaction: each statement locks one
+-- table for a short time. Two locks at once could deadlock with a worker that holds agents and waits for deliveries, or
+-- the reverse. Each statement can be run again, so an interrupted migration continues where it stopped.
 
 -- +goose NO TRANSACTION
 -- +goose Up
-SET lock_timeout = '10s'; -- behind an ALTER that waits, every worker waits
+SET lock_timeout = '10s'; -- while an ALTER waits for its lock, every worker waits behind it
 
 ALTER TABLE herald.agents
-    ADD COLUMN IF NOT EXISTS raised_epoch bigint; -- the epoch that a failure made; null: the agent has answered since
+    ADD COLUMN IF NOT EXISTS raised_epoch bigint; -- the epoch that a failure raised; null: the agent has succeeded since
 
 ALTER TABLE herald.deliveries
     ADD COLUMN IF NOT EXISTS budget_base    integer NOT NULL DEFAULT 0, -- attempts made before the present budget
-    ADD COLUMN IF NOT EXISTS fetch_failures integer NOT NULL DEFAULT 0, -- of its feedback file, in the present budget
-    ADD COLUMN IF NOT EXISTS replays        integer NOT NULL DEFAULT 0; -- how often an operator had it delivered anew
+    ADD COLUMN IF NOT EXISTS fetch_failures integer NOT NULL DEFAULT 0, -- failed fetches of the feedback file in the present budget
+    ADD COLUMN IF NOT EXISTS replays        integer NOT NULL DEFAULT 0; -- how often an operator replayed it
 
-SET lock_timeout = 0; -- what follows blocks nobody while it waits
+SET lock_timeout = 0; -- the statements below block no worker while they wait
 
--- An agent's deliveries that are neither in line nor handed out: to count them, and to release those that were held.
-DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_parked; -- one that was cut off is there and invalid
+-- An agent's waiting and held deliveries: to count them, and to release the held ones.
+DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_parked; -- an interrupted CREATE leaves an invalid index
 CREATE INDEX CONCURRENTLY deliveries_parked ON herald.deliveries (chain_id, identity_registry, agent_id, status, reason)
     WHERE status IN ('waiting', 'held');
--- What retention has not been at.
+-- Ended deliveries that retention has not yet processed.
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_kept;
 CREATE INDEX CONCURRENTLY deliveries_kept ON herald.deliveries (finished_at)
     WHERE finished_at IS NOT NULL AND (job IS NOT NULL OR result IS NOT NULL OR secret_headers IS NOT NULL OR error IS NOT NULL);
--- The default partition is not dropped: its old rows are deleted.
+-- The default partition is not dropped; retention deletes its old rows.
 DROP INDEX CONCURRENTLY IF EXISTS herald.attempts_default_started;
 CREATE INDEX CONCURRENTLY attempts_default_started ON herald.attempts_default (started_at);
 
--- Every delivery goes through queued and running, and nearly all end delivered: an index that they enter costs each of them three
--- writes. Lists of those states walk deliveries_seq; this is for the states that operators look for.
+-- Every delivery passes through queued and running, and almost all end as delivered: an index that contains these
+-- states costs each delivery three writes. Lists of those states use deliveries_seq; this index is for the states that
+-- operators search.
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_status;
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_told;
 CREATE INDEX CONCURRENTLY deliveries_told ON herald.deliveries (status, seq DESC)
     WHERE status IN ('waiting', 'held', 'skipped', 'rejected', 'dead', 'cancelled');
-DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_order; -- of no use before there is an order, which needs open ones only
+DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_order; -- unused so far: the order needs open deliveries only
 
--- What an operator did to many deliveries at once.
+-- Operators' actions on many deliveries at once.
 CREATE TABLE IF NOT EXISTS herald.audit (
     id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at          timestamptz NOT NULL DEFAULT now(),
     actor       text        NOT NULL,
     action      text        NOT NULL,
-    filter      jsonb,                              -- which deliveries were meant
-    matched     bigint      NOT NULL DEFAULT 0,     -- how many these were when it began
-    moved       bigint      NOT NULL DEFAULT 0,     -- how many were changed
+    filter      jsonb,                              -- selects the deliveries
+    matched     bigint      NOT NULL DEFAULT 0,     -- number of selected deliveries when the action began
+    moved       bigint      NOT NULL DEFAULT 0,     -- number of changed deliveries
     state       text        NOT NULL DEFAULT 'running', -- running done cancelled failed
     finished_at timestamptz,
     note        text

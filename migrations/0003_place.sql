@@ -1,55 +1,61 @@
--- Where a delivery stands, as a column that a claim does not change, so that a claim writes no index (DESIGN §12).
+-- The column place: the state of a delivery as far as a claim does not change it, so that a claim writes no index
+-- (docs/design/ledger.md).
 --
--- Postgres writes every index of a table anew when an update changes a column of any of them, conditions included. Indexes on
--- status and lease_until made claim, hand-out and record do so. Now they are on place, which is queued and running in one:
+-- When an update changes a column of any index of the table, conditions included, Postgres writes all its indexes.
+-- Indexes on status and lease_until made claim, dispatch and record do so. They are now on place, in which dispatched
+-- and running deliveries have the same value:
 --
---   line       queued, and only here            out       handed out: its task is in Redis, or a worker has it
+--   line       queued, in Postgres only (the agent's backlog)
+--   out        dispatched: its task is in Redis, or a worker has claimed it
 --   otherwise  the status
 --
--- Adding it writes the table anew, once, and nobody works on deliveries meanwhile (2.2 s for 200,000 rows of 1 KB on two cores);
--- workers take that for a Postgres that is away. A worker of the version before goes on rightly beside it, since Postgres computes place
--- from what it writes, but slowly: the indexes of its statements are gone, and each reads the whole table (0.1 s for 300,000 rows). With
--- more than that, stop the old workers before; nothing is lost, deliveries wait. Each statement can be run again: a migration that was cut off goes on where it was.
+-- Adding the column rewrites the table once, and deliveries stop during it (2.2 s for 200,000 rows of 1 KB on two
+-- cores); to workers, Postgres is unavailable for that time. Workers of the previous version continue to work
+-- correctly, because Postgres computes place from their writes. But they are slow: the indexes of their statements no
+-- longer exist, and each statement reads the whole table (0.1 s for 300,000 rows). If the table is larger, stop the old
+-- workers first; deliveries wait and none is lost. Each statement can be run again, so an interrupted migration
+-- continues where it stopped.
 
 -- +goose NO TRANSACTION
 -- +goose Up
-SET lock_timeout = '10s'; -- behind an ALTER that waits, every worker waits
+SET lock_timeout = '10s'; -- while an ALTER waits for its lock, every worker waits behind it
 
--- Room for the next version of a row beside it, or it could not do without the indexes. Nearly every first claim finds it; when a long
--- line is worked off, three of four.
+-- Leaves room in the page for the next version of a row; otherwise an update must write the indexes. Almost every first
+-- claim finds room; while a long backlog is processed, three of four do.
 ALTER TABLE herald.deliveries SET (fillfactor = 60);
 ALTER TABLE herald.deliveries ADD COLUMN IF NOT EXISTS place text GENERATED ALWAYS AS (
     CASE WHEN status = 'queued' AND handed_at IS NULL THEN 'line'
          WHEN status IN ('queued', 'running')         THEN 'out'
          ELSE status END) STORED;
 
-SET lock_timeout = 0; -- what follows blocks nobody while it waits
+SET lock_timeout = 0; -- the statements below block no worker while they wait
 
--- The agent's next ones to hand out, oldest first. seq + 0, or a plan could walk deliveries_seq to find them.
-DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_line; -- one that was cut off is there and invalid
+-- An agent's next deliveries to dispatch, oldest first. seq + 0 keeps Postgres from using deliveries_seq to find them.
+DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_line; -- an interrupted CREATE leaves an invalid index
 CREATE INDEX CONCURRENTLY deliveries_line ON herald.deliveries (chain_id, identity_registry, agent_id, (seq + 0)) WHERE place = 'line';
--- What counts against the agent's hand-out of 8, and whose workers may be gone.
+-- An agent's dispatched deliveries, of which it may have 8, and deliveries whose leases may have expired.
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_out;
 CREATE INDEX CONCURRENTLY deliveries_out ON herald.deliveries (chain_id, identity_registry, agent_id) WHERE place = 'out';
 -- Tasks that Redis may have lost.
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_task;
 CREATE INDEX CONCURRENTLY deliveries_task ON herald.deliveries (id) WHERE handed_at IS NOT NULL;
--- Waits that stayed here.
+-- Waiting deliveries without a task in Redis.
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_wait;
 CREATE INDEX CONCURRENTLY deliveries_wait ON herald.deliveries (next_attempt_at) WHERE place = 'waiting' AND handed_at IS NULL;
--- An agent's deliveries that wait or are held: to count them, and to release those that were held.
+-- An agent's waiting and held deliveries: to count them, and to release the held ones.
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_aside;
 CREATE INDEX CONCURRENTLY deliveries_aside ON herald.deliveries (chain_id, identity_registry, agent_id, place, reason)
     WHERE place IN ('waiting', 'held');
--- What a chain's return releases.
+-- Held deliveries, to release those of a chain that is configured again.
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_hold;
 CREATE INDEX CONCURRENTLY deliveries_hold ON herald.deliveries (reason, chain_id, seq) WHERE place = 'held';
--- The states that operators look for.
+-- The states that operators search.
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_place;
 CREATE INDEX CONCURRENTLY deliveries_place ON herald.deliveries (place, seq DESC)
     WHERE place IN ('waiting', 'held', 'skipped', 'rejected', 'dead', 'cancelled');
 
--- Lists of an agent's deliveries. As text, or this one would pass for the line's: an agent's whole history, newest first.
+-- An agent's whole history, newest first, for lists. agent_id is text here so that Postgres does not use this index for
+-- the backlog.
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_history;
 CREATE INDEX CONCURRENTLY deliveries_history ON herald.deliveries (chain_id, (agent_id::text), seq DESC);
 
@@ -88,7 +94,7 @@ CREATE INDEX CONCURRENTLY deliveries_told ON herald.deliveries (status, seq DESC
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_agent;
 CREATE INDEX CONCURRENTLY deliveries_agent ON herald.deliveries (chain_id, agent_id, seq DESC);
 SET lock_timeout = '10s';
-ALTER TABLE herald.deliveries DROP COLUMN IF EXISTS place; -- and the indexes on it
+ALTER TABLE herald.deliveries DROP COLUMN IF EXISTS place; -- also drops its indexes
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_task;
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_history;
 ALTER TABLE herald.deliveries RESET (fillfactor);

@@ -1,17 +1,17 @@
--- What a feedback's file says otherwise than its event, by the names of its fields (DESIGN §7). The agent is told what the event says;
--- this is for operators.
+-- The fields of a feedback file that contradict its event, by name (docs/design/content.md). The agent gets the values
+-- of the event; the column is for operators.
 --
--- Additive: a worker of the version before goes on working beside it, on the same rows, and leaves the column
--- alone, so a row may show what an attempt before said until this version has fetched the file again. A column that
--- may be null and has no default is an entry in the catalogue: no row is written anew, and the lock is held for a moment. It is in no
--- index, so that writing it costs none (0003). It can be run again: a migration that was cut off goes on where it was.
+-- Additive: workers of the previous version continue to work on the same rows and do not write the column, so a row may
+-- show the result of an earlier attempt until this version has fetched the file again. A nullable column without a
+-- default only changes the catalogue: Postgres rewrites no row and holds its lock for a moment. The column is in no
+-- index, so that writing it updates no index (see 0003). The migration can be run again.
 
 -- +goose NO TRANSACTION
 -- +goose Up
-SET lock_timeout = '10s'; -- behind an ALTER that waits, every worker waits
+SET lock_timeout = '10s'; -- while an ALTER waits for its lock, every worker waits behind it
 
 ALTER TABLE herald.deliveries
-    ADD COLUMN IF NOT EXISTS file_disagrees text[]; -- null: it contradicts nothing, or it was not compared
+    ADD COLUMN IF NOT EXISTS file_disagrees text[]; -- null: no contradiction, or the file was not compared
 
 SET lock_timeout = 0;
 

@@ -1,13 +1,14 @@
--- Access tokens that were obtained with a stored OAuth credential, sealed, so that every worker has them and one at a time renews them.
--- Beside agent_mcp_tokens, whose row is the operator's and changes with what he does.
+-- Access tokens that workers obtained with a stored OAuth credential, sealed, so that all workers share them and one at
+-- a time renews them. They are separate from agent_mcp_tokens, whose rows change only when an operator stores a
+-- credential.
 --
--- Additive: a worker of the version before goes on working beside it; it knows no OAuth credential and holds what needs one. What it stores
--- in the place of such a credential leaves an access token behind that nobody sends: a token of another kind needs none. It can be run
--- again: a migration that was cut off goes on where it was.
+-- Additive: workers of the previous version continue to work; they do not know OAuth credentials and hold deliveries
+-- that need one. If such a worker replaces the credential by a token of another kind, an unused access token stays. The
+-- migration can be run again.
 
 -- +goose NO TRANSACTION
 -- +goose Up
-SET lock_timeout = '10s'; -- the foreign key waits for who stores a token just now
+SET lock_timeout = '10s'; -- the foreign key waits for transactions that store a token
 
 CREATE TABLE IF NOT EXISTS herald.agent_mcp_access (
     chain_id          bigint        NOT NULL,
@@ -16,9 +17,9 @@ CREATE TABLE IF NOT EXISTS herald.agent_mcp_access (
     origin            text          NOT NULL,
     ciphertext        bytea,                    -- null: none was obtained yet
     key_id            bigint,
-    expires_at        timestamptz,              -- null: the authorization server did not say
-    renew_no          bigint        NOT NULL DEFAULT 0, -- of the last renewal that began; whoever writes names it
-    renewing_until    timestamptz,              -- somebody renews; after that time whoever comes may
+    expires_at        timestamptz,              -- null: the authorization server set no expiry
+    renew_no          bigint        NOT NULL DEFAULT 0, -- number of the last renewal that began; a write names it
+    renewing_until    timestamptz,              -- lease of the renewal; after that time another worker may begin one
     PRIMARY KEY (chain_id, identity_registry, agent_id, origin),
     FOREIGN KEY (chain_id, identity_registry, agent_id, origin) REFERENCES herald.agent_mcp_tokens ON DELETE CASCADE
 );

@@ -1,12 +1,14 @@
--- The path that a stored token is for, beside its origin: many agents may live at one origin.
+-- The path that a stored token is for, in addition to its origin: several agents may share one origin.
 --
--- Additive: a worker of the version before goes on working beside it, and sends tokens to every path of their origin. It can be run again.
+-- Additive: workers of the previous version continue to work, and send tokens to every path of their origin. The
+-- migration can be run again.
 
 -- +goose NO TRANSACTION
 -- +goose Up
-SET lock_timeout = '10s'; -- waits for who stores a token just now
+SET lock_timeout = '10s'; -- waits for transactions that store a token
 
--- A token goes to this path and what is below it. null: stored by a version before; the first delivery to the registered URL writes its path.
+-- A token is sent to this path and the paths below it. Null: a previous version stored it; the first delivery to the
+-- registered URL sets the path.
 ALTER TABLE herald.agent_mcp_tokens ADD COLUMN IF NOT EXISTS path text;
 
 SET lock_timeout = 0;

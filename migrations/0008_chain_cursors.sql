@@ -1,9 +1,10 @@
--- The cursor of whoever reads a chain remembers where it began, so that a reorg deeper than its blocks is read again from there; where it
--- ends, if it does; the node's newest block when it moved last, from which the lag is told; and how often it moved, by which two that
--- move it at the same time are told apart: after a reorg next_block may be what it was.
+-- Columns of a follower's cursor: the block where it began, so that after a reorg deeper than the stored blocks the
+-- chain is read again from there; its last block, if it ends; the node's newest block at the last move, for the lag;
+-- and the number of moves. The number of moves detects concurrent moves, because after a reorg next_block may have the
+-- same value again.
 --
--- Additive: a worker of the version before does not read this table. Columns with a constant default are entries in the catalogue. It can
--- be run again.
+-- Additive: workers of the previous version do not read this table. Columns with a constant default only change the
+-- catalogue. The migration can be run again.
 
 -- +goose NO TRANSACTION
 -- +goose Up

@@ -1,12 +1,13 @@
--- Which delivery came from which block that may still be replaced, so that a reorg finds what it takes back; and what is known of a
--- chain's end.
+-- Remembered events: which delivery came from which block that a reorg may still replace, so that Herald finds the
+-- deliveries of replaced blocks. The new columns of chain_cursors are about the end of a chain.
 --
---   canonical  the event is on the chain, as far as it was read
---   orphaned   its block was replaced, and the chain that replaced it is not read to its head yet
---   gone       it was not on that either, and the delivery ended as it was or was called; its key may go to another event
+--   canonical  the event is on the chain as far as the chain was read
+--   orphaned   its block was replaced, and the new blocks are not yet read up to the head
+--   gone       the new blocks do not have it either, and its delivery had ended or its agent was called; its key may
+--              be used by another event
 --
--- Rows of blocks that are settled are deleted; gone ones stay. Additive: a worker of the version before reads none of this. It can be run
--- again.
+-- Rows of settled blocks are deleted, except those with the state gone. Additive: workers of the previous version read
+-- none of this. The migration can be run again.
 
 -- +goose NO TRANSACTION
 -- +goose Up
@@ -24,7 +25,7 @@ CREATE INDEX IF NOT EXISTS chain_events_block ON herald.chain_events (chain_id, 
 CREATE INDEX IF NOT EXISTS chain_events_orphaned ON herald.chain_events (chain_id, follower) WHERE state = 'orphaned';
 
 ALTER TABLE herald.chain_cursors
-    ADD COLUMN IF NOT EXISTS finalized_block bigint NOT NULL DEFAULT 0, -- 0: not known
+    ADD COLUMN IF NOT EXISTS finalized_block bigint NOT NULL DEFAULT 0, -- 0: unknown
     ADD COLUMN IF NOT EXISTS settled_block   bigint NOT NULL DEFAULT 0, -- no reorg is expected to replace it
     ADD COLUMN IF NOT EXISTS reorgs          bigint NOT NULL DEFAULT 0; -- how often blocks were read again
 

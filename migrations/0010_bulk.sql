@@ -1,21 +1,22 @@
--- Deliveries that a backfill accepted: they are dispatched to the lane bulk, whatever becomes of them, and stand in their agents' lines
--- behind what is accepted otherwise, so that an event of today does not wait for those of years ago.
+-- Deliveries of a backfill: their tasks always go to the lane bulk, and in their agents' backlogs they come after the
+-- other deliveries, so that a new event does not wait for events of past years.
 --
--- Additive: a worker of the version before goes on rightly beside it, on the same rows; what it dispatches goes by age and to the lanes that
--- it knows. A column with a constant default is an entry in the catalogue: no row is written anew. Of the line's index only what follows the
--- agent is another one, so that the old statements find their lines by it and sort these themselves. It can be run again: a migration that
--- was cut off goes on where it was.
+-- Additive: workers of the previous version continue to work correctly on the same rows; they dispatch by age and to
+-- the lanes that they know. A column with a constant default only changes the catalogue: Postgres rewrites no row. The
+-- new index of the backlog begins with the same columns as the old one, so the old statements find their backlogs by it
+-- and sort the rows themselves. The migration can be run again.
 
 -- +goose NO TRANSACTION
 -- +goose Up
-SET lock_timeout = '10s'; -- behind an ALTER that waits, every worker waits
+SET lock_timeout = '10s'; -- while an ALTER waits for its lock, every worker waits behind it
 
 ALTER TABLE herald.deliveries ADD COLUMN IF NOT EXISTS bulk boolean NOT NULL DEFAULT false;
 
-SET lock_timeout = 0; -- what follows blocks nobody while it waits
+SET lock_timeout = 0; -- the statements below block no worker while they wait
 
--- The agent's next ones to dispatch: a backfill's last, then oldest first. seq + 0, or a plan could walk deliveries_seq to find them.
-DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_next; -- one that was cut off is there and invalid
+-- An agent's next deliveries to dispatch: those of a backfill last, then by age. seq + 0 keeps Postgres from using
+-- deliveries_seq.
+DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_next; -- an interrupted CREATE leaves an invalid index
 CREATE INDEX CONCURRENTLY deliveries_next ON herald.deliveries (chain_id, identity_registry, agent_id, bulk, (seq + 0))
     WHERE place = 'line';
 DROP INDEX CONCURRENTLY IF EXISTS herald.deliveries_line;

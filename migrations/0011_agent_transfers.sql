@@ -1,6 +1,7 @@
--- To whom agents were given, as the chain said: a credential that was stored for the owner before is kept, and shown as that.
+-- Transfers of agents to new owners, as read off the chain. A credential that was stored for the previous owner stays;
+-- the table shows that the owner has changed since.
 --
--- Additive: a worker of the version before does not read it. It can be run again.
+-- Additive: workers of the previous version do not read it. The migration can be run again.
 
 -- +goose NO TRANSACTION
 -- +goose Up
@@ -13,7 +14,7 @@ CREATE TABLE IF NOT EXISTS herald.agent_transfers (
     block_number      bigint        NOT NULL,
     from_address      text          NOT NULL,
     to_address        text          NOT NULL,
-    at                timestamptz   NOT NULL, -- of the block
+    at                timestamptz   NOT NULL, -- timestamp of the block
     PRIMARY KEY (chain_id, identity_registry, agent_id, transaction_hash, log_index)
 );
 

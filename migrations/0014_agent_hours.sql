@@ -1,33 +1,34 @@
--- What calls of an agent came to, hour by hour, counted by the record itself (record.sql), so that nobody has to scan attempts; and since
--- when an agent fails.
+-- Calls of agents counted by hour and outcome, and since when an agent fails. record.sql counts them, so that no query
+-- has to scan attempts.
 --
--- The hour that goes on is counted in the agent's own row, which every record writes anyway: a second row for each record costs twice
--- as much. When an hour begins, the one before moves to agent_hours.
+-- The counts of the current hour are in the agent's own row, which every record updates anyway: a second row per record
+-- would double the cost. When a later hour begins, a trigger copies the counts to agent_hours.
 --
--- Additive: a worker of the version before goes on beside it, and what it records is not counted. Columns with a constant default, or none, are
--- entries in the catalogue: no row is written anew. It can be run again.
+-- Additive: workers of the previous version continue to work, and their records are not counted. Nullable columns and
+-- columns with a constant default only change the catalogue: Postgres rewrites no row. The migration can be run again.
 
 -- +goose NO TRANSACTION
 -- +goose Up
 CREATE TABLE IF NOT EXISTS herald.agent_hours (
-    hour              timestamptz   NOT NULL, -- its beginning (UTC); when the outcome was recorded counts
+    hour              timestamptz   NOT NULL, -- beginning of the hour (UTC) in which the outcome was recorded
     chain_id          bigint        NOT NULL,
     identity_registry text          NOT NULL,
     agent_id          numeric(78,0) NOT NULL,
-    calls             integer       NOT NULL, -- attempts that wrote a call, or failed by the agent's fault before
-    failed            integer       NOT NULL, -- those that failed by the agent's fault
+    calls             integer       NOT NULL, -- attempts that wrote a call, or failed before by the agent's fault
+    failed            integer       NOT NULL, -- attempts that failed by the agent's fault
     failures          jsonb         NOT NULL, -- the same by reason: {"timeout": 2}
-    latency           integer[]     NOT NULL, -- calls that were written, by duration: store.latencyBounds says the buckets' ends
-    -- The hour comes first: one index serves retention, one agent (hour by hour) and, without the table, the agents that fail.
+    latency           integer[]     NOT NULL, -- written calls by duration: store.latencyBounds has the upper bounds of the buckets
+    -- The hour is the first column: one index serves retention, the hours of one agent, and, without reading the table,
+    -- the list of failing agents.
     PRIMARY KEY (hour, chain_id, identity_registry, agent_id) INCLUDE (calls, failed)
 );
 
-SET lock_timeout = '10s'; -- behind an ALTER that waits, every worker waits
+SET lock_timeout = '10s'; -- while an ALTER waits for its lock, every worker waits behind it
 
 ALTER TABLE herald.agents
-    ADD COLUMN IF NOT EXISTS failing_since  timestamptz, -- the first failed call since the last that succeeded; null: none failed
-    ADD COLUMN IF NOT EXISTS last_called_at timestamptz, -- when the last call was recorded, however it ended
-    -- As in agent_hours, of the last hour with a call; null: there was none.
+    ADD COLUMN IF NOT EXISTS failing_since  timestamptz, -- first failed call since the last success; null: none failed
+    ADD COLUMN IF NOT EXISTS last_called_at timestamptz, -- when the last call was recorded, with any outcome
+    -- As in agent_hours, for the last hour with a call; null: no call yet.
     ADD COLUMN IF NOT EXISTS hour           timestamptz,
     ADD COLUMN IF NOT EXISTS hour_calls     integer   NOT NULL DEFAULT 0,
     ADD COLUMN IF NOT EXISTS hour_failed    integer   NOT NULL DEFAULT 0,
@@ -35,7 +36,7 @@ ALTER TABLE herald.agents
     ADD COLUMN IF NOT EXISTS hour_latency   integer[] NOT NULL DEFAULT '{0,0,0,0,0,0,0,0,0,0,0,0,0,0}';
 
 -- +goose StatementBegin
--- An agent's hour only moves on, so that it is kept once. A count that is there already stays: no record fails for it.
+-- An agent's hour never decreases, so each hour is copied once. An existing row stays, so that no record fails.
 CREATE OR REPLACE FUNCTION herald.keep_agent_hour() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO herald.agent_hours (hour, chain_id, identity_registry, agent_id, calls, failed, failures, latency)

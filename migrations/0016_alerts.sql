@@ -1,17 +1,18 @@
--- What the operator is told of by HERALD_ALERT_URL, and what he was told last.
+-- Alerts that are posted to HERALD_ALERT_URL.
 --
---   mishaps         deliveries that died or were held since the last look, counted by agent and reason by a trigger in the transaction that
---                   did it, so that each is counted once however late it commits. That transaction has locked the agent, as all do that end
---                   or hold deliveries, so the counter of an agent is a lock that nobody else wants but the look
---   alerted_agents  agents whose trouble was noted: what changes against it is news
---   alerts          the outbox: one row is one post, kept until the receiver has taken it
+--   mishaps         deliveries that became dead or held since the last check, counted by agent and reason. A trigger
+--                   counts them in the same transaction, so that each is counted once even if the transaction commits
+--                   late. Every transaction that ends or holds deliveries has locked their agent, so only the check
+--                   competes for the lock on an agent's counter
+--   alerted_agents  agents for which a problem was reported; only a change is reported again
+--   alerts          the outbox: one row is one post, kept until the receiver has accepted it
 --
--- The trigger's condition is all that other updates pay. Additive: a worker of the version before goes on working beside it, and what it
--- does to deliveries is noted too. It can be run again: a migration that was cut off goes on where it was.
+-- Other updates pay only for the trigger's condition. Additive: workers of the previous version continue to work, and
+-- the trigger counts their changes too. The migration can be run again.
 
 -- +goose NO TRANSACTION
 -- +goose Up
-SET lock_timeout = '10s'; -- behind an ALTER that waits, every worker waits
+SET lock_timeout = '10s'; -- while an ALTER waits for its lock, every worker waits behind it
 
 CREATE TABLE IF NOT EXISTS herald.mishaps (
     chain_id          bigint        NOT NULL,
@@ -29,25 +30,26 @@ CREATE TABLE IF NOT EXISTS herald.alerted_agents (
     identity_registry text          NOT NULL,
     agent_id          numeric(78,0) NOT NULL,
     state             text          NOT NULL CHECK (state IN ('failing', 'disabled')),
-    failing_since     timestamptz,            -- as it was then
+    failing_since     timestamptz,            -- the agent's failing_since at the time of the alert
     PRIMARY KEY (chain_id, identity_registry, agent_id)
 );
--- Who was disabled before anybody was told of such things is no news.
+-- Agents that were disabled before this migration are not reported.
 INSERT INTO herald.alerted_agents SELECT chain_id, identity_registry, agent_id, 'disabled' FROM herald.agents WHERE NOT enabled
 ON CONFLICT DO NOTHING;
 
 CREATE TABLE IF NOT EXISTS herald.alerts (
-    id                uuid          PRIMARY KEY DEFAULT gen_random_uuid(), -- webhook-id: the same in every attempt
+    id                uuid          PRIMARY KEY DEFAULT gen_random_uuid(), -- the header webhook-id, equal in every attempt
     kind              text          NOT NULL, -- agent.failing agent.recovered agent.disabled deliveries.dead deliveries.held
     chain_id          bigint        NOT NULL,
     identity_registry text          NOT NULL,
     agent_id          numeric(78,0) NOT NULL,
-    payload           json          NOT NULL, -- what is posted, to the byte
+    payload           json          NOT NULL, -- the exact body of the post
     created_at        timestamptz   NOT NULL DEFAULT now(),
     attempts          integer       NOT NULL DEFAULT 0,
-    next_attempt_at   timestamptz   DEFAULT now(), -- while somebody posts it: when he is given up; null: sent, or given up
+    -- When the next attempt is due. While a worker posts the alert: the end of its lease. Null: sent, or given up.
+    next_attempt_at   timestamptz   DEFAULT now(),
     sent_at           timestamptz,
-    error             text                         -- why the last attempt failed
+    error             text                         -- of the last failed attempt
 );
 CREATE INDEX IF NOT EXISTS alerts_due ON herald.alerts (next_attempt_at) WHERE next_attempt_at IS NOT NULL;
 CREATE INDEX IF NOT EXISTS alerts_created ON herald.alerts (created_at);
@@ -67,10 +69,10 @@ END $$;
 CREATE OR REPLACE TRIGGER deliveries_mishap AFTER UPDATE OF status ON herald.deliveries FOR EACH ROW
     WHEN (NEW.status IN ('dead', 'held') AND OLD.status <> NEW.status) EXECUTE FUNCTION herald.note_mishap();
 
-SET lock_timeout = 0; -- what follows blocks nobody while it waits
+SET lock_timeout = 0; -- the statements below block no worker while they wait
 
--- Agents in trouble: few, and an update that leaves both columns alone writes neither index.
-DROP INDEX CONCURRENTLY IF EXISTS herald.agents_failing; -- one that was cut off is there and invalid
+-- Failing and disabled agents are few, and an update that changes neither column writes neither index.
+DROP INDEX CONCURRENTLY IF EXISTS herald.agents_failing; -- an interrupted CREATE leaves an invalid index
 CREATE INDEX CONCURRENTLY agents_failing ON herald.agents (failing_since) WHERE failing_since IS NOT NULL;
 DROP INDEX CONCURRENTLY IF EXISTS herald.agents_disabled;
 CREATE INDEX CONCURRENTLY agents_disabled ON herald.agents (chain_id, identity_registry, agent_id) WHERE NOT enabled;
@@ -81,5 +83,5 @@ DROP INDEX CONCURRENTLY IF EXISTS herald.agents_failing;
 SET lock_timeout = '10s';
 DROP TRIGGER IF EXISTS deliveries_mishap ON herald.deliveries;
 DROP FUNCTION IF EXISTS herald.note_mishap();
-DROP TABLE IF EXISTS herald.alerts, herald.alerted_agents, herald.mishaps; -- failing_since is 0014's
+DROP TABLE IF EXISTS herald.alerts, herald.alerted_agents, herald.mishaps; -- failing_since belongs to 0014
 SET lock_timeout = 0;

@@ -1,14 +1,16 @@
--- What an agent asked for in its answers (store.Preferences), and until when its line is held for that.
+-- The preferences that an agent returned in its answers (store.Preferences), and until when its backlog is paused
+-- because of them.
 --
--- Additive: a worker of the version before goes on beside it, and heeds neither. Columns without a default: no row is written anew. It can
--- be run again.
+-- Additive: workers of the previous version continue to work and ignore both. Columns without a default: Postgres
+-- rewrites no row. The migration can be run again.
 
 -- +goose NO TRANSACTION
 -- +goose Up
-SET lock_timeout = '10s'; -- behind an ALTER that waits, every worker waits
+SET lock_timeout = '10s'; -- while an ALTER waits for its lock, every worker waits behind it
 ALTER TABLE herald.agents
-    ADD COLUMN IF NOT EXISTS preferences     jsonb,       -- as it said them last; null: never, or an operator has cleared them
-    ADD COLUMN IF NOT EXISTS line_held_until timestamptz; -- until then what comes stays in its line, instead of being put off one by one
+    ADD COLUMN IF NOT EXISTS preferences     jsonb,       -- as last returned; null: never, or an operator cleared them
+    -- Until then, new deliveries stay in the backlog, instead of being postponed one by one.
+    ADD COLUMN IF NOT EXISTS line_held_until timestamptz;
 SET lock_timeout = 0;
 
 -- +goose Down

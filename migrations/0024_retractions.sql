@@ -1,7 +1,8 @@
--- A retraction waits for no other delivery of its client: what it takes back is over, and the event that took the same index waits for it.
--- (A retraction holds others while holds_until is set; the worker waits for a call of the retracted delivery that is under way.)
+-- A retraction waits for no other delivery of its ordering key: the event that it retracts is gone, and the event that
+-- has its index now waits for the retraction. (A retraction blocks others while holds_until is set; the worker waits
+-- until a call of the retracted delivery has ended.)
 --
--- Additive: a worker of the version before has retractions wait as before. It can be run again.
+-- Additive: workers of the previous version let retractions wait as before. The migration can be run again.
 
 -- +goose Up
 -- +goose StatementBegin

@@ -1,10 +1,10 @@
--- A death or hold is counted when its transaction commits, if the delivery is still dead or held then. A transaction that holds a
--- delivery and releases it at once, because its reason was mended meanwhile, raises no alert.
+-- A delivery that became dead or held is counted when its transaction commits, if it is still dead or held then. A
+-- transaction that holds a delivery and releases it at once, because the reason no longer applies, raises no alert.
 --
--- A worker of the version before goes on working beside it.
+-- Workers of the previous version continue to work.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s'; -- every worker waits behind a DROP TRIGGER that waits
+SET LOCAL lock_timeout = '10s'; -- while a DROP TRIGGER waits for its lock, every worker waits behind it
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION herald.note_mishap() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,12 +1,13 @@
-// Package migrations holds the SQL that shapes the schema herald, embedded in the binary.
+// Package migrations embeds the SQL files that create and change the schema herald.
 //
-// Files are applied in the order of their numbers by goose and never edited once released: a change is a new file.
-// Everything runs on Postgres 15 to 18, so identifiers come from the program or gen_random_uuid(), never uuidv7().
+// goose applies the files in the order of their numbers. The statements of a released file are never edited: a change
+// is a new file. Everything runs on Postgres 15 to 18, so ids come from the program or from gen_random_uuid(), never
+// from uuidv7().
 package migrations
 
 import "embed"
 
-// FS holds NNNN_name.sql, each with "-- +goose Up" and "-- +goose Down".
+// FS holds the files NNNN_name.sql, each with "-- +goose Up" and "-- +goose Down".
 //
 //go:embed *.sql
 var FS embed.FS
