@@ -1,4 +1,5 @@
-// Package pgerror says in one sentence why Postgres could not be reached, and tells that from what it answered.
+// Package pgerror explains in one sentence why Postgres is unreachable, and distinguishes that from errors that
+// Postgres returns.
 package pgerror
 
 import (
@@ -13,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Explain rewrites a connection error without the connection string that pgx puts into it, and with one reason: pgx tries
-// several times and lists each try with its address.
+// Explain returns a connection error without the connection string that pgx includes, and with a single reason: pgx
+// tries several times and lists each try with its address. It returns other errors unchanged.
 func Explain(err error) error {
 	var ce *pgconn.ConnectError
 	var network net.Error
@@ -49,14 +50,14 @@ func describeHost(ce *pgconn.ConnectError) string {
 	return fmt.Sprintf("Postgres at %s:%d", ce.Config.Host, ce.Config.Port)
 }
 
-// Away tells whether an error only says that Postgres cannot be reached, or does not answer in time.
+// Away reports whether an error means that Postgres is unreachable or does not answer in time.
 func Away(err error) bool {
 	var connect *pgconn.ConnectError
 	var pg *pgconn.PgError
 	var network net.Error
 	switch {
 	case errors.As(err, &pg):
-		// connection exceptions; the server is being shut down, restarted or has crashed
+		// 08: connection exceptions. 57P: the server is shutting down, restarting or has crashed.
 		return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "57P")
 	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return true
