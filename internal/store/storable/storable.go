@@ -1,5 +1,5 @@
-// Package storable makes what strangers wrote into text and jsonb that Postgres takes, and that is bounded: no byte of
-// theirs can make a write fail.
+// Package storable converts text and JSON from outside into a bounded form that Postgres can store as text and jsonb,
+// so that no input can make a write fail.
 package storable
 
 import (
@@ -11,24 +11,24 @@ import (
 )
 
 const (
-	maxDepth    = 64   // deeper JSON is kept as text
-	maxExponent = 300  // jsonb numbers are numeric, written out in full: one beyond these two
-	maxDigits   = 1000 // is kept as text
+	maxDepth    = 64   // deeper JSON is stored as text
+	maxExponent = 300  // jsonb writes numbers out in full: JSON with a number beyond
+	maxDigits   = 1000 // these two limits is stored as text
 )
 
-// truncatedJSON is how JSON that cannot be stored as it is looks: its beginning as text, and why.
+// truncatedJSON replaces JSON that cannot be stored as it is. Text is the beginning of the original.
 type truncatedJSON struct {
 	Truncated bool   `json:"truncated"`
 	Bytes     int    `json:"bytes"`
 	Text      string `json:"text"`
 }
 
-// truncationOverhead is what a cut takes without its text.
+// truncationOverhead is the length of a truncatedJSON without its text.
 const truncationOverhead = 64
 
-// JSON returns raw as JSON that Postgres takes as jsonb and that is not longer than limit (bytes, at least 64): NUL
-// and invalid UTF-8 become U+FFFD; what is too long, too deep, no JSON or holds a number that is too long is kept as
-// {"truncated": true, "bytes": <length>, "text": <beginning>}. Nothing stays nothing.
+// JSON returns raw in a form that Postgres can store as jsonb and that is not longer than limit (bytes, at least 64).
+// NUL and invalid UTF-8 become U+FFFD. Input that is too long, nested too deeply, not JSON, or has a too long number
+// becomes {"truncated": true, "bytes": <length>, "text": <beginning>}. Empty input returns nil.
 func JSON(raw json.RawMessage, limit int) json.RawMessage {
 	if len(raw) == 0 {
 		return nil
@@ -38,7 +38,7 @@ func JSON(raw json.RawMessage, limit int) json.RawMessage {
 			return clean
 		}
 	}
-	// Escapes can make text six times longer; halving ends quickly.
+	// Escapes can make the text six times longer, so a few halvings are enough.
 	for room := limit - truncationOverhead; ; room /= 2 {
 		room = max(room, 0)
 		out, err := json.Marshal(truncatedJSON{Truncated: true, Bytes: len(raw),
@@ -49,7 +49,7 @@ func JSON(raw json.RawMessage, limit int) json.RawMessage {
 	}
 }
 
-// Repair returns raw as it is when Postgres can store it, or with its strings repaired; false when it is not
+// Repair returns raw unchanged if Postgres can store it, or with its strings repaired. It returns false if raw is not
 // storable JSON.
 func Repair(raw []byte) (json.RawMessage, bool) {
 	suspicious, fits := surveyJSON(raw)
@@ -78,7 +78,7 @@ func Repair(raw []byte) (json.RawMessage, bool) {
 	return bytes.TrimSpace(out.Bytes()), true
 }
 
-// repairStrings takes the NULs out of all strings; the decoder has replaced lone surrogates.
+// repairStrings replaces NUL in all strings. The decoder has already replaced lone surrogates.
 func repairStrings(v any) any {
 	switch v := v.(type) {
 	case string:
@@ -99,8 +99,8 @@ func repairStrings(v any) any {
 
 func replaceNUL(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
 
-// surveyJSON walks over what may be JSON. It fits when its depth and its numbers do; it is suspicious when there is a
-// NUL in it, or an escape that may stand for one or for a surrogate: jsonb takes neither.
+// surveyJSON scans raw, which may be invalid JSON. fits reports whether its depth and numbers are within the limits.
+// suspicious reports whether it contains a NUL, or an escape for a NUL or a surrogate: jsonb cannot store these.
 func surveyJSON(raw []byte) (suspicious, fits bool) {
 	depth, inString := 0, false
 	for i := 0; i < len(raw); i++ {
@@ -130,7 +130,7 @@ func surveyJSON(raw []byte) (suspicious, fits bool) {
 	return suspicious, true
 }
 
-// isBadEscape: u0000, or ud800 to udfff.
+// isBadEscape reports whether rest begins with u0000, or with one of ud800 to udfff.
 func isBadEscape(rest []byte) bool {
 	if len(rest) < 5 || rest[0] != 'u' {
 		return false
@@ -156,15 +156,16 @@ func numberFits(n []byte) bool {
 		return false
 	}
 	if exponent == "" {
-		return true // or no JSON, as will be found
+		return true // or not JSON, which json.Valid detects later
 	}
 	e, err := strconv.Atoi(exponent)
 	return err == nil && e <= maxExponent && e >= -maxExponent
 }
 
-// Text makes s a Postgres text of at most limit bytes (at least 3): no NUL, valid UTF-8, cut between characters.
+// Text returns s as a Postgres text of at most limit bytes (at least 3): without NUL, in valid UTF-8, cut between
+// characters.
 func Text(s string, limit int) string {
-	long := len(s) > 4*limit // far too long: the rest is not even looked at
+	long := len(s) > 4*limit // do not scan the rest
 	if long {
 		s = s[:4*limit]
 	}
