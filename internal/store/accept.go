@@ -20,59 +20,60 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// MaxAccept is how many jobs one Accept takes: one transaction, with every agent concerned locked.
+// MaxAccept is the maximum number of jobs of one Accept, which is one transaction with all their agents locked.
 const MaxAccept = 500
 
-// Intake is one valid job on its way in.
+// Intake is one job to accept.
 type Intake struct {
 	Job           job.Job
-	SealedHeaders []byte // action.endpoint.headers, encrypted; nil without
-	// SameHeaders tells whether what another job brought is the same as SealedHeaders; nil: no.
+	SealedHeaders []byte // action.endpoint.headers, encrypted; nil: none
+	// SameHeaders reports whether another job's sealed headers have the same content as SealedHeaders. Nil means no.
 	SameHeaders func(sealed []byte) bool
 
-	// Refused, when set, stores the job as rejected with reason invalid_job: chain and Redis intakes have nobody to
-	// answer.
+	// Refused, if not empty, is why the job is not valid. It is stored as rejected (invalid_job), because the intakes
+	// from the chain and from Redis have no caller that could get an error.
 	Refused string
-	Key     string // overrides the job's own key, for bytes that are no job: "invalid:<sha256>"
-	// Received is stored as the result of a Refused job: its bytes, masked, as JSON. Nil stores none.
+	Key     string // overrides the job's key, for bytes that are not a job: "invalid:<sha256>"
+	// Received is stored as the result of a Refused job: its bytes as JSON, with secrets masked. Nil stores nothing.
 	Received json.RawMessage
 
-	AgentChange AgentChange // of an AgentUpdated that was read off the chain
+	AgentChange AgentChange // for an AgentUpdated that was read off the chain
 
-	// Traceparent is what came with the job (W3C), so that its delivery goes on with that trace; what is none is as if it
-	// were not there. What is known keeps its own.
+	// Traceparent is the trace that came with the job (W3C Trace Context); the delivery continues it. An invalid value
+	// is ignored. A known delivery keeps its trace.
 	Traceparent string
 
-	// Bulk: the job is of a backfill. Its delivery stays behind the others of its agent, and in the lane bulk. Either all
-	// that are accepted together are, or none. What is known keeps its lane.
+	// Bulk: the job is part of a backfill. Its delivery comes after the other deliveries of its agent, and its tasks go
+	// to the lane bulk. Bulk must be equal for all jobs of one call. A known delivery keeps its lane.
 	Bulk bool
 }
 
-// Verdict says what became of an intake.
+// Verdict is the result of an Intake.
 type Verdict string
 
+// The verdicts.
 const (
-	Accepted  Verdict = "accepted"
-	Known     Verdict = "known"
-	Conflict  Verdict = "conflict"
-	Refreshed Verdict = "refreshed" // AgentUpdated: the agent's epoch was raised, no delivery
+	Accepted  Verdict = "accepted"  // a new delivery, or a known one that was queued again
+	Known     Verdict = "known"     // the key has a delivery, with the same content
+	Conflict  Verdict = "conflict"  // the key has a delivery, with another content
+	Refreshed Verdict = "refreshed" // AgentUpdated: the agent's epoch was raised; there is no delivery
 	undecided Verdict = ""
 )
 
-// Acceptance answers one Intake. For Known, ID and Status are those of the delivery that is there.
+// Acceptance is the answer to one Intake. For Known, ID and Status are those of the existing delivery.
 type Acceptance struct {
 	Verdict Verdict
 	ID      uuid.UUID
 	Key     string
-	Field   string // Conflict: the event's field that differs, or action
+	Field   string // for Conflict: the field of the event that differs, or "action"
 	Status  Status // of the delivery
 }
 
-// Accept commits jobs and dispatches what the agents have room for; the caller puts the returned tasks into Redis.
-// Answers come in the order of the intakes. Calling it again with the same jobs is harmless: they are known. At most
-// MaxAccept.
+// Accept stores jobs as deliveries and dispatches as many as their agents may have. The caller puts the returned tasks
+// into Redis. Answers are in the order of the intakes. Calling it again with the same jobs is harmless: they are Known.
+// It takes at most MaxAccept jobs.
 //
-// No job makes the others fail: one that Postgres could not hold is stored as rejected, as if it had come Refused.
+// A job cannot make the others fail: a job that Postgres cannot store is stored as rejected, like a Refused one.
 func (s *Store) Accept(ctx context.Context, in []Intake) (out []Acceptance, tasks []Task, err error) {
 	if len(in) > MaxAccept {
 		return nil, nil, fmt.Errorf("store: at most %d jobs at once, got %d", MaxAccept, len(in))
@@ -94,12 +95,12 @@ func (s *Store) Accept(ctx context.Context, in []Intake) (out []Acceptance, task
 		})
 	})
 	if err != nil {
-		return nil, nil, err // what was not committed was not dispatched
+		return nil, nil, err // nothing was committed, so nothing was dispatched
 	}
 	return out, tasks, nil
 }
 
-// retryAccept runs a transaction that accepts, anew while it meets others that its locks do not shut out.
+// retryAccept runs a transaction that accepts jobs, and runs it again after a conflict with a concurrent transaction.
 func (s *Store) retryAccept(ctx context.Context, transact func() error) error {
 	for missed := 0; ; {
 		err := transact()
@@ -115,42 +116,44 @@ func (s *Store) retryAccept(ctx context.Context, transact func() error) error {
 	}
 }
 
-// errMoved means that a row was not any more what it was a moment ago.
+// errMoved: a concurrent transaction changed the delivery. The caller retries.
 var errMoved = errors.New("somebody else changed the delivery meanwhile")
 
-// shouldRetry tells whether the transaction met another one that its locks do not shut out: the same key under another
-// identity registry, or refused. One of the two always gets through, so trying anew ends.
+// shouldRetry reports whether the transaction failed because of a concurrent one that its agent locks do not exclude:
+// one with the same key under another identity registry, or with a refused job. One of the two always commits, so
+// retrying ends.
 func shouldRetry(err error) bool {
 	var pe *pgconn.PgError
 	const deadlockDetected = "40P01"
 	return errors.Is(err, errMoved) || errors.As(err, &pe) && pe.Code == deadlockDetected
 }
 
-// maxMissed is how often in a row an intake may miss a conflict before that is something else.
+// maxMissed limits the retries after missedConflict in a row; more of them have another cause.
 const maxMissed = 5
 
-// missedConflict: ON CONFLICT looks for the key with a scan that sees rows as they are this moment, and a row that is
-// updated meanwhile can be on neither side of where the scan stands: its old entry is passed as dead, its new one
-// stands before it. The insert then runs into the row by its id, which is not what ON CONFLICT is about. The next try
-// finds it.
+// missedConflict reports whether ON CONFLICT overlooked the row that has the key. Its scan sees rows as they are at
+// that moment. While another transaction updates the row, the scan can miss it: the old index entry is already dead,
+// and the new one is before the scan's position. The insert then violates the primary key on id, which ON CONFLICT
+// (key) does not cover. The next try finds the row.
 func missedConflict(err error) bool {
 	var pe *pgconn.PgError
 	const uniqueViolation = "23505"
 	return errors.As(err, &pe) && pe.Code == uniqueViolation && pe.TableName == "deliveries"
 }
 
-// arrival is an intake as a row: everything about it is storable.
+// arrival is an intake in storable form.
 type arrival struct {
 	Intake
 	key   string
 	kind  string
 	agent Agent
-	raw   []byte // null for a refused job: it may hold secrets that were not encrypted
-	// readBy names who read the event off the chain, so that its place there is known; nil: somebody says so.
+	raw   []byte // null for a refused job, which may contain secrets in plain text
+	// readBy is the cursor of the follower that read the event off the chain, so that its position there is known. Nil:
+	// a client claims the position.
 	readBy *CursorKey
 }
 
-// maxKeyBytes is longer than any key of DESIGN §3 and short enough for Postgres' index.
+// maxKeyBytes is longer than every valid key and short enough for Postgres' index.
 const maxKeyBytes = 1 << 10
 
 func newArrivals(in []Intake) ([]arrival, error) {
@@ -164,6 +167,8 @@ func newArrivals(in []Intake) ([]arrival, error) {
 	return rows, nil
 }
 
+// newArrival makes an intake storable. A job that Postgres cannot store becomes a refused one; an invalid traceparent
+// is dropped.
 func newArrival(it Intake) (arrival, error) {
 	a := arrival{Intake: it, key: storable.Text(cmp.Or(it.Key, it.Job.Key()), maxKeyBytes),
 		kind: storable.Text(string(it.Job.Kind), maxNameBytes), agent: jobAgent(it.Job)}
@@ -196,10 +201,10 @@ func newArrival(it Intake) (arrival, error) {
 	return a, nil
 }
 
-// isAgentUpdate: the job is no delivery, it raises its agent's epoch.
+// isAgentUpdate reports whether the job only raises its agent's epoch and becomes no delivery.
 func (a arrival) isAgentUpdate() bool { return a.Job.Kind == job.KindAgentUpdated && a.Refused == "" }
 
-// acceptIn accepts within a transaction, MaxAccept jobs at a time; all agents are locked first, in one order.
+// acceptIn accepts jobs within a transaction, MaxAccept at a time. It locks all agents first, in one order.
 func (s *Store) acceptIn(ctx context.Context, tx pgx.Tx, in []arrival) (out []Acceptance, tasks []Task, err error) {
 	if err := s.lockAgents(ctx, tx, arrivalAgents(in)); err != nil {
 		return nil, nil, err
@@ -220,6 +225,8 @@ func (s *Store) acceptLocked(ctx context.Context, tx pgx.Tx,
 	return out, tasks, nil
 }
 
+// acceptPart accepts at most MaxAccept jobs whose agents are locked: it raises epochs, inserts new jobs, answers known
+// keys, and then dispatches for agents that may still have free slots.
 func (s *Store) acceptPart(ctx context.Context, tx pgx.Tx, in []arrival) (out []Acceptance, tasks []Task, err error) {
 	out = make([]Acceptance, len(in))
 	lines := make(map[Agent][]Task)
@@ -232,14 +239,14 @@ func (s *Store) acceptPart(ctx context.Context, tx pgx.Tx, in []arrival) (out []
 	if err := s.answerKnownKeys(ctx, tx, in, out, lines); err != nil {
 		return nil, nil, err
 	}
-	// An agent all of whose jobs were new and found a place has nothing more to dispatch.
+	// If all jobs of an agent were new and dispatched by the insert, its backlog is empty.
 	if err := s.dispatchInto(ctx, tx, listAgentsBehind(in, out, lines), lines); err != nil {
 		return nil, nil, err
 	}
 	return out, interleaveAgents(lines), nil
 }
 
-// listAgentsBehind lists the agents with a job that was not dispatched by its insert.
+// listAgentsBehind lists the agents that have a job which the insert neither dispatched nor made waiting.
 func listAgentsBehind(in []arrival, out []Acceptance, lines map[Agent][]Task) []Agent {
 	handed := make(map[uuid.UUID]bool, len(in))
 	for _, line := range lines {
@@ -257,6 +264,7 @@ func listAgentsBehind(in []arrival, out []Acceptance, lines map[Agent][]Task) []
 	return distinctAgents(agents)
 }
 
+// lockAgents inserts missing rows of agents and locks all of them in one order.
 func (s *Store) lockAgents(ctx context.Context, tx pgx.Tx, agents []Agent) error {
 	chains, registries, ids := splitAgents(agents)
 	b := &pgx.Batch{}
@@ -265,7 +273,7 @@ func (s *Store) lockAgents(ctx context.Context, tx pgx.Tx, agents []Agent) error
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// splitAgents makes of agents the arrays that statements take.
+// splitAgents returns agents as the arrays that the statements take.
 func splitAgents(agents []Agent) (chains []int64, registries, ids []string) {
 	for _, a := range agents {
 		chains, registries, ids = append(chains, int64(a.ChainID)), append(registries, a.Registry), append(ids, a.ID)
@@ -273,7 +281,7 @@ func splitAgents(agents []Agent) (chains []int64, registries, ids []string) {
 	return chains, registries, ids
 }
 
-// raiseEpochs raises the epochs of agents that changed.
+// raiseEpochs raises the epochs of agents that changed on the chain.
 func (s *Store) raiseEpochs(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance) error {
 	b := &pgx.Batch{}
 	for i, a := range in {
@@ -288,7 +296,8 @@ func (s *Store) raiseEpochs(ctx context.Context, tx pgx.Tx, in []arrival, out []
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// insertNew takes what is new, and adds to lines what found a place. What is known stays undecided.
+// insertNew inserts the jobs with new keys and adds the dispatched ones to lines. The verdict of known keys stays
+// undecided.
 func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance,
 	lines map[Agent][]Task) error {
 	var rows columns
@@ -308,10 +317,10 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 		if out[i].Verdict != undecided || !isNew {
 			continue
 		}
-		if a.Refused != "" && a.Received != nil { // rare, so that accept.sql has no column for it
+		if a.Refused != "" && a.Received != nil { // rare, so accept.sql has no column for it
 			kept.Queue(`UPDATE herald.deliveries SET result = $2 WHERE id = $1`, id, a.Received)
 		}
-		delete(made, id) // the same key again in this batch is known
+		delete(made, id) // a second job with the same key in this batch is known
 		out[i] = a.newAcceptance(id, row)
 		if row.dispatch > 0 {
 			lines[a.agent] = append(lines[a.agent], Task{ID: id, N: row.dispatch, Kind: a.kind, Bulk: a.Bulk})
@@ -323,7 +332,7 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 	return tx.SendBatch(ctx, kept).Close()
 }
 
-// newAcceptance is the answer to an arrival that became a row.
+// newAcceptance returns the answer to an arrival that was inserted.
 func (a arrival) newAcceptance(id uuid.UUID, row newRow) Acceptance {
 	status := Queued
 	switch {
@@ -335,7 +344,7 @@ func (a arrival) newAcceptance(id uuid.UUID, row newRow) Acceptance {
 	return Acceptance{Verdict: Accepted, ID: id, Key: a.key, Status: status}
 }
 
-// columns are arrivals as accept.sql takes them.
+// columns has the arrays of accept.sql.
 type columns struct {
 	ids                  []uuid.UUID
 	keys, kinds          []string
@@ -358,13 +367,13 @@ func (c *columns) appendArrival(a arrival, id uuid.UUID) {
 	c.bulks, c.traceparents = append(c.bulks, a.Bulk), append(c.traceparents, nullIfEmpty(a.Traceparent))
 }
 
-// newRow is what accept.sql made of a job.
+// newRow is a delivery that accept.sql inserted.
 type newRow struct {
-	dispatch int  // its n; 0: it is not in Redis
-	behind   bool // it waits behind another one of its client, and stands in no line
+	dispatch int  // its dispatch counter; 0: it has no task
+	behind   bool // it waits for another delivery of its ordering key
 }
 
-// insertColumns returns the deliveries that were new.
+// insertColumns inserts deliveries and returns the new ones by id.
 func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uuid.UUID]newRow, error) {
 	rows, _ := tx.Query(ctx, statement("accept"), namedStatement("accept").args(pgx.NamedArgs{
 		"ids": c.ids, "keys": c.keys, "kinds": c.kinds, "chain_ids": c.chains, "registries": c.registries,
@@ -382,20 +391,20 @@ func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uu
 	return made, err
 }
 
-// holder is the row that has a key.
+// holder is the delivery that has a key.
 type holder struct {
 	id     uuid.UUID
 	status Status
 	reason reason.Reason
-	raw    []byte // null: retention dropped it, or it came Refused
-	sealed []byte // the headers of its endpoint
+	raw    []byte // the job; null: deleted by retention, or the job was Refused
+	sealed []byte // the sealed headers of the job's endpoint
 	called bool
-	maybe  bool    // it was called, or may have been
-	absent absence // whether its event is on the chain, as who reads that knows
+	maybe  bool    // the agent was called, or may have been
+	absent absence // whether its event is on the chain, according to the follower
 }
 
-// answerKnownKeys decides about keys that exist: known, queued anew after a reorg, given away, or in conflict (DESIGN
-// §3).
+// answerKnownKeys decides about keys that have a delivery. The delivery is known, or in conflict, or it is queued again
+// after a reorg, or it gives the key to another event.
 func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance,
 	lines map[Agent][]Task) error {
 	var keys []string
@@ -425,13 +434,14 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 		if out[i], err = s.answerKnownKey(ctx, tx, a, h, lines); err != nil {
 			return err
 		}
-		if out[i].Verdict == Accepted { // the next of this batch with the same key meets what is there now
+		if out[i].Verdict == Accepted { // the next job of this batch with the same key must find the new state
 			holders[a.key] = holder{id: out[i].ID, status: Queued, raw: a.raw, sealed: a.SealedHeaders}
 		}
 	}
 	return nil
 }
 
+// readHolders reads the deliveries that have the given keys.
 func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, keys []string) (map[string]holder, error) {
 	rows, _ := tx.Query(ctx, statement("known"), keys)
 	found := make(map[string]holder, len(keys))
@@ -439,7 +449,7 @@ func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, keys []string) (map[
 	var h holder
 	_, err := pgx.ForEachRow(rows, []any{&key, &h.id, &h.status, &h.reason, &h.raw, &h.sealed, &h.called, &h.maybe}, func() error {
 		found[key] = h
-		h.raw, h.sealed = nil, nil // the next row gets bytes of its own
+		h.raw, h.sealed = nil, nil // so that the next row is scanned into new memory
 		return nil
 	})
 	if err != nil {
@@ -448,6 +458,7 @@ func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, keys []string) (map[
 	return found, nil
 }
 
+// answerKnownKey decides about one job whose key has a delivery, see answerKnownKeys. It adds tasks to lines.
 func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	lines map[Agent][]Task) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
@@ -459,20 +470,23 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	case a.Refused != "":
 		return out, nil
 	case h.raw == nil && invalid:
-		return s.displaceHolder(ctx, tx, a, h, lines) // it never was this event
+		return s.displaceHolder(ctx, tx, a, h, lines) // the delivery never had a valid event
 	case h.raw != nil && json.Unmarshal(h.raw, &known) != nil:
 		if invalid {
 			return s.displaceHolder(ctx, tx, a, h, lines)
 		}
-		return out, nil // a newer version may be able to read it
+		// A newer version may be able to read the job.
+		return out, nil
 	case h.raw != nil:
-		var brought job.Job // as it would be stored: strings that had to be repaired were so in what is known
+		// The job as it would be stored, for the comparison: strings that were repaired in one were repaired in the
+		// other.
+		var brought job.Job
 		if err := json.Unmarshal(a.raw, &brought); err != nil {
 			return out, fmt.Errorf("read back the job of %s: %w", a.key, err)
 		}
 		_, differs := brought.Conflict(known)
 		if h.absent != present && h.maybe && brought.TransactionHash != known.TransactionHash {
-			differs = true // the agent knows the event of another transaction, and its deliveryId
+			differs = true // the agent knows this deliveryId with the event of another transaction
 		}
 		switch {
 		case differs && (vanished || notFound || invalid || h.absent != present):
@@ -489,7 +503,8 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	return s.reopenDelivery(ctx, tx, a, h)
 }
 
-// reopenDelivery queues a delivery anew whose event came back. What was called is so only when the event was read off the chain.
+// reopenDelivery queues a delivery again whose event has returned. A delivery whose agent was called is queued again
+// only if the event was read off the chain.
 func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h holder) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	err := tx.QueryRow(ctx, statement("reopen"), h.id, a.key, a.raw, a.SealedHeaders, fmt.Sprint(a.Job.OrderSeq()),
@@ -497,14 +512,15 @@ func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) && h.called:
 		return out, nil
-	case err != nil: // no row: somebody else queued it anew, so that this job joins the line behind it
+	case err != nil: // no row: another transaction queued it; errMoved makes the caller retry
 		return out, fmt.Errorf("queue %s anew: %w", a.key, noRows(err, errMoved))
 	}
 	out.Verdict, out.Status = Accepted, Queued
 	return out, nil
 }
 
-// displaceHolder gives the key of a row that turned out not to be an event to the one that claims it now.
+// displaceHolder renames the key of a delivery whose event is not valid or not on the chain, and inserts the arrival
+// with that key.
 func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	lines map[Agent][]Task) (out Acceptance, err error) {
 	var moved string
@@ -533,7 +549,7 @@ func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	return out, nil
 }
 
-// dispatchAgents dispatches for several agents whose rows are locked.
+// dispatchAgents dispatches the next deliveries of several agents. The caller has locked their rows.
 func (s *Store) dispatchAgents(ctx context.Context, tx pgx.Tx, agents []Agent) ([]Task, error) {
 	lines := make(map[Agent][]Task, len(agents))
 	if err := s.dispatchInto(ctx, tx, agents, lines); err != nil {
@@ -542,9 +558,11 @@ func (s *Store) dispatchAgents(ctx context.Context, tx pgx.Tx, agents []Agent) (
 	return interleaveAgents(lines), nil
 }
 
-// maxDispatchRounds bounds one transaction's rounds of at most MaxDispatchedPerAgent deliveries of each agent.
+// maxDispatchRounds limits the rounds of one transaction. A round reads at most MaxDispatchedPerAgent deliveries of
+// each agent.
 const maxDispatchRounds = 32
 
+// dispatchInto dispatches the next deliveries of agents that are locked, and adds their tasks to lines.
 func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lines map[Agent][]Task) error {
 	if len(agents) == 0 {
 		return nil
@@ -553,8 +571,8 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lin
 	var t Task
 	var a Agent
 	var behind bool
-	// What steps out of a line behind another of its client makes room for the next. Of a long line of one client, which is
-	// rare, the rest is the reconciler's: it comes every few seconds.
+	// A delivery that leaves the backlog to wait for another one frees a slot, so the loop runs again. The rest of a long
+	// backlog of one ordering key, which is rare, is left to the reconciler, which runs every few seconds.
 	again := true
 	for round := 0; again && round < maxDispatchRounds; round++ {
 		again = false
@@ -573,8 +591,8 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lin
 	return nil
 }
 
-// interleaveAgents puts the agents' tasks into one line, one of each agent at a time: deliveries of one agent that run
-// at once wait for each other when they are recorded, and for a place at its origin.
+// interleaveAgents lists the agents' tasks in turn, one of each agent at a time. Deliveries of one agent that run at
+// once wait for each other when they are recorded, and for the limit of calls per origin.
 func interleaveAgents(lines map[Agent][]Task) (tasks []Task) {
 	agents := distinctAgents(slices.Collect(maps.Keys(lines)))
 	for turn := range MaxDispatchedPerAgent {
@@ -591,14 +609,14 @@ func interleaveAgents(lines map[Agent][]Task) (tasks []Task) {
 func arrivalAgents(in []arrival) []Agent {
 	agents := make([]Agent, 0, len(in))
 	for _, a := range in {
-		if a.Refused == "" { // bytes that are no job have no agent
+		if a.Refused == "" { // bytes that are not a job have no agent
 			agents = append(agents, a.agent)
 		}
 	}
 	return distinctAgents(agents)
 }
 
-// distinctAgents lists each agent once, in one order.
+// distinctAgents returns the distinct agents, sorted.
 func distinctAgents(agents []Agent) []Agent {
 	slices.SortFunc(agents, func(a, b Agent) int {
 		return cmp.Or(cmp.Compare(a.ChainID, b.ChainID), strings.Compare(a.Registry, b.Registry),
@@ -607,6 +625,7 @@ func distinctAgents(agents []Agent) []Agent {
 	return slices.Compact(agents)
 }
 
+// jobAgent returns the agent of a job; a job without an agent id gets "0".
 func jobAgent(j job.Job) Agent {
 	id := "0"
 	if j.AgentID != nil {

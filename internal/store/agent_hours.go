@@ -13,29 +13,30 @@ import (
 // AgentHoursKept is how long the counts of an agent's calls are kept.
 const AgentHoursKept = 90 * 24 * time.Hour
 
-// latencyBounds are the ends of the buckets of agent_hours.latency; what takes longer than the last is in a bucket of
-// its own. The buckets of rows that are there already mean these: other bounds need other rows.
+// latencyBounds are the upper bounds of the buckets of agent_hours.latency; slower calls go to a last bucket without a
+// bound. Stored rows depend on these bounds, so they must not change.
 var latencyBounds = [latencyBuckets - 1]time.Duration{10 * time.Millisecond, 20 * time.Millisecond,
 	50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second,
 	5 * time.Second, 10 * time.Second, 20 * time.Second, 30 * time.Second, time.Minute}
 
-// latencyBuckets is their number, which record.sql and record_group.sql spell out.
+// latencyBuckets is the number of buckets. record.sql and record_group.sql spell it out.
 const latencyBuckets = 14
 
-// AgentHour counts an agent's calls that were recorded in one hour. A call is an attempt that wrote one, or that failed
-// by the agent's fault before it could.
+// AgentHour counts the calls of an agent that were recorded in one hour. A call is an attempt that wrote one, or that
+// failed before by the agent's fault.
 type AgentHour struct {
-	Hour     time.Time // its beginning, UTC
+	Hour     time.Time // beginning of the hour, UTC
 	Calls    int
-	Failed   int                   // those that the agent is to blame for
-	Failures map[reason.Reason]int // the same, by reason
-	Latency  []int                 // calls that were written, by bucket of their own duration (latencyBounds)
+	Failed   int                   // calls that failed by the agent's fault
+	Failures map[reason.Reason]int // failed calls by reason
+	Latency  []int                 // written calls by bucket of their own duration (latencyBounds)
 }
 
-// isCall tells whether the outcome is counted as a call.
+// isCall reports whether the outcome counts as a call.
 func (o Outcome) isCall() bool { return o.Called || o.AgentError != "" }
 
-// latencyBucket is the bucket of the call's duration, from 0; -1: no call was written, or nobody measured it.
+// latencyBucket returns the bucket of the call's duration, from 0, or -1 if no call was written or its duration is
+// unknown.
 func (o Outcome) latencyBucket() int {
 	if !o.Called || o.CallTook <= 0 {
 		return -1
@@ -44,7 +45,7 @@ func (o Outcome) latencyBucket() int {
 	return i
 }
 
-// latencyVector is a histogram of the outcome alone.
+// latencyVector returns the histogram of this one outcome.
 func (o Outcome) latencyVector() []int32 {
 	v := make([]int32, latencyBuckets)
 	if i := o.latencyBucket(); i >= 0 {
@@ -53,7 +54,7 @@ func (o Outcome) latencyVector() []int32 {
 	return v
 }
 
-// latencyPosition is the bucket as Postgres counts, from 1; nil: there is none.
+// latencyPosition returns the bucket as a 1-based index for Postgres; nil: no bucket.
 func (o Outcome) latencyPosition() *int32 {
 	i := int32(o.latencyBucket() + 1)
 	if i == 0 {
@@ -62,7 +63,7 @@ func (o Outcome) latencyPosition() *int32 {
 	return &i
 }
 
-// Count adds an outcome that was recorded, for stores that keep no SQL.
+// Count adds a recorded outcome, for stores that do not count in SQL.
 func (h *AgentHour) Count(o Outcome) {
 	if !o.isCall() {
 		return
@@ -91,17 +92,17 @@ func (h *AgentHour) addLatency(bucket, n int) {
 	h.Latency[bucket] += n
 }
 
-// CallSummary is what became of an agent's calls in a time.
+// CallSummary counts an agent's calls since a time.
 type CallSummary struct {
-	Since    time.Time             `json:"since"` // the beginning of an hour
+	Since    time.Time             `json:"since"` // beginning of an hour
 	Calls    int                   `json:"calls"`
 	Failed   int                   `json:"failed"`
-	Failures map[reason.Reason]int `json:"failures,omitempty"` // the failed ones by reason
-	P50Ms    *float64              `json:"p50Ms,omitempty"`    // of the calls' own durations, interpolated; nil: none
+	Failures map[reason.Reason]int `json:"failures,omitempty"` // failed calls by reason
+	P50Ms    *float64              `json:"p50Ms,omitempty"`    // of the written calls' durations, interpolated; or nil
 	P95Ms    *float64              `json:"p95Ms,omitempty"`
 }
 
-// SummarizeHours sums up the hours from the one that since is in.
+// SummarizeHours adds up the hours from the hour of since.
 func SummarizeHours(hours []AgentHour, since time.Time) CallSummary {
 	sum := AgentHour{Hour: since.UTC().Truncate(time.Hour)}
 	for _, h := range hours {
@@ -120,8 +121,8 @@ func SummarizeHours(hours []AgentHour, since time.Time) CallSummary {
 		P50Ms: interpolateQuantile(sum.Latency, 0.50), P95Ms: interpolateQuantile(sum.Latency, 0.95)}
 }
 
-// interpolateQuantile is how many milliseconds the share q of the calls took at most, as if the calls of a bucket were
-// spread evenly in it. Of the bucket without an end it is the beginning.
+// interpolateQuantile returns the duration in milliseconds that the share q of the calls does not exceed. It assumes
+// that the calls of a bucket are evenly distributed. For the last bucket it returns the lower bound.
 func interpolateQuantile(latency []int, q float64) *float64 {
 	total := 0
 	for _, n := range latency {
@@ -145,8 +146,8 @@ func interpolateQuantile(latency []int, q float64) *float64 {
 	return &from
 }
 
-// AgentStats lists the hours in which calls of an agent were recorded, from the one that since is in, oldest first; at
-// most those that are kept.
+// AgentStats lists the hours in which calls of an agent were recorded, from the hour of since, oldest first. Hours
+// older than AgentHoursKept are not listed.
 func (s *Store) AgentStats(ctx context.Context, a Agent, since time.Time) (hours []AgentHour, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -155,8 +156,8 @@ func (s *Store) AgentStats(ctx context.Context, a Agent, since time.Time) (hours
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[AgentHour])
 }
 
-// DropAgentHours drops counts of hours that began more than age ago, the oldest first, at most limit rows. It returns
-// how many went, so the caller comes back.
+// DropAgentHours deletes hours that began more than age ago, the oldest first, at most limit rows. It returns how many
+// rows it deleted; the caller repeats it while that equals limit.
 func (s *Store) DropAgentHours(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

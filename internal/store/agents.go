@@ -13,36 +13,37 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AgentRow is what every worker knows of an agent.
+// AgentRow is the stored state of an agent, shared by all workers.
 type AgentRow struct {
-	ChainID          uint64           `json:"chainId"`
-	IdentityRegistry string           `json:"identityRegistry"`
-	AgentID          string           `json:"agentId"`
-	Epoch            int64            `json:"epoch"`
-	RaisedEpoch      *int64           `json:"raisedEpoch,omitempty"` // the epoch that a failure made; gone when the agent answers
-	Enabled          bool             `json:"enabled"`
-	Policy           Policy           `json:"policy"`
-	Preferences      *Preferences     `json:"preferences,omitempty"` // as the agent said them last, in force or not (Preferences.InForce)
-	Endpoint         string           `json:"endpoint,omitempty"`
-	ServerInfo       json.RawMessage  `json:"serverInfo,omitempty"`
-	Protocol         string           `json:"protocol,omitempty"`
-	Tools            json.RawMessage  `json:"tools,omitempty"`
-	State            string           `json:"state"` // disabled pending connected needs_auth failed
-	LastOKAt         *time.Time       `json:"lastOkAt,omitempty"`
-	LastCalledAt     *time.Time       `json:"lastCalledAt,omitempty"` // when a call was last recorded, however it ended
-	FailingSince     *time.Time       `json:"failingSince,omitempty"` // its first failed call after a success, or after it was enabled
-	LastError        string           `json:"lastError,omitempty"`
-	LastErrorAt      *time.Time       `json:"lastErrorAt,omitempty"`
-	Totals           json.RawMessage  `json:"totals"` // deliveries that ended, by status; a replayed one ends again
-	Open             map[Status]int64 `json:"open"`   // deliveries that have not ended, by status
-	CreatedAt        time.Time        `json:"createdAt"`
-	UpdatedAt        time.Time        `json:"updatedAt"`
+	ChainID          uint64 `json:"chainId"`
+	IdentityRegistry string `json:"identityRegistry"`
+	AgentID          string `json:"agentId"`
+	Epoch            int64  `json:"epoch"`
+	RaisedEpoch      *int64 `json:"raisedEpoch,omitempty"` // the epoch that a failure raised; nil after a success
+	Enabled          bool   `json:"enabled"`
+	Policy           Policy `json:"policy"`
+	// Preferences are those that the agent returned last, in force or not (Preferences.InForce).
+	Preferences  *Preferences     `json:"preferences,omitempty"`
+	Endpoint     string           `json:"endpoint,omitempty"`
+	ServerInfo   json.RawMessage  `json:"serverInfo,omitempty"`
+	Protocol     string           `json:"protocol,omitempty"`
+	Tools        json.RawMessage  `json:"tools,omitempty"`
+	State        string           `json:"state"` // disabled pending connected needs_auth failed
+	LastOKAt     *time.Time       `json:"lastOkAt,omitempty"`
+	LastCalledAt *time.Time       `json:"lastCalledAt,omitempty"` // when a call was last recorded, with any outcome
+	FailingSince *time.Time       `json:"failingSince,omitempty"` // first failed call after a success or its enabling
+	LastError    string           `json:"lastError,omitempty"`
+	LastErrorAt  *time.Time       `json:"lastErrorAt,omitempty"`
+	Totals       json.RawMessage  `json:"totals"` // ended deliveries by status; a replayed delivery counts again
+	Open         map[Status]int64 `json:"open"`   // open deliveries by status
+	CreatedAt    time.Time        `json:"createdAt"`
+	UpdatedAt    time.Time        `json:"updatedAt"`
 
-	CallsOfDay  int `json:"callsOfDay,omitempty"`  // of the last 24 hours at least; in a list by SortFailing only
-	FailedOfDay int `json:"failedOfDay,omitempty"` // those that the agent is to blame for
+	CallsOfDay  int `json:"callsOfDay,omitempty"`  // of the last 24 hours at least; only in a list by SortFailing
+	FailedOfDay int `json:"failedOfDay,omitempty"` // those that failed by the agent's fault
 }
 
-// AgentFilter narrows and sorts a list of agents. Zero fields do not narrow.
+// AgentFilter selects and sorts a list of agents. Zero fields do not restrict it.
 type AgentFilter struct {
 	ChainID *uint64
 	AgentID string // decimal
@@ -50,16 +51,17 @@ type AgentFilter struct {
 	Sort    string // "": by chain, registry and id; or SortFailing
 	Limit   int    // default 50, at most maxRows
 
-	After                   *Agent // the last one of the page before
-	AfterCalls, AfterFailed int    // its CallsOfDay and FailedOfDay, by SortFailing
+	After                   *Agent // last agent of the previous page
+	AfterCalls, AfterFailed int    // CallsOfDay and FailedOfDay of After, for SortFailing
 }
 
-// SortFailing lists the agents first that failed most calls in the last 24 hours, of those the ones first that failed
-// the larger share. Who failed none comes last. An agent that is called between two pages may be on both, or on none.
+// SortFailing lists the agents with the most failed calls in the last 24 hours first; among equal ones, those with the
+// larger share of failed calls. Agents without a failed call come last. If an agent is called between two pages, it may
+// be on both pages or on none.
 const SortFailing = "failing"
 
-// agentColumns counts by the three partial indexes that hold what is open (in line, dispatched, neither), without
-// reading rows but of what is dispatched.
+// agentColumns counts open deliveries by three partial indexes (backlog, dispatched, waiting or held). It reads rows of
+// dispatched deliveries only.
 const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch, g.raised_epoch, g.enabled, g.policy, g.preferences, coalesce(g.endpoint, ''),
 	g.server_info, coalesce(g.protocol, ''), g.tools, g.state, g.last_ok_at, g.last_called_at, g.failing_since, coalesce(g.last_error, ''), g.last_error_at, g.totals, g.created_at, g.updated_at,
 	(SELECT coalesce(jsonb_object_agg(status, n), '{}') FROM (SELECT status, sum(n) AS n FROM (
@@ -86,8 +88,8 @@ func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
 	return r, err
 }
 
-// placedAgents are agents with their place in a list by SortFailing: what sorts them, ascending, and the key. An agent's
-// last hour with a call is in its own row.
+// placedAgents selects agents with the columns that sort a list by SortFailing, ascending, and their keys. The counts
+// of an agent's last hour with a call are in its own row.
 const placedAgents = `(SELECT *, -failed AS failures, -failed::float8 / greatest(calls, 1) AS share FROM (
 	SELECT g.chain_id, g.identity_registry, g.agent_id, g.state,
 		coalesce(h.calls, 0) + CASE WHEN g.hour >= date_trunc('hour', now() - interval '24 hours', 'UTC') THEN g.hour_calls ELSE 0 END AS calls,
@@ -96,8 +98,8 @@ const placedAgents = `(SELECT *, -failed AS failures, -failed::float8 / greatest
 		FROM herald.agent_hours WHERE hour >= date_trunc('hour', now() - interval '24 hours', 'UTC') GROUP BY chain_id, identity_registry, agent_id) h
 		USING (chain_id, identity_registry, agent_id)) x) g`
 
-// Agents lists agents in the order of chain, registry and id, or as the filter says. The next page starts after the
-// last one.
+// Agents lists agents in the order of chain, registry and id, or by the filter's Sort. The next page starts after the
+// last agent.
 func (s *Store) Agents(ctx context.Context, f AgentFilter) (list []AgentRow, err error) {
 	var n narrowing
 	if f.ChainID != nil {
@@ -134,7 +136,8 @@ func (s *Store) Agents(ctx context.Context, f AgentFilter) (list []AgentRow, err
 	return pgx.CollectRows(rows, scanAgentRow)
 }
 
-// failingPage is a page of a list by SortFailing: what else is known of agents is read for those on the page only.
+// failingPage returns the query for a page of a list by SortFailing. The other columns are read only for the agents of
+// the page.
 func failingPage(where, limit string) string {
 	return `SELECT ` + agentColumns + `, p.calls, p.failed FROM (SELECT * FROM ` + placedAgents + where +
 		` ORDER BY ` + placeOf("g") + limit + `) p
@@ -142,12 +145,12 @@ func failingPage(where, limit string) string {
 		ORDER BY ` + placeOf("p")
 }
 
-// placeOf is what a list by SortFailing is sorted by.
+// placeOf returns the columns that sort a list by SortFailing.
 func placeOf(table string) string {
 	return strings.ReplaceAll("@.failures, @.share, @.chain_id, @.identity_registry, @.agent_id", "@", table)
 }
 
-// AgentRow reads one agent. ErrNotFound.
+// AgentRow reads one agent. It returns ErrNotFound if there is no row.
 func (s *Store) AgentRow(ctx context.Context, a Agent) (r AgentRow, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -158,10 +161,9 @@ func (s *Store) AgentRow(ctx context.Context, a Agent) (r AgentRow, err error) {
 	return r, noRows(err, ErrNotFound)
 }
 
-// EnableAgent enables or disables an agent; one that is not known yet is made known. A disabled one's deliveries are
-// held as they are claimed. Enabling releases those that were held for it, in as many transactions as it takes; it
-// returns how many, and the tasks that the caller puts into Redis, also when it fails in the middle: calling it again
-// goes on.
+// EnableAgent enables or disables an agent, and inserts a row for an unknown one. A claimed delivery of a disabled
+// agent is held. Enabling releases the deliveries that were held for this reason, in as many transactions as needed. It
+// returns their number and the tasks that the caller puts into Redis, even after an error: a second call continues.
 func (s *Store) EnableAgent(ctx context.Context, a Agent, enabled bool) (released int, tasks []Task, err error) {
 	defer wrapError(&err, "enable or disable agent %d:%s", a.ChainID, a.ID)
 	var reasons []reason.Reason
@@ -189,7 +191,8 @@ func (s *Store) CountAgents(ctx context.Context) (counts map[string]int64, err e
 	return counts, err
 }
 
-// RefreshAgent has every worker resolve an agent anew: it raises the epoch. ErrNotFound.
+// RefreshAgent raises an agent's epoch, so that every worker resolves the agent again. It returns ErrNotFound if there
+// is no row.
 func (s *Store) RefreshAgent(ctx context.Context, a Agent) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -201,8 +204,8 @@ func (s *Store) RefreshAgent(ctx context.Context, a Agent) (err error) {
 	return err
 }
 
-// setEnabled enables or disables an agent that is locked. One that is enabled again begins anew: what failed before it
-// was disabled does not count.
+// setEnabled enables or disables an agent. The caller has locked it. Enabling clears failing_since: earlier failures no
+// longer count.
 func setEnabled(ctx context.Context, tx pgx.Tx, a Agent, enabled bool) error {
 	_, err := tx.Exec(ctx, `UPDATE herald.agents SET enabled = $4, updated_at = now(),
 		state = CASE WHEN NOT $4 THEN 'disabled' WHEN state = 'disabled' THEN 'pending' ELSE state END,
@@ -211,9 +214,9 @@ func setEnabled(ctx context.Context, tx pgx.Tx, a Agent, enabled bool) error {
 	return err
 }
 
-// SetPolicy merges p into the agent's policy: what p does not say stays, OnUnknownResend and PreferencesFollow bring back
-// the defaults. An agent that is not known yet is made known. One whose preferences are ignored has its line held no
-// longer.
+// SetPolicy merges p into the agent's policy: empty fields of p change nothing; OnUnknownResend and PreferencesFollow
+// restore the defaults. It inserts a row for an unknown agent. PreferencesIgnore also ends the pause of the agent's
+// backlog.
 func (s *Store) SetPolicy(ctx context.Context, a Agent, p Policy) (err error) {
 	if err := p.checkValues(); err != nil {
 		return err

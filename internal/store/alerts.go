@@ -12,52 +12,52 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AlertKind is what an alert is about (alerts.kind).
+// AlertKind is the kind of an alert (alerts.kind).
 type AlertKind string
 
-// The kinds.
+// The kinds of alerts.
 const (
-	AgentFailing   AlertKind = "agent.failing"   // its calls fail
-	AgentRecovered AlertKind = "agent.recovered" // one succeeded again
-	AgentDisabled  AlertKind = "agent.disabled"  // by an operator, or by Herald
-	DeliveriesDead AlertKind = "deliveries.dead"
-	DeliveriesHeld AlertKind = "deliveries.held"
+	AgentFailing   AlertKind = "agent.failing"   // the agent's calls fail
+	AgentRecovered AlertKind = "agent.recovered" // a call succeeded again
+	AgentDisabled  AlertKind = "agent.disabled"  // an operator or Herald disabled the agent
+	DeliveriesDead AlertKind = "deliveries.dead" // deliveries became dead
+	DeliveriesHeld AlertKind = "deliveries.held" // deliveries were held
 )
 
-// News is one thing that happened to an agent, or to deliveries of it, since the last look.
+// News is one change of an agent, or of deliveries of an agent, since the previous check.
 type News struct {
 	Kind         AlertKind
 	Agent        Agent
-	At           time.Time      // of the look
-	FailingSince *time.Time     // since when every call failed; of an agent
-	State        string         // StateFailed or StateNeedsAuth; of AgentFailing
-	ByHerald     bool           // nobody but Herald disabled the agent
-	Count        int            // of deliveries
-	Reasons      map[string]int // how many of them for which reason; "" is none
-	Deliveries   []uuid.UUID    // the first of them
+	At           time.Time      // time of the check
+	FailingSince *time.Time     // first of the failed calls; for the agent's kinds
+	State        string         // StateFailed or StateNeedsAuth; for AgentFailing
+	ByHerald     bool           // Herald disabled the agent, not an operator
+	Count        int            // number of deliveries
+	Reasons      map[string]int // number of deliveries by reason; "": no reason
+	Deliveries   []uuid.UUID    // the first deliveries, maxNamedMishaps at most
 }
 
-// LookConfig says what is news.
+// LookConfig configures LookForNews.
 type LookConfig struct {
-	FailingAfter time.Duration // how long every call of an agent fails before it is news
-	DisableAfter time.Duration // how long before the agent is disabled; 0: never
-	Pause        time.Duration // between two alerts of one kind about the deliveries of one agent
-	Keep         time.Duration // how long alerts that are over are kept
-	// Compose makes the payload of what is posted. It is called within the transaction. Nil: nobody is told, and what
-	// happened is noted as told.
+	FailingAfter time.Duration // time for which calls must have failed before an alert
+	DisableAfter time.Duration // time after which the agent is disabled; 0: never
+	Pause        time.Duration // minimum time between two alerts of a kind about an agent's deliveries
+	Keep         time.Duration // how long finished alerts are kept
+	// Compose returns the payload to post. It is called within the transaction. Nil: changes are stored as reported,
+	// without an alert.
 	Compose func(News) (json.RawMessage, error)
 }
 
 const (
-	maxLookAgents   = 500  // that one look tells of, or disables
-	maxLookMishaps  = 5000 // counters that one look takes
-	maxNamedMishaps = 20   // deliveries that an alert names; each counter has as many
+	maxLookAgents   = 500  // agents that one check reports, or disables
+	maxLookMishaps  = 5000 // counters that one check reads
+	maxNamedMishaps = 20   // deliveries in an alert, and in a counter
 	heraldActor     = "herald"
 )
 
-// LookForNews disables agents that failed every call for too long, notes what happened to agents and deliveries since
-// the last look, and puts an alert for each of it into the outbox: all of it in one transaction, so that each change is
-// told once. It returns the agents that were disabled, and how many alerts there are.
+// LookForNews disables agents whose calls have all failed for too long, stores what changed with agents and deliveries
+// since the previous check, and inserts an alert for each change. It does all of it in one transaction, so that each
+// change is reported once. It returns the disabled agents and the number of alerts.
 func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (disabled []Agent, told int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -111,7 +111,7 @@ func (s *Store) listAgentsToDisable(ctx context.Context, q querier, after time.D
 	})
 }
 
-// disableFailing disables those of the candidates that still fail when they are locked, each with its row of the audit.
+// disableFailing disables those candidates that still fail once they are locked, and inserts an audit row for each.
 func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []Agent,
 	after time.Duration) (disabled []Agent, err error) {
 	if len(candidates) == 0 {
@@ -126,7 +126,7 @@ func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []Agen
 	}
 	for _, a := range still {
 		if !slices.Contains(candidates, a) {
-			continue // it is not locked: the next look's
+			continue // not locked; the next check handles it
 		}
 		filter, err := json.Marshal(map[string]any{"agent": fmt.Sprintf("%d:%s", a.ChainID, a.ID), "registry": a.Registry,
 			"wasEnabled": true})
@@ -146,7 +146,7 @@ func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []Agen
 	return disabled, nil
 }
 
-// noteAgents notes what changed with agents.
+// noteAgents stores and returns the changes of agents.
 func noteAgents(ctx context.Context, tx pgx.Tx, failingAfter time.Duration) ([]News, error) {
 	now := time.Now()
 	rows, _ := tx.Query(ctx, statement("note_agents"), failingAfter, maxLookAgents)
@@ -159,7 +159,7 @@ func noteAgents(ctx context.Context, tx pgx.Tx, failingAfter time.Duration) ([]N
 	})
 }
 
-// takeMishaps takes what died or was held, one News for an agent and a kind.
+// takeMishaps reads and deletes the counters of dead and held deliveries. It returns one News per agent and kind.
 func takeMishaps(ctx context.Context, tx pgx.Tx, pause time.Duration) (news []News, err error) {
 	now := time.Now()
 	type subject struct {
@@ -189,6 +189,7 @@ func takeMishaps(ctx context.Context, tx pgx.Tx, pause time.Duration) (news []Ne
 	return news, err
 }
 
+// insertAlerts inserts one alert per News into the outbox and returns their number.
 func insertAlerts(ctx context.Context, tx pgx.Tx, news []News,
 	compose func(News) (json.RawMessage, error)) (told int, err error) {
 	b := &pgx.Batch{}
@@ -208,14 +209,14 @@ func insertAlerts(ctx context.Context, tx pgx.Tx, news []News,
 
 // Alert is one attempt to post an alert.
 type Alert struct {
-	ID      uuid.UUID // the same in every attempt
+	ID      uuid.UUID // equal in every attempt
 	Kind    AlertKind
 	Payload []byte
 	Attempt int // from 1
 	Age     time.Duration
 }
 
-// ClaimAlert takes the alert that is due longest, for as long as the lease. ErrNotFound: none is due.
+// ClaimAlert claims the alert that has been due longest, until the lease ends. It returns ErrNotFound if none is due.
 func (s *Store) ClaimAlert(ctx context.Context, lease time.Duration) (a Alert, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -226,7 +227,7 @@ func (s *Store) ClaimAlert(ctx context.Context, lease time.Duration) (a Alert, e
 	return a, noRows(err, ErrNotFound)
 }
 
-// EndAlert notes that the receiver took an alert.
+// EndAlert records that the receiver accepted an alert.
 func (s *Store) EndAlert(ctx context.Context, a Alert) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -235,8 +236,8 @@ func (s *Store) EndAlert(ctx context.Context, a Alert) (err error) {
 	return err
 }
 
-// PostponeAlert notes why an attempt failed, and when the next one is due; wait nil: never. What a later attempt noted
-// stays.
+// PostponeAlert records why an attempt failed, and when the next one is due; nil: never. It changes nothing if a later
+// attempt has begun.
 func (s *Store) PostponeAlert(ctx context.Context, a Alert, wait *time.Duration, why string) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

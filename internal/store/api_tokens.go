@@ -8,16 +8,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// APIToken is a token of the HTTP API as it is stored. Its fields are in the order of apiTokenColumns.
+// APIToken is a stored token of the HTTP API. Its fields are in the order of apiTokenColumns.
 type APIToken struct {
 	ID         string     `json:"id"`
 	Name       string     `json:"name"`
 	Scopes     []string   `json:"scopes"`
 	Hash       []byte     `json:"-"` // SHA-256 of the secret part
 	CreatedAt  time.Time  `json:"createdAt"`
-	ExpiresAt  *time.Time `json:"expiresAt,omitempty"` // none: never
+	ExpiresAt  *time.Time `json:"expiresAt,omitempty"` // nil: never
 	RevokedAt  *time.Time `json:"revokedAt,omitempty"`
-	LastUsedAt *time.Time `json:"lastUsedAt,omitempty"` // to the minute
+	LastUsedAt *time.Time `json:"lastUsedAt,omitempty"` // with a resolution of one minute
 }
 
 const apiTokenColumns = `id, name, scopes, hash, created_at, expires_at, revoked_at, last_used_at`
@@ -32,7 +32,7 @@ func (s *Store) AddAPIToken(ctx context.Context, t APIToken) (err error) {
 	return err
 }
 
-// APITokens lists all, also those that are revoked or expired, newest first.
+// APITokens lists all tokens, including revoked and expired ones, newest first.
 func (s *Store) APITokens(ctx context.Context) (list []APIToken, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -41,8 +41,8 @@ func (s *Store) APITokens(ctx context.Context) (list []APIToken, err error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[APIToken])
 }
 
-// GoodAPIToken reads a token that has this hash and is neither revoked nor expired, and notes that it is used.
-// ErrNotFound.
+// GoodAPIToken reads the token with this id and hash, and updates LastUsedAt. It returns ErrNotFound if no such token
+// exists, or if it is revoked or expired.
 func (s *Store) GoodAPIToken(ctx context.Context, id string, hash []byte) (t APIToken, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -56,7 +56,7 @@ func (s *Store) GoodAPIToken(ctx context.Context, id string, hash []byte) (t API
 	return t, noRows(err, ErrNotFound)
 }
 
-// RevokeAPIToken ends a token. ErrNotFound: there is none of this id that was not revoked.
+// RevokeAPIToken revokes a token. It returns ErrNotFound if there is no such token, or if it is already revoked.
 func (s *Store) RevokeAPIToken(ctx context.Context, id string) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

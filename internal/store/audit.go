@@ -10,23 +10,22 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Audit is one thing that an operator did to agents or deliveries. Its fields are in the order in which Audits selects
-// them.
+// Audit is one action of an operator on agents or deliveries. Its fields are in the order in which Audits selects them.
 type Audit struct {
 	ID         int64           `json:"id"`
 	At         time.Time       `json:"at"`
 	Actor      string          `json:"actor"`
 	Action     string          `json:"action"`
-	Filter     json.RawMessage `json:"filter,omitempty"` // which were meant
-	Matched    int64           `json:"matched"`          // how many that were when it began
-	Moved      int64           `json:"moved"`
-	State      string          `json:"state"` // running done cancelled failed
+	Filter     json.RawMessage `json:"filter,omitempty"` // selects the deliveries or agents
+	Matched    int64           `json:"matched"`          // number of selected ones when the action began
+	Moved      int64           `json:"moved"`            // number of changed ones
+	State      string          `json:"state"`            // running done cancelled failed
 	FinishedAt *time.Time      `json:"finishedAt,omitempty"`
 	Note       string          `json:"note,omitempty"`
 }
 
-// BeginAudit notes what is about to be done: actor, action, filter, matched and note of a. EndAudit takes the id it
-// returns. One that stays running is of a process that died in the middle.
+// BeginAudit records an action before it begins: Actor, Action, Filter, Matched and Note of a. It returns the id for
+// EndAudit. An audit that stays in the state running belongs to a process that died.
 func (s *Store) BeginAudit(ctx context.Context, a Audit) (id int64, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -37,8 +36,8 @@ func (s *Store) BeginAudit(ctx context.Context, a Audit) (id int64, err error) {
 	return id, err
 }
 
-// EndAudit notes how it ended; state is done, cancelled or failed. An empty note leaves that of the beginning.
-// ErrNotFound.
+// EndAudit records the end of an action; state is done, cancelled or failed. An empty note keeps the note of
+// BeginAudit. It returns ErrNotFound if there is no such audit.
 func (s *Store) EndAudit(ctx context.Context, id int64, moved int64, state, note string) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -48,7 +47,7 @@ func (s *Store) EndAudit(ctx context.Context, id int64, moved int64, state, note
 	return noRows(err, ErrNotFound)
 }
 
-// Audits lists them, newest first, from the one before the id before (0: from the newest); default 50, at most maxRows.
+// Audits lists audits with an id below before (0: all), newest first. limit defaults to 50 and is at most maxRows.
 func (s *Store) Audits(ctx context.Context, before int64, limit int) (list []Audit, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

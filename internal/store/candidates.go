@@ -12,15 +12,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// compareDelivery answers a job whose key is that of a delivery. The first comer's job stands, unless the chain refutes
-// it: a job that says another content or position joins the line behind the delivery, while that can still be called
-// with another job, whatever is answered. Intakes have no chain to ask, so whatever stands before this job with another
-// action makes it a conflict, and never silently known.
+// compareDelivery answers a job whose key has a delivery. The first job stays unless the chain refutes it. A job with
+// another content or position is stored as a candidate (candidate.sql) while the delivery can still be called with
+// another job, even if the answer is Conflict. Intakes cannot ask the chain, so if the delivery or an earlier candidate
+// has another action, the answer is Conflict and never Known.
 func (s *Store) compareDelivery(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	out Acceptance) (Acceptance, error) {
 	field, differs := brought.Conflict(known)
 	contested := brought.ActionSum() != known.ActionSum() || !a.sameHeaders(h.sealed)
-	isMove := a.readBy != nil && !differs // the job in place is moved instead
+	isMove := a.readBy != nil && !differs // then compareRead moves the delivery's job instead
 	if !h.status.Final() && !h.called && !isMove && brought.EventSum() != known.EventSum() {
 		others, err := s.joinCandidates(ctx, tx, a, h, brought)
 		if err != nil {
@@ -37,6 +37,7 @@ func (s *Store) compareDelivery(ctx context.Context, tx pgx.Tx, a arrival, h hol
 	return out, nil
 }
 
+// sameHeaders reports whether the arrival's headers have the same content as a sealed value.
 func (a arrival) sameHeaders(sealed []byte) bool {
 	if a.SealedHeaders == nil || sealed == nil {
 		return a.SealedHeaders == nil && sealed == nil
@@ -44,7 +45,7 @@ func (a arrival) sameHeaders(sealed []byte) bool {
 	return a.SameHeaders != nil && a.SameHeaders(sealed)
 }
 
-// joinCandidates puts a job into the line behind a delivery; contested tells whether one that stands there has another
+// joinCandidates stores a job as a candidate of a delivery. contested reports whether another candidate has a different
 // action.
 func (s *Store) joinCandidates(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	j job.Job) (contested bool, err error) {
@@ -64,8 +65,8 @@ func (s *Store) joinCandidates(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	return contested, nil
 }
 
-// actionSum is of a job's action with its sealed headers. No two of those are alike, so that actions with headers
-// always differ: here nobody can open them.
+// actionSum returns a hash of a job's action and its sealed headers. The same headers have another ciphertext each time
+// they are sealed, so two actions with headers always differ; this package cannot decrypt them.
 func actionSum(j job.Job, sealed []byte) job.Sum {
 	sum := j.ActionSum()
 	if sealed != nil {
@@ -74,8 +75,8 @@ func actionSum(j job.Job, sealed []byte) job.Sum {
 	return sum
 }
 
-// transactionOf is what tells in which order the jobs of an event are looked at (succeed.sql). The transaction of a
-// retraction is on the chain no more: it refutes nobody, so whoever names another one goes before nobody.
+// transactionOf returns the transaction hash of a job, by which candidates are sorted (succeed.sql), or "" for none.
+// For a retraction it returns "": its transaction is no longer on the chain, so its absence refutes nothing.
 func transactionOf(j job.Job) string {
 	if j.TransactionHash == (common.Hash{}) || j.IsRetraction() {
 		return ""
@@ -83,15 +84,16 @@ func transactionOf(j job.Job) string {
 	return j.TransactionHash.Hex()
 }
 
-// queueSucceed queues what lets the job be asked about again if it was moved, or else the next in line take over from
-// the claim's job, after its outcome is recorded.
+// queueSucceed queues the statements that follow when the chain did not have the event as the job says: check the job
+// again if it was moved, or else replace it by a candidate.
 func (s *Store) queueSucceed(b *pgx.Batch, c *Claim) {
 	event, action := c.Job.EventSum(), actionSum(c.Job, c.SealedHeaders)
 	b.Queue(statement("ask_again"), c.ID, c.No, c.rank)
 	b.Queue(statement("succeed"), c.ID, c.No, c.rank, transactionOf(c.Job), event[:], action[:])
 }
 
-// readSucceeded reads the answer to queueSucceed; next is until when the delivery waits, nil: it does not.
+// readSucceeded reads the answers to queueSucceed. It reports whether the delivery continues with another job, and
+// until when it waits; nil: it does not wait.
 func readSucceeded(res pgx.BatchResults, next *time.Time) (bool, *time.Time, error) {
 	var status Status
 	var due *time.Time

@@ -8,16 +8,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CursorState is a cursor as operators see it.
+// CursorState is a cursor with the columns for operators.
 type CursorState struct {
 	Cursor
-	MovedAt time.Time // when it was moved last
+	MovedAt time.Time // time of the last move
 
-	StalledSince *time.Time // since when nothing is read; nil: blocks are
+	StalledSince *time.Time // since when no block is read; nil: blocks are read
 	StalledWhy   string
 }
 
-// Cursors lists how far chains were read: of all followers of a chain, or of all chains (0).
+// Cursors lists the cursors of all followers of a chain, or of all chains (0).
 func (s *Store) Cursors(ctx context.Context, chainID uint64) (list []CursorState, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -30,10 +30,10 @@ func (s *Store) Cursors(ctx context.Context, chainID uint64) (list []CursorState
 	})
 }
 
-// maxStall bounds the text of why a chain is not read.
+// maxStall limits the text of StalledWhy, in bytes.
 const maxStall = 500
 
-// NoteStall keeps with a cursor since when its follower reads nothing, and why. nil: it reads.
+// NoteStall stores since when a follower reads no blocks, and why; nil: it reads.
 func (s *Store) NoteStall(ctx context.Context, key CursorKey, since *time.Time, why string) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

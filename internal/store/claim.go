@@ -17,56 +17,63 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// clockTolerance lets a scheduled task that Redis releases a little early by Postgres' clock still be claimed.
+// clockTolerance is how early a scheduled task may be claimed, because Redis may release it a little early by Postgres'
+// clock.
 const clockTolerance = time.Second
 
-// Claim is the right to deliver one delivery once, until LeaseUntil.
+// Claim is the right of one worker to make one attempt at a delivery, until LeaseUntil.
 type Claim struct {
 	ID            uuid.UUID
-	N             int // the task's dispatch counter
-	No            int64
-	Attempt       int // 1-based
+	N             int   // the task's dispatch counter
+	No            int64 // the claim number, the fencing token
+	Attempt       int   // 1-based
 	StartedAt     time.Time
-	LeaseUntil    time.Time // Postgres' clock
+	LeaseUntil    time.Time // by Postgres' clock
 	Key           string
 	Job           job.Job
 	SealedHeaders []byte
 	CreatedAt     time.Time
-	Called        bool  // an earlier attempt reached the agent, or may have
-	Epoch         int64 // of the agent: what is cached under an older one is stale
-	Enabled       bool
+	Called        bool  // an earlier attempt called the agent, or may have
+	Epoch         int64 // of the agent; data cached under a lower epoch is stale
+	Enabled       bool  // the agent is enabled
 
-	Budget        int  // attempts of the present budget, this one included: 1-based; a replay begins another
-	FetchFailures int  // outcomes with FetchFailed in the present budget
-	Unfinished    bool // an earlier attempt has no outcome: its worker died, or could not record what it knew
-	InDoubt       bool // one of the present budget has none; what was in doubt before a replay, the replay has answered
-	Replay        bool // a replay asked for it
-	Policy        Policy
-	Preferences   Preferences // what the agent asked for, as far as it is in force
-	Protocol      string      // the MCP revision that the agent spoke last; empty: it has not yet
-	Succeeded     bool        // a delivery to the agent succeeded within RecentSuccess
-	Traceparent   string      // came with the job; empty: none
-	Again         bool        // it waited, or this is not its first task
-	AheadOf       string      // order_seq of an earlier one of its client that has not ended and had its time (60 s from its first attempt); empty: none
+	Budget        int // number of this attempt in the present budget, from 1; a replay begins a new budget
+	FetchFailures int // outcomes with FetchFailed in the present budget
+	// Unfinished: an earlier attempt has no outcome, because its worker died or could not record it.
+	Unfinished bool
+	// InDoubt: an attempt of the present budget has no outcome. By replaying, the operator has decided about older
+	// ones.
+	InDoubt     bool
+	Replay      bool // an operator replayed it
+	Policy      Policy
+	Preferences Preferences // of the agent, as far as they are in force
+	Protocol    string      // the MCP revision of the agent's last answer; empty: none yet
+	Succeeded   bool        // a delivery to the agent succeeded within RecentSuccess
+	Traceparent string      // of the job; empty: none
+	Again       bool        // the delivery waited before, or this is not its first task
+	// AheadOf is the order_seq of an earlier open delivery of the ordering key that no longer blocks this one (its
+	// holds_until has passed), so that this one overtakes it; empty: none.
+	AheadOf string
 
-	kind  string // from the row's own columns, as is agent: the job may be unreadable
+	// From the row's own columns, because the job may be unreadable.
+	kind  string
 	agent Agent
-	week  string // the table that holds the attempt's row; empty: not known
-	rank  int64  // of the job among those of its event (succeed.sql)
+	week  string // partition that has the attempt's row; empty: unknown
+	rank  int64  // of the job among the delivery's candidates (succeed.sql)
 }
 
-// RecentSuccess is how long an agent's success counts: Claim.Succeeded.
+// RecentSuccess is how long an agent's last success counts for Claim.Succeeded.
 const RecentSuccess = time.Hour
 
-// Policy is what an operator decided about an agent.
+// Policy is an operator's decision about an agent.
 type Policy struct {
-	// OnUnknown is what becomes of a delivery when nobody knows whether the agent took the call: OnUnknownResend
-	// (default) or OnUnknownHold.
+	// OnUnknown decides what happens to a delivery if it is unknown whether the agent received the call:
+	// OnUnknownResend (default) or OnUnknownHold.
 	OnUnknown string `json:"onUnknown,omitempty"`
-	// Order is OrderStrict (default) or OrderOff: each client's deliveries keep their order, or do not. It counts only
-	// where order is strict at all (Config.StrictOrder).
+	// Order is OrderStrict (default) or OrderOff: whether deliveries of one ordering key are sent in order. It has an
+	// effect only if Config.StrictOrder is set.
 	Order string `json:"order,omitempty"`
-	// Preferences is what becomes of the agent's own: PreferencesFollow (default) or PreferencesIgnore.
+	// Preferences is PreferencesFollow (default) or PreferencesIgnore.
 	Preferences string `json:"preferences,omitempty"`
 }
 
@@ -78,18 +85,18 @@ const (
 
 // The values of Policy.OnUnknown.
 const (
-	OnUnknownResend = "resend" // it is sent again, with the same deliveryId
-	OnUnknownHold   = "hold"   // it is held (held_unknown) until an operator replays or cancels it
+	OnUnknownResend = "resend" // send it again with the same deliveryId
+	OnUnknownHold   = "hold"   // hold it (held_unknown) until an operator replays or cancels it
 )
 
 // The values of Policy.Preferences.
 const (
-	PreferencesFollow = "follow" // they lower what the agent gets
-	PreferencesIgnore = "ignore" // they are kept and shown, and change nothing
+	PreferencesFollow = "follow" // the agent's preferences reduce the number of calls
+	PreferencesIgnore = "ignore" // they are stored and shown, without an effect
 )
 
-// parsePolicy reads a policy leniently: what is not understood, edited by hand or of a newer version, is as if it were
-// not there.
+// parsePolicy parses a stored policy. It ignores unknown fields and values, which an operator or a newer version may
+// have written.
 func parsePolicy(raw []byte) (p Policy) {
 	var fields map[string]json.RawMessage
 	if string(raw) == "{}" || json.Unmarshal(raw, &fields) != nil {
@@ -105,13 +112,13 @@ func parsePolicy(raw []byte) (p Policy) {
 		Preferences: read("preferences", PreferencesFollow, PreferencesIgnore)}
 }
 
-// Merge is the policy with what o says.
+// Merge returns p with the non-empty fields of o.
 func (p Policy) Merge(o Policy) Policy {
 	return Policy{OnUnknown: cmp.Or(o.OnUnknown, p.OnUnknown), Order: cmp.Or(o.Order, p.Order),
 		Preferences: cmp.Or(o.Preferences, p.Preferences)}
 }
 
-// checkValues names a value that a policy cannot have.
+// checkValues returns an error for an invalid value.
 func (p Policy) checkValues() error {
 	switch p.OnUnknown {
 	case "", OnUnknownResend, OnUnknownHold:
@@ -131,7 +138,7 @@ func (p Policy) checkValues() error {
 	return nil
 }
 
-// Agent names the claim's agent.
+// Agent returns the claim's agent.
 func (c *Claim) Agent() Agent {
 	if c.agent == (Agent{}) {
 		return jobAgent(c.Job)
@@ -139,29 +146,32 @@ func (c *Claim) Agent() Agent {
 	return c.agent
 }
 
-// ErrUnreadableJob means that a row's job cannot be read any more: written by a newer version, edited by hand, or
-// dropped. The claim that comes with it is valid, so that the outcome can be recorded; its Job is empty.
+// ErrUnreadableJob means that a delivery's stored job cannot be parsed: a newer version wrote it, it was edited by
+// hand, or it was deleted. The claim returned with it is valid, with an empty Job, so that the caller can record the
+// outcome.
 var ErrUnreadableJob = errors.New("the stored job cannot be read")
 
-// EarlyError refuses a claim whose task is the right one, while its delivery still waits.
+// EarlyError is returned by Claim when the task is the newest one but the delivery is not yet due.
 type EarlyError struct {
-	Left   time.Duration // until it is due
-	Reason reason.Reason // that it waits for
-	Text   string        // the sentence that the wait was recorded with
+	Left   time.Duration // until the delivery is due
+	Reason reason.Reason // of the wait
+	Text   string        // error text of the wait
 }
 
+// Error implements error.
 func (e *EarlyError) Error() string {
 	return fmt.Sprintf("it waits (%s) for another %s: %s", e.Reason, e.Left, e.Text)
 }
 
-// Claim takes delivery id for task n. A nil claim without error is a refusal: somebody else has it, or the task is old;
-// with an EarlyError the delivery is not due. The lease counts from Postgres' now().
+// Claim claims delivery id for task n. It returns nil and no error if it refuses the claim, because the delivery is
+// claimed or the task is old; it returns an *EarlyError if the delivery is not due. The lease counts from Postgres'
+// now().
 //
-// First claims that come together are committed together (coalescer). One that was under way when ctx ended is given
-// nevertheless, and the caller records what becomes of it, as of any other.
+// Concurrent first claims share a statement (coalescer). If ctx ends while the statement runs, Claim still returns the
+// claim, and the caller records its outcome as usual.
 func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (c *Claim, err error) {
 	if n < 1 || n > math.MaxInt32 {
-		return nil, nil // no task of ours
+		return nil, nil // not a task of this store
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -180,7 +190,7 @@ type claimRow struct {
 	base        int
 }
 
-// fields are where claim.sql's columns go.
+// fields returns the destinations of claim.sql's columns, in their order.
 func (r *claimRow) fields() []any {
 	return []any{&r.No, &r.Attempt, &r.StartedAt, &r.LeaseUntil, &r.job, &r.SealedHeaders, &r.Key, &r.kind,
 		&r.CreatedAt, &r.Called,
@@ -189,7 +199,8 @@ func (r *claimRow) fields() []any {
 		&r.AheadOf, &r.preferences}
 }
 
-// claim is what task n of the row's delivery is given. unfinished is the last of its attempts without an outcome.
+// claim returns the claim of the row for task n. unfinished is the number of the delivery's last attempt without an
+// outcome.
 func (r *claimRow) claim(n, unfinished int) (*Claim, error) {
 	c := r.Claim
 	c.N, c.Budget, c.Policy, c.week = n, max(c.Attempt-r.base, 1), parsePolicy(r.policy), parseWeek(c.week)
@@ -203,10 +214,10 @@ func (r *claimRow) claim(n, unfinished int) (*Claim, error) {
 	return &c, nil
 }
 
-// weeks are the tables that attempts go to (migrations: ensure_attempt_partitions).
+// weeks matches the partitions of attempts (see ensure_attempt_partitions in migrations).
 var weeks = regexp.MustCompile(`^(?:herald\.)?(attempts_(?:default|[0-9]{8}))$`)
 
-// parseWeek is the table that Postgres named, or empty when that is none of ours.
+// parseWeek returns the qualified name of a partition as Postgres names it, or "" if it is not one of attempts.
 func parseWeek(table string) string {
 	if m := weeks.FindStringSubmatch(table); m != nil {
 		return "herald." + m[1]
@@ -214,9 +225,9 @@ func parseWeek(table string) string {
 	return ""
 }
 
-// claimAgain claims a delivery that waited, or for a task after its first, in one round trip and one commit. Unlike a
-// first one, which counts as dispatched already and has no attempt before it, it must find room among its agent's eight,
-// and is told the last of its attempts that has no outcome.
+// claimAgain claims a waiting delivery, or one whose task is not its first, in one round trip and one commit. A first
+// claim is already counted as dispatched and has no earlier attempt. claimAgain must also find a free slot among the
+// agent's eight, and look up the last attempt without an outcome.
 func (s *Store) claimAgain(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*Claim, error) {
 	b := &pgx.Batch{}
 	b.Queue(statement("lock_agent_of"), id)
@@ -227,7 +238,7 @@ func (s *Store) claimAgain(ctx context.Context, id uuid.UUID, n int, lease time.
 	var unfinished int
 	var waited bool
 	b.Queue(statement("unfinished"), id).QueryRow(func(row pgx.Row) error { return row.Scan(&unfinished, &waited) })
-	// The claim's error is kept apart: a refusal must not look like a batch that failed.
+	// The claim's error is kept separately, because a refusal must not look like a failed batch.
 	var row claimRow
 	row.ID = id
 	var err error
@@ -248,7 +259,7 @@ func (s *Store) claimAgain(ctx context.Context, id uuid.UUID, n int, lease time.
 	return row.claim(n, unfinished)
 }
 
-// explainRefusal is an EarlyError when the delivery waits with task n.
+// explainRefusal returns an *EarlyError if the delivery waits with task n, else nil.
 func (s *Store) explainRefusal(ctx context.Context, id uuid.UUID, n int) error {
 	var early EarlyError
 	err := s.pool.QueryRow(ctx, `SELECT next_attempt_at - now(), coalesce(reason, ''), coalesce(error, '')
@@ -261,7 +272,7 @@ func (s *Store) explainRefusal(ctx context.Context, id uuid.UUID, n int) error {
 	return &early
 }
 
-// Extend renews the claim's lease to d from now. ErrFenced: it is not ours any more, or has run out.
+// Extend renews the claim's lease to d from now. It returns ErrFenced if the claim is lost or its lease has expired.
 func (s *Store) Extend(ctx context.Context, c *Claim, d time.Duration) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

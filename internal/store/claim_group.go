@@ -8,14 +8,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// claimRequest is a first claim: n is 1.
+// claimRequest is a claim for a delivery's first task (n = 1).
 type claimRequest struct {
 	id    uuid.UUID
 	lease time.Duration
 }
 
-// claimGroup claims several deliveries in one statement and one commit. It leaves to claimAlone what is not plain: rows
-// that wait, are refused or that somebody holds, a delivery asked for twice, a lease that is not the group's.
+// claimGroup claims several deliveries in one statement and one commit. It leaves unanswered: rows that wait, are
+// refused or are locked by another transaction; a second request for the same delivery; requests with another lease
+// than the group's. claimAlone then decides.
 func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]result[*Claim], error) {
 	lease := group[0].lease
 	positions := make(map[uuid.UUID]int, len(group))
@@ -42,7 +43,7 @@ func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]result[
 	return results, err
 }
 
-// claimAlone claims one delivery for its first task as for any other.
+// claimAlone claims one delivery for its first task.
 func (s *Store) claimAlone(ctx context.Context, q claimRequest) (*Claim, error) {
 	return s.claimAgain(ctx, q.id, 1, q.lease)
 }

@@ -7,74 +7,79 @@ import (
 	"time"
 )
 
-// How the store groups what its callers ask for one by one.
+// Limits of the groups.
 const (
-	maxGroup   = 64 // a statement of more rows holds their locks for longer, and hardly costs less per row
-	maxFlights = 1  // under way at a time: with two, groups are half as large and cost Postgres a third more each
+	maxGroup   = 64 // more rows hold their locks longer and hardly cost less per row
+	maxFlights = 1  // with two, groups are half as large and cost Postgres a third more each
 
-	// flightStall is how long a flight may keep the next group waiting: for longer than a busy Postgres takes, not for as
-	// long as somebody may hold a row or a connection may be silent.
+	// flightStall is how long a flight may delay the next group. It is longer than a busy Postgres needs, and shorter
+	// than a row lock or a silent connection can last.
 	flightStall = 250 * time.Millisecond
 
-	// groupTimeout is longer, because a claim that Postgres commits after its group gave up has no worker until its
-	// lease ends. It is shorter than the caller's 10 seconds, so that there is time left to try a row alone.
+	// groupTimeout limits a flush. It is long, because a claim that Postgres commits after its group gave up has no
+	// worker until its lease ends. It is shorter than the caller's 10 s, so that time is left to try a row alone.
 	groupTimeout = 5 * time.Second
 )
 
-// coalescer makes one statement of what many callers ask for at a time. The first caller goes at once and alone; who
-// comes while maxFlights flights (a flush, or a request alone) are under way waits, and the next takes all that wait, up
-// to maxGroup. Nobody waits for a group to fill. The first caller of a group runs its flush, so there is no goroutine to
-// own.
+// coalescer combines concurrent requests into one statement. The first request starts a flight at once: a flush of a
+// group, or a single request. While maxFlights flights are active, further requests queue; the next flight takes all
+// queued requests, up to maxGroup. No request waits for a group to fill. The first caller of a group runs its flush, so
+// no background goroutine is needed.
 //
-// A flush may leave requests unanswered, or fail as a whole: then each caller tries its own request alone, with its own
-// context. So single decides whatever is not plain, and a group can only answer what single would have answered.
+// A flush may leave requests unanswered, or fail as a whole. Each caller then runs its own request with single, under
+// its own context. So single decides every case that is not plain, and a flush must answer a request as single would
+// have.
 //
-// A caller whose context ends leaves as long as its request waits. Once it is in a group the caller stays until the
-// group's end and gets the answer, because what was committed must not be lost.
+// A caller whose context ends leaves while its request is queued. Once the request is in a group, the caller waits for
+// the group's end and returns the answer, because committed work must not be lost.
 type coalescer[Q, A any] struct {
 	coalescerConfig[Q, A]
 
 	mu     sync.Mutex
-	queue  []*request[Q, A] // what no group has taken yet, oldest first
-	active int              // flights under way, without those that stall
+	queue  []*request[Q, A] // in no group yet, oldest first
+	active int              // active flights, without those that stall
 	closed bool
 	stats  coalescerStats
 
 	running sync.WaitGroup // callers in do, and flights
 }
 
+// coalescerConfig has the functions and limits of a coalescer. Zero limits get their defaults.
 type coalescerConfig[Q, A any] struct {
-	// flush answers a group, result i for request i. Its context is nobody's: it ends after timeout.
+	// flush answers a group; result i belongs to request i. Its context does not depend on a caller's and ends after
+	// timeout.
 	flush func(ctx context.Context, group []Q) ([]result[A], error)
 
-	// single answers one request: of a group of one, and of one that flush did not answer.
+	// single answers one request: a group smaller than min, or a request that flush left unanswered.
 	single func(ctx context.Context, q Q) (A, error)
 
-	min     int           // a smaller group is not flushed: its requests are made alone. Default 2; tests force groups with 1
-	max     int           // requests of a group; default maxGroup
-	flights int           // under way at a time; default maxFlights
-	stall   time.Duration // a flight under way for longer no longer counts; default flightStall
+	// min is the smallest group that is flushed; the request of a smaller one runs with single. Default 2; claims use
+	// 1.
+	min     int
+	max     int           // requests per group; default maxGroup
+	flights int           // concurrent flights; default maxFlights
+	stall   time.Duration // a flight that takes longer no longer counts as active; default flightStall
 	timeout time.Duration // of a flush; default groupTimeout
 }
 
-// result is what a flush found for one request: answer and err if it is answered, else nothing.
+// result is the answer of a flush to one request; answered is false if there is no answer.
 type result[A any] struct {
 	answer   A
 	err      error
 	answered bool
 }
 
-// request is one caller's. taken and group are written under the coalescer's mutex, result by the group's leader
+// request is the request of one caller. The coalescer's mutex guards taken and group. The group's leader writes result
 // before it closes wake.
 type request[Q, A any] struct {
 	q      Q
 	taken  bool
-	group  []*request[Q, A] // of the caller who leads it; nil: it does not
+	group  []*request[Q, A] // the group that its caller leads; nil: it leads none
 	result result[A]
-	wake   chan struct{} // closed when the caller is to lead, or when its group has ended
+	wake   chan struct{} // closed when the caller must lead a group, or when its group has ended
 }
 
-// coalescerStats counts what went in groups.
+// coalescerStats counts groups, the requests in them, and failed groups.
 type coalescerStats struct{ groups, grouped, failed int }
 
 func newCoalescer[Q, A any](cfg coalescerConfig[Q, A]) *coalescer[Q, A] {
@@ -121,7 +126,7 @@ func (c *coalescer[Q, A]) do(ctx context.Context, q Q) (answer A, err error) {
 	return c.single(ctx, q)
 }
 
-// enqueue returns nil when the coalescer is closed.
+// enqueue adds a request to the queue. It returns nil if the coalescer is closed.
 func (c *coalescer[Q, A]) enqueue(q Q) *request[Q, A] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,7 +140,7 @@ func (c *coalescer[Q, A]) enqueue(q Q) *request[Q, A] {
 	return r
 }
 
-// withdraw takes a request back that no group has taken yet.
+// withdraw removes a request from the queue. It returns false if a group has taken it.
 func (c *coalescer[Q, A]) withdraw(r *request[Q, A]) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,8 +152,8 @@ func (c *coalescer[Q, A]) withdraw(r *request[Q, A]) bool {
 	return true
 }
 
-// startFlights makes groups of what waits while there are flights for them, and wakes the callers who lead them. The
-// mutex is held.
+// startFlights forms groups of the queued requests while flights are free, and wakes their leaders. The caller holds
+// the mutex.
 func (c *coalescer[Q, A]) startFlights() {
 	for c.active < c.flights && len(c.queue) > 0 {
 		n := min(len(c.queue), c.max)
@@ -164,7 +169,7 @@ func (c *coalescer[Q, A]) startFlights() {
 	}
 }
 
-// endFlight lets the next group start.
+// endFlight ends a flight and starts the next one.
 func (c *coalescer[Q, A]) endFlight() {
 	defer c.running.Done()
 	c.mu.Lock()
@@ -173,8 +178,8 @@ func (c *coalescer[Q, A]) endFlight() {
 	c.startFlights()
 }
 
-// runFlight makes the requests of the group that r leads. However it ends, a panic included, the flight ends and nobody
-// of the group goes on waiting.
+// runFlight runs the group that r leads. In every case, including a panic, the flight ends and all callers of the group
+// are woken.
 func (c *coalescer[Q, A]) runFlight(ctx context.Context, r *request[Q, A]) {
 	stalled := time.AfterFunc(c.stall, c.endFlight)
 	defer func() {
@@ -224,7 +229,7 @@ func (c *coalescer[Q, A]) countGroups() GroupStat {
 	return GroupStat{Groups: c.stats.groups, Grouped: c.stats.grouped, Failed: c.stats.failed}
 }
 
-// close waits for all that is under way. What comes later is made alone.
+// close waits for all queued requests and flights. Later requests run with single.
 func (c *coalescer[Q, A]) close() {
 	c.mu.Lock()
 	c.closed = true

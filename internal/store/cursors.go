@@ -12,45 +12,45 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CursorKey names a cursor.
+// CursorKey identifies a cursor.
 type CursorKey struct {
 	ChainID  uint64
-	Follower string // who reads the chain: which registries, and which range of blocks
+	Follower string // names the registries and the range of blocks that it reads
 }
 
-// Cursor is how far a chain was read.
+// Cursor is the state of a follower: how far it has read its chain.
 type Cursor struct {
 	CursorKey
-	Start   uint64   // the first block that was read
-	End     *uint64  // the last that will be; nil: it follows the chain for ever
-	Next    uint64   // the first block that was not read
-	Anchors []Anchor // of the blocks that were, oldest first
-	Head    uint64   // the node's newest block then
+	Start   uint64   // first block of the follower
+	End     *uint64  // last block to read; nil: the follower never ends
+	Next    uint64   // next block to read
+	Anchors []Anchor // blocks that were read, oldest first
+	Head    uint64   // the node's newest block at the last move
 
-	Finalized uint64          // the newest block that the nodes called final; 0: not known
-	Settled   uint64          // no reorg is expected to replace this block; events up to it are not taken back
+	Finalized uint64          // newest block that the nodes reported as finalized; 0: unknown
+	Settled   uint64          // no reorg is expected to replace this block; events up to it are not retracted
 	Reorgs    uint64          // how often blocks were read again
-	Checks    json.RawMessage // chain.Checks; nil: all blocks are checked before they are accepted, or none
-	moves     int64           // how often it has moved
+	Checks    json.RawMessage // chain.Checks; nil: blocks are checked before they are accepted, or never
+	moves     int64           // how often the cursor has moved
 }
 
-// Anchor is a block that was read, by its hash.
+// Anchor identifies a block that was read.
 type Anchor struct {
 	Number uint64      `json:"number"`
 	Hash   common.Hash `json:"hash"`
-	Time   uint64      `json:"time,omitempty"` // the block's timestamp; 0: unknown
+	Time   uint64      `json:"time,omitempty"` // timestamp of the block; 0: unknown
 }
 
-// ErrCursorMoved means that somebody else moved the cursor, and that nothing was accepted.
+// ErrCursorMoved means that another process moved the cursor, and that nothing was accepted.
 var ErrCursorMoved = errors.New("somebody else reads this chain too and has moved its cursor")
 
-// OpenCursor reads a cursor. When there is none it makes one that begins at start and ends at end.
+// OpenCursor reads a cursor. If the cursor does not exist, it is inserted with the blocks from start to end.
 func (s *Store) OpenCursor(ctx context.Context, key CursorKey, start uint64, end *uint64) (c Cursor, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "read the cursor of chain %d", key.ChainID)
 	c.CursorKey = key
-	for { // a cursor that is being made by somebody else is seen by neither half of the statement
+	for { // the statement does not see a cursor that another transaction is inserting
 		err = s.pool.QueryRow(ctx, statement("open_cursor"), key.ChainID, key.Follower, start, end).
 			Scan(&c.Start, &c.End, &c.Next, &c.Anchors, &c.Head, &c.Finalized, &c.Settled, &c.Reorgs, &c.moves, &c.Checks)
 		if !errors.Is(err, pgx.ErrNoRows) || ctx.Err() != nil {
@@ -59,8 +59,8 @@ func (s *Store) OpenCursor(ctx context.Context, key CursorKey, start uint64, end
 	}
 }
 
-// RestartCursor moves a cursor that has read nothing to another first block. ErrCursorMoved: it has read something, or
-// another process has moved it.
+// RestartCursor sets another start block for a cursor that has read nothing. It returns ErrCursorMoved if the cursor
+// has read a block, or if another process has moved it.
 func (s *Store) RestartCursor(ctx context.Context, c *Cursor, start uint64) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -75,33 +75,35 @@ func (s *Store) RestartCursor(ctx context.Context, c *Cursor, start uint64) (err
 	return noRows(err, ErrCursorMoved)
 }
 
-// HasReadNothing reports whether the cursor is where it began.
+// HasReadNothing reports whether the cursor is still at its start.
 func (c *Cursor) HasReadNothing() bool { return c.Next == c.Start && len(c.Anchors) == 0 }
 
-// Advance is what was read of a chain: blocks that follow each other.
+// Advance is the result of reading consecutive blocks of a chain.
 type Advance struct {
-	From, To  uint64          // the first and the last block. From before the cursor: what was read from there on was replaced
+	// From and To are the first and the last block. If From is before the cursor's Next, the blocks from From on were
+	// replaced.
+	From, To  uint64
 	Head      uint64          // the node's newest block
 	Finalized uint64          // as in Cursor
 	Settled   uint64          // as in Cursor
-	AtHead    bool            // what was not found up to To is on the chain no more
+	AtHead    bool            // the chain was read up to its head: remaining orphaned events are gone
 	Anchors   []Anchor        // as in Cursor
 	Checks    json.RawMessage // as in Cursor
-	Intakes   []Intake        // what the blocks hold, in the chain's order
+	Intakes   []Intake        // jobs of the blocks' events, in the chain's order
 }
 
-// Advanced is what became of it.
+// Advanced is the result of AdvanceCursor.
 type Advanced struct {
-	Answers  []Acceptance // one for each intake
-	Tasks    []Task       // for Redis
-	Vanished []Vanished   // what a reorg took off the chain
+	Answers  []Acceptance // one per intake
+	Tasks    []Task       // to put into Redis
+	Vanished []Vanished   // deliveries whose events a reorg removed
 }
 
-// AdvanceCursor accepts what was read, ends what a reorg took off the chain, and moves the cursor c, in one transaction:
-// all is committed or nothing. Answers and tasks are Accept's; how many jobs there may be is bounded by the
-// transaction's deadline alone.
+// AdvanceCursor accepts the jobs of the blocks that were read, ends deliveries whose events a reorg removed, and moves
+// the cursor c, in one transaction. Answers and Tasks are as those of Accept, but only the transaction's deadline
+// limits the number of jobs. See docs/design/chain.md.
 //
-// ErrCursorMoved: somebody has moved the cursor since c was read.
+// It returns ErrCursorMoved if the cursor has moved since c was read.
 func (s *Store) AdvanceCursor(ctx context.Context, c *Cursor, a Advance) (done Advanced, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -138,7 +140,7 @@ func (s *Store) AdvanceCursor(ctx context.Context, c *Cursor, a Advance) (done A
 		})
 	})
 	if err != nil {
-		return Advanced{}, err // what was not committed was not dispatched
+		return Advanced{}, err // nothing was committed, so nothing was dispatched
 	}
 	if a.From < c.Next {
 		c.Reorgs++
@@ -148,7 +150,8 @@ func (s *Store) AdvanceCursor(ctx context.Context, c *Cursor, a Advance) (done A
 	return done, nil
 }
 
-// LeadChain is Lead for whoever reads a chain: one process at a time for each key. It keeps a connection of the pool.
+// LeadChain runs do in one process at a time for each key, as Lead does, and reports whether it was this process. It
+// keeps a connection of the pool.
 func (s *Store) LeadChain(ctx context.Context, key CursorKey, do func(context.Context) error) (bool, error) {
 	sum := sha256.Sum256(fmt.Appendf(nil, "herald:%d:%s", key.ChainID, key.Follower))
 	return s.leadBy(ctx, int64(binary.BigEndian.Uint64(sum[:8])), do)

@@ -1,39 +1,41 @@
-// Package store keeps Herald's truth in Postgres: deliveries, attempts, agents, tokens, cursors (schema herald).
+// Package store keeps deliveries, attempts, agents, tokens and cursors in Postgres (schema herald).
 //
-// What lives here: the SQL and its Go face. What does not: when to do what (internal/delivery) and Redis
-// (internal/queue).
+// The package contains the SQL and the Go functions that run it. internal/delivery decides when to call them;
+// internal/queue contains the access to Redis. See docs/design/ledger.md.
 //
 // Invariants:
-//   - A delivery exists once its Accept has committed; from then on only a fenced write changes its course.
-//   - Claim takes a row for one worker: it draws a claim number, and every later write of that worker names it. Whoever
-//     takes a running row from its worker draws a new one. Who lost the claim gets ErrFenced and must not act on the
-//     delivery again; a late success is the one exception (Record).
-//   - at most MaxDispatchedPerAgent deliveries of an agent are pending or running with a task of their own at a time;
-//     waiting and held ones do not count, nor do followers, which run without one (handed_at is null). Only a holder of the agent's row lock adds to them. A task whose row went back into the line
-//     (handed_at is null) claims nothing.
-//   - Whoever locks agents and deliveries in one transaction locks the agents first, in the order of their primary key.
-//   - Every time compared with a lease or a wait is Postgres' now(), never this machine's clock.
-//   - What is written as jsonb or text was made storable before (no NUL, valid UTF-8, bounded); a stranger's bytes
-//     cannot make a write fail, nor one job the batch it came in.
-//   - A budget is what attempts has beyond budget_base. A replay, or an event that came back, begins a new one;
-//     attempts' numbers only go on, but that a free attempt's is used again.
-//   - An attempt is completed once. One without outcome is under way, or its outcome is unknown: only Redis may know it
-//     (Adopt).
-//   - What is final changes only by an operator's replay, by retention (which drops what it carried), or when its event
-//     comes back.
-//   - An access token is renewed by one worker at a time: it leases the renewal and saves by its number. A credential
-//     that was replaced meanwhile takes nothing that was had for the one before.
+//   - A delivery exists once its Accept has committed. From then on, only a fenced write changes its state.
+//   - Claim takes a delivery for one worker. It draws a claim number, and every later write of that worker names it. A
+//     transaction that takes a running delivery from its worker draws a new number. A worker that has lost its claim
+//     gets ErrFenced and must not act on the delivery again. Record makes one exception, for a late success.
+//   - At most MaxDispatchedPerAgent deliveries of an agent are pending or running with a task of their own. Waiting and
+//     held deliveries do not count, and neither do followers, which run without a task (handed_at is null). Only a
+//     holder of the agent's row lock adds to them. The task of a delivery that returned to the backlog (handed_at is
+//     null) cannot claim it.
+//   - A transaction that locks agents and deliveries locks the agents first, in the order of their primary key.
+//   - Times are compared with leases and waits by Postgres' now(), never by this machine's clock.
+//   - Text and jsonb are made storable before they are written: no NUL, valid UTF-8, limited length. So bytes from
+//     outside cannot make a write fail, and one job cannot make its batch fail.
+//   - The budget used is attempts minus budget_base. A replay, or an event that returns, begins a new budget. Numbers
+//     of attempts only increase, except that the number of a free attempt is used again.
+//   - An attempt is completed once. An attempt without an outcome is running, or its outcome is unknown to Postgres;
+//     Redis may have the spooled outcome (Adopt).
+//   - A final delivery changes only by an operator's replay, by retention (which deletes its contents), or when its
+//     event returns.
+//   - One worker at a time renews an access token: it leases the renewal and saves the token under the renewal's
+//     number. A token that was obtained with a replaced credential is not saved.
 //   - Every call ends: a context without a deadline gets one.
 //
-// A warm delivery costs two round trips and two commits alone: Claim, and Record, which also dispatches the agent's next
-// ones. Under load it shares both with others (coalescer.go):
-//   - Callers claim and record one delivery. While a statement is under way, requests wait; the next statement takes
-//     all that wait, 64 at most, and answers each. Nobody waits for a group to fill, and a request that finds nothing
-//     under way is made alone, by the statement for one.
-//   - Only plain requests go in groups. A row that is missing from a group's answer, and every row of a group that
-//     failed, is tried alone, so the statements for one decide.
-//   - The first caller of a group runs its statement, on a context that is no caller's. Who gives up while waiting leaves;
-//     who gives up later gets what was committed nevertheless, and uses it as if it had not given up.
-//   - A statement that stalls keeps the next one waiting for 250 ms, and its own group for five seconds. What Postgres
-//     commits after that has no caller: a claim's lease runs out, as when the answer to a claim made alone is lost.
+// When no other deliveries are in progress, a delivery costs two round trips and two commits: Claim, and Record, which
+// also dispatches the agent's next deliveries. Under load, several deliveries share both (coalescer.go):
+//   - Callers claim and record one delivery each. While a statement runs, requests queue. The next statement takes all
+//     queued requests, 64 at most, and answers each. No request waits for a group to fill: if no statement is running,
+//     a request runs at once. A single record uses the statement for one.
+//   - Only plain requests are grouped. If a group's answer omits a row, or if the group fails, its requests are run one
+//     by one, so the statements for one decide.
+//   - The first caller of a group runs its statement, under a context that does not end with that caller's. A caller
+//     that gives up while it is queued leaves. A caller that gives up later still gets the committed answer and uses
+//     it.
+//   - A statement that stalls delays the next group by 250 ms, and its own group by 5 s. If Postgres commits it after
+//     that, no caller is left: the lease of a claim then expires, as when the answer to a single claim is lost.
 package store

@@ -10,19 +10,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// EventRetention is how long changes of status can be read again.
+// EventRetention is how long status changes can be read.
 const EventRetention = 72 * time.Hour
 
-// EventCursor is a position in the changes of deliveries' statuses. It is written as "<unix seconds>.<xid>.<id>".
+// EventCursor is a position in the stream of status changes. Its text form is "<unix seconds>.<xid>.<id>".
 type EventCursor struct {
-	At  int64 // unix seconds: older ones than EventRetention may be gone
+	At  int64 // unix seconds; events older than EventRetention may be deleted
 	Xid uint64
 	ID  int64
 }
 
+// String returns the text form.
 func (c EventCursor) String() string { return fmt.Sprintf("%d.%d.%d", c.At, c.Xid, c.ID) }
 
-// ParseEventCursor reads what String wrote.
+// ParseEventCursor parses the text form of EventCursor.
 func ParseEventCursor(s string) (c EventCursor, err error) {
 	n, err := fmt.Sscanf(s, "%d.%d.%d", &c.At, &c.Xid, &c.ID)
 	if err != nil || n != 3 || c.String() != s {
@@ -31,7 +32,7 @@ func ParseEventCursor(s string) (c EventCursor, err error) {
 	return c, nil
 }
 
-// DeliveryEvent is one change of a delivery's status, but to running.
+// DeliveryEvent is one change of a delivery's status, except to running.
 type DeliveryEvent struct {
 	Cursor     EventCursor   `json:"-"`
 	At         time.Time     `json:"at"`
@@ -44,19 +45,19 @@ type DeliveryEvent struct {
 	AgentID    string        `json:"agentId"`
 }
 
-// LastEvent is the position after which whatever is not committed yet will be.
+// LastEvent returns the position before all events that are not yet committed.
 func (s *Store) LastEvent(ctx context.Context) (c EventCursor, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "look for the newest event")
-	// What has an older transaction is either visible now, or was rolled back.
+	// Events of older transactions are visible now, or were rolled back.
 	err = s.pool.QueryRow(ctx, `SELECT extract(epoch FROM now())::bigint,
 		pg_snapshot_xmin(pg_current_snapshot())::text::bigint`).Scan(&c.At, &c.Xid)
 	return c, err
 }
 
-// EventsAfter reads the next events after a position, in their order, as far as no older transaction is open: one that
-// is committed late is not passed over.
+// EventsAfter reads the next events after a position, in order, up to the oldest open transaction: so it never misses
+// an event that is committed late.
 func (s *Store) EventsAfter(ctx context.Context, after EventCursor, limit int) (list []DeliveryEvent, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -73,7 +74,7 @@ func (s *Store) EventsAfter(ctx context.Context, after EventCursor, limit int) (
 	})
 }
 
-// DropEvents drops events that are older than EventRetention, at most limit, and returns how many.
+// DropEvents deletes events older than EventRetention, at most limit, and returns their number.
 func (s *Store) DropEvents(ctx context.Context, limit int) (dropped int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -8,21 +8,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// MaxFollowers bounds what one ClaimFollowers takes: one statement, with the agent locked.
+// MaxFollowers limits one ClaimFollowers, which is one statement with the agent locked.
 const MaxFollowers = 49
 
-// Follower is the claim of a delivery that goes in the call of another one of its agent, the leader. No task belongs to
-// it: what waits afterwards does so in Postgres.
+// Follower is the claim of a delivery that is sent in the call of another delivery of its agent, the leader. It has no
+// task, so a wait after the call stays in Postgres.
 type Follower struct {
 	*Claim
-	Err     error // ErrUnreadableJob: what becomes of the delivery
-	blocked bool  // it waited behind an earlier one of its client
+	Err     error // ErrUnreadableJob, or nil
+	blocked bool  // it was waiting for an earlier delivery of its ordering key
 }
 
-// ClaimFollowers takes what can go in the same call as the leader, at most n: what its agent's line has next of new
-// feedback with the same action, and what waits behind the leader or one of these for its client's order. They come in
-// the order in which they are to be sent; of a client in the order of their index, and without one left out between. It
-// must not be called without the leader's claim.
+// ClaimFollowers claims at most n deliveries that can be sent in the same call as the leader: from the agent's backlog,
+// the next new feedback with the same action; and feedback that waits for the leader or for one of these
+// (behind_earlier). They are in sending order; those of one ordering key are in the order of their index, without a
+// gap. The caller must hold the leader's claim.
 func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int, lease time.Duration) (all []Follower, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -44,13 +44,12 @@ func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int, lease 
 		return err
 	})
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
-		return nil, err // what was not committed was not claimed, else its leases run out
+		return nil, err // nothing was committed, or the leases of the claims expire
 	}
 	return all, nil
 }
 
-// GiveBack ends claims of one ClaimFollowers as if they had never been given: no attempt was made. Those that were lost
-// meanwhile are passed over.
+// GiveBack undoes claims of one ClaimFollowers: no attempt counts. It skips claims that were lost.
 func (s *Store) GiveBack(ctx context.Context, all []Follower) (err error) {
 	if len(all) == 0 {
 		return nil

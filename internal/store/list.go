@@ -17,33 +17,34 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Delivery is a row as operators see it.
+// Delivery is a row of herald.deliveries, for operators.
 type Delivery struct {
-	ID               uuid.UUID       `json:"id"`
-	Key              string          `json:"key"`
-	Seq              int64           `json:"seq"`
-	Kind             string          `json:"kind"`
-	ChainID          uint64          `json:"chainId"`
-	IdentityRegistry string          `json:"identityRegistry"`
-	AgentID          string          `json:"agentId"`
-	Status           Status          `json:"status"`
-	Reason           reason.Reason   `json:"reason,omitempty"`
-	Error            string          `json:"error,omitempty"`
-	Attempts         int             `json:"attempts"`
-	Dispatch         int             `json:"dispatch"`
-	NextAttemptAt    *time.Time      `json:"nextAttemptAt,omitempty"`
-	ToolName         string          `json:"toolName,omitempty"`
-	Endpoint         string          `json:"endpoint,omitempty"`
-	FileVerification string          `json:"fileVerification,omitempty"`
-	FileSource       string          `json:"fileSource,omitempty"`
-	FileDisagrees    []string        `json:"fileDisagrees,omitempty"` // fields of the file that contradict the event
-	CreatedAt        time.Time       `json:"createdAt"`
-	UpdatedAt        time.Time       `json:"updatedAt"`
-	FinishedAt       *time.Time      `json:"finishedAt,omitempty"`
-	TraceID          string          `json:"traceId"`          // of its spans, and of the traceparent that the agent is sent
-	Job              json.RawMessage `json:"job,omitempty"`    // Delivery only
-	Result           json.RawMessage `json:"result,omitempty"` // Delivery only
-	History          []Attempt       `json:"history,omitempty"`
+	ID               uuid.UUID     `json:"id"`
+	Key              string        `json:"key"`
+	Seq              int64         `json:"seq"`
+	Kind             string        `json:"kind"`
+	ChainID          uint64        `json:"chainId"`
+	IdentityRegistry string        `json:"identityRegistry"`
+	AgentID          string        `json:"agentId"`
+	Status           Status        `json:"status"`
+	Reason           reason.Reason `json:"reason,omitempty"`
+	Error            string        `json:"error,omitempty"`
+	Attempts         int           `json:"attempts"`
+	Dispatch         int           `json:"dispatch"`
+	NextAttemptAt    *time.Time    `json:"nextAttemptAt,omitempty"`
+	ToolName         string        `json:"toolName,omitempty"`
+	Endpoint         string        `json:"endpoint,omitempty"`
+	FileVerification string        `json:"fileVerification,omitempty"`
+	FileSource       string        `json:"fileSource,omitempty"`
+	FileDisagrees    []string      `json:"fileDisagrees,omitempty"` // fields of the file that contradict the event
+	CreatedAt        time.Time     `json:"createdAt"`
+	UpdatedAt        time.Time     `json:"updatedAt"`
+	FinishedAt       *time.Time    `json:"finishedAt,omitempty"`
+	// TraceID is the trace of its spans, and of the traceparent that is sent to the agent.
+	TraceID string          `json:"traceId"`
+	Job     json.RawMessage `json:"job,omitempty"`    // set by Delivery only
+	Result  json.RawMessage `json:"result,omitempty"` // set by Delivery only
+	History []Attempt       `json:"history,omitempty"`
 }
 
 // Attempt is one try at a delivery. Its fields are in the order in which Delivery selects them.
@@ -58,17 +59,18 @@ type Attempt struct {
 	Arguments  json.RawMessage `json:"arguments,omitempty"`
 	Response   json.RawMessage `json:"response,omitempty"`
 	Protocol   string          `json:"protocol,omitempty"`
-	StepMicros []int32         `json:"stepMicros,omitempty"` // how long check, resolve, fetch, compose and call took, as far as it came
+	// StepMicros are the durations of check, resolve, fetch, compose and call in µs, up to the last step that began.
+	StepMicros []int32 `json:"stepMicros,omitempty"`
 }
 
-// maxRows is the most that a list returns at once: a page of 1,000 and the row that tells that there is another.
+// maxRows is the maximum length of a list: a page of 1,000 rows, and one more row to detect a next page.
 const maxRows = 1001
 
-// Filter narrows a list. Zero fields do not narrow.
+// Filter selects deliveries. Zero fields do not restrict the list.
 type Filter struct {
 	ChainID     *uint64
 	AgentID     string // decimal
-	Client      string // 0x address of who wrote the feedback, lower-case
+	Client      string // 0x address of the client that wrote the feedback, lower-case
 	Transaction string // 0x hash of the event's transaction, lower-case
 	Key         string
 	Status      Status
@@ -76,7 +78,7 @@ type Filter struct {
 	Kind        string
 	Since       time.Time // created at or after
 	Until       time.Time // created before
-	Before      int64     // only rows accepted before this Seq: the cursor
+	Before      int64     // only rows with a lower Seq: the cursor of a page
 	Limit       int       // default 50, at most maxRows
 }
 
@@ -91,7 +93,7 @@ func scanDelivery(row pgx.CollectableRow) (d Delivery, err error) {
 	return d, err
 }
 
-// scanRow reads deliveryColumns, and what else was selected into more.
+// scanRow reads deliveryColumns, and the columns after them into more.
 func (d *Delivery) scanRow(row pgx.Row, more ...any) error {
 	var traceparent string
 	columns := []any{&d.ID, &d.Key, &d.Seq, &d.Kind, &d.ChainID, &d.IdentityRegistry, &d.AgentID, &d.Status, &d.Reason,
@@ -103,7 +105,7 @@ func (d *Delivery) scanRow(row pgx.Row, more ...any) error {
 	return err
 }
 
-// Deliveries lists deliveries, newest first. The next page starts before the last one's Seq.
+// Deliveries lists deliveries, newest first. The next page starts before the Seq of the last one.
 func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err error) {
 	if f.Reason != "" && f.Status == "" {
 		return s.deliveriesByReason(ctx, f)
@@ -117,7 +119,7 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err 
 	}
 	order := "seq"
 	if f.Client != "" || f.Transaction != "" {
-		order = "seq + 0" // as in the index deliveries_client, or a plan could walk all deliveries for one who has few
+		order = "seq + 0" // matches deliveries_client; otherwise Postgres might read all deliveries for a client that has few
 	}
 	if f.Before > 0 {
 		n.addCondition(order+" <", f.Before)
@@ -128,11 +130,11 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err 
 	return pgx.CollectRows(rows, scanDelivery)
 }
 
-// reasonStatuses are those in which a delivery can be for a reason that is looked for.
+// reasonStatuses are the statuses that can have a reason.
 var reasonStatuses = []Status{Waiting, Held, Skipped, Rejected, Dead, Cancelled}
 
-// deliveriesByReason lists those of a reason in any status: one list for each, since the index deliveries_reason has the
-// order of seq within a status.
+// deliveriesByReason lists the deliveries with a reason, in any status. It reads one list per status, because the index
+// deliveries_reason is ordered by seq within a status.
 func (s *Store) deliveriesByReason(ctx context.Context, f Filter) (all []Delivery, err error) {
 	for _, f.Status = range reasonStatuses {
 		list, err := s.Deliveries(ctx, f)
@@ -145,20 +147,20 @@ func (s *Store) deliveriesByReason(ctx context.Context, f Filter) (all []Deliver
 	return all[:min(len(all), cmp.Or(max(f.Limit, 0), 50), maxRows)], nil
 }
 
-// narrow says which rows the filter means; Before and Limit are a page's, not the filter's.
+// narrow returns the filter's conditions, except Before and Limit, which belong to a page.
 func (f Filter) narrow() (n narrowing) {
 	if f.ChainID != nil {
 		n.addCondition("chain_id =", *f.ChainID)
 	}
 	if f.AgentID != "" {
-		n.addCondition("agent_id::text =", f.AgentID) // the index deliveries_history
+		n.addCondition("agent_id::text =", f.AgentID) // uses the index deliveries_history
 	}
 	if f.Client != "" {
-		n.addCondition("split_part(order_key, '/', 3) =", f.Client) // the index deliveries_client
+		n.addCondition("split_part(order_key, '/', 3) =", f.Client) // uses the index deliveries_client
 	}
 	if f.Transaction != "" {
 		n.conditions = append(n.conditions, "job IS NOT NULL")
-		n.addCondition("job ->> 'transactionHash' =", f.Transaction) // the index deliveries_transaction
+		n.addCondition("job ->> 'transactionHash' =", f.Transaction) // uses the index deliveries_transaction
 	}
 	if f.Key != "" {
 		n.addCondition("key =", f.Key)
@@ -167,16 +169,16 @@ func (f Filter) narrow() (n narrowing) {
 		n.addCondition("kind =", f.Kind)
 	}
 	if f.Kind != "" && f.Kind != string(job.KindNewFeedback) {
-		n.conditions = append(n.conditions, "kind <> 'NewFeedback'") // the index deliveries_kind
+		n.conditions = append(n.conditions, "kind <> 'NewFeedback'") // uses the index deliveries_kind
 	}
 	switch f.Status {
 	case "":
-	case Queued: // the index deliveries_queue
+	case Queued: // uses the index deliveries_queue
 		n.conditions = append(n.conditions, "place IN ('line', 'out')", "status = 'queued'", "finished_at IS NULL")
-	case Running: // the index deliveries_out
+	case Running: // uses the index deliveries_out
 		n.conditions = append(n.conditions, "place = 'out'", "status = 'running'")
 	case Waiting, Held, Skipped, Rejected, Dead, Cancelled:
-		// As a constant, or the index deliveries_place would not be seen to fit.
+		// A constant, because with a parameter Postgres would not use the index deliveries_place.
 		n.conditions = append(n.conditions, "place = '"+string(f.Status)+"'")
 	default:
 		n.addCondition("status =", f.Status)
@@ -184,7 +186,7 @@ func (f Filter) narrow() (n narrowing) {
 	if f.Reason != "" {
 		n.addCondition("reason =", f.Reason)
 	}
-	if f.Reason != "" && f.Status == "" { // the index deliveries_reason; what is on its way has no reason to be looked for
+	if f.Reason != "" && f.Status == "" { // uses deliveries_reason, which has only these statuses
 		n.conditions = append(n.conditions, "place IN ('waiting', 'held', 'skipped', 'rejected', 'dead', 'cancelled')")
 	}
 	if !f.Since.IsZero() {
@@ -196,13 +198,14 @@ func (f Filter) narrow() (n narrowing) {
 	return n
 }
 
-// acceptSkew bounds how far created_at and seq may disagree about the order of rows. Transactions that accept side by side
-// disagree by their duration, and Postgres' clock may have been behind by up to an hour, as after a failover to a machine
-// whose clock is wrong.
+// acceptSkew is how much the orders of created_at and seq may differ. Concurrent transactions differ by their duration.
+// And Postgres' clock may have been wrong by up to an hour, for example after a failover to a machine with a wrong
+// clock.
 const acceptSkew = time.Hour + 5*time.Minute
 
-// narrowByTime is narrow with the bounds in time as bounds of seq too, by which lists are walked: there is no index on
-// created_at, and a list of the last hour would read all that is older when fewer than a page are younger.
+// narrowByTime is narrow with Since and Until also as bounds of seq. There is no index on created_at, and lists are
+// read in the order of seq: without the bound, a list of the last hour would read all older rows when fewer than a page
+// are new.
 func (s *Store) narrowByTime(ctx context.Context, f Filter) (n narrowing, err error) {
 	n = f.narrow()
 	if !f.Since.IsZero() {
@@ -222,8 +225,8 @@ func (s *Store) narrowByTime(ctx context.Context, f Filter) (n narrowing, err er
 	return n, nil
 }
 
-// firstSeqSince looks the first row up that was created at t or later, by halves; beyond the last one when there is
-// none.
+// firstSeqSince returns the seq of the first row that was created at t or later, by binary search, or a seq after the
+// last row if all rows are older.
 func (s *Store) firstSeqSince(ctx context.Context, t time.Time) (int64, error) {
 	var low, high int64
 	err := s.pool.QueryRow(ctx, `SELECT coalesce((SELECT seq FROM herald.deliveries ORDER BY seq LIMIT 1), 0),
@@ -245,7 +248,8 @@ func (s *Store) firstSeqSince(ctx context.Context, t time.Time) (int64, error) {
 	return low, err
 }
 
-// narrowing holds only the conditions that narrow, so that Postgres plans each combination for the index that fits it.
+// narrowing collects the conditions of a WHERE clause. It has only the conditions in use, so that Postgres chooses an
+// index for each combination.
 type narrowing struct {
 	conditions []string
 	args       []any
@@ -263,7 +267,7 @@ func (n *narrowing) whereClause() string {
 	return " WHERE " + strings.Join(n.conditions, " AND ")
 }
 
-// Count tells how many deliveries the filter means, by status; Before and Limit do not count.
+// Count counts the filter's deliveries by status. It ignores Before and Limit.
 func (s *Store) Count(ctx context.Context, f Filter) (counts map[Status]int64, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -283,18 +287,18 @@ func (s *Store) Count(ctx context.Context, f Filter) (counts map[Status]int64, e
 	return counts, err
 }
 
-// Stuck is how many deliveries do not move, for one reason.
+// Stuck counts deliveries that do not move, with the same status and reason.
 type Stuck struct {
-	Status Status // Held; the others are overdue
+	Status Status // Held, or the status of overdue ones
 	Reason reason.Reason
 	Count  int64
 }
 
-// overdueAfter is how late something must be before it counts: until then it may be on its way.
+// overdueAfter is how late a delivery must be to count as overdue.
 const overdueAfter = time.Minute
 
-// ListStuck counts what is held, and what is overdue: a wait that is over, a task that nobody took, a lease that ran
-// out.
+// ListStuck counts held and overdue deliveries. A delivery is overdue if its wait has ended, if its task is not
+// claimed, or if its lease has expired.
 func (s *Store) ListStuck(ctx context.Context) (stuck []Stuck, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -303,8 +307,8 @@ func (s *Store) ListStuck(ctx context.Context) (stuck []Stuck, err error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Stuck])
 }
 
-// DeliveryByKey reads the delivery that holds a key now: another one may have held it before, under the id that the key
-// comes to (Delivery). ErrNotFound.
+// DeliveryByKey reads the delivery that has a key now. Its id may differ from the one derived from the key, because
+// another delivery may have had the key before. It returns ErrNotFound if no delivery has the key.
 func (s *Store) DeliveryByKey(ctx context.Context, key string) (d Delivery, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -315,8 +319,8 @@ func (s *Store) DeliveryByKey(ctx context.Context, key string) (d Delivery, err 
 	return s.Delivery(ctx, id)
 }
 
-// Blocker returns the delivery that the given one waits behind (behind_earlier): the open one of its ordering key with the
-// lowest index, else the one of its ordering key that is dispatched. It returns ErrNotFound if there is neither.
+// Blocker returns the delivery that the given one waits for (behind_earlier): the open one of its ordering key with the
+// lowest index, else the dispatched one of its ordering key. It returns ErrNotFound if neither exists.
 func (s *Store) Blocker(ctx context.Context, id uuid.UUID) (d Delivery, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -330,7 +334,7 @@ func (s *Store) Blocker(ctx context.Context, id uuid.UUID) (d Delivery, err erro
 	return s.Delivery(ctx, *blocker)
 }
 
-// Delivery reads one delivery with its job, result and attempts. ErrNotFound.
+// Delivery reads one delivery with its job, result and attempts. It returns ErrNotFound if the delivery does not exist.
 func (s *Store) Delivery(ctx context.Context, id uuid.UUID) (d Delivery, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

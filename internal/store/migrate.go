@@ -13,17 +13,18 @@ import (
 	"github.com/pressly/goose/v3/lock"
 )
 
-// versionTable is where goose notes what it applied.
+// versionTable is where goose records the applied migrations.
 const versionTable = "herald.goose_db_version"
 
-// Migration is one file of migrations/ and whether it has been applied.
+// Migration is a file of migrations/ and its state.
 type Migration struct {
 	Version   int64     `json:"version"`
 	Name      string    `json:"name"`
 	AppliedAt time.Time `json:"appliedAt,omitzero"` // zero: pending
 }
 
-// Migrate applies what is pending and returns it. Several processes may call it at once: one works, the others wait.
+// Migrate applies the pending migrations and returns them. Several processes may call it at once: one applies them, and
+// the others wait.
 func Migrate(ctx context.Context, url secret.Secret) (done []Migration, err error) {
 	defer wrapError(&err, "migrate the database")
 	err = withProvider(ctx, url, func(p *goose.Provider) error {
@@ -36,7 +37,7 @@ func Migrate(ctx context.Context, url secret.Secret) (done []Migration, err erro
 	return done, err
 }
 
-// Migrations lists every migration, oldest first.
+// Migrations lists all migrations, oldest first.
 func Migrations(ctx context.Context, url secret.Secret) (all []Migration, err error) {
 	defer wrapError(&err, "read the state of the migrations")
 	err = withProvider(ctx, url, func(p *goose.Provider) error {
@@ -49,8 +50,8 @@ func Migrations(ctx context.Context, url secret.Secret) (all []Migration, err er
 	return all, err
 }
 
-// withProvider opens a direct connection of its own: the session lock must not go through a pool that may swap
-// sessions.
+// withProvider opens a direct connection, because the session lock does not work through a pooler that may change the
+// session.
 func withProvider(ctx context.Context, url secret.Secret, do func(*goose.Provider) error) error {
 	cfg, err := pgx.ParseConfig(url.Reveal())
 	if err != nil {
@@ -62,7 +63,7 @@ func withProvider(ctx context.Context, url secret.Secret, do func(*goose.Provide
 	if err := ensureSchema(ctx, db); err != nil {
 		return err
 	}
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300)) // asks once a second, for 5 min
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300)) // tries once a second, for 5 min
 	if err != nil {
 		return err
 	}
@@ -74,8 +75,8 @@ func withProvider(ctx context.Context, url secret.Secret, do func(*goose.Provide
 	return do(p)
 }
 
-// ensureSchema makes the schema that goose's own table lives in. Two processes may try at once; IF NOT EXISTS does not
-// shield against that, so the loser looks again.
+// ensureSchema creates the schema herald, which contains goose's own table. If two processes do it at once, one may
+// fail in spite of IF NOT EXISTS; it then checks again.
 func ensureSchema(ctx context.Context, db *sql.DB) (err error) {
 	for range 2 {
 		var have bool
@@ -90,8 +91,8 @@ func ensureSchema(ctx context.Context, db *sql.DB) (err error) {
 	return err
 }
 
-// EnsurePartitions makes the attempts partitions of this week and the ahead weeks after it; it returns how many it
-// made.
+// EnsurePartitions creates the partitions of attempts for this week and the ahead weeks after it, and returns how many
+// it created.
 func (s *Store) EnsurePartitions(ctx context.Context, ahead int) (made int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -13,13 +13,13 @@ import (
 //go:embed sql/*.sql
 var files embed.FS
 
-// statements are the texts of sql/*.sql by name.
+// statements are the files sql/*.sql by name.
 var statements = readStatements()
 
 func readStatements() map[string]named {
 	found, err := files.ReadDir("sql")
 	if err != nil {
-		panic(err) // it is part of the binary
+		panic(err) // impossible: the directory is embedded
 	}
 	all := make(map[string]named, len(found))
 	for _, f := range found {
@@ -32,10 +32,10 @@ func readStatements() map[string]named {
 	return all
 }
 
-// statement is the text of sql/NAME.sql. TestStatements finds a name that has no file.
+// statement returns the text of sql/NAME.sql. It panics if there is no such file; TestStatements checks all names.
 func statement(name string) string { return namedStatement(name).text }
 
-// namedStatement is a statement with @names.
+// namedStatement returns a statement with @names.
 func namedStatement(name string) named {
 	q, ok := statements[name]
 	if !ok {
@@ -44,15 +44,17 @@ func namedStatement(name string) named {
 	return q
 }
 
-// named is a statement with @names, numbered once when it is read: pgx would parse a text with pgx.NamedArgs in every
-// call, which costs record.sql some 50 µs.
+// named is a statement whose @names are numbered when the program starts. With pgx.NamedArgs, pgx would parse the text
+// in every call, which takes about 50 µs for record.sql.
 type named struct {
 	text  string   // with $1, $2, …
-	names []string // of $1, $2, …
+	names []string // name of $1, $2, …
 }
 
 var argumentName = regexp.MustCompile(`@[a-z][a-z_]*`)
 
+// numberArguments replaces each @name in text by $1, $2, …, in the order of their first occurrence. It also replaces
+// those in SQL comments.
 func numberArguments(text string) (q named) {
 	numbers := map[string]int{}
 	q.text = argumentName.ReplaceAllStringFunc(text, func(name string) string {
@@ -65,7 +67,7 @@ func numberArguments(text string) (q named) {
 	return q
 }
 
-// args puts values in the order of the statement. One that is missing is an error of the call.
+// args returns values in the order of the statement's parameters. If a value is missing, the call fails.
 func (q named) args(values pgx.NamedArgs) []any {
 	args := make([]any, len(q.names))
 	for i, name := range q.names {
@@ -78,7 +80,7 @@ func (q named) args(values pgx.NamedArgs) []any {
 	return args
 }
 
-// missingArgument makes pgx refuse the call.
+// missingArgument makes pgx reject the call.
 type missingArgument string
 
 // Value implements driver.Valuer.

@@ -11,29 +11,29 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The states of an agent (agents.state): what is known of its server. Whether it is enabled, AgentRow.Enabled and the
-// servers file say.
+// The states of an agent (agents.state): the result of the last contact with its server. AgentRow.Enabled and the
+// servers file decide whether it is enabled.
 const (
 	StateDisabled  = "disabled"   // its deliveries are held
-	StatePending   = "pending"    // nobody has tried it yet
-	StateConnected = "connected"  // it took the last call, or let somebody list its tools
-	StateNeedsAuth = "needs_auth" // it refuses the credentials, or wants some
-	StateFailed    = "failed"     // the last attempt failed, and that was the agent's fault
+	StatePending   = "pending"    // not yet contacted
+	StateConnected = "connected"  // it accepted the last call, or its tools were listed
+	StateNeedsAuth = "needs_auth" // it rejected the credentials, or requires some
+	StateFailed    = "failed"     // the last attempt failed by the agent's fault
 )
 
-// AgentObservation is what somebody found out about an agent's server without a delivery, as `worker agent probe` does.
-// Zero fields leave what is known. Strings are made storable and cut here.
+// AgentObservation is an observation of an agent's server that was made without a delivery, for example by `worker
+// agent probe`. Zero fields do not change the stored values. ObserveAgent makes strings storable and cuts them.
 type AgentObservation struct {
-	Endpoint   string // as pages may show it: without query, user information and arguments
-	Protocol   string // the MCP revision spoken
+	Endpoint   string // for pages: without query, user information and arguments
+	Protocol   string // MCP revision
 	ServerInfo json.RawMessage
 	Tools      json.RawMessage // ToolList
-	State      string          // StateConnected, StateNeedsAuth or StateFailed; "": it stays
-	Error      string          // what the agent is to blame for; a sentence without secrets
+	State      string          // StateConnected, StateNeedsAuth or StateFailed; "": unchanged
+	Error      string          // an error by the agent's fault, as a sentence without secrets
 }
 
-// ObserveAgent writes down what was learned of an agent; one that is not known yet is made known. A disabled one stays
-// disabled. It does not count as a success (last_ok_at): only a delivery does.
+// ObserveAgent stores an observation of an agent, and inserts a row for an unknown one. A disabled agent stays
+// disabled. The observation does not change last_ok_at: only a delivery counts as a success.
 func (s *Store) ObserveAgent(ctx context.Context, a Agent, l AgentObservation) (err error) {
 	if !slices.Contains([]string{"", StateConnected, StateNeedsAuth, StateFailed}, l.State) {
 		return fmt.Errorf("%q is not a state that an agent can be found in", l.State)
@@ -49,17 +49,16 @@ func (s *Store) ObserveAgent(ctx context.Context, a Agent, l AgentObservation) (
 	return err
 }
 
-// KnownTool is one entry of agents.tools.
+// KnownTool is an entry of agents.tools.
 type KnownTool struct {
 	Name   string `json:"name"`
-	Schema bool   `json:"schema"` // it says what arguments it takes
+	Schema bool   `json:"schema"` // the tool has an input schema
 }
 
-// maxToolsBytes is less than what is kept of anything foreign, so that a long list ends between two tools and not
-// within one.
+// maxToolsBytes is below maxSideBytes, so that a long list ends between two tools and not within one.
 const maxToolsBytes = maxSideBytes - 64
 
-// ToolList writes tools as agents.tools keeps them: [{"name": …, "schema": …}, …], as many as fit into 16 KiB.
+// ToolList encodes tools for agents.tools: [{"name": …, "schema": …}, …], as many as fit into 16 KiB.
 func ToolList(tools []KnownTool) json.RawMessage {
 	out := []byte{'['}
 	for i, t := range tools {
@@ -75,9 +74,9 @@ func ToolList(tools []KnownTool) json.RawMessage {
 	return append(out, ']')
 }
 
-// ReleaseEnabled releases what is held because its agent was disabled, of every agent that is enabled now and for which
-// except does not say otherwise (nil: it never does). It returns how many deliveries were released and the tasks that
-// the caller puts into Redis, also when it fails in the middle: calling it again goes on.
+// ReleaseEnabled releases deliveries that were held because their agents were disabled, for every agent that is enabled
+// now, unless except returns true for it (nil: no exceptions). It returns the number of released deliveries and the
+// tasks that the caller puts into Redis, even after an error: a second call continues.
 func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (released int, tasks []Task, err error) {
 	defer wrapError(&err, "release what is held though its agent is enabled")
 	seen := map[Agent]bool{}
@@ -109,7 +108,7 @@ func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (re
 type heldRow struct {
 	agent   Agent
 	seq     int64
-	enabled bool // the agent is, now
+	enabled bool // the agent is enabled now
 }
 
 func (s *Store) listHeldDisabled(ctx context.Context, after heldRow) ([]heldRow, error) {
@@ -122,7 +121,7 @@ func (s *Store) listHeldDisabled(ctx context.Context, after heldRow) ([]heldRow,
 	})
 }
 
-// markNotDisabled has an enabled agent's state say so.
+// markNotDisabled returns a change that sets an enabled agent's state from disabled to pending.
 func markNotDisabled(a Agent) func(context.Context, pgx.Tx) error {
 	return func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE herald.agents SET state = 'pending', failing_since = NULL, updated_at = now()

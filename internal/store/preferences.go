@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// PreferencesLife is how long preferences count after the agent said them last. An agent that is called says them with
-// every answer, if it likes.
+// PreferencesLife is how long preferences are in force after the agent returned them. An agent can return them with
+// every answer.
 const PreferencesLife = 7 * 24 * time.Hour
 
-// MaxPause is the longest pause that an agent may ask for.
+// MaxPause is the longest pause that an agent may request.
 const MaxPause = 24 * time.Hour
 
-// MaxBatchSize is the most deliveries that an agent may want in one call.
+// MaxBatchSize is the largest number of deliveries that an agent may request per call.
 const MaxBatchSize = 50
 
-// Preferences are what an agent asks of Herald for itself. They only ever make that less: a zero field asks for nothing.
+// Preferences are limits that an agent requests for the calls it gets. They can only reduce them; a zero field requests
+// nothing.
 type Preferences struct {
-	Kinds        []string  `json:"kinds,omitzero"`        // of deliveries that it wants; nil: all, empty: none
-	BatchSize    int       `json:"batchSize,omitempty"`   // at most so many deliveries in a call, 1 to MaxBatchSize
-	MaxPerSecond float64   `json:"maxPerSecond,omitzero"` // calls
-	PauseUntil   time.Time `json:"pauseUntil,omitzero"`   // no calls before that
+	Kinds        []string  `json:"kinds,omitzero"`        // kinds of deliveries that it accepts; nil: all, empty: none
+	BatchSize    int       `json:"batchSize,omitempty"`   // maximum number of deliveries per call, 1 to MaxBatchSize
+	MaxPerSecond float64   `json:"maxPerSecond,omitzero"` // maximum number of calls per second
+	PauseUntil   time.Time `json:"pauseUntil,omitzero"`   // no calls before this time
 
-	SaidAt        time.Time `json:"saidAt,omitzero"`         // by the clock of the worker that heard it; zero: never
-	NotUnderstood []string  `json:"notUnderstood,omitempty"` // members that it gave values which mean nothing
+	SaidAt        time.Time `json:"saidAt,omitzero"`         // when the worker got them, by its clock; zero: never
+	NotUnderstood []string  `json:"notUnderstood,omitempty"` // members with invalid values
 }
 
-// parsePreferences reads what is stored leniently, as parsePolicy does: what is out of range, edited by hand, is as if it
-// were not there.
+// parsePreferences parses stored preferences. It ignores values out of range, which may have been edited by hand.
 func parsePreferences(raw []byte) (p Preferences) {
 	if len(raw) == 0 || json.Unmarshal(raw, &p) != nil {
 		return Preferences{}
@@ -43,8 +43,9 @@ func parsePreferences(raw []byte) (p Preferences) {
 	return p
 }
 
-// InForce are the preferences that count at a time: none when they are older than PreferencesLife or the operator
-// ignores them, and no pause that is over.
+// InForce returns the preferences that are in force at a time. The result is empty if they are older than
+// PreferencesLife, or if the operator ignores them. A pause that has ended is removed, and a longer pause is cut to
+// MaxPause.
 func (p Preferences) InForce(policy Policy, now time.Time) Preferences {
 	if policy.Preferences == PreferencesIgnore || now.Sub(p.SaidAt) > PreferencesLife {
 		return Preferences{}
@@ -58,8 +59,8 @@ func (p Preferences) InForce(policy Policy, now time.Time) Preferences {
 	return p
 }
 
-// encodeJSON is what agents.preferences keeps, or nil: nothing was said. Times are UTC to the second, or to the millisecond
-// of one width, so that record.sql can compare them as text.
+// encodeJSON returns the value for agents.preferences, or nil if p is nil. Times are UTC, PauseUntil in seconds and
+// SaidAt in milliseconds with a fixed width, so that record.sql can compare SaidAt as text.
 func (p *Preferences) encodeJSON() []byte {
 	if p == nil {
 		return nil
@@ -71,12 +72,13 @@ func (p *Preferences) encodeJSON() []byte {
 		SaidAt string `json:"saidAt"`
 	}{out, out.SaidAt.UTC().Format("2006-01-02T15:04:05.000Z")})
 	if err != nil {
-		return nil // a year beyond 9999, which nobody's clock says
+		return nil // only for a year beyond 9999
 	}
 	return stored
 }
 
-// ClearPreferences forgets what an agent asked for in its answers, until it asks again. ErrNotFound.
+// ClearPreferences deletes an agent's preferences, until it returns some again. It returns ErrNotFound if there is no
+// such agent.
 func (s *Store) ClearPreferences(ctx context.Context, a Agent) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

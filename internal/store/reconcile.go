@@ -13,15 +13,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// leaderLock is the advisory lock that lets one process at a time reconcile: the text "herald" as a number.
+// leaderLock is the advisory lock of the one process that reconciles: the text "herald" as a number.
 const leaderLock = 0x686572616c64
 
-// Lead runs do on the one process that holds the leader lock, and tells whether this was it. The lock is held by a
-// connection of its own and ends with it, so a process that dies leaves no lock behind.
+// Lead runs do if this process gets the leader lock, and reports whether it did. A connection of its own holds the
+// lock, so a process that dies leaves no lock behind.
 func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
 	return s.leadBy(ctx, leaderLock, do)
 }
 
+// leadBy is Lead with another advisory lock.
 func (s *Store) leadBy(ctx context.Context, lock int64, do func(context.Context) error) (bool, error) {
 	conn, leads, err := s.tryLead(ctx, lock)
 	if err != nil {
@@ -35,31 +36,32 @@ func (s *Store) leadBy(ctx context.Context, lock int64, do func(context.Context)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		if _, err := conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, lock); err != nil {
-			_ = conn.Conn().Close(ctx) // a session that may still hold the lock must not go back into the pool
+			_ = conn.Conn().Close(ctx) // a session that may still hold the lock must not return to the pool
 		}
 	}()
 	return true, do(ctx)
 }
 
+// tryLead acquires a connection and tries to lock. It returns the connection, and whether it has the lock.
 func (s *Store) tryLead(ctx context.Context, lock int64) (conn *pgxpool.Conn, leads bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	if conn, err = s.pool.Acquire(ctx); err != nil {
 		return nil, false, err
 	}
-	// A machine that is gone without a word holds the lock until Postgres has asked for it in vain: after 5 + 2 * 2 s.
+	// If this machine fails without closing the connection, keepalives make Postgres drop the lock after 5 + 2 * 2 s.
 	if err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1) FROM (SELECT set_config('tcp_keepalives_idle', '5', false),
 		set_config('tcp_keepalives_interval', '2', false), set_config('tcp_keepalives_count', '2', false)) AS asked`,
 		lock).Scan(&leads); err != nil {
-		_ = conn.Conn().Close(ctx) // it may have got the lock and lost the answer
+		_ = conn.Conn().Close(ctx) // it may have the lock, with the answer lost
 		conn.Release()
 		return nil, false, err
 	}
 	return conn, leads, nil
 }
 
-// ExpireLeases puts deliveries whose worker is gone back into their agents' lines, or ends them when they had all the
-// attempts of their budget, and returns how many there were, and how many of them are dead now.
+// ExpireLeases returns deliveries whose lease has expired to their agents' backlogs, or ends them as dead if they have
+// used the attempts of their budget. It returns the number of both, and the number of those that are dead.
 func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error) {
 	defer wrapError(&err, "take back deliveries whose lease ran out")
 	found, err := s.findRows(ctx, statement("lost_leases"), limit)
@@ -69,8 +71,9 @@ func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (n, dead 
 	return n, dead, err
 }
 
-// Expire ends at most limit deliveries that are not final after age, held ones too, as dead (expired). It returns how many.
-// It skips rows that other transactions have locked, and rows of agents that they have locked.
+// Expire ends at most limit open deliveries that have reached age, held ones too, as dead (expired), and returns their
+// number. It skips rows, and rows of agents, that other transactions have locked. A running delivery expires after its
+// lease.
 func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -81,8 +84,8 @@ func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int
 	return n, err
 }
 
-// Due puts waits that stayed in Postgres and are over back into their agents' lines, at most limit of them, and dispatches
-// from these lines. It reports whether there may be more.
+// Due puts at most limit waiting deliveries without a task whose wait is over into their agents' backlogs, and
+// dispatches from these backlogs. It reports whether there may be more.
 func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, more bool, err error) {
 	defer wrapError(&err, "dispatch waits that are over")
 	found, err := s.findRows(ctx, statement("due"), limit)
@@ -93,9 +96,10 @@ func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, more bool, er
 	return tasks, len(found.ids) == limit, err
 }
 
-// Followers puts deliveries that wait behind another one of their client, which is there no more, into their agents'
-// lines, and dispatches from these. A record does that by itself; this is for what was cancelled, expired or vanished, and
-// for what had its time. It looks at 2,000 clients at most, beginning somewhere: at from, in the order of a hash.
+// Followers puts waiting deliveries that no longer have a delivery to wait for (behind_earlier) into their agents'
+// backlogs, and dispatches from these. Record releases waiting deliveries by itself; Followers handles those whose
+// predecessor was cancelled, expired or vanished, or no longer blocks them. It reads at most 2,000 hashes of ordering
+// keys, beginning at the hash from.
 func (s *Store) Followers(ctx context.Context, from int64, limit int) (tasks []Task, err error) {
 	defer wrapError(&err, "dispatch what waits behind nothing")
 	found, err := s.findRows(ctx, statement("followers"), s.strict, limit, from)
@@ -106,12 +110,13 @@ func (s *Store) Followers(ctx context.Context, from int64, limit int) (tasks []T
 	return tasks, err
 }
 
-// foundRows are rows that the reconciler or an operator wants to move, and their agents.
+// foundRows are rows to move, and their agents.
 type foundRows struct {
 	ids    []uuid.UUID
 	agents []Agent
 }
 
+// findRows reads the ids and agents of the rows that a statement selects. It locks nothing.
 func (s *Store) findRows(ctx context.Context, sql string, args ...any) (f foundRows, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -126,7 +131,8 @@ func (s *Store) findRows(ctx context.Context, sql string, args ...any) (f foundR
 	return f, err
 }
 
-// moveRows moves what is still as it was found; counts take what the statement counted.
+// moveRows runs a statement on rows that were found before; the statement skips rows that changed. counts are the
+// destinations of its counts.
 func (s *Store) moveRows(ctx context.Context, f foundRows, handOut bool, counts []any, sql string,
 	args ...any) ([]Task, error) {
 	return s.changeAgents(ctx, f.agents, handOut, func(ctx context.Context, tx pgx.Tx) error {
@@ -134,8 +140,8 @@ func (s *Store) moveRows(ctx context.Context, f foundRows, handOut bool, counts 
 	})
 }
 
-// changeAgents makes a change in one transaction that has locked the agents first, as everybody does who locks agents
-// and deliveries, and may dispatch what the agents have room for then. It returns tasks only when that was committed.
+// changeAgents runs a change in one transaction that has locked the agents first, and optionally dispatches from their
+// backlogs. It returns tasks only if the transaction has committed.
 func (s *Store) changeAgents(ctx context.Context, agents []Agent, dispatch bool,
 	change func(context.Context, pgx.Tx) error) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
@@ -156,7 +162,7 @@ func (s *Store) changeAgents(ctx context.Context, agents []Agent, dispatch bool,
 	return tasks, nil
 }
 
-// Backlog dispatches for agents that have both work and a free place, at most limit of them.
+// Backlog dispatches for at most limit agents that have a backlog and a free slot.
 func (s *Store) Backlog(ctx context.Context, limit int) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -172,8 +178,8 @@ func (s *Store) Backlog(ctx context.Context, limit int) (tasks []Task, err error
 	return s.changeAgents(ctx, agents, true, func(context.Context, pgx.Tx) error { return nil })
 }
 
-// Overdue lists dispatched deliveries that should have been claimed at least late ago, in order of id, after a cursor
-// (zero: from the start). Redis may or may not still hold their tasks.
+// Overdue lists dispatched deliveries that should have been claimed at least late ago, in the order of their ids, after
+// the id after (zero: from the start). Redis may or may not still have their tasks.
 func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -182,7 +188,7 @@ func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID
 	return pgx.CollectRows(rows, scanTask)
 }
 
-// Redispatch makes task t a new one because Redis lost it; false when the delivery has moved on meanwhile.
+// Redispatch replaces task t by a new one, because Redis lost it. It returns false if the delivery has moved on.
 func (s *Store) Redispatch(ctx context.Context, t Task) (again Task, moved bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -192,8 +198,9 @@ func (s *Store) Redispatch(ctx context.Context, t Task) (again Task, moved bool,
 	return again, err == nil, noRows(err, nil)
 }
 
-// LostBefore gives new tasks to what was dispatched before Redis lost its data, at most limit of them; a wait keeps its
-// time, in Task.At. Those are dispatched again, so calling it until fewer than limit come back finds all.
+// LostBefore gives new tasks to at most limit deliveries that were dispatched before Redis lost its data; a wait keeps
+// its time, in Task.At. The new tasks are not selected again, so the caller repeats it until fewer than limit come
+// back.
 func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -210,7 +217,7 @@ func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) (ta
 	return tasks, err
 }
 
-// Clock is Postgres' time, and when it was started.
+// Clock returns Postgres' time, and the time when Postgres started.
 func (s *Store) Clock(ctx context.Context) (now, started time.Time, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -219,14 +226,14 @@ func (s *Store) Clock(ctx context.Context) (now, started time.Time, err error) {
 	return now, started, err
 }
 
-// Depth counts deliveries that are not final, by status, and how late the most overdue is: a wait that is over, a
-// task that nobody has claimed (since it was dispatched), a worker's lease that ran out.
+// Depth counts open deliveries by status. Overdue is the lateness of the most overdue one: its wait has ended, its task
+// is not claimed (since it was dispatched), or its lease has expired.
 type Depth struct {
 	ByStatus map[Status]int64
 	Overdue  time.Duration
 }
 
-// Depth reads the queue's depth for the metrics; it costs an index scan of what is open.
+// Depth reads the counts for the metrics. It costs an index scan of the open deliveries.
 func (s *Store) Depth(ctx context.Context) (d Depth, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -244,8 +251,9 @@ func (s *Store) Depth(ctx context.Context) (d Depth, err error) {
 	return d, err
 }
 
-// Release queues what was held for want of a setting that this process has: an RPC URL for its chain, or an Arweave
-// gateway. It returns the tasks that it was held with.
+// Release puts at most limit deliveries that were held for a missing setting into their agents' backlogs, if this
+// process has the setting: an RPC URL for the chain, or an Arweave gateway. It returns the tasks with which they were
+// held.
 func (s *Store) Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []Task, err error) {
 	if len(chains) == 0 && !gateway {
 		return nil, nil

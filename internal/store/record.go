@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Bounds of what is kept (DESIGN §4: attempts are bounded to 16 KiB each side).
+// Limits of stored values, in bytes; maxNames is a number of names. Each side of an attempt is limited to 16 KiB.
 const (
 	maxSideBytes  = 16 << 10
 	maxErrorBytes = 4 << 10
@@ -24,54 +24,66 @@ const (
 	maxNames      = 16
 )
 
-// Outcome is what one attempt led to. Strings are made storable and cut here. As JSON it is what Redis keeps while
-// Postgres is away: fields may be added, not renamed.
+// Outcome is the result of one attempt. Record makes strings storable and cuts them. Its JSON form is kept in Redis
+// while Postgres is unavailable, so fields may be added but not renamed.
 type Outcome struct {
 	Status Status        `json:"status"`
-	Reason reason.Reason `json:"reason,omitempty"` // empty for delivered
-	Delay  time.Duration `json:"delay,omitempty"`  // Waiting: until the next attempt; ns in JSON
-	Task   bool          `json:"task,omitempty"`   // Waiting: the task is tried again when it is due; false leaves the wait to the reconciler
-	Anew   bool          `json:"anew,omitempty"`   // Task: another one, n + 1, because this one goes on
-	Free   bool          `json:"free,omitempty"`   // costs no attempt: count and row are taken back, unless Called
-	Called bool          `json:"called,omitempty"` // a call was written, in whole or in part
-	Stage  string        `json:"stage,omitempty"`  // how far the attempt came
-	Error  string        `json:"error,omitempty"`  // a sentence for people; never with a secret
+	Reason reason.Reason `json:"reason,omitempty"` // empty for Delivered
+	Delay  time.Duration `json:"delay,omitempty"`  // for Waiting: time until the next attempt; ns in JSON
+	// Task, for Waiting: the task is retried when the wait is over. False leaves the wait to the reconciler.
+	Task bool `json:"task,omitempty"`
+	Anew bool `json:"anew,omitempty"` // with Task: the wait gets a new task, n + 1, because the present one has not ended
+	// Free: the attempt does not count; its row and its count are undone, unless Called.
+	Free   bool   `json:"free,omitempty"`
+	Called bool   `json:"called,omitempty"` // a call was written, completely or partly
+	Stage  string `json:"stage,omitempty"`  // last stage of the attempt
+	Error  string `json:"error,omitempty"`  // a sentence for people, without secrets
 
-	ToolName         string          `json:"toolName,omitempty"`
-	Endpoint         string          `json:"endpoint,omitempty"`
-	FileVerification string          `json:"fileVerification,omitempty"`
-	FileSource       string          `json:"fileSource,omitempty"`
-	FileDisagrees    []string        `json:"fileDisagrees,omitempty"` // fields of the file that contradict the event; counts with FileVerification only
-	Arguments        json.RawMessage `json:"arguments,omitempty"`     // as sent
-	Response         json.RawMessage `json:"response,omitempty"`      // as received
-	Result           json.RawMessage `json:"result,omitempty"`        // what the delivery keeps of the answer
-	Protocol         string          `json:"protocol,omitempty"`
-	StepMicros       []int32         `json:"stepMicros,omitempty"` // how long check, resolve, fetch, compose and call took, as far as it came
-	CallTook         time.Duration   `json:"callTook,omitempty"`   // Called: how long the call took by itself; ns in JSON; 0: nobody knows
+	ToolName         string `json:"toolName,omitempty"`
+	Endpoint         string `json:"endpoint,omitempty"`
+	FileVerification string `json:"fileVerification,omitempty"`
+	FileSource       string `json:"fileSource,omitempty"`
+	// FileDisagrees are the fields of the file that contradict the event; used with FileVerification only.
+	FileDisagrees []string        `json:"fileDisagrees,omitempty"`
+	Arguments     json.RawMessage `json:"arguments,omitempty"` // as sent
+	Response      json.RawMessage `json:"response,omitempty"`  // as received
+	Result        json.RawMessage `json:"result,omitempty"`    // part of the answer that the delivery keeps
+	Protocol      string          `json:"protocol,omitempty"`
+	// StepMicros are the durations of check, resolve, fetch, compose and call in µs, up to the last step that began.
+	StepMicros []int32 `json:"stepMicros,omitempty"`
+	// CallTook, with Called, is the duration of the call alone; ns in JSON; 0: unknown.
+	CallTook time.Duration `json:"callTook,omitempty"`
 
-	AgentOK    bool            `json:"agentOk,omitempty"`    // the agent took the call
-	AgentError string          `json:"agentError,omitempty"` // what the agent is to blame for
-	ServerInfo json.RawMessage `json:"serverInfo,omitempty"` // as the agent introduced itself
-	Tools      json.RawMessage `json:"tools,omitempty"`      // what the agent offers (ToolList), when that is news; nil: as known
+	AgentOK    bool            `json:"agentOk,omitempty"`    // the agent accepted the call
+	AgentError string          `json:"agentError,omitempty"` // an error that is the agent's fault
+	ServerInfo json.RawMessage `json:"serverInfo,omitempty"` // from the agent's initialize result
+	// Tools are the agent's tools (ToolList) if they changed; nil: unchanged.
+	Tools json.RawMessage `json:"tools,omitempty"`
 
-	Preferences *Preferences  `json:"preferences,omitempty"` // what the agent asked for in its answer; nil: it said nothing of that
-	HoldLine    time.Duration `json:"holdLine,omitempty"`    // Waiting: what comes for the agent stays in its line for so long; ns in JSON
+	// Preferences are those in the agent's answer; nil: none.
+	Preferences *Preferences `json:"preferences,omitempty"`
+	// HoldLine, for Waiting, is how long new deliveries of the agent stay in its backlog; ns in JSON.
+	HoldLine time.Duration `json:"holdLine,omitempty"`
 
-	// EndpointOfJob: the job named the endpoint. What happened there says nothing about the agent: its row keeps its state,
-	// times, totals and hours.
+	// EndpointOfJob: the job named the endpoint. The outcome is no evidence about the agent, so its row keeps its
+	// state, times, totals and hours.
 	EndpointOfJob bool `json:"endpointOfJob,omitempty"`
 
-	Elsewhere    bool `json:"elsewhere,omitempty"`   // Held, agent_disabled: not by the agent's row, so that the row says enabled releases nothing
-	FetchFailed  bool `json:"fetchFailed,omitempty"` // the feedback file could not be fetched; Claim.FetchFailures counts these
-	SkipDispatch bool `json:"keepLine,omitempty"`    // the agent's next is not dispatched now: the reconciler does it
-	Moved        bool `json:"moved,omitempty"`       // a moved endpoint would explain the failure: the agent's epoch is raised once
+	// Elsewhere, for Held with agent_disabled: the servers file disabled the agent, not its row. So an enabled row
+	// releases nothing.
+	Elsewhere bool `json:"elsewhere,omitempty"`
+	// FetchFailed: the feedback file could not be fetched. Claim.FetchFailures counts these.
+	FetchFailed  bool `json:"fetchFailed,omitempty"`
+	SkipDispatch bool `json:"keepLine,omitempty"` // leave the dispatch of the agent's next deliveries to the reconciler
+	// Moved: a moved endpoint would explain the failure. The agent's epoch is raised once.
+	Moved bool `json:"moved,omitempty"`
 
-	// NotAtPosition: the chain does not show the event where the job says, or its node does not answer, or its agent has
-	// no slot. Unless it was called, another job of the event takes over.
+	// NotAtPosition: the chain does not have the event where the job says, or its node does not answer, or its agent
+	// has no slot. If the agent was not called, a candidate may replace the job (succeed.sql).
 	NotAtPosition bool `json:"unplaced,omitempty"`
 }
 
-// MarshalJSON never fails: what a stranger sent, and may be no JSON, is cut as it would be in Postgres.
+// MarshalJSON cannot fail: parts from outside that are not valid JSON are cut as they would be for Postgres.
 func (o Outcome) MarshalJSON() ([]byte, error) {
 	type plain Outcome
 	for _, side := range []*json.RawMessage{&o.Arguments, &o.Response, &o.Result, &o.ServerInfo, &o.Tools} {
@@ -80,30 +92,32 @@ func (o Outcome) MarshalJSON() ([]byte, error) {
 	return json.Marshal(plain(o))
 }
 
-// SpooledOutcome is what an earlier attempt is known to have led to, though Postgres did not take it then.
+// SpooledOutcome is the known outcome of an earlier attempt that Postgres did not store at the time.
 type SpooledOutcome struct {
 	Attempt   int       `json:"attempt"`
-	StartedAt time.Time `json:"startedAt"` // with Attempt it names the row
-	At        time.Time `json:"at"`        // when it became known
-	Outcome   Outcome   `json:"outcome"`   // whoever adopts it takes from Delay what has passed
+	StartedAt time.Time `json:"startedAt"` // identifies the row, with Attempt
+	At        time.Time `json:"at"`        // when the outcome became known
+	Outcome   Outcome   `json:"outcome"`   // the caller of Adopt subtracts the elapsed time from Delay
 }
 
-// Recorded is the row after Record.
+// Recorded is the state of the delivery after Record.
 type Recorded struct {
-	Task *Task  // what the delivery waits with, when Outcome.Task asked for it: the claim's task, or the next one (Anew)
-	Next []Task // the agent's next deliveries, dispatched by the same transaction, and what of its held ones has ended
+	// Task is the task with which the delivery waits, if Outcome.Task is set: the claim's task, or a new one (Anew).
+	Task *Task
+	// Next are the agent's next deliveries, dispatched by the same transaction, and ended tasks of released deliveries.
+	Next []Task
 
-	Succeeded     bool          // another job of the event took over, and is looked at next
-	NextAttemptAt time.Time     // Waiting: when, by Postgres' clock
-	Age           time.Duration // since the delivery was accepted
+	Succeeded     bool          // a candidate replaced the delivery's job, and is checked next
+	NextAttemptAt time.Time     // for Waiting: time of the next attempt, by Postgres' clock
+	Age           time.Duration // time since the delivery was accepted
 }
 
-// Record writes the outcome under the claim's fence, completes the attempt and dispatches the agent's next deliveries:
-// one round trip, one commit. Plain outcomes that come while others are recorded share both (record_group.go). The
-// caller puts the returned tasks into Redis. Calling it again after an error is harmless.
+// Record stores the outcome under the claim's fence, completes the attempt and dispatches the agent's next deliveries,
+// in one round trip and one commit. Concurrent plain outcomes share both (record_group.go). The caller puts the
+// returned tasks into Redis. Calling it again after an error is harmless.
 //
-// ErrFenced: the claim was lost and nothing changed, but that a late Delivered completes its own attempt; a late
-// Delivered of a delivery that is not final is no error: it ends it.
+// It returns ErrFenced if the claim is lost. Then nothing has changed, except that a late Delivered completes its own
+// attempt. A late Delivered of a delivery that has not ended is no error: it ends the delivery.
 func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -119,20 +133,22 @@ func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, 
 		rec, err = s.recordAlone(ctx, r)
 	}
 	if err != nil {
-		return Recorded{}, err // what was not committed was not dispatched
+		return Recorded{}, err // nothing was committed, so nothing was dispatched
 	}
 	return rec, nil
 }
 
+// recordAlone records one outcome. If the attempt's partition is missing, it tries again with the partitioned table.
 func (s *Store) recordAlone(ctx context.Context, r recordRequest) (Recorded, error) {
 	rec, err := s.recordOnce(ctx, r.claim, r.outcome)
 	if err != nil && r.claim.week != "" && isMissingWeek(err) {
-		r.claim.week = "" // through the partitioned table then
+		r.claim.week = "" // use the partitioned table
 		rec, err = s.recordOnce(ctx, r.claim, r.outcome)
 	}
 	return rec, err
 }
 
+// recordOnce runs record.sql in one batch with the lock of the agent and the dispatch.
 func (s *Store) recordOnce(ctx context.Context, c *Claim, o Outcome) (Recorded, error) {
 	a := c.Agent()
 	b := &pgx.Batch{}
@@ -146,8 +162,8 @@ func (s *Store) recordOnce(ctx context.Context, c *Claim, o Outcome) (Recorded, 
 	return readRecorded(res, c, o, c.Attempt)
 }
 
-// onceClosed is a batch of the pool that may be closed again. The first Close gives the connection to others; of a batch
-// that failed, a second one of pgx's own would still look into the connection's cache, which belongs to them by then.
+// onceClosed is a batch that may be closed twice. The first Close returns the connection to the pool. After a failed
+// batch, a second Close of pgx would access the connection's cache, which another goroutine may be using.
 type onceClosed struct {
 	pgx.BatchResults
 	closed bool
@@ -161,20 +177,21 @@ func (r *onceClosed) Close() error {
 	return r.BatchResults.Close()
 }
 
-// isMissingWeek tells that the table of an attempt was dropped by hand since the claim, or that only its parent may be
-// written.
+// isMissingWeek reports whether the partition of an attempt was dropped by hand since the claim, or may only be written
+// through its parent.
 func isMissingWeek(err error) bool {
 	var pe *pgconn.PgError
 	const undefinedTable, insufficientPrivilege = "42P01", "42501"
 	return errors.As(err, &pe) && (pe.Code == undefinedTable || pe.Code == insufficientPrivilege)
 }
 
-// Adopt records what an earlier attempt of the delivery is known to have led to, instead of making the one that c was
-// given for: that one, which must not have called, is taken back, count and row; p's is completed, and the delivery
-// moves as Record would move it. p.Outcome.Delay is what is left of the wait. Calling it again after an error is
+// Adopt records the known outcome of an earlier attempt of the delivery, instead of making the attempt of c. The
+// attempt of c, which must not have called the agent, is undone; the attempt of p is completed, and the delivery
+// changes as Record would change it. p.Outcome.Delay is the rest of the wait. Calling it again after an error is
 // harmless.
 //
-// ErrFenced: as Record. ErrStale: p's attempt has an outcome already, or was free and taken back: nothing changed.
+// It returns ErrFenced as Record does, and ErrStale if the attempt of p already has an outcome, or was free and undone.
+// Then nothing has changed.
 func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Recorded, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -185,7 +202,7 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 	a, o := c.Agent(), p.Outcome
 	took := min(max(p.At.Sub(p.StartedAt).Milliseconds(), 0), math.MaxInt32)
 	fenced := false
-	// Rare, so it may cost more round trips than Record: what follows depends on what the first statement finds.
+	// Adopt is rare, so it may need more round trips than Record: the next statements depend on the first one's result.
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, statement("lock_agent"), a.ChainID, a.Registry, a.ID); err != nil {
 			return fmt.Errorf("lock the agent: %w", err)
@@ -199,14 +216,14 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 		if ours && !open {
 			return ErrStale
 		}
-		o.Free = false // adopt.sql has taken back what is free
+		o.Free = false // adopt.sql has undone free attempts
 		b := &pgx.Batch{}
 		s.queueRecord(b, c, o, p, &took)
 		res := tx.SendBatch(ctx, b)
 		defer res.Close()
 		rec, err = readRecorded(res, c, o, p.Attempt)
 		if fenced = errors.Is(err, ErrFenced); fenced {
-			return nil // a late success may have completed its attempt: that is kept
+			return nil // commit: a late success may have completed its attempt
 		}
 		return err
 	})
@@ -216,7 +233,7 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 	return rec, err
 }
 
-// checkStatus: an attempt cannot lead back to where it came from.
+// checkStatus returns an error for a status that an attempt cannot have as its outcome.
 func (o Outcome) checkStatus() error {
 	if !o.Status.Final() && o.Status != Waiting && o.Status != Held {
 		return fmt.Errorf("%q is not what an attempt can lead to", o.Status)
@@ -224,7 +241,8 @@ func (o Outcome) checkStatus() error {
 	return nil
 }
 
-// queueRecord queues what follows the agent's lock: the outcome of attempt p, and the dispatch of the agent's next.
+// queueRecord queues the statements that follow the agent's lock: they record the outcome of attempt p and dispatch the
+// agent's next deliveries.
 func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome, tookMs *int64) {
 	a := c.Agent()
 	b.Queue(recordStatement(c, p), namedStatement("record").args(pgx.NamedArgs{
@@ -257,7 +275,8 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome,
 	}
 }
 
-// recordStatement is record.sql with the week of attempt p, if that is c's own.
+// recordStatement returns record.sql for the partition of attempt p, if p is the attempt of c, else for the partitioned
+// table.
 func recordStatement(c *Claim, p SpooledOutcome) string {
 	text := statement("record")
 	if c.week == "" || p.Attempt != c.Attempt || !p.StartedAt.Equal(c.StartedAt) {
@@ -266,7 +285,7 @@ func recordStatement(c *Claim, p SpooledOutcome) string {
 	return inWeek(text, c.week)
 }
 
-// readRecorded reads the answers to what queueRecord has queued, to the commit.
+// readRecorded reads the answers to the statements of queueRecord, and then the commit.
 func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec Recorded, err error) {
 	var n int
 	var next *time.Time
@@ -296,7 +315,7 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 		}
 	}
 	rec.Next = append(rec.Next, ended...)
-	if err := res.Close(); err != nil { // the commit
+	if err := res.Close(); err != nil { // the error of the commit
 		return rec, err
 	}
 	if fenced {
@@ -307,25 +326,25 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 	return rec, nil
 }
 
-// addWait adds until when the delivery waits (nil: it does not), and the task n that it waits with.
+// addWait adds the end of the delivery's wait (nil: it does not wait) and the task n with which it waits.
 func (rec *Recorded) addWait(c *Claim, o Outcome, attempt, n int, next *time.Time, bulk bool) {
 	if next == nil {
 		return
 	}
 	rec.NextAttemptAt = *next
-	if o.Task && !rec.Succeeded { // whoever took over is dispatched in its turn, or by the reconciler
+	if o.Task && !rec.Succeeded { // a delivery with another job is dispatched by the statement or the reconciler
 		rec.Task = &Task{ID: c.ID, N: n, Kind: cmp.Or(c.kind, string(c.Job.Kind)), Attempts: max(attempt, 1),
 			Bulk: bulk, At: *next}
 	}
 }
 
-// KeepSide is what is kept of what one side of a call said.
+// KeepSide returns one side of a call in the form in which it is stored.
 func KeepSide(raw json.RawMessage) json.RawMessage { return storable.JSON(raw, maxSideBytes) }
 
-// nameOrNull is one of our own words, or what an agent calls something.
+// nameOrNull returns a short name in storable form, or nil for "".
 func nameOrNull(s string) *string { return nullIfEmpty(storable.Text(s, maxNameBytes)) }
 
-// boundNames are a few of them.
+// boundNames returns at most maxNames names in storable form.
 func boundNames(list []string) []string {
 	var out []string
 	for _, s := range list[:min(len(list), maxNames)] {

@@ -23,7 +23,7 @@ type recordRequest struct {
 	outcome Outcome
 }
 
-// isPlain tells whether record_group.sql knows what record.sql would do with the outcome.
+// isPlain reports whether record_group.sql can record the outcome as record.sql would.
 func (r recordRequest) isPlain() bool {
 	o := r.outcome
 	switch o.Status {
@@ -36,8 +36,8 @@ func (r recordRequest) isPlain() bool {
 	return !isRare && r.claim.week != ""
 }
 
-// recordGroup writes what a group of plain attempts led to and dispatches their agents' next deliveries, in one round
-// trip and one commit. It leaves unanswered what record_group.sql did not write.
+// recordGroup records the outcomes of a group of plain attempts and dispatches their agents' next deliveries, in one
+// round trip and one commit. It leaves requests unanswered that record_group.sql did not record.
 func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]result[Recorded], error) {
 	members := selectMembers(group)
 	rows, week := recordColumns{}, group[members[0]].claim.week
@@ -56,8 +56,9 @@ func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]resul
 	return readRecordedGroup(res, group, members)
 }
 
-// selectMembers lists which requests one statement can take: those whose attempts are of the first one's week. They are
-// in the order of their deliveries' ids, in which the outcomes of one agent's deliveries count.
+// selectMembers returns the indexes of the requests that one statement can take: those with attempts in the partition
+// of the first one. They are in the order of their deliveries' ids, in which the outcomes of one agent's deliveries are
+// applied.
 func selectMembers(group []recordRequest) (members []int) {
 	for i, r := range group {
 		if r.claim.week == group[0].claim.week {
@@ -71,8 +72,8 @@ func selectMembers(group []recordRequest) (members []int) {
 	return members
 }
 
-// readRecordedGroup reads the answers to the batch of recordGroup, to the commit. An agent's next tasks go to the
-// callers who recorded its deliveries, in turn.
+// readRecordedGroup reads the answers to the batch of recordGroup, and then the commit. It distributes an agent's next
+// tasks in turn among the callers that recorded its deliveries.
 func readRecordedGroup(res pgx.BatchResults, group []recordRequest, members []int) ([]result[Recorded], error) {
 	if _, err := res.Exec(); err != nil {
 		return nil, fmt.Errorf("lock the agents: %w", err)
@@ -114,15 +115,15 @@ func readRecordedGroup(res pgx.BatchResults, group []recordRequest, members []in
 	if err != nil {
 		return nil, fmt.Errorf("dispatch the next: %w", err)
 	}
-	return results, res.Close() // the commit
+	return results, res.Close() // the error of the commit
 }
 
-// inWeek is a statement with the table of a week's attempts in the place of all weeks'.
+// inWeek replaces the partitioned table of attempts by one of its partitions.
 func inWeek(text, week string) string {
 	return strings.ReplaceAll(text, "herald.attempts\n", week+"\n")
 }
 
-// recordColumns are outcomes as record_group.sql takes them.
+// recordColumns has the arrays of record_group.sql.
 type recordColumns struct {
 	chains             []int64
 	registries, agents []string
@@ -186,7 +187,7 @@ func (c *recordColumns) args() pgx.NamedArgs {
 		"preferences": c.preferences}
 }
 
-// formatStepTimes writes an integer[] as text: a list of lists of different lengths is no array of Postgres.
+// formatStepTimes returns an integer[] as text, because Postgres has no arrays of arrays of different lengths.
 func formatStepTimes(micros []int32) *string {
 	if micros == nil {
 		return nil

@@ -7,20 +7,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// anyEpoch has release_held.sql not look at the agent's epoch.
+// anyEpoch makes release_held.sql ignore the agent's epoch.
 const anyEpoch = int64(-1)
 
-// ReleaseHeld releases what is held of an agent for some reasons, the oldest first, in as many transactions as it
-// takes. It returns how many, and the tasks that the caller puts into Redis, or removes there, also when it fails in the
-// middle: calling it again goes on.
+// ReleaseHeld releases an agent's deliveries that are held for some reasons, oldest first, in as many transactions as
+// needed. It returns their number and the tasks that the caller puts into Redis or removes there, even after an error:
+// a second call continues.
 func (s *Store) ReleaseHeld(ctx context.Context, a Agent,
 	reasons ...reason.Reason) (released int, tasks []Task, err error) {
 	defer wrapError(&err, "release what is held of agent %d:%s %q", a.ChainID, a.ID, reasons)
 	return s.releaseInBatches(ctx, a, reasons, nil)
 }
 
-// releaseInBatches makes a change to the agent (nil: none) in one transaction with the first batch of what that
-// releases, and goes on with the other batches.
+// releaseInBatches makes a change to the agent (nil: none) in one transaction with the first batch of deliveries that
+// it releases, and then releases the other batches.
 func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []reason.Reason,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	for {
@@ -59,9 +59,9 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []reason.Reas
 	return len(ended), append(tasks, ended...), nil
 }
 
-// mendedReasons tells which deliveries to release in the transaction that holds o, because what it is held for may have
-// been mended between the claim and now, and nobody would release it after that; since is the epoch after which that
-// counts.
+// mendedReasons returns the reasons of deliveries to release in the transaction that holds the delivery of o. The cause
+// may have been removed between the claim and now, and no later call would release the delivery. since is the agent's
+// epoch: only a higher one is evidence of the removal.
 func (o Outcome) mendedReasons(claimed int64) (reasons []reason.Reason, since int64) {
 	switch {
 	case o.Status != Held:

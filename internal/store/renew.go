@@ -10,27 +10,28 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrSuperseded means that the access token was renewed by somebody else, or its credential replaced, while this worker
-// renewed it. The write changed nothing.
+// ErrSuperseded means that another worker renewed the access token, or that its credential was replaced, during this
+// renewal. The write changed nothing.
 var ErrSuperseded = errors.New("the access token was renewed by another worker, or its credential was replaced, meanwhile")
 
-// Access is an access token that was had for an OAuth credential, sealed under Token.AccessBinding.
+// Access is an access token that was obtained with an OAuth credential, sealed under Token.AccessBinding.
 type Access struct {
 	Ciphertext []byte
-	ExpiresAt  *time.Time // nil: the authorization server did not say
+	ExpiresAt  *time.Time // nil: the authorization server set no expiry
 }
 
-// Renewal is what LeaseRenewal found.
+// Renewal is the result of LeaseRenewal.
 type Renewal struct {
-	Token  Token   // the credential as it is now
-	Access *Access // as it is now; nil: there is none
-	No     int64   // the renewal that was begun; 0: none
+	Token  Token   // the present credential
+	Access *Access // the present access token; nil: none
+	No     int64   // number of the renewal that began; 0: none
 }
 
-// LeaseRenewal begins to renew the access token of t's agent and origin, for this worker alone until the lease ends:
-// SaveRenewal or YieldRenewal ends it before. seen is the access token that is to be replaced (nil: none is known). It
-// does not begin when somebody else renews it, or when it was replaced already: then Renewal.No is 0, and Access tells
-// which. A lease of 0 only looks. ErrNotFound: no credential is stored any more. One round trip.
+// LeaseRenewal begins to renew the access token of t's agent and origin, for this worker alone until the lease,
+// SaveRenewal or YieldRenewal ends it. seen is the access token to replace (nil: none is known). The renewal does not
+// begin if another worker is renewing the token, or if the token was replaced already; then Renewal.No is 0 and Access
+// is the present token. A lease of 0 only reads. LeaseRenewal returns ErrNotFound if the credential no longer exists.
+// It costs one round trip.
 func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease time.Duration) (r Renewal, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -60,16 +61,17 @@ func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease ti
 	return r, nil
 }
 
-// isForeignKeyViolation: the credential went between being looked for and the row that needs it.
+// isForeignKeyViolation reports whether the credential was deleted between its lookup and the insert of the row that
+// refers to it.
 func isForeignKeyViolation(err error) bool {
 	var pe *pgconn.PgError
 	const foreignKeyViolation = "23503"
 	return errors.As(err, &pe) && pe.Code == foreignKeyViolation
 }
 
-// SaveRenewal ends a renewal: it keeps the access token, and the credential's new ciphertext when the authorization
-// server gave another refresh token (nil: it stays). Both or nothing; calling it again is harmless. ErrSuperseded: the
-// lease ended and somebody else renewed, or the credential was replaced.
+// SaveRenewal ends a renewal. It stores the access token, and the credential's new ciphertext if the authorization
+// server issued another refresh token (nil: unchanged), both or neither. Calling it again is harmless. It returns
+// ErrSuperseded if the lease ended and another worker began a renewal, or if the credential was replaced.
 func (s *Store) SaveRenewal(ctx context.Context, r Renewal, a Access, credential []byte) (err error) {
 	t := r.Token
 	key, ok := secret.KeyID(a.Ciphertext)
@@ -92,8 +94,8 @@ func (s *Store) SaveRenewal(ctx context.Context, r Renewal, a Access, credential
 	return noRows(err, ErrSuperseded)
 }
 
-// YieldRenewal ends a renewal that came to nothing, so that another worker may try at once. It is harmless when the
-// lease has ended, or the credential was replaced, whose renewals count from 1 again.
+// YieldRenewal ends a failed renewal, so that another worker may try at once. It is harmless if the lease has ended, or
+// if the credential was replaced: the renewals of a new credential count from 1 again.
 func (s *Store) YieldRenewal(ctx context.Context, r Renewal) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -106,7 +108,7 @@ func (s *Store) YieldRenewal(ctx context.Context, r Renewal) (err error) {
 	return err
 }
 
-// setAccess puts t.Access in the place of what was had for the credential before: perhaps nothing.
+// setAccess replaces the access token of the previous credential by t.Access, which may be nil.
 func setAccess(ctx context.Context, tx pgx.Tx, t Token) error {
 	_, err := tx.Exec(ctx, `DELETE FROM herald.agent_mcp_access WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4`,
 		t.ChainID, t.Registry, t.ID, t.Origin)
@@ -122,8 +124,7 @@ func setAccess(ctx context.Context, tx pgx.Tx, t Token) error {
 	return err
 }
 
-// AccessAfter lists the credentials that an access token is stored for, as TokensAfter does: with that, in
-// Token.Access.
+// AccessAfter lists credentials that have an access token, as TokensAfter does, with the token in Token.Access.
 func (s *Store) AccessAfter(ctx context.Context, last *Token) (list []Token, err error) {
 	defer wrapError(&err, "list access tokens")
 	return s.listTokens(ctx, `SELECT `+tokenColumns+`, x.ciphertext, x.expires_at FROM herald.agent_mcp_tokens t
@@ -134,8 +135,8 @@ func (s *Store) AccessAfter(ctx context.Context, last *Token) (list []Token, err
 		})
 }
 
-// ResealAccess replaces the ciphertext of an access token, if it is still the one that was read. changed false: it was
-// renewed or removed meanwhile.
+// ResealAccess replaces the ciphertext of an access token if it has not changed since it was read. It returns false if
+// the token was renewed or removed.
 func (s *Store) ResealAccess(ctx context.Context, old Token, ciphertext []byte) (changed bool, err error) {
 	defer wrapError(&err, "seal the access token of agent %d:%s for %s anew", old.ChainID, old.ID, old.Origin)
 	return s.replaceCiphertext(ctx, "agent_mcp_access", old, old.Access.Ciphertext, ciphertext)

@@ -14,30 +14,32 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// What a reorg does to deliveries, in the transaction that accepts what was read (AdvanceCursor): the events of blocks
-// that were replaced are orphaned; those that are read again get their new place and stay; what is still orphaned when
-// the chain is read to its head ends (orphans.sql), and what was called is followed by a retraction.
+// A reorg changes deliveries in the transaction that accepts the new blocks' jobs (AdvanceCursor). The events of
+// replaced blocks become orphaned. Events that are read again get their new position. When the chain has been read up
+// to its head, deliveries of the remaining orphans end (orphans.sql), and those that were called get a retraction.
 
-// absence tells whether a delivery's event is on the chain, as far as who reads the chain knows.
+// absence says whether a delivery's event is on the chain, according to the follower.
 type absence int
 
 const (
-	present  absence = iota // or nobody reads this chain
-	orphaned                // its block was replaced; what replaced it is not read to its head yet
-	gone                    // and it was not there either
+	present  absence = iota // it is, or no follower reads this chain
+	orphaned                // its block was replaced, and the new blocks are not yet read up to the head
+	gone                    // the new blocks do not have it
 )
 
-// Vanished is a delivery whose event a reorg took off the chain.
+// Vanished is a delivery whose event a reorg removed from the chain.
 type Vanished struct {
-	ID         uuid.UUID
-	Key        string
-	Cancelled  bool      // it was not final, so it ended as cancelled, reorg
-	Called     bool      // the agent was called, or may have been
-	Retraction uuid.UUID // the delivery that tells it so; zero: none, as it was not called or is no feedback
+	ID        uuid.UUID
+	Key       string
+	Cancelled bool // the delivery was open, so it was cancelled (reorg)
+	Called    bool // the agent was called, or may have been
+	// Retraction is the delivery that informs the agent; zero: none, because the agent was not called or the event is
+	// not a feedback.
+	Retraction uuid.UUID
 }
 
-// acceptRead accepts what was read off the chain, and notes where it is. With the chain's head it ends what is orphaned
-// still: it is on the chain no more.
+// acceptRead accepts the jobs of the blocks that were read, and remembers the blocks of their events. After reading up
+// to the head, it ends the remaining orphans: their events are gone.
 func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, key CursorKey, rows []arrival, read Advance,
 	orphans bool) (done Advanced, err error) {
 	agents := arrivalAgents(rows)
@@ -55,7 +57,7 @@ func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, key CursorKey, rows [
 		return done, err
 	}
 	above := read.Settled
-	if orphans { // what is found again is none, however deep it is
+	if orphans { // an event that is found again must not stay orphaned, even in a settled block
 		above = 0
 	}
 	if err := s.placeEvents(ctx, tx, key, rows, done.Answers, above); err != nil {
@@ -78,7 +80,7 @@ func (s *Store) listOrphanAgents(ctx context.Context, tx pgx.Tx, key CursorKey) 
 	return agents, nil
 }
 
-// placeEvents notes in which blocks the deliveries' events are, of those above a block.
+// placeEvents remembers the blocks of the deliveries' events, for blocks after above.
 func (s *Store) placeEvents(ctx context.Context, tx pgx.Tx, key CursorKey, in []arrival, out []Acceptance,
 	above uint64) error {
 	blocks := make(map[uuid.UUID]uint64)
@@ -103,17 +105,17 @@ func (s *Store) placeEvents(ctx context.Context, tx pgx.Tx, key CursorKey, in []
 	return nil
 }
 
-// endOrphans ends the deliveries whose events are on the chain no more, and dispatches what their agents have room for.
+// endOrphans ends the deliveries whose events a reorg removed, and dispatches from the backlogs of their agents.
 func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, key CursorKey, agents []Agent,
 	done *Advanced) (tasks []Task, err error) {
 	defer wrapError(&err, "end what a reorg took off the chain")
-	var called []job.Job // of done.Vanished, by position; without a kind: nothing is taken back
+	var called []job.Job // parallel to the Vanished added here; without a kind: not retracted
 	var v Vanished
 	var raw []byte
 	rows, _ := tx.Query(ctx, statement("orphans"), key.ChainID, key.Follower)
 	_, err = pgx.ForEachRow(rows, []any{&v.ID, &v.Key, &v.Cancelled, &v.Called, &raw}, func() error {
 		var known job.Job
-		// A job that retention dropped, or that only a newer version can read, cannot be taken back.
+		// A job that retention deleted, or that only a newer version can parse, cannot be retracted.
 		if !v.Called || raw == nil || json.Unmarshal(raw, &known) != nil || known.Kind != job.KindNewFeedback {
 			known = job.Job{}
 		}
@@ -140,17 +142,19 @@ func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, key CursorKey, agents
 	return append(tasks, more...), err
 }
 
-// maxRetractions bounds the retractions of one key: `…@<blockHash>`, `.2`, `.3`, …, one each time the same block disappears.
+// maxRetractions limits the retractions of one key. Their keys end in `@<blockHash>`, `@<blockHash>.2`, `.3`, …, one
+// for each time that the same block disappears.
 const maxRetractions = 20
 
-// retraction is one that is there.
+// retraction is an existing retraction.
 type retraction struct {
 	id, retracts uuid.UUID
 	key          string
 	reason       reason.Reason
 }
 
-// listRetractions returns what has the keys that a retraction of a feedback may have, and those keys in order.
+// listRetractions returns the existing retractions of a feedback by key, and all keys that its retractions may have, in
+// order.
 func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx, known job.Job) (there map[string]retraction, keys []string, _ error) {
 	base := known.Retraction(uuid.Nil).Key()
 	keys = append(keys, base)
@@ -171,9 +175,9 @@ func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx, known job.Job) (
 	return there, keys, nil
 }
 
-// retract makes the retraction of a delivery that was or may have been called, unless it has one. It holds the event that took
-// the index of the one it takes back, until it has ended or for 60 s after its first attempt (holds_until), as an earlier
-// feedback does. It returns the retraction's id.
+// retract inserts the retraction of a delivery whose agent was or may have been called, unless it has one, and returns
+// the retraction's id. The retraction blocks the event that now has the same index, until it has ended or for 60 s
+// after its first attempt (holds_until), as an earlier feedback does.
 func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.Job, lines map[Agent][]Task) (uuid.UUID, error) {
 	there, keys, err := s.listRetractions(ctx, tx, known)
 	if err != nil {
@@ -216,7 +220,8 @@ func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.
 	return job.IDOf(a.key), nil
 }
 
-// retractDisplaced retracts what a key's holder was called with, before another event gets the key.
+// retractDisplaced retracts the feedback with which the agent of a key's holder was called, before another event gets
+// the key.
 func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, lines map[Agent][]Task) error {
 	var known job.Job
 	if h.raw == nil || json.Unmarshal(h.raw, &known) != nil || known.Kind != job.KindNewFeedback {
@@ -226,7 +231,8 @@ func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, lines
 	return err
 }
 
-// markAbsent marks the holders of keys whose events are not on the chain, as who read the arrivals off it knows.
+// markAbsent sets absent in the holders of keys whose events are not on the chain, according to the follower that read
+// the arrivals.
 func (s *Store) markAbsent(ctx context.Context, tx pgx.Tx, in []arrival, holders map[string]holder) error {
 	if in[0].readBy == nil || len(holders) == 0 {
 		return nil
@@ -254,7 +260,8 @@ func (s *Store) markAbsent(ctx context.Context, tx pgx.Tx, in []arrival, holders
 	return nil
 }
 
-// compareRead is compareDelivery, and takes over the place on the chain from a job that was read there.
+// compareRead is compareDelivery. If the arrival was read off the chain, it also moves the delivery's job to the
+// position that was read.
 func (s *Store) compareRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	out Acceptance) (Acceptance, error) {
 	out, err := s.compareDelivery(ctx, tx, a, h, brought, known, out)
@@ -279,9 +286,9 @@ func (s *Store) compareRead(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	return out, nil
 }
 
-// acceptReturned answers a job whose event came back after it had been taken off the chain and its delivery ended.
-// When the agent may have been told, it is given the feedback again as a new delivery: it knows the old id, and would
-// take it for a repetition.
+// acceptReturned answers a job whose event returned after a reorg had removed it and its delivery had ended. If the
+// agent may have received the retraction, the feedback becomes a new delivery: the agent knows the old deliveryId and
+// would treat it as a repetition.
 func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	lines map[Agent][]Task) (Acceptance, error) {
 	there, _, err := s.listRetractions(ctx, tx, known)
@@ -290,7 +297,7 @@ func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	}
 	told := false
 	for _, r := range there {
-		if r.retracts != h.id && r.retracts != uuid.Nil { // another delivery's
+		if r.retracts != h.id && r.retracts != uuid.Nil { // the retraction of another delivery
 			continue
 		}
 		var called bool

@@ -9,38 +9,40 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// maxMove is how many deliveries one call moves: one transaction, with every agent concerned locked.
+// maxMove is the maximum number of deliveries that one call moves, which is one transaction with all their agents
+// locked.
 const maxMove = 500
 
-// Replay queues deliveries anew, at most 500. What is final or held gets a fresh budget, its attempts' numbers go on; a
-// wait is over at once, its budget stays. Delivered ones are replayed only with force. It returns how many were moved,
-// why the others were left (a sentence each), and the tasks that the caller puts into Redis, or removes there.
+// Replay queues at most 500 deliveries again. A final or held one gets a new budget; the numbers of its attempts
+// continue. A waiting one stops waiting and keeps its budget. A delivered one is replayed only with force. Replay
+// returns the number of replayed deliveries, the reason for each of the others (a sentence), and the tasks that the
+// caller puts into Redis or removes there.
 func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
 	defer wrapError(&err, "replay %d deliveries", len(ids))
 	return s.moveByOperator(ctx, ids, force, statement("replay"), true, whyNotReplayed)
 }
 
-// Cancel ends deliveries that are not final as cancelled (operator), at most 500; running ones only with force: their
-// workers' writes change nothing then, but what was sent was sent. It returns how many, why the others were left, and
-// the tasks that the caller removes from Redis.
+// Cancel ends at most 500 open deliveries as cancelled (operator). It cancels running ones only with force: their
+// workers' writes then change nothing, but a call that was sent cannot be undone. Cancel returns the number of
+// cancelled deliveries, the reason for each of the others, and the tasks that the caller removes from Redis.
 func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, ended []Task, err error) {
 	defer wrapError(&err, "cancel %d deliveries", len(ids))
 	return s.moveByOperator(ctx, ids, force, statement("cancel"), false, whyNotCancelled)
 }
 
-// NoSuchDelivery is why an id was left that no delivery has.
+// NoSuchDelivery is the reason for an id without a delivery.
 const NoSuchDelivery = "there is no such delivery"
 
-// previousState is what a delivery was before somebody asked to have it moved.
+// previousState is a delivery's state before an operator's request.
 type previousState struct {
 	status Status
 	reason reason.Reason
 	hasJob bool
 }
 
-// moveByOperator moves deliveries that an operator names: the agents are locked first, like everywhere.
+// moveByOperator changes deliveries that an operator selected. It locks their agents first.
 func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool, sql string, handOut bool,
 	why func(previousState) string) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
 	if len(ids) > maxMove {
@@ -78,7 +80,7 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool,
 		return err
 	})
 	if err != nil {
-		return 0, nil, nil, err // what was not committed was not moved
+		return 0, nil, nil, err // nothing was committed
 	}
 	return moved, left, append(tasks, ended...), nil
 }

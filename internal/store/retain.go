@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Retain drops what deliveries carried that are final for longer than age (job, sealed headers, result, error; id, key,
-// status and reason stay), and old attempts that lie in no week's partition. It returns how many rows it changed; at
-// most limit of each, so the caller comes back.
+// Retain deletes the job, sealed headers, result and error of deliveries that ended more than age ago; id, key, status
+// and reason stay. It also deletes old attempts in the default partition. It returns the number of rows it changed, at
+// most limit of each kind; the caller repeats it.
 func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -29,11 +29,11 @@ func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows 
 	return rows, nil
 }
 
-// retentionLockTimeout bounds how long the retention waits for a lock. Every worker that claims waits behind it while it
-// waits for the lock of a week.
+// retentionLockTimeout limits how long retention waits for a lock. While it waits for the lock of a partition, all
+// workers that claim wait behind it.
 const retentionLockTimeout = 100 * time.Millisecond
 
-// beginWithLockTimeout runs do in a transaction that fails when a lock is not given within retentionLockTimeout.
+// beginWithLockTimeout runs do in a transaction that fails if a lock is not acquired within retentionLockTimeout.
 func (s *Store) beginWithLockTimeout(ctx context.Context, do func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", retentionLockTimeout.Milliseconds()))
@@ -44,9 +44,10 @@ func (s *Store) beginWithLockTimeout(ctx context.Context, do func(pgx.Tx) error)
 	})
 }
 
-// DropPartitions drops the weeks of attempts that ended more than age ago, and returns how many. The age must be at
-// least that at which open deliveries expire; a week that holds an attempt of one that is open all the same, because it
-// was replayed, stays. A week whose lock is not given within retentionLockTimeout is an error and stays for the next call.
+// DropPartitions drops the partitions of attempts whose week ended more than age ago, and returns their number. age
+// must be at least the age at which open deliveries expire. A partition with an attempt of an open delivery, which may
+// have been replayed, stays. If the lock of a partition is not acquired within retentionLockTimeout, DropPartitions
+// returns an error; the partition stays for the next call.
 func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (dropped int, err error) {
 	if age <= 0 {
 		return 0, errors.New("drop weeks of attempts: an age is needed")
@@ -71,10 +72,11 @@ func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (dropped 
 	return dropped, nil
 }
 
+// dropWeek drops a partition of attempts unless it has an attempt of an open delivery.
 func (s *Store) dropWeek(ctx context.Context, week string) (dropped bool, err error) {
 	table := pgx.Identifier{"herald", week}.Sanitize()
 	var open bool
-	// From what is open to the week's key: there is less of it than a week has attempts.
+	// Looks up the attempts of open deliveries by key: there are fewer open deliveries than attempts in a week.
 	err = s.pool.QueryRow(ctx, `WITH open AS MATERIALIZED (SELECT id FROM herald.deliveries WHERE finished_at IS NULL AND attempts > 0)
 		SELECT EXISTS (SELECT FROM open CROSS JOIN LATERAL (SELECT FROM `+table+` WHERE delivery_id = open.id LIMIT 1) a)`).Scan(&open)
 	if err != nil || open {

@@ -7,23 +7,23 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Sealed is a ciphertext of a delivery, or of a job in line behind it (action.endpoint.headers), with what it is bound
-// to.
+// Sealed is a ciphertext of a delivery or of one of its candidates (action.endpoint.headers), with the values to which
+// it is bound.
 type Sealed struct {
 	ID         uuid.UUID
 	ChainID    uint64
 	Registry   string // IdentityRegistry
 	AgentID    string // decimal
-	URL        string // action.endpoint.url of the job, whose origin the headers are for
+	URL        string // action.endpoint.url of the job; the headers are bound to its origin
 	Ciphertext []byte
 }
 
-// sealedPage is how many deliveries are looked at by one statement; few of them have headers of their own.
+// sealedPage is the number of deliveries that one statement reads; few of them have headers of their own.
 const sealedPage = 5000
 
-// SealedAfter looks at the deliveries after an id, in the order of ids, and returns what is sealed among the next
-// 5,000. next is where to go on; done says that there are no more. The first page is after uuid.Nil. Rows that come
-// meanwhile may be missed: they are sealed by whoever accepts them.
+// SealedAfter reads the next 5,000 deliveries after an id, in the order of their ids, and returns the ciphertexts among
+// them. next is the id for the next page; done reports whether this was the last page. The first page is after
+// uuid.Nil. New rows may be missed, which is harmless: their worker has sealed them with its present key.
 func (s *Store) SealedAfter(ctx context.Context,
 	after uuid.UUID) (page []Sealed, next uuid.UUID, done bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
@@ -61,9 +61,9 @@ func (s *Store) SealedAfter(ctx context.Context,
 	return page, next, seen < sealedPage, nil
 }
 
-// Reseal replaces a delivery's ciphertext, if it is still the one that was read. changed false: it was replaced or
-// dropped meanwhile, and there is nothing left to do. A worker that has claimed the delivery holds the old one, which
-// its keyset still opens.
+// Reseal replaces a delivery's ciphertext if it has not changed since it was read. It returns false if the ciphertext
+// was replaced or deleted; then nothing remains to do. A worker that has claimed the delivery has the old ciphertext,
+// which its keyset can still decrypt.
 func (s *Store) Reseal(ctx context.Context, old Sealed, ciphertext []byte) (changed bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -7,21 +7,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// SigningKey is a key that requests to agents are signed with. Its fields are in the order of signingKeyColumns.
+// SigningKey is a key that signs requests to agents. Its fields are in the order of signingKeyColumns.
 type SigningKey struct {
 	ID          string     // RFC 7638 thumbprint of the public key
 	Ciphertext  []byte     // the Ed25519 seed, sealed
 	CreatedAt   time.Time  // published since
-	ActivatesAt time.Time  // signs from then on, until a younger one does
-	RetiresAt   *time.Time // published until then; nil: it is the youngest
+	ActivatesAt time.Time  // signs from then on, until a younger key does
+	RetiresAt   *time.Time // published until then; nil: the youngest key
 }
 
 const signingKeyColumns = `id, ciphertext, created_at, activates_at, retires_at`
 
-// lockSigningKeys lets one at a time add keys; readers go on.
+// lockSigningKeys lets one transaction at a time add keys; it does not block readers.
 const lockSigningKeys = `LOCK TABLE herald.signing_keys IN SHARE ROW EXCLUSIVE MODE`
 
-// SigningKeys lists the keys that are published, the youngest first.
+// SigningKeys lists the published keys, youngest first.
 func (s *Store) SigningKeys(ctx context.Context) (list []SigningKey, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -31,8 +31,8 @@ func (s *Store) SigningKeys(ctx context.Context) (list []SigningKey, err error) 
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[SigningKey])
 }
 
-// AddFirstSigningKey stores a key, ID and Ciphertext of k, that signs at once, if there is none; of several workers
-// that start together one adds its key.
+// AddFirstSigningKey stores ID and Ciphertext of k as a key that signs at once, unless a current key exists. If several
+// workers start together, only one adds its key.
 func (s *Store) AddFirstSigningKey(ctx context.Context, k SigningKey) (added bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -49,8 +49,8 @@ func (s *Store) AddFirstSigningKey(ctx context.Context, k SigningKey) (added boo
 	return added && err == nil, err
 }
 
-// RotateSigningKey stores a key, ID and Ciphertext of k, that is published at once and signs after a time; the others
-// stay published for keep beyond that. Keys that are published no more are dropped.
+// RotateSigningKey stores ID and Ciphertext of k as a key that is published at once and signs after the duration after.
+// The other keys stay published for another keep after that. Keys that are no longer published are deleted.
 func (s *Store) RotateSigningKey(ctx context.Context, k SigningKey, after, keep time.Duration) (stored SigningKey, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -62,7 +62,8 @@ func (s *Store) RotateSigningKey(ctx context.Context, k SigningKey, after, keep 
 		if _, err := tx.Exec(ctx, `DELETE FROM herald.signing_keys WHERE retires_at <= now()`); err != nil {
 			return err
 		}
-		const retire = `UPDATE herald.signing_keys SET retires_at = least(retires_at, now() + $1::interval + $2::interval)` // nulls aside
+		// least ignores nulls.
+		const retire = `UPDATE herald.signing_keys SET retires_at = least(retires_at, now() + $1::interval + $2::interval)`
 		if _, err := tx.Exec(ctx, retire, after, keep); err != nil {
 			return err
 		}
@@ -74,7 +75,7 @@ func (s *Store) RotateSigningKey(ctx context.Context, k SigningKey, after, keep 
 	return stored, err
 }
 
-// ResealSigningKey replaces a key's ciphertext, if it is still the one that was read.
+// ResealSigningKey replaces a key's ciphertext if it has not changed since it was read.
 func (s *Store) ResealSigningKey(ctx context.Context, old SigningKey, ciphertext []byte) (changed bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

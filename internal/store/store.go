@@ -16,27 +16,28 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// MaxDispatchedPerAgent is how many deliveries of one agent may be in Redis or running at a time (DESIGN §5). It keeps
-// Redis shallow and one agent's flood from delaying the others.
+// MaxDispatchedPerAgent is the number of deliveries of one agent that may be in Redis or running at a time. The limit
+// keeps the queues in Redis short, and keeps many deliveries of one agent from delaying those of the others.
 const MaxDispatchedPerAgent = 8
 
-// Status is the state of a delivery (DESIGN §4).
+// Status is the state of a delivery (docs/design/delivery.md).
 type Status string
 
-// The closed list of statuses. Final ones never change again, but by an operator's replay.
+// All statuses. A final status changes only by an operator's replay, or when the delivery's event returns after a
+// reorg.
 const (
-	Queued    Status = "queued"
-	Running   Status = "running"
-	Waiting   Status = "waiting"
-	Held      Status = "held"
-	Delivered Status = "delivered"
-	Skipped   Status = "skipped"
-	Rejected  Status = "rejected"
-	Dead      Status = "dead"
-	Cancelled Status = "cancelled"
+	Queued    Status = "queued"    // not yet claimed: in the backlog, or with a task in Redis
+	Running   Status = "running"   // claimed by a worker
+	Waiting   Status = "waiting"   // until its next attempt, or for another delivery
+	Held      Status = "held"      // until an operator or a setting releases it
+	Delivered Status = "delivered" // the agent accepted it
+	Skipped   Status = "skipped"   // no call was needed
+	Rejected  Status = "rejected"  // the job or the agent's answer rules a delivery out
+	Dead      Status = "dead"      // given up after its attempts or its age
+	Cancelled Status = "cancelled" // by an operator or a reorg
 )
 
-// Final tells whether a delivery in this state has ended.
+// Final reports whether a delivery with this status has ended.
 func (s Status) Final() bool {
 	switch s {
 	case Delivered, Skipped, Rejected, Dead, Cancelled:
@@ -45,42 +46,43 @@ func (s Status) Final() bool {
 	return false
 }
 
-// ErrFenced means that the claim a write named is no longer the row's: the lease ran out and the delivery went on
-// without it. The write changed nothing.
+// ErrFenced is returned by a write whose claim is lost: the lease expired and the delivery continued without this
+// worker. The write changed nothing.
 var ErrFenced = errors.New("the claim on this delivery is lost: its lease ran out and it went on without this worker")
 
-// ErrStale means that the outcome which Adopt was given is that of an attempt which has ended otherwise, or was taken
-// back. The write changed nothing, and the claim is still good.
+// ErrStale is returned by Adopt when the attempt of the given outcome already has an outcome, or was undone. The write
+// changed nothing, and the claim is still valid.
 var ErrStale = errors.New("the outcome belongs to an attempt that has been recorded already")
 
-// ErrNotFound means that no such row exists.
+// ErrNotFound is returned when there is no such row.
 var ErrNotFound = errors.New("not found")
 
-// Config says how to reach Postgres.
+// Config configures the connections to Postgres.
 type Config struct {
-	URL secret.Secret // postgres:// URL or key=value string, needed
+	URL secret.Secret // postgres:// URL or key=value string; required
 
-	// MaxConns is the pool's size. It must exceed the worker's concurrency, or deliveries wait for connections; the one
-	// that reconciles holds a connection and needs another. Default 10, at least 2.
+	// MaxConns is the size of the pool. It must exceed the worker's concurrency, or deliveries wait for connections.
+	// The leader of the reconciler keeps one connection and needs another. Default 10, at least 2.
 	MaxConns int32
 
 	// ConnectTimeout bounds one attempt to connect. Default 5 s.
 	ConnectTimeout time.Duration
 
-	// StrictOrder keeps the order of each client's deliveries to an agent (DESIGN §5): one is in flight at a time, and a
-	// known earlier index goes first. An agent's policy can switch it off. Every worker on a database needs the same.
+	// StrictOrder keeps the order of the deliveries of each ordering key (docs/design/delivery.md): one is sent at a
+	// time, and a known earlier index goes first. An agent's policy can switch it off. All workers of a database need
+	// the same value.
 	StrictOrder bool
 
-	// StatementTimeout is set on every session, so that a lost client cannot leave a statement holding locks. A call of
-	// this package that got no earlier deadline gives up after it and ConnectTimeout, even when the network says
-	// nothing. Default 30 s.
+	// StatementTimeout is set on every session, so that a statement whose client is lost cannot keep its locks. A call
+	// of this package without an earlier deadline gives up after StatementTimeout plus ConnectTimeout, even if the
+	// network does not respond. Default 30 s.
 	StatementTimeout time.Duration
-	// CloseWithin bounds Close, for a command that ends after it. pgx waits 15 s for a server to acknowledge the end of a
-	// connection whose statement was cut by a deadline. Zero: Close waits for that.
+	// CloseWithin limits Close, for a command that exits afterwards: pgx waits 15 s for the server to acknowledge the
+	// end of a connection whose statement hit a deadline. Zero: Close has no limit.
 	CloseWithin time.Duration
 }
 
-// CommandClose is CloseWithin for a command.
+// CommandClose is the CloseWithin of commands.
 const CommandClose = 300 * time.Millisecond
 
 // Store is a pool of connections to one database. Safe for concurrent use.
@@ -90,26 +92,27 @@ type Store struct {
 	strict  bool          // Config.StrictOrder
 
 	closeWithin time.Duration // Config.CloseWithin
-	silent      *atomic.Bool  // after LimitCalls: the last call got no answer in time; nil: calls are not limited
+	silent      *atomic.Bool  // the last call timed out; nil: LimitCalls was not called
 
-	claims  *coalescer[claimRequest, *Claim]    // first claims
-	records *coalescer[recordRequest, Recorded] // plain outcomes
+	claims  *coalescer[claimRequest, *Claim]    // groups first claims
+	records *coalescer[recordRequest, Recorded] // groups plain outcomes
 }
 
-// idleInTransaction is how long the server lets a transaction of ours wait for its next statement: nothing here thinks
-// between statements, so whoever does is frozen or cut off, and holds agents' locks.
+// idleInTransaction is how long the server waits for the next statement of a transaction. This package does nothing
+// between statements, so a slower client is frozen or cut off, and it holds locks on agents.
 const idleInTransaction = 10 * time.Second
 
-// lastCalls bounds a call that follows one which got no answer, see LimitCalls.
+// lastCalls limits a call that follows one that timed out, see LimitCalls.
 const lastCalls = 200 * time.Millisecond
 
-// LimitCalls gives each call d, for a command that is to end then. After a call that got no answer in time, the next
-// ones get lastCalls, until one is answered. Call it before the first other call.
+// LimitCalls limits each call to d, for a command that then exits. After a call that timed out, the next calls are
+// limited to lastCalls until one ends in time. LimitCalls must come before every other call.
 func (s *Store) LimitCalls(d time.Duration) { s.timeout, s.silent = d, new(atomic.Bool) }
 
-// Open prepares a pool. It does not connect: a database that is away shows in Ping and in the first call.
+// Open creates a pool without connecting. An unreachable database makes Ping and the first call fail.
 func Open(cfg Config) (*Store, error) { return openPool(cfg, func(*pgxpool.Config) {}) }
 
+// openPool is Open with a hook that changes the pool's configuration, for tests.
 func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 	if cfg.URL.IsZero() {
 		return nil, errors.New("store: a database URL is needed (DATABASE_URL)")
@@ -132,8 +135,8 @@ func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 	params["statement_timeout"] = fmt.Sprint(statement.Milliseconds())
 	params["idle_in_transaction_session_timeout"] = fmt.Sprint(min(statement, idleInTransaction).Milliseconds())
 	params["timezone"] = "UTC"
-	// Each statement has one good plan, by index. Planning anew would cost more than running it, and a plan that was
-	// right for an empty table (a new week's attempts, a queue that was drained) would be ruinous a minute later.
+	// Each statement has one good plan, by index. Planning it each time would cost more than running it, and a plan for
+	// an empty table (a new week's attempts, an empty queue) would be very slow a minute later.
 	params["plan_cache_mode"], params["enable_seqscan"], params["jit"] = "force_generic_plan", "off", "off"
 	if params["application_name"] == "" {
 		params["application_name"] = "herald"
@@ -152,7 +155,7 @@ const defaultConnectTimeout = 5 * time.Second
 
 var errURL = errors.New("DATABASE_URL is not a Postgres URL (postgres://user@host/database)")
 
-// withDeadline gives a call its deadline.
+// withDeadline returns a context with the deadline of a call.
 func (s *Store) withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	if s.silent == nil {
 		return context.WithTimeout(ctx, s.timeout)
@@ -168,14 +171,14 @@ func (s *Store) withDeadline(ctx context.Context) (context.Context, context.Canc
 	}
 }
 
-// wrapError, deferred, says in a call's error what failed.
+// wrapError is deferred. It prefixes the call's error with what failed.
 func wrapError(err *error, what string, args ...any) {
 	if *err != nil {
 		*err = fmt.Errorf("%s: %w", fmt.Sprintf(what, args...), pgerror.Explain(*err))
 	}
 }
 
-// noRows is err, or instead of it what it means that a statement gave no row.
+// noRows returns meaning if err is pgx.ErrNoRows, else err.
 func noRows(err, meaning error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return meaning
@@ -183,7 +186,8 @@ func noRows(err, meaning error) error {
 	return err
 }
 
-// Close ends all connections; it waits for the groups under way and for connections in use, at most Config.CloseWithin.
+// Close closes all connections. It waits for groups in progress and for connections in use, for Config.CloseWithin at
+// most.
 func (s *Store) Close() {
 	s.claims.close()
 	s.records.close()
@@ -192,7 +196,7 @@ func (s *Store) Close() {
 		return
 	}
 	closed := make(chan struct{})
-	go func() { // ends with the pool, 15 s later at most
+	go func() { // ends with the pool, after 15 s at most
 		defer close(closed)
 		s.pool.Close()
 	}()
@@ -204,7 +208,7 @@ func (s *Store) Close() {
 	}
 }
 
-// Ping tells whether the database answers.
+// Ping checks that the database answers.
 func (s *Store) Ping(ctx context.Context) error {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -218,35 +222,37 @@ func (s *Store) Ping(ctx context.Context) error {
 	return fmt.Errorf("ask Postgres: %w", netguard.Explain("it", 0, err))
 }
 
-// PoolStat is what the pool gauge shows.
+// PoolStat is the state of the connection pool, for its metrics.
 type PoolStat struct{ Acquired, Idle, Max int32 }
 
-// PoolStat tells how busy the pool is.
+// PoolStat returns the current state of the connection pool.
 func (s *Store) PoolStat() PoolStat {
 	st := s.pool.Stat()
 	return PoolStat{Acquired: st.AcquiredConns(), Idle: st.IdleConns(), Max: st.MaxConns()}
 }
 
-// GroupStat counts the groups in which claims or records were committed since the start, and what went in them. Of a
-// group that failed each was tried alone.
+// GroupStat counts since the start: groups of claims or records, the requests in them, and the groups that failed. The
+// requests of a failed group were run one by one.
 type GroupStat struct{ Groups, Grouped, Failed int }
 
-// GroupStats are of "claim" and "record".
+// GroupStats returns the counts of the kinds "claim" and "record".
 func (s *Store) GroupStats() map[string]GroupStat {
 	return map[string]GroupStat{"claim": s.claims.countGroups(), "record": s.records.countGroups()}
 }
 
-// Task is what is put into Redis: a delivery's id and the dispatch counter that makes the task the newest one.
+// Task is an entry for Redis: a delivery's id, and the dispatch counter, by which only the newest task is valid.
 type Task struct {
 	ID       uuid.UUID
 	N        int
 	Kind     string
-	Attempts int       // attempts made so far; more than none puts the task into the retry lane
-	Bulk     bool      // a backfill's, or a replay's first attempt: it stands behind what comes for the first time
-	At       time.Time // not before this; zero: now
+	Attempts int // made so far; a task with attempts goes to the retry lane
+	// Bulk: the delivery is part of a backfill, or this is the first attempt of a replay. The task goes to the lane
+	// bulk, which comes after new deliveries.
+	Bulk bool
+	At   time.Time // earliest time; zero: now
 
-	// Ended: this is no task to run but the one with which the delivery was held, waited or ended. The delivery goes on
-	// without it, so that the web UI must not show it any more.
+	// Ended: this task must not run. The delivery was held, waiting or ended with it and now continues without it, so
+	// the caller removes the task from the web UI.
 	Ended bool
 }
 
@@ -256,14 +262,14 @@ func scanTask(row pgx.CollectableRow) (Task, error) {
 	return t, err
 }
 
-// scanEnded reads a row of a statement that releases.
+// scanEnded reads a row of a statement that releases deliveries.
 func scanEnded(row pgx.CollectableRow) (Task, error) {
 	t := Task{Ended: true}
 	err := row.Scan(&t.ID, &t.N)
 	return t, err
 }
 
-// Agent names an agent by chain, IdentityRegistry (lower-case 0x address) and decimal token id.
+// Agent identifies an agent by chain, IdentityRegistry (lower-case 0x address) and decimal token id.
 type Agent struct {
 	ChainID  uint64
 	Registry string

@@ -13,42 +13,46 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The ways in which a stored token is sent (agent_mcp_tokens.scheme).
+// The schemes of a stored token: how it is sent (agent_mcp_tokens.scheme).
 const (
 	SchemeBearer = "bearer" // Authorization: Bearer <token>
-	SchemeHeader = "header" // the bare token in the named header
-	SchemeFile   = "file"   // what is sealed is the path of a file that holds the token; sent as its header says
+	SchemeHeader = "header" // the token alone, in the named header
+	SchemeFile   = "file"   // the sealed value is the path of a file with the token, which is sent as Header says
 
-	// What is sealed is an OAuth credential; what is sent is an access token that the issuer gives for it, as
-	// Authorization: Bearer.
+	// The sealed value is an OAuth credential. The token that is sent is an access token, which the issuer returns for
+	// the credential, as Authorization: Bearer.
 	SchemeClientCredentials = "oauth_client_credentials"
-	SchemeAuthorizationCode = "oauth_authorization_code" // a person agreed once; it is renewed with a refresh token
+	SchemeAuthorizationCode = "oauth_authorization_code" // a person consented once; a refresh token renews it
 )
 
-// Token is a credential that an operator stored: his consent that it is sent to that origin and path, and nowhere else.
+// Token is a credential that an operator stored. By storing it, the operator agrees that it is sent to its origin and
+// path, and to no other.
 type Token struct {
 	Agent
-	Origin     netguard.CredentialOrigin
-	Path       string // it goes there and below, as agentauth.CredentialPath spells it; empty: the first URL that is registered decides (PinTokenPath)
-	Scheme     string
-	Header     string // canonical; Authorization means that Bearer stands before the token
-	Issuer     string // of an OAuth credential: the only authorization server that it is for, as that one spells itself; else empty
+	Origin netguard.CredentialOrigin
+	// Path is where the token is sent, with the paths below it, in the form of agentauth.CredentialPath. Empty: the
+	// first registered URL sets it (PinTokenPath).
+	Path   string
+	Scheme string
+	Header string // canonical; with Authorization, "Bearer " precedes the token
+	// Issuer is the only authorization server of an OAuth credential, spelled as in its own metadata; otherwise empty.
+	Issuer     string
 	Ciphertext []byte
 	CreatedAt  time.Time
-	UpdatedAt  time.Time  // when it was stored; sealing it anew and renewing it do not change that
+	UpdatedAt  time.Time  // when it was stored; resealing and renewing do not change it
 	ExpiresAt  *time.Time // nil: never
 
-	// Access is the access token that is had for an OAuth credential: SetToken stores it along, AccessAfter reads it,
-	// others leave it nil.
+	// Access is an access token that was obtained with an OAuth credential. SetToken stores it, and AccessAfter reads
+	// it; other functions leave it nil.
 	Access *Access
 }
 
-// OAuth tells whether the token is a credential that access tokens are had for.
+// OAuth reports whether the token is an OAuth credential.
 func (t Token) OAuth() bool {
 	return t.Scheme == SchemeClientCredentials || t.Scheme == SchemeAuthorizationCode
 }
 
-// URL is where it goes, and below: the origin alone when that is all of it, or nobody knows yet.
+// URL returns the origin and path to which the token is sent, or only the origin if the path is "/" or not yet known.
 func (t Token) URL() string {
 	if t.Path == "/" {
 		return string(t.Origin)
@@ -56,21 +60,21 @@ func (t Token) URL() string {
 	return string(t.Origin) + t.Path
 }
 
-// Binding is what its ciphertext belongs to: moved to another agent, origin, scheme, header or issuer it does not open.
-// The path is none of it: it comes to a token that is stored without (PinTokenPath).
+// Binding returns the values to which the ciphertext is bound: moved to another agent, origin, scheme, header or
+// issuer, it cannot be decrypted. The path is not included, because a token may get its path later (PinTokenPath).
 func (t Token) Binding() secret.Binding {
 	return secret.Binding{Purpose: "agent_mcp_tokens.token.v1", ChainID: t.ChainID, Registry: t.Registry, AgentID: t.ID,
 		Origin: string(t.Origin), Scheme: t.Scheme, Header: t.Header, Issuer: t.Issuer}
 }
 
-// AccessBinding is what the ciphertext of its access token belongs to.
+// AccessBinding returns the values to which the ciphertext of the access token is bound.
 func (t Token) AccessBinding() secret.Binding {
 	b := t.Binding()
 	b.Purpose = "agent_mcp_tokens.access.v1"
 	return b
 }
 
-// tokenColumns are read by scanToken.
+// tokenColumns are the columns that scanToken reads.
 const tokenColumns = `t.chain_id, t.identity_registry, t.agent_id::text, t.origin, t.scheme, coalesce(t.header, ''), coalesce(t.issuer, ''), t.ciphertext,
 	coalesce(t.path, ''), t.created_at, t.updated_at, t.expires_at`
 
@@ -84,11 +88,11 @@ func scanToken(row pgx.CollectableRow) (t Token, err error) {
 	return t, err
 }
 
-// SetToken keeps a token in the place of the one of the same agent and origin, raises the agent's epoch, so that every
-// worker sees it with its next claim, and releases what is held for want of a credential: in order, in as many
-// transactions as it takes. An agent that is not known yet is made known. An access token that was had for the one
-// before is forgotten. It returns how many deliveries were released and the tasks that the caller puts into Redis, also
-// when it fails in the middle: calling it again goes on.
+// SetToken stores a token in place of the one of the same agent and origin. It raises the agent's epoch, so that every
+// worker uses the token from its next claim, and releases the deliveries that were held for a missing credential, in
+// order and in as many transactions as needed. It inserts a row for an unknown agent. The access token of the replaced
+// credential is deleted. It returns the number of released deliveries and the tasks that the caller puts into Redis,
+// even after an error: a second call continues.
 func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Task, err error) {
 	key, ok := secret.KeyID(t.Ciphertext)
 	switch {
@@ -112,8 +116,8 @@ func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Ta
 	})
 }
 
-// RemoveToken forgets the token of an agent for an origin, and does what SetToken does after that. ErrNotFound: there
-// is none.
+// RemoveToken deletes the token of an agent for an origin, and then raises the epoch and releases deliveries as
+// SetToken does. It returns ErrNotFound if no such token is stored.
 func (s *Store) RemoveToken(ctx context.Context, a Agent,
 	origin netguard.CredentialOrigin) (released int, tasks []Task, err error) {
 	defer wrapError(&err, "remove the token of agent %d:%s for %s", a.ChainID, a.ID, origin)
@@ -127,8 +131,8 @@ func (s *Store) RemoveToken(ctx context.Context, a Agent,
 	})
 }
 
-// PinTokenPath binds a token that was stored without a path to the one where it is about to go, and returns the path
-// that it is bound to: another worker may have been first. ErrNotFound: it was removed meanwhile.
+// PinTokenPath sets the path of a token that was stored without one, and returns its path, which another worker may
+// have set first. It returns ErrNotFound if the token was removed.
 func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned string, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -139,7 +143,7 @@ func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned 
 	return pinned, noRows(err, ErrNotFound)
 }
 
-// changeTokens makes one change to what is stored for an agent, in one transaction with the first batch of what that
+// changeTokens makes a change to an agent's tokens in one transaction with the first batch of deliveries that it
 // releases.
 func (s *Store) changeTokens(ctx context.Context, a Agent,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
@@ -154,11 +158,11 @@ func (s *Store) changeTokens(ctx context.Context, a Agent,
 	})
 }
 
-// maxTokens is how many origins of one agent are looked at. An agent has one, or two while it moves.
+// maxTokens limits the tokens of one agent that are read. An agent has one origin, or two while it moves.
 const maxTokens = 64
 
-// AgentTokens are the tokens of an agent, sealed, in the order of their origins, and whether deliveries of it are held
-// for want of one. It is one round trip.
+// AgentTokens returns the sealed tokens of an agent in the order of their origins, and whether deliveries of it are
+// held for a missing credential. It costs one round trip.
 func (s *Store) AgentTokens(ctx context.Context, a Agent) (tokens []Token, held bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -177,17 +181,17 @@ func (s *Store) AgentTokens(ctx context.Context, a Agent) (tokens []Token, held 
 	return tokens, held, err
 }
 
-// tokenPage is how many tokens are read at once.
+// tokenPage is the number of tokens in a page.
 const tokenPage = 1000
 
-// TokensAfter lists tokens in the order of chain, registry, agent and origin, up to 1,000 of them. The next page starts
-// after the last one; nil is before the first.
+// TokensAfter lists up to 1,000 tokens after last, in the order of chain, registry, agent and origin. The first page is
+// after nil.
 func (s *Store) TokensAfter(ctx context.Context, last *Token) (list []Token, err error) {
 	defer wrapError(&err, "list tokens")
 	return s.listTokens(ctx, `SELECT `+tokenColumns+` FROM herald.agent_mcp_tokens t WHERE true`, last, scanToken)
 }
 
-// listTokens reads a page of what is selected from t.
+// listTokens reads a page of a selection.
 func (s *Store) listTokens(ctx context.Context, selection string, last *Token,
 	scan pgx.RowToFunc[Token]) ([]Token, error) {
 	after := Token{Agent: Agent{ID: "-1"}}
@@ -203,14 +207,14 @@ func (s *Store) listTokens(ctx context.Context, selection string, last *Token,
 	return pgx.CollectRows(rows, scan)
 }
 
-// ResealToken replaces a token's ciphertext, if it is still the one that was read. changed false: it was replaced or
-// removed meanwhile. A worker that knows the old one goes on with it for a while; its keyset still opens that.
+// ResealToken replaces a token's ciphertext if it has not changed since it was read. It returns false if the token was
+// replaced or removed. A worker may use the old ciphertext for a while; its keyset can still decrypt it.
 func (s *Store) ResealToken(ctx context.Context, old Token, ciphertext []byte) (changed bool, err error) {
 	defer wrapError(&err, "seal the token of agent %d:%s for %s anew", old.ChainID, old.ID, old.Origin)
 	return s.replaceCiphertext(ctx, "agent_mcp_tokens", old, old.Ciphertext, ciphertext)
 }
 
-// replaceCiphertext replaces what a table keeps for t, if it is still the one that was read.
+// replaceCiphertext replaces the ciphertext of t in a table if it has not changed since it was read.
 func (s *Store) replaceCiphertext(ctx context.Context, table string, t Token, old, ciphertext []byte) (bool, error) {
 	key, ok := secret.KeyID(ciphertext)
 	if !ok || bytes.Equal(old, ciphertext) {
@@ -224,7 +228,7 @@ func (s *Store) replaceCiphertext(ctx context.Context, table string, t Token, ol
 	return tag.RowsAffected() > 0, err
 }
 
-// SealingKeys counts the tokens that each key has sealed, by the key's id; access tokens count, too.
+// SealingKeys counts the tokens and access tokens that each key has sealed, by the key's id.
 func (s *Store) SealingKeys(ctx context.Context) (uses map[uint32]int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -241,10 +245,10 @@ func (s *Store) SealingKeys(ctx context.Context) (uses map[uint32]int, err error
 	return uses, err
 }
 
-// Expiring is how many tokens there are, and how many of them will not be sent any more.
+// Expiring counts stored tokens, and those that expire.
 type Expiring struct {
 	Stored  int
-	Soon    int // expire within the time that was asked for, and have not yet
+	Soon    int // expire within the given time, and have not yet expired
 	Expired int
 }
 

@@ -11,25 +11,25 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AgentChange is what the chain says of an agent besides that it changed.
+// AgentChange has the details of an AgentUpdated event.
 type AgentChange struct {
-	// LastID, when set, is the last of the agents that changed; the job names the first (ERC-4906, BatchMetadataUpdate).
-	// Only those that are known have anything to forget.
+	// LastID, if set, is the last of the agents that changed, and the job names the first (ERC-4906,
+	// BatchMetadataUpdate). Only agents that have a row are affected.
 	LastID *big.Int
-	// From and To are set when the agent was given from one owner to another (ERC-721, Transfer).
+	// From and To are set if the agent was transferred to another owner (ERC-721, Transfer).
 	From, To common.Address
 }
 
-// Transfer is one owner's giving an agent to another. Its fields are in the order in which Transfers selects them.
+// Transfer is one transfer of an agent to another owner. Its fields are in the order in which Transfers selects them.
 type Transfer struct {
 	From            string    `json:"from"`
 	To              string    `json:"to"`
-	At              time.Time `json:"at"` // of the block
+	At              time.Time `json:"at"` // timestamp of the block
 	BlockNumber     uint64    `json:"blockNumber"`
 	TransactionHash string    `json:"transactionHash"`
 }
 
-// queueAgentChange queues what an AgentUpdated does.
+// queueAgentChange queues the statements for an AgentUpdated.
 func queueAgentChange(b *pgx.Batch, a arrival) {
 	switch c := a.AgentChange; {
 	case c.LastID != nil:
@@ -45,10 +45,10 @@ func queueAgentChange(b *pgx.Batch, a arrival) {
 	b.Queue(statement("raise_epoch"), a.agent.ChainID, a.agent.Registry, a.agent.ID)
 }
 
-// maxTransfers is how many of an agent's transfers are shown.
+// maxTransfers limits the transfers in a list.
 const maxTransfers = 10
 
-// Transfers lists to whom an agent was given, the newest first, of those that were read off the chain.
+// Transfers lists the transfers of an agent that were read off the chain, newest first.
 func (s *Store) Transfers(ctx context.Context, a Agent) (list []Transfer, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

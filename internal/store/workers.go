@@ -10,27 +10,27 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Worker is the record that a running worker keeps of itself.
+// Worker is the record that a running worker stores about itself.
 type Worker struct {
 	ID        uuid.UUID // of the process
 	Host      string
-	Keys      []uint32 // ids of the keys that it opens with
-	SealsWith uint32   // the one of them that it seals with
+	Keys      []uint32 // ids of the keys with which it can decrypt
+	SealsWith uint32   // the one of them with which it encrypts
 }
 
-// HasKey reports whether the worker opens with key id.
+// HasKey reports whether the worker can decrypt with the key id.
 func (w Worker) HasKey(id uint32) bool { return slices.Contains(w.Keys, id) }
 
 const (
-	// WorkerReports is how often a worker writes its record.
+	// WorkerReports is the interval at which a worker writes its record.
 	WorkerReports = 15 * time.Second
-	// WorkerGone is how long the record of a worker that was killed counts as a running one's.
+	// WorkerGone is how long a worker counts as running after its last record.
 	WorkerGone = time.Minute
-	// workerForgotten is when such a record is deleted.
+	// workerForgotten is the age at which a record is deleted.
 	workerForgotten = 24 * time.Hour
 )
 
-// ReportWorker stores the record of a worker that runs, and deletes those of workers that are long gone.
+// ReportWorker stores the record of a running worker, and deletes records older than workerForgotten.
 func (s *Store) ReportWorker(ctx context.Context, w Worker) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
