@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// observeOutcome keeps what an attempt told of the agent's server.
+// observeOutcome updates the agent's state from the outcome of an attempt.
 func (g *agent) observeOutcome(o store.Outcome, now time.Time) {
 	k := &g.known
 	switch {
@@ -40,7 +40,7 @@ func (g *agent) observeOutcome(o store.Outcome, now time.Time) {
 	applyObservation(k, o.Endpoint, o.Protocol, o.AgentError, o.ServerInfo, o.Tools, now)
 }
 
-// countCall adds the outcome to the counts of the hour in which it is recorded.
+// countCall adds the outcome to the counts of the current hour.
 func (g *agent) countCall(o store.Outcome, now time.Time) {
 	hour := now.UTC().Truncate(time.Hour)
 	if n := len(g.hours); n == 0 || !g.hours[n-1].Hour.Equal(hour) {
@@ -60,7 +60,7 @@ func (s *Store) AgentStats(_ context.Context, a store.Agent, since time.Time) (h
 	return hours, nil
 }
 
-// observeProbe takes over what is not empty.
+// observeProbe applies the fields of an observation that are not empty.
 func (g *agent) observeProbe(l store.AgentObservation, now time.Time) {
 	if l.State != "" && !g.disabled {
 		g.known.State = l.State
@@ -68,6 +68,7 @@ func (g *agent) observeProbe(l store.AgentObservation, now time.Time) {
 	applyObservation(&g.known, l.Endpoint, l.Protocol, l.Error, l.ServerInfo, l.Tools, now)
 }
 
+// applyObservation overwrites the known values with the non-empty arguments.
 func applyObservation(k *store.AgentRow, endpoint, protocol, fault string, server, tools json.RawMessage,
 	now time.Time) {
 	k.Endpoint, k.Protocol, k.UpdatedAt = cmp.Or(endpoint, k.Endpoint), cmp.Or(protocol, k.Protocol), now
@@ -82,7 +83,7 @@ func applyObservation(k *store.AgentRow, endpoint, protocol, fault string, serve
 	}
 }
 
-// ObserveAgent writes down what was learned without a delivery.
+// ObserveAgent stores an observation that was made without a delivery.
 func (s *Store) ObserveAgent(_ context.Context, a store.Agent, l store.AgentObservation) error {
 	if !slices.Contains([]string{"", store.StateConnected, store.StateNeedsAuth, store.StateFailed}, l.State) {
 		return fmt.Errorf("memory: %q is not a state that an agent can be found in", l.State)
@@ -93,7 +94,7 @@ func (s *Store) ObserveAgent(_ context.Context, a store.Agent, l store.AgentObse
 	return nil
 }
 
-// AgentRow reads one agent, but for its counters.
+// AgentRow reads one agent, without its counters.
 func (s *Store) AgentRow(_ context.Context, a store.Agent) (store.AgentRow, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,10 +1,10 @@
-// Package memory keeps deliveries in a map, with the semantics of the Postgres store: claims, fences, leases,
-// dispatches, waits.
+// Package memory is a model of the Postgres store (internal/store): it keeps deliveries in a map, with the same rules
+// for claims, fences, leases, dispatch and waits.
 //
-// It is for tests only (property tests that need thousands of databases, and clocks that can be moved) and is never
-// linked into a program. What it does is written from the headers of internal/store/sql, one mutex for what Postgres
-// does with row locks; that it does the same is what internal/store/storetest checks on both.
+// It is for tests only and is never linked into a program: property tests need thousands of databases and a clock that
+// they can move. It implements the rules in the headers of internal/store/sql, with one mutex in place of Postgres' row
+// locks. The suite internal/store/storetest runs on both stores and checks that they behave alike.
 //
-// It keeps what deciding needs: not totals, results or what an agent said. A key, once taken, is never given to another
-// event.
+// It keeps only the state on which the rules depend, so it has no totals and no results. A key, once used, is never
+// given to another event.
 package memory

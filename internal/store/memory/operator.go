@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Replay queues deliveries anew with a fresh budget. What stays as it is comes with the reason.
+// Replay queues deliveries again with a new budget. It returns the reason for each one that it left unchanged.
 func (s *Store) Replay(_ context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, tasks []store.Task, err error) {
 	s.mu.Lock()
@@ -78,7 +78,7 @@ func (s *Store) Cancel(_ context.Context, ids []uuid.UUID,
 	return moved, left, ended, nil
 }
 
-// EnableAgent enables or disables an agent; enabling releases what was held because it was disabled.
+// EnableAgent enables or disables an agent. Enabling releases the deliveries that were held because it was disabled.
 func (s *Store) EnableAgent(_ context.Context, a store.Agent,
 	enabled bool) (released int, tasks []store.Task, err error) {
 	s.mu.Lock()
@@ -94,7 +94,7 @@ func (s *Store) EnableAgent(_ context.Context, a store.Agent,
 	return released, tasks, nil
 }
 
-// releaseAgent queues what was held because the agent was disabled; it is enabled now.
+// releaseAgent releases the deliveries that were held because the agent was disabled. The agent is enabled now.
 func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
 	if g := s.agent(a); g.known.State == store.StateDisabled {
 		g.known.State, g.known.FailingSince = store.StatePending, nil
@@ -110,8 +110,8 @@ func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
 	return len(ended), append(s.dispatch(a), ended...)
 }
 
-// ReleaseEnabled releases what is held because its agent was disabled, of all that are enabled and that except does not
-// name.
+// ReleaseEnabled releases the deliveries that were held because their agents were disabled, for all agents that are
+// enabled now, unless except returns true for them.
 func (s *Store) ReleaseEnabled(_ context.Context,
 	except func(store.Agent) bool) (released int, tasks []store.Task, err error) {
 	s.mu.Lock()
@@ -127,7 +127,7 @@ func (s *Store) ReleaseEnabled(_ context.Context,
 	return released, tasks, nil
 }
 
-// SetPolicy merges into the agent's policy: what p does not say stays.
+// SetPolicy merges p into the agent's policy; empty fields change nothing.
 func (s *Store) SetPolicy(_ context.Context, a store.Agent, p store.Policy) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,39 +12,43 @@ import (
 )
 
 const (
-	holdTime        = 60 * time.Second          // how long an earlier delivery holds later ones after its first attempt began
-	unconfirmedHold = 10 * time.Minute          // as holdTime, of one whose event the chain does not show yet
-	lookTime        = 10 * 365 * 24 * time.Hour // when to look again at what a record lets go
+	holdTime        = 60 * time.Second          // how long a delivery blocks later ones after its first attempt began
+	unconfirmedHold = 10 * time.Minute          // as holdTime, if the chain does not have the event yet
+	lookTime        = 10 * 365 * 24 * time.Hour // wait of a delivery that a record will release
 )
 
-// forever is holds_until = infinity: the delivery had no attempt.
+// forever represents holds_until = 'infinity': the delivery has had no attempt.
 var forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// KeepOrder makes the store keep each client's order, as store.Config.StrictOrder does.
+// KeepOrder makes the store keep the order of each ordering key, as store.Config.StrictOrder does.
 func (s *Store) KeepOrder() *Store {
 	s.strict = true
 	return s
 }
 
-// hasOrder, followsFeedback and orderWait are the functions of migration 0018.
+// hasOrder corresponds to herald.has_order of migration 0018.
 func (r *row) hasOrder() bool {
 	return r.job.Kind == job.KindNewFeedback || r.job.Kind == job.KindValidationResponse
 }
 
+// followsFeedback corresponds to herald.follows_feedback.
 func (r *row) followsFeedback() bool {
 	return r.job.Kind == job.KindResponseAppended || r.job.Kind == job.KindFeedbackRevoked && r.job.Reason != job.RevokedByReorg
 }
 
+// awaitsFeedback corresponds to herald.awaits_feedback.
 func (s *Store) awaitsFeedback(r *row) bool {
 	f := s.byKey[fmt.Sprintf("%s/%d#NewFeedback", r.job.OrderKey(), r.job.OrderSeq())]
 	return r.followsFeedback() && f != nil && !f.Status.Final() && (f.replays == 0 || !f.called)
 }
 
+// isMateOf reports whether o is another delivery of the same ordering key.
 func (r *row) isMateOf(o *row) bool {
 	return r != o && r.agent == o.agent && r.job.OrderKey() == o.job.OrderKey()
 }
 
-// orderWait tells until when a delivery must wait for another one of its client.
+// orderWait corresponds to herald.order_wait. It reports whether a delivery must wait for another one of its ordering
+// key, and when to test it again.
 func (s *Store) orderWait(r *row, now time.Time) (look time.Time, waits bool) {
 	if !s.strict || s.agent(r.agent).policy.Order == store.OrderOff {
 		return time.Time{}, false
@@ -70,22 +74,22 @@ func (s *Store) orderWait(r *row, now time.Time) (look time.Time, waits bool) {
 	return now.Add(lookTime), s.awaitsFeedback(r)
 }
 
-// stepBehind lets a delivery wait for another one of its client.
+// stepBehind makes a delivery wait for another one of its ordering key.
 func (r *row) stepBehind(look, now time.Time) {
 	r.queue(now)
 	r.Status, r.Reason, r.NextAttemptAt = store.Waiting, reason.BehindEarlier, &look
 	r.Error = "an earlier delivery of this client has not ended: it goes first"
 }
 
-// holdOthers ends the time in which a delivery holds later ones for good: its first attempt began.
+// holdOthers sets until when a delivery blocks later ones, after its first attempt began.
 func (r *row) holdOthers(until time.Time) {
 	if r.holdsUntil.Equal(forever) {
 		r.holdsUntil = until
 	}
 }
 
-// releaseFollowers lets what waited behind r join the line: the next of its client with an index, the next without, and what
-// followed this very feedback.
+// releaseFollowers puts deliveries that wait for r into the backlog: the next of its ordering key with an index, the
+// next without, and those that wait for r as their feedback.
 func (s *Store) releaseFollowers(r *row, now time.Time) {
 	next := map[bool]*row{}
 	for _, f := range s.rows {
@@ -105,7 +109,7 @@ func (s *Store) releaseFollowers(r *row, now time.Time) {
 	}
 }
 
-// Followers dispatches what waits behind nothing.
+// Followers dispatches waiting deliveries that no longer have a delivery to wait for.
 func (s *Store) Followers(_ context.Context, _ int64, limit int) ([]store.Task, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,10 +128,10 @@ func (s *Store) Followers(_ context.Context, _ int64, limit int) ([]store.Task, 
 	return s.dispatch(agents...), nil
 }
 
-// isInLine: it is queued, and only here.
+// isInLine reports whether the delivery is in its agent's backlog: queued and not dispatched.
 func (r *row) isInLine() bool { return r.Status == store.Queued && r.handed.IsZero() }
 
-// releaseHeld queues what was held, as if it came now.
+// releaseHeld queues a held delivery as if it had just been accepted.
 func (r *row) releaseHeld(now time.Time) {
 	r.queue(now)
 	if !r.called && !r.holdsUntil.IsZero() {
@@ -135,7 +139,7 @@ func (r *row) releaseHeld(now time.Time) {
 	}
 }
 
-// aheadOf is the first earlier delivery of the client that has not ended and had its time.
+// aheadOf returns the index of the first earlier open delivery of the ordering key that no longer blocks r, or "".
 func (s *Store) aheadOf(r *row, now time.Time) string {
 	var first *row
 	for _, o := range s.rows {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Lead runs do unless somebody else is in it.
+// Lead runs do unless another call of Lead is running.
 func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
 	s.mu.Lock()
 	taken := s.leading
@@ -28,7 +28,7 @@ func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool,
 	return true, do(ctx)
 }
 
-// ExpireLeases ends the claims of workers that are gone; with the last attempt of the budget, the delivery too.
+// ExpireLeases ends claims whose leases have expired. With the last attempt of the budget, the delivery becomes dead.
 func (s *Store) ExpireLeases(_ context.Context, limit, attempts int) (n, dead int, err error) {
 	n = s.changeEach(limit, func(r *row, now time.Time) bool {
 		if r.Status != store.Running || !r.lease.Before(now) {
@@ -48,7 +48,7 @@ func (s *Store) ExpireLeases(_ context.Context, limit, attempts int) (n, dead in
 	return n, dead, nil
 }
 
-// Expire ends what is too old. Running ones end with their lease first.
+// Expire ends deliveries that are too old, except running ones.
 func (s *Store) Expire(_ context.Context, age time.Duration, limit int) (int, error) {
 	return s.changeEach(limit, func(r *row, now time.Time) bool {
 		if r.Status.Final() || r.Status == store.Running || !r.accepted.Before(now.Add(-age)) {
@@ -59,7 +59,7 @@ func (s *Store) Expire(_ context.Context, age time.Duration, limit int) (int, er
 	}), nil
 }
 
-// Release queues what was held for want of an RPC URL or of an Arweave gateway.
+// Release queues deliveries that were held for a missing RPC URL or Arweave gateway.
 func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit int) (ended []store.Task, err error) {
 	s.changeEach(limit, func(r *row, now time.Time) bool {
 		chain := r.Reason == reason.ChainUnconfigured && slices.Contains(chains, r.ChainID)
@@ -86,7 +86,7 @@ func (s *Store) changeEach(limit int, change func(*row, time.Time) bool) (n int)
 	return n
 }
 
-// Due puts waits that stayed here and are over into their agents' lines, and dispatches from these.
+// Due puts waiting deliveries without a task whose wait is over into their agents' backlogs, and dispatches from these.
 func (s *Store) Due(_ context.Context, limit int) (tasks []store.Task, more bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +101,7 @@ func (s *Store) Due(_ context.Context, limit int) (tasks []store.Task, more bool
 	return s.dispatch(agents...), len(agents) == limit, nil
 }
 
-// Backlog dispatches for agents with work and a free place.
+// Backlog dispatches for agents that have a backlog and a free slot.
 func (s *Store) Backlog(_ context.Context, limit int) ([]store.Task, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +115,7 @@ func (s *Store) Backlog(_ context.Context, limit int) ([]store.Task, error) {
 	return s.dispatch(agents...), nil
 }
 
-// Overdue lists dispatched deliveries that should have been claimed late ago, by id.
+// Overdue lists dispatched deliveries that should have been claimed at least late ago, by id.
 func (s *Store) Overdue(_ context.Context, late time.Duration, after uuid.UUID, limit int) ([]store.Task, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,7 +126,7 @@ func (s *Store) Overdue(_ context.Context, late time.Duration, after uuid.UUID, 
 	}), nil
 }
 
-// isDispatchedBefore: Redis should have its task, since then.
+// isDispatchedBefore reports whether the delivery has had its present task since before t.
 func (r *row) isDispatchedBefore(t time.Time) bool {
 	return (r.Status == store.Queued || r.Status == store.Waiting) && !r.handed.IsZero() && r.handed.Before(t)
 }
@@ -141,7 +141,7 @@ func (s *Store) listTasks(limit int, which func(*row) bool) (tasks []store.Task)
 	return tasks[:min(limit, len(tasks))]
 }
 
-// Redispatch makes t a new task; false when the delivery has moved on.
+// Redispatch replaces task t by a new one. It returns false if the delivery has moved on.
 func (s *Store) Redispatch(_ context.Context, t store.Task) (store.Task, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +154,7 @@ func (s *Store) Redispatch(_ context.Context, t store.Task) (store.Task, bool, e
 	return r.toTask(), true, nil
 }
 
-// LostBefore dispatches again what was dispatched before that time.
+// LostBefore gives new tasks to deliveries that were dispatched before a time.
 func (s *Store) LostBefore(_ context.Context, before time.Time, limit int) (tasks []store.Task, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,17 +173,17 @@ func (r *row) dispatchAgain(now time.Time) {
 	r.handed, r.UpdatedAt = now, now
 }
 
-// EnsurePartitions has nothing to do here.
+// EnsurePartitions does nothing.
 func (s *Store) EnsurePartitions(context.Context, int) (int, error) { return 0, nil }
 
-// DropPartitions has nothing to do here.
+// DropPartitions does nothing.
 func (s *Store) DropPartitions(context.Context, time.Duration) (int, error) { return 0, nil }
 
-// DropEvents drops nothing: there are none.
+// DropEvents does nothing.
 func (s *Store) DropEvents(context.Context, int) (int, error) { return 0, nil }
 
-// DropAgentHours has nothing to do here.
+// DropAgentHours does nothing.
 func (s *Store) DropAgentHours(context.Context, time.Duration, int) (int, error) { return 0, nil }
 
-// Retain has nothing to do here: what a test keeps, it looks at.
+// Retain does nothing, so that tests can inspect every delivery.
 func (s *Store) Retain(context.Context, time.Duration, int) (int, error) { return 0, nil }

@@ -10,7 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Record writes what the claim's attempt led to and dispatches the agent's next.
+// Record stores the outcome of the claim's attempt and dispatches the agent's next deliveries.
 func (s *Store) Record(_ context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
 	if !o.Status.Final() && o.Status != store.Waiting && o.Status != store.Held {
 		return store.Recorded{}, fmt.Errorf("memory: %q is not what an attempt can lead to", o.Status)
@@ -20,7 +20,7 @@ func (s *Store) Record(_ context.Context, c *store.Claim, o store.Outcome) (stor
 	return s.recordAttempt(c, c.Attempt, c.StartedAt, o)
 }
 
-// Adopt records what an earlier attempt is known to have led to, and takes the claim's own attempt back.
+// Adopt records the known outcome of an earlier attempt, and undoes the claim's own attempt.
 func (s *Store) Adopt(_ context.Context, c *store.Claim, p store.SpooledOutcome) (store.Recorded, error) {
 	if !p.Outcome.Status.Final() && p.Outcome.Status != store.Waiting && p.Outcome.Status != store.Held {
 		return store.Recorded{}, fmt.Errorf("memory: %q is not what an attempt can lead to", p.Outcome.Status)
@@ -34,13 +34,14 @@ func (s *Store) Adopt(_ context.Context, c *store.Claim, p store.SpooledOutcome)
 		r.takeBack(c.Attempt, c.StartedAt)
 		r.Attempts--
 		if p.Attempt != r.Attempts {
-			p.Outcome.Free = false // attempts came after it: they keep their numbers, and it keeps its own
+			p.Outcome.Free = false // later attempts exist: all keep their numbers
 		}
 	}
 	return s.recordAttempt(c, p.Attempt, p.StartedAt, p.Outcome)
 }
 
-// recordAttempt completes attempt number (started then) with o and moves the row under c's fence.
+// recordAttempt completes the attempt number, which began at started, with o, and changes the delivery under the fence
+// of c.
 func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o store.Outcome) (store.Recorded, error) {
 	now := s.now()
 	r := s.byID[c.ID]
@@ -48,14 +49,14 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 		return store.Recorded{}, store.ErrFenced
 	}
 	fence := r.isHeldBy(c)
-	late := !fence && o.Status == store.Delivered && !r.Status.Final() // the one exception
+	late := !fence && o.Status == store.Delivered && !r.Status.Final() // a late success, the one exception to the fence
 	again := !fence && r.claimNo == c.No && r.Status == o.Status && r.Status != store.Queued
 	if fence || late {
 		s.move(r, o, now)
 		if o.Reason == reason.ChainUnavailable || o.Reason == reason.NotConfirmed {
 			r.holdOthers(started.Add(unconfirmedHold))
 		} else if free := o.Free && !o.Called; free && r.Attempts == 1 && !r.holdsUntil.IsZero() && o.Status != store.Held {
-			r.holdsUntil = forever // it has no attempt any more
+			r.holdsUntil = forever // no attempt is left
 		} else if !free || o.Status == store.Held {
 			r.holdOthers(started.Add(holdTime))
 		}
@@ -90,6 +91,7 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 	return rec, nil
 }
 
+// move changes the delivery as the outcome says.
 func (s *Store) move(r *row, o store.Outcome, now time.Time) {
 	switch {
 	case o.Status.Final():
@@ -115,8 +117,7 @@ func (s *Store) move(r *row, o store.Outcome, now time.Time) {
 	}
 }
 
-// blame raises the agent's epoch once when a moved endpoint would explain the failure, and keeps what was learned of
-// its server.
+// blame updates the agent from the outcome, and raises its epoch once if a moved endpoint would explain the failure.
 func (s *Store) blame(r *row, c *store.Claim, o store.Outcome) {
 	if o.EndpointOfJob {
 		return
@@ -132,7 +133,7 @@ func (s *Store) blame(r *row, c *store.Claim, o store.Outcome) {
 	}
 }
 
-// completeAttempt ends the attempt, unless it has ended.
+// completeAttempt sets the outcome of an attempt that has none.
 func (r *row) completeAttempt(number int, started time.Time, o store.Outcome) {
 	for _, a := range r.history {
 		if a.Number == number && a.StartedAt.Equal(started) && a.Outcome == "" {
@@ -142,13 +143,14 @@ func (r *row) completeAttempt(number int, started time.Time, o store.Outcome) {
 	}
 }
 
-// isAttemptOpen: the attempt is there and has no outcome.
+// isAttemptOpen reports whether the attempt exists and has no outcome.
 func (r *row) isAttemptOpen(number int, started time.Time) bool {
 	return slices.ContainsFunc(r.history, func(a *store.Attempt) bool {
 		return a.Number == number && a.StartedAt.Equal(started) && a.Outcome == ""
 	})
 }
 
+// takeBack deletes the row of an attempt.
 func (r *row) takeBack(number int, started time.Time) {
 	r.history = slices.DeleteFunc(r.history, func(a *store.Attempt) bool {
 		return a.Number == number &&

@@ -16,13 +16,13 @@ import (
 	"github.com/google/uuid"
 )
 
-// clockTolerance is the store's: a wait may be claimed this much early.
+// clockTolerance is how early a waiting delivery may be claimed, as in the Postgres store.
 const clockTolerance = time.Second
 
-// Store is a database. Safe for concurrent use.
+// Store is one model of a database. It is safe for concurrent use.
 type Store struct {
 	now    func() time.Time
-	strict bool // KeepOrder
+	strict bool // set by KeepOrder
 
 	mu      sync.Mutex
 	started time.Time
@@ -30,28 +30,28 @@ type Store struct {
 	byID    map[uuid.UUID]*row
 	byKey   map[string]*row
 	agents  map[store.Agent]*agent
-	claims  int64 // the sequence of fencing tokens
+	claims  int64 // the last claim number
 	leading bool
 }
 
-// row is a delivery: what operators see, and the columns that only deciding needs.
+// row is a delivery, with the columns that operators do not see.
 type row struct {
 	store.Delivery
 	agent    store.Agent
 	job      job.Job
 	sealed   []byte
 	claimNo  int64
-	lease    time.Time // running: until when
-	handed   time.Time // when its newest task went to Redis; zero: it is only here
+	lease    time.Time // while running: end of the lease
+	handed   time.Time // when its newest task went to Redis; zero: no task in Redis
 	accepted time.Time
 	called   bool
 	bulk     bool
 	base     int // attempts before the present budget
 	replays  int
-	fetches  int    // that failed in the present budget
-	parent   string // the traceparent that came with the job
+	fetches  int    // failed fetches in the present budget
+	parent   string // traceparent of the job
 
-	holdsUntil time.Time // it holds later ones of its client; zero: it never did
+	holdsUntil time.Time // blocks later ones of its ordering key until then; zero: never
 	history    []*store.Attempt
 }
 
@@ -59,20 +59,20 @@ type agent struct {
 	epoch, raised int64
 	disabled      bool
 	policy        store.Policy
-	known         store.AgentRow // what was learned of its server
+	known         store.AgentRow // observations of its server
 	hours         []store.AgentHour
 }
 
-// neverRaised stands for raised_epoch IS NULL.
+// neverRaised represents raised_epoch IS NULL.
 const neverRaised = -1
 
-// New makes an empty store that goes by the given clock.
+// New returns an empty store with the given clock.
 func New(now func() time.Time) *Store {
 	return &Store{now: now, started: now(), byID: map[uuid.UUID]*row{}, byKey: map[string]*row{},
 		agents: map[store.Agent]*agent{}}
 }
 
-// Accept takes jobs and dispatches what their agents have room for.
+// Accept stores jobs as deliveries and dispatches as many as their agents may have.
 func (s *Store) Accept(_ context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error) {
 	if len(in) > store.MaxAccept {
 		return nil, nil, fmt.Errorf("memory: at most %d jobs at once", store.MaxAccept)
@@ -132,7 +132,8 @@ func (s *Store) acceptOne(it store.Intake) store.Acceptance {
 	return store.Acceptance{Verdict: store.Accepted, ID: r.ID, Key: key, Status: r.Status}
 }
 
-// Claim takes delivery id for task n; nil: refused, with a store.EarlyError if that one is not due.
+// Claim claims delivery id for task n. It returns nil if it refuses the claim, with a *store.EarlyError if the delivery
+// is not due.
 func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +150,7 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 			r.stepBehind(look, now)
 			return nil, nil
 		}
-		if s.countDispatched(r.agent) >= r.mayDispatch() { // it would be the ninth: back into the line
+		if s.countDispatched(r.agent) >= r.mayDispatch() { // no free slot: back to the backlog
 			r.queue(now)
 			return nil, nil
 		}
@@ -175,7 +176,7 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 		Traceparent: r.parent, AheadOf: s.aheadOf(r, now)}, nil
 }
 
-// Extend renews a claim's lease that has not run out.
+// Extend renews a claim's lease that has not expired.
 func (s *Store) Extend(_ context.Context, c *store.Claim, d time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +190,7 @@ func (s *Store) Extend(_ context.Context, c *store.Claim, d time.Duration) error
 	return nil
 }
 
-// Delivery reads a row with its attempts.
+// Delivery reads a delivery with its attempts.
 func (s *Store) Delivery(_ context.Context, id uuid.UUID) (store.Delivery, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,7 +201,7 @@ func (s *Store) Delivery(_ context.Context, id uuid.UUID) (store.Delivery, error
 	return r.toDelivery(), nil
 }
 
-// DeliveryByKey is the store's.
+// DeliveryByKey reads the delivery that has a key.
 func (s *Store) DeliveryByKey(_ context.Context, key string) (store.Delivery, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,7 +212,7 @@ func (s *Store) DeliveryByKey(_ context.Context, key string) (store.Delivery, er
 	return r.toDelivery(), nil
 }
 
-// All reads every row, in order of acceptance.
+// All reads all deliveries in the order of acceptance.
 func (s *Store) All() []store.Delivery {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,7 +223,7 @@ func (s *Store) All() []store.Delivery {
 	return all
 }
 
-// Held tells which claim a running delivery is under and until when; false: it is not running.
+// Held returns the claim number and the end of the lease of a running delivery; running is false for others.
 func (s *Store) Held(id uuid.UUID) (no int64, until time.Time, running bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,7 +234,7 @@ func (s *Store) Held(id uuid.UUID) (no int64, until time.Time, running bool) {
 	return r.claimNo, r.lease, true
 }
 
-// MostDispatched is the most deliveries that any agent has pending or running.
+// MostDispatched returns the largest number of pending or running deliveries of an agent.
 func (s *Store) MostDispatched() (most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,14 +248,14 @@ func (s *Store) MostDispatched() (most int) {
 	return most
 }
 
-// Clock is this store's time, and since when it runs.
+// Clock returns the store's time, and the time of its start.
 func (s *Store) Clock(context.Context) (now, started time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.now(), s.started, nil
 }
 
-// Restart is what a Postgres that came back looks like.
+// Restart simulates a restart of Postgres.
 func (s *Store) Restart() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +264,7 @@ func (s *Store) Restart() {
 
 func (r *row) toDelivery() store.Delivery {
 	d := r.Delivery
-	if at := d.NextAttemptAt; at != nil && at.Sub(r.UpdatedAt) > lookTime/10 { // nobody knows the time
+	if at := d.NextAttemptAt; at != nil && at.Sub(r.UpdatedAt) > lookTime/10 { // the end of the wait is not known
 		d.NextAttemptAt = nil
 	}
 	for _, a := range r.history {
@@ -276,12 +277,12 @@ func (r *row) isHeldBy(c *store.Claim) bool {
 	return r != nil && r.claimNo == c.No && r.Status == store.Running
 }
 
-// isDispatched: it counts towards MaxDispatchedPerAgent.
+// isDispatched reports whether the delivery counts towards MaxDispatchedPerAgent.
 func (r *row) isDispatched() bool {
 	return !r.handed.IsZero() && (r.Status == store.Queued || r.Status == store.Running)
 }
 
-// queue puts the row into its agent's line.
+// queue puts the delivery into its agent's backlog.
 func (r *row) queue(now time.Time) {
 	r.Status, r.Reason, r.NextAttemptAt, r.FinishedAt, r.handed, r.lease, r.UpdatedAt = store.Queued, "", nil, nil,
 		time.Time{}, time.Time{}, now
@@ -316,7 +317,7 @@ func (s *Store) countDispatched(a store.Agent) (n int) {
 	return n
 }
 
-// dispatch takes the agents' next deliveries, oldest first, at most MaxDispatchedPerAgent at a time.
+// dispatch dispatches the agents' next deliveries, oldest first, up to MaxDispatchedPerAgent per agent.
 func (s *Store) dispatch(agents ...store.Agent) (tasks []store.Task) {
 	now := s.now()
 	done := map[store.Agent]bool{}
@@ -341,7 +342,8 @@ func (s *Store) dispatch(agents ...store.Agent) (tasks []store.Task) {
 	return tasks
 }
 
-// mayDispatch is how many its agent may have dispatched with this one.
+// mayDispatch returns how many deliveries of the agent may be dispatched, including this one: half as many for a
+// backfill.
 func (r *row) mayDispatch() int {
 	if r.bulk {
 		return store.MaxDispatchedPerAgent / 2
@@ -349,7 +351,7 @@ func (r *row) mayDispatch() int {
 	return store.MaxDispatchedPerAgent
 }
 
-// listLine lists the agent's deliveries in line, oldest first: a backfill's only if there are no others.
+// listLine returns the agent's backlog, oldest first. It returns deliveries of a backfill only if there are no others.
 func (s *Store) listLine(a store.Agent) (line []*row) {
 	var backfill []*row
 	for _, r := range s.rows {
@@ -376,7 +378,7 @@ func (r *row) toTask() store.Task {
 	return t
 }
 
-// toEnded is the task that the delivery goes on without.
+// toEnded returns the task without which the delivery continues.
 func (r *row) toEnded() store.Task { return store.Task{ID: r.ID, N: r.Dispatch, Ended: true} }
 
 func jobAgent(j job.Job) store.Agent { return (&store.Claim{Job: j}).Agent() }
