@@ -11,16 +11,17 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// disabled holds a delivery because its agent is disabled; elsewhere: not by the agent's row.
+// disabled is the outcome of a delivery that is held because its agent is disabled: by its row or, with elsewhere, by
+// the servers file.
 func disabled(elsewhere bool) store.Outcome {
 	return store.Outcome{Status: store.Held, Reason: "agent_disabled", Free: true, Stage: "check", Elsewhere: elsewhere}
 }
 
-// releaseOfEnabled: what the servers file held is released when it does not any more, whatever else is held.
+// releaseOfEnabled checks that ReleaseEnabled releases deliveries that the servers file held, and no others.
 func (s *suite) releaseOfEnabled() {
 	byFile, byRow, auth := s.takeOne(1), s.takeOne(2), s.takeOne(3)
 	s.record(s.claim(byFile), disabled(true))
-	s.is(byFile.ID, store.Held, "agent_disabled", 0, 0) // though the row says enabled
+	s.is(byFile.ID, store.Held, "agent_disabled", 0, 0) // although the row is enabled
 	_, _, err := s.EnableAgent(s.Context(), Agent(2), false)
 	s.must(err)
 	s.record(s.claim(byRow), disabled(false))
@@ -75,7 +76,7 @@ func (s *suite) agentRow(agent int) store.AgentRow {
 	return r
 }
 
-// agentStates: each outcome leaves the agent's state as what it told.
+// agentStates checks the agent's state after each kind of outcome.
 func (s *suite) agentStates() {
 	task := s.takeOne(1)
 	if r := s.agentRow(1); r.State != store.StatePending {
@@ -89,11 +90,11 @@ func (s *suite) agentStates() {
 		o    store.Outcome
 		want string
 	}{
-		{again(store.Outcome{Reason: "chain_unavailable"}), store.StatePending}, // nobody has asked the agent
+		{again(store.Outcome{Reason: "chain_unavailable"}), store.StatePending}, // the agent was not called
 		{again(store.Outcome{Reason: "server_error", AgentError: "it said 503"}), store.StateFailed},
 		{again(store.Outcome{Reason: "throttled", Free: true}), store.StateFailed},
 		{again(store.Outcome{Reason: "auth_required", AgentError: "it said 401"}), store.StateNeedsAuth},
-		{again(store.Outcome{Reason: "auth_failed"}), store.StateNeedsAuth}, // headers of a job's own say nothing of the agent
+		{again(store.Outcome{Reason: "auth_failed"}), store.StateNeedsAuth}, // failed with a job's own headers
 		{again(store.Outcome{Reason: "agent_disabled", Free: true}), store.StateDisabled},
 		{again(store.Outcome{Reason: "throttled", Free: true}), store.StatePending}, // enabled again
 		{delivered, store.StateConnected},
@@ -113,13 +114,13 @@ func (s *suite) agentStates() {
 	if _, _, err := s.EnableAgent(s.Context(), Agent(1), false); err != nil {
 		s.Error(err)
 	}
-	s.record(s.claim(s.takeMore(1, 1, 1)[0]), delivered) // claimed before, as far as it knows
+	s.record(s.claim(s.takeMore(1, 1, 1)[0]), delivered) // a success does not enable the agent
 	if r := s.agentRow(1); r.State != store.StateDisabled || r.Enabled {
 		s.Errorf("%+v", r)
 	}
 }
 
-// endpointOfJob: an outcome at an endpoint that the job named leaves the agent's row unchanged.
+// endpointOfJob checks that an outcome at an endpoint that the job named leaves the agent's row unchanged.
 func (s *suite) endpointOfJob() {
 	s.record(s.claim(s.takeOne(1)), delivered)
 	healthy := s.agentRow(1)
@@ -145,7 +146,7 @@ func (s *suite) endpointOfJob() {
 	}
 }
 
-// learned: what an outcome says of the agent's server is kept, and what it does not say stays.
+// learned checks that an outcome's observations of the agent's server are stored, and that missing ones change nothing.
 func (s *suite) learned() {
 	o := delivered
 	o.Endpoint, o.Protocol = "https://a.example/mcp", "2025-11-25"
@@ -169,13 +170,15 @@ func (s *suite) learned() {
 	s.knows(1, store.AgentObservation{Endpoint: "https://a.example/mcp", Protocol: "2026-07-28", ServerInfo: old, Tools: json.RawMessage(`[]`), State: store.StateConnected})
 }
 
+// learnedWithoutDelivery checks that ObserveAgent stores an observation, and changes neither last_ok_at nor a disabled
+// agent's state.
 func (s *suite) learnedWithoutDelivery() {
 	if _, err := s.AgentRow(s.Context(), Agent(1)); !errors.Is(err, store.ErrNotFound) {
 		s.Error(err)
 	}
 	first := store.AgentObservation{Endpoint: "stdio:agent", Protocol: "2025-06-18", ServerInfo: json.RawMessage(`{"Name":"p"}`),
 		Tools: store.ToolList([]store.KnownTool{{Name: "x", Schema: true}}), State: store.StateConnected}
-	s.must(s.ObserveAgent(s.Context(), Agent(1), first)) // known or not
+	s.must(s.ObserveAgent(s.Context(), Agent(1), first)) // inserts the agent
 	s.knows(1, first)
 	if r := s.agentRow(1); r.LastOKAt != nil || r.LastError != "" || !r.Enabled {
 		s.Errorf("%+v", r)
@@ -190,7 +193,7 @@ func (s *suite) learnedWithoutDelivery() {
 	s.must(s.ObserveAgent(s.Context(), Agent(1), store.AgentObservation{State: store.StateConnected, Protocol: "2025-11-25"}))
 	first.State, first.Protocol = store.StateDisabled, "2025-11-25"
 	s.knows(1, first)
-	// One that the servers file disabled when something was held, and does not any more.
+	// An agent that the servers file disabled when a delivery was held, and no longer disables.
 	s.record(s.claim(s.take(2, 1)[0]), store.Outcome{Status: store.Held, Reason: "agent_disabled", Stage: "check", Free: true, Elsewhere: true})
 	s.must(s.ObserveAgent(s.Context(), Agent(2), store.AgentObservation{State: store.StateConnected}))
 	if r := s.agentRow(2); r.State != store.StateConnected {
@@ -203,7 +206,7 @@ func (s *suite) learnedWithoutDelivery() {
 	}
 }
 
-// knows compares what is known of an agent's server.
+// knows checks the stored observations of an agent's server.
 func (s *suite) knows(agent int, want store.AgentObservation) {
 	s.Helper()
 	r := s.agentRow(agent)
@@ -214,7 +217,7 @@ func (s *suite) knows(agent int, want store.AgentObservation) {
 	for _, raw := range []*json.RawMessage{&got.ServerInfo, &got.Tools, &want.ServerInfo, &want.Tools} {
 		var v any
 		_ = json.Unmarshal(*raw, &v)
-		*raw, _ = json.Marshal(v) // jsonb has spaces of its own
+		*raw, _ = json.Marshal(v) // jsonb adds spaces
 	}
 	heraldtest.Equal(s, "what is known of the agent", got, want)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Aging is the clock of a store in Postgres: time passes by everything in the tables becoming older.
+// Aging returns the clock of a Postgres store. It lets time pass by making all rows older.
 func Aging(t *testing.T, url string) Clock { return aging{t, url} }
 
 type aging struct {
@@ -16,7 +16,7 @@ type aging struct {
 	url string
 }
 
-// Advance leaves the attempts as they are: a claim knows when its own began.
+// Advance does not change attempts, because claims contain the start of their own.
 func (a aging) Advance(d time.Duration) {
 	a.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -33,8 +33,8 @@ func (a aging) Advance(d time.Duration) {
 		UPDATE herald.deliveries SET lease_until = lease_until - $1::interval, next_attempt_at = next_attempt_at - $1,
 		handed_at = handed_at - $1, accepted_at = accepted_at - $1, created_at = created_at - $1, updated_at = updated_at - $1,
 		finished_at = finished_at - $1, holds_until = holds_until - $1`, d)
-	// By as many hours as d has, and by way of another age: one row after the other would run into those that are still
-	// to go.
+	// Moves the hours by the whole hours of d, in two steps through another century: moved in one step, a row could
+	// collide with one that has not moved yet.
 	const ages = `interval '100 years'`
 	b.Queue(`UPDATE herald.agent_hours SET hour = hour - ` + ages)
 	b.Queue(`UPDATE herald.agent_hours SET hour = hour + `+ages+` - date_trunc('hour', $1::interval)`, d)

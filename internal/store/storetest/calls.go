@@ -8,7 +8,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// hours are the counts of an agent's calls, of the last so many hours at least.
+// hours returns the counts of an agent's calls in the last hours.
 func (s *suite) hours(agent, last int) store.CallSummary {
 	s.Helper()
 	now, _, err := s.Store.Clock(s.Context())
@@ -26,7 +26,8 @@ func (s *suite) hours(agent, last int) store.CallSummary {
 	return sum
 }
 
-// callsAreCounted: what wrote a call is one, and what the agent is to blame for; by the hour.
+// callsAreCounted checks which outcomes count as calls: those that wrote a call, and those that failed by the agent's
+// fault; and the counts by hour.
 func (s *suite) callsAreCounted() {
 	took := func(o store.Outcome, d time.Duration) store.Outcome {
 		o.CallTook = d
@@ -41,10 +42,10 @@ func (s *suite) callsAreCounted() {
 	for i, o := range []store.Outcome{
 		took(delivered, 40*time.Millisecond),
 		took(delivered, 50*time.Millisecond),
-		delivered,                                        // of an older version, which did not measure it
-		took(failed(time.Hour), time.Minute),             // called, and nobody's fault
-		took(blamed("timeout", true), 61*time.Second),    // of the bucket without an end
-		took(blamed("connect_failed", false), time.Hour), // nothing was written
+		delivered,                                        // without a duration, as from an older version
+		took(failed(time.Hour), time.Minute),             // a call that failed without the agent's fault
+		took(blamed("timeout", true), 61*time.Second),    // in the last bucket
+		took(blamed("connect_failed", false), time.Hour), // no call was written
 		blamed("connect_failed", false),
 		{Status: store.Held, Reason: "auth_required", Free: true, Stage: "call", AgentError: "it said 401"},
 		notYet(time.Hour),
@@ -71,7 +72,8 @@ func (s *suite) callsAreCounted() {
 	heraldtest.Equal(s, "of another agent", s.hours(2, 1), store.CallSummary{Calls: 1, P50Ms: ms(15000), P95Ms: ms(19500)})
 }
 
-// countedOnce: a lost claim counts nothing; a late success that ends the delivery, and what is adopted, count once.
+// countedOnce checks that a lost claim counts nothing, and that a late success that ends the delivery and an adopted
+// outcome count once.
 func (s *suite) countedOnce() {
 	tasks := s.take(1, 4)
 	calls := func(want int, why string) {
@@ -105,7 +107,8 @@ func (s *suite) countedOnce() {
 	calls(3, "the attempt that was taken back")
 }
 
-// failingSince: from the first failed call after a success to the next success, or until the agent is enabled.
+// failingSince checks that FailingSince is set from the first failed call after a success to the next success, or until
+// the agent is enabled.
 func (s *suite) failingSince() {
 	fail := failed(time.Hour)
 	fail.AgentError = "it said 503"

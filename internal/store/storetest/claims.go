@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 )
 
+// accept checks the verdicts for new, known, conflicting and refused jobs.
 func (s *suite) accept() {
 	j := Feedback(1, 1)
 	other := Feedback(1, 1)
@@ -54,8 +55,7 @@ func (s *suite) accept() {
 	}
 }
 
-// keepsTraces: the first claim, later ones and whoever reads the row know the trace that the job came with, or the
-// delivery's own.
+// keepsTraces checks that all claims and the row have the trace of the job, or the delivery's own.
 func (s *suite) keepsTraces() {
 	const caller = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	for i, tt := range []struct{ brought, kept string }{
@@ -83,6 +83,7 @@ func (s *suite) keepsTraces() {
 	}
 }
 
+// oneClaimWins checks that of concurrent claims for one task, one succeeds.
 func (s *suite) oneClaimWins() {
 	task := s.takeOne(1)
 	var won atomic.Int32
@@ -105,6 +106,7 @@ func (s *suite) oneClaimWins() {
 	s.is(task.ID, store.Running, "", 1, 1)
 }
 
+// claimsAreRefused checks that only the newest task of a dispatched, due delivery can claim it.
 func (s *suite) claimsAreRefused() {
 	task := s.takeOne(1)
 	s.refused(uuid.New(), 1, "there is no such delivery")
@@ -140,6 +142,7 @@ func (s *suite) claimsAreRefused() {
 	}
 }
 
+// waitIsClaimedWhenDue checks that a waiting delivery can be claimed when its wait is over, and one second earlier.
 func (s *suite) waitIsClaimedWhenDue() {
 	task := s.takeOne(1)
 	r := s.record(s.claim(task), failed(time.Minute))
@@ -152,13 +155,14 @@ func (s *suite) waitIsClaimedWhenDue() {
 	}
 	s.Advance(58 * time.Second)
 	s.early(task.ID, task.N)
-	s.Advance(time.Second + 500*time.Millisecond) // half a second early is Redis' clock
+	s.Advance(time.Second + 500*time.Millisecond) // Redis may be half a second early
 	c := s.claim(*r.Task)
 	if c.Attempt != 2 || c.Budget != 2 || !c.Called || c.Unfinished {
 		s.Errorf("%+v", c)
 	}
 }
 
+// extend checks that a lease can be extended until it expires or the outcome is recorded.
 func (s *suite) extend() {
 	c := s.claim(s.takeOne(1))
 	s.Advance(lease - time.Second)
@@ -171,13 +175,13 @@ func (s *suite) extend() {
 	if err := s.Extend(s.Context(), c, lease); !errors.Is(err, store.ErrFenced) {
 		s.Errorf("a lease that ran out was renewed: %v", err)
 	}
-	s.record(c, failed(time.Second)) // nobody has taken it yet
+	s.record(c, failed(time.Second)) // no other worker has claimed it
 	if err := s.Extend(s.Context(), c, lease); !errors.Is(err, store.ErrFenced) {
 		s.Errorf("a recorded claim was renewed: %v", err)
 	}
 }
 
-// fence: whoever lost its claim changes nothing, hands out nothing and counts for nothing.
+// fence checks that a worker that lost its claim changes nothing, dispatches nothing and counts nothing.
 func (s *suite) fence() {
 	tasks := s.take(1, 10)
 	old := s.claim(tasks[0])
@@ -214,13 +218,13 @@ func (s *suite) fence() {
 	s.outcomes(old.ID, "", "delivered")
 }
 
-// lateSuccessEnds: the one exception to the fence.
+// lateSuccessEnds checks the one exception to the fence.
 func (s *suite) lateSuccessEnds() {
 	for agent, meanwhile := range []func(){
-		func() {},                       // in line
-		func() { s.claim(s.next()) },    // with another worker
-		func() { s.waiting(s.next()) },  // that failed
-		func() { s.heldBack(s.next()) }, // or held it
+		func() {},                       // the delivery is in the backlog
+		func() { s.claim(s.next()) },    // another worker runs it
+		func() { s.waiting(s.next()) },  // another worker failed
+		func() { s.heldBack(s.next()) }, // another worker held it
 	} {
 		old := s.claim(s.takeOne(agent + 1))
 		s.lose(old)
@@ -234,7 +238,7 @@ func (s *suite) lateSuccessEnds() {
 			s.refused(old.ID, d.Dispatch, "it is delivered")
 		}
 	}
-	// The other worker's claim is gone: its failure changes nothing, its success completes its own attempt.
+	// The other worker's claim is lost: its failure changes nothing, its success completes its own attempt.
 	old := s.claim(s.takeOne(10))
 	s.lose(old)
 	other := s.claim(s.next())
@@ -250,6 +254,7 @@ func (s *suite) heldBack(t store.Task) {
 	s.record(s.claim(t), store.Outcome{Status: store.Held, Reason: "auth_required", Free: true})
 }
 
+// lateSuccessOfWhatEnded checks that a late success of an ended delivery completes its attempt only.
 func (s *suite) lateSuccessOfWhatEnded() {
 	old := s.claim(s.takeOne(1))
 	s.lose(old)
@@ -265,6 +270,8 @@ func (s *suite) lateSuccessOfWhatEnded() {
 	}
 }
 
+// recordTwice checks that recording the same outcome again returns the same answer, and that invalid statuses are
+// rejected.
 func (s *suite) recordTwice() {
 	task := s.takeOne(1)
 	c := s.claim(task)
@@ -288,6 +295,7 @@ func (s *suite) recordTwice() {
 	}
 }
 
+// freeOutcomes checks that a free outcome does not count as an attempt, unless the agent was called.
 func (s *suite) freeOutcomes() {
 	for i, tt := range []struct {
 		o        store.Outcome
@@ -305,7 +313,7 @@ func (s *suite) freeOutcomes() {
 		s.record(s.claim(task), tt.o)
 		s.is(task.ID, tt.o.Status, tt.o.Reason, tt.attempts, tt.attempts)
 	}
-	// However often it waits, it is the first attempt that comes.
+	// Free attempts do not count: after any number of them, the next attempt is the first.
 	task := s.takeOne(20)
 	for range 4 {
 		c := s.claim(task)
@@ -317,6 +325,7 @@ func (s *suite) freeOutcomes() {
 	}
 }
 
+// unfinishedAndCalled checks Claim.Unfinished and Claim.Called after attempts without an outcome and after calls.
 func (s *suite) unfinishedAndCalled() {
 	task := s.takeOne(1)
 	old := s.claim(task)
@@ -325,7 +334,7 @@ func (s *suite) unfinishedAndCalled() {
 	if !c.Unfinished || !c.Called || c.Attempt != 2 || c.Budget != 2 {
 		s.Errorf("after a worker that died: %+v", c)
 	}
-	// What the first attempt did stays unknown, however the second ends.
+	// The outcome of the first attempt stays unknown, with any outcome of the second.
 	r := s.record(c, notYet(time.Minute))
 	s.is(task.ID, store.Waiting, "not_confirmed", 1, 1)
 	s.Advance(time.Minute)
@@ -348,6 +357,7 @@ func (s *suite) unfinishedAndCalled() {
 	}
 }
 
+// failedFetches checks that Claim.FetchFailures counts failed fetches of the present budget.
 func (s *suite) failedFetches() {
 	o := store.Outcome{Status: store.Waiting, Reason: "content_unavailable", Delay: time.Minute, Task: true, Stage: "fetch", FetchFailed: true}
 	task := s.takeOne(1)
@@ -373,8 +383,8 @@ func (s *suite) failedFetches() {
 	}
 }
 
-// epochIsRaisedOnce: a failure that a moved endpoint explains makes workers look anew, once until the agent takes a
-// call.
+// epochIsRaisedOnce checks that a failure that a moved endpoint would explain raises the epoch once until the agent
+// accepts a call.
 func (s *suite) epochIsRaisedOnce() {
 	moved := failed(time.Minute)
 	moved.Moved = true
@@ -384,15 +394,15 @@ func (s *suite) epochIsRaisedOnce() {
 	if c := s.claim(tasks[2]); c.Epoch != first.Epoch+1 {
 		s.Errorf("epoch %d after %d", c.Epoch, first.Epoch)
 	} else {
-		s.record(second, moved) // resolved before it was raised
-		s.record(c, moved)      // resolved anew, and still failing
+		s.record(second, moved) // resolved before the epoch was raised
+		s.record(c, moved)      // resolved again, and still failing
 	}
 	c := s.claim(tasks[3])
 	if c.Epoch != first.Epoch+1 {
 		s.Errorf("epoch %d was raised again", c.Epoch)
 	}
 	s.record(c, delivered)
-	s.record(s.claim(tasks[4]), failed(time.Minute)) // a failure that says nothing about the address
+	s.record(s.claim(tasks[4]), failed(time.Minute)) // a failure that a moved endpoint would not explain
 	c = s.claim(tasks[5])
 	if c.Epoch != first.Epoch+1 {
 		s.Errorf("epoch %d", c.Epoch)
@@ -403,6 +413,8 @@ func (s *suite) epochIsRaisedOnce() {
 	}
 }
 
+// agentsDisabledAndEnabled checks that enabling an agent releases the deliveries that were held because it was
+// disabled.
 func (s *suite) agentsDisabledAndEnabled() {
 	task := s.takeOne(1)
 	enable := func(on bool, want int) []store.Task {
@@ -438,11 +450,12 @@ func (s *suite) agentsDisabledAndEnabled() {
 	s.is(other.ID, store.Held, "auth_required", 0, 0)
 }
 
+// policy checks that a claim has the agent's present policy.
 func (s *suite) policy() {
 	if c := s.claim(s.takeOne(1)); c.Policy.OnUnknown == "hold" {
 		s.Errorf("%+v", c.Policy)
 	}
-	s.must(s.SetPolicy(s.Context(), Agent(2), store.Policy{OnUnknown: "hold"})) // known or not
+	s.must(s.SetPolicy(s.Context(), Agent(2), store.Policy{OnUnknown: "hold"})) // inserts the agent
 	if c := s.claim(s.takeOne(2)); c.Policy.OnUnknown != "hold" {
 		s.Errorf("%+v", c.Policy)
 	}

@@ -8,12 +8,12 @@ import (
 	"github.com/google/uuid"
 )
 
-// handOutOfEight: an agent has eight pending or running, and each that is recorded makes room for the next, oldest
-// first.
+// handOutOfEight checks that an agent has eight deliveries pending or running, and that each recorded outcome
+// dispatches the next, oldest first.
 func (s *suite) handOutOfEight() {
 	const all = 12
 	tasks := s.take(1, all)
-	s.take(2, 3) // another agent's line is its own
+	s.take(2, 3) // another agent has its own backlog
 	var order []uuid.UUID
 	for i := range all {
 		order = append(order, Feedback(1, i+1).ID())
@@ -43,8 +43,8 @@ func (s *suite) handOutOfEight() {
 	s.is(order[all-1], store.Queued, "", 0, 0)
 }
 
-// backfillStandsBehind: what a backfill accepted stays in the lane bulk, has half of its agent's places, and leaves the
-// next place to what came otherwise, though that is younger.
+// backfillStandsBehind checks that a backfill's deliveries stay in the lane bulk, use half of the agent's slots at
+// most, and leave the next free slot to younger deliveries that are not of a backfill.
 func (s *suite) backfillStandsBehind() {
 	const half = store.MaxDispatchedPerAgent / 2
 	old := s.takeRange(1, 1, 20, true)
@@ -67,7 +67,7 @@ func (s *suite) backfillStandsBehind() {
 		}
 	}
 
-	// What comes now is next, whatever ends.
+	// New deliveries are dispatched next, also after the end of a backfill's.
 	for i := range half {
 		r := s.record(s.claim(old[i]), delivered)
 		if len(r.Next) != 1 || r.Next[0].ID != Feedback(1, 25+i).ID() || r.Next[0].Bulk {
@@ -91,7 +91,7 @@ func (s *suite) backfillStandsBehind() {
 		s.Fatalf("when nothing else was in line %+v", next)
 	}
 
-	// Waits, of the agent's or of the store's, losses and leases do not change the lane.
+	// Waits, with a task or without, and lost tasks do not change the lane.
 	wait := s.record(s.claim(next[0]), failed(time.Minute))
 	if wait.Task == nil || !wait.Task.Bulk || wait.Task.Attempts != 1 {
 		s.Errorf("a wait: %+v", wait.Task)
@@ -124,8 +124,8 @@ func (s *suite) backfillStandsBehind() {
 	}
 }
 
-// backfillKeepsToHalf: a wait of a backfill that is over takes none of the other half of the places, and an agent
-// whose backfill has all of its half keeps no other agent from being dispatched for.
+// backfillKeepsToHalf checks that a backfill's delivery whose wait is over does not use the other half of the slots,
+// and that an agent whose backfill uses its half does not keep Backlog from dispatching for another agent.
 func (s *suite) backfillKeepsToHalf() {
 	const half = store.MaxDispatchedPerAgent / 2
 	old := s.takeRange(1, 1, 2*half, true)
@@ -146,7 +146,8 @@ func (s *suite) backfillKeepsToHalf() {
 	}
 }
 
-// keptLine: an outcome that says nothing about this delivery alone does not send the next one into the same wall.
+// keptLine checks that SkipDispatch leaves the agent's next delivery in the backlog, and that the next record
+// dispatches for both slots.
 func (s *suite) keptLine() {
 	tasks := s.take(1, store.MaxDispatchedPerAgent+2)
 	limited := notYet(time.Minute)
@@ -159,10 +160,10 @@ func (s *suite) keptLine() {
 	}
 }
 
-// noNinthPlace: a wait that is over takes a place or goes back into the line.
+// noNinthPlace checks that a delivery whose wait is over uses a free slot or returns to the backlog.
 func (s *suite) noNinthPlace() {
 	tasks := s.take(1, store.MaxDispatchedPerAgent+1)
-	wait := s.record(s.claim(tasks[0]), failed(time.Minute)) // hands out the ninth
+	wait := s.record(s.claim(tasks[0]), failed(time.Minute)) // dispatches the ninth
 	if len(wait.Next) != 1 || s.handed() != store.MaxDispatchedPerAgent {
 		s.Fatalf("%+v", wait)
 	}
@@ -179,7 +180,7 @@ func (s *suite) noNinthPlace() {
 	}
 }
 
-// recordingCountsPlaces: what waits has no place, so that the line moves on; a wait that comes back counts again.
+// recordingCountsPlaces checks that waiting deliveries use no slot, and that they use one again when they are claimed.
 func (s *suite) recordingCountsPlaces() {
 	tasks := s.take(1, 3*store.MaxDispatchedPerAgent)
 	var waits []store.Task
@@ -204,6 +205,7 @@ func (s *suite) recordingCountsPlaces() {
 	}
 }
 
+// leasesRunOut checks that deliveries with an expired lease return to the backlog and get new tasks.
 func (s *suite) leasesRunOut() {
 	tasks := s.take(1, 3)
 	first, second := s.claim(tasks[0]), s.claim(tasks[1])
@@ -213,7 +215,7 @@ func (s *suite) leasesRunOut() {
 		s.Fatalf("%d, %v", n, err)
 	}
 	s.Advance(lease/2 + time.Second)
-	for range 2 { // at most one at a time
+	for range 2 { // limit 1: one per call
 		if n, _, err := s.ExpireLeases(s.Context(), 1, attempts); n != 1 || err != nil {
 			s.Fatalf("%d, %v", n, err)
 		}
@@ -236,7 +238,8 @@ func (s *suite) leasesRunOut() {
 	}
 }
 
-// lastLease: one that takes its worker down does not do so for ever, and what the last attempt did stays unknown.
+// lastLease checks that a delivery that crashes its workers ends with its budget, and that the outcomes of its attempts
+// stay unknown.
 func (s *suite) lastLease() {
 	task := s.takeOne(1)
 	for n := range attempts {
@@ -254,7 +257,7 @@ func (s *suite) lastLease() {
 	if tasks, err := s.Backlog(s.Context(), 10); err != nil || len(tasks) > 0 {
 		s.Errorf("%v, %v", tasks, err)
 	}
-	// A replay's budget begins anew.
+	// A replay has a new budget.
 	_, _, tasks, err := s.Replay(s.Context(), []uuid.UUID{task.ID}, false)
 	s.must(err)
 	c := s.claim(tasks[0])
@@ -265,6 +268,7 @@ func (s *suite) lastLease() {
 	s.is(task.ID, store.Queued, "", attempts+1, attempts+1)
 }
 
+// waitsInTheStore checks a wait without a task: it ends with Due.
 func (s *suite) waitsInTheStore() {
 	task := s.takeOne(1)
 	o := failed(time.Hour)
@@ -304,10 +308,11 @@ func (s *suite) waitsInTheStore() {
 	}
 }
 
+// overdueAndRedispatch checks which deliveries are overdue, and that each lost task is replaced once.
 func (s *suite) overdueAndRedispatch() {
 	tasks := s.take(1, store.MaxDispatchedPerAgent+4)
-	long := s.record(s.claim(tasks[0]), failed(time.Hour))    // a place for the ninth
-	short := s.record(s.claim(tasks[1]), failed(time.Minute)) // and for the tenth
+	long := s.record(s.claim(tasks[0]), failed(time.Hour))    // frees a slot for the ninth
+	short := s.record(s.claim(tasks[1]), failed(time.Minute)) // frees a slot for the tenth
 	s.claim(tasks[2])
 	page := func(late time.Duration) (all []store.Task) {
 		for after := uuid.Nil; ; after = all[len(all)-1].ID {
@@ -359,14 +364,14 @@ func (s *suite) overdueAndRedispatch() {
 	}
 }
 
-// lostBefore: when Redis lost everything, what was handed out before is handed out anew, waits for when they are due.
+// lostBefore checks that deliveries get new tasks after Redis lost its data, and that waits keep their time.
 func (s *suite) lostBefore() {
 	tasks := s.take(1, store.MaxDispatchedPerAgent+2)
 	wait := s.record(s.claim(tasks[0]), failed(10*time.Minute))
 	o := failed(time.Hour)
 	o.Task = false
-	s.record(s.claim(tasks[1]), o) // Redis never had this one
-	s.claim(tasks[2])              // nor needs this one
+	s.record(s.claim(tasks[1]), o) // without a task in Redis
+	s.claim(tasks[2])              // running, so it needs no task
 	s.Advance(time.Minute)
 	born, started, err := s.Store.Clock(s.Context())
 	s.must(err)
@@ -374,7 +379,7 @@ func (s *suite) lostBefore() {
 		s.Errorf("it is %v, and began at %v", born, started)
 	}
 	s.Advance(time.Second)
-	fresh := s.takeOne(2) // after Redis came back
+	fresh := s.takeOne(2) // accepted after Redis came back
 	all := func(limit int) (all []store.Task) {
 		for {
 			got, err := s.LostBefore(s.Context(), born, limit)
@@ -384,7 +389,7 @@ func (s *suite) lostBefore() {
 			}
 		}
 	}
-	// What a clock of its own calls "born" grows older with the rows.
+	// If the store has its own clock, Advance made the rows older instead: born must move, too.
 	if shift, _, err := s.Store.Clock(s.Context()); err != nil || shift.Sub(born) < time.Second {
 		born = born.Add(-time.Second)
 	}

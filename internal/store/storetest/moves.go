@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// past is what is known of a claim's attempt, though the store does not know it.
+// past is the spooled outcome of a claim's attempt that the store does not know.
 func past(c *store.Claim, o store.Outcome) store.SpooledOutcome {
 	return store.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: c.StartedAt.Add(time.Second), Outcome: o}
 }
@@ -22,7 +22,7 @@ func (s *suite) adopted(c *store.Claim, p store.SpooledOutcome) store.Recorded {
 	return r
 }
 
-// adopt: the outcome of an attempt whose worker is gone takes the place of another attempt.
+// adopt checks that the outcome of a lost worker's attempt replaces another attempt.
 func (s *suite) adopt() {
 	for i, tt := range []struct {
 		o        store.Outcome
@@ -34,7 +34,7 @@ func (s *suite) adopt() {
 		{store.Outcome{Status: store.Rejected, Reason: "tool_error", Called: true, Stage: "call"}, 1, []string{"rejected"}},
 		{store.Outcome{Status: store.Held, Reason: "held_unknown", Called: true, Stage: "call"}, 1, []string{"held"}},
 		{store.Outcome{Status: store.Dead, Reason: "server_error", Called: true, Stage: "call"}, 1, []string{"dead"}},
-		{notYet(time.Minute), 0, nil}, // free: its own count is taken back as well
+		{notYet(time.Minute), 0, nil}, // free: its own count is undone, too
 	} {
 		tasks := s.take(i+1, store.MaxDispatchedPerAgent+1)
 		old := s.claim(tasks[0])
@@ -69,7 +69,7 @@ func (s *suite) adopt() {
 		}
 		s.record(c, delivered)
 	}
-	// A free one that others came after keeps its number, and they theirs.
+	// A free attempt with later ones is not undone: all attempts keep their numbers.
 	free := s.claim(s.takeOne(50))
 	s.lose(free)
 	crashed := s.claim(s.next())
@@ -85,7 +85,8 @@ func (s *suite) adopt() {
 	}
 }
 
-// adoptWhatWasRecorded: what is kept of an attempt that ended since says nothing new; the claim goes on.
+// adoptWhatWasRecorded checks that a spooled outcome of an attempt that has an outcome is stale, and that the claim
+// stays valid.
 func (s *suite) adoptWhatWasRecorded() {
 	task := s.takeOne(1)
 	first := s.claim(task)
@@ -109,6 +110,7 @@ func (s *suite) adoptWhatWasRecorded() {
 	s.outcomes(task.ID, "waiting", "", "delivered")
 }
 
+// adoptUnderLostClaim checks that Adopt changes nothing if the claim is lost.
 func (s *suite) adoptUnderLostClaim() {
 	old := s.claim(s.takeOne(1))
 	s.lose(old)
@@ -125,6 +127,7 @@ func (s *suite) adoptUnderLostClaim() {
 	s.outcomes(old.ID, "", "", "delivered")
 }
 
+// expiry checks that Expire ends open deliveries by age, except running ones.
 func (s *suite) expiry() {
 	tasks := s.take(1, 5)
 	s.record(s.claim(tasks[0]), failed(time.Hour))
@@ -149,13 +152,14 @@ func (s *suite) expiry() {
 		}
 	}
 	s.refused(tasks[4].ID, tasks[4].N, "it has expired")
-	// A replay is as young as a new one.
+	// A replay has a new age.
 	_, _, again, err := s.Replay(s.Context(), []uuid.UUID{tasks[4].ID}, false)
 	s.must(err)
 	expire(10, 0)
 	s.claim(again[0])
 }
 
+// releaseOfSettings checks that Release releases only deliveries whose setting is present.
 func (s *suite) releaseOfSettings() {
 	task, auth, ar := s.takeOne(1), s.takeOne(2), s.takeOne(3)
 	s.record(s.claim(task), store.Outcome{Status: store.Held, Reason: "chain_unconfigured", Free: true})
@@ -186,6 +190,7 @@ func (s *suite) releaseOfSettings() {
 	s.is(auth.ID, store.Held, "auth_required", 0, 0)
 }
 
+// oneLeads checks that Lead runs one function at a time and returns its error.
 func (s *suite) oneLeads() {
 	var inner bool
 	leads, err := s.Lead(s.Context(), func(ctx context.Context) (err error) {
@@ -204,13 +209,15 @@ func (s *suite) oneLeads() {
 	}
 }
 
-// end brings a delivery to a final status with its first attempt.
+// end gives a delivery a final outcome in its first attempt.
 func (s *suite) end(agent int, o store.Outcome) uuid.UUID {
 	t := s.takeOne(agent)
 	s.record(s.claim(t), o)
 	return t.ID
 }
 
+// replays calls Replay, checks the number of replayed deliveries, and returns the reasons for the others and the tasks
+// to run.
 func (s *suite) replays(force bool, want int, ids ...uuid.UUID) (map[uuid.UUID]string, []store.Task) {
 	s.Helper()
 	moved, left, tasks, err := s.Replay(s.Context(), ids, force)
@@ -221,6 +228,7 @@ func (s *suite) replays(force bool, want int, ids ...uuid.UUID) (map[uuid.UUID]s
 	return left, s.toRun(tasks, moved)
 }
 
+// replay checks the effect of a replay on deliveries with each status, and on their budgets.
 func (s *suite) replay() {
 	for i, o := range []store.Outcome{
 		{Status: store.Dead, Reason: "server_error", Called: true},
@@ -248,7 +256,7 @@ func (s *suite) replay() {
 			s.Errorf("the second attempt of a replay is %+v", r.Task)
 		}
 	}
-	// A wait does not wait any longer, and keeps its budget.
+	// A waiting delivery stops waiting and keeps its budget.
 	task := s.takeOne(10)
 	r := s.record(s.claim(task), failed(time.Hour))
 	_, tasks := s.replays(false, 1, task.ID)
@@ -257,7 +265,7 @@ func (s *suite) replay() {
 	}
 	s.refused(task.ID, r.Task.N, "its task was replaced")
 	s.claim(tasks[0])
-	// Replays stand in line like everything else.
+	// Replays go through the backlog like all deliveries.
 	var ids []uuid.UUID
 	for _, t := range s.take(11, store.MaxDispatchedPerAgent) {
 		s.record(s.claim(t), store.Outcome{Status: store.Dead, Reason: "timeout"})
@@ -270,7 +278,7 @@ func (s *suite) replay() {
 	}
 }
 
-// takeMore accepts n feedbacks after the first so many.
+// takeMore accepts an agent's n feedbacks after the index after and returns the dispatched tasks.
 func (s *suite) takeMore(agent, after, n int) []store.Task {
 	s.Helper()
 	in := make([]store.Intake, n)
@@ -282,6 +290,7 @@ func (s *suite) takeMore(agent, after, n int) []store.Task {
 	return tasks
 }
 
+// replayHasFreshBudget checks that the budget begins again after a replay, while attempts keep counting.
 func (s *suite) replayHasFreshBudget() {
 	task := s.takeOne(1)
 	for n := 1; n <= 2*attempts; n++ {
@@ -303,6 +312,7 @@ func (s *suite) replayHasFreshBudget() {
 	s.is(task.ID, store.Dead, "server_error", 2*attempts, 2*attempts)
 }
 
+// notReplayed checks which deliveries Replay leaves unchanged.
 func (s *suite) notReplayed() {
 	done, queued, running := s.end(1, delivered), s.takeOne(2), s.takeOne(3)
 	s.claim(running)
@@ -325,6 +335,7 @@ func (s *suite) notReplayed() {
 	s.claim(queued)
 }
 
+// cancel checks that open deliveries are cancelled, and running ones with force only.
 func (s *suite) cancel() {
 	queued, waiting, held, running, done := s.takeOne(1), s.takeOne(2), s.takeOne(3), s.takeOne(4), s.end(5, delivered)
 	s.waiting(waiting)
@@ -347,12 +358,12 @@ func (s *suite) cancel() {
 		s.Errorf("%d cancelled, %v left, %v", moved, left, err)
 	}
 	s.fenced(c, failed(time.Second))
-	s.fenced(c, delivered) // it ended, and only the attempt learns what happened
+	s.fenced(c, delivered) // the delivery ended; only the attempt gets the outcome
 	d := s.is(running.ID, store.Cancelled, "operator", 1, 1)
 	if !slices.ContainsFunc(d.History, func(a store.Attempt) bool { return a.Outcome == "delivered" }) {
 		s.Errorf("%+v", d.History)
 	}
-	// A cancelled one makes room, and can be had again.
+	// A cancelled delivery frees its slot and can be replayed.
 	tasks := s.take(6, store.MaxDispatchedPerAgent+1)
 	_, _, _, err = s.Cancel(s.Context(), []uuid.UUID{tasks[0].ID}, false)
 	s.must(err)

@@ -14,13 +14,13 @@ import (
 	"github.com/google/uuid"
 )
 
-// OrderedStore is a store that keeps each client's order.
+// OrderedStore is a store that keeps the order of each ordering key.
 type OrderedStore interface {
 	Store
 	Followers(ctx context.Context, from int64, limit int) ([]store.Task, error)
 }
 
-// RunOrder runs the suite of stores that keep the order of each client's deliveries (DESIGN §5).
+// RunOrder runs the suite for stores that keep the order of each ordering key (docs/design/delivery.md).
 func RunOrder(t *testing.T, open func(t *testing.T) (OrderedStore, Clock)) {
 	for name, test := range map[string]func(*orderSuite){
 		"one of a client at a time":           (*orderSuite).oneAtATime,
@@ -51,7 +51,7 @@ type orderSuite struct {
 	followers func(ctx context.Context, from int64, limit int) ([]store.Task, error)
 }
 
-// feedbackBy is a feedback of another client.
+// feedbackBy returns a feedback of the given client.
 func feedbackBy(client byte, index int) job.Job {
 	j := Feedback(1, index)
 	j.ClientAddress = common.BytesToAddress([]byte{client})
@@ -81,7 +81,7 @@ func (s *orderSuite) acceptJobs(jobs ...job.Job) []store.Task {
 	return tasks
 }
 
-// expectDispatched compares which deliveries were dispatched.
+// expectDispatched checks which deliveries were dispatched, and returns their tasks.
 func (s *orderSuite) expectDispatched(tasks []store.Task, want ...job.Job) []store.Task {
 	s.Helper()
 	var got, ids []string
@@ -101,6 +101,7 @@ func (s *orderSuite) expectDispatched(tasks []store.Task, want ...job.Job) []sto
 	return s.toRun(tasks, len(tasks))
 }
 
+// expectBehind checks that the deliveries wait for another one of their ordering key.
 func (s *orderSuite) expectBehind(jobs ...job.Job) {
 	s.Helper()
 	for _, j := range jobs {
@@ -124,6 +125,7 @@ func (s *orderSuite) dispatchFollowers() []store.Task {
 	return tasks
 }
 
+// oneAtATime checks that the deliveries of one ordering key are dispatched one after the other.
 func (s *orderSuite) oneAtATime() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), feedbackBy(1, 3), feedbackBy(2, 1), feedbackBy(2, 9)), feedbackBy(1, 1), feedbackBy(2, 1))
 	s.expectBehind(feedbackBy(1, 2), feedbackBy(1, 3), feedbackBy(2, 9))
@@ -142,13 +144,14 @@ func (s *orderSuite) oneAtATime() {
 	s.expectDispatched(s.record(c, delivered).Next)
 }
 
+// acceptedInAnotherOrder checks that the index decides the order within a batch.
 func (s *orderSuite) acceptedInAnotherOrder() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 3), feedbackBy(1, 2), feedbackBy(1, 1)), feedbackBy(1, 1))
 	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 2))
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 3))
 }
 
-// sentAgain: of what is sent twice only what is new counts.
+// sentAgain checks that a batch with a known job and new ones dispatches the first of the new ones.
 func (s *orderSuite) sentAgain() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1)), feedbackBy(1, 1))
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
@@ -156,6 +159,8 @@ func (s *orderSuite) sentAgain() {
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 3))
 }
 
+// holdsForAMinute checks that a failing delivery blocks later ones for 60 s, and then waits for the one that overtook
+// it.
 func (s *orderSuite) holdsForAMinute() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	first := s.record(s.claim(tasks[0]), failed(10*time.Second))
@@ -167,7 +172,7 @@ func (s *orderSuite) holdsForAMinute() {
 	s.expectDispatched(s.dispatchDue())
 	first = s.record(s.claim(*first.Task), failed(50*time.Second))
 	s.expectDispatched(first.Next)
-	s.Advance(50 * time.Second) // 61 s after the first attempt, which is due itself in this moment
+	s.Advance(50 * time.Second) // 61 s after the first attempt; the first delivery is due at the same time
 	tasks = s.expectDispatched(s.dispatchDue(), feedbackBy(1, 2))
 	s.refused(first.Task.ID, first.Task.N, "the later one of its client is under way")
 	s.is(feedbackBy(1, 1).ID(), store.Waiting, reason.BehindEarlier, 2, 2)
@@ -179,6 +184,8 @@ func (s *orderSuite) holdsForAMinute() {
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
 }
 
+// freeWaitsHoldOn checks that a delivery without a counted attempt blocks later ones, and an unconfirmed one for ten
+// minutes.
 func (s *orderSuite) freeWaitsHoldOn() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	busy := notYet(2 * time.Minute)
@@ -190,7 +197,7 @@ func (s *orderSuite) freeWaitsHoldOn() {
 	s.Advance(31 * time.Second)
 	tasks = s.expectDispatched(s.record(s.claim(*first.Task), delivered).Next, feedbackBy(1, 2))
 
-	// A node may never answer for one of them: it holds the others for ten minutes.
+	// An unconfirmed delivery blocks later ones for ten minutes only, because its node may never answer.
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 3)))
 	first = s.record(s.claim(tasks[0]), notYet(20*time.Minute))
 	s.Advance(9 * time.Minute)
@@ -199,6 +206,7 @@ func (s *orderSuite) freeWaitsHoldOn() {
 	s.expectDispatched(s.dispatchDue(), feedbackBy(1, 3))
 }
 
+// heldOnes checks that a held delivery blocks later ones for 60 s, and blocks them again after its release.
 func (s *orderSuite) heldOnes() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	hold := store.Outcome{Status: store.Held, Reason: reason.GatewayUnconfigured, Free: true, Stage: "fetch"}
@@ -212,10 +220,11 @@ func (s *orderSuite) heldOnes() {
 	tasks, err = s.Backlog(s.Context(), 100)
 	s.must(err)
 	tasks = s.expectDispatched(tasks, feedbackBy(1, 1))
-	s.expectDispatched(s.record(s.claim(tasks[0]), failed(time.Second)).Next) // it holds as if it came now
+	s.expectDispatched(s.record(s.claim(tasks[0]), failed(time.Second)).Next) // it blocks as if it had just been accepted
 	s.is(feedbackBy(1, 2).ID(), store.Waiting, reason.BehindEarlier, 0, 0)
 }
 
+// comesLate checks that an earlier delivery that is accepted later goes next.
 func (s *orderSuite) comesLate() {
 	later := s.expectDispatched(s.acceptJobs(feedbackBy(1, 5)), feedbackBy(1, 5))
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 4)))
@@ -227,6 +236,7 @@ func (s *orderSuite) comesLate() {
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 5))
 }
 
+// deadWorkers checks that a delivery still blocks later ones after its worker died.
 func (s *orderSuite) deadWorkers() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	c := s.claim(tasks[0])
@@ -236,21 +246,24 @@ func (s *orderSuite) deadWorkers() {
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 2))
 }
 
+// revocationAfterFeedback checks that a revocation waits until its feedback has ended, without blocking later feedback.
 func (s *orderSuite) revocationAfterFeedback() {
 	tasks := s.expectDispatched(s.acceptJobs(revocationOf(1, 1), feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	first := s.record(s.claim(tasks[0]), failed(2*time.Minute))
 	s.expectDispatched(first.Next)
 	s.Advance(61 * time.Second)
-	tasks = s.expectDispatched(s.dispatchDue(), feedbackBy(1, 2)) // the revocation of 1 does not hide what may go
+	tasks = s.expectDispatched(s.dispatchDue(), feedbackBy(1, 2)) // the revocation of 1 does not hide it
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
 	s.expectDispatched(s.dispatchFollowers())
 	s.Advance(time.Minute)
 	tasks = s.expectDispatched(s.record(s.claim(*first.Task), delivered).Next, revocationOf(1, 1))
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
 	s.expectDispatched(s.acceptJobs(revocationOf(1, 2)), revocationOf(1, 2)) // its feedback has ended
-	s.expectDispatched(s.acceptJobs(revocationOf(2, 7)), revocationOf(2, 7)) // nobody knows of its feedback
+	s.expectDispatched(s.acceptJobs(revocationOf(2, 7)), revocationOf(2, 7)) // its feedback is unknown
 }
 
+// responsesOneByOne checks that responses to a feedback are dispatched one by one, and do not block later feedback for
+// ever.
 func (s *orderSuite) responsesOneByOne() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), responseTo(1, 1, 1), responseTo(1, 1, 2), feedbackBy(1, 2)), feedbackBy(1, 1))
 	want := map[string]bool{responseTo(1, 1, 1).Key(): true, responseTo(1, 1, 2).Key(): true, feedbackBy(1, 2).Key(): true}
@@ -260,13 +273,14 @@ func (s *orderSuite) responsesOneByOne() {
 			s.Fatalf("dispatched %+v, of %v", tasks, want)
 		}
 		delete(want, s.read(tasks[0].ID).Key)
-		s.expectDispatched(s.acceptJobs(responseTo(1, 1, 10+n))) // strangers write more and more: who came before goes first
+		s.expectDispatched(s.acceptJobs(responseTo(1, 1, 10+n))) // new responses of strangers come after the older deliveries
 	}
 	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, responseTo(1, 1, 10))
 	s.record(s.claim(tasks[0]), delivered)
 }
 
-// replayHoldsNobody: but what was never called, and is replayed, comes before its revocation.
+// replayHoldsNobody checks that a replay blocks no later delivery, except that a replayed feedback that was never
+// called goes before its revocation.
 func (s *orderSuite) replayHoldsNobody() {
 	held := s.expectDispatched(s.acceptJobs(feedbackBy(9, 1)), feedbackBy(9, 1))
 	s.record(s.claim(held[0]), store.Outcome{Status: store.Held, Reason: reason.AuthRequired, Free: true})
@@ -282,7 +296,7 @@ func (s *orderSuite) replayHoldsNobody() {
 	_, _, tasks, err = s.Replay(s.Context(), []uuid.UUID{feedbackBy(1, 1).ID()}, true)
 	s.must(err)
 	tasks = s.expectDispatched(tasks, feedbackBy(1, 1))
-	s.expectDispatched(s.acceptJobs(feedbackBy(1, 2), revocationOf(1, 1))) // under way, it has the client to itself
+	s.expectDispatched(s.acceptJobs(feedbackBy(1, 2), revocationOf(1, 1))) // they wait for the running replay
 	next := s.record(s.claim(tasks[0]), failed(time.Hour)).Next
 	if tasks = s.toRun(next, 0); len(tasks) != 1 {
 		s.Fatalf("%+v", tasks)
@@ -292,6 +306,7 @@ func (s *orderSuite) replayHoldsNobody() {
 	}
 }
 
+// cancelledLetsGo checks that Followers releases the deliveries that waited for a cancelled one.
 func (s *orderSuite) cancelledLetsGo() {
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), revocationOf(1, 1), feedbackBy(2, 1)), feedbackBy(1, 1), feedbackBy(2, 1))
 	_, _, _, err := s.Cancel(s.Context(), []uuid.UUID{feedbackBy(1, 1).ID()}, true)
@@ -312,6 +327,7 @@ func (s *orderSuite) cancelledLetsGo() {
 	}
 }
 
+// policyOff checks that an agent's policy can switch its order off and on.
 func (s *orderSuite) policyOff() {
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	s.must(s.SetPolicy(s.Context(), Agent(1), store.Policy{Order: store.OrderOff}))
@@ -321,7 +337,7 @@ func (s *orderSuite) policyOff() {
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 5)))
 }
 
-// manyClients: what waits behind others takes no place of the eight.
+// manyClients checks that deliveries that wait for others use none of the eight slots.
 func (s *orderSuite) manyClients() {
 	var jobs []job.Job
 	for client := range byte(12) {

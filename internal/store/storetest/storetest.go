@@ -1,8 +1,9 @@
-// Package storetest holds what every store of deliveries must do, whatever keeps it: Run is the conformance suite.
+// Package storetest is the conformance suite of stores of deliveries: Run runs it.
 //
-// Postgres is the store; internal/store/memory stands in for it where a test needs thousands of databases or a clock of
-// its own. A property test on the stand-in says something about the product only because both pass the same suite. What
-// is not here: how Postgres does it (locks, plans, cost, bytes it cannot hold), which internal/store tests itself.
+// It runs on the Postgres store and on its model, internal/store/memory, which replaces it in tests that need thousands
+// of databases or a clock of their own. A property test on the model is evidence about the product only because both
+// pass this suite. The suite does not test how Postgres does it (locks, plans, cost, bytes that it cannot store); the
+// tests of internal/store do.
 package storetest
 
 import (
@@ -21,7 +22,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Store is what the delivery core and the operator's commands use.
+// Store has the methods that the delivery core and the operators' commands use.
 type Store interface {
 	Accept(ctx context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error)
 
@@ -54,18 +55,18 @@ type Store interface {
 	DeliveryByKey(ctx context.Context, key string) (store.Delivery, error)
 }
 
-// Clock is the time that a store goes by. Advance lets it pass; where a store has its own clock, everything in it
-// becomes older.
+// Clock is the clock of a store. Advance moves it forward. For a store with a clock of its own, Advance makes all its
+// rows older.
 type Clock interface {
 	Advance(d time.Duration)
 }
 
 const (
 	lease    = 2 * time.Minute
-	attempts = 3 // of a budget
+	attempts = 3 // attempts of a budget
 )
 
-// Run runs the suite; open makes an empty store for each of its tests, which run in parallel.
+// Run runs the suite. open returns an empty store for each test; the tests run in parallel.
 func Run(t *testing.T, open func(t *testing.T) (Store, Clock)) {
 	for name, test := range map[string]func(*suite){
 		"accept":                       (*suite).accept,
@@ -122,14 +123,14 @@ func Run(t *testing.T, open func(t *testing.T) (Store, Clock)) {
 	}
 }
 
-// suite is one test's store, with what its tests have in common.
+// suite is the store and the clock of one test.
 type suite struct {
 	*testing.T
 	Store
 	Clock
 }
 
-// Feedback is the NewFeedback number index that an agent got, of one client.
+// Feedback returns the NewFeedback with the given index, from one client to an agent.
 func Feedback(agent, index int) job.Job {
 	return job.Job{Kind: job.KindNewFeedback, ChainID: 8453,
 		ReputationRegistry: common.HexToAddress("0x8004BAa17C55a88189AE136b182e5fdA19dE9b63"),
@@ -139,16 +140,16 @@ func Feedback(agent, index int) job.Job {
 		Action: job.Action{ToolName: "agent.receiveFeedback", ResolveEndpoint: true, IncludeFileContent: true}}
 }
 
-// Agent names an agent of Feedback.
+// Agent returns the identity of an agent of Feedback.
 func Agent(agent int) store.Agent { return (&store.Claim{Job: Feedback(agent, 1)}).Agent() }
 
-// take accepts n feedbacks of an agent and returns the tasks of those that were handed out.
+// take accepts n feedbacks of an agent and returns the dispatched tasks.
 func (s *suite) take(agent, n int) []store.Task {
 	s.Helper()
 	return s.takeRange(agent, 1, n, false)
 }
 
-// takeRange accepts an agent's feedback of the indexes from and up to to, and returns what was dispatched.
+// takeRange accepts an agent's feedbacks with the indexes from to to and returns the dispatched tasks.
 func (s *suite) takeRange(agent, from, to int, bulk bool) []store.Task {
 	s.Helper()
 	in := make([]store.Intake, 0, to-from+1)
@@ -192,7 +193,7 @@ func (s *suite) refused(id uuid.UUID, n int, why string) {
 	}
 }
 
-// toRun is tasks without those that have ended, of which there may be so many at most.
+// toRun returns tasks without the ended ones. It fails the test if more than ended tasks have ended.
 func (s *suite) toRun(tasks []store.Task, ended int) []store.Task {
 	s.Helper()
 	run := slices.DeleteFunc(slices.Clone(tasks), func(t store.Task) bool { return t.Ended })
@@ -202,7 +203,7 @@ func (s *suite) toRun(tasks []store.Task, ended int) []store.Task {
 	return run
 }
 
-// early is refused because it waits.
+// early checks that a claim is refused because the delivery is not due.
 func (s *suite) early(id uuid.UUID, n int) {
 	s.Helper()
 	var early *store.EarlyError
@@ -234,7 +235,7 @@ func (s *suite) read(id uuid.UUID) store.Delivery {
 	return d
 }
 
-// is compares a row's state; reason, attempts made and attempt rows with it.
+// is checks a delivery's status, reason, number of attempts and number of attempt rows.
 func (s *suite) is(id uuid.UUID, status store.Status, why reason.Reason, attempts, rows int) store.Delivery {
 	s.Helper()
 	d := s.read(id)
@@ -248,7 +249,7 @@ func (s *suite) is(id uuid.UUID, status store.Status, why reason.Reason, attempt
 	return d
 }
 
-// outcomes are those of a row's attempts, "" for one that has none.
+// outcomes checks the outcomes of a delivery's attempts, "" for one without an outcome.
 func (s *suite) outcomes(id uuid.UUID, want ...string) {
 	s.Helper()
 	var got []string
@@ -260,7 +261,7 @@ func (s *suite) outcomes(id uuid.UUID, want ...string) {
 	}
 }
 
-// lose lets a claim's lease run out and be noticed.
+// lose lets a claim's lease expire and calls ExpireLeases.
 func (s *suite) lose(c *store.Claim) {
 	s.Helper()
 	s.Advance(lease + time.Second)
@@ -271,7 +272,7 @@ func (s *suite) lose(c *store.Claim) {
 	}
 }
 
-// next is the one task that the backlog gives.
+// next returns the one task that Backlog dispatches.
 func (s *suite) next() store.Task {
 	s.Helper()
 	tasks, err := s.Backlog(s.Context(), 100)
@@ -282,7 +283,7 @@ func (s *suite) next() store.Task {
 	return tasks[0]
 }
 
-// handed counts which of the deliveries are handed out and queued, or running.
+// handed counts the dispatched deliveries that are queued: neither claimed nor waiting.
 func (s *suite) handed() (n int) {
 	s.Helper()
 	s.Advance(time.Millisecond)
@@ -313,12 +314,12 @@ func names(tasks []store.Task) (out []string) {
 
 var delivered = store.Outcome{Status: store.Delivered, Called: true, Stage: "call", AgentOK: true}
 
-// failed is a wait of d with a task of its own, after a call.
+// failed is the outcome of a call that failed: the delivery waits d with its task.
 func failed(d time.Duration) store.Outcome {
 	return store.Outcome{Status: store.Waiting, Reason: "server_error", Delay: d, Task: true, Called: true, Stage: "call", Error: "it said 503"}
 }
 
-// notYet is a free wait without a call.
+// notYet is a free outcome without a call: the delivery waits d with its task.
 func notYet(d time.Duration) store.Outcome {
 	return store.Outcome{Status: store.Waiting, Reason: "not_confirmed", Delay: d, Task: true, Free: true, Stage: "check"}
 }
