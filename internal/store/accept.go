@@ -54,8 +54,8 @@ type Verdict string
 // The verdicts.
 const (
 	Accepted  Verdict = "accepted"  // a new delivery, or a known one that was queued again
-	Known     Verdict = "known"     // the key has a delivery, with the same content
-	Conflict  Verdict = "conflict"  // the key has a delivery, with another content
+	Known     Verdict = "known"     // the key has a delivery, and no difference was found
+	Conflict  Verdict = "conflict"  // the key has a delivery with another content or action
 	Refreshed Verdict = "refreshed" // AgentUpdated: the agent's epoch was raised; there is no delivery
 	undecided Verdict = ""
 )

@@ -20,8 +20,8 @@
 //     of attempts only increase, except that the number of a free attempt is used again.
 //   - An attempt is completed once. An attempt without an outcome is running, or its outcome is unknown to Postgres;
 //     Redis may have the spooled outcome (Adopt).
-//   - A final delivery changes only by an operator's replay, by retention (which deletes its contents), or when its
-//     event returns.
+//   - A final delivery changes only by an operator's replay, by retention, which deletes its contents, or by the chain:
+//     when a reorg removes its event, when its event returns, or when another event gets its key.
 //   - One worker at a time renews an access token: it leases the renewal and saves the token under the renewal's
 //     number. A token that was obtained with a replaced credential is not saved.
 //   - Every call ends: a context without a deadline gets one.

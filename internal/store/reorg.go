@@ -31,7 +31,7 @@ const (
 type Vanished struct {
 	ID        uuid.UUID
 	Key       string
-	Cancelled bool // the delivery was open, so it was cancelled (reorg)
+	Cancelled bool // the delivery was cancelled (reorg) by this call
 	Called    bool // the agent was called, or may have been
 	// Retraction is the delivery that informs the agent; zero: none, because the agent was not called or the event is
 	// not a feedback.

@@ -29,8 +29,8 @@ func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows 
 	return rows, nil
 }
 
-// retentionLockTimeout limits how long retention waits for a lock. While it waits for the lock of a partition, all
-// workers that claim wait behind it.
+// retentionLockTimeout limits how long retention and expiry wait for a lock. While retention waits for the lock of a
+// partition, all workers that claim wait behind it.
 const retentionLockTimeout = 100 * time.Millisecond
 
 // beginWithLockTimeout runs do in a transaction that fails if a lock is not acquired within retentionLockTimeout.

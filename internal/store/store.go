@@ -23,8 +23,7 @@ const MaxDispatchedPerAgent = 8
 // Status is the state of a delivery (docs/design/delivery.md).
 type Status string
 
-// All statuses. A final status changes only by an operator's replay, or when the delivery's event returns after a
-// reorg.
+// All statuses. A final status changes only by an operator's replay, or after a reorg.
 const (
 	Queued    Status = "queued"    // not yet claimed: in the backlog, or with a task in Redis
 	Running   Status = "running"   // claimed by a worker

@@ -4,8 +4,8 @@
 -- at most, so that a new delivery finds a free slot. Nothing is dispatched before agents.line_held_until.
 --
 -- $1 chain id   $2 identity registry   $3 agent id   $4 how many deliveries of an agent may be dispatched (8)
--- $5 delivery id and $6 claim_no: dispatch only if this claim was recorded; a worker that lost its claim freed no slot,
---    and its caller does not enqueue tasks
+-- $5 delivery id and $6 claim_no: dispatch only if this claim was recorded; a worker that lost its claim freed no slot
+--    and enqueues no tasks
 -- $7 true: deliveries of one ordering key are sent in order: a delivery that must wait for another leaves the backlog
 --    (behind_earlier), and the next call of this statement fills its slot
 --

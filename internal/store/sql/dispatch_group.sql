@@ -7,7 +7,7 @@
 -- @strict: deliveries of one ordering key are sent in order (dispatch.sql)
 --
 -- Only claims that record_group.sql recorded count (their updated_at is this transaction's now()): a worker that lost
--- its claim freed no slot, and its caller does not enqueue tasks.
+-- its claim freed no slot and enqueues no tasks.
 --
 -- An earlier statement of the transaction has locked the agents. Each agent's backlog is read in a LATERAL subquery by
 -- the agent's own index, and rows are updated by ids that are known by then, so that old statistics cannot lead to

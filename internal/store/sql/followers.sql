@@ -8,8 +8,8 @@
 -- The recursion jumps from behind_hash to behind_hash, so that ten thousand waiting deliveries of one ordering key cost
 -- as much as one. Each call begins at another hash and reads 2,000 hashes at most. An ordering key has up to three
 -- hashes: of its deliveries with an index, of those without one, and of those that wait for their feedback. The
--- statement tests the next delivery of the first two and the next 32 of the third. It locks nothing; follow.sql tests
--- the rows again.
+-- statement tests the next delivery of the first two and the next 32 of the third. It locks nothing;
+-- dispatch_agents.sql tests them again.
 WITH RECURSIVE client AS (
     (SELECT herald.behind_hash(place, reason, awaits_feedback, kind, identity_registry, order_key) AS hash FROM herald.deliveries
       WHERE herald.behind_hash(place, reason, awaits_feedback, kind, identity_registry, order_key) >= $3::bigint

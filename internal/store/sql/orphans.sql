@@ -2,9 +2,8 @@
 --
 -- $1 chain   $2 follower
 --
--- An open delivery is cancelled (reorg), and so is one that a worker rejected because the chain did not have the event
--- (event_not_found). A running delivery stays orphaned: its call may be under way, and its result is known only when it
--- ends.
+-- A queued, waiting or held delivery is cancelled (reorg), and so is one that a worker rejected as event_not_found. A
+-- running delivery stays orphaned: its call may be under way, and its result is known only when it ends.
 --
 -- maybe_called is true if the agent was called, or if an attempt has no outcome. The remembered event of a delivery
 -- that was cancelled here and never called is deleted: if the event returns, the delivery's row is enough. The other

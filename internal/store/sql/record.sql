@@ -11,7 +11,8 @@
 -- @called        a call was written
 -- @stage         last stage of the attempt, @error or null
 -- @tool_name, @endpoint, @file_verification, @file_source
--- @file_disagrees  fields of the file that contradict the event (text[]), or null: none; unchanged without
+-- @file_disagrees  fields of the file that contradict the event (text[]), or null: none; unchanged if
+--                @file_verification is null
 -- @arguments, @response, @result (jsonb), @protocol
 -- @step_us       integer[], µs for check, resolve, fetch, compose and call, up to the last stage; null: unknown
 -- @agent_ok      the agent accepted the call
