@@ -1,6 +1,6 @@
 -- blocker: the id of the delivery that a waiting delivery (behind_earlier) waits for.
 --
--- Null: there is none any longer.
+-- Returns null if no such delivery exists.
 --
 -- $1 id of the waiting delivery
 SELECT coalesce(
