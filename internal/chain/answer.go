@@ -11,17 +11,19 @@ import (
 	"github.com/agentherald/herald/internal/decode"
 )
 
-// Bounds of one answer of a node. A receipt is far below; a range of logs is read in parts when it is above.
+// Bounds of one answer of a node. A receipt is far below them. If a range of logs exceeds them, it is read in parts.
 const (
 	maxAnswer = 16 << 20
-	// maxAnswerTokens is of JSON tokens: each may become some hundred bytes when it is decoded. A log has about 30.
+	// maxAnswerTokens bounds the JSON tokens of an answer. Decoding can turn each token into some hundred bytes. A
+	// log has about 30 tokens.
 	maxAnswerTokens = 1_000_000
-	// bytesPerToken is what a token weighs in the decoding budget at least. Honest answers have 15 to 70 bytes a token.
+	// bytesPerToken is the minimum number of bytes that one token takes from the decoding budget. Honest answers have
+	// 15 to 70 bytes per token.
 	bytesPerToken = 16
-	// maxWebsocketAnswer is of one message, which go-ethereum decodes without a count: a batch of `{}` becomes forty times
-	// its size. One message is decoded at a time for each node.
+	// maxWebsocketAnswer bounds one websocket message. go-ethereum decodes messages without counting tokens, and a
+	// batch of `{}` grows to forty times its size. Each node decodes one message at a time.
 	maxWebsocketAnswer = 4 << 20
-	// maxRefusal is of the body of an HTTP status of failure.
+	// maxRefusal bounds the body of a response whose HTTP status is a failure.
 	maxRefusal = 64 << 10
 )
 
@@ -36,18 +38,18 @@ var (
 // heldKey is the context key of a question's *heldBudget.
 type heldKey struct{}
 
-// heldBudget is the part of the decoding budget that the last answer to a question holds.
+// heldBudget holds the part of the decoding budget that the last answer to a question acquired.
 type heldBudget struct{ release func() }
 
-// holdBudget returns a context in which an answer keeps its part of the decoding budget until it is decoded: until
-// release is called, or until the next request. One request at a time may use it.
+// holdBudget returns a context in which an answer keeps its part of the decoding budget until release is called, or
+// until the next request starts. Only one request at a time may use the context.
 func holdBudget(ctx context.Context) (_ context.Context, release func()) {
 	held := &heldBudget{func() {}}
 	return context.WithValue(ctx, heldKey{}, held), func() { held.release() }
 }
 
-// releaseHeld releases the part that the answer before holds. It is called before each request: a question that waits
-// for a node must hold nothing, or one node could keep the whole process from decoding.
+// releaseHeld releases the part of the decoding budget that the previous answer holds. nodeTransport calls it before
+// each request: a question that held budget while it waits for a slow node could block decoding in the whole process.
 func releaseHeld(ctx context.Context) {
 	if held, ok := ctx.Value(heldKey{}).(*heldBudget); ok {
 		held.release()
@@ -55,20 +57,21 @@ func releaseHeld(ctx context.Context) {
 	}
 }
 
-// boundAnswer reads an answer whole, and refuses it before it is decoded if it is too large, compressed, or a batch with
-// more elements than the request. What a node sends costs up to forty times its bytes when go-ethereum decodes it, so
-// the answer also waits for its part of budget. It returns the answer, from which it makes the response's new body.
+// boundAnswer reads the whole body of an answer and returns it. Before go-ethereum decodes the body, boundAnswer
+// rejects it if it is too large, compressed, or a batch with more elements than the request has calls. Decoding can
+// take forty times the body's bytes, so boundAnswer also waits for a part of budget. It replaces the response's body
+// with the bytes that it read.
 func boundAnswer(req *http.Request, resp *http.Response, budget *decode.Budget) ([]byte, error) {
 	source := http.MaxBytesReader(nil, resp.Body, maxAnswer)
 	failed := resp.StatusCode < 200 || resp.StatusCode > 299
 	if failed {
-		source = io.NopCloser(io.LimitReader(resp.Body, maxRefusal)) // its words are at the beginning
+		source = io.NopCloser(io.LimitReader(resp.Body, maxRefusal)) // the node's message is at the beginning
 	}
 	if encoding := resp.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
 		if !failed {
 			return nil, errCompressed
 		}
-		source = http.NoBody // the status says enough
+		source = http.NoBody // the status is sufficient
 	}
 	body, err := io.ReadAll(source)
 	if err != nil {
@@ -100,10 +103,10 @@ func boundAnswer(req *http.Request, resp *http.Response, budget *decode.Budget) 
 	return body, nil
 }
 
-// isArray reports whether JSON text is an array.
+// isArray reports whether text, which is JSON, is an array.
 func isArray(text []byte) bool { return bytes.HasPrefix(bytes.TrimLeft(text, " \t\r\n"), []byte("[")) }
 
-// countCalls counts the calls of a request: the elements of a batch, else one.
+// countCalls returns the number of calls in a request: the number of elements of a batch, otherwise one.
 func countCalls(req *http.Request) (int, error) {
 	sent, err := req.GetBody()
 	if err != nil {

@@ -14,24 +14,26 @@ import (
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
-// Nodes bound the calls in one request, and most do not say how many they accept. A node's batchLimit starts at
-// mostCalls, halves when the node refuses a request as a whole, and grows again slowly.
+// Nodes limit the number of calls in one request, and most do not state the limit. A node's batchLimit starts at
+// mostCalls, halves when the node refuses a whole request, and grows again slowly.
 
 const (
-	// mostCalls bounds the calls in one request. Many providers accept 100 at most.
+	// mostCalls bounds the calls in one request. Many providers accept at most 100.
 	mostCalls = 50
-	// leastRated is the smallest limit that a rate limit leads to. A reading's larger request has that many calls:
-	// a smaller limit would send more requests, and the node would refuse more of them.
+	// leastRated is the smallest value to which a rate limit reduces a batchLimit. It equals the number of calls in
+	// the larger of a reading's two requests. A smaller limit would split that request, and the node would refuse
+	// more requests.
 	leastRated = 4
-	// growAfter is the number of full requests that a node answers before its limit grows.
+	// growAfter is the number of full requests that a node must answer before its limit grows.
 	growAfter = 64
-	// mostDoubts is the number of refusals in a row that a node may answer known sizes with.
+	// mostDoubts is the number of consecutive refusals of a known good size that are attributed to a call. After more
+	// refusals, the size no longer counts as known good.
 	mostDoubts = 8
-	// mostRefusalBytes bounds the error object that answers a whole batch.
+	// mostRefusalBytes bounds the size of an error object that answers a whole batch.
 	mostRefusalBytes = 64 << 10
 )
 
-// nodeConn is a connection and its node.
+// nodeConn is a connection together with its node.
 type nodeConn struct {
 	*rpc.Client
 	node *node
@@ -40,13 +42,13 @@ type nodeConn struct {
 // batchLimit is the number of calls that a node accepts in one request. It is safe for concurrent use.
 type batchLimit struct {
 	mu       sync.Mutex
-	size     int // 0: mostCalls
-	good     int // the largest number of calls that the node answered since it refused fewer
-	doubts   int // refusals of at most good calls in a row
-	answered int // requests of size calls that the node answered since the last change
+	size     int // 0 means mostCalls
+	good     int // the largest number of calls that the node answered since it last refused a smaller or equal number
+	doubts   int // consecutive refusals of requests with at most good calls
+	answered int // requests with size calls that the node answered since size last changed
 }
 
-// readSize returns the limit.
+// readSize returns the current limit.
 func (b *batchLimit) readSize() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -56,8 +58,8 @@ func (b *batchLimit) readSize() int {
 	return b.size
 }
 
-// noteAnswer records that the node answered a request of so many calls. The limit grows by a quarter after growAfter
-// requests that reached it.
+// noteAnswer records that the node answered a request with the given number of calls. After growAfter such requests
+// at the limit, the limit grows by a quarter.
 func (b *batchLimit) noteAnswer(calls int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -70,8 +72,8 @@ func (b *batchLimit) noteAnswer(calls int) {
 	}
 }
 
-// noteRefusal halves the limit after the node refused a request of so many calls. It keeps the largest number that the
-// node is known to accept.
+// noteRefusal halves the limit after the node refused a request with the given number of calls. The limit does not
+// drop below least, nor below the largest number of calls that the node is known to accept.
 func (b *batchLimit) noteRefusal(calls, least int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -85,8 +87,9 @@ func (b *batchLimit) noteRefusal(calls, least int) {
 	b.size, b.answered = min(current, max(calls/2, b.good, least)), 0
 }
 
-// isKnownGood reports whether the node answered as many calls before, so that it refuses a call and not their number.
-// It assumes so for mostDoubts refusals in a row: the node may have become stricter.
+// isKnownGood reports whether the node answered a request of this size before, so that it refuses one of the calls
+// and not their number. After more than mostDoubts such refusals in a row it returns false, because the node may have
+// become stricter.
 func (b *batchLimit) isKnownGood(calls int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -100,17 +103,17 @@ func (b *batchLimit) isKnownGood(calls int) bool {
 	return true
 }
 
-// restore sets the limit to an earlier one: the node refuses one call in every request, so it may accept as many
-// calls as it refused.
+// restore sets the limit back to size. The node refused a single call in every request, so it may accept requests
+// with the given number of calls.
 func (b *batchLimit) restore(size, calls int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.size, b.good, b.answered = size, max(b.good, calls), 0
 }
 
-// callBatch asks one node several things, in as few requests as the node accepts. Each request also asks for the chain
-// id: an address that began to serve another chain would otherwise refute every event and look like a reorg of all
-// blocks. Errors of single calls stay in the elements.
+// callBatch sends elems to one node, in as few requests as the node accepts. Each request also asks for the chain id:
+// if an address began to serve another chain, that chain would otherwise refute every event and look like a reorg of
+// all blocks. The errors of single calls are stored in the elements.
 func (c *Client) callBatch(ctx context.Context, conn nodeConn, elems []rpc.BatchElem) error {
 	limit := &conn.node.batch
 	before, refused := limit.readSize(), 0
@@ -136,14 +139,14 @@ func (c *Client) callBatch(ctx context.Context, conn nodeConn, elems []rpc.Batch
 		refused = max(refused, calls)
 		limit.noteRefusal(calls, 1)
 		if conn.node.rest.remaining(time.Now()) > 0 {
-			return err // the node stated when it wants to be asked again
+			return err // the node stated when it accepts requests again
 		}
 	}
 	return nil
 }
 
-// callPart sends one request. Without withID it sends a call and the chain id one after the other, since the node
-// refuses batches.
+// callPart sends one request. If withID is false, the node refuses batches, and callPart sends a single call and then
+// a request for the chain id.
 func (c *Client) callPart(ctx context.Context, conn nodeConn, elems []rpc.BatchElem, withID bool) error {
 	var id hexutil.Big
 	if !withID {
@@ -160,7 +163,7 @@ func (c *Client) callPart(ctx context.Context, conn nodeConn, elems []rpc.BatchE
 	}
 	asked := append(slices.Clone(elems), rpc.BatchElem{Method: "eth_chainId", Result: &id})
 	for i := range asked {
-		asked[i].Error = nil // of the node that was asked before
+		asked[i].Error = nil // removes the error of a node that was asked before
 	}
 	if err := conn.BatchCallContext(ctx, asked); err != nil {
 		return err
@@ -174,8 +177,8 @@ func (c *Client) callPart(ctx context.Context, conn nodeConn, elems []rpc.BatchE
 	return c.compareChainID(&id)
 }
 
-// partSize returns the number of calls that every node accepts in one request, the chain id not counted. Callers split
-// by it, so that each request has its own deadline.
+// partSize returns the number of calls that every node accepts in one request, without the call for the chain id.
+// Callers split their calls into parts of this size, so that each request has its own deadline.
 func (c *Client) partSize() int {
 	size := mostCalls
 	for _, n := range c.nodes {
@@ -184,15 +187,16 @@ func (c *Client) partSize() int {
 	return max(size-1, 1)
 }
 
-// isAnswer reports whether an error of a single call is the node's answer to it, or an answer that cannot be decoded.
+// isAnswer reports whether the error of a single call is the node's answer to that call, or an answer that cannot be
+// decoded.
 func isAnswer(err error) bool {
 	var code rpc.Error
 	var kind *json.UnmarshalTypeError
 	return errors.As(err, &code) || errors.As(err, &kind) || errors.Is(err, rpc.ErrNoResult)
 }
 
-// isBatchRefusal reports whether the node may answer the same calls in smaller requests. err is masked, and failed the
-// whole request.
+// isBatchRefusal reports whether the node may answer the same calls in smaller requests. err must be masked and must
+// be the error of the whole request.
 func isBatchRefusal(err error) bool {
 	var answered *rpcError
 	var status *statusError
@@ -208,8 +212,9 @@ func isBatchRefusal(err error) bool {
 	return false
 }
 
-// isBatchFailure reports whether the error of one element fails its whole batch: the answer was cut, or the node was
-// asked too often or for blocks that it has not reached. Then another node is asked for the batch.
+// isBatchFailure reports whether the error of one element fails its whole batch. This is the case if the answer was
+// cut, if the node limits the rate, or if it has not reached the requested blocks. The caller then sends the batch to
+// another node.
 func (c *Client) isBatchFailure(err error) bool {
 	shown := c.maskFailure(err)
 	return errors.Is(err, rpc.ErrMissingBatchResponse) || isRateLimit(shown) || isBehind(shown)
@@ -224,8 +229,8 @@ type batchRefusal struct {
 func (e *batchRefusal) Error() string  { return e.Message }
 func (e *batchRefusal) ErrorCode() int { return e.Code }
 
-// readBatchRefusal looks for a single error object in the answer to a batch. go-ethereum's client would report it as
-// JSON of another form and drop the node's words.
+// readBatchRefusal returns the single error object in the answer to a batch, or nil if the answer is not one.
+// go-ethereum's client would report a JSON type error instead and drop the node's message.
 func readBatchRefusal(req *http.Request, status int, body []byte) *batchRefusal {
 	if status != http.StatusOK || len(body) > mostRefusalBytes || isArray(body) || !isBatch(req) {
 		return nil

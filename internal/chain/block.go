@@ -22,7 +22,7 @@ const (
 	finalized = "finalized"
 )
 
-// block is what is read of a block.
+// block holds the fields of a block that this package uses.
 type block struct {
 	Number     quantity    `json:"number"`
 	Hash       common.Hash `json:"hash"`
@@ -30,10 +30,10 @@ type block struct {
 	Time       quantity    `json:"timestamp"`
 }
 
-// quantity is a number of a node. JSON-RPC has them in hex; some chains' nodes answer with decimal numbers.
+// quantity is a number in a node's answer. JSON-RPC encodes it in hex; the nodes of some chains send decimal numbers.
 type quantity uint64
 
-// UnmarshalJSON takes "0x1f", "31" and 31.
+// UnmarshalJSON accepts "0x1f", "31" and 31.
 func (q *quantity) UnmarshalJSON(raw []byte) error {
 	n, err := strconv.ParseUint(strings.Trim(string(raw), `"`), 0, 64)
 	if err != nil {
@@ -43,10 +43,11 @@ func (q *quantity) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// nodeLogs are logs whose numbers may be decimal.
+// nodeLogs is a list of logs whose numbers may be decimal.
 type nodeLogs []types.Log
 
-// UnmarshalJSON decodes the logs as go-ethereum does, and once more with all numbers in hex if that fails.
+// UnmarshalJSON decodes the logs as go-ethereum does. If that fails, it converts all numbers to hex and decodes
+// again.
 func (logs *nodeLogs) UnmarshalJSON(raw []byte) error {
 	strict := json.Unmarshal(raw, (*[]types.Log)(logs))
 	if strict == nil {
@@ -72,16 +73,18 @@ func (logs *nodeLogs) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(again, (*[]types.Log)(logs))
 }
 
-// isChildOf tells whether the block comes right after the one of that hash. Where a node does not tell, it is believed.
+// isChildOf reports whether the block's parent is the block with the given hash. It returns true if the node did not
+// send a parent hash.
 func (b block) isChildOf(parent common.Hash) bool {
 	return b.ParentHash == parent || b.ParentHash == (common.Hash{})
 }
 
-// receipt is what is read of a receipt. go-ethereum's own type refuses those of several chains.
+// receipt holds the fields of a receipt that this package uses. go-ethereum's own type rejects the receipts of
+// several chains.
 type receipt struct {
 	BlockHash   common.Hash     `json:"blockHash"`
 	BlockNumber quantity        `json:"blockNumber"`
-	Status      *hexutil.Uint64 `json:"status"` // 1 or 0; missing before Byzantium
+	Status      *hexutil.Uint64 `json:"status"` // 1 or 0; nil in receipts from before Byzantium
 	Logs        nodeLogs        `json:"logs"`
 }
 
@@ -89,7 +92,7 @@ func (r *receipt) isFailed() bool { return r.Status != nil && *r.Status == 0 }
 
 var errNoBlock = errors.New("the node does not have the block")
 
-// readBlock reads a block by number or tag; nil if the node has none.
+// readBlock reads a block by its number or tag. It returns nil if the node does not have the block.
 func (c *Client) readBlock(ctx context.Context, at string) (*block, error) {
 	var b *block
 	op := "reading block " + at
@@ -106,6 +109,7 @@ func (c *Client) readBlock(ctx context.Context, at string) (*block, error) {
 	return b, nil
 }
 
+// readHead reads the newest block. It fails if the node returns none.
 func (c *Client) readHead(ctx context.Context) (block, error) {
 	b, err := c.readBlock(ctx, latest)
 	if err != nil {
@@ -117,7 +121,7 @@ func (c *Client) readHead(ctx context.Context) (block, error) {
 	return *b, nil
 }
 
-// Head is the number of the node's newest block.
+// Head returns the number of the node's newest block.
 func (c *Client) Head(ctx context.Context) (uint64, error) {
 	b, err := c.readHead(ctx)
 	return uint64(b.Number), err

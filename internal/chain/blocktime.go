@@ -11,43 +11,44 @@ import (
 )
 
 const (
-	// blockTimeSpan is how many blocks lie between the two headers that the block time is measured with. Timestamps are in
-	// seconds: at 0.09 s a block the error is below one percent.
+	// blockTimeSpan is the number of blocks between the two headers from which the block time is measured. Timestamps
+	// have a resolution of one second; with blocks of 0.09 s the error is below one percent.
 	blockTimeSpan = 4096
-	// minBlockTimeSpan is the smallest span that is measured, of a young chain or a node that dropped older blocks.
+	// minBlockTimeSpan is the smallest span that is used, for a young chain or a node that dropped older blocks.
 	minBlockTimeSpan = 64
-	// blockTimeRefresh is how long a measured block time is used, and blockTimeRetry the pause after a failure.
+	// blockTimeRefresh is how long a measured block time is used. blockTimeRetry is the pause after a failed
+	// measurement.
 	blockTimeRefresh = 10 * time.Minute
 	blockTimeRetry   = time.Minute
-	// defaultBlockTime is used until the block time of a chain is measured of which nothing is known.
+	// defaultBlockTime is used for an unknown chain until its block time is measured.
 	defaultBlockTime = 2 * time.Second
-	// maxBlockTimeFactor bounds a measured block time, since a node may lie: it is at most so many times longer or shorter than
-	// the chain's usual one.
+	// maxBlockTimeFactor bounds a measured block time, because a node may lie. The result is at most this many times
+	// longer or shorter than the chain's usual block time.
 	maxBlockTimeFactor = 10
-	// minBlockTime and maxBlockTime bound it where the usual one is not known.
+	// minBlockTime and maxBlockTime bound the measurement if the chain's usual block time is unknown.
 	minBlockTime = 10 * time.Millisecond
 	maxBlockTime = time.Minute
 )
 
 // blockTimer caches the measured block time of a chain.
 type blockTimer struct {
-	measuring chan struct{} // holds one token: its holder measures
+	measuring chan struct{} // holds one token; the caller that put it there measures
 
 	mu       sync.Mutex
-	measured time.Duration // 0: not yet
-	due      time.Time     // when it is measured again
+	measured time.Duration // 0 until the first measurement succeeds
+	due      time.Time     // when the next measurement is due
 }
 
 func newBlockTimer() *blockTimer { return &blockTimer{measuring: make(chan struct{}, 1)} }
 
-// load returns the block time that was measured, and whether it is to be measured again.
+// load returns the measured block time and whether the next measurement is due.
 func (t *blockTimer) load(now time.Time) (measured time.Duration, due bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.measured, !now.Before(t.due)
 }
 
-// store caches a measurement; 0: it failed.
+// store caches a measurement. A measurement of 0 means that it failed.
 func (t *blockTimer) store(now time.Time, measured time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -57,9 +58,10 @@ func (t *blockTimer) store(now time.Time, measured time.Duration) {
 	}
 }
 
-// BlockTime returns the time from one block of the chain to the next. It is measured with two headers, at most every 10
-// minutes, and bounded by the chain's usual one. One caller measures; others wait for the first measurement only. It is
-// the chain's usual block time while no node answers.
+// BlockTime returns the time between two successive blocks of the chain. It measures the time from two headers, at
+// most every 10 minutes, and bounds it by the chain's usual block time. One caller measures. Other callers use the
+// previous result, and wait only if no result exists yet. While no node answers, BlockTime returns the previous
+// result, or the chain's usual block time.
 func (c *Client) BlockTime(ctx context.Context) time.Duration {
 	measured, due := c.blockTimes.load(time.Now())
 	if due && c.beginMeasuring(ctx, measured == 0) {
@@ -74,7 +76,8 @@ func (c *Client) BlockTime(ctx context.Context) time.Duration {
 	return boundBlockTime(c.known, measured)
 }
 
-// beginMeasuring takes the token of blockTimer, and waits for it if wait is set.
+// beginMeasuring puts the token into blockTimer.measuring and reports whether it did. If another caller is measuring,
+// it waits only if wait is set.
 func (c *Client) beginMeasuring(ctx context.Context, wait bool) bool {
 	select {
 	case c.blockTimes.measuring <- struct{}{}:
@@ -92,7 +95,8 @@ func (c *Client) beginMeasuring(ctx context.Context, wait bool) bool {
 	}
 }
 
-// measureBlockTime reads the head and an older block; 0 if no node has both, or their times are equal.
+// measureBlockTime computes the block time from the head and an older block. It returns 0 if no node has both blocks,
+// or if their timestamps are equal.
 func (c *Client) measureBlockTime(ctx context.Context) time.Duration {
 	head, err := c.readHead(ctx)
 	if err != nil {
@@ -100,12 +104,12 @@ func (c *Client) measureBlockTime(ctx context.Context) time.Duration {
 		return 0
 	}
 	for _, span := range []uint64{blockTimeSpan, 256, minBlockTimeSpan} {
-		if uint64(head.Number) <= span { // the first block's time may be any
+		if uint64(head.Number) <= span { // the first block may have any timestamp
 			continue
 		}
 		older, err := c.readBlock(ctx, formatNumber(uint64(head.Number)-span))
 		var answered *rpcError
-		if err != nil && !errors.As(err, &answered) { // else the node may have dropped the block
+		if err != nil && !errors.As(err, &answered) { // an answered error may mean that the node dropped the block
 			c.log.Debug("the block time is not measured", "chain", c.chainID, "error", err)
 			return 0
 		}
@@ -117,8 +121,9 @@ func (c *Client) measureBlockTime(ctx context.Context) time.Duration {
 	return 0
 }
 
-// boundBlockTime bounds a measured block time (0: none) by the chain's usual one. A quiet chain makes blocks at its usual
-// pace as soon as there are transactions, so it never counts as slower.
+// boundBlockTime bounds a measured block time by the chain's usual one. A measured time of 0 means that there is no
+// measurement. A quiet chain makes blocks at its usual pace as soon as it has transactions, so the result for a quiet
+// chain is never longer than the usual block time.
 func boundBlockTime(known erc8004.Chain, measured time.Duration) time.Duration {
 	usual, low, high := known.BlockTime, minBlockTime, maxBlockTime
 	if usual > 0 {
@@ -135,14 +140,14 @@ func boundBlockTime(known erc8004.Chain, measured time.Duration) time.Duration {
 	return min(max(measured, low), high)
 }
 
-// countBlocks returns how many blocks the chain makes in a time, rounded up.
+// countBlocks returns the number of blocks that the chain makes in d, rounded up.
 func (c *Client) countBlocks(ctx context.Context, d time.Duration) uint64 {
 	each := c.BlockTime(ctx)
 	return uint64((d + each - 1) / each)
 }
 
-// estimateTime returns how long so many blocks take, at most maxEstimate: the number may be anything that a node or a job
-// says.
+// estimateTime returns the time that the chain needs for the given number of blocks, at most maxEstimate. The bound
+// is needed because the number may come from a node or from a job.
 func (c *Client) estimateTime(ctx context.Context, blocks uint64) time.Duration {
 	each := c.BlockTime(ctx)
 	return time.Duration(min(blocks, uint64(maxEstimate/each))) * each

@@ -16,63 +16,69 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// Verify says how sure an event must be before it is delivered (HERALD_VERIFY_EVENT).
+// Verify is the check that an event must pass before it is delivered (HERALD_VERIFY_EVENT).
 type Verify string
 
-// The ways to verify.
+// The values of Verify.
 const (
-	VerifyOff       Verify = "off"       // believe the job
-	VerifyReceipt   Verify = "receipt"   // in a canonical block with enough confirmations
-	VerifyFinalized Verify = "finalized" // in a finalized block, whatever the confirmations
+	VerifyOff       Verify = "off"       // the job is believed
+	VerifyReceipt   Verify = "receipt"   // the event must be in a canonical block with enough confirmations
+	VerifyFinalized Verify = "finalized" // the event must be in a finalized block; the confirmations do not matter
 )
 
-// Standing is what the chain says about the event of a job.
+// Standing is the result of checking a job's event against the chain.
 type Standing struct {
-	// Found is false when the chain says that there is no such event. It stays true while the answer may still come:
-	// the transaction waits, or the node has not reached job.BlockNumber yet.
+	// Found is false if the chain has no such event. It is true while the event may still appear: the transaction is
+	// not mined yet, or the node has not reached job.BlockNumber yet.
 	Found bool
-	// Pending says that Found means no more than that: the event is not there yet.
+	// Pending is true if Found is true only because the event may still appear.
 	Pending bool
-	// Disagrees names the job's field that the chain contradicts, by its path in the job; "transactionHash" when no
-	// such transaction was mined. Set only when Found is false.
+	// Disagrees is the path of the job's field that the chain contradicts. It is "transactionHash" if no such
+	// transaction was mined. It is set only if Found is false.
 	Disagrees string
-	// Unlisted says that Disagrees names a registry that is none of the chain's, so that nothing was asked.
+	// Unlisted is true if Disagrees names a registry that is not one of the chain's registries. No node was asked
+	// then.
 	Unlisted bool
-	// SearchedFrom and SearchedTo are the blocks in which the event of a job without a transactionHash was looked for
-	// and not found. Zero if none were.
+	// SearchedFrom and SearchedTo are the first and last block of the range that was searched without success for the
+	// event of a job without a transactionHash. They are zero if no range was searched.
 	SearchedFrom, SearchedTo uint64
-	// Confirmed says that the event is deep enough.
+	// Confirmed is true if the event has enough confirmations.
 	Confirmed bool
-	// ConfirmedIn is how many blocks are missing, at least; 0 when Confirmed.
+	// ConfirmedIn is the minimum number of blocks that are missing until the event is confirmed; 0 if Confirmed is
+	// true.
 	ConfirmedIn uint64
-	// Wait is how long the missing blocks take at the chain's block time.
+	// Wait is the time that the missing blocks take at the chain's block time, at most 24 hours.
 	Wait time.Duration
-	// Unnamed is the tag (safe, finalized) by which the nodes name no block, so that nothing is confirmed; mostly empty.
+	// Unnamed is the tag (safe or finalized) for which the nodes return no block, so that no event is confirmed. It
+	// is usually empty.
 	Unnamed string
-	// Undated says of a Pending event that the head is old and does not show whether the node is behind: the chain makes
-	// blocks only with transactions, or nothing is known of it.
+	// Undated is true for a Pending event if the head is old and does not show whether the node is behind, because
+	// the chain makes blocks only with transactions or is unknown.
 	Undated bool
-	// Revoked says that the client revoked this feedback; known for NewFeedback alone, and only where the registry
-	// tells.
+	// Revoked is true if the client revoked this feedback. It is set only for NewFeedback, and only if the registry
+	// reports it.
 	Revoked bool
-	// Witnessed says of a retraction that the node still has the block that vanished, with the feedback in it. False
-	// proves nothing.
+	// Witnessed is true for a retraction if the node still has the block that vanished, with the feedback in it.
+	// False proves nothing.
 	Witnessed bool
-	// BlockNumber and BlockHash are where the event is now, which after a reorg is not where the job says. Zero if
-	// unknown.
+	// BlockNumber and BlockHash identify the block that contains the event now. After a reorg this can differ from
+	// the job's block. They are zero if the block is unknown.
 	BlockNumber uint64
 	BlockHash   common.Hash
-	Timestamp   int64 // of that block
+	Timestamp   int64 // the timestamp of that block, in seconds
 }
 
+// newContradiction returns a Standing whose event was not found because the chain contradicts a field. An empty field
+// returns the zero Standing.
 func newContradiction(field string) Standing { return Standing{Disagrees: field} }
 
-// Check asks the chain about a job's event: whether one of the chain's registries emitted it, with the job's whole
-// content, and its block is canonical. With a transactionHash it is in that receipt, without one it is searched for.
-// A FeedbackRevoked for the reason "reorg" is found when its block and its feedback are gone from the chain.
-// AgentUpdated has no event to find and is confirmed.
+// Check compares a job's event with the chain. The event is found if one of the chain's registries emitted it with
+// the job's whole content. A job with a transactionHash names the receipt that must contain the event; for a job
+// without one, Check searches the chain's logs. The event is confirmed if its block is canonical and deep enough for
+// v. A FeedbackRevoked with the reason "reorg" is found if its block and its feedback are gone from the chain.
+// AgentUpdated has no event and is always confirmed.
 //
-// Errors are *UnavailableError and *WrongChainError.
+// The errors are *UnavailableError, *WrongChainError, and untyped errors for an invalid v or a job of another chain.
 func (c *Client) Check(ctx context.Context, j job.Job, v Verify) (Standing, error) {
 	switch v {
 	case VerifyOff:
@@ -104,8 +110,8 @@ func (c *Client) Check(ctx context.Context, j job.Job, v Verify) (Standing, erro
 	return s, err
 }
 
-// findUnlistedRegistry names the field of a registry that is none of the chain's: a forger can deploy one that emits
-// what a job says.
+// findUnlistedRegistry returns the job's field that names a registry which is not one of the chain's, or "". An
+// attacker can deploy a registry that emits any event that a job claims.
 func (c *Client) findUnlistedRegistry(j job.Job) string {
 	registry, field := emitterOf(j)
 	listed := c.registries.Reputation
@@ -116,7 +122,7 @@ func (c *Client) findUnlistedRegistry(j job.Job) string {
 		slices.Contains(c.registries.Identity, j.IdentityRegistry)})
 }
 
-// emitterOf names the registry whose event a job is about, and the field that names it.
+// emitterOf returns the registry whose event a job describes, and the name of the job's field that contains it.
 func emitterOf(j job.Job) (common.Address, string) {
 	if j.Kind == job.KindValidationResponse {
 		return j.ValidationRegistry, "validationRegistry"
@@ -124,9 +130,9 @@ func emitterOf(j job.Job) (common.Address, string) {
 	return j.ReputationRegistry, "reputationRegistry"
 }
 
-// checkIdentity compares the job's identity registry with the one that the emitting registry works with: a genuine
-// event must not be taken to an agent of the same number in somebody else's registry. One that does not tell is
-// believed.
+// checkIdentity compares the job's identity registry with the one that the emitting registry reports. Otherwise a
+// genuine event could be delivered to the agent with the same number in another identity registry. If the emitting
+// registry reverts the call, the job's value is accepted. field is the contradicted field, or "".
 func (c *Client) checkIdentity(ctx context.Context, j job.Job) (field string, err error) {
 	registry, _ := emitterOf(j)
 	c.mu.Lock()
@@ -154,7 +160,8 @@ func (c *Client) checkIdentity(ctx context.Context, j job.Job) (field string, er
 	return "", nil
 }
 
-// checkEvent looks for the event, in the receipt of its transaction if the job names one.
+// checkEvent looks for the event: in the receipt of its transaction if the job names one, otherwise in the chain's
+// logs.
 func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing, error) {
 	readFeedback, err := erc8004.PackReadFeedback(j.AgentID, j.ClientAddress, j.FeedbackIndex)
 	if err != nil {
@@ -187,7 +194,7 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 		return Standing{}, c.newUnavailable("reading the head", errNoBlock)
 	}
 	s, ahead, err := c.checkAhead(ctx, j.BlockNumber, *head)
-	if ahead && (r == nil || s.Disagrees != "") { // else the receipt decides
+	if ahead && (r == nil || s.Disagrees != "") { // otherwise the receipt decides
 		return s, err
 	}
 
@@ -212,8 +219,9 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 	return c.addConfirmations(ctx, s, v, uint64(head.Number))
 }
 
-// verifyState adds to a feedback that was found whether it is revoked. answer and failure are what readFeedback
-// came to; a revert or another shape only means that the registry does not tell.
+// verifyState compares a feedback that was found with the registry's state, and sets Revoked. answer and failure are
+// the result of calling readFeedback. A revert or an answer of another form only means that the registry does not
+// report the state.
 func (c *Client) verifyState(j job.Job, e erc8004.Event, s Standing, answer []byte, failure error) (Standing, error) {
 	if _, isRevert := findRevert(failure); failure != nil && !isRevert {
 		return Standing{}, c.newUnavailable("reading the feedback", failure)
@@ -228,8 +236,8 @@ func (c *Client) verifyState(j job.Job, e erc8004.Event, s Standing, answer []by
 	return s, nil
 }
 
-// checkUnmined tells a transaction that may still come from one that does not exist. Until the job's block is deep enough
-// this node may be on the losing side of a reorg, and whoever made the job on the other.
+// checkUnmined distinguishes a transaction that may still be mined from one that does not exist. Until the job's
+// block is deep enough, this node may be on the losing side of a reorg and the node of the job's sender on the other.
 func (c *Client) checkUnmined(ctx context.Context, j job.Job, head uint64) (Standing, error) {
 	needed := c.countConfirmations(ctx)
 	if deep := addSaturated(j.BlockNumber, needed); j.BlockNumber > 0 && deep > head {
@@ -253,7 +261,8 @@ func (c *Client) findInReceipt(j job.Job, r *receipt) (erc8004.Event, Standing) 
 	if r.isFailed() {
 		return erc8004.Event{}, newContradiction("transactionHash")
 	}
-	// If no log fits, the one that the job meant says best why: the log at its index, else one of the right kind.
+	// If no log matches, report the field that differs in the log that the job most likely means: the log at the
+	// job's index, otherwise a log of the job's kind.
 	why := "transactionHash"
 	if j.LogIndex != nil {
 		why = "logIndex"
@@ -283,10 +292,10 @@ func (c *Client) findInReceipt(j job.Job, r *receipt) (erc8004.Event, Standing) 
 	return erc8004.Event{}, newContradiction(why)
 }
 
-// addConfirmations adds to an event that was found how sure it is. That enough blocks are on top is seen by the last of
-// them: a node may name a head that is not there.
+// addConfirmations adds the confirmations to a Standing whose event was found. It requires the last of the confirming
+// blocks to exist, because a node may report a head that does not exist.
 func (c *Client) addConfirmations(ctx context.Context, s Standing, v Verify, head uint64) (Standing, error) {
-	head = max(head, s.BlockNumber) // the receipt may be newer than the head of the same batch
+	head = max(head, s.BlockNumber) // the receipt may be newer than the head in the same batch
 	needed := c.countConfirmations(ctx)
 	canonical, top, err := c.readConfirmed(ctx, s.BlockNumber, min(head, addSaturated(s.BlockNumber, needed)))
 	if err != nil {
@@ -311,7 +320,7 @@ func (c *Client) addConfirmations(ctx context.Context, s Standing, v Verify, hea
 	return s, nil
 }
 
-// readConfirmed reads the block of an event and one above it; nil where the node has none.
+// readConfirmed reads the block of an event and one block above it. A block is nil if the node does not have it.
 func (c *Client) readConfirmed(ctx context.Context, height, above uint64) (canonical, top *block, err error) {
 	const op = "reading the event's block"
 	elems := []rpc.BatchElem{
@@ -329,8 +338,8 @@ func (c *Client) readConfirmed(ctx context.Context, height, above uint64) (canon
 	return canonical, top, nil
 }
 
-// countConfirmations returns how many blocks on top of an event's block confirm it. If a tag does, it is the chain's default,
-// below which a node may be on the losing side of a reorg.
+// countConfirmations returns the number of blocks on top of an event's block that confirm it. If a tag confirms
+// events, it returns the chain's default: below that depth, a node may be on the losing side of a reorg.
 func (c *Client) countConfirmations(ctx context.Context) uint64 {
 	depth := c.confirmations.Time
 	switch {
@@ -342,7 +351,7 @@ func (c *Client) countConfirmations(ctx context.Context) uint64 {
 	return c.countBlocks(ctx, depth)
 }
 
-// findTag returns the tag whose block confirms events; empty: a number of blocks does.
+// findTag returns the tag of the block that confirms events. It is empty if a number of blocks confirms them.
 func (c *Client) findTag(v Verify) string {
 	switch {
 	case c.known.Untagged:
@@ -353,8 +362,8 @@ func (c *Client) findTag(v Verify) string {
 	return c.confirmations.Tag
 }
 
-// countMissing counts the blocks that are to come before a height is confirmed. unnamed is the tag by which the nodes name
-// no block: nothing is confirmed then.
+// countMissing returns the number of blocks that are missing until the block at height is confirmed. unnamed is the
+// tag for which the nodes return no block; in that case nothing is confirmed.
 func (c *Client) countMissing(ctx context.Context, v Verify, height, head uint64) (_ uint64, unnamed string, _ error) {
 	reached, want := head, height
 	tag := c.findTag(v)
@@ -374,27 +383,29 @@ func (c *Client) countMissing(ctx context.Context, v Verify, height, head uint64
 	return want - min(reached, want), "", nil
 }
 
-// hasAged reports whether a block has the depth by its age alone: on a chain that makes blocks only with transactions, the
-// blocks on top may never come.
+// hasAged reports whether the age of a block is enough to confirm it. On a chain that makes blocks only with
+// transactions, the blocks on top may never come.
 func (c *Client) hasAged(v Verify, b block) bool {
 	depth := c.confirmations.Time
 	return c.known.Quiet && depth > 0 && c.findTag(v) == "" && findAge(b) >= depth
 }
 
-// findAge returns how old a block is, by this machine's clock. It is negative if the block's time is still to come.
+// findAge returns the age of a block by the local clock. It is negative if the block's timestamp is in the future.
 func findAge(b block) time.Duration {
 	return time.Since(time.Unix(int64(min(b.Time, math.MaxInt64)), 0))
 }
 
 const (
-	// maxAhead is how far above a fresh head a job's block may be and still be waited for (DESIGN §3).
+	// maxAhead bounds how far above a fresh head a job's block may be. A job whose block the chain does not reach
+	// within maxAhead is refuted (docs/design/chain.md).
 	maxAhead = time.Hour
-	// maxFreshAge is how old a head is at most that shows how far the chain is.
+	// maxFreshAge is the maximum age of a fresh head, which shows how far the chain has grown.
 	maxFreshAge = 2 * time.Minute
 )
 
-// checkAhead decides about a job whose block is above the node's head: the node is behind the indexer's, or there is no
-// such block. A fresh head refutes a height that the chain does not reach within maxAhead; an old one refutes nothing.
+// checkAhead decides about a job whose block is above the node's head: either the node is behind the indexer's node,
+// or there is no such block. A fresh head refutes a height that the chain does not reach within maxAhead. An old head
+// refutes nothing. ahead is false if the block is not above the head.
 func (c *Client) checkAhead(ctx context.Context, height uint64, head block) (s Standing, ahead bool, _ error) {
 	number := uint64(head.Number)
 	if height <= number {
@@ -414,7 +425,8 @@ func (c *Client) checkAhead(ctx context.Context, height uint64, head block) (s S
 		Undated: age > maxFreshAge && (c.known.Quiet || far)}, true, nil
 }
 
-// addSaturated keeps a height that a stranger or a node names from wrapping around to a confirmed one.
+// addSaturated returns a+b, or the maximum if the sum overflows. A height that a job or a node names must not wrap
+// around to a confirmed one.
 func addSaturated(a, b uint64) uint64 {
 	if a > math.MaxUint64-b {
 		return math.MaxUint64

@@ -15,42 +15,47 @@ import (
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
-// A follower hands over the logs of eth_getLogs before it knows that they are all. Afterwards the checker looks for
-// omissions, with one request of at most proofCalls calls a poll: it compares a range with the answer of another node,
-// or reads headers and receipts of single blocks. docs/chain.md has the limits of that.
+// A follower hands over the logs of eth_getLogs before it knows that they are complete. Afterwards the checker looks
+// for omissions, with one request of at most proofCalls calls per poll. It compares a range with the answer of
+// another node, or reads the headers and receipts of single blocks. docs/chain.md describes the limits of these
+// checks.
 
 const (
-	// proofCalls bounds the calls in the one request that checks blocks in a poll.
+	// proofCalls bounds the calls in the one request that checks blocks during a poll.
 	proofCalls = 10
-	// strictWidth is the number of blocks in a range whose blocks are all checked before it is handed over.
+	// strictWidth is the number of blocks in a range whose blocks are all checked before the range is handed over.
 	strictWidth = 500
-	// compareAgain is the pause after a failed comparison with another node. Until then single blocks are checked.
+	// compareAgain is the pause after a failed comparison with another node. During the pause, single blocks are
+	// checked.
 	compareAgain = time.Minute
-	// proofTries is the number of answers that prove nothing about a block before the block counts as unchecked again.
+	// proofTries is the number of answers that may prove nothing about a block before the block counts as unchecked
+	// again.
 	proofTries = 3
-	// mostKnownLogs bounds the logs that are remembered of unchecked blocks.
+	// mostKnownLogs bounds the number of log positions that are kept for unchecked blocks.
 	mostKnownLogs = 100_000
-	// mostReaders bounds the ranges of which the node is remembered that answered them.
+	// mostReaders bounds the number of ranges for which the answering node is kept.
 	mostReaders = 256
 )
 
-// Checks says how far a follower knows that its nodes left out no logs. The store keeps it with the cursor.
+// Checks describes how far a follower knows that its nodes left out no logs. The store keeps it together with the
+// cursor.
 type Checks struct {
 	// Complete is the block up to which all blocks are checked.
 	Complete uint64 `json:"complete"`
-	// Unchecked is the number of blocks after Complete that are not, or not known to be.
+	// Unchecked is the number of blocks after Complete that are unchecked or that may be.
 	Unchecked uint64 `json:"unchecked"`
-	// Share is the share of the newest blocks that are checked: of the last 10,000 to 20,000.
+	// Share is the share of checked blocks among the newest 10,000 to 20,000 blocks.
 	Share float64 `json:"share"`
 	// Omission is the newest proven omission.
 	Omission *Omission `json:"omission,omitempty"`
-	// Recheck are the first and the last of the blocks that are read again, all of them checked, after an omission.
+	// Recheck is the first and the last block of the range that is read again and checked completely after an
+	// omission.
 	Recheck *[2]uint64 `json:"recheck,omitempty"`
 }
 
 // Omission is a proof that a node left out logs.
 type Omission struct {
-	Node  int       `json:"node"` // its position in RPC_URL_<chain>; 0: unknown
+	Node  int       `json:"node"` // its position in RPC_URL_<chain>; 0 if it is unknown
 	Block uint64    `json:"block"`
 	Logs  int       `json:"logs"`
 	At    time.Time `json:"at"`
@@ -62,35 +67,35 @@ type logPosition struct {
 	index uint
 }
 
-// handedRange are blocks whose logs came from one node.
+// handedRange is a range of blocks whose logs came from one node.
 type handedRange struct {
 	span
-	hash common.Hash // of the last block; zero: unknown
+	hash common.Hash // of the last block; zero if it is unknown
 	node int
 }
 
-// suspect is a block whose bloom may hold an event.
+// suspect is a block whose bloom may contain an event.
 type suspect struct {
 	*bloomBlock
-	byHash bool // its receipts cannot be decoded: eth_getLogs by its hash is compared instead
+	byHash bool // its receipts cannot be decoded, so eth_getLogs by the block's hash is compared instead
 	tries  int
 }
 
-// checker finds logs that nodes left out of ranges that a follower handed over.
+// checker finds logs that nodes left out of the ranges that a follower handed over.
 type checker struct {
 	unchecked uncheckedBlocks
-	known     map[uint64][]logPosition // handed over, of unchecked blocks from knownFrom on
-	held      int                      // positions in known
+	known     map[uint64][]logPosition // the logs that were handed over of unchecked blocks from knownFrom on
+	held      int                      // the number of positions in known
 	knownFrom uint64
 	readers   []handedRange // of blocks from knownFrom on, oldest first
 
 	compareFrom  uint64 // the first block that was not compared with another node
 	compareWidth rangeWidth
 	compareAfter time.Time
-	behindSince  time.Time // since when the other node lacks blocks; zero: it does not
+	behindSince  time.Time // since when the other node lacks blocks; zero if it does not
 
-	open     map[uint64]bool // blocks in wanted, in suspects and in a request: neither unchecked nor checked
-	wanted   []uint64        // blocks to check before any that are drawn
+	open     map[uint64]bool // blocks in wanted, in suspects or in a request: neither unchecked nor checked
+	wanted   []uint64        // blocks to check before any block that is drawn
 	suspects []suspect
 	asked    time.Time // when the reading began after which the last request was made
 
@@ -98,17 +103,17 @@ type checker struct {
 	omission *Omission
 
 	handed, checked float64 // newest blocks, for Share
-	share           float64 // while there are too few
+	share           float64 // the Share that is reported while there are too few newest blocks
 }
 
-// Share is of at least shareOf blocks, and halves its counts at shareUpTo.
+// Share covers at least shareOf blocks. Its counts are halved when they exceed shareUpTo.
 const (
 	shareOf   = 100
 	shareUpTo = 20_000
 )
 
-// newChecker returns a checker that continues from an earlier one. Without known Checks all blocks before next count as
-// checked.
+// newChecker returns a checker that continues from the known Checks of an earlier one. If known is nil, all blocks
+// before next count as checked.
 func newChecker(from, next uint64, known *Checks) *checker {
 	k := &checker{known: map[uint64][]logPosition{}, open: map[uint64]bool{}, knownFrom: next,
 		compareFrom: next, compareWidth: newRangeWidth(10_000), share: 1}
@@ -125,7 +130,7 @@ func newChecker(from, next uint64, known *Checks) *checker {
 	return k
 }
 
-// report describes the checks of a follower that read all blocks before next.
+// report returns the Checks of a follower that read all blocks before next.
 func (k *checker) report(next uint64) *Checks {
 	left := uncheckedBlocks{slices.Clone(k.unchecked.spans)}
 	for n := range k.open {
@@ -169,13 +174,13 @@ func (k *checker) noteRange(from uint64, end Anchor, logs []types.Log, node int)
 	}
 }
 
-// noteChecked records that blocks lack no log.
+// noteChecked records that no logs are missing from the blocks.
 func (k *checker) noteChecked(from, to uint64) {
 	k.checked += float64(to - from + 1)
 	k.forget(from, to)
 }
 
-// forget drops blocks.
+// forget drops everything that the checker stores about the blocks.
 func (k *checker) forget(from, to uint64) {
 	k.unchecked.remove(from, to)
 	maps.DeleteFunc(k.open, func(n uint64, _ bool) bool { return from <= n && n <= to })
@@ -187,7 +192,7 @@ func (k *checker) forget(from, to uint64) {
 	}
 }
 
-// rewind forgets the blocks from next on: they are read again.
+// rewind drops the blocks from next on, which are read again.
 func (k *checker) rewind(next uint64) {
 	k.forget(next, math.MaxUint64)
 	k.knownFrom, k.compareFrom = min(k.knownFrom, next), min(k.compareFrom, next)
@@ -198,13 +203,13 @@ func (k *checker) rewind(next uint64) {
 	k.dropClosed()
 }
 
-// dropClosed drops blocks from the queues that were checked in another way, or that are to be read again.
+// dropClosed drops blocks from the queues if they were checked in another way or will be read again.
 func (k *checker) dropClosed() {
 	k.wanted = slices.DeleteFunc(k.wanted, func(n uint64) bool { return !k.open[n] })
 	k.suspects = slices.DeleteFunc(k.suspects, func(s suspect) bool { return !k.open[uint64(s.Number)] })
 }
 
-// findReader returns the node that a block's logs came from; 0 if it is unknown.
+// findReader returns the node that a block's logs came from, or 0 if it is unknown.
 func (k *checker) findReader(n uint64) int {
 	for _, r := range k.readers {
 		if r.from <= n && n <= r.to {
@@ -214,7 +219,7 @@ func (k *checker) findReader(n uint64) int {
 	return 0
 }
 
-// checkBlocks makes the next request that checks blocks.
+// checkBlocks sends the next request that checks blocks.
 func (f *Follower) checkBlocks(ctx context.Context) error {
 	k := f.checks
 	if r, ok := f.nextComparison(); ok && len(k.wanted)+len(k.suspects) == 0 {
@@ -223,10 +228,10 @@ func (f *Follower) checkBlocks(ctx context.Context) error {
 	return f.proveBlocks(ctx)
 }
 
-// finalBlock returns the newest block that counts as final: settled where the nodes call none final.
+// finalBlock returns the newest block that counts as final: the newer of the finalized and the settled block.
 func (f *Follower) finalBlock() uint64 { return max(f.finalized, f.settled) }
 
-// proveBlocks reads receipts of suspects, and headers of blocks that are drawn, in one request.
+// proveBlocks reads the receipts of suspects and the headers of drawn blocks in one request.
 func (f *Follower) proveBlocks(ctx context.Context) error {
 	k := f.checks
 	const op = "checking blocks for logs that were left out"
@@ -265,7 +270,7 @@ func (f *Follower) proveBlocks(ctx context.Context) error {
 	var moved error
 	for i, s := range suspects {
 		if !k.open[uint64(s.Number)] {
-			continue // an omission has it read again
+			continue // an omission was found, so that this block is read again
 		}
 		if err := f.checkSuspect(ctx, s, elems[i]); err != nil {
 			moved = err
@@ -275,7 +280,7 @@ func (f *Follower) proveBlocks(ctx context.Context) error {
 	return moved
 }
 
-// putBack has blocks drawn again.
+// putBack returns blocks to the unchecked set, so that they can be drawn again.
 func (k *checker) putBack(numbers ...uint64) {
 	for _, n := range numbers {
 		delete(k.open, n)
@@ -283,12 +288,13 @@ func (k *checker) putBack(numbers ...uint64) {
 	}
 }
 
-// drawBlocks takes blocks to check, final ones first. Of blocks before knownFrom only final ones are taken.
+// drawBlocks takes up to n blocks to check, final ones first. Blocks before knownFrom are taken only if they are
+// final.
 func (f *Follower) drawBlocks(n int) ([]uint64, error) {
 	k := f.checks
 	last := uint64(math.MaxUint64)
 	if r, compares := f.nextComparison(); compares {
-		last = r.from - 1 // the others are compared
+		last = r.from - 1 // later blocks are compared with another node
 	}
 	drawn, err := k.unchecked.draw(n, 0, min(f.finalBlock(), last))
 	if err != nil {
@@ -298,7 +304,7 @@ func (f *Follower) drawBlocks(n int) ([]uint64, error) {
 	return append(drawn, others...), err
 }
 
-// checkHeader ends the check of a block whose bloom rules out events, and makes others suspects.
+// checkHeader ends the check of a block whose bloom rules out events. Other blocks become suspects.
 func (f *Follower) checkHeader(b *bloomBlock) {
 	n := uint64(b.Number)
 	if b.Bloom != nil && !mayHold(*b.Bloom, f.filter) {
@@ -308,7 +314,8 @@ func (f *Follower) checkHeader(b *bloomBlock) {
 	f.checks.suspects = append(f.checks.suspects, suspect{bloomBlock: b})
 }
 
-// listSuspectCalls lists the calls that check suspects, and these. Their transactions bound the answer.
+// listSuspectCalls returns the calls that check suspects, and those suspects. The number of their transactions is
+// bounded, which bounds the size of the answer.
 func (f *Follower) listSuspectCalls(slots int) (elems []rpc.BatchElem, suspects []suspect) {
 	transactions := 0
 	for _, s := range f.checks.suspects {
@@ -325,8 +332,8 @@ func (f *Follower) listSuspectCalls(slots int) (elems []rpc.BatchElem, suspects 
 	return elems, suspects
 }
 
-// checkSuspect compares the logs in a block's receipts with those that were handed over. It fails if they cannot be
-// compared.
+// checkSuspect compares the logs in a block's receipts with the logs that were handed over. It returns an error if
+// they cannot be compared.
 func (f *Follower) checkSuspect(ctx context.Context, s suspect, e rpc.BatchElem) error {
 	answer, _ := e.Result.(*json.RawMessage)
 	logs, again, err := f.readSuspectLogs(s, e.Method, *answer, e.Error)
@@ -358,7 +365,7 @@ func (f *Follower) checkSuspect(ctx context.Context, s suspect, e rpc.BatchElem)
 	return nil
 }
 
-// readSuspectLogs returns the logs that an answer holds of a block. again says that another answer may prove more.
+// readSuspectLogs returns the logs in an answer about a block. again is true if another answer may prove more.
 func (f *Follower) readSuspectLogs(
 	s suspect, method string, answer json.RawMessage, failure error,
 ) (logs []types.Log, again bool, _ error) {
@@ -389,8 +396,8 @@ func (f *Follower) readSuspectLogs(
 	return slices.DeleteFunc(r.logs, func(l types.Log) bool { return !f.filter.matchesLog(l) }), false, nil
 }
 
-// checkOldBlock hands over the logs of a final block whose logs an earlier follower handed over. The store knows which
-// of them are new.
+// checkOldBlock hands over the logs of a final block that an earlier follower read. The store decides which of them
+// are new.
 func (f *Follower) checkOldBlock(ctx context.Context, s suspect, logs []types.Log) error {
 	n := uint64(s.Number)
 	missing, err := f.handFound(ctx, logs)
@@ -404,7 +411,7 @@ func (f *Follower) checkOldBlock(ctx context.Context, s suspect, logs []types.Lo
 	return nil
 }
 
-// handFound hands over logs of final blocks and returns how many of them were unknown.
+// handFound hands over logs of final blocks and returns the number of logs that the store did not know.
 func (f *Follower) handFound(ctx context.Context, logs []types.Log) (missing int, _ error) {
 	if len(logs) == 0 || f.cfg.Found == nil {
 		return 0, nil
@@ -419,7 +426,8 @@ func (f *Follower) handFound(ctx context.Context, logs []types.Log) (missing int
 	return missing, nil
 }
 
-// isHandedOver reports whether a block is on the branch that was handed over: it and the last anchor are canonical.
+// isHandedOver reports whether a block is on the branch that was handed over: both the block and the last anchor are
+// canonical.
 func (f *Follower) isHandedOver(ctx context.Context, b block) (bool, error) {
 	if len(f.done) == 0 {
 		return false, nil
@@ -437,8 +445,9 @@ func (f *Follower) isHandedOver(ctx context.Context, b block) (bool, error) {
 	return own != nil && anchor != nil && own.Hash == b.Hash && anchor.Hash == last.Hash, nil
 }
 
-// noteOmission marks the node that left out logs, and has everything since the last complete proof read again with
-// every block checked. Blocks that are not final are read as after a reorg, older ones between readings.
+// noteOmission marks the node that left out logs, and schedules all blocks since the last complete check to be read
+// again and checked. Blocks that are not final are read again as after a reorg. Final blocks are read again between
+// readings.
 func (f *Follower) noteOmission(n uint64, logs int) {
 	k := f.checks
 	complete := k.report(f.next).Complete
@@ -473,7 +482,7 @@ func (f *Follower) noteOmission(n uint64, logs int) {
 		"checked", "node", k.omission.Node, "block", n, "logs", logs, "from", from)
 }
 
-// recheckBlocks reads the next of the final blocks that are to be read again.
+// recheckBlocks reads the next of the final blocks that are scheduled to be read again.
 func (f *Follower) recheckBlocks(ctx context.Context) error {
 	k := f.checks
 	filter := f.filter

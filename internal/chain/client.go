@@ -19,26 +19,28 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// Config says which nodes to ask.
+// Config configures a Client.
 type Config struct {
-	// ChainID is what the nodes must serve.
+	// ChainID is the id of the chain that the nodes must serve.
 	ChainID uint64
-	// URLs are the nodes' addresses, http, https, ws or wss, the preferred one first. The next is asked when one does
-	// not answer.
+	// URLs are the nodes' addresses, in order of preference. The schemes are http, https, ws and wss. If a node does
+	// not answer, the next one is asked.
 	URLs []secret.Secret
-	// Timeout of one question, dialling included. Default 10 s.
+	// Timeout bounds one question, including dialling. The default is 10 s.
 	Timeout time.Duration
-	// Confirmations is the depth from which on an event is confirmed. Zero: being mined is enough.
+	// Confirmations is the depth at which an event is confirmed. Zero means that being mined is enough.
 	Confirmations erc8004.Depth
-	// Registries are those of which Check takes events. It refuses every event if there are none.
+	// Registries are the registries whose events Check accepts. Without registries, Check refuses every event.
 	Registries erc8004.Registries
-	// LogRange is how far back Check searches for the event of a job without a position: a duration or a number of blocks.
+	// LogRange is how far back Check searches for the event of a job without a position: a duration or a number of
+	// blocks.
 	LogRange erc8004.Depth
-	// Trusted says that the nodes leave out no logs of a range. Else the Follower holds them against blooms and receipts.
+	// Trusted means that the nodes leave out no logs of a range. Otherwise the Follower compares the logs with those
+	// of another node, and with blooms and receipts.
 	Trusted bool
-	// Decoding bounds how many bytes of answers are decoded at a time, in the whole process. Default: not bounded.
+	// Decoding bounds the bytes of answers that the whole process decodes at a time. The default is no bound.
 	Decoding *decode.Budget
-	// Logger, default slog.Default().
+	// Logger defaults to slog.Default().
 	Logger *slog.Logger
 }
 
@@ -51,15 +53,15 @@ type Client struct {
 	logRange      erc8004.Depth
 	trusted       bool
 	log           *slog.Logger
-	known         erc8004.Chain // what is known of the chain without asking
+	known         erc8004.Chain // what this program knows about the chain without asking a node
 	blockTimes    *blockTimer
 
 	mu         sync.Mutex
-	identities map[common.Address]common.Address // what getIdentityRegistry answered
+	identities map[common.Address]common.Address // answers of getIdentityRegistry, by the registry that was asked
 	proofs     proofs
 }
 
-// New makes a client. It does not touch the network: the nodes may be away now and come later.
+// New creates a client. It makes no request: the nodes may be unreachable at first and answer later.
 func New(cfg Config) (*Client, error) {
 	if cfg.ChainID == 0 {
 		return nil, errors.New("chain: the chain id is 0")
@@ -98,13 +100,13 @@ func New(cfg Config) (*Client, error) {
 // ChainID returns the id of the chain.
 func (c *Client) ChainID() uint64 { return c.chainID }
 
-// NodeStatus is what a node came to when it was asked for its chain id.
+// NodeStatus is the result of asking one node for its chain id.
 type NodeStatus struct {
 	Number int   // its position in RPC_URL_<chain>, from 1
 	Err    error // nil, an *UnavailableError or a *WrongChainError
 }
 
-// PingNodes asks every node for its chain id. It fails if none serves the chain, with an *UnavailableError or a
+// PingNodes asks every node for its chain id. If no node serves the chain, it returns an *UnavailableError or a
 // *WrongChainError.
 func (c *Client) PingNodes(ctx context.Context) ([]NodeStatus, error) {
 	nodes := make([]NodeStatus, len(c.nodes))
@@ -127,27 +129,27 @@ func (c *Client) PingNodes(ctx context.Context) ([]NodeStatus, error) {
 	return nodes, c.combineFailures("asking for the chain id", failures)
 }
 
-// Ping asks every node for its chain id and fails as PingNodes does.
+// Ping asks every node for its chain id. It returns the same errors as PingNodes.
 func (c *Client) Ping(ctx context.Context) error {
 	_, err := c.PingNodes(ctx)
 	return err
 }
 
-// Close ends the connections. Later calls fail.
+// Close closes the connections. Later calls fail.
 func (c *Client) Close() {
 	for _, n := range c.nodes {
 		n.close()
 	}
 }
 
-// sendBatch asks one node several things in one request, and another node all of them when this one cannot answer one.
-// Other errors of single elements stay in them, and so do the last node's.
+// sendBatch sends several calls to one node. If that node cannot answer one of them, sendBatch sends all of them to
+// the next node. Other errors of single calls are stored in their elements, as are all errors of the last node.
 func (c *Client) sendBatch(ctx context.Context, op string, elems []rpc.BatchElem) error {
 	_, err := c.sendBatchBy(ctx, op, elems)
 	return err
 }
 
-// sendBatchBy is sendBatch, and returns the number of the node that answered.
+// sendBatchBy is sendBatch, but also returns the number of the node that answered.
 func (c *Client) sendBatchBy(ctx context.Context, op string, elems []rpc.BatchElem) (node int, _ error) {
 	asked := 0
 	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
@@ -160,7 +162,7 @@ func (c *Client) sendBatchBy(ctx context.Context, op string, elems []rpc.BatchEl
 	return node, c.typeFailure(op, failure, err)
 }
 
-// findInability finds an element that another node may answer, though this one never will.
+// findInability returns the error of a call that this node can never answer but another node may.
 func (c *Client) findInability(elems []rpc.BatchElem) error {
 	for _, e := range elems {
 		if _, reverted := findRevert(e.Error); e.Error != nil && !reverted && isInability(c.maskFailure(e.Error)) {
@@ -170,7 +172,7 @@ func (c *Client) findInability(elems []rpc.BatchElem) error {
 	return nil
 }
 
-// typeFailure makes one typed error of what askNode returned.
+// typeFailure turns the two results of askNode into one typed error.
 func (c *Client) typeFailure(op string, failure, err error) error {
 	var wrong *WrongChainError
 	switch {
@@ -184,7 +186,7 @@ func (c *Client) typeFailure(op string, failure, err error) error {
 	return nil
 }
 
-// sendCall asks one thing.
+// sendCall sends one call.
 func (c *Client) sendCall(ctx context.Context, op string, result any, method string, args ...any) error {
 	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
 		return conn.CallContext(ctx, result, method, args...)
@@ -192,19 +194,20 @@ func (c *Client) sendCall(ctx context.Context, op string, result any, method str
 	return c.typeFailure(op, failure, err)
 }
 
-// callArgs are the parameters of eth_call. `data` is the name that every node knows.
+// callArgs returns the parameters of eth_call. Every node accepts the name `data`.
 func callArgs(to common.Address, data []byte, block string) []any {
 	return []any{map[string]any{"to": to, "data": hexutil.Bytes(data)}, block}
 }
 
-// revert is what a contract answered instead of a result.
+// revert is the error that a contract returned instead of a result.
 type revert struct{ data []byte }
 
 func (r *revert) Error() string {
 	return fmt.Sprintf("the contract reverted with %d bytes", len(r.data))
 }
 
-// callView calls a contract's view function. Beside *UnavailableError, and *NoContractError in one, it returns *revert.
+// callView calls a view function of a contract. It returns *revert, *UnavailableError (which wraps *NoContractError
+// if the address has no code), or *WrongChainError.
 func (c *Client) callView(ctx context.Context, op string, to common.Address, data []byte) ([]byte, error) {
 	var ret hexutil.Bytes
 	failure, err := c.askNode(ctx, op, func(ctx context.Context, conn nodeConn) error {
@@ -216,7 +219,7 @@ func (c *Client) callView(ctx context.Context, op string, to common.Address, dat
 	return c.readAnswer(op, to, ret, failure)
 }
 
-// readAnswer interprets the outcome of an eth_call.
+// readAnswer turns the outcome of an eth_call into its result or a typed error.
 func (c *Client) readAnswer(op string, to common.Address, ret hexutil.Bytes, err error) ([]byte, error) {
 	if err != nil {
 		if data, ok := findRevert(err); ok {
@@ -230,12 +233,12 @@ func (c *Client) readAnswer(op string, to common.Address, ret hexutil.Bytes, err
 	return ret, nil
 }
 
-// TokenURI reads an agent's tokenURI, unchanged. Errors: *NoSuchAgentError, *UnavailableError, *WrongChainError.
+// TokenURI returns an agent's tokenURI, unchanged. Errors: *NoSuchAgentError, *UnavailableError, *WrongChainError.
 func (c *Client) TokenURI(ctx context.Context, identity common.Address, agentID *big.Int) (string, error) {
 	gone := &NoSuchAgentError{ChainID: c.chainID, Registry: identity, AgentID: agentID}
 	call, err := erc8004.PackTokenURI(agentID)
 	if err != nil {
-		return "", gone // no registry has an id that is no uint256
+		return "", gone // the id is not a uint256, so no registry contains it
 	}
 	const op = "reading tokenURI"
 	ret, err := c.callView(ctx, op, identity, call)
@@ -255,7 +258,7 @@ func (c *Client) TokenURI(ctx context.Context, identity common.Address, agentID 
 	return uri, nil
 }
 
-// checkOwner finds out what a revert without the known error means: if ownerOf reverts as well, there is no such agent.
+// checkOwner interprets a revert without the known error: if ownerOf reverts as well, the agent does not exist.
 func (c *Client) checkOwner(ctx context.Context, op string, gone *NoSuchAgentError, reverted *revert) error {
 	call, err := erc8004.PackOwnerOf(gone.AgentID)
 	if err != nil {

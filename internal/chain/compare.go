@@ -12,13 +12,13 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// comparison is the outcome of comparing one field.
+// comparison is the result of comparing one field.
 type comparison struct {
 	field string
 	is    bool
 }
 
-// firstDifferent names the first field that is not the same.
+// firstDifferent returns the name of the first field that differs, or "".
 func firstDifferent(compared ...comparison) string {
 	for _, s := range compared {
 		if !s.is {
@@ -28,6 +28,7 @@ func firstDifferent(compared ...comparison) string {
 	return ""
 }
 
+// valueField returns the name of the job's field that contains the rating.
 func valueField(j job.Job) string {
 	if j.LegacyScore {
 		return "score"
@@ -35,13 +36,14 @@ func valueField(j job.Job) string {
 	return "value"
 }
 
-// compareEvent names the job's field in which it differs from an event, "type" if it is another event altogether, "" if
-// the event is the job's.
+// compareEvent returns the name of the job's field that differs from the event. It returns "type" if the event is of
+// another kind, and "" if the event matches the job.
 func compareEvent(j job.Job, e erc8004.Event) string {
 	return cmp.Or(compareIdentity(j, e), compareContent(j, e))
 }
 
-// compareIdentity names the field that shows that an event is not the one that a job means, whatever its content.
+// compareIdentity returns the name of a field which shows that the event is not the one that the job describes. It
+// does not compare the content.
 func compareIdentity(j job.Job, e erc8004.Event) string {
 	if string(e.Kind) != string(j.Kind) {
 		return "type"
@@ -62,7 +64,7 @@ func compareIdentity(j job.Job, e erc8004.Event) string {
 	)...)
 }
 
-// compareContent names the field in which the content of a job's event is another one.
+// compareContent returns the name of the field in which the content of the event differs from the job's.
 func compareContent(j job.Job, e erc8004.Event) string {
 	switch j.Kind {
 	case job.KindNewFeedback:
@@ -91,8 +93,9 @@ func compareContent(j job.Job, e erc8004.Event) string {
 	return ""
 }
 
-// comparePosition names what of the job's position the event contradicts. In another block than the job's, as after a
-// reorg, the event has another log index; but where that is part of the key, one event would pass for many.
+// comparePosition returns the name of the position field that the event contradicts. If a reorg moved the event to
+// another block, its log index may differ. The log index is compared anyway if it is part of the job's key: otherwise
+// one event could pass as several.
 func comparePosition(j job.Job, e erc8004.Event) string {
 	sameBlock := j.BlockHash == e.BlockHash
 	keyed := j.Kind == job.KindResponseAppended || j.Kind == job.KindValidationResponse
@@ -103,8 +106,9 @@ func comparePosition(j job.Job, e erc8004.Event) string {
 	)
 }
 
-// compareState compares with what the registry stores, nil if it does not tell, what some forms of NewFeedback do not
-// say: the index, so that one event would pass for many, and a tag1 of which the hash is another one.
+// compareState compares a job with the registry's stored feedback if the event alone does not identify it: if it
+// lacks the index, so that one event could pass as several, or if it contains only the hash of another tag1. stored
+// is nil if the registry does not report its state; then compareState returns the missing field.
 func compareState(j job.Job, e erc8004.Event, stored *erc8004.StoredFeedback) string {
 	otherTag := e.Tag1Lost && crypto.Keccak256Hash([]byte(j.Tag1)) != e.Tag1Hash
 	switch {
@@ -123,8 +127,9 @@ func compareState(j job.Job, e erc8004.Event, stored *erc8004.StoredFeedback) st
 	)
 }
 
-// sameTag1 compares a tag with one of which the log may have the hash only. That of a tag that a job could not hold
-// is another one: see compareState.
+// sameTag1 compares a job's tag with the event's tag1, of which the log may contain only the hash. A tag that was
+// repaired (U+FFFD) has another hash than the original, so it always matches here; compareState compares it with the
+// registry's state.
 func sameTag1(e erc8004.Event, tag string) bool {
 	if !e.Tag1Lost {
 		return erc8004.SameText(e.Tag1, tag)

@@ -10,28 +10,29 @@ import (
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
-// A node may answer a range with fewer logs than there are, and no error: its index of logs is behind, or nodes of
-// different age answer at one address. What it forgot is found by the blocks themselves: each has a bloom filter of the
-// addresses and topics of its logs, and where that does not rule them out the block's receipts are read by its hash and
-// held against the root in its header (receipts.go). A node that has not that very block says so.
+// A node may answer a range with fewer logs than exist, without an error: its index of logs is behind, or nodes with
+// different heads answer at one address. The blocks themselves reveal the omission. Each block has a bloom filter of
+// the addresses and topics of its logs. If the filter does not rule out the requested logs, the block's receipts are
+// read by its hash and compared with the root in its header (receipts.go). A node that does not have exactly that
+// block returns an error.
 
-// bloomBlock is a block with the filter of its logs.
+// bloomBlock is a block with the bloom filter of its logs.
 type bloomBlock struct {
 	block
-	Bloom        *types.Bloom  `json:"logsBloom"` // nil where a chain has none: the block is asked for
+	Bloom        *types.Bloom  `json:"logsBloom"` // nil if the chain has none; then the block's receipts are read
 	ReceiptsRoot common.Hash   `json:"receiptsRoot"`
 	Transactions []common.Hash `json:"transactions"`
 }
 
-// hashFilter is the parameter of eth_getLogs for one block, with the addresses and topics of a range's.
+// hashFilter is the parameter of eth_getLogs for one block, with the addresses and topics of a range's filter.
 type hashFilter struct {
 	BlockHash common.Hash      `json:"blockHash"`
 	Address   []common.Address `json:"address"`
 	Topics    [][]common.Hash  `json:"topics"`
 }
 
-// completeLogs adds to the logs of a range those that the node forgot, in the chain's order. Of a block whose receipts
-// are proven only these count.
+// completeLogs adds the logs that the node left out to the logs of a range, in the chain's order. If the receipts of
+// a block are proven, their logs replace the node's.
 func (c *Client) completeLogs(
 	ctx context.Context, filter logFilter, ends rangeEnds, logs []types.Log,
 ) ([]types.Log, error) {
@@ -49,7 +50,7 @@ func (c *Client) completeLogs(
 	return c.completeBlocks(ctx, filter, blocks, logs)
 }
 
-// compareLogs compares the logs of a range with those of another node, and completes them in the blocks in which they
+// compareLogs compares the logs of a range with those of another node, and completes the logs of blocks in which they
 // differ. If no other node answers, it completes all blocks.
 func (c *Client) compareLogs(
 	ctx context.Context, filter logFilter, ends rangeEnds, logs []types.Log,
@@ -84,7 +85,7 @@ func (c *Client) compareLogs(
 	return sortLogs(append(agreed, rest...)), err
 }
 
-// completeBlocks adds to the logs of blocks those that the node forgot.
+// completeBlocks adds the logs that the node left out to the logs of blocks.
 func (c *Client) completeBlocks(
 	ctx context.Context, filter logFilter, blocks []*bloomBlock, logs []types.Log,
 ) ([]types.Log, error) {
@@ -126,7 +127,7 @@ func (c *Client) completeBlocks(
 	return sortLogs(logs), nil
 }
 
-// sortLogs brings logs into the chain's order, each once: some nodes repeat them.
+// sortLogs sorts logs into the chain's order and removes duplicates, which some nodes send.
 func sortLogs(logs []types.Log) []types.Log {
 	slices.SortStableFunc(logs, func(a, b types.Log) int {
 		return cmp.Or(cmp.Compare(a.BlockNumber, b.BlockNumber), cmp.Compare(a.Index, b.Index))
@@ -136,7 +137,7 @@ func sortLogs(logs []types.Log) []types.Log {
 	})
 }
 
-// isBranch tells whether blocks are all those between the ends of a range: each is the child of the one before.
+// isBranch reports whether blocks are all blocks between the ends of a range: each is the child of the previous one.
 func isBranch(blocks []*bloomBlock, ends rangeEnds) bool {
 	for i, b := range blocks {
 		if i > 0 && !b.isChildOf(blocks[i-1].Hash) {
@@ -168,7 +169,7 @@ func (c *Client) readBlooms(ctx context.Context, numbers []uint64) ([]*bloomBloc
 	return blocks, nil
 }
 
-// readBlockLogs reads the logs of blocks by their hashes.
+// readBlockLogs reads the logs of blocks by the blocks' hashes.
 func (c *Client) readBlockLogs(
 	ctx context.Context, blocks []*bloomBlock, filter logFilter,
 ) (logs []types.Log, _ error) {
@@ -190,7 +191,7 @@ func (c *Client) readBlockLogs(
 	return logs, nil
 }
 
-// sendParts asks many things in several requests. It fails if one of them is not answered.
+// sendParts sends calls in several requests. It fails if one call fails.
 func (c *Client) sendParts(ctx context.Context, op string, elems []rpc.BatchElem) error {
 	for part := range slices.Chunk(elems, c.partSize()) {
 		if err := c.sendBatch(ctx, op, part); err != nil {
@@ -205,8 +206,8 @@ func (c *Client) sendParts(ctx context.Context, op string, elems []rpc.BatchElem
 	return nil
 }
 
-// mayHold tells whether a block may have a log of the filter's addresses with one of its topics in each place. It errs
-// on one side only: a log that is there is never ruled out.
+// mayHold reports whether a block may contain a log that matches the filter's addresses and topics. It may return
+// true for a block without such a log, but never false for a block with one.
 func mayHold(bloom types.Bloom, filter logFilter) bool {
 	address := slices.ContainsFunc(filter.Address, func(a common.Address) bool { return bloom.Test(a.Bytes()) })
 	for _, any := range filter.Topics {
@@ -217,7 +218,7 @@ func mayHold(bloom types.Bloom, filter logFilter) bool {
 	return address || len(filter.Address) == 0
 }
 
-// matchesLog tells whether a log is one that the filter asks for.
+// matchesLog reports whether a log matches the filter.
 func (f logFilter) matchesLog(l types.Log) bool {
 	if len(f.Address) > 0 && !slices.Contains(f.Address, l.Address) || len(l.Topics) < len(f.Topics) {
 		return false

@@ -1,15 +1,16 @@
-// Package chain talks to the Ethereum nodes of a chain by JSON-RPC: it reads an agent's tokenURI, asks whether the
+// Package chain talks to the Ethereum nodes of a chain by JSON-RPC. It reads an agent's tokenURI, checks whether the
 // event of a job is real, confirmed and not revoked, and follows the registries' logs.
 //
-// It speaks the few methods it needs directly and reads block hashes as the node says them: on several of the chains
-// with registries the hash of a block is not what Ethereum's header encoding gives. Decoding of logs and calls is
-// package erc8004's.
+// It calls the few methods it needs directly and uses block hashes as the node reports them: on several chains with
+// registries, a block's hash differs from the hash of Ethereum's header encoding. Package erc8004 decodes logs and
+// calls.
 //
-// node.go is the connection to one node, pool.go chooses among several and asks the next when one does not answer;
-// limits.go recognises how they refuse, and complete.go finds the logs that they leave out.
+// node.go is the connection to one node. pool.go chooses among several nodes and asks the next one when a node does
+// not answer. limits.go recognises refusals. complete.go finds logs that nodes left out. docs/design/chain.md
+// describes the whole.
 //
-// Invariants: New does no network; a node's chain id is compared before its first answer is believed, and again after
-// each failure; a batch is answered by one node; every call has a deadline; the URL, which often holds a key, is in no
-// error and no log. Any trouble with the nodes is an *UnavailableError, so that what is not one is the chain's own
-// answer.
+// Invariants: New makes no request. A node's chain id is compared before its first answer is used, and again after
+// each failure. One node answers a whole batch. Every call has a deadline. The URL, which often contains a key,
+// appears in no error and no log line. Every problem with the nodes is an *UnavailableError, so that any other error
+// is the chain's own answer.
 package chain

@@ -23,10 +23,10 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// UnavailableError says that a node could not be asked or did not answer properly. Trying again later may help.
+// UnavailableError means that a node could not be asked or did not answer properly. A later retry may succeed.
 type UnavailableError struct {
 	ChainID uint64
-	Op      string // what was being asked
+	Op      string // the operation that failed
 	Err     error
 }
 
@@ -36,7 +36,7 @@ func (e *UnavailableError) Error() string {
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
-// WrongChainError says that the node behind RPC_URL_<chain> serves another chain.
+// WrongChainError means that a node of RPC_URL_<chain> serves another chain.
 type WrongChainError struct {
 	Want, Got uint64
 }
@@ -46,7 +46,7 @@ func (e *WrongChainError) Error() string {
 		e.Want, e.Got, e.Want)
 }
 
-// NoSuchAgentError says that the identity registry does not know an agent.
+// NoSuchAgentError means that the identity registry has no such agent.
 type NoSuchAgentError struct {
 	ChainID  uint64
 	Registry common.Address
@@ -57,11 +57,11 @@ func (e *NoSuchAgentError) Error() string {
 	return fmt.Sprintf("the identity registry %s on chain %d has no agent %s", e.Registry, e.ChainID, e.AgentID)
 }
 
-// NoSuchAgent tells packages that do not know this one what the error means.
+// NoSuchAgent returns true. Packages that do not import this one recognise the error by this method.
 func (e *NoSuchAgentError) NoSuchAgent() bool { return true }
 
-// NoContractError says that an address has no code, so whatever was asked of it has no answer. It comes inside of an
-// *UnavailableError: a wrong setting can be mended, and events are not to be lost to one.
+// NoContractError means that an address has no code, so that a call to it has no answer. It is always wrapped in an
+// *UnavailableError: the operator can fix a wrong setting, and no event must be lost because of one.
 type NoContractError struct {
 	ChainID uint64
 	Address common.Address
@@ -72,15 +72,16 @@ func (e *NoContractError) Error() string {
 		e.Address, e.ChainID)
 }
 
-// statusError is an answer with an HTTP status of failure. The body is never shown: gateways put keys into it.
+// statusError is an answer whose HTTP status is a failure. The body is never shown, because gateways put keys into
+// it.
 type statusError struct {
 	status string
-	body   string // bounded; how wide a range may be is read from it
+	body   string // bounded; used only to recognise refusals and the accepted width of a range
 }
 
 func (e *statusError) Error() string { return "the node answered " + e.status }
 
-// code is the status as a number, 0 if it has none.
+// code returns the status code, or 0 if the status has no number.
 func (e *statusError) code() int {
 	digits, _, _ := strings.Cut(e.status, " ")
 	code, err := strconv.Atoi(digits)
@@ -90,7 +91,7 @@ func (e *statusError) code() int {
 	return code
 }
 
-// rpcError is a JSON-RPC error. The message is the node's, bounded.
+// rpcError is a JSON-RPC error. The message is the node's, shortened.
 type rpcError struct {
 	code    int
 	message string
@@ -102,10 +103,10 @@ func (e *rpcError) Error() string {
 
 const maxMessage = 300
 
-// maskError returns an error that can be shown: without the node's URL, which net/http puts into every error and some
-// nodes put into their answers, and bounded. What errors.Is can find of context and net errors stays.
+// maskError returns an error that can be shown. It removes the node's URL, which net/http puts into every error and
+// some nodes put into their answers, and bounds the length. errors.Is still finds the context and net errors.
 //
-// What failed on the way to the node is told in words of ours; within is the time that it had.
+// netguard.Explain describes failures on the way to the node. within is the time limit of the request.
 func maskError(err error, within time.Duration, mask *secret.Masker) error {
 	var httpErr rpc.HTTPError
 	var code rpc.Error
@@ -114,7 +115,7 @@ func maskError(err error, within time.Duration, mask *secret.Masker) error {
 	case errors.As(err, &tooLarge), errors.Is(err, errTooLarge), errors.Is(err, websocket.ErrReadLimit):
 		return errTooLarge
 	case errors.Is(err, decode.ErrBusy):
-		return decode.ErrBusy // without the deadline that ended the wait: the node was in time
+		return decode.ErrBusy // without the deadline that ended the wait, since the node answered in time
 	case errors.Is(err, errCompressed):
 		return errCompressed
 	case errors.Is(err, errManyElements):
@@ -127,8 +128,8 @@ func maskError(err error, within time.Duration, mask *secret.Masker) error {
 	return netguard.Explain("the node", within, err)
 }
 
-// listKeys lists what of a node's URL may be a key: user and password, the header that they become, and what is in the
-// path and in the query. Shorter parts of those two are no keys.
+// listKeys returns the parts of a node's URL that may be keys: user and password, the header value made of them, path
+// segments, and the query and its values. Path segments and query values with fewer than 8 characters are not keys.
 func listKeys(u *url.URL) []string {
 	const shortest = 8
 	var parts []string
@@ -143,9 +144,9 @@ func listKeys(u *url.URL) []string {
 	return append(parts, slices.DeleteFunc(texts, func(s string) bool { return len(s) < shortest })...)
 }
 
-// findRevert returns the data of a revert and whether err is one: the contract's own answer, not trouble with the node.
-// Nodes differ in how they say it: code 3 with the data in hex, other codes with the same, or the word "Reverted"
-// before it.
+// findRevert returns the data of a revert, and whether err is one. A revert is the contract's own answer, not a
+// problem with the node. Nodes report it in different ways: as code 3 with the data in hex, under other codes with
+// such data, or with the word "Reverted" before the data.
 func findRevert(err error) ([]byte, bool) {
 	var code rpc.Error
 	if !errors.As(err, &code) {

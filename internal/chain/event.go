@@ -8,17 +8,18 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// errNoIndex is the refusal of the NewFeedback forms of 2025, which lack the feedback's index. It would have to be
-// counted.
+// errNoIndex is the error for the NewFeedback forms of 2025, which lack the feedback's index. CountFeedback can add
+// it.
 var errNoIndex = errors.New("this form of NewFeedback has no feedbackIndex")
 
-// errNotDelivered is the answer for events that are no job.
+// errNotDelivered is the error for events that do not become jobs.
 var errNotDelivered = errors.New("this event is not delivered")
 
-// Job turns an event into a job. Its registries are those of d, the emitter's own address aside; blockTime is in
-// seconds since 1970, 0 leaves it out. Registered, URIUpdated, MetadataSet, MetadataUpdate, Transfer and
-// BatchMetadataUpdate, of its first agent, become AgentUpdated. ValidationRequest is no job; beside its refusal the error is
-// job.Make's.
+// Job converts an event to a job. The job's registries are those of d, except the event's own emitter. blockTime is
+// in seconds since 1970; 0 omits it. Registered, URIUpdated, MetadataSet, MetadataUpdate, Transfer and
+// BatchMetadataUpdate become AgentUpdated; for BatchMetadataUpdate, the job is about its first agent.
+// ValidationRequest is refused with errNotDelivered, and a NewFeedback without an index with errNoIndex. Other errors
+// are those of job.Make.
 func Job(e erc8004.Event, chainID uint64, d erc8004.Deployment, blockTime uint64, limits job.Limits) (job.Job, error) {
 	index := e.LogIndex
 	j := job.Job{Kind: job.Kind(e.Kind), ChainID: chainID, IdentityRegistry: d.Identity, AgentID: e.AgentID,
@@ -51,7 +52,7 @@ func Job(e erc8004.Event, chainID uint64, d erc8004.Deployment, blockTime uint64
 	return job.Make(j, limits)
 }
 
-// setPair sets what the events of feedback share.
+// setPair sets the fields that all feedback events share.
 func setPair(j *job.Job, e erc8004.Event) {
 	j.ReputationRegistry, j.ClientAddress, j.FeedbackIndex = e.Address, e.Client, e.FeedbackIndex
 }

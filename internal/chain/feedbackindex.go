@@ -15,8 +15,8 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 )
 
-// UncountableError says that an event's feedback index cannot be found: its form has none, and the node does not answer
-// for the state of its block.
+// UncountableError means that an event's feedback index cannot be determined: its form has none, and the node does
+// not return the state of its block.
 type UncountableError struct{ Err error }
 
 func (e *UncountableError) Error() string {
@@ -26,22 +26,23 @@ func (e *UncountableError) Error() string {
 
 func (e *UncountableError) Unwrap() error { return e.Err }
 
-// clientInBlock is who gave feedback to an agent in a block: indexes count for each agent and client.
+// clientInBlock identifies the feedback of one client to one agent in one block. Indexes count per agent and client.
 type clientInBlock struct {
 	block    common.Hash
 	registry common.Address
-	agent    string // agentId, decimal
+	agent    string // decimal agentId
 	client   common.Address
 }
 
-// CountFeedback gives the NewFeedback events of 2025, which have no index, theirs: the registry's getLastIndex at the end
-// of their block, counted down over what the same client gave the same agent in it. events are all logs of whole blocks,
-// in the chain's order.
+// CountFeedback sets the feedback index of NewFeedback events of 2025, which do not contain it. It reads the
+// registry's getLastIndex at the end of the event's block and counts down over the feedback that the same client gave
+// the same agent in the block. events must be all logs of whole blocks, in the chain's order.
 //
-// uncountable, by position in events, is an *UncountableError: the contract has no such function, or the node has dropped
-// the block's state, and so will both ever answer. Any other trouble is err, and changes nothing.
+// uncountable maps positions in events to an *UncountableError: the contract has no such function, or the node has
+// dropped the block's state, so a retry fails as well. For any other problem, CountFeedback returns err and changes
+// no event.
 func (c *Client) CountFeedback(ctx context.Context, events []erc8004.Event) (uncountable map[int]error, err error) {
-	given := make(map[clientInBlock][]int) // positions of the events that need an index, and of those that have one
+	given := make(map[clientInBlock][]int) // positions of all NewFeedback events, with and without an index
 	var asked []clientInBlock
 	for i, e := range events {
 		if e.Kind != erc8004.NewFeedback || e.AgentID == nil {
@@ -79,20 +80,20 @@ func (c *Client) CountFeedback(ctx context.Context, events []erc8004.Event) (unc
 	}
 	for at := range uncountable {
 		if events[at].HasIndex {
-			delete(uncountable, at) // it tells its own
+			delete(uncountable, at) // the event contains its own index
 		}
 	}
 	return uncountable, nil
 }
 
-// lastIndex is what getLastIndex answered, or why it did not.
+// lastIndex is the answer of getLastIndex, or the reason why the call failed.
 type lastIndex struct {
 	index uint64
 	err   error
 }
 
-// readLastIndexes asks for the number of feedbacks of each at the end of its block. The block is named by its hash
-// (EIP-1898), so that a reorg cannot put another one's state in its place.
+// readLastIndexes reads the number of feedbacks of each client at the end of its block. It names the block by its
+// hash (EIP-1898), so that after a reorg the node cannot return the state of another block.
 func (c *Client) readLastIndexes(ctx context.Context, of []clientInBlock) ([]lastIndex, error) {
 	const op = "reading getLastIndex"
 	elems := make([]rpc.BatchElem, len(of))
@@ -121,14 +122,14 @@ func (c *Client) readLastIndexes(ctx context.Context, of []clientInBlock) ([]las
 	return answers, nil
 }
 
-// missingState matches what nodes without an archive say of the state of an old block: go-ethereum ("missing trie node",
-// "historical state … is not available", "required historical state unavailable"), Erigon and Reth ("state at block … is
-// pruned"), Nethermind ("No state available for block"), Besu ("World state unavailable"), and providers that sell
-// archive nodes apart ("archive").
+// missingState matches the errors of nodes without an archive for the state of an old block: go-ethereum ("missing
+// trie node", "historical state … is not available", "required historical state unavailable"), Erigon and Reth
+// ("state at block … is pruned"), Nethermind ("No state available for block"), Besu ("World state unavailable"), and
+// providers that sell archive nodes separately ("archive").
 var missingState = regexp.MustCompile(`(?i)missing trie node|state .*(not available|unavailable|pruned)|no state available|archive`)
 
-// isUncountable tells of the error of a getLastIndex whether it will always be the answer: a revert, no contract, or a
-// node without the block's state.
+// isUncountable reports whether every later getLastIndex call would return the same error: a revert, no contract, or
+// a node without the block's state.
 func isUncountable(err error) bool {
 	var reverted *revert
 	var none *NoContractError

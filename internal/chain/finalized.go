@@ -10,31 +10,32 @@ import (
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
-// One node is not believed over the others about what is final: what is read as final is delivered for good. So
-// several are asked and the lowest block that one of them names counts. A node that is behind only has it wait.
+// A single node must not decide which blocks are final, because events in final blocks are delivered for good. So
+// several nodes are asked, and the lowest block that one of them names counts. A node that is behind only delays
+// deliveries.
 
-// countWitnesses is how many of so many nodes are asked for the finalized block: two thirds, but two at least, since one
-// would be believed alone.
+// countWitnesses returns how many nodes are asked for the finalized block: two thirds of them, rounded down, but at
+// least two, since the answer of a single one could not be checked.
 func countWitnesses(nodes int) int { return min(nodes, max(2, nodes*2/3)) }
 
-// testimony is one node's answer about the tagged block; nil and no error if it names no such block.
+// testimony is one node's answer about a tagged block. block and err are nil if the node names no such block.
 type testimony struct {
 	block *block
-	head  *block // nil: it did not say
-	err   error  // typed
+	head  *block // nil if the node did not return its head
+	err   error  // a typed error
 }
 
-// maxHeadAge is how much older than another node's head one may be. A node that is further behind answers, and all that
-// it says may be true, but what comes is not seen: it is asked after the others for a while.
+// maxHeadAge is how much older than another node's head a node's head may be. All answers of a node that is further
+// behind may be true, but it does not show new events. So it is asked after the others for a while.
 const maxHeadAge = time.Minute
 
-// readFinalized reads the lowest finalized block that a node names; nil if they name none.
+// readFinalized returns the lowest finalized block that a node names, or nil if they name none.
 func (c *Client) readFinalized(ctx context.Context) (*block, error) {
 	return c.readTagged(ctx, finalized)
 }
 
-// readTagged reads the lowest block that a node names by a tag; nil if they name none. If none of the nodes that it asks
-// first answers, it asks the others.
+// readTagged returns the lowest block that a node names for a tag, or nil if they name none. If none of the nodes
+// that it asks first answers, it asks the others.
 func (c *Client) readTagged(ctx context.Context, tag string) (*block, error) {
 	op := "reading block " + tag
 	nodes, err := c.awaitNodes(ctx, op)
@@ -71,7 +72,7 @@ func (c *Client) readTagged(ctx context.Context, tag string) (*block, error) {
 	return nil, c.combineFailures(op, failures)
 }
 
-// demoteLaggards has nodes asked after the others whose head is too old.
+// demoteLaggards demotes nodes whose head is too old, so that they are asked after the others.
 func (c *Client) demoteLaggards(nodes []*node, said []testimony) {
 	var newest quantity
 	for _, s := range said {
@@ -92,14 +93,14 @@ func (c *Client) demoteLaggards(nodes []*node, said []testimony) {
 	}
 }
 
-// isOneBehind reports whether a head lacks only the newest block, which may have just come after a quiet time.
+// isOneBehind reports whether a head lacks only the newest block, which may have just appeared after a quiet time.
 func isOneBehind(head *block, said []testimony) bool {
 	return !slices.ContainsFunc(said, func(other testimony) bool {
 		return other.head != nil && other.head.Number > head.Number+1
 	})
 }
 
-// askTagged asks one node. Some say with null that they name no such block, some with an error.
+// askTagged asks one node. A node that has no such block answers with null or with an error.
 func (c *Client) askTagged(ctx context.Context, n *node, tag, op string) testimony {
 	var b, head *block
 	elems := []rpc.BatchElem{
@@ -121,7 +122,7 @@ func (c *Client) askTagged(ctx context.Context, n *node, tag, op string) testimo
 	return testimony{head: head}
 }
 
-// findLowest finds the lowest block that was named, and whether anybody answered.
+// findLowest returns the lowest block that was named, and whether any node answered.
 func findLowest(said []testimony) (lowest *block, answered bool) {
 	for _, s := range said {
 		answered = answered || s.err == nil

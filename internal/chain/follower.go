@@ -17,122 +17,126 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// FollowConfig says what a Follower reads and who takes it.
+// FollowConfig configures a Follower.
 type FollowConfig struct {
-	// Deployment names the registries. Zero addresses are left out; at least one is needed.
+	// Deployment contains the registries to follow. Zero addresses are skipped; at least one address is needed.
 	Deployment erc8004.Deployment
-	// Kinds of events. Default: all that become jobs.
+	// Kinds are the event kinds to read. The default is all kinds that become jobs.
 	Kinds []erc8004.Kind
 	// From is the first block to read.
 	From uint64
-	// FromHead says that From was the head when reading began: Follow ends with ErrStartAboveHead if nothing was read and
-	// the head stays below From.
+	// FromHead means that From was the head when reading began. Follow returns ErrStartAboveHead if nothing was read
+	// and the head stays below From.
 	FromHead bool
-	// Poll is the pause between questions once the head is reached, and after a failure. Default 2 s.
+	// Poll is the pause between two readings at the head, and after a failure. The default is 2 s.
 	Poll time.Duration
-	// Range is the largest number of blocks asked for at once, 1 to 10,000, default 10,000; it is halved when the node
-	// refuses. Some nodes cut wider ranges silently.
+	// Range is the largest number of blocks per request, 1 to 10,000. The default is 10,000. The follower uses fewer
+	// blocks after a node refused a range. Some nodes silently cut the answers to wider ranges.
 	Range uint64
-	// Limits are passed to job.Parse, which needs MaxTimeout.
+	// Limits are passed to job.Make, which requires MaxTimeout.
 	Limits job.Limits
-	// Anchors are where an earlier Follower ended (Range.Anchors), oldest first: reading goes on after the newest that is
-	// still canonical. None: it begins at From.
+	// Anchors are the Range.Anchors of an earlier Follower, oldest first. Reading resumes after the newest anchor
+	// that is still canonical. Without anchors, it begins at From.
 	Anchors []Anchor
-	// Finalized and Settled are Range's of where an earlier Follower ended.
+	// Finalized and Settled are the values of an earlier Follower's last Range.
 	Finalized, Settled uint64
-	// To is the last block to read: Follow ends with nil when it is handed over. Default: it follows for ever.
+	// To is the last block to read. Follow returns nil after it was handed over. By default, Follow runs until ctx
+	// ends.
 	To *uint64
-	// Checks is Range's of where an earlier Follower ended; nil: it checked all blocks.
+	// Checks are those of an earlier Follower's last Range. Nil means that it checked all blocks.
 	Checks *Checks
-	// Found takes logs of final blocks that are checked after an earlier Follower handed them over, and returns how many
-	// of them were unknown. It must be idempotent. Default: they are dropped.
+	// Found receives logs of final blocks that are checked after an earlier Follower handed the blocks over, and
+	// returns how many of the logs were unknown. It must be idempotent. By default, the logs are dropped.
 	Found func(context.Context, []RangeEvent) (unknown int, err error)
-	// Stalled is called when the follower read nothing for a minute, with the reason, and with nil when it reads again.
-	// Optional.
+	// Stalled is optional. It is called with the reason when the follower read nothing for a minute, and with nil
+	// when it reads again.
 	Stalled func(ctx context.Context, why error, since time.Time)
-	// Handle takes what a range of blocks holds. A range that begins before the last one's end replaces what came from
-	// there on: there was a reorg. Blocks come again after a failure too, so it must be idempotent. An error ends Follow.
-	// Needed.
+	// Handle receives a range of blocks with its events. A range that begins before the end of the previous one
+	// replaces everything from there on: there was a reorg. Blocks are also handed over again after a failure, so
+	// Handle must be idempotent. If it returns an error, Follow ends. It is required.
 	Handle func(context.Context, Range) error
 }
 
-// Range is what blocks that follow each other hold.
+// Range is a range of consecutive blocks with its events.
 type Range struct {
 	From, To uint64       // the first and the last block
 	Head     uint64       // the node's newest block when they were read
 	Events   []RangeEvent // in the chain's order
-	// Anchors are of the blocks that were handed over, To's last: what a later Follower is given to go on.
+	// Anchors are anchors of blocks that were handed over, ending with the block To. A later Follower resumes from
+	// them.
 	Anchors []Anchor
-	// AtHead says that To is the newest block, or the last to read: what a reorg replaced and is not found up to here is
-	// on the chain no more.
+	// AtHead is true if To is the newest block, or the last block to read. An event that a reorg replaced and that
+	// was not found again up to To is no longer on the chain.
 	AtHead bool
-	// Finalized is the newest block that the nodes called final, as asked once a minute; 0: they call none so.
+	// Finalized is the newest block that the nodes call final, read once a minute; 0 if they name none.
 	Finalized uint64
-	// Settled is a block that no reorg is expected to replace: it is settleAfter older than the finalized block, or than
-	// the head where nothing is called final.
+	// Settled is a block that no reorg is expected to replace. It is settleAfter older than the finalized block, or
+	// than the head if no block is finalized.
 	Settled uint64
-	// Checks says which blocks are checked for logs that were left out; nil: the nodes are trusted, or all are.
+	// Checks describes which blocks were checked for logs that nodes left out. It is nil if the nodes are trusted or
+	// if all blocks are checked before they are handed over.
 	Checks *Checks
 }
 
-// RangeEvent is a log that becomes a job, or Err, why it makes none.
+// RangeEvent is a log together with its job, or with the reason Err why it becomes none.
 type RangeEvent struct {
 	Log   types.Log
-	Event erc8004.Event // zero if the log cannot be read
+	Event erc8004.Event // zero if the log cannot be decoded
 	Job   job.Job
 	Err   error
 }
 
-// Follower reads the registries' logs block range by block range and hands them over as jobs, in the chain's order. It
-// asks with eth_getLogs over any transport, so nothing is lost when a subscription would have been; those to new
-// blocks, where a node is reached over a websocket, only have it ask sooner.
+// Follower reads the registries' logs range by range and hands them over as jobs, in the chain's order. It uses
+// eth_getLogs over any transport, so that it loses no events while a connection is down. Subscriptions to new blocks,
+// on nodes with a websocket address, only make it ask sooner. docs/design/chain.md describes it.
 type Follower struct {
 	client *Client
 	cfg    FollowConfig
 	filter logFilter
 	log    *slog.Logger
 
-	next  uint64     // first block that was not handed over
-	width rangeWidth // blocks to ask for at once
-	done  []Anchor   // ends of the ranges handed over, oldest first
+	next  uint64     // the first block that was not handed over
+	width rangeWidth // the number of blocks per request
+	done  []Anchor   // the ends of the ranges that were handed over, oldest first
 
 	finalized, settled uint64 // as in Range
-	finalizedTime      uint64 // of the finalized block; 0: unknown
+	finalizedTime      uint64 // of the finalized block, in seconds; 0 if it is unknown
 	finalizedAsked     time.Time
-	checks             *checker // nil: the nodes are trusted, or all blocks are checked before they are handed over
-	strictBefore       uint64   // before it all blocks are checked before they are handed over; 0: none are
+	checks             *checker // nil if the nodes are trusted, or if all blocks are checked before they are handed over
+	strictBefore       uint64   // blocks below it are checked before they are handed over; 0 if there are none
 
-	readAt  time.Time // when the chain was read to its head, or a range was handed over
-	trouble error     // why nothing was read since
-	stalled bool      // Stalled was told so
+	readAt  time.Time // when the chain was last read to its head, or a range was handed over
+	trouble error     // the reason why nothing was read since readAt
+	stalled bool      // whether Stalled was last called with a reason
 
-	watchHeads func(context.Context) (wake <-chan struct{}, stop func()) // the client's but in tests
+	watchHeads func(context.Context) (wake <-chan struct{}, stop func()) // Client.watchHeads; tests replace it
 
-	lowSince    time.Time     // since when the head is below what was handed over; zero: it is not
-	lowPatience time.Duration // lowPatience but in tests
+	lowSince    time.Time     // since when the head is below the blocks that were handed over; zero if it is not
+	lowPatience time.Duration // the constant lowPatience; tests shorten it
 }
 
-// leastGap is the time between the beginnings of two readings at the head, unless Poll is shorter: a websocket announces
-// each block of a chain that makes several a second.
+// leastGap is the minimum time between the beginnings of two readings at the head, unless Poll is shorter. It is
+// needed because a websocket announces each block, and some chains make several blocks a second.
 const leastGap = time.Second
 
-// finalizedPause is the time between questions for the finalized block. What is asked later keeps only more events from
-// being settled.
+// finalizedPause is the time between two requests for the finalized block. A longer pause only delays the moment at
+// which events count as settled.
 const finalizedPause = time.Minute
 
-// lowPatience is how long a head below what was handed over is waited for to rise again. Mostly it is a node that lags;
-// but one that named a head which never was, or a chain that was rolled back, stays there.
+// lowPatience is how long the follower waits for a head below the handed-over blocks to rise again. Usually the node
+// lags. But the head stays low if a node named a head that never existed, or if the chain was rolled back.
 const lowPatience = 30 * time.Second
 
-// maxRangeEvents bounds what is handed over at once: a range that holds more is read again in parts, down to one block.
+// maxRangeEvents bounds the events that are handed over at once. A range with more events is read again in parts,
+// down to one block.
 const maxRangeEvents = 2000
 
 var errManyEvents = fmt.Errorf("there are more than %d events", maxRangeEvents)
 
-// errMoved says that the chain changed while a range was being read.
+// errMoved means that the chain reorganised while a range was being read.
 var errMoved = errors.New("the chain reorganised while it was read")
 
-// NewFollower makes a follower; Follow runs it.
+// NewFollower creates a follower. Call Follow to run it.
 func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 	if cfg.Handle == nil {
 		return nil, errors.New("chain: the follower has nobody to hand jobs to")
@@ -177,8 +181,9 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 	return f, nil
 }
 
-// Follow runs until ctx ends or Handle fails, and returns that error, or until To is handed over. While the node is away
-// it waits and says so.
+// Follow reads the chain until ctx ends, until Handle or Found fails, or until To is handed over. It returns the
+// error, or nil after To. It returns ErrStartAboveHead if From was a head that never existed. If no node answers,
+// Follow logs that and keeps trying.
 func (f *Follower) Follow(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -193,7 +198,7 @@ func (f *Follower) Follow(ctx context.Context) error {
 			return ctx.Err()
 		case <-timer.C:
 		case <-wake:
-			_ = pause(ctx, time.Until(began.Add(gap))) // wakes that come meanwhile are this one
+			_ = pause(ctx, time.Until(began.Add(gap))) // wakes during the pause are merged into this one
 		}
 		began = time.Now()
 		more, err := f.readNext(ctx)
@@ -228,8 +233,8 @@ func (f *Follower) Follow(ctx context.Context) error {
 	return nil
 }
 
-// runChecks checks some blocks, and reads old blocks again after an omission until a time. A node that answers
-// readings and no checks does not stop the readings.
+// runChecks checks some blocks. After an omission it also reads old blocks again, until the given time. A node that
+// answers readings but no checks does not stop the readings: only errors of Found and Handle are returned.
 func (f *Follower) runChecks(ctx context.Context, until time.Time) error {
 	err := f.checkBlocks(ctx)
 	for err == nil && f.checks.recheck != nil && ctx.Err() == nil {
@@ -245,15 +250,17 @@ func (f *Follower) runChecks(ctx context.Context, until time.Time) error {
 	return nil
 }
 
-// stallAfter is the time without progress after which a follower reports it.
+// stallAfter is the time without progress after which a follower reports a stall.
 const stallAfter = time.Minute
 
 // noteProgress records that the chain was read to its head, or that a range was handed over.
 func (f *Follower) noteProgress() { f.readAt, f.trouble = time.Now(), nil }
 
-// reportStall reports that nothing was read for stallAfter, once, and that it is again. err ended the newest reading.
+// reportStall reports once that nothing was read for stallAfter, and once that reading resumed. err is the result of
+// the newest reading.
 func (f *Follower) reportStall(ctx context.Context, err error) {
-	if err != nil && (f.trouble == nil || !errors.Is(err, errResting)) { // why it rests is the better reason
+	// The error that caused the node's rest is the better reason.
+	if err != nil && (f.trouble == nil || !errors.Is(err, errResting)) {
 		f.trouble = err
 	}
 	if f.readAt.IsZero() {
@@ -274,7 +281,7 @@ func (f *Follower) reportStall(ctx context.Context, err error) {
 	}
 }
 
-// isDone tells that the last block is handed over.
+// isDone reports whether the last block was handed over.
 func (f *Follower) isDone() bool { return f.cfg.To != nil && f.next > *f.cfg.To }
 
 // handError carries an error of Handle through readNext.
@@ -282,8 +289,8 @@ type handError struct{ err error }
 
 func (e *handError) Error() string { return e.err.Error() }
 
-// readNext reads one range, with two requests and seven calls unless there was a reorg. more says that the head was not
-// reached.
+// readNext reads one range. Unless there was a reorg, it needs two requests with seven calls. more is true if the
+// range did not reach the head.
 func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 	head, last, err := f.readHead(ctx)
 	if err != nil {
@@ -345,7 +352,8 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 	return r.To < r.Head, nil
 }
 
-// readHead reads the newest block, and the one that has the number of the last anchor now; nil if there is no anchor.
+// readHead reads the newest block, and the block that now has the number of the last anchor. last is nil if there is
+// no anchor.
 func (f *Follower) readHead(ctx context.Context) (head block, last *block, _ error) {
 	const op = "reading the head"
 	var newest *block
@@ -368,12 +376,13 @@ func (f *Follower) readHead(ctx context.Context) (head block, last *block, _ err
 	return *newest, last, nil
 }
 
-// awaitsHead tells whether the head is below what was handed over and may rise again: a node that lags, or a reorg that
-// is not complete. If it stays there, the next reading begins below it.
+// awaitsHead reports whether the head is below the handed-over blocks and may rise again: the node lags, or a reorg
+// is not complete. If the head stays low, awaitsHead drops the anchors above it, so that the next reading begins
+// below it.
 func (f *Follower) awaitsHead(head uint64) bool {
 	n := len(f.done)
 	if n == 0 && head+1 < f.next {
-		return false // checkStart
+		return false // checkStart handles this case
 	}
 	if n == 0 || head >= f.done[n-1].Number {
 		f.lowSince = time.Time{}
@@ -399,7 +408,7 @@ func (f *Follower) awaitsHead(head uint64) bool {
 	return true
 }
 
-// checkStart fails once the head has stayed below the first block for lowPatience: that block was a head that never was.
+// checkStart fails once the head has stayed below the first block for lowPatience: that block never was the head.
 func (f *Follower) checkStart(head uint64) error {
 	if !f.cfg.FromHead || len(f.done) > 0 || head+1 >= f.next {
 		return nil
@@ -414,7 +423,7 @@ func (f *Follower) checkStart(head uint64) error {
 	return &handError{fmt.Errorf("block %d, head %d: %w", f.next, head, ErrStartAboveHead)}
 }
 
-// dropAnchors keeps so many anchors, and goes back to the block after the last of them.
+// dropAnchors drops all but the first keep anchors. The next reading begins after the last remaining anchor.
 func (f *Follower) dropAnchors(keep int) {
 	if keep == len(f.done) {
 		return
@@ -431,10 +440,10 @@ func (f *Follower) dropAnchors(keep int) {
 	}
 }
 
-// rewindToCanonical goes back to the newest block handed over that is still canonical. last is the block that has the
-// number of the newest anchor now.
+// rewindToCanonical returns the follower to the newest handed-over block that is still canonical. last is the block
+// that now has the number of the newest anchor.
 func (f *Follower) rewindToCanonical(ctx context.Context, last *block) error {
-	high := len(f.done) - 1 // this one and those above are replaced
+	high := len(f.done) - 1 // the anchor at high and those above are replaced
 	switch {
 	case high < 0:
 		return nil
@@ -443,7 +452,7 @@ func (f *Follower) rewindToCanonical(ctx context.Context, last *block) error {
 	case last.Hash == f.done[high].Hash:
 		return nil
 	}
-	for low := 0; low < high; { // those below are canonical
+	for low := 0; low < high; { // the anchors below low are canonical
 		middle := (low + high) / 2
 		b, err := f.client.readBlock(ctx, formatNumber(f.done[middle].Number))
 		switch {
@@ -467,7 +476,8 @@ func (f *Follower) rewindToCanonical(ctx context.Context, last *block) error {
 	return nil
 }
 
-// askFinalized asks for the finalized block, from time to time. A node that does not answer leaves it as it was.
+// askFinalized reads the finalized block at most once per finalizedPause. If no node answers, the previous value
+// stays.
 func (f *Follower) askFinalized(ctx context.Context) {
 	now := time.Now()
 	if now.Sub(f.finalizedAsked) < finalizedPause {
@@ -485,8 +495,9 @@ func (f *Follower) askFinalized(ctx context.Context) {
 	}
 }
 
-// findSettledBlock returns the newest anchor that is settleAfter older than the finalized block, or than the head where
-// nothing is final. A head of the future, which a node may invent, counts as now. The settled block never goes back.
+// findSettledBlock returns the newest anchor that is settleAfter older than the finalized block, or than the head if
+// no block is final. The head's timestamp counts as now if it is in the future, since a node may invent it. The
+// settled block never moves back.
 func (f *Follower) findSettledBlock(anchors []Anchor, head block) uint64 {
 	newest := min(uint64(head.Time), uint64(max(time.Now().Unix(), 0)))
 	if f.finalized > 0 {
@@ -501,8 +512,8 @@ func (f *Follower) findSettledBlock(anchors []Anchor, head block) uint64 {
 	return f.settled
 }
 
-// isStrict reports whether the next blocks are all checked before they are handed over: those of a backfill, unless
-// another node is there to compare with, and those that a node left out logs of.
+// isStrict reports whether all next blocks are checked before they are handed over. This is the case during a
+// backfill without another node to compare with, and for blocks that are read again because a node left out logs.
 func (f *Follower) isStrict() bool {
 	if f.client.trusted {
 		return false
@@ -510,7 +521,7 @@ func (f *Follower) isStrict() bool {
 	return f.next < f.strictBefore || f.checks == nil && len(f.client.nodes) == 1
 }
 
-// readRangeLogs reads the logs from the next block to another one.
+// readRangeLogs reads the logs from the next block to the block to.
 func (f *Follower) readRangeLogs(ctx context.Context, to uint64, head block) ([]types.Log, rangeEnds, error) {
 	filter := f.filter
 	filter.FromBlock, filter.ToBlock = hexutil.Uint64(f.next), hexutil.Uint64(to)
@@ -519,7 +530,8 @@ func (f *Follower) readRangeLogs(ctx context.Context, to uint64, head block) ([]
 	switch {
 	case err != nil:
 		return nil, ends, err
-	// What was handed over before may have been replaced since its hash was compared: then this is another branch's.
+	// The blocks that were handed over may have been replaced after their hash was compared. Then this range belongs
+	// to another branch.
 	case isHead && ends.last.Hash != head.Hash, !f.extendsLastRange(ends.first):
 		return nil, ends, errMoved
 	case f.client.trusted, f.checks != nil && !f.isStrict():
@@ -533,13 +545,14 @@ func (f *Follower) readRangeLogs(ctx context.Context, to uint64, head block) ([]
 	return logs, ends, err
 }
 
-// extendsLastRange tells whether a block is the child of the last one that was handed over.
+// extendsLastRange reports whether a block is the child of the last block that was handed over.
 func (f *Follower) extendsLastRange(first block) bool {
 	n := len(f.done)
 	return n == 0 || f.done[n-1].Number+1 != uint64(first.Number) || first.isChildOf(f.done[n-1].Hash)
 }
 
-// narrowRange asks for fewer blocks next time when that may help, and at once when the node refused so many.
+// narrowRange reduces the number of blocks per request if that may help. more is true if the node refused the range
+// because of its width, so that the next request can follow at once.
 func (f *Follower) narrowRange(err error, asked uint64) (more bool, _ error) {
 	f.trouble = err
 	if asked == 1 || !isRefusedRange(err) {
@@ -553,7 +566,8 @@ func (f *Follower) narrowRange(err error, asked uint64) (more bool, _ error) {
 	return false, err
 }
 
-// readBlockTimes reads the time of every block that the logs name, where the node does not give it with the log.
+// readBlockTimes returns the timestamp of every block that the logs name. It reads a block only if the node did not
+// send the timestamp with the log.
 func (f *Follower) readBlockTimes(ctx context.Context, logs []types.Log) (map[common.Hash]uint64, error) {
 	times := make(map[common.Hash]uint64)
 	var elems []rpc.BatchElem
@@ -581,7 +595,7 @@ func (f *Follower) readBlockTimes(ctx context.Context, logs []types.Log) (map[co
 	return times, nil
 }
 
-// makeEvents makes jobs of the logs, in their order.
+// makeEvents converts logs to events and jobs, in their order.
 func (f *Follower) makeEvents(ctx context.Context, logs []types.Log) ([]RangeEvent, error) {
 	logs = slices.DeleteFunc(logs, func(l types.Log) bool { return l.Removed })
 	times, err := f.readBlockTimes(ctx, logs)

@@ -12,15 +12,17 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 )
 
-// maxStartAge is how far the time of a head may be from this machine's when reading begins there.
+// maxStartAge is the maximum difference between the timestamp of a start head and the local clock.
 const maxStartAge = 10 * time.Minute
 
-// ErrStartAboveHead: the chain's head stays below the block at which reading began, so that one was never the head.
+// ErrStartAboveHead means that the chain's head stays below the block at which reading began, so that this block was
+// never the head.
 var ErrStartAboveHead = errors.New("the chain's head stays below the block to begin with")
 
-// StartHead returns the block to begin with when a chain is read for the first time: the lowest head that a node names
-// and can show. The node returns the block and its parent, and the block's time is within 10 minutes of this machine's;
-// the time is not asked of chains that make blocks only with transactions. It fails if no node names such a head.
+// StartHead returns the block to begin with when a chain is read for the first time: the lowest head that a node
+// names and can return. The node must return the block and its parent, and the block's timestamp must be within 10
+// minutes of the local clock. The timestamp is not checked on chains that make blocks only with transactions.
+// StartHead fails if no node names such a head.
 func (c *Client) StartHead(ctx context.Context) (uint64, error) {
 	heads := make([]*block, len(c.nodes))
 	failures := make([]nodeFailure, len(c.nodes))
@@ -44,7 +46,7 @@ func (c *Client) StartHead(ctx context.Context) (uint64, error) {
 	return uint64(lowest.Number), nil
 }
 
-// readStartHead reads a node's head, and that block and its parent by their names.
+// readStartHead reads a node's head, then the same block by its number and the parent by its hash.
 func (c *Client) readStartHead(ctx context.Context, n *node) (*block, error) {
 	const op = "reading the head to begin with"
 	ask := func(elems ...rpc.BatchElem) error {

@@ -8,15 +8,16 @@ import (
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
-// Lag is how far behind the node's newest block another one is.
+// Lag is the distance between a block and the node's newest block.
 type Lag struct {
-	Head   uint64        // the newest block
-	Blocks uint64        // 0 when the other one is the newest
-	Time   time.Duration // between the two blocks' timestamps; of a quiet chain, the age of the first block after the other one
+	Head   uint64 // the newest block
+	Blocks uint64 // 0 if the block is the newest
+	// Between the two blocks' timestamps; on a quiet chain, the age of the first block after the given one.
+	Time time.Duration
 }
 
-// Lag asks how far behind the newest block the given one is. It fails if that one is above the newest: the lag is not known
-// then.
+// Lag returns how far the given block is behind the newest one. It fails if the given block is above the newest,
+// because the lag is unknown then.
 func (c *Client) Lag(ctx context.Context, number uint64) (Lag, error) {
 	const op = "asking how far behind a block is"
 	var head, other *block
@@ -51,7 +52,7 @@ func (c *Client) Lag(ctx context.Context, number uint64) (Lag, error) {
 	if !c.known.Quiet {
 		return lag, nil
 	}
-	// Hours may lie between two blocks.
+	// Hours may lie between two successive blocks.
 	next, err := c.readBlock(ctx, formatNumber(number+1))
 	if err != nil {
 		return Lag{}, err
@@ -62,8 +63,9 @@ func (c *Client) Lag(ctx context.Context, number uint64) (Lag, error) {
 	return lag, nil
 }
 
-// BlockBefore returns a block that is older than another one by some time at least, and not much more than twice that.
-// It returns 0 if the chain is younger.
+// BlockBefore returns a block that is older than the given block by at least the given time, but not much more than
+// twice that. It returns 0 if the chain is younger. If the node dropped the older blocks, it returns the oldest block
+// that it found, which may be younger than asked for.
 func (c *Client) BlockBefore(ctx context.Context, number uint64, by time.Duration) (uint64, error) {
 	newest, err := c.readBlock(ctx, formatNumber(number))
 	for step := uint64(1); err == nil && newest != nil && step < number; step *= 2 {

@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// Nodes bound the ranges and the answers of eth_getLogs and the number of requests, each in words and codes of its own.
-// What is recognised here decides between three ways on: a range limit narrows the range, a rate limit waits, and
-// everything else may pass or be another node's to answer. limits_test.go has the providers' texts.
+// Nodes limit the ranges and answers of eth_getLogs and the number of requests, each with its own messages and codes.
+// This file distinguishes three cases: a range limit narrows the range, a rate limit makes the client wait, and any
+// other error may be temporary or specific to that node. limits_test.go contains the providers' messages.
 
-// rateWords are in the refusals of nodes that were asked too often, in small letters.
+// rateWords occur in the refusals of nodes that limit the rate of requests, in lower case.
 var rateWords = []string{"too many requests", "rate limit", "request rate", "requests per second", "compute units",
 	"/sec", "throttl", "request limit", "daily request count"}
 
-// isRateLimit tells whether a node was asked too often. err is masked.
+// isRateLimit reports whether a node refused a request because of too many requests. err must be masked.
 func isRateLimit(err error) bool {
 	var answered *rpcError
 	var status *statusError
@@ -31,15 +31,15 @@ func isRateLimit(err error) bool {
 	return false
 }
 
-// isBehind tells whether the node has not reached the range: no narrower one would help, but another node may.
+// isBehind reports whether the node has not reached the range. A narrower range would not help, but another node may.
 func isBehind(err error) bool {
 	var answered *rpcError
 	return errors.As(err, &answered) &&
 		containsAny(answered.message, []string{"beyond current head", "block range is in the future"})
 }
 
-// isInability tells whether a node says that it does not offer something, has dropped it (4444 of EIP-4444, a state), or
-// failed inside. A range that is to be narrowed is none.
+// isInability reports whether a node does not offer something, has dropped it (code 4444 of EIP-4444, or a block's
+// state), or failed internally. A refusal that asks for a narrower range is not an inability.
 func isInability(err error) bool {
 	const methodNotFound, internalError, notSupported, prunedHistory = -32601, -32603, -32004, 4444
 	var answered *rpcError
@@ -55,7 +55,7 @@ func containsAny(message string, words []string) bool {
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(message, word) })
 }
 
-// isRefusedRange tells whether fewer blocks may be answered.
+// isRefusedRange reports whether the node may answer a request for fewer blocks.
 func isRefusedRange(err error) bool {
 	var answered *rpcError
 	var status *statusError
@@ -63,12 +63,12 @@ func isRefusedRange(err error) bool {
 		errors.As(err, &status) || errors.Is(err, context.DeadlineExceeded))
 }
 
-// rangeWords are in refusals that one code also means something else by.
+// rangeWords identify range limits among refusals whose code also has other meanings.
 var rangeWords = []string{"range", "results", "response size", "response too large", "blocks"}
 
-// isRangeLimit tells whether the node, or the bound of its answers, would refuse the same range again.
+// isRangeLimit reports whether the node, or the bound of its answers, would refuse the same range again.
 func isRangeLimit(err error) bool {
-	const limitExceeded = -32005 // of too many results, too many blocks or too many requests
+	const limitExceeded = -32005 // used for too many results, too many blocks and too many requests
 	var answered *rpcError
 	var status *statusError
 	switch {
@@ -84,9 +84,8 @@ func isRangeLimit(err error) bool {
 	return false
 }
 
-// isRefusedForGood tells whether the node will not search even one block, whenever it is asked: it has no such method,
-// has dropped its old blocks (EIP-4444), or the answer is larger than what is read. Other refusals may be trouble that
-// passes.
+// isRefusedForGood reports whether the node will never search even one block: it has no such method, has dropped its
+// old blocks (EIP-4444), or the answer exceeds the bound. Other refusals may be temporary.
 func isRefusedForGood(err error) bool {
 	const methodNotFound, methodNotSupported, prunedHistory = -32601, -32004, 4444
 	var answered *rpcError
@@ -95,7 +94,7 @@ func isRefusedForGood(err error) bool {
 			answered.code)
 }
 
-// How nodes say which range they would take: from where to where, or how many blocks.
+// Patterns of the messages in which nodes state the range that they accept: its first and last block, or its width.
 var (
 	statedHexRange = regexp.MustCompile(`\[0x([0-9a-fA-F]+),\s*0x([0-9a-fA-F]+)\]`)
 	statedRange    = regexp.MustCompile(`retry with the range (\d+)-(\d+)`)
@@ -105,7 +104,7 @@ var (
 		`for your plan \([\d,]+ > |max is |ranges over )([\d,]+)(k?)`)
 )
 
-// findStatedWidth reads from a refusal how many blocks the node would take; 0 if it does not say.
+// findStatedWidth returns the number of blocks that a refusal states as acceptable, or 0 if it states none.
 func findStatedWidth(err error) uint64 {
 	var answered *rpcError
 	var status *statusError
@@ -137,8 +136,8 @@ func findStatedWidth(err error) uint64 {
 	return 0
 }
 
-// narrowWidth is how many blocks to ask for after so many were refused: what the node says, or half. Some nodes say
-// the very range that they refused.
+// narrowWidth returns the number of blocks to ask for after the node refused asked blocks: the number that the node
+// stated, or half. Some nodes state the very range that they refused; then it is half.
 func narrowWidth(err error, asked uint64) uint64 {
 	if stated := findStatedWidth(err); stated > 0 && stated < asked {
 		return stated
@@ -146,26 +145,26 @@ func narrowWidth(err error, asked uint64) uint64 {
 	return max(asked/2, 1)
 }
 
-// rangeWidth is how many blocks are asked for at once. It narrows when a node refuses and widens again, but not before
-// many answers have come: a limit of the node stays, and one of results is of a stretch of dense blocks.
+// rangeWidth is the number of blocks per request. It narrows when a node refuses a range. It widens again only after
+// many answers: a limit on the width is permanent, and a limit on results holds for a whole stretch of dense blocks.
 type rangeWidth struct {
 	blocks uint64
 	most   uint64
-	held   int // answers to come before it widens
+	held   int // answers that must come before it widens
 }
 
-// holdAfterRefusal is how many answers a refusal keeps the range from widening for: so one question in as many is
-// asked in vain where a limit stays.
+// holdAfterRefusal is the number of answers for which a refusal keeps the range from widening. If the limit is
+// permanent, one request in this many is refused.
 const holdAfterRefusal = 64
 
 func newRangeWidth(most uint64) rangeWidth { return rangeWidth{blocks: most, most: most} }
 
-// narrow takes a refusal of so many blocks.
+// narrow records that the node refused asked blocks.
 func (w *rangeWidth) narrow(err error, asked uint64) {
 	w.blocks, w.held = narrowWidth(err, asked), holdAfterRefusal
 }
 
-// widen takes an answer.
+// widen records an answer.
 func (w *rangeWidth) widen() {
 	if w.held > 0 {
 		w.held--

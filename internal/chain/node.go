@@ -15,20 +15,21 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// link is what a client and its nodes share: which chain they are of, and how an error of theirs is told.
+// link holds the data that a client and its nodes share: the chain, and how to mask errors.
 type link struct {
 	chainID uint64
 	timeout time.Duration  // of one question to one node
-	mask    *secret.Masker // of what in any node's URL may be a key
+	mask    *secret.Masker // masks the parts of all nodes' URLs that may be keys
 
-	decoding *decode.Budget // of the process; nil: not bounded
+	decoding *decode.Budget // of the whole process; nil means no bound
 }
 
+// newUnavailable returns an *UnavailableError with a masked error.
 func (l *link) newUnavailable(op string, err error) error {
 	return &UnavailableError{ChainID: l.chainID, Op: op, Err: maskError(err, l.timeout, l.mask)}
 }
 
-// compareChainID compares what a node said.
+// compareChainID returns a *WrongChainError if a node's chain id is not the expected one.
 func (l *link) compareChainID(id *hexutil.Big) error {
 	if got := id.ToInt(); !got.IsUint64() || got.Uint64() != l.chainID {
 		return &WrongChainError{Want: l.chainID, Got: got.Uint64()}
@@ -36,7 +37,7 @@ func (l *link) compareChainID(id *hexutil.Big) error {
 	return nil
 }
 
-// node is one address of RPC_URL_<chain>: its connection, and what is known of its health.
+// node is one address of RPC_URL_<chain>: its connection and its health.
 type node struct {
 	*link
 	number    int // its position in RPC_URL_<chain>, from 1
@@ -47,11 +48,11 @@ type node struct {
 	rest      rest
 	batch     batchLimit
 
-	dialing chan struct{} // holds one token: who has it may dial, or ask for the chain id
+	dialing chan struct{} // holds one token; its holder may dial, or ask for the chain id
 
 	mu       sync.Mutex
 	conn     *rpc.Client
-	verified bool // the node's chain id was seen since it last failed
+	verified bool // the node's chain id was compared since its last failure
 	closed   bool
 }
 
@@ -61,25 +62,26 @@ func newNode(l *link, number int, address secret.Secret) *node {
 	return &node{
 		link: l, number: number, url: address,
 		transport: &http.Transport{
-			Proxy:                 http.ProxyFromEnvironment, // the operator's own address, unlike what strangers name
+			// The operator chose this address, so it may use the proxy, unlike addresses from jobs and agents.
+			Proxy:                 http.ProxyFromEnvironment,
 			MaxIdleConnsPerHost:   16,
 			IdleConnTimeout:       90 * time.Second,
 			TLSHandshakeTimeout:   l.timeout,
 			ResponseHeaderTimeout: l.timeout,
 			ForceAttemptHTTP2:     true,
-			DisableCompression:    true, // a few bytes could become many, see boundAnswer
+			DisableCompression:    true, // a small body could decompress to a very large one, see boundAnswer
 		},
 		silence: silence{quiet: quietTime},
 		dialing: make(chan struct{}, 1),
 	}
 }
 
-// isNodeURL tells whether an address is one that a node can be reached at.
+// isNodeURL reports whether u can be the address of a node.
 func isNodeURL(u *url.URL) bool {
 	return u.Host != "" && (u.Scheme == "http" || u.Scheme == "https" || u.Scheme == "ws" || u.Scheme == "wss")
 }
 
-// close ends the connection. Later requests fail.
+// close closes the connection. Later requests fail.
 func (n *node) close() {
 	n.mu.Lock()
 	conn := n.conn
@@ -91,8 +93,8 @@ func (n *node) close() {
 	n.transport.CloseIdleConnections()
 }
 
-// connect returns the connection. It is made if there is none, and the chain id is asked for again after a failure,
-// since another node may answer at the same address then; one caller at a time does either, the others wait for it.
+// connect returns the connection, and dials if it does not exist. After a failure it asks for the chain id again,
+// because another node may answer at the same address then. One caller at a time does either; the others wait for it.
 func (n *node) connect(ctx context.Context) (*rpc.Client, error) {
 	if conn, verified, err := n.currentConn(); verified || err != nil {
 		return conn, err
@@ -112,7 +114,7 @@ func (n *node) connect(ctx context.Context) (*rpc.Client, error) {
 			return nil, n.newUnavailable("connecting", err)
 		}
 	}
-	// It is kept though the answer be wrong: the next caller asks again.
+	// The connection is kept even if the chain id is wrong: the next caller asks for it again.
 	if err := n.keepConn(conn); err != nil {
 		return nil, err
 	}
@@ -125,6 +127,7 @@ func (n *node) connect(ctx context.Context) (*rpc.Client, error) {
 	return conn, nil
 }
 
+// dial connects to the node. The connection follows no redirects and bounds websocket messages.
 func (n *node) dial(ctx context.Context) (*rpc.Client, error) {
 	return rpc.DialOptions(ctx, n.url.Reveal(), rpc.WithHTTPClient(&http.Client{
 		Transport:     nodeTransport{n},
@@ -132,6 +135,7 @@ func (n *node) dial(ctx context.Context) (*rpc.Client, error) {
 	}), rpc.WithWebsocketMessageSizeLimit(maxWebsocketAnswer))
 }
 
+// keepConn stores the connection. It closes it and fails if the node was closed.
 func (n *node) keepConn(conn *rpc.Client) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -143,6 +147,8 @@ func (n *node) keepConn(conn *rpc.Client) error {
 	return nil
 }
 
+// currentConn returns the stored connection, which may be nil, and whether its chain id was compared. It fails if the
+// node was closed.
 func (n *node) currentConn() (conn *rpc.Client, verified bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -152,13 +158,14 @@ func (n *node) currentConn() (conn *rpc.Client, verified bool, err error) {
 	return n.conn, n.verified, nil
 }
 
-// forgetChainID has the chain id asked for before the next question.
+// forgetChainID makes connect ask for the chain id again before the next question.
 func (n *node) forgetChainID() {
 	n.mu.Lock()
 	n.verified = false
 	n.mu.Unlock()
 }
 
+// checkChainID asks the node for its chain id and compares it.
 func (n *node) checkChainID(ctx context.Context, conn *rpc.Client) error {
 	var id hexutil.Big
 	if err := conn.CallContext(ctx, &id, "eth_chainId"); err != nil {
@@ -179,7 +186,7 @@ func (n *node) ping(ctx context.Context) error {
 	return err
 }
 
-// nodeTransport bounds answers, and reads how long a node that was asked too often wants to rest.
+// nodeTransport bounds the size of answers, and reads how long a rate-limited client should wait.
 type nodeTransport struct{ node *node }
 
 func (t nodeTransport) RoundTrip(req *http.Request) (*http.Response, error) {

@@ -13,10 +13,10 @@ import (
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
-// The checker compares the logs that a follower handed over with those of another node. Blocks in which the two differ
-// are checked by their receipts.
+// The checker compares the logs that a follower handed over with those of another node. Blocks in which the two
+// differ are checked by their receipts.
 
-// nextComparison returns the next range to compare with another node, if there is one.
+// nextComparison returns the next range to compare with another node. ok is false if no range is left.
 func (f *Follower) nextComparison() (r handedRange, ok bool) {
 	k := f.checks
 	if len(f.client.nodes) < 2 || time.Now().Before(k.compareAfter) {
@@ -59,7 +59,7 @@ func (f *Follower) compareRange(ctx context.Context, r handedRange) error {
 	k.behindSince = time.Time{}
 	k.compareWidth.widen()
 	differing := slices.DeleteFunc(findDifferences(k.known, logs, r.span), func(n uint64) bool {
-		return !k.open[n] && !k.unchecked.has(n) // it was checked by itself, and its logs are known no more
+		return !k.open[n] && !k.unchecked.has(n) // it was checked individually, and its logs are no longer stored
 	})
 	k.noteAgreement(r.span, differing)
 	for _, n := range differing {
@@ -74,7 +74,7 @@ func (f *Follower) compareRange(ctx context.Context, r handedRange) error {
 	return nil
 }
 
-// noteAgreement records that two nodes gave the same logs for all blocks of a range but some.
+// noteAgreement records that two nodes returned the same logs for all blocks of a range except the differing ones.
 func (k *checker) noteAgreement(r span, differing []uint64) {
 	from := r.from
 	for _, n := range differing {
@@ -88,7 +88,7 @@ func (k *checker) noteAgreement(r span, differing []uint64) {
 	}
 }
 
-// findDifferences returns the blocks of a range in which logs are others than the known ones, in ascending order.
+// findDifferences returns the blocks of a range whose logs differ from the known ones, in ascending order.
 func findDifferences(known map[uint64][]logPosition, logs []types.Log, r span) (blocks []uint64) {
 	others := map[uint64]map[logPosition]bool{}
 	for _, l := range logs {
@@ -120,7 +120,8 @@ func findDifferences(known map[uint64][]logPosition, logs []types.Log, r span) (
 	return blocks
 }
 
-// readOtherLogs asks another node than one for the logs of a range and its last block, nil if that node lacks it.
+// readOtherLogs asks a node other than the node number not for the logs of a range and for its last block. last is
+// nil if that node does not have the block.
 func (c *Client) readOtherLogs(
 	ctx context.Context, filter logFilter, not int,
 ) (logs []types.Log, last *block, _ error) {

@@ -13,26 +13,28 @@ import (
 	"github.com/agentherald/herald/internal/decode"
 )
 
-// maxDemotion is how long a node that keeps failing is asked after the others, at most; a wrong chain id is that long.
+// maxDemotion is the longest time for which a failing node is asked after the others. A wrong chain id demotes a node
+// for this time.
 const maxDemotion = time.Minute
 
-// health decides which of several nodes is asked first: in the order of RPC_URL_<chain>, but after the others for a
-// while when it failed.
+// health decides the order in which nodes are asked. The order is that of RPC_URL_<chain>, but a node that failed is
+// asked after the others for a while.
 type health struct {
 	mu      sync.Mutex
-	faults  int       // failed requests in a row
-	demoted time.Time // until then it is asked after the others
-	omitted bool      // it left out logs: it is asked after the others for good
+	faults  int       // consecutive failed requests
+	demoted time.Time // until this time, the node is asked after the others
+	omitted bool      // the node left out logs: it is asked after the others from then on
 }
 
-// noteOmission has the node asked after the others from now on.
+// noteOmission makes the node rank after the others from now on.
 func (h *health) noteOmission() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.omitted = true
 }
 
-// noteFault demotes the node, for longer each time. first says that the request before did not fail.
+// noteFault demotes the node, for a longer time after each consecutive failure but at least for least. first is true
+// if the previous request did not fail.
 func (h *health) noteFault(now time.Time, least time.Duration) (first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -41,7 +43,7 @@ func (h *health) noteFault(now time.Time, least time.Duration) (first bool) {
 	return h.faults == 1
 }
 
-// noteAnswer ends a demotion. after says that the request before failed.
+// noteAnswer ends a demotion. after is true if the previous request failed.
 func (h *health) noteAnswer() (after bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -50,7 +52,7 @@ func (h *health) noteAnswer() (after bool) {
 	return after
 }
 
-// rank orders the nodes: lower is asked first.
+// rank returns the node's rank. Nodes with lower ranks are asked first.
 func (h *health) rank(now time.Time) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -59,12 +61,12 @@ func (h *health) rank(now time.Time) int {
 		rank = h.faults
 	}
 	if h.omitted {
-		rank += 1 << 16 // after those that fail
+		rank += 1 << 16 // after all failing nodes
 	}
 	return rank
 }
 
-// orderNodes lists the nodes, healthiest first.
+// orderNodes returns the nodes, healthiest first.
 func (c *Client) orderNodes(now time.Time) []*node {
 	if len(c.nodes) == 1 {
 		return c.nodes
@@ -85,11 +87,11 @@ func (c *Client) orderNodes(now time.Time) []*node {
 	return nodes
 }
 
-// question is one request to a node, which may be a batch; all of its answers come from that node.
+// question is one request to a node, which may be a batch. All of its answers come from that node.
 type question func(context.Context, nodeConn) error
 
-// askNode asks the healthiest node within the client's timeout, and the next one when it does not answer. failure is
-// what the question returned; err, a typed error, says why nobody answered it.
+// askNode asks the healthiest node, within the client's timeout, and the next node if that one does not answer.
+// failure is the error that the question returned. err is a typed error, set if no node answered.
 func (c *Client) askNode(ctx context.Context, op string, ask question) (failure, err error) {
 	nodes, err := c.awaitNodes(ctx, op)
 	if err != nil {
@@ -110,7 +112,7 @@ func (c *Client) askNode(ctx context.Context, op string, ask question) (failure,
 	return nil, c.combineFailures(op, failures)
 }
 
-// askOne asks one node.
+// askOne asks one node. failure and err are as in askNode.
 func (c *Client) askOne(ctx context.Context, n *node, op string, ask question) (failure, err error) {
 	probe, err := n.silence.beginRequest(time.Now())
 	if err != nil {
@@ -125,7 +127,7 @@ func (c *Client) askOne(ctx context.Context, n *node, op string, ask question) (
 
 	conn, err := n.connect(ctx)
 	if errors.Is(err, decode.ErrBusy) {
-		return nil, err // which says nothing about the node
+		return nil, err // says nothing about the node's health
 	}
 	if err != nil {
 		n.silence.noteOutcome(ctx, err)
@@ -134,15 +136,15 @@ func (c *Client) askOne(ctx context.Context, n *node, op string, ask question) (
 	}
 	failure = ask(ctx, nodeConn{conn, n})
 	if errors.Is(failure, decode.ErrBusy) {
-		return failure, nil // which says nothing about the node
+		return failure, nil // says nothing about the node's health
 	}
 	n.silence.noteOutcome(ctx, failure)
 	c.noteHealth(ctx, n, failure)
 	return failure, nil
 }
 
-// noteHealth takes the outcome of a request. What the caller gave up, a search that was slow and a refusal that the
-// node put into words say nothing about its health.
+// noteHealth updates a node's health after a request. It ignores requests that the caller cancelled and searches that
+// were slow. An error message of the node counts as an answer.
 func (c *Client) noteHealth(ctx context.Context, n *node, err error) {
 	var wrong *WrongChainError
 	least := time.Duration(0)
@@ -168,7 +170,7 @@ func (c *Client) noteHealth(ctx context.Context, n *node, err error) {
 	}
 }
 
-// isFault tells trouble with a node from an answer of its own.
+// isFault reports whether err is a problem with the node and not its answer.
 func (c *Client) isFault(err error) bool {
 	if err == nil {
 		return false
@@ -178,8 +180,8 @@ func (c *Client) isFault(err error) bool {
 	return !errors.As(shown, &answered) && !isRangeLimit(shown) && !isRateLimit(shown)
 }
 
-// mayOtherAnswer tells whether it is worth while to ask another node: not when this one gave the chain's own answer,
-// refused a range that is going to be narrowed, or answered while this process had no room to decode it.
+// mayOtherAnswer reports whether another node should be asked. It returns false if this node returned the chain's own
+// answer, if it refused a range that will be narrowed, or if this process had no room to decode the answer.
 func (c *Client) mayOtherAnswer(err error) bool {
 	_, reverted := findRevert(err)
 	var answered *rpcError
@@ -188,13 +190,13 @@ func (c *Client) mayOtherAnswer(err error) bool {
 		(errors.As(shown, &answered) || !isRangeLimit(shown))
 }
 
-// nodeFailure is why one of several nodes gave no answer.
+// nodeFailure is the reason why one of several nodes returned no answer.
 type nodeFailure struct {
 	number int
 	err    error // masked
 }
 
-// nodesError is why none of several nodes gave an answer.
+// nodesError is the error if none of several nodes returned an answer.
 type nodesError struct{ failures []nodeFailure }
 
 func (e *nodesError) Error() string {
@@ -205,7 +207,8 @@ func (e *nodesError) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-// Unwrap is the failure that is most likely to pass: who sees that all were too slow may give up for good.
+// Unwrap returns the failure that is most likely temporary. A caller may give up for good if all nodes were too slow,
+// so a timeout is returned only if all failures are timeouts.
 func (e *nodesError) Unwrap() error {
 	for _, f := range slices.Backward(e.failures) {
 		if !errors.Is(f.err, context.DeadlineExceeded) {
@@ -215,7 +218,7 @@ func (e *nodesError) Unwrap() error {
 	return e.failures[len(e.failures)-1].err
 }
 
-// maskFailure makes an error of a request one that can be shown; typed ones are already.
+// maskFailure returns the error of a request in a form that can be shown. Typed errors are masked already.
 func (c *Client) maskFailure(err error) error {
 	var away *UnavailableError
 	var wrong *WrongChainError
@@ -228,7 +231,8 @@ func (c *Client) maskFailure(err error) error {
 	return maskError(err, c.timeout, c.mask)
 }
 
-// combineFailures says that nobody answered. Only if all nodes serve another chain it is that.
+// combineFailures returns the error for the case that no node answered. It is a *WrongChainError only if all nodes
+// serve another chain.
 func (c *Client) combineFailures(op string, failures []nodeFailure) error {
 	var wrong *WrongChainError
 	for _, f := range failures {

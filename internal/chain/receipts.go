@@ -17,39 +17,41 @@ import (
 	"github.com/ethereum/go-ethereum/trie"
 )
 
-// A block's header holds the root of a tree of its receipts, and these hold all of its logs. Receipts that come to that
-// root lack no log. Chains with receipts of their own kind, whose root is not found here, cannot be proven: there what
-// the node says is believed, if it says the same several times and its logs make up the header's bloom.
+// A block's header contains the root of a tree of its receipts, and the receipts contain all of its logs. If receipts
+// hash to that root, no log is missing. On chains whose receipts have their own encoding, the root cannot be computed
+// here. There, the node's answer is believed if it is the same several times and its logs fill the header's bloom.
 
 const (
-	// receiptsAtOnce bounds the transactions whose receipts are asked for in one request: each has a kilobyte or two.
+	// receiptsAtOnce bounds the transactions whose receipts are requested at once. Each receipt has one or two
+	// kilobytes.
 	receiptsAtOnce = 500
-	// sameAnswers is how often a node has to give the same receipts where they prove nothing.
+	// sameAnswers is how many times a node must return the same receipts if they prove nothing.
 	sameAnswers = 3
-	// unprovenInRow blocks without a proof in a row, over unprovenTime at least, mean that the chain has none: then one
-	// answer is enough.
+	// unprovenInRow and unprovenTime decide that a chain's receipts cannot be proven: this many blocks in a row, over
+	// at least this time, had no proof. Then one answer is enough.
 	unprovenInRow = 3
 	unprovenTime  = time.Minute
-	// receiptsPause is the time before nodes that have no eth_getBlockReceipts are asked for it again.
+	// receiptsPause is the time before nodes without eth_getBlockReceipts are asked for it again.
 	receiptsPause = time.Hour
 )
 
 var (
 	errForgotten = errors.New("the node left out logs: its receipts do not come to the receiptsRoot of the block")
 	errUnproven  = errors.New("its receipts of a block do not come to the block's receiptsRoot")
-	// errUnknownReceipts says that receipts cannot be decoded: those of transactions of a new type may have another form.
+	// errUnknownReceipts means that receipts cannot be decoded. Transactions of a new type may have receipts of
+	// another form.
 	errUnknownReceipts = errors.New("its receipts of a block have an unknown form")
 	errNoReceipts      = errors.New("no node answers eth_getBlockReceipts")
 )
 
-// proofs is what is known of how far a chain's receipts can be proven.
+// proofs stores how far a chain's receipts can be proven.
 type proofs struct {
-	refused  time.Time // when no node had eth_getBlockReceipts
-	unproven int       // blocks without a proof in a row
-	since    time.Time // when the first of them was read
+	refused  time.Time // when no node offered eth_getBlockReceipts
+	unproven int       // consecutive blocks without a proof
+	since    time.Time // when the first of the unproven blocks was read
 }
 
-// provableReceipt is what a block's receiptsRoot is made of.
+// provableReceipt holds the fields of a receipt that determine a block's receiptsRoot.
 type provableReceipt struct {
 	BlockHash             common.Hash     `json:"blockHash"`
 	Type                  hexutil.Uint64  `json:"type"`
@@ -60,18 +62,18 @@ type provableReceipt struct {
 	DepositReceiptVersion *hexutil.Uint64 `json:"depositReceiptVersion"` // OP Stack since Canyon
 }
 
-// bloom is that of the receipt's logs. What the node says of it is not looked at.
+// computeBloom computes the bloom of the receipt's logs. The bloom in the node's answer is ignored.
 func (r *provableReceipt) computeBloom() types.Bloom {
 	return types.CreateBloom(&types.Receipt{Logs: r.Logs})
 }
 
-// provableReceipts are a block's, as types.DeriveSha takes them.
+// provableReceipts are the receipts of a block, in the form that types.DeriveSha needs.
 type provableReceipts []*provableReceipt
 
 func (rs provableReceipts) Len() int { return len(rs) }
 
-// hasUnknownType reports whether a receipt is of a transaction type of which the receipt's fields are unknown: its logs
-// may be elsewhere, as those of EIP-8130 (0x79), whose receipts have a result for each phase.
+// hasUnknownType reports whether a receipt belongs to a transaction type whose receipt fields are unknown. Its logs
+// may be elsewhere, as in EIP-8130 (0x79), whose receipts have a result for each phase.
 func (rs provableReceipts) hasUnknownType() bool {
 	const lastOfEthereum, firstOfArbitrum, lastOfArbitrum, opDeposit = 0x04, 0x64, 0x78, 0x7e
 	return slices.ContainsFunc(rs, func(r *provableReceipt) bool {
@@ -79,8 +81,8 @@ func (rs provableReceipts) hasUnknownType() bool {
 	})
 }
 
-// EncodeIndex encodes a receipt as its block's tree holds it. Types that are not known are encoded as Ethereum's are,
-// which is right for Arbitrum's: where it is not, the root is another.
+// EncodeIndex encodes a receipt as the block's tree contains it. Unknown types are encoded like Ethereum's, which is
+// correct for Arbitrum's. For other types the computed root differs from the header's.
 func (rs provableReceipts) EncodeIndex(i int, w *bytes.Buffer) {
 	const opDeposit = 0x7e
 	r := rs[i]
@@ -91,19 +93,20 @@ func (rs provableReceipts) EncodeIndex(i int, w *bytes.Buffer) {
 	if r.Type != types.LegacyTxType {
 		w.WriteByte(byte(r.Type))
 	}
-	_ = rlp.Encode(w, fields) // a buffer takes all, and all of these types can be encoded
+	_ = rlp.Encode(w, fields) // writing to a buffer cannot fail, and all of these types can be encoded
 }
 
-// blockReceipts are what a node said of a block.
+// blockReceipts is the result of a node's receipts of a block.
 type blockReceipts struct {
-	root   common.Hash // that they come to
-	proven bool        // it is the header's
-	logs   []types.Log // all of the block
+	root   common.Hash // computed from the receipts
+	proven bool        // whether root is the header's
+	logs   []types.Log // all logs of the block
 }
 
 func (r blockReceipts) isUnproven() bool { return !r.proven }
 
-// readWholeLogs reads the logs of blocks and proves that there are no more, as far as the chain allows.
+// readWholeLogs reads the logs of blocks from their receipts and proves that none is missing, as far as the chain
+// allows.
 func (c *Client) readWholeLogs(
 	ctx context.Context, blocks []*bloomBlock, filter logFilter,
 ) (logs []types.Log, proven map[common.Hash]bool, _ error) {
@@ -146,7 +149,7 @@ func (c *Client) readWholeLogs(
 	return append(logs, read...), proven, err
 }
 
-// splitByTransactions splits blocks into parts whose receipts are one answer.
+// splitByTransactions splits blocks into parts whose receipts fit into one answer.
 func splitByTransactions(blocks []*bloomBlock) func(yield func([]*bloomBlock) bool) {
 	return func(yield func([]*bloomBlock) bool) {
 		var part []*bloomBlock
@@ -166,7 +169,8 @@ func splitByTransactions(blocks []*bloomBlock) func(yield func([]*bloomBlock) bo
 	}
 }
 
-// readReceipts reads the receipts of blocks from one node, and from another one when that left out logs.
+// readReceipts reads the receipts of blocks from one node. If they are incomplete or prove nothing, it asks another
+// node.
 func (c *Client) readReceipts(ctx context.Context, blocks []*bloomBlock) (read []blockReceipts, _ error) {
 	const op = "reading the receipts of blocks"
 	asked, refusals, patient := 0, 0, !c.hasNoProof()
@@ -203,7 +207,7 @@ func (c *Client) readReceipts(ctx context.Context, blocks []*bloomBlock) (read [
 		return nil
 	})
 	if unproven != nil && (err != nil || failure != nil) {
-		return unproven, nil // nobody proves more
+		return unproven, nil // no node proves more
 	}
 	if refusals > 0 && refusals == asked {
 		return nil, errNoReceipts
@@ -211,7 +215,7 @@ func (c *Client) readReceipts(ctx context.Context, blocks []*bloomBlock) (read [
 	return read, c.typeFailure(op, failure, err)
 }
 
-// isUnsupported tells whether a node does not know the method, or not with a block's hash, or does not offer it.
+// isUnsupported reports whether a node does not offer the method, or does not accept a block's hash for it.
 func (c *Client) isUnsupported(err error) bool {
 	const invalidRequest, methodNotFound, invalidParams, methodNotSupported = -32600, -32601, -32602, -32004
 	var answered *rpcError
@@ -219,8 +223,8 @@ func (c *Client) isUnsupported(err error) bool {
 		[]int{invalidRequest, methodNotFound, invalidParams, methodNotSupported}, answered.code)
 }
 
-// decodeReceipts is checkReceipts of a node's answer. The error is errUnknownReceipts if a receipt cannot be decoded:
-// then the block is unproven, and its logs come from eth_getLogs.
+// decodeReceipts decodes a node's answer and calls checkReceipts. It returns errUnknownReceipts if a receipt cannot
+// be decoded: then the block is unproven, and its logs come from eth_getLogs.
 func (b *bloomBlock) decodeReceipts(answer json.RawMessage) (blockReceipts, error) {
 	var receipts provableReceipts
 	if err := json.Unmarshal(answer, &receipts); err != nil {
@@ -229,7 +233,8 @@ func (b *bloomBlock) decodeReceipts(answer json.RawMessage) (blockReceipts, erro
 	return b.checkReceipts(receipts)
 }
 
-// checkReceipts finds out what receipts prove. It fails when they lack something.
+// checkReceipts compares receipts with the block's header. It fails if they are of another block, or if the header's
+// bloom shows that they lack logs, unless a receipt has an unknown type.
 func (b *bloomBlock) checkReceipts(receipts provableReceipts) (r blockReceipts, _ error) {
 	if receipts == nil {
 		return r, errNoBlock
@@ -260,7 +265,8 @@ func (b *bloomBlock) checkReceipts(receipts provableReceipts) (r blockReceipts, 
 	return r, nil
 }
 
-// isMissing tells whether the header's bloom has logs that a node's have not. One that is full tells nothing.
+// isMissing reports whether the header's bloom has bits that are not set in bloom, so that logs are missing. A
+// header's bloom with all bits set is ignored.
 func (b *bloomBlock) isMissing(bloom types.Bloom) bool {
 	if b.Bloom == nil || !slices.ContainsFunc(b.Bloom[:], func(of byte) bool { return of != 0xff }) {
 		return false
@@ -273,7 +279,8 @@ func (b *bloomBlock) isMissing(bloom types.Bloom) bool {
 	return false
 }
 
-// askReceiptsAgain asks for receipts that prove nothing until they do, or until the same ones came often enough.
+// askReceiptsAgain reads receipts that prove nothing again, until they are proven or until the same ones came
+// sameAnswers times.
 func (c *Client) askReceiptsAgain(ctx context.Context, b *bloomBlock, first blockReceipts) (blockReceipts, error) {
 	if c.hasNoProof() {
 		return first, nil
@@ -293,13 +300,14 @@ func (c *Client) askReceiptsAgain(ctx context.Context, b *bloomBlock, first bloc
 	return first, nil
 }
 
-// isReceiptsPause tells whether the nodes had no eth_getBlockReceipts a short while ago.
+// isReceiptsPause reports whether the nodes offered no eth_getBlockReceipts within the last receiptsPause.
 func (c *Client) isReceiptsPause() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return time.Since(c.proofs.refused) < receiptsPause
 }
 
+// noteNoReceipts starts the pause in which eth_getBlockReceipts is not called.
 func (c *Client) noteNoReceipts() {
 	c.mu.Lock()
 	c.proofs.refused = time.Now()
@@ -308,14 +316,14 @@ func (c *Client) noteNoReceipts() {
 		"chain", c.chainID, "again", receiptsPause)
 }
 
-// hasNoProof tells that the receipts of the last blocks proved nothing.
+// hasNoProof reports whether the receipts of the last blocks could not be proven.
 func (c *Client) hasNoProof() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.proofs.unproven >= unprovenInRow && time.Since(c.proofs.since) >= unprovenTime
 }
 
-// noteProof counts the blocks in a row that could not be proven, and says so at the first.
+// noteProof counts the consecutive blocks that could not be proven, and logs a warning at the first.
 func (c *Client) noteProof(b *bloomBlock, proven bool) {
 	c.mu.Lock()
 	c.proofs.unproven++

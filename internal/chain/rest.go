@@ -13,26 +13,26 @@ import (
 )
 
 const (
-	// firstRest is how long a node that was asked too often is left alone when it does not say how long; it doubles
-	// until it answers.
+	// firstRest is the time for which a node is not asked after it refused too many requests without stating a time.
+	// The time doubles with each refusal until the node answers.
 	firstRest = time.Second
-	// maxRest bounds that, and maxStatedRest what a node asks for.
+	// maxRest bounds that time. maxStatedRest bounds the time that a node states.
 	maxRest       = 30 * time.Second
 	maxStatedRest = time.Hour
-	// maxPause is how long a question waits for a node that rests; if that is longer, it fails.
+	// maxPause is how long a question waits for a node that rests. If the rest is longer, the question fails.
 	maxPause = 2 * time.Second
 )
 
 var errResting = errors.New("it was asked too often")
 
-// rest keeps to what a node says that was asked too often (429, Retry-After).
+// rest delays requests to a node that refused too many of them (status 429, Retry-After).
 type rest struct {
 	mu     sync.Mutex
-	until  time.Time // nothing is asked before
+	until  time.Time // no request is sent before
 	inARow int       // refusals since the last answer
 }
 
-// noteStated takes a Retry-After.
+// noteStated records the wait of a Retry-After header.
 func (r *rest) noteStated(now time.Time, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -41,7 +41,7 @@ func (r *rest) noteStated(now time.Time, wait time.Duration) {
 	}
 }
 
-// noteRefusal takes a refusal because of too many requests. What was stated with it counts.
+// noteRefusal records a refusal because of too many requests. A wait that the node stated takes precedence.
 func (r *rest) noteRefusal(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,21 +52,21 @@ func (r *rest) noteRefusal(now time.Time) {
 	r.inARow++
 }
 
-// noteAnswer takes an answer.
+// noteAnswer records an answer.
 func (r *rest) noteAnswer() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.inARow = 0
 }
 
-// remaining is how long nothing may be asked.
+// remaining returns how long no request may be sent.
 func (r *rest) remaining(now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return max(r.until.Sub(now), 0)
 }
 
-// readRetryAfter reads how long an answer asks to wait: a number of seconds, or a date.
+// readRetryAfter returns the wait that an answer states, as a number of seconds or as a date.
 func readRetryAfter(resp *http.Response, now time.Time) (wait time.Duration, ok bool) {
 	stated := resp.Header.Get("Retry-After")
 	if seconds, err := strconv.ParseUint(stated, 10, 31); err == nil {
@@ -78,8 +78,8 @@ func readRetryAfter(resp *http.Response, now time.Time) (wait time.Duration, ok 
 	return 0, false
 }
 
-// awaitNodes lists the nodes that may be asked, healthiest first. If all of them rest it waits for the first, unless
-// that is long.
+// awaitNodes returns the nodes that may be asked, healthiest first. If all nodes rest, it waits for the first one,
+// but fails if that takes longer than maxPause.
 func (c *Client) awaitNodes(ctx context.Context, op string) ([]*node, error) {
 	for {
 		now := time.Now()
@@ -105,6 +105,7 @@ func (c *Client) awaitNodes(ctx context.Context, op string) ([]*node, error) {
 	}
 }
 
+// pause waits for d. It returns ctx's error if ctx ends first.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

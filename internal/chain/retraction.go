@@ -13,13 +13,14 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// checkRetraction asks whether a feedback is gone: the block that the retraction names is not canonical, and neither is
-// the feedback's own transaction, or not with that log. The index proves nothing: the client's next feedback may have
-// taken it. Where a retraction names no transaction, the registry must have no feedback of that index: indexes only grow
-// and revoked feedback keeps its own, so getLastIndex answers for every canonical block at once.
+// checkRetraction checks whether a feedback is gone. The block that the retraction names must not be canonical. If
+// the retraction names a transaction, the canonical chain must not contain that transaction with this log. The
+// feedback index proves nothing then, because the client's next feedback may use the same one. If the retraction
+// names no transaction, the registry must have no feedback with that index: indexes only grow and revoked feedback
+// keeps its index, so one getLastIndex call answers for all canonical blocks.
 //
-// Nothing is decided before the height of the named block is confirmed: the indexer's node may have seen the reorg
-// before ours, and what replaced the block may itself be replaced.
+// It decides nothing before the height of the named block is confirmed: the indexer's node may have seen the reorg
+// before this one, and the block that replaced the named block may be replaced itself.
 func (c *Client) checkRetraction(ctx context.Context, j job.Job, v Verify) (Standing, error) {
 	lastIndex, err := erc8004.PackGetLastIndex(j.AgentID, j.ClientAddress)
 	if err != nil {
@@ -40,10 +41,11 @@ func (c *Client) checkRetraction(ctx context.Context, j job.Job, v Verify) (Stan
 		return Standing{}, c.newUnavailable(op, elems[0].Error)
 	case head == nil:
 		return Standing{}, c.newUnavailable("reading the head", errNoBlock)
-	case elems[1].Error != nil && at == 0: // with a height it is not needed; some nodes answer an unknown hash with an error
+	// With a height it is not needed; some nodes answer an unknown hash with an error.
+	case elems[1].Error != nil && at == 0:
 		return Standing{}, c.newUnavailable(op, elems[1].Error)
 	case named == nil && at == 0:
-		return newContradiction("blockNumber"), nil // nothing says at which height to look
+		return newContradiction("blockNumber"), nil // the height is unknown
 	case named != nil && at == 0:
 		at = uint64(named.Number)
 	case named != nil && at != uint64(named.Number):
@@ -59,7 +61,7 @@ func (c *Client) checkRetraction(ctx context.Context, j job.Job, v Verify) (Stan
 	return c.findVanished(ctx, j, lastIndex, at, *head)
 }
 
-// findVanished looks for the feedback in the named block and in all that is canonical up to head.
+// findVanished looks for the feedback in the named block and in the canonical chain up to head.
 func (c *Client) findVanished(
 	ctx context.Context, j job.Job, lastIndex []byte, at uint64, head block,
 ) (Standing, error) {
@@ -88,7 +90,8 @@ func (c *Client) findVanished(
 		return Standing{}, err
 	}
 	switch {
-	case canonical == nil && uint64(head.Number)-at > c.countBlocks(ctx, maxAhead): // the node dropped it: it does not merely lag
+	// The node does not lag: it dropped the block.
+	case canonical == nil && uint64(head.Number)-at > c.countBlocks(ctx, maxAhead):
 		return newContradiction("blockNumber"), nil
 	case canonical == nil:
 		return Standing{}, c.newUnavailable(op, errNoBlock)
@@ -117,7 +120,8 @@ func (c *Client) findVanished(
 	case mined != nil && hasFeedback(mined.Logs, j):
 		return newContradiction("transactionHash"), nil
 	}
-	// Most nodes forget a block that is not canonical sooner or later, so that an error or no log proves nothing.
+	// Most nodes drop blocks that are not canonical sooner or later. So an error or an answer without logs proves
+	// nothing.
 	return Standing{Found: true, Confirmed: true, Witnessed: elems[2].Error == nil && hasFeedback(logs, j)}, nil
 }
 
@@ -128,14 +132,14 @@ type blockFilter struct {
 	Topics    [][]common.Hash `json:"topics"`
 }
 
-// newVanishedFilter selects the client's feedback for the agent in the named block.
+// newVanishedFilter returns a filter for the client's feedback to the agent in the named block.
 func newVanishedFilter(j job.Job) blockFilter {
 	j.Kind = job.KindNewFeedback
 	return blockFilter{BlockHash: j.BlockHash, Address: j.ReputationRegistry, Topics: listTopics(j)}
 }
 
-// hasFeedback finds the feedback of a retraction among logs. The forms without an index are found by agent and client
-// alone.
+// hasFeedback reports whether logs contain the feedback of a retraction. Forms without an index are matched by agent
+// and client only.
 func hasFeedback(logs []types.Log, j job.Job) bool {
 	for _, l := range logs {
 		e, err := erc8004.Decode(l)

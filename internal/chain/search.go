@@ -20,10 +20,10 @@ import (
 
 // Bounds of the search for the event of a job without a transactionHash.
 const (
-	searchTimeouts = 3                // how many times the timeout of a request the whole search may take
-	searchRequests = 128              // with searchWidth a day of blocks of 0.09 s
-	searchWidth    = 10_000           // blocks asked for at once; fewer when the node refuses
-	searchMargin   = 10 * time.Minute // on either side of the job's blockNumber: a reorg may have moved its event
+	searchTimeouts = 3                // the whole search may take this many times the timeout of one request
+	searchRequests = 128              // with searchWidth, this covers a day of blocks of 0.09 s
+	searchWidth    = 10_000           // blocks per request; fewer if the node refuses
+	searchMargin   = 10 * time.Minute // on both sides of the job's blockNumber: a reorg may have moved its event
 )
 
 // logFilter is the parameter of eth_getLogs.
@@ -37,11 +37,11 @@ type logFilter struct {
 // rangeEnds are the first and the last block of a range.
 type rangeEnds struct {
 	first, last block
-	node        int // that answered, by its position in RPC_URL_<chain>
+	node        int // the node that answered, by its position in RPC_URL_<chain>
 }
 
-// readLogs reads the logs of a range, and its ends. All come from one request: behind one address may be several nodes,
-// and one that has not reached the last block would answer with fewer logs.
+// readLogs reads the logs of a range, and its ends. One request returns both: several nodes may answer at one
+// address, and a node that has not reached the last block would answer with fewer logs.
 func (c *Client) readLogs(ctx context.Context, filter logFilter) (logs []types.Log, ends rangeEnds, err error) {
 	var first, last *block
 	elems := []rpc.BatchElem{
@@ -71,7 +71,8 @@ func (c *Client) readLogs(ctx context.Context, filter logFilter) (logs []types.L
 	return logs, ends, nil
 }
 
-// listTopics selects a job's event by what is indexed in every form of its kind.
+// listTopics returns the topics that select a job's event. It uses only parameters that are indexed in every form of
+// the kind.
 func listTopics(j job.Job) [][]common.Hash {
 	topics := func(kind erc8004.Kind, indexed ...common.Hash) [][]common.Hash {
 		out := [][]common.Hash{erc8004.Topics(kind)}
@@ -93,7 +94,8 @@ func listTopics(j job.Job) [][]common.Hash {
 	return topics(erc8004.NewFeedback, agent, client)
 }
 
-// findSearchRange returns where the event of a job without a transactionHash is searched; empty when from is above to.
+// findSearchRange returns the range in which to search for the event of a job without a transactionHash. The range is
+// empty if from is above to.
 func (c *Client) findSearchRange(ctx context.Context, j job.Job, head uint64) (from, to uint64) {
 	if j.BlockNumber != 0 {
 		margin := c.countBlocks(ctx, searchMargin)
@@ -109,8 +111,8 @@ func (c *Client) findSearchRange(ctx context.Context, j job.Job, head uint64) (f
 	return head - min(head, blocks-1), head
 }
 
-// searchEvent looks for the event of a job without a transactionHash, in the newest blocks first. What the registry
-// stores would not do: endpoint, URI and hash of a feedback are in its log alone.
+// searchEvent searches for the event of a job without a transactionHash, in the newest blocks first. The registry's
+// state is not sufficient: only the log contains the endpoint, URI and hash of a feedback.
 func (c *Client) searchEvent(ctx context.Context, j job.Job, head uint64) (erc8004.Event, Standing, error) {
 	from, to := c.findSearchRange(ctx, j, head)
 	if from > to {
@@ -136,7 +138,8 @@ func (c *Client) searchEvent(ctx context.Context, j job.Job, head uint64) (erc80
 			if _, err := c.readHead(ctx); err != nil {
 				return erc8004.Event{}, Standing{}, err
 			}
-			return erc8004.Event{}, newContradiction("transactionHash"), nil // it answers, and is too slow at this: so it will be
+			// The node answers other calls and is too slow for this one, so a retry would fail as well.
+			return erc8004.Event{}, newContradiction("transactionHash"), nil
 		case err != nil && asked == 1 && isRefusedForGood(err):
 			return erc8004.Event{}, newContradiction("transactionHash"), nil
 		case err != nil:
@@ -147,14 +150,14 @@ func (c *Client) searchEvent(ctx context.Context, j job.Job, head uint64) (erc80
 		switch {
 		case known && field == "":
 			return e, Standing{Found: true, BlockNumber: e.BlockNumber, BlockHash: e.BlockHash}, nil
-		case known && e.HasIndex && j.Kind == job.KindNewFeedback: // there is no other feedback of this index
+		case known && e.HasIndex && j.Kind == job.KindNewFeedback: // there is no other feedback with this index
 			return erc8004.Event{}, newContradiction(field), nil
 		case known:
 			why = field
 		}
 	}
 	if left > 0 && refusal != nil && !isRangeLimit(refusal) {
-		return erc8004.Event{}, Standing{}, refusal // the node had trouble, and not with the ranges alone
+		return erc8004.Event{}, Standing{}, refusal // the node had another problem than the width of the ranges
 	}
 	if why != "" {
 		return erc8004.Event{}, newContradiction(why), nil
@@ -162,8 +165,9 @@ func (c *Client) searchEvent(ctx context.Context, j job.Job, head uint64) (erc80
 	return erc8004.Event{}, Standing{Disagrees: "transactionHash", SearchedFrom: from + left, SearchedTo: to}, nil
 }
 
-// pickEvent finds a job's event among the logs that a filter was answered with. The node is not trusted to have kept
-// to the filter. If the only one of the job's client and index has other content, field names what differs.
+// pickEvent returns the job's event among the logs that a node returned for filter. The node may have ignored the
+// filter. If the only event with the job's client and index has other content, field is the name of the field that
+// differs.
 func pickEvent(j job.Job, logs []types.Log, filter logFilter) (found erc8004.Event, field string, known bool) {
 	for _, l := range slices.Backward(logs) {
 		if l.Removed || l.BlockNumber < uint64(filter.FromBlock) || l.BlockNumber > uint64(filter.ToBlock) {

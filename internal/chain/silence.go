@@ -8,27 +8,27 @@ import (
 )
 
 const (
-	// maxTimeouts is after how many requests in a row that ran out of time a node is taken to be silent.
+	// maxTimeouts is the number of consecutive timeouts after which a node counts as silent.
 	maxTimeouts = 3
-	// quietTime is how long nothing is asked of a silent node; then one request tries.
+	// quietTime is how long no request is sent to a silent node. Then one request probes it.
 	quietTime = 5 * time.Second
 )
 
-// errSilent is the answer of a node that is not asked.
+// errSilent is the error for a request that is not sent because the node is silent.
 var errSilent = errors.New("it did not answer the last requests in time and is asked again in a few seconds")
 
-// silence keeps a node that answers nothing from holding a worker's slots: each request to it would wait for the whole
-// timeout.
+// silence keeps a node that answers nothing from occupying a worker's slots: each request to it would wait for the
+// whole timeout.
 type silence struct {
 	quiet time.Duration // quietTime; tests change it
 
 	mu       sync.Mutex
-	timeouts int       // in a row
-	until    time.Time // from maxTimeouts on: nothing is asked before
-	probing  bool      // one request tries
+	timeouts int       // consecutive timeouts
+	until    time.Time // set from maxTimeouts timeouts on: no request is sent before
+	probing  bool      // one request is probing the node
 }
 
-// beginRequest tells whether a request may be made; probe is for endProbe.
+// beginRequest returns errSilent if no request may be sent. The caller passes probe to endProbe.
 func (s *silence) beginRequest(now time.Time) (probe bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,7 +42,7 @@ func (s *silence) beginRequest(now time.Time) (probe bool, err error) {
 	return true, nil
 }
 
-// endProbe lets another request be the probe.
+// endProbe allows another request to be the probe.
 func (s *silence) endProbe(probe bool) {
 	if !probe {
 		return
@@ -52,17 +52,17 @@ func (s *silence) endProbe(probe bool) {
 	s.probing = false
 }
 
-// searchMark marks the context of a search for logs, which a node may be slow at although it answers all else.
+// searchMark marks the context of a search for logs. A node may be slow at it although it answers everything else.
 type searchMark struct{}
 
-// noteOutcome takes the outcome of a request. One that the caller gave up says nothing about the node.
+// noteOutcome records the outcome of a request. A request that the caller cancelled says nothing about the node.
 func (s *silence) noteOutcome(ctx context.Context, err error) {
 	var network interface{ Timeout() bool }
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
-	case ctx.Value(searchMark{}) != nil && err != nil: // slow at this says nothing about the node either
+	case ctx.Value(searchMark{}) != nil && err != nil: // being slow at a search says nothing about the node either
 	case errors.Is(ctx.Err(), context.DeadlineExceeded) && err != nil, errors.As(err, &network) && network.Timeout():
 		s.timeouts++
 		s.until = time.Now().Add(s.quiet)

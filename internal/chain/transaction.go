@@ -16,11 +16,11 @@ import (
 // ErrNoTransaction means that the chain has no such transaction, or has not mined it yet.
 var ErrNoTransaction = errors.New("the chain has no such transaction, or it waits to be mined: try again later")
 
-// ErrFailedTransaction means that a transaction was reverted, so that it emitted nothing.
+// ErrFailedTransaction means that a transaction was reverted, so that it emitted no events.
 var ErrFailedTransaction = errors.New("the transaction was reverted: it has no events")
 
-// ReadTransaction reads the events that a transaction had the registries emit, as a follower would hand them over, and
-// its block's number.
+// ReadTransaction returns the events that the registries emitted in a transaction, as a follower would hand them
+// over, and the number of the transaction's block.
 func (c *Client) ReadTransaction(ctx context.Context, hash common.Hash, d erc8004.Deployment,
 	limits job.Limits) (events []RangeEvent, number uint64, err error) {
 	var r *receipt
@@ -40,7 +40,7 @@ func (c *Client) ReadTransaction(ctx context.Context, hash common.Hash, d erc800
 		return nil, 0, err
 	}
 	logs := slices.DeleteFunc(r.Logs, func(l types.Log) bool { return !f.filter.matchesLog(l) })
-	if slices.ContainsFunc(logs, lacksIndex) { // it is counted over the whole block
+	if slices.ContainsFunc(logs, lacksIndex) { // indexes are counted over the whole block
 		f.next, f.checks = uint64(r.BlockNumber), nil // the block is checked before its logs are used
 		logs, _, err = f.readRangeLogs(ctx, uint64(r.BlockNumber), block{Number: r.BlockNumber, Hash: r.BlockHash})
 		if errors.Is(err, errMoved) {
@@ -55,7 +55,7 @@ func (c *Client) ReadTransaction(ctx context.Context, hash common.Hash, d erc800
 	return events, uint64(r.BlockNumber), err
 }
 
-// lacksIndex tells whether a log is a NewFeedback of 2025, whose index has to be counted.
+// lacksIndex reports whether a log is a NewFeedback event of 2025, whose index must be counted.
 func lacksIndex(l types.Log) bool {
 	e, err := erc8004.Decode(l)
 	return err == nil && e.Kind == erc8004.NewFeedback && !e.HasIndex

@@ -10,14 +10,14 @@ import (
 // span is a range of blocks.
 type span struct{ from, to uint64 }
 
-// mostSpans bounds the spans of uncheckedBlocks. Above it the oldest half is merged: checked blocks between them
-// count as unchecked again.
+// mostSpans bounds the number of spans in uncheckedBlocks. Above it, the oldest half is merged into one span: checked
+// blocks between the merged spans count as unchecked again.
 const mostSpans = 8192
 
-// uncheckedBlocks is a set of blocks that were handed over and not checked, as spans in ascending order.
+// uncheckedBlocks is the set of blocks that were handed over and not checked, as spans in ascending order.
 type uncheckedBlocks struct{ spans []span }
 
-// add adds blocks, which may be in the set already.
+// add adds blocks, which may already be in the set.
 func (u *uncheckedBlocks) add(from, to uint64) {
 	i, _ := slices.BinarySearchFunc(u.spans, from, func(s span, n uint64) int {
 		if s.to+1 < n {
@@ -36,7 +36,7 @@ func (u *uncheckedBlocks) add(from, to uint64) {
 	}
 }
 
-// remove removes blocks.
+// remove removes blocks, which may be missing from the set. It splits spans if needed.
 func (u *uncheckedBlocks) remove(from, to uint64) {
 	i, _ := slices.BinarySearchFunc(u.spans, from, func(s span, n uint64) int {
 		if s.to < n {
@@ -70,11 +70,12 @@ func (u *uncheckedBlocks) count() (n uint64) {
 	return n
 }
 
-// drawWindow is the number of unchecked blocks that a draw chooses from. So a node cannot foresee which blocks are
-// checked where the budget does not cover all of them.
+// drawWindow is the number of unchecked blocks among which a draw chooses. A random choice keeps nodes from
+// predicting which blocks are checked if the budget does not cover all of them.
 const drawWindow = 1000
 
-// draw takes at most n blocks from the set, at random from the newest drawWindow of those between two blocks.
+// draw removes at most n blocks from the set and returns them. It chooses at random among the newest drawWindow
+// blocks between from and to.
 func (u *uncheckedBlocks) draw(n int, from, to uint64) ([]uint64, error) {
 	var window []uint64
 	for _, s := range slices.Backward(u.spans) {

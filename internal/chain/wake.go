@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// subscribeAgain is the pause before a subscription that ended or was refused is tried again.
+// subscribeAgain is the pause before a failed or ended subscription is tried again.
 const subscribeAgain = 15 * time.Second
 
-// watchHeads subscribes to new blocks at each node that is reached over a websocket. wake holds a token when one told
-// of a block. That is all that a subscription is used for: it loses what comes while it is down, so what a block holds
-// is asked for, as after every poll. stop ends the subscriptions and waits for that.
+// watchHeads subscribes to new blocks on each node with a websocket address. wake holds a token when a node announced
+// a block. Subscriptions are used for nothing else: they lose blocks while the connection is down, so the follower
+// reads the content of blocks with requests, as it does after every poll. stop ends the subscriptions and waits until
+// they ended.
 func (c *Client) watchHeads(ctx context.Context) (wake <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	woken := make(chan struct{}, 1)
@@ -57,7 +58,7 @@ func (n *node) watchHeads(ctx context.Context, woken chan<- struct{}) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case err := <-subscription.Err():
-			n.forgetChainID() // the next connection may end at another node
+			n.forgetChainID() // the next connection may reach another node
 			if err != nil {
 				err = n.newUnavailable(op, err)
 			}
