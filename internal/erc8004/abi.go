@@ -10,8 +10,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// MaxData is the largest log data or call result that is decoded, in bytes. What fits into a block today is below 1
-// MiB.
+// MaxData is the largest log data or call result that is decoded, in bytes. Data that fits into a block today is
+// below 1 MiB.
 const MaxData = 2 << 20
 
 const wordSize = 32
@@ -22,7 +22,7 @@ var (
 	errTooLarge = fmt.Errorf("more than %d bytes", MaxData)
 )
 
-// The types of what is read, as go-ethereum has them. A bytes32 is read as a hash.
+// The types of decoded values, in go-ethereum's representation. A bytes32 is decoded as a hash.
 var (
 	boolType    = abi.Type{T: abi.BoolTy}
 	uint8Type   = abi.Type{T: abi.UintTy, Size: 8}
@@ -35,8 +35,8 @@ var (
 	bytesType   = abi.Type{T: abi.BytesTy}
 )
 
-// unpackValues reads ABI-encoded values of these types, none of which is an array. Offsets may overlap, as the ABI
-// permits, so the values together are at most len(data) times the number of dynamic types.
+// unpackValues decodes ABI-encoded values of the given types, none of which may be an array. Offsets may overlap, as
+// the ABI permits, so the total size of the values is at most len(data) times the number of dynamic types.
 func unpackValues(data []byte, of ...abi.Type) ([]any, error) {
 	if len(data) > MaxData {
 		return nil, errTooLarge
@@ -49,7 +49,7 @@ func unpackValues(data []byte, of ...abi.Type) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i, t := range of { // go-ethereum does not look at what stands before an address
+	for i, t := range of { // go-ethereum ignores the bytes before an address
 		if t.T == abi.AddressTy && [wordSize - common.AddressLength]byte(data[i*wordSize:]) != [wordSize - common.AddressLength]byte{} {
 			return nil, errPadding
 		}
@@ -57,7 +57,7 @@ func unpackValues(data []byte, of ...abi.Type) ([]any, error) {
 	return values, nil
 }
 
-// unpackValue reads data that is one value of this type, which Go has as a T.
+// unpackValue decodes data that contains one value of the given type, whose Go type is T.
 func unpackValue[T any](data []byte, of abi.Type) (value T, err error) {
 	values, err := unpackValues(data, of)
 	if err != nil {
@@ -66,8 +66,8 @@ func unpackValue[T any](data []byte, of abi.Type) (value T, err error) {
 	return values[0].(T), nil
 }
 
-// formatTag32 turns a bytes32 tag of the October 2025 ABI into text: without its trailing zeros if what remains is text,
-// else the whole word in hex.
+// formatTag32 converts a bytes32 tag of the October 2025 ABI to text. It removes trailing zero bytes if the rest is
+// text, and otherwise returns the whole word in hex.
 func formatTag32(word common.Hash) string {
 	text := strings.TrimRight(string(word[:]), "\x00")
 	if utf8.ValidString(text) && !strings.ContainsRune(text, 0) {

@@ -8,7 +8,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// PackTokenURI encodes tokenURI(uint256), the ERC-721 getter that holds what the ERC calls agentURI.
+// PackTokenURI encodes tokenURI(uint256), the ERC-721 getter of the value that ERC-8004 calls agentURI.
 func PackTokenURI(agentID *big.Int) ([]byte, error) {
 	return packCall([4]byte{0xc8, 0x7b, 0x56, 0xdd}, agentID)
 }
@@ -36,26 +36,27 @@ func PackGetLastIndex(agentID *big.Int, client common.Address) ([]byte, error) {
 	return packCall([4]byte{0xf2, 0xd8, 0x17, 0x59}, agentID, packAddress(client))
 }
 
-// UnpackGetLastIndex decodes the newest feedback index of a client, 0 when there is none.
+// UnpackGetLastIndex decodes the newest feedback index of a client. It is 0 if the client gave no feedback.
 func UnpackGetLastIndex(ret []byte) (uint64, error) { return unpackValue[uint64](ret, uint64Type) }
 
-// PackReadFeedback encodes readFeedback(uint256,address,uint64). The selector never changed, the answer did.
+// PackReadFeedback encodes readFeedback(uint256,address,uint64). The selector never changed, but the form of the
+// answer did.
 func PackReadFeedback(agentID *big.Int, client common.Address, feedbackIndex uint64) ([]byte, error) {
 	return packCall([4]byte{0x23, 0x2b, 0x08, 0x10}, agentID, packAddress(client), packUint64(feedbackIndex))
 }
 
-// StoredFeedback is what a registry keeps of a feedback. The endpoint, the URI and the hash are in the log only.
+// StoredFeedback is a feedback in a registry's state. The endpoint, the URI and the hash are only in the log.
 type StoredFeedback struct {
 	Value         *big.Int
 	ValueDecimals uint8
-	LegacyScore   bool // a registry of 2025: Value is the score
+	LegacyScore   bool // set for a registry of 2025: Value is the score
 	Tag1, Tag2    string
 	Revoked       bool
 }
 
-// UnpackReadFeedback decodes all three forms that readFeedback had: (int128,uint8,string,string,bool) of today, the
-// score with strings of late 2025, and (uint8,bytes32,bytes32,bool) of October 2025. They are told apart by where their
-// first string lies.
+// UnpackReadFeedback decodes all three forms of readFeedback's answer: (int128,uint8,string,string,bool) of today,
+// the score with strings of late 2025, and (uint8,bytes32,bytes32,bool) of October 2025. The offset of the first
+// string distinguishes the forms.
 func UnpackReadFeedback(ret []byte) (f StoredFeedback, err error) {
 	var v []any
 	switch {
@@ -81,8 +82,8 @@ func UnpackReadFeedback(ret []byte) (f StoredFeedback, err error) {
 	return f, nil
 }
 
-// IsNonexistentToken says whether revert data is ERC721NonexistentToken(uint256) of ERC-6093, which is how a registry
-// says that there is no such agent.
+// IsNonexistentToken reports whether revert data is ERC721NonexistentToken(uint256) of ERC-6093. Registries return it
+// for an unknown agent.
 func IsNonexistentToken(revert []byte) bool {
 	return len(revert) == 4+wordSize && [4]byte(revert) == [4]byte{0x7e, 0x27, 0x32, 0x89}
 }
@@ -95,7 +96,7 @@ func packUint64(v uint64) [wordSize]byte {
 
 func packAddress(a common.Address) [wordSize]byte { return common.BytesToHash(a[:]) }
 
-// packCall encodes a call whose first parameter is an agent id. An id that is no uint256 is refused.
+// packCall encodes a call whose first parameter is an agent id. It rejects an id that is not a uint256.
 func packCall(selector [4]byte, id *big.Int, rest ...[wordSize]byte) ([]byte, error) {
 	if id == nil || id.Sign() < 0 || id.BitLen() > 256 {
 		return nil, fmt.Errorf("agent id: %w", errRange)

@@ -18,24 +18,25 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// maxCanonicalBytes bounds a file that is brought into a canonical form, as sorting its names costs time. Of one beyond
-// it, or beyond decode.Modest, only the exact bytes count.
+// maxCanonicalBytes bounds a file that is converted to canonical forms, because sorting its names takes time. Of a
+// larger file, or one beyond decode.Modest, only the exact bytes are hashed.
 const maxCanonicalBytes = 256 << 10
 
-// compareCanonical tries the forms of a JSON document that writers hash instead of the bytes they publish. A document
-// that says more than such a form commits to is a Mismatch: whoever serves the file could have added it.
+// compareCanonical hashes a JSON document in the canonical forms that writers hash instead of the published bytes. If
+// the document contains data that the matching form does not commit to, the verdict is Mismatch, because the server
+// of the file could have added that data.
 func compareCanonical(content []byte, want common.Hash, immutable bool) Verdict {
 	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
 	if len(content) > maxCanonicalBytes || !utf8.Valid(content) || !decode.Modest(content) {
 		return Mismatch
 	}
-	// Refused is what no writer of a form produces and what readers understand differently from the hash: two members
-	// of one name, and numbers beyond a double.
+	// Two kinds of documents are rejected, because no writer of a form produces them and readers interpret them in
+	// different ways: objects with duplicate names, and numbers beyond a double.
 	root, fault := strictjson.Parse(content, strictjson.Options{})
 	if fault != nil || !isRepresentable(root) {
 		return Mismatch
 	}
-	var top map[string]bool // the members of the document itself
+	var top map[string]bool // the names of the document's own members
 	if o, ok := root.Object(); ok {
 		top = make(map[string]bool, len(o.Members))
 		for _, m := range o.Members {
@@ -62,7 +63,7 @@ func compareCanonical(content []byte, want common.Hash, immutable bool) Verdict 
 	return Mismatch
 }
 
-// listParts lists the members of an object, or the items of a list.
+// listParts returns the members of an object or the items of a list.
 func listParts(v *strictjson.Value) []*strictjson.Value {
 	switch data := v.Data.(type) {
 	case *strictjson.Object:
@@ -73,7 +74,7 @@ func listParts(v *strictjson.Value) []*strictjson.Value {
 	return nil
 }
 
-// isRepresentable tells whether all numbers are within a double.
+// isRepresentable reports whether all numbers fit into a double.
 func isRepresentable(v *strictjson.Value) bool {
 	if n, ok := v.Data.(json.Number); ok {
 		_, err := n.Float64()
@@ -82,7 +83,7 @@ func isRepresentable(v *strictjson.Value) bool {
 	return !slices.ContainsFunc(listParts(v), func(part *strictjson.Value) bool { return !isRepresentable(part) })
 }
 
-// dropsMembers tells whether a form that keeps only the named members leaves out any of v's.
+// dropsMembers reports whether a form that keeps only the named members would omit a member of v.
 func dropsMembers(v *strictjson.Value, keep map[string]bool) bool {
 	_, isObject := v.Object()
 	return slices.ContainsFunc(listParts(v), func(part *strictjson.Value) bool {
@@ -90,13 +91,14 @@ func dropsMembers(v *strictjson.Value, keep map[string]bool) bool {
 	})
 }
 
-// canonicalForm is a way to write a document down again.
+// canonicalForm describes how to serialize a document.
 type canonicalForm struct {
-	order  func(a, b string) int // of the members; nil: as JavaScript enumerates them
-	keep   map[string]bool       // the only members to write, at any depth; nil: all
-	python bool                  // as json.dumps: spaces, ASCII only, Python's numbers
+	order  func(a, b string) int // of the members; nil: the order in which JavaScript enumerates them
+	keep   map[string]bool       // the only members to write, at any depth; nil: all members
+	python bool                  // as json.dumps does: with spaces, ASCII only, and Python's number format
 }
 
+// appendValue appends v in this form to b.
 func (s canonicalForm) appendValue(b []byte, v *strictjson.Value) []byte {
 	comma, colon := ",", ":"
 	if s.python {
@@ -140,6 +142,7 @@ func (s canonicalForm) appendValue(b []byte, v *strictjson.Value) []byte {
 	return append(b, "null"...)
 }
 
+// sortMembers returns the members in the order of this form.
 func (s canonicalForm) sortMembers(members []*strictjson.Value) []*strictjson.Value {
 	order := s.order
 	if order == nil {
@@ -149,8 +152,8 @@ func (s canonicalForm) sortMembers(members []*strictjson.Value) []*strictjson.Va
 		func(a, b *strictjson.Value) int { return order(a.Name, b.Name) })
 }
 
-// compareScriptNames puts numbers first, as JavaScript enumerates them; all other names are equal, so that a stable
-// sort keeps their order.
+// compareScriptNames sorts array indexes first, as JavaScript enumerates them. All other names compare as equal, so
+// that a stable sort keeps their order.
 func compareScriptNames(a, b string) int {
 	i, isA := parseArrayIndex(a)
 	j, isB := parseArrayIndex(b)
@@ -165,13 +168,14 @@ func compareScriptNames(a, b string) int {
 	return 0
 }
 
-// parseArrayIndex reads a name that JavaScript enumerates before all others, by its number: 0 to 2^32-2.
+// parseArrayIndex parses a name that JavaScript enumerates before all others: an integer from 0 to 2^32-2.
 func parseArrayIndex(name string) (uint64, bool) {
 	i, err := strconv.ParseUint(name, 10, 32)
 	return i, err == nil && i < math.MaxUint32 && strconv.FormatUint(i, 10) == name
 }
 
-// compareUTF16 compares names by their UTF-16 code units, without writing them down: sorting does so a million times.
+// compareUTF16 compares names by their UTF-16 code units. It allocates nothing, because sorting calls it a million
+// times.
 func compareUTF16(a, b string) int {
 	for a != "" && b != "" {
 		r, n := utf8.DecodeRuneInString(a)
@@ -184,8 +188,8 @@ func compareUTF16(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// orderOfUnit puts the characters that two units stand for, beginning with 0xD800 to 0xDBFF, before those of one unit
-// above that.
+// orderOfUnit maps a character to its rank in UTF-16 order. Characters of two units, which begin with 0xD800 to
+// 0xDBFF, sort before characters of one unit from 0xE000 on.
 func orderOfUnit(r rune) rune {
 	if r >= 0xE000 && r <= 0xFFFF {
 		return r + utf8.MaxRune + 1
@@ -193,7 +197,7 @@ func orderOfUnit(r rune) rune {
 	return r
 }
 
-// appendText writes a string with the escapes of JSON.stringify, or of Python with ensure_ascii.
+// appendText writes a string with the escapes of JSON.stringify, or with those of Python's ensure_ascii.
 func (s canonicalForm) appendText(b []byte, text string) []byte {
 	const hex = "0123456789abcdef"
 	escape := func(u uint16) {
@@ -218,9 +222,9 @@ func (s canonicalForm) appendText(b []byte, text string) []byte {
 	return append(b, '"')
 }
 
-// formatScriptNumber writes a number as ECMAScript does: the shortest digits that name the same double.
+// formatScriptNumber formats a number as ECMAScript does: with the fewest digits that identify the same double.
 func formatScriptNumber(literal string) string {
-	f, _ := strconv.ParseFloat(literal, 64) // isRepresentable refused what is beyond a double
+	f, _ := strconv.ParseFloat(literal, 64) // isRepresentable rejected numbers beyond a double
 	if f == 0 {
 		return "0"
 	}
@@ -230,7 +234,7 @@ func formatScriptNumber(literal string) string {
 	return strings.Replace(strings.Replace(strconv.FormatFloat(f, 'e', -1, 64), "e-0", "e-", 1), "e+0", "e+", 1)
 }
 
-// formatPythonNumber writes a number as Python's json does: integers keep all their digits, the rest is repr(float).
+// formatPythonNumber formats a number as Python's json does: integers keep all digits, other numbers are repr(float).
 func formatPythonNumber(literal string) string {
 	if !strings.ContainsAny(literal, ".eE") {
 		if literal == "-0" {
@@ -238,9 +242,9 @@ func formatPythonNumber(literal string) string {
 		}
 		return literal
 	}
-	f, _ := strconv.ParseFloat(literal, 64) // isRepresentable refused what is beyond a double
+	f, _ := strconv.ParseFloat(literal, 64) // isRepresentable rejected numbers beyond a double
 	if a := math.Abs(f); a != 0 && (a < 1e-4 || a >= 1e16) {
-		return strconv.FormatFloat(f, 'e', -1, 64) // two digits of exponent in both languages
+		return strconv.FormatFloat(f, 'e', -1, 64) // both languages use two digits for the exponent
 	}
 	text := strconv.FormatFloat(f, 'f', -1, 64)
 	if !strings.Contains(text, ".") {

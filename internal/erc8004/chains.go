@@ -5,35 +5,36 @@ import (
 	"time"
 )
 
-// Chain is a chain on which the reference contracts' authors deployed the registries of the current ABI.
+// Chain describes a chain. The known chains are those on which the authors of the reference contracts deployed the
+// registries of the current ABI.
 type Chain struct {
 	ID      uint64 // EIP-155
 	Name    string
 	Testnet bool
-	// BlockTime is the usual time from a block to the next, until it is measured. 0: not known.
+	// BlockTime is the usual time between two blocks, used until the block time is measured; 0 if it is unknown.
 	BlockTime time.Duration
-	// Confirmations is how old an event's block must be by default before the event is delivered.
+	// Confirmations is the default minimum age of an event's block before the event is delivered.
 	Confirmations time.Duration
-	// Quiet says that the chain makes blocks only when there are transactions: an old head does not show that a node is
-	// behind.
+	// Quiet is true if the chain makes blocks only when there are transactions. Its old head does not show that a
+	// node is behind.
 	Quiet bool
-	// Untagged says that nodes name no safe and no finalized block.
+	// Untagged is true if nodes name neither a safe nor a finalized block.
 	Untagged bool
 }
 
-// Default confirmations (docs/chain.md gives the reasons).
+// Default confirmations. docs/chain.md gives the reasons.
 const (
 	beaconDepth    = 72 * time.Second // six slots of Ethereum
 	gnosisDepth    = 30 * time.Second // six slots of Gnosis
 	polygonDepth   = 64 * time.Second // 32 blocks
 	bscDepth       = 12 * time.Second // twice its finality
-	sequencedDepth = 6 * time.Second  // one sequencer orders the blocks, or they are final within seconds
-	unknownDepth   = 36 * time.Second // three blocks of the slowest chain known
+	sequencedDepth = 6 * time.Second  // a single sequencer orders the blocks, or blocks are final within seconds
+	unknownDepth   = 36 * time.Second // three blocks of the slowest known chain
 )
 
 const ms = time.Millisecond
 
-// knownChains are the chains that the reference contracts' README and deployment scripts list.
+// knownChains are the chains in the README and the deployment scripts of the reference contracts.
 var knownChains = [...]Chain{
 	{1, "Ethereum", false, 12 * time.Second, beaconDepth, false, false},
 	{10, "OP Mainnet", false, 2 * time.Second, sequencedDepth, false, false},
@@ -91,11 +92,11 @@ var knownChains = [...]Chain{
 	{324705682, "SKALE Base Sepolia", true, 0, sequencedDepth, true, true},
 }
 
-// KnownChains lists the chains with known registries, the mainnets first.
+// KnownChains returns the chains with known registries, mainnets first.
 func KnownChains() []Chain { return slices.Clone(knownChains[:]) }
 
-// FindChain returns a known chain. Of another chain it returns the defaults: confirmations of unknownDepth, or none on a
-// development chain (1337, 31337), which makes blocks only with transactions.
+// FindChain returns a known chain. For another chain it returns defaults: confirmations of unknownDepth, or no
+// confirmations on a development chain (1337, 31337), which makes blocks only with transactions.
 func FindChain(chainID uint64) (_ Chain, known bool) {
 	i := slices.IndexFunc(knownChains[:], func(c Chain) bool { return c.ID == chainID })
 	switch {
@@ -107,8 +108,8 @@ func FindChain(chainID uint64) (_ Chain, known bool) {
 	return Chain{ID: chainID, Confirmations: unknownDepth}, false
 }
 
-// MakesRegularBlocks reports whether a known chain makes blocks without transactions too, so that the age of its head says
-// whether a node is behind. It is false for other chains, of which nothing is known.
+// MakesRegularBlocks reports whether a known chain also makes blocks without transactions, so that the age of its
+// head shows whether a node is behind. It returns false for unknown chains.
 func MakesRegularBlocks(chainID uint64) bool {
 	chain, known := FindChain(chainID)
 	return known && !chain.Quiet

@@ -14,13 +14,13 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// maxNumber bounds a number in a feedback file, in characters of its text and in its exponent: |value| is at most 1e38
-// with 18 decimals, an id has 78 digits. What is longer is no number that an event could have.
+// maxNumber bounds a number in a feedback file: the length of its text in characters, and its exponent. Valid values
+// are smaller: |value| is at most 1e38 with 18 decimals, and an id has at most 78 digits.
 const maxNumber = 100
 
-// FeedbackFacts is what a NewFeedback event says, as far as the ERC has the feedback's file repeat it.
+// FeedbackFacts holds the fields of a NewFeedback event that ERC-8004 repeats in the feedback's file.
 type FeedbackFacts struct {
-	ChainID       uint64         // with Identity the file's agentRegistry
+	ChainID       uint64         // together with Identity, the file's agentRegistry
 	Identity      common.Address // the identity registry
 	AgentID       *big.Int
 	Client        common.Address
@@ -30,25 +30,25 @@ type FeedbackFacts struct {
 	Endpoint      string
 }
 
-// CrossCheck names the fields in which a feedback file contradicts its event, in the order agentRegistry, agentId,
-// clientAddress, value (or score), valueDecimals, tag1, tag2, endpoint. Nothing for a file that is no JSON object, or
-// is beyond decode.Modest. The file's size is the caller's to bound.
+// CrossCheck returns the names of the fields in which a feedback file contradicts its event, in the order
+// agentRegistry, agentId, clientAddress, value (or score), valueDecimals, tag1, tag2, endpoint. It returns nil for a
+// file that is not a JSON object or is beyond decode.Modest. The caller must bound the file's size.
 //
-// Writers differ, so a member agrees whenever it can be read to mean what the event says:
-//   - one that is missing or null agrees, and so does an empty string;
-//   - agentId may be a number, a string, or the short forms "chain:id", "eip155:chain:id" and
+// Writers differ, so a member agrees if any of its readings matches the event:
+//   - a missing or null member agrees, and so does an empty string;
+//   - agentId may be a number, a string, or one of the short forms "chain:id", "eip155:chain:id" and
 //     "eip155:chain:registry:id";
-//   - value may be the event's integer, or the decimal itself (99.77 for 9977 with 2 decimals), whatever valueDecimals
-//     says: who writes 99.77 writes 100 in the same way; or it may name the same decimal with other valueDecimals, and
-//     then neither is reported;
-//   - score, which older files have in the place of value, is that value, or the decimal rounded up or down;
-//   - addresses are CAIP-10 or bare, in any case;
-//   - an endpoint agrees when the event names none: older events have no place for it. A tag that the event lacks is
-//     reported.
+//   - value may be the event's integer, or the decimal itself (99.77 for 9977 with 2 decimals), with any
+//     valueDecimals, because a writer of 99.77 also writes 100 for 10000. It may also express the same decimal with
+//     other valueDecimals; then neither field is reported;
+//   - score, which older files contain instead of value, may be that value, or the decimal rounded up or down;
+//   - addresses may be in CAIP-10 form or bare, in any case;
+//   - an endpoint agrees if the event's endpoint is empty, because older events have none. A tag that the event lacks
+//     is reported.
 //
-// Numbers are compared exactly: one that a writer has rounded to a double is another number. Who the feedback is really
-// from, when somebody else has submitted it, stands in proofOfParticipation.reviewerAddress (x402), which is compared
-// with nothing; clientAddress is the submitter, and is reported when it is not.
+// Numbers are compared exactly, so a number that its writer rounded to a double differs. clientAddress must be the
+// submitter of the feedback. If someone else authored it, the file names that author in
+// proofOfParticipation.reviewerAddress (x402), which is not compared.
 func CrossCheck(file []byte, e FeedbackFacts) []string {
 	file = bytes.TrimSpace(bytes.TrimPrefix(file, []byte("\xef\xbb\xbf")))
 	if len(file) == 0 || file[0] != '{' || !decode.Modest(file) {
@@ -91,7 +91,7 @@ func (e FeedbackFacts) compareAmounts(doc *strictjson.Object, compare func(strin
 	}
 	decimal := scaleDown(new(big.Rat).SetInt(e.Value), int64(e.ValueDecimals))
 	value, decimals := parseNumber(textOf(findMember(doc, name))), parseNumber(textOf(findMember(doc, "valueDecimals")))
-	same := false // both together name the event's decimal
+	same := false // value and decimals together express the event's decimal
 	if value != nil && decimals != nil && decimals.IsInt() && decimals.Sign() >= 0 &&
 		decimals.Cmp(big.NewRat(maxNumber, 1)) <= 0 {
 		same = scaleDown(value, decimals.Num().Int64()).Cmp(decimal) == 0
@@ -111,7 +111,7 @@ func (e FeedbackFacts) compareAmounts(doc *strictjson.Object, compare func(strin
 	})
 }
 
-// isAccount tells whether text is this address on the event's chain: CAIP-10, or the address alone.
+// isAccount reports whether text is the address want on the event's chain, in CAIP-10 form or bare.
 func (e FeedbackFacts) isAccount(text string, want common.Address) bool {
 	if parts := strings.Split(strings.ToLower(text), ":"); len(parts) == 3 && parts[0] == "eip155" &&
 		e.isChain(parts[1]) {
@@ -125,7 +125,7 @@ func (e FeedbackFacts) isChain(text string) bool {
 	return err == nil && id == e.ChainID
 }
 
-// isAgent tells whether an agentId is the event's, in any of its forms.
+// isAgent reports whether an agentId is the event's, in any of its forms.
 func (e FeedbackFacts) isAgent(v *strictjson.Value) bool {
 	if e.AgentID == nil {
 		return true
@@ -143,7 +143,7 @@ func (e FeedbackFacts) isAgent(v *strictjson.Value) bool {
 	return n != nil && n.IsInt() && n.Num().Cmp(e.AgentID) == 0
 }
 
-// saysSomething tells a member that is there, and neither null nor an empty string.
+// saysSomething reports whether a member is present and neither null nor an empty string.
 func saysSomething(v *strictjson.Value) bool {
 	return v != nil && v.Data != nil && (!isText(v) || textOf(v) != "")
 }
@@ -153,7 +153,7 @@ func isText(v *strictjson.Value) bool {
 	return ok
 }
 
-// textOf is the text of a string without the space around it, or of a number; "" for anything else.
+// textOf returns the trimmed text of a string, or the text of a number. It returns "" for anything else.
 func textOf(v *strictjson.Value) string {
 	if v == nil {
 		return ""
@@ -167,7 +167,8 @@ func textOf(v *strictjson.Value) string {
 	return ""
 }
 
-// parseNumber reads a decimal number with an optional exponent; nil when it is none, or beyond maxNumber.
+// parseNumber parses a decimal number with an optional exponent. It returns nil if text is no such number, or if it
+// is beyond maxNumber.
 func parseNumber(text string) *big.Rat {
 	if text == "" || len(text) > maxNumber || strings.Trim(text, "0123456789+-.eE") != "" {
 		return nil
@@ -185,21 +186,22 @@ func parseNumber(text string) *big.Rat {
 	return n
 }
 
-// scaleDown is n / 10^decimals.
+// scaleDown returns n / 10^decimals.
 func scaleDown(n *big.Rat, decimals int64) *big.Rat {
 	power := new(big.Int).Exp(big.NewInt(10), big.NewInt(decimals), nil)
 	return new(big.Rat).Quo(n, new(big.Rat).SetInt(power))
 }
 
-// SameText compares text of the chain, or of a file, with that of a job. What neither Postgres nor JSON can hold has
-// become U+FFFD on a job's way, one for each bad byte or one for several; so any run of such characters equals any
-// other.
+// SameText compares text from the chain, or from a file, with text of a job. Bytes that Postgres or JSON cannot store
+// became U+FFFD in the job: one per invalid byte, or one for several. So any run of such characters equals any other
+// run.
 func SameText(a, b string) bool { return a == b || repairText(a) == repairText(b) }
 
+// repairText replaces each run of NUL, invalid bytes and U+FFFD with a single U+FFFD.
 func repairText(s string) string {
 	var b strings.Builder
 	var last rune
-	for _, r := range s { // invalid bytes are read as U+FFFD
+	for _, r := range s { // range decodes invalid bytes as U+FFFD
 		if r == 0 {
 			r = utf8.RuneError
 		}

@@ -6,8 +6,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// ParseAddress takes 0x and 40 hex digits; one in mixed case must carry the right checksum (EIP-55). The problem
-// continues the name of what holds the address, and is empty when there is none.
+// ParseAddress parses 0x and 40 hex digits. An address in mixed case must have the right checksum (EIP-55). problem
+// is empty if s is valid. Otherwise it completes a sentence that starts with the name of the field.
 func ParseAddress(s string) (_ common.Address, problem string) {
 	digits, prefixed := strings.CutPrefix(s, "0x")
 	a := common.HexToAddress(s)
@@ -22,14 +22,16 @@ func ParseAddress(s string) (_ common.Address, problem string) {
 	return a, ""
 }
 
-// Deployment holds the addresses of one set of registries on one chain. A zero address means that there is none.
+// Deployment holds the addresses of one set of registries on one chain. A zero address means that the registry is
+// missing.
 type Deployment struct {
 	Identity   common.Address
 	Reputation common.Address
 	Validation common.Address
 }
 
-// List returns the addresses of the registries that are set, in lower case: identity, reputation, validation.
+// List returns the addresses of the registries that are set, in lower case, in the order identity, reputation,
+// validation.
 func (d Deployment) List() []string {
 	var list []string
 	for _, a := range []common.Address{d.Identity, d.Reputation, d.Validation} {
@@ -40,15 +42,15 @@ func (d Deployment) List() []string {
 	return list
 }
 
-// Registries are the registries of one chain whose events count, of each kind the usual one first. Anybody can deploy
-// a contract that emits what it likes, so that the event of another contract shows nothing.
+// Registries are the registries of one chain whose events Herald accepts. The first of each kind is the default.
+// Anyone can deploy a contract that emits arbitrary events, so events of other contracts prove nothing.
 type Registries struct {
 	Identity   []common.Address
 	Reputation []common.Address
 	Validation []common.Address
 }
 
-// Default returns the registries that a job means that names none.
+// Default returns the registries that apply to a job without registries.
 func (r Registries) Default() Deployment {
 	usual := func(listed []common.Address) common.Address {
 		if len(listed) == 0 {
@@ -59,7 +61,7 @@ func (r Registries) Default() Deployment {
 	return Deployment{Identity: usual(r.Identity), Reputation: usual(r.Reputation), Validation: usual(r.Validation)}
 }
 
-// Registries lists what a deployment has.
+// Registries returns the addresses of the deployment as lists.
 func (d Deployment) Registries() Registries {
 	list := func(a common.Address) []common.Address {
 		if a == (common.Address{}) {
@@ -70,7 +72,8 @@ func (d Deployment) Registries() Registries {
 	return Registries{Identity: list(d.Identity), Reputation: list(d.Reputation), Validation: list(d.Validation)}
 }
 
-// ListedRegistries returns the registries of a chain that has known ones: those, and after them the legacy ones.
+// ListedRegistries returns the known registries of a chain, followed by its legacy registries. known is false if the
+// chain is unknown.
 func ListedRegistries(chainID uint64) (_ Registries, known bool) {
 	d, known := KnownDeployment(chainID)
 	r, old := d.Registries(), Registries{}
@@ -81,8 +84,8 @@ func ListedRegistries(chainID uint64) (_ Registries, known bool) {
 		old.Validation...)}, known
 }
 
-// KnownDeployment returns the registries of the current ABI on a chain. They have the same addresses on every mainnet,
-// and others that are the same on every testnet.
+// KnownDeployment returns the registries of the current ABI on a chain. They have the same addresses on all mainnets,
+// and another set of addresses on all testnets.
 func KnownDeployment(chainID uint64) (Deployment, bool) {
 	chain, known := FindChain(chainID)
 	switch {
@@ -104,7 +107,7 @@ func KnownDeployment(chainID uint64) (Deployment, bool) {
 }
 
 // LegacyDeployment returns the registries of October 2025 on a test network, which emit the first NewFeedback ABI
-// (`uint8 score`, `bytes32` tags). They are never a default: a job has to name them.
+// (`uint8 score`, `bytes32` tags). They are never a default: a job must name them.
 func LegacyDeployment(chainID uint64) (Deployment, bool) {
 	of := func(identity, reputation, validation string) (Deployment, bool) {
 		return Deployment{

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Tags of JSON-RPC that name a block below the head.
+// JSON-RPC tags of blocks below the head.
 const (
 	Safe      = "safe"
 	Finalized = "finalized"
@@ -14,16 +14,16 @@ const (
 // MaxDepth bounds a Depth that is a duration.
 const MaxDepth = 7 * 24 * time.Hour
 
-// Depth is how far below the head of a chain a block is: a duration, a number of blocks, or Tag, the block that nodes call
-// by it. One of the fields is set at most. The zero Depth is the head.
+// Depth is a distance below the head of a chain: a duration, a number of blocks, or the distance of the block that
+// nodes return for Tag. At most one field is set. The zero Depth is the head.
 type Depth struct {
-	Time   time.Duration // Herald converts it to blocks, by the block time that it measures
+	Time   time.Duration // Herald converts it to blocks with the measured block time
 	Blocks uint64
 	Tag    string // Safe or Finalized
 }
 
-// ParseDepth reads a duration (6s), a number of blocks (12), safe or finalized. The problem continues the name of the text;
-// it is empty if the text is valid.
+// ParseDepth parses a duration (6s), a number of blocks (12), safe or finalized. problem is empty if s is valid.
+// Otherwise it completes a sentence that starts with the name of the setting.
 func ParseDepth(s string) (_ Depth, problem string) {
 	if s == Safe || s == Finalized {
 		return Depth{Tag: s}, ""

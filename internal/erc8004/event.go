@@ -11,10 +11,10 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 )
 
-// Kind says what an event is about, whatever its form was.
+// Kind is the type of an event, independent of its ABI form.
 type Kind string
 
-// The kinds of events that Decode knows. UriUpdated of 2025 is URIUpdated here.
+// The kinds of events that Decode supports. UriUpdated of 2025 is decoded as URIUpdated.
 const (
 	NewFeedback         Kind = "NewFeedback"
 	FeedbackRevoked     Kind = "FeedbackRevoked"
@@ -29,12 +29,12 @@ const (
 	Transfer            Kind = "Transfer"            // ERC-721
 )
 
-// Event is one log in normal form. Which fields have a meaning follows from Kind. Strings are the chain's bytes,
-// unchanged: they may hold NUL, invalid UTF-8 and anything else, at most MaxData bytes.
+// Event is one log in normal form. Kind determines which fields are set. Strings are the chain's bytes, unchanged:
+// they may contain NUL and invalid UTF-8, and have at most MaxData bytes.
 type Event struct {
 	Kind Kind
-	// Variant is the day from which the contracts or the text of the ERC had this form, "2026-01-23" for the current
-	// NewFeedback. It is there for people; nothing depends on it.
+	// Variant is the day on which the contracts or the text of ERC-8004 introduced this form, for example
+	// "2026-01-23" for the current NewFeedback. It is informational only.
 	Variant string
 
 	Address     common.Address // the contract that emitted it
@@ -42,19 +42,19 @@ type Event struct {
 	BlockHash   common.Hash
 	TxHash      common.Hash
 	LogIndex    uint // within the block
-	Removed     bool // the node says that a reorg took it back
+	Removed     bool // the node reported that a reorg removed the log
 
-	AgentID *big.Int // never nil; the first of a BatchMetadataUpdate
-	LastID  *big.Int // BatchMetadataUpdate: the last one
+	AgentID *big.Int // never nil; for BatchMetadataUpdate, the first id
+	LastID  *big.Int // BatchMetadataUpdate: the last id
 
 	Client        common.Address // NewFeedback, FeedbackRevoked, ResponseAppended
-	FeedbackIndex uint64         // 0: this form of NewFeedback has none, see HasIndex
+	FeedbackIndex uint64         // 0 if this form of NewFeedback has no index, see HasIndex
 	HasIndex      bool
 	Value         *big.Int // NewFeedback; |Value| < 2^255, the registry allows 1e38
 	ValueDecimals uint8
 	LegacyScore   bool // Value came as `uint8 score`
 	Tag1, Tag2    string
-	Tag1Lost      bool // only Tag1Hash is known: the form indexed tag1 without repeating it
+	Tag1Lost      bool // only Tag1Hash is known: this form indexed tag1 without repeating it
 	Tag1Hash      common.Hash
 	Endpoint      string
 	FeedbackURI   string
@@ -62,7 +62,7 @@ type Event struct {
 
 	Responder    common.Address // ResponseAppended
 	ResponseURI  string         // ResponseAppended, ValidationResponse
-	ResponseHash common.Hash    // zero also where the form has none
+	ResponseHash common.Hash    // also zero if this form has no hash
 
 	Validator   common.Address // ValidationRequest, ValidationResponse
 	RequestURI  string
@@ -71,15 +71,15 @@ type Event struct {
 	Tag         string
 
 	URI           string         // Registered, URIUpdated
-	Account       common.Address // Registered: the owner; URIUpdated: who did it
+	Account       common.Address // Registered: the owner; URIUpdated: the account that changed the URI
 	From, To      common.Address // Transfer
 	MetadataKey   string         // MetadataSet
 	MetadataValue []byte
 }
 
-// NotKnownError says that a log is none of the events of ERC-8004. It is no fault of the log.
+// NotKnownError means that a log is not an event of ERC-8004. The log may be valid.
 type NotKnownError struct {
-	Topic common.Hash // zero: the log has no topics
+	Topic common.Hash // zero if the log has no topics
 }
 
 func (e *NotKnownError) Error() string {
@@ -89,7 +89,7 @@ func (e *NotKnownError) Error() string {
 	return fmt.Sprintf("topic %s is not an event of ERC-8004", e.Topic)
 }
 
-// MalformedError says that a log claims to be a known event but its topics or data do not decode.
+// MalformedError means that a log has the topic of a known event, but its topics or data cannot be decoded.
 type MalformedError struct {
 	Signature string
 	Err       error
@@ -100,8 +100,8 @@ func (e *MalformedError) Unwrap() error { return e.Err }
 
 var errTopics = errors.New("the number of indexed parameters differs")
 
-// Decode turns a log into an event. Errors are *NotKnownError and *MalformedError. It says nothing about who emitted
-// the log: many contracts have the same ABI, so the caller compares Address with the registry it means.
+// Decode converts a log to an event. The errors are *NotKnownError and *MalformedError. Decode does not check which
+// contract emitted the log: many contracts have the same ABI, so the caller must compare Address with its registry.
 func Decode(l types.Log) (Event, error) {
 	if len(l.Topics) == 0 {
 		return Event{}, &NotKnownError{}
@@ -118,7 +118,7 @@ func Decode(l types.Log) (Event, error) {
 	if len(l.Topics) != 1+len(strings.Fields(f.indexed)) {
 		return Event{}, &MalformedError{Signature: f.signature, Err: errTopics}
 	}
-	var indexed []byte // read by the same rules as the words of the data
+	var indexed []byte // decoded like the words of the data
 	for _, t := range l.Topics[1:] {
 		indexed = append(indexed, t[:]...)
 	}
@@ -132,7 +132,7 @@ func Decode(l types.Log) (Event, error) {
 	return e, nil
 }
 
-// Topics returns the first topics of everything that Decode knows; with kinds, of those kinds only.
+// Topics returns the first topics of all events that Decode supports, or of the given kinds only.
 func Topics(kinds ...Kind) []common.Hash {
 	var out []common.Hash
 	for _, f := range forms {

@@ -10,9 +10,8 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 )
 
-// form is one ABI form of an event. Its fields are named after what eventFields reads them as, in the order of the
-// ABI: first those that are indexed, which are the log's topics after the first, then those that are the words of its
-// data.
+// form is one ABI form of an event. indexed and data list the keys of eventFields in the order of the ABI: indexed
+// those of the log's topics after the first, data those of the words of the log's data.
 type form struct {
 	topic         common.Hash
 	kind          Kind
@@ -21,8 +20,8 @@ type form struct {
 	indexed, data string
 }
 
-// forms are every form. The topics are written out, so that a mistyped signature cannot move one: the test computes
-// them from the signatures.
+// forms contains all forms. The topics are written out so that a mistyped signature cannot change one: a test
+// computes them from the signatures.
 var forms = []form{
 	{common.HexToHash("0x6a4a61743519c9d648a14e6493f47dbe3ff1aa29e7785c96c8326a205e58febc"), NewFeedback,
 		"2026-01-23", "NewFeedback(uint256,address,uint64,int128,uint8,string,string,string,string,string,bytes32)",
@@ -91,7 +90,8 @@ var forms = []form{
 	{common.HexToHash("0x6bd5c950a8d8df17f772f5af37cb3655737899cbf903264b9795592da439661c"), BatchMetadataUpdate,
 		"2025-10-08", "BatchMetadataUpdate(uint256,uint256)",
 		"", "agentId lastId"},
-	// An ERC-20 Transfer has the same topic and one indexed parameter less; the count keeps it out.
+	// An ERC-20 Transfer has the same topic but one indexed parameter less, so Decode rejects it by the number of
+	// topics.
 	{common.HexToHash("0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"), Transfer, "2025-10-08",
 		"Transfer(address,address,uint256)",
 		"from to agentId", ""},
@@ -106,7 +106,7 @@ func findForm(topic common.Hash) (form, bool) {
 	return form{}, false
 }
 
-// readFields reads one part of a log, the indexed fields or the data.
+// readFields decodes one part of a log, the indexed fields or the data, into e.
 func readFields(e *Event, names string, data []byte) error {
 	list := strings.Fields(names)
 	of := make([]abi.Type, len(list))
@@ -123,7 +123,7 @@ func readFields(e *Event, names string, data []byte) error {
 	return nil
 }
 
-// eventFields are the fields of all forms: what type each has, and where its value belongs in an event's normal form.
+// eventFields describes the fields of all forms: the type of each field, and how to set its value in an Event.
 var eventFields = map[string]struct {
 	of  abi.Type
 	set func(e *Event, v any)
@@ -143,10 +143,10 @@ var eventFields = map[string]struct {
 	"score":         {uint8Type, func(e *Event, v any) { e.Value, e.LegacyScore = big.NewInt(int64(v.(uint8))), true }},
 	"valueDecimals": {uint8Type, func(e *Event, v any) { e.ValueDecimals = v.(uint8) }},
 	"tag1Hash":      {hashType, func(e *Event, v any) { e.Tag1Hash = v.(common.Hash) }},
-	// The hash of a tag that was indexed and not repeated. That of the empty string is no loss.
+	// The hash of a tag that was indexed and not repeated. The hash of the empty string loses nothing.
 	"lostTag1": {hashType, func(e *Event, v any) {
 		e.Tag1Hash = v.(common.Hash)
-		e.Tag1Lost = e.Tag1Hash != types.EmptyCodeHash // keccak256 of nothing
+		e.Tag1Lost = e.Tag1Hash != types.EmptyCodeHash // keccak256 of no bytes
 	}},
 	"tag1":        {stringType, func(e *Event, v any) { e.Tag1 = v.(string) }},
 	"tag2":        {stringType, func(e *Event, v any) { e.Tag2 = v.(string) }},

@@ -11,29 +11,29 @@ import (
 const (
 	TransportHTTP  = "http"  // streamable HTTP
 	TransportSSE   = "sse"   // HTTP with server-sent events, of the 2024-11-05 revision
-	TransportStdio = "stdio" // a command; never run unless the operator listed exactly it
-	TransportOther = "other" // anything else: ws, an address without a scheme, unknown words
+	TransportStdio = "stdio" // a command; it runs only if the operator listed exactly this command
+	TransportOther = "other" // anything else: ws, an address without a scheme, unknown names
 )
 
-// MCPEntry is one way to an agent's MCP server, as its document gives it. Nothing in it is trusted.
+// MCPEntry is one address of an agent's MCP server, from the agent's document. Its content is untrusted.
 type MCPEntry struct {
 	Transport   string // one of the Transport constants
-	URL         string // as written, trimmed, scheme in lower case; may hold {agentId}, see Substitute
+	URL         string // as written, trimmed, scheme in lower case; may contain {agentId}, see Substitute
 	Command     string
 	Args        []string
-	Version     string // the protocol revision the author named: a hint
+	Version     string // the protocol revision that the author named; only a hint
 	TokenHeader string
-	From        string // "services[2]": where it stood
+	From        string // position in the document, for example "services[2]"
 }
 
-// agentIDPlaceholder is written by some authors who have one document for many agents. Putting the id in its place is a
-// convention, not part of the ERC.
+// agentIDPlaceholder occurs in documents that serve many agents. Replacing it with the agent's id is a convention
+// that is not part of ERC-8004.
 const agentIDPlaceholder = "{agentId}"
 
-// ListMCPEntries returns the document's MCP entries, the most promising first: by transport (http, sse, stdio, other),
-// then those that look like an endpoint before those that look like a manifest (a path that ends in .json), then in the
-// document's order, which puts services before endpoints before capabilities.mcp. Entries without an address or a
-// command are left out, and so are repetitions.
+// ListMCPEntries returns the document's MCP entries, the most promising first. It sorts by transport (http, sse,
+// stdio, other), then endpoints before manifests (paths that end in .json), then by the document's order, in which
+// services precede endpoints and endpoints precede capabilities.mcp. It omits duplicates and entries without an
+// address or a command.
 func (r Registration) ListMCPEntries() []MCPEntry {
 	var out []MCPEntry
 	for _, s := range r.Services {
@@ -54,15 +54,16 @@ func (r Registration) ListMCPEntries() []MCPEntry {
 	return out
 }
 
-// Templated says whether the URL holds the placeholder {agentId}.
+// Templated reports whether the URL contains the placeholder {agentId}.
 func (e MCPEntry) Templated() bool { return strings.Contains(e.URL, agentIDPlaceholder) }
 
-// Substitute returns the entry with the agent's id in place of {agentId}.
+// Substitute returns the entry with {agentId} replaced by the agent's id.
 func (e MCPEntry) Substitute(agentID *big.Int) MCPEntry {
 	e.URL = strings.ReplaceAll(e.URL, agentIDPlaceholder, agentID.String())
 	return e
 }
 
+// rankOf returns the entry's rank; lower ranks are better.
 func (e MCPEntry) rankOf() int {
 	rank := 2 * slices.Index([]string{TransportHTTP, TransportSSE, TransportStdio, TransportOther}, e.Transport)
 	if u, err := url.Parse(e.URL); err == nil && strings.HasSuffix(strings.ToLower(u.Path), ".json") {
@@ -71,6 +72,7 @@ func (e MCPEntry) rankOf() int {
 	return rank
 }
 
+// findTransport derives the transport of a service from its transport field, or if that is empty, from its address.
 func findTransport(s Service) string {
 	web := strings.HasPrefix(s.Endpoint, "https://") || strings.HasPrefix(s.Endpoint, "http://")
 	switch strings.ToLower(strings.TrimSpace(s.Transport)) {
@@ -99,8 +101,8 @@ func findTransport(s Service) string {
 	return TransportOther
 }
 
-// isNamedSSE tells a path that ends in /sse. The ERC has no field for a transport, and this is where servers of the
-// 2024-11-05 revision have their stream, also those that have streamable HTTP at /mcp beside it.
+// isNamedSSE reports whether the endpoint's path ends in /sse. ERC-8004 has no field for a transport, and servers of
+// the 2024-11-05 revision have their stream at this path, including servers that also offer streamable HTTP at /mcp.
 func isNamedSSE(endpoint string) bool {
 	u, err := url.Parse(endpoint)
 	return err == nil && strings.HasSuffix(strings.ToLower(strings.TrimSuffix(u.Path, "/")), "/sse")

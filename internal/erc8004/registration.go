@@ -15,8 +15,8 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// Bounds of a registration document. What is over a count is ignored and noted in Registration.Cut; what is over a size
-// or depth is refused.
+// Bounds of a registration document. Elements beyond a count are ignored, which sets Registration.Cut. A document
+// beyond a size or depth is rejected.
 const (
 	MaxRegistrationBytes = 1 << 20
 	maxServices          = 256
@@ -25,7 +25,7 @@ const (
 	maxField             = 8 << 10 // bytes of one string that is kept
 )
 
-// Problem is why a document is no registration.
+// Problem is the reason why a document is not a registration document.
 type Problem string
 
 // The problems of a document.
@@ -38,10 +38,11 @@ const (
 	ProblemNotObject  Problem = "not_object"
 )
 
-// DocumentError says that bytes are no registration document. Trying again changes nothing until the document does.
+// DocumentError means that bytes are not a registration document. A retry returns the same error until the document
+// changes.
 type DocumentError struct {
 	Problem Problem
-	Err     error // the parser's, for not_json; it quotes nothing but a position or a character
+	Err     error // the parser's error, for not_json; it quotes only a position or a character
 }
 
 func (e *DocumentError) Error() string {
@@ -62,41 +63,42 @@ func (e *DocumentError) Error() string {
 
 func (e *DocumentError) Unwrap() error { return e.Err }
 
-// Registration is an agent's registration document, the parts that Herald reads. Strings are the author's.
+// Registration contains the parts of an agent's registration document that Herald reads. Strings are as the author
+// wrote them.
 type Registration struct {
 	Name          string
-	Active        *bool // nil: not said, or not with a boolean
+	Active        *bool // nil if it is missing or not a boolean
 	Services      []Service
 	Registrations []BackReference
-	Cut           bool // lists or strings were over a bound; the rest of them was left out
+	Cut           bool // a list or string exceeded a bound, and the excess was dropped
 }
 
 // Service is one entry of services[] (or endpoints[], its name until January 2026), or the old capabilities.mcp.
 type Service struct {
-	From      string // where it stood: "services[2]", "endpoints[0]", "capabilities.mcp"
-	Name      string // of the entry's `name` or `type`
-	Endpoint  string // of `endpoint`, `url` or `value`, trimmed, scheme in lower case
+	From      string // position in the document: "services[2]", "endpoints[0]", "capabilities.mcp"
+	Name      string // from `name` or `type`
+	Endpoint  string // from `endpoint`, `url` or `value`, trimmed, scheme in lower case
 	Version   string // for MCP: the protocol revision
-	Transport string // as written; usually absent
+	Transport string // as written; usually empty
 	Command   string
 	Args      []string
-	OddArgs   bool // args held something that is no string, so the command is not what the author meant
-	// TokenHeader is authentication.tokenHeader, the header that the agent wants the token in.
+	OddArgs   bool // args contained an element that is not a string, so the command is incomplete
+	// TokenHeader is authentication.tokenHeader: the header in which the agent expects the token.
 	TokenHeader string
 }
 
-// BackReference is one entry of registrations[]: the document names the agent that it belongs to.
+// BackReference is one entry of registrations[], in which the document names its agent.
 type BackReference struct {
 	AgentRegistry string   // CAIP-10 form, "eip155:1:0x…", as written
-	AgentID       *big.Int // nil: null, or no non-negative integer
+	AgentID       *big.Int // nil if it is null or not a non-negative integer
 }
 
-// ParseRegistration reads a registration document in any of the shapes seen: with services or endpoints, entries with
-// name or type and endpoint, url or value, names in any case, and the capabilities.mcp of the old backend. Members of
-// the wrong type are taken as absent, because documents that are right in what matters often are wrong elsewhere. The
+// ParseRegistration parses a registration document in all known shapes: with services or endpoints; entries with name
+// or type, and with endpoint, url or value; names in any case; and the capabilities.mcp of the old backend. It treats
+// members of the wrong type as absent, because many documents have errors in members that Herald does not need. The
 // error is a *DocumentError.
 //
-// It reads /.well-known/agent-registration.json as well, of which only registrations[] counts.
+// It also parses /.well-known/agent-registration.json, of which the caller uses only registrations[].
 func ParseRegistration(b []byte) (Registration, error) {
 	if len(b) > MaxRegistrationBytes {
 		return Registration{}, &DocumentError{Problem: ProblemTooLarge}
@@ -131,7 +133,7 @@ func ParseRegistration(b []byte) (Registration, error) {
 	return r.out, nil
 }
 
-// documentReader reads members and takes those of the wrong type as absent.
+// documentReader reads members and treats those of the wrong type as absent.
 type documentReader struct{ out Registration }
 
 func (r *documentReader) readServices(doc *strictjson.Object, key string) {
@@ -149,7 +151,8 @@ func (r *documentReader) readService(entry *strictjson.Object, name, from string
 		Command: r.readText(entry, "command")}
 	s.Version = strings.TrimSpace(r.readText(entry, "version"))
 	if s.Version == "" {
-		// agent0-ts keeps what is not type and value in meta, and some publish its own form as it stands.
+		// agent0-ts stores everything except type and value in meta, and some authors publish its internal form
+		// unchanged.
 		s.Version = strings.TrimSpace(r.readText(findObject(entry, "meta"), "version"))
 	}
 	for _, key := range []string{"endpoint", "url", "value"} {
@@ -177,14 +180,14 @@ func (r *documentReader) readRegistrations(doc *strictjson.Object) {
 		}
 		ref := BackReference{AgentRegistry: strings.TrimSpace(r.readText(entry, "agentRegistry"))}
 		if id := findMember(entry, "agentId"); id != nil {
-			number, _ := id.Data.(json.Number) // or a string
+			number, _ := id.Data.(json.Number) // or it is a string
 			ref.AgentID = parseDecimal(cmp.Or(number.String(), strings.TrimSpace(r.takeText(id))))
 		}
 		r.out.Registrations = append(r.out.Registrations, ref)
 	}
 }
 
-// readList reads the first elements of a list, at most so many. Anything else than a list has no elements.
+// readList returns the first elements of a list, at most most. It returns nil if the member is not a list.
 func (r *documentReader) readList(o *strictjson.Object, key string, most int) []*strictjson.Value {
 	v := findMember(o, key)
 	if v == nil {
@@ -202,8 +205,8 @@ func (r *documentReader) readText(o *strictjson.Object, key string) string {
 	return r.takeText(findMember(o, key))
 }
 
-// takeText takes a string; anything else is "". One that is too long is left out rather than shortened: half an address
-// is another address.
+// takeText returns the text of a string, and "" for anything else. It drops a string that is too long instead of
+// cutting it, because a part of an address is another address.
 func (r *documentReader) takeText(v *strictjson.Value) string {
 	if v == nil {
 		return ""
@@ -216,8 +219,8 @@ func (r *documentReader) takeText(v *strictjson.Value) string {
 	return s
 }
 
-// findMember finds a member by its name, else by its name in another case; among several of those the first by the
-// alphabet, so that the same document always reads the same.
+// findMember returns the member with the given name, or one whose name differs only in case. Among several of those,
+// it returns the alphabetically first, so that parsing is deterministic.
 func findMember(o *strictjson.Object, name string) (found *strictjson.Value) {
 	if o == nil {
 		return nil
@@ -233,7 +236,7 @@ func findMember(o *strictjson.Object, name string) (found *strictjson.Value) {
 	return found
 }
 
-// findObject finds a member that is an object; nil: there is none.
+// findObject returns a member that is an object, or nil.
 func findObject(o *strictjson.Object, name string) *strictjson.Object {
 	if v := findMember(o, name); v != nil {
 		o, _ := v.Object()
@@ -242,7 +245,7 @@ func findObject(o *strictjson.Object, name string) *strictjson.Object {
 	return nil
 }
 
-// parseFlag reads true and false, also when they are written as strings.
+// parseFlag parses true and false, as booleans or as strings. It returns nil for anything else.
 func parseFlag(v *strictjson.Value) *bool {
 	if v == nil {
 		return nil
@@ -257,7 +260,7 @@ func parseFlag(v *strictjson.Value) *bool {
 	return &b
 }
 
-// parseDecimal reads a non-negative integer of at most 78 digits, which is what a uint256 needs.
+// parseDecimal parses a non-negative integer of at most 256 bits. It returns nil for anything else.
 func parseDecimal(s string) *big.Int {
 	if s == "" || len(s) > 78 || strings.Trim(s, "0123456789") != "" {
 		return nil
@@ -269,6 +272,7 @@ func parseDecimal(s string) *big.Int {
 	return v
 }
 
+// lowerURLScheme returns s with its URL scheme in lower case, or unchanged if it has no scheme.
 func lowerURLScheme(s string) string {
 	scheme, rest, ok := strings.Cut(s, ":")
 	if !ok || strings.ContainsAny(scheme, "/?# ") {
@@ -277,8 +281,9 @@ func lowerURLScheme(s string) string {
 	return strings.ToLower(scheme) + ":" + rest
 }
 
-// NamesAgent says whether the document's registrations[] name this agent, which is how it consents to being the agent's
-// document: anybody can point a tokenURI at it. The registry's address is compared without regard to case.
+// NamesAgent reports whether the document's registrations[] contain this agent. By listing the agent, the document
+// consents to being its document, because anyone can set a tokenURI to any address. The registry's address is
+// compared without regard to case.
 func (r Registration) NamesAgent(chainID uint64, identity common.Address, agentID *big.Int) bool {
 	want := fmt.Sprintf("eip155:%d:%s", chainID, identity.Hex())
 	for _, ref := range r.Registrations {
@@ -290,5 +295,5 @@ func (r Registration) NamesAgent(chainID uint64, identity common.Address, agentI
 	return false
 }
 
-// Inactive says whether the author switched the agent off. A missing or odd `active` does not.
+// Inactive reports whether the author switched the agent off. A missing or invalid `active` does not switch it off.
 func (r Registration) Inactive() bool { return r.Active != nil && !*r.Active }

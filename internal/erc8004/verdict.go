@@ -7,14 +7,14 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// Verdict is what a submitter's hash says about the bytes of a file.
+// Verdict is the result of comparing a file with the hash in its event.
 type Verdict string
 
-// The verdicts. All but raw, not_given and mismatch name what else writers hash in practice.
+// The verdicts. All except raw, not_given and mismatch are forms that some writers hash in practice.
 const (
-	Raw      Verdict = "raw"       // keccak256 of the exact bytes, as the ERC says
+	Raw      Verdict = "raw"       // keccak256 of the exact bytes, as ERC-8004 requires
 	JCS      Verdict = "jcs"       // keccak256 of the RFC 8785 form
-	Agent0TS Verdict = "agent0_ts" // of agent0-ts: leaves out nested members that the top level lacks
+	Agent0TS Verdict = "agent0_ts" // of agent0-ts, which omits nested members that the top level lacks
 	Agent0Py Verdict = "agent0_py" // of agent0-py: json.dumps(sort_keys=True)
 	Compact  Verdict = "compact"   // of JSON.stringify in the file's own order
 	SHA256   Verdict = "sha256"    // SHA-256 of the exact bytes
@@ -22,8 +22,8 @@ const (
 	Mismatch Verdict = "mismatch"
 )
 
-// VerifyHash compares a file with the feedbackHash or responseHash of its event. immutable says that the file's URI
-// fixes its bytes (a CID, a data URI), so that nobody but its author wrote what the form of agent0-ts leaves out.
+// VerifyHash compares a file with the feedbackHash or responseHash of its event. immutable means that the file's URI
+// fixes its bytes (a CID or a data URI). Then only the author can have written the members that agent0-ts omits.
 func VerifyHash(content []byte, want common.Hash, immutable bool) Verdict {
 	switch {
 	case want == (common.Hash{}):
