@@ -20,7 +20,7 @@ const (
 	maxHeaderText = 8 << 10
 )
 
-// defaultTool is what a kind calls when the job names no tool (DESIGN §3).
+// defaultTool returns the tool that a kind's delivery calls if the job names no tool.
 func defaultTool(k Kind) string {
 	switch k {
 	case KindNewFeedback:
@@ -35,10 +35,12 @@ func defaultTool(k Kind) string {
 	return ""
 }
 
+// defaultAction returns the action of a job without an action.
 func defaultAction(k Kind) Action {
 	return Action{ToolName: defaultTool(k), ResolveEndpoint: true, IncludeFileContent: true, VerifyFileHash: true}
 }
 
+// readAction reads the job's action. Missing fields have the values of defaultAction.
 func (r *fieldReader) readAction(name string, k Kind) Action {
 	a := defaultAction(k)
 	in := r.readKnown(name, "toolName", "resolveEndpoint", "endpoint", "includeFileContent", "verifyFileHash",
@@ -58,8 +60,9 @@ func (r *fieldReader) readAction(name string, k Kind) Action {
 	case !a.ResolveEndpoint:
 		a.Endpoint = e
 	case in.has("endpoint") && !in.has("resolveEndpoint"):
-		// To ignore it would send the event somewhere else than its enqueuer wrote. Whoever says true knows that it is
-		// not used; then it is checked and not kept, its headers neither.
+		// Ignoring the endpoint would send the event to another address than the sender wrote. A sender that sets
+		// resolveEndpoint to true accepts that the endpoint is not used; then it is validated and dropped, together
+		// with its headers.
 		in.fail(refuse(in.pathOf("endpoint"),
 			"is used only when resolveEndpoint is false: set that, or leave this out"))
 	}
@@ -69,8 +72,8 @@ func (r *fieldReader) readAction(name string, k Kind) Action {
 	return a
 }
 
-// readTool takes agent.receive* and its aliases, and what HERALD_TOOLS adds (DESIGN §9). Without "agent" before it the
-// name says little (receiveFunds), so of those only the aliases of the default tools are taken.
+// readTool accepts agent.receive* and its aliases, and the names in HERALD_TOOLS (docs/settings.md). Without "agent",
+// a name can mean something else (receiveFunds), so of those it accepts only the aliases of the default tools.
 func (r *fieldReader) readTool(name string) string {
 	t := r.readText(name, maxToolName)
 	if slices.Contains(r.limits.Tools, t) || slices.Contains(bareTools, t) {
@@ -92,7 +95,7 @@ func isNoToolCharacter(r rune) bool {
 	return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_-.", r))
 }
 
-// readTimeout reads milliseconds and clamps them to what the installation allows; 0 when absent.
+// readTimeout returns milliseconds, clamped to the limits of the installation, or 0 if the field is absent.
 func (r *fieldReader) readTimeout(name string) int {
 	if !r.has(name) {
 		return 0
@@ -101,6 +104,7 @@ func (r *fieldReader) readTimeout(name string) int {
 	return int(min(r.readUint(name, min(minTimeoutMs, most), 1<<64-1), most))
 }
 
+// readEndpoint reads an endpoint. Fields that its transport does not use are refused.
 func (r *fieldReader) readEndpoint(name string) *Endpoint {
 	in := r.readKnown(name, "transport", "url", "headers", "command", "args")
 	if in == nil {
@@ -124,7 +128,8 @@ func (r *fieldReader) readEndpoint(name string) *Endpoint {
 	return e
 }
 
-// readAddressOf reads where an endpoint of a known transport is; named is the field that says the transport.
+// readAddressOf reads the address of an endpoint with a known transport. named is the field that contains the
+// transport.
 func (r *fieldReader) readAddressOf(e *Endpoint, named string) {
 	switch e.Transport {
 	case "http", "sse":
@@ -152,7 +157,7 @@ func (r *fieldReader) readURL(name string) string {
 	return raw
 }
 
-// readHeaders reads secrets: no refusal shows a value.
+// readHeaders reads secret header values. No refusal contains a value.
 func (r *fieldReader) readHeaders(name string) map[string]secret.Secret {
 	v, in := r.readObject(name)
 	if in == nil {
@@ -188,9 +193,9 @@ func isHeaderText(s string) bool {
 		!strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// isForeignHeader tells headers that a job cannot set: those of the connection and of the message (RFC 9110 §7.6.1),
-// cookies, those that MCP's transports set, and those by which net/http or an agent would tell that a request may be
-// repeated.
+// isForeignHeader reports whether a job must not set the header. These are headers of the connection and of the
+// message (RFC 9110 §7.6.1), cookies, headers that MCP's transports set, and headers from which net/http or an agent
+// would conclude that a request may be repeated.
 func isForeignHeader(canonical string) bool {
 	switch canonical {
 	case "Host", "Cookie", "Connection", "Keep-Alive", "Proxy-Authorization", "Proxy-Authenticate",

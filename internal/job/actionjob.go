@@ -9,16 +9,16 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// maxOldID bounds each id that is kept in meta, so that three of them fit it however they are escaped.
+// maxOldID bounds each id that is stored in meta, so that three ids fit with any escaping.
 const maxOldID = 200
 
-// isActionJob recognises the old backend's form by fields that ours never has.
+// isActionJob reports whether o is a job of the old backend. It checks fields that Herald's form never has.
 func isActionJob(o *strictjson.Object) bool {
 	return o.Get("action_type") != nil || o.Get("event_data") != nil || o.Get("trigger_id") != nil
 }
 
-// oldEventNames are our names and those of the old event_data. It has no endpoint, no value, no block hash, no
-// registries.
+// oldEventNames maps Herald's field names to those of the old event_data. The old form has no endpoint, no value, no
+// block hash and no registries.
 var oldEventNames = map[string]string{"type": "event_type", "chainId": "chain_id", "agentId": "agent_id",
 	"blockNumber": "block_number", "timestamp": "timestamp", "transactionHash": "transaction_hash",
 	"clientAddress": "client_address", "feedbackIndex": "feedback_index", "score": "score", "tag1": "tag1",
@@ -26,13 +26,13 @@ var oldEventNames = map[string]string{"type": "event_type", "chainId": "chain_id
 	"responseURI": "response_uri", "responseHash": "response_hash", "validatorAddress": "validator_address",
 	"requestHash": "request_hash", "response": "response", "tag": "tag"}
 
-// oldEventID finds the transaction, if it is there, and the log index at the end of the old event ids:
+// oldEventID matches the transaction (if present) and the log index at the end of the old event ids:
 // {registry}-{chainId}-{txHash}-{logIndex} and {chainId}-{blockNumber}-{logIndex}.
 var oldEventID = regexp.MustCompile(`^(?:[^-]+-\d+-(0x[0-9a-fA-F]{64})|\d+-\d+)-(\d{1,9})$`)
 
-// readActionJob reads the old backend's form (reference erc8004 §5): snake_case, unknown fields ignored, four shapes of
-// config. The event is read by our rules under its old names, so that both forms are checked alike; refusals name the
-// old paths.
+// readActionJob reads a job of the old backend: field names in snake_case, unknown fields are ignored, and config has
+// one of four shapes. The event is read by the same rules as Herald's form, under its old names, so that both forms
+// are validated alike. Refusals name the old paths.
 func readActionJob(root *strictjson.Object, l Limits) (Job, *Refusal) {
 	old := &fieldReader{object: root, limits: l}
 	event := old.readAny("event_data")
@@ -70,7 +70,8 @@ func readActionJob(root *strictjson.Object, l Limits) (Job, *Refusal) {
 	return j, nil
 }
 
-// readAny reads an object that may have any fields; nil when it is absent or something else, which is no fault.
+// readAny reads an object with any fields. It returns nil, without a refusal, if the member is absent or not an
+// object.
 func (r *fieldReader) readAny(name string) *fieldReader {
 	if v := r.get(name); v != nil {
 		if o, ok := v.Object(); ok {
@@ -80,7 +81,7 @@ func (r *fieldReader) readAny(name string) *fieldReader {
 	return nil
 }
 
-// makeOldMeta keeps the ids, for the view herald.action_results.
+// makeOldMeta returns a meta object with the old ids, for the view herald.action_results.
 func makeOldMeta(root *strictjson.Object, eventID string) json.RawMessage {
 	keep := func(id string) string {
 		if len(id) > maxOldID {
@@ -91,7 +92,7 @@ func makeOldMeta(root *strictjson.Object, eventID string) json.RawMessage {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(struct { // of strings: it cannot fail
+	_ = enc.Encode(struct { // encoding strings cannot fail
 		JobID     string `json:"jobId,omitempty"`
 		TriggerID string `json:"triggerId,omitempty"`
 		EventID   string `json:"eventId,omitempty"`
@@ -102,6 +103,7 @@ func makeOldMeta(root *strictjson.Object, eventID string) json.RawMessage {
 	return nil
 }
 
+// idText returns the text of an id, which may be a string or a number.
 func idText(v *strictjson.Value) string {
 	if v == nil {
 		return ""
@@ -115,15 +117,15 @@ func idText(v *strictjson.Value) string {
 	return ""
 }
 
-// readOldAction reads the four shapes of config that the old repository had, told apart by their fields:
+// readOldAction reads config, which has one of four shapes. Their fields distinguish them:
 //
 //	design       resolve_endpoint, endpoint (a URL or an object), tool_name, verify_file_hash, include_file_content, payload_template
 //	implemented  server_url, tool_name, arguments_template, timeout_ms, auth_token
 //	gateway test endpoint, tool
 //	docs site    server_url, resource_type, operation
 //
-// A named endpoint is used unless resolve_endpoint is true. auth_token goes to a named endpoint only: the old backend
-// knew no other, and what the chain names now may be somebody else's.
+// If config names an endpoint, it is used unless resolve_endpoint is true. auth_token is sent only to a named
+// endpoint: the old backend supported no other, and the address on the chain may belong to someone else.
 func (r *fieldReader) readOldAction(k Kind) (Action, *Refusal) {
 	a := defaultAction(k)
 	if !r.has("config") {
@@ -147,7 +149,7 @@ func (r *fieldReader) readOldAction(k Kind) (Action, *Refusal) {
 	return a, c.err
 }
 
-// oneOf is the first name that is given, else the last.
+// oneOf returns first if that field is present, otherwise last.
 func (r *fieldReader) oneOf(first, last string) string {
 	if r.has(first) {
 		return first
@@ -155,9 +157,9 @@ func (r *fieldReader) oneOf(first, last string) string {
 	return last
 }
 
-// readOldEndpoint reads a named endpoint, which is a URL or an object {transport, url, headers, command, args}, whose
-// transport may be called type. Of an object without it, what it has tells: a url or a command. What its transport does
-// not use is ignored, as the old backend wrote empty fields out.
+// readOldEndpoint reads a named endpoint: a URL, or an object {transport, url, headers, command, args} whose
+// transport may be called type. If the transport is missing, the presence of a url or a command determines it. Fields
+// that the transport does not use are ignored, because the old backend wrote empty fields.
 func (r *fieldReader) readOldEndpoint(name string) *Endpoint {
 	in, token := r.readAny(name), r.readToken("auth_token")
 	if in == nil {
@@ -169,7 +171,7 @@ func (r *fieldReader) readOldEndpoint(name string) *Endpoint {
 	}
 	e := &Endpoint{Transport: in.readText(named, maxText)}
 	switch e.Transport {
-	case "streamable-http", "streamable_http", "streamableHttp", "https": // other names of the same
+	case "streamable-http", "streamable_http", "streamableHttp", "https": // other names of http
 		e.Transport = "http"
 	case "":
 		switch url, command := isFilled(in.object, "url"), isFilled(in.object, "command"); {
@@ -184,7 +186,7 @@ func (r *fieldReader) readOldEndpoint(name string) *Endpoint {
 	in.readAddressOf(e, named)
 	for header, value := range token {
 		switch _, there := e.Headers[header]; {
-		case e.Transport == "stdio": // takes no headers
+		case e.Transport == "stdio": // stdio has no headers
 		case there:
 			r.fail(refuse(r.pathOf("auth_token"), "and the endpoint's headers both give an %s header: leave one out",
 				header))
@@ -198,7 +200,7 @@ func (r *fieldReader) readOldEndpoint(name string) *Endpoint {
 	return e
 }
 
-// readToken makes the header of a bearer token.
+// readToken returns the Authorization header for a bearer token.
 func (r *fieldReader) readToken(name string) map[string]secret.Secret {
 	if !isFilled(r.object, name) {
 		return nil

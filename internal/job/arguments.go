@@ -9,20 +9,20 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// File is what fetching brought. The zero value: nothing was given.
+// File is the result of fetching a job's file. The zero value means that the job has no file.
 type File struct {
 	Content      json.RawMessage // nil becomes null
-	Source       string          // how the bytes are anchored: cid ipns data https http ar (DESIGN §7)
-	Verification string          // what the submitter's hash says: raw … not_given mismatch unavailable not_fetched
+	Source       string          // how the bytes are identified: cid ipns data https http ar (docs/content.md)
+	Verification string          // result of comparing the hash: raw … not_given mismatch unavailable not_fetched
 }
 
-// Decimal is Unscaled / 10^Decimals, exact. What JSON it becomes is decided by the tool's schema.
+// Decimal is the exact number Unscaled / 10^Decimals. The tool's schema decides which JSON type it becomes.
 type Decimal struct {
 	Unscaled *big.Int
 	Decimals uint8
 }
 
-// String writes the decimal exactly, without an exponent and without trailing zeros: "99.77", "-3.2", "100".
+// String returns the exact decimal, without an exponent and without trailing zeros: "99.77", "-3.2", "100".
 func (d Decimal) String() string {
 	if d.Unscaled == nil {
 		return "0"
@@ -35,11 +35,11 @@ func (d Decimal) String() string {
 	return strings.TrimSuffix(s, ".")
 }
 
-// MarshalJSON writes an exact JSON number.
+// MarshalJSON returns an exact JSON number.
 func (d Decimal) MarshalJSON() ([]byte, error) { return []byte(d.String()), nil }
 
-// ArgumentNames lists what a kind's tool can receive, in the order of the documentation (DESIGN §8); nil for a kind
-// that is not delivered.
+// ArgumentNames returns the names of the arguments that a kind's tool can receive, in the order of the documentation
+// (docs/agents.md). It returns nil for a kind that is not delivered.
 func ArgumentNames(k Kind) []string {
 	switch k {
 	case KindNewFeedback:
@@ -61,9 +61,9 @@ func ArgumentNames(k Kind) []string {
 	return nil
 }
 
-// Arguments is what the agent's tool receives, before it is fitted to the tool's schema. Values are strings,
-// json.Number, nil, json.RawMessage (fileContent) and, for score, Decimal. Integers that fit 53 bits are numbers; value
-// is a decimal string; what the job does not know is null.
+// Arguments returns the arguments of the agent's tool, before they are fitted to the tool's schema. The values are
+// strings, json.Number, nil, json.RawMessage (fileContent) and, for score, Decimal. Integers of at most 53 bits are
+// numbers. value is a decimal string. Unknown values are null.
 func (j Job) Arguments(f File, deliveryID string) map[string]any {
 	all := map[string]any{
 		"tag1": j.Tag1, "tag2": j.Tag2, "tag": j.Tag, "endpoint": j.Endpoint, "reason": j.Reason, "retracts": orNull(j.Retracts),
@@ -103,7 +103,7 @@ func (j Job) Arguments(f File, deliveryID string) map[string]any {
 	return out
 }
 
-// formatWhole writes a JSON number where every reader keeps it exactly, else a decimal string.
+// formatWhole returns a JSON number if every JSON reader keeps it exactly, otherwise a decimal string.
 func formatWhole(n uint64) any {
 	if n <= maxExact {
 		return json.Number(strconv.FormatUint(n, 10))

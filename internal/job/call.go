@@ -10,24 +10,24 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// MaxCallBytes bounds the request of a direct call. Its arguments may hold a feedback file, of which a job has only the
-// address.
+// MaxCallBytes bounds the request of a direct call. Its arguments may contain a whole feedback file, while a job
+// contains only the file's address.
 const MaxCallBytes = 4 << 20
 
-// DirectCall is a tool call that somebody asks for himself, in the form of the old backend's bridge:
+// DirectCall is a tool call that a caller requests directly, in the form of the old backend's bridge:
 //
 //	{"endpoint": …, "tool_name": "agent.receiveFeedback", "arguments": {…}, "timeout_ms": 30000}
 //
-// It is no event's, so nothing of it is stored, it has no key, and its arguments may not name a deliveryId.
+// It belongs to no event, so nothing of it is stored. It has no key, and its arguments must not contain a deliveryId.
 type DirectCall struct {
 	Endpoint  Endpoint
 	Tool      string
 	Arguments map[string]any
-	TimeoutMs int // 0: not given
+	TimeoutMs int // milliseconds; 0 if the request contains none
 }
 
-// ParseDirectCall reads one. Unknown fields are ignored, as the bridge did. The error is a *Refusal that names the
-// field.
+// ParseDirectCall parses a direct call. It ignores unknown fields, as the bridge did. The error is a *Refusal that
+// names the field.
 func ParseDirectCall(body []byte, l Limits) (DirectCall, error) {
 	if len(body) > MaxCallBytes {
 		return DirectCall{}, refuse("", "is %d bytes long; a call may have %d", len(body), MaxCallBytes)
@@ -55,7 +55,7 @@ func ParseDirectCall(body []byte, l Limits) (DirectCall, error) {
 	if path, found := findDeliveryID(c.Arguments); found {
 		return DirectCall{}, refuse("arguments"+path, "is not for a direct call to name: it is the id of a delivery")
 	}
-	if r.has("timeout_ms") { // the bridge took any; one that is longer than allowed is shortened
+	if r.has("timeout_ms") { // the bridge accepted any timeout; a longer one than allowed is shortened
 		most := uint64(r.limits.MaxTimeout.Milliseconds())
 		c.TimeoutMs = int(min(r.readUint("timeout_ms", 1, 1<<64-1), most))
 	}
@@ -65,8 +65,8 @@ func ParseDirectCall(body []byte, l Limits) (DirectCall, error) {
 	return c, nil
 }
 
-// findDeliveryID returns the path of a member that an agent would read as a delivery's id; empty if there is none. The path
-// is made for a hit alone: a long name above many values would else be copied for each.
+// findDeliveryID returns the path of a member that an agent would read as the id of a delivery. It builds the path
+// only when it finds one: otherwise it would copy a long name for each of the values below that name.
 func findDeliveryID(value any) (path string, found bool) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -88,8 +88,8 @@ func findDeliveryID(value any) (path string, found bool) {
 	return "", false
 }
 
-// isDeliveryID reports whether a name is that of an argument which holds a delivery's id: deliveryId or retracts, in any
-// spelling.
+// isDeliveryID reports whether a name belongs to an argument that contains a delivery's id: deliveryId or retracts,
+// in any spelling.
 func isDeliveryID(name string) bool {
 	const longest = len("delivery_id") + 4
 	if len(name) > longest {

@@ -9,13 +9,13 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// Sum tells two events, or two actions, apart.
+// Sum is a hash that distinguishes events, or actions.
 type Sum [sha256.Size]byte
 
-// EventSum is of all that the chain decides about: the event's content, and where the job says that it is (block,
-// transaction, log, and the identity registry, which no event names). Jobs of one key that differ in it cannot all be
-// right. The time is left out: it refutes no job, the agent is told the chain's, and so one position cannot be spelled
-// in a thousand ways.
+// EventSum hashes everything that the chain determines: the event's content, and the position in the job (block,
+// transaction, log, and the identity registry, which no event contains). Of several jobs with one key and different
+// sums, at most one is right. The timestamp is excluded: it refutes no job, and the agent receives the chain's
+// timestamp. Including it would let a sender express one position in many ways.
 func (j Job) EventSum() Sum {
 	sum := fmt.Appendf(nil, "%s|%d|%s|%s|%s", lowerHex(j.IdentityRegistry), j.BlockNumber, j.BlockHash.Hex(),
 		j.TransactionHash.Hex(), j.formatLogIndex())
@@ -25,7 +25,7 @@ func (j Job) EventSum() Sum {
 	return sha256.Sum256(sum)
 }
 
-// ActionSum is of how the job says to deliver, but for the headers, which are secret.
+// ActionSum hashes the job's action, without the headers, which are secret.
 func (j Job) ActionSum() Sum {
 	a := j.Action
 	var template any
@@ -33,12 +33,12 @@ func (j Job) ActionSum() Sum {
 		template = comparableJSON(a.PayloadTemplate)
 	}
 	a.PayloadTemplate = nil
-	raw, _ := json.Marshal([]any{a, template}) // of strings, numbers and what was decoded from JSON: it cannot fail
+	raw, _ := json.Marshal([]any{a, template}) // encoding strings, numbers and decoded JSON cannot fail
 	return sha256.Sum256(raw)
 }
 
-// comparableJSON is a JSON value in which what Postgres writes otherwise, the order of members and the form of numbers,
-// is always the same.
+// comparableJSON returns a JSON value without the differences that Postgres introduces: the order of members and the
+// format of numbers.
 func comparableJSON(raw json.RawMessage) any {
 	v, _, refusal := readJSON(raw)
 	if refusal != nil {
@@ -51,7 +51,7 @@ func comparableValue(v *strictjson.Value) any {
 	switch data := v.Data.(type) {
 	case json.Number:
 		if r, ok := new(big.Rat).SetString(data.String()); ok {
-			return "\x00" + r.RatString() // no string of a job holds NUL
+			return "\x00" + r.RatString() // no string of a job contains NUL
 		}
 	case *strictjson.Object:
 		out := make(map[string]any, len(data.Members))

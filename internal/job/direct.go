@@ -2,10 +2,10 @@ package job
 
 import "strings"
 
-// DirectField returns the path of the first field by which the job decides where or how its agent is called, in the place
-// of the chain and the agent: action.endpoint, action.payloadTemplate, an action.toolName that is not the kind's own or
-// an alias of it, action.verifyFileHash false. It is empty if there is none. Only senders that the operator trusts with a
-// direct call may set these (docs/api.md).
+// DirectField returns the path of the first field with which the job overrides where or how its agent is called:
+// action.endpoint, action.payloadTemplate, an action.toolName that is neither the kind's tool nor its alias, or
+// action.verifyFileHash false. It returns "" if the job overrides nothing. Only senders that the operator trusts with
+// direct calls may set these fields (docs/api.md).
 func (j Job) DirectField() string {
 	switch a := j.Action; {
 	case j.Kind == KindAgentUpdated:
@@ -22,7 +22,7 @@ func (j Job) DirectField() string {
 	return ""
 }
 
-// isOwnTool reports whether a name is the tool of a kind, or one of the spellings that readTool takes for it.
+// isOwnTool reports whether a name is the tool of a kind, or one of its spellings that readTool accepts.
 func isOwnTool(name string, k Kind) bool {
 	own := strings.TrimPrefix(defaultTool(k), "agent.")
 	for _, prefix := range []string{"agent.", "agent_", "agent/", ""} {

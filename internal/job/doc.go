@@ -1,20 +1,21 @@
-// Package job is what is enqueued (DESIGN §3): its format, its validation, its key, and what an agent receives of it.
+// Package job defines the enqueued job: its format, its validation, its key, and the arguments that an agent
+// receives. docs/jobs.md describes the format.
 //
-// What lives here: parsing with exact refusals, the normalised Job, the delivery's key and id, argument names and
+// It contains parsing with exact refusals, the normalised Job, the delivery's key and id, argument names and
 // templates.
 //
-// What does not: the chain (internal/chain), storage (internal/store), fitting arguments to a tool's schema
+// Other packages follow chains (internal/chain), store jobs (internal/store) and fit arguments to a tool's schema
 // (internal/mcpcall).
 //
 // Invariants:
-//   - A Job that Parse returned is storable as Postgres jsonb: no NUL, valid UTF-8, bounded depth and numbers.
-//   - Secret headers are in no encoding of a Job.
-//   - Only one JSON reading exists of a job: a name that comes twice, an unknown field, a number that may have lost
-//     digits is refused.
-//   - The key depends on the event alone, so that the same event always is the same delivery.
+//   - Postgres can store a Job that Parse returned as jsonb: it has no NUL, valid UTF-8, and bounded depth and numbers.
+//   - No encoding of a Job contains secret headers.
+//   - A job has only one JSON reading: duplicate names, unknown fields and numbers that may have lost digits are
+//     refused.
+//   - The key depends only on the event, so that one event always yields the same delivery.
 //
-// Where DESIGN §3 leaves a choice: a FeedbackRevoked without reason is the client's; ResponseAppended and
-// ValidationResponse need transactionHash and logIndex, which their keys are made of; an action.endpoint beside
-// resolveEndpoint true is refused, since to ignore it would deliver somewhere else than its enqueuer wrote; any kind
-// may name all three registries.
+// Rules that are not obvious: A FeedbackRevoked without a reason is the client's. ResponseAppended and
+// ValidationResponse require transactionHash and logIndex, because their keys contain them. An action.endpoint
+// without resolveEndpoint is refused, because ignoring it would deliver to another address than the sender wrote.
+// Jobs of any kind may name all three registries.
 package job

@@ -14,32 +14,35 @@ import (
 )
 
 const (
-	// maxExact is the largest integer that every JSON reader keeps (RFC 8259 §6).
+	// maxExact is the largest integer that every JSON reader keeps exactly (RFC 8259 §6).
 	maxExact = 1<<53 - 1
-	maxText  = MaxBytes // a string is bounded by its job
+	maxText  = MaxBytes // a string is bounded by the size of its job
 )
 
-// fieldReader reads the members of an object and keeps the first refusal, so that its users need not stop at each line.
+// fieldReader reads the members of an object and keeps the first refusal, so that its callers need not check after
+// each field.
 type fieldReader struct {
 	object  *strictjson.Object
 	path    string
 	limits  Limits
-	asked   []string // the names of all fields that the object could have
-	missing *Refusal // of the first required field that is not there
+	asked   []string // the names of all fields that were requested
+	missing *Refusal // the refusal for the first missing required field
 	err     *Refusal
 
-	// For the old backend's form: what our fields are called there, and those that are made of others.
+	// For the old backend's form: oldNames maps our field names to its names, and made holds fields built from
+	// others.
 	oldNames map[string]string
 	made     map[string]*strictjson.Value
 }
 
+// fail keeps a refusal if it is the first one.
 func (r *fieldReader) fail(refusal *Refusal) {
 	if r.err == nil {
 		r.err = refusal
 	}
 }
 
-// get gives a field that is there and not null.
+// get returns a field that is present and not null, or nil.
 func (r *fieldReader) get(name string) *strictjson.Value {
 	r.asked = append(r.asked, name)
 	if r.oldNames == nil {
@@ -54,7 +57,7 @@ func (r *fieldReader) get(name string) *strictjson.Value {
 	return nil
 }
 
-// getNonNull gives a member that is not null.
+// getNonNull returns a member that is present and not null, or nil.
 func getNonNull(o *strictjson.Object, name string) *strictjson.Value {
 	if v := o.Get(name); v != nil && v.Data != nil {
 		return v
@@ -62,7 +65,7 @@ func getNonNull(o *strictjson.Object, name string) *strictjson.Value {
 	return nil
 }
 
-// isFilled tells a member that is there and not the empty string.
+// isFilled reports whether a member is present, not null, and not the empty string.
 func isFilled(o *strictjson.Object, name string) bool {
 	v := getNonNull(o, name)
 	return v != nil && v.Data != ""
@@ -70,7 +73,7 @@ func isFilled(o *strictjson.Object, name string) bool {
 
 func (r *fieldReader) has(name string) bool { return r.get(name) != nil }
 
-// pathOf is the path of a field, there or not.
+// pathOf returns the path of a field, whether it is present or not.
 func (r *fieldReader) pathOf(name string) string {
 	if v := r.get(name); v != nil {
 		return v.Path()
@@ -82,12 +85,13 @@ func (r *fieldReader) pathOf(name string) string {
 	switch {
 	case ok:
 		name = old
-	case r.oldNames != nil: // the old form cannot say it
+	case r.oldNames != nil: // the old form has no such field
 		return name
 	}
 	return strictjson.Join(r.path, name)
 }
 
+// require keeps a refusal for the first of the named fields that is missing.
 func (r *fieldReader) require(names ...string) {
 	for _, name := range names {
 		if !r.has(name) && r.missing == nil {
@@ -96,7 +100,7 @@ func (r *fieldReader) require(names ...string) {
 	}
 }
 
-// findUnknown refuses the first field that nobody asked for.
+// findUnknown returns a refusal for the first field that was not requested, or nil.
 func (r *fieldReader) findUnknown(of string) *Refusal {
 	if v := r.object.FirstUnknown(r.asked...); v != nil {
 		return refuse(v.Path(), "is not a field of %s", of)
@@ -131,8 +135,8 @@ func (r *fieldReader) readBool(name string, fallback bool) bool {
 	return b
 }
 
-// readInteger reads an integer from least to most; an absent one is 0. Refused ones are 0 too, so that nobody computes
-// with them.
+// readInteger reads an integer from least to most. It returns 0 for an absent or refused integer, so that no caller
+// computes with a refused one. If most is nil, the integer may have at most 256 bits.
 func (r *fieldReader) readInteger(name string, least, most *big.Int) *big.Int {
 	v := r.get(name)
 	if v == nil {
@@ -156,7 +160,7 @@ func (r *fieldReader) readInteger(name string, least, most *big.Int) *big.Int {
 	return new(big.Int)
 }
 
-// parseInteger takes a decimal string, or a number whose value is a whole one that JSON readers keep exactly.
+// parseInteger accepts a decimal string, or a number with an integer value that JSON readers keep exactly.
 func parseInteger(v *strictjson.Value) (*big.Int, *Refusal) {
 	switch data := v.Data.(type) {
 	case string:
@@ -187,12 +191,12 @@ func (r *fieldReader) readUint(name string, least, most uint64) uint64 {
 	return r.readInteger(name, new(big.Int).SetUint64(least), new(big.Int).SetUint64(most)).Uint64()
 }
 
-// readAgentID reads an ERC-721 token id, uint256; 0 is an agent.
+// readAgentID reads an ERC-721 token id, a uint256. 0 is a valid agent.
 func (r *fieldReader) readAgentID(name string) *big.Int {
 	return r.readInteger(name, new(big.Int), nil)
 }
 
-// readAddress takes 0x and 40 hex digits; one in mixed case must carry the right checksum (EIP-55).
+// readAddress reads 0x and 40 hex digits. An address in mixed case must have the right checksum (EIP-55).
 func (r *fieldReader) readAddress(name string) common.Address {
 	v := r.get(name)
 	if v == nil {
@@ -207,7 +211,7 @@ func (r *fieldReader) readAddress(name string) common.Address {
 	return a
 }
 
-// readHash takes 0x and 64 hex digits; absent is zero.
+// readHash reads 0x and 64 hex digits. It returns the zero hash if the field is absent.
 func (r *fieldReader) readHash(name string) common.Hash {
 	v := r.get(name)
 	if v == nil {
@@ -223,7 +227,7 @@ func (r *fieldReader) readHash(name string) common.Hash {
 	return common.BytesToHash(raw)
 }
 
-// readKeyHash reads a hash that the key is made of, so that it must say something.
+// readKeyHash reads a hash that is part of the key and therefore must not be zero.
 func (r *fieldReader) readKeyHash(name, why string) common.Hash {
 	h := r.readHash(name)
 	if h == (common.Hash{}) {
@@ -232,7 +236,7 @@ func (r *fieldReader) readKeyHash(name, why string) common.Hash {
 	return h
 }
 
-// readStrings reads a list of strings.
+// readStrings reads a list of at most most strings.
 func (r *fieldReader) readStrings(name string, most int) []string {
 	v := r.get(name)
 	if v == nil {
@@ -254,7 +258,7 @@ func (r *fieldReader) readStrings(name string, most int) []string {
 	return out
 }
 
-// readObject reads an object with any members; nil when it is absent or something else.
+// readObject reads an object with any members. It returns nil if the member is absent or not an object.
 func (r *fieldReader) readObject(name string) (*strictjson.Value, *fieldReader) {
 	v := r.get(name)
 	if v == nil {
@@ -268,7 +272,7 @@ func (r *fieldReader) readObject(name string) (*strictjson.Value, *fieldReader) 
 	return v, &fieldReader{object: o, limits: r.limits, path: v.Path()}
 }
 
-// readKnown reads an object that may have these fields only; nil when it is absent or refused.
+// readKnown reads an object that may contain only the known fields. It returns nil if it is absent or refused.
 func (r *fieldReader) readKnown(name string, known ...string) *fieldReader {
 	v, in := r.readObject(name)
 	if in == nil {

@@ -11,7 +11,7 @@ import (
 // Kind is the type of a job.
 type Kind string
 
-// The kinds (DESIGN §3). AgentUpdated raises an agent's epoch and is not delivered.
+// The kinds. AgentUpdated raises an agent's epoch and is not delivered.
 const (
 	KindNewFeedback        Kind = "NewFeedback"
 	KindFeedbackRevoked    Kind = "FeedbackRevoked"
@@ -32,7 +32,7 @@ const (
 	RevokedByReorg  = "reorg"
 )
 
-// Job is one event to deliver, normalised. Fields that a kind does not have are zero.
+// Job is one event to deliver, in normal form. Fields that a kind does not use are zero.
 type Job struct {
 	Kind               Kind
 	ChainID            uint64
@@ -45,14 +45,14 @@ type Job struct {
 	FeedbackIndex uint64   // 1-based per (agent, client)
 	Value         *big.Int // int128, |value| ≤ 1e38; the decimal is Value / 10^ValueDecimals
 	ValueDecimals uint8    // 0 to 18
-	LegacyScore   bool     // came as the older `score`, 0 to 100
+	LegacyScore   bool     // the job contained the older `score`, 0 to 100
 	Tag1, Tag2    string
-	Endpoint      string // what the client rated; an attacker's text, never a target
+	Endpoint      string // the endpoint that the client rated; untrusted text, never called
 	FeedbackURI   string
-	FeedbackHash  common.Hash // keccak256 of the file; zero: not given
+	FeedbackHash  common.Hash // keccak256 of the file; zero if the job contains none
 
 	Reason   string // FeedbackRevoked: client or reorg
-	Retracts string // FeedbackRevoked, reorg, made by Herald: id of the delivery that it takes back
+	Retracts string // FeedbackRevoked by a reorg, made by Herald: id of the delivery that it retracts
 
 	Responder    common.Address
 	ResponseURI  string
@@ -65,27 +65,27 @@ type Job struct {
 
 	BlockNumber     uint64
 	BlockHash       common.Hash
-	TransactionHash common.Hash // zero: not given
-	LogIndex        *uint       // nil: not given
+	TransactionHash common.Hash // zero if the job contains none
+	LogIndex        *uint       // nil if the job contains none
 	Timestamp       int64       // unix seconds of the block
 
 	Action    Action
-	Meta      json.RawMessage // kept and never read
+	Meta      json.RawMessage // stored and never interpreted
 	Sanitized []string        // paths of strings that were repaired to be storable; at most 32
 }
 
-// Action says how to deliver.
+// Action describes how to deliver a job.
 type Action struct {
-	ToolName           string          `json:"toolName,omitempty"` // empty for AgentUpdated only
+	ToolName           string          `json:"toolName,omitempty"` // empty only for AgentUpdated
 	ResolveEndpoint    bool            `json:"resolveEndpoint"`
 	Endpoint           *Endpoint       `json:"endpoint"`
 	IncludeFileContent bool            `json:"includeFileContent"`
 	VerifyFileHash     bool            `json:"verifyFileHash"`
 	PayloadTemplate    json.RawMessage `json:"payloadTemplate"`
-	TimeoutMs          int             `json:"timeoutMs,omitempty"` // 0: the configured call timeout
+	TimeoutMs          int             `json:"timeoutMs,omitempty"` // 0 means the configured call timeout
 }
 
-// Endpoint is an MCP server that the enqueuer names, used when ResolveEndpoint is false.
+// Endpoint is an MCP server that the job's sender names. It is used if ResolveEndpoint is false.
 type Endpoint struct {
 	Transport string                   `json:"transport"` // http, sse, stdio
 	URL       string                   `json:"url,omitempty"`

@@ -8,14 +8,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// Key is the delivery's business key (DESIGN §3), empty for AgentUpdated:
+// Key returns the delivery's business key, which is empty for AgentUpdated:
 //
 //	eip155:<chainId>:<reputationRegistry>/<agentId>/<client>/<feedbackIndex>#<type>
 //	…/<feedbackIndex>/<responder>/<transaction>/<logIndex>#ResponseAppended
 //	eip155:<chainId>:<validationRegistry>/<requestHash>/<transaction>/<logIndex>#ValidationResponse
 //	…/<feedbackIndex>#Retraction@<blockHash>
 //
-// Addresses and hashes are lower-case.
+// Addresses and hashes are in lower case.
 func (j Job) Key() string {
 	switch j.Kind {
 	case KindAgentUpdated:
@@ -34,7 +34,8 @@ func (j Job) Key() string {
 	return fmt.Sprintf("%s/%d#%s", j.pairKey(), j.FeedbackIndex, j.Kind)
 }
 
-// OrderKey names the (agent, client) pair within which deliveries keep their order; OrderSeq is the place in it.
+// OrderKey returns the key of the (agent, client) pair whose deliveries are ordered. OrderSeq is the position among
+// them.
 func (j Job) OrderKey() string {
 	if j.Kind == KindValidationResponse {
 		return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lowerHex(j.ValidationRegistry), j.formatAgentID(),
@@ -43,8 +44,8 @@ func (j Job) OrderKey() string {
 	return j.pairKey()
 }
 
-// OrderSeq is the feedback's index; validations, which have none, go by block. A retraction goes before the feedback that
-// took the index of the one that it takes back.
+// OrderSeq returns the feedback's index, or the block of a validation, which has no index. A retraction sorts before
+// the feedback that reuses the index of the retracted one.
 func (j Job) OrderSeq() uint64 {
 	switch {
 	case j.Kind == KindValidationResponse:
@@ -55,9 +56,10 @@ func (j Job) OrderSeq() uint64 {
 	return j.FeedbackIndex
 }
 
-// IsRetraction reports whether the job takes back feedback that a reorg removed.
+// IsRetraction reports whether the job retracts feedback that a reorg removed.
 func (j Job) IsRetraction() bool { return j.Kind == KindFeedbackRevoked && j.Reason == RevokedByReorg }
 
+// pairKey identifies the agent and the client in one reputation registry.
 func (j Job) pairKey() string {
 	return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lowerHex(j.ReputationRegistry), j.formatAgentID(),
 		lowerHex(j.ClientAddress))
@@ -70,20 +72,21 @@ func (j Job) formatLogIndex() string {
 	return fmt.Sprint(*j.LogIndex)
 }
 
-// IDOf is the delivery id of a key: UUIDv5 in the URL name space (RFC 9562).
+// IDOf returns the delivery id of a key: a UUIDv5 in the URL name space (RFC 9562).
 func IDOf(key string) uuid.UUID { return uuid.NewSHA1(uuid.NameSpaceURL, []byte(key)) }
 
-// ID is the delivery id of the job.
+// ID returns the delivery id of the job.
 func (j Job) ID() uuid.UUID { return IDOf(j.Key()) }
 
-// AgentRegistry is the agent's registry as ERC-8004 writes it: eip155:<chainId>:<identityRegistry>.
+// AgentRegistry returns the agent's registry in ERC-8004's form: eip155:<chainId>:<identityRegistry>.
 func (j Job) AgentRegistry() string {
 	return fmt.Sprintf("eip155:%d:%s", j.ChainID, j.IdentityRegistry.Hex())
 }
 
-// Conflict compares the event itself with that of a known job of the same key: not block, transaction, time, action or
-// meta, which may differ after a reorg or between indexers. Nor the identity registry: no event says it, it follows
-// from the registry that emitted the event, which is in the key. It names the first field that differs.
+// Conflict compares the event's content with that of a known job with the same key. It returns the first field that
+// differs. Block, transaction, timestamp, action and meta are not compared, because they may differ after a reorg or
+// between senders. The identity registry is not compared either: no event contains it, and it follows from the
+// emitting registry, which is part of the key.
 func (j Job) Conflict(known Job) (field string, conflict bool) {
 	other := known.contentFields()
 	for i, f := range j.contentFields() {
@@ -94,12 +97,13 @@ func (j Job) Conflict(known Job) (field string, conflict bool) {
 	return "", false
 }
 
+// contentField is one field of an event's content.
 type contentField struct {
 	name  string
 	value any // comparable
 }
 
-// contentFields is what the event itself says, in one order for all jobs.
+// contentFields returns the content of the event, in the same order for all jobs.
 func (j Job) contentFields() []contentField {
 	value := ""
 	if j.Value != nil {
@@ -123,8 +127,8 @@ func (j Job) contentFields() []contentField {
 	}
 }
 
-// Retraction is the job that takes a feedback back after its block vanished in a reorg. Its position is the vanished
-// one; how to deliver it is the default. id is the feedback's delivery.
+// Retraction returns the job that retracts a feedback after a reorg removed its block. Its position is that of the
+// removed block, and its action is the default. id is the id of the feedback's delivery.
 func (j Job) Retraction(id uuid.UUID) Job {
 	return Job{Kind: KindFeedbackRevoked, Reason: RevokedByReorg, Retracts: id.String(), ChainID: j.ChainID,
 		IdentityRegistry: j.IdentityRegistry, ReputationRegistry: j.ReputationRegistry, AgentID: j.AgentID,

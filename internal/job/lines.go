@@ -6,24 +6,23 @@ import (
 	"io"
 )
 
-// LineReader reads JSON Lines. A line beyond the limit is skipped without being kept, and the rest of the input goes
-// on.
+// LineReader reads JSON Lines. It skips a line beyond the limit without storing it, and continues with the next line.
 type LineReader struct {
 	r      *bufio.Reader
 	limit  int
 	offset int64
 }
 
-// NewLineReader bounds each line to limit bytes, its newline not counted.
+// NewLineReader returns a LineReader that accepts lines of at most limit bytes, without the newline.
 func NewLineReader(r io.Reader, limit int) *LineReader {
 	return &LineReader{r: bufio.NewReaderSize(r, 64<<10), limit: limit}
 }
 
-// Offset is how many bytes of the input were read.
+// Offset returns the number of bytes that were read from the input.
 func (l *LineReader) Offset() int64 { return l.offset }
 
-// Next returns the next line without its newline, valid for as long as the caller likes. *Refusal: the line was too
-// long and is skipped. io.EOF: the end; a last line without newline is returned before it.
+// Next returns the next line without its newline. The caller may keep the slice. It returns a *Refusal for a skipped
+// line that was too long, and io.EOF at the end. A last line without a newline is returned before io.EOF.
 func (l *LineReader) Next() ([]byte, error) {
 	var line []byte
 	var length int64

@@ -8,8 +8,9 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// Make completes a job that was made of an event, with the strings as they stand on the chain, and checks it as Parse
-// checks one that was written down. It has the default action. The error is a *Refusal that names the field.
+// Make completes a job that was built from an event and contains the chain's strings unchanged. It validates the job
+// as Parse does, sets the default action, and repairs strings that cannot be stored. The error is a *Refusal that
+// names the field.
 func Make(j Job, l Limits) (Job, error) {
 	j.Action = defaultAction(j.Kind)
 	validation, feedback := j.Kind == KindValidationResponse, j.Kind == KindNewFeedback
@@ -67,10 +68,10 @@ func Make(j Job, l Limits) (Job, error) {
 	return j, nil
 }
 
-// repairText replaces what Postgres cannot store, byte by byte as encoding/json does.
+// repairText replaces each byte that Postgres cannot store with U+FFFD, as encoding/json does.
 func repairText(s string) string {
 	var b strings.Builder
-	for _, r := range s { // a byte that is not UTF-8 is read as U+FFFD
+	for _, r := range s { // range decodes a byte that is not UTF-8 as U+FFFD
 		if r == 0 {
 			r = '\uFFFD'
 		}
@@ -79,7 +80,8 @@ func repairText(s string) string {
 	return b.String()
 }
 
-// writtenLength is how many bytes a string takes in a job's line: control characters are written as six.
+// writtenLength returns the maximum number of bytes of a string in a job's JSON. It counts six for a control
+// character.
 func writtenLength(s string) int {
 	n := len(s)
 	for i := range len(s) {

@@ -13,17 +13,18 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// Bounds of a job (DESIGN §3).
+// Bounds of a job (docs/jobs.md).
 const (
 	MaxBytes     = 256 << 10
 	maxMetaBytes = 4 << 10
 	maxDepth     = 2 + 32 // so that meta and payloadTemplate have 32 levels of their own
-	maxExponent  = 300    // of a number: jsonb holds numeric, which ends before JSON does
-	maxDigits    = 400    // of a number as it is written
+	maxExponent  = 300    // of a number: the range of jsonb's numeric is smaller than JSON's
+	maxDigits    = 400    // digits of a number as it is written
 	maxSanitized = 32     // paths that are kept; a hostile job can have a hundred thousand
 )
 
-// Bounds of an event's fields: those of the database, of the registries, and of a date that can be shown.
+// Bounds of an event's fields. They come from the database, from the registries, and from the range of dates that can
+// be shown.
 const (
 	maxInt64    = 1<<63 - 1
 	maxLogIndex = 1<<31 - 1
@@ -32,16 +33,16 @@ const (
 	year9999    = 253402300799
 )
 
-// maxValue is how the registry bounds an int128.
+// maxValue returns the registry's bound of |value|.
 func maxValue() *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(38), nil) }
 
-// Refusal says which field of a job is wrong and why. Nothing of a refused job is stored.
+// Refusal describes which field of a job is wrong and why. No part of a refused job is stored.
 type Refusal struct {
-	Path    string // "action.payloadTemplate.a[0]"; empty: the job as a whole
+	Path    string // for example "action.payloadTemplate.a[0]"; empty: the job as a whole
 	Problem string
 }
 
-// Error is "<path>: <problem>", or the problem alone when it is the whole job's.
+// Error returns "<path>: <problem>", or only the problem if Path is empty.
 func (r *Refusal) Error() string {
 	if r.Path == "" {
 		return r.Problem
@@ -53,15 +54,15 @@ func refuse(path, format string, args ...any) *Refusal {
 	return &Refusal{Path: path, Problem: fmt.Sprintf(format, args...)}
 }
 
-// Limits are what an installation lets a job ask for.
+// Limits are the limits that an installation sets for jobs.
 type Limits struct {
-	// MaxTimeout clamps action.timeoutMs. Default 30 s, as HERALD_CALL_TIMEOUT.
+	// MaxTimeout bounds action.timeoutMs. The default is 30 s, as for HERALD_CALL_TIMEOUT.
 	MaxTimeout time.Duration
-	// Tools widens what a job may name beyond agent.receive* and its aliases; exact names.
+	// Tools contains exact tool names that a job may use in addition to agent.receive* and its aliases.
 	Tools []string
-	// Registries lists the registries of a chain; a job may name no others, and means the first of each kind if it
-	// names none. False: nothing is known of the chain, and what the job names is taken. Default: the known
-	// deployments.
+	// Registries returns the registries of a chain. The registry that a job's kind needs must be among them; if the
+	// job names none, the first of its kind is used. If known is false, the chain is unknown and any registry is
+	// accepted. The default is the known deployments.
 	Registries func(chainID uint64) (_ erc8004.Registries, known bool)
 }
 
@@ -75,11 +76,12 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Parse reads one job, in Herald's form or as the old backend's ActionJob. The error is a *Refusal that names the
-// field.
+// Parse parses one job, in Herald's form or as an ActionJob of the old backend. The error is a *Refusal that names
+// the field.
 //
-// Beside a refusal the Job is zero, unless all was well that its key is made of: then it holds the event without action
-// and meta, so that an intake which has nobody to answer can store a rejected row under the event's own Key.
+// If Parse refuses the job, it returns the zero Job, unless all fields of its key are valid. Then the Job contains
+// the event without action and meta, so that an intake without a caller to answer can store a rejected row under the
+// event's Key.
 func Parse(line []byte, l Limits) (Job, error) {
 	l = l.withDefaults()
 	if len(line) > MaxBytes {
@@ -105,8 +107,8 @@ func Parse(line []byte, l Limits) (Job, error) {
 	return j, nil
 }
 
-// readJSON reads one value that Postgres can store, with the paths of the strings that had to be repaired for it, at
-// most maxSanitized.
+// readJSON parses one value and repairs it so that Postgres can store it. sanitized contains the paths of the
+// repaired strings, at most maxSanitized.
 func readJSON(raw []byte) (root *strictjson.Value, sanitized []string, _ *Refusal) {
 	root, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: maxDepth, MaxDigits: maxDigits,
 		MaxExponent: maxExponent,
@@ -125,8 +127,8 @@ func refuseLength(length int64, limit int) *Refusal {
 	return refuse("", "is %d bytes long; a job may have %d", length, limit)
 }
 
-// readNative reads DESIGN §3's form. Of several faults a misspelt name comes first: it is better known as unknown than
-// as missing.
+// readNative reads a job in Herald's form. If there are several faults, an unknown field is reported first: a
+// misspelt name is better reported as unknown than as missing.
 func readNative(o *strictjson.Object, l Limits) (Job, *Refusal) {
 	r := &fieldReader{object: o, limits: l}
 	j, refusal := r.readEvent()
@@ -145,8 +147,8 @@ func readNative(o *strictjson.Object, l Limits) (Job, *Refusal) {
 	return j, nil
 }
 
-// readEvent reads all but action and meta. Beside a refusal the job has no more than its Kind, and not even that when
-// it is no known one.
+// readEvent reads everything except action and meta. If it refuses the event, the job contains only its Kind, or
+// nothing if the kind is unknown.
 func (r *fieldReader) readEvent() (Job, *Refusal) {
 	j := Job{Kind: Kind(r.readText("type", maxText))}
 	switch {
@@ -169,8 +171,8 @@ func (r *fieldReader) readEvent() (Job, *Refusal) {
 	return j, nil
 }
 
-// readRegistries reads the addresses, or takes those of the chain. What a kind needs must be known in the end, and be
-// the chain's; others are kept when they are given, so that an enqueuer may send the same three with every job.
+// readRegistries reads the registries, or sets the chain's defaults. A registry that the kind needs must be known and
+// among the chain's. Other registries are kept unchecked, so that a sender may send the same three with every job.
 func (r *fieldReader) readRegistries(j *Job) {
 	for _, registry := range j.registries(r.limits) {
 		switch {
@@ -187,15 +189,16 @@ func (r *fieldReader) readRegistries(j *Job) {
 	}
 }
 
-// registry is one of a job's registries, and those of the chain of its kind.
+// registry is one registry field of a job, with the chain's registries of that kind.
 type registry struct {
 	field, setting string
 	address        *common.Address
 	listed         []common.Address
-	known          bool // the chain's are known
+	known          bool // whether the chain's registries are known
 	needed         bool
 }
 
+// registries returns the job's three registry fields, with the chain's registries of each kind.
 func (j *Job) registries(l Limits) []registry {
 	listed, known := l.Registries(j.ChainID)
 	validation := j.Kind == KindValidationResponse
@@ -207,7 +210,7 @@ func (j *Job) registries(l Limits) []registry {
 	}
 }
 
-// findUnlisted refuses a registry that the kind needs and that is none of the chain's.
+// findUnlisted returns a refusal if a registry that the kind needs is not among the chain's.
 func (j *Job) findUnlisted(l Limits) *Refusal {
 	for _, r := range j.registries(l) {
 		if r.needed && r.known && !slices.Contains(r.listed, *r.address) {
@@ -219,8 +222,8 @@ func (j *Job) findUnlisted(l Limits) *Refusal {
 	return nil
 }
 
-// readContent reads what the kind itself says. A response and a validation are told from others of their sort by where
-// they stand in the chain, so they must say it; a retraction by the block that vanished.
+// readContent reads the fields of the job's kind. The position on the chain identifies a response and a validation,
+// so they must contain it. The removed block identifies a retraction.
 func (r *fieldReader) readContent(j *Job) {
 	switch j.Kind {
 	case KindNewFeedback:
@@ -233,7 +236,7 @@ func (r *fieldReader) readContent(j *Job) {
 		r.readPair(j)
 		switch j.Reason = r.readText("reason", maxText); j.Reason {
 		case "":
-			j.Reason = RevokedByClient // what the event itself means; a reorg has to say so
+			j.Reason = RevokedByClient // the default is the meaning of the event itself
 		case RevokedByClient:
 		case RevokedByReorg:
 			r.readKeyHash("blockHash", "a retraction names the block that vanished")
@@ -257,12 +260,13 @@ func (r *fieldReader) readContent(j *Job) {
 	}
 }
 
+// readPair reads the client and the feedback index.
 func (r *fieldReader) readPair(j *Job) {
 	r.require("clientAddress", "feedbackIndex")
 	j.ClientAddress, j.FeedbackIndex = r.readAddress("clientAddress"), r.readUint("feedbackIndex", 1, 1<<64-1)
 }
 
-// readRating reads value and valueDecimals, or the older score (0 to 100), not both.
+// readRating reads value and valueDecimals, or the older score (0 to 100), but not both.
 func (r *fieldReader) readRating(j *Job) {
 	score, value, decimals := r.has("score"), r.has("value"), r.has("valueDecimals")
 	switch {
@@ -282,7 +286,7 @@ func (r *fieldReader) readRating(j *Job) {
 	}
 }
 
-// readPosition reads where on the chain the event is.
+// readPosition reads the position of the event on the chain.
 func (r *fieldReader) readPosition(j *Job) {
 	j.BlockNumber = r.readUint("blockNumber", 0, maxInt64)
 	j.BlockHash, j.TransactionHash = r.readHash("blockHash"), r.readHash("transactionHash")
@@ -293,6 +297,7 @@ func (r *fieldReader) readPosition(j *Job) {
 	}
 }
 
+// readMeta reads meta, an object of bounded size, and returns it encoded again.
 func (r *fieldReader) readMeta(name string) json.RawMessage {
 	v, _ := r.readObject(name)
 	if v == nil {

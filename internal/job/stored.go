@@ -11,8 +11,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// stored is the JSON of a Job: the contract's names (DESIGN §3), wide integers as decimal strings, addresses
-// checksummed, absent what the kind does not have. Parse takes it again, but for sanitized and retracts.
+// stored is the JSON form of a Job: the field names of docs/jobs.md, wide integers as decimal strings, addresses with
+// checksums, and no fields that are empty. Parse accepts this form, except for sanitized and retracts.
 type stored struct {
 	Type               Kind            `json:"type"`
 	ChainID            wide            `json:"chainId"`
@@ -49,7 +49,7 @@ type stored struct {
 	Sanitized          []string        `json:"sanitized,omitempty"`
 }
 
-// MarshalJSON writes the form that is stored. Secret headers are not in it.
+// MarshalJSON returns the stored form. It does not contain secret headers.
 func (j Job) MarshalJSON() ([]byte, error) {
 	s := stored{Type: j.Kind, ChainID: wide(j.ChainID), Tag1: j.Tag1, Tag2: j.Tag2, Endpoint: j.Endpoint,
 		FeedbackURI: j.FeedbackURI, Reason: j.Reason, Retracts: j.Retracts, ResponseURI: j.ResponseURI, Tag: j.Tag, LogIndex: j.LogIndex,
@@ -74,7 +74,7 @@ func (j Job) MarshalJSON() ([]byte, error) {
 	return json.Marshal(s)
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote. It trusts it: the row was validated on its way in.
+// UnmarshalJSON decodes the output of MarshalJSON. It does not validate, because the job was validated at intake.
 func (j *Job) UnmarshalJSON(raw []byte) error {
 	var s stored
 	if err := json.Unmarshal(raw, &s); err != nil {
@@ -131,7 +131,8 @@ func formatHash(h common.Hash) string {
 	return h.Hex()
 }
 
-// wide is an integer that is a JSON number as far as every reader keeps it, else a decimal string.
+// wide is an integer that is encoded as a JSON number if every reader keeps it exactly, otherwise as a decimal
+// string.
 type wide uint64
 
 func (w wide) MarshalJSON() ([]byte, error) {

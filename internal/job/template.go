@@ -10,13 +10,13 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// placeholder is {{name}}, with or without spaces inside.
+// placeholder matches {{name}}, with or without spaces inside.
 var placeholder = regexp.MustCompile(`\{\{\s*([^{}]*?)\s*\}\}`)
 
-// maxRendered bounds what a template may grow to: a long value can be named many times.
+// maxRendered bounds the size of a rendered template, in which a long value can occur many times.
 const maxRendered = 4 << 20
 
-// findVariable finds the argument that a template's name means: the names of §8, their snake_case forms,
+// findVariable returns the argument for a name in a template: a name of ArgumentNames, its snake_case form, or
 // verified_file_content.
 func findVariable(k Kind, name string) (argument string, ok bool) {
 	if name == "verified_file_content" {
@@ -42,7 +42,7 @@ func toSnakeCase(camel string) string {
 	return b.String()
 }
 
-// readTemplate reads a payloadTemplate: an object in which every placeholder is known.
+// readTemplate reads a payloadTemplate: an object in which every placeholder must be known.
 func (r *fieldReader) readTemplate(name string, k Kind) json.RawMessage {
 	v, _ := r.readObject(name)
 	if v == nil {
@@ -54,7 +54,8 @@ func (r *fieldReader) readTemplate(name string, k Kind) json.RawMessage {
 	return v.Encode()
 }
 
-// checkTemplate refuses unknown names with the path of the string that holds them. Names of fields are not expanded.
+// checkTemplate refuses unknown names, with the path of the string that contains them. It does not check names of
+// members.
 func checkTemplate(k Kind, v *strictjson.Value) *Refusal {
 	var parts []*strictjson.Value
 	switch data := v.Data.(type) {
@@ -78,9 +79,9 @@ func checkTemplate(k Kind, v *strictjson.Value) *Refusal {
 	return nil
 }
 
-// RenderTemplate fills the job's payloadTemplate with the arguments: a string that is exactly one placeholder becomes
-// the value itself, in its own type; within other text values are written out, null as nothing. Keys are taken as they
-// are.
+// RenderTemplate fills the job's payloadTemplate with the arguments. A string that consists of one placeholder
+// becomes the value itself, with its type. Within other text, values are formatted as text, and null becomes the
+// empty string. Names of members are not expanded.
 func (j Job) RenderTemplate(args map[string]any) (map[string]any, error) {
 	dec := json.NewDecoder(strings.NewReader(string(j.Action.PayloadTemplate)))
 	dec.UseNumber()
@@ -96,6 +97,8 @@ func (j Job) RenderTemplate(args map[string]any) (map[string]any, error) {
 	return out.(map[string]any), nil
 }
 
+// renderValue renders all strings in v, in place. room is the number of bytes that the rendered values may still
+// take.
 func (j Job) renderValue(v any, args map[string]any, room *int) (any, error) {
 	var err error
 	switch v := v.(type) {
@@ -117,6 +120,7 @@ func (j Job) renderValue(v any, args map[string]any, room *int) (any, error) {
 	return v, nil
 }
 
+// renderString renders the placeholders in one string.
 func (j Job) renderString(s string, args map[string]any, room *int) (any, error) {
 	if m := placeholder.FindStringSubmatch(s); m != nil && m[0] == s {
 		name, ok := findVariable(j.Kind, m[1])
@@ -145,6 +149,7 @@ func (j Job) renderString(s string, args map[string]any, room *int) (any, error)
 	return out, failed
 }
 
+// sizeOf estimates the encoded size of an argument in bytes.
 func sizeOf(v any) int {
 	switch v := v.(type) {
 	case string:
@@ -155,7 +160,7 @@ func sizeOf(v any) int {
 	return 64
 }
 
-// formatText writes a value inside other text.
+// formatText formats a value within other text.
 func formatText(v any) string {
 	switch v := v.(type) {
 	case nil:
