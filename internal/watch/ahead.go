@@ -8,18 +8,18 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 )
 
-// readAhead commits one range after the other, and has the next one read meanwhile: the node and the database work at
-// the same time.
+// readAhead commits one range while the follower reads the next one, so that the node and the database work at the
+// same time.
 type readAhead struct {
 	commit func(context.Context, chain.Range) error
-	ranges chan chain.Range // unbuffered: one is committed, one is read
+	ranges chan chain.Range // unbuffered: one range is committed while another is read
 }
 
 func newReadAhead(commit func(context.Context, chain.Range) error) *readAhead {
 	return &readAhead{commit, make(chan chain.Range)}
 }
 
-// hand is the follower's Handle.
+// hand is the follower's Handle. It waits until the previous range is committed.
 func (a *readAhead) hand(ctx context.Context, r chain.Range) error {
 	select {
 	case a.ranges <- r:
@@ -29,14 +29,14 @@ func (a *readAhead) hand(ctx context.Context, r chain.Range) error {
 	}
 }
 
-// run has follow hand over ranges until it ends or one cannot be committed, and returns when the last one that was
-// handed over is committed, or why it is not. Run it once.
+// run calls follow, which hands over ranges, and commits them. It returns after the last range was committed. The
+// error is that of a failed commit, which also ends follow, or that of follow. Call run once.
 func (a *readAhead) run(ctx context.Context, follow func(context.Context) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		for r := range a.ranges {
 			if err := a.commit(ctx, r); err != nil {
-				return err // ctx ends with it, and so does follow
+				return err // cancels ctx, which ends follow
 			}
 		}
 		return nil

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// pace keeps the deliveries that a backfill brings to a number a second: what follows them waits for their time to be
-// over. A range is not divided, so that the cursor moves with all of its blocks.
+// pace limits the deliveries of a backfill to a number per second: later deliveries wait until the time of the
+// previous ones has passed. It never splits a range, so that the cursor moves over all blocks of a range at once.
 type pace struct {
-	rate float64   // deliveries a second; 0: as fast as it goes
-	over time.Time // when the time of those so far is over
+	rate float64   // deliveries per second; 0: unlimited
+	over time.Time // when the time of the counted deliveries ends
 }
 
-// count notes n more deliveries.
+// count records n more deliveries.
 func (p *pace) count(n int) {
 	if p.rate == 0 || n == 0 {
 		return
@@ -23,7 +23,7 @@ func (p *pace) count(n int) {
 	p.over = p.over.Add(time.Duration(float64(n) / p.rate * float64(time.Second)))
 }
 
-// wait waits until the time of those so far is over, or ctx is: then it returns why.
+// wait waits until the time of the counted deliveries has passed. If ctx ends first, it returns ctx's error.
 func (p *pace) wait(ctx context.Context) error {
 	over, cancel := context.WithDeadline(ctx, p.over)
 	defer cancel()

@@ -12,9 +12,9 @@ type Acceptor interface {
 	Accept(ctx context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error)
 }
 
-// AcceptTransaction accepts the events of one transaction, whether or not its chain is watched. Of the configuration
-// it takes the chain, the registries, the limits and the dispatcher. A reorg is not watched for: a delivery whose event
-// is gone when its turn comes is refused.
+// AcceptTransaction accepts the events of one transaction, whether its chain is followed or not. It uses cfg's Chain,
+// Deployment, Limits and Dispatcher. It does not watch for reorgs: if an event is gone when its delivery gets its
+// turn, the delivery is refused.
 func AcceptTransaction(ctx context.Context, cfg Config, ledger Acceptor, hash common.Hash) (Report, error) {
 	events, block, err := cfg.Chain.ReadTransaction(ctx, hash, cfg.Deployment, cfg.Limits)
 	if err != nil {

@@ -1,12 +1,12 @@
-// Package watch brings a chain's events into the store: it joins chain.Follower, which reads them, with the cursor of
-// the store, which moves in the transaction that commits their jobs.
+// Package watch stores a chain's events. It connects chain.Follower, which reads the events, with the store's cursor,
+// which moves in the transaction that commits the events' jobs. docs/design/chain.md describes it.
 //
-// What does not live here: reading and decoding logs (chain, erc8004), the rows and the verdicts (store), what becomes of
-// an accepted delivery (delivery).
+// Packages chain and erc8004 read and decode logs, package store keeps the rows and decides the verdicts, and package
+// delivery delivers.
 //
-// Invariants: one process at a time reads a chain's registries (an advisory lock of Postgres); a second one that still
-// does, because its connection is gone, commits nothing (the cursor is compared). A log that makes no job becomes a
-// rejected row, and the cursor moves on.
+// Invariants: One process at a time reads a chain's registries (an advisory lock in Postgres). A process that
+// continues after losing its connection and so its lock commits nothing, because the cursor is compared. A log that
+// becomes no job is stored as a rejected row, and the cursor moves on.
 package watch
 
 import (
@@ -30,7 +30,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Ledger is the store as a watcher needs it.
+// Ledger is the part of the store that a watcher needs.
 type Ledger interface {
 	LeadChain(ctx context.Context, key store.CursorKey, do func(context.Context) error) (bool, error)
 	OpenCursor(ctx context.Context, key store.CursorKey, start uint64, end *uint64) (store.Cursor, error)
@@ -41,63 +41,64 @@ type Ledger interface {
 	Acceptor
 }
 
-// Dispatcher puts tasks into Redis and returns how many it took.
+// Dispatcher puts tasks into Redis and returns the number of tasks that it dispatched.
 type Dispatcher interface {
 	Dispatch(ctx context.Context, tasks []store.Task) int
 }
 
-// Config says what is read, and where it goes.
+// Config configures a Watcher.
 type Config struct {
 	Chain      *chain.Client
 	Deployment erc8004.Deployment // the registries whose events are read
 	Ledger     Ledger
-	Dispatcher Dispatcher // nil: the worker's reconciler dispatches (no Redis at hand)
+	Dispatcher Dispatcher // nil: the worker's reconciler dispatches (no Redis connection)
 	Limits     job.Limits
 
-	// From is the first block that is read when there is no cursor yet. nil: the node's newest then.
+	// From is the first block to read if there is no cursor. If it is nil, the watcher begins at the node's head, or,
+	// if the chain was followed with other registries before, at the first block that was not settled then.
 	From *uint64
-	// Ends says that the watcher ends when the last block is read: To, or if that is nil the node's newest when it was
-	// begun. It needs From. Else the chain is followed for ever.
+	// Ends means that the watcher ends after the last block, which is To, or if To is nil, the node's head when the
+	// watcher first started. It requires From. Without Ends, the watcher follows the chain until it is stopped.
 	Ends bool
 	To   *uint64
-	// Rate is how many deliveries a second may be new while the watcher has an end: a backfill's. 0: as many as it reads.
+	// Rate bounds the new deliveries per second of a watcher with an end, that is, of a backfill. 0 means unlimited.
 	Rate float64
-	// Poll is the pause between questions at the head. Default 2 s.
+	// Poll is the pause between readings at the head. The default is 2 s.
 	Poll time.Duration
-	// Standby is the pause before another look at whether whoever reads the chain still does, and after a failure of
-	// the store. Default 3 s.
+	// Standby is the pause before the watcher tries again to become the chain's reader, and after a failure of the
+	// store. The default is 3 s.
 	Standby time.Duration
 
-	// Report is told of what was committed. It must not block for long. Optional.
+	// Report is optional and is called after each commit. It must not block for long.
 	Report func(Report)
 	Logger *slog.Logger // default slog.Default()
 }
 
-// Report is what one range of blocks came to.
+// Report is the result of committing one range of blocks.
 type Report struct {
-	To, Head uint64 // the last block that was read, and the node's newest
+	To, Head uint64 // the last block of the range, and the node's head
 	Answers  []store.Acceptance
-	Events   []chain.RangeEvent // one for each of Answers; with Err: a log that makes no job
+	Events   []chain.RangeEvent // one for each of Answers; Err is set for a log that becomes no job
 	Vanished []store.Vanished
 }
 
-// Watcher reads one chain. Run it once.
+// Watcher reads one chain. Call Run once.
 type Watcher struct {
 	Config
 	key    store.CursorKey
 	cursor store.Cursor
 
-	committed time.Time // when the cursor was committed last
-	atHead    bool      // that range ended at the head
+	committed time.Time // time of the last commit of the cursor
+	atHead    bool      // the last committed range ended at the head
 
 	pace pace
-	told string // why nothing is read, as it was logged last
+	told string // the last logged reason why nothing is read
 	log  *slog.Logger
 
-	failure failure // since a range was committed
+	failure failure // failures since the last commit
 }
 
-// New checks the configuration.
+// New validates the configuration and returns a Watcher.
 func New(cfg Config) (*Watcher, error) {
 	if cfg.Chain == nil || cfg.Ledger == nil || cfg.Limits.MaxTimeout <= 0 {
 		return nil, errors.New("watch: a watcher needs a chain, a ledger and limits")
@@ -134,11 +135,11 @@ func New(cfg Config) (*Watcher, error) {
 	return w, nil
 }
 
-// Key names the watcher's cursor.
+// Key returns the key of the watcher's cursor.
 func (w *Watcher) Key() store.CursorKey { return w.key }
 
-// Run reads until ctx ends, or the last block is read: then it returns nil. While the node, the store or the lead is
-// away it waits and says so.
+// Run reads until ctx ends, or until the last block was read; then it returns nil. While the node or the store is
+// unreachable, or another process leads, it logs that and keeps trying.
 func (w *Watcher) Run(ctx context.Context) error {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
@@ -170,7 +171,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// tellOnce logs why nothing is read, unless it did.
+// tellOnce logs the reason why nothing is read, unless it was the last one logged.
 func (w *Watcher) tellOnce(format string, args ...any) {
 	if text := fmt.Sprintf(format, args...); text != w.told {
 		w.told = text
@@ -178,21 +179,21 @@ func (w *Watcher) tellOnce(format string, args ...any) {
 	}
 }
 
-// failure is why a chain cannot be read.
+// failure is the reason why a chain cannot be read.
 type failure struct {
-	cause  string        // the innermost error: those around it name blocks, which change while the chain grows
-	times  int           // in a row
-	logged time.Time     // the last line
-	pause  time.Duration // from that line to the next
+	cause  string        // the innermost error: its wrappers contain block numbers, which change while the chain grows
+	times  int           // consecutive failures
+	logged time.Time     // time of the last log line
+	pause  time.Duration // between that line and the next one
 }
 
 const (
-	// firstRepeat is the time after which a lasting failure is logged again. It doubles up to lastRepeat.
+	// firstRepeat is the time after which a lasting failure is logged again. The time doubles up to lastRepeat.
 	firstRepeat = time.Minute
 	lastRepeat  = time.Hour
 )
 
-// noteFailure logs why the chain cannot be read. A lasting failure is logged again at growing intervals.
+// noteFailure logs the reason why the chain cannot be read. It logs a lasting failure again at growing intervals.
 func (w *Watcher) noteFailure(err error) {
 	f, now, cause := &w.failure, time.Now(), err
 	for inner := cause; inner != nil; inner = errors.Unwrap(inner) {
@@ -261,8 +262,8 @@ func (w *Watcher) follow(ctx context.Context) (err error) {
 	return ahead.run(ctx, f.Follow)
 }
 
-// restartUnread moves a cursor that has read nothing: to the block that is to be read first now, or, where that is the
-// head, down to it. A node may have named a head that never was when the cursor was made.
+// restartUnread moves a cursor that has read nothing: to the configured first block, or, if reading begins at the
+// head, down to the current head. When the cursor was created, a node may have named a head that never existed.
 func (w *Watcher) restartUnread(ctx context.Context, start uint64) error {
 	if w.Ends || !w.cursor.HasReadNothing() || w.cursor.Start == start || w.From == nil && w.cursor.Start < start {
 		return nil
@@ -272,9 +273,10 @@ func (w *Watcher) restartUnread(ctx context.Context, start uint64) error {
 	return w.Ledger.RestartCursor(ctx, &w.cursor, start)
 }
 
-// findStart finds the block to begin with. It returns the start of a cursor that has read something, and asks no node
-// for a head: the head of a halted chain, and of a node that is behind, is old. If the chain was followed with other
-// registries, it returns the first block that was not settled then. nil: the head.
+// findStart returns the block to begin with. For a cursor that has read something, it returns the cursor's start
+// without asking a node for its head: the head of a halted chain, or of a node that is behind, is old. If the chain
+// was followed with other registries, it returns the first block that was not settled then. It returns nil for the
+// head.
 func (w *Watcher) findStart(ctx context.Context) (*uint64, error) {
 	cursors, err := w.Ledger.Cursors(ctx, w.key.ChainID)
 	if err != nil {
@@ -307,9 +309,9 @@ func (w *Watcher) findStart(ctx context.Context) (*uint64, error) {
 }
 
 const (
-	// unsettled is the time whose blocks are read again where it is unknown which of them are settled.
+	// unsettled is the time span that is read again if the settled block is unknown.
 	unsettled = time.Hour
-	// commitPause is the time between two commits while nothing but the cursor changes.
+	// commitPause is the time between two commits while only the cursor changes.
 	commitPause = 10 * time.Second
 )
 
@@ -318,15 +320,16 @@ const commitTimeout = 30 * time.Second
 
 // isDeferrable reports whether a range needs no commit of its own: it has no events, replaces no blocks, and the last
 // commit is younger than commitPause. The next commit moves the cursor over it; after a crash it is read again. The
-// first range that ends at the head is not deferrable: its commit ends deliveries whose events a reorg removed.
+// first range that ends at the head is not deferrable, because its commit ends deliveries whose events a reorg
+// removed.
 func (w *Watcher) isDeferrable(r chain.Range) bool {
 	isLast := w.cursor.End != nil && r.To >= *w.cursor.End
 	return len(r.Events) == 0 && r.From >= w.cursor.Next && !isLast && (w.atHead || !r.AtHead) &&
 		time.Since(w.committed) < commitPause
 }
 
-// commitRange commits what a range holds together with the cursor. What has an end is a backfill, whose deliveries give
-// way to others.
+// commitRange commits the events of a range together with the cursor. Deliveries of a watcher with an end are a
+// backfill (Intake.Bulk) and give way to other deliveries.
 func (w *Watcher) commitRange(ctx context.Context, r chain.Range) error {
 	if w.isDeferrable(r) {
 		return nil
@@ -335,7 +338,7 @@ func (w *Watcher) commitRange(ctx context.Context, r chain.Range) error {
 		return err
 	}
 	in := makeIntakes(w.key.ChainID, r.Events, w.Ends)
-	from := min(r.From, w.cursor.Next) // ranges that were not committed are part of this one
+	from := min(r.From, w.cursor.Next) // deferred ranges are part of this one
 	read := store.Advance{From: from, To: r.To, Head: r.Head, Finalized: r.Finalized, Settled: r.Settled, AtHead: r.AtHead,
 		Intakes: in}
 	if r.Checks != nil {
@@ -348,7 +351,7 @@ func (w *Watcher) commitRange(ctx context.Context, r chain.Range) error {
 	for _, a := range r.Anchors {
 		read.Anchors = append(read.Anchors, store.Anchor(a))
 	}
-	// A signal ends the reading, not a commit that has begun.
+	// A signal ends the reading, but not a commit that has begun.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
 	done, err := w.Ledger.AdvanceCursor(ctx, &w.cursor, read)
@@ -373,8 +376,8 @@ func (w *Watcher) commitRange(ctx context.Context, r chain.Range) error {
 	return nil
 }
 
-// acceptFound accepts logs of final blocks, which a node may have left out before, and returns how many of them are new.
-// No reorg takes them off the chain, so the cursor does not matter.
+// acceptFound accepts logs of final blocks, which a node may have left out before, and returns how many of them are
+// new. No reorg removes final blocks, so no cursor is needed.
 func (w *Watcher) acceptFound(ctx context.Context, events []chain.RangeEvent) (unknown int, _ error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
@@ -395,7 +398,7 @@ func (w *Watcher) acceptFound(ctx context.Context, events []chain.RangeEvent) (u
 	return unknown, nil
 }
 
-// noteStall keeps in the store that nothing is read, so that other processes can show why.
+// noteStall stores whether and why nothing is read, so that other processes can show it.
 func (w *Watcher) noteStall(ctx context.Context, why error, since time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
@@ -410,7 +413,7 @@ func (w *Watcher) noteStall(ctx context.Context, why error, since time.Time) {
 	}
 }
 
-// makeIntakes makes an intake of each event.
+// makeIntakes returns one intake per event.
 func makeIntakes(chainID uint64, events []chain.RangeEvent, bulk bool) []store.Intake {
 	in := make([]store.Intake, len(events))
 	for i, e := range events {
@@ -423,8 +426,8 @@ func makeIntakes(chainID uint64, events []chain.RangeEvent, bulk bool) []store.I
 	return in
 }
 
-// describeChange says what an event tells of its agent besides that it changed. A registration gives an agent from
-// nobody to its first owner: that is no transfer.
+// describeChange returns how an event changes its agent. A registration transfers the agent from the zero address to
+// its first owner; that does not count as a transfer.
 func describeChange(e erc8004.Event) (c store.AgentChange) {
 	switch {
 	case e.Kind == erc8004.BatchMetadataUpdate:
@@ -435,7 +438,7 @@ func describeChange(e erc8004.Event) (c store.AgentChange) {
 	return c
 }
 
-// countQueued counts the new deliveries: agents are called for nothing else.
+// countQueued counts the new deliveries. Agents are called only for these.
 func countQueued(answers []store.Acceptance) (n int) {
 	for _, a := range answers {
 		if a.Verdict == store.Accepted && a.Status == store.Queued {
@@ -445,7 +448,7 @@ func countQueued(answers []store.Acceptance) (n int) {
 	return n
 }
 
-// logVanished says what became of a delivery whose event a reorg took off the chain.
+// logVanished logs the result for a delivery whose event a reorg removed.
 func (w *Watcher) logVanished(v store.Vanished) {
 	log := w.log.With("delivery", v.ID, "key", v.Key)
 	switch {
@@ -458,8 +461,8 @@ func (w *Watcher) logVanished(v store.Vanished) {
 	}
 }
 
-// refuseLog is the intake of a log that makes no job. Nobody is there to be answered, so it becomes a rejected row,
-// under a key that the same log has whenever it is read.
+// refuseLog returns an intake for a log that becomes no job. There is no sender to answer, so the log becomes a
+// rejected row. Its key is the same each time the log is read.
 func refuseLog(chainID uint64, l types.Log, why error) store.Intake {
 	kind := job.KindNewFeedback
 	if e, err := erc8004.Decode(l); err == nil {
