@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// cache keeps verified content, which never changes, by normalised URI. It is
-// bounded in bytes and drops what was used longest ago.
+// cache stores verified content, which never changes, by normalised URI. Its size in bytes is bounded; it evicts the
+// least recently used content.
 type cache struct {
 	mu    sync.Mutex
 	max   int64
@@ -17,11 +17,11 @@ type cache struct {
 }
 
 func newCache(maxBytes int64) *cache {
-	byKey, _ := simplelru.NewLRU[string, Document](math.MaxInt, nil) // fails for a size below 1 only
+	byKey, _ := simplelru.NewLRU[string, Document](math.MaxInt, nil) // fails only for a size below 1
 	return &cache{max: maxBytes, byKey: byKey}
 }
 
-// costOf is the content and about what an entry costs besides.
+// costOf returns the size of the content plus the approximate overhead of an entry.
 func costOf(key string, doc Document) int64 { return int64(len(doc.Bytes)+2*len(key)) + 256 }
 
 func (c *cache) get(key string) (Document, bool) {
@@ -30,11 +30,12 @@ func (c *cache) get(key string) (Document, bool) {
 	return c.byKey.Get(key)
 }
 
+// put stores a document, unless it takes more than a quarter of the cache.
 func (c *cache) put(key string, doc Document) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.byKey.Contains(key) || costOf(key, doc) > c.max/4 {
-		return // content of a CID is always the same; a giant would evict all
+		return // content of a CID never changes; a very large document would evict all others
 	}
 	c.byKey.Add(key, doc)
 	for c.size += costOf(key, doc); c.size > c.max; {

@@ -18,19 +18,17 @@ import (
 	format "github.com/ipfs/go-ipld-format"
 )
 
-// multicodec codes of blocks that are themselves JSON
-// (https://github.com/multiformats/multicodec).
+// Multicodec codes of blocks that are JSON documents (https://github.com/multiformats/multicodec).
 const (
 	codecJSON    = 0x0200
 	codecDagJSON = 0x0129
 )
 
-// immutableFile reads the file that ref names below its CID, every byte of it
-// verified. It returns the gateway that brought the root, empty when none was
-// needed. Errors: every kind of errors.go.
+// immutableFile reads the file at ref, below ref's CID, and verifies every byte. from is the gateway that sent the
+// root; it is empty if no gateway was needed. The errors are of all kinds in errors.go.
 func (f *Fetcher) immutableFile(ctx context.Context, ref *reference,
 	limit int64) (content []byte, from string, err error) {
-	// An identity CID holds its content; boxo takes only short ones.
+	// An identity CID contains its content. boxo accepts only short ones.
 	if b, ok := inCID(ref.cid); ok && len(ref.segments) == 0 && isPlain(ref.cid) {
 		if int64(len(b)) > limit {
 			return nil, "", &TooLargeError{URI: ref.shown, Limit: limit}
@@ -40,15 +38,15 @@ func (f *Fetcher) immutableFile(ctx context.Context, ref *reference,
 	s := newSession(ctx, ref.shown, limit, f.gateways, f.cfg.TryTimeout, f.cfg.Hedge)
 	defer s.end()
 	defer func() {
-		// The decoders below are not ours and run on a stranger's bytes.
+		// The decoders below are third-party code and process untrusted bytes.
 		if p := recover(); p != nil {
 			f.log.Error("decoding ipfs content panicked", "uri", ref.shown, "panic", p)
 			content, err = nil, &InvalidError{URI: ref.shown, Why: "its blocks cannot be decoded"}
 		}
 	}()
 	if len(ref.segments) > 0 {
-		// One request that usually brings every block on the way. What it does
-		// not bring is asked for block by block, so its failure means nothing.
+		// One request usually returns all blocks of the path. Missing blocks are requested one by one, so a failure
+		// of this request does not matter.
 		_ = s.askGateways(s.ctx, func(ctx context.Context, g *gateway) error {
 			return g.fetchCAR(ctx, ref.cid, ref.path(), limit, s.allowance[g],
 				func(b blocks.Block) { s.storeBlock(g, b) })
@@ -61,7 +59,7 @@ func (f *Fetcher) immutableFile(ctx context.Context, ref *reference,
 	return content, s.from, nil
 }
 
-// walkPath goes from the root through the segments and reads the file there.
+// walkPath resolves the segments from the root and reads the file there.
 func (s *session) walkPath(ref *reference) ([]byte, error) {
 	if codec := ref.cid.Type(); (codec == codecJSON || codec == codecDagJSON) && len(ref.segments) == 0 {
 		s.plain = ref.cid
@@ -94,8 +92,8 @@ func (s *session) walkPath(ref *reference) ([]byte, error) {
 	return s.appendFile(node, nil)
 }
 
-// checkFile tells what a UnixFS node is that is no file, and refuses one that says that it is over the limit. The
-// declared size is a claim: good for refusing early, for nothing else.
+// checkFile returns an error if a UnixFS node is not a file, or if its declared size exceeds the limit. The declared
+// size is untrusted, so it only serves to reject a file early.
 func (s *session) checkFile(node *merkledag.ProtoNode) error {
 	head, err := unixfs.FSNodeFromBytes(node.Data())
 	if err != nil {
@@ -112,11 +110,11 @@ func (s *session) checkFile(node *merkledag.ProtoNode) error {
 	return nil
 }
 
-// readAhead is how many parts of a file are asked for together.
+// readAhead is how many parts of a file are requested together.
 const readAhead = 10
 
-// appendFile appends the file below node to content. boxo's reader copies all links of a block for each of them: ten
-// thousand links would be gigabytes.
+// appendFile appends the file below node to content. It does not use boxo's reader, which copies all links of a block
+// for each link: ten thousand links would take gigabytes.
 func (s *session) appendFile(node format.Node, content []byte) ([]byte, error) {
 	data, err := unixfs.ReadUnixFSNodeData(node)
 	if err != nil {
@@ -127,7 +125,7 @@ func (s *session) appendFile(node format.Node, content []byte) ([]byte, error) {
 	}
 	content = append(content, data...)
 	links := node.Links()
-	if s.followed += len(links); s.followed > maxLinks { // the same block again is not visited again
+	if s.followed += len(links); s.followed > maxLinks { // a block that occurs again is not visited again
 		return nil, s.tooManyLinks()
 	}
 	for ahead := range slices.Chunk(links, readAhead) {
@@ -144,9 +142,9 @@ func (s *session) appendFile(node format.Node, content []byte) ([]byte, error) {
 	return content, nil
 }
 
-// getNodes returns the nodes that the links name, in their order. The blocks are fetched in parallel and decoded here,
-// where a panic of the decoders is recovered. It waits for every request that it made: boxo's GetMany leaves a
-// goroutine behind for good when its caller gives up after all nodes came.
+// getNodes returns the nodes of the links, in their order. It fetches the blocks in parallel and decodes them in the
+// caller's goroutine, where a panic of the decoders is recovered. It waits for all requests that it started. boxo's
+// GetMany is not used, because it leaks a goroutine if its caller stops after all nodes arrived.
 func (s *session) getNodes(links []*format.Link) ([]format.Node, error) {
 	group, ctx := errgroup.WithContext(s.ctx)
 	group.SetLimit(parallelBlocks)
@@ -176,7 +174,7 @@ func (s *session) getNodes(links []*format.Link) ([]format.Node, error) {
 	return nodes, nil
 }
 
-// Get is what boxo's directories call for their nodes.
+// Get returns a node. boxo's directories call it.
 func (s *session) Get(ctx context.Context, c cid.Cid) (format.Node, error) {
 	block, err := s.readBlock(ctx, c)
 	if err != nil {
@@ -185,14 +183,14 @@ func (s *session) Get(ctx context.Context, c cid.Cid) (format.Node, error) {
 	return decodeNode(block)
 }
 
-// GetMany is part of format.NodeGetter; to look up one name needs none.
+// GetMany is part of format.NodeGetter. It returns no nodes, because looking up a single name does not call it.
 func (s *session) GetMany(context.Context, []cid.Cid) <-chan *format.NodeOption {
 	none := make(chan *format.NodeOption)
 	close(none)
 	return none
 }
 
-// decodeNode reads a block of the two codecs that refuseBlock lets through.
+// decodeNode decodes a block of one of the two codecs that refuseBlock accepts.
 func decodeNode(block blocks.Block) (format.Node, error) {
 	if block.Cid().Type() == cid.Raw {
 		return merkledag.DecodeRawBlock(block)
@@ -200,7 +198,7 @@ func decodeNode(block blocks.Block) (format.Node, error) {
 	return merkledag.DecodeProtobufBlock(block)
 }
 
-// resolveChild finds one name in a directory, decoded first and then as it was spelt.
+// resolveChild looks up one name in a directory: first percent-decoded, then as it was written.
 func (s *session) resolveChild(node format.Node, seg segment) (format.Node, error) {
 	dir, err := uio.NewDirectoryFromNode(merkledag.NewReadOnlyDagService(s), node)
 	if errors.Is(err, uio.ErrNotADir) {
@@ -219,8 +217,8 @@ func (s *session) resolveChild(node format.Node, seg segment) (format.Node, erro
 	return next, err
 }
 
-// explainError turns what boxo says into this package's errors. The session's own
-// failure, when there is one, is the reason for whatever boxo made of it.
+// explainError converts boxo's errors to this package's errors. If the session itself failed, that failure is the
+// reason for boxo's error and takes precedence.
 func (s *session) explainError(ref *reference, err error) error {
 	cause := s.failureCause()
 	var (
@@ -247,7 +245,7 @@ func (s *session) explainError(ref *reference, err error) error {
 	return &InvalidError{URI: ref.shown, Why: "its verified blocks are no file that can be read", Err: err}
 }
 
-// inCID returns the bytes of an identity CID.
+// inCID returns the content of an identity CID.
 func inCID(c cid.Cid) ([]byte, bool) {
 	if c.Prefix().MhType != multihash.IDENTITY {
 		return nil, false
@@ -259,7 +257,7 @@ func inCID(c cid.Cid) ([]byte, bool) {
 	return d.Digest, true
 }
 
-// isPlain tells whether a block of c is the document as it stands.
+// isPlain reports whether a block of c is itself the document.
 func isPlain(c cid.Cid) bool {
 	return c.Type() == cid.Raw || c.Type() == codecJSON || c.Type() == codecDagJSON
 }

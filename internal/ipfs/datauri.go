@@ -12,13 +12,12 @@ import (
 
 const dataURI = "the data URI"
 
-// errOverCap is how capped readers say that there is more than allowed.
+// errOverCap is the error of capped readers for more bytes than allowed.
 var errOverCap = errors.New("more bytes than allowed")
 
-// decodeData reads what follows "data:" (RFC 2397) in the spellings that
-// contracts really hold: both base64 alphabets, with or without padding, with
-// white space and percent-encoded characters, plain JSON labelled base64, a
-// space for the comma, and gzip by parameter (enc=gzip) or by its magic bytes.
+// decodeData decodes the part of a data URI after "data:" (RFC 2397). It accepts the spellings that occur on chain:
+// both base64 alphabets, with or without padding, with white space and percent-encoded characters; plain JSON
+// labelled as base64; a space instead of the comma; and gzip, marked by a parameter (enc=gzip) or by its magic bytes.
 func decodeData(s string, limit int64) (content []byte, mediaType string, err error) {
 	head, body, ok := splitData(s)
 	if !ok {
@@ -41,8 +40,8 @@ func decodeData(s string, limit int64) (content []byte, mediaType string, err er
 			encoding = strings.TrimSpace(value)
 		}
 	}
-	// Percent-encoding triples a byte and base64 adds a third, white space
-	// aside; more than that cannot fit the limit and is not worth decoding.
+	// Percent-encoding triples a byte and base64 adds a third. A longer body, not counting white space, cannot fit
+	// the limit, so it is not decoded.
 	if int64(len(body)) > 4*limit+1024 {
 		return nil, "", &TooLargeError{URI: dataURI, Limit: limit}
 	}
@@ -71,8 +70,7 @@ func decodeData(s string, limit int64) (content []byte, mediaType string, err er
 	return content, mediaType, nil
 }
 
-// splitData finds the end of the header: the first comma, or a space after
-// "base64" where the comma was forgotten.
+// splitData finds the end of the header: the first comma, or a space after "base64" if the comma is missing.
 func splitData(s string) (head, body string, ok bool) {
 	const mark = ";base64 "
 	comma := strings.IndexByte(s, ',')
@@ -89,8 +87,7 @@ func splitData(s string) (head, body string, ok bool) {
 	return s[:comma], s[comma+1:], true
 }
 
-// decodeBase64 takes either alphabet, and the payload as it stands when it is
-// JSON in spite of its label.
+// decodeBase64 decodes either base64 alphabet. It returns the payload unchanged if it is JSON despite its label.
 func decodeBase64(b []byte) ([]byte, error) {
 	if looksLikeJSON(b) {
 		return b, nil
@@ -121,8 +118,8 @@ func looksLikeJSON(b []byte) bool {
 	return len(b) > 0 && (b[0] == '{' || b[0] == '[')
 }
 
-// gunzip unpacks gzip, one member or several, into at most limit bytes; more is errOverCap. What follows the last
-// member and begins no other is left.
+// gunzip decompresses gzip with one or several members into at most limit bytes. It returns errOverCap for more.
+// Bytes after the last member that are not a gzip member are ignored.
 func gunzip(b []byte, limit int64) ([]byte, error) {
 	z, err := gzip.NewReader(bytes.NewReader(b))
 	if err != nil {
@@ -138,7 +135,7 @@ func gunzip(b []byte, limit int64) ([]byte, error) {
 	return content, nil
 }
 
-// readCapped reads to the end, or to errOverCap after limit bytes.
+// readCapped reads r to its end. It returns errOverCap if r has more than limit bytes.
 func readCapped(r io.Reader, limit int64) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err != nil {

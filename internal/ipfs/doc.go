@@ -1,24 +1,20 @@
-// Package ipfs brings the bytes that a URI names: ipfs, https, http, data, ar
-// and the many spellings of them that are found on chain.
+// Package ipfs fetches the document at a URI: ipfs, https, http, data, ar, and the many spellings of them that occur
+// on chain. docs/design/content.md describes it.
 //
 // Invariants:
-//   - What is returned with Source "cid" hashes, block by block, to the CID in
-//     the URI. Gateways are untrusted: a wrong byte costs a gateway its turn and
-//     nothing else, and "not found" is said only when every gateway said so.
-//   - Bytes are returned only after a clean end: never a truncated document.
-//   - Every stranger's host is dialled through netguard. Gateways are the
-//     operator's, dialled by a client of their own that may reach loopback;
-//     they are not followed anywhere (no redirects).
-//   - Size, time, blocks visited, links decoded and bytes taken from each
-//     gateway are bounded for every fetch; blocks of other codecs than raw and
-//     dag-pb are not decoded.
-//   - URLs in errors carry neither user information nor query.
+//   - Content with Source "cid" is verified, block by block, against the CID in the URI. Gateways are untrusted: a
+//     gateway that sends a wrong byte is only demoted, and content counts as not found only if every gateway reported
+//     that.
+//   - Content is returned only after it was received completely. It is never truncated.
+//   - All hosts from untrusted URIs are dialled through netguard. Gateways belong to the operator. Their own client may
+//     reach loopback and follows no redirects.
+//   - Every fetch bounds its size, its time, the blocks visited, the links decoded, and the bytes from each gateway.
+//     Only blocks with the codecs raw and dag-pb are decoded.
+//   - URLs in errors contain neither user information nor a query.
 //
-// The way of an ipfs document: normalize → (path given: one CAR request that
-// usually brings every block) → walk with boxo's merkledag and unixfs over a
-// store of the fetch's own → blocks that are missing come through exchange.go
-// as raw blocks from any gateway.
+// An ipfs document is fetched in these steps: normalise the URI; if it has a path, send one CAR request, which
+// usually returns all blocks; walk the blocks with boxo's merkledag and unixfs, in a store that belongs to this
+// fetch; request missing blocks from any gateway as raw blocks (exchange.go).
 //
-// What lives elsewhere: verdicts on feedbackHash and the shapes of the files
-// (erc8004), caching per agent (resolver).
+// Package erc8004 compares feedback hashes and parses files. Package resolver caches per agent.
 package ipfs

@@ -9,12 +9,11 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// ErrUnchanged is FetchIf's answer when the server says that the document is the one whose validators it was given.
+// ErrUnchanged is the error of FetchIf if the server reports that the document still has the given validators.
 var ErrUnchanged = errors.New("the document has not changed")
 
-// NoDocumentError says that the URI names no document: it is empty, free text,
-// an address, of a scheme that is not read, or leads to a directory. Asking
-// again cannot help.
+// NoDocumentError means that the URI names no document: it is empty, free text or an address, has an unsupported
+// scheme, or leads to a directory. A retry returns the same error.
 type NoDocumentError struct {
 	URI string // shortened, without query
 	Why string
@@ -27,13 +26,13 @@ func (e *NoDocumentError) Error() string {
 	return fmt.Sprintf("no document at %s: %s", e.URI, e.Why)
 }
 
-// NotFoundError says that everybody who was asked answered "not here". Content
-// may still turn up later, unless Proven.
+// NotFoundError means that all hosts that were asked do not have the document. Unless Proven is set, the content may
+// appear later.
 type NotFoundError struct {
 	URI string
-	// Proven: a verified directory lacks the name, so it can never be there.
+	// Proven is true if a verified directory lacks the name, so that the document can never exist.
 	Proven bool
-	// Asked are the hosts that said so.
+	// Asked contains the hosts that were asked.
 	Asked []string
 }
 
@@ -44,12 +43,12 @@ func (e *NotFoundError) Error() string {
 	return fmt.Sprintf("%s was not found on any of %v", e.URI, e.Asked)
 }
 
-// UnavailableError says that the document could not be had now. Try again.
+// UnavailableError means that the document could not be fetched now. A retry may succeed.
 type UnavailableError struct {
 	URI string
-	// RetryAfter is what the servers asked for; 0 when they did not.
+	// RetryAfter is the wait that the servers asked for; 0 if they stated none.
 	RetryAfter time.Duration
-	// Status is what a web server answered, when that is why; else 0.
+	// Status is the HTTP status that caused the error; 0 if there was another cause.
 	Status int
 	Err    error
 }
@@ -60,13 +59,13 @@ func (e *UnavailableError) Error() string {
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
-// explainUnavailable is an UnavailableError whose words about the network are ours. peer did not bring the document
-// within that time, 0: not known.
+// explainUnavailable returns an UnavailableError with a plain description of a network error. peer did not send the
+// document within the given time; 0 means that the time is unknown.
 func explainUnavailable(uri, peer string, within time.Duration, err error) *UnavailableError {
 	return &UnavailableError{URI: uri, Err: netguard.Explain(peer, within, err)}
 }
 
-// NoGatewayError says that the document lies on Arweave and nobody has configured a gateway to it.
+// NoGatewayError means that the document is on Arweave and no Arweave gateway is configured.
 type NoGatewayError struct {
 	URI string
 }
@@ -76,12 +75,12 @@ func (e *NoGatewayError) Error() string {
 		e.URI)
 }
 
-// TooLargeError says that the document, or what has to be read to reach it, is
-// over the limit. Final.
+// TooLargeError means that the document, or the data needed to reach it, exceeds the limit. A retry returns the same
+// error.
 type TooLargeError struct {
 	URI   string
-	Limit int64  // bytes of the document
-	Why   string // empty: the document itself is larger
+	Limit int64  // maximum size of the document in bytes
+	Why   string // empty if the document itself is larger
 }
 
 func (e *TooLargeError) Error() string {
@@ -91,8 +90,8 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("%s is larger than %d bytes", e.URI, e.Limit)
 }
 
-// InvalidError says that the URI is broken, or that the verified content is no
-// readable file: no server can mend it. Final.
+// InvalidError means that the URI is malformed, or that the verified content is not a readable file. No server can
+// fix that, so a retry returns the same error.
 type InvalidError struct {
 	URI string
 	Why string
@@ -108,12 +107,12 @@ func (e *InvalidError) Error() string {
 
 func (e *InvalidError) Unwrap() error { return e.Err }
 
-// shownURL is a URL as errors and people may see it.
+// shownURL returns a URL without its secrets, for errors and logs.
 func shownURL(u *url.URL) string {
 	return shortenText((&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String())
 }
 
-// shortenText keeps a stranger's text from filling an error message.
+// shortenText shortens untrusted text for an error message and replaces unprintable characters.
 func shortenText(s string) string {
 	const most = 160
 	r := []rune(s[:min(len(s), 4*most)])

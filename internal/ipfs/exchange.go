@@ -17,24 +17,23 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// maxVisits bounds how often a fetch looks at a block. Nine blocks can fan out
-// to a million million visits without yielding a byte; a byte limit does not
-// stop that.
+// maxVisits bounds how many blocks a fetch visits, repetitions included. Nine blocks can fan out to 10^12 visits
+// without a single byte of content, so a limit on bytes is not sufficient.
 const maxVisits = 4096
 
-// parallelBlocks is how many blocks of one file are asked for at a time: so many of a gateway's places can a file hold
-// whose blocks nobody has.
+// parallelBlocks is how many blocks of one file are requested at a time. It also bounds how many of a gateway's
+// permits one file can hold if no gateway has its blocks.
 const parallelBlocks = 2
 
-// session is one fetch: its budgets, its blocks and its gateways. boxo's directories read their nodes from it. The first
-// real failure is kept here and cancels the fetch, whatever boxo makes of it.
+// session is one fetch with its budgets, its blocks and its gateways. boxo's directories read their nodes from it.
+// The session keeps its first real failure, which cancels the fetch, even if boxo returns another error.
 type session struct {
 	shown string
 	limit int64
 
-	// The walk's own.
-	plain    cid.Cid // a root that is the document as it stands, undefined: none
-	followed int     // links that it went along
+	// Used only by the goroutine that walks the blocks.
+	plain    cid.Cid // a root block that is itself the document; undefined if there is no such root
+	followed int     // number of links that were followed
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -43,18 +42,18 @@ type session struct {
 	allowance map[*gateway]*allowance
 	try       time.Duration
 	hedge     time.Duration
-	whole     time.Duration // that the fetch may take; 0: as long as it takes
+	whole     time.Duration // time that the fetch may take; 0 if it is unlimited
 
 	mu     sync.Mutex
 	blocks map[string]held // by multihash
-	seen   map[string]bool // multihashes that the walk has read
-	read   int64           // bytes of the blocks in seen
+	seen   map[string]bool // multihashes of the blocks that the walk read
+	read   int64           // total bytes of the blocks in seen
 	visits int
-	links  int    // of all visits together
-	from   string // the gateway that brought the walk's first block
+	links  int    // links of all visited blocks
+	from   string // the gateway that sent the walk's first block
 }
 
-// held is a verified block and the gateway that brought it.
+// held is a verified block and the gateway that sent it.
 type held struct {
 	blocks.Block
 	from string
@@ -79,17 +78,17 @@ func newSession(parent context.Context, shown string, limit int64, gateways []*g
 	return s
 }
 
-// byteBudget is the most bytes that the document's blocks may have, and the most
-// that one gateway may send.
+// byteBudget returns the maximum total size of the document's blocks, which is also the maximum that one gateway may
+// send.
 func (s *session) byteBudget() int64 { return 2*s.limit + 4<<20 }
 
-// end stops requests that are still running; ask waits for its own.
+// end cancels requests that are still running. askGateways waits for its own requests.
 func (s *session) end() { s.cancel(context.Canceled) }
 
-// fail ends the fetch with err, unless it has failed already.
+// fail ends the fetch with err, unless it has already failed.
 func (s *session) fail(err error) { s.cancel(err) }
 
-// failureCause is the fetch's own error, nil while there is none.
+// failureCause returns the fetch's own error, or nil if it has not failed.
 func (s *session) failureCause() error {
 	if s.ctx.Err() == nil {
 		return nil
@@ -97,9 +96,9 @@ func (s *session) failureCause() error {
 	return context.Cause(s.ctx)
 }
 
-// refuseBlock fails for a block of a codec that is not read, before it is asked for: boxo decodes whatever codec is
-// linked into the program, and two MiB of dag-cbor become a hundred times as much. A root that is a document by itself
-// is not decoded.
+// refuseBlock fails for a block with an unsupported codec before the block is requested. Otherwise boxo would decode
+// any codec that is linked into the program, and two MiB of dag-cbor grow a hundredfold. A root that is itself the
+// document is allowed, because it is not decoded.
 func (s *session) refuseBlock(c cid.Cid) error {
 	if codec := c.Type(); codec != cid.Raw && codec != cid.DagProtobuf && !c.Equals(s.plain) {
 		err := &InvalidError{URI: s.shown, Why: fmt.Sprintf("one of its blocks is of codec 0x%x; only raw and dag-pb are read", codec)}
@@ -109,13 +108,13 @@ func (s *session) refuseBlock(c cid.Cid) error {
 	return nil
 }
 
-// visitBlock counts one look at a block, its links, and its bytes when it is the first.
+// visitBlock counts one visit of a block and its links. At the first visit it also counts the block's bytes.
 func (s *session) visitBlock(b blocks.Block) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := string(b.Cid().Hash())
 	s.visits++
-	s.links += countLinks(b) // of a block that is read again too: it is decoded again
+	s.links += countLinks(b) // a block that is read again is also decoded again
 	if !s.seen[key] {
 		s.seen[key] = true
 		s.read += int64(len(b.RawData()))
@@ -145,6 +144,7 @@ func (s *session) tooManyLinks() error {
 		Why: fmt.Sprintf("its blocks have more than %d links", maxLinks)}
 }
 
+// storeBlock stores a verified block. The first gateway that sent it is recorded.
 func (s *session) storeBlock(from *gateway, b blocks.Block) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +154,7 @@ func (s *session) storeBlock(from *gateway, b blocks.Block) {
 	}
 }
 
-// storedBlock returns a block that is here, under the codec that c asks for.
+// storedBlock returns a block of this session, with the codec of c.
 func (s *session) storedBlock(c cid.Cid) (blocks.Block, bool) {
 	if c.Prefix().MhType == multihash.IDENTITY {
 		if d, err := multihash.Decode(c.Hash()); err == nil {
@@ -176,7 +176,7 @@ func (s *session) storedBlock(c cid.Cid) (blocks.Block, bool) {
 	return b, err == nil
 }
 
-// readBlock returns a block that is here, or brings it from the gateways, and counts the look at it.
+// readBlock returns a block of this session, or fetches it from the gateways, and counts the visit.
 func (s *session) readBlock(ctx context.Context, c cid.Cid) (blocks.Block, error) {
 	if err := verifcid.ValidateCid(bindingHashes(), c); err != nil {
 		return nil, err
@@ -200,8 +200,8 @@ func (s *session) readBlock(ctx context.Context, c cid.Cid) (blocks.Block, error
 	return block, nil
 }
 
-// fetchBlock brings one block from the gateways. Whatever it fails with ends the fetch: a file with a block missing is
-// no file.
+// fetchBlock fetches one block from the gateways. Any failure ends the fetch, because a file with a missing block is
+// incomplete.
 func (s *session) fetchBlock(ctx context.Context, c cid.Cid) (blocks.Block, error) {
 	var once sync.Once
 	var got blocks.Block
@@ -215,7 +215,7 @@ func (s *session) fetchBlock(ctx context.Context, c cid.Cid) (blocks.Block, erro
 	})
 	if err != nil {
 		if ctx.Err() == nil {
-			// Not a read-ahead that the reader gave up: the block is missing.
+			// The context was not cancelled, so the block is really missing.
 			s.fail(err)
 		}
 		return nil, err
@@ -223,10 +223,10 @@ func (s *session) fetchBlock(ctx context.Context, c cid.Cid) (blocks.Block, erro
 	return got, nil
 }
 
-// askGateways puts one question to the gateways: to the first at once, to the next when
-// one fails or after the hedge delay. The first answer wins and the others are
-// cancelled and waited for. Errors: *NotFoundError when every gateway said so,
-// else *UnavailableError, or the end of a context.
+// askGateways asks the gateways one question. It starts with the first gateway, and asks the next one after a failure
+// or after the hedge delay. The first answer wins; the other requests are cancelled, and askGateways waits for them
+// to end. Errors: *NotFoundError if every gateway reported that, otherwise *UnavailableError or the error of a
+// context.
 func (s *session) askGateways(ctx context.Context, question func(context.Context, *gateway) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -254,7 +254,7 @@ func (s *session) askGateways(ctx context.Context, question func(context.Context
 	answers := make(chan answer, len(todo))
 	var asked sync.WaitGroup
 	defer asked.Wait()
-	defer cancel() // before the wait above
+	defer cancel() // runs before the Wait above
 
 	var running []*gateway // in the order in which they were asked
 	start := func() {
@@ -262,7 +262,7 @@ func (s *session) askGateways(ctx context.Context, question func(context.Context
 		todo = todo[1:]
 		running = append(running, g)
 		asked.Go(func() {
-			err := g.acquire(ctx) // the wait for a place is not the gateway's
+			err := g.acquire(ctx) // waiting for a permit does not count against the gateway's time
 			if err == nil {
 				ctx, cancel := context.WithTimeout(ctx, s.try)
 				err = question(ctx, g)
@@ -309,8 +309,7 @@ func (s *session) askGateways(ctx context.Context, question func(context.Context
 	return verdicts.err()
 }
 
-// orderGateways puts gateways that lied lately behind the others, else keeps the
-// operator's order.
+// orderGateways moves demoted gateways behind the others, and otherwise keeps the operator's order.
 func orderGateways(in []*gateway) []*gateway {
 	out := make([]*gateway, 0, len(in))
 	var last []*gateway
@@ -324,7 +323,7 @@ func orderGateways(in []*gateway) []*gateway {
 	return append(out, last...)
 }
 
-// verdicts sums up what the gateways answered.
+// verdicts collects the answers of the gateways.
 type verdicts struct {
 	shown  string
 	absent []string
@@ -332,13 +331,13 @@ type verdicts struct {
 	retry  time.Duration
 }
 
+// add records a gateway's failure.
 func (v *verdicts) add(g *gateway, err error) {
 	if errors.Is(err, errAbsent) {
 		v.absent = append(v.absent, g.host())
 		return
 	}
-	// The shortest wait decides when asking again makes sense; a failure
-	// without one may be over at once.
+	// The shortest wait decides when a retry makes sense. A failure without a stated wait may end at any time.
 	var wait time.Duration
 	var status *statusError
 	var resting *restingError
@@ -354,6 +353,7 @@ func (v *verdicts) add(g *gateway, err error) {
 	v.other = append(v.other, explainVerdict(g, err))
 }
 
+// err returns *NotFoundError if every gateway lacks the content, and otherwise *UnavailableError.
 func (v *verdicts) err() error {
 	switch {
 	case len(v.other) > 0:
@@ -368,7 +368,7 @@ func (v *verdicts) err() error {
 	return &UnavailableError{URI: v.shown, Err: errors.New("no IPFS gateway is configured; set IPFS_GATEWAYS")}
 }
 
-// explainVerdict is a gateway's failure as it is kept: its words are a stranger's, and may be many.
+// explainVerdict returns a gateway's failure for storing. It shortens the text, because the gateway chose it.
 func explainVerdict(g *gateway, err error) error {
 	text := shortenText("gateway " + g.host() + ": " + netguard.Explain("it", g.try, err).Error())
 	for _, kind := range []error{errBusy, errLied, context.DeadlineExceeded, context.Canceled} {
@@ -379,6 +379,7 @@ func explainVerdict(g *gateway, err error) error {
 	return errors.New(text)
 }
 
+// verdictError is a shortened failure that errors.Is still recognises by its kind.
 type verdictError struct {
 	text string
 	kind error
@@ -387,8 +388,8 @@ type verdictError struct {
 func (e *verdictError) Error() string { return e.text }
 func (e *verdictError) Unwrap() error { return e.kind }
 
-// isDecodable tells whether a block may be named by a link of ours: a hash
-// function that binds, and not an identity, whose bytes are in the link.
+// isDecodable reports whether a verified link may name the block: its hash function is secure, and it is not an
+// identity CID, whose bytes are in the link.
 func isDecodable(c cid.Cid) bool {
 	return c.Prefix().MhType != multihash.IDENTITY && verifcid.ValidateCid(bindingHashes(), c) == nil
 }

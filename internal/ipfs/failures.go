@@ -10,37 +10,38 @@ import (
 )
 
 const (
-	// firstRefusal is how long content that could not be had is not asked for again; it doubles with each failure, to
-	// lastRefusal. That is shorter than the wait between two attempts at a delivery, but the first: it is for the many
-	// that name the same dead content.
+	// firstRefusal is how long content is not requested again after a failed fetch. The time doubles with each
+	// failure, up to lastRefusal. Except before the second attempt, that is shorter than the wait between two
+	// attempts of a delivery: it protects against many deliveries that name the same unavailable content.
 	firstRefusal = 500 * time.Millisecond
 	lastRefusal  = 5 * time.Second
-	// forgotten is how long after its end a failure still counts.
+	// forgotten is how long after the end of a refusal the failure still counts.
 	forgotten = time.Minute
-	// finalRefusal is for what a CID is and will remain: a directory, too large, no file.
+	// finalRefusal is used for failures that a CID determines for good: a directory, too large, not a file.
 	finalRefusal = 10 * time.Minute
 
 	maxFailures = 4096
 )
 
-// failures remembers which content could not be had; what was used longest ago goes first.
+// failures stores which content could not be fetched. It evicts the least recently used entries.
 type failures struct {
 	mu    sync.Mutex
-	byKey *lru.Cache[[sha256.Size]byte, *failed] // by the key's hash: keys are strangers', and long
+	byKey *lru.Cache[[sha256.Size]byte, *failed] // by the hash of the key, because keys are untrusted and long
 }
 
+// failed is the last failure of a fetch.
 type failed struct {
 	err   error
 	until time.Time
-	wait  time.Duration // the last one, of a failure that may pass
+	wait  time.Duration // the last refusal time, for a failure that may be temporary
 }
 
 func newFailures() *failures {
-	byKey, _ := lru.New[[sha256.Size]byte, *failed](maxFailures) // fails for a size below 1 only
+	byKey, _ := lru.New[[sha256.Size]byte, *failed](maxFailures) // fails only for a size below 1
 	return &failures{byKey: byKey}
 }
 
-// get returns the error of a failure that stands.
+// get returns the error of a failure whose refusal has not ended, or nil.
 func (f *failures) get(key string, now time.Time) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,8 +51,8 @@ func (f *failures) get(key string, now time.Time) error {
 	return nil
 }
 
-// record remembers how a fetch ended; nil forgets what was. What a name stands for is mutable: nothing about it is
-// final. That there was no place at a gateway says nothing of the content.
+// record stores how a fetch ended; nil deletes the failure. mutable means that the key is a name whose content can
+// change, so that no failure is final. errBusy is ignored, because it says nothing about the content.
 func (f *failures) record(key string, err error, mutable bool, now time.Time) {
 	if errors.Is(err, errBusy) {
 		return
@@ -80,7 +81,7 @@ func (f *failures) record(key string, err error, mutable bool, now time.Time) {
 	e.until = now.Add(e.wait)
 }
 
-// isFinal: no server and no time can mend it.
+// isFinal reports whether neither another server nor time can change the result.
 func isFinal(err error) bool {
 	var (
 		notFound *NotFoundError

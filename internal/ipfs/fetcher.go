@@ -19,88 +19,82 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// Config says where content is had from. Zero values take the defaults.
+// Config configures a Fetcher. Zero values select the defaults.
 type Config struct {
-	// Gateways (IPFS_GATEWAYS) are trustless gateways, asked in this order, as
-	// https://host or http://127.0.0.1:8080. They need not be trusted and may
-	// be on loopback. Default none: ipfs documents are then unavailable, except
-	// from the gateway URL that named them, unverified.
+	// Gateways (IPFS_GATEWAYS) are trustless gateways, in the order in which they are asked, written as https://host
+	// or http://127.0.0.1:8080. They need not be trusted and may be on loopback. By default there are no gateways.
+	// Then ipfs documents are unavailable, except unverified ones from the gateway URL that named them.
 	Gateways []string
 
-	// Arweave is the https gateway for ar:// documents, fetched through Guard.
-	// Default empty: ar:// is a *NoGatewayError.
+	// Arweave is the https gateway for ar:// documents. It is dialled through Guard. By default it is empty, and
+	// ar:// URIs return a *NoGatewayError.
 	Arweave string
 
-	// Guard dials the hosts that strangers name. Required.
+	// Guard dials the hosts of untrusted URIs. It is required.
 	Guard *netguard.Guard
 
-	// Timeout bounds one fetch with everything it takes. Default 15 s.
+	// Timeout bounds a whole fetch. The default is 15 s.
 	Timeout time.Duration
-	// TryTimeout bounds one request to one gateway. Default 5 s.
+	// TryTimeout bounds one request to one gateway. The default is 5 s.
 	TryTimeout time.Duration
-	// Hedge is how long a gateway is waited for before the next one is asked
-	// too. Default 500 ms.
+	// Hedge is how long a gateway is waited for before the next one is asked as well. The default is 500 ms.
 	Hedge time.Duration
 
-	// LookupTXT asks DNS for ipns://domain. Default net.DefaultResolver's.
+	// LookupTXT looks up DNS records for ipns://domain. The default is net.DefaultResolver's.
 	LookupTXT func(ctx context.Context, name string) ([]string, error)
 
-	// CacheBytes bounds the cache of verified content. Default 16 MiB.
-	// Negative: no cache.
+	// CacheBytes bounds the cache of verified content. The default is 16 MiB. A negative value disables the cache.
 	CacheBytes int64
 
 	Logger *slog.Logger     // default: discard
 	Now    func() time.Time // default: time.Now
 }
 
-// Document is content that a URI named.
+// Document is the content at a URI.
 type Document struct {
-	// Bytes are shared with other callers and the cache: read only.
+	// Bytes are shared with other callers and the cache. They must not be modified.
 	Bytes []byte
-	// MediaType as the server or the data URI labelled it, without parameters;
-	// a stranger's word. Empty for ipfs.
+	// MediaType is the type that the server or the data URI states, without parameters. It is untrusted, and empty
+	// for ipfs.
 	MediaType string
-	// Source says how Bytes are anchored: one of the Source constants.
+	// Source is how Bytes are identified: one of the Source constants.
 	Source string
-	// CID is the verified root, for Source "cid" and "ipns" only.
+	// CID is the verified root. It is set only for Source "cid" and "ipns".
 	CID string
-	// DNSLink: Source "ipns", and the name was a domain, looked up in DNS, so who answers DNS decides what it stands
-	// for.
+	// DNSLink is true for Source "ipns" if the name is a domain. The content of the domain was looked up in DNS, so
+	// the DNS servers decide which content it is.
 	DNSLink bool
-	// Validators of a web server's answer, for FetchIf.
+	// Validators are those of a web server's answer, for FetchIf.
 	Validators Validators
-	// URI is the normalised spelling, "data:" for what is in the URI itself. It
-	// may hold a stranger's query: not for logs.
+	// URI is the normalised spelling; "data:" for content that is in the URI itself. It may contain an untrusted
+	// query and must not be logged.
 	URI string
-	// From is the host that served it, for people; empty when nothing was
-	// fetched.
+	// From is the host that served the document, for display. It is empty if nothing was fetched.
 	From string
-	// Origin is the scheme, host and port that answered for it, for Source
-	// "https" and "http" only. It is empty when a redirect led to another one,
-	// and for what a gateway served of others' content.
+	// Origin is the scheme, host and port of the server that answered. It is set only for Source "https" and "http".
+	// It is empty if a redirect led to another origin, and for content of others that a gateway served.
 	Origin netguard.Origin
-	// Took is how long this caller waited; near zero from the cache.
+	// Took is how long this caller waited; near zero for a cached document.
 	Took time.Duration
 }
 
-// Immutable tells whether the URI itself fixes the document's bytes, so that nobody but who wrote the URI chose them.
+// Immutable reports whether the URI itself fixes the document's bytes, so that only the author of the URI chose them.
 func (d Document) Immutable() bool { return d.Source == SourceCID || d.Source == SourceData }
 
-// Fetcher brings documents. It is safe for concurrent use.
+// Fetcher fetches documents. It is safe for concurrent use.
 type Fetcher struct {
 	cfg      Config
 	gateways []*gateway
 	arweave  *url.URL
-	client   *http.Client // to gateways
-	guarded  *http.Client // to strangers
+	client   *http.Client // for gateways
+	guarded  *http.Client // for untrusted hosts
 	cache    *cache
 	failures *failures
 	names    *nameCache
 	log      *slog.Logger
 	now      func() time.Time
 
-	// Fetches run on a context of their own, so that one caller's leaving does
-	// not take the document from the others.
+	// Fetches run with a context of their own, so that one caller's cancellation does not affect the other callers.
 	ctx     context.Context
 	cancel  context.CancelFunc
 	flights singleflight.Group
@@ -109,7 +103,7 @@ type Fetcher struct {
 	running sync.WaitGroup
 }
 
-// New checks the configuration and returns a fetcher. No network is touched.
+// New validates the configuration and returns a Fetcher. It makes no request.
 func New(cfg Config) (*Fetcher, error) {
 	if cfg.Guard == nil {
 		return nil, errors.New("ipfs: no guard for strangers' addresses was given")
@@ -158,7 +152,7 @@ func New(cfg Config) (*Fetcher, error) {
 	return f, nil
 }
 
-// Close ends running fetches, waits for them and drops connections.
+// Close cancels running fetches, waits for them, and closes connections.
 func (f *Fetcher) Close() {
 	f.mu.Lock()
 	f.closed = true
@@ -169,18 +163,16 @@ func (f *Fetcher) Close() {
 	f.guarded.CloseIdleConnections()
 }
 
-// Fetch brings the document that uri names, of at most limit bytes. The time
-// is bounded by ctx and Config.Timeout, whichever ends first.
+// Fetch returns the document at uri, of at most limit bytes. ctx and Config.Timeout both bound the time.
 //
-// Errors: *NoDocumentError, *NotFoundError, *UnavailableError, *TooLargeError,
-// *InvalidError, and netguard's *BlockedError and *RefusedURLError, wrapped;
-// ctx's own error when the caller left.
+// Errors: *NoDocumentError, *NotFoundError, *UnavailableError, *NoGatewayError, *TooLargeError, *InvalidError, and
+// netguard's *BlockedError and *RefusedURLError, wrapped; ctx's own error if ctx ended.
 func (f *Fetcher) Fetch(ctx context.Context, uri string, limit int64) (Document, error) {
 	return f.FetchIf(ctx, uri, limit, Validators{})
 }
 
-// FetchIf is Fetch for somebody who knows the document in the state that v names: ErrUnchanged when its web server says
-// that it is still the same. Documents that no web server has are brought as Fetch brings them.
+// FetchIf is Fetch for a caller that has the version of the document with the validators v. It returns ErrUnchanged
+// if the web server reports that the document is unchanged. For documents that no web server serves, v is ignored.
 func (f *Fetcher) FetchIf(ctx context.Context, uri string, limit int64, v Validators) (Document, error) {
 	if limit <= 0 {
 		return Document{}, fmt.Errorf("ipfs: a limit of %d bytes was asked for", limit)
@@ -204,8 +196,8 @@ func (f *Fetcher) FetchIf(ctx context.Context, uri string, limit int64, v Valida
 			return doc, nil
 		}
 	}
-	// A gateway URL has a last resort that others of the same CID lack, and the
-	// limit decides the outcome: both belong to the flight's key.
+	// The key of the flight contains the gateway URL, because other URLs of the same CID lack this last resort, and
+	// the limit, because it affects the result.
 	flight := strconv.FormatInt(limit, 10) + " " + key
 	if ref.web != nil {
 		flight += " " + ref.web.String()
@@ -246,6 +238,7 @@ func (f *Fetcher) FetchIf(ctx context.Context, uri string, limit int64, v Valida
 	}
 }
 
+// beginFetch registers a fetch for which Close waits. It returns false if the fetcher is closed.
 func (f *Fetcher) beginFetch() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -256,6 +249,7 @@ func (f *Fetcher) beginFetch() bool {
 	return true
 }
 
+// fetchReference fetches a document without the cache.
 func (f *Fetcher) fetchReference(ctx context.Context, ref *reference, limit int64, v Validators) (Document, error) {
 	switch ref.source {
 	case SourceHTTP, SourceHTTPS:
@@ -275,7 +269,7 @@ func (f *Fetcher) fetchReference(ctx context.Context, ref *reference, limit int6
 		}
 		return doc, err
 	}
-	// A last resort needs time too.
+	// The last resort needs time too.
 	try, cancel := ctx, context.CancelFunc(func() {})
 	if ref.web != nil {
 		try, cancel = context.WithTimeout(ctx, f.cfg.Timeout*2/3)
@@ -288,7 +282,7 @@ func (f *Fetcher) fetchReference(ctx context.Context, ref *reference, limit int6
 	return doc, nil
 }
 
-// fetchVerified brings what a CID or a name stands for.
+// fetchVerified fetches the content of a CID or of a name.
 func (f *Fetcher) fetchVerified(ctx context.Context, ref *reference, limit int64) (Document, error) {
 	if ref.source == SourceCID {
 		content, from, err := f.immutableFile(ctx, ref, limit)
@@ -321,9 +315,9 @@ func (f *Fetcher) fetchVerified(ctx context.Context, ref *reference, limit int64
 	return doc, nil
 }
 
-// lastResort asks the gateway URL that ref was rewritten from, when there is
-// one and verified content could not be had. What it brings is what any web
-// server brings: unverified. When it fails too, the first error stands.
+// lastResort fetches the gateway URL from which ref was rewritten, if there is one and verified content was not
+// available. The result is unverified, as from any web server. If it fails as well, lastResort returns the first
+// error.
 func (f *Fetcher) lastResort(ctx context.Context, ref *reference, limit int64, err error) (Document, error) {
 	var unavailable *UnavailableError
 	var notFound *NotFoundError
@@ -333,13 +327,13 @@ func (f *Fetcher) lastResort(ctx context.Context, ref *reference, limit int64, e
 	}
 	doc, webErr := f.fetchWeb(ctx, ref.web, limit, Validators{})
 	if webErr == nil {
-		doc.Origin = "" // anybody may have put it there
+		doc.Origin = "" // anyone may have stored this content at the gateway
 		return doc, nil
 	}
 	var blocked *netguard.BlockedError
 	var refused *netguard.RefusedURLError
 	if len(f.gateways) == 0 && (errors.As(webErr, &blocked) || errors.As(webErr, &refused)) {
-		return Document{}, webErr // there was no other way
+		return Document{}, webErr // no other way existed
 	}
 	return Document{}, err
 }

@@ -23,51 +23,51 @@ import (
 
 // Limits of the exchange with one gateway.
 const (
-	maxBlock     = 2 << 20  // bytes of a block; bitswap's ceiling
-	maxCARHeader = 16 << 10 // bytes of a CAR's header; its roots are not read
+	maxBlock     = 2 << 20  // bytes of a block; bitswap's maximum
+	maxCARHeader = 16 << 10 // bytes of a CAR's header; its roots are ignored
 
-	// demotion is how long a gateway that sent wrong bytes is asked last.
+	// demotion is how long a gateway that sent wrong bytes is asked after the others.
 	demotion = time.Minute
-	// unwell is how many failures in a row make a gateway be asked last.
+	// unwell is the number of consecutive failures after which a gateway is asked after the others.
 	unwell = 3
-	// gatewayInflight is how many requests one gateway gets at a time: what 32 deliveries with parallelBlocks each
-	// need, so that those whose content nobody has cannot hold all of them.
+	// gatewayInflight is the maximum number of concurrent requests to one gateway. It is the need of 32 deliveries
+	// with parallelBlocks each, so that deliveries of unavailable content cannot hold all permits.
 	gatewayInflight = 64
-	// longestRetryAfter is the most that a gateway's Retry-After is believed.
+	// longestRetryAfter bounds the Retry-After that a gateway can state.
 	longestRetryAfter = time.Hour
 )
 
 const userAgent = "herald/1 (+https://github.com/agentherald/herald)"
 
-// gateway is one trustless HTTP gateway
-// (https://specs.ipfs.tech/http-gateways/trustless-gateway/). Nothing that it
-// says is believed but bytes that hash to the CID asked for.
+// gateway is one trustless HTTP gateway (https://specs.ipfs.tech/http-gateways/trustless-gateway/). Its answers are
+// untrusted, except for bytes that hash to the requested CID.
 type gateway struct {
-	base   *url.URL // without the /ipfs/ part, path without trailing slash
+	base   *url.URL // without the /ipfs/ part; the path has no trailing slash
 	client *http.Client
-	try    time.Duration // that one question may take
+	try    time.Duration // time limit of one request
 	now    func() time.Time
 
-	permits chan struct{} // one for each request under way
+	permits chan struct{} // one element per running request
 
 	mu      sync.Mutex
-	resting time.Time // asked not to be asked before
-	demoted time.Time // asked after the others until
-	streak  int       // failures since it last brought something
+	resting time.Time // the gateway asked for no requests before this time
+	demoted time.Time // until this time, the gateway is asked after the others
+	streak  int       // failures since the last success
 }
 
 func newGateway(base *url.URL, client *http.Client, try time.Duration, now func() time.Time) *gateway {
 	return &gateway{base: base, client: client, try: try, now: now, permits: make(chan struct{}, gatewayInflight)}
 }
 
-// acquire waits until the gateway may be asked: it gets only so many requests at a time. release lets the next one go.
+// acquire waits for a permit to send a request. Each gateway has gatewayInflight permits. The caller returns the
+// permit with release.
 func (g *gateway) acquire(ctx context.Context) error {
 	select {
 	case g.permits <- struct{}{}:
 	case <-ctx.Done():
 		return errBusy
 	}
-	if wait := g.restTime(); wait > 0 { // asked for while we waited
+	if wait := g.restTime(); wait > 0 { // the gateway asked for a rest during the wait
 		g.release()
 		return &restingError{wait: wait}
 	}
@@ -76,7 +76,7 @@ func (g *gateway) acquire(ctx context.Context) error {
 
 func (g *gateway) release() { <-g.permits }
 
-// parseGateway reads one configured gateway URL.
+// parseGateway parses one configured gateway URL.
 func parseGateway(s string) (*url.URL, error) {
 	u, err := url.Parse(strings.TrimSpace(s))
 	switch {
@@ -92,12 +92,12 @@ func parseGateway(s string) (*url.URL, error) {
 	return u, nil
 }
 
-// gatewayClient is for operator-configured hosts only: it may reach loopback.
+// gatewayClient returns a client for hosts that the operator configured. It may reach loopback.
 func gatewayClient(try time.Duration) *http.Client {
 	dialer := net.Dialer{Timeout: min(3*time.Second, try)}
 	return &http.Client{
 		Transport: &http.Transport{
-			Proxy:                  nil, // only what is configured is talked to
+			Proxy:                  nil, // only the configured hosts are contacted
 			DialContext:            dialer.DialContext,
 			DisableCompression:     true,
 			MaxResponseHeaderBytes: 32 << 10,
@@ -112,8 +112,8 @@ func gatewayClient(try time.Duration) *http.Client {
 
 func (g *gateway) host() string { return g.base.Host }
 
-// Failures of one gateway. They stay inside the package: a fetch sums them up
-// as NotFoundError or UnavailableError.
+// Failures of one gateway. They do not leave this package: a fetch combines them into a NotFoundError or an
+// UnavailableError.
 var (
 	errAbsent = errors.New("it does not have the content")
 	errLied   = errors.New("it sent bytes that do not match the CID")
@@ -122,7 +122,7 @@ var (
 	errBusy   = fmt.Errorf("%d requests to it are under way already", gatewayInflight)
 )
 
-// statusError is an answer that is neither content nor "not here".
+// statusError is an answer that is neither content nor "not found".
 type statusError struct {
 	status int
 	retry  time.Duration
@@ -135,14 +135,14 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("it answered %d", e.status)
 }
 
-// restingError says that a gateway was not asked, because it asked for a rest.
+// restingError means that a gateway was not asked, because it asked for a pause.
 type restingError struct{ wait time.Duration }
 
 func (e *restingError) Error() string {
 	return fmt.Sprintf("it asked for a rest of another %s", e.wait.Round(time.Second))
 }
 
-// restTime returns how long the gateway still wants to be left alone.
+// restTime returns how long the gateway must not be asked.
 func (g *gateway) restTime() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -155,14 +155,15 @@ func (g *gateway) isDemoted() bool {
 	return g.now().Before(g.demoted)
 }
 
+// demote makes the gateway rank after the others for the time demotion.
 func (g *gateway) demote() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.demoted = g.now().Add(demotion)
 }
 
-// recordResult counts how an answer to one of our questions ended. What a winner or a leaving caller cut short says
-// nothing, and "not here" is an answer.
+// recordResult updates the count of consecutive failures after a request. It ignores requests that were cancelled
+// because another gateway was faster or the caller left. "Not found" counts as an answer.
 func (g *gateway) recordResult(ctx context.Context, err error) {
 	if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return
@@ -171,7 +172,7 @@ func (g *gateway) recordResult(ctx context.Context, err error) {
 	switch {
 	case err == nil, errors.Is(err, errAbsent):
 	case errors.Is(err, errSpent), errors.Is(err, errLarge), errors.As(err, &status) && status.status == http.StatusGatewayTimeout:
-		return // the content's fault, or may be
+		return // the cause is the content, or may be
 	default:
 		g.recordOutrun()
 		return
@@ -181,7 +182,7 @@ func (g *gateway) recordResult(ctx context.Context, err error) {
 	g.streak = 0
 }
 
-// recordOutrun counts a failure: also to be asked first and to let one that was asked later win.
+// recordOutrun counts a failure. A gateway also fails if a gateway that was asked later answers first.
 func (g *gateway) recordOutrun() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -190,8 +191,7 @@ func (g *gateway) recordOutrun() {
 	}
 }
 
-// sendRequest asks for /<namespace>/<path> in a format. The caller closes the body and
-// never drains it.
+// sendRequest requests /<namespace>/<path> in the given format. The caller must close the body and must not drain it.
 func (g *gateway) sendRequest(ctx context.Context, namespace, path, format, query,
 	accept string) (*http.Response, error) {
 	target := g.base.Scheme + "://" + g.base.Host + g.base.EscapedPath() + "/" + namespace + "/" + path + "?format=" +
@@ -223,11 +223,11 @@ func (g *gateway) sendRequest(ctx context.Context, namespace, path, format, quer
 		}
 		err = &statusError{status: resp.StatusCode, retry: retry}
 	}
-	_ = resp.Body.Close() // unread on purpose: an error page may be endless
+	_ = resp.Body.Close() // not drained, because an error page may be endless
 	return nil, err
 }
 
-// fetchBlock fetches one raw block and checks it.
+// fetchBlock fetches one raw block and verifies its hash.
 func (g *gateway) fetchBlock(ctx context.Context, c cid.Cid, b *allowance) (blocks.Block, error) {
 	resp, err := g.sendRequest(ctx, "ipfs", c.String(), "raw", "", "application/vnd.ipld.raw")
 	if err != nil {
@@ -255,7 +255,7 @@ func (g *gateway) fetchBlock(ctx context.Context, c cid.Cid, b *allowance) (bloc
 	return blocks.NewBlockWithCid(data, c)
 }
 
-// findLie says what came instead of the block.
+// findLie returns an error that describes the bytes that came instead of the block.
 func findLie(h http.Header, data []byte) error {
 	coding := strings.ToLower(strings.TrimSpace(h.Get("Content-Encoding")))
 	switch {
@@ -269,10 +269,9 @@ func findLie(h http.Header, data []byte) error {
 	return errLied
 }
 
-// fetchCAR asks for the blocks that prove path and the first size bytes of the file
-// there, and hands every block that verifies to keep. How the stream ends does
-// not matter, the walk tells what is missing; only when root itself did not
-// come is that an error.
+// fetchCAR requests the blocks that prove path and the first size bytes of the file there. It passes each verified
+// block to keep. The end of the stream does not matter, because the walk detects missing blocks. It returns an error
+// only if the root itself is missing.
 func (g *gateway) fetchCAR(ctx context.Context, root cid.Cid, path string, size int64, b *allowance,
 	keep func(blocks.Block)) (err error) {
 	resp, err := g.sendRequest(ctx, "ipfs", root.String()+path, "car",
@@ -283,12 +282,12 @@ func (g *gateway) fetchCAR(ctx context.Context, root cid.Cid, path string, size 
 	}
 	defer func() { _ = resp.Body.Close() }()
 	defer func() {
-		if p := recover(); p != nil { // the decoder is not ours, the bytes a stranger's
+		if p := recover(); p != nil { // the decoder is third-party code and the bytes are untrusted
 			err = fmt.Errorf("its CAR made the decoder panic: %v", p)
 		}
 	}()
-	// A gateway that does not know dag-scope sends a whole tree. Half of its
-	// allowance is kept for the raw blocks that are then missing.
+	// A gateway that does not support dag-scope sends a whole tree. Half of its allowance is reserved for raw
+	// requests of blocks that are then still missing.
 	body := io.LimitReader(b.meterReader(resp.Body), size+2<<20)
 	r, err := car.NewBlockReader(body,
 		car.MaxAllowedHeaderSize(maxCARHeader), car.MaxAllowedSectionSize(maxBlock+128))
@@ -303,12 +302,11 @@ func (g *gateway) fetchCAR(ctx context.Context, root cid.Cid, path string, size 
 				return nil
 			}
 			if errors.Is(err, io.EOF) {
-				return errAbsent // 200 and an empty CAR is how some say "not here"
+				return errAbsent // some gateways report "not found" with status 200 and an empty CAR
 			}
 			return fmt.Errorf("reading its CAR: %w", err)
 		}
-		// A CAR's section names its own hash function. Only what a verified
-		// link could name is worth keeping.
+		// A CAR's section chooses its own hash function. Keep only blocks that a verified link could name.
 		if c := blk.Cid(); isDecodable(c) {
 			hasRoot = hasRoot || c.Equals(root)
 			keep(blk)
@@ -320,8 +318,8 @@ func (g *gateway) fetchCAR(ctx context.Context, root cid.Cid, path string, size 
 	return nil
 }
 
-// allowance is what one gateway may still send during one fetch, so that a
-// hostile one wastes its own share and not an honest one's.
+// allowance is the number of bytes that one gateway may still send during one fetch. So a hostile gateway can use up
+// only its own share.
 type allowance struct {
 	mu   sync.Mutex
 	left int64
@@ -335,6 +333,8 @@ func (a *allowance) isSpent() bool {
 
 func (a *allowance) meterReader(r io.Reader) io.Reader { return &meteredReader{r: r, a: a} }
 
+// meteredReader subtracts the bytes that it reads from an allowance. It fails with errSpent when the allowance is
+// spent.
 type meteredReader struct {
 	r io.Reader
 	a *allowance

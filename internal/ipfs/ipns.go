@@ -19,24 +19,25 @@ import (
 const (
 	// maxHops is how many names may lead to one another.
 	maxHops = 8
-	// recordGateways is how many gateways are asked for a name's record: any of them can replay an old one.
+	// recordGateways is how many gateways are asked for a name's record at first, because any of them can replay an
+	// old one.
 	recordGateways = 4
-	// longestName is how long a name is believed at most, shortestName at least; dnsLinkTTL is for domains, whose TTL
-	// the system's resolver does not tell, and for records that name none.
+	// longestName and shortestName bound how long the content of a name is cached. dnsLinkTTL is used for domains,
+	// whose TTL the system's resolver does not return, and for records without a TTL.
 	longestName  = time.Hour
 	shortestName = 10 * time.Second
 	dnsLinkTTL   = time.Minute
 )
 
-// nameRecord is what a name leads to.
+// nameRecord is the content that a name leads to.
 type nameRecord struct {
 	value    string // /ipfs/CID[/path] or /ipns/NAME[/path]
-	sequence uint64 // of a record
+	sequence uint64 // of an IPNS record
 	ttl      time.Duration
 }
 
-// followName goes from an ipns name to the content that it stands for now. The content is verified against its CID, and
-// the name of a key against the key's signature; what a domain stands for is DNS's word (dnsLink).
+// followName resolves an ipns name to its current content. The content is verified against its CID. A key's record is
+// verified against the key's signature. The content of a domain is not verified: dnsLink is true if DNS named it.
 //
 // Errors: *NoDocumentError, *NotFoundError, *UnavailableError, *InvalidError.
 func (f *Fetcher) followName(ctx context.Context, ref *reference) (target *reference, dnsLink bool, err error) {
@@ -78,7 +79,7 @@ func isKey(name string) bool {
 	return err == nil
 }
 
-// canonicalName is one spelling of a name that has several.
+// canonicalName returns the canonical spelling of a name.
 func canonicalName(name string) string {
 	if n, err := ipns.NameFromString(name); err == nil {
 		return n.String()
@@ -86,6 +87,7 @@ func canonicalName(name string) string {
 	return strings.TrimSuffix(strings.ToLower(name), ".")
 }
 
+// lookUp fetches a key's record, or looks up a domain in DNS.
 func (f *Fetcher) lookUp(ctx context.Context, name, shown string) (nameRecord, error) {
 	if isKey(name) {
 		return f.fetchRecord(ctx, name, shown)
@@ -93,9 +95,9 @@ func (f *Fetcher) lookUp(ctx context.Context, name, shown string) (nameRecord, e
 	return f.dnsLink(ctx, name, shown)
 }
 
-// fetchRecord asks gateways, several at a time, for the name's record (https://specs.ipfs.tech/ipns/ipns-record/) and
-// takes the one with the highest sequence, which is never lower than one that was seen before: a gateway may hold back
-// the newest, not forge one.
+// fetchRecord asks gateways, several at a time, for the name's record (https://specs.ipfs.tech/ipns/ipns-record/). It
+// returns the record with the highest sequence, and fails if that is lower than one seen before. A gateway can
+// withhold the newest record but cannot forge one.
 func (f *Fetcher) fetchRecord(ctx context.Context, name, shown string) (nameRecord, error) {
 	type answer struct {
 		g     *gateway
@@ -107,7 +109,7 @@ func (f *Fetcher) fetchRecord(ctx context.Context, name, shown string) (nameReco
 	verdicts := &verdicts{shown: shown}
 	var asked sync.WaitGroup
 	defer asked.Wait()
-	defer cancel() // before the wait above
+	defer cancel() // runs before the Wait above
 	todo := orderGateways(f.gateways)
 	answers := make(chan answer, len(todo))
 	running := 0
@@ -124,7 +126,7 @@ func (f *Fetcher) fetchRecord(ctx context.Context, name, shown string) (nameReco
 		start()
 	}
 	var best *nameRecord
-	// The others get a few times the hedge delay when one has answered, and once that when two have.
+	// After one valid answer, the other gateways have four times the hedge delay; after two, once the hedge delay.
 	var enough <-chan time.Time
 	timer := time.NewTimer(f.cfg.TryTimeout)
 	defer timer.Stop()
@@ -163,7 +165,7 @@ func (f *Fetcher) fetchRecord(ctx context.Context, name, shown string) (nameReco
 	return *best, nil
 }
 
-// fetchRecord fetches the record of a key's name and checks it.
+// fetchRecord fetches the record of a key's name and verifies it.
 func (g *gateway) fetchRecord(ctx context.Context, name string, now time.Time) (nameRecord, error) {
 	n, err := ipns.NameFromString(name)
 	if err != nil {
@@ -185,16 +187,16 @@ func (g *gateway) fetchRecord(ctx context.Context, name string, now time.Time) (
 	var found nameRecord
 	found.value, found.sequence, found.ttl, err = parseRecord(name, b, now)
 	if errors.Is(err, ipns.ErrSignature) || errors.Is(err, ipns.ErrPublicKeyMismatch) {
-		g.demote() // whatever else is wrong with it may be its owner's doing
+		g.demote() // any other fault may be the record owner's
 	}
 	return found, err
 }
 
-// parseRecord checks a record of at most 10 KiB against its name, the signature and the time, and reads it. ttl is how
-// long it may be believed from now on.
+// parseRecord verifies a record of at most 10 KiB against its name, its signature and the time, and decodes it. ttl
+// is how long it may be cached from now on.
 func parseRecord(name string, record []byte, now time.Time) (value string, sequence uint64, ttl time.Duration, err error) {
 	defer func() {
-		if p := recover(); p != nil { // the decoder is not ours, the bytes a stranger's
+		if p := recover(); p != nil { // the decoder is third-party code and the bytes are untrusted
 			err = fmt.Errorf("the record made the decoder panic: %v", p)
 		}
 	}()
@@ -230,7 +232,7 @@ func parseRecord(name string, record []byte, now time.Time) (value string, seque
 	return path.String(), sequence, min(max(ttl, shortestName), left, longestName), nil
 }
 
-// dnsLink asks DNS what a domain stands for (https://dnslink.dev).
+// dnsLink looks up the content of a domain in DNS (https://dnslink.dev).
 func (f *Fetcher) dnsLink(ctx context.Context, name, shown string) (nameRecord, error) {
 	if !isDomain(name) {
 		return nameRecord{}, &NoDocumentError{URI: shown, Why: "its name is neither a key nor a domain"}
@@ -262,7 +264,7 @@ func (f *Fetcher) dnsLink(ctx context.Context, name, shown string) (nameRecord, 
 	return nameRecord{}, &UnavailableError{URI: shown, Err: errors.New("the domain has more than one DNSLink")}
 }
 
-// isDomain tells a DNS name of at least two labels.
+// isDomain reports whether s is a DNS name with at least two labels.
 func isDomain(s string) bool {
 	if len(s) > 245 || !strings.Contains(s, ".") { // 253 with "_dnslink."
 		return false
@@ -276,13 +278,14 @@ func isDomain(s string) bool {
 	return true
 }
 
-// nameCache remembers what names stand for, and the highest sequence of each that was seen; what was used longest ago
-// goes first.
+// nameCache caches the content of names and the highest sequence seen for each. It evicts the least recently used
+// names.
 type nameCache struct {
 	mu   sync.Mutex
 	byID *lru.Cache[string, *nameEntry]
 }
 
+// nameEntry is a cached record and the highest sequence that was seen for the name.
 type nameEntry struct {
 	nameRecord
 	expires time.Time
@@ -292,7 +295,7 @@ type nameEntry struct {
 const maxNames = 4096
 
 func newNames() *nameCache {
-	byID, _ := lru.New[string, *nameEntry](maxNames) // fails for a size below 1 only
+	byID, _ := lru.New[string, *nameEntry](maxNames) // fails only for a size below 1
 	return &nameCache{byID: byID}
 }
 
@@ -313,7 +316,7 @@ func (n *nameCache) put(name string, found nameRecord, now time.Time) {
 	e.nameRecord, e.expires = found, now.Add(found.ttl)
 }
 
-// isNewest notes a sequence and tells whether none that is higher was seen.
+// isNewest reports whether no higher sequence was seen before, and stores the sequence if so.
 func (n *nameCache) isNewest(name string, sequence uint64) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

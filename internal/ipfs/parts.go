@@ -7,12 +7,13 @@ import (
 	blocks "github.com/ipfs/go-block-format"
 )
 
-// maxLinks bounds the links that are decoded for one document, and so those of one block. A link of 8 bytes becomes
-// some 250 bytes of memory. The largest document has eight, a directory that is not sharded some thousands.
+// maxLinks bounds the links that are decoded for one document, and so the links of one block. A link of 8 bytes takes
+// some 250 bytes of memory. The largest document has eight links, and a directory that is not sharded has some
+// thousands.
 const maxLinks = 10_000
 
-// countLinks counts what a block's decoder makes objects of: the links of dag-pb, and the sizes of their targets that
-// UnixFS lists. The decoder refuses what cannot be read to its end; what comes before that is counted.
+// countLinks counts the objects that a block's decoder allocates: the links of dag-pb, and the sizes of their targets
+// in UnixFS. The decoder rejects a block that is malformed; the fields before the fault are counted.
 func countLinks(b blocks.Block) int {
 	if b.Cid().Type() != cid.DagProtobuf {
 		return 0
@@ -33,7 +34,7 @@ func countLinks(b blocks.Block) int {
 	return max(links, sizes)
 }
 
-// eachField calls f for every field of a protobuf message, as far as its decoder reads it.
+// eachField calls f for every field of a protobuf message, up to the first malformed one.
 func eachField(message []byte, f func(number protowire.Number, value []byte)) {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)

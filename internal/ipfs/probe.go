@@ -8,17 +8,17 @@ import (
 	"sync"
 )
 
-// emptyBlock is the CID of no bytes. It holds its content in itself, so that every trustless gateway can answer for it
-// without looking anywhere; the gateways' specification has it for probes.
+// emptyBlock is the CID of the empty block. The CID contains the content, so every trustless gateway can serve it
+// without a lookup. The gateways' specification recommends it for probes.
 const emptyBlock = "bafkqaaa"
 
-// Probed is what a gateway answered.
+// Probed is the result of probing one gateway.
 type Probed struct {
-	Gateway string // without path
-	Err     error  // nil: it answers
+	Gateway string // scheme and host, without path
+	Err     error  // nil if the gateway answers
 }
 
-// Probe asks all gateways at the same time whether they answer, each for as long as one question may take.
+// Probe checks all gateways concurrently. Each gateway has the time of one request.
 func (f *Fetcher) Probe(ctx context.Context) []Probed {
 	out := make([]Probed, len(f.gateways))
 	var wg sync.WaitGroup
@@ -35,7 +35,7 @@ func (f *Fetcher) Probe(ctx context.Context) []Probed {
 
 func (g *gateway) probe(ctx context.Context) error {
 	resp, err := g.sendRequest(ctx, "ipfs", emptyBlock, "raw", "", "application/vnd.ipld.raw")
-	if errors.Is(err, errAbsent) { // a gateway has it always
+	if errors.Is(err, errAbsent) { // every gateway has this block
 		return &statusError{status: http.StatusNotFound}
 	}
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/multiformats/go-multihash"
 )
 
-// Sources: how the bytes of a Document are anchored (DESIGN §7).
+// Sources: how the bytes of a Document are identified (docs/content.md).
 const (
 	SourceCID   = "cid"
 	SourceIPNS  = "ipns"
@@ -22,16 +22,16 @@ const (
 	SourceAr    = "ar"
 )
 
-// maxURI bounds every URI that is not itself the document.
+// maxURI bounds every URI that does not contain the document itself.
 const maxURI = 8 << 10
 
-// maxSegments bounds the path below a CID: each costs a directory block.
+// maxSegments bounds the path below a CID, because each segment needs a directory block.
 const maxSegments = 32
 
-// reference is what a URI means, told apart from how it was spelt.
+// reference is the meaning of a URI, independent of its spelling.
 type reference struct {
 	source string
-	// shown names the document for people: shortened, without query.
+	// shown names the document for display: shortened, without query.
 	shown string
 
 	// SourceData
@@ -42,22 +42,22 @@ type reference struct {
 	cid      cid.Cid
 	segments []segment
 
-	// SourceIPNS: key or domain, with segments
+	// SourceIPNS: key or domain, together with segments
 	name string
 
-	// SourceHTTPS, SourceHTTP; for SourceCID and SourceIPNS the gateway URL it
-	// was rewritten from, a last resort that proves nothing, else nil
+	// SourceHTTPS, SourceHTTP; for SourceCID and SourceIPNS the gateway URL that was rewritten, which serves as an
+	// unverified last resort, or nil
 	web *url.URL
 
 	// SourceAr: transaction and path
 	arweave string
 }
 
-// segment is one name in a path. Percent-decoding is a guess (a file may be
-// called "100%25"), so the literal spelling is kept.
+// segment is one name in a path. Percent-decoding is a guess (a file may be called "100%25"), so the literal spelling
+// is kept.
 type segment struct{ decoded, literal string }
 
-// uri is the normalised spelling.
+// uri returns the normalised spelling.
 func (r *reference) uri() string {
 	switch r.source {
 	case SourceCID:
@@ -72,8 +72,8 @@ func (r *reference) uri() string {
 	return r.web.String()
 }
 
-// key is what content is cached under: the spelling of names counts, because a
-// name is looked up decoded first and then as spelt.
+// key returns the cache key of the content. It includes the literal spelling of segments, because a name is looked up
+// decoded first and then literally.
 func (r *reference) key() string {
 	k := r.uri()
 	for _, s := range r.segments {
@@ -86,7 +86,7 @@ func (r *reference) key() string {
 	return k
 }
 
-// path is the escaped path below the root, empty or starting with a slash.
+// path returns the escaped path below the root. It is empty or starts with a slash.
 func (r *reference) path() string {
 	var b strings.Builder
 	for _, s := range r.segments {
@@ -96,9 +96,8 @@ func (r *reference) path() string {
 	return b.String()
 }
 
-// parseReference classifies a URI as found on chain (reference/ipfs.md §4.3). limit
-// is the most bytes a document in the URI itself may decode to. Errors:
-// *NoDocumentError, *InvalidError, *TooLargeError.
+// parseReference parses a URI as it occurs on chain. limit is the maximum decoded size of a document that is in the
+// URI itself. Errors: *NoDocumentError, *InvalidError, *TooLargeError.
 func parseReference(uri string, limit int64) (*reference, error) {
 	s := strings.TrimFunc(uri, isBlank)
 	if s == "" {
@@ -155,8 +154,7 @@ func parseReference(uri string, limit int64) (*reference, error) {
 	return nil, &NoDocumentError{URI: shown, Why: "the scheme " + shortenText(scheme) + " is not read"}
 }
 
-// splitScheme returns the lower-case scheme and what follows its colon; an
-// empty scheme when there is none.
+// splitScheme returns the scheme in lower case and the rest after its colon. The scheme is empty if s has none.
 func splitScheme(s string) (scheme, rest string) {
 	for i := range len(s) {
 		c := s[i]
@@ -172,10 +170,10 @@ func splitScheme(s string) (scheme, rest string) {
 	return "", s
 }
 
-// parseImmutable reads what follows ipfs: or ipns:, or a path without scheme.
+// parseImmutable parses the part after ipfs: or ipns:, or a path without a scheme.
 func parseImmutable(namespace, rest, shown string) (*reference, error) {
 	rest = strings.TrimLeft(cutQuery(rest), "/")
-	// ipfs://ipfs/CID, /ipfs/ipfs/CID and so on, also ipfs://ipns/NAME.
+	// Handles ipfs://ipfs/CID, /ipfs/ipfs/CID and so on, and ipfs://ipns/NAME.
 	for {
 		lower := strings.ToLower(rest)
 		switch {
@@ -191,6 +189,7 @@ func parseImmutable(namespace, rest, shown string) (*reference, error) {
 	}
 }
 
+// parseRooted parses a CID or a name, and the path below it.
 func parseRooted(namespace, root, path, shown string) (*reference, error) {
 	if root == "" {
 		return nil, &NoDocumentError{URI: shown, Why: "it names no content"}
@@ -224,11 +223,11 @@ func parseRooted(namespace, root, path, shown string) (*reference, error) {
 	return r, nil
 }
 
-// webReference reads http and https URLs, and sees through gateways.
+// webReference parses http and https URLs, and recognises gateway URLs.
 func webReference(scheme, rest, shown string) (*reference, error) {
 	u, err := url.Parse(scheme + ":" + rest)
 	if err != nil {
-		// url.Parse quotes the URL in its error, with whatever is in its query.
+		// url.Parse quotes the URL in its error, including its query, so its error is dropped.
 		return nil, &InvalidError{URI: shown, Why: "it is no URL that can be read"}
 	}
 	if u.Hostname() == "" {
@@ -246,7 +245,7 @@ func webReference(scheme, rest, shown string) (*reference, error) {
 	return &reference{source: scheme, shown: shown, web: u}, nil
 }
 
-// isPlaceholder tells hosts that are reserved for examples (RFC 2606) and were left in a template.
+// isPlaceholder reports whether a host is reserved for examples (RFC 2606) and was left in a template.
 func isPlaceholder(host string) bool {
 	labels := strings.Split(strings.ToLower(strings.TrimSuffix(host, ".")), ".")
 	switch labels[len(labels)-1] {
@@ -258,9 +257,8 @@ func isPlaceholder(host string) bool {
 	return false
 }
 
-// throughGateway recognises the ways in which gateways put a CID or a name
-// into a URL: host/ipfs/CID/path, CID.ipfs.host/path, /api/v0/cat?arg=CID. It
-// returns nil for any other URL.
+// throughGateway recognises the forms of gateway URLs that contain a CID or a name: host/ipfs/CID/path,
+// CID.ipfs.host/path, /api/v0/cat?arg=CID. It returns nil for any other URL.
 func throughGateway(u *url.URL, shown string) *reference {
 	path := strings.TrimLeft(u.EscapedPath(), "/")
 	first, below, _ := strings.Cut(path, "/")
@@ -285,7 +283,7 @@ func throughGateway(u *url.URL, shown string) *reference {
 	root := labels[0]
 	switch strings.ToLower(labels[1]) {
 	case "ipfs":
-		// Host names are written in any case; only lower-case bases live there.
+		// Host names are case-insensitive, so only bases in lower case can occur.
 		root = strings.ToLower(root)
 		if !looksLikeCID(root) {
 			return nil
@@ -307,14 +305,14 @@ func throughGateway(u *url.URL, shown string) *reference {
 	return nil
 }
 
-// bindingHashes returns the hash functions whose CIDs prove content: those of boxo but SHA-1, for which anybody can
-// make two blocks of one hash. Digests under 20 bytes, MD5 and the like are refused there already.
+// bindingHashes returns the hash functions whose CIDs prove content: those of boxo except SHA-1, for which anyone can
+// create two blocks with the same hash. boxo already rejects digests under 20 bytes, MD5 and similar functions.
 func bindingHashes() verifcid.Allowlist {
 	return verifcid.NewOverridingAllowlist(verifcid.DefaultAllowlist, map[uint64]bool{multihash.SHA1: false})
 }
 
-// decodeCID reads a CID in any base and refuses insecure hash functions. An
-// identity CID may be as long as the URI: its bytes are already here.
+// decodeCID decodes a CID in any base and rejects insecure hash functions. An identity CID may be as long as the URI,
+// because its bytes are already in memory.
 func decodeCID(s string) (cid.Cid, error) {
 	c, err := cid.Decode(s)
 	if err != nil {
@@ -326,8 +324,8 @@ func decodeCID(s string) (cid.Cid, error) {
 	return c, verifcid.ValidateCid(bindingHashes(), c)
 }
 
-// looksLikeCID keeps words that happen to decode in some base from being taken
-// for content: CIDv0, or CIDv1 in base32, base36 or base58.
+// looksLikeCID reports whether s may be a CIDv0, or a CIDv1 in base32, base36 or base58. It keeps ordinary words that
+// happen to decode in some base from being fetched.
 func looksLikeCID(s string) bool {
 	if len(s) < 8 {
 		return false
@@ -347,6 +345,7 @@ func cutQuery(s string) string {
 	return s
 }
 
+// hasDots reports whether a segment is "." or "..", literally or after decoding.
 func hasDots(segments []string) bool {
 	for _, s := range segments {
 		if d := percentDecode(s); s == "." || s == ".." || d == "." || d == ".." {
@@ -356,8 +355,7 @@ func hasDots(segments []string) bool {
 	return false
 }
 
-// percentDecode decodes what is validly escaped and keeps the rest: a stray
-// percent sign is common.
+// percentDecode decodes valid escapes and keeps everything else, because stray percent signs are common.
 func percentDecode(s string) string {
 	var b strings.Builder
 	for {
@@ -377,11 +375,11 @@ func percentDecode(s string) string {
 	}
 }
 
-// isBlank is what may surround a URI without meaning.
+// isBlank reports whether a character around a URI is ignored.
 func isBlank(r rune) bool {
 	return unicode.IsSpace(r) || isUnprintable(r) || r == utf8.RuneError
 }
 
-// isUnprintable tells control and invisible formatting characters, bidi
-// overrides and the byte order mark among them.
+// isUnprintable reports whether r is a control character or an invisible formatting character, including bidi
+// overrides and the byte order mark.
 func isUnprintable(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }

@@ -14,15 +14,17 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// maxRedirects is how many hops a document may be away.
+// maxRedirects is the maximum number of redirects to a document.
 const maxRedirects = 3
 
-// Validators are a web server's names for one state of a document (RFC 9110 §8.8), empty where it gave none.
+// Validators identify one version of a document on a web server (RFC 9110 §8.8). They are empty if the server sent
+// none.
 type Validators struct{ ETag, LastModified string }
 
-// maxValidator bounds what of a stranger's is kept and sent back, in bytes.
+// maxValidator bounds the size, in bytes, of a validator that is stored and sent back.
 const maxValidator = 256
 
+// validatorsOf returns the validators of a response. It drops those that are too long.
 func validatorsOf(h http.Header) Validators {
 	keep := func(s string) string {
 		if len(s) > maxValidator {
@@ -42,8 +44,8 @@ func (v Validators) set(h http.Header) {
 	}
 }
 
-// fetchWeb gets a document over https or http through the guard, unless it is still the one that v names
-// (ErrUnchanged).
+// fetchWeb fetches a document over https or http through the guard. It returns ErrUnchanged if the document still has
+// the validators v.
 func (f *Fetcher) fetchWeb(ctx context.Context, u *url.URL, limit int64, v Validators) (Document, error) {
 	shown := shownURL(u)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
@@ -102,10 +104,11 @@ func (f *Fetcher) fetchWeb(ctx context.Context, u *url.URL, limit int64, v Valid
 	}, nil
 }
 
-// headerTimeout is how long a web server may take to begin its answer.
+// headerTimeout returns how long a web server may take to begin its answer.
 func headerTimeout(whole time.Duration) time.Duration { return min(5*time.Second, whole) }
 
-// waitTime is how long a server had that did not answer: less than a whole fetch when not even its headers came.
+// waitTime returns the time limit that a server exceeded. It is shorter than a whole fetch if even the headers are
+// missing.
 func (f *Fetcher) waitTime(ctx context.Context, err error) time.Duration {
 	if ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
 		return headerTimeout(f.cfg.Timeout)
@@ -113,14 +116,14 @@ func (f *Fetcher) waitTime(ctx context.Context, err error) time.Duration {
 	return f.cfg.Timeout
 }
 
-// decodeContent undoes a content coding that was not asked for. Only gzip is known.
+// decodeContent decodes a content coding that the server used although none was requested. It supports only gzip.
 func decodeContent(b []byte, codings []string, limit int64) ([]byte, error) {
 	switch coding := strings.ToLower(strings.TrimSpace(strings.Join(codings, ","))); coding {
 	case "", "identity":
 		return b, nil
 	case "gzip", "x-gzip":
 		if !bytes.HasPrefix(b, []byte{0x1f, 0x8b}) {
-			return b, nil // labelled, but not packed
+			return b, nil // labelled as gzip, but not compressed
 		}
 		return gunzip(b, limit)
 	default:
@@ -128,8 +131,8 @@ func decodeContent(b []byte, codings []string, limit int64) ([]byte, error) {
 	}
 }
 
-// commonOrigin is the origin of all hops to an answer, or empty: who redirects to another origin leaves the answer to
-// that.
+// commonOrigin returns the origin of all hops to an answer. It is empty if a redirect led to another origin, because
+// then that origin is responsible for the answer.
 func commonOrigin(resp *http.Response) netguard.Origin {
 	origin := netguard.OriginOf(resp.Request.URL)
 	for r := resp.Request.Response; r != nil; r = r.Request.Response {
@@ -140,7 +143,7 @@ func commonOrigin(resp *http.Response) netguard.Origin {
 	return origin
 }
 
-// weakestScheme is the source of an answer: http as soon as one hop was plain.
+// weakestScheme returns the source of an answer: http if any hop used plain http.
 func weakestScheme(resp *http.Response) string {
 	for r := resp; r != nil; r = r.Request.Response {
 		if r.Request.URL.Scheme == "http" {

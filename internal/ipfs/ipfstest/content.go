@@ -31,7 +31,7 @@ import (
 // chunkSize is Kubo's default size of a file's leaves, in bytes.
 const chunkSize = 256 << 10
 
-// store is a blockstore in memory with the services that build on it.
+// store is an in-memory blockstore with the services on top of it.
 type store struct {
 	blocks blockstore.Blockstore
 	dag    format.DAGService
@@ -42,8 +42,8 @@ func newStore() store {
 	return store{blocks: bs, dag: merkledag.NewDAGService(blockservice.New(bs, offline.Exchange(bs)))}
 }
 
-// AddFile imports a file as Kubo does with --cid-version=1: raw leaves, one
-// block up to 256 KiB, a tree of blocks above.
+// AddFile imports a file as Kubo does with --cid-version=1: raw leaves, one block for up to 256 KiB, otherwise a tree
+// of blocks.
 func (g *Gateway) AddFile(content []byte) (cid.Cid, error) {
 	n, err := g.addFile(content, true)
 	if err != nil {
@@ -52,7 +52,7 @@ func (g *Gateway) AddFile(content []byte) (cid.Cid, error) {
 	return n.Cid(), nil
 }
 
-// AddFileV0 imports a file as Kubo's default does: a Qm… CID, leaves wrapped.
+// AddFileV0 imports a file as Kubo does by default: a Qm… CID and wrapped leaves.
 func (g *Gateway) AddFileV0(content []byte) (cid.Cid, error) {
 	n, err := g.addFile(content, false)
 	if err != nil {
@@ -84,8 +84,7 @@ func builder(v1 bool) cid.Builder {
 	return cid.V0Builder{}
 }
 
-// AddDirectory imports files by their path, as in "a/b.json"; directories come
-// into being with them.
+// AddDirectory imports files by their paths, for example "a/b.json". It creates the directories.
 func (g *Gateway) AddDirectory(files map[string][]byte) (cid.Cid, error) {
 	n, err := g.directory(files, g.plainDirectory)
 	if err != nil {
@@ -94,8 +93,7 @@ func (g *Gateway) AddDirectory(files map[string][]byte) (cid.Cid, error) {
 	return n.Cid(), nil
 }
 
-// AddShardedDirectory is AddDirectory with every directory a HAMT, as large
-// ones are.
+// AddShardedDirectory is AddDirectory with a HAMT for every directory, as Kubo uses for large directories.
 func (g *Gateway) AddShardedDirectory(files map[string][]byte) (cid.Cid, error) {
 	n, err := g.directory(files, g.shardedDirectory)
 	if err != nil {
@@ -169,8 +167,8 @@ func (g *Gateway) shardedDirectory(entries map[string]format.Node) (format.Node,
 	return n, nil
 }
 
-// AddBlock stores one block as it stands, under the codec and hash function
-// given (multicodec codes), and returns its CID.
+// AddBlock stores one block unchanged, with the given codec and hash function (multicodec codes), and returns its
+// CID.
 func (g *Gateway) AddBlock(data []byte, codec, hash uint64) (cid.Cid, error) {
 	c, err := cid.Prefix{Version: 1, Codec: codec, MhType: hash, MhLength: -1}.Sum(data)
 	if err != nil {
@@ -186,7 +184,7 @@ func (g *Gateway) AddBlock(data []byte, codec, hash uint64) (cid.Cid, error) {
 	return c, nil
 }
 
-// AddCAR stores the blocks of a CAR (version 1 or 2) and returns the roots that its header names. Each block is checked.
+// AddCAR stores the blocks of a CAR (version 1 or 2) and returns the roots in its header. It verifies each block.
 func (g *Gateway) AddCAR(r io.Reader) ([]cid.Cid, error) {
 	blocks, err := car.NewBlockReader(r)
 	if err != nil {
@@ -206,7 +204,7 @@ func (g *Gateway) AddCAR(r io.Reader) ([]cid.Cid, error) {
 	}
 }
 
-// Remove forgets one block, as if it had never been pinned.
+// Remove deletes one block, as if it had never been pinned.
 func (g *Gateway) Remove(c cid.Cid) error {
 	return g.store.blocks.DeleteBlock(context.Background(), c)
 }

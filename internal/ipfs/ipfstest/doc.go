@@ -1,6 +1,6 @@
-// Package ipfstest is a real trustless gateway over blocks in memory, for tests
-// and the demo: raw blocks and CARs as the specification has them, content made
-// by boxo's own importer, and knobs that make it misbehave.
+// Package ipfstest is a trustless gateway over blocks in memory, for tests and the demo. It serves raw blocks and
+// CARs as the specification requires, imports content with boxo's own importer, and can misbehave in configurable
+// ways.
 //
-// It serves IPNS records that it is given, and nothing else: no deserialized files.
+// It also serves IPNS records that were added, but no deserialized files.
 package ipfstest

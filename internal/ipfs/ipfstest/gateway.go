@@ -19,64 +19,62 @@ import (
 	format "github.com/ipfs/go-ipld-format"
 )
 
-// Behaviour makes a gateway misbehave. The zero value is an honest one.
+// Behaviour configures how a gateway misbehaves. The zero value is an honest gateway.
 type Behaviour struct {
 	// Status answers every request with this status instead of content.
 	Status int
-	// RetryAfter is sent as Retry-After with Status.
+	// RetryAfter is the Retry-After header that is sent with Status.
 	RetryAfter string
 	// FlipByte changes one byte of every block.
 	FlipByte bool
-	// Truncate leaves out the second half of every answer.
+	// Truncate omits the second half of every answer.
 	Truncate bool
-	// HTML answers with a page and status 200.
+	// HTML answers with a web page and status 200.
 	HTML bool
-	// Endless answers with bytes that never end, in whatever format.
+	// Endless answers with endless bytes, in any format.
 	Endless bool
-	// Redirect answers 302 to this URL.
+	// Redirect answers 302 with this URL.
 	Redirect string
-	// Hold keeps every request waiting until the channel is closed or the
-	// client leaves.
+	// Hold blocks every request until the channel is closed or the client disconnects.
 	Hold <-chan struct{}
-	// NoCAR answers 406 to CAR requests; EmptyCAR a CAR without blocks, 200.
+	// NoCAR answers CAR requests with 406. EmptyCAR answers them with 200 and a CAR without blocks.
 	NoCAR, EmptyCAR bool
-	// WholeTree ignores dag-scope and sends everything below the path.
+	// WholeTree ignores dag-scope and sends all blocks below the path.
 	WholeTree bool
 }
 
-// Gateway is the gateway: content, handler and counters. It is safe for
-// concurrent use.
+// Gateway is a gateway with its content, its handler and its counters. It is safe for concurrent use.
 type Gateway struct {
 	store store
 
 	mu        sync.Mutex
 	behaviour Behaviour
 	raw, cars int
-	records   map[string][]byte // by name as it stands in a URL
+	records   map[string][]byte // by name as it is written in a URL
 }
 
 // New returns an empty, honest gateway.
 func New() *Gateway { return &Gateway{store: newStore()} }
 
-// Behave changes how the gateway answers from the next request on.
+// Behave changes how the gateway answers, from the next request on.
 func (g *Gateway) Behave(b Behaviour) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.behaviour = b
 }
 
-// Share makes g serve the content of other, so that two gateways differ in
-// behaviour only. Call it before serving.
+// Share makes g serve the content of other, so that two gateways differ only in their behaviour. Call it before
+// serving.
 func (g *Gateway) Share(other *Gateway) { g.store = other.store }
 
-// Requests returns how many raw and CAR requests have been seen.
+// Requests returns the number of raw and CAR requests so far.
 func (g *Gateway) Requests() (raw, cars int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.raw, g.cars
 }
 
-// AddRecord makes g serve an IPNS record under a name, spelt as in base36 (k51…).
+// AddRecord makes g serve an IPNS record under a name in base36 (k51…).
 func (g *Gateway) AddRecord(name string, record []byte) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -95,7 +93,7 @@ func (g *Gateway) serveRecord(w http.ResponseWriter, name string) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/vnd.ipfs.ipns-record")
-	_, _ = w.Write(record) // the client may have left
+	_, _ = w.Write(record) // the client may have disconnected
 }
 
 // Handler serves /ipfs/CID?format=raw, /ipfs/CID[/path]?format=car and /ipns/NAME?format=ipns-record.
@@ -148,7 +146,7 @@ func (g *Gateway) content(w http.ResponseWriter, r *http.Request, wanted string,
 		g.serveRecord(w, name)
 		return
 	}
-	if wanted == "raw" && r.URL.Path == "/ipfs/bafkqaaa" { // of no bytes, which every gateway has
+	if wanted == "raw" && r.URL.Path == "/ipfs/bafkqaaa" { // the empty block, which every gateway has
 		w.Header().Set("Content-Type", "application/vnd.ipld.raw")
 		return
 	}
@@ -169,7 +167,7 @@ func (g *Gateway) content(w http.ResponseWriter, r *http.Request, wanted string,
 	}
 }
 
-// splitPath reads /ipfs/CID/segments.
+// splitPath parses /ipfs/CID/segments.
 func splitPath(p string) (cid.Cid, []string, error) {
 	parts := strings.Split(strings.Trim(p, "/"), "/")
 	if len(parts) < 2 || parts[0] != "ipfs" {
@@ -202,7 +200,7 @@ func (g *Gateway) serveRaw(w http.ResponseWriter, r *http.Request, c cid.Cid, b 
 	if b.Truncate {
 		data = data[:len(data)/2]
 	}
-	_, _ = w.Write(data) // the client may have left
+	_, _ = w.Write(data) // the client may have disconnected
 }
 
 func (g *Gateway) serveCAR(w http.ResponseWriter, r *http.Request, root cid.Cid, segments []string, b Behaviour) {
@@ -215,8 +213,7 @@ func (g *Gateway) serveCAR(w http.ResponseWriter, r *http.Request, root cid.Cid,
 	if b.EmptyCAR {
 		return
 	}
-	// A block that is missing ends the stream, as it does in Kubo: the header
-	// with status 200 has long been sent.
+	// A missing block ends the stream, as in Kubo: the header with status 200 was already sent.
 	_ = g.emit(r.Context(), out, root, segments, b)
 }
 
@@ -224,8 +221,8 @@ func (g *Gateway) emit(ctx context.Context, out storage.WritableCar, root cid.Ci
 	put := func(n format.Node) error {
 		return out.Put(ctx, n.Cid().KeyString(), spoil(n.RawData(), b))
 	}
-	// The directories' Find reads through this, so that every block on the way
-	// (HAMT shards too) is written as it is read.
+	// The directories' Find reads through dag, so that every block on the path (including HAMT shards) is written
+	// when it is read.
 	dag := &teeDAG{DAGService: g.store.dag, put: put}
 	n, err := dag.Get(ctx, root)
 	if err != nil {
@@ -238,7 +235,7 @@ func (g *Gateway) emit(ctx context.Context, out storage.WritableCar, root cid.Ci
 		}
 		n, err = dir.Find(ctx, s)
 		if errors.Is(err, os.ErrNotExist) {
-			return nil // the blocks so far prove that it does not exist
+			return nil // the blocks so far prove that the name does not exist
 		}
 		if err != nil {
 			return err
@@ -246,12 +243,12 @@ func (g *Gateway) emit(ctx context.Context, out storage.WritableCar, root cid.Ci
 	}
 	_, err = uio.NewDirectoryFromNode(g.store.dag, n)
 	if isDir := err == nil; isDir && !b.WholeTree {
-		return nil // scope "entity": a directory's own block is enough here
+		return nil // with scope "entity", a directory's own block is enough
 	}
 	return below(ctx, dag, n)
 }
 
-// below writes what n links to, depth first.
+// below writes the nodes below n, depth first.
 func below(ctx context.Context, dag *teeDAG, n format.Node) error {
 	for _, l := range n.Links() {
 		child, err := dag.Get(ctx, l.Cid)
@@ -279,7 +276,7 @@ func (t *teeDAG) Get(ctx context.Context, c cid.Cid) (format.Node, error) {
 	return n, err
 }
 
-// spoil flips one byte when the behaviour says so.
+// spoil flips one byte if the behaviour requires it.
 func spoil(data []byte, b Behaviour) []byte {
 	if !b.FlipByte || len(data) == 0 {
 		return data
@@ -289,8 +286,7 @@ func spoil(data []byte, b Behaviour) []byte {
 	return bad
 }
 
-// half writes the first half of each write once it is told to cut, then
-// nothing.
+// half is a writer that, if cut is set, writes the header and the first half of the next write, and then fails.
 type half struct {
 	w    http.ResponseWriter
 	cut  bool
@@ -299,7 +295,7 @@ type half struct {
 
 func (h *half) Write(p []byte) (int, error) {
 	h.past++
-	if !h.cut || h.past <= 2 { // the header's two writes stay whole
+	if !h.cut || h.past <= 2 { // the header's two writes are not cut
 		return h.w.Write(p)
 	}
 	if h.past > 3 {
