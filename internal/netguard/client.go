@@ -9,30 +9,29 @@ import (
 	"time"
 )
 
-// Limits bound one client of the guard. Zero values take the defaults.
+// Limits bound one client of the guard. Zero values select the defaults.
 type Limits struct {
-	// Dial bounds name resolution and connecting together. Default 3 s.
+	// Dial bounds name resolution and connecting together. The default is 3 s.
 	Dial time.Duration
-	// TLS bounds the handshake. Default 3 s.
+	// TLS bounds the handshake. The default is 3 s.
 	TLS time.Duration
-	// Header bounds the wait for response headers once the request is written.
-	// Default 5 s. Negative: no bound but the request's context, for callers
-	// whose servers think before they answer.
+	// Header bounds the wait for the response headers after the request was written. The default is 5 s. A negative
+	// value means that only the request's context bounds it, for servers that compute before they answer.
 	Header time.Duration
-	// Idle is how long an unused connection is kept. Default 60 s.
+	// Idle is how long an unused connection is kept. The default is 60 s.
 	Idle time.Duration
-	// Total bounds a whole exchange with its redirects and body, for Client
-	// only. Default 0: the request's context decides alone.
+	// Total bounds a whole exchange including redirects and body. It applies only to Client. The default 0 means that
+	// only the request's context bounds it.
 	Total time.Duration
-	// HeaderBytes bounds the response headers. Default 32 KiB.
+	// HeaderBytes bounds the response headers. The default is 32 KiB.
 	HeaderBytes int64
-	// IdlePerHost is how many idle connections are kept per host. Default 4.
+	// IdlePerHost is how many idle connections are kept per host. The default is 4.
 	IdlePerHost int
-	// IdleConns is how many are kept in all. Default 256; each costs two goroutines and its buffers, some 35 KB
-	// without TLS.
+	// IdleConns is how many idle connections are kept in total. The default is 256. Each needs two goroutines and
+	// buffers, about 35 KB without TLS.
 	IdleConns int
-	// ConnsPerHost bounds connections per host, busy ones included; requests
-	// beyond it wait. Default 0: no bound.
+	// ConnsPerHost bounds the connections per host, including busy ones. Further requests wait. The default 0 means
+	// no bound.
 	ConnsPerHost int
 }
 
@@ -47,7 +46,7 @@ func (l Limits) withDefaults() Limits {
 	case l.Header == 0:
 		l.Header = 5 * time.Second
 	case l.Header < 0:
-		l.Header = 0 // net/http's word for no bound
+		l.Header = 0 // means no bound in net/http
 	}
 	if l.Idle <= 0 {
 		l.Idle = time.Minute
@@ -64,14 +63,13 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Transport returns a new transport whose every connection passed the guard.
-// It checks addresses, not URLs: callers that take a URL from a stranger ask
-// CheckURL first, or use Client, which does. The caller owns it and closes its
-// idle connections. A TLSClientConfig set before first use is honoured.
+// Transport returns a new transport that passes every connection through the guard. It checks addresses, not URLs:
+// callers with an untrusted URL must call CheckURL first, or use Client, which does. The caller owns the transport
+// and must close its idle connections. A TLSClientConfig that is set before the first use is honoured.
 func (g *Guard) Transport(l Limits) *http.Transport {
 	l = l.withDefaults()
 	t := &http.Transport{
-		Proxy:                  nil, // with a proxy the guard would see the proxy's address only
+		Proxy:                  nil, // with a proxy, the guard would see only the proxy's address
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: l.HeaderBytes,
 		ResponseHeaderTimeout:  l.Header,
@@ -83,8 +81,7 @@ func (g *Guard) Transport(l Limits) *http.Transport {
 		ExpectContinueTimeout:  time.Second,
 		TLSClientConfig:        &tls.Config{RootCAs: g.roots, MinVersion: tls.VersionTLS12},
 	}
-	// Two dial functions, because the rule for plain http needs to know what
-	// the connection is for.
+	// There are two dial functions, because the rule for plain http depends on the scheme.
 	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		return g.dial(ctx, "http", network, address, l.Dial)
 	}
@@ -107,7 +104,7 @@ func (g *Guard) Transport(l Limits) *http.Transport {
 		defer cancel()
 		tc := tls.Client(conn, cfg)
 		if err := tc.HandshakeContext(brief); err != nil {
-			_ = conn.Close() // the handshake's error is the one to tell
+			_ = conn.Close() // the handshake's error is the one to report
 			return nil, explainHandshake(ctx, address, l.TLS, err)
 		}
 		return tc, nil
@@ -115,7 +112,7 @@ func (g *Guard) Transport(l Limits) *http.Transport {
 	return t
 }
 
-// explainHandshake words a TLS handshake that failed. Silence is that of this handshake, which has less time than the
+// explainHandshake describes a failed TLS handshake. A timeout is that of the handshake, which has less time than the
 // whole exchange.
 func explainHandshake(ctx context.Context, address string, timeout time.Duration, err error) error {
 	what := "no TLS connection to " + address + ": "
@@ -125,11 +122,9 @@ func explainHandshake(ctx context.Context, address string, timeout time.Duration
 	return &FailureError{Text: what + Explain("the server", 0, err).Error(), Cause: err}
 }
 
-// Client returns a new client over a Transport of its own. With redirects 0 a
-// redirect is handed to the caller as the answer; otherwise at most that many
-// are followed, each hop checked, without Referer and credentials, and one more
-// is *RedirectError. The caller owns the client and calls CloseIdleConnections
-// when done with it.
+// Client returns a new client with its own Transport. If redirects is 0, the client returns a redirect as the answer.
+// Otherwise it follows at most redirects redirects, checks each hop, and removes Referer and credentials; one more
+// redirect is a *RedirectError. The caller owns the client and must call CloseIdleConnections after use.
 func (g *Guard) Client(l Limits, redirects int) *http.Client {
 	return &http.Client{
 		Transport: &checkedTransport{guard: g, next: g.Transport(l)},
@@ -141,7 +136,7 @@ func (g *Guard) Client(l Limits, redirects int) *http.Client {
 			if len(via) > redirects {
 				return &RedirectError{Max: redirects}
 			}
-			// The next host is a stranger to the last one.
+			// The next host must not receive credentials for the previous one.
 			for _, h := range []string{"Referer", "Authorization", "Cookie", "Proxy-Authorization"} {
 				req.Header.Del(h)
 			}
@@ -150,7 +145,7 @@ func (g *Guard) Client(l Limits, redirects int) *http.Client {
 	}
 }
 
-// checkedTransport asks CheckURL for every request, redirect hops included.
+// checkedTransport calls CheckURL for every request, including redirects.
 type checkedTransport struct {
 	guard *Guard
 	next  *http.Transport
@@ -159,12 +154,12 @@ type checkedTransport struct {
 func (c *checkedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := c.guard.CheckURL(req.URL); err != nil {
 		if req.Body != nil {
-			_ = req.Body.Close() // a RoundTripper closes the body also on error
+			_ = req.Body.Close() // a RoundTripper must close the body even on error
 		}
 		return nil, err
 	}
 	return c.next.RoundTrip(req)
 }
 
-// CloseIdleConnections is what http.Client.CloseIdleConnections looks for.
+// CloseIdleConnections closes idle connections. http.Client.CloseIdleConnections calls it.
 func (c *checkedTransport) CloseIdleConnections() { c.next.CloseIdleConnections() }

@@ -1,22 +1,19 @@
-// Package netguard is the one way to dial an address that a stranger chose: a
-// tokenURI, an agent's endpoint, OAuth metadata, a feedback URI.
+// Package netguard dials addresses that untrusted parties chose: a tokenURI, an agent's endpoint, OAuth metadata, a
+// feedback URI.
 //
 // Invariants:
-//   - The address is checked when it is connected, after name resolution and
-//     for every address tried, so a name that resolves inward and a resolver
-//     that changes its answer gain nothing. Only public unicast addresses pass
-//     (IANA special-purpose registries, through code.dny.dev/ssrf), plus the
+//   - The address is checked when it is connected, after name resolution, and for every address that is tried. So a
+//     name that resolves to a private address, or a resolver that changes its answer, does not bypass the guard. Only
+//     public unicast addresses are allowed (IANA special-purpose registries, through code.dny.dev/ssrf), plus the
 //     networks that the operator listed.
-//   - https only. Plain http needs Config.AllowHTTP, or a connected address
-//     inside Config.AllowNetworks.
-//   - No proxy, no transparent decompression, no cookies; headers and times are
-//     bounded. HTTP/1.1 only: its limits are the ones that are tested.
-//   - Redirects are off, or at most a few, and each hop passes the same checks.
+//   - Only https is allowed. Plain http needs Config.AllowHTTP, or a connected address inside Config.AllowNetworks.
+//   - There is no proxy, no transparent decompression and no cookie. Headers and times are bounded. Only HTTP/1.1 is
+//     used, because its limits are tested.
+//   - Redirects are off, or limited to a few, and each hop passes the same checks.
 //
-// Agents that the operator listed himself are dialled by Guard.Configured, which
-// lets private networks through that are not denied, and keeps the bounds.
+// Guard.Configured dials agents that the operator listed. It also allows private networks that are not denied, and
+// keeps the bounds.
 //
-// What lives elsewhere: other addresses that the operator configured (RPC nodes,
-// gateways, Redis) are dialled by their own packages and never through here;
-// limits on bodies belong to whoever reads them.
+// The packages that use other addresses of the operator (RPC nodes, gateways, Redis) dial them without this package.
+// Readers of bodies must bound the bodies themselves.
 package netguard

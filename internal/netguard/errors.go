@@ -2,13 +2,11 @@ package netguard
 
 import "fmt"
 
-// BlockedError says that the guard refused to connect to an address. It is
-// found with errors.As through *url.Error and *net.OpError. The refusal is
-// final: the same destination is refused again until the configuration or the
-// name's addresses change.
+// BlockedError means that the guard refused to connect to an address. errors.As finds it inside *url.Error and
+// *net.OpError. The same destination is refused again until the configuration or the name's addresses change.
 type BlockedError struct {
-	Host    string // as the URL named it, without port; empty when only the address is known
-	Address string // the address that would have been connected, with port when known
+	Host    string // the host in the URL, without port; empty if only the address is known
+	Address string // the address that would have been connected, with its port if known
 	Why     string // a clause: "it is not a public address"
 }
 
@@ -20,9 +18,8 @@ func (e *BlockedError) Error() string {
 	return fmt.Sprintf("connection to %s is blocked: %s", where, e.Why)
 }
 
-// RefusedURLError says that a URL is of a form that is never dialled, whatever
-// its host resolves to. The URL's path, query and user information are not in
-// the message, they may hold secrets.
+// RefusedURLError means that a URL has a form that is never dialled, independent of its host. The message does not
+// contain the URL's path, query or user information, because they may contain secrets.
 type RefusedURLError struct {
 	Host string
 	Why  string
@@ -35,7 +32,7 @@ func (e *RefusedURLError) Error() string {
 	return fmt.Sprintf("URL on host %s refused: %s", e.Host, e.Why)
 }
 
-// RedirectError says that an answer led through more redirects than allowed.
+// RedirectError means that an answer needed more redirects than allowed.
 type RedirectError struct {
 	Max int
 }

@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// FailureError is a failed exchange in words of ours. The cause is for errors.Is and errors.As: its text is Go's, which
-// says little to whoever runs Herald, and may hold a whole URL.
+// FailureError is a failed exchange with a plain description. errors.Is and errors.As find the cause. The cause's own
+// text is not shown: it is Go's, means little to an operator, and may contain a whole URL.
 type FailureError struct {
 	Text  string
 	Cause error
@@ -29,19 +29,19 @@ type FailureError struct {
 func (e *FailureError) Error() string { return e.Text }
 func (e *FailureError) Unwrap() error { return e.Cause }
 
-// Timeout is what *url.Error asks the error in it for.
+// Timeout reports whether the cause is a timeout. *url.Error calls it.
 func (e *FailureError) Timeout() bool { return isTimeout(e.Cause) }
 
-// Explain puts what went wrong between this process and peer ("the agent", "the node", "it") into a sentence: "the
-// agent did not answer within 30 s". within is the time that the peer had; 0: not known. An error that says nothing
-// of a connection keeps its own words.
+// Explain describes a failure between this process and peer ("the agent", "the node", "it") in a sentence, for
+// example "the agent did not answer within 30 s". within is the peer's time limit; 0 means that it is unknown. An
+// error that is not about a connection keeps its text.
 func Explain(peer string, within time.Duration, err error) error {
 	if _, done := err.(*FailureError); done || err == nil {
 		return err
 	}
 	var u *url.Error
 	inner, stripped := err, false
-	for errors.As(inner, &u) { // its text is the whole address, which can hold a token
+	for errors.As(inner, &u) { // the text of *url.Error contains the whole address, which can contain a token
 		inner, stripped = u.Err, true
 	}
 	if text := describeFailure(peer, within, inner); text != "" {
@@ -53,7 +53,7 @@ func Explain(peer string, within time.Duration, err error) error {
 	return err
 }
 
-// describeFailure is the sentence for a failure of the network; "" for any other error.
+// describeFailure returns the sentence for a network failure, or "" for any other error.
 func describeFailure(peer string, within time.Duration, err error) string {
 	var done *FailureError
 	var blocked *BlockedError
@@ -78,13 +78,13 @@ func describeFailure(peer string, within time.Duration, err error) string {
 	return ""
 }
 
-// describeDial is for what kept a connection from being made.
+// describeDial describes why no connection was made.
 func describeDial(_ string, within time.Duration, err error) string {
 	if text := describeDNS(err); text != "" {
 		return text
 	}
 	var op *net.OpError
-	for e := err; errors.As(e, &op) && op.Op != "dial"; e = op.Err { // "proxyconnect" is around it
+	for e := err; errors.As(e, &op) && op.Op != "dial"; e = op.Err { // an error of "proxyconnect" may wrap it
 	}
 	if op == nil || op.Op != "dial" {
 		return ""
@@ -96,7 +96,7 @@ func describeDial(_ string, within time.Duration, err error) string {
 	return describeConnect(where, within, op.Err)
 }
 
-// describeConnect says why there is no connection to where.
+// describeConnect describes why there is no connection to where.
 func describeConnect(where string, within time.Duration, err error) string {
 	var errno syscall.Errno
 	switch {
@@ -123,7 +123,7 @@ func describeDNS(err error) string {
 	return "DNS could not look up the name " + dns.Name
 }
 
-// describeTLS is for a connection that could not be made secure.
+// describeTLS describes a failed TLS connection.
 func describeTLS(peer string, _ time.Duration, err error) string {
 	var (
 		host    x509.HostnameError
@@ -156,7 +156,7 @@ func describeTLS(peer string, _ time.Duration, err error) string {
 	return ""
 }
 
-// describeEnd is for a connection that ended, or on which nothing came.
+// describeEnd describes a connection that ended or on which no answer came.
 func describeEnd(peer string, within time.Duration, err error) string {
 	var errno syscall.Errno
 	switch text := err.Error(); {
@@ -176,7 +176,8 @@ func describeEnd(peer string, within time.Duration, err error) string {
 	return ""
 }
 
-// describeAnswer is for what came and cannot be read. Of net/http's errors many have no type.
+// describeAnswer describes an answer that cannot be parsed. It searches the text, because many net/http errors have
+// no type.
 func describeAnswer(peer string, _ time.Duration, err error) string {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
@@ -205,7 +206,7 @@ func describeAnswer(peer string, _ time.Duration, err error) string {
 	return ""
 }
 
-// possessive is "its answer", or "the answer of the agent".
+// possessive returns, for example, "its answer" or "the answer of the agent".
 func possessive(peer, what string) string {
 	if peer == "it" {
 		return "its " + what
@@ -226,7 +227,7 @@ func describeTime(within time.Duration) string {
 	return "within " + Seconds(within)
 }
 
-// Seconds is a duration as people write it: "250 ms", "1.5 s", "30 s", "5 min".
+// Seconds formats a duration for display: "250 ms", "1.5 s", "30 s", "5 min".
 func Seconds(d time.Duration) string {
 	number := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 	switch s := d.Seconds(); {

@@ -18,34 +18,33 @@ import (
 	"code.dny.dev/ssrf"
 )
 
-// Config says which destinations are allowed beyond public https.
+// Config configures which destinations are allowed in addition to public https.
 type Config struct {
-	// AllowNetworks (HERALD_ALLOW_NETWORKS) are let through although they are
-	// not public, on any port and also over plain http. Empty: none.
+	// AllowNetworks (HERALD_ALLOW_NETWORKS) are allowed although they are not public, on any port and over plain
+	// http. By default the list is empty.
 	AllowNetworks []netip.Prefix
 
-	// DenyNetworks are refused although they are public: the operator's own
-	// public addresses; or private, for Configured. AllowNetworks wins over it. Metadata services in public
-	// ranges are refused without being listed.
+	// DenyNetworks are refused although they are public, for example the operator's own public addresses. Configured
+	// also refuses the private ones among them. AllowNetworks takes precedence. Metadata services in public ranges
+	// are always refused.
 	DenyNetworks []netip.Prefix
 
-	// AllowHTTP (HERALD_ALLOW_HTTP) lets plain http reach every address that
-	// https may reach. Default false: anyone on the path could read and change
-	// what is sent.
+	// AllowHTTP (HERALD_ALLOW_HTTP) allows plain http to every address that https may reach. The default is false,
+	// because anyone on the network path could read and change the traffic.
 	AllowHTTP bool
 
-	// Ports that may be connected outside AllowNetworks. Default 80, 443, 8443.
+	// Ports are the ports that may be connected outside AllowNetworks. The default is 80, 443, 8443.
 	Ports []uint16
 
-	// RootCAs replaces the system's certificate authorities. Default nil.
+	// RootCAs replaces the system's certificate authorities. The default is nil.
 	RootCAs *x509.CertPool
 
-	// Resolver replaces the system's name resolution. Default nil.
+	// Resolver replaces the system's name resolution. The default is nil.
 	Resolver *net.Resolver
 }
 
-// alwaysDenied are prefixes of public ranges that the special-purpose registries do not name: Azure's wire server, which is a
-// metadata service, and the 6bone, which was given back to IANA (RFC 3701) and has no public routes.
+// alwaysDenied contains public prefixes that the special-purpose registries do not list: Azure's wire server, which
+// is a metadata service, and the 6bone, which was returned to IANA (RFC 3701) and has no public routes.
 var alwaysDenied = []netip.Prefix{netip.MustParsePrefix("168.63.129.16/32"), netip.MustParsePrefix("3ffe::/16")}
 
 // privatePrefixes are the networks that Configured adds: loopback, RFC 1918, RFC 6598, RFC 4193.
@@ -56,25 +55,25 @@ var privatePrefixes = []netip.Prefix{
 	netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("fc00::/7"),
 }
 
-// privateMetadata are metadata services inside privatePrefixes: Alibaba's, AWS's and Google's over IPv6.
+// privateMetadata are metadata services inside privatePrefixes: those of Alibaba, AWS and Google over IPv6.
 var privateMetadata = []netip.Addr{
 	netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("fd20:ce::254"),
 }
 
-// Guard checks and dials strangers' addresses. It is safe for concurrent use.
+// Guard checks and dials untrusted addresses. It is safe for concurrent use.
 type Guard struct {
 	guardian  *ssrf.Guardian
 	allow     []netip.Prefix
-	named     []netip.Prefix // of allow: those of the configuration, which win over deny
+	named     []netip.Prefix // the part of allow that was configured, which takes precedence over deny
 	deny      []netip.Prefix
-	never     []netip.Addr // refused although a prefix of allow holds them
+	never     []netip.Addr // refused although a prefix of allow contains them
 	allowHTTP bool
-	ports     []uint16 // nil: any
+	ports     []uint16 // nil means any port
 	roots     *x509.CertPool
 	resolver  *net.Resolver
 }
 
-// New checks the configuration and returns a guard.
+// New validates the configuration and returns a Guard.
 func New(cfg Config) (*Guard, error) {
 	g := &Guard{
 		allowHTTP: cfg.AllowHTTP,
@@ -97,9 +96,9 @@ func New(cfg Config) (*Guard, error) {
 	return g, nil
 }
 
-// Configured returns a guard for addresses that the operator wrote himself, in a file that no stranger reaches:
-// private networks and loopback, plain http and every port are allowed too. Everything else holds: metadata services
-// and DenyNetworks stay out of reach.
+// Configured returns a guard for addresses that the operator wrote in a trusted file. It also allows private
+// networks, loopback, plain http and every port. All other rules stay: metadata services and DenyNetworks are
+// refused.
 func (g *Guard) Configured() *Guard {
 	c := *g
 	c.allowHTTP, c.ports = true, nil
@@ -111,17 +110,18 @@ func (g *Guard) Configured() *Guard {
 	return &c
 }
 
-// buildGuardian makes the library's guardian of the networks.
+// buildGuardian builds the library's guardian from the networks.
 func (g *Guard) buildGuardian() {
 	allow4, allow6 := splitByFamily(g.allow)
 	deny4, deny6 := splitByFamily(append(slices.Clone(g.deny), alwaysDenied...))
 	g.guardian = ssrf.New(
-		ssrf.WithAnyPort(), // the port rule has an exception, see check
+		ssrf.WithAnyPort(), // the port rule has an exception, see checkAddress
 		ssrf.WithAllowedV4Prefixes(allow4...), ssrf.WithAllowedV6Prefixes(allow6...),
 		ssrf.WithDeniedV4Prefixes(deny4...), ssrf.WithDeniedV6Prefixes(deny6...),
 	)
 }
 
+// checkPrefixes validates networks and returns them in masked form.
 func checkPrefixes(what string, in []netip.Prefix) ([]netip.Prefix, error) {
 	out := make([]netip.Prefix, 0, len(in))
 	for _, p := range in {
@@ -153,11 +153,10 @@ func splitByFamily(in []netip.Prefix) (v4, v6 []netip.Prefix) {
 	return v4, v6
 }
 
-// CheckURL refuses what can be refused without resolving a name: another
-// scheme than https (and http where it could be allowed), user information, no
-// host, a port that is none, and literal addresses that would be blocked. A nil
-// answer is not a promise: the address is checked again when it is connected.
-// Errors: *RefusedURLError, *BlockedError.
+// CheckURL rejects URLs that can be rejected without resolving a name. These are schemes other than https (and http,
+// where it may be allowed), user information, a missing host, an invalid port, and literal addresses that would be
+// blocked. A nil result is not final: the address is checked again when it is connected. Errors: *RefusedURLError,
+// *BlockedError.
 func (g *Guard) CheckURL(u *url.URL) error {
 	if u == nil {
 		return &RefusedURLError{Why: "there is no URL"}
@@ -184,7 +183,7 @@ func (g *Guard) CheckURL(u *url.URL) error {
 		port = uint16(n)
 	}
 	addr, err := netip.ParseAddr(host)
-	if err != nil { // a name
+	if err != nil { // the host is a name
 		if scheme == "http" && !g.allowHTTP && len(g.allow) == 0 {
 			return newRefusedHTTP(host)
 		}
@@ -197,7 +196,7 @@ func newRefusedHTTP(host string) error {
 	return &RefusedURLError{Host: host, Why: "plain http is not allowed to public addresses (HERALD_ALLOW_HTTP)"}
 }
 
-// checkAddress is the whole rule for one address.
+// checkAddress applies all rules to one address.
 func (g *Guard) checkAddress(scheme, host string, ap netip.AddrPort) error {
 	addr := ap.Addr().Unmap()
 	blocked := func(why string) error {
@@ -209,7 +208,8 @@ func (g *Guard) checkAddress(scheme, host string, ap netip.AddrPort) error {
 	if slices.Contains(g.never, addr) {
 		return blocked("it is a cloud's metadata service")
 	}
-	if containsAddr(g.deny, addr) && !containsAddr(g.named, addr) { // the library asks allow first, and Configured adds to it
+	// The library checks allow first, and Configured extends allow.
+	if containsAddr(g.deny, addr) && !containsAddr(g.named, addr) {
 		return blocked("its network is denied")
 	}
 	if err := g.guardian.SafeAddr(addr); err != nil {
@@ -227,17 +227,15 @@ func (g *Guard) checkAddress(scheme, host string, ap netip.AddrPort) error {
 	return nil
 }
 
-// dial connects to address, given as host:port, checking every address that
-// the host's name resolves to. It fails with *BlockedError or *RefusedURLError
-// only when no address of the host was allowed; when one was allowed and did
-// not answer, that is an ordinary failure which may pass.
+// dial connects to address, which is host:port, and checks every address to which the host's name resolves. It
+// returns *BlockedError or *RefusedURLError only if no address of the host was allowed. If an allowed address did not
+// answer, the error is an ordinary failure, which may be temporary.
 func (g *Guard) dial(ctx context.Context, scheme, network, address string, timeout time.Duration) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, &RefusedURLError{Why: "its address has no port"}
 	}
-	// The dialer tries addresses in parallel and may return before the last
-	// attempt has ended, hence the lock.
+	// The dialer tries addresses in parallel and may return before the last attempt ended, so a lock is needed.
 	var (
 		mu       sync.Mutex
 		refusal  error
@@ -278,7 +276,7 @@ func (g *Guard) dial(ctx context.Context, scheme, network, address string, timeo
 	return nil, explainDial(ctx, host, timeout, err)
 }
 
-// explainDial words a failed dial, with the name that was asked for beside the address that it stands for.
+// explainDial describes a failed dial, with both the requested name and the address that it resolved to.
 func explainDial(ctx context.Context, host string, timeout time.Duration, err error) error {
 	var op *net.OpError
 	var dns *net.DNSError
@@ -295,7 +293,7 @@ func explainDial(ctx context.Context, host string, timeout time.Duration, err er
 	return &FailureError{Text: describeConnect(where, timeout, op.Err), Cause: err}
 }
 
-// controlDial is what net.Dialer.Control runs for each address before connecting.
+// controlDial checks an address before it is connected. net.Dialer calls it for each address.
 func (g *Guard) controlDial(scheme, host, network, address string, raw syscall.RawConn) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -304,8 +302,7 @@ func (g *Guard) controlDial(scheme, host, network, address string, raw syscall.R
 	if err := g.checkAddress(scheme, host, ap); err != nil {
 		return err
 	}
-	// The library's own verdict on network kind and address, on exactly what
-	// the dialer is about to connect.
+	// Also apply the library's check of the network kind to exactly the address that the dialer will connect.
 	if err := g.guardian.Safe(network, address, raw); err != nil {
 		return &BlockedError{Host: host, Address: address, Why: "it is not a public address"}
 	}

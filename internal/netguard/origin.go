@@ -9,14 +9,14 @@ import (
 	"golang.org/x/net/idna"
 )
 
-// Origin is scheme://host[:port] of an http or https URL in the one spelling of RFC 6454 §6.2: lower case, the host
-// as Host spells it, no default port. Rate limits, breakers, bindings and "the same origin" go by it: whoever spells
-// a URL otherwise gets no limits of their own. It is in keys in Redis. It does not say that a secret may go there:
-// see CredentialOrigin.
+// Origin is scheme://host[:port] of an http or https URL in the canonical spelling of RFC 6454 §6.2: lower case, the
+// host as returned by Host, no default port. Rate limits, breakers, bindings and same-origin checks use it, so that
+// another spelling of a URL does not get limits of its own. It is part of keys in Redis. It does not imply that a
+// secret may be sent there: see CredentialOrigin.
 type Origin string
 
-// OriginOf is the origin of a URL, user information aside. A URL without a scheme or host has one that equals no
-// other's.
+// OriginOf returns the origin of a URL, without user information. A URL without a scheme or host has an origin that
+// equals no other.
 func OriginOf(u *url.URL) Origin {
 	scheme, host := strings.ToLower(u.Scheme), Host(u)
 	if strings.Contains(host, ":") {
@@ -29,13 +29,13 @@ func OriginOf(u *url.URL) Origin {
 	return Origin(scheme + "://" + host)
 }
 
-// CredentialOrigin is an Origin that a secret may be stored for and sent to: that of an http or https URL without
-// user information, whose host is an address without a zone or a name that can be dialled. It is spelled as Origin
-// is. Stored tokens are sealed for it, so the spelling must never change.
+// CredentialOrigin is an Origin for which a secret may be stored and to which it may be sent. It comes from an http
+// or https URL without user information, whose host is an address without a zone or a name that can be dialled. It
+// has the spelling of Origin. Stored tokens are sealed for it, so the spelling must never change.
 type CredentialOrigin string
 
-// CredentialOriginOf is the origin that a token is stored for. Errors continue "it …" or stand alone, and hold
-// nothing of the URL.
+// CredentialOriginOf returns the origin for which a token is stored. Error texts start with "it" and contain no part
+// of the URL.
 func CredentialOriginOf(rawURL string) (CredentialOrigin, error) {
 	u, err := url.Parse(rawURL)
 	switch {
@@ -51,8 +51,8 @@ func CredentialOriginOf(rawURL string) (CredentialOrigin, error) {
 	return CredentialOrigin(OriginOf(u)), nil
 }
 
-// isHostName tells whether a host is made of labels of letters, digits, - and _ with single dots between, and perhaps
-// one at the end.
+// isHostName reports whether a host consists of labels of letters, digits, - and _, separated by single dots, with an
+// optional dot at the end.
 func isHostName(host string) bool {
 	for _, label := range strings.Split(strings.TrimSuffix(host, "."), ".") {
 		if label == "" || strings.Trim(strings.ToLower(label), "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
@@ -62,10 +62,10 @@ func isHostName(host string) bool {
 	return true
 }
 
-// Host is the host of a URL in one spelling: names in ASCII as net/http dials them (IDNA: full-width letters and
-// ideographic dots are others' too), lower case; addresses in their shortest form. A dot at the end is dropped,
-// though it is dialled: certificates and servers take both for the same name. A name that cannot be dialled is as it
-// stands.
+// Host returns the host of a URL in canonical spelling. Names are in lower-case ASCII, as net/http dials them: IDNA
+// maps full-width letters and ideographic dots to ASCII. Addresses are in their shortest form. A dot at the end is
+// dropped, although it is dialled: certificates and servers treat both as the same name. A name that cannot be
+// dialled is only lower-cased.
 func Host(u *url.URL) string {
 	host := u.Hostname()
 	if strings.ContainsFunc(host, func(r rune) bool { return r >= 0x80 }) {

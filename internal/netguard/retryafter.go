@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// RetryAfter is the wait that Retry-After asks for (RFC 9110 §10.2.3), in seconds or as a date: at most longest; 0
-// when there is none or it is in the past.
+// RetryAfter returns the wait that the Retry-After header states (RFC 9110 §10.2.3), in seconds or as a date. The
+// result is at most longest. It is 0 if the header is missing or invalid, or in the past.
 func RetryAfter(h http.Header, now time.Time, longest time.Duration) time.Duration {
 	value := strings.TrimSpace(h.Get("Retry-After"))
 	if value == "" {

@@ -18,20 +18,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Failing is a server that fails in one of the ways in which servers and networks do.
+// Failing is a server that fails in one particular way.
 type Failing struct {
 	Name string
 	URL  string // without a path
-	Says string // what of it is in the sentence about the failure
+	Says string // a part of the sentence that describes the failure
 }
 
-// NoSuchName is the host of the failure that DNS makes: a Resolver without names knows none.
+// NoSuchName is the host for a DNS failure: a Resolver without names does not resolve it.
 const NoSuchName = "agent.nowhere.zz"
 
-// SilenceWait is how long a client is to wait for the server that never answers.
+// SilenceWait is the timeout that a client should use for the server that never answers.
 const SilenceWait = 3 * time.Second
 
-// Wait is how long a client is to wait for the server. All but one do answer, on a busy machine too.
+// Wait returns the timeout that a client should use for the server. All servers but one answer, even on a busy
+// machine.
 func (f Failing) Wait() time.Duration {
 	if f.Name == "silence" {
 		return SilenceWait
@@ -39,11 +40,11 @@ func (f Failing) Wait() time.Duration {
 	return time.Minute
 }
 
-// Failures are servers on loopback, one for each way to fail, for as long as the test runs. silence is what the
-// sentence about a server that never answers says, for which a client waits SilenceWait.
+// Failures starts servers on loopback, one for each way to fail, until the test ends. silence is a part of the
+// sentence about a server that never answers, for which a client waits SilenceWait.
 func Failures(t testing.TB, silence string) []Failing {
 	t.Helper()
-	// Loaded now, since it takes seconds on a busy machine, and a handshake has only so many.
+	// Load the certificates now: on a busy machine it takes seconds, and the time of a handshake is limited.
 	_, _ = x509.SystemCertPool()
 	return []Failing{
 		{"nobody listens", "http://" + newClosedPort(t), "could not connect to 127.0.0.1:"},
@@ -55,7 +56,7 @@ func Failures(t testing.TB, silence string) []Failing {
 		{"reset in the middle", "http://" + serveAfterRequest(t, func(c net.Conn) {
 			writeText("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"a\"")(c)
 			resetConnection(c)
-		}), ""}, // whether the beginning is read first is up to the kernel
+		}), ""}, // the kernel decides whether the beginning is read first
 		{"silence", "http://" + serveSilence(t), silence},
 		{"no HTTP", "http://" + serveAfterRequest(t, writeText("SSH-2.0-OpenSSH_9.6\r\n")), "is not valid HTTP"},
 		{"plain where TLS is meant", "https://" + serveAfterRequest(t, writeText("HTTP/1.1 400 Bad Request\r\n\r\n")), "does not speak TLS"},
@@ -66,8 +67,7 @@ func Failures(t testing.TB, silence string) []Failing {
 	}
 }
 
-// newClosedPort is an address where nobody listens: the port is bound, so that no other test is given it, and
-// connecting is refused.
+// newClosedPort returns an address that refuses connections. The port is bound, so that no other test gets it.
 func newClosedPort(t testing.TB) string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
@@ -86,7 +86,8 @@ func newClosedPort(t testing.TB) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(name.(*unix.SockaddrInet4).Port))
 }
 
-// serveAfterRequest is a server that reads the beginning of a request, does something with the connection and ends it.
+// serveAfterRequest starts a server that reads the beginning of a request, calls do with the connection, and closes
+// it.
 func serveAfterRequest(t testing.TB, do func(net.Conn)) string {
 	t.Helper()
 	return serveConnections(t, func(c net.Conn) {
@@ -96,7 +97,7 @@ func serveAfterRequest(t testing.TB, do func(net.Conn)) string {
 	})
 }
 
-// serveSilence is a server that takes what it is sent and says nothing.
+// serveSilence starts a server that reads requests and never answers.
 func serveSilence(t testing.TB) string {
 	t.Helper()
 	return serveConnections(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
@@ -111,7 +112,7 @@ func serveConnections(t testing.TB, do func(net.Conn)) string {
 	})
 }
 
-// closeInOrder ends a connection in order: the other side sees the end, and no reset over what was not read.
+// closeInOrder closes a connection so that the peer reads the end of the stream, and no reset because of unread data.
 func closeInOrder(c net.Conn) {
 	if tcp, ok := c.(*net.TCPConn); ok && tcp.CloseWrite() == nil {
 		_, _ = io.Copy(io.Discard, c)
@@ -130,7 +131,7 @@ func resetConnection(c net.Conn) {
 	_ = c.Close()
 }
 
-// serveUntrustedTLS is an https server whose certificate no authority has signed.
+// serveUntrustedTLS starts an https server whose certificate no authority signed.
 func serveUntrustedTLS(t testing.TB) string {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.NotFoundHandler())
@@ -155,14 +156,14 @@ func serveStatus(t testing.TB, status int) string {
 	return s.URL
 }
 
-// goWords are pieces of the errors of Go's packages: whoever reads one has to know Go to know what happened.
+// goWords are parts of error texts of Go's packages, which only a Go programmer understands.
 var goWords = []string{"EOF", "context deadline exceeded", "context canceled", "deadline exceeded", "operation was canceled",
 	"connection reset by peer", "broken pipe", "dial tcp", "read tcp", "write tcp", "lookup ", "no such host", "i/o timeout", "connect: ",
 	"x509", "tls: ", "remote error", "net/http", "http: ", "http2: ", "malformed", "websocket", "stream error", "transport connection",
 	"invalid character", "unexpected end of JSON", "json: ", "unmarshal", "failed to send request", "failed to decode", "use of closed",
 	`Get "`, `Post "`, "server misbehaving", "<nil>", "%!"}
 
-// RefuseGoWords fails the test when text speaks Go, or names an address three times.
+// RefuseGoWords fails the test if text contains wording of Go's errors, or names an address three times.
 func RefuseGoWords(t testing.TB, what, text string) {
 	t.Helper()
 	if text == "" {

@@ -1,5 +1,5 @@
-// Package guardtest is for tests of whatever dials an address that a stranger chose: hosts that must never be
-// connected to, a listener that tells whether it was, and a resolver that answers what the test says.
+// Package guardtest supports tests of code that dials untrusted addresses. It provides hosts that must never be
+// connected, a listener that counts connections, and a resolver with configurable answers.
 package guardtest
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// Inward are hosts as they stand in a URL that lead to this machine, its network or its cloud's metadata service, by
-// what they are. No guard without an allow list may dial one.
+// Inward returns hosts, as they are written in URLs, that lead to this machine, its network or its cloud's metadata
+// service. The keys describe the hosts. A guard without an allow list must not dial any of them.
 func Inward() map[string]string {
 	return map[string]string{
 		"loopback":               "127.0.0.1",
@@ -68,7 +68,8 @@ func Inward() map[string]string {
 	}
 }
 
-// Loopback is a guard that lets this machine's own servers pass, and asks resolver, or the system's when it is nil.
+// Loopback returns a guard that allows this machine's own servers. It uses resolver, or the system's resolver if it
+// is nil.
 func Loopback(t testing.TB, resolver *net.Resolver) *netguard.Guard {
 	t.Helper()
 	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Resolver: resolver})
@@ -78,13 +79,13 @@ func Loopback(t testing.TB, resolver *net.Resolver) *netguard.Guard {
 	return guard
 }
 
-// Tripwire is a server that nobody may reach.
+// Tripwire is a server that must not be reached.
 type Tripwire struct {
 	Addr  netip.AddrPort
 	conns atomic.Int64
 }
 
-// Listen starts a tripwire at an address of this machine, on a free port, for as long as the test runs.
+// Listen starts a tripwire at an address of this machine, on a free port, until the test ends.
 func Listen(t testing.TB, addr string) *Tripwire {
 	t.Helper()
 	ln, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
@@ -110,11 +111,11 @@ func Listen(t testing.TB, addr string) *Tripwire {
 	return w
 }
 
-// Connections is how often it was reached.
+// Connections returns how many times the tripwire was reached.
 func (w *Tripwire) Connections() int64 { return w.conns.Load() }
 
-// Resolver answers A and AAAA questions over UDP. The answers of one name are given in turn, the last one for ever,
-// which is how a rebinding resolver behaves. Names that are not listed have no addresses.
+// Resolver returns a resolver that answers A and AAAA queries over UDP. The answers of a name are returned in turn,
+// and the last one forever, as a rebinding resolver does. Names that are not in names have no addresses.
 func Resolver(t testing.TB, names map[string][][]netip.Addr) *net.Resolver {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -148,13 +149,13 @@ func Resolver(t testing.TB, names map[string][][]netip.Addr) *net.Resolver {
 	}
 }
 
-// Types of a question (RFC 1035 §3.2.2, RFC 3596 §2.1).
+// Types of a query (RFC 1035 §3.2.2, RFC 3596 §2.1).
 const (
 	typeA    = 1
 	typeAAAA = 28
 )
 
-// answerQuestion makes the answer to a question with one name; nil when there is none in it.
+// answerQuestion returns the answer to a query for one name, or nil if the query is malformed.
 func answerQuestion(q []byte, names map[string][][]netip.Addr, asked map[string]int) []byte {
 	i, labels := 12, []string{}
 	for i < len(q) && q[i] != 0 {
@@ -182,13 +183,14 @@ func answerQuestion(q []byte, names map[string][][]netip.Addr, asked map[string]
 		asked[key]++
 	}
 	a := append([]byte{}, q[:end]...)
-	binary.BigEndian.PutUint16(a[2:], 0x8180) // an answer without error
+	binary.BigEndian.PutUint16(a[2:], 0x8180) // a response without an error
 	binary.BigEndian.PutUint16(a[6:], uint16(len(addrs)))
 	binary.BigEndian.PutUint16(a[8:], 0)
 	binary.BigEndian.PutUint16(a[10:], 0)
 	for _, ip := range addrs {
 		b := ip.AsSlice()
-		a = append(a, 0xc0, 12, 0, byte(kind), 0, 1, 0, 0, 0, 0, 0, byte(len(b))) // the name again, type, class, TTL 0, length
+		// The name again, type, class, TTL 0, length.
+		a = append(a, 0xc0, 12, 0, byte(kind), 0, 1, 0, 0, 0, 0, 0, byte(len(b)))
 		a = append(a, b...)
 	}
 	return a
