@@ -14,44 +14,47 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// What binds an agent to its endpoint: Target.Binding. Anybody can register an agent whose document names that agent
-// and somebody else's server, so only the endpoint's side can bind (reference erc8004.md §3.4).
+// Values of Target.Binding: the evidence that an endpoint belongs to its agent. Anyone can register an agent whose
+// document names that agent and another party's server, so only the endpoint's side can provide the evidence
+// (docs/design/content.md).
 const (
-	// BoundByOrigin: the agent's document came over https from the endpoint's own origin.
+	// BoundByOrigin means that the agent's document came over https from the endpoint's own origin.
 	BoundByOrigin = "origin"
-	// BoundByDomain: the registrations[] of the endpoint's /.well-known/agent-registration.json name the agent.
+	// BoundByDomain means that the registrations[] of the endpoint's /.well-known/agent-registration.json contain the
+	// agent.
 	BoundByDomain = "domain"
-	// Unbound: neither, or the endpoint is a command: that an operator lets it be run does not say whose it is.
+	// Unbound means that there is no such evidence, or that the endpoint is a command. The operator's permission to
+	// run a command does not show which agent it belongs to.
 	Unbound = "none"
-	// BindingUnknown: the document does not bind, and the domain could not be asked just now.
+	// BindingUnknown means that the document provides no evidence and the domain could not be asked.
 	BindingUnknown = "unknown"
 )
 
 // Policies of Config.Binding.
 const (
 	BindingOff     = "off"     // no domain is asked
-	BindingWarn    = "warn"    // asked, and every endpoint is a target
-	BindingRequire = "require" // an endpoint that is not bound is no target
+	BindingWarn    = "warn"    // domains are asked, but unbound endpoints are called as well
+	BindingRequire = "require" // unbound endpoints are not called
 )
 
 const (
-	// wellKnownPath is where a domain names the agents that its endpoints are of (ERC-8004, endpoint domain
+	// wellKnownPath is the file in which a domain lists the agents of its endpoints (ERC-8004, endpoint domain
 	// verification).
 	wellKnownPath = "/.well-known/agent-registration.json"
 	// bindingLimit bounds that file, in bytes.
 	bindingLimit = 64 << 10
-	// bindingTimeout bounds the asking; a domain that is slow is asked again when its agent is resolved again.
+	// bindingTimeout bounds the request. A slow domain is asked again when its agent is resolved again.
 	bindingTimeout = 5 * time.Second
-	// unknownTTL is the longest that BindingUnknown is believed.
+	// unknownTTL is the longest time for which BindingUnknown is cached.
 	unknownTTL = time.Minute
 )
 
-// Bound tells whether the agent and its endpoint are known to belong together.
+// Bound reports whether there is evidence that the endpoint belongs to the agent.
 func (t Target) Bound() bool {
 	return t.Binding == BoundByOrigin || t.Binding == BoundByDomain
 }
 
-// DescribeBinding tells what binds the agent to its endpoint.
+// DescribeBinding describes the evidence for display.
 func (t Target) DescribeBinding() string {
 	switch t.Binding {
 	case BoundByOrigin:
@@ -66,8 +69,9 @@ func (t Target) DescribeBinding() string {
 	return "nobody was asked whether it is bound"
 }
 
-// isServedByEndpoint tells whether a document is the word of the endpoint's own origin about this agent. One that names
-// agents, and not this one, is somebody else's: anybody can mint an agent whose tokenURI is that of another.
+// isServedByEndpoint reports whether the endpoint's own origin serves the document, and the document is about this
+// agent. A document that lists other agents but not this one does not count: anyone can register an agent with
+// another agent's tokenURI.
 func isServedByEndpoint(a Agent, doc ipfs.Document, reg erc8004.Registration, endpoint string) bool {
 	if doc.Source != ipfs.SourceHTTPS || doc.Origin == "" || doc.Origin != originOf(endpoint) {
 		return false
@@ -76,16 +80,16 @@ func isServedByEndpoint(a Agent, doc ipfs.Document, reg erc8004.Registration, en
 		!slices.ContainsFunc(reg.Registrations, func(r erc8004.BackReference) bool { return r.AgentID != nil })
 }
 
-// domainVerdict is what a domain says of an agent.
+// domainVerdict is a domain's answer about an agent.
 type domainVerdict struct {
 	binding string // BoundByDomain, Unbound, BindingUnknown
 	asked   string // the URL
-	why     string // what it answered, for people
-	err     error  // for BindingUnknown
+	why     string // the answer, for display
+	err     error  // set for BindingUnknown
 }
 
-// checkBinding finds out what binds the agent to t's endpoint, and applies the policy. Only the policy and the end of
-// ctx make an error: *UnboundError; for what is not known *ipfs.UnavailableError, wrapped.
+// checkBinding determines t.Binding and applies the policy. It returns an error only because of the policy or the end
+// of ctx: *UnboundError, or a wrapped *ipfs.UnavailableError if the binding is unknown.
 func (r *Resolver) checkBinding(ctx context.Context, a Agent, t *Target, w *trace) error {
 	switch {
 	case t.Binding == BoundByOrigin:
@@ -119,10 +123,11 @@ func (r *Resolver) checkBinding(ctx context.Context, a Agent, t *Target, w *trac
 	return &UnboundError{Endpoint: excerpt(string(originOf(t.URL))), Asked: v.asked, Why: v.why, Entry: formatEntry(a)}
 }
 
-// askDomain asks the domain of an http endpoint whether it knows the agent. It is asked over the endpoint's own scheme
-// and port, since whoever has one port of a host need not have the others.
+// askDomain asks the domain of an http endpoint whether it lists the agent. It uses the endpoint's own scheme and
+// port, since the ports of a host may belong to different parties.
 //
-// An address that the guard refuses is no binding, and nothing more: the endpoint itself is judged where it is dialled.
+// If the guard refuses the address, the agent is unbound, but that is no error: the guard decides again when the
+// endpoint is dialled.
 func (r *Resolver) askDomain(ctx context.Context, a Agent, endpoint string) domainVerdict {
 	uri := string(originOf(endpoint)) + wellKnownPath
 	v := domainVerdict{asked: excerpt(uri)}
@@ -147,7 +152,7 @@ func (r *Resolver) askDomain(ctx context.Context, a Agent, endpoint string) doma
 	return v
 }
 
-// readDomain brings the list of a domain, from memory when it was had less than domainTTL ago.
+// readDomain returns the list of a domain. It uses the cache if the list was fetched less than domainTTL ago.
 func (r *Resolver) readDomain(ctx context.Context, uri string) domainList {
 	if list, ok := r.domains.Get(uri); ok && r.cfg.Now().Before(list.until) {
 		return list
@@ -159,7 +164,8 @@ func (r *Resolver) readDomain(ctx context.Context, uri string) domainList {
 	if err == nil {
 		var reg erc8004.Registration
 		reg, err = r.parseDocument(ctx, doc)
-		list.source, list.origin, list.names.Registrations = doc.Source, doc.Origin, reg.Registrations // nothing else of it counts
+		// The other parts of the document are ignored.
+		list.source, list.origin, list.names.Registrations = doc.Source, doc.Origin, reg.Registrations
 	}
 	list.err = err
 	list.until = r.cfg.Now().Add(domainTTL)
@@ -172,26 +178,27 @@ func (r *Resolver) readDomain(ctx context.Context, uri string) domainList {
 	return list
 }
 
-// domainList is what a domain says of its agents.
+// domainList is a domain's list of its agents.
 type domainList struct {
 	names  erc8004.Registration
 	source string
 	origin netguard.Origin
-	err    error // why there is none
+	err    error // why the list could not be read
 	until  time.Time
 }
 
 const (
-	// domainTTL is how long a domain is not asked again, whichever agent it is about: who registers a thousand agents
-	// at somebody else's server does not have it asked a thousand times.
+	// domainTTL is how long a domain's list is cached, for all agents. So registering a thousand agents at another
+	// party's server does not cause a thousand requests to it.
 	domainTTL = time.Minute
-	// domainRest is the same for one that could not be asked.
+	// domainRest is how long a failure to ask a domain is cached.
 	domainRest = 15 * time.Second
-	// maxDomains bounds the lists remembered, each of bindingLimit at most.
+	// maxDomains bounds the number of cached lists. Each is at most bindingLimit bytes.
 	maxDomains = 256
 )
 
-// classifyDomainError tells a domain that says nothing of the agent from one that could not be asked.
+// classifyDomainError returns Unbound if the domain does not list the agent, and BindingUnknown if it could not be
+// asked.
 func classifyDomainError(err error) string {
 	var (
 		none    *ipfs.NoDocumentError
@@ -211,8 +218,8 @@ func classifyDomainError(err error) string {
 	return BindingUnknown
 }
 
-// isRefusal tells a server that does not serve such a file from one that cannot now: MCP servers answer 401 or 405 to a
-// GET of whatever path.
+// isRefusal reports whether a status means that the server does not serve such a file, as opposed to a temporary
+// failure. MCP servers answer 401 or 405 to a GET of any path.
 func isRefusal(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -221,7 +228,7 @@ func isRefusal(status int) bool {
 	return status >= 400 && status < 500
 }
 
-// newUnavailable makes an error of the content's kind, which is retried, of whatever kept a domain from being asked.
+// newUnavailable converts an error of asking a domain to an *ipfs.UnavailableError, which is retried.
 func newUnavailable(uri string, err error) error {
 	var away *ipfs.UnavailableError
 	if errors.As(err, &away) {
@@ -230,7 +237,7 @@ func newUnavailable(uri string, err error) error {
 	return &ipfs.UnavailableError{URI: uri, Err: err}
 }
 
-// originOf is the origin of an endpoint that refusal let through.
+// originOf returns the origin of an endpoint that explainRefusal accepted.
 func originOf(endpoint string) netguard.Origin {
 	u, err := url.Parse(endpoint)
 	if err != nil {
@@ -239,7 +246,7 @@ func originOf(endpoint string) netguard.Origin {
 	return netguard.OriginOf(u)
 }
 
-// formatEntry is the entry of registrations[] that names an agent, as JSON.
+// formatEntry returns the entry of registrations[] that names an agent, as JSON.
 func formatEntry(a Agent) string {
 	return fmt.Sprintf(`{"agentId":%s,"agentRegistry":"eip155:%d:%s"}`, a.ID, a.ChainID, a.Registry.Hex())
 }

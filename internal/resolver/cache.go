@@ -7,14 +7,14 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 )
 
-// outcome is what resolving an agent ended in: a target, or an error that will be the same for a while.
+// outcome is the result of resolving an agent: a target, or an error that stays the same for a while.
 type outcome struct {
 	target Target
 	err    error
-	page   *page // the document, where its server can be asked whether it has changed; else nil
+	page   *page // the document, if its server can be asked whether it changed; otherwise nil
 }
 
-// summarize says what a cached outcome was, for the step of the trace.
+// summarize describes a cached outcome, for the step of the trace.
 func (o outcome) summarize() string {
 	if o.err != nil {
 		return excerpt(o.err.Error())
@@ -26,6 +26,7 @@ func (o outcome) summarize() string {
 	return out
 }
 
+// entry is a cached outcome with the agent's epoch at the time of the resolution.
 type entry struct {
 	epoch   int64
 	outcome outcome
@@ -33,19 +34,19 @@ type entry struct {
 	expires time.Time
 }
 
-// cache holds outcomes by agent, bounded in number; what was used longest ago goes first.
+// cache stores outcomes by agent. Their number is bounded; it evicts the least recently used ones.
 type cache struct {
-	put     sync.Mutex // one writer compares and stores at a time
+	put     sync.Mutex // held while putNewer compares and stores
 	entries *lru.Cache[string, entry]
 }
 
 func newCache(most int) *cache {
-	entries, _ := lru.New[string, entry](most) // fails for a size below 1 only
+	entries, _ := lru.New[string, entry](most) // fails only for a size below 1
 	return &cache{entries: entries}
 }
 
-// getFresh returns an outcome that is neither older than epoch nor out of date, and when it was made. An outcome of a
-// later epoch is only fresher.
+// getFresh returns an outcome that is neither older than epoch nor expired, and the time when it was made. An outcome
+// of a later epoch is also fresh.
 func (c *cache) getFresh(key string, epoch int64, now time.Time) (outcome, time.Time, bool) {
 	e, ok := c.entries.Get(key)
 	if !ok || e.epoch < epoch || !now.Before(e.expires) {
@@ -54,8 +55,8 @@ func (c *cache) getFresh(key string, epoch int64, now time.Time) (outcome, time.
 	return e.outcome, e.made, true
 }
 
-// getStalePage returns what the document of an outcome said that is out of date, but not outdated by a raised epoch:
-// that means that something was wrong with it.
+// getStalePage returns the page of an outcome of this epoch, which may have expired. It returns nil for an outcome of
+// an older epoch, because the epoch was raised for the reason that something was wrong with it.
 func (c *cache) getStalePage(key string, epoch int64) *page {
 	if e, ok := c.entries.Peek(key); ok && e.epoch == epoch {
 		return e.outcome.page
@@ -63,7 +64,8 @@ func (c *cache) getStalePage(key string, epoch int64) *page {
 	return nil
 }
 
-// putNewer stores an outcome, unless one of a later epoch is there: a slow resolve must not undo a newer one.
+// putNewer stores an outcome, unless the cache contains one of a later epoch: a slow resolution must not overwrite a
+// newer one.
 func (c *cache) putNewer(key string, e entry) {
 	c.put.Lock()
 	defer c.put.Unlock()

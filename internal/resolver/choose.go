@@ -12,8 +12,8 @@ import (
 	"github.com/agentherald/herald/internal/reason"
 )
 
-// chooseEntry picks the first entry that may be called, and says in words what was picked and what was passed over.
-// entries are ranked, best first. When there are entries and none may be called, the first says why.
+// chooseEntry returns the first entry that may be called, and describes the choice and the skipped entries. entries
+// must be sorted, best first. If no entry may be called, the error is that of the first entry.
 func chooseEntry(entries []erc8004.MCPEntry, agentID *big.Int, allowed [][]string) (erc8004.MCPEntry, string, error) {
 	var first error
 	var passed []string
@@ -34,7 +34,7 @@ func chooseEntry(entries []erc8004.MCPEntry, agentID *big.Int, allowed [][]strin
 	return erc8004.MCPEntry{}, "refused: " + joinFirst(passed), first
 }
 
-// describeChoice tells which entry was taken, why not a better ranked one, and how many were not looked at.
+// describeChoice describes which entry was chosen, why better ones were refused, and how many others follow.
 func describeChoice(e erc8004.MCPEntry, passed []string, left int) string {
 	out := excerpt(withoutQuery(e.URL))
 	if e.Transport == erc8004.TransportStdio {
@@ -49,7 +49,7 @@ func describeChoice(e erc8004.MCPEntry, passed []string, left int) string {
 	return out
 }
 
-// joinFirst lists the first three.
+// joinFirst joins the first three texts and counts the others.
 func joinFirst(of []string) string {
 	const most = 3
 	out := strings.Join(of[:min(len(of), most)], "; ")
@@ -59,7 +59,7 @@ func joinFirst(of []string) string {
 	return out
 }
 
-// CheckTransport tells whether an entry may be called: nil, or *TransportRefusedError. allowed is as
+// CheckTransport returns nil if an entry may be called, otherwise a *TransportRefusedError. allowed is as
 // Config.StdioCommands.
 func CheckTransport(e erc8004.MCPEntry, allowed [][]string) error {
 	if why := explainRefusal(e, allowed); why != "" {
@@ -68,8 +68,8 @@ func CheckTransport(e erc8004.MCPEntry, allowed [][]string) error {
 	return nil
 }
 
-// explainRefusal says why an entry cannot be called, or nothing. Addresses are not judged here: the guard does that
-// where they are dialled.
+// explainRefusal returns the reason why an entry cannot be called, or "". It does not check addresses: the guard does
+// that when they are dialled.
 func explainRefusal(e erc8004.MCPEntry, allowed [][]string) string {
 	switch e.Transport {
 	case erc8004.TransportHTTP, erc8004.TransportSSE:
@@ -92,8 +92,8 @@ func explainRefusal(e erc8004.MCPEntry, allowed [][]string) string {
 	return "only http, https and listed commands are called"
 }
 
-// parseProtocol keeps a version only when it is a protocol revision, which is a date: authors write their own product's
-// version there too.
+// parseProtocol returns the version if it is a protocol revision, which is a date, otherwise "". Many authors write
+// the version of their own product there.
 func parseProtocol(version string) string {
 	if _, err := time.Parse(time.DateOnly, version); err != nil {
 		return ""

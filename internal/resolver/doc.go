@@ -1,21 +1,22 @@
-// Package resolver finds an agent's MCP endpoint: tokenURI on chain, the registration document it names, the entry in
-// that document.
+// Package resolver finds an agent's MCP endpoint: it reads the tokenURI on chain, fetches the registration document,
+// and chooses an entry in that document. docs/design/content.md describes it.
 //
 // Invariants:
-//   - The document is a stranger's. The resolver dials nothing itself: bytes come through internal/ipfs, and an
-//     endpoint is only handed on, to be dialled through netguard by whoever calls it.
-//   - A command is never taken from a document unless the operator listed exactly it with all its arguments.
-//   - "There is nothing to call" (SkipError) is a result like any other, cheap and cached, for it is the commonest one;
-//     what could not be found out is an error of the chain or of the content and is not cached.
-//   - An entry of the cache serves no agent whose epoch was raised since.
-//   - Only the endpoint's side binds an agent to its endpoint: its own origin serves the agent's document, or its
-//     domain a list that names the agent. What a document elsewhere says of itself binds nothing, nor does an answer
-//     that another origin gave after a redirect.
-//   - A domain is asked for its list of agents at most once in one resolving, of the origin that is about to be called
-//     and no other, and only where that did not serve the document. What it answers says who may be called, never what.
-//   - The cache holds no document. One that its server says is unchanged is believed for another while, in the words
-//     that were read from it; who is bound to whom is asked again.
+//   - The document is untrusted. The resolver dials nothing itself: internal/ipfs fetches the bytes, and the caller
+//     dials an endpoint through netguard.
+//   - A command from a document is used only if the operator listed exactly this command with all its arguments.
+//   - An agent without an endpoint (SkipError) is a regular result. It is cheap and cached, because it is the most
+//     common one. If something could not be determined, the result is an error of the chain or of the content, which is
+//     not cached.
+//   - A cached outcome is not used for an agent whose epoch was raised since.
+//   - Only the endpoint's side binds an agent to its endpoint: its origin serves the agent's document, or its domain
+//     serves a list that contains the agent. The claims of a document elsewhere do not count, nor does an answer from
+//     another origin after a redirect.
+//   - During one resolution, at most one domain is asked for its list: that of the endpoint, and only if the endpoint's
+//     origin did not serve the document. The list decides whether the endpoint may be called, never which one it is.
+//   - The cache contains no documents. If a document's server reports that it is unchanged, the data parsed from it is
+//     used again, but the binding is checked again.
 //
-// What lives elsewhere: the shapes of documents (erc8004), which bytes a URI names (ipfs), what agents without a
-// binding get (delivery), policy on credentials (delivery).
+// Package erc8004 parses documents and package ipfs fetches them. Package delivery limits agents without a binding
+// and handles credentials.
 package resolver

@@ -6,11 +6,11 @@ import (
 	"github.com/agentherald/herald/internal/reason"
 )
 
-// SkipError says that there is nothing to deliver to. Trying again cannot help until the agent changes its
+// SkipError means that there is no endpoint to deliver to. A retry returns the same error until the agent changes its
 // registration.
 type SkipError struct {
 	Reason reason.Reason // NoURI, NoDocument, NoMCPEndpoint, AgentInactive or AgentNotFound
-	Err    error         // what was wrong; nil when the reason says it all
+	Err    error         // the details; nil if the reason is sufficient
 }
 
 func (e *SkipError) Error() string {
@@ -29,10 +29,10 @@ func (e *SkipError) Error() string {
 
 func (e *SkipError) Unwrap() error { return e.Err }
 
-// TransportRefusedError says that the agent lists MCP entries and none of them may be called.
+// TransportRefusedError means that the agent lists MCP entries but none of them may be called.
 type TransportRefusedError struct {
-	From      string // of the best entry: "services[2]"
-	Transport string // of the best entry
+	From      string // position of the best entry, for example "services[2]"
+	Transport string // transport of the best entry
 	Why       string // a sentence
 }
 
@@ -40,12 +40,12 @@ func (e *TransportRefusedError) Error() string {
 	return fmt.Sprintf("the agent's MCP entry %s is refused: %s", e.From, e.Why)
 }
 
-// UnboundError says that the policy is BindingRequire and nothing binds the agent to the endpoint that its document
-// names.
+// UnboundError means that the policy is BindingRequire and that there is no evidence that the endpoint belongs to the
+// agent.
 type UnboundError struct {
-	Endpoint string // its origin, or the command
-	Asked    string // the URL of the domain's own list; empty for a command, which has no domain
-	Why      string // what it answered
+	Endpoint string // the endpoint's origin, or the command
+	Asked    string // the URL of the domain's list; empty for a command, which has no domain
+	Why      string // the domain's answer
 	Entry    string // the missing entry of registrations[], as JSON
 }
 

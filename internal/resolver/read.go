@@ -14,28 +14,28 @@ import (
 	"github.com/agentherald/herald/internal/reason"
 )
 
-// page is what an agent's document said when it was read, without the document itself: what is needed to believe it
-// again when its server says that it has not changed.
+// page contains the data parsed from an agent's document, without the document itself. It is used again if the server
+// reports that the document is unchanged.
 type page struct {
 	uri        string          // tokenURI
 	validators ipfs.Validators // of the web server's answer
-	target     Target          // without steps; Binding only where no domain has to be asked
-	err        error           // why there is nothing to call: *SkipError, *TransportRefusedError
+	target     Target          // without steps; Binding is set only if no domain must be asked
+	err        error           // why no endpoint can be called: *SkipError, *TransportRefusedError
 	shape      string          // Detail of the step "registration"
-	choice     string          // Detail of the step "endpoint"; empty: it did not come to that
+	choice     string          // Detail of the step "endpoint"; empty if that step was not reached
 }
 
-// maxKeptURI bounds the tokenURI of a page that is kept, in bytes.
+// maxKeptURI bounds the tokenURI of a cached page, in bytes.
 const maxKeptURI = 2 << 10
 
-// isKept tells whether the page is cached, so that its server can be asked whether the document has changed.
+// isKept reports whether the page is cached, so that its server can be asked whether the document changed.
 func (p *page) isKept() bool {
 	web := p.target.DocumentSource == ipfs.SourceHTTPS || p.target.DocumentSource == ipfs.SourceHTTP
 	return web && p.validators != (ipfs.Validators{}) && len(p.uri) <= maxKeptURI
 }
 
-// resolveAgent goes the whole way. On an error the target holds the steps so far. old is what the document said when it
-// was read last, or nil.
+// resolveAgent resolves an agent without the cache of outcomes. If it fails, the target contains the steps so far.
+// old is the page of the previous outcome, or nil.
 func (r *Resolver) resolveAgent(ctx context.Context, a Agent, old *page) (o outcome) {
 	w := &trace{now: r.cfg.Now, began: r.cfg.Now()}
 	defer func() { o.target.Steps = w.steps }()
@@ -61,7 +61,7 @@ func (r *Resolver) resolveAgent(ctx context.Context, a Agent, old *page) (o outc
 	return o
 }
 
-// readTokenURI reads it from the chain. Blank is a result: *SkipError.
+// readTokenURI reads the tokenURI from the chain. A blank tokenURI is a *SkipError.
 func (r *Resolver) readTokenURI(ctx context.Context, a Agent, w *trace) (string, error) {
 	uri, err := r.cfg.Chain.TokenURI(ctx, a.ChainID, a.Registry, a.ID)
 	source := "chain " + strconv.FormatUint(a.ChainID, 10)
@@ -80,8 +80,9 @@ func (r *Resolver) readTokenURI(ctx context.Context, a Agent, w *trace) (string,
 	return uri, nil
 }
 
-// readDocument fetches and reads the registration document; it is old when the URI is and the server says that the
-// document is. An error is one of fetching: what the document says, even if it is nonsense, is a page.
+// readDocument fetches and parses the registration document. It returns old if the URI is the same and the server
+// reports that the document is unchanged. It returns an error only if fetching failed: an invalid document yields a
+// page.
 func (r *Resolver) readDocument(ctx context.Context, a Agent, uri string, old *page, w *trace) (*page, error) {
 	var (
 		doc ipfs.Document
@@ -116,8 +117,8 @@ func (r *Resolver) readDocument(ctx context.Context, a Agent, uri string, old *p
 	return p, nil
 }
 
-// parseDocument reads a registration document when its turn comes. The error is a *erc8004.DocumentError, or says that
-// it could not be read now.
+// parseDocument parses a registration document after it acquired its part of the decoding budget. The error is a
+// *erc8004.DocumentError, or an *ipfs.UnavailableError if the budget was not available.
 func (r *Resolver) parseDocument(ctx context.Context, doc ipfs.Document) (erc8004.Registration, error) {
 	release, err := r.cfg.Decoding.Acquire(ctx, len(doc.Bytes))
 	if err != nil {
@@ -127,7 +128,7 @@ func (r *Resolver) parseDocument(ctx context.Context, doc ipfs.Document) (erc800
 	return erc8004.ParseRegistration(doc.Bytes)
 }
 
-// findEntry finds the entry to call in a registration document, which could be parsed if err is nil.
+// findEntry chooses the entry to call in a registration document. err is the error of parsing the document.
 func (r *Resolver) findEntry(a Agent, doc ipfs.Document, reg erc8004.Registration, err error) *page {
 	p := &page{target: Target{DocumentURI: withoutQuery(doc.URI), DocumentSource: doc.Source}}
 	if err != nil {
@@ -157,7 +158,7 @@ func (r *Resolver) findEntry(a Agent, doc ipfs.Document, reg erc8004.Registratio
 	return p
 }
 
-// classifyFetchError tells "there is no document" from "it could not be had".
+// classifyFetchError returns a *SkipError if there is no document, and otherwise wraps err, which may be temporary.
 func classifyFetchError(err error) error {
 	var (
 		none    *ipfs.NoDocumentError
@@ -172,7 +173,7 @@ func classifyFetchError(err error) error {
 	return fmt.Errorf("registration document: %w", err)
 }
 
-// isBlank tells a tokenURI of nothing but white space and control characters.
+// isBlank reports whether a tokenURI contains only white space and control characters.
 func isBlank(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsSpace(r) && !unicode.IsControl(r) })
 }

@@ -21,88 +21,89 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// Chain reads tokenURI (ERC-721 Metadata) of an agent's identity token. That the agent does not exist is an error for
-// which errors.As finds interface{ NoSuchAgent() bool } returning true; every other error is passed on to the
-// resolver's caller.
+// Chain reads the tokenURI (ERC-721 Metadata) of an agent's identity token. If the agent does not exist, errors.As
+// must find an error with a method NoSuchAgent() bool that returns true. Other errors are returned to the resolver's
+// caller.
 type Chain interface {
 	TokenURI(ctx context.Context, chainID uint64, registry common.Address, id *big.Int) (string, error)
 }
 
-// Fetcher brings a document; *ipfs.Fetcher is one. Its errors are that package's.
+// Fetcher fetches a document. *ipfs.Fetcher implements it. The errors are those of package ipfs.
 type Fetcher interface {
 	Fetch(ctx context.Context, uri string, limit int64) (ipfs.Document, error)
-	// FetchIf is Fetch with ipfs.ErrUnchanged when the document's server says that it is still the one with these
+	// FetchIf is Fetch, but returns ipfs.ErrUnchanged if the document's server reports that it still has these
 	// validators.
 	FetchIf(ctx context.Context, uri string, limit int64, v ipfs.Validators) (ipfs.Document, error)
 }
 
-// Config of a Resolver. Zero values take the defaults.
+// Config configures a Resolver. Zero values select the defaults.
 type Config struct {
 	Chain   Chain   // required
 	Fetcher Fetcher // required
 
 	// StdioCommands (HERALD_STDIO_COMMANDS) are the commands that a document may name, each with all its arguments.
-	// Default none.
+	// By default no command is allowed.
 	StdioCommands [][]string
-	// MayRun tells which of them an agent (decimal id) may name. Default all.
+	// MayRun reports whether an agent (decimal id) may name a command of StdioCommands. By default all agents may.
 	MayRun func(chainID uint64, registry common.Address, agentID string, argv []string) bool
 
-	// Binding (HERALD_BINDING) is what becomes of endpoints that their own side does not bind to the agent: BindingWarn
-	// (default), BindingRequire or BindingOff.
+	// Binding (HERALD_BINDING) is the policy for endpoints that their own side does not bind to the agent:
+	// BindingWarn (default), BindingRequire or BindingOff.
 	Binding string
 
-	// Limit bounds the registration document, in bytes. Default 1 MiB.
+	// Limit bounds the registration document, in bytes. The default is 1 MiB.
 	Limit int64
-	// Timeout bounds one resolving, chain and document together. Default 30 s.
+	// Timeout bounds one resolution, including chain and document. The default is 30 s.
 	Timeout time.Duration
 
-	// MutableTTL is how long an endpoint from a document is believed that its server may change (https, http, ar,
-	// ipns), and a binding that only the endpoint's domain knows of. Default 5 min.
+	// MutableTTL is how long an endpoint is cached if its document can change (https, http, ar, ipns), or if the
+	// binding depends on the endpoint's domain. The default is 5 min.
 	MutableTTL time.Duration
-	// PinnedTTL is the same for documents that cannot change (cid, data): only tokenURI can, and that raises the epoch
-	// when somebody watches the chain. Default 1 h.
+	// PinnedTTL is how long other endpoints from a document that cannot change (cid, data) are cached. Only tokenURI
+	// can change then, and a follower of the chain raises the epoch in that case. The default is 1 h.
 	PinnedTTL time.Duration
-	// NegativeTTL is how long "nothing to deliver to" is believed. Default 1 min.
+	// NegativeTTL is how long it is cached that an agent has no endpoint to call. The default is 1 min.
 	NegativeTTL time.Duration
-	// Decoding bounds the documents that are decoded at a time, in the whole process. Default: not bounded.
+	// Decoding bounds the documents that the whole process decodes at a time. The default is no bound.
 	Decoding *decode.Budget
-	// CacheEntries bounds the agents remembered. Default 10,000.
+	// CacheEntries bounds the number of cached agents. The default is 10,000.
 	CacheEntries int
 
 	Now func() time.Time // default: time.Now
 }
 
-// Agent is whom to resolve.
+// Agent identifies the agent to resolve.
 type Agent struct {
 	ChainID  uint64
 	Registry common.Address // the identity registry
 	ID       *big.Int
-	// Epoch is the agent's current one; a raised epoch resolves anew.
+	// Epoch is the agent's current epoch. A raised epoch invalidates the cached outcome.
 	Epoch int64
 }
 
-// cacheKey names the agent in the cache.
+// cacheKey returns the agent's key in the cache.
 func (a Agent) cacheKey() string {
 	return strconv.FormatUint(a.ChainID, 10) + ":" + a.Registry.Hex() + ":" + a.ID.String()
 }
 
-// Target is where an agent takes calls. Everything in it but Binding is the document's author's word.
+// Target is the endpoint at which an agent accepts calls. All fields except Binding come from the document's author.
 type Target struct {
 	Transport    string // "http", "sse" or "stdio"
 	URL          string // for http and sse
 	Command      string // for stdio: exactly as the operator listed it
 	Args         []string
-	ProtocolHint string // MCP protocol revision the author named, "" when none
-	TokenHeader  string // header that the agent wants its token in, "" when not said
+	ProtocolHint string // MCP protocol revision that the author named, or ""
+	TokenHeader  string // header in which the agent expects its token, or ""
 
-	DocumentURI    string // without query and user information; "data:" for one that is on chain
+	DocumentURI    string // without query and user information; "data:" for a document that is on chain
 	DocumentSource string // cid, ipns, data, https, http, ar
-	From           string // where in the document: "services[2]"
-	// Binding is what binds the agent to the endpoint: BoundByOrigin, BoundByDomain, Unbound, BindingUnknown; "" where
-	// there is nothing to call, and when the policy is that nobody is asked.
+	From           string // position in the document, for example "services[2]"
+	// Binding is the evidence that the endpoint belongs to the agent: BoundByOrigin, BoundByDomain, Unbound or
+	// BindingUnknown. It is "" if there is no endpoint, and if the policy is BindingOff and the endpoint's origin
+	// does not serve the document.
 	Binding string
 
-	Took  time.Duration // of this Resolve
+	Took  time.Duration // duration of this call of Resolve
 	Steps []Step
 }
 
@@ -110,9 +111,10 @@ type Target struct {
 type Resolver struct {
 	cfg     Config
 	cache   *cache
-	domains *lru.Cache[string, domainList] // what domains say of their agents, for a moment
+	domains *lru.Cache[string, domainList] // lists of domains, cached for a short time
 
-	// Resolving runs on a context of the resolver's own: one caller's leaving does not take the result from the others.
+	// Resolutions run with a context of the resolver, so that one caller's cancellation does not affect the other
+	// callers.
 	ctx     context.Context
 	cancel  context.CancelFunc
 	flights singleflight.Group
@@ -121,7 +123,7 @@ type Resolver struct {
 	running sync.WaitGroup
 }
 
-// New checks the configuration and returns a resolver. No network is touched.
+// New validates the configuration and returns a Resolver. It makes no request.
 func New(cfg Config) (*Resolver, error) {
 	if cfg.Chain == nil || cfg.Fetcher == nil {
 		return nil, errors.New("resolver: a chain reader and a fetcher are needed")
@@ -136,13 +138,13 @@ func New(cfg Config) (*Resolver, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	domains, _ := lru.New[string, domainList](maxDomains) // fails for a size below 1 only
+	domains, _ := lru.New[string, domainList](maxDomains) // fails only for a size below 1
 	r := &Resolver{cfg: cfg, cache: newCache(cfg.CacheEntries), domains: domains}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r, nil
 }
 
-// Close ends what is being resolved and waits for it.
+// Close cancels running resolutions and waits for them.
 func (r *Resolver) Close() {
 	r.mu.Lock()
 	r.closed = true
@@ -151,13 +153,14 @@ func (r *Resolver) Close() {
 	r.running.Wait()
 }
 
-// ErrClosed is what Resolve returns once the resolver was closed.
+// ErrClosed is the error of Resolve after Close.
 var ErrClosed = errors.New("the resolver is closed")
 
-// Resolve finds the agent's MCP endpoint, from the cache when it can.
+// Resolve returns the agent's MCP endpoint, from the cache if possible.
 //
-// Errors: *SkipError, *TransportRefusedError, *UnboundError; wrapped: the chain's own, *ipfs.UnavailableError,
-// *ipfs.NotFoundError, *netguard.BlockedError, *netguard.RefusedURLError; ErrClosed; ctx's own when the caller left.
+// Errors: *SkipError, *TransportRefusedError, *UnboundError; wrapped: the chain's own errors, *ipfs.UnavailableError,
+// *ipfs.NotFoundError, *ipfs.NoGatewayError, *netguard.BlockedError, *netguard.RefusedURLError; ErrClosed; ctx's own
+// error if ctx ended.
 func (r *Resolver) Resolve(ctx context.Context, a Agent) (Target, error) {
 	if a.ID == nil || a.ID.Sign() < 0 || a.ID.BitLen() > 256 {
 		return Target{}, errors.New("resolver: the agent's id is not a uint256")
@@ -196,6 +199,7 @@ func (r *Resolver) Resolve(ctx context.Context, a Agent) (Target, error) {
 	}
 }
 
+// startFlight registers a resolution for which Close waits. It returns false if the resolver is closed.
 func (r *Resolver) startFlight() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -206,13 +210,13 @@ func (r *Resolver) startFlight() bool {
 	return true
 }
 
-// clone keeps callers from sharing slices with the cache.
+// clone copies the slices, so that callers do not share them with the cache.
 func (t Target) clone() Target {
 	t.Args, t.Steps = slices.Clone(t.Args), slices.Clone(t.Steps)
 	return t
 }
 
-// ttlOf says how long an outcome may be believed; 0 for what may be over at once.
+// ttlOf returns how long an outcome is cached. It is 0 for a temporary failure.
 func (r *Resolver) ttlOf(o outcome) time.Duration {
 	var (
 		skip    *SkipError
@@ -226,7 +230,7 @@ func (r *Resolver) ttlOf(o outcome) time.Duration {
 	case o.err == nil && o.target.Binding == BindingUnknown:
 		return min(unknownTTL, r.cfg.MutableTTL)
 	case o.err == nil && (o.target.Binding == Unbound || o.target.Binding == BoundByDomain):
-		return r.cfg.MutableTTL // whatever the document is, the domain may say something else tomorrow
+		return r.cfg.MutableTTL // even if the document cannot change, the domain's list can
 	case o.err == nil && pinned:
 		return r.cfg.PinnedTTL
 	case o.err == nil:

@@ -13,30 +13,31 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// Step is one step of the way, for time lines.
+// Step is one step of a resolution, for timelines.
 type Step struct {
-	// What: "tokenURI", "document", "registration", "binding", "endpoint", in this order as far as it went; "cache"
-	// stands for all of them.
+	// What contains "tokenURI", "document", "registration", "binding" or "endpoint", in this order, as far as the
+	// resolution got. "cache" replaces all of them.
 	What   string
-	Source string // where it came from or who was asked, for people; no secrets
-	Detail string // what was found, or why nothing was, for people; no secrets, one line
+	Source string // the origin of the data or the party that was asked, for display; no secrets
+	Detail string // the result, or the reason why there is no result, for display; no secrets, one line
 	Took   time.Duration
 }
 
-// trace notes the steps.
+// trace collects the steps.
 type trace struct {
 	now   func() time.Time
-	began time.Time // of the step that is going on
+	began time.Time // when the current step began
 	steps []Step
 }
 
+// addStep adds a step that took the time since the previous one.
 func (w *trace) addStep(what, source, detail string) {
 	now := w.now()
 	w.steps = append(w.steps, Step{What: what, Source: source, Detail: detail, Took: now.Sub(w.began)})
 	w.began = now
 }
 
-// describeURI is a tokenURI as people may see it.
+// describeURI describes a tokenURI for display.
 func describeURI(uri string) string {
 	s := strings.TrimFunc(uri, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) })
 	switch {
@@ -50,7 +51,7 @@ func describeURI(uri string) string {
 	return excerpt(withoutQuery(s))
 }
 
-// describeDocument says how much there is and what it is anchored by.
+// describeDocument describes a document's size and how its bytes are identified.
 func describeDocument(d ipfs.Document) string {
 	out := strconv.Itoa(len(d.Bytes)) + " bytes"
 	if d.MediaType != "" {
@@ -70,7 +71,7 @@ func describeDocument(d ipfs.Document) string {
 	return out + ", as its server has it now: not verified"
 }
 
-// describeRegistration says what a registration holds: "services, 3 entries, 1 MCP".
+// describeRegistration describes the content of a registration: "services, 3 entries, 1 MCP".
 func describeRegistration(reg erc8004.Registration, mcp int) string {
 	var lists []string
 	for _, s := range reg.Services {
@@ -100,7 +101,7 @@ func countNoun(n int, one, many string) string {
 	return strconv.Itoa(n) + " " + many
 }
 
-// withoutQuery is a document's URI as people may see it.
+// withoutQuery returns a document's URI without user information, query and fragment.
 func withoutQuery(s string) string {
 	u, err := url.Parse(s)
 	if err != nil || u.Opaque != "" {
@@ -110,5 +111,5 @@ func withoutQuery(s string) string {
 	return u.String()
 }
 
-// excerpt keeps a stranger's text to one line that drives no terminal.
+// excerpt shortens untrusted text to one line without control characters.
 func excerpt(s string) string { return text.Excerpt(s, 240) }
