@@ -12,13 +12,13 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 )
 
-// Every helper here sends one transaction, mines a block with it and returns the receipt. The logs of a receipt decode with
-// package erc8004.
+// Every helper in this file sends one transaction, mines a block with it and returns the receipt. Package erc8004
+// decodes the logs of a receipt.
 
-// Feedback is what a client gives.
+// Feedback holds the parameters of giveFeedback.
 type Feedback struct {
 	AgentID       *big.Int
-	Value         *big.Int // nil: 0
+	Value         *big.Int // nil means 0
 	ValueDecimals uint8
 	Tag1, Tag2    string
 	Endpoint      string
@@ -35,7 +35,7 @@ func (f Feedback) Calldata() []byte {
 	return registry.NewReputationRegistry().PackGiveFeedback(f.AgentID, value, f.ValueDecimals, f.Tag1, f.Tag2, f.Endpoint, f.URI, f.Hash)
 }
 
-// Register makes an agent. An empty uri leaves it without tokenURI.
+// Register registers an agent. If uri is empty, the agent has no tokenURI.
 func (n *Net) Register(ctx context.Context, owner Account, uri string) (agentID *big.Int, receipt *types.Receipt, err error) {
 	contract := registry.NewIdentityRegistry()
 	data := contract.PackRegister1(uri)
@@ -60,7 +60,7 @@ func (n *Net) SetMetadata(ctx context.Context, by Account, agentID *big.Int, key
 	return n.act(ctx, "setting an agent's metadata", by, n.deployment.Identity, registry.NewIdentityRegistry().PackSetMetadata(agentID, key, value))
 }
 
-// Transfer gives an agent to somebody else.
+// Transfer transfers an agent to another owner.
 func (n *Net) Transfer(ctx context.Context, from Account, to common.Address, agentID *big.Int) (*types.Receipt, error) {
 	return n.act(ctx, "transferring an agent", from, n.deployment.Identity, registry.NewIdentityRegistry().PackTransferFrom(from.Address, to, agentID))
 }
@@ -75,24 +75,24 @@ func (n *Net) GiveFeedback(ctx context.Context, client Account, f Feedback) (ind
 	return e.FeedbackIndex, receipt, err
 }
 
-// RevokeFeedback takes a client's feedback back.
+// RevokeFeedback revokes a client's feedback.
 func (n *Net) RevokeFeedback(ctx context.Context, client Account, agentID *big.Int, index uint64) (*types.Receipt, error) {
 	return n.act(ctx, "revoking feedback", client, n.deployment.Reputation, registry.NewReputationRegistry().PackRevokeFeedback(agentID, index))
 }
 
-// AppendResponse responds to a client's feedback. The registry refuses an empty uri.
+// AppendResponse responds to a client's feedback. The registry rejects an empty uri.
 func (n *Net) AppendResponse(ctx context.Context, by Account, agentID *big.Int, client common.Address, index uint64, uri string, hash common.Hash) (*types.Receipt, error) {
 	return n.act(ctx, "responding to feedback", by, n.deployment.Reputation,
 		registry.NewReputationRegistry().PackAppendResponse(agentID, client, index, uri, hash))
 }
 
-// RequestValidation asks a validator about an agent; by is the agent's owner.
+// RequestValidation requests a validation of an agent. by must be the agent's owner.
 func (n *Net) RequestValidation(ctx context.Context, by Account, validator common.Address, agentID *big.Int, uri string, requestHash common.Hash) (*types.Receipt, error) {
 	return n.act(ctx, "requesting a validation", by, n.deployment.Validation,
 		registry.NewValidationRegistry().PackValidationRequest(validator, agentID, uri, requestHash))
 }
 
-// RespondValidation answers a request; response is 0 to 100.
+// RespondValidation answers a validation request. response must be 0 to 100.
 func (n *Net) RespondValidation(ctx context.Context, validator Account, requestHash common.Hash, response uint8, uri string, responseHash common.Hash, tag string) (*types.Receipt, error) {
 	return n.act(ctx, "responding to a validation request", validator, n.deployment.Validation,
 		registry.NewValidationRegistry().PackValidationResponse(requestHash, response, uri, responseHash, tag))

@@ -15,9 +15,10 @@ import (
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
-// backend is a node that mines when it is told to. go-ethereum's simulated.Backend is the same, but hides the node's
-// database: it calls every 32nd block final at once, and once a minute moves final blocks where they cannot be replaced
-// any more, so that no block would be mined after a reorg that goes back behind one.
+// backend is a node that mines a block on demand. It is like go-ethereum's simulated.Backend, but gives access to the
+// node's database. The simulated backend marks every 32nd block as final at once, and once a minute moves final
+// blocks to a store in which they cannot be replaced. After a reorg below such a block, the backend would not mine
+// any blocks.
 type backend struct {
 	*catalyst.SimulatedBeacon
 	stack  *node.Node
@@ -25,6 +26,7 @@ type backend struct {
 	client *ethclient.Client
 }
 
+// startBackend starts a node with a filter API and a beacon that mines on demand.
 func startBackend(nodeConf *node.Config, ethConf *ethconfig.Config) (_ *backend, err error) {
 	b := &backend{}
 	if b.stack, err = node.New(nodeConf); err != nil {
@@ -53,11 +55,13 @@ func startBackend(nodeConf *node.Config, ethConf *ethconfig.Config) (_ *backend,
 	return b, nil
 }
 
-// mineBlock mines a block with what waits and returns its hash. The node says only in its log why it did not.
+// mineBlock mines a block with the pending transactions and returns its hash. It compares the block number, because
+// the node reports a failure only in its log.
 func (b *backend) mineBlock() (common.Hash, error) {
 	before := b.eth.BlockChain().CurrentBlock().Number.Uint64()
 	hash := b.Commit()
-	rawdb.WriteFinalizedBlockHash(b.eth.ChainDb(), common.Hash{}) // or blocks are moved; "finalized" is answered from memory
+	// Prevents the move of final blocks; "finalized" is answered from memory.
+	rawdb.WriteFinalizedBlockHash(b.eth.ChainDb(), common.Hash{})
 	if now := b.eth.BlockChain().CurrentBlock().Number.Uint64(); now != before+1 {
 		return common.Hash{}, fmt.Errorf("devnet: no block was mined on block %d: the head is %d", before, now)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 )
 
-// Commit mines a block with what waits and returns its hash.
+// Commit mines a block with the pending transactions and returns its hash.
 func (n *Net) Commit() (common.Hash, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -22,13 +22,14 @@ func (n *Net) Commit() (common.Hash, error) {
 	return n.commit()
 }
 
+// commit is Commit for callers that hold the lock.
 func (n *Net) commit() (common.Hash, error) {
 	clear(n.pending)
 	return n.backend.mineBlock()
 }
 
-// Reorg replaces the newest depth blocks by depth+1 others. With keep their transactions are mined again, in the first of the
-// new blocks; else they never happened.
+// Reorg replaces the newest depth blocks with depth+1 other blocks. If keep is set, the first new block contains the
+// transactions of the replaced blocks. Otherwise these transactions are dropped.
 func (n *Net) Reorg(ctx context.Context, depth uint64, keep bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -60,14 +61,15 @@ func (n *Net) Reorg(ctx context.Context, depth uint64, keep bool) error {
 	return nil
 }
 
-// Submit signs and sends a transaction and leaves it waiting for the next block. A call that would revert is not sent; the error
-// is the node's, with the revert data.
+// Submit signs and sends a transaction, which the next block will contain. It does not send a call that would revert;
+// then the error is the node's, with the revert data.
 func (n *Net) Submit(ctx context.Context, from Account, to common.Address, data []byte) (common.Hash, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.submit(ctx, from, &to, data)
 }
 
+// submit is Submit for callers that hold the lock. If to is nil, the transaction deploys a contract.
 func (n *Net) submit(ctx context.Context, from Account, to *common.Address, data []byte) (common.Hash, error) {
 	if n.closed {
 		return common.Hash{}, errClosed
@@ -82,7 +84,7 @@ func (n *Net) submit(ctx context.Context, from Account, to *common.Address, data
 	}
 	tx, err := types.SignNewTx(from.key, types.LatestSignerForChainID(n.chainID), &types.DynamicFeeTx{
 		ChainID: n.chainID, Nonce: nonce + n.pending[from.Address], To: to, Data: data,
-		// Another transaction of the same block may make this one dearer than it was on its own.
+		// Another transaction in the same block can increase the gas that this one needs.
 		Gas: gas + gas/2 + 50_000, GasTipCap: big.NewInt(1e9), GasFeeCap: big.NewInt(100e9),
 	})
 	if err != nil {
@@ -95,8 +97,8 @@ func (n *Net) submit(ctx context.Context, from Account, to *common.Address, data
 	return tx.Hash(), n.executable(ctx, from.Address, tx.Nonce())
 }
 
-// executable waits until the pool would put the sender's transactions up to nonce into a block. Sending only queues them, and a
-// block made before the pool has looked leaves them out until the next one.
+// executable waits until the pool would include the sender's transactions up to nonce in a block. Sending only queues
+// them, and a block that is mined before the pool processed them does not contain them.
 func (n *Net) executable(ctx context.Context, sender common.Address, nonce uint64) error {
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
@@ -116,7 +118,7 @@ func (n *Net) executable(ctx context.Context, sender common.Address, nonce uint6
 	}
 }
 
-// Receipt returns the receipt of a mined transaction; ctx bounds the wait for it.
+// Receipt returns the receipt of a mined transaction. ctx bounds the wait for it.
 func (n *Net) Receipt(ctx context.Context, tx common.Hash) (*types.Receipt, error) {
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
@@ -133,7 +135,7 @@ func (n *Net) Receipt(ctx context.Context, tx common.Hash) (*types.Receipt, erro
 	}
 }
 
-// Create deploys a contract, as anybody may.
+// Create deploys a contract.
 func (n *Net) Create(ctx context.Context, from Account, code []byte) (common.Address, error) {
 	receipt, err := n.transact(ctx, from, nil, code)
 	if err != nil {

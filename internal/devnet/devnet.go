@@ -29,14 +29,15 @@ import (
 // DefaultChainID is the chain id that development chains use by convention.
 const DefaultChainID = 31337
 
-// Config says what chain to start. The zero value is good.
+// Config configures a chain. The zero value is valid.
 type Config struct {
-	// ChainID, default 31337.
+	// ChainID is the chain id. The default is 31337.
 	ChainID uint64
-	// Interval is the time between empty blocks. Default 0: a block is mined only by Commit and the helpers, which is what
-	// tests want. Each block's time is at least a second after its parent's, so below a second the chain's clock runs ahead.
+	// Interval is the time between empty blocks. The default 0 means that only Commit and the helpers mine blocks, as
+	// tests need it. Each block's timestamp is at least one second after its parent's, so with an interval below a
+	// second the chain's clock runs ahead.
 	Interval time.Duration
-	// Accounts is the number of accounts with 1,000,000 ether each. Default 10.
+	// Accounts is the number of accounts, each with 1,000,000 ether. The default is 10.
 	Accounts int
 }
 
@@ -53,20 +54,20 @@ type Net struct {
 	accounts   []Account
 	deployment erc8004.Deployment
 
-	mu      sync.Mutex // everything that changes the chain
+	mu      sync.Mutex // held during every change of the chain
 	backend *backend
 	client  simulated.Client
-	pending map[common.Address]uint64 // transactions that wait for a block, by sender
+	pending map[common.Address]uint64 // number of transactions that wait for a block, by sender
 	closed  bool
 
 	stop   chan struct{}
 	miner  sync.WaitGroup
-	unmade error // of the first block that the ticker did not make
+	unmade error // the error of the first block that the ticker failed to mine
 }
 
 var errClosed = errors.New("the development chain is closed")
 
-// Start starts a chain and deploys the registries. ctx bounds the start only; Close ends the chain.
+// Start starts a chain and deploys the registries. ctx bounds only the start. Close stops the chain.
 func Start(ctx context.Context, cfg Config) (*Net, error) {
 	if cfg.ChainID == 0 {
 		cfg.ChainID = DefaultChainID
@@ -83,7 +84,8 @@ func Start(ctx context.Context, cfg Config) (*Net, error) {
 	n := &Net{chainID: new(big.Int).SetUint64(cfg.ChainID), pending: make(map[common.Address]uint64), stop: make(chan struct{})}
 	alloc := types.GenesisAlloc{}
 	funds := new(big.Int).Mul(big.NewInt(1e6), big.NewInt(params.Ether))
-	// One account more deploys, so that the registries' addresses do not depend on what the others do.
+	// An additional account deploys, so that the registries' addresses do not depend on the transactions of the
+	// others.
 	for i := range cfg.Accounts + 1 {
 		key, err := crypto.ToECDSA(crypto.Keccak256(fmt.Appendf(nil, "herald devnet account %d", i)))
 		if err != nil {
@@ -105,8 +107,8 @@ func Start(ctx context.Context, cfg Config) (*Net, error) {
 	return n, nil
 }
 
-// launch starts the node on a free port. The node takes a port number and tells none, so the number is found first; should
-// somebody take it in between, another is tried.
+// launch starts the node on a free port. The node needs a port number and does not report one, so launch finds a free
+// number first. If another process takes the port in between, launch tries another one.
 func (n *Net) launch(alloc types.GenesisAlloc) (err error) {
 	for range 5 {
 		var port int
@@ -122,7 +124,7 @@ func (n *Net) launch(alloc types.GenesisAlloc) (err error) {
 
 func (n *Net) launchOn(port int, alloc types.GenesisAlloc) (err error) {
 	nodeConf := node.DefaultConfig
-	nodeConf.DataDir, nodeConf.IPCPath = "", "" // in memory
+	nodeConf.DataDir, nodeConf.IPCPath = "", "" // keeps the data in memory
 	nodeConf.P2P = p2p.Config{NoDiscovery: true}
 	nodeConf.HTTPHost, nodeConf.HTTPPort, nodeConf.HTTPModules = "127.0.0.1", port, []string{"eth", "net", "web3"}
 	nodeConf.WSHost, nodeConf.WSPort, nodeConf.WSModules = "127.0.0.1", port, []string{"eth", "net", "web3"}
@@ -131,12 +133,12 @@ func (n *Net) launchOn(port int, alloc types.GenesisAlloc) (err error) {
 	maps.Copy(all, alloc)
 	rules := *params.AllDevChainProtocolChanges
 	rules.ChainID = n.chainID
-	rules.BogotaTime = nil // not live anywhere, and it prices storage differently
+	rules.BogotaTime = nil // active on no chain, and it prices storage differently
 	ethConf := ethconfig.Defaults
 	ethConf.Genesis = &core.Genesis{Config: &rules, GasLimit: ethconfig.Defaults.Miner.GasCeil, Alloc: all}
 	ethConf.SyncMode, ethConf.TxPool.NoLocals, ethConf.LogNoHistory = ethconfig.FullSync, true, true
-	ethConf.StateScheme, ethConf.NoPruning = rawdb.HashScheme, true // an archive node
-	// The defaults are those of a node that keeps a mainnet.
+	ethConf.StateScheme, ethConf.NoPruning = rawdb.HashScheme, true // makes it an archive node
+	// The default cache sizes are for a mainnet node.
 	ethConf.DatabaseCache, ethConf.TrieCleanCache, ethConf.TrieDirtyCache, ethConf.SnapshotCache = 16, 16, 16, 16
 	if n.backend, err = startBackend(&nodeConf, &ethConf); err != nil {
 		return fmt.Errorf("on port %d: %w", port, err)
@@ -153,6 +155,7 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
+// deploy deploys the registries with the last account, and removes that account from the list.
 func (n *Net) deploy(ctx context.Context) error {
 	deployer := n.accounts[len(n.accounts)-1]
 	n.accounts = n.accounts[:len(n.accounts)-1]
@@ -184,6 +187,7 @@ func (n *Net) deploy(ctx context.Context) error {
 	return nil
 }
 
+// mine mines a block per interval until the chain is closed or a block fails.
 func (n *Net) mine(interval time.Duration) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -202,7 +206,7 @@ func (n *Net) mine(interval time.Duration) {
 	}
 }
 
-// Close stops the miner and the node. The chain is gone afterwards. A second Close does nothing.
+// Close stops the miner and the node. It discards the chain. A second Close does nothing.
 func (n *Net) Close() error {
 	n.mu.Lock()
 	if n.closed {
@@ -225,14 +229,14 @@ func (n *Net) ChainID() uint64 { return n.chainID.Uint64() }
 // URL returns the JSON-RPC address over HTTP.
 func (n *Net) URL() string { return "http://" + n.endpoint }
 
-// WebSocketURL returns the JSON-RPC address over WebSocket, which also has subscriptions.
+// WebSocketURL returns the JSON-RPC address over WebSocket, which also supports subscriptions.
 func (n *Net) WebSocketURL() string { return "ws://" + n.endpoint }
 
 // Deployment returns the registries' addresses.
 func (n *Net) Deployment() erc8004.Deployment { return n.deployment }
 
-// Account returns account i; it panics if there are fewer.
+// Account returns account i. It panics if i is out of range.
 func (n *Net) Account(i int) Account { return n.accounts[i] }
 
-// Client returns a client of the node that needs no network. It ends with Close.
+// Client returns a client that calls the node in the process. It is closed by Close.
 func (n *Net) Client() simulated.Client { return n.client }

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Rebuilds the ABIs, the bytecode and the Go bindings of the development registries. Needs node, npm and go, and the network
-# unless npm and Go have the packages cached. What it writes is committed, so nobody else needs any of these.
+# Rebuilds the ABIs, the bytecode and the Go bindings of the development registries. It needs node, npm and go, and
+# the network unless npm and Go have cached the packages. Its output is committed, so other builds need none of these.
 set -eu
 solc=0.8.37
 abigen=${ABIGEN:-go run github.com/ethereum/go-ethereum/cmd/abigen@v1.17.10}

@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/devnet"
 )
 
-// Start starts a chain that lives as long as the test.
+// Start starts a chain and stops it when the test ends.
 func Start(t testing.TB, cfg devnet.Config) *devnet.Net {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -28,8 +28,8 @@ func Start(t testing.TB, cfg devnet.Config) *devnet.Net {
 	return n
 }
 
-// Leftovers are the goroutines that go-ethereum's node leaves behind after it was closed: one set per process that recovers
-// senders, and the buffer drain of a closed in-memory database, which ends by itself after a second.
+// Leftovers returns options for the goroutines that go-ethereum's node leaves behind after it was closed: one set per
+// process that recovers senders, and the buffer drain of a closed in-memory database, which ends after a second.
 func Leftovers() []goleak.Option {
 	return []goleak.Option{
 		goleak.IgnoreTopFunction("github.com/ethereum/go-ethereum/core.(*txSenderCacher).cache"),
