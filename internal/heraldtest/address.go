@@ -2,12 +2,12 @@ package heraldtest
 
 import "testing"
 
-// Address returns a loopback address ("127.0.0.1:port") at which nobody listens and that stays the test's own until it
-// ends. The test, or a program that it starts, may listen there, stop, and listen again; connections are refused
-// meanwhile.
+// Address returns a loopback address ("127.0.0.1:port") that is reserved for the test until it ends. The test, or a
+// program that it starts, may listen there, stop, and listen again. While no listener exists, connections are
+// refused.
 //
-// A port that was found free and let go is soon given to somebody else on a busy machine, most often as the near end of
-// an outgoing connection. On Linux this one stays bound; elsewhere it is only found.
+// A port that is only known to be free is soon used by another process on a busy machine, most often for an outgoing
+// connection. On Linux the port stays bound; on other systems it is only known to be free.
 func Address(t testing.TB) string {
 	t.Helper()
 	address, release, err := reserve()

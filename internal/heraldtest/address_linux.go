@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// reserve binds a socket that never listens. The kernel passes over its port when it picks one, refuses connections to
-// it, and lets those listen there who name it and set SO_REUSEADDR, as package net does.
+// reserve binds a socket that never listens. The kernel does not choose its port for other sockets and refuses
+// connections to it. A program that names the port and sets SO_REUSEADDR, as package net does, can listen on it.
 func reserve() (address string, release func(), err error) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

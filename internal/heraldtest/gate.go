@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// Gate is an address that refuses connections until it is opened; then it leads to a server. It stands for a server that is away
-// and comes back.
+// Gate is an address that refuses connections until it is opened; then it forwards them to a server. Tests use it as
+// a server that is unreachable and returns.
 type Gate struct {
-	Address string // "127.0.0.1:port", the test's own
+	Address string // "127.0.0.1:port", reserved for the test
 	Target  string // host:port, or the path of a socket; read by Open
 
 	t        testing.TB
@@ -22,7 +22,7 @@ type Gate struct {
 	all      sync.WaitGroup
 }
 
-// NewGate makes a closed gate to a target.
+// NewGate returns a closed gate to a target.
 func NewGate(t testing.TB, target string) *Gate {
 	t.Helper()
 	g := &Gate{Address: Address(t), Target: target, t: t}
@@ -30,7 +30,7 @@ func NewGate(t testing.TB, target string) *Gate {
 	return g
 }
 
-// PostgresGate makes a closed gate to the database of a URL, and returns the URL that leads through it.
+// PostgresGate returns a closed gate to the database at a URL, and the URL through the gate.
 func PostgresGate(t testing.TB, database string) (*Gate, string) {
 	t.Helper()
 	u := parseURL(t, database)
@@ -42,7 +42,7 @@ func PostgresGate(t testing.TB, database string) (*Gate, string) {
 	return g, u.String()
 }
 
-// RedisGate makes a closed gate to the Redis of a URL, and returns the URL that leads through it.
+// RedisGate returns a closed gate to the Redis at a URL, and the URL through the gate.
 func RedisGate(t testing.TB, redis string) (*Gate, string) {
 	t.Helper()
 	g := NewGate(t, RedisTarget(t, redis))
@@ -51,7 +51,7 @@ func RedisGate(t testing.TB, redis string) (*Gate, string) {
 	return g, u.String()
 }
 
-// RedisTarget is what a gate to the Redis of a URL leads to.
+// RedisTarget returns the target of a gate to the Redis at a URL.
 func RedisTarget(t testing.TB, redis string) string {
 	t.Helper()
 	u := parseURL(t, redis)
@@ -70,7 +70,7 @@ func parseURL(t testing.TB, raw string) *url.URL {
 	return u
 }
 
-// Open lets connections through to the target.
+// Open forwards connections to the target.
 func (g *Gate) Open() {
 	g.t.Helper()
 	listener, err := net.Listen("tcp", g.Address)
@@ -108,7 +108,7 @@ func (g *Gate) Open() {
 	})
 }
 
-// Close refuses connections again and ends those that there are.
+// Close closes all connections and refuses new ones.
 func (g *Gate) Close() {
 	g.mu.Lock()
 	listener, conns := g.listener, g.conns
@@ -123,8 +123,8 @@ func (g *Gate) Close() {
 	g.all.Wait()
 }
 
-// Listen serves each connection to a new loopback address with serve until the test ends, and returns the address. Connections are
-// closed with the test; one that serve is done with stays open until the other side closes it, or serve does.
+// Listen calls serve for each connection to a new loopback address until the test ends, and returns the address.
+// After serve returned, the connection stays open until the peer or serve closes it, or until the test ends.
 func Listen(t testing.TB, serve func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -158,7 +158,7 @@ func Listen(t testing.TB, serve func(net.Conn)) string {
 	return listener.Addr().String()
 }
 
-// Silent returns an address that takes connections and says nothing.
+// Silent returns an address that accepts connections and sends nothing.
 func Silent(t testing.TB) string {
 	t.Helper()
 	return Listen(t, func(net.Conn) {})

@@ -7,7 +7,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RedisOptions are a client's for a Redis that RealRedis or MiniRedis started. It tries each command once.
+// RedisOptions returns client options for a Redis that RealRedis or MiniRedis started. The client does not retry
+// commands.
 func RedisOptions(t testing.TB, raw string) *redis.Options {
 	t.Helper()
 	u, err := url.Parse(raw)

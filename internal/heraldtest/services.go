@@ -1,5 +1,5 @@
-// Package heraldtest is the harness of Herald's tests: a Postgres and a Redis of the test's own, run by the code that the product
-// runs them with, and what tests wait, log and compare with.
+// Package heraldtest is the harness of Herald's tests. It starts a Postgres and a Redis for the test, with the code
+// that the product uses for them, and contains helpers for waiting, logging and comparing.
 //
 //	func TestMain(m *testing.M) { heraldtest.Main(m) }
 //
@@ -9,11 +9,13 @@
 //	heraldtest.Await(t, "the row is queued", func() bool {…}) // at most 30 s, and never a sleep
 //	heraldtest.Equal(t, "the job that was read", got, want) // what differs, and a sentence
 //
-// There is one cluster for the test process, started by the first test that asks and stopped by Main; if the process dies instead,
-// the kernel ends the server, and the next run of any test removes the folder. Nothing is ever downloaded from here: `make test`
-// does that first (embedded.Fetch). Chains are started by internal/devnet/devnettest: they would link go-ethereum into every test.
+// All tests of a process share one cluster. The first test that needs it starts it, and Main stops it. If the process
+// dies, the kernel kills the server, and the next run of any test removes the folder. This package downloads nothing:
+// `make test` does that first (embedded.Fetch). Package internal/devnet/devnettest starts chains, because this
+// package would otherwise link go-ethereum into every test.
 //
-// The state of the package is the process' one cluster; that is what the package is for, and it is behind one mutex.
+// The package has state, the cluster of the process, because sharing it is the package's purpose. A mutex protects
+// it.
 package heraldtest
 
 import (
@@ -33,7 +35,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// RequireVariable, and CI, turn a skip for want of binaries into a failure.
+// RequireVariable, like CI, makes a test fail instead of being skipped if binaries are missing.
 const RequireVariable = "HERALD_REQUIRE_SERVICES"
 
 // SoakVariable set to 1 makes tests as large as make soak has them.
@@ -43,31 +45,31 @@ const SoakVariable = "HERALD_SOAK"
 func Soaks() bool { return os.Getenv(SoakVariable) == "1" }
 
 const (
-	// migrateTimeout bounds one run of the migrations, opTimeout everything else.
+	// migrateTimeout bounds one run of the migrations. opTimeout bounds every other operation.
 	migrateTimeout = 2 * time.Minute
 	opTimeout      = 30 * time.Second
 )
 
-// cluster is the one of this process.
+// cluster is the Postgres cluster of this process.
 type cluster struct {
 	mu        sync.Mutex
-	main      bool // Main runs: somebody will stop what is started
+	main      bool // Main is running and will stop the cluster
 	postgres  *embedded.Postgres
-	failed    error              // why there is none: asked once
-	templates map[uintptr]string // database by migrate function
+	failed    error              // why the start failed, so that it is tried only once
+	templates map[uintptr]string // names of migrated databases, by migrate function
 	made      int
 }
 
 var shared cluster
 
-// migration is what makes a template: a function, and the address of its code.
+// migration is a migrate function, and the address of its code, which identifies its template.
 type migration struct {
 	key uintptr
 	run func(ctx context.Context, url string) error
 }
 
-// Main runs the tests, stops what they started and looks for goroutines that they left (goleak, with its options). It
-// does not return:
+// Main runs the tests, stops the services that they started, and fails if goroutines are left (goleak, with its
+// options). It does not return:
 //
 //	func TestMain(m *testing.M) { heraldtest.Main(m) }
 func Main(m *testing.M, options ...goleak.Option) {
@@ -83,7 +85,7 @@ func (r run) Run() int {
 	shared.mu.Lock()
 	shared.main = true
 	shared.mu.Unlock()
-	// A panic in a test ends the process; then the kernel ends the server.
+	// A panic in a test ends the process; then the kernel kills the server.
 	code := r.m.Run()
 	if err := shared.stop(); err != nil {
 		fmt.Fprintln(os.Stderr, "heraldtest: stop Postgres:", err)
@@ -95,20 +97,20 @@ func (r run) Run() int {
 	return code
 }
 
-// awaitGoroutines waits until the tests' goroutines have ended. Goleak itself waits for half a second, which on a busy
-// machine is too little for those that are about to.
+// awaitGoroutines waits until the tests' goroutines have ended. Goleak itself waits only half a second, which is too
+// short for ending goroutines on a busy machine.
 func awaitGoroutines(options []goleak.Option) {
 	for end := time.Now().Add(waitLimit); goleak.Find(options...) != nil && time.Now().Before(end); {
 	}
 }
 
-// Postgres returns the URL of a database of the test's own, dropped when the test ends, connections or not. It is a
-// copy, made in about 20 ms, of a database that migrate, which is store.Migrate, was run on once in this process. Functions
-// are told apart by their code, so two closures of one literal over different values would share the first one's
-// template: pass a named function.
+// Postgres returns the URL of a new database. When the test ends, it is dropped even if there are connections. The
+// database is a copy, made in about 20 ms, of a template on which migrate, usually store.Migrate, ran once in this
+// process. The address of the function's code identifies the template. Two closures of the same function literal
+// would share one template, so pass a named function.
 //
-// The test is skipped when the machine has no Postgres, or when this is root, as whom Postgres refuses to run, and there
-// is no other user; with CI or HERALD_REQUIRE_SERVICES set it fails instead.
+// The test is skipped if the machine has no Postgres, or if the tests run as root, which Postgres refuses, and there
+// is no other user. If CI or HERALD_REQUIRE_SERVICES is set, the test fails instead.
 func Postgres[R any](t testing.TB, migrate func(ctx context.Context, url secret.Secret) (R, error)) string {
 	t.Helper()
 	return createDatabase(t, &migration{reflect.ValueOf(migrate).Pointer(), func(ctx context.Context, url string) error {
@@ -140,21 +142,22 @@ func createDatabase(t testing.TB, migrate *migration) string {
 	return shared.url(database)
 }
 
-// Redis returns the URL (as asynq parses it) of an empty Redis of the test's own, stopped when the test ends: a
-// redis-server or valkey-server where there is one (ready in about 10 ms), else miniredis. A server of its own, and not
-// a numbered database of a shared one: asynq cancels tasks by pub/sub, which ignores the database's number.
+// Redis returns the URL (in asynq's format) of a new, empty Redis, which is stopped when the test ends. It is a
+// redis-server or valkey-server if the machine has one (ready in about 10 ms), otherwise miniredis. Each test gets
+// its own server and not a numbered database, because asynq cancels tasks by pub/sub, which ignores the database's
+// number.
 func Redis(t testing.TB) string {
 	t.Helper()
 	return startRedis(t, embedded.RedisAuto)
 }
 
-// RealRedis is Redis that never is miniredis: skipped or failed like Postgres when there is no server.
+// RealRedis is Redis, but never miniredis. Without a server, the test is skipped or fails as with Postgres.
 func RealRedis(t testing.TB) string {
 	t.Helper()
 	return startRedis(t, embedded.RedisServer)
 }
 
-// MiniRedis is Redis that always is miniredis.
+// MiniRedis is Redis, but always miniredis.
 func MiniRedis(t testing.TB) string {
 	t.Helper()
 	return startRedis(t, embedded.RedisMini)
@@ -181,7 +184,7 @@ func startRedis(t testing.TB, mode embedded.RedisMode) string {
 	return r.URL()
 }
 
-// notHere says whether the machine, and not the code, is why there is no Postgres.
+// notHere reports whether Postgres is missing because of the machine and not because of the code.
 func notHere(err error) bool {
 	var (
 		none        *embedded.NoBinariesError
@@ -193,7 +196,8 @@ func notHere(err error) bool {
 
 func required() bool { return os.Getenv(RequireVariable) != "" || os.Getenv("CI") != "" }
 
-// createDatabase makes a database for a test, and before that what it needs.
+// createDatabase creates a database for a test. Before that, it starts the cluster and prepares the template if
+// needed.
 func (c *cluster) createDatabase(migrate *migration) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -206,13 +210,14 @@ func (c *cluster) createDatabase(migrate *migration) (string, error) {
 	}
 	c.made++
 	name := fmt.Sprintf("test_%d", c.made)
-	// Under the mutex: Postgres refuses to copy a database that somebody is connected to.
+	// The mutex is held because Postgres does not copy a database that has connections.
 	if err := c.exec("CREATE DATABASE " + name + " TEMPLATE " + template); err != nil {
 		return "", fmt.Errorf("copy the migrated database: %w", err)
 	}
 	return name, nil
 }
 
+// start starts the cluster, unless it runs. A failed start is not repeated.
 func (c *cluster) start() error {
 	if c.postgres != nil || c.failed != nil {
 		return c.failed
@@ -226,7 +231,7 @@ func (c *cluster) start() error {
 	return c.failed
 }
 
-// prepareTemplate returns the database that migrate was run on.
+// prepareTemplate returns the name of a database on which migrate ran. It creates the database if needed.
 func (c *cluster) prepareTemplate(migrate *migration) (string, error) {
 	if migrate == nil {
 		return "template0", nil
@@ -243,7 +248,7 @@ func (c *cluster) prepareTemplate(migrate *migration) (string, error) {
 	if err := migrate.run(ctx, c.url(name)); err != nil {
 		return "", errors.Join(fmt.Errorf("migrate: %w", err), c.exec("DROP DATABASE "+name+" WITH (FORCE)"))
 	}
-	// A pool that migrate forgot to close would make every copy fail.
+	// A connection that migrate did not close would make every copy fail.
 	if err := c.exec("ALTER DATABASE " + name + " ALLOW_CONNECTIONS false"); err != nil {
 		return "", err
 	}
@@ -257,7 +262,8 @@ func (c *cluster) prepareTemplate(migrate *migration) (string, error) {
 	return name, nil
 }
 
-// exec runs a statement in the cluster's own database, on a connection of its own: that costs 3 ms and holds nothing.
+// exec runs a statement in the cluster's own database, on a new connection. That takes 3 ms and keeps no connection
+// open.
 func (c *cluster) exec(sql string) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 	defer cancel()
@@ -273,7 +279,7 @@ func (c *cluster) exec(sql string) (err error) {
 func (c *cluster) url(database string) string {
 	u, err := url.Parse(c.postgres.URL())
 	if err != nil {
-		panic(err) // it is made by url.URL.String
+		panic(err) // url.URL.String made this URL
 	}
 	u.Path = "/" + database
 	return u.String()

@@ -9,13 +9,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// reporter is what Equal needs of a test; rapid's have no more of testing.TB.
+// reporter contains the methods of testing.TB that Equal needs. rapid's tests implement only these.
 type reporter interface {
 	Helper()
 	Errorf(format string, args ...any)
 }
 
-// Equal reports what differs between two values, unexported fields included, under a sentence that says what they are:
+// Equal reports the differences between two values, including unexported fields. what describes the values:
 //
 //	heraldtest.Equal(t, "the registration that was read", got, want)
 func Equal[T any](t reporter, what string, got, want T, options ...cmp.Option) {
@@ -26,7 +26,7 @@ func Equal[T any](t reporter, what string, got, want T, options ...cmp.Option) {
 	}
 }
 
-// Keyset returns a new keyset as it stands in HERALD_KEYSET.
+// Keyset returns a new keyset in the format of HERALD_KEYSET.
 func Keyset(t testing.TB) string {
 	t.Helper()
 	keys, err := secret.Create()

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// waitLimit is how long a test waits for something that it knows to come; a machine under load may need much of it.
+// waitLimit is how long a test waits for an expected event. On a loaded machine this can take long.
 const waitLimit = 30 * time.Second
 
-// Await asks until ok, every few milliseconds, and fails the test when it is not so within 30 seconds: "not within 30s: "
-// and what was awaited.
+// Await calls ok every few milliseconds until it returns true. After 30 seconds it fails the test with "not within
+// 30s:" and what.
 func Await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	AwaitState(t, ok, func() string { return what })
 }
 
-// AwaitState is Await for a test that can say where things stand when they are not as they should be.
+// AwaitState is Await with a function that describes the current state for the failure.
 func AwaitState(t testing.TB, ok func() bool, state func() string) {
 	t.Helper()
 	deadline := time.NewTimer(waitLimit)
@@ -32,7 +32,7 @@ func AwaitState(t testing.TB, ok func() bool, state func() string) {
 	}
 }
 
-// Receive returns what comes from a channel, and fails the test when nothing comes within 30 seconds.
+// Receive returns the next value from a channel. It fails the test if no value arrives within 30 seconds.
 func Receive[T any](t testing.TB, what string, from <-chan T) T {
 	t.Helper()
 	select {
@@ -44,7 +44,7 @@ func Receive[T any](t testing.TB, what string, from <-chan T) T {
 	}
 }
 
-// Within returns a context that ends after limit and, unlike the test's own, not before the test's clean-up.
+// Within returns a context that ends after limit. Unlike the test's own context, it does not end before the clean-up.
 func Within(t testing.TB, limit time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
