@@ -1,12 +1,14 @@
-// Package canary finds secrets where none may be: in logs, pages, databases, files.
+// Package canary finds secrets where they must not be: in logs, pages, databases and files.
 //
-// What lives here: Needles, which are made of secrets, and the search for them. What does not: where to look, and how the secrets came
-// there (that is the test of the whole system in package trial).
+// It contains Needles, which are made from secrets, and the search for them. The test of the whole system in package
+// trial decides where to search and where the secrets are used.
 //
-// A secret counts as found when eight of its characters stand in a row, so that a cut, wrapped or half masked one is found too; and in every
-// form that programs give a text without meaning to hide it: base64 at each of its three alignments, hexadecimal, percent, HTML, JSON and Go
-// escapes, UTF-16, and the lists of numbers that %v makes of bytes. Encrypted, hashed and compressed it is not found.
+// A secret counts as found if eight consecutive characters of it occur, so that truncated, wrapped and partly masked
+// secrets are found. The search also covers the forms into which programs transform text unintentionally: base64 at
+// each of its three alignments, hexadecimal, percent, HTML, JSON and Go escapes, UTF-16, and the lists of numbers
+// that %v prints for bytes. Encrypted, hashed and compressed secrets are not found.
 //
-// Invariants: the search of a byte costs the same however many secrets there are (about a nanosecond); nothing is found that is not there; a
-// search that finds nothing proves something only beside a control, a text that was planted and has to be found.
+// Invariants: The search time per byte does not depend on the number of secrets (about a nanosecond). There are no
+// false findings. A search without findings proves something only together with a control: a planted text that must
+// be found.
 package canary

@@ -14,19 +14,19 @@ import (
 	"unicode/utf16"
 )
 
-// shortest is the length, in bytes, of the shortest piece that is looked for. Eight random letters and digits come about by chance once
-// in 10^14 places.
+// shortest is the length, in bytes, of the shortest piece that is searched. Eight random letters and digits occur by
+// chance once in 10^14 positions.
 const shortest = 8
 
-// form is one way to write a text.
+// form is one encoding of a text.
 type form struct {
 	name  string
 	text  string
-	piece int // so much of it in a row is looked for, in bytes
-	step  int // from one piece to the next
+	piece int // length of the pieces that are searched, in bytes
+	step  int // distance between the starts of two pieces
 }
 
-// formsOf are the ways to write a secret. Those in which it looks the same as in clear are left out.
+// formsOf returns the encodings of a secret. It omits those that equal the plain text.
 func formsOf(s string) []form {
 	forms := []form{{"in clear", s, shortest, 1}}
 	add := func(name, text string, piece, step int) {
@@ -54,14 +54,14 @@ func formsOf(s string) []form {
 		forms = append(forms, list("a list of numbers", s, "0x%x", sep)...)
 	}
 	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) {
-		return forms // bytes, a key's: what follows is for texts
+		return forms // it is binary, such as a key; the following forms are for texts
 	}
 	var wide []byte
 	for _, u := range utf16.Encode([]rune(s)) {
 		wide = binary.LittleEndian.AppendUint16(wide, u)
 	}
 	add("UTF-16", string(wide), 2*shortest, 1)
-	const escaped = 12 // escapes are the same for every secret: a piece must hold more than one
+	const escaped = 12 // escapes are the same for all secrets, so a piece must contain more than one
 	add("JSON", inner(encodeJSON(s)), escaped, 1)
 	add("JSON with \\/", strings.ReplaceAll(inner(encodeJSON(s)), "/", `\/`), escaped, 1)
 	add("a Go string", inner(strconv.Quote(s)), escaped, 1)
@@ -71,10 +71,11 @@ func formsOf(s string) []form {
 	return forms
 }
 
-// base64Within is what of the base64 of a longer text is certain, when shift bytes (modulo 3) are before s in it.
+// base64Within returns the part of the base64 of a longer text that is determined by s, if shift bytes (modulo 3)
+// precede it.
 func base64Within(s string, shift int, e *base64.Encoding) string {
 	text := e.EncodeToString(append(bytes.Repeat([]byte{0}, shift), s...))
-	first := []int{0, 2, 3}[shift] // whose bits are partly of what comes before
+	first := []int{0, 2, 3}[shift] // the first character that depends only on s
 	return text[min(first, len(text)):max(min(first, len(text)), (shift+len(s))*8/6)]
 }
 
@@ -86,7 +87,7 @@ func everyByte(s, format, sep string) string {
 	return strings.Join(parts, sep)
 }
 
-// list makes one form for each eight bytes: numbers have no fixed width.
+// list returns one form for every eight bytes, because numbers have no fixed width.
 func list(name, s, format, sep string) []form {
 	var out []form
 	for i := 0; i+shortest <= len(s); i++ {
@@ -99,10 +100,10 @@ func list(name, s, format, sep string) []form {
 func encodeJSON(s string) string {
 	b, err := json.Marshal(s)
 	if err != nil {
-		panic(err) // a string has a JSON form
+		panic(err) // every string has a JSON form
 	}
 	return string(b)
 }
 
-// inner is a quoted text without its quotes.
+// inner returns a quoted text without its quotes.
 func inner(s string) string { return s[1 : len(s)-1] }

@@ -10,28 +10,28 @@ import (
 	"strings"
 )
 
-// Secret is a text that must be nowhere.
+// Secret is a text that must not occur anywhere.
 type Secret struct {
 	Name string
 	Text string
 }
 
-// Finding is a secret that was found.
+// Finding is an occurrence of a secret.
 type Finding struct {
-	Secret string // its name
+	Secret string // the secret's name
 	Form   string
 	Place  string
 	At     int    // offset in bytes
-	Around string // what is there, quoted
+	Around string // the surrounding data, quoted
 }
 
 func (f Finding) String() string {
 	return fmt.Sprintf("%s: at byte %d stands %s, %s: %s", f.Place, f.At, f.Secret, f.Form, f.Around)
 }
 
-// Needles are secrets, ready to be searched for. They are not changed, and safe for concurrent use.
+// Needles are secrets that are prepared for the search. They are immutable and safe for concurrent use.
 type Needles struct {
-	filter [filterBits / 64]uint64 // of what a needle begins with
+	filter [filterBits / 64]uint64 // hashes of the first eight bytes of all needles
 	starts map[uint64][]needle     // by the first eight bytes
 }
 
@@ -45,8 +45,8 @@ const filterBits = 1 << 20
 
 func slot(v uint64) uint64 { return v * 0x9e3779b97f4a7c15 >> 44 } // the upper 20 bits
 
-// NewNeedles takes secrets of at least 16 bytes. Parts that are the same in every secret of its kind, as the beginning of a key's DER is, have no
-// business in Text: they would be found where they may be.
+// NewNeedles returns needles for secrets of at least 16 bytes. Text must not contain parts that all secrets of its
+// kind share, such as the beginning of a key's DER encoding: they would be found where they are allowed.
 func NewNeedles(secrets ...Secret) (*Needles, error) {
 	n := &Needles{starts: map[uint64][]needle{}}
 	seen := map[string]bool{}
@@ -72,7 +72,7 @@ func (n *Needles) add(one needle) {
 	n.starts[v] = append(n.starts[v], one)
 }
 
-// Search tells which secrets are in data, each at the first place where it is.
+// Search returns the secrets that occur in data, each with its first position.
 func (n *Needles) Search(place string, data []byte) []Finding {
 	var found []Finding
 	told := map[string]bool{}
@@ -91,13 +91,13 @@ func (n *Needles) Search(place string, data []byte) []Finding {
 	return found
 }
 
-// around shows a place well enough to see what wrote it.
+// around returns the data around a position, so that a reader can see which program wrote it.
 func around(data []byte, at int) string {
 	const before, after = 160, 80
 	return fmt.Sprintf("%q", data[max(0, at-before):min(len(data), at+after)])
 }
 
-// SearchFile is Search in a file, which is read as a whole.
+// SearchFile searches a file, which it reads as a whole.
 func (n *Needles) SearchFile(path string) ([]Finding, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -106,10 +106,10 @@ func (n *Needles) SearchFile(path string) ([]Finding, error) {
 	return n.Search(path, data), nil
 }
 
-// letters are those that no form changes.
+// letters are characters that no form changes.
 const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
-// Random is a new text of n letters and digits.
+// Random returns a new random text of n letters and digits.
 func Random(n int) string {
 	var b strings.Builder
 	for range n {
@@ -122,8 +122,9 @@ func Random(n int) string {
 	return b.String()
 }
 
-// Token is a new secret of 36 random letters and digits with what it takes to be escaped between them: special is put after each twelve. It
-// has to be told from others like it by every piece, so that a finding names the right one.
+// Token returns a new secret of 36 random letters and digits, with special after the first and second twelve of them,
+// so that the secret contains characters that are escaped. Every piece of a token is unique, so that a finding names
+// the right secret.
 func Token(special string) string {
 	const part = 12
 	return Random(part) + special + Random(part) + special + Random(part)
