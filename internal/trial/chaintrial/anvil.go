@@ -18,15 +18,15 @@ import (
 	"github.com/agentherald/herald/internal/trial/npm"
 )
 
-// What is installed from npm: a launcher of JavaScript, which is not used, and with it the program for this system.
+// The npm package of anvil: a JavaScript launcher, which is not used, and the program for this system.
 const (
 	anvilPackage = "@foundry-rs/anvil"
 	anvilVersion = "1.7.1"
 	anvilStart   = 30 * time.Second
 	gasOfCall    = 15_000_000
 	gasOfBlock   = 1_000_000_000
-	// statesKept are in memory. Of those on disk, where the default has them from the 500th on, reorgs lose some, and all
-	// contracts with them.
+	// statesKept is how many states anvil keeps in memory. By default it stores states on disk from the 500th on, and
+	// reorgs lose some of those, together with all contracts.
 	statesKept = 100_000
 )
 
@@ -37,7 +37,7 @@ type anvil struct {
 	by      common.Address
 }
 
-// startAnvil installs and starts one; its log is a file in the folder. End of the process ends it.
+// startAnvil installs and starts anvil. It writes the log to a file in folder. End of the process stops it.
 func startAnvil(ctx context.Context, folder string) (*anvil, error) {
 	installed, err := npm.Install(ctx, anvilPackage+"@"+anvilVersion)
 	if err != nil {
@@ -80,7 +80,7 @@ func startAnvil(ctx context.Context, folder string) (*anvil, error) {
 func (n *anvil) Name() string { return "anvil" }
 func (n *anvil) URL() string  { return n.url }
 
-// transaction is what anvil signs by itself.
+// transaction returns the parameters of eth_sendTransaction. anvil signs the transaction.
 func (n *anvil) transaction(to *common.Address, data []byte) map[string]any {
 	t := map[string]any{"from": n.by, "input": hexutil.Bytes(data), "gas": hexutil.Uint64(gasOfCall)}
 	if to != nil {

@@ -8,17 +8,17 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// maxTimeout is what jobs are made with; no event says a timeout.
+// maxTimeout is the limit with which jobs are made. Events contain no timeout.
 const maxTimeout = time.Minute
 
-// Row is a delivery as Postgres has it.
+// Row is a delivery in Postgres.
 type Row struct {
 	ID       string
 	Key      string
 	Status   string
 	Reason   string
 	Error    string // as an operator reads it
-	Called   bool   // an attempt wrote a call, or may have
+	Called   bool   // an attempt started a call, or may have
 	OrderSeq uint64
 	Job      job.Job
 }
@@ -31,31 +31,31 @@ func (r Row) position() Position {
 	return p
 }
 
-// isNotFound tells whether a worker looked for the event and found it not on the chain.
+// isNotFound reports whether a worker searched the chain for the event and did not find it.
 func (r Row) isNotFound() bool { return r.Status == "rejected" && r.Reason == "event_not_found" }
 
-// takenBack tells whether the row ended because its event left the chain.
+// takenBack reports whether the row ended because its event left the chain.
 func (r Row) takenBack() bool { return r.Status == "cancelled" && r.Reason == "reorg" }
 
-// isRefused tells whether the row stands for a log that makes no job. Postgres keeps no job of it, so it may have no
-// position.
+// isRefused reports whether the row is that of a log that becomes no job. Postgres stores no job for it, so its
+// position may be missing.
 func (r Row) isRefused() bool { return r.Status == "rejected" && r.Reason == "invalid_job" }
 
-// Findings is what Compare found: how many rows there are of each sort, and each difference as a line. All
-// differences are faults.
+// Findings is the result of Compare: the number of rows of each sort, and a line for each difference. All differences
+// are faults.
 type Findings struct {
 	Accepted  int // rows of events that are on the chain
-	Rejected  int // rows of logs on the chain that make no job
-	Cancelled int // rows of events that left it
-	Retracted int // retractions of what was called
+	Rejected  int // rows of logs on the chain that become no job
+	Cancelled int // rows of events that left the chain
+	Retracted int // retractions of feedback that was delivered
 
-	Missing   []string // on the chain, and no row, or one that was taken back
-	TooMany   []string // a row that nothing on the chain, or that ever was on it, asks for
-	Misplaced []string // the row is of another block, transaction or log
-	Wrong     []string // the row has another content, status or place in its line
+	Missing   []string // events on the chain without a row, or whose row was taken back
+	TooMany   []string // rows without an event on the chain or on a removed branch
+	Misplaced []string // rows with another block, transaction or log
+	Wrong     []string // rows with other content, another status or another OrderSeq
 }
 
-// Faults are all differences.
+// Faults returns all differences.
 func (f Findings) Faults() []string {
 	var all []string
 	for _, part := range [][]string{f.Missing, f.TooMany, f.Misplaced, f.Wrong} {
@@ -64,8 +64,7 @@ func (f Findings) Faults() []string {
 	return all
 }
 
-// Compare holds the rows against what the final chain asks for and against every key that was ever on a branch which
-// is gone.
+// Compare compares the rows with the events of the final chain and with all keys that were on a removed branch.
 func Compare(wanted []Wanted, gone map[string]bool, rows []Row) Findings {
 	f := comparison{byKey: map[string]Row{}, rejected: map[Position]Row{}, gone: gone, used: map[string]bool{},
 		called: map[string]bool{}, retracted: map[string]bool{}}
@@ -114,19 +113,19 @@ type comparison struct {
 	byKey    map[string]Row
 	rejected map[Position]Row
 	gone     map[string]bool
-	used     map[string]bool // rows that were found, by id
+	used     map[string]bool // ids of rows that were matched
 
 	called    map[string]bool // by key
 	retracted map[string]bool // by id
 }
 
-// feedbackOf gives the key of the feedback that a retraction takes back.
+// feedbackOf returns the key of the feedback that a retraction retracts.
 func feedbackOf(key string) (feedback string, isRetraction bool) {
 	before, _, isRetraction := strings.Cut(key, "#Retraction@")
 	return before + "#" + string(job.KindNewFeedback), isRetraction
 }
 
-// lookFor finds the row of an event on the chain.
+// lookFor finds the row of an event on the chain and compares them.
 func (f *comparison) lookFor(w Wanted) {
 	r, there := f.byKey[w.Key]
 	f.used[r.ID] = f.used[r.ID] || there
@@ -139,7 +138,7 @@ func (f *comparison) lookFor(w Wanted) {
 		f.Missing = append(f.Missing, what+": it was taken back as "+r.ID)
 		return
 	case r.isNotFound() && w.Untold:
-		// as it should be
+		// the row is as expected
 	case r.Status == "rejected" || r.Status == "cancelled":
 		f.Wrong = append(f.Wrong, fmt.Sprintf("%s: %s is %s %s", what, r.ID, r.Status, r.Reason))
 		return
@@ -158,7 +157,7 @@ func (f *comparison) lookFor(w Wanted) {
 	}
 }
 
-// lookForRefused finds the rejected row of a log that makes no job.
+// lookForRefused finds the rejected row of a log that becomes no job.
 func (f *comparison) lookForRefused(w Wanted) {
 	r, there := f.rejected[w.Position]
 	if !there {
@@ -171,7 +170,7 @@ func (f *comparison) lookForRefused(w Wanted) {
 	f.Rejected++
 }
 
-// countRefused counts where rejected rows have no position: those of gone branches may have stayed.
+// countRefused compares the number of rejected rows if they have no position. Rows from removed branches may remain.
 func (f *comparison) countRefused(refused []Wanted, rows []Row) {
 	for _, r := range rows {
 		f.used[r.ID] = true
@@ -192,9 +191,9 @@ func (f *comparison) countRefused(refused []Wanted, rows []Row) {
 	}
 }
 
-// judgeRest judges a row that nothing on the final chain asks for.
+// judgeRest checks a row that matches no event on the final chain.
 func (f *comparison) judgeRest(r Row) {
-	key, _, _ := strings.Cut(r.Key, "~") // it gave its key to the event that came in its place
+	key, _, _ := strings.Cut(r.Key, "~") // another event took over its key
 	feedback, isRetraction := feedbackOf(key)
 	switch {
 	case isRetraction && f.gone[feedback] && f.called[feedback]:
@@ -211,7 +210,8 @@ func (f *comparison) judgeRest(r Row) {
 				r.Job.BlockNumber, r.ID))
 		}
 		return
-	case f.gone[key] && (r.takenBack() || r.isNotFound() || r.Status == "skipped"): // skipped: it ended before its event left
+	// Skipped: it ended before its event left.
+	case f.gone[key] && (r.takenBack() || r.isNotFound() || r.Status == "skipped"):
 		f.Cancelled++
 		return
 	}
@@ -220,7 +220,7 @@ func (f *comparison) judgeRest(r Row) {
 		r.Status, r.Reason))
 }
 
-// Bury adds what logs that leave the chain asked for to the keys that are gone.
+// Bury adds the keys of logs that leave the chain to gone.
 func Bury(gone map[string]bool, wanted []Wanted) {
 	for _, w := range wanted {
 		if w.Refused != "" {
@@ -233,7 +233,7 @@ func Bury(gone map[string]bool, wanted []Wanted) {
 
 const goneRefusedMark = "refused@"
 
-// goneAt names a log that has no key of its own.
+// goneAt returns an identifier of a log without a key.
 func goneAt(p Position) string {
 	return fmt.Sprintf("%s%s/%d", goneRefusedMark, p.BlockHash, p.LogIndex)
 }

@@ -8,24 +8,24 @@ import (
 	"github.com/ethereum/go-ethereum/core/vm"
 )
 
-// What getLastIndex(uint256,address) and tokenURI(uint256) are called with: a selector, which nothing looks at, and two
-// words or one. No record is that short.
+// Sizes of the calldata of getLastIndex(uint256,address) and tokenURI(uint256): a selector, which the emitter
+// ignores, and two words or one. All records are longer.
 const (
 	argumentsAt = 4
 	pairSize    = 2 * wordSize
 )
 
-// EmitterCode is the creation code of a contract that logs whatever its calldata says. It stands in for the three
-// registries: no registry emits all the forms, and those of 2025 have no compiler here. Every agent has the same
-// tokenURI; what else a registry is asked reverts.
+// EmitterCode returns the creation code of a contract that logs the records in its calldata. It replaces the three
+// registries, because no registry emits all forms and those of 2025 cannot be compiled here. All agents have the same
+// tokenURI. Every other call reverts.
 func EmitterCode(tokenURI string) []byte {
 	answer := encodeText(tokenURI)
-	code := assembleEmitter(0, len(answer)) // once for its length
+	code := assembleEmitter(0, len(answer)) // a first pass determines its length
 	runtime := append(assembleEmitter(len(code), len(answer)), answer...)
 	var create assembler
 	create.push(len(runtime))
 	create.do(vm.DUP1)
-	create.jumpTo("runtime") // its offset, to be copied from
+	create.jumpTo("runtime") // the offset to copy from
 	create.push(0)
 	create.do(vm.CODECOPY)
 	create.push(0)
@@ -34,7 +34,7 @@ func EmitterCode(tokenURI string) []byte {
 	return append(create.link(), runtime...)
 }
 
-// encodeText is what a function that returns one string answers.
+// encodeText returns the ABI encoding of the answer of a function that returns one string.
 func encodeText(text string) []byte {
 	answer := make([]byte, 2*wordSize+(len(text)+wordSize-1)/wordSize*wordSize)
 	answer[wordSize-1] = wordSize
@@ -43,16 +43,17 @@ func encodeText(text string) []byte {
 	return answer
 }
 
-// assembleEmitter writes the answers and the loop over the records. The comments show the stack, its top on the right; p
-// is where the record begins. The answer to tokenURI is at uriAt of the code.
+// assembleEmitter assembles the answers and the loop over the records. The comments show the stack, with its top on
+// the right; p is the position of the record. uriAt is the position of tokenURI's answer in the code.
 func assembleEmitter(uriAt, uriSize int) []byte {
 	var a assembler
-	load := func(dup vm.OpCode, at int) { // a word of the record
+	load := func(dup vm.OpCode, at int) { // loads a word of the record
 		a.do(dup)
 		a.push(at)
 		a.do(vm.ADD, vm.CALLDATALOAD)
 	}
-	// The slot of the agent and the client, from their length and where they are in the calldata.
+	// hashPair computes the storage slot of the agent and the client. The stack contains their length and their
+	// position in the calldata.
 	hashPair := func() {
 		a.push(0)
 		a.do(vm.CALLDATACOPY)
@@ -126,7 +127,7 @@ func assembleEmitter(uriAt, uriSize int) []byte {
 		a.label(name)
 		a.do(vm.POP, vm.LOG1+vm.OpCode(i))
 		for range len(names) - 1 - i {
-			a.do(vm.POP) // the topics that it has not
+			a.do(vm.POP) // remove the topics that this log does not have
 		}
 		a.jumpTo("next")
 		a.do(vm.JUMP)
@@ -168,11 +169,11 @@ func assembleEmitter(uriAt, uriSize int) []byte {
 	return a.link()
 }
 
-// assembler writes EVM code. Every number and every label is pushed as two bytes.
+// assembler assembles EVM code. It pushes every number and every label as two bytes.
 type assembler struct {
 	code   []byte
-	labels map[string]int // where they are
-	uses   map[int]string // which are to be written where
+	labels map[string]int // positions of the labels
+	uses   map[int]string // labels by the position at which their position must be written
 }
 
 func (a *assembler) do(ops ...vm.OpCode) {
@@ -191,7 +192,7 @@ func (a *assembler) label(name string) {
 	a.do(vm.JUMPDEST)
 }
 
-// jumpTo pushes where a label is.
+// jumpTo pushes the position of a label.
 func (a *assembler) jumpTo(name string) {
 	a.remember()
 	a.uses[len(a.code)+1] = name

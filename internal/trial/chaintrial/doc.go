@@ -1,18 +1,18 @@
-// Package chaintrial tries what follows a chain (enqueue watch) against a chain that reorganises, behind a node that
-// lies, while the followers are killed, and compares what Postgres holds afterwards with a plain reading of the
-// chain, row by row.
+// Package chaintrial tests the follower of a chain (enqueue watch) against a chain that reorganises, behind a node
+// that lies, while the followers are killed. Afterwards it compares Postgres row by row with a plain reading of the
+// chain.
 //
-// What lives here: Generator (events of every form that ERC-8004 ever had, as a contract of our own emits them),
-// ReadBlocks and Compare (the plain reading and the comparison), Proxy (the lying node). They are pure and have
-// ordinary quick tests. With the build tag chain there are the chains (a real anvil, pinned, and internal/devnet) and
-// the trial itself, `make chain`.
+// It contains Generator (events of every form that ERC-8004 ever had, emitted by a contract written for this
+// package), ReadBlocks and Compare (the plain reading and the comparison) and Proxy (the lying node). These are pure
+// and have ordinary quick tests. The build tag chain adds the chains (a pinned anvil, and internal/devnet) and the
+// trial itself, `make chain`.
 //
-// What does not live here: anything of what is tried. The plain reading asks for the logs of one block after the
-// other and shares no code with chain.Follower; only the decoding of one log (erc8004.Decode, chain.Job) is the same,
-// which the tests of those packages hold to the published ABIs.
+// It contains no tested code. The plain reading asks for the logs of one block after the other and shares no code
+// with chain.Follower. It shares only the decoding of a single log (erc8004.Decode, chain.Job), which the tests of
+// those packages compare with the published ABIs.
 //
 // Invariants:
-//   - The seed decides every event, block and reorg, and what the proxy's first, second, third request meets. Which
-//     request comes when depends on the machine.
-//   - On one branch a key comes once, as a registry would have it; after a reorg it may come again with other content.
+//   - The seed determines every event, block and reorg, and how the proxy treats its first, second and third request.
+//     The order of the requests depends on the machine.
+//   - On one branch a key occurs once, as in a registry. After a reorg it may occur again with other content.
 package chaintrial

@@ -6,16 +6,17 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// Log is what an emitter contract is told to log: one to four topics.
+// Log is a log that an emitter contract should emit, with one to four topics.
 type Log struct {
 	Topics []common.Hash
 	Data   []byte
-	// Counts makes the emitter count it for its second and third topic, agent and client: getLastIndex tells the count.
+	// Counts makes the emitter count the log for its second and third topic, agent and client. getLastIndex returns
+	// the count.
 	Counts bool
 }
 
-// A record of an emitter's calldata: the number of topics, and countFlag; the length of the data; four words for
-// topics; the data.
+// The layout of a record in an emitter's calldata: the number of topics, and countFlag; the length of the data; four
+// words for topics; the data.
 const (
 	wordSize   = 32
 	topicsAt   = 2 * wordSize
@@ -24,7 +25,7 @@ const (
 	countFlag  = 256
 )
 
-// EmitCall is the calldata by which an emitter logs these, in order.
+// EmitCall returns the calldata with which an emitter emits the logs, in order.
 func EmitCall(logs ...Log) []byte {
 	var call []byte
 	for _, l := range logs {

@@ -9,17 +9,17 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// registry says which of the three emits a form.
+// registry is the registry that emits a form.
 type registry int
 
 const (
 	identity registry = iota
 	reputation
 	validation
-	registries // how many there are
+	registries // the number of registries
 )
 
-// form is an event as its contract declared it: its name and its parameters as NAME:TYPE, with ! where they are
+// form is an event as its contract declares it: its name, and its parameters as NAME:TYPE, with ! if they are
 // indexed.
 type form struct {
 	by     registry
@@ -27,7 +27,7 @@ type form struct {
 	params string
 }
 
-// forms are written out here once more, so that what the decoder takes for a form is not what it is tried with.
+// forms repeats the declarations, so that the decoder is not tested with its own list.
 var forms = []form{
 	{reputation, "NewFeedback",
 		"agentId:uint256! client:address! index:uint64 value:int128 decimals:uint8 tag1:string! tag1:string " +
@@ -74,10 +74,10 @@ var forms = []form{
 	{identity, "Transfer", "from:address! to:address! agentId:uint256!"},
 }
 
-// has tells whether the form has a parameter of this name.
+// has reports whether the form has a parameter with this name.
 func (f form) has(name string) bool { return strings.Contains(" "+f.params, " "+name+":") }
 
-// signature is the text whose hash is the first topic.
+// signature returns the text whose hash is the first topic.
 func (f form) signature() string {
 	var types []string
 	for p := range strings.FieldsSeq(f.params) {
@@ -87,7 +87,7 @@ func (f form) signature() string {
 	return f.name + "(" + strings.Join(types, ",") + ")"
 }
 
-// encode makes the form's log. Every parameter's value is asked for by name and type, as Go has it.
+// encode encodes the form's log. It calls value with the name and type of each parameter, which returns a Go value.
 func (f form) encode(value func(name, of string) any) (Log, error) {
 	log := Log{Topics: []common.Hash{crypto.Keccak256Hash([]byte(f.signature()))}}
 	var arguments abi.Arguments

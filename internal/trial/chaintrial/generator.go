@@ -7,15 +7,15 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// The world that events are about: few enough agents and clients that most pairs have several feedbacks.
+// The size of the generated world: few enough agents and clients that most pairs have several feedbacks.
 const (
 	agents     = 60
 	clients    = 5
-	mostEvents = 20 // in a block
+	mostEvents = 20 // in one block
 	longText   = 300
 )
 
-// pair is an agent and who rated it; place is one feedback of theirs, or one validation request.
+// pair is an agent and a client that rated it. place is one feedback of a pair, or one validation request.
 type pair struct {
 	agent  uint64
 	client uint64
@@ -26,32 +26,32 @@ type place struct {
 	index uint64
 }
 
-// Event is one event that was made. Emitter says which registry logs it.
+// Event is one generated event. Emitter is the registry that logs it.
 type Event struct {
 	Emitter int // 0 identity, 1 reputation, 2 validation
 	Log     Log
 
 	gives   *place // the feedback that it gives
-	revokes *place // or takes back
+	revokes *place // the feedback that it revokes
 }
 
-// Generator makes the events of one branch, block by block, and forgets blocks that a reorg takes back.
+// Generator generates the events of one branch, block by block. It drops blocks that a reorg removes.
 type Generator struct {
 	random  *rand.Rand
-	blocks  [][]Event // of the branch
-	pending []Event   // of a dropped branch, to come again in later blocks
+	blocks  [][]Event // blocks of the branch
+	pending []Event   // events of a dropped branch that will occur again in later blocks
 
-	given   map[place]bool // feedback of the branch or pending
+	given   map[place]bool // feedback of the branch or in pending
 	revoked map[place]bool
-	live    []place // feedback that may be revoked or responded to; some of it may be gone
+	live    []place // feedback that may be revoked or responded to; a part of it may be gone
 }
 
-// NewGenerator makes a generator. The seed decides everything.
+// NewGenerator returns a generator. The seed determines all events.
 func NewGenerator(seed uint64) *Generator {
 	return &Generator{random: rand.New(rand.NewPCG(seed, 1)), given: map[place]bool{}, revoked: map[place]bool{}}
 }
 
-// Next makes a block of about so many events on average, as many in one as twice that.
+// Next generates a block with average events on average, and at most twice as many.
 func (g *Generator) Next(average int) ([]Event, error) {
 	n := g.random.IntN(min(2*average, mostEvents) + 1)
 	var block []Event
@@ -66,14 +66,14 @@ func (g *Generator) Next(average int) ([]Event, error) {
 	return block, nil
 }
 
-// Blocks is how many blocks the branch has.
+// Blocks returns the number of blocks of the branch.
 func (g *Generator) Blocks() int { return len(g.blocks) }
 
-// Newest gives the events of the newest depth blocks, for a reorg that mines them again.
+// Newest returns the events of the newest depth blocks, for a reorg that mines them again.
 func (g *Generator) Newest(depth int) [][]Event { return g.blocks[len(g.blocks)-depth:] }
 
-// Fold moves the events of the newest depth blocks into the first of as many blocks that replace them, and adds
-// further empty ones.
+// Fold moves the events of the newest depth blocks into the first of depth replacing blocks, and adds further empty
+// blocks.
 func (g *Generator) Fold(depth, further int) {
 	var all []Event
 	for _, block := range g.Newest(depth) {
@@ -85,8 +85,8 @@ func (g *Generator) Fold(depth, further int) {
 	}
 }
 
-// Drop takes the newest depth blocks back. Most of their events come again in the blocks that Next makes, unchanged
-// but elsewhere; the others are gone, and their feedback's indexes are given to others.
+// Drop removes the newest depth blocks. Most of their events occur again in later blocks of Next, unchanged but at
+// another position. The others are gone, and other feedback reuses their feedback indexes.
 func (g *Generator) Drop(depth int) {
 	dropped := g.Newest(depth)
 	g.blocks = g.blocks[:len(g.blocks)-depth]
@@ -106,14 +106,14 @@ func (g *Generator) Drop(depth int) {
 	}
 }
 
-// AddEmpty tells of blocks without events that a reorg made.
+// AddEmpty adds blocks without events, which a reorg created.
 func (g *Generator) AddEmpty(n int) {
 	for range n {
 		g.blocks = append(g.blocks, nil)
 	}
 }
 
-// makeEvent makes an event, or takes one that waits to come again.
+// makeEvent generates an event, or takes one from pending.
 func (g *Generator) makeEvent() (Event, error) {
 	if len(g.pending) > 0 && g.random.IntN(2) == 0 {
 		e := g.pending[0]
@@ -123,7 +123,8 @@ func (g *Generator) makeEvent() (Event, error) {
 	return g.make(g.random.IntN(len(forms)))
 }
 
-// make makes an event of a form. One that needs feedback where there is none becomes feedback.
+// make generates an event of a form. If it needs feedback and there is no such feedback, it generates feedback
+// instead.
 func (g *Generator) make(which int) (Event, error) {
 	f := forms[which]
 	e := Event{Emitter: int(f.by)}
@@ -151,11 +152,11 @@ func (g *Generator) make(which int) (Event, error) {
 	}
 	counts := f.name == "NewFeedback" && !f.has("index")
 	if counts {
-		at.client += clients // of their own: an emitter counts no feedback that names its index
+		at.client += clients // separate clients, because an emitter does not count feedback that contains its index
 	}
-	broken := g.random.IntN(50) == 0 // beyond what a registry allows: no job
+	broken := g.random.IntN(50) == 0 // beyond a registry's limits, so that it becomes no job
 	var err error
-	memory := map[string]any{} // tag1 comes twice, as a topic and as text
+	memory := map[string]any{} // tag1 occurs twice, as a topic and as text
 	e.Log, err = f.encode(func(name, of string) any {
 		if _, ok := memory[name]; !ok {
 			memory[name] = g.value(name, of, at, broken)
@@ -180,7 +181,7 @@ func (g *Generator) pick(toRevoke bool) (place, bool) {
 	return place{}, false
 }
 
-// value makes a parameter's value.
+// value generates a parameter's value.
 func (g *Generator) value(name, of string, at place, broken bool) any {
 	switch name {
 	case "agentId":
@@ -215,7 +216,7 @@ func (g *Generator) value(name, of string, at place, broken bool) any {
 	return g.text()
 }
 
-// text makes a string: plain, empty, long, or one that Postgres could not store.
+// text generates a string: plain, empty, long, or one that Postgres cannot store.
 func (g *Generator) text() string {
 	switch g.random.IntN(8) {
 	case 0:

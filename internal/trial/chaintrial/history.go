@@ -11,27 +11,27 @@ import (
 	"github.com/agentherald/herald/internal/trial"
 )
 
-// Life is how long an event was in a block of the chain.
+// Life is the time for which an event was in a block of the chain.
 type Life struct {
 	Wanted
-	From, Until time.Time // Until is zero if it still is
+	From, Until time.Time // Until is zero while the event is on the chain
 }
 
-// Height is the chain's newest block, from a moment on.
+// Height is the number of the chain's newest block from a point in time on.
 type Height struct {
 	At   time.Time
 	Head uint64
 }
 
-// History is what was on the chain when. In doubt its times say that an event was there for longer.
+// History records when which events were on the chain. Its times are never shorter than the real ones.
 type History struct {
 	Lives   []Life
 	Heights []Height // in order
 }
 
-// JudgeCalls finds the calls for which the chain gave no reason: of an event that was not on it with so many
-// confirmations, and of a retraction of what was. A worker asks the chain before it calls, so that what was true for a
-// moment within that time before the call is reason enough.
+// JudgeCalls returns the calls that the chain did not justify: calls for an event that was not on the chain with
+// enough confirmations, and calls for a retraction of feedback that was on the chain. A worker checks the chain
+// before it calls, so a state that was true at any time within before of the call justifies it.
 func (h History) JudgeCalls(
 	calls trial.Calls, rows []Row, confirmations uint64, before time.Duration,
 ) (faults []string) {
@@ -45,7 +45,7 @@ func (h History) JudgeCalls(
 	}
 	for _, c := range calls {
 		r, known := byID[c.Delivery.String()]
-		key, _, _ := strings.Cut(r.Key, "~") // it gave its key to the event that came in its place
+		key, _, _ := strings.Cut(r.Key, "~") // another event took over its key
 		feedback, isRetraction := feedbackOf(key)
 		moment := span{c.Begun.Add(-before), c.Begun}
 		at := c.Begun.Format(time.StampMilli)
@@ -63,8 +63,8 @@ func (h History) JudgeCalls(
 	return faults
 }
 
-// FindBelieved finds the feedback that an agent took, that is not on the chain, and of whose going the agent took no retraction:
-// the agent believes in it for ever. An event is on the chain if its transaction has it under its key.
+// FindBelieved returns the feedback that an agent accepted although it is not on the chain, and whose retraction the
+// agent did not receive. An event is on the chain if its transaction contains it under its key.
 func FindBelieved(present []Wanted, calls trial.Calls, rows []Row) (faults []string) {
 	type event struct{ key, transaction string }
 	there := map[event]bool{}
@@ -97,7 +97,7 @@ func FindBelieved(present []Wanted, calls trial.Calls, rows []Row) (faults []str
 
 type span struct{ from, until time.Time }
 
-// isThereAllAlong tells whether the feedback that a retraction takes back was in its block for the whole time.
+// isThereAllAlong reports whether the retracted feedback was in its block for the whole time.
 func isThereAllAlong(lives []Life, r Row, moment span) bool {
 	for _, l := range lives {
 		if l.Position.BlockHash == r.Job.BlockHash && !l.From.After(moment.from) &&
@@ -108,7 +108,7 @@ func isThereAllAlong(lives []Life, r Row, moment span) bool {
 	return false
 }
 
-// isConfirmed tells whether an event with the row's content was deep enough once in that time.
+// isConfirmed reports whether an event with the row's content had enough confirmations at some time in moment.
 func (h History) isConfirmed(lives []Life, r Row, confirmations uint64, moment span) bool {
 	for _, l := range lives {
 		if _, differs := l.Job.Conflict(r.Job); differs {
@@ -128,7 +128,7 @@ func (h History) isConfirmed(lives []Life, r Row, confirmations uint64, moment s
 	return false
 }
 
-// findHighestHead returns the highest head in a time.
+// findHighestHead returns the highest head in a span of time.
 func (h History) findHighestHead(in span) (head uint64) {
 	for i, height := range h.Heights {
 		if height.At.After(in.until) {

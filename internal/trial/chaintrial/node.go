@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/devnet"
 )
 
-// ChainID is that of both chains.
+// ChainID is the chain id of both chains.
 const ChainID = devnet.DefaultChainID
 
 // Call is a transaction to an emitter.
@@ -20,22 +20,21 @@ type Call struct {
 	Data []byte
 }
 
-// Node is a development chain. Only one goroutine changes it.
+// Node is a development chain. Only one goroutine may change it.
 type Node interface {
-	// Name is told in the figures.
+	// Name is printed with the results.
 	Name() string
-	// URL is where it answers honestly.
+	// URL is the address of the honest node.
 	URL() string
-	// Deploy makes a contract in a block of its own.
+	// Deploy creates a contract in a block of its own.
 	Deploy(ctx context.Context, code []byte) (common.Address, error)
-	// Mine makes a block of these calls, in order.
+	// Mine mines a block with these calls, in order.
 	Mine(ctx context.Context, calls []Call) error
-	// Replace puts other blocks in the place of the newest depth. The first of them holds the calls again, which are
-	// those that the replaced blocks had; the others are empty. It returns how many blocks there are more than
-	// before.
+	// Replace replaces the newest depth blocks. The first new block contains the calls again, which are those of the
+	// replaced blocks; the others are empty. It returns how many blocks the chain has more than before.
 	Replace(ctx context.Context, depth int, again []Call) (further int, err error)
-	// Rollback takes the newest depth blocks away, or replaces them by empty ones where the node cannot go back. It
-	// returns how many empty blocks there are.
+	// Rollback removes the newest depth blocks, or replaces them with empty ones if the node cannot go back. It
+	// returns the number of empty blocks.
 	Rollback(ctx context.Context, depth int) (empty int, err error)
 }
 
@@ -62,7 +61,7 @@ func (n inProcess) Mine(ctx context.Context, calls []Call) error {
 	return err
 }
 
-// Replace leaves it to the node to mine what it has taken out again.
+// Replace relies on the node, which mines the transactions of the replaced blocks again.
 func (n inProcess) Replace(ctx context.Context, depth int, _ []Call) (further int, err error) {
 	return 1, n.net.Reorg(ctx, uint64(depth), true)
 }

@@ -18,28 +18,28 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 )
 
-// Fault is one way in which a node is not what it should be.
+// Fault is one way in which a node misbehaves.
 type Fault string
 
-// What nodes do. A Proxy has one of them at a time, for a few questions.
+// The faults. A Proxy has one of them at a time, for a few requests.
 const (
 	Errs       Fault = "errs"       // failing statuses, 429 with Retry-After, JSON-RPC errors, closed connections
 	Slow       Fault = "slow"       // answers late
-	Cuts       Fault = "cuts"       // answers half
-	Behind     Fault = "behind"     // is some blocks behind the head, and has no logs above without saying so
-	Ahead      Fault = "ahead"      // names a head that is not there
-	Repeats    Fault = "repeats"    // has every log twice
-	Forgets    Fault = "forgets"    // has some of the logs only
+	Cuts       Fault = "cuts"       // sends only the beginning of the answer
+	Behind     Fault = "behind"     // is some blocks behind the head, and silently returns no logs above its head
+	Ahead      Fault = "ahead"      // reports a head that does not exist
+	Repeats    Fault = "repeats"    // returns every log twice
+	Forgets    Fault = "forgets"    // returns only a part of the logs
 	OtherChain Fault = "otherchain" // answers for another chain: its id, its hashes, no logs
 	Limits     Fault = "limits"     // refuses ranges and answers above a limit
 )
 
-// Faults are all of them.
+// Faults are all faults.
 var Faults = []Fault{Errs, Slow, Cuts, Behind, Ahead, Repeats, Forgets, OtherChain, Limits}
 
 const (
 	mostOfMood    = 12 // requests
-	mostBlocks    = 40 // of a range, while Limits lasts
+	mostBlocks    = 40 // maximum range while Limits lasts
 	mostLogs      = 300
 	mostBehind    = 6
 	proxyTimeout  = 10 * time.Second
@@ -47,7 +47,7 @@ const (
 	largestAsking = 8 << 20
 )
 
-// Proxy stands in front of an honest node and lies half of the time.
+// Proxy forwards requests to an honest node and misbehaves half of the time.
 type Proxy struct {
 	node     string
 	faults   []Fault
@@ -55,33 +55,33 @@ type Proxy struct {
 
 	mu     sync.Mutex
 	random *rand.Rand
-	mood   Fault // empty: honest
-	left   int   // requests of this mood
+	mood   Fault // empty while it is honest
+	left   int   // remaining requests of this mood
 	told   map[Fault]int
 }
 
-// NewProxy makes one. No faults: it is honest for ever. The block that it calls finalized is so many behind the head:
-// development chains finalise what they replace a moment later.
+// NewProxy returns a Proxy. Without faults it is always honest. The block that it reports as finalized is finality
+// blocks behind the head, because development chains finalise blocks that they replace a moment later.
 func NewProxy(node string, seed, finality uint64, faults ...Fault) *Proxy {
 	return &Proxy{node: node, faults: faults, finality: finality, random: rand.New(rand.NewPCG(seed, 2)),
 		told: map[Fault]int{}}
 }
 
-// Told is how many requests met each fault.
+// Told returns the number of requests per fault.
 func (p *Proxy) Told() map[Fault]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.told)
 }
 
-// Repent makes it honest for ever.
+// Repent makes the proxy honest from now on.
 func (p *Proxy) Repent() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults, p.mood, p.left = nil, "", 0
 }
 
-// lie is what one request meets, with the dice that it needs.
+// lie is the treatment of one request, with the random numbers for it.
 type lie struct {
 	fault Fault
 	roll  int // 0 to 999
@@ -119,7 +119,7 @@ type answer struct {
 	Error   *Refusal        `json:"error,omitempty"`
 }
 
-// ServeHTTP answers one request, a question or a batch of them.
+// ServeHTTP answers one request, which is a single question or a batch.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), proxyTimeout)
 	defer cancel()
@@ -138,14 +138,14 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if l.fault == Cuts {
 		w.Header().Set("Content-Length", fmt.Sprint(len(body)))
-		_, _ = w.Write(body[:len(body)*l.roll/1000]) // the client sees what became of it
-		_ = http.NewResponseController(w).Flush()    // or it would see nothing at all
+		_, _ = w.Write(body[:len(body)*l.roll/1000]) // the client receives the truncated body
+		_ = http.NewResponseController(w).Flush()    // without it, the client would receive nothing
 		panic(http.ErrAbortHandler)
 	}
-	_, _ = w.Write(body) // a client that is gone needs no answer
+	_, _ = w.Write(body) // a client that disconnected needs no answer
 }
 
-// fail answers without asking the node; one time in four it leaves that to answerOne.
+// fail answers without asking the node. For one roll in five it returns false, and answerOne returns the error.
 func fail(w http.ResponseWriter, roll int) bool {
 	switch roll % 5 {
 	case 0:
@@ -172,7 +172,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// answer asks the node one question after the other and bends the answers.
+// answer asks the node one question after the other and distorts the answers.
 func (p *Proxy) answer(ctx context.Context, asked io.Reader, l lie) ([]byte, error) {
 	body, err := io.ReadAll(asked)
 	if err != nil {
@@ -189,7 +189,7 @@ func (p *Proxy) answer(ctx context.Context, asked io.Reader, l lie) ([]byte, err
 	if err != nil {
 		return nil, fmt.Errorf("read the question: %w", err)
 	}
-	head, err := Head(ctx, p.node) // once, so that a batch is one view
+	head, err := Head(ctx, p.node) // read once, so that all answers of a batch show the same head
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +235,7 @@ func (p *Proxy) answerOne(ctx context.Context, q question, v view) answer {
 	return a
 }
 
-// view is the chain as one request is shown it.
+// view is the chain as one request sees it.
 type view struct {
 	lie
 	random   *rand.Rand
@@ -243,7 +243,7 @@ type view struct {
 	finality uint64
 }
 
-// top is the head as it is told.
+// top returns the head that is reported.
 func (v view) top() uint64 {
 	if v.fault == Behind {
 		return v.head - min(v.head, uint64(1+v.roll%mostBehind))
@@ -251,7 +251,7 @@ func (v view) top() uint64 {
 	return v.head
 }
 
-// bend changes a question's parameters; answered says the answer instead, no parameters that the range is refused.
+// bend changes a question's parameters. If answered is set, it is the answer. If params is nil, the range is refused.
 func (v view) bend(q question) (params []json.RawMessage, answered json.RawMessage) {
 	params = slices.Clone(q.Params)
 	if params == nil {
@@ -281,7 +281,7 @@ func (v view) bend(q question) (params []json.RawMessage, answered json.RawMessa
 	return params, nil
 }
 
-// bendFilter looks at the range that logs are asked for.
+// bendFilter changes the range in the filter of eth_getLogs.
 func (v view) bendFilter(params []json.RawMessage) ([]json.RawMessage, json.RawMessage) {
 	filter := map[string]json.RawMessage{}
 	if len(params) != 1 || json.Unmarshal(params[0], &filter) != nil || filter["blockHash"] != nil {
@@ -302,7 +302,7 @@ func (v view) bendFilter(params []json.RawMessage) ([]json.RawMessage, json.RawM
 	return []json.RawMessage{bent}, nil
 }
 
-// number reads a block number or a name of one.
+// number parses a block number or a block tag.
 func (v view) number(raw json.RawMessage) uint64 {
 	var n hexutil.Uint64
 	switch name := strings.Trim(string(raw), `"`); name {
@@ -312,7 +312,7 @@ func (v view) number(raw json.RawMessage) uint64 {
 		return v.top() - min(v.top(), v.finality)
 	default:
 		if json.Unmarshal(raw, &n) != nil {
-			return v.top() // latest, pending, nothing
+			return v.top() // latest, pending, or no number
 		}
 	}
 	return uint64(n)
@@ -332,7 +332,7 @@ func (v view) distort(method string, a *answer) {
 	}
 }
 
-// forgetReceiptLogs leaves logs out of receipts, as distortLogs does.
+// forgetReceiptLogs drops logs from receipts, as distortLogs does.
 func (v view) forgetReceiptLogs(a *answer) {
 	var receipts []map[string]json.RawMessage
 	if json.Unmarshal(a.Result, &receipts) != nil {
@@ -397,7 +397,7 @@ func (v view) distortLogs(a *answer) {
 	}
 }
 
-// otherHash is a hash of the other chain, always the same for the same block.
+// otherHash returns a hash of the other chain. It is always the same for the same block.
 func otherHash(raw json.RawMessage) json.RawMessage {
 	if len(raw) < 5 {
 		return raw

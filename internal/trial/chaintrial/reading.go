@@ -18,8 +18,8 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// Ask sends one JSON-RPC question and reads the answer into result. It retries nothing and believes everything, for
-// it asks an honest node.
+// Ask sends one JSON-RPC question and decodes the answer into result. It neither retries nor checks the answer,
+// because the node is honest.
 func Ask(ctx context.Context, url string, result any, method string, params ...any) error {
 	if params == nil {
 		params = []any{}
@@ -66,15 +66,15 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.Message }
 
-// Head asks for the newest block's number.
+// Head returns the number of the newest block.
 func Head(ctx context.Context, url string) (uint64, error) {
 	var head hexutil.Uint64
 	err := Ask(ctx, url, &head, "eth_blockNumber")
 	return uint64(head), err
 }
 
-// ReadBlocks is the plain reading: the logs of the blocks from first to last, one question for each block, nothing
-// between them.
+// ReadBlocks is the plain reading: it returns the logs of the blocks from first to last, with one question for each
+// block.
 func ReadBlocks(ctx context.Context, url string, first, last uint64, of erc8004.Deployment) ([]types.Log, error) {
 	var all []types.Log
 	for n := first; n <= last; n++ {
@@ -90,7 +90,7 @@ func ReadBlocks(ctx context.Context, url string, first, last uint64, of erc8004.
 	return all, nil
 }
 
-// Position is where on the chain an event is.
+// Position is the position of an event on the chain.
 type Position struct {
 	Block       uint64
 	BlockHash   common.Hash
@@ -98,25 +98,27 @@ type Position struct {
 	LogIndex    uint
 }
 
-// Wanted is what Herald ought to have of one log: a delivery, or, where Refused says why, a rejected row.
+// Wanted is the row that Herald should have for one log: a delivery, or a rejected row if Refused contains the
+// reason.
 type Wanted struct {
-	Key      string // empty: the refused log has none of its own
+	Key      string // empty if the log is refused, because it has no key
 	Job      job.Job
 	Position Position
 	Refused  string
-	// Untold says that the log leaves out the index, or of tag1 all but the hash: a worker asks the registry for them,
-	// and an emitter does not tell.
+	// Untold is true if the log lacks the index, or contains only the hash of tag1. A worker then asks the registry,
+	// and an emitter does not answer.
 	Untold bool
 }
 
-// CountedBefore says how many feedbacks without an index a client had given an agent before the first of some logs.
+// CountedBefore returns how many feedbacks without an index a client had given an agent before the first of some
+// logs.
 type CountedBefore func(registry common.Address, agentID *big.Int, client common.Address) (uint64, error)
 
-// countedNone is what was counted before the first block.
+// countedNone returns 0, the count before the first block.
 func countedNone(common.Address, *big.Int, common.Address) (uint64, error) { return 0, nil }
 
-// Want says what the logs of successive blocks ask for. Logs that are no delivery of any kind (AgentUpdated,
-// ValidationRequest) ask for nothing.
+// Want returns the rows for the logs of successive blocks. Logs that become no delivery (AgentUpdated,
+// ValidationRequest) yield none.
 func Want(logs []types.Log, chainID uint64, of erc8004.Deployment, before CountedBefore) ([]Wanted, error) {
 	counted := map[string]uint64{}
 	var wanted []Wanted

@@ -4,7 +4,7 @@ package chaintrial
 
 import "context"
 
-// StartAnvil starts an anvil for whoever measures; its log is a file in the folder. end ends it.
+// StartAnvil starts an anvil for benchmarks. It writes the log to a file in folder. end stops it.
 func StartAnvil(ctx context.Context, folder string) (node Node, end func() error, err error) {
 	n, err := startAnvil(ctx, folder)
 	if err != nil {

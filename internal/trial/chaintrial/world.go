@@ -17,33 +17,33 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 )
 
-// Three reorgs in four are as deep as chains see them, the others up to mostDepth: were they all, the chain would not
-// grow.
+// usualDepth bounds three of four reorgs, as on real chains. mostDepth bounds the others. If all reorgs were that
+// deep, the chain would not grow.
 const (
 	usualDepth = 6
 	mostDepth  = 40
 )
 
-// mineTimeout bounds how long a block may take.
+// mineTimeout bounds the time for mining a block.
 const mineTimeout = 30 * time.Second
 
-// World is a chain with emitters, the generator that fills it, and what was on branches that are gone.
+// World is a chain with emitters, the generator that fills it, and the events of removed branches.
 type World struct {
 	Node       Node
 	Deployment erc8004.Deployment
-	First      uint64 // the block after the emitters'
+	First      uint64 // the block after those of the emitters
 	Gone       map[string]bool
 
 	generator *Generator
 	random    *rand.Rand
-	past      History              // lives that have ended, and how high the chain was
+	past      History              // lives that ended, and the heights of the chain
 	mined     map[uint64]time.Time // since when the branch has its blocks
 
-	Blocks, Events  int // that were made, on all branches
+	Blocks, Events  int // created on all branches
 	Reorgs, Deepest int
 }
 
-// NewWorld deploys the emitters. Every agent has this tokenURI.
+// NewWorld deploys the emitters. All agents have the same tokenURI.
 func NewWorld(ctx context.Context, node Node, seed uint64, tokenURI string) (*World, error) {
 	w := &World{Node: node, Gone: map[string]bool{}, mined: map[uint64]time.Time{}, generator: NewGenerator(seed),
 		random: rand.New(rand.NewPCG(seed, 4))}
@@ -60,7 +60,7 @@ func NewWorld(ctx context.Context, node Node, seed uint64, tokenURI string) (*Wo
 	return w, err
 }
 
-// calls are the transactions that emit these events: as many of one registry in a row as there are become one.
+// calls returns the transactions that emit the events. Consecutive events of one registry share a transaction.
 func (w *World) calls(events []Event) []Call {
 	emitters := []Call{{To: w.Deployment.Identity}, {To: w.Deployment.Reputation}, {To: w.Deployment.Validation}}
 	var calls []Call
@@ -76,7 +76,7 @@ func (w *World) calls(events []Event) []Call {
 	return calls
 }
 
-// Mine makes a block.
+// Mine mines a block.
 func (w *World) Mine(ctx context.Context, average int) error {
 	events, err := w.generator.Next(average)
 	if err != nil {
@@ -90,10 +90,10 @@ func (w *World) Mine(ctx context.Context, average int) error {
 	return w.Node.Mine(ctx, w.calls(events))
 }
 
-// headBlock is the newest block of the branch.
+// headBlock returns the newest block of the branch.
 func (w *World) headBlock() uint64 { return w.First + uint64(w.generator.Blocks()) - 1 }
 
-// noteMined notes since when there are the newest blocks: since before they were mined.
+// noteMined records the time since which the newest blocks exist. at is before they were mined.
 func (w *World) noteMined(at time.Time, blocks int) {
 	for n := w.headBlock(); blocks > 0 && n >= w.First; n, blocks = n-1, blocks-1 {
 		w.mined[n] = at
@@ -101,7 +101,7 @@ func (w *World) noteMined(at time.Time, blocks int) {
 	w.past.Heights = append(w.past.Heights, Height{at, w.headBlock()})
 }
 
-// Reorg replaces the newest blocks, or takes them away.
+// Reorg replaces or removes the newest blocks.
 func (w *World) Reorg(ctx context.Context) error {
 	depth := 1 + w.random.IntN(usualDepth)
 	if w.random.IntN(4) == 0 {
@@ -148,7 +148,7 @@ func (w *World) Reorg(ctx context.Context) error {
 	return w.checkHead(ctx)
 }
 
-// buryBlocks remembers what the newest blocks ask for, before they go, and returns their lives.
+// buryBlocks records the keys of the events in the newest blocks before they are removed, and returns their lives.
 func (w *World) buryBlocks(ctx context.Context, depth int) ([]Life, error) {
 	last := w.headBlock()
 	first := last - uint64(depth) + 1
@@ -161,7 +161,7 @@ func (w *World) buryBlocks(ctx context.Context, depth int) ([]Life, error) {
 	return w.lives(wanted), err
 }
 
-// lives are those of events on the branch.
+// lives returns the lives of events on the branch.
 func (w *World) lives(wanted []Wanted) (lives []Life) {
 	for _, e := range wanted {
 		if e.Refused == "" {
@@ -171,14 +171,14 @@ func (w *World) lives(wanted []Wanted) (lives []Life) {
 	return lives
 }
 
-// History is the past, and the present as Want reads it.
+// History returns the past events and the present ones, which Want returned.
 func (w *World) History(present []Wanted) History {
 	h := w.past
 	h.Lives = append(slices.Clone(h.Lives), w.lives(present)...)
 	return h
 }
 
-// lastIndexAt asks the emitters what they had counted at the end of a block.
+// lastIndexAt returns a function that asks the emitters for their counts at the end of a block.
 func (w *World) lastIndexAt(ctx context.Context, block uint64) CountedBefore {
 	return func(registry common.Address, agentID *big.Int, client common.Address) (uint64, error) {
 		call, err := erc8004.PackGetLastIndex(agentID, client)
@@ -195,7 +195,7 @@ func (w *World) lastIndexAt(ctx context.Context, block uint64) CountedBefore {
 	}
 }
 
-// checkHead: the generator and the node agree about the branch's length.
+// checkHead returns an error if the generator and the node disagree about the branch's length.
 func (w *World) checkHead(ctx context.Context) error {
 	head, err := Head(ctx, w.Node.URL())
 	if want := w.headBlock(); err == nil && head != want {
@@ -204,7 +204,7 @@ func (w *World) checkHead(ctx context.Context) error {
 	return err
 }
 
-// Read is the plain reading of the whole branch.
+// Read returns the plain reading of the whole branch.
 func (w *World) Read(ctx context.Context) ([]types.Log, error) {
 	head, err := Head(ctx, w.Node.URL())
 	if err != nil {
