@@ -7,34 +7,34 @@ import (
 	"time"
 )
 
-// Act is how an agent takes one call. The zero Act answers at once.
+// Act describes how an agent handles one call. The zero Act answers at once.
 type Act struct {
-	Take time.Duration // before anything else
+	Take time.Duration // delay before anything else
 	How  How
-	// Status is the answer's with Refuse; RetryAfter is sent in whole seconds when it is not zero.
+	// Status is the HTTP status for Refuse. RetryAfter is sent in whole seconds if it is not zero.
 	Status     int
 	RetryAfter time.Duration
 }
 
-// How names what an agent does when it is done with thinking.
+// How is an agent's reaction to a call, after the delay Take.
 type How int
 
-// The ways.
+// The reactions.
 const (
 	Answer How = iota
-	Hang       // says nothing until the caller leaves
-	Drip       // a status, and then a byte now and then
+	Hang       // sends nothing until the caller leaves
+	Drip       // sends a status, and then single bytes slowly
 	Reset      // reads the request and resets the connection
-	Refuse     // an HTTP status
+	Refuse     // answers with an HTTP status
 )
 
-// Behaviour decides about a call; the call is as it looks when it begins. It is called by many goroutines.
+// Behaviour decides how to handle a call, which is passed in its initial state. It is called by many goroutines.
 type Behaviour func(Call) Act
 
-// Taking answers every call after d.
+// Taking returns a Behaviour that answers every call after d.
 func Taking(d time.Duration) Behaviour { return func(Call) Act { return Act{Take: d} } }
 
-// First takes the first n calls of every delivery as a says, and later ones well.
+// First returns a Behaviour that handles the first n calls of every delivery with a, and answers later ones at once.
 func First(n int, a Act) Behaviour {
 	return func(c Call) Act {
 		if c.Number <= n {
@@ -46,7 +46,7 @@ func First(n int, a Act) Behaviour {
 
 const dripEvery = 100 * time.Millisecond
 
-// perform does it and tells whether a whole answer went out to somebody who was still there.
+// perform handles a call. It reports whether the whole answer was sent and the caller was still connected.
 func (a Act) perform(w http.ResponseWriter, r *http.Request, answer []byte) (answered bool) {
 	gone := r.Context().Done()
 	if a.Take > 0 {
@@ -88,7 +88,7 @@ func drip(w http.ResponseWriter, gone <-chan struct{}, answer []byte) {
 	ticker := time.NewTicker(dripEvery)
 	defer ticker.Stop()
 	for i := 0; ; i++ {
-		piece := []byte{' '} // the answer's last byte never comes
+		piece := []byte{' '} // the answer's last byte is never sent
 		if i < len(answer)-1 {
 			piece = answer[i : i+1]
 		}
@@ -103,7 +103,7 @@ func drip(w http.ResponseWriter, gone <-chan struct{}, answer []byte) {
 	}
 }
 
-// reset drops the connection so that the other side gets RST and no answer.
+// reset closes the connection so that the peer receives RST and no answer.
 func reset(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {

@@ -19,21 +19,21 @@ import (
 	"github.com/google/uuid"
 )
 
-// Agents are MCP servers (streamable HTTP, 2025-11-25, JSON answers) in this process, each with an address and so an origin of its own,
-// or all at one. They write down every tools/call by its delivery.
+// Agents are MCP servers (streamable HTTP, 2025-11-25, JSON answers) in this process. Each has its own address, and
+// so its own origin, or all share one. They record every tools/call by its delivery.
 type Agents struct {
 	servers []*agentServer
 
-	began    atomic.Int64 // calls
+	began    atomic.Int64 // number of calls
 	inFlight atomic.Int64
 
 	offersAll atomic.Bool
-	listed    atomic.Bool // a servers file names them
+	listed    atomic.Bool // a servers file lists them
 
 	mu        sync.Mutex
 	calls     []*Call
 	delivered map[uuid.UUID][]*Call
-	strange   []string // calls that could not be understood: a fault of somebody's
+	strange   []string // calls that could not be parsed, which is always an error
 }
 
 type agentServer struct {
@@ -43,20 +43,21 @@ type agentServer struct {
 	path      string
 	handler   http.Handler
 	behaviour atomic.Pointer[Behaviour]
-	batches   atomic.Bool // it offers the tool that takes several deliveries
+	batches   atomic.Bool // it offers the tool that accepts several deliveries
 
 	mu      sync.Mutex
 	server  *http.Server // nil while down
 	serving sync.WaitGroup
 }
 
-// portTries is how often a port that one of the addresses cannot have is given up for another.
+// portTries is how many ports are tried if a port is not free at all addresses.
 const portTries = 5
 
-// StartAgents makes n agents that answer at once.
+// StartAgents starts n agents that answer at once.
 func StartAgents(n int) (*Agents, error) { return startAgents(n, (*Agents).start) }
 
-// StartNeighbours makes n agents at one address, told apart by their paths, that answer at once. They live and die with the first.
+// StartNeighbours starts n agents that answer at once. They share one address and have different paths. Down and Up
+// of the first agent affect all of them.
 func StartNeighbours(n int) (*Agents, error) { return startAgents(n, (*Agents).startAtOneAddress) }
 
 func startAgents(n int, start func(*Agents, int) error) (*Agents, error) {
@@ -76,7 +77,7 @@ func startAgents(n int, start func(*Agents, int) error) (*Agents, error) {
 
 func (a *Agents) start(n int) error {
 	port := "0"
-	// A network of its own: what listens elsewhere on this machine can never answer for an agent that is down.
+	// A random network of 127/8, so that no other listener of this machine can answer for an agent that is down.
 	network := 1 + rand.IntN(250)
 	for i := range n {
 		s := a.add(net.JoinHostPort(fmt.Sprintf("127.%d.%d.%d", network, i/250, 1+i%250), port), "/")
@@ -113,50 +114,50 @@ func (a *Agents) add(address, path string) *agentServer {
 	return s
 }
 
-// Close ends all of them; calls in flight are dropped.
+// Close stops all agents and drops calls in flight.
 func (a *Agents) Close() {
 	for _, s := range a.servers {
 		s.down()
 	}
 }
 
-// Len is how many there are.
+// Len returns the number of agents.
 func (a *Agents) Len() int { return len(a.servers) }
 
-// URL is where agent i takes calls.
+// URL returns the URL of agent i.
 func (a *Agents) URL(i int) string { return "http://" + a.servers[i].address + a.servers[i].path }
 
-// Behave makes agent i take calls as b says.
+// Behave sets the behaviour of agent i.
 func (a *Agents) Behave(i int, b Behaviour) { a.servers[i].behave(b) }
 
-// BehaveAll makes all of them take calls as b says.
+// BehaveAll sets the behaviour of all agents.
 func (a *Agents) BehaveAll(b Behaviour) {
 	for _, s := range a.servers {
 		s.behave(b)
 	}
 }
 
-// OfferAll has every agent offer the tools for all kinds of jobs, instead of agent.receiveFeedback alone.
+// OfferAll makes every agent offer the tools for all kinds of jobs, instead of only agent.receiveFeedback.
 func (a *Agents) OfferAll() { a.offersAll.Store(true) }
 
-// OfferBatches has agent i offer, beside agent.receiveFeedback, the tool that takes several in one call. Each of them is written down as a
-// call of its own; the first says how the whole is taken.
+// OfferBatches makes agent i also offer the tool that accepts several deliveries in one call. Each delivery is
+// recorded as a call of its own. The behaviour for the first one applies to the whole call.
 func (a *Agents) OfferBatches(i int) { a.servers[i].batches.Store(true) }
 
-// Down makes agent i die: its connections are dropped and new ones refused.
+// Down stops agent i: it drops its connections and refuses new ones.
 func (a *Agents) Down(i int) { a.servers[i].down() }
 
-// Up brings agent i back at its address.
+// Up starts agent i again at its address.
 func (a *Agents) Up(i int) error { return a.servers[i].up() }
 
-// Line is a job about agent i, as the enqueue program takes it, newline included. Every serial is another client, so that no order
-// binds two deliveries; the same line twice is the same event.
+// Line returns a job about agent i as JSON with a newline, as the enqueue program reads it. Each serial has another
+// client, so that no two deliveries are ordered. The same arguments yield the same event.
 func (a *Agents) Line(i, serial int) string {
 	return fmt.Sprintf(`{"type":"NewFeedback","chainId":8453,"agentId":"%d","clientAddress":"0x%040x","feedbackIndex":1,"value":"95","valueDecimals":0,`+
 		`"action":%s}`+"\n", i+1, serial+1, a.action(i))
 }
 
-// action is the action of agent i's jobs. It names the agent's URL unless a servers file does.
+// action returns the action of agent i's jobs. It contains the agent's URL unless a servers file lists the agents.
 func (a *Agents) action(i int) string {
 	if a.listed.Load() {
 		return `{"includeFileContent":false}`
@@ -164,7 +165,7 @@ func (a *Agents) action(i int) string {
 	return fmt.Sprintf(`{"resolveEndpoint":false,"includeFileContent":false,"endpoint":{"transport":"http","url":"%s"}}`, a.URL(i))
 }
 
-// writeServersFile writes a servers file that names the URL of each agent. Jobs leave it to the file from then on.
+// writeServersFile writes a servers file with the URL of each agent. From then on, jobs do not contain the URLs.
 func (a *Agents) writeServersFile(path string) error {
 	entries := map[string]any{}
 	for i := range a.servers {
@@ -178,13 +179,14 @@ func (a *Agents) writeServersFile(path string) error {
 	return os.WriteFile(path, file, 0o600)
 }
 
-// InFlight is how many calls are with the agents now.
+// InFlight returns the number of calls that the agents are handling.
 func (a *Agents) InFlight() int { return int(a.inFlight.Load()) }
 
-// Count is how many calls have come so far.
+// Count returns the number of calls so far.
 func (a *Agents) Count() int { return int(a.began.Load()) }
 
-// Calls copies what was written down, in the order in which the calls came. An error: calls came that no delivery can be named for.
+// Calls returns a copy of the recorded calls, in the order of their arrival. It returns an error if calls came that
+// name no delivery.
 func (a *Agents) Calls() (Calls, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -251,7 +253,7 @@ func (s *agentServer) down() {
 	s.serving.Wait()
 }
 
-// maxRequest bounds what an agent reads; Herald's own limit is larger, what trials send is not.
+// maxRequest bounds the requests that an agent reads. Herald's own limit is larger, but trials send small requests.
 const maxRequest = 1 << 20
 
 type request struct {
@@ -263,23 +265,24 @@ type request struct {
 			Deliveries []argument `json:"deliveries"`
 		} `json:"arguments"`
 		Meta struct {
-			Delivery json.RawMessage `json:"io.agentherald/delivery"` // of one, or a list
+			Delivery json.RawMessage `json:"io.agentherald/delivery"` // of one delivery, or a list
 		} `json:"_meta"`
 	} `json:"params"`
 }
 
-// argument is what is read of a delivery's arguments.
+// argument contains the field of a delivery's arguments that is used here.
 type argument struct {
 	DeliveryID string `json:"deliveryId"`
 }
 
-// described is what _meta says of a delivery.
+// described is the description of a delivery in _meta.
 type described struct {
 	ID      string `json:"id"`
 	Attempt int    `json:"attempt"`
 }
 
-// tools are what an agent offers: one of the four that a job may be for, or all of them.
+// The lists of tools that an agent offers: only agent.receiveFeedback, also its batch tool, or the tools of all
+// kinds.
 const (
 	oneTool    = `{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object"}}]}`
 	batchTools = `{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object"}},` +
@@ -296,7 +299,8 @@ func (s *agentServer) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var req request
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest)) // to its end: only then net/http tells when the caller leaves
+	// Read to the end, because only then net/http detects that the caller left.
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
 	if err == nil {
 		err = json.Unmarshal(body, &req)
 	}
@@ -344,7 +348,7 @@ func (s *agentServer) call(w http.ResponseWriter, r *http.Request, req request) 
 	answered = (*s.behaviour.Load())(as).perform(w, r, envelope(req.ID, `{"content":[{"type":"text","text":"thank you"}]}`))
 }
 
-// callBatch takes a call of several deliveries.
+// callBatch handles a call with several deliveries.
 func (s *agentServer) callBatch(w http.ResponseWriter, r *http.Request, req request) {
 	var about []described
 	if err := json.Unmarshal(req.Params.Meta.Delivery, &about); err != nil || len(about) != len(req.Params.Arguments.Deliveries) {

@@ -7,24 +7,24 @@ import (
 	"github.com/google/uuid"
 )
 
-// Call is one tools/call that came to an agent.
+// Call is one tools/call that an agent received.
 type Call struct {
 	Agent    int
 	Delivery uuid.UUID
-	Attempt  int // as the caller said
-	Number   int // of this delivery's calls, from 1
+	Attempt  int // as the caller stated
+	Number   int // number among this delivery's calls, from 1
 	Begun    time.Time
-	Ended    time.Time // zero: still under way
-	Answered bool      // the whole answer went out, and it was a good one
+	Ended    time.Time // zero while the call is running
+	Answered bool      // the whole answer was sent, and it was a success
 }
 
-// Calls are in the order in which they began.
+// Calls is a list of calls in the order in which they began.
 type Calls []Call
 
-// Repeat is a call for a delivery that had been called before.
+// Repeat is a call for a delivery that was called before, together with the previous call.
 type Repeat struct{ Earlier, Later Call }
 
-// Repeats pairs every further call of a delivery with the one before it.
+// Repeats returns every further call of a delivery together with the previous one.
 func (cs Calls) Repeats() []Repeat {
 	var out []Repeat
 	last := make(map[uuid.UUID]Call, len(cs))
@@ -37,7 +37,7 @@ func (cs Calls) Repeats() []Repeat {
 	return out
 }
 
-// ByDelivery groups them.
+// ByDelivery groups the calls by delivery.
 func (cs Calls) ByDelivery() map[uuid.UUID]Calls {
 	out := make(map[uuid.UUID]Calls, len(cs))
 	for _, c := range cs {
@@ -46,7 +46,7 @@ func (cs Calls) ByDelivery() map[uuid.UUID]Calls {
 	return out
 }
 
-// KnownAgain counts calls for deliveries that had been answered before: while no worker is killed, the answer was known.
+// KnownAgain counts calls for deliveries that were answered before. Unless a worker was killed, the answer was known.
 func (cs Calls) KnownAgain() int {
 	n := 0
 	answered := map[uuid.UUID]time.Time{}
@@ -63,7 +63,7 @@ func (cs Calls) KnownAgain() int {
 	return n
 }
 
-// Overlaps counts calls that began while an earlier one for the same delivery was under way.
+// Overlaps counts calls that began while the previous call for the same delivery was running.
 func (cs Calls) Overlaps() int {
 	n := 0
 	for _, r := range cs.Repeats() {
@@ -74,21 +74,22 @@ func (cs Calls) Overlaps() int {
 	return n
 }
 
-// Moment is a span of time in which something was done to the system: a kill, say. Its bounds are close together.
+// Moment is a short span of time in which the trial disturbed the system, for example with a kill.
 type Moment struct{ From, To time.Time }
 
-// Touches tells whether the call was under way in the moment, or had ended less than slack before it: a worker that has an
-// answer still has to record it.
+// Touches reports whether the call was running in the moment, or ended less than slack before it: a worker that
+// received an answer still has to record it.
 func (m Moment) Touches(c Call, slack time.Duration) bool {
 	return c.Begun.Before(m.To) && (c.Ended.IsZero() || c.Ended.Add(slack).After(m.From))
 }
 
-// At are the calls under way in the moment.
+// At returns the calls that were running in the moment.
 func (cs Calls) At(m Moment) Calls {
 	return slices.DeleteFunc(slices.Clone(cs), func(c Call) bool { return !m.Touches(c, 0) })
 }
 
-// Quantile is the smallest of the values that at least the share q of them do not exceed; 0 without values.
+// Quantile returns the smallest value that is not exceeded by at least the share q of the values. It returns 0 if
+// there are no values.
 func Quantile(values []time.Duration, q float64) time.Duration {
 	if len(values) == 0 {
 		return 0

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Figures is one line of what a trial found: "chaos: kill -9: deliveries=5000 lost=0 …". Names are in the order in which they were
-// added, so that two runs can be compared line by line.
+// Figures is one line of results of a trial: "chaos: kill -9: deliveries=5000 lost=0 …". The names keep the order in
+// which they were added, so that two runs can be compared line by line.
 type Figures struct {
 	title string
 	parts []string
@@ -16,7 +16,8 @@ type Figures struct {
 // NewFigures begins a line.
 func NewFigures(kind, what string) *Figures { return &Figures{title: kind + ": " + what + ":"} }
 
-// Add appends name=value. Durations are written in seconds or milliseconds with their unit, fractions with two digits.
+// Add appends name=value. Durations are formatted in seconds or milliseconds with their unit, fractions with two
+// digits.
 func (f *Figures) Add(name string, value any) *Figures {
 	text := fmt.Sprint(value)
 	switch v := value.(type) {

@@ -7,28 +7,28 @@ import (
 	"syscall"
 )
 
-// Foreign is a program of somebody else's that a trial runs beside Herald: a public MCP server, a bridge.
+// Foreign is a third-party program that a trial runs next to Herald: a public MCP server, or a bridge.
 type Foreign struct {
 	Name string
 	Path string
 	Args []string
-	Env  []string // all of it
-	Log  string   // the file for what it says
+	Env  []string // the whole environment
+	Log  string   // the file for its output
 	In   io.Reader
-	As   *syscall.Credential // the user that it runs as; nil: this process's
+	As   *syscall.Credential // the user that it runs as; nil means this process's user
 }
 
-// Start runs it as Herald's own processes are run. End ends it; when it ends by itself, what it started and left in its process group
-// ends too (on Linux).
+// Start starts the program in the same way as Herald's own processes. End stops it. If it ends by itself, processes
+// that it left in its process group are killed as well (on Linux).
 func (f Foreign) Start() (*Process, error) {
 	return program{name: f.Name, path: f.Path, args: f.Args, env: f.Env, stdin: f.In, log: f.Log, group: true, as: f.As}.start()
 }
 
-// End kills the process and whatever it started that is still in its process group, and returns when it is gone.
+// End kills the process and all processes in its process group, and waits until it ended.
 func (p *Process) End() error {
 	select {
 	case <-p.done:
-		return nil // so has its group, whose number may be another's by now
+		return nil // its group has ended as well, and another group may have the number now
 	default:
 	}
 	if err := syscall.Kill(-p.PID(), syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {

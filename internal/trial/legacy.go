@@ -8,10 +8,11 @@ import (
 	"github.com/google/uuid"
 )
 
-// LegacyList is where the old backend puts its jobs.
+// LegacyList is the Redis list to which the old backend pushes its jobs.
 const LegacyList = "action_jobs"
 
-// OldJob is Agents.Line as the old backend's ActionJob, which names the agent's endpoint, and the id of its delivery.
+// OldJob returns the job of Agents.Line as an ActionJob of the old backend, with the agent's endpoint, and the
+// delivery's id.
 func (a *Agents) OldJob(i, serial int) (line []byte, id uuid.UUID, err error) {
 	const registry = "0x8004baa17c55a88189ae136b182e5fda19de9b63"
 	client, transaction := fmt.Sprintf("0x%040x", serial+1), fmt.Sprintf("0x%064x", serial+1)

@@ -17,9 +17,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Postgres is a cluster that can be taken away and brought back at the same address. It is durable: what was committed survives every
-// end of the server. Several sites can use one after the other, each with a database of its own: Herald is careful with a Postgres
-// that has just started, so a young one changes what is tried.
+// Postgres is a cluster that can be stopped and started again at the same address. It is durable: committed data
+// survives every end of the server. Several sites can use it one after the other, each with its own database. That is
+// needed because Herald treats a Postgres that has just started with care, so a new cluster would change the test.
 type Postgres struct {
 	dir    string
 	log    *slog.Logger
@@ -28,17 +28,17 @@ type Postgres struct {
 	frozen []int
 }
 
-// StartPostgres makes a cluster in DIR/postgres, or starts the one that is there. As root the server runs as another user, who has to
-// be able to pass through DIR. Close ends it.
+// StartPostgres creates a cluster in DIR/postgres, or starts the existing one. If this process is root, the server
+// runs as another user, which must be able to traverse DIR. Close stops it.
 func StartPostgres(ctx context.Context, dir string, log *slog.Logger) (*Postgres, error) {
 	p := &Postgres{dir: dir, log: log}
 	return p, p.Start(ctx)
 }
 
-// Close ends it, frozen or not.
+// Close stops the cluster, even if it is frozen.
 func (p *Postgres) Close(ctx context.Context) error { return errors.Join(p.Thaw(), p.Stop(ctx)) }
 
-// Restore makes it run, whatever was done to it.
+// Restore makes the cluster run, from any state.
 func (p *Postgres) Restore(ctx context.Context) error {
 	err := p.Thaw()
 	if p.server == nil {
@@ -47,7 +47,7 @@ func (p *Postgres) Restore(ctx context.Context) error {
 	return err
 }
 
-// Database is the address of one of its databases.
+// Database returns the address of one of the cluster's databases.
 func (p *Postgres) Database(name string) (string, error) {
 	u, err := url.Parse(p.url)
 	if err != nil {
@@ -57,7 +57,7 @@ func (p *Postgres) Database(name string) (string, error) {
 	return u.String(), nil
 }
 
-// Start brings it back with its data. Workers find it at the address they know.
+// Start starts the cluster with its data, at the address that workers know.
 func (p *Postgres) Start(ctx context.Context) error {
 	server, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{Dir: p.dir, Logger: p.log})
 	if err != nil {
@@ -70,7 +70,7 @@ func (p *Postgres) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop is pg_ctl stop -m fast: clients are disconnected, nobody connects any more.
+// Stop stops the cluster as pg_ctl stop -m fast does: it disconnects clients and accepts no new ones.
 func (p *Postgres) Stop(ctx context.Context) error {
 	if p.server == nil {
 		return nil
@@ -80,13 +80,13 @@ func (p *Postgres) Stop(ctx context.Context) error {
 	return err
 }
 
-// Freeze stops the server and every backend in their tracks: connections stay open and say nothing.
+// Freeze stops the server and all backends with SIGSTOP: connections stay open and get no answer.
 func (p *Postgres) Freeze() error {
 	pid, err := p.pid()
 	if err != nil {
 		return err
 	}
-	// The postmaster first, so that it makes no more backends.
+	// Stop the postmaster first, so that it creates no further backends.
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("freeze Postgres: %w", err)
 	}
@@ -96,14 +96,14 @@ func (p *Postgres) Freeze() error {
 		return errors.Join(err, p.Thaw())
 	}
 	for _, b := range backends {
-		if err := syscall.Kill(b, syscall.SIGSTOP); err == nil { // else it ended just now
+		if err := syscall.Kill(b, syscall.SIGSTOP); err == nil { // otherwise it has just ended
 			p.frozen = append(p.frozen, b)
 		}
 	}
 	return nil
 }
 
-// Thaw undoes Freeze.
+// Thaw continues the processes that Freeze stopped.
 func (p *Postgres) Thaw() error {
 	var errs []error
 	for _, pid := range p.frozen {
@@ -115,7 +115,7 @@ func (p *Postgres) Thaw() error {
 	return errors.Join(errs...)
 }
 
-// pid is the postmaster's.
+// pid returns the postmaster's process id.
 func (p *Postgres) pid() (int, error) {
 	b, err := os.ReadFile(filepath.Join(p.dir, "postgres", "data", "postmaster.pid"))
 	if err != nil {
@@ -133,7 +133,7 @@ func (p *Postgres) Exec(ctx context.Context, sql string) error {
 	})
 }
 
-// onConnection runs f on a connection that is closed afterwards: none survives a restart, so none is kept.
+// onConnection runs f on a new connection and closes it. No connection is kept, because none survives a restart.
 func onConnection(ctx context.Context, address string, f func(ctx context.Context, c *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

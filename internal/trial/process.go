@@ -12,27 +12,28 @@ import (
 	"time"
 )
 
-// Process is a program that runs by itself, its output in a file.
+// Process is a running program. Its output goes to a file.
 type Process struct {
 	name string
 	log  string
 	cmd  *exec.Cmd
 	done chan struct{}
-	err  error // after done
+	err  error // set when done is closed
 }
 
-// program says what to run.
+// program describes the program to run.
 type program struct {
 	name, path string
 	args, env  []string
 	stdin      io.Reader
-	stdout     io.Writer           // nil: the log too
-	log        string              // file
-	group      bool                // what it started and left in its process group ends with it
-	as         *syscall.Credential // nil: this process's user
+	stdout     io.Writer           // nil means the log
+	log        string              // path of the file
+	group      bool                // processes that it left in its process group are killed when it ends
+	as         *syscall.Credential // nil means this process's user
 }
 
-// start runs the program in a process group of its own: a terminal's Ctrl-C is for the trial, which ends what it started.
+// start runs the program in its own process group. So Ctrl-C in a terminal reaches only the trial, which stops the
+// program.
 func (p program) start() (*Process, error) {
 	f, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -45,7 +46,7 @@ func (p program) start() (*Process, error) {
 	}
 	c.SysProcAttr = attributes()
 	if c.SysProcAttr.Credential = p.as; p.as != nil {
-		c.Dir = "/" // ours may be one that the user cannot enter
+		c.Dir = "/" // this process's folder may be inaccessible to the user
 	}
 	c.WaitDelay = 2 * time.Second
 	proc := &Process{name: p.name, log: p.log, cmd: c, done: make(chan struct{})}
@@ -58,8 +59,8 @@ func (p program) start() (*Process, error) {
 		started <- err
 		if err == nil {
 			if p.group && awaitExit(proc.PID()) {
-				// Not reaped yet, it keeps the group's number from becoming another's.
-				_ = syscall.Kill(-proc.PID(), syscall.SIGKILL) // it fails only if nothing is left
+				// Until the process is reaped, no other group can get the number of its group.
+				_ = syscall.Kill(-proc.PID(), syscall.SIGKILL) // it fails only if no process is left
 			}
 			proc.err = c.Wait()
 			close(proc.done)
@@ -72,16 +73,16 @@ func (p program) start() (*Process, error) {
 	return proc, nil
 }
 
-// Name is what the trial calls it.
+// Name returns the process's name in the trial.
 func (p *Process) Name() string { return p.name }
 
-// Log is the file with what it said.
+// Log returns the path of the file with the output.
 func (p *Process) Log() string { return p.log }
 
-// PID is its process id.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Done is closed when it has ended.
+// Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Signal sends a signal.
@@ -92,13 +93,13 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// Freeze stops it in its tracks (SIGSTOP); Thaw lets it go on (SIGCONT).
+// Freeze stops the process (SIGSTOP). Thaw continues it.
 func (p *Process) Freeze() error { return p.Signal(syscall.SIGSTOP) }
 
-// Thaw undoes Freeze.
+// Thaw continues the process (SIGCONT).
 func (p *Process) Thaw() error { return p.Signal(syscall.SIGCONT) }
 
-// Kill is kill -9; it returns when the process is gone.
+// Kill kills the process (SIGKILL) and waits until it ended.
 func (p *Process) Kill() error {
 	if err := p.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -107,7 +108,7 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Terminate asks it to end (SIGTERM) and waits. An exit code other than 0 is an error; when ctx ends first it is killed.
+// Terminate sends SIGTERM and waits. An exit code other than 0 is an error. If ctx ends first, the process is killed.
 func (p *Process) Terminate(ctx context.Context) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -115,7 +116,7 @@ func (p *Process) Terminate(ctx context.Context) error {
 	return p.Wait(ctx)
 }
 
-// Wait waits for its end as Terminate does, without asking for it.
+// Wait waits for the end of the process, as Terminate does, but sends no signal.
 func (p *Process) Wait(ctx context.Context) error {
 	select {
 	case <-p.done:

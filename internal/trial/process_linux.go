@@ -15,7 +15,7 @@ func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// awaitExit returns when the process has ended, without reaping it; false when it cannot tell.
+// awaitExit waits until the process has ended, without reaping it. It returns false if it cannot wait.
 func awaitExit(pid int) bool {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -25,7 +25,7 @@ func awaitExit(pid int) bool {
 	}
 }
 
-// children lists the processes whose parent is pid.
+// children returns the processes whose parent is pid.
 func children(pid int) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -39,9 +39,9 @@ func children(pid int) ([]int, error) {
 		}
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child))
 		if err != nil {
-			continue // it ended just now
+			continue // it has just ended
 		}
-		// "pid (name) state ppid …"; the name may hold anything.
+		// The format is "pid (name) state ppid …". The name may contain any character.
 		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 		if len(fields) > 1 && string(fields[1]) == strconv.Itoa(pid) {
 			found = append(found, child)
@@ -50,7 +50,7 @@ func children(pid int) ([]int, error) {
 	return found, nil
 }
 
-// ResidentBytes is how much memory the process holds now.
+// ResidentBytes returns how much memory the process uses now.
 func (p *Process) ResidentBytes() (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.PID()))
 	if err != nil {
@@ -64,7 +64,7 @@ func (p *Process) ResidentBytes() (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
-// PeakResidentBytes is the most memory that the process has held so far.
+// PeakResidentBytes returns the most memory that the process has used so far.
 func (p *Process) PeakResidentBytes() (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
 	if err != nil {

@@ -15,8 +15,8 @@ var errLinuxOnly = errors.New("trial: this needs Linux' /proc")
 
 func children(int) ([]int, error) { return nil, errLinuxOnly }
 
-// ResidentBytes is how much memory the process holds now.
+// ResidentBytes returns how much memory the process uses now.
 func (p *Process) ResidentBytes() (int64, error) { return 0, errLinuxOnly }
 
-// PeakResidentBytes is the most memory that the process has held so far.
+// PeakResidentBytes returns the most memory that the process has used so far.
 func (p *Process) PeakResidentBytes() (int64, error) { return 0, errLinuxOnly }

@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// Programs are Herald's binaries, built from one tree.
+// Programs are Herald's binaries, built from one source tree.
 type Programs struct{ dir string }
 
 func (p Programs) worker() string  { return filepath.Join(p.dir, "worker") }
 func (p Programs) enqueue() string { return filepath.Join(p.dir, "enqueue") }
 
-// Build compiles the worker and enqueue of the tree at source into a folder, and what else is named. TRIAL_LDFLAGS are the flags with which
-// make links: a program that is there already, linked with the same ones, stays.
+// Build compiles the worker and enqueue of the source tree, and the packages in more, into a folder. TRIAL_LDFLAGS
+// contains make's linker flags. An existing program that was linked with the same flags is kept.
 func Build(ctx context.Context, source, into string, more ...string) (Programs, error) {
 	if err := os.MkdirAll(into, 0o755); err != nil {
 		return Programs{}, err
@@ -32,11 +32,11 @@ func Build(ctx context.Context, source, into string, more ...string) (Programs, 
 	return Programs{into}, nil
 }
 
-// ErrNoHistory means that there is no git repository, or not enough of one, to find an older commit in.
+// ErrNoHistory means that there is no git repository, or that it lacks the history to find an older commit.
 var ErrNoHistory = errors.New("no git history")
 
-// BeforeMigration names the last commit without the newest migration of the tree at source, and that migration. While the migration
-// is not committed that is HEAD.
+// BeforeMigration returns the last commit without the newest migration of the source tree, and that migration. If the
+// migration is not committed yet, the commit is HEAD.
 func BeforeMigration(ctx context.Context, source string) (commit, migration string, err error) {
 	found, err := filepath.Glob(filepath.Join(source, "migrations", "[0-9]*.sql"))
 	if err != nil {
@@ -58,13 +58,14 @@ func BeforeMigration(ctx context.Context, source string) (commit, migration stri
 	return commit, migration, err
 }
 
-// ResolveCommit is the whole hash of what names a commit in the repository of the tree at source.
+// ResolveCommit returns the full hash of a commit in the repository of the source tree.
 func ResolveCommit(ctx context.Context, source, name string) (string, error) {
 	commit, err := git(ctx, source, "rev-parse", "--verify", "--end-of-options", name+"^{commit}")
 	return strings.TrimSpace(commit), err
 }
 
-// Export writes the files of a commit into a folder. Unlike a worktree it leaves nothing in the repository when this process dies.
+// Export writes the files of a commit into a folder. Unlike a worktree, it leaves nothing in the repository if this
+// process dies.
 func Export(ctx context.Context, source, commit, into string) error {
 	if err := os.MkdirAll(into, 0o755); err != nil {
 		return err
@@ -79,7 +80,7 @@ func Export(ctx context.Context, source, commit, into string) error {
 	return os.Remove(archive)
 }
 
-// git runs git in the tree. What it cannot do is ErrNoHistory.
+// git runs git in the source tree. A failure is ErrNoHistory.
 func git(ctx context.Context, source string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", source}, args...)...)
 	var said strings.Builder

@@ -17,12 +17,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Redis is a redis-server of the trial's own, with an append-only file flushed every second, on a unix socket. A kill -9 loses
-// nothing that it answered: the operating system has it.
+// Redis is a redis-server for the trial on a unix socket, with an append-only file that is flushed every second. A
+// kill -9 loses no acknowledged write, because the operating system has the data.
 type Redis struct {
 	dir    string
 	log    *slog.Logger
-	server *embedded.Redis // nil while away
+	server *embedded.Redis // nil while it is stopped
 	url    string
 	pid    int
 	client *redis.Client
@@ -33,13 +33,13 @@ func startRedis(ctx context.Context, dir string, log *slog.Logger) (*Redis, erro
 	return r, r.Start(ctx)
 }
 
-// URL is its address as the workers get it.
+// URL returns the address that workers use.
 func (r *Redis) URL() string { return r.url }
 
-// Client is the trial's own. It reconnects by itself.
+// Client returns the trial's own client. It reconnects automatically.
 func (r *Redis) Client() *redis.Client { return r.client }
 
-// Start brings it back with what its append-only file holds.
+// Start starts Redis with the data of its append-only file.
 func (r *Redis) Start(ctx context.Context) error {
 	server, err := embedded.StartRedis(ctx, embedded.RedisConfig{Dir: r.dir, Mode: embedded.RedisServer, Logger: r.log})
 	if err != nil {
@@ -60,7 +60,7 @@ func (r *Redis) Start(ctx context.Context) error {
 	return Until(ctx, pollQuick, "Redis to tell its process id", func() (bool, error) {
 		info, err := r.client.Info(ctx, "server").Result()
 		if err != nil {
-			return false, err // a connection of the server before
+			return false, err // a connection of the previous server
 		}
 		lines := bufio.NewScanner(strings.NewReader(info))
 		for lines.Scan() {
@@ -73,7 +73,7 @@ func (r *Redis) Start(ctx context.Context) error {
 	})
 }
 
-// StartEmpty brings it back without data.
+// StartEmpty starts Redis without data.
 func (r *Redis) StartEmpty(ctx context.Context) error {
 	if r.server != nil {
 		return errors.New("Redis runs: kill it first")
@@ -84,7 +84,7 @@ func (r *Redis) StartEmpty(ctx context.Context) error {
 	return r.Start(ctx)
 }
 
-// Kill is kill -9; it returns when Redis is gone.
+// Kill kills Redis (SIGKILL) and waits until it ended.
 func (r *Redis) Kill(ctx context.Context) error {
 	if err := syscall.Kill(r.pid, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("kill Redis: %w", err)
@@ -92,7 +92,7 @@ func (r *Redis) Kill(ctx context.Context) error {
 	return r.Stop(ctx)
 }
 
-// Stop ends it in order; its data is on disk.
+// Stop shuts Redis down. Its data is on disk.
 func (r *Redis) Stop(ctx context.Context) error {
 	if r.server == nil {
 		return nil
@@ -102,10 +102,10 @@ func (r *Redis) Stop(ctx context.Context) error {
 	return err
 }
 
-// Freeze stops it in its tracks (SIGSTOP): connections stay open and say nothing.
+// Freeze stops Redis (SIGSTOP): connections stay open and get no answer.
 func (r *Redis) Freeze() error { return r.signal(syscall.SIGSTOP) }
 
-// Thaw undoes Freeze.
+// Thaw continues Redis after Freeze.
 func (r *Redis) Thaw() error { return r.signal(syscall.SIGCONT) }
 
 func (r *Redis) signal(s syscall.Signal) error {
@@ -120,7 +120,7 @@ func (r *Redis) signal(s syscall.Signal) error {
 
 func (r *Redis) close(ctx context.Context) error {
 	if r.server != nil {
-		_ = r.Thaw() // a frozen server would not hear that it is to end
+		_ = r.Thaw() // a frozen server would ignore the request to shut down
 	}
 	err := r.Stop(ctx)
 	if r.client != nil {

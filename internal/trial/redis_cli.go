@@ -11,14 +11,14 @@ import (
 	"github.com/agentherald/herald/internal/embedded"
 )
 
-// FindRedisCLI finds a redis-cli: on the PATH, else the one that was fetched with the embedded redis-server. env is what
-// it needs beside its user's environment.
+// FindRedisCLI returns a redis-cli: from the PATH, or the one that was fetched with the embedded redis-server. env
+// contains the variables that it needs in addition to the user's environment.
 func FindRedisCLI() (path string, env []string, err error) {
 	if path, err = exec.LookPath("redis-cli"); err == nil {
 		return path, nil, nil
 	}
 	bundles := filepath.Join(cmp.Or(os.Getenv("HERALD_CACHE"), embedded.DefaultCacheDir()), "bundles", "*")
-	found, _ := filepath.Glob(filepath.Join(bundles, "usr", "bin", "redis-cli")) // the pattern is well formed
+	found, _ := filepath.Glob(filepath.Join(bundles, "usr", "bin", "redis-cli")) // the pattern is valid
 	if len(found) == 0 {
 		return "", nil, errors.New("there is no redis-cli, neither on the PATH nor beside an embedded redis-server")
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Row is a delivery as Postgres has it.
+// Row is a delivery in Postgres.
 type Row struct {
 	ID         uuid.UUID
 	AgentID    string
@@ -19,10 +19,10 @@ type Row struct {
 	Attempts   int
 	Dispatch   int
 	CreatedAt  time.Time
-	FinishedAt time.Time // zero: not final
+	FinishedAt time.Time // zero if the delivery is not final
 }
 
-// Final tells whether the delivery has ended.
+// Final reports whether the delivery has ended.
 func (r Row) Final() bool { return slices.Contains(finals, r.Status) }
 
 var finals = []string{"delivered", "skipped", "rejected", "dead", "cancelled"}
@@ -50,7 +50,7 @@ func (s *Site) Rows(ctx context.Context) (rows map[uuid.UUID]Row, err error) {
 	return rows, err
 }
 
-// CountOpen is how many deliveries have not ended.
+// CountOpen returns the number of deliveries that have not ended.
 func (s *Site) CountOpen(ctx context.Context) (n int, err error) {
 	err = s.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		return c.QueryRow(ctx, `SELECT count(*) FROM herald.deliveries WHERE status <> ALL($1)`, finals).Scan(&n)
@@ -74,16 +74,16 @@ func (s *Site) AwaitFinal(ctx context.Context) error {
 	return nil
 }
 
-// Attempt is one try at a delivery as Postgres has it.
+// Attempt is one attempt at a delivery in Postgres.
 type Attempt struct {
 	Number    int
 	StartedAt time.Time
 	Took      time.Duration
-	Outcome   string // empty: under way, or its worker ended
+	Outcome   string // empty while it is running, or if its worker ended
 	Reason    string
 }
 
-// Attempts reads the tries at a delivery, oldest first.
+// Attempts reads the attempts at a delivery, oldest first.
 func (s *Site) Attempts(ctx context.Context, id uuid.UUID) (attempts []Attempt, err error) {
 	err = s.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		found, err := c.Query(ctx, `SELECT number, started_at, coalesce(duration_ms, 0), coalesce(outcome, ''), coalesce(reason, '')
@@ -102,7 +102,7 @@ func (s *Site) Attempts(ctx context.Context, id uuid.UUID) (attempts []Attempt, 
 	return attempts, err
 }
 
-// Lost are accepted deliveries that are gone, have not ended, or are delivered without a call.
+// Lost returns the accepted deliveries that are missing, have not ended, or are delivered without a call.
 func Lost(accepted []uuid.UUID, rows map[uuid.UUID]Row, calls Calls) []uuid.UUID {
 	called := calls.ByDelivery()
 	return slices.DeleteFunc(slices.Clone(accepted), func(id uuid.UUID) bool {
@@ -111,7 +111,7 @@ func Lost(accepted []uuid.UUID, rows map[uuid.UUID]Row, calls Calls) []uuid.UUID
 	})
 }
 
-// CountStatus counts rows by status, with the reason where there is one: "dead outcome_unknown".
+// CountStatus counts rows by status, and by reason if there is one: "dead outcome_unknown".
 func CountStatus(rows map[uuid.UUID]Row) map[string]int {
 	out := map[string]int{}
 	for _, r := range rows {

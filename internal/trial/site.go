@@ -20,44 +20,45 @@ import (
 )
 
 const (
-	pollQuick = 10 * time.Millisecond  // of what changes in moments
-	pollSlow  = 250 * time.Millisecond // of what costs something to ask
-	closeTime = 60 * time.Second       // for everything to end
+	pollQuick = 10 * time.Millisecond  // for states that change quickly
+	pollSlow  = 250 * time.Millisecond // for states that are expensive to read
+	closeTime = 60 * time.Second       // time for stopping everything
 )
 
-// Config makes a Site.
+// Config configures a Site.
 type Config struct {
 	Programs Programs
-	// Postgres is where the site makes its database.
+	// Postgres is the cluster in which the site creates its database.
 	Postgres *Postgres
-	// Database is that database's name: lower-case letters, digits and underscores. One that is there is dropped first.
+	// Database is that database's name: lower-case letters, digits and underscores. An existing database is dropped
+	// first.
 	Database string
-	// Logs is the folder for what the processes say; it is made, and stays.
+	// Logs is the folder for the output of the processes. It is created and kept.
 	Logs string
-	// Env ("NAME=value") is set for every program of Herald's and outweighs the trial's settings.
+	// Env ("NAME=value") is set for all programs of Herald and overrides the trial's settings.
 	Env []string
 }
 
-// Site is one Herald with all that belongs to it, but for the agents.
+// Site is one installation of Herald with its services, without the agents.
 type Site struct {
 	Postgres *Postgres
 	Redis    *Redis
 
-	database string // its name
-	address  string // and URL
+	database string // the database's name
+	address  string // the database's URL
 	programs Programs
-	dir      string // of Redis' data
+	dir      string // folder of Redis's data
 	logs     string
 	logFile  *os.File
 	keyset   string
 	env      []string // Config.Env
 
 	mu        sync.Mutex
-	starts    map[string]int // by process name: numbers its log files
+	starts    map[string]int // number of starts by process name, for the names of log files
 	processes []*Process
 }
 
-// Open makes the database, migrates it and starts Redis. Close ends everything but Postgres.
+// Open creates the database, migrates it and starts Redis. Close stops everything except Postgres.
 func Open(ctx context.Context, cfg Config) (_ *Site, err error) {
 	if cfg.Programs.dir == "" || cfg.Logs == "" || cfg.Postgres == nil || cfg.Database == "" {
 		return nil, errors.New("trial: programs, a Postgres, the name of a database and a folder for logs are needed")
@@ -77,7 +78,7 @@ func Open(ctx context.Context, cfg Config) (_ *Site, err error) {
 	if s.dir, err = os.MkdirTemp("", "herald-trial-"); err != nil {
 		return nil, err
 	}
-	// As root the servers run as another user, who has to pass through.
+	// If this process is root, the servers run as another user, which must be able to traverse the folder.
 	if err := os.Chmod(s.dir, 0o711); err != nil {
 		return nil, err
 	}
@@ -101,7 +102,7 @@ func Open(ctx context.Context, cfg Config) (_ *Site, err error) {
 	return s, err
 }
 
-// Close ends every process, makes Postgres run again if it does not, drops the database and removes Redis' data. Logs stay.
+// Close stops all processes, restores Postgres, drops the database and removes Redis's data. It keeps the logs.
 func (s *Site) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
@@ -125,7 +126,7 @@ func (s *Site) Close() error {
 	return errors.Join(errs...)
 }
 
-// environment is what every program of Herald's gets; later ones outweigh earlier ones.
+// environment returns the environment of Herald's programs. Later variables override earlier ones.
 func (s *Site) environment(more ...string) []string {
 	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir,
 		"DATABASE_URL=" + s.address, "REDIS_URL=" + s.Redis.URL(), "HERALD_DATA=" + filepath.Join(s.dir, "none"),
@@ -137,8 +138,8 @@ func (s *Site) environment(more ...string) []string {
 	return append(append(env, s.env...), more...)
 }
 
-// ListAgents puts the agents into the servers file of programs that start from now on. Herald records the results of calls as the
-// agents' own. It records nothing about an agent whose endpoint a job names.
+// ListAgents adds the agents to the servers file of programs that start from now on. Herald then records the results
+// of calls for the agents. It records nothing about an agent whose endpoint is in the job.
 func (s *Site) ListAgents(a *Agents) error {
 	path := filepath.Join(s.dir, "servers.json")
 	if variable := "HERALD_SERVERS_FILE=" + path; !slices.Contains(s.env, variable) {
@@ -147,7 +148,7 @@ func (s *Site) ListAgents(a *Agents) error {
 	return a.writeServersFile(path)
 }
 
-// start runs a program and remembers it for Close.
+// start starts a program and registers it for Close.
 func (s *Site) start(p program) (*Process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,12 +161,12 @@ func (s *Site) start(p program) (*Process, error) {
 	return proc, err
 }
 
-// Run runs one of the worker's commands to its end and returns what it printed.
+// Run runs a command of the worker to its end and returns its output.
 func (s *Site) Run(ctx context.Context, args ...string) (string, error) {
 	return s.RunWith(ctx, nil, args...)
 }
 
-// RunWith is Run with something on the command's standard input.
+// RunWith is Run with the command's standard input.
 func (s *Site) RunWith(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
 	var out bytes.Buffer
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
@@ -181,8 +182,9 @@ func (s *Site) RunWith(ctx context.Context, stdin io.Reader, args ...string) (st
 	return out.String(), nil
 }
 
-// Enqueue gives lines (see Agents.Line) to the enqueue program and returns the ids of what it accepted, in order; known holds those
-// that it knew already. It returns when the program has ended; a reader that takes its time makes a steady load.
+// Enqueue passes lines (see Agents.Line) to the enqueue program. It returns the ids of accepted deliveries, in order,
+// and in known those of deliveries that existed already. It returns when the program has ended. A slow reader
+// produces a steady load.
 func (s *Site) Enqueue(ctx context.Context, lines io.Reader) (accepted, known []uuid.UUID, err error) {
 	var out bytes.Buffer
 	p, err := s.start(program{name: "enqueue", path: s.programs.enqueue(), env: s.environment(), stdin: lines, stdout: &out})
@@ -208,7 +210,8 @@ func (s *Site) Enqueue(ctx context.Context, lines io.Reader) (accepted, known []
 	return accepted, known, nil
 }
 
-// StartEnqueue starts the enqueue program with a command that goes on by itself (watch), for the trial to kill. Close ends it.
+// StartEnqueue starts the enqueue program with a command that runs on (watch), so that the trial can kill it. Close
+// stops it.
 func (s *Site) StartEnqueue(name string, env []string, args ...string) (*Process, error) {
 	return s.start(program{name: name, path: s.programs.enqueue(), args: args, env: s.environment(env...)})
 }
@@ -218,7 +221,7 @@ func (s *Site) SQL(ctx context.Context, f func(ctx context.Context, c *pgx.Conn)
 	return onConnection(ctx, s.address, f)
 }
 
-// tail is the end of a log, for an error.
+// tail returns the end of a log, for an error.
 func tail(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {

