@@ -1,4 +1,4 @@
-// The bridge that Herald is compared with: every POST makes an MCP client, connects it, calls one tool and closes it.
+// The bridge with which Herald is compared: every POST creates an MCP client, connects it, calls one tool and closes it.
 //
 //   POST /mcp/call {"url": …} or {"command": …, "args": […]}, with "tool" and "arguments"
 import express from 'express';

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	warmTime    = 500 * time.Millisecond // of each turn, not measured
-	callTimeout = 35 * time.Second       // a little more than the bridge's own
+	warmTime    = 500 * time.Millisecond // at the beginning of each turn, not measured
+	callTimeout = 35 * time.Second       // slightly more than the bridge's own
 )
 
-// cell names a row of the tables.
+// cell identifies a row of the tables.
 type cell struct {
 	transport string
 	way       string
@@ -26,17 +26,19 @@ func (c cell) String() string {
 	return fmt.Sprintf("%s over %s, %d in flight", c.way, c.transport, c.inflight)
 }
 
-// sample is what one turn gave.
+// sample is the result of one turn.
 type sample struct {
-	rate     float64 // calls a second
+	rate     float64 // calls per second
 	p50, p99 time.Duration
 }
 
-// slice is how long one of several ways has the machine before the next one's turn: short, so that what else goes on there meets all of
-// them, and long enough for the last calls of a slice, when fewer are in flight, not to count.
+// slice is how long one of several ways runs before the next one's turn. It is short, so that other load on the
+// machine affects all ways. It is long enough that the last calls of a slice, when fewer are in flight, do not
+// matter.
 const slice = 200 * time.Millisecond
 
-// drive makes calls in each of the given ways, so many at a time, for a while each, by turns of a slice. A call that fails ends it.
+// drive makes inflight concurrent calls in each of the given ways for the time d, in turns of one slice. It returns
+// at the first failed call.
 func drive(ctx context.Context, inflight int, d time.Duration, calls ...func(context.Context) error) ([]sample, error) {
 	for _, call := range calls {
 		if _, err := spell(ctx, inflight, min(d, warmTime), call); err != nil {
@@ -68,7 +70,7 @@ func drive(ctx context.Context, inflight int, d time.Duration, calls ...func(con
 	return out, nil
 }
 
-// spell returns how long each call took. Every caller makes at least one.
+// spell returns the duration of each call. Every caller makes at least one.
 func spell(ctx context.Context, inflight int, d time.Duration, call func(context.Context) error) ([]time.Duration, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -96,7 +98,7 @@ func one(ctx context.Context, call func(context.Context) error) error {
 	return call(ctx)
 }
 
-// quantile of sorted values: the smallest that at least the share q of them do not exceed.
+// quantile returns the smallest of sorted values that is not exceeded by at least the share q of them.
 func quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -105,7 +107,7 @@ func quantile(sorted []time.Duration, q float64) time.Duration {
 	return sorted[min(max(at, 0), len(sorted)-1)]
 }
 
-// median of a few values; those stay as they are.
+// median returns the median of values, which it does not modify.
 func median[T int64 | float64 | time.Duration](values []T) T {
 	if len(values) == 0 {
 		return 0

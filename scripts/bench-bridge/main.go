@@ -1,19 +1,20 @@
 //go:build linux
 
-// Command bench-bridge measures Herald's MCP calls beside the bridge that they replace, in one run on one machine, and writes it
-// down:
+// Command bench-bridge compares Herald's MCP calls with the bridge that they replace, in one run on one machine, and
+// writes a report:
 //
 //	bench-bridge -o docs/bench-bridge.md     9 minutes
-//	bench-bridge -rounds 1 -time 1s          whether it works
-//	bench-bridge -alone                      only the bridge over HTTP, 16 in flight: its calls a second and nothing else, for scripts/bench
+//	bench-bridge -rounds 1 -time 1s          a quick check that it works
+//	bench-bridge -alone                      prints the calls per second of the bridge over HTTP, for scripts/bench
 //
-// Three ways to call the same agent, over streamable HTTP and over stdio: the bridge (Node.js, a client for every call, bridge.mjs),
-// Herald (internal/mcpcall as a delivery uses it: the tool list from memory, the arguments fitted to the agent's schema and
-// validated, then the call), and mcp-go alone with one kept client. They take turns, round after round, with an agent that was just
-// started; the numbers are medians over the rounds. Herald and mcp-go alone share an agent and change places five times a second, so that
-// what else the machine does meets both: only so a difference of microseconds can be told. Agents, bridge and load share its cores.
+// It calls the same agent in three ways, over streamable HTTP and over stdio. The bridge (Node.js, bridge.mjs) uses a
+// new client for every call. Herald uses internal/mcpcall as a delivery does: it takes the tool list from memory,
+// fits the arguments to the agent's schema, validates them, and calls. mcp-go alone uses one client that is kept. The
+// ways take turns, round after round, each with a new agent process. The results are medians over the rounds. Herald
+// and mcp-go alone share an agent and alternate five times a second, so that other load on the machine affects both:
+// this makes a difference of microseconds measurable. Agents, bridge and load share the machine's cores.
 //
-// It ends with 1 when a target is missed.
+// It exits with 1 if a target is missed.
 package main
 
 import (
@@ -36,7 +37,7 @@ import (
 	_ "embed"
 )
 
-// What the bridge is made of.
+// The packages of the bridge.
 const (
 	expressPackage = "express@5.3.0"
 	sdkPackage     = "@modelcontextprotocol/sdk@1.32.2"
@@ -48,9 +49,9 @@ var bridgeSource []byte
 //go:embed agent/schema.json
 var agentSchema []byte
 
-// gcPercent lets the heap of this program, which keeps 4 MB, grow to some 24 MB between two collections, as an idle worker's does, which
-// keeps 12 (go_memstats_next_gc_bytes). At Go's 100 it would collect several times as often as a worker. Whatever way is measured has it,
-// but the bridge and the agents, which are other processes.
+// gcPercent lets the heap of this program, 4 MB of live data, grow to about 24 MB between two collections, like that
+// of an idle worker with 12 MB (go_memstats_next_gc_bytes). With Go's default of 100 it would collect several times
+// as often as a worker. It applies to all ways, except to the bridge and the agents, which are other processes.
 const gcPercent = 400
 
 func heapGoal() uint64 {
@@ -59,7 +60,7 @@ func heapGoal() uint64 {
 	return goal[0].Value.Uint64()
 }
 
-// options are the command line's.
+// options are the command line's flags.
 type options struct {
 	out    string
 	rounds int
@@ -88,14 +89,14 @@ func main() {
 	}
 }
 
-// bench is what all turns share.
+// bench holds the data that all turns share.
 type bench struct {
 	options
-	folder string // for logs and what is built
-	agent  string // programs
+	folder string // for logs and built programs
+	agent  string // path of the agent program
 	node   string
 	bridge string
-	turns  int // numbers the logs
+	turns  int // number of turns so far, for the names of the logs
 }
 
 func run(ctx context.Context, o options) (err error) {
@@ -169,7 +170,7 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	b.bridge = filepath.Join(b.folder, "bridge.mjs")
-	// Node looks for packages beside the file that imports them.
+	// Node looks for packages next to the file that imports them.
 	return errors.Join(os.WriteFile(b.bridge, bridgeSource, 0o644), os.Symlink(packages.Path(""), filepath.Join(b.folder, "node_modules")))
 }
 

@@ -13,25 +13,26 @@ import (
 	"github.com/agentherald/herald/scripts/machine"
 )
 
-// The targets are ratios to the bridge; what Herald adds to a call of mcp-go alone is reported beside them.
+// The targets are ratios to the bridge. The time that Herald adds to a call of mcp-go alone is reported without a
+// target.
 const (
-	timesHTTP   = 25.0 // as many calls a second as the bridge, at least
+	timesHTTP   = 25.0 // minimum ratio of calls per second
 	timesStdio  = 50.0
-	shareOfP99  = 0.1 // of the bridge's p99 over HTTP, at most
+	shareOfP99  = 0.1 // maximum share of the bridge's p99 over HTTP
 	atInflight  = 16
 	aloneFlight = 1
 )
 
-// report is everything that was measured.
+// report contains all measurements.
 type report struct {
 	machine machine.Machine
 	node    string // version of Node.js
 	rounds  int
 	time    time.Duration
 	ended   time.Time
-	// heapGoal is at how many bytes the heap of this program was collected, at the end.
+	// heapGoal is the heap size in bytes at which this program's garbage collector ran at the end.
 	heapGoal uint64
-	cells    []cell // in the order in which they came
+	cells    []cell // in the order of their first samples
 	samples  map[cell][]sample
 }
 
@@ -45,7 +46,7 @@ func (r *report) add(c cell, s sample) {
 	r.samples[c] = append(r.samples[c], s)
 }
 
-// medians of a cell over the rounds.
+// medians returns the medians of a cell over the rounds.
 func (r *report) medians(c cell) sample {
 	var rates []float64
 	var p50s, p99s []time.Duration
@@ -55,7 +56,7 @@ func (r *report) medians(c cell) sample {
 	return sample{rate: median(rates), p50: median(p50s), p99: median(p99s)}
 }
 
-// target is one condition and what became of it.
+// target is one condition and its result.
 type target struct {
 	what, needed, measured string
 	met                    bool
@@ -74,7 +75,7 @@ func (r *report) targets() []target {
 	}
 }
 
-// additions are what Herald adds to the calls of mcp-go alone, a line each.
+// additions returns a line for each time that Herald adds to the calls of mcp-go alone.
 func (r *report) additions() []string {
 	var lines []string
 	line := func(what string, a addition) {
@@ -87,13 +88,13 @@ func (r *report) additions() []string {
 	return lines
 }
 
-// perCall is the time that passes between two answers: what a call costs the machine.
+// perCall returns the time between two answers, which is the machine's cost of a call.
 func (s sample) perCall() time.Duration { return time.Duration(float64(time.Second) / s.rate) }
 
-// addition is what Herald adds to a call of mcp-go alone.
+// addition is the time of a call of mcp-go alone, and the time that Herald adds.
 type addition struct{ bare, by time.Duration }
 
-// paired compares the two within each round, where the machine was the same, and gives the medians.
+// paired compares the two ways within each round, under the same conditions, and returns the medians.
 func (r *report) paired(over string, inflight int, of func(sample) time.Duration) addition {
 	herald, bare := r.samples[cell{over, heraldWay, inflight}], r.samples[cell{over, bareWay, inflight}]
 	var alone, by []time.Duration
@@ -104,7 +105,7 @@ func (r *report) paired(over string, inflight int, of func(sample) time.Duration
 	return addition{bare: median(alone), by: median(by)}
 }
 
-// missed is nil when every target is met.
+// missed returns an error for the missed targets, or nil.
 func (r *report) missed() error {
 	var errs []error
 	for _, t := range r.targets() {
@@ -168,7 +169,7 @@ func micros(d time.Duration) string {
 }
 func millis(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d)/float64(time.Millisecond)) }
 
-// nodeVersion is what the report says of Node.js, "unknown" if it does not tell.
+// nodeVersion returns the version of Node.js, or "unknown".
 func nodeVersion(ctx context.Context, node string) string {
 	out, err := exec.CommandContext(ctx, node, "--version").Output()
 	if err != nil {

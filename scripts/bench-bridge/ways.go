@@ -35,13 +35,13 @@ const (
 	bareWay    = "mcp-go alone"
 	openTime   = 20 * time.Second
 	closeTime  = 10 * time.Second
-	idlePerWay = 64 // connections each HTTP client keeps; more than calls in flight
+	idlePerWay = 64 // idle connections that each HTTP client keeps; more than calls in flight
 )
 
-// place is where an agent is: a URL, or a command that speaks on stdin and stdout.
+// place is the address of an agent: a URL, or a command that uses MCP on stdin and stdout.
 type place struct{ url, command string }
 
-// connection is one way of calling, ready.
+// connection is one way of calling, ready for calls.
 type connection struct {
 	call  func(context.Context) error
 	close func() error
@@ -49,11 +49,11 @@ type connection struct {
 
 var (
 	ways      = []string{bridgeWay, heraldWay, bareWay}
-	turns     = [][]string{{bridgeWay}, {heraldWay, bareWay}} // the ways of one turn change places within it, see slice
+	turns     = [][]string{{bridgeWay}, {heraldWay, bareWay}} // the ways of one turn alternate within it, see slice
 	inflights = []int{16, 1}
 )
 
-// round gives every way its turn on both transports; who begins changes from round to round.
+// round runs every way on both transports. The way that begins changes from round to round.
 func (b *bench) round(ctx context.Context, round int, r *report) error {
 	for _, over := range []string{overHTTP, overStdio} {
 		for _, inflight := range inflights {
@@ -74,7 +74,7 @@ func (b *bench) round(ctx context.Context, round int, r *report) error {
 	return nil
 }
 
-// turn measures ways of calling one agent, with processes of its own.
+// turn measures ways of calling one agent, with its own processes.
 func (b *bench) turn(ctx context.Context, over string, inflight int, together []string) (samples []sample, err error) {
 	b.turns++
 	var ends []func() error
@@ -104,7 +104,7 @@ func (b *bench) turn(ctx context.Context, over string, inflight int, together []
 	return drive(ctx, inflight, b.time, calls...)
 }
 
-// connect makes one way of calling ready.
+// connect prepares one way of calling.
 func (b *bench) connect(ctx context.Context, way string, at place) (connection, error) {
 	switch way {
 	case heraldWay:
@@ -125,7 +125,7 @@ func (b *bench) connect(ctx context.Context, way string, at place) (connection, 
 	return conn, nil
 }
 
-// start runs a program whose first line says where it listens.
+// start runs a program whose first line is the address at which it listens.
 func (b *bench) start(ctx context.Context, name, path string, args ...string) (p *trial.Process, url string, err error) {
 	log := filepath.Join(b.folder, fmt.Sprintf("%s.%d.log", name, b.turns))
 	if p, err = (trial.Foreign{Name: name, Path: path, Args: args, Env: npm.Environment(), Log: log}).Start(); err != nil {
@@ -151,7 +151,7 @@ func (b *bench) start(ctx context.Context, name, path string, args ...string) (p
 	return p, url, nil
 }
 
-// feedback is what a delivery sends, before it is fitted.
+// feedback returns the arguments of a delivery before they are fitted.
 func feedback() (map[string]any, error) {
 	j, err := job.Parse([]byte(`{"type":"NewFeedback","chainId":8453,"agentId":"42","clientAddress":"0x00000000000000000000000000000000000000aa",
 		"feedbackIndex":7,"value":"955","valueDecimals":1,"tag1":"quality","tag2":"fast","feedbackURI":"ipfs://bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e",
@@ -162,12 +162,12 @@ func feedback() (map[string]any, error) {
 	return j.Arguments(job.File{Verification: "not_given"}, j.ID().String()), nil
 }
 
-// meta is what a delivery says of itself beside the arguments.
+// meta returns the _meta of a delivery.
 func meta(args map[string]any) map[string]any {
 	return map[string]any{"io.agentherald/delivery": map[string]any{"id": args["deliveryId"], "attempt": 1, "replay": false}}
 }
 
-// fitted is the same for who does not fit it himself.
+// fitted returns the fitted arguments, for the ways that do not fit them themselves.
 func fitted() (map[string]any, error) {
 	args, err := feedback()
 	if err != nil {
@@ -176,7 +176,8 @@ func fitted() (map[string]any, error) {
 	return mcpcall.Fit(mcpcall.Tool{InputSchema: agentSchema}, args)
 }
 
-// reallyValidates makes sure that Herald is not fast because it does not look: arguments that break the schema's anyOf are refused.
+// reallyValidates checks that Herald validates and is not fast because it skips that: arguments that violate the
+// schema's anyOf must be refused.
 func reallyValidates() error {
 	args, err := fitted()
 	if err != nil {
@@ -191,7 +192,7 @@ func reallyValidates() error {
 	return nil
 }
 
-// throughBridge posts every call to the bridge.
+// throughBridge sends every call to the bridge.
 func throughBridge(bridge string, at place) (connection, error) {
 	args, err := fitted()
 	if err != nil {
@@ -269,7 +270,7 @@ func throughHerald(at place) (connection, error) {
 	}}, nil
 }
 
-// throughBare calls with one client of mcp-go's that is kept: what Herald stands on, without what it adds.
+// throughBare calls with one mcp-go client that is kept: the basis of Herald's calls, without Herald's additions.
 func throughBare(ctx context.Context, at place) (connection, error) {
 	args, err := fitted()
 	if err != nil {

@@ -1,7 +1,7 @@
-// Command agent is what every side of bench-bridge calls: an MCP server whose one tool answers at once.
+// Command agent is the agent that all sides of bench-bridge call: an MCP server with one tool that answers at once.
 //
-//	agent         speaks MCP on stdin and stdout
-//	agent http    speaks streamable HTTP; its first line says where
+//	agent         uses MCP on stdin and stdout
+//	agent http    uses streamable HTTP; its first line is its URL
 package main
 
 import (
@@ -18,7 +18,8 @@ import (
 	_ "embed"
 )
 
-// schema has what strangers' schemas have: anyOf at the top and in a property, patterns, bounds, additionalProperties.
+// schema contains the features of real agents' schemas: anyOf at the top level and in a property, patterns, bounds,
+// additionalProperties.
 //
 //go:embed schema.json
 var schema []byte
@@ -40,9 +41,10 @@ func main() {
 	}
 }
 
-// keepSysmonAwake has a timer always pending. Without one, once in some twenty million lines, all calls on stdio stopped for a minute:
-// Go 1.26.8 began to stop the world just as the goroutine that reads stdin entered its system call, and waited for that read, while
-// sysmon, who takes the processor away from such a thread, slept as long as it may: to the next timer, or for a minute.
+// keepSysmonAwake keeps a timer pending. Without one, all calls on stdio stopped for a minute once in about twenty
+// million lines. Go 1.26.8 began to stop the world when the goroutine that reads stdin entered its system call, and
+// waited for that read. sysmon, which takes the processor from such a thread, slept until the next timer, or for a
+// minute.
 func keepSysmonAwake() {
 	for range time.Tick(50 * time.Millisecond) {
 	}
