@@ -23,7 +23,7 @@ import (
 	_ "embed"
 )
 
-// What the loop of the usual indexer is made of.
+// The packages of a typical indexer's loop.
 const (
 	viemPackage = "viem@2.57.20"
 	pgPackage   = "pg@8.23.1"
@@ -33,11 +33,11 @@ const (
 //go:embed loop.mjs
 var loopSource []byte
 
-// blockRange is one that a backfill has read.
+// blockRange is a range that a backfill read.
 type blockRange struct{ first, last uint64 }
 
-// measureAnvil measures a backfill beside what eth_getLogs alone delivers in the same ranges, and beside a loop of
-// viem's getLogs with one INSERT each. They take turns at one anvil.
+// measureAnvil compares a backfill with eth_getLogs alone in the same ranges, and with a loop of viem's getLogs with
+// one INSERT per event. They take turns on one anvil.
 func (b *bench) measureAnvil(ctx context.Context) error {
 	b.say("mining %d events", b.events)
 	c, end, err := b.fillAnvil(ctx, b.events)
@@ -68,7 +68,7 @@ func (b *bench) measureAnvil(ctx context.Context) error {
 	return nil
 }
 
-// readRanges reads from a backfill's answers which ranges it read.
+// readRanges parses the ranges that a backfill read from its output.
 func readRanges(log string, first uint64) (ranges []blockRange, err error) {
 	text, err := os.ReadFile(log)
 	if err != nil {
@@ -77,7 +77,7 @@ func readRanges(log string, first uint64) (ranges []blockRange, err error) {
 	for line := range bytes.Lines(text) {
 		var answer struct{ UpToBlock uint64 }
 		if json.Unmarshal(line, &answer) != nil || answer.UpToBlock < first {
-			continue // what was said on standard error; a range that is known
+			continue // output of standard error, or a range that is known
 		}
 		ranges = append(ranges, blockRange{first, answer.UpToBlock})
 		first = answer.UpToBlock + 1
@@ -85,7 +85,7 @@ func readRanges(log string, first uint64) (ranges []blockRange, err error) {
 	return ranges, nil
 }
 
-// readAlone asks for the logs of the ranges, one after the other, and reads the answers to their end.
+// readAlone requests the logs of the ranges one after the other, and reads the answers to their end.
 func (b *bench) readAlone(ctx context.Context, c anvilChain, ranges []blockRange) error {
 	began := time.Now()
 	events := 0
@@ -118,7 +118,7 @@ func (b *bench) readAlone(ctx context.Context, c anvilChain, ranges []blockRange
 	return nil
 }
 
-// loop runs the usual indexer on a database of its own.
+// loop runs a typical indexer on a database of its own.
 func (b *bench) loop(ctx context.Context, c anvilChain, ranges []blockRange) error {
 	node, err := npm.Node(ctx)
 	if err != nil {
@@ -132,7 +132,7 @@ func (b *bench) loop(ctx context.Context, c anvilChain, ranges []blockRange) err
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
-	// Node looks for packages beside the file that imports them.
+	// Node looks for packages next to the file that imports them.
 	if err := os.Symlink(packages.Path(""), filepath.Join(folder, "node_modules")); err != nil {
 		return err
 	}

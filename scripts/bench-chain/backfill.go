@@ -15,14 +15,14 @@ import (
 	"github.com/agentherald/herald/internal/trial/chaintrial"
 )
 
-// chainEnv is what Herald has to know of a chain.
+// chainEnv returns the environment variables that describe a chain to Herald.
 func chainEnv(url string, reputation common.Address, trust string) []string {
 	id := strconv.Itoa(rawChainID)
 	return []string{"RPC_URL_" + id + "=" + url, "REPUTATION_REGISTRY_" + id + "=" + reputation.Hex(),
 		"IDENTITY_REGISTRY_" + id + "=0x8004A169FB4a3325136EB29fA0ceB6D2e539a432", "HERALD_RPC_TRUST=" + trust}
 }
 
-// backfill measures one of all blocks, and returns the ranges that it read.
+// backfill measures one backfill of all blocks, and returns the ranges that it read.
 func (b *bench) backfill(ctx context.Context, way string, n int, first, last uint64,
 	env []string) (ranges []blockRange, err error) {
 	err = b.onSite(ctx, func(s *trial.Site) error {
@@ -94,7 +94,7 @@ func (b *bench) fillAnvil(ctx context.Context, n int) (c anvilChain, end func() 
 	return c, end, nil
 }
 
-// mine mines a block with the events from one number up to another.
+// mine mines a block with the events from number from up to, but not including, number to.
 func (c *anvilChain) mine(ctx context.Context, maker *feedbackMaker, from, to int) error {
 	var logs []chaintrial.Log
 	for i := from; i < to; i++ {

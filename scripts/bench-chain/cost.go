@@ -10,10 +10,10 @@ import (
 	"regexp"
 )
 
-// costRow is a row of the table that TestCostOfFollowing logs.
+// costRow matches a row of the table that TestCostOfFollowing logs.
 var costRow = regexp.MustCompile(`(?m)\| \S+ \|.*\|$`)
 
-// measureCost has the follower's own test count its requests and calls in simulated time.
+// measureCost runs the follower's test that counts its requests and calls in simulated time.
 func (b *bench) measureCost(ctx context.Context) error {
 	out, err := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-v", "-run", "^TestCostOfFollowing$",
 		"./internal/chain").CombinedOutput()

@@ -14,20 +14,21 @@ import (
 	"github.com/agentherald/herald/internal/trial/chaintrial"
 )
 
-// The world of the events: as many agents as a busy chain has that are rated by many, and a block's worth of feedback.
+// The size of the generated chain: as many agents as a busy chain has with many raters, and the feedback of one
+// block.
 const (
 	agents   = 1000
 	clients  = 50
 	perBlock = 20
 )
 
-// What the registry of today logs of a feedback: its name with the types of all parameters, and those that are data.
+// The event of the current reputation registry: its signature, and the types of the parameters in its data.
 const (
 	signature = "NewFeedback(uint256,address,uint64,int128,uint8,string,string,string,string,string,bytes32)"
 	dataTypes = "uint64,int128,uint8,string,string,string,string,bytes32"
 )
 
-// feedbackMaker makes events, one after the other: every agent's, from every client, again and again.
+// feedbackMaker creates feedback events. It cycles through all agents, then through all clients.
 type feedbackMaker struct {
 	topic     common.Hash
 	tag       common.Hash
@@ -46,7 +47,7 @@ func newFeedbackMaker() (*feedbackMaker, error) {
 	return m, nil
 }
 
-// place is whose event number i is.
+// place returns the agent, the client and the feedback index of event number i.
 func place(i int) (agent, client, index int) {
 	return i % agents, i / agents % clients, 1 + i/agents/clients
 }
@@ -59,7 +60,7 @@ func clientAddress(client int) common.Address {
 	return common.BigToAddress(big.NewInt(int64(0x1000 + client)))
 }
 
-// make makes event number i.
+// make creates event number i.
 func (m *feedbackMaker) make(i int) (chaintrial.Log, error) {
 	agent, client, index := place(i)
 	data, err := m.arguments.Pack(uint64(index), big.NewInt(int64(i%100)), uint8(0), "uptime", "", "https://agent.example/mcp",

@@ -15,7 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/trial"
 )
 
-// What is polled is asked often enough that many blocks can be measured; a websocket has the pause that is usual.
+// Polling uses a short pause, so that many blocks can be measured. With a websocket, the pause is the usual one.
 const (
 	pollOften   = 500 * time.Millisecond
 	pollUsual   = 2 * time.Second
@@ -23,7 +23,7 @@ const (
 	betweenLook = time.Millisecond
 )
 
-// measureLatency measures how long after a block its jobs are accepted.
+// measureLatency measures the time from a block to the acceptance of its jobs.
 func (b *bench) measureLatency(ctx context.Context) error {
 	c, end, err := b.fillAnvil(ctx, perBlock)
 	if err != nil {
@@ -42,8 +42,8 @@ func (b *bench) measureLatency(ctx context.Context) error {
 	return nil
 }
 
-// watchBlocks mines blocks at times of their own, an event each, and waits for the answer of enqueue watch to each:
-// it is printed when the job is committed.
+// watchBlocks mines blocks with one event each, at varying times, and waits for the answer of enqueue watch, which
+// prints it after the commit.
 func (b *bench) watchBlocks(ctx context.Context, c *anvilChain, way, url string, poll time.Duration) error {
 	maker, err := newFeedbackMaker()
 	if err != nil {
@@ -56,7 +56,8 @@ func (b *bench) watchBlocks(ctx context.Context, c *anvilChain, way, url string,
 			return err
 		}
 		var waits []time.Duration
-		phases := rand.Perm(b.blocks + 1) // blocks come evenly over the pause, or the median would depend on chance
+		// Blocks are spread evenly over the pause; otherwise the median would depend on chance.
+		phases := rand.Perm(b.blocks + 1)
 		for n, phase := range phases {
 			began := time.Now()
 			serial := 1_000_000 + int(c.last)
@@ -66,7 +67,7 @@ func (b *bench) watchBlocks(ctx context.Context, c *anvilChain, way, url string,
 			if err := awaitLines(ctx, p.Log(), n+1); err != nil {
 				return err
 			}
-			if n > 0 { // the first may have waited for the program's start
+			if n > 0 { // the first one may include the program's start
 				waits = append(waits, time.Since(began))
 			}
 			select {
@@ -83,7 +84,7 @@ func (b *bench) watchBlocks(ctx context.Context, c *anvilChain, way, url string,
 	})
 }
 
-// awaitLines waits until a program has answered so many events.
+// awaitLines waits until the program has printed the answers to n events.
 func awaitLines(ctx context.Context, log string, n int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, seenWithin, fmt.Errorf("not within %s", seenWithin))
 	defer cancel()

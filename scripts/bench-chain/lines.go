@@ -14,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/trial"
 )
 
-// writeLines writes a file of jobs as an indexer gives them.
+// writeLines writes a file of jobs in an indexer's format.
 func (b *bench) writeLines(n int) (path string, err error) {
 	path = filepath.Join(b.dir, "jobs.ndjson")
 	f, err := os.Create(path)

@@ -1,5 +1,5 @@
-// The usual indexer: a loop of viem's getLogs over ranges of blocks, one INSERT for each event. It decodes what
-// Herald decodes, and keeps the event with where it was on the chain.
+// A typical indexer: a loop of viem's getLogs over ranges of blocks, with one INSERT per event. It decodes the same
+// events as Herald, and stores each event with its position on the chain.
 import { createPublicClient, http, parseAbiItem } from 'viem'
 import pg from 'pg'
 

@@ -1,13 +1,14 @@
 //go:build linux && chain
 
-// Command bench-chain measures how fast events come into Herald, from a file and from a chain, and writes it down:
+// Command bench-chain measures how many events per second Herald accepts, from a file and from a chain, and writes a
+// report:
 //
-//	bench-chain -o docs/bench-chain.md     all of it
-//	bench-chain -events 20000 -only lines  whether it works
+//	bench-chain -o docs/bench-chain.md     all measurements
+//	bench-chain -events 20000 -only lines  a quick check that it works
 //
-// The programs are processes on a Postgres and a Redis of their own (internal/trial); the chain is anvil, pinned, and a
-// node of this process that answers from a file of raw logs, which is as fast as a node can be. Everything runs on these
-// cores. Every number in the file is measured by the run that writes it; it ends with 1 when a target is missed.
+// The programs run as processes on their own Postgres and Redis (internal/trial). The chain is a pinned anvil, or a
+// node in this process that answers from raw logs, which is as fast as a node can be. All of them share the machine's
+// cores. Every number in the file is measured by the run that writes it. The exit status is 1 if a target is missed.
 package main
 
 import (
@@ -30,18 +31,18 @@ import (
 	"github.com/agentherald/herald/scripts/machine"
 )
 
-// options are the command line's.
+// options are the command line's flags.
 type options struct {
 	out    string
 	only   string
 	events int
-	long   int // events
+	long   int // number of events
 	blocks int
 	logs   string
 	rounds int
 }
 
-// The parts, in their order.
+// The parts, in the order in which they run.
 var parts = []struct {
 	name string
 	run  func(*bench, context.Context) error
@@ -73,7 +74,7 @@ func main() {
 	}
 }
 
-// bench is what all parts share.
+// bench holds the data that all parts share.
 type bench struct {
 	options
 	dir      string
@@ -92,7 +93,8 @@ func run(ctx context.Context, o options) (err error) {
 	if b.logs == "" {
 		b.logs = filepath.Join(b.dir, "logs")
 	}
-	if err := errors.Join(os.Chmod(b.dir, 0o711), os.MkdirAll(b.logs, 0o755)); err != nil { // Postgres may be another user
+	// Postgres may run as another user.
+	if err := errors.Join(os.Chmod(b.dir, 0o711), os.MkdirAll(b.logs, 0o755)); err != nil {
 		return err
 	}
 	b.say("building Herald, starting Postgres")
@@ -125,7 +127,7 @@ func run(ctx context.Context, o options) (err error) {
 // kept is the line below which the file is written by hand.
 const kept = "<!-- What stands below is written by hand; bench-chain keeps it. -->"
 
-// write puts the report into the file, and back under it what was written by hand.
+// write writes the report into the file, and keeps the handwritten part below it.
 func write(path, text string) error {
 	old, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -152,19 +154,19 @@ func (b *bench) onSite(ctx context.Context, f func(*trial.Site) error) (err erro
 	return f(s)
 }
 
-// measured is one run of a program.
+// measured is the result of one run of a program.
 type measured struct {
 	events  int
 	took    time.Duration
 	start   int64 // resident bytes after a tenth of the time
 	peak    int64
-	end     int64 // the last that was seen
+	end     int64 // the last sample
 	samples []int64
 }
 
 func (m measured) rate() float64 { return float64(m.events) / m.took.Seconds() }
 
-// runEnqueue runs enqueue to its end and watches its memory. It returns the file with what it said, too.
+// runEnqueue runs enqueue to its end and samples its memory. It also returns the path of its output.
 func (b *bench) runEnqueue(ctx context.Context, s *trial.Site, events int, env []string,
 	args ...string) (m measured, log string, err error) {
 	began := time.Now()
@@ -194,7 +196,7 @@ func (b *bench) runEnqueue(ctx context.Context, s *trial.Site, events int, env [
 	return m, p.Log(), p.Wait(ctx)
 }
 
-// repeat makes a measurement as often as asked for.
+// repeat runs a measurement in each round.
 func (b *bench) repeat(measure func() error) error {
 	for range b.rounds {
 		if err := measure(); err != nil {
@@ -204,12 +206,12 @@ func (b *bench) repeat(measure func() error) error {
 	return nil
 }
 
-// diskOfEvent is what an event takes for a while, as measured: its row and the indexes on it, the log of Postgres, its
-// line in a file and the answer to it.
+// diskOfEvent is the disk space that an event needs during a run, as measured: its row and the row's indexes,
+// Postgres's log, its line in a file, and the answer.
 const diskOfEvent = 5 << 10
 
-// measureLong measures what comes long enough to see whether the memory stays flat. A disk that is full stops whoever
-// else works here.
+// measureLong measures runs that are long enough to show whether the memory stays flat. It checks the disk space
+// first, because a full disk would stop other programs on this machine.
 func (b *bench) measureLong(ctx context.Context) error {
 	var disk syscall.Statfs_t
 	if err := syscall.Statfs(b.dir, &disk); err != nil {
@@ -225,7 +227,8 @@ func (b *bench) measureLong(ctx context.Context) error {
 	return b.runRaw(ctx, b.long)
 }
 
-// checkRows: what is fast and loses something is no figure.
+// checkRows returns an error unless the database contains all events, because the speed of a run that lost events is
+// no result.
 func checkRows(ctx context.Context, s *trial.Site, want int) error {
 	var n int
 	err := s.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
@@ -237,7 +240,7 @@ func checkRows(ctx context.Context, s *trial.Site, want int) error {
 	return err
 }
 
-// add notes a run.
+// add records a run.
 func (b *bench) add(way string, m measured) {
 	b.say("%s: %d events, %.0f/s, resident %d to %d MB", way, m.events, m.rate(), m.start>>20, m.peak>>20)
 	b.report.runs = append(b.report.runs, wayRun{way, m})

@@ -16,7 +16,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// rawNode answers for a chain from raw logs that were written before: what is left is what Herald needs.
+// rawNode answers for a chain from logs that were encoded in advance, so that the measured time is that of Herald.
 type rawNode struct {
 	reputation common.Address
 	blocks     []rawBlock // from block 1
@@ -24,7 +24,7 @@ type rawNode struct {
 
 type rawBlock struct {
 	header []byte // the answer to eth_getBlockByNumber
-	logs   []byte // the block's logs as JSON, with commas between
+	logs   []byte // the block's logs as JSON, separated by commas
 }
 
 const rawChainID = 31337
@@ -98,10 +98,10 @@ func (n *rawNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !single {
 		out = append(append([]byte{'['}, out...), ']')
 	}
-	_, _ = w.Write(out) // who asked is gone, or reads it
+	_, _ = w.Write(out) // the client either reads it or disconnected
 }
 
-// answer appends what a question's answer is.
+// answer appends the result of a question to out.
 func (n *rawNode) answer(out []byte, q question) []byte {
 	switch q.Method {
 	case "eth_chainId":
@@ -116,7 +116,7 @@ func (n *rawNode) answer(out []byte, q question) []byte {
 		return append(out, n.blocks[number-1].header...)
 	case "eth_getLogs":
 		var filter struct{ FromBlock, ToBlock json.RawMessage }
-		_ = json.Unmarshal(q.Params[0], &filter) // our own client asks
+		_ = json.Unmarshal(q.Params[0], &filter) // the filter comes from Herald's own client
 		out = append(out, '[')
 		for number := max(1, n.number(filter.FromBlock)); number <= min(n.number(filter.ToBlock), len(n.blocks)); number++ {
 			if out[len(out)-1] != '[' {
@@ -129,7 +129,7 @@ func (n *rawNode) answer(out []byte, q question) []byte {
 	return append(out, "null"...)
 }
 
-// number reads a block's number or name.
+// number parses a block's number or tag.
 func (n *rawNode) number(param json.RawMessage) int {
 	number, err := strconv.ParseUint(strings.Trim(string(param), `"`), 0, 32)
 	if err != nil {

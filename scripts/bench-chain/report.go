@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/scripts/machine"
 )
 
-// The ways in which events come.
+// The ways in which events are read.
 const (
 	wayLines   = "`enqueue FILE`"
 	wayRaw     = "backfill, a node that answers from raw logs"
@@ -26,9 +26,9 @@ const (
 
 // The targets.
 const (
-	leastRate   = 5000.0 // events a second, from a file and from raw logs
-	leastShare  = 0.6    // of what eth_getLogs alone delivers
-	mostGrowth  = 1.3    // of memory, from a tenth of a long run to its end
+	leastRate   = 5000.0 // events per second, from a file and from raw logs
+	leastShare  = 0.6    // minimum share of the rate of eth_getLogs alone
+	mostGrowth  = 1.3    // maximum growth of memory, from a tenth of a long run to its end
 	overPoll    = 20 * time.Millisecond
 	mostSocket  = 100 * time.Millisecond
 	longEvents  = 1_000_000
@@ -49,13 +49,13 @@ type latency struct {
 
 type report struct {
 	machine   machine.Machine
-	usual     int // events of a run
+	usual     int // events per run
 	runs      []wayRun
 	latencies []latency
 	costs     []string // rows of requests and calls
 }
 
-// of lists the runs of a way: those of the usual length, or the longer ones.
+// of returns the runs of a way: those with the usual number of events, or the longer ones. They are sorted by rate.
 func (r *report) of(way string, long bool) (runs []measured) {
 	for _, run := range r.runs {
 		if run.way == way && run.events > r.usual == long {
@@ -66,7 +66,7 @@ func (r *report) of(way string, long bool) (runs []measured) {
 	return runs
 }
 
-// median is the rate of the run in the middle; 0: there is none.
+// median returns the rate of the middle run, or 0 if there are no runs.
 func (r *report) median(way string) float64 {
 	runs := r.of(way, false)
 	if len(runs) == 0 {
@@ -75,11 +75,11 @@ func (r *report) median(way string) float64 {
 	return runs[len(runs)/2].rate()
 }
 
-// target is one condition and what became of it.
+// target is one condition and its result.
 type target struct {
 	what, needed, measured string
 	met                    bool
-	short                  bool // it is met as far as was measured, which is not far enough
+	short                  bool // the target is met so far, but the run was too short
 }
 
 func (r *report) targets() (all []target) {
@@ -129,7 +129,7 @@ func (r *report) targets() (all []target) {
 	return all
 }
 
-// missed is nil when every target that was measured is met.
+// missed returns an error for the measured targets that are missed, or nil.
 func (r *report) missed() error {
 	var errs []error
 	for _, t := range r.targets() {
@@ -197,7 +197,7 @@ func (r *report) markdown() string {
 	return s.String()
 }
 
-// row is a line of the table: the runs of a way, slowest first.
+// row returns a line of the table. runs must be sorted, slowest first.
 func row(way string, runs []measured) string {
 	m, slow, fast := runs[len(runs)/2], runs[0], runs[len(runs)-1]
 	resident := "–"
@@ -208,7 +208,7 @@ func row(way string, runs []measured) string {
 		thousands(slow.rate()), thousands(fast.rate()), resident)
 }
 
-// thousands writes a number with commas.
+// thousands formats a number with commas.
 func thousands(n float64) string {
 	digits := fmt.Sprintf("%.0f", n)
 	for i := len(digits) - 3; i > 0; i -= 3 {
