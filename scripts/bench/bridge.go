@@ -13,18 +13,19 @@ import (
 	"time"
 )
 
-// bridgeResult is what the Node bridge that Herald replaces delivers, without any database.
+// bridgeResult is the rate of the Node bridge that Herald replaces, without a database.
 type bridgeResult struct {
-	rate float64 // calls a second; 0: not measured
-	why  string  // it was not
+	rate float64 // calls per second; 0 if it was not measured
+	why  string  // why it was not measured
 }
 
 const (
 	bridgePatience = 10 * time.Minute // its packages may have to be installed
-	timesBridge    = 8.0              // what DESIGN §12 asks for
+	timesBridge    = 8.0              // the target
 )
 
-// measureBridge lets scripts/bench-bridge measure its bridge. Without Node.js or npm the report says so.
+// measureBridge runs scripts/bench-bridge, which measures its bridge. If Node.js or npm is missing, the report
+// contains the reason.
 func (b *bench) measureBridge(ctx context.Context) (out bridgeResult) {
 	b.say("the bridge without a database, %d in flight", targetInflight)
 	ctx, cancel := context.WithTimeout(ctx, bridgePatience)

@@ -25,16 +25,16 @@ import (
 	"github.com/google/uuid"
 )
 
-// ceiling is what the parts do by themselves, a second each, with so many at a time.
+// ceiling is the rate of each part alone, per second, with inflight concurrent operations.
 type ceiling struct {
 	inflight   int
-	tasks      float64 // asynq on Redis, a handler that does nothing
+	tasks      float64 // asynq on Redis with a handler that does nothing
 	miniTasks  float64 // the same on miniredis
-	calls      float64 // MCP calls through the pool, agents included
-	statements float64 // claim and record, with the hand-out of the next
+	calls      float64 // MCP calls through the pool, including the agents
+	statements float64 // claim and record, including the dispatch of the next delivery
 }
 
-// together is what would be left if each delivery paid for the three, one after the other, and for nothing else.
+// together returns the rate if each delivery consists of the three parts, one after the other, and of nothing else.
 func (c ceiling) together(queue string) float64 {
 	tasks := c.tasks
 	if queue == miniRedis {
@@ -78,11 +78,11 @@ func (b *bench) ceilings(ctx context.Context, inflight int) (c ceiling, err erro
 	return c, err
 }
 
-// counter is a handler that does nothing but count; done is closed with the last.
+// counter is a handler that only counts. It closes done at the last delivery.
 type counter struct {
 	want  int64
 	n     atomic.Int64
-	began atomic.Int64 // Unix nanoseconds of the first
+	began atomic.Int64 // Unix nanoseconds of the first delivery
 	done  chan struct{}
 }
 
@@ -96,7 +96,7 @@ func (c *counter) Deliver(context.Context, uuid.UUID, int) (string, error) {
 
 func (c *counter) Intake(context.Context, string, []byte) (string, error) { return "", nil }
 
-// noop puts n tasks into one lane and takes them with the worker's own queue server.
+// noop puts n tasks into one lane and consumes them with the worker's own queue server.
 func noop(ctx context.Context, redisURL string, inflight, n int) (float64, error) {
 	q, err := queue.Open(queue.Config{URL: secret.New(redisURL), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -127,7 +127,7 @@ func noop(ctx context.Context, redisURL string, inflight, n int) (float64, error
 
 func perSecond(n int, began time.Time) float64 { return float64(n) / time.Since(began).Seconds() }
 
-// together runs do n times, so many at a time, until the first error.
+// together calls do n times with inflight concurrent calls, until the first error.
 func together(ctx context.Context, inflight, n int, do func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -146,7 +146,7 @@ func together(ctx context.Context, inflight, n int, do func(ctx context.Context,
 	return context.Cause(ctx)
 }
 
-// calls makes n MCP calls to warm agents, with the arguments of a feedback.
+// calls makes n MCP calls to agents with open connections, with the arguments of a feedback.
 func (b *bench) calls(ctx context.Context, inflight, n int) (float64, error) {
 	agents, err := trial.StartAgents(targetAgents)
 	if err != nil {
@@ -195,12 +195,12 @@ func (b *bench) calls(ctx context.Context, inflight, n int) (float64, error) {
 	return perSecond(n, began), nil
 }
 
-// lease of claims that nobody delivers.
+// lease is the lease of claims whose deliveries are not executed.
 const lease = 2 * time.Minute
 
-// statements claims and records n deliveries without delivering them.
+// statements claims and records n deliveries without executing them.
 func (b *bench) statements(ctx context.Context, inflight, n int) (float64, error) {
-	agents, err := trial.StartAgents(targetAgents) // only their lines are used
+	agents, err := trial.StartAgents(targetAgents) // only their job lines are used
 	if err != nil {
 		return 0, err
 	}
@@ -259,7 +259,7 @@ func (b *bench) statements(ctx context.Context, inflight, n int) (float64, error
 	return perSecond(n, began), nil
 }
 
-// outcome is as large as that of a feedback that an agent took.
+// outcome returns an outcome as large as that of a feedback that an agent accepted.
 func outcome(c *store.Claim) store.Outcome {
 	args, err := json.Marshal(c.Job.Arguments(job.File{Verification: "not_given"}, c.ID.String()))
 	if err != nil {

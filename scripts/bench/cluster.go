@@ -21,11 +21,11 @@ import (
 const (
 	clusterNodes = 3
 	clusterSlots = 16384
-	busOffset    = 10000 // from a node's port to the one on which the nodes talk to each other
+	busOffset    = 10000 // distance from a node's port to its cluster bus port
 )
 
-// withCluster does something while Redis is a cluster of three nodes of the same redis-server as the site's, each on a port of its own:
-// a cluster has no unix sockets.
+// withCluster calls do while Redis is a cluster of three nodes. They run the redis-server of the site, each on its
+// own port, because a cluster supports no unix sockets.
 func (b *bench) withCluster(ctx context.Context, do func() error) (err error) {
 	info, err := b.site.Redis.Client().Info(ctx, "server").Result()
 	if err != nil {
@@ -39,7 +39,8 @@ func (b *bench) withCluster(ctx context.Context, do func() error) (err error) {
 	if err != nil {
 		return err
 	}
-	t.path = infoField(info, "executable") // /proc follows the link that redis-server may be: it goes by its name
+	// /proc resolves the link that redis-server may be, but the program depends on its name.
+	t.path = infoField(info, "executable")
 	var addresses []string
 	before := b.redis
 	b.redis.nodes = nil
@@ -83,7 +84,7 @@ func (b *bench) withCluster(ctx context.Context, do func() error) (err error) {
 	return do()
 }
 
-// startNode runs one with the settings of the embedded server, besides the cluster's.
+// startNode starts one node with the settings of the embedded server, plus those of the cluster.
 func (b *bench) startNode(t twin, dir string, port int) (*trial.Process, error) {
 	if err := t.folder(dir); err != nil {
 		return nil, err
@@ -92,7 +93,8 @@ func (b *bench) startNode(t twin, dir string, port int) (*trial.Process, error) 
 		"--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction", "--logfile", "")
 }
 
-// joinCluster does what redis-cli --cluster create does: each node gets its part of the slots, and the first meets the others.
+// joinCluster does what redis-cli --cluster create does: it assigns each node its slots, and lets the first node meet
+// the others.
 func joinCluster(ctx context.Context, nodes []*redis.Client, addresses []string) error {
 	for i, node := range nodes {
 		first, last := slotsOf(i, len(nodes))
@@ -121,12 +123,12 @@ func joinCluster(ctx context.Context, nodes []*redis.Client, addresses []string)
 	return nil
 }
 
-// slotsOf is node i's part of the slots.
+// slotsOf returns the first and last slot of node i.
 func slotsOf(i, nodes int) (first, last int) {
 	return clusterSlots * i / nodes, clusterSlots*(i+1)/nodes - 1
 }
 
-// freePort finds one that is free together with the node's second port.
+// freePort finds a port that is free together with the node's bus port.
 func freePort(ctx context.Context) (int, error) {
 	var last error
 	for range 50 {

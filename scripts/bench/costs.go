@@ -11,23 +11,23 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// costs are what one delivery takes of Postgres and Redis besides processor time.
+// costs are the resources of Postgres and Redis that one delivery needs, without processor time.
 type costs struct {
-	intakeWAL float64 // bytes of write-ahead log, to accept it
-	wal       float64 // to deliver it
+	intakeWAL float64 // bytes of write-ahead log for accepting it
+	wal       float64 // bytes of write-ahead log for delivering it
 	commits   float64
-	disk      float64 // bytes of tables and indexes that stay
-	commands  float64 // of Redis, those that its scripts run included
-	reads     float64 // of Redis' sockets: round trips, where nothing is pipelined
+	disk      float64 // bytes of tables and indexes that remain
+	commands  float64 // Redis commands, including those that its scripts run
+	reads     float64 // reads of Redis's sockets: round trips, if nothing is pipelined
 	network   float64 // bytes to and from Redis
-	waiting   float64 // bytes of a task that waits in Redis; 0: too few waited to tell
-	finished  float64 // bytes that a finished task leaves in Redis for an hour; 0: too few
+	waiting   float64 // bytes of a task that waits in Redis; 0 if too few tasks waited
+	finished  float64 // bytes that a finished task keeps in Redis for an hour; 0 if there were too few tasks
 }
 
-// fewestTasks tell how much memory one of them takes: below it other things weigh more.
+// fewestTasks is the minimum number of tasks for measuring the memory of one. With fewer, other memory dominates.
 const fewestTasks = 3000
 
-// counters are Postgres' and Redis' own, since they started.
+// counters are the counters of Postgres and Redis since they started.
 type counters struct{ wal, commits, disk, commands, reads, network, memory float64 }
 
 func (b *bench) readCounters(ctx context.Context) (c counters, err error) {
@@ -52,7 +52,8 @@ func (b *bench) readCounters(ctx context.Context) (c counters, err error) {
 	return c, nil
 }
 
-// addRedis adds what INFO of one server says. Memory is that of its data: without buffers of clients and of the append-only file.
+// addRedis adds the values in INFO of one server. memory counts only data, without the buffers of clients and of the
+// append-only file.
 func (c *counters) addRedis(info string) error {
 	var errs []error
 	number := func(name string) float64 {
@@ -69,7 +70,8 @@ func (c *counters) addRedis(info string) error {
 	return errors.Join(errs...)
 }
 
-// costsOf takes the counters before n jobs are accepted, before they are delivered with so many tasks waiting, and afterwards.
+// costsOf computes the costs from counters that were read before n jobs were accepted, before they were delivered
+// (with waiting tasks in Redis), and afterwards.
 func costsOf(empty, accepted, delivered counters, n, waiting int) costs {
 	each := func(before, after float64) float64 { return max(0, after-before) / float64(n) }
 	c := costs{

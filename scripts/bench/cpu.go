@@ -16,10 +16,10 @@ import (
 	"github.com/agentherald/herald/internal/trial"
 )
 
-// shares is processor time by who spent it: what stands in the way when all cores are busy.
+// shares is processor time by program. It shows which program limits the rate if all cores are busy.
 type shares struct{ worker, postgres, redis, agents time.Duration }
 
-// readIdle is how long the cores of this machine had nothing to do since it started, all of them together.
+// readIdle returns the idle time since boot, summed over all cores.
 func readIdle() (time.Duration, error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -28,7 +28,7 @@ func readIdle() (time.Duration, error) {
 	return parseIdle(string(text))
 }
 
-// parseIdle reads the first line of /proc/stat: user, nice, system, idle, iowait (proc(5)).
+// parseIdle parses the first line of /proc/stat: user, nice, system, idle, iowait (proc(5)).
 func parseIdle(text string) (time.Duration, error) {
 	fields := strings.Fields(text)
 	if len(fields) < 6 || fields[0] != "cpu" {
@@ -43,10 +43,10 @@ func (s shares) minus(o shares) shares {
 	return shares{s.worker - o.worker, s.postgres - o.postgres, s.redis - o.redis, s.agents - o.agents}
 }
 
-// sum is the time of all of them.
+// sum returns the total time.
 func (s shares) sum() time.Duration { return s.worker + s.postgres + s.redis + s.agents }
 
-// each is a share of n.
+// each returns the time per delivery, for n deliveries.
 func (s shares) each(n int) shares {
 	d := time.Duration(n)
 	return shares{s.worker / d, s.postgres / d, s.redis / d, s.agents / d}
@@ -57,7 +57,7 @@ func (s shares) String() string {
 	return strings.Join([]string{f(s.worker), f(s.postgres), f(s.redis), f(s.agents)}, ", ")
 }
 
-// cpu reads what each has spent so far.
+// cpu reads the processor time of each program so far.
 func (b *bench) cpu(ctx context.Context, ws []*trial.Worker) (s shares, err error) {
 	for _, w := range ws {
 		text, err := w.Metrics(ctx)
@@ -94,7 +94,7 @@ func (b *bench) cpu(ctx context.Context, ws []*trial.Worker) (s shares, err erro
 	return s, nil
 }
 
-// postgresCPU sums the server and its standby, if there is one.
+// postgresCPU returns the time of the server and of its standby, if there is one.
 func (b *bench) postgresCPU() (time.Duration, error) {
 	postmaster, err := b.postmaster()
 	if err != nil {
@@ -108,7 +108,7 @@ func (b *bench) postgresCPU() (time.Duration, error) {
 	return sum + standby, err
 }
 
-// postmaster is the process that started Postgres' others.
+// postmaster returns the process id of Postgres's parent process.
 func (b *bench) postmaster() (pid int, err error) {
 	text, err := os.ReadFile(filepath.Join(b.data, "postgres", "data", "postmaster.pid"))
 	if err != nil {
@@ -118,7 +118,7 @@ func (b *bench) postmaster() (pid int, err error) {
 	return strconv.Atoi(strings.TrimSpace(first))
 }
 
-// serverCPU sums a postmaster, the backends that live, and those that have ended.
+// serverCPU returns the time of a postmaster, of its running backends, and of those that ended.
 func serverCPU(postmaster int) (time.Duration, error) {
 	p, err := statOf(postmaster)
 	if err != nil {
@@ -130,7 +130,7 @@ func serverCPU(postmaster int) (time.Duration, error) {
 		return 0, err
 	}
 	for _, path := range found {
-		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path))) // the pattern has digits only
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path))) // the pattern contains only digits
 		if c, err := statOf(pid); err == nil && c.parent == postmaster {
 			sum += c.own + c.children
 		}
@@ -138,13 +138,13 @@ func serverCPU(postmaster int) (time.Duration, error) {
 	return sum, nil
 }
 
-// procStat is what /proc/PID/stat tells (proc(5)).
+// procStat contains values of /proc/PID/stat (proc(5)).
 type procStat struct {
 	parent        int
 	own, children time.Duration
 }
 
-// tick is the unit of /proc: 100 a second on every Linux that Go runs on.
+// tick is the time unit of /proc: 100 per second on every Linux that Go supports.
 const tick = 10 * time.Millisecond
 
 func statOf(pid int) (s procStat, err error) {
@@ -156,7 +156,7 @@ func statOf(pid int) (s procStat, err error) {
 }
 
 func parseStat(text string) (s procStat, err error) {
-	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:]) // the name before it may hold anything
+	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:]) // the name before it may contain any character
 	if len(fields) < 15 {
 		return s, fmt.Errorf("%q is not what proc(5) says", text)
 	}

@@ -12,11 +12,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// environment is what the numbers depend on.
+// environment describes the machine and the services, on which the numbers depend.
 type environment struct {
 	machine.Machine
 	memory   int64  // bytes
-	postgres string // version and the settings that cost most
+	postgres string // version and the settings that matter most
 	redis    string
 }
 

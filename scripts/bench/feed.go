@@ -21,7 +21,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// feeder accepts jobs as an indexer's enqueue does, without a process of its own: what is measured begins when they are in.
+// feeder accepts jobs like an indexer's enqueue, but in this process. The measurement begins after all jobs are
+// accepted.
 type feeder struct {
 	store  *store.Store
 	queue  *queue.Queue
@@ -56,7 +57,7 @@ func newFeeder(databaseURL, redisURL string, strictOrder bool) (_ *feeder, err e
 	if err != nil {
 		return nil, err
 	}
-	keys, err := secret.Create() // no job here has secret headers
+	keys, err := secret.Create() // the jobs have no secret headers
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +79,7 @@ func (f *feeder) close() {
 	}
 }
 
-// accept commits n jobs, each of another client, for one agent after the other.
+// accept commits n jobs. Each has another client; the agents take turns.
 func (f *feeder) accept(ctx context.Context, agents *trial.Agents, n int) error {
 	for n > 0 {
 		bodies := make([][]byte, min(n, feedBatch))
@@ -100,10 +101,11 @@ func (f *feeder) accept(ctx context.Context, agents *trial.Agents, n int) error 
 	return nil
 }
 
-// lanes of the worker, for pause.
+// lanes are the lanes of the worker that pause stops.
 var lanes = []string{"default", "first", "retry", "bulk", "upkeep"}
 
-// pause keeps workers from taking tasks, as the web UI's button does (asynq's key), so that all rows are there before the clock starts.
+// pause sets asynq's pause key for each lane, as the web UI's button does. So workers take no tasks until all rows
+// exist and the measurement starts.
 func (f *feeder) pause(ctx context.Context) error {
 	for _, lane := range lanes {
 		if err := f.redis.Set(ctx, "asynq:{"+lane+"}:paused", time.Now().Unix(), 0).Err(); err != nil {
@@ -113,7 +115,7 @@ func (f *feeder) pause(ctx context.Context) error {
 	return nil
 }
 
-// countWaiting is how many tasks stand in the lane of first attempts.
+// countWaiting returns the number of tasks in the lane of first attempts.
 func (f *feeder) countWaiting(ctx context.Context) (int, error) {
 	n, err := f.redis.LLen(ctx, "asynq:{"+string(queue.First)+"}:pending").Result()
 	return int(n), err

@@ -12,21 +12,22 @@ import (
 	"github.com/agentherald/herald/internal/trial"
 )
 
-// latency is how long an idle system takes from the accepted row to the call that the agent sees.
+// latency is the time in an idle system from the accepted row to the call at the agent.
 type latency struct {
 	n                  int
 	p50, p99, most     time.Duration
-	first              int // agents that were met for the first time
+	first              int // number of agents in the measurement of first contact
 	firstP50, firstMax time.Duration
 }
 
 const (
-	firstAgents = 100 // of which each gets its first delivery
+	firstAgents = 100 // maximum number of agents whose first delivery is measured
 	pollCalls   = 2 * time.Millisecond
-	longestIdle = 60 * time.Millisecond // between two deliveries, so that they meet asynq's poll at any point
+	// Random pause between two deliveries, so that they do not synchronise with asynq's poll.
+	longestIdle = 60 * time.Millisecond
 )
 
-// idle delivers one at a time: first to agents that were never met, then to known ones.
+// idle makes one delivery at a time: first to agents without earlier contact, then to known agents.
 func (b *bench) idle(ctx context.Context) (out latency, err error) {
 	b.say("latency of an idle system, %d deliveries", b.latency)
 	ctx, cancel := context.WithTimeout(ctx, runPatience)
@@ -79,7 +80,7 @@ func (b *bench) idle(ctx context.Context) (out latency, err error) {
 	return out, nil
 }
 
-// waits are the times from a row's acceptance, by Postgres, to its call, in the order of the calls.
+// waits returns the times from a row's acceptance, by Postgres's clock, to its call, in the order of the calls.
 func (b *bench) waits(ctx context.Context, agents *trial.Agents) ([]time.Duration, error) {
 	if err := b.site.AwaitFinal(ctx); err != nil {
 		return nil, err

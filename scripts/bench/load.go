@@ -21,41 +21,41 @@ import (
 type bench struct {
 	options
 	site     *trial.Site
-	database string         // its URL
-	data     string         // folder of Postgres' data
-	redis    redisServers   // that workers use now, unless they have their own
-	standby  *trial.Process // of Postgres; nil: there is none
-	started  int            // servers besides the site's: numbers their logs
+	database string         // URL of the database
+	data     string         // folder of Postgres's data
+	redis    redisServers   // the Redis of workers, unless they run their own
+	standby  *trial.Process // of Postgres; nil if it does not run
+	started  int            // number of servers besides the site's, for the names of their logs
 }
 
-// redisServers are one Redis, or the nodes of a cluster.
+// redisServers is one Redis, or the nodes of a cluster.
 type redisServers struct {
 	url   string // REDIS_URL
 	nodes []*redis.Client
 }
 
-// The queues.
+// The names of the queues.
 const (
 	realRedis    = "Redis"
 	miniRedis    = "miniredis"
 	redisCluster = "Redis Cluster"
 )
 
-// load is one run from end to end.
+// load describes one end-to-end run.
 type load struct {
 	queue    string
 	inflight int // HERALD_CONCURRENCY, of each worker
 	agents   int
 	n        int
-	limited  bool // one agent at the default limits per origin; else they are out of the way of runs with one
-	batched  bool // the agents take several deliveries in one call
+	limited  bool // one agent at the default limits per origin; other runs with few agents have no such limits
+	batched  bool // the agents accept several deliveries in one call
 	unsorted bool // HERALD_ORDER=off
-	watched  bool // operators look on: pages are open and refresh themselves, and somebody follows the events
-	workers  int  // processes; 0 is 1
-	standby  bool // Postgres answers a commit when a standby has it on disk
+	watched  bool // operators watch: open pages refresh, and one client follows the events
+	workers  int  // number of worker processes; 0 means 1
+	standby  bool // Postgres confirms a commit after a standby wrote it to disk
 }
 
-// processes is how many workers share the work.
+// processes returns the number of worker processes.
 func (l load) processes() int { return max(1, l.workers) }
 
 func (l load) String() string {
@@ -81,20 +81,20 @@ func (l load) String() string {
 	return s
 }
 
-// loadResult is what a run showed.
+// loadResult is the result of a run.
 type loadResult struct {
 	load
-	rate    float64 // deliveries a second, from the first call to the last recorded
+	rate    float64 // deliveries per second, from the first call to the last recorded outcome
 	took    time.Duration
-	repeats int     // calls beyond one per delivery
-	handed  float64 // hand-outs per delivery; more than one: it was turned away at a limit and came again
+	repeats int     // calls in excess of one per delivery
+	handed  float64 // dispatches per delivery; above 1, deliveries reached a limit and were dispatched again
 	cpu     shares  // per delivery
 	costs   costs
-	idle    float64 // share of the machine's cores that had nothing to do meanwhile
-	start   vitals  // ready, nothing delivered
+	idle    float64 // share of the machine's cores that were idle during the run
+	start   vitals  // when workers are ready, before any delivery
 	peak    vitals
-	end     vitals // a moment after the last
-	trend   trend  // of the goroutines, warm
+	end     vitals // shortly after the last delivery
+	trend   trend  // of the goroutines of warm workers
 }
 
 const (
@@ -104,7 +104,7 @@ const (
 	pollRows      = 50 * time.Millisecond
 )
 
-// environment is the worker's: DESIGN's defaults again, where a trial has shorter times.
+// environment returns the worker's environment. It restores the defaults of settings that trials shorten.
 func (l load) environment(redisURL, data string) []string {
 	env := []string{"HERALD_CALL_TIMEOUT=30s", "HERALD_LEASE_MARGIN=1m", "HERALD_LEASE=2m", "REDIS_URL=" + redisURL}
 	if l.agents < l.inflight*l.processes() && !l.limited {
@@ -119,8 +119,8 @@ func (l load) environment(redisURL, data string) []string {
 	return env
 }
 
-// load lets the workers deliver to each agent, so that connections and tool lists are there, stops the lanes, accepts all rows,
-// and takes the time from the moment at which the lanes run again.
+// load delivers to each agent, so that connections and tool lists exist. Then it pauses the lanes, accepts all rows,
+// and measures the time from the moment at which the lanes continue.
 func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 	b.say("%s", l)
 	ctx, cancel := context.WithTimeout(ctx, runPatience)
@@ -135,7 +135,7 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 		return res, err
 	}
 	if l.batched {
-		agents.OfferBatches(0) // there is one
+		agents.OfferBatches(0) // there is only one agent
 	}
 	ws, f, closeAll, err := b.workers(ctx, l)
 	if err != nil {
@@ -146,7 +146,7 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 		return res, err
 	}
 
-	// Which worker takes a delivery is chance: so many that each of them has met each agent.
+	// Chance decides which worker gets a delivery, so make enough deliveries that each worker contacts each agent.
 	warm := max(l.agents, 4*l.inflight) * l.processes() * l.processes()
 	if err := f.accept(ctx, agents, warm); err != nil {
 		return res, err
@@ -224,7 +224,8 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 	if res.end, err = vitalsOf(ctx, ws); err != nil {
 		return res, err
 	}
-	delivered, err := b.readCounters(ctx) // after the pause: Postgres' backends tell their commits once a second
+	// Read after the pause, because Postgres's backends report their commits once a second.
+	delivered, err := b.readCounters(ctx)
 	if err != nil {
 		return res, err
 	}
@@ -237,7 +238,7 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 	return res, nil
 }
 
-// count reads from the rows what was delivered and when.
+// count computes the rate from the rows.
 func (b *bench) count(ctx context.Context, res *loadResult, agents *trial.Agents, began time.Time) error {
 	rows, err := b.site.Rows(ctx)
 	if err != nil {
@@ -279,7 +280,7 @@ func (b *bench) count(ctx context.Context, res *loadResult, agents *trial.Agents
 	return nil
 }
 
-// workers starts them on empty tables, and what feeds them.
+// workers resets the services and starts the workers, and the feeder of their jobs.
 func (b *bench) workers(ctx context.Context, l load) (ws []*trial.Worker, _ *feeder, closeAll func() error, err error) {
 	var undo []func() error
 	undoAll := func() error {
@@ -297,8 +298,9 @@ func (b *bench) workers(ctx context.Context, l load) (ws []*trial.Worker, _ *fee
 	if err := b.reset(ctx); err != nil {
 		return nil, nil, nil, err
 	}
-	// Nobody else may enter a folder that MkdirTemp makes. Where the worker is root, the redis-server that it would run as another
-	// user cannot either, and it takes miniredis; elsewhere that takes a machine without a redis-server.
+	// Only its owner can enter a folder that MkdirTemp creates. If the worker is root, it would run redis-server as
+	// another user, which cannot enter the folder, so it uses miniredis. Otherwise it uses miniredis only if the
+	// machine has no redis-server.
 	closed, err := os.MkdirTemp("", "herald-bench-data-")
 	if err != nil {
 		return nil, nil, nil, err
@@ -336,7 +338,7 @@ func (b *bench) workers(ctx context.Context, l load) (ws []*trial.Worker, _ *fee
 	return ws, f, undoAll, nil
 }
 
-// ownRedis is the address of the worker's miniredis.
+// ownRedis returns the address of the worker's miniredis.
 func ownRedis(w *trial.Worker, data string) (string, error) {
 	mini := false
 	for l, err := range w.Lines() {
@@ -352,7 +354,8 @@ func ownRedis(w *trial.Worker, data string) (string, error) {
 	return run.RedisURL, err
 }
 
-// reset empties the tables and Redis, and takes the disk's work of the run before out of the next one's time.
+// reset empties the tables and Redis. The checkpoint keeps disk writes of the previous run out of the next
+// measurement.
 func (b *bench) reset(ctx context.Context) error {
 	err := b.site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		for _, sql := range []string{`TRUNCATE herald.deliveries, herald.attempts, herald.agents`, `CHECKPOINT`} {

@@ -1,16 +1,16 @@
 //go:build linux
 
-// Command bench measures what DESIGN §12 asks for and writes it down: deliveries a second from end to end with its ceilings on the
-// same machine, latency of an idle system, the worker's memory and goroutines.
+// Command bench measures the speed of Herald and writes a report. It measures deliveries per second end to end, with
+// their ceilings on the same machine; the latency of an idle system; and the worker's memory and goroutines.
 //
-//	bench -o docs/bench.md          all of it, some 10 minutes
-//	bench -o docs/bench.md -long    and 100,000 deliveries in one run, to see whether goroutines stay flat
-//	bench -n 200 -latency 20        whether it works
-//	bench -before HEAD~20           only one row, by turns with that commit's
+//	bench -o docs/bench.md          all measurements, about 10 minutes
+//	bench -o docs/bench.md -long    also 100,000 deliveries in one run, to check that the goroutines stay flat
+//	bench -n 200 -latency 20        a quick check that it works
+//	bench -before HEAD~20           compares one row with that of another commit, in turns
 //
-// Workers are processes on a Postgres and a Redis of their own (internal/trial); the agents and what accepts the jobs are this
-// process, on the same cores. Every number in the file is measured by the run that writes it; what stands below the marker line in
-// the file is written by hand and kept.
+// Workers are processes on their own Postgres and Redis (internal/trial). The agents and the feeder of jobs run in
+// this process, on the same cores. Every number in the file is measured by the run that writes it. The part below the
+// marker line in the file is written by hand and kept.
 package main
 
 import (
@@ -33,18 +33,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// options are the command line's.
+// options are the command line's flags.
 type options struct {
 	out     string
-	n       int // deliveries of one run
-	agents  int // of the largest runs
-	latency int // deliveries, one at a time
+	n       int // deliveries per run
+	agents  int // agents of the largest runs
+	latency int // deliveries that are made one at a time
 	long    bool
 	longN   int
 	only    string
-	match   *regexp.Regexp // nil: all runs
+	match   *regexp.Regexp // nil means all runs
 	logs    string
-	before  string // a commit to compare with by turns; empty: measure everything once
+	before  string // a commit to compare with in turns; empty: measure everything once
 	turns   int
 }
 
@@ -77,14 +77,15 @@ func main() {
 	}
 }
 
-// targetAgents is the fewest agents that DESIGN §12 measures with, targetInflight how many deliveries at a time.
+// targetAgents is the smallest number of agents in the targets. targetInflight is their number of concurrent
+// deliveries.
 const (
 	targetAgents   = 64
 	manyAgents     = 1000
 	targetInflight = 16
 )
 
-// inflights are the numbers of deliveries at a time (HERALD_CONCURRENCY).
+// inflights are the measured numbers of concurrent deliveries (HERALD_CONCURRENCY).
 var inflights = []int{1, targetInflight, 64}
 
 func run(ctx context.Context, o options) (err error) {
@@ -137,7 +138,7 @@ func (b *bench) open(ctx context.Context, programs trial.Programs) (closeSite fu
 		return nil, err
 	}
 	b.data = data
-	// As root the server runs as another user, who has to pass through.
+	// If this process is root, the server runs as another user, which must be able to traverse the folder.
 	if err := os.Chmod(data, 0o711); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(data))
 	}
@@ -205,7 +206,7 @@ func (b *bench) measure(ctx context.Context, r *report) error {
 	return nil
 }
 
-// loads are the runs from end to end.
+// loads returns the end-to-end runs.
 func (b *bench) loads() []load {
 	var all []load
 	for _, queue := range []string{realRedis, miniRedis} {
@@ -222,10 +223,10 @@ func (b *bench) loads() []load {
 	return slices.DeleteFunc(all, func(l load) bool { return !b.wants("load") || !b.matches(l) })
 }
 
-// matches tells whether the command line asks for a run.
+// matches reports whether the command line selects a run.
 func (b *bench) matches(l load) bool { return b.match == nil || b.match.MatchString(l.String()) }
 
-// crowds are the numbers of agents.
+// crowds returns the numbers of agents, sorted and without duplicates.
 func (b *bench) crowds() []int {
 	c := []int{1, targetAgents, b.agents}
 	slices.Sort(c)
@@ -236,7 +237,8 @@ func (b *bench) wants(what string) bool {
 	return b.only == "" || slices.Contains(strings.Split(b.only, ","), what)
 }
 
-// deliveries: one in flight, or one agent, is so much slower that a quarter takes long enough.
+// deliveries returns the number of deliveries of a run. It is a quarter of the usual number with one in flight or one
+// agent, because these runs are much slower.
 func (b *bench) deliveries(inflight, agents int) int {
 	if inflight == 1 || agents == 1 {
 		return max(b.n/4, 1)
@@ -251,7 +253,7 @@ func (b *bench) say(format string, args ...any) {
 // kept is the line below which the file is written by hand.
 const kept = "<!-- What stands below is written by hand; bench keeps it. -->"
 
-// write puts the report into the file, and back under it what was written by hand.
+// write writes the report into the file, and keeps the handwritten part below it.
 func write(path, text string) error {
 	if path == "" {
 		_, err := os.Stdout.WriteString(text)

@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// onlookers are what operators' browsers ask while they look on: each page again as often as it refreshes itself, and
-// one stream of events.
+// onlookers are the requests of operators' browsers: each page at its refresh interval, and one stream of events.
 var onlookers = []struct {
 	path  string
 	every time.Duration
@@ -19,10 +18,10 @@ var onlookers = []struct {
 	{"/", 5 * time.Second}, {"/", 5 * time.Second}, {"/", 5 * time.Second},
 	{"/deliveries", 10 * time.Second}, {"/deliveries?status=waiting", 10 * time.Second}, {"/deliveries?status=queued", 10 * time.Second},
 	{"/agents", 10 * time.Second}, {"/agents/8453:1", 10 * time.Second}, {"/metrics", 15 * time.Second},
-	{"/v1/events", time.Second}, // which does not end
+	{"/v1/events", time.Second}, // this one does not end
 }
 
-// lookOn has everybody look on until done is called, which tells the first page that was not shown.
+// lookOn sends the requests of all onlookers until done is called. done returns the last error of a request.
 func lookOn(ctx context.Context, address string) (done func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// report is everything that was measured.
+// report contains all measurements.
 type report struct {
 	machine  environment
 	loads    []loadResult
 	scale    []loadResult
-	failed   []string // rows that could not be measured, and why
+	failed   []string // rows that could not be measured, and the reasons
 	bridge   bridgeResult
 	ceilings []ceiling
 	latency  latency
@@ -23,7 +23,7 @@ type report struct {
 	ended    time.Time
 }
 
-// target is one line of DESIGN §12.
+// target is one line of the table of targets.
 type target struct {
 	what, needed, measured string
 	verdict                string // met, not met, not measured
@@ -66,7 +66,7 @@ func (r report) targetTable(p func(string, ...any)) {
 	p("")
 }
 
-// targets compares. A number that several runs give is the worst of them.
+// targets returns the targets and their results. If several runs yield a number, it uses the worst one.
 func (r report) targets() []target {
 	out := []target{
 		r.rateTarget(realRedis, targetAgents, targetAgents, 2000, "≥ 2,000/s, goal 3,000/s", 3000),
@@ -113,7 +113,7 @@ func (r report) targets() []target {
 	return out
 }
 
-// batchTarget judges a flood for one agent at the default limits that takes batches, by one that does not.
+// batchTarget compares a flood for one agent at the default limits with batches and without.
 func (r report) batchTarget() target {
 	t := target{"a flood for one agent at the default limits, in batches, beside one by one", "≥ 20 ×", "", notMeasured}
 	var alone, batched float64
@@ -131,7 +131,8 @@ func (r report) batchTarget() target {
 	return t
 }
 
-// flat allows what differs from moment to moment: a connection more or less.
+// flat reports whether the goroutines did not grow. It allows for small fluctuations, such as an additional
+// connection.
 func flat(t trend) bool { return t.last <= 1.05*t.first+10 }
 
 func (t *target) judge(measured string, ok bool) {
@@ -141,7 +142,7 @@ func (t *target) judge(measured string, ok bool) {
 	}
 }
 
-// rateTarget judges the slowest run with so many agents.
+// rateTarget judges the slowest run whose number of agents is from agents to most.
 func (r report) rateTarget(queue string, agents, most int, least float64, needed string, goal float64) target {
 	some := fmt.Sprintf("%s agents", thousands(agents))
 	if most > agents {
@@ -157,7 +158,7 @@ func (r report) rateTarget(queue string, agents, most int, least float64, needed
 	return t
 }
 
-// slowest is the run at the target's concurrency that made the fewest deliveries a second.
+// slowest returns the run with the lowest rate at the target's concurrency.
 func (r report) slowest(queue string, agents, most int) (worst loadResult) {
 	for _, l := range r.loads {
 		if l.queue == queue && l.inflight == targetInflight && !l.watched && !l.unsorted && l.agents >= agents && l.agents <= most &&
@@ -168,7 +169,7 @@ func (r report) slowest(queue string, agents, most int) (worst loadResult) {
 	return worst
 }
 
-// watchedTarget compares the run while pages are open with the one without.
+// watchedTarget compares the run with open pages with the one without.
 func (r report) watchedTarget() target {
 	t := target{fmt.Sprintf("while pages are open and refresh themselves, %d in flight, %d agents", targetInflight, targetAgents),
 		"≥ 95 % of without", "", notMeasured}
@@ -184,7 +185,7 @@ func (r report) watchedTarget() target {
 	return t
 }
 
-// orderTarget compares the run in which order is kept, and there is nothing to order, with the one in which it is off.
+// orderTarget compares a run with ordering, in which no deliveries depend on each other, with one without ordering.
 func (r report) orderTarget() target {
 	t := target{fmt.Sprintf("order kept, one delivery of each client, %d in flight, %d agents", targetInflight, targetAgents),
 		"≥ 97 % of `HERALD_ORDER=off`", "", notMeasured}
@@ -200,7 +201,7 @@ func (r report) orderTarget() target {
 	return t
 }
 
-// cpuTarget judges the run that took the most processor time for a delivery.
+// cpuTarget judges the run with the most processor time per delivery.
 func (r report) cpuTarget() target {
 	t := target{fmt.Sprintf("CPU per delivery, all four together, %d in flight, ≥ %d agents", targetInflight, targetAgents), "≤ 1.0 ms", "",
 		notMeasured}
@@ -256,7 +257,7 @@ func (r report) loadTable(p func(string, ...any)) {
 	}
 }
 
-// share is the rate as part of what the three ceilings allow together.
+// share returns the rate as a share of the three ceilings together.
 func (r report) share(l loadResult) string {
 	for _, c := range r.ceilings {
 		if c.inflight == l.inflight && !l.limited {
@@ -310,7 +311,7 @@ func goroutines(l loadResult) string {
 	return fmt.Sprintf("%.0f, %.0f, %.0f", l.start.goroutines, l.peak.goroutines, l.end.goroutines)
 }
 
-// perS writes a rate with a comma at the thousands.
+// perS formats a rate with commas.
 func perS(rate float64) string { return thousands(int(rate+.5)) + "/s" }
 
 func thousands(n int) string {

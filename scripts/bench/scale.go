@@ -7,10 +7,11 @@ import (
 	"fmt"
 )
 
-// processes are how many workers share one Postgres and one Redis.
+// processes are the measured numbers of workers that share one Postgres and one Redis.
 var processes = []int{1, 2, 4}
 
-// measureScale runs the rows that tell how Herald grows. One that fails is told in the report, since it may lack a program.
+// measureScale measures how Herald scales. A row that fails is listed in the report, because a program may be
+// missing.
 func (b *bench) measureScale(ctx context.Context, r *report) error {
 	base := load{queue: realRedis, inflight: targetInflight, agents: targetAgents, n: max(b.n/2, 1), workers: 1}
 	var rows []load
@@ -39,7 +40,7 @@ func (b *bench) measureScale(ctx context.Context, r *report) error {
 	return nil
 }
 
-// scaled is a run with the servers that it needs.
+// scaled makes a run with the servers that it needs.
 func (b *bench) scaled(ctx context.Context, l load) (res loadResult, err error) {
 	run := func() (err error) {
 		res, err = b.load(ctx, l)

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// From which share on something counts as used up.
+// The shares from which a resource counts as exhausted.
 const (
 	fullCores  = 0.9
-	fullThread = 0.8 // a thread with more to do lets others wait
+	fullThread = 0.8 // above this share, requests wait for the thread
 )
 
-// fail notes a row that is missing.
+// fail records a row that could not be measured.
 func (r *report) fail(why string) { r.failed = append(r.failed, why) }
 
-// ours is which share of all cores a run's programs kept busy; the kernel's own work, and other programs', come on top.
+// ours returns the share of all cores that a run's programs used. The kernel and other programs used additional time.
 func (r report) ours(l loadResult) float64 {
 	return l.rate * l.cpu.sum().Seconds() / float64(max(1, r.machine.Cores))
 }
@@ -49,7 +49,7 @@ func (r report) scaleTable(p func(string, ...any)) {
 	}
 }
 
-// setting names what a run has that others have not.
+// setting describes how a run differs from the others.
 func (l load) setting() string {
 	switch {
 	case l.standby:
@@ -60,7 +60,7 @@ func (l load) setting() string {
 	return l.queue
 }
 
-// firstLimit names what was used up in the run with the most workers.
+// firstLimit names the resource that was exhausted in the run with the most workers.
 func (r report) firstLimit() string {
 	var first, last loadResult
 	for _, l := range r.scale {
@@ -91,7 +91,7 @@ func (r report) firstLimit() string {
 	return fmt.Sprintf("nothing yet. %s The cores are %.0f %% busy, Redis' thread %.0f %%.", grown, 100*(1-last.idle), 100*thread)
 }
 
-// largest is who spends the most, and which share of the whole.
+// largest returns the program with the most processor time, and its share of the total.
 func (s shares) largest() (who string, share float64) {
 	most := s.worker
 	who = "the worker"
@@ -109,7 +109,7 @@ func (s shares) largest() (who string, share float64) {
 	return who, float64(most) / float64(s.sum())
 }
 
-// costed are the runs whose costs are shown.
+// costed returns the runs whose costs are shown.
 func (r report) costed() (runs []loadResult) {
 	for _, l := range r.loads {
 		if l.queue == realRedis && l.inflight == targetInflight && l.agents >= targetAgents {
@@ -138,7 +138,7 @@ func (r report) costTable(p func(string, ...any)) {
 	p("")
 }
 
-// bytesOrNone writes what could be told.
+// bytesOrNone formats a number of bytes, or "–" if it is unknown.
 func bytesOrNone(n float64) string {
 	if n <= 0 {
 		return "–"
@@ -146,10 +146,10 @@ func bytesOrNone(n float64) string {
 	return thousands(int(n))
 }
 
-// rates are those that docs/scaling.md speaks of.
+// rates are the rates that docs/scaling.md discusses.
 var rates = []int{100, 1000, 10000, 100000}
 
-// rateTable multiplies one run's figures.
+// rateTable multiplies one run's results.
 func (r report) rateTable(p func(string, ...any)) {
 	l := r.slowest(realRedis, targetAgents, targetAgents)
 	if l.rate == 0 && len(r.scale) > 0 && r.scale[0].queue == realRedis {

@@ -15,11 +15,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// standbyPort names the standby's socket, in the folder of the primary's.
+// standbyPort is part of the name of the standby's socket, which is in the folder of the primary's socket.
 const standbyPort = "5433"
 
-// withStandby does something while Postgres has a standby that every commit waits for. The cluster is the bench's own: it is started
-// with settings for replication, which the embedded server does without, and the standby is made of it by pg_basebackup.
+// withStandby calls do while Postgres has a standby that every commit waits for. It restarts the bench's cluster with
+// replication settings, which the embedded server does not use, and creates the standby with pg_basebackup.
 func (b *bench) withStandby(ctx context.Context, do func() error) (err error) {
 	t, sockets, err := b.postgresTwin()
 	if err != nil {
@@ -28,7 +28,7 @@ func (b *bench) withStandby(ctx context.Context, do func() error) (err error) {
 	if err := b.site.Postgres.Stop(ctx); err != nil {
 		return err
 	}
-	// Also after a failure: the rows after this one need it.
+	// Restart it after a failure as well, because the following rows need it.
 	defer func() {
 		back, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
 		defer cancel()
@@ -64,7 +64,7 @@ func (b *bench) withStandby(ctx context.Context, do func() error) (err error) {
 		return err
 	}
 	b.standby = standby
-	// The primary ends first: it waits until the standby has everything.
+	// The primary is stopped first: it waits until the standby has received everything.
 	defer func() {
 		b.standby = nil
 		err = errors.Join(err, stop(ctx, primary, syscall.SIGINT), stop(ctx, standby, syscall.SIGINT))
@@ -76,7 +76,7 @@ func (b *bench) withStandby(ctx context.Context, do func() error) (err error) {
 	return do()
 }
 
-// postgresTwin is how the site's Postgres runs, and the folder of its socket.
+// postgresTwin returns how the site's Postgres runs, and the folder of its socket.
 func (b *bench) postgresTwin() (t twin, sockets string, err error) {
 	pid, err := b.postmaster()
 	if err != nil {
@@ -92,7 +92,7 @@ func (b *bench) postgresTwin() (t twin, sockets string, err error) {
 	return t, u.Query().Get("host"), nil
 }
 
-// awaitAnswer waits until a query on the site's database is true, while a server starts.
+// awaitAnswer waits until a query on the site's database returns true, while a server starts.
 func (b *bench) awaitAnswer(ctx context.Context, p *trial.Process, what, query string) error {
 	return await(ctx, p, what, func() (yes bool, err error) {
 		err = b.site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error { return c.QueryRow(ctx, query).Scan(&yes) })

@@ -22,12 +22,12 @@ import (
 type tree struct {
 	name    string
 	dir     string
-	program string // its bench, built
+	program string // its bench, compiled
 	rates   []float64
 }
 
-// runTurns measures one row of this tree and of an older commit by turns, so that what else the machine does meets both, and prints
-// the ratio. Each tree is measured by its own scripts/bench.
+// runTurns measures one row for this tree and for an older commit in turns, so that other load on the machine affects
+// both, and prints the ratio. Each tree is measured by its own scripts/bench.
 func runTurns(ctx context.Context, o options) (err error) {
 	if o.turns < 1 || flag.NArg() > 0 {
 		return errors.New("-turns must be at least 1, and there are no arguments")
@@ -77,7 +77,7 @@ func (t *tree) measure(ctx context.Context, n int) (float64, error) {
 	cmd := exec.CommandContext(ctx, t.program, "-only", "load", "-match", fmt.Sprintf("^%s, %d in flight, %d agents, [0-9]+ deliveries$", realRedis, targetInflight, targetAgents),
 		"-n", strconv.Itoa(n))
 	cmd.Dir = t.dir
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it ends what it started
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it stops the processes that it started
 	cmd.WaitDelay = startPatience
 	var said strings.Builder
 	cmd.Stderr = &said
@@ -88,7 +88,7 @@ func (t *tree) measure(ctx context.Context, n int) (float64, error) {
 	return rateIn(string(out))
 }
 
-// rateIn finds the row's rate in a report. The columns before it are the same since there are reports.
+// rateIn parses the row's rate from a report. All versions of the report have the same columns before it.
 func rateIn(report string) (float64, error) {
 	row := fmt.Sprintf("| %s | %d | %d |", realRedis, targetInflight, targetAgents)
 	for line := range strings.Lines(report) {
@@ -101,7 +101,7 @@ func rateIn(report string) (float64, error) {
 	return 0, fmt.Errorf("the report has no row %q:\n%s", row, report)
 }
 
-// turnsTable is what the turns came to.
+// turnsTable formats the results of the turns.
 func turnsTable(before, now *tree, n int) string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "%s, %d in flight, %d agents, %d deliveries a turn, by turns:\n\n", realRedis, targetInflight, targetAgents, n)

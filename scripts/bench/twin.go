@@ -17,13 +17,13 @@ import (
 	"github.com/agentherald/herald/scripts/machine"
 )
 
-// twin is what it takes to run another server like one that runs: package embedded has found its program, its libraries and, where
-// this process is root, an unprivileged user for it.
+// twin describes how to run another server like a running one. Package embedded has found its program, its libraries
+// and, if this process is root, an unprivileged user for it.
 type twin struct {
 	path string
-	args []string // its own
+	args []string // without the program's name
 	env  []string
-	as   *syscall.Credential // nil: this process is no root
+	as   *syscall.Credential // nil if this process is not root
 }
 
 // twinOf reads from /proc how a server runs.
@@ -40,7 +40,7 @@ func twinOf(pid int) (t twin, err error) {
 	if err != nil {
 		return t, fmt.Errorf("find the libraries of process %d: %w", pid, err)
 	}
-	// Not its environment: Redis writes its title over it.
+	// Its environment is not copied, because Redis overwrites it with its process title.
 	t.env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C", "LD_LIBRARY_PATH=" + strings.Join(libraryFolders(string(maps)), ":")}
 	if os.Geteuid() != 0 {
 		return t, nil
@@ -51,7 +51,7 @@ func twinOf(pid int) (t twin, err error) {
 	return t, errors.Join(err1, err2)
 }
 
-// readList reads what /proc separates by NUL.
+// readList reads a list that /proc separates by NUL.
 func readList(path string) ([]string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil || len(text) == 0 {
@@ -60,7 +60,7 @@ func readList(path string) ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00"), nil
 }
 
-// libraryFolders are where the shared libraries lie that /proc/PID/maps names.
+// libraryFolders returns the folders of the shared libraries in /proc/PID/maps.
 func libraryFolders(maps string) (folders []string) {
 	for line := range strings.Lines(maps) {
 		at := strings.IndexByte(line, '/')
@@ -75,7 +75,7 @@ func libraryFolders(maps string) (folders []string) {
 	return folders
 }
 
-// firstID is the first of the four numbers in a line of /proc/PID/status.
+// firstID returns the first of the four numbers in a line of /proc/PID/status.
 func firstID(path, name string) (uint32, error) {
 	text, err := machine.ReadField(path, name)
 	if err != nil {
@@ -86,7 +86,7 @@ func firstID(path, name string) (uint32, error) {
 	return uint32(id), err
 }
 
-// folder makes one that the server may write to.
+// folder creates a folder that the server may write to.
 func (t twin) folder(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil {
 		return err
@@ -97,14 +97,14 @@ func (t twin) folder(path string) error {
 	return os.Chown(path, int(t.as.Uid), int(t.as.Gid))
 }
 
-// start runs a program that lies beside the server's, as its user.
+// start runs a program from the folder of the server's program, as the server's user.
 func (b *bench) start(t twin, program string, args ...string) (*trial.Process, error) {
 	b.started++
 	return trial.Foreign{Name: program, Path: filepath.Join(filepath.Dir(t.path), program), Args: args, Env: t.env, As: t.as,
 		Log: filepath.Join(b.logs, "log", fmt.Sprintf("%s.%d.log", program, b.started))}.Start()
 }
 
-// await waits until a server answers. One that has ended never will.
+// await waits until a server answers. It fails if the server has ended.
 func await(ctx context.Context, p *trial.Process, what string, answers func() (bool, error)) error {
 	ended := false
 	err := trial.Until(ctx, pollRows, what, func() (bool, error) {
@@ -122,7 +122,7 @@ func await(ctx context.Context, p *trial.Process, what string, answers func() (b
 	return err
 }
 
-// stop ends a process in order, which it is asked for by a signal. One that has ended is fine.
+// stop sends a signal to a process and waits for its end. It does nothing if the process has ended.
 func stop(ctx context.Context, p *trial.Process, ask syscall.Signal) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
 	defer cancel()

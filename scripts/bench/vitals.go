@@ -15,16 +15,16 @@ import (
 	"github.com/agentherald/herald/scripts/machine"
 )
 
-// vitals are a worker's, as its /metrics tells them; of several workers, the highest of each.
+// vitals are values of a worker's /metrics. For several workers, they are the maximum of each value.
 type vitals struct {
-	memory     float64 // bytes resident
+	memory     float64 // resident bytes
 	goroutines float64
 }
 
-// trend tells whether the goroutines grow while a worker works.
-type trend struct{ first, last float64 } // the most in the first and in the last third of the samples
+// trend shows whether the goroutines grow during a run.
+type trend struct{ first, last float64 } // the maximum in the first and in the last third of the samples
 
-// sampleEvery: a scrape costs the worker a count of open rows.
+// sampleEvery is the sampling interval. It is long because each scrape makes the worker count open rows.
 const sampleEvery = 2 * time.Second
 
 func vitalsOf(ctx context.Context, ws []*trial.Worker) (v vitals, err error) {
@@ -46,7 +46,7 @@ func vitalsOf(ctx context.Context, ws []*trial.Worker) (v vitals, err error) {
 	return v, nil
 }
 
-// metric reads one without labels.
+// metric parses a metric without labels.
 func metric(text, name string) (float64, error) {
 	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, name+" "); ok {
@@ -95,7 +95,8 @@ func trendOf(samples []float64) (t trend) {
 	return t
 }
 
-// highWater is the most memory that a process ever had resident, in bytes: samples miss the moment. 0: the kernel does not tell.
+// highWater returns the most memory, in bytes, that a process ever had resident, because samples miss the peak. It
+// returns 0 if the kernel does not report it.
 func highWater(pid int) float64 {
 	if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err != nil {
 		return 0
