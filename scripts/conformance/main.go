@@ -1,18 +1,20 @@
-// Command conformance runs the Model Context Protocol's conformance suite against internal/mcpcall (by way of
+// Command conformance runs the Model Context Protocol's conformance suite against internal/mcpcall (through
 // internal/mcpcall/conformance) and prints a line for each scenario:
 //
-//	conformance                        every scenario of both revisions: some two minutes
-//	conformance -scenario ^auth/       only those whose name matches the expression
-//	conformance -v                     with every check that did not succeed, whatever is expected
+//	conformance                        all scenarios of both revisions, about two minutes
+//	conformance -scenario ^auth/       only scenarios whose name matches the expression
+//	conformance -v                     also prints every check that did not succeed, expected or not
 //
-// The suite and the Node.js that runs it come from npm at pinned versions, into the user's cache. Which scenarios there are is asked of the
-// suite. Each runs by itself. It passes if at least one of its checks succeeded, none failed or warned, and the client ended well; a
-// scenario without a check counts as failed, although the suite lets it pass.
+// The suite and the Node.js that runs it are installed from npm at pinned versions, into the user's cache. The suite
+// lists the scenarios. Each scenario runs separately. It passes if at least one of its checks succeeded, no check
+// failed or warned, and the client exited without an error. A scenario without checks counts as failed, although the
+// suite counts it as passed.
 //
-// Scenarios that a revision does not require but its list names (extensions, added later) are run too, and the few in alsoRun.
+// Scenarios that a revision lists but does not require (extensions, later additions) are run too, as are those in
+// alsoRun.
 //
-// expected.txt lists the scenarios that may fail, with the check that fails then and the reason. One of them that passes, or fails without
-// that check, is an error too.
+// expected.txt lists the scenarios that may fail, with the failing check and the reason. It is an error if such a
+// scenario passes, or if it fails without that check.
 package main
 
 import (
@@ -40,11 +42,12 @@ const (
 	listTime     = time.Minute
 )
 
-// revisions are those whose required scenarios are run.
+// revisions are the revisions whose scenarios are run.
 var revisions = []string{"2025-11-25", "2026-07-28"}
 
-// alsoRun are scenarios that are run with a revision whatever its list says: the extension by which a delivery gets its tokens, and the
-// discovery of 2025-03-26, which the suite requires of nobody and agents of that age still have.
+// alsoRun contains scenarios that are run with a revision even if its list lacks them: the extension with which a
+// delivery obtains its tokens, and the discovery of 2025-03-26, which no revision of the suite requires but old
+// agents still use.
 var alsoRun = map[string][]string{
 	"2025-11-25": {"auth/client-credentials-basic", "auth/client-credentials-jwt", "auth/2025-03-26-oauth-metadata-backcompat", "auth/2025-03-26-oauth-endpoint-fallback"},
 	"2026-07-28": {"auth/client-credentials-basic", "auth/client-credentials-jwt"},
@@ -110,12 +113,12 @@ func run(ctx context.Context, only string, verbose bool) (err error) {
 	return verdict(all, expected, only == ".")
 }
 
-// suite is what runs scenarios.
+// suite runs scenarios.
 type suite struct {
 	node, program string // the suite's
-	client        string // under test
+	client        string // the client under test
 	scratch       string
-	runs          int // numbers the folders
+	runs          int // number of runs so far, for the names of the folders
 }
 
 // prepare installs the suite and builds the client.
@@ -136,7 +139,7 @@ func prepare(ctx context.Context, scratch string) (*suite, error) {
 	return s, nil
 }
 
-// list asks the suite for a revision's client scenarios, and adds those in alsoRun that it leaves out.
+// list returns a revision's client scenarios from the suite, followed by those in alsoRun that are missing.
 func (s *suite) list(ctx context.Context, revision string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()

@@ -15,13 +15,13 @@ import (
 	"github.com/agentherald/herald/internal/trial/npm"
 )
 
-// scenarioTime is more than the suite gives the client.
+// scenarioTime is longer than the suite's own time limit for the client.
 const scenarioTime = time.Minute
 
-// key names a scenario as it is run: one that two revisions have is run twice.
+// key identifies a run of a scenario. A scenario of two revisions is run twice.
 type key struct{ revision, scenario string }
 
-// check is one of the things that the suite looks at.
+// check is one check of the suite.
 type check struct {
 	ID           string `json:"id"`
 	Description  string `json:"description"`
@@ -29,20 +29,21 @@ type check struct {
 	ErrorMessage string `json:"errorMessage"`
 }
 
-// outcome is what came of a scenario.
+// outcome is the result of a scenario.
 type outcome struct {
 	key
 	checks []check
-	ended  error       // the suite's own verdict: nil when it let the scenario pass
-	said   string      // by the suite and the client
-	may    expectation // how it may fail; zero: it may not
+	ended  error       // the suite's own verdict: nil if the suite counts the scenario as passed
+	said   string      // output of the suite and the client
+	may    expectation // how it may fail; the zero value if it must pass
 }
 
-// expectation says which check of a scenario may fail, and why. What else fails with it is its consequence; without it, something else
-// is wrong.
+// expectation is the check of a scenario that may fail, and the reason. Other failures in that run are consequences
+// of this one. If this check does not fail, the scenario fails for another reason.
 type expectation struct{ check, reason string }
 
-// run runs one scenario. -force is for those that are no part of the revision: without it the suite passes over them.
+// run runs one scenario. -force includes scenarios that are not part of the revision, which the suite would otherwise
+// skip.
 func (s *suite) run(ctx context.Context, revision, scenario string) (outcome, error) {
 	s.runs++
 	folder := filepath.Join(s.scratch, fmt.Sprint(s.runs))
@@ -69,8 +70,8 @@ func (s *suite) run(ctx context.Context, revision, scenario string) (outcome, er
 	return o, err
 }
 
-// readChecks reads what the suite left in its folder, as deep as the scenario's name has slashes. None is no error: then the scenario has
-// failed.
+// readChecks reads the suite's results from its folder, at a depth of as many levels as the scenario's name has
+// slashes. It returns no error if there are no results: then the scenario failed.
 func readChecks(folder string) ([]check, error) {
 	var all []check
 	for _, pattern := range []string{"*/checks.json", "*/*/checks.json"} {
@@ -101,7 +102,7 @@ func readFile(file string) ([]check, error) {
 	return checks, nil
 }
 
-// count is how many checks ended so.
+// count returns the number of checks with a status.
 func (o outcome) count(status string) int {
 	n := 0
 	for _, c := range o.checks {
@@ -112,12 +113,13 @@ func (o outcome) count(status string) int {
 	return n
 }
 
-// passed: "0 of 0 checks" is not a pass, whatever the suite says.
+// passed reports whether the scenario passed. Unlike for the suite, "0 of 0 checks" is not a pass.
 func (o outcome) passed() bool {
 	return o.ended == nil && o.count("SUCCESS") > 0 && o.count("FAILURE")+o.count("WARNING") == 0
 }
 
-// asExpected: it passed, or it failed in the way it may. A scenario that breaks off before the check that may fail did not do so.
+// asExpected reports whether the scenario passed, or failed in the expected check. A scenario that ends before that
+// check did not fail as expected.
 func (o outcome) asExpected() bool {
 	if o.may == (expectation{}) {
 		return o.passed()
@@ -144,7 +146,7 @@ func (o outcome) line() string {
 		o.count("SUCCESS"), o.count("FAILURE"), o.count("WARNING"), o.count("SKIPPED"), word)
 }
 
-// details tells every check that did not succeed; without one, what the suite said.
+// details describes every check that did not succeed. If no check failed or warned, it contains the suite's output.
 func (o outcome) details() string {
 	var b strings.Builder
 	for _, c := range o.checks {
@@ -158,7 +160,8 @@ func (o outcome) details() string {
 	return b.String()
 }
 
-// verdict is nil when everything went as expected. left are expectations that met no scenario; with whole, none may be left.
+// verdict returns nil if all results are as expected. left contains expectations without a scenario. If whole is set,
+// there must be none of them.
 func verdict(all []outcome, left map[key]expectation, whole bool) error {
 	var errs []error
 	passed, failed := 0, 0
@@ -188,8 +191,8 @@ func verdict(all []outcome, left map[key]expectation, whole bool) error {
 	return errors.Join(errs...)
 }
 
-// scenariosOf reads the suite's list: the names below "Client scenarios", and from the mixed list of those that no revision requires the
-// ones marked [client].
+// scenariosOf parses the suite's list: the names below "Client scenarios", and the names marked [client] in the mixed
+// list of scenarios that no revision requires.
 func scenariosOf(list string) []string {
 	var names []string
 	client := false
@@ -206,7 +209,7 @@ func scenariosOf(list string) []string {
 	return names
 }
 
-// readExpected reads lines "REVISION SCENARIO CHECK REASON"; # begins a comment.
+// readExpected parses lines "REVISION SCENARIO CHECK REASON"; # begins a comment.
 func readExpected(text string) (map[key]expectation, error) {
 	out := map[key]expectation{}
 	for line := range strings.Lines(text) {
