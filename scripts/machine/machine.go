@@ -1,5 +1,5 @@
-// Package machine reads what the figures of a benchmark depend on: the processor, the kernel, Go and the commit. What
-// Postgres, Redis or Node.js run there is for the benchmarks that use them.
+// Package machine reads the properties of a machine on which a benchmark's results depend: the processor, the kernel,
+// the version of Go, and the commit. Benchmarks that use Postgres, Redis or Node.js read their versions themselves.
 package machine
 
 import (
@@ -14,7 +14,8 @@ import (
 
 const unknown = "unknown"
 
-// Machine describes where and when a benchmark began. What could not be read is "unknown": the report is of use without it.
+// Machine describes where and when a benchmark began. A property that could not be read is "unknown", because the
+// report is useful without it.
 type Machine struct {
 	Cores               int
 	CPU, Kernel, Commit string
@@ -22,7 +23,7 @@ type Machine struct {
 	Began               time.Time
 }
 
-// Read describes this machine, now.
+// Read describes this machine at the current time.
 func Read(ctx context.Context) Machine {
 	m := Machine{Cores: runtime.NumCPU(), Go: strings.TrimPrefix(runtime.Version(), "go"), Commit: ReadCommit(ctx),
 		CPU: unknown, Kernel: unknown, Began: time.Now().UTC()}
@@ -35,7 +36,7 @@ func Read(ctx context.Context) Machine {
 	return m
 }
 
-// ReadCommit names what is measured; a tree with changes is not a commit.
+// ReadCommit returns the current commit, and states whether the tree has uncommitted changes.
 func ReadCommit(ctx context.Context) string {
 	hash, err := exec.CommandContext(ctx, "git", "rev-parse", "--short", "HEAD").Output()
 	if err != nil {
@@ -48,7 +49,7 @@ func ReadCommit(ctx context.Context) string {
 	return text
 }
 
-// ReadField returns the first value of that name in one of /proc's files; "unknown" if there is none.
+// ReadField returns the first value with the given name in a file of /proc, or "unknown" if the file lacks the name.
 func ReadField(path, name string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {

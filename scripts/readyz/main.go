@@ -1,5 +1,5 @@
-// Command readyz asks the worker on this machine whether it is ready, for the container's health check: the image has no
-// shell and no curl. It takes the port from HERALD_LISTEN and exits with 0 when /readyz says 200.
+// Command readyz checks whether the worker on this machine is ready. It is the container's health check, because the
+// image has neither a shell nor curl. It reads the port from HERALD_LISTEN and exits with 0 if /readyz returns 200.
 package main
 
 import (
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-const defaultListen = "127.0.0.1:8080" // as `worker config` says
+const defaultListen = "127.0.0.1:8080" // as printed by `worker config`
 
 func main() {
 	if err := ask(os.Getenv("HERALD_LISTEN")); err != nil {
@@ -40,6 +40,6 @@ func ask(listen string) error {
 	if answer.StatusCode == http.StatusOK {
 		return nil
 	}
-	body, _ := io.ReadAll(io.LimitReader(answer.Body, 4<<10)) // what it says is only shown
+	body, _ := io.ReadAll(io.LimitReader(answer.Body, 4<<10)) // the body is only shown
 	return fmt.Errorf("%s: %s", answer.Status, body)
 }

@@ -23,13 +23,13 @@ import (
 const (
 	width, height = 1400, 700
 	shotTimeout   = 40 * time.Second
-	// pageTime is how long the page may run before the picture: it loads its data after itself.
+	// pageTime is how long the page may run before the picture is taken, because it loads its data asynchronously.
 	pageTime = 4000 // ms
-	// fewColours is more than an empty page has, and less than a drawn one.
+	// fewColours is more colours than an empty page has, and fewer than a drawn page has.
 	fewColours = 20
 )
 
-// findBrowser gives a Chromium's path. On Debian root gets it installed, said aloud.
+// findBrowser returns the path of a Chromium. On Debian, as root, it installs one and prints that.
 func findBrowser(ctx context.Context) (string, error) {
 	if b := os.Getenv("CHROMIUM"); b != "" {
 		return exec.LookPath(b)
@@ -63,7 +63,7 @@ func onPath() string {
 	return ""
 }
 
-// photograph takes the web UI's page. The delivery has to wait before and after.
+// photograph takes a picture of the web UI's page. A delivery must be waiting before and after.
 func photograph(ctx context.Context, browser, webUI, picture string) error {
 	if err := findWaiting(ctx, webUI); err != nil {
 		return err
@@ -77,7 +77,7 @@ func photograph(ctx context.Context, browser, webUI, picture string) error {
 	return nil
 }
 
-// takePicture takes any page, and keeps the picture if something is on it.
+// takePicture takes a picture of any page, and stores it unless the page is empty.
 func takePicture(ctx context.Context, browser, address, picture string) error {
 	scratch, err := os.MkdirTemp("", "herald-screenshot-")
 	if err != nil {
@@ -102,7 +102,7 @@ func takePicture(ctx context.Context, browser, address, picture string) error {
 	return nil
 }
 
-// findWaiting asks the web UI's own API whether a delivery waits.
+// findWaiting returns an error unless a delivery is waiting, according to the web UI's API.
 func findWaiting(ctx context.Context, webUI string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -130,12 +130,12 @@ func findWaiting(ctx context.Context, webUI string) error {
 func shoot(ctx context.Context, browser, address, shot, profile string) error {
 	ctx, cancel := context.WithTimeout(ctx, shotTimeout)
 	defer cancel()
-	// The background services of a browser are of no use to a picture, and fail noisily on a closed network.
+	// A browser's background services are not needed for a picture, and log errors on a closed network.
 	args := []string{"--headless", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
 		"--disable-component-update", "--disable-sync", "--hide-scrollbars", "--disable-dev-shm-usage", "--user-data-dir=" + profile,
 		fmt.Sprintf("--window-size=%d,%d", width, height), fmt.Sprintf("--virtual-time-budget=%d", pageTime), "--screenshot=" + shot}
 	if os.Geteuid() == 0 {
-		args = append(args, "--no-sandbox") // Chromium refuses root otherwise; the only page is our own
+		args = append(args, "--no-sandbox") // otherwise Chromium refuses to run as root; the only page is our own
 	}
 	cmd := exec.CommandContext(ctx, browser, append(args, address)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -147,7 +147,7 @@ func shoot(ctx context.Context, browser, address, shot, profile string) error {
 	return nil
 }
 
-// drawn refuses a picture of an empty page.
+// drawn returns an error for a picture of an empty page.
 func drawn(picture []byte) error {
 	img, err := png.Decode(bytes.NewReader(picture))
 	if err != nil {
@@ -159,7 +159,7 @@ func drawn(picture []byte) error {
 	return nil
 }
 
-// colours counts an image's colours up to enough.
+// colours counts an image's colours, at most up to enough.
 func colours(img image.Image, enough int) int {
 	seen := map[color.Color]bool{}
 	for y := img.Bounds().Min.Y; y < img.Bounds().Max.Y; y++ {

@@ -14,30 +14,30 @@ import (
 	"time"
 )
 
-// What the demo prints.
+// Patterns of lines that the demo prints.
 var (
 	webUILine   = regexp.MustCompile(`http://127\.0\.0\.1:\d+/monitor/`)
 	waitingLine = regexp.MustCompile(`waiting (?:rate_limited|server_error), again in ([0-9.]+m?s)`)
 )
 
-// longWait tells the second wait (Retry-After: 15) from the first (about a second).
+// longWait distinguishes the second wait (Retry-After: 15) from the first one (about a second).
 const longWait = 8 * time.Second
 
-// stopPatience is for the demo's orderly end: its worker lets a running call finish.
+// stopPatience bounds the demo's shutdown, in which its worker finishes running calls.
 const stopPatience = 90 * time.Second
 
-// demoRun is a running demo. Its output is shown as it comes.
+// demoRun is a running demo. It prints the demo's output as it arrives.
 type demoRun struct {
 	cmd   *exec.Cmd
-	webUI chan string // the address, once the delivery waits
+	webUI chan string // the address, sent when the delivery waits
 	ended chan struct{}
-	err   error // valid after ended
+	err   error // valid after ended is closed
 }
 
 func startDemo(ctx context.Context, program string) (*demoRun, error) {
 	d := &demoRun{cmd: exec.Command(program, "--listen", "127.0.0.1:0"), webUI: make(chan string, 1), ended: make(chan struct{})}
 	d.cmd.Stderr = os.Stderr
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C here is passed on once, by stop
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // stop passes a Ctrl-C on once
 	out, err := d.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func startDemo(ctx context.Context, program string) (*demoRun, error) {
 				if wait, err := time.ParseDuration(m[1]); err == nil && wait >= longWait {
 					select {
 					case d.webUI <- address:
-					default: // told already
+					default: // the address was sent already
 					}
 				}
 			}
@@ -83,7 +83,7 @@ func (d *demoRun) waiting(ctx context.Context) (string, error) {
 	}
 }
 
-// stop asks the demo to end, and kills its whole group when it does not.
+// stop asks the demo to end, and kills its process group if it does not.
 func (d *demoRun) stop() error {
 	_ = syscall.Kill(d.cmd.Process.Pid, syscall.SIGTERM) // it may have ended
 	select {

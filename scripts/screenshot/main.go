@@ -1,11 +1,11 @@
 //go:build unix
 
-// Command screenshot takes the pictures for the documentation: the overview, and the web UI with the demo's third delivery,
-// which waits for its second retry. It runs the demo and a real browser, and leaves neither behind.
+// Command screenshot takes the pictures for the documentation: the overview, and the web UI with the demo's third
+// delivery, which waits for its second retry. It runs the demo and a browser, and stops both.
 //
 //	screenshot -demo bin/demo -o docs
 //
-// The browser is $CHROMIUM, else one found on the PATH, else on Debian, for root, the package that it then installs.
+// The browser is $CHROMIUM, or one on the PATH. On Debian, as root, it is installed if none of these exists.
 package main
 
 import (
@@ -21,10 +21,10 @@ import (
 	"time"
 )
 
-// patience bounds everything but the installation of a browser.
+// patience bounds everything except the installation of a browser.
 const patience = 3 * time.Minute
 
-// page is what is photographed, below the web UI's address.
+// page is the path of the page in the picture, relative to the web UI's address.
 const page = "queues/retry?status=retry"
 
 func main() {

@@ -1,11 +1,11 @@
-// Command testcount reads `go test -json` on standard input, tells a person what happened, and closes with one line:
+// Command testcount reads `go test -json` on standard input, prints the results for a person, and ends with one line:
 //
 //	12 passed, 0 failed, 0 skipped
 //
-// Passing tests are counted, failing ones shown with their output, skipped ones with their reason. Tests and subtests count
-// alike; a package that fails outside its tests (it does not build, it panics, it leaks a goroutine) counts as one failure.
-// Before the last line it lists the ten slowest tests and packages, and tests of more than 20 s as too slow.
-// It exits with 1 when something failed, when no test ran, when a test took longer than -most, and with -noskip when a test was
+// Passing tests are counted, failing tests are shown with their output, skipped tests with their reason. Tests and
+// subtests count alike. A package that fails outside its tests (it does not build, it panics, it leaks a goroutine)
+// counts as one failure. Before the last line it lists the ten slowest tests and packages, and each test of more than
+// 20 s. The exit status is 1 if a test failed, if no test ran, if a test took longer than -most, and with -noskip if a test was
 // skipped.
 package main
 
@@ -55,7 +55,7 @@ type event struct {
 
 type count struct{ passed, failed, skipped int }
 
-// run is what is known while reading: counts by package, and the output of tests that have not ended.
+// run is the state while reading: counts by package, and the output of tests that have not ended.
 type run struct {
 	total    count
 	times    times
@@ -81,7 +81,7 @@ func read(in io.Reader, out io.Writer) (*run, error) {
 	}
 }
 
-// line takes one line; what is no event (a message of the go command) is passed on.
+// line processes one line. A line that is not an event (a message of the go command) is printed.
 func (r *run) line(line []byte) {
 	var e event
 	if err := json.Unmarshal(line, &e); err != nil || e.Action == "" {
@@ -143,7 +143,7 @@ func (r *run) packageEnded(e event) {
 		c.failed++
 	}
 	if e.Action == "fail" {
-		// What the package said outside its tests, and tests that a panic or a timeout left without an end.
+		// Print the package's output outside its tests, and that of tests that a panic or a timeout interrupted.
 		for key, text := range r.output {
 			if key[0] == e.Package {
 				fmt.Fprintf(r.out, "%s %s\n%s", key[0], key[1], text)
@@ -159,7 +159,7 @@ func (r *run) packageEnded(e event) {
 	r.total.failed += c.failed
 	r.total.skipped += c.skipped
 	if *c == (count{}) {
-		return // no tests there
+		return // the package has no tests
 	}
 	word := "ok  "
 	if e.Action == "fail" {
@@ -175,7 +175,7 @@ func (c *count) String() string {
 	return fmt.Sprintf("%d passed, %d failed, %d skipped", c.passed, c.failed, c.skipped)
 }
 
-// report writes the closing line, and the totals where they were asked for.
+// report writes the last line, and appends the totals to the file totals if it is set.
 func (c *count) report(out io.Writer, totals string) error {
 	fmt.Fprintln(out, c)
 	if totals == "" {
