@@ -30,6 +30,7 @@ import (
 	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
 
@@ -60,11 +61,12 @@ type migration struct {
 	run func(ctx context.Context, url string) error
 }
 
-// Main runs the tests, stops what they started and looks for goroutines that they left (goleak, with its options). It
-// does not return:
+// Main silences the Redis driver, runs the tests, stops what they started and looks for goroutines that they left
+// (goleak, with its options). It does not return:
 //
 //	func TestMain(m *testing.M) { heraldtest.Main(m) }
 func Main(m *testing.M, options ...goleak.Option) {
+	redis.SetLogger(silence{})
 	goleak.VerifyTestMain(run{m, options}, options...)
 }
 
