@@ -44,8 +44,8 @@ const (
 // TestChaosVersionBeforeTakenOver: a database and a Redis that a worker of an older commit (getBefore) has filled, with
 // deliveries in every status, are taken over by a worker of this tree. What that one leaves is taken over by the older.
 func TestChaosVersionBeforeTakenOver(t *testing.T) {
-	before, commit := shared.getBefore(t)
-	now, _ := shared.get(t)
+	before, commit := getBefore(t)
+	now, _ := shared.Get(t)
 	w := newTakeover(newRowOf(t, "N-1 taken over by N, and back", takeoverTimeout, before,
 		func() (*Agents, error) { return StartAgents(allAgents) }))
 	w.fill(before)
