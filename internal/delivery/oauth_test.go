@@ -177,6 +177,25 @@ func TestOAuth(t *testing.T) {
 		}
 	})
 
+	t.Run("the authorization server is busy", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		s := guarded(t, oauthtest.Options{})
+		var asked atomic.Bool
+		s.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
+			if s.ToAgent(r) || r.Method != http.MethodPost || asked.Swap(true) {
+				return false
+			}
+			rw.Header().Set("Retry-After", "0")
+			http.Error(rw, "", http.StatusServiceUnavailable)
+			return true
+		})
+		d := w.until(w.accept(w.feedback(w.guardedBy(s, clientFor(s)))), store.Delivered)
+		if first := d.History[0]; first.Reason != "server_error" || !strings.Contains(first.Error, "HTTP 503") || !strings.Contains(first.Error, "no access token for ") {
+			t.Errorf("%s: %s", first.Reason, first.Error)
+		}
+	})
+
 	t.Run("no credential for it", func(t *testing.T) {
 		t.Parallel()
 		w := w.in(t)
@@ -345,52 +364,6 @@ func TestOAuthGoesNowhereElse(t *testing.T) {
 			}
 			if n := len(s.TokenRequests()); n != tt.tokens || len(s.Calls()) != 0 {
 				t.Errorf("%d token requests, %d calls", n, len(s.Calls()))
-			}
-		})
-	}
-}
-
-// TestAuthorizationServerFaults: a fault is tried again or holds the delivery, and the delivery goes on once it is over.
-func TestAuthorizationServerFaults(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	k := w.authorizing()
-	w.serve(k)
-	t.Cleanup(func() { w.noCanary(k) })
-	for _, tt := range []struct {
-		name, body string // of the first answer to a POST
-		status     int
-		says       string
-		held       bool
-	}{
-		{"later", "", 503, "HTTP 503", false},
-		{"refused", `{"error":"invalid_grant","error_description":"` + canary + `-secret"}`, 400, "invalid_grant", true},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			w := w.in(t)
-			s := guarded(t, oauthtest.Options{})
-			var faults atomic.Int32
-			s.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
-				if s.ToAgent(r) || r.Method != http.MethodPost || faults.Add(1) > 1 {
-					return false
-				}
-				rw.Header().Set("Retry-After", "0")
-				http.Error(rw, tt.body, tt.status)
-				return true
-			})
-			id := w.guardedBy(s, clientFor(s))
-			d := w.accept(w.feedback(id))
-			if tt.held {
-				w.heldFor(d, tt.says)
-				w.authorize(id, s.AgentURL, s.Issuer, clientFor(s))
-			}
-			r := w.until(d, store.Delivered)
-			if tt.held {
-				return
-			}
-			if first := r.History[0]; first.Reason != "server_error" || !strings.Contains(first.Error, tt.says) || !strings.Contains(first.Error, "no access token for ") {
-				t.Errorf("%s: %s; want %q", first.Reason, first.Error, tt.says)
 			}
 		})
 	}
