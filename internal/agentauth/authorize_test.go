@@ -300,6 +300,7 @@ func TestWithTokenRefresh(t *testing.T) {
 	t.Parallel()
 	invalid := &mcpcall.CallError{Stage: mcpcall.StageCall, Status: 401, Challenge: []string{`Bearer error="invalid_token"`}, Err: errors.New("HTTP 401")}
 	narrow := &mcpcall.CallError{Stage: mcpcall.StageCall, Status: 403, Challenge: []string{`Bearer error="insufficient_scope", scope="feedback"`}, Err: errors.New("HTTP 403")}
+	silent := &mcpcall.CallError{Stage: mcpcall.StageCall, Status: 401, Err: errors.New("HTTP 401")}
 	forbidden := &mcpcall.CallError{Stage: mcpcall.StageCall, Status: 403, Err: errors.New("HTTP 403")}
 	other := errors.New("something else")
 	login := loginOf("r")
@@ -317,6 +318,7 @@ func TestWithTokenRefresh(t *testing.T) {
 		"renewed":                   {clientOf(""), []error{invalid, nil}, "", "", 2, true},
 		"renewed, and then it asks": {clientOf(""), []error{invalid, other}, "something else", reason.InternalError, 2, true},
 		"refused twice":             {clientOf(""), []error{invalid, invalid}, "another one is asked for in 2s", reason.ServerError, 2, true},
+		"refused without a word":    {clientOf(""), []error{silent, silent}, "had just given for it (HTTP 401); another one", reason.ServerError, 2, true},
 		"a login":                   {login, []error{narrow}, `wants more (scope "feedback") than the login allowed`, reason.AuthRequired, 1, true},
 		"more than allowed":         {clientOf("read"), []error{narrow}, "wants more than the operator allowed", reason.AuthRequired, 1, true},
 		"never content":             {clientOf("feedback"), []error{narrow, narrow}, "HTTP 403", reason.AuthRequired, 2, true},
