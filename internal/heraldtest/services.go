@@ -5,6 +5,8 @@
 //
 //	url := heraldtest.Postgres(t, store.Migrate)            // a migrated database, dropped with the test
 //	redis := heraldtest.Redis(t)                            // an empty Redis, stopped with the test
+//	heraldtest.EachRedis(t, func(t *testing.T, url string) {…}) // a real one, and miniredis
+//	clock := heraldtest.NewClock(start)                     // stands still until clock.Advance
 //	var log heraldtest.Log                                  // log.Logger(slog.LevelInfo), log.Count("text")
 //	heraldtest.Await(t, "the row is queued", func() bool {…}) // at most 30 s, and never a sleep
 //	heraldtest.Equal(t, "the job that was read", got, want) // what differs, and a sentence
