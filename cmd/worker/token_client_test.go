@@ -78,6 +78,7 @@ func TestTokenSetClient(t *testing.T) {
 	held := d.ended(42, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true, AgentError: "401"})
 	set := []string{"token", "set", "8453:42", "--client-id", "herald"}
 
+	d.oauth(0, "it wants OAuth: `worker token set 8453:42 --client-id ID`, or `worker token login 8453:42`", "", "", "agent", "probe", "8453:42")
 	d.oauth(exitMisuse, fmt.Sprintf("is asked for tokens with scope feedback, for resource %[1]s: nobody is here to be asked whether that is right, so say --origin %[1]s --issuer %[2]s", origin, s.Issuer),
 		canary+"-secret", "", set...)
 	d.oauth(exitFailed, "nothing was stored", canary+"-secret", "n\n", set...)
@@ -276,42 +277,6 @@ func TestTokenSourceOfOlderAgents(t *testing.T) {
 			d.oauth(exitFailed, "add its network to HERALD_ALLOW_NETWORKS", canary, "y\n", "token", "set", "8453:42", "--client-id", "herald")
 			d.nowhere()
 		})
-	}
-}
-
-// TestTokenSetScope: what the agent wants is asked for, also when it wants more later; what the operator said is the most that ever is.
-func TestTokenSetScope(t *testing.T) {
-	d := newDesk(t)
-	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"feedback", "admin"}, ChallengeScope: "feedback"})
-	d.protects(s)
-	s.Register("herald", canary)
-	origin := originOf(t, s.AgentURL)
-	wants := "it wants OAuth: `worker token set 8453:42 --client-id ID`, or `worker token login 8453:42`"
-	d.oauth(0, wants, "", "", "agent", "probe", "8453:42")
-	d.oauth(0, "is stored for", canary, "", "token", "set", "8453:42", "--origin", origin)
-	d.oauth(0, wants, "", "", "agent", "probe", "8453:42") // refuses what no authorization server gave
-
-	set := []string{"token", "set", "8453:42", "--client-id", "herald", "--origin", origin, "--issuer", s.Issuer, "--json"}
-	if c := decode[tokens.Change](t, d.oauth(0, "", canary, "", set...)); c.Scope != "feedback" {
-		t.Errorf("%+v", c)
-	}
-	s.Require("feedback", "admin")
-	more := "a delivery is held (auth_required): the agent wants more than the operator allowed: if it may have it, `worker token set 8453:42 --origin " + origin +
-		" --client-id …` --scope 'feedback admin'"
-	d.oauth(0, more, "", "", "agent", "probe", "8453:42", "--send")
-	d.oauth(0, "", canary, "", append(set, "--scope", "feedback")...)
-	if _, c := d.credential(origin); c.Scope != "feedback" {
-		t.Errorf("%+v", c)
-	}
-	d.oauth(0, more, "", "", "agent", "probe", "8453:42", "--send")
-	for _, token := range s.Tokens() {
-		if token.Scope != "feedback" {
-			t.Errorf("%+v", token)
-		}
-	}
-	d.oauth(0, "", canary, "", append(set, "--scope", "feedback admin")...)
-	if out := d.oauth(0, "", "", "", "agent", "probe", "8453:42", "--send"); len(s.Calls()) != 1 || strings.Contains(out, "it wants OAuth") {
-		t.Errorf("%+v %s", s.Calls(), out)
 	}
 }
 

@@ -52,17 +52,6 @@ func TestTokenRemoveRevokes(t *testing.T) {
 	d := newDesk(t)
 	d.env = append(d.env, "HERALD_ALLOW_NETWORKS=127.0.0.0/8")
 	soon := time.Now().Add(time.Hour)
-	refuses := func(path string, answer http.HandlerFunc) func(*oauthtest.Server) {
-		return func(s *oauthtest.Server) {
-			s.Answer(func(w http.ResponseWriter, r *http.Request) bool {
-				if r.URL.Path != path {
-					return false
-				}
-				answer(w, r)
-				return true
-			})
-		}
-	}
 	const endIt = "To end that, end Herald's access there"
 	for name, tt := range map[string]struct {
 		options   oauthtest.Options
@@ -77,17 +66,6 @@ func TestTokenRemoveRevokes(t *testing.T) {
 		"one has ended": {oauthtest.Options{}, time.Now().Add(-time.Hour), nil, " revoked the login's refresh token", "refresh_token", "", 1},
 		"not offered":   {oauthtest.Options{NoRevocation: true}, soon, nil, " revoked nothing (it offers no revocation of tokens (RFC 7009)); still good there: the login's refresh token and the last access token until " + soon.UTC().Format(time.RFC3339) + ". " + endIt, "", "refresh_token access_token", 0},
 		"it refuses":    {oauthtest.Options{}, soon, func(s *oauthtest.Server) { s.Unregister("herald") }, " revoked nothing (the authorization server refuses: invalid_client", "", "refresh_token access_token", 2},
-		"it redirects": {oauthtest.Options{}, soon, refuses("/revoke", func(w http.ResponseWriter, r *http.Request) {
-			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusTemporaryRedirect)
-		}), " revoked nothing (the authorization server refuses (\"it redirects elsewhere, which is not followed\") [HTTP 307])", "", "refresh_token access_token", 2},
-		"it echoes": {oauthtest.Options{}, soon, refuses("/revoke", func(w http.ResponseWriter, r *http.Request) {
-			_ = r.ParseForm()
-			http.Error(w, r.Form.Get("token"), 500)
-		}), " revoked nothing (", "", "refresh_token access_token", 2},
-		"another speaks": {oauthtest.Options{}, soon, func(s *oauthtest.Server) {
-			metadata(s, map[string]any{"issuer": "https://evil.example", "token_endpoint": "https://evil.example/t"})
-		}, " revoked nothing (the authorization server is https://evil.example and not", "", "refresh_token access_token", 0},
-		"metadata broken": {oauthtest.Options{}, soon, refuses("/.well-known/oauth-authorization-server", http.NotFound), " revoked nothing (the OAuth metadata at", "", "refresh_token access_token", 0},
 	} {
 		for _, json := range []bool{false, true} {
 			s := oauthtest.New(t, tt.options)

@@ -253,21 +253,6 @@ func TestTokenSetAsks(t *testing.T) {
 	d.nowhere()
 }
 
-// TestProbeSendsTheToken: a probe connects like a delivery.
-func TestProbeSendsTheToken(t *testing.T) {
-	d := newDesk(t)
-	a := newMCPAgent(t, nil)
-	d.env = append(d.env, "HERALD_ALLOW_NETWORKS=127.0.0.0/8")
-	d.lists(fmt.Sprintf(`{"8453:42":{"url":"%s/mcp"},"8453:7":{"url":"%s/mcp"}}`, a.URL, a.URL))
-	d.give(0, canary, "", "token", "set", "8453:42", "--origin", a.URL, "--header", "X-Api-Key")
-	d.give(0, canary, "", "token", "set", "8453:7", "--origin", "https://other.example", "--header", "X-Api-Key")
-	d.answers(0, "the token stored for its origin was sent", "", "", "agent", "probe", "8453:42", "--send")
-	d.give(0, "", "", "agent", "probe", "8453:7", "--send") // the operator named where it is
-	if got := a.received(); len(got) != 2 || got[0].key != canary || got[1].key != "" {
-		t.Errorf("%+v", got)
-	}
-}
-
 // TestTokenImport takes the old backend's table.
 func TestTokenImport(t *testing.T) {
 	d, p := newDesk(t), newSurroundings(t, true)

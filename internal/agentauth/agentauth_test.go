@@ -3,6 +3,7 @@ package agentauth
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,7 @@ func TestCheckToken(t *testing.T) {
 // countingTokens is a ledger that counts its questions.
 type countingTokens struct {
 	RenewalLedger   // none
+	tokens          []store.Token
 	asked, released int
 	held            bool
 	err             error
@@ -40,10 +42,16 @@ type countingTokens struct {
 
 func (l *countingTokens) AgentTokens(context.Context, store.Agent) ([]store.Token, bool, error) {
 	l.asked++
-	return nil, l.held, l.err
+	return slices.Clone(l.tokens), l.held, l.err
 }
 
 func (l *countingTokens) PinTokenPath(_ context.Context, _ store.Token, path string) (string, error) {
+	if len(l.tokens) > 0 && l.err == nil {
+		if l.tokens[0].Path == "" {
+			l.tokens[0].Path = path
+		}
+		path = l.tokens[0].Path
+	}
 	return path, l.err
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
@@ -30,27 +31,19 @@ const (
 // renewals is the store's side of renewals for one credential, and a clock.
 type renewals struct {
 	TokenLedger // not asked
-	mu          sync.Mutex
-	now         time.Time
-	token       store.Token
-	access      *store.Access
-	no          int64
-	until       time.Time // of the lease
-	leases      int       // asked for
-	leasing     func()    // when one was
-	err         error     // of saving
+	*heraldtest.Clock
+	mu      sync.Mutex
+	token   store.Token
+	access  *store.Access
+	no      int64
+	until   time.Time // of the lease
+	leases  int       // asked for
+	leasing func()    // when one was
+	err     error     // of saving
 }
 
-func (l *renewals) Now() time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.now
-}
-
-func (l *renewals) advanceClock(d time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.now = l.now.Add(d)
+func (l *renewals) AgentTokens(context.Context, store.Agent) ([]store.Token, bool, error) {
+	return []store.Token{l.token}, false, nil
 }
 
 func (l *renewals) LeaseRenewal(_ context.Context, _ store.Token, seen []byte, lease time.Duration) (store.Renewal, error) {
@@ -63,9 +56,9 @@ func (l *renewals) LeaseRenewal(_ context.Context, _ store.Token, seen []byte, l
 		a := *l.access
 		r.Access, now = &a, a.Ciphertext
 	}
-	if lease > 0 && !l.now.Before(l.until) && bytes.Equal(now, seen) {
+	if lease > 0 && !l.Now().Before(l.until) && bytes.Equal(now, seen) {
 		l.no++
-		r.No, l.until = l.no, l.now.Add(lease)
+		r.No, l.until = l.no, l.Now().Add(lease)
 	}
 	if l.leasing != nil {
 		l.leasing()
@@ -177,7 +170,7 @@ type renewing struct {
 
 func newRenewing(t testing.TB, cred oauth.Credential) *renewing {
 	t.Helper()
-	w := &renewing{renewals: &renewals{now: time.Unix(1_800_000_000, 0)}, keys: must(secret.Create()), ticks: make(chan time.Time), log: &heraldtest.Log{}}
+	w := &renewing{renewals: &renewals{Clock: heraldtest.NewClock(time.Unix(1_800_000_000, 0))}, keys: must(secret.Create()), ticks: make(chan time.Time), log: &heraldtest.Log{}}
 	w.authority = &authority{clock: w.Now, life: time.Hour, resource: oauth.Resource{URL: renewOrigin + "/mcp", Issuers: []string{renewIssuer}}}
 	w.replaceCredential(cred)
 	return w
@@ -210,6 +203,12 @@ func (w *renewing) replaceCredential(cred oauth.Credential) {
 func (w *renewing) newWorker() *renewer {
 	return newRenewer(Config{Ledger: w.renewals, Opener: w.keys, Sealer: w.keys, OAuth: w.authority, Patience: 10 * time.Minute, Entries: 10,
 		Ticks: w.ticks, Now: w.Now, SaveTimeout: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(w.log, nil))})
+}
+
+// newAuthorizer returns an Authorizer of another worker.
+func (w *renewing) newAuthorizer() *Authorizer {
+	return must(New(Config{Ledger: w.renewals, Opener: w.keys, Sealer: w.keys, OAuth: w.authority, Ticks: w.ticks, Now: w.Now,
+		Logger: slog.New(slog.NewTextHandler(w.log, nil))}))
 }
 
 // tokenRequest is one for the credential as it is stored now.
@@ -265,18 +264,18 @@ func TestRenewalAhead(t *testing.T) {
 	w := newRenewing(t, clientOf("feedback"))
 	r := w.newWorker()
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
-	w.advanceClock(47 * time.Minute)
+	w.Advance(47 * time.Minute)
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
-	w.advanceClock(time.Minute)
+	w.Advance(time.Minute)
 	w.authority.failWith(&oauth.UnavailableError{Host: "login.example", Status: 503, Err: errors.New("HTTP 503"), RetryAfter: 2 * time.Minute})
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 2)
 	if !strings.Contains(w.log.String(), "the old one is sent until it ends") || strings.Contains(w.log.String(), "access-1") {
 		t.Error(w.log.String())
 	}
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 2) // not asked again so soon
-	w.advanceClock(2 * time.Minute)
+	w.Advance(2 * time.Minute)
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 3)
-	w.advanceClock(11 * time.Minute) // it has ended
+	w.Advance(11 * time.Minute) // it has ended
 	v := w.wantFailure(t, r, w.tokenRequest(), reason.ServerError, "no access token for https://agent.example from https://login.example: login.example gives no usable answer: HTTP 503", 4)
 	if v.RetryAfter != 2*time.Minute {
 		t.Error(v.RetryAfter)
@@ -285,7 +284,7 @@ func TestRenewalAhead(t *testing.T) {
 	if v.RetryAfter != 2*time.Minute {
 		t.Error(v.RetryAfter)
 	}
-	w.advanceClock(2 * time.Minute)
+	w.Advance(2 * time.Minute)
 	w.authority.failWith(nil)
 	w.wantSent(t, r, w.tokenRequest(), "access-5", 5)
 
@@ -295,7 +294,7 @@ func TestRenewalAhead(t *testing.T) {
 	w.life = 0
 	w.replaceCredential(clientOf("feedback"))
 	w.wantSent(t, r, w.tokenRequest(), "access-6", 6)
-	w.advanceClock(1000 * time.Hour)
+	w.Advance(1000 * time.Hour)
 	w.wantSent(t, r, w.tokenRequest(), "access-6", 6)
 }
 
@@ -391,7 +390,7 @@ func TestAnotherWorkerRenews(t *testing.T) {
 		w.ticks <- time.Time{} // it waits
 	}
 	wait()
-	a := must(SealAccess(w.keys, w.token, oauth.Token{Access: secret.New("the other's")}, w.now))
+	a := must(SealAccess(w.keys, w.token, oauth.Token{Access: secret.New("the other's")}, w.Now()))
 	must(0, w.SaveRenewal(t.Context(), lease, *a, nil))
 	if text := w.tickUntil(t, got); text != "Bearer the other's<nil>" || w.countRequests() != 0 {
 		t.Errorf("%s after %d requests", text, w.countRequests())
@@ -400,12 +399,12 @@ func TestAnotherWorkerRenews(t *testing.T) {
 	w.replaceCredential(clientOf("feedback"))
 	must(w.LeaseRenewal(t.Context(), w.token, nil, time.Minute))
 	wait()
-	w.advanceClock(2 * time.Minute)
+	w.Advance(2 * time.Minute)
 	if text := w.tickUntil(t, got); text != "Bearer access-1<nil>" || w.countRequests() != 1 {
 		t.Errorf("%s after %d requests", text, w.countRequests())
 	}
 	// While there is a good one, nobody waits.
-	w.advanceClock(50 * time.Minute)
+	w.Advance(50 * time.Minute)
 	must(w.LeaseRenewal(t.Context(), w.token, w.access.Ciphertext, time.Minute))
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 }
@@ -435,12 +434,12 @@ func TestRefusedCredential(t *testing.T) {
 	e := w.tokenRequest()
 	e.insist = true
 	w.wantFailure(t, r, e, reason.AuthRequired, "(asked 0s ago", 1) // not with each of many
-	w.advanceClock(time.Minute)
+	w.Advance(time.Minute)
 	w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, "(asked 1m0s ago, and not again for 9m0s)", 1)
 	w.wantFailure(t, r, e, reason.AuthRequired, "invalid_client", 2)
 	w.replaceCredential(clientOf("other"))
 	w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, "invalid_client", 3)
-	w.advanceClock(10 * time.Minute)
+	w.Advance(10 * time.Minute)
 	w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, "invalid_client", 4)
 	// Another worker is luckier, and this one finds out.
 	w.authority.failWith(nil)
@@ -468,6 +467,7 @@ func TestRefusedCredential(t *testing.T) {
 		&oauth.UnavailableError{Status: 429, Err: errors.New("HTTP")}:    reason.RateLimited,
 		&oauth.UnavailableError{Status: 200, Err: errors.New("endless")}: reason.ServerError,
 		&oauth.MetadataError{URL: "x", Problem: "it is no JSON"}:         reason.AuthRequired,
+		&oauth.UnavailableError{Err: &netguard.BlockedError{}}:           reason.AuthRequired,
 	} {
 		w.replaceCredential(loginOf("refresh-0"))
 		w.authority.failWith(err)
@@ -499,17 +499,17 @@ func TestFreshRefused(t *testing.T) {
 		if !r.refusesFresh(e) {
 			t.Error("it is forgotten")
 		}
-		w.advanceClock(pause - time.Second)
+		w.Advance(pause - time.Second)
 		w.wantFailure(t, r, w.tokenRequest(), reason.ServerError, "not again for 1s", i+1)
-		w.advanceClock(time.Second)
+		w.Advance(time.Second)
 		w.wantSent(t, r, w.tokenRequest(), fmt.Sprint("access-", i+2), i+2)
 	}
 	refused(4, reason.AuthRequired, "the agent refused each of the last 4 access tokens as soon as https://login.example had given it (HTTP 401, invalid_token): ask its author", 0)
 	w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, "not again for 10m0s", 4)
-	w.advanceClock(10 * time.Minute)
+	w.Advance(10 * time.Minute)
 	w.wantSent(t, r, w.tokenRequest(), "access-5", 5)
 	refused(5, reason.AuthRequired, "the last 5 access tokens", 0)
-	w.advanceClock(10 * time.Minute)
+	w.Advance(10 * time.Minute)
 	w.wantSent(t, r, w.tokenRequest(), "access-6", 6)
 	r.acceptFresh(w.tokenRequest().audience())
 	refused(6, reason.ServerError, "in 2s", 2*time.Second)
@@ -565,7 +565,7 @@ func TestRotatedRefreshToken(t *testing.T) {
 		t.Error(w.log.String())
 	}
 	w.err = nil
-	w.advanceClock(2 * time.Hour) // the lease ends, and the token
+	w.Advance(2 * time.Hour) // the lease ends, and the token
 	w.wantSent(t, r, e, "access-4", 4)
 	for i, c := range w.asked {
 		if want := fmt.Sprint("refresh-", i); c.RefreshToken.Reveal() != want || w.scopes[i] != "" {
@@ -599,7 +599,7 @@ func TestSavedAgain(t *testing.T) {
 			w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 		}
 		w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-1", 1)
-		w.advanceClock(time.Hour)
+		w.Advance(time.Hour)
 		w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-2", 2)
 		if got := w.asked[1].RefreshToken.Reveal(); got != "refresh-1" {
 			t.Errorf("it asks with %s", got)
@@ -672,7 +672,7 @@ func TestMoreScopeFails(t *testing.T) {
 			strings.TrimSpace(stored+" all"))
 		w.wantFailure(t, r, more, reason.AuthRequired, says, 1)
 		w.wantFailure(t, r, more, reason.AuthRequired, "not again for 10m0s", 1)
-		w.advanceClock(4 * time.Minute)
+		w.Advance(4 * time.Minute)
 		w.wantSent(t, r, w.tokenRequest(), "access-2", 2)
 		more.refused, more.says.Scope = secret.New("Bearer access-2"), "$(reboot)'"
 		w.wantFailure(t, r, more, reason.AuthRequired, "--client-id …` --scope …", 2)
@@ -689,11 +689,11 @@ func TestDocumentKept(t *testing.T) {
 	e.refused = secret.New("Bearer access-1")
 	w.noDocument = &oauth.MetadataError{URL: "x", Problem: "it is wrong"}
 	w.wantFailure(t, r, e, reason.AuthRequired, "it is wrong", 1)
-	w.advanceClock(10 * time.Minute)
+	w.Advance(10 * time.Minute)
 	w.noDocument = &oauth.MetadataError{URL: "x", Problem: "it is not given out", Denied: true}
 	e.says.Metadata = "https://agent.example/named"
 	w.wantFailure(t, r, e, reason.AuthRequired, "it is not given out", 1)
-	w.advanceClock(10 * time.Minute)
+	w.Advance(10 * time.Minute)
 	e.says.Metadata = ""
 	w.wantSent(t, r, e, "access-2", 2)
 }
@@ -704,7 +704,7 @@ func TestLeaseOver(t *testing.T) {
 	w := newRenewing(t, clientOf(""))
 	slow := []time.Duration{16 * time.Second, 0}
 	w.looking = func() {
-		w.advanceClock(slow[0])
+		w.Advance(slow[0])
 		slow = slow[1:]
 	}
 	w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-1", 1)
@@ -752,26 +752,26 @@ func TestPauses(t *testing.T) {
 	w := newRenewing(t, clientOf("a"))
 	r := w.newWorker()
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
-	w.advanceClock(48 * time.Minute)
+	w.Advance(48 * time.Minute)
 	w.authority.failWith(&oauth.UnavailableError{Err: errors.New("refused")})
 	for range 600 { // with a delivery each second
 		_ = must(r.bearerHeader(t.Context(), w.tokenRequest()))
 		if w.countRequests() > 1+6+600/30 {
 			break
 		}
-		w.advanceClock(time.Second)
+		w.Advance(time.Second)
 	}
 	if n, lines := w.countRequests()-1, strings.Count(w.log.String(), "the old one is sent"); n > 6+600/30 || n < 600/60 || lines != n {
 		t.Errorf("asked %d times in 10 minutes, %d lines", n, lines)
 	}
-	w.advanceClock(2 * time.Minute) // it has ended: now each of them matters
+	w.Advance(2 * time.Minute) // it has ended: now each of them matters
 	w.wantFailure(t, r, w.tokenRequest(), reason.ConnectFailed, "", w.countRequests()+1)
 	e := w.tokenRequest()
 	e.insist = true
-	w.advanceClock(time.Minute)
+	w.Advance(time.Minute)
 	w.authority.failWith(&oauth.UnavailableError{Err: errors.New("refused"), RetryAfter: time.Minute})
 	w.wantFailure(t, r, e, reason.ConnectFailed, "", w.countRequests()+1)
-	w.advanceClock(30 * time.Second)
+	w.Advance(30 * time.Second)
 	w.wantFailure(t, r, e, reason.ConnectFailed, "not again for 30s", w.countRequests())
 }
 
@@ -817,7 +817,7 @@ func TestScopes(t *testing.T) {
 		e := w.tokenRequest()
 		e.refused, e.says = secret.New("Bearer access-1"), tt.says
 		w.wantSent(t, r, e, "access-2", 2)
-		w.advanceClock(time.Hour)
+		w.Advance(time.Hour)
 		w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-3", 3)
 		for _, scope := range w.scopes {
 			if scope != tt.want {
@@ -837,7 +837,7 @@ func TestWhatTheAgentNames(t *testing.T) {
 	e.refused = secret.New("Bearer access-1")
 	w.resource.Issuers = []string{"https://evil.example", "https://other.example"}
 	w.wantFailure(t, r, e, reason.AuthRequired, "its authorization server is https://evil.example or https://other.example now, and the credential is for https://login.example", 1)
-	w.advanceClock(time.Hour)
+	w.Advance(time.Hour)
 	w.resource = oauth.Resource{URL: "https://agent.example/mcp", Issuers: []string{renewOrigin}, Legacy: true}
 	w.wantSent(t, r, e, "access-2", 2)
 	cred := clientOf("a")
@@ -857,7 +857,7 @@ func TestUnreadable(t *testing.T) {
 	w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-1", 1)
 	moved := w.token
 	moved.Origin = "https://elsewhere.example"
-	w.access = must(SealAccess(w.keys, moved, oauth.Token{Access: secret.New("elsewhere's")}, w.now))
+	w.access = must(SealAccess(w.keys, moved, oauth.Token{Access: secret.New("elsewhere's")}, w.Now()))
 	w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-2", 2)
 	w.token.Issuer = "https://evil.example"
 	w.wantFailure(t, w.newWorker(), w.tokenRequest(), reason.AuthRequired, "the credential stored for https://agent.example: stored secret: it was sealed for another", 2)

@@ -85,26 +85,26 @@ func TestSpooledRenewal(t *testing.T) {
 		t.Error(w.log.String())
 	}
 	w.err = nil
-	w.advanceClock(renewLease) // which the dead one did not give back
+	w.Advance(renewLease) // which the dead one did not give back
 	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-1", 1)
 	if len(redis.texts) != 0 {
 		t.Error("it stays in Redis")
 	}
-	w.advanceClock(time.Hour)
+	w.Advance(time.Hour)
 	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-2", 2)
 	w.asksWith(t, "refresh-1")
 
 	// Its access token has ended meanwhile: the refresh token is of use.
 	w.err = errors.New("Postgres is away")
-	w.advanceClock(time.Hour)
+	w.Advance(time.Hour)
 	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-3", 3)
 	w.err = nil
-	w.advanceClock(time.Hour)
+	w.Advance(time.Hour)
 	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-4", 4)
 	w.asksWith(t, "refresh-3")
 
 	// The one who has it is alive, and gives it to the store himself.
-	w.advanceClock(time.Hour)
+	w.Advance(time.Hour)
 	w.err = errors.New("Postgres is away")
 	alive := w.newSpoolingWorker(redis)
 	w.wantSent(t, alive, w.tokenRequest(), "access-5", 5)
@@ -115,7 +115,7 @@ func TestSpooledRenewal(t *testing.T) {
 	}
 
 	// Both are away, and then only one: Redis has it before the process ends.
-	w.advanceClock(time.Hour)
+	w.Advance(time.Hour)
 	w.err, redis.err = errors.New("Postgres is away"), errors.New("Redis is away")
 	alive = w.newWorker()
 	w.wantSent(t, alive, w.tokenRequest(), "access-6", 6)
@@ -124,7 +124,7 @@ func TestSpooledRenewal(t *testing.T) {
 	redis.err = nil
 	w.err = nil
 	w.wantSent(t, alive, w.tokenRequest(), "access-7", 7)
-	w.advanceClock(time.Hour)
+	w.Advance(time.Hour)
 	w.err, redis.err = errors.New("Postgres is away"), nil
 	gone := errors.New("Redis is away")
 	w.before = func() { redis.err = gone }
@@ -139,7 +139,7 @@ func TestSpooledRenewal(t *testing.T) {
 		t.Error("Redis is back and is not given it")
 	}
 	w.err = nil
-	w.advanceClock(2 * time.Hour)
+	w.Advance(2 * time.Hour)
 	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-9", 9)
 	w.asksWith(t, "refresh-8")
 	for _, text := range []string{"refresh-", "access-"} {
@@ -191,12 +191,12 @@ func TestSpooledOfItsGeneration(t *testing.T) {
 
 	// Another login: the spooled one is nobody's any more.
 	w.replaceCredential(loginOf("refresh-7"))
-	w.advanceClock(renewLease)
+	w.Advance(renewLease)
 	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-2", 2)
 	w.asksWith(t, "refresh-7")
 
 	// Redis does not answer: the refresh token that is stored may have been replaced.
-	w.advanceClock(time.Hour)
+	w.Advance(time.Hour)
 	redis.err = errors.New("Redis is away")
 	w.wantFailure(t, w.newSpoolingWorker(redis), w.tokenRequest(), reason.InternalError, "whether a newer refresh token waits in Redis is not known", 2)
 	redis.err = nil

@@ -193,9 +193,6 @@ func TestDeliveries(t *testing.T) {
 			t.Errorf("%+v", d)
 		}
 	})
-	ends("a file at an inner address", store.Rejected, "address_blocked", func(t *testing.T, w *world) map[string]any {
-		return rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "https://169.254.169.254/latest/meta-data"})
-	}, nil)
 	ends("content is not asked for", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		j := rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "https://169.254.169.254/never/fetched"})
 		return with(j, map[string]any{"includeFileContent": false})
@@ -212,9 +209,6 @@ func TestDeliveries(t *testing.T) {
 		doc := at(newAgent(t).URL)
 		doc["active"] = false
 		return rated(w, doc, devnet.Feedback{})
-	}, nil)
-	ends("an endpoint at an inner address", store.Rejected, "address_blocked", func(t *testing.T, w *world) map[string]any {
-		return rated(w, at("https://10.1.2.3/mcp"), devnet.Feedback{})
 	}, nil)
 	ends("a command from the chain", store.Rejected, "transport_refused", func(t *testing.T, w *world) map[string]any {
 		return rated(w, map[string]any{"capabilities": map[string]any{"mcp": map[string]any{"transport": "stdio", "command": "/bin/sh", "args": []string{"-c", "id"}}}}, devnet.Feedback{})
@@ -301,21 +295,8 @@ func TestDeliveries(t *testing.T) {
 		}))
 		return rated(w, at(a.URL), devnet.Feedback{})
 	}, nil)
-	ends("an agent that wants credentials", store.Held, "auth_required", func(t *testing.T, w *world) map[string]any {
-		return rated(w, at(newAgent(t, status(401)).URL), devnet.Feedback{})
-	}, func(t *testing.T, w *world, d store.Delivery) {
-		if d.Attempts != 0 || len(d.History) != 0 {
-			t.Errorf("it cost an attempt: %+v", d)
-		}
-	})
-	ends("a forbidding agent", store.Held, "auth_required", func(t *testing.T, w *world) map[string]any {
-		return rated(w, at(newAgent(t, status(403)).URL), devnet.Feedback{})
-	}, nil)
 	ends("the job's own headers are refused", store.Rejected, "auth_failed", func(t *testing.T, w *world) map[string]any {
 		return with(rated(w, nil, devnet.Feedback{}), own(newAgent(t, status(401)).URL, map[string]any{"X-Key": "hunter2hunter2"}))
-	}, nil)
-	ends("an own endpoint without headers is not authorised", store.Held, "auth_required", func(t *testing.T, w *world) map[string]any {
-		return with(rated(w, nil, devnet.Feedback{}), own(newAgent(t, status(401)).URL, nil))
 	}, nil)
 	ends("an own endpoint with headers", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		a := newAgent(t, func(a *agent) {
@@ -417,18 +398,6 @@ func TestDeliveries(t *testing.T) {
 			t.Errorf("%d attempts, %d rows", d.Attempts, len(d.History))
 		}
 	})
-	ends("an answer that is too large", store.Waiting, "outcome_unknown", func(t *testing.T, w *world) map[string]any {
-		return rated(w, at(newAgent(t, onCall(func(_ int, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-			reply(w, id, fmt.Sprintf(`{"content":[{"type":"text","text":%q}]}`, strings.Repeat("x", 2<<20)))
-			return true
-		})).URL), devnet.Feedback{})
-	}, nil)
-	ends("an answer in no known form", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
-		return rated(w, at(newAgent(t, onCall(func(_ int, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-			reply(w, id, `{"structuredContent":{"ok":true}}`)
-			return true
-		})).URL), devnet.Feedback{})
-	}, nil)
 	ends("a template", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		return with(rated(w, at(newAgent(t).URL), devnet.Feedback{Tag1: "uptime"}), map[string]any{
 			"payloadTemplate": map[string]any{"what": "{{tag1}} is {{value}}", "index": "{{feedback_index}}", "id": "{{deliveryId}}"}})

@@ -42,7 +42,6 @@ func TestMain(m *testing.M) {
 		speakStdio()
 		return
 	}
-	queue.LogDriver(slog.New(slog.DiscardHandler))
 	heraldtest.Main(m, devnettest.Leftovers()...)
 }
 

@@ -1,16 +1,7 @@
 package delivery
 
 import (
-	"cmp"
-	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
 	"fmt"
-	"io"
 	"math/big"
 	"net/http"
 	"slices"
@@ -27,7 +18,6 @@ import (
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
-	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
@@ -117,24 +107,12 @@ func TestOAuth(t *testing.T) {
 	w.serve(k)
 	t.Cleanup(func() { w.noCanary(k) })
 
-	t.Run("each way arrives", func(t *testing.T) {
+	t.Run("a token is had and sent", func(t *testing.T) {
 		t.Parallel()
 		w := w.in(t)
-		key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
-		text := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: must(x509.MarshalPKCS8PrivateKey(key))})
 		for name, credential := range map[string]func(s *oauthtest.Server) oauth.Credential{
-			"basic": func(s *oauthtest.Server) oauth.Credential { return clientFor(s) },
-			"post": func(s *oauthtest.Server) oauth.Credential {
-				return clientFor(s, func(c *oauth.Credential) { c.Method = oauth.MethodPost })
-			},
-			"key": func(s *oauthtest.Server) oauth.Credential {
-				s.RegisterKey("herald", key.Public())
-				return oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: "herald", Method: oauth.MethodKey, Key: secret.New(string(text)), Resource: s.AgentURL}
-			},
-			"login": func(s *oauthtest.Server) oauth.Credential { return loginFor(s, "") },
-			"no resource": func(s *oauthtest.Server) oauth.Credential {
-				return clientFor(s, func(c *oauth.Credential) { c.Resource = "" })
-			},
+			"client": func(s *oauthtest.Server) oauth.Credential { return clientFor(s) },
+			"login":  func(s *oauthtest.Server) oauth.Credential { return loginFor(s, "") },
 		} {
 			s := guarded(t, oauthtest.Options{RotateRefresh: true})
 			id := w.guardedBy(s, credential(s))
@@ -166,25 +144,6 @@ func TestOAuth(t *testing.T) {
 		}
 	})
 
-	t.Run("many at once", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		s := guarded(t, oauthtest.Options{RotateRefresh: true})
-		id := w.guardedBy(s, loginFor(s, ""))
-		w.deliver(id)
-		s.Revoke()
-		var ids []uuid.UUID
-		for range 8 {
-			ids = append(ids, w.accept(w.feedback(id)))
-		}
-		for _, d := range ids {
-			w.until(d, store.Delivered)
-		}
-		if n := len(s.TokenRequests()); n != 2 {
-			t.Errorf("%d token requests", n)
-		}
-	})
-
 	t.Run("more scope", func(t *testing.T) {
 		t.Parallel()
 		w := w.in(t)
@@ -200,56 +159,40 @@ func TestOAuth(t *testing.T) {
 				t.Errorf("a token is for %q, which nobody stored", token.Scope)
 			}
 		}
-		// What a renewal cannot cure: a login, what the operator did not allow, and an agent that is never content.
-		for name, tt := range map[string]struct {
-			credential func(s *oauthtest.Server) oauth.Credential
-			says       string
-			spoil      bool
-			tokens     int
-		}{
-			"a login": {func(s *oauthtest.Server) oauth.Credential { return loginFor(s, "read") }, `wants more (scope "feedback") than the login allowed`, false, 1},
-			"limited": {func(s *oauthtest.Server) oauth.Credential {
-				return clientFor(s, func(c *oauth.Credential) { c.Scope = "read" })
-			}, "wants more than the operator allowed", false, 1},
-			"never content": {func(s *oauthtest.Server) oauth.Credential {
-				return clientFor(s, func(c *oauth.Credential) { c.Scope = "feedback" })
-			}, "403", true, 2},
-		} {
-			s := guarded(t, oauthtest.Options{})
-			id := w.guardedBy(s, tt.credential(s))
-			w.deliver(id)
-			if s.Require("feedback"); tt.spoil {
-				s.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
-					if !s.ToAgent(r) || !strings.Contains(string(must(io.ReadAll(r.Body))), `"tools/call"`) {
-						return false
-					}
-					rw.Header().Set("WWW-Authenticate", `Bearer error="insufficient_scope", scope="feedback"`)
-					http.Error(rw, "no", http.StatusForbidden)
-					return true
-				})
+		before := asked(s)
+		d := w.heldFor(w.accept(w.feedback(id)), "is not asked again for") // and nobody is
+		if n := len(s.TokenRequests()); n != 1 || asked(s) != before {
+			t.Errorf("%d token requests, %d requests after %d", n, asked(s), before)
+		}
+		// A replay asks the agent, and not the authorization server.
+		ctx := heraldtest.Within(t, 20*time.Second)
+		_, _, tasks, err := w.store.Replay(ctx, []uuid.UUID{d.ID}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.dispatcher.Dispatch(ctx, tasks)
+		heraldtest.AwaitState(t, func() bool { return asked(s) > before && w.row(d.ID).Status == store.Held }, func() string { return string(w.row(d.ID).Status) })
+		if n := len(s.TokenRequests()); n != 1 {
+			t.Errorf("%d token requests after a replay", n)
+		}
+	})
+
+	t.Run("the authorization server is busy", func(t *testing.T) {
+		t.Parallel()
+		w := w.in(t)
+		s := guarded(t, oauthtest.Options{})
+		var asked atomic.Bool
+		s.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
+			if s.ToAgent(r) || r.Method != http.MethodPost || asked.Swap(true) {
+				return false
 			}
-			d := w.until(w.accept(w.feedback(id)), store.Held)
-			if d.Reason != "auth_required" || !strings.Contains(d.Error, tt.says) {
-				t.Errorf("%s: %s: %s", name, d.Reason, d.Error)
-			}
-			before := asked(s)
-			for range 2 { // and nobody is asked again
-				w.heldFor(w.accept(w.feedback(id)), "is not asked again for")
-			}
-			if n := len(s.TokenRequests()); n != tt.tokens || asked(s) != before {
-				t.Errorf("%s: %d token requests, %d requests after %d", name, n, asked(s), before)
-			}
-			// Who replays asks the agent, and not the authorization server again.
-			ctx := heraldtest.Within(t, 20*time.Second)
-			_, _, tasks, err := w.store.Replay(ctx, []uuid.UUID{d.ID}, false)
-			if err != nil {
-				t.Fatal(err)
-			}
-			w.dispatcher.Dispatch(ctx, tasks)
-			heraldtest.AwaitState(t, func() bool { return asked(s) > before && w.row(d.ID).Status == store.Held }, func() string { return string(w.row(d.ID).Status) })
-			if n := len(s.TokenRequests()); n != tt.tokens {
-				t.Errorf("%s: %d token requests after a replay", name, n)
-			}
+			rw.Header().Set("Retry-After", "0")
+			http.Error(rw, "", http.StatusServiceUnavailable)
+			return true
+		})
+		d := w.until(w.accept(w.feedback(w.guardedBy(s, clientFor(s)))), store.Delivered)
+		if first := d.History[0]; first.Reason != "server_error" || !strings.Contains(first.Error, "HTTP 503") || !strings.Contains(first.Error, "no access token for ") {
+			t.Errorf("%s: %s", first.Reason, first.Error)
 		}
 	})
 
@@ -267,70 +210,7 @@ func TestOAuth(t *testing.T) {
 		w.deliver(id)
 	})
 
-	t.Run("refused for good", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		s := guarded(t, oauthtest.Options{})
-		id := w.guardedBy(s, clientFor(s))
-		s.Unregister("herald")
-		ids := []uuid.UUID{w.accept(w.feedback(id))}
-		w.heldFor(ids[0], "refuses: invalid_client")
-		for range 3 {
-			ids = append(ids, w.accept(w.feedback(id)))
-			w.heldFor(ids[len(ids)-1], "and not again for")
-		}
-		if n := len(s.TokenRequests()); n != 1 {
-			t.Errorf("%d token requests", n)
-		}
-		if r := w.agentRow(id); r.State != store.StateNeedsAuth {
-			t.Errorf("%+v", r)
-		}
-		if n := w.authorize(id, s.AgentURL, s.Issuer, clientFor(s)); n != 4 {
-			t.Errorf("%d released", n)
-		}
-		for _, d := range ids {
-			w.until(d, store.Delivered)
-		}
-	})
-
 	t.Run("the agent refuses every token", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		s := guarded(t, oauthtest.Options{})
-		id := w.guardedBy(s, clientFor(s))
-		s.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
-			if !s.ToAgent(r) || r.URL.Path != "/mcp" {
-				return false
-			}
-			rw.Header().Set("WWW-Authenticate", `Bearer error="invalid_token"`)
-			http.Error(rw, "no", http.StatusUnauthorized)
-			return true
-		})
-		ids := []uuid.UUID{w.accept(w.feedback(id))}
-		d := w.until(ids[0], store.Held)
-		for _, want := range []string{"refused each of the last 4 access tokens", s.Issuer, "HTTP 401, invalid_token", "`worker token set 31337:" + id.String()} {
-			if d.Reason != "auth_required" || !strings.Contains(d.Error, want) {
-				t.Errorf("%s: %s; want %q", d.Reason, d.Error, want)
-			}
-		}
-		before := asked(s)
-		for range 2 {
-			ids = append(ids, w.accept(w.feedback(id)))
-			w.heldFor(ids[len(ids)-1], "and not again for")
-		}
-		if n := len(s.TokenRequests()); n != 5 || asked(s) != before {
-			t.Errorf("%d token requests, %d requests after %d", n, asked(s), before)
-		}
-		s.Answer(nil)
-		if n := w.authorize(id, s.AgentURL, s.Issuer, clientFor(s)); n != 3 {
-			t.Errorf("%d released", n)
-		}
-		for _, d := range ids {
-			w.until(d, store.Delivered)
-		}
-	})
-
-	t.Run("every token refused to many at once", func(t *testing.T) {
 		t.Parallel()
 		w := w.in(t)
 		s := guarded(t, oauthtest.Options{})
@@ -345,13 +225,30 @@ func TestOAuth(t *testing.T) {
 		for range 8 {
 			ids = append(ids, w.accept(w.feedback(id)))
 		}
+		said := ""
 		for _, d := range ids {
-			if d := w.until(d, store.Held); d.Reason != "auth_required" {
+			d := w.until(d, store.Held)
+			if said += d.Error; d.Reason != "auth_required" {
 				t.Errorf("%s: %s", d.Reason, d.Error)
 			}
 		}
-		if n := len(s.TokenRequests()); n != 5 { // one at first, and four fresh ones
-			t.Errorf("%d token requests", n)
+		for _, want := range []string{"refused each of the last 4 access tokens", s.Issuer, "HTTP 401, invalid_token", "`worker token set 31337:" + id.String()} {
+			if !strings.Contains(said, want) {
+				t.Errorf("%q is not in %s", want, said)
+			}
+		}
+		before := asked(s)
+		ids = append(ids, w.accept(w.feedback(id)))
+		w.heldFor(ids[8], "and not again for")
+		if n := len(s.TokenRequests()); n != 5 || asked(s) != before { // one at first, and four fresh ones
+			t.Errorf("%d token requests, %d requests after %d", n, asked(s), before)
+		}
+		s.Answer(nil)
+		if n := w.authorize(id, s.AgentURL, s.Issuer, clientFor(s)); n != 9 {
+			t.Errorf("%d released", n)
+		}
+		for _, d := range ids {
+			w.until(d, store.Delivered)
 		}
 	})
 
@@ -379,91 +276,6 @@ func TestOAuth(t *testing.T) {
 			s.Revoke()
 			if n := w.deliver(id); n != 1 {
 				t.Errorf("%d attempts", n)
-			}
-		}
-	})
-
-	t.Run("once in an attempt", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		for name, tt := range map[string]struct {
-			status int
-			opens  bool // the handshake is refused at first, too
-			tokens int  // of which each is refused once
-		}{
-			"refused twice": {401, true, 5}, "forbidden": {403, false, 1},
-		} {
-			s := guarded(t, oauthtest.Options{})
-			id := w.guardedBy(s, clientFor(s))
-			var opened atomic.Bool
-			s.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
-				body := string(must(io.ReadAll(r.Body)))
-				first := tt.opens && strings.Contains(body, `"initialize"`) && !opened.Swap(true)
-				if !s.ToAgent(r) || !first && !strings.Contains(body, `"tools/call"`) {
-					return false
-				}
-				http.Error(rw, "no", tt.status)
-				return true
-			})
-			if d := w.until(w.accept(w.feedback(id)), store.Held); d.Reason != "auth_required" || len(s.TokenRequests()) != tt.tokens {
-				t.Errorf("%s: %s: %s, %d token requests", name, d.Reason, d.Error, len(s.TokenRequests()))
-			}
-		}
-	})
-
-	t.Run("an access token that does not open", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		s := guarded(t, oauthtest.Options{})
-		id := w.guardedBy(s, clientFor(s))
-		w.deliver(id)
-		w.sql(`UPDATE herald.agent_mcp_access SET ciphertext = substr(ciphertext, 1, 40) WHERE agent_id = $1::numeric`, id.String())
-		other := w.authorizing() // another worker, which knows only what is stored
-		a, err := other.executor.Authorizer.Authorize(t.Context(), w.probing(id), endpointAt(s.AgentURL))
-		if err != nil || !strings.Contains(a.Note(), "access token") || len(s.TokenRequests()) != 2 {
-			t.Errorf("%+v, %v, %d token requests", a, err, len(s.TokenRequests()))
-		}
-	})
-
-	t.Run("who looks once renews once", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		s := guarded(t, oauthtest.Options{})
-		id := w.guardedBy(s, clientFor(s))
-		k := w.authorizing()
-		z, ctx := k.executor.Authorizer, heraldtest.Within(t, 20*time.Second)
-		a := must(z.Authorize(ctx, w.probing(id), endpointAt(s.AgentURL)))
-		elsewhere := errors.New("something else")
-		if err := z.WithTokenRefresh(ctx, a, func(context.Context, mcpcall.Endpoint) error { return elsewhere }); err != elsewhere || a.Refreshed() {
-			t.Error(a.Refreshed(), err)
-		}
-		s.Revoke()
-		var refused error
-		err := z.WithTokenRefresh(ctx, a, func(ctx context.Context, e mcpcall.Endpoint) error {
-			_, err := k.pool.Tools(ctx, e, true)
-			refused = cmp.Or(refused, err)
-			return err
-		})
-		if err != nil || !a.Refreshed() || refused == nil {
-			t.Fatal(a.Refreshed(), err, refused)
-		}
-		bare := &agentauth.Authorization{Subject: w.probing(id), Endpoint: endpointAt(s.AgentURL)}
-		err = z.WithTokenRefresh(ctx, bare, func(context.Context, mcpcall.Endpoint) error { return refused })
-		if bare.Refreshed() || err != refused || len(s.TokenRequests()) != 2 {
-			t.Error("renewed though nothing was sent:", err)
-		}
-	})
-
-	t.Run("moved by SQL", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		for _, change := range []string{"issuer = 'https://evil.example'", "scheme = 'oauth_authorization_code'", "ciphertext = substr(ciphertext, 1, 60)"} {
-			s := guarded(t, oauthtest.Options{})
-			id := w.guardedBy(s, clientFor(s))
-			w.sql(`UPDATE herald.agent_mcp_tokens SET `+change+` WHERE agent_id = $1::numeric`, id.String())
-			w.heldFor(w.accept(w.feedback(id)), "it was sealed for another agent, origin or header, or is damaged")
-			if n := asked(s); n != 0 {
-				t.Errorf("%s: %d requests", change, n)
 			}
 		}
 	})
@@ -503,218 +315,58 @@ func TestBadHours(t *testing.T) {
 	}
 }
 
-// TestOAuthGoesNowhereElse: an agent or an authorization server that leads elsewhere, in every way there is. Whoever is there is told
-// nothing, neither a credential nor a token.
+// TestOAuthGoesNowhereElse: an agent or an authorization server leads elsewhere. The server there gets no request. The rules of the
+// documents are tested in oauth, those of issuers and paths in agentauth.
 func TestOAuthGoesNowhereElse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	k := w.authorizing()
 	w.serve(k)
 	t.Cleanup(func() { w.noCanary(k) })
-	refuse := func(rw http.ResponseWriter, metadata string) bool {
-		rw.Header().Set("WWW-Authenticate", `Bearer resource_metadata="`+metadata+`"`)
-		http.Error(rw, "no", http.StatusUnauthorized)
-		return true
-	}
+	metadata := func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/.well-known/o") }
 	for _, tt := range []struct {
 		name   string
-		spoil  func(s *oauthtest.Server, evil *recorder) func(http.ResponseWriter, *http.Request) bool // what they answer
+		leads  func(s *oauthtest.Server, r *http.Request) bool // is answered by a redirect to the other server
 		says   string
-		tokens int    // requests for tokens that the right server gets
-		scope  string // of the credential: with one the agent is not asked before it refuses a token
+		tokens int // requests for tokens that the right server gets
 	}{
-		{"another issuer is named", func(s *oauthtest.Server, evil *recorder) func(http.ResponseWriter, *http.Request) bool {
-			s.NameIssuers(evil.URL)
-			return nil
-		}, "its authorization server is http://127.0.0.1:", 0, ""},
-		{"another issuer is named with a refusal", func(s *oauthtest.Server, evil *recorder) func(http.ResponseWriter, *http.Request) bool {
-			s.NameIssuers(evil.URL)
-			return func(rw http.ResponseWriter, r *http.Request) bool {
-				return s.ToAgent(r) && r.URL.Path == "/mcp" && refuse(rw, s.AgentURL[:strings.LastIndex(s.AgentURL, "/")]+"/.well-known/oauth-protected-resource/mcp")
-			}
-		}, "its authorization server is http://127.0.0.1:", 1, "feedback"},
-		{"metadata elsewhere", func(s *oauthtest.Server, evil *recorder) func(http.ResponseWriter, *http.Request) bool {
-			return func(rw http.ResponseWriter, r *http.Request) bool {
-				return s.ToAgent(r) && r.URL.Path == "/mcp" && refuse(rw, evil.URL+"/.well-known/oauth-protected-resource")
-			}
-		}, "leads to another origin", 1, ""},
-		{"metadata by a redirect", func(s *oauthtest.Server, evil *recorder) func(http.ResponseWriter, *http.Request) bool {
-			return func(rw http.ResponseWriter, r *http.Request) bool {
-				if s.ToAgent(r) && strings.HasPrefix(r.URL.Path, "/.well-known/o") {
-					http.Redirect(rw, r, evil.URL, http.StatusTemporaryRedirect)
-					return true
-				}
-				return s.ToAgent(r) && r.URL.Path == "/mcp" && refuse(rw, "")
-			}
-		}, "redirects", 1, ""},
-		{"the server's metadata by a redirect", func(s *oauthtest.Server, evil *recorder) func(http.ResponseWriter, *http.Request) bool {
-			return func(rw http.ResponseWriter, r *http.Request) bool {
-				if !s.ToAgent(r) && strings.HasPrefix(r.URL.Path, "/.well-known/o") {
-					http.Redirect(rw, r, evil.URL, http.StatusPermanentRedirect)
-					return true
-				}
-				return false
-			}
-		}, "redirects", 0, ""},
-		{"the server's metadata of another issuer", func(s *oauthtest.Server, evil *recorder) func(http.ResponseWriter, *http.Request) bool {
-			return func(rw http.ResponseWriter, r *http.Request) bool {
-				if !s.ToAgent(r) && strings.HasPrefix(r.URL.Path, "/.well-known/o") {
-					fmt.Fprintf(rw, `{"issuer":%q,"token_endpoint":%q}`, evil.URL, evil.URL+"/token")
-					return true
-				}
-				return false
-			}
-		}, "and the credential is for http://127.0.0.1:", 0, ""},
-		{"the token endpoint redirects", func(s *oauthtest.Server, evil *recorder) func(http.ResponseWriter, *http.Request) bool {
-			return func(rw http.ResponseWriter, r *http.Request) bool {
-				if !s.ToAgent(r) && r.Method == http.MethodPost {
-					http.Redirect(rw, r, evil.URL+"/token", http.StatusTemporaryRedirect)
-					return true
-				}
-				return false
-			}
-		}, "HTTP 307", 1, ""},
+		{"another issuer is named", nil, "its authorization server is http://127.0.0.1:", 0},
+		{"the agent's challenge", nil, "leads to another origin", 1},
+		{"the server's metadata", func(s *oauthtest.Server, r *http.Request) bool { return !s.ToAgent(r) && metadata(r) }, "redirects", 0},
+		{"the token endpoint", func(s *oauthtest.Server, r *http.Request) bool { return !s.ToAgent(r) && r.Method == http.MethodPost }, "HTTP 307", 1},
+		{"the agent", func(s *oauthtest.Server, r *http.Request) bool { return s.ToAgent(r) && r.URL.Path == "/mcp" }, "", 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			w := w.in(t)
 			evil := elsewhere(t)
-			s := guarded(t, oauthtest.Options{Scopes: []string{"feedback"}})
-			s.Answer(tt.spoil(s, evil))
-			id := w.guardedBy(s, clientFor(s, func(c *oauth.Credential) { c.Scope = tt.scope }))
-			w.heldFor(w.accept(w.feedback(id)), tt.says)
+			s := guarded(t, oauthtest.Options{})
+			s.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
+				switch {
+				case tt.leads != nil && tt.leads(s, r):
+					http.Redirect(rw, r, evil.URL+r.URL.Path, http.StatusTemporaryRedirect)
+				case tt.tokens == 1 && tt.leads == nil && s.ToAgent(r) && r.URL.Path == "/mcp":
+					rw.Header().Set("WWW-Authenticate", `Bearer resource_metadata="`+evil.URL+`/.well-known/oauth-protected-resource"`)
+					http.Error(rw, "no", http.StatusUnauthorized)
+				default:
+					return false
+				}
+				return true
+			})
+			if tt.leads == nil && tt.tokens == 0 {
+				s.NameIssuers(evil.URL)
+			}
+			d := w.accept(w.feedback(w.guardedBy(s, clientFor(s))))
+			if tt.says == "" {
+				w.until(d, store.Rejected)
+			} else {
+				w.heldFor(d, tt.says)
+			}
 			if n := len(s.TokenRequests()); n != tt.tokens || len(s.Calls()) != 0 {
 				t.Errorf("%d token requests, %d calls", n, len(s.Calls()))
 			}
 		})
 	}
-	for _, code := range []int{301, 302, 303, 307, 308} {
-		t.Run(fmt.Sprint("the agent redirects ", code), func(t *testing.T) {
-			t.Parallel()
-			w := w.in(t)
-			evil := elsewhere(t)
-			s := guarded(t, oauthtest.Options{})
-			s.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
-				if !s.ToAgent(r) || r.URL.Path == bindingPath { // what the resolver reads may redirect
-					return false
-				}
-				http.Redirect(rw, r, evil.URL, code)
-				return true
-			})
-			w.until(w.accept(w.feedback(w.guardedBy(s, clientFor(s)))), store.Rejected)
-		})
-	}
-	t.Run("the agent moved", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		evil := elsewhere(t)
-		s := guarded(t, oauthtest.Options{})
-		id := w.register(at(evil.URL))
-		w.authorize(id, s.AgentURL, s.Issuer, clientFor(s))
-		w.heldFor(w.accept(w.feedback(id)), "then `worker token set 31337:"+id.String()+" --origin "+evil.URL+" --client-id …`")
-		if n := len(s.Requests()); n != 0 {
-			t.Errorf("%d requests", n)
-		}
-	})
-	t.Run("an address that the guard refuses", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		s := guarded(t, oauthtest.Options{})
-		id := w.register(at(s.AgentURL))
-		w.authorize(id, s.AgentURL, "https://169.254.169.254", clientFor(s, func(c *oauth.Credential) { c.Scope = "x" }))
-		w.heldFor(w.accept(w.feedback(id)), "HERALD_ALLOW_NETWORKS")
-		if n := len(s.TokenRequests()); n != 0 {
-			t.Errorf("%d token requests", n)
-		}
-	})
-}
-
-// TestAuthorizationServerFaults: each its own sentence, tried again or held, and delivered once it is over.
-func TestAuthorizationServerFaults(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	k := w.authorizing()
-	w.serve(k)
-	t.Cleanup(func() { w.noCanary(k) })
-	answer := func(status int, header, value, body string) func(http.ResponseWriter) {
-		return func(rw http.ResponseWriter) {
-			if header != "" {
-				rw.Header().Set(header, value)
-			}
-			rw.WriteHeader(status)
-			_, _ = rw.Write([]byte(body))
-		}
-	}
-	endless := func(rw http.ResponseWriter) {
-		junk := []byte(`{"access_token":"` + strings.Repeat("x", 32<<10))
-		for range 1000 { // until it is cut off
-			if _, err := rw.Write(junk); err != nil {
-				return
-			}
-		}
-	}
-	for _, tt := range []struct {
-		name   string
-		fault  func(http.ResponseWriter) // of the first answer to a POST
-		reason reason.Reason
-		says   string
-		held   bool
-	}{
-		{"500", answer(500, "", "", "oops"), "server_error", "HTTP 500", false},
-		{"503", answer(503, "Retry-After", "0", ""), "server_error", "HTTP 503", false},
-		{"endless", endless, "server_error", "longer than 65536 bytes", false},
-		{"no answer", func(http.ResponseWriter) { panic(http.ErrAbortHandler) }, "connect_failed", "gives no usable answer", false},
-		{"invalid_grant", answer(400, "Content-Type", "application/json", `{"error":"invalid_grant","error_description":"`+canary+`-secret"}`), "auth_required", "invalid_grant", true},
-		{"418", answer(418, "", "", "short and stout"), "auth_required", "HTTP 418", true},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			w := w.in(t)
-			s := guarded(t, oauthtest.Options{})
-			var faults atomic.Int32
-			s.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
-				if s.ToAgent(r) || r.Method != http.MethodPost || faults.Add(1) > 1 {
-					return false
-				}
-				tt.fault(rw)
-				return true
-			})
-			id := w.guardedBy(s, clientFor(s))
-			d := w.accept(w.feedback(id))
-			if tt.held {
-				w.heldFor(d, tt.says)
-				w.authorize(id, s.AgentURL, s.Issuer, clientFor(s))
-			}
-			r := w.until(d, store.Delivered)
-			if tt.held {
-				return
-			}
-			if first := r.History[0]; first.Reason != tt.reason || !strings.Contains(first.Error, tt.says) || !strings.Contains(first.Error, "no access token for ") {
-				t.Errorf("%s: %s; want %s, %q", first.Reason, first.Error, tt.reason, tt.says)
-			}
-		})
-	}
-	t.Run("nobody there", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		s := guarded(t, oauthtest.Options{})
-		id := w.register(at(s.AgentURL))
-		w.authorize(id, s.AgentURL, "http://127.0.0.1:1", clientFor(s, func(c *oauth.Credential) { c.Scope = "x" }))
-		d := w.until(w.accept(w.feedback(id)), store.Dead)
-		if d.Reason != "connect_failed" || !strings.Contains(d.Error, "127.0.0.1:1") || w.agentRow(id).Epoch != 1 {
-			t.Errorf("%s: %s, epoch %d", d.Reason, d.Error, w.agentRow(id).Epoch)
-		}
-	})
-	t.Run("without an OAuth client", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		s := guarded(t, oauthtest.Options{})
-		id := w.guardedBy(s, clientFor(s))
-		c := must(agentauth.New(agentauth.Config{Ledger: w.store, Opener: w.keys}))
-		if _, err := c.Authorize(t.Context(), w.probing(id), endpointAt(s.AgentURL)); err == nil || !strings.Contains(err.Error(), "nobody here can get access tokens") {
-			t.Error(err)
-		}
-	})
 }
 
 // Seal is with the key that seals now.

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
@@ -245,18 +244,6 @@ func TestServersFile(t *testing.T) {
 		}
 	})
 
-	t.Run("a token may be stored for what it sends nothing to", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		a := newAgent(t, status(http.StatusForbidden))
-		id := w.register(nil)
-		o.say(id, map[string]any{"url": a.URL})
-		d := w.until(w.accept(w.feedback(id)), store.Held)
-		if !strings.Contains(d.Error, "give it auth or headers in the servers file, or `worker token set`") {
-			t.Errorf("it is held with %q", d.Error)
-		}
-	})
-
 	t.Run("an endpoint for an agent of a chain without one", func(t *testing.T) {
 		t.Parallel()
 		w := w.in(t)
@@ -273,28 +260,6 @@ func TestServersFile(t *testing.T) {
 		}
 		w.until(d.ID, store.Delivered)
 	})
-}
-
-// TestRefusedIsTheFilesAffair: a delivery that is held without a call, because the agent has just refused what the file has it sent, is told
-// to wait for the file and not for a stored token.
-func TestRefusedIsTheFilesAffair(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	o := newOperator(w)
-	k := w.newWorker(func(c *Config) {
-		c.Servers = o.server
-		c.Authorizer = must(agentauth.New(agentauth.Config{Ledger: w.store, Opener: w.keys}))
-	})
-	w.serve(k)
-	a := newAgent(t, wantsKey("right"))
-	id := w.register(nil)
-	o.say(id, map[string]any{"url": a.URL, "headers": map[string]any{"X-Api-Key": "wrong"}})
-	const advice = "mend its auth or headers in the servers file, which releases what is held"
-	first := w.heldFor(w.accept(w.feedback(id)), advice)
-	second := w.heldFor(w.accept(w.feedback(id)), "is not asked again")
-	if !strings.HasSuffix(second.Error, advice) || strings.Contains(first.Error+second.Error, "worker token set") {
-		t.Errorf("%q\n%q", first.Error, second.Error)
-	}
 }
 
 // wantsKey answers 401 to everything that does not bring this X-Api-Key.

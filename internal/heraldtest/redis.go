@@ -1,6 +1,7 @@
 package heraldtest
 
 import (
+	"context"
 	"net/url"
 	"testing"
 
@@ -24,3 +25,26 @@ func RedisOptions(t testing.TB, raw string) *redis.Options {
 	}
 	return o
 }
+
+// RedisClient returns a client with RedisOptions, closed when the test ends.
+func RedisClient(t testing.TB, raw string, adapt ...func(*redis.Options)) *redis.Client {
+	t.Helper()
+	o := RedisOptions(t, raw)
+	for _, f := range adapt {
+		f(o)
+	}
+	c := redis.NewClient(o)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// EachRedis runs a test with the URL of a real Redis and with that of miniredis.
+func EachRedis(t *testing.T, test func(t *testing.T, url string)) {
+	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, RealRedis(t)) })
+	t.Run("miniredis", func(t *testing.T) { t.Parallel(); test(t, MiniRedis(t)) })
+}
+
+// silence drops what the Redis driver logs.
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}

@@ -5,6 +5,8 @@
 //
 //	url := heraldtest.Postgres(t, store.Migrate)            // a migrated database, dropped with the test
 //	redis := heraldtest.Redis(t)                            // an empty Redis, stopped with the test
+//	heraldtest.EachRedis(t, func(t *testing.T, url string) {…}) // a real one, and miniredis
+//	clock := heraldtest.NewClock(start)                     // stands still until clock.Advance
 //	var log heraldtest.Log                                  // log.Logger(slog.LevelInfo), log.Count("text")
 //	heraldtest.Await(t, "the row is queued", func() bool {…}) // at most 30 s, and never a sleep
 //	heraldtest.Equal(t, "the job that was read", got, want) // what differs, and a sentence
@@ -32,6 +34,7 @@ import (
 	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
 
@@ -68,11 +71,12 @@ type migration struct {
 	run func(ctx context.Context, url string) error
 }
 
-// Main runs the tests, stops the services that they started, and fails if goroutines are left (goleak, with its
-// options). It does not return:
+// Main silences the Redis driver, runs the tests, stops the services that they started, and fails if goroutines are left
+// (goleak, with its options). It does not return:
 //
 //	func TestMain(m *testing.M) { heraldtest.Main(m) }
 func Main(m *testing.M, options ...goleak.Option) {
+	redis.SetLogger(silence{})
 	goleak.VerifyTestMain(run{m, options}, options...)
 }
 

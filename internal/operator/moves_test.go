@@ -2,9 +2,12 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
@@ -121,9 +124,18 @@ func TestPolicy(t *testing.T) {
 
 // shelf is a ledger of rows in the order of acceptance.
 type shelf struct {
-	ledger
-	rows  []store.Delivery
-	pages int
+	rows   []store.Delivery
+	audits []store.Audit
+	pages  int
+	broken error // of BeginAudit
+}
+
+func newShelf(n int, statuses ...store.Status) *shelf {
+	s := &shelf{}
+	for i := range n {
+		s.rows = append(s.rows, store.Delivery{ID: uuid.New(), Seq: int64(i + 1), Status: statuses[i%len(statuses)]})
+	}
+	return s
 }
 
 func (s *shelf) Deliveries(_ context.Context, f store.Filter) ([]store.Delivery, error) {
@@ -135,6 +147,173 @@ func (s *shelf) Deliveries(_ context.Context, f store.Filter) ([]store.Delivery,
 		}
 	}
 	return out, nil
+}
+
+func (s *shelf) Delivery(_ context.Context, id uuid.UUID) (store.Delivery, error) {
+	for _, d := range s.rows {
+		if d.ID == id {
+			return d, nil
+		}
+	}
+	return store.Delivery{}, store.ErrNotFound
+}
+
+func (s *shelf) Count(context.Context, store.Filter) (map[store.Status]int64, error) {
+	n := map[store.Status]int64{store.Queued: 0}
+	for _, d := range s.rows {
+		n[d.Status]++
+	}
+	return n, nil
+}
+
+func (s *shelf) BeginAudit(_ context.Context, a store.Audit) (int64, error) {
+	if s.broken != nil {
+		return 0, s.broken
+	}
+	a.State = "running"
+	s.audits = append(s.audits, a)
+	return int64(len(s.audits)), nil
+}
+
+func (s *shelf) EndAudit(ctx context.Context, id, moved int64, state, note string) error {
+	a := &s.audits[id-1]
+	a.Moved, a.State, a.Note = moved, state, note
+	return ctx.Err()
+}
+
+// replay replays what a selection chooses on the shelf. move is the store's part of a batch.
+func (s *shelf) replay(ctx context.Context, t testing.TB, r MoveRequest, move func(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]string, error)) (*MoveReport, error) {
+	t.Helper()
+	v := replayVerb(r)
+	ids, f, err := r.check(v, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.move = func(ctx context.Context, ids []uuid.UUID) (int, map[uuid.UUID]string, error) {
+		left, err := move(ctx, ids)
+		if err != nil {
+			return 0, nil, err
+		}
+		return len(ids) - len(left), left, nil
+	}
+	return r.runMove(ctx, s, v, ids, f)
+}
+
+var allDead = MoveRequest{Selection: Selection{Status: "dead"}, Yes: true, Rate: 50, Actor: "me"}
+
+// Batches keep the rate, from the first to the last, and go through the ids oldest first.
+func TestMoveKeepsTheRate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newShelf(105, store.Dead)
+		began, at := time.Now(), []time.Duration{}
+		var got, want []uuid.UUID
+		out, err := s.replay(t.Context(), t, allDead, func(_ context.Context, ids []uuid.UUID) (map[uuid.UUID]string, error) {
+			got, at = append(got, ids...), append(at, time.Since(began))
+			return nil, nil
+		})
+		if err != nil || out.Matched != 105 || out.Moved != 105 || out.Audit != 1 || out.Done != "queued anew" {
+			t.Errorf("%+v, %v", out, err)
+		}
+		for i, when := range at {
+			if want := time.Duration(i) * 200 * time.Millisecond; when != want {
+				t.Errorf("batch %d after %s, want %s", i, when, want)
+			}
+		}
+		for _, d := range s.rows {
+			want = append(want, d.ID)
+		}
+		if !slices.Equal(got, want) {
+			t.Error("not oldest first")
+		}
+		if a := s.audits[0]; a.Action != "replay" || a.State != "done" || a.Matched != 105 || a.Moved != 105 || a.Actor != "me" || string(a.Filter) != `{"status":"dead","was":{"dead":105}}` {
+			t.Errorf("%+v", a)
+		}
+	})
+}
+
+// A signal ends it between two batches: the one that runs is finished, what was done is told, and the audit says cancelled.
+func TestMoveStops(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newShelf(100, store.Dead)
+		why := errors.New("interrupt signal received")
+		ctx, stop := context.WithCancelCause(t.Context())
+		n := 0
+		out, err := s.replay(ctx, t, allDead, func(ctx context.Context, _ []uuid.UUID) (map[uuid.UUID]string, error) {
+			if n++; n == 2 {
+				stop(why)
+			}
+			return nil, ctx.Err() // the signal cuts no batch off
+		})
+		if !errors.Is(err, why) || n != 2 || !strings.Contains(err.Error(), "stopped after 20 of 100") || !strings.Contains(err.Error(), "the same command takes up the rest") {
+			t.Errorf("%d batches, %v", n, err)
+		}
+		if a := s.audits[0]; out.State != "cancelled" || out.Moved != 20 || a.State != "cancelled" || a.Moved != 20 || !strings.Contains(a.Note, "stopped after 20 of 100") {
+			t.Errorf("%+v, %+v", out, a)
+		}
+	})
+}
+
+func TestMoveFails(t *testing.T) {
+	t.Parallel()
+	fault, quick, n := errors.New("Postgres is away"), allDead, 0
+	quick.Rate = 0
+	s := newShelf(1200, store.Dead)
+	out, err := s.replay(t.Context(), t, quick, func(context.Context, []uuid.UUID) (map[uuid.UUID]string, error) {
+		if n++; n == 3 {
+			return nil, fault
+		}
+		return nil, nil
+	})
+	var left *LeftError
+	if a := s.audits[0]; !errors.Is(err, fault) || errors.As(err, &left) || out.Moved != 1000 || a.State != "failed" || a.Moved != 1000 ||
+		!strings.Contains(a.Note, "after 1000 of 1200: Postgres is away") {
+		t.Errorf("%+v, %v, %+v", out, err, a)
+	}
+
+	s = newShelf(1, store.Dead)
+	s.broken = fault
+	if _, err := s.replay(t.Context(), t, allDead, func(context.Context, []uuid.UUID) (map[uuid.UUID]string, error) {
+		t.Error("moved without an audit row")
+		return nil, nil
+	}); !errors.Is(err, fault) || !strings.Contains(err.Error(), "nothing was changed") {
+		t.Errorf("%v", err)
+	}
+
+	s = newShelf(4, store.Dead) // one of them cannot be moved
+	out, err = s.replay(t.Context(), t, allDead, func(context.Context, []uuid.UUID) (map[uuid.UUID]string, error) {
+		return map[uuid.UUID]string{s.rows[1].ID: "its job is gone"}, nil
+	})
+	if a := s.audits[0]; !errors.As(err, &left) || len(out.Left) != 1 || out.Left[0] != (LeftDelivery{s.rows[1].ID, "its job is gone"}) ||
+		a.State != "done" || a.Moved != 3 || a.Note != "1 left: its job is gone" {
+		t.Errorf("%+v, %v, %+v", out, err, a)
+	}
+}
+
+func TestDryRun(t *testing.T) {
+	t.Parallel()
+	never := func(context.Context, []uuid.UUID) (map[uuid.UUID]string, error) {
+		t.Error("it moves")
+		return nil, nil
+	}
+	s := newShelf(70, store.Dead, store.Delivered, store.Held, store.Cancelled, store.Running, store.Dead, store.Dead)
+	for _, r := range []MoveRequest{{Selection: Selection{Agent: "1:1"}}, {Selection: Selection{Agent: "1:1"}, DryRun: true}} {
+		out, err := s.replay(t.Context(), t, r, never)
+		if err != nil {
+			t.Fatal(err)
+		}
+		heraldtest.Equal(t, "the report", *out, MoveReport{Action: "replay", Done: "queued anew", DryRun: true, Matched: 40,
+			ByStatus:  map[store.Status]int64{store.Dead: 30, store.Held: 10},
+			Untouched: map[store.Status]int64{store.Cancelled: 10, store.Delivered: 10, store.Running: 10},
+			Why: map[store.Status]string{store.Cancelled: "only with --status cancelled", store.Delivered: "with --force they are delivered a second time",
+				store.Running: "they are on their way"}})
+	}
+	// Nothing to move is no change, and nothing to audit.
+	out, err := s.replay(t.Context(), t, MoveRequest{Selection: Selection{Status: "rejected"}, Yes: true}, never)
+	if err != nil || out.Matched != 0 || out.Audit != 0 || len(s.audits) > 0 {
+		t.Errorf("%+v, %v, audited: %+v", out, err, s.audits)
+	}
 }
 
 // All pages of every status are walked; a row that changes its status meanwhile is taken once.

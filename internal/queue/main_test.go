@@ -14,10 +14,7 @@ import (
 	"github.com/google/uuid"
 )
 
-func TestMain(m *testing.M) {
-	LogDriver(slog.New(slog.DiscardHandler))
-	heraldtest.Main(m)
-}
+func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 const kind = "NewFeedback"
 

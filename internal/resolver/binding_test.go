@@ -132,7 +132,7 @@ func TestDomainIsAskedOnce(t *testing.T) {
 	if asked := w.domains.take(); len(asked) != 1 {
 		t.Errorf("asked %d times", len(asked))
 	}
-	w.pass(time.Minute)
+	w.clock.Advance(time.Minute)
 	w.domains.set("https://a.example", fails(&ipfs.UnavailableError{Status: 500, Err: errors.New("the server answered 500")}))
 	for i := range 2 {
 		w.chain.set(fmt.Sprint(30+i), data(document(mcpAt)))
@@ -143,7 +143,7 @@ func TestDomainIsAskedOnce(t *testing.T) {
 	if asked := w.domains.take(); len(asked) != 1 {
 		t.Errorf("after a minute, away: asked %d times", len(asked))
 	}
-	w.pass(15 * time.Second)
+	w.clock.Advance(15 * time.Second)
 	w.domains.set("https://a.example", lists("{"+naming(50)+"}"))
 	for i, host := range []string{"a.example", "A.example", "a.Example:443", "a.example."} {
 		w.chain.set(fmt.Sprint(50+i), data(document(strings.ReplaceAll(mcpAt, "a.example", host))))
@@ -222,7 +222,7 @@ func TestBindingOfDocument(t *testing.T) {
 		if _, err := w.Resolve(t.Context(), agent(7, 0)); nameError(err) != want {
 			t.Errorf("%s: %v", want, err)
 		}
-		w.pass(time.Hour)
+		w.clock.Advance(time.Hour)
 	}
 	if asked := w.domains.take(); len(asked) > 0 {
 		t.Errorf("asked %q", asked)
@@ -256,7 +256,7 @@ func TestBindingIsAskedThroughTheGuard(t *testing.T) {
 				t.Errorf("%s: %+v", name, s)
 			}
 		}
-		w.pass(time.Hour)
+		w.clock.Advance(time.Hour)
 	}
 	w.site.setList("https://10.0.0.1/agent-registration.json")
 	w.chain.set("7", data(document(`"services":[{"name":"MCP","endpoint":"`+w.web+`"}]`)))
@@ -289,16 +289,16 @@ func TestBindingIsForgotten(t *testing.T) {
 	w.domains.set("https://a.example", fails(&ipfs.UnavailableError{Err: errAway}))
 	binding(resolver.BindingUnknown, 1, "away")
 	w.domains.set("https://a.example", lists("{"+naming(8)+"}"))
-	w.pass(59 * time.Second)
+	w.clock.Advance(59 * time.Second)
 	binding(resolver.BindingUnknown, 0, "within the minute")
-	w.pass(2 * time.Second)
+	w.clock.Advance(2 * time.Second)
 	binding(resolver.Unbound, 1, "after the minute")
 	w.domains.set("https://a.example", lists("{"+naming(7)+"}"))
-	w.pass(4 * time.Minute)
+	w.clock.Advance(4 * time.Minute)
 	binding(resolver.Unbound, 0, "not named, 4 min")
-	w.pass(2 * time.Minute)
+	w.clock.Advance(2 * time.Minute)
 	binding(resolver.BoundByDomain, 1, "named")
-	w.pass(6 * time.Minute)
+	w.clock.Advance(6 * time.Minute)
 	binding(resolver.BoundByDomain, 1, "named, 6 min later")
 
 	// Under require, what is not bound is believed as shortly as any refusal, and that a domain could not be asked a quarter of that.
@@ -313,10 +313,10 @@ func TestBindingIsForgotten(t *testing.T) {
 			t.Errorf("require, %d: %v", i, err)
 		}
 		if i == 0 {
-			w.pass(15 * time.Second)
+			w.clock.Advance(15 * time.Second)
 		}
 	}
-	w.pass(61 * time.Second)
+	w.clock.Advance(61 * time.Second)
 	if _, err := w.Resolve(t.Context(), agent(7, 0)); err != nil {
 		t.Errorf("require, a minute later: %v", err)
 	}
@@ -379,7 +379,7 @@ func TestRevalidation(t *testing.T) {
 	first := resolve("first", 0, "https://a.example/mcp", true, 1, 0)
 	resolve("again", 0, "https://a.example/mcp", false, 1, 0)
 	w.domains.set("https://a.example", lists("{"+naming(7)+"}"))
-	w.pass(61 * time.Second)
+	w.clock.Advance(61 * time.Second)
 	got := resolve("out of date", 0, "https://a.example/mcp", true, 1, 1)
 	if first.Binding != resolver.Unbound || got.Binding != resolver.BoundByDomain {
 		t.Errorf("binding %q, then %q", first.Binding, got.Binding)
@@ -387,31 +387,31 @@ func TestRevalidation(t *testing.T) {
 	if len(got.Steps) != 5 || !strings.Contains(got.Steps[1].Detail, "not changed") || got.Steps[4] != first.Steps[4] || got.Steps[2] != first.Steps[2] {
 		t.Errorf("steps %+v, at first %+v", got.Steps, first.Steps)
 	}
-	w.pass(59 * time.Second)
+	w.clock.Advance(59 * time.Second)
 	resolve("good for another while", 0, "https://a.example/mcp", false, 1, 1)
-	w.pass(2 * time.Second)
+	w.clock.Advance(2 * time.Second)
 	resolve("and another", 0, "https://a.example/mcp", true, 1, 2)
 
 	// A document that changed is read.
 	w.site.put(document(naming(7)+`,"services":[]`), `"2"`)
-	w.pass(61 * time.Second)
+	w.clock.Advance(61 * time.Second)
 	resolve("changed", 0, "no_mcp_endpoint", true, 2, 2)
 	resolve("nothing to call", 0, "no_mcp_endpoint", false, 2, 2)
-	w.pass(11 * time.Second)
+	w.clock.Advance(11 * time.Second)
 	resolve("still nothing to call", 0, "no_mcp_endpoint", true, 2, 3)
 	w.site.put("<!doctype html>", `"3"`)
-	w.pass(11 * time.Second)
+	w.clock.Advance(11 * time.Second)
 	resolve("a page", 0, "no_document", true, 3, 3)
-	w.pass(11 * time.Second)
+	w.clock.Advance(11 * time.Second)
 	resolve("still a page", 0, "no_document", true, 3, 4)
 
 	// Who is bound to whom is asked again, also when the document has not changed.
 	w.site.put(document(naming(7)+","+mcpAt), `"4"`)
-	w.pass(11 * time.Second)
+	w.clock.Advance(11 * time.Second)
 	resolve("bound", 0, "https://a.example/mcp", true, 4, 4)
 	w.domains.take()
 	w.domains.set("https://a.example", lists("{"+naming(8)+"}"))
-	w.pass(61 * time.Second)
+	w.clock.Advance(61 * time.Second)
 	if got := resolve("unchanged, and not bound any more", 0, "https://a.example/mcp", true, 4, 5); got.Binding != resolver.Unbound {
 		t.Errorf("binding %q", got.Binding)
 	}
@@ -422,15 +422,15 @@ func TestRevalidation(t *testing.T) {
 	// A raised epoch and another tokenURI ask without conditions.
 	resolve("a raised epoch", 1, "https://a.example/mcp", true, 5, 5)
 	w.chain.set("7", uri+"?v=2")
-	w.pass(61 * time.Second)
+	w.clock.Advance(61 * time.Second)
 	resolve("another tokenURI", 1, "https://a.example/mcp", true, 6, 5)
-	w.pass(61 * time.Second)
+	w.clock.Advance(61 * time.Second)
 	resolve("the other tokenURI again", 1, "https://a.example/mcp", true, 6, 6)
 	// No ETag, nothing to compare.
 	w.site.put(document(naming(7)+","+mcpAt), "")
-	w.pass(61 * time.Second)
+	w.clock.Advance(61 * time.Second)
 	resolve("the ETag is gone", 1, "https://a.example/mcp", true, 7, 6)
-	w.pass(61 * time.Second)
+	w.clock.Advance(61 * time.Second)
 	resolve("no ETag", 1, "https://a.example/mcp", true, 8, 6)
 }
 
@@ -465,7 +465,7 @@ func TestStepsTellWhy(t *testing.T) {
 	} {
 		w.chain.set("7", c.uri)
 		got, _ := w.Resolve(t.Context(), agent(7, 0))
-		w.pass(time.Hour)
+		w.clock.Advance(time.Hour)
 		for i, want := range c.want {
 			what, detail, _ := strings.Cut(want, ": ")
 			if i >= len(got.Steps) || got.Steps[i].What != what || !strings.Contains(got.Steps[i].Detail, detail) {

@@ -86,20 +86,7 @@ type world struct {
 	domains *domains
 	site    *site
 	web     string
-	mu      sync.Mutex
-	now     time.Time
-}
-
-func (w *world) pass(d time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.now = w.now.Add(d)
-}
-
-func (w *world) clock() time.Time {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.now
+	clock   *heraldtest.Clock
 }
 
 func agent(id int64, epoch int64) resolver.Agent {
@@ -108,7 +95,7 @@ func agent(id int64, epoch int64) resolver.Agent {
 
 func newWorld(t *testing.T, cfg resolver.Config) *world {
 	t.Helper()
-	w := &world{chain: &registryReader{uris: map[string]string{}}, gateway: ipfstest.New(), now: time.Unix(1_800_000_000, 0)}
+	w := &world{chain: &registryReader{uris: map[string]string{}}, gateway: ipfstest.New(), clock: heraldtest.NewClock(time.Unix(1_800_000_000, 0))}
 	gw := httptest.NewServer(w.gateway.Handler())
 	t.Cleanup(gw.Close)
 	w.site = &site{}
@@ -138,7 +125,7 @@ func newWorld(t *testing.T, cfg resolver.Config) *world {
 	}
 	t.Cleanup(f.Close)
 	w.domains = &domains{Fetcher: f, answers: map[string]domain{}}
-	cfg.Chain, cfg.Fetcher, cfg.Now = w.chain, w.domains, w.clock
+	cfg.Chain, cfg.Fetcher, cfg.Now = w.chain, w.domains, w.clock.Now
 	if w.Resolver, err = resolver.New(cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +184,7 @@ func TestTransports(t *testing.T) {
 		if got, err := w.Resolve(t.Context(), agent(7, 0)); err != nil || got.Transport != want {
 			t.Errorf("%s: %q, %v; want %q", entry, got.Transport, err, want)
 		}
-		w.pass(24 * time.Hour)
+		w.clock.Advance(24 * time.Hour)
 	}
 }
 
@@ -298,7 +285,7 @@ func TestResolve(t *testing.T) {
 				t.Errorf("%s: %+v", name, got)
 			}
 		}
-		w.pass(24 * time.Hour)
+		w.clock.Advance(24 * time.Hour)
 	}
 	if _, err := w.Resolve(t.Context(), agent(8, 0)); nameError(err) != "agent_not_found" {
 		t.Errorf("no such agent: %v", err)
@@ -327,7 +314,7 @@ func TestTargetTellsTheWay(t *testing.T) {
 			{What: "binding", Source: asked, Detail: asked + " was not found on any of [a.example]"},
 			{What: "endpoint", Source: "services[0]", Detail: "https://a.example; 1 other MCP entry is ranked below it"}}}
 	heraldtest.Equal(t, "what was resolved", got, want)
-	w.pass(12 * time.Second)
+	w.clock.Advance(12 * time.Second)
 	got, err = w.Resolve(t.Context(), agent(7, 0))
 	if err != nil {
 		t.Error(err)
@@ -370,16 +357,16 @@ func TestCache(t *testing.T) {
 		t.Errorf("a claim with an older epoch got %s", got.URL)
 	}
 	reads(2, "raised epoch")
-	w.pass(59 * time.Minute)
+	w.clock.Advance(59 * time.Minute)
 	resolve(1, 1)
 	reads(2, "pinned document, 59 min")
-	w.pass(2 * time.Minute)
+	w.clock.Advance(2 * time.Minute)
 	resolve(1, 1)
 	reads(3, "pinned document, 61 min")
 
 	w.chain.set("2", w.web+"/agent.json")
 	resolve(2, 0)
-	w.pass(61 * time.Second)
+	w.clock.Advance(61 * time.Second)
 	resolve(2, 0)
 	reads(5, "mutable document")
 
@@ -390,7 +377,7 @@ func TestCache(t *testing.T) {
 		}
 	}
 	reads(6, "negative")
-	w.pass(2 * time.Second)
+	w.clock.Advance(2 * time.Second)
 	_, _ = w.Resolve(t.Context(), agent(3, 0))
 	reads(7, "negative, later")
 	// Two agents fit, the one used longest ago is gone.

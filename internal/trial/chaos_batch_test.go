@@ -22,7 +22,7 @@ func TestChaosBatches(t *testing.T) {
 		// record is how long a worker may take to record the answers of its batches.
 		record = 2 * time.Second
 	)
-	programs, _ := shared.get(t)
+	programs, _ := shared.Get(t)
 	r := newRowOf(t, "10,000 events for one agent that takes batches", batchTimeout, programs, func() (*Agents, error) { return StartAgents(2) })
 	r.agents.BehaveAll(Taking(0))
 	r.agents.OfferBatches(1)

@@ -37,7 +37,7 @@ func TestChaosOrder(t *testing.T) {
 		agents, clients, feedback = 50, 20, 19
 		kills                     = 10
 	)
-	programs, _ := shared.get(t)
+	programs, _ := shared.Get(t)
 	r := newRowOf(t, "order", 20*time.Minute, programs, func() (*Agents, error) { return StartAgents(agents) })
 	r.agents.OfferAll()
 	r.agents.BehaveAll(func(c Call) Act {

@@ -367,7 +367,7 @@ func (r *row) firstAttempt(id uuid.UUID) (Attempt, error) {
 
 // A worker of an older commit (getBefore) works beside one of this tree, on a database that this one migrated.
 func TestChaosVersionBefore(t *testing.T) {
-	before, commit := shared.getBefore(t)
+	before, commit := getBefore(t)
 	r := newRow(t, "N-1 beside N", 60)
 	r.grownUp()
 	// Some deliveries need a second call, so that waits pass from one version to the other: too few for a breaker to open.

@@ -6,10 +6,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math/big"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -44,8 +46,8 @@ const (
 // TestChaosVersionBeforeTakenOver: a database and a Redis that a worker of an older commit (getBefore) has filled, with
 // deliveries in every status, are taken over by a worker of this tree. What that one leaves is taken over by the older.
 func TestChaosVersionBeforeTakenOver(t *testing.T) {
-	before, commit := shared.getBefore(t)
-	now, _ := shared.get(t)
+	before, commit := getBefore(t)
+	now, _ := shared.Get(t)
 	w := newTakeover(newRowOf(t, "N-1 taken over by N, and back", takeoverTimeout, before,
 		func() (*Agents, error) { return StartAgents(allAgents) }))
 	w.fill(before)
@@ -488,3 +490,18 @@ func (w *takeover) await(status string, ids []uuid.UUID) {
 }
 
 func agentName(agent int) string { return fmt.Sprintf("8453:%d", agent+1) }
+
+// getBefore returns the programs of an older commit, and names it (make chaos BEFORE=…).
+func getBefore(t *testing.T) (before Programs, commit string) {
+	t.Helper()
+	before, commit, err := shared.GetBefore(t)
+	if errors.Is(err, ErrNoHistory) && os.Getenv("HERALD_TRIAL_NO_HISTORY") == "1" {
+		fmt.Println("chaos: N-1 beside N: not run, there is no git history (HERALD_TRIAL_NO_HISTORY=1)")
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatalf("the programs of an older commit cannot be built: %v (BEFORE= names another commit, "+
+			"HERALD_TRIAL_NO_HISTORY=1 leaves this row out)", err)
+	}
+	return before, commit
+}

@@ -52,13 +52,13 @@ func newRow(t *testing.T, name string, agents int) *row {
 }
 
 func newRowWith(t *testing.T, name string, start func() (*Agents, error)) *row {
-	programs, _ := shared.get(t)
+	programs, _ := shared.Get(t)
 	return newRowOf(t, name, rowTimeout, programs, start)
 }
 
 // newRowOf makes the row's Herald with these programs.
 func newRowOf(t *testing.T, name string, timeout time.Duration, programs Programs, start func() (*Agents, error)) *row {
-	_, postgres := shared.get(t)
+	_, postgres := shared.Get(t)
 	logs, err := os.MkdirTemp("", "herald-chaos-logs-")
 	if err != nil {
 		t.Fatal(err)

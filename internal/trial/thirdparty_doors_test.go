@@ -24,7 +24,7 @@ const redisPackage = "ioredis"
 // What the old backend's own parts would do is done by clients that are not Herald's: redis-cli and a program of
 // Node.js, with ioredis and fetch.
 func TestThirdPartyDoors(t *testing.T) {
-	programs, postgres := shared.get(t)
+	programs, postgres := shared.Get(t)
 	ctx, cancel := context.WithTimeout(t.Context(), thirdPartyTime)
 	t.Cleanup(cancel)
 	must := func(err error) {

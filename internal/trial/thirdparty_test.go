@@ -108,7 +108,7 @@ func strangers(installed npm.Folder, node, memory string) []stranger {
 }
 
 func TestThirdParty(t *testing.T) {
-	programs, postgres := shared.get(t)
+	programs, postgres := shared.Get(t)
 	ctx, cancel := context.WithTimeout(t.Context(), thirdPartyTime)
 	t.Cleanup(cancel)
 	node, err := npm.Node(ctx)

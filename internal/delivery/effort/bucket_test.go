@@ -114,7 +114,7 @@ func FuzzBucket(f *testing.F) {
 // TestForeignCounts: who else writes to Redis can neither stop the counting nor have an agent wait for years.
 func TestForeignCounts(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, heraldtest.RealRedis(t))
+	rdb := heraldtest.RedisClient(t, heraldtest.RealRedis(t))
 	w := newWorld(t, rdb)
 	b := w.worker()
 	for i, text := range []string{"", "x", "1 2 3 4 5", "1 2 3 4 5 x", "1 2 -3 4 5 6", "1 0 9e300 0 0 0", "1 nan nan nan nan nan", "1 0 inf 0 0 0",

@@ -18,7 +18,7 @@ func TestReservations(t *testing.T) {
 		w := newWorld(t, rdb)
 		b, slow := w.worker(), agent(1)
 		w.calls(b, slow, 1, 25*time.Second)
-		w.move(time.Minute)
+		w.Advance(time.Minute)
 		w.left(b, slow, 60)
 		held := []*Hold{w.begins(b, slow), w.begins(b, slow), w.begins(b, slow)}
 		over := w.refused(b, slow)
@@ -40,7 +40,7 @@ func TestReservations(t *testing.T) {
 		for _, h := range held {
 			h.Reach()
 		}
-		w.move(25 * time.Second)
+		w.Advance(25 * time.Second)
 		for _, h := range held {
 			h.Spend(Calls, 1, 25*time.Second)
 			h.End()
@@ -55,11 +55,11 @@ func TestReservations(t *testing.T) {
 		for range 600 {
 			if h, err := b.Begin(t.Context(), slow); err == nil {
 				begun++
-				w.move(time.Second)
+				w.Advance(time.Second)
 				h.Spend(Calls, 1, 25*time.Second)
 				h.End()
 			} else {
-				w.move(time.Second)
+				w.Advance(time.Second)
 			}
 			w.told(b)
 		}
@@ -79,16 +79,16 @@ func TestUnderWay(t *testing.T) {
 	if h.Costly() {
 		t.Error("an agent that takes 10 ms is costly")
 	}
-	w.move(2 * time.Second)
+	w.Advance(2 * time.Second)
 	if w.begins(b, quick).Costly() {
 		t.Error("what is waited for before the agent was asked counts against it")
 	}
 	h.Reach()
-	w.move(1100 * time.Millisecond)
+	w.Advance(1100 * time.Millisecond)
 	if !w.begins(b, quick).Costly() {
 		t.Error("an agent that has been silent for longer than a second is not costly")
 	}
-	w.move(59 * time.Second)
+	w.Advance(59 * time.Second)
 	w.refused(b, quick)
 }
 
@@ -119,7 +119,7 @@ func TestCostly(t *testing.T) {
 	// One that takes long once is quick again after some quick ones.
 	w.calls(b, agent(3), 8, 10*time.Millisecond)
 	w.calls(b, agent(3), 1, 25*time.Second)
-	w.move(time.Minute)
+	w.Advance(time.Minute)
 	if !costly(3) {
 		t.Error("not costly after a call of 25 s")
 	}
@@ -153,7 +153,7 @@ func TestFilesEatHalf(t *testing.T) {
 		}
 		h.Spend(Calls, 1, 10*time.Millisecond)
 		h.End()
-		w.move(time.Second)
+		w.Advance(time.Second)
 	}
 	if fetched < 900*time.Second || fetched > 1100*time.Second {
 		t.Errorf("%s of files in 1000 s", fetched)
@@ -199,7 +199,7 @@ func TestWorkersTogether(t *testing.T) {
 	}{{"redis", heraldtest.RealRedis}, {"miniredis", heraldtest.MiniRedis}} {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
-			rdb := client(t, kind.url(t))
+			rdb := heraldtest.RedisClient(t, kind.url(t))
 			for seed := range 10 {
 				playWorkers(t, rdb, seed)
 			}
@@ -222,7 +222,7 @@ func playWorkers(t *testing.T, rdb redis.UniversalClient, seed int) {
 	began, spent := w.Now(), time.Duration(0)
 	var running []underWay
 	for range 400 {
-		w.move(time.Duration(r.Int64N(int64(time.Second))))
+		w.Advance(time.Duration(r.Int64N(int64(time.Second))))
 		b := workers[r.IntN(len(workers))]
 		if len(running) < each*len(workers) {
 			if h, err := b.Begin(t.Context(), agent(seed)); err == nil {

@@ -1,10 +1,8 @@
 package effort
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 	"testing"
 	"time"
 
@@ -13,53 +11,23 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-type silence struct{}
-
-func (silence) Printf(context.Context, string, ...any) {}
-
-func TestMain(m *testing.M) {
-	redis.SetLogger(silence{})
-	heraldtest.Main(m)
-}
-
-// client is of a Redis that heraldtest started.
-func client(t testing.TB, raw string) *redis.Client {
-	t.Helper()
-	c := redis.NewClient(heraldtest.RedisOptions(t, raw))
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
+func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 // everywhere runs a test without Redis, on a real one and on miniredis.
 func everywhere(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
 	t.Run("alone", func(t *testing.T) { t.Parallel(); test(t, nil) })
-	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, client(t, heraldtest.RealRedis(t))) })
-	t.Run("miniredis", func(t *testing.T) { t.Parallel(); test(t, client(t, heraldtest.MiniRedis(t))) })
+	heraldtest.EachRedis(t, func(t *testing.T, url string) { test(t, heraldtest.RedisClient(t, url)) })
 }
 
 // world is workers whose common clock stands until it is moved.
 type world struct {
 	testing.TB
+	*heraldtest.Clock
 	redis redis.UniversalClient
-
-	mu  sync.Mutex
-	now time.Time
 }
 
 func newWorld(t testing.TB, rdb redis.UniversalClient) *world {
-	return &world{TB: t, redis: rdb, now: time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)}
-}
-
-func (w *world) Now() time.Time {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.now
-}
-
-func (w *world) move(d time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.now = w.now.Add(d)
+	return &world{t, heraldtest.NewClock(time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)), rdb}
 }
 
 // worker has budgets of 60 s, and a Timeout that a loaded machine keeps to.
@@ -113,7 +81,7 @@ func (w *world) calls(b *Budgets, of store.Agent, n int, took time.Duration) {
 	for range n {
 		h := w.begins(b, of)
 		h.Reach()
-		w.move(took)
+		w.Advance(took)
 		h.Spend(Calls, 1, took)
 		h.End()
 		w.told(b)

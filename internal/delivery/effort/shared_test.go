@@ -11,7 +11,7 @@ import (
 // TestRestartedWorker: a new worker knows from Redis who is slow, and who has nothing left, before it gives them a slot.
 func TestRestartedWorker(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, client(t, heraldtest.RealRedis(t)))
+	w := newWorld(t, heraldtest.RedisClient(t, heraldtest.RealRedis(t)))
 	b := w.worker()
 	w.calls(b, agent(1), 1, 25*time.Second)
 	h := w.begins(b, agent(2))
@@ -25,7 +25,7 @@ func TestRestartedWorker(t *testing.T) {
 	}
 	w.refused(next, agent(2))
 	w.left(next, agent(2), -30)
-	u, err := ReadUsage(t.Context(), client(t, heraldtest.RealRedis(t)), time.Minute, agent(2))
+	u, err := ReadUsage(t.Context(), heraldtest.RedisClient(t, heraldtest.RealRedis(t)), time.Minute, agent(2))
 	if err != nil || u.Left != 60 {
 		t.Errorf("elsewhere: %+v, %v", u, err)
 	}
@@ -39,7 +39,7 @@ func TestRestartedWorker(t *testing.T) {
 // together.
 func TestQuickAgentsAskNothing(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, heraldtest.RealRedis(t))
+	rdb := heraldtest.RedisClient(t, heraldtest.RealRedis(t))
 	w := newWorld(t, rdb)
 	b := w.worker()
 	w.begins(b, agent(1)).End()
@@ -70,7 +70,7 @@ func TestRedisAway(t *testing.T) {
 	t.Parallel()
 	url := heraldtest.RealRedis(t)
 	gate, through := heraldtest.RedisGate(t, url)
-	w := newWorld(t, client(t, through))
+	w := newWorld(t, heraldtest.RedisClient(t, through))
 	b := w.worker()
 	w.begins(b, agent(1)).End()
 	gate.Close()
@@ -84,7 +84,7 @@ func TestRedisAway(t *testing.T) {
 
 	gate.Open()
 	heraldtest.Await(t, "Redis to answer", func() bool { return w.redis.Ping(t.Context()).Err() == nil })
-	w.move(35 * time.Second) // 55 s are used
+	w.Advance(35 * time.Second) // 55 s are used
 	h = w.begins(b, agent(1))
 	h.Spend(Calls, 1, time.Second)
 	h.End()
@@ -96,7 +96,7 @@ func TestRedisAway(t *testing.T) {
 // TestEmptiedRedis: what Redis forgets a worker tells it again with its next charge, and what was refilled is not told of.
 func TestEmptiedRedis(t *testing.T) {
 	t.Parallel()
-	rdb := client(t, heraldtest.RealRedis(t))
+	rdb := heraldtest.RedisClient(t, heraldtest.RealRedis(t))
 	w := newWorld(t, rdb)
 	b := w.worker()
 	h := w.begins(b, agent(1))
@@ -106,7 +106,7 @@ func TestEmptiedRedis(t *testing.T) {
 	if err := rdb.FlushDB(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	w.move(10 * time.Second)
+	w.Advance(10 * time.Second)
 	h = w.begins(b, agent(1))
 	h.Spend(Calls, 1, 2*time.Second)
 	h.End()
@@ -119,7 +119,7 @@ func TestEmptiedRedis(t *testing.T) {
 // would be charged twice.
 func TestTold(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, client(t, heraldtest.RealRedis(t)))
+	w := newWorld(t, heraldtest.RedisClient(t, heraldtest.RealRedis(t)))
 	b := w.worker()
 	h := w.begins(b, agent(1))
 	h.Spend(Calls, 1, 500*time.Millisecond)

@@ -18,19 +18,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-type silence struct{}
-
-func (silence) Printf(context.Context, string, ...any) {}
-
-func TestMain(m *testing.M) {
-	redis.SetLogger(silence{})
-	heraldtest.Main(m)
-}
+func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 // everywhere runs a test on a real Redis and on miniredis.
 func everywhere(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
-	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, newClient(t, heraldtest.RealRedis(t))) })
-	t.Run("miniredis", func(t *testing.T) { t.Parallel(); test(t, newClient(t, heraldtest.MiniRedis(t))) })
+	heraldtest.EachRedis(t, func(t *testing.T, url string) { test(t, newClient(t, url)) })
 }
 
 // newClient is a client as the service has it.

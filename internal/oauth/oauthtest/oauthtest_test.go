@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,27 +53,6 @@ func sendRequest(t *testing.T, req *http.Request) (int, map[string]any) {
 	var out map[string]any
 	_ = json.Unmarshal(b, &out)
 	return res.StatusCode, out
-}
-
-// callAgent calls the agent's tool (2025-11-25, no session asked for) and tells the status and the challenge.
-func callAgent(t *testing.T, s *oauthtest.Server, access string) (int, string) {
-	t.Helper()
-	const body = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.AgentURL, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	if access != "" {
-		req.Header.Set("Authorization", "Bearer "+access)
-	}
-	res, err := web.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	return res.StatusCode, res.Header.Get("WWW-Authenticate")
 }
 
 func newForm(pairs ...string) url.Values {
@@ -131,48 +109,6 @@ func TestToken(t *testing.T) {
 	}
 	if got := s.TokenRequests(); len(got) != 11 || len(s.Tokens()) != 2 {
 		t.Errorf("%d requests, %d tokens", len(got), len(s.Tokens()))
-	}
-}
-
-// The agent lets in who has a token that is valid, not revoked, not expired and wide enough.
-func TestAgent(t *testing.T) {
-	t.Parallel()
-	var later atomic.Int64 // nanoseconds
-	clock := func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
-	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"a", "offline_access"}, Require: []string{"a"}, ChallengeScope: "a", Now: clock})
-	s.Register("us", "secret")
-	token := func(scope string) string {
-		_, answer := requestToken(t, s, "us", "secret", newForm("grant_type", "client_credentials", "resource", s.AgentURL, "scope", scope))
-		access, _ := answer["access_token"].(string)
-		return access
-	}
-	metadata := `resource_metadata="` + strings.TrimSuffix(s.AgentURL, "/mcp") + `/.well-known/oauth-protected-resource/mcp"`
-	refused := func(title, access string, want int, challenge string) {
-		t.Helper()
-		if status, got := callAgent(t, s, access); status != want || got != challenge {
-			t.Errorf("%s: %d %s", title, status, got)
-		}
-	}
-	refused("nothing", "", 401, `Bearer scope="a", `+metadata)
-	refused("another", "x", 401, `Bearer error="invalid_token", scope="a", `+metadata)
-	refused("too narrow", token(""), 403, `Bearer error="insufficient_scope", scope="a", `+metadata)
-	good := token("a")
-	refused("good", good, 200, "")
-	s.Revoke(good)
-	refused("revoked", good, 401, `Bearer error="invalid_token", scope="a", `+metadata)
-	s.ExpireIn(time.Minute)
-	short := token("a")
-	refused("short", short, 200, "")
-	later.Store(int64(2 * time.Minute))
-	refused("expired", short, 401, `Bearer error="invalid_token", scope="a", `+metadata)
-
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.TrimSuffix(s.AgentURL, "/mcp")+"/.well-known/oauth-protected-resource/mcp", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, document := sendRequest(t, req)
-	if document["resource"] != s.AgentURL || len(document["scopes_supported"].([]any)) != 1 {
-		t.Errorf("%v", document)
 	}
 }
 
@@ -332,99 +268,4 @@ func signAssertion(t *testing.T, algorithm string, claims map[string]any, ec *ec
 		t.Fatal(err)
 	}
 	return text + "." + base64.RawURLEncoding.EncodeToString(signature)
-}
-
-// Register, and a person in a browser who follows the redirect.
-func TestRegisterAndVisit(t *testing.T) {
-	t.Parallel()
-	s := oauthtest.New(t, oauthtest.Options{IssuerPath: "/tenant", OpenID: true})
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.Issuer+"/.well-known/openid-configuration", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, metadata := sendRequest(t, req)
-	if metadata["issuer"] != s.Issuer {
-		t.Fatalf("%v", metadata)
-	}
-	register := func(body string) (int, map[string]any) {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.Issuer+"/register", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return sendRequest(t, req)
-	}
-	if status, _ := register(`{"redirect_uris":["http://127.0.0.1/cb"]}`); status != 400 {
-		t.Errorf("not native: %d", status)
-	}
-	status, client := register(`{"redirect_uris":["http://127.0.0.1/cb"],"application_type":"native","token_endpoint_auth_method":"none"}`)
-	if status != 201 {
-		t.Fatalf("%d %v", status, client)
-	}
-	id, _ := client["client_id"].(string)
-	back := s.Approve(s.Issuer + "/authorize?" + newForm("client_id", id, "redirect_uri", "http://127.0.0.1:1234/cb", "state", "x").Encode())
-	if back.Get("error") != "unsupported_response_type" || back.Get("state") != "x" {
-		t.Errorf("%v", back)
-	}
-	if page := s.Visit(s.Issuer + "/authorize?" + newForm("client_id", id, "redirect_uri", strings.Replace(s.AgentURL, "/mcp", "/cb", 1)).Encode()); !strings.Contains(page, "not found") {
-		t.Errorf("%s", page)
-	}
-}
-
-// TestRevocation: RFC 7009. A client ends its own tokens and nobody else's; a refresh token ends with all that came of it.
-func TestRevocation(t *testing.T) {
-	t.Parallel()
-	s := oauthtest.New(t, oauthtest.Options{RotateRefresh: true})
-	s.Register("us", "s3cret")
-	s.Register("them", "other")
-	revoke := func(name, password string, form url.Values) (int, string) {
-		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.Issuer+"/revoke", strings.NewReader(form.Encode()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		req.SetBasicAuth(name, password)
-		status, out := sendRequest(t, req)
-		code, _ := out["error"].(string)
-		return status, code
-	}
-	status, out := requestToken(t, s, "us", "s3cret", url.Values{"grant_type": {"refresh_token"}, "refresh_token": {s.RefreshToken("us", "")}, "resource": {s.AgentURL}})
-	access, _ := out["access_token"].(string)
-	refresh, _ := out["refresh_token"].(string)
-	if status != http.StatusOK || access == "" || refresh == "" {
-		t.Fatal(status, out)
-	}
-	for name, tt := range map[string]struct {
-		client, password string
-		form             url.Values
-		status           int
-		code             string
-	}{
-		"no token":         {"us", "s3cret", url.Values{}, 400, "invalid_request"},
-		"two tokens":       {"us", "s3cret", url.Values{"token": {"a", "b"}}, 400, "invalid_request"},
-		"a wrong secret":   {"us", "wrong", url.Values{"token": {access}}, 401, "invalid_client"},
-		"another client's": {"them", "other", url.Values{"token": {refresh}}, 400, "invalid_grant"},
-		"and its access":   {"them", "other", url.Values{"token": {access}}, 400, "invalid_grant"},
-		"unknown":          {"us", "s3cret", url.Values{"token": {"nobody's"}, "token_type_hint": {"made-up"}}, 200, ""},
-	} {
-		if status, code := revoke(tt.client, tt.password, tt.form); status != tt.status || code != tt.code {
-			t.Errorf("%s: %d %s", name, status, code)
-		}
-	}
-	if status, _ := callAgent(t, s, access); status != http.StatusOK {
-		t.Fatalf("the token ended by a refusal: %d", status)
-	}
-	// A wrong hint is of no account.
-	if status, code := revoke("us", "s3cret", url.Values{"token": {refresh}, "token_type_hint": {"access_token"}}); status != http.StatusOK {
-		t.Errorf("%d %s", status, code)
-	}
-	if status, _ := callAgent(t, s, access); status != http.StatusUnauthorized {
-		t.Errorf("the access token outlives its login: %d", status)
-	}
-	if status, out := requestToken(t, s, "us", "s3cret", url.Values{"grant_type": {"refresh_token"}, "refresh_token": {refresh}, "resource": {s.AgentURL}}); status != http.StatusBadRequest {
-		t.Errorf("%d %v", status, out)
-	}
-	if n := len(s.Revocations()); n != 7 {
-		t.Errorf("%d revocations", n)
-	}
 }

@@ -3,13 +3,11 @@
 package chaintrial
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/http/httptest"
@@ -17,7 +15,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -52,68 +49,8 @@ const (
 	beforeCall = 5 * time.Second
 )
 
-// bench is what the tests share: programs, of HERALD_TRIAL_SOURCE or of the tree that this test is part of, and a
-// Postgres.
-type bench struct {
-	mu       sync.Mutex
-	dir      string
-	programs trial.Programs
-	postgres *trial.Postgres
-	log      *os.File
-}
-
-var shared bench
-
-func (b *bench) get(t *testing.T) (trial.Programs, *trial.Postgres) {
-	t.Helper()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
-	if err := b.make(ctx); err != nil {
-		t.Fatal(err)
-	}
-	return b.programs, b.postgres
-}
-
-func (b *bench) make(ctx context.Context) (err error) {
-	if b.postgres != nil {
-		return nil
-	}
-	if b.dir, err = os.MkdirTemp("", "herald-chain-"); err != nil {
-		return err
-	}
-	if err = os.Chmod(b.dir, 0o711); err != nil { // the server may be another user
-		return err
-	}
-	source, err := filepath.Abs(cmp.Or(os.Getenv("HERALD_TRIAL_SOURCE"), filepath.Join("..", "..", "..")))
-	if err != nil {
-		return err
-	}
-	if b.programs, err = trial.Build(ctx, source, filepath.Join(b.dir, "bin")); err != nil {
-		return err
-	}
-	if b.log, err = os.Create(filepath.Join(b.dir, "postgres.log")); err != nil {
-		return err
-	}
-	b.postgres, err = trial.StartPostgres(ctx, b.dir, slog.New(slog.NewTextHandler(b.log, nil)))
-	return err
-}
-
-func (b *bench) close() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.dir == "" {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	var errs []error
-	if b.postgres != nil {
-		errs = append(errs, b.postgres.Close(ctx), b.log.Close())
-	}
-	return errors.Join(append(errs, os.RemoveAll(b.dir))...)
-}
+// shared are the programs, of HERALD_TRIAL_SOURCE or of the tree that this test is part of, and a Postgres.
+var shared trial.Bench
 
 // followers are two `enqueue watch` of one chain, one of which is killed now and then and started again.
 type followers struct {
@@ -178,7 +115,7 @@ func TestChain(t *testing.T) {
 			}
 		}
 	}
-	programs, postgres := shared.get(t)
+	programs, postgres := shared.Get(t)
 	pace := *paceFlag
 	run := func(ctx context.Context, t *testing.T, node Node) {
 		name := filepath.Base(t.Name())

@@ -7,14 +7,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
-	"go.uber.org/goleak"
 
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/devnet"
@@ -23,21 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(runner{m}, devnettest.Leftovers()...) }
-
-// runner ends what is shared before goroutines are looked for.
-type runner struct{ m *testing.M }
-
-func (r runner) Run() int {
-	code := r.m.Run()
-	err := shared.close()
-	http.DefaultClient.CloseIdleConnections()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "chaintrial:", err)
-		return max(code, 1)
-	}
-	return code
-}
+func TestMain(m *testing.M) { shared.Main(m, devnettest.Leftovers()...) }
 
 // onEachChain runs a test on the in-process chain and on anvil.
 func onEachChain(t *testing.T, within time.Duration, f func(ctx context.Context, t *testing.T, node Node)) {

@@ -212,7 +212,7 @@ func (n *publicNode) block(tag string, head uint64) any {
 // TestPublicNode follows a node like Base's public one, with and without trust: no event is missing, and requests and calls
 // stay within the budgets that docs/chain.md names.
 func TestPublicNode(t *testing.T) {
-	programs, postgres := shared.get(t)
+	programs, postgres := shared.Get(t)
 	var running sync.WaitGroup
 	for name, trust := range map[string]string{"trusted": "all", "untrusted": ""} {
 		running.Go(func() {
