@@ -112,6 +112,10 @@ lint: ## Look for mistakes with staticcheck (the first run downloads its modules
 	@echo 'Running staticcheck, pinned in tools/go.mod: its modules are downloaded and compiled the first time.'
 	$(TOOL) staticcheck $(PKG)
 
+.PHONY: words
+words: ## Check the share of sentences in comments and Markdown that are hard to read.
+	$(GO) run ./scripts/plainwords
+
 # promtool is the machine's, or fetched into the cache from Debian's package.
 .PHONY: alerts
 alerts: ## Hold the rules of deploy/prometheus against their tests, with promtool.
