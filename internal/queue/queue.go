@@ -67,6 +67,8 @@ type Config struct {
 	URL secret.Secret // REDIS_URL forms, see parseURL; needed
 	// NoIntake leaves the queue default to other programs: Herald does not read, count or list it.
 	NoIntake bool
+	// DialOnce is for commands: a server that refuses the connection is not dialled again for half a second.
+	DialOnce bool
 	Logger   *slog.Logger // default slog.Default()
 }
 
@@ -95,7 +97,7 @@ func Open(cfg Config) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	rdb, err := redisClient(opt)
+	rdb, err := redisClient(opt, cfg.DialOnce)
 	if err != nil {
 		return nil, err
 	}

@@ -147,7 +147,7 @@ func olderThan(version string, major, minor int) bool {
 }
 
 // redisClient makes one of the clients that asynq's options describe.
-func redisClient(opt asynq.RedisConnOpt) (redis.UniversalClient, error) {
+func redisClient(opt asynq.RedisConnOpt, dialOnce bool) (redis.UniversalClient, error) {
 	c, ok := opt.MakeRedisClient().(redis.UniversalClient)
 	if !ok {
 		return nil, fmt.Errorf("queue: connection option %T is not supported", opt)
@@ -157,6 +157,9 @@ func redisClient(opt asynq.RedisConnOpt) (redis.UniversalClient, error) {
 	}
 	o := withoutPush(*c.(*redis.Client).Options())
 	o.ContextTimeoutEnabled = true // else a Redis that is frozen is waited for beyond every deadline
+	if dialOnce {
+		o.DialerRetries = 1
+	}
 	_ = c.Close()
 	return redis.NewClient(&o), nil
 }
