@@ -98,7 +98,7 @@ func (b attached) stopBackend(found *service.Backend) {
 }
 
 func (b attached) OpenContent() (*operator.Content, error) {
-	c, err := service.OpenContent(b.cfg, b.log)
+	c, err := service.OpenContent(b.cfg, service.Options{Logger: b.log})
 	if err != nil {
 		return nil, err
 	}

@@ -67,7 +67,8 @@ type Config struct {
 	URL secret.Secret // REDIS_URL forms, see parseURL; needed
 	// NoIntake leaves the queue default to other programs: Herald does not read, count or list it.
 	NoIntake bool
-	// DialOnce is for commands: a server that refuses the connection is not dialled again for half a second.
+	// DialOnce dials once for each try of a request, not five times in half a second. A command does without a Redis that
+	// refuses the connection.
 	DialOnce bool
 	Logger   *slog.Logger // default slog.Default()
 }

@@ -70,10 +70,10 @@ type silentError struct{ err error }
 func (e *silentError) Error() string { return fmt.Sprintf("no answer within %s", probeTimeout) }
 func (e *silentError) Unwrap() error { return e.err }
 
-// watchDependencies keeps readiness true while the service runs: it looks at once and then every watchInterval. tell
+// watchDependencies keeps readiness true while the service runs: it looks at once and then at every interval. tell
 // gets each part's name and why it is away, empty when it is there.
-func watchDependencies(ctx context.Context, parts []dependency, tell func(name, why string)) {
-	ticker := time.NewTicker(watchInterval)
+func watchDependencies(ctx context.Context, interval time.Duration, parts []dependency, tell func(name, why string)) {
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
 		var wg sync.WaitGroup

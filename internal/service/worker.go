@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,10 @@ type Options struct {
 	Trace      func(delivery.Step) // nil: nobody watches
 	Read       func(watch.Report)  // of what was read off the chains of HERALD_WATCH; it must not block. nil: nobody listens
 	Running    func(*Worker)       // called once tasks are taken
+
+	ChainTimeout time.Duration    // of one question to a chain's node; 0: as chain.Config has it
+	ChainLook    time.Duration    // between two looks at the chains while running; 0: 5 s
+	ServersTicks <-chan time.Time // when to look at the servers file; nil: every 2 s
 }
 
 // Worker is a running service, as Options.Running sees it.
@@ -142,7 +147,7 @@ func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, w
 	publish(parts)
 	defer stopWeb(ctx, web) // before what it asks is closed
 
-	stopAll, err := startAll(ctx, parts.listServices(cfg, web, monitor, ready, watched, o.Logger), o.Logger)
+	stopAll, err := startAll(ctx, parts.listServices(cfg, o, web, monitor, ready, watched), o.Logger)
 	defer stopAll()
 	if err != nil {
 		return err
@@ -167,13 +172,14 @@ func drainTime(cfg *config.Config) time.Duration { return cfg.CallTimeout + stop
 
 // listServices are all that runs, in the order of starting. Stopping goes backwards: no more tasks, running ones end,
 // the rest.
-func (a *assembly) listServices(cfg *config.Config, web *server.Server, monitor queue.Monitor, ready *readiness, watched outages,
-	log *slog.Logger) []Service {
+func (a *assembly) listServices(cfg *config.Config, o Options, web *server.Server, monitor queue.Monitor,
+	ready *readiness, watched outages) []Service {
+	log := o.Logger
 	all := []Service{
 		a.newTraces(log),
 		// Nothing waits for chains: each delivery that needs one finds out for itself.
 		newLoop("chain health", func(ctx context.Context) {
-			watchDependencies(ctx, a.chainParts(), reportChain(ready, log))
+			watchDependencies(ctx, cmp.Or(o.ChainLook, watchInterval), a.chainParts(), reportChain(ready, log))
 		}),
 		a.newConnections(web, monitor, ready, log),
 	}
