@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 const (
@@ -12,6 +14,8 @@ const (
 
 // What cannot be meant is refused with a sentence, before anything is connected to.
 func TestMisuse(t *testing.T) {
+	t.Parallel()
+	env := []string{"DATABASE_URL=" + nowhere, "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET=" + heraldtest.Keyset(t)}
 	for name, c := range map[string]struct{ args, says string }{
 		"nothing chosen":          {"delivery replay", "name deliveries to replay, or choose some with --agent"},
 		"nothing to cancel":       {"delivery cancel --yes", "name deliveries to cancel, or choose some with --agent"},
@@ -58,8 +62,7 @@ func TestMisuse(t *testing.T) {
 		"two policies":            {"agent policy 8453:42 onUnknown=hold onUnknown=resend", "set twice"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, key, _ := worker(t, nil, "keys", "init", "--cleartext")
-			code, out, errs := worker(t, []string{"DATABASE_URL=" + nowhere, "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET=" + strings.TrimSpace(key)}, strings.Fields(c.args)...)
+			code, out, errs := worker(t, env, strings.Fields(c.args)...)
 			if code != exitMisuse || out != "" && !strings.Contains(out, "Usage: ") || !strings.Contains(errs, c.says) {
 				t.Errorf("worker %s: exit code %d\n%s%s", c.args, code, out, errs)
 			}

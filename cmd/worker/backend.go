@@ -55,7 +55,7 @@ func (b attached) OpenStore(ctx context.Context, o operator.StoreOptions) (*oper
 		return s, nil
 	}
 
-	q, err := queue.Open(queue.Config{URL: found.RedisURL, Logger: b.log})
+	q, err := queue.Open(queue.Config{URL: found.RedisURL, DialOnce: true, Logger: b.log})
 	if err == nil {
 		s.Dispatcher, err = delivery.NewDispatcher(q, b.log)
 	}
@@ -73,7 +73,7 @@ const effortPatience = 2 * time.Second
 
 // readEffort reads an agent's effort budget from Redis.
 func (b attached) readEffort(ctx context.Context, url secret.Secret, agent store.Agent) (*effort.Usage, error) {
-	q, err := queue.Open(queue.Config{URL: url, Logger: b.log})
+	q, err := queue.Open(queue.Config{URL: url, DialOnce: true, Logger: b.log})
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (b attached) stopBackend(found *service.Backend) {
 }
 
 func (b attached) OpenContent() (*operator.Content, error) {
-	c, err := service.OpenContent(b.cfg, b.log)
+	c, err := service.OpenContent(b.cfg, service.Options{Logger: b.log})
 	if err != nil {
 		return nil, err
 	}

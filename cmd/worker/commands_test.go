@@ -17,6 +17,7 @@ import (
 
 // Whoever names a delivery or an agent that there is not gets exit code 1 and "not found"; what is no name at all is misuse.
 func TestUnknownIsNotFound(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	d.ended(42, dead)
 	for _, line := range []string{"delivery show %s", "delivery show --json %s", "delivery replay %s", "delivery replay --json %s", "delivery replay --force %s",
@@ -38,6 +39,7 @@ func TestUnknownIsNotFound(t *testing.T) {
 
 // An agent that the registry does not know is not found either.
 func TestUnregisteredIsNotFound(t *testing.T) {
+	t.Parallel()
 	p := newSurroundings(t, true)
 	for _, check := range [][]string{nil, {"--check"}, {"--json"}} {
 		if _, errs := p.resolve(1, nil, append(check, "31337:999")...); !strings.Contains(errs, "not found: the registry has no such agent") {
@@ -69,6 +71,7 @@ func pagesOf[T any](d *desk, rows func(T) int, next func(T) string, args ...stri
 
 // The last page of a list has no cursor, also when it is full.
 func TestListsHaveACursor(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	for agent := range int64(4) {
 		d.ended(agent+1, dead)
@@ -97,6 +100,7 @@ func TestListsHaveACursor(t *testing.T) {
 
 // What calls of an agent came to is shown with it, and who fails most is listed first.
 func TestAgentsCalls(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	ok := store.Outcome{Status: store.Delivered, Called: true, AgentOK: true, CallTook: 15 * time.Millisecond}
 	timeout := store.Outcome{Status: store.Waiting, Reason: "timeout", Delay: time.Hour, AgentError: "it did not answer"}
@@ -132,6 +136,7 @@ func TestAgentsCalls(t *testing.T) {
 
 // Somebody who mistypes an agent's number learns it, and the agent that was meant can still be told beforehand.
 func TestDisableOfANeverSeenAgent(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	d.says(0, "agent 8453:4200 of registry "+strings.ToLower(registryOf(t, 8453).Hex())+" was never seen: no delivery was ever accepted for it. Check the number",
 		"agent", "disable", "8453:4200")
@@ -150,6 +155,7 @@ func TestDisableOfANeverSeenAgent(t *testing.T) {
 
 // The audit tells what a change was made to, and whether it was forced.
 func TestAuditTellsWhatWasChanged(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	gone, good := d.ended(42, dead), d.ended(42, delivered)
 	wait := d.ended(42, store.Outcome{Status: store.Waiting, Reason: "timeout", Delay: time.Hour, Called: true})
@@ -192,6 +198,7 @@ func TestAuditTellsWhatWasChanged(t *testing.T) {
 
 // What an author's CI runs: 0 for what would be delivered, 1 for everything else.
 func TestCheckOfAnAgent(t *testing.T) {
+	t.Parallel()
 	p := newSurroundings(t, true)
 	agent := newMCPAgent(t, nil)
 	picky := newMCPAgent(t, func(a *mcpAgent) { a.tools = tool("agent.other", `{"type":"object"}`) })
@@ -224,6 +231,7 @@ func TestCheckOfAnAgent(t *testing.T) {
 
 // A file that is not published yet can be looked at; only the operator's command line names files.
 func TestResolveALocalFile(t *testing.T) {
+	t.Parallel()
 	p := newSurroundings(t, true)
 	dir := t.TempDir()
 	write := func(name, text string) string {
@@ -262,15 +270,25 @@ func TestResolveALocalFile(t *testing.T) {
 			t.Errorf("%v does not say %q:\n%s%s", c.args, c.says, out, errs)
 		}
 	}
-	t.Chdir(dir)
-	p.resolve(0, nil, "--check", "--uri", "registration.json")
-	p.resolve(0, nil, "--check", "--uri", "./registration.json")
 
 	// What a chain names is never read from this machine.
-	for _, uri := range []string{"file://" + registration, registration, "registration.json"} {
+	for _, uri := range []string{"file://" + registration, registration} {
 		out, _ := p.resolve(1, nil, "--check", "31337:"+p.register(uri).String())
 		if !strings.Contains(out, "a delivery is skipped (no_document)") {
 			t.Errorf("%s: %s", uri, out)
 		}
+	}
+}
+
+// TestResolveARelativeFile: a command line names a file of the working directory, with or without "./". A chain does not.
+func TestResolveARelativeFile(t *testing.T) {
+	t.Chdir(t.TempDir())
+	p := newSurroundings(t, true)
+	write(t, "registration.json", p.doc("https://a.example/mcp"))
+	p.resolve(0, nil, "--check", "--uri", "registration.json")
+	p.resolve(0, nil, "--check", "--uri", "./registration.json")
+	out, _ := p.resolve(1, nil, "--check", "31337:"+p.register("registration.json").String())
+	if !strings.Contains(out, "a delivery is skipped (no_document)") {
+		t.Error(out)
 	}
 }

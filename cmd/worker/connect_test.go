@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"io"
 	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/agentherald/herald/internal/heraldtest"
@@ -84,6 +82,7 @@ func commandPaths(t *testing.T) []string {
 
 // However the connection fails, every command that connects ends with exit code 1 and a sentence that says what failed and what to do.
 func TestConnectionFails(t *testing.T) {
+	t.Parallel()
 	paths := commandPaths(t)
 	for _, path := range paths {
 		_, connects := connecting[path]
@@ -101,7 +100,7 @@ func TestConnectionFails(t *testing.T) {
 	keyset, spare := spareKey(t, strings.TrimSpace(first))
 	fill := strings.NewReplacer("TOKENS", tokens, "KEY", spare)
 	var group errgroup.Group
-	group.SetLimit(8) // most of them wait
+	group.SetLimit(16) // most of them wait
 	for _, w := range awaytest.Ways(t) {
 		for path, more := range connecting {
 			if w.Schema && strings.HasPrefix(path, "migrate") || w.Queue && !dispatches[path] {
@@ -145,6 +144,7 @@ func write(t *testing.T, path, text string) {
 
 // Only what makes a keyset goes on without a whole configuration: a command that connects would look at another database than was meant.
 func TestKeysWithFaultsInTheConfiguration(t *testing.T) {
+	t.Parallel()
 	_, key, _ := worker(t, nil, "keys", "init", "--cleartext")
 	env := []string{"DATABASE_URL=nonsense", "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET=" + strings.TrimSpace(key)}
 	for args, want := range map[string]int{"keys init --cleartext": 0, "keys rotate add --cleartext": 0, "keys list": exitMisuse, "keys reencrypt": exitMisuse,
@@ -159,6 +159,7 @@ func TestKeysWithFaultsInTheConfiguration(t *testing.T) {
 // TestRotateAddUnderFaults: the look at the rows is a courtesy. A configuration with a fault leads to no connection, since its database may be
 // another than was meant, and a server that says nothing holds the new keyset up for --timeout at most.
 func TestRotateAddUnderFaults(t *testing.T) {
+	t.Parallel()
 	_, key, _ := worker(t, nil, "keys", "init", "--cleartext")
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -176,7 +177,7 @@ func TestRotateAddUnderFaults(t *testing.T) {
 		}
 	}()
 	env := []string{"DATABASE_URL=postgres://herald@" + silent.Addr().String() + "/herald", "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET=" + strings.TrimSpace(key)}
-	add := []string{"keys", "rotate", "add", "--cleartext", "--timeout=2s"}
+	add := []string{"keys", "rotate", "add", "--cleartext", "--timeout=500ms"}
 	code, out, errs := worker(t, append(env, "HERALD_CONCURRENCY=nonsense"), add...)
 	if code != 0 || out == "" || len(asked) > 0 {
 		t.Errorf("with a fault: %d, %d connections\n%s", code, len(asked), errs)
@@ -200,6 +201,7 @@ func TestRotateAddUnderFaults(t *testing.T) {
 
 // A login finds out before the person is sent anywhere that what comes of it could not be stored.
 func TestLoginWithoutStore(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	s := oauthtest.New(t, oauthtest.Options{})
 	d.protects(s)
@@ -210,61 +212,9 @@ func TestLoginWithoutStore(t *testing.T) {
 	}
 }
 
-// Postgres takes the connection, and says nothing when it is asked for rows: a command that reads ends in time, and says why.
-func TestReadingEndsInTime(t *testing.T) {
-	env, url := services(t)
-	if code, _, errs := worker(t, env, "migrate"); code != 0 {
-		t.Fatal(errs)
-	}
-	env = append(env, "DATABASE_URL="+mutedPostgres(t, url, "FROM herald.deliveries"))
-	code, _, errs := worker(t, env, "delivery", "list", "--timeout=5s")
-	if code != exitFailed || !strings.Contains(errs, "worker: the database took longer than 5s to answer: try again, or give it longer with --timeout") {
-		t.Errorf("exit code %d\n%s", code, errs)
-	}
-}
-
-// mutedPostgres leads to the Postgres at address until a client says hush; from then on nothing of that connection goes on.
-func mutedPostgres(t *testing.T, address, hush string) string {
-	t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	network, target := "tcp", u.Host
-	if dir := u.Query().Get("host"); strings.HasPrefix(dir, "/") {
-		network, target = "unix", dir+"/.s.PGSQL."+u.Query().Get("port")
-	}
-	u.Host = heraldtest.Listen(t, func(client net.Conn) {
-		defer func() { _ = client.Close() }()
-		server, err := net.Dial(network, target)
-		if err != nil {
-			return
-		}
-		var back sync.WaitGroup
-		defer back.Wait()
-		back.Go(func() { _, _ = io.Copy(client, server) })
-		defer func() { _ = server.Close() }()
-		b := make([]byte, 64<<10)
-		for {
-			n, err := client.Read(b)
-			if err != nil {
-				return
-			}
-			if strings.Contains(string(b[:n]), hush) {
-				_, _ = io.Copy(io.Discard, client) // until the client leaves
-				return
-			}
-			if _, err := server.Write(b[:n]); err != nil {
-				return
-			}
-		}
-	})
-	u.RawQuery = "sslmode=disable"
-	return u.String()
-}
-
 // A fault in a command (here: of the test, which gives it no stdin) is told like other failures, and comes first on the screen.
 func TestPanicIsASentence(t *testing.T) {
+	t.Parallel()
 	var out, said bytes.Buffer
 	code := runCommand(app{ctx: t.Context(), out: &out, err: &said, tty: nobody}, []string{"token", "set", "8453:42", "--origin", "https://agent.example"},
 		[]string{"HERALD_DATA=" + t.TempDir(), "HERALD_KEYSET=" + heraldtest.Keyset(t)}) // without a stdin
@@ -274,6 +224,7 @@ func TestPanicIsASentence(t *testing.T) {
 }
 
 func TestFlagsOfTheProgram(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		args []string
 		code int

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -60,6 +59,7 @@ func (d diagnosis) saysNothing(check, mark string) {
 }
 
 func TestDoctorOfNothing(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	d := diagnose(t, 0, "HERALD_DATA="+dir, "HERALD_LISTN=:1", "REDIS_URI=redis://a")
 	d.says("configuration", doctor.MarkOK, "All settings are valid.")
@@ -79,22 +79,18 @@ func TestDoctorOfNothing(t *testing.T) {
 }
 
 func TestDoctorOfThePort(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	t.Parallel()
 	busy := httptest.NewServer(http.NotFoundHandler())
 	defer busy.Close()
 	diagnose(t, 1, "HERALD_LISTEN="+busy.Listener.Addr().String()).says("port", doctor.MarkFail, "is held by another program: stop that one, or set HERALD_LISTEN to another port")
 	diagnose(t, 1, "HERALD_LISTEN=0.0.0.0:0").says("port", doctor.MarkFail, "set HERALD_API_TOKEN")
 	diagnose(t, 1, "HERALD_LISTEN=192.0.2.1:8080", "HERALD_API_TOKEN=hunter2hunter2").says("port", doctor.MarkFail, "is not an address of this machine")
-	addr := l.Addr().String()
-	_ = l.Close()
+	addr := heraldtest.Address(t)
 	diagnose(t, 0, "HERALD_LISTEN="+addr).says("port", doctor.MarkOK, addr+" can be listened on")
 }
 
 func TestDoctorOfGateways(t *testing.T) {
+	t.Parallel()
 	broken, good := ipfstest.New(), ipfstest.New()
 	broken.Behave(ipfstest.Behaviour{Status: http.StatusInternalServerError})
 	a, b := httptest.NewServer(broken.Handler()), httptest.NewServer(good.Handler())
@@ -111,6 +107,7 @@ func TestDoctorOfGateways(t *testing.T) {
 }
 
 func TestDoctorOfRedis(t *testing.T) {
+	t.Parallel()
 	raw := heraldtest.RealRedis(t)
 	u, err := url.Parse(raw)
 	if err != nil {
@@ -139,6 +136,7 @@ func TestDoctorOfRedis(t *testing.T) {
 
 // The doctor names the task types of another program in a queue that Herald reads.
 func TestDoctorNamesForeignTasks(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	if err := d.queue.Enqueue(heraldtest.Within(t, 10*time.Second), queue.Task{Kind: "email:send", Lane: "default"}); err != nil {
 		t.Fatal(err)
@@ -153,6 +151,7 @@ func TestDoctorNamesForeignTasks(t *testing.T) {
 }
 
 func TestDoctorCountsWhatIsStuck(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	diagnose(t, 0, d.env...).says("deliveries", doctor.MarkOK, "none is held or overdue")
 	for range 3 {
@@ -206,6 +205,7 @@ func serving(t testing.TB, env ...string) *watched {
 
 // The running worker's settings count, not this shell's.
 func TestDoctorOfTheRunningWorker(t *testing.T) {
+	t.Parallel()
 	keyset, database := heraldtest.Keyset(t), heraldtest.Postgres(t, store.Migrate)
 	addr := heraldtest.Address(t)
 	common := []string{"HERALD_DATA=" + t.TempDir(), "HERALD_CACHE=" + t.TempDir(), "DATABASE_URL=" + database, "HERALD_QUEUE=embedded",
@@ -248,6 +248,7 @@ func TestDoctorOfTheRunningWorker(t *testing.T) {
 }
 
 func TestDoctorOfPrograms(t *testing.T) {
+	t.Parallel()
 	// A cluster of a version that is not here.
 	dir := t.TempDir()
 	data := filepath.Join(dir, "postgres", "data")

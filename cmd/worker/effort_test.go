@@ -13,6 +13,7 @@ import (
 
 // A command beside the workers shows what they counted together of an agent's effort, and says so when it cannot be read.
 func TestAgentShowsEffort(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	d.ended(42, store.Outcome{Status: store.Delivered, Called: true, AgentOK: true})
 	d.says(0, "effort 60 s left of 60 s a minute; used: nothing yet", "agent", "show", "8453:42")

@@ -83,6 +83,7 @@ func (d *desk) next(args ...string) string {
 }
 
 func TestKeysRotation(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	first := heraldtest.Keyset(t)
 	d.with(first)
@@ -132,6 +133,7 @@ func TestKeysRotation(t *testing.T) {
 
 // A row that somebody moved to another agent does not open; it is told and left as it is.
 func TestKeysReencryptLeavesWhatDoesNotOpen(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	first := heraldtest.Keyset(t)
 	d.with(first)
@@ -182,6 +184,7 @@ func TestKeysWrapped(t *testing.T) {
 
 // TestKeysOfAccessTokens: what was obtained with an OAuth credential is counted and sealed anew like what an operator stored.
 func TestKeysOfAccessTokens(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	first := heraldtest.Keyset(t)
 	d.with(first)
@@ -280,6 +283,7 @@ func TestKeysOut(t *testing.T) {
 
 // TestRotationWaitsForWorkers: a step of a rotation is refused while a running worker has not loaded the keys that it needs.
 func TestRotationWaitsForWorkers(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	first := heraldtest.Keyset(t)
 	d.with(first)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/big"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +24,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	transport.RunSupervisor() // this binary is the worker of some tests
+	transport.RunSupervisor()                                             // this binary is the worker of some tests
+	if err := os.Setenv("PROBE_TEST_KEY", "hunter2hunter2"); err != nil { // which a servers file names
+		panic(err)
+	}
 	heraldtest.Main(m, devnettest.Leftovers()...)
 }
 
@@ -51,6 +55,7 @@ func services(t testing.TB) (env []string, databaseURL string) {
 }
 
 func TestExitCodes(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		env  []string
 		args []string
@@ -107,6 +112,7 @@ func deliveries(t testing.TB, url string) (good, bad uuid.UUID) {
 }
 
 func TestOperatorCommands(t *testing.T) {
+	t.Parallel()
 	env, url := services(t)
 	must := func(args ...string) string {
 		t.Helper()
@@ -184,6 +190,7 @@ func TestOperatorCommands(t *testing.T) {
 }
 
 func TestDoctorNamesWhatIsAway(t *testing.T) {
+	t.Parallel()
 	env := []string{"DATABASE_URL=postgres://u:hunter2@127.0.0.1:1/d", "REDIS_URL=redis://:hunter2@127.0.0.1:1", "RPC_URL_8453=http://127.0.0.1:1/hunter2",
 		"RPC_URL_1=http://127.0.0.1:1/", `HERALD_STDIO_COMMANDS=[["/nowhere/agent"]]`}
 	_, key, _ := worker(t, nil, "keys", "init", "--cleartext")
@@ -206,6 +213,7 @@ func TestDoctorNamesWhatIsAway(t *testing.T) {
 }
 
 func TestPrintable(t *testing.T) {
+	t.Parallel()
 	if got := text.Printable("a\x1b[2J\u202eb\u0085\r\n"); got != "a·[2J·b···" {
 		t.Errorf("%q", got)
 	}

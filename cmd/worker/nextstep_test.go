@@ -65,6 +65,7 @@ func parses(args []string) error {
 
 // TestShowSaysWhatToDo: of rows that were written before anybody thought of next steps too.
 func TestShowSaysWhatToDo(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	held := d.ended(110, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true, Endpoint: "https://agent.example/mcp",
 		Error: "listing the agent's tools: the agent answered HTTP 401 Unauthorized"})

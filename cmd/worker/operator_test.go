@@ -149,6 +149,7 @@ var (
 )
 
 func TestReplayByFilter(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	var ids []uuid.UUID
 	for range 10 {
@@ -197,6 +198,7 @@ func TestReplayByFilter(t *testing.T) {
 }
 
 func TestReplayByID(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	id, good, unknown := d.ended(42, dead), d.ended(42, delivered), uuid.New()
 	out, errs := d.worker(exitLeft, "delivery", "replay", id.String(), good.String(), unknown.String(), id.String())
@@ -221,6 +223,7 @@ func TestReplayByID(t *testing.T) {
 
 // Without a Redis at hand the rows wait for the worker's reconciler.
 func TestReplayWithoutRedis(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	id := d.ended(42, dead)
 	env := append(slices.DeleteFunc(slices.Clone(d.env), func(s string) bool { return strings.HasPrefix(s, "REDIS_URL=") }), "HERALD_QUEUE=embedded")
@@ -239,6 +242,7 @@ func TestReplayWithoutRedis(t *testing.T) {
 
 // Ctrl-C ends a replay between two batches; what was done is told and the audit says cancelled.
 func TestReplayIsStopped(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	var ids []uuid.UUID
 	for range 3 {
@@ -266,6 +270,7 @@ func TestReplayIsStopped(t *testing.T) {
 }
 
 func TestCancel(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	gone := d.ended(42, dead)
 	wait := d.ended(42, store.Outcome{Status: store.Waiting, Reason: "timeout", Delay: time.Hour, Called: true})
@@ -291,6 +296,7 @@ func TestCancel(t *testing.T) {
 }
 
 func TestListByKindAndTime(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	id := d.ended(42, dead)
 	for args, there := range map[string]bool{"--kind NewFeedback": true, "--kind FeedbackRevoked": false, "--since 1h": true, "--until 1h": false, "--since 1h --until 1ns": true} {
@@ -302,6 +308,7 @@ func TestListByKindAndTime(t *testing.T) {
 }
 
 func TestAgents(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	if out, _ := d.worker(0, "agent", "list", "--json"); out != "{\n  \"agents\": []\n}\n" {
 		t.Errorf("nobody: %s", out)

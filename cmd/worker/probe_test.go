@@ -115,7 +115,7 @@ const strict = `{"type":"object","properties":{"deliveryId":{"type":"string"},"s
 
 // TestProbe: the servers file names the agent, so that no chain is asked.
 func TestProbe(t *testing.T) {
-	t.Setenv("PROBE_TEST_KEY", "hunter2hunter2")
+	t.Parallel()
 	d := newDesk(t)
 	a := newMCPAgent(t, func(a *mcpAgent) { a.tools = tool("agent_receiveFeedback", strict) })
 	d.lists(fmt.Sprintf(`{"8453:42":{"transport":"http","url":"%s/mcp?key=${PROBE_TEST_KEY}","headers":{"X-Api-Key":"${PROBE_TEST_KEY}"}}}`, a.URL))
@@ -166,6 +166,7 @@ func TestProbe(t *testing.T) {
 
 // TestProbeTellsWhatADeliveryWouldGet: each way in which an agent cannot be delivered to, in the words of a delivery.
 func TestProbeTellsWhatADeliveryWouldGet(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	gone := heraldtest.Address(t)
 	at := func(adapt func(*mcpAgent)) string { return newMCPAgent(t, adapt).URL + "/mcp" }
@@ -217,6 +218,7 @@ func entry(url, more string) string { return fmt.Sprintf(`{"transport":"http","u
 
 // TestProbeByChain: as the registration says, or --url; without a store nothing is kept and nothing started.
 func TestProbeByChain(t *testing.T) {
+	t.Parallel()
 	p := newSurroundings(t, true)
 	a := newMCPAgent(t, nil)
 	id := p.register(data(p.doc(a.URL + "/mcp?key=hunter2hunter2")))
@@ -258,6 +260,7 @@ func TestProbeByChain(t *testing.T) {
 }
 
 func TestProbeMisuse(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ args, says string }{
 		"nobody":                 {"agent probe", "agent"},
 		"no kind":                {"agent probe 8453:1 --kind=Feedback", "--kind"},

@@ -20,6 +20,7 @@ import (
 
 // The worker refuses to start (DESIGN §5) with one line that names what to change.
 func TestRefusesToStart(t *testing.T) {
+	t.Parallel()
 	keyset := "HERALD_KEYSET=" + heraldtest.Keyset(t)
 	away := []string{"DATABASE_URL=" + nowhere, "REDIS_URL=redis://:hunter2@127.0.0.1:1"}
 	for name, c := range map[string]struct {
@@ -48,6 +49,7 @@ func TestRefusesToStart(t *testing.T) {
 		}, exitFailed, []string{"Redis may evict keys (maxmemory-policy allkeys-lru)", "set maxmemory-policy noeviction"}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			env := append(c.env(t), "HERALD_LISTEN=127.0.0.1:0", "HERALD_LOG_LEVEL=error")
 			code, out, errs := worker(t, env)
 			said := ""
@@ -70,6 +72,7 @@ func TestRefusesToStart(t *testing.T) {
 
 // The embedded Redis is not asked for what an operator's own has to be: miniredis answers no INFO.
 func TestStartsOnItsOwnRedis(t *testing.T) {
+	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
 	said := &watched{want: "delivering", seen: make(chan struct{})}
 	ended := make(chan int, 1)

@@ -123,6 +123,7 @@ func (p *surroundings) resolve(code int, env []string, args ...string) (out, err
 func words(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 func TestAgentResolve(t *testing.T) {
+	t.Parallel()
 	p := newSurroundings(t, true)
 	good := p.register("")
 	p.setURI(good, data(fmt.Sprintf(`{"services":[{"name":"MCP","endpoint":%q,"version":"2025-06-18"},{"name":"MCP","endpoint":"wss://a.example"}],"registrations":[{"agentId":%s,"agentRegistry":"eip155:31337:%s"}]}`,
@@ -214,6 +215,7 @@ func TestAgentResolve(t *testing.T) {
 }
 
 func TestResolveMisuse(t *testing.T) {
+	t.Parallel()
 	p := newSurroundings(t, false)
 	for name, c := range map[string]struct {
 		args []string
@@ -237,6 +239,7 @@ func TestResolveMisuse(t *testing.T) {
 }
 
 func TestResolveURI(t *testing.T) {
+	t.Parallel()
 	p := newSurroundings(t, false)
 	const feedback = `{"agentRegistry":"eip155:8453:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432","agentId":42,"value":9977,"valueDecimals":2}`
 	cid, err := p.gateway.AddFile([]byte(feedback))
@@ -305,6 +308,7 @@ func TestResolveURI(t *testing.T) {
 
 // TestLook: what no gateway of a test serves.
 func TestLook(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		doc  ipfs.Document
 		want string

@@ -9,6 +9,7 @@ import (
 
 // The doctor reads the servers file as the worker would, and says where it is wrong.
 func TestDoctorReadsTheServersFile(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "servers.json")
 	data := "HERALD_DATA=" + t.TempDir()
 	for content, want := range map[string]string{

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/store"
+	"golang.org/x/sync/errgroup"
 )
 
 // freezing returns the URL of a database behind a proxy that carries nothing more, for old and new connections alike,
@@ -53,6 +54,7 @@ func freezing(t *testing.T, database, at string) (address string, frozen *atomic
 func TestCommandsEndWithTheirTimeout(t *testing.T) {
 	t.Parallel()
 	const timeout = 2 * time.Second
+	var group errgroup.Group // they do nothing but wait
 	for args, at := range map[string]string{
 		"delivery list":            "FROM herald.deliveries",
 		"delivery show " + oneID:   "FROM herald.deliveries",
@@ -65,18 +67,22 @@ func TestCommandsEndWithTheirTimeout(t *testing.T) {
 		"migrate status":           "goose_db_version",
 		"api-token list":           "goose_db_version",
 	} {
-		t.Run(args, func(t *testing.T) {
-			t.Parallel()
-			database, frozen := freezing(t, heraldtest.Postgres(t, store.Migrate), at)
+		database, frozen := freezing(t, heraldtest.Postgres(t, store.Migrate), at)
+		env := []string{"DATABASE_URL=" + database, "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET=" + heraldtest.Keyset(t)}
+		group.Go(func() error {
 			began := time.Now()
-			code, out, errs := worker(t, []string{"DATABASE_URL=" + database, "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET=" + heraldtest.Keyset(t)},
-				append(strings.Fields(args), "--timeout="+timeout.String())...)
+			code, out, errs := worker(t, env, append(strings.Fields(args), "--timeout="+timeout.String())...)
 			took := time.Since(began)
 			if !frozen.Load() || code != exitFailed || took > timeout+3*time.Second { // a second, on a machine that is not loaded
-				t.Errorf("frozen %t, after %s exit code %d\n%s%s", frozen.Load(), took.Round(time.Millisecond), code, out, errs)
+				t.Errorf("%s: frozen %t, after %s exit code %d\n%s%s", args, frozen.Load(), took.Round(time.Millisecond), code, out, errs)
 			}
+			if says := "worker: the database took longer than 2s to answer: try again, or give it longer with --timeout"; args == "delivery list" && !strings.Contains(errs, says) {
+				t.Errorf("%s does not say %q:\n%s", args, says, errs)
+			}
+			return nil
 		})
 	}
+	_ = group.Wait()
 }
 
 // A probe can do without a database, so it does not wait for one that is away.

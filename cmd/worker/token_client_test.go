@@ -70,6 +70,7 @@ func originOf(t testing.TB, raw string) string {
 
 // TestTokenSetClient: an OAuth client is stored once somebody agreed where it goes, and its server has given it a token.
 func TestTokenSetClient(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"feedback", "other"}, ChallengeScope: "feedback"})
 	d.protects(s)
@@ -158,6 +159,7 @@ func pemKey(t testing.TB) (string, *ecdsa.PublicKey) {
 
 // TestTokenSetClientWays: with nobody to ask, and what can be wrong then.
 func TestTokenSetClientWays(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	s := oauthtest.New(t, oauthtest.Options{Methods: []string{oauthtest.MethodPost, oauthtest.MethodKey}})
 	d.protects(s)
@@ -222,6 +224,7 @@ func TestTokenSetClientWays(t *testing.T) {
 }
 
 func TestTokenSetClientMisuse(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	key, _ := pemKey(t)
 	away := []string{"--origin", "https://agent.example", "--issuer", "https://as.example", "--resource", "https://agent.example/mcp", "--unchecked"}
@@ -263,8 +266,10 @@ func TestTokenSetClientMisuse(t *testing.T) {
 
 // An agent of MCP 2025-03-26 is its own authorization server, with or without metadata; and nobody is asked whom the guard does not dial.
 func TestTokenSourceOfOlderAgents(t *testing.T) {
+	t.Parallel()
 	for name, o := range map[string]oauthtest.Options{"metadata": {Legacy: true}, "none": {LegacyEndpoints: true}} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			d := newDesk(t)
 			s := oauthtest.New(t, o)
 			d.protects(s)
@@ -282,6 +287,7 @@ func TestTokenSourceOfOlderAgents(t *testing.T) {
 
 // TestTokenSetOfSilentAgent: an agent that cannot be asked what it calls itself keeps nobody from asking its authorization server.
 func TestTokenSetOfSilentAgent(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	s := oauthtest.New(t, oauthtest.Options{})
 	d.env = append(d.env, "HERALD_ALLOW_NETWORKS=127.0.0.0/8")

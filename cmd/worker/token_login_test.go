@@ -46,6 +46,7 @@ func (d *desk) login(code int, want, stdin string, visit func(string), args ...s
 }
 
 func TestTokenLogin(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"feedback", "offline_access"}, ClientIDMetadata: true})
 	d.protects(s)
@@ -96,6 +97,7 @@ func TestTokenLogin(t *testing.T) {
 
 // TestTokenLoginRefuses: nothing is stored unless the right server said yes to the right login.
 func TestTokenLoginRefuses(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	s := oauthtest.New(t, oauthtest.Options{NoRegistration: true})
 	d.protects(s)
@@ -146,6 +148,7 @@ func TestTokenLoginRefuses(t *testing.T) {
 
 // Without a refresh token there is one token, which ends.
 func TestTokenLoginWithoutRefresh(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	s := oauthtest.New(t, oauthtest.Options{NoRefresh: true})
 	d.protects(s)
@@ -180,6 +183,7 @@ func metadata(s *oauthtest.Server, document map[string]any) {
 // TestTokenLoginMixUp: an agent's metadata names the page of an honest server and a token endpoint of its own. The code that the honest one
 // would give goes nowhere (RFC 9700 §4.4).
 func TestTokenLoginMixUp(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	honest, evil := oauthtest.New(t, oauthtest.Options{NoIss: true}), oauthtest.New(t, oauthtest.Options{NoIss: true})
 	d.protects(evil)
@@ -226,6 +230,7 @@ func TestTokenLoginMixUp(t *testing.T) {
 
 // What would come to nothing once the person has logged in is found before.
 func TestTokenLoginFindsFaultsFirst(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	s := oauthtest.New(t, oauthtest.Options{Methods: []string{oauthtest.MethodBasic}})
 	d.protects(s)

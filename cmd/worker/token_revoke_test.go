@@ -49,6 +49,7 @@ func (d *desk) loggedIn(s *oauthtest.Server, expires time.Time) store.Token {
 
 // TestTokenRemoveRevokes: the row goes in any case; what the authorization server did, and what is still good there, is told.
 func TestTokenRemoveRevokes(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	d.env = append(d.env, "HERALD_ALLOW_NETWORKS=127.0.0.0/8")
 	soon := time.Now().Add(time.Hour)
@@ -100,6 +101,7 @@ func TestTokenRemoveRevokes(t *testing.T) {
 
 // TestTokenRemoveOfClients: a client's access token is revoked, and the client stays known; other tokens are nobody's but the operator's.
 func TestTokenRemoveOfClients(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	s := oauthtest.New(t, oauthtest.Options{})
 	d.protects(s)

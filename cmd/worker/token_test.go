@@ -128,6 +128,7 @@ func (d *desk) nowhere() {
 }
 
 func TestTokenSet(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	held := d.ended(42, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true, AgentError: "401"})
 	other := d.ended(7, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true, AgentError: "401"})
@@ -184,6 +185,7 @@ func TestTokenSet(t *testing.T) {
 }
 
 func TestTokenMisuse(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	for _, c := range []struct {
 		says, stdin string
@@ -223,6 +225,7 @@ func TestTokenMisuse(t *testing.T) {
 
 // Without --origin somebody is asked, at the terminal, not on stdin.
 func TestTokenSetAsks(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	file := filepath.Join(t.TempDir(), "servers.json")
 	entries := `{"servers": {"8453:42": {"url": "https://agent.example/mcp/secretpath?key=hunter2"}, "8453:7": {"command": "/bin/agent"},
@@ -255,6 +258,7 @@ func TestTokenSetAsks(t *testing.T) {
 
 // TestTokenImport takes the old backend's table.
 func TestTokenImport(t *testing.T) {
+	t.Parallel()
 	d, p := newDesk(t), newSurroundings(t, true)
 	d.env = append(d.env, slices.DeleteFunc(slices.Clone(p.env), func(kv string) bool {
 		return strings.HasPrefix(kv, "DATABASE_URL=") || strings.HasPrefix(kv, "REDIS_URL=") || strings.HasPrefix(kv, "HERALD_KEYSET=")
@@ -331,6 +335,7 @@ func (d *desk) sql(text string) {
 
 // TestTokenKeys: tokens take part in a rotation of the keys.
 func TestTokenKeys(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	first := heraldtest.Keyset(t)
 	d.with(first)
@@ -380,6 +385,7 @@ func TestTokenKeys(t *testing.T) {
 
 // TestTokenImportFromTable reads the old backend's table itself, as its own migrations make it, and leaves it as it is.
 func TestTokenImportFromTable(t *testing.T) {
+	t.Parallel()
 	d, p := newDesk(t), newSurroundings(t, true)
 	d.env = append(d.env, slices.DeleteFunc(slices.Clone(p.env), func(kv string) bool {
 		return strings.HasPrefix(kv, "DATABASE_URL=") || strings.HasPrefix(kv, "REDIS_URL=") || strings.HasPrefix(kv, "HERALD_KEYSET=")
@@ -445,6 +451,7 @@ func TestTokenImportFromTable(t *testing.T) {
 
 // TestImportNamesItsOwnOptions: what the import cannot do is not mended by an option of another command.
 func TestImportNamesItsOwnOptions(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	if _, errs := d.give(exitMisuse, "42,"+canary+"\n", "", "token", "import", "--chain", "8453"); strings.Contains(errs, "--origin") || !strings.Contains(errs, "set RPC_URL_8453") {
 		t.Errorf("%s", errs)
@@ -455,6 +462,7 @@ func TestImportNamesItsOwnOptions(t *testing.T) {
 // TestTokenOfAnOwnerBefore: a token stays when its agent is given to another owner, and agent show says that it is from
 // before.
 func TestTokenOfAnOwnerBefore(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	d.answers(0, "is stored for", canary, "", "token", "set", "8453:42", "--origin", "https://agent.example")
 	if out, _ := d.worker(0, "agent", "show", "8453:42"); strings.Contains(out, "transferred") || strings.Contains(out, "another owner") {

@@ -23,10 +23,13 @@ package heraldtest
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net/url"
 	"os"
 	"reflect"
+	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -78,6 +81,17 @@ type migration struct {
 func Main(m *testing.M, options ...goleak.Option) {
 	redis.SetLogger(silence{})
 	goleak.VerifyTestMain(run{m, options}, options...)
+}
+
+// RunAtOnce makes a package run n parallel tests per core, unless go test was given -parallel. It is for packages whose
+// tests wait more than they compute. TestMain calls it before Main.
+func RunAtOnce(n int) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", strconv.Itoa(n*runtime.GOMAXPROCS(0))) // a number is no error
+	}
 }
 
 type run struct {

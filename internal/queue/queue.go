@@ -67,6 +67,9 @@ type Config struct {
 	URL secret.Secret // REDIS_URL; parseURL lists the accepted forms; required
 	// NoIntake leaves the queue default to other programs: Herald does not read, count or list it.
 	NoIntake bool
+	// DialOnce dials once for each try of a request, not five times in half a second. A command does without a Redis that
+	// refuses the connection.
+	DialOnce bool
 	Logger   *slog.Logger // default slog.Default()
 }
 
@@ -95,7 +98,7 @@ func Open(cfg Config) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	rdb, err := redisClient(opt)
+	rdb, err := redisClient(opt, cfg.DialOnce)
 	if err != nil {
 		return nil, err
 	}

@@ -150,8 +150,8 @@ func olderThan(version string, major, minor int) bool {
 	return got[0] < major || got[0] == major && got[1] < minor
 }
 
-// redisClient returns a client for asynq's options.
-func redisClient(opt asynq.RedisConnOpt) (redis.UniversalClient, error) {
+// redisClient returns a client for asynq's options. With dialOnce it dials a refusing Redis once for each request.
+func redisClient(opt asynq.RedisConnOpt, dialOnce bool) (redis.UniversalClient, error) {
 	c, ok := opt.MakeRedisClient().(redis.UniversalClient)
 	if !ok {
 		return nil, fmt.Errorf("queue: connection option %T is not supported", opt)
@@ -161,6 +161,9 @@ func redisClient(opt asynq.RedisConnOpt) (redis.UniversalClient, error) {
 	}
 	o := withoutPush(*c.(*redis.Client).Options())
 	o.ContextTimeoutEnabled = true // without it, a call to a frozen Redis ignores the deadline of its context
+	if dialOnce {
+		o.DialerRetries = 1
+	}
 	_ = c.Close()
 	return redis.NewClient(&o), nil
 }

@@ -80,7 +80,7 @@ func assembleParts(cfg *config.Config, b *Backend, st *store.Store, q *queue.Que
 		return nil, err
 	}
 	a.keys = keys
-	if a.content, err = OpenContent(cfg, o.Logger); err != nil {
+	if a.content, err = OpenContent(cfg, o); err != nil {
 		return nil, err
 	}
 	if err = a.openTraces(cfg, o.Logger); err != nil {
@@ -99,7 +99,7 @@ func assembleParts(cfg *config.Config, b *Backend, st *store.Store, q *queue.Que
 	if a.pool, err = mcpcall.NewPool(calls); err != nil {
 		return nil, err
 	}
-	if a.serversFile, err = openServersFile(cfg, a.pool, o.Logger); err != nil {
+	if a.serversFile, err = openServersFile(cfg, a.pool, o); err != nil {
 		return nil, err
 	}
 	return a, a.wireDelivery(cfg, keys, reg, o)

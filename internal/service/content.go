@@ -1,7 +1,6 @@
 package service
 
 import (
-	"log/slog"
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
@@ -26,8 +25,9 @@ type Content struct {
 // renewal, but not those of the next.
 const oauthIdle = 2 * time.Second
 
-// OpenContent returns the Content for the settings. It makes no network request.
-func OpenContent(cfg *config.Config, log *slog.Logger) (_ *Content, err error) {
+// OpenContent returns the Content for the settings. Of the options it uses Logger and ChainTimeout. It makes no network
+// request.
+func OpenContent(cfg *config.Config, o Options) (_ *Content, err error) {
 	c := &Content{Decoding: decode.NewBudget(decode.DefaultBudget), chains: map[uint64]*chain.Client{}}
 	c.HasChain = func(id uint64) bool { return c.chains[id] != nil }
 	c.Close = c.close
@@ -51,14 +51,15 @@ func OpenContent(cfg *config.Config, log *slog.Logger) (_ *Content, err error) {
 		}
 		client, err := chain.New(chain.Config{ChainID: id, URLs: known.RPCURLs, Confirmations: cfg.ConfirmationsOf(id),
 			Registries: known.Registries,
-			LogRange:   cfg.LogRange, Trusted: cfg.TrustsNodes(id), Decoding: c.Decoding, Logger: log})
+			LogRange:   cfg.LogRange, Trusted: cfg.TrustsNodes(id), Decoding: c.Decoding, Timeout: o.ChainTimeout,
+			Logger: o.Logger})
 		if err != nil {
 			return nil, err
 		}
 		c.chains[id] = client
 	}
 	if c.Fetcher, err = ipfs.New(ipfs.Config{Gateways: cfg.IPFSGateways, Arweave: cfg.ArweaveGateway, Guard: c.Guard,
-		Logger: log}); err != nil {
+		Logger: o.Logger}); err != nil {
 		return nil, err
 	}
 	c.Resolver, err = resolver.New(resolver.Config{Chain: chainReader{c.chains}, Fetcher: c.Fetcher,

@@ -26,6 +26,7 @@ func TestMain(m *testing.M) {
 		runHelper()
 	}
 	queue.LogDriver(slog.New(slog.DiscardHandler))
+	heraldtest.RunAtOnce(2)
 	heraldtest.Main(m, devnettest.Leftovers()...)
 }
 
@@ -46,19 +47,24 @@ type running struct {
 // run starts a service with this environment; it is stopped with the test at the latest.
 func run(t testing.TB, ephemeral bool, env ...string) *running {
 	t.Helper()
+	return runWith(t, Options{Ephemeral: ephemeral}, env...)
+}
+
+// runWith is run with options of the test's own.
+func runWith(t testing.TB, o Options, env ...string) *running {
+	t.Helper()
 	r := &running{t: t, ended: make(chan error, 1), worker: make(chan *Worker, 1), listen: heraldtest.Address(t), log: &heraldtest.Log{}}
 	cfg := load(t, append(env, "HERALD_LISTEN="+r.listen, "HERALD_ALLOW_NETWORKS=127.0.0.0/8", "IPFS_GATEWAYS=http://127.0.0.1:1")...)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
-	go func() {
-		r.ended <- Run(ctx, cfg, Options{Ephemeral: ephemeral, Logger: slog.New(slog.NewTextHandler(r.log, nil)),
-			Running: func(w *Worker) { r.worker <- w },
-			Trace: func(s delivery.Step) {
-				r.mu.Lock()
-				defer r.mu.Unlock()
-				r.steps = append(r.steps, s)
-			}})
-	}()
+	o.Logger, o.ChainLook = slog.New(slog.NewTextHandler(r.log, nil)), 200*time.Millisecond
+	o.Running = func(w *Worker) { r.worker <- w }
+	o.Trace = func(s delivery.Step) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.steps = append(r.steps, s)
+	}
+	go func() { r.ended <- Run(ctx, cfg, o) }()
 	t.Cleanup(func() { _ = r.stop() })
 	return r
 }

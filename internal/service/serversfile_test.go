@@ -47,7 +47,9 @@ func TestServersFile(t *testing.T) {
 	}
 	say(`{"url": "` + a.URL + `", "enabled": false}`)
 	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_SERVERS_FILE="+path)
-	r := run(t, false, env...)
+	looks := make(chan time.Time)
+	look := func() { looks <- time.Now() }
+	r := runWith(t, Options{ServersTicks: looks}, env...)
 	w := r.up()
 	id := accept(t, w, line)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -60,8 +62,10 @@ func TestServersFile(t *testing.T) {
 	}, func() string { return fmt.Sprintf("%s %s: %s", d.Status, d.Reason, d.Error) })
 
 	write("{\n")
+	look()
 	heraldtest.AwaitState(t, func() bool { return strings.Contains(r.log.String(), "cannot be used") }, func() string { return r.log.String() })
 	say(`{"url": "` + a.URL + `"}`)
+	look()
 	if d := delivered(t, w.Store, id); d.Endpoint != a.URL || a.count() != 1 {
 		t.Errorf("%+v, %d calls", d, a.count())
 	}
@@ -116,7 +120,9 @@ func TestServersFileReleases(t *testing.T) {
 	}
 	write(key(first, "wrong"), key(second, "wrong"))
 	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_SERVERS_FILE="+path)
-	r := run(t, false, env...)
+	looks := make(chan time.Time)
+	look := func() { looks <- time.Now() }
+	r := runWith(t, Options{ServersTicks: looks}, env...)
 	w := r.up()
 	held := func(id uuid.UUID, dispatch int) {
 		t.Helper()
@@ -133,8 +139,10 @@ func TestServersFileReleases(t *testing.T) {
 	held(one, 1)
 	held(two, 1)
 	write(key(first, "no better"), key(second, "wrong"))
+	look()
 	held(one, 2)
 	write(key(first, "right"), key(second, "wrong"))
+	look()
 	delivered(t, w.Store, one)
 	if err := r.stop(); err != nil {
 		t.Error(err)

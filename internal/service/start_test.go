@@ -32,23 +32,26 @@ func TestStartsWithoutDeadChains(t *testing.T) {
 		env = append(env, fmt.Sprintf("RPC_URL_%d=%s", id, url), fmt.Sprintf("IDENTITY_REGISTRY_%d=%s", id, d.Identity),
 			fmt.Sprintf("REPUTATION_REGISTRY_%d=%s", id, d.Reputation))
 	}
-	r := run(t, false, env...)
+	r := runWith(t, Options{ChainTimeout: 3 * time.Second}, env...)
 	w := r.up()
 	if b, err := Attach(t.Context(), load(t, env...), 60*time.Second, slog.New(slog.DiscardHandler)); err != nil || !b.EmbeddedRedis {
 		t.Errorf("a command does not find it: %+v, %v", b, err)
 	}
+	healthy, theirs := newAgent(t), newAgent(t)
+	close(healthy.hold)
+	close(theirs.hold)
+	line := feedback(t, net, theirs.URL)
+	deliveries := map[int]uuid.UUID{}
+	for _, id := range []int{refuses, silent, other} {
+		deliveries[id] = accept(t, w, ofChain(t, line, id))
+	}
+	delivered(t, w.Store, accept(t, w, feedback(t, net, healthy.URL)))
 	degraded := r.untilReadyWithout("chain 601", "chain 602", "chain 603")
 	if !strings.Contains(degraded["chain 603"], "603") || !strings.Contains(degraded["chain 603"], fmt.Sprint(net.ChainID())) {
 		t.Errorf("%v", degraded)
 	}
-
-	healthy, theirs := newAgent(t), newAgent(t)
-	close(healthy.hold)
-	close(theirs.hold)
-	delivered(t, w.Store, accept(t, w, feedback(t, net, healthy.URL)))
-	line := feedback(t, net, theirs.URL)
-	for _, id := range []int{refuses, silent, other} {
-		d := untilWaiting(t, w.Store, accept(t, w, ofChain(t, line, id)))
+	for id, delivery := range deliveries {
+		d := untilWaiting(t, w.Store, delivery)
 		if d.Reason != "chain_unavailable" {
 			t.Errorf("chain %d: %s %s: %s", id, d.Status, d.Reason, d.Error)
 		}

@@ -70,10 +70,10 @@ type silentError struct{ err error }
 func (e *silentError) Error() string { return fmt.Sprintf("no answer within %s", probeTimeout) }
 func (e *silentError) Unwrap() error { return e.err }
 
-// watchDependencies pings the parts at once and then every watchInterval, until ctx is cancelled. It passes each
-// part's name and error text to the callback. The text is empty if the part answers.
-func watchDependencies(ctx context.Context, parts []dependency, tell func(name, why string)) {
-	ticker := time.NewTicker(watchInterval)
+// watchDependencies pings the parts at once and then every interval, until ctx is cancelled. It passes each part's name
+// and error text to the callback. The text is empty if the part answers.
+func watchDependencies(ctx context.Context, interval time.Duration, parts []dependency, tell func(name, why string)) {
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
 		var wg sync.WaitGroup

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,6 +41,10 @@ type Options struct {
 	Trace      func(delivery.Step) // called for each step of a delivery; may be nil
 	Read       func(watch.Report)  // called for ranges read from the chains of HERALD_WATCH; must not block; may be nil
 	Running    func(*Worker)       // called once the worker takes tasks
+
+	ChainTimeout time.Duration    // of one request to a chain's node; 0: the default of chain.Config
+	ChainLook    time.Duration    // between two pings of the chains; 0: 5 s
+	ServersTicks <-chan time.Time // starts a reading of the servers file; nil: every 2 s
 }
 
 // Worker is a running worker, for Options.Running.
@@ -143,7 +148,7 @@ func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, w
 	publish(parts)
 	defer stopWeb(ctx, web) // before the parts that it uses are closed
 
-	stopAll, err := startAll(ctx, parts.listServices(cfg, web, monitor, ready, watched, o.Logger), o.Logger)
+	stopAll, err := startAll(ctx, parts.listServices(cfg, o, web, monitor, ready, watched), o.Logger)
 	defer stopAll()
 	if err != nil {
 		return err
@@ -168,13 +173,14 @@ func drainTime(cfg *config.Config) time.Duration { return cfg.CallTimeout + stop
 
 // listServices returns all services in the order of starting. They stop in reverse order: followers, then the task
 // server, which waits for its running tasks, then the rest.
-func (a *assembly) listServices(cfg *config.Config, web *server.Server, monitor queue.Monitor, ready *readiness, watched outages,
-	log *slog.Logger) []Service {
+func (a *assembly) listServices(cfg *config.Config, o Options, web *server.Server, monitor queue.Monitor,
+	ready *readiness, watched outages) []Service {
+	log := o.Logger
 	all := []Service{
 		a.newTraces(log),
 		// No service waits for chains: a delivery that needs a chain fails and waits by itself.
 		newLoop("chain health", func(ctx context.Context) {
-			watchDependencies(ctx, a.chainParts(), reportChain(ready, log))
+			watchDependencies(ctx, cmp.Or(o.ChainLook, watchInterval), a.chainParts(), reportChain(ready, log))
 		}),
 		a.newConnections(web, monitor, ready, log),
 	}

@@ -152,7 +152,7 @@ func (d *doctor) checkRedis(ctx context.Context) []Finding {
 		return nil
 	}
 	q, err := queue.Open(queue.Config{URL: d.redis, NoIntake: d.Settings.RedisIntake == string(intake.RedisOff),
-		Logger: d.Logger})
+		DialOnce: true, Logger: d.Logger})
 	if err != nil {
 		return reportFailure("%v", err)
 	}

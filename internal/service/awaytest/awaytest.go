@@ -17,6 +17,7 @@ import (
 
 	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -44,7 +45,7 @@ func (w Way) Flag() string {
 }
 
 // brief is the timeout of ways in which the command waits in vain.
-const brief = 300 * time.Millisecond
+const brief = 100 * time.Millisecond
 
 // Ways sets up every cause of a failure until the test ends.
 func Ways(t testing.TB) []Way {
@@ -55,6 +56,10 @@ func Ways(t testing.TB) []Way {
 	in := func(dir string) []string { return []string{"HERALD_DATA=" + dir} }
 	at := func(address string) string { return "postgres://u:" + Password + "@" + address + "/d?sslmode=disable" }
 	empty, migrated := heraldtest.EmptyPostgres(t), heraldtest.Postgres(t, store.Migrate)
+	// Commands that make the table of versions at once wait for each other, a second each time.
+	if _, err := store.Migrations(t.Context(), secret.New(empty)); err != nil {
+		t.Fatal(err)
+	}
 	nothing := filepath.Join(t.TempDir(), "none")
 	broken, ofOwn, lost := t.TempDir(), heldFolder(t), heldFolder(t)
 	write(t, filepath.Join(broken, "run.json"), "not JSON")
@@ -63,9 +68,9 @@ func Ways(t testing.TB) []Way {
 
 	return []Way{
 		{Name: "Postgres is not running", Env: own(at("127.0.0.1:1")), Timeout: brief,
-			Says: []string{"Postgres did not answer within 300ms", "check DATABASE_URL", "--timeout"}},
+			Says: []string{"Postgres did not answer within 100ms", "check DATABASE_URL", "--timeout"}},
 		{Name: "Postgres says nothing", Env: own(at(answering(t, ""))), Timeout: brief,
-			Says: []string{"Postgres did not answer within 300ms: nothing came back", "check DATABASE_URL"}},
+			Says: []string{"Postgres did not answer within 100ms: nothing came back", "check DATABASE_URL"}},
 		{Name: "a wrong password", Env: own(at(answering(t, "28P01\x00Mpassword authentication failed for user \"u\""))),
 			Says: []string{"Postgres refuses the connection", "password authentication failed", "in DATABASE_URL"}},
 		{Name: "no such database", Env: own(otherDatabase(t, empty)),
@@ -75,10 +80,10 @@ func Ways(t testing.TB) []Way {
 			Says: []string{"REDIS_URL", "cannot be read", "check host, port and database number"}, Queue: true},
 		{Name: "no worker ever ran here", Env: in(nothing), Says: []string{"there is no database", "no worker is running on " + nothing, "Set HERALD_DATA"}},
 		{Name: "the data folder is held, or its worker is starting", Env: in(heldFolder(t)), Timeout: brief,
-			Says: []string{fmt.Sprintf("is held by process %d", os.Getpid()), "within 300ms", "Try again later"}},
+			Says: []string{fmt.Sprintf("is held by process %d", os.Getpid()), "within 100ms", "Try again later"}},
 		{Name: "run.json is damaged", Env: in(broken), Says: []string{"run.json is not what a worker writes: remove it"}},
 		{Name: "the worker here has a database of its own", Env: in(ofOwn), Says: []string{"set DATABASE_URL to the same one (herald@db.example:5432/herald)"}},
-		{Name: "the worker here lost its Postgres", Env: in(lost), Timeout: brief, Says: []string{"the Postgres of the worker on " + lost, "within 300ms", "restart it"}},
+		{Name: "the worker here lost its Postgres", Env: in(lost), Timeout: brief, Says: []string{"the Postgres of the worker on " + lost, "within 100ms", "restart it"}},
 		{Name: "a cluster of another Postgres", Env: in(olderCluster(t)), Says: []string{"was written by Postgres 9", "HERALD_DATA"}},
 	}
 }
