@@ -22,6 +22,7 @@ import (
 // A job names any height: more than an hour above a fresh head there is no such event, even if its transaction or its
 // feedback is real.
 func TestCheckFarAhead(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 2)
 	j := w.feedback()
 	w.mine(2)
@@ -49,6 +50,7 @@ func TestCheckFarAhead(t *testing.T) {
 
 // TestCheckNeedsTheBlocksOnTop: a head that a node only names confirms nothing.
 func TestCheckNeedsTheBlocksOnTop(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 3)
 	j := w.feedback()
 	node, err := url.Parse(w.net.URL())
@@ -82,6 +84,7 @@ func TestCheckNeedsTheBlocksOnTop(t *testing.T) {
 
 // Heights come from jobs and from nodes: no sum of them may wrap around to one that is confirmed.
 func TestMissingIsSaturated(t *testing.T) {
+	t.Parallel()
 	const most = math.MaxUint64
 	for _, c := range []struct{ height, confirmations, head, missing uint64 }{
 		{0, 0, 0, 0}, {10, 3, 10, 3}, {10, 3, 13, 0}, {10, 3, 99, 0},

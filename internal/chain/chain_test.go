@@ -121,6 +121,7 @@ func (w *world) check(j job.Job, v Verify) Standing {
 }
 
 func TestTokenURI(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	identity := w.net.Deployment().Identity
 	for _, want := range []string{"data:application/json,{}", "", "\x00\xff" + strings.Repeat("u", 5000)} {
@@ -151,6 +152,7 @@ func TestTokenURI(t *testing.T) {
 }
 
 func TestCheckFeedback(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	w.feedback()
 	j := w.feedback()
@@ -232,6 +234,7 @@ func (w *world) job2(r *types.Receipt, err error) func(erc8004.Kind) job.Job {
 }
 
 func TestCheckOtherKinds(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	given := w.feedback()
 	response := w.job2(w.net.AppendResponse(w.ctx, w.owner, w.agent, w.rater.Address, given.FeedbackIndex, "r\x00", common.Hash{2}))(erc8004.ResponseAppended)
@@ -279,6 +282,7 @@ func with(j job.Job, change func(*job.Job)) job.Job {
 }
 
 func TestCheckConfirmations(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 3)
 	j := w.feedback()
 	bare := with(j, func(j *job.Job) { j.TransactionHash = common.Hash{} })
@@ -320,6 +324,7 @@ func TestCheckConfirmations(t *testing.T) {
 }
 
 func TestCheckFinalized(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	j := w.feedback()
 	bare := with(j, func(j *job.Job) { j.TransactionHash = common.Hash{} })
@@ -337,6 +342,7 @@ func TestCheckFinalized(t *testing.T) {
 }
 
 func TestCheckAfterReorg(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	j := w.feedback()
 	if err := w.net.Reorg(w.ctx, 1, true); err != nil {
@@ -356,6 +362,7 @@ func TestCheckAfterReorg(t *testing.T) {
 }
 
 func TestWrongChain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	c := newClient(t, Config{ChainID: 8453, URLs: []secret.Secret{secret.New(w.net.URL())}})
 	for range 2 {
@@ -373,6 +380,7 @@ func TestWrongChain(t *testing.T) {
 }
 
 func TestNodeGone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	j := w.feedback()
 	w.check(j, VerifyReceipt)

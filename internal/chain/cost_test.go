@@ -66,6 +66,7 @@ func (m *meter) reset() (requests, calls int) {
 // TestRequestsOfAFollower holds the table of docs/chain.md to what following costs: a poll that finds no new block, one
 // that finds one, with and without an event, and each block more.
 func TestRequestsOfAFollower(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	page, err := os.ReadFile("../../docs/chain.md")
 	if err != nil {
@@ -109,6 +110,7 @@ func TestRequestsOfAFollower(t *testing.T) {
 // TestCostOfFollowing holds docs/chain.md to the requests and calls of an hour at the head of a chain: six times those of ten simulated minutes.
 // make bench-chain prints the rows.
 func TestCostOfFollowing(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../../docs/chain.md")
 	if err != nil {
 		t.Fatal(err)

@@ -17,16 +17,20 @@ func TestFailuresAreTold(t *testing.T) {
 			urls = append(urls, strings.Replace(f.URL, "http", "ws", 1))
 		}
 		for _, url := range urls {
-			c := newClient(t, Config{ChainID: 1, URLs: []secret.Secret{secret.New(url + "/v3/s3cret-of-ours")}, Timeout: f.Wait()})
-			err := c.Ping(t.Context())
-			if err == nil || strings.Contains(err.Error(), "s3cret") {
-				t.Errorf("%s: %v", f.Name, err)
-				continue
-			}
-			guardtest.RefuseGoWords(t, url+": "+f.Name, err.Error())
-			if url == f.URL && !strings.Contains(err.Error(), f.Says) {
-				t.Errorf("%s does not say %q: %v", f.Name, f.Says, err)
-			}
+			scheme, _, _ := strings.Cut(url, ":")
+			t.Run(f.Name+" over "+scheme, func(t *testing.T) {
+				t.Parallel()
+				address := secret.New(url + "/v3/s3cret-of-ours")
+				c := newClient(t, Config{ChainID: 1, URLs: []secret.Secret{address}, Timeout: f.Wait()})
+				err := c.Ping(t.Context())
+				if err == nil || strings.Contains(err.Error(), "s3cret") {
+					t.Fatal(err)
+				}
+				guardtest.RefuseGoWords(t, url, err.Error())
+				if url == f.URL && !strings.Contains(err.Error(), f.Says) {
+					t.Errorf("it does not say %q: %v", f.Says, err)
+				}
+			})
 		}
 	}
 }

@@ -66,6 +66,7 @@ func (w *world) next(jobs chan job.Job) job.Job {
 }
 
 func TestFollow(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	first := w.feedback()
 	w.mine(5)
@@ -103,6 +104,7 @@ func TestFollow(t *testing.T) {
 }
 
 func TestFollowReorg(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	jobs, _ := w.follow(FollowConfig{Kinds: []erc8004.Kind{erc8004.NewFeedback}})
 	first := w.feedback()
@@ -134,6 +136,7 @@ func TestFollowReorg(t *testing.T) {
 }
 
 func TestFollowRefusedAndHandleErrors(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	w.feedback()
 	stop := errors.New("stop")
@@ -194,6 +197,7 @@ func TestFollowWaitsForTheNode(t *testing.T) {
 
 // TestFollowsALowHead: a head that was named once and never was is waited for, but not for ever.
 func TestFollowsALowHead(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	first := w.feedback()
 	head, err := w.client.Head(w.ctx)
@@ -228,6 +232,7 @@ func TestFollowsALowHead(t *testing.T) {
 // TestFollowSeesAReorgMeanwhile: a reorg that comes after the last block handed over was found canonical, and before the
 // next ones are read, is not taken for a continuation.
 func TestFollowSeesAReorgMeanwhile(t *testing.T) {
+	t.Parallel()
 	for _, trusted := range []bool{true, false} {
 		w := newWorld(t, 0)
 		w.client.trusted = trusted

@@ -28,6 +28,7 @@ func (w *world) retraction() job.Job {
 }
 
 func TestCheckRetraction(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	gone := Standing{Found: true, Confirmed: true, Witnessed: true}
 	unseen := Standing{Found: true, Confirmed: true} // the node cannot tell whether it ever was
@@ -96,6 +97,7 @@ func TestCheckRetraction(t *testing.T) {
 
 // Before the height of the named block is confirmed nothing is decided: the indexer's node may be ahead of ours.
 func TestCheckRetractionWaits(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 3)
 	stays := w.retraction()
 	vanished := w.vanish(false) // two blocks take the place of one

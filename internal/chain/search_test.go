@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -186,8 +187,31 @@ func (s *scriptedNode) serve(t *testing.T, logRange uint64, timeout time.Duratio
 	t.Helper()
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
-	return newClient(t, Config{ChainID: max(s.chain, 1), URLs: []secret.Secret{secret.New(server.URL)}, Timeout: timeout,
+	return s.newClient(t, server.URL, logRange, timeout)
+}
+
+// serveHere is serve without a network, for testing/synctest.
+func (s *scriptedNode) serveHere(t *testing.T, logRange uint64) *Client {
+	t.Helper()
+	c := s.newClient(t, "http://node.invalid", logRange, 0)
+	c.nodes[0].transport.RegisterProtocol("http", s)
+	return c
+}
+
+func (s *scriptedNode) newClient(t *testing.T, url string, logRange uint64, timeout time.Duration) *Client {
+	t.Helper()
+	return newClient(t, Config{ChainID: max(s.chain, 1), URLs: []secret.Secret{secret.New(url)}, Timeout: timeout,
 		Registries: scriptedRegistries().Registries(), LogRange: erc8004.Depth{Blocks: logRange}})
+}
+
+// RoundTrip answers without a network.
+func (s *scriptedNode) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer := httptest.NewRecorder()
+	s.ServeHTTP(answer, r)
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	return answer.Result(), nil
 }
 
 // holding answers with the logs that lie in the range.
@@ -385,22 +409,29 @@ func TestSearchRefusedForGood(t *testing.T) {
 func TestSlowSearch(t *testing.T) {
 	t.Parallel()
 	_, j := scriptedLog(t, 500_000)
-	node := &scriptedNode{head: 1_000_000, hangs: true}
-	client := node.serve(t, 10_000, 2*time.Second)
-	if got, err := client.Check(t.Context(), j, VerifyReceipt); err != nil || got != newContradiction("transactionHash") {
-		t.Errorf("%+v, %v", got, err)
-	}
 	numbered := with(j, func(j *job.Job) { j.BlockNumber = 500_000 })
-	if got, err := client.Check(t.Context(), numbered, VerifyReceipt); err != nil || got != newContradiction("transactionHash") {
-		t.Errorf("numbered: %+v, %v", got, err)
-	}
-	if _, err := client.readHead(t.Context()); err != nil {
-		t.Errorf("what is not searched: %v", err)
-	}
-	gone := (&scriptedNode{head: 1_000_000, dies: true}).serve(t, 10_000, time.Second)
-	if got, err := gone.Check(t.Context(), j, VerifyReceipt); !as[*UnavailableError](err) {
-		t.Errorf("a node that answers nothing any more refutes nobody: %+v, %v", got, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		client := (&scriptedNode{head: 1_000_000, hangs: true}).serveHere(t, 10_000)
+		began := time.Now()
+		got, err := client.Check(t.Context(), j, VerifyReceipt)
+		if err != nil || got != newContradiction("transactionHash") {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if took := time.Since(began); took != searchTimeouts*client.timeout {
+			t.Errorf("it took %v", took)
+		}
+		got, err = client.Check(t.Context(), numbered, VerifyReceipt)
+		if err != nil || got != newContradiction("transactionHash") {
+			t.Errorf("numbered: %+v, %v", got, err)
+		}
+		if _, err := client.readHead(t.Context()); err != nil {
+			t.Errorf("what is not searched: %v", err)
+		}
+		gone := (&scriptedNode{head: 1_000_000, dies: true}).serveHere(t, 10_000)
+		if got, err := gone.Check(t.Context(), j, VerifyReceipt); !as[*UnavailableError](err) {
+			t.Errorf("a node that answers nothing any more refutes nobody: %+v, %v", got, err)
+		}
+	})
 }
 
 // TestIndexOfOldForms: the forms of 2025 do not say their index, so that one event would pass for each of the client's.
@@ -455,6 +486,7 @@ func TestTagOfOldForms(t *testing.T) {
 // TestForgedRegistry: what a contract of the forger's own emits is no event, whether the job names it or the genuine
 // one.
 func TestForgedRegistry(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	d := w.net.Deployment()
 	create := func(bytecode string, initialize []byte) common.Address {

@@ -37,6 +37,7 @@ func TestDefaultDirs(t *testing.T) {
 }
 
 func TestLock(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(openTemp(t), "data")
 	h := startHelper(t, "lock", dir, 0)
 	if h.said.Error != "" {
@@ -82,6 +83,7 @@ func TestLock(t *testing.T) {
 }
 
 func TestRunFile(t *testing.T) {
+	t.Parallel()
 	dir := openTemp(t)
 	if _, err := ReadRunFile(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("none: %v", err)
@@ -153,6 +155,7 @@ func TestRunFile(t *testing.T) {
 }
 
 func TestSweep(t *testing.T) {
+	t.Parallel()
 	tmp := openTemp(t)
 	make := func(name string, age time.Duration) string {
 		dir := filepath.Join(tmp, ephemeralPrefix+name)
@@ -192,6 +195,7 @@ func TestSweep(t *testing.T) {
 }
 
 func TestReadSmallRefusesOddFiles(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)

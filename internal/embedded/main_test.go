@@ -27,6 +27,7 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(helperVariable); role != "" {
 		os.Exit(helper(role))
 	}
+	_ = os.Unsetenv("SUDO_UID") // of who runs the tests; TestPostgresOfSudo sets it
 	goleak.VerifyTestMain(m)
 }
 
@@ -197,7 +198,11 @@ func openCopy(t *testing.T, binary string) string {
 		t.Fatal(err)
 	}
 	path := filepath.Join(openTempIn(t, ""), "helper") // nothing may be executed in memory
-	if err := os.WriteFile(path, b, 0o755); err != nil {
+	// A process that is forked meanwhile would keep the file open for writing, and the kernel would not run it.
+	syscall.ForkLock.RLock()
+	err = os.WriteFile(path, b, 0o755)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
 		t.Fatal(err)
 	}
 	return path

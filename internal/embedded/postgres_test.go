@@ -71,6 +71,7 @@ func query(t *testing.T, url, sql string) string {
 }
 
 func TestPostgresKeepsData(t *testing.T) {
+	t.Parallel()
 	needPostgres(t)
 	dir := openTemp(t)
 	p := startPostgres(t, PostgresConfig{Dir: dir})
@@ -109,6 +110,7 @@ func TestPostgresKeepsData(t *testing.T) {
 }
 
 func TestPostgresEphemeral(t *testing.T) {
+	t.Parallel()
 	needPostgres(t)
 	p := startPostgres(t, PostgresConfig{Ephemeral: true, Test: true})
 	if got := query(t, p.URL(), "SHOW fsync"); got != "off" {
@@ -125,12 +127,14 @@ func TestPostgresEphemeral(t *testing.T) {
 
 // TestPostgresAsOthers runs the whole as users that root can become: one with a passwd entry, one without.
 func TestPostgresAsOthers(t *testing.T) {
+	t.Parallel()
 	needPostgres(t)
 	if os.Geteuid() != 0 {
 		return // every other test of this file is this test
 	}
 	for name, uid := range map[string]uint32{"nobody": mappedID, "no passwd entry": 42_421} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			dir := openTemp(t)
 			if err := os.Chown(dir, int(uid), int(uid)); err != nil {
 				t.Fatal(err)
@@ -156,21 +160,8 @@ func TestPostgresAsOthers(t *testing.T) {
 			eventually(t, "the server is gone", func() bool { return !isAlive(pid) })
 		})
 	}
-	t.Run("SUDO_UID", func(t *testing.T) {
-		t.Setenv("SUDO_UID", fmt.Sprint(mappedID))
-		dir := openTemp(t)
-		p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
-		if p.acct.uid != mappedID {
-			t.Errorf("runs as %s", p.acct)
-		}
-		stopPostgres(t, p)
-		// Its owner serves the data from then on, whoever starts it.
-		t.Setenv("SUDO_UID", "")
-		if p = startPostgres(t, PostgresConfig{Dir: dir, Test: true}); p.acct.uid != mappedID {
-			t.Errorf("runs as %s", p.acct)
-		}
-	})
 	t.Run("folder that cannot be entered", func(t *testing.T) {
+		t.Parallel()
 		dir := filepath.Join(openTemp(t), "closed")
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
@@ -183,7 +174,27 @@ func TestPostgresAsOthers(t *testing.T) {
 	})
 }
 
+func TestPostgresOfSudo(t *testing.T) {
+	needPostgres(t)
+	if os.Geteuid() != 0 {
+		return
+	}
+	t.Setenv("SUDO_UID", fmt.Sprint(mappedID))
+	dir := openTemp(t)
+	p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
+	if p.acct.uid != mappedID {
+		t.Errorf("runs as %s", p.acct)
+	}
+	stopPostgres(t, p)
+	// The owner serves the data from then on, whoever starts the server.
+	t.Setenv("SUDO_UID", "")
+	if p = startPostgres(t, PostgresConfig{Dir: dir, Test: true}); p.acct.uid != mappedID {
+		t.Errorf("runs as %s", p.acct)
+	}
+}
+
 func TestPostgresParentKilled(t *testing.T) {
+	t.Parallel()
 	needPostgres(t)
 	dir := openTemp(t)
 	h := startHelper(t, "postgres", dir, 0)
@@ -204,6 +215,7 @@ func TestPostgresParentKilled(t *testing.T) {
 }
 
 func TestPostgresLeftovers(t *testing.T) {
+	t.Parallel()
 	needPostgres(t)
 	for name, spoil := range map[string]func(t *testing.T, p *Postgres, dir string){
 		"the postmaster was killed": func(t *testing.T, p *Postgres, dir string) {
@@ -266,6 +278,7 @@ func TestPostgresLeftovers(t *testing.T) {
 }
 
 func TestPostgresOddFolders(t *testing.T) {
+	t.Parallel()
 	needPostgres(t)
 	for name, below := range map[string]string{
 		"long":            strings.Repeat("long-name-", 12),
@@ -287,8 +300,10 @@ func TestPostgresOddFolders(t *testing.T) {
 }
 
 func TestPostgresRefuses(t *testing.T) {
+	t.Parallel()
 	needPostgres(t)
 	t.Run("another version's data", func(t *testing.T) {
+		t.Parallel()
 		dir := openTemp(t)
 		p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
 		stopPostgres(t, p)
@@ -302,6 +317,7 @@ func TestPostgresRefuses(t *testing.T) {
 		}
 	})
 	t.Run("files that are no cluster", func(t *testing.T) {
+		t.Parallel()
 		dir := openTemp(t)
 		if err := os.MkdirAll(filepath.Join(dir, "postgres", "data"), 0o755); err != nil {
 			t.Fatal(err)
@@ -331,6 +347,7 @@ func TestPostgresRefuses(t *testing.T) {
 }
 
 func TestPostgresEndsByItself(t *testing.T) {
+	t.Parallel()
 	needPostgres(t)
 	p := startPostgres(t, PostgresConfig{Ephemeral: true, Test: true})
 	if err := syscall.Kill(p.child.cmd.Process.Pid, syscall.SIGQUIT); err != nil {
@@ -349,6 +366,7 @@ func TestPostgresEndsByItself(t *testing.T) {
 // TestPostgresStopsClients: a client that stays connected does not hold the stop up, and a stop without time is a hard
 // one.
 func TestPostgresStopsClients(t *testing.T) {
+	t.Parallel()
 	needPostgres(t)
 	dir := openTemp(t)
 	for _, patience := range []time.Duration{20 * time.Second, 0} {

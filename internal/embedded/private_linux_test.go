@@ -51,6 +51,7 @@ func dialUnix(path string) error {
 // TestRootsServersAreRootsAlone: other programs of the user that root's servers run as reach neither their sockets nor
 // their data, in a new folder, in one of the version before, and where the path is too long for a socket.
 func TestRootsServersAreRootsAlone(t *testing.T) {
+	t.Parallel()
 	needPostgres(t)
 	needRedis(t)
 	if os.Geteuid() != 0 {
@@ -58,7 +59,7 @@ func TestRootsServersAreRootsAlone(t *testing.T) {
 	}
 	for name, owner := range map[string]string{"new": "", "of nobody": "65534", "of no passwd entry": "42421"} {
 		t.Run(name, func(t *testing.T) {
-			t.Setenv("SUDO_UID", "")
+			t.Parallel()
 			dir := openTemp(t)
 			if owner != "" {
 				keepAsBefore(t, dir, owner)
@@ -67,6 +68,7 @@ func TestRootsServersAreRootsAlone(t *testing.T) {
 		})
 	}
 	t.Run("a link", func(t *testing.T) { // works as it did; the folder that it leads to is left as it is
+		t.Parallel()
 		dir, elsewhere := openTemp(t), openTemp(t)
 		if err := os.Symlink(elsewhere, filepath.Join(dir, "postgres")); err != nil {
 			t.Fatal(err)
@@ -77,6 +79,7 @@ func TestRootsServersAreRootsAlone(t *testing.T) {
 		}
 	})
 	t.Run("long path", func(t *testing.T) {
+		t.Parallel()
 		dir := filepath.Join(openTemp(t), fmt.Sprintf("%0100d", 0))
 		if err := errors.Join(os.Mkdir(dir, 0o711), os.Chmod(dir, 0o711)); err != nil {
 			t.Fatal(err)

@@ -77,6 +77,7 @@ func set(t *testing.T, address, key, value string) {
 
 // TestRedisKeepsData: over a proper stop, then over kill -9 of the process that owns it.
 func TestRedisKeepsData(t *testing.T) {
+	t.Parallel()
 	needRedis(t)
 	dir := openTemp(t)
 	r := startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
@@ -109,8 +110,10 @@ func TestRedisKeepsData(t *testing.T) {
 }
 
 func TestRedisServer(t *testing.T) {
+	t.Parallel()
 	needRedis(t)
 	t.Run("settings", func(t *testing.T) {
+		t.Parallel()
 		r := startRedis(t, RedisConfig{Dir: openTemp(t)})
 		s, ok := r.engine.(*redisServer)
 		if !ok {
@@ -131,6 +134,7 @@ func TestRedisServer(t *testing.T) {
 		}
 	})
 	t.Run("left running", func(t *testing.T) {
+		t.Parallel()
 		dir := openTemp(t)
 		r := startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
 		set(t, r.URL(), "kept", "yes")
@@ -146,6 +150,7 @@ func TestRedisServer(t *testing.T) {
 		}
 	})
 	t.Run("long path, ephemeral", func(t *testing.T) {
+		t.Parallel()
 		r := startRedis(t, RedisConfig{Dir: filepath.Join(openTemp(t), strings.Repeat("long-name-", 12)), Mode: RedisServer})
 		set(t, r.URL(), "k", "v")
 		stopRedis(t, r)
@@ -157,6 +162,7 @@ func TestRedisServer(t *testing.T) {
 		}
 	})
 	t.Run("does not start", func(t *testing.T) {
+		t.Parallel()
 		dir := openTemp(t)
 		r := startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
 		set(t, r.URL(), "kept", "yes")
@@ -179,6 +185,7 @@ func TestRedisServer(t *testing.T) {
 }
 
 func TestRedisConfigRefused(t *testing.T) {
+	t.Parallel()
 	for name, cfg := range map[string]RedisConfig{
 		"no folder": {}, "both": {Dir: "/x", Ephemeral: true}, "mode": {Ephemeral: true, Mode: "x"},
 	} {
@@ -189,6 +196,7 @@ func TestRedisConfigRefused(t *testing.T) {
 }
 
 func TestMiniLifetimes(t *testing.T) {
+	t.Parallel()
 	r := startRedis(t, RedisConfig{Ephemeral: true, Mode: RedisMini})
 	c := connect(t, r.URL())
 	if err := c.Set(t.Context(), "short", "v", 300*time.Millisecond).Err(); err != nil {

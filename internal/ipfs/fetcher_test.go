@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -29,7 +30,10 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-func TestMain(m *testing.M) { heraldtest.Main(m) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // most of these tests wait for gateways; the command line overrides it
+	heraldtest.Main(m)
+}
 
 const mib = 1 << 20
 

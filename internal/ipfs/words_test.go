@@ -18,14 +18,21 @@ func TestFailuresAreTold(t *testing.T) {
 		return ipfs.Config{Guard: guard, Timeout: f.Wait(), TryTimeout: f.Wait()}
 	}
 	for _, f := range append(list, name) {
-		_, err := newFetcher(t, patience(f)).Fetch(t.Context(), f.URL+"/agent.json?key=s3cret", mib)
-		refuseGo(t, f.Name, f.Says, err)
+		t.Run(f.Name, func(t *testing.T) {
+			t.Parallel()
+			_, err := newFetcher(t, patience(f)).Fetch(t.Context(), f.URL+"/agent.json?key=s3cret", mib)
+			refuseGo(t, f.Name, f.Says, err)
+		})
 	}
 	for _, f := range list {
-		cfg := patience(f)
-		cfg.Gateways = []string{f.URL}
-		_, err := newFetcher(t, cfg).Fetch(t.Context(), "ipfs://bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e", mib)
-		refuseGo(t, f.Name+" of a gateway", f.Says, err)
+		t.Run(f.Name+" of a gateway", func(t *testing.T) {
+			t.Parallel()
+			cfg := patience(f)
+			cfg.Gateways = []string{f.URL}
+			const document = "ipfs://bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e"
+			_, err := newFetcher(t, cfg).Fetch(t.Context(), document, mib)
+			refuseGo(t, f.Name, f.Says, err)
+		})
 	}
 }
 

@@ -5,12 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"unicode"
 
@@ -97,6 +101,7 @@ type sample struct {
 	value   any      // nil when it is no JSON
 	refusal *Refusal // Parse's; nil: taken
 	excused bool     // the schema need not refuse it
+	broken  []string // rules of the schema, after validate
 }
 
 func newSample(known []difference, name string, line []byte) sample {
@@ -112,14 +117,18 @@ func newSample(known []difference, name string, line []byte) sample {
 	return s
 }
 
-// disagrees says how a schema and Parse differ about a sample, "" if they do not.
-func (s sample) disagrees(schema *jsonschema.Schema) string {
-	taken := s.value != nil && schema.Validate(s.value) == nil
+// validate holds the sample to the schema, and returns how the schema and Parse differ about it: "" if they do not.
+func (s *sample) validate(schema *jsonschema.Schema) string {
+	invalid := errors.New("it is no JSON")
+	if s.value != nil {
+		invalid = schema.Validate(s.value)
+	}
+	s.broken = slices.Collect(maps.Keys(rulesIn(invalid)))
 	switch {
-	case taken && s.refusal != nil && !s.excused:
+	case invalid == nil && s.refusal != nil && !s.excused:
 		return fmt.Sprintf("%s: the schema takes what Parse refuses (%v): %.600s", s.name, s.refusal, s.line)
-	case !taken && s.refusal == nil:
-		return fmt.Sprintf("%s: the schema refuses what Parse takes (%v): %.600s", s.name, schema.Validate(s.value), s.line)
+	case invalid != nil && s.refusal == nil:
+		return fmt.Sprintf("%s: the schema refuses what Parse takes (%v): %.600s", s.name, invalid, s.line)
 	}
 	return ""
 }
@@ -128,30 +137,46 @@ func (s sample) disagrees(schema *jsonschema.Schema) string {
 func samples(t testing.TB) []sample {
 	t.Helper()
 	var all []sample
-	known := differences()
+	add := func(line []byte, format string, args ...any) {
+		all = append(all, sample{name: fmt.Sprintf(format, args...), line: line})
+	}
 	for i, s := range fuzzSeeds() {
-		all = append(all, newSample(known, fmt.Sprintf("fuzz seed %d", i), []byte(s)))
+		add([]byte(s), "fuzz seed %d", i)
 	}
 	files, err := filepath.Glob("testdata/fuzz/FuzzParse/*")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, file := range files {
-		all = append(all, newSample(known, file, corpusEntry(t, file)))
+		add(corpusEntry(t, file), "%s", file)
 	}
 	for seed := range uint64(1000) {
 		g := &generator{rand.New(rand.NewPCG(seed, 1))}
-		all = append(all, newSample(known, fmt.Sprintf("seed %d", seed), g.job()))
+		add(g.job(), "seed %d", seed)
 	}
 	for i, whole := range wholeJobs() {
 		for k, line := range neighbours(decodeJob(t, whole)) {
-			all = append(all, newSample(known, fmt.Sprintf("neighbour %d of whole job %d", k, i), line))
+			add(line, "neighbour %d of whole job %d", k, i)
 		}
 	}
 	for i, line := range contradictoryJobs() {
-		all = append(all, newSample(known, fmt.Sprintf("contradictory job %d", i), []byte(line)))
+		add([]byte(line), "contradictory job %d", i)
 	}
 	return all
+}
+
+// onAllCores calls f with 0 to n-1.
+func onAllCores(n int, f func(i int)) {
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		all.Go(func() {
+			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+				f(int(i))
+			}
+		})
+	}
+	all.Wait()
 }
 
 // corpusEntry reads a []byte from a file of Go's fuzzing.
@@ -176,30 +201,37 @@ func TestJobSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	known, all := differences(), samples(t)
+	differs := make([]string, len(all))
+	onAllCores(len(all), func(i int) {
+		all[i] = newSample(known, all[i].name, all[i].line)
+		differs[i] = all[i].validate(schema)
+		if all[i].refusal == nil || all[i].excused { // a lost rule changes nothing for it
+			all[i].value, all[i].broken = nil, nil
+		}
+	})
 	taken, refused, shown := 0, 0, 0
-	all := samples(t)
-	for _, s := range all {
+	for i, s := range all {
 		if s.refusal == nil {
 			taken++
 		} else {
 			refused++
 		}
-		if why := s.disagrees(schema); why != "" && shown < 20 {
+		if differs[i] != "" && shown < 20 {
 			shown++
-			t.Error(why)
+			t.Error(differs[i])
 		}
 	}
 	if taken < 500 || refused < 500 {
 		t.Errorf("%d jobs were taken and %d refused: the generator makes too few of one", taken, refused)
 	}
 
-	t.Run("without a rule", func(t *testing.T) { findEachLostRule(t, schema, all) })
+	t.Run("without a rule", func(t *testing.T) { findEachLostRule(t, all) })
 
 	page, err := os.ReadFile(jobsPage)
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := differences()
 	for _, d := range known {
 		s := newSample(known, d.problem, []byte(d.example))
 		if s.refusal == nil || !strings.Contains(s.refusal.Problem, d.problem) || !s.excused {
@@ -214,14 +246,11 @@ func TestJobSchema(t *testing.T) {
 }
 
 // findEachLostRule: the samples find every rule that is taken out of the schema, so that the comparison can fail.
-func findEachLostRule(t *testing.T, schema *jsonschema.Schema, all []sample) {
+func findEachLostRule(t *testing.T, all []sample) {
 	// Only what a rule has a part in refusing can tell that it is gone.
 	refusedBy := map[string][]sample{}
 	for _, s := range all {
-		if s.refusal == nil || s.excused || s.value == nil {
-			continue
-		}
-		for rule := range rulesIn(schema.Validate(s.value)) {
+		for _, rule := range s.broken {
 			refusedBy[rule] = append(refusedBy[rule], s)
 		}
 	}
@@ -320,7 +349,7 @@ func TestJobsPage(t *testing.T) {
 		s := newSample(known, fmt.Sprintf("block %d", i+1), []byte(body))
 		if s.refusal != nil {
 			t.Errorf("%s: %v: %s", s.name, s.refusal, body)
-		} else if why := s.disagrees(schema); why != "" {
+		} else if why := s.validate(schema); why != "" {
 			t.Error(why)
 		} else {
 			kinds[mustParse(t, body).Kind] = true

@@ -129,19 +129,11 @@ func TestDeafCommandHoldsNobodyUp(t *testing.T) {
 	p := newPool(t)
 	ep := command("deaf")
 	big := make(chan error, 1)
-	listing := newDeadline(t)
-	listed := make(chan struct{})
-	go func() {
-		defer close(listed)
-		_, _ = p.Tools(listing, ep, false) // it does not answer that either
-	}()
-	heraldtest.Await(t, "the command runs", func() bool { return p.has(ep) })
-	listing.pass()
-	<-listed
+	openCommand(t, p, ep)
 	begin := time.Now()
 	large := Request{Tool: "x", Arguments: map[string]any{"a": strings.Repeat("x", 1<<20)}} // than a pipe
 	go func() {
-		_, err := p.Call(heraldtest.Within(t, 4*time.Second), ep, large) // with a second process, if nothing of it was written to the first
+		_, err := p.Call(heraldtest.Within(t, 2*time.Second), ep, large) // with a second process, if nothing of it was written to the first
 		big <- err
 	}()
 	_, err := p.Call(heraldtest.Within(t, time.Second), ep, large)

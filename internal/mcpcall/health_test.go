@@ -29,6 +29,13 @@ func patient(now *clock) func(*Config) {
 	}
 }
 
+// limitChecks bounds the checks that begin from now on, and handshakes. Whatever cannot answer may be given up soon.
+func (p *Pool) limitChecks(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cfg.OpenTimeout = d
+}
+
 // A client that is given up as broken still ends the calls that are in flight, a command's too.
 func TestRetiringDrains(t *testing.T) {
 	t.Parallel()
@@ -64,12 +71,12 @@ func TestUsedDuringCheck(t *testing.T) {
 	t.Parallel()
 	pinged, called, release := make(chan struct{}, 4), make(chan struct{}), make(chan struct{})
 	var slow atomic.Bool
-	a := &agent{session: "s", on: func(method string, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+	a := &agent{session: "s", on: func(method string, _ http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
 		switch {
 		case method == "ping":
 			pinged <- struct{}{}
-			<-r.Context().Done()
-			return true
+			<-called
+			panic(http.ErrAbortHandler) // the connection ends without an answer: the agent is silent
 		case method == "tools/call" && slow.Load():
 			close(called)
 			<-release
@@ -148,10 +155,12 @@ func TestSilentStreamInUse(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	heraldtest.Await(t, "the other call is in flight", func() bool { return p.inFlight(ep) == 1 })
+	p.limitChecks(100 * time.Millisecond)
 	checkAll(t, p)
 	if p.has(ep) {
 		t.Fatal("a stream that says nothing was kept")
 	}
+	p.limitChecks(30 * time.Second)
 	select {
 	case err := <-done:
 		t.Errorf("the call in flight was cut off: %v", err)
@@ -224,9 +233,10 @@ func TestBusyCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	var e *CallError
-	if _, err := p.Call(heraldtest.Within(t, 2*time.Second), ep, Request{Tool: "x"}); !errors.As(err, &e) || !e.Timeout {
+	if _, err := p.Call(heraldtest.Within(t, time.Second), ep, Request{Tool: "x"}); !errors.As(err, &e) || !e.Timeout {
 		t.Fatalf("got %v", err)
 	}
+	p.limitChecks(100 * time.Millisecond)
 	checkAll(t, p)
 	if !p.has(ep) {
 		t.Error("ended at once")

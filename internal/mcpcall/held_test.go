@@ -26,6 +26,9 @@ func heldAgents(t *testing.T, tools string) (url string, lists *atomic.Int64) {
 	}}).URL, lists
 }
 
+// holdingLittle gives a pool a quarter of the default, so that few agents reach it.
+func holdingLittle(c *Config) { c.MaxHeldBytes = 16 << 20 }
+
 // live is the memory that is in use after a collection.
 func live() int64 {
 	runtime.GC()
@@ -41,7 +44,7 @@ func checkHeld(t *testing.T, p *Pool, before int64) {
 	var grown int64
 	heraldtest.Await(t, "the clients that were dropped to be gone", func() bool {
 		grown = live() - before
-		return grown < p.cfg.MaxHeldBytes+16<<20
+		return grown < p.cfg.MaxHeldBytes+12<<20
 	})
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,12 +71,12 @@ func TestPoolHoldsSoManyBytes(t *testing.T) {
 		list   string
 		agents int
 	}{
-		"lists":   {strings.Join(tools, ","), 80},
-		"schemas": {`{"name":"tool0","inputSchema":{"anyOf":[{}` + strings.Repeat(",{}", 1900) + `]}}`, 48},
+		"lists":   {strings.Join(tools, ","), 40},
+		"schemas": {`{"name":"tool0","inputSchema":{"anyOf":[{}` + strings.Repeat(",{}", 1900) + `]}}`, 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			url, lists := heldAgents(t, `{"tools":[`+c.list+`]}`)
-			p := newPool(t)
+			p := newPool(t, holdingLittle)
 			before := live()
 			use := func(i int) {
 				t.Helper()
@@ -168,10 +171,10 @@ func TestClientsInUseHoldSoManyBytes(t *testing.T) {
 		}
 		return true
 	}}).URL
-	p := newPool(t)
+	p := newPool(t, holdingLittle)
 	before := live()
 	var done sync.WaitGroup
-	for i := range 24 {
+	for i := range 10 {
 		ep := Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i)}
 		set, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, false)
 		if err != nil {
@@ -190,11 +193,11 @@ func TestClientsInUseHoldSoManyBytes(t *testing.T) {
 		<-called
 	}
 	if grown := live() - before; grown > p.cfg.MaxHeldBytes+24<<20 {
-		t.Errorf("24 clients in use hold %d MiB", grown>>20)
+		t.Errorf("10 clients in use hold %d MiB", grown>>20)
 	}
 	close(answer)
 	done.Wait()
-	set, err := p.Tools(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: url + "/23"}, false)
+	set, err := p.Tools(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: url + "/9"}, false)
 	if err != nil || len(set.Tools) != 4 {
 		t.Errorf("listed anew: %d tools, %v", len(set.Tools), err)
 	}
@@ -202,7 +205,7 @@ func TestClientsInUseHoldSoManyBytes(t *testing.T) {
 
 // TestPoolHoldsSoManyEvents is the same for event streams that begin an event and never end it.
 func TestPoolHoldsSoManyEvents(t *testing.T) {
-	const agents = 100
+	const agents = 40
 	begun := "data: " + strings.Repeat("x", 900<<10)
 	a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
 		if method != "tools/list" {
@@ -214,7 +217,7 @@ func TestPoolHoldsSoManyEvents(t *testing.T) {
 		return true
 	}}
 	srv := serve(t, a)
-	p := newPool(t)
+	p := newPool(t, holdingLittle)
 	before := live()
 	for i := range agents {
 		ep := streamOf(srv)
@@ -235,7 +238,7 @@ func TestPoolHoldsSoManyEvents(t *testing.T) {
 // TestPoolHoldsSoManyMirroredTools is the same for tools whose arguments are mirrored into headers, which mcp-go keeps, and for an agent that
 // calls them otherwise in every list.
 func TestPoolHoldsSoManyMirroredTools(t *testing.T) {
-	const agents = 64
+	const agents = 24
 	var lists atomic.Int64
 	a := modern(func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
 		if method != "tools/list" {
@@ -251,7 +254,7 @@ func TestPoolHoldsSoManyMirroredTools(t *testing.T) {
 		return true
 	})
 	url := serve(t, a).URL
-	p := newPool(t)
+	p := newPool(t, holdingLittle)
 	before := live()
 	for i := range agents * 3 {
 		ep := Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i/3), ProtocolHint: modernVersion}

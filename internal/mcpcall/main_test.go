@@ -2,6 +2,7 @@ package mcpcall
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"sync"
@@ -21,6 +22,7 @@ func TestMain(m *testing.M) {
 	if mode := os.Getenv(childMode); mode != "" {
 		os.Exit(child(mode))
 	}
+	_ = flag.Set("test.parallel", "8") // most of these tests wait for deadlines; the command line overrides it
 	heraldtest.Main(m)
 }
 

@@ -160,25 +160,37 @@ func TestHealth(t *testing.T) {
 		return false
 	}}
 	now := &clock{now: time.Now()}
-	p := newPool(t, func(c *Config) {
-		c.Clock, c.PingAfter, c.IdleTimeout, c.OpenTimeout = now.Now, time.Minute, 100*time.Hour, 6*time.Second
-	})
+	settings := func(c *Config) {
+		c.Clock, c.PingAfter, c.IdleTimeout, c.OpenTimeout = now.Now, time.Minute, 100*time.Hour, 30*time.Second
+	}
+	// Those that fall ill have a pool of their own, which gives them up soon. The others have all the time that they need.
+	ill, well := newPool(t, settings), newPool(t, settings)
 	web := func(h http.Handler) Endpoint { return Endpoint{Transport: TransportHTTP, URL: serve(t, h).URL} }
 	dir := t.TempDir()
 	stopped := command("plain:" + dir)
 	modernCommand := command("plain")
 	modernCommand.ProtocolHint = modernVersion
-	all := map[string]Endpoint{"forgets": web(forgets), "hangs": web(hangs), "busy": web(busy), "stateless": web(stateless), "stream": streamOf(serve(t, stream)),
-		"stopped command": stopped, "modern command": modernCommand}
+	type client struct {
+		pool *Pool
+		Endpoint
+	}
+	all := map[string]client{
+		"forgets": {ill, web(forgets)}, "hangs": {ill, web(hangs)}, "stream": {ill, streamOf(serve(t, stream))}, "stopped command": {ill, stopped},
+		"busy": {well, web(busy)}, "stateless": {well, web(stateless)}, "modern command": {well, modernCommand},
+	}
 	ctx := heraldtest.Within(t, 60*time.Second)
-	for name, ep := range all {
-		if _, err := p.Call(ctx, ep, Request{Tool: "pid"}); err != nil {
-			t.Fatalf("%s: %v", name, err)
+	callAll := func(when string) {
+		t.Helper()
+		for name, c := range all {
+			if _, err := c.pool.Call(ctx, c.Endpoint, Request{Tool: "pid"}); err != nil {
+				t.Fatalf("%s, %s: %v", name, when, err)
+			}
 		}
 	}
+	callAll("at first")
 	round := func() {
-		p.checkIdle()
-		heraldtest.Await(t, "the checks end", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.checks == 0 })
+		checkAll(t, ill)
+		checkAll(t, well)
 	}
 	round()
 	if forgets.seen("ping") != 0 {
@@ -187,16 +199,16 @@ func TestHealth(t *testing.T) {
 	now.pass(2 * time.Minute)
 	round()
 	round() // too soon after the last
-	for name, ep := range all {
-		if !p.has(ep) {
+	for name, c := range all {
+		if !c.pool.has(c.Endpoint) {
 			t.Errorf("%s: a healthy client was retired", name)
 		}
 	}
-	p.mu.Lock()
-	if p.slots[stopped.clientKey()].conn.noPing {
+	ill.mu.Lock()
+	if ill.slots[stopped.clientKey()].conn.noPing {
 		t.Error("a command's answer to ping was not taken for one")
 	}
-	p.mu.Unlock()
+	ill.mu.Unlock()
 	if forgets.seen("ping") != 1 || stream.seen("ping") != 1 || stateless.seen("ping") != 0 {
 		t.Errorf("asked %d, %d and %d times", forgets.seen("ping"), stream.seen("ping"), stateless.seen("ping"))
 	}
@@ -208,26 +220,24 @@ func TestHealth(t *testing.T) {
 		// It stops when one of its threads is told, until then the others go on.
 		heraldtest.Await(t, "the command is stopped", func() bool { return processState(pid) == "T" })
 	}
+	ill.limitChecks(200 * time.Millisecond)
 	now.pass(2 * time.Minute)
 	round()
-	if !p.has(stopped) {
+	if !ill.has(stopped) {
 		t.Error("a command that may be busy was ended at once")
 	}
 	now.pass(2 * time.Minute)
 	round()
-	for name, want := range map[string]bool{"forgets": false, "hangs": false, "stream": false, "stopped command": false, "busy": true, "stateless": true, "modern command": true} {
-		if p.has(all[name]) != want {
+	for name, c := range all {
+		if want := c.pool == well; c.pool.has(c.Endpoint) != want {
 			t.Errorf("%s: kept is %v, want %v", name, !want, want)
 		}
 	}
 	sick.Store(false)
+	ill.limitChecks(30 * time.Second)
 	now.pass(time.Minute) // the command's backoff
-	for name, ep := range all {
-		if _, err := p.Call(ctx, ep, Request{Tool: "pid"}); err != nil {
-			t.Errorf("%s, afterwards: %v", name, err)
-		}
-	}
-	closePool(t, p)
+	callAll("afterwards")
+	closePool(t, ill)
 	noneLeft(t, dir, 2)
 }
 
@@ -386,9 +396,9 @@ id=${line#*'"id":'}; id=${id%%,*}
 printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"sh","version":"0"},"content":[]}}\n' "$id"
 done`
 
-// After a thousand clients of each kind nothing is left: no goroutine, process, zombie or socket. It runs alone, to count them.
+// After two hundred clients of each kind nothing is left: no goroutine, process, zombie or socket. It runs alone, to count them.
 func TestCycles(t *testing.T) {
-	const cycles = 1000
+	const cycles = 200
 	web, stream := serve(t, &agent{session: "s"}), serve(t, &streamAgent{})
 	for name, ep := range map[string]Endpoint{
 		"http":       {Transport: TransportHTTP, URL: web.URL},

@@ -250,6 +250,20 @@ func command(mode string) Endpoint {
 	return Endpoint{Transport: TransportStdio, Command: os.Args[0], Env: []string{childMode + "=" + mode}}
 }
 
+// openCommand starts a command that need not answer more than the handshake.
+func openCommand(t *testing.T, p *Pool, ep Endpoint) {
+	t.Helper()
+	listing := newDeadline(t)
+	listed := make(chan struct{})
+	go func() {
+		defer close(listed)
+		_, _ = p.Tools(listing, ep, false)
+	}()
+	heraldtest.Await(t, "the command runs", func() bool { return p.has(ep) })
+	listing.pass()
+	<-listed
+}
+
 // started reads which processes a mode with a folder started.
 func started(t *testing.T, dir string) []int {
 	t.Helper()
@@ -523,7 +537,8 @@ func TestStdioMisbehaving(t *testing.T) {
 			ep.ProtocolHint = tt.hint
 			limit := 30 * time.Second
 			if tt.mode == "deaf" || tt.mode == "hangs" {
-				limit = 5 * time.Second // within which it has to start
+				openCommand(t, p, ep)
+				limit = time.Second
 			}
 			start := time.Now()
 			a, err := p.Call(heraldtest.Within(t, limit), ep, tt.req)

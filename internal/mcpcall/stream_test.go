@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -82,24 +83,27 @@ func TestStreamRefusesInitialize(t *testing.T) {
 func TestAnsweredBeforeRefused(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{404, 502, 504} {
-		returned := make(chan struct{})
-		a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-			if method == "tools/call" {
-				s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
-				select { // it is to arrive first
-				case <-returned:
-				case <-time.After(3 * time.Second):
+		t.Run(strconv.Itoa(status), func(t *testing.T) {
+			t.Parallel()
+			returned := make(chan struct{})
+			a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+				if method == "tools/call" {
+					s.result(id, `{"content":[{"type":"text","text":"ok"}]}`)
+					select { // it is to arrive first
+					case <-returned:
+					case <-time.After(3 * time.Second):
+					}
+					w.WriteHeader(status)
 				}
-				w.WriteHeader(status)
+				return method == "tools/call"
+			}}
+			p := newPool(t)
+			answer, err := p.Call(heraldtest.Within(t, 30*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
+			close(returned)
+			if err != nil || answer.Text != "ok" || a.seen("tools/call") != 1 {
+				t.Errorf("got %+v, %v after %d calls", answer, err, a.seen("tools/call"))
 			}
-			return method == "tools/call"
-		}}
-		p := newPool(t)
-		answer, err := p.Call(heraldtest.Within(t, 30*time.Second), streamOf(serve(t, a)), Request{Tool: "x"})
-		close(returned)
-		if err != nil || answer.Text != "ok" || a.seen("tools/call") != 1 {
-			t.Errorf("%d: got %+v, %v after %d calls", status, answer, err, a.seen("tools/call"))
-		}
+		})
 	}
 }
 

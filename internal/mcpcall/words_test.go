@@ -19,18 +19,21 @@ func TestFailuresAreTold(t *testing.T) {
 		guardtest.Failing{Name: "no such name", URL: "https://" + guardtest.NoSuchName, Says: "DNS does not know the name " + guardtest.NoSuchName})
 	for _, transport := range []string{TransportHTTP, TransportSSE} {
 		for _, f := range list {
-			p := newPool(t, func(c *Config) { c.Guard, c.OpenTimeout = guard, f.Wait() })
-			_, err := p.Call(heraldtest.Within(t, 2*time.Minute), Endpoint{Transport: transport, URL: f.URL + "/mcp"}, Request{Tool: "any"})
-			var call *CallError
-			if !errors.As(err, &call) {
-				t.Errorf("%s over %s: %v", f.Name, transport, err)
-				continue
-			}
-			guardtest.RefuseGoWords(t, f.Name+" over "+transport, err.Error())
-			// A stream does not come as JSON, and so does not end in the middle of it.
-			if !strings.Contains(err.Error(), f.Says) && !(transport == TransportSSE && f.Name == "end in the middle") {
-				t.Errorf("%s over %s does not say %q: %s", f.Name, transport, f.Says, err)
-			}
+			t.Run(f.Name+" over "+transport, func(t *testing.T) {
+				t.Parallel()
+				p := newPool(t, func(c *Config) { c.Guard, c.OpenTimeout = guard, f.Wait() })
+				ep := Endpoint{Transport: transport, URL: f.URL + "/mcp"}
+				_, err := p.Call(heraldtest.Within(t, 2*time.Minute), ep, Request{Tool: "any"})
+				var call *CallError
+				if !errors.As(err, &call) {
+					t.Fatal(err)
+				}
+				guardtest.RefuseGoWords(t, f.Name, err.Error())
+				// A stream does not come as JSON, and so does not end in the middle of it.
+				if !strings.Contains(err.Error(), f.Says) && !(transport == TransportSSE && f.Name == "end in the middle") {
+					t.Errorf("it does not say %q: %s", f.Says, err)
+				}
+			})
 		}
 	}
 }
@@ -43,11 +46,15 @@ func TestSilenceAndCommandsAreTold(t *testing.T) {
 		limit      time.Duration
 	}{
 		{"exit", "the agent's command ended (exit status 3): no database", 30 * time.Second},
-		{"busy", "within 4 s", 4 * time.Second},
+		{"busy", "within 1 s", time.Second},
 	} {
 		p := newPool(t, func(c *Config) { c.StdioEnv = []string{childMode + "=" + tt.mode} })
+		ep := Endpoint{Transport: TransportStdio, Command: os.Args[0]}
+		if tt.mode == "busy" {
+			openCommand(t, p, ep)
+		}
 		ctx, cancel := WithTimeout(t.Context(), tt.limit)
-		_, err := p.Call(ctx, Endpoint{Transport: TransportStdio, Command: os.Args[0]}, Request{Tool: "any"})
+		_, err := p.Call(ctx, ep, Request{Tool: "any"})
 		cancel()
 		if err == nil || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%s does not say %q: %v", tt.mode, tt.says, err)

@@ -102,11 +102,11 @@ func hammer(t *testing.T, endpoints int) {
 	})
 }
 
-// TestCrashedHolder: the permits of a worker that died come back after PermitTTL, to another worker.
+// TestCrashedHolder: the permits of a worker that died come back after PermitTTL, to another worker, by Redis' clock.
 func TestCrashedHolder(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
-	adapt := func(c *Config) { c.PermitTTL, c.MaxWaiters = 4*time.Second, -1 }
+	adapt := func(c *Config) { c.PermitTTL, c.MaxWaiters = 2*time.Second, -1 }
 	dead, alive := newLimits(t, rdb, adapt), newLimits(t, rdb, adapt)
 	began := time.Now()
 	for _, token := range tokens("dead", 4) {
@@ -118,7 +118,7 @@ func TestCrashedHolder(t *testing.T) {
 		got, _ = alive.Acquire(t.Context(), site, site, "a")
 		return got != nil
 	})
-	if took := time.Since(began); took < 4*time.Second {
+	if took := time.Since(began); took < 2*time.Second {
 		t.Errorf("a permit came back after %s, before PermitTTL", took)
 	}
 	got.Release(t.Context(), OK)
@@ -153,15 +153,18 @@ func TestLeave(t *testing.T) {
 	})
 }
 
-// TestOneProbe: of all the calls of two workers, one is let through when the breaker is half-open.
+// TestOneProbe: of all the calls of two workers, one is let through when the breaker is half-open, to the millisecond.
 func TestOneProbe(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		adapt := func(c *Config) { c.OpenFor, c.MaxWaiters, c.PermitTTL = 2*time.Second, -1, 4*time.Second }
-		a := newLimits(t, rdb, adapt)
+		c := newClock()
+		adapt := func(cfg *Config) {
+			cfg.OpenFor, cfg.MaxWaiters, cfg.PermitTTL, cfg.Now = 30*time.Second, -1, time.Minute, c.Now
+		}
+		a := inTime(c, newLimits(t, rdb, adapt))
 		b := a
 		if rdb != nil {
-			b = newLimits(t, rdb, adapt)
+			b = inTime(c, newLimits(t, rdb, adapt))
 		}
 		trip := func() {
 			for _, token := range tokens("fails", 10) {
@@ -169,48 +172,46 @@ func TestOneProbe(t *testing.T) {
 			}
 		}
 		round := 0
-		// rush lets 32 calls of both workers ask, again and again, until there is a probe; it stands for all of them.
-		rush := func() []*Permit {
-			var passes []*Permit
-			heraldtest.Await(t, "a probe", func() bool {
-				round++
-				var mu sync.Mutex
-				var all sync.WaitGroup
-				for i := range 32 {
-					all.Go(func() {
-						p, err := []*Limiter{a, b}[i%2].Acquire(t.Context(), site, site, fmt.Sprintf("rush %d %d", round, i))
-						var r *RefusedError
-						// Busy: this process was asking for as many permits as it may have.
-						if err != nil && (!errors.As(err, &r) || r.Reason == reason.Throttled) {
-							t.Error(err)
-						}
-						mu.Lock()
-						defer mu.Unlock()
-						if p != nil {
-							passes = append(passes, p)
-						}
-					})
-				}
-				all.Wait()
-				return len(passes) > 0
-			})
-			return passes
-		}
-		one := func(what string) *Permit {
-			t.Helper()
-			passes := rush()
-			if len(passes) != 1 {
-				t.Fatalf("%s: %d calls were let through, want the probe", what, len(passes))
+		// rush lets 32 calls of both workers ask, and returns the permits that they were given.
+		rush := func() (permits []*Permit) {
+			round++
+			var mu sync.Mutex
+			var all sync.WaitGroup
+			for i := range 32 {
+				all.Go(func() {
+					p, err := []*Limiter{a, b}[i%2].Acquire(t.Context(), site, site, fmt.Sprintf("rush %d %d", round, i))
+					var r *RefusedError
+					// Busy: this process was asking for as many permits as it may have.
+					if err != nil && (!errors.As(err, &r) || r.Reason == reason.Throttled) {
+						t.Error(err)
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					if p != nil {
+						permits = append(permits, p)
+					}
+				})
 			}
-			return passes[0]
+			all.Wait()
+			return permits
+		}
+		// one expects no probe before so long, and then one.
+		one := func(what string, after time.Duration) *Permit {
+			t.Helper()
+			c.move(after - time.Millisecond)
+			if n := len(rush()); n != 0 {
+				t.Fatalf("%s: %d calls were let through a millisecond too early", what, n)
+			}
+			c.move(time.Millisecond)
+			permits := rush()
+			if len(permits) != 1 {
+				t.Fatalf("%s: %d calls were let through, want the probe", what, len(permits))
+			}
+			return permits[0]
 		}
 		trip()
-		began := time.Now()
 		refused(t, b, site, "x", reason.BreakerOpen)
-		p := one("first")
-		if took := time.Since(began); took < 1900*time.Millisecond {
-			t.Errorf("probed after %s", took)
-		}
+		p := one("first", 30*time.Second)
 		// An answer from before may have been read last: so not at once.
 		heraldtest.Await(t, "the gauge", func() bool { return p.limiter.Stats().HalfOpen == 1 })
 		if state := p.limiter.Breaker(site, site); state != "half_open" {
@@ -218,16 +219,8 @@ func TestOneProbe(t *testing.T) {
 		}
 		p.Release(t.Context(), Failed)
 		refused(t, b, site, "y", reason.BreakerOpen)
-		began = time.Now()
-		dead := one("after a failed probe").acquiredAt // and this one's worker dies
-		if dead.Sub(began) < 1900*time.Millisecond {
-			t.Errorf("probed %s after a failed probe", dead.Sub(began))
-		}
-		p = one("after a dead probe")
-		if time.Since(dead) < 3900*time.Millisecond {
-			t.Errorf("another probe %s after one that did not end, before PermitTTL", time.Since(dead))
-		}
-		p.Release(t.Context(), OK)
+		one("after a failed probe", 30*time.Second) // and this one's worker dies
+		one("after a dead probe", time.Minute).Release(t.Context(), OK)
 		for _, token := range tokens("again", 3) {
 			enter(t, b, site, token)
 		}

@@ -75,6 +75,14 @@ func (c *clock) move(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
+// inTime makes a limiter go by a clock in Redis too.
+func inTime(c *clock, l *Limiter) *Limiter {
+	if l.remote != nil {
+		l.remote.now = func() int64 { return c.Now().UnixMicro() }
+	}
+	return l
+}
+
 func enter(t testing.TB, l *Limiter, origin, token string) *Permit {
 	t.Helper()
 	p, err := l.Acquire(t.Context(), origin, origin, token)

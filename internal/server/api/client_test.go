@@ -84,7 +84,7 @@ func TestClient(t *testing.T) {
 
 func TestClientStream(t *testing.T) {
 	t.Parallel()
-	const jobs = 5000
+	const jobs = 2000
 	w := newWorld(t)
 	c := w.newClient(ownToken)
 	sent := 0

@@ -84,7 +84,7 @@ func (l *listener) listen(ctx context.Context) (done bool, err error) {
 // A thousand listeners hear of every change once and in one order, though the server they listen to goes away.
 func TestEveryListenerHearsEveryChange(t *testing.T) {
 	t.Parallel()
-	const listeners, deliveries = 1000, 200
+	const listeners, deliveries = 1000, 50
 	first := newWorld(t)
 	second := serveWorld(t, first.store)
 	var bases sync.Map
