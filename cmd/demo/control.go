@@ -37,7 +37,7 @@ func (w *world) openControl(envFile, listen string, tl *timeline) error {
 		}
 	}
 	if err := w.writeEnvFile(envFile, env); err != nil {
-		tl.printLine(fmt.Sprintf("%v; the demo goes on, and other terminals cannot reach it", err))
+		tl.printLine(fmt.Sprintf("%v; the demo continues, but other terminals cannot reach it", err))
 	}
 	return nil
 }

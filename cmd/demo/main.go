@@ -34,7 +34,7 @@ const patience = 90 * time.Second
 
 // command is the command line.
 type command struct {
-	EnvFile string `help:"File with the running demo's environment, for your shell. Default: demo.env, beside this program." type:"path"`
+	EnvFile string `help:"File with the running demo's environment, for your shell. Default: demo.env in this program's folder." type:"path"`
 
 	Run      runCmd      `cmd:"" default:"withargs" help:"Run the demo (default)."`
 	Feedback feedbackCmd `cmd:"" help:"Give an agent of the running demo feedback of your own, on its chain."`
@@ -42,7 +42,7 @@ type command struct {
 
 type runCmd struct {
 	Once   bool   `help:"Exit after the stories: status 0 if all ended as expected, else 1."`
-	Agent  string `help:"The example agent's binary. Default: agent, beside this program." type:"path"`
+	Agent  string `help:"The example agent's binary. Default: agent in this program's folder." type:"path"`
 	Listen string `help:"Address of the web UI; when it is taken, a free port." default:"127.0.0.1:8080"`
 
 	envFile string

@@ -123,7 +123,7 @@ func (t *timeline) tellVanished(v store.Vanished) {
 	switch {
 	case !known:
 	case v.Retraction != uuid.Nil:
-		t.printStep(number, "vanished", fmt.Sprintf("the agent is told: delivery %s", v.Retraction))
+		t.printStep(number, "vanished", fmt.Sprintf("the agent gets a retraction: delivery %s", v.Retraction))
 	default:
 		t.printStep(number, "vanished", "cancelled: the agent was not called")
 	}

@@ -58,7 +58,7 @@ func newWorld(ctx context.Context, agent string, tl *timeline) (_ *world, err er
 	if w.ipfsURL, err = w.serveHTTP(w.gateway.Handler()); err != nil {
 		return nil, err
 	}
-	tl.printFact("ipfs", w.ipfsURL+", in this process; what it answers is verified against the CID")
+	tl.printFact("ipfs", w.ipfsURL+", in this process; its answers are verified against the CID")
 	list, err := os.CreateTemp("", "herald-demo-agents-*.json")
 	if err != nil {
 		return nil, fmt.Errorf("make the list of agents: %w", err)

@@ -41,12 +41,12 @@ const (
 
 type command struct {
 	File     fileCommand     `cmd:"" default:"withargs" help:"Take jobs from files, one JSON object a line. What enqueue does without a command."`
-	Watch    watchCommand    `cmd:"" help:"Follow a chain and enqueue the events of its registries, for ever. It goes on where it ended."`
-	Backfill backfillCommand `cmd:"" help:"Enqueue the events of a range of a chain's blocks, and end. Started again it goes on where it ended."`
+	Watch    watchCommand    `cmd:"" help:"Follow a chain and enqueue the events of its registries, until it is stopped. A restart continues after the last block."`
+	Backfill backfillCommand `cmd:"" help:"Enqueue the events of a range of blocks, then end. A restart continues after the last block."`
 	Tx       txCommand       `cmd:"" help:"Enqueue the events of one transaction."`
 
 	JSON    bool             `name:"json" help:"Answers as JSON Lines."`
-	Timeout time.Duration    `help:"How long the database may take to answer; what is read then may take as long as it takes." default:"10s" placeholder:"DURATION"`
+	Timeout time.Duration    `help:"Limit for the database to answer. Reading afterwards has no limit." default:"10s" placeholder:"DURATION"`
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }
 

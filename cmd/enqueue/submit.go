@@ -137,7 +137,7 @@ func readLines(ctx context.Context, in []source, bar *progress) <-chan line {
 		defer close(ch)
 		defer func() {
 			if fault := recover(); fault != nil { // a panic of this goroutine is not recovered anywhere else
-				give(line{end: fmt.Errorf("the reading stopped by a fault in Herald: %.500s. What was answered until here is done; try again, and report "+
+				give(line{end: fmt.Errorf("reading stopped because of a fault in Herald: %.500s. Answered lines are done; try again, and report "+
 					"this with the lines below.\n%s", fmt.Sprint(fault), debug.Stack())})
 			}
 		}()
@@ -231,7 +231,7 @@ func submitBatch(ctx context.Context, s submitter, group []line) ([]intake.Answe
 	defer cancel()
 	got, err := s.Submit(ctx, bodies)
 	if err != nil {
-		return nil, fmt.Errorf("%w; lines without an answer may not be committed: run again with the same input, what is known stays known", err)
+		return nil, fmt.Errorf("%w; lines without an answer may not be committed: run again with the same input; committed jobs are answered as known", err)
 	}
 	if len(got) != len(bodies) {
 		return nil, fmt.Errorf("%d jobs got %d answers: this is a fault of Herald", len(bodies), len(got))

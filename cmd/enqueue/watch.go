@@ -60,7 +60,7 @@ func (c *chainFlags) readChain(ctx context.Context, p process, cfg *config.Confi
 		if err = w.Run(ctx); err == nil || !wc.Ends && errors.Is(err, context.Canceled) {
 			return exitDone, nil
 		}
-		return exitFailed, fmt.Errorf("stopped before the last block was read; the same command goes on: %w", err)
+		return exitFailed, fmt.Errorf("stopped before the last block was read; run the same command to continue: %w", err)
 	})
 }
 
@@ -175,7 +175,7 @@ func (p *printer) addVanished(block uint64, v store.Vanished) {
 		verdict = "cancelled"
 	}
 	if !p.json {
-		fmt.Fprintf(&p.buf, "%s %s %s: on the chain no more, read to block %d\n", verdict, v.ID, oneLine(v.Key), block)
+		fmt.Fprintf(&p.buf, "%s %s %s: no longer on the chain, read to block %d\n", verdict, v.ID, oneLine(v.Key), block)
 		return
 	}
 	line := struct {

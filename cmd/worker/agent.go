@@ -15,10 +15,10 @@ import (
 
 type agentCmd struct {
 	List    agentListCmd    `cmd:"" help:"List agents that Herald has delivered to, or meant to."`
-	Show    agentShowCmd    `cmd:"" help:"Show what is known of an agent."`
+	Show    agentShowCmd    `cmd:"" help:"Show an agent's endpoint, state, totals and last error."`
 	Resolve agentResolveCmd `cmd:"" help:"Resolve an agent now, or any URI, and show every step."`
-	Probe   agentProbeCmd   `cmd:"" help:"Connect to an agent, list its tools and show what a delivery would send. Calls nothing without --send."`
-	Enable  agentEnableCmd  `cmd:"" help:"Deliver to an agent again, and release what is held because it was disabled."`
+	Probe   agentProbeCmd   `cmd:"" help:"Connect to an agent, list its tools and show a delivery's request. Calls no tool without --send."`
+	Enable  agentEnableCmd  `cmd:"" help:"Deliver to an agent again, and release deliveries that are held because it was disabled."`
 	Disable agentDisableCmd `cmd:"" help:"Hold an agent's deliveries from now on (agent_disabled)."`
 	Policy  agentPolicyCmd  `cmd:"" help:"Set how an agent is treated, or show it when nothing is set."`
 }
@@ -27,7 +27,7 @@ type agentListCmd struct {
 	State  string  `help:"Only in this state: pending, connected, needs_auth, failed or disabled." placeholder:"STATE"`
 	Chain  *uint64 `help:"Only of this chain." placeholder:"ID"`
 	Sort   string  `help:"failing: those first that failed most calls in the last 24 hours, then those that failed the larger share." placeholder:"ORDER"`
-	Cursor string  `help:"Continue after this cursor, as the end of the previous page tells (next in JSON)."`
+	Cursor string  `help:"Continue after this cursor: the last line of the previous page shows it (next in JSON)."`
 	Limit  int     `help:"Rows." default:"50"`
 	jsonFlag
 }
@@ -252,7 +252,7 @@ func (c *agentDisableCmd) Run(a *app) error {
 
 type agentPolicyCmd struct {
 	agentArg
-	Settings []string `arg:"" optional:"" help:"onUnknown=resend: a call whose outcome nobody knows is made again (default); onUnknown=hold: it is held until an operator replays it. order=strict: each client's deliveries keep their order (default); order=off: each goes as soon as it can. preferences=follow: what the agent asks for in its answers (fewer kinds, fewer calls, a pause) is done (default); preferences=ignore: it is only shown; preferences=clear: it is forgotten until the agent says it again."`
+	Settings []string `arg:"" optional:"" help:"onUnknown=resend: a call with an unknown outcome is made again (default); onUnknown=hold: it is held until an operator replays it. order=strict: each client's deliveries keep their order (default); order=off: each goes as soon as it can. preferences=follow: what the agent asks for in its answers (fewer kinds, fewer calls, a pause) is done (default); preferences=ignore: it is only shown; preferences=clear: it is forgotten until the agent says it again."`
 	actorFlag
 	jsonFlag
 }

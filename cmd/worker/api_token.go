@@ -13,8 +13,8 @@ type apiTokenCmd struct {
 }
 
 type apiTokenCreateCmd struct {
-	Name      string        `arg:"" help:"Who uses it: the audit names it."`
-	Scope     []string      `help:"What it allows: read (look at everything), enqueue (hand in jobs), operate (change what becomes of deliveries and agents, and look at everything), direct (call tools directly, and with enqueue hand in jobs that name an endpoint, headers, a template, another tool, or verifyFileHash false). May be repeated." placeholder:"SCOPE"`
+	Name      string        `arg:"" help:"The user's name, for the audit."`
+	Scope     []string      `help:"What it allows: read (see everything), enqueue (submit jobs), operate (change deliveries and agents, and see everything), direct (call tools directly, and with enqueue submit jobs that name an endpoint, headers, a template, another tool, or verifyFileHash false). May be repeated." placeholder:"SCOPE"`
 	ExpiresIn time.Duration `help:"How long it is good, as in 720h. Default: until it is revoked." placeholder:"DURATION"`
 	actorFlag
 	jsonFlag

@@ -261,7 +261,7 @@ func TestResolveALocalFile(t *testing.T) {
 		{[]string{"--uri", p.web.URL + "/agent.json", "--check"}, 0, "can be called"},
 		{[]string{"--uri", p.web.URL + "/page", "--check"}, 1, "a web page"},
 		{[]string{"--uri", "I liked it", "--check"}, 1, "no_document"},
-		{[]string{"--uri", "ar://" + strings.Repeat("a", 43)}, 1, "worker: could not be fetched, and will not be before what is said above is mended"},
+		{[]string{"--uri", "ar://" + strings.Repeat("a", 43)}, 1, "worker: could not be fetched, and will not be before the fault above is corrected"},
 		{[]string{"--uri", dir}, 1, "is not a file"},
 		{[]string{"--uri", filepath.Join(dir, "none.json")}, 1, "no such file"},
 		{[]string{"--uri", write("large.json", strings.Repeat(" ", inspect.MaxDocument+1))}, 1, "more than Herald fetches"},

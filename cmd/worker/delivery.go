@@ -31,7 +31,7 @@ type deliveryCmd struct {
 type selection struct {
 	Agent       string `help:"Only this agent's." placeholder:"CHAIN:AGENT"`
 	Client      string `help:"Only feedback that this address wrote." placeholder:"0xADDRESS"`
-	Transaction string `help:"Only what came with this transaction." placeholder:"0xHASH"`
+	Transaction string `help:"Only deliveries of this transaction." placeholder:"0xHASH"`
 	Key         string `help:"Only the one with this key." placeholder:"KEY"`
 	Status      string `help:"Only in this status: queued, running, waiting, held, delivered, skipped, rejected, dead or cancelled." placeholder:"STATUS"`
 	Reason      string `help:"Only with this reason." placeholder:"REASON"`
@@ -131,7 +131,7 @@ func describeAttempt(t store.Attempt) string {
 
 // actorFlag names the author of a change.
 type actorFlag struct {
-	Actor string `help:"Who the audit names. Default: the user of the system at this host."`
+	Actor string `help:"The name for the audit. Default: the system user and host."`
 }
 
 func (f actorFlag) actorName() string {
@@ -154,14 +154,14 @@ type moveFlags struct {
 	IDs []string `arg:"" optional:"" name:"id" help:"Deliveries. Without any: those that the options choose."`
 	selection
 	actorFlag
-	Yes    bool `help:"Do it. Without: only count what a choice by options would move."`
+	Yes    bool `help:"Do it. Without it, options only count the deliveries that they select."`
 	DryRun bool `help:"Only count, which is what happens without --yes."`
 	jsonFlag
 }
 
 type deliveryReplayCmd struct {
 	moveFlags
-	Force bool `help:"Also what was delivered: the agent is called again. By options only together with --status delivered."`
+	Force bool `help:"Also delivered ones: the agent is called again. With options, only together with --status delivered."`
 	Rate  int  `help:"At most so many a second; 0: as fast as it goes." default:"50"`
 }
 
@@ -171,7 +171,7 @@ func (c *deliveryReplayCmd) Run(a *app) error {
 
 type deliveryCancelCmd struct {
 	moveFlags
-	Force bool `help:"Also what is running: its call cannot be taken back, only what follows from it."`
+	Force bool `help:"Also running ones. The call cannot be undone, only its consequences."`
 	Rate  int  `help:"At most so many a second; 0: as fast as it goes." default:"0"`
 }
 

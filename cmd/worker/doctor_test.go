@@ -231,7 +231,7 @@ func TestDoctorOfTheRunningWorker(t *testing.T) {
 	d := diagnose(t, 0, slices.Concat(common, []string{"HERALD_API_TOKEN=hunter2hunter2", "HERALD_CONCURRENCY=20"})...)
 	d.says("port", doctor.MarkOK, addr+" is held by the running worker (process ")
 	d.says("worker", doctor.MarkWarn, "the running worker has other settings than this shell, and goes by its own: HERALD_CONCURRENCY is 16 there, 20 here; "+
-		"RPC_URL_8453 is set there, not set here. Restart the worker with the settings of this shell, or set here what the worker has; of secrets only whether they are set")
+		"RPC_URL_8453 is set there, not set here. Restart the worker with the settings of this shell, or use the worker's settings here; of secrets only whether they are set")
 	diagnose(t, 0, slices.Concat(common, []string{"HERALD_API_TOKEN=hunter3hunter3"})...).says("worker", doctor.MarkWarn, "another HERALD_API_TOKEN")
 	d = diagnose(t, 1, slices.Concat(common, own)...) // the chain's URL leads nowhere
 	d.says("worker", doctor.MarkOK, "the running worker has the settings of this shell; of secrets only whether they are set is compared")

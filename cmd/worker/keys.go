@@ -10,14 +10,14 @@ import (
 
 type keysCmd struct {
 	Init      keysInitCmd      `cmd:"" help:"Make a new keyset for HERALD_KEYSET (keep it: without it stored secrets are lost)."`
-	List      keysListCmd      `cmd:"" help:"List the keys of the keyset in force, and what is sealed with each. There are few: the list has no pages."`
+	List      keysListCmd      `cmd:"" help:"List the keys of the active keyset, and the number of secrets sealed with each."`
 	Rotate    keysRotateCmd    `cmd:"" help:"Make the keyset of the next step of a rotation. Roll each one out to every worker and enqueuer before the next. Do not redirect the output onto the file of the keyset in force, which the shell empties first: use --out."`
 	Reencrypt keysReencryptCmd `cmd:"" help:"Seal what older keys have sealed with the key that seals now. It can be stopped and run again. Refused while a running worker does not seal with that key."`
 }
 
 // keysetFlags control how and where a keyset is written.
 type keysetFlags struct {
-	Cleartext bool   `help:"Write it in clear, although anyone who reads it can open what is stored. Without this HERALD_MASTER_KEY wraps it."`
+	Cleartext bool   `help:"Write it in clear text: each reader can open all stored secrets. Without this, HERALD_MASTER_KEY encrypts it."`
 	Out       string `help:"Write it into this file (mode 0600) instead of printing it: a temporary file in the same folder is synced and renamed. A file that is there is replaced only if it is a readable keyset whose keys are all in the one in force." placeholder:"FILE"`
 }
 
@@ -72,7 +72,7 @@ func (c *keysPromoteCmd) Run(a *app) error {
 
 type keysRemoveCmd struct {
 	keysetFlags
-	Key uint32 `arg:"" help:"Its id, as keys list tells." placeholder:"ID"`
+	Key uint32 `arg:"" help:"Its id, as keys list shows." placeholder:"ID"`
 }
 
 func (c *keysRemoveCmd) Run(a *app) error {
@@ -95,7 +95,7 @@ func (c *keysListCmd) Run(a *app) error {
 			case k.Seals:
 				state = "seals"
 			case !k.Here:
-				state = "missing: put it back, or what it sealed is lost"
+				state = "missing: restore it, or the secrets that it sealed are lost"
 			}
 			t.addRow(k.ID, state, k.Sealed)
 		}

@@ -42,7 +42,7 @@ func (f fields) addRow(name, value string) {
 
 // pageFlags select a page of a list.
 type pageFlags struct {
-	Cursor int64 `help:"Continue before this cursor, as the end of the previous page tells (next in JSON)."`
+	Cursor int64 `help:"Continue before this cursor: the last line of the previous page shows it (next in JSON)."`
 	Limit  int   `help:"Rows." default:"50"`
 }
 

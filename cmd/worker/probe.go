@@ -42,7 +42,7 @@ func printProbe(a *app, r inspect.Probe) error {
 		f.addRow("called at", fmt.Sprintf("%s over %s, as %s says", e.Address, e.Transport, e.From))
 	}
 	if r.Server != nil {
-		f.addRow("server", cmp.Or(strings.TrimSpace(r.Server.Name+" "+r.Server.Version), "it does not say what it is"))
+		f.addRow("server", cmp.Or(strings.TrimSpace(r.Server.Name+" "+r.Server.Version), "it does not name itself"))
 		f.addRow("protocol", r.Protocol)
 		tools := describeTools(store.ToolList(r.Tools))
 		if r.ToolsCut {
@@ -68,7 +68,7 @@ func printProbe(a *app, r inspect.Probe) error {
 		fmt.Fprintf(a.out, "note: %s\n", text.Printable(n))
 	}
 	if r.Kept {
-		fmt.Fprintln(a.out, "what was learned is written down: `worker agent show` tells it")
+		fmt.Fprintln(a.out, "the results are stored: `worker agent show` lists them")
 	}
 	return nil
 }

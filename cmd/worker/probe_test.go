@@ -236,7 +236,7 @@ func TestProbeByChain(t *testing.T) {
 	}
 	agent := "31337:" + id.String()
 	probe(0, "called at "+a.URL+"/mcp over http, as services[0] says", agent)
-	probe(0, "note: what was learned is not written down: no database is configured, and no worker runs here", agent)
+	probe(0, "note: the results are not stored: no database is configured, and no worker runs here", agent)
 	if r := decode[inspect.Probe](t, probe(0, "", "--json", agent)); len(r.Steps) != 5 || !r.Fits || r.Kept || r.Endpoint.From != "services[0]" {
 		t.Errorf("%+v", r)
 	}

@@ -15,7 +15,7 @@ import (
 type agentResolveCmd struct {
 	Agent    string  `arg:"" optional:"" help:"The agent, as in 8453:42." placeholder:"CHAIN:AGENT"`
 	Registry string  `help:"Its IdentityRegistry, when it is not the chain's usual one." placeholder:"0x…"`
-	URI      *string `name:"uri" help:"Resolve this URI instead, of whatever kind, without a chain. A path or file:// is read from this machine." placeholder:"URI"`
+	URI      *string `name:"uri" help:"Resolve this URI instead, without a chain. A path or file:// is read from this machine." placeholder:"URI"`
 	Hash     string  `help:"With --uri: compare the bytes with this feedbackHash." placeholder:"0x…"`
 	Check    bool    `help:"Exit 1 unless a delivery would call the agent; with --uri: unless the document is one that can be used."`
 	jsonFlag

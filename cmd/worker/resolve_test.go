@@ -147,7 +147,7 @@ func TestAgentResolve(t *testing.T) {
 			"chain 31337 " + p.web.URL + "/agent.json", "http from 127.0.0.1:", "labelled application/json", "not verified",
 			"/.well-known/agent-registration.json", "verdict: a delivery calls " + p.web.URL + "/mcp over http", "; not bound: "}},
 		{"nobody is asked whether it is bound", p.register(p.web.URL + "/agent.json"), []string{"HERALD_BINDING=off"}, 0, []string{
-			"HERALD_BINDING is off", "verdict: a delivery calls ", "; nobody was asked whether it is bound"}},
+			"HERALD_BINDING is off", "verdict: a delivery calls ", "; its binding was not checked"}},
 		{"it has to be bound", p.register(p.web.URL + "/agent.json"), []string{"HERALD_BINDING=require"}, 0, []string{
 			"/.well-known/agent-registration.json", "verdict: a delivery is rejected (endpoint_unverified): "}},
 		{"in ipfs", p.register("ipfs://" + cid.String()), nil, 0, []string{

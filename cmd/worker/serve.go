@@ -43,7 +43,7 @@ func (c *configCmd) Run(a *app) error {
 }
 
 type migrateCmd struct {
-	Apply  migrateApplyCmd  `cmd:"" default:"1" help:"Apply what is pending (default)."`
+	Apply  migrateApplyCmd  `cmd:"" default:"1" help:"Apply pending migrations (default)."`
 	Status migrateStatusCmd `cmd:"" help:"List the migrations."`
 }
 

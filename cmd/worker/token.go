@@ -17,9 +17,9 @@ import (
 
 type tokenCmd struct {
 	Set    tokenSetCmd    `cmd:"" help:"Store the token that an agent wants, or the OAuth client that gets tokens for it, from stdin, and release deliveries held because this token was missing."`
-	Login  tokenLoginCmd  `cmd:"" help:"Log in for an agent that wants a person to: prints the address to open in a browser, and stores what comes of it."`
+	Login  tokenLoginCmd  `cmd:"" help:"Log in for an agent that requires a person: prints the address to open in a browser, and stores the tokens."`
 	List   tokenListCmd   `cmd:"" help:"List stored tokens: for whom, for which origin and path, until when. Never the tokens. All of them, without pages: an operator stored each."`
-	Remove tokenRemoveCmd `cmd:"" help:"Forget the token of an agent for an origin; what came by OAuth is revoked at its authorization server, if that can."`
+	Remove tokenRemoveCmd `cmd:"" help:"Delete an agent's token for an origin. OAuth tokens are also revoked at their authorization server, if it supports that."`
 	Import tokenImportCmd `cmd:"" help:"Store the tokens of the old backend's table agent_mcp_tokens: from its database, or CSV of agent_id,token, as COPY … TO STDOUT CSV writes it."`
 }
 
@@ -30,18 +30,18 @@ type clientFlags struct {
 	ClientID   string `name:"client-id" help:"The id that the agent's authorization server knows Herald by." placeholder:"ID"`
 	AuthMethod string `help:"How the client proves that to it: client_secret_basic, client_secret_post or private_key_jwt, with the secret or the private key (PEM) on stdin; or none. Default of set: what fits stdin and the server; of login: none." placeholder:"METHOD"`
 	KeyID      string `name:"key-id" help:"The private key's id there (kid)." placeholder:"ID"`
-	Algorithm  string `help:"What the private key signs with, as in ES256. Default: the first that fits it." placeholder:"ALG"`
+	Algorithm  string `help:"Signature algorithm of the private key, such as ES256. Default: the first that fits the key." placeholder:"ALG"`
 	Issuer     string `help:"The authorization server. Default: the one that the agent names, after you were asked." placeholder:"URL"`
-	Scope      string `help:"What the tokens are asked for, and never more. Default: what the agent says it wants now." placeholder:"SCOPES"`
-	Resource   string `help:"What the tokens are asked for as resource (RFC 8707). Default: what the agent calls itself." placeholder:"URI"`
+	Scope      string `help:"Scopes to request, at most these. Default: the scopes that the agent names." placeholder:"SCOPES"`
+	Resource   string `help:"Resource to request tokens for (RFC 8707). Default: the name that the agent gives itself." placeholder:"URI"`
 }
 
 type tokenSetCmd struct {
 	agentArg
 	Origin  string `help:"Where the token may go, with all below it: https://agent.example/mcp, or a whole origin, https://agent.example. Default: where the agent is now, after you were asked." placeholder:"URL"`
-	Header  string `help:"The header that carries the bare token. Default: what the agent's registration names, else Authorization with Bearer." placeholder:"NAME"`
+	Header  string `help:"The header that carries the bare token. Default: the header in the agent's registration, else Authorization with Bearer." placeholder:"NAME"`
 	File    string `help:"Instead of a token on stdin: a file that holds it, which every worker reads with every delivery." placeholder:"PATH"`
-	Expires string `help:"When it is not sent any more: RFC 3339, or in how long, as in 90d or 12h." placeholder:"TIME"`
+	Expires string `help:"Time after which it is no longer sent: RFC 3339, or a duration such as 90d or 12h." placeholder:"TIME"`
 	clientFlags
 	Unchecked bool `help:"With --client-id: store the client although its authorization server was not asked for a token."`
 	actorFlag
@@ -134,7 +134,7 @@ func (c *tokenListCmd) Run(a *app) error {
 
 type tokenRemoveCmd struct {
 	agentArg
-	Origin string `required:"" help:"The origin it was stored for, as token list tells, with or without its path." placeholder:"URL"`
+	Origin string `required:"" help:"The origin it was stored for, as token list shows, with or without its path." placeholder:"URL"`
 	actorFlag
 	jsonFlag
 }
@@ -185,7 +185,7 @@ func (c *tokenImportCmd) readTokens(a *app, desk tokens.Tokens) (*tokens.Import,
 		url := a.databaseURL(c.From)
 		if url.IsZero() {
 			return nil, refuseUsage("--from takes the name of an environment variable that holds the old database's URL, and " +
-				"there is none of this name, or it is empty: export OLD_DATABASE_URL=…, and give --from OLD_DATABASE_URL")
+				"the variable is not set, or empty: export OLD_DATABASE_URL=…, and give --from OLD_DATABASE_URL")
 		}
 		return desk.ReadOldTable(a.ctx, c.Chain, c.Registry, tokens.OldTable{URL: url, Schema: c.Schema})
 	}
@@ -252,7 +252,7 @@ func withoutToken(args []string, err error) error {
 		return err
 	}
 	return errors.New("the command line has something that is not understood; a token is given on stdin and never there, where the shell's history and ps keep it: " +
-		"if it was there, have it replaced. `worker token --help` shows what is")
+		"if it was stored there, replace it. `worker token --help` lists the other commands")
 }
 
 // secretFlag reports whether the command line has an unknown flag whose name suggests that its value is a secret.

@@ -32,7 +32,7 @@ type callback struct {
 	taken    atomic.Bool
 }
 
-var errListen = refuseUsage("--listen is no address and port on loopback, as in 127.0.0.1:8976 or [::1]:8976: whoever else could reach it would get the answer to the login")
+var errListen = refuseUsage("--listen is not an address and port on loopback, such as 127.0.0.1:8976 or [::1]:8976: any other client that could reach it would get the login's answer")
 
 // onLoopback reports whether address is a loopback IP address with a port. It accepts no names: localhost may resolve
 // to either IP version, and another program may listen on the other one.

@@ -80,7 +80,7 @@ func TestTokenSetClient(t *testing.T) {
 	set := []string{"token", "set", "8453:42", "--client-id", "herald"}
 
 	d.oauth(0, "it wants OAuth: `worker token set 8453:42 --client-id ID`, or `worker token login 8453:42`", "", "", "agent", "probe", "8453:42")
-	d.oauth(exitMisuse, fmt.Sprintf("is asked for tokens with scope feedback, for resource %[1]s: nobody is here to be asked whether that is right, so say --origin %[1]s --issuer %[2]s", origin, s.Issuer),
+	d.oauth(exitMisuse, fmt.Sprintf("is asked for tokens with scope feedback, for resource %[1]s: there is no terminal to ask on whether that is right, so say --origin %[1]s --issuer %[2]s", origin, s.Issuer),
 		canary+"-secret", "", set...)
 	d.oauth(exitFailed, "nothing was stored", canary+"-secret", "n\n", set...)
 	d.oauth(exitFailed, "nothing was stored: the authorization server refuses: invalid_client", canary+"-wrong", "y\n", set...)

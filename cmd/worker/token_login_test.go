@@ -129,7 +129,7 @@ func TestTokenLoginRefuses(t *testing.T) {
 		"--listen is no address and port on":    {"--client-id", "public", "--listen", "0.0.0.0:0"},
 		"--login-page: ":                        {"--client-id", "public", "--login-page", "login.example"},
 		"--resource is no absolute":             {"--resource", "mcp"},
-		"both say who the client is":            {"--client-id", "public", "--client-metadata-url", "https://h.example/c.json"},
+		"both name the client":            {"--client-id", "public", "--client-metadata-url", "https://h.example/c.json"},
 		"--auth-method is for a client that is": {"--auth-method", "client_secret_post"},
 		"--wait 0s is not between":              {"--client-id", "public", "--wait", "0s"},
 		"--key-id and --algorithm are for":      {"--client-id", "public", "--key-id", "k"},
@@ -140,7 +140,7 @@ func TestTokenLoginRefuses(t *testing.T) {
 		t.Errorf("%d requests for command lines that cannot be meant", n)
 	}
 	d.login(exitMisuse, "wants a private key in PEM on stdin (-----", canary, nil, "--client-id", "public", "--auth-method", "private_key_jwt")
-	d.oauth(exitMisuse, "nobody is here to be asked", "", "", "token", "login", "8453:42", "--client-id", "public")
+	d.oauth(exitMisuse, "there is no terminal to ask on", "", "", "token", "login", "8453:42", "--client-id", "public")
 	if l := d.tokens(); len(l) != 0 {
 		t.Errorf("%+v", l)
 	}

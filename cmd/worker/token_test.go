@@ -235,7 +235,7 @@ func TestTokenSetAsks(t *testing.T) {
 	}
 	d.env = append(d.env, "HERALD_SERVERS_FILE="+file)
 	set := []string{"token", "set", "8453:42"}
-	d.answers(exitMisuse, "is at https://agent.example (from the servers file): nobody is here to be asked whether its token may go there, so say --origin https://agent.example",
+	d.answers(exitMisuse, "is at https://agent.example (from the servers file): there is no terminal to ask on whether its token may go there, so say --origin https://agent.example",
 		canary, "", set...)
 	for _, no := range []string{"n\n", "\n", "yesterday\n", "\x1b"} {
 		d.answers(exitFailed, "nothing was stored", canary, no, set...)

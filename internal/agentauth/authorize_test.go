@@ -276,7 +276,7 @@ func TestOtherHeadersWin(t *testing.T) {
 		t.Errorf("%+v, %v", a, err)
 	}
 	refused := &mcpcall.CallError{Stage: mcpcall.StageOpen, Status: 401, Err: errors.New("HTTP 401")}
-	const mend, give = "mend its auth or headers in the servers file, which releases what is held", "give it auth or headers in the servers file, or `worker token set`"
+	const mend, give = "correct its auth or headers in the servers file, which releases its held deliveries", "give it auth or headers in the servers file, or `worker token set`"
 	for says, e := range map[string]mcpcall.Endpoint{mend: listed, give: {Transport: mcpcall.TransportHTTP, URL: "https://other.example", Listed: true}} {
 		z := newAuthorizer(keys, storedToken(keys, at+"/mcp"))
 		v := z.ObserveFailure(must(z.Authorize(t.Context(), Subject{}, e)), refused, retry.Classify(refused))

@@ -228,7 +228,7 @@ func (z *Authorizer) authorizeEndpoint(ctx context.Context, a *Authorization) er
 	}
 	a.wantsOAuth = r.wantsOAuth
 	return retry.Fail(reason.AuthRequired,
-		fmt.Sprintf("the agent refused what it was sent %s ago (HTTP 401 or 403) and is not asked again for %s: %s",
+		fmt.Sprintf("the agent refused the credential %s ago (HTTP 401 or 403) and is not asked again for %s: %s",
 			ago.Round(time.Second), (z.Patience-ago).Round(time.Second), a.describeRemedy()))
 }
 

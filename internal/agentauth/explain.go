@@ -58,7 +58,7 @@ func explainFailure(t store.Token, err error) error {
 	}
 	switch issuer := text.Excerpt(t.Issuer, 300); {
 	case errors.As(err, &other):
-		return hold("its authorization server is %s now, and the credential is for %s, which is not told to anybody else. Look whether that is the agent's doing, then %s",
+		return hold("its authorization server is %s now, and the credential is for %s, which Herald sends nowhere else. Check whether the agent changed it on purpose, then %s",
 			joinIssuers(other), issuer, howToStore(t))
 	case errors.As(err, &blocked), errors.As(err, &refused):
 		return hold("%s is not asked: %v; or store a credential for another one, %s", issuer, err, howToStore(t))
@@ -101,18 +101,18 @@ func adviseOn(t store.Token, code string) string {
 	case "invalid_client":
 		return "It does not know the client, or not by this secret or key: store the right one, " + again
 	case "invalid_grant":
-		return "What the login gave has expired, was revoked or was used elsewhere: log in again, " + again
+		return "The login's tokens have expired, were revoked or were used elsewhere: log in again, " + again
 	case "unauthorized_client", "unsupported_grant_type":
-		return "It gives this client no tokens in this way: have whoever runs it allow that, then " + again
+		return "It gives this client no tokens in this way: ask its operator to allow that, then " + again
 	case "invalid_scope":
 		return "It does not give the scope that is asked for: name another with --scope, " + again
 	case "invalid_target":
 		return "It knows no such resource: name the right one with --resource, " + again
 	case "access_denied":
-		return "It denies the client access to this agent: have whoever runs it allow that, then " + again
+		return "It denies the client access to this agent: ask its operator to allow that, then " + again
 	case "unsupported_token_type":
 		return "Its tokens are of a type that Herald cannot send, which is Bearer: ask the agent's author for another way, then " + again
 	}
-	return "It will not say otherwise if it is asked the same again: see with whoever runs it what is wrong, then " +
+	return "It will give the same answer again: ask its operator for the cause, then " +
 		again
 }

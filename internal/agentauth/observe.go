@@ -99,7 +99,7 @@ func (z *Authorizer) ObserveSuccess(ctx context.Context, a *Authorization) []sto
 	switch {
 	case err != nil:
 		k.held.Store(true) // the next success tries again
-		z.Logger.Warn("what is held for want of a credential is not released yet, though the agent takes calls again",
+		z.Logger.Warn("deliveries that are held without a credential are not released yet, although the agent accepts calls again",
 			logging.About(logging.Postgres), "agent", agent.ID, "error", err)
 	case n > 0:
 		z.Logger.Info("deliveries that were held for want of a credential are released: the agent takes calls again",
@@ -110,10 +110,10 @@ func (z *Authorizer) ObserveSuccess(ctx context.Context, a *Authorization) []sto
 
 // describeRemedy describes what an operator can do about an agent after it refused its credential.
 func (a *Authorization) describeRemedy() string {
-	const token = "`worker token set` stores a credential for it and releases what is held"
+	const token = "`worker token set` stores a credential for it and releases its held deliveries"
 	switch agent := a.Subject.Agent; {
 	case a.configured: // configured headers take precedence over a stored token
-		return "mend its auth or headers in the servers file, which releases what is held"
+		return "correct its auth or headers in the servers file, which releases its held deliveries"
 	case a.withheld != nil:
 		return a.describeWithheld()
 	case a.wantsOAuth:

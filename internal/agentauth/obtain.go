@@ -44,7 +44,7 @@ func openAccess(keys Opener, t store.Token, a store.Access) (kept sealedAccess, 
 	case err != nil:
 		return sealedAccess{}, err
 	case json.Unmarshal(plain, &kept) != nil || CheckToken(kept.Access) != nil:
-		return sealedAccess{}, errors.New("what is stored is no access token")
+		return sealedAccess{}, errors.New("the stored secret is not an access token")
 	}
 	return kept, nil
 }

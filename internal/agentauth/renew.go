@@ -166,7 +166,7 @@ func newRenewer(cfg Config) *renewer {
 func (r *renewer) bearerHeader(ctx context.Context, e tokenRequest) (value secret.Secret, err error) {
 	if r == nil {
 		return value, retry.Fail(reason.AuthRequired,
-			fmt.Sprintf("the credential stored for %s is an OAuth one, and nobody here can get access tokens",
+			fmt.Sprintf("the credential stored for %s is an OAuth one, and this process cannot get access tokens",
 				e.token.Origin))
 	}
 	a, err := r.currentToken(ctx, e)

@@ -73,7 +73,7 @@ func (r *renewer) spoolRenewal(ctx context.Context, u *unsaved) {
 		return
 	}
 	u.spooled.Store(true)
-	r.Logger.Info("Postgres does not take a renewed refresh token; Redis keeps it, sealed, for whoever renews next",
+	r.Logger.Info("Postgres does not accept a renewed refresh token; Redis keeps it, sealed, for the next renewal",
 		"agent", t.ID, "origin", t.Origin)
 }
 

@@ -60,7 +60,7 @@ func CheckToken(text string) error {
 	case len(text) > MaxToken:
 		return fmt.Errorf("is longer than %d bytes", MaxToken)
 	case strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r >= 0x7f }):
-		return errors.New("holds what is no printable ASCII, or is more than one line")
+		return errors.New("has characters other than printable ASCII, or more than one line")
 	case strings.TrimSpace(text) != text:
 		return errors.New("begins or ends with a space")
 	case len(text) > 7 && strings.EqualFold(text[:7], "bearer "):

@@ -144,7 +144,7 @@ func (s *Sender) sendAlert(ctx context.Context, a store.Alert) error {
 	switch {
 	case a.Age+wait > giveUpAfter:
 		next = nil
-		s.Logger.Warn("an alert is given up: nobody took it", "alert", a.ID, "kind", a.Kind, "attempts", a.Attempt,
+		s.Logger.Warn("an alert is dropped: its receiver did not accept it", "alert", a.ID, "kind", a.Kind, "attempts", a.Attempt,
 			"error", failure)
 	case a.Attempt == 1:
 		s.Logger.Warn("an alert was not taken; it is posted again", "alert", a.ID, "kind", a.Kind, "again_in", wait,

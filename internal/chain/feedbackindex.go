@@ -20,7 +20,7 @@ import (
 type UncountableError struct{ Err error }
 
 func (e *UncountableError) Error() string {
-	return fmt.Sprintf("this form of NewFeedback has no feedbackIndex, and the node does not tell what the registry "+
+	return fmt.Sprintf("this form of NewFeedback has no feedbackIndex, and the node does not return what the registry "+
 		"counted at that block: point RPC_URL at an archive node (%s)", e.Err)
 }
 

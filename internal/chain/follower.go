@@ -139,7 +139,7 @@ var errMoved = errors.New("the chain reorganised while it was read")
 // NewFollower creates a follower. Call Follow to run it.
 func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 	if cfg.Handle == nil {
-		return nil, errors.New("chain: the follower has nobody to hand jobs to")
+		return nil, errors.New("chain: the follower's Handle is missing")
 	}
 	if cfg.Limits.MaxTimeout <= 0 {
 		return nil, errors.New("chain: the follower's Limits have no MaxTimeout")
@@ -397,7 +397,7 @@ func (f *Follower) awaitsHead(head uint64) bool {
 	if now.Sub(f.lowSince) < f.lowPatience {
 		return true
 	}
-	f.log.Warn("the chain's head stays below what was read of it: reading again from there", "head", head,
+	f.log.Warn("the chain's head stays below the last block that was read: reading again from the head", "head", head,
 		"read_to", f.done[n-1].Number)
 	keep := len(f.done)
 	for keep > 0 && f.done[keep-1].Number > head {
@@ -470,7 +470,7 @@ func (f *Follower) rewindToCanonical(ctx context.Context, last *block) error {
 	f.dropAnchors(high)
 	f.log.Info("a block was replaced, reading again", "block", replaced.Number, "from", f.next)
 	if replaced.Number <= f.settled {
-		f.log.Error("a reorg replaced blocks that were settled: what was delivered of them is not taken back",
+		f.log.Error("a reorg replaced settled blocks: deliveries of their events are not taken back",
 			"block", replaced.Number, "settled", f.settled)
 	}
 	return nil

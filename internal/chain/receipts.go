@@ -36,8 +36,8 @@ const (
 )
 
 var (
-	errForgotten = errors.New("the node left out logs: its receipts do not come to the receiptsRoot of the block")
-	errUnproven  = errors.New("its receipts of a block do not come to the block's receiptsRoot")
+	errForgotten = errors.New("the node left out logs: its receipts do not hash to the receiptsRoot of the block")
+	errUnproven  = errors.New("its receipts of a block do not hash to the block's receiptsRoot")
 	// errUnknownReceipts means that receipts cannot be decoded. Transactions of a new type may have receipts of
 	// another form.
 	errUnknownReceipts = errors.New("its receipts of a block have an unknown form")
@@ -336,7 +336,7 @@ func (c *Client) noteProof(b *bloomBlock, proven bool) {
 	}
 	c.mu.Unlock()
 	if first {
-		c.log.Warn("the receipts of a block do not come to its receiptsRoot, though nothing is seen to be missing: "+
+		c.log.Warn("the receipts of a block do not hash to its receiptsRoot, although none seems to be missing: "+
 			"its logs are believed, not proven", "chain", c.chainID, "block", uint64(b.Number))
 	}
 }

@@ -102,9 +102,9 @@ func traceVariables() []variable {
 				}
 				return ""
 			}},
-		{"OTEL_SERVICE_NAME", "herald", "What the traces call this worker.", false,
+		{"OTEL_SERVICE_NAME", "herald", "The worker's service name in traces.", false,
 			setText(func(c *Config) *string { return &c.Traces.Service })},
-		{"OTEL_SDK_DISABLED", "false", "true: trace nothing, whatever else is set.", false,
+		{"OTEL_SDK_DISABLED", "false", "true: trace nothing; it overrides the other settings.", false,
 			func(c *Config, s string) string { c.Traces.disabled = strings.EqualFold(s, "true"); return "" }},
 	}
 }

@@ -420,7 +420,7 @@ func setAlertURL(c *Config, s string) string {
 	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
 		return "must be an http or https URL"
 	case u.User != nil || u.Fragment != "":
-		return "must have no user, password or fragment: what is posted is signed"
+		return "must have no user, password or fragment: the post is signed"
 	}
 	c.AlertURL = secret.New(s)
 	return ""
@@ -506,7 +506,7 @@ func setConfirmations(c *Config, s string) string {
 				depth.Tag, id, known.Confirmations)
 		}
 		if _, twice := c.Confirmations[id]; twice {
-			return fmt.Sprintf("%q says again what was said before it", part)
+			return fmt.Sprintf("%q repeats an earlier entry", part)
 		}
 		c.Confirmations[id] = depth
 	}

@@ -92,7 +92,7 @@ func splitOne(whole toolAnswer, failure error, results map[string]itemResult, id
 	}
 	r, ok := results[id.String()]
 	if !ok {
-		own.Raw, own.detail = store.KeepSide(whole.Raw), "the answer does not tell"
+		own.Raw, own.detail = store.KeepSide(whole.Raw), "the answer does not name it"
 		return own, retry.Fail(reason.OutcomeUnknown,
 			"the agent answered a call of several deliveries and did not say, or said twice, what became of this one")
 	}

@@ -49,7 +49,7 @@ func Disabled(byFile, byRow bool) error {
 	switch {
 	case byFile:
 		return retry.Fail(reason.AgentDisabled, "the servers file disables the agent (enabled: false); "+
-			"its deliveries are released when it does not any more")
+			"its deliveries are released when the file enables it")
 	case byRow:
 		return retry.Fail(reason.AgentDisabled, "the agent is disabled: `worker agent enable` releases its deliveries")
 	}
@@ -227,7 +227,7 @@ func (e *Executor) confirmRetraction(ctx context.Context, j job.Job) (string, er
 	case d.Status == store.Running:
 		return "", retry.Pause(reason.BehindEarlier, runningPause, "the feedback that it takes back is being delivered")
 	case d.Status == store.Delivered || slices.ContainsFunc(d.History, mayHaveReachedAgent):
-		return "the feedback that the agent was sent is on the chain no more", nil
+		return "the feedback that the agent received is no longer on the chain", nil
 	}
 	if err == nil && j.Retracts != "" {
 		return "", retry.Fail(reason.NeverDelivered, fmt.Sprintf("feedback %d, which it takes back, was never sent to the agent", j.FeedbackIndex))

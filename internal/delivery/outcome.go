@@ -39,7 +39,7 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	d.away = pgerror.Away(failure) || errors.As(failure, &unread)
 	v := e.Authorizer.ObserveFailure(a.auth, failure, retry.Classify(failure))
 	if v.Unknown && a.onUnknown() == store.OnUnknownHold {
-		v.Text = "nobody knows whether the agent took the call, and its policy is onUnknown=hold: " + v.Text
+		v.Text = "it is unknown whether the agent accepted the call, and its policy is onUnknown=hold: " + v.Text
 		v.Reason, v.Ending, v.Free = reason.HeldUnknown, retry.Hold, false
 	}
 	d.Reason, d.Error, d.Free = v.Reason, v.Text, v.Free
@@ -126,6 +126,6 @@ func (a *attempt) holdIfUnknown() error {
 	if !a.claim.InDoubt || a.onUnknown() != store.OnUnknownHold {
 		return nil
 	}
-	return retry.Fail(reason.HeldUnknown, "an earlier attempt ended with its worker, nobody knows whether the agent "+
+	return retry.Fail(reason.HeldUnknown, "an earlier attempt ended with its worker, it is unknown whether the agent "+
 		"took the call, and the agent's policy is onUnknown=hold: `worker delivery replay` sends it again, `worker delivery cancel` ends it")
 }

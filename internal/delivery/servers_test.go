@@ -230,7 +230,7 @@ func TestServersFile(t *testing.T) {
 		if r := w.agentRow(id); d.Reason != "auth_required" || r.State != store.StateNeedsAuth || r.LastError == "" {
 			t.Errorf("%+v, %+v", d, r)
 		}
-		if !strings.HasSuffix(d.Error, ": mend its auth or headers in the servers file, which releases what is held") {
+		if !strings.HasSuffix(d.Error, ": correct its auth or headers in the servers file, which releases its held deliveries") {
 			t.Errorf("it is held with %q", d.Error)
 		}
 		o.say(id, map[string]any{"url": a.URL, "headers": map[string]any{"X-Api-Key": "${RIGHT}"}})

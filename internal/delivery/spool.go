@@ -61,7 +61,7 @@ func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*sto
 	sealed, err := e.readSpool(ctx, c.ID)
 	if err != nil {
 		return nil, &spoolError{retry.Fail(reason.InternalError,
-			fmt.Sprintf("an earlier attempt never ended, and Redis does not tell whether its outcome is known: %v",
+			fmt.Sprintf("an earlier attempt never ended, and Redis does not answer whether its outcome is known: %v",
 				err))}
 	}
 	if sealed == nil {
@@ -140,8 +140,8 @@ func (e *Executor) ignoreSpooled(c *store.Claim, why string, err error) {
 	if last := e.spoolWarned.Load(); now-last < int64(time.Minute) || !e.spoolWarned.CompareAndSwap(last, now) {
 		return
 	}
-	e.Logger.Warn("an outcome in Redis is ignored, and its delivery goes on as if nobody knew of one; "+
-		"if no worker was just upgraded and no key removed, somebody else writes to this Redis: look who can",
+	e.Logger.Warn("an outcome in Redis is ignored, and its delivery continues as if the outcome were unknown; "+
+		"if no worker was just upgraded and no key removed, another client writes to this Redis: check its clients",
 		"delivery", c.ID, "why", why, "error", err)
 }
 

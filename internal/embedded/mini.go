@@ -33,7 +33,7 @@ func startMini(log *slog.Logger) (engine, error) {
 		return nil, fmt.Errorf("start miniredis: %w", err)
 	}
 	go m.moveLifetimes()
-	log.Info("redis: ready; what it holds ends with this process", "address", m.server.Addr())
+	log.Info("redis: ready; its data ends with this process", "address", m.server.Addr())
 	return m, nil
 }
 

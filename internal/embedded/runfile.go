@@ -59,7 +59,7 @@ func ReadRunFile(dir string) (RunFile, error) {
 	}
 	var r RunFile
 	if err := json.Unmarshal(b, &r); err != nil || r.PID <= 0 {
-		return RunFile{}, fmt.Errorf("%s is not what a worker writes: remove it", path)
+		return RunFile{}, fmt.Errorf("%s was not written by a worker: remove it", path)
 	}
 	if !isAlive(r.PID) {
 		return RunFile{}, &StaleRunFileError{Path: path, PID: r.PID}

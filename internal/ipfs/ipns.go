@@ -56,7 +56,7 @@ func (f *Fetcher) followName(ctx context.Context, ref *reference) (target *refer
 		dnsLink = dnsLink || !isKey(name)
 		next, err := parseImmutable("", found.value, ref.shown)
 		if err != nil {
-			return nil, dnsLink, &InvalidError{URI: ref.shown, Why: "the name leads to what is no path of content",
+			return nil, dnsLink, &InvalidError{URI: ref.shown, Why: "the name leads to something other than a content path",
 				Err: err}
 		}
 		f.names.put(name, found, f.now())

@@ -240,7 +240,7 @@ func webReference(scheme, rest, shown string) (*reference, error) {
 		return r, nil
 	}
 	if isPlaceholder(u.Hostname()) {
-		return nil, &NoDocumentError{URI: shown, Why: "its host stands in examples and belongs to nobody"}
+		return nil, &NoDocumentError{URI: shown, Why: "its host is reserved for examples"}
 	}
 	return &reference{source: scheme, shown: shown, web: u}, nil
 }

@@ -248,7 +248,7 @@ func (r *fieldReader) readContent(j *Job) {
 		r.require("responder", "transactionHash", "logIndex")
 		j.Responder = r.readAddress("responder")
 		j.ResponseURI, j.ResponseHash = r.readText("responseURI", maxText), r.readHash("responseHash")
-		r.readKeyHash("transactionHash", "a response is told from others by it")
+		r.readKeyHash("transactionHash", "it identifies the response")
 	case KindValidationResponse:
 		r.require("validatorAddress", "requestHash", "response", "transactionHash", "logIndex")
 		j.ValidatorAddress = r.readAddress("validatorAddress")
@@ -256,7 +256,7 @@ func (r *fieldReader) readContent(j *Job) {
 		j.Response = uint8(r.readUint("response", 0, maxPercent))
 		j.ResponseURI, j.ResponseHash = r.readText("responseURI", maxText), r.readHash("responseHash")
 		j.Tag = r.readText("tag", maxText)
-		r.readKeyHash("transactionHash", "a validation is told from others by it")
+		r.readKeyHash("transactionHash", "it identifies the validation")
 	}
 }
 

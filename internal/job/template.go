@@ -125,7 +125,7 @@ func (j Job) renderString(s string, args map[string]any, room *int) (any, error)
 	if m := placeholder.FindStringSubmatch(s); m != nil && m[0] == s {
 		name, ok := findVariable(j.Kind, m[1])
 		if !ok {
-			return nil, fmt.Errorf("{{%s}} is none of this kind's values", m[1])
+			return nil, fmt.Errorf("{{%s}} is not a value of this kind", m[1])
 		}
 		if *room -= sizeOf(args[name]); *room < 0 {
 			return nil, fmt.Errorf("renders to more than %d bytes", maxRendered)
@@ -136,7 +136,7 @@ func (j Job) renderString(s string, args map[string]any, room *int) (any, error)
 	out := placeholder.ReplaceAllStringFunc(s, func(m string) string {
 		name, ok := findVariable(j.Kind, placeholder.FindStringSubmatch(m)[1])
 		if !ok {
-			failed = fmt.Errorf("%s is none of this kind's values", m)
+			failed = fmt.Errorf("%s is not a value of this kind", m)
 			return ""
 		}
 		text := formatText(args[name])

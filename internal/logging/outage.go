@@ -172,7 +172,7 @@ func (o *Outage) tellFailures(now time.Time) {
 
 func (o *Outage) tellLocked(now time.Time) {
 	f := &o.failures
-	o.Logger.Warn(fmt.Sprintf("%s answers, but some of what it is asked fails; what failed is tried again.", o.Service),
+	o.Logger.Warn(fmt.Sprintf("%s answers, but some requests fail; they are tried again.", o.Service),
 		"failures", f.count, "within", now.Sub(f.first), "last", f.last)
 	f.count, f.told = 0, now
 }

@@ -34,7 +34,7 @@ func TestOutage(t *testing.T) {
 	const (
 		begins  = "WARN Redis is away."
 		ends    = "WARN Redis answers again after "
-		failing = "WARN Redis answers, but some of what it is asked fails; what failed is tried again. "
+		failing = "WARN Redis answers, but some requests fail; they are tried again. "
 	)
 	type step struct {
 		at    float64
@@ -119,7 +119,7 @@ func TestOutageRuns(t *testing.T) {
 	<-probed
 	cancel()
 	<-done
-	want := "WARN Postgres answers, but some of what it is asked fails; what failed is tried again. " +
+	want := "WARN Postgres answers, but some requests fail; they are tried again. " +
 		"not recorded: connection refused"
 	if got := said(); len(got) != 1 || got[0] != want {
 		t.Errorf("%q", got)

@@ -111,7 +111,7 @@ func listAlgorithms(key crypto.Signer) ([]string, error) {
 		case elliptic.P521():
 			return []string{"ES512"}, nil
 		}
-		return nil, errors.New("the key's curve is none of P-256, P-384 and P-521")
+		return nil, errors.New("the key's curve is not P-256, P-384 or P-521")
 	case *rsa.PrivateKey:
 		if k.N.BitLen() < minRSA {
 			return nil, fmt.Errorf("the key is an RSA key of less than %d bits", minRSA)

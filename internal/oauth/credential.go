@@ -78,9 +78,9 @@ func (c Credential) checkClient() error {
 	case c.ClientID == "":
 		return errors.New("it names no client id")
 	case len(c.ClientID) > maxClientID || strings.ContainsFunc(c.ClientID, isUnprintable):
-		return fmt.Errorf("its client id is longer than %d bytes or holds what is no printable ASCII", maxClientID)
+		return fmt.Errorf("its client id is longer than %d bytes or has characters other than printable ASCII", maxClientID)
 	case len(c.KeyID) > maxName || strings.ContainsFunc(c.KeyID, isUnprintable):
-		return fmt.Errorf("its key id is longer than %d bytes or holds what is no printable ASCII", maxName)
+		return fmt.Errorf("its key id is longer than %d bytes or has characters other than printable ASCII", maxName)
 	case c.Method != MethodKey && (!c.Key.IsZero() || c.KeyID != "" || c.Algorithm != ""):
 		return fmt.Errorf("a key, key id or algorithm goes with %s only", MethodKey)
 	case (c.Method == MethodKey || c.Method == MethodNone) && !c.Secret.IsZero():
@@ -95,7 +95,7 @@ func (c Credential) checkClient() error {
 		_, err := newSigner(c.Key, c.Algorithm, nil)
 		return err
 	}
-	return fmt.Errorf("its method is none of %s, %s, %s and %s", MethodBasic, MethodPost, MethodKey, MethodNone)
+	return fmt.Errorf("its method is not %s, %s, %s or %s", MethodBasic, MethodPost, MethodKey, MethodNone)
 }
 
 // checkSecret enforces RFC 6749 appendix A, but also allows non-ASCII letters, which some servers accept.

@@ -100,7 +100,7 @@ func parseLoginPage(s Server) (*url.URL, error) {
 	page, err := parseEndpoint(s.AuthorizationEndpoint)
 	switch {
 	case s.AuthorizationEndpoint == "":
-		return nil, s.reportProblem("it names no authorization endpoint, so nobody can log in there")
+		return nil, s.reportProblem("it names no authorization endpoint, so a login is impossible")
 	case err != nil:
 		return nil, s.reportProblem("its authorization endpoint " + err.Error())
 	case !slices.Contains(s.Challenges, challengeMethod):

@@ -21,7 +21,7 @@ func parseObject(raw []byte) (object, error) {
 	switch {
 	case fault == nil:
 	case fault.Kind == strictjson.Duplicate:
-		return nil, errors.New("a name stands in it twice")
+		return nil, errors.New("it has a name twice")
 	case fault.Kind == strictjson.TooDeep:
 		return nil, fmt.Errorf("it nests deeper than %d levels", maxDepth)
 	default:

@@ -112,7 +112,7 @@ func readClient(s Server, o object) (Credential, error) {
 		c.Secret = secret.New(given)
 	case MethodNone:
 	default:
-		return Credential{}, errors.New("it wants the client to say who it is by a way that was not asked for")
+		return Credential{}, errors.New("it requires another authentication method than the requested one")
 	}
 	return c, c.Check()
 }

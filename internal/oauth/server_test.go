@@ -53,7 +53,7 @@ func TestServer(t *testing.T) {
 		"methods no list":     {"", routes{serverDoc: answerWith(200, `{"issuer":"$","token_endpoint":"$/t","token_endpoint_auth_methods_supported":"none"}`)}, "is not a list", serverDoc},
 		"too many scopes":     {"", routes{serverDoc: answerWith(200, `{"issuer":"$","token_endpoint":"$/t","scopes_supported":["a"`+strings.Repeat(`,"a"`, maxNames)+`]}`)}, "more than 256 entries", serverDoc},
 		"long scope":          {"", routes{serverDoc: answerWith(200, `{"issuer":"$","token_endpoint":"$/t","scopes_supported":["`+strings.Repeat("a", maxName+1)+`"]}`)}, "more than 256 bytes", serverDoc},
-		"twice":               {"", routes{serverDoc: answerWith(200, `{"issuer":"$","token_endpoint":"$/t","\u0069ssuer":"$"}`)}, "a name stands in it twice", serverDoc + " " + openIDDoc},
+		"twice":               {"", routes{serverDoc: answerWith(200, `{"issuer":"$","token_endpoint":"$/t","\u0069ssuer":"$"}`)}, "it has a name twice", serverDoc + " " + openIDDoc},
 		"deep":                {"", routes{serverDoc: answerWith(200, `{"issuer":"$","x":`+nestLists(5000)+`}`)}, "nests deeper", serverDoc + " " + openIDDoc},
 		"deeper":              {"", routes{serverDoc: answerWith(200, `{"issuer":"$","x":`+nestLists(50_000)+`}`)}, "nests deeper", serverDoc + " " + openIDDoc},
 		"redirect":            {"", routes{serverDoc: answerWith(302, "", "Location", "$/x"), "/x": serveMetadata("$")}, "it redirects (HTTP 302)", serverDoc + " " + openIDDoc},

@@ -220,7 +220,7 @@ func TestAnswers(t *testing.T) {
 		}, later("is not valid HTTP")},
 		"no JSON":           {answerWith(200, `t0ken`), later("it is not a JSON object")},
 		"empty":             {answerWith(204, ``), later("it is not a JSON object")},
-		"twice":             {answerWith(200, `{`+ok+`,"access_token":"t0ken2"}`), later("a name stands in it twice")},
+		"twice":             {answerWith(200, `{`+ok+`,"access_token":"t0ken2"}`), later("it has a name twice")},
 		"deep":              {answerWith(200, `{`+ok+`,"x":`+nestLists(100)+`}`), later("nests deeper")},
 		"token a number":    {answerWith(200, `{"access_token":1,"token_type":"Bearer"}`), later("its access_token is not text")},
 		"token empty":       {answerWith(200, `{"access_token":"","token_type":"Bearer"}`), later("is empty or holds what cannot be sent")},

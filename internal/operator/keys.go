@@ -37,7 +37,7 @@ func (o *Operator) writeKeyset(k *secret.Keyset, cleartext bool) (string, error)
 		m, err = nil, k.Write(&out)
 	case m == nil:
 		return "", NewMisuse("set HERALD_MASTER_KEY_FILE to 32 bytes that wrap the keyset (`openssl rand -base64 32` makes them), " +
-			"or say --cleartext and keep what is printed as secret as what it opens")
+			"or use --cleartext and keep the output as secret as the stored secrets")
 	default:
 		err = k.WriteWrapped(&out, m)
 	}
@@ -136,7 +136,7 @@ func (o *Operator) PromoteKey(ctx context.Context, id uint32, cleartext bool) (R
 			if w.HasKey(id) {
 				return ""
 			}
-			return fmt.Sprintf("has not loaded key %d and could not open what is sealed with it", id)
+			return fmt.Sprintf("has not loaded key %d and could not open secrets that are sealed with it", id)
 		})
 		return next, fmt.Sprintf("key %d seals. Next: give this keyset to every worker and enqueuer, then `worker keys reencrypt`", id), err
 	})
@@ -152,7 +152,7 @@ func (o *Operator) RemoveKey(ctx context.Context, id uint32, cleartext bool) (Ro
 		}
 		st, err := o.OpenStore(ctx)
 		if err != nil {
-			return nil, "", fmt.Errorf("the key is kept, because it is unknown what is sealed with it: %w", err)
+			return nil, "", fmt.Errorf("the key is kept, because the secrets that are sealed with it are unknown: %w", err)
 		}
 		defer st.Close()
 		// Check the workers first: after that none of them seals with the key any longer, so the count is final.
@@ -167,7 +167,7 @@ func (o *Operator) RemoveKey(ctx context.Context, id uint32, cleartext bool) (Ro
 		}
 		uses, err := countKeys(ctx, st)
 		if err != nil {
-			return nil, "", fmt.Errorf("the key is kept, because it is unknown what is sealed with it: %w", err)
+			return nil, "", fmt.Errorf("the key is kept, because the secrets that are sealed with it are unknown: %w", err)
 		}
 		if n := uses[id]; n > 0 {
 			return nil, "", fmt.Errorf("key %d is kept: %d secrets are sealed with it and could never be opened again; "+
@@ -345,7 +345,7 @@ func (o *Operator) Reencrypt(ctx context.Context, actor string, dryRun bool) (ou
 		err = checkWorkers(ctx, st, "nothing was sealed anew", func(w store.Worker) string {
 			switch {
 			case !w.HasKey(out.Key):
-				return fmt.Sprintf("has not loaded key %d and could not open what is sealed with it", out.Key)
+				return fmt.Sprintf("has not loaded key %d and could not open secrets that are sealed with it", out.Key)
 			case w.SealsWith != out.Key:
 				return fmt.Sprintf("still seals with key %d", w.SealsWith)
 			}

@@ -413,7 +413,7 @@ func (r *MoveReport) conclude(fault error) error {
 	case fault != nil && r.State == auditCancelled:
 		return fmt.Errorf("%w; the same command takes up the rest", fault)
 	case fault != nil:
-		return fmt.Errorf("%w; what was told is done, the last batch may be: the same command takes up the rest", fault)
+		return fmt.Errorf("%w; the reported batches are done, the last one may be: run the same command for the rest", fault)
 	case r.foundNone():
 		return errors.New("not found: none of these ids is a delivery; `worker delivery list` shows which there are")
 	case len(r.Left) > 0:

@@ -89,7 +89,7 @@ type Person interface {
 }
 
 // ErrNobody is returned by Person.Confirm if no person can answer.
-var ErrNobody = errors.New("nobody is here to be asked")
+var ErrNobody = errors.New("there is no terminal to ask on")
 
 // MisuseError reports a request that is invalid in itself.
 type MisuseError struct {

@@ -154,7 +154,7 @@ func (o *Operator) readOverview(ctx context.Context) (v Overview, err error) {
 	v.OpenBreakers = o.Live.OpenBreakers()
 	minutes, err := o.Live.Minutes(ctx, overviewMinutes)
 	if err != nil {
-		v.Problems = append(v.Problems, fmt.Sprintf("Redis does not tell what the last hour came to: %v", err))
+		v.Problems = append(v.Problems, fmt.Sprintf("Redis does not return the figures of the last hour: %v", err))
 		return v, nil
 	}
 	v.addMinutes(minutes)

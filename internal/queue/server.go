@@ -37,7 +37,7 @@ type ArchivedError struct{ Text string }
 func (e *ArchivedError) Error() string { return e.Text }
 
 // ErrDropped removes a task that is outdated or whose delivery waits without a task.
-var ErrDropped = errors.New("the task is not needed any more")
+var ErrDropped = errors.New("the task is no longer needed")
 
 // skipRetry makes asynq treat an ArchivedError as asynq.SkipRetry, without adding asynq's text to the error's.
 type skipRetry struct{ *ArchivedError }

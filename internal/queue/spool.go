@@ -115,7 +115,7 @@ func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
 		// Another program wrote this value. Lost tasks are then found because they are overdue.
 		return time.Time{}, nil
 	}
-	return time.Time{}, errors.New("mark Redis: it loses what it is told")
+	return time.Time{}, errors.New("mark Redis: it loses its data")
 }
 
 // idleConns is the number of idle connections that Client keeps open, because connecting would take most of a call's

@@ -66,7 +66,7 @@ func (t Target) DescribeBinding() string {
 	case BindingUnknown:
 		return "not known to be bound: the endpoint's domain could not be asked just now"
 	}
-	return "nobody was asked whether it is bound"
+	return "its binding was not checked"
 }
 
 // isServedByEndpoint reports whether the endpoint's own origin serves the document, and the document is about this

@@ -55,7 +55,7 @@ func (e *UnboundError) Error() string {
 			"and does not say whose it is. "+
 			"Name the agent and its command in HERALD_SERVERS_FILE", e.Endpoint)
 	}
-	return fmt.Sprintf("nothing shows that the endpoint %s is this agent's (%s: %s). Whoever runs the endpoint "+
+	return fmt.Sprintf("nothing shows that the endpoint %s is this agent's (%s: %s). The endpoint's operator "+
 		"serves, at %s, a list with %s in "+
 		"registrations[]; or the agent's registration document itself, over https from the endpoint's own origin",
 		e.Endpoint, e.Asked, e.Why, e.Asked, e.Entry)

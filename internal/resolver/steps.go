@@ -89,7 +89,7 @@ func describeRegistration(reg erc8004.Registration, mcp int) string {
 		out += ", inactive"
 	}
 	if reg.Cut {
-		out += ", over the bounds: what was beyond them is left out"
+		out += ", over the limits: the rest is dropped"
 	}
 	return out
 }

@@ -228,7 +228,7 @@ func LoadFile(path string, m Master) (*Keyset, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read the keyset file: %w", err)
 	case st.Mode().Perm()&0o077 != 0:
-		return nil, &KeysetError{fmt.Sprintf("%s is open to others than its owner (mode %#o): run chmod 600 on it, and make new keys if somebody may have read it", path, st.Mode().Perm())}
+		return nil, &KeysetError{fmt.Sprintf("%s can be read by others than its owner (mode %#o): run chmod 600 on it, and make new keys if others may have read it", path, st.Mode().Perm())}
 	}
 	raw, err := io.ReadAll(io.LimitReader(f, maxKeysetFile))
 	if err != nil {

@@ -206,7 +206,7 @@ func withoutVisitor(h http.Handler) func(http.ResponseWriter, *http.Request, Vis
 func serveRest(mounted bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if !mounted {
-			AnswerError(w, http.StatusServiceUnavailable, "not_ready", "the service is still starting: /readyz says what it waits for")
+			AnswerError(w, http.StatusServiceUnavailable, "not_ready", "the service is still starting: /readyz names the cause")
 			return
 		}
 		AnswerError(w, http.StatusNotFound, "not_found", "there is nothing here; the overview is at /, the API's description at /v1/openapi.json")

@@ -178,7 +178,7 @@ func (p *parser) readEndpoint(v *strictjson.Value, o *strictjson.Object, s *Serv
 	case o.Get("command") != nil:
 		transport = mcpcall.TransportStdio
 	default:
-		p.refuseFields(o, "needs a url or a command beside it: what is sent, and to whom, is for you to name, not "+
+		p.refuseFields(o, "needs a url or a command in the same entry: you name the credential's receiver, not "+
 			"for the chain",
 			"headers", "auth", "args", "env", "workingDir")
 		return
@@ -251,7 +251,7 @@ func (p *parser) addHeader(at *strictjson.Value, name, value string, ep *mcpcall
 	case mcpcall.CheckHeader(name) != nil:
 		p.addFault(at, "sets the header %s, which belongs to HTTP or to the protocol", canonical)
 	case !httpguts.ValidHeaderFieldValue(value):
-		p.addFault(at, "holds what no HTTP header can, perhaps a line feed at its end")
+		p.addFault(at, "has characters that an HTTP header must not have, perhaps a line feed at its end")
 	case value == "":
 		p.addFault(at, "is empty: leave it out")
 	case twice:

@@ -41,9 +41,9 @@ func expandVariables(s string, env func(string) (string, bool)) (_, problem stri
 	v := out.String()
 	switch {
 	case len(v) > maxValue:
-		return "", fmt.Sprintf("is longer than %d bytes with what it names", maxValue)
+		return "", fmt.Sprintf("is longer than %d bytes with its expanded names", maxValue)
 	case strings.ContainsRune(v, 0) || !utf8.ValidString(v):
-		return "", "holds a NUL, or is no UTF-8 text with what it names"
+		return "", "has a NUL, or is not UTF-8 text with its expanded names"
 	}
 	return v, ""
 }

@@ -153,7 +153,7 @@ func TestBroken(t *testing.T) {
 		{entry("{\"url\": \"https://a.example\", \"headers\": {\n\"content-type\": \"${TOKEN}\"}}"), `servers.json:4: servers["8453:42"].headers.content-type: sets the header Content-Type, which belongs to HTTP`},
 		{entry(`{"url": "https://a.example", "headers": {"mcp-session-id": "x"}}`), at(".headers.mcp-session-id", "sets the header Mcp-Session-Id, which belongs")},
 		{entry(`{"url": "https://a.example", "auth": {"type": "header", "header": "Host", "token": "${TOKEN}"}}`), at(".auth", "sets the header Host, which belongs")},
-		{entry(`{"url": "https://a.example", "headers": {"A": "${LINE}"}}`), at(".headers.A", "holds what no HTTP header can, perhaps a line feed at its end")},
+		{entry(`{"url": "https://a.example", "headers": {"A": "${LINE}"}}`), at(".headers.A", "has characters that an HTTP header must not have, perhaps a line feed at its end")},
 		{entry(`{"url": "https://a.example", "headers": {"A": ""}}`), at(".headers.A", "is empty: leave it out")},
 		{entry(`{"url": "https://a.example", "headers": {"A": "x", "a": "y"}}`), at(".headers.a", "sets the header A a second time")},
 		{entry(`{"url": "https://a.example", "headers": ["A"]}`), at(".headers", "must be an object")},

@@ -132,7 +132,7 @@ func (s *Set) ReloadIfChanged() {
 func (s *Set) logFault(err error) {
 	if s.fault != err.Error() {
 		s.fault = err.Error()
-		s.cfg.Logger.Error("the servers file cannot be used; what it said before stays in force", "file", s.cfg.Path,
+		s.cfg.Logger.Error("the servers file is invalid; its previous content stays in force", "file", s.cfg.Path,
 			"error", err)
 	}
 }
@@ -145,7 +145,7 @@ func (s *Set) applyFile(f *File) {
 	s.force.Store(f) // even without differences, because the values to mask may differ
 	if d.Empty() {
 		if was != "" {
-			s.cfg.Logger.Info("the servers file can be used again; it says what is in force", "file", s.cfg.Path)
+			s.cfg.Logger.Info("the servers file is valid again and in force", "file", s.cfg.Path)
 		}
 		return
 	}

@@ -119,7 +119,7 @@ func startLeftCluster(ctx, patience context.Context, cfg *config.Config, dir str
 	if err != nil {
 		return nil, err
 	}
-	log.Info("no worker runs on this data folder: starting its Postgres alone; what is accepted waits for a worker",
+	log.Info("no worker runs on this data folder: starting its Postgres alone; accepted deliveries wait for a worker",
 		"folder", dir)
 	b := &Backend{RedisURL: cfg.RedisURL, DataDir: dir}
 	b.release = append(b.release, func(context.Context) error { return lock.Release() })

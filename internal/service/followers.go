@@ -86,7 +86,7 @@ func (r *chainFollowers) listServices(ready *readiness, log *slog.Logger) (all [
 		all = append(all,
 			newLoop(fmt.Sprintf("reader of chain %d", c.id), func(ctx context.Context) {
 				if err := c.watcher.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
-					log.Error("a chain is not read any more: restart the worker", "chain", c.id, "error", err)
+					log.Error("a chain is no longer read: restart the worker", "chain", c.id, "error", err)
 				}
 			}),
 			newLoop(fmt.Sprintf("lag of chain %d", c.id), func(ctx context.Context) { r.watchLag(ctx, c, ready, log) }))
@@ -173,7 +173,7 @@ var (
 	chainLate = newGauge("herald_chain_lag_seconds", "How late the events of a followed chain come: the time between the "+
 		"last block that was read and the newest.", "chain")
 	chainReorgs = newGauge("herald_chain_reorgs_total", "How often blocks of a followed chain were read again.", "chain")
-	chainUp     = newGauge("herald_chain_up", "1: Postgres and a node of the chain told how far it is read; 0: one of them "+
+	chainUp     = newGauge("herald_chain_up", "1: the position in Postgres and the head of a node are known; 0: one of them "+
 		"did not, and the other gauges of the chain are missing.", "chain")
 )
 

@@ -20,7 +20,7 @@ import (
 var (
 	openDeliveries = newGauge("herald_deliveries_open", "Deliveries that are not final, by status.", "status")
 	overdueSeconds = newGauge("herald_overdue_seconds", "How late the most overdue delivery is: a wait that is over, "+
-		"a task nobody took, a lease that ran out.")
+		"a task that no worker took, a lease that ran out.")
 	queuedTasks  = newGauge("herald_queue_tasks", "Tasks in Redis by lane and asynq state.", "lane", "state")
 	foreignTasks = newGauge("herald_foreign_tasks_total", "Tasks of other programs that this worker found in Herald's "+
 		"queues and returned to them.")
@@ -35,7 +35,7 @@ var (
 	failedGroups = newGauge("herald_commit_groups_failed_total", "Groups of claims or records that failed as a whole, "+
 		"so that each was committed alone.", "statement")
 	expiringTokens = newGauge("herald_tokens_expiring", "Stored tokens of agents that expire within 7 days (state soon), "+
-		"and that have expired and are not sent any more (state expired).", "state")
+		"and that have expired and are no longer sent (state expired).", "state")
 )
 
 func newGauge(name, help string, labels ...string) *prometheus.Desc {

@@ -93,12 +93,12 @@ func (b *Backend) Keyset(cfg *config.Config, log *slog.Logger) (*secret.Keyset, 
 func (a *assembly) tellMissingKeys(ctx context.Context, log *slog.Logger) {
 	uses, err := a.store.SealingKeys(ctx)
 	if err != nil {
-		log.Warn("nobody knows whether the keyset opens what is stored", "error", err)
+		log.Warn("it is unknown whether the keyset opens the stored secrets", "error", err)
 		return
 	}
 	for _, id := range slices.Sorted(maps.Keys(uses)) {
 		if !a.keys.Has(id) {
-			log.Error("stored tokens do not open, and what needs them is held: the key that sealed them is not in HERALD_KEYSET; put the keyset back that has this key",
+			log.Error("stored tokens cannot be opened, and deliveries that need them are held: the key that sealed them is not in HERALD_KEYSET; restore the keyset with this key",
 				"key", id, "tokens", uses[id])
 		}
 	}

@@ -117,7 +117,7 @@ func (s *Store) retryAccept(ctx context.Context, transact func() error) error {
 }
 
 // errMoved: a concurrent transaction changed the delivery. The caller retries.
-var errMoved = errors.New("somebody else changed the delivery meanwhile")
+var errMoved = errors.New("another transaction changed the delivery")
 
 // shouldRetry reports whether the transaction failed because of a concurrent one that its agent locks do not exclude:
 // one with the same key under another identity registry, or with a refused job. One of the two always commits, so

@@ -61,7 +61,7 @@ const (
 func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (disabled []Agent, told int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "look for what operators are told of")
+	defer wrapError(&err, "look for alerts")
 	candidates, err := s.listAgentsToDisable(ctx, s.pool, cfg.DisableAfter)
 	if err != nil {
 		return nil, 0, err

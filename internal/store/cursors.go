@@ -42,7 +42,7 @@ type Anchor struct {
 }
 
 // ErrCursorMoved means that another process moved the cursor, and that nothing was accepted.
-var ErrCursorMoved = errors.New("somebody else reads this chain too and has moved its cursor")
+var ErrCursorMoved = errors.New("another process reads this chain too and has moved its cursor")
 
 // OpenCursor reads a cursor. If the cursor does not exist, it is inserted with the blocks from start to end.
 func (s *Store) OpenCursor(ctx context.Context, key CursorKey, start uint64, end *uint64) (c Cursor, err error) {

@@ -26,7 +26,7 @@ type Follower struct {
 func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int, lease time.Duration) (all []Follower, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "claim what can go in the call of delivery %s", leader.ID)
+	defer wrapError(&err, "claim deliveries for the batch of delivery %s", leader.ID)
 	a := leader.Agent()
 	b := &pgx.Batch{}
 	b.Queue(statement("lock_agent"), a.ChainID, a.Registry, a.ID)
@@ -56,7 +56,7 @@ func (s *Store) GiveBack(ctx context.Context, all []Follower) (err error) {
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "give back %d deliveries that went in no call", len(all))
+	defer wrapError(&err, "release %d deliveries that were in no call", len(all))
 	var ids []uuid.UUID
 	var claimNos []int64
 	var blocked []bool

@@ -302,7 +302,7 @@ const overdueAfter = time.Minute
 func (s *Store) ListStuck(ctx context.Context) (stuck []Stuck, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "count what is held or overdue")
+	defer wrapError(&err, "count held and overdue deliveries")
 	rows, _ := s.pool.Query(ctx, statement("stuck"), overdueAfter)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Stuck])
 }
@@ -314,7 +314,7 @@ func (s *Store) DeliveryByKey(ctx context.Context, key string) (d Delivery, err 
 	defer cancel()
 	var id uuid.UUID
 	if err := s.pool.QueryRow(ctx, `SELECT id FROM herald.deliveries WHERE key = $1`, key).Scan(&id); err != nil {
-		return d, fmt.Errorf("look up who holds %s: %w", key, noRows(err, ErrNotFound))
+		return d, fmt.Errorf("look up the row with %s: %w", key, noRows(err, ErrNotFound))
 	}
 	return s.Delivery(ctx, id)
 }

@@ -40,7 +40,7 @@ func (s *Store) ObserveAgent(ctx context.Context, a Agent, l AgentObservation) (
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "write down what was learned of agent %d:%s", a.ChainID, a.ID)
+	defer wrapError(&err, "store observations of agent %d:%s", a.ChainID, a.ID)
 	_, err = s.pool.Exec(ctx, statement("observe"), namedStatement("observe").args(pgx.NamedArgs{
 		"chain_id": a.ChainID, "registry": a.Registry, "agent_id": a.ID, "state": nullIfEmpty(l.State),
 		"endpoint": nullIfEmpty(storable.Text(l.Endpoint, maxURLBytes)), "protocol": nameOrNull(l.Protocol),
@@ -78,7 +78,7 @@ func ToolList(tools []KnownTool) json.RawMessage {
 // now, unless except returns true for it (nil: no exceptions). It returns the number of released deliveries and the
 // tasks that the caller puts into Redis, even after an error: a second call continues.
 func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (released int, tasks []Task, err error) {
-	defer wrapError(&err, "release what is held though its agent is enabled")
+	defer wrapError(&err, "release held deliveries of enabled agents")
 	seen := map[Agent]bool{}
 	var last heldRow
 	for {

@@ -101,7 +101,7 @@ func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, more bool, er
 // predecessor was cancelled, expired or vanished, or no longer blocks them. It reads at most 2,000 hashes of ordering
 // keys, beginning at the hash from.
 func (s *Store) Followers(ctx context.Context, from int64, limit int) (tasks []Task, err error) {
-	defer wrapError(&err, "dispatch what waits behind nothing")
+	defer wrapError(&err, "dispatch deliveries whose predecessor is gone")
 	found, err := s.findRows(ctx, statement("followers"), s.strict, limit, from)
 	if err == nil && len(found.ids) > 0 {
 		var n int

@@ -236,7 +236,7 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 // checkStatus returns an error for a status that an attempt cannot have as its outcome.
 func (o Outcome) checkStatus() error {
 	if !o.Status.Final() && o.Status != Waiting && o.Status != Held {
-		return fmt.Errorf("%q is not what an attempt can lead to", o.Status)
+		return fmt.Errorf("%q is not a status that an attempt can end with", o.Status)
 	}
 	return nil
 }
@@ -300,7 +300,7 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 	if reasons, _ := o.mendedReasons(c.Epoch); reasons != nil {
 		rows, _ := res.Query()
 		if ended, err = pgx.CollectRows(rows, scanEnded); err != nil {
-			return rec, fmt.Errorf("release what was mended meanwhile: %w", err)
+			return rec, fmt.Errorf("release deliveries whose reason is gone: %w", err)
 		}
 	}
 	if o.NotAtPosition {

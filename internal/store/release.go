@@ -15,7 +15,7 @@ const anyEpoch = int64(-1)
 // a second call continues.
 func (s *Store) ReleaseHeld(ctx context.Context, a Agent,
 	reasons ...reason.Reason) (released int, tasks []Task, err error) {
-	defer wrapError(&err, "release what is held of agent %d:%s %q", a.ChainID, a.ID, reasons)
+	defer wrapError(&err, "release held deliveries of agent %d:%s %q", a.ChainID, a.ID, reasons)
 	return s.releaseInBatches(ctx, a, reasons, nil)
 }
 

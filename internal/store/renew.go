@@ -12,7 +12,7 @@ import (
 
 // ErrSuperseded means that another worker renewed the access token, or that its credential was replaced, during this
 // renewal. The write changed nothing.
-var ErrSuperseded = errors.New("the access token was renewed by another worker, or its credential was replaced, meanwhile")
+var ErrSuperseded = errors.New("the access token was renewed by another worker, or its credential was replaced")
 
 // Access is an access token that was obtained with an OAuth credential, sealed under Token.AccessBinding.
 type Access struct {

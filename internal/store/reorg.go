@@ -108,7 +108,7 @@ func (s *Store) placeEvents(ctx context.Context, tx pgx.Tx, key CursorKey, in []
 // endOrphans ends the deliveries whose events a reorg removed, and dispatches from the backlogs of their agents.
 func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, key CursorKey, agents []Agent,
 	done *Advanced) (tasks []Task, err error) {
-	defer wrapError(&err, "end what a reorg took off the chain")
+	defer wrapError(&err, "end deliveries whose event a reorg removed")
 	var called []job.Job // parallel to the Vanished added here; without a kind: not retracted
 	var v Vanished
 	var raw []byte
@@ -255,7 +255,7 @@ func (s *Store) markAbsent(ctx context.Context, tx pgx.Tx, in []arrival, holders
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("look up what a reorg took off the chain: %w", err)
+		return fmt.Errorf("look up deliveries whose event a reorg removed: %w", err)
 	}
 	return nil
 }

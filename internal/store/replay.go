@@ -92,7 +92,7 @@ func whyNotReplayed(d previousState) string {
 	case d.status == Queued:
 		return "it is queued: it will be delivered without a replay"
 	case d.status == Running:
-		return "it is being delivered now: a replay is for what has ended, waits or is held"
+		return "it is being delivered now: only ended, waiting or held deliveries can be replayed"
 	case !d.hasJob && d.status == Rejected && d.reason == reason.InvalidJob:
 		return "it never was a valid job: enqueue a corrected one"
 	case !d.hasJob:
@@ -108,7 +108,7 @@ func whyNotCancelled(d previousState) string {
 	case d.status.Final():
 		return "it has ended: it is " + string(d.status)
 	case d.status == Running:
-		return "it is being delivered now: cancelling it needs force, and does not take back what was sent"
+		return "it is being delivered now: cancelling it needs force, and does not undo the call"
 	}
 	return movedMeanwhile
 }

@@ -47,7 +47,7 @@ func (s Status) Final() bool {
 
 // ErrFenced is returned by a write whose claim is lost: the lease expired and the delivery continued without this
 // worker. The write changed nothing.
-var ErrFenced = errors.New("the claim on this delivery is lost: its lease ran out and it went on without this worker")
+var ErrFenced = errors.New("the claim on this delivery is lost: its lease ran out and another worker continued it")
 
 // ErrStale is returned by Adopt when the attempt of the given outcome already has an outcome, or was undone. The write
 // changed nothing, and the claim is still valid.

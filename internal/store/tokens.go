@@ -218,7 +218,7 @@ func (s *Store) ResealToken(ctx context.Context, old Token, ciphertext []byte) (
 func (s *Store) replaceCiphertext(ctx context.Context, table string, t Token, old, ciphertext []byte) (bool, error) {
 	key, ok := secret.KeyID(ciphertext)
 	if !ok || bytes.Equal(old, ciphertext) {
-		return false, errors.New("what is sealed anew needs another ciphertext")
+		return false, errors.New("a resealed secret needs another ciphertext")
 	}
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -232,7 +232,7 @@ func (s *Store) replaceCiphertext(ctx context.Context, table string, t Token, ol
 func (s *Store) SealingKeys(ctx context.Context) (uses map[uint32]int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "count what each key has sealed")
+	defer wrapError(&err, "count the secrets that each key sealed")
 	rows, _ := s.pool.Query(ctx, `SELECT key_id, count(*) FROM (SELECT key_id FROM herald.agent_mcp_tokens
 		UNION ALL SELECT key_id FROM herald.agent_mcp_access WHERE ciphertext IS NOT NULL) x WHERE key_id IS NOT NULL GROUP BY key_id`)
 	uses = map[uint32]int{}

@@ -360,7 +360,7 @@ func (w *takeover) readFilled() {
 	}
 }
 
-// checkEnd checks that everything ended as it must, and that nobody was asked again whose answer was known.
+// checkEnd checks that everything ended as it must, and that the agent was not asked again whose answer was known.
 func (w *takeover) checkEnd(f *Figures) {
 	rows, err := w.Rows(w.ctx)
 	w.must(err)

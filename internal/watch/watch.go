@@ -110,7 +110,7 @@ func New(cfg Config) (*Watcher, error) {
 		return nil, errors.New("watch: a range of blocks has no beginning, or ends before it")
 	}
 	if cfg.Rate < 0 || cfg.Rate > 0 && !cfg.Ends {
-		return nil, errors.New("watch: Rate is negative, or of what has no end")
+		return nil, errors.New("watch: Rate is negative, or set without an End")
 	}
 	if cfg.Standby == 0 {
 		cfg.Standby = 3 * time.Second
@@ -239,7 +239,7 @@ func (w *Watcher) follow(ctx context.Context) (err error) {
 		w.log.Warn("these blocks were read before: to read on, name the last one", "to", *w.cursor.End)
 	}
 	if w.From != nil && w.cursor.Start != *w.From {
-		w.log.Warn("this chain was watched before: going on from there, whatever block to begin with is named", "from", w.cursor.Next)
+		w.log.Warn("this chain was watched before: continuing from there, the named first block is ignored", "from", w.cursor.Next)
 	}
 	w.committed, w.atHead = time.Time{}, false
 	var checks *chain.Checks
@@ -304,7 +304,7 @@ func (w *Watcher) findStart(ctx context.Context) (*uint64, error) {
 		}
 	}
 	start = max(start, before.Start)
-	w.log.Info("the registries are others than before: going on with what was not settled then", "from", start)
+	w.log.Info("the registries have changed: continuing with the blocks that were not settled", "from", start)
 	return &start, nil
 }
 
@@ -453,7 +453,7 @@ func (w *Watcher) logVanished(v store.Vanished) {
 	log := w.log.With("delivery", v.ID, "key", v.Key)
 	switch {
 	case v.Retraction != uuid.Nil:
-		log.Info("a reorg took the event off the chain, and the agent is told", "retraction", v.Retraction)
+		log.Info("a reorg removed the event, and the agent gets a retraction", "retraction", v.Retraction)
 	case v.Called:
 		log.Warn("a reorg took the event off the chain; the agent was called, and nothing takes an event of this kind back")
 	case v.Cancelled:

@@ -84,7 +84,7 @@ func (v *Verifier) Require(next http.Handler) http.Handler {
 			http.Error(w, "the request is too large", http.StatusRequestEntityTooLarge)
 		case errors.Is(err, ErrNoKeys):
 			w.Header().Set("Retry-After", "10")
-			http.Error(w, "it cannot be told now who calls", http.StatusServiceUnavailable)
+			http.Error(w, "the caller's identity cannot be verified now", http.StatusServiceUnavailable)
 		default:
 			http.Error(w, "only "+v.cfg.Herald+" may call: "+err.Error(), http.StatusUnauthorized)
 		}
@@ -187,7 +187,7 @@ func (v *Verifier) checkCovered(r *http.Request, covered []string) error {
 	for _, name := range covered {
 		header := strings.Trim(name, `"`)
 		if !slices.Contains(need, name) && len(r.Header.Values(header)) == 0 {
-			return errors.New("its signature covers what is not there")
+			return errors.New("its signature covers a part that the request lacks")
 		}
 	}
 	return nil

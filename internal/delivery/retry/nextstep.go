@@ -71,7 +71,7 @@ func skippedStep(r reason.Reason, s Subject) string {
 func rejectedStep(r reason.Reason, s Subject) string {
 	switch r {
 	case reason.InvalidJob:
-		return "whoever sent the job has to correct it as the error says, and to enqueue it again"
+		return "the sender of the job has to correct it as the error says, and enqueue it again"
 	case reason.EventNotFound:
 		return fmt.Sprintf("compare the job with chain %[1]d and enqueue it corrected; "+
 			"if the node of RPC_URL_%[1]d was wrong, mend that",
@@ -86,7 +86,7 @@ func rejectedStep(r reason.Reason, s Subject) string {
 		return "the file's owner has to serve the file that was hashed, or HERALD_HASH_POLICY=annotate delivers such " +
 			"files labelled" + s.thenReplay(r)
 	case reason.EndpointUnverified:
-		return "whoever runs the endpoint has to name the agent as the error says, or HERALD_BINDING=warn lets it be " +
+		return "the operator of the endpoint has to name the agent as the error says, or HERALD_BINDING=warn lets it be " +
 			"called all the same" + s.thenReplay(r)
 	case reason.AddressBlocked:
 		return "if the address is intended, let it through by HERALD_ALLOW_NETWORKS, plain http by HERALD_ALLOW_HTTP=true, " +
@@ -150,7 +150,7 @@ func waitingStep(r reason.Reason, s Subject) string {
 	case reason.AgentBusy, reason.BehindEarlier, reason.Throttled, reason.OverBudget:
 		return again
 	case reason.BreakerOpen:
-		return again + ", after one probe call went well; to see what is wrong there: " + s.probeCommand()
+		return again + ", after one probe call succeeded; to see the fault: " + s.probeCommand()
 	}
 	if s.Over {
 		return ""
@@ -159,7 +159,7 @@ func waitingStep(r reason.Reason, s Subject) string {
 	case reason.ChainUnavailable:
 		return again + fmt.Sprintf("; if the node of RPC_URL_%d stays away, set another: worker doctor", s.ChainID)
 	case reason.ContentUnavailable:
-		return again + ", and a feedback file is left out in the end; to see what is fetched: " + s.resolveCommand()
+		return again + ", and after six failures the feedback is delivered without its file; to see what is fetched: " + s.resolveCommand()
 	case reason.ConnectFailed, reason.Timeout, reason.RateLimited, reason.ServerError, reason.OutcomeUnknown:
 		return again + "; to see how the agent does: " + s.probeCommand()
 	case reason.InternalError:
@@ -174,7 +174,7 @@ func deadStep(r reason.Reason, s Subject) string {
 	case reason.ChainUnavailable:
 		return fmt.Sprintf("once the node of RPC_URL_%d answers (worker doctor)", s.ChainID) + s.replayAfter(r)
 	case reason.ContentUnavailable:
-		return "once what it needs can be fetched (" + s.resolveCommand() + ")" + s.replayAfter(r)
+		return "once the document that it needs can be fetched (" + s.resolveCommand() + ")" + s.replayAfter(r)
 	case reason.ConnectFailed, reason.Timeout, reason.RateLimited, reason.ServerError:
 		return "once the agent answers again (" + s.probeCommand() + ")" + s.replayAfter(r)
 	case reason.OutcomeUnknown:

@@ -174,7 +174,7 @@ func (c *Consumer) putBackOfDead(ctx context.Context) error {
 			return err
 		}
 		if n > 0 {
-			c.Logger.Info("returned to the list what a dead worker took from it", "list", c.List, "worker", w, "jobs", n)
+			c.Logger.Info("returned the elements of a dead worker to the list", "list", c.List, "worker", w, "jobs", n)
 		}
 	}
 	c.cursor, c.checked = next, time.Now()
@@ -212,7 +212,7 @@ func (c *Consumer) signOff(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	if err := c.list.removeWorker(ctx, c.worker, c.done); err != nil {
-		c.Logger.Info("the old backend's list could not be left in order: another worker finds what was taken",
+		c.Logger.Info("the elements that were taken from the old backend's list could not be returned: another worker finds them",
 			"list", c.List, "error", err)
 	}
 }

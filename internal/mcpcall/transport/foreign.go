@@ -54,7 +54,7 @@ func DescribeUnusable(err error) string {
 		}
 		return "its content type is neither JSON nor an event stream"
 	case strings.Contains(message, foreignNoID):
-		return "it carries no id, so that nobody knows which request it answers"
+		return "it has no id, so it cannot be matched with a request"
 	case strings.Contains(message, foreignNoResponse):
 		return "its event stream ended before the result"
 	}

@@ -31,7 +31,7 @@ func TestForeignErrors(t *testing.T) {
 	for _, tt := range []struct{ name, contentType, body, want string }{
 		{"a page", "text/html", "<html>", "its content type is text/html, neither JSON nor an event stream"},
 		{"no type", "", "", "its content type is neither JSON nor an event stream"},
-		{"no id", "application/json", `{"jsonrpc":"2.0","result":{}}`, "it carries no id, so that nobody knows which request it answers"},
+		{"no id", "application/json", `{"jsonrpc":"2.0","result":{}}`, "it has no id, so it cannot be matched with a request"},
 		{"an event stream that ends", "text/event-stream", "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\n",
 			"its event stream ended before the result"},
 		{"not JSON", "application/json", "no", "it is not JSON"},

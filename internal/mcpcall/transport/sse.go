@@ -181,7 +181,7 @@ func (s *Stream) chargeUnasked(n int64) error {
 	s.unasked += n
 	allowed := 2 + s.sent.Load() + s.sentBefore // 2: one event may be an answer that is still arriving
 	if s.unasked/s.limit >= allowed {
-		const why = "its event stream brings more than %d bytes a minute that nobody asked for"
+		const why = "its event stream sends more than %d unrequested bytes a minute"
 		return &BadAnswerError{Why: fmt.Sprintf(why, s.limit)}
 	}
 	return nil

@@ -38,7 +38,7 @@ func judgeFollowed(c operator.ChainState) []Finding {
 	i := findNewestFollower(c.Followers)
 	switch {
 	case i < 0 && c.Watched:
-		return reportWarning("HERALD_WATCH names it, and nobody has read it yet: is a worker running with this setting?")
+		return reportWarning("HERALD_WATCH names it, but it has not been read yet: is a worker running with this setting?")
 	case i < 0:
 		return nil
 	}

@@ -84,7 +84,7 @@ func (c *tokenCheckup) judgeTokens() []Finding {
 			firstFew(c.expired)))
 	}
 	if n := len(c.sealed); n > 0 {
-		key := "a key that cannot be told"
+		key := "an unknown key"
 		if c.keys != nil {
 			key = "key " + firstFew(c.keys)
 		}

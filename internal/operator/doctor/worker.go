@@ -68,12 +68,12 @@ func (d *doctor) compareSettings(ctx context.Context) []Finding {
 		return reportWarning("the running worker has another HERALD_API_TOKEN than this shell: with the same, its " +
 			"settings are compared here")
 	case code != http.StatusOK:
-		return reportWarning("the running worker does not tell its settings (HTTP %d): it may be of an older version",
+		return reportWarning("the running worker does not return its settings (HTTP %d): it may be of an older version",
 			code)
 	}
 	if differ := describeDifferences(there, d.Settings.Public()); len(differ) > 0 {
 		return reportWarning("the running worker has other settings than this shell, and goes by its own: %s. Restart the "+
-			"worker with the settings of this shell, or set here what the worker has; of secrets only whether they "+
+			"worker with the settings of this shell, or use the worker's settings here; of secrets only whether they "+
 			"are set is compared", strings.Join(differ, "; "))
 	}
 	return reportOK("the running worker has the settings of this shell; of secrets only whether they are set is compared")

@@ -61,7 +61,7 @@ func (p *prober) openSigner(ctx context.Context, calls *mcpcall.Config) error {
 		return nil
 	}
 	if p.openOnce(ctx) != nil {
-		p.addNote("no database is at hand, so the request is not signed: an agent that verifies who calls refuses it")
+		p.addNote("no database is available, so the request is not signed: an agent that verifies its caller refuses it")
 		return nil
 	}
 	keys, err := p.Backend.Keyset()

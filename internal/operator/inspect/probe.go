@@ -306,7 +306,7 @@ func (p *prober) storeObservation(ctx context.Context) {
 		return
 	}
 	if err := p.openOnce(ctx); err != nil {
-		p.addNote("what was learned is not written down: " + err.Error())
+		p.addNote("the results are not stored: " + err.Error())
 		return
 	}
 	if err := p.store.ObserveAgent(ctx, p.agent, seen); err != nil {

@@ -29,7 +29,7 @@ var (
 	// ErrNotNow: a delivery would wait and try again.
 	ErrNotNow = errors.New("could not be fetched (see above): try again later")
 	// errNotBefore: a delivery would be held.
-	errNotBefore = errors.New("could not be fetched, and will not be before what is said above is mended")
+	errNotBefore = errors.New("could not be fetched, and will not be before the fault above is corrected")
 	// errUnregistered: the identity registry has no such agent.
 	errUnregistered = errors.New("not found: the registry has no such agent (see above)")
 	// ErrUndeliverable: with --check, something would keep a delivery from being delivered.
@@ -137,7 +137,7 @@ func Resolve(ctx context.Context, o *operator.Operator, ref operator.AgentRef) (
 	if listed != nil {
 		r.Note = "the servers file names this agent, and deliveries go by that first: `worker agent probe`"
 		if !listed.Enabled {
-			r.Note = "the servers file disables this agent (enabled: false): its deliveries are held until it does not any more"
+			r.Note = "the servers file disables this agent (enabled: false): its deliveries are held until the file enables it"
 		}
 	}
 	return r, nil

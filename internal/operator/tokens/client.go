@@ -35,7 +35,7 @@ func (r SetRequest) checkClient() error {
 func (c Client) checkMethod() error {
 	known := []string{oauth.MethodNone, oauth.MethodBasic, oauth.MethodPost, oauth.MethodKey}
 	if c.AuthMethod != "" && !slices.Contains(known, c.AuthMethod) {
-		return operator.NewMisuse("--auth-method is none of %s", strings.Join(known, ", "))
+		return operator.NewMisuse("--auth-method is not one of %s", strings.Join(known, ", "))
 	}
 	return nil
 }
@@ -166,11 +166,11 @@ func (f *sourceFinder) tryClient(ctx context.Context, s tokenSource,
 	case err == nil:
 		return first, nil
 	case s.Away != nil, oauth.MayAnswerLater(err):
-		f.Notify("warning: no token could be asked for now, so nobody knows yet whether the authorization server takes this client: %s",
+		f.Notify("warning: no token could be requested now, so it is unknown whether the authorization server accepts this client: %s",
 			text.Printable(err.Error()))
 		return oauth.Token{}, nil
 	case s.Mute != nil && mayWantResource(err):
-		f.Notify("warning: nobody knows yet whether the authorization server takes this client, since it wants to be told for which "+
+		f.Notify("warning: it is unknown whether the authorization server accepts this client, since it requires "+
 			"resource: %s; name that with --resource", text.Printable(err.Error()))
 		return oauth.Token{}, nil
 	}
@@ -196,11 +196,11 @@ func adviseRefusal(err error) string {
 	case "unauthorized_client", "unsupported_grant_type":
 		return ": have the client allowed there to do this"
 	case "invalid_scope":
-		return ": name what it may have with --scope"
+		return ": name its scopes with --scope"
 	case "invalid_target":
-		return ": name what the server calls this agent with --resource"
+		return ": give the server's name of this agent with --resource"
 	case "access_denied":
-		return ": who was asked said no"
+		return ": the user said no"
 	}
 	return ""
 }

@@ -76,7 +76,7 @@ func (r *LoginRequest) check() error {
 	secretMethod := r.AuthMethod != "" && r.AuthMethod != oauth.MethodNone
 	switch {
 	case r.ClientID != "" && r.ClientMetadataURL != "":
-		return operator.NewMisuse("--client-id and --client-metadata-url both say who the client is")
+		return operator.NewMisuse("--client-id and --client-metadata-url both name the client")
 	case r.ClientID == "" && r.ClientMetadataURL == "" && r.AuthMethod != "":
 		return operator.NewMisuse("--auth-method is for a client that is known there: name it with --client-id; one that Herald registers gets what the server gives it")
 	case !secretMethod && (r.KeyID != "" || r.Algorithm != ""):
@@ -222,7 +222,7 @@ func (f *sourceFinder) storeLogin(ctx context.Context, st *operator.Session, s t
 			t.ExpiresAt = &at
 		}
 		f.Notify("warning: the authorization server gave no refresh token, so that there is one token and no other: " +
-			"when it has expired, somebody has to log in again")
+			"when it has expired, a person has to log in again")
 		t.Ciphertext, err = f.keys.Seal([]byte(token.Access.Reveal()), t.Binding())
 	} else {
 		t.Scheme, t.Issuer = store.SchemeAuthorizationCode, s.Issuer

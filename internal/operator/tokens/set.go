@@ -142,7 +142,7 @@ func (o Tokens) aimToken(ctx context.Context, r SetRequest, t store.Token) (stor
 func (o Tokens) warnListedHeaders(g store.Agent) {
 	if listed, err := o.ListedServer(g); err == nil && listed != nil {
 		if e, ok := listed.Endpoint(); ok && (e.URL == "" || len(e.Headers) > 0) {
-			o.Notify("warning: the servers file says how this agent is called and what it is sent, and that wins: " +
+			o.Notify("warning: the servers file has an endpoint and a credential for this agent, which take precedence: " +
 				"the token is stored and not sent")
 		}
 	}
@@ -173,7 +173,7 @@ func (o Tokens) confirmTarget(ctx context.Context, t store.Token, found target) 
 		text.Printable(found.Words))
 	return o.confirm(ctx,
 		fmt.Sprintf("%s.\nSend its token there, and nowhere else, as %s?", place, operator.Token{Header: header}.Sent()),
-		fmt.Sprintf("%s: nobody is here to be asked whether its token may go there, so say%s", place, originOption(t)))
+		fmt.Sprintf("%s: there is no terminal to ask on whether its token may go there, so say%s", place, originOption(t)))
 }
 
 // confirm asks for consent. The parameter nobody is the error's text if no person can answer.

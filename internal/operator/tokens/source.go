@@ -82,7 +82,7 @@ func (f *sourceFinder) findSource(ctx context.Context) (tokenSource, error) {
 		var slash *spellingError
 		switch {
 		case err != nil && told && f.lenient && ctx.Err() == nil && !errors.As(err, &useless) && !errors.As(err, &slash):
-			s.Mute = fmt.Errorf("the agent could not be asked what it calls itself: %w", err)
+			s.Mute = fmt.Errorf("the agent could not be asked for its resource name: %w", err)
 		case err != nil:
 			return s, err
 		}
@@ -98,7 +98,7 @@ func (f *sourceFinder) askAgent(ctx context.Context, s *tokenSource) error {
 	case err != nil && f.lenient && s.Origin != "" && s.Issuer != "": // it is stored nevertheless
 		return err
 	case err != nil:
-		return fmt.Errorf("%w (with %s nobody has to ask the agent)", err,
+		return fmt.Errorf("%w (with %s the agent is not asked)", err,
 			f.listUnsaid("--origin", "--issuer", "--resource"))
 	case f.origin != "" && (f.origin != found.Origin || !agentauth.CoversPath(f.path, agentauth.CredentialPath(found.Endpoint.URL))):
 		return operator.NewMisuse("%s is at %s now (%s), and not at %s", operator.DescribeAgent(f.agent),
@@ -121,7 +121,7 @@ func (f *sourceFinder) discoverIssuer(ctx context.Context, s *tokenSource, e mcp
 	}
 	r, err := f.content.OAuth.Resource(ctx, e.URL, challenge)
 	if err != nil {
-		return fmt.Errorf("the agent does not say who gives its tokens: %w; if you know it, say %s", err,
+		return fmt.Errorf("the agent does not name its authorization server: %w; if you know it, use %s", err,
 			f.listUnsaid("--issuer", "--resource"))
 	}
 	if i := slices.IndexFunc(r.Issuers, func(i string) bool { return sameButSlash(i, s.Issuer) }); i >= 0 &&
@@ -171,12 +171,12 @@ func (f *sourceFinder) readChallenge(ctx context.Context, e mcpcall.Endpoint) (o
 	var call *mcpcall.CallError
 	switch {
 	case err == nil:
-		f.Notify("note: the agent lists its tools without a credential; who gives its tokens is taken from its metadata alone")
+		f.Notify("note: the agent lists its tools without a credential; its authorization server is taken from its metadata alone")
 		return oauth.Challenge{}, nil
 	case errors.As(err, &call) && (call.Status == http.StatusUnauthorized || call.Status == http.StatusForbidden):
 		return oauth.ParseChallenge(call.Challenge), nil
 	}
-	return oauth.Challenge{}, fmt.Errorf("the agent cannot be asked who gives its tokens: %w; try again, or say %s",
+	return oauth.Challenge{}, fmt.Errorf("the agent cannot be asked for its authorization server: %w; try again, or use %s",
 		err, f.listUnsaid("--issuer", "--resource"))
 }
 
@@ -186,7 +186,7 @@ func (f *sourceFinder) readChallenge(ctx context.Context, e mcpcall.Endpoint) (o
 func (f *sourceFinder) findServer(ctx context.Context, s *tokenSource) error {
 	s.Server.Issuer = s.Issuer
 	if f.alone && f.asked.Issuer != "" {
-		s.Away = errors.New("nobody was asked")
+		s.Away = errors.New("the agent was not asked")
 		return nil
 	}
 	r := oauth.Resource{Issuers: []string{s.Issuer}, Legacy: s.Issuer == string(s.Origin)}
@@ -270,7 +270,7 @@ func (f *sourceFinder) confirmSource(ctx context.Context, s tokenSource) error {
 	}
 	return f.confirm(ctx,
 		found+".\nHave that server's tokens sent to that agent, the client's credential to that server, and both nowhere else?",
-		fmt.Sprintf("%s: nobody is here to be asked whether that is right, so say%s --issuer %s", found,
+		fmt.Sprintf("%s: there is no terminal to ask on whether that is right, so say%s --issuer %s", found,
 			originOption(s.token()), text.Printable(s.Issuer)))
 }
 

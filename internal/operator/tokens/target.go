@@ -67,7 +67,7 @@ func (o Tokens) findTarget(ctx context.Context, content *operator.Content, g sto
 	}
 	origin, err := netguard.CredentialOriginOf(t.URL)
 	if err != nil {
-		return target{}, fmt.Errorf("the agent's registration leads to what has no origin: %w", err)
+		return target{}, fmt.Errorf("the agent's registration leads to an endpoint without an origin: %w", err)
 	}
 	return target{Origin: origin, Path: agentauth.CredentialPath(t.URL), TokenHeader: t.TokenHeader,
 		Words: fmt.Sprintf("from %s, %s; %s", t.DocumentSource, cmp.Or(t.From, "its registration"),
@@ -86,7 +86,7 @@ func listedTarget(e mcpcall.Endpoint) (target, error) {
 	}
 	origin, err := netguard.CredentialOriginOf(e.URL)
 	if err != nil {
-		return target{}, fmt.Errorf("what the servers file names has no origin: %w", err)
+		return target{}, fmt.Errorf("the endpoint in the servers file has no origin: %w", err)
 	}
 	return target{Origin: origin, Words: "from the servers file", Endpoint: e}, nil
 }

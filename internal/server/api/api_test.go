@@ -403,7 +403,7 @@ func (w *world) checkLine(v any) {
 func TestEnqueueManyLines(t *testing.T) {
 	t.Parallel()
 	lines := 5_000
-	if os.Getenv("HERALD_SOAK") != "" {
+	if heraldtest.Soaks() {
 		lines = 100_000
 	}
 	w := newWorld(t)

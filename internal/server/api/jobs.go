@@ -129,7 +129,7 @@ func describeJob(a intake.Answer) JobAnswer {
 		}
 	case store.Conflict:
 		out.Error = &server.Problem{Code: "conflict", Field: a.Path,
-			Message: "the same event is known with another " + a.Path + ": what is known stays"}
+			Message: "the same event is known with another " + a.Path + ": committed jobs stay"}
 	}
 	return out
 }

@@ -81,7 +81,7 @@ func Ways(t testing.TB) []Way {
 		{Name: "no worker ever ran here", Env: in(nothing), Says: []string{"there is no database", "no worker is running on " + nothing, "Set HERALD_DATA"}},
 		{Name: "the data folder is held, or its worker is starting", Env: in(heldFolder(t)), Timeout: brief,
 			Says: []string{fmt.Sprintf("is held by process %d", os.Getpid()), "within 100ms", "Try again later"}},
-		{Name: "run.json is damaged", Env: in(broken), Says: []string{"run.json is not what a worker writes: remove it"}},
+		{Name: "run.json is damaged", Env: in(broken), Says: []string{"run.json was not written by a worker: remove it"}},
 		{Name: "the worker here has a database of its own", Env: in(ofOwn), Says: []string{"set DATABASE_URL to the same one (herald@db.example:5432/herald)"}},
 		{Name: "the worker here lost its Postgres", Env: in(lost), Timeout: brief, Says: []string{"the Postgres of the worker on " + lost, "within 100ms", "restart it"}},
 		{Name: "a cluster of another Postgres", Env: in(olderCluster(t)), Says: []string{"was written by Postgres 9", "HERALD_DATA"}},

@@ -24,7 +24,7 @@ func (s *Store) Replay(_ context.Context, ids []uuid.UUID,
 			left[id] = "there is no such delivery"
 			continue
 		case r.Job == nil:
-			left[id] = "its job is not there any more"
+			left[id] = "its job was deleted"
 			continue
 		case r.Status == store.Queued || r.Status == store.Running:
 			left[id] = "it is under way"

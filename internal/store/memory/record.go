@@ -13,7 +13,7 @@ import (
 // Record stores the outcome of the claim's attempt and dispatches the agent's next deliveries.
 func (s *Store) Record(_ context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
 	if !o.Status.Final() && o.Status != store.Waiting && o.Status != store.Held {
-		return store.Recorded{}, fmt.Errorf("memory: %q is not what an attempt can lead to", o.Status)
+		return store.Recorded{}, fmt.Errorf("memory: %q is not a status that an attempt can end with", o.Status)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -23,7 +23,7 @@ func (s *Store) Record(_ context.Context, c *store.Claim, o store.Outcome) (stor
 // Adopt records the known outcome of an earlier attempt, and undoes the claim's own attempt.
 func (s *Store) Adopt(_ context.Context, c *store.Claim, p store.SpooledOutcome) (store.Recorded, error) {
 	if !p.Outcome.Status.Final() && p.Outcome.Status != store.Waiting && p.Outcome.Status != store.Held {
-		return store.Recorded{}, fmt.Errorf("memory: %q is not what an attempt can lead to", p.Outcome.Status)
+		return store.Recorded{}, fmt.Errorf("memory: %q is not a status that an attempt can end with", p.Outcome.Status)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
