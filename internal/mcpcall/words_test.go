@@ -11,7 +11,8 @@ import (
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
 
-// TestFailuresAreTold: whatever fails between Herald and an agent is told in words of Herald's, over each transport.
+// TestFailuresAreTold checks that every failure between Herald and an agent is described in Herald's own words, over
+// each transport.
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
 	guard := guardtest.Loopback(t, guardtest.Resolver(t, nil))
@@ -27,7 +28,7 @@ func TestFailuresAreTold(t *testing.T) {
 				continue
 			}
 			guardtest.RefuseGoWords(t, f.Name+" over "+transport, err.Error())
-			// A stream does not come as JSON, and so does not end in the middle of it.
+			// An event stream is not sent as JSON, so it cannot end in the middle of it.
 			if !strings.Contains(err.Error(), f.Says) && !(transport == TransportSSE && f.Name == "end in the middle") {
 				t.Errorf("%s over %s does not say %q: %s", f.Name, transport, f.Says, err)
 			}
@@ -35,7 +36,7 @@ func TestFailuresAreTold(t *testing.T) {
 	}
 }
 
-// TestSilenceAndCommandsAreTold: an agent that connects and then fails, and the ways of a command to fail.
+// TestSilenceAndCommandsAreTold checks the errors of an agent that connects and then fails, and of commands that fail.
 func TestSilenceAndCommandsAreTold(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
