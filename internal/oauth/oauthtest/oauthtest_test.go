@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 var web = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// requestToken posts a form to the token endpoint, with Basic if name is given.
+// requestToken posts a form to the token endpoint, with Basic authentication if name is set.
 func requestToken(t *testing.T, s *oauthtest.Server, name, password string, form url.Values) (int, map[string]any) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.Issuer+"/token", strings.NewReader(form.Encode()))
@@ -39,7 +39,7 @@ func requestToken(t *testing.T, s *oauthtest.Server, name, password string, form
 	return sendRequest(t, req)
 }
 
-// sendRequest sends a request and reads JSON, if that is what comes.
+// sendRequest sends a request and decodes the answer if it is JSON.
 func sendRequest(t *testing.T, req *http.Request) (int, map[string]any) {
 	t.Helper()
 	res, err := web.Do(req)
@@ -56,7 +56,7 @@ func sendRequest(t *testing.T, req *http.Request) (int, map[string]any) {
 	return res.StatusCode, out
 }
 
-// callAgent calls the agent's tool (2025-11-25, no session asked for) and tells the status and the challenge.
+// callAgent calls the agent's tool (2025-11-25, without a session) and returns the status and the challenge.
 func callAgent(t *testing.T, s *oauthtest.Server, access string) (int, string) {
 	t.Helper()
 	const body = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
@@ -85,7 +85,7 @@ func newForm(pairs ...string) url.Values {
 	return out
 }
 
-// The token endpoint takes what is right and says what is wrong.
+// TestToken checks that the token endpoint accepts valid requests and explains why it refuses others.
 func TestToken(t *testing.T) {
 	t.Parallel()
 	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"a", "b"}, Prefix: "canary-"})
@@ -134,7 +134,8 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// The agent lets in who has a token that is valid, not revoked, not expired and wide enough.
+// TestAgent checks that the agent accepts only tokens that are valid, not revoked, not expired, and have the required
+// scope.
 func TestAgent(t *testing.T) {
 	t.Parallel()
 	var later atomic.Int64 // nanoseconds
@@ -176,7 +177,8 @@ func TestAgent(t *testing.T) {
 	}
 }
 
-// A code is good once, for who asked, with the verifier; a refresh token that was rotated ends the grant when it comes again.
+// TestCodeAndRefresh checks that a code works once, for the client that requested it, with its verifier. Reusing a
+// rotated refresh token ends the grant.
 func TestCodeAndRefresh(t *testing.T) {
 	t.Parallel()
 	s := oauthtest.New(t, oauthtest.Options{RotateRefresh: true})
@@ -235,7 +237,7 @@ func TestCodeAndRefresh(t *testing.T) {
 	}
 }
 
-// What is wrong with an authorization request goes back by the redirect, never a code.
+// TestAuthorizeRefuses checks that an invalid authorization request leads to an error at the redirect, never to a code.
 func TestAuthorizeRefuses(t *testing.T) {
 	t.Parallel()
 	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"a"}, NoIss: true})
@@ -263,7 +265,7 @@ func TestAuthorizeRefuses(t *testing.T) {
 	}
 }
 
-// An assertion is good once, by the right key, for this issuer, for a short time.
+// TestAssertion checks that an assertion works once, with the right key, for this issuer, for a short time.
 func TestAssertion(t *testing.T) {
 	t.Parallel()
 	s := oauthtest.New(t, oauthtest.Options{})
@@ -308,7 +310,7 @@ func TestAssertion(t *testing.T) {
 	}
 }
 
-// signAssertion is a JWT.
+// signAssertion returns a signed JWT.
 func signAssertion(t *testing.T, algorithm string, claims map[string]any, ec *ecdsa.PrivateKey, ed ed25519.PrivateKey) string {
 	t.Helper()
 	head, err := json.Marshal(map[string]string{"alg": algorithm})
@@ -334,7 +336,7 @@ func signAssertion(t *testing.T, algorithm string, claims map[string]any, ec *ec
 	return text + "." + base64.RawURLEncoding.EncodeToString(signature)
 }
 
-// Register, and a person in a browser who follows the redirect.
+// TestRegisterAndVisit registers a client, and visits the login page as a browser that follows the redirect.
 func TestRegisterAndVisit(t *testing.T) {
 	t.Parallel()
 	s := oauthtest.New(t, oauthtest.Options{IssuerPath: "/tenant", OpenID: true})
@@ -370,7 +372,8 @@ func TestRegisterAndVisit(t *testing.T) {
 	}
 }
 
-// TestRevocation: RFC 7009. A client ends its own tokens and nobody else's; a refresh token ends with all that came of it.
+// TestRevocation checks RFC 7009: a client can revoke only its own tokens, and revoking a refresh token revokes all
+// tokens derived from it.
 func TestRevocation(t *testing.T) {
 	t.Parallel()
 	s := oauthtest.New(t, oauthtest.Options{RotateRefresh: true})
@@ -414,7 +417,7 @@ func TestRevocation(t *testing.T) {
 	if status, _ := callAgent(t, s, access); status != http.StatusOK {
 		t.Fatalf("the token ended by a refusal: %d", status)
 	}
-	// A wrong hint is of no account.
+	// A wrong hint is ignored.
 	if status, code := revoke("us", "s3cret", url.Values{"token": {refresh}, "token_type_hint": {"access_token"}}); status != http.StatusOK {
 		t.Errorf("%d %s", status, code)
 	}
