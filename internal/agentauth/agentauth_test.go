@@ -83,7 +83,7 @@ func TestCredentialsMemory(t *testing.T) {
 	}
 }
 
-// TestCredentialOf checks that a change to any part of what is sent yields a different credential.
+// TestCredentialOf checks that endpoints with different URLs or headers have different credentials.
 func TestCredentialOf(t *testing.T) {
 	t.Parallel()
 	h := func(pairs ...string) map[string]secret.Secret {

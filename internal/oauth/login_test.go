@@ -181,7 +181,7 @@ func TestCallback(t *testing.T) {
 			if s.askedPaths() != "" {
 				t.Error("the code was sent")
 			}
-			// A callback with a wrong state does not end the login. One with the right state does, whatever its result.
+			// A callback with a wrong state does not end the login. One with the right state does, with any result.
 			callback = url.Values{"code": {"c0de"}, "state": {login.state.Reveal()}, "iss": {"https://as.example"}}
 			if _, _, next := login.Finish(heraldtest.Within(t, 20*time.Second), callback); (next == nil) != errors.Is(err, ErrState) {
 				t.Errorf("the next callback: %v", next)

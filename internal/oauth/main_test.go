@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
 
-// epoch is the time at which the clocks of the tests stand.
+// epoch is the fixed time of the clocks in the tests.
 var epoch = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 // newClient returns a client whose guard allows loopback.
