@@ -15,7 +15,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Whoever names a delivery or an agent that there is not gets exit code 1 and "not found"; what is no name at all is misuse.
+// TestUnknownIsNotFound checks that the id of an unknown delivery or agent leads to exit code 1 and "not found". An
+// invalid id is misuse.
 func TestUnknownIsNotFound(t *testing.T) {
 	d := newDesk(t)
 	d.ended(42, dead)
@@ -31,12 +32,12 @@ func TestUnknownIsNotFound(t *testing.T) {
 	if rows := d.audits(); slices.ContainsFunc(rows, func(a store.Audit) bool { return a.Moved > 0 || a.Action == "agent enable" }) {
 		t.Errorf("something was changed: %+v", rows)
 	}
-	// Of several, what there is is done, and the answer is that of lines that were left.
+	// If only some ids exist, those are replayed, and the exit code reports that others were left.
 	id := d.ended(42, dead)
 	d.says(exitLeft, "1 of 2 changed. Reasons are listed above.", "delivery", "replay", id.String(), uuid.New().String())
 }
 
-// An agent that the registry does not know is not found either.
+// TestUnregisteredIsNotFound checks that an agent that is not in the registry is reported as not found.
 func TestUnregisteredIsNotFound(t *testing.T) {
 	p := newSurroundings(t, true)
 	for _, check := range [][]string{nil, {"--check"}, {"--json"}} {
@@ -50,7 +51,7 @@ func TestUnregisteredIsNotFound(t *testing.T) {
 	}
 }
 
-// pagesOf walks a list page by page, as a script would: by next, until there is none.
+// pagesOf reads a list page by page, as a script does: it follows next until it is empty.
 func pagesOf[T any](d *desk, rows func(T) int, next func(T) string, args ...string) (sizes []int) {
 	d.t.Helper()
 	line := args
@@ -67,7 +68,7 @@ func pagesOf[T any](d *desk, rows func(T) int, next func(T) string, args ...stri
 	return nil
 }
 
-// The last page of a list has no cursor, also when it is full.
+// TestListsHaveACursor checks that the last page of a list has no cursor, even if the page is full.
 func TestListsHaveACursor(t *testing.T) {
 	d := newDesk(t)
 	for agent := range int64(4) {
@@ -95,7 +96,8 @@ func TestListsHaveACursor(t *testing.T) {
 	}
 }
 
-// What calls of an agent came to is shown with it, and who fails most is listed first.
+// TestAgentsCalls checks that `agent show` contains statistics of the agent's calls, and that `agent list --sort
+// failing` starts with the agent that fails most.
 func TestAgentsCalls(t *testing.T) {
 	d := newDesk(t)
 	ok := store.Outcome{Status: store.Delivered, Called: true, AgentOK: true, CallTook: 15 * time.Millisecond}
@@ -130,7 +132,8 @@ func TestAgentsCalls(t *testing.T) {
 	}
 }
 
-// Somebody who mistypes an agent's number learns it, and the agent that was meant can still be told beforehand.
+// TestDisableOfANeverSeenAgent checks that the command warns about an agent that was never seen, because its number may
+// be mistyped. It still applies the change.
 func TestDisableOfANeverSeenAgent(t *testing.T) {
 	d := newDesk(t)
 	d.says(0, "agent 8453:4200 of registry "+strings.ToLower(registryOf(t, 8453).Hex())+" was never seen: no delivery was ever accepted for it. Check the number",
@@ -148,7 +151,8 @@ func TestDisableOfANeverSeenAgent(t *testing.T) {
 	d.says(0, "was never seen", "agent", "policy", "8453:4202", "onUnknown=hold")
 }
 
-// The audit tells what a change was made to, and whether it was forced.
+// TestAuditTellsWhatWasChanged checks that the audit records the previous state of the changed rows, and whether the
+// change was forced.
 func TestAuditTellsWhatWasChanged(t *testing.T) {
 	d := newDesk(t)
 	gone, good := d.ended(42, dead), d.ended(42, delivered)
@@ -190,7 +194,7 @@ func TestAuditTellsWhatWasChanged(t *testing.T) {
 	}
 }
 
-// What an author's CI runs: 0 for what would be delivered, 1 for everything else.
+// TestCheckOfAnAgent checks the exit codes for an author's CI: 0 if a feedback would be delivered, otherwise 1.
 func TestCheckOfAnAgent(t *testing.T) {
 	p := newSurroundings(t, true)
 	agent := newMCPAgent(t, nil)
@@ -200,7 +204,7 @@ func TestCheckOfAnAgent(t *testing.T) {
 	for _, c := range []struct {
 		agent          any
 		resolve, probe int
-		more           []string // of the probe
+		more           []string // more arguments of the probe
 	}{
 		{good, 0, 0, nil},
 		{good, 0, 0, []string{"--send"}},
@@ -222,7 +226,8 @@ func TestCheckOfAnAgent(t *testing.T) {
 	}
 }
 
-// A file that is not published yet can be looked at; only the operator's command line names files.
+// TestResolveALocalFile checks that `agent resolve --uri` accepts local files, so that authors can check unpublished
+// ones. Files are read only if the command line names them.
 func TestResolveALocalFile(t *testing.T) {
 	p := newSurroundings(t, true)
 	dir := t.TempDir()
@@ -266,7 +271,7 @@ func TestResolveALocalFile(t *testing.T) {
 	p.resolve(0, nil, "--check", "--uri", "registration.json")
 	p.resolve(0, nil, "--check", "--uri", "./registration.json")
 
-	// What a chain names is never read from this machine.
+	// A local file that a chain names is never read.
 	for _, uri := range []string{"file://" + registration, registration, "registration.json"} {
 		out, _ := p.resolve(1, nil, "--check", "31337:"+p.register(uri).String())
 		if !strings.Contains(out, "a delivery is skipped (no_document)") {

@@ -21,7 +21,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// parse reads a command line without running it.
+// parse parses a command line without running it.
 func parse(t testing.TB, args ...string) *commands {
 	t.Helper()
 	var c commands
@@ -35,12 +35,12 @@ func parse(t testing.TB, args ...string) *commands {
 	return &c
 }
 
-// shelf is a ledger of rows in the order of acceptance.
+// shelf is a ledger with rows in the order of acceptance.
 type shelf struct {
 	rows   []store.Delivery
 	audits []store.Audit
 	pages  int
-	broken error // of the audit's begin
+	broken error // returned by the begin of the audit
 }
 
 func newShelf(n int, statuses ...store.Status) *shelf {
@@ -94,24 +94,24 @@ func (s *shelf) EndAudit(ctx context.Context, id, moved int64, state, note strin
 	return ctx.Err()
 }
 
-// moveFunc is what the store would do.
+// moveFunc acts as the store's move.
 type moveFunc func(ctx context.Context, ids []uuid.UUID) (int, map[uuid.UUID]string, error)
 
-// opened is a backend that has nothing but a shelf, and moves rows as it is told.
+// opened is a backend whose store is a shelf, and which moves rows with move.
 type opened struct {
 	operator.Backend
 	*shelf
 	move moveFunc
 }
 
-// moving is what replays of an opened shelf go to.
+// moving is the store of an opened backend. Its Replay calls move.
 type moving struct {
 	rest
 	*shelf
 	move moveFunc
 }
 
-// rest is what no move asks for.
+// rest is an empty Store. Moves do not call its methods.
 type rest struct{ operator.Store }
 
 func (m moving) Replay(ctx context.Context, ids []uuid.UUID, _ bool) (int, map[uuid.UUID]string, []store.Task, error) {
@@ -132,7 +132,7 @@ func (s *shelf) moved(ctx context.Context, t testing.TB, line string, move moveF
 	return b.String(), err
 }
 
-// Batches keep the rate, from the first to the last, and go through the ids oldest first.
+// TestMoveKeepsTheRate checks that batches keep the rate, and that they process the ids from the oldest to the newest.
 func TestMoveKeepsTheRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -162,7 +162,8 @@ func TestMoveKeepsTheRate(t *testing.T) {
 	})
 }
 
-// A signal ends it between two batches: the one that runs is finished, what was done is told, and the audit says cancelled.
+// TestMoveStops checks that a signal stops a move after the current batch. The output contains the rows moved so far,
+// and the audit records "cancelled".
 func TestMoveStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -221,7 +222,8 @@ func TestMoveFails(t *testing.T) {
 	}
 }
 
-// What could not be moved is listed with the reason, cleaned, and asks for exit code 3.
+// TestMoveLeaves checks that rows that could not be moved are listed with a sanitized reason, and that the error leads
+// to exit code 3.
 func TestMoveLeaves(t *testing.T) {
 	t.Parallel()
 	s := newShelf(4, store.Dead)
@@ -268,7 +270,7 @@ func TestDryRun(t *testing.T) {
 	if len(s.audits) > 0 {
 		t.Errorf("audited: %+v", s.audits)
 	}
-	// Nothing to move is no change, and nothing to audit.
+	// A move without matching rows is not audited.
 	if out, err = s.moved(t.Context(), t, "delivery replay --status rejected --yes", never); err != nil || out != "no delivery matches\n" || len(s.audits) > 0 {
 		t.Errorf("%q, %v", out, err)
 	}
@@ -280,7 +282,7 @@ func TestProgress(t *testing.T) {
 	var out strings.Builder
 	p := &progress{w: &out, now: func() time.Time { return now }, began: now.Add(-2 * time.Second)}
 	p.showProgress(100, 200, 3)
-	p.showProgress(110, 200, 3) // too soon
+	p.showProgress(110, 200, 3) // too soon after the previous line
 	want := "\r\x1b[K[" + strings.Repeat("=", 15) + strings.Repeat(" ", 15) + "] 100 of 200, 50/s, 3 left as they are"
 	if out.String() != want {
 		t.Errorf("%q", out.String())

@@ -13,8 +13,8 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// freezing returns the URL of a database behind a proxy that carries nothing more, for old and new connections alike,
-// once a client has sent the text at.
+// freezing returns the URL of a database behind a proxy. Once a client has sent the text at, the proxy forwards nothing
+// more, on existing and new connections.
 func freezing(t *testing.T, database, at string) (address string, frozen *atomic.Bool) {
 	t.Helper()
 	gate, through := heraldtest.PostgresGate(t, database)
@@ -49,7 +49,8 @@ func freezing(t *testing.T, database, at string) (address string, frozen *atomic
 	return strings.Replace(through, gate.Address, proxy, 1), frozen
 }
 
-// A command whose database freezes in the middle of a statement, and answers nothing more, ends with its --timeout.
+// TestCommandsEndWithTheirTimeout checks that a command ends after its --timeout if the database stops answering during
+// a statement.
 func TestCommandsEndWithTheirTimeout(t *testing.T) {
 	t.Parallel()
 	const timeout = 2 * time.Second
@@ -72,14 +73,15 @@ func TestCommandsEndWithTheirTimeout(t *testing.T) {
 			code, out, errs := worker(t, []string{"DATABASE_URL=" + database, "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET=" + heraldtest.Keyset(t)},
 				append(strings.Fields(args), "--timeout="+timeout.String())...)
 			took := time.Since(began)
-			if !frozen.Load() || code != exitFailed || took > timeout+3*time.Second { // a second, on a machine that is not loaded
+			if !frozen.Load() || code != exitFailed || took > timeout+3*time.Second { // about a second on an idle machine
 				t.Errorf("frozen %t, after %s exit code %d\n%s%s", frozen.Load(), took.Round(time.Millisecond), code, out, errs)
 			}
 		})
 	}
 }
 
-// A probe can do without a database, so it does not wait for one that is away.
+// TestProbeDoesNotWaitForTheDatabase checks that a probe does not wait for an unavailable database, because it does not
+// need one.
 func TestProbeDoesNotWaitForTheDatabase(t *testing.T) {
 	t.Parallel()
 	a := newMCPAgent(t, nil)
