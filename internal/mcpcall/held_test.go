@@ -147,8 +147,8 @@ func TestLargeClientsInUse(t *testing.T) {
 	})
 }
 
-// TestClientsInUseHoldSoManyBytes checks that agents which never answer use no more memory for large schemas than idle
-// agents do. The test is not parallel, because it measures memory.
+// TestClientsInUseHoldSoManyBytes checks that the byte limit for large schemas also holds for agents with calls in
+// flight that never end. The test is not parallel, because it measures memory.
 func TestClientsInUseHoldSoManyBytes(t *testing.T) {
 	var tools []string
 	for i := range 4 {
