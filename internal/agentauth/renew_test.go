@@ -625,7 +625,7 @@ func TestSavedAgain(t *testing.T) {
 }
 
 // TestJoinsItsOwn checks that a delivery does not get the failure of a renewal in flight if the credential was replaced
-// meanwhile or if it requests more scope.
+// in between or if it requests more scope.
 func TestJoinsItsOwn(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(w *renewing, e *tokenRequest){

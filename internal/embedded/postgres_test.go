@@ -164,7 +164,7 @@ func TestPostgresAsOthers(t *testing.T) {
 			t.Errorf("runs as %s", p.acct)
 		}
 		stopPostgres(t, p)
-		// From then on, the owner of the data runs the server, regardless of the user who starts it.
+		// From then on, the server runs as the owner of the data, regardless of the user that starts it.
 		t.Setenv("SUDO_UID", "")
 		if p = startPostgres(t, PostgresConfig{Dir: dir, Test: true}); p.acct.uid != mappedID {
 			t.Errorf("runs as %s", p.acct)

@@ -138,8 +138,8 @@ func (s *shelf) Deliveries(_ context.Context, f store.Filter) ([]store.Delivery,
 	return out, nil
 }
 
-// TestChoose checks that all pages of every status are read, and that a row whose status changes meanwhile is returned
-// once.
+// TestChoose checks that all pages of every status are read, and that a row whose status changes in between is
+// returned once.
 func TestChoose(t *testing.T) {
 	t.Parallel()
 	s := &shelf{}
