@@ -20,7 +20,7 @@ func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 
-	// One job.
+	// Enqueue one job.
 	answer, err := herald.Enqueue(ctx, map[string]any{"type": "NewFeedback", "chainId": 8453, "agentId": "42",
 		"clientAddress": "0x1111111111111111111111111111111111111111", "feedbackIndex": 7, "value": "9977", "valueDecimals": 2})
 	var refused *client.Error
@@ -33,14 +33,14 @@ func Example() {
 		log.Fatalf("%s: %s: %s", answer.Verdict, answer.Error.Field, answer.Error.Message)
 	}
 
-	// What became of it.
+	// Wait for its result.
 	delivery, err := herald.Wait(ctx, answer.ID)
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(delivery.Status, delivery.Reason)
 
-	// Many.
+	// Enqueue many jobs.
 	index := 7
 	next := func() (any, error) {
 		if index++; index > 1000 {

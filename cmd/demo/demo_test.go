@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// A shell reads from demo.env what was written, whatever it holds; the file is its owner's alone and goes when the demo ends.
+// TestEnvFile checks that a shell that sources demo.env gets any value unchanged, that only the owner can read the
+// file, and that it is removed when the demo ends.
 func TestEnvFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "demo.env")
@@ -47,7 +48,7 @@ func TestEnvFile(t *testing.T) {
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("after the end: %v", err)
 	}
-	// Another demo has taken the place.
+	// Another demo has replaced the file.
 	if err := w.writeEnvFile(path, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +63,8 @@ func TestEnvFile(t *testing.T) {
 	}
 }
 
-// A folder that cannot be written takes the way in from other terminals, and not the demo.
+// TestDemoWithoutEnvFile checks that the demo runs without demo.env if its folder is not writable. Other terminals then
+// cannot use the file.
 func TestDemoWithoutEnvFile(t *testing.T) {
 	t.Parallel()
 	w := &world{data: t.TempDir()}
@@ -118,7 +120,7 @@ func TestFeedbackIsChecked(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		give feedbackCmd
-		want string // in the error; empty: taken
+		want string // contained in the error; empty: accepted
 	}{
 		{"whole", feedbackCmd{Agent: "0", Value: "-12", Decimals: 18, Text: "a"}, ""},
 		{"a name for an agent", feedbackCmd{Agent: "x", Value: "1"}, "--agent"},
@@ -135,7 +137,8 @@ func TestFeedbackIsChecked(t *testing.T) {
 	}
 }
 
-// Without a demo, or with one that was killed, feedback says what to do.
+// TestFeedbackWithoutDemo checks that the feedback command suggests a remedy if no demo runs, or if the demo was
+// killed.
 func TestFeedbackWithoutDemo(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "demo.env")

@@ -12,7 +12,8 @@ import (
 	"github.com/agentherald/herald/internal/service/awaytest"
 )
 
-// However the connection fails: exit code 1, a sentence that says what failed and what to do, no answer to any line.
+// TestConnectionFails checks that every failure to connect leads to exit code 1, a sentence with the cause and a
+// remedy, and no answer to any line.
 func TestConnectionFails(t *testing.T) {
 	t.Parallel()
 	for _, w := range awaytest.Ways(t) {
@@ -31,7 +32,7 @@ func TestConnectionFails(t *testing.T) {
 	}
 }
 
-// A panic is a fault that is told like other failures, and comes first on the screen.
+// TestPanicIsASentence checks that a panic is reported like other failures, in the first line of the output.
 func TestPanicIsASentence(t *testing.T) {
 	t.Parallel()
 	broken := func(context.Context, *config.Config, time.Duration, io.Writer) (submitter, func(), error) {
@@ -47,7 +48,7 @@ func TestPanicIsASentence(t *testing.T) {
 	}
 }
 
-// brokenReader gives one line, then has a fault.
+// brokenReader returns one line, then panics.
 type brokenReader struct{ line io.Reader }
 
 func (r brokenReader) Read(p []byte) (int, error) {
@@ -57,7 +58,7 @@ func (r brokenReader) Read(p []byte) (int, error) {
 	panic("the reader is broken")
 }
 
-// The goroutine that reads is no exception: what was read before its fault is answered.
+// TestPanicOfReadingIsASentence checks the same for the goroutine that reads. Lines read before the panic are answered.
 func TestPanicOfReadingIsASentence(t *testing.T) {
 	t.Parallel()
 	intake := func(context.Context, *config.Config, time.Duration, io.Writer) (submitter, func(), error) {

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { heraldtest.Main(m, devnettest.Leftovers()...) }
 
-// to connects to l, and counts what is given back.
+// to returns a connector that connects to l and counts the releases.
 func to(l submitter, released *int) connector {
 	return func(context.Context, *config.Config, time.Duration, io.Writer) (submitter, func(), error) {
 		return l, func() { *released++ }, nil
@@ -42,7 +42,7 @@ func write(t testing.TB, name, content string) string {
 
 func TestRun(t *testing.T) {
 	t.Parallel()
-	first, second := write(t, "first", feedback(1)+"\n"+feedback(2)), write(t, "second", feedback(3)) // without a newline between them
+	first, second := write(t, "first", feedback(1)+"\n"+feedback(2)), write(t, "second", feedback(3)) // files without a newline at the end
 	stopped, stop := context.WithCancelCause(t.Context())
 	stop(errors.New("interrupt signal received"))
 	for name, c := range map[string]struct {
@@ -51,7 +51,7 @@ func TestRun(t *testing.T) {
 		stdin          string
 		away           bool
 		code           int
-		stdout, stderr string // contained; empty stdout: nothing
+		stdout, stderr string // contained in the output; empty stdout: no output
 		accepted       int
 	}{
 		"accepted":     {stdin: feedback(1) + "\n", code: 0, stdout: "accepted ", stderr: "enqueue: 1 accepted, 0 known, 0 refused, 0 in conflict\n", accepted: 1},
@@ -115,7 +115,7 @@ func TestOpen(t *testing.T) {
 		paths []string
 		stdin io.Reader
 		size  int64
-		text  string // each source's name and text
+		text  string // name and text of each source
 	}{
 		"files":            {[]string{a, b}, nil, 8, a + ":12345 " + b + ":123 "},
 		"standard input":   {nil, strings.NewReader("x"), 0, ":x "},
@@ -153,7 +153,7 @@ func reopen(t testing.TB, path string) *os.File {
 	return f
 }
 
-// The whole way on a real Postgres, without a Redis: rows wait for a worker.
+// TestRunPostgres runs the command on a real Postgres without Redis. The rows wait for a worker.
 func TestRunPostgres(t *testing.T) {
 	t.Parallel()
 	url := heraldtest.Postgres(t, store.Migrate)

@@ -23,7 +23,7 @@ const (
 	limit  = job.MaxBytes
 )
 
-// feedback is a job for Base, agent 42.
+// feedback returns a job for agent 42 on Base.
 func feedback(index int) string { return feedbackOf(index, 95) }
 
 func feedbackOf(index, score int) string {
@@ -34,12 +34,12 @@ func key(index int) string {
 	return fmt.Sprintf("eip155:8453:0x8004baa17c55a88189ae136b182e5fda19de9b63/42/%s/%d#NewFeedback", client, index)
 }
 
-// ledger is an intake in memory: the real parser, and a map for the rows.
+// ledger is an in-memory intake. It uses the real parser and stores rows in a map.
 type ledger struct {
 	rows    map[string]job.Job
-	batches []int         // how many bodies each Submit had
-	fail    error         // what the next Submit returns
-	called  chan struct{} // when set: one value per Submit
+	batches []int         // number of bodies in each Submit
+	fail    error         // returned by the next Submit
+	called  chan struct{} // if set, receives one value per Submit
 }
 
 func (l *ledger) Submit(ctx context.Context, bodies [][]byte) ([]intake.Answer, error) {
@@ -102,7 +102,7 @@ func TestSubmit(t *testing.T) {
 		feedbackOf(2, 94),
 		`{"type":"AgentUpdated","chainId":8453,"agentId":42}`,
 		"{\"a\u202e\x1b[31m\":1}",
-		feedback(4), // no newline at the end
+		feedback(4), // without a newline at the end
 	}, "\n")
 	var out bytes.Buffer
 	l := &ledger{}
@@ -161,7 +161,8 @@ func TestSubmitJSON(t *testing.T) {
 	}
 }
 
-// Of several files it is told which one, and each counts for itself; a file without a last newline does not run into the next.
+// TestSubmitTellsFileAndLine checks that answers name the file and the line, with lines counted per file. A file
+// without a final newline does not merge with the next one.
 func TestSubmitTellsFileAndLine(t *testing.T) {
 	t.Parallel()
 	in := func() []source {
@@ -197,7 +198,7 @@ func TestSubmitNothing(t *testing.T) {
 	}
 }
 
-// Lines that are no jobs cost no commit of their own.
+// TestSubmitOnlyTooLong checks that lines that are too long to be jobs cause no commit.
 func TestSubmitOnlyTooLong(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
@@ -249,7 +250,8 @@ func TestSubmitBatches(t *testing.T) {
 	}
 }
 
-// A producer that writes now and then has its line committed soon, with nothing after it.
+// TestSubmitSlowProducer checks that the lines of a producer that writes rarely are committed soon, although no further
+// line follows.
 func TestSubmitSlowProducer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -262,7 +264,7 @@ func TestSubmitSlowProducer(t *testing.T) {
 			done <- err
 		}()
 		for i := range 3 {
-			began := time.Now() // the bubble's clock
+			began := time.Now() // the time of the synctest bubble
 			fmt.Fprintln(w, feedback(i+1))
 			<-l.called
 			if waited := time.Since(began); waited > flushAfter {
@@ -294,14 +296,14 @@ func TestSubmitStopped(t *testing.T) {
 		}()
 		fmt.Fprintln(w, feedback(1))
 		<-l.called
-		fmt.Fprintln(w, feedback(2)) // read, not yet in a batch that is committed
+		fmt.Fprintln(w, feedback(2)) // read, but not in a committed batch yet
 		synctest.Wait()
 		why := errors.New("a signal")
 		cancel(why)
 		if got := <-done; !errors.Is(got.err, why) || got.accepted != 1 || len(l.batches) != 1 {
 			t.Errorf("%+v, batches %v", got, l.batches)
 		}
-		_ = w.Close() // the reader's goroutine is in a Read; the bubble fails if it stayed
+		_ = w.Close() // the reader's goroutine blocks in Read; the bubble fails if it remains
 		if n := len(lines(out.String())); n != 1 {
 			t.Errorf("%d answers", n)
 		}
@@ -343,7 +345,7 @@ func TestSubmitFaults(t *testing.T) {
 	if _, err = submitJobs(t.Context(), &ledger{}, from(strings.NewReader(one)), newPrinter(faultyWriter{fault}, false), quiet()); !errors.Is(err, fault) {
 		t.Errorf("answers: %v", err)
 	}
-	// Its reader is full of lines that nobody takes any more.
+	// The reader's buffer is full of lines that will not be processed.
 	if _, err = submitJobs(t.Context(), &ledger{fail: fault}, from(strings.NewReader(strings.Repeat(one, 10*batch))), newPrinter(&out, false), quiet()); !errors.Is(err, fault) {
 		t.Errorf("commit: %v", err)
 	}
@@ -377,7 +379,7 @@ func TestProgress(t *testing.T) {
 	now = now.Add(2 * time.Second)
 	p.noteOffset(500)
 	p.showTally(tally{accepted: 10, refused: 1})
-	p.showTally(tally{accepted: 11}) // too soon
+	p.showTally(tally{accepted: 11}) // too soon after the previous line
 	want := "\r\x1b[K[" + strings.Repeat("=", 15) + strings.Repeat(" ", 15) + "]  50 %  11 lines, 6/s, 1 refused"
 	if out.String() != want {
 		t.Errorf("got %q", out.String())

@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// output is what a command that still runs has written.
+// output is the output of a command that is still running.
 type output struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -34,8 +34,8 @@ func (o *output) String() string {
 	return o.buf.String()
 }
 
-// TestReadChain: watch enqueues what a chain has and what it gets, cancels what it loses, and ends by a signal; backfill
-// takes a range, says what is known already, and ends.
+// TestReadChain checks that watch enqueues past and new events, cancels removed ones, and ends on a signal. backfill
+// reads a range, reports known deliveries, and ends.
 func TestReadChain(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
@@ -85,7 +85,7 @@ func TestReadChain(t *testing.T) {
 		if err := json.Unmarshal([]byte(line), &answer); err != nil {
 			t.Fatal(err)
 		}
-		if answer.Key != "" { // an agent has none
+		if answer.Key != "" { // agents' deliveries have no key
 			verdicts[answer.Verdict]++
 		}
 	}
@@ -93,7 +93,7 @@ func TestReadChain(t *testing.T) {
 		t.Errorf("%v, %s", verdicts, said.String())
 	}
 
-	// One transaction, watched or not.
+	// The tx command enqueues one transaction, known or not.
 	_, receipt, err := net.GiveFeedback(t.Context(), net.Account(1), devnet.Feedback{AgentID: agent, Value: big.NewInt(6)})
 	if err != nil {
 		t.Fatal(err)

@@ -9,10 +9,11 @@ import (
 
 const (
 	oneID   = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
-	nowhere = "postgres://u:hunter2@127.0.0.1:1/d" // a command line that is refused must not get as far as asking it
+	nowhere = "postgres://u:hunter2@127.0.0.1:1/d" // a refused command line must not connect to it
 )
 
-// What cannot be meant is refused with a sentence, before anything is connected to.
+// TestMisuse checks that invalid combinations of arguments are refused with a sentence, before any connection is
+// opened.
 func TestMisuse(t *testing.T) {
 	t.Parallel()
 	env := []string{"DATABASE_URL=" + nowhere, "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET=" + heraldtest.Keyset(t)}

@@ -18,8 +18,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestChains: a chain that is followed is listed with how far behind it is, by its node's word, and the doctor warns of
-// one that is behind, or that nobody has read.
+// TestChains checks that each followed chain is listed with its lag, as its node reports it, and that the doctor warns
+// of a chain that is behind or was never read.
 func TestChains(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
@@ -61,7 +61,7 @@ func TestChains(t *testing.T) {
 		}
 	}
 	diagnose(t, 0, env...).says(chainName, doctor.MarkOK, "1 behind its head")
-	// While it moves, another registry set is a second watch's.
+	// A follower of other registries that still advances belongs to a second watch.
 	_, out, errs := worker(t, env, "chain", "show", fmt.Sprint(id), "--json")
 	if slices.ContainsFunc(decode[operator.ChainState](t, out).Followers, func(f operator.FollowerState) bool {
 		return f.Former || f.End == nil && f.LagBlocks == nil
@@ -77,7 +77,7 @@ func TestChains(t *testing.T) {
 		WHERE follower = 'head of 0xaa,0xbb'`); err != nil {
 		t.Fatal(err)
 	}
-	for range 90 { // the chain counts at least a second for each
+	for range 90 { // the chain's clock advances by at least one second per block
 		if _, err := net.Commit(); err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Whoever names a delivery or an agent that there is not gets exit code 1 and "not found"; what is no name at all is misuse.
+// TestUnknownIsNotFound checks that the id of an unknown delivery or agent leads to exit code 1 and "not found". An
+// invalid id is misuse.
 func TestUnknownIsNotFound(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -32,12 +33,12 @@ func TestUnknownIsNotFound(t *testing.T) {
 	if rows := d.audits(); slices.ContainsFunc(rows, func(a store.Audit) bool { return a.Moved > 0 || a.Action == "agent enable" }) {
 		t.Errorf("something was changed: %+v", rows)
 	}
-	// Of several, what there is is done, and the answer is that of lines that were left.
+	// If only some ids exist, those are replayed, and the exit code reports that others were left.
 	id := d.ended(42, dead)
 	d.says(exitLeft, "1 of 2 changed. Reasons are listed above.", "delivery", "replay", id.String(), uuid.New().String())
 }
 
-// An agent that the registry does not know is not found either.
+// TestUnregisteredIsNotFound checks that an agent that is not in the registry is reported as not found.
 func TestUnregisteredIsNotFound(t *testing.T) {
 	t.Parallel()
 	p := newSurroundings(t, true)
@@ -52,7 +53,7 @@ func TestUnregisteredIsNotFound(t *testing.T) {
 	}
 }
 
-// pagesOf walks a list page by page, as a script would: by next, until there is none.
+// pagesOf reads a list page by page, as a script does: it follows next until it is empty.
 func pagesOf[T any](d *desk, rows func(T) int, next func(T) string, args ...string) (sizes []int) {
 	d.t.Helper()
 	line := args
@@ -69,7 +70,7 @@ func pagesOf[T any](d *desk, rows func(T) int, next func(T) string, args ...stri
 	return nil
 }
 
-// The last page of a list has no cursor, also when it is full.
+// TestListsHaveACursor checks that the last page of a list has no cursor, even if the page is full.
 func TestListsHaveACursor(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -98,7 +99,8 @@ func TestListsHaveACursor(t *testing.T) {
 	}
 }
 
-// What calls of an agent came to is shown with it, and who fails most is listed first.
+// TestAgentsCalls checks that `agent show` contains statistics of the agent's calls, and that `agent list --sort
+// failing` starts with the agent that fails most.
 func TestAgentsCalls(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -134,7 +136,8 @@ func TestAgentsCalls(t *testing.T) {
 	}
 }
 
-// Somebody who mistypes an agent's number learns it, and the agent that was meant can still be told beforehand.
+// TestDisableOfANeverSeenAgent checks that the command warns about an agent that was never seen, because its number may
+// be mistyped. It still applies the change.
 func TestDisableOfANeverSeenAgent(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -153,7 +156,8 @@ func TestDisableOfANeverSeenAgent(t *testing.T) {
 	d.says(0, "was never seen", "agent", "policy", "8453:4202", "onUnknown=hold")
 }
 
-// The audit tells what a change was made to, and whether it was forced.
+// TestAuditTellsWhatWasChanged checks that the audit records the previous state of the changed rows, and whether the
+// change was forced.
 func TestAuditTellsWhatWasChanged(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -196,7 +200,7 @@ func TestAuditTellsWhatWasChanged(t *testing.T) {
 	}
 }
 
-// What an author's CI runs: 0 for what would be delivered, 1 for everything else.
+// TestCheckOfAnAgent checks the exit codes for an author's CI: 0 if a feedback would be delivered, otherwise 1.
 func TestCheckOfAnAgent(t *testing.T) {
 	t.Parallel()
 	p := newSurroundings(t, true)
@@ -207,7 +211,7 @@ func TestCheckOfAnAgent(t *testing.T) {
 	for _, c := range []struct {
 		agent          any
 		resolve, probe int
-		more           []string // of the probe
+		more           []string // more arguments of the probe
 	}{
 		{good, 0, 0, nil},
 		{good, 0, 0, []string{"--send"}},
@@ -229,7 +233,8 @@ func TestCheckOfAnAgent(t *testing.T) {
 	}
 }
 
-// A file that is not published yet can be looked at; only the operator's command line names files.
+// TestResolveALocalFile checks that `agent resolve --uri` accepts local files, so that authors can check unpublished
+// ones. Files are read only if the command line names them.
 func TestResolveALocalFile(t *testing.T) {
 	t.Parallel()
 	p := newSurroundings(t, true)

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// connecting are the commands that need the database, with what each wants besides; SERVERS is a servers file that names agent 8453:42,
-// TOKENS a list to import.
+// connecting maps the commands that need the database to their other arguments. SERVERS is a servers file that names
+// agent 8453:42, TOKENS is a list to import.
 var connecting = map[string]string{
 	"migrate apply":       "",
 	"migrate status":      "",
@@ -49,11 +49,11 @@ var connecting = map[string]string{
 	"signing-key rotate":  "",
 }
 
-// dispatches are those of them that put tasks into Redis.
+// dispatches contains the commands of connecting that enqueue tasks in Redis.
 var dispatches = map[string]bool{"token set": true, "token remove": true, "token import": true, "agent enable": true, "agent disable": true,
 	"delivery replay": true}
 
-// apart are the others, and why.
+// apart maps the other commands to the reason for their absence from connecting.
 var apart = map[string]string{
 	"serve":           "waits for its database as long as it takes: internal/service",
 	"doctor":          "says what is away, line by line: TestDoctorNamesWhatIsAway",
@@ -66,7 +66,7 @@ var apart = map[string]string{
 	"embedded fetch":  "fetches programs",
 }
 
-// commandPaths are all commands there are, hidden ones too.
+// commandPaths returns all commands, including hidden ones.
 func commandPaths(t *testing.T) []string {
 	t.Helper()
 	parser, err := kong.New(&commands{}, kong.Vars{"version": ""})
@@ -80,7 +80,8 @@ func commandPaths(t *testing.T) []string {
 	return paths
 }
 
-// However the connection fails, every command that connects ends with exit code 1 and a sentence that says what failed and what to do.
+// TestConnectionFails checks that every command that connects ends with exit code 1 and a sentence with the cause and a
+// remedy, for each kind of failed connection.
 func TestConnectionFails(t *testing.T) {
 	t.Parallel()
 	paths := commandPaths(t)
@@ -108,7 +109,7 @@ func TestConnectionFails(t *testing.T) {
 			}
 			group.Go(func() error {
 				env := append([]string{"HERALD_DATA=" + t.TempDir(), "HERALD_CACHE=" + t.TempDir(), "HERALD_SERVERS_FILE=" + servers}, w.Env...)
-				env = append(env, "HERALD_KEYSET="+keyset) // what is wrong is the database alone
+				env = append(env, "HERALD_KEYSET="+keyset) // so that only the database is at fault
 				args := append(append(strings.Fields(path), w.Flag()), strings.Fields(fill.Replace(more))...)
 				var out, errs bytes.Buffer
 				code := runCommand(app{ctx: t.Context(), in: strings.NewReader("secret-token"), out: &out, err: &errs, tty: nobody}, args, env)
@@ -124,7 +125,7 @@ func TestConnectionFails(t *testing.T) {
 
 func nobody() (io.ReadWriteCloser, error) { return nil, os.ErrNotExist }
 
-// spareKey adds a key to a keyset and names it: it does not seal yet, so that it may be removed.
+// spareKey adds a key to a keyset and returns both. The key does not seal yet, so it can be removed.
 func spareKey(t *testing.T, keyset string) (both, id string) {
 	t.Helper()
 	code, out, errs := worker(t, []string{"HERALD_KEYSET=" + keyset}, "keys", "rotate", "add", "--cleartext")
@@ -142,7 +143,8 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// Only what makes a keyset goes on without a whole configuration: a command that connects would look at another database than was meant.
+// TestKeysWithFaultsInTheConfiguration checks that only commands that create a keyset accept an invalid configuration.
+// Other commands could connect to a different database than intended.
 func TestKeysWithFaultsInTheConfiguration(t *testing.T) {
 	t.Parallel()
 	_, key, _ := worker(t, nil, "keys", "init", "--cleartext")
@@ -156,8 +158,9 @@ func TestKeysWithFaultsInTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestRotateAddUnderFaults: the look at the rows is a courtesy. A configuration with a fault leads to no connection, since its database may be
-// another than was meant, and a server that says nothing holds the new keyset up for --timeout at most.
+// TestRotateAddUnderFaults checks that `keys rotate add` reads the rows only to warn. With an invalid configuration it
+// does not connect, because the database may be a different one than intended. A silent server delays the new keyset by
+// --timeout at most.
 func TestRotateAddUnderFaults(t *testing.T) {
 	t.Parallel()
 	_, key, _ := worker(t, nil, "keys", "init", "--cleartext")
@@ -199,7 +202,7 @@ func TestRotateAddUnderFaults(t *testing.T) {
 	}
 }
 
-// A login finds out before the person is sent anywhere that what comes of it could not be stored.
+// TestLoginWithoutStore checks that a login checks the store before it sends the person to the authorization server.
 func TestLoginWithoutStore(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

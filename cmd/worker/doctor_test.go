@@ -23,13 +23,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// diagnosis is what the doctor said.
+// diagnosis is the result of the doctor.
 type diagnosis struct {
 	t        testing.TB
 	findings []doctor.Finding
 }
 
-// diagnose runs the doctor; it must end with code.
+// diagnose runs the doctor and checks its exit code.
 func diagnose(t testing.TB, code int, env ...string) diagnosis {
 	t.Helper()
 	got, out, errs := worker(t, env, "doctor", "--json")
@@ -39,7 +39,7 @@ func diagnose(t testing.TB, code int, env ...string) diagnosis {
 	return diagnosis{t, decode[[]doctor.Finding](t, out)}
 }
 
-// says wants a finding of the check with this mark and these words.
+// says checks that the check has a finding with this mark and text.
 func (d diagnosis) says(check, mark, text string) {
 	d.t.Helper()
 	for _, f := range d.findings {
@@ -50,7 +50,7 @@ func (d diagnosis) says(check, mark, text string) {
 	d.t.Errorf("no %s of %s says %q: %+v", mark, check, text, d.findings)
 }
 
-// saysNothing wants no finding of the check with this mark.
+// saysNothing checks that the check has no finding with this mark.
 func (d diagnosis) saysNothing(check, mark string) {
 	d.t.Helper()
 	if slices.ContainsFunc(d.findings, func(f doctor.Finding) bool { return f.Check == check && f.Mark == mark }) {
@@ -134,7 +134,8 @@ func TestDoctorOfRedis(t *testing.T) {
 	}
 }
 
-// The doctor names the task types of another program in a queue that Herald reads.
+// TestDoctorNamesForeignTasks checks that the doctor lists the task types of another program in a queue that Herald
+// reads.
 func TestDoctorNamesForeignTasks(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -159,7 +160,7 @@ func TestDoctorCountsWhatIsStuck(t *testing.T) {
 	}
 	d.ended(42, store.Outcome{Status: store.Held, Reason: "held_unknown", Free: true})
 	late := d.ended(7, store.Outcome{Status: store.Waiting, Reason: "timeout", Delay: time.Hour, Called: true})
-	d.ended(8, store.Outcome{Status: store.Waiting, Reason: "server_error", Delay: time.Hour, Called: true}) // is not overdue
+	d.ended(8, store.Outcome{Status: store.Waiting, Reason: "server_error", Delay: time.Hour, Called: true}) // not overdue
 	conn, err := pgx.Connect(t.Context(), strings.TrimPrefix(d.env[0], "DATABASE_URL="))
 	if err != nil {
 		t.Fatal(err)
@@ -173,11 +174,11 @@ func TestDoctorCountsWhatIsStuck(t *testing.T) {
 	said.says("deliveries", doctor.MarkWarn, "1 held, held_unknown: ")
 	said.says("deliveries", doctor.MarkWarn, "1 overdue for more than a minute, waiting timeout: ")
 	said.saysNothing("deliveries", doctor.MarkOK)
-	// The command that it names shows them.
+	// The command in the finding lists them.
 	d.says(0, "8453:42 held auth_required", "delivery", "list", "--status", "held", "--reason", "auth_required")
 }
 
-// serving starts a worker and returns what it says; it ends with the test.
+// serving starts a worker and returns its output. The worker stops at the end of the test.
 func serving(t testing.TB, env ...string) *watched {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -203,7 +204,8 @@ func serving(t testing.TB, env ...string) *watched {
 	return said
 }
 
-// The running worker's settings count, not this shell's.
+// TestDoctorOfTheRunningWorker checks that the doctor compares the running worker's settings with this shell's, and
+// names the differences.
 func TestDoctorOfTheRunningWorker(t *testing.T) {
 	t.Parallel()
 	keyset, database := heraldtest.Keyset(t), heraldtest.Postgres(t, store.Migrate)
@@ -218,7 +220,7 @@ func TestDoctorOfTheRunningWorker(t *testing.T) {
 	if first, _, _ := strings.Cut(said.String(), "\n"); !strings.Contains(first, "starting") || !strings.Contains(first, "version") {
 		t.Errorf("the log begins with %q", first)
 	}
-	// A program of another user's, or a stranger's page, gets nothing.
+	// Requests without the token, such as those of other users' programs or of web pages, are refused.
 	resp, err := http.Get("http://" + addr + "/settings")
 	if err != nil {
 		t.Fatal(err)
@@ -233,9 +235,9 @@ func TestDoctorOfTheRunningWorker(t *testing.T) {
 	d.says("worker", doctor.MarkWarn, "the running worker has other settings than this shell, and goes by its own: HERALD_CONCURRENCY is 16 there, 20 here; "+
 		"RPC_URL_8453 is set there, not set here. Restart the worker with the settings of this shell, or use the worker's settings here; of secrets only whether they are set")
 	diagnose(t, 0, slices.Concat(common, []string{"HERALD_API_TOKEN=hunter3hunter3"})...).says("worker", doctor.MarkWarn, "another HERALD_API_TOKEN")
-	d = diagnose(t, 1, slices.Concat(common, own)...) // the chain's URL leads nowhere
+	d = diagnose(t, 1, slices.Concat(common, own)...) // the chain's URL is unreachable
 	d.says("worker", doctor.MarkOK, "the running worker has the settings of this shell; of secrets only whether they are set is compared")
-	// Without its data folder it is found at its address.
+	// The worker is found by its address if HERALD_DATA names a different folder.
 	elsewhere := slices.Concat(common, own, []string{"HERALD_DATA=" + t.TempDir(), "REDIS_URL=" + heraldtest.Redis(t), "HERALD_QUEUE="})
 	d = diagnose(t, 1, elsewhere...)
 	d.says("port", doctor.MarkOK, addr+" is held by a running worker")
@@ -255,7 +257,7 @@ func TestDoctorOfPrograms(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(data, 0o700), os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte("12\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if os.Geteuid() == 0 { // a cluster of root's own would be refused for that
+	if os.Geteuid() == 0 { // a cluster that root owns would be refused for that reason
 		for _, path := range []string{dir, filepath.Dir(data), data} {
 			if err := os.Chown(path, 65534, 65534); err != nil {
 				t.Fatal(err)

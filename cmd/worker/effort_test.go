@@ -11,7 +11,8 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// A command beside the workers shows what they counted together of an agent's effort, and says so when it cannot be read.
+// TestAgentShowsEffort checks that the command shows the effort that all workers together recorded for an agent, and
+// reports if it cannot read it.
 func TestAgentShowsEffort(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

@@ -25,7 +25,7 @@ import (
 
 const headerURL = "https://agent.example/mcp"
 
-// sealed accepts jobs whose headers were sealed with keyset, as an enqueuer does it.
+// sealed accepts n jobs with headers that were sealed with keyset, as enqueue does.
 func (d *desk) sealed(keyset string, n int) {
 	d.t.Helper()
 	k, err := secret.Parse(secret.New(keyset))
@@ -47,7 +47,7 @@ func (d *desk) sealed(keyset string, n int) {
 	}
 }
 
-// opens counts the sealed headers that a keyset opens.
+// opens returns the number of sealed headers that keyset can open.
 func (d *desk) opens(keyset string) (n int) {
 	d.t.Helper()
 	k, err := secret.Parse(secret.New(keyset))
@@ -66,7 +66,7 @@ func (d *desk) opens(keyset string) (n int) {
 	return n
 }
 
-// with gives the desk another keyset.
+// with replaces the desk's keyset.
 func (d *desk) with(keyset string) {
 	for i, kv := range d.env {
 		if strings.HasPrefix(kv, "HERALD_KEYSET=") {
@@ -75,7 +75,7 @@ func (d *desk) with(keyset string) {
 	}
 }
 
-// next runs a step of the rotation and takes what it prints.
+// next runs a step of the rotation and returns its output.
 func (d *desk) next(args ...string) string {
 	d.t.Helper()
 	out, _ := d.worker(0, append(args, "--cleartext")...)
@@ -131,7 +131,8 @@ func TestKeysRotation(t *testing.T) {
 	}
 }
 
-// A row that somebody moved to another agent does not open; it is told and left as it is.
+// TestKeysReencryptLeavesWhatDoesNotOpen checks that a secret that was moved to another agent's row cannot be opened.
+// It is reported and not changed.
 func TestKeysReencryptLeavesWhatDoesNotOpen(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -182,7 +183,8 @@ func TestKeysWrapped(t *testing.T) {
 	}
 }
 
-// TestKeysOfAccessTokens: what was obtained with an OAuth credential is counted and sealed anew like what an operator stored.
+// TestKeysOfAccessTokens checks that access tokens obtained with an OAuth credential are counted and sealed anew, like
+// secrets that an operator stored.
 func TestKeysOfAccessTokens(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -224,7 +226,7 @@ func TestKeysOfAccessTokens(t *testing.T) {
 	}
 }
 
-// TestKeysSayWhatIsDone: a step that comes to nothing does not say that a key was added or seals.
+// TestKeysSayWhatIsDone checks that a step that fails does not report that a key was added or seals.
 func TestKeysSayWhatIsDone(t *testing.T) {
 	t.Parallel()
 	env := []string{"HERALD_KEYSET=" + heraldtest.Keyset(t), "HERALD_DATA=" + t.TempDir()}
@@ -247,12 +249,13 @@ func TestKeysSayWhatIsDone(t *testing.T) {
 	}
 }
 
-// full is a disk.
+// full is a Writer to a full disk.
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
-// TestKeysOut: a step onto the file of the keyset in force replaces it whole, and an emptied file stays as it is.
+// TestKeysOut checks that a step whose --out is the file of the current keyset replaces the file atomically, and that
+// an emptied file is not replaced.
 func TestKeysOut(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keyset")
@@ -281,7 +284,8 @@ func TestKeysOut(t *testing.T) {
 	}
 }
 
-// TestRotationWaitsForWorkers: a step of a rotation is refused while a running worker has not loaded the keys that it needs.
+// TestRotationWaitsForWorkers checks that a step of a rotation is refused while a running worker has not loaded the
+// keys that it needs.
 func TestRotationWaitsForWorkers(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -315,14 +319,14 @@ func TestRotationWaitsForWorkers(t *testing.T) {
 	d.says(exitFailed, "nothing was sealed anew: the worker on worker-1", "keys", "reencrypt")
 	d.says(0, "1 of 1 secrets would be sealed anew", "keys", "reencrypt", "--dry-run")
 	d.says(exitFailed, "still seals with key "+old, "keys", "rotate", "remove", old, "--cleartext")
-	report(first) // of before add
+	report(first) // without the new key
 	d.says(exitFailed, "could not open what is sealed with it", "keys", "reencrypt")
 	report(third)
 	d.says(0, "1 of 1 secrets were sealed anew", "keys", "reencrypt")
 	report(second)
 	d.says(exitFailed, "still seals with key "+old, "keys", "rotate", "remove", old, "--cleartext")
 
-	// A worker that was killed counts for a minute, one that stopped not at all.
+	// A killed worker counts for a minute, a stopped one does not count.
 	conn, err := pgx.Connect(t.Context(), strings.TrimPrefix(d.env[0], "DATABASE_URL="))
 	if err != nil {
 		t.Fatal(err)

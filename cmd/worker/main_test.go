@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	heraldtest.Main(m, devnettest.Leftovers()...)
 }
 
-// worker runs the command and returns its exit code and what it said.
+// worker runs the command and returns its exit code and output.
 func worker(t testing.TB, env []string, args ...string) (code int, out, errs string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -40,7 +40,8 @@ func worker(t testing.TB, env []string, args ...string) (code int, out, errs str
 	return code, stdout.String(), stderr.String()
 }
 
-// answeringGateway is an IPFS gateway for those who ask whether there is one; the public ones are not for tests.
+// answeringGateway returns the URL of a local IPFS gateway, for tests that check that a gateway answers. Tests must not
+// use the public ones.
 func answeringGateway(t testing.TB) string {
 	t.Helper()
 	s := httptest.NewServer(ipfstest.New().Handler())
@@ -84,7 +85,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// deliveries fills a database with a delivered row and one that a stranger spoiled.
+// deliveries stores one successful delivery and one with an invalid job.
 func deliveries(t testing.TB, url string) (good, bad uuid.UUID) {
 	t.Helper()
 	st, err := store.Open(store.Config{URL: secret.New(url)})

@@ -34,7 +34,7 @@ func TestProgress(t *testing.T) {
 	var out strings.Builder
 	p := &progress{w: &out, now: func() time.Time { return now }, began: now.Add(-2 * time.Second)}
 	p.showProgress(100, 200, 3)
-	p.showProgress(110, 200, 3) // too soon
+	p.showProgress(110, 200, 3) // too soon after the previous line
 	want := "\r\x1b[K[" + strings.Repeat("=", 15) + strings.Repeat(" ", 15) + "] 100 of 200, 50/s, 3 left as they are"
 	if out.String() != want {
 		t.Errorf("%q", out.String())

@@ -17,7 +17,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// TestNextStepsCanBeTyped: what a next step names exists, each command with its options, each setting.
+// TestNextStepsCanBeTyped checks that the commands, options and settings in next steps exist.
 func TestNextStepsCanBeTyped(t *testing.T) {
 	t.Parallel()
 	settings := map[string]bool{}
@@ -52,7 +52,7 @@ func TestNextStepsCanBeTyped(t *testing.T) {
 	}
 }
 
-// parses tells whether the worker takes the command line, without running it.
+// parses reports whether the worker accepts the command line, without running it.
 func parses(args []string) error {
 	var c commands
 	parser, err := kong.New(&c, kong.Name("worker"), kong.Writers(io.Discard, io.Discard), kong.Exit(func(int) {}))
@@ -63,7 +63,7 @@ func parses(args []string) error {
 	return err
 }
 
-// TestShowSaysWhatToDo: of rows that were written before anybody thought of next steps too.
+// TestShowSaysWhatToDo checks the next steps of rows, including rows that were written before next steps existed.
 func TestShowSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -94,7 +94,7 @@ func TestShowSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// TestProbeSaysWhatToDo: what is printed of an agent that fails is in words of Herald's, and names a next step.
+// TestProbeSaysWhatToDo checks that the output about a failing agent uses Herald's own words and names a next step.
 func TestProbeSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	closed := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))

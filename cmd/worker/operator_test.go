@@ -27,14 +27,15 @@ import (
 	"github.com/google/uuid"
 )
 
-// desk is an operator's: the commands, and beside them the rows and the lanes that they change.
+// desk is an operator's environment: it runs commands, and gives tests access to the rows and lanes that commands
+// change.
 type desk struct {
 	t     testing.TB
 	env   []string
 	store *store.Store
 	queue *queue.Queue
 	index uint64
-	watch func(errs string) // sees what is written to stderr as it comes; nil: nobody looks
+	watch func(errs string) // receives the output to stderr while it is written; nil: not called
 }
 
 func newDesk(t testing.TB) *desk {
@@ -54,7 +55,7 @@ func newDesk(t testing.TB) *desk {
 	return d
 }
 
-// worker runs a command line; it must end with code, and what it prints must leave the terminal alone.
+// worker runs a command line. It checks the exit code, and that the output contains no control sequences.
 func (d *desk) worker(code int, args ...string) (out, errs string) {
 	d.t.Helper()
 	got, out, errs := worker(d.t, d.env, args...)
@@ -91,12 +92,12 @@ func registryOf(t testing.TB, chain uint64) common.Address {
 	return known.Identity
 }
 
-// accept takes one feedback for an agent of chain 8453 and claims it.
+// accept accepts one feedback for an agent of chain 8453 and claims it.
 func (d *desk) accept(agent int64, registry common.Address) (uuid.UUID, *store.Claim) {
 	d.t.Helper()
 	d.index++
 	j := job.Job{Kind: job.KindNewFeedback, ChainID: 8453, IdentityRegistry: registry, AgentID: big.NewInt(agent), FeedbackIndex: d.index, Value: big.NewInt(1),
-		ClientAddress: common.BigToAddress(new(big.Int).SetUint64(d.index))} // each of another client, so that no order binds them
+		ClientAddress: common.BigToAddress(new(big.Int).SetUint64(d.index))} // each from a different client, so that no ordering key connects them
 	got, tasks, err := d.store.Accept(d.t.Context(), []store.Intake{{Job: j}})
 	if err != nil || len(tasks) != 1 {
 		d.t.Fatalf("%v, %d tasks", err, len(tasks))
@@ -108,7 +109,7 @@ func (d *desk) accept(agent int64, registry common.Address) (uuid.UUID, *store.C
 	return got[0].ID, c
 }
 
-// ended takes one feedback to an outcome.
+// ended accepts one feedback and records an outcome for it.
 func (d *desk) ended(agent int64, o store.Outcome) uuid.UUID {
 	d.t.Helper()
 	id, c := d.accept(agent, registryOf(d.t, 8453))
@@ -178,7 +179,8 @@ func TestReplayByFilter(t *testing.T) {
 	if d.status(other) != "dead timeout" || d.status(good) != "delivered" {
 		t.Errorf("%s, %s", d.status(other), d.status(good))
 	}
-	// The agent's share is dispatched, behind what comes for the first time; the rest waits in its line.
+	// Up to MaxDispatchedPerAgent deliveries are dispatched to the lane bulk, after new feedback. The rest waits in
+	// Postgres.
 	if n := d.pending(queue.Bulk); n != store.MaxDispatchedPerAgent || d.pending(queue.First) != 0 || d.pending(queue.Retry) != 0 {
 		t.Errorf("%d tasks in lane bulk", n)
 	}
@@ -190,7 +192,7 @@ func TestReplayByFilter(t *testing.T) {
 	d.says(0, "on call·[2J replay done 10 10", "delivery", "audit")
 	d.says(0, "no delivery matches", append(line, "--yes")...)
 
-	// What was delivered is taken by filter only when that is said twice.
+	// A filter replays delivered rows only with both --status delivered and --force.
 	d.says(0, "1 of 1 queued anew", "delivery", "replay", "--agent", "8453:42", "--status", "delivered", "--force", "--yes")
 	if s := d.status(good); s != "queued" {
 		t.Errorf("%s", s)
@@ -221,7 +223,7 @@ func TestReplayByID(t *testing.T) {
 	}
 }
 
-// Without a Redis at hand the rows wait for the worker's reconciler.
+// TestReplayWithoutRedis checks that replayed rows wait for the worker's reconciler if the command cannot reach Redis.
 func TestReplayWithoutRedis(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -230,7 +232,7 @@ func TestReplayWithoutRedis(t *testing.T) {
 	if code, out, errs := worker(t, env, "delivery", "replay", id.String()); code != 0 || d.status(id) != "queued" {
 		t.Errorf("%d %s%s", code, out, errs)
 	}
-	// A Redis that is away does not stop it either.
+	// An unavailable Redis does not prevent a replay either.
 	id = d.ended(7, dead)
 	if code, out, errs := worker(t, append(d.env, "REDIS_URL=redis://127.0.0.1:1"), "delivery", "replay", id.String()); code != 0 || d.status(id) != "queued" {
 		t.Errorf("%d %s%s", code, out, errs)
@@ -240,7 +242,8 @@ func TestReplayWithoutRedis(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends a replay between two batches; what was done is told and the audit says cancelled.
+// TestReplayIsStopped checks that Ctrl-C stops a replay between two batches. The output contains the rows moved so far,
+// and the audit records "cancelled".
 func TestReplayIsStopped(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -354,7 +357,7 @@ func TestAgents(t *testing.T) {
 	d.says(1, "say --registry "+strings.ToLower(elsewhere.Hex()), "agent", "show", "8453:9")
 	d.says(0, "agent 8453:9", "agent", "show", "8453:9", "--registry", elsewhere.Hex())
 
-	// Held for a disabled agent until it is enabled.
+	// Deliveries are held while the agent is disabled.
 	d.says(0, "is disabled: its deliveries are held", "agent", "disable", "8453:42")
 	held, c := d.accept(42, registryOf(t, 8453))
 	if c.Enabled {
@@ -394,7 +397,7 @@ func TestAgents(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 
-	// What the agent asked for in its answers.
+	// The preferences in the agent's answers.
 	_, c = d.accept(42, registryOf(t, 8453))
 	asked := store.Outcome{Status: store.Delivered, Stage: "call", Called: true, AgentOK: true, Preferences: &store.Preferences{Kinds: []string{"NewFeedback"},
 		MaxPerSecond: 0.5, SaidAt: time.Now(), NotUnderstood: []string{"batchSize"}}}
@@ -431,7 +434,7 @@ func TestAgents(t *testing.T) {
 	}
 }
 
-// The command shows the bytes of a refused job from Redis without its secrets.
+// TestShowsBytesOfARefusedJob checks that the command shows the bytes of a refused job from Redis without its secrets.
 func TestShowsBytesOfARefusedJob(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

@@ -20,8 +20,8 @@ var (
 	namedCommand = regexp.MustCompile("`(?:bin/)?worker ([^`]*)`")
 )
 
-// TestNamedOptions: every option that a message or a help text names is one that there is: anywhere in the command line for a bare option,
-// and at the command itself where that is named beside it.
+// TestNamedOptions checks that every option that a message or help text names exists: at the command if the text names
+// one, otherwise at any command.
 func TestNamedOptions(t *testing.T) {
 	t.Parallel()
 	parser, err := kong.New(&commands{}, kong.Name("worker"))
@@ -78,12 +78,12 @@ func collectOptions(n *kong.Node, into map[string]bool) {
 	}
 }
 
-// findCommand follows words into the command line as far as they are commands.
+// findCommand resolves leading words to a command, and returns it with the remaining words.
 func findCommand(n *kong.Node, words []string) (found *kong.Node, rest []string) {
 	for i, w := range words {
 		var next *kong.Node
 		for _, c := range n.Children {
-			for _, one := range strings.Split(w, "|") { // `worker token set|login`
+			for _, one := range strings.Split(w, "|") { // for example `worker token set|login`
 				if c.Type == kong.CommandNode && c.Name == one {
 					next = c
 				}
@@ -97,7 +97,7 @@ func findCommand(n *kong.Node, words []string) (found *kong.Node, rest []string)
 	return n, nil
 }
 
-// eachLiteral goes through the string literals of a folder's programs, and the help of their struct tags.
+// eachLiteral calls do for the string literals of a folder's programs, and for the help in their struct tags.
 func eachLiteral(t *testing.T, folder string, do func(token.Position, string)) {
 	t.Helper()
 	set := token.NewFileSet()

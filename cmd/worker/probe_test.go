@@ -17,12 +17,12 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// mcpAgent is an MCP server (2025-11-25, JSON answers) that says what a test makes it say.
+// mcpAgent is an MCP server (2025-11-25, JSON answers) whose answers a test sets.
 type mcpAgent struct {
 	*httptest.Server
-	status int    // of every answer; 0: 200
-	tools  string // a list of tools, as JSON
-	answer string // of its tools, as JSON
+	status int    // of every answer; 0 means 200
+	tools  string // tool list, as JSON
+	answer string // result of its tools, as JSON
 
 	mu    sync.Mutex
 	calls []probedCall
@@ -91,7 +91,7 @@ func (a *mcpAgent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// lists writes a servers file and sets it.
+// lists writes a servers file and adds its setting to the environment.
 func (d *desk) lists(servers string) {
 	d.t.Helper()
 	path := filepath.Join(d.t.TempDir(), "servers.json")
@@ -113,7 +113,7 @@ func (d *desk) agent(id string) store.AgentRow {
 const strict = `{"type":"object","properties":{"deliveryId":{"type":"string"},"score":{"type":"integer"},"value":{"type":"number"},"tag2":{"type":"string","minLength":1},
 	"clientAddress":{"type":"string"},"fileContent":{"type":"object"}},"required":["deliveryId","score"],"additionalProperties":false}`
 
-// TestProbe: the servers file names the agent, so that no chain is asked.
+// TestProbe probes an agent whose endpoint is in the servers file, so that no chain is called.
 func TestProbe(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -160,11 +160,11 @@ func TestProbe(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 	d.lists(fmt.Sprintf(`{"8453:42":{"url":"%s/mcp"},"8453:43":{"url":"https://a.example/${PROBE_TEST_UNSET}"}}`, a.URL))
-	d.says(0, "once it is enabled: a delivery calls agent_receiveFeedback", "agent", "probe", "8453:42") // others' entries are others'
+	d.says(0, "once it is enabled: a delivery calls agent_receiveFeedback", "agent", "probe", "8453:42") // faults in other agents' entries have no effect
 	d.says(1, "names ${PROBE_TEST_UNSET}, which is not set", "agent", "probe", "8453:43")
 }
 
-// TestProbeTellsWhatADeliveryWouldGet: each way in which an agent cannot be delivered to, in the words of a delivery.
+// TestProbeTellsWhatADeliveryWouldGet checks each failure of an agent. The probe describes it as a delivery would.
 func TestProbeTellsWhatADeliveryWouldGet(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -172,7 +172,7 @@ func TestProbeTellsWhatADeliveryWouldGet(t *testing.T) {
 	at := func(adapt func(*mcpAgent)) string { return newMCPAgent(t, adapt).URL + "/mcp" }
 	good := at(nil)
 	cases := []struct {
-		entry string // of the servers file
+		entry string // in the servers file
 		args  []string
 		code  int
 		state string
@@ -213,10 +213,11 @@ func TestProbeTellsWhatADeliveryWouldGet(t *testing.T) {
 	}
 }
 
-// entry is one of the servers file.
+// entry returns an entry of the servers file.
 func entry(url, more string) string { return fmt.Sprintf(`{"transport":"http","url":%q%s}`, url, more) }
 
-// TestProbeByChain: as the registration says, or --url; without a store nothing is kept and nothing started.
+// TestProbeByChain checks a probe of the registered endpoint or of --url. Without a store, nothing is recorded or
+// started.
 func TestProbeByChain(t *testing.T) {
 	t.Parallel()
 	p := newSurroundings(t, true)

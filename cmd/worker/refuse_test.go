@@ -18,7 +18,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The worker refuses to start (DESIGN §5) with one line that names what to change.
+// TestRefusesToStart checks that the worker refuses to start with invalid settings or services. One line of its output
+// names the setting to change.
 func TestRefusesToStart(t *testing.T) {
 	t.Parallel()
 	keyset := "HERALD_KEYSET=" + heraldtest.Keyset(t)
@@ -26,7 +27,7 @@ func TestRefusesToStart(t *testing.T) {
 	for name, c := range map[string]struct {
 		env  func(t *testing.T) []string
 		code int
-		says []string // in one line
+		says []string // contained in one line
 	}{
 		"a lease shorter than the call": {func(*testing.T) []string { return append(away, keyset, "HERALD_LEASE=80s") }, exitMisuse,
 			[]string{"HERALD_LEASE: 1m20s is shorter than", "HERALD_CALL_TIMEOUT 30s", "HERALD_LEASE_MARGIN 1m0s", "set it to 1m30s or more"}},
@@ -70,7 +71,8 @@ func TestRefusesToStart(t *testing.T) {
 	}
 }
 
-// The embedded Redis is not asked for what an operator's own has to be: miniredis answers no INFO.
+// TestStartsOnItsOwnRedis checks that the requirements on an external Redis do not apply to the embedded one. miniredis
+// does not support INFO.
 func TestStartsOnItsOwnRedis(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
@@ -97,7 +99,7 @@ func TestStartsOnItsOwnRedis(t *testing.T) {
 	}
 }
 
-// watched is output that tells when something was said.
+// watched is an output that signals when it contains want.
 type watched struct {
 	want string
 	seen chan struct{}
@@ -124,7 +126,7 @@ func (w *watched) String() string {
 	return w.b.String()
 }
 
-// evictingRedis is a real server that may throw tasks away.
+// evictingRedis is a real server that may evict tasks.
 func evictingRedis(t *testing.T) string {
 	t.Helper()
 	raw := heraldtest.RealRedis(t)
@@ -142,7 +144,7 @@ func evictingRedis(t *testing.T) string {
 	return raw
 }
 
-// oldRedis answers PING, and INFO with that version; it knows nothing else, as HELLO was unknown to old servers.
+// oldRedis answers PING, and INFO with this version. It refuses all other commands, as old servers refuse HELLO.
 func oldRedis(t *testing.T, version string) string {
 	t.Helper()
 	address := heraldtest.Listen(t, func(c net.Conn) {
@@ -151,7 +153,7 @@ func oldRedis(t *testing.T, version string) string {
 	return "redis://:hunter2@" + address
 }
 
-// answerRedis reads commands, arrays of bulk strings, until the other side leaves.
+// answerRedis reads commands (arrays of bulk strings) until the client disconnects.
 func answerRedis(c net.Conn, info string) {
 	defer c.Close()
 	r := bufio.NewReader(c)

@@ -27,7 +27,7 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// surroundings is a chain, a gateway and a web server, and the environment of an operator who uses them.
+// surroundings is a chain, a gateway, a web server, and the environment of an operator that uses them.
 type surroundings struct {
 	t       testing.TB
 	net     *devnet.Net
@@ -43,7 +43,7 @@ func newSurroundings(t testing.TB, withChain bool) *surroundings {
 	t.Cleanup(gw.Close)
 	p.web = httptest.NewServer(http.HandlerFunc(p.serve))
 	t.Cleanup(p.web.Close)
-	// Nobody is at the services' addresses: whoever asks them fails.
+	// No service listens at these addresses, so a command that connects to one fails.
 	p.env = []string{"HERALD_ALLOW_NETWORKS=127.0.0.0/8", "IPFS_GATEWAYS=" + gw.URL, "HERALD_LOG_LEVEL=error", "HERALD_KEYSET=" + heraldtest.Keyset(t),
 		"DATABASE_URL=postgres://u:hunter2@" + heraldtest.Address(t) + "/d", "REDIS_URL=redis://" + heraldtest.Address(t)}
 	if withChain {
@@ -69,7 +69,7 @@ func (p *surroundings) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// doc is a registration with one MCP entry.
+// doc returns a registration with one MCP endpoint.
 func (p *surroundings) doc(endpoint string) string {
 	return fmt.Sprintf(`{"name":"a","services":[{"name":"MCP","endpoint":%q,"version":"2025-06-18"}]}`, endpoint)
 }
@@ -78,7 +78,7 @@ func data(doc string) string {
 	return "data:application/json;base64," + base64.StdEncoding.EncodeToString([]byte(doc))
 }
 
-// register makes an agent whose tokenURI is uri.
+// register registers an agent with the tokenURI uri.
 func (p *surroundings) register(uri string) *big.Int {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), 20*time.Second)
@@ -99,7 +99,8 @@ func (p *surroundings) setURI(id *big.Int, uri string) {
 	}
 }
 
-// resolve runs the command, which must end with code, leave the terminal alone, tell no secret and start nothing.
+// resolve runs the command. It checks the exit code, and that the command prints no control sequences or secrets and
+// starts no service.
 func (p *surroundings) resolve(code int, env []string, args ...string) (out, errs string) {
 	p.t.Helper()
 	dir := p.t.TempDir()
@@ -193,7 +194,7 @@ func TestAgentResolve(t *testing.T) {
 		strings.Join(steps, " ") != "tokenURI document registration binding endpoint" {
 		t.Errorf("%s", out)
 	}
-	// One that the servers file disables: the reason stands above "see above".
+	// The servers file disables an agent: the reason is printed above "see above".
 	listed := filepath.Join(t.TempDir(), "servers.json")
 	if err := os.WriteFile(listed, fmt.Appendf(nil, `{"servers": {"31337:%s": {"enabled": false}}}`, good), 0o600); err != nil {
 		t.Fatal(err)
@@ -207,7 +208,7 @@ func TestAgentResolve(t *testing.T) {
 	if r := decode[inspect.Resolution](t, out); r.Resolved || r.Status != store.Skipped || r.Reason != "agent_not_found" || r.Endpoint != nil {
 		t.Errorf("%s", out)
 	}
-	// A registry that somebody names, and at whose address is nobody.
+	// --registry names an address without a contract.
 	out, _ = p.resolve(1, nil, "--registry", "0x00000000000000000000000000000000000000aa", "31337:1")
 	if !strings.Contains(out, "chain_unavailable") || !strings.Contains(out, "there is no contract at") {
 		t.Errorf("%s", out)
@@ -306,7 +307,7 @@ func TestResolveURI(t *testing.T) {
 	}
 }
 
-// TestLook: what no gateway of a test serves.
+// TestLook checks documents that no test gateway can serve.
 func TestLook(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

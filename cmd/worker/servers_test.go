@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// The doctor reads the servers file as the worker would, and says where it is wrong.
+// TestDoctorReadsTheServersFile checks that the doctor reads the servers file as the worker does, and reports its
+// faults.
 func TestDoctorReadsTheServersFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "servers.json")

@@ -9,7 +9,8 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 )
 
-// TestSigningKeys: a rotation is shown, audited and sealed; a new keyset seals the keys anew.
+// TestSigningKeys checks that a rotation of signing keys is listed and audited, and that `keys reencrypt` seals the
+// signing keys with a new keyset.
 func TestSigningKeys(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -43,7 +44,7 @@ func TestSigningKeys(t *testing.T) {
 	if a := d.audits()[0]; a.Action != "signing-key rotate" || a.Actor != "night shift" || !strings.Contains(string(a.Filter), both[0].ID) {
 		t.Errorf("%+v", a)
 	}
-	// The keyset's rotation takes them along: the old key can be removed after it.
+	// The rotation of the keyset includes the signing keys, so the old key can be removed afterwards.
 	d.with(d.next("keys", "rotate", "add"))
 	d.with(d.next("keys", "rotate", "promote"))
 	d.says(0, "2 of 2 secrets were sealed anew", "keys", "reencrypt")

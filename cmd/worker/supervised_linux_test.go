@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestProbeLeavesNoDaemon: what an agent's command put into a session of its own ends with the command.
+// TestProbeLeavesNoDaemon checks that a process in a new session, started by an agent's command, ends together with the
+// command.
 func TestProbeLeavesNoDaemon(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

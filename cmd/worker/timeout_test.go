@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// freezing returns the URL of a database behind a proxy that carries nothing more, for old and new connections alike,
-// once a client has sent the text at.
+// freezing returns the URL of a database behind a proxy. Once a client has sent the text at, the proxy forwards nothing
+// more, on existing and new connections.
 func freezing(t *testing.T, database, at string) (address string, frozen *atomic.Bool) {
 	t.Helper()
 	gate, through := heraldtest.PostgresGate(t, database)
@@ -50,7 +50,8 @@ func freezing(t *testing.T, database, at string) (address string, frozen *atomic
 	return strings.Replace(through, gate.Address, proxy, 1), frozen
 }
 
-// A command whose database freezes in the middle of a statement, and answers nothing more, ends with its --timeout.
+// TestCommandsEndWithTheirTimeout checks that a command ends after its --timeout if the database stops answering during
+// a statement.
 func TestCommandsEndWithTheirTimeout(t *testing.T) {
 	t.Parallel()
 	const timeout = 2 * time.Second
@@ -85,7 +86,8 @@ func TestCommandsEndWithTheirTimeout(t *testing.T) {
 	_ = group.Wait()
 }
 
-// A probe can do without a database, so it does not wait for one that is away.
+// TestProbeDoesNotWaitForTheDatabase checks that a probe does not wait for an unavailable database, because it does not
+// need one.
 func TestProbeDoesNotWaitForTheDatabase(t *testing.T) {
 	t.Parallel()
 	a := newMCPAgent(t, nil)

@@ -23,17 +23,17 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// issued is what oauthtest gives: tokens, codes, secrets.
+// issued matches the tokens, codes and secrets that oauthtest issues.
 var issued = regexp.MustCompile(`(access|refresh|code|secret)-[A-Z2-7]{20,}`)
 
-// protects has agent 8453:42 be the one that s protects.
+// protects makes agent 8453:42 the agent that s protects.
 func (d *desk) protects(s *oauthtest.Server) {
 	d.t.Helper()
 	d.env = append(d.env, "HERALD_ALLOW_NETWORKS=127.0.0.0/8")
 	d.lists(fmt.Sprintf(`{"8453:42":{"url":%q}}`, s.AgentURL))
 }
 
-// oauth runs a command line as give does; what it prints must hold nothing that was issued.
+// oauth runs a command line like give. It checks that the output contains no issued secret.
 func (d *desk) oauth(code int, want, stdin, typed string, args ...string) (out string) {
 	d.t.Helper()
 	out, errs := d.give(code, stdin, typed, args...)
@@ -46,7 +46,7 @@ func (d *desk) oauth(code int, want, stdin, typed string, args ...string) (out s
 	return out
 }
 
-// credential opens what is stored for agent 8453:42 and an origin.
+// credential opens the credential that is stored for agent 8453:42 and an origin.
 func (d *desk) credential(origin string) (scheme string, c oauth.Credential) {
 	d.t.Helper()
 	stored := d.reveals("8453:42")[origin]
@@ -68,7 +68,8 @@ func originOf(t testing.TB, raw string) string {
 	return u.Scheme + "://" + u.Host
 }
 
-// TestTokenSetClient: an OAuth client is stored once somebody agreed where it goes, and its server has given it a token.
+// TestTokenSetClient checks that an OAuth client is stored after the operator has confirmed its destination and its
+// server has issued a token.
 func TestTokenSetClient(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -108,7 +109,7 @@ func TestTokenSetClient(t *testing.T) {
 		t.Errorf("%+v %v", list, err)
 	}
 
-	// Everywhere else.
+	// Check the other commands that show the credential.
 	if l := d.tokens(); len(l) != 1 || l[0].Scheme != store.SchemeClientCredentials || l[0].Issuer != s.Issuer || l[0].Header != "Authorization" {
 		t.Errorf("%+v", l)
 	}
@@ -143,7 +144,7 @@ func TestTokenSetClient(t *testing.T) {
 	}
 }
 
-// pemKey is a private key as openssl writes it, beside its public half.
+// pemKey returns a private key in the format of openssl, and its public key.
 func pemKey(t testing.TB) (string, *ecdsa.PublicKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -157,7 +158,7 @@ func pemKey(t testing.TB) (string, *ecdsa.PublicKey) {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})), &key.PublicKey
 }
 
-// TestTokenSetClientWays: with nobody to ask, and what can be wrong then.
+// TestTokenSetClientWays checks the options of `token set` without a terminal, and the errors that they can cause.
 func TestTokenSetClientWays(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -185,7 +186,7 @@ func TestTokenSetClientWays(t *testing.T) {
 	}
 	d.oauth(exitFailed, "warning: the authorization server does not name client_secret_basic", canary, "", set(append([]string{"herald", "--auth-method", "client_secret_basic"}, here...)...)...)
 
-	// Away: stored, and said.
+	// The server is unavailable: the credential is stored, with a warning.
 	nobody := []string{"--origin", "https://other.example", "--issuer", "http://127.0.0.1:1", "--resource", "https://other.example/mcp"}
 	d.oauth(0, "warning: no token could be asked for now", canary, "", set(append([]string{"herald"}, nobody...)...)...)
 	if _, c := d.credential("https://other.example"); c.Method != oauth.MethodBasic || c.Resource != "https://other.example/mcp" {
@@ -264,7 +265,8 @@ func TestTokenSetClientMisuse(t *testing.T) {
 	}
 }
 
-// An agent of MCP 2025-03-26 is its own authorization server, with or without metadata; and nobody is asked whom the guard does not dial.
+// TestTokenSourceOfOlderAgents checks that an agent of MCP 2025-03-26 is its own authorization server, with or without
+// metadata, and that no server is called whose address the guard blocks.
 func TestTokenSourceOfOlderAgents(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]oauthtest.Options{"metadata": {Legacy: true}, "none": {LegacyEndpoints: true}} {
@@ -309,7 +311,7 @@ func TestTokenSetOfSilentAgent(t *testing.T) {
 	}
 }
 
-// Who interrupts a question need not answer it.
+// TestYesIsInterrupted checks that a question ends when the command is interrupted.
 func TestYesIsInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -19,7 +19,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// browser does what a person's does once the address is shown.
+// browser acts as a person's browser once the address is shown.
 type browser struct {
 	visit func(address string)
 	once  sync.Once
@@ -34,7 +34,7 @@ func (b *browser) look(errs string) {
 	}
 }
 
-// login runs token login with a browser that visits what is shown.
+// login runs `token login` with a browser that visits the shown address.
 func (d *desk) login(code int, want, stdin string, visit func(string), args ...string) (out string) {
 	d.t.Helper()
 	b := &browser{visit: visit}
@@ -95,7 +95,7 @@ func TestTokenLogin(t *testing.T) {
 	d.nowhere()
 }
 
-// TestTokenLoginRefuses: nothing is stored unless the right server said yes to the right login.
+// TestTokenLoginRefuses checks that nothing is stored unless the right server confirmed the right login.
 func TestTokenLoginRefuses(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -146,7 +146,7 @@ func TestTokenLoginRefuses(t *testing.T) {
 	}
 }
 
-// Without a refresh token there is one token, which ends.
+// TestTokenLoginWithoutRefresh checks that a login without a refresh token stores the access token with its expiry.
 func TestTokenLoginWithoutRefresh(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -169,7 +169,7 @@ func TestTokenLoginWithoutRefresh(t *testing.T) {
 	}
 }
 
-// metadata has s tell of an authorization server whose endpoints are where they should not be.
+// metadata makes s serve an authorization server's metadata with unexpected endpoints.
 func metadata(s *oauthtest.Server, document map[string]any) {
 	s.Answer(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path != "/.well-known/oauth-authorization-server" {
@@ -180,8 +180,8 @@ func metadata(s *oauthtest.Server, document map[string]any) {
 	})
 }
 
-// TestTokenLoginMixUp: an agent's metadata names the page of an honest server and a token endpoint of its own. The code that the honest one
-// would give goes nowhere (RFC 9700 §4.4).
+// TestTokenLoginMixUp checks the mix-up attack of RFC 9700 §4.4. An agent's metadata names the login page of an honest
+// server and a token endpoint of its own. The honest server's code is never sent to it.
 func TestTokenLoginMixUp(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -197,14 +197,14 @@ func TestTokenLoginMixUp(t *testing.T) {
 		d.login(exitMisuse, says, "", never, args...)
 	}
 	d.login(exitMisuse, fmt.Sprintf("--login-page is %s, and the authorization server %[1]s has people log in at %s", evil.Issuer, honest.Issuer), "", never, append([]string{"--login-page", evil.Issuer}, told...)...)
-	// A page of the issuer's and a token endpoint elsewhere is no better.
+	// A login page of the issuer with a token endpoint elsewhere is refused too.
 	document["issuer"], document["authorization_endpoint"], document["token_endpoint"] = evil.Issuer, evil.Issuer+"/authorize", honest.Issuer+"/token"
 	d.login(exitMisuse, "nothing shows that these belong together", "", never, told...)
 	if len(honest.Requests()) != 0 || len(evil.TokenRequests()) != 0 {
 		t.Errorf("%+v %+v", honest.Requests(), evil.TokenRequests())
 	}
 
-	// Who named the page may log in there, and is told where it is.
+	// With --login-page, the person may log in there. The output names the page.
 	document["authorization_endpoint"], document["token_endpoint"] = honest.Issuer+"/authorize", evil.Issuer+"/token"
 	comes := func(values url.Values) func(string) {
 		return func(address string) {
@@ -218,7 +218,7 @@ func TestTokenLoginMixUp(t *testing.T) {
 		}
 	}
 	d.login(exitFailed, "People log in at another place, "+honest.Issuer+". Have that", "", comes(url.Values{"error": {"access_denied"}}), "--login-page", honest.Issuer+"/authorize", "--client-id", "public")
-	// With a server that promised to say who it is, the answer of another one counts for nothing.
+	// If the server announced that it sends iss, a callback of a different server is ignored.
 	document["authorization_response_iss_parameter_supported"] = true
 	for _, values := range []url.Values{{"code": {"honest"}}, {"code": {"honest"}, "iss": {honest.Issuer}}} {
 		d.login(exitFailed, "log in at another place, "+honest.Issuer, "", comes(values), append([]string{"--client-id", "public"}, told...)...)
@@ -228,7 +228,8 @@ func TestTokenLoginMixUp(t *testing.T) {
 	}
 }
 
-// What would come to nothing once the person has logged in is found before.
+// TestTokenLoginFindsFaultsFirst checks that faults that would make a login useless are reported before the person logs
+// in.
 func TestTokenLoginFindsFaultsFirst(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -275,7 +276,8 @@ func send(t testing.TB, req *http.Request) (status int) {
 	return res.StatusCode
 }
 
-// Any page that the browser has open can ask for the callback: only who knows the state ends the wait, once.
+// TestCallback checks that only a callback with the right state ends the wait, and only once. Any page in the browser
+// can request the callback URL.
 func TestCallback(t *testing.T) {
 	t.Parallel()
 	c, err := listenForCallback(t.Context(), "127.0.0.1:0")

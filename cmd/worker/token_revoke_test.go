@@ -17,7 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// loggedIn stores what a login brought for agent 8453:42: a refresh token, and the access token that came first.
+// loggedIn stores the result of a login for agent 8453:42: a refresh token and the first access token.
 func (d *desk) loggedIn(s *oauthtest.Server, expires time.Time) store.Token {
 	d.t.Helper()
 	i := slices.IndexFunc(d.env, func(s string) bool { return strings.HasPrefix(s, "HERALD_KEYSET=") })
@@ -47,7 +47,8 @@ func (d *desk) loggedIn(s *oauthtest.Server, expires time.Time) store.Token {
 	return t
 }
 
-// TestTokenRemoveRevokes: the row goes in any case; what the authorization server did, and what is still good there, is told.
+// TestTokenRemoveRevokes checks that the row is always removed. The output names the credentials that the authorization
+// server revoked, and those that are still valid.
 func TestTokenRemoveRevokes(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -58,10 +59,10 @@ func TestTokenRemoveRevokes(t *testing.T) {
 		options   oauthtest.Options
 		expires   time.Time
 		spoil     func(*oauthtest.Server)
-		says      string // after the issuer
+		says      string // following the issuer
 		revoked   string
 		stillGood string
-		asked     int // for revocations
+		asked     int // number of revocation requests
 	}{
 		"both":          {oauthtest.Options{}, soon, nil, " revoked the login's refresh token and the last access token", "refresh_token access_token", "", 2},
 		"one has ended": {oauthtest.Options{}, time.Now().Add(-time.Hour), nil, " revoked the login's refresh token", "refresh_token", "", 1},
@@ -99,7 +100,8 @@ func TestTokenRemoveRevokes(t *testing.T) {
 	}
 }
 
-// TestTokenRemoveOfClients: a client's access token is revoked, and the client stays known; other tokens are nobody's but the operator's.
+// TestTokenRemoveOfClients checks that a client's access token is revoked, while the client stays registered. Tokens
+// that an operator supplied are not revoked.
 func TestTokenRemoveOfClients(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -118,7 +120,7 @@ func TestTokenRemoveOfClients(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 
-	// A server that ends no access tokens.
+	// A server that does not revoke access tokens.
 	other := oauthtest.New(t, oauthtest.Options{RefreshOnly: true})
 	d.protects(other)
 	other.Register("herald", canary+"-secret")
@@ -126,7 +128,7 @@ func TestTokenRemoveOfClients(t *testing.T) {
 	d.oauth(0, "revoked nothing (the authorization server refuses: unsupported_token_type (\"access tokens end by themselves\") [HTTP 400]); still good there: "+
 		"the last access token until 20", "", "", "token", "remove", "8453:42", "--origin", originOf(t, other.AgentURL))
 
-	// Another keyset: the row goes, and nothing is known of what it held.
+	// With a wrong keyset, the row is removed, but its content is unknown.
 	d.loggedIn(s, time.Now().Add(time.Hour))
 	d.with(heraldtest.Keyset(t))
 	d.oauth(0, s.Issuer+" revoked nothing (the credential stored for "+origin, "", "", remove...)

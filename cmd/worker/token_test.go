@@ -28,10 +28,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// canary is in every token of these tests; nothing that is printed or kept may hold it.
+// canary is part of every token in these tests. Output and records must not contain it.
 const canary = "canary-4c6f7264"
 
-// keyboard is a terminal at which somebody has typed.
+// keyboard is a terminal with typed input.
 type keyboard struct {
 	io.Reader
 	shown bytes.Buffer
@@ -40,7 +40,7 @@ type keyboard struct {
 func (k *keyboard) Write(p []byte) (int, error) { return k.shown.Write(p) }
 func (k *keyboard) Close() error                { return nil }
 
-// lookedAt is a stream that somebody looks at while it is written.
+// lookedAt is a Writer that calls look with each output.
 type lookedAt struct {
 	io.Writer
 	look func(string)
@@ -53,7 +53,7 @@ func (w lookedAt) Write(p []byte) (int, error) {
 	return w.Writer.Write(p)
 }
 
-// give runs a command line with something on stdin; typed is what is answered at the terminal, "" that there is none.
+// give runs a command line with stdin. typed is the input at the terminal; "" means that there is no terminal.
 func (d *desk) give(code int, stdin, typed string, args ...string) (out, errs string) {
 	d.t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -91,7 +91,7 @@ func (d *desk) tokens() []operator.Token {
 	return decode[[]operator.Token](d.t, out)
 }
 
-// reveals opens what is stored for an agent with the desk's keyset, by origin.
+// reveals returns the decrypted tokens of an agent by origin. It uses the desk's keyset.
 func (d *desk) reveals(agent string) map[string]string {
 	d.t.Helper()
 	i := slices.IndexFunc(d.env, func(s string) bool { return strings.HasPrefix(s, "HERALD_KEYSET=") })
@@ -117,7 +117,7 @@ func (d *desk) reveals(agent string) map[string]string {
 	return opened
 }
 
-// nowhere looks for the tokens in what the database keeps of the operator's doing.
+// nowhere checks that neither the audit nor the agents' rows contain a token.
 func (d *desk) nowhere() {
 	d.t.Helper()
 	out, _ := d.worker(0, "delivery", "audit", "--json")
@@ -211,7 +211,7 @@ func TestTokenMisuse(t *testing.T) {
 	}
 	d.answers(exitMisuse, "CHAIN:AGENT", canary, "", "token", "set", "42")
 	for _, args := range [][]string{{canary}, {"--token", canary}, {"--token=" + canary}, {"--expires=" + canary + "=x", canary}} {
-		out, errs := d.give(exitMisuse, "", "", append([]string{"token", "set", "8453:42"}, args...)...) // looks for the canary
+		out, errs := d.give(exitMisuse, "", "", append([]string{"token", "set", "8453:42"}, args...)...) // give checks the output for the canary
 		if out != "" || !strings.Contains(errs, "worker: ") {
 			t.Errorf("%s%s", out, errs)
 		}
@@ -223,7 +223,7 @@ func TestTokenMisuse(t *testing.T) {
 	}
 }
 
-// Without --origin somebody is asked, at the terminal, not on stdin.
+// TestTokenSetAsks checks that without --origin the command asks at the terminal, not on stdin.
 func TestTokenSetAsks(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -311,7 +311,7 @@ func TestTokenImport(t *testing.T) {
 	d.answers(exitMisuse, "set RPC_URL_8453", "1,"+canary+"\n", "", "token", "import", "--chain", "8453")
 	d.answers(0, "there is nothing to store", "", "", load...)
 
-	// What is registered now, set without --origin.
+	// `token set` without --origin uses the registration.
 	d.answers(0, "Send its token there, and nowhere else, as the header X-Api-Key?", canary, "y\n", "token", "set", "31337:"+keyed.String())
 	d.answers(exitMisuse, "the header Cookie cannot carry a token: it has another meaning; name another with --header", canary, "y\n", "token", "set", "31337:"+cookie.String())
 	d.answers(0, "is stored for https://keyed.example/mcp, sent as the header X-Own", canary, "y\n", "token", "set", "31337:"+cookie.String(), "--header", "x-own")
@@ -319,7 +319,7 @@ func TestTokenImport(t *testing.T) {
 	d.nowhere()
 }
 
-// sql changes rows behind everybody's back.
+// sql executes a statement on the database, without Herald.
 func (d *desk) sql(text string) {
 	d.t.Helper()
 	i := slices.IndexFunc(d.env, func(s string) bool { return strings.HasPrefix(s, "DATABASE_URL=") })
@@ -333,7 +333,7 @@ func (d *desk) sql(text string) {
 	}
 }
 
-// TestTokenKeys: tokens take part in a rotation of the keys.
+// TestTokenKeys checks that a rotation of the keys includes tokens.
 func TestTokenKeys(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -383,7 +383,8 @@ func TestTokenKeys(t *testing.T) {
 	d.says(1, "2 of 2 have expired and hold deliveries: 8453:0 for", "doctor")
 }
 
-// TestTokenImportFromTable reads the old backend's table itself, as its own migrations make it, and leaves it as it is.
+// TestTokenImportFromTable imports directly from the old backend's table, as its migrations create it, and does not
+// change the table.
 func TestTokenImportFromTable(t *testing.T) {
 	t.Parallel()
 	d, p := newDesk(t), newSurroundings(t, true)
@@ -432,7 +433,7 @@ func TestTokenImportFromTable(t *testing.T) {
 	if len(d.tokens()) != 0 {
 		t.Error("a dry run stored something")
 	}
-	for range 2 { // it can be repeated
+	for range 2 { // the import can be repeated
 		d.answers(exitLeft, "1 of 1 tokens are stored for 1 origins", "", "", append(load, "--yes")...)
 		if got := d.reveals("31337:" + agent.String()); got["https://agent.example"] != "bearer Authorization "+canary {
 			t.Errorf("%v", got)
@@ -449,7 +450,7 @@ func TestTokenImportFromTable(t *testing.T) {
 	d.nowhere()
 }
 
-// TestImportNamesItsOwnOptions: what the import cannot do is not mended by an option of another command.
+// TestImportNamesItsOwnOptions checks that errors of the import do not suggest options of other commands.
 func TestImportNamesItsOwnOptions(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -459,8 +460,8 @@ func TestImportNamesItsOwnOptions(t *testing.T) {
 	d.answers(exitMisuse, "set RPC_URL_8453, or say --origin", canary, "", "token", "set", "8453:42")
 }
 
-// TestTokenOfAnOwnerBefore: a token stays when its agent is given to another owner, and agent show says that it is from
-// before.
+// TestTokenOfAnOwnerBefore checks that a token stays stored when the agent is transferred to another owner, and that
+// `agent show` reports that the token is older than the transfer.
 func TestTokenOfAnOwnerBefore(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

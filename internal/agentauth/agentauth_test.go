@@ -31,7 +31,7 @@ func TestCheckToken(t *testing.T) {
 	}
 }
 
-// countingTokens is a ledger that counts its questions.
+// countingTokens is a ledger that counts its calls.
 type countingTokens struct {
 	RenewalLedger   // none
 	tokens          []store.Token
@@ -60,7 +60,7 @@ func (l *countingTokens) ReleaseHeld(context.Context, store.Agent, ...reason.Rea
 	return 1, nil, l.err
 }
 
-// TestCredentialsMemory: one question per agent, epoch and minute.
+// TestCredentialsMemory checks that the ledger is read once per agent, epoch and minute.
 func TestCredentialsMemory(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_800_000_000, 0)
@@ -73,7 +73,7 @@ func TestCredentialsMemory(t *testing.T) {
 		later time.Duration
 		asked int
 	}{
-		{"1", 1, 0, 1}, {"1", 1, 59 * time.Second, 1}, {"1", 1, time.Second, 2}, {"1", 2, 0, 3}, {"1", 1, 0, 3}, // an older claim is content with what is newer
+		{"1", 1, 0, 1}, {"1", 1, 59 * time.Second, 1}, {"1", 1, time.Second, 2}, {"1", 2, 0, 3}, {"1", 1, 0, 3}, // an older claim may use the entry of a newer epoch
 		{"2", 0, 0, 4}, {"3", 0, 0, 5}, {"1", 2, 0, 6},
 	} {
 		now = now.Add(step.later)
@@ -91,7 +91,7 @@ func TestCredentialsMemory(t *testing.T) {
 	}
 }
 
-// TestCredentialOf: every part of what is sent makes another credential.
+// TestCredentialOf checks that endpoints with different URLs or headers have different credentials.
 func TestCredentialOf(t *testing.T) {
 	t.Parallel()
 	h := func(pairs ...string) map[string]secret.Secret {

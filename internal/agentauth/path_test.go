@@ -7,13 +7,15 @@ import (
 	"testing"
 )
 
-// tricks are spellings by which some server takes a path below /victim for /evil, or for nothing that is known here.
+// tricks are paths that some servers resolve to a path outside /victim or to an unexpected path, although they seem to
+// lie below it.
 var tricks = []string{"/victim/../evil", "/victim/%2e%2e/evil", "/victim/.%2E/evil", "/victim/%2E./evil", "/victim/..%2fevil", "/victim%2F..%2Fevil",
 	"/victim/..%5cevil", "/victim/%252e%252e/evil", "/victim/..;/evil", "/victim/..%3bx=y/evil", "/victim/;/evil", "/victim//evil", "/victim/./evil",
 	"/victim/.../evil", "/victim/..%20/evil", "/victim/%c0%ae%c0%ae/evil", "/victim/%00/evil", "/victim/..%23/evil",
 	"/victim/..%3f/evil", "/victim/..%3Fx=/evil", "/victim/%ef%bc%8e%ef%bc%8e/evil", "/victim/..%ef%bc%8fevil", "/./victim/x", "//victim/x", "/x/../victim"}
 
-// FuzzCoversPath: nothing below a path leads anywhere else, however a server reads it.
+// FuzzCoversPath checks that a path that CoversPath accepts stays below the stored path, in every way that a server may
+// read it.
 func FuzzCoversPath(f *testing.F) {
 	for _, trick := range tricks {
 		f.Add(trick)

@@ -28,7 +28,7 @@ const (
 	renewIssuer = "https://login.example"
 )
 
-// renewals is the store's side of renewals for one credential, and a clock.
+// renewals is an in-memory RenewalLedger for one credential, with a clock.
 type renewals struct {
 	TokenLedger // not asked
 	*heraldtest.Clock
@@ -91,7 +91,7 @@ func (l *renewals) YieldRenewal(_ context.Context, r store.Renewal) error {
 	return nil
 }
 
-// authority gives tokens that are numbered.
+// authority is an authorization server that issues numbered tokens.
 type authority struct {
 	mu       sync.Mutex
 	clock    func() time.Time
@@ -99,13 +99,13 @@ type authority struct {
 	fault    error
 	asked    []oauth.Credential
 	scopes   []string
-	looked   int // for the resource
+	looked   int // number of Resource calls
 	resource oauth.Resource
 	rotate   bool
-	before   func() // Obtain answers
+	before   func() // called before Obtain answers
 
 	noDocument error
-	looking    func() // in Resource
+	looking    func() // called by Resource
 }
 
 func (a *authority) Resource(_ context.Context, _ string, _ oauth.Challenge) (oauth.Resource, error) {
@@ -159,7 +159,7 @@ func (a *authority) countRequests() int {
 	return len(a.asked)
 }
 
-// renewing is a renewer with what is around it.
+// renewing combines the ledger, the authorization server, the keys and the log that a renewer uses.
 type renewing struct {
 	*renewals
 	*authority
@@ -176,18 +176,18 @@ func newRenewing(t testing.TB, cred oauth.Credential) *renewing {
 	return w
 }
 
-// clientOf is a client with a secret.
+// clientOf returns the credential of a client with a secret.
 func clientOf(scope string) oauth.Credential {
 	return oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: "herald", Method: oauth.MethodBasic, Secret: secret.New("client-secret"),
 		Resource: renewOrigin + "/mcp", Scope: scope}
 }
 
-// loginOf is what a login left.
+// loginOf returns the credential that a login stored.
 func loginOf(refresh string) oauth.Credential {
 	return oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: "herald", Method: oauth.MethodNone, RefreshToken: secret.New(refresh), Resource: renewOrigin + "/mcp"}
 }
 
-// replaceCredential stores another credential.
+// replaceCredential stores a new credential.
 func (w *renewing) replaceCredential(cred oauth.Credential) {
 	w.renewals.mu.Lock()
 	defer w.renewals.mu.Unlock()
@@ -218,7 +218,7 @@ func (w *renewing) tokenRequest() tokenRequest {
 	return tokenRequest{token: w.token, url: renewOrigin + "/mcp"}
 }
 
-// wantSent checks what r sends, and how often the authorization server was asked until now.
+// wantSent checks the token that r sends, and the number of requests to the authorization server so far.
 func (w *renewing) wantSent(t testing.TB, r *renewer, e tokenRequest, want string, asked int) {
 	t.Helper()
 	got, err := r.bearerHeader(t.Context(), e)
@@ -240,7 +240,8 @@ func (w *renewing) wantFailure(t testing.TB, r *renewer, e tokenRequest, why rea
 	return v
 }
 
-// TestDue: 80 % of its life, or 60 s before its end, whatever is earlier, but not in its first half.
+// TestDue checks that a token is due after 80 % of its life or 60 s before its end, whichever is earlier, but not in
+// the first half of its life.
 func TestDue(t *testing.T) {
 	t.Parallel()
 	since := time.Unix(1_800_000_000, 0)
@@ -258,7 +259,8 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// TestRenewalAhead: an access token is used until it is due, renewed then, and sent while it is valid when that fails.
+// TestRenewalAhead checks that an access token is used until it is due and then renewed. If the renewal fails, the old
+// token is sent while it is valid.
 func TestRenewalAhead(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("feedback"))
@@ -288,9 +290,9 @@ func TestRenewalAhead(t *testing.T) {
 	w.authority.failWith(nil)
 	w.wantSent(t, r, w.tokenRequest(), "access-5", 5)
 
-	// Another worker starts with what is stored.
+	// Another worker uses the stored token.
 	w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-5", 5)
-	// Without an end it is sent until it is refused.
+	// A token without an expiry is sent until it is refused.
 	w.life = 0
 	w.replaceCredential(clientOf("feedback"))
 	w.wantSent(t, r, w.tokenRequest(), "access-6", 6)
@@ -298,7 +300,7 @@ func TestRenewalAhead(t *testing.T) {
 	w.wantSent(t, r, w.tokenRequest(), "access-6", 6)
 }
 
-// TestOneRenews: of many deliveries in several workers one asks.
+// TestOneRenews checks that only one of many deliveries in several workers asks the authorization server.
 func TestOneRenews(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("feedback"))
@@ -328,7 +330,7 @@ func TestOneRenews(t *testing.T) {
 	}
 	e := w.tokenRequest()
 	round(e, "Bearer access-1")
-	// All of them are refused.
+	// The agent refuses all of them.
 	e.refused = secret.New("Bearer access-1")
 	for _, r := range workers {
 		r.invalidate(e)
@@ -342,7 +344,7 @@ func TestOneRenews(t *testing.T) {
 	pump.Wait()
 }
 
-// TestOneFlight: in one process the others wait for the one that renews, and do not ask the store.
+// TestOneFlight checks that in one process, other deliveries wait for the renewal in flight and do not query the store.
 func TestOneFlight(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("feedback"))
@@ -369,12 +371,13 @@ func TestOneFlight(t *testing.T) {
 	}
 }
 
-// TestAnotherWorkerRenews: it is waited for, taken over when it dies, and an error when it takes too long.
+// TestAnotherWorkerRenews checks that a worker waits for another worker's renewal, takes it over when that worker dies,
+// and returns an error when it takes too long.
 func TestAnotherWorkerRenews(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("feedback"))
 	r := w.newWorker()
-	lease := must(w.LeaseRenewal(t.Context(), w.token, nil, time.Minute)) // the other one
+	lease := must(w.LeaseRenewal(t.Context(), w.token, nil, time.Minute)) // held by the other worker
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	_, err := r.bearerHeader(ctx, w.tokenRequest())
@@ -387,7 +390,7 @@ func TestAnotherWorkerRenews(t *testing.T) {
 			value, err := r.bearerHeader(context.WithoutCancel(t.Context()), w.tokenRequest())
 			got <- fmt.Sprint(value.Reveal(), err)
 		}()
-		w.ticks <- time.Time{} // it waits
+		w.ticks <- time.Time{} // received by the waiting renewal
 	}
 	wait()
 	a := must(SealAccess(w.keys, w.token, oauth.Token{Access: secret.New("the other's")}, w.Now()))
@@ -395,7 +398,7 @@ func TestAnotherWorkerRenews(t *testing.T) {
 	if text := w.tickUntil(t, got); text != "Bearer the other's<nil>" || w.countRequests() != 0 {
 		t.Errorf("%s after %d requests", text, w.countRequests())
 	}
-	// One that dies.
+	// The other worker dies.
 	w.replaceCredential(clientOf("feedback"))
 	must(w.LeaseRenewal(t.Context(), w.token, nil, time.Minute))
 	wait()
@@ -409,7 +412,7 @@ func TestAnotherWorkerRenews(t *testing.T) {
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 }
 
-// tickUntil has who waits look again until there is a result.
+// tickUntil makes the waiting renewal poll again until there is a result.
 func (w *renewing) tickUntil(t testing.TB, got <-chan string) string {
 	t.Helper()
 	for end := time.After(30 * time.Second); ; {
@@ -423,8 +426,8 @@ func (w *renewing) tickUntil(t testing.TB, got <-chan string) string {
 	}
 }
 
-// TestRefusedCredential: what the authorization server refuses is not asked again with every delivery, but by hand, with another
-// credential, or after a while.
+// TestRefusedCredential checks that a credential that the authorization server refuses is not tried again with every
+// delivery. It is tried again by hand, after the credential was replaced, or after Patience.
 func TestRefusedCredential(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("feedback"))
@@ -441,11 +444,11 @@ func TestRefusedCredential(t *testing.T) {
 	w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, "invalid_client", 3)
 	w.Advance(10 * time.Minute)
 	w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, "invalid_client", 4)
-	// Another worker is luckier, and this one finds out.
+	// Another worker succeeds, and this worker uses its token.
 	w.authority.failWith(nil)
 	w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-5", 5)
 	w.wantSent(t, r, w.tokenRequest(), "access-5", 5)
-	// What the agent refuses is not sent again, though it is all there is.
+	// A token that the agent refused is not sent again, even if no other is available.
 	e = w.tokenRequest()
 	e.refused = secret.New("Bearer access-5")
 	r.invalidate(e)
@@ -475,8 +478,9 @@ func TestRefusedCredential(t *testing.T) {
 	}
 }
 
-// TestFreshRefused: a fresh access token that the agent refuses is replaced, with growing pauses in which nobody is asked; the fourth in a
-// row is the last, and a call that the agent takes, or another credential, begins a new row.
+// TestFreshRefused checks that a fresh access token that the agent refuses is replaced after growing pauses, during
+// which the authorization server is not asked. After the fourth refusal in succession, the error is auth_required. An
+// accepted call or a new credential resets the count.
 func TestFreshRefused(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("feedback"))
@@ -495,7 +499,7 @@ func TestFreshRefused(t *testing.T) {
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 	for i, pause := range []time.Duration{2 * time.Second, 8 * time.Second, 32 * time.Second} {
 		e := refused(i+1, reason.ServerError, "another one is asked for in "+pause.String(), pause)
-		refused(i+1, reason.ServerError, "and not again for", pause) // another delivery that was sent the same token
+		refused(i+1, reason.ServerError, "and not again for", pause) // another delivery sent the same token
 		if !r.refusesFresh(e) {
 			t.Error("it is forgotten")
 		}
@@ -520,7 +524,7 @@ func TestFreshRefused(t *testing.T) {
 	}
 }
 
-// TestWhatIsFresh: an access token that takes the place of a refused one, until the agent takes one.
+// TestWhatIsFresh checks that an access token counts as fresh if it replaced a refused one, until the agent accepts it.
 func TestWhatIsFresh(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("feedback"))
@@ -547,7 +551,7 @@ func TestWhatIsFresh(t *testing.T) {
 	}
 }
 
-// TestRotatedRefreshToken: the one that was given last is used, also when the store could not be given it.
+// TestRotatedRefreshToken checks that the newest refresh token is used, even if it could not be stored.
 func TestRotatedRefreshToken(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, loginOf("refresh-0"))
@@ -579,7 +583,8 @@ func TestRotatedRefreshToken(t *testing.T) {
 	}
 }
 
-// TestSavedAgain: what the store could not be given is given to it with the next delivery, or before the process ends.
+// TestSavedAgain checks that a renewal that could not be stored is stored with the next delivery, or by flush before
+// the process ends.
 func TestSavedAgain(t *testing.T) {
 	t.Parallel()
 	for _, flush := range []bool{false, true} {
@@ -588,7 +593,7 @@ func TestSavedAgain(t *testing.T) {
 		w.err = errors.New("Postgres is away")
 		r := w.newWorker()
 		w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
-		w.wantSent(t, r, w.tokenRequest(), "access-1", 1) // though it is away still
+		w.wantSent(t, r, w.tokenRequest(), "access-1", 1) // the store is still unavailable
 		if r.flush(t.Context()); !strings.Contains(w.log.String(), "is lost with this process") {
 			t.Error(w.log.String())
 		}
@@ -605,7 +610,7 @@ func TestSavedAgain(t *testing.T) {
 			t.Errorf("it asks with %s", got)
 		}
 	}
-	// What is newer stays.
+	// A newer credential is not overwritten.
 	w := newRenewing(t, loginOf("refresh-0"))
 	w.rotate, w.err = true, errors.New("Postgres is away")
 	r := w.newWorker()
@@ -619,7 +624,8 @@ func TestSavedAgain(t *testing.T) {
 	}
 }
 
-// TestJoinsItsOwn: who has a new credential does not take the failure of the old one, nor who wants a token that of who wants more.
+// TestJoinsItsOwn checks that a delivery does not get the failure of a renewal in flight if the credential was replaced
+// in between or if it requests more scope.
 func TestJoinsItsOwn(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(w *renewing, e *tokenRequest){
@@ -640,7 +646,7 @@ func TestJoinsItsOwn(t *testing.T) {
 				value, err := r.bearerHeader(t.Context(), e)
 				got <- fmt.Sprint(value.Reveal(), err)
 			}()
-			synctest.Wait() // until it waits
+			synctest.Wait() // until the delivery waits
 			r.mu.Lock()
 			delete(r.flights, e.audience())
 			r.mu.Unlock()
@@ -657,8 +663,8 @@ func TestJoinsItsOwn(t *testing.T) {
 	}
 }
 
-// TestMoreScopeFails: an agent does not get more scope than was stored by saying that it wants it, whether the operator or the agent said
-// then what to ask for; that says nothing of an access token with less.
+// TestMoreScopeFails checks that an agent's challenge does not extend the stored scope, whether the operator named a
+// scope or not. The failure does not affect requests for a token with the stored scope.
 func TestMoreScopeFails(t *testing.T) {
 	t.Parallel()
 	for _, stored := range []string{"", "a"} {
@@ -679,7 +685,8 @@ func TestMoreScopeFails(t *testing.T) {
 	}
 }
 
-// TestDocumentKept: an agent that gives its document to nobody without a token does not say that another issuer is to be asked.
+// TestDocumentKept checks that an agent which serves its metadata only to requests with a token does not count as
+// naming another issuer. Metadata that is invalid, or that the challenge names, counts.
 func TestDocumentKept(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("a"))
@@ -698,7 +705,8 @@ func TestDocumentKept(t *testing.T) {
 	w.wantSent(t, r, e, "access-2", 2)
 }
 
-// TestLeaseOver: what took too long is begun again, rather than asked while another worker may ask too.
+// TestLeaseOver checks that a renewal that exceeds its lease is restarted before the authorization server is asked,
+// because another worker may ask it too.
 func TestLeaseOver(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf(""))
@@ -713,7 +721,8 @@ func TestLeaseOver(t *testing.T) {
 	}
 }
 
-// TestStuck: what another worker does not bring to an end is waited for once, not with every delivery.
+// TestStuck checks that only one delivery waits for another worker's renewal that does not end. Later ones fail at
+// once.
 func TestStuck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -732,7 +741,7 @@ func TestStuck(t *testing.T) {
 	})
 }
 
-// TestStopped: a worker that is stopped while it waits for its lease gives it back.
+// TestStopped checks that a worker that is stopped while it acquires its lease releases it.
 func TestStopped(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf(""))
@@ -746,7 +755,8 @@ func TestStopped(t *testing.T) {
 	w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-1", 1)
 }
 
-// TestPauses: while there is a good access token, a failing server is asked less and less, and one line is logged each time.
+// TestPauses checks that a failing server is asked at growing intervals while the access token is valid, and that one
+// line is logged per attempt.
 func TestPauses(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("a"))
@@ -754,7 +764,7 @@ func TestPauses(t *testing.T) {
 	w.wantSent(t, r, w.tokenRequest(), "access-1", 1)
 	w.Advance(48 * time.Minute)
 	w.authority.failWith(&oauth.UnavailableError{Err: errors.New("refused")})
-	for range 600 { // with a delivery each second
+	for range 600 { // one delivery per second
 		_ = must(r.bearerHeader(t.Context(), w.tokenRequest()))
 		if w.countRequests() > 1+6+600/30 {
 			break
@@ -775,7 +785,7 @@ func TestPauses(t *testing.T) {
 	w.wantFailure(t, r, e, reason.ConnectFailed, "not again for 30s", w.countRequests())
 }
 
-// TestReplacedWhileRenewed: what is had with the old credential is dropped.
+// TestReplacedWhileRenewed checks that a token obtained with a replaced credential is discarded.
 func TestReplacedWhileRenewed(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("old"))
@@ -789,8 +799,8 @@ func TestReplacedWhileRenewed(t *testing.T) {
 	}
 }
 
-// TestScopes: the one that is stored, and nothing that the agent says since; of a credential that a version before stored without one, that
-// of its last access token.
+// TestScopes checks that a renewal requests the stored scope only, regardless of later challenges. A credential that an
+// older version stored without a scope uses the scope of its last access token.
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -827,7 +837,8 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// TestWhatTheAgentNames: another authorization server is told nothing; an agent without a document names none.
+// TestWhatTheAgentNames checks that the credential is not sent to a different authorization server that the agent
+// names, and that an agent without metadata does not change the issuer.
 func TestWhatTheAgentNames(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("a"))
@@ -849,7 +860,8 @@ func TestWhatTheAgentNames(t *testing.T) {
 	}
 }
 
-// TestUnreadable: an access token that does not open is asked for anew; a credential that does not is held.
+// TestUnreadable checks that an access token that cannot be decrypted is requested again, and that a delivery with such
+// a credential is held.
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("a"))

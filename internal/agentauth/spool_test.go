@@ -14,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// spooled is Redis' side of renewals.
+// spooled is an in-memory spool of renewals, in the role of Redis.
 type spooled struct {
 	mu    sync.Mutex
 	texts map[string][]byte
@@ -47,14 +47,14 @@ func (s *spooled) DropRenewal(_ context.Context, key string) error {
 	return s.err
 }
 
-// newSpoolingWorker is a worker that has a Redis.
+// newSpoolingWorker returns a worker that uses Redis.
 func (w *renewing) newSpoolingWorker(s *spooled) *renewer {
 	r := w.newWorker()
 	r.Spool = s
 	return r
 }
 
-// asksWith checks the refresh token of the last request for a token.
+// asksWith checks the refresh token of the last token request.
 func (w *renewing) asksWith(t testing.TB, want string) {
 	t.Helper()
 	if got := w.asked[len(w.asked)-1].RefreshToken.Reveal(); got != want {
@@ -62,8 +62,9 @@ func (w *renewing) asksWith(t testing.TB, want string) {
 	}
 }
 
-// TestSpooledRenewal: a refresh token that the store cannot take is taken from Redis by whoever renews next, after the process that had it
-// is dead; where both are away the process keeps it.
+// TestSpooledRenewal checks that a refresh token that Postgres could not store is read from Redis by the next worker
+// that renews, after the process that obtained it has died. If Redis is unavailable too, the process keeps the token in
+// memory.
 func TestSpooledRenewal(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, loginOf("refresh-0"))
@@ -94,7 +95,7 @@ func TestSpooledRenewal(t *testing.T) {
 	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-2", 2)
 	w.asksWith(t, "refresh-1")
 
-	// Its access token has ended meanwhile: the refresh token is of use.
+	// The spooled access token has expired, but the spooled refresh token is used.
 	w.err = errors.New("Postgres is away")
 	w.Advance(time.Hour)
 	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-3", 3)
@@ -149,8 +150,8 @@ func TestSpooledRenewal(t *testing.T) {
 	}
 }
 
-// TestSpooledOfItsGeneration: what is older than the row, of another row, or sealed with a key that is gone, is never taken for newer;
-// without an answer of Redis nobody is asked.
+// TestSpooledOfItsGeneration checks that a spooled renewal is not used if it is older than the row, belongs to another
+// row, or is sealed with a missing key. If Redis does not answer, the authorization server is not asked.
 func TestSpooledOfItsGeneration(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, loginOf("refresh-0"))
@@ -189,7 +190,7 @@ func TestSpooledOfItsGeneration(t *testing.T) {
 		t.Errorf("the last one is %s, %v", c.RefreshToken.Reveal(), err)
 	}
 
-	// Another login: the spooled one is nobody's any more.
+	// After a new login, the spooled renewal is ignored.
 	w.replaceCredential(loginOf("refresh-7"))
 	w.Advance(renewLease)
 	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-2", 2)
@@ -202,7 +203,7 @@ func TestSpooledOfItsGeneration(t *testing.T) {
 	redis.err = nil
 	w.wantSent(t, w.newSpoolingWorker(redis), w.tokenRequest(), "access-3", 3)
 
-	// A client has none that is replaced, and needs no Redis.
+	// A client's credential does not rotate and needs no Redis.
 	asked := redis.asked
 	w.replaceCredential(clientOf("a"))
 	redis.err = errors.New("Redis is away")

@@ -54,7 +54,7 @@ func TestModest(t *testing.T) {
 	}
 }
 
-// FuzzModest compares the count with encoding/json's.
+// FuzzModest compares the token count with encoding/json's.
 func FuzzModest(f *testing.F) {
 	for _, text := range []string{`{"a":[1,"\"",{"b":null}],"c":-1.5e+3}`, `["\\","\\\"[",true,false]`, "[[[[]]]]", `"`, `{"a":"` + "\u2028" + `"}`, "1e700"} {
 		f.Add([]byte(text))
@@ -66,7 +66,7 @@ func FuzzModest(f *testing.F) {
 		}
 		want := 0
 		d := json.NewDecoder(bytes.NewReader(text))
-		for d.UseNumber(); ; want++ { // a number beyond a double is a token too
+		for d.UseNumber(); ; want++ { // UseNumber, because a number that exceeds a float64 is a token too
 			if _, err := d.Token(); err != nil {
 				break
 			}
@@ -83,7 +83,7 @@ func TestBudget(t *testing.T) {
 	t.Parallel()
 	b := NewBudget(100 << 10)
 	ctx, cancel := context.WithCancel(t.Context())
-	large, err := b.Acquire(ctx, 10<<20) // more than there is: all of it
+	large, err := b.Acquire(ctx, 10<<20) // more than the budget: acquires all of it
 	if err != nil {
 		t.Fatal(err)
 	}

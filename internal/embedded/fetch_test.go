@@ -93,7 +93,7 @@ func TestFindersOrder(t *testing.T) {
 	if want := []string{"16", "15.20-0+deb12u1", "15.3-1", "15", "9"}; !slices.Equal(got, want) {
 		t.Errorf("%v", got)
 	}
-	// A program that somebody else put into a cache is not run.
+	// A program in the cache that another user wrote is not run.
 	if os.Geteuid() == 0 {
 		path := filepath.Join(dir, "postgres")
 		if err := os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755); err != nil {
@@ -109,7 +109,7 @@ func TestFindersOrder(t *testing.T) {
 	}
 }
 
-// TestFetch downloads for real: only when asked to.
+// TestFetch downloads real packages. It runs only if HERALD_TEST_FETCH is set.
 func TestFetch(t *testing.T) {
 	if os.Getenv("HERALD_TEST_FETCH") == "" {
 		t.Log("HERALD_TEST_FETCH is not set: nothing was downloaded")
@@ -164,7 +164,7 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// fetchMissing is Fetch on a machine that has nothing of its own: only what the cache holds counts.
+// fetchMissing runs Fetch as on a machine without its own programs, so that only the cache counts.
 func fetchMissing(t *testing.T, cache string) error {
 	acct, err := pickAccount(-1)
 	if err != nil {
@@ -185,7 +185,7 @@ func fetchMissing(t *testing.T, cache string) error {
 	return errors.Join(f.fetchPostgres(t.Context()), f.fetchRedis(t.Context()))
 }
 
-// runFetched starts what was fetched, from where it lies.
+// runFetched starts the fetched programs from the cache.
 func runFetched(t *testing.T, cache string) {
 	t.Helper()
 	acct, err := pickAccount(-1)

@@ -47,7 +47,7 @@ func TestLock(t *testing.T) {
 	if _, err := LockDir(dir); !errors.As(err, &inUse) || inUse.PID != h.cmd.Process.Pid || inUse.Dir != dir {
 		t.Errorf("held by another: %v", err)
 	}
-	// Whoever waits gets it when the holder dies in whatever way.
+	// A waiting process gets the lock when the holder dies, in any way.
 	got := make(chan error, 1)
 	var l *Lock
 	go func() {
@@ -110,7 +110,7 @@ func TestRunFile(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(b), `{"pid":`) || !strings.Contains(string(b), `"databaseUrl":"`) || !strings.Contains(string(b), `"redisUrl":"`) || !strings.Contains(string(b), `"listen":"`) {
 		t.Errorf("%s %v", b, err)
 	}
-	// Alive, but it does not hold the folder: the number was given to another program.
+	// The process is alive, but does not hold the folder: its pid was reused by another program.
 	var stale *StaleRunFileError
 	if err := l.Release(); err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ func TestRunFile(t *testing.T) {
 	if _, err := ReadRunFile(dir); !errors.As(err, &stale) || stale.PID != os.Getpid() {
 		t.Errorf("not locked: %v", err)
 	}
-	// Dead.
+	// The process is dead.
 	h := startHelper(t, "lock", filepath.Join(openTemp(t), "x"), 0)
 	pid := h.cmd.Process.Pid
 	h.kill()

@@ -18,9 +18,9 @@ import (
 	"go.uber.org/goleak"
 )
 
-// helperVariable makes the test binary act as a process of its own: "postgres", "fetching" (the same, with Fetch),
-// "redis", "mini", "lock" or "fetch" on the folder in the second word. It says what it has as one line of JSON and ends
-// properly when its input ends.
+// helperVariable makes the test binary act as a helper process: "postgres", "fetching" (the same, with Fetch), "redis",
+// "mini", "lock" or "fetch", on the folder in the second word. The helper prints one line of JSON and stops in order
+// when its input ends.
 const helperVariable = "HERALD_EMBEDDED_HELPER"
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// said is what a helper prints.
+// said is the line that a helper prints.
 type said struct {
 	URL   string
 	PID   int
@@ -96,8 +96,8 @@ type process struct {
 	ended bool
 }
 
-// startHelper runs this test binary as a helper, under another uid if one is given, with all capabilities of ours
-// otherwise.
+// startHelper runs this test binary as a helper. If uid is not 0, it runs as that user, otherwise with all capabilities
+// of this process.
 func startHelper(t *testing.T, role, dir string, uid uint32) *process {
 	t.Helper()
 	binary, err := os.Executable()
@@ -142,7 +142,7 @@ func startHelper(t *testing.T, role, dir string, uid uint32) *process {
 	return p
 }
 
-// end lets the helper stop properly.
+// end stops the helper in order.
 func (p *process) end() {
 	p.t.Helper()
 	p.ended = true
@@ -152,7 +152,7 @@ func (p *process) end() {
 	}
 }
 
-// kill is kill -9.
+// kill sends SIGKILL.
 func (p *process) kill() {
 	p.ended = true
 	_ = p.cmd.Process.Kill()
@@ -170,13 +170,13 @@ func testLogger(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// openTemp is a temporary folder that every user may pass through; t.TempDir's parent is closed to others.
+// openTemp returns a temporary folder that every user may enter. The parent of t.TempDir is closed to other users.
 func openTemp(t *testing.T) string {
 	t.Helper()
 	return openTempIn(t, memoryDir())
 }
 
-// openTempIn makes such a folder in parent; "" is the system's place.
+// openTempIn creates such a folder in parent; "" means the system's default.
 func openTempIn(t *testing.T, parent string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(parent, "herald-test-")
@@ -190,7 +190,7 @@ func openTempIn(t *testing.T, parent string) string {
 	return dir
 }
 
-// openCopy copies the test binary to where other users can run it.
+// openCopy copies the test binary to a folder from which other users can run it.
 func openCopy(t *testing.T, binary string) string {
 	t.Helper()
 	b, err := os.ReadFile(binary)
@@ -218,7 +218,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// needPostgres and needRedis skip a test on a machine without binaries, unless skipping is not allowed.
+// needPostgres skips the test on a machine without the programs, unless skipping is forbidden. needRedis is the same
+// for Redis.
 func needPostgres(t *testing.T) {
 	t.Helper()
 	acct, err := pickAccount(-1)

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// With Postgres on the machine a start asks nobody on the network for it, although it would be allowed to.
+// TestPostgresNeedsNoNetwork checks that a start does not download Postgres if the machine has it, even if Fetch is
+// set.
 func TestPostgresNeedsNoNetwork(t *testing.T) {
 	bin, asked := t.TempDir(), filepath.Join(t.TempDir(), "asked")
 	for _, name := range []string{"apt-get"} {
@@ -25,8 +26,8 @@ func TestPostgresNeedsNoNetwork(t *testing.T) {
 	}
 }
 
-// The ways out that are named exist: docker-compose.yml publishes neither Postgres nor Redis, and DATABASE_URL alone is
-// refused.
+// TestNoBinariesHint checks that the error names remedies that work: docker-compose.yml publishes the port of neither
+// Postgres nor Redis, and DATABASE_URL without REDIS_URL is refused.
 func TestNoBinariesHint(t *testing.T) {
 	t.Parallel()
 	said := (&NoBinariesError{Passed: []string{"/opt/pg has version 9"}, Fetch: errors.New("no network")}).Error()

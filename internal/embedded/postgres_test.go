@@ -125,12 +125,12 @@ func TestPostgresEphemeral(t *testing.T) {
 	}
 }
 
-// TestPostgresAsOthers runs the whole as users that root can become: one with a passwd entry, one without.
+// TestPostgresAsOthers runs Postgres as users that root can become: one with a passwd entry and one without.
 func TestPostgresAsOthers(t *testing.T) {
 	t.Parallel()
 	needPostgres(t)
 	if os.Geteuid() != 0 {
-		return // every other test of this file is this test
+		return // the other tests of this file cover users other than root
 	}
 	for name, uid := range map[string]uint32{"nobody": mappedID, "no passwd entry": 42_421} {
 		t.Run(name, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestPostgresAsOthers(t *testing.T) {
 			if err := os.Chown(dir, int(uid), int(uid)); err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // made, and started again over its data
+			for range 2 { // created, then restarted with its data
 				h := startHelper(t, "postgres", dir, uid)
 				if h.said.Error != "" {
 					t.Fatal(h.said.Error)
@@ -154,7 +154,7 @@ func TestPostgresAsOthers(t *testing.T) {
 			if got := query(t, h.said.URL, "SELECT count(*)::text FROM kept"); got != "2" {
 				t.Errorf("%s rows", got)
 			}
-			// kill -9, and the kernel ends the server.
+			// After SIGKILL of the helper, the kernel ends the server.
 			pid := h.said.PID
 			h.kill()
 			eventually(t, "the server is gone", func() bool { return !isAlive(pid) })
@@ -204,7 +204,7 @@ func TestPostgresParentKilled(t *testing.T) {
 	exec1(t, h.said.URL, "SET synchronous_commit = on; CREATE TABLE kept AS SELECT 'yes' AS word")
 	pid := h.said.PID
 	h.kill()
-	// The next start neither stumbles over the dying server nor over its files.
+	// The next start succeeds in spite of the dying server and its files.
 	p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
 	if isAlive(pid) {
 		t.Errorf("the old server %d still runs", pid)
@@ -231,7 +231,7 @@ func TestPostgresLeftovers(t *testing.T) {
 			}
 		},
 		"the server was left running": func(t *testing.T, p *Postgres, dir string) {
-			p.child.setServing(false) // or its end would be logged as a surprise
+			p.child.setServing(false) // otherwise its end would be logged as unexpected
 			if err := p.lock.Release(); err != nil {
 				t.Fatal(err)
 			}
@@ -258,7 +258,7 @@ func TestPostgresLeftovers(t *testing.T) {
 		},
 	} {
 		if name == "the server was left running" && runtime.GOOS == "linux" {
-			continue // the kernel ends a server with its parent
+			continue // on Linux, the kernel ends a server with its parent
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -363,8 +363,7 @@ func TestPostgresEndsByItself(t *testing.T) {
 	}
 }
 
-// TestPostgresStopsClients: a client that stays connected does not hold the stop up, and a stop without time is a hard
-// one.
+// TestPostgresStopsClients checks that a connected client does not delay the stop. A stop without time is immediate.
 func TestPostgresStopsClients(t *testing.T) {
 	t.Parallel()
 	needPostgres(t)

@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asUser runs f with the rights of another user on a thread that ends with it: the raw calls change one thread, not the
-// process.
+// asUser runs f with the rights of another user, on a thread that ends with it. The raw system calls affect that thread
+// only, not the process.
 func asUser(t *testing.T, uid, gid uint32, f func()) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked
+		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
 		var err error
 		for _, call := range [][4]uintptr{
 			{unix.SYS_SETGROUPS, 0, 0, 0},
@@ -48,14 +48,15 @@ func dialUnix(path string) error {
 	return unix.Connect(fd, &unix.SockaddrUnix{Name: path})
 }
 
-// TestRootsServersAreRootsAlone: other programs of the user that root's servers run as reach neither their sockets nor
-// their data, in a new folder, in one of the version before, and where the path is too long for a socket.
+// TestRootsServersAreRootsAlone checks that the servers' sockets and data are inaccessible to other programs of the
+// user that root's servers run as. It covers a new folder, a folder of an older version, and a path that is too long
+// for a socket.
 func TestRootsServersAreRootsAlone(t *testing.T) {
 	t.Parallel()
 	needPostgres(t)
 	needRedis(t)
 	if os.Geteuid() != 0 {
-		return // then they run as who started them, in folders of mode 0700
+		return // the servers then run as the current user, in folders of mode 0700
 	}
 	for name, owner := range map[string]string{"new": "", "of nobody": "65534", "of no passwd entry": "42421"} {
 		t.Run(name, func(t *testing.T) {
@@ -88,7 +89,8 @@ func TestRootsServersAreRootsAlone(t *testing.T) {
 	})
 }
 
-// keepAsBefore makes data folders as a version made them that closed nothing to the servers' own user.
+// keepAsBefore creates data folders as an older version did, which were accessible to other programs of the servers'
+// user.
 func keepAsBefore(t *testing.T, dir, owner string) {
 	t.Helper()
 	p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
@@ -119,12 +121,12 @@ func keepOut(t *testing.T, dir string) {
 		t.Fatalf("%T", r.engine)
 	}
 	sockets := []string{filepath.Join(p.sockets, ".s.PGSQL.5432"), server.socketPath()}
-	for _, socket := range sockets { // for this process they are there
+	for _, socket := range sockets { // this process can connect to them
 		if err := dialUnix(socket); err != nil {
 			t.Fatalf("%s: %v", socket, err)
 		}
 	}
-	other, err := pickAccount(int(p.acct.uid)) // with the groups that programs of that user have
+	other, err := pickAccount(int(p.acct.uid)) // with the groups of that user's programs
 	if err != nil {
 		t.Fatal(err)
 	}

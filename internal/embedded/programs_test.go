@@ -8,10 +8,11 @@ import (
 	"testing"
 )
 
-// On a machine without any program, each is missed and nothing is made or fetched.
+// TestFindPrograms checks that on a machine without any programs, each is reported as missing, and nothing is created
+// or fetched.
 func TestFindPrograms(t *testing.T) {
 	dir := t.TempDir()
-	for _, path := range []string{filepath.Dir(dir), dir} { // the servers' account passes
+	for _, path := range []string{filepath.Dir(dir), dir} { // the servers' account must be able to enter
 		if err := os.Chmod(path, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -33,7 +34,7 @@ func TestFindPrograms(t *testing.T) {
 		t.Errorf("something was made: %v %v", left, err)
 	}
 
-	// One that is too old is named.
+	// The error names a program that is too old.
 	old := filepath.Join(dir, "redis-server")
 	if err := os.WriteFile(old, []byte("#!/bin/sh\necho Redis server v=5.0.7 sha=0\n"), 0o755); err != nil {
 		t.Fatal(err)

@@ -36,7 +36,7 @@ func stopRedis(t *testing.T, r *Redis) {
 	<-ended(r)
 }
 
-// ended is closed when the server has ended.
+// ended returns a channel that is closed when the server has ended.
 func ended(r *Redis) <-chan struct{} {
 	if mini, ok := r.engine.(*mini); ok {
 		return mini.gone
@@ -44,7 +44,7 @@ func ended(r *Redis) <-chan struct{} {
 	return r.engine.(*redisServer).child.done
 }
 
-// connect opens a client the way asynq would.
+// connect returns a client with the options that asynq would use.
 func connect(t *testing.T, address string) *redis.Client {
 	t.Helper()
 	opt, err := asynq.ParseRedisURI(address)
@@ -75,7 +75,7 @@ func set(t *testing.T, address, key, value string) {
 	}
 }
 
-// TestRedisKeepsData: over a proper stop, then over kill -9 of the process that owns it.
+// TestRedisKeepsData checks that data survives an orderly stop, and then SIGKILL of the process that owns the server.
 func TestRedisKeepsData(t *testing.T) {
 	t.Parallel()
 	needRedis(t)
@@ -203,7 +203,7 @@ func TestMiniLifetimes(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the key dies", func() bool { return c.Exists(t.Context(), "short").Val() == 0 })
-	// Nobody without the password gets in.
+	// A client without the password is refused.
 	u, err := url.Parse(r.URL())
 	if err != nil {
 		t.Fatal(err)
@@ -215,7 +215,7 @@ func TestMiniLifetimes(t *testing.T) {
 	}
 }
 
-// TestRedisNotFound: no server anywhere gives miniredis.
+// TestRedisNotFound checks that miniredis is used if no server program is found.
 func TestRedisNotFound(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	acct, err := redisAccount("")
@@ -224,7 +224,7 @@ func TestRedisNotFound(t *testing.T) {
 	}
 	_, _, err = findRedis(t.Context(), openTemp(t), acct, slog.New(slog.DiscardHandler))
 	if err == nil {
-		return // this machine has one in a fixed place
+		return // this machine has a server in a fixed location
 	}
 	r := startRedis(t, RedisConfig{Dir: openTemp(t), CacheDir: openTemp(t)})
 	if _, ok := r.engine.(*mini); !ok {

@@ -14,7 +14,7 @@ func TestNew(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		level, format string
-		want          []string // the messages that are written
+		want          []string // messages that are written
 	}{
 		{"debug", "text", []string{"d", "i", "w", "e"}}, {"info", "text", []string{"i", "w", "e"}}, {"warn", "json", []string{"w", "e"}},
 		{"error", "json", []string{"e"}}, {"", "", []string{"i", "w", "e"}}, {"loud", "", []string{"i", "w", "e"}},
@@ -44,7 +44,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// A stranger's text stays within its line, and a secret is not shown, in both formats.
+// TestOneLine checks in both formats that untrusted text stays within its line, and that secrets are masked.
 func TestOneLine(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"text", "json"} {
@@ -56,7 +56,7 @@ func TestOneLine(t *testing.T) {
 	}
 }
 
-// Durations have units, wherever they stand; other values stay what they are.
+// TestDurations checks that durations are written with units at every position, and that other values are not changed.
 func TestDurations(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"text", "json"} {

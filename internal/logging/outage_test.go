@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// keep is a logger that writes JSON, and its lines so far as "LEVEL message".
+// keep returns a logger that writes JSON, and a function that returns its lines so far as "LEVEL message".
 func keep(level slog.Level) (*slog.Logger, func() []string) {
 	var b strings.Builder
 	return slog.New(slog.NewJSONHandler(&b, &slog.HandlerOptions{Level: level})), func() (lines []string) {
@@ -28,7 +28,8 @@ func keep(level slog.Level) (*slog.Logger, func() []string) {
 
 var errAway = errors.New("connection refused")
 
-// What is told of a service that comes and goes. Times are in seconds.
+// TestOutage checks the lines that are logged about a service that becomes unavailable and returns. Times are in
+// seconds.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	const (
@@ -38,9 +39,9 @@ func TestOutage(t *testing.T) {
 	)
 	type step struct {
 		at    float64
-		probe error  // of a probe that began a second ago; reports have none
-		line  string // a report
-		sign  bool   // that is none of a failure
+		probe error  // result of a probe that began a second ago; not used by reports
+		line  string // text of a report
+		sign  bool   // the report is not a failure
 	}
 	up := func(at float64) step { return step{at: at} }
 	down := func(at float64) step { return step{at: at, probe: errAway} }
@@ -98,8 +99,8 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// Run probes at once, looks again when a line says that something fails, hands every probe on, and tells at its end
-// what is unexplained.
+// TestOutageRuns checks that Run probes at once, probes again when a line reports a failure, passes on the result of
+// every probe, and at its end logs the failures that no outage explains.
 func TestOutageRuns(t *testing.T) {
 	t.Parallel()
 	log, said := keep(slog.LevelInfo)
@@ -115,7 +116,7 @@ func TestOutageRuns(t *testing.T) {
 		t.Error(err)
 	}
 	slog.New(Handler(log.Handler(), o)).Warn("not recorded", About(Postgres), "error", errAway)
-	answers <- nil // it did not wait for its calm interval, or this waits for that
+	answers <- nil // the second probe does not wait for the calm interval
 	<-probed
 	cancel()
 	<-done
@@ -145,7 +146,7 @@ func TestHandler(t *testing.T) {
 		l.WithGroup("g").Info("three", About(Redis))
 		l.Debug("four", About(Redis))
 		l.Info("other", "error", nil)
-		l.Warn("elsewhere", About(Postgres)) // nobody watches it here
+		l.Warn("elsewhere", About(Postgres)) // this Outage does not watch Postgres
 		if got := strings.Join(said(), ";"); got != c.want {
 			t.Errorf("%s: %s", c.level, got)
 		}
@@ -155,7 +156,7 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// A line of somebody else's does not grow what is remembered.
+// TestReportIsBounded checks that the stored text of a reported line is bounded.
 func TestReportIsBounded(t *testing.T) {
 	t.Parallel()
 	log, _ := keep(slog.LevelInfo)

@@ -73,7 +73,8 @@ func TestAnswerRedacts(t *testing.T) {
 	}
 }
 
-// Basic credentials are sent encoded, and an agent that reads them echoes the halves; short ones too.
+// TestAnswerRedactsShortSecretsAndBasic checks that short secrets are masked, and that both halves of Basic credentials
+// are masked when the agent echoes them decoded.
 func TestAnswerRedactsShortSecretsAndBasic(t *testing.T) {
 	t.Parallel()
 	ep := Endpoint{Transport: TransportHTTP, URL: "https://a.example/mcp", Secrets: []secret.Secret{secret.New("pin77")},
@@ -87,14 +88,15 @@ func TestAnswerRedactsShortSecretsAndBasic(t *testing.T) {
 	if want := "******:******, hunter2, ******, ******, ******, receivefeedback"; a.Text != want || !json.Valid(a.Raw) || strings.Contains(string(a.Raw), "hunter2:x") {
 		t.Errorf("%q, %s", a.Text, a.Raw)
 	}
-	// A name that is a part of a tool's name hides no tool.
+	// A secret that equals a part of a tool's name does not hide the tool.
 	page := toolPage{tools: []Tool{{Name: "give.feedback", InputSchema: json.RawMessage(`{"feedback":"k3y!"}`)}}}
 	if page.maskSecrets(ep.newMasker()); len(page.tools) != 1 || string(page.tools[0].InputSchema) != `{"feedback":"k3y!"}` {
 		t.Errorf("%+v", page.tools)
 	}
 }
 
-// JSON may spell a character in several ways, and Postgres keeps what it means.
+// TestAnswerRedactsWhateverTheSpelling checks that a credential is masked in every spelling that JSON allows for its
+// characters, because Postgres stores the decoded value.
 func TestAnswerRedactsWhateverTheSpelling(t *testing.T) {
 	t.Parallel()
 	ep := Endpoint{Transport: TransportHTTP, URL: "https://a.example/mcp", Headers: map[string]secret.Secret{"Authorization": secret.New("Bearer ab/cd+ef==&<gh>")}}
@@ -112,7 +114,8 @@ func TestAnswerRedactsWhateverTheSpelling(t *testing.T) {
 	}
 }
 
-// A credential that would be cut in two at the end of the text is masked before.
+// TestAnswerRedactsBeforeItCuts checks that a credential at the length limit is masked before the text is cut, so that
+// no half of it remains.
 func TestAnswerRedactsBeforeItCuts(t *testing.T) {
 	t.Parallel()
 	ep := Endpoint{Transport: TransportStdio, Env: []string{"TOKEN=envsecret1"}}

@@ -17,8 +17,8 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// What a delivery does with an agent it knows (the tool list from memory, arguments fitted and validated against a schema with anyOf,
-// the call) beside mcp-go's own pooled call of the same tool. 16 in flight.
+// BenchmarkCall compares a call to a known agent (tool list from memory, arguments fitted and validated against a
+// schema with anyOf, the call) with mcp-go's own pooled call of the same tool. 16 calls are in flight.
 func BenchmarkCall(b *testing.B) {
 	for _, kind := range []string{TransportHTTP, TransportSSE, TransportStdio} {
 		ep := benchEndpoint(b, kind)

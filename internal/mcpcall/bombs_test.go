@@ -14,8 +14,9 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 )
 
-// TestDecodedAnswerIsBounded: answers that are within the limit of bytes and become twenty times that when they are decoded, wherever mcp-go
-// or this package decodes one. Not parallel, because it measures what the whole process allocates.
+// TestDecodedAnswerIsBounded checks that little memory is allocated for answers that are within the byte limit but grow
+// to twenty times that size when mcp-go or this package decodes them. It is not parallel, because it measures the
+// allocations of the whole process.
 func TestDecodedAnswerIsBounded(t *testing.T) {
 	zeros := "[" + strings.Repeat("0,", 500_000) + "0]"
 	bodies := map[string]string{
@@ -47,7 +48,7 @@ func TestDecodedAnswerIsBounded(t *testing.T) {
 						return false
 					case transport == "events":
 						w.Header().Set("Content-Type", "text/event-stream")
-						fmt.Fprintf(w, ": \"\ndata: %s\n\n", message(id)) // a quote outside of any string hides nothing
+						fmt.Fprintf(w, ": \"\ndata: %s\n\n", message(id)) // the quote is not in a string, so that the message after it is still read
 					default:
 						w.Header().Set("Content-Type", "application/json")
 						_, _ = io.WriteString(w, message(id))
@@ -81,7 +82,7 @@ func TestDecodedAnswerIsBounded(t *testing.T) {
 				if !errors.As(err, &large) || !strings.Contains(err.Error(), "100000 JSON tokens") {
 					t.Errorf("got %v", err)
 				}
-				// Buffers that grow, and what the agents in this process write.
+				// The limit includes growing buffers and the allocations of the agents in this process.
 				if n := int64(after.TotalAlloc - before.TotalAlloc); n > 24<<20 {
 					t.Errorf("%d MiB were allocated for an answer of one", n>>20)
 				}

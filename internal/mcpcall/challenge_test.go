@@ -14,12 +14,13 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// TestChallenge: what a refusal says about how to authenticate is there at every stage, over both transports, bounded and masked.
+// TestChallenge checks that the error of a refused call carries the agent's WWW-Authenticate challenges, at every stage
+// and over both transports. They are bounded and masked.
 func TestChallenge(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 4<<10)
 	for name, tt := range map[string]struct {
-		stage     string // at which it is refused
+		stage     string // the stage at which the agent refuses
 		transport string
 		status    int
 		says      []string

@@ -11,8 +11,8 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 )
 
-// TestCosts: who has to wait for a connection and for a list of tools is told how long, and that they were begun for it; who finds them
-// at hand pays nothing.
+// TestCosts checks that Costs reports the time spent on connecting and listing, and how often each happened for this
+// caller. A caller that uses an existing client and tool list has no costs.
 func TestCosts(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -46,7 +46,7 @@ func TestCosts(t *testing.T) {
 		}
 	}
 
-	// Also who finds no answer there.
+	// A failed connection is counted too.
 	srv.Close()
 	p.Drop(ep)
 	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err == nil || got.Connections != 2 {

@@ -22,7 +22,7 @@ func TestEras(t *testing.T) {
 		on                   func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool
 		handshakes           int // discover + initialize
 		fails                bool
-		silent               bool // on discover
+		silent               bool // does not answer server/discover
 	}{
 		{name: "legacy, no hint", protocol: legacyVersion, handshakes: 1},
 		{name: "legacy, called modern", hint: modernVersion, protocol: legacyVersion, handshakes: 2},
@@ -105,7 +105,7 @@ func TestEras(t *testing.T) {
 	}
 }
 
-// An agent that is moved back to software of the older era is found out by its next refusal.
+// TestEraChanges checks that an agent that returns to software of the older era is detected by its next refusal.
 func TestEraChanges(t *testing.T) {
 	t.Parallel()
 	var old atomic.Bool

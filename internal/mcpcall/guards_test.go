@@ -17,7 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// What a misbehaving agent did to mcp-go (reference mcp-client.md §2a, row by row) and the test that shows it does nothing here.
+// The faults of agents that mcp-go did not survive, and for each fault the test which shows that Herald survives it.
 //
 //	307/308 to another host                        TestRedirectsLeadNowhere, TestSecretHeaders
 //	200 MiB JSON answer                            TestHugeAnswer, TestMisbehavingAgents/endless_JSON, …/endless_event
@@ -108,7 +108,7 @@ func TestHugeAnswer(t *testing.T) {
 			if !errors.As(err, &large) {
 				t.Errorf("got %v", err)
 			}
-			if n := <-taken; n > 32<<20 { // what fits into the buffers of sockets beside the one MiB that is read
+			if n := <-taken; n > 32<<20 { // socket buffers, in addition to the one MiB that is read
 				t.Errorf("%d bytes were taken", n)
 			}
 		})
@@ -131,7 +131,7 @@ func TestDeafCommandHoldsNobodyUp(t *testing.T) {
 	big := make(chan error, 1)
 	openCommand(t, p, ep)
 	begin := time.Now()
-	large := Request{Tool: "x", Arguments: map[string]any{"a": strings.Repeat("x", 1<<20)}} // than a pipe
+	large := Request{Tool: "x", Arguments: map[string]any{"a": strings.Repeat("x", 1<<20)}} // larger than the buffer of a pipe
 	go func() {
 		_, err := p.Call(heraldtest.Within(t, 2*time.Second), ep, large) // with a second process, if nothing of it was written to the first
 		big <- err
@@ -176,7 +176,7 @@ func TestCommandOutlivesItsFirstCall(t *testing.T) {
 			t.Fatal(err)
 		}
 		pids = append(pids, a.Text)
-		_, _ = p.Call(heraldtest.Within(t, time.Nanosecond), ep, Request{Tool: "pid"}) // whoever has no time takes nothing with him
+		_, _ = p.Call(heraldtest.Within(t, time.Nanosecond), ep, Request{Tool: "pid"}) // a call without time left does not end the process
 	}
 	if pids[0] != pids[1] || pids[1] != pids[2] {
 		t.Errorf("processes %v", pids)
@@ -238,7 +238,7 @@ func TestRefusedHandshakes(t *testing.T) {
 	}
 }
 
-// modern answers as an agent of 2026-07-28; on is asked first.
+// modern returns an agent of 2026-07-28. It calls on first for each request.
 func modern(on func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool) *agent {
 	return &agent{on: func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
 		switch {
@@ -373,7 +373,7 @@ func TestDeadlineWhileReading(t *testing.T) {
 			begin := make(chan time.Time, 1)
 			srv := serve(t, &agent{on: func(method string, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
 				if method == "tools/call" {
-					// In time for the answer to have begun, as a rule; what is checked does not depend on it.
+					// By then the answer has usually begun. The checks below do not depend on it.
 					late := time.AfterFunc(300*time.Millisecond, func() { begin <- time.Now(); ctx.pass() })
 					defer late.Stop()
 					body(w, r)
@@ -393,7 +393,8 @@ func TestDeadlineWhileReading(t *testing.T) {
 	}
 }
 
-// An agent of the older era is told that a call was given up; a lost connection does not say so there.
+// TestAbandonedCall checks that an agent of the older era receives a cancellation when its call is given up. In that
+// era, a lost connection does not cancel the call.
 func TestAbandonedCall(t *testing.T) {
 	t.Parallel()
 	told := make(chan string, 4)

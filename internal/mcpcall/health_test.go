@@ -14,15 +14,15 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 )
 
-// checkAll has every check that is due run, and waits for them.
+// checkAll starts every check that is due and waits until all have ended.
 func checkAll(t *testing.T, p *Pool) {
 	t.Helper()
 	p.checkIdle()
 	heraldtest.Await(t, "the checks end", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.checks == 0 })
 }
 
-// patient has a pool's own closing of idle clients come too late for the test, and its time stand still. A healthy agent
-// has three seconds for an answer, a command half of that.
+// patient stops the pool's clock and sets an idle timeout that the test never reaches. A healthy agent must answer
+// within three seconds, a command within half of that.
 func patient(now *clock) func(*Config) {
 	return func(c *Config) {
 		c.Clock, c.PingAfter, c.IdleTimeout, c.OpenTimeout = now.Now, time.Minute, 100*time.Hour, 3*time.Second
@@ -66,7 +66,8 @@ func TestRetiringDrains(t *testing.T) {
 	}
 }
 
-// Whoever begins to use a client during its check finds out by himself.
+// TestUsedDuringCheck checks that a client that is used during its check is not given up. The call itself finds out
+// whether it works.
 func TestUsedDuringCheck(t *testing.T) {
 	t.Parallel()
 	pinged, called, release := make(chan struct{}, 4), make(chan struct{}), make(chan struct{})
@@ -110,10 +111,11 @@ func TestUsedDuringCheck(t *testing.T) {
 	}
 }
 
-// A stream whose agent takes every request and says nothing more is replaced although it is in use all the time.
+// TestSilentStreamInUse checks that a stream is replaced while it is in use, if its agent accepts every request but
+// sends nothing on the stream.
 func TestSilentStreamInUse(t *testing.T) {
 	t.Parallel()
-	var dead atomic.Int64 // streams up to this one say nothing
+	var dead atomic.Int64 // streams up to this number are silent
 	asked := make(chan struct{}, 16)
 	a := &streamAgent{}
 	a.post = func(_ string, s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
@@ -173,7 +175,8 @@ func TestSilentStreamInUse(t *testing.T) {
 	}
 }
 
-// What is alive and knows no ping, or no ids but numbers, is not given up, time and again.
+// TestOddSignsOfLife checks that a healthy agent is never given up because it does not support ping or supports only
+// numeric ids.
 func TestOddSignsOfLife(t *testing.T) {
 	t.Parallel()
 	pings := func(f func(w http.ResponseWriter, id json.RawMessage)) *agent {
@@ -223,7 +226,8 @@ func TestOddSignsOfLife(t *testing.T) {
 	}
 }
 
-// A command that is busy with a call that was given up keeps what it remembers, but not for ever.
+// TestBusyCommand checks that a command which still works on an abandoned call is not ended at once, so that its state
+// is not lost, but is ended at a later check.
 func TestBusyCommand(t *testing.T) {
 	t.Parallel()
 	now := &clock{now: time.Now()}

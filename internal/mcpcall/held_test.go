@@ -14,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 )
 
-// heldAgents are agents, told apart by their paths, each with the same list of tools; lists counts how often they were asked for it.
+// heldAgents serves many agents, one per path, with the same tool list. lists counts the requests for it.
 func heldAgents(t *testing.T, tools string) (url string, lists *atomic.Int64) {
 	lists = &atomic.Int64{}
 	return serve(t, &agent{on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
@@ -38,7 +38,7 @@ func live() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// checkHeld fails when the pool holds more than it may, by its own count or by what the memory shows.
+// checkHeld fails if the pool holds more bytes than its limit, by its own count or by the growth of the heap.
 func checkHeld(t *testing.T, p *Pool, before int64) {
 	t.Helper()
 	var grown int64
@@ -59,8 +59,9 @@ func checkHeld(t *testing.T, p *Pool, before int64) {
 	}
 }
 
-// TestPoolHoldsSoManyBytes: many agents with big lists of tools, and with schemas that become a hundred times their size when they are
-// compiled, keep the pool within its bytes; those that were used longest ago are forgotten. Not parallel: it measures memory.
+// TestPoolHoldsSoManyBytes checks that the pool stays within its byte limit with many agents whose tool lists are large
+// or whose schemas grow a hundredfold when compiled. The pool drops the least recently used clients. The test is not
+// parallel, because it measures memory.
 func TestPoolHoldsSoManyBytes(t *testing.T) {
 	title := strings.Repeat("x", 120<<10)
 	var tools []string
@@ -90,7 +91,7 @@ func TestPoolHoldsSoManyBytes(t *testing.T) {
 			}
 			for i := range c.agents {
 				use(i)
-				use(0) // which is therefore never the one that was used longest ago
+				use(0) // agent 0 is therefore never the least recently used
 			}
 			checkHeld(t, p, before)
 			if n := lists.Load(); n != int64(c.agents) {
@@ -104,7 +105,7 @@ func TestPoolHoldsSoManyBytes(t *testing.T) {
 	}
 }
 
-// TestLargeClientsInUse: what a client in use holds has no other one dropped.
+// TestLargeClientsInUse checks that the bytes of a client in use do not cause other clients to be dropped.
 func TestLargeClientsInUse(t *testing.T) {
 	t.Parallel()
 	honest, lists := heldAgents(t, `{"tools":[{"name":"tool0","inputSchema":{"type":"object"}}]}`)
@@ -149,8 +150,8 @@ func TestLargeClientsInUse(t *testing.T) {
 	})
 }
 
-// TestClientsInUseHoldSoManyBytes: agents with large schemas that never answer have no more of them kept than idle ones. Not parallel: it measures
-// memory.
+// TestClientsInUseHoldSoManyBytes checks that the byte limit for large schemas also holds for agents with calls in
+// flight that never end. The test is not parallel, because it measures memory.
 func TestClientsInUseHoldSoManyBytes(t *testing.T) {
 	var tools []string
 	for i := range 4 {
@@ -203,7 +204,7 @@ func TestClientsInUseHoldSoManyBytes(t *testing.T) {
 	}
 }
 
-// TestPoolHoldsSoManyEvents is the same for event streams that begin an event and never end it.
+// TestPoolHoldsSoManyEvents checks the byte limit with event streams that begin an event and never end it.
 func TestPoolHoldsSoManyEvents(t *testing.T) {
 	const agents = 40
 	begun := "data: " + strings.Repeat("x", 900<<10)
@@ -235,8 +236,8 @@ func TestPoolHoldsSoManyEvents(t *testing.T) {
 	checkHeld(t, p, before)
 }
 
-// TestPoolHoldsSoManyMirroredTools is the same for tools whose arguments are mirrored into headers, which mcp-go keeps, and for an agent that
-// calls them otherwise in every list.
+// TestPoolHoldsSoManyMirroredTools checks the byte limit with tools whose arguments are mirrored into headers, which
+// mcp-go stores, and with an agent that renames its tools in every list.
 func TestPoolHoldsSoManyMirroredTools(t *testing.T) {
 	const agents = 24
 	var lists atomic.Int64

@@ -12,8 +12,9 @@ import (
 	"go.uber.org/goleak"
 )
 
-// An agent answers one request with several responses at once. mcp-go has room for two, and whoever writes the third would wait for ever.
-// Not parallel: it looks for goroutines.
+// TestOneResponseForARequest checks that only the first of several responses to one request reaches mcp-go. Its channel
+// holds two; a goroutine that writes the third would block forever. The test is not parallel, because it looks for
+// leaked goroutines.
 func TestOneResponseForARequest(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	srv := httptest.NewServer(&agent{on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {

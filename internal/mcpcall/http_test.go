@@ -25,7 +25,7 @@ import (
 
 const feedbackTool = "agent.receiveFeedback"
 
-// realServer is an agent made with mcp-go: the tool answers what it was given.
+// realServer returns an agent made with mcp-go. Its tool returns its arguments.
 func realServer(opts ...server.StreamableHTTPOption) *httptest.Server {
 	return httptest.NewServer(server.NewStreamableHTTPServer(realTools(), opts...))
 }
@@ -42,7 +42,8 @@ func realTools() *server.MCPServer {
 	return s
 }
 
-// TestClientVersion: an agent receives the version of this build as the client's, as `worker --version` prints it.
+// TestClientVersion checks that the agent receives the version of this build as the client's version, in the form of
+// `worker --version`.
 func TestClientVersion(t *testing.T) {
 	t.Parallel()
 	got := make(chan mcp.Implementation, 1)
@@ -112,11 +113,11 @@ func TestRealServerOverHTTP(t *testing.T) {
 	}
 }
 
-// agent is an MCP server written by hand, to misbehave with. It speaks 2025-11-25 over JSON.
+// agent is a minimal MCP server that can misbehave. It speaks 2025-11-25 over JSON.
 type agent struct {
-	session string // given out by initialize when not empty
+	session string // returned by initialize if not empty
 	tools   string // the result of tools/list
-	// on is asked first for each method; true means it answered. It is called from several goroutines.
+	// on is called first for each method and returns true if it answered. It is called from several goroutines.
 	on func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool
 
 	mu    sync.Mutex
@@ -225,7 +226,7 @@ func TestMisbehavingAgents(t *testing.T) {
 	tests := []struct {
 		name   string
 		agent  *agent
-		answer string // Text of a good answer
+		answer string // Text of a successful answer
 		want   CallError
 		as     any
 	}{
@@ -330,7 +331,7 @@ func TestDeadline(t *testing.T) {
 			srv := httptest.NewServer(hang(on, ctx))
 			defer srv.Close()
 			p := newPool(t, func(c *Config) {
-				if on == "initialize" { // which does not wait for the call's deadline
+				if on == "initialize" { // initialize does not wait for the call's deadline
 					c.OpenTimeout = 300 * time.Millisecond
 				}
 			})
@@ -366,8 +367,9 @@ func TestNothingWritten(t *testing.T) {
 	}
 }
 
-// The agent is gone since its client was opened: no byte of the call can have left. A connection that was just used may not be idle yet, and
-// takes the call's bytes: then it is tried again.
+// TestNothingWrittenOfACall checks that the error reports nothing written if the agent ended after its client was
+// opened. A connection that was just used may not be idle yet and then accepts the call's bytes, so the test tries
+// again.
 func TestNothingWrittenOfACall(t *testing.T) {
 	t.Parallel()
 	var e *CallError
@@ -380,7 +382,7 @@ func TestNothingWrittenOfACall(t *testing.T) {
 	t.Errorf("got %#v", e)
 }
 
-// callDeadAgent opens a client of an agent, ends the agent, calls it and returns the error.
+// callDeadAgent opens a client of an agent, stops the agent, calls it and returns the error.
 func callDeadAgent(t *testing.T) (failure *CallError) {
 	t.Helper()
 	at := heraldtest.Address(t)
@@ -396,7 +398,7 @@ func callDeadAgent(t *testing.T) (failure *CallError) {
 	}
 	srv.CloseClientConnections()
 	srv.Close()
-	p.base.CloseIdleConnections() // as if the goodbyes had been read
+	p.base.CloseIdleConnections() // as if the closing of the connections had been noticed
 	_, err = p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"})
 	errors.As(err, &failure)
 	return failure
@@ -413,7 +415,7 @@ func TestSessionGone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var current atomic.Int32 // sessions up to here are forgotten
+			var current atomic.Int32 // sessions up to this number are unknown
 			var given atomic.Int32
 			a := &agent{on: func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
 				if method == "initialize" {
@@ -432,7 +434,7 @@ func TestSessionGone(t *testing.T) {
 			ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
 			ctx := heraldtest.Within(t, 30*time.Second)
 			for want := range 3 {
-				current.Store(int32(want)) // 0 first: nothing forgotten
+				current.Store(int32(want)) // in the first round (0) no session is forgotten
 				answer, err := p.Call(ctx, ep, Request{Tool: "x"})
 				if err != nil || answer.Text != "ok" {
 					t.Fatalf("after %d: %v", want, err)
@@ -442,7 +444,7 @@ func TestSessionGone(t *testing.T) {
 				t.Errorf("initialized %d times, want 3", n)
 			}
 
-			// A server that knows no session at all: one retry, not more.
+			// A server that does not know any session gets exactly one retry.
 			a2 := &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
 				if method == "tools/call" {
 					refuse(w)
@@ -457,7 +459,7 @@ func TestSessionGone(t *testing.T) {
 	}
 }
 
-// Whatever bytes come, the outcome is an answer or a *CallError, within its time.
+// FuzzHTTPAnswer checks that any answer leads to an Answer or a *CallError before the deadline.
 func FuzzHTTPAnswer(f *testing.F) {
 	f.Add([]byte(`{"jsonrpc":"2.0","id":2,"result":{"content":[]}}`), false, 200)
 	f.Add([]byte("data: {\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{\"content\":[]}}\n\n"), true, 200)

@@ -14,7 +14,8 @@ import (
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
 
-// childMode names what this binary does as an agent's command instead of testing; see stdio_test.go.
+// childMode is the environment variable that makes this binary act as an agent's command instead of running tests; see
+// stdio_test.go.
 const childMode = "MCPCALL_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -26,7 +27,8 @@ func TestMain(m *testing.M) {
 	heraldtest.Main(m)
 }
 
-// newPool makes a pool that reaches loopback and runs this test binary, closed and checked at the end of the test.
+// newPool returns a pool that can reach loopback and run this test binary. It is closed and checked at the end of the
+// test.
 func newPool(t testing.TB, adapt ...func(*Config)) *Pool {
 	t.Helper()
 	guard := guardtest.Loopback(t, nil)
@@ -48,8 +50,8 @@ func newPool(t testing.TB, adapt ...func(*Config)) *Pool {
 	return p
 }
 
-// deadline is a context that ends when the test says so: the machine's speed has no part in it. It ends by itself only
-// where the test would wait for ever.
+// deadline is a context that ends when the test calls pass, independent of the machine's speed. A timer ends it after
+// 30 s, so that a test cannot block forever.
 type deadline struct {
 	context.Context
 	end    time.Time

@@ -16,7 +16,8 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 )
 
-// Arguments that a schema marks are mirrored into headers; an agent whose marks changed says so, and is listed and called once more.
+// TestHeaderMismatch checks that arguments marked in the schema are mirrored into headers. If the agent's marks have
+// changed, it refuses with HEADER_MISMATCH; then Herald lists and calls once more.
 func TestHeaderMismatch(t *testing.T) {
 	t.Parallel()
 	var header atomic.Value
@@ -69,7 +70,8 @@ func TestHeaderMismatch(t *testing.T) {
 	}
 }
 
-// An agent that refuses its own revision at first is asked once more, not spoken to as an older one.
+// TestSupportedAfterAll checks that an agent which first refuses the revision that it supports is tried once more with
+// it, not with an older revision.
 func TestSupportedAfterAll(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -102,13 +104,14 @@ func TestSupportedAfterAll(t *testing.T) {
 	}
 }
 
-// A tool that asks a person gets one no, with its own state; everything else that it may ask for gets nothing.
+// TestDecline checks that an elicitation request is answered with one decline, which carries the tool's request state.
+// Other requests for input are not answered.
 func TestDecline(t *testing.T) {
 	t.Parallel()
 	confirm := `"q1":{"method":"elicitation/create","params":{"message":"sure?"}}`
 	for name, tt := range map[string]struct {
 		first  string
-		second string // params of the second call that matter; "": there is none
+		second string // relevant params of the second call; "": no second call
 		ends   string
 		later  bool
 	}{

@@ -55,7 +55,7 @@ func TestOneClientPerCredential(t *testing.T) {
 	}
 }
 
-// Callers go on while sessions end under them.
+// TestSharedWhileReplaced checks that concurrent callers continue while their sessions end.
 func TestSharedWhileReplaced(t *testing.T) {
 	t.Parallel()
 	var session, forgotten atomic.Int64
@@ -91,7 +91,7 @@ func TestSharedWhileReplaced(t *testing.T) {
 				switch {
 				case err == nil:
 					good.Add(1)
-				case errors.Is(err, ErrSessionGone): // twice in a row
+				case errors.Is(err, ErrSessionGone): // twice in succession
 					gone.Add(1)
 				default:
 					t.Error(err)
@@ -229,7 +229,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// The agent that authors copy, built and run both ways.
+// TestExampleAgent builds the example agent that authors copy, and calls it over both transports.
 func TestExampleAgent(t *testing.T) {
 	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "agent")

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestReadPreferences: what an agent says of its preferences is taken member by member, and nothing that it may say is
-// taken for more than it is.
+// TestReadPreferences checks that each member of an agent's preferences is read on its own, and that invalid members
+// are reported and have no effect.
 func TestReadPreferences(t *testing.T) {
 	t.Parallel()
 	all := []string{"kinds", "batchSize", "maxPerSecond", "pauseUntil"}

@@ -44,7 +44,7 @@ func TestListedEndpoints(t *testing.T) {
 	if _, err := p.Call(ctx, cmd, Request{Tool: "pid"}); err != nil {
 		t.Errorf("a listed command: %v", err)
 	}
-	web.Listed = false // has no part in the other's client
+	web.Listed = false // an unlisted endpoint must not share the listed one's client
 	if _, err := p.Call(ctx, web, Request{Tool: "x"}); !errors.As(err, &blocked) {
 		t.Errorf("a stranger's loopback address, once listed: %v", err)
 	}
@@ -55,7 +55,7 @@ func TestListedEndpoints(t *testing.T) {
 	}
 }
 
-// clock is a pool's time.
+// clock is the pool's clock.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -77,7 +77,7 @@ func TestMaxAge(t *testing.T) {
 	if again := pid(); again != first {
 		t.Errorf("replaced early: %s, %s", first, again)
 	}
-	// A call in flight ends with the old process while the next begins with a new one.
+	// A call in flight ends with the old process, while the next call starts a new one.
 	until := filepath.Join(t.TempDir(), "answer")
 	answer := newSignal(t, until)
 	inFlight := make(chan string, 1)
@@ -104,7 +104,7 @@ func TestMaxAge(t *testing.T) {
 	noneLeft(t, dir, 2)
 }
 
-// inFlight counts the calls of ep's client.
+// inFlight returns the number of calls in flight on ep's client.
 func (p *Pool) inFlight(ep Endpoint) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +124,8 @@ func (p *Pool) has(ep Endpoint) bool {
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	var sick atomic.Bool
-	// An HTTP agent with a session that it forgets, one that hangs, and one without a session, which has nothing to ask for.
+	// An HTTP agent that forgets its session, an agent that hangs, and an agent without a session, which needs no
+	// check.
 	forgets := &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
 		if method == "ping" && sick.Load() {
 			w.WriteHeader(http.StatusNotFound)
@@ -217,7 +218,7 @@ func TestHealth(t *testing.T) {
 		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
-		// It stops when one of its threads is told, until then the others go on.
+		// The process stops when one of its threads receives the signal. Until then, the other threads run.
 		heraldtest.Await(t, "the command is stopped", func() bool { return processState(pid) == "T" })
 	}
 	ill.limitChecks(200 * time.Millisecond)
@@ -255,7 +256,7 @@ func TestDrop(t *testing.T) {
 	p := newPool(t)
 	ep := Endpoint{Transport: TransportHTTP, URL: srv.URL}
 	ctx := heraldtest.Within(t, 30*time.Second)
-	p.Drop(ep) // which nobody called
+	p.Drop(ep) // has no effect: no call has opened a client
 	done := make(chan error, 1)
 	go func() {
 		_, err := p.Call(ctx, ep, Request{Tool: "x"})
@@ -273,7 +274,7 @@ func TestDrop(t *testing.T) {
 	heraldtest.Await(t, "the session is ended", func() bool { return a.seen("DELETE") == 1 })
 }
 
-// A client that is dropped while it is being opened is not left behind.
+// TestDropWhileOpening checks that a client that is dropped while it is being opened is closed afterwards.
 func TestDropWhileOpening(t *testing.T) {
 	t.Parallel()
 	opening, release := make(chan struct{}, 8), make(chan struct{})
@@ -304,7 +305,8 @@ func TestDropWhileOpening(t *testing.T) {
 	}
 }
 
-// 64 callers go on while their clients are dropped, age, lose their streams and die.
+// TestReplacedUnderLoad checks that 64 callers continue while their clients are dropped, expire, lose their streams and
+// die.
 func TestReplacedUnderLoad(t *testing.T) {
 	t.Parallel()
 	stream := &streamAgent{}
@@ -315,9 +317,9 @@ func TestReplacedUnderLoad(t *testing.T) {
 	})
 	eps := []Endpoint{{Transport: TransportHTTP, URL: serve(t, web).URL}, streamOf(serve(t, stream)), command("plain")}
 	ctx := heraldtest.Within(t, 120*time.Second)
-	ended := make(chan struct{}, 64*20) // one for each call: trouble keeps pace with them, however slow the machine
+	ended := make(chan struct{}, 64*20) // one element per call, so that faults keep pace with the calls on machines of any speed
 	var calls sync.WaitGroup
-	var good [3]atomic.Int64 // by transport
+	var good [3]atomic.Int64 // indexed by transport
 	var lost atomic.Int64
 	for i := range 64 {
 		ep := eps[i%len(eps)]
@@ -365,7 +367,7 @@ func TestReplacedUnderLoad(t *testing.T) {
 	close(ended)
 	trouble.Wait()
 	for i, ep := range eps {
-		least := int64(420) // 21 callers, 20 times each
+		least := int64(420) // 21 callers with 20 calls each
 		if ep.Transport == TransportSSE {
 			least = 32
 		}
@@ -377,7 +379,8 @@ func TestReplacedUnderLoad(t *testing.T) {
 	t.Logf("%d lost with their stream", lost.Load())
 }
 
-// lostWithStream: the stream was ended under a call that the agent may have run, or under one handshake after the other.
+// lostWithStream reports whether e is due to a stream that ended during a call which the agent may have run, or during
+// several handshakes in succession.
 func lostWithStream(e *CallError) bool {
 	ended := strings.Contains(e.Error(), "event stream")
 	switch {
@@ -386,17 +389,18 @@ func lostWithStream(e *CallError) bool {
 	case e.Stage == StageOpen:
 		return ended || e.Status == http.StatusNotFound || strings.Contains(e.Error(), "drops every connection")
 	}
-	return e.Written && ended || !e.Written && (ended || errors.Is(e, ErrSessionGone)) // the latter twice in a row
+	return e.Written && ended || !e.Written && (ended || errors.Is(e, ErrSessionGone)) // ErrSessionGone is returned after two lost sessions in succession
 }
 
-// shellAgent answers the older handshake and one call, and starts fast.
+// shellAgent answers the older handshake and one call. It starts fast.
 const shellAgent = `while IFS= read -r line; do
 case $line in *'"id":'*) ;; *) continue ;; esac
 id=${line#*'"id":'}; id=${id%%,*}
 printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"sh","version":"0"},"content":[]}}\n' "$id"
 done`
 
-// After two hundred clients of each kind nothing is left: no goroutine, process, zombie or socket. It runs alone, to count them.
+// TestCycles checks that a thousand clients of each kind leave no goroutine, process, zombie or socket behind. It does
+// not run in parallel, because it counts them.
 func TestCycles(t *testing.T) {
 	const cycles = 200
 	web, stream := serve(t, &agent{session: "s"}), serve(t, &streamAgent{})
@@ -411,7 +415,7 @@ func TestCycles(t *testing.T) {
 			guard := guardtest.Loopback(t, nil)
 			p := must(NewPool(Config{Guard: guard, StdioCommands: [][]string{{"/bin/sh", "-c", shellAgent}}}))
 			ctx := heraldtest.Within(t, 5*time.Minute)
-			const workers = 8 // each with clients of its own
+			const workers = 8 // each worker uses its own clients
 			var wg sync.WaitGroup
 			for w := range workers {
 				mine := ep
@@ -442,7 +446,7 @@ func TestCycles(t *testing.T) {
 	}
 }
 
-// openFiles counts this process's descriptors: pipes and sockets among them.
+// openFiles returns the number of this process's file descriptors, which include pipes and sockets.
 func openFiles(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -452,14 +456,14 @@ func openFiles(t *testing.T) int {
 	return len(entries)
 }
 
-// children are the processes whose parent is this one, zombies included.
+// children returns the processes whose parent is this process, including zombies.
 func children(t *testing.T) []string {
 	t.Helper()
 	var out []string
 	for _, e := range must(os.ReadDir("/proc")) {
 		raw, err := os.ReadFile("/proc/" + e.Name() + "/stat")
 		if err != nil {
-			continue // no process, or one that has ended
+			continue // not a process, or already ended
 		}
 		after := string(raw[bytes.LastIndexByte(raw, ')')+1:])
 		if fields := strings.Fields(after); len(fields) > 1 && fields[1] == strconv.Itoa(os.Getpid()) {

@@ -28,7 +28,7 @@ import (
 	"github.com/agentherald/herald/internal/signing/signingtest"
 )
 
-// newSigner signs for a Herald whose keys are published at the address that is returned.
+// newSigner returns the keys of a Herald, and the address at which they are published.
 func newSigner(t testing.TB) (*signing.Ring, string) {
 	t.Helper()
 	keyset, err := secret.Create()
@@ -47,15 +47,15 @@ func newSigner(t testing.TB) (*signing.Ring, string) {
 	return ring, srv.URL
 }
 
-// guarded is an agent that serves one Herald alone, and what it saw.
+// guarded is an agent that accepts calls of one Herald only, and records requests.
 type guarded struct {
 	mu       sync.Mutex
 	verifier *callers.Verifier
-	taken    map[string]int // by HTTP method
+	taken    map[string]int // accepted requests by HTTP method
 	refused  []string
 }
 
-// guard serves agent to herald alone.
+// guard runs agent so that it accepts calls of herald only.
 func guard(t testing.TB, herald string, agent http.Handler) (*httptest.Server, *guarded) {
 	t.Helper()
 	g := &guarded{taken: map[string]int{}}
@@ -81,7 +81,7 @@ func guard(t testing.TB, herald string, agent http.Handler) (*httptest.Server, *
 	return srv, g
 }
 
-// inRevision has the agent asked for an older revision than Herald asks for.
+// inRevision replaces the protocol version that Herald requests by an older one.
 func inRevision(version string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -93,15 +93,15 @@ func inRevision(version string, next http.Handler) http.Handler {
 	})
 }
 
-// An agent that refuses whatever Herald did not sign is called in every revision and over every transport: handshake,
-// list, calls, notifications, streams and the end of the session are all signed, each anew.
+// TestSigned calls an agent that refuses unsigned requests, in every revision and over every transport. Each request is
+// signed anew: handshake, list, calls, notifications, streams and the end of the session.
 func TestSigned(t *testing.T) {
 	t.Parallel()
 	stateful := server.NewStreamableHTTPServer(realTools(), server.WithStateful(true))
 	var resumedID atomic.Value
 	resumed := &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
 		switch method {
-		case "tools/call": // the answer's stream breaks off, and is resumed
+		case "tools/call": // the answer's stream breaks off and is resumed
 			w.Header().Set("Content-Type", "text/event-stream")
 			_, _ = io.WriteString(w, "id: 1\nretry: 10\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\"}\n\n")
 			resumedID.Store(string(id))
@@ -160,7 +160,7 @@ func TestSigned(t *testing.T) {
 	}
 }
 
-// Somebody else, and Herald without its key, is refused.
+// TestUnsignedIsRefused checks that the agent refuses Herald without its key, and a signer other than its Herald.
 func TestUnsignedIsRefused(t *testing.T) {
 	t.Parallel()
 	_, herald := newSigner(t)
@@ -175,8 +175,8 @@ func TestUnsignedIsRefused(t *testing.T) {
 	}
 }
 
-// TestUnsignedEndpoint: requests to an endpoint that is called unsigned are not signed, and share no client with signed ones:
-// an agent that verifies takes nothing of them.
+// TestUnsignedEndpoint checks that requests to an endpoint with Unsigned are not signed and do not share a client with
+// signed ones. The agent, which verifies signatures, refuses all of them.
 func TestUnsignedEndpoint(t *testing.T) {
 	t.Parallel()
 	ring, herald := newSigner(t)
@@ -203,12 +203,13 @@ func TestUnsignedEndpoint(t *testing.T) {
 	}
 }
 
-// noKey is a signer whose key is gone.
+// noKey is a signer without a key.
 type noKey struct{}
 
 func (noKey) Sign(*http.Request) error { return signing.ErrNoKey }
 
-// What cannot be signed is not sent: an agent that verifies would refuse it, and the delivery be held for a credential.
+// TestUnsignedIsNotSent checks that a request that cannot be signed is not sent. An agent that verifies signatures
+// would refuse it, and the delivery would be held for a credential.
 func TestUnsignedIsNotSent(t *testing.T) {
 	t.Parallel()
 	a := &agent{}
@@ -224,7 +225,8 @@ func TestUnsignedIsNotSent(t *testing.T) {
 	}
 }
 
-// Signatures go where the call goes: not to where an answer redirects, and never into what is logged.
+// TestSignatureStays checks that a signature is not sent to the target of a redirect and does not appear in logs or
+// errors.
 func TestSignatureStays(t *testing.T) {
 	t.Parallel()
 	ring, _ := newSigner(t)
@@ -242,7 +244,7 @@ func TestSignatureStays(t *testing.T) {
 	}
 }
 
-// The agent that authors copy, told to serve one Herald.
+// TestExampleAgentServesOneHerald checks that the example agent, with -herald, accepts calls of that Herald only.
 func TestExampleAgentServesOneHerald(t *testing.T) {
 	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "agent")

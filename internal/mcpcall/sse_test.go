@@ -19,7 +19,7 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 )
 
-// serve runs h for the test. Streams that are still open at its end are cut, since nothing else ends them.
+// serve runs h until the end of the test. Then it closes open streams, because nothing else ends them.
 func serve(t testing.TB, h http.Handler) *httptest.Server {
 	t.Helper()
 	srv := httptest.NewServer(h)
@@ -30,12 +30,12 @@ func serve(t testing.TB, h http.Handler) *httptest.Server {
 	return srv
 }
 
-// streamAgent is an HTTP+SSE server written by hand, to misbehave with.
+// streamAgent is a minimal HTTP+SSE server that can misbehave.
 type streamAgent struct {
 	endpoint string // data of the endpoint event; default /post?s=N
-	// get is asked first for each new stream; true means it answered.
+	// get is called first for each new stream and returns true if it answered.
 	get func(w http.ResponseWriter, r *http.Request) bool
-	// post is asked first for each message; true means it answered the POST.
+	// post is called first for each message and returns true if it answered the POST.
 	post func(method string, s *openStream, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool
 
 	mu      sync.Mutex
@@ -43,7 +43,7 @@ type streamAgent struct {
 	count   map[string]int
 }
 
-// openStream is one GET.
+// openStream is the stream of one GET.
 type openStream struct {
 	out  chan string
 	end  chan struct{}
@@ -79,7 +79,7 @@ func (a *streamAgent) note(what string) {
 	a.count[what]++
 }
 
-// endAll ends every stream, as an agent does that restarts.
+// endAll ends every stream, as an agent does when it restarts.
 func (a *streamAgent) endAll() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -179,7 +179,7 @@ func TestRealServerOverSSE(t *testing.T) {
 		})
 	srv := serve(t, server.NewSSEServer(s))
 	p := newPool(t)
-	// As registered for what it is, and as registered for http only.
+	// Registered with its own transport, and registered as http.
 	for _, kind := range []string{TransportSSE, TransportHTTP} {
 		t.Run(kind, func(t *testing.T) {
 			ep := streamOf(srv)
@@ -302,7 +302,7 @@ func TestStreamsThatMisbehave(t *testing.T) {
 		good  bool
 		want  CallError
 		as    any
-		calls int // 0: 1
+		calls int // 0 means 1
 	}{
 		"the stream ends in a call": {want: CallError{Written: true}, agent: onCall(func(s *openStream, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) {
 			w.WriteHeader(202)
@@ -397,7 +397,8 @@ func TestStreamsThatMisbehave(t *testing.T) {
 	}
 }
 
-// TestPingFlood: an agent that asks without end gets ten answers a second, each of which costs a request, and its own answer is taken.
+// TestPingFlood checks that an agent which sends requests without end receives ten answers per second, because each
+// costs an HTTP request. The agent's own answer to the call is still read.
 func TestPingFlood(t *testing.T) {
 	t.Parallel()
 	now := &clock{now: time.Unix(1e9, 0)}
@@ -420,7 +421,7 @@ func TestPingFlood(t *testing.T) {
 		if answer, err := p.Call(ctx, streamOf(srv), Request{Tool: "x"}); err != nil || answer.Text != "ok" {
 			t.Fatalf("second %d: %+v, %v", second, answer, err)
 		}
-		// The result came after all that was asked, so nothing more is answered than what is on its way now.
+		// The result arrived after all requests, so only answers already in transit are still sent.
 		heraldtest.Await(t, "ten answers", func() bool { return a.seen("") >= 10*second })
 		now.pass(time.Second)
 	}
@@ -432,7 +433,7 @@ func TestPingFlood(t *testing.T) {
 	}
 }
 
-// A stream that is lost is noticed by everybody at once, and replaced.
+// TestStreamLost checks that all 16 calls on a lost stream fail at once, and that the next call opens a new stream.
 func TestStreamLost(t *testing.T) {
 	t.Parallel()
 	inCall := make(chan struct{}, 16)
@@ -478,7 +479,8 @@ func TestStreamLost(t *testing.T) {
 	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
 		t.Errorf("after it: %v", err)
 	}
-	// Lost between calls: the next caller does not notice, whether the worker has or not.
+	// If the stream is lost between calls, the next caller does not notice, even if the worker has not noticed the loss
+	// yet.
 	a.endAll()
 	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
 		t.Errorf("lost between calls: %v", err)

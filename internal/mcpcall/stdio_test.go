@@ -25,24 +25,24 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// child is an agent's command; mode is how it behaves. It never returns to the test framework.
+// child runs this process as an agent's command that behaves as mode says. Its result is the exit code.
 func child(mode string) int {
 	name, dir, _ := strings.Cut(mode, ":")
-	if dir != "" { // note that a process was started, and which
+	if dir != "" { // record the pid of the process that was started
 		_ = os.WriteFile(filepath.Join(dir, strconv.Itoa(os.Getpid())), nil, 0o600)
 	}
 	switch name {
 	case "exit":
 		fmt.Fprintln(os.Stderr, "first line\nno database, token=child-secret")
 		return 3
-	case "forks": // leaves a grandchild that holds the pipes
+	case "forks": // leaves a grandchild that keeps the pipes open
 		sleeper := exec.Command("sleep", "300")
 		sleeper.Stdout, sleeper.Stderr = os.Stdout, os.Stderr
 		if err := sleeper.Start(); err != nil {
 			return 1
 		}
 		_ = os.WriteFile(filepath.Join(dir, strconv.Itoa(sleeper.Process.Pid)), nil, 0o600)
-	case "daemons": // starts one that left its session, and one that lost its parent too
+	case "daemons": // starts one process outside its session, and one that also lost its parent
 		script := exec.Command("sh", "-c", "setsid sleep 300 </dev/null >/dev/null 2>&1 & echo $!")
 		left := exec.Command("sleep", "300")
 		left.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -53,7 +53,7 @@ func child(mode string) int {
 		for _, pid := range []string{strings.TrimSpace(string(pid)), strconv.Itoa(left.Process.Pid)} {
 			_ = os.WriteFile(filepath.Join(dir, pid), nil, 0o600)
 		}
-	case "pool": // a worker with such a command, until it is killed
+	case "pool": // a worker with such a command, which runs until it is killed
 		guard, err := netguard.New(netguard.Config{})
 		if err != nil {
 			return 1
@@ -76,14 +76,14 @@ func child(mode string) int {
 				fmt.Fprintln(os.Stderr, strings.Repeat("noise ", 1000))
 			}
 		}()
-	case "strict": // knows only the old handshake, and dies of anything else
+	case "strict": // supports only the old handshake and exits on any other first message
 		in := bufio.NewReader(os.Stdin)
 		first, err := in.ReadString('\n')
 		if err != nil || !strings.Contains(first, `"initialize"`) {
 			return 1
 		}
 		return byHand(in, first)
-	case "mute": // passes over what it does not know
+	case "mute": // ignores unknown messages
 		in := bufio.NewReader(os.Stdin)
 		for {
 			line, err := in.ReadString('\n')
@@ -94,7 +94,7 @@ func child(mode string) int {
 				answerLine(line)
 			}
 		}
-	case "simple", "busy": // knows numbers as ids, and no ping; busy says nothing more once it is called
+	case "simple", "busy": // supports only numeric ids and no ping; busy stays silent after the first call
 		in := bufio.NewReader(os.Stdin)
 		for called := false; ; {
 			line, err := in.ReadString('\n')
@@ -110,7 +110,7 @@ func child(mode string) int {
 				answerLine(line)
 			}
 		}
-	case "later": // answers a call when its folder's signal is given, and leaves at once when its input ends
+	case "later": // answers a call when the signal in its folder is given; exits as soon as its input ends
 		in := bufio.NewReader(os.Stdin)
 		for {
 			line, err := in.ReadString('\n')
@@ -126,7 +126,7 @@ func child(mode string) int {
 				answerLine(line)
 			}
 		}
-	case "farewell": // has a question and a moment's work left when its input ends
+	case "farewell": // when its input ends, it sends a request and works for a moment before it exits
 		in := bufio.NewReader(os.Stdin)
 		for {
 			line, err := in.ReadString('\n')
@@ -163,7 +163,7 @@ func child(mode string) int {
 			}
 			answerLine(line)
 		}
-	case "floods": // asks and asks
+	case "floods": // sends many requests
 		for i := range 5000 {
 			fmt.Printf(`{"jsonrpc":"2.0","id":"q%d","method":"ping"}`+"\n", i)
 		}
@@ -199,7 +199,8 @@ func child(mode string) int {
 	return 0
 }
 
-// newSignal makes a named pipe that a command waits at (awaitSignal), and returns what lets it go on.
+// newSignal creates a named pipe, which a command waits for with awaitSignal. The function that it returns ends the
+// wait.
 func newSignal(t *testing.T, path string) (give func()) {
 	t.Helper()
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -215,7 +216,7 @@ func newSignal(t *testing.T, path string) (give func()) {
 	}
 }
 
-// awaitSignal opens the named pipe, which takes until somebody writes to it.
+// awaitSignal opens the named pipe for reading, which blocks until a writer opens it.
 func awaitSignal(path string) {
 	if pipe, err := os.Open(path); err == nil {
 		_ = pipe.Close()
@@ -288,13 +289,14 @@ func alive(pid int) bool {
 		return false
 	case "?":
 		return syscall.Kill(pid, 0) == nil
-	case "Z": // one that waits for init of the container to reap it has ended
+	case "Z": // a zombie that waits for the container's init has ended
 		return false
 	}
 	return true
 }
 
-// processState is the letter that the kernel has for it: T stopped, Z zombie, "" no such process, "?" unknown.
+// processState returns the kernel's letter for the state of a process: T stopped, Z zombie, "" no such process, "?"
+// unknown.
 func processState(pid int) string {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	switch {
@@ -412,7 +414,7 @@ func TestStdioDeathAndRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// In a call: the call may have run.
+	// The command dies in a call: the call may have run.
 	_, err = p.Call(ctx, ep, Request{Tool: "die"})
 	var e *CallError
 	if !errors.As(err, &e) || e.Stage != StageCall || !e.Written || e.Timeout || !strings.Contains(err.Error(), "exit status 7") {
@@ -423,7 +425,7 @@ func TestStdioDeathAndRestart(t *testing.T) {
 		t.Fatalf("no new process: %q, %v", second.Text, err)
 	}
 
-	// Between calls: no caller notices.
+	// The command dies between calls: no caller notices.
 	pid, err := strconv.Atoi(second.Text)
 	if err != nil {
 		t.Fatal(err)
@@ -434,7 +436,7 @@ func TestStdioDeathAndRestart(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	<-exited // before, a write may still be taken by the pipe of a dying process, and then the outcome is unknown
+	<-exited // until the process has exited, its pipe may still accept a write, and the outcome would be unknown
 	third, err := p.Call(ctx, ep, Request{Tool: "pid"})
 	if err != nil || third.Text == second.Text {
 		t.Fatalf("after a death between calls: %q, %v", third.Text, err)
@@ -481,7 +483,7 @@ func TestStdioMisbehaving(t *testing.T) {
 		hint  string
 		req   Request
 		check func(t *testing.T, a Answer, err error)
-		least int // processes
+		least int // processes started
 	}{
 		{mode: "deaf", req: Request{Tool: "x", Arguments: map[string]any{"a": strings.Repeat("x", 1<<20)}}, least: 1, check: func(t *testing.T, _ Answer, err error) {
 			var e *CallError
@@ -552,7 +554,7 @@ func TestStdioMisbehaving(t *testing.T) {
 	}
 }
 
-// A command that is asked to leave is not killed over what can no longer be written to it.
+// TestFarewell checks that a command which is asked to exit is not killed because writing to it fails.
 func TestFarewell(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -568,8 +570,8 @@ func TestFarewell(t *testing.T) {
 	}
 }
 
-// TestNothingOutlivesAKilledWorker: a worker that is killed without a word leaves neither its command nor what the command started,
-// though some of that made daemons of themselves. The same goes for a command that is killed.
+// TestNothingOutlivesAKilledWorker checks that a worker that is killed leaves no processes behind: neither its command
+// nor the processes that the command started, even if they became daemons. The same holds for a command that is killed.
 func TestNothingOutlivesAKilledWorker(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
@@ -622,7 +624,7 @@ func TestNothingOutlivesAKilledWorker(t *testing.T) {
 	}
 }
 
-// killNamed kills the one of the processes that runs the program.
+// killNamed kills the process among pids that runs the program.
 func killNamed(pids []int, program string) error {
 	for _, pid := range pids {
 		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))

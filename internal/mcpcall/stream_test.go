@@ -21,7 +21,8 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// The stream of an answer that ends before the result, and cannot be resumed: the tool may have run, so it is not called again.
+// TestResumeRefused checks that a call is not repeated if the stream of its answer ended before the result and cannot
+// be resumed. The tool may have run.
 func TestResumeRefused(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{400, 404, 405} {
@@ -47,7 +48,8 @@ func TestResumeRefused(t *testing.T) {
 	}
 }
 
-// 400 to every call says nothing about a session that was just made.
+// TestAlwaysBadRequest checks that an agent which answers every call with 400 is not considered to have lost a new
+// session.
 func TestAlwaysBadRequest(t *testing.T) {
 	t.Parallel()
 	a := &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
@@ -62,7 +64,8 @@ func TestAlwaysBadRequest(t *testing.T) {
 	}
 }
 
-// A stream that was just opened is no session that is gone.
+// TestStreamRefusesInitialize checks that an agent that refuses initialize on a new stream is not considered to have
+// lost the session.
 func TestStreamRefusesInitialize(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{400, 404} {
@@ -79,7 +82,8 @@ func TestStreamRefusesInitialize(t *testing.T) {
 	}
 }
 
-// The answer is on the stream, and then the gateway answers the POST as it likes.
+// TestAnsweredBeforeRefused checks that the answer on the stream counts, even if a gateway then answers the POST with
+// an error.
 func TestAnsweredBeforeRefused(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{404, 502, 504} {
@@ -107,7 +111,8 @@ func TestAnsweredBeforeRefused(t *testing.T) {
 	}
 }
 
-// An agent that keeps the answer to a POST open is not waited for: the answer that counts is on the stream.
+// TestPostKeptOpen checks that the call returns as soon as the answer is on the stream, even if the agent keeps the
+// POST open.
 func TestPostKeptOpen(t *testing.T) {
 	t.Parallel()
 	returned, cut := make(chan struct{}), make(chan bool, 1)
@@ -136,7 +141,8 @@ func TestPostKeptOpen(t *testing.T) {
 	}
 }
 
-// An agent of the older transport that is slow to initialize, but not to open its stream, is found out all the same.
+// TestSlowOlderTransport checks that an agent of the older transport is detected even if it is slow to answer
+// initialize, provided that it opens its stream fast.
 func TestSlowOlderTransport(t *testing.T) {
 	t.Parallel()
 	a := &streamAgent{post: func(method string, _ *openStream, _ http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
@@ -153,7 +159,7 @@ func TestSlowOlderTransport(t *testing.T) {
 	}
 }
 
-// What an agent sends besides its answers may grow with the calls.
+// TestBusyStream checks that the bytes an agent may send in addition to its answers grow with the number of calls.
 func TestBusyStream(t *testing.T) {
 	t.Parallel()
 	note := "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":\"" + strings.Repeat("x", 30_000) + "\"}\n\n"
@@ -166,7 +172,7 @@ func TestBusyStream(t *testing.T) {
 		return method == "tools/call"
 	}}
 	now := &clock{now: time.Now()}
-	p := newPool(t, patient(now)) // within one minute
+	p := newPool(t, patient(now)) // the clock does not move: all calls are within one minute
 	ep := streamOf(serve(t, a))
 	for i := range 100 {
 		if _, err := p.Call(heraldtest.Within(t, 30*time.Second), ep, Request{Tool: "x"}); err != nil {
@@ -178,7 +184,8 @@ func TestBusyStream(t *testing.T) {
 	}
 }
 
-// Calls share connections, also when the agent takes a POST with a body of unknown length.
+// TestStreamSharesConnections checks that calls share connections, even if the agent answers a POST with a body of
+// unknown length.
 func TestStreamSharesConnections(t *testing.T) {
 	t.Parallel()
 	a := &streamAgent{post: func(method string, s *openStream, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
@@ -208,12 +215,12 @@ func TestStreamSharesConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := made.Load(); n > 10 { // a few: a call may begin before the one before it has given its connection back
+	if n := made.Load(); n > 10 { // a call may begin before the previous one has released its connection
 		t.Errorf("%d connections for 20 calls", n)
 	}
 }
 
-// What an agent knows the session by is in no error.
+// TestSessionIsMasked checks that no error contains the session's id.
 func TestSessionIsMasked(t *testing.T) {
 	t.Parallel()
 	const session = "0123456789abcdef-session"
@@ -238,7 +245,7 @@ func TestSessionIsMasked(t *testing.T) {
 	}
 }
 
-// record is a log's text.
+// record is the text of a log.
 type record struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -251,7 +258,8 @@ func (r *record) Write(p []byte) (int, error) {
 }
 func (r *record) String() string { r.mu.Lock(); defer r.mu.Unlock(); return r.buf.String() }
 
-// What the operator's file fills in as a secret is in no error and no log, also where no client can be made.
+// TestFilledInSecretIsMasked checks that no error and no log contains a secret that the operator's file filled in, even
+// if no client can be opened.
 func TestFilledInSecretIsMasked(t *testing.T) {
 	t.Parallel()
 	const filled = "hunter2hunter2"
@@ -274,7 +282,7 @@ func TestFilledInSecretIsMasked(t *testing.T) {
 		if (err == nil) != (name == "connected") || err != nil && strings.Contains(err.Error(), filled) {
 			t.Errorf("%s: %v", name, err)
 		}
-		// A short one is not masked, so that paths are not quoted at all.
+		// Short secrets are not masked. Errors therefore never quote a path.
 		if e := (*transport.StartError)(nil); errors.As(err, &e) && strings.Contains(e.Error(), "nowhere") {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 )
 
-// TestTraceparent: each of many calls over one client has its own traceparent, in _meta and as a header alike, and
-// nothing else that is sent has any.
+// TestTraceparent checks that each of many calls over one client carries its own traceparent, both in _meta and as a
+// header. Other messages carry none.
 func TestTraceparent(t *testing.T) {
 	t.Parallel()
 	overHTTP := server.NewStreamableHTTPServer(realTools())
@@ -66,7 +66,7 @@ func TestTraceparent(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			call("") // nobody asked for one
+			call("") // a call without a traceparent
 			want := map[string]bool{" <nil>": true}
 			var wg sync.WaitGroup
 			for i := range calls {

@@ -11,7 +11,8 @@ import (
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
 
-// TestFailuresAreTold: whatever fails between Herald and an agent is told in words of Herald's, over each transport.
+// TestFailuresAreTold checks that every failure between Herald and an agent is described in Herald's own words, over
+// each transport.
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
 	guard := guardtest.Loopback(t, guardtest.Resolver(t, nil))
@@ -38,7 +39,7 @@ func TestFailuresAreTold(t *testing.T) {
 	}
 }
 
-// TestSilenceAndCommandsAreTold: an agent that connects and then fails, and the ways of a command to fail.
+// TestSilenceAndCommandsAreTold checks the errors of an agent that connects and then fails, and of commands that fail.
 func TestSilenceAndCommandsAreTold(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

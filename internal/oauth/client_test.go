@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A client without the guard's transport would dial anything.
+// TestNew checks that New refuses an HTTP client without the guard's transport, which could connect to any address.
 func TestNew(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]Config{"nothing": {}, "the default transport": {HTTP: &http.Client{}}} {
@@ -30,7 +30,7 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-// Two spellings of one origin are one; two origins that look alike are two.
+// TestOrigin checks that different spellings of one origin are equal, and that similar origins differ.
 func TestOrigin(t *testing.T) {
 	t.Parallel()
 	for raw, want := range map[string]string{

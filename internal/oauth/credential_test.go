@@ -30,7 +30,7 @@ var (
 		return key
 	}()
 
-	// makeRSA takes its time.
+	// makeRSA generates the key once, because that is slow.
 	makeRSA = sync.OnceValues(func() (*rsa.PrivateKey, error) { return rsa.GenerateKey(rand.Reader, minRSA) })
 )
 
@@ -152,7 +152,7 @@ func TestCredential(t *testing.T) {
 	}
 }
 
-// saysOne: one of the clauses.
+// saysOne reports whether the error contains one of the clauses.
 func saysOne(err error, clauses string) bool {
 	for _, c := range strings.Split(clauses, "|") {
 		if strings.Contains(err.Error(), c) {
@@ -162,7 +162,7 @@ func saysOne(err error, clauses string) bool {
 	return false
 }
 
-// sameCredential compares what is revealed.
+// sameCredential compares all fields, with their secrets revealed.
 func sameCredential(a, b Credential) bool {
 	open := func(c Credential) storedCredential {
 		return storedCredential{c.Grant, c.ClientID, c.Method, c.Secret.Reveal(), c.Key.Reveal(), c.RefreshToken.Reveal(), c.KeyID, c.Algorithm, c.Resource, c.Scope}

@@ -10,7 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// FuzzParseChallenge: whatever a server writes, what is read of it is bounded and of the characters that it may have.
+// FuzzParseChallenge checks that a parsed challenge is bounded and consists of the allowed characters, for any header.
 func FuzzParseChallenge(f *testing.F) {
 	for _, s := range []string{"", "Bearer", `Bearer realm="x", error="insufficient_scope", scope="a b", resource_metadata="https://a.example/x"`, `Basic YWJj==, Bearer scope=a`,
 		`DPoP algs="ES256", resource_metadata=https://a.example/x`, `Bearer scope="a\"`, "Bearer ==,,= a=b c = \"d\" e", "Negotiate Bearer"} {
@@ -34,7 +34,8 @@ func FuzzParseChallenge(f *testing.F) {
 	})
 }
 
-// FuzzMetadata: a document that is taken is about the agent, and its endpoints are ones that a secret may be sent to.
+// FuzzMetadata checks that an accepted metadata document describes the agent, and that secrets may be sent to its
+// endpoints.
 func FuzzMetadata(f *testing.F) {
 	f.Add([]byte(`{"resource":"https://a.example/mcp","authorization_servers":["https://as.example"],"scopes_supported":["a"]}`), "https://a.example/mcp")
 	f.Add([]byte(`{"resource":"https://a.example/a/%2e%2e","authorization_servers":["x"]}`), "https://a.example/a/%2e%2e/mcp")
@@ -74,7 +75,8 @@ func FuzzMetadata(f *testing.F) {
 	})
 }
 
-// FuzzTokenAnswer: no answer of a token endpoint gives a token that cannot be sent, or an error with a secret in it.
+// FuzzTokenAnswer checks that no response of a token endpoint yields a token that cannot be sent, or an error that
+// contains a secret.
 func FuzzTokenAnswer(f *testing.F) {
 	const sent = "a-secret-that-was-sent"
 	f.Add(200, []byte(`{"access_token":"x","token_type":"Bearer","expires_in":3600,"refresh_token":"y","scope":"a b"}`))
@@ -105,7 +107,7 @@ func FuzzTokenAnswer(f *testing.F) {
 	})
 }
 
-// FuzzParseCredential: what is taken is usable, and is written as it was read.
+// FuzzParseCredential checks that an accepted credential is usable, and is written exactly as it was read.
 func FuzzParseCredential(f *testing.F) {
 	for _, c := range []Credential{basicCredential(), refreshCredential(),
 		{Grant: GrantClientCredentials, ClientID: "us", Method: MethodKey, Key: secret.New(pkcs8(f, ecKey256)), KeyID: "1", Algorithm: "ES256", Resource: "https://a.example/mcp", Scope: "a b"}} {

@@ -16,7 +16,7 @@ import (
 
 const redirect = "http://127.0.0.1:7777/callback"
 
-// A person logs in, at servers of every kind, and the refresh token that comes of it is of use.
+// TestLogin checks that a person can log in at servers of every kind, and that the resulting refresh token works.
 func TestLogin(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]oauthtest.Options{
@@ -83,7 +83,7 @@ func TestLogin(t *testing.T) {
 	}
 }
 
-// challengeOf is what the agent says to somebody without a token.
+// challengeOf returns the agent's challenge to a request without a token.
 func challengeOf(t *testing.T, s *oauthtest.Server) Challenge {
 	t.Helper()
 	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Post(s.AgentURL, "application/json", strings.NewReader("{}"))
@@ -98,14 +98,14 @@ func challengeOf(t *testing.T, s *oauthtest.Server) Challenge {
 	return ch
 }
 
-// newExchangingServer is a server that exchanges every code it is sent.
+// newExchangingServer returns a server that exchanges every code.
 func newExchangingServer(t *testing.T) (*site, Server) {
 	t.Helper()
 	s := newSite(t, map[string]http.HandlerFunc{"/token": answerWith(200, `{"access_token":"t0ken","token_type":"Bearer","refresh_token":"r3fresh"}`)})
 	return s, Server{Issuer: "https://as.example", TokenEndpoint: s.URL + "/token", AuthorizationEndpoint: "https://as.example/login?tenant=1", Challenges: []string{"S256"}}
 }
 
-// What a browser brings back, by itself or because somebody else wants it to.
+// TestCallback checks the callbacks that a browser may deliver, including those that an attacker crafted.
 func TestCallback(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
@@ -123,8 +123,8 @@ func TestCallback(t *testing.T) {
 	}
 	state := func(err error) bool { return errors.Is(err, ErrState) }
 	for name, tt := range map[string]struct {
-		query    string // & is the state
-		promised bool   // the server says that it sends iss
+		query    string // & is replaced by the state
+		promised bool   // the server announces that it sends iss
 		fails    func(error) bool
 	}{
 		"usual":              {"code=c0de&state=&", false, nil},
@@ -181,7 +181,7 @@ func TestCallback(t *testing.T) {
 			if s.askedPaths() != "" {
 				t.Error("the code was sent")
 			}
-			// A stranger's callback does not end the login, its own does, whatever it says.
+			// A callback with a wrong state does not end the login. One with the right state does, with any result.
 			callback = url.Values{"code": {"c0de"}, "state": {login.state.Reveal()}, "iss": {"https://as.example"}}
 			if _, _, next := login.Finish(heraldtest.Within(t, 20*time.Second), callback); (next == nil) != errors.Is(err, ErrState) {
 				t.Errorf("the next callback: %v", next)
@@ -256,7 +256,7 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// What is said to the token endpoint with a code.
+// TestExchange checks the parameters that are sent to the token endpoint with a code.
 func TestExchange(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)

@@ -17,10 +17,10 @@ import (
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
 
-// epoch is the clock of tests.
+// epoch is the fixed time of the clocks in the tests.
 var epoch = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// newClient is a client that dials through a guard which lets loopback pass.
+// newClient returns a client whose guard allows loopback.
 func newClient(t testing.TB, adapt ...func(*Config)) *Client {
 	t.Helper()
 	return newGuardedClient(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, adapt...)
@@ -46,7 +46,7 @@ func newGuardedClient(t testing.TB, allow netguard.Config, adapt ...func(*Config
 
 func shortenTimeout(c *Config) { c.Timeout = 2 * time.Second }
 
-// site is a server of which a test says what it answers where; everywhere else it has nothing.
+// site is a server with the test's handlers. It answers 404 to all other paths.
 type site struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -73,14 +73,15 @@ func newSite(t testing.TB, routes map[string]http.HandlerFunc) *site {
 	return s
 }
 
-// askedPaths are the paths that were asked for, in order.
+// askedPaths returns the requested paths, in order.
 func (s *site) askedPaths() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return strings.Join(s.paths, " ")
 }
 
-// answerWith answers with a body in which $ is the server's own origin. Headers come in pairs.
+// answerWith returns a handler with a fixed answer, in which $ is replaced by the server's own origin. Headers are
+// pairs of name and value.
 func answerWith(status int, body string, headers ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -94,7 +95,7 @@ func answerWith(status int, body string, headers ...string) http.HandlerFunc {
 
 func insertOrigin(text, origin string) string { return strings.ReplaceAll(text, "$", origin) }
 
-// answerEndlessly goes on until nobody listens.
+// answerEndlessly writes until the client disconnects.
 func answerEndlessly(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusOK)
 	for piece := []byte(strings.Repeat(`{"a":`, 1<<10)); ; {
@@ -104,13 +105,13 @@ func answerEndlessly(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// neverAnswer never says anything.
+// neverAnswer blocks until the client disconnects.
 func neverAnswer(_ http.ResponseWriter, r *http.Request) {
-	_, _ = io.Copy(io.Discard, r.Body) // only then does the server see that nobody waits
+	_, _ = io.Copy(io.Discard, r.Body) // the server detects a disconnected client only after the body was read
 	<-r.Context().Done()
 }
 
-// breakOff breaks the connection in the middle of an answer.
+// breakOff closes the connection in the middle of the answer.
 func breakOff(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Length", "1000")
 	_, _ = w.Write([]byte(`{"issuer":`))
@@ -121,7 +122,7 @@ func nestLists(levels int) string {
 	return strings.Repeat("[", levels) + strings.Repeat("]", levels)
 }
 
-// wantWords checks an error's words.
+// wantWords checks that an error contains the words.
 func wantWords(t *testing.T, err error, words ...string) {
 	t.Helper()
 	for _, w := range words {
@@ -131,7 +132,7 @@ func wantWords(t *testing.T, err error, words ...string) {
 	}
 }
 
-// wantNoSecrets checks that an error holds none of the secrets, however it is printed.
+// wantNoSecrets checks that no format of an error contains one of the secrets.
 func wantNoSecrets(t *testing.T, err error, secrets ...string) {
 	t.Helper()
 	text := fmt.Sprintf("%v %+v", err, err)

@@ -79,7 +79,7 @@ func TestRegister(t *testing.T) {
 	}
 }
 
-// A server that has no refresh tokens is not asked for them.
+// TestRegistrationGrants checks that the refresh_token grant is not requested from a server that does not support it.
 func TestRegistrationGrants(t *testing.T) {
 	t.Parallel()
 	raw, err := describeClient(Server{Grants: []string{"authorization_code"}}, RegisterConfig{Redirect: redirect, Name: "Us"})

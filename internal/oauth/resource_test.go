@@ -27,11 +27,11 @@ func TestResource(t *testing.T) {
 		return Resource{URL: url, Issuers: []string{"https://as.example"}, Scopes: []string{"a", "b", "c"}}
 	}
 	for name, tt := range map[string]struct {
-		path      string // of the agent; "" is /mcp
+		path      string // path of the agent; "" means /mcp
 		challenge string
 		routes    map[string]http.HandlerFunc
 		want      Resource
-		problem   string // of *MetadataError
+		problem   string // problem of the *MetadataError
 		asked     string
 	}{
 		"challenge":            {"", "$/x/y.json", map[string]http.HandlerFunc{"/x/y.json": doc("$/mcp")}, found("$/mcp"), "", "/x/y.json"},
@@ -102,7 +102,7 @@ func TestResource(t *testing.T) {
 	}
 }
 
-// An agent whose URL cannot be told apart from another one's is not asked about.
+// TestResourceOfNoAgent checks that no metadata is requested for an agent whose URL is invalid or ambiguous.
 func TestResourceOfNoAgent(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
@@ -114,7 +114,8 @@ func TestResourceOfNoAgent(t *testing.T) {
 	}
 }
 
-// Where every place wants a token or has nothing, nothing was learned; where something else is there, something was.
+// TestDeniedMetadata checks that Denied is set only if every location of the metadata requires a token or has no
+// document. Any other answer is a fault of the metadata.
 func TestDeniedMetadata(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
@@ -140,7 +141,8 @@ func TestDeniedMetadata(t *testing.T) {
 	}
 }
 
-// What may pass is no verdict on the document, and does not lead to another one.
+// TestUnavailableMetadata checks that a temporary failure is an UnavailableError, not a fault of the document, and that
+// no other location is tried.
 func TestUnavailableMetadata(t *testing.T) {
 	t.Parallel()
 	patient, quick := newClient(t), newClient(t, shortenTimeout)
@@ -183,7 +185,7 @@ func TestUnavailableMetadata(t *testing.T) {
 	}
 }
 
-// Without leave to, nothing inward is dialled, whoever named it.
+// TestGuarded checks that the client connects to private addresses only if they are allowed, for URLs from any source.
 func TestGuarded(t *testing.T) {
 	t.Parallel()
 	c := newGuardedClient(t, netguard.Config{})

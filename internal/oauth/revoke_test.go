@@ -16,7 +16,8 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// Every way to say who a client is, against a server that checks it: what is revoked is of no use any more, and what nobody knows is no error.
+// TestRevoke checks every method of client authentication against a server that verifies it. A revoked token is
+// unusable, and revoking an unknown token is no error.
 func TestRevoke(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
@@ -66,7 +67,8 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
-// What a revocation endpoint answers, and what is wrong with one; nothing that is sent is in an error.
+// TestRevokeAnswers checks the answers and faults of a revocation endpoint. Errors never contain the secrets that were
+// sent.
 func TestRevokeAnswers(t *testing.T) {
 	t.Parallel()
 	const token = "r3fresh/token+1"
@@ -79,7 +81,7 @@ func TestRevokeAnswers(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		answer  http.HandlerFunc
-		code    string // of a refusal
+		code    string // error code of a refusal
 		says    string
 		passing bool
 		retry   time.Duration
@@ -139,7 +141,8 @@ func TestRevokeAnswers(t *testing.T) {
 	}
 }
 
-// A server's document names where tokens are revoked; a wrong place spoils nothing else.
+// TestRevocationEndpoint checks that the metadata names the revocation endpoint, and that an invalid one does not
+// affect the rest of the document.
 func TestRevocationEndpoint(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]string{`"https://login.example/r"`: "https://login.example/r", `7`: "", `null`: "", `"` + strings.Repeat("x", maxURL+1) + `"`: "", `"ftp://x"`: "ftp://x"} {

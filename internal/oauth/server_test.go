@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 )
 
-// full is a document with everything in it; %s is the issuer.
+// full is a document with all fields; %s is the issuer.
 const full = `{"issuer":"%s","token_endpoint":"$/t","authorization_endpoint":"$/a","registration_endpoint":"https://other.example/r",
 	"token_endpoint_auth_methods_supported":["client_secret_post"],"token_endpoint_auth_signing_alg_values_supported":["PS256"],
 	"code_challenge_methods_supported":["plain","S256"],"scopes_supported":["a","offline_access"],"grant_types_supported":["authorization_code"],
@@ -26,9 +26,9 @@ func TestServer(t *testing.T) {
 	c := newClient(t)
 	type routes = map[string]http.HandlerFunc
 	for name, tt := range map[string]struct {
-		path    string // of the issuer
+		path    string // path of the issuer
 		routes  routes
-		problem string // "" found, "issuer" *IssuerError, else of *MetadataError
+		problem string // "": found; "issuer": *IssuerError; else the problem of the *MetadataError
 		asked   string
 	}{
 		"at the origin":       {"", routes{serverDoc: serveMetadata("$")}, "", serverDoc},
@@ -117,7 +117,7 @@ func TestServerOf(t *testing.T) {
 	if s.askedPaths() != before {
 		t.Error("asked although the pinned one is not named")
 	}
-	// Only an agent that has no metadata at all is its own authorization server.
+	// Only an agent without any metadata is its own authorization server.
 	var m *MetadataError
 	if got, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), Resource{URL: s.URL + "/mcp", Issuers: []string{s.URL + "/gone"}}, ""); !errors.As(err, &m) || !m.Missing {
 		t.Errorf("a server without metadata: %+v, %v", got, err)
@@ -127,7 +127,7 @@ func TestServerOf(t *testing.T) {
 	}
 }
 
-// MCP 2025-03-26: the agent is its own authorization server, with metadata or without.
+// TestLegacy checks that an agent of MCP 2025-03-26 is its own authorization server, with or without metadata.
 func TestLegacy(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
@@ -171,7 +171,7 @@ func TestMethod(t *testing.T) {
 	for name, tt := range map[string]struct {
 		methods     string
 		secret, key bool
-		want        string // "": *MetadataError
+		want        string // "" means *MetadataError
 	}{
 		"not said, secret":    {"", true, false, MethodBasic},
 		"not said, key":       {"", false, true, MethodKey},

@@ -18,7 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-const clientSecret = "s3cret/with=signs&more" // its forms differ: raw, form-encoded, in base64
+const clientSecret = "s3cret/with=signs&more" // raw, form-encoded and base64 spellings all differ
 
 func basicCredential() Credential {
 	return Credential{Grant: GrantClientCredentials, ClientID: "us", Method: MethodBasic, Secret: secret.New(clientSecret)}
@@ -28,7 +28,7 @@ func refreshCredential() Credential {
 	return Credential{Grant: GrantRefreshToken, ClientID: "us", Method: MethodNone, RefreshToken: secret.New("r3fresh/token+1")}
 }
 
-// discoverServer asks an oauthtest server for all that a client needs.
+// discoverServer obtains the metadata that a client needs from an oauthtest server.
 func discoverServer(t *testing.T, c *Client, s *oauthtest.Server) (Resource, Server) {
 	t.Helper()
 	r, err := c.Resource(heraldtest.Within(t, 20*time.Second), s.AgentURL, Challenge{})
@@ -42,7 +42,7 @@ func discoverServer(t *testing.T, c *Client, s *oauthtest.Server) (Resource, Ser
 	return r, server
 }
 
-// Every way to say who a client is, against a server that checks it.
+// TestObtain checks every method of client authentication against a server that verifies it.
 func TestObtain(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
@@ -53,7 +53,7 @@ func TestObtain(t *testing.T) {
 	for name, tt := range map[string]struct {
 		cred  Credential
 		scope string
-		want  string // scope
+		want  string // expected scope
 	}{
 		"basic":              {Credential{Grant: GrantClientCredentials, Method: MethodBasic, ClientID: "us: 100%", Secret: secret.New(clientSecret)}, "", ""},
 		"post":               {Credential{Grant: GrantClientCredentials, Method: MethodPost, ClientID: "us: 100%", Secret: secret.New(clientSecret)}, "", ""},
@@ -97,7 +97,8 @@ func TestObtain(t *testing.T) {
 	}
 }
 
-// A refresh token that comes with client credentials is left alone; the access token is as good as any.
+// TestRefreshTokenOfClientCredentials checks that a refresh token issued with client credentials is ignored, and the
+// access token is used.
 func TestRefreshTokenOfClientCredentials(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, map[string]http.HandlerFunc{"/token": answerWith(200, `{"access_token":"x","token_type":"Bearer","refresh_token":"y"}`)})
@@ -107,7 +108,7 @@ func TestRefreshTokenOfClientCredentials(t *testing.T) {
 	}
 }
 
-// A request holds what it should, and nothing else.
+// TestRequest checks that a token request contains exactly the required parameters and headers.
 func TestRequest(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
@@ -156,13 +157,13 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// What a token endpoint answers, well or badly.
+// TestAnswers checks valid and invalid answers of a token endpoint.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	patient, quick := newClient(t), newClient(t, shortenTimeout)
 	const ok = `"access_token":"t0ken","token_type":"Bearer"`
 	type want struct {
-		refused, unavailable string // words; both "": a token
+		refused, unavailable string // words of the error; both "" means a token
 		expires              time.Duration
 		scope                string
 		retry                time.Duration
@@ -277,7 +278,7 @@ func hijackConnection(w http.ResponseWriter, text string) {
 	_ = conn.Close()
 }
 
-// The caller's own end is told apart by errors.Is.
+// TestCancelled checks that errors.Is recognizes the end of the caller's own context.
 func TestCancelled(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, map[string]http.HandlerFunc{"/token": neverAnswer})
@@ -289,7 +290,7 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// Assertions by every kind of key, checked by somebody else's code.
+// TestAssertion checks assertions signed with every kind of key, with an independent implementation.
 func TestAssertion(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
@@ -315,7 +316,7 @@ func TestAssertion(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cred := Credential{Grant: GrantClientCredentials, Method: MethodKey, ClientID: name, Key: secret.New(tt.pem), Algorithm: tt.algorithm, KeyID: "k1", Resource: r.URL}
-			for range 2 { // no assertion is sent twice
+			for range 2 { // each assertion is sent once
 				if _, err := c.Obtain(heraldtest.Within(t, 20*time.Second), server, cred, ""); err != nil {
 					t.Fatal(err)
 				}
@@ -335,7 +336,7 @@ func TestAssertion(t *testing.T) {
 	}
 }
 
-// Of the key's algorithms, the first that the server takes.
+// TestAlgorithm checks that the signer uses the first of the key's algorithms that the server accepts.
 func TestAlgorithm(t *testing.T) {
 	t.Parallel()
 	key := secret.New(pkcs8(t, rsaKey(t)))

@@ -12,7 +12,8 @@ import (
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
 
-// TestFailuresAreTold: whatever fails between Herald and an authorization server is told in words of Herald's.
+// TestFailuresAreTold checks that every failure between Herald and an authorization server is described in Herald's own
+// words.
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
 	list := append(guardtest.Failures(t, "did not answer within 3 s"),

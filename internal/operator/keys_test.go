@@ -8,7 +8,7 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// What could not be read back is not printed.
+// TestCheckReadable checks that a keyset that cannot be read back is refused.
 func TestCheckReadable(t *testing.T) {
 	t.Parallel()
 	k, err := secret.Create()

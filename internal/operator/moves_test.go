@@ -37,14 +37,15 @@ func TestFilter(t *testing.T) {
 		}
 		heraldtest.Equal(t, fmt.Sprintf("the filter of %+v", c.in), got, c.want)
 	}
-	// The audit keeps times, not how long ago they were.
+	// The audit records absolute times, not relative ones.
 	f, err := Selection{Agent: "8453:42", Status: "dead", Since: "1h"}.parseFilter(now)
 	if got := string(mustMarshal(describeFilter(f))); err != nil || got != `{"agent":"8453:42","since":"2026-03-04T04:06:07Z","status":"dead"}` {
 		t.Errorf("%s, %v", got, err)
 	}
 }
 
-// A filter without --status takes what somebody may want delivered, and never what was.
+// TestWhatAFilterTakes checks that a filter without --status selects deliveries that may still need an action, and
+// never delivered ones.
 func TestWhatAFilterTakes(t *testing.T) {
 	t.Parallel()
 	open := []store.Status{store.Dead, store.Rejected, store.Skipped, store.Held, store.Waiting}
@@ -122,7 +123,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// shelf is a ledger of rows in the order of acceptance.
+// shelf is a ledger with rows in the order of acceptance.
 type shelf struct {
 	rows   []store.Delivery
 	audits []store.Audit

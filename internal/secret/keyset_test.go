@@ -94,7 +94,7 @@ func TestOpenRefuses(t *testing.T) {
 		"agent": func(b *Binding) { b.AgentID = "43" }, "origin": func(b *Binding) { b.Origin = "https://b.example" }, "scheme": func(b *Binding) { b.Scheme = "bearer" },
 		"header": func(b *Binding) { b.Header = "X-Other" }, "issuer": func(b *Binding) { b.Issuer = "" },
 		"generation": func(b *Binding) { b.Generation = "1" },
-		// Text moved from one part to the next: it must not come out as the same bytes.
+		// Text moved from one part to the next must not produce the same bytes.
 		"boundary": func(b *Binding) { b.AgentID, b.Origin = "42h", "ttps://a.example" },
 	} {
 		b := full
@@ -113,7 +113,8 @@ func TestOpenRefuses(t *testing.T) {
 	refused("other keyset", other, c, full, "is not in HERALD_KEYSET")
 }
 
-// A keyset that was rotated elsewhere opens both what the old and what the new key sealed.
+// TestRotated checks that a keyset that was rotated elsewhere opens secrets sealed with the old key and with the new
+// one.
 func TestRotated(t *testing.T) {
 	t.Parallel()
 	k := createKeyset(t)
@@ -188,7 +189,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// makeKeyset makes a keyset that worker keys init would not.
+// makeKeyset creates a keyset with parameters that `worker keys init` would not use.
 func makeKeyset(t *testing.T, prefix tinkpb.OutputPrefixType) Secret {
 	t.Helper()
 	kt := aead.AES256GCMKeyTemplate()
@@ -255,7 +256,8 @@ func TestLoadOrCreateFile(t *testing.T) {
 	}
 }
 
-// TestWrappedFile: a file may be wrapped, by us or by `worker keys rotate`; only its master opens it.
+// TestWrappedFile checks that a keyset file may be wrapped, by LoadOrCreateFile or by `worker keys rotate`, and that
+// only its master key opens it.
 func TestWrappedFile(t *testing.T) {
 	t.Parallel()
 	master := func(digit string) Master {
@@ -292,7 +294,7 @@ func TestWrappedFile(t *testing.T) {
 	}
 }
 
-// Several processes that start at once on one folder end with one keyset.
+// TestLoadOrCreateFileAtOnce checks that several processes that start at once on one folder use the same keyset.
 func TestLoadOrCreateFileAtOnce(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keyset")

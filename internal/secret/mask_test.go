@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// A secret is masked in every spelling that means the same, also in one within another; what is around it stays.
+// TestMaskerReadsEscapes checks that a secret is masked in every equivalent spelling, including nested ones, and that
+// the surrounding text is not changed.
 func TestMaskerReadsEscapes(t *testing.T) {
 	t.Parallel()
 	for _, secret := range []string{"plainsecret", `s3/cret+to=ken`, `a"b\c<d>&'e%41;f`, "schlüssel-und-🔑"} {
@@ -43,7 +44,7 @@ func TestMaskerReadsEscapes(t *testing.T) {
 				t.Fatal(err)
 			}
 			texts := []string{spelt}
-			if name != "JSON in HTML" { // three within each other are nobody's by accident
+			if name != "JSON in HTML" { // three nested encodings do not occur by accident
 				texts = append(texts, strings.Trim(string(twice), `"`))
 			}
 			for _, text := range texts {
@@ -57,7 +58,8 @@ func TestMaskerReadsEscapes(t *testing.T) {
 	}
 }
 
-// A short secret is masked as a word of its own, so that the words it is a part of stay; one that is in every text stays.
+// TestMaskerOfShortSecrets checks that a short secret is masked only as a separate word, so that longer words that
+// contain it are not changed. A secret that occurs in every text, such as "true", is not masked.
 func TestMaskerOfShortSecrets(t *testing.T) {
 	t.Parallel()
 	m := NewMasker([]string{"tiger", "p@s!", "ab", "true", "12345678"}, "feedback", "me")
@@ -87,7 +89,7 @@ func TestMaskerOfShortSecrets(t *testing.T) {
 	}
 }
 
-// Of secrets that share characters nothing is left over, whichever comes first.
+// TestMaskerOverlap checks that overlapping secrets are masked completely, in any order.
 func TestMaskerOverlap(t *testing.T) {
 	t.Parallel()
 	for _, texts := range [][]string{{"abcdefgh", "efghijkl"}, {"efghijkl", "abcdefgh"}, {"abcd", "abcdefghijkl"}, {"", "abcdefghijkl", "fgh"}} {
@@ -133,7 +135,8 @@ func FuzzMasker(f *testing.F) {
 	})
 }
 
-// What an agent answers is looked through once more for each kind of escape in it; there is nothing in it that makes that long.
+// BenchmarkMasker measures masking. An answer is searched once more for each kind of escape in it, and no input makes
+// that slow.
 func BenchmarkMasker(b *testing.B) {
 	m := NewMasker([]string{"Bearer s3cretsecret", "s3cretsecret"})
 	for name, unit := range map[string]string{"plain": "nothing special here, ", "JSON": `{\"a\": \"b\"},\n `, "backslashes": `\\`, "entities": "&amp;", "percents": "%25", "all": `\u0026amp;%5c`} {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A keyset file is replaced whole, and only by a keyset that has its keys.
+// TestReplaceFile checks that a keyset file is replaced atomically, and only by a keyset that contains its keys.
 func TestReplaceFile(t *testing.T) {
 	t.Parallel()
 	k, err := Create()

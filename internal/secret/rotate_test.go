@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// A rotation as operators make it: at each step both the keyset before and the one after are in use at once.
+// TestRotation performs a rotation as operators do. At each step, the previous and the next keyset are in use at the
+// same time.
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	first := createKeyset(t)
@@ -29,7 +30,7 @@ func TestRotation(t *testing.T) {
 	for name, pair := range map[string][2]*Keyset{"roll-out": {first, added}, "promotion": {added, promoted}, "the old key's end": {promoted, ended}} {
 		for _, ways := range [][2]*Keyset{pair, {pair[1], pair[0]}} {
 			if name == "the old key's end" && ways[0] == ended {
-				continue // what is sealed by then is sealed with the new key: below
+				continue // from then on, only the new key seals; see below
 			}
 			c, err := ways[0].Seal([]byte(text), full)
 			if err != nil {

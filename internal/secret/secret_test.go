@@ -13,7 +13,7 @@ import (
 
 const text = "hunter2-very-secret"
 
-// showsSecret tells whether s holds the secret, in any of the ways that a verb could write it.
+// showsSecret reports whether s contains the secret in any form that a formatting verb could produce.
 func showsSecret(s string) bool {
 	return strings.Contains(s, text) || strings.Contains(strings.ToLower(s), fmt.Sprintf("%x", text)) || strings.Contains(s, strings.Trim(fmt.Sprint([]byte(text)), "[]"))
 }

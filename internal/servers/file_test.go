@@ -20,7 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// environment is what ${NAME} stands for in the tests; every value is a secret.
+// environment returns the values of ${NAME} in the tests. Every value is a secret.
 func environment(name string) (string, bool) {
 	v, ok := map[string]string{"TOKEN": "hunter2hunter2", "HOST": "hunter2.example", "EMPTY": "", "BINARY": "hunter2\xff", "LINE": "hunter2\n",
 		"LONG": "hunter2" + strings.Repeat("x", maxValue), "NUL": "hunter2\x00"}[name]
@@ -86,7 +86,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestBroken: each fault is told with its line and path, and never with what came out of the environment.
+// TestBroken checks that each error names the line and path of the fault, and never contains a value of the
+// environment.
 func TestBroken(t *testing.T) {
 	t.Parallel()
 	entry := func(s string) string { return "{\n \"servers\": {\n  \"8453:42\": " + s + "}}" }
@@ -195,7 +196,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// TestManyFaults: all of them at once, but not endlessly many.
+// TestManyFaults checks that all faults are reported together, up to a limit.
 func TestManyFaults(t *testing.T) {
 	t.Parallel()
 	_, err := parseAll("f", []byte("{\"servers\": {\"1:1\": {\"url\": 1,\n\"enabled\": 1},\n\"1:2\": {\"x\": 1}}}"), nil)
@@ -259,7 +260,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestFind: other agents' entries may be at fault, as in a shell that lacks the worker's environment.
+// TestFind checks that Find ignores faults in other agents' entries, which occur in a shell without the worker's
+// environment.
 func TestFind(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "servers.json")
@@ -290,7 +292,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestHeadersAreMcpcalls: what the file may set, calls may set, and the other way round.
+// TestHeadersAreMcpcalls checks that the file accepts exactly the headers that calls may send.
 func TestHeadersAreMcpcalls(t *testing.T) {
 	t.Parallel()
 	guard, err := netguard.New(netguard.Config{})
@@ -303,7 +305,7 @@ func TestHeadersAreMcpcalls(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = pool.Close(context.Background()) })
 	over, cancel := context.WithCancel(t.Context())
-	cancel() // nothing is dialled
+	cancel() // no connection is opened
 	for _, name := range []string{"Accept", "content-type", "Host", "Idempotency-Key", "Last-Event-Id", "MCP-SESSION-ID", "Proxy-Authorization", "Te", "Authorization", "X-Api-Key", "Cookie", "User-Agent", "Proxy-Authenticate", "Content-Language",
 		"Mcp-Param-X", "Origin", "Date", "Range", "Traceparent"} {
 		_, bad := parseAll("f", []byte(`{"servers": {"1:1": {"url": "https://a.example", "headers": {"`+name+`": "x"}}}}`), nil)
@@ -327,7 +329,7 @@ func TestAllows(t *testing.T) {
 	}
 }
 
-// TestNothingIsPrinted: no verb prints what came out of the environment.
+// TestNothingIsPrinted checks that no formatting verb prints a value of the environment.
 func TestNothingIsPrinted(t *testing.T) {
 	t.Parallel()
 	s := read1(t, `{"url": "https://a.example/${TOKEN}", "auth": {"type": "bearer", "token": "${TOKEN}"}}`)
@@ -341,7 +343,8 @@ func TestNothingIsPrinted(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever is in the file, it is read or refused, with a line that is there, and nothing of the environment is told.
+// FuzzParse checks that any file is either read or refused with an existing line, and that no error contains a value of
+// the environment.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		`{"servers": {"8453:42": {"transport": "http", "url": "https://${HOST}/x", "headers": {"A": "${TOKEN}"}, "auth": {"type": "bearer", "token": "${TOKEN}"},

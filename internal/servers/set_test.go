@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
 
-// watched is a set on a file of the test's own.
+// watched is a Set with the test's own file.
 type watched struct {
 	*Set
 	t     testing.TB
@@ -50,7 +50,7 @@ func (w *watched) write(content string) {
 	}
 }
 
-// look looks once and returns what was logged.
+// look checks the file once and returns the log lines.
 func (w *watched) look() string {
 	w.log.Reset()
 	w.ReloadIfChanged()
@@ -94,7 +94,7 @@ func TestReload(t *testing.T) {
 	if s, ok := w.Lookup(1, "1"); !ok || s.Timeout != 2*time.Second {
 		t.Errorf("%+v, %v", s, ok)
 	}
-	// What is no endpoint's concern drops nothing, nor do spaces change anything.
+	// Changes that do not concern the endpoint drop nothing, and changed white space has no effect.
 	w.write(`{"servers": {"1:1": {"url": "https://a.example", "auth": {"type": "bearer", "token": "other${TOKEN}"}}, "1:3": {}, "2:1": {"enabled": false}}}`)
 	w.look()
 	if len(w.diffs) != 2 || len(w.diffs[1].ListDroppedEndpoints()) != 0 || w.diffs[1].Changed[0].String() != "1:1 (timeoutMs)" {
@@ -106,7 +106,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// TestRespelt: a secret that is taken out of the file's text is shown no more, though everything is called as before.
+// TestRespelt checks that a secret that was moved from the file into the environment is no longer shown, although the
+// endpoint did not change.
 func TestRespelt(t *testing.T) {
 	t.Parallel()
 	w := watch(t, `{"servers": {"1:1": {"url": "https://a.example/hunter2hunter2"}, "1:2": {"command": "hunter2hunter2"}, "1:3": {"command": "x", "args": ["hunter2hunter2"]}}}`)
@@ -129,7 +130,8 @@ func TestRespelt(t *testing.T) {
 	}
 }
 
-// TestCalled: agents that are called elsewhere or with something else than before, and no others.
+// TestCalled checks that exactly those agents are listed that are now called at another address or with another command
+// or header.
 func TestCalled(t *testing.T) {
 	t.Parallel()
 	w := watch(t, `{"servers": {"1:1": {"url": "https://a.example"}, "1:2": {"url": "https://a.example"}, "1:3": {}, "1:4": {"url": "https://a.example"}, "1:5": {"command": "x"}}}`)
@@ -141,7 +143,7 @@ func TestCalled(t *testing.T) {
 	}
 }
 
-// TestBrokenStays: a broken file changes nothing and is told once; a missing one too.
+// TestBrokenStays checks that a broken or missing file changes nothing and is logged once.
 func TestBrokenStays(t *testing.T) {
 	t.Parallel()
 	const good = `{"servers": {"1:1": {}}}`
@@ -177,7 +179,7 @@ func TestBrokenStays(t *testing.T) {
 	w.has("1:2")
 }
 
-// TestSameMoment: two writes that a coarse clock does not tell apart are both seen.
+// TestSameMoment checks that two writes with the same timestamp are both detected.
 func TestSameMoment(t *testing.T) {
 	t.Parallel()
 	w := watch(t, `{"servers": {"1:1": {}}}`)
@@ -196,7 +198,8 @@ func TestSameMoment(t *testing.T) {
 	w.has("1:3")
 }
 
-// TestKubernetes: a volume is swapped by a link to a link, and the file keeps its name, and perhaps its size.
+// TestKubernetes checks the way in which Kubernetes updates a volume: a symbolic link to a link is swapped, while the
+// file's name, and possibly its size, stay the same.
 func TestKubernetes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -252,7 +255,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestRun: it looks with every tick and ends with its context; readers meanwhile see one file or the other.
+// TestRun checks that Run checks the file at every tick and ends with its context. Concurrent readers see either the
+// old or the new file.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "servers.json")

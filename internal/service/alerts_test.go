@@ -22,7 +22,7 @@ import (
 
 const alertSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
-// alertReceiver takes what a worker posts; the first post may end the worker before it is answered.
+// alertReceiver records the alerts that workers post. The first post can kill the worker before it is answered.
 type alertReceiver struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -66,8 +66,9 @@ func (r *alertReceiver) received() []string {
 	return slices.Clone(r.posts)
 }
 
-// TestAlerts: an operator disables an agent, a delivery of it is held, and HERALD_ALERT_URL hears of both. A worker that
-// is killed between a post and its mark has another one post it again, under the same id, and nothing else twice.
+// TestAlerts checks that HERALD_ALERT_URL receives an alert when an operator disables an agent and when a delivery is
+// held. If a worker is killed after a post but before it recorded it, another worker repeats the post with the same id.
+// Other alerts are posted once.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
@@ -88,7 +89,7 @@ func TestAlerts(t *testing.T) {
 	_, kill := startKillable(t, env...)
 	killer <- kill
 	heraldtest.Receive(t, "the post at which the worker is killed", killed)
-	// The lease of who posted it is over.
+	// The lease of the killed worker expires.
 	if _, err := db.Exec(t.Context(), `UPDATE herald.alerts SET next_attempt_at = now() WHERE sent_at IS NULL`); err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +100,7 @@ func TestAlerts(t *testing.T) {
 	if got := r.received(); got[0] != got[1] {
 		t.Errorf("%q", got)
 	}
-	// A delivery is held: both that and why are told.
+	// A delivery is held: both the hold and its cause are posted.
 	line := feedback(t, net, "https://a.example")
 	var j struct{ AgentID, IdentityRegistry string }
 	if err := json.Unmarshal(line, &j); err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// TestLimitsOfEmbeddedRedis: a worker shares its limits through a Redis that others may use, and keeps them in memory
-// beside one of its own.
+// TestLimitsOfEmbeddedRedis checks that workers share their limits through an external Redis. With an embedded Redis,
+// the limits are in memory.
 func TestLimitsOfEmbeddedRedis(t *testing.T) {
 	t.Parallel()
 	url := heraldtest.Redis(t)

@@ -16,7 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// run.json holds no password of an operator's own services, and commands still find what is embedded by it.
+// TestRunFileWithoutPasswords checks that run.json does not contain the passwords of external services, and that
+// commands still find the embedded services by it.
 func TestRunFileWithoutPasswords(t *testing.T) {
 	t.Parallel()
 	const own, other = "postgres://herald:hunter2secret@db.example:5433/herald?sslmode=disable", "postgres://herald:hunter2secret@db.example/other"
@@ -25,8 +26,8 @@ func TestRunFileWithoutPasswords(t *testing.T) {
 	for name, tt := range map[string]struct {
 		backend   Backend
 		env       []string
-		want      string // in run.json
-		database  string // of the command; empty: it is refused
+		want      string // contained in run.json
+		database  string // that the command uses; empty: refused
 		redis     string
 		embedded  bool
 		complaint string
@@ -77,7 +78,7 @@ func TestRunFileWithoutPasswords(t *testing.T) {
 	}
 }
 
-// Only what waiting does not mend is final.
+// TestIsRefusal checks that only errors that waiting does not fix are final.
 func TestIsRefusal(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]bool{

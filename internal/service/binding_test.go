@@ -15,14 +15,14 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// HERALD_BINDING reaches the deliveries: two agents that only their own registrations bind to one endpoint, while a
-// call of the first is going on.
+// TestBindingPolicy checks the effect of HERALD_BINDING on two agents whose registrations name the same endpoint
+// without the endpoint's confirmation, while a call to the first one is in flight.
 func TestBindingPolicy(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
 	for _, c := range []struct {
 		env    []string
-		first  bool // is called
+		first  bool // the first agent is called
 		status store.Status
 		reason reason.Reason
 	}{

@@ -19,7 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// oldJob is an ActionJob as the old backend writes one, for an agent that its config names.
+// oldJob returns an ActionJob as the old backend encodes it, for an agent that its config names.
 func oldJob(n int, config map[string]any) []byte {
 	transaction := fmt.Sprintf("0x%064x", n)
 	b, _ := json.Marshal(map[string]any{"id": fmt.Sprintf("4b0e8ad5-0000-4000-8000-%012d", n), "trigger_id": "trigger-1",
@@ -47,8 +47,8 @@ func (r *running) client(redisURL string) redis.UniversalClient {
 	return c
 }
 
-// With HERALD_REDIS_INTAKE=off the worker does not read asynq's queue default; otherwise the metrics count other
-// programs' tasks there without their types.
+// TestQueueDefault checks that with HERALD_REDIS_INTAKE=off the worker does not read asynq's queue "default". Otherwise
+// the metrics count the tasks of other programs in it, without their types.
 func TestQueueDefault(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []string{"off", "jobs"} {
@@ -98,7 +98,7 @@ func runDoors(t *testing.T, env ...string) (*running, string) {
 		"HERALD_LEGACY_QUEUE=action_jobs")...), redisURL
 }
 
-// What the old backend puts into its list is delivered.
+// TestLegacyQueue checks that jobs in the old backend's list are delivered.
 func TestLegacyQueue(t *testing.T) {
 	t.Parallel()
 	r, redisURL := runDoors(t, "HERALD_REDIS_INTAKE=on", "HERALD_VERIFY_EVENT=off")
@@ -127,7 +127,7 @@ func TestLegacyQueue(t *testing.T) {
 		return len(list)
 	}
 	heraldtest.Await(t, "their records", func() bool { return count(store.Delivered) == jobs && count(store.Rejected) == 2 })
-	// The API shows the bytes of those that are no jobs.
+	// The API shows the bytes of tasks that are not jobs.
 	refused, err := w.Store.Deliveries(heraldtest.Within(t, 10*time.Second), store.Filter{Status: store.Rejected})
 	if err != nil {
 		t.Fatal(err)
@@ -201,8 +201,8 @@ func (r *running) ask(method, token, path string, body any) (int, string) {
 	return res.StatusCode, string(b)
 }
 
-// The bridge's request brings the bridge's answer; nobody without the token gets one, and no private address is called
-// but what the operator allows.
+// TestDirectCall checks that a request in the bridge's format gets an answer in the bridge's format. Requests without
+// the token are refused, and so are private addresses that the operator does not allow.
 func TestDirectCall(t *testing.T) {
 	t.Parallel()
 	r, _ := runDoors(t)

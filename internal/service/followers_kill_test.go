@@ -17,10 +17,10 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// helperVariable has this test binary be a worker, which can be killed.
+// helperVariable makes this test binary run as a worker that a test can kill.
 const helperVariable = "HERALD_SERVICE_TEST_HELPER"
 
-// runHelper serves with the process's environment and does not return.
+// runHelper runs a worker with the process's environment. It does not return.
 func runHelper() {
 	cfg, err := config.Load(os.Environ())
 	if err == nil {
@@ -30,7 +30,7 @@ func runHelper() {
 	os.Exit(1)
 }
 
-// startKillable starts a worker of its own process. kill is SIGKILL, and waits for its end.
+// startKillable starts a worker in its own process. kill sends SIGKILL and waits until the process has ended.
 func startKillable(t *testing.T, env ...string) (log *heraldtest.Log, kill func()) {
 	t.Helper()
 	binary, err := os.Executable()
@@ -57,7 +57,7 @@ func startKillable(t *testing.T, env ...string) (log *heraldtest.Log, kill func(
 	return log, kill
 }
 
-// awaitLog waits until a log says this.
+// awaitLog waits until the log contains text.
 func awaitLog(t *testing.T, log *heraldtest.Log, text string) {
 	t.Helper()
 	heraldtest.AwaitState(t, func() bool { return strings.Contains(log.String(), text) },
@@ -75,8 +75,8 @@ func awaitDelivered(t *testing.T, st *store.Store, n int64) {
 	}, func() string { return fmt.Sprintf("there are %v, want %d delivered", got, n) })
 }
 
-// TestWatchTakesOver: of two workers with HERALD_WATCH one reads the chain. When it is killed the other takes over
-// within 10 s, and delivers what was given meanwhile.
+// TestWatchTakesOver checks that only one of two workers with HERALD_WATCH reads the chain. When it is killed, the
+// other takes over within 10 s and delivers the feedback given in between.
 func TestWatchTakesOver(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
@@ -108,8 +108,8 @@ func TestWatchTakesOver(t *testing.T) {
 	}
 }
 
-// TestWatchedNodeAway: a node that is away keeps the worker neither from starting nor from being ready, and is read
-// when it comes.
+// TestWatchedNodeAway checks that an unavailable node prevents the worker neither from starting nor from being ready,
+// and that the chain is read once the node is available.
 func TestWatchedNodeAway(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
@@ -126,8 +126,8 @@ func TestWatchedNodeAway(t *testing.T) {
 	awaitDelivered(t, w.Store, 1)
 }
 
-// TestRefusesUnknownRegistries: a chain whose registries nobody knows keeps the worker from starting, and the error names
-// what to set.
+// TestRefusesUnknownRegistries checks that the worker refuses to start if a chain's registries are unknown. The error
+// names the settings.
 func TestRefusesUnknownRegistries(t *testing.T) {
 	t.Parallel()
 	r := run(t, false, "RPC_URL_600=http://127.0.0.1:1", "HERALD_WATCH=600", "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate),

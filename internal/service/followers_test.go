@@ -17,8 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// TestFollowsChains: of two workers that follow a chain one reads, and what the chain gets is delivered though nobody
-// enqueues it; when that one ends, the other goes on where it was.
+// TestFollowsChains checks that only one of two workers that follow a chain reads it, and that its events are delivered
+// without a producer. When that worker stops, the other continues at the same position.
 func TestFollowsChains(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
@@ -51,7 +51,7 @@ func TestFollowsChains(t *testing.T) {
 	}
 }
 
-// TestTellsLag: a chain that is read late is named with how late it is.
+// TestTellsLag checks that /readyz, the log and the metrics report how far the reading of a chain is behind.
 func TestTellsLag(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
@@ -86,7 +86,7 @@ func TestTellsLag(t *testing.T) {
 	if p := f.measureProgress(t.Context(), followed); !p.known || p.behind || p.lag.Blocks != 0 {
 		t.Errorf("it is read to its head: %+v", p)
 	}
-	for range 2 * int(behindAfter/time.Second) { // the chain counts at least a second for each
+	for range 2 * int(behindAfter/time.Second) { // the chain's clock advances by at least one second per block
 		if _, err := net.Commit(); err != nil {
 			t.Fatal(err)
 		}

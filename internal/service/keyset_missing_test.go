@@ -12,8 +12,8 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// TestTellsMissingKeys: a worker with another keyset says at its start which key sealed what is stored, and to put its
-// keyset back.
+// TestTellsMissingKeys checks that a worker with a wrong keyset logs at its start which key sealed the stored secrets,
+// and that the operator must restore that keyset.
 func TestTellsMissingKeys(t *testing.T) {
 	t.Parallel()
 	st, err := store.Open(store.Config{URL: secret.New(heraldtest.Postgres(t, store.Migrate))})

@@ -10,8 +10,8 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// TestKeysetOfTheDataFolder: the embedded database's keyset is wrapped when there is a master key, and commands open it
-// as the worker does.
+// TestKeysetOfTheDataFolder checks that the keyset of the embedded database is wrapped if there is a master key, and
+// that commands open it as the worker does.
 func TestKeysetOfTheDataFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	heraldtest.Main(m, devnettest.Leftovers()...)
 }
 
-// running is a service in this process.
+// running is a service that runs in this process.
 type running struct {
 	t       testing.TB
 	cancel  context.CancelFunc
@@ -44,7 +44,7 @@ type running struct {
 	stopped bool
 }
 
-// run starts a service with this environment; it is stopped with the test at the latest.
+// run starts a service with this environment. It is stopped at the end of the test, if not before.
 func run(t testing.TB, ephemeral bool, env ...string) *running {
 	t.Helper()
 	return runWith(t, Options{Ephemeral: ephemeral}, env...)
@@ -69,7 +69,7 @@ func runWith(t testing.TB, o Options, env ...string) *running {
 	return r
 }
 
-// stop asks for an orderly stop, as SIGTERM does, and waits for it.
+// stop requests an orderly stop, as SIGTERM does, and waits for it.
 func (r *running) stop() error {
 	r.cancel()
 	return r.wait()
@@ -88,7 +88,7 @@ func (r *running) wait() error {
 	return r.outcome
 }
 
-// up waits until it takes tasks.
+// up waits until the service processes tasks.
 func (r *running) up() *Worker {
 	r.t.Helper()
 	select {
@@ -103,7 +103,7 @@ func (r *running) up() *Worker {
 	return nil
 }
 
-// readiness asks /readyz.
+// readiness returns the answer of /readyz.
 func (r *running) readiness() (status int, waiting map[string]string) {
 	status, waiting, _ = r.askReady()
 	return status, waiting
@@ -121,7 +121,7 @@ func (r *running) askReady() (status int, waiting, degraded map[string]string) {
 	return res.StatusCode, body.For, body.Degraded
 }
 
-// untilReadyWithout waits until /readyz says 200 and names exactly these as what is away.
+// untilReadyWithout waits until /readyz returns 200 and reports exactly these services as degraded.
 func (r *running) untilReadyWithout(names ...string) (degraded map[string]string) {
 	r.t.Helper()
 	var code int
@@ -180,7 +180,7 @@ func load(t testing.TB, env ...string) *config.Config {
 	return cfg
 }
 
-// dataFolder is a HERALD_DATA that the user whom root gives the database to can pass through.
+// dataFolder returns a folder for HERALD_DATA that the account which runs Postgres for root can enter.
 func dataFolder(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "herald-test-")
@@ -196,7 +196,7 @@ func dataFolder(t testing.TB) string {
 	return dir
 }
 
-// agent takes feedback; hold, when set, keeps each call until it is closed.
+// agent accepts feedback. If hold is not nil, each call blocks until it is closed.
 type agent struct {
 	*httptest.Server
 	begun chan bool

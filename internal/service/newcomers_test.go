@@ -18,7 +18,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// silentAgent takes calls at an address of its own and answers none until answer is called.
+// silentAgent starts an agent with its own IP address. It answers no call until answer is called.
 func silentAgent(t testing.TB, address string) (a *agent, answer func()) {
 	t.Helper()
 	a = &agent{begun: make(chan bool, 100), hold: make(chan bool)}
@@ -35,8 +35,8 @@ func silentAgent(t testing.TB, address string) (a *agent, answer func()) {
 	return a, answer
 }
 
-// TestSilentOrigins: as many silent origins as a worker has slots get half of them, and an agent that answered before
-// is delivered to.
+// TestSilentOrigins checks that silent origins without a previous success occupy at most half of a worker's slots, so
+// that an agent that answered before still gets its deliveries.
 func TestSilentOrigins(t *testing.T) {
 	t.Parallel()
 	const slots = 4
@@ -84,7 +84,7 @@ func TestSilentOrigins(t *testing.T) {
 	for _, answer := range answers {
 		answer()
 	}
-	for _, id := range silent { // put off is not lost
+	for _, id := range silent { // postponed deliveries are not lost
 		delivered(t, w.Store, id)
 	}
 	if err := r.stop(); err != nil {

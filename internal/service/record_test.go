@@ -9,7 +9,8 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// A running worker's record names the keys that it has loaded; an orderly stop deletes it.
+// TestWorkerRecord checks that a running worker's record lists the keys that it has loaded, and that an orderly stop
+// deletes the record.
 func TestWorkerRecord(t *testing.T) {
 	t.Parallel()
 	database, keyset := heraldtest.Postgres(t, store.Migrate), heraldtest.Keyset(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// collected is a Registerer that remembers what it was given.
+// collected is a Registerer that stores the registered collectors.
 type collected struct {
 	prometheus.Registerer
 	all []prometheus.Collector
@@ -27,7 +27,7 @@ func (c *collected) Register(one prometheus.Collector) error {
 
 var descForm = regexp.MustCompile(`^Desc\{fqName: "([^"]+)", .*variableLabels: \{([^}]*)\}\}$`)
 
-// listMetrics asks the worker's collectors for the names and labels of all that they tell.
+// listMetrics returns the names and labels of all metrics of the worker's collectors.
 func listMetrics(t *testing.T) map[string][]string {
 	t.Helper()
 	reg := &collected{}
@@ -72,7 +72,7 @@ var (
 	operators = []string{"and", "or", "unless", "offset", "bool"}
 )
 
-// checkExpression finds names of metrics, and of labels of theirs, that nobody tells.
+// checkExpression returns the number of metrics in expr, and errors for unknown metrics and labels.
 func checkExpression(expr string, known map[string][]string) (named int, faults []string) {
 	expr = window.ReplaceAllString(quoted.ReplaceAllString(expr, `""`), "")
 	for _, m := range selector.FindAllStringSubmatch(expr, -1) {
@@ -87,7 +87,7 @@ func checkExpression(expr string, known map[string][]string) (named int, faults 
 		labels = append(labels, strings.FieldsFunc(m[2], func(r rune) bool { return r == ',' || r == ' ' })...)
 	}
 	expr = selectors.ReplaceAllString(grouping.ReplaceAllString(expr, ""), "")
-	var told []string // by the metrics of this expression
+	var told []string // labels of the metrics in this expression
 	for _, name := range word.FindAllString(number.ReplaceAllString(expr, ""), -1) {
 		if strings.HasSuffix(name, "(") || slices.Contains(operators, name) {
 			continue
@@ -107,7 +107,7 @@ func checkExpression(expr string, known map[string][]string) (named int, faults 
 	return named, faults
 }
 
-// readRules takes the expressions out of the rules: one line each, or a block folded by >-.
+// readRules returns the expressions of the rules, each on one line or in a block folded by >-.
 func readRules(t *testing.T, file, each string) (exprs []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../deploy/prometheus/" + file)
@@ -149,8 +149,8 @@ func readDashboard(t *testing.T) (exprs []string) {
 	return exprs
 }
 
-// TestRulesNameMetrics: what deploy/ asks Prometheus for is what a worker tells. What the rules make of it, promtool
-// tests (`make alerts`).
+// TestRulesNameMetrics checks that the rules and dashboards in deploy/ use only metrics and labels of the worker. `make
+// alerts` tests the rules themselves with promtool.
 func TestRulesNameMetrics(t *testing.T) {
 	t.Parallel()
 	known := listMetrics(t)
@@ -171,7 +171,8 @@ func TestRulesNameMetrics(t *testing.T) {
 	}
 }
 
-// TestSurroundings: what is away and how full the disk is, and no disk where nothing is kept.
+// TestSurroundings checks the metrics of unavailable services and of the data folder's disk. Without a data folder
+// there are no disk metrics.
 func TestSurroundings(t *testing.T) {
 	t.Parallel()
 	ready := newReadiness()

@@ -20,8 +20,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// The servers file says where an agent is called, and holds its deliveries; a new one is in force without a restart, a
-// broken one is not.
+// TestServersFile checks that the servers file sets an agent's endpoint and can hold its deliveries. A changed file
+// takes effect without a restart, a broken one does not.
 func TestServersFile(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
@@ -85,8 +85,8 @@ func TestServersFile(t *testing.T) {
 	}
 }
 
-// TestServersFileReleases: what is held because an agent refused what the file has it sent is delivered after the file
-// is mended, whether the worker runs meanwhile or starts then.
+// TestServersFileReleases checks that deliveries that are held because the agent refused the file's credential are
+// delivered after the file was fixed, both while the worker runs and at its start.
 func TestServersFileReleases(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})

@@ -24,15 +24,15 @@ import (
 	"github.com/google/uuid"
 )
 
-// chainEnv is what tells a worker about a chain at url.
+// chainEnv returns the settings for a chain whose node is at url.
 func chainEnv(n *devnet.Net, url string) []string {
 	d, id := n.Deployment(), n.ChainID()
 	return []string{fmt.Sprintf("RPC_URL_%d=%s", id, url), fmt.Sprintf("IDENTITY_REGISTRY_%d=%s", id, d.Identity),
 		fmt.Sprintf("REPUTATION_REGISTRY_%d=%s", id, d.Reputation)}
 }
 
-// feedback registers an agent at url and gives it one, as an indexer's line.
-// feedback is of an agent whose registration names url as its endpoint, and itself.
+// feedback registers an agent whose registration names url as its endpoint, and the agent itself. It gives the agent
+// one feedback and returns the job for it, as an indexer enqueues it.
 func feedback(t testing.TB, n *devnet.Net, url string) []byte {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -91,8 +91,9 @@ func delivered(t testing.TB, st *store.Store, id uuid.UUID) store.Delivery {
 	return d
 }
 
-// Postgres and Redis are away at the start: the worker waits, /readyz names each, and it begins when they come. A chain
-// that is away is named, too, and not waited for.
+// TestWaitsForWhatIsAway checks a start without Postgres and Redis. The worker waits, /readyz names each missing
+// service, and the worker starts when they are available. /readyz also names a chain that is unavailable, but the
+// worker does not wait for it.
 func TestWaitsForWhatIsAway(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
@@ -142,7 +143,7 @@ func TestWaitsForWhatIsAway(t *testing.T) {
 		t.Errorf("the web UI says %.500s", page)
 	}
 
-	// Away again while it runs: told, and not the end.
+	// Redis fails again while the worker runs: /readyz reports it, and the worker continues.
 	redis.Close()
 	r.untilWaitingFor("redis")
 	redis.Open()
@@ -157,11 +158,11 @@ func TestWaitsForWhatIsAway(t *testing.T) {
 	}
 }
 
-// A stop during a call: the call finishes, the row says delivered, nothing is called twice; and the data is there
-// afterwards.
+// TestStopDuringACall checks that the call in flight finishes during a stop, that the delivery is recorded as delivered
+// and not repeated, and that the data is still there at the next start.
 func TestStopDuringACall(t *testing.T) {
 	t.Parallel()
-	heraldtest.EmptyPostgres(t) // skips where there are no binaries: the service would fetch them
+	heraldtest.EmptyPostgres(t) // skips the test without installed programs, because the service would download them
 	net := devnettest.Start(t, devnet.Config{})
 	a := newAgent(t)
 	data := dataFolder(t)
@@ -200,7 +201,7 @@ func TestStopDuringACall(t *testing.T) {
 		t.Errorf("run.json is still there: %v", err)
 	}
 
-	// Without a worker a command starts Postgres alone, and waits for that no longer than it may.
+	// Without a worker, a command starts only Postgres, and waits for it for at most its timeout.
 	if b, err = Attach(t.Context(), cfg, time.Millisecond, slog.New(slog.DiscardHandler)); err == nil ||
 		!strings.Contains(err.Error(), "did not start in time") || !strings.Contains(err.Error(), "--timeout") {
 		t.Fatalf("%+v, %v", b, err)
@@ -228,7 +229,7 @@ func TestStopDuringACall(t *testing.T) {
 	}
 }
 
-// --ephemeral leaves nothing behind.
+// TestEphemeral checks that --ephemeral leaves no data behind.
 func TestEphemeral(t *testing.T) {
 	t.Parallel()
 	heraldtest.EmptyPostgres(t)
@@ -267,7 +268,7 @@ func TestRefusesToStart(t *testing.T) {
 	})
 }
 
-// A stop while it still waits is an orderly one.
+// TestStopWhileWaiting checks that a stop while the worker waits for its services is orderly.
 func TestStopWhileWaiting(t *testing.T) {
 	t.Parallel()
 	_, redisURL := heraldtest.RedisGate(t, heraldtest.Redis(t))

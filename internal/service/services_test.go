@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestServicesStopInReverse: also when one of them does not start, and those after it are not touched then.
+// TestServicesStopInReverse checks that services stop in reverse order. If one fails to start, those after it are
+// neither started nor stopped.
 func TestServicesStopInReverse(t *testing.T) {
 	t.Parallel()
 	var said []string
@@ -31,7 +32,7 @@ func TestServicesStopInReverse(t *testing.T) {
 		t.Fatalf("err = %v, want %v", err, errStart)
 	}
 	<-running
-	cancel() // bounds the starting only
+	cancel() // the context limits only the start
 	stopAll()
 	if want := []string{"start a", "start b", "end loop", "stop a"}; !slices.Equal(said, want) {
 		t.Errorf("said %q, want %q", said, want)

@@ -23,8 +23,9 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// TestSignedDeliveries: two workers on one database sign with the same key and publish the same directory, to everybody,
-// behind a proxy; an agent that serves this Herald alone gets its deliveries. A new key is published without a restart.
+// TestSignedDeliveries checks that two workers on one database, behind a proxy, sign with the same key and publish the
+// same directory without authentication. An agent that accepts only this Herald gets its deliveries. A new key is
+// published without a restart.
 func TestSignedDeliveries(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
@@ -46,7 +47,7 @@ func TestSignedDeliveries(t *testing.T) {
 	}
 	guarded := http.NewServeMux()
 	var looked atomic.Int32
-	guarded.HandleFunc("/.well-known/", func(w http.ResponseWriter, r *http.Request) { // who looks for its registration is not signed
+	guarded.HandleFunc("/.well-known/", func(w http.ResponseWriter, r *http.Request) { // requests for an agent's registration are not signed
 		if looked.Add(1); r.Header.Get("Signature") != "" || r.Header.Get("Signature-Agent") != "" {
 			t.Errorf("%s is signed", r.URL)
 		}
@@ -112,7 +113,7 @@ func TestSignedDeliveries(t *testing.T) {
 			t.Error("the log tells a signature or the token")
 		}
 	}
-	// Who starts now has both keys at once, and signs with the old one.
+	// A worker that starts now loads both keys at once, and signs with the old one.
 	r := run(t, false, env...)
 	w := r.up()
 	_, directory, _ = ask(r, signing.DirectoryPath, "")
@@ -125,8 +126,9 @@ func TestSignedDeliveries(t *testing.T) {
 	delivered(t, w.Store, accept(t, w, feedback(t, net, srv.URL)))
 }
 
-// TestForgedFeedback: whoever holds a token with the scope enqueue, or one with direct, can compute the deliveryId of an
-// event from public data. An agent that verifies takes a feedback under it from the delivery alone.
+// TestForgedFeedback checks that clients with an API token of scope enqueue or direct cannot forge a feedback, although
+// a deliveryId can be computed from public data. An agent that verifies signatures receives a feedback with that id
+// only from the delivery.
 func TestForgedFeedback(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
@@ -206,11 +208,11 @@ func TestForgedFeedback(t *testing.T) {
 		t.Fatalf("%s, not %s", got, id)
 	}
 	delivered(t, w.Store, parsed.ID())
-	forge("after the delivery", 1) // the worker has a client that signs
+	forge("after the delivery", 1) // by then, the worker has a client that signs
 }
 
-// TestSigningNeedsItsKey: with another keyset than the one that sealed the key nothing is delivered, instead of being
-// delivered unsigned and refused for good.
+// TestSigningNeedsItsKey checks that a worker whose keyset does not contain the key of the signing key refuses to
+// start. Otherwise, it would send unsigned calls, and agents would refuse them for good.
 func TestSigningNeedsItsKey(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})

@@ -18,9 +18,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// Three chains cannot be used: one refuses, one says nothing, one serves another chain. The worker starts at once, is
-// found by commands, is ready and says without what; the fourth chain's feedback is delivered, theirs waits and calls
-// nobody.
+// TestStartsWithoutDeadChains checks a start with three unusable chains: the first refuses connections, the second is
+// silent, and the third has the wrong chain id. The worker starts at once, commands find it, and /readyz returns 200
+// and names the chains. Feedback of the fourth chain is delivered. Feedback of the others waits, and no agent is called
+// for it.
 func TestStartsWithoutDeadChains(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
@@ -64,7 +65,7 @@ func TestStartsWithoutDeadChains(t *testing.T) {
 	}
 }
 
-// ofChain is a job for another chain.
+// ofChain returns the job with another chain id.
 func ofChain(t testing.TB, line []byte, id int) []byte {
 	t.Helper()
 	var j map[string]any
@@ -94,8 +95,8 @@ func untilWaiting(t testing.TB, st *store.Store, id uuid.UUID) store.Delivery {
 	return d
 }
 
-// Redis is away at the start: commands find the embedded database by run.json, and what they accept is delivered once
-// Redis is there.
+// TestAcceptsBeforeRedis checks that while Redis is unavailable at the start, commands find the embedded database by
+// run.json. Jobs that they accept are delivered once Redis is available.
 func TestAcceptsBeforeRedis(t *testing.T) {
 	t.Parallel()
 	heraldtest.EmptyPostgres(t)
@@ -106,7 +107,7 @@ func TestAcceptsBeforeRedis(t *testing.T) {
 	r.untilWaitingFor("redis")
 
 	cfg, quiet := load(t, env...), slog.New(slog.DiscardHandler)
-	b, err := Attach(t.Context(), cfg, 60*time.Second, quiet) // its Postgres is still starting
+	b, err := Attach(t.Context(), cfg, 60*time.Second, quiet) // Postgres is still starting
 	if err != nil {
 		t.Fatalf("%v; the worker said:\n%s", err, r.log)
 	}
@@ -134,7 +135,7 @@ func TestAcceptsBeforeRedis(t *testing.T) {
 	delivered(t, st, id)
 }
 
-// The first line that a worker says has its version.
+// TestFirstLineNamesTheVersion checks that the first log line of a worker contains its version.
 func TestFirstLineNamesTheVersion(t *testing.T) {
 	t.Parallel()
 	r := run(t, false, "DATABASE_URL=postgres://u@127.0.0.1:1/d", "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET="+heraldtest.Keyset(t))

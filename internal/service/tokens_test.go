@@ -18,7 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// TestStoredToken: the worker sends what an operator stored, and tells by a metric when that ends.
+// TestStoredToken checks that the worker sends the stored token, and that a metric reports when the token expires.
 func TestStoredToken(t *testing.T) {
 	t.Parallel()
 	const token = "canary-4c6f7264"

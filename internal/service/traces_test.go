@@ -13,7 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/tracing/tracingtest"
 )
 
-// TestTraces: a worker with a collector's address sends it what it delivered, the last of it when it stops.
+// TestTraces checks that a worker exports the traces of its deliveries to the collector, the last ones when it stops.
 func TestTraces(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})

@@ -28,7 +28,7 @@ func newKeyset(t testing.TB) *secret.Keyset {
 	return k
 }
 
-// storedKey is the youngest key.
+// storedKey returns the youngest key.
 func storedKey(t testing.TB, s *signingtest.Shelf) store.SigningKey {
 	t.Helper()
 	keys, err := s.SigningKeys(t.Context())
@@ -38,7 +38,7 @@ func storedKey(t testing.TB, s *signingtest.Shelf) store.SigningKey {
 	return keys[0]
 }
 
-// newRing is a loaded ring with one key.
+// newRing returns a loaded ring with one key.
 func newRing(t testing.TB, s *signingtest.Shelf, keys *secret.Keyset, clock func() time.Time) *Ring {
 	t.Helper()
 	r, err := New(Config{PublicURL: "https://herald.example", Ledger: s, Sealer: keys, Clock: clock})
@@ -64,7 +64,7 @@ func newRequest(t testing.TB, method, url, body string) *http.Request {
 	return req
 }
 
-// verify checks a signature as a stranger who has the library and the directory would.
+// verify verifies a signature with the library and the published directory only, as a third party would.
 func verify(t testing.TB, r *Ring, req *http.Request, target string) error {
 	t.Helper()
 	details, err := httpsign.RequestDetails(label, req)
@@ -98,7 +98,8 @@ func verify(t testing.TB, r *Ring, req *http.Request, target string) error {
 	return errors.New("no such key in the directory")
 }
 
-// RFC 9421 B.2.6: the library takes what the RFC signed and nothing else, and Ed25519 makes the same signature of it.
+// TestVectors checks the test vector of RFC 9421 B.2.6: the library accepts the RFC's signature and refuses changed
+// requests, and Ed25519 computes the same signature.
 func TestVectors(t *testing.T) {
 	t.Parallel()
 	seed, _ := base64.RawURLEncoding.DecodeString("n4Ni-HpISpVObnQMW0wOhCKROaIKqKtW_2ZYb2p9KcU") // test-key-ed25519
@@ -122,7 +123,7 @@ func TestVectors(t *testing.T) {
 	if err := httpsign.VerifyRequest("sig-b26", *verifier, req); err != nil {
 		t.Error(err)
 	}
-	// It is deterministic: over the signature base the signature is the one of the RFC.
+	// Ed25519 is deterministic: signing the signature base yields the RFC's signature.
 	base := "\"date\": Tue, 20 Apr 2021 02:07:55 GMT\n\"@method\": POST\n\"@path\": /foo\n\"@authority\": example.com\n" +
 		"\"content-type\": application/json\n\"content-length\": 18\n\"@signature-params\": " + strings.TrimPrefix(wantInput, "sig-b26=")
 	if got := base64.StdEncoding.EncodeToString(ed25519.Sign(private, []byte(base))); `sig-b26=:`+got+`:` != wantSig {
@@ -137,14 +138,15 @@ func TestVectors(t *testing.T) {
 			t.Errorf("%s is taken", name)
 		}
 	}
-	// The thumbprint of RFC 8037 A.3.
+	// Thumbprint of RFC 8037 A.3.
 	x, _ := base64.RawURLEncoding.DecodeString("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")
 	if got := keyThumbprint(x); got != "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k" {
 		t.Errorf("thumbprint %s", got)
 	}
 }
 
-// Another implementation of the RFC takes what is signed, for every form of address, and nothing that was changed.
+// TestSigns checks that an independent implementation of the RFC accepts signatures for every form of URL, and refuses
+// changed requests.
 func TestSigns(t *testing.T) {
 	t.Parallel()
 	r := newRing(t, &signingtest.Shelf{}, newKeyset(t), nil)
@@ -168,7 +170,7 @@ func TestSigns(t *testing.T) {
 			if err := r.Sign(req); err != nil {
 				t.Fatal(url, err)
 			}
-			if strings.Contains(target, ";") { // which this library cannot read, as a verifier
+			if strings.Contains(target, ";") { // the library's verifier cannot parse such a target
 				continue
 			}
 			if err := verify(t, r, req, target); err != nil {
@@ -203,7 +205,7 @@ func orEmpty(r io.Reader) io.Reader {
 	return r
 }
 
-// Each signature is its own: a repeated request is no replay.
+// TestNonces checks that each signature is unique, so that a repeated request is not a replay.
 func TestNonces(t *testing.T) {
 	t.Parallel()
 	r := newRing(t, &signingtest.Shelf{}, newKeyset(t), nil)
@@ -220,7 +222,8 @@ func TestNonces(t *testing.T) {
 	}
 }
 
-// The key that signs is always in the directory, and has been for the time that verifiers may keep an older one.
+// TestRotates checks that the signing key is always in the directory, and that it was published before it signs, for as
+// long as verifiers may cache an older directory.
 func TestRotates(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -261,7 +264,8 @@ func TestRotates(t *testing.T) {
 	}
 }
 
-// What cannot be opened does not sign, and what somebody put in its place neither.
+// TestForeignKeys checks that a key that cannot be decrypted does not sign, and neither does a key that was stored
+// under another id.
 func TestForeignKeys(t *testing.T) {
 	t.Parallel()
 	keys := newKeyset(t)
@@ -293,7 +297,7 @@ func TestForeignKeys(t *testing.T) {
 			t.Errorf("%s: published %s", name, d)
 		}
 	}
-	// Beside a good one it is passed over.
+	// If there is a valid key too, the invalid one is skipped.
 	s := &signingtest.Shelf{}
 	s.Put(nil, other, good)
 	r, err := New(Config{PublicURL: "https://herald.example", Ledger: s, Sealer: keys})
@@ -305,7 +309,8 @@ func TestForeignKeys(t *testing.T) {
 	}
 }
 
-// The directory is for everybody: it has the public half, its type and its age.
+// TestDirectory checks that the directory is public, and contains only the public half of the key with its type and
+// use.
 func TestDirectory(t *testing.T) {
 	t.Parallel()
 	s, keys := &signingtest.Shelf{}, newKeyset(t)
@@ -356,7 +361,7 @@ func BenchmarkSign(b *testing.B) {
 	}
 }
 
-// BenchmarkEd25519 is the part of it that no library can save.
+// BenchmarkEd25519 measures the Ed25519 operation alone, the cost of signing that no library can avoid.
 func BenchmarkEd25519(b *testing.B) {
 	private := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
 	base := make([]byte, 600)

@@ -12,13 +12,14 @@ import (
 
 const caller = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
-// TestParse: what W3C calls invalid is no traceparent, and what is one comes back as it was.
+// TestParse checks that a traceparent that W3C defines as invalid is refused, and that a valid one is returned
+// unchanged.
 func TestParse(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]string{
 		caller:                                  caller,
 		strings.TrimSuffix(caller, "01") + "00": strings.TrimSuffix(caller, "01") + "00",
-		strings.TrimSuffix(caller, "01") + "ff": caller, // flags that nobody knows are not passed on
+		strings.TrimSuffix(caller, "01") + "ff": caller, // unknown flags are not passed on
 
 		"":                                      "",
 		caller + "-00":                          "",
@@ -58,7 +59,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestOf: a delivery has one trace and one root span, whoever asks.
+// TestOf checks that a delivery always has the same trace and root span.
 func TestOf(t *testing.T) {
 	t.Parallel()
 	id := uuid.MustParse("5b0e8f9a-1c2d-5e3f-8a4b-112233445566")
@@ -88,7 +89,8 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestTracesAreSampledEvenly: samplers by ratio look at the last 8 bytes of a trace id, from the highest bit down.
+// TestTracesAreSampledEvenly checks that trace ids are evenly distributed for ratio samplers, which use the last 8
+// bytes of the id from the highest bit down.
 func TestTracesAreSampledEvenly(t *testing.T) {
 	t.Parallel()
 	const all = 4000

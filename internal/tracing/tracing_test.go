@@ -30,8 +30,8 @@ func open(t *testing.T, endpoint string, log *heraldtest.Log) *Provider {
 	return p
 }
 
-// TestSpansArrive: what is left is sent on closing, under the ids that tracecontext says, with the operator's headers; nothing is set for
-// the process.
+// TestSpansArrive checks that Close exports the remaining spans, with the ids of tracecontext and the operator's
+// headers, and that no global tracer provider is set.
 func TestSpansArrive(t *testing.T) {
 	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test,service.version=v2")
 	var authorized atomic.Bool
@@ -84,7 +84,8 @@ func TestSpansArrive(t *testing.T) {
 	}
 }
 
-// TestCollectorThatRefuses: a collector that takes nothing is told once, without what it was sent, and its return too.
+// TestCollectorThatRefuses checks that refusals by the collector are logged once, without the headers that were sent,
+// and that its recovery is logged too.
 func TestCollectorThatRefuses(t *testing.T) {
 	t.Parallel()
 	var well atomic.Bool
@@ -118,13 +119,14 @@ func TestCollectorThatRefuses(t *testing.T) {
 	}
 }
 
-// TestCollectorThatSaysNothing: neither spans nor closing wait for it for long, and nothing goes on afterwards (goleak).
+// TestCollectorThatSaysNothing checks that neither ending spans nor closing waits long for a silent collector, and that
+// no goroutine is left (goleak).
 func TestCollectorThatSaysNothing(t *testing.T) {
 	t.Parallel()
 	log := &heraldtest.Log{}
 	p := open(t, "http://"+heraldtest.Silent(t)+"/v1/traces", log)
 	began := time.Now()
-	for range 10_000 { // more than are kept
+	for range 10_000 { // more than the queue holds
 		_, s := p.Tracer().Start(context.Background(), "one")
 		s.End()
 	}

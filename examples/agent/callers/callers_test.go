@@ -21,7 +21,7 @@ import (
 
 const self = "https://agent.example"
 
-// herald is one Herald: its keys, and where it publishes them.
+// herald is a Herald with its keys and a server that publishes them.
 type herald struct {
 	t       testing.TB
 	keyset  *secret.Keyset
@@ -30,7 +30,7 @@ type herald struct {
 	asked   atomic.Int32
 	away    atomic.Bool
 	keys    signingtest.Shelf
-	publish atomic.Pointer[[]byte] // nil: what it has
+	publish atomic.Pointer[[]byte] // the published directory; nil: the keys of the ring
 }
 
 func newHerald(t testing.TB) *herald {
@@ -61,7 +61,7 @@ func newHerald(t testing.TB) *herald {
 	return h
 }
 
-// rotate adds a key that signs at once, before anybody could have seen it, and drops the others.
+// rotate replaces all keys by a new one that signs at once, before any verifier can have fetched it.
 func (h *herald) rotate() {
 	h.t.Helper()
 	k, err := signing.NewKey(h.keyset)
@@ -76,7 +76,7 @@ func (h *herald) rotate() {
 
 const message = `{"jsonrpc":"2.0","id":1,"method":"tools/call"}`
 
-// request is one that Herald signed, as the agent's server sees it.
+// request returns a request that Herald signed, in the form in which the agent's server receives it.
 func (h *herald) request(method, target, body string) *http.Request {
 	h.t.Helper()
 	var content io.Reader
@@ -95,7 +95,7 @@ func (h *herald) request(method, target, body string) *http.Request {
 	if err := h.ring.Sign(sent); err != nil {
 		h.t.Fatal(err)
 	}
-	got := httptest.NewRequest(method, target, strings.NewReader(body)) // behind a proxy: Host and scheme are others
+	got := httptest.NewRequest(method, target, strings.NewReader(body)) // behind a proxy, so that Host and scheme differ
 	got.Header = sent.Header
 	return got
 }
@@ -109,7 +109,8 @@ func newVerifier(t testing.TB, h *herald, now func() time.Time) *Verifier {
 	return v
 }
 
-// What Herald signed is taken, once, with its body; what was changed in any part, or is of anybody else, is not.
+// TestCheck checks that a signed request is accepted once, with its body. A request that was changed in any part, or
+// that another Herald signed, is refused.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	h, stranger := newHerald(t), newHerald(t)
@@ -126,11 +127,11 @@ func TestCheck(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		change func(*http.Request)
-		want   string // "": it is taken
+		want   string // "" means accepted
 	}{
 		"as it came":               {func(*http.Request) {}, ""},
 		"headers that proxies add": {func(r *http.Request) { r.Header.Set("X-Forwarded-For", "10.0.0.1"); r.Header.Set("Accept", "*/*") }, ""},
-		"another Host":             {func(r *http.Request) { r.Host = "evil.example" }, ""}, // the agent knows its own
+		"another Host":             {func(r *http.Request) { r.Host = "evil.example" }, ""}, // the agent uses its own configured address
 		"unsigned":                 {func(r *http.Request) { r.Header = http.Header{} }, "not signed"},
 		"another method":           {func(r *http.Request) { r.Method = http.MethodPut }, "does not fit"},
 		"another path":             {func(r *http.Request) { r.RequestURI = "/mcp2?x=1" }, "does not fit"},
@@ -200,7 +201,7 @@ func TestCheck(t *testing.T) {
 			}
 		})
 	}
-	for _, method := range []string{http.MethodGet, http.MethodDelete} { // streams and the end of a session
+	for _, method := range []string{http.MethodGet, http.MethodDelete} { // of streams and the end of a session
 		v := newVerifier(t, h, nil)
 		if err := v.Check(h.request(method, "/mcp", "")); err != nil {
 			t.Errorf("%s: %v", method, err)
@@ -213,7 +214,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A signature is good for its time and a minute more, and is remembered for as long.
+// TestTimes checks that a signature is valid for its lifetime plus one minute, and that its nonce is remembered as
+// long.
 func TestTimes(t *testing.T) {
 	t.Parallel()
 	h := newHerald(t)
@@ -241,7 +243,7 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// Keys are fetched when they are needed, and not for each request of a stranger.
+// TestKeys checks that keys are fetched when they are needed, but not for each request with an unknown key.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	h, stranger := newHerald(t), newHerald(t)
@@ -262,7 +264,7 @@ func TestKeys(t *testing.T) {
 	if n := h.asked.Load(); n != 1 {
 		t.Errorf("asked %d times", n)
 	}
-	// A key that is new is found, and one that is gone is refused.
+	// A new key is found, and a removed one is refused.
 	old := h.request(http.MethodPost, "/mcp", message)
 	now = now.Add(fetchPause)
 	h.rotate()
@@ -272,7 +274,7 @@ func TestKeys(t *testing.T) {
 	if err := check(old); err == nil {
 		t.Error("a key that is published no more is taken")
 	}
-	// Away, the keys that are known go on, and it cannot be told of others.
+	// While the directory is unavailable, known keys are still accepted. A request with an unknown key gets status 503.
 	h.away.Store(true)
 	now = now.Add(2 * time.Minute)
 	for range 3 {
@@ -287,7 +289,7 @@ func TestKeys(t *testing.T) {
 	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
 		t.Errorf("a new key while it is away: %d", w.Code)
 	}
-	// A directory that is too long, or none, changes nothing.
+	// A directory that is too long or invalid does not change the known keys.
 	h.away.Store(false)
 	for _, text := range []string{strings.Repeat(" ", directoryBytes+1), "<html>", `{"keys":1}`} {
 		now = now.Add(fetchPause)
@@ -299,7 +301,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// Require lets Herald through, and tells others why not.
+// TestRequire checks that Require passes on Herald's requests, and refuses others with the reason.
 func TestRequire(t *testing.T) {
 	t.Parallel()
 	h := newHerald(t)
@@ -331,7 +333,7 @@ func TestRequire(t *testing.T) {
 	}
 }
 
-// Whatever a stranger sends is refused, in one piece.
+// FuzzCheck checks that requests of a different Herald are refused for any headers, without a panic.
 func FuzzCheck(f *testing.F) {
 	h := newHerald(f)
 	real := h.request(http.MethodPost, "/mcp", message)
@@ -351,7 +353,7 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// Whatever a directory says, no key is named by anything but its own thumbprint.
+// FuzzParseKeys checks that any directory yields only keys whose id is their own thumbprint.
 func FuzzParseKeys(f *testing.F) {
 	h := newHerald(f)
 	f.Add(h.ring.Directory())
@@ -369,7 +371,7 @@ func FuzzParseKeys(f *testing.F) {
 	})
 }
 
-// turns asks the directories of several workers in turn, without a network.
+// turns fetches the directory from several workers in turn, without a network.
 type turns struct {
 	rings []*signing.Ring
 	n     int
@@ -382,8 +384,8 @@ func (d *turns) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// TestRotation: two workers that read the keys at their own times sign through a rotation, and then a second one before
-// the first is over; the verifier asks either of them for the directory, and refuses no call.
+// TestRotation checks that a verifier refuses no call during two overlapping rotations. Two workers, which read the
+// keys at different times, sign the calls. The verifier fetches the directory from either worker.
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -404,7 +406,7 @@ func TestRotation(t *testing.T) {
 			}
 			rings = append(rings, r)
 			go r.Run(ctx)
-			<-time.After(11 * time.Second) // so that they do not read at the same time
+			<-time.After(11 * time.Second) // so that the workers do not read at the same time
 		}
 		v, err := New(Config{Herald: "https://herald.example", Self: self, Client: &http.Client{Transport: &turns{rings: rings}}})
 		if err != nil {
@@ -427,7 +429,7 @@ func TestRotation(t *testing.T) {
 			_, id, _ := strings.Cut(r.Header.Get("Signature-Input"), `keyid="`)
 			signed[id]++
 			pause := 7 * time.Second
-			if time.Since(began) > 3*time.Hour { // nothing changes but that keys go
+			if time.Since(began) > 3*time.Hour { // only keys expire from then on
 				pause = 5 * time.Minute
 			}
 			<-time.After(pause)
@@ -439,7 +441,7 @@ func TestRotation(t *testing.T) {
 	})
 }
 
-// rotate does to a shelf what store.RotateSigningKey does to the table.
+// rotate changes a shelf as store.RotateSigningKey changes the table.
 func rotate(s *signingtest.Shelf, keyset *secret.Keyset, after, keep time.Duration) error {
 	keys, err := s.SigningKeys(context.Background())
 	if err != nil {

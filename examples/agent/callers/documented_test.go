@@ -24,11 +24,11 @@ import (
 	"github.com/agentherald/herald/internal/trial/npm"
 )
 
-// The agents of docs/agents.md, as they stand there. `make thirdparty` runs them.
+// These tests run the agents of docs/agents.md as the page shows them. `make thirdparty` runs the tests.
 
 var documentedPackages = []string{"@modelcontextprotocol/sdk@1.32.2", "express@5.3.0", "zod@3.25.76", "tsx@4.23.15"}
 
-// documented is the code of docs/agents.md that begins so.
+// documented returns the code block of docs/agents.md in the language that starts with begins.
 func documented(t testing.TB, language, begins string) string {
 	t.Helper()
 	page, err := os.ReadFile("../../../docs/agents.md")
@@ -50,7 +50,7 @@ func writeFile(t testing.TB, dir, name, text string) {
 	}
 }
 
-// freePort is one that nobody listened on a moment ago.
+// freePort returns a port that was free a moment ago.
 func freePort(t testing.TB) string {
 	t.Helper()
 	address := heraldtest.Address(t)
@@ -61,7 +61,7 @@ func freePort(t testing.TB) string {
 	return port
 }
 
-// TestDocumentedTypeScript: the agent of the page, changed as the page says, serves its Herald and nobody else.
+// TestDocumentedTypeScript checks that the page's agent, changed as the page describes, accepts only its Herald.
 func TestDocumentedTypeScript(t *testing.T) {
 	h := newHerald(t)
 	ctx := heraldtest.Within(t, 3*time.Minute)
@@ -96,7 +96,7 @@ func TestDocumentedTypeScript(t *testing.T) {
 	run, stop := context.WithCancel(ctx)
 	cmd := exec.CommandContext(run, node, installed.Path("tsx", "dist", "cli.mjs"), "agent.ts")
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = dir, &said, &said, 5*time.Second
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // tsx ends what it started
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // tsx stops its child process
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,8 @@ func TestDocumentedTypeScript(t *testing.T) {
 	})
 }
 
-// TestDocumentedPython: the middleware of the page does the same (its agent's SDK is not to be had here).
+// TestDocumentedPython checks the same for the page's Python middleware. Its agent does not run here, because its SDK
+// is not available.
 func TestDocumentedPython(t *testing.T) {
 	h := newHerald(t)
 	dir := t.TempDir()
@@ -216,7 +217,8 @@ for line in sys.stdin:
 	})
 }
 
-// refusals has an agent asked by Herald, by others, and by whoever changed what Herald sent; ask returns the status.
+// refusals checks that the agent accepts a request of Herald and refuses those of other signers, and those that were
+// changed after signing. ask sends a request and returns the status.
 func (h *herald) refusals(t *testing.T, own string, ask func(*http.Request) int) {
 	t.Helper()
 	stranger := newHerald(t)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Fitting and validating the arguments of one feedback, over and over with warm caches; between two calls it takes several times as
-// long.
+// BenchmarkFit measures fitting and validating the arguments of one feedback repeatedly, with warm caches. In a
+// delivery, where other work runs in between, it takes several times as long.
 func BenchmarkFit(b *testing.B) {
 	args := map[string]any{"value": "9977", "score": decimal(9977, 2), "tag1": "uptime", "feedbackIndex": json.Number("3"),
 		"deliveryId": "d", "agentId": "42"}

@@ -35,7 +35,7 @@ func TestFit(t *testing.T) {
 		name, schema string
 		args         map[string]any
 		want         map[string]any // only these are compared; nil value: must be absent
-		path         string         // of the SchemaError; "-" for the whole
+		path         string         // of the SchemaError; "-" means the whole value
 	}{
 		{name: "no schema", schema: ``, want: map[string]any{"score": json.Number("99.77"), "value": "9977"}},
 		{name: "anything", schema: `{"type":"object"}`, want: map[string]any{"score": json.Number("99.77"), "deliveryId": "d"}},
@@ -148,7 +148,7 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// A schema of a few lines that would take an unbounded validator longer than the universe has been around.
+// TestFitEndsOnHostileSchemas checks that Fit gives up on short schemas that an unbounded validator would never finish.
 func TestFitEndsOnHostileSchemas(t *testing.T) {
 	t.Parallel()
 	var defs, properties strings.Builder
@@ -211,7 +211,8 @@ func FuzzFit(f *testing.F) {
 	})
 }
 
-// Every argument that does not fit is named, each once, in the same order every time, and not without end.
+// TestEveryArgumentThatDoesNotFit checks that the error names each invalid argument once, in a fixed order, and that
+// its length is bounded.
 func TestEveryArgumentThatDoesNotFit(t *testing.T) {
 	t.Parallel()
 	args := map[string]any{"tag1": "a", "value": "b", "flag": true}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// several writes a list: item n times, with its number.
+// several returns n copies of item, separated by commas. In each copy, its number replaces "%".
 func several(n int, item string) string {
 	var b strings.Builder
 	for i := range n {
@@ -22,7 +22,8 @@ func several(n int, item string) string {
 	return b.String()
 }
 
-// What the validator takes as it is reaches the agent as it is, whatever the schema is made of.
+// TestFitKeepsWhatTheValidatorTakes checks that a value that the validator accepts unchanged reaches the agent
+// unchanged, for schemas of every form.
 func TestFitKeepsWhatTheValidatorTakes(t *testing.T) {
 	t.Parallel()
 	const value = `{"properties":{"value":{}}}`
@@ -52,7 +53,7 @@ func TestFitKeepsWhatTheValidatorTakes(t *testing.T) {
 	}
 }
 
-// chain defines a0 to a(n-1), each by the next.
+// chain defines a0 to a(n-1), each of which refers to the next.
 func chain(n int, item string) string {
 	var b strings.Builder
 	for i := range n {
@@ -64,7 +65,8 @@ func chain(n int, item string) string {
 	return b.String()
 }
 
-// References that only a resolver of the whole standard follows are followed, so that arguments are adapted behind them too.
+// TestFitFollowsReferences checks that anchors, encoded references and $id are resolved, so that arguments behind them
+// are adapted too.
 func TestFitFollowsReferences(t *testing.T) {
 	t.Parallel()
 	for name, schema := range map[string]string{
@@ -79,13 +81,13 @@ func TestFitFollowsReferences(t *testing.T) {
 	}
 }
 
-// What costs much is not what an honest schema asks of a large file.
+// TestFitTakesLargeFiles checks that the limits on cost accept an honest schema with a large file.
 func TestFitTakesLargeFiles(t *testing.T) {
 	t.Parallel()
 	schema := `{"properties":{"file":{"items":{"required":["a","b","c","d","e","f"],"properties":{"a":{"enum":[` + several(250, `"v%"`) +
 		`]},"b":{"pattern":"^[a-z0-9-]{1,64}$"},"c":{"type":"number","minimum":0}},"patternProperties":{"^[def]$":{"enum":[` + several(20, `%`) + `]}}}}}}`
 	file := `[` + several(5000, `{"a":"v249","b":"name-%","c":%,"d":1,"e":2,"f":3}`) + `]`
-	// Not the clock is asked, which the race detector on a busy machine makes run fast.
+	// The patience is longer than by default, because the race detector on a busy machine is slow.
 	patient := schemaOf(schema)
 	patient.budget.patience = time.Minute
 	if _, err := patient.Fit(map[string]any{"file": json.RawMessage(file)}); err != nil {
@@ -93,7 +95,7 @@ func TestFitTakesLargeFiles(t *testing.T) {
 	}
 }
 
-// hostile are schemas of a few KiB up to the limit, each of which made one Fit take minutes or gigabytes.
+// hostile returns schemas of a few KiB up to the limit. Each of them once made a Fit need minutes or gigabytes.
 func hostile() map[string]string {
 	return map[string]string{
 		"patterns behind references": `{"allOf":[` + several(900, `{"$ref":"#/$defs/p"}`) + `],"$defs":{"p":{"patternProperties":{` + several(1000, `"^x%$":true`) + `}}}}`,
@@ -113,7 +115,8 @@ func required() string {
 		several(12_000, `"n%"`) + `]}}}`
 }
 
-// Whatever the schema, one Fit takes a bounded number of steps and little memory. Not parallel: it counts what is allocated.
+// TestFitIsBounded checks that a Fit uses a bounded number of steps and little memory, for every hostile schema. It is
+// not parallel, because it measures allocations.
 func TestFitIsBounded(t *testing.T) {
 	for name, schema := range hostile() {
 		if len(schema) > MaxSchemaBytes {
@@ -147,7 +150,8 @@ func allocated() uint64 {
 	return m.TotalAlloc
 }
 
-// A walk does hardly more than its steps allow: every schema, pattern, required name and enumerated name that it tries is one.
+// TestWalkerStops checks that a walk uses at most about twice its steps. Each schema, pattern, required name and
+// enumerated name that it tries counts as one step.
 func TestWalkerStops(t *testing.T) {
 	t.Parallel()
 	for name, schema := range hostile() {
@@ -156,7 +160,7 @@ func TestWalkerStops(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		f := argumentFitter{schemaWalker{steps: maxWalkerSteps}}
-		f.fitObject(s.compiled, map[string]any{"value": nil}) // nothing asks more than what may be left out
+		f.fitObject(s.compiled, map[string]any{"value": nil}) // an argument that may be omitted needs the most steps
 		if taken := maxWalkerSteps - f.steps; taken > 2*maxWalkerSteps {
 			t.Errorf("%s: %d steps", name, taken)
 		}
@@ -176,7 +180,8 @@ func TestWalkerStops(t *testing.T) {
 	}
 }
 
-// An expression is compiled once, and one that is too large matches everything, as one does that Go's engine does not know.
+// TestPatterns checks that an expression is compiled once. An expression that is too large, or that Go's engine does
+// not support, matches everything.
 func TestPatterns(t *testing.T) {
 	t.Parallel()
 	ps := &patternCompiler{budget: &budget{}, room: maxPatternSize, known: map[string]*pattern{}}

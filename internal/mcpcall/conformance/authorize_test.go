@@ -24,7 +24,8 @@ func about(t *testing.T, o operator) string {
 	return string(b)
 }
 
-// The tool is called once, with the newest token, whoever the client is and wherever the metadata stands.
+// TestAuthorize checks that the tool is called once, with the newest token, for every kind of client and every location
+// of the metadata.
 func TestAuthorize(t *testing.T) {
 	t.Parallel()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -39,7 +40,7 @@ func TestAuthorize(t *testing.T) {
 	for name, tt := range map[string]struct {
 		server   oauthtest.Options
 		operator operator
-		grants   []string // of the token requests
+		grants   []string // grant types of the token requests
 	}{
 		"registers":           {oauthtest.Options{}, operator{}, []string{"authorization_code"}},
 		"is a document":       {oauthtest.Options{ClientIDMetadata: true, NoRegistration: true}, operator{}, []string{"authorization_code"}},
@@ -79,7 +80,8 @@ func grants(s *oauthtest.Server) []string {
 	return out
 }
 
-// A client that has registered asks for more as itself, and for what it has, too.
+// TestAuthorizeStepUpByPerson checks that a registered client requests additional scopes with the same client ID,
+// together with the scopes that it already has.
 func TestAuthorizeStepUpByPerson(t *testing.T) {
 	t.Parallel()
 	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"read", "write"}, Require: []string{"read"}, ChallengeScope: "read"})
@@ -108,7 +110,8 @@ func TestAuthorizeStepUpByPerson(t *testing.T) {
 	}
 }
 
-// A call that needs more than the list gets a token for both; one that is never content is not asked for ever.
+// TestAuthorizeStepUp checks that a call that needs more scope than the listing gets a token for both. An agent that
+// refuses every token is not retried forever.
 func TestAuthorizeStepUp(t *testing.T) {
 	t.Parallel()
 	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"read", "write", "never"}, Require: []string{"read"}, ChallengeScope: "read"})
@@ -141,7 +144,8 @@ func TestAuthorizeStepUp(t *testing.T) {
 	}
 }
 
-// The operator's client is for one authorization server: another that the agent names gets nothing.
+// TestAuthorizeOneIssuer checks that the operator's client is used with its own authorization server only. A different
+// server that the agent names receives no request.
 func TestAuthorizeOneIssuer(t *testing.T) {
 	t.Parallel()
 	s, other := oauthtest.New(t, oauthtest.Options{}), oauthtest.New(t, oauthtest.Options{})
@@ -155,7 +159,7 @@ func TestAuthorizeOneIssuer(t *testing.T) {
 	}
 }
 
-// What the person's page brings is looked at before anything is sent on.
+// TestAuthorizeRefusesAnswer checks that an invalid redirect of the authorization page causes no token request.
 func TestAuthorizeRefusesAnswer(t *testing.T) {
 	t.Parallel()
 	for name, location := range map[string]string{

@@ -15,7 +15,8 @@ import (
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
 
-// Every tool whose schema takes something is called with it, or with what the scenario asks for; the others are left alone.
+// TestRun checks that each tool is called with arguments that fit its schema, or with the arguments of the scenario. A
+// tool that no arguments fit is not called.
 func TestRun(t *testing.T) {
 	const schema = `{"type":"object","properties":{"n":{"type":"integer"},"s":{"type":"string"},"b":{"type":"boolean"},"o":{"type":"object"},"l":{"type":"array"}},
 		"required":["n","s","b","o","l"]}`

@@ -25,7 +25,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// What mcp-go sees of an event stream that answers a request ends with the first response, however the bytes come.
+// TestEventsEndWithTheResponse checks that mcp-go sees an answer's event stream only up to the first response, however
+// the bytes are split.
 func TestEventsEndWithTheResponse(t *testing.T) {
 	t.Parallel()
 	const (
@@ -38,7 +39,7 @@ func TestEventsEndWithTheResponse(t *testing.T) {
 	)
 	for name, tt := range map[string]struct {
 		in, want string
-		nobody   bool // waits
+		nobody   bool // no request waits for an answer
 	}{
 		"an answer":           {in: note + ask + answer + answer, want: note + ask + answer},
 		"an error":            {in: failed + note, want: failed},
@@ -70,7 +71,7 @@ func TestEventsEndWithTheResponse(t *testing.T) {
 	}
 }
 
-// eventNetwork is a network that answers with these events.
+// eventNetwork answers every request with these events.
 type eventNetwork struct{ events io.Reader }
 
 func (a eventNetwork) RoundTrip(*http.Request) (*http.Response, error) {
@@ -85,7 +86,7 @@ func TestEndpointEvent(t *testing.T) {
 		"?s=1":                               "https://a.example/v1/sse?s=1",
 		"https://A.example:443/p#x":          "https://A.example:443/p",
 		"":                                   "",
-		"http://a.example/post":              "", // a step down from https
+		"http://a.example/post":              "", // a downgrade from https
 		"https://a.example:444/post":         "",
 		"https://b.example/post":             "",
 		"//b.example/post":                   "",
@@ -138,8 +139,8 @@ func TestEventReader(t *testing.T) {
 	}
 }
 
-// Whatever a stream brings, it is read to its end within the bounds, and nothing but an answer with a pending number is
-// an answer.
+// FuzzStream checks that any stream is read to its end within the limits, and that only an answer with the id of a
+// pending request counts as one.
 func FuzzStream(f *testing.F) {
 	f.Add([]byte("event: endpoint\ndata: /post?s=1\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n"))
 	f.Add([]byte("event: endpoint\ndata: https://b.example/\n\n"))

@@ -20,8 +20,8 @@ import (
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
 
-// What foreign.go reads out of mcp-go's errors is what the pinned version writes. After an update, look whether it
-// still does.
+// TestForeignErrors checks that foreign.go recognizes the errors of the pinned version of mcp-go. Check these texts
+// after each update.
 func TestForeignErrors(t *testing.T) {
 	t.Parallel()
 	modules, err := os.ReadFile("../../../go.mod")
@@ -58,7 +58,7 @@ func TestForeignErrors(t *testing.T) {
 	}
 }
 
-// The id of a request is read from the bytes that mcp-go writes, and spelled as mcp-go spells it.
+// TestForeignRequestID checks that the id of a request is read from the bytes that mcp-go writes, in mcp-go's spelling.
 func TestForeignRequestID(t *testing.T) {
 	t.Parallel()
 	request := mcptransport.JSONRPCRequest{JSONRPC: mcp.JSONRPC_VERSION, ID: mcp.NewRequestId(int64(12)), Method: "ping"}
@@ -72,7 +72,7 @@ func TestForeignRequestID(t *testing.T) {
 	}
 }
 
-// newTestHTTP makes the transport to a local server.
+// newTestHTTP returns the transport to a local server.
 func newTestHTTP(t *testing.T, address string) mcptransport.Interface {
 	t.Helper()
 	guard := guardtest.Loopback(t, nil)

@@ -11,7 +11,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 )
 
-// wire answers every request with the same result and keeps what notifications it was given.
+// wire answers every request with the same result and records the notifications that it receives.
 type wire struct {
 	mcptransport.Interface
 	result json.RawMessage
@@ -27,8 +27,9 @@ func (w *wire) SendNotification(_ context.Context, n mcp.JSONRPCNotification) er
 	return nil
 }
 
-// mcp-go says "cancelled" of a request whose context is over when it ends with an error, and a result that was taken is
-// one for it. The agent is told so of requests that it did not answer only.
+// TestAnsweredRequestsAreNotCancelled checks that the agent receives "cancelled" only for requests that it did not
+// answer. mcp-go sends it whenever a request ends with an error after its context has ended, and ErrResultTaken is such
+// an error.
 func TestAnsweredRequestsAreNotCancelled(t *testing.T) {
 	t.Parallel()
 	for result, want := range map[string][]string{`{"content":[]}`: nil, ``: {string(mcp.MethodNotificationCancelled)}} {

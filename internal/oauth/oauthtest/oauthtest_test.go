@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 var web = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// requestToken posts a form to the token endpoint, with Basic if name is given.
+// requestToken posts a form to the token endpoint, with Basic authentication if name is set.
 func requestToken(t *testing.T, s *oauthtest.Server, name, password string, form url.Values) (int, map[string]any) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.Issuer+"/token", strings.NewReader(form.Encode()))
@@ -38,7 +38,7 @@ func requestToken(t *testing.T, s *oauthtest.Server, name, password string, form
 	return sendRequest(t, req)
 }
 
-// sendRequest sends a request and reads JSON, if that is what comes.
+// sendRequest sends a request and decodes the answer if it is JSON.
 func sendRequest(t *testing.T, req *http.Request) (int, map[string]any) {
 	t.Helper()
 	res, err := web.Do(req)
@@ -63,7 +63,7 @@ func newForm(pairs ...string) url.Values {
 	return out
 }
 
-// The token endpoint takes what is right and says what is wrong.
+// TestToken checks that the token endpoint accepts valid requests and explains why it refuses others.
 func TestToken(t *testing.T) {
 	t.Parallel()
 	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"a", "b"}, Prefix: "canary-"})
@@ -171,7 +171,7 @@ func TestCodeAndRefresh(t *testing.T) {
 	}
 }
 
-// What is wrong with an authorization request goes back by the redirect, never a code.
+// TestAuthorizeRefuses checks that an invalid authorization request leads to an error at the redirect, never to a code.
 func TestAuthorizeRefuses(t *testing.T) {
 	t.Parallel()
 	s := oauthtest.New(t, oauthtest.Options{Scopes: []string{"a"}, NoIss: true})
@@ -199,7 +199,7 @@ func TestAuthorizeRefuses(t *testing.T) {
 	}
 }
 
-// An assertion is good once, by the right key, for this issuer, for a short time.
+// TestAssertion checks that an assertion works once, with the right key, for this issuer, for a short time.
 func TestAssertion(t *testing.T) {
 	t.Parallel()
 	s := oauthtest.New(t, oauthtest.Options{})
@@ -244,7 +244,7 @@ func TestAssertion(t *testing.T) {
 	}
 }
 
-// signAssertion is a JWT.
+// signAssertion returns a signed JWT.
 func signAssertion(t *testing.T, algorithm string, claims map[string]any, ec *ecdsa.PrivateKey, ed ed25519.PrivateKey) string {
 	t.Helper()
 	head, err := json.Marshal(map[string]string{"alg": algorithm})

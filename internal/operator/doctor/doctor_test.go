@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 )
 
-// What a start makes up for is a warning.
+// TestJudgePrograms checks that a missing program is only a warning if a start fetches or replaces it.
 func TestJudgePrograms(t *testing.T) {
 	t.Parallel()
 	cfg, err := config.Load(nil)

@@ -9,7 +9,8 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 )
 
-// TestJudgeFollowed: a chain that is not read is named with the node's words, and a node that left out logs by its number.
+// TestJudgeFollowed checks that a finding about a stalled chain contains the node's error, and that a node that omitted
+// logs is identified by its number.
 func TestJudgeFollowed(t *testing.T) {
 	t.Parallel()
 	since, lag := time.Now().Add(-time.Hour), 0.0

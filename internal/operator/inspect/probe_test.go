@@ -9,12 +9,12 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// flushed tells when it was asked to.
+// flushed is a function that implements Flush.
 type flushed func(context.Context)
 
 func (f flushed) Flush(ctx context.Context) { f(ctx) }
 
-// A probe that renewed a token has the store take it before it ends, also when somebody interrupts it.
+// TestProbeFlushes checks that a probe that renewed a token stores it before it ends, even if it is interrupted.
 func TestProbeFlushes(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -31,8 +31,8 @@ func TestProbeFlushes(t *testing.T) {
 	}
 }
 
-// TestSamplesAreJobs: every kind's sample has all arguments of its tool, and none but the empty tag and endpoint is
-// without a value.
+// TestSamplesAreJobs checks that the sample of every kind has all arguments of its tool, and that each has a value
+// except for empty tags and endpoints.
 func TestSamplesAreJobs(t *testing.T) {
 	t.Parallel()
 	g := store.Agent{ChainID: 99, Registry: "0x00000000000000000000000000000000000000aa", ID: "7"}
@@ -47,7 +47,7 @@ func TestSamplesAreJobs(t *testing.T) {
 		}
 		for _, a := range list {
 			empty := string(a.Sample) == `""` && (a.Name == "tag2" || a.Name == "endpoint")
-			isClients := a.Name == "retracts" && string(a.Sample) == "null" // the client's own revocation names no delivery
+			isClients := a.Name == "retracts" && string(a.Sample) == "null" // null for the client's own revocation, which names no delivery
 			if len(a.Sample) == 0 || string(a.Sample) == "null" && !isClients || string(a.Sample) == `""` && !empty {
 				t.Errorf("%s: %s is %s", kind, a.Name, a.Sample)
 			}

@@ -9,7 +9,8 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// agent resolve --check goes by the servers file where that says how the agent is called, as deliveries do.
+// TestCheckGoesByTheServersFile checks that `agent resolve --check` applies the servers file to agents whose endpoint
+// it sets, as deliveries do.
 func TestCheckGoesByTheServersFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "servers.json")
@@ -22,7 +23,7 @@ func TestCheckGoesByTheServersFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		agent    string // "": not in the file
+		agent    string // "" means that the file has no entry
 		resolved bool
 		want     error
 	}{

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// What somebody agrees to is shown, and of the servers file's addresses no path, which may be a secret.
+// TestDescribeAsked checks that the question shows the scope and the resource. It omits the paths of addresses in the
+// servers file, because they may contain secrets.
 func TestDescribeAsked(t *testing.T) {
 	t.Parallel()
 	many := strings.TrimSpace(strings.Repeat("feedback:write:all ", 40))
