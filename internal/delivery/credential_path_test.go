@@ -15,13 +15,15 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// tricks are spellings by which some server takes a path below /victim for /evil, or for nothing that is known here.
+// tricks are paths that some server may interpret as a path below /evil instead of /victim, or that have no known
+// meaning.
 var tricks = []string{"/victim/../evil", "/victim/%2e%2e/evil", "/victim/.%2E/evil", "/victim/%2E./evil", "/victim/..%2fevil", "/victim%2F..%2Fevil",
 	"/victim/..%5cevil", "/victim/%252e%252e/evil", "/victim/..;/evil", "/victim/..%3bx=y/evil", "/victim/;/evil", "/victim//evil", "/victim/./evil",
 	"/victim/.../evil", "/victim/..%20/evil", "/victim/%c0%ae%c0%ae/evil", "/victim/%00/evil", "/victim/..%23/evil",
 	"/victim/..%3f/evil", "/victim/..%3Fx=/evil", "/victim/%ef%bc%8e%ef%bc%8e/evil", "/victim/..%ef%bc%8fevil", "/./victim/x", "//victim/x", "/x/../victim"}
 
-// TestTokensKeepTheirPath: at an origin where many live, a token goes to the path it was stored for and below, whatever is registered.
+// TestTokensKeepTheirPath: at an origin with many users, a token is sent only to the path it was stored for and below,
+// with any registered URL.
 func TestTokensKeepTheirPath(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -44,7 +46,7 @@ func TestTokensKeepTheirPath(t *testing.T) {
 			t.Parallel()
 			w := w.in(t)
 			a := newRecorder(t, "", "")
-			id := w.register(at(a.URL + strings.ReplaceAll(tt.now, "%", "%25"))) // in a data: URI
+			id := w.register(at(a.URL + strings.ReplaceAll(tt.now, "%", "%25"))) // encoded for a data: URI
 			w.bearer(id, a.URL+tt.stored)
 			d := w.accept(w.feedback(id))
 			if tt.goes {
@@ -62,7 +64,7 @@ func TestTokensKeepTheirPath(t *testing.T) {
 	}
 }
 
-// moves registers another address for an agent, and has every worker look.
+// moves registers another URL for an agent, and raises its epoch so that all workers resolve it again.
 func (w *world) moves(id *big.Int, rawURL string) {
 	w.t.Helper()
 	ctx := heraldtest.Within(w.t, 20*time.Second)
@@ -72,7 +74,8 @@ func (w *world) moves(id *big.Int, rawURL string) {
 	w.sql(`UPDATE herald.agents SET epoch = epoch + 1 WHERE agent_id = $1::numeric`, id.String())
 }
 
-// TestJobsNameNoPathOfAToken: who enqueues may name an endpoint at the origin of a token; that one is called without it.
+// TestJobsNameNoPathOfAToken: a job may name an endpoint at a token's origin. That endpoint is called without the
+// token.
 func TestJobsNameNoPathOfAToken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -107,11 +110,12 @@ func TestJobsNameNoPathOfAToken(t *testing.T) {
 		if want := fmt.Sprintf("`worker token set %d:%s --origin %s/evil`", w.net.ChainID(), id, a.URL); a.got(canary) || !strings.Contains(d.Error, want) {
 			t.Errorf("with the token %t: %s", a.got(canary), d.Error)
 		}
-		w.until(w.accept(w.feedback(id)), store.Delivered) // what was refused to a job is not the agent's affair
+		w.until(w.accept(w.feedback(id)), store.Delivered) // a refusal at a job's endpoint does not affect the agent
 	})
 }
 
-// TestRefusalElsewhere: that an endpoint at the agent's origin which a job names refuses a call holds nothing that is for the registered one.
+// TestRefusalElsewhere: a job names another endpoint at the agent's origin, which refuses the call. Deliveries to the
+// registered endpoint are not held.
 func TestRefusalElsewhere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -153,7 +157,8 @@ func TestEndpointOfJobSaysNothingOfTheAgent(t *testing.T) {
 	}
 }
 
-// TestTokensWithoutAPath: what a version before stored goes to the registered URL as before, and from then on nowhere else.
+// TestTokensWithoutAPath: a token that an earlier version stored without a path is sent to the registered URL. From
+// then on it is sent nowhere else.
 func TestTokensWithoutAPath(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -165,7 +170,7 @@ func TestTokensWithoutAPath(t *testing.T) {
 	w.token(id, a.URL, store.SchemeBearer, "Authorization", canary, func(t *store.Token) { t.Path = "" })
 	named := w.probing(id)
 	named.NamedByJob = true
-	must(other.executor.Authorizer.Authorize(t.Context(), named, endpointAt(a.URL))) // it has read a token without a path, and sends it nowhere
+	must(other.executor.Authorizer.Authorize(t.Context(), named, endpointAt(a.URL))) // reads the token without a path
 	w.until(w.accept(with(w.feedback(id), own(a.URL+"/evil", nil))), store.Delivered)
 	w.until(w.accept(with(w.feedback(id), own(a.URL+"/victim", nil))), store.Delivered)
 	if a.got(canary) {
@@ -177,7 +182,7 @@ func TestTokensWithoutAPath(t *testing.T) {
 	}
 	stop()
 
-	// Whoever has read the token before it had its path finds that out, too.
+	// A worker that cached the token before it had a path applies the path, too.
 	if _, err := other.executor.Authorizer.Authorize(t.Context(), w.probing(id), endpointAt(a.URL+"/evil")); err == nil ||
 		!strings.Contains(err.Error(), "its token was stored for "+a.URL+"/victim") {
 		t.Error(err)
@@ -191,7 +196,7 @@ func TestTokensWithoutAPath(t *testing.T) {
 	}
 }
 
-// TestOAuthKeepsItsPath: an access token goes no further than a token that is stored as it is.
+// TestOAuthKeepsItsPath: access tokens are bound to a path in the same way as stored tokens.
 func TestOAuthKeepsItsPath(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

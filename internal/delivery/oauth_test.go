@@ -33,7 +33,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// authorizing is a worker that gets access tokens.
+// authorizing returns a worker that obtains access tokens.
 func (w *world) authorizing(adapt ...func(*agentauth.Config)) *worker {
 	w.t.Helper()
 	guard := guardtest.Loopback(w.t, nil)
@@ -45,14 +45,14 @@ func (w *world) authorizing(adapt ...func(*agentauth.Config)) *worker {
 	}}, adapt...)...)
 }
 
-// guarded is an agent with an authorization server, whose every token is a canary.
+// guarded returns an agent with an authorization server. Each of its tokens contains the canary.
 func guarded(t testing.TB, o oauthtest.Options) *oauthtest.Server {
 	t.Helper()
 	o.Prefix = canary
 	return oauthtest.New(t, o)
 }
 
-// clientFor is a client known by a secret that is a canary.
+// clientFor registers a client whose secret contains the canary, and returns its credential.
 func clientFor(s *oauthtest.Server, adapt ...func(*oauth.Credential)) oauth.Credential {
 	s.Register("herald", canary+"-secret")
 	c := oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: "herald", Method: oauth.MethodBasic, Secret: secret.New(canary + "-secret"), Resource: s.AgentURL}
@@ -62,7 +62,7 @@ func clientFor(s *oauthtest.Server, adapt ...func(*oauth.Credential)) oauth.Cred
 	return c
 }
 
-// loginFor is what a login left.
+// loginFor returns the credential that a login stores.
 func loginFor(s *oauthtest.Server, scope string) oauth.Credential {
 	s.Register("herald", "")
 	return oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: "herald", Method: oauth.MethodNone, Resource: s.AgentURL, Scope: scope,
@@ -87,16 +87,16 @@ func (w *world) guardedBy(s *oauthtest.Server, c oauth.Credential) *big.Int {
 	return id
 }
 
-// deliver accepts feedback for an agent, waits for it to be delivered and returns how many attempts that took.
+// deliver accepts feedback for an agent, waits until it is delivered and returns the number of attempts.
 func (w *world) deliver(id *big.Int) int {
 	w.t.Helper()
 	return w.until(w.accept(w.feedback(id)), store.Delivered).Attempts
 }
 
-// bindingPath is where an agent's domain says whose endpoints it has.
+// bindingPath is the path of the file in which a domain lists the agents of its endpoints.
 const bindingPath = "/.well-known/agent-registration.json"
 
-// elsewhere is a server that nobody should ask anything.
+// elsewhere returns a server that must get no request.
 func elsewhere(t testing.TB) *recorder {
 	t.Helper()
 	r := newRecorder(t, "", "")
@@ -108,7 +108,7 @@ func elsewhere(t testing.TB) *recorder {
 	return r
 }
 
-// TestOAuth: each way of getting an access token, and what becomes of it.
+// TestOAuth checks each way to obtain an access token, and how it is used.
 func TestOAuth(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -155,7 +155,7 @@ func TestOAuth(t *testing.T) {
 		w := w.in(t)
 		s := guarded(t, oauthtest.Options{RotateRefresh: true})
 		id := w.guardedBy(s, loginFor(s, ""))
-		for range 3 { // each time with the refresh token that came last
+		for range 3 { // each time with the newest refresh token
 			if n := w.deliver(id); n != 1 {
 				t.Errorf("%d attempts", n)
 			}
@@ -200,7 +200,8 @@ func TestOAuth(t *testing.T) {
 				t.Errorf("a token is for %q, which nobody stored", token.Scope)
 			}
 		}
-		// What a renewal cannot cure: a login, what the operator did not allow, and an agent that is never content.
+		// Problems that a renewal cannot solve: a login, a setting that the operator did not allow, and an agent that
+		// always refuses.
 		for name, tt := range map[string]struct {
 			credential func(s *oauthtest.Server) oauth.Credential
 			says       string
@@ -233,13 +234,13 @@ func TestOAuth(t *testing.T) {
 				t.Errorf("%s: %s: %s", name, d.Reason, d.Error)
 			}
 			before := asked(s)
-			for range 2 { // and nobody is asked again
+			for range 2 { // and no further request is made
 				w.heldFor(w.accept(w.feedback(id)), "is not asked again for")
 			}
 			if n := len(s.TokenRequests()); n != tt.tokens || asked(s) != before {
 				t.Errorf("%s: %d token requests, %d requests after %d", name, n, asked(s), before)
 			}
-			// Who replays asks the agent, and not the authorization server again.
+			// After a replay, the agent is called, but the authorization server is not.
 			ctx := heraldtest.Within(t, 20*time.Second)
 			_, _, tasks, err := w.store.Replay(ctx, []uuid.UUID{d.ID}, false)
 			if err != nil {
@@ -258,7 +259,7 @@ func TestOAuth(t *testing.T) {
 		w := w.in(t)
 		s := guarded(t, oauthtest.Options{})
 		id := w.register(at(s.AgentURL))
-		for range 2 { // the second without being asked
+		for range 2 { // the second without a request
 			w.heldFor(w.accept(w.feedback(id)), fmt.Sprintf("it wants OAuth: `worker token set 31337:%[1]s --client-id ID`, or `worker token login 31337:%[1]s`", id))
 		}
 		if n := w.authorize(id, s.AgentURL, s.Issuer, clientFor(s)); n != 2 {
@@ -350,7 +351,7 @@ func TestOAuth(t *testing.T) {
 				t.Errorf("%s: %s", d.Reason, d.Error)
 			}
 		}
-		if n := len(s.TokenRequests()); n != 5 { // one at first, and four fresh ones
+		if n := len(s.TokenRequests()); n != 5 { // the first one and four renewals
 			t.Errorf("%d token requests", n)
 		}
 	})
@@ -375,7 +376,7 @@ func TestOAuth(t *testing.T) {
 		if r := w.agentRow(id); r.State == store.StateNeedsAuth {
 			t.Errorf("%+v", r)
 		}
-		for range 3 { // the row of refusals is over: a token that is revoked later is renewed at once
+		for range 3 { // the refusals are over: a token that is revoked later is renewed at once
 			s.Revoke()
 			if n := w.deliver(id); n != 1 {
 				t.Errorf("%d attempts", n)
@@ -389,7 +390,7 @@ func TestOAuth(t *testing.T) {
 		for name, tt := range map[string]struct {
 			status int
 			opens  bool // the handshake is refused at first, too
-			tokens int  // of which each is refused once
+			tokens int  // each of which is refused once
 		}{
 			"refused twice": {401, true, 5}, "forbidden": {403, false, 1},
 		} {
@@ -418,7 +419,7 @@ func TestOAuth(t *testing.T) {
 		id := w.guardedBy(s, clientFor(s))
 		w.deliver(id)
 		w.sql(`UPDATE herald.agent_mcp_access SET ciphertext = substr(ciphertext, 1, 40) WHERE agent_id = $1::numeric`, id.String())
-		other := w.authorizing() // another worker, which knows only what is stored
+		other := w.authorizing() // another worker, which knows only the stored tokens
 		a, err := other.executor.Authorizer.Authorize(t.Context(), w.probing(id), endpointAt(s.AgentURL))
 		if err != nil || !strings.Contains(a.Note(), "access token") || len(s.TokenRequests()) != 2 {
 			t.Errorf("%+v, %v, %d token requests", a, err, len(s.TokenRequests()))
@@ -469,7 +470,7 @@ func TestOAuth(t *testing.T) {
 	})
 }
 
-// asked counts what came to an agent and its authorization server, but for who looks whose endpoint it is.
+// asked counts the requests to an agent and its authorization server, except those for the binding file.
 func asked(s *oauthtest.Server) (n int) {
 	for _, r := range s.Requests() {
 		if r.Path != bindingPath {
@@ -479,7 +480,8 @@ func asked(s *oauthtest.Server) (n int) {
 	return n
 }
 
-// TestBadHours: what is held while the authorization server refuses is released when it does not any more, each time.
+// TestBadHours: deliveries that are held while the authorization server refuses are released when it accepts again,
+// each time.
 func TestBadHours(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -496,15 +498,15 @@ func TestBadHours(t *testing.T) {
 				t.Errorf("hour %d: %s", hour, r.Error)
 			}
 		}
-		clientFor(s) // is known again
+		clientFor(s) // registers the client again
 		for _, d := range append(held, w.accept(w.feedback(id))) {
 			w.until(d, store.Delivered)
 		}
 	}
 }
 
-// TestOAuthGoesNowhereElse: an agent or an authorization server that leads elsewhere, in every way there is. Whoever is there is told
-// nothing, neither a credential nor a token.
+// TestOAuthGoesNowhereElse: an agent or an authorization server names another server, in each possible way. The other
+// server gets neither a credential nor a token.
 func TestOAuthGoesNowhereElse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -518,10 +520,10 @@ func TestOAuthGoesNowhereElse(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name   string
-		spoil  func(s *oauthtest.Server, evil *recorder) func(http.ResponseWriter, *http.Request) bool // what they answer
+		spoil  func(s *oauthtest.Server, evil *recorder) func(http.ResponseWriter, *http.Request) bool // answers
 		says   string
-		tokens int    // requests for tokens that the right server gets
-		scope  string // of the credential: with one the agent is not asked before it refuses a token
+		tokens int    // token requests at the right server
+		scope  string // of the credential; with one, the agent is not asked before it refuses a token
 	}{
 		{"another issuer is named", func(s *oauthtest.Server, evil *recorder) func(http.ResponseWriter, *http.Request) bool {
 			s.NameIssuers(evil.URL)
@@ -595,7 +597,7 @@ func TestOAuthGoesNowhereElse(t *testing.T) {
 			evil := elsewhere(t)
 			s := guarded(t, oauthtest.Options{})
 			s.Answer(func(rw http.ResponseWriter, r *http.Request) bool {
-				if !s.ToAgent(r) || r.URL.Path == bindingPath { // what the resolver reads may redirect
+				if !s.ToAgent(r) || r.URL.Path == bindingPath { // the resolver follows redirects
 					return false
 				}
 				http.Redirect(rw, r, evil.URL, code)
@@ -629,7 +631,8 @@ func TestOAuthGoesNowhereElse(t *testing.T) {
 	})
 }
 
-// TestAuthorizationServerFaults: each its own sentence, tried again or held, and delivered once it is over.
+// TestAuthorizationServerFaults: each fault has its own text. The delivery is retried or held, and is delivered when
+// the fault is over.
 func TestAuthorizationServerFaults(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -647,7 +650,7 @@ func TestAuthorizationServerFaults(t *testing.T) {
 	}
 	endless := func(rw http.ResponseWriter) {
 		junk := []byte(`{"access_token":"` + strings.Repeat("x", 32<<10))
-		for range 1000 { // until it is cut off
+		for range 1000 { // until the connection is closed
 			if _, err := rw.Write(junk); err != nil {
 				return
 			}
@@ -655,7 +658,7 @@ func TestAuthorizationServerFaults(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name   string
-		fault  func(http.ResponseWriter) // of the first answer to a POST
+		fault  func(http.ResponseWriter) // the first answer to a POST
 		reason reason.Reason
 		says   string
 		held   bool
@@ -717,13 +720,13 @@ func TestAuthorizationServerFaults(t *testing.T) {
 	})
 }
 
-// Seal is with the key that seals now.
+// Seal uses the present primary key.
 func (r *rotating) Seal(plain []byte, b secret.Binding) ([]byte, error) {
 	return r.Load().Seal(plain, b)
 }
 
-// TestOAuthRotationUnderLoad: the keys are rotated twice, and credentials and access tokens sealed anew, while both are renewed; no
-// delivery fails, and no refresh token is lost.
+// TestOAuthRotationUnderLoad: the keys are rotated twice, and credentials and access tokens are reencrypted, while both
+// are renewed. No delivery fails, and no refresh token is lost.
 func TestOAuthRotationUnderLoad(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -738,7 +741,7 @@ func TestOAuthRotationUnderLoad(t *testing.T) {
 	}
 	ctx := heraldtest.Within(t, 60*time.Second)
 	reseal := func(now *secret.Keyset) {
-		for _, token := range must(w.store.TokensAfter(ctx, nil)) { // what is renewed meanwhile stays
+		for _, token := range must(w.store.TokensAfter(ctx, nil)) { // unless it was renewed
 			must(w.store.ResealToken(ctx, token, must(now.Seal(must(now.Open(token.Ciphertext, token.Binding())), token.Binding()))))
 		}
 		for _, token := range must(w.store.AccessAfter(ctx, nil)) {
@@ -746,7 +749,7 @@ func TestOAuthRotationUnderLoad(t *testing.T) {
 		}
 	}
 	for range 2 {
-		for _, id := range agents { // with an access token that is good: one attempt renews only once
+		for _, id := range agents { // with a valid access token, because an attempt renews only once
 			w.deliver(id)
 		}
 		var ids []uuid.UUID
@@ -779,7 +782,7 @@ func TestOAuthRotationUnderLoad(t *testing.T) {
 	}
 }
 
-// TestTwoWorkersRenew: two processes with one store, one renewal.
+// TestTwoWorkersRenew: two processes with one store renew a token once.
 func TestTwoWorkersRenew(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -804,7 +807,7 @@ func TestTwoWorkersRenew(t *testing.T) {
 	}
 }
 
-// probing is whoever looks at an agent once, by hand.
+// probing returns the subject of a single request by an operator.
 func (w *world) probing(id *big.Int) agentauth.Subject {
 	return agentauth.Subject{Agent: w.agentOf(id), Insist: true}
 }
