@@ -106,8 +106,8 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 	}
 }
 
-// TestLargeArgumentsAreShared: large arguments of newcomers use at most half of the budget, and those of one origin at
-// most three quarters. A call is always allowed if no other arguments of its group are in flight.
+// TestLargeArgumentsAreShared: large arguments of newcomers use at most half of the budget, and those at one origin at
+// most a quarter. A call of any size is allowed if no large arguments are in flight.
 func TestLargeArgumentsAreShared(t *testing.T) {
 	t.Parallel()
 	b := argumentBudget{most: 64, held: map[string]int64{}}
@@ -186,8 +186,8 @@ func TestSilentAgentsLeaveRoomForArguments(t *testing.T) {
 	}
 }
 
-// TestArgumentsOfTheUnbound: large arguments of unbound agents at an endpoint do not use the budget of the agents that
-// are bound to it.
+// TestArgumentsOfTheUnbound: large arguments of unbound agents do not use the share of the agents that are bound to the
+// same endpoint.
 func TestArgumentsOfTheUnbound(t *testing.T) {
 	t.Parallel()
 	const most = 64 << 20

@@ -127,7 +127,7 @@ func TestNewcomersShareSlots(t *testing.T) {
 }
 
 // TestNewcomersThatFailed: agents that failed use at most half of the newcomers' slots, so that unknown agents find a
-// slot. After one success, an agent counts as neither.
+// slot. After one success, an agent counts neither as failed nor as a newcomer.
 func TestNewcomersThatFailed(t *testing.T) {
 	t.Parallel()
 	w := newNewcomerWorld(t, 32)

@@ -90,7 +90,7 @@ func TestCommandOfTheServersFile(t *testing.T) {
 	}
 }
 
-// TestTiedCommandOfAJob: a producer names a listed command for an agent to which the command is not tied.
+// TestTiedCommandOfAJob: a job is refused if it names a listed command that is not tied to its agent.
 func TestTiedCommandOfAJob(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
