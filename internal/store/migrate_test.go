@@ -16,7 +16,8 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
-// contract lists tables and columns, with their types, that external readers rely on. The schema may contain more.
+// contract contains the tables and columns, with their types, that other programs may read. The schema may contain
+// more.
 var contract = map[string]string{
 	"deliveries": `id uuid, key text, kind text, chain_id bigint, agent_id numeric(78,0), order_key text, order_seq numeric(20,0),
 		job jsonb, status text, reason text, attempts integer, dispatch integer, claim_no bigint, lease_until timestamptz,
