@@ -26,10 +26,10 @@ import (
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
 
-// specSecret, and the vector in TestSignature, are the specification's.
+// specSecret and the vector in TestSignature are from the Standard Webhooks specification.
 const specSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
-// receiver is an HTTP server that checks signatures as the library for receivers does.
+// receiver is an HTTP server that checks signatures with the receivers' library.
 type receiver struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -106,7 +106,7 @@ func (w *world) exec(sql string, args ...any) {
 	}
 }
 
-// pass lets time pass in the outbox.
+// pass makes the outbox older by d.
 func (w *world) pass(d time.Duration) {
 	w.Helper()
 	w.exec(`UPDATE herald.alerts SET next_attempt_at = next_attempt_at - $1::interval, created_at = created_at - $1::interval`, d)
@@ -148,14 +148,14 @@ func (w *world) watcher(tell func()) *Watcher {
 	return watcher
 }
 
-// fail makes an agent that failed every call since a while, and is disabled after five days of that.
+// fail inserts an agent that has failed every call since the given time ago. Such an agent is disabled after five days.
 func (w *world) fail(agent int, since time.Duration) {
 	w.Helper()
 	w.exec(`INSERT INTO herald.agents (chain_id, identity_registry, agent_id, state, failing_since, last_error, last_error_at)
 		VALUES (8453, '0xaa', $1, 'failed', now() - $2::interval, 'it said <b>whsec_token</b>', now() - interval '1 second')`, agent, since)
 }
 
-// TestSignature is the specification's vector.
+// TestSignature checks the specification's vector.
 func TestSignature(t *testing.T) {
 	t.Parallel()
 	hook, err := webhooks.NewWebhook(specSecret)
@@ -168,7 +168,7 @@ func TestSignature(t *testing.T) {
 	}
 }
 
-// TestPayloads: what is posted, to the byte.
+// TestPayloads checks the exact bytes of the posts.
 func TestPayloads(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 11, 23, 12, 0, 0, 999, time.UTC)
@@ -198,7 +198,7 @@ func TestPayloads(t *testing.T) {
 	}
 }
 
-// TestTellsOnce: two workers look and post at the same time, and each alert is received once.
+// TestTellsOnce: two workers check and post concurrently, and each alert is received once.
 func TestTellsOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -248,8 +248,8 @@ func TestTellsOnce(t *testing.T) {
 	}
 }
 
-// TestRetries: what is answered with 500 is posted again after the schedule's wait, under the same id and to the byte,
-// and once more only.
+// TestRetries: an alert whose post fails (500, a redirect, 429) is posted again after its wait, with the same id and
+// the same bytes, until a post succeeds.
 func TestRetries(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -284,7 +284,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestGivesUp: after three days, with a warning. The error that is kept says nothing of the URL.
+// TestGivesUp: the sender gives up after three days, with a warning. The stored error does not contain the URL.
 func TestGivesUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -311,12 +311,12 @@ func TestGivesUp(t *testing.T) {
 	}
 }
 
-// dying is a ledger of a sender that dies after the post and before it could be noted.
+// dying is the ledger of a sender that dies after the post, before it is recorded.
 type dying struct{ SenderLedger }
 
 func (dying) EndAlert(context.Context, store.Alert) error { return errors.New("the process is gone") }
 
-// TestDiesBetween: what a sender posted and could not note is posted again by the next one, under the same id.
+// TestDiesBetween: an alert that was posted and not recorded is posted again by the next sender, with the same id.
 func TestDiesBetween(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -329,7 +329,7 @@ func TestDiesBetween(t *testing.T) {
 		t.Error("it does not say that it could not note it")
 	}
 	s := w.sender(r.URL, w.store)
-	w.send(s) // the lease
+	w.send(s) // until the lease expires
 	if n := len(r.received()); n != 1 {
 		t.Fatalf("%d posts within the lease", n)
 	}

@@ -10,20 +10,20 @@ import (
 	"testing"
 )
 
-// agent is an MCP server (2025-11-25, JSON answers) that a test can make misbehave.
+// agent is an MCP server (2025-11-25, JSON answers) whose behaviour a test can change.
 type agent struct {
 	*httptest.Server
-	schema string // of agent.receiveFeedback
+	schema string // input schema of agent.receiveFeedback
 	tool   string
 	domain string // its /.well-known/agent-registration.json; empty: 404
-	// on is asked first; true: it has answered.
+	// on is called first. It returns true if it has answered the request.
 	on func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool
 
 	mu    sync.Mutex
 	calls []call
 }
 
-// call is one tools/call that arrived.
+// call is a received tools/call.
 type call struct {
 	Name      string          `json:"name"`
 	Arguments json.RawMessage `json:"arguments"`
@@ -67,10 +67,10 @@ func replyError(w http.ResponseWriter, id json.RawMessage, code int, message str
 	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%s}}`, id, code, asJSON(message))
 }
 
-// paramsKey is where agent.on finds the request's params, as JSON.
+// paramsKey is the context key of the request's params, as JSON, for agent.on.
 type paramsKey struct{}
 
-// names answers which agents its endpoints are of.
+// names serves the domain's registration file, which lists the agents of its endpoints.
 func (a *agent) names(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -123,7 +123,8 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// onCall makes the agent answer its calls itself; n counts from 1.
+// onCall makes do answer the agent's tools/call requests. n counts them from 1. If do returns false, the agent answers
+// as usual.
 func onCall(do func(n int, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool) func(*agent) {
 	return func(a *agent) {
 		var mu sync.Mutex
@@ -141,7 +142,7 @@ func onCall(do func(n int, w http.ResponseWriter, r *http.Request, id json.RawMe
 	}
 }
 
-// status answers everything with an HTTP status and some headers, name and value by turns.
+// status answers each request with an HTTP status and headers, given as alternating names and values.
 func status(code int, header ...string) func(*agent) {
 	return func(a *agent) {
 		a.on = func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {

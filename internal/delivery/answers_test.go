@@ -17,7 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/reason"
 )
 
-// TestAnswers: the table of docs/agents.md, an agent for each of its rows. want is the reason, "" for delivered.
+// TestAnswers checks the table of docs/agents.md, with an agent for each row. want is the reason, or "" for delivered.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	guard := guardtest.Loopback(t, nil)

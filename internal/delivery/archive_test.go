@@ -18,7 +18,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// A replay that delivers takes the archived task out of the web UI; who has delivered at once asks Redis for nothing.
+// TestReplayTidiesTheArchive: a replay that delivers removes the archived task from the web UI. A delivery that
+// succeeds at its first attempt sends no such request to Redis.
 func TestReplayTidiesTheArchive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -68,7 +69,7 @@ func TestReplayTidiesTheArchive(t *testing.T) {
 	}
 }
 
-// countingLanes counts who looks for archived tasks.
+// countingLanes counts the calls that remove archived tasks.
 type countingLanes struct {
 	Lanes
 	dropped atomic.Int64
@@ -79,7 +80,7 @@ func (l *countingLanes) DropArchived(ctx context.Context, id uuid.UUID, n int) e
 	return l.Lanes.DropArchived(ctx, id, n)
 }
 
-// Redis may be away when a replay has delivered: that changes nothing.
+// TestReplayWithoutRedis: if Redis is down when a replay has delivered, DropArchived only logs a line at info level.
 func TestReplayWithoutRedis(t *testing.T) {
 	t.Parallel()
 	log := &heraldtest.Log{}

@@ -18,7 +18,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// silentUntil says when a call has begun and answers it once finish is closed.
+// silentUntil signals each call that begins, and delays its answer until finish is closed.
 func silentUntil(begun chan<- bool, finish <-chan bool) func(*agent) {
 	return onCall(func(_ int, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
 		begun <- true
@@ -30,8 +30,9 @@ func silentUntil(begun chan<- bool, finish <-chan bool) func(*agent) {
 	})
 }
 
-// TestLargeArgumentsInFlightAreBounded: agents that take large arguments and do not answer hold so many bytes in all. Who comes with more waits
-// at no cost and is delivered later; small arguments do not wait. Nobody holds a second copy for the history.
+// TestLargeArgumentsInFlightAreBounded: the total size of large arguments in flight, to agents that do not answer, is
+// bounded. A delivery beyond the bound waits at no cost and is delivered later. Small arguments do not wait. No second
+// copy of the arguments is kept for the history.
 func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -47,7 +48,8 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 			return w.store.Record(ctx, c, o)
 		}}
 	})
-	// 200 KiB of the file are 1.2 MB of arguments; 40 KiB are 240 kB, of which two calls have room.
+	// A file of 200 KiB becomes 1.2 MB of arguments. One of 40 KiB becomes 240 kB, and two such calls fit in the
+	// budget.
 	feedback := func(a *agent, text string) uuid.UUID {
 		file := []byte(`"` + text + `"`)
 		cid := must(w.gateway.AddFile(file))
@@ -87,7 +89,7 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 			t.Error(note)
 		}
 	}
-	for _, id := range []uuid.UUID{next, huge} { // arguments beyond the bound go when nothing else does
+	for _, id := range []uuid.UUID{next, huge} { // arguments beyond the budget are sent when no others are in flight
 		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
 		if note, err := k.deliver(t.Context(), id, 1); err != nil || note != "" || w.row(id).Status != store.Delivered {
 			t.Errorf("after the others: %q, %v", note, err)
@@ -104,8 +106,8 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 	}
 }
 
-// TestLargeArgumentsAreShared: who has large arguments in flight leaves room for others: newcomers a half, one origin three quarters. A call
-// that is alone there goes in any case.
+// TestLargeArgumentsAreShared: large arguments of newcomers use at most half of the budget, and those at one origin at
+// most a quarter. A call of any size is allowed if no large arguments are in flight.
 func TestLargeArgumentsAreShared(t *testing.T) {
 	t.Parallel()
 	b := argumentBudget{most: 64, held: map[string]int64{}}
@@ -124,11 +126,11 @@ func TestLargeArgumentsAreShared(t *testing.T) {
 	take(1, "a", true, false)
 	take(1, "a", false, false)
 	take(16, "b", true, true)
-	take(1, "c", true, false) // newcomers have their half
+	take(1, "c", true, false) // newcomers use their half
 	take(24, "c", false, true)
 	take(1, "c", false, false)
 	take(8, "d", false, true)
-	take(1, "e", false, false) // all is taken
+	take(1, "e", false, false) // the budget is used up
 	for _, release := range releases {
 		release()
 	}
@@ -139,8 +141,8 @@ func TestLargeArgumentsAreShared(t *testing.T) {
 	}
 }
 
-// TestSilentAgentsLeaveRoomForArguments: agents that nobody knows take large files and do not answer; an agent that answers is called beside
-// them with a file of its own.
+// TestSilentAgentsLeaveRoomForArguments: newcomers accept large files and do not answer. An agent that answers is still
+// called, with a file of its own.
 func TestSilentAgentsLeaveRoomForArguments(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -169,7 +171,7 @@ func TestSilentAgentsLeaveRoomForArguments(t *testing.T) {
 			done <- fmt.Sprint(note, err)
 		}()
 	}
-	for range 2 { // two are called, two are put off
+	for range 2 { // two are called, two are deferred
 		heraldtest.Receive(t, "a call", begun)
 		if note := heraldtest.Receive(t, "one that is put off", done); !strings.Contains(note, "large arguments") {
 			t.Error(note)
@@ -184,7 +186,8 @@ func TestSilentAgentsLeaveRoomForArguments(t *testing.T) {
 	}
 }
 
-// TestArgumentsOfTheUnbound: large arguments that agents take to an endpoint which nothing binds them to cost the agents there no room.
+// TestArgumentsOfTheUnbound: large arguments of unbound agents do not use the share of the agents that are bound to the
+// same endpoint.
 func TestArgumentsOfTheUnbound(t *testing.T) {
 	t.Parallel()
 	const most = 64 << 20

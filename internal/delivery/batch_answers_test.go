@@ -19,7 +19,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 )
 
-// lead accepts a flood and runs its first delivery alone, which leads a batch of most of the others.
+// lead accepts a flood and delivers its first delivery, which leads a batch with most of the others.
 func (w *world) lead(k *worker, ids []uuid.UUID) {
 	w.t.Helper()
 	if _, err := k.deliver(heraldtest.Within(w.t, 30*time.Second), ids[0], 1); err != nil {
@@ -27,10 +27,10 @@ func (w *world) lead(k *worker, ids []uuid.UUID) {
 	}
 }
 
-// TestBatchAnswers: each delivery of a batch has the fate that the answer gives it.
+// TestBatchAnswers: each delivery of a batch gets the outcome that the answer states for it.
 func TestBatchAnswers(t *testing.T) {
 	t.Parallel()
-	const clients = 30 // seven are dispatched beside the leader, and do not follow
+	const clients = 30 // seven are dispatched as well as the leader, and do not follow
 	type fate struct {
 		status store.Status
 		reason reason.Reason
@@ -77,7 +77,7 @@ func TestBatchAnswers(t *testing.T) {
 		"words": {result: func(int, []batchItem) (*mcp.CallToolResult, error) { return mcp.NewToolResultText("thank you"), nil },
 			want: byTurns(unknown)},
 		"an error": {result: func(int, []batchItem) (*mcp.CallToolResult, error) { return mcp.NewToolResultError("no"), nil },
-			want: byTurns(later)}, // one by one, or one of them would end all
+			want: byTurns(later)}, // one by one, so that a single failure does not end all
 		"hangs": {wrap: hangUp(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), timeout: 300 * time.Millisecond,
 			want: byTurns(unknown)},
 		"dies in the call": {wrap: hangUp(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), want: byTurns(unknown)},
@@ -127,7 +127,7 @@ func TestBatchAnswers(t *testing.T) {
 	}
 }
 
-// hangUp has do instead of the agent for calls of the batch tool.
+// hangUp makes do handle the calls of the batch tool instead of the agent.
 func hangUp(do http.HandlerFunc) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -142,8 +142,8 @@ func hangUp(do http.HandlerFunc) func(http.Handler) http.Handler {
 	}
 }
 
-// TestBatchRefused: a server that does not take its batch tool's calls gets its deliveries one by one, in one attempt each, and is
-// asked no second time; one to which they are too long gets shorter ones.
+// TestBatchRefused: a server that refuses calls of its batch tool gets its deliveries one by one, in one attempt each,
+// and no second batch. A server that refuses long requests gets shorter batches.
 func TestBatchRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -207,7 +207,8 @@ func TestBatchRefused(t *testing.T) {
 	}
 }
 
-// TestBatchFallsOut: a follower whose event or file is at fault ends by itself and is in no call; the others go on.
+// TestBatchFallsOut: a follower with an invalid event or file ends on its own and is in no call. The others are
+// delivered.
 func TestBatchFallsOut(t *testing.T) {
 	t.Parallel()
 	a := newBatchAgent(t, 50)
@@ -245,7 +246,7 @@ type fateOf struct {
 	attempts int
 }
 
-// TestBatchMeta: the agent is told which deliveries these are, and takes no more than its schema says.
+// TestBatchMeta: the agent gets the ids of the batch's deliveries, and at most as many deliveries as its schema allows.
 func TestBatchMeta(t *testing.T) {
 	t.Parallel()
 	a := newBatchAgent(t, 5)
@@ -274,7 +275,8 @@ func TestBatchMeta(t *testing.T) {
 	}
 }
 
-// TestSortFollowers: behind one that waits or is given back, nobody of its client goes.
+// TestSortFollowers: if a delivery of a client waits or is released uncalled, its later deliveries are not called
+// either.
 func TestSortFollowers(t *testing.T) {
 	t.Parallel()
 	e := &Executor{Config: Config{Now: time.Now, Random: func() float64 { return 0 }}}
@@ -310,7 +312,7 @@ func TestSortFollowers(t *testing.T) {
 	}
 }
 
-// FuzzItemResults: whatever an agent answers, what is read of it is bounded and about ids that it names once.
+// FuzzItemResults: with any answer, the parsed results are bounded and concern only ids that the answer names once.
 func FuzzItemResults(f *testing.F) {
 	for _, s := range []string{`{"results":[{"deliveryId":"a","status":"accepted"},{"deliveryId":"b","status":"rejected","error":"no"}]}`,
 		`{"results":[{"deliveryId":"a","status":"accepted"},{"deliveryId":"a","status":"accepted"},{"deliveryId":"a","status":"retry"}]}`,

@@ -15,7 +15,8 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// TestBatchToolSchema: the published schema's items are receiveFeedback's, and to a tool with it all of an item is sent, unchanged.
+// TestBatchToolSchema: the items of the published schema have receiveFeedback's properties. A tool with this schema
+// gets complete and unchanged items.
 func TestBatchToolSchema(t *testing.T) {
 	t.Parallel()
 	one, several := readSchema(t, feedbackTool), readSchema(t, BatchTool)
@@ -66,7 +67,8 @@ func withTool(j job.Job) job.Job {
 	return j
 }
 
-// TestBatchOnlyOfKnownAgents: an agent without a success gets one delivery alone; so does one of an operator who wants no batches.
+// TestBatchOnlyOfKnownAgents: an agent without a success, and each agent if batches are off, gets one delivery per
+// call.
 func TestBatchOnlyOfKnownAgents(t *testing.T) {
 	t.Parallel()
 	for name, adapt := range map[string]func(t *testing.T, w *Config){
@@ -99,8 +101,8 @@ func TestBatchOnlyOfKnownAgents(t *testing.T) {
 	}
 }
 
-// TestBatchOfALostWorker: what a worker was in the middle of comes back with its leases, as an attempt whose outcome nobody knows, and the
-// lost worker's late answers end what they are about.
+// TestBatchOfALostWorker: the deliveries of a lost worker's batch return when their leases expire, with an attempt of
+// unknown outcome. The lost worker's late answers end the deliveries that have not ended.
 func TestBatchOfALostWorker(t *testing.T) {
 	t.Parallel()
 	a := newBatchAgent(t, 50)

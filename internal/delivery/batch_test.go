@@ -17,15 +17,15 @@ import (
 	mcpserver "github.com/mark3labs/mcp-go/server"
 )
 
-// batchAgent is an agent of mcp-go that takes several deliveries in one call.
+// batchAgent is an mcp-go server that accepts several deliveries in one call.
 type batchAgent struct {
 	URL string
 
-	// result answers a call of the batch tool; nil: each delivery is accepted.
+	// result answers a call of the batch tool; nil: it accepts each delivery.
 	result    func(n int, items []batchItem) (*mcp.CallToolResult, error)
-	gate      func(n int) // is passed before a call of the batch tool is answered; nil: at once
-	onUnknown string      // as the servers file says; empty: nothing
-	// wrap stands before its MCP server.
+	gate      func(n int) // called before a call of the batch tool is answered; nil: no delay
+	onUnknown string      // value in the servers file; empty: not set
+	// wrap is a middleware before its MCP server.
 	wrap func(http.Handler) http.Handler
 
 	mu      sync.Mutex
@@ -34,7 +34,7 @@ type batchAgent struct {
 	singles []string
 }
 
-// batchItem is what the agent reads of a delivery.
+// batchItem contains the fields of a delivery that the agent reads.
 type batchItem struct {
 	DeliveryID    string `json:"deliveryId"`
 	ClientAddress string `json:"clientAddress"`
@@ -87,7 +87,7 @@ func newBatchAgent(t testing.TB, most int, adapt ...func(*batchAgent)) *batchAge
 	return a
 }
 
-// answerItems answers each item with a status, by turns.
+// answerItems answers the items with the given statuses in turn.
 func answerItems(items []batchItem, statuses ...string) (*mcp.CallToolResult, error) {
 	var results []map[string]string
 	for i, item := range items {
@@ -102,8 +102,8 @@ func (a *batchAgent) received() (batches [][]batchItem, singles []string) {
 	return append([][]batchItem(nil), a.batches...), append([]string(nil), a.singles...)
 }
 
-// newBatchWorld is a world whose worker knows no chain, with one agent where the servers file says. flood accepts feedback of so many
-// new clients, each with indexes from 1 on, as change has it.
+// newBatchWorld returns a world with a worker without a chain, and one agent, whose endpoint is in the servers file.
+// flood accepts feedback of new clients, each with indexes from 1 on, after change has modified the jobs.
 func newBatchWorld(t testing.TB, a *batchAgent, adapt ...func(*Config)) (w *world, k *worker,
 	flood func(clients, each int, change ...func(i int, j map[string]any)) []uuid.UUID) {
 	w = newWorld(t)
@@ -143,7 +143,7 @@ func newBatchWorld(t testing.TB, a *batchAgent, adapt ...func(*Config)) (w *worl
 	}
 }
 
-// TestBatch: a flood for one agent goes in few calls, and each delivery keeps its row and attempt.
+// TestBatch: a flood for one agent needs few calls, and each delivery keeps its own row and attempt.
 func TestBatch(t *testing.T) {
 	t.Parallel()
 	a := newBatchAgent(t, 50)

@@ -15,7 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// However long the missing blocks take, the wait is neither negative nor absurd.
+// TestConfirmationPause: for any duration of the missing blocks, the wait is neither negative nor excessive.
 func TestConfirmationPause(t *testing.T) {
 	t.Parallel()
 	for missing, want := range map[time.Duration]time.Duration{
@@ -41,15 +41,15 @@ func TestDescribeMissing(t *testing.T) {
 	}
 }
 
-// standingChain answers every check with the same standing.
+// standingChain returns the same standing for each check.
 type standingChain chain.Standing
 
 func (c standingChain) Check(context.Context, job.Job, chain.Verify) (chain.Standing, error) {
 	return chain.Standing(c), nil
 }
 
-// TestUndatedWaitEnds: a job waits for a block above an old head of a quiet chain for an hour, and as long as it takes above
-// another head.
+// TestUndatedWaitEnds: a job waits at most an hour for a block above an old head of an idle chain. Above other heads,
+// it waits as long as necessary.
 func TestUndatedWaitEnds(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

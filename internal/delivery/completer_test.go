@@ -23,7 +23,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// completerWorld is a runner on a store in memory, in a bubble, with agents and records that wait until they are let go.
+// completerWorld is a runner on a store in memory, in a bubble. The test controls when agents answer and when records
+// complete.
 type completerWorld struct {
 	*testing.T
 	ledger *faulty
@@ -32,14 +33,14 @@ type completerWorld struct {
 
 	mu       sync.Mutex
 	claimed  int
-	away     bool // nothing can be claimed any more
+	away     bool // claims fail from now on
 	calls    map[uuid.UUID]int
-	agents   chan struct{}   // closed: agents answer; nil: at once
-	records  []chan struct{} // of the records that wait, in the order in which they came; with hold
+	agents   chan struct{}   // closed: agents answer; nil: they answer at once
+	records  []chan struct{} // of the waiting records, in order of arrival; set with hold
 	hold     bool            // records wait
 	listing  time.Duration   // how long agents take to list their tools
 	enqueued []queue.Task
-	retried  atomic.Int64 // tasks that asynq is to run again
+	retried  atomic.Int64 // tasks that asynq must retry
 	spooled  map[uuid.UUID]int
 }
 
@@ -48,7 +49,7 @@ const (
 	completerMargin = 20 * time.Second
 )
 
-// inCompleter runs a test in a bubble with a runner of that many slots.
+// inCompleter runs a test in a bubble, with a runner with the given number of slots.
 func inCompleter(t *testing.T, slots int, run func(t *testing.T, w *completerWorld)) {
 	t.Helper()
 	t.Parallel()
@@ -150,7 +151,7 @@ func (w *completerWorld) SpoolOutcome(_ context.Context, id uuid.UUID, _ []byte)
 func (w *completerWorld) SpooledOutcome(context.Context, uuid.UUID) ([]byte, error) { return nil, nil }
 func (w *completerWorld) DropOutcome(context.Context, uuid.UUID) error              { return nil }
 
-// accept makes n deliveries, each to an agent of its own.
+// accept accepts n deliveries, each to an agent of its own.
 func (w *completerWorld) accept(n int) []uuid.UUID {
 	w.Helper()
 	in := make([]store.Intake, n)
@@ -166,7 +167,7 @@ func (w *completerWorld) accept(n int) []uuid.UUID {
 	return ids
 }
 
-// deliverAll gives all tasks to the runner at once; ended tells how many of them asynq was told the end of, in note.
+// deliverAll gives all tasks to the runner concurrently. ended returns for how many of them Deliver has returned.
 func (w *completerWorld) deliverAll(ids []uuid.UUID) (ended func() int) {
 	var mu sync.Mutex
 	n := 0
@@ -198,15 +199,16 @@ func (w *completerWorld) row(id uuid.UUID) store.Delivery {
 	return d
 }
 
-// called is how often a delivery's agent was called.
+// called returns how often a delivery's agent was called.
 func (w *completerWorld) called(id uuid.UUID) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.calls[id]
 }
 
-// TestCompleterBounds: while nothing can be recorded, a worker claims no more than its slots and maxBesideSlots; what finds
-// no room in the completer keeps its slot. Then all of it is recorded, the last first.
+// TestCompleterBounds: while no outcome can be recorded, a worker claims at most as many deliveries as it has slots,
+// plus maxBesideSlots. A delivery that finds no room in the completer keeps its slot. Afterwards all outcomes are
+// recorded, the last one first.
 func TestCompleterBounds(t *testing.T) {
 	const slots, deliveries = 4, 200
 	inCompleter(t, slots, func(t *testing.T, w *completerWorld) {
@@ -250,7 +252,8 @@ func TestCompleterBounds(t *testing.T) {
 	})
 }
 
-// TestCompleterGuards: a delivery whose record waits is this process' until that is done, whatever asynq does.
+// TestCompleterGuards: a delivery whose record is pending stays with this process until it is recorded, also if asynq
+// runs its task again.
 func TestCompleterGuards(t *testing.T) {
 	inCompleter(t, 2, func(t *testing.T, w *completerWorld) {
 		w.hold = true
@@ -262,7 +265,7 @@ func TestCompleterGuards(t *testing.T) {
 		if d := w.row(id); d.Status != store.Running {
 			t.Errorf("%s", d.Status)
 		}
-		for n := range 2 { // asynq took the task for lost, or there is a newer one
+		for n := range 2 { // asynq considers the task lost, or a newer task exists
 			if _, err := w.runner.Deliver(t.Context(), id, n+1); err == nil || errors.Is(err, queue.ErrDropped) {
 				t.Errorf("task %d is used up while the record waits: %v", n+1, err)
 			}
@@ -278,8 +281,8 @@ func TestCompleterGuards(t *testing.T) {
 	})
 }
 
-// TestCompleterShutdown: Wait waits for records, also for those of tasks that asynq has been told the end of; when it has
-// waited long enough, what Postgres does not take lies in Redis.
+// TestCompleterShutdown: Wait waits for pending records, including those of tasks that asynq considers done. After
+// Wait's deadline, outcomes that Postgres does not accept are spooled in Redis.
 func TestCompleterShutdown(t *testing.T) {
 	inCompleter(t, 2, func(t *testing.T, w *completerWorld) {
 		w.hold = true
@@ -297,7 +300,7 @@ func TestCompleterShutdown(t *testing.T) {
 			t.Fatal("it did not wait for the second record")
 		default:
 		}
-		giveUp() // the try that is under way ends by itself
+		giveUp() // the present try ends by itself
 		<-waited
 		if w.runner.Running() != 0 || len(w.spooled) != 1 {
 			t.Errorf("%d run, %d are in Redis", w.runner.Running(), len(w.spooled))
@@ -305,7 +308,7 @@ func TestCompleterShutdown(t *testing.T) {
 		for _, id := range ids {
 			want := store.Delivered
 			if w.spooled[id] > 0 {
-				want = store.Running // until its lease runs out
+				want = store.Running // until its lease expires
 			}
 			if d := w.row(id); d.Status != want || w.called(id) != 1 {
 				t.Errorf("%s after %d calls, want %s", d.Status, w.called(id), want)
@@ -314,7 +317,7 @@ func TestCompleterShutdown(t *testing.T) {
 	})
 }
 
-// TestCompleterPanics: records that panic cost neither room nor slots, nor the mark of the delivery.
+// TestCompleterPanics: a record that panics releases its room, its slot, and the mark of its delivery.
 func TestCompleterPanics(t *testing.T) {
 	inCompleter(t, 2, func(t *testing.T, w *completerWorld) {
 		ids := w.accept(3*maxBesideSlots + 1)
@@ -333,8 +336,8 @@ func TestCompleterPanics(t *testing.T) {
 	})
 }
 
-// TestClaimsAhead: while agents keep all slots, a few more are claimed and no others; they cost no attempt when they are
-// given back because the worker stops.
+// TestClaimsAhead: while agents use all slots, the worker claims only a few deliveries ahead. When the worker stops, it
+// releases them, and they cost no attempt.
 func TestClaimsAhead(t *testing.T) {
 	const slots = 4
 	ahead := claimsAhead(slots)
@@ -344,9 +347,9 @@ func TestClaimsAhead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inCompleter(t, slots, func(t *testing.T, w *completerWorld) {
-				w.agents, w.listing = make(chan struct{}), completerCall/2 // an attempt is longer than its call
+				w.agents, w.listing = make(chan struct{}), completerCall/2 // an attempt takes longer than its call
 				ids := w.accept(slots)
-				w.deliverAll(ids) // they have the slots
+				w.deliverAll(ids) // they use all slots
 				late := make([]uuid.UUID, 0, 3*ahead)
 				for i := range 3 * ahead {
 					j := storetest.Feedback(100+i, 1)
@@ -390,15 +393,15 @@ func TestClaimsAhead(t *testing.T) {
 	}
 }
 
-// TestSlowAgentsEndClaimsAhead: while calls are long, a worker gives back what it has claimed ahead and claims no more
-// than its slots; when they are short, it claims ahead again.
+// TestSlowAgentsEndClaimsAhead: while calls are slow, a worker releases its claims ahead and claims at most as many
+// deliveries as it has slots. When calls are fast, it claims ahead again.
 func TestSlowAgentsEndClaimsAhead(t *testing.T) {
 	const slots = 4
 	ahead := claimsAhead(slots)
 	inCompleter(t, slots, func(t *testing.T, w *completerWorld) {
 		w.agents = make(chan struct{})
 		ids := w.accept(slots + 4*ahead)
-		w.deliverAll(ids[:slots]) // they have the slots
+		w.deliverAll(ids[:slots]) // they use all slots
 		ended := w.deliverAll(ids[slots:])
 
 		<-time.After(slotPatience)
@@ -431,8 +434,8 @@ func TestSlowAgentsEndClaimsAhead(t *testing.T) {
 	})
 }
 
-// TestClaimThatWaitedForItsSlot: a claim that waited for a slot has less of its lease left than a call and the margin take, so
-// it is extended before the call; when it is lost, nothing is called.
+// TestClaimThatWaitedForItsSlot: after a long wait for a slot, the lease is too short for a call and the margin, so it
+// is extended before the call. If the claim is lost, the agent is not called.
 func TestClaimThatWaitedForItsSlot(t *testing.T) {
 	for name, lost := range map[string]bool{"it is extended": false, "it is lost": true} {
 		t.Run(name, func(t *testing.T) {
@@ -442,7 +445,7 @@ func TestClaimThatWaitedForItsSlot(t *testing.T) {
 				w.deliverAll(ids[:1])
 				extended := 0
 				w.ledger.extend = func(ctx context.Context, c *store.Claim, d time.Duration) error {
-					if extended++; lost { // this process slept, and the reconciler took the claim back
+					if extended++; lost { // this process was suspended, and the reconciler expired the lease
 						if _, _, err := w.base.ExpireLeases(ctx, 10, 11); err != nil {
 							t.Error(err)
 						}

@@ -24,15 +24,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// canary is in every token of these tests; it must be nowhere but in what the agents received.
+// canary is part of each token of these tests. It may appear only in requests that the agents received.
 const canary = "canary-4c6f7264"
 
-// recorder is an agent that keeps every header of every request, and wants a token when it has one.
+// recorder is an agent that records the headers of all requests, and can require a token.
 type recorder struct {
 	*agent
 	mu    sync.Mutex
 	seen  []http.Header
-	wants [2]string // header and value; "": it takes everybody
+	wants [2]string // required header and value; "": none
 }
 
 func newRecorder(t testing.TB, header, value string) *recorder {
@@ -65,7 +65,7 @@ func (r *recorder) takes(header, value string) {
 	r.wants = [2]string{header, value}
 }
 
-// got tells whether a text arrived in any header.
+// got reports whether a text was received in any header.
 func (r *recorder) got(text string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,7 +79,7 @@ func (r *recorder) got(text string) bool {
 	return false
 }
 
-// token stores one for an agent as `worker token set` does it.
+// token stores a token for an agent, as `worker token set` does.
 func (w *world) token(id *big.Int, rawURL, scheme, header, plain string, adapt ...func(*store.Token)) (released int) {
 	w.t.Helper()
 	t := store.Token{Agent: w.agentOf(id), Origin: must(netguard.CredentialOriginOf(rawURL)), Path: agentauth.CredentialPath(rawURL), Scheme: scheme, Header: header}
@@ -108,7 +108,7 @@ func (w *world) sql(sql string, args ...any) {
 	must(conn.Exec(ctx, sql, args...))
 }
 
-// credentialed is a worker that knows stored tokens.
+// credentialed returns a worker that uses stored tokens.
 func (w *world) credentialed(adapt ...func(*agentauth.Config)) *worker {
 	w.t.Helper()
 	cfg := agentauth.Config{Ledger: w.store, Opener: w.keys}
@@ -118,7 +118,7 @@ func (w *world) credentialed(adapt ...func(*agentauth.Config)) *worker {
 	return w.newWorker(func(c *Config) { c.Authorizer = must(agentauth.New(cfg)) })
 }
 
-// heldFor waits for a delivery to be held for want of a credential, with a sentence that says this.
+// heldFor waits until a delivery is held because a credential is missing, with the given text in its error.
 func (w *world) heldFor(id uuid.UUID, says string) store.Delivery {
 	w.t.Helper()
 	d := w.until(id, store.Held)
@@ -233,7 +233,7 @@ func TestStoredTokens(t *testing.T) {
 		w.heldFor(d, "401")
 		waits := w.accept(w.feedback(id))
 		w.heldFor(waits, "is not asked again")
-		a.takes("", "") // it does not want one any more
+		a.takes("", "") // it no longer requires a token
 		ctx := heraldtest.Within(t, 20*time.Second)
 		_, _, tasks, err := w.store.Replay(ctx, []uuid.UUID{d}, false)
 		if err != nil {
@@ -241,7 +241,7 @@ func TestStoredTokens(t *testing.T) {
 		}
 		w.dispatcher.Dispatch(ctx, tasks)
 		w.until(d, store.Delivered)
-		w.until(waits, store.Delivered) // released because the agent takes calls
+		w.until(waits, store.Delivered) // released because the agent accepts calls
 	})
 
 	t.Run("the job's own endpoint", func(t *testing.T) {
@@ -284,8 +284,8 @@ func TestStoredTokens(t *testing.T) {
 	t.Cleanup(func() { w.noCanary(k) })
 }
 
-// TestTokensGoNowhereElse: no request leaves the worker when the registration leads elsewhere than the token was stored for, and no
-// request with a token follows an answer elsewhere. The rules of origins and paths are tested in agentauth.
+// TestTokensGoNowhereElse: the registered URL leads elsewhere than the token's, in each possible way. The other server
+// gets no token, and the token's own server is not called either.
 func TestTokensGoNowhereElse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -367,7 +367,8 @@ func (r *rotating) Open(cipher []byte, b secret.Binding) ([]byte, error) {
 	return r.Load().Open(cipher, b)
 }
 
-// TestRotationUnderLoad: the keys are rotated twice and every token is sealed anew while deliveries need them; none of them fails.
+// TestRotationUnderLoad: the keys are rotated twice and all tokens reencrypted while deliveries use them. No delivery
+// fails.
 func TestRotationUnderLoad(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -422,7 +423,7 @@ func TestRotationUnderLoad(t *testing.T) {
 			t.Errorf("%d attempts", d.Attempts)
 		}
 	}
-	// Nothing needs the first key any more.
+	// No token needs the first key.
 	last := must(keys.Load().Remove(w.keys.PrimaryID()))
 	for _, token := range must(w.store.TokensAfter(ctx, nil)) {
 		if plain, err := last.Open(token.Ciphertext, token.Binding()); err != nil || string(plain) != canary {
@@ -431,7 +432,7 @@ func TestRotationUnderLoad(t *testing.T) {
 	}
 }
 
-// TestForbiddenCalls: one call that is forbidden, perhaps for what is in it, keeps nobody else's from being made.
+// TestForbiddenCalls: a call that is refused with 403, perhaps because of its content, does not prevent other calls.
 func TestForbiddenCalls(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -448,11 +449,11 @@ func TestForbiddenCalls(t *testing.T) {
 		t.Errorf("%s: %s", d.Reason, d.Error)
 	}
 	w.until(w.accept(w.feedback(id)), store.Delivered)
-	w.until(first, store.Delivered) // released by the one that was taken
+	w.until(first, store.Delivered) // released by the delivery that succeeded
 }
 
-// TestCallsForbiddenForTheirWords: an agent that never takes some calls, and takes the others, is asked about each of them once and once
-// more, not after every success.
+// TestCallsForbiddenForTheirWords: an agent always refuses some calls and accepts the others. Each refused call is
+// tried once and once more, not after each success.
 func TestCallsForbiddenForTheirWords(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -33,7 +33,7 @@ func directTo(url string) job.DirectCall {
 		Arguments: map[string]any{"score": 95}}
 }
 
-// What went wrong is told by Herald's words, with the tool's own answer where there is one.
+// TestDirectCallFails: errors are described in Herald's words, with the tool's own answer if there is one.
 func TestDirectCallFails(t *testing.T) {
 	t.Parallel()
 	d := newDirect(t, nil)
@@ -70,7 +70,8 @@ func TestDirectCallFails(t *testing.T) {
 	}
 }
 
-// Direct calls have the unbound agents' limits: what they run into costs no bound agent anything.
+// TestDirectCallsShareLimits: direct calls use the limits of unbound agents, so that they cannot use up those of bound
+// agents.
 func TestDirectCallsShareLimits(t *testing.T) {
 	t.Parallel()
 	l := must(ratelimit.New(ratelimit.Config{Rate: 0.01, Burst: 1, PermitTTL: time.Minute, MaxWait: time.Millisecond, Logger: slog.New(slog.DiscardHandler)}))

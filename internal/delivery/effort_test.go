@@ -16,7 +16,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// budgeted makes a worker whose agents have 60 s a minute, which are not refilled: its clock stands.
+// budgeted returns a worker whose agents have budgets of 60 s a minute. Its clock does not move, so the budgets are not
+// refilled.
 func (w *world) budgeted(adapt ...func(*Config)) *worker {
 	w.t.Helper()
 	now := time.Now()
@@ -25,7 +26,7 @@ func (w *world) budgeted(adapt ...func(*Config)) *worker {
 	return w.newWorker(append(adapt, func(c *Config) { c.Efforts = b })...)
 }
 
-// spend has the agent use so much.
+// spend charges an effort to the agent.
 func (k *worker) spend(of store.Agent, w effort.What, d time.Duration) {
 	k.t.Helper()
 	h, err := k.executor.Efforts.Begin(k.t.Context(), of)
@@ -36,8 +37,8 @@ func (k *worker) spend(of store.Agent, w effort.What, d time.Duration) {
 	h.End()
 }
 
-// TestEffortIsCharged: a delivery costs its agent a call, a connection, a listing and a fetch, the next one no connection; also one
-// that failed, and a replay.
+// TestEffortIsCharged: a delivery costs its agent a call, a connection, a listing and a fetch. The next one needs no
+// connection. Failed attempts and replays are charged, too.
 func TestEffortIsCharged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -83,7 +84,8 @@ func TestEffortIsCharged(t *testing.T) {
 	deliver("one that fails", w.accept(w.feedback(id)), 1, 0, 0)
 }
 
-// TestOverBudget: who has used up its budget waits, at no cost and with a sentence, before anything is asked of it; nobody else does.
+// TestOverBudget: a delivery of an agent that has used up its budget waits at no cost, with a text, before any request
+// is made. Other agents are not affected.
 func TestOverBudget(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -114,7 +116,7 @@ func TestOverBudget(t *testing.T) {
 	}
 }
 
-// TestFilesOverBudget: where files have eaten half of a budget, deliveries that have one wait, and the others do not.
+// TestFilesOverBudget: when fetches have used half of a budget, deliveries with files wait, and those without do not.
 func TestFilesOverBudget(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -141,7 +143,8 @@ func TestFilesOverBudget(t *testing.T) {
 	}
 }
 
-// TestCostlyAgentsShareSlots: costly agents have half of the slots, with newcomers three quarters; the quick have what they need.
+// TestCostlyAgentsShareSlots: costly agents use at most half of the slots, and together with newcomers three quarters.
+// Quick agents get the slots that they need.
 func TestCostlyAgentsShareSlots(t *testing.T) {
 	t.Parallel()
 	w := newNewcomerWorld(t, 32)
@@ -159,7 +162,7 @@ func TestCostlyAgentsShareSlots(t *testing.T) {
 		return a
 	}
 	admit := func(a *attempt) error {
-		w.clock = w.clock.Add(time.Second) // what is held has been for longer than it is worth waiting
+		w.clock = w.clock.Add(time.Second) // the used slots are held too long to wait for them
 		return e.acquireSlots(t.Context(), a)
 	}
 	var held []*attempt
@@ -190,7 +193,7 @@ func TestCostlyAgentsShareSlots(t *testing.T) {
 	newcomer.releaseSlots(t.Context())
 	take(40, "quick", func(i int64) *attempt { return known(i, false) })
 
-	for range 2 { // giving back twice is giving back once
+	for range 2 { // a second release has no effect
 		held[0].releaseSlots(t.Context())
 	}
 	if err := admit(known(102, true)); err != nil {

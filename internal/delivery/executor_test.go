@@ -20,7 +20,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// TestDeliveries tells how single deliveries end, all of them in one running worker.
+// TestDeliveries checks how single deliveries end, all in one running worker.
 func TestDeliveries(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -64,7 +64,7 @@ func TestDeliveries(t *testing.T) {
 			t.Errorf("traceparent %q", tp)
 		}
 		for _, step := range []string{"claim", "check", "resolve", "fetch", "compose", "call", "record"} {
-			// The row is committed before its step is told.
+			// The row is committed before its step is traced.
 			heraldtest.AwaitState(t, func() bool { n, _ := k.seen(d.ID, step); return n > 0 }, func() string { return "step " + step + " is told" })
 			if n, _ := k.seen(d.ID, step); n != 1 {
 				t.Errorf("step %s was told %d times", step, n)
@@ -111,7 +111,7 @@ func TestDeliveries(t *testing.T) {
 		}
 	})
 
-	// ends runs one feedback and tells how it ended.
+	// ends delivers one feedback and checks its status and reason.
 	ends := func(name string, want store.Status, why reason.Reason, setup func(t *testing.T, w *world) map[string]any, look func(t *testing.T, w *world, d store.Delivery)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -391,7 +391,7 @@ func TestDeliveries(t *testing.T) {
 		}
 	})
 	ends("an agent that is not there", store.Dead, "connect_failed", func(t *testing.T, w *world) map[string]any {
-		// A port that was free a moment ago may be another test's agent by now; nothing listens on port 1.
+		// A port that was just closed may by now belong to another test's agent. Nothing listens on port 1.
 		return rated(w, at("http://127.0.0.1:1/"), devnet.Feedback{})
 	}, func(t *testing.T, w *world, d store.Delivery) {
 		if d.Attempts != 4 || len(d.History) != 4 {
@@ -412,7 +412,7 @@ func TestDeliveries(t *testing.T) {
 	})
 
 	t.Cleanup(func() {
-		shutdown() // a plain success is recorded after its row says so: who records traces a step
+		shutdown() // a plain success is recorded in the background and traced after its row is committed
 		if log := w.log.String(); strings.Contains(log, "hunter2") {
 			t.Error("a secret was logged")
 		}
@@ -424,7 +424,8 @@ func TestDeliveries(t *testing.T) {
 	})
 }
 
-// archived is what the web UI's archive says of a delivery's last task; empty for one that neither ended badly nor is held.
+// archived returns the error of a delivery's last task in the web UI's archive; "" if the delivery was not rejected, is
+// not dead and is not held.
 func (w *world) archived(d store.Delivery) string {
 	w.t.Helper()
 	if d.Status != store.Rejected && d.Status != store.Dead && d.Status != store.Held {
@@ -437,7 +438,7 @@ func (w *world) archived(d store.Delivery) string {
 		Error string `json:"error_message"`
 	}
 	lane := queue.First
-	if len(d.History) > 1 { // it waited
+	if len(d.History) > 1 { // the delivery waited before
 		lane = queue.Retry
 	}
 	path := fmt.Sprintf("/monitor/api/queues/%s/tasks/%s:%d", lane, d.ID, d.Dispatch)

@@ -25,7 +25,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// faulty is a ledger that can fail before or after the real one was asked.
+// faulty is a ledger that can fail before or after the call to the real one.
 type faulty struct {
 	Ledger
 	claim  func(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error)
@@ -62,7 +62,7 @@ func (f *faulty) Record(ctx context.Context, c *store.Claim, o store.Outcome) (s
 	return f.Ledger.Record(ctx, c, o)
 }
 
-// dispatchTo gives a feedback for an agent at url and returns the delivery, whose task 1 nobody serves.
+// dispatchTo accepts a feedback for an agent at url and returns the delivery. No server runs its task 1.
 func (w *world) dispatchTo(url string) uuid.UUID {
 	w.t.Helper()
 	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(url))})
@@ -82,7 +82,7 @@ func (w *world) exec(sql string, args ...any) {
 	}
 }
 
-// TestFaults runs tasks by hand, one world for all: no server takes them.
+// TestFaults runs tasks by hand, all in one world without a server.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -128,9 +128,9 @@ func TestFaults(t *testing.T) {
 			done <- fmt.Sprint(note, err)
 		}()
 		heraldtest.Receive(t, "the call", begun)
-		cancel() // Redis froze
+		cancel() // Redis freezes
 
-		// The task comes again while its first run goes on, and so does a newer one.
+		// The task arrives again while its first run continues, and so does a newer task.
 		for n := range 2 {
 			if note, err := k.deliver(t.Context(), id, n+1); err == nil {
 				t.Errorf("task %d is used up while the delivery runs: %s", n+1, note)
@@ -245,7 +245,7 @@ func TestFaults(t *testing.T) {
 			t.Errorf("%q, %v", note, err)
 		}
 		if d := w.row(id); d.Status != store.Running || k.runner.Running() != 0 || w.log.Count("not_recorded") == 0 {
-			t.Errorf("%s, %d run; the log: %s", d.Status, k.runner.Running(), w.log.String()) // its lease brings it back
+			t.Errorf("%s, %d run; the log: %s", d.Status, k.runner.Running(), w.log.String()) // its lease expires
 		}
 	})
 
@@ -253,7 +253,7 @@ func TestFaults(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t)
 		id := w.dispatchTo(a.URL)
-		// It claimed, and was never heard of again.
+		// A worker claimed it and then died.
 		if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
 			t.Fatal(c, err)
 		}
@@ -324,7 +324,7 @@ func TestFaults(t *testing.T) {
 				if d.Status == store.Delivered {
 					continue
 				}
-				// What found no slot soon was given back, and waits for its next task.
+				// A task without a free slot is put back, and the delivery waits for its next task.
 				all.Go(func() { _, _ = k.runner.Deliver(t.Context(), id, d.Dispatch) })
 			}
 			all.Wait()
@@ -423,8 +423,8 @@ func TestFaults(t *testing.T) {
 			reason  reason.Reason
 			calls   int
 		}
-		// The clock jumps by late just before the call's stage looks at the lease of 60 s; a call may take 20 s, the margin is 25 s.
-		// Ten seconds more or less make no difference, so that a busy machine makes none.
+		// The clock jumps by late just before the call stage checks the lease of 60 s. A call may take 20 s, and the
+		// margin is 25 s. Differences of ten seconds do not matter, so that a slow machine causes no failure.
 		run := func(t *testing.T, late time.Duration, extend error) outcome {
 			var mu sync.Mutex
 			var skew time.Duration
@@ -463,7 +463,7 @@ func TestFaults(t *testing.T) {
 			"it is lost":                  {25 * time.Second, store.ErrFenced, outcome{1, store.Running, "", 0}},
 			"it ran out and was extended": {70 * time.Second, nil, outcome{1, store.Delivered, "", 1}},
 		} {
-			// "it is lost": recording is fenced as well.
+			// "it is lost": recording fails with ErrFenced, too.
 			if errors.Is(c.extend, store.ErrFenced) {
 				continue
 			}
@@ -511,12 +511,12 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// panics is a fetcher with a fault.
+// panics is a fetcher that panics.
 type panics struct{}
 
 func (panics) Fetch(context.Context, string, int64) (ipfs.Document, error) { panic("boom") }
 
-// listed calls after once the tools are listed.
+// listed calls after when the tools have been listed.
 type listed struct {
 	Caller
 	after func()

@@ -21,7 +21,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// TestFileDisagrees: what a file says otherwise than its event is told to the operator, and changes nothing for the agent.
+// TestFileDisagrees: the operator sees which fields of a file contradict its event. The agent's call does not change.
 func TestFileDisagrees(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -47,7 +47,7 @@ func TestFileDisagrees(t *testing.T) {
 			if got := strings.Join(d.FileDisagrees, " "); got != c.want {
 				t.Errorf("the row says %q, want %q", got, c.want)
 			}
-			// The row is committed before its steps and its line are told.
+			// The row is committed before its steps are traced and its log line is written.
 			line := fmt.Sprintf("msg=\"delivery attempted\" delivery=%s", d.ID)
 			heraldtest.AwaitState(t, func() bool { return strings.Contains(w.log.String(), line) }, func() string { return "the line of " + d.ID.String() })
 			_, after, _ := strings.Cut(w.log.String(), line)
@@ -77,14 +77,14 @@ func TestFileDisagrees(t *testing.T) {
 	}
 }
 
-// document is a fetcher that has one document for every URI.
+// document is a fetcher that returns one document for each URI.
 type document struct{ ipfs.Document }
 
 func (d document) Fetch(context.Context, string, int64) (ipfs.Document, error) {
 	return d.Document, nil
 }
 
-// fetched runs the step alone.
+// fetched runs only the fetch step.
 func fetched(doc ipfs.Document, policy string, j job.Job) (fetchedFile, error) {
 	if j.Kind == "" {
 		j.Kind = job.KindNewFeedback
@@ -94,7 +94,8 @@ func fetched(doc ipfs.Document, policy string, j job.Job) (fetchedFile, error) {
 	return e.fetchContent(context.Background(), &store.Claim{Job: j}, nil)
 }
 
-// TestHashPolicies: under require a file needs a hash on chain unless its URI names its content; what is said is what it was.
+// TestHashPolicies: under require, a file needs a hash on chain unless its URI contains a hash of the content. The
+// error names the policy.
 func TestHashPolicies(t *testing.T) {
 	t.Parallel()
 	file := []byte(`{}`)
@@ -102,7 +103,7 @@ func TestHashPolicies(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		doc  ipfs.Document
-		want string // empty: it is taken
+		want string // empty: the file is accepted
 	}{
 		{"https", ipfs.Document{Source: ipfs.SourceHTTPS}, "the file lies on https"},
 		{"http", ipfs.Document{Source: ipfs.SourceHTTP}, "the file lies on http"},
@@ -129,7 +130,7 @@ func TestHashPolicies(t *testing.T) {
 		if f.Verification != "not_given" || f.Source != c.doc.Source {
 			t.Errorf("%s: %+v", c.name, f)
 		}
-		// With its hash, anything is taken under any policy.
+		// With its hash on chain, each file is accepted under each policy.
 		for _, policy := range []string{HashStrict, HashRequire, HashAnnotate} {
 			if f, err := fetched(c.doc, policy, job.Job{FeedbackHash: crypto.Keccak256Hash(file)}); err != nil || f.Verification != "raw" {
 				t.Errorf("%s, %s, with its hash: %v", c.name, policy, err)
@@ -138,8 +139,8 @@ func TestHashPolicies(t *testing.T) {
 	}
 }
 
-// TestInjectedMembers: the hash of agent0-ts leaves nested members out, so a server could put some into a file that it only serves; what
-// the URI itself fixes is its author's.
+// TestInjectedMembers: the hash of agent0-ts ignores nested members, so a server could add members to a file that it
+// serves. Such a hash is accepted only if the URI itself fixes the content.
 func TestInjectedMembers(t *testing.T) {
 	t.Parallel()
 	j := job.Job{FeedbackHash: crypto.Keccak256Hash([]byte(`{"mcp":{},"text":"ok"}`))}
@@ -155,7 +156,8 @@ func TestInjectedMembers(t *testing.T) {
 	}
 }
 
-// TestCrossCheckIsOfFeedback: a response's file has fields of its own; and a file that is rejected is told of too.
+// TestCrossCheckIsOfFeedback: files of responses and validations have other fields and are not compared. The
+// disagreements of a rejected file are reported, too.
 func TestCrossCheckIsOfFeedback(t *testing.T) {
 	t.Parallel()
 	doc := ipfs.Document{Source: ipfs.SourceCID, Bytes: []byte(`{"value":1,"agentId":7}`)}
@@ -177,8 +179,8 @@ func TestCrossCheckIsOfFeedback(t *testing.T) {
 	}
 }
 
-// TestFileOfTooManyParts: JSON beyond what anybody should have to decode is delivered as bytes if its hash is right, and otherwise not taken
-// for what another form of it might hash to.
+// TestFileOfTooManyParts: JSON with too many parts to decode is delivered as bytes if the hash of its bytes matches.
+// Hashes of other forms of it are not tried.
 func TestFileOfTooManyParts(t *testing.T) {
 	t.Parallel()
 	for name, file := range map[string]string{
@@ -194,7 +196,7 @@ func TestFileOfTooManyParts(t *testing.T) {
 		if err != nil || f.Verification != "raw" || json.Unmarshal(f.Content, &wrapped) != nil || string(wrapped.Raw) != file || wrapped.MediaType != doc.MediaType {
 			t.Errorf("%s: %v, %s, %.60s", name, err, f.Verification, f.Content)
 		}
-		// The same in another form, which is how a writer's library may hash it.
+		// The same JSON with other whitespace, as another library might write it.
 		spaced := doc
 		spaced.Bytes = append(doc.Bytes[:len(doc.Bytes):len(doc.Bytes)], '\n')
 		if f, err := fetched(spaced, HashAnnotate, job.Job{FeedbackHash: crypto.Keccak256Hash(doc.Bytes)}); err != nil || f.Verification != "mismatch" {
@@ -203,7 +205,8 @@ func TestFileOfTooManyParts(t *testing.T) {
 	}
 }
 
-// TestFileWaitsForItsTurn: a large file waits while others are decoded, and one that waits too long waits on at no cost; a small one does not wait.
+// TestFileWaitsForItsTurn: a large file waits while others are decoded. If it waits too long, its delivery waits at no
+// cost. Small files do not wait.
 func TestFileWaitsForItsTurn(t *testing.T) {
 	t.Parallel()
 	budget := decode.NewBudget(1 << 20)

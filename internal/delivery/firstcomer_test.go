@@ -23,15 +23,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// repositioned is a job with other position fields.
+// repositioned returns a job with other position fields.
 func repositioned(j map[string]any, position map[string]any) map[string]any {
 	out := maps.Clone(j)
 	maps.Copy(out, position)
 	return out
 }
 
-// An enqueuer who is first with somebody else's event says where the chain is to look and where the event is to go. What the chain does not
-// confirm makes room for who is right, whether it is refuted or pretends to be still to come, and however many come before him.
+// TestFirstComer: a producer enqueues another party's event first, with a false position and its own endpoint. A job
+// that the chain does not confirm yields to the true job, whether the chain refutes it or it names a future block, and
+// however many such jobs there are.
 func TestFirstComer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -40,15 +41,15 @@ func TestFirstComer(t *testing.T) {
 	w.serve(w.newWorker())
 	nothing := map[string]any{}
 	nowhere := map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 9)}
-	later := repositioned(nowhere, map[string]any{"blockNumber": 900, "blockHash": nil}) // the chain is young
+	later := repositioned(nowhere, map[string]any{"blockNumber": 900, "blockHash": nil}) // the chain has fewer blocks
 	forged := func(p map[string]any) map[string]any { return repositioned(p, map[string]any{"value": "1"}) }
 	bare := func(block int) map[string]any {
 		return map[string]any{"transactionHash": nil, "logIndex": nil, "blockHash": nil, "blockNumber": block}
 	}
 	for name, c := range map[string]struct {
-		first  []map[string]any // positions, each with the thief's action if it has the honest one's event
-		honest bool             // the thief leaves the action as it is
-		want   store.Verdict    // of the honest job
+		first  []map[string]any // positions, each with the thief's action if the event is the honest one's
+		honest bool             // the thief does not change the action
+		want   store.Verdict    // for the honest job
 	}{
 		"refuted":                     {[]map[string]any{nowhere}, false, store.Conflict},
 		"refuted, same action":        {[]map[string]any{nowhere}, true, store.Known},
@@ -96,7 +97,7 @@ func TestFirstComer(t *testing.T) {
 		})
 	}
 
-	// The first comer with a true position wins, and the other one is told so.
+	// The first job with a true position wins, and the second producer gets a conflict.
 	j, _ := w.rate(devnet.Feedback{AgentID: agent})
 	answers := w.submit(with(j, own(thief.URL, nil)), j)
 	if answers[1].Verdict != store.Conflict || answers[1].Path != "action" {
@@ -111,7 +112,7 @@ func TestFirstComer(t *testing.T) {
 	}
 }
 
-// flood is n positions like p, each with another transaction.
+// flood returns n copies of position p, each with another transaction.
 func flood(n int, p map[string]any) []map[string]any {
 	out := make([]map[string]any, n)
 	for i := range out {
@@ -120,7 +121,8 @@ func flood(n int, p map[string]any) []map[string]any {
 	return out
 }
 
-// Of the right transaction an enqueuer may still say another block and time: the agent is told what the chain says.
+// TestPositionIsTheChains: a job names the right transaction, but a false block and time. The agent gets the values of
+// the chain.
 func TestPositionIsTheChains(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -144,7 +146,8 @@ func TestPositionIsTheChains(t *testing.T) {
 	}
 }
 
-// Headers are part of an action though they are sealed: the same ones are known again, others are another action.
+// TestHeadersAreCompared: the headers are part of an action although they are sealed. A job with the same headers is
+// known, and one with others has another action.
 func TestHeadersAreCompared(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -167,12 +170,12 @@ func TestHeadersAreCompared(t *testing.T) {
 	}
 }
 
-// deaf is a chain whose node has no answer to jobs that name no transaction; while it is away, to none.
+// deaf is a chain whose node does not answer for jobs without a transaction. While it is away, it answers for none.
 type deaf struct {
 	Chain
 	away   bool
 	asked  int
-	always bool // it answers every job
+	always bool // it answers for each job
 }
 
 func (c *deaf) Check(ctx context.Context, j job.Job, v chain.Verify) (chain.Standing, error) {
@@ -183,7 +186,7 @@ func (c *deaf) Check(ctx context.Context, j job.Job, v chain.Verify) (chain.Stan
 	return c.Chain.Check(ctx, j, v)
 }
 
-// turn is what the reconciler dispatches, and one attempt of each, after what waits in Postgres became due.
+// turn makes the delivery due, and runs one attempt of each task that the reconciler dispatches.
 func (w *world) turn(k *worker, id uuid.UUID) {
 	w.t.Helper()
 	w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1 AND status = 'waiting'`, id)
@@ -204,7 +207,7 @@ func (w *world) turn(k *worker, id uuid.UUID) {
 	}
 }
 
-// deliverInTurns is n turns, after which the delivery is delivered and the agent was called once.
+// deliverInTurns runs n turns, and checks that the delivery is then delivered with one call.
 func (w *world) deliverInTurns(k *worker, id uuid.UUID, n int, to *agent) {
 	w.t.Helper()
 	for range n {
@@ -215,7 +218,8 @@ func (w *world) deliverInTurns(k *worker, id uuid.UUID, n int, to *agent) {
 	}
 }
 
-// Whoever is first chooses what the node is asked. A question that it never answers makes room for the next in line too.
+// TestUnansweredFirstComer: the first job determines the query to the node. If the node never answers this query, the
+// next candidate replaces the job.
 func TestUnansweredFirstComer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -235,7 +239,8 @@ func TestUnansweredFirstComer(t *testing.T) {
 	}
 }
 
-// A long line while the node is away: the reconciler asks for one of it, nobody of it is lost, and the right one is delivered when the node is back.
+// TestLineOutlastsAnOutage: many candidates wait while the node is down. The reconciler checks one of them at a time,
+// no candidate is lost, and the true one is delivered when the node is back.
 func TestLineOutlastsAnOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -274,7 +279,7 @@ func TestLineOutlastsAnOutage(t *testing.T) {
 	w.deliverInTurns(k, id, 2*len(jobs), victim)
 }
 
-// validate has an agent validated, and is the job of it.
+// validate makes a validation of an agent and returns its job.
 func (w *world) validate(agent *big.Int, request common.Hash) (j map[string]any) {
 	w.t.Helper()
 	ctx := heraldtest.Within(w.t, 30*time.Second)
@@ -297,7 +302,8 @@ func (w *world) validate(agent *big.Int, request common.Hash) (j map[string]any)
 	return j
 }
 
-// A validation's key does not name its agent. One that is first and names an agent that is disabled is not held in the right one's place.
+// TestFirstComerOfADisabledAgent: the key of a validation does not contain its agent. A false job that comes first and
+// names a disabled agent is not held, so that the true one is delivered.
 func TestFirstComerOfADisabledAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -316,7 +322,8 @@ func TestFirstComerOfADisabledAgent(t *testing.T) {
 	w.deliverInTurns(k, id, 2, victim)
 }
 
-// A validation that is first and names agents for which a worker has no slot left does not keep the right one waiting with it.
+// TestFirstComerOfABusyAgent: a false validation that comes first and names agents for which the worker has no slot
+// does not delay the true one.
 func TestFirstComerOfABusyAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -339,7 +346,8 @@ func TestFirstComerOfABusyAgent(t *testing.T) {
 	w.deliverInTurns(k, id, 4, victim)
 }
 
-// A false job whose worker died while it was checked is not held in the place of the right one, whatever its agent's policy.
+// TestFirstComerInDoubt: a false job whose worker died during the check is not held, also if its agent's policy is
+// hold, so that the true one is delivered.
 func TestFirstComerInDoubt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

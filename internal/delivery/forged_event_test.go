@@ -18,7 +18,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// acceptUnseen enqueues a job as a program does that knows nothing of the chain.
+// acceptUnseen enqueues a job as a program without access to the chain does.
 func (w *world) acceptUnseen(j map[string]any) uuid.UUID {
 	w.t.Helper()
 	parsed := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: 5 * time.Second}))
@@ -29,8 +29,7 @@ func (w *world) acceptUnseen(j map[string]any) uuid.UUID {
 	return got[0].ID
 }
 
-// unfound waits until a job of an event that does not exist as it says is rejected, and tells whether the agent was
-// called all the same.
+// unfound waits until a job with a false event is rejected, and checks that the agent was not called.
 func (w *world) unfound(a *agent, id uuid.UUID, says string) {
 	w.t.Helper()
 	d := w.until(id, store.Rejected)
@@ -39,7 +38,7 @@ func (w *world) unfound(a *agent, id uuid.UUID, says string) {
 	}
 }
 
-// TestForgedContent: without a transactionHash too, all that a job says of its event is the event's.
+// TestForgedContent: all event fields of a job must match the event, also if the job names no transaction.
 func TestForgedContent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -78,8 +77,8 @@ func TestForgedContent(t *testing.T) {
 	}
 }
 
-// TestForgersRegistry: a contract that a forger deployed emits what the forger likes. It is the registry's own code
-// here, which answers every question as the genuine one does.
+// TestForgersRegistry: a contract of a forger can emit any event. This one has the registry's own code, so it answers
+// each query as the genuine registry does.
 func TestForgersRegistry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// diesBeforeKeeping claims task n and never comes back: only somebody else can have put an outcome into Redis.
+// diesBeforeKeeping claims task n for a worker that dies, so that only a forger can have put an outcome into Redis.
 func (w *world) diesBeforeKeeping(id uuid.UUID, n int) store.Delivery {
 	w.t.Helper()
 	if c, err := w.store.Claim(w.t.Context(), id, n, time.Hour); err != nil || c == nil {
@@ -27,7 +27,7 @@ func (w *world) diesBeforeKeeping(id uuid.UUID, n int) store.Delivery {
 	return w.expire(id)
 }
 
-// keptText is what Redis has of a delivery whose worker died when it knew the outcome.
+// keptText returns the spooled outcome of a delivery whose worker died before it recorded the outcome.
 func (w *world) keptText(id uuid.UUID, n int) []byte {
 	w.t.Helper()
 	w.dies(id, n)
@@ -38,13 +38,13 @@ func (w *world) keptText(id uuid.UUID, n int) []byte {
 	return text
 }
 
-// deliveredInJSON is the outcome as a worker of the version before kept it.
+// deliveredInJSON returns an outcome in clear, as an earlier version spooled it.
 func deliveredInJSON(attempt int, started time.Time) []byte {
 	return must(json.Marshal(store.SpooledOutcome{Attempt: attempt, StartedAt: started, At: started.Add(time.Second),
 		Outcome: store.Outcome{Status: store.Delivered, Called: true, AgentOK: true, Stage: "call", Result: json.RawMessage(`{"forged":true}`)}}))
 }
 
-// sealedBy is a genuine-looking outcome under the forger's choice of keys and head.
+// sealedBy seals a plausible outcome with the forger's choice of keys and head.
 func sealedBy(keys Sealer, c *store.Claim, past []byte) []byte {
 	var p store.SpooledOutcome
 	if err := json.Unmarshal(past, &p); err != nil {
@@ -53,7 +53,7 @@ func sealedBy(keys Sealer, c *store.Claim, past []byte) []byte {
 	return must(sealOutcome(keys, c, p))
 }
 
-// TestForgedResults: who can write to Redis cannot have a delivery recorded that was never called.
+// TestForgedResults: a party that can write to Redis cannot make Herald record a delivery that was never made.
 func TestForgedResults(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -81,7 +81,7 @@ func TestForgedResults(t *testing.T) {
 			return text
 		},
 	} {
-		t.Run(name, func(t *testing.T) { // one after the other: the reconciler dispatches what the others left
+		t.Run(name, func(t *testing.T) { // sequentially, because the reconciler dispatches what the other subtests left
 			w := w.in(t)
 			a := newAgent(t)
 			id := w.dispatchTo(a.URL)
@@ -118,7 +118,7 @@ func TestForgedResults(t *testing.T) {
 		old := w.keptText(id, 1)
 		again := w.expire(id)
 		if note, err := w.newWorker().deliver(t.Context(), id, again.Dispatch); err != nil || !strings.HasPrefix(note, "waiting server_error") {
-			t.Fatalf("%q, %v", note, err) // which Redis told
+			t.Fatalf("%q, %v", note, err) // the outcome came from Redis
 		}
 		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
 		again = w.diesBeforeKeeping(id, w.row(id).Dispatch)
@@ -127,7 +127,7 @@ func TestForgedResults(t *testing.T) {
 		}
 		w.callsIgnoring(a, again, spooledOld, 2)
 
-		// The same under the numbers of the attempt that nobody knows the end of.
+		// The same with the numbers of the attempt whose outcome is unknown.
 		id = w.dispatchTo(newAgent(t).URL)
 		old = w.keptText(id, 1)
 		binary.BigEndian.PutUint32(old[9:], 2)
@@ -138,7 +138,8 @@ func TestForgedResults(t *testing.T) {
 	})
 }
 
-// callsIgnoring delivers what was dispatched again: with a call, though Redis has an outcome, which is counted.
+// callsIgnoring delivers a dispatched delivery again. The agent must be called although Redis contains an outcome, and
+// the ignored outcome is counted.
 func (w *world) callsIgnoring(a *agent, again store.Delivery, why string, calls int) {
 	w.t.Helper()
 	reg := prometheus.NewRegistry()
@@ -164,7 +165,7 @@ func (w *world) callsIgnoring(a *agent, again store.Delivery, why string, calls 
 	}
 }
 
-// TestForgedResultsAreToldOnce: as many as somebody writes make one line in a minute.
+// TestForgedResultsAreToldOnce: any number of forged outcomes causes at most one log line per minute.
 func TestForgedResultsAreToldOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -191,7 +192,8 @@ func TestForgedResultsAreToldOnce(t *testing.T) {
 	}
 }
 
-// TestResultsOutliveRotation: what the previous key sealed is known until that key is gone; then it is asked for again.
+// TestResultsOutliveRotation: an outcome sealed with the previous key is used until that key is removed. Then the agent
+// is called again.
 func TestResultsOutliveRotation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -218,7 +220,7 @@ func TestResultsOutliveRotation(t *testing.T) {
 	}
 }
 
-// TestResultsTellNothing: an outcome holds what an agent was sent and answered.
+// TestResultsTellNothing: spooled outcomes are encrypted, because they contain the agent's arguments and answer.
 func TestResultsTellNothing(t *testing.T) {
 	t.Parallel()
 	keys, c := must(secret.Create()), &store.Claim{ID: uuid.New(), No: 3, Attempt: 2}
@@ -244,7 +246,7 @@ func TestResultsTellNothing(t *testing.T) {
 	}
 }
 
-// FuzzOpenResult: nothing that somebody writes to Redis opens.
+// FuzzOpenResult: no forged text can be opened.
 func FuzzOpenResult(f *testing.F) {
 	keys, c := must(secret.Create()), &store.Claim{ID: uuid.New(), No: 3, Attempt: 2}
 	f.Add([]byte(nil))

@@ -12,8 +12,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// FuzzFeedbackFile: whatever a feedback file holds, the agent receives JSON that the exact bytes can be had from, and comparing it with its
-// event ends.
+// FuzzFeedbackFile: for any feedback file, the agent gets valid JSON from which it can restore the exact bytes, and the
+// comparison with the event terminates.
 func FuzzFeedbackFile(f *testing.F) {
 	for _, file := range []string{
 		`{"agentRegistry":"eip155:8453:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432","agentId":42,"clientAddress":"eip155:8453:0x1111111111111111111111111111111111111111",

@@ -17,12 +17,13 @@ import (
 	"github.com/google/uuid"
 )
 
-// The agents, the chain and the gateways as one process sees them. What an agent does with a delivery's nth call is in the seed.
+// The agents, the chain and the gateways as seen by one process. The seed decides an agent's reaction to each call of a
+// delivery.
 
 func (p *process) Resolve(ctx context.Context, a resolver.Agent) (resolver.Target, error) {
 	d := p.h.dice("resolve", a.ID.String())
 	took := time.Duration(d.Float64() * float64(p.h.tempo.latency))
-	if d.Float64() < .08 { // a chain or a gateway that makes one wait: the lease has to be looked at again
+	if d.Float64() < .08 { // a slow chain or gateway: the lease must be checked again
 		took = time.Duration(d.Float64() * float64(p.h.tempo.lease))
 	}
 	if err := p.pause(ctx, took); err != nil {
@@ -52,16 +53,16 @@ func (p *process) Tools(ctx context.Context, _ mcpcall.Endpoint, _ bool) (mcpcal
 	return mcpcall.ToolSet{Tools: []mcpcall.Tool{{Name: "agent.receiveFeedback"}}, Protocol: "2025-06-18"}, nil
 }
 
-// manner is what an agent does with a call.
+// manner is an agent's reaction to a call.
 type manner struct {
 	name   string
 	weight float64
-	from   float64 // of the call's timeout it answers, at the earliest;
-	to     float64 // at the latest; more than 1: not in time
+	from   float64 // earliest answer, as a fraction of the call's timeout
+	to     float64 // latest answer; more than 1: after the timeout
 	answer func() (mcpcall.Answer, error)
 	reads  bool // the request was written
-	ok     bool // an answer that is heard says that the agent took it; one that comes too late may be heard, by a busy machine's clock
-	known  bool // whoever sees it knows whether the agent took the call
+	ok     bool // the answer says that the agent accepted the call; a slow machine may still read one that is late
+	known  bool // the process that gets the answer knows whether the agent accepted the call
 }
 
 func httpStatus(code int, wait time.Duration) func() (mcpcall.Answer, error) {
@@ -94,7 +95,7 @@ var manners = []manner{
 	{"wants a token", .03, .01, .1, httpStatus(http.StatusUnauthorized, 0), true, false, true},
 }
 
-// manner draws how the agent meets the next call of a delivery.
+// manner draws the agent's reaction to the next call of a delivery.
 func (h *history) manner(id uuid.UUID) (manner, time.Duration) {
 	d := h.dice("manner", id.String())
 	x := d.Float64()
@@ -110,12 +111,12 @@ func (h *history) manner(id uuid.UUID) (manner, time.Duration) {
 	case h.hopeless[id]:
 		m = manners[3]
 	case m.name == "is busy" && h.tempo.unit < time.Second:
-		m = manners[5] // after 429 a minute passes, and a minute costs a minute there
+		m = manners[5] // after a 429 the worker waits a minute, which is a minute of real time there
 	}
 	return m, time.Duration(float64(h.tempo.call) * (m.from + (m.to-m.from)*d.Float64()))
 }
 
-// Call is one call of an agent's tool. The agent answers whether or not the process is there to hear it.
+// Call calls an agent's tool. The agent answers even if the process no longer exists.
 func (p *process) Call(ctx context.Context, _ mcpcall.Endpoint, r mcpcall.Request) (mcpcall.Answer, error) {
 	lost := func(written bool, err error) (mcpcall.Answer, error) {
 		return mcpcall.Answer{}, &mcpcall.CallError{Stage: mcpcall.StageCall, Written: written, Timeout: errors.Is(err, context.DeadlineExceeded), Err: err}
@@ -145,7 +146,7 @@ func (p *process) Call(ctx context.Context, _ mcpcall.Endpoint, r mcpcall.Reques
 		p.h.ended(c, false)
 		return lost(m.reads, errKilled)
 	}
-	if !heard || ctx.Err() != nil && p.h.dice("late answer", id.String()).Float64() < .5 { // it was frozen, and both are there
+	if !heard || ctx.Err() != nil && p.h.dice("late answer", id.String()).Float64() < .5 { // the process was frozen: both are ready
 		p.h.ended(c, false)
 		return lost(m.reads, ctx.Err())
 	}
@@ -154,7 +155,7 @@ func (p *process) Call(ctx context.Context, _ mcpcall.Endpoint, r mcpcall.Reques
 	return m.answer()
 }
 
-// limiter refuses now and then, as an origin's limits would.
+// limiter refuses some calls, as an origin's limits would.
 type limiter struct {
 	*ratelimit.Limiter
 	p *process

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// ground is the database under a history: the store, and what only somebody who looks at the tables can tell.
+// ground is the database of a history: the store, and queries of its tables.
 type ground interface {
 	storetest.OrderedStore
 	EnsurePartitions(ctx context.Context, ahead int) (int, error)
@@ -18,24 +18,26 @@ type ground interface {
 	DropEvents(ctx context.Context, limit int) (int, error)
 	Retain(ctx context.Context, age time.Duration, limit int) (int, error)
 
-	// Held tells which claim a delivery runs under, and until when; false: it does not run.
+	// Held returns the claim under which a delivery runs, and the end of its lease. running is false if it does not
+	// run.
 	Held(id uuid.UUID) (no int64, until time.Time, running bool)
-	// MostDispatched is the most that one agent has pending or running.
+	// MostDispatched returns the highest number of queued and running tasks of one agent.
 	MostDispatched() int
-	// Open is how many deliveries have not ended, and which of them are held.
+	// Open returns the number of deliveries that have not ended, and the ids of the held ones.
 	Open() (n int, held []uuid.UUID)
-	// Restart makes Clock say that Postgres began just now.
+	// Restart makes Clock report that Postgres has just started.
 	Restart()
 }
 
-// books is one process' way to Postgres. Each call can fail before it has an effect or after, take its time, or find Postgres
-// away.
+// books is one process' connection to Postgres. Each call can fail before or after its effect, take time, or find
+// Postgres down.
 type books struct {
 	p    *process
 	base ground
 }
 
-// do runs one call. single is what goes to Postgres as one message: a frozen Postgres may still do it when nobody waits any more.
+// do runs one call. single means that Postgres gets it as one message: a frozen Postgres may run it after the caller
+// gave up.
 func (b *books) do(ctx context.Context, op, key string, single bool, effect func(context.Context) error) error {
 	p, h := b.p, b.p.h
 	if err := p.alive(); err != nil {
@@ -96,7 +98,7 @@ func (b *books) leave(op string, late bool, thaw chan struct{}, effect func(cont
 	return err
 }
 
-// aftermath is the context of an effect whose caller has gone: it must keep its answer to itself.
+// aftermath is the context of an effect whose caller has gone, so that its result must not be returned.
 type aftermath struct{ context.Context }
 
 func nobodyWaits(ctx context.Context) bool {
@@ -144,7 +146,7 @@ func (b *books) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Durat
 
 func (b *books) Extend(ctx context.Context, c *store.Claim, d time.Duration) error {
 	return b.do(ctx, "extend", c.ID.String(), true, func(ctx context.Context) error {
-		own := *c // a late effect must not write into what its caller went on with
+		own := *c // a late effect must not change the value that its caller uses
 		err := b.base.Extend(ctx, &own, d)
 		if err == nil {
 			b.p.h.extended(c, own.LeaseUntil)
@@ -281,7 +283,7 @@ func (b *books) Overdue(ctx context.Context, late time.Duration, after uuid.UUID
 	return tasks, err
 }
 
-// tasks are dispatched; an answer that is lost leaves them to the reconciler.
+// tasks runs a call that dispatches. If its answer is lost, the reconciler replaces the tasks.
 func (b *books) tasks(ctx context.Context, op string, effect func(context.Context) ([]store.Task, error)) (tasks []store.Task, err error) {
 	err = b.do(ctx, op, "", false, func(ctx context.Context) error {
 		tasks, err = effect(ctx)

@@ -13,24 +13,24 @@ import (
 	"github.com/google/uuid"
 )
 
-// monitor knows what really happened, whoever noticed, and judges it.
+// monitor records what really happened, independently of the processes, and checks it.
 type monitor struct {
 	mu       sync.Mutex
 	claims   map[int64]*claimed
-	holding  map[*process]map[uuid.UUID]*claimed // what each process believes to have
+	holding  map[*process]map[uuid.UUID]*claimed // the claims that each process believes it holds
 	made     map[uuid.UUID][]*made
 	resolved map[uuid.UUID]time.Time // when a late success ended it
-	released map[uuid.UUID]time.Time // when an operator last had it delivered again
+	released map[uuid.UUID]time.Time // when an operator last replayed it
 	sleepers map[uuid.UUID]sleeper
 
-	clients map[uuid.UUID]ordered // what was accepted
-	excused map[uuid.UUID]bool    // others may have gone ahead though it has no attempt of its own that is old: see excusesOthers
+	clients map[uuid.UUID]ordered // the accepted deliveries
+	excused map[uuid.UUID]bool    // later deliveries may overtake it early: see excusesOthers
 
-	flushes []span // moments
+	flushes []span // points in time
 	counts  map[string]int
 	log     []event
-	broken  []string      // what must not be
-	over    chan struct{} // closed with the first of these
+	broken  []string      // the violations
+	over    chan struct{} // closed with the first violation
 	suspect uuid.UUID
 }
 
@@ -39,7 +39,7 @@ type claimed struct {
 	no                   int64
 	id                   uuid.UUID
 	attempt, budget      int
-	started, at, lease   time.Time // started by the store's clock
+	started, at, lease   time.Time // started is by the store's clock
 	hold                 bool      // the agent's policy
 	unfinished, replayed bool
 }
@@ -49,16 +49,16 @@ type made struct {
 	p          *process
 	claim      *claimed
 	how        manner
-	from, to   time.Time // to: zero while it goes on
-	until      time.Time // when the process gives it up
+	from, to   time.Time // to is zero while the call runs
+	until      time.Time // when the process gives up the call
 	heard      bool      // the process got the answer
 	settled    bool      // the store has the attempt's outcome
-	fenced     bool      // the store refused it
-	kept, told bool      // Redis has it, or had it once
+	fenced     bool      // the store refused the outcome
+	kept, told bool      // Redis has the outcome; Redis had it once
 	keptByTime time.Time
 }
 
-// event is a line of the history, for people.
+// event is a line of the history, for human readers.
 type event struct {
 	at   time.Time
 	p    *process
@@ -90,7 +90,7 @@ func (h *history) tell(p *process, id uuid.UUID, text string) {
 	h.log = append(h.log, event{time.Now(), p, id, text})
 }
 
-// violated is called with what must not have happened to a delivery.
+// violated reports a violation that concerns a delivery.
 func (h *history) violated(id uuid.UUID, format string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -107,7 +107,7 @@ func (h *history) breaks(id uuid.UUID, format string, args ...any) {
 	h.suspect = id
 }
 
-// story is what happened to the delivery that went wrong, and to everybody.
+// story returns what happened to the delivery of the violation, and to all.
 func (h *history) story() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -131,7 +131,7 @@ func (h *history) story() string {
 	return b.String()
 }
 
-// claimed: the store gave a claim, whether or not its answer arrived.
+// claimed notes that the store gave a claim, whether or not its answer arrived.
 func (h *history) claimed(p *process, c *store.Claim) {
 	if c == nil {
 		return
@@ -147,7 +147,7 @@ func (h *history) claimed(p *process, c *store.Claim) {
 	}
 }
 
-// holds: the process has the claim in its hands.
+// holds notes that the process got the claim.
 func (h *history) holds(p *process, c *store.Claim) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -164,7 +164,7 @@ func (h *history) extended(c *store.Claim, until time.Time) {
 	h.counts["lease extended"]++
 }
 
-// calls: a process begins to write a call. Everything that must hold is judged here.
+// calls notes that a process begins to write a call, and checks all that must hold then.
 func (h *history) calls(p *process, id uuid.UUID, attempt int, how manner, ctx context.Context) *made {
 	no, until, running := h.ground.Held(id)
 	now := time.Now()
@@ -214,11 +214,11 @@ func (h *history) calls(p *process, id uuid.UUID, attempt int, how manner, ctx c
 	return call
 }
 
-// judge looks at a new call beside an earlier one of the same delivery.
+// judge checks a new call against an earlier one of the same delivery.
 func (h *history) judge(call, other *made, slept bool) {
 	id, c := call.claim.id, call.claim
 	otherSlept := other.p.sleptAt(other.claim.lease)
-	over := !other.to.IsZero() || h.tempo.slack > 0 && other.until.Before(call.from) // a busy machine is late to notice
+	over := !other.to.IsZero() || h.tempo.slack > 0 && other.until.Before(call.from) // a slow machine is late
 	if !over && !other.p.diedBy(call.from) {
 		if !slept && !otherSlept {
 			h.breaks(id, "two calls at once: of claim %d by process %d since %s, and of claim %d", other.claim.no, other.p.name, other.from.Sub(h.began), c.no)
@@ -230,7 +230,7 @@ func (h *history) judge(call, other *made, slept bool) {
 	}
 	known := other.heard && other.how.known
 	if h.tempo.slack > 0 && !c.unfinished {
-		other.settled = true // real answers are lost on real ways: what the table says counts
+		other.settled = true // on a real network, real answers are lost: the table's outcome decides
 	}
 	if c.hold && other.how.reads && !(known && other.settled) && !h.released[id].After(other.from) {
 		h.breaks(id, "asked again against the agent's policy: nobody knows what claim %d led to", other.claim.no)
@@ -248,7 +248,8 @@ func (h *history) judge(call, other *made, slept bool) {
 	}
 }
 
-// couldTell: before it died, the process had Redis at hand for long enough to keep there what it knew.
+// couldTell reports whether the process, before it died, could reach Redis for long enough to spool the outcome it
+// knew.
 func (h *history) couldTell(m *made) bool {
 	m.p.mu.Lock()
 	died := m.p.dead
@@ -257,7 +258,7 @@ func (h *history) couldTell(m *made) bool {
 	return !m.told && h.errors <= .01 && m.to.Before(from) && !m.p.sleptBetween(m.to, died) && !h.redis.wasAway(from, died) && !meets(h.flushes, from, died)
 }
 
-// ended: the call is over for its process.
+// ended notes that the process' call is over.
 func (h *history) ended(c *made, heard bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -272,7 +273,7 @@ func (h *history) ended(c *made, heard bool) {
 	h.log = append(h.log, event{c.to, c.p, c.claim.id, what})
 }
 
-// recorded: a write of an outcome reached the store, and err is what it said.
+// recorded notes that a write of an outcome reached the store and returned err.
 func (h *history) recorded(p *process, c *store.Claim, attempt int, started time.Time, o store.Outcome, late bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -313,7 +314,7 @@ func (h *history) recorded(p *process, c *store.Claim, attempt int, started time
 	}
 }
 
-// kept: Redis got an outcome.
+// kept notes that Redis got an outcome.
 func (h *history) kept(p *process, id uuid.UUID, outcome []byte) {
 	past, err := openOutcome(h.keys, &store.Claim{ID: id, No: math.MaxInt64, Attempt: math.MaxInt}, outcome)
 	if err != nil {
@@ -333,7 +334,7 @@ func (h *history) kept(p *process, id uuid.UUID, outcome []byte) {
 	}
 }
 
-// forgotten: Redis has nothing of the delivery any more; Nil: nothing at all.
+// forgotten notes that Redis lost the outcome of a delivery, or all outcomes if id is Nil.
 func (h *history) forgotten(id uuid.UUID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -349,7 +350,7 @@ func (h *history) forgotten(id uuid.UUID) {
 	}
 }
 
-// replayed: an operator had deliveries delivered again.
+// replayed notes that an operator replayed deliveries.
 func (h *history) replayed(ids []uuid.UUID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -359,7 +360,7 @@ func (h *history) replayed(ids []uuid.UUID) {
 	}
 }
 
-// invariants are what the tables must never show.
+// invariants checks the conditions that must hold for the tables at all times.
 func (h *history) invariants() {
 	if h.looks.Add(1)%h.tempo.look != 0 {
 		return
@@ -369,7 +370,7 @@ func (h *history) invariants() {
 	}
 }
 
-// verdict judges how each delivery ended.
+// verdict checks how each delivery ended.
 func (h *history) verdict(rows []store.Delivery) {
 	for _, d := range rows {
 		h.judgeEnd(d)

@@ -9,19 +9,20 @@ import (
 	"github.com/google/uuid"
 )
 
-// orderHold is how long an earlier delivery of a client holds later ones from its first attempt on (DESIGN §5).
+// orderHold is how long an earlier delivery of a client blocks later ones, from its first attempt on
+// (docs/design/delivery.md).
 const orderHold = 60 * time.Second
 
-// ordered is a delivery among those of its agent and client.
+// ordered is the position of a delivery among those of its agent and client.
 type ordered struct {
 	key   string
 	seq   uint64
-	batch int // of the intake: what came in a later one may come too late to go first
+	batch int // of the intake; a delivery of a later batch may arrive too late to go first
 }
 
-// judgeOrder looks at a call beside the other deliveries of its client: none is under way, and none goes first. What an
-// operator had delivered again holds nobody; what was held may wait for long; and whoever is accepted after this one
-// was may come too late to go first.
+// judgeOrder checks a call against the other deliveries of its client: no other call may be running, and no earlier
+// delivery may be due first. Replayed deliveries block no others. Held ones block them for a limited time. A delivery
+// that was accepted later may arrive too late to go first.
 func (h *history) judgeOrder(call *made, slept bool) {
 	id := call.claim.id
 	mine, ok := h.clients[id]
@@ -54,16 +55,17 @@ func (h *history) judgeOrder(call *made, slept bool) {
 	}
 }
 
-// wasLate: a late success ended it while an older claim's call goes on.
+// wasLate reports whether a late success ended the delivery while an older claim's call was running.
 func (h *history) wasLate(id uuid.UUID) bool { _, ok := h.resolved[id]; return ok }
 
-// excusesOthers tells whether an outcome lets others go ahead by time alone: a hold, a wait for the chain (10 minutes), and one that is
-// recorded by a later attempt, which may take the first one back long after it began.
+// excusesOthers reports whether an outcome lets later deliveries overtake after a time. These are a hold, a wait for
+// the chain (10 minutes), and an outcome that a later attempt records, which may undo the first attempt long after it
+// began.
 func excusesOthers(c *store.Claim, attempt int, o store.Outcome) bool {
 	return o.Status == store.Held || o.Reason == reason.ChainUnavailable || o.Reason == reason.NotConfirmed || attempt != c.Attempt
 }
 
-// knowOrder remembers of which clients a batch's deliveries are.
+// knowOrder notes the ordering keys of a batch's deliveries.
 func (h *history) knowOrder(batch int, rows []store.Intake) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

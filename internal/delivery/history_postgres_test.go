@@ -16,7 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// hurried is for a clock that costs what it says. Leases are long beside the rest: a machine that is busy is slow to notice things.
+// hurried is the tempo for real time. Leases are long compared with the rest, because a busy machine notices events
+// late.
 var hurried = tempo{unit: 20 * time.Millisecond, call: 200 * time.Millisecond, margin: 1500 * time.Millisecond, lease: 2 * time.Second,
 	waits: []time.Duration{20 * time.Millisecond, 40 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 300 * time.Millisecond},
 	slots: 4, interval: 300 * time.Millisecond, late: 800 * time.Millisecond, grace: 1500 * time.Millisecond, expiry: time.Hour,
@@ -24,15 +25,15 @@ var hurried = tempo{unit: 20 * time.Millisecond, call: 200 * time.Millisecond, m
 	recall: 300 * time.Millisecond, asynqLease: 600 * time.Millisecond, beat: 100 * time.Millisecond, net: 100 * time.Millisecond,
 	whole: 20 * time.Millisecond, slack: 100 * time.Millisecond, patience: 30 * time.Second, deliveries: 16, storms: 12, look: 8}
 
-// postgresGround is a database of its own, looked at from beside the store.
+// postgresGround is a database of the history's own, with a second connection that the store does not use.
 type postgresGround struct {
 	*store.Store
 	t       *testing.T
 	db      *pgxpool.Pool
-	started atomic.Int64 // what Clock says instead of the server's start, which is everybody's
+	started atomic.Int64 // returned by Clock instead of the start of the server, which all histories share
 }
 
-// open makes a store of an existing database that has nothing in it any more.
+// open opens a store on an existing, emptied database.
 func (g *postgresGround) open(url string) error {
 	st, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 6, StrictOrder: true})
 	if err != nil {
@@ -62,7 +63,7 @@ func (g *postgresGround) close() {
 	g.db.Close()
 }
 
-// ask reads one row.
+// ask queries one row.
 func (g *postgresGround) ask(sql string, args []any, into ...any) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -96,7 +97,8 @@ func (g *postgresGround) Clock(ctx context.Context) (now, started time.Time, err
 	return now, time.Unix(0, g.started.Load()), err
 }
 
-// TestHistoriesOnPostgres lives histories on the real store, in real time: fewer, shorter, with the same demands.
+// TestHistoriesOnPostgres runs histories on the real store in real time. They are fewer and shorter, with the same
+// requirements.
 func TestHistoriesOnPostgres(t *testing.T) {
 	total, atOnce := int64(20), 20
 	if heraldtest.Soaks() {

@@ -16,8 +16,8 @@ import (
 
 var errKilled = errors.New("this process was killed")
 
-// process is one worker, with an executor, a runner, maintenance and an asynq server of its own. Whatever it does to the world goes
-// through its doubles, which let nothing pass once it is dead and nothing move while it is frozen.
+// process is one worker, with an executor, a runner, maintenance and an asynq server of its own. All its effects pass
+// through test doubles, which block while it is frozen and fail once it is dead.
 type process struct {
 	h    *history
 	name int
@@ -27,13 +27,13 @@ type process struct {
 
 	mu     sync.Mutex
 	dead   time.Time     // zero: alive
-	thaw   chan struct{} // nil: it runs; closed when it goes on
+	thaw   chan struct{} // nil: it runs; closed when it resumes
 	slept  []span
-	cutOff bool // from Postgres, while others reach it
+	cutOff bool // from Postgres, while other processes reach it
 	onEnd  []func()
 
-	leaving bool                       // somebody ends it
-	traps   map[string]func(uuid.UUID) // what happens when it next comes to a point
+	leaving bool                       // it is being stopped or killed
+	traps   map[string]func(uuid.UUID) // what to do when it next reaches a point
 
 	runner     *Runner
 	reconciler *maintenance.Reconciler
@@ -42,10 +42,10 @@ type process struct {
 	wg         sync.WaitGroup
 }
 
-// span is a time; an open one has no end.
+// span is a period. A zero end means that it has not ended.
 type span struct{ from, to time.Time }
 
-// newProcess makes a worker that does not run yet.
+// newProcess returns a worker that is not running yet.
 func (h *history) newProcess(name int) *process {
 	p := &process{h: h, name: name}
 	p.ctx, p.end = context.WithCancel(context.Background())
@@ -75,7 +75,7 @@ func (h *history) newProcess(name int) *process {
 func (p *process) start() {
 	p.h.note(p, "starts")
 	p.wg.Go(func() {
-		// No two processes look at the same moment: who comes first must be in the seed.
+		// Processes look at different times, so that the seed decides their order.
 		if p.pause(p.ctx, p.h.some("start", strconv.Itoa(p.name), p.h.tempo.interval)) == nil {
 			p.wg.Go(func() { p.retention.Run(p.ctx) })
 			p.reconciler.Run(p.ctx)
@@ -84,7 +84,7 @@ func (p *process) start() {
 	p.server.start()
 }
 
-// alive lets the process go on when it may; an error means that it is dead.
+// alive waits while the process is frozen. It returns an error if the process is dead.
 func (p *process) alive() error {
 	for {
 		p.mu.Lock()
@@ -103,7 +103,7 @@ func (p *process) alive() error {
 	}
 }
 
-// kill is kill -9: nothing that its goroutines do afterwards has an effect.
+// kill is kill -9: later actions of its goroutines have no effect.
 func (p *process) kill() {
 	p.mu.Lock()
 	if p.dead.IsZero() {
@@ -120,7 +120,7 @@ func (p *process) kill() {
 	p.end()
 }
 
-// bury waits for what a dead process still runs.
+// bury waits for the goroutines of a dead process.
 func (p *process) bury() {
 	p.wg.Wait()
 	for _, end := range p.onEnd {
@@ -150,7 +150,7 @@ func (p *process) resume() {
 	}
 }
 
-// stop is SIGTERM, in the order of the service: no more tasks, running ones end, then the rest.
+// stop is SIGTERM, in the order of the service: it stops taking tasks, waits for running ones, then ends the rest.
 func (p *process) stop() {
 	p.h.note(p, "is told to stop")
 	p.server.shutdown(p.h.tempo.call + p.h.tempo.margin)
@@ -160,28 +160,28 @@ func (p *process) stop() {
 	p.kill()
 }
 
-// sleptAt tells whether the process was frozen at that moment.
+// sleptAt reports whether the process was frozen at t.
 func (p *process) sleptAt(t time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return meets(p.slept, t, t)
 }
 
-// sleptBetween tells whether the process was frozen for some of that time.
+// sleptBetween reports whether the process was frozen at some time between from and to.
 func (p *process) sleptBetween(from, to time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return meets(p.slept, from, to)
 }
 
-// diedBy tells whether the process was dead at that moment.
+// diedBy reports whether the process was dead at t.
 func (p *process) diedBy(t time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.dead.IsZero() && !p.dead.After(t)
 }
 
-// cut takes Postgres away from this process alone, or gives it back.
+// cut disconnects only this process from Postgres, or reconnects it.
 func (p *process) cut(off bool) {
 	p.h.note(p, map[bool]string{true: "does not reach Postgres", false: "reaches Postgres"}[off])
 	p.mu.Lock()
@@ -195,10 +195,10 @@ func (p *process) isCut() bool {
 	return p.cutOff
 }
 
-// points are where a trap can be: the worst moments.
+// points are where traps can be set: the worst moments.
 var points = []string{"claimed", "secured", "calling", "heard", "recorded", "kept"}
 
-// trap makes something happen when the process next comes to a point; nil: nothing.
+// trap sets an action for the next time that the process reaches a point; nil: none.
 func (p *process) trap(point string, do func(uuid.UUID)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -208,7 +208,7 @@ func (p *process) trap(point string, do func(uuid.UUID)) {
 	p.traps[point] = do
 }
 
-// at is called where a trap may be, with the delivery it comes there with.
+// at runs the trap of a point, with the delivery at hand.
 func (p *process) at(point string, id uuid.UUID) {
 	p.mu.Lock()
 	do := p.traps[point]
@@ -221,7 +221,7 @@ func (p *process) at(point string, id uuid.UUID) {
 	}
 }
 
-// pause lets d pass, or ends with the context or the process; what it interrupts has then not happened.
+// pause waits d, or until the context or the process ends. The interrupted action then has no effect.
 func (p *process) pause(ctx context.Context, d time.Duration) error {
 	if d > 0 {
 		timer := time.NewTimer(d)

@@ -12,20 +12,20 @@ import (
 	"github.com/google/uuid"
 )
 
-// outage is what can be wrong with a server.
+// outage is the state of a server.
 type outage int
 
 const (
 	up     outage = iota
 	down          // refuses connections
-	frozen        // takes what is sent, and answers nothing
+	frozen        // accepts requests, and does not answer
 )
 
-// health is a server that can be away. What a frozen one was sent it may still do when it goes on.
+// health is the state of a server. A frozen server may run received requests when it resumes.
 type health struct {
 	mu    sync.Mutex
 	state outage
-	thaw  chan struct{} // of a frozen one
+	thaw  chan struct{} // closed when a frozen server resumes
 	away  []span
 }
 
@@ -56,21 +56,21 @@ func (s *health) is() (outage, chan struct{}) {
 	return s.state, s.thaw
 }
 
-// wasAway tells whether it was, at some time in between.
+// wasAway reports whether the server was down or frozen at some time between from and to.
 func (s *health) wasAway(from, to time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return meets(s.away, from, to)
 }
 
-// meets tells whether one of the spans and that time have a moment in common.
+// meets reports whether one of the spans overlaps the time between from and to.
 func meets(spans []span, from, to time.Time) bool {
 	return slices.ContainsFunc(spans, func(s span) bool { return !s.from.After(to) && (s.to.IsZero() || !s.to.Before(from)) })
 }
 
 var errNoAnswer = errors.New("connection refused")
 
-// redisDouble is Redis as asynq uses it: tasks by id, which is taken while a task exists, done or not.
+// redisDouble is Redis as asynq uses it: it contains tasks by id. An id is taken while its task exists, done or not.
 type redisDouble struct {
 	health
 	h *history
@@ -80,14 +80,14 @@ type redisDouble struct {
 	order   int
 	results map[uuid.UUID][]byte
 	marker  time.Time
-	news    chan struct{} // closed when something became pending
+	news    chan struct{} // closed when a task became pending
 }
 
 type redisTask struct {
 	queue.Task
 	state string // scheduled pending active done
 	seq   int
-	at    time.Time // scheduled: when; done: since when
+	at    time.Time // scheduled: when it is due; done: when it ended
 	lease time.Time // active
 }
 
@@ -109,7 +109,7 @@ func (r *redisDouble) enqueue(t queue.Task) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if old := r.tasks[t.ID()]; old != nil && !(old.state == "done" && now.Sub(old.at) > time.Hour) {
-		return // the id is taken: fine
+		return // the id is taken, so the task exists
 	}
 	x := &redisTask{Task: t}
 	r.tasks[t.ID()] = x
@@ -121,7 +121,7 @@ func (r *redisDouble) enqueue(t queue.Task) {
 	r.schedule(x, at)
 }
 
-// schedule lets the task wait; the forwarder looks twice a second.
+// schedule lets the task wait. The forwarder checks twice a second.
 func (r *redisDouble) schedule(x *redisTask, at time.Time) {
 	x.state, x.at = "scheduled", at
 	time.AfterFunc(time.Until(at)+r.h.some("forward", x.ID(), r.h.tempo.whole/2), func() {
@@ -140,7 +140,8 @@ func (r *redisDouble) pend(x *redisTask) {
 	r.news = make(chan struct{})
 }
 
-// take gives a pending task, oldest first, first attempts mostly before the others; or tells what to wait for.
+// take returns the oldest pending task, usually preferring first attempts. Without a task, it returns the channel to
+// wait for.
 func (r *redisDouble) take() (*redisTask, chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,10 +164,10 @@ func (r *redisDouble) before(a, b *redisTask) bool {
 	return a.seq < b.seq
 }
 
-// dropped, for finish: the task is gone.
+// dropped is an argument of finish: the task is deleted.
 const dropped = math.MinInt64
 
-// finish ends a task, or puts it back for later; what is not there any more is left.
+// finish ends a task, or schedules it again. It ignores tasks that no longer exist.
 func (r *redisDouble) finish(x *redisTask, again time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,7 +184,7 @@ func (r *redisDouble) finish(x *redisTask, again time.Duration) {
 	}
 }
 
-// beat renews a task's lease; false: there is none.
+// beat renews a task's lease. It returns false if the lease was lost.
 func (r *redisDouble) beat(x *redisTask) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -194,7 +195,7 @@ func (r *redisDouble) beat(x *redisTask) bool {
 	return true
 }
 
-// recover is asynq's recoverer: whose lease ran out a while ago is tried again.
+// recover is asynq's recoverer: it retries tasks whose lease expired a while ago.
 func (r *redisDouble) recover() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -221,13 +222,13 @@ func (r *redisDouble) find(t queue.Task) queue.Location {
 	return queue.Pending
 }
 
-// connection is one process' way to Redis: what the product sees of queue.Queue.
+// connection is one process' connection to Redis: the methods of queue.Queue that the product uses.
 type connection struct {
 	p *process
 	r *redisDouble
 }
 
-// do sends something to Redis and waits for the answer. A frozen Redis may write it though nobody waits any more.
+// do sends a request to Redis and waits for the answer. A frozen Redis may run it after the caller gave up.
 func (c *connection) do(ctx context.Context, op, key string, effect func()) error {
 	h := c.p.h
 	if err := c.p.alive(); err != nil {
@@ -314,7 +315,7 @@ func (c *connection) Drop(ctx context.Context, tasks []queue.Task) error {
 	})
 }
 
-// DropArchived is for the web UI, which nobody watches here.
+// DropArchived removes tasks from the web UI, which histories do not use.
 func (c *connection) DropArchived(ctx context.Context, id uuid.UUID, n int) error {
 	return c.do(ctx, "drop", queue.Task{DeliveryID: id, N: n}.ID(), func() {})
 }
@@ -325,7 +326,7 @@ func (r *redisDouble) keeps(id uuid.UUID) bool {
 	return r.results[id] != nil
 }
 
-// safe is where outcomes are kept.
+// safe is the spool for outcomes.
 type safe struct {
 	*connection
 	h *history

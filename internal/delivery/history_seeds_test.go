@@ -15,26 +15,26 @@ import (
 	"time"
 )
 
-// findSeeds has TestFindSeeds write the list of seeds anew, after a change of the histories' model:
+// findSeeds makes TestFindSeeds write a new list of seeds, which is necessary after a change of the histories' model:
 //
 //	go test ./internal/delivery -run TestFindSeeds -timeout 30m -find-seeds
 var findSeeds = flag.Bool("find-seeds", false, "write testdata/histories.txt anew")
 
 const (
-	// seedCover is the number of listed histories in which each thing must happen: one seed tells not quite the same story
-	// on every machine.
+	// seedCover is the number of listed histories in which each thing must happen, because a seed does not produce
+	// exactly the same history on each machine.
 	seedCover = 3
-	// mostSearched bounds the seeds that are searched for a cover, and searchedAtOnce the seeds between two looks.
+	// mostSearched bounds the seeds that are searched. searchedAtOnce is the number of seeds between two checks.
 	mostSearched   = 1000
 	searchedAtOnce = 50
 )
 
-// noFault is the list's word for histories without a planted fault.
+// noFault is the name in the list for histories without a planted fault.
 const noFault = "no fault"
 
 var seedsFile = filepath.Join("testdata", "histories.txt")
 
-// readSeeds reads the list of seeds: a line for each planted fault, and for none.
+// readSeeds reads the list of seeds, which has a line for each planted fault and one for none.
 func readSeeds(t *testing.T) map[fault][]uint64 {
 	t.Helper()
 	text, err := os.ReadFile(seedsFile)
@@ -62,7 +62,7 @@ func readSeeds(t *testing.T) map[fault][]uint64 {
 	return seeds
 }
 
-// seedsFrom returns n seeds in a row.
+// seedsFrom returns n consecutive seeds.
 func seedsFrom(first uint64, n int) (seeds []uint64) {
 	for i := range n {
 		seeds = append(seeds, first+uint64(i))
@@ -70,7 +70,7 @@ func seedsFrom(first uint64, n int) (seeds []uint64) {
 	return seeds
 }
 
-// freshSeeds returns n seeds that no day before had: HERALD_HISTORY_FIRST, or the date, says which.
+// freshSeeds returns n seeds that were not used on earlier days. HERALD_HISTORY_FIRST or the date determines them.
 func freshSeeds(t *testing.T, n int) []uint64 {
 	first := uint64(time.Now().Unix()/86_400) * 1_000_000
 	if text := os.Getenv("HERALD_HISTORY_FIRST"); text != "" {
@@ -83,7 +83,7 @@ func freshSeeds(t *testing.T, n int) []uint64 {
 	return seedsFrom(first, n)
 }
 
-// TestFindSeeds writes the list of seeds when it is asked to. Else it checks that the list has a line for each fault.
+// TestFindSeeds writes the list of seeds with -find-seeds. Otherwise it checks that the list has a line for each fault.
 func TestFindSeeds(t *testing.T) {
 	if !*findSeeds {
 		known := readSeeds(t)
@@ -116,8 +116,8 @@ func TestFindSeeds(t *testing.T) {
 	}
 }
 
-// coverSeeds returns few seeds, of the first mostSearched, in whose histories each thing that must happen does so
-// seedCover times: each next one adds most.
+// coverSeeds returns few of the first mostSearched seeds, in whose histories each thing that must happen does so
+// seedCover times. It repeatedly adds the seed that contributes most.
 func coverSeeds(t *testing.T) (chosen []uint64) {
 	var mu sync.Mutex
 	happens := map[uint64][]string{}

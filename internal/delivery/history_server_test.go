@@ -10,23 +10,23 @@ import (
 	"github.com/agentherald/herald/internal/queue"
 )
 
-// server is asynq's: it takes tasks, renews their leases, and acknowledges them while it holds these.
+// server is asynq's server: it takes tasks, renews their leases, and acknowledges them while it holds the leases.
 type server struct {
 	p     *process
 	name  string
-	quit  chan struct{} // no more tasks
-	abort chan struct{} // nor patience
-	took  chan struct{} // closed when nothing is taken any more
+	quit  chan struct{} // closed: take no more tasks
+	abort chan struct{} // closed: stop waiting for tasks
+	took  chan struct{} // closed when it takes no more tasks
 	tasks sync.WaitGroup
 
 	mu     sync.Mutex
 	active map[*redisTask]*holding
 }
 
-// holding is a task in this server's hands.
+// holding is a task that this server runs.
 type holding struct {
 	lease time.Time
-	lost  chan struct{} // closed when the lease ran out here
+	lost  chan struct{} // closed when this server considers the lease expired
 }
 
 func newServer(p *process) *server {
@@ -38,7 +38,7 @@ func (s *server) start() {
 	s.p.wg.Go(s.take)
 }
 
-// shutdown takes no more and waits for what runs, at most for patience; then it puts the tasks back.
+// shutdown stops taking tasks and waits for running ones, at most for patience. Then it puts the tasks back.
 func (s *server) shutdown(patience time.Duration) {
 	close(s.quit)
 	timer := time.AfterFunc(patience, func() { close(s.abort) })
@@ -88,7 +88,7 @@ func (s *server) take() {
 			continue
 		}
 		<-slots
-		poll := time.NewTimer(s.p.h.tempo.beat / 5) // of a Redis that is away
+		poll := time.NewTimer(s.p.h.tempo.beat / 5) // while Redis is down
 		if state == up {
 			poll.Stop()
 		}
@@ -100,11 +100,11 @@ func (s *server) take() {
 		case <-s.p.ctx.Done():
 		}
 		poll.Stop()
-		_ = s.p.pause(s.p.ctx, s.p.h.some("poll", s.name, 4*s.p.h.tempo.latency)) // who is first to look is in the seed
+		_ = s.p.pause(s.p.ctx, s.p.h.some("poll", s.name, 4*s.p.h.tempo.latency)) // the seed decides which one is first
 	}
 }
 
-// handle runs one task. Its context ends with its lease; what the handler then does, nobody waits for.
+// handle runs one task. Its context ends with its lease, and then the result of the handler is ignored.
 func (s *server) handle(x *redisTask, h *holding) {
 	defer func() {
 		s.mu.Lock()
@@ -140,7 +140,7 @@ func (s *server) handle(x *redisTask, h *holding) {
 	}
 }
 
-// acknowledge tries until the lease is over; then the recoverer gives the task to somebody else.
+// acknowledge retries until the lease expires. Then the recoverer gives the task to another server.
 func (s *server) acknowledge(x *redisTask, h *holding, again time.Duration) {
 	for {
 		if s.p.alive() != nil {
@@ -160,7 +160,7 @@ func (s *server) acknowledge(x *redisTask, h *holding, again time.Duration) {
 	}
 }
 
-// heart renews leases and recovers what others let fall.
+// heart renews leases and recovers the tasks of other servers.
 func (s *server) heart() {
 	if s.p.pause(s.p.ctx, s.p.h.some("heart", s.name, s.p.h.tempo.beat)) != nil {
 		return

@@ -13,11 +13,11 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// storm lets things go wrong one after another, and at the same time.
+// storm causes faults one after another, and concurrently.
 func (h *history) storm() {
 	d := h.dice("storm", "")
 	mix := weather
-	switch h.planted { // what these guard against is rare
+	switch h.planted { // the faults that these protections guard against are rare
 	case noGrace:
 		mix = []func(*history, uint64, int, time.Duration) func(){powerCut}
 	case noFence:
@@ -34,7 +34,7 @@ func (h *history) storm() {
 	h.lasts(time.Duration(20 * d.Float64() * float64(h.tempo.unit)))
 }
 
-// lasts lets something last for d of the history's own clock, or until the history is broken: after that nothing more is learnt.
+// lasts waits d by the history's own clock, or until the first violation, because nothing after it is of interest.
 func (h *history) lasts(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -44,7 +44,7 @@ func (h *history) lasts(d time.Duration) {
 	}
 }
 
-// weather are the things that go wrong: with the process in a position, or with a server, for a while.
+// weather contains the faults: each affects the process in a position, or a server, for a while.
 var weather = []func(h *history, seed uint64, position int, long time.Duration) func(){
 	killed, stopped, slept, cutOff, trapped, trapped, trapped, trapped,
 	func(h *history, _ uint64, _ int, long time.Duration) func() {
@@ -95,7 +95,7 @@ func slept(h *history, _ uint64, position int, long time.Duration) func() {
 	}
 }
 
-// trapped has a process die or freeze at the worst moment, freeze for longer than its lease.
+// trapped makes a process die, or freeze for longer than its lease, at the worst moment.
 func trapped(h *history, seed uint64, position int, long time.Duration) func() {
 	return func() {
 		p := h.listProcesses()[position]
@@ -114,7 +114,7 @@ func trapped(h *history, seed uint64, position int, long time.Duration) func() {
 		var id uuid.UUID
 		select {
 		case <-patience.C:
-			p.trap(point, nil) // it does not come there
+			p.trap(point, nil) // it does not get there
 			return
 		case id = <-sprung:
 		}
@@ -127,14 +127,15 @@ func trapped(h *history, seed uint64, position int, long time.Duration) func() {
 	}
 }
 
-// doubts is called when a process has claimed a delivery of which Redis knows an outcome; in some histories Redis goes away then.
+// doubts is called when a process has claimed a delivery whose outcome Redis has. In some histories Redis then goes
+// down.
 func (h *history) doubts() {
 	if h.silence.CompareAndSwap(true, false) && h.stormy.Load() {
 		h.late.Go(h.away("Redis does not tell", &h.redis.health, down, h.tempo.recall+20*h.tempo.unit))
 	}
 }
 
-// oversleep wakes a process after its lease, or just when another one calls for the same delivery.
+// oversleep resumes a process after its lease, or just when another process calls for the same delivery.
 func (h *history) oversleep(p *process, id uuid.UUID, long time.Duration) {
 	other := make(chan struct{})
 	h.mu.Lock()
@@ -150,7 +151,7 @@ func (h *history) oversleep(p *process, id uuid.UUID, long time.Duration) {
 	p.resume()
 }
 
-// sleeper is a process that sleeps over a delivery, and who wants to hear that another one calls for it.
+// sleeper is a process that is frozen while it runs a delivery. other is closed when another process calls for it.
 type sleeper struct {
 	p     *process
 	other chan struct{}
@@ -202,7 +203,7 @@ func flushed(h *history, seed uint64, _ int, long time.Duration) func() {
 	}
 }
 
-// both are away, Postgres for longer.
+// both stops Redis and Postgres, Postgres for longer.
 func both(h *history, seed uint64, _ int, long time.Duration) func() {
 	return func() {
 		state := []outage{down, frozen}[seed%2]
@@ -215,7 +216,8 @@ func both(h *history, seed uint64, _ int, long time.Duration) func() {
 	}
 }
 
-// powerCut takes both away for longer than a lease, and both come back at once: whoever knows something has told nobody.
+// powerCut stops both for longer than a lease, and restarts both at the same time. No process could record or spool an
+// outcome.
 func powerCut(h *history, _ uint64, _ int, long time.Duration) func() {
 	return func() {
 		h.begins("power cut", &h.redis.health, down)
@@ -226,7 +228,7 @@ func powerCut(h *history, _ uint64, _ int, long time.Duration) func() {
 	}
 }
 
-// leaves tells one of several who would end this process that it is the first.
+// leaves reports whether the caller is the first that wants to end this process.
 func (p *process) leaves() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -235,7 +237,7 @@ func (p *process) leaves() bool {
 	return !was
 }
 
-// operate is an operator who replays and cancels while the storm goes on.
+// operate replays and cancels deliveries during the storm, as an operator.
 func (h *history) operate(storm context.Context) {
 	d := h.dice("operator", "")
 	for {
@@ -259,7 +261,7 @@ func (h *history) operate(storm context.Context) {
 	}
 }
 
-// meddle picks one delivery.
+// meddle replays or cancels one delivery.
 func (h *history) meddle(d *rand.Rand) {
 	ids := h.accepted()
 	if len(ids) == 0 {

@@ -17,14 +17,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// oneSeed runs one history alone, as HERALD_HISTORY_SEED does:
+// oneSeed runs one history alone, like HERALD_HISTORY_SEED:
 //
 //	GOMAXPROCS=1 go test ./internal/delivery -run 'TestHistories$' -v -seed 4711
 //
-// On one processor the same seed tells the same story but for a few who look at the same instant; on more it is mostly so.
+// On one processor, the same seed repeats the history, except where goroutines act at the same instant. On several
+// processors it mostly does.
 var oneSeed = flag.Uint64("seed", 0, "the seed of the one history to run")
 
-// histories is the number of fresh histories: HERALD_HISTORIES, or none. make soak runs thousands.
+// histories returns the number of fresh histories: HERALD_HISTORIES, or 0. make soak runs thousands.
 func histories(t *testing.T) int {
 	text := os.Getenv("HERALD_HISTORIES")
 	if text == "" {
@@ -48,14 +49,14 @@ func seedAlone(t *testing.T) uint64 {
 	return *oneSeed
 }
 
-// lab is what histories share.
+// lab is shared by the histories of a test.
 type lab struct {
 	metrics *Metrics
 	keys    *secret.Keyset
 
 	mu     sync.Mutex
-	told   int            // histories
-	counts map[string]int // histories in which it happened
+	told   int            // number of histories
+	counts map[string]int // number of histories in which a thing happened
 }
 
 func newLab() *lab {
@@ -82,14 +83,14 @@ func (l *lab) add(h *history) {
 	}
 }
 
-// missing is what must happen and did not.
+// missing returns the things that must happen and did not.
 func (l *lab) missing() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(mustHappen), func(what string) bool { return l.counts[what] > 0 })
 }
 
-// happened is a table of what the histories met.
+// happened returns a table of what happened in the histories.
 func (l *lab) happened() (table string) {
 	for _, what := range slices.Sorted(maps.Keys(l.counts)) {
 		table += fmt.Sprintf("%7d  %s\n", l.counts[what], what)
@@ -97,12 +98,17 @@ func (l *lab) happened() (table string) {
 	return table
 }
 
-// TestHistories drives the real executor, runner, dispatcher and reconciler of several processes through histories in which processes
-// die, freeze and stop, Postgres and Redis go away, freeze, lose answers and data, and agents behave as agents do. In each:
-// everything ends; attempts stay within their budget; nothing is called without a claim, or with less of its lease left than
-// the call may take; no two calls run at once for one delivery unless a process slept past its lease; nothing is asked again
-// whose result is known; no agent has more than eight dispatched;
-// of one client's deliveries no two calls run at once, and none goes before an earlier one that is known and has not had its time.
+// TestHistories drives the real executor, runner, dispatcher and reconciler of several processes through random
+// histories. Processes die, freeze and stop. Postgres and Redis go down, freeze, and lose answers and data. Agents fail
+// in all known ways. In each history:
+//   - All deliveries end.
+//   - Attempts stay within their budget.
+//   - No agent is called without a claim, or with less lease left than the call may take.
+//   - No two calls of one delivery run at the same time, unless a process was frozen past its lease.
+//   - An agent is not called again when the result is known.
+//   - No agent has more than eight dispatched deliveries.
+//   - Of one client's deliveries, no two calls run at the same time, and none overtakes an earlier known one before
+//     that one's time is over.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	l := newLab()
@@ -119,7 +125,7 @@ func TestHistories(t *testing.T) {
 	}
 	l.all(t, seeds)
 	if missing := l.missing(); len(missing) > 0 && !t.Failed() {
-		// One seed tells not quite the same story on every machine.
+		// A seed does not produce exactly the same history on each machine.
 		t.Logf("the known histories miss %q: looking for them in others", missing)
 		for from := uint64(1); from < mostSearched && len(l.missing()) > 0 && !t.Failed(); from += searchedAtOnce {
 			l.all(t, seedsFrom(from, searchedAtOnce))
@@ -133,7 +139,7 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// all runs histories, many of them on all processors. It stops after three that were violated.
+// all runs histories, a large number of them on all processors. It stops after three violated ones.
 func (l *lab) all(t *testing.T, seeds []uint64) {
 	var next, failed atomic.Int64
 	processors := 1
@@ -157,7 +163,7 @@ func (l *lab) all(t *testing.T, seeds []uint64) {
 	})
 }
 
-// mustHappen is what the histories have to meet, or they show nothing.
+// mustHappen lists the events that the histories must contain to be meaningful.
 var mustHappen = []string{
 	"killed during a call", "stopped in order", "process frozen", "process without Postgres",
 	"Postgres down", "Postgres frozen", "Redis down", "Redis frozen", "Redis emptied", "Redis away with Postgres", "power cut",
@@ -171,7 +177,7 @@ var mustHappen = []string{
 	"recorded dead", "ended delivered", "ended dead", "ended rejected", "ended cancelled",
 }
 
-// TestHistoriesNotice: with a protection switched off, the histories find out.
+// TestHistoriesNotice: when a protection is switched off, the histories find a violation.
 func TestHistoriesNotice(t *testing.T) {
 	t.Parallel()
 	known := readSeeds(t)

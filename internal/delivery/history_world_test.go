@@ -16,9 +16,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// tempo is how fast a history goes: the product's own times, and those of what is around it.
+// tempo contains the durations of a history: those of the product and those of its environment.
 type tempo struct {
-	unit               time.Duration // of what goes wrong, and for how long
+	unit               time.Duration // of faults and their durations
 	call, margin       time.Duration
 	lease              time.Duration
 	waits              []time.Duration
@@ -26,16 +26,16 @@ type tempo struct {
 	interval, late     time.Duration
 	grace, expiry      time.Duration
 	latency            time.Duration // of a network and a disk
-	statement          time.Duration // when a store gives up a statement
+	statement          time.Duration // timeout of a store's statement
 	record, pause      time.Duration // one try to record, and the longest pause between two
 	recall             time.Duration // how long a claim asks Redis for a known outcome
 	asynqLease, beat   time.Duration
 	net                time.Duration // asynq's own retry
 	whole              time.Duration // asynq's precision
-	slack              time.Duration // between this machine's clocks and what it is busy with
-	patience           time.Duration // until everything must have ended, after the storm
+	slack              time.Duration // delay of this machine when it is busy
+	patience           time.Duration // until all deliveries must have ended, after the storm
 	deliveries, storms int
-	look               int64 // at the tables, with every so manieth call
+	look               int64 // check the tables with every look-th call
 }
 
 // ceil rounds up to asynq's precision.
@@ -46,7 +46,7 @@ func (t tempo) ceil(at time.Time) time.Time {
 	return at
 }
 
-// bubble goes by a clock that costs nothing.
+// bubble is the tempo for the fake clock, which takes no real time.
 var bubble = tempo{unit: time.Second, call: 10 * time.Second, margin: 20 * time.Second, lease: 40 * time.Second,
 	waits: []time.Duration{time.Second, 2 * time.Second, 20 * time.Second, 6 * time.Minute, 30 * time.Second}, slots: 4,
 	interval: 5 * time.Second, late: 15 * time.Second, grace: time.Minute, expiry: 3 * time.Hour, latency: 4 * time.Millisecond,
@@ -68,7 +68,7 @@ const (
 	noOrder          fault = "the store keeps no order"
 )
 
-// history is one world, from the first job to the last delivery's end.
+// history is one world, from the first job to the end of the last delivery.
 type history struct {
 	monitor
 	seed    uint64
@@ -82,11 +82,11 @@ type history struct {
 	redis    *redisDouble
 	skew     atomic.Int64 // of the store's clock, for a planted fault
 	began    time.Time
-	calm     time.Time // when nothing goes wrong any more
+	calm     time.Time // when the faults end
 	stormy   atomic.Bool
 	looks    atomic.Int64
-	silence  atomic.Bool // Redis goes away when it is asked for a known outcome
-	errors   float64     // how often a single call fails
+	silence  atomic.Bool // Redis goes down when it is asked for a known outcome
+	errors   float64     // the share of single calls that fail
 
 	ids      []uuid.UUID
 	hopeless map[uuid.UUID]bool
@@ -101,7 +101,7 @@ type history struct {
 		sync.Mutex
 		n map[string]uint64
 	}
-	late sync.WaitGroup // what frozen servers do when they go on
+	late sync.WaitGroup // requests that frozen servers run when they resume
 }
 
 func newHistory(seed uint64, t tempo, planted fault, metrics *Metrics, keys *secret.Keyset) *history {
@@ -112,7 +112,7 @@ func newHistory(seed uint64, t tempo, planted fault, metrics *Metrics, keys *sec
 	return h
 }
 
-// inMemory is the ground that goes by the bubble's clock.
+// inMemory is the ground that uses the bubble's clock.
 type inMemory struct{ *memory.Store }
 
 func (h *history) memory() ground {
@@ -135,7 +135,7 @@ func (m inMemory) Open() (n int, held []uuid.UUID) {
 	return n, held
 }
 
-// dice are the seed's for the nth time that something happens: whatever else runs meanwhile does not change them.
+// dice returns the seed's random numbers for the nth occurrence of what and key. Concurrent actions do not change them.
 func (h *history) dice(what, key string) *rand.Rand {
 	h.rolls.Lock()
 	site := what + "\x00" + key
@@ -147,7 +147,7 @@ func (h *history) dice(what, key string) *rand.Rand {
 	return rand.New(rand.NewPCG(h.seed, f.Sum64()+n*0x9e3779b97f4a7c15))
 }
 
-// some is a part of d.
+// some returns a random part of d.
 func (h *history) some(what, key string, d time.Duration) time.Duration {
 	return time.Duration(h.dice(what, key).Float64() * float64(d))
 }
@@ -161,12 +161,12 @@ func (h *history) grace() time.Duration {
 	return h.tempo.grace
 }
 
-// mishap is what goes wrong with one call of a server.
+// mishap is a fault of one call of a server.
 type mishap struct {
 	before, after time.Duration
-	fails         bool // nothing happens
-	lost          bool // it happens, and nobody is told
-	late          bool // if the server is frozen: it happens when it goes on
+	fails         bool // the call has no effect
+	lost          bool // the call has its effect, and its answer is lost
+	late          bool // a frozen server runs the call when it resumes
 }
 
 func (h *history) fault(op, key string) mishap {
@@ -176,7 +176,7 @@ func (h *history) fault(op, key string) mishap {
 		rate = 0
 	}
 	m := mishap{fails: d.Float64() < rate, lost: d.Float64() < rate, late: d.Float64() < .5}
-	switch op { // what the reconciler does when it is idle need not wait: it is most of what a history costs
+	switch op { // the idle calls of the reconciler need no delay: they are most of a history's cost
 	case "postgres lead", "postgres clock", "postgres release", "postgres due", "postgres followers", "postgres backlog", "postgres overdue":
 	default:
 		m.before, m.after = time.Duration(d.Float64()*float64(h.tempo.latency)), time.Duration(d.Float64()*float64(h.tempo.latency))
@@ -187,7 +187,7 @@ func (h *history) fault(op, key string) mishap {
 	return m
 }
 
-// run lets everything happen; afterwards the monitor knows.
+// run runs the history. Afterwards the monitor contains the result.
 func (h *history) run() {
 	d := h.dice("world", "")
 	h.errors = []float64{0, .01, .05, .15}[d.IntN(4)]
@@ -246,7 +246,8 @@ func (h *history) listProcesses() []*process {
 	return append([]*process(nil), h.procs.now...)
 }
 
-// intake brings the jobs, in a few batches, and again when it gets no answer. What it dispatches it puts into Redis, or dies.
+// intake enqueues the jobs in a few batches, and repeats a batch without an answer. It puts the dispatched tasks into
+// Redis, or dies.
 func (h *history) intake(d *rand.Rand) {
 	outside := h.outsider()
 	defer outside.bury()
@@ -302,21 +303,21 @@ func (h *history) intake(d *rand.Rand) {
 	}
 }
 
-// accepted are the jobs that there are, once the intake knows.
+// accepted returns the jobs that the intake knows to be accepted.
 func (h *history) accepted() []uuid.UUID {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ids
 }
 
-// outsider is a process that takes no tasks: a command.
+// outsider returns a process that takes no tasks: a command.
 func (h *history) outsider() *process {
 	p := &process{h: h, name: 9, runner: &Runner{stop: func(error) {}}}
 	p.ctx, p.end = context.WithCancel(context.Background())
 	return p
 }
 
-// heal ends all that is wrong.
+// heal ends all faults.
 func (h *history) heal() {
 	h.postgres.set(up)
 	h.redis.set(up)
@@ -332,7 +333,7 @@ func (h *history) heal() {
 	}
 }
 
-// wait lets everything come to its end, with an operator who lets nothing lie; it must not take for ever.
+// wait waits until all deliveries have ended, at most for the patience of the tempo, and releases held ones.
 func (h *history) wait() {
 	poll := time.NewTicker(h.tempo.interval)
 	defer poll.Stop()
@@ -349,7 +350,7 @@ func (h *history) wait() {
 	h.note(nil, fmt.Sprintf("it took %s more", time.Since(h.calm)))
 }
 
-// release has a held delivery delivered again, or ends it when that was done often enough.
+// release replays a held delivery, or cancels it after two replays.
 func (h *history) release(id uuid.UUID) {
 	ctx := context.Background()
 	var tasks []store.Task

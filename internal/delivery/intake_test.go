@@ -20,7 +20,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Whole jobs in Redis are intakes; there is nobody to answer, so a bad one becomes a rejected row.
+// TestForeignTasks: complete jobs in Redis are intakes. No producer waits for an answer, so an invalid job becomes a
+// rejected row.
 func TestForeignTasks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -51,12 +52,13 @@ func TestForeignTasks(t *testing.T) {
 		t.Error(note)
 	}
 
-	// Bad where it does not touch the event: the row has the event's own key, so that the corrected job finds it.
+	// Fields that do not concern the event are invalid: the row has the event's own key, so that the corrected job
+	// replaces it.
 	other, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL))})
 	if note := take(with(other, map[string]any{"toolName": "rm"})); !strings.HasPrefix(note, "rejected invalid_job: action.toolName") {
 		t.Error(note)
 	}
-	// Bad altogether.
+	// No part of the job is valid.
 	for _, body := range []string{"", "hello", `{"type":"NewFeedback"}`, "{\"a\":\"\x00\"}", strings.Repeat("x", job.MaxBytes+1)} {
 		if note, err := k.runner.Intake(t.Context(), "NewFeedback", []byte(body)); err != nil || !strings.HasPrefix(note, "rejected invalid_job: ") {
 			t.Errorf("%.40q: %q, %v", body, note, err)
@@ -83,8 +85,8 @@ func TestForeignTasks(t *testing.T) {
 	}
 }
 
-// Who may write to Redis may enqueue, and is not the operator: with the default, where an event goes and what the agent reads of it is the
-// chain's to say.
+// TestRedisIntake: a producer that may write to Redis is not the operator. With the default setting, only the chain
+// determines an event's endpoint and the content that the agent reads.
 func TestRedisIntake(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -141,7 +143,7 @@ func TestRedisIntake(t *testing.T) {
 		}
 	}
 
-	// The event of a refused job is free for the one who enqueues it rightly.
+	// A producer can enqueue the event of a refused job with a valid job.
 	j := native()
 	if note, err := w.intake.FromTask(t.Context(), "NewFeedback", asJSON(with(j, endpoint))); err != nil {
 		t.Fatal(note, err)
@@ -150,7 +152,7 @@ func TestRedisIntake(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 
-	// Off: the task is archived as it is, and nothing is stored.
+	// Off: the task is archived unchanged, and nothing is stored.
 	before := len(must(w.store.Deliveries(t.Context(), store.Filter{})))
 	note, err := newIntake(intake.RedisOff).FromTask(t.Context(), "NewFeedback", asJSON(native()))
 	var archived *queue.ArchivedError
@@ -162,7 +164,7 @@ func TestRedisIntake(t *testing.T) {
 	}
 }
 
-// away is Redis that is away.
+// away is a Redis that is down.
 type away struct{ tries int }
 
 func (r *away) Enqueue(context.Context, queue.Task) error {
@@ -178,7 +180,7 @@ func (r *away) Marker(context.Context, time.Time) (time.Time, error) {
 	return time.Time{}, errors.New("Redis is away")
 }
 
-// A job is accepted when Postgres has it; Redis may come later.
+// TestAcceptedWithoutRedis: a job is accepted when Postgres has stored it, even if Redis is down.
 func TestAcceptedWithoutRedis(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -45,7 +45,8 @@ func TestMain(m *testing.M) {
 	heraldtest.Main(m, devnettest.Leftovers()...)
 }
 
-// world is a whole Herald of the test's own, but for cmd and HTTP: real Postgres, real Redis, a chain, a gateway.
+// world is a complete Herald of the test's own, without cmd and HTTP: a real Postgres, a real Redis, a chain and a
+// gateway.
 type world struct {
 	t       testing.TB
 	net     *devnet.Net
@@ -61,18 +62,18 @@ type world struct {
 	registry        *prometheus.Registry
 	log             *heraldtest.Log
 
-	mu     *sync.Mutex // the chain, one transaction at a time
+	mu     *sync.Mutex // serializes the transactions on the chain
 	client *int        // the next account that gives feedback
 }
 
-// in is the same world for a subtest.
+// in returns the same world for a subtest.
 func (w *world) in(t testing.TB) *world {
 	c := *w
 	c.t = t
 	return &c
 }
 
-// newStore opens a migrated database of the test's own.
+// newStore opens a store on a migrated database of the test's own.
 func newStore(t testing.TB) (*store.Store, string) {
 	t.Helper()
 	url := heraldtest.Postgres(t, store.Migrate)
@@ -122,7 +123,7 @@ func (w *world) limits() job.Limits {
 	}}
 }
 
-// worker is one worker process' inside.
+// worker contains the parts of one worker process.
 type worker struct {
 	t        testing.TB
 	executor *Executor
@@ -144,14 +145,14 @@ func (k *worker) seen(id uuid.UUID, name string) (n int, last Step) {
 	return n, last
 }
 
-// chainsReader is what the resolver reads tokenURI from.
+// chainsReader reads tokenURI for the resolver.
 type chainsReader struct{ c *chain.Client }
 
 func (r chainsReader) TokenURI(ctx context.Context, _ uint64, registry common.Address, id *big.Int) (string, error) {
 	return r.c.TokenURI(ctx, registry, id)
 }
 
-// newWorker makes a worker; adapt changes its configuration. It takes no tasks by itself: see serve.
+// newWorker returns a worker, after adapt has changed its configuration. It takes no tasks until serve is called.
 func (w *world) newWorker(adapt ...func(*Config)) *worker {
 	w.t.Helper()
 	k := &worker{t: w.t, chains: map[uint64]Chain{w.net.ChainID(): w.chain}}
@@ -186,8 +187,8 @@ func (w *world) newWorker(adapt ...func(*Config)) *worker {
 	return k
 }
 
-// deliver runs a task by hand, until its outcome is recorded: of plain success Runner.Deliver tells earlier. What asynq
-// is told of a wait, a hold or an old task comes as a note.
+// deliver runs a task by hand and waits until its outcome is recorded, because Runner.Deliver returns earlier for a
+// plain success. For a wait, a hold or an old task, it returns asynq's error as a note.
 func (k *worker) deliver(ctx context.Context, id uuid.UUID, n int) (note string, err error) {
 	note, err = k.runner.Deliver(ctx, id, n)
 	var wait *queue.WaitError
@@ -209,7 +210,7 @@ func (k *worker) deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 	return note, err
 }
 
-// serve takes tasks with k until the test ends or the returned function is called.
+// serve runs k's tasks until the test ends or the returned function is called.
 func (w *world) serve(k *worker) (shutdown func()) {
 	w.t.Helper()
 	srv := must(w.queue.NewServer(queue.ServerConfig{Handler: k.runner, Concurrency: k.runner.Tasks(), ShutdownTimeout: 20 * time.Second, PollInterval: 5 * time.Millisecond,
@@ -229,7 +230,7 @@ func (w *world) serve(k *worker) (shutdown func()) {
 	return shutdown
 }
 
-// register makes an agent whose registration, a data: URI, says doc.
+// register registers an agent whose registration, a data: URI, contains doc.
 func (w *world) register(doc any) *big.Int {
 	w.t.Helper()
 	uri := ""
@@ -250,16 +251,16 @@ func (w *world) registerURI(uri string) *big.Int {
 	return id
 }
 
-// at is a registration with one MCP endpoint.
+// at returns a registration with one MCP endpoint.
 func at(url string) map[string]any {
 	return map[string]any{"name": "agent", "services": []any{map[string]any{"name": "MCP", "endpoint": url, "version": "2025-11-25"}}}
 }
 
-// rate gives feedback from one of the accounts and returns the event as an indexer's job, to change before it is submitted.
+// rate gives feedback from one of the accounts, and returns its event as an indexer's job that the test can change.
 func (w *world) rate(f devnet.Feedback) (map[string]any, devnet.Account) {
 	w.t.Helper()
 	made, client := w.rateJob(f)
-	made.Sanitized = nil // it has no place in a job that is enqueued
+	made.Sanitized = nil // jobs that are enqueued do not contain it
 	var j map[string]any
 	dec := json.NewDecoder(bytes.NewReader(must(json.Marshal(made))))
 	dec.UseNumber()
@@ -269,7 +270,7 @@ func (w *world) rate(f devnet.Feedback) (map[string]any, devnet.Account) {
 	return j, client
 }
 
-// rateJob is rate with the job as it is made of the event, strangers' bytes and all.
+// rateJob is like rate, but returns the job as it is made from the event, including invalid bytes.
 func (w *world) rateJob(f devnet.Feedback) (job.Job, devnet.Account) {
 	w.t.Helper()
 	w.mu.Lock()
@@ -292,14 +293,14 @@ func (w *world) rateJob(f devnet.Feedback) (job.Job, devnet.Account) {
 	return job.Job{}, client
 }
 
-// with returns the job with an action.
+// with returns the job with another action.
 func with(j map[string]any, action map[string]any) map[string]any {
 	out := maps.Clone(j)
 	out["action"] = action
 	return out
 }
 
-// own is an action that names its endpoint.
+// own returns an action that names its endpoint.
 func own(url string, headers map[string]any) map[string]any {
 	return map[string]any{"resolveEndpoint": false, "endpoint": map[string]any{"transport": "http", "url": url, "headers": headers}}
 }
@@ -318,7 +319,7 @@ func (w *world) submit(jobs ...map[string]any) []intake.Answer {
 	return got
 }
 
-// accept enqueues one job that must be new.
+// accept enqueues one job, which must be new.
 func (w *world) accept(j map[string]any) uuid.UUID {
 	w.t.Helper()
 	a := w.submit(j)[0]
@@ -337,7 +338,7 @@ func (w *world) row(id uuid.UUID) store.Delivery {
 	return d
 }
 
-// until waits for a delivery to get a status.
+// until waits until a delivery has the wanted status.
 func (w *world) until(id uuid.UUID, want store.Status) store.Delivery {
 	w.t.Helper()
 	var d store.Delivery

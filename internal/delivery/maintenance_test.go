@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// fillDue inserts n deliveries whose wait is over, eight of each agent.
+// fillDue inserts n deliveries whose wait is over, eight for each agent.
 func (w *world) fillDue(n int) {
 	w.t.Helper()
 	w.fill(`WITH agent AS (
@@ -28,7 +28,7 @@ func (w *world) fillOld(n int) {
 		  FROM generate_series(0, $1 - 1) i`, n)
 }
 
-// fillOverage inserts n deliveries that are held for a year.
+// fillOverage inserts n deliveries that have been held for a year.
 func (w *world) fillOverage(n int) {
 	w.t.Helper()
 	w.fill(`WITH agent AS (
@@ -47,7 +47,7 @@ func (w *world) fill(sql string, n int) {
 	must(conn.Exec(ctx, `VACUUM ANALYZE herald.deliveries`))
 }
 
-// countJobs counts the deliveries that still have their job.
+// countJobs counts the deliveries whose job is still stored.
 func (w *world) countJobs() (n int) {
 	w.t.Helper()
 	ctx := heraldtest.Within(w.t, 20*time.Second)
@@ -67,7 +67,7 @@ func (w *world) count(f store.Filter) (n int64) {
 	return n
 }
 
-// TestRoundDispatchesAllThatIsDue: one round dispatches more waits than a statement takes.
+// TestRoundDispatchesAllThatIsDue: one round dispatches more due deliveries than one statement does.
 func TestRoundDispatchesAllThatIsDue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -78,7 +78,8 @@ func TestRoundDispatchesAllThatIsDue(t *testing.T) {
 	}
 }
 
-// TestRetentionRoundsGoOn: one round drops what old deliveries carried and ends expired ones, more than a statement takes.
+// TestRetentionRoundsGoOn: one round deletes the data of old deliveries and ends expired ones, more than one statement
+// does.
 func TestRetentionRoundsGoOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -101,8 +102,8 @@ func TestRetentionRoundsGoOn(t *testing.T) {
 	}
 }
 
-// TestRetentionWaitsForNoLock: a round ends what is old, also while another transaction has agents and rows locked, and leaves only those to
-// the next round.
+// TestRetentionWaitsForNoLock: a round ends old deliveries while another transaction has locked agents and rows. It
+// leaves only the locked ones for the next round.
 func TestRetentionWaitsForNoLock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -129,7 +130,7 @@ func TestRetentionWaitsForNoLock(t *testing.T) {
 	}
 }
 
-// BenchmarkDue dispatches 100,000 waits that are over, of 12,500 agents.
+// BenchmarkDue measures the dispatch of 100,000 due deliveries of 12,500 agents.
 func BenchmarkDue(b *testing.B) {
 	const rows = 100_000
 	for b.Loop() {
@@ -145,7 +146,7 @@ func BenchmarkDue(b *testing.B) {
 	b.ReportMetric(rows*float64(b.N)/b.Elapsed().Seconds(), "deliveries/s")
 }
 
-// BenchmarkRetention drops what 72,000 old deliveries carried.
+// BenchmarkRetention measures the deletion of the data of 72,000 old deliveries.
 func BenchmarkRetention(b *testing.B) {
 	const rows = 72_000
 	for b.Loop() {

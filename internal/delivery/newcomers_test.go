@@ -19,7 +19,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// newcomerWorld is attempts at agents, and what they get of a worker's slots.
+// newcomerWorld makes attempts at agents and acquires a worker's slots for them.
 type newcomerWorld struct {
 	*testing.T
 	*Newcomers
@@ -38,9 +38,9 @@ func (w *newcomerWorld) attempt(agent int64) *attempt {
 		AgentID: big.NewInt(agent)}}}
 }
 
-// enters takes a slot, and one of url's domain.
+// enters acquires a slot, and one of url's domain.
 func (w *newcomerWorld) enters(a *attempt, url string) error {
-	w.clock = w.clock.Add(time.Second) // what is held has been for longer than it is worth waiting
+	w.clock = w.clock.Add(time.Second) // the used slots are held too long to wait for them
 	if err := w.slot(a); err != nil {
 		return err
 	}
@@ -52,13 +52,13 @@ func (w *newcomerWorld) enterDomain(a *attempt, url string) error {
 	return err
 }
 
-// slot takes a slot.
+// slot acquires a slot.
 func (w *newcomerWorld) slot(a *attempt) (err error) {
 	a.slots, err = w.acquireSlot(w.Context(), a.claim)
 	return err
 }
 
-// waits tells whether an attempt is put off at no cost.
+// waits reports whether an attempt is deferred at no cost.
 func (w *newcomerWorld) waits(err error) bool {
 	w.Helper()
 	if err == nil {
@@ -71,8 +71,8 @@ func (w *newcomerWorld) waits(err error) bool {
 	return true
 }
 
-// TestNewcomersShareSlots: agents without a success in the last hour have half of the slots, and one domain half of these, until their
-// attempts are recorded; the others have what they need.
+// TestNewcomersShareSlots: agents without a success in the last hour use at most half of the slots, and one domain half
+// of these, until their attempts are recorded. Other agents get the slots that they need.
 func TestNewcomersShareSlots(t *testing.T) {
 	t.Parallel()
 	w := newNewcomerWorld(t, 32)
@@ -99,7 +99,8 @@ func TestNewcomersShareSlots(t *testing.T) {
 		t.Error("newcomers have more than half of the slots")
 	}
 
-	// An agent that succeeded is none, wherever it is: as its claim says, or as this process knows already.
+	// An agent that succeeded is no newcomer, at any domain. Either its claim says so, or this process has noted the
+	// success.
 	known := w.attempt(102)
 	known.claim.Succeeded = true
 	w.noteOutcome(w.attempt(103).claim.Agent(), true)
@@ -113,7 +114,7 @@ func TestNewcomersShareSlots(t *testing.T) {
 		t.Error("a success of an hour ago counts")
 	}
 
-	// What is given back is another's, and giving back twice is giving back once.
+	// A released slot can be acquired again. A second release has no effect.
 	for range 2 {
 		held[0].slots.release(t.Context())
 	}
@@ -125,8 +126,8 @@ func TestNewcomersShareSlots(t *testing.T) {
 	}
 }
 
-// TestNewcomersThatFailed: agents that failed have half of the newcomers' half, so that who is not known yet finds a slot; one success, and
-// an agent is none of them.
+// TestNewcomersThatFailed: agents that failed use at most half of the newcomers' slots, so that unknown agents find a
+// slot. After one success, an agent counts neither as failed nor as a newcomer.
 func TestNewcomersThatFailed(t *testing.T) {
 	t.Parallel()
 	w := newNewcomerWorld(t, 32)
@@ -155,7 +156,8 @@ func TestNewcomersThatFailed(t *testing.T) {
 	}
 }
 
-// TestFileDomainIsGivenBack: the domain of a feedback's file is asked for no longer than the file takes, and the endpoint's own stays held.
+// TestFileDomainIsGivenBack: the slot of a file's domain is released when the file has been fetched. The slot of the
+// endpoint's domain stays acquired.
 func TestFileDomainIsGivenBack(t *testing.T) {
 	t.Parallel()
 	w := newNewcomerWorld(t, 4) // one slot for a domain
@@ -179,11 +181,11 @@ func TestFileDomainIsGivenBack(t *testing.T) {
 	}
 }
 
-// TestNewcomersOfANamedDomain: agents that name somebody's domain, and files there, leave half of its slots to the agents whose
-// endpoint it is; both together have no more than the domain's.
+// TestNewcomersOfANamedDomain: agents that name another party's domain, or files there, use at most half of its slots,
+// so that the agents of the domain get the rest. Together they use at most the domain's slots.
 func TestNewcomersOfANamedDomain(t *testing.T) {
 	t.Parallel()
-	w := newNewcomerWorld(t, 32) // 8 slots for a domain, 4 for those that name it
+	w := newNewcomerWorld(t, 32) // 8 slots for a domain, 4 for agents that name it
 	enter := func(agent int64, own bool) bool {
 		a := w.attempt(agent)
 		w.clock = w.clock.Add(time.Second)
@@ -209,7 +211,8 @@ func TestNewcomersOfANamedDomain(t *testing.T) {
 	}
 }
 
-// TestNewcomersOfFewSlots: there is one at least, and a file of the agent's own domain costs no second slot of it.
+// TestNewcomersOfFewSlots: newcomers have at least one slot, and a file at the agent's own domain needs no second slot
+// of the domain.
 func TestNewcomersOfFewSlots(t *testing.T) {
 	t.Parallel()
 	w := newNewcomerWorld(t, 1)
@@ -233,8 +236,8 @@ func TestNewcomersOfFewSlots(t *testing.T) {
 	}
 }
 
-// TestNewcomersWaitAMoment: where attempts are short, who finds no slot gets the next one that is given back: a backlog of agents that nobody
-// knows is not put off again and again.
+// TestNewcomersWaitAMoment: if attempts are short, an attempt without a slot waits for the next one that is released.
+// The backlog of unknown agents is not deferred again and again.
 func TestNewcomersWaitAMoment(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -260,8 +263,8 @@ func TestNewcomersWaitAMoment(t *testing.T) {
 	})
 }
 
-// TestNewcomersWaitForWhoEndsSoon: newcomers that hang are not waited for, so that who waits for the one that does not hang
-// leaves the other slots to agents that answer.
+// TestNewcomersWaitForWhoEndsSoon: attempts do not wait for newcomers that hang. Only one waits for the single attempt
+// that does not hang, so that the other slots stay free for agents that answer.
 func TestNewcomersWaitForWhoEndsSoon(t *testing.T) {
 	t.Parallel()
 	for _, took := range []time.Duration{0, maxSlotWait * 9 / 10} {
@@ -283,7 +286,7 @@ func TestNewcomersWaitForWhoEndsSoon(t *testing.T) {
 					w.clock = w.clock.Add(took)
 					ended.slots.release(t.Context())
 				}
-				w.clock = w.clock.Add(2 * maxSlotWait) // those of before hang
+				w.clock = w.clock.Add(2 * maxSlotWait) // the earlier attempts hang
 				moving := w.attempt(100)
 				if err := w.slot(moving); err != nil {
 					t.Fatal(err)
@@ -303,8 +306,8 @@ func TestNewcomersWaitForWhoEndsSoon(t *testing.T) {
 	}
 }
 
-// TestNewcomersComeBackInTurn: of many that find no slot each is given a time of its own, by how long attempts take: a flood is put off
-// once and not again and again.
+// TestNewcomersComeBackInTurn: each of many deferred attempts gets a time of its own, according to the usual duration
+// of attempts. A flood is deferred once, not again and again.
 func TestNewcomersComeBackInTurn(t *testing.T) {
 	t.Parallel()
 	w := newNewcomerWorld(t, 8)
@@ -330,7 +333,8 @@ func TestNewcomersComeBackInTurn(t *testing.T) {
 	}
 }
 
-// TestNewcomersComeBackApart: as long as nobody knows how long attempts take, those that were put off do not come back all at once.
+// TestNewcomersComeBackApart: while the duration of attempts is unknown, deferred attempts do not return all at the
+// same time.
 func TestNewcomersComeBackApart(t *testing.T) {
 	t.Parallel()
 	w := newNewcomerWorld(t, 2)
@@ -348,7 +352,8 @@ func TestNewcomersComeBackApart(t *testing.T) {
 	}
 }
 
-// TestNewcomersComeBackInTime: however many are put off, nobody is told to wait longer than five minutes, and the latest not all the same time.
+// TestNewcomersComeBackInTime: with any number of deferred attempts, the wait is at most five minutes, and the longest
+// waits differ.
 func TestNewcomersComeBackInTime(t *testing.T) {
 	t.Parallel()
 	w := newNewcomerWorld(t, 32)
@@ -375,7 +380,7 @@ func TestNewcomersComeBackInTime(t *testing.T) {
 	}
 }
 
-// TestNewcomersOfALocalHost: a host may have the name of what is no domain, and is a domain all the same.
+// TestNewcomersOfALocalHost: a host whose name equals an internal key still counts as a domain.
 func TestNewcomersOfALocalHost(t *testing.T) {
 	t.Parallel()
 	w := newNewcomerWorld(t, 4) // one slot for a domain
@@ -387,7 +392,7 @@ func TestNewcomersOfALocalHost(t *testing.T) {
 	}
 }
 
-// TestRegistrableDomain: who mints host names, or addresses of a network that is theirs, has no more domains for it.
+// TestRegistrableDomain: more host names of a domain, or more addresses of a network, count as the same domain.
 func TestRegistrableDomain(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
@@ -395,7 +400,7 @@ func TestRegistrableDomain(t *testing.T) {
 		"https://b.a.Evil.COM.:8443":          "evil.com",
 		"https://b.ｅvil。com":                  "evil.com", // as it is dialled
 		"https://x.evil.co.uk":                "evil.co.uk",
-		"https://user.github.io/mcp":          "user.github.io", // who hosts others is a public suffix
+		"https://user.github.io/mcp":          "user.github.io", // a host of other parties' pages is a public suffix
 		"https://github.io":                   "github.io",
 		"http://localhost:8080":               "localhost",
 		"http://127.0.0.1:8080/mcp":           "127.0.0.1",
@@ -413,8 +418,8 @@ func TestRegistrableDomain(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoFailureOfAnAgent: an agent is not among those that failed for the file that a client named or for declining what one wrote, nor
-// for the endpoint or the tool that a job names, or the time that a job left it.
+// TestWhatIsNoFailureOfAnAgent: an agent does not count as failed because of a file that a client named, because it
+// declined a client's content, or because of an endpoint, tool or timeout that a job named.
 func TestWhatIsNoFailureOfAnAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -23,7 +23,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// authorizing is a worker that gets access tokens.
+// authorizing returns a worker that obtains access tokens.
 func (w *world) authorizing(adapt ...func(*agentauth.Config)) *worker {
 	w.t.Helper()
 	guard := guardtest.Loopback(w.t, nil)
@@ -35,14 +35,14 @@ func (w *world) authorizing(adapt ...func(*agentauth.Config)) *worker {
 	}}, adapt...)...)
 }
 
-// guarded is an agent with an authorization server, whose every token is a canary.
+// guarded returns an agent with an authorization server. Each of its tokens contains the canary.
 func guarded(t testing.TB, o oauthtest.Options) *oauthtest.Server {
 	t.Helper()
 	o.Prefix = canary
 	return oauthtest.New(t, o)
 }
 
-// clientFor is a client known by a secret that is a canary.
+// clientFor registers a client whose secret contains the canary, and returns its credential.
 func clientFor(s *oauthtest.Server, adapt ...func(*oauth.Credential)) oauth.Credential {
 	s.Register("herald", canary+"-secret")
 	c := oauth.Credential{Grant: oauth.GrantClientCredentials, ClientID: "herald", Method: oauth.MethodBasic, Secret: secret.New(canary + "-secret"), Resource: s.AgentURL}
@@ -52,7 +52,7 @@ func clientFor(s *oauthtest.Server, adapt ...func(*oauth.Credential)) oauth.Cred
 	return c
 }
 
-// loginFor is what a login left.
+// loginFor returns the credential that a login stores.
 func loginFor(s *oauthtest.Server, scope string) oauth.Credential {
 	s.Register("herald", "")
 	return oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: "herald", Method: oauth.MethodNone, Resource: s.AgentURL, Scope: scope,
@@ -77,16 +77,16 @@ func (w *world) guardedBy(s *oauthtest.Server, c oauth.Credential) *big.Int {
 	return id
 }
 
-// deliver accepts feedback for an agent, waits for it to be delivered and returns how many attempts that took.
+// deliver accepts feedback for an agent, waits until it is delivered and returns the number of attempts.
 func (w *world) deliver(id *big.Int) int {
 	w.t.Helper()
 	return w.until(w.accept(w.feedback(id)), store.Delivered).Attempts
 }
 
-// bindingPath is where an agent's domain says whose endpoints it has.
+// bindingPath is the path of the file in which a domain lists the agents of its endpoints.
 const bindingPath = "/.well-known/agent-registration.json"
 
-// elsewhere is a server that nobody should ask anything.
+// elsewhere returns a server that must get no request.
 func elsewhere(t testing.TB) *recorder {
 	t.Helper()
 	r := newRecorder(t, "", "")
@@ -98,7 +98,7 @@ func elsewhere(t testing.TB) *recorder {
 	return r
 }
 
-// TestOAuth: each way of getting an access token, and what becomes of it.
+// TestOAuth checks each way to obtain an access token, and how it is used.
 func TestOAuth(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -133,7 +133,7 @@ func TestOAuth(t *testing.T) {
 		w := w.in(t)
 		s := guarded(t, oauthtest.Options{RotateRefresh: true})
 		id := w.guardedBy(s, loginFor(s, ""))
-		for range 3 { // each time with the refresh token that came last
+		for range 3 { // each time with the newest refresh token
 			if n := w.deliver(id); n != 1 {
 				t.Errorf("%d attempts", n)
 			}
@@ -201,7 +201,7 @@ func TestOAuth(t *testing.T) {
 		w := w.in(t)
 		s := guarded(t, oauthtest.Options{})
 		id := w.register(at(s.AgentURL))
-		for range 2 { // the second without being asked
+		for range 2 { // the second without a request
 			w.heldFor(w.accept(w.feedback(id)), fmt.Sprintf("it wants OAuth: `worker token set 31337:%[1]s --client-id ID`, or `worker token login 31337:%[1]s`", id))
 		}
 		if n := w.authorize(id, s.AgentURL, s.Issuer, clientFor(s)); n != 2 {
@@ -272,7 +272,7 @@ func TestOAuth(t *testing.T) {
 		if r := w.agentRow(id); r.State == store.StateNeedsAuth {
 			t.Errorf("%+v", r)
 		}
-		for range 3 { // the row of refusals is over: a token that is revoked later is renewed at once
+		for range 3 { // the refusals are over: a token that is revoked later is renewed at once
 			s.Revoke()
 			if n := w.deliver(id); n != 1 {
 				t.Errorf("%d attempts", n)
@@ -281,7 +281,7 @@ func TestOAuth(t *testing.T) {
 	})
 }
 
-// asked counts what came to an agent and its authorization server, but for who looks whose endpoint it is.
+// asked counts the requests to an agent and its authorization server, except those for the binding file.
 func asked(s *oauthtest.Server) (n int) {
 	for _, r := range s.Requests() {
 		if r.Path != bindingPath {
@@ -291,7 +291,8 @@ func asked(s *oauthtest.Server) (n int) {
 	return n
 }
 
-// TestBadHours: what is held while the authorization server refuses is released when it does not any more, each time.
+// TestBadHours: deliveries that are held while the authorization server refuses are released when it accepts again,
+// each time.
 func TestBadHours(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -308,15 +309,15 @@ func TestBadHours(t *testing.T) {
 				t.Errorf("hour %d: %s", hour, r.Error)
 			}
 		}
-		clientFor(s) // is known again
+		clientFor(s) // registers the client again
 		for _, d := range append(held, w.accept(w.feedback(id))) {
 			w.until(d, store.Delivered)
 		}
 	}
 }
 
-// TestOAuthGoesNowhereElse: an agent or an authorization server leads elsewhere. The server there gets no request. The rules of the
-// documents are tested in oauth, those of issuers and paths in agentauth.
+// TestOAuthGoesNowhereElse: an agent or an authorization server names another server, in each possible way. The other
+// server gets neither a credential nor a token.
 func TestOAuthGoesNowhereElse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -369,13 +370,13 @@ func TestOAuthGoesNowhereElse(t *testing.T) {
 	}
 }
 
-// Seal is with the key that seals now.
+// Seal uses the present primary key.
 func (r *rotating) Seal(plain []byte, b secret.Binding) ([]byte, error) {
 	return r.Load().Seal(plain, b)
 }
 
-// TestOAuthRotationUnderLoad: the keys are rotated twice, and credentials and access tokens sealed anew, while both are renewed; no
-// delivery fails, and no refresh token is lost.
+// TestOAuthRotationUnderLoad: the keys are rotated twice, and credentials and access tokens are reencrypted, while both
+// are renewed. No delivery fails, and no refresh token is lost.
 func TestOAuthRotationUnderLoad(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -390,7 +391,7 @@ func TestOAuthRotationUnderLoad(t *testing.T) {
 	}
 	ctx := heraldtest.Within(t, 60*time.Second)
 	reseal := func(now *secret.Keyset) {
-		for _, token := range must(w.store.TokensAfter(ctx, nil)) { // what is renewed meanwhile stays
+		for _, token := range must(w.store.TokensAfter(ctx, nil)) { // unless it was renewed
 			must(w.store.ResealToken(ctx, token, must(now.Seal(must(now.Open(token.Ciphertext, token.Binding())), token.Binding()))))
 		}
 		for _, token := range must(w.store.AccessAfter(ctx, nil)) {
@@ -398,7 +399,7 @@ func TestOAuthRotationUnderLoad(t *testing.T) {
 		}
 	}
 	for range 2 {
-		for _, id := range agents { // with an access token that is good: one attempt renews only once
+		for _, id := range agents { // with a valid access token, because an attempt renews only once
 			w.deliver(id)
 		}
 		var ids []uuid.UUID
@@ -431,7 +432,7 @@ func TestOAuthRotationUnderLoad(t *testing.T) {
 	}
 }
 
-// TestTwoWorkersRenew: two processes with one store, one renewal.
+// TestTwoWorkersRenew: two processes with one store renew a token once.
 func TestTwoWorkersRenew(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -456,7 +457,7 @@ func TestTwoWorkersRenew(t *testing.T) {
 	}
 }
 
-// probing is whoever looks at an agent once, by hand.
+// probing returns the subject of a single request by an operator.
 func (w *world) probing(id *big.Int) agentauth.Subject {
 	return agentauth.Subject{Agent: w.agentOf(id), Insist: true}
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/agentherald/herald/internal/store/storetest"
 )
 
-// TestNeverDelivered: what is about a feedback that ended without a call is not told; what may have been called is, and what nobody
-// knows of. The feedback itself and a retraction after a reorg do not ask.
+// TestNeverDelivered: a revocation of, or a response to, a feedback that ended without a call is not sent. It is sent
+// if the feedback was or may have been called, or if its attempts are no longer stored. Feedback itself, and a
+// retraction after a reorg, are not checked.
 func TestNeverDelivered(t *testing.T) {
 	t.Parallel()
 	ended := func(stage string) store.Delivery {

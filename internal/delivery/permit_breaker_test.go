@@ -9,7 +9,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// The breaker that a page shows is the one that deliveries run into.
+// TestDescribeBreaker: a page shows the breaker that deliveries use.
 func TestDescribeBreaker(t *testing.T) {
 	t.Parallel()
 	open := func() *ratelimit.Limiter {

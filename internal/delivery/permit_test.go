@@ -23,12 +23,13 @@ import (
 	"github.com/google/uuid"
 )
 
-// TestLimitsOfAnOrigin: what an origin cannot take now waits at no cost, and leaves the agent's line alone.
+// TestLimitsOfAnOrigin: deliveries that exceed an origin's limits wait at no cost, and the agent's other deliveries are
+// not dispatched in their place.
 func TestLimitsOfAnOrigin(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 
-	// limited makes a worker with limits of its own.
+	// limited returns a worker with limits of its own.
 	limited := func(t *testing.T, w *world, cfg ratelimit.Config) *worker {
 		cfg.PermitTTL, cfg.MaxWait, cfg.Logger = time.Minute, time.Millisecond, w.logger()
 		l := must(ratelimit.New(cfg))
@@ -130,7 +131,8 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 			}
 			return note
 		}
-		// Their order and mixture is what the breaker saw in the wild: one success of the neighbour is not what saves it.
+		// The order and mixture are those that a breaker met in production: it must open although another endpoint
+		// succeeds.
 		if note := deliver("/other"); note != "" {
 			t.Fatal(note)
 		}
@@ -186,8 +188,8 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 	})
 }
 
-// TestUnboundAgentsShare: agents that nothing on the endpoint's side binds to it, whatever they say of themselves, have one small bucket per
-// origin between them, as have jobs that name an endpoint themselves; who is bound does not wait for it, and loses nothing by it.
+// TestUnboundAgentsShare: agents that are not bound to the endpoint by its domain share one small bucket per origin,
+// with any claims of theirs. So do jobs that name an endpoint. Bound agents do not wait for it and lose nothing to it.
 func TestUnboundAgentsShare(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -197,7 +199,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		t.Cleanup(l.Close)
 		return l
 	}
-	// names is a list of agents, as documents and domains have it.
+	// names lists agents as registrations and domains do.
 	names := func(w *world, agents ...*big.Int) []any {
 		var list []any
 		for _, id := range agents {
@@ -205,7 +207,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		}
 		return list
 	}
-	// mint makes an agent whose registration says that url is its own.
+	// mint registers an agent whose registration claims url.
 	mint := func(w *world, url string) *big.Int {
 		id, doc := w.register(nil), at(url)
 		doc["registrations"] = names(w, id)
@@ -216,7 +218,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		}
 		return id
 	}
-	// victim makes an agent that the domain of a's endpoint names.
+	// victim registers an agent that the domain of a's endpoint lists.
 	victim := func(w *world, a *agent) *big.Int {
 		id := w.register(at(a.URL))
 		a.mu.Lock()
@@ -259,7 +261,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		if d := w.row(waits); d.Attempts != 0 || len(d.History) != 0 {
 			t.Errorf("its wait cost %d attempts", d.Attempts)
 		}
-		for _, agent := range []*big.Int{w.register(nil), byDomain} { // also one whose registration names that very URL
+		for _, agent := range []*big.Int{w.register(nil), byDomain} { // also one whose registration names this URL
 			j, _ := w.rate(devnet.Feedback{AgentID: agent})
 			id := w.accept(with(j, own(a.URL, nil)))
 			if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting agent_busy") ||
@@ -391,7 +393,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 	})
 }
 
-// TestHurriedCalls: a call that the job gave less time than others have says nothing of the endpoint when it runs out.
+// TestHurriedCalls: a timeout that a job made shorter than usual does not count against the endpoint.
 func TestHurriedCalls(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -422,7 +424,7 @@ func TestHurriedCalls(t *testing.T) {
 	}
 }
 
-// TestWhere: an origin is one however it is spelt.
+// TestWhere: different spellings of an origin are the same origin.
 func TestWhere(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
@@ -442,8 +444,8 @@ func TestWhere(t *testing.T) {
 	}
 }
 
-// TestEndpoint: what has a breaker of its own is the URL, query and all, but for the origin's spelling and the fragment; or the command line.
-// What the servers file names is its agent's alone.
+// TestEndpoint: a breaker belongs to a URL with its query, independent of the origin's spelling and the fragment, or to
+// a command line. An endpoint of the servers file belongs to its agent only.
 func TestEndpoint(t *testing.T) {
 	t.Parallel()
 	of := func(e mcpcall.Endpoint) string { return limitedEndpoint(e, store.Agent{}) }
@@ -471,7 +473,8 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
-// TestRequiredBinding: with require an agent that nothing binds to its endpoint is rejected, in words for its author, and nothing is called.
+// TestRequiredBinding: with require, a delivery to an unbound agent is rejected, with a text for the agent's author,
+// and the agent is not called.
 func TestRequiredBinding(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -489,7 +492,7 @@ func TestRequiredBinding(t *testing.T) {
 	}
 }
 
-// strictly finds nobody bound.
+// strictly is a resolver that finds each agent unbound.
 type strictly struct{}
 
 func (strictly) Resolve(context.Context, resolver.Agent) (resolver.Target, error) {
@@ -497,7 +500,7 @@ func (strictly) Resolve(context.Context, resolver.Agent) (resolver.Target, error
 		Entry: "{}"}
 }
 
-// recordedLimits notes who asks, and refuses nobody.
+// recordedLimits records the acquired endpoints, and refuses none.
 type recordedLimits struct {
 	*ratelimit.Limiter
 	asked []string
@@ -508,7 +511,7 @@ func (l *recordedLimits) Acquire(ctx context.Context, origin, endpoint, token st
 	return l.Limiter.Acquire(ctx, origin, endpoint, token)
 }
 
-// TestUnboundAgentsTakeNoTurn: whoever mints agents, with a path each, has no call of the origin's and no turn there for it.
+// TestUnboundAgentsTakeNoTurn: minting agents with a path each gives a party neither a call nor a turn of the origin's.
 func TestUnboundAgentsTakeNoTurn(t *testing.T) {
 	t.Parallel()
 	own, small := must(ratelimit.New(ratelimit.Config{PermitTTL: time.Minute})), must(ratelimit.New(ratelimit.Config{PermitTTL: time.Minute}))
@@ -529,7 +532,7 @@ func TestUnboundAgentsTakeNoTurn(t *testing.T) {
 	}
 }
 
-// newBrokenAgent answers calls with 500 until broken is stored as false.
+// newBrokenAgent returns an agent that answers calls with 500 until broken is false.
 func newBrokenAgent(t testing.TB) (a *agent, broken *atomic.Bool) {
 	t.Helper()
 	broken = &atomic.Bool{}

@@ -20,7 +20,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// venom is what strangers' strings may hold. All of it fits a transaction.
+// venom contains strings that an untrusted party may send. All of them fit in a transaction.
 var venom = map[string]string{
 	"NUL":           "a\x00b",
 	"NUL alone":     "\x00",
@@ -41,7 +41,7 @@ var venom = map[string]string{
 // big1M is too large for a transaction, but not for a file, a document or an answer.
 var big1M = strings.Repeat("\u202eA\x01", 1<<20/5)
 
-// documents are whole JSON documents that a stranger may serve.
+// documents returns complete JSON documents that an untrusted party may serve.
 func documents() map[string]string {
 	docs := map[string]string{
 		"nothing": "", "null": "null", "a number": "1e400", "huge numbers": `{"a":1e999999,"b":-1e-999999,"c":` + strings.Repeat("9", 5000) + `}`,
@@ -56,8 +56,8 @@ func documents() map[string]string {
 	return docs
 }
 
-// TestPoison sends strangers' bytes the whole way: nothing panics, nothing sticks, every row ends and can be read, and what an
-// agent receives holds nothing that drives a terminal or turns text around.
+// TestPoison sends untrusted bytes through all steps. Nothing panics or hangs, each row ends and can be read, and the
+// agent gets no characters that control a terminal or reverse text.
 func TestPoison(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -92,7 +92,7 @@ func TestPoison(t *testing.T) {
 		j, _ = w.rateJob(devnet.Feedback{AgentID: w.registerURI(v)})
 		submit("tokenURI: "+name, j)
 	}
-	// What the enqueuer adds. Such a job may be refused, but it must be answered.
+	// The producer's additions. Such a job may be refused, but it must be answered.
 	for name, v := range venom {
 		j, _ := w.rate(devnet.Feedback{AgentID: goodID})
 		j["meta"] = map[string]any{v: v}
@@ -108,7 +108,7 @@ func TestPoison(t *testing.T) {
 			note("own endpoint: "+name, a.ID)
 		}
 	}
-	// Files, registrations, and everything that an agent says.
+	// Files, registrations, and all parts of an agent's answers.
 	for name, doc := range documents() {
 		c := must(w.gateway.AddFile([]byte(doc)))
 		j, _ := w.rateJob(devnet.Feedback{AgentID: goodID, URI: "ipfs://" + c.String(), Hash: crypto.Keccak256Hash([]byte(doc))})
@@ -158,7 +158,7 @@ func TestPoison(t *testing.T) {
 			note(method+": "+name, w.accept(with(j, own(a.URL, nil))))
 		}
 	}
-	// Whole jobs that somebody put into Redis: bytes that are no job become rejected rows.
+	// Complete jobs in Redis: bytes that are no job become rejected rows.
 	for name, doc := range documents() {
 		if _, err := w.intake.FromTask(heraldtest.Within(t, 20*time.Second), "NewFeedback", []byte(doc)); err != nil {
 			t.Errorf("task: %s: %v", name, err)
@@ -189,7 +189,7 @@ func TestPoison(t *testing.T) {
 	for _, c := range good.received() {
 		var v any
 		dec := json.NewDecoder(bytes.NewReader(c.Arguments))
-		dec.UseNumber() // 1e999999999 is JSON
+		dec.UseNumber() // 1e999999999 is valid JSON
 		if err := dec.Decode(&v); err != nil {
 			t.Errorf("an agent got no JSON: %v", err)
 			continue
@@ -207,12 +207,13 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// drives tells what must reach neither an agent's model nor a terminal.
+// drives reports whether a character must reach neither an agent's model nor a terminal.
 func drives(r rune) bool {
 	return unicode.IsControl(r) && r != '\t' && r != '\n' || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069
 }
 
-// firstBad finds a string with such a character in a JSON value; base64 of a file that is no JSON cannot hold one.
+// firstBad returns a string with such a character in a JSON value. The base64 of a file that is not JSON cannot contain
+// one.
 func firstBad(v any) string {
 	switch v := v.(type) {
 	case string:

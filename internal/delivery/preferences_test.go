@@ -24,13 +24,13 @@ import (
 	mcpserver "github.com/mark3labs/mcp-go/server"
 )
 
-// askingAgent is an agent of mcp-go that says what it wants beside its answers.
+// askingAgent is an mcp-go server that adds preferences to its answers.
 type askingAgent struct {
 	url   string
 	calls atomic.Int32
 
 	mu      sync.Mutex
-	says    any // nil: nothing
+	says    any // nil: no preferences
 	refuses bool
 }
 
@@ -50,7 +50,7 @@ func newAskingAgent(t testing.TB) *askingAgent {
 			}
 			return result, nil
 		})
-	mux := http.NewServeMux() // a GET of any other path would open a stream, and Herald asks the agent's domain for a file
+	mux := http.NewServeMux() // a GET of another path, as for the domain's file, would open a stream
 	mux.Handle("/mcp", mcpserver.NewStreamableHTTPServer(s))
 	srv := httptest.NewServer(mux)
 	t.Cleanup(func() {
@@ -67,10 +67,10 @@ func (a *askingAgent) say(what any) {
 	a.says = what
 }
 
-// asks is what an agent says.
+// asks contains an agent's preferences.
 type asks = map[string]any
 
-// deliverNext has a worker deliver another feedback for the agent, which must be dispatched, and returns the row.
+// deliverNext accepts another feedback for the agent, which must be dispatched, delivers it and returns the row.
 func (w *world) deliverNext(k *worker, agent *big.Int) store.Delivery {
 	w.t.Helper()
 	id := w.accept(w.feedback(agent))
@@ -86,7 +86,7 @@ func (w *world) deliverAgain(k *worker, id uuid.UUID) {
 	}
 }
 
-// deliverNow is deliverNext for an agent whose line may be held.
+// deliverNow is deliverNext for an agent whose backlog may be paused.
 func (w *world) deliverNow(k *worker, agent *big.Int) store.Delivery {
 	w.t.Helper()
 	w.releaseLines()
@@ -98,14 +98,14 @@ func (w *world) releaseLines() {
 	w.exec(`UPDATE herald.agents SET line_held_until = NULL`)
 }
 
-// due has the wait of a delivery be over, and nobody's line held.
+// due ends the delivery's wait and all pauses of backlogs.
 func (w *world) due(id uuid.UUID) {
 	w.t.Helper()
 	w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
 	w.releaseLines()
 }
 
-// isPutOff checks that the delivery waits for the agent's sake, at no cost.
+// isPutOff checks that the delivery waits because of the agent's preferences, at no cost.
 func isPutOff(t testing.TB, d store.Delivery, words string) {
 	t.Helper()
 	if d.Status != store.Waiting || d.Reason != reason.Throttled || d.Attempts != 0 || len(d.History) != 0 || !strings.Contains(d.Error, words) {
@@ -113,7 +113,7 @@ func isPutOff(t testing.TB, d store.Delivery, words string) {
 	}
 }
 
-// TestPreferences: what an agent says in its answers is kept, and done for its own deliveries only.
+// TestPreferences: an agent's preferences are stored and applied to its own deliveries only.
 func TestPreferences(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -131,18 +131,18 @@ func TestPreferences(t *testing.T) {
 		if got == nil || got.SaidAt.IsZero() || !reflect.DeepEqual(*got, store.Preferences{Kinds: []string{"NewFeedback"}, BatchSize: 20, MaxPerSecond: 1e6, SaidAt: got.SaidAt}) {
 			t.Fatalf("%+v", got)
 		}
-		// An answer that says nothing of them changes nothing.
+		// An answer without preferences changes nothing.
 		a.say(nil)
 		w.deliverNext(k, id)
 		if same := w.agentRow(id).Preferences; !reflect.DeepEqual(same, got) {
 			t.Errorf("%+v", same)
 		}
-		// The claim has them.
+		// The claim contains them.
 		c := must(w.store.Claim(t.Context(), w.accept(w.feedback(id)), 1, time.Minute))
 		if !reflect.DeepEqual(c.Preferences, *got) {
 			t.Errorf("%+v", c.Preferences)
 		}
-		// What is said counts as a whole.
+		// New preferences replace all earlier ones.
 		a.say(asks{"pauseUntil": until.Format(time.RFC3339), "batchSize": 0})
 		w.deliverNext(k, id)
 		got = w.agentRow(id).Preferences
@@ -175,7 +175,7 @@ func TestPreferences(t *testing.T) {
 			!strings.Contains(d.Error, "asked not to receive NewFeedback (it wants only ResponseAppended, ValidationResponse)") {
 			t.Errorf("%s %s after %d calls: %s", d.Status, d.Reason, a.calls.Load(), d.Error)
 		}
-		// A replay alone is not stronger than the agent; the operator's policy is.
+		// A replay does not override the agent's preferences. The operator's policy does.
 		replay := func() store.Delivery {
 			t.Helper()
 			if n, _, _, err := w.store.Replay(t.Context(), []uuid.UUID{d.ID}, true); n != 1 || err != nil {
@@ -206,13 +206,13 @@ func TestPreferences(t *testing.T) {
 		if left := time.Until(*d.NextAttemptAt); left < 0 || left > pauseLook || a.calls.Load() != 1 {
 			t.Errorf("it waits %v, after %d calls", left, a.calls.Load())
 		}
-		// What comes now stays in line, also when the reconciler looks.
+		// New deliveries stay in the backlog, also after a round of the reconciler.
 		behind := w.accept(w.feedback(id))
 		w.reconcile(w.newReconciler())
 		if row := w.row(behind); row.Status != store.Queued || row.Dispatch != 0 {
 			t.Errorf("%s, dispatched %d times", row.Status, row.Dispatch)
 		}
-		// Nobody else at the agent's origin is kept waiting, nor a job that goes elsewhere.
+		// Other agents of the origin do not wait, nor does a job with another endpoint.
 		a.say(nil)
 		if d := w.deliverNext(k, other); d.Status != store.Delivered {
 			t.Errorf("%s %s", d.Status, d.Error)
@@ -223,7 +223,7 @@ func TestPreferences(t *testing.T) {
 		if d := w.row(elsewhere); d.Status != store.Delivered {
 			t.Errorf("%s %s", d.Status, d.Error)
 		}
-		// It goes on when the pause is over.
+		// Deliveries continue when the pause is over.
 		w.exec(`UPDATE herald.agents SET preferences = jsonb_set(preferences, '{pauseUntil}', '"2026-01-01T00:00:00Z"') WHERE agent_id = $1`, id.String())
 		w.due(d.ID)
 		w.deliverAgain(k, d.ID)
@@ -329,8 +329,8 @@ func (w *world) mustSet(agent *big.Int, p store.Policy) {
 	}
 }
 
-// TestMaxPerSecond: an agent is called no more often than it asked for, by two workers together, and others at its
-// origin as before; the operator's own limits stay.
+// TestMaxPerSecond: two workers together call an agent at most as often as it asked for. Other agents of its origin are
+// not affected, and the operator's own limits still apply.
 func TestMaxPerSecond(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -347,7 +347,7 @@ func TestMaxPerSecond(t *testing.T) {
 	a := newAskingAgent(t)
 	id, other := w.register(at(a.url)), w.register(at(a.url))
 	a.say(asks{"maxPerSecond": 0.01})
-	for i, k := range []*worker{one, two} { // the first says it, the second has the first turn
+	for i, k := range []*worker{one, two} { // the first stores the preference, and the second takes the first turn
 		if d := w.deliverNext(k, id); d.Status != store.Delivered {
 			t.Fatalf("delivery %d is %s %s", i, d.Status, d.Error)
 		}
@@ -369,7 +369,8 @@ func TestMaxPerSecond(t *testing.T) {
 		}
 	}
 
-	// A higher rate than the operator's gives nothing, and a turn that the operator's limit spoils is given back.
+	// A higher rate than the operator's has no effect. If the operator's limit refuses the call, its turn is given
+	// back.
 	limited := newWorker(limits)
 	fast := w.register(at(a.url))
 	a.say(asks{"maxPerSecond": 1e6})
@@ -380,7 +381,7 @@ func TestMaxPerSecond(t *testing.T) {
 	}
 	isPutOff(t, w.deliverNext(limited, fast), "the origin of the agent's endpoint has had")
 	slow := w.register(at(a.url))
-	w.mustSet(slow, store.Policy{OnUnknown: store.OnUnknownHold}) // makes its row
+	w.mustSet(slow, store.Policy{OnUnknown: store.OnUnknownHold}) // inserts the agent's row
 	w.exec(`UPDATE herald.agents SET preferences = jsonb_build_object('maxPerSecond', 0.001, 'saidAt', now()) WHERE agent_id = $1`, slow.String())
 	isPutOff(t, w.deliverNow(limited, slow), "the origin of the agent's endpoint has had")
 	if d := w.deliverNext(one, slow); d.Status != store.Delivered {
@@ -388,7 +389,7 @@ func TestMaxPerSecond(t *testing.T) {
 	}
 }
 
-// TestPausedFlood: a line of a paused agent costs nothing while it pauses, and goes on afterwards.
+// TestPausedFlood: the backlog of a paused agent costs nothing during the pause, and is delivered afterwards.
 func TestPausedFlood(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -398,7 +399,7 @@ func TestPausedFlood(t *testing.T) {
 	a.say(asks{"pauseUntil": time.Now().Add(time.Hour).Format(time.RFC3339)})
 	w.deliverNext(k, id)
 	a.say(nil)
-	// The line is held before the flood comes.
+	// The backlog is paused before the flood arrives.
 	var flood []uuid.UUID
 	for range 40 {
 		flood = append(flood, w.accept(w.feedback(id)))
@@ -417,7 +418,7 @@ func TestPausedFlood(t *testing.T) {
 	if n := claims(); n != 0 {
 		t.Errorf("%d of the line were dispatched", n)
 	}
-	// An operator's word ends it.
+	// The operator's policy ends the pause.
 	w.mustSet(id, store.Policy{Preferences: store.PreferencesIgnore})
 	w.reconcile(reconciler)
 	for _, one := range flood {

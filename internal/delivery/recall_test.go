@@ -19,8 +19,8 @@ import (
 
 var errAway = errors.New("it is away")
 
-// dies makes a worker that can claim and call, but whose Postgres is away from then on and which dies soon after: the task gets the
-// delivery's own error, but for a success, of which it was told before the record. The row does not know how it ended.
+// dies runs a worker that claims and calls, then loses Postgres and dies. The task gets the delivery's own error. After
+// a success it gets none, because asynq was answered before the record. The row does not contain the outcome.
 func (w *world) dies(id uuid.UUID, n int, adapt ...func(*Config)) {
 	w.t.Helper()
 	kept := make(chan bool, 1)
@@ -47,7 +47,7 @@ func (w *world) dies(id uuid.UUID, n int, adapt ...func(*Config)) {
 	}
 }
 
-// results is Redis with faults, which come after it was asked.
+// results is a spool whose faults occur after the request.
 type results struct {
 	OutcomeSpool
 	keep, kept, forget func() error
@@ -79,7 +79,7 @@ func (r *results) DropOutcome(ctx context.Context, id uuid.UUID) error {
 	return r.OutcomeSpool.DropOutcome(ctx, id)
 }
 
-// expire takes the delivery from its worker and dispatches it again.
+// expire ends the delivery's lease and dispatches it again.
 func (w *world) expire(id uuid.UUID) store.Delivery {
 	w.t.Helper()
 	w.exec(`UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
@@ -100,7 +100,7 @@ func (w *world) policy(id uuid.UUID, onUnknown string) {
 	}
 }
 
-// TestKnownOutcomes: what some worker knows is not asked for again.
+// TestKnownOutcomes: an agent is not called again when a worker knows the outcome.
 func TestKnownOutcomes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -173,7 +173,7 @@ func TestKnownOutcomes(t *testing.T) {
 			t.Fatalf("%q, %v", note, err)
 		}
 		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
-		// The second attempt's worker dies without a word.
+		// The second attempt's worker dies without an outcome.
 		if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
 			t.Fatal(c, err)
 		}
@@ -207,7 +207,8 @@ func TestKnownOutcomes(t *testing.T) {
 	})
 }
 
-// TestUnknownOutcomes: what nobody knows is sent again with the same deliveryId, or held, by the agent's policy.
+// TestUnknownOutcomes: a delivery of unknown outcome is sent again with the same deliveryId, or held, according to the
+// agent's policy.
 func TestUnknownOutcomes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -287,7 +288,7 @@ func TestUnknownOutcomes(t *testing.T) {
 	})
 }
 
-// TestReconcilerAfterPostgresWasLost: workers record first what they know.
+// TestReconcilerAfterPostgresWasLost: after an outage, workers record their known outcomes before the reconciler acts.
 func TestReconcilerAfterPostgresWasLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -338,7 +339,7 @@ func TestReconcilerAfterPostgresWasLost(t *testing.T) {
 	want(id, store.Queued, "a minute later")
 }
 
-// lossy is a ledger whose clock can fail, and which claims to be old.
+// lossy is a ledger whose clock can fail, and which reports an old start.
 type lossy struct {
 	maintenance.ReconcilerLedger
 	fault func() error
@@ -349,7 +350,7 @@ func (l *lossy) Clock(ctx context.Context) (now, started time.Time, err error) {
 	return now, now.Add(-time.Hour), errors.Join(err, l.fault())
 }
 
-// TestReconcilerAndAnEmptiedRedis: everything moves again with the next round, late or not.
+// TestReconcilerAndAnEmptiedRedis: the next round replaces all tasks, overdue or not.
 func TestReconcilerAndAnEmptiedRedis(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -54,7 +54,7 @@ func (w *world) flush() {
 	}
 }
 
-// Losing Redis costs time, never work.
+// TestReconcilerFindsWhatRedisLost: the loss of Redis' data delays deliveries, and loses none.
 func TestReconcilerFindsWhatRedisLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -62,7 +62,7 @@ func TestReconcilerFindsWhatRedisLost(t *testing.T) {
 	s := w.newReconciler()
 	id := w.dispatchTo(a.URL)
 
-	// What Redis still has is left alone, however often it is looked at.
+	// Tasks that Redis still has are not replaced, after any number of rounds.
 	for range 3 {
 		w.reconcile(s)
 	}
@@ -89,7 +89,8 @@ func TestReconcilerFindsWhatRedisLost(t *testing.T) {
 	}
 }
 
-// A flood for one agent stays in Postgres but for eight, and is not dispatched again and again while it waits.
+// TestLongQueue: of a flood for one agent, all but eight deliveries stay in Postgres. They are not dispatched again and
+// again while they wait.
 func TestLongQueue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -126,7 +127,7 @@ func TestLongQueue(t *testing.T) {
 	}
 }
 
-// lost is a Redis that calls every task running.
+// lost is a Redis that reports the same location for each task.
 type lost struct {
 	Lanes
 	location queue.Location
@@ -181,7 +182,7 @@ func TestHeldForWantOfAChain(t *testing.T) {
 	if d := w.row(id); d.Status != store.Held || d.Reason != "chain_unconfigured" || d.Attempts != 0 {
 		t.Fatalf("%s %s after %d attempts", d.Status, d.Reason, d.Attempts)
 	}
-	// One that names its endpoint needs no chain.
+	// A job that names its endpoint needs no chain.
 	j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
 	other := w.accept(with(j, own(a.URL, nil)))
 	if note, err := k.deliver(t.Context(), other, 1); err != nil || note != "" {
@@ -197,7 +198,7 @@ func TestHeldForWantOfAChain(t *testing.T) {
 	w.until(id, store.Delivered)
 }
 
-// A wait that is too long for Redis lives in Postgres until it is due.
+// TestLongWaits: a wait that is too long for Redis stays in Postgres until it is due.
 func TestLongWaits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -224,7 +225,7 @@ func TestLongWaits(t *testing.T) {
 	w.until(id, store.Delivered)
 }
 
-// What takes its worker down every time ends.
+// TestLeasesEnd: a delivery that always crashes its worker ends.
 func TestLeasesEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -243,7 +244,7 @@ func TestLeasesEnd(t *testing.T) {
 	}
 }
 
-// The loops do a round at once and then from time to time, and one process of several does.
+// TestMaintenanceRuns: the loops run a round at once and then periodically, in one of several processes.
 func TestMaintenanceRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

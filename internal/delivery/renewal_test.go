@@ -15,8 +15,8 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// TestRefreshTokenOutlivesPostgres: real Postgres and Redis. Postgres goes silent while the authorization server replaces the refresh
-// token, and the worker dies with it; the next worker goes on with the one in Redis.
+// TestRefreshTokenOutlivesPostgres, on a real Postgres and Redis: Postgres stops answering while the authorization
+// server replaces the refresh token, and the worker dies. The next worker uses the refresh token from Redis.
 func TestRefreshTokenOutlivesPostgres(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -36,7 +36,7 @@ func TestRefreshTokenOutlivesPostgres(t *testing.T) {
 	if n := w.spools(ctx); n != 1 {
 		t.Fatalf("Redis has %d renewals", n)
 	}
-	w.sql(`UPDATE herald.agent_mcp_access SET renewing_until = now() - interval '1 second' WHERE agent_id = $1::numeric`, id.String()) // the first one is dead
+	w.sql(`UPDATE herald.agent_mcp_access SET renewing_until = now() - interval '1 second' WHERE agent_id = $1::numeric`, id.String()) // it died
 
 	w.serve(w.authorizing(func(c *agentauth.Config) { c.Spool = w.queue }))
 	if n := w.deliver(id); n != 1 || len(s.TokenRequests()) != 1 {
@@ -56,12 +56,12 @@ func TestRefreshTokenOutlivesPostgres(t *testing.T) {
 			t.Errorf("request %d was answered %d: a refresh token was used twice", i, r.Status)
 		}
 	}
-	// What the first one has is older than what is stored.
+	// The first worker's token is older than the stored one.
 	away.silent.Store(false)
 	s.Revoke()
 	err := first.executor.Authorizer.WithTokenRefresh(ctx, auth, func(ctx context.Context, e mcpcall.Endpoint) error {
 		if auth.Refreshed() {
-			return nil // what it would be sent now was revoked too
+			return nil // the token that it would be sent was revoked, too
 		}
 		_, err := first.pool.Tools(ctx, e, true)
 		return err
@@ -75,7 +75,7 @@ func TestRefreshTokenOutlivesPostgres(t *testing.T) {
 	w.noCanary(first)
 }
 
-// spools counts the renewals that Redis has.
+// spools counts the renewals in Redis.
 func (w *world) spools(ctx context.Context) int {
 	w.t.Helper()
 	rdb := must(w.queue.Client(10 * time.Second))
@@ -83,7 +83,7 @@ func (w *world) spools(ctx context.Context) int {
 	return len(must(rdb.Keys(ctx, "herald:renewal:*").Result()))
 }
 
-// absent is a store that says nothing while it is silent: who saves waits until his time is over.
+// absent is a store that does not answer while it is silent: a save waits until its context ends.
 type absent struct {
 	agentauth.TokenLedger
 	silent atomic.Bool

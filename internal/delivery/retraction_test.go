@@ -17,7 +17,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// retraction is the job that an indexer makes of a feedback whose block vanished. The test's agents have one tool for all.
+// retraction returns an indexer's job for a feedback whose block disappeared. The test's agents have one tool for all
+// kinds.
 func retraction(feedback map[string]any) map[string]any {
 	j := map[string]any{"type": "FeedbackRevoked", "reason": "reorg"}
 	for _, name := range []string{"chainId", "agentId", "identityRegistry", "reputationRegistry", "clientAddress", "feedbackIndex", "blockNumber", "blockHash"} {
@@ -26,7 +27,7 @@ func retraction(feedback map[string]any) map[string]any {
 	return with(j, map[string]any{"toolName": "agent.receiveFeedback"})
 }
 
-// TestRetractions: what is retracted is looked for on the chain, and only feedback that is gone from it is taken back.
+// TestRetractions: retracted feedback is looked up on the chain, and is retracted only if it is gone.
 func TestRetractions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -73,20 +74,20 @@ func TestRetractions(t *testing.T) {
 
 	gone, forgotten := given(true), changed(retraction(given(false)), "blockHash", unknown)
 	reorg(false)
-	w.until(w.accept(retraction(gone)), store.Rejected) // one block under the reorg
+	w.until(w.accept(retraction(gone)), store.Rejected) // one block below the reorg
 	refused("gone, of a block that the node forgot, and never sent", forgotten, "never sent it to the agent")
 
 	gone = given(true)
 	reorg(false)
 	before := len(a.received())
 	w.until(w.accept(retraction(gone)), store.Delivered)
-	w.until(w.accept(changed(retraction(gone), "blockHash", unknown)), store.Delivered) // the node has forgotten it; Herald sent it
+	w.until(w.accept(changed(retraction(gone), "blockHash", unknown)), store.Delivered) // Herald sent the feedback
 	if n := len(a.received()) - before; n != 2 {
 		t.Errorf("%d retractions arrived, want 2", n)
 	}
 }
 
-// rowLedger knows one delivery.
+// rowLedger contains one delivery.
 type rowLedger struct {
 	Ledger
 	row store.Delivery
@@ -94,7 +95,8 @@ type rowLedger struct {
 
 func (l rowLedger) DeliveryByKey(context.Context, string) (store.Delivery, error) { return l.row, nil }
 
-// TestConfirmRetraction: a retraction follows whatever may have reached the agent, and waits while that is being found out.
+// TestConfirmRetraction: a retraction is sent if the feedback may have reached the agent, and waits while this is not
+// known.
 func TestConfirmRetraction(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

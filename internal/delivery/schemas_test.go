@@ -25,7 +25,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// offers is an agent that has one tool and is never called.
+// offers is an agent with one tool, which is never called.
 type offers struct{ tool mcpcall.Tool }
 
 func (o offers) Tools(context.Context, mcpcall.Endpoint, bool) (mcpcall.ToolSet, error) {
@@ -36,7 +36,7 @@ func (offers) Call(context.Context, mcpcall.Endpoint, mcpcall.Request) (mcpcall.
 	return mcpcall.Answer{}, errors.New("only composed, not called")
 }
 
-// composed runs the step alone and returns the bytes that would be sent.
+// composed runs only the compose step and returns the arguments.
 func composed(t testing.TB, j job.Job, f job.File, schema json.RawMessage) json.RawMessage {
 	t.Helper()
 	a := &attempt{event: eventCheck{job: j}, file: fetchedFile{File: f}, auth: &agentauth.Authorization{},
@@ -73,7 +73,8 @@ func readSchema(t testing.TB, tool string) (d documented) {
 	return d
 }
 
-// TestToolSchemas: docs/tools says what is sent to a tool without a schema; to a tool with that very schema all of it is sent, unchanged.
+// TestToolSchemas: docs/tools describes the arguments for a tool without a schema. A tool with the documented schema
+// gets the same arguments, complete and unchanged.
 func TestToolSchemas(t *testing.T) {
 	t.Parallel()
 	address, hash, index := common.HexToAddress("0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"), common.HexToHash("0xab"), uint(0)
@@ -100,7 +101,7 @@ func TestToolSchemas(t *testing.T) {
 		if doc.Title != tool || !slices.Equal(slices.Sorted(maps.Keys(doc.Properties)), names) {
 			t.Errorf("%s: its properties are not the arguments %v", tool, names)
 		}
-		always := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "score" }) // alone can be left out
+		always := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "score" }) // may be missing
 		if got := slices.Sorted(slices.Values(doc.Required)); !slices.Equal(got, always) {
 			t.Errorf("%s requires %v, and always sent are %v", tool, got, always)
 		}
@@ -109,7 +110,7 @@ func TestToolSchemas(t *testing.T) {
 			for file, f := range files {
 				said := composed(t, j, f, nil)
 				fitted := composed(t, j, f, doc.raw)
-				if which != "wide" && string(said) != string(fitted) { // whose numbers are strings where no schema asks for integers
+				if which != "wide" && string(said) != string(fitted) { // its numbers are strings without a schema
 					t.Errorf("%s, %s, %s: sent without a schema\n%s\nwith it\n%s", tool, which, file, said, fitted)
 				}
 				if err := doc.compiled.Validate(must(jsonschema.UnmarshalJSON(strings.NewReader(string(fitted))))); err != nil {
@@ -131,7 +132,7 @@ func TestToolSchemas(t *testing.T) {
 	}
 }
 
-// TestAgentsPage: docs/agents.md knows every word that an agent can meet, and no reason that there is not.
+// TestAgentsPage: docs/agents.md contains each value that an agent can get, and only existing reasons.
 func TestAgentsPage(t *testing.T) {
 	t.Parallel()
 	page := string(must(os.ReadFile("../../docs/agents.md")))
@@ -163,5 +164,5 @@ func TestAgentsPage(t *testing.T) {
 	}
 }
 
-// retried are the reasons of waits that an agent can cause.
+// retried are the reasons for waits that an agent can cause.
 var retried = []reason.Reason{reason.ConnectFailed, reason.Timeout, reason.RateLimited, reason.ServerError, reason.OutcomeUnknown}

@@ -24,7 +24,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// operator is a servers file of the test's own.
+// operator writes a servers file of the test's own.
 type operator struct {
 	*servers.Set
 	w       *world
@@ -47,7 +47,7 @@ func (o *operator) write() {
 	}
 }
 
-// say makes the file say something about an agent, and has it read.
+// say sets an agent's entry in the file and reloads it.
 func (o *operator) say(agent *big.Int, entry map[string]any) {
 	o.w.t.Helper()
 	o.mu.Lock()
@@ -71,14 +71,14 @@ func (w *world) agentOf(id *big.Int) store.Agent {
 	return store.Agent{ChainID: w.net.ChainID(), Registry: strings.ToLower(w.net.Deployment().Identity.Hex()), ID: id.String()}
 }
 
-// feedback is a job for an agent.
+// feedback returns a job for an agent.
 func (w *world) feedback(id *big.Int) map[string]any {
 	w.t.Helper()
 	j, _ := w.rate(devnet.Feedback{AgentID: id})
 	return j
 }
 
-// TestServersFile tells what the servers file means for deliveries. The worker knows no chain.
+// TestServersFile checks the effect of the servers file on deliveries. The worker has no chain.
 func TestServersFile(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -156,7 +156,7 @@ func TestServersFile(t *testing.T) {
 		if r := w.agentRow(id); r.State != store.StateDisabled || !r.Enabled || r.Open[store.Held] != 2 {
 			t.Errorf("%+v", r)
 		}
-		if err := releaser.Release(t.Context()); err != nil { // the file still says no
+		if err := releaser.Release(t.Context()); err != nil { // the file still disables the agent
 			t.Error(err)
 		}
 		if d := w.row(first); d.Status != store.Held || len(a.received()) != 0 {
@@ -275,7 +275,8 @@ func wantsKey(key string) func(*agent) {
 	}
 }
 
-// TestDisabledBothWays: one that its row disables and the file too is released by neither alone.
+// TestDisabledBothWays: if both its row and the file disable an agent, its deliveries are released only when both
+// enable it.
 func TestDisabledBothWays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -301,7 +302,8 @@ func TestDisabledBothWays(t *testing.T) {
 	}
 }
 
-// TestRememberedProtocol: what the agent spoke last is tried first when nothing else says what it speaks.
+// TestRememberedProtocol: the protocol of the agent's last answer is tried first if neither registration nor file names
+// one.
 func TestRememberedProtocol(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -341,7 +343,7 @@ func TestRememberedProtocol(t *testing.T) {
 	}
 }
 
-// TestToolsAreNewsOnce: what an agent offers is written when it was listed anew, not with every delivery.
+// TestToolsAreNewsOnce: an agent's tools are stored after a new listing, not with each delivery.
 func TestToolsAreNewsOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -366,13 +368,13 @@ func TestToolsAreNewsOnce(t *testing.T) {
 	}
 }
 
-// claimOf is a claim of a delivery for an agent.
+// claimOf returns a claim of a delivery for an agent.
 func claimOf(a store.Agent) *store.Claim {
 	id, _ := new(big.Int).SetString(a.ID, 10)
 	return &store.Claim{Job: job.Job{ChainID: a.ChainID, IdentityRegistry: common.HexToAddress(a.Registry), AgentID: id}}
 }
 
-// TestWhereListed: a command of the servers file has limits of its own, in whose name there is nothing of its arguments.
+// TestWhereListed: a command of the servers file has limits of its own, whose name does not contain its arguments.
 func TestWhereListed(t *testing.T) {
 	t.Parallel()
 	agent := store.Agent{ChainID: 1, Registry: "0xaa", ID: "2"}

@@ -24,7 +24,7 @@ import (
 
 const callerTrace, callerSpan = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
-// tracedWorker is a worker whose spans go to a collector; flush ends it and returns what came.
+// tracedWorker returns a worker whose spans go to a collector. flush stops it and returns the received spans.
 func (w *world) tracedWorker() (k *worker, flush func() []tracingtest.Span) {
 	w.t.Helper()
 	collector := tracingtest.New(w.t)
@@ -39,7 +39,7 @@ func (w *world) tracedWorker() (k *worker, flush func() []tracingtest.Span) {
 	}
 }
 
-// drawTree writes the spans below parent, one a line, in the order of their beginning.
+// drawTree returns the spans below parent, one per line, in the order of their start.
 func drawTree(spans []tracingtest.Span, parent, indent string) string {
 	below := slices.DeleteFunc(slices.Clone(spans), func(s tracingtest.Span) bool { return s.Parent != parent })
 	slices.SortStableFunc(below, func(a, b tracingtest.Span) int { return a.Start.Compare(b.Start) })
@@ -59,7 +59,8 @@ func drawTree(spans []tracingtest.Span, parent, indent string) string {
 	return b.String()
 }
 
-// TestTrace: a delivery that fails once and then succeeds is one trace, which goes on from the caller's over both attempts to the agent.
+// TestTrace: a delivery that fails once and then succeeds is one trace, from the caller through both attempts to the
+// agent.
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -133,7 +134,8 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// TestTraceOfItsOwn: without a caller's trace the delivery's id names one, and an attempt that does not count adds no second root.
+// TestTraceOfItsOwn: without a caller's trace, the trace id is derived from the delivery's id. An attempt that does not
+// count adds no second root.
 func TestTraceOfItsOwn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -171,7 +173,7 @@ func TestTraceOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestUnsampledTrace: what the sampler leaves out is sent nowhere, and the agent is told so.
+// TestUnsampledTrace: spans that the sampler drops are not exported, and the agent gets an unsampled traceparent.
 func TestUnsampledTrace(t *testing.T) {
 	t.Setenv("OTEL_TRACES_SAMPLER", "always_off")
 	w := newWorld(t)
@@ -187,7 +189,7 @@ func TestUnsampledTrace(t *testing.T) {
 	}
 }
 
-// TestUntraced: with tracing off the agent is told the delivery's trace all the same, and a caller's is passed on as it came.
+// TestUntraced: with tracing off, the agent still gets the delivery's trace. A caller's trace is forwarded unchanged.
 func TestUntraced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -209,7 +211,7 @@ func TestUntraced(t *testing.T) {
 	}
 }
 
-// traceAttempt runs the hooks of one attempt, as the executor does.
+// traceAttempt runs the tracing hooks of one attempt, as the executor does.
 func traceAttempt(e *Executor, a *attempt, d decision) {
 	a.stage = stage{name: "claim"}
 	a.spans = e.beginSpans(a)
@@ -224,13 +226,13 @@ func traceAttempt(e *Executor, a *attempt, d decision) {
 
 var errFailed = errors.New("no answer")
 
-// untraced is an executor whose log is as operators have it, and an attempt of it.
+// untraced returns an executor with the usual log level, and an attempt.
 func untraced() (*Executor, *attempt) {
 	e := &Executor{Config: Config{Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: time.Now}}
 	return e, &attempt{claim: &store.Claim{ID: uuid.New(), N: 1, Attempt: 1, Job: job.Job{Kind: job.KindNewFeedback}}, began: time.Now()}
 }
 
-// TestTraceOffCostsNothing: with tracing off the hooks make no garbage.
+// TestTraceOffCostsNothing: with tracing off, the hooks do not allocate.
 func TestTraceOffCostsNothing(t *testing.T) {
 	e, a := untraced()
 	if n := testing.AllocsPerRun(1000, func() { traceAttempt(e, a, decision{}) }); n != 0 {
@@ -238,7 +240,7 @@ func TestTraceOffCostsNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkTraceOff is what the hooks of a whole attempt cost while nobody looks.
+// BenchmarkTraceOff measures the hooks of an attempt with tracing off.
 func BenchmarkTraceOff(b *testing.B) {
 	e, a := untraced()
 	b.ReportAllocs()

@@ -24,7 +24,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// guarded is a worker whose every way out, to documents, files and endpoints, leads through one guard of the test's own.
+// guarded returns a worker whose requests for documents, files and endpoints all use one guard of the test's own.
 func (w *world) guarded(t testing.TB, cfg netguard.Config) *worker {
 	t.Helper()
 	guard := must(netguard.New(cfg))
@@ -41,7 +41,8 @@ func (w *world) guarded(t testing.TB, cfg netguard.Config) *worker {
 	return w.newWorker(func(c *Config) { c.Resolver, c.Fetcher, c.Caller = resolve, fetcher, pool })
 }
 
-// urlPositions are where a stranger may put a URL, and the step of an attempt that meets it. The others lead nowhere that is dialled before.
+// urlPositions are the places where an untrusted party may put a URL, with the step that uses it. URLs in other places
+// are not dialled.
 var urlPositions = []struct {
 	name, stage string
 	put         func(w *world, url string) uuid.UUID
@@ -64,7 +65,7 @@ var urlPositions = []struct {
 	}},
 }
 
-// blocked delivers and makes sure that the guard ended it, at the step where the URL is met. It returns what people are told.
+// blocked delivers, and checks that the guard blocked it in the step that uses the URL. It returns the error.
 func (w *world) blocked(k *worker, id uuid.UUID, stage string) string {
 	w.t.Helper()
 	_, err := k.deliver(w.t.Context(), id, 1)
@@ -75,19 +76,19 @@ func (w *world) blocked(k *worker, id uuid.UUID, stage string) string {
 	return d.Error
 }
 
-// TestInwardAddresses: nothing that a stranger names makes a worker connect to this machine, its network or its cloud's metadata service,
-// whichever way the address is written, and wherever it stands. Nothing is on the guard's list of exceptions.
+// TestInwardAddresses: no URL of an untrusted party makes a worker connect to this machine, its network or its cloud's
+// metadata service, in any spelling and at any place. The guard has no exceptions.
 func TestInwardAddresses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	inner, inner6 := guardtest.Listen(t, "127.0.0.1"), (*guardtest.Tripwire)(nil)
 	if ln, err := net.Listen("tcp", "[::1]:0"); err == nil {
-		_ = ln.Close() // it was only asked whether there is IPv6
+		_ = ln.Close() // it only shows whether IPv6 is available
 		inner6 = guardtest.Listen(t, "::1")
 	}
 	port := inner.Addr.Port()
 	addr := netip.MustParseAddr
-	// The tripwire's port is allowed, so that the address is all that can be wrong.
+	// The tripwire's port is allowed, so that only the address can be blocked.
 	k := w.guarded(t, netguard.Config{Ports: []uint16{80, 443, port}, AllowHTTP: true, Resolver: guardtest.Resolver(t, map[string][][]netip.Addr{
 		"inward.test":   {{addr("127.0.0.1")}},
 		"six.test":      {{addr("::1")}},
@@ -126,8 +127,8 @@ func TestInwardAddresses(t *testing.T) {
 	}
 }
 
-// TestWaysInward: what leads inward only after an honest first hop. 127.0.0.9 stands for the internet here, the guard lets it through; all
-// else of this machine is as forbidden as ever.
+// TestWaysInward: a first request to a permitted server leads to a forbidden address. Here 127.0.0.9 represents the
+// internet and is allowed. All other addresses of this machine stay forbidden.
 func TestWaysInward(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -146,7 +147,7 @@ func TestWaysInward(t *testing.T) {
 	redirect("/metadata", func() string { return "http://169.254.169.254/latest/meta-data" })
 	redirect("/named", func() string { return fmt.Sprintf("http://inward.test:%d/secret", inner.Addr.Port()) })
 	redirect("/twice", func() string { return "http://" + outside + "/inward" })
-	// The same name again over a new connection, and the resolver has changed its mind.
+	// The next connection resolves the same name to another address.
 	mux.HandleFunc("/rebind", func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Connection", "close")
 		if r.Method == http.MethodPost { // the endpoint
@@ -169,7 +170,7 @@ func TestWaysInward(t *testing.T) {
 	outside = ln.Addr().String()
 	port := netip.MustParseAddrPort(outside).Port()
 
-	// A resolver for each delivery: a rebinding one counts.
+	// A new resolver for each delivery, because a rebinding one counts its calls.
 	worker := func(t *testing.T) *worker {
 		return w.in(t).guarded(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.PrefixFrom(out, 32)}, Ports: []uint16{80, 443, inner.Addr.Port()},
 			Resolver: guardtest.Resolver(t, map[string][][]netip.Addr{
@@ -190,13 +191,13 @@ func TestWaysInward(t *testing.T) {
 				w, k := w.in(t), worker(t)
 				id := p.put(w, url)
 				if name != "redirect to a name" && name != "redirect after a redirect" || !strings.HasPrefix(p.name, "endpoint") {
-					// The address is the inner one: the hop before was made.
+					// The blocked address is the inner one, so the hop before it was made.
 					if told := w.blocked(k, id, p.stage); !strings.Contains(told, "127.0.0.1:") && !strings.Contains(told, "169.254.169.254") {
 						t.Errorf("blocked was something else: %s", told)
 					}
 					return
 				}
-				// An endpoint's redirect is not followed at all, so a name is not looked up and a second redirect is not met.
+				// Redirects of endpoints are not followed, so no name is resolved and no second redirect is reached.
 				if _, err := k.deliver(t.Context(), id, 1); err == nil {
 					t.Error("it was taken")
 				}
@@ -210,7 +211,8 @@ func TestWaysInward(t *testing.T) {
 		t.Error("the rebinding row never got past the first connection")
 	}
 
-	// The binding check asks the endpoint's domain, which sends it inward: that costs the binding, not the delivery.
+	// The binding check requests a file from the endpoint's domain, which redirects it inward. The agent stays unbound,
+	// and the delivery succeeds.
 	t.Run(".well-known", func(t *testing.T) {
 		w, k := w.in(t), worker(t)
 		id := urlPositions[1].put(w, "http://"+outside+"/mcp")

@@ -17,10 +17,11 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// stdioAgent in its environment makes this test's binary an agent on stdin and stdout (2025-11-25).
+// stdioAgent is an environment variable that makes this test's binary an agent on stdin and stdout (2025-11-25).
 const stdioAgent = "HERALD_TEST_STDIO_AGENT"
 
-// speakStdio answers calls with the agent's process, folder, arguments and environment, and how long those are that will be masked.
+// speakStdio answers calls with the agent's process, folder, arguments and environment, and the lengths of the values
+// that will be masked.
 func speakStdio() {
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 1<<20)
@@ -47,8 +48,9 @@ func speakStdio() {
 	}
 }
 
-// TestCommandOfTheServersFile: it is run although HERALD_STDIO_COMMANDS does not list it, with the arguments, the environment and the folder of
-// the file and nothing of ours; once for all deliveries, until the file says otherwise. A job that names it is refused all the same.
+// TestCommandOfTheServersFile: a command of the servers file runs although HERALD_STDIO_COMMANDS does not list it. It
+// gets the file's arguments, environment and folder, and nothing of Herald's. One process serves all deliveries until
+// the file changes. A job that names the command is refused.
 func TestCommandOfTheServersFile(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -88,7 +90,7 @@ func TestCommandOfTheServersFile(t *testing.T) {
 	}
 }
 
-// TestTiedCommandOfAJob: an enqueuer names a listed command for an agent that it is not tied to.
+// TestTiedCommandOfAJob: a job is refused if it names a listed command that is not tied to its agent.
 func TestTiedCommandOfAJob(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

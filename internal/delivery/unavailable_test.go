@@ -22,7 +22,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// awayChain is a chain whose node does not answer while it is away.
+// awayChain is a chain whose node does not answer while away is set.
 type awayChain struct {
 	Chain
 	away bool
@@ -35,7 +35,7 @@ func (c *awayChain) Check(ctx context.Context, j job.Job, v chain.Verify) (chain
 	return c.Chain.Check(ctx, j, v)
 }
 
-// TestChainOutage: a node that is away costs no attempt, however long; the waits grow, and only the expiry ends them.
+// TestChainOutage: a node's outage of any duration costs no attempt. The waits grow, and only the expiry ends them.
 func TestChainOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -51,7 +51,7 @@ func TestChainOutage(t *testing.T) {
 		return w.row(id)
 	}
 	age := time.Duration(0)
-	for outage := range 20 { // five times the attempts that the schedule has
+	for outage := range 20 { // five times the attempts of the schedule
 		d := deliver()
 		if d.Status != store.Waiting || d.Reason != "chain_unavailable" || d.Attempts != 0 || len(d.History) != 0 {
 			t.Fatalf("%s %s after %d attempts: %s", d.Status, d.Reason, d.Attempts, d.Error)
@@ -81,7 +81,8 @@ func TestChainOutage(t *testing.T) {
 	}
 }
 
-// TestHeldForWantOfAGateway: a registration or a feedback file on Arweave waits, at no cost, for a worker that has a gateway.
+// TestHeldForWantOfAGateway: a delivery with a registration or a feedback file on Arweave waits, at no cost, for a
+// worker with a gateway.
 func TestHeldForWantOfAGateway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// logged is an executor that can only tell of attempts, and what it says as JSON.
+// logged returns an executor that can only log attempts, and a function that returns its log lines.
 func logged(level slog.Level) (*Executor, func() []map[string]any) {
 	b := &heraldtest.Log{}
 	p := &Executor{waits: newWaitSummary()}
@@ -35,13 +35,13 @@ func logged(level slog.Level) (*Executor, func() []map[string]any) {
 	}
 }
 
-// attemptOf is an attempt at a delivery of that agent of chain 8453.
+// attemptOf returns an attempt at a delivery for the given agent on chain 8453.
 func attemptOf(agent int64) *attempt {
 	j := job.Job{ChainID: 8453, AgentID: big.NewInt(agent)}
 	return &attempt{claim: &store.Claim{Attempt: 1, Job: j}}
 }
 
-// putOff has p tell of an attempt that ended before anything was attempted.
+// putOff makes p log an attempt that was deferred before it did anything.
 func putOff(p *Executor, agent int64, why reason.Reason) {
 	o := store.Outcome{Status: store.Waiting, Reason: why, Free: true}
 	p.logAttempt(attemptOf(agent), decision{Outcome: o, verdict: retry.Verdict{Reason: why}}, store.Recorded{}, nil)
@@ -82,7 +82,8 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-// A flood that waits is one line per agent and minute, the busiest first, and one when the worker stops.
+// TestSummarizeWaits: a flood of waits is logged as one line per agent and minute, the busiest first, and once more
+// when the worker stops.
 func TestSummarizeWaits(t *testing.T) {
 	t.Parallel()
 	p, said := logged(slog.LevelInfo)
@@ -101,7 +102,7 @@ func TestSummarizeWaits(t *testing.T) {
 		t.Errorf("%d lines within the minute", n)
 	}
 	minute <- time.Now()
-	minute <- time.Now() // taken when the first is told; nothing happened since
+	minute <- time.Now() // received when the first summary is logged; nothing happened since
 	wait(1, "throttled", 1)
 	cancel()
 	<-done
@@ -119,7 +120,7 @@ func TestSummarizeWaits(t *testing.T) {
 	}
 }
 
-// What is remembered for a summary is bounded, whoever comes.
+// TestSummaryIsBounded: the memory for a summary is bounded, for any number of agents.
 func TestSummaryIsBounded(t *testing.T) {
 	t.Parallel()
 	p, said := logged(slog.LevelInfo)

@@ -27,7 +27,7 @@ type shownTask struct {
 	Next  time.Time `json:"next_process_at"`
 }
 
-// shown is what the web UI lists of a state, in the lanes of deliveries.
+// shown returns the tasks that the web UI lists for a state in the lanes of deliveries.
 func (w *world) shown(state string) (all []shownTask) {
 	w.t.Helper()
 	ui := w.queue.Monitor("/monitor")
@@ -51,7 +51,8 @@ func (w *world) shown(state string) (all []shownTask) {
 	return all
 }
 
-// TestWebUIAgreesWithPostgres: what the web UI counts is what Postgres has, and each row that is not delivered says why.
+// TestWebUIAgreesWithPostgres: the web UI's counts match Postgres, and each task that is not delivered shows the
+// reason.
 func TestWebUIAgreesWithPostgres(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -63,7 +64,7 @@ func TestWebUIAgreesWithPostgres(t *testing.T) {
 	limiter := must(ratelimit.New(ratelimit.Config{Rate: 1e6, OpenFor: 4 * time.Minute, PermitTTL: time.Minute, Logger: w.logger()}))
 	t.Cleanup(limiter.Close)
 	k := w.newWorker(func(c *Config) { c.Limiter = limiter })
-	delete(k.chains, w.net.ChainID()) // so that no event is looked for, and what names no endpoint is held
+	delete(k.chains, w.net.ChainID()) // so that no event is looked up, and jobs without an endpoint are held
 	w.serve(k)
 
 	of, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
@@ -92,7 +93,7 @@ func TestWebUIAgreesWithPostgres(t *testing.T) {
 	reconciler := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late, c.Chains = time.Minute, nil })
 	var got map[store.Status]int
 	agree := func() bool {
-		w.reconcile(reconciler) // what a breaker keeps in line
+		w.reconcile(reconciler) // dispatches deliveries that a breaker keeps in the backlog
 		got = map[store.Status]int{}
 		for _, d := range rows() {
 			got[d.Status]++
@@ -131,7 +132,7 @@ func TestWebUIAgreesWithPostgres(t *testing.T) {
 		}
 	}
 
-	// What is replayed or released is not shown as it was, whether or not it has a new task yet.
+	// Replayed and released deliveries are no longer shown in their old state, whether or not they have a new task yet.
 	moved, _, tasks, err := w.store.Replay(heraldtest.Within(t, 10*time.Second), append(waits[:20:20], held...), false)
 	if err != nil || moved != 24 {
 		t.Fatal(moved, err)
@@ -143,8 +144,9 @@ func TestWebUIAgreesWithPostgres(t *testing.T) {
 	heraldtest.AwaitState(t, agree, func() string { return fmt.Sprintf("%v; %v", got, must(w.queue.Lanes())) })
 }
 
-// A worker may be killed after Postgres has a wait and before asynq knows it. asynq then takes the task for lost and
-// tries it again in its own time: too early it waits for what is left, with its reason; late it is delivered.
+// TestKilledBeforeTheRetry: a worker is killed after Postgres has stored a wait and before asynq knows it. asynq then
+// recovers the task at its own time. If it is early, the task waits for the remaining time, with its reason. If it is
+// late, it is delivered.
 func TestKilledBeforeTheRetry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -163,7 +165,7 @@ func TestKilledBeforeTheRetry(t *testing.T) {
 	k := w.newWorker()
 	rdb := must(w.queue.Client(10 * time.Second))
 	t.Cleanup(func() { _ = rdb.Close() })
-	for range 2 { // as asynq leaves what a dead server had
+	for range 2 { // as asynq leaves the tasks of a dead server
 		id := must(rdb.RPopLPush(t.Context(), "asynq:{first}:pending", "asynq:{first}:active").Result())
 		_ = must(rdb.HSet(t.Context(), "asynq:{first}:t:"+id, "state", "active").Result())
 		_ = must(rdb.ZAdd(t.Context(), "asynq:{first}:lease", redis.Z{Score: float64(time.Now().Add(-time.Hour).Unix()), Member: id}).Result())
@@ -175,13 +177,13 @@ func TestKilledBeforeTheRetry(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() - interval '1 minute' WHERE id = $1`, due)
-	w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late = time.Second })) // Redis says that it runs
+	w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late = time.Second })) // it is active in Redis
 	if d := w.row(due); d.Dispatch != 1 {
 		t.Fatalf("%+v", d)
 	}
 	well.Store(true)
 
-	w.serve(k) // its recoverer looks at once
+	w.serve(k) // its recoverer runs at once
 	if d := w.until(due, store.Delivered); d.Attempts != 2 || d.Dispatch != 1 {
 		t.Errorf("%+v", d)
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// impatient is a worker that waits so long for an answer, whatever it asks.
+// impatient returns a worker that waits at most the given time for any answer.
 func (w *world) impatient(wait time.Duration) *worker {
 	w.t.Helper()
 	guard := guardtest.Loopback(w.t, guardtest.Resolver(w.t, nil))
@@ -44,7 +44,7 @@ func (w *world) impatient(wait time.Duration) *worker {
 	})
 }
 
-// told delivers once, and returns what people are told of it: in the row, the log, the web UI.
+// told delivers once, and returns the texts in the row, the log and the web UI.
 func (w *world) told(k *worker, id uuid.UUID) (d store.Delivery, line, task string) {
 	w.t.Helper()
 	note, err := k.deliver(w.t.Context(), id, 1)
@@ -59,7 +59,7 @@ func (w *world) told(k *worker, id uuid.UUID) (d store.Delivery, line, task stri
 	return w.row(id), line, task
 }
 
-// TestFailuresAreTold: whatever fails on the way of a delivery, the row, the log and the web UI tell it in words of Herald's.
+// TestFailuresAreTold: for any failure of a delivery, the row, the log and the web UI describe it in Herald's words.
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -92,7 +92,7 @@ func TestFailuresAreTold(t *testing.T) {
 	}
 }
 
-// TestNodesAreTold: a node that fails, at the check and at the resolving of an agent.
+// TestNodesAreTold: a node fails during the check, and while an agent is resolved.
 func TestNodesAreTold(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -116,8 +116,8 @@ func TestNodesAreTold(t *testing.T) {
 	}
 }
 
-// TestAttemptsSayWhatToDo: what ended or is held names the next step in the log and in the web UI, and nothing of it is stored; what the
-// next step needs is in the error.
+// TestAttemptsSayWhatToDo: the log and the web UI name the next step for ended and held deliveries, and it is not
+// stored. The error contains all that the next step needs.
 func TestAttemptsSayWhatToDo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// ledger keeps what is accepted.
+// ledger records the accepted jobs.
 type ledger struct {
 	seen []store.Intake
 	err  error
@@ -55,7 +55,7 @@ func oldJob(kind, config, data string) Element {
 	return Element{Body: []byte(body), Length: int64(len(body))}
 }
 
-// Every element of a list becomes a row, under the key of its event if that can be read.
+// TestFromList: each element of a list becomes a row. It has the key of its event if that can be parsed.
 func TestFromList(t *testing.T) {
 	t.Parallel()
 	hash := func(parts ...string) string {
@@ -68,7 +68,7 @@ func TestFromList(t *testing.T) {
 	for name, c := range map[string]struct {
 		element Element
 		policy  RedisPolicy
-		key     string // of a refused one; empty: it is accepted
+		key     string // of a refused job; empty: it is accepted
 		problem string
 	}{
 		"a job":           {oldJob("mcp", "{}", eventData), RedisJobs, "", ""},
@@ -112,7 +112,7 @@ func TestFromList(t *testing.T) {
 
 var invalidKey = regexp.MustCompile(`^invalid:[0-9a-f]{64}$`)
 
-// FuzzFromList: whatever somebody puts into the list, it is one row, and nothing stops the ones behind it.
+// FuzzFromList: any element becomes one row, and does not stop the elements after it.
 func FuzzFromList(f *testing.F) {
 	for _, e := range []Element{oldJob("mcp", "{}", eventData), oldJob("rest", "{}", eventData),
 		oldJob("mcp", `{"resolve_endpoint":false,"endpoint":{"transport":"http","url":"https://a/mcp","headers":{"X":"y"}},"payload_template":{"a":"{{score}}"}}`, eventData),

@@ -9,7 +9,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// A refused job from Redis keeps its bytes without values that may be secrets.
+// TestMaskJob: a refused job from Redis is stored without values that may be secrets.
 func TestMaskJob(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
@@ -22,7 +22,7 @@ func TestMaskJob(t *testing.T) {
 		`{"args":["--token","s3cret"],"tag1":["a",{"type":"b"},"c"]}`:            `{"args":["******","******"],"tag1":["a",{"type":"b"},"c"]}`,
 		`{"pin":12345678,"on":true}`:                                             `{"pin":******,"on":true}`,
 		`{"type":"{\"auth_token\":\"s3cret\"}"}`:                                 `{"type":"******"}`,
-		// Malformed, cut, and no JSON at all.
+		// Malformed, truncated, and no JSON at all.
 		`{"type":"NewFeedback","auth_token":"s3cr`:        `{"type":"NewFeedback","auth_token":"******"`,
 		`{"type":"NewFeedback" "auth_token" "s3cret"`:     `{"type":"NewFeedback" "******" "******"`,
 		`{'type': 'NewFeedback', 'auth_token': 's3cret'}`: `{'type': 'NewFeedback', 'auth_token': ******}`,

@@ -11,7 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// What a delivery's earlier dispatches left in the archive goes, in whichever lane; nothing else does.
+// TestDropArchived: archived tasks of a delivery's earlier dispatches are removed from all lanes. Other tasks stay.
 func TestDropArchived(t *testing.T) {
 	t.Parallel()
 	q := open(t)
@@ -50,7 +50,7 @@ func TestDropArchived(t *testing.T) {
 	if s := info(t, q, done).State; s != asynq.TaskStateCompleted {
 		t.Errorf("a completed task is %s", s)
 	}
-	for _, n := range []int{0, 1, 2, last, maxDropped + 100_000} { // nothing, or nothing more
+	for _, n := range []int{0, 1, 2, last, maxDropped + 100_000} { // no task, or no further task
 		if err := q.DropArchived(heraldtest.Within(t, 10*time.Second), id, n); err != nil {
 			t.Errorf("before %d: %v", n, err)
 		}
@@ -62,7 +62,8 @@ func TestDropArchived(t *testing.T) {
 	}
 }
 
-// asynq's lines: what Redis did not do is about Redis, its own faults are told, and one task's fate is nobody's worry.
+// TestAsynqLines: asynq's log lines about Redis name Redis, lines about its own faults are errors, and lines about
+// single tasks are logged at debug level.
 func TestAsynqLines(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{

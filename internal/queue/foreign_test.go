@@ -12,8 +12,8 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// Herald returns another program's tasks to their queue, also those that have no retry left or are past their own
-// deadline: asynq counts no retry, archives none, and the program they belong to gets them.
+// TestForeignTasksReturn: Herald returns another program's tasks to their queue, also those without retries left or
+// past their own deadline. asynq counts no retry and archives none, and the other program gets them.
 func TestForeignTasksReturn(t *testing.T) {
 	t.Parallel()
 	var log heraldtest.Log
@@ -33,7 +33,7 @@ func TestForeignTasksReturn(t *testing.T) {
 		}
 	}
 	shutdown := serve(t, q, handler{}, 2)
-	for range 2 { // each of them comes twice
+	for range 2 { // each of them arrives twice
 		for id := range tasks {
 			var i *asynq.TaskInfo
 			heraldtest.AwaitState(t, func() bool {
@@ -66,7 +66,7 @@ func TestForeignTasksReturn(t *testing.T) {
 		t.Errorf("the type is named in %d lines:\n%s", n, &log)
 	}
 
-	// The program that they belong to.
+	// The program that owns the tasks.
 	got := make(chan string, len(tasks))
 	owner := asynq.NewServerFromRedisClient(q.rdb, asynq.Config{Logger: newAsynqLogger(slog.New(slog.DiscardHandler)), Concurrency: 1})
 	if err := owner.Start(asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
@@ -94,7 +94,7 @@ func TestForeignTasksReturn(t *testing.T) {
 	}
 }
 
-// The log names a bounded number of types, each shortened.
+// TestForeignTypesInTheLogAreBounded: the log names a bounded number of types, each shortened.
 func TestForeignTypesInTheLogAreBounded(t *testing.T) {
 	t.Parallel()
 	var log heraldtest.Log
@@ -110,7 +110,7 @@ func TestForeignTypesInTheLogAreBounded(t *testing.T) {
 	}
 }
 
-// With HERALD_REDIS_INTAKE=off the queue default is other programs' alone.
+// TestNoIntakeLeavesDefaultAlone: with HERALD_REDIS_INTAKE=off, Herald takes no tasks from the queue default.
 func TestNoIntakeLeavesDefaultAlone(t *testing.T) {
 	t.Parallel()
 	q, err := Open(Config{URL: secret.New(heraldtest.Redis(t)), NoIntake: true, Logger: slog.New(slog.DiscardHandler)})

@@ -54,7 +54,7 @@ func serve(t testing.TB, q *Queue, h Handler, concurrency int) (shutdown func())
 	return shutdown
 }
 
-// handler is a Handler made of functions; a missing one fails the task.
+// handler is a Handler made of functions. A missing function fails the task.
 type handler struct {
 	deliver func(ctx context.Context, id uuid.UUID, n int) (string, error)
 	intake  func(ctx context.Context, kind string, body []byte) (string, error)
@@ -74,7 +74,7 @@ func (h handler) Intake(ctx context.Context, kind string, body []byte) (string, 
 	return h.intake(ctx, kind, body)
 }
 
-// record is a logger, and what level and service its one line had.
+// record returns a logger, and a function that returns the level and service of its log line.
 func record() (*slog.Logger, func() string) {
 	var b strings.Builder
 	levelAndService := func(_ []string, a slog.Attr) slog.Attr {

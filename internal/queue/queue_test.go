@@ -125,7 +125,8 @@ func TestFind(t *testing.T) {
 	heraldtest.Await(t, "the task is finished", func() bool { return locateTask(t, q, pending) == Nowhere })
 }
 
-// asynq's client lists a queue only once; a Redis that lost its data would not know it again.
+// TestFindAfterRedisLostItsData: asynq's client registers a queue only once, and must register it again after Redis has
+// lost its data.
 func TestFindAfterRedisLostItsData(t *testing.T) {
 	t.Parallel()
 	q := open(t)

@@ -60,7 +60,8 @@ func TestOlderThan(t *testing.T) {
 	}
 }
 
-// A Redis that is frozen is waited for no longer than the caller has time: the driver's own patience is five seconds.
+// TestDeadlinesAreKept: a request to a frozen Redis ends with the caller's context. The driver's own timeout would be
+// five seconds.
 func TestDeadlinesAreKept(t *testing.T) {
 	t.Parallel()
 	for _, raw := range []string{"redis://h", "redis-socket:///run/r.sock"} {

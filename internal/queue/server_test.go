@@ -53,8 +53,8 @@ func TestHowTasksEnd(t *testing.T) {
 	}
 }
 
-// TestWaits: a wait is asynq's retry of the same task, not before its time, with its reason; it is a failure only if it
-// is not free. asynq never gives it up. What is dropped is gone.
+// TestWaits: a wait becomes asynq's retry of the same task, at its time, with its reason. It counts as a failure only
+// if it is not free. asynq never exhausts the retries. Dropped tasks are deleted.
 func TestWaits(t *testing.T) {
 	t.Parallel()
 	q := open(t)
@@ -66,7 +66,7 @@ func TestWaits(t *testing.T) {
 	for _, task := range []Task{free, failed, old, soon} {
 		enqueue(t, q, task)
 	}
-	free.Lane = Retry // where it waits: thousands that are due at once stand before no first attempt
+	free.Lane = Retry // the lane in which it waits, so that thousands of due retries do not precede first attempts
 	due, runs := time.Now().Add(100*time.Millisecond), make(chan time.Time, 10)
 	serve(t, q, handler{deliver: func(_ context.Context, id uuid.UUID, _ int) (string, error) {
 		switch id {
@@ -131,8 +131,8 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// A whole job in a task of a Herald type is an intake, in the lanes default and first alike; so are bytes that are
-// none.
+// TestForeignJobsAreIntakes: a complete job in a task of a Herald type is an intake, in the lanes default and first.
+// Bytes that are no job are intakes, too.
 func TestForeignJobsAreIntakes(t *testing.T) {
 	t.Parallel()
 	q := open(t)
@@ -165,8 +165,8 @@ func TestForeignJobsAreIntakes(t *testing.T) {
 	}
 }
 
-// TestLaneShares: while first has more tasks than are taken, each other lane gets its part; and a task of first is
-// nearly always found at once, though the other lanes may come before it.
+// TestLaneShares: while first has tasks waiting, each other lane gets its share. Lanes are asked at most 1.5 times per
+// task, although other lanes may be asked before first.
 func TestLaneShares(t *testing.T) {
 	t.Parallel()
 	q := openAt(t, heraldtest.RealRedis(t))
@@ -195,7 +195,7 @@ func TestLaneShares(t *testing.T) {
 	serve(t, q, handler{intake: func(_ context.Context, _ string, body []byte) (string, error) {
 		got <- string(body)
 		if taken++; taken == all {
-			<-counted // or lanes that are empty would be asked
+			<-counted // otherwise empty lanes would be asked
 		}
 		return "", nil
 	}}, 1)
@@ -222,7 +222,7 @@ func TestLaneShares(t *testing.T) {
 	}
 }
 
-// A panic in a handler costs the task a moment, not the worker its life.
+// TestPanicComesBack: a panic in a handler delays its task, and does not stop the worker.
 func TestPanicComesBack(t *testing.T) {
 	t.Parallel()
 	q := open(t)
@@ -232,7 +232,7 @@ func TestPanicComesBack(t *testing.T) {
 	heraldtest.Await(t, "the task waits for another try", func() bool { return info(t, q, task).State == asynq.TaskStateRetry })
 }
 
-// Shutdown takes nothing more and waits for what runs.
+// TestGracefulShutdown: shutdown stops taking tasks and waits for running ones.
 func TestGracefulShutdown(t *testing.T) {
 	t.Parallel()
 	q := open(t)
@@ -278,7 +278,7 @@ func TestNewServerRefuses(t *testing.T) {
 	}
 }
 
-// TestServers: a queue finds its own server and those of others, also one that has its own name.
+// TestServers: a queue counts its own server and those of others, including one with the same name.
 func TestServers(t *testing.T) {
 	t.Parallel()
 	url := heraldtest.Redis(t)

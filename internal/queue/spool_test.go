@@ -92,7 +92,7 @@ func TestMarkerTellsSinceWhen(t *testing.T) {
 
 func TestClientDoesNotWait(t *testing.T) {
 	t.Parallel()
-	mute, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and never answers
+	mute, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
 	if err != nil {
 		t.Fatal(err)
 	}

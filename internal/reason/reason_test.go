@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A reason that is added to the constants and not to All could not be filtered by.
+// TestAllListsEveryConstant: All contains each constant. Filters reject reasons that All does not contain.
 func TestAllListsEveryConstant(t *testing.T) {
 	t.Parallel()
 	file, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, 0)

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestProducers: eight producers accept the same 1,000 jobs, in batches of their own order.
+// TestProducers: eight producers accept the same 1,000 jobs concurrently, each in batches of its own order.
 func TestProducers(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -71,8 +71,8 @@ func TestProducers(t *testing.T) {
 	}
 }
 
-// TestDispatch drives intake, workers and reconciler at once: no agent ever has more than eight, nothing deadlocks,
-// everything ends.
+// TestDispatch runs intake, workers and reconciler concurrently. No agent ever has more than eight dispatched
+// deliveries, nothing deadlocks, and all deliveries end.
 func TestDispatch(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -96,7 +96,7 @@ func TestDispatch(t *testing.T) {
 			samples++
 		}
 	})
-	watch.Go(func() { // the reconciler, and intakes of what is known, which lock the same rows in their own order
+	watch.Go(func() { // the reconciler, and intakes of known jobs, which lock the same rows in their own order
 		for watching.Err() == nil {
 			for _, step := range []func() ([]Task, error){
 				func() ([]Task, error) { tasks, _, err := s.Due(ctx, 100); return tasks, err },
@@ -142,7 +142,7 @@ func TestDispatch(t *testing.T) {
 						continue
 					}
 					o := delivered
-					if c.Attempt == 1 && rand.IntN(2) == 0 { // half of them wait once, in Redis or here, and are due at once
+					if c.Attempt == 1 && rand.IntN(2) == 0 { // half of them wait once
 						o = waiting(-time.Second)
 						o.Task = rand.IntN(2) == 0
 					}
@@ -187,12 +187,12 @@ func TestDispatch(t *testing.T) {
 	}
 }
 
-// TestMissedConflict: an insert that runs into the row by its id, as one does that missed it by its key, is made anew;
-// a row that stands in its way for good is an error, and not for ever.
+// TestMissedConflict: an insert that conflicts by id with a row that it did not find by key is retried. If the conflict
+// persists, Accept returns an error instead of retrying for ever.
 func TestMissedConflict(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	accept(t, s, feedbacks(1, 1, 1)...) // so that the agent's row is there
+	accept(t, s, feedbacks(1, 1, 1)...) // inserts the agent's row
 	known, blocked := feedback(1, 2), feedback(1, 3)
 	const stranger = `INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq)
 		SELECT $1, $2, kind, chain_id, identity_registry, agent_id, order_key, order_seq FROM herald.deliveries LIMIT 1`
@@ -234,8 +234,9 @@ func TestMissedConflict(t *testing.T) {
 	}
 }
 
-// TestAcceptDispatches: the insert dispatches what there is room for, in order; the same key twice, what is refused and
-// what is known take no room from the others; behind a line nothing is dispatched, but by the line's own dispatch.
+// TestAcceptDispatches: the insert dispatches as many deliveries as there are free slots, in order. Repeated keys,
+// refused jobs and known jobs use no slot. While older deliveries wait in the backlog, only the backlog's own dispatch
+// dispatches.
 func TestAcceptDispatches(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -247,7 +248,7 @@ func TestAcceptDispatches(t *testing.T) {
 	}
 	accept(t, s, feedbacks(1, 1, 2)...)
 	in := feedbacks(1, 1, 8)                         // two known, six new
-	in = append(in[:5:5], append(feedbacks(1, 3, 1), // the third once more
+	in = append(in[:5:5], append(feedbacks(1, 3, 1), // repeats the third
 		append([]Intake{{Refused: "no job", Key: "invalid:1"}}, append(in[5:], feedbacks(2, 1, 9)...)...)...)...)
 	out, tasks := accept(t, s, in...)
 	if got, want := of(out), "kkaaakaaaa"+"aaaaaaaaa"; got != want {
@@ -267,7 +268,7 @@ func TestAcceptDispatches(t *testing.T) {
 	if handed["1"] != 6 || handed["2"] != 8 {
 		t.Errorf("dispatched: %v", handed)
 	}
-	// One of agent 2's stands in line: what comes now stands behind it.
+	// One delivery of agent 2 waits in the backlog, so new ones queue behind it.
 	if out, tasks := accept(t, s, feedbacks(2, 10, 2)...); of(out) != "aa" || len(tasks) != 0 {
 		t.Errorf("%v, %v", out, tasks)
 	}
@@ -282,7 +283,7 @@ func TestAcceptDispatches(t *testing.T) {
 	}
 }
 
-// TestWaitersTakeNoNinthPlace: waits that are over join the line when the agent has eight others.
+// TestWaitersTakeNoNinthPlace: a delivery whose wait is over returns to the backlog if eight others are dispatched.
 func TestWaitersTakeNoNinthPlace(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -302,7 +303,7 @@ func TestWaitersTakeNoNinthPlace(t *testing.T) {
 	if d := read(t, s, waits[0].ID); d.Status != Queued || d.NextAttemptAt != nil {
 		t.Errorf("%+v", d)
 	}
-	// The oldest, they go first as soon as there is room.
+	// They are the oldest, so they go first as soon as a slot is free.
 	r := record(t, s, claim(t, s, tasks[4]), delivered)
 	if len(r.Next) != 1 || r.Next[0].ID != waits[0].ID || r.Next[0].N != waits[0].N+1 || r.Next[0].Attempts != 1 {
 		t.Errorf("next %+v", r.Next)
@@ -349,8 +350,8 @@ func TestKnownAndConflict(t *testing.T) {
 	}
 }
 
-// TestReturns: what a key's row ended as decides what the same event, or another one under its key, becomes (DESIGN
-// §3).
+// TestReturns: the final state of a key's row decides the result for the same event, and for another event under the
+// same key (docs/design/delivery.md).
 func TestReturns(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -358,7 +359,7 @@ func TestReturns(t *testing.T) {
 	for i, tt := range []struct {
 		status, reason string
 		called         bool
-		job            string // SQL: what is stored as the job
+		job            string // SQL: the stored job
 		same, other    string
 	}{
 		{"queued", "", false, "job", known, conflict},
@@ -441,7 +442,7 @@ func TestReturns(t *testing.T) {
 	}
 }
 
-// TestReturnsOnce: producers that bring a displacing event at the same time agree on one row.
+// TestReturnsOnce: producers that concurrently enqueue a displacing event get the same row.
 func TestReturnsOnce(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -455,7 +456,7 @@ func TestReturnsOnce(t *testing.T) {
 			wg.Go(func() {
 				j := feedback(round, 1)
 				j.Tag1 = "other"
-				if i%2 == 0 { // another identity registry: not shut out by the agent's lock
+				if i%2 == 0 { // another identity registry, which the agent's lock does not exclude
 					j.IdentityRegistry = common.HexToAddress("0x02")
 				}
 				out, _, err := s.Accept(t.Context(), []Intake{{Job: j}, {Job: j}})
@@ -494,7 +495,7 @@ func TestRefusedIntake(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	refused(t, s, d.ID, 1, "it is rejected")
-	// The event itself takes its key, and the refused one again changes nothing.
+	// The event itself gets its key. The refused job changes nothing when it is enqueued again.
 	out, _ = accept(t, s, Intake{Job: feedback(42, 1)}, named)
 	if out[0].Verdict != Accepted || out[0].ID == named.Job.ID() || out[1].Verdict != Known || out[1].ID != out[0].ID {
 		t.Errorf("%+v", out)
@@ -518,7 +519,7 @@ func TestAgentUpdated(t *testing.T) {
 	}
 }
 
-// TestDeadline: a call whose caller gave no deadline ends although somebody else never lets go of the lock.
+// TestDeadline: a call without a deadline of its own times out although another transaction never releases the lock.
 func TestDeadline(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 )
 
-// crashed is a claim whose worker died: its lease ran out, and the delivery went back into the line.
+// crashed returns a claim whose worker died: its lease expired, and the delivery returned to the backlog.
 func crashed(t *testing.T, s *Store, agent int) *Claim {
 	t.Helper()
 	c := claim(t, s, acceptOne(t, s, feedback(agent, 1)))
@@ -26,7 +26,7 @@ func lapse(t *testing.T, s *Store, c *Claim) {
 	}
 }
 
-// next claims the only delivery that is in line.
+// next claims the only delivery in the backlog.
 func next(t *testing.T, s *Store) *Claim {
 	t.Helper()
 	tasks, err := s.Backlog(t.Context(), 10)
@@ -36,12 +36,12 @@ func next(t *testing.T, s *Store) *Claim {
 	return claim(t, s, tasks[0])
 }
 
-// pastOf is what c's worker knew: o, a second after it began.
+// pastOf returns the spooled outcome o of c's worker, recorded 1.234 s after the attempt began.
 func pastOf(c *Claim, o Outcome) SpooledOutcome {
 	return SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: c.StartedAt.Add(1234 * time.Millisecond), Outcome: o}
 }
 
-// through is what comes out of Redis.
+// through returns p after a round trip through Redis' encoding.
 func through(t *testing.T, p SpooledOutcome) (out SpooledOutcome) {
 	t.Helper()
 	b, err := json.Marshal(p)
@@ -62,7 +62,7 @@ func TestAdopt(t *testing.T) {
 	for i, tt := range []struct {
 		name     string
 		o        Outcome
-		attempts int // counted and kept
+		attempts int // counted and stored
 	}{
 		{"delivered", delivered, 1},
 		{"rejected", rejected, 1},
@@ -78,7 +78,7 @@ func TestAdopt(t *testing.T) {
 			if !c.Unfinished || !c.InDoubt || !c.Called || c.Attempt != 2 || c.Budget != 2 {
 				t.Fatalf("%+v", c)
 			}
-			accept(t, s, feedbacks(agent, 2, 8)...) // the last of them is in line
+			accept(t, s, feedbacks(agent, 2, 8)...) // the last of them stays in the backlog
 			p := through(t, pastOf(old, tt.o))
 			rec, err := s.Adopt(t.Context(), c, p)
 			if err != nil {
@@ -103,7 +103,7 @@ func TestAdopt(t *testing.T) {
 			if (rec.Task != nil) != tt.o.Task || tt.o.Task && (rec.Task.N != c.N || rec.Task.Attempts != 1) {
 				t.Errorf("task %+v", rec.Task)
 			}
-			// As if the first answer had been lost on the way.
+			// As if the first answer had been lost.
 			again, err := s.Adopt(t.Context(), c, p)
 			if err != nil || (again.Task != nil) != tt.o.Task || len(again.Next) != 0 {
 				t.Errorf("again: %+v, %v", again, err)
@@ -117,7 +117,7 @@ func TestAdopt(t *testing.T) {
 				}
 				return
 			}
-			// The next attempt has the number after the adopted one, and nothing is in doubt any more.
+			// The next attempt's number follows the adopted one, and no attempt is in doubt.
 			exec(t, s, `UPDATE herald.deliveries SET status = 'waiting', next_attempt_at = now(), dispatch = dispatch + 1, handed_at = now() WHERE id = $1`, c.ID)
 			exec(t, s, `UPDATE herald.deliveries SET handed_at = NULL WHERE agent_id = $1 AND status = 'queued'`, agent)
 			c = claim(t, s, Task{ID: c.ID, N: read(t, s, c.ID).Dispatch})
@@ -191,7 +191,8 @@ func TestAdoptLost(t *testing.T) {
 	})
 }
 
-// TestAdoptStale: what was recorded though its answer was lost, or taken back, is not taken for what is unknown.
+// TestAdoptStale: an outcome that was recorded although its answer was lost, or that was undone, is stale: Adopt does
+// not treat its attempt as unknown.
 func TestAdoptStale(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]Outcome{
@@ -213,12 +214,12 @@ func TestAdoptStale(t *testing.T) {
 				t.Error(err)
 			}
 			heraldtest.Equal(t, "the delivery that was not adopted", read(t, s, c.ID), before)
-			record(t, s, c, delivered) // the claim is still good
+			record(t, s, c, delivered) // the claim is still valid
 		})
 	}
 }
 
-// TestAdoptOutOfTurn: a free attempt keeps its number when others have come after it.
+// TestAdoptOutOfTurn: a free attempt keeps its number when later attempts exist.
 func TestAdoptOutOfTurn(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -239,7 +240,7 @@ func TestAdoptOutOfTurn(t *testing.T) {
 	}
 }
 
-// TestPastJSON: Redis gives back what it was given, and no agent's answer can make that fail.
+// TestPastJSON: a spooled outcome survives its JSON encoding, with any text in the agent's answer.
 func TestPastJSON(t *testing.T) {
 	t.Parallel()
 	full := SpooledOutcome{Attempt: 3, StartedAt: time.Date(2026, 11, 21, 7, 0, 0, 123456000, time.UTC), At: time.Date(2026, 11, 21, 7, 0, 1, 5, time.UTC),

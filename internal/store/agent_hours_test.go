@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestLatencyBuckets: the buckets of a record are those that a quantile is read from.
+// TestLatencyBuckets: a recorded latency is counted in the bucket from which quantiles are computed.
 func TestLatencyBuckets(t *testing.T) {
 	t.Parallel()
 	if !slices.IsSorted(latencyBounds[:]) {
@@ -44,7 +44,7 @@ func TestLatencyBuckets(t *testing.T) {
 	}
 }
 
-// TestQuantiles: an interpolated quantile is in the bucket of the true one.
+// TestQuantiles: an interpolated quantile lies in the bucket of the exact one.
 func TestQuantiles(t *testing.T) {
 	t.Parallel()
 	for range 500 {
@@ -73,7 +73,7 @@ func TestQuantiles(t *testing.T) {
 	if got := interpolateQuantile(nil, 0.5); got != nil {
 		t.Error(*got)
 	}
-	// Hours that are over do not count, nor does a row of fewer buckets make it fail.
+	// Hours before the period do not count, and a row with fewer buckets causes no failure.
 	now := time.Date(2026, 11, 23, 12, 34, 0, 0, time.UTC)
 	got := SummarizeHours([]AgentHour{{Hour: now.Add(-2 * time.Hour).Truncate(time.Hour), Calls: 7, Failed: 1, Failures: map[reason.Reason]int{"timeout": 1}},
 		{Hour: now.Truncate(time.Hour), Calls: 1, Latency: []int{1}}}, now.Add(-time.Hour))
@@ -81,7 +81,7 @@ func TestQuantiles(t *testing.T) {
 	heraldtest.Equal(t, "sum", got, CallSummary{Since: now.Add(-time.Hour).Truncate(time.Hour), Calls: 1, P50Ms: &p50, P95Ms: &p95})
 }
 
-// fillHours makes agents 1 to n with calls in each of so many hours, the last of which goes on.
+// fillHours inserts calls of agents 1 to n in each of the given number of hours, of which the last is the current one.
 func fillHours(t *testing.T, s *Store, agents, hours int) {
 	t.Helper()
 	exec(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, hour, hour_calls, hour_failed, hour_failures)
@@ -92,8 +92,8 @@ func fillHours(t *testing.T, s *Store, agents, hours int) {
 		  FROM generate_series($3::int - 1, 1, -1) h, generate_series(1, $2::int) n`, agentNamed("1").Registry, agents, hours)
 }
 
-// TestAgentHoursPlans: with a year's worth of rows, an agent's counts, the agents that fail and what is dropped are found
-// by the key. Among 10,000 agents with 24 rows each the list stays quick.
+// TestAgentHoursPlans: on a year's worth of rows, an agent's counts, the failing agents and the rows to drop are found
+// by the primary key. The list stays fast with 10,000 agents of 24 rows each.
 func TestAgentHoursPlans(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -120,7 +120,7 @@ func TestAgentHoursPlans(t *testing.T) {
 	}
 }
 
-// TestHourIsKept: what an agent's row counts moves on when another hour begins, once, and an hour never goes back.
+// TestHourIsKept: when an hour ends, the counts in the agent's row move to agent_hours, once. The hour never decreases.
 func TestHourIsKept(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -173,7 +173,7 @@ func TestHourIsKept(t *testing.T) {
 	}
 }
 
-// TestRecordKeepsAgentsHot: counting writes no index of agents.
+// TestRecordKeepsAgentsHot: counting a call is a HOT update of agents: it writes no index.
 func TestRecordKeepsAgentsHot(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -183,7 +183,7 @@ func TestRecordKeepsAgentsHot(t *testing.T) {
 		o.AgentError, o.CallTook = []string{"", "it said 503"}[i%2], time.Duration(1+i)*time.Second
 		c := claim(t, s, task)
 		counts := `SELECT pg_stat_get_xact_tuples_updated(c), pg_stat_get_xact_tuples_hot_updated(c) FROM (SELECT 'herald.agents'::regclass AS c) x`
-		var before, after, hotBefore, hotAfter int64 // of this session since it last told the statistics
+		var before, after, hotBefore, hotAfter int64 // of this session since it last flushed its statistics
 		err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
 			if err := tx.QueryRow(t.Context(), counts).Scan(&before, &hotBefore); err != nil {
 				return err
@@ -201,7 +201,7 @@ func TestRecordKeepsAgentsHot(t *testing.T) {
 	}
 }
 
-// TestFailingAgents: who failed most in the last day comes first, then who failed the larger share; page by page.
+// TestFailingAgents: agents are listed by failed calls of the last day, then by share of failed calls, page by page.
 func TestFailingAgents(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -254,7 +254,8 @@ func TestFailingAgents(t *testing.T) {
 	}
 }
 
-// TestDropAgentHours: the oldest go first, no more than the limit, and what is kept stays.
+// TestDropAgentHours: the oldest rows are dropped first, at most the limit per call, and rows within the retention
+// stay.
 func TestDropAgentHours(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -274,7 +275,7 @@ func TestDropAgentHours(t *testing.T) {
 	}
 }
 
-// TestAgentStats: the hours of one agent, from the one that is asked for.
+// TestAgentStats: AgentStats returns the hours of one agent from the given time on.
 func TestAgentStats(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

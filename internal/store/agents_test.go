@@ -19,14 +19,14 @@ func TestEnableAgent(t *testing.T) {
 		return value[string](t, s, `SELECT concat_ws(' ', enabled, state) FROM herald.agents WHERE agent_id = 1`)
 	}
 	if n, tasks, err := s.EnableAgent(t.Context(), a, false); n != 0 || tasks != nil || err != nil || state() != "f disabled" {
-		t.Fatal(n, tasks, err, state()) // of an agent not known yet
+		t.Fatal(n, tasks, err, state()) // the agent has no row yet
 	}
 	for from := 1; from <= 1100; from += 500 {
 		accept(t, s, feedbacks(1, from, min(500, 1101-from))...)
 	}
 	other := acceptOne(t, s, feedback(2, 1))
 	record(t, s, claim(t, s, other), Outcome{Status: Held, Reason: reason.AgentDisabled, Free: true})
-	if d := read(t, s, other.ID); d.Status != Queued { // agent 2 is enabled: there is nothing to hold it for
+	if d := read(t, s, other.ID); d.Status != Queued { // agent 2 is enabled, so nothing holds it
 		t.Errorf("%+v", d)
 	}
 	exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = 'agent_disabled', handed_at = NULL WHERE agent_id = 1`)
@@ -44,8 +44,8 @@ func TestEnableAgent(t *testing.T) {
 	}
 }
 
-// TestEnabledMeanwhile: a delivery that was claimed while its agent was disabled, and is to be held after it was
-// enabled, is not: nobody would release it.
+// TestEnabledMeanwhile: a delivery was claimed while its agent was disabled. If the agent was enabled before the
+// outcome is recorded, the delivery is not held, because nothing would release it.
 func TestEnabledMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -68,7 +68,7 @@ func TestEnabledMeanwhile(t *testing.T) {
 	if c = claim(t, s, r.Next[0]); !c.Enabled || c.Attempt != 1 {
 		t.Errorf("%+v", c)
 	}
-	// While it is disabled, it is held.
+	// While the agent is disabled, the delivery is held.
 	if _, _, err := s.EnableAgent(t.Context(), a, false); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ var everything = LookConfig{FailingAfter: time.Minute, DisableAfter: 120 * time.
 			len(n.Deliveries), fmt.Sprint(n.Reasons))), nil
 	}}
 
-// look looks and returns what is told now, as "kind agent payload", sorted.
+// look checks for alerts once, marks the unsent ones as sent and returns them as "kind agent payload", sorted.
 func look(t testing.TB, s *Store, cfg LookConfig) (told []string) {
 	t.Helper()
 	_, n, err := s.LookForNews(t.Context(), cfg)
@@ -46,7 +46,7 @@ func saysNews(t testing.TB, when string, got []string, want ...string) {
 	}
 }
 
-// fails sets what the records of failed calls leave behind: the first one since, the last one until.
+// fails sets the columns that failed calls set: the first failure was since ago, the last one until ago.
 func fails(t testing.TB, s *Store, agent int, since, until string) {
 	t.Helper()
 	exec(t, s, `UPDATE herald.agents SET failing_since = now() - $2::interval, last_error_at = now() - $3::interval, state = 'failed' WHERE agent_id = $1`,
@@ -58,7 +58,7 @@ func succeeds(t testing.TB, s *Store, agent int) {
 	exec(t, s, `UPDATE herald.agents SET failing_since = NULL, last_ok_at = now(), state = 'connected' WHERE agent_id = $1`, agent)
 }
 
-// TestAgentsAreTold: each change of an agent once.
+// TestAgentsAreTold: each change of an agent's state raises one alert.
 func TestAgentsAreTold(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -69,7 +69,7 @@ func TestAgentsAreTold(t *testing.T) {
 	saysNews(t, "at first", look(t, s, everything))
 
 	fails(t, s, 1, "2 minutes", "1 second")
-	fails(t, s, 2, "30 seconds", "1 second") // not for long
+	fails(t, s, 2, "30 seconds", "1 second") // failing for too short a time
 	fails(t, s, 3, "2 minutes", "2 minutes") // one call
 	fails(t, s, 4, "2 minutes", "1 second")
 	exec(t, s, `UPDATE herald.agents SET last_ok_at = now() - interval '1 minute' WHERE agent_id = 4`) // by an older worker
@@ -103,7 +103,8 @@ func TestAgentsAreTold(t *testing.T) {
 	saysNews(t, "what nobody was told is no news later", look(t, s, everything))
 }
 
-// TestDisablesWhatFailed: who failed every call for five days, and nobody else; once, with a row of the audit.
+// TestDisablesWhatFailed: only an agent that failed every call for five days is disabled, once, with a row in the audit
+// log.
 func TestDisablesWhatFailed(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -112,7 +113,7 @@ func TestDisablesWhatFailed(t *testing.T) {
 	}
 	fails(t, s, 1, "121 hours", "1 hour")
 	fails(t, s, 2, "119 hours", "1 hour")
-	fails(t, s, 3, "200 hours", "25 hours") // nobody called it lately
+	fails(t, s, 3, "200 hours", "25 hours") // not called lately
 	fails(t, s, 4, "121 hours", "121 hours")
 	fails(t, s, 5, "121 hours", "1 hour")
 	exec(t, s, `UPDATE herald.agents SET last_ok_at = now() - interval '2 hours' WHERE agent_id = 5`) // an older worker's
@@ -144,7 +145,7 @@ func TestDisablesWhatFailed(t *testing.T) {
 	}
 }
 
-// TestMishapsAreTold: each death and each hold once, by agent, whoever caused it.
+// TestMishapsAreTold: each death and each hold raises one alert of its agent, with any cause.
 func TestMishapsAreTold(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -164,7 +165,8 @@ func TestMishapsAreTold(t *testing.T) {
 		`deliveries.held 1 {"count":1,`, `deliveries.held 2 {"count":1,`)
 	saysNews(t, "nothing new", look(t, s, everything))
 
-	// What is held dies of age, is replayed and held again: another time each. Within the pause it waits.
+	// A held delivery dies of age, and is replayed and held again: each raises another alert, or waits during the
+	// pause.
 	exec(t, s, `UPDATE herald.deliveries SET accepted_at = now() - interval '40 days' WHERE id = $1`, tasks[2].ID)
 	if n, err := s.Expire(t.Context(), 30*24*time.Hour, 10); n != 1 || err != nil {
 		t.Fatal(n, err)
@@ -184,14 +186,14 @@ func TestMishapsAreTold(t *testing.T) {
 	}
 }
 
-// TestReleasedHoldIsNoMishap: a hold that the same transaction releases, because its reason was mended since the claim,
-// raises no alert.
+// TestReleasedHoldIsNoMishap: a hold raises no alert if the same transaction releases it, because its reason was
+// removed after the claim.
 func TestReleasedHoldIsNoMishap(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)
 	c := claim(t, s, tasks[0])
-	exec(t, s, `UPDATE herald.agents SET epoch = epoch + 1`) // a credential was stored meanwhile
+	exec(t, s, `UPDATE herald.agents SET epoch = epoch + 1`) // a credential was stored after the claim
 	held := Outcome{Status: Held, Reason: "auth_required", Stage: "call", Free: true}
 	record(t, s, c, held)
 	if d := read(t, s, c.ID); d.Status != Queued {
@@ -202,7 +204,8 @@ func TestReleasedHoldIsNoMishap(t *testing.T) {
 	saysNews(t, "held", look(t, s, everything), `deliveries.held 1 {"count":1,`)
 }
 
-// TestMishapsThatCommitLate: a death that commits after a look which came later is told; of a flood a few are named.
+// TestMishapsThatCommitLate: a death whose transaction commits after a later check is still reported. Of a flood of
+// deaths, the alert names only a few.
 func TestMishapsThatCommitLate(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -233,8 +236,8 @@ func TestMishapsThatCommitLate(t *testing.T) {
 	}
 }
 
-// TestRecordsPassALook: a record neither waits long for a look, nor a look for a record: what one of them has, the other
-// leaves for later.
+// TestRecordsPassALook: Record and the alert check never wait long for each other's locks. Each leaves locked rows for
+// later.
 func TestRecordsPassALook(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -259,7 +262,7 @@ func TestRecordsPassALook(t *testing.T) {
 	saysNews(t, "after it", look(t, s, always), `deliveries.held 1 {"count":2,`)
 }
 
-// TestLooksAtOnce: several that look at the same time tell each thing once, and disable once.
+// TestLooksAtOnce: concurrent checks raise each alert once, and disable each agent once.
 func TestLooksAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -288,7 +291,7 @@ func TestLooksAtOnce(t *testing.T) {
 	}
 }
 
-// TestAlertsAreClaimed: one at a time for a lease; then it is due again, under the same id.
+// TestAlertsAreClaimed: an alert is leased by one worker at a time. After the lease it is due again, under the same id.
 func TestAlertsAreClaimed(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

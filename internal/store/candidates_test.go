@@ -21,7 +21,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// positioned is a feedback at a position: its transaction, and with what it calls the agent.
+// positioned returns a feedback in the given transaction, with the tool that its action calls.
 func positioned(index int, transaction byte, tool string) Intake {
 	j := feedback(42, index)
 	j.Action.ToolName = tool
@@ -42,8 +42,8 @@ var (
 	pending = Outcome{Status: Waiting, Reason: "not_confirmed", Stage: "check", Delay: time.Hour, Task: true, Free: true, NotAtPosition: true}
 )
 
-// TestSameEventOtherwise: what is answered to the event of a known delivery with another action, or at another
-// position, and what is kept of it.
+// TestSameEventOtherwise checks the answer to a job that names a known delivery's event with another action or at
+// another position, and which of these jobs are stored.
 func TestSameEventOtherwise(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -64,7 +64,7 @@ func TestSameEventOtherwise(t *testing.T) {
 	for i, tt := range []struct {
 		name   string
 		known  Intake
-		move   func(*Claim) // nil: it is queued
+		move   func(*Claim) // nil: the delivery stays queued
 		before []Intake
 		in     Intake
 		want   Verdict
@@ -123,10 +123,10 @@ func TestSameEventOtherwise(t *testing.T) {
 	}
 }
 
-// tool tells with which action a claim would call.
+// tool returns the tool that the claim's action calls.
 func tool(c *Claim) string { return c.Job.Action.ToolName }
 
-// takeOver records o, and claims the delivery again for the job that took over.
+// takeOver records o, and claims the delivery again for the candidate that replaced its job.
 func takeOver(t *testing.T, s *Store, c *Claim, o Outcome) *Claim {
 	t.Helper()
 	rec := record(t, s, c, o)
@@ -136,7 +136,7 @@ func takeOver(t *testing.T, s *Store, c *Claim, o Outcome) *Claim {
 	return claim(t, s, rec.Next[0])
 }
 
-// whenDue claims a delivery whose wait, which lives in Postgres, is over.
+// whenDue claims a delivery whose wait is over. The wait has no task in Redis.
 func whenDue(t *testing.T, s *Store, c *Claim) *Claim {
 	t.Helper()
 	exec(t, s, `UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, c.ID)
@@ -147,12 +147,12 @@ func whenDue(t *testing.T, s *Store, c *Claim) *Claim {
 	return claim(t, s, due[0])
 }
 
-// TestSuccession: who comes after a job that the chain refutes, or does not show yet.
+// TestSuccession checks which candidate replaces a job that the chain refutes or does not confirm yet.
 func TestSuccession(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 
-	// Refuted ones are dropped, in their order; the last one's end is the delivery's.
+	// Refuted candidates are dropped in order. The last one's outcome is the delivery's.
 	c := claim(t, s, acceptOne(t, s, positioned(1, 1, "a").Job))
 	accept(t, s, positioned(1, 2, "b"), positioned(1, 3, "c"))
 	c = takeOver(t, s, c, refuted)
@@ -174,8 +174,8 @@ func TestSuccession(t *testing.T) {
 		t.Errorf("%+v, %d in line", d, inLine(t, s))
 	}
 
-	// One that is still to come keeps its rank, and nobody of its own transaction passes it, though the node sees him
-	// first.
+	// A candidate that is not confirmed yet keeps its rank. No candidate of its own transaction overtakes it, even if
+	// the node sees that one first.
 	c = claim(t, s, acceptOne(t, s, positioned(2, 1, "false").Job))
 	accept(t, s, positioned(2, 2, "honest"))
 	late := positioned(2, 2, "thief")
@@ -186,7 +186,7 @@ func TestSuccession(t *testing.T) {
 	}
 	longer := pending
 	longer.Delay = 2 * time.Hour
-	if rec := record(t, s, c, longer); !rec.Succeeded || rec.Task != nil || len(rec.Next) != 0 { // the one that was put off is due before it
+	if rec := record(t, s, c, longer); !rec.Succeeded || rec.Task != nil || len(rec.Next) != 0 { // the deferred one is due first
 		t.Errorf("%+v", rec)
 	}
 	if c = whenDue(t, s, c); tool(c) != "false" {
@@ -199,17 +199,17 @@ func TestSuccession(t *testing.T) {
 	soon := pending
 	soon.Delay = 0
 	rec := record(t, s, c, soon)
-	if rec.Succeeded || rec.Task == nil { // what stands in line is due later, or names the same transaction
+	if rec.Succeeded || rec.Task == nil { // the waiting candidates are due later, or name the same transaction
 		t.Fatalf("%+v", rec)
 	}
 	if c = claim(t, s, *rec.Task); tool(c) != "honest" {
 		t.Error(tool(c))
 	}
-	rec = record(t, s, c, refuted) // now the other one of its transaction has his turn
+	rec = record(t, s, c, refuted) // now it is the turn of the other candidate of its transaction
 	if c = claim(t, s, rec.Next[0]); tool(c) != "thief" {
 		t.Error(tool(c))
 	}
-	rec = record(t, s, c, refuted) // and then the one that was put off, when it is due
+	rec = record(t, s, c, refuted) // then of the deferred candidate, when it is due
 	if d := read(t, s, c.ID); !rec.Succeeded || d.Status != Waiting || d.Reason != "not_confirmed" || len(rec.Next) != 0 || rec.Task != nil {
 		t.Errorf("%+v, %+v", rec, d)
 	}
@@ -218,8 +218,8 @@ func TestSuccession(t *testing.T) {
 	}
 	record(t, s, c, delivered)
 
-	// One that names no transaction is found when its event is there, so it makes room only for who names one, and
-	// comes after all of those.
+	// A candidate without a transaction is confirmed as soon as its event exists. It therefore yields only to
+	// candidates that name a transaction, and comes after all of those.
 	c = claim(t, s, acceptOne(t, s, positioned(3, 0, "a").Job))
 	bare := positioned(3, 0, "b")
 	bare.Job.BlockNumber = 2000
@@ -233,7 +233,7 @@ func TestSuccession(t *testing.T) {
 	if c = takeOver(t, s, c, pending); tool(c) != "named" {
 		t.Error(tool(c))
 	}
-	rec = record(t, s, c, soon) // it makes no room for who names none
+	rec = record(t, s, c, soon) // it does not yield to a candidate without a transaction
 	if rec.Succeeded || rec.Task == nil {
 		t.Fatalf("%+v", rec)
 	}
@@ -248,7 +248,7 @@ func TestSuccession(t *testing.T) {
 	}
 	record(t, s, c, delivered)
 
-	// Whoever lost his claim moves nobody.
+	// A worker that lost its claim promotes no candidate.
 	c = claim(t, s, acceptOne(t, s, positioned(6, 1, "a").Job))
 	lapse(t, s, c)
 	newer := next(t, s)
@@ -263,7 +263,7 @@ func TestSuccession(t *testing.T) {
 		t.Error("a lost claim let the next take over")
 	}
 
-	// What was called is not replaced.
+	// A job with which the agent was called is not replaced.
 	c = claim(t, s, acceptOne(t, s, positioned(4, 1, "a").Job))
 	accept(t, s, positioned(4, 2, "b"))
 	called := refuted
@@ -272,8 +272,8 @@ func TestSuccession(t *testing.T) {
 		t.Errorf("%+v", rec)
 	}
 
-	// One of which the node says nothing makes room as one that is still to come does; nobody of its own transaction
-	// passes it.
+	// A candidate for which the node gives no answer yields as an unconfirmed one does. No candidate of its own
+	// transaction overtakes it.
 	c = claim(t, s, acceptOne(t, s, positioned(7, 1, "a").Job))
 	later := positioned(7, 1, "late")
 	later.Job.BlockHash = common.Hash{9}
@@ -300,7 +300,8 @@ func TestSuccession(t *testing.T) {
 	}
 	record(t, s, c, delivered)
 
-	// Another registry of agents is another agent's line; retention drops who stands behind what ended.
+	// A candidate with another identity registry belongs to another agent's backlog. Retention drops the candidates of
+	// ended deliveries.
 	c = claim(t, s, acceptOne(t, s, positioned(5, 1, "a").Job))
 	other := positioned(5, 2, "b")
 	other.Job.IdentityRegistry = common.HexToAddress("0xaa")
@@ -323,8 +324,8 @@ func TestSuccession(t *testing.T) {
 	}
 }
 
-// TestSuccessionOfContent: what the next in line says of the event is the row's then, also what the key of a validation
-// does not name.
+// TestSuccessionOfContent: the row gets the event fields of the candidate that replaces its job, including fields that
+// the key of a validation does not contain.
 func TestSuccessionOfContent(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -367,8 +368,8 @@ func TestSuccessionOfContent(t *testing.T) {
 	record(t, s, c, delivered)
 }
 
-// TestSuccessionOfRetractions: the chain refutes no transaction that a retraction names, so who names another one does not pass who was first,
-// while the node lags or is away.
+// TestSuccessionOfRetractions: the chain cannot refute the transaction of a retraction. A candidate that names another
+// transaction therefore does not overtake the first one while the node lags or is down.
 func TestSuccessionOfRetractions(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -394,8 +395,8 @@ func TestSuccessionOfRetractions(t *testing.T) {
 	}
 }
 
-// TestLineIsNotHeld: jobs that name no transaction and blocks to come would each hold the line until their block is
-// there.
+// TestLineIsNotHeld: candidates that name a future block and no transaction do not each block the delivery until their
+// block exists.
 func TestLineIsNotHeld(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -413,7 +414,7 @@ func TestLineIsNotHeld(t *testing.T) {
 	if tool(c) != "honest" {
 		t.Fatalf("%s is next", tool(c))
 	}
-	soon := pending // his node lags: he keeps his turn
+	soon := pending // its node lags, so it keeps its turn
 	soon.Delay = 0
 	rec := record(t, s, c, soon)
 	if rec.Succeeded || rec.Task == nil {
@@ -425,7 +426,7 @@ func TestLineIsNotHeld(t *testing.T) {
 	record(t, s, c, delivered)
 }
 
-// TestLongLine: what a job costs does not grow with the line that it joins, and nor does a succession.
+// TestLongLine: the cost of a job and of a succession does not grow with the number of candidates.
 func TestLongLine(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -440,7 +441,7 @@ func TestLongLine(t *testing.T) {
 		"candidate": {statement("candidate"), id + `, '', 'new', 'same', '0xaa', '7', 'o', '1', '{}', NULL`},
 		"succeed":   {statement("succeed"), fmt.Sprintf(`%s, %d, 0, '', '', ''`, id, c.No)},
 	} {
-		for _, when := range []string{"unknown", "known"} { // to the statistics
+		for _, when := range []string{"unknown", "known"} { // to the planner's statistics
 			plan, _ := explain(t, s, name+when, st[0], st[1])
 			for line := range strings.Lines(plan) {
 				if most := rowsOf(line); most > 20 {
@@ -453,7 +454,7 @@ func TestLongLine(t *testing.T) {
 	}
 }
 
-// rowsOf is how many rows a line of a plan read, by what it gave and what its filter took away.
+// rowsOf returns how many rows a line of a plan read: returned rows plus rows removed by its filter.
 func rowsOf(line string) (n int) {
 	for _, m := range regexp.MustCompile(`actual time=\S+ rows=(\d+)|Rows Removed by .*Filter: (\d+)`).FindAllStringSubmatch(line, -1) {
 		rows, _ := strconv.Atoi(m[1] + m[2])
@@ -462,7 +463,7 @@ func rowsOf(line string) (n int) {
 	return n
 }
 
-// TestSealedCandidates: headers in line are found and sealed anew with the others.
+// TestSealedCandidates: the headers of candidates are listed and reencrypted like those of deliveries.
 func TestSealedCandidates(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -500,7 +501,8 @@ func TestSealedCandidates(t *testing.T) {
 	}
 }
 
-// TestSealedCandidateOfAnotherAgent: headers are sealed for the agent of their own job, which need not be that of the job before it.
+// TestSealedCandidateOfAnotherAgent: headers are sealed for the agent of their own job, which may differ from the agent
+// of the delivery's first job.
 func TestSealedCandidateOfAnotherAgent(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -519,9 +521,9 @@ func TestSealedCandidateOfAnotherAgent(t *testing.T) {
 	}
 }
 
-// TestReopenedMeanwhile: between reading a delivery whose event could not be found and queueing it anew, somebody who
-// names another registry, and so holds another agent's lock, queues it anew with his own job. The job that comes second
-// stands in line behind it, and is not answered as known and dropped.
+// TestReopenedMeanwhile: a batch reads a delivery whose event was not found, and wants to queue it anew. Before that, a
+// producer with another identity registry, and so with another agent's lock, queues it anew with its own job. The
+// batch's job then becomes a candidate, instead of being dropped as known.
 func TestReopenedMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -529,7 +531,7 @@ func TestReopenedMeanwhile(t *testing.T) {
 	c := claim(t, s, acceptOne(t, s, positioned(2, 1, "a").Job))
 	record(t, s, c, refuted)
 
-	// The batch reads both deliveries at once, and waits for the first one's row before it answers to the second.
+	// The batch reads both deliveries at once, and waits for the first one's row before it answers for the second.
 	answered := make(chan error, 1)
 	err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(t.Context(), `SELECT FROM herald.deliveries WHERE id = $1 FOR UPDATE`, first.ID); err != nil {
@@ -563,9 +565,9 @@ func TestReopenedMeanwhile(t *testing.T) {
 }
 
 // TestFirstComersAndClaims: producers enqueue one event at false, pending and true positions, with true and false
-// content, each with an action of its own, while workers claim, lose their leases and record late. Whatever happens in
-// between: the agent is called once, with a true job, which was the first true one of its position; and nobody was told
-// "known" of a true position whose action is not the one that was called.
+// content, each with an action of its own. Concurrently, workers claim, lose their leases and record late. The agent
+// must be called once, with a true job, and that job must be the first true one of its position. No producer may get
+// "known" for a true position with an action other than the one that was called.
 func TestFirstComersAndClaims(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -596,7 +598,7 @@ func TestFirstComersAndClaims(t *testing.T) {
 				if forged {
 					in.Job.Value = big.NewInt(1)
 				}
-				if transaction != truth && random.IntN(2) == 0 { // the line of another agent, which has another lock
+				if transaction != truth && random.IntN(2) == 0 { // the backlog of another agent, which has another lock
 					in.Job.IdentityRegistry = common.HexToAddress("0xaa")
 				}
 				out, _, err := s.Accept(ctx, []Intake{in})
@@ -630,12 +632,12 @@ func TestFirstComersAndClaims(t *testing.T) {
 		switch {
 		case transaction == truth && !lags && c.Job.Value.Int64() != 1:
 			o = delivered
-		case transaction == truth && !lags: // there, and says something else
+		case transaction == truth && !lags: // the event exists, with other content
 		case transaction == truth || transaction <= toCome && random.IntN(4) > 0:
 			o = pending
 			o.Delay = time.Duration(random.IntN(30)) * time.Millisecond
 		}
-		if random.IntN(6) == 0 && o.Status != Delivered { // the worker sleeps through its lease, and records all the same
+		if random.IntN(6) == 0 && o.Status != Delivered { // the worker is suspended beyond its lease, and records anyway
 			if _, err := s.pool.Exec(ctx, `UPDATE herald.deliveries SET lease_until = now() - interval '1 s' WHERE id = $1 AND claim_no = $2`, c.ID, c.No); err != nil {
 				return err
 			}
@@ -686,7 +688,7 @@ func TestFirstComersAndClaims(t *testing.T) {
 	for k := range known {
 		told[k.event] = true
 	}
-	for event := 1; event <= events; event++ { // somebody says the truth of each in the end
+	for event := 1; event <= events; event++ { // finally a producer enqueues the true job of each event
 		if told[event] {
 			continue
 		}
@@ -717,7 +719,8 @@ func TestFirstComersAndClaims(t *testing.T) {
 	}
 }
 
-// everyTask is what Redis would hold, without Redis: all that is dispatched. open counts what has not ended.
+// everyTask returns the tasks that Redis would contain: one for each dispatched delivery. open is the number of
+// deliveries that have not ended.
 func everyTask(ctx context.Context, s *Store) (tasks []Task, open int, err error) {
 	if _, _, err := s.Due(ctx, 100); err != nil {
 		return nil, 0, err

@@ -19,8 +19,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// insertDispatched makes n deliveries of 64 agents that are dispatched, as many copies of a feedback, and returns their
-// ids. Accept would dispatch eight of an agent.
+// insertDispatched inserts n dispatched deliveries of 64 agents, as copies of one feedback, and returns their ids.
+// Accept would dispatch at most eight per agent.
 func insertDispatched(t testing.TB, s *Store, n int) []uuid.UUID {
 	t.Helper()
 	out, _ := accept(t, s, Intake{Job: feedback(1, 1)})
@@ -37,7 +37,7 @@ func insertDispatched(t testing.TB, s *Store, n int) []uuid.UUID {
 	return ids
 }
 
-// BenchmarkClaim is first claims of many callers at a time, each alone and in groups.
+// BenchmarkClaim measures first claims of many concurrent callers, alone and in groups.
 func BenchmarkClaim(b *testing.B) {
 	for _, callers := range []int{1, 16, 64} {
 		for _, way := range []string{"alone", "grouped"} {
@@ -73,7 +73,7 @@ func BenchmarkClaim(b *testing.B) {
 	}
 }
 
-// groupClaims claims one delivery each, in one group.
+// groupClaims claims one delivery for each id, in one group.
 func groupClaims(t *testing.T, s *Store, ids ...uuid.UUID) []result[*Claim] {
 	t.Helper()
 	group := make([]claimRequest, len(ids))
@@ -87,7 +87,7 @@ func groupClaims(t *testing.T, s *Store, ids ...uuid.UUID) []result[*Claim] {
 	return results
 }
 
-// TestGroupClaimIsAClaim: a claim of a group says and leaves what one that was made alone does.
+// TestGroupClaimIsAClaim: a claim in a group returns and stores the same as a claim that is made alone.
 func TestGroupClaimIsAClaim(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]string{
@@ -138,8 +138,8 @@ func TestGroupClaimIsAClaim(t *testing.T) {
 	}
 }
 
-// TestGroupClaimLeavesWhatIsNotPlain: rows that are refused or held by others are missing from a group's answer, and
-// nothing becomes of them there. The others of the group are claimed, and nobody waits for a lock.
+// TestGroupClaimLeavesWhatIsNotPlain: rows that are refused, or locked by other transactions, are missing from a
+// group's results and stay unchanged. The others are claimed, and no caller waits for a lock.
 func TestGroupClaimLeavesWhatIsNotPlain(t *testing.T) {
 	t.Parallel()
 	for _, plain := range []int{0, 1, 2, maxGroup - 11} {
@@ -163,7 +163,7 @@ func TestGroupClaimLeavesWhatIsNotPlain(t *testing.T) {
 			}
 			group = append(group, ready...)
 			rand.Shuffle(len(group), func(i, j int) { group[i], group[j] = group[j], group[i] })
-			group = append(group, ready[:min(plain, 1)]...) // asked for twice
+			group = append(group, ready[:min(plain, 1)]...) // the same delivery twice
 
 			const rows = `SELECT coalesce(string_agg(d::text, E'\n' ORDER BY id), '') FROM herald.deliveries d WHERE NOT id = ANY($1)`
 			before := value[string](t, s, rows, ready)
@@ -192,7 +192,7 @@ func TestGroupClaimLeavesWhatIsNotPlain(t *testing.T) {
 				t.Errorf("%d attempts for %d claims", n, plain)
 			}
 
-			// Alone, today's statement decides: what was only locked is claimed, the rest is refused.
+			// Alone, the single statement decides: rows that were only locked are claimed, and the others are refused.
 			for id, name := range names {
 				var early *EarlyError
 				c, err := s.claimAlone(t.Context(), claimRequest{id, lease})
@@ -204,7 +204,7 @@ func TestGroupClaimLeavesWhatIsNotPlain(t *testing.T) {
 	}
 }
 
-// A group has one lease; who wants another one is claimed alone.
+// TestGroupClaimHasOneLease: a group has one lease duration. Claims with another duration are made alone.
 func TestGroupClaimHasOneLease(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -215,8 +215,8 @@ func TestGroupClaimHasOneLease(t *testing.T) {
 	}
 }
 
-// TestClaimsOfManyStores: several workers ask for the same tasks in groups while others cancel them. Each row that was
-// claimed has one caller who knows.
+// TestClaimsOfManyStores: several stores claim the same tasks in groups while others cancel them. Each claimed row has
+// exactly one caller that got the claim.
 func TestClaimsOfManyStores(t *testing.T) {
 	t.Parallel()
 	first := newStore(t)

@@ -16,7 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// holdGroups keeps the groups of a store from Postgres, or their answers from the callers, until release is called.
+// holdGroups delays a store's groups before Postgres receives them, or their results afterwards, until release is
+// called.
 func holdGroups(s *Store, before bool) (begun <-chan int, release func()) {
 	began, gate := make(chan int, 100), make(chan struct{})
 	flush := s.claims.flush
@@ -51,8 +52,8 @@ func (c *coalescer[Q, A]) waiting() int {
 	return len(c.queue)
 }
 
-// TestClaimOfACallerWhoGaveUp: a claim that was under way when its caller gave up is given, whether Postgres had it or
-// not; one that waited was never made.
+// TestClaimOfACallerWhoGaveUp: a caller that gives up while its claim is under way gets the claim, whether or not
+// Postgres had received it. A claim that was still queued is never made.
 func TestClaimOfACallerWhoGaveUp(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]bool{"before Postgres has it": true, "after it is committed": false} {
@@ -84,7 +85,7 @@ func TestClaimOfACallerWhoGaveUp(t *testing.T) {
 			if d := read(t, s, ids[0]); d.Status != Running || d.Attempts != 1 {
 				t.Errorf("%+v", d)
 			}
-			record(t, s, claims[0], delivered) // the fence holds
+			record(t, s, claims[0], delivered) // the claim is valid
 			for _, id := range ids[1:3] {
 				if d := read(t, s, id); d.Status != Queued || d.Attempts != 0 {
 					t.Errorf("%+v", d)
@@ -94,7 +95,7 @@ func TestClaimOfACallerWhoGaveUp(t *testing.T) {
 	}
 }
 
-// A store that is closed gives those who wait what they came for, before its connections end.
+// TestCloseWaitsForClaims: Close waits until pending claims have their results, before it closes the connections.
 func TestCloseWaitsForClaims(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -119,16 +120,16 @@ func TestCloseWaitsForClaims(t *testing.T) {
 	}
 }
 
-// stallingConn is a connection whose peer seems to have gone: what is written is lost, or what is answered.
+// stallingConn is a connection whose peer seems to be gone: either its writes or the answers to them are lost.
 type stallingConn struct {
 	net.Conn
 	lost *atomic.Pointer[stall]
 	mine atomic.Pointer[stall]
 }
 
-// stall is what happens to the next connection that sends something.
+// stall is the failure of the next connection that writes.
 type stall struct {
-	answers bool // are lost, not what is sent
+	answers bool // the answers are lost, not the writes
 	conn    net.Conn
 }
 
@@ -152,8 +153,9 @@ func (c *stallingConn) Read(b []byte) (int, error) {
 	}
 }
 
-// TestClaimsBesideAStalledConnection: one connection that stalls delays its own group only, whose members then go
-// alone. If Postgres had committed the group, they are refused, and the lease gives their deliveries back.
+// TestClaimsBesideAStalledConnection: a stalled connection delays only its own group, whose members are then claimed
+// alone. If Postgres had committed the group, these claims are refused, and the deliveries return when their leases
+// expire.
 func TestClaimsBesideAStalledConnection(t *testing.T) {
 	t.Parallel()
 	for name, answers := range map[string]bool{"nothing arrives": false, "no answer arrives": true} {
@@ -174,7 +176,7 @@ func TestClaimsBesideAStalledConnection(t *testing.T) {
 			t.Cleanup(s.Close)
 			s.claims.min, s.claims.stall, s.claims.timeout = 1, 200*time.Millisecond, time.Second
 			ids := insertDispatched(t, first, 30)
-			if c, err := s.Claim(t.Context(), ids[0], 1, lease); c == nil || err != nil { // the connection is there, and knows the statement
+			if c, err := s.Claim(t.Context(), ids[0], 1, lease); c == nil || err != nil { // connects and prepares
 				t.Fatal(c, err)
 			}
 
@@ -203,12 +205,12 @@ func TestClaimsBesideAStalledConnection(t *testing.T) {
 			if errs[0] != nil || (claims[0] == nil) != answers {
 				t.Errorf("the stalled claim: %+v, %v", claims[0], errs[0])
 			}
-			_ = broken.conn.Close() // or pgx would wait for it in the background
+			_ = broken.conn.Close() // otherwise pgx would wait for it in the background
 			if s.claims.stats.failed != 1 {
 				t.Errorf("%+v", s.claims.stats)
 			}
 
-			if answers { // it has no worker, until its lease ends
+			if answers { // no worker has the claim, so its lease must expire
 				exec(t, first, `UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, ids[1])
 				if n, _, err := first.ExpireLeases(t.Context(), 10, 11); n != 1 || err != nil {
 					t.Errorf("%d leases ran out, %v", n, err)
@@ -221,7 +223,7 @@ func TestClaimsBesideAStalledConnection(t *testing.T) {
 	}
 }
 
-// TestClaimsBesideALockedRow: a row that somebody holds delays nobody but who asks for it.
+// TestClaimsBesideALockedRow: a locked row delays only the claims of that row.
 func TestClaimsBesideALockedRow(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -101,7 +101,7 @@ func TestFence(t *testing.T) {
 	if n := countDispatched(t, s); n != 7 {
 		t.Errorf("%d dispatched: a lost claim has nobody to give the tasks to", n)
 	}
-	// The row goes on with another worker, and the first one's number is worth nothing.
+	// Another worker claims the row, so the first claim number is invalid.
 	again, err := s.Backlog(t.Context(), 10)
 	if err != nil || len(again) != 1 || again[0].ID != old.ID || again[0].N != old.N+1 {
 		t.Fatal(again, err)
@@ -145,7 +145,7 @@ func TestLateSuccess(t *testing.T) {
 		if d.Status != Delivered || d.FinishedAt == nil || d.History[0].Outcome != "delivered" || d.History[1].Outcome != "" {
 			t.Errorf("%+v", d)
 		}
-		// The other one's success completes its own attempt and nothing else.
+		// The other worker's success completes only its own attempt.
 		if _, err := s.Record(t.Context(), other, delivered); !errors.Is(err, ErrFenced) {
 			t.Error(err)
 		}
@@ -168,7 +168,8 @@ func TestLateSuccess(t *testing.T) {
 	})
 }
 
-// TestUnreadableJob: the outcome of a row whose job cannot be read is recorded, and its agent's line moves on.
+// TestUnreadableJob: the outcome of a row with an unreadable job is recorded, and its agent's next deliveries are
+// dispatched.
 func TestUnreadableJob(t *testing.T) {
 	t.Parallel()
 	for name, stored := range map[string]string{"edited": `'{"agentId": 12}'`, "null": `'null'`, "dropped": `NULL`, "another shape": `'[1]'`} {
@@ -194,7 +195,7 @@ func TestUnreadableJob(t *testing.T) {
 			if got := totals(t, s, 42); got["rejected"] != 1 {
 				t.Errorf("counted %v", got)
 			}
-			// Bringing the same event again takes the key from it: it never was readable.
+			// Enqueueing the same event again replaces the row under its key, because that row was never readable.
 			if out, _ := accept(t, s, feedbacks(42, 1, 1)...); out[0].Verdict != Accepted {
 				t.Errorf("%+v", out)
 			}
@@ -227,7 +228,7 @@ func TestRecordTwice(t *testing.T) {
 	}
 }
 
-// TestFree: a free wait or a hold takes back count and row, unless a call was made.
+// TestFree: a free wait or hold undoes the attempt's count and row, unless the agent was called.
 func TestFree(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -15,12 +15,12 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 )
 
-// ledger is what a coalescer's flush and single do in these tests: request q is answered with 10 q, or -q when it was
-// made alone. A flight lasts until its turn comes.
+// ledger provides a coalescer's flush and single functions. Request q is answered with 10 q, or with -q if it was made
+// alone. A flight takes as long as the test's functions block.
 type ledger struct {
 	*coalescer[int, int]
 	mu      sync.Mutex
-	flights [][]int // groups in the order in which they began; one request: made alone
+	flights [][]int // in the order in which they began; one request: made alone
 	flush   func(ctx context.Context, group []int) ([]result[int], error)
 	single  func(ctx context.Context, q int) (int, error)
 }
@@ -60,14 +60,14 @@ func (l *ledger) noted() [][]int {
 	return slices.Clone(l.flights)
 }
 
-// asked is a caller's request and what became of it.
+// asked is a caller's request and its result.
 type asked struct {
 	answer int
 	err    error
 	done   chan struct{}
 }
 
-// ask makes a request in the background, and returns when it waits or has ended.
+// ask makes a request in the background, and returns as soon as the request waits or has ended.
 func (l *ledger) ask(ctx context.Context, q int) *asked {
 	a := &asked{done: make(chan struct{})}
 	go func() {
@@ -95,7 +95,7 @@ func (a *asked) waits(t *testing.T) {
 	}
 }
 
-// block makes the first request of a coalescer, which stays under way until the function that block returns is called.
+// block makes the first request of a coalescer, which stays under way until release is called.
 func (l *ledger) block(t *testing.T, q int) (release func()) {
 	t.Helper()
 	gate, single := make(chan struct{}), l.single
@@ -181,7 +181,8 @@ func TestCoalescerLetsWhoWaitsLeave(t *testing.T) {
 	})
 }
 
-// Who is in a group that is under way gets what it comes to, leader or not, and the flush does not see who gave up.
+// TestCoalescerKeepsWhoIsInAGroup: a member of a group that is under way gets its result even after its context has
+// ended, leader or not. The flush does not see that context.
 func TestCoalescerKeepsWhoIsInAGroup(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -253,7 +254,8 @@ func TestCoalescerTriesAlone(t *testing.T) {
 	}
 }
 
-// A caller that gave up while its group failed is told so by its own context.
+// TestCoalescerTriesAloneWithTheCallersContext: a caller that gives up while its group fails gets its own context's
+// error.
 func TestCoalescerTriesAloneWithTheCallersContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -270,7 +272,8 @@ func TestCoalescerTriesAloneWithTheCallersContext(t *testing.T) {
 	})
 }
 
-// A flight that stalls, be it a group or one request alone, holds nobody up for longer than stall.
+// TestCoalescerGoesOnBesideAStall: a stalled flight, of a group or of one request, delays other requests for the stall
+// time at most.
 func TestCoalescerGoesOnBesideAStall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -285,9 +288,9 @@ func TestCoalescerGoesOnBesideAStall(t *testing.T) {
 		first, second := l.block(t, 1), l.block(t, 2)
 		began := time.Now()
 		stalled, with := l.ask(t.Context(), 3), l.ask(t.Context(), 4)
-		<-time.After(time.Second) // by the bubble's clock: the two alone no longer count, and the group begins
+		<-time.After(time.Second) // by the bubble's clock: the two single flights no longer count, so the group begins
 		synctest.Wait()
-		l.ask(t.Context(), 5).want(t, -5, nil) // beside the group
+		l.ask(t.Context(), 5).want(t, -5, nil) // concurrently with the group
 		again := l.block(t, 6)
 		last, beside := l.ask(t.Context(), 7), l.ask(t.Context(), 8)
 		last.waits(t)
@@ -311,7 +314,7 @@ func TestCoalescerGoesOnBesideAStall(t *testing.T) {
 	})
 }
 
-// A panic reaches the caller who leads the group; the others try alone.
+// TestCoalescerPanics: a panic reaches the caller that leads the group. The other members are tried alone.
 func TestCoalescerPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -355,7 +358,7 @@ func TestCoalescerCloseWaits(t *testing.T) {
 			t.Error("closed with requests under way")
 		default:
 		}
-		l.ask(t.Context(), 4).want(t, -4, nil) // whoever comes now goes alone
+		l.ask(t.Context(), 4).want(t, -4, nil) // a new request is made alone
 		release()
 		second.want(t, 20, nil)
 		third.want(t, 30, nil)
@@ -363,8 +366,8 @@ func TestCoalescerCloseWaits(t *testing.T) {
 	})
 }
 
-// TestCoalescerAnswersEachRequestOnce: whatever fails, stalls or gives up, each request has one answer, which is its
-// own, and what a flush has answered is not asked again.
+// TestCoalescerAnswersEachRequestOnce: with random failures, stalls and cancellations, each request gets one answer,
+// its own. A request that a flush has answered is not made again.
 func TestCoalescerAnswersEachRequestOnce(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {
@@ -383,7 +386,7 @@ func runRandomly(t *testing.T, random *rand.Rand) {
 		return random.IntN(n)
 	}
 	const requests = 300
-	var committed [requests]atomic.Int32 // how often a request was answered below the coalescer
+	var committed [requests]atomic.Int32 // how often the ledger answered a request
 	answer := func(q int) int { committed[q].Add(1); return q }
 	limit, flights := 1+roll(20), 1+roll(3)
 	var most atomic.Int32

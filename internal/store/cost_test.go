@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// wire is what one or more connections said to the server, in pgproto3's words.
+// wire is the traffic of one or more connections, in the trace format of pgproto3.
 type wire struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -30,7 +30,7 @@ func (w *wire) Write(p []byte) (int, error) {
 	return w.buf.Write(p)
 }
 
-// trips counts how often the client spoke and then waited, and how many transactions ended.
+// trips counts the round trips and the ended transactions.
 func (w *wire) trips() (trips, transactions int, said string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -50,8 +50,8 @@ func (w *wire) trips() (trips, transactions int, said string) {
 	return trips, transactions, said
 }
 
-// TestWarmDelivery: two round trips and two commits (DESIGN §12), the agent's next deliveries dispatched with the
-// second.
+// TestWarmDelivery: a delivery costs two round trips and two commits (docs/design/ledger.md). The second one also
+// dispatches the agent's next deliveries.
 func TestWarmDelivery(t *testing.T) {
 	t.Parallel()
 	url := heraldtest.Postgres(t, Migrate)
@@ -76,8 +76,8 @@ func TestWarmDelivery(t *testing.T) {
 		t.Fatal(err)
 	}
 	record(t, s, claim(t, s, tasks[0]), delivered)                     // cold: prepares the statements
-	wait := record(t, s, claim(t, s, tasks[8]), waiting(-time.Second)) // of the agent that has nothing else
-	record(t, s, claim(t, s, *wait.Task), waiting(time.Hour))          // a claim after a wait says more
+	wait := record(t, s, claim(t, s, tasks[8]), waiting(-time.Second)) // of the agent that has no other delivery
+	record(t, s, claim(t, s, *wait.Task), waiting(time.Hour))          // a claim after a wait returns more data
 	exec(t, s, `UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, wait.Task.ID)
 	w.trips()
 	check := func(what string) {
@@ -93,15 +93,15 @@ func TestWarmDelivery(t *testing.T) {
 	}
 	check("record")
 	c = claim(t, s, *wait.Task)
-	if trips, commits, said := w.trips(); trips != 2 || commits != 2 { // the group takes no waits
+	if trips, commits, said := w.trips(); trips != 2 || commits != 2 { // groups contain no claims after a wait
 		t.Errorf("claim after a wait: %d round trips, %d commits:\n%s", trips, commits, said)
 	}
 	record(t, s, c, delivered)
 	check("record after a wait")
 }
 
-// TestPlans: on a hundred thousand rows, no statement of the hot path or the reconciler reads a table from end to end, and
-// what is written to attempts goes to its week.
+// TestPlans: on a hundred thousand rows, no statement of the hot path or of the reconciler scans a whole table, and
+// inserted attempts go to the partition of their week.
 func TestPlans(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills a table")
@@ -109,7 +109,8 @@ func TestPlans(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	exec(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id) SELECT 8453, '0xaa', n FROM generate_series(1, 1000) n`)
-	// Nine of ten are history; the rest is queued, dispatched, running, waiting here or in Redis, or held.
+	// Nine of ten rows are history. The others are queued, dispatched, running, held, or waiting in Postgres or in
+	// Redis.
 	exec(t, s, `INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, reason, handed_at,
 			claim_no, lease_until, next_attempt_at, dispatch, attempts, finished_at, accepted_at)
 		SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1 + n % 1000, n::text, n, st, CASE WHEN st = 'held' THEN 'auth_required' END,
@@ -194,8 +195,8 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// TestPlansOfAFlood: statistics that are older than a flood must not have another agent's statements walk through the
-// line.
+// TestPlansOfAFlood: when the planner's statistics are older than a flood of one agent, the statements of another agent
+// must not read the flood's rows.
 func TestPlansOfAFlood(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -214,14 +215,14 @@ func TestPlansOfAFlood(t *testing.T) {
 				var read int
 				if _, rest, ok := strings.Cut(line, "actual time="); ok {
 					if _, rest, ok = strings.Cut(rest, "rows="); ok {
-						_, _ = fmt.Sscan(strings.Fields(rest)[0], &read) // 0 when it cannot be read
+						_, _ = fmt.Sscan(strings.Fields(rest)[0], &read) // 0 if it cannot be parsed
 					}
 				}
 				removed := 0
 				if _, rest, ok := strings.Cut(line, "Rows Removed by Filter: "); ok {
 					_, _ = fmt.Sscan(rest, &removed)
 				}
-				if read > 100 || removed > MaxDispatchedPerAgent { // those are judged for their order
+				if read > 100 || removed > MaxDispatchedPerAgent { // up to eight are read to decide their order
 					t.Errorf("%s, %s reads what is not its agent's:\n%s", when, name, plan)
 					break
 				}
@@ -240,7 +241,7 @@ func TestPlansOfAFlood(t *testing.T) {
 	check("a table that is mostly one agent's line")
 }
 
-// explain runs a statement as the pool does, with a generic plan, and takes it back.
+// explain runs a statement with a generic plan, as the pool does, and rolls it back.
 func explain(t *testing.T, s *Store, name, sql, args string) (plan, took string) {
 	t.Helper()
 	ctx := t.Context()
@@ -253,7 +254,7 @@ func explain(t *testing.T, s *Store, name, sql, args string) (plan, took string)
 	if args != "" {
 		call = "(" + args + ")"
 	}
-	// Twice: the first time fills the caches.
+	// Twice, because the first run fills the caches.
 	res, err := conn.Conn().PgConn().Exec(ctx, fmt.Sprintf("BEGIN; PREPARE x_%[1]s AS %[2]s; EXPLAIN (ANALYZE) EXECUTE x_%[1]s%[3]s; ROLLBACK; BEGIN; EXPLAIN (ANALYZE) EXECUTE x_%[1]s%[3]s; ROLLBACK",
 		name, sql, call)).ReadAll()
 	if err != nil {
@@ -268,14 +269,14 @@ func explain(t *testing.T, s *Store, name, sql, args string) (plan, took string)
 	return plan, strings.Join(regexp.MustCompile(`(Planning|Execution) Time: .*`).FindAllString(plan, -1), ", ")
 }
 
-// TestClaimWritesNoIndex: a first claim is a HOT update, which needs that no index of deliveries is on a column that it
-// changes, and room on the page.
+// TestClaimWritesNoIndex: a first claim is a HOT update. This requires that no index of deliveries covers a column that
+// the claim changes, and free space on the page.
 func TestClaimWritesNoIndex(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	_, tasks := accept(t, s, feedbacks(1, 1, 3)...) // of more the page has room only when nobody's snapshot keeps the old ones
+	_, tasks := accept(t, s, feedbacks(1, 1, 3)...) // with more, a snapshot could fill the page with old versions
 	for i, task := range tasks {
-		var updated, hot int64 // by this session since it last told the statistics
+		var updated, hot int64 // by this session since it last flushed its statistics
 		err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(t.Context(), statement("claim"), task.ID, task.N, time.Minute, time.Second, RecentSuccess); err != nil {
 				return err
@@ -289,7 +290,7 @@ func TestClaimWritesNoIndex(t *testing.T) {
 	}
 }
 
-// BenchmarkDelivery is the two statements of a warm delivery, 64 agents, one after the other.
+// BenchmarkDelivery measures the two statements of a warm delivery, for 64 agents, one delivery at a time.
 func BenchmarkDelivery(b *testing.B) {
 	s := newStore(b)
 	var queue []Task
@@ -305,7 +306,7 @@ func BenchmarkDelivery(b *testing.B) {
 	}
 }
 
-// BenchmarkRefusal is what a stale task costs.
+// BenchmarkRefusal measures the refusal of a stale task.
 func BenchmarkRefusal(b *testing.B) {
 	s := newStore(b)
 	id := uuid.New()

@@ -10,8 +10,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// TestAdvanceCursor: jobs and cursor are committed together or not at all, also of more jobs than one Accept takes; who
-// does not know where the cursor is changes nothing.
+// TestAdvanceCursor: jobs and cursor are committed together or not at all, also for more jobs than one Accept allows. A
+// caller with a stale cursor changes nothing.
 func TestAdvanceCursor(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -61,7 +61,7 @@ func TestAdvanceCursor(t *testing.T) {
 	}
 }
 
-// TestNoteStall: a cursor keeps the reason of a stall until it moves, and the checks of its blocks.
+// TestNoteStall: a cursor keeps the reason of a stall, and the checks of its blocks, until it advances.
 func TestNoteStall(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -6,7 +6,7 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 )
 
-// An event whose transaction is committed late comes late, and with it what came after: none is passed over.
+// TestEventsInOrder: an event whose transaction commits late delays the later events, so that readers miss none.
 func TestEventsInOrder(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -30,7 +30,7 @@ func TestEventsInOrder(t *testing.T) {
 	if err := slow.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// Other databases of the cluster have transactions too.
+	// Transactions of the cluster's other databases can delay events, too.
 	var got []DeliveryEvent
 	heraldtest.Await(t, "both events", func() bool {
 		got, err = s.EventsAfter(t.Context(), start, 10)
@@ -45,7 +45,7 @@ func TestEventsInOrder(t *testing.T) {
 	if again, err := s.EventsAfter(t.Context(), got[0].Cursor, 10); err != nil || len(again) != 1 || again[0].Cursor != got[1].Cursor {
 		t.Errorf("%+v, %v", again, err)
 	}
-	// A claim is none, and neither is what changes something else.
+	// Claims and changes of other columns are no events.
 	exec(t, s, `UPDATE herald.deliveries SET updated_at = now() WHERE id = $1`, tasks[1].ID)
 	claim(t, s, tasks[2])
 	if more, err := s.EventsAfter(t.Context(), got[1].Cursor, 10); err != nil || len(more) != 0 {

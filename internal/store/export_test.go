@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ForceGroups makes s claim each delivery, and record each plain outcome, in a group of size. The others of a group of
-// claims are deliveries that nobody may claim: unknown, running and ended ones. Those of a group of records are claims
-// that are lost, on the same agent.
+// ForceGroups makes s claim each delivery, and record each plain outcome, in a group of the given size. The other
+// members of a group of claims are deliveries that cannot be claimed: unknown, running and ended ones. Those of a group
+// of records are lost claims of the same agent.
 func ForceGroups(t testing.TB, s *Store, size int) {
 	t.Helper()
 	rows, _ := s.pool.Query(t.Context(), `INSERT INTO herald.deliveries
@@ -36,7 +36,7 @@ func ForceGroups(t testing.TB, s *Store, size int) {
 			}
 			all = append(all, claimRequest{other, group[0].lease})
 		}
-		order := rand.Perm(len(all)) // member i of all is asked for at order[i]
+		order := rand.Perm(len(all)) // member i of all is claimed at position order[i]
 		mixed := make([]claimRequest, len(all))
 		for i, q := range all {
 			mixed[order[i]] = q

@@ -11,14 +11,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// ofClient is feedback of another client than feedback's own.
+// ofClient returns a feedback of another client than that of feedback.
 func ofClient(client byte, index int) job.Job {
 	j := feedback(1, index)
 	j.ClientAddress = common.BytesToAddress([]byte{0xcc, client})
 	return j
 }
 
-// follow claims what can go along with a leader.
+// follow claims up to n deliveries that can join the leader's call.
 func follow(t *testing.T, s *Store, leader *Claim, n int) []Follower {
 	t.Helper()
 	all, err := s.ClaimFollowers(t.Context(), leader, n, lease)
@@ -28,7 +28,7 @@ func follow(t *testing.T, s *Store, leader *Claim, n int) []Follower {
 	return all
 }
 
-// block makes deliveries wait behind an earlier one of their client, as strict order does.
+// block makes deliveries wait for an earlier one of their client, as strict order does.
 func block(t *testing.T, s *Store, ids ...uuid.UUID) {
 	t.Helper()
 	exec(t, s, `UPDATE herald.deliveries SET status = 'waiting', reason = 'behind_earlier', handed_at = NULL, next_attempt_at = now() + interval '1 minute',
@@ -42,8 +42,8 @@ func indexes(all []Follower) (list []uint64) {
 	return list
 }
 
-// TestFollowersOfOneClient: what waits behind the leader comes in the order of its index, though it was accepted in
-// another, up to the first that cannot come along.
+// TestFollowersOfOneClient: the deliveries behind the leader are claimed in the order of their index, not in
+// the order of acceptance, up to the first that cannot join.
 func TestFollowersOfOneClient(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -59,7 +59,7 @@ func TestFollowersOfOneClient(t *testing.T) {
 	}
 	leader := claim(t, s, tasks[0])
 	all := follow(t, s, leader, 49)
-	if got := indexes(all); !slices.Equal(got, []uint64{2, 3, 4, 5, 6, 7, 8}) { // a revocation of 6 holds nobody
+	if got := indexes(all); !slices.Equal(got, []uint64{2, 3, 4, 5, 6, 7, 8}) { // the revocation of 6 blocks none
 		t.Fatalf("%v follow", got)
 	}
 	for _, f := range all {
@@ -87,7 +87,7 @@ func TestFollowersOfOneClient(t *testing.T) {
 		t.Errorf("what was given back is recorded: %v", err)
 	}
 
-	// With the leader final, the first that was given back is its client's next.
+	// The leader is final, so the first released delivery is its client's next.
 	if d := read(t, s, all[1].ID); d.Status != Queued {
 		t.Errorf("%s, and nothing is before it", d.Status)
 	}
@@ -96,8 +96,8 @@ func TestFollowersOfOneClient(t *testing.T) {
 	}
 }
 
-// TestFollowersOfTheLine: the oldest of the line follow, one of each client and what waits behind it, and not what has
-// another action, headers of its own or was asked for again.
+// TestFollowersOfTheLine: the oldest deliveries of the backlog follow, one per client plus those behind it. Deliveries
+// with another action, with headers of their own or replayed ones do not follow.
 func TestFollowersOfTheLine(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -123,7 +123,7 @@ func TestFollowersOfTheLine(t *testing.T) {
 	for _, f := range all {
 		clients = append(clients, f.Job.ClientAddress[19])
 	}
-	// 0 to 7 are dispatched; 8, 9 and 11 follow already.
+	// 0 to 7 are dispatched, and 8, 9 and 11 follow already.
 	if want := []byte{12, 13, 14, 15, 16, 17, 18, 19, 32, 32, 32, 40, 50}; !slices.Equal(clients, want) {
 		t.Errorf("clients %v follow, not %v", clients, want)
 	}
@@ -131,7 +131,7 @@ func TestFollowersOfTheLine(t *testing.T) {
 		t.Errorf("%d count as dispatched", n)
 	}
 
-	// What follows takes no place from the line, and a lost worker's comes back.
+	// Followers use no slot of the backlog, and the delivery of a lost worker returns.
 	r := record(t, s, leader, delivered)
 	if len(r.Next) != 1 {
 		t.Errorf("%d dispatched", len(r.Next))

@@ -10,7 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/store/storetest"
 )
 
-// TestSuiteInGroups: what every store must do, this one does with every first claim and every plain record in a group.
+// TestSuiteInGroups runs the conformance suite with each first claim and each plain record in a group.
 func TestSuiteInGroups(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{1, 2, 64} {

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// statementLog keeps what a store asks Postgres.
+// statementLog records the statements that a store runs.
 type statementLog struct {
 	mu    sync.Mutex
 	asked []pgx.TraceQueryStartData
@@ -31,7 +31,7 @@ func (l *statementLog) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.T
 
 func (l *statementLog) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// take returns what was asked since the last time.
+// take returns the statements since the last call.
 func (l *statementLog) take() []pgx.TraceQueryStartData {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -40,7 +40,8 @@ func (l *statementLog) take() []pgx.TraceQueryStartData {
 	return asked
 }
 
-// fillLists makes 20,000 deliveries, of which 3,000 died, 400 wait, 400 are held and 200 queued, of 40 agents and one client.
+// fillLists inserts 20,000 deliveries of 40 agents and one client: 3,000 dead, 400 waiting, 400 held, 200 queued, and
+// history.
 const fillLists = `
 	INSERT INTO herald.agents (chain_id, identity_registry, agent_id) SELECT 8453, '0xaa', n FROM generate_series(1, 40) n;
 	INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, reason, job, created_at, next_attempt_at, finished_at)
@@ -51,7 +52,7 @@ const fillLists = `
 	  FROM (SELECT n, CASE WHEN n % 100 < 15 THEN 'dead' WHEN n % 100 < 17 THEN 'waiting' WHEN n % 100 < 19 THEN 'held' WHEN n % 100 < 20 THEN 'queued'
 	               ELSE 'delivered' END AS s FROM generate_series(1, 20000) n) x`
 
-// What pages and API ask reads no more than it shows, and a little: no list walks the history, whatever is looked for.
+// TestListPlans: the lists of pages and API read few more rows than they show. No filter makes them scan the history.
 func TestListPlans(t *testing.T) {
 	t.Parallel()
 	asked := &statementLog{}
@@ -115,7 +116,7 @@ func TestListPlans(t *testing.T) {
 	}
 }
 
-// explainRead runs a statement by the plan that the store's connections use, and tells how many rows it read.
+// explainRead runs a statement with the plan that the store's connections use, and returns how many rows it read.
 func explainRead(t *testing.T, s *Store, q pgx.TraceQueryStartData) (rows float64, plan string) {
 	t.Helper()
 	var values []string
@@ -129,7 +130,7 @@ func explainRead(t *testing.T, s *Store, q pgx.TraceQueryStartData) (rows float6
 			values = append(values, fmt.Sprintf("'%s'", arg))
 		case int, int64, uint64:
 			values = append(values, fmt.Sprint(arg))
-		default: // a word of a type of its own
+		default: // a string of a named type
 			values = append(values, fmt.Sprintf("'%v'", arg))
 		}
 	}
@@ -155,7 +156,7 @@ func explainRead(t *testing.T, s *Store, q pgx.TraceQueryStartData) (rows float6
 	return explained[0].Plan.countRead(), plan
 }
 
-// readNode is a step of a plan with what it did.
+// readNode is a node of an executed plan.
 type readNode struct {
 	Relation string     `json:"Relation Name"`
 	Type     string     `json:"Node Type"`
@@ -165,7 +166,7 @@ type readNode struct {
 	Plans    []readNode `json:"Plans"`
 }
 
-// countRead sums up what was read of tables; what an index alone tells costs a tenth.
+// countRead adds up the rows that were read from tables. Rows of an index-only scan count a tenth.
 func (n readNode) countRead() (rows float64) {
 	if n.Relation != "" {
 		rows = (n.Rows + n.Removed) * n.Loops

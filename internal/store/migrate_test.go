@@ -16,7 +16,8 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
-// contract is DESIGN §4: these tables and columns exist, with these types; more may.
+// contract contains the tables and columns, with their types, that other programs may read. The schema may contain
+// more.
 var contract = map[string]string{
 	"deliveries": `id uuid, key text, kind text, chain_id bigint, agent_id numeric(78,0), order_key text, order_seq numeric(20,0),
 		job jsonb, status text, reason text, attempts integer, dispatch integer, claim_no bigint, lease_until timestamptz,
@@ -79,7 +80,7 @@ func TestActionResults(t *testing.T) {
 	if _, _, err := s.ExpireLeases(t.Context(), 10, 1); err != nil {
 		t.Fatal(err)
 	}
-	claim(t, s, tasks[3]) // under way: no row yet
+	claim(t, s, tasks[3]) // running, so it has no row yet
 	rows, err := s.pool.Query(t.Context(), `SELECT concat_ws('|', (SELECT order_seq FROM herald.deliveries WHERE id::text = job_id), action_type, status,
 		retry_count, error_message, response_data) FROM herald.action_results ORDER BY executed_at`)
 	if err != nil {
@@ -96,7 +97,7 @@ func TestActionResults(t *testing.T) {
 	}
 }
 
-// TestMigrateAtOnce: four processes start on an empty database.
+// TestMigrateAtOnce: four processes migrate an empty database concurrently.
 func TestMigrateAtOnce(t *testing.T) {
 	t.Parallel()
 	url := secret.New(heraldtest.EmptyPostgres(t))
@@ -129,7 +130,7 @@ func TestMigrateAtOnce(t *testing.T) {
 	}
 }
 
-// TestDown: everything goes, and comes back.
+// TestDown: migrating down removes everything, and migrating up restores the schema.
 func TestDown(t *testing.T) {
 	t.Parallel()
 	url := secret.New(heraldtest.Postgres(t, Migrate))
@@ -186,7 +187,7 @@ func TestPartitions(t *testing.T) {
 		t.Errorf("the attempt is in %s, not in %s", where, want)
 	}
 	record(t, s, c, delivered)
-	// A week that nobody prepared goes to the default partition and stays there.
+	// Rows of a week without a partition go to the default partition and stay there.
 	exec(t, s, `INSERT INTO herald.attempts (delivery_id, number, started_at, stage) VALUES (gen_random_uuid(), 1, now() + interval '100 weeks', 'claim')`)
 	if n := value[int](t, s, `SELECT herald.ensure_attempt_partitions(now() + interval '100 weeks', 1)`); n != 1 {
 		t.Errorf("made %d", n)
@@ -197,7 +198,7 @@ func TestPartitions(t *testing.T) {
 	}
 }
 
-// TestNoPassword: whatever is wrong with the URL or the way there, the password is in no error.
+// TestNoPassword: no error contains the password, with any fault of the URL or the network.
 func TestNoPassword(t *testing.T) {
 	t.Parallel()
 	const password = "s3cr3tPassw0rd"

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestStatements: every statement that the package names has a file, and every file is named.
+// TestStatements: each statement that the package names has a file, and each file is used.
 func TestStatements(t *testing.T) {
 	t.Parallel()
 	sources, err := filepath.Glob("*.go")
@@ -38,8 +38,8 @@ func TestStatements(t *testing.T) {
 	}
 }
 
-// TestNamedArguments: names are numbered in the order of the text, and one that is not given fails the call instead of
-// being NULL.
+// TestNamedArguments: arguments are numbered in the order of the text. A missing argument fails the call instead of
+// becoming NULL.
 func TestNamedArguments(t *testing.T) {
 	t.Parallel()
 	q := numberArguments("SELECT @b, @a_c, @b::text -- @a_c")

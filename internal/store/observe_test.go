@@ -31,7 +31,8 @@ func TestToolList(t *testing.T) {
 	}
 }
 
-// TestLearnWhatIsForeign: what a stranger said is made storable, and what cannot be stored as it is does not fail.
+// TestLearnWhatIsForeign: observations with text that Postgres cannot store are changed until it can, and cause no
+// error.
 func TestLearnWhatIsForeign(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -48,7 +49,7 @@ func TestLearnWhatIsForeign(t *testing.T) {
 	}
 }
 
-// TestReleaseEnabledInPages: more agents, and more deliveries of one, than a page holds.
+// TestReleaseEnabledInPages releases more agents, and more deliveries of one agent, than a page contains.
 func TestReleaseEnabledInPages(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestEpochIsRaisedOnce: by the first failure that a moved endpoint explains, and again only after the agent has
-// answered.
+// TestEpochIsRaisedOnce: the first failure that a moved endpoint would explain raises the epoch. It is raised again
+// only after the agent has answered.
 func TestEpochIsRaisedOnce(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -82,8 +82,8 @@ func TestFetchFailures(t *testing.T) {
 	}
 }
 
-// TestFileDisagrees: what a file contradicts is kept beside its verification, and is of that file: another fetch says
-// it anew.
+// TestFileDisagrees: the fields that a file contradicts are stored with its verification. They belong to that file, so
+// another fetch replaces them.
 func TestFileDisagrees(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -108,7 +108,7 @@ func TestFileDisagrees(t *testing.T) {
 	} {
 		o := again
 		o.FileVerification, o.FileDisagrees = step.verification, step.disagrees
-		b, err := json.Marshal(o) // by way of Redis
+		b, err := json.Marshal(o) // the encoding in Redis
 		if err == nil {
 			o = Outcome{}
 			err = json.Unmarshal(b, &o)
@@ -135,7 +135,7 @@ func TestFileDisagrees(t *testing.T) {
 	}
 }
 
-// TestSkipDispatch: the room stays free until the reconciler comes.
+// TestSkipDispatch: the slot stays free until the reconciler dispatches.
 func TestSkipDispatch(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -154,7 +154,7 @@ func TestSkipDispatch(t *testing.T) {
 	}
 }
 
-// TestFreeNumberAgain: a free attempt's number is used again, and its row is not the next one's.
+// TestFreeNumberAgain: the number of a free attempt is used again, and its row does not become the next attempt's.
 func TestFreeNumberAgain(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -172,7 +172,7 @@ func TestFreeNumberAgain(t *testing.T) {
 		task = *record(t, s, c, free).Task
 	}
 	c := claim(t, s, task)
-	if _, err := s.Record(t.Context(), first, delivered); err != nil { // late, by a worker whose attempt was taken back
+	if _, err := s.Record(t.Context(), first, delivered); err != nil { // late, by a worker whose attempt was undone
 		t.Fatal(err)
 	}
 	d := read(t, s, c.ID)
@@ -181,7 +181,7 @@ func TestFreeNumberAgain(t *testing.T) {
 	}
 }
 
-// TestPolicy: read leniently, and merged.
+// TestPolicy: invalid fields of a stored policy are ignored, and Merge combines policies.
 func TestPolicy(t *testing.T) {
 	t.Parallel()
 	for stored, want := range map[string]string{
@@ -223,8 +223,8 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// TestRecordWithoutItsWeek: an outcome whose week somebody dropped, or may not write by its own name, is recorded all
-// the same.
+// TestRecordWithoutItsWeek: an outcome is recorded although its week's partition was dropped or cannot be written by
+// name.
 func TestRecordWithoutItsWeek(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -242,7 +242,7 @@ func TestRecordWithoutItsWeek(t *testing.T) {
 	}
 }
 
-// TestWeekOf: only a table of attempts goes into a statement.
+// TestWeekOf: parseWeek accepts only names of partitions of attempts, because the name becomes part of a statement.
 func TestWeekOf(t *testing.T) {
 	t.Parallel()
 	for table, want := range map[string]string{

@@ -12,10 +12,11 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// What a connection failed of is said once, on one line, with the server's address and not its password.
+// TestConnectionFailsInOneSentence: an error of a connection is one line with one cause. It contains the server's
+// address, and not the password.
 func TestConnectionFailsInOneSentence(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel takes connections, and nobody answers
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts connections, and no server answers
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,15 +11,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// groupStatement is a statement that answers a group. Its plan must not turn with the statistics: each table is read by
-// the indexes named here, by the whole key.
+// groupStatement is a statement that processes a group. Its plan must not depend on the statistics: it must read each
+// table by the indexes named here, with the whole key.
 type groupStatement struct {
 	sql     string
 	args    func(n int) string // for a group of n, as SQL
 	indexes []usedIndex
 }
 
-// usedIndex is an index by its name (a whole match), and what its condition must say.
+// usedIndex is an index by its name (a regular expression for the whole name) and the required index condition.
 type usedIndex struct{ name, condition string }
 
 var groupStatements = map[string]groupStatement{
@@ -56,13 +56,13 @@ var groupStatements = map[string]groupStatement{
 		[]usedIndex{{`deliveries_pkey`, `id = w.id`}, {`deliveries_pkey`, `id = ANY`}, {`deliveries_next|deliveries_out`, `agent_id = `}, {`agents_pkey`, `agent_id = `}}},
 }
 
-// thisWeek is the table of the attempts that begin now.
+// thisWeek returns the partition for attempts that begin now.
 func thisWeek() string {
 	now := time.Now().UTC()
 	return "herald.attempts_" + now.AddDate(0, 0, -(int(now.Weekday())+6)%7).Format("20060102")
 }
 
-// groupArguments are those of a statement with @names.
+// groupArguments returns the arguments of a statement with @names for a group of n, as SQL.
 func groupArguments(statement string, n int) string {
 	elements := map[string]string{"ids": `md5(%d::text)::uuid`, "claim_nos": `1`, "started_ats": `now()`, "numbers": `1`,
 		"statuses": `'delivered'`, "delays": `interval '1 s'`, "tasks": `false`, "called": `true`, "stages": `'call'`, "agent_oks": `true`}
@@ -82,7 +82,7 @@ func groupArguments(statement string, n int) string {
 	return strings.Join(args, ", ")
 }
 
-// repeatSQL is an array of n elements, each made from its number.
+// repeatSQL returns an array of n elements, each made from its number.
 func repeatSQL(n int, element string) string {
 	elements := make([]string, n)
 	for i := range elements {
@@ -91,7 +91,8 @@ func repeatSQL(n int, element string) string {
 	return "ARRAY[" + strings.Join(elements, ", ") + "]"
 }
 
-// The states of the tables that statistics may tell of, rightly or not. Nine of ten deliveries are history.
+// States of the tables on which the statistics may be based, whether correct or outdated. Nine of ten deliveries are
+// history.
 const (
 	fillTables = `
 		INSERT INTO herald.agents (chain_id, identity_registry, agent_id) SELECT 8453, '0xaa', n FROM generate_series(1, 500) n;
@@ -108,12 +109,12 @@ const (
 		SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1, n::text, n, now(), 1 FROM generate_series(1, 20) n;
 		INSERT INTO herald.attempts (delivery_id, number, started_at, stage) SELECT md5(n::text)::uuid, 1, now(), 'claim' FROM generate_series(1, 20) n;`
 	analyze = `ANALYZE herald.deliveries, herald.agents, herald.attempts;`
-	// count writes what a table's statistics say of its size; the planner scales it by the pages that there are.
+	// count sets a table's size in the statistics; the planner scales it by the actual number of pages.
 	count = `UPDATE pg_class SET reltuples = %s, relpages = %s
 		WHERE relnamespace = 'herald'::regnamespace AND relkind IN ('r', 'i') AND relname ~ '^(deliveries|agents|attempts)';`
 )
 
-// TestGroupPlans: whatever the statistics say, every statement of a group finds its rows by their keys.
+// TestGroupPlans: with any statistics, each statement for a group finds its rows by their keys.
 func TestGroupPlans(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]string{
@@ -163,7 +164,7 @@ func execScript(t *testing.T, s *Store, sql string) {
 	}
 }
 
-// checkPlan says what is wrong with a statement's plan on a connection of the pool.
+// checkPlan returns the faults of a statement's plan on a connection of the pool.
 func checkPlan(t *testing.T, s *Store, mode string, st groupStatement, n int) (faults []string) {
 	t.Helper()
 	var plan string
@@ -190,7 +191,7 @@ func checkPlan(t *testing.T, s *Store, mode string, st groupStatement, n int) (f
 	return faults
 }
 
-// planNode is a step of a plan as EXPLAIN tells it.
+// planNode is a node of a plan in EXPLAIN's JSON format.
 type planNode struct {
 	Type      string     `json:"Node Type"`
 	Relation  string     `json:"Relation Name"`
@@ -201,7 +202,7 @@ type planNode struct {
 
 func (p planNode) findFaults(indexes []usedIndex) (faults []string) {
 	switch p.Type {
-	case "ModifyTable", "Bitmap Heap Scan", "Tid Scan": // these read what an index scan has found, below or before them
+	case "ModifyTable", "Bitmap Heap Scan", "Tid Scan": // these read rows that an index scan found
 	default:
 		if p.Relation == "" && p.Index == "" || p.isOneOf(indexes) {
 			break

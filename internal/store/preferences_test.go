@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// putOff is what is recorded of a delivery whose agent pauses.
+// putOff is the outcome of a delivery whose agent pauses.
 var putOff = Outcome{Status: Waiting, Reason: "throttled", Delay: time.Minute, Task: true, Free: true, SkipDispatch: true, HoldLine: 2 * time.Minute, Stage: "check"}
 
-// TestHeldLine: while an agent's line is held, what comes stays in it, and the reconciler leaves it alone. Others go on.
+// TestHeldLine: while an agent's backlog is paused, new deliveries stay in it, and neither Accept nor the reconciler
+// dispatches them. Other agents are not affected.
 func TestHeldLine(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -41,7 +42,7 @@ func TestHeldLine(t *testing.T) {
 	if n := backlog(); n != 0 {
 		t.Errorf("the reconciler dispatched %d", n)
 	}
-	// A shorter hold does not shorten it.
+	// A shorter pause does not shorten the present one.
 	shorter := putOff
 	shorter.HoldLine = time.Second
 	exec(t, s, `UPDATE herald.deliveries SET next_attempt_at = now() WHERE status = 'waiting'`)
@@ -55,7 +56,8 @@ func TestHeldLine(t *testing.T) {
 	}
 }
 
-// TestPreferencesRecorded: what was said last counts, alone or in a group, and what was spooled earlier comes too late.
+// TestPreferencesRecorded: the most recent preferences are stored, alone or in a group. Older ones from a spooled
+// outcome are ignored.
 func TestPreferencesRecorded(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -110,8 +112,8 @@ func TestPreferencesRecorded(t *testing.T) {
 	}
 }
 
-// TestPreferencesInForce: they count for a week, a pause for a day, and not against the operator's word; what somebody
-// wrote into the column by hand is as good as nothing.
+// TestPreferencesInForce: preferences are in force for a week, and a pause for a day. The operator's policy overrides
+// them. An invalid value that was written to the column by hand has no effect.
 func TestPreferencesInForce(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)

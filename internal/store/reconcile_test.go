@@ -105,7 +105,7 @@ func TestOverdueAndRedispatch(t *testing.T) {
 	}
 	exec(t, s, `UPDATE herald.deliveries SET handed_at = handed_at - interval '1 minute'`)
 	late := find(2)
-	if len(late) != 8 { // five of the first eight, the two that followed, and the wait that is over
+	if len(late) != 8 { // five of the first eight, the two that followed, and the one whose wait is over
 		t.Fatalf("%d overdue", len(late))
 	}
 	if !slices.IsSortedFunc(late, func(a, b Task) int { return bytes.Compare(a.ID[:], b.ID[:]) }) {
@@ -145,7 +145,7 @@ func TestBacklog(t *testing.T) {
 		accept(t, s, feedbacks(agent, 1, 10)...)
 	}
 	if tasks, err := s.Backlog(t.Context(), 10); err != nil || len(tasks) != 0 {
-		t.Fatal(tasks, err) // work, but no room
+		t.Fatal(tasks, err) // deliveries are queued, but no slot is free
 	}
 	exec(t, s, `UPDATE herald.deliveries SET status = 'delivered', handed_at = NULL, finished_at = now() WHERE handed_at IS NOT NULL`)
 	var wg sync.WaitGroup
@@ -230,7 +230,7 @@ func TestLead(t *testing.T) {
 	if !led || err != nil {
 		t.Errorf("the lock was not given back: %v, %v", led, err)
 	}
-	// A leader whose connection dies frees it too.
+	// Leadership also ends when the leader's connection dies.
 	led, err = s.Lead(t.Context(), func(ctx context.Context) error {
 		exec(t, s, `SELECT pg_terminate_backend(pid, 5000) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
 		return nil

@@ -11,7 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// BenchmarkDeliveries is claim and record of deliveries of 64 agents by many callers at a time, alone and in groups.
+// BenchmarkDeliveries measures claim and record of deliveries of 64 agents by many concurrent callers, alone and in
+// groups.
 func BenchmarkDeliveries(b *testing.B) {
 	for _, callers := range []int{16, 64} {
 		s := openBenchStore(b, callers)
@@ -72,7 +73,8 @@ func openBenchStore(b *testing.B, callers int) *Store {
 	return s
 }
 
-// benchTasks are the first tasks of n deliveries in an otherwise empty store, more of an agent than it may have.
+// benchTasks returns the first tasks of n deliveries in an otherwise empty store. It dispatches more deliveries per
+// agent than Accept would.
 func benchTasks(b *testing.B, s *Store, n int) []Task {
 	exec(b, s, `TRUNCATE herald.deliveries, herald.attempts, herald.agents CASCADE`)
 	for from := 0; from < n; from += MaxAccept {

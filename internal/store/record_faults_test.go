@@ -19,7 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// answers are what callers of Record got, by their place.
+// answers contains the results of concurrent calls of Record, by the index of their request.
 type answers struct {
 	recs []Recorded
 	errs []error
@@ -27,12 +27,12 @@ type answers struct {
 	all  sync.WaitGroup
 }
 
-// recordTogether records the requests in one group, and returns when that begins.
+// recordTogether records the requests in one group, and returns when the group begins.
 func recordTogether(t *testing.T, s *Store, requests []recordRequest) *answers {
 	t.Helper()
 	r := s.records
 	r.mu.Lock()
-	r.active += r.flights // as if others were under way
+	r.active += r.flights // as if other groups were under way
 	r.mu.Unlock()
 	a := &answers{recs: make([]Recorded, len(requests)), errs: make([]error, len(requests)), done: make([]chan struct{}, len(requests))}
 	for i, q := range requests {
@@ -54,7 +54,7 @@ func recordTogether(t *testing.T, s *Store, requests []recordRequest) *answers {
 	return a
 }
 
-// groupStats are what has gone in groups so far.
+// groupStats returns the statistics of the groups so far.
 func groupStats(s *Store) coalescerStats {
 	s.records.mu.Lock()
 	defer s.records.mu.Unlock()
@@ -71,8 +71,8 @@ func claimAll(t *testing.T, s *Store, agents, n int) (requests []recordRequest) 
 	return requests
 }
 
-// TestGroupLeavesTheRest: of a group, the callers whose rows are lost, cancelled, gone, locked or in the group twice get
-// what they would get alone, and the others do not wait for them.
+// TestGroupLeavesTheRest: in a group, some rows are lost, cancelled, deleted, locked or present twice. Their callers
+// get the same results as alone, and the other callers do not wait for them.
 func TestGroupLeavesTheRest(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 2, 7, 57} {
@@ -80,7 +80,7 @@ func TestGroupLeavesTheRest(t *testing.T) {
 			t.Parallel()
 			s := newStore(t)
 			s.records.min = 1
-			requests := claimAll(t, s, 10, n+5) // the last five are not plain
+			requests := claimAll(t, s, 10, n+5) // the last five cannot be recorded in a group
 			lapsed, late, cancelled, gone, locked := requests[n], requests[n+1], requests[n+2], requests[n+3], requests[n+4]
 			requests[n].outcome = waiting(time.Hour)
 			lapse(t, s, lapsed.claim)
@@ -99,7 +99,7 @@ func TestGroupLeavesTheRest(t *testing.T) {
 			defer tx.Rollback(context.Background())
 			twice := requests[0]
 			week := *requests[n-1].claim
-			week.week = "herald.attempts_default" // of another week than the group's
+			week.week = "herald.attempts_default" // the partition of another week than the group's
 			if n > 1 {
 				requests[n-1].claim = &week
 			}
@@ -136,7 +136,7 @@ func TestGroupLeavesTheRest(t *testing.T) {
 					if !errors.Is(err, ErrFenced) || d.Status != Cancelled || d.History[0].Outcome != "delivered" {
 						t.Errorf("what was cancelled: %v, %s, %+v", err, d.Status, d.History)
 					}
-				case n + 3: // gone
+				case n + 3: // deleted
 					if !errors.Is(err, ErrFenced) {
 						t.Errorf("a row that is not there: %v", err)
 					}
@@ -147,7 +147,7 @@ func TestGroupLeavesTheRest(t *testing.T) {
 					ended++
 				}
 			}
-			ended-- // one is in twice
+			ended-- // one is in the group twice
 			if sum := value[int](t, s, `SELECT sum((totals ->> 'delivered')::int)::int FROM herald.agents`); sum != ended {
 				t.Errorf("%d are counted, want %d", sum, ended)
 			}
@@ -158,8 +158,8 @@ func TestGroupLeavesTheRest(t *testing.T) {
 	}
 }
 
-// TestGroupGivesNextToOneCaller: what a group dispatches is given once, to a caller who recorded a delivery of that
-// agent; who lost its claim gets nothing and makes no room.
+// TestGroupGivesNextToOneCaller: each task that a group dispatches is returned once, to a caller that recorded a
+// delivery of that agent. A caller that lost its claim gets no task and frees no slot.
 func TestGroupGivesNextToOneCaller(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -199,7 +199,7 @@ func TestGroupGivesNextToOneCaller(t *testing.T) {
 	}
 }
 
-// TestPoisonedGroup: a row that makes the statement fail, or the commit, fails alone.
+// TestPoisonedGroup: a row that makes the statement or the commit fail is the only one that fails.
 func TestPoisonedGroup(t *testing.T) {
 	t.Parallel()
 	for when, trigger := range map[string]string{
@@ -226,14 +226,14 @@ func TestPoisonedGroup(t *testing.T) {
 	}
 }
 
-// faultyNet makes connections on which one message gets lost.
+// faultyNet makes connections on which one message is lost.
 type faultyNet struct {
 	armed  atomic.Pointer[fault]
-	struck chan struct{} // closed when it was lost
+	struck chan struct{} // closed when the message was lost
 }
 
-// fault is about the first write that contains mark: it is swallowed, or, when committed is not nil, only its answer is,
-// after committed has returned.
+// fault drops the first write that contains mark. If committed is not nil, fault drops only the answer to it, after
+// committed has returned.
 type fault struct {
 	mark      []byte
 	committed func()
@@ -250,14 +250,14 @@ func (c *faultyConn) Write(p []byte) (int, error) {
 		c.struck.Store(f)
 		close(c.net.struck)
 		if f.committed == nil {
-			return len(p), nil // and nobody will ever answer
+			return len(p), nil // no answer will arrive
 		}
 	}
 	return c.Conn.Write(p)
 }
 
 func (c *faultyConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p) // pgx reads in the background, so this may have begun before the write
+	n, err := c.Conn.Read(p) // pgx reads in the background, so this read may have begun before the write
 	if f := c.struck.Load(); f != nil && f.committed != nil {
 		f.committed()
 		c.Conn.Close()
@@ -266,7 +266,7 @@ func (c *faultyConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// openFaulty is a store whose connections are of a faulty net.
+// openFaulty opens a store whose connections use a faultyNet.
 func openFaulty(t *testing.T, url string) (*Store, *faultyNet) {
 	t.Helper()
 	n := &faultyNet{struck: make(chan struct{})}
@@ -284,8 +284,8 @@ func openFaulty(t *testing.T, url string) (*Store, *faultyNet) {
 	return s, n
 }
 
-// TestGroupWithUnknownCommit: when the connection is lost after the server has committed, every caller finds its own
-// record, and nothing is written twice.
+// TestGroupWithUnknownCommit: the connection is lost after the server has committed. Each caller finds its own record,
+// and nothing is written twice.
 func TestGroupWithUnknownCommit(t *testing.T) {
 	t.Parallel()
 	url := heraldtest.Postgres(t, Migrate)
@@ -325,7 +325,7 @@ func TestGroupWithUnknownCommit(t *testing.T) {
 	}
 }
 
-// TestStalledGroup: a connection that says nothing holds up its own group until that gives up, and nobody else.
+// TestStalledGroup: a connection without answers delays only its own group, until the group times out.
 func TestStalledGroup(t *testing.T) {
 	t.Parallel()
 	s, faulty := openFaulty(t, heraldtest.Postgres(t, Migrate))
@@ -349,8 +349,8 @@ func TestStalledGroup(t *testing.T) {
 	}
 }
 
-// TestGivingUpInAGroup: who gives up while its request waits is not recorded; who gives up while its group is being
-// committed gets what was.
+// TestGivingUpInAGroup: if a caller gives up while its request is queued, nothing is recorded. If it gives up while its
+// group is being committed, it gets the result.
 func TestGivingUpInAGroup(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestGroupRecordsAsSingles: whatever a group's outcomes are, every row is as if they had been recorded one after the
-// other in the order of the deliveries' ids, and the callers get what they would have got.
+// TestGroupRecordsAsSingles: with any outcomes in a group, rows and results are the same as if the outcomes had been
+// recorded one by one, in the order of the deliveries' ids.
 func TestGroupRecordsAsSingles(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -23,7 +23,7 @@ func TestGroupRecordsAsSingles(t *testing.T) {
 	t.Logf("seed %d", seed)
 	alone, grouped := newStore(t), newStore(t)
 	const agents = 6
-	var waiting [2][]Task // of the store alone, of the store grouped
+	var waiting [2][]Task // of the store that records alone, and of the store that records in groups
 	for round := range 10 {
 		for agent := range agents {
 			in := feedbacks(agent, round*20+1, random.IntN(20))
@@ -52,7 +52,7 @@ func TestGroupRecordsAsSingles(t *testing.T) {
 					t.Fatal(err)
 				}
 				if c == nil {
-					continue // a wait went back into the line
+					continue // the delivery returned to the backlog
 				}
 				if i == 0 {
 					outcomes[c.Key] = randomPlainOutcome(random)
@@ -129,11 +129,11 @@ func TestGroupRecordsAsSingles(t *testing.T) {
 	}
 }
 
-// allHours are those that ended, and the one of each agent that goes on.
+// allHours selects the ended hours and each agent's current hour.
 const allHours = `(SELECT agent_id, calls, failed, failures, latency FROM herald.agent_hours
 	UNION ALL SELECT agent_id, hour_calls, hour_failed, hour_failures, hour_latency FROM herald.agents) h`
 
-// rowsToCompare are all that a record writes, times relative to when it did.
+// rowsToCompare selects all data that a record writes. Times are relative to the time of the write.
 var rowsToCompare = map[string]string{
 	"deliveries": `SELECT to_jsonb(d) - '{claim_no,seq,accepted_at,created_at,updated_at,handed_at,lease_until,next_attempt_at,finished_at,holds_until}'::text[]
 		|| jsonb_build_object('holds', holds_until = 'infinity', 'handed', handed_at - updated_at, 'next', next_attempt_at - updated_at, 'finished', finished_at - updated_at,
@@ -145,7 +145,7 @@ var rowsToCompare = map[string]string{
 		|| jsonb_build_object('ok now', last_ok_at > 'epoch', 'failed now', last_error_at > 'epoch', 'called now', last_called_at > 'epoch',
 		                      'failing since now', failing_since > 'epoch')
 		FROM herald.agents g ORDER BY 1`,
-	// The hour may end between two records.
+	// Sums over hours, because the hour may end between two records.
 	"calls": `SELECT jsonb_build_array(agent_id, sum(calls), sum(failed)) FROM ` + allHours + ` GROUP BY agent_id ORDER BY agent_id`,
 	"failures": `SELECT jsonb_build_array(agent_id, key, sum(value::int)) FROM ` + allHours + `, jsonb_each_text(failures)
 		GROUP BY agent_id, key ORDER BY agent_id, key`,
@@ -163,7 +163,7 @@ func dumpRows(t *testing.T, s *Store, sql string) []string {
 	return out
 }
 
-// shorten leaves out most of what is long and the same.
+// shorten abbreviates long runs of x.
 func shorten(row string) string { return strings.ReplaceAll(row, strings.Repeat("x", 1<<10), "x…") }
 
 func compareRecorded(t *testing.T, key string, alone, grouped Recorded) {
@@ -187,7 +187,7 @@ func compareRecorded(t *testing.T, key string, alone, grouped Recorded) {
 	}
 }
 
-// randomPlainOutcome is one that may go in a group, with any of its fields.
+// randomPlainOutcome returns an outcome that may be recorded in a group, with random fields.
 func randomPlainOutcome(random *rand.Rand) Outcome {
 	some := func() bool { return random.IntN(2) == 0 }
 	text := func(list ...string) string { return list[random.IntN(len(list))] }
@@ -199,7 +199,7 @@ func randomPlainOutcome(random *rand.Rand) Outcome {
 		FileVerification: text("", "raw", "not_given"), FileSource: text("", "ipfs"), Arguments: raw(), Response: raw(), Result: raw(),
 		Protocol: text("", "2025-06-18", "2025-03-26"), AgentOK: some(), AgentError: text("", "", "it said 503", "it hung \x00 up"),
 		ServerInfo: raw(), Tools: raw(), Error: text("", "{it} said, \"503\\\"", "NULL", "\xff")}
-	o.CallTook = time.Duration(random.IntN(2)) * time.Duration(1<<random.IntN(38)) // to more than a minute
+	o.CallTook = time.Duration(random.IntN(2)) * time.Duration(1<<random.IntN(38)) // up to more than a minute
 	switch random.IntN(6) {
 	case 0:
 		o.Status, o.Reason = Rejected, reason.ToolError

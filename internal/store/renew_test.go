@@ -14,7 +14,7 @@ import (
 
 const tokenIssuer = "https://login.example"
 
-// oauthFor is an OAuth credential of an agent for tokenOrigin.
+// oauthFor returns an OAuth credential of an agent for tokenOrigin.
 func oauthFor(t testing.TB, k *secret.Keyset, a Agent, plain string) Token {
 	t.Helper()
 	token := Token{Agent: a, Origin: tokenOrigin, Scheme: SchemeClientCredentials, Header: "Authorization", Issuer: tokenIssuer}
@@ -45,7 +45,7 @@ func storeToken(t testing.TB, s *Store, token Token) {
 	}
 }
 
-// begin leases a renewal; given says whether it must be.
+// begin leases a renewal, and checks whether the lease was given.
 func begin(t testing.TB, s *Store, token Token, seen []byte, given bool) Renewal {
 	t.Helper()
 	r, err := s.LeaseRenewal(t.Context(), token, seen, time.Minute)
@@ -55,7 +55,7 @@ func begin(t testing.TB, s *Store, token Token, seen []byte, given bool) Renewal
 	return r
 }
 
-// TestRenewal: one worker at a time renews; what it saves is what the others find.
+// TestRenewal: one worker at a time renews, and the others find the token that it saved.
 func TestRenewal(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)
@@ -78,14 +78,14 @@ func TestRenewal(t *testing.T) {
 	if err := s.SaveRenewal(t.Context(), r, first, nil); err != nil {
 		t.Fatal(err)
 	}
-	found := begin(t, s, token, nil, false) // there is one now
+	found := begin(t, s, token, nil, false) // an access token exists now
 	if found.Access == nil || !found.Access.ExpiresAt.Equal(end) {
 		t.Fatalf("%+v", found)
 	}
 	opens(t, k, found.Access.Ciphertext, found.Token.AccessBinding(), "first")
 	opens(t, k, found.Token.Ciphertext, found.Token.Binding(), "credential")
 
-	// The next one, with another refresh token.
+	// The next renewal, with another refresh token.
 	r = begin(t, s, token, found.Access.Ciphertext, true)
 	if !bytes.Equal(r.Access.Ciphertext, first.Ciphertext) {
 		t.Error("the renewal does not know what it replaces")
@@ -101,7 +101,7 @@ func TestRenewal(t *testing.T) {
 	opens(t, k, found.Access.Ciphertext, found.Token.AccessBinding(), "second")
 	opens(t, k, found.Token.Ciphertext, found.Token.Binding(), "rotated")
 
-	// One that comes to nothing, and one whose worker dies.
+	// One renewal that yields, and one whose worker dies.
 	r = begin(t, s, token, second.Ciphertext, true)
 	if err := s.YieldRenewal(t.Context(), r); err != nil {
 		t.Fatal(err)
@@ -112,7 +112,7 @@ func TestRenewal(t *testing.T) {
 	if err := s.SaveRenewal(t.Context(), r, first, sealed(t, k, "late", token.Binding())); !errors.Is(err, ErrSuperseded) {
 		t.Error("a late renewal was saved:", err)
 	}
-	if err := s.YieldRenewal(t.Context(), r); err != nil { // nor does it end another's
+	if err := s.YieldRenewal(t.Context(), r); err != nil { // it does not end another worker's renewal either
 		t.Fatal(err)
 	}
 	begin(t, s, token, second.Ciphertext, false)
@@ -131,7 +131,7 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-// TestCredentialReplaced: what is renewed meanwhile with the old one is kept nowhere.
+// TestCredentialReplaced: the result of a renewal of a replaced credential is discarded.
 func TestCredentialReplaced(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)
@@ -152,13 +152,13 @@ func TestCredentialReplaced(t *testing.T) {
 	if err := s.YieldRenewal(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	begin(t, s, token, nil, false) // which the old one does not end
+	begin(t, s, token, nil, false) // the old renewal does not end the new one
 	opens(t, k, next.Token.Ciphertext, next.Token.Binding(), "new")
 	if !next.Token.UpdatedAt.After(r.Token.UpdatedAt) || next.Access != nil {
 		t.Errorf("%+v after %+v", next, r)
 	}
 
-	// Removed, and stored anew with a first access token.
+	// The credential is removed, and stored again with an access token.
 	if _, _, err := s.RemoveToken(t.Context(), token.Agent, token.Origin); err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestCredentialReplaced(t *testing.T) {
 		opens(t, k, found.Access.Ciphertext, found.Token.AccessBinding(), "came with it")
 	}
 
-	// By a token of another kind: there is nothing to renew, and nothing of the old one is left.
+	// It is replaced by a bearer token: there is nothing to renew, and nothing of the old credential is left.
 	r = begin(t, s, token, login.Access.Ciphertext, true)
 	storeToken(t, s, sealedFor(t, k, agentNamed("1"), tokenOrigin, "bearer"))
 	late(r)
@@ -206,7 +206,7 @@ func TestCredentialReplaced(t *testing.T) {
 	}
 }
 
-// TestRenewalAtOnce: of many workers one renews.
+// TestRenewalAtOnce: of many concurrent workers, one renews.
 func TestRenewalAtOnce(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)
@@ -230,8 +230,8 @@ func TestRenewalAtOnce(t *testing.T) {
 	}
 }
 
-// TestRenewalSeesTheLastOne: who waits for the renewal before reads the refresh token that it brought, not the one from
-// before it.
+// TestRenewalSeesTheLastOne: a worker that waits for another's renewal reads the refresh token that this renewal
+// stored, not the one before it.
 func TestRenewalSeesTheLastOne(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)
@@ -264,7 +264,7 @@ func TestRenewalSeesTheLastOne(t *testing.T) {
 	}()
 	deadline := time.Now().Add(10 * time.Second)
 	for value[int](t, s, `SELECT count(*)::int FROM pg_locks WHERE NOT granted`) == 0 && time.Now().Before(deadline) {
-		select { // until it waits
+		select { // until it waits for the lock
 		case r := <-result:
 			t.Fatalf("it did not wait: %+v", r)
 		case <-time.After(5 * time.Millisecond):
@@ -280,7 +280,7 @@ func TestRenewalSeesTheLastOne(t *testing.T) {
 	opens(t, k, r.Token.Ciphertext, r.Token.Binding(), "new")
 }
 
-// TestAccessPagesAndReseal: access tokens are sealed anew as tokens are, unless they were renewed meanwhile.
+// TestAccessPagesAndReseal: access tokens are reencrypted like credentials, unless they were renewed in the meantime.
 func TestAccessPagesAndReseal(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// chainReader advances a cursor over blocks that a test makes up.
+// chainReader advances a cursor over blocks that a test defines.
 type chainReader struct {
 	*testing.T
 	s *Store
@@ -27,7 +27,7 @@ func newChainReader(t *testing.T, s *Store) *chainReader {
 	return &chainReader{t, s, c}
 }
 
-// inBlock places a job into a block of a branch, in the transaction of its agent and index.
+// inBlock puts a job into a block of a branch, in the transaction derived from its agent and index.
 func inBlock(j job.Job, number uint64, branch byte) job.Job {
 	index := uint(3)
 	j.BlockNumber, j.BlockHash, j.Timestamp = number, common.Hash{branch, byte(number)}, int64(number)
@@ -35,7 +35,7 @@ func inBlock(j job.Job, number uint64, branch byte) job.Job {
 	return j
 }
 
-// read advances the cursor by blocks from to to, which hold these jobs.
+// read advances the cursor over the blocks from to to, which contain these jobs.
 func (r *chainReader) read(from, to uint64, atHead bool, jobs ...job.Job) Advanced {
 	r.Helper()
 	a := Advance{From: from, To: to, Head: to, AtHead: atHead, Anchors: []Anchor{{Number: to}}}
@@ -49,7 +49,7 @@ func (r *chainReader) read(from, to uint64, atHead bool, jobs ...job.Job) Advanc
 	return done
 }
 
-// bring brings a delivery into the state that a row of a table names.
+// bring sets a delivery to the named state.
 func bring(t *testing.T, s *Store, id uuid.UUID, state string) {
 	t.Helper()
 	for name, set := range map[string]string{
@@ -76,8 +76,8 @@ func bring(t *testing.T, s *Store, id uuid.UUID, state string) {
 	t.Fatalf("no state %q", state)
 }
 
-// TestReorgEnds: what a reorg took off the chain is cancelled if it was not called, followed by a retraction if it was
-// or may have been, and left if it is running, until that has ended.
+// TestReorgEnds: a reorg removes a delivery's event. A delivery that was not called is cancelled. One that was or may
+// have been called gets a retraction. A running one is left until it ends.
 func TestReorgEnds(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -150,7 +150,8 @@ func TestReorgEnds(t *testing.T) {
 	}
 }
 
-// TestReorgMoves: what the new branch holds too keeps its id and gets its new place, whatever became of it.
+// TestReorgMoves: a delivery whose event is also on the new branch keeps its id and gets the event's new position, in
+// any state.
 func TestReorgMoves(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{"queued", "waiting", "waiting, called", "held", "running", "delivered", "rejected"} {
@@ -159,7 +160,7 @@ func TestReorgMoves(t *testing.T) {
 			s := newStore(t)
 			r := newChainReader(t, s)
 			first := inBlock(feedback(1, 1), 101, 'a')
-			first.Action.TimeoutMs = 7000 // a producer's own
+			first.Action.TimeoutMs = 7000 // set by a producer
 			accept(t, s, Intake{Job: first})
 			r.read(100, 101, true, inBlock(feedback(1, 1), 101, 'a'))
 			bring(t, s, first.ID(), state)
@@ -183,8 +184,8 @@ func TestReorgMoves(t *testing.T) {
 	}
 }
 
-// TestReorgGivesKeyAway: the index of an event that is on the chain no more is used again: the other event is a delivery
-// of its own, whatever became of the first and whether it ended already.
+// TestReorgGivesKeyAway: a reorg removes an event, and another event uses its index. The other event gets a delivery of
+// its own, in any state of the first delivery.
 func TestReorgGivesKeyAway(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{"queued", "waiting, called", "held", "running", "delivered", "rejected", "cancelled"} {
@@ -222,17 +223,17 @@ func TestReorgGivesKeyAway(t *testing.T) {
 	}
 }
 
-// TestReorgReturns: an event that comes back after its delivery had ended is delivered: under a new id if the agent may
-// know that it was taken back, else as if nothing had been.
+// TestReorgReturns: an event that returns after its delivery ended is delivered again. It gets a new id if the agent
+// may have received a retraction; otherwise the delivery continues as if the event had never disappeared.
 func TestReorgReturns(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		state      string
-		retraction string // state of the retraction when the event comes back; empty: none
+		retraction string // state of the retraction when the event returns; empty: none
 		verdict    Verdict
 		same       bool   // the delivery keeps its id
 		withdrawn  bool   // the retraction is cancelled, or skipped if the agent cannot have received it
-		status     Status // of the delivery that answers
+		status     Status // of the delivery in the answer
 	}{
 		{"queued", "", Accepted, true, false, Queued},
 		{"rejected", "", Known, true, false, Rejected},
@@ -283,8 +284,8 @@ func TestReorgReturns(t *testing.T) {
 	}
 }
 
-// TestSettledEventsAreFoundAgain: blocks that are settled may be read again, with those above them that were replaced.
-// What they hold is on the chain.
+// TestSettledEventsAreFoundAgain: settled blocks may be read again, together with replaced blocks above them. Their
+// events count as present on the chain.
 func TestSettledEventsAreFoundAgain(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -301,7 +302,7 @@ func TestSettledEventsAreFoundAgain(t *testing.T) {
 	}
 }
 
-// TestSettledEvents: nothing is remembered of blocks that no reorg is expected to replace.
+// TestSettledEvents: no events are remembered of blocks that no reorg is expected to replace.
 func TestSettledEvents(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -329,8 +330,8 @@ func TestSettledEvents(t *testing.T) {
 	}
 }
 
-// TestReorgAgainstClaims: a worker that claims a delivery while its event is moved, and asks the chain about the old
-// place, does not end it: it is asked about again at its new one.
+// TestReorgAgainstClaims: a worker claims a delivery while a reorg moves its event, and checks the chain at the old
+// position. This does not end the delivery: its event is checked again at the new position.
 func TestReorgAgainstClaims(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -371,7 +372,7 @@ func TestReorgAgainstClaims(t *testing.T) {
 	if old < 4 {
 		t.Errorf("%d claims had the old place", old)
 	}
-	// Where the event is not either, it is rejected.
+	// If the event is not at the new position either, the delivery is rejected.
 	last := inBlock(feedback(99, 1), next, 'a')
 	c := claim(t, s, r.read(next, next, true, last).Tasks[0])
 	record(t, s, c, Outcome{Status: Rejected, Reason: reason.EventNotFound, Stage: "check", NotAtPosition: true})

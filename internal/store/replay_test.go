@@ -14,7 +14,7 @@ import (
 
 func ids1(id uuid.UUID) []uuid.UUID { return []uuid.UUID{id} }
 
-// ending is an outcome that leaves the delivery in that state.
+// ending returns an outcome that leaves the delivery with the given status.
 func ending(status Status, why reason.Reason) Outcome {
 	return Outcome{Status: status, Reason: why, Stage: "call", Called: true, Error: "because", Delay: time.Hour}
 }
@@ -24,9 +24,9 @@ func TestReplay(t *testing.T) {
 	s := newStore(t)
 	for i, tt := range []struct {
 		o     Outcome
-		job   string // what became of it; empty: it is there
+		job   string // the stored job; empty: unchanged
 		force bool
-		left  string // why it is left; empty: it is moved
+		left  string // why it is not replayed; empty: it is replayed
 	}{
 		{o: ending(Dead, "timeout")},
 		{o: ending(Rejected, "tool_error")},
@@ -65,7 +65,7 @@ func TestReplay(t *testing.T) {
 				}
 				return
 			}
-			waits := tt.o.Status == Waiting // it goes on with its own budget and age
+			waits := tt.o.Status == Waiting // it continues with its own budget and age
 			if d.Status != Queued || d.Reason != "" || d.Error != "" || d.FinishedAt != nil || d.NextAttemptAt != nil || d.Attempts != 1 {
 				t.Errorf("%+v", d)
 			}
@@ -91,7 +91,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestReplayLeaves: what is under way is not touched, and nothing is invented.
+// TestReplayLeaves: dispatched and running deliveries are not changed, and unknown ids create nothing.
 func TestReplayLeaves(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -117,7 +117,8 @@ func TestReplayLeaves(t *testing.T) {
 	}
 }
 
-// TestReplayDispatchesExactly: replays of many at once keep to eight an agent, and the rest follow as these end.
+// TestReplayDispatchesExactly: concurrent replays dispatch at most eight deliveries of an agent. The others follow as
+// these end.
 func TestReplayDispatchesExactly(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -148,8 +149,8 @@ func TestReplayDispatchesExactly(t *testing.T) {
 	}
 }
 
-// TestReplaySettlesDoubt: what was in doubt before a replay is not in doubt after it, so that a policy does not hold it
-// again.
+// TestReplaySettlesDoubt: attempts before a replay are not in doubt after it, so that a policy does not hold the
+// delivery again.
 func TestReplaySettlesDoubt(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -170,7 +171,8 @@ func TestReplaySettlesDoubt(t *testing.T) {
 	}
 }
 
-// TestBudget: a lease that runs out ends what has had all attempts of its present budget, however many came before.
+// TestBudget: an expired lease ends a delivery that has used all attempts of its present budget. Attempts before that
+// budget do not count.
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -217,7 +219,7 @@ func TestCancel(t *testing.T) {
 	}
 	refused(t, s, wait.ID, wait.N, "it is cancelled")
 	refused(t, s, tasks[4].ID, tasks[4].N, "it is cancelled")
-	if again, err := s.Backlog(t.Context(), 10); err != nil || len(again) != 1 { // the room that a queued one held
+	if again, err := s.Backlog(t.Context(), 10); err != nil || len(again) != 1 { // the slot of a queued delivery
 		t.Error(again, err)
 	}
 	if d := read(t, s, running.ID); d.Status != Running {
@@ -235,7 +237,7 @@ func TestCancel(t *testing.T) {
 			t.Errorf("%s: %v", o.Status, err)
 		}
 	}
-	if d := read(t, s, running.ID); d.Status != Cancelled || d.History[0].Outcome != "delivered" { // the late success keeps its own row only
+	if d := read(t, s, running.ID); d.Status != Cancelled || d.History[0].Outcome != "delivered" { // it completes its attempt only
 		t.Errorf("%+v", d)
 	}
 	if got := totals(t, s, 1); got["cancelled"] != 5 || got["delivered"] != 1 {
@@ -243,7 +245,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestCancelAgainstClaims: each is either claimed or cancelled, never both, and nobody waits for anybody for ever.
+// TestCancelAgainstClaims: each delivery is either claimed or cancelled, never both, and nothing deadlocks.
 func TestCancelAgainstClaims(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -29,7 +29,7 @@ func TestRetain(t *testing.T) {
 	running := claim(t, s, tasks[5])
 	exec(t, s, `UPDATE herald.deliveries SET secret_headers = 'sealed', error = 'e', accepted_at = now() - interval '90 days', created_at = now() - interval '90 days'`)
 	exec(t, s, `UPDATE herald.deliveries SET finished_at = now() - interval '40 days' WHERE order_seq IN (1, 2)`)
-	old, _ := accept(t, s, Intake{Job: feedback(2, 1), Refused: "bytes", Key: "invalid:1"}) // has an error and nothing else
+	old, _ := accept(t, s, Intake{Job: feedback(2, 1), Refused: "bytes", Key: "invalid:1"}) // has only an error
 	exec(t, s, `UPDATE herald.deliveries SET finished_at = now() - interval '40 days' WHERE id = $1`, old[0].ID)
 	left := func() int {
 		t.Helper()
@@ -49,12 +49,12 @@ func TestRetain(t *testing.T) {
 			t.Errorf("%d: %+v", i, d)
 		}
 	}
-	// What is known stays known, and a record goes on.
+	// Known jobs stay known, and a running delivery's outcome is recorded.
 	if out, _ := accept(t, s, feedbacks(1, 1, 1)...); out[0].Verdict != Known || out[0].Status != Delivered {
 		t.Errorf("%+v", out)
 	}
 	record(t, s, running, delivered)
-	// The default partition: only old attempts of what is not open.
+	// From the default partition, only old attempts of ended deliveries are deleted.
 	const put = `INSERT INTO herald.attempts_default (delivery_id, number, started_at, stage) VALUES ($1, 9, $2, 'call')`
 	gone := time.Now().Add(-500 * day)
 	for _, id := range []uuid.UUID{tasks[0].ID, tasks[3].ID, uuid.New()} {
@@ -87,8 +87,8 @@ func TestDropPartitions(t *testing.T) {
 	if len(weeks()) != 6 {
 		t.Fatal(weeks())
 	}
-	// In the sixth week before, an attempt of a delivery that was replayed; in the fifth, of one that ended; tables
-	// that only look alike.
+	// The sixth week before contains an attempt of a replayed delivery, and the fifth one of an ended delivery. Tables
+	// with similar names stay.
 	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)
 	record(t, s, claim(t, s, tasks[1]), delivered)
 	for i, back := range []int{6, 5} {
@@ -96,7 +96,7 @@ func TestDropPartitions(t *testing.T) {
 	}
 	exec(t, s, `UPDATE herald.deliveries SET attempts = 1, budget_base = 1, replays = 1 WHERE id = $1`, tasks[0].ID)
 	exec(t, s, `CREATE TABLE herald.attempts_19990104 (a int)`)
-	// The third week before ended two weeks before this one began.
+	// The third week before ended two weeks before this week began.
 	age := value[time.Duration](t, s, `SELECT now() - $1::timestamptz`, monday) + 2*week - time.Minute
 	if n, err := s.DropPartitions(t.Context(), age); n != 3 || err != nil {
 		t.Errorf("dropped %d, %v", n, err)
@@ -119,7 +119,7 @@ func TestDropPartitions(t *testing.T) {
 	}
 }
 
-// TestDropPartitionsGivesUp: it does not wait long for its lock, as everybody waits behind it.
+// TestDropPartitionsGivesUp: it does not wait long for its lock, because all other statements queue behind it.
 func TestDropPartitionsGivesUp(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -158,7 +158,7 @@ func TestLostBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	exec(t, s, `UPDATE herald.deliveries SET handed_at = handed_at - interval '1 minute' WHERE handed_at IS NOT NULL`)
-	fresh := acceptOne(t, s, feedback(3, 1)) // dispatched to the Redis of today
+	fresh := acceptOne(t, s, feedback(3, 1)) // dispatched to the present Redis
 	now, started, err := s.Clock(t.Context())
 	if err != nil || !started.Before(now) || time.Since(now).Abs() > time.Minute {
 		t.Fatal(now, started, err)
@@ -178,7 +178,7 @@ func TestLostBefore(t *testing.T) {
 			break
 		}
 	}
-	if len(got) != 9 { // seven queued of the first agent, its wait, the replay
+	if len(got) != 9 { // seven queued ones of the first agent, its wait, and the replay
 		t.Fatalf("%d: %+v", len(got), got)
 	}
 	seen := map[uuid.UUID]Task{}
@@ -204,7 +204,7 @@ func TestLostBefore(t *testing.T) {
 	record(t, s, running, delivered)
 }
 
-// TestLostBeforeWaitsForNobody: rows that somebody holds are passed over.
+// TestLostBeforeWaitsForNobody: rows that another transaction has locked are skipped.
 func TestLostBeforeWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -251,8 +251,8 @@ func TestOverdueOfEach(t *testing.T) {
 	}
 }
 
-// TestFilterWhileTheClockIsBehind: since and until find rows by their created_at, although Postgres' clock was up to an hour
-// behind while some of them were written.
+// TestFilterWhileTheClockIsBehind: since and until find rows by their created_at, although Postgres' clock was up to an
+// hour behind when some of them were written.
 func TestFilterWhileTheClockIsBehind(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -294,7 +294,7 @@ func TestFilter(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	_, tasks := accept(t, s, slices.Concat(feedbacks(1, 1, 1), feedbacks(2, 1, 1), feedbacks(1, 2, 1), feedbacks(2, 2, 1),
-		feedbacks(1, 3, 1), feedbacks(2, 3, 1), feedbacks(1, 4, 1))...) // the order of seq is that of time
+		feedbacks(1, 3, 1), feedbacks(2, 3, 1), feedbacks(1, 4, 1))...) // the order of seq is the order of time
 	exec(t, s, `UPDATE herald.deliveries SET created_at = '2026-01-01T00:00:00Z'::timestamptz + order_seq * interval '1 day'`)
 	exec(t, s, `UPDATE herald.deliveries SET kind = 'FeedbackRevoked' WHERE agent_id = 2 AND order_seq = 3`)
 	record(t, s, claim(t, s, tasks[0]), ending(Dead, "timeout"))
@@ -305,7 +305,7 @@ func TestFilter(t *testing.T) {
 		want string
 	}{
 		{Filter{}, "dead 1 queued 6"},
-		{Filter{ChainID: &chain, AgentID: "1", Limit: 1, Before: 1}, "dead 1 queued 3"}, // the page does not count
+		{Filter{ChainID: &chain, AgentID: "1", Limit: 1, Before: 1}, "dead 1 queued 3"}, // the page is ignored
 		{Filter{Status: Dead}, "dead 1"},
 		{Filter{Status: Dead, Reason: "expired"}, ""},
 		{Filter{Kind: "FeedbackRevoked"}, "queued 1"},

@@ -10,12 +10,12 @@ import (
 	"github.com/google/uuid"
 )
 
-// TestRetractionPrecedesSuccessor: feedback that was called, or may have been, and whose index another event took, is retracted
-// by a delivery that names it and goes before that event, whether the event's content is another or the same.
+// TestRetractionPrecedesSuccessor: feedback was or may have been called, and another event takes its index. A
+// retraction that names the feedback is sent before the new event, whether the new event's content differs or not.
 func TestRetractionPrecedesSuccessor(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{"delivered", "waiting, called", "held, in doubt", "dead, called"} {
-		for _, later := range []bool{false, true} { // the other event comes when the first is known to be gone
+		for _, later := range []bool{false, true} { // the other event arrives after the first has disappeared
 			for _, tag := range []string{"other", ""} {
 				t.Run(state+map[bool]string{true: ", later"}[later]+" "+tag, func(t *testing.T) {
 					t.Parallel()
@@ -92,7 +92,7 @@ func TestSameBlockDisappearsAgain(t *testing.T) {
 	}
 }
 
-// TestMinedAgain: a retraction that was never called is skipped when its event is on the chain again, and counted.
+// TestMinedAgain: a retraction that was never called is skipped and counted when its event is on the chain again.
 func TestMinedAgain(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -115,8 +115,8 @@ func TestMinedAgain(t *testing.T) {
 	}
 }
 
-// TestLateSuccessIsRetracted: a delivery that was cancelled by force, or died with its last lease, while its call succeeded, is
-// known to have been called: it is retracted when its event disappears.
+// TestLateSuccessIsRetracted: a delivery that was cancelled by force, or died with its last lease, while its call
+// succeeded counts as called. It is retracted when its event disappears.
 func TestLateSuccessIsRetracted(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, s *Store, id uuid.UUID){

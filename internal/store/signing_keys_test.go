@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Of workers that start together one makes the first key. A rotation publishes the new key at once and lets the old ones
-// go later, never later than said before; who are gone are dropped.
+// TestSigningKeys: of several workers that start together, one creates the first key. A rotation publishes the new key
+// at once and expires the old ones later, never later than announced before. Expired keys are dropped.
 func TestSigningKeys(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -65,7 +65,7 @@ func TestSigningKeys(t *testing.T) {
 	if keys = list("n2", "n1", first); !keys[2].RetiresAt.Equal(old) {
 		t.Errorf("kept for longer than said: %s, %s", keys[2].RetiresAt, old)
 	}
-	// A stolen key goes at once, and a reencryption that read one loses to what came meanwhile.
+	// A stolen key is removed at once. A reencryption of a key that changed in the meantime changes nothing.
 	if _, err = s.RotateSigningKey(ctx, SigningKey{ID: "n3", Ciphertext: []byte("z")}, 0, 0); err != nil {
 		t.Fatal(err)
 	}

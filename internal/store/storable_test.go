@@ -19,7 +19,7 @@ const mebibyte = 1 << 20
 
 func nested(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 
-// poisons are what a stranger may put wherever a string goes.
+// poisons are texts that an untrusted party may send in any string field.
 var poisons = map[string]string{
 	"NUL":        "a\x00b",
 	"bad UTF-8":  "a\xff\xc0\xafb\xed\xa0\x80",
@@ -33,7 +33,7 @@ var poisons = map[string]string{
 	"format":     "%s%n$1 {{value}}",
 }
 
-// TestPoison: every foreign string goes through intake and recording, and comes back.
+// TestPoison: each of these strings passes intake and recording, and can be read again.
 func TestPoison(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -88,7 +88,7 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// TestUnstorableJob: a job that no jsonb can hold does not keep the others from being accepted.
+// TestUnstorableJob: a job that jsonb cannot store does not prevent the acceptance of the other jobs.
 func TestUnstorableJob(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -109,7 +109,7 @@ func TestUnstorableJob(t *testing.T) {
 	}
 }
 
-// FuzzStorable holds what Storable makes against Postgres' own jsonb, when there is one.
+// FuzzStorable compares the result of Storable with Postgres' own jsonb, if a Postgres is available.
 func FuzzStorable(f *testing.F) {
 	for _, p := range poisons {
 		f.Add([]byte(p[:min(len(p), 2000)]), 1024)
@@ -119,7 +119,7 @@ func FuzzStorable(f *testing.F) {
 	for _, s := range []string{`[-0.0e-0, 1E5]`, `"\u00`, nested(65), strings.Repeat("9", 1001), "1e-301", "\"\xed\xa0\x80\"", "-", "01", "1.e5", `{"a":1,"a":2}`} {
 		f.Add([]byte(s), 100)
 	}
-	var conn *pgx.Conn // a worker of `go test -fuzz` is a process of its own, and each input runs alone in it
+	var conn *pgx.Conn // each worker of `go test -fuzz` is a process of its own that runs one input at a time
 	if url := maybePostgres(f); url != "" {
 		var err error
 		if conn, err = pgx.Connect(context.Background(), url); err != nil {
@@ -149,12 +149,12 @@ func FuzzStorable(f *testing.F) {
 	})
 }
 
-// unskipped is a test that goes on without what it would be skipped for.
+// unskipped is a test that continues where it would be skipped.
 type unskipped struct{ testing.TB }
 
 func (unskipped) Skipf(string, ...any) { panic(unskipped{}) }
 
-// maybePostgres is the URL of an empty database, or nothing on a machine without Postgres.
+// maybePostgres returns the URL of an empty database, or "" on a machine without Postgres.
 func maybePostgres(tb testing.TB) (url string) {
 	defer func() {
 		if v := recover(); v != nil && v != any(unskipped{}) {

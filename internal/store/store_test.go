@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
 
-// newStore is a store on a migrated database of the test's own.
+// newStore returns a store on a migrated database of the test's own.
 func newStore(t testing.TB) *Store {
 	t.Helper()
 	return openStore(t, heraldtest.Postgres(t, Migrate))
@@ -44,7 +44,7 @@ var (
 	client     = common.HexToAddress("0x00000000000000000000000000000000000000c1")
 )
 
-// feedback is the NewFeedback number index of an agent.
+// feedback returns the NewFeedback with the given index of an agent.
 func feedback(agent, index int) job.Job {
 	return job.Job{Kind: job.KindNewFeedback, ChainID: 8453, ReputationRegistry: reputation, IdentityRegistry: registry,
 		AgentID: big.NewInt(int64(agent)), ClientAddress: client, FeedbackIndex: uint64(index), Value: big.NewInt(9977), ValueDecimals: 2,
@@ -72,7 +72,7 @@ func accept(t testing.TB, s *Store, in ...Intake) ([]Acceptance, []Task) {
 	return out, tasks
 }
 
-// acceptOne takes one job and returns its task.
+// acceptOne accepts one job and returns its task.
 func acceptOne(t testing.TB, s *Store, j job.Job) Task {
 	t.Helper()
 	out, tasks := accept(t, s, Intake{Job: j})
@@ -98,12 +98,12 @@ func refused(t testing.TB, s *Store, id uuid.UUID, n int, why string) {
 	}
 }
 
-// toRun is tasks without those that have ended.
+// toRun returns tasks without the ended ones.
 func toRun(tasks []Task) []Task {
 	return slices.DeleteFunc(slices.Clone(tasks), func(t Task) bool { return t.Ended })
 }
 
-// early is refused because it waits.
+// early checks that a claim is refused because the delivery is not due.
 func early(t testing.TB, s *Store, task Task) {
 	t.Helper()
 	var early *EarlyError
@@ -139,7 +139,7 @@ func exec(t testing.TB, s *Store, sql string, args ...any) {
 	}
 }
 
-// value reads one value.
+// value queries one value.
 func value[T any](t testing.TB, s *Store, sql string, args ...any) T {
 	t.Helper()
 	rows, err := s.pool.Query(t.Context(), sql, args...)
@@ -153,7 +153,7 @@ func value[T any](t testing.TB, s *Store, sql string, args ...any) T {
 	return v
 }
 
-// countDispatched is how many of an agent's deliveries are dispatched.
+// countDispatched returns the number of dispatched deliveries of one agent.
 func countDispatched(t testing.TB, s *Store) int {
 	t.Helper()
 	return value[int](t, s, `SELECT coalesce(max(n), 0)::int FROM (SELECT count(*) AS n FROM herald.deliveries
@@ -172,7 +172,7 @@ func totals(t testing.TB, s *Store, agent int) map[string]int {
 
 var delivered = Outcome{Status: Delivered, Called: true, Stage: "call", AgentOK: true}
 
-// in gives a waiting outcome with a task.
+// waiting returns an outcome that waits d with a task.
 func waiting(d time.Duration) Outcome {
 	return Outcome{Status: Waiting, Reason: "server_error", Delay: d, Task: true, Called: true, Stage: "call", Error: "it said 503"}
 }

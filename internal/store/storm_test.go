@@ -17,10 +17,10 @@ import (
 
 const stormAgents = 3
 
-// TestStorm lets everybody who writes work on the deliveries of three agents at a time: intakes, workers in groups and
-// alone, the reconciler, operators. No error reaches anybody but a lost claim, and so no deadlock does; nobody ever sees
-// more than eight deliveries of an agent dispatched; each delivery ends once, and once more for each replay; the agents'
-// totals count each end. HERALD_STORM is how long it lasts (3s).
+// TestStorm runs all writers concurrently on the deliveries of three agents: intakes, workers in groups and alone, the
+// reconciler, operators. The only error that a caller may get is a lost claim, so nothing may deadlock. Never more than
+// eight deliveries of an agent are dispatched. Each delivery ends once, and once more for each replay, and the agents'
+// totals count each end. HERALD_STORM sets the duration (default 3s).
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	lasts := 3 * time.Second
@@ -31,7 +31,7 @@ func TestStorm(t *testing.T) {
 		}
 	}
 	s := newStore(t)
-	s.records.min, s.claims.min = 1, 1 // those alone take their part as rare outcomes and second claims
+	s.records.min, s.claims.min = 1, 1 // rare outcomes and second claims are still made alone
 	exec(t, s, `CREATE TABLE ends (delivery uuid, agent numeric, status text)`)
 	exec(t, s, `CREATE FUNCTION note_end() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		INSERT INTO ends VALUES (NEW.id, NEW.agent_id, NEW.status); RETURN NULL; END $$`)
@@ -56,7 +56,7 @@ func TestStorm(t *testing.T) {
 	}
 	weather.Wait()
 
-	storm.over.Store(true) // what is left is delivered
+	storm.over.Store(true) // the remaining deliveries are delivered
 	for !t.Failed() && storm.reconcileRest() > 0 {
 	}
 	end()
@@ -76,19 +76,19 @@ type storm struct {
 
 	accepted, recorded, lost, replayed, cancelled atomic.Int64
 	over                                          atomic.Bool
-	once                                          sync.Map // tasks that were handed to somebody
+	once                                          sync.Map // tasks that were dispatched
 }
 
 func newRandom() *rand.Rand { return rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())) }
 
-// must is for what nobody may see fail.
+// must fails the test if err is not nil.
 func (m *storm) must(what string, err error) {
 	if err != nil {
 		m.Errorf("%s: %v", what, err)
 	}
 }
 
-// give takes tasks as Redis would. Each number of a delivery is given once.
+// give accepts tasks as Redis would. Each dispatch of a delivery may be given once.
 func (m *storm) give(tasks ...Task) {
 	for _, t := range toRun(tasks) {
 		if _, twice := m.once.LoadOrStore(fmt.Sprintf("%s:%d", t.ID, t.N), true); twice {
@@ -96,7 +96,7 @@ func (m *storm) give(tasks ...Task) {
 		}
 		select {
 		case m.tasks <- t:
-		default: // lost, as Redis may lose it: the reconciler finds it
+		default: // lost, as Redis may lose it: the reconciler replaces it
 		}
 	}
 }
@@ -116,7 +116,7 @@ func (m *storm) accept(random *rand.Rand) {
 	}
 }
 
-// work claims and records what it is given, until everything has ended.
+// work claims and records tasks until all deliveries have ended.
 func (m *storm) work(until context.Context) {
 	random := newRandom()
 	for {
@@ -128,7 +128,7 @@ func (m *storm) work(until context.Context) {
 		}
 		c, err := m.s.Claim(m.Context(), task.ID, task.N, lease)
 		if early := new(EarlyError); errors.As(err, &early) {
-			continue // asynq would try again; the reconciler finds it
+			continue // asynq would retry it; here the reconciler replaces it
 		}
 		m.must("claim", err)
 		if c == nil {
@@ -143,7 +143,7 @@ func (m *storm) work(until context.Context) {
 		if !m.over.Load() {
 			o = stormOutcome(random)
 		}
-		for range 1 + random.IntN(10)/9 { // at times again, as if the answer had been lost
+		for range 1 + random.IntN(10)/9 { // sometimes twice, as if the answer had been lost
 			rec, err := m.s.Record(m.Context(), c, o)
 			if errors.Is(err, ErrFenced) {
 				m.lost.Add(1)
@@ -153,7 +153,7 @@ func (m *storm) work(until context.Context) {
 			m.recorded.Add(1)
 			m.give(rec.Next...)
 			if rec.Task != nil {
-				m.once.Delete(fmt.Sprintf("%s:%d", rec.Task.ID, rec.Task.N)) // the same again for the same claim
+				m.once.Delete(fmt.Sprintf("%s:%d", rec.Task.ID, rec.Task.N)) // the same task again for the same claim
 				m.give(*rec.Task)
 			}
 		}
@@ -176,11 +176,11 @@ func stormOutcome(random *rand.Rand) Outcome {
 		return delivered
 	}
 	o := randomPlainOutcome(random)
-	o.EndpointOfJob = false // which counts for no agent: checkEnds compares what ended with what agents count
+	o.EndpointOfJob = false // such an outcome counts for no agent, and checkEnds compares ends with the agents' counts
 	return o
 }
 
-// some are a few deliveries of any state.
+// some returns the ids of a few deliveries in any state.
 func (m *storm) some(random *rand.Rand) (ids []uuid.UUID) {
 	rows, _ := m.s.pool.Query(m.Context(), `SELECT id FROM herald.deliveries WHERE seq > $1 ORDER BY seq LIMIT $2`,
 		random.Int64N(max(m.accepted.Load(), 1)), 1+random.IntN(5))
@@ -223,7 +223,7 @@ func (m *storm) observe(random *rand.Rand) {
 	m.must("policy", m.s.SetPolicy(m.Context(), a, Policy{OnUnknown: OnUnknownResend}))
 }
 
-// reconcile is the leader's work; a few leases run out.
+// reconcile does the leader's work, and lets a few leases expire.
 func (m *storm) reconcile(random *rand.Rand) {
 	ctx := m.Context()
 	_, err := m.s.pool.Exec(ctx, `UPDATE herald.deliveries SET lease_until = now() - interval '1 s'
@@ -263,7 +263,7 @@ func (m *storm) reconcileOnce(late time.Duration) {
 	}
 }
 
-// reconcileRest goes on with what has not ended, and counts it.
+// reconcileRest continues with the deliveries that have not ended, and returns their number.
 func (m *storm) reconcileRest() (left int) {
 	for agent := range stormAgents {
 		_, tasks, err := m.s.EnableAgent(m.Context(), agentNamed(fmt.Sprint(agent+1)), true)

@@ -22,7 +22,7 @@ func newKeys(t testing.TB) *secret.Keyset {
 	return k
 }
 
-// sealedFor is a bearer token of an agent for an origin.
+// sealedFor returns a bearer token of an agent for an origin.
 func sealedFor(t testing.TB, k *secret.Keyset, a Agent, origin netguard.CredentialOrigin, plain string) Token {
 	t.Helper()
 	token := Token{Agent: a, Origin: origin, Scheme: SchemeBearer, Header: "Authorization"}
@@ -35,7 +35,8 @@ func sealedFor(t testing.TB, k *secret.Keyset, a Agent, origin netguard.Credenti
 
 var authHeld = Outcome{Status: Held, Reason: reason.AuthRequired, Stage: "call", Free: true, AgentError: "401"}
 
-// TestSetToken: what is held for want of a credential is released in order, and nothing else; the epoch is raised.
+// TestSetToken: a stored token releases, in order, only the deliveries that were held because it was missing, and
+// raises the epoch.
 func TestSetToken(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)
@@ -45,7 +46,7 @@ func TestSetToken(t *testing.T) {
 		return value[string](t, s, `SELECT concat_ws(' ', epoch, state) FROM herald.agents WHERE agent_id = 1`)
 	}
 	if n, tasks, err := s.SetToken(t.Context(), sealedFor(t, k, a, tokenOrigin, "one")); n != 0 || tasks != nil || err != nil || row() != "1 pending" {
-		t.Fatal(n, tasks, err, row()) // of an agent not known yet
+		t.Fatal(n, tasks, err, row()) // the agent has no row yet
 	}
 	for from := 1; from <= 1100; from += 500 {
 		accept(t, s, feedbacks(1, from, min(500, 1101-from))...)
@@ -58,7 +59,7 @@ func TestSetToken(t *testing.T) {
 	if released != 1099 || len(toRun(tasks)) != MaxDispatchedPerAgent || len(tasks) != MaxDispatchedPerAgent+released || err != nil || row() != "2 pending" || countDispatched(t, s) != MaxDispatchedPerAgent {
 		t.Fatalf("%d released, %d tasks, %v, %s, %d dispatched", released, len(tasks), err, row(), countDispatched(t, s))
 	}
-	for i, want := range []int{1, 2, 3, 4, 5, 6, 8, 9} { // the seventh waits for something else
+	for i, want := range []int{1, 2, 3, 4, 5, 6, 8, 9} { // the seventh waits for another reason
 		if got := value[int](t, s, `SELECT order_seq::int FROM herald.deliveries WHERE id = $1`, tasks[i].ID); got != want {
 			t.Errorf("task %d is feedback %d, want %d", i, got, want)
 		}
@@ -90,8 +91,8 @@ func TestSetToken(t *testing.T) {
 	}
 }
 
-// TestTokenStoredMeanwhile: a delivery that was called without the token which is stored before its outcome is recorded
-// is not held: nobody would release it.
+// TestTokenStoredMeanwhile: a delivery was called without a token, and the token is stored before the outcome is
+// recorded. The delivery is not held, because nothing would release it.
 func TestTokenStoredMeanwhile(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)
@@ -104,7 +105,7 @@ func TestTokenStoredMeanwhile(t *testing.T) {
 	if len(r.Next) != 2 || r.Next[0].ID != c.ID || r.Next[1] != (Task{ID: c.ID, N: c.N, Ended: true}) {
 		t.Fatalf("%+v", r)
 	}
-	// With the token it was called with, it is.
+	// If it was called with the present token, it is held.
 	c = claim(t, s, r.Next[0])
 	if r := record(t, s, c, authHeld); len(r.Next) != 0 {
 		t.Errorf("%+v", r)
@@ -114,7 +115,7 @@ func TestTokenStoredMeanwhile(t *testing.T) {
 	}
 }
 
-// TestTokenMovedBySQL: a row that somebody gives another agent, origin, scheme or header does not open any more.
+// TestTokenMovedBySQL: a token whose row was changed to another agent, origin, scheme or header cannot be decrypted.
 func TestTokenMovedBySQL(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)
@@ -168,7 +169,7 @@ func TestTokenPagesAndReseal(t *testing.T) {
 	if err != nil || len(first) != 4 || first[0].Origin != tokenOrigin || first[1].Origin != "https://b.example" || first[2].ID != "1" {
 		t.Fatal(first, err)
 	}
-	// By number, not as text.
+	// Sorted by number, not as text.
 	if _, _, err := s.SetToken(t.Context(), sealedFor(t, k, agentNamed("10"), tokenOrigin, "c")); err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +196,8 @@ func TestTokenPagesAndReseal(t *testing.T) {
 	}
 }
 
-// TestTokenPath: the first path stays until a token is stored in the place of the one before, which may have none.
+// TestTokenPath: the first path stays pinned until another token replaces the present one. The new token may have no
+// path.
 func TestTokenPath(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)

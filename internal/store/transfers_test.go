@@ -9,8 +9,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// TestAgentChanges: a range of agents raises the epochs of those in it that are known, and makes no others known; a
-// transfer is listed once, with the block that it is in now.
+// TestAgentChanges: a range of agents raises the epochs of the known agents in it, and inserts no others. A transfer is
+// listed once, with the block that contains it now.
 func TestAgentChanges(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

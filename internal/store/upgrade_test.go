@@ -10,8 +10,8 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
-// TestUpgrade: rows of schema 0001 go on under today's, and what a worker of 0001 writes goes on beside it; the way
-// back keeps the rows too.
+// TestUpgrade: rows of schema 0001 are processed under the present schema, and so are rows that a worker of 0001 still
+// writes. Migrating down keeps the rows.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	url := secret.New(heraldtest.EmptyPostgres(t))
@@ -44,8 +44,8 @@ func TestUpgrade(t *testing.T) {
 		}
 		return b
 	}
-	// As a worker of 0001 writes them: one queued, one that waits after two attempts, one that ended, one whose worker
-	// died.
+	// Rows as a worker of 0001 writes them: one queued, one that waits after two attempts, one that ended, one whose
+	// worker died.
 	insert := func(index int, set string) uuid.UUID {
 		t.Helper()
 		j := feedback(1, index)
@@ -75,7 +75,7 @@ func TestUpgrade(t *testing.T) {
 	if places := value[string](t, s, `SELECT string_agg(place, ' ' ORDER BY seq) FROM herald.deliveries`); places != "out waiting dead out" {
 		t.Errorf("places: %s", places)
 	}
-	// A claim, a record and a replay of today, on yesterday's rows.
+	// A claim, a record and a replay of the present version, on old rows.
 	c := claim(t, s, Task{ID: queued, N: 1})
 	if c.Budget != 1 || c.Unfinished || c.FetchFailures != 0 || c.Replay || c.Epoch != 4 {
 		t.Errorf("%+v", c)
@@ -98,7 +98,7 @@ func TestUpgrade(t *testing.T) {
 	if n, _, _, err := s.Replay(t.Context(), ids1(ended), false); n != 1 || err != nil {
 		t.Error(n, err)
 	}
-	// What a worker of 0001 says meanwhile.
+	// A worker of 0001 writes during the upgrade.
 	old := insert(5, `dispatch = 1, handed_at = now()`)
 	exec(t, s, `UPDATE herald.deliveries SET status = 'running', claim_no = nextval('herald.claim_no'), lease_until = now() + interval '1 minute', attempts = attempts + 1 WHERE id = $1`, old)
 	exec(t, s, `UPDATE herald.deliveries SET status = 'delivered', lease_until = NULL, handed_at = NULL, finished_at = now() WHERE id = $1`, old)
@@ -124,7 +124,7 @@ func TestUpgrade(t *testing.T) {
 	check()
 }
 
-// TestUpgradeGoesOn: a migration that was cut off half way through goes on where it was, invalid indexes included.
+// TestUpgradeGoesOn: an interrupted migration resumes where it stopped, and rebuilds invalid indexes.
 func TestUpgradeGoesOn(t *testing.T) {
 	t.Parallel()
 	url := secret.New(heraldtest.EmptyPostgres(t))

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// BenchmarkAttempt is what an attempt at a quick agent pays.
+// BenchmarkAttempt measures the cost of an attempt at a quick agent.
 func BenchmarkAttempt(b *testing.B) {
 	w := newWorld(b, nil)
 	budgets := w.worker(func(c *Config) { c.Size = time.Hour })

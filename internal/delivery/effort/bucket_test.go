@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestConformance plays the same charges to the bucket in this process and to the script in Redis and in miniredis.
+// TestConformance applies the same charges to the bucket in this process and to the script in Redis and in miniredis.
 func TestConformance(t *testing.T) {
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		if rdb == nil {
@@ -27,7 +27,7 @@ func TestConformance(t *testing.T) {
 			b := bucket{at: now}
 			for step := range 40 {
 				if r.IntN(10) == 0 {
-					now -= r.Int64N(5e6) // a clock that was set back
+					now -= r.Int64N(5e6) // the clock was set back
 				} else {
 					now += r.Int64N(20e6)
 				}
@@ -40,7 +40,7 @@ func TestConformance(t *testing.T) {
 				mean := float64(step + 1)
 				if step == 0 {
 					b.chargeSpent(rules, now, spent)
-					spent, all := [whats]float64{}, known{mean, b.parts} // of an agent that Redis does not know all counts
+					spent, all := [whats]float64{}, known{mean, b.parts} // all effort counts, since Redis does not know it
 					compare(t, s, agent(int(seed)), spent, all, b)
 					continue
 				}
@@ -66,7 +66,7 @@ func compare(t *testing.T, s *shared, of store.Agent, spent [whats]float64, all 
 	}
 }
 
-// same: a read does not write what was refilled, so the parts differ by rounding.
+// same allows for rounding, because a read does not store the refilled parts.
 func same(a, b [whats]float64) bool {
 	for i := range a {
 		if math.Abs(a[i]-b[i]) > 0.01 {
@@ -76,7 +76,7 @@ func same(a, b [whats]float64) bool {
 	return true
 }
 
-// FuzzBucket: a bucket is never fuller than its size, gives back what the time is worth and no more, and loses no charge.
+// FuzzBucket: a bucket is never fuller than its size, refills by at most the passed time, and loses no charge.
 func FuzzBucket(f *testing.F) {
 	f.Add([]byte{0, 10, 200, 3, 7, 255, 1, 1, 1}, uint16(60))
 	f.Add([]byte{255, 255, 255, 0, 0, 0, 128}, uint16(1))
@@ -111,7 +111,8 @@ func FuzzBucket(f *testing.F) {
 	})
 }
 
-// TestForeignCounts: who else writes to Redis can neither stop the counting nor have an agent wait for years.
+// TestForeignCounts: invalid values that another program wrote to Redis neither stop the counting nor make an agent
+// wait for years.
 func TestForeignCounts(t *testing.T) {
 	t.Parallel()
 	rdb := heraldtest.RedisClient(t, heraldtest.RealRedis(t))

@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestReservations: attempts under way count with what they are expected to cost, so that a slow agent has three at a time of
-// 60 s, and one in the long run.
+// TestReservations: running attempts count with their expected cost. A slow agent therefore has three at a time in a
+// budget of 60 s, and one on average.
 func TestReservations(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -31,11 +31,11 @@ func TestReservations(t *testing.T) {
 				t.Errorf("%q does not say %q", over.Text, says)
 			}
 		}
-		// The next one comes back when the one before it is paid for, not with it.
+		// The next one returns when the previous one is paid for, not together with it.
 		if next := w.refused(b, slow); next.Wait != 40*time.Second {
 			t.Errorf("the next waits %s", next.Wait)
 		}
-		w.begins(b, agent(2)) // what one agent uses is nobody else's affair
+		w.begins(b, agent(2)) // the effort of one agent does not affect another
 
 		for _, h := range held {
 			h.Reach()
@@ -47,7 +47,7 @@ func TestReservations(t *testing.T) {
 			h.End()
 		}
 		w.told(b)
-		w.left(b, slow, -15) // what it took is charged, also where less was left
+		w.left(b, slow, -15) // the actual cost is charged, also if less was left
 		if over := w.refused(b, slow); !strings.Contains(over.Text, "75 s are used (calls 75 s)") {
 			t.Errorf("%q", over.Text)
 		}
@@ -69,7 +69,7 @@ func TestReservations(t *testing.T) {
 	})
 }
 
-// TestUnderWay: an attempt that takes longer than expected counts with what it took so far.
+// TestUnderWay: an attempt that takes longer than expected counts with the time that it has taken.
 func TestUnderWay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -92,7 +92,7 @@ func TestUnderWay(t *testing.T) {
 	w.refused(b, quick)
 }
 
-// TestCostly: who takes long, or has used half.
+// TestCostly: an agent is costly if its calls take long, or if it has used half of its budget.
 func TestCostly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -107,7 +107,7 @@ func TestCostly(t *testing.T) {
 	if !costly(1) || costly(2) {
 		t.Errorf("1.1 s: %v, 0.9 s: %v", costly(1), costly(2))
 	}
-	// Half of the budget, by several at a time.
+	// Half of the budget, in several attempts.
 	for range 34 {
 		h := w.begins(b, agent(2))
 		h.Spend(Calls, 1, 900*time.Millisecond)
@@ -116,7 +116,7 @@ func TestCostly(t *testing.T) {
 	if !costly(2) {
 		t.Error("an agent that used half of its budget is not costly")
 	}
-	// One that takes long once is quick again after some quick ones.
+	// After one long call and some quick ones, the agent is quick again.
 	w.calls(b, agent(3), 8, 10*time.Millisecond)
 	w.calls(b, agent(3), 1, 25*time.Second)
 	w.Advance(time.Minute)
@@ -127,7 +127,7 @@ func TestCostly(t *testing.T) {
 	if costly(3) {
 		t.Error("costly after seven quick calls")
 	}
-	// How long a client's files take does not make the agent slow.
+	// The duration of fetches for clients does not make the agent costly.
 	for range 3 {
 		h := w.begins(b, agent(4))
 		h.Spend(Fetches, 1, 5*time.Second)
@@ -139,14 +139,14 @@ func TestCostly(t *testing.T) {
 	}
 }
 
-// TestFilesEatHalf: files that feedback names keep nothing waiting but deliveries that have files.
+// TestFilesEatHalf: the files that feedback names delay only deliveries with files.
 func TestFilesEatHalf(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	b, victim := w.worker(), agent(1)
 	var fetched time.Duration
 	for range 1000 {
-		h := w.begins(b, victim) // always
+		h := w.begins(b, victim) // never refused
 		if h.CheckFiles() == nil {
 			h.Spend(Fetches, 1, 15*time.Second)
 			fetched += 15 * time.Second
@@ -167,7 +167,7 @@ func TestFilesEatHalf(t *testing.T) {
 	}
 }
 
-// TestPrices: what is quick is not free, and only once for each thing.
+// TestPrices: quick operations have a minimum price, which is charged once per operation.
 func TestPrices(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -176,7 +176,7 @@ func TestPrices(t *testing.T) {
 	h.Spend(Calls, 1, 500*time.Millisecond)
 	h.Spend(Connections, 2, time.Millisecond)
 	h.Spend(Listings, 0, 0)
-	h.Spend(Listings, 0, 300*time.Millisecond) // waited for another's
+	h.Spend(Listings, 0, 300*time.Millisecond) // another attempt's listing, for which this one waited
 	h.Spend(Fetches, 1, 0)
 	h.End()
 	got := *b.Usage(t.Context(), agent(1))
@@ -189,8 +189,8 @@ func TestPrices(t *testing.T) {
 	}
 }
 
-// TestWorkersTogether: whatever workers sharing a Redis do, together they spend no more than the budget, what was under way and the
-// sixtieth that each keeps to itself.
+// TestWorkersTogether: in any interleaving, workers that share a Redis together spend at most the budget, the running
+// attempts, and the sixtieth that each may leave unreported.
 func TestWorkersTogether(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []struct {
@@ -241,7 +241,7 @@ func playWorkers(t *testing.T, rdb redis.UniversalClient, seed int) {
 				i--
 			}
 		}
-		// Each worker may have begun as many as are let under way before it heard of what the others had spent.
+		// Each worker may have begun its maximum of attempts before it learned of the others' spending.
 		most := time.Minute + w.Now().Sub(began) + time.Duration(len(workers))*(each*longest+time.Second)
 		if spent > most {
 			t.Fatalf("seed %d: %s were spent in %s", seed, spent, w.Now().Sub(began))

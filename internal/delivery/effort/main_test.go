@@ -13,13 +13,13 @@ import (
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
 
-// everywhere runs a test without Redis, on a real one and on miniredis.
+// everywhere runs a test without Redis, with a real one and with miniredis.
 func everywhere(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
 	t.Run("alone", func(t *testing.T) { t.Parallel(); test(t, nil) })
 	heraldtest.EachRedis(t, func(t *testing.T, url string) { test(t, heraldtest.RedisClient(t, url)) })
 }
 
-// world is workers whose common clock stands until it is moved.
+// world contains workers with a common clock that only move moves.
 type world struct {
 	testing.TB
 	*heraldtest.Clock
@@ -30,7 +30,7 @@ func newWorld(t testing.TB, rdb redis.UniversalClient) *world {
 	return &world{t, heraldtest.NewClock(time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)), rdb}
 }
 
-// worker has budgets of 60 s, and a Timeout that a loaded machine keeps to.
+// worker returns budgets of 60 s, with a Timeout that is long enough for a loaded machine.
 func (w *world) worker(adapt ...func(*Config)) *Budgets {
 	w.Helper()
 	cfg := Config{Size: time.Minute, Redis: w.redis, Timeout: 10 * time.Second, Logger: slog.New(slog.DiscardHandler), Now: w.Now,
@@ -51,7 +51,7 @@ func (w *world) worker(adapt ...func(*Config)) *Budgets {
 
 func agent(n int) store.Agent { return store.Agent{ChainID: 1, Registry: "0x1", ID: fmt.Sprint(n)} }
 
-// begins an attempt that has to be let through.
+// begins begins an attempt that must be allowed.
 func (w *world) begins(b *Budgets, of store.Agent) *Hold {
 	w.Helper()
 	h, err := b.Begin(w.Context(), of)
@@ -61,7 +61,7 @@ func (w *world) begins(b *Budgets, of store.Agent) *Hold {
 	return h
 }
 
-// refused begins an attempt that must not be let through.
+// refused begins an attempt that must be refused.
 func (w *world) refused(b *Budgets, of store.Agent) *OverError {
 	w.Helper()
 	h, err := b.Begin(w.Context(), of)
@@ -75,7 +75,7 @@ func (w *world) refused(b *Budgets, of store.Agent) *OverError {
 	return over
 }
 
-// calls the agent n times, one after the other; each takes so long.
+// calls calls the agent n times, one call after the other, each of the given duration.
 func (w *world) calls(b *Budgets, of store.Agent, n int, took time.Duration) {
 	w.Helper()
 	for range n {
@@ -88,7 +88,7 @@ func (w *world) calls(b *Budgets, of store.Agent, n int, took time.Duration) {
 	}
 }
 
-// told waits until Redis has been told what it is to be told.
+// told waits until all pending usage has been reported to Redis.
 func (w *world) told(b *Budgets) {
 	w.Helper()
 	heraldtest.Await(w, "Redis to be told", func() bool {
@@ -103,7 +103,7 @@ func (w *world) told(b *Budgets) {
 	})
 }
 
-// left of an agent's budget, as a worker knows it.
+// left checks the rest of an agent's budget, as a worker knows it.
 func (w *world) left(b *Budgets, of store.Agent, want float64) {
 	w.Helper()
 	u := b.Usage(w.Context(), of)

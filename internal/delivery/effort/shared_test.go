@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// TestRestartedWorker: a new worker knows from Redis who is slow, and who has nothing left, before it gives them a slot.
+// TestRestartedWorker: a new worker reads from Redis which agents are slow or over budget before it gives them a slot.
 func TestRestartedWorker(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, heraldtest.RedisClient(t, heraldtest.RealRedis(t)))
@@ -35,8 +35,8 @@ func TestRestartedWorker(t *testing.T) {
 	}
 }
 
-// TestQuickAgentsAskNothing: an attempt at an agent that was met costs no question to Redis, until a sixtieth of its budget has come
-// together.
+// TestQuickAgentsAskNothing: an attempt at a known agent sends no request to Redis until the unreported effort reaches
+// a sixtieth of the budget.
 func TestQuickAgentsAskNothing(t *testing.T) {
 	t.Parallel()
 	rdb := heraldtest.RedisClient(t, heraldtest.RealRedis(t))
@@ -65,7 +65,7 @@ func TestQuickAgentsAskNothing(t *testing.T) {
 	w.left(b, agent(1), 59)
 }
 
-// TestRedisAway: without Redis each worker counts by itself; when it is back, it is told.
+// TestRedisAway: without Redis, each worker counts by itself. When Redis is back, each worker reports its usage.
 func TestRedisAway(t *testing.T) {
 	t.Parallel()
 	url := heraldtest.RealRedis(t)
@@ -93,7 +93,8 @@ func TestRedisAway(t *testing.T) {
 	w.left(w.worker(), agent(1), 4)
 }
 
-// TestEmptiedRedis: what Redis forgets a worker tells it again with its next charge, and what was refilled is not told of.
+// TestEmptiedRedis: after Redis lost its data, a worker reports its known usage with its next charge, without the
+// refilled part.
 func TestEmptiedRedis(t *testing.T) {
 	t.Parallel()
 	rdb := heraldtest.RedisClient(t, heraldtest.RealRedis(t))
@@ -115,8 +116,8 @@ func TestEmptiedRedis(t *testing.T) {
 	w.left(w.worker(), agent(1), 28)
 }
 
-// TestTold: what is charged while Redis is being told is not forgotten, and what was refilled while Redis was away is not told of: it
-// would be charged twice.
+// TestTold: effort that is charged during a report is not lost. Effort that was refilled while Redis was down is not
+// reported, because it would be charged twice.
 func TestTold(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, heraldtest.RedisClient(t, heraldtest.RealRedis(t)))
@@ -135,7 +136,7 @@ func TestTold(t *testing.T) {
 	b.mu.Unlock()
 	w.calls(b, agent(2), 60, 10*time.Second)
 	w.left(b, agent(2), 50)
-	w.calls(w.worker(), agent(2), 1, 2*time.Second) // 8 s are used of what Redis was not told of, and 2 s of what it was
+	w.calls(w.worker(), agent(2), 1, 2*time.Second) // used are 8 s unreported and 2 s reported
 	b.mu.Lock()
 	b.awayUntil = 0
 	b.mu.Unlock()
@@ -146,7 +147,7 @@ func TestTold(t *testing.T) {
 	w.left(b, agent(2), 30)
 }
 
-// TestMetrics: seconds by what they went for, and how many agents wait.
+// TestMetrics checks the seconds by purpose and the number of waiting agents.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)

@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// nobody is a Dispatcher that is given no tasks.
+// nobody is a Dispatcher that drops the tasks.
 type nobody struct{}
 
 func (nobody) Dispatch(_ context.Context, tasks []store.Task) int { return len(tasks) }
@@ -39,7 +39,8 @@ func awaitRound(t *testing.T, what string, asked <-chan bool) {
 	}
 }
 
-// calledLedger remembers whose deliveries were released for want of an endpoint or a credential.
+// calledLedger records the agents whose deliveries were released after they had been held for an endpoint or a
+// credential.
 type calledLedger struct {
 	away bool
 	held map[string]int64
@@ -66,7 +67,8 @@ func (l *calledLedger) ReleaseHeld(_ context.Context, a store.Agent, reasons ...
 	return 1, nil, nil
 }
 
-// TestCalledTwice: two rounds, more only after one that failed, and nothing for agents of whom nothing is held.
+// TestCalledTwice: a callable agent's deliveries are released in two rounds, and in more only after a failed one.
+// Agents without held deliveries cause no release.
 func TestCalledTwice(t *testing.T) {
 	t.Parallel()
 	l := &calledLedger{held: map[string]int64{"1": 1, "2": 0}, away: true}
@@ -88,7 +90,7 @@ func TestCalledTwice(t *testing.T) {
 	}
 }
 
-// releases is a ledger that fails when it is told to.
+// releases is a ledger whose calls return the errors that the test sends.
 type releases struct {
 	asked chan bool
 	err   chan error
@@ -107,7 +109,7 @@ func (r releases) AgentRow(context.Context, store.Agent) (store.AgentRow, error)
 	return store.AgentRow{}, store.ErrNotFound
 }
 
-// TestReleaser: a round at the start, another a while later, one when it is woken, and again after one that failed.
+// TestReleaser: a round runs at the start, periodically, after a wake-up, and again after a failed one.
 func TestReleaser(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -133,7 +135,7 @@ func TestReleaser(t *testing.T) {
 		awaitRound(t, "a round", l.asked)
 		l.err <- nil
 	}
-	for range 2 { // nobody asks for these
+	for range 2 { // periodic rounds
 		select {
 		case ticks <- time.Time{}:
 		case <-time.After(20 * time.Second):

@@ -12,8 +12,8 @@ import (
 	"github.com/agentherald/herald/internal/reason"
 )
 
-// TestAlone: a worker that nobody else was seen beside for a while counts by itself and asks Redis nothing; when another
-// is seen, or Redis does not say, it shares again. Its own permits count all the time.
+// TestAlone: a worker that has seen no other one for a while counts by itself and sends no requests to Redis. When it
+// sees another one, or Redis gives no answer, it shares again. Its own permits count at all times.
 func TestAlone(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
@@ -60,14 +60,14 @@ func TestAlone(t *testing.T) {
 	if second.shared {
 		t.Error("a permit was asked for in Redis")
 	}
-	refused(t, l, origin, "3", reason.AgentBusy) // the one that was taken before counts
+	refused(t, l, origin, "3", reason.AgentBusy) // the permit that was acquired while sharing counts
 	if keys, err := rdb.Exists(t.Context(), originKey(fmt.Sprintf("https://%d.example", n))).Result(); err != nil || keys != 0 {
 		t.Errorf("Redis knows of an origin that was called alone: %d, %v", keys, err)
 	}
 
 	others.Store(true)
 	heraldtest.Await(t, "it shares again", shared)
-	refused(t, l, origin, "4", reason.AgentBusy) // those that were taken alone count here
+	refused(t, l, origin, "4", reason.AgentBusy) // the permits that were acquired alone count here
 	second.Release(t.Context(), OK)
 	if p := enter(t, l, origin, "5"); !p.shared {
 		t.Error("it does not ask Redis")
@@ -84,8 +84,8 @@ func TestAlone(t *testing.T) {
 	heraldtest.Await(t, "it shares when Redis does not know it", shared)
 }
 
-// TestAloneAgain: after Redis had forgotten a worker, it takes a while until it is taken to be the only one: others say
-// later that they are there.
+// TestAloneAgain: after Redis has forgotten a worker, that worker does not immediately consider itself the only one,
+// because others may register later.
 func TestAloneAgain(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// BenchmarkPass is Acquire and Release of a call that takes no time.
+// BenchmarkPass measures Acquire and Release of a call that takes no time.
 func BenchmarkPass(b *testing.B) {
 	for name, rdb := range map[string]func() redis.UniversalClient{
 		"local": func() redis.UniversalClient { return nil },

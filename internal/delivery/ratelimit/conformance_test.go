@@ -9,7 +9,7 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 )
 
-// bench is one implementation of the state machine with a clock that the test moves.
+// bench is one implementation of the state machine, with a clock that the test moves.
 type bench struct {
 	t     *testing.T
 	rules rules
@@ -19,14 +19,14 @@ type bench struct {
 	leave func(id, token string, r Result, took int64) releaseAnswer
 }
 
-// on is the same origin, seen by another endpoint.
+// on returns the same origin for another endpoint.
 func (b *bench) on(id string) *bench {
 	other := *b
 	other.id = id
 	return &other
 }
 
-// ask and end name the endpoint in the token, as Acquire does.
+// ask and end add the endpoint to the token, as Acquire does.
 func (b *bench) ask(token string, q question) acquireAnswer {
 	return b.enter(b.id, permitToken(b.id, token), q)
 }
@@ -86,7 +86,7 @@ func sharedBench(url string) func(*testing.T, rules) *bench {
 
 func (b *bench) move(d int64) { *b.now += d }
 
-// take expects an attempt to end with want.
+// take attempts to acquire, and expects the code want.
 func (b *bench) take(token string, want code) acquireAnswer {
 	b.t.Helper()
 	v := b.ask(token, question{attempt: true})
@@ -96,7 +96,7 @@ func (b *bench) take(token string, want code) acquireAnswer {
 	return v
 }
 
-// give expects the leave to be known, or not.
+// give releases, and expects the permit to be known or not.
 func (b *bench) give(token string, r Result, known bool) releaseAnswer {
 	b.t.Helper()
 	e := b.end(token, r, second/10)
@@ -128,12 +128,12 @@ func (b *bench) state(e releaseAnswer, want state) {
 func (b *bench) trip() {
 	b.t.Helper()
 	b.state(b.calls(int(b.rules.minCalls), Failed), opened)
-	// calls moved the clock once more after the last one.
+	// Undo the last move of the clock by calls.
 	b.move(-b.rules.gap)
 }
 
-// TestConformance holds the machine in this process, the scripts in Redis and the scripts in miniredis to the same
-// rules.
+// TestConformance checks that the machine in this process, the scripts in Redis and the scripts in miniredis follow the
+// same rules.
 func TestConformance(t *testing.T) {
 	backends := []struct {
 		name string
@@ -184,7 +184,7 @@ var conformance = []struct {
 			b.take(token, granted)
 		}
 		b.take("fifth", busy)
-		b.take("a", granted) // also when all is taken
+		b.take("a", granted) // also if all permits are in use
 		b.give("a", OK, true)
 		b.give("a", OK, false)
 	}},
@@ -289,7 +289,7 @@ var conformance = []struct {
 		if v := b.take("probe", grantedProbe); v.state != halfOpen {
 			b.t.Fatalf("%+v", v)
 		}
-		b.take("probe", grantedProbe) // asked twice, it is still the one
+		b.take("probe", grantedProbe) // a repeated request by the probe is granted again
 		b.take("a", open)
 		b.take("b", open)
 		b.state(b.give("probe", OK, true), closed)
@@ -364,11 +364,11 @@ var conformance = []struct {
 		}
 	}},
 	{"the mean follows", 0, func(b *bench) {
-		for i, took := range []int64{second, 6 * second, 6 * second, 0} { // 1 s, 2 s, 2.8 s, not known
+		for i, took := range []int64{second, 6 * second, 6 * second, 0} { // 1 s, 2 s, 2.8 s, unknown
 			b.take("a", granted)
 			b.end("a", OK, took)
 			want := []int64{second / 4, second / 2, 7 * second / 10, 7 * second / 10}[i]
-			b.move(b.rules.maxWait) // the line is empty again
+			b.move(b.rules.maxWait) // all reservations have passed
 			if v := b.ask("b", question{reserve: true}); v.wait != second+want {
 				b.t.Fatalf("after %d calls: %+v, want %d", i+1, v, second+want)
 			}
@@ -384,7 +384,7 @@ var conformance = []struct {
 	{"reservations wait for the probe", 0, func(b *bench) {
 		b.trip()
 		for i := range int64(5) {
-			// An open breaker reserves whether asked to or not.
+			// An open breaker always gives a reservation.
 			if v := b.take("a", open); v.wait != b.rules.openFor+(i+1)*(second/10/4) {
 				b.t.Fatalf("%+v", v)
 			}
@@ -442,7 +442,7 @@ var conformance = []struct {
 		for _, token := range tokens("p", 2) {
 			b.take(token, granted)
 		}
-		b.take("third", busy) // the other was just here
+		b.take("third", busy) // the other was active just before
 		b.move(b.rules.recent - 1)
 		b.take("third", busy)
 		b.move(1)
@@ -456,7 +456,7 @@ var conformance = []struct {
 			b.take(token, granted)
 		}
 		for i, e := range []*bench{other, b} {
-			// Of two that wait each has every second call of the rate.
+			// Of two waiting endpoints, each gets every second call of the rate.
 			if v := e.ask("a", question{attempt: true, reserve: true}); v.code != busy || v.wait != second+int64(1+i)*b.rules.gap {
 				b.t.Fatalf("%+v", v)
 			}
@@ -467,11 +467,11 @@ var conformance = []struct {
 		b.take("more", busy)
 		b.give("p-2", OK, true)
 		b.take("more", granted)
-		b.take("third", busy) // it holds half
+		b.take("third", busy) // it has half
 		other.take("a", granted)
 		b.give("more", OK, true)
 		other.take("b", granted)
-		b.take("more", busy) // two free would be needed: it holds one
+		b.take("more", busy) // it has one, so two would have to be free
 		other.give("b", OK, true)
 		b.take("more", granted)
 	}},
@@ -487,7 +487,7 @@ var conformance = []struct {
 		b.take("fourth", busy)
 		b.move(1)
 		b.take("fourth", granted)
-		// In a room it is for much shorter.
+		// An endpoint that waits without a reservation is forgotten much sooner.
 		other.take("b", busy)
 		b.give("fourth", OK, true)
 		b.move(b.rules.presence)
@@ -510,14 +510,14 @@ var conformance = []struct {
 		first.take("a", granted)
 		b.give("p-1", OK, true)
 		third.take("a", busy)
-		first.take("b", busy) // it had its turn
+		first.take("b", busy) // it has had its turn
 		second.take("a", granted)
 		b.give("p-2", OK, true)
 		first.take("b", busy)
 		third.take("a", granted)
 		b.give("p-3", OK, true)
-		first.take("b", busy) // it holds one, and one is free
-		b.take("a", granted)  // and so it is in nobody's way
+		first.take("b", busy) // it has one, and one is free
+		b.take("a", granted)  // so it blocks no other endpoint
 	}},
 	{"share: a permit is kept only for one that has waited a little", second / 10, func(b *bench) {
 		other := b.on("other")
@@ -529,7 +529,7 @@ var conformance = []struct {
 		for i := range 3 {
 			b.give(fmt.Sprint("p-", i), OK, true)
 		}
-		b.take("a", granted) // a call that is over before the other looks again is not in its way
+		b.take("a", granted) // a call that ends before the other asks again does not block it
 		b.on("third").take("a", granted)
 		b.move(1)
 		b.on("third").take("b", busy)
@@ -539,7 +539,7 @@ var conformance = []struct {
 		other := b.on("other")
 		b.take("a", granted)
 		b.give("a", Failed, true)
-		for _, token := range tokens("p", 2) { // alone it has what it wants
+		for _, token := range tokens("p", 2) { // alone, it gets all permits
 			b.take(token, granted)
 		}
 		b.give("p-1", Neutral, true)
@@ -548,12 +548,12 @@ var conformance = []struct {
 		b.give("p-0", Neutral, true)
 		b.take("b", granted)
 		b.take("c", busy)
-		b.give("b", OK, true) // one success, and it is as good as others
+		b.give("b", OK, true) // after one success it has the usual share
 		b.take("c", granted)
 		b.give("c", Failed, true)
 		b.take("d", granted)
 		b.take("e", granted)
-		b.take("f", busy) // by the rule for all: it holds half
+		b.take("f", busy) // by the rule for all: it has half
 	}},
 	{"share: what failed before the window does not count", 0, func(b *bench) {
 		b.take("a", granted)
@@ -585,7 +585,7 @@ var conformance = []struct {
 		v := waits.ask("a", question{attempt: true, reserve: true})
 		b.move(r.presence + 1)
 		b.on("e0").give("a", OK, true)
-		slow.take("b", busy) // it would hold the permit when waits comes back
+		slow.take("b", busy) // it would still use the permit when waits returns
 		quick.take("b", granted)
 		quick.give("b", OK, true)
 		b.move(v.wait - r.presence)
@@ -655,7 +655,7 @@ var conformance = []struct {
 			b.ask("a", question{reserve: true})
 		}
 		b.move(-3600 * second)
-		b.take("a", granted) // those permits are from another time
+		b.take("a", granted) // the permits are from another time
 		if v := b.ask("b", question{reserve: true}); v.wait > b.rules.maxWait {
 			b.t.Fatalf("%+v", v)
 		}
@@ -692,8 +692,8 @@ var conformance = []struct {
 	}},
 }
 
-// sameAsLocal makes the same random moves of up to six endpoints on a backend and on the machine, whose answers must
-// not differ in anything.
+// sameAsLocal makes the same random moves of up to six endpoints on a backend and on the machine in this process. All
+// answers must be equal.
 func sameAsLocal(t *testing.T, newBench func(*testing.T, rules) *bench) {
 	seen := map[code]int{}
 	for seed := range uint64(8) {

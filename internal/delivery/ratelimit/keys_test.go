@@ -13,7 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestKeys: no stranger's bytes in key names, one hash tag for an origin, a TTL on everything, Redis' own clock.
+// TestKeys: key names contain no untrusted bytes, an origin's keys have one hash tag, all keys have a TTL, and times
+// are Redis' own.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
@@ -73,8 +74,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestVersionBefore: what a worker of the version before holds, and has used of the rate, counts; what it says of the
-// breaker, which was the origin's, does not, and when it deletes it only the rate is forgotten.
+// TestVersionBefore: permits and rate usage of a worker of the earlier version count. Its breaker state, which was the
+// origin's, does not. If that worker deletes its key, only the rate usage is lost.
 func TestVersionBefore(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))

@@ -41,8 +41,8 @@ func TestNewRefuses(t *testing.T) {
 	p.Release(t.Context(), OK)
 }
 
-// TestHammer: 64 goroutines, in two workers where there is a Redis, never have more than Inflight calls in flight at
-// one origin, and all of them get their turn, whether they call one endpoint of it or eight.
+// TestHammer: 64 goroutines, in two workers if there is a Redis, never have more than Inflight calls in flight at one
+// origin. All of them get permits, with one endpoint and with eight.
 func TestHammer(t *testing.T) {
 	t.Parallel()
 	for _, endpoints := range []int{1, 8} {
@@ -102,7 +102,7 @@ func hammer(t *testing.T, endpoints int) {
 	})
 }
 
-// TestCrashedHolder: the permits of a worker that died come back after PermitTTL, to another worker, by Redis' clock.
+// TestCrashedHolder: the permits of a worker that died become free for another worker after PermitTTL.
 func TestCrashedHolder(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
@@ -136,10 +136,10 @@ func TestLeave(t *testing.T) {
 		refused(t, l, site, "b", reason.AgentBusy)
 		cancel()
 		q := p
-		p.Release(ctx, Failed) // the caller's context is over: the permit is given back all the same
+		p.Release(ctx, Failed) // the caller's context has ended: the permit is released anyway
 		p.Release(ctx, Failed) // counted once: the breaker stays closed
 		p = enter(t, l, site, "a")
-		q.Release(t.Context(), OK) // nor does it end another pass
+		q.Release(t.Context(), OK) // it does not release another permit either
 		refused(t, l, site, "b", reason.AgentBusy)
 		p.Release(t.Context(), Failed)
 		refused(t, l, site, "c", reason.BreakerOpen)
@@ -153,7 +153,7 @@ func TestLeave(t *testing.T) {
 	})
 }
 
-// TestOneProbe: of all the calls of two workers, one is let through when the breaker is half-open, to the millisecond.
+// TestOneProbe: of all calls of two workers, a half-open breaker grants one.
 func TestOneProbe(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -230,14 +230,14 @@ func TestOneProbe(t *testing.T) {
 	})
 }
 
-// TestReservations: a thousand that are put off come back at the rate of what the origin can serve, and not all at
-// once.
+// TestReservations: a thousand deferred deliveries return at the rate that the origin can serve, and not all at the
+// same time.
 func TestReservations(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		c := newClock()
 		l := newLimits(t, rdb, func(cfg *Config) { cfg.MaxWaiters, cfg.Now = -1, c.Now })
-		// 400 ms at 4 permits: one each 100 ms.
+		// 400 ms at 4 permits: one every 100 ms.
 		p := enter(t, l, site, "slow")
 		c.move(400 * time.Millisecond)
 		p.Release(t.Context(), OK)
@@ -249,7 +249,7 @@ func TestReservations(t *testing.T) {
 		for i, token := range tokens("off", len(waits)) {
 			waits[i] = refused(t, l, site, token, reason.AgentBusy).Wait
 		}
-		asking := time.Since(began) // by the clock on the wall, which is Redis'
+		asking := time.Since(began) // in real time, which Redis uses
 		if !slices.IsSorted(waits) && rdb == nil {
 			t.Error("later ones come back earlier")
 		}
@@ -259,7 +259,7 @@ func TestReservations(t *testing.T) {
 		if last, want := waits[999], 101*time.Second; last > want || last < want-asking-time.Millisecond {
 			t.Errorf("the last comes back in %s, want %s less at most %s", last, want, asking)
 		}
-		// In no second more than can be served, when asked in an instant.
+		// All were asked in an instant, so no second has more than can be served.
 		if rdb == nil {
 			perSecond := map[int]int{}
 			for _, w := range waits {
@@ -271,7 +271,7 @@ func TestReservations(t *testing.T) {
 				}
 			}
 		}
-		// Beyond the longest wait they are spread.
+		// Beyond the longest wait, they are spread.
 		distinct := map[time.Duration]int{}
 		for _, token := range tokens("more", 3000) {
 			w := refused(t, l, site, token, reason.AgentBusy).Wait
@@ -290,7 +290,7 @@ func TestReservations(t *testing.T) {
 	})
 }
 
-// TestShare: one worker keeps to Inflight even when Redis has forgotten its calls.
+// TestShare: one worker does not exceed Inflight, even after Redis has lost its permits.
 func TestShare(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
@@ -311,10 +311,10 @@ func TestShare(t *testing.T) {
 	for _, p := range held {
 		p.Release(t.Context(), OK)
 	}
-	refused(t, a, site, "fifth", reason.AgentBusy) // the other worker has them all
+	refused(t, a, site, "fifth", reason.AgentBusy) // the other worker has all of them
 }
 
-// TestFlush: that Redis loses its data in the middle harms nothing.
+// TestFlush: the limits hold although Redis loses its data during the calls.
 func TestFlush(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
@@ -367,7 +367,7 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// TestMemory: a stranger who makes up origins costs a bounded amount of memory, and what is in use is kept.
+// TestMemory: a party that makes up origins uses a bounded amount of memory, and origins in use are kept.
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	c := newClock()
@@ -384,7 +384,7 @@ func TestMemory(t *testing.T) {
 	refused(t, l, site, "other", reason.AgentBusy)
 	held.Release(t.Context(), OK)
 	enter(t, l, site, "other").Release(t.Context(), OK)
-	// What was not used for long goes by and by, without pressure.
+	// Unused origins are removed over time, even below the limit.
 	c.move(time.Hour)
 	for _, token := range tokens("late", 40) {
 		enter(t, l, "https://"+token, token).Release(t.Context(), OK)

@@ -33,7 +33,7 @@ func client(t testing.TB, raw string, adapt ...func(*redis.Options)) *redis.Clie
 	return c
 }
 
-// newLimits has a Timeout that a loaded machine keeps to, and no log but the test's own.
+// newLimits returns a Limiter with a Timeout that is long enough for a loaded machine, and without a log.
 func newLimits(t testing.TB, rdb redis.UniversalClient, adapt ...func(*Config)) *Limiter {
 	t.Helper()
 	cfg := Config{Redis: rdb, Timeout: 5 * time.Second, PermitTTL: time.Minute, Rate: 1e5, Logger: slog.New(slog.DiscardHandler)}
@@ -48,14 +48,14 @@ func newLimits(t testing.TB, rdb redis.UniversalClient, adapt ...func(*Config)) 
 	return l
 }
 
-// everywhere runs a test without Redis, on a real one and on miniredis.
+// everywhere runs a test without Redis, with a real one and with miniredis.
 func everywhere(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
 	t.Run("alone", func(t *testing.T) { t.Parallel(); test(t, nil) })
 	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, client(t, heraldtest.RealRedis(t))) })
 	t.Run("miniredis", func(t *testing.T) { t.Parallel(); test(t, client(t, heraldtest.MiniRedis(t))) })
 }
 
-// clock stands until it is moved.
+// clock is a clock that only move moves.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -92,7 +92,7 @@ func enter(t testing.TB, l *Limiter, origin, token string) *Permit {
 	return p
 }
 
-// refused enters and must be refused.
+// refused calls Acquire, which must refuse.
 func refused(t testing.TB, l *Limiter, origin, token string, why reason.Reason) *RefusedError {
 	t.Helper()
 	p, err := l.Acquire(t.Context(), origin, origin, token)

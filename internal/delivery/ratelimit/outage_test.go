@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// freezer stops a Redis server's process and lets it go on.
+// freezer stops a Redis server's process and resumes it.
 type freezer struct {
 	t   *testing.T
 	pid int
@@ -49,10 +49,10 @@ func (f *freezer) signal(s syscall.Signal) {
 	}
 }
 
-// outageTimeout is one that a loaded machine keeps to.
+// outageTimeout is long enough for a loaded machine.
 const outageTimeout = time.Second
 
-// briefly makes the outages of a test short. Limits look again after pause.
+// briefly makes a test's outages short: the limiter retries after pause.
 func briefly(l *Limiter, pause time.Duration) *Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,8 +60,8 @@ func briefly(l *Limiter, pause time.Duration) *Limiter {
 	return l
 }
 
-// TestFrozen: while Redis hangs Acquire and Release answer from what this worker knows, the timeout is paid once, and
-// what was given back meanwhile is free in Redis when it goes on.
+// TestFrozen: while Redis hangs, Acquire and Release answer from what this worker knows. Only one call waits for the
+// timeout. Permits that were released during the outage are free in Redis when it resumes.
 func TestFrozen(t *testing.T) {
 	t.Parallel()
 	url := heraldtest.RealRedis(t)
@@ -82,7 +82,7 @@ func TestFrozen(t *testing.T) {
 
 	freeze.signal(syscall.SIGSTOP)
 	began := time.Now()
-	// Three of four permits were given by Redis; this process goes on counting them.
+	// Three of four permits are from Redis, and this process continues to count them.
 	fourth := enter(t, l, site, "fourth")
 	first := time.Since(began)
 	if first < outageTimeout || first > 6*outageTimeout {
@@ -99,7 +99,7 @@ func TestFrozen(t *testing.T) {
 	if took := time.Since(began); took > 100*outageTimeout {
 		t.Errorf("500 calls without Redis took %s: somebody pays the timeout", took)
 	}
-	// The breaker works on by itself.
+	// The breaker continues to work locally.
 	for _, token := range tokens("fails", 3) {
 		enter(t, l, "https://fails.example", token).Release(t.Context(), Failed)
 	}
@@ -119,7 +119,7 @@ func TestFrozen(t *testing.T) {
 	freeze.signal(syscall.SIGCONT)
 	heraldtest.Await(t, "Redis is used again", func() bool { return !l.Stats().Local })
 	heraldtest.Await(t, "the log says so", func() bool { return log.Count("Redis answers again") == 1 })
-	// Another worker sees no permit that nobody holds: neither those given back nor what Redis was asked when it froze.
+	// Another worker sees only permits in use: neither released ones nor those that were requested when Redis froze.
 	other := newLimits(t, client(t, url), func(c *Config) { c.MaxWaiters = -1 })
 	for _, token := range tokens("other", 4) {
 		enter(t, other, site, token)
@@ -127,10 +127,10 @@ func TestFrozen(t *testing.T) {
 	refused(t, other, site, "fifth", reason.AgentBusy)
 	refused(t, l, site, "mine", reason.AgentBusy) // shared again
 	fourth.Release(t.Context(), OK)
-	refused(t, l, site, "mine", reason.AgentBusy) // it was never Redis' to count
+	refused(t, l, site, "mine", reason.AgentBusy) // Redis never counted it
 }
 
-// TestKilled: Redis gone altogether, and another one, empty, in its place.
+// TestKilled: Redis stops, and an empty one replaces it.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	first, url := heraldtest.RedisGate(t, heraldtest.RealRedis(t))
@@ -166,7 +166,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestFlapping: a Redis that comes and goes is asked less and less often.
+// TestFlapping: a Redis with repeated outages is retried less and less often.
 func TestFlapping(t *testing.T) {
 	t.Parallel()
 	l := briefly(newLimits(t, client(t, heraldtest.RealRedis(t))), time.Millisecond)
@@ -174,7 +174,7 @@ func TestFlapping(t *testing.T) {
 	for i := range 6 {
 		l.mu.Lock()
 		l.beginOutage(l.outage.generation, io.ErrUnexpectedEOF)
-		l.beginOutage(l.outage.generation-1, io.ErrUnexpectedEOF) // of an earlier age
+		l.beginOutage(l.outage.generation-1, io.ErrUnexpectedEOF) // of an earlier generation
 		wait, local := l.outage.wait, l.outage.local
 		l.mu.Unlock()
 		if wait != want || !local {
@@ -183,7 +183,7 @@ func TestFlapping(t *testing.T) {
 		want *= 2
 		heraldtest.Await(t, "Redis is used again", func() bool { return !l.Stats().Local })
 	}
-	// After a steady time it is as new.
+	// After a steady period, it is treated as new.
 	l.mu.Lock()
 	l.outage.since = l.outage.since.Add(-steady)
 	l.beginOutage(l.outage.generation, io.ErrUnexpectedEOF)
@@ -194,7 +194,7 @@ func TestFlapping(t *testing.T) {
 	}
 }
 
-// TestDebts: what is owed is bounded, and paid also when Redis came back before it was known to be owed.
+// TestDebts: pending releases are bounded. They are also sent if Redis was back before they were queued.
 func TestDebts(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
@@ -220,7 +220,7 @@ func TestDebts(t *testing.T) {
 	}
 }
 
-// TestReadOnly: a Redis that answers, but takes no writes, as after a failover, is as good as none.
+// TestReadOnly: a Redis that refuses writes, as after a failover, is treated as down.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
@@ -246,7 +246,7 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// TestCloseDuringOutage: Close waits for what runs, and not for Redis to come back.
+// TestCloseDuringOutage: Close waits for running requests, but not for the end of the outage.
 func TestCloseDuringOutage(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))

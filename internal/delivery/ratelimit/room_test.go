@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// entered is what Acquire returned in another goroutine.
+// entered is the result of Acquire in another goroutine.
 type entered struct {
 	pass *Permit
 	err  error
@@ -38,7 +38,7 @@ func receive(t testing.TB, ch <-chan entered) entered {
 	}
 }
 
-// countWaiting is how many wait for the endpoint in this process.
+// countWaiting returns how many callers wait for the endpoint in this process.
 func countWaiting(l *Limiter) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,14 +48,14 @@ func countWaiting(l *Limiter) int {
 	return 0
 }
 
-// blind makes those who wait not look for themselves: they depend on being woken.
+// blind turns off polling, so that waiters depend on being woken.
 func blind(l *Limiter) *Limiter {
 	l.firstLook = time.Hour
 	return l
 }
 
-// TestRoom: who finds no permit waits, in order, and gets the one that is given back; more than MaxWaiters are refused
-// at once.
+// TestRoom: callers without a permit wait in order, and get the permits that are released. Callers beyond MaxWaiters
+// are refused at once.
 func TestRoom(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -86,14 +86,14 @@ func TestRoom(t *testing.T) {
 	})
 }
 
-// TestNoOvertaking: who comes later does not take the permit that somebody waits for.
+// TestNoOvertaking: a later caller does not get the permit for which an earlier one waits.
 func TestNoOvertaking(t *testing.T) {
 	t.Parallel()
 	l := blind(newLimits(t, nil, func(c *Config) { c.Inflight, c.MaxWaiters, c.MaxWait = 1, 3, time.Minute }))
 	p := enter(t, l, site, "holds")
 	first := goEnter(t.Context(), l, "first")
 	heraldtest.Await(t, "it waits", func() bool { return countWaiting(l) == 1 })
-	// The permit is free, and the first in the line does not know yet.
+	// The permit is free, and the first waiter does not know yet.
 	l.mu.Lock()
 	delete(p.endpoint.origin.permits, p.token)
 	l.mu.Unlock()
@@ -110,7 +110,7 @@ func TestNoOvertaking(t *testing.T) {
 	}
 }
 
-// TestRoomAcrossWorkers: a permit that another worker gives back is found by looking.
+// TestRoomAcrossWorkers: waiters poll, and so find a permit that another worker released.
 func TestRoomAcrossWorkers(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
@@ -127,8 +127,8 @@ func TestRoomAcrossWorkers(t *testing.T) {
 	e.pass.Release(t.Context(), OK)
 }
 
-// TestNeighbour: those who wait for an endpoint that has its share are in nobody's way, neither in the room nor in
-// Redis.
+// TestNeighbour: callers that wait for an endpoint with a full share block no callers of other endpoints, neither in
+// this process nor in Redis.
 func TestNeighbour(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -161,8 +161,8 @@ func TestNeighbour(t *testing.T) {
 			p := pass(at(other, "b"))
 			p.Release(t.Context(), OK)
 		}
-		// With one permit taken by each of two more there is none, and who waits is woken past those who may not have
-		// it.
+		// Two more endpoints use one permit each, so none is free. When one is released, a later waiter that may have
+		// it is woken before earlier ones that may not.
 		b, c := pass(at(other, "c")), pass(at(third, "d"))
 		next := at(other, "e")
 		heraldtest.Await(t, "it waits", func() bool { return countWaiting(l) == 3 })
@@ -178,8 +178,7 @@ func TestNeighbour(t *testing.T) {
 	})
 }
 
-// TestPatience: who waits in vain is told when to come back; and whose context ends leaves, without taking anything
-// along.
+// TestPatience: a caller that waits in vain gets a time to return. A caller whose context ends leaves without a permit.
 func TestPatience(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -209,7 +208,7 @@ func TestPatience(t *testing.T) {
 	})
 }
 
-// TestNotWorthWaiting: where calls are known to take long, nobody waits in vain.
+// TestNotWorthWaiting: if calls are known to take long, callers are refused at once.
 func TestNotWorthWaiting(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -229,8 +228,8 @@ func TestNotWorthWaiting(t *testing.T) {
 	})
 }
 
-// TestHangingIsNotWaitedFor: of an endpoint that hangs none waits in the room, also when none of its calls has ended
-// yet.
+// TestHangingIsNotWaitedFor: callers do not wait for an endpoint that hangs, even before the first of its calls has
+// ended.
 func TestHangingIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -248,7 +247,7 @@ func TestHangingIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// TestThrottled: a wait for the rate that is short is waited for here, one that is long is not.
+// TestThrottled: Acquire waits for the rate limit if the wait is short, and refuses if it is long.
 func TestThrottled(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -267,13 +266,13 @@ func TestThrottled(t *testing.T) {
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("refused after %s", took)
 		}
-		if r.Wait < 50*time.Second { // one each 50 s
+		if r.Wait < 50*time.Second { // one every 50 s
 			t.Errorf("%+v", r)
 		}
 	})
 }
 
-// TestWaitersBounce: when the breaker opens, those who wait are told at once.
+// TestWaitersBounce: when the breaker opens, waiting callers are refused at once.
 func TestWaitersBounce(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -298,7 +297,7 @@ func TestWaitersBounce(t *testing.T) {
 	})
 }
 
-// TestCancelledWhileAsking: a permit that came too late is given back.
+// TestCancelledWhileAsking: a permit that arrives after its caller was cancelled is released.
 func TestCancelledWhileAsking(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
@@ -319,7 +318,7 @@ func TestCancelledWhileAsking(t *testing.T) {
 	enter(t, l, site, "b").Release(t.Context(), OK)
 }
 
-// hook does something before each command.
+// hook calls before for each command.
 type hook struct{ before func() }
 
 func (hook) DialHook(next redis.DialHook) redis.DialHook { return next }

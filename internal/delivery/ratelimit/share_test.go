@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// crowd plays the deliveries of many endpoints at one origin, in a time of its own: each asks, waits a little in a
-// room, is put off, comes back somewhat late, is called, and is followed by the next.
+// crowd simulates the deliveries of many endpoints at one origin, with a clock of its own. Each delivery asks, waits a
+// little in the process, is deferred, returns somewhat late, calls, and is followed by the next.
 type crowd struct {
 	t     *testing.T
 	rules rules
@@ -26,14 +26,14 @@ type member struct {
 	circuit
 	takes   int64 // how long its calls take
 	calls   int
-	hungry  int64 // since when it waits without a turn; 0: it does not
+	hungry  int64 // since when it has waited without a turn; 0: it does not wait
 	longest int64
-	most    int // permits held at once while somebody else waited
+	most    int // permits at the same time while another endpoint waited
 }
 
 type event struct {
 	at int64
-	n  int // ties are in order
+	n  int // keeps ties in order
 	do func()
 }
 
@@ -60,8 +60,8 @@ func (c *crowd) after(d int64, do func()) {
 	heap.Push(&c.queue, event{c.now + d, c.calls, do})
 }
 
-// join adds an endpoint whose calls take that long, with so many deliveries at a time, the first of which come within a
-// second.
+// join adds an endpoint with calls of the given duration and the given number of concurrent deliveries, which begin
+// within a second.
 func (c *crowd) join(takes int64, deliveries int) *member {
 	e := &member{circuit: circuit{id: fmt.Sprintf("e%d", len(c.endpoints))}, takes: takes}
 	c.endpoints = append(c.endpoints, e)
@@ -71,7 +71,7 @@ func (c *crowd) join(takes int64, deliveries int) *member {
 	return e
 }
 
-// run plays for d.
+// run simulates d.
 func (c *crowd) run(d int64) {
 	for end := c.now + d; len(c.queue) > 0 && c.queue[0].at <= end; {
 		next := heap.Pop(&c.queue).(event)
@@ -82,7 +82,7 @@ func (c *crowd) run(d int64) {
 
 const crowdPatience, crowdLook = 200_000, 50_000
 
-// deliver asks; waited is how long it has been in the room.
+// deliver asks for a permit. waited is how long the delivery has waited in the process.
 func (c *crowd) deliver(e *member, name string, waited int64) {
 	token := permitToken(e.id, name)
 	last := waited >= crowdPatience
@@ -122,18 +122,18 @@ func (c *crowd) granted(e *member, name string) {
 	})
 }
 
-// TestCrowd: whatever its endpoints do to an origin, each has its turn within a bounded time, none holds more than half
-// of the permits while another waits, and the origin is not idle for it.
+// TestCrowd: with any behaviour of its endpoints, each gets its turn within a bounded time, none has more than half of
+// the permits while another waits, and the origin does not become idle.
 func TestCrowd(t *testing.T) {
 	t.Parallel()
 	const ms = second / 1000
 	for name, c := range map[string]struct {
 		inflight   int
-		takes      []int64 // of the endpoints, each again and again
-		each       int     // deliveries
-		quick      int64   // that an endpoint whose calls are short waits for a turn
-		slow       int64   // that the others do
-		perMinute  int     // calls, at least
+		takes      []int64 // durations of the endpoints' calls
+		each       int     // concurrent deliveries per endpoint
+		quick      int64   // longest wait for a turn of endpoints with short calls
+		slow       int64   // the same for the other endpoints
+		perMinute  int     // least number of calls
 		playedMins int64
 	}{
 		"alone":                  {4, []int64{second}, 8, 0, 2 * second, 238, 20},

@@ -21,7 +21,7 @@ func newTurns(t testing.TB, rdb redis.UniversalClient, now func() time.Time) *Tu
 	return turns
 }
 
-// TestTurnsAgree: the rule and the script give the same answers, whoever asks and however the clock is set.
+// TestTurnsAgree: the rule in Go and the script give the same answers, for all callers and clocks.
 func TestTurnsAgree(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.Redis(t))
@@ -51,8 +51,8 @@ func TestTurnsAgree(t *testing.T) {
 	}
 }
 
-// TestTurnsOfManyWorkers: two workers and their crowds together get as many turns as one agent asked for, evenly spaced,
-// and who was refused comes back twice at most.
+// TestTurnsOfManyWorkers: two workers with many deliveries together get as many turns as one agent asked for, evenly
+// spaced. A refused delivery returns at most twice.
 func TestTurnsOfManyWorkers(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -90,7 +90,7 @@ func TestTurnsOfManyWorkers(t *testing.T) {
 			case !turn.Reserved:
 				t.Fatalf("the wait of %v is not reserved", turn.Wait)
 			default:
-				crowd = append(crowd, comer{now + toMicros(turn.Wait) + rand.Int64N(20_000), true}) // asynq comes a little late
+				crowd = append(crowd, comer{now + toMicros(turn.Wait) + rand.Int64N(20_000), true}) // asynq is a little late
 			}
 		}
 		slices.Sort(begun)
@@ -120,7 +120,7 @@ func TestTurnsAreBounded(t *testing.T) {
 		}
 		return turn
 	}
-	// A rate that is nearly none is one call a day: no agent is forgotten.
+	// A rate close to zero means one call a day, so no agent is left out for ever.
 	if turn := take(1e-300, false); !turn.Given {
 		t.Fatalf("%+v", turn)
 	}
@@ -131,7 +131,7 @@ func TestTurnsAreBounded(t *testing.T) {
 	if turn := take(1e-300, true); !turn.Given {
 		t.Errorf("a day later: %+v", turn)
 	}
-	// A faster rate counts at once, and what is given back is somebody else's.
+	// A higher rate applies at once, and a returned turn can be taken again.
 	now = now.Add(time.Second)
 	turn := take(1, false)
 	if !turn.Given {
@@ -155,7 +155,7 @@ func TestTurnsAreBounded(t *testing.T) {
 	}
 }
 
-// TestTurnsGiveBackToAll: a turn that one worker does not use is another's.
+// TestTurnsGiveBackToAll: a turn that one worker returns unused can be taken by another.
 func TestTurnsGiveBackToAll(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.Redis(t))
@@ -173,7 +173,7 @@ func TestTurnsGiveBackToAll(t *testing.T) {
 	}
 }
 
-// TestTurnsWithoutRedis: a worker that cannot ask keeps the turns by itself, from what it gave before.
+// TestTurnsWithoutRedis: a worker that cannot reach Redis gives turns by itself, based on the turns it gave before.
 func TestTurnsWithoutRedis(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.Redis(t))
@@ -192,7 +192,7 @@ func TestTurnsWithoutRedis(t *testing.T) {
 	}
 }
 
-// TestTurnsInOneProcess: many at once, under the race detector.
+// TestTurnsInOneProcess: many callers take turns concurrently, under the race detector.
 func TestTurnsInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestTurnsInOneProcess(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if given != 3 { // now, and in 100 and 200 ms
+		if given != 3 { // now, and after 100 and 200 ms
 			t.Errorf("%d of 50 were given a turn at once", given)
 		}
 	})

@@ -80,14 +80,14 @@ func TestClassify(t *testing.T) {
 		"too large":        {&ipfs.TooLargeError{Limit: 1}, reason.NoDocument, Skip, false, false},
 		"broken CID":       {&ipfs.InvalidError{Why: "x"}, reason.NoDocument, Skip, false, false},
 
-		// The guard, whoever ran into it.
+		// The guard, in any step.
 		"blocked address":       {blocked, reason.AddressBlocked, Reject, false, true},
 		"blocked in a call":     {call(mcpcall.CallError{Stage: open, Err: &url.Error{Err: blocked}}), reason.AddressBlocked, Reject, false, true},
 		"blocked in a fetch":    {&ipfs.UnavailableError{Err: blocked}, reason.AddressBlocked, Reject, false, true},
 		"refused URL":           {&netguard.RefusedURLError{Host: "h"}, reason.AddressBlocked, Reject, false, true},
 		"blocked while opening": {call(mcpcall.CallError{Stage: open, Timeout: true, Err: blocked}), reason.AddressBlocked, Reject, false, true},
 
-		// MCP: reference mcp-client §6.
+		// MCP.
 		"stdio not listed":        {&mcpcall.TransportRefusedError{Transport: "stdio"}, reason.TransportRefused, Reject, false, true},
 		"does not fit":            {&mcpcall.SchemaError{Path: "value"}, reason.SchemaMismatch, Reject, false, true},
 		"no tool":                 {Fail(reason.ToolNotFound, "none"), reason.ToolNotFound, Reject, false, true},
@@ -186,7 +186,7 @@ func TestClassifyKeepsWhatTheOtherSideAskedFor(t *testing.T) {
 	}
 }
 
-// Every reason is of the closed list of DESIGN §4, and ends as its table says.
+// TestEveryReasonHasItsEnding: each reason has its documented ending (docs/design/delivery.md).
 func TestEveryReasonHasItsEnding(t *testing.T) {
 	t.Parallel()
 	missing := slices.DeleteFunc(reason.All(), func(r reason.Reason) bool { // these end no attempt
@@ -267,7 +267,8 @@ func TestUnstorable(t *testing.T) {
 	}
 }
 
-// What a call may have done, where the agent may be now, and how its endpoint does, are asked of the same error.
+// TestClassifyTellsWhatElseFollows: Classify also derives whether the call may have had an effect, whether the agent
+// may have moved, and whether its endpoint is unwell.
 func TestClassifyTellsWhatElseFollows(t *testing.T) {
 	t.Parallel()
 	open := mcpcall.StageOpen
@@ -309,7 +310,7 @@ func TestLimited(t *testing.T) {
 	}
 }
 
-// TestAside: that an authorization server gives no answer counts neither against the agent's endpoint nor for its having moved.
+// TestAside: an authorization server without an answer does not make the agent's endpoint unwell or moved.
 func TestAside(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{0, 429, 500} {

@@ -10,7 +10,8 @@ import (
 
 const base, devnet = "0x8004A169FB4a3325136EB29fA0ceB6D2e539a432", "0x5FbDB2315678afecb367f032d93F642f64180aa3"
 
-// TestEveryReasonHasANextStep: whoever looks at a delivery at night is told what to do, or that there is nothing to do.
+// TestEveryReasonHasANextStep: for each reason, the operator gets a next step, or the answer that there is nothing to
+// do.
 func TestEveryReasonHasANextStep(t *testing.T) {
 	t.Parallel()
 	s := Subject{Delivery: "5b0e1111-2222-5333-8444-555566667777", ChainID: 8453, AgentID: "110", Registry: strings.ToLower(base),
@@ -90,7 +91,7 @@ func TestNextStepNamesWhatIsKnown(t *testing.T) {
 	}
 }
 
-// TestOriginOptionCanBeTyped: a shell hands on exactly the address, and runs nothing of it.
+// TestOriginOptionCanBeTyped: a shell passes the exact address on, and runs no part of it.
 func TestOriginOptionCanBeTyped(t *testing.T) {
 	t.Parallel()
 	if got := OriginOption("https://a.example/'b"); got != "" {

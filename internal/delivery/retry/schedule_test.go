@@ -7,7 +7,7 @@ import (
 	"github.com/agentherald/herald/internal/reason"
 )
 
-// standard is the default of HERALD_RETRY_SCHEDULE (DESIGN §5).
+// standard is the default of HERALD_RETRY_SCHEDULE.
 var standard = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute,
 	30 * time.Minute, 2 * time.Hour, 5 * time.Hour, 10 * time.Hour}
 

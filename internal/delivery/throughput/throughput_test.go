@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
 
-// Two workers' counts are one, minute by minute.
+// TestMinutes: the counts of two workers are added up, minute by minute.
 func TestMinutes(t *testing.T) {
 	t.Parallel()
 	q, err := queue.Open(queue.Config{URL: secret.New(heraldtest.Redis(t))})
@@ -39,7 +39,7 @@ func TestMinutes(t *testing.T) {
 	}
 	now = now.Add(time.Minute)
 	workers[0].Count(store.Waiting, 0)
-	for _, w := range workers { // the last counts go out when it ends
+	for _, w := range workers { // the last counts are written when a worker ends
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		w.Run(ctx)
@@ -61,7 +61,7 @@ func TestMinutes(t *testing.T) {
 	}
 }
 
-// away takes nothing until it is told to.
+// away refuses writes while fail is set.
 type away struct {
 	fail atomic.Bool
 	got  map[string]map[string]int64
@@ -84,7 +84,7 @@ func (a *away) AddCounts(_ context.Context, counts map[string]map[string]int64, 
 
 func (a *away) Counts(context.Context, []string) ([]map[string]int64, error) { return nil, nil }
 
-// What Redis did not take is counted with the next, once.
+// TestRedisAway: counts that Redis did not accept are added to the next ones, once.
 func TestRedisAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// What lies in the list is committed in its order, once, and leaves nothing behind in Redis.
+// TestTakesInOrder: the elements of the list are committed in order, once, and leave no keys in Redis.
 func TestTakesInOrder(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb *redis.Client) {
@@ -34,7 +34,7 @@ func TestTakesInOrder(t *testing.T) {
 	})
 }
 
-// Several workers share a list: none takes what another has.
+// TestSharesList: several workers share a list, and none takes another's elements.
 func TestSharesList(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb *redis.Client) {
@@ -49,7 +49,7 @@ func TestSharesList(t *testing.T) {
 	})
 }
 
-// What cannot be committed stays in Redis, and is tried again after a pause.
+// TestCommitFails: elements that cannot be committed stay in Redis, and are retried after a pause.
 func TestCommitFails(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb *redis.Client) {
@@ -73,7 +73,8 @@ func TestCommitFails(t *testing.T) {
 	})
 }
 
-// What a dead worker took is put back in its order, once it counts as dead, and not before.
+// TestPutsBackOfDead: the elements of a dead worker are put back in order, and only when its keep-alive key has
+// expired.
 func TestPutsBackOfDead(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb *redis.Client) {
@@ -91,7 +92,7 @@ func TestPutsBackOfDead(t *testing.T) {
 		if ttl := rdb.PTTL(t.Context(), alive).Val(); ttl <= 0 || ttl > time.Minute {
 			t.Errorf("it counts as alive for %s", ttl)
 		}
-		rdb.Del(t.Context(), alive) // its time is over
+		rdb.Del(t.Context(), alive) // its keep-alive expires
 		l := newLedger()
 		stop := run(t, newConsumer(t, rdb, l))
 		heraldtest.Await(t, "all jobs", func() bool { return l.count() == 150 })
@@ -122,7 +123,7 @@ func TestPutsBackInOrder(t *testing.T) {
 	})
 }
 
-// A script that Redis runs after its caller gave up changes nothing that a later one relies on.
+// TestLateScripts: a script that Redis runs after its caller gave up changes nothing that later scripts rely on.
 func TestLateScripts(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb *redis.Client) {
@@ -149,7 +150,7 @@ func TestLateScripts(t *testing.T) {
 		if string(third.elements[0].Body) != "job 00200" || third.waiting != 50 {
 			t.Errorf("the third batch begins with %q, %d are left", third.elements[0].Body, third.waiting)
 		}
-		// Taken for dead, it acknowledges nothing that others have by now.
+		// A worker that was considered dead acknowledges no elements that others have now.
 		rdb.Del(t.Context(), lists.keysOf(worker)[3])
 		if n, err := lists.putBack(t.Context(), worker); n != 100 || err != nil {
 			t.Fatal(n, err)
@@ -160,7 +161,8 @@ func TestLateScripts(t *testing.T) {
 	})
 }
 
-// Whatever else lies there is an element too, of which no more is read than a job may have.
+// TestForeignElements: any other text in the list is an element, too. At most the bytes that a job may have are read of
+// it.
 func TestForeignElements(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb *redis.Client) {
@@ -183,7 +185,7 @@ func TestForeignElements(t *testing.T) {
 	})
 }
 
-// A batch has few bytes, so that a worker whose Redis somebody fills keeps its memory.
+// TestBatchIsBounded: a batch has a bounded size, so that a filled Redis does not exhaust the worker's memory.
 func TestBatchIsBounded(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb *redis.Client) {
@@ -198,7 +200,8 @@ func TestBatchIsBounded(t *testing.T) {
 	})
 }
 
-// Keys of the wrong kind, or workers that are none, cost a line in the log; once they are gone it goes on.
+// TestForeignKeys: keys of the wrong type, or invalid worker ids, cause a log line. When they are gone, the consumer
+// continues.
 func TestForeignKeys(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb *redis.Client) {
@@ -216,7 +219,7 @@ func TestForeignKeys(t *testing.T) {
 	})
 }
 
-// While Redis is away nothing is lost, and it is not asked all the time.
+// TestRedisAway: while Redis is down, nothing is lost, and requests are retried at intervals.
 func TestRedisAway(t *testing.T) {
 	t.Parallel()
 	direct := heraldtest.RealRedis(t)

@@ -25,7 +25,7 @@ func everywhere(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
 	heraldtest.EachRedis(t, func(t *testing.T, url string) { test(t, newClient(t, url)) })
 }
 
-// newClient is a client as the service has it.
+// newClient returns a client with the service's settings.
 func newClient(t testing.TB, url string) *redis.Client {
 	t.Helper()
 	q, err := queue.Open(queue.Config{URL: secret.New(url), Logger: slog.New(slog.DiscardHandler)})
@@ -45,7 +45,7 @@ type ledger struct {
 	mu        sync.Mutex
 	committed map[string]int
 	order     []string
-	fail      func() error // asked before a commit; nil: it goes well
+	fail      func() error // called before a commit; nil: the commit succeeds
 }
 
 func newLedger() *ledger { return &ledger{committed: map[string]int{}} }
@@ -125,7 +125,7 @@ func push(t testing.TB, rdb *redis.Client, from, to int) {
 	}
 }
 
-// keysOf are the keys that are left in Redis.
+// keysOf returns the keys in Redis.
 func keysOf(t testing.TB, rdb *redis.Client) []string {
 	t.Helper()
 	keys, err := rdb.Keys(t.Context(), "*").Result()

@@ -12,7 +12,7 @@ func TestStorable(t *testing.T) {
 	t.Parallel()
 	const limit = 16 << 10
 	long := strings.Repeat("7", maxDigits)
-	for name, tt := range map[string]struct{ in, want string }{ // want "" is: cut
+	for name, tt := range map[string]struct{ in, want string }{ // want "": the text is cut
 		"nothing":             {"", "-"},
 		"object":              {`{"a": [1, -2.5e10, "x", null, true]}`, `{"a": [1, -2.5e10, "x", null, true]}`},
 		"scalar":              {`"x"`, `"x"`},

@@ -53,8 +53,8 @@ func TestMemoryOrder(t *testing.T) {
 	})
 }
 
-// TestOrderSwitchedOff: with HERALD_ORDER=off the reconciler lets all go that waits behind others, which is what to do before one goes
-// back to a version without order (docs/running.md).
+// TestOrderSwitchedOff: with HERALD_ORDER=off, the reconciler releases all deliveries that wait for earlier ones.
+// Operators do this before they downgrade to a version without order (docs/running.md).
 func TestOrderSwitchedOff(t *testing.T) {
 	url := heraldtest.Postgres(t, store.Migrate)
 	open := func(strict bool) *store.Store {
@@ -90,7 +90,7 @@ func TestOrderSwitchedOff(t *testing.T) {
 	}
 }
 
-// hand is a clock that only Advance moves, but for a moment with each look at it.
+// hand is a clock that moves with Advance and, by a moment, with each reading.
 type hand struct {
 	mu sync.Mutex
 	t  time.Time
