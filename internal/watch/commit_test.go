@@ -14,7 +14,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// notes is a ledger that notes how the cursor moves.
+// notes is a ledger that records each move of the cursor.
 type notes struct {
 	Ledger
 	moves []store.Advance
@@ -61,7 +61,7 @@ func TestEmptyReadingsCommitSeldom(t *testing.T) {
 		}
 		read(next, next, 1, true)
 		read(next+1, next+1, 0, true)
-		read(next-5, next, 0, false) // a reorg
+		read(next-5, next, 0, false) // this reading follows a reorg
 		read(next+1, next+2, 0, true)
 		read(next+3, next+3, 0, true)
 		committed := ledger.moves[len(ledger.moves)-3:]
