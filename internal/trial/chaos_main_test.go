@@ -17,12 +17,13 @@ import (
 	"go.uber.org/goleak"
 )
 
-// bench is what the tests of this process share: programs and a Postgres, made by the first test that asks.
+// bench contains the programs and the Postgres that the tests of this process share. The first test that needs them
+// makes them.
 type bench struct {
 	mu       sync.Mutex
 	dir      string
 	programs Programs
-	before   Programs // of commit
+	before   Programs // of the commit
 	commit   string
 	postgres *Postgres
 	log      *os.File
@@ -32,7 +33,7 @@ var shared bench
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(runner{m}, devnettest.Leftovers()...) }
 
-// runner ends what is shared before goroutines are looked for.
+// runner stops the shared services before goroutines are checked.
 type runner struct{ m *testing.M }
 
 func (r runner) Run() int {
@@ -44,7 +45,7 @@ func (r runner) Run() int {
 	return code
 }
 
-// source is the tree that is tried: HERALD_TRIAL_SOURCE, else the one that this test is part of.
+// source returns the tree under test: HERALD_TRIAL_SOURCE, or else the tree of this test.
 func source(t testing.TB) string {
 	t.Helper()
 	dir := os.Getenv("HERALD_TRIAL_SOURCE")
@@ -58,7 +59,7 @@ func source(t testing.TB) string {
 	return dir
 }
 
-// get gives programs and a running Postgres.
+// get returns programs and a running Postgres.
 func (b *bench) get(t testing.TB) (Programs, *Postgres) {
 	t.Helper()
 	b.mu.Lock()
@@ -71,11 +72,11 @@ func (b *bench) get(t testing.TB) (Programs, *Postgres) {
 	return b.programs, b.postgres
 }
 
-// getBefore gives the programs of an older commit, and names it: HERALD_TRIAL_BEFORE (make chaos BEFORE=…), else the
-// last one without the newest migration.
+// getBefore returns the programs of an older commit, and its id: HERALD_TRIAL_BEFORE (make chaos BEFORE=…), or else the
+// last commit without the newest migration.
 func (b *bench) getBefore(t *testing.T) (before Programs, commit string) {
 	t.Helper()
-	b.get(t) // makes the folder
+	b.get(t) // this creates the folder
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -147,7 +148,7 @@ func (b *bench) close() error {
 	return errors.Join(append(errs, os.RemoveAll(b.dir))...)
 }
 
-// skipWithoutHistory decides about a tree that git knows nothing of.
+// skipWithoutHistory handles a tree without git history.
 func skipWithoutHistory(t *testing.T, err error) {
 	t.Helper()
 	if errors.Is(err, ErrNoHistory) && os.Getenv("HERALD_TRIAL_NO_HISTORY") == "1" {
