@@ -87,7 +87,7 @@ func readStub(t *testing.T, pace, finality, read time.Duration) (*chainStub, *Fo
 }
 
 // TestMemoryIsADuration: at every block time, blocks are settled 30 minutes below the finalized block, or below the
-// head if there is none. The fork point of a reorg within the last hour is found with few requests.
+// head without one. The fork point of a reorg within the last hour is found with few requests.
 func TestMemoryIsADuration(t *testing.T) {
 	t.Parallel()
 	for _, pace := range paces {

@@ -51,8 +51,8 @@ func TestBlockTime(t *testing.T) {
 	}
 }
 
-// TestBlockTimeIsCached: the client reads blocks once for all callers. If the node is away, it returns the chain's
-// default block time.
+// TestBlockTimeIsCached: the client measures once for all callers. If no node answers, it returns the last measurement,
+// or the chain's default block time.
 func TestBlockTimeIsCached(t *testing.T) {
 	t.Parallel()
 	node := &scriptedNode{chain: 8453, head: 1_000_000, pace: 400 * time.Millisecond, headAt: time.Now()}

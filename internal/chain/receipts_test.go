@@ -176,7 +176,8 @@ func TestUnsupportedReceipts(t *testing.T) {
 	}
 }
 
-// TestExamineReceipts: receipts prove a block's logs only if all receipts are present. The type of a receipt does not matter.
+// TestExamineReceipts: receipts prove a block's logs only if all receipts are present. The type of a receipt does not
+// matter.
 func TestExamineReceipts(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)

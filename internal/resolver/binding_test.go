@@ -97,8 +97,8 @@ func TestBinding(t *testing.T) {
 	}
 }
 
-// looksRight checks that the error names the entry that the agent's author must add and its file, and that no error of the
-// guard is part of it.
+// looksRight checks that the error names the missing entry and the file that needs it, and that no error of the guard
+// is part of it.
 func looksRight(t *testing.T, err error) {
 	t.Helper()
 	var blocked *netguard.BlockedError

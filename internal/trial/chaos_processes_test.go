@@ -114,8 +114,8 @@ func (r *row) attempts(sql string) map[attempted]bool {
 }
 
 // inDoubt counts the attempts without an outcome, in total and for the worst kill. running contains the attempts in
-// flight right after each kill. An attempt that a kill ended stays in the table until its lease ends, so an attempt
-// without outcome counts for the first kill that it was in flight at.
+// flight right after each kill. An attempt that a kill interrupted looks in flight until its lease ends, so it counts
+// only for the first kill that has it in running.
 func (r *row) inDoubt(running []map[attempted]bool) (all, most int) {
 	r.Helper()
 	unknown := r.attempts(`SELECT delivery_id, number FROM herald.attempts WHERE outcome IS NULL`)

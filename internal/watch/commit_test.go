@@ -26,8 +26,8 @@ func (n *notes) AdvanceCursor(_ context.Context, c *store.Cursor, a store.Advanc
 	return store.Advanced{Answers: make([]store.Acceptance, len(a.Intakes))}, nil
 }
 
-// TestEmptyReadingsCommitSeldom: readings without events commit at most every 10 s. Events, a reorg and the first reading
-// at the head commit at once, and no block is left out of the cursor.
+// TestEmptyReadingsCommitSeldom: readings without events commit at most every 10 s. Events, a reorg and the first
+// reading at the head commit at once. The cursor skips no block.
 func TestEmptyReadingsCommitSeldom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
