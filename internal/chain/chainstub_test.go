@@ -81,7 +81,7 @@ func (s *chainStub) seconds(n uint64) uint64 {
 
 var stubRegistry = common.Address{1}
 
-// logsOf returns the logs of a block.
+// logsOf returns the logs of block n.
 func (s *chainStub) logsOf(n uint64) []*types.Log {
 	if s.every == 0 || n%s.every != 0 {
 		return []*types.Log{}

@@ -15,7 +15,7 @@ var pacedChains = []struct {
 	pace  time.Duration
 }{{1, 12 * time.Second}, {10, 2 * time.Second}, {8453, 200 * time.Millisecond}, {4663, 90 * time.Millisecond}}
 
-// pacedHead is the head of the nodes that servePaced starts.
+// pacedHead is the head of the nodes that pacedLog returns.
 const pacedHead = 10_000_000
 
 // pacedLog returns a node whose only event is the duration before below its head, and the event's job without a
