@@ -19,8 +19,8 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// A job names any height: more than an hour above a fresh head there is no such event, even if its transaction or its
-// feedback is real.
+// TestCheckFarAhead: a job names a block more than an hour above a fresh head. Check finds no event there, even if the
+// job's transaction or feedback exists.
 func TestCheckFarAhead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
@@ -48,7 +48,8 @@ func TestCheckFarAhead(t *testing.T) {
 	}
 }
 
-// TestCheckNeedsTheBlocksOnTop: a head that a node only names confirms nothing.
+// TestCheckNeedsTheBlocksOnTop: a node reports a high head but lacks the blocks below it. Check does not count them as
+// confirmations.
 func TestCheckNeedsTheBlocksOnTop(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 3)
@@ -58,7 +59,7 @@ func TestCheckNeedsTheBlocksOnTop(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy := httputil.NewSingleHostReverseProxy(node)
-	proxy.ModifyResponse = func(r *http.Response) error { // the event's block, the newest, calls itself a higher one
+	proxy.ModifyResponse = func(r *http.Response) error { // relabels the event's block, which is the newest, with a higher number
 		body, err := io.ReadAll(r.Body)
 		body = bytes.ReplaceAll(body, fmt.Appendf(nil, `"number":"%#x"`, j.BlockNumber),
 			fmt.Appendf(nil, `"number":"%#x"`, j.BlockNumber+9))
@@ -82,7 +83,8 @@ func TestCheckNeedsTheBlocksOnTop(t *testing.T) {
 	}
 }
 
-// Heights come from jobs and from nodes: no sum of them may wrap around to one that is confirmed.
+// TestMissingIsSaturated: jobs and nodes may report any height, so the sum of a height and the confirmations must not
+// overflow.
 func TestMissingIsSaturated(t *testing.T) {
 	t.Parallel()
 	const most = math.MaxUint64

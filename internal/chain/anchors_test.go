@@ -9,10 +9,10 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// paces are the block times that windows are tested at: Ethereum, OP Mainnet, Base, Robinhood.
+// paces are the tested block times: those of Ethereum, OP Mainnet, Base and Robinhood.
 var paces = []time.Duration{12 * time.Second, 2 * time.Second, 200 * time.Millisecond, 90 * time.Millisecond}
 
-// readFor returns the anchors of a follower that reads a chain for some time, a reading each pause.
+// readFor returns the anchors of a follower that reads a chain for the duration within, with one reading every pause.
 func readFor(pace, pause, within time.Duration, settled func(now uint64) uint64) (anchors []Anchor, now time.Time) {
 	const first = 1_800_000_000
 	last := uint64(0)
@@ -29,8 +29,8 @@ func readFor(pace, pause, within time.Duration, settled func(now uint64) uint64)
 	return anchors, now
 }
 
-// TestAnchors: at every block time about 30 anchors reach back an hour, and from each block to the next anchor under
-// it are at most as many blocks as from the newest one to it.
+// TestAnchors: at every block time about 30 anchors cover the last hour. The distance from a block to the next anchor
+// below it is at most the distance from the newest block to that block.
 func TestAnchors(t *testing.T) {
 	t.Parallel()
 	for _, pace := range paces {
@@ -53,8 +53,8 @@ func TestAnchors(t *testing.T) {
 	}
 }
 
-// TestAnchorsOfALie: a timestamp that a node invents, and one that a store of an earlier version did not have, drop no
-// anchor that a reorg of the last hour needs.
+// TestAnchorsOfALie: neither a timestamp that a node invents nor anchors without timestamps, which an earlier version
+// stored, remove an anchor that a reorg of the last hour needs.
 func TestAnchorsOfALie(t *testing.T) {
 	t.Parallel()
 	anchors, now := readFor(2*time.Second, 2*time.Second, 2*time.Hour, func(uint64) uint64 { return 0 })
@@ -74,7 +74,8 @@ func TestAnchorsOfALie(t *testing.T) {
 	}
 }
 
-// readStub returns a chain that is some hours old, and a follower of it that read for so long, a range a minute.
+// readStub returns a chain that is some hours old, and a follower that has read the last read of it, in ranges of a
+// minute.
 func readStub(t *testing.T, pace, finality, read time.Duration) (*chainStub, *Follower) {
 	t.Helper()
 	s := newChainStub(t, pace)
@@ -85,8 +86,8 @@ func readStub(t *testing.T, pace, finality, read time.Duration) (*chainStub, *Fo
 	return s, f
 }
 
-// TestMemoryIsADuration: at every block time, 30 minutes under finality or under the head are settled, and the fork of
-// a reorg of the last hour is found with few questions.
+// TestMemoryIsADuration: at every block time, blocks are settled 30 minutes below the finalized block, or below the
+// head without one. The fork point of a reorg within the last hour is found with few requests.
 func TestMemoryIsADuration(t *testing.T) {
 	t.Parallel()
 	for _, pace := range paces {
@@ -111,7 +112,7 @@ func TestMemoryIsADuration(t *testing.T) {
 	}
 }
 
-// TestHeadOfTheFuture: a node that invents a late head settles nothing.
+// TestHeadOfTheFuture: a head with an invented timestamp far in the future settles no block.
 func TestHeadOfTheFuture(t *testing.T) {
 	t.Parallel()
 	_, f := readStub(t, 2*time.Second, 0, 20*time.Minute)
@@ -122,7 +123,7 @@ func TestHeadOfTheFuture(t *testing.T) {
 	}
 }
 
-// TestBlockBefore: an hour is found by timestamps at every block time.
+// TestBlockBefore checks that BlockBefore finds the block of an hour ago by timestamps, at every block time.
 func TestBlockBefore(t *testing.T) {
 	t.Parallel()
 	for _, pace := range paces {

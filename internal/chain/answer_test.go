@@ -22,9 +22,9 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// TestAnswersAreBoundedBeforeTheyAreDecoded: a node that makes much of few bytes costs little memory, and its answer is
-// refused in words that name why.
-func TestAnswersAreBoundedBeforeTheyAreDecoded(t *testing.T) { // alone: it measures what the process allocates
+// TestAnswersAreBoundedBeforeTheyAreDecoded: a compressed answer that expands to millions of values costs little
+// memory. The error names the reason for its rejection.
+func TestAnswersAreBoundedBeforeTheyAreDecoded(t *testing.T) { // not parallel: it measures the allocations of the process
 	objects := "[" + strings.Repeat("{},", 5<<20) + "{}]"
 	var squeezed bytes.Buffer
 	z := gzip.NewWriter(&squeezed)
@@ -71,7 +71,8 @@ func TestAnswersAreBoundedBeforeTheyAreDecoded(t *testing.T) { // alone: it meas
 			}
 			asking.Wait()
 			runtime.ReadMemStats(&after)
-			// Reading the 15 MB of a body takes five times as much, since its buffer grows; decoding it took 871 MB.
+			// Reading a body of 15 MB allocates five times as much, since its buffer grows. Decoding it without bounds
+			// took 871 MB.
 			if grown := (after.TotalAlloc - before.TotalAlloc) >> 20; grown > 4*100 {
 				t.Errorf("four answers allocated %d MiB", grown)
 			}
@@ -79,8 +80,8 @@ func TestAnswersAreBoundedBeforeTheyAreDecoded(t *testing.T) { // alone: it meas
 	}
 }
 
-// TestAnswersShareTheDecodingBudget: a large answer waits while other documents are decoded; the wait says nothing about
-// the node.
+// TestAnswersShareTheDecodingBudget: a large answer waits while other documents use the decoding budget. The wait is
+// not counted as a failure of the node.
 func TestAnswersShareTheDecodingBudget(t *testing.T) {
 	t.Parallel()
 	budget := decode.NewBudget(1 << 20)
@@ -106,7 +107,8 @@ func TestAnswersShareTheDecodingBudget(t *testing.T) {
 	}
 }
 
-// budgetWorld is two nodes of which the first gives large answers, and a budget.
+// budgetWorld returns a client of two nodes, the first of which sends large answers, its second node, and its decoding
+// budget.
 func budgetWorld(t *testing.T, bytes int64, result any) (c *Client, second *stubNode, budget *decode.Budget) {
 	t.Helper()
 	first, second := newStubNode(t, 1), newStubNode(t, 2)
@@ -122,8 +124,8 @@ func budgetWorld(t *testing.T, bytes int64, result any) (c *Client, second *stub
 		URLs: []secret.Secret{secret.New(first.url), secret.New(second.url)}}), second, budget
 }
 
-// TestQuestionHoldsOneAnswer: a question whose node answers several requests holds its part of the budget for the last
-// answer alone, so that it neither waits for itself nor holds anything while it waits for the node.
+// TestQuestionHoldsOneAnswer: a question that needs several requests to its node reserves budget only for the latest
+// answer. So it does not wait for its own reservation, and reserves nothing while it waits for the node.
 func TestQuestionHoldsOneAnswer(t *testing.T) {
 	t.Parallel()
 	c, _, budget := budgetWorld(t, 64<<10, strings.Repeat("x", 64<<10))
@@ -145,8 +147,8 @@ func TestQuestionHoldsOneAnswer(t *testing.T) {
 	release()
 }
 
-// TestBusyDecodingBlamesNoNode: an answer that finds no room in time, weighed by its tokens, asks no other node, is no
-// timeout of the node, and narrows no range.
+// TestBusyDecodingBlamesNoNode: an answer does not get decoding budget in time, because its number of tokens makes it
+// large. The client asks no other node, does not count a timeout of the node, and narrows no range.
 func TestBusyDecodingBlamesNoNode(t *testing.T) {
 	t.Parallel()
 	const receipts = 20_000 // 60 kB, but 40,000 tokens
@@ -160,7 +162,7 @@ func TestBusyDecodingBlamesNoNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer release()
-	c.timeout = time.Second // of each question; the caller waits on
+	c.timeout = time.Second // of each question; the caller's context lasts longer
 	elems := []rpc.BatchElem{{Method: "eth_getLogs", Result: new(json.RawMessage)}}
 	err = c.sendBatch(t.Context(), "asking", elems)
 	if !errors.Is(err, decode.ErrBusy) || isRefusedRange(err) {
@@ -174,7 +176,8 @@ func TestBusyDecodingBlamesNoNode(t *testing.T) {
 	}
 }
 
-// TestLargeWebsocketAnswer: a message that is too large is errTooLarge, so that a range is read in parts.
+// TestLargeWebsocketAnswer: a message that is too large causes errTooLarge, so that the follower reads the range in
+// parts.
 func TestLargeWebsocketAnswer(t *testing.T) {
 	t.Parallel()
 	var upgrader websocket.Upgrader

@@ -16,14 +16,14 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 )
 
-// lastCalls returns the number of calls in the request that is being answered.
+// lastCalls returns the number of calls in the current request.
 func (s *stubNode) lastCalls() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.asked[len(s.asked)-1])
 }
 
-// refuseBatches returns a stub's spoil function that refuses requests of more than most calls.
+// refuseBatches returns a spoil function for s that answers requests of more than most calls with answer.
 func refuseBatches(s *stubNode, most int, answer func(http.ResponseWriter, *http.Request)) func(
 	http.ResponseWriter, *http.Request) bool {
 	return func(rw http.ResponseWriter, r *http.Request) bool {
@@ -45,15 +45,15 @@ func refuseStatus(code int, retryAfter, body string) func(http.ResponseWriter, *
 	}
 }
 
-// TestBatchesLearnTheirLimit: a node may refuse a request with too many calls in many ways; the same calls are sent in
-// smaller requests, and the next ones fit at once.
+// TestBatchesLearnTheirLimit: nodes refuse a request with too many calls in different ways. The client sends the same
+// calls in smaller requests, and later requests fit at once.
 func TestBatchesLearnTheirLimit(t *testing.T) {
 	t.Parallel()
 	const base = `{"jsonrpc":"2.0","id":null,"error":{"code":-32014,"message":"maximum 10 calls in 1 batch"}}`
 	for name, c := range map[string]struct {
 		most   int
 		answer func(http.ResponseWriter, *http.Request)
-		waits  bool // the first question fails and says when to ask again
+		waits  bool // the first request fails and the node asks for a pause
 	}{
 		"OP Mainnet: 413":                    {10, refuseStatus(413, "", ""), false},
 		"Base: 200 and one error object":     {10, refuseStatus(200, "", "\n "+base), false},
@@ -90,14 +90,14 @@ func TestBatchesLearnTheirLimit(t *testing.T) {
 					refused++
 				}
 			}
-			if refused > 1 { // one in growAfter full requests tries more
+			if refused > 1 { // after growAfter full requests the client tries one larger request
 				t.Errorf("%d requests are refused", refused)
 			}
 		})
 	}
 }
 
-// firstForty are the numbers of forty blocks.
+// firstForty contains the block numbers 1 to 40.
 var firstForty = func() (all []uint64) {
 	for n := range uint64(40) {
 		all = append(all, n+1)
@@ -105,7 +105,7 @@ var firstForty = func() (all []uint64) {
 	return all
 }()
 
-// TestBatchRefusalIsShown: the node's own words are kept, without its key.
+// TestBatchRefusalIsShown: the error contains the node's own text, without the key from its URL.
 func TestBatchRefusalIsShown(t *testing.T) {
 	t.Parallel()
 	n := newStubNode(t, 1)
@@ -120,7 +120,7 @@ func TestBatchRefusalIsShown(t *testing.T) {
 	}
 }
 
-// TestBatchLimit: a limit halves, but not below a size that the node accepted, and grows slowly.
+// TestBatchLimit: a refusal halves the limit, but not below a size that the node accepted. The limit grows slowly.
 func TestBatchLimit(t *testing.T) {
 	t.Parallel()
 	var b batchLimit
@@ -155,12 +155,12 @@ func TestBatchLimit(t *testing.T) {
 	}
 }
 
-// provider is a node of 3,000 blocks with a log in each 100th that refuses ranges and batches as a provider does.
+// provider is a node of 3,000 blocks with a log in every 100th. It refuses ranges and batches as providers do.
 type provider struct {
 	*stubNode
-	width      uint64 // 0: any
+	width      uint64 // widest accepted range in blocks; 0: no limit
 	refusal    nodeError
-	silently   bool // answers as much of a range as it accepts, and no error
+	silently   bool // answers only the accepted part of a wide range, without an error
 	inStatus   int
 	decimal    bool
 	noTags     bool
@@ -238,8 +238,8 @@ func (p *provider) answerCall(method string, params []json.RawMessage) (any, any
 	return nil, nil
 }
 
-// TestFollowsProviders: chains are followed at the nodes of every provider whose limits are known, with and without
-// trust, and no log is lost.
+// TestFollowsProviders: a follower reads the chain from nodes with the known limits of every provider, trusted or not,
+// and finds every log.
 func TestFollowsProviders(t *testing.T) {
 	t.Parallel()
 	for name, p := range map[string]provider{

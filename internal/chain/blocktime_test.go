@@ -7,7 +7,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 )
 
-// TestBlockTime measures chains of every pace, and bounds the answers of lying nodes.
+// TestBlockTime measures the block time of chains of every pace, and checks that false answers stay within bounds.
 func TestBlockTime(t *testing.T) {
 	t.Parallel()
 	const unknown = 424242
@@ -51,7 +51,8 @@ func TestBlockTime(t *testing.T) {
 	}
 }
 
-// TestBlockTimeIsCached: blocks are read once for all callers, and a node that is away leaves the usual block time.
+// TestBlockTimeIsCached: the client measures once for all callers. If no node answers, it returns the last measurement,
+// or the chain's default block time.
 func TestBlockTimeIsCached(t *testing.T) {
 	t.Parallel()
 	node := &scriptedNode{chain: 8453, head: 1_000_000, pace: 400 * time.Millisecond, headAt: time.Now()}

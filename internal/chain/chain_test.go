@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { heraldtest.Main(m, devnettest.Leftovers()...) }
 
 var limits = job.Limits{MaxTimeout: 30 * time.Second}
 
-// world is a chain with an agent, and a client of its node.
+// world is a development chain with one agent, and a client of its node.
 type world struct {
 	t      *testing.T
 	ctx    context.Context
@@ -74,7 +74,7 @@ func (w *world) mine(blocks int) {
 	}
 }
 
-// job makes the job of an event in a receipt.
+// job returns the job of the event of that kind in a receipt.
 func (w *world) job(kind erc8004.Kind, r *types.Receipt, err error) job.Job {
 	w.t.Helper()
 	if err != nil {
@@ -101,7 +101,7 @@ func (w *world) feedback() job.Job {
 	return w.job(erc8004.NewFeedback, r, err)
 }
 
-// minedAt is the time of a job's block.
+// minedAt returns the timestamp of a job's block.
 func (w *world) minedAt(j job.Job) int64 {
 	w.t.Helper()
 	b, err := w.client.readBlock(w.ctx, formatNumber(j.BlockNumber))
@@ -140,7 +140,7 @@ func TestTokenURI(t *testing.T) {
 			t.Errorf("agent %v: %v", id, err)
 		}
 	}
-	// A contract that reverts without the known error: the reputation registry has no tokenURI.
+	// The reputation registry has no tokenURI, so it reverts without the error that the identity registry returns.
 	if _, err := w.client.TokenURI(w.ctx, w.net.Deployment().Reputation, w.agent); !errors.As(err, &gone) {
 		t.Errorf("another contract: %v", err)
 	}
@@ -204,7 +204,7 @@ func TestCheckFeedback(t *testing.T) {
 		forged = with(bare, func(j *job.Job) { j.LogIndex = new(uint) })
 		forge(&forged)
 		switch field {
-		case "agentId", "clientAddress", "feedbackIndex", "type": // another event, which there is not
+		case "agentId", "clientAddress", "feedbackIndex", "type": // these name another event, which does not exist
 			want = Standing{Disagrees: "transactionHash", SearchedTo: j.BlockNumber}
 		case "blockNumber":
 			want = newContradiction("blockNumber")
@@ -225,7 +225,8 @@ func TestCheckFeedback(t *testing.T) {
 	}
 }
 
-// job2 takes what a helper of devnet returned, and then the kind of event to find in it.
+// job2 accepts the results of a devnet helper, and returns a function that builds the job of the event of a kind in
+// them.
 func (w *world) job2(r *types.Receipt, err error) func(erc8004.Kind) job.Job {
 	return func(kind erc8004.Kind) job.Job {
 		w.t.Helper()
@@ -253,7 +254,7 @@ func TestCheckOtherKinds(t *testing.T) {
 		}
 	}
 	for field, j := range map[string]job.Job{
-		// One event under many keys, though each names a block that nobody has.
+		// One event must not pass under several keys. The first job names a block that no node has.
 		"logIndex":     with(response, func(j *job.Job) { i := uint(17); j.LogIndex, j.BlockHash = &i, common.Hash{5} }),
 		"responder":    with(response, func(j *job.Job) { j.Responder = w.rater.Address }),
 		"responseURI":  with(response, func(j *job.Job) { j.ResponseURI = "" }),
@@ -333,7 +334,7 @@ func TestCheckFinalized(t *testing.T) {
 			t.Errorf("nothing is final yet: %+v", got)
 		}
 	}
-	w.mine(64) // the development chain finalises every 32nd block
+	w.mine(64) // the development chain finalizes every 32nd block
 	for _, j := range []job.Job{j, bare} {
 		if got := w.check(j, VerifyFinalized); !got.Found || !got.Confirmed {
 			t.Errorf("final: %+v", got)
@@ -412,7 +413,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// The URLs of gateways hold keys, in the path as often as in the query; no error may show them.
+// TestErrorsHideTheURL: URLs of node providers contain keys, in the path or in the query. No error may show them.
 func TestErrorsHideTheURL(t *testing.T) {
 	t.Parallel()
 	answers := map[string]http.HandlerFunc{
@@ -424,7 +425,7 @@ func TestErrorsHideTheURL(t *testing.T) {
 		},
 		"html": func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "<html>") },
 		"hangs": func(_ http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, r.Body) // or the server does not notice that the client leaves
+			_, _ = io.Copy(io.Discard, r.Body) // otherwise the server does not notice that the client disconnects
 			<-r.Context().Done()
 		},
 		"cut": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },

@@ -18,21 +18,21 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// chainStub is a chain in a stub that makes a block each pace. It is reached without a network, so that the time of
-// testing/synctest passes while its answers are waited for.
+// chainStub is a stub node whose chain makes a block every pace. Requests to it do not use the network, so that the
+// fake clock of testing/synctest advances while a test waits for an answer.
 type chainStub struct {
 	*stubNode
 	pace     time.Duration
 	began    time.Time
-	fork     uint64        // blocks from here on are of another branch; 0: none
-	finality time.Duration // of blocks; 0: it names none
+	fork     uint64        // blocks from this number on belong to another branch; 0: no fork
+	finality time.Duration // age of the finalized block; 0: the stub has no finalized block
 	full     bool          // every bloom is full
-	every    uint64        // each so many blocks there is a log; 0: never
+	every    uint64        // a block has a log if its number is a multiple of every; 0: no logs
 	hides    func(n uint64) bool
-	behind   uint64                 // blocks that it lacks
-	asked    []string               // block numbers and tags
-	numbers  map[common.Hash]uint64 // of blocks that were asked for
-	most     int                    // calls in a request
+	behind   uint64                 // number of newest blocks that the stub lacks
+	asked    []string               // requested block numbers and tags
+	numbers  map[common.Hash]uint64 // numbers of the requested blocks
+	most     int                    // largest number of calls in one request
 	calls    int
 }
 
@@ -43,7 +43,7 @@ func newChainStub(t *testing.T, pace time.Duration) *chainStub {
 	return s
 }
 
-// RoundTrip answers without a network.
+// RoundTrip passes the request to the stub's handler without a network.
 func (s *chainStub) RoundTrip(req *http.Request) (*http.Response, error) {
 	answer := httptest.NewRecorder()
 	s.ServeHTTP(answer, req)
@@ -51,7 +51,7 @@ func (s *chainStub) RoundTrip(req *http.Request) (*http.Response, error) {
 	return answer.Result(), nil
 }
 
-// newStubClient returns a client of stubs.
+// newStubClient returns a client whose nodes are the stubs.
 func newStubClient(t *testing.T, trusted bool, stubs ...*chainStub) *Client {
 	t.Helper()
 	cfg := Config{ChainID: 1, Trusted: trusted}
@@ -81,7 +81,7 @@ func (s *chainStub) seconds(n uint64) uint64 {
 
 var stubRegistry = common.Address{1}
 
-// logsOf returns the logs of a block.
+// logsOf returns the logs of block n.
 func (s *chainStub) logsOf(n uint64) []*types.Log {
 	if s.every == 0 || n%s.every != 0 {
 		return []*types.Log{}
@@ -159,7 +159,7 @@ func (s *chainStub) answerBlock(tag string) any {
 		"timestamp": hexutil.Uint64(s.seconds(number)), "logsBloom": bloom, "receiptsRoot": rootOf(receipts)}
 }
 
-// newStubFollower returns a follower of stubs, and counts its events by block.
+// newStubFollower returns a follower of the stubs' chain, and a map that counts the follower's events by block number.
 func newStubFollower(t *testing.T, c *Client, cfg FollowConfig) (*Follower, map[uint64]int) {
 	t.Helper()
 	got := map[uint64]int{}
@@ -184,7 +184,7 @@ func newStubFollower(t *testing.T, c *Client, cfg FollowConfig) (*Follower, map[
 	return f, got
 }
 
-// readToHead reads up to the head.
+// readToHead calls readNext until the follower is at the head.
 func readToHead(t *testing.T, f *Follower) {
 	t.Helper()
 	for more := true; more; {
@@ -195,7 +195,8 @@ func readToHead(t *testing.T, f *Follower) {
 	}
 }
 
-// countRequests counts the requests of a stub that have a call which is or is not about the head.
+// countRequests returns the number of requests to the stub and of the calls in them. It ignores requests that only ask
+// for the chain id.
 func (s *chainStub) countRequests() (requests, calls int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,8 +17,9 @@ func rootOf(receipts provableReceipts) common.Hash {
 	return types.DeriveSha(receipts, trie.NewListHasher())
 }
 
-// TestReadingIsBounded: at 1, 10 and 22 blocks a poll, and however often a websocket wakes it, a follower makes at most
-// two requests with seven calls for a reading, one reading a second, and one request with ten calls for checks a poll.
+// TestReadingIsBounded: the bounds on requests hold at 1, 10 and 22 blocks per poll, and however often a websocket
+// wakes the follower. A reading makes at most two requests with seven calls, there is one reading per second, and the
+// checks make one request with ten calls per poll.
 func TestReadingIsBounded(t *testing.T) {
 	t.Parallel()
 	const minutes = 4
@@ -48,7 +49,7 @@ func TestReadingIsBounded(t *testing.T) {
 					if !c.trusted {
 						most, mostCalls = most+polls, mostCalls+proofCalls*polls
 					}
-					// The first reading, and once a minute the finalized block and the head.
+					// This allows for the first reading, and for the finalized block and the head once a minute.
 					most, mostCalls = most+4+minutes+1, mostCalls+20+3*(minutes+1)
 					if requests > most || calls > mostCalls || s.most > proofCalls {
 						t.Errorf("%d requests of %d, %d calls of %d, %d in one", requests, most, calls, mostCalls, s.most)
@@ -62,7 +63,7 @@ func TestReadingIsBounded(t *testing.T) {
 	}
 }
 
-// wakeEach wakes a follower each pause.
+// wakeEach returns a channel that wakes a follower every pace, and a function that stops it.
 func wakeEach(ctx context.Context, pace time.Duration) (<-chan struct{}, func()) {
 	woken, done := make(chan struct{}, 1), make(chan struct{})
 	ctx, cancel := context.WithCancel(ctx)
@@ -78,7 +79,7 @@ func wakeEach(ctx context.Context, pace time.Duration) (<-chan struct{}, func())
 	return woken, func() { cancel(); <-done }
 }
 
-// TestShareOfChecks: the checks cover all blocks that fit the budget, and a share of the others, drawn at random.
+// TestShareOfChecks: the checks cover every block if the budget suffices, and otherwise a random share of them.
 func TestShareOfChecks(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -110,7 +111,7 @@ func TestShareOfChecks(t *testing.T) {
 	}
 }
 
-// follow follows stubs for some time.
+// followFor runs the follower for the duration within.
 func followFor(t *testing.T, f *Follower, within time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -118,8 +119,8 @@ func followFor(t *testing.T, f *Follower, within time.Duration) {
 	_ = f.Follow(ctx)
 }
 
-// TestOmissionIsFound: logs that a node leaves out are found by checks of single blocks, whether they are final or not,
-// or by another node's answer; then everything since the last complete check is read again, and the node is marked.
+// TestOmissionIsFound: checks of single blocks, final or not, or another node's answer find logs that a node omits.
+// Then the follower reads everything since the last complete check again, and marks the node.
 func TestOmissionIsFound(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -175,8 +176,8 @@ func TestOmissionIsFound(t *testing.T) {
 	}
 }
 
-// TestOldBlocksAreChecked: blocks that an earlier follower did not check are checked when they are final, and their logs
-// are handed over.
+// TestOldBlocksAreChecked: blocks that an earlier follower left unchecked are checked once they are final, and their
+// logs are passed to Handle.
 func TestOldBlocksAreChecked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -202,7 +203,7 @@ func TestOldBlocksAreChecked(t *testing.T) {
 	})
 }
 
-// TestReorgIsNoOmission: blocks that are checked when a reorg replaced them accuse no node.
+// TestReorgIsNoOmission: a check of blocks that a reorg has just replaced does not mark the node.
 func TestReorgIsNoOmission(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -226,7 +227,7 @@ func TestReorgIsNoOmission(t *testing.T) {
 	})
 }
 
-// TestUncheckedBlocks: a draw takes blocks at random from the newest window of those added and not removed.
+// TestUncheckedBlocks: draw returns random blocks of the newest window that were added and not removed.
 func TestUncheckedBlocks(t *testing.T) {
 	t.Parallel()
 	var u uncheckedBlocks

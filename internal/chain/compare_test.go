@@ -34,7 +34,8 @@ func TestSameText(t *testing.T) {
 	}
 }
 
-// The forms of 2025 lack the index, and some the text of tag1.
+// TestDiffersOnOldForms: NewFeedback events of 2025 have no index, and some have only the hash of tag1. Such an event
+// still matches its job.
 func TestDiffersOnOldForms(t *testing.T) {
 	t.Parallel()
 	registry, client := common.Address{1}, common.Address{2}
@@ -70,7 +71,7 @@ func TestJobWhateverTheStrings(t *testing.T) {
 	if err != nil || j.Tag2 != e.Tag2 || j.FeedbackIndex != e.FeedbackIndex || len(j.Sanitized) != 1 {
 		t.Fatalf("the job %+v, %v: want tag1 sanitized and the rest as it is", j, err)
 	}
-	// What is stored of it is a job as an enqueuer could have written it.
+	// The stored JSON is a valid job, as an enqueuer could have written it.
 	j.Sanitized = nil
 	text, err := json.Marshal(j)
 	if err != nil {
@@ -82,7 +83,7 @@ func TestJobWhateverTheStrings(t *testing.T) {
 	}
 }
 
-// Nodes say "reverted" in their own ways.
+// TestNonexistentAgentOnOtherNodes: clients report a reverted call in different formats.
 func TestNonexistentAgentOnOtherNodes(t *testing.T) {
 	t.Parallel()
 	const nonexistent = "0x7e2732890000000000000000000000000000000000000000000000000000000000000063"
@@ -103,7 +104,7 @@ func TestNonexistentAgentOnOtherNodes(t *testing.T) {
 	if _, err := c.TokenURI(t.Context(), common.Address{1}, big.NewInt(99)); !as[*UnavailableError](err) {
 		t.Errorf("rate limit: %v", err)
 	}
-	// tokenURI fails but the agent has an owner: not "no such agent".
+	// tokenURI reverts but the agent has an owner, so the error is not "no such agent".
 	var calls atomic.Int32
 	c = fakeNode(t, func(string) string {
 		if calls.Add(1) == 1 {
@@ -121,7 +122,8 @@ func as[E error](err error) bool {
 	return errors.As(err, &target)
 }
 
-// fakeNode is a node of chain 1 that answers everything but eth_chainId with what answer returns for the method.
+// fakeNode returns a client of a node of chain 1. The node answers eth_chainId; for other methods it returns
+// answer(method).
 func fakeNode(t *testing.T, answer func(method string) string) *Client {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

@@ -20,7 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// forgetful is a proxy before a node that answers every range with no logs, and blocks by their hashes in full.
+// forgetful starts a proxy of a node that omits all logs of ranges, but returns complete blocks by hash.
 func forgetful(t *testing.T, target string) string {
 	t.Helper()
 	u, err := url.Parse(target)
@@ -44,12 +44,12 @@ func forgetful(t *testing.T, target string) string {
 	return server.URL
 }
 
-// TestForgottenLogsAreRead: a node that leaves out logs of a range loses none, unless it is trusted.
+// TestForgottenLogsAreRead: the follower finds logs that a node omits from a range, unless the node is trusted.
 func TestForgottenLogsAreRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
 	first := w.feedback()
-	w.mine(120) // more than one request of blocks
+	w.mine(120) // more blocks than one request may ask for
 	second := w.feedback()
 	for _, trusted := range []bool{false, true} {
 		c := newClient(t, Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(forgetful(t, w.net.URL()))},
@@ -82,7 +82,7 @@ func TestForgottenLogsAreRead(t *testing.T) {
 	}
 }
 
-// newCompleted reads a range from the node itself, whose logs must not come twice.
+// newCompleted reads and completes a range of the unmodified node. No log may appear twice.
 func newCompleted(t *testing.T, w *world, filter logFilter) ([]types.Log, error) {
 	t.Helper()
 	logs, ends, err := w.client.readLogs(w.ctx, filter)
@@ -92,7 +92,7 @@ func newCompleted(t *testing.T, w *world, filter logFilter) ([]types.Log, error)
 	return w.client.completeLogs(w.ctx, filter, ends, logs)
 }
 
-// TestSortLogs: what a node repeats or shuffles comes once and in order.
+// TestSortLogs: repeated and shuffled logs are returned once and in order.
 func TestSortLogs(t *testing.T) {
 	t.Parallel()
 	at := func(block uint64, index uint) types.Log {
@@ -106,7 +106,8 @@ func TestSortLogs(t *testing.T) {
 	}
 }
 
-// TestCompleteLogsRefuses: blocks that are not those of the logs, or that the node has not, are no completed range.
+// TestCompleteLogsRefuses: a range is not complete if its blocks are not those of the logs, or if the node lacks a
+// block.
 func TestCompleteLogsRefuses(t *testing.T) {
 	t.Parallel()
 	n := newStubNode(t, 1)

@@ -21,7 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// meter stands before a node and counts what it is asked: HTTP requests, and the calls in them, which providers bill.
+// meter is a proxy of a node. It counts HTTP requests and the calls in them, which providers bill.
 type meter struct {
 	*httptest.Server
 	mu              sync.Mutex
@@ -63,8 +63,8 @@ func (m *meter) reset() (requests, calls int) {
 	return requests, calls
 }
 
-// TestRequestsOfAFollower holds the table of docs/chain.md to what following costs: a poll that finds no new block, one
-// that finds one, with and without an event, and each block more.
+// TestRequestsOfAFollower compares the table in docs/chain.md with the measured requests of a poll: without a new
+// block, with one, with four, and with an event.
 func TestRequestsOfAFollower(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
@@ -91,7 +91,7 @@ func TestRequestsOfAFollower(t *testing.T) {
 			return fmt.Sprintf("%d (%d)", requests, calls)
 		}
 		poll()
-		f.finalizedAsked = time.Now().Add(time.Hour) // once a minute: a row of its own
+		f.finalizedAsked = time.Now().Add(time.Hour) // it is read once a minute and has a row of its own
 		idle := poll()
 		w.mine(1)
 		empty := poll()
@@ -107,8 +107,8 @@ func TestRequestsOfAFollower(t *testing.T) {
 	}
 }
 
-// TestCostOfFollowing holds docs/chain.md to the requests and calls of an hour at the head of a chain: six times those of ten simulated minutes.
-// make bench-chain prints the rows.
+// TestCostOfFollowing compares docs/chain.md with the requests and calls per hour at the head of a chain, measured in
+// ten simulated minutes. make bench-chain prints the rows.
 func TestCostOfFollowing(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/chain.md")
@@ -150,7 +150,7 @@ func TestCostOfFollowing(t *testing.T) {
 	}
 }
 
-// isClose compares the numbers of two rows: they may differ by 2 %.
+// isClose reports whether the numbers of two rows differ by at most 2 %.
 func isClose(a, b string) bool {
 	number := regexp.MustCompile(`[\d,]{2,}`)
 	as, bs := number.FindAllString(a, -1), number.FindAllString(b, -1)
@@ -167,7 +167,7 @@ func isClose(a, b string) bool {
 	return len(as) == len(bs) && len(as) > 0
 }
 
-// thousands writes a number with commas.
+// thousands formats a number with commas.
 func thousands(n int) string {
 	digits := fmt.Sprint(n)
 	for i := len(digits) - 3; i > 0; i -= 3 {

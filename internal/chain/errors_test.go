@@ -8,12 +8,12 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// TestFailuresAreTold: whatever fails between Herald and a node is told in words of Herald's.
+// TestFailuresAreTold: errors between Herald and a node have messages of Herald's own.
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
 	for _, f := range guardtest.Failures(t, "the node did not answer within 3 s") {
 		urls := []string{f.URL}
-		if f.Name != "a redirect" && f.Name != "500" { // a websocket's handshake is told as such
+		if f.Name != "a redirect" && f.Name != "500" { // websocket handshakes have another message
 			urls = append(urls, strings.Replace(f.URL, "http", "ws", 1))
 		}
 		for _, url := range urls {

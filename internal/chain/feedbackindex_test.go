@@ -17,8 +17,8 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// giveInOneBlock gives feedback of several clients in one block and reads its events, without their indexes; the indexes
-// that they had come with them.
+// giveInOneBlock submits feedback of several clients in one block. It returns the events without their indexes, and
+// separately the indexes that they had.
 func (w *world) giveInOneBlock(clients ...devnet.Account) (events []erc8004.Event, indexes []uint64) {
 	w.t.Helper()
 	var sent []common.Hash
@@ -49,8 +49,8 @@ func (w *world) giveInOneBlock(clients ...devnet.Account) (events []erc8004.Even
 	return events, indexes
 }
 
-// TestCountFeedback: events without an index get the one that the registry gave them, several of a block and of several
-// clients too; one that has its own keeps it, and counts.
+// TestCountFeedback: CountFeedback sets the index that the registry assigned on events without one, even if a block has
+// several events of several clients. An event that already has an index keeps it and is counted.
 func TestCountFeedback(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
@@ -74,8 +74,8 @@ func TestCountFeedback(t *testing.T) {
 	}
 }
 
-// TestUncountableFeedback: what can never be counted says so for each event; trouble that passes is an error, so that
-// nothing is refused for its sake.
+// TestUncountableFeedback: if feedback can never be counted, CountFeedback returns the reason for each event. A
+// temporary failure is returned as an error, so that no event is refused because of it.
 func TestUncountableFeedback(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)

@@ -10,7 +10,7 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 )
 
-// TestFinalized: one node is not believed over the others about what is final.
+// TestFinalized: one node alone cannot decide which block is final if other nodes contradict it.
 func TestFinalized(t *testing.T) {
 	t.Parallel()
 	type spoil = func(http.ResponseWriter, *http.Request) bool
@@ -90,12 +90,12 @@ func TestFinalized(t *testing.T) {
 	}
 }
 
-// TestLaggardIsDemoted: a node that answers, but stopped at an old block, is asked after the others.
+// TestLaggardIsDemoted: a node that answers, but whose head stopped at an old block, is asked after the others.
 func TestLaggardIsDemoted(t *testing.T) {
 	t.Parallel()
 	first, second := newStubNode(t, 1), newStubNode(t, 2)
 	var newest atomic.Uint64
-	newest.Store(10) // the chain's next block came after a minute
+	newest.Store(10) // the chain's next block, a minute after block 9
 	first.set(nil, func(method string, params []json.RawMessage) (any, any) {
 		if method != "eth_getBlockByNumber" || string(params[0]) != `"latest"` {
 			return nil, nil

@@ -17,7 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// follow runs a follower and returns its jobs. It ends with the test, or by the returned function.
+// follow runs a follower and returns the channel of its jobs. The follower stops when the test ends or stop is called.
 func (w *world) follow(cfg FollowConfig) (jobs chan job.Job, stop func()) {
 	w.t.Helper()
 	jobs = make(chan job.Job, 100)
@@ -81,7 +81,7 @@ func TestFollow(t *testing.T) {
 	if got := updated; got.Key() != first.Key() || got.Timestamp == 0 || got.Timestamp != first.Timestamp || len(got.Sanitized) != 2 {
 		t.Errorf("got  %+v\nwant %+v", got, first)
 	}
-	// What comes while it follows, several in one block, in order.
+	// Three events of one block arrive in order while the follower runs.
 	for range 3 {
 		if _, err := w.net.Submit(w.ctx, w.rater, w.net.Deployment().Reputation, devnet.Feedback{AgentID: w.agent, Tag1: "later"}.Calldata()); err != nil {
 			t.Fatal(err)
@@ -118,7 +118,7 @@ func TestFollowReorg(t *testing.T) {
 	if again.Key() != first.Key() || again.BlockHash == first.BlockHash {
 		t.Errorf("after the reorg %s in block %s, before in %s", again.Key(), again.BlockHash, first.BlockHash)
 	}
-	// The one that is lost never happened; its index is used again with another content.
+	// A reorg removes this feedback. Its index is used again with other content.
 	lost := w.feedback()
 	if got := w.next(jobs); got.Key() != lost.Key() {
 		t.Errorf("%+v", got)
@@ -148,7 +148,7 @@ func TestFollowRefusedAndHandleErrors(t *testing.T) {
 	if err := f.Follow(w.ctx); !errors.Is(err, stop) {
 		t.Errorf("%v", err)
 	}
-	// A job over the size limit is refused and the rest goes on. Each NUL takes six bytes in JSON.
+	// A job above the size limit is refused, and later events are still handled. Each NUL takes six bytes in JSON.
 	if _, _, err := w.net.GiveFeedback(w.ctx, w.rater, devnet.Feedback{AgentID: w.agent, URI: string(make([]byte, 50_000))}); err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func TestFollowWaitsForTheNode(t *testing.T) {
 	}
 }
 
-// TestFollowsALowHead: a head that was named once and never was is waited for, but not for ever.
+// TestFollowsALowHead: the follower waits for a remembered head that does not exist, but only for a limited time.
 func TestFollowsALowHead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
@@ -229,8 +229,8 @@ func TestFollowsALowHead(t *testing.T) {
 	<-done
 }
 
-// TestFollowSeesAReorgMeanwhile: a reorg that comes after the last block handed over was found canonical, and before the
-// next ones are read, is not taken for a continuation.
+// TestFollowSeesAReorgMeanwhile: a reorg happens after the follower verified the last block that it handed over, and
+// before it reads the next ones. The follower does not treat the new blocks as a continuation.
 func TestFollowSeesAReorgMeanwhile(t *testing.T) {
 	t.Parallel()
 	for _, trusted := range []bool{true, false} {
@@ -247,7 +247,7 @@ func TestFollowSeesAReorgMeanwhile(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := f.done[len(f.done)-1]
-		if err := w.net.Reorg(w.ctx, 2, false); err != nil { // three blocks
+		if err := w.net.Reorg(w.ctx, 2, false); err != nil { // this replaces three blocks
 			t.Fatal(err)
 		}
 		for _, blocks := range []uint64{1, 4} {
@@ -271,7 +271,7 @@ func TestFollowSeesAReorgMeanwhile(t *testing.T) {
 	}
 }
 
-// signal tells that something was logged.
+// signal is a log writer that signals each write on c.
 type signal struct{ c chan struct{} }
 
 func (s signal) Write(p []byte) (int, error) {

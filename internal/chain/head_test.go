@@ -18,11 +18,11 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// headNode names a head, and returns the blocks that it has.
+// headNode is a node that reports a head, and returns the blocks up to has.
 type headNode struct {
 	chainID uint64
 	head    uint64
-	has     uint64    // blocks above are not returned by number or hash
+	has     uint64    // it does not return higher blocks by number or hash
 	time    time.Time // of every block
 }
 
@@ -106,7 +106,8 @@ func TestStartHead(t *testing.T) {
 	}
 }
 
-// TestHeadBelowTheStart: a follower that began at a head that never was ends, and its lag is not known.
+// TestHeadBelowTheStart: a follower started at a false head that was higher than the real one. It ends with an error,
+// and its lag is unknown.
 func TestHeadBelowTheStart(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, Config{ChainID: 1, URLs: []secret.Secret{headNode{1, 90, 90, time.Now()}.serve(t)}})

@@ -15,7 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 )
 
-// TestLimitsOfProviders: what the providers say to eth_getLogs, as it was reported.
+// TestLimitsOfProviders checks how the client classifies the eth_getLogs errors of providers, as users reported them.
 func TestLimitsOfProviders(t *testing.T) {
 	t.Parallel()
 	const narrow, wait, behind = "narrow", "wait", "behind"
@@ -24,7 +24,7 @@ func TestLimitsOfProviders(t *testing.T) {
 		code    int
 		message string
 		want    string
-		width   uint64 // asked for after 20,000 blocks
+		width   uint64 // the next range width after a refused range of 20,000 blocks
 	}{
 		{"Alchemy, risc0/risc0-ethereum#656, 2025-08", -32600, "You can make eth_getLogs requests with up to a 500 block range. Based on your parameters, this block range should work: [0x1be4213, 0x1be4406]", narrow, 500},
 		{"Alchemy, by results; bancorprotocol/webapp#523 and later", -32602, "Log response size exceeded. You can make eth_getLogs requests with up to a 2K block range and no limit on the response size, or you can request any block range with a cap of 10K logs in the response. Based on your parameters and the response size limit, this block range should work: [0xc5dc00, 0xc614a7]", narrow, 14504},
@@ -70,7 +70,7 @@ func TestLimitsOfProviders(t *testing.T) {
 		{"Harmony", -32000, "query must be smaller than size 1024", narrow, 1024},
 	} {
 		err := error(&UnavailableError{ChainID: 1, Op: "asking", Err: &rpcError{c.code, c.message}})
-		got := "half" // it may be either: fewer blocks are tried, and it is believed to pass
+		got := "half" // ambiguous: the client tries fewer blocks and treats the error as temporary
 		switch {
 		case isRateLimit(err):
 			got = wait
@@ -90,7 +90,8 @@ func TestLimitsOfProviders(t *testing.T) {
 	}
 }
 
-// TestLimitInStatus: QuickNode puts its refusal under a status of failure. The body is read and not shown.
+// TestLimitInStatus: QuickNode sends the refusal of a range with an HTTP error status. The client reads the body for
+// the limit, but does not show it.
 func TestLimitInStatus(t *testing.T) {
 	t.Parallel()
 	n := newStubNode(t, 1)
@@ -115,8 +116,8 @@ func TestLimitInStatus(t *testing.T) {
 	}
 }
 
-// TestRangeWidth: a width narrows to what the node takes, costs few refusals where a limit stays, and widens again where
-// it does not.
+// TestRangeWidth: the width narrows to the node's limit. A constant limit causes few refusals; a limit that ends lets
+// the width grow again.
 func TestRangeWidth(t *testing.T) {
 	t.Parallel()
 	w := newRangeWidth(1000)
@@ -137,7 +138,7 @@ func TestRangeWidth(t *testing.T) {
 		t.Errorf("%d refusals of %d questions, %d blocks at the end", refusals, 10*holdAfterRefusal, w.blocks)
 	}
 	for range holdAfterRefusal + 2 {
-		w.widen() // now it takes all
+		w.widen() // now the node accepts every width
 	}
 	if w.blocks != 1000 {
 		t.Errorf("%d blocks", w.blocks)
@@ -150,7 +151,8 @@ func TestRangeWidth(t *testing.T) {
 	}
 }
 
-// TestFollowerKeepsToTheRange: the follower asks once too much, then for what the node says, and leaves no block out.
+// TestFollowerKeepsToTheRange: after one refused range the follower uses the limit that the node named, and skips no
+// block.
 func TestFollowerKeepsToTheRange(t *testing.T) {
 	t.Parallel()
 	var ranges [][2]uint64
@@ -198,7 +200,7 @@ func TestFollowerKeepsToTheRange(t *testing.T) {
 	}
 }
 
-// refuse answers a status of too many requests.
+// refuse returns a spoil function that answers 429 Too Many Requests, with Retry-After if it is not empty.
 func refuse(retryAfter string) func(http.ResponseWriter, *http.Request) bool {
 	return func(rw http.ResponseWriter, _ *http.Request) bool {
 		if retryAfter != "" {
@@ -209,7 +211,7 @@ func refuse(retryAfter string) func(http.ResponseWriter, *http.Request) bool {
 	}
 }
 
-// TestRetryAfterIsKept: a node that asks for a pause is not asked before it is over; another is.
+// TestRetryAfterIsKept: a node that sent Retry-After gets no request before that time; another node does.
 func TestRetryAfterIsKept(t *testing.T) {
 	t.Parallel()
 	for name, stated := range map[string]string{
@@ -241,7 +243,8 @@ func TestRetryAfterIsKept(t *testing.T) {
 	}
 }
 
-// TestRefusedElementRests: one refused question of a batch is a refusal of the node's; the batch is asked of the next.
+// TestRefusedElementRests: if a node refuses one call of a batch because of its rate limit, it pauses, and the batch is
+// sent to the next node.
 func TestRefusedElementRests(t *testing.T) {
 	t.Parallel()
 	first, second := newStubNode(t, 1), newStubNode(t, 2)
@@ -260,14 +263,15 @@ func TestRefusedElementRests(t *testing.T) {
 	}
 }
 
-// TestRest: without a Retry-After a node rests longer each time until it answers, and a short rest is waited for.
+// TestRest: without Retry-After, each further refusal lengthens the node's pause until it answers. Callers wait for the
+// end of a short pause.
 func TestRest(t *testing.T) {
 	t.Parallel()
 	var r rest
 	now := time.Now()
 	for _, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
 		r.noteRefusal(now)
-		r.noteRefusal(now) // of a request that was under way
+		r.noteRefusal(now) // the refusal of a concurrent request
 		if got := r.remaining(now); got != want*time.Second {
 			t.Errorf("rests %s, want %s", got, want*time.Second)
 		}

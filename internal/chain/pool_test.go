@@ -20,16 +20,16 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// stubNode is a node of chain 1 with its own blocks, of which a test changes what it answers.
+// stubNode is a node of chain 1 with its own blocks. A test can replace its answers.
 type stubNode struct {
 	t      *testing.T
 	url    string
 	number byte // in the hashes of its blocks
 
 	mu     sync.Mutex
-	spoil  func(http.ResponseWriter, *http.Request) bool            // answers a whole request otherwise
-	answer func(method string, params []json.RawMessage) (any, any) // result, error; nil, nil: as a node does
-	asked  [][]string                                               // methods, request by request
+	spoil  func(http.ResponseWriter, *http.Request) bool            // if it returns true, it has answered the whole request
+	answer func(method string, params []json.RawMessage) (any, any) // returns result and error; nil, nil: the default answer
+	asked  [][]string                                               // methods of each request
 }
 
 func newStubNode(t *testing.T, number byte) *stubNode {
@@ -51,7 +51,7 @@ func (s *stubNode) set(
 	s.spoil, s.answer, s.asked = spoil, answer, nil
 }
 
-// requests lists the methods of every request since set, the chain id's aside.
+// requests returns the methods of each request since the last set, without requests that only ask for the chain id.
 func (s *stubNode) requests() (out [][]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +63,7 @@ func (s *stubNode) requests() (out [][]string) {
 	return out
 }
 
-// count is how many requests there were since set.
+// count returns the number of requests since the last set.
 func (s *stubNode) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +119,7 @@ func (s *stubNode) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(rw).Encode(out)
 }
 
-// usual is what a node at block 9 answers, whose finalized block is 5.
+// usual returns the default answers: a node whose head is block 9 and whose finalized block is 5.
 func (s *stubNode) usual(q nodeRequest) any {
 	switch q.Method {
 	case "eth_chainId":
@@ -138,7 +138,7 @@ func (s *stubNode) usual(q nodeRequest) any {
 	return nil
 }
 
-// newPool is a client of several nodes.
+// newPool returns a client of several nodes.
 func newPool(t *testing.T, nodes ...*stubNode) *Client {
 	t.Helper()
 	cfg := Config{ChainID: 1, Timeout: 20 * time.Second}
@@ -148,7 +148,7 @@ func newPool(t *testing.T, nodes ...*stubNode) *Client {
 	return newClient(t, cfg)
 }
 
-// failures are the ways in which a node that is not there or not itself fails.
+// failures returns ways in which an unreachable or wrong node fails, by name.
 func failures() map[string]func(http.ResponseWriter, *http.Request) bool {
 	write := func(text string) func(http.ResponseWriter, *http.Request) bool {
 		return func(rw http.ResponseWriter, _ *http.Request) bool {
@@ -170,7 +170,8 @@ func failures() map[string]func(http.ResponseWriter, *http.Request) bool {
 	}
 }
 
-// TestFailover: the next node answers what the first does not, and is asked first until the first had time to recover.
+// TestFailover: the second node answers requests that the first one fails. It stays preferred until the first one had
+// time to recover.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range failures() {
@@ -205,7 +206,8 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// TestFailedConnectionAsksForTheChainAgain: behind the address of a node that failed may be another one afterwards.
+// TestFailedConnectionAsksForTheChainAgain: after a failed connection the address may lead to another node, so the
+// client asks for the chain id again.
 func TestFailedConnectionAsksForTheChainAgain(t *testing.T) {
 	t.Parallel()
 	n := newStubNode(t, 1)
@@ -232,7 +234,8 @@ func TestFailedConnectionAsksForTheChainAgain(t *testing.T) {
 	}
 }
 
-// TestErrorsFailOver: what a node says in words of its own may be answered by another, and does not demote it.
+// TestErrorsFailOver: a call that one node refuses with an error of its own is sent to the next node. The error does
+// not demote the first node.
 func TestErrorsFailOver(t *testing.T) {
 	t.Parallel()
 	first, second := newStubNode(t, 1), newStubNode(t, 2)
@@ -251,8 +254,8 @@ func TestErrorsFailOver(t *testing.T) {
 	}
 }
 
-// TestOtherChainInBetween: an address that serves another chain from some moment on, without ever failing, is not
-// believed: all of its blocks would look replaced and all events refuted.
+// TestOtherChainInBetween: an address starts to serve another chain without any failed request. The client rejects its
+// answers; otherwise every block would look replaced and every event refuted.
 func TestOtherChainInBetween(t *testing.T) {
 	t.Parallel()
 	first, second := newStubNode(t, 1), newStubNode(t, 2)
@@ -288,8 +291,8 @@ func TestOtherChainInBetween(t *testing.T) {
 	}
 }
 
-// TestBatchStaysOnOneNode: an answer is never put together from two nodes, whatever of it was there before the first
-// failed.
+// TestBatchStaysOnOneNode: all answers to a batch come from one node. If a node fails, the partial answers that it gave
+// before are discarded.
 func TestBatchStaysOnOneNode(t *testing.T) {
 	t.Parallel()
 	first, second := newStubNode(t, 1), newStubNode(t, 2)
@@ -318,13 +321,13 @@ func TestBatchStaysOnOneNode(t *testing.T) {
 	if a, b, errs := read(); a.Hash != second.hash(2) || b.Hash != second.hash(3) || errs != [2]error{} {
 		t.Errorf("of the second node: %v, %v, %v", a, b, errs)
 	}
-	if asked := second.requests(); len(asked) != 1 || len(asked[0]) != 3 { // with the chain id
+	if asked := second.requests(); len(asked) != 1 || len(asked[0]) != 3 { // chain id and two blocks
 		t.Errorf("the second node was asked %v", asked)
 	}
 }
 
-// TestInabilityFailsOver: what a node does not offer, or has dropped, is asked of the next one, and only the last one's
-// refusal is an answer.
+// TestInabilityFailsOver: a call that a node does not support, or whose data it has pruned, is sent to the next node.
+// The refusal is returned only if the last node refuses too.
 func TestInabilityFailsOver(t *testing.T) {
 	t.Parallel()
 	for _, refusal := range []nodeError{{-32601, "the method eth_getBlockByNumber does not exist"}, {-32603, "internal"},
@@ -356,7 +359,7 @@ func TestInabilityFailsOver(t *testing.T) {
 	}
 }
 
-// TestAllNodesFail: the error says of each why, and nothing of their addresses.
+// TestAllNodesFail: the error names the failure of each node, and does not show parts of the nodes' URLs.
 func TestAllNodesFail(t *testing.T) {
 	t.Parallel()
 	first, second := newStubNode(t, 1), newStubNode(t, 2)
@@ -387,7 +390,8 @@ func TestAllNodesFail(t *testing.T) {
 	}
 }
 
-// TestOwnAnswersStand: what a contract answers, and a range that is to be narrowed, is not asked of the next node.
+// TestOwnAnswersStand: a contract's revert and a refused block range are final answers. The call is not sent to the
+// next node.
 func TestOwnAnswersStand(t *testing.T) {
 	t.Parallel()
 	first, second := newStubNode(t, 1), newStubNode(t, 2)

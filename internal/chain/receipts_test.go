@@ -22,7 +22,8 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// bender is a proxy before a node that changes results: bend is given the method, and the result or nil to refuse it.
+// bender starts a proxy of a node that changes results. bend gets a method and its result, and returns the new result,
+// or nil to refuse the call.
 func bender(t *testing.T, target string, bend func(method string, result json.RawMessage) json.RawMessage) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -62,7 +63,7 @@ func bender(t *testing.T, target string, bend func(method string, result json.Ra
 	return server.URL
 }
 
-// forgetFirst leaves the first log out of every answer that has two, in receipts too.
+// forgetFirst returns a bend function that omits the first of two logs from every answer, including receipts.
 func forgetFirst(t *testing.T) func(method string, result json.RawMessage) json.RawMessage {
 	return func(method string, result json.RawMessage) json.RawMessage {
 		var changed any
@@ -91,7 +92,8 @@ func forgetFirst(t *testing.T) func(method string, result json.RawMessage) json.
 	}
 }
 
-// newTwins is a chain whose newest block has two feedbacks with the same topics: its bloom tells nothing of the second.
+// newTwins returns a chain whose newest block has two feedbacks with the same topics, so that a missing one does not
+// show in the block's bloom.
 func newTwins(t *testing.T) (*world, logFilter) {
 	t.Helper()
 	w := newWorld(t, 0)
@@ -110,7 +112,7 @@ func newTwins(t *testing.T) (*world, logFilter) {
 		Topics: [][]common.Hash{erc8004.Topics(erc8004.NewFeedback)}, FromBlock: 1, ToBlock: hexutil.Uint64(head.Number)}
 }
 
-// read is what a follower of these nodes reads.
+// read returns the logs that a follower of these nodes reads.
 func (w *world) read(filter logFilter, urls ...string) ([]types.Log, *Client, error) {
 	w.t.Helper()
 	cfg := Config{ChainID: w.net.ChainID()}
@@ -126,8 +128,8 @@ func (w *world) read(filter logFilter, urls ...string) ([]types.Log, *Client, er
 	return logs, c, err
 }
 
-// TestReceiptsProveLogs: a log that its block's bloom does not tell of is missed in answers of every kind, and another
-// node is asked.
+// TestReceiptsProveLogs: the block's bloom does not show that a log is missing. The receipts show it. If the node omits
+// the log from them too, the client asks another node.
 func TestReceiptsProveLogs(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
@@ -149,8 +151,8 @@ func TestReceiptsProveLogs(t *testing.T) {
 	}
 }
 
-// TestUnsupportedReceipts: where no node has receipts of blocks its logs are believed, and it is not asked each time;
-// one that has them is asked after one that has not.
+// TestUnsupportedReceipts: if no node supports block receipts, the client accepts the logs and does not ask again each
+// time. A node that supports receipts is asked after one that does not.
 func TestUnsupportedReceipts(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
@@ -174,7 +176,8 @@ func TestUnsupportedReceipts(t *testing.T) {
 	}
 }
 
-// TestExamineReceipts: receipts prove a block's logs only if they are all there, whatever their kind.
+// TestExamineReceipts: receipts prove a block's logs only if all receipts are present. The type of a receipt does not
+// matter.
 func TestExamineReceipts(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
@@ -189,7 +192,7 @@ func TestExamineReceipts(t *testing.T) {
 		}
 		return rs
 	}
-	ownKind := *b // a chain whose root is made in another way
+	ownKind := *b // a chain that computes its receipts root differently
 	ownKind.ReceiptsRoot = common.Hash{1}
 	fullBloom := ownKind
 	fullBloom.Bloom = new(types.Bloom)
@@ -200,7 +203,7 @@ func TestExamineReceipts(t *testing.T) {
 		block  *bloomBlock
 		change func(provableReceipts) provableReceipts
 		proven bool
-		failed error // errForgotten, or any if it is errAny
+		failed error // errAny: any error
 		logs   int
 	}{
 		"all": {b, func(rs provableReceipts) provableReceipts { return rs }, true, nil, 2},
@@ -239,8 +242,8 @@ func TestExamineReceipts(t *testing.T) {
 
 var errAny = errors.New("any")
 
-// TestUnprovableReceipts: where receipts prove nothing a node has to say the same three times, until three blocks in a
-// row had no proof over a minute; one that says something else is not believed.
+// TestUnprovableReceipts: if receipts prove nothing, a node must give the same answer three times. This ends when three
+// blocks in a row had no proof within more than a minute. Differing answers are rejected.
 func TestUnprovableReceipts(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
@@ -284,8 +287,8 @@ func TestUnprovableReceipts(t *testing.T) {
 	}
 }
 
-// TestUnknownReceiptsStopNothing: a block that holds receipts of an unknown form is unproven by itself. Its logs are
-// believed, and those of other blocks in the same request are proven.
+// TestUnknownReceiptsStopNothing: a block with receipts of an unknown form stays unproven. Its logs are accepted, and
+// the logs of other blocks in the same request are proven.
 func TestUnknownReceiptsStopNothing(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
@@ -299,19 +302,19 @@ func TestUnknownReceiptsStopNothing(t *testing.T) {
 			return forgetFirst(t)(method, result)
 		}
 		if len(receipts) == 2 {
-			return form.ReplaceAll(result, []byte(`"status":["0x1","0x0"]`)) // one for each phase
+			return form.ReplaceAll(result, []byte(`"status":["0x1","0x0"]`)) // one status per phase
 		}
 		asked++
 		return result
 	})
 	logs, c, err := w.read(filter, node)
-	// The first of the twins is forgotten and unproven.
+	// The first of the two logs is missing, because its block has no proof.
 	if err != nil || len(logs) != 2 || asked == 0 || c.proofs.unproven != 0 {
 		t.Errorf("%d logs, %v, %d proven, %+v", len(logs), err, asked, c.proofs)
 	}
 }
 
-// TestProofWins: logs that a node changed or invented are not those that its receipts prove.
+// TestProofWins: logs from proven receipts replace logs that the node changed or invented.
 func TestProofWins(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
@@ -344,7 +347,7 @@ func TestProofWins(t *testing.T) {
 	}
 }
 
-// completeRange reads the logs of a range whose logs are all forgotten.
+// completeRange completes a range from which the node omitted all logs.
 func completeRange(ctx context.Context, c *Client, filter logFilter) ([]types.Log, error) {
 	_, ends, err := c.readLogs(ctx, filter)
 	if err != nil {

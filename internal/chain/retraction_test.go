@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// vanish gives feedback and has its block replaced, with its transaction in another block or in none.
+// vanish gives feedback and replaces its block. If again is set, its transaction is in another block afterwards.
 func (w *world) vanish(again bool) job.Job {
 	w.t.Helper()
 	j := w.feedback()
@@ -31,7 +31,7 @@ func TestCheckRetraction(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
 	gone := Standing{Found: true, Confirmed: true, Witnessed: true}
-	unseen := Standing{Found: true, Confirmed: true} // the node cannot tell whether it ever was
+	unseen := Standing{Found: true, Confirmed: true} // the node cannot say whether it ever existed
 	unknown := common.Hash{7}
 
 	canonical := w.retraction()
@@ -95,12 +95,13 @@ func TestCheckRetraction(t *testing.T) {
 	}
 }
 
-// Before the height of the named block is confirmed nothing is decided: the indexer's node may be ahead of ours.
+// TestCheckRetractionWaits: until the height of the named block is confirmed, Check decides nothing, because the
+// indexer's node may be ahead of ours.
 func TestCheckRetractionWaits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 3)
 	stays := w.retraction()
-	vanished := w.vanish(false) // two blocks take the place of one
+	vanished := w.vanish(false) // two blocks replace one
 	for name, j := range map[string]job.Job{
 		"gone":                               vanished,
 		"a block that the node has not seen": with(vanished, func(j *job.Job) { j.BlockNumber, j.BlockHash = j.BlockNumber+50, common.Hash{7} }),
@@ -126,13 +127,14 @@ func TestCheckRetractionWaits(t *testing.T) {
 	if got := w.check(vanished, VerifyReceipt); !got.Confirmed || got.ConfirmedIn != 0 {
 		t.Errorf("three blocks on it: %+v", got)
 	}
-	w.mine(64) // the development chain finalises every 32nd block
+	w.mine(64) // the development chain finalizes every 32nd block
 	if got := w.check(vanished, VerifyFinalized); !got.Confirmed {
 		t.Errorf("final: %+v", got)
 	}
 }
 
-// TestCheckRetractionOfADroppedBlock: whoever names an old height, which the node does not have any more, does not keep the delivery waiting.
+// TestCheckRetractionOfADroppedBlock: a retraction that names an old block, which the node has pruned, does not keep
+// the delivery waiting.
 func TestCheckRetractionOfADroppedBlock(t *testing.T) {
 	t.Parallel()
 	_, j := scriptedLog(t, 500_000)

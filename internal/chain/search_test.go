@@ -26,24 +26,24 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// scriptedNode is a node of a chain with scripted answers, to batches too.
+// scriptedNode is a node with scripted answers. It supports batches.
 type scriptedNode struct {
 	head   uint64
 	chain  uint64                                  // default 1
-	pace   time.Duration                           // between its blocks; 0: all have the time 1
+	pace   time.Duration                           // between its blocks; 0: all blocks have the timestamp 1
 	headAt time.Time                               // the time of its head
-	tags   map[string]uint64                       // the blocks that it names by tags, beside latest; nil: all are its head
+	tags   map[string]uint64                       // the blocks of tags other than latest; nil: all tags name the head
 	logs   func(from, to uint64) (any, *nodeError) // the answer to eth_getLogs
-	stored []byte                                  // what readFeedback returns; nil: it reverts
+	stored []byte                                  // result of readFeedback; nil: the call reverts
 	hangs  bool                                    // it never answers eth_getLogs
-	dies   bool                                    // and nothing else from then on
-	lags   bool                                    // it does not have the blocks that it names
-	pruned func(block uint64) (any, *nodeError)    // what it answers to eth_getBlockByNumber instead; nil: its block
-	status func(from, to uint64) int               // of the whole answer to a request with eth_getLogs; 0: OK
+	dies   bool                                    // after an eth_getLogs request it answers nothing
+	lags   bool                                    // it lacks the blocks that it names
+	pruned func(block uint64) (any, *nodeError)    // replaces the answer to eth_getBlockByNumber; nil: the block
+	status func(from, to uint64) int               // HTTP status of a request with eth_getLogs; 0: OK
 
 	mu    sync.Mutex
 	dead  bool
-	asked [][2]uint64 // ranges
+	asked [][2]uint64 // requested ranges
 }
 
 type nodeError struct {
@@ -158,7 +158,7 @@ func scriptedRegistries() erc8004.Deployment {
 	return d
 }
 
-// scriptedLog is a NewFeedback of the form of today, and the job of it without its transaction and block.
+// scriptedLog returns a NewFeedback log of the current form, and its job without transaction and block.
 func scriptedLog(t *testing.T, block uint64) (types.Log, job.Job) {
 	t.Helper()
 	spec, err := registry.ReputationRegistryMetaData.ParseABI()
@@ -182,7 +182,7 @@ func scriptedLog(t *testing.T, block uint64) (types.Log, job.Job) {
 			crypto.Keccak256Hash([]byte(j.Tag1)))}, j
 }
 
-// serve starts the node; its client searches so many blocks.
+// serve starts the node and returns a client that searches logRange blocks.
 func (s *scriptedNode) serve(t *testing.T, logRange uint64, timeout time.Duration) *Client {
 	t.Helper()
 	server := httptest.NewServer(s)
@@ -227,7 +227,7 @@ func holding(logs ...types.Log) func(from, to uint64) (any, *nodeError) {
 	}
 }
 
-// limited refuses ranges of more blocks, as nodes do.
+// limited wraps next and refuses ranges of more than blocks blocks, as nodes do.
 func limited(blocks uint64, next func(from, to uint64) (any, *nodeError)) func(from, to uint64) (any, *nodeError) {
 	return func(from, to uint64) (any, *nodeError) {
 		if to-from >= blocks {
@@ -237,14 +237,14 @@ func limited(blocks uint64, next func(from, to uint64) (any, *nodeError)) func(f
 	}
 }
 
-// TestSearch: where the event of a job without a transaction is looked for, at nodes that bound what they answer in
-// their own ways.
+// TestSearch checks in which blocks Check searches the event of a job without a transaction, at nodes with different
+// limits.
 func TestSearch(t *testing.T) {
 	t.Parallel()
 	const head = 1_000_000
 	mined := uint64(head - 9_000)
 	l, j := scriptedLog(t, mined)
-	numbered := with(j, func(j *job.Job) { j.BlockNumber = mined + 3 }) // a reorg moved it
+	numbered := with(j, func(j *job.Job) { j.BlockNumber = mined + 3 }) // a reorg moved the event
 	found := Standing{Found: true, Confirmed: true, BlockNumber: mined, BlockHash: blockHash(mined), Timestamp: 1}
 	missing := func(from, to uint64) Standing {
 		return Standing{Disagrees: "transactionHash", SearchedFrom: from, SearchedTo: to}
@@ -292,8 +292,7 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// TestSearchOfALyingNode: neither a node that does not keep to what it was asked nor one that answers for another
-// makes an event.
+// TestSearchOfALyingNode: neither logs outside the requested filter nor logs of another block make Check find an event.
 func TestSearchOfALyingNode(t *testing.T) {
 	t.Parallel()
 	const head = 1000
@@ -328,7 +327,8 @@ func TestSearchOfALyingNode(t *testing.T) {
 	}
 }
 
-// TestSearchUnavailable: a node in trouble decides nothing, and does not hold a worker for long.
+// TestSearchUnavailable: while a node fails or is overloaded, Check decides nothing, and does not block a worker for
+// long.
 func TestSearchUnavailable(t *testing.T) {
 	t.Parallel()
 	l, j := scriptedLog(t, 500_000)
@@ -366,8 +366,8 @@ func TestSearchUnavailable(t *testing.T) {
 	}
 }
 
-// TestSearchRefusedForGood: a node that never searches the blocks of a job, or not all of them, says so at once: the job needs its
-// transaction, and would else wait for weeks.
+// TestSearchRefusedForGood: a node cannot search all blocks that a job needs. Check says so at once, because the job
+// needs its transaction and would otherwise wait for weeks.
 func TestSearchRefusedForGood(t *testing.T) {
 	t.Parallel()
 	_, j := scriptedLog(t, 500_000)
@@ -398,14 +398,15 @@ func TestSearchRefusedForGood(t *testing.T) {
 			if err != nil || got != c.want {
 				t.Errorf("%+v, %v; want %+v", got, err, c.want)
 			}
-			if n := len(c.node.asked); n > searchRequests+3 { // the first refusal is tried in smaller requests
+			if n := len(c.node.asked); n > searchRequests+3 { // the client tries smaller requests after the first refusal
 				t.Errorf("%d requests", n)
 			}
 		})
 	}
 }
 
-// TestSlowSearch: a node that is too slow at this is not silent for jobs that need no search, and is not asked again for days.
+// TestSlowSearch: a node that is too slow for searches still serves jobs that need none. The search is not retried for
+// days.
 func TestSlowSearch(t *testing.T) {
 	t.Parallel()
 	_, j := scriptedLog(t, 500_000)
@@ -434,7 +435,7 @@ func TestSlowSearch(t *testing.T) {
 	})
 }
 
-// TestIndexOfOldForms: the forms of 2025 do not say their index, so that one event would pass for each of the client's.
+// TestIndexOfOldForms: NewFeedback logs of 2025 lack the index, so one log would match every feedback of the client.
 func TestIndexOfOldForms(t *testing.T) {
 	t.Parallel()
 	l, j := scriptedLog(t, 990)
@@ -464,8 +465,8 @@ func TestIndexOfOldForms(t *testing.T) {
 	}
 }
 
-// TestTagOfOldForms: where the log has only the hash of tag1, a tag that no job can hold is the one that the registry
-// stores.
+// TestTagOfOldForms: if the log has only the hash of tag1 and the tag is no valid UTF-8, Check compares the job's
+// sanitized tag with the tag that the registry stores.
 func TestTagOfOldForms(t *testing.T) {
 	t.Parallel()
 	e := erc8004.Event{Kind: erc8004.NewFeedback, HasIndex: true, Tag1Lost: true,
@@ -483,8 +484,8 @@ func TestTagOfOldForms(t *testing.T) {
 	}
 }
 
-// TestForgedRegistry: what a contract of the forger's own emits is no event, whether the job names it or the genuine
-// one.
+// TestForgedRegistry: logs of a forger's own contract are no events, whether the job names that contract or the genuine
+// registry.
 func TestForgedRegistry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)

@@ -15,8 +15,8 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// TestSilentNode: a node that answers nothing is asked by one request now and then, so that its chain holds no slots of the others; once
-// it answers, all are asked again.
+// TestSilentNode: a node that answers nothing gets only an occasional probe request, so that its chain's deliveries do
+// not hold slots of other chains. Once it answers, all requests are sent again.
 func TestSilentNode(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
@@ -28,7 +28,7 @@ func TestSilentNode(t *testing.T) {
 			return
 		}
 		asked.Add(1)
-		_, _ = io.Copy(io.Discard, r.Body) // only then the server notices that the client leaves
+		_, _ = io.Copy(io.Discard, r.Body) // otherwise the server does not notice that the client disconnects
 		<-r.Context().Done()
 	}))
 	t.Cleanup(node.Close)
@@ -79,7 +79,7 @@ func TestSilentNode(t *testing.T) {
 	}
 
 	well.Store(true)
-	c.timeout = time.Minute // for what does answer
+	c.timeout = time.Minute // enough for a successful answer
 	if err := c.Ping(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -88,7 +88,7 @@ func TestSilentNode(t *testing.T) {
 	}
 }
 
-// TestGivingUpIsNoSilence: a caller that leaves says nothing about the node, and neither does a node that fails at once.
+// TestGivingUpIsNoSilence: neither a cancelled caller nor a request that fails at once counts as silence of the node.
 func TestGivingUpIsNoSilence(t *testing.T) {
 	t.Parallel()
 	gone, cancel := context.WithCancel(t.Context())

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestStallIsReported: a follower that reads nothing for a minute reports it once, with the node's own words, and that
-// it reads again; a node that refuses everything, and one whose head stays low.
+// TestStallIsReported: a follower that reads no block for a minute reports it once, with the node's own error text. It
+// reports again when it can read. The cases are nodes that refuse every request, and a node whose head stays low.
 func TestStallIsReported(t *testing.T) {
 	t.Parallel()
 	refuses := refuseStatus(200, "", `{"error":{"code":-32090,"message":"no credits left"}}`)
@@ -57,7 +57,7 @@ func TestStallIsReported(t *testing.T) {
 	}
 }
 
-// TestQuietChainIsNoStall: a chain that makes no block is read.
+// TestQuietChainIsNoStall: a follower of a chain that makes no blocks does not report a stall.
 func TestQuietChainIsNoStall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -19,7 +19,8 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// serveOldForm is a proxy before a node that gives every NewFeedback in the form of October 2025, which has no index.
+// serveOldForm starts a proxy of a node that converts every NewFeedback to the form of October 2025, which has no
+// index.
 func serveOldForm(t *testing.T, target string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -47,7 +48,7 @@ func serveOldForm(t *testing.T, target string) string {
 	return server.URL
 }
 
-// ageFeedback changes the logs that are somewhere in an answer.
+// ageFeedback converts the logs anywhere in an answer to the old form.
 func ageFeedback(v any) {
 	switch v := v.(type) {
 	case []any:
@@ -59,7 +60,7 @@ func ageFeedback(v any) {
 		if isLog && len(topics) > 0 && topics[0] == erc8004.Topics(erc8004.NewFeedback)[0].Hex() {
 			old := crypto.Keccak256Hash([]byte("NewFeedback(uint256,address,uint8,bytes32,bytes32,string,bytes32)"))
 			v["topics"] = []any{old.Hex(), topics[1], topics[2], common.Hash{}.Hex()}
-			data := make([]byte, 5*32) // score, tag2, where the URI begins, hash, the URI's length
+			data := make([]byte, 5*32) // score, tag2, offset of the URI, hash, length of the URI
 			data[31], data[3*32-1] = 7, 4*32
 			v["data"] = hexutil.Encode(data)
 		}
@@ -69,8 +70,8 @@ func ageFeedback(v any) {
 	}
 }
 
-// TestReadTransactionCounts: feedback without an index gets the one that the registry gave it, though the same client gave
-// the same agent more of it in other transactions of the block.
+// TestReadTransactionCounts: feedback without an index gets the index that the registry assigned, even if other
+// transactions of the block contain more feedback of the same client to the same agent.
 func TestReadTransactionCounts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)

@@ -11,8 +11,8 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// TestWebsocketWakes: a block is read when the websocket tells of it, though the next poll is an hour away, and it is
-// read from the first node, which has no subscriptions.
+// TestWebsocketWakes: a websocket notification makes the follower read a block, although the next poll is an hour away.
+// It reads the block from the first node, which has no subscriptions.
 func TestWebsocketWakes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
@@ -34,7 +34,7 @@ func TestWebsocketWakes(t *testing.T) {
 	go func() { done <- f.Follow(ctx) }()
 
 	w.feedback()
-	again := time.NewTicker(20 * time.Millisecond) // blocks, until one comes after the subscription
+	again := time.NewTicker(20 * time.Millisecond) // mines blocks until one arrives after the subscription
 	defer again.Stop()
 	for waiting := true; waiting; {
 		select {
@@ -46,7 +46,7 @@ func TestWebsocketWakes(t *testing.T) {
 			t.Fatal("no block woke the follower")
 		}
 	}
-	w.feedback() // from here on each block does at once
+	w.feedback() // from here on, every block wakes the follower at once
 	w.next(jobs)
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {

@@ -9,16 +9,17 @@ import (
 	"github.com/agentherald/herald/internal/job"
 )
 
-// pacedChains are chains of every block time.
+// pacedChains lists a chain of every tested block time.
 var pacedChains = []struct {
 	chain uint64
 	pace  time.Duration
 }{{1, 12 * time.Second}, {10, 2 * time.Second}, {8453, 200 * time.Millisecond}, {4663, 90 * time.Millisecond}}
 
-// pacedHead is the head of the nodes that servePaced starts.
+// pacedHead is the head of the nodes that pacedLog returns.
 const pacedHead = 10_000_000
 
-// pacedLog is an event that was mined so long before the head of a chain, and its job without a position.
+// pacedLog returns a node whose only event is the duration before below its head, and the event's job without a
+// position.
 func pacedLog(t *testing.T, chainID uint64, pace, before time.Duration) (*scriptedNode, job.Job) {
 	t.Helper()
 	l, j := scriptedLog(t, pacedHead-uint64(before/pace))
@@ -26,7 +27,8 @@ func pacedLog(t *testing.T, chainID uint64, pace, before time.Duration) (*script
 	return &scriptedNode{chain: chainID, head: pacedHead, pace: pace, headAt: time.Now(), logs: holding(l)}, j
 }
 
-// TestWindowsAreDurations: at every block time an event is searched and waited for in the same time.
+// TestWindowsAreDurations: the time windows in which Check searches an event and waits for it do not depend on the
+// block time.
 func TestWindowsAreDurations(t *testing.T) {
 	t.Parallel()
 	day := erc8004.Depth{Time: 24 * time.Hour}
@@ -34,7 +36,7 @@ func TestWindowsAreDurations(t *testing.T) {
 	for _, p := range pacedChains {
 		for name, c := range map[string]struct {
 			mined   time.Duration // before the head
-			named   time.Duration // the job's block before the head; 0: none
+			named   time.Duration // distance of the job's block to the head; 0: no block
 			headAge time.Duration
 			want    func(Standing, error) bool
 		}{
@@ -46,7 +48,7 @@ func TestWindowsAreDurations(t *testing.T) {
 			"55 minutes ahead":     {time.Hour, -55 * time.Minute, 0, func(s Standing, err error) bool { return err == nil && s.Pending }},
 			"65 minutes ahead":     {time.Hour, -65 * time.Minute, 0, isRefused("blockNumber")},
 			"65 minutes ahead of an old head": {time.Hour, -65 * time.Minute, 3 * time.Minute, func(s Standing, err error) bool {
-				if p.chain == 4663 { // it makes blocks only with transactions
+				if p.chain == 4663 { // this chain makes blocks only for transactions
 					return err == nil && s.Pending && s.Undated
 				}
 				return as[*UnavailableError](err)
@@ -75,8 +77,8 @@ func isRefused(field string) func(Standing, error) bool {
 	return func(s Standing, err error) bool { return err == nil && !s.Found && s.Disagrees == field }
 }
 
-// TestConfirmationsAreDurations: an event is confirmed when the chain made as many blocks as fit into the duration, and the
-// wait for those that are missing is the time that they take.
+// TestConfirmationsAreDurations: an event is confirmed when the chain has made as many blocks as fit into the duration.
+// The wait for missing blocks is the time that the chain needs for them.
 func TestConfirmationsAreDurations(t *testing.T) {
 	t.Parallel()
 	for _, p := range pacedChains {
@@ -91,7 +93,7 @@ func TestConfirmationsAreDurations(t *testing.T) {
 				client.confirmations = erc8004.Depth{Time: depth}
 				client.known.Quiet = false
 				got, err := client.Check(t.Context(), j, VerifyReceipt)
-				// The headers' times are in seconds: the measured block time is off by up to one percent.
+				// Block timestamps are in seconds, so the measured block time has an error of up to one percent.
 				want, slack := time.Duration(missing)*p.pace, p.pace*time.Duration(1+needed/50)
 				if err != nil || !got.Found || missing == 0 && p.pace >= 2*time.Second && !got.Confirmed || (got.Wait-want).Abs() > slack {
 					t.Errorf("%d missing: %+v, %v", missing, got, err)
@@ -101,8 +103,8 @@ func TestConfirmationsAreDurations(t *testing.T) {
 	}
 }
 
-// TestConfirmedByAge: on a chain that makes blocks only with transactions an event needs no block on top once it is as old as
-// its confirmations.
+// TestConfirmedByAge: some chains make blocks only for transactions. There an event needs no later block once it is
+// older than the confirmation time.
 func TestConfirmedByAge(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -127,7 +129,8 @@ func TestConfirmedByAge(t *testing.T) {
 	}
 }
 
-// TestConfirmedByTag: the block that nodes call safe or finalized confirms; a chain without such names has its default.
+// TestConfirmedByTag: the block that nodes call safe or finalized confirms an event. A chain without these tags uses
+// its default.
 func TestConfirmedByTag(t *testing.T) {
 	t.Parallel()
 	const base, skale = 8453, 1187947933
@@ -137,7 +140,7 @@ func TestConfirmedByTag(t *testing.T) {
 		tag    string
 		verify Verify
 		tags   map[string]uint64
-		want   Standing // Confirmed, ConfirmedIn and Unnamed alone
+		want   Standing // only Confirmed, ConfirmedIn and Unnamed
 	}{
 		"safe":                        {base, "safe", VerifyReceipt, above, Standing{Confirmed: true}},
 		"not safe yet":                {base, "safe", VerifyReceipt, below, Standing{ConfirmedIn: 400}},
@@ -162,8 +165,8 @@ func TestConfirmedByTag(t *testing.T) {
 	}
 }
 
-// TestLagOfAQuietChain: on a chain that makes blocks only with transactions the lag is the age of the first block that was
-// not read, not the time since the one before it.
+// TestLagOfAQuietChain: some chains make blocks only for transactions. There the lag is the age of the first unread
+// block, not the time since the block before it.
 func TestLagOfAQuietChain(t *testing.T) {
 	t.Parallel()
 	for chainID, want := range map[uint64]time.Duration{42161: 5 * time.Second, 8453: time.Hour} {

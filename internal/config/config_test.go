@@ -54,7 +54,7 @@ func TestDefaults(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", v.name, v.got, v.want)
 		}
 	}
-	// Empty is not set, as compose files and Kubernetes write it.
+	// An empty variable counts as not set, because compose files and Kubernetes write it so.
 	e := load(t, "HERALD_LISTEN=", "RPC_URL_8453=", "RPC_URL_=", "IDENTITY_REGISTRY_x=", "HERALD_API_TOKEN_FILE=")
 	heraldtest.Equal(t, "the configuration with empty variables", e, c)
 }
@@ -276,7 +276,7 @@ func TestRefuses(t *testing.T) {
 		{[]string{"OTEL_TRACES_SAMPLER_ARG=NaN"}, "OTEL_TRACES_SAMPLER_ARG: must be a number from 0 to 1"},
 		{[]string{"OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4317"}, "OTEL_EXPORTER_OTLP_PROTOCOL: must be http/protobuf"},
 
-		// What contradicts each other (DESIGN §5, §10).
+		// These settings contradict each other.
 		{[]string{"HERALD_LEASE=1m"}, "HERALD_LEASE: 1m0s is shorter than a call and its margin (HERALD_CALL_TIMEOUT 30s + HERALD_LEASE_MARGIN 1m0s): set it to 1m30s or more"},
 		{[]string{"HERALD_DB_POOL=32"}, "HERALD_DB_POOL: 32 connections are too few for HERALD_CONCURRENCY 32: set it to 36 or more"},
 		{[]string{"HERALD_WATCH=base"}, `HERALD_WATCH: "base" is not a chain id`},
@@ -302,7 +302,7 @@ func TestAllFaultsAtOnce(t *testing.T) {
 	t.Parallel()
 	environ := []string{"RPC_URL_x=1", "HERALD_LISTEN=x", "VALIDATION_REGISTRY_5=1", "IDENTITY_REGISTRY_5=1", "RPC_URL_4=x", "HERALD_LOG_LEVEL=x", "HERALD_LEASE=1s"}
 	const want = "HERALD_LISTEN HERALD_LOG_LEVEL RPC_URL_x RPC_URL_4 IDENTITY_REGISTRY_5 VALIDATION_REGISTRY_5"
-	for range 20 { // maps are walked in any order
+	for range 20 { // iteration over maps has no fixed order
 		_, err := Load(environ)
 		var names []string
 		for line := range strings.SplitSeq(fmt.Sprint(err), "\n") {
@@ -391,7 +391,7 @@ func TestRegistries(t *testing.T) {
 	}
 }
 
-// Settings shows every variable, where its value comes from, and no secret, whatever the variable.
+// TestSettings: Settings returns every variable with the source of its value, and shows no secret.
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	keys := heraldtest.Keyset(t)
@@ -444,7 +444,7 @@ func TestDocs(t *testing.T) {
 			t.Errorf("%s: %+v", v.Name, d)
 		}
 		if v.Default != "" {
-			// Every default is one that would be taken.
+			// Load accepts every default.
 			if _, err := Load([]string{v.Name + "=" + v.Default}); err != nil {
 				t.Errorf("%s: the default is refused: %v", v.Name, err)
 			}
@@ -486,7 +486,8 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// TestMayRun: a command that is tied to an agent is that agent's alone, and another registry's agent of the same number is another agent.
+// TestMayRun: only the agent that a command is tied to may run it. An agent of another registry with the same number is
+// another agent.
 func TestMayRun(t *testing.T) {
 	t.Parallel()
 	cfg := load(t, `HERALD_STDIO_COMMANDS=[["8453:42=/bin/a","--x"],["8453:43=/bin/a","--x"],["/bin/b"]]`)

@@ -9,7 +9,7 @@ func TestLegacyQueueSetting(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		env  []string
-		want string // part of the fault; empty: none
+		want string // part of the expected error; empty: no error
 	}{
 		"not set":      {nil, ""},
 		"the old name": {[]string{"HERALD_LEGACY_QUEUE=action_jobs"}, ""},

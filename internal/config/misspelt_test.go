@@ -19,7 +19,7 @@ func TestMisspelt(t *testing.T) {
 		{"DATABSE_URL=postgres://a/b", "DATABSE_URL: nothing reads it: did you mean DATABASE_URL?"},
 		{"RPCURL_8453=http://a", "RPCURL_8453: nothing reads it: did you mean RPC_URL_8453?"},
 		{"IDENTITY_REGISTERY_1=0x", "IDENTITY_REGISTERY_1: nothing reads it: did you mean IDENTITY_REGISTRY_1?"},
-		// Nobody mistyped these.
+		// These are not misspellings.
 		{"HERALD_LISTEN=127.0.0.1:0", ""}, {"HERALD_BINDNIG=", ""}, {"PATH=/bin", ""}, {"LISTEN=1", ""}, {"MY_DATABASE_URL=x", ""},
 		{"REDIS_URL=redis://a REDIS_URI=redis://a", ""},
 		{"HERALD_SERVICE_HOST=10.0.0.1", ""}, {"HERALD_SERVICE_PORT_HTTP=1", ""}, {"HERALD_PORT=tcp://10.0.0.1:80", ""}, {"HERALD_PORT_8080_TCP_ADDR=10.0.0.1", ""},
@@ -37,7 +37,7 @@ func TestMisspelt(t *testing.T) {
 		if said != c.want {
 			t.Errorf("%s: %q, want %q", c.environ, said, c.want)
 		}
-		// `worker config` says the same, and shows no value: it may be a secret.
+		// `worker config` says the same and hides the value, which may be a secret.
 		shown := slices.ContainsFunc(cfg.Settings(), func(s Setting) bool { return s.Source == "not read" && s.Value == mask && s.Help != "" })
 		if shown != (c.want != "") {
 			t.Errorf("%s: shown in the settings: %t", c.environ, shown)
@@ -57,7 +57,7 @@ func TestEditDistance(t *testing.T) {
 	}
 }
 
-// What a running worker tells of its settings holds no secret, and differs where the settings do.
+// TestPublic: the public settings of a running worker contain no secret, and differ if the settings differ.
 func TestPublic(t *testing.T) {
 	t.Parallel()
 	load := func(environ ...string) map[string]string {

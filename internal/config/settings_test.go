@@ -13,19 +13,20 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the tables in docs/settings.md and docs/chain.md")
 
-// TestSettingsPage: the table of settings is the code's. `go test ./internal/config -run TestSettingsPage -update` rewrites it.
+// TestSettingsPage compares the table of settings with the code. `go test ./internal/config -run TestSettingsPage
+// -update` rewrites it.
 func TestSettingsPage(t *testing.T) {
 	checkTable(t, "../../docs/settings.md", "config", markdown(Docs()))
 }
 
-// TestChainPage: the table of chains and addresses is the code's. `go test ./internal/config -run TestChainPage -update`
-// rewrites it.
+// TestChainPage compares the tables of chains with the code. `go test ./internal/config -run TestChainPage -update`
+// rewrites them.
 func TestChainPage(t *testing.T) {
 	checkTable(t, "../../docs/chain.md", "chains", chainTable(t))
 	checkTable(t, "../../docs/chain.md", "paces", paceTable(t))
 }
 
-// checkTable compares what stands between the marks <!-- name:begin --> and <!-- name:end --> of a page with a table.
+// checkTable compares the text between the marks <!-- name:begin --> and <!-- name:end --> of a page with a table.
 func checkTable(t *testing.T, page, name, table string) {
 	t.Helper()
 	begin, end := "<!-- "+name+":begin -->\n", "<!-- "+name+":end -->\n"
@@ -49,7 +50,8 @@ func checkTable(t *testing.T, page, name, table string) {
 	}
 }
 
-// chainTable has a row for the mainnets, one for the testnets, and one for each chain with registries of October 2025.
+// chainTable returns a row for the mainnets, one for the testnets, and one for each chain with registries of October
+// 2025.
 func chainTable(t *testing.T) string {
 	var names [2][]string
 	var deployments [2]erc8004.Deployment
@@ -80,7 +82,8 @@ func chainTable(t *testing.T) string {
 	return b.String() + legacy.String()
 }
 
-// chainNotes are the facts of chains that no code depends on: how their blocks become final, and limits of public nodes.
+// chainNotes contains facts about chains that no code depends on: how their blocks become final, and limits of public
+// nodes.
 var chainNotes = map[uint64][2]string{
 	1:          {"`finalized`, 15–19 min", ""},
 	10:         {"`finalized`, 18–20 min", "more than 10 calls in a request (413)"},
@@ -104,7 +107,7 @@ var chainNotes = map[uint64][2]string{
 	1187947933: {"at once (inferred)", "more than 2,000 blocks; old blocks; core nodes ignore the block of `eth_call`"},
 }
 
-// paceTable has a row for each mainnet. It fails unless a testnet has the values of its mainnet.
+// paceTable returns a row for each mainnet. It fails unless a testnet has the same values as its mainnet.
 func paceTable(t *testing.T) string {
 	mainnets := map[string]erc8004.Chain{}
 	notes := maps.Clone(chainNotes)
@@ -140,7 +143,7 @@ func paceTable(t *testing.T) string {
 	return b.String()
 }
 
-// markdown writes one row per variable; a list of defaults may break after its commas.
+// markdown writes one row per variable. A list of defaults may break after its commas.
 func markdown(docs []Doc) string {
 	escape := strings.NewReplacer("|", `\|`, "<", `\<`, "*", `\*`, "\n", " ")
 	var b strings.Builder
@@ -149,7 +152,7 @@ func markdown(docs []Doc) string {
 		text := ""
 		switch {
 		case strings.Contains(d.Default, " "):
-			text = escape.Replace(d.Default) // words, not a value
+			text = escape.Replace(d.Default) // a description, not a value
 		case d.Default != "":
 			text = "`" + strings.ReplaceAll(d.Default, ",", "`, `") + "`"
 		}

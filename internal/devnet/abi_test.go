@@ -26,7 +26,8 @@ func readABI(t *testing.T, path string) abi.ABI {
 	return parsed
 }
 
-// Everything that our registries have, the published ones have in the same form.
+// TestRegistriesAreASubsetOfThePublishedABIs: the published ABIs contain every function and event of the registries of
+// devnet, in the same form.
 func TestRegistriesAreASubsetOfThePublishedABIs(t *testing.T) {
 	t.Parallel()
 	for name, binding := range map[string]*bind.MetaData{

@@ -9,7 +9,8 @@ import (
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
-// TestNothingIsFrozen: a block that the node calls final may still be replaced, because its database is not told of it.
+// TestNothingIsFrozen: a reorg can replace a block that the node calls final, because the node's database does not
+// record finality.
 func TestNothingIsFrozen(t *testing.T) {
 	n, err := Start(t.Context(), Config{})
 	if err != nil {

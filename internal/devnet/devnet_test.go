@@ -199,7 +199,7 @@ func TestReorg(t *testing.T) {
 	if _, err := n.Client().TransactionReceipt(ctx, gone.TxHash); !errors.Is(err, ethereum.NotFound) {
 		t.Errorf("the transaction is still there: %v", err)
 	}
-	// The chain goes on: nonces and indexes are those of the new branch.
+	// After the reorg, nonces and indexes are those of the new branch.
 	if index, _, err := n.GiveFeedback(ctx, n.Account(1), devnet.Feedback{AgentID: id}); err != nil || index != 2 {
 		t.Errorf("index %d, %v", index, err)
 	}

@@ -14,21 +14,22 @@ import (
 
 // block is one fenced block of a page.
 type block struct {
-	line     int // of its fence, from 1
+	line     int // line number of the fence, from 1
 	language string
 	skip     string // the reason after "not run:"
 	with     string // after "run with:"
 	commands []command
 }
 
-// command is what a reader would paste and send off at once: one line, or several that belong together.
+// command is text that a reader pastes and runs at once: one line, or several that belong together.
 type command struct {
 	line   int
 	text   string // without its trailing comment
-	status int    // that it has to end with
+	status int    // the expected exit status
 }
 
-// skipReasons is why a block may be left alone. All of them are outside this machine or would run this test again.
+// skipReasons lists the allowed reasons for not running a block. Each needs something outside this machine, or would
+// run this test again.
 var skipReasons = []string{
 	"needs npm", "needs pip", "needs docker", "needs a browser", "needs the public network", "needs the old backend's database",
 	"needs an authorization server", "runs the tests", "takes hours",
@@ -36,17 +37,17 @@ var skipReasons = []string{
 
 const ownServices = "services of your own"
 
-// optionalTools are programs that not every machine has. A block that is to be run with one is left alone without it.
+// optionalTools are programs that some machines lack. Without its program, a block marked "run with" is skipped.
 var optionalTools = []string{"jq"}
 
 var (
 	marker = regexp.MustCompile(`^<!-- (not run|run with): (.*) -->$`)
 	status = regexp.MustCompile(`\(exit (\d)\)`)
-	// shellWord begins what only a shell would understand.
+	// shellWord matches the beginning of a line that only a shell can run.
 	shellWord = regexp.MustCompile(`^(\$ |[A-Z_]+=\S* )*(bin/|\.ci/|make\b|docker |npm |npx |pip |go (test|build|run) )`)
 )
 
-// parsePage finds the blocks of a page. Faults are what the page has to mend before anything of it can be run.
+// parsePage returns the blocks of a page. If there are faults, the page must be corrected before its commands can run.
 func parsePage(page string) (blocks []block, faults []error) {
 	fault := func(line int, format string, args ...any) {
 		faults = append(faults, fmt.Errorf("line %d: "+format, append([]any{line}, args...)...))
@@ -111,7 +112,8 @@ func (b *block) mark(kind, text string, fault func(line int, format string, args
 	}
 }
 
-// splitCommands parts a block where a shell would: an open quote, a loop, a backslash, a pipe or a here document goes on in the next line.
+// splitCommands splits a block where a shell would. An open quote, a loop, a backslash, a pipe or a here document
+// continues on the next line.
 func splitCommands(lines []string, first int) (out []command) {
 	for i := 0; i < len(lines); i++ {
 		if code, _ := cutComment(lines[i]); strings.TrimSpace(code) == "" {
@@ -133,7 +135,7 @@ func splitCommands(lines []string, first int) (out []command) {
 	return out
 }
 
-// cutComment parts text before the comment that ends it.
+// cutComment splits text into code and trailing comment.
 func cutComment(text string) (code, comment string) {
 	var quote byte
 	at := -1
@@ -168,7 +170,7 @@ func cutComment(text string) (code, comment string) {
 
 var hereDocument = regexp.MustCompile(`<<-?\s*['"]?(\w+)['"]?`)
 
-// continues tells whether a shell would wait for another line.
+// continues reports whether a shell would wait for another line.
 func continues(text string) bool {
 	if m := hereDocument.FindStringSubmatch(text); m != nil {
 		return !strings.Contains(text+"\n", "\n"+m[1]+"\n")

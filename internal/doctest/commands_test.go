@@ -25,30 +25,30 @@ func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 var deliveryID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}`)
 
-// The build, which may have everything to compile, and the test itself are bounded apart, on a busy machine.
+// The build, which may compile everything, and the test itself have separate time limits for a busy machine.
 const (
 	buildTime = 6 * time.Minute
 	wholeTime = 3 * time.Minute
 )
 
-// world is what the pages' commands are run against.
+// world is the environment in which the pages' commands run.
 type world struct {
 	root string // of the repository
-	dir  string // holds bin/ and is where pages are run
+	dir  string // contains bin/; the pages' commands run in it
 	env  []string
 
 	rpc, gateway    string // addresses: the demo's chain and IPFS
-	free            string // a port that nobody has
-	database, redis string // services of one's own
-	oldDatabase     string // one with the old backend's tables
-	redisCLI        string // a command that reaches redis
-	registries      string // variables that name the demo's
+	free            string // an unused port
+	database, redis string // the reader's own services
+	oldDatabase     string // a database with the old backend's tables
+	redisCLI        string // a command that connects to redis
+	registries      string // variables with the addresses of the demo's registries
 	agent           string // the endpoint of the demo's first agent
 	document        string // ipfs://… --hash 0x…
-	jobs            int    // enqueued so far to have something to look at
+	jobs            int    // number of jobs enqueued so far, for deliveries to look at
 }
 
-// TestCommands runs what README.md and docs/*.md tell a reader to run.
+// TestCommands runs the commands of README.md and docs/*.md.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -79,7 +79,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// newWorld builds the programs and makes the files that the pages expect to find.
+// newWorld builds the programs and creates the files that the pages expect.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	must := func(err error) {
@@ -92,7 +92,7 @@ func newWorld(t *testing.T) *world {
 	var err error
 	w.root, err = filepath.Abs(filepath.Join("..", ".."))
 	must(err)
-	// Not t.TempDir: the demo's servers may be another user's.
+	// The demo's servers may run as another user, so that t.TempDir is not accessible to them.
 	w.dir, err = os.MkdirTemp("", "herald-doctest-")
 	must(err)
 	t.Cleanup(func() { _ = os.RemoveAll(w.dir) })
@@ -111,7 +111,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// makeOldBackend makes a database as the old backend's was, and finds a client for its Redis.
+// makeOldBackend creates a database like the old backend's, and looks for a client of its Redis.
 func (w *world) makeOldBackend(ctx context.Context, database string) error {
 	w.oldDatabase = database
 	script, err := os.ReadFile(filepath.Join("testdata", "old-backend.sql"))
@@ -128,7 +128,7 @@ func (w *world) makeOldBackend(ctx context.Context, database string) error {
 	}
 	path, env, err := trial.FindRedisCLI()
 	if err != nil {
-		return nil // the blocks that need it are left alone
+		return nil // the blocks that need it are skipped
 	}
 	w.redisCLI = strings.Join(append(env, path), " ")
 	if socket, ok := strings.CutPrefix(w.redis, "redis-socket://"); ok {
@@ -139,7 +139,8 @@ func (w *world) makeOldBackend(ctx context.Context, database string) error {
 	return nil
 }
 
-// takeBinaries copies what make has built, if it has: go build leaves what is up to date as it is, which saves the linking.
+// takeBinaries copies programs that make has built, if they exist. go build keeps up-to-date programs, which saves
+// linking.
 func takeBinaries(from, into string) error {
 	if err := os.MkdirAll(into, 0o755); err != nil {
 		return err
@@ -156,7 +157,7 @@ func takeBinaries(from, into string) error {
 	return nil
 }
 
-// writeFiles makes the files that the pages name.
+// writeFiles creates the files that the pages name.
 func (w *world) writeFiles() error {
 	for name, text := range map[string]string{
 		"token.txt": "a-token\n", "key.txt": "a-key\n", "jobs.jsonl": w.job() + "\n" + w.job() + "\n",
@@ -169,14 +170,14 @@ func (w *world) writeFiles() error {
 	return nil
 }
 
-// job is of a chain without an RPC URL: its delivery is held.
+// job returns a job of a chain without an RPC URL, so its delivery is held.
 func (w *world) job() string {
 	w.jobs++
 	return fmt.Sprintf(`{"type":"NewFeedback","chainId":1,"agentId":"7","clientAddress":"0x1111111111111111111111111111111111111111",`+
 		`"feedbackIndex":%d,"value":"1","valueDecimals":0}`, w.jobs)
 }
 
-// startDemo runs the demo that README begins with, on a free port.
+// startDemo runs the demo, README's first command, on a free port.
 func (w *world) startDemo(ctx context.Context, t *testing.T) {
 	t.Helper()
 	log := filepath.Join(w.dir, "demo.log")
@@ -214,7 +215,7 @@ func (w *world) startDemo(ctx context.Context, t *testing.T) {
 	}
 }
 
-// lookAround learns what the demo has that stands for the pages' placeholders.
+// lookAround reads the values of the demo that replace the pages' placeholders.
 func (w *world) lookAround(ctx context.Context) error {
 	s, err := w.openShell("")
 	if err != nil {
@@ -232,7 +233,7 @@ func (w *world) lookAround(ctx context.Context) error {
 	}
 	var id string
 	err = poll(ctx, "the stories to end", func(context.Context) bool {
-		// The third one takes longest; what waits could be delivered between two commands of a page.
+		// The third story takes longest. A delivery that still waits could be delivered between two commands of a page.
 		if _, said, err := s.run("bin/worker delivery list --agent 31337:2 --status delivered --json"); err == nil && !deliveryID.MatchString(said) {
 			return false
 		}
@@ -262,11 +263,11 @@ func (w *world) lookAround(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// openShell starts a shell as a block wants it.
+// openShell starts a shell with the services that a block needs.
 func (w *world) openShell(with string) (*shell, error) {
 	env := slices.Clone(w.env)
 	if with == ownServices {
-		// The doctor asks the gateways, and nothing here may ask the world's.
+		// The doctor asks the gateways, and no test may use the public ones.
 		env = append(env, "HERALD_LISTEN="+w.free, "HERALD_DATA="+filepath.Join(w.dir, "own"), "IPFS_GATEWAYS="+w.gateway,
 			"HERALD_ALLOW_NETWORKS=127.0.0.0/8")
 		return startShell(w.dir, w.root, w.free, env)
@@ -281,7 +282,8 @@ func (w *world) openShell(with string) (*shell, error) {
 	return s, nil
 }
 
-// runPage runs a page's commands and tells what it did. With asItStands nothing is filled in: who follows the page needs only the demo.
+// runPage runs a page's commands and returns their counts. With asItStands nothing is substituted, so that the page
+// must work with the demo alone.
 func (w *world) runPage(ctx context.Context, page string, asItStands bool) (tally, []error) {
 	did := newTally()
 	blocks, faults := parsePage(page)
@@ -328,7 +330,7 @@ func (w *world) runCommand(ctx context.Context, s *shell, c command, asItStands 
 	return s.perform(ctx, c)
 }
 
-// offerDelivery gives the page's shell the variable ID: a delivery that is held, so that it can be shown, replayed and cancelled.
+// offerDelivery sets the shell's variable ID to a held delivery, which can be shown, replayed and cancelled.
 func (w *world) offerDelivery(s *shell) error {
 	_, err := s.must("ID=$(echo '" + w.job() + `' | bin/enqueue | sed -n 's/^accepted \([^ ]*\).*/\1/p'); [ -n "$ID" ]`)
 	return err
@@ -357,7 +359,7 @@ func (a tally) String() string {
 	return strings.Join(text, "; ")
 }
 
-// TestFaultsAreFound is the control of TestCommands: pages that must not pass. It needs no services.
+// TestFaultsAreFound checks that TestCommands reports pages with faults. It needs no services.
 func TestFaultsAreFound(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs(filepath.Join("..", ".."))
@@ -396,7 +398,7 @@ func TestFaultsAreFound(t *testing.T) {
 	}
 }
 
-// TestShellEnds: what a page leaves in the background ends with its shell.
+// TestShellEnds: background jobs of a page end with its shell.
 func TestShellEnds(t *testing.T) {
 	t.Parallel()
 	s, err := startShell(t.TempDir(), ".", "", os.Environ())

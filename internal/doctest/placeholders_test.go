@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// substitution says what is run in place of something that the pages cannot know. These are all there are; docs/development.md
-// tells writers of them.
+// substitution replaces text that a page cannot know by text that can run. The list is complete; docs/development.md
+// describes it to authors.
 type substitution struct {
-	text string // of the page
+	text string // part of the page
 	real func(w *world) string
 	why  string
 }
@@ -35,10 +35,10 @@ var substitutions = []substitution{
 	{"ipfs://… --hash 0x…", func(w *world) string { return w.document }, "the feedback file of the demo's first story"},
 }
 
-// placeholder is what a reader fills in and nothing above stands for.
+// placeholder matches text that a reader fills in and that no substitution replaces.
 var placeholder = regexp.MustCompile(`…|<[a-z][a-zA-Z-]*>`)
 
-// substitute fills a command in. What is left to fill in is a fault of the page.
+// substitute applies the substitutions to a command. A remaining placeholder is a fault of the page.
 func (w *world) substitute(text string) (string, error) {
 	for _, s := range substitutions {
 		if strings.Contains(text, s.text) {

@@ -20,8 +20,9 @@ import (
 // commandTime bounds one command on a busy machine.
 const commandTime = time.Minute
 
-// driver is what the shell runs: commands come on descriptor 3, each ended by a NUL, and their statuses go to 4. What a command
-// exports, sources and starts stays, as in a terminal.
+// driver is the script that the shell runs. Commands arrive on descriptor 3, each terminated by a NUL, and their
+// statuses are written to descriptor 4. Exports, sourced files and background jobs of a command remain, as in a
+// terminal.
 const driver = `
 trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT
 make() { command make -n -C "$DOCTEST_ROOT" "$@"; }
@@ -31,10 +32,10 @@ while IFS= read -r -d '' -u 3 command; do
 done
 `
 
-// shell is a bash in which a page's commands run one after the other.
+// shell is a bash that runs the commands of a page one after the other.
 type shell struct {
-	output   string // file with what the last command said
-	listen   string // where a worker that it starts listens; empty: it may start none
+	output   string // file with the last command's output
+	listen   string // where its worker listens; empty: it may not start a worker
 	cmd      *exec.Cmd
 	commands *os.File
 	statuses *os.File
@@ -64,16 +65,16 @@ func startShell(dir, root, listen string, env []string) (_ *shell, err error) {
 	return s, nil
 }
 
-// close ends the shell and what it left in the background.
+// close ends the shell and its background jobs.
 func (s *shell) close() error {
-	err := s.commands.Close() // the shell ends with it, and its trap ends its jobs and waits for them
+	err := s.commands.Close() // the shell ends then; its trap ends its jobs and waits for them
 	late := time.AfterFunc(commandTime, func() { _ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) })
-	_ = s.cmd.Wait() // its status is the last command's
+	_ = s.cmd.Wait() // its status is that of the last command
 	late.Stop()
 	return errors.Join(err, s.statuses.Close())
 }
 
-// run runs one command and returns its status and what it said.
+// run runs one command and returns its status and output.
 func (s *shell) run(text string) (status int, said string, err error) {
 	if _, err := s.commands.WriteString(text + "\x00"); err != nil {
 		return 0, "", err
@@ -84,14 +85,14 @@ func (s *shell) run(text string) (status int, said string, err error) {
 	line, err := s.read.ReadString('\n')
 	out, _ := os.ReadFile(s.output)
 	if err != nil {
-		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) // what hangs would hold the shell
+		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) // a hanging command would block the shell
 		return 0, string(out), fmt.Errorf("it did not end within %s: %w", commandTime, err)
 	}
 	status, err = strconv.Atoi(strings.TrimSpace(line))
 	return status, string(out), err
 }
 
-// must is run for what the test itself needs.
+// must runs a command of the test itself. A status other than 0 is an error.
 func (s *shell) must(text string) (string, error) {
 	status, said, err := s.run(text)
 	if err == nil && status != 0 {
@@ -105,7 +106,7 @@ var (
 	address = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 )
 
-// perform runs a command of a page, as its kind wants it (see the package's comment).
+// perform runs a command of a page according to its kind (see the package's comment).
 func (s *shell) perform(ctx context.Context, c command) error {
 	var code int
 	var said string
@@ -127,7 +128,7 @@ func (s *shell) perform(ctx context.Context, c command) error {
 	return nil
 }
 
-// serve runs a worker until it is ready, and ends it.
+// serve runs a worker until it is ready, and stops it.
 func (s *shell) serve(ctx context.Context, text string) (int, string, error) {
 	if s.listen == "" {
 		return 0, "", fmt.Errorf("beside the demo's worker no other can run: mark the block %q", ownServices)
@@ -140,7 +141,7 @@ func (s *shell) serve(ctx context.Context, text string) (int, string, error) {
 	return code, said, errors.Join(ready, err)
 }
 
-// poll asks until ok says yes, for as long as one command may take.
+// poll calls ok until it returns true, at most for commandTime.
 func poll(ctx context.Context, what string, ok func(ctx context.Context) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTime)
 	defer cancel()
@@ -172,7 +173,7 @@ func awaitReady(ctx context.Context, url string) error {
 	})
 }
 
-// awaitListeners waits until somebody takes connections at each address.
+// awaitListeners waits until each address accepts connections.
 func awaitListeners(ctx context.Context, addresses []string) error {
 	for _, a := range addresses {
 		err := poll(ctx, "somebody to listen at "+a, func(ctx context.Context) bool {

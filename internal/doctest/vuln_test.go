@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// TestVulnIsNeverSilentlyGreen: scripts/vuln ends with 0 only when something was looked for in a database and nothing was found. What
-// stands for govulncheck answers -version as 1.8 does, with a date only if it has the database, and ends with the status given.
+// TestVulnIsNeverSilentlyGreen: scripts/vuln exits with 0 only if govulncheck searched a database and found nothing. A
+// script replaces govulncheck. It answers -version as 1.8 does, with a date only if it has a database, and exits with
+// the given status.
 func TestVulnIsNeverSilentlyGreen(t *testing.T) {
 	t.Parallel()
 	const reachable = "Go: go1\nScanner: govulncheck@v1\nDB: file:///db\nDB updated: 2026-11-01 00:00:00 +0000 UTC\n"

@@ -10,7 +10,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// repeated is JSON of about so many bytes: the item again and again, each with a number of its own where it has a verb.
+// repeated returns about size bytes of JSON that repeat item. If item contains a verb, it gets the item's number.
 func repeated(before, item, after string, size int) []byte {
 	var b strings.Builder
 	b.Grow(size + 1<<10)
@@ -29,7 +29,8 @@ func repeated(before, item, after string, size int) []byte {
 	return []byte(b.String())
 }
 
-// allocatedBy is what f allocates in sum. Tests that ask for it are not parallel: it is the whole process'.
+// allocatedBy returns the number of bytes that f allocates. It measures the whole process, so tests that call it are
+// not parallel.
 func allocatedBy(f func()) int64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -38,8 +39,8 @@ func allocatedBy(f func()) int64 {
 	return int64(after.TotalAlloc - before.TotalAlloc)
 }
 
-// TestFileIsNotDecodedBeyondItsBounds: a file of the allowed size with a wrong hash, which costs some two hundred megabytes and three
-// seconds when a tree is built of it.
+// TestFileIsNotDecodedBeyondItsBounds verifies files of the allowed size with a wrong hash. Decoding them completely
+// would allocate about 200 MB and take three seconds.
 func TestFileIsNotDecodedBeyondItsBounds(t *testing.T) {
 	for name, file := range map[string][]byte{
 		"zeros":          repeated("[", "0", "]", 2<<20),
@@ -68,7 +69,7 @@ func TestFileIsNotDecodedBeyondItsBounds(t *testing.T) {
 	}
 }
 
-// TestLargestFile: what stays within the bounds costs what they are chosen for.
+// TestLargestFile: a file within the bounds costs at most as much memory as the bounds are chosen for.
 func TestLargestFile(t *testing.T) {
 	for name, file := range map[string][]byte{
 		"members of long names": repeated("{", `"`+strings.Repeat("n", 30)+`%09d":0`, "}", 2<<20-1<<18),
@@ -87,7 +88,7 @@ func TestLargestFile(t *testing.T) {
 	}
 }
 
-// TestRegistrationIsNotDecodedBeyondItsBounds is the same for a registration document.
+// TestRegistrationIsNotDecodedBeyondItsBounds is the same check for registration documents.
 func TestRegistrationIsNotDecodedBeyondItsBounds(t *testing.T) {
 	for name, doc := range map[string][]byte{
 		"members":       repeated("{", `"%d":0`, "}", MaxRegistrationBytes),

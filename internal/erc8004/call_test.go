@@ -23,7 +23,7 @@ func deployedABI(t testing.TB, name string) abi.ABI {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The file may be the bare list or an artifact around it.
+	// The file contains either the ABI itself or a compiler artifact with an abi field.
 	var artifact struct{ ABI json.RawMessage }
 	if json.Unmarshal(b, &artifact) == nil && artifact.ABI != nil {
 		b = artifact.ABI

@@ -126,7 +126,7 @@ func TestCrossCheck(t *testing.T) {
 	}
 }
 
-// What a caller does not know is not compared.
+// TestCrossCheckWithoutNumbers: unknown facts are not compared.
 func TestCrossCheckWithoutNumbers(t *testing.T) {
 	t.Parallel()
 	if got := CrossCheck([]byte(`{"agentId":7,"value":1,"valueDecimals":9,"score":2}`), FeedbackFacts{}); got != nil {
@@ -153,7 +153,7 @@ func FuzzCrossCheck(f *testing.F) {
 			}
 			at = next
 		}
-		// What repeats the event agrees with it, whatever the event says.
+		// A file that repeats the event's values agrees with the event.
 		same, err := json.Marshal(map[string]any{"agentId": e.AgentID, "clientAddress": e.Client.Hex(), "value": e.Value, "valueDecimals": decimals, "tag1": tag, "endpoint": endpoint})
 		if err != nil {
 			t.Fatal(err)

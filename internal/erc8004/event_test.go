@@ -37,7 +37,7 @@ func TestTopicsAreTheHashesOfTheirSignatures(t *testing.T) {
 	}
 }
 
-// goldenLog is the vector of the reference, put together word by word.
+// goldenLog is a NewFeedback log, written word by word without an encoder.
 func goldenLog() types.Log {
 	text := func(s string) []byte {
 		out := common.BigToHash(big.NewInt(int64(len(s)))).Bytes()
@@ -83,7 +83,8 @@ func TestDecodeGoldenVector(t *testing.T) {
 	}
 }
 
-// encodeLog packs values by a signature with go-ethereum's encoder. indexed holds the positions of the indexed parameters.
+// encodeLog encodes values by a signature with go-ethereum's encoder. indexed lists the positions of the indexed
+// parameters.
 func encodeLog(t *testing.T, signature string, indexed []int, values []any) types.Log {
 	t.Helper()
 	_, list, _ := strings.Cut(strings.TrimSuffix(signature, ")"), "(")
@@ -205,7 +206,7 @@ func TestDecodeEveryForm(t *testing.T) {
 			continue
 		}
 		heraldtest.Equal(t, "the decoded "+test.signature, got, test.want)
-		// Cut short anywhere, it is refused and nothing else happens.
+		// A log that is cut short anywhere is malformed.
 		for n := range len(l.Data) - 31 {
 			short := l
 			short.Data = l.Data[:n]
@@ -245,7 +246,7 @@ func TestDecodeRefusesForeignAndDirtyLogs(t *testing.T) {
 		t.Errorf("address with upper bits: %v", err)
 	}
 	far := goldenLog()
-	far.Data[3*32+24] = 0xff // offset of tag1 near 2^64
+	far.Data[3*32+24] = 0xff // this makes the offset of tag1 nearly 2^64
 	if _, err := Decode(far); !errors.As(err, &malformed) {
 		t.Errorf("offset out of the data: %v", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// TestParseRegistrationShapes holds every shape of reference erc8004.md §3.1 and §3.2, with the entries that it quotes from mainnets.
+// TestParseRegistrationShapes covers every known form of a registration file, including entries found on mainnets.
 func TestParseRegistrationShapes(t *testing.T) {
 	t.Parallel()
 	http := func(url, version, from string) MCPEntry {
@@ -203,7 +203,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestWellKnown reads the real /.well-known/agent-registration.json of reference erc8004.md §3.4, and lists that name nobody.
+// TestWellKnown parses a real /.well-known/agent-registration.json, and lists that name no agent.
 func TestWellKnown(t *testing.T) {
 	t.Parallel()
 	identity := common.HexToAddress("0x8004A169FB4a3325136EB29fA0ceB6D2e539a432")
@@ -219,7 +219,7 @@ func TestWellKnown(t *testing.T) {
 			t.Errorf("%s: %v", doc, err)
 		}
 	}
-	// Agent 0 exists.
+	// 0 is a valid agent id.
 	r, err := ParseRegistration([]byte(`{"registrations":[{"agentId":0,"agentRegistry":"eip155:1:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"}]}`))
 	if err != nil || !r.NamesAgent(1, identity, new(big.Int)) {
 		t.Errorf("agent 0: %v", err)

@@ -45,7 +45,8 @@ func TestVerifyHashVectors(t *testing.T) {
 			t.Errorf("%s: %s, want %s", hash, got, want)
 		}
 	}
-	// The same object in other spellings: exact bytes come first, the rest does not depend on how the file is written.
+	// These files are other spellings of the same object. The verdict first compares the exact bytes; the other forms
+	// do not depend on the spelling.
 	const compact = `{"agentRegistry":"eip155:8453:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432","agentId":42,"clientAddress":"eip155:8453:0x1111111111111111111111111111111111111111","createdAt":"2026-11-21T12:00:00Z","value":9977,"valueDecimals":2,"tag1":"uptime","mcp":{"tool":"get_price"},"text":"café"}`
 	if len(compact) != 284 {
 		t.Fatalf("the compact file has %d bytes, the vectors are of one with 284", len(compact))
@@ -53,7 +54,7 @@ func TestVerifyHashVectors(t *testing.T) {
 	escaped := strings.ReplaceAll(compact, "é", `\u00e9`)
 	for _, file := range []string{compact, escaped, "\xef\xbb\xbf" + compact, "\n " + compact + "\r\n"} {
 		for hash, want := range map[string]Verdict{
-			"0xf740395540c4f958a62b2c6f1ad65de3e0bb36c01056ca2f03caa55ae5dba1e8": Mismatch, // of the pretty bytes, which these are not
+			"0xf740395540c4f958a62b2c6f1ad65de3e0bb36c01056ca2f03caa55ae5dba1e8": Mismatch, // the hash of the pretty bytes
 			"0xd5d0e1aa033e09e86e414301765175e62cf3f140d238b7f3866f3091b7d33c9a": Mismatch,
 			"0x40108495905043df8e84b0cbbe35980a471717123487386e1a43f0dd765abbb0": map[bool]Verdict{true: Raw, false: Compact}[file == compact],
 			"0x45e3a8f463bdc34c030b7f5bd01fc06b66d77acf9341698635c9c4de08f4449f": Agent0Py,
@@ -70,7 +71,7 @@ func TestVerifyHashVectors(t *testing.T) {
 	if got := VerifyHash(nil, empty, true); got != Raw {
 		t.Errorf("the empty file: %s", got)
 	}
-	// That hash on chain never vouches for a file that has something in it, and zero never means "of nothing".
+	// The hash of the empty file does not match a file with content, and a zero hash means that no hash was given.
 	if got := VerifyHash([]byte(prettyFile), empty, true); got != Mismatch {
 		t.Errorf("the hash of nothing: %s", got)
 	}
@@ -85,7 +86,8 @@ func TestVerifyHashVectors(t *testing.T) {
 	}
 }
 
-// TestLargeFilesCountByTheirBytes: what takes a second to sort is not brought into another form; its exact bytes are hashed at any size.
+// TestLargeFilesCountByTheirBytes: a file that would take a second to sort is not converted into another form. Its
+// exact bytes are hashed at any size.
 func TestLargeFilesCountByTheirBytes(t *testing.T) {
 	t.Parallel()
 	for size, want := range map[int]Verdict{200 << 10: JCS, 300 << 10: Mismatch} {
@@ -100,7 +102,7 @@ func TestLargeFilesCountByTheirBytes(t *testing.T) {
 	}
 }
 
-// The expected texts were printed by Node 20 and Python 3.
+// TestCanonicalForms: Node 20 and Python 3 printed the expected texts.
 func TestCanonicalForms(t *testing.T) {
 	t.Parallel()
 	const doc = `{"b":[1.0,1e21,1e-7,-0,0.1,123456789012345678901234567890,5e-324,1e16,1e-5],"10":"\u007f\u2028\/\b\u0001","2":{"b":true,"x":null},"\ud83d\ude00":1,"\ufb33":2,"a":"\"\\"}`
@@ -115,7 +117,8 @@ func TestCanonicalForms(t *testing.T) {
 	}
 }
 
-// Whoever serves a file whose canonical form was hashed adds to it what the form does not show.
+// TestCanonicalFormCommitsToAllThatIsSaid: a server adds content that the hashed canonical form does not show. The hash
+// must not match.
 func TestCanonicalFormCommitsToAllThatIsSaid(t *testing.T) {
 	t.Parallel()
 	const honest = `{"value":9977,"text":"ok","mcp":{"text":"fine"},"list":[{"value":null}]}`
@@ -147,7 +150,7 @@ func TestCanonicalFormCommitsToAllThatIsSaid(t *testing.T) {
 			}
 		}
 	}
-	// agent0-ts leaves out nested members that the top level lacks: they count only where the URI fixes the bytes.
+	// agent0-ts drops nested members whose names the top level lacks. Its form counts only if the URI fixes the bytes.
 	ts := crypto.Keccak256Hash([]byte(`{"list":[{}],"mcp":{},"text":"ok"}`))
 	for file, want := range map[string][2]Verdict{ // mutable, immutable
 		`{"text":"ok", "mcp":{}, "list":[{}]}`:                         {JCS, JCS},
@@ -163,7 +166,7 @@ func TestCanonicalFormCommitsToAllThatIsSaid(t *testing.T) {
 	}
 }
 
-// FuzzVerifyHash: whatever a file holds, its own hashes are found, and a hash of something else is not.
+// FuzzVerifyHash: each file matches the hashes of its own forms, and no hash of other content.
 func FuzzVerifyHash(f *testing.F) {
 	f.Add([]byte(prettyFile))
 	f.Add([]byte(`[1e400,{"\ud800":-0.0}]`))
@@ -177,7 +180,7 @@ func FuzzVerifyHash(f *testing.F) {
 			{}:                            NotGiven,
 			crypto.Keccak256Hash(content): Raw,
 			sha256.Sum256(content):        SHA256,
-			crypto.Keccak256Hash(content, []byte{' '}): Mismatch, // a byte was appended to it
+			crypto.Keccak256Hash(content, []byte{' '}): Mismatch, // the hash of the file with one more byte
 		} {
 			if got := VerifyHash(content, want, true); got != verdict {
 				t.Fatalf("%s, want %s", got, verdict)
@@ -189,7 +192,7 @@ func FuzzVerifyHash(f *testing.F) {
 	})
 }
 
-// TestByUTF16 compares the order of names with that of their UTF-16 code units, written down.
+// TestByUTF16 compares compareUTF16 with the order of the names' UTF-16 code units.
 func TestByUTF16(t *testing.T) {
 	t.Parallel()
 	names := []string{"", "a", "ab", "b", "é", "\ud7ff", "\ue000", "\ufb33", "\uffff", "\U00010000", "😀", "😁", "\U0010ffff", "a😀", "a\uffff", "\xff", "a\xff\xfe"}

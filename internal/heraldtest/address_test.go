@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// The address refuses, can be listened at, and refuses again; it can be listened at a second time.
+// TestAddress: the address refuses connections until a test listens at it, and again afterwards. A test can listen at
+// it a second time.
 func TestAddress(t *testing.T) {
 	t.Parallel()
 	address := Address(t)
@@ -30,8 +31,8 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// Neither listeners nor connections that let the kernel pick are given a reserved port. Ports are drawn from 28,000 on
-// Linux, so a hundred that were not reserved would show among 4,000 draws.
+// TestAddressIsKept: the kernel never picks a reserved port for a listener or a connection. Linux picks from 28,000
+// ports, so 4,000 picks would very likely hit one of a hundred ports that were not reserved.
 func TestAddressIsKept(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 
 var migrations atomic.Int32
 
-// migrate forgets its pool, as a careless one would.
+// migrate does not close its pool in time, as a careless migration would.
 func migrate(ctx context.Context, url secret.Secret) (int32, error) {
 	n := migrations.Add(1)
 	pool, err := pgxpool.New(ctx, url.Reveal())
@@ -55,7 +55,7 @@ func count(t *testing.T, url string) int {
 }
 
 func TestOwnDatabases(t *testing.T) {
-	EmptyPostgres(t) // before the clock starts: initdb
+	EmptyPostgres(t) // initdb runs before the clock starts
 	for _, name := range []string{"a", "b", "c", "d"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -117,7 +117,7 @@ func TestRedisKinds(t *testing.T) {
 	}
 }
 
-// TestNeedsMain: a package whose TestMain would leak the server is told so.
+// TestNeedsMain: a package whose TestMain would leak the server fails with an error that says so.
 func TestNeedsMain(t *testing.T) {
 	binary, err := os.Executable()
 	if err != nil {

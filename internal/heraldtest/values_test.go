@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// failing is a test that keeps what it is told.
+// failing is a test that records its error messages.
 type failing struct{ said string }
 
 func (f *failing) Helper() {}

@@ -15,9 +15,9 @@ import (
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 )
 
-// BenchmarkContent compares fetching verified content with a plain GET of the same bytes from the same server, over one
-// kept connection, with nothing cached; on loopback, and with a delay added to every request as a server far away has
-// it. `make bench-content` prints the ratios.
+// BenchmarkContent compares fetching verified content with a plain GET of the same bytes. Both use the same server over
+// one kept connection and no cache, on loopback and with a delay per request like that of a distant server. `make
+// bench-content` prints the ratios.
 func BenchmarkContent(b *testing.B) {
 	content := noise(886) // an agent's registration
 	g := ipfstest.New()
@@ -67,7 +67,7 @@ func BenchmarkContent(b *testing.B) {
 	}
 }
 
-// get is the unverified GET that fetching is compared with.
+// get is the plain, unverified GET of the comparison.
 func get(b *testing.B, client *http.Client, url string) ([]byte, error) {
 	b.Helper()
 	req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, url, nil)

@@ -15,21 +15,20 @@ import (
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 )
 
-// emptyLink is a dag-pb link to a raw block of no bytes, which stands in its CID: eight bytes, and nothing has to be
-// fetched.
+// emptyLink is a dag-pb link of eight bytes to an empty raw block. Its CID contains the block, so nothing is fetched.
 var emptyLink = []byte{0x12, 6, 0x0a, 4, 1, 0x55, 0, 0}
 
-// pbField is a length-delimited field of a protobuf message.
+// pbField encodes a length-delimited field of a protobuf message.
 func pbField(number byte, value []byte) []byte {
 	return append(binary.AppendUvarint([]byte{number<<3 | 2}, uint64(len(value))), value...)
 }
 
-// linkBomb is a file's dag-pb block with so many links.
+// linkBomb returns the dag-pb block of a file with n links.
 func linkBomb(n int) []byte {
 	return append(bytes.Repeat(emptyLink, n), pbField(1, []byte{8, 2, 0x18, 0})...)
 }
 
-// sizeBomb is a file's block that lists so many sizes of parts, one by one or packed.
+// sizeBomb returns the block of a file that lists n part sizes, as single fields or as one packed field.
 func sizeBomb(n int, packed bool) []byte {
 	sizes := bytes.Repeat([]byte{0x20, 1}, n)
 	if packed {
@@ -38,12 +37,12 @@ func sizeBomb(n int, packed bool) []byte {
 	return pbField(1, append([]byte{8, 2, 0x18, 0}, sizes...))
 }
 
-// cborBomb is a dag-cbor list of so many zeros.
+// cborBomb returns a dag-cbor list of n zeros.
 func cborBomb(n int) []byte {
 	return append([]byte{0x9a, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}, make([]byte, n)...)
 }
 
-// parentOf is a file, or a directory with the entry "a", whose only block below has that CID.
+// parentOf returns the block of a file whose only part is c, or of a directory whose entry "a" is c.
 func parentOf(c cid.Cid, directory bool) []byte {
 	link := pbField(1, c.Bytes())
 	data := []byte{8, 2, 0x18, 4, 0x20, 4}
@@ -53,8 +52,8 @@ func parentOf(c cid.Cid, directory bool) []byte {
 	return append(pbField(2, link), pbField(1, data)...)
 }
 
-// TestDecodedSizeIsBounded: blocks whose hashes are right, and that are made to become a hundred times their size when
-// they are decoded. Not parallel, because it measures what the whole process allocates.
+// TestDecodedSizeIsBounded fetches blocks with correct hashes that would take a hundred times their size when decoded.
+// It is not parallel, because it measures the allocations of the whole process.
 func TestDecodedSizeIsBounded(t *testing.T) {
 	const full = 2<<20 - 64
 	g := ipfstest.New()
@@ -63,18 +62,18 @@ func TestDecodedSizeIsBounded(t *testing.T) {
 	inline := id(cid.Prefix{Version: 1, Codec: cid.DagCBOR, MhType: multihash.IDENTITY, MhLength: -1}.Sum(cborBomb(100)))
 	cbor := add(cborBomb(full), cid.DagCBOR)
 	links := add(linkBomb(full/8), cid.DagProtobuf)
-	var spread []byte // over eleven blocks of 1,000 links
+	var spread []byte // eleven blocks of 1,000 links
 	for i := range 11 {
 		child := add(append(bytes.Repeat(emptyLink, 1000), pbField(1, []byte{8, 2, 0x18, byte(i)})...), cid.DagProtobuf)
 		spread = append(spread, pbField(2, pbField(1, child.Bytes()))...)
 	}
 	repeated := add(linkBomb(1000), cid.DagProtobuf)
-	for range 3 { // a thousand million times nothing
+	for range 3 { // a thousand million links to an empty part
 		repeated = add(append(bytes.Repeat(pbField(2, pbField(1, repeated.Bytes())), 1000), pbField(1, []byte{8, 2, 0x18, 0})...), cid.DagProtobuf)
 	}
 	base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isCAR(r) {
-			w.WriteHeader(http.StatusNotFound) // to make one, the gateway would have to decode the blocks itself
+			w.WriteHeader(http.StatusNotFound) // to make a CAR, the gateway would have to decode the blocks itself
 			return
 		}
 		g.Handler().ServeHTTP(w, r)
@@ -104,8 +103,8 @@ func TestDecodedSizeIsBounded(t *testing.T) {
 			if kind(err) != c.want {
 				t.Errorf("%s (%v), want %s", kind(err), err, c.want)
 			}
-			// The block comes twice, in a CAR and raw, and growing buffers take each several times; the test's own
-			// server is counted too.
+			// The client fetches the block twice, in a CAR and raw, and growing buffers allocate several times each.
+			// The allocations of the test's own server are included.
 			allocated := int64(after.TotalAlloc - before.TotalAlloc)
 			if allocated > 48*mib {
 				t.Errorf("%d MiB were allocated for blocks of 2 MiB", allocated>>20)

@@ -53,7 +53,7 @@ func newFetcher(t testing.TB, cfg ipfs.Config) *ipfs.Fetcher {
 		}
 		cfg.Guard = g
 	}
-	// What is not about waiting has time on a busy machine too.
+	// Tests that are not about waiting get enough time on a busy machine too.
 	cfg.Timeout, cfg.TryTimeout = cmp.Or(cfg.Timeout, time.Minute), cmp.Or(cfg.TryTimeout, 30*time.Second)
 	if cfg.Hedge == 0 {
 		cfg.Hedge = 20 * time.Millisecond
@@ -76,7 +76,7 @@ func must[T any](t testing.TB) func(T, error) T {
 	}
 }
 
-// noise is content that no compression or deduplication makes small.
+// noise returns content that neither compression nor deduplication can shrink.
 func noise(n int) []byte {
 	b := make([]byte, n)
 	r := rand.NewChaCha8([32]byte{1})
@@ -84,7 +84,7 @@ func noise(n int) []byte {
 	return b
 }
 
-// samples are documents of every shape, by URI.
+// samples returns documents of every structure, by URI.
 func samples(t testing.TB, g *ipfstest.Gateway) map[string][]byte {
 	t.Helper()
 	id := must[cid.Cid](t)
@@ -108,8 +108,8 @@ func samples(t testing.TB, g *ipfstest.Gateway) map[string][]byte {
 		"ipfs://" + dir + "/a%20b/%C3%BCn%C3%AF/agent.json":                                small,
 		"ipfs://" + dir + "/a b/ünï/agent.json":                                            small,
 		"https://gateway.invalid/ipfs/" + dir + "/a%20b/large.bin?token=x":                 large,
-		"ipfs://" + dir + "/100%25.json":                                                   small, // its name is literally so
-		"ipfs://" + dir + "/plain/100%25.json":                                             small, // its name is escaped
+		"ipfs://" + dir + "/100%25.json":                                                   small, // the file is named 100%25.json
+		"ipfs://" + dir + "/plain/100%25.json":                                             small, // the file is named 100%.json
 		"ipfs://" + dir + "/empty":                                                         {},
 		"ipfs://" + sharded + "/file-599.json":                                             many["file-599.json"],
 		"ipfs://" + inline.String():                                                        bytes.Repeat([]byte("x"), 300),
@@ -160,7 +160,7 @@ func TestRoundTrips(t *testing.T) {
 	if raw, cars := g.Requests(); raw != 0 || cars != 1 {
 		t.Errorf("%d raw and %d CAR requests, want one CAR", raw, cars)
 	}
-	// Again: the cache answers.
+	// The second fetch is answered from the cache.
 	doc, err := f.Fetch(t.Context(), "/ipfs/"+dir.String()+"/a/b/c.json", mib)
 	if err != nil || !bytes.Equal(doc.Bytes, docs["a/b/c.json"]) {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-// kind names an error for tables.
+// kind returns a short name of an error, for tables.
 func kind(err error) string {
 	var (
 		none        *ipfs.NoDocumentError
@@ -222,7 +222,7 @@ func TestNotFoundNeedsEveryGateway(t *testing.T) {
 		t.Errorf("one of two: %v", err)
 	}
 	b.Behave(ipfstest.Behaviour{})
-	f = newFetcher(t, ipfs.Config{Gateways: []string{ua, ub}}) // the other one remembers its failure for a moment
+	f = newFetcher(t, ipfs.Config{Gateways: []string{ua, ub}}) // the other fetcher remembers its failure for a moment
 	if _, err := f.Fetch(t.Context(), "ipfs://"+c.String(), mib); kind(err) != "not found" {
 		t.Errorf("both: %v", err)
 	}
@@ -262,7 +262,7 @@ func TestNoFile(t *testing.T) {
 		"ipfs://" + dir + "/a/b/c":   "proven absent",
 		"ipfs://" + file + "/x":      "proven absent",
 		"ipfs://" + big.String():     "large",
-		"ipfs://" + missing.String(): "not found", // a block in the middle is gone
+		"ipfs://" + missing.String(): "not found", // a block in the middle is missing
 		"ipfs://" + dir + "/../x":    "invalid",
 		"ar://x":                     "no gateway",
 		"ipfs://" + id(g.AddBlock([]byte("\xff\xff"), cid.DagProtobuf, multihash.SHA2_256)).String():         "invalid",
@@ -417,8 +417,7 @@ func TestArweave(t *testing.T) {
 	}
 }
 
-// TestSharedFlight: one request for many callers, and the one who leaves does
-// not take the document from the others.
+// TestSharedFlight: many callers share one request. If one of them cancels, the others still get the document.
 func TestSharedFlight(t *testing.T) {
 	t.Parallel()
 	g := ipfstest.New()

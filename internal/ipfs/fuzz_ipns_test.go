@@ -13,15 +13,15 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 )
 
-// FuzzRecord reads any bytes as the record of any name. For the names whose keys the target holds, nothing may be read
-// but what was signed.
+// FuzzRecord parses any bytes as the record of any name. For names whose keys the test owns, parseRecord accepts only
+// records that it signed.
 func FuzzRecord(f *testing.F) {
-	// Validity is compared with the real clock too, so the records outlive this test.
+	// Validity is also compared with the real clock, so the records are valid longer than this test exists.
 	now, eol := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 	signed := map[string]map[string]bool{} // by name: value and sequence
 	var names []string
 	for i := range 3 {
-		// The same keys in each process that fuzzes.
+		// All fuzzing processes use the same keys.
 		private, err := crypto.UnmarshalEd25519PrivateKey(ed25519.NewKeyFromSeed(bytes.Repeat([]byte{byte(i)}, ed25519.SeedSize)))
 		if err != nil {
 			f.Fatal(err)
@@ -52,7 +52,7 @@ func FuzzRecord(f *testing.F) {
 			}
 			f.Add(name, b)
 			if i > 0 {
-				f.Add(names[0], b) // another name's
+				f.Add(names[0], b) // the record of another name
 			}
 		}
 	}
@@ -71,7 +71,7 @@ func FuzzRecord(f *testing.F) {
 			if ttl <= 0 || ttl > longestName {
 				t.Errorf("believed for %s", ttl)
 			}
-			// What a key's owner signs is a stranger's too.
+			// A value that the key's owner signed is untrusted too, so it must not lead to other sources.
 			if ref, err := parseImmutable("", value, "the name"); err == nil && ref.source != SourceCID && ref.source != SourceIPNS {
 				t.Errorf("%q leads to %s", value, ref.source)
 			}

@@ -20,8 +20,8 @@ import (
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 )
 
-// impatient is a fetcher of one gateway that remembers nothing from one fetch to the next: an hour passes with each
-// look at the clock.
+// impatient returns a fetcher of one gateway that keeps nothing from one fetch to the next, because its clock advances
+// by an hour with each call.
 func impatient(f *testing.F, h http.HandlerFunc) *ipfs.Fetcher {
 	var hours atomic.Int64
 	return newFetcher(f, ipfs.Config{Gateways: []string{serve(f, h)}, CacheBytes: -1, Timeout: 10 * time.Second, Now: func() time.Time {
@@ -29,7 +29,7 @@ func impatient(f *testing.F, h http.HandlerFunc) *ipfs.Fetcher {
 	}})
 }
 
-// answerOf is what an honest gateway answers.
+// answerOf returns an honest gateway's answer.
 func answerOf(g *ipfstest.Gateway, uri, format string) []byte {
 	w := httptest.NewRecorder()
 	path := strings.Replace(uri, "ipfs://", "/ipfs/", 1)
@@ -37,9 +37,9 @@ func answerOf(g *ipfstest.Gateway, uri, format string) []byte {
 	return w.Body.Bytes()
 }
 
-// FuzzCAR feeds a fetcher what a gateway may answer: any bytes for a CAR, any bytes for a raw block. Nothing but the
-// content that the CID names may come of it, and no verdict on the content: what a gateway says about it is not known
-// to be true.
+// FuzzCAR gives a fetcher any bytes as a CAR and any bytes as a raw block. Each fetch returns the content that the CID
+// names, or an error. The error must not be a verdict on the content, because a gateway's claims about it are
+// unverified.
 func FuzzCAR(f *testing.F) {
 	g := ipfstest.New()
 	small, large := []byte(`{"name":"agent"}`), noise(600<<10)
@@ -57,12 +57,12 @@ func FuzzCAR(f *testing.F) {
 	root := id(cid.Decode(dir))
 	f.Add(uint8(0), carOf(f, root), []byte{})
 	f.Add(uint8(0), carOf(f, root, small, []byte{}), []byte{})
-	// A CARv2's pragma and header, which lead into the middle of nowhere.
+	// This is a CARv2's pragma and header with offsets that lie outside the file.
 	f.Add(uint8(0), append([]byte("\x0a\xa1gversion\x02"), bytes.Repeat([]byte{0xff}, 40)...), []byte{})
 
 	type answers struct {
 		car, block []byte
-		honest     bool // with raw blocks
+		honest     bool // the raw blocks are correct
 	}
 	var now atomic.Pointer[answers]
 	fetcher := impatient(f, func(w http.ResponseWriter, r *http.Request) {
@@ -95,8 +95,8 @@ func FuzzCAR(f *testing.F) {
 	})
 }
 
-// FuzzBlocks lets a stranger make the content itself: blocks that are what their CIDs say, and may say anything. It
-// ends in a document within the limit, or in an error of the package's own.
+// FuzzBlocks lets a stranger make the content itself: blocks that match their CIDs, with any bytes. Each fetch returns
+// a document within the limit, or an error type of the package.
 func FuzzBlocks(f *testing.F) {
 	g := ipfstest.New()
 	id := must[cid.Cid](f)
@@ -105,8 +105,8 @@ func FuzzBlocks(f *testing.F) {
 	child := id(cid.Prefix{Version: 1, Codec: cid.Raw, MhType: multihash.SHA2_256, MhLength: -1}.Sum(leaf))
 	inline := id(cid.Prefix{Version: 1, Codec: cid.Raw, MhType: multihash.IDENTITY, MhLength: -1}.Sum([]byte("inline")))
 
-	// Directories, sharded ones and files of several blocks, with a child that is served and one whose bytes are in its
-	// CID.
+	// The seeds are directories, sharded directories and files of several blocks. One of their children is served, the
+	// bytes of the other are in its CID.
 	for _, c := range []cid.Cid{child, inline} {
 		for _, kind := range []*unixfs.FSNode{unixfs.NewFSNode(unixfs.TDirectory), unixfs.NewFSNode(unixfs.TFile)} {
 			if kind.Type() == unixfs.TFile {
@@ -128,7 +128,7 @@ func FuzzBlocks(f *testing.F) {
 	f.Add(uint8(1), []byte("{}"), leaf, "")
 	f.Add(uint8(2), []byte(`{"a":{"/":"bafkqaaa"}}`), leaf, "a/b")
 	f.Add(uint8(3), []byte("\xa1aa\x01"), leaf, "%61")
-	// What becomes more than its bytes: links, sizes of parts, and a child that is CBOR.
+	// These take more memory than their bytes when decoded: links, part sizes, and a CBOR child.
 	f.Add(uint8(0), linkBomb(200), leaf, "")
 	f.Add(uint8(0), sizeBomb(200, true), leaf, "")
 	f.Add(uint8(0), sizeBomb(200, false), leaf, "a")

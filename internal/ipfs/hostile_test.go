@@ -26,7 +26,7 @@ import (
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
 
-// counted counts what a gateway got rid of.
+// counted is a listener that counts the bytes that a gateway could write.
 type counted struct {
 	net.Listener
 	bytes atomic.Int64
@@ -35,7 +35,7 @@ type counted struct {
 func (l *counted) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if tcp, ok := c.(*net.TCPConn); ok {
-		_ = tcp.SetWriteBuffer(64 << 10) // a smaller one only makes the count more exact
+		_ = tcp.SetWriteBuffer(64 << 10) // a smaller buffer makes the count more exact
 	}
 	return &countedConn{c, l}, err
 }
@@ -51,16 +51,16 @@ func (c *countedConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// mostTime is less than a fetch takes that only its Timeout ends, or only the slow gateway's last byte.
+// mostTime is shorter than a fetch that ends only by its Timeout or by the slow gateway's last byte.
 const mostTime = 20 * time.Second
 
-// besieged is content on an honest gateway and on a hostile one.
+// besieged is a set of files on an honest and on a hostile gateway.
 type besieged struct {
 	file, nested string            // URIs
 	content      map[string][]byte // by URI
 	bad, honest  string            // URLs
 	name         string            // URI of a name for the file
-	taken        *counted          // from the hostile one
+	taken        *counted          // counts the bytes that the hostile gateway could write
 	inner        *guardtest.Tripwire
 }
 
@@ -88,8 +88,8 @@ func besiege(t testing.TB, h hostile, inner *guardtest.Tripwire) besieged {
 	return b
 }
 
-// TestHostileGateways asks hostile gateways that are alone: each fetch ends in its own error, in time, and took little
-// memory and traffic. It is not parallel, because it measures what the whole process allocates.
+// TestHostileGateways fetches from each hostile gateway alone. Each fetch ends in time with the expected error and
+// needs little memory and traffic. It is not parallel, because it measures the allocations of the whole process.
 func TestHostileGateways(t *testing.T) {
 	inner := guardtest.Listen(t, "127.0.0.1")
 	for _, h := range hostilities(t, inner.Addr.String()) {
@@ -125,7 +125,8 @@ func TestHostileGateways(t *testing.T) {
 				if allocated > h.most*mib {
 					t.Errorf("%s: %d KiB were allocated, %d MiB are allowed", uri, allocated>>10, h.most)
 				}
-				// 2 MiB of a block, 3 MiB of a CAR, and what the kernel took before it heard that nobody reads on.
+				// This allows for 2 MiB of a block, 3 MiB of a CAR, and the data that the kernel buffered before the
+				// client stopped reading.
 				if got := b.taken.bytes.Load() - taken; got > 12*mib {
 					t.Errorf("%s: the gateway got rid of %d MiB", uri, got>>20)
 				}
@@ -142,8 +143,8 @@ func TestHostileGateways(t *testing.T) {
 	}
 }
 
-// TestHonestBesideHostile: a hostile gateway that is asked first costs nothing but time. Every fetch is a fetcher's
-// first one, so that nothing is cached and nobody is known to lie.
+// TestHonestBesideHostile: a hostile gateway that is asked first costs only time. Each fetch uses a new fetcher, so
+// that nothing is cached and no gateway is known to lie.
 func TestHonestBesideHostile(t *testing.T) {
 	t.Parallel()
 	inner := guardtest.Listen(t, "127.0.0.1")
@@ -183,8 +184,8 @@ func TestHonestBesideHostile(t *testing.T) {
 	}
 }
 
-// TestHostileWeb asks web servers that do the same for a document of at most 1 MiB. What they send is not verified, so
-// only what never ends or cannot be read is refused. Not parallel: it measures memory.
+// TestHostileWeb lets web servers misbehave in the same ways for a document of at most 1 MiB. A web server's document
+// is not verified, so only endless or unreadable answers are refused. It is not parallel, because it measures memory.
 func TestHostileWeb(t *testing.T) {
 	inner := guardtest.Listen(t, "127.0.0.2")
 	want := map[string]string{
@@ -197,7 +198,7 @@ func TestHostileWeb(t *testing.T) {
 	}
 	for _, h := range hostilities(t, inner.Addr.String()) {
 		if _, ok := want[h.name]; !ok {
-			continue // it is as good a document as any
+			continue // a document with this content is valid
 		}
 		t.Run(h.name, func(t *testing.T) {
 			base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.serve(w, r, []byte("{}")) }))
@@ -243,7 +244,7 @@ func TestHostileRecords(t *testing.T) {
 				t.Errorf("alone: %s (%v), want %s", kind(err), err, h.file)
 			}
 			cfg.Gateways = append(cfg.Gateways, b.honest)
-			if h.slow { // the honest one answers, but how fast is up to the machine
+			if h.slow { // the honest gateway answers, but its speed depends on the machine
 				cfg.TryTimeout = 3 * time.Second
 			}
 			doc, err := newFetcher(t, cfg).Fetch(t.Context(), b.name, mib)
@@ -257,7 +258,7 @@ func TestHostileRecords(t *testing.T) {
 	}
 }
 
-// dagBomb adds nine blocks that fan out to 32^8 empty leaves.
+// dagBomb adds nine blocks whose links fan out to 32^8 empty leaves, and returns the root.
 func dagBomb(t testing.TB, g *ipfstest.Gateway) cid.Cid {
 	t.Helper()
 	leaf := unixfs.NewFSNode(unixfs.TFile)
@@ -283,8 +284,8 @@ func dagBomb(t testing.TB, g *ipfstest.Gateway) cid.Cid {
 	return must[cid.Cid](t)(g.AddBlock(node.RawData(), cid.DagProtobuf, multihash.SHA2_256))
 }
 
-// TestDAGBomb: content that is what its CID says, and is made to keep its reader busy. No other gateway can help; the
-// fetch must end, and other fetches of the same fetcher must not suffer. Not parallel: it measures memory.
+// TestDAGBomb: valid content is designed to keep its reader busy, and no other gateway can help. The fetch must end,
+// and other fetches of the same fetcher must still succeed. It is not parallel, because it measures memory.
 func TestDAGBomb(t *testing.T) {
 	g := ipfstest.New()
 	bomb := "ipfs://" + dagBomb(t, g).String()
@@ -312,7 +313,7 @@ func TestDAGBomb(t *testing.T) {
 	t.Logf("%s, %d MiB allocated in sum", took, (after.TotalAlloc-before.TotalAlloc)>>20)
 
 	var all sync.WaitGroup
-	for i := range 4 { // different limits are different fetches
+	for i := range 4 { // different limits make different fetches
 		all.Go(func() {
 			if _, err := f.Fetch(t.Context(), bomb, mib+1+int64(i)); kind(err) != "large" {
 				t.Errorf("%s (%v)", kind(err), err)
@@ -328,7 +329,7 @@ func TestDAGBomb(t *testing.T) {
 	all.Wait()
 }
 
-// TestTokensStay: what a gateway URL carries for its own host goes to no other.
+// TestTokensStay: secrets in a gateway URL are not sent to another host.
 func TestTokensStay(t *testing.T) {
 	t.Parallel()
 	g := ipfstest.New()
@@ -361,8 +362,8 @@ func TestTokensStay(t *testing.T) {
 	}
 }
 
-// TestHashesThatDoNotBind: blocks of two contents may have one SHA-1, MD5 or shortened hash, so a CID or a link of such
-// a kind proves nothing, wherever it stands; a gateway's URL with one is any web server's.
+// TestHashesThatDoNotBind: two contents may have the same SHA-1, MD5 or shortened hash. A CID or a link with such a
+// hash proves nothing, and a gateway URL with one is treated as the URL of any web server.
 func TestHashesThatDoNotBind(t *testing.T) {
 	t.Parallel()
 	content := []byte(`{"n":1}`)
@@ -378,10 +379,10 @@ func TestHashesThatDoNotBind(t *testing.T) {
 			leaf := must[cid.Cid](t)(ipfstest.New().AddBlock(content, cid.Raw, multihash.SHA2_256))
 			if c, err := prefix.Sum(content); err == nil {
 				leaf = c
-			} else { // a function that this build lacks: any digest of its length will do
+			} else { // this build lacks the hash function: use any digest of a valid length
 				leaf = cid.NewCidV1(cid.Raw, must[multihash.Multihash](t)(multihash.Encode(leaf.Hash()[2:18], prefix.MhType)))
 			}
-			if prefix.MhType == sha1 { // the only one that boxo's store takes
+			if prefix.MhType == sha1 { // the only one of these that boxo's store accepts
 				must[cid.Cid](t)(g.AddBlock(content, cid.Raw, sha1))
 			}
 			fs := unixfs.NewFSNode(unixfs.TFile)

@@ -17,17 +17,17 @@ import (
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 )
 
-// hostile is one way in which a gateway misbehaves (reference ipfs.md §1.6).
+// hostile is one way in which a gateway misbehaves.
 type hostile struct {
 	name string
-	// serve answers a request for a block or a CAR, to which right would be the honest answer.
+	// serve answers a request for a block or a CAR. right is the honest answer.
 	serve func(w http.ResponseWriter, r *http.Request, right []byte)
-	// file and nested are the kinds of error that a single-block file and a file in a directory end as, with this
-	// gateway alone.
+	// file and nested are the expected kinds of error with this gateway alone, for a single-block file and for a file
+	// in a directory.
 	file, nested string
-	says         string // what both errors say
-	slow         bool   // only the time for a request ends it
-	most         int64  // MiB that one fetch may allocate, what the gateway itself allocates included
+	says         string // part of both errors
+	slow         bool   // the fetch ends only by its timeout
+	most         int64  // MiB that one fetch may allocate, including the gateway's own allocations
 }
 
 const (
@@ -37,12 +37,12 @@ const (
 
 func isCAR(r *http.Request) bool { return r.URL.Query().Get("format") == "car" }
 
-// instead answers with something else, whatever was asked for.
+// instead returns a handler that answers every request with b.
 func instead(b []byte) func(http.ResponseWriter, *http.Request, []byte) {
 	return func(w http.ResponseWriter, _ *http.Request, _ []byte) { _, _ = w.Write(b) }
 }
 
-// endless writes b again and again until the client has enough.
+// endless writes b repeatedly until the client disconnects.
 func endless(w io.Writer, b []byte) {
 	for {
 		if _, err := w.Write(b); err != nil {
@@ -51,7 +51,7 @@ func endless(w io.Writer, b []byte) {
 	}
 }
 
-// drip writes one byte each 200 ms until the client has enough.
+// drip writes one byte every 200 ms until the client disconnects.
 func drip(w http.ResponseWriter, r *http.Request, b []byte) {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -70,17 +70,17 @@ func drip(w http.ResponseWriter, r *http.Request, b []byte) {
 	}
 }
 
-// raw answers on the connection itself.
+// raw writes the answer to the connection itself.
 func raw(w http.ResponseWriter, do func(io.Writer)) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		panic(err)
 	}
 	do(conn)
-	_ = conn.Close() // it is the client's turn to complain
+	_ = conn.Close() // the client reports the error
 }
 
-// carOf makes a CARv1 of raw blocks, below a root that is not among them.
+// carOf returns a CARv1 of raw blocks whose root is not among them.
 func carOf(t testing.TB, root cid.Cid, contents ...[]byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -94,7 +94,7 @@ func carOf(t testing.TB, root cid.Cid, contents ...[]byte) []byte {
 	return out.Bytes()
 }
 
-// hostilities are all of them. inner is an address that must not be reached.
+// hostilities returns all of them. inner is an address that the fetcher must not connect to.
 func hostilities(t testing.TB, inner string) []hostile {
 	other := noise(3000)
 	root := must[cid.Cid](t)(ipfstest.New().AddFile(other))

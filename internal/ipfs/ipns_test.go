@@ -41,7 +41,7 @@ func newKey(t testing.TB, kind int) key {
 	return key{private, ipns.NameFromPeer(id)}
 }
 
-// record signs what the key's name stands for.
+// record returns a signed record of the key's name with a value.
 func (k key) record(t testing.TB, value string, sequence uint64, validity, ttl time.Duration) []byte {
 	t.Helper()
 	p, err := path.NewPath(value)
@@ -59,7 +59,7 @@ func (k key) record(t testing.TB, value string, sequence uint64, validity, ttl t
 	return b
 }
 
-// txt answers DNSLink questions.
+// txt returns a resolver of DNSLink TXT records.
 func txt(records map[string][]string) func(context.Context, string) ([]string, error) {
 	return func(_ context.Context, name string) ([]string, error) {
 		if r, ok := records[name]; ok {
@@ -140,8 +140,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// The highest sequence wins, whichever gateway has it, and an older one is never taken again, not even when only that
-// is to be had.
+// TestNamesGoForward: the record with the highest sequence wins, from whichever gateway. An older record is never
+// accepted again, even if no gateway has a newer one.
 func TestNamesGoForward(t *testing.T) {
 	t.Parallel()
 	k := newKey(t, crypto.Ed25519)
@@ -173,14 +173,15 @@ func TestNamesGoForward(t *testing.T) {
 	if got, err := fetch(); !errors.As(err, &unavailable) {
 		t.Errorf("an older record is taken: %s, %v", got, err)
 	}
-	now.Add(int64(time.Second)) // the failure is remembered for a moment
+	now.Add(int64(time.Second)) // the fetcher remembers the failure for a moment
 	one.AddRecord(k.name.String(), k.record(t, "/ipfs/"+first.String(), 6, time.Hour, time.Second))
 	if got, err := fetch(); got != string(old) || err != nil {
 		t.Errorf("after an update: %s, %v", got, err)
 	}
 }
 
-// A web server is asked with the validators that it gave, and 304 is no document but an answer.
+// TestFetchIf: FetchIf sends the validators of the earlier answer, and returns ErrUnchanged for 304. An unexpected 304
+// is an error.
 func TestFetchIf(t *testing.T) {
 	t.Parallel()
 	state := atomic.Pointer[string]{}
@@ -193,7 +194,7 @@ func TestFetchIf(t *testing.T) {
 			w.WriteHeader(http.StatusNotModified)
 			return
 		}
-		_, _ = w.Write([]byte(`{}`)) // the client may have left
+		_, _ = w.Write([]byte(`{}`)) // the client may have disconnected
 	}))
 	t.Cleanup(srv.Close)
 	f := newFetcher(t, ipfs.Config{})
@@ -214,7 +215,8 @@ func TestFetchIf(t *testing.T) {
 	}
 }
 
-// What could not be had is not asked for again at once, and asked for again later; what a CID is, it remains.
+// TestFailuresAreRemembered: a failed fetch is not retried at once, but later. That a CID is a directory never changes,
+// so it is not fetched again.
 func TestFailuresAreRemembered(t *testing.T) {
 	t.Parallel()
 	g := ipfstest.New()
@@ -259,7 +261,8 @@ func TestFailuresAreRemembered(t *testing.T) {
 	}
 }
 
-// A first gateway that says nothing is asked first only until it has been outrun three times.
+// TestSilentGatewayIsAskedLast: a silent gateway at the first position loses it after the next one was faster three
+// times.
 func TestSilentGatewayIsAskedLast(t *testing.T) {
 	t.Parallel()
 	silent, honest := ipfstest.New(), ipfstest.New()
@@ -273,12 +276,12 @@ func TestSilentGatewayIsAskedLast(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if raw, _ := silent.Requests(); raw < 3 || raw > 10 { // asked again now and then, when the honest one takes longer than 50 ms
+	if raw, _ := silent.Requests(); raw < 3 || raw > 10 { // it is asked again now and then, if the honest one takes longer than 50 ms
 		t.Errorf("the silent one was asked %d times of 20", raw)
 	}
 }
 
-// Gzip of several members is read to its end, and what is no member behind them is left.
+// TestGzipMembers: gzip data of several members is read to the end. Bytes after the last member are ignored.
 func TestGzipMembers(t *testing.T) {
 	t.Parallel()
 	two := append(gzipped(t, []byte(`{"a":`)), gzipped(t, []byte(`1}`))...)

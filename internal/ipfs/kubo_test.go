@@ -23,7 +23,7 @@ type kuboIndex struct {
 	Cases []kuboCase `json:"cases"`
 }
 
-// kuboCase is one URI, the blocks and records that it needs, and what it brings.
+// kuboCase is one URI, the blocks and records that it needs, and the expected document.
 type kuboCase struct {
 	Name    string       `json:"name"`
 	URI     string       `json:"uri"`
@@ -37,14 +37,14 @@ type kuboCase struct {
 	Text    string       `json:"text"`
 }
 
-// kuboRecord is an IPNS record that gateway 1 or 2 has, or both (0).
+// kuboRecord is an IPNS record of gateway 1 or 2, or of both (0).
 type kuboRecord struct {
 	Name    string `json:"name"`
 	File    string `json:"file"`
 	Gateway int    `json:"gateway"`
 }
 
-// byPath tells whether the URI has a path below its CID or name.
+// byPath reports whether the URI has a path below its CID or name.
 func (c *kuboCase) byPath() bool {
 	_, rest, _ := strings.Cut(c.URI, "://")
 	return strings.Contains(rest, "/")
@@ -71,7 +71,7 @@ func kuboCases(t testing.TB) []kuboCase {
 	return in.Cases
 }
 
-// gateways returns two gateways that hold what the case needs and nothing else.
+// gateways returns two gateways that have only the blocks and records of the case.
 func (c *kuboCase) gateways(t testing.TB) [2]*ipfstest.Gateway {
 	t.Helper()
 	gws := [2]*ipfstest.Gateway{ipfstest.New(), ipfstest.New()}
@@ -81,7 +81,7 @@ func (c *kuboCase) gateways(t testing.TB) [2]*ipfstest.Gateway {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The roots that a CAR names mean nothing: for a path Kubo's gateway names the file, or bafkqaaa when there is
+		// The roots that a CAR lists are ignored. For a path, Kubo's gateway lists the file, or bafkqaaa if there is
 		// none.
 		if _, err := gws[0].AddCAR(packed); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -97,7 +97,7 @@ func (c *kuboCase) gateways(t testing.TB) [2]*ipfstest.Gateway {
 	return gws
 }
 
-// TestKubo fetches what a real Kubo made: every shape, by CAR and by raw blocks.
+// TestKubo fetches content that a real Kubo made, in every structure, by CAR and by raw blocks.
 func TestKubo(t *testing.T) {
 	t.Parallel()
 	for _, c := range kuboCases(t) {
@@ -110,7 +110,7 @@ func TestKubo(t *testing.T) {
 					g.Behave(b)
 					urls = append(urls, serve(t, g.Handler()))
 				}
-				// No hedging: what one fetch costs is counted below.
+				// Hedging is off, because the requests of one fetch are counted below.
 				f := newFetcher(t, ipfs.Config{Gateways: urls, Hedge: time.Hour})
 				doc, err := f.Fetch(t.Context(), c.URI, 4*mib)
 				if c.Absent {
@@ -128,7 +128,7 @@ func TestKubo(t *testing.T) {
 	}
 }
 
-// check compares a document with what Kubo was given.
+// check compares a document with the content that Kubo was given.
 func (c *kuboCase) check(t *testing.T, doc ipfs.Document) {
 	t.Helper()
 	sum := sha256.Sum256(doc.Bytes)
@@ -146,7 +146,7 @@ func (c *kuboCase) check(t *testing.T, doc ipfs.Document) {
 	}
 }
 
-// checkRequests sees that the blocks came the way that the case is about.
+// checkRequests checks that the blocks were fetched in the expected way.
 func (c *kuboCase) checkRequests(t *testing.T, gws [2]*ipfstest.Gateway, b ipfstest.Behaviour) {
 	t.Helper()
 	var raw, cars int
@@ -170,7 +170,7 @@ func (c *kuboCase) checkRequests(t *testing.T, gws [2]*ipfstest.Gateway, b ipfst
 	}
 }
 
-// TestKuboRecordOfAnotherName: gateways that swap two genuine records convince nobody.
+// TestKuboRecordOfAnotherName: two genuine records that gateways have swapped are rejected.
 func TestKuboRecordOfAnotherName(t *testing.T) {
 	t.Parallel()
 	var names []kuboCase
@@ -195,7 +195,8 @@ func TestKuboRecordOfAnotherName(t *testing.T) {
 	}
 }
 
-// TestKuboFlippedRecord: whatever bit of a genuine record a gateway flips, the record leads where it led or nowhere.
+// TestKuboFlippedRecord: a gateway flips one bit of a genuine record. The record still resolves to its value or is
+// rejected.
 func TestKuboFlippedRecord(t *testing.T) {
 	t.Parallel()
 	for _, c := range kuboCases(t) {
@@ -212,7 +213,7 @@ func TestKuboFlippedRecord(t *testing.T) {
 				bad := slices.Clone(genuine)
 				bad[at] ^= 1 << (at % 8)
 				g.AddRecord(c.Records[0].Name, bad)
-				// A fetcher of its own: one remembers names, and gateways that lied.
+				// Each try uses a new fetcher, because a fetcher remembers names and gateways that lied.
 				doc, err := newFetcher(t, ipfs.Config{Gateways: []string{u}}).Fetch(t.Context(), c.URI, mib)
 				tried++
 				if err != nil {
@@ -224,7 +225,7 @@ func TestKuboFlippedRecord(t *testing.T) {
 				}
 			}
 			t.Logf("%d of %d flipped records were refused", refused, tried)
-			// Only the old signature (V1), a sixth to a quarter of a record, is looked at by nobody.
+			// Only the old signature (V1), a sixth to a quarter of a record, is not verified.
 			if refused < tried/2 {
 				t.Error("most of them were believed")
 			}

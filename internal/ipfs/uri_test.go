@@ -21,8 +21,7 @@ const (
 	v1base58 = "zb2rhk6GMPQF3hfzwXTaNYFLKomMeC6UXdUt6jZKPpeVirLtV"
 )
 
-// TestNormalize holds every form of reference ipfs.md §4.3 and erc8004.md §3.3 but the insides of data URIs, which
-// TestDataURI holds.
+// TestNormalize covers every known form of a URI, except the contents of data URIs, which TestDataURI covers.
 func TestNormalize(t *testing.T) {
 	t.Parallel()
 	const none, invalid, large = "none", "invalid", "large"
@@ -131,13 +130,13 @@ func TestNormalize(t *testing.T) {
 		{"https", none},
 		{"http:/", none},
 		{"https://h:port/", invalid},
-		{"https://[fe80::1%25lo]/x", "https://[fe80::1%25lo]/x"}, // the guard refuses it
+		{"https://[fe80::1%25lo]/x", "https://[fe80::1%25lo]/x"}, // the guard will refuse it
 		{"https://[::1", invalid},
 		{"https://", none},
 		{"https://exa mple.com/", invalid},
 		{"https://example.com/%zz", invalid},
 		{"https://example.com/a\x00b", none},
-		{"https://user:pw@host.test/", "https://user:pw@host.test/"}, // the guard refuses it
+		{"https://user:pw@host.test/", "https://user:pw@host.test/"}, // the guard will refuse it
 
 		// arweave
 		{"ar://abc-123_X", "ar://abc-123_X"},
@@ -179,7 +178,7 @@ func TestNormalize(t *testing.T) {
 		{"ipld://" + v1, none},
 		{"bzz://" + v1, none},
 		{":" + v1, none},
-		{"Qm" + strings.Repeat("0", 44), none}, // 0 is no character of base58
+		{"Qm" + strings.Repeat("0", 44), none}, // base58 has no character 0
 		{"baby agent of mine", none},
 		{"did:web:example.com", none},
 		{"web3://0x1234/x", none},
@@ -196,7 +195,7 @@ func TestNormalize(t *testing.T) {
 		{`{"name":"a"}`, "data:"},
 		{"  {\"name\":\"a\"}\n", "data:"},
 		{"{" + strings.Repeat("x", 2000), large},
-		{"{", "data:"}, // whether it is JSON is for the reader of the document
+		{"{", "data:"}, // the reader of the document decides whether it is JSON
 		{"\ufeff{\"name\":\"a\"}\x00", "data:"},
 		{"data:,x", "data:"},
 		{" data:application/json;base64,e30= ", "data:"},
@@ -350,11 +349,11 @@ func TestDataURI(t *testing.T) {
 	}
 }
 
-// TestGzipBomb is the one of the reference: 64 MiB that fit into 65 KB.
+// TestGzipBomb decodes 64 MiB that are compressed into 65 KB.
 func TestGzipBomb(t *testing.T) {
 	t.Parallel()
 	const limit = 1 << 20
-	// The second MiB of zeros, and every one after it, packs into the same bytes: so it need not be packed again.
+	// The second and each later MiB of zeros compress into the same bytes, so they are compressed only once.
 	var out bytes.Buffer
 	w, zeros := gzip.NewWriter(&out), make([]byte, 1<<20)
 	var at [2]int
@@ -373,7 +372,7 @@ func TestGzipBomb(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := io.Copy(io.Discard, z); n != 64<<20 || !errors.Is(err, io.ErrUnexpectedEOF) { // it has no end
+	if n, err := io.Copy(io.Discard, z); n != 64<<20 || !errors.Is(err, io.ErrUnexpectedEOF) { // the stream has no end
 		t.Fatalf("%d bytes, %v", n, err)
 	}
 	for _, uri := range []string{
@@ -415,7 +414,7 @@ func FuzzNormalize(f *testing.F) {
 		if ref.source != SourceCID {
 			return
 		}
-		// The normalised spelling means the same.
+		// The normalized spelling parses to the same reference.
 		again, err := parseReference(ref.uri(), limit)
 		if err != nil || !again.cid.Equals(ref.cid) || len(again.segments) != len(ref.segments) {
 			t.Errorf("%q became %q, which reads differently: %v", s, ref.uri(), err)

@@ -8,7 +8,7 @@ import (
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
 
-// TestFailuresAreTold: whatever fails between Herald and a web server, or a gateway, is told in words of Herald's.
+// TestFailuresAreTold: errors between Herald and a web server or gateway have messages of Herald's own.
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
 	guard := guardtest.Loopback(t, guardtest.Resolver(t, nil))

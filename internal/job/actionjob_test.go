@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// oldJob is an ActionJob as the old backend enqueued it; changes are for event_data.
+// oldJob returns an ActionJob as the old backend enqueued it. changes apply to event_data.
 func oldJob(config string, changes ...string) string {
 	data := change(map[string]any{
 		"event_id": "reputation-8453-" + hashHex + "-3", "chain_id": 8453, "block_number": 41700000, "registry": "reputation",
@@ -26,7 +26,7 @@ func oldJob(config string, changes ...string) string {
 func TestActionJob(t *testing.T) {
 	t.Parallel()
 	j := mustParse(t, oldJob(""))
-	// The same event in our form has the same key.
+	// The same event in the present form has the same key.
 	ours := mustParse(t, feedback("value=", "valueDecimals=", "score=95", `feedbackURI="ipfs://x"`, "endpoint="))
 	if j.Key() != ours.Key() || j.TransactionHash != ours.TransactionHash || *j.LogIndex != 3 || j.Timestamp != ours.Timestamp || j.BlockNumber != ours.BlockNumber {
 		t.Errorf("got %+v", j)
@@ -73,7 +73,7 @@ func TestActionJobConfigs(t *testing.T) {
 	}
 }
 
-// An endpoint that is an object means what the string means, and says more.
+// TestActionJobEndpointObject: an endpoint object has the meaning of the string, and more fields.
 func TestActionJobEndpointObject(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ config, want string }{
@@ -107,7 +107,7 @@ func TestActionJobEndpointObject(t *testing.T) {
 	}
 }
 
-// The actions of the old guide's examples, with its own names in the templates.
+// TestActionJobGuide parses the actions of the old guide's examples, whose templates use old names.
 func TestActionJobGuide(t *testing.T) {
 	t.Parallel()
 	feedback := mustParse(t, oldJob(`{"resolve_endpoint":true,"tool_name":"agent.receiveFeedback","verify_file_hash":true,"include_file_content":true,
@@ -128,7 +128,7 @@ func TestActionJobGuide(t *testing.T) {
 	if err != nil || got["severity"] != "critical" || fmt.Sprintf("%v %v %v", got["score"], got["feedbackIndex"], got["clientAddress"]) != "95 7 "+clientHex {
 		t.Errorf("%v, %v", got, err)
 	}
-	// Events of which the old backend knew too little are refused by the name of what is missing.
+	// Events of the old backend that lack a needed field are refused with the field's name.
 	for field, changes := range map[string][]string{
 		"event_data.feedback_index": {`feedback_index=null`}, "event_data.client_address": {`client_address=null`},
 		"event_data.agent_id": {`agent_id=null`}, "event_data.chain_id": {`chain_id=null`}, "event_data.event_type": {`event_type=null`},
@@ -156,7 +156,7 @@ func TestActionJobKinds(t *testing.T) {
 	}
 }
 
-// The older ids have no transaction, and a job may be without the field.
+// TestActionJobPlace: older ids have no transaction, and a job may lack the field.
 func TestActionJobPlace(t *testing.T) {
 	t.Parallel()
 	withID := func(id string, changes ...string) string {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The requests that the old backend's guide shows, and what else its callers may have sent.
+// TestDirectCall parses the requests that the old backend's guide shows, and others that its callers may have sent.
 func TestDirectCall(t *testing.T) {
 	t.Parallel()
 	limits := Limits{MaxTimeout: 20 * time.Second, Tools: []string{"agent.updateConfiguration"}}
@@ -54,8 +54,9 @@ func TestDirectCall(t *testing.T) {
 	}
 }
 
-// TestDirectCallOfALongName: a long name above many values costs what its bytes cost, not their product.
-func TestDirectCallOfALongName(t *testing.T) { // alone: it measures what the process allocates
+// TestDirectCallOfALongName: a long name above many values costs memory in proportion to its bytes, not to the product
+// of its length and the number of values.
+func TestDirectCallOfALongName(t *testing.T) { // not parallel: it measures the allocations of the process
 	body := []byte(`{"endpoint":"https://a.example","tool_name":"agent.receiveFeedback","arguments":{"` + strings.Repeat("a", 256<<10) + `":[` +
 		strings.Repeat("0,", 90_000) + `0]}}`)
 	var before, after runtime.MemStats
@@ -69,7 +70,7 @@ func TestDirectCallOfALongName(t *testing.T) { // alone: it measures what the pr
 	}
 }
 
-// FuzzParseDirectCall: whatever comes, there is a call within its bounds or a refusal.
+// FuzzParseDirectCall: each body results in a call within its bounds or in a refusal.
 func FuzzParseDirectCall(f *testing.F) {
 	f.Add([]byte(`{"endpoint":{"url":"https://a/mcp","transport":"http","headers":{"X":"y"}},"tool_name":"agent.receiveFeedback","arguments":{"score":95},"timeout_ms":30000}`))
 	f.Add([]byte(`{"endpoint":"https://a","tool_name":"agent.receiveFeedback"}`))

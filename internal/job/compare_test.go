@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What an attacker could change of a job without changing its key is the event, content or position, or the action. Meta is neither, and
-// nor is the time, which no position differs by.
+// TestSums: an attacker could change the event's content or position, or the action, without changing the job's key.
+// Each of them has a sum. Neither meta nor the timestamp affects a sum.
 func TestSums(t *testing.T) {
 	t.Parallel()
 	const event = `"type":"NewFeedback","chainId":8453,"agentId":"1","clientAddress":"0x1111111111111111111111111111111111111111","feedbackIndex":7,"score":95`
@@ -17,7 +17,7 @@ func TestSums(t *testing.T) {
 		if err != nil {
 			t.Fatal(rest, err)
 		}
-		var stored Job // as it comes out of Postgres
+		var stored Job // the job as Postgres returns it
 		raw, err := json.Marshal(j)
 		if err == nil {
 			err = json.Unmarshal(raw, &stored)

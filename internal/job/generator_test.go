@@ -10,16 +10,16 @@ import (
 	"testing"
 )
 
-// generator makes jobs of all kinds in both forms, in all spellings, from a seed.
+// generator generates jobs of all kinds, in both forms and in all spellings, from a seed.
 type generator struct{ *rand.Rand }
 
 const (
 	zeroAddress = "0x0000000000000000000000000000000000000000"
 	zeroHash    = "0x0000000000000000000000000000000000000000000000000000000000000000"
-	mixedHex    = "0x8004A169FB4a3325136EB29fA0ceB6D2e539a432" // its checksum is right
+	mixedHex    = "0x8004A169FB4a3325136EB29fA0ceB6D2e539a432" // with a correct checksum
 )
 
-// mainnetRegistries are the fields and addresses of a mainnet's registries, in order.
+// mainnetRegistries yields the registry fields and their mainnet addresses in a fixed order.
 func mainnetRegistries() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		_ = yield("identityRegistry", mixedHex) && yield("reputationRegistry",
@@ -28,10 +28,10 @@ func mainnetRegistries() iter.Seq2[string, string] {
 	}
 }
 
-// raw is JSON as it stands: numbers in spellings that Go would not write.
+// raw returns s as literal JSON, for numbers in spellings that Go would not write.
 func raw(s string) json.RawMessage { return json.RawMessage(s) }
 
-// strange are the values that a neighbour has in the place of a good one.
+// strange returns the values that replace a valid one in neighbours.
 func strange() []any {
 	values := []any{nil, "", "x", " ", "0", "-0", "-1", "1", "007", "19", "100", "101", "999", "99999999999999", "18446744073709551615", "1e2", "1.0", true, false,
 		"client", "reorg", "mcp", "stdio", "http", "sse", "ws", "streamable-http", "https://a.example/", "HTTPS://a:1?x", "https://", "ftp://a.example/",
@@ -58,7 +58,7 @@ func strange() []any {
 
 func pick[T any](g *generator, of ...T) T { return of[g.IntN(len(of))] }
 
-// number is one of some integers as a number or as a string.
+// number returns one of some integers, as a number or as a string.
 func (g *generator) number(of ...string) any {
 	n := pick(g, of...)
 	if g.IntN(2) == 0 && len(n) < 16 && json.Valid([]byte(n)) {
@@ -73,14 +73,14 @@ func (g *generator) hash() string { return pick(g, hashHex, blockHex) }
 
 func (g *generator) text() any { return pick[any](g, "", "uptime", "é\u0000", "ipfs://x", nil) }
 
-// some puts a field in half of the time.
+// some sets a field with a probability of one half.
 func (g *generator) some(m map[string]any, name string, value any) {
 	if g.IntN(2) == 0 {
 		m[name] = value
 	}
 }
 
-// valid is a job that Parse takes; turn goes round the kinds and the forms.
+// valid returns a job that Parse accepts. turn selects the kind and the form.
 func (g *generator) valid(turn int) map[string]any {
 	kinds := []Kind{KindNewFeedback, KindFeedbackRevoked, KindResponseAppended, KindValidationResponse, KindAgentUpdated}
 	k := kinds[turn%len(kinds)]
@@ -154,7 +154,7 @@ func (g *generator) web() map[string]any {
 	return m
 }
 
-// old is a job in the old backend's form.
+// old returns a job in the old backend's form.
 func (g *generator) old(k Kind) map[string]any {
 	data := map[string]any{"event_type": string(k), "chain_id": g.number("8453", "1"), "agent_id": g.number("0", "42"), "owner": nil}
 	g.some(data, "block_number", g.number("0", "41700000"))
@@ -210,7 +210,7 @@ func (g *generator) config() any {
 	return c
 }
 
-// job is a line: a valid job, and more often than not one with a fault or two.
+// job returns a line: a valid job with up to two random faults.
 func (g *generator) job() []byte {
 	m := g.valid(g.IntN(10))
 	for range g.IntN(3) {
@@ -236,7 +236,7 @@ type fieldPosition struct {
 	name string
 }
 
-// listPositions lists the fields of an object and of those in it, in a fixed order.
+// listPositions returns the fields of an object and of its nested objects, in a fixed order.
 func listPositions(m map[string]any) (places []fieldPosition) {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		places = append(places, fieldPosition{m, name})
@@ -247,8 +247,8 @@ func listPositions(m map[string]any) (places []fieldPosition) {
 	return places
 }
 
-// neighbours are a job without each of its fields that are not null, with each strange value in the place of each, and with a field too
-// many in each object.
+// neighbours returns variants of a job: without each non-null field, with each strange value in place of each field,
+// and with one additional field in each object.
 func neighbours(m map[string]any) (lines [][]byte) {
 	for _, at := range listPositions(m) {
 		good := at.in[at.name]
@@ -269,7 +269,7 @@ func neighbours(m map[string]any) (lines [][]byte) {
 	return lines
 }
 
-// wholeJobs have every field between them.
+// wholeJobs returns jobs that together contain every field.
 func wholeJobs() []string {
 	const web = `{"transport":"http","url":"https://a.example/mcp","headers":{"X-Key":"a"},"command":null,"args":null}`
 	const all = `"toolName":"agent.receiveX","includeFileContent":true,"verifyFileHash":false,"payloadTemplate":{"a":"b"},"timeoutMs":5000`
@@ -296,7 +296,7 @@ func wholeJobs() []string {
 	}
 }
 
-// contradictoryJobs have fields that are good by themselves and not together.
+// contradictoryJobs returns jobs whose fields are valid one by one, but not together.
 func contradictoryJobs() []string {
 	endpoint := func(e string) string { return feedback(`action={"resolveEndpoint":true,"endpoint":{` + e + `}}`) }
 	const web, stdio = `"transport":"sse","url":"https://a.example/mcp"`, `"transport":"stdio","command":"npx"`
@@ -309,7 +309,7 @@ func contradictoryJobs() []string {
 	}
 }
 
-// decodeJob reads a job with its numbers as they are written.
+// decodeJob decodes a job and keeps the spelling of its numbers.
 func decodeJob(t testing.TB, line string) map[string]any {
 	t.Helper()
 	var m map[string]any
@@ -325,7 +325,7 @@ func decodeJob(t testing.TB, line string) map[string]any {
 func encodeJob(m map[string]any) []byte {
 	b, err := json.Marshal(m)
 	if err != nil {
-		panic(err) // the generator makes nothing that has no JSON
+		panic(err) // the generator makes only values that have a JSON form
 	}
 	return b
 }

@@ -2,13 +2,13 @@ package job
 
 import "testing"
 
-// TestHeaderBindingOrigin: the origin that a job's headers are sealed for is a part of stored ciphertexts. What it says of a URL must never
-// change, or rows do not open any more.
+// TestHeaderBindingOrigin: stored ciphertexts contain the origin that a job's headers are sealed for. The origin of a
+// URL must never change, or stored rows cannot be opened.
 func TestHeaderBindingOrigin(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
 		"https://a.example/mcp?x#y":        "https://a.example",
-		"HTTPS://A.Example:443/":           "https://A.Example:443", // host and port as they are written
+		"HTTPS://A.Example:443/":           "https://A.Example:443", // host and port keep their spelling
 		"https://A.Example:8443":           "https://A.Example:8443",
 		"https://a.example:0443":           "https://a.example:0443",
 		"http://a.example:80":              "http://a.example:80",
@@ -21,7 +21,7 @@ func TestHeaderBindingOrigin(t *testing.T) {
 		"https://bücher.example":           "https://bücher.example",
 		"https://ａ.example":                "https://ａ.example",
 		"stdio://x":                        "stdio://x",
-		"":                                 "://", // a command
+		"":                                 "://", // a command has no URL
 		"node":                             "://",
 		"https:a.example":                  "https://",
 		"//a.example":                      "://a.example",

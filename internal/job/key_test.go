@@ -7,7 +7,7 @@ const (
 	hash4 = "0x4444444444444444444444444444444444444444444444444444444444444444"
 )
 
-// The keys and ids are literal: rows that exist in databases have them.
+// TestKey: the expected keys and ids are literals, because existing database rows contain them.
 func TestKey(t *testing.T) {
 	t.Parallel()
 	revoked := map[string]any{"type": "FeedbackRevoked", "chainId": 8453, "agentId": 42, "clientAddress": mixed, "feedbackIndex": 7}
@@ -44,7 +44,8 @@ func TestKey(t *testing.T) {
 			t.Errorf("%s: order key %s", name, j.OrderKey())
 		}
 	}
-	// Computed with another implementation: python3 -c 'import uuid; print(uuid.uuid5(uuid.NAMESPACE_URL, "https://example.com/"))'
+	// Another implementation computed this: python3 -c 'import uuid; print(uuid.uuid5(uuid.NAMESPACE_URL,
+	// "https://example.com/"))'
 	if got := IDOf("https://example.com/").String(); got != "dd2c1780-811a-5296-81c5-178a0ef488bc" {
 		t.Errorf("IDOf: %s", got)
 	}

@@ -16,7 +16,7 @@ func TestLineReader(t *testing.T) {
 	long := strings.Repeat("x", 200_000)
 	for name, c := range map[string]struct {
 		in   string
-		want []string // "!" is a refusal
+		want []string // "!": a refusal
 	}{
 		"empty":            {"", nil},
 		"one":              {"a\n", []string{"a"}},
@@ -61,7 +61,7 @@ func TestLineReaderFails(t *testing.T) {
 	if _, err := r.Next(); !errors.Is(err, iotest.ErrTimeout) {
 		t.Errorf("got %v", err)
 	}
-	// A line is the caller's own.
+	// The caller owns a returned line, so the next call does not change it.
 	r = NewLineReader(strings.NewReader("first\nother\n"), 100)
 	first, _ := r.Next()
 	_, _ = r.Next()
@@ -70,7 +70,7 @@ func TestLineReaderFails(t *testing.T) {
 	}
 }
 
-// zeros is an endless line.
+// zeros is a reader of left zero bytes, which form one line.
 type zeros struct{ left int }
 
 func (z *zeros) Read(b []byte) (int, error) {

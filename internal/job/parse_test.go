@@ -21,7 +21,7 @@ const (
 	blockHex  = "0x3333333333333333333333333333333333333333333333333333333333333333"
 )
 
-// feedback is a whole job; changes are "path=JSON", an empty JSON removes the field.
+// feedback returns a complete job with changes of the form "path=JSON". An empty JSON removes the field.
 func feedback(changes ...string) string {
 	return change(map[string]any{
 		"type": "NewFeedback", "chainId": 8453, "agentId": "42", "clientAddress": clientHex, "feedbackIndex": 7,
@@ -50,7 +50,7 @@ func change(m map[string]any, changes []string) string {
 			m[name] = json.RawMessage(value)
 		}
 	}
-	// Not json.Marshal: tests put bytes that are no UTF-8 into values.
+	// json.Marshal would replace bytes that are not UTF-8, which some tests put into values.
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		v := m[name]
@@ -287,7 +287,8 @@ func TestParseLimits(t *testing.T) {
 	}
 }
 
-// TestParseRegistries: a forger can deploy a registry that emits what a job says.
+// TestParseRegistries: a job may name only known registries, because a forger can deploy a registry that emits any
+// event.
 func TestParseRegistries(t *testing.T) {
 	t.Parallel()
 	const legacy, reputation = "0x8004bd8daB57f14Ed299135749a5CB5c42d341BF", `reputationRegistry="`
@@ -355,7 +356,8 @@ func TestParseSanitizes(t *testing.T) {
 	}
 }
 
-// What is refused after the event itself was read keeps its key, so that a rejected row has the event's.
+// TestRefusedKeepsKey: a job that is refused after its event was parsed keeps the event's key, so that the rejected row
+// has it.
 func TestRefusedKeepsKey(t *testing.T) {
 	t.Parallel()
 	want := mustParse(t, feedback()).Key()
@@ -372,7 +374,8 @@ func TestRefusedKeepsKey(t *testing.T) {
 	}
 }
 
-// Of several faults always the same one is told: an unknown field in the order of the line, else the first in the order of §3.
+// TestRefusalIsSteady: of several faults, Parse always reports the same one: an unknown field in the order of the line,
+// or else the first fault in the order of the documented fields.
 func TestRefusalIsSteady(t *testing.T) {
 	t.Parallel()
 	old := strings.Replace(oldJob(`{"tool_name":"x","timeout_ms":1,"server_url":"y"}`), `"score":95`, `"score":950`, 1)
@@ -395,7 +398,8 @@ func TestRefusalIsSteady(t *testing.T) {
 	}
 }
 
-// A path that is written into each of many deep nodes would need far more memory than the job has bytes.
+// TestParseMemory: storing a path in each of many deeply nested values would need far more memory than the job has
+// bytes.
 func TestParseMemory(t *testing.T) {
 	name := strings.Repeat("n", 64)
 	line := feedback(`meta=` + strings.Repeat(`{"`+name+`":`, 30) + "[" + strings.Repeat("0,", 100_000) + "0]" + strings.Repeat("}", 30))

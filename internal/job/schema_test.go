@@ -26,11 +26,11 @@ const (
 	jobsPage   = "../../docs/jobs.md"
 )
 
-// difference is what Parse refuses and the schema cannot say. The schema refuses nothing that Parse takes.
+// difference is a rule of Parse that the schema cannot express. The schema refuses no job that Parse accepts.
 type difference struct {
-	problem string                              // in Parse's refusal
+	problem string                              // part of Parse's refusal
 	only    func(path string, line []byte) bool // nil: always
-	doc     string                              // in docs/jobs.md, where it is explained
+	doc     string                              // part of docs/jobs.md, which explains it
 	example string
 }
 
@@ -55,20 +55,20 @@ func differences() []difference {
 	}
 }
 
-// explain tells whether a refusal is one of the known differences.
+// explain reports whether a refusal is one of the known differences.
 func explain(known []difference, r *Refusal, line []byte) bool {
 	return slices.ContainsFunc(known, func(d difference) bool {
 		return strings.Contains(r.Problem, d.problem) && (d.only == nil || d.only(r.Path, line))
 	})
 }
 
-// writtenAsText tells whether the value at a path, by its last name, is a string.
+// writtenAsText reports whether the value of the path's last name is a string.
 func writtenAsText(path string, line []byte) bool {
 	name := path[strings.LastIndexByte(path, '.')+1:]
 	return bytes.Contains(line, []byte(`"`+name+`":"`))
 }
 
-// hasWideText tells whether characters and bytes are two numbers.
+// hasWideText reports whether the line's numbers of characters and bytes differ.
 func hasWideText(_ string, line []byte) bool {
 	return bytes.IndexFunc(line, func(r rune) bool { return r > unicode.MaxASCII }) >= 0
 }
@@ -94,7 +94,7 @@ func compileSchema(doc any) (*jsonschema.Schema, error) {
 	return c.Compile("job.schema.json")
 }
 
-// sample is a line and what becomes of it.
+// sample is a line and Parse's result.
 type sample struct {
 	name    string
 	line    []byte
@@ -133,7 +133,7 @@ func (s *sample) validate(schema *jsonschema.Schema) string {
 	return ""
 }
 
-// samples are the fuzz corpus, 1,000 generated jobs, and all neighbours of a few: every value in them replaced by every strange one.
+// samples returns the fuzz corpus, 1,000 generated jobs, and all neighbours of a few jobs.
 func samples(t testing.TB) []sample {
 	t.Helper()
 	var all []sample
@@ -194,7 +194,8 @@ func corpusEntry(t testing.TB, file string) []byte {
 	return []byte(text)
 }
 
-// TestJobSchema: the published schema and Parse take the same jobs, but for what is listed above and in docs/jobs.md.
+// TestJobSchema: the published schema and Parse accept the same jobs, except for the differences listed above and in
+// docs/jobs.md.
 func TestJobSchema(t *testing.T) {
 	t.Parallel()
 	schema, err := compileSchema(loadSchema(t))
@@ -267,7 +268,7 @@ func findEachLostRule(t *testing.T, all []sample) {
 		}
 		name := "/" + strings.Join(rule, "/")
 		found := false
-		for at := name; !found && at != ""; at = at[:strings.LastIndexByte(at, '/')] { // an error may name only what the rule is in
+		for at := name; !found && at != ""; at = at[:strings.LastIndexByte(at, '/')] { // an error may name only an enclosing keyword
 			found = slices.ContainsFunc(refusedBy[at], func(s sample) bool { return without.Validate(s.value) == nil })
 		}
 		if !found {
@@ -276,7 +277,7 @@ func findEachLostRule(t *testing.T, all []sample) {
 	}
 }
 
-// rulesIn are the positions of all keywords that a validation's error names, and of those that they are in.
+// rulesIn returns the positions of all keywords that a validation error names, and of their enclosing keywords.
 func rulesIn(err error) map[string]bool {
 	rules := map[string]bool{}
 	var walk func(*jsonschema.ValidationError)
@@ -297,7 +298,7 @@ func rulesIn(err error) map[string]bool {
 	return rules
 }
 
-// rulesOf lists the paths of the keywords that refuse something.
+// rulesOf returns the paths of the keywords that can refuse a value.
 func rulesOf(v any, at []string) (rules [][]string) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -306,7 +307,7 @@ func rulesOf(v any, at []string) (rules [][]string) {
 			path := append(slices.Clone(at), name)
 			if !named && slices.Contains([]string{"type", "enum", "const", "pattern", "not", "minimum", "maximum", "minLength", "maxLength", "maxItems",
 				"maxProperties", "required", "propertyNames", "items", "additionalProperties", "unevaluatedProperties"}, name) &&
-				!slices.Contains(at, "if") && !slices.Contains(at, "not") { // what is in them does not refuse by itself
+				!slices.Contains(at, "if") && !slices.Contains(at, "not") { // a rule inside them does not refuse by itself
 				rules = append(rules, path)
 			}
 			rules = append(rules, rulesOf(e, path)...)
@@ -332,7 +333,7 @@ func takeOut(v any, path []string) {
 	delete(v.(map[string]any), path[0])
 }
 
-// TestJobsPage: every job in docs/jobs.md is taken by Parse and by the schema.
+// TestJobsPage: Parse and the schema accept every job in docs/jobs.md.
 func TestJobsPage(t *testing.T) {
 	t.Parallel()
 	schema, err := compileSchema(loadSchema(t))

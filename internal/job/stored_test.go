@@ -18,7 +18,7 @@ import (
 
 const secretText = "s3cret-header-value"
 
-// storedOf encodes and decodes a job, and fails when Postgres would not take the JSON or a secret is in it.
+// storedOf encodes and decodes a job. It fails if Postgres would reject the JSON or if the JSON contains a secret.
 func storedOf(t rapid.TB, j Job) ([]byte, Job) {
 	raw, err := json.Marshal(j)
 	if err != nil {
@@ -37,10 +37,11 @@ func storedOf(t rapid.TB, j Job) ([]byte, Job) {
 	return raw, back
 }
 
-// surrogate is an escape for half a pair; the encoder writes whole ones as the character that they mean.
+// surrogate matches an escaped half of a surrogate pair. The encoder writes complete pairs as the character itself.
 var surrogate = regexp.MustCompile(`(^|[^\\])(\\\\)*\\u[dD][89a-fA-F]`)
 
-// jsonb checks what Postgres asks of jsonb: UTF-8, no NUL, whole surrogate pairs, numbers within numeric.
+// jsonb checks the requirements of Postgres' jsonb: UTF-8, no NUL, complete surrogate pairs, and numbers within
+// numeric.
 func jsonb(raw []byte) error {
 	if !utf8.Valid(raw) {
 		return errors.New("is not UTF-8")
@@ -80,7 +81,7 @@ func jsonb(raw []byte) error {
 	}
 }
 
-// anyText makes JSON string literals: any runes, escapes of any code unit, bytes that are no UTF-8.
+// anyText generates JSON string literals with any runes, escapes of any code unit, and bytes that are not UTF-8.
 func anyText() *rapid.Generator[string] {
 	return rapid.Custom(func(t *rapid.T) string {
 		var b strings.Builder
@@ -121,7 +122,7 @@ func anyObject(depth int) *rapid.Generator[string] {
 	})
 }
 
-// anyJob makes lines that Parse takes, more often than not.
+// anyJob generates lines, most of which Parse accepts.
 func anyJob() *rapid.Generator[string] {
 	return rapid.Custom(func(t *rapid.T) string {
 		text := func(name string) string { return name + "=" + anyText().Draw(t, name) }
@@ -157,7 +158,7 @@ func TestStoredRoundTrip(t *testing.T) {
 		if e := j.Action.Endpoint; e != nil {
 			e.Headers = nil // secrets are not stored
 		}
-		// RawMessages are compared as what they say: encoding escapes their HTML characters.
+		// RawMessages are compared by value, because encoding escapes their HTML characters.
 		same := func(a, b json.RawMessage) bool {
 			var x, y any
 			return len(a) == 0 && len(b) == 0 || json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
@@ -167,7 +168,7 @@ func TestStoredRoundTrip(t *testing.T) {
 		}
 		j.Meta, j.Action.PayloadTemplate = back.Meta, back.Action.PayloadTemplate
 		heraldtest.Equal(t, "the job that was read back from "+string(raw), back, j)
-		// The stored form is the contract's: it is a job again.
+		// The stored form is itself a valid job.
 		back.Sanitized = nil
 		if raw, err = json.Marshal(back); err != nil {
 			t.Fatal(err)

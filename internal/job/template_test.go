@@ -105,7 +105,7 @@ func TestRenderTemplate(t *testing.T) {
 	}
 }
 
-// What one event says is not expanded a second time: a stranger's tag that looks like a placeholder stays text.
+// TestRenderOnce: inserted values are not expanded again. A stranger's tag that looks like a placeholder remains text.
 func TestRenderOnce(t *testing.T) {
 	t.Parallel()
 	j := mustParse(t, feedback(`tag1="{{deliveryId}}"`, `action={"payloadTemplate":{"a":"{{tag1}}","b":"x{{tag1}}"}}`))
@@ -136,7 +136,7 @@ func FuzzTemplate(f *testing.F) {
 		if err != nil || j.Action.PayloadTemplate == nil {
 			return
 		}
-		// What intake took renders, to JSON.
+		// Every accepted template renders to valid JSON.
 		got, err := j.RenderTemplate(j.Arguments(File{Content: json.RawMessage(`{"a":1}`)}, "the-id"))
 		if err != nil {
 			if strings.Contains(err.Error(), "renders to more than") {

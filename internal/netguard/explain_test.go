@@ -87,7 +87,7 @@ func TestSeconds(t *testing.T) {
 	}
 }
 
-// TestFailuresAreTold drives each failure through a client of the guard.
+// TestFailuresAreTold causes each failure with a client of the guard, and checks the error text.
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
 	g := guardtest.Loopback(t, guardtest.Resolver(t, nil))
@@ -106,7 +106,7 @@ func TestFailuresAreTold(t *testing.T) {
 			_ = resp.Body.Close()
 		}
 		if err == nil {
-			continue // a status, which is the caller's to tell
+			continue // the caller reports the status
 		}
 		text := netguard.Explain("the server", f.Wait(), err).Error()
 		guardtest.RefuseGoWords(t, f.Name, text)

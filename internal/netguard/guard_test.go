@@ -53,7 +53,7 @@ func TestBlockedAddresses(t *testing.T) {
 	t.Parallel()
 	guards := map[string]*netguard.Guard{
 		"default": mustGuard(t, netguard.Config{}),
-		// One loopback address allowed: its neighbours must stay refused.
+		// One loopback address is allowed. Its neighbours must stay refused.
 		"one allowed": mustGuard(t, netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.9/32")}}),
 		"http":        mustGuard(t, netguard.Config{AllowHTTP: true}),
 	}
@@ -68,7 +68,7 @@ func TestBlockedAddresses(t *testing.T) {
 				if _, err := getURL(t, g.Client(netguard.Limits{}, 3), target); !errors.As(err, &b) {
 					t.Fatalf("client: got %v, want a BlockedError", err)
 				}
-				// The bare transport has no URL check: only the dialer stands.
+				// The bare transport does not check the URL, so only the dialer can refuse.
 				tr := g.Transport(netguard.Limits{})
 				if _, err := getURL(t, &http.Client{Transport: tr}, target); !errors.As(err, &b) {
 					t.Fatalf("transport: got %v, want a BlockedError", err)
@@ -94,7 +94,7 @@ func TestCheckURL(t *testing.T) {
 		{"https://1.1.1.1", ok, ok, ok},
 		{"https://[2606:4700:4700::1111]", ok, ok, ok},
 		{"https://1.1.1.1:25", blocked, blocked, blocked},
-		{"http://example.com", refused, ok, ok}, // dev: the name may lie in an allowed network
+		{"http://example.com", refused, ok, ok}, // development: the name may resolve to an allowed network
 		{"http://1.1.1.1", refused, refused, ok},
 		{"http://127.0.0.1:5001", blocked, ok, blocked},
 		{"https://127.0.0.1:5001", blocked, ok, blocked},
@@ -195,18 +195,18 @@ func TestNamesThatResolveInward(t *testing.T) {
 			t.Errorf("%s: %v", host, err)
 		}
 	}
-	// The same name again, the resolver now answers with an inner address.
+	// The resolver now returns an inner address for the same name.
 	if _, err := getURL(t, g.Client(netguard.Limits{}, 0), "http://rebind.test:"+port); !errors.As(err, &b) {
 		t.Errorf("rebound name: %v", err)
 	}
-	// An allowed address that does not answer is not a verdict on the URL,
-	// though another address of the name is refused.
+	// If an allowed address does not answer, the error does not say that the URL is refused, although another address
+	// of the name is refused.
 	srv.Close()
 	_, err = getURL(t, g.Client(netguard.Limits{}, 0), "http://mixed.test:"+port)
 	if err == nil || errors.As(err, &b) {
 		t.Errorf("mixed name, server down: %v", err)
 	}
-	// A name whose address is public may not be asked over plain http.
+	// A name with a public address must not be called over plain http.
 	public := mustGuard(t, netguard.Config{
 		Resolver:      guardtest.Resolver(t, map[string][][]netip.Addr{"public.test": {{netip.MustParseAddr("1.1.1.1")}}}),
 		AllowNetworks: loopbackNetwork(),
@@ -320,7 +320,7 @@ func TestNewRefusesBadNetworks(t *testing.T) {
 			t.Errorf("%v accepted", p)
 		}
 	}
-	// A denied network of the operator's own.
+	// This network is denied by the operator.
 	g := mustGuard(t, netguard.Config{DenyNetworks: []netip.Prefix{netip.MustParsePrefix("8.8.8.0/24")}})
 	var b *netguard.BlockedError
 	if err := g.CheckURL(&url.URL{Scheme: "https", Host: "8.8.8.8"}); !errors.As(err, &b) {
@@ -328,7 +328,7 @@ func TestNewRefusesBadNetworks(t *testing.T) {
 	}
 }
 
-// An agent that the operator listed may be anywhere but at a metadata service.
+// TestConfigured: an agent that the operator configured may have any address except that of a metadata service.
 func TestConfigured(t *testing.T) {
 	t.Parallel()
 	strict := mustGuard(t, netguard.Config{DenyNetworks: []netip.Prefix{netip.MustParsePrefix("1.2.3.0/24")}})
@@ -377,7 +377,8 @@ func TestConfigured(t *testing.T) {
 	}
 }
 
-// What the operator denied stays denied for the agents that he listed, unless he allowed it himself.
+// TestConfiguredDenies: a network that the operator denied stays denied for configured agents, unless the operator also
+// allowed it.
 func TestConfiguredDenies(t *testing.T) {
 	t.Parallel()
 	g := mustGuard(t, netguard.Config{
@@ -395,7 +396,7 @@ func TestConfiguredDenies(t *testing.T) {
 		if err := g.CheckURL(u); (err == nil) != want {
 			t.Errorf("%s: %v", target, err)
 		}
-		// Configured twice is as Configured once.
+		// Calling Configured twice has the same effect as once.
 		if err := g.Configured().CheckURL(u); (err == nil) != want {
 			t.Errorf("%s, twice: %v", target, err)
 		}

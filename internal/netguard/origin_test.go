@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestOrigins: the one spelling of each URL's origin, and whether a secret may be stored for it. Both are in stored rows and in Redis'
-// keys.
+// TestOrigins checks the canonical origin of each URL, and whether a credential may be stored for it. Stored rows and
+// Redis keys contain these origins.
 func TestOrigins(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ url, origin, credential string }{
@@ -25,22 +25,22 @@ func TestOrigins(t *testing.T) {
 		{"https://[2001:DB8::1]/", "https://[2001:db8::1]", "https://[2001:db8::1]"},
 		{"https://[2001:db8:0:0::1]", "https://[2001:db8::1]", "https://[2001:db8::1]"},
 		{"https://[2001:db8::1]:8443/?q=x#y?", "https://[2001:db8::1]:8443", "https://[2001:db8::1]:8443"},
-		{"https://[fe80::1%25eth0]/", "https://[fe80::1%eth0]", ""}, // a zone is this machine's
+		{"https://[fe80::1%25eth0]/", "https://[fe80::1%eth0]", ""}, // a zone is valid only on this machine
 
 		{"https://bücher.example", "https://xn--bcher-kva.example", "https://xn--bcher-kva.example"},
 		{"https://BÜCHER.example:8443/", "https://xn--bcher-kva.example:8443", "https://xn--bcher-kva.example:8443"},
 		{"https://xn--bcher-kva.example", "https://xn--bcher-kva.example", "https://xn--bcher-kva.example"},
 		{"https://аpple.example", "https://xn--pple-43d.example", "https://xn--pple-43d.example"}, // a Cyrillic letter
-		{"https://ａｐｐｌｅ.example", "https://apple.example", "https://apple.example"},               // as it is dialled
+		{"https://ａｐｐｌｅ.example", "https://apple.example", "https://apple.example"},               // as it is dialed
 		{"https://ａ.Example", "https://a.example", "https://a.example"},
 		{"https://a。example。:8443", "https://a.example:8443", "https://a.example:8443"},
 		{"https://a_b.example", "https://a_b.example", "https://a_b.example"},
 
-		{"https://user:pw@[2001:DB8::1]/", "https://[2001:db8::1]", ""}, // a password is no part of a place
+		{"https://user:pw@[2001:DB8::1]/", "https://[2001:db8::1]", ""}, // a password is not part of an origin
 		{"https://user:pw@b.example", "https://b.example", ""},
 		{"https://@b.example", "https://b.example", ""},
 		{"https://a.example@b.example", "https://b.example", ""},
-		{"https://a..example", "https://a..example", ""}, // no name that can be dialled
+		{"https://a..example", "https://a..example", ""}, // this name cannot be dialed
 		{"ftp://a.example", "ftp://a.example", ""},
 		{"//a.example", "://a.example", ""},
 		{"https://", "https://", ""},
@@ -48,7 +48,7 @@ func TestOrigins(t *testing.T) {
 		{"javascript:alert(1)", "javascript://", ""},
 		{"", "://", ""},
 
-		// What is no URL at all:
+		// These are no URLs.
 		{"https://a.example\\@b.example", "", ""},
 		{"https://a.example:port", "", ""},
 		{"https://a.example\x7f", "", ""},
@@ -69,7 +69,7 @@ func TestOrigins(t *testing.T) {
 	}
 }
 
-// FuzzCredentialOrigin: an origin is a URL of its own and its own origin, and holds nothing but scheme, host and port.
+// FuzzCredentialOrigin: an origin is a URL whose origin is itself, and it contains only scheme, host and port.
 func FuzzCredentialOrigin(f *testing.F) {
 	for _, s := range []string{"https://a.example", "https://bücher.example:8443/x", "http://[::1%25eth0]:80", "https://ａ.example", "https://a.example.:0443"} {
 		f.Add(s)

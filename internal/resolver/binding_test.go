@@ -16,7 +16,7 @@ import (
 
 const mcpAt = `"services":[{"name":"MCP","endpoint":"https://a.example/mcp"}]`
 
-// TestBinding: what the domain of an endpoint says, and what the policy makes of it.
+// TestBinding checks the binding that follows from the list of an endpoint's domain, and the policy's effect on it.
 func TestBinding(t *testing.T) {
 	t.Parallel()
 	named := "{" + naming(7) + "}"
@@ -97,7 +97,8 @@ func TestBinding(t *testing.T) {
 	}
 }
 
-// looksRight: the agent's author is told what to add and where, and nothing of the guard's is left in an error of the binding.
+// looksRight checks that the error names the missing entry and the file that needs it, and that no error of the guard
+// is part of it.
 func looksRight(t *testing.T, err error) {
 	t.Helper()
 	var blocked *netguard.BlockedError
@@ -116,8 +117,8 @@ func looksRight(t *testing.T, err error) {
 	}
 }
 
-// TestDomainIsAskedOnce: a thousand agents registered at one server do not have its domain asked a thousand times; what could not be asked is
-// asked again.
+// TestDomainIsAskedOnce: the list of a domain is fetched once for all agents of that domain. After a failure it is
+// fetched again.
 func TestDomainIsAskedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, resolver.Config{})
@@ -156,8 +157,8 @@ func TestDomainIsAskedOnce(t *testing.T) {
 	}
 }
 
-// TestBindingOfDocument: a document binds the agent when the endpoint's own origin serves it over https, and never by what it says of itself
-// elsewhere, however true.
+// TestBindingOfDocument: a document binds the agent if the endpoint's own origin serves it over https. A document from
+// elsewhere never binds, even if its content is correct.
 func TestBindingOfDocument(t *testing.T) {
 	t.Parallel()
 	const at = "https://a.example/agent.json"
@@ -211,7 +212,7 @@ func TestBindingOfDocument(t *testing.T) {
 			}
 		}
 	}
-	// Where there is nothing to call nobody is asked either.
+	// The domain is not asked if there is nothing to call.
 	w := newWorld(t, resolver.Config{Binding: "require"})
 	for want, doc := range map[string]string{
 		"no_mcp_endpoint":   document(`"services":[]`),
@@ -229,7 +230,8 @@ func TestBindingOfDocument(t *testing.T) {
 	}
 }
 
-// TestBindingIsAskedThroughTheGuard: of the endpoint's own scheme, host and port, without anything of its path, and never inside our network.
+// TestBindingIsAskedThroughTheGuard: the list is requested from the endpoint's own scheme, host and port, without parts
+// of its path, and never from an inner network.
 func TestBindingIsAskedThroughTheGuard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, resolver.Config{})
@@ -270,8 +272,8 @@ func TestBindingIsAskedThroughTheGuard(t *testing.T) {
 	}
 }
 
-// TestBindingIsForgotten: what a domain said of a document that cannot change is believed as long as a document that can; that it did not
-// answer, for a minute.
+// TestBindingIsForgotten: the binding of an immutable document is cached as long as that of a mutable one. A failure of
+// the domain is cached for a minute.
 func TestBindingIsForgotten(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, resolver.Config{})
@@ -301,7 +303,8 @@ func TestBindingIsForgotten(t *testing.T) {
 	w.clock.Advance(6 * time.Minute)
 	binding(resolver.BoundByDomain, 1, "named, 6 min later")
 
-	// Under require, what is not bound is believed as shortly as any refusal, and that a domain could not be asked a quarter of that.
+	// Under require, "unbound" is cached as shortly as any other refusal, and a failure of the domain for a quarter of
+	// that.
 	w = newWorld(t, resolver.Config{Binding: "require"})
 	w.chain.set("7", data(document(mcpAt)))
 	for i, c := range []struct {
@@ -322,7 +325,7 @@ func TestBindingIsForgotten(t *testing.T) {
 	}
 }
 
-// TestCloseWhileAsking: a resolver that is closed says nothing about a domain.
+// TestCloseWhileAsking: closing the resolver during a request for a list records no result for the domain.
 func TestCloseWhileAsking(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, resolver.Config{})
@@ -348,7 +351,8 @@ func TestCloseWhileAsking(t *testing.T) {
 	}
 }
 
-// TestRevalidation: a document that its server says is unchanged is good for another while, and is not sent again.
+// TestRevalidation: a document that its server reports as unchanged is valid for another period, and is not transferred
+// again.
 func TestRevalidation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, resolver.Config{MutableTTL: time.Minute, NegativeTTL: 10 * time.Second})
@@ -405,7 +409,7 @@ func TestRevalidation(t *testing.T) {
 	w.clock.Advance(11 * time.Second)
 	resolve("still a page", 0, "no_document", true, 3, 4)
 
-	// Who is bound to whom is asked again, also when the document has not changed.
+	// The binding is checked again, even if the document has not changed.
 	w.site.put(document(naming(7)+","+mcpAt), `"4"`)
 	w.clock.Advance(11 * time.Second)
 	resolve("bound", 0, "https://a.example/mcp", true, 4, 4)
@@ -419,14 +423,14 @@ func TestRevalidation(t *testing.T) {
 		t.Errorf("asked %q", asked)
 	}
 
-	// A raised epoch and another tokenURI ask without conditions.
+	// After a raised epoch, and for another tokenURI, the request is unconditional.
 	resolve("a raised epoch", 1, "https://a.example/mcp", true, 5, 5)
 	w.chain.set("7", uri+"?v=2")
 	w.clock.Advance(61 * time.Second)
 	resolve("another tokenURI", 1, "https://a.example/mcp", true, 6, 5)
 	w.clock.Advance(61 * time.Second)
 	resolve("the other tokenURI again", 1, "https://a.example/mcp", true, 6, 6)
-	// No ETag, nothing to compare.
+	// Without an ETag the request is unconditional.
 	w.site.put(document(naming(7)+","+mcpAt), "")
 	w.clock.Advance(61 * time.Second)
 	resolve("the ETag is gone", 1, "https://a.example/mcp", true, 7, 6)
@@ -434,7 +438,7 @@ func TestRevalidation(t *testing.T) {
 	resolve("no ETag", 1, "https://a.example/mcp", true, 8, 6)
 }
 
-// TestStepsTellWhy: what was found and what was passed over is told in words, also where nothing can be called.
+// TestStepsTellWhy: the steps name every entry that was used or skipped, even if no endpoint can be called.
 func TestStepsTellWhy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, resolver.Config{})

@@ -14,33 +14,32 @@ import (
 
 const wellKnown = "/.well-known/agent-registration.json"
 
-// naming is the registrations[] that name an agent, its registry in lower case.
+// naming returns a registrations member that names an agent, with its registry in lower case.
 func naming(id int) string {
 	return fmt.Sprintf(`"registrations":[{"agentId":"%d","agentRegistry":"eip155:8453:%s"}]`, id, strings.ToLower(registry.Hex()))
 }
 
-// domain is what a domain answers when it is asked for its list of agents.
+// domain answers requests for a domain's list of agents.
 type domain func(ctx context.Context) (ipfs.Document, error)
 
-// lists is a domain with a list.
+// lists is a domain whose list is text.
 func lists(text string) domain {
 	return func(context.Context) (ipfs.Document, error) {
 		return ipfs.Document{Bytes: []byte(text), Source: ipfs.SourceHTTPS}, nil
 	}
 }
 
-// fails is a domain that has none.
+// fails is a domain whose list cannot be fetched.
 func fails(err error) domain {
 	return func(context.Context) (ipfs.Document, error) { return ipfs.Document{}, err }
 }
 
-// domains is a real fetcher, but for the lists of domains under .example: no
-// test goes out.
+// domains is a real fetcher, except for the lists of domains under .example, so that no test uses the internet.
 type domains struct {
 	*ipfs.Fetcher
 	mu      sync.Mutex
 	answers map[string]domain // by origin; documents by URL
-	asked   []string          // for lists: URLs
+	asked   []string          // requested URLs of lists
 }
 
 func (d *domains) set(origin string, answer domain) {
@@ -49,7 +48,7 @@ func (d *domains) set(origin string, answer domain) {
 	d.answers[origin] = answer
 }
 
-// take returns what was asked for since it was last called.
+// take returns the URLs requested since the last call.
 func (d *domains) take() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,12 +89,12 @@ func (d *domains) Fetch(ctx context.Context, uri string, limit int64) (ipfs.Docu
 	return doc, err
 }
 
-// site is a web server's document that changes, with an ETag, and its list of agents.
+// site is a web server with a document that can change and has an ETag, and with a list of agents.
 type site struct {
 	mu           sync.Mutex
 	doc, tag     string
-	list         string // 404 when empty, a redirect when it is a URL
-	full, same   int    // answers with the document, and without
+	list         string // empty: 404; a URL: a redirect to it
+	full, same   int    // numbers of answers with the document and of 304 answers
 	listRequests []string
 }
 
@@ -111,7 +110,7 @@ func (s *site) setList(list string) {
 	s.list = list
 }
 
-// counts returns how often the document was sent, and said to be the same.
+// counts returns the numbers of answers with the document and of 304 answers.
 func (s *site) counts() (full, same int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,12 +29,12 @@ func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 var registry = common.HexToAddress("0x8004A169FB4a3325136EB29fA0ceB6D2e539a432")
 
-// registryReader is a chain whose registry is a map.
+// registryReader is a chain client whose registry is a map.
 type registryReader struct {
 	mu    sync.Mutex
 	uris  map[string]string
 	err   error
-	hold  chan struct{} // when set, TokenURI waits for it
+	hold  chan struct{} // if set, TokenURI waits for it
 	reads int
 }
 
@@ -78,7 +78,7 @@ func (r *registryReader) count() int {
 	return r.reads
 }
 
-// world is a resolver over a real fetcher, a real gateway and a web server.
+// world is a resolver with a real fetcher, a real gateway and a web server.
 type world struct {
 	*resolver.Resolver
 	chain   *registryReader
@@ -133,7 +133,7 @@ func newWorld(t *testing.T, cfg resolver.Config) *world {
 	return w
 }
 
-// document is a registration with the given members.
+// document returns a registration with the given members.
 func document(members string) string {
 	return `{"type":"https://eips.ethereum.org/EIPS/eip-8004#registration-v1","name":"a",` + members + `}`
 }
@@ -142,7 +142,7 @@ func data(doc string) string {
 	return "data:application/json;base64," + base64.StdEncoding.EncodeToString([]byte(doc))
 }
 
-// nameError names an error for tables.
+// nameError returns a short name of an error, for tables.
 func nameError(err error) string {
 	var skip *resolver.SkipError
 	var refused *resolver.TransportRefusedError
@@ -170,7 +170,7 @@ func nameError(err error) string {
 	return err.Error()
 }
 
-// TestTransports: what is written of an entry becomes the transport that is dialled.
+// TestTransports: the spelling of an entry determines the transport of the call.
 func TestTransports(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, resolver.Config{StdioCommands: [][]string{{"agent"}}})
@@ -188,7 +188,7 @@ func TestTransports(t *testing.T) {
 	}
 }
 
-// TestTiedCommand: an agent that anybody minted names the command of another one.
+// TestTiedCommand: a newly minted agent cannot use the command that is tied to another agent.
 func TestTiedCommand(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, resolver.Config{StdioCommands: [][]string{{"agent"}},
@@ -270,7 +270,7 @@ func TestResolve(t *testing.T) {
 		"plain http outside": {"http://1.1.1.1/agent.json", "address_blocked", "", "", false},
 	} {
 		w.chain.set("7", c.uri)
-		for turn := range 2 { // the second from the cache, where it may
+		for turn := range 2 { // the second one from the cache, if allowed
 			got, err := w.Resolve(t.Context(), agent(7, 0))
 			if nameError(err) != c.want {
 				t.Errorf("%s, turn %d: %s (%v), want %s", name, turn, nameError(err), err, c.want)
@@ -326,7 +326,7 @@ func TestTargetTellsTheWay(t *testing.T) {
 func TestCache(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, resolver.Config{MutableTTL: time.Minute, PinnedTTL: time.Hour, NegativeTTL: time.Second, CacheEntries: 2,
-		Binding: resolver.BindingOff}) // a binding is asked for again sooner
+		Binding: resolver.BindingOff}) // a binding expires sooner
 	to := func(endpoint string) string {
 		return data(document(naming(1) + `,"services":[{"name":"MCP","endpoint":"https://` + endpoint + `"}]`))
 	}
@@ -370,7 +370,7 @@ func TestCache(t *testing.T) {
 	resolve(2, 0)
 	reads(5, "mutable document")
 
-	// Nothing to deliver to is remembered, for a shorter time.
+	// "No such agent" is cached too, for a shorter time.
 	for range 3 {
 		if _, err := w.Resolve(t.Context(), agent(3, 0)); nameError(err) != "agent_not_found" {
 			t.Fatal(err)
@@ -380,13 +380,13 @@ func TestCache(t *testing.T) {
 	w.clock.Advance(2 * time.Second)
 	_, _ = w.Resolve(t.Context(), agent(3, 0))
 	reads(7, "negative, later")
-	// Two agents fit, the one used longest ago is gone.
+	// The cache has room for two agents, so the least recently used one was evicted.
 	resolve(2, 0)
 	reads(7, "still there")
 	resolve(1, 1)
 	reads(8, "dropped")
 
-	// A failure of the chain is not.
+	// A failure of the chain is not cached.
 	w.chain.mu.Lock()
 	w.chain.err = errAway
 	w.chain.mu.Unlock()

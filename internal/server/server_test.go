@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 const token = "correct horse battery staple"
 
-// start serves on an address of the test's own; away is what it waits for.
+// start starts a server. away contains the reasons for which it is not ready.
 func start(t testing.TB, listen, token string, away map[string]string) *Server {
 	t.Helper()
 	return serve(t, listen, token, func() (waiting, degraded map[string]string) { return maps.Clone(away), nil })
@@ -45,7 +45,7 @@ func serve(t testing.TB, listen, token string, ready func() (waiting, degraded m
 	return s
 }
 
-// ask makes a request of its own connection and follows no redirect.
+// ask sends a request over a new connection and follows no redirect.
 func ask(t testing.TB, s *Server, method, path string, header map[string]string) (*http.Response, string) {
 	t.Helper()
 	_, port, err := net.SplitHostPort(s.Addr())
@@ -177,7 +177,8 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// What it works without does not make it unready, and is named as openly as what it waits for.
+// TestReadyWithoutAChain: a degraded worker is still ready. The reasons are shown to the same clients as those of a
+// worker that is not ready.
 func TestReadyWithoutAChain(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -204,7 +205,7 @@ func TestReadyWithoutAChain(t *testing.T) {
 	}
 }
 
-// The worker's settings are told to whoever may see its pages, and to nobody else.
+// TestSettings: only clients that may see the worker's pages get its settings.
 func TestSettings(t *testing.T) {
 	s, err := New(Config{Listen: "127.0.0.1:0", Token: secret.New(token), Logger: slog.New(slog.DiscardHandler), Ready: func() (waiting, degraded map[string]string) { return nil, nil },
 		Metrics: http.NotFoundHandler(), Settings: map[string]string{"HERALD_CONCURRENCY": "7"}})

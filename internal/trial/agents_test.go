@@ -49,7 +49,7 @@ func toolCall(id uuid.UUID) string {
 		`"_meta":{"io.agentherald/delivery":{"id":"%s","attempt":3}}}}`, id, id)
 }
 
-// ended waits until the agents have written down the end of n calls.
+// ended waits until the agents have recorded the end of n calls.
 func ended(t *testing.T, a *Agents, n int) Calls {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -173,7 +173,7 @@ func TestAgentDies(t *testing.T) {
 	}
 }
 
-// A call that names no delivery, or two, is a fault that no figure may hide.
+// TestAgentsDoNotHideStrangeCalls: a call that names no delivery, or two, is an error, so that no figure can hide it.
 func TestAgentsDoNotHideStrangeCalls(t *testing.T) {
 	t.Parallel()
 	a := agents(t, 1)

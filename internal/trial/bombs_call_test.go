@@ -18,11 +18,12 @@ import (
 
 const (
 	hangingCalls = 32
-	hangingSlots = 64 // half of them are for agents without a success, so that all of the hanging ones could be called at once
+	hangingSlots = 64 // half of them are for agents without a success, so that all hanging agents can be called at once
 )
 
-// TestHangingLargeArguments gives a worker 32 files of two megabytes, each for an agent that takes the call and never answers, and beside
-// them a delivery to an agent that is well. Every byte of the files is a quotation mark, which is two in JSON.
+// TestHangingLargeArguments gives a worker 32 files of two megabytes, each for an agent that accepts the call and never
+// answers, and at the same time a delivery to a healthy agent. Every byte of the files is a quotation mark, which takes
+// two bytes in JSON.
 func TestHangingLargeArguments(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells the most memory that a process has held")
@@ -49,15 +50,16 @@ func TestHangingLargeArguments(t *testing.T) {
 	if called > calledSoon {
 		t.Errorf("the healthy agent was called after %s, %s are allowed", called, calledSoon)
 	}
-	close(h.done) // or the worker waits for its calls
+	close(h.done) // otherwise the worker waits for its calls
 }
 
-// hanger serves large files, and agents that never answer a call, each at an address of its own: one address has a part of the slots only.
+// hanger serves large files, and agents that never answer a call. Each agent has its own address, because one address
+// gets only a part of the slots.
 type hanger struct {
 	http.Server
 	urls  []string
 	calls atomic.Int64
-	done  chan struct{} // closed: calls are not held any more
+	done  chan struct{} // closed: held calls end
 }
 
 func startHanger(t *testing.T) *hanger {

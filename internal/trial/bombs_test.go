@@ -21,15 +21,15 @@ import (
 )
 
 const (
-	bombTime    = 4 * time.Minute // for the whole test on a busy machine; on an idle one it takes ten seconds
+	bombTime    = 4 * time.Minute // limit of the whole test on a busy machine; on an idle one it takes ten seconds
 	bombs       = 64              // documents at once
-	mostMemory  = 400 << 20       // resident, of a worker that meets all of them
-	calledSoon  = 5 * time.Second // from the enqueuing of a healthy agent's delivery to its call
+	mostMemory  = 400 << 20       // resident memory of a worker that processes all of them
+	calledSoon  = 5 * time.Second // from the enqueueing of a healthy agent's delivery to its call
 	documentMax = 2 << 20
 )
 
-// TestDecodingBombs gives a worker 64 documents at once, each valid and each made to become a hundred times its size when it is decoded, and
-// beside them a delivery to an agent that is well.
+// TestDecodingBombs gives a worker 64 valid documents at once, each of which would take a hundred times its size when
+// decoded, and at the same time a delivery to a healthy agent.
 func TestDecodingBombs(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells the most memory that a process has held")
@@ -74,7 +74,7 @@ func TestDecodingBombs(t *testing.T) {
 	}
 }
 
-// untilCalled enqueues a job for an agent that is well, and says after how long the agent was called.
+// untilCalled enqueues a job for a healthy agent and returns the time until its call.
 func (w *oneWorker) untilCalled(line string) (called time.Duration) {
 	w.t.Helper()
 	began := time.Now()
@@ -92,14 +92,14 @@ func (w *oneWorker) untilCalled(line string) (called time.Duration) {
 	return called
 }
 
-// bomber serves everything: files, an IPFS gateway, a chain's node, and agents.
+// bomber serves all of them: files, an IPFS gateway, a chain's node, and agents.
 type bomber struct {
 	*httptest.Server
 	mu     sync.Mutex
 	blocks map[string][]byte // by CID
 }
 
-// line is a job with document i, of five kinds by turns; no two are the same document.
+// line returns a job with document i. The documents rotate through five kinds, and no two are equal.
 func (b *bomber) line(agents *Agents, i int) string {
 	action := fmt.Sprintf(`"resolveEndpoint":false,"endpoint":{"transport":"http","url":"%s"}`, agents.URL(i))
 	uri := ""
@@ -129,7 +129,7 @@ func (b *bomber) line(agents *Agents, i int) string {
 func (b *bomber) add(codec uint64, block []byte) string {
 	c, err := cid.Prefix{Version: 1, Codec: codec, MhType: multihash.SHA2_256, MhLength: -1}.Sum(block)
 	if err != nil {
-		panic(err) // SHA-256 takes everything
+		panic(err) // SHA-256 accepts any input
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -155,7 +155,7 @@ func (b *bomber) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			_, _ = w.Write(fillJSON(fmt.Sprintf(`{"n":%d,"a":[`, number), "0", "]}", documentMax)) // a million values
 			return
 		}
-		// As many as are allowed, in as many bytes.
+		// This has as many members as are allowed, in as many bytes as are allowed.
 		_, _ = w.Write(fillJSON(fmt.Sprintf(`{"n":%d`, number), `"`+strings.Repeat("n", 30)+`%09d":0`, "}", documentMax*7/8))
 	case "registration":
 		if number%16 < 8 {
@@ -172,7 +172,7 @@ func (b *bomber) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveChain knows nothing but where registrations are.
+// serveChain is a node that only answers where registrations are.
 func (b *bomber) serveChain(w http.ResponseWriter, r *http.Request) {
 	var req struct {
 		ID     json.RawMessage `json:"id"`
@@ -199,7 +199,7 @@ func (b *bomber) serveChain(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, req.ID, result)
 }
 
-// serveBombTools is an agent whose list of tools is the bomb.
+// serveBombTools is an agent whose tools list is the bomb.
 func serveBombTools(w http.ResponseWriter, r *http.Request, number int) {
 	var req request
 	if r.Method != http.MethodPost || json.NewDecoder(r.Body).Decode(&req) != nil {
@@ -223,7 +223,7 @@ func serveBombTools(w http.ResponseWriter, r *http.Request, number int) {
 	}
 }
 
-// fillJSON repeats an item, numbered where it has a verb, until it has about so many bytes.
+// fillJSON returns about size bytes of JSON that repeat item. If item contains a verb, it gets the item's number.
 func fillJSON(before, item, after string, size int) []byte {
 	out := bytes.NewBufferString(before)
 	for i := 0; out.Len() < size-1<<10; i++ {
@@ -240,17 +240,17 @@ func fillJSON(before, item, after string, size int) []byte {
 	return out.Bytes()
 }
 
-// pbField is a length-delimited field of a protobuf message.
+// pbField encodes a length-delimited field of a protobuf message.
 func pbField(number byte, value []byte) []byte {
 	return append(binary.AppendUvarint([]byte{number<<3 | 2}, uint64(len(value))), value...)
 }
 
-// linkBomb is a file's dag-pb block with so many links to a block of no bytes that stands in its CID.
+// linkBomb returns the dag-pb block of a file with n links to an empty block, which is contained in its CID.
 func linkBomb(n int, salt []byte) []byte {
 	return append(bytes.Repeat([]byte{0x12, 6, 0x0a, 4, 1, 0x55, 0, 0}, n), pbField(1, append([]byte{8, 2, 0x12, byte(len(salt))}, salt...))...)
 }
 
-// cborBomb is a dag-cbor list of so many numbers.
+// cborBomb returns a dag-cbor list of n numbers.
 func cborBomb(n int, salt []byte) []byte {
 	list := append([]byte{0x9a, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}, make([]byte, n)...)
 	for i, c := range salt {
@@ -259,11 +259,11 @@ func cborBomb(n int, salt []byte) []byte {
 	return list
 }
 
-// parentOf is a file whose only part has that CID.
+// parentOf returns the block of a file whose only part is child.
 func parentOf(child string) []byte {
 	c, err := cid.Decode(child)
 	if err != nil {
-		panic(err) // it was made a moment ago
+		panic(err) // the caller made the CID
 	}
 	return append(pbField(2, pbField(1, c.Bytes())), pbField(1, []byte{8, 2, 0x18, 4, 0x20, 4})...)
 }

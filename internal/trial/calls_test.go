@@ -18,7 +18,7 @@ func TestCalls(t *testing.T) {
 		{Delivery: b, Begun: at(10), Ended: at(50)},
 		{Delivery: b, Begun: at(60), Ended: at(90), Answered: true},
 		{Delivery: c, Begun: at(70)},
-		{Delivery: a, Begun: at(95), Ended: at(99)}, // before the first was answered
+		{Delivery: a, Begun: at(95), Ended: at(99)}, // before the first one was answered
 		{Delivery: a, Begun: at(200), Ended: at(210), Answered: true},
 	}
 	if n := len(calls.Repeats()); n != 3 {
@@ -44,7 +44,7 @@ func TestCalls(t *testing.T) {
 
 	rows := map[uuid.UUID]Row{a: {Status: "delivered"}, b: {Status: "waiting"}, c: {Status: "dead"}}
 	d := uuid.New()
-	rows[d] = Row{Status: "delivered"} // and never called
+	rows[d] = Row{Status: "delivered"} // without a call
 	gone := uuid.New()
 	if lost := Lost([]uuid.UUID{a, b, c, d, gone}, rows, calls); !slices.Equal(lost, []uuid.UUID{b, d, gone}) {
 		t.Errorf("lost: %v", lost)

@@ -20,37 +20,39 @@ import (
 	"testing"
 )
 
-// keeper is an agent that wants a credential and tells it to everybody: in answers, errors, pages, its name, its tools and its session's id.
+// keeper is an agent that requires a credential and repeats it everywhere: in answers, errors, pages, its name, its
+// tools and its session id.
 type keeper struct {
 	*httptest.Server
 	name    string
 	control string
 	tool    string
 
-	challenge string // comes with its 401
+	challenge string // WWW-Authenticate header of its 401
 
 	mu      sync.Mutex
-	wants   []string // texts that have to be in a request
+	wants   []string // texts that a request must contain
 	did     map[string]int
-	met     map[string]bool // deliveries
-	streams []chan string   // of HTTP+SSE
+	met     map[string]bool // deliveries whose first call has arrived
+	streams []chan string   // streams of HTTP+SSE
 	hung    atomic.Int64
 	state   atomic.Value // "", refuses or hangs
 }
 
-// States of a keeper.
+// These are the states of a keeper.
 const (
 	refuses = "refuses"
 	hangs   = "hangs"
 )
 
-// mishaps are what a keeper does with the first call of a delivery, by its tag1; later calls it takes. true: the delivery ends there.
+// mishaps lists the possible effects of a delivery's first call, which its tag1 selects. Later calls succeed. true: the
+// delivery ends with the first call.
 var mishaps = map[string]bool{
 	"answer": true, "stream": true, "tool error": true, "wrong arguments": true, "HTTP 400": true, "redirect": true,
 	"JSON-RPC error": false, "HTTP 500 as a page": false, "HTTP 502 as JSON": false, "no JSON": false, "breaks off": false,
 }
 
-// newKeeper starts one that wants nothing yet.
+// newKeeper starts a keeper that does not require a credential yet.
 func (w *canaryWorld) newKeeper(name string) *keeper {
 	w.t.Helper()
 	k := &keeper{name: name, control: w.control, tool: w.control, did: map[string]int{}, met: map[string]bool{}}
@@ -60,7 +62,7 @@ func (w *canaryWorld) newKeeper(name string) *keeper {
 	return k
 }
 
-// want makes it refuse requests without these texts, wherever they are.
+// want makes the keeper refuse requests that do not contain all these texts.
 func (k *keeper) want(texts ...string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -73,7 +75,7 @@ func (k *keeper) note(what string) {
 	k.did[what]++
 }
 
-// first is the mishap for a delivery's first call, and none for later ones.
+// first returns the mishap for a delivery's first call, and "" for later ones.
 func (k *keeper) first(delivery, mishap string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -90,7 +92,7 @@ func (k *keeper) count(what string) int {
 	return k.did[what]
 }
 
-// brought is all that a request may have for a credential, and whether it is what is wanted.
+// brought returns every text of a request that may be a credential, and whether the required ones are among them.
 func (k *keeper) brought(r *http.Request) (texts []string, ok bool) {
 	for name, values := range r.Header {
 		if name == "Authorization" || strings.HasPrefix(name, "X-") {
@@ -120,7 +122,8 @@ func (k *keeper) brought(r *http.Request) (texts []string, ok bool) {
 	return texts, len(k.wants) > 0
 }
 
-// inJSON spells a text as the encoders of Go, PHP, Java's Gson and the most timid one do. They all mean the same.
+// inJSON returns the spellings of a text by the JSON encoders of Go, PHP and Java's Gson, and one that escapes every
+// character. All have the same meaning.
 func inJSON(s string) []string {
 	quoted, err := json.Marshal(s)
 	if err != nil {
@@ -135,7 +138,7 @@ func inJSON(s string) []string {
 		strings.NewReplacer("=", `\u003d`, "<", `\u003c`, ">", `\u003e`, "&", `\u0026`, "'", `\u0027`).Replace(plain), `"` + timid.String() + `"`}
 }
 
-// told is an object with the texts in it, in every spelling.
+// told returns a JSON object with the texts in every spelling.
 func told(texts []string) string {
 	var all []string
 	for _, s := range texts {
@@ -144,7 +147,7 @@ func told(texts []string) string {
 	return `{"received":[` + strings.Join(all, ",") + `]}`
 }
 
-// sentence is the same for a page or a message.
+// sentence returns a text for a page or a message that contains the texts in every spelling.
 func sentence(texts []string) string {
 	var all []string
 	for _, s := range texts {
@@ -167,11 +170,11 @@ func (k *keeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveStream is the event stream of HTTP+SSE (2024-11-05), whose messages go to an address with the credential in it.
+// serveStream serves the event stream of HTTP+SSE (2024-11-05). Its message endpoint contains the credential.
 func (k *keeper) serveStream(w http.ResponseWriter, r *http.Request) {
 	texts, ok := k.brought(r)
 	if !ok || k.state.Load() == refuses {
-		k.serve(w, r) // which says no
+		k.serve(w, r) // this answers the refusal
 		return
 	}
 	events := make(chan string)
@@ -194,7 +197,7 @@ func (k *keeper) serveStream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveMessage takes a message of a stream. What would be the answer goes there, but for what is no success.
+// serveMessage receives a message of a stream. A successful answer is sent in the stream, another one in the response.
 func (k *keeper) serveMessage(w http.ResponseWriter, r *http.Request, number string) {
 	n, err := strconv.Atoi(number)
 	k.mu.Lock()
@@ -229,7 +232,7 @@ func (k *keeper) serveMessage(w http.ResponseWriter, r *http.Request, number str
 	}
 }
 
-// serve is streamable HTTP.
+// serve serves streamable HTTP.
 func (k *keeper) serve(w http.ResponseWriter, r *http.Request) {
 	var req struct {
 		ID     json.RawMessage `json:"id"`
@@ -262,7 +265,7 @@ func (k *keeper) serve(w http.ResponseWriter, r *http.Request) {
 	about := strings.Join(texts, " and ")
 	switch req.Method {
 	case "initialize":
-		if len(texts) > 0 { // a session known by the credential itself
+		if len(texts) > 0 { // the session id is the credential itself
 			w.Header().Set("Mcp-Session-Id", strings.Map(func(r rune) rune {
 				if r <= ' ' || r > '~' {
 					return '-'
@@ -283,8 +286,8 @@ func (k *keeper) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// tools are one that takes everything, one that is named after the credential, and one whose schema, which is quoted where arguments do not
-// fit it, is made of it.
+// tools lists three tools: one that accepts everything, one that is named after the credential, and one whose schema
+// contains the credential. Herald quotes the schema if arguments do not fit it.
 func (k *keeper) tools(about string) string {
 	const picky = "agent.receivePicky"
 	list := []string{fmt.Sprintf(`{"name":"agent.receiveFeedback","description":%s,"inputSchema":{"type":"object"}}`, inJSON(about)[0]),
@@ -348,8 +351,8 @@ func (k *keeper) fault(w http.ResponseWriter, id json.RawMessage, code int, mess
 	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%s,"data":%s}}`, id, code, inJSON(message)[2], data)
 }
 
-// job is a line about agent number of chain 8453 for the enqueue program; what happens goes into tag1. endpoint is an action.endpoint, or
-// empty: the agent is called where the servers file says.
+// job returns a line for the enqueue program about agent number of chain 8453. happens is its tag1. endpoint is an
+// action.endpoint; if it is empty, the servers file determines the endpoint.
 func (w *canaryWorld) job(number, serial int, happens, tool, endpoint string) string {
 	action := `"resolveEndpoint":true`
 	if endpoint != "" {
@@ -365,7 +368,7 @@ func (w *canaryWorld) job(number, serial int, happens, tool, endpoint string) st
 // stdioVariable makes this test binary an agent that a worker starts.
 const stdioVariable = "HERALD_CANARY_AGENT"
 
-// TestCanaryAgent is no test but an agent over stdio, when a worker starts it: it tells its environment to everybody who calls.
+// TestCanaryAgent is not a test. A worker starts it as a stdio agent that repeats its environment in every answer.
 func TestCanaryAgent(t *testing.T) {
 	if os.Getenv(stdioVariable) == "" {
 		return

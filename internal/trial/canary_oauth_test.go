@@ -19,21 +19,21 @@ import (
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
 )
 
-// granting is an authorization server whose agent is a keeper. Both tell what they were sent.
+// granting is an authorization server whose agent is a keeper. Both repeat the credentials that they receive.
 type granting struct {
 	*oauthtest.Server
 	way       *way
-	stumbles  atomic.Bool // the next question for a token is answered 503
+	stumbles  atomic.Bool // the next token request is answered with 503
 	stumbled  atomic.Int64
 	refused   atomic.Int64
-	spent     atomic.Int64 // so many access tokens are not taken any more
+	spent     atomic.Int64 // number of oldest access tokens that the agent rejects
 	clientIDs int
 }
 
-// oauthLife is of access tokens: so short that they are renewed within the test.
+// oauthLife is the lifetime of access tokens. It is so short that they are renewed within the test.
 const oauthLife = 3 * time.Second
 
-// oauth are OAuth's grants and the ways in which a client proves itself.
+// oauth adds OAuth's grants and the client authentication methods.
 func (w *canaryWorld) oauth(add func(string) *way) (all []*granting) {
 	w.t.Helper()
 	for _, method := range []string{oauthtest.MethodBasic, oauthtest.MethodPost, oauthtest.MethodKey, oauthtest.MethodNone} {
@@ -78,13 +78,13 @@ func (g *granting) newClient() string {
 
 func (g *granting) client() string { return fmt.Sprintf("client-%d-of-%d", g.clientIDs, g.way.number) }
 
-// newKey makes a key known to the server, and is that key as PEM.
+// newKey registers a new key at the server and returns it as PEM.
 func (g *granting) newKey(w *canaryWorld) string {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	w.must(err)
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	w.must(err)
-	// What is secret of it is the number; the rest is the same in every key, or public.
+	// The secret part of the key is its number. The rest is public or the same in every key.
 	number, err := key.Bytes()
 	w.must(err)
 	w.keep("the number of a client's key", string(number))
@@ -92,7 +92,7 @@ func (g *granting) newKey(w *canaryWorld) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 }
 
-// store has `worker token set` take the client.
+// store stores the client with `worker token set`.
 func (g *granting) store(w *canaryWorld, stdin string, flags ...string) {
 	args := append([]string{"token", "set", fmt.Sprintf("8453:%d", g.way.number), "--client-id", g.client(), "--origin", g.AgentURL, "--issuer", g.Issuer,
 		"--resource", g.AgentURL}, flags...)
@@ -102,7 +102,7 @@ func (g *granting) store(w *canaryWorld, stdin string, flags ...string) {
 	g.stumbles.Store(true)
 }
 
-// login has a person click.
+// login logs in like a person in a browser.
 func (w *canaryWorld) login(g *granting) {
 	w.t.Helper()
 	if ended := w.logIn(g); ended != nil {
@@ -111,7 +111,7 @@ func (w *canaryWorld) login(g *granting) {
 	g.stumbles.Store(true)
 }
 
-// logIn tells how the command ended.
+// logIn runs the login command and returns its error.
 func (w *canaryWorld) logIn(g *granting) (ended error) {
 	w.t.Helper()
 	g.Register(g.newClient(), "")
@@ -144,7 +144,7 @@ func (w *canaryWorld) logIn(g *granting) (ended error) {
 	return ended
 }
 
-// renew has the agents refuse tokens that had not ended yet, so that others are got for them.
+// renew makes the agents refuse tokens that have not expired, so that Herald requests new ones.
 func (w *canaryWorld) renew(all []*granting) {
 	w.t.Helper()
 	var ways []*way
@@ -162,7 +162,7 @@ func (w *canaryWorld) renew(all []*granting) {
 	}
 }
 
-// refuseCommands has the authorization servers refuse what operators do.
+// refuseCommands makes the authorization servers refuse the operators' commands.
 func (w *canaryWorld) refuseCommands(all []*granting) {
 	w.t.Helper()
 	for _, g := range all {
@@ -182,8 +182,8 @@ func (w *canaryWorld) refuseCommands(all []*granting) {
 	}
 }
 
-// answer lets the keeper take what comes with a token that was issued, and has the authorization server echo what it is sent when it
-// fails or refuses.
+// answer passes a request with a valid token to the keeper. If the authorization server fails or refuses, it repeats
+// the request in its answer.
 func (g *granting) answer(w http.ResponseWriter, r *http.Request) bool {
 	k := g.way.agent
 	if g.ToAgent(r) {
@@ -201,7 +201,7 @@ func (g *granting) answer(w http.ResponseWriter, r *http.Request) bool {
 	body, _ := io.ReadAll(r.Body)
 	form, _ := url.ParseQuery(string(body))
 	_, pair, _ := r.BasicAuth()
-	received := []string{pair, strings.TrimPrefix(r.Header.Get("Authorization"), "Basic ")} // the secrets first: what is quoted is cut
+	received := []string{pair, strings.TrimPrefix(r.Header.Get("Authorization"), "Basic ")} // the secrets come first, because Herald shortens quoted text
 	for _, name := range []string{"client_secret", "refresh_token", "client_assertion", "code", "code_verifier", "client_id"} {
 		received = append(received, form.Get(name))
 	}
@@ -224,11 +224,11 @@ func (g *granting) answer(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// keepIssued makes secrets of all that went between Herald and the authorization servers.
+// keepIssued adds every credential that Herald and the authorization servers exchanged to the secrets.
 func (w *canaryWorld) keepIssued(all []*granting) {
 	w.t.Helper()
 	for _, g := range all {
-		after := func(text string) string { return text[strings.LastIndexByte(text, '-')+1:] } // what is random of it
+		after := func(text string) string { return text[strings.LastIndexByte(text, '-')+1:] } // the random part
 		for _, t := range g.Tokens() {
 			w.keep("an access token of "+g.way.name, after(t.Access))
 		}

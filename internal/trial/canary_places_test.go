@@ -23,7 +23,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// keepKeyset makes secrets of the keyset's text and of the key in it.
+// keepKeyset adds the keyset's text and its key to the secrets.
 func (w *canaryWorld) keepKeyset() {
 	w.t.Helper()
 	w.keep("the keyset", w.keyset)
@@ -37,12 +37,12 @@ func (w *canaryWorld) keepKeyset() {
 	w.keep("the key of the keyset", string(key[:32]))
 }
 
-// lookAtProcesses is ps, as every user of the machine can run it.
+// lookAtProcesses reads command lines, as every user of the machine can with ps.
 func (w *canaryWorld) lookAtProcesses() {
 	w.t.Helper()
 	for _, pid := range w.pids() {
 		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if err == nil { // else it ended just now
+		if err == nil { // otherwise it ended just now
 			w.see("ps", fmt.Sprintf("the command line of process %d", pid), bytes.ReplaceAll(line, []byte{0}, []byte(" ")))
 		}
 	}
@@ -63,8 +63,8 @@ func (w *canaryWorld) pids() (pids []int) {
 	return pids
 }
 
-// lookAtEnvironments reads what the processes that a worker started were given. own names the secrets that an agent's command is given
-// by the operator.
+// lookAtEnvironments reads the environments of the processes that a worker started. own names the secrets that the
+// operator passes to an agent's command.
 func (w *canaryWorld) lookAtEnvironments(p *Process, own ...string) {
 	w.t.Helper()
 	started, err := children(p.PID())
@@ -78,7 +78,7 @@ func (w *canaryWorld) lookAtEnvironments(p *Process, own ...string) {
 	}
 }
 
-// page is one answer of the worker's HTTP server, headers and all.
+// page returns one answer of the worker's HTTP server, including its headers.
 func (w *canaryWorld) page(path, token string) (status int, body []byte) {
 	w.t.Helper()
 	address, err := w.worker.Address()
@@ -107,7 +107,7 @@ func (w *canaryWorld) page(path, token string) (status int, body []byte) {
 	return res.StatusCode, body
 }
 
-// pages are where the web UI's data is, by lane. What has a page or an answer later is found by its links, or is added here.
+// pages lists paths with data of the web UI. A new page must be linked from one of them, or be added here.
 var pages = []string{"/", "/healthz", "/readyz", "/metrics", "/deliveries", "/agents", "/v1/deliveries", "/v1/agents", "/nothing/here", "/monitor", "/monitor/",
 	"/monitor/api/queues", "/monitor/api/queue_stats", "/monitor/api/servers", "/monitor/api/scheduler_entries", "/monitor/api/redis_info"}
 
@@ -118,7 +118,7 @@ var (
 	taskID = regexp.MustCompile(`"id":"([0-9a-f-]{36}:\d+)"`)
 )
 
-// lookAtPages asks for every page and every answer of the API, following the links of pages and the tasks of lists.
+// lookAtPages requests every page and every answer of the API. It follows the links of pages and the tasks of lists.
 func (w *canaryWorld) lookAtPages() {
 	w.t.Helper()
 	const most = 2000
@@ -166,7 +166,7 @@ func (w *canaryWorld) lookAtPages() {
 	}
 }
 
-// lookAtRedis reads every key, as DUMP gives it and as it is.
+// lookAtRedis reads every key, as DUMP and as its value.
 func (w *canaryWorld) lookAtRedis() {
 	w.t.Helper()
 	c := w.Redis.Client()
@@ -177,10 +177,11 @@ func (w *canaryWorld) lookAtRedis() {
 		if err != nil {
 			continue // it expired just now
 		}
-		fields, _ := c.HGetAll(w.ctx, key).Result() // what is no hash is an error; and DUMP may be compressed
+		fields, _ := c.HGetAll(w.ctx, key).Result() // a key that is no hash is an error; DUMP may be compressed
 		allowed := []string{waitingSecret}
 		if strings.HasPrefix(key, "asynq:workers:") {
-			// asynq lists the tasks under way with their bytes every 5 s, for 10 s. A worker that dies while it takes a job in leaves that list behind.
+			// asynq lists the active tasks with their payloads every 5 s, for 10 s. A worker that dies while it accepts
+			// a job leaves that list behind.
 			allowed = foreignSecrets
 		}
 		w.seen = append(w.seen, sight{"redis keys", "the key " + key, fmt.Appendf(nil, "%s\n%s\n%q", key, dump, slices.Collect(maps.Values(fields))),
@@ -199,7 +200,7 @@ func (w *canaryWorld) lookAtRedis() {
 	}
 }
 
-// lookAtTables reads every row of every table that is not Postgres' own, and what the planner remembers of them.
+// lookAtTables reads every row of every table that is not a system table, and the planner's statistics of them.
 func (w *canaryWorld) lookAtTables() {
 	w.t.Helper()
 	w.must(w.SQL(w.ctx, func(ctx context.Context, c *pgx.Conn) error {
@@ -231,7 +232,7 @@ func (w *canaryWorld) lookAtTables() {
 	}))
 }
 
-// dumpPostgres runs pg_dump if this machine has one that fits.
+// dumpPostgres runs pg_dump, if this machine has a suitable one.
 func (w *canaryWorld) dumpPostgres() {
 	w.t.Helper()
 	path, err := exec.LookPath("pg_dump")
@@ -251,7 +252,8 @@ func (w *canaryWorld) dumpPostgres() {
 	w.see("pg_dump", "pg_dump", out)
 }
 
-// lookAtPostgresFiles stops the server, so that all is on disk, and reads tables, log and whatever else is in its folder.
+// lookAtPostgresFiles stops the server, so that all data is on disk, and reads the tables, the log and everything else
+// in its folder.
 func (w *canaryWorld) lookAtPostgresFiles() {
 	w.t.Helper()
 	w.must(w.postgres.Exec(w.ctx, "CHECKPOINT"))
@@ -259,7 +261,7 @@ func (w *canaryWorld) lookAtPostgresFiles() {
 	w.files("postgres' files", filepath.Join(w.dir, "postgres"))
 }
 
-// inspect runs the commands that show things, deliveries of each reason among them.
+// inspect runs the commands that show data, including deliveries of each reason.
 func (w *canaryWorld) inspect(ways []*way) {
 	w.t.Helper()
 	commands := [][]string{{"config"}, {"config", "--json"}, {"doctor"}, {"migrate", "status"}, {"token", "list"}, {"token", "list", "--json"}, {"keys", "list"},
@@ -284,7 +286,7 @@ func (w *canaryWorld) inspect(ways []*way) {
 	w.misconfigure()
 }
 
-// misconfigure has commands complain about what is secret in the environment.
+// misconfigure makes commands report errors about secret variables.
 func (w *canaryWorld) misconfigure() {
 	w.t.Helper()
 	pw := func(of string) string { return w.secret("the password of "+of, "-") }
@@ -295,7 +297,7 @@ func (w *canaryWorld) misconfigure() {
 	w.runWith("", []string{"HERALD_MASTER_KEY=" + w.secret("another master key", "+/"), "RPC_URL_8453=https://127.0.0.1:1/" + w.secret("the key of a node that is away", "-")}, "doctor", "--json")
 }
 
-// probe has some of the agents looked at, and called, with what is stored for them.
+// probe probes and calls some of the agents with their stored credentials.
 func (w *canaryWorld) probe(ways []*way) {
 	w.t.Helper()
 	for _, v := range ways {
@@ -311,7 +313,7 @@ func (w *canaryWorld) probe(ways []*way) {
 	}
 }
 
-// crash has the worker write what it does to its log, as it does when it dies of a fault, and ends it.
+// crash sends SIGQUIT, so that the worker writes its stacks to its log as in a crash, and ends.
 func (w *canaryWorld) crash() {
 	w.t.Helper()
 	w.must(w.worker.Signal(syscall.SIGQUIT))
@@ -324,7 +326,7 @@ func (w *canaryWorld) crash() {
 	}
 }
 
-// runFile is a worker with a queue of its own, so that it writes run.json.
+// runFile starts a worker with an embedded queue, which writes run.json.
 func (w *canaryWorld) runFile() {
 	w.t.Helper()
 	data := filepath.Join(w.dir, w.control)
@@ -341,7 +343,7 @@ func (w *canaryWorld) runFile() {
 	if err := json.Unmarshal(text, &run); err != nil || run.PID != second.PID() {
 		w.t.Errorf("run.json of process %d: %s", second.PID(), text)
 	}
-	// A command finds that worker's queue by it.
+	// A command finds that worker's queue with run.json.
 	if out := w.runWith("", []string{"REDIS_URL=", "HERALD_QUEUE=embedded", "HERALD_DATA=" + data}, "doctor"); !strings.Contains(out, "redis") {
 		w.t.Errorf("doctor says nothing of Redis: %s", out)
 	}

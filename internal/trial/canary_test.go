@@ -22,10 +22,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestCanary uses a credential of every kind for real, in a whole Herald, with agents that tell everybody what they were sent; and then looks
-// for all of them, and for Herald's own secrets, wherever somebody could look: logs of all levels, errors, metrics, pages, what commands print,
-// ps, environments of what the worker starts, Redis and its files, Postgres, its dump and its files, run.json, and what the worker says when
-// it crashes in the middle of calls. Each of these searches has to find a word that is planted for it.
+// TestCanary uses a credential of every kind in a complete Herald, with agents that repeat every credential they
+// receive. Then it searches for all of these credentials, and for Herald's own secrets, in every place that is visible
+// to someone: logs of all levels, errors, metrics, pages, output of commands, ps, environments of child processes,
+// Redis and its files, Postgres, its dump and its files, run.json, and the stack dump of a worker that crashes during
+// calls. Each search must also find a word that is planted there.
 func TestCanary(t *testing.T) {
 	t.Parallel()
 	w := newCanaryWorld(t)
@@ -55,7 +56,8 @@ func TestCanary(t *testing.T) {
 	}
 	w.runFile()
 	w.lookAtPostgresFiles()
-	// A job that another program puts into Redis is there in clear until Herald takes it: the append-only file remembers it.
+	// A job that another program puts into Redis is in clear text until Herald accepts it, so it remains in the
+	// append-only file.
 	w.files("redis' files", filepath.Join(w.Site.dir, "redis"), foreignSecrets...)
 	w.files("logs", w.Site.logs)
 	w.files("logs", filepath.Join(w.dir, "postgres.log"))
@@ -68,25 +70,25 @@ var (
 	foreignSecrets = []string{"the token of a job in Redis", "the token of a refused job in Redis", waitingSecret}
 )
 
-// waitingSecret is in a job that another program put into Redis for later: there it is in clear, and on no page.
+// waitingSecret is in a job that another program scheduled in Redis. There it is in clear text, but no page shows it.
 const waitingSecret = "the token of a job that waits in Redis"
 
-// way is one kind of credential: an agent that wants it and how it is called.
+// way is one kind of credential: an agent that requires it and how the agent is called.
 type way struct {
 	name   string
 	number int     // of the agent, on chain 8453
 	agent  *keeper // nil: a command
 	url    string
-	// line makes a job; tool is "" for the usual one.
+	// line returns a job. If tool is empty, the job uses the default tool.
 	line func(serial int, happens, tool string) string
-	// give stores a new credential, and has the agent want it. nil: it is there from the beginning.
+	// give stores a new credential, and makes the agent require it. nil: the credential exists from the beginning.
 	give func()
-	// submit puts jobs in; nil: by the enqueue program.
+	// submit enqueues jobs. nil: the enqueue program does.
 	submit func(lines []string)
-	jobs   int // so far
+	jobs   int // number of jobs so far
 }
 
-// ways are all there are.
+// ways returns all kinds of credentials.
 func (w *canaryWorld) ways() (ways []*way, issuers []*granting) {
 	w.t.Helper()
 	add := func(name string) *way {
@@ -106,7 +108,7 @@ func (w *canaryWorld) ways() (ways []*way, issuers []*granting) {
 	return ways, issuers
 }
 
-// storedTokens are what `worker token set` takes.
+// storedTokens adds the credentials that `worker token set` accepts.
 func (w *canaryWorld) storedTokens(add func(string) *way) {
 	bearer, header, file := add("a bearer token"), add("a key in a header"), add("a token in a file")
 	set := func(v *way, stdin string, flags ...string) {
@@ -132,7 +134,8 @@ func (w *canaryWorld) storedTokens(add func(string) *way) {
 	}
 }
 
-// jobsOwn are what jobs bring, in Herald's form, in the old backend's, and in a task that another program put into Redis.
+// jobsOwn adds the credentials in jobs: in Herald's form, in the old backend's, and in a task that another program put
+// into Redis.
 func (w *canaryWorld) jobsOwn(add func(string) *way) {
 	own := add("a job's own headers")
 	token, tenant := w.secret("a job's token", "/+="), w.secret("a job's other header", `"<&%`)
@@ -176,7 +179,7 @@ func (w *canaryWorld) jobsOwn(add func(string) *way) {
 	}
 }
 
-// serversFile writes the operator's file, whose secrets are in the worker's environment or in itself.
+// serversFile writes the operator's servers file. Its secrets are in the worker's environment or in the file itself.
 func (w *canaryWorld) serversFile(add func(string) *way) {
 	w.t.Helper()
 	listed, address, command := add("the servers file"), add("an address of the servers file"), add("a command of the servers file")
@@ -212,7 +215,7 @@ func (w *canaryWorld) serversFile(add func(string) *way) {
 
 const serversName = "servers.json"
 
-// breakServersFile makes the mistakes that an operator makes, with a secret in each.
+// breakServersFile makes typical mistakes of an operator, with a secret in each.
 func (w *canaryWorld) breakServersFile() {
 	w.t.Helper()
 	before, after, ok := strings.Cut(w.servers, `"headers": {"X-Written": `)
@@ -233,18 +236,19 @@ func (w *canaryWorld) serve() {
 	w.Site.env = append(w.Site.env, "HERALD_LOG_LEVEL=debug", "HERALD_REDIS_INTAKE=on", "HERALD_BINDING=warn", "HERALD_API_TOKEN="+w.api, "HERALD_TOOLS="+w.control, "HERALD_ENDPOINT_INFLIGHT=32", "HERALD_CALL_TIMEOUT=4s", "GOTRACEBACK=system",
 		"HERALD_RETRY_SCHEDULE=200ms,200ms,200ms,200ms,200ms,200ms", fmt.Sprintf("RPC_URL_31337=%s/v3/%s?key=%s", node.URL, key, query),
 		fmt.Sprintf("IDENTITY_REGISTRY_31337=0x%040x", 2), fmt.Sprintf("REPUTATION_REGISTRY_31337=0x%040x", 3))
-	// What is told of goes to a receiver that is away, so that every attempt fails and is logged.
+	// Alerts go to a receiver that is away, so that every attempt fails and is logged.
 	signs := base64.StdEncoding.EncodeToString([]byte(canary.Token("-")))
 	w.keep("HERALD_ALERT_SECRET", signs)
 	w.Site.env = append(w.Site.env, "HERALD_ALERT_URL=http://127.0.0.1:1/"+w.secret("the path of HERALD_ALERT_URL", "-")+"?k="+
 		w.secret("the query of HERALD_ALERT_URL", "_"), "HERALD_ALERT_SECRET=whsec_"+signs)
 	var err error
-	w.worker, err = w.Worker(WorkerConfig{Name: "worker", Concurrency: 96}) // its agents at endpoints of jobs stay newcomers, which share slots
+	w.worker, err = w.Worker(WorkerConfig{Name: "worker", Concurrency: 96}) // agents at endpoints of jobs stay newcomers, which share slots
 	w.must(err)
 	w.must(w.worker.Ready(w.ctx))
 }
 
-// nosyNode is a chain's node that knows nothing but its number, tells everybody what it was called as, and breaks off.
+// nosyNode is a chain's node that knows only its chain id. It repeats its request URL in its answers, or breaks the
+// connection.
 func nosyNode() http.HandlerFunc {
 	var asked atomic.Int64
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -270,7 +274,7 @@ func nosyNode() http.HandlerFunc {
 	}
 }
 
-// put submits a job for each of the happenings.
+// put enqueues a job for each of the happenings.
 func (w *canaryWorld) put(v *way, tool string, happenings ...string) {
 	w.t.Helper()
 	var lines []string
@@ -285,7 +289,7 @@ func (w *canaryWorld) put(v *way, tool string, happenings ...string) {
 	w.enqueue(lines...)
 }
 
-// awaitAll waits until f is content with every delivery for the agents of the ways.
+// awaitAll waits until f returns true for every delivery to the agents of the ways.
 func (w *canaryWorld) awaitAll(what string, ways []*way, f func(Row) bool) {
 	w.t.Helper()
 	var open []string
@@ -314,7 +318,8 @@ func (w *canaryWorld) awaitAll(what string, ways []*way, f func(Row) bool) {
 	}
 }
 
-// introduce has every agent take a call: what needs a credential is held for it, and released by storing it.
+// introduce calls every agent once. A delivery that needs a credential is held, and released when the credential is
+// stored.
 func (w *canaryWorld) introduce(ways []*way) {
 	w.t.Helper()
 	var asking []*way
@@ -330,12 +335,12 @@ func (w *canaryWorld) introduce(ways []*way) {
 	}
 	w.awaitAll("every credential to be taken", ways, func(r Row) bool { return r.Status == "delivered" })
 	w.probe(ways)
-	w.lookAtProcesses() // the command runs now
+	w.lookAtProcesses() // the command is running now
 	w.lookAtEnvironments(w.worker.Process, ownSecrets...)
 	w.lookAtPages()
 }
 
-// mishap has everything happen that can, to everybody.
+// mishap lets every mishap happen to every agent.
 func (w *canaryWorld) mishap(ways []*way) {
 	w.t.Helper()
 	w.breakServersFile()
@@ -370,7 +375,7 @@ func (w *canaryWorld) mishap(ways []*way) {
 	w.lookAtPages()
 }
 
-// outcomes is what became of a way's deliveries, with a sentence for each kind.
+// outcomes returns the outcomes of a way's deliveries, with one error text of each kind.
 func (w *canaryWorld) outcomes(v *way) (out []string) {
 	w.t.Helper()
 	w.must(w.SQL(w.ctx, func(ctx context.Context, c *pgx.Conn) error {
@@ -384,7 +389,7 @@ func (w *canaryWorld) outcomes(v *way) (out []string) {
 	return out
 }
 
-// refusedJobs are jobs with secrets that are not taken, and one about an agent whose chain cannot be asked.
+// refusedJobs enqueues invalid jobs with secrets, and one for an agent whose chain cannot be read.
 func (w *canaryWorld) refusedJobs() {
 	w.t.Helper()
 	secret := w.secret("a header of a job that is refused", "/")
@@ -411,7 +416,7 @@ func (w *canaryWorld) refusedJobs() {
 		`"identityRegistry":"0x%040x","reputationRegistry":"0x%040x","action":{"resolveEndpoint":true}}`+"\n", 1, 2, 3))
 }
 
-// refuse has every agent refuse the credential that it took before.
+// refuse makes every agent refuse the credential that it accepted before.
 func (w *canaryWorld) refuse(ways []*way) {
 	w.t.Helper()
 	ways = slices.DeleteFunc(slices.Clone(ways), func(v *way) bool { return v.agent == nil })
@@ -421,13 +426,13 @@ func (w *canaryWorld) refuse(ways []*way) {
 	}
 	w.awaitAll("every credential to be refused", ways, func(r Row) bool { return r.Final() || r.Status == "held" })
 	for _, v := range ways {
-		if v.agent.challenge == "" && v.agent.count(refuses) == 0 { // an OAuth agent may have been asked with a token that had ended
+		if v.agent.challenge == "" && v.agent.count(refuses) == 0 { // an OAuth agent may have received an expired token
 			w.t.Errorf("%s was refused by nobody", v.name)
 		}
 	}
 }
 
-// hang has calls under way, each with its credential: a new one where the old was refused.
+// hang starts calls that do not end, each with its credential. Refused credentials are replaced first.
 func (w *canaryWorld) hang(ways []*way) {
 	w.t.Helper()
 	var calls []*keeper
@@ -437,7 +442,7 @@ func (w *canaryWorld) hang(ways []*way) {
 		}
 		v.agent.state.Store(hangs)
 		if strings.Contains(v.name, "servers file") {
-			continue // what it says was refused, and is not tried again before it changes
+			continue // its credential was refused, and is not tried again before it changes
 		}
 		calls = append(calls, v.agent)
 		if v.give != nil {
@@ -451,7 +456,7 @@ func (w *canaryWorld) hang(ways []*way) {
 	}))
 }
 
-// TestCanaryFindsEchoes: what keepers say would be found, however they spell it.
+// TestCanaryFindsEchoes: the search would find the secrets in the keepers' answers, in every spelling.
 func TestCanaryFindsEchoes(t *testing.T) {
 	t.Parallel()
 	secret := canary.Secret{Name: "planted", Text: canary.Token(`/"<`)}

@@ -22,42 +22,44 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// canaryTime bounds the whole test on a busy machine; on an idle one it takes ten seconds.
+// canaryTime bounds the whole test on a busy machine. On an idle one it takes ten seconds.
 const canaryTime = 2 * time.Minute
 
-// canaryWorld is a whole Herald with secrets in every place where operators and enqueuers put them, and what of it anybody could see.
+// canaryWorld is a complete Herald with secrets in every place where operators and enqueuers put them, and everything
+// of it that others could see.
 type canaryWorld struct {
 	*Site
 	t        *testing.T
 	ctx      context.Context
-	dir      string // of this test
+	dir      string // the test's folder
 	postgres *Postgres
 	worker   *Worker
 
-	// control is a word that is no secret and is planted beside them, so that a search which finds nothing proves something.
+	// control is a word that is not secret and is planted next to the secrets, so that a search without a finding
+	// proves something.
 	control string
 	secrets []canary.Secret
 	api     string // HERALD_API_TOKEN
-	servers string // what the servers file says
+	servers string // contents of the servers file
 	seen    []sight
 }
 
-// sight is something that can be looked at.
+// sight is something that others can see.
 type sight struct {
-	group string // what has to hold the control somewhere
+	group string // at least one sight of the group must contain the control
 	place string
 	data  []byte
-	but   []string // names of secrets that belong there
+	but   []string // names of secrets that are allowed there
 }
 
-// secret makes a secret that is nowhere else.
+// secret returns a new random secret and adds it to the secrets.
 func (w *canaryWorld) secret(name, special string) string {
 	text := canary.Token(special)
 	w.keep(name, text)
 	return text
 }
 
-// keep notes a secret that somebody else made.
+// keep adds a secret that another program made.
 func (w *canaryWorld) keep(name, text string) {
 	if !slices.ContainsFunc(w.secrets, func(s canary.Secret) bool { return s.Text == text }) {
 		w.secrets = append(w.secrets, canary.Secret{Name: name, Text: text})
@@ -75,12 +77,12 @@ func (w *canaryWorld) must(err error) {
 	}
 }
 
-// newCanaryWorld starts Postgres and Redis, each with a password in the worker's URL. The worker comes later.
+// newCanaryWorld starts Postgres and Redis, each with a password in the worker's URL. The worker is started later.
 func newCanaryWorld(t *testing.T) *canaryWorld {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), canaryTime)
 	t.Cleanup(cancel)
-	// Not t.TempDir: the servers' users must pass through, and a socket's path must be short.
+	// The servers' users need access, and a socket's path must be short, so t.TempDir is not suitable.
 	dir, err := os.MkdirTemp("", "herald-canary-")
 	if err == nil {
 		err = os.Chmod(dir, 0o711)
@@ -97,7 +99,7 @@ func newCanaryWorld(t *testing.T) *canaryWorld {
 	var failed error
 	var built sync.WaitGroup
 	built.Go(func() { programs, failed = Build(ctx, root, filepath.Join(dir, "bin")) })
-	t.Cleanup(built.Wait) // also when there is no Postgres
+	t.Cleanup(built.Wait) // also without Postgres
 	w.startPostgres()
 	built.Wait()
 	w.must(failed)
@@ -114,7 +116,8 @@ func newCanaryWorld(t *testing.T) *canaryWorld {
 	return w
 }
 
-// takeBinaries copies what `make` has built, if it has: go build leaves what is up to date as it is, which saves the linking.
+// takeBinaries copies programs that `make` has built, if they exist. go build keeps up-to-date programs, which saves
+// linking.
 func takeBinaries(t testing.TB, from, into string) {
 	t.Helper()
 	err := os.MkdirAll(into, 0o755)
@@ -128,7 +131,7 @@ func takeBinaries(t testing.TB, from, into string) {
 	}
 }
 
-// skipWithout skips a machine without the services, as the tests of other packages do.
+// skipWithout skips the test on a machine without the services, as the tests of other packages do.
 func skipWithout(t testing.TB, lacking, err error) {
 	t.Helper()
 	if errors.Is(err, lacking) && os.Getenv("HERALD_REQUIRE_SERVICES") == "" && os.Getenv("CI") == "" {
@@ -136,7 +139,7 @@ func skipWithout(t testing.TB, lacking, err error) {
 	}
 }
 
-// skipWithoutPostgres skips a machine that has none, or where this user may run none.
+// skipWithoutPostgres skips the test on a machine without Postgres, or where this user cannot run it.
 func skipWithoutPostgres(t testing.TB, err error) {
 	t.Helper()
 	var none *embedded.NoBinariesError
@@ -163,7 +166,8 @@ func (w *canaryWorld) startPostgres() {
 	w.must(err)
 }
 
-// guardServices gives the worker's URLs passwords: Redis asks for its own, Postgres' socket lets everybody in and does not look.
+// guardServices adds passwords to the worker's URLs. Redis requires its own. Postgres' socket admits every user and
+// ignores the password.
 func (w *canaryWorld) guardServices() {
 	w.t.Helper()
 	password := w.secret("the password of Redis", "-")
@@ -180,7 +184,8 @@ func (w *canaryWorld) guardServices() {
 	w.Site.env = append(w.Site.env, "REDIS_URL="+redisURL, "DATABASE_URL="+u.String())
 }
 
-// run runs one of the worker's commands with something on its stdin, looks at it while it runs, and keeps what it says. It need not succeed.
+// run runs one of the worker's commands with stdin, inspects the process while it runs, and keeps its output. The
+// command may fail.
 func (w *canaryWorld) run(stdin string, args ...string) string {
 	w.t.Helper()
 	return w.runWith(stdin, nil, args...)
@@ -195,7 +200,7 @@ func (w *canaryWorld) runWith(stdin string, env []string, args ...string) string
 	_ = in.Close()
 	w.must(err)
 	if stdin != "" {
-		w.lookAtProcesses() // it waits for what it is given
+		w.lookAtProcesses() // it waits for its stdin
 		_, err = feed.WriteString(stdin)
 		w.must(err)
 	}
@@ -208,7 +213,7 @@ func (w *canaryWorld) runWith(stdin string, env []string, args ...string) string
 	return out.String()
 }
 
-// enqueue gives lines to the enqueue program; all of them have to be accepted.
+// enqueue passes lines to the enqueue program. All of them must be accepted.
 func (w *canaryWorld) enqueue(lines ...string) []uuid.UUID {
 	w.t.Helper()
 	accepted, known, err := w.Site.Enqueue(w.ctx, strings.NewReader(strings.Join(lines, "")))
@@ -219,7 +224,7 @@ func (w *canaryWorld) enqueue(lines ...string) []uuid.UUID {
 	return accepted
 }
 
-// file writes a file of the operator's and returns its path.
+// file writes a file of the operator and returns its path.
 func (w *canaryWorld) file(name, text string) string {
 	w.t.Helper()
 	folder := filepath.Join(w.dir, "operator")
@@ -229,12 +234,12 @@ func (w *canaryWorld) file(name, text string) string {
 	return path
 }
 
-// files searches every file below a folder.
+// files adds every file below a folder to the sights.
 func (w *canaryWorld) files(group, folder string, but ...string) {
 	w.t.Helper()
 	w.must(filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // of a server that runs
+			return nil // a file of a running server
 		}
 		if err != nil || !d.Type().IsRegular() {
 			return err
@@ -248,17 +253,17 @@ func (w *canaryWorld) files(group, folder string, but ...string) {
 	}))
 }
 
-// search looks for every secret in all that was seen, and for the control in each group.
+// search searches for every secret in all sights, and for the control in each group.
 func (w *canaryWorld) search(groups ...string) {
 	w.t.Helper()
 	needles, err := canary.NewNeedles(w.secrets...)
 	w.must(err)
 	control, err := canary.NewNeedles(canary.Secret{Name: "the control", Text: w.control})
 	w.must(err)
-	metric, err := canary.NewNeedles(canary.Secret{Name: "a metric", Text: "herald_deliveries_total"}) // no word of strangers gets in there
+	metric, err := canary.NewNeedles(canary.Secret{Name: "a metric", Text: "herald_deliveries_total"}) // no text of strangers gets in there
 	w.must(err)
 	searched, planted := map[string]int{}, map[string]bool{}
-	found := map[[2]string]int{} // by group and secret: one of them is enough to read
+	found := map[[2]string]int{} // by group and secret: one finding of each is enough
 	for _, s := range w.seen {
 		searched[s.group] += len(s.data)
 		sign := control

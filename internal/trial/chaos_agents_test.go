@@ -16,29 +16,30 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Rows about agents and about load.
+// These rows are about agents and load.
 
-// story is how an agent misbehaves, and what is to become of it.
+// story describes how an agent misbehaves, and the expected attempts.
 type story struct {
 	what   string
 	first  Act
-	reason string        // of the first attempt
-	wait   time.Duration // before the second attempt
-	spread float64       // by how much of it that may differ
+	reason string        // expected reason of the first attempt
+	wait   time.Duration // expected wait before the second attempt
+	spread float64       // tolerance of wait, as a fraction
 }
 
 const (
-	// schedule is the first wait of HERALD_RETRY_SCHEDULE, spread what jitter may take from it.
+	// schedule is the first wait of HERALD_RETRY_SCHEDULE, jitter the fraction by which a wait may be shorter.
 	schedule = time.Second
 	jitter   = 0.2
-	// promptly is how late a second attempt may be: jitter, whole seconds of asynq, half a second of its poll, and a busy machine.
+	// promptly is the allowed delay of a second attempt: jitter, asynq's whole seconds, half a second of its poll
+	// interval, and a busy machine.
 	promptly = 4 * time.Second
 )
 
-// Agents hang, drip, reset the connection after reading, answer 500 and 429 with Retry-After, die and come back: the right reason, the
-// right wait, and in the end everything is delivered.
+// TestChaosAgents: agents hang, drip, reset the connection after reading, answer 500 or 429 with Retry-After, or die
+// and come back. Each attempt has the right reason and wait, and in the end everything is delivered.
 func TestChaosAgents(t *testing.T) {
-	const each = 3 // below what an origin may have in flight
+	const each = 3 // fewer calls than an origin may have in flight
 	stories := []story{
 		{what: "hangs", first: Act{How: Hang}, reason: "outcome_unknown", wait: schedule, spread: jitter},
 		{what: "drips", first: Act{How: Drip}, reason: "outcome_unknown", wait: schedule, spread: jitter},
@@ -91,7 +92,7 @@ func TestChaosAgents(t *testing.T) {
 	r.print()
 }
 
-// follows compares what became of a delivery with its agent's story.
+// follows compares the attempts at a delivery with its agent's story.
 func (r *row) follows(id uuid.UUID, s story) error {
 	all, err := r.Attempts(r.ctx, id)
 	if err != nil {
@@ -106,7 +107,7 @@ func (r *row) follows(id uuid.UUID, s story) error {
 	least := time.Duration(float64(s.wait) * (1 - s.spread))
 	most := time.Duration(float64(s.wait)*(1+s.spread)) + promptly
 	waited := all[1].StartedAt.Sub(all[0].StartedAt.Add(all[0].Took))
-	// Durations are kept in milliseconds; a task may be claimed a little before its time (store: clockTolerance).
+	// Durations are stored in milliseconds. A task may be claimed a little before its time (store: clockTolerance).
 	if waited < least-time.Second || waited > most {
 		return fmt.Errorf("attempt 2 began %s after attempt 1 ended, want %s to %s", waited, least, most)
 	}
@@ -116,12 +117,13 @@ func (r *row) follows(id uuid.UUID, s story) error {
 	return nil
 }
 
-// Of 200 agents at 5 events a second each two hang. The others' p75, from acceptance to the call, is at most 1.5 times what it is without.
+// TestChaosHangingAgents: two of 200 agents hang, and each agent gets 5 events a second. The others' p75, from
+// acceptance to the call, is at most 1.5 times the p75 without hanging agents.
 //
-// Where workers, services, agents and producers share too few cores for that many events, a backlog grows with or without hanging
-// agents, and both p75s are how long it has become. So it is measured once more at the highest rate that leaves the processors some
-// rest, where a worker that waits for an agent would show. Without rest a machine's every hiccup is a queue, and p75s differ by
-// themselves.
+// If workers, services, agents and producers share too few cores for that many events, a backlog grows with or without
+// hanging agents, and both p75s only measure its length. Then the test measures again at the highest rate that leaves
+// the processors some rest. At that rate it shows if a worker waits for an agent. Without rest, each short stall of the
+// machine causes a queue, and p75s differ for that reason alone.
 func TestChaosHangingAgents(t *testing.T) {
 	const asked, rest = 5.0, 0.2
 	c := comparison{name: "1 % of agents hang", of: apart, bad: []Behaviour{hanging, hanging}}
@@ -136,8 +138,9 @@ func TestChaosHangingAgents(t *testing.T) {
 	t.Errorf("no rate leaves this machine's processors %.0f %% of their time", 100*rest)
 }
 
-// 64 agents of an origin each, twice as many as a worker has slots, take calls and never answer. An agent that has answered before gets its
-// events: their p75, from acceptance to the call, is at most 1.5 times what it is without the others.
+// TestChaosSilentOrigins: 64 agents with an origin each, twice as many as a worker has slots, accept calls and never
+// answer. The events of an agent that has answered before are still delivered. Their p75, from acceptance to the call,
+// is at most 1.5 times the p75 without the other agents.
 func TestChaosSilentOrigins(t *testing.T) {
 	const silent, events, perSecond = 64, 50, 20.0
 	bad := make([]Behaviour, silent)
@@ -150,23 +153,24 @@ func TestChaosSilentOrigins(t *testing.T) {
 	c.compare(t, perSecond, 0)
 }
 
-// comparison is of a load with and without agents that are bad.
+// comparison compares a load with and without bad agents.
 type comparison struct {
 	name  string
 	of    func(perSecond float64, bad ...Behaviour) load
 	bad   []Behaviour
-	check func(*testing.T, measuredLoad) // of one measurement with them
+	check func(*testing.T, measuredLoad) // checks one measurement with bad agents
 }
 
-// compare measures a rate with and without bad agents, by turns, and returns how idle the processors were without. The p75 of each turn
-// with them is divided by the p75 of the same turn without them, and the median of these ratios is judged: all calls wait in the same line,
-// so that a worker that waits for an agent shows there. One stall of a busy machine decides a p99, which is the sixth slowest of some
-// hundred calls, and moves a p95 by half.
-// Below the rest asked for it stops after the first measurement.
+// compare measures a rate with and without bad agents in turns, and returns the idle share of the processors without
+// them. Each turn's p75 with bad agents is divided by its p75 without them, and the median of these ratios is checked.
+// All calls wait in the same queue, so a worker that waits for an agent raises the p75. A p99 is the sixth slowest of
+// some hundred calls, so one stall of a busy machine determines it, and the stall changes a p95 by half.
+//
+// If the idle share is below rest, compare returns after the first measurement.
 func (c comparison) compare(t *testing.T, rate, rest float64) float64 {
 	const bound, turns = 1.5, 5
 	var ratios []float64
-	var without, with measuredLoad // of all turns
+	var without, with measuredLoad // sums over all turns
 	for i := range turns {
 		var alone, beside measuredLoad
 		t.Run(fmt.Sprintf("%g a second, all are well, %d", rate, i+1), func(t *testing.T) { alone = measureLoad(t, c.of(rate)) })
@@ -214,40 +218,40 @@ func (m measuredLoad) add(other measuredLoad) measuredLoad {
 
 const loadedAgents = 200
 
-// apart is a load of agents that have nothing in common.
+// apart returns a load of agents with separate origins.
 func apart(rate float64, bad ...Behaviour) load {
 	return load{agents: loadedAgents, start: StartAgents, producers: 4, perSecond: rate, bad: bad}
 }
 
 func hanging(Call) Act { return Act{How: Hang} }
 
-// load is a steady one.
+// load describes a steady load.
 type load struct {
 	agents    int
 	start     func(n int) (*Agents, error)
 	producers int
-	perSecond float64     // events for each agent
-	bad       []Behaviour // of the first agents; the others take 10 ms
-	workers   []string    // environment of theirs
-	watched   bool        // whether breakers are watched: that reads all deliveries three times a second
-	standing  int         // events that each of the bad has from the beginning, and no others; the others have answered one before. 0: all alike
-	met       bool        // every agent has answered one before it begins
+	perSecond float64     // events per agent
+	bad       []Behaviour // behaviour of the first agents; the others take 10 ms
+	workers   []string    // environment of the workers
+	watched   bool        // count waits for breakers; this reads all deliveries three times a second
+	standing  int         // events of each bad agent from the beginning, after one event of each other agent; 0: all agents get the same
+	met       bool        // every agent answers one event before the measurement
 }
 
-// measuredLoad is what came of it.
+// measuredLoad is the result of a load.
 type measuredLoad struct {
 	latencies []time.Duration // of the healthy agents, from acceptance to the first call
-	failed    int             // calls of the others that nobody answered well
-	idle      float64         // share of the processors' time that nobody used meanwhile
-	open      map[int]int     // how often agents were seen waiting for a breaker
+	failed    int             // calls of the bad agents that were not answered
+	idle      float64         // share of the processors' time that was idle
+	open      map[int]int     // how often each agent was seen waiting for a breaker
 }
 
-// measureLoad has every agent get events for a while, in a Herald of its own.
+// measureLoad lets every agent receive events for a while, with its own Herald.
 func measureLoad(t *testing.T, l load) (m measuredLoad) {
 	warm, measured := 5*time.Second, 20*time.Second
 	if l.standing > 0 {
-		// The backlog has just been written: until each connection has planned its statements and every newcomer has had a
-		// first attempt, a worker does more than it does later on.
+		// The backlog is new. Until each connection has planned its statements and every newcomer has had a first
+		// attempt, a worker has more work than later.
 		warm, measured = 10*time.Second, 30*time.Second
 	}
 	r := newRowWith(t, "load", func() (*Agents, error) { return l.start(l.agents) })
@@ -343,8 +347,8 @@ func measureLoad(t *testing.T, l load) (m measuredLoad) {
 	return m
 }
 
-// watchBreakers counts, until ctx ends, how often deliveries of each agent are seen waiting for a breaker. Who waits for one does so for
-// a second at least, so nobody is missed.
+// watchBreakers counts, until ctx ends, how often deliveries of each agent are seen waiting for a breaker. Such a wait
+// takes at least a second, so every wait is seen.
 func (r *row) watchBreakers(ctx context.Context) map[int]int {
 	seen := map[int]int{}
 	ticker := time.NewTicker(300 * time.Millisecond)
@@ -366,7 +370,7 @@ func (r *row) watchBreakers(ctx context.Context) map[int]int {
 	}
 }
 
-// agentsWaitingFor are the numbers of the agents that have deliveries waiting for that reason.
+// agentsWaitingFor returns the numbers of the agents that have deliveries waiting for that reason.
 func (r *row) agentsWaitingFor(ctx context.Context, reason string) (agents []int, err error) {
 	err = r.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		found, err := c.Query(ctx, `SELECT DISTINCT agent_id::int - 1 FROM herald.deliveries WHERE status = 'waiting' AND reason = $1`, reason)
@@ -379,7 +383,7 @@ func (r *row) agentsWaitingFor(ctx context.Context, reason string) (agents []int
 	return agents, err
 }
 
-// idleBetween waits until the second time and returns the share of the processors' time since the first that nobody used.
+// idleBetween waits until to and returns the idle share of the processors' time since from.
 func idleBetween(ctx context.Context, from, to time.Time) (float64, error) {
 	var idle, all [2]time.Duration
 	for i, at := range []time.Time{from, to} {
@@ -396,7 +400,7 @@ func idleBetween(ctx context.Context, from, to time.Time) (float64, error) {
 	return float64(idle[1]-idle[0]) / float64(max(all[1]-all[0], 1)), nil
 }
 
-// paced gives lines at a steady rate, going round the agents, for d.
+// paced returns lines at a steady rate for the duration d, rotating through the agents.
 func (r *row) paced(ctx context.Context, agents []int, perSecond float64, d time.Duration) io.Reader {
 	in, out := io.Pipe()
 	stop := context.AfterFunc(ctx, func() { _ = in.CloseWithError(context.Cause(ctx)) })
@@ -420,7 +424,8 @@ func (r *row) paced(ctx context.Context, agents []int, perSecond float64, d time
 	return in
 }
 
-// 10,000 events for one agent at once delay nobody: one event each for 99 others is delivered within 2 s.
+// TestChaosFlood: 10,000 events for one agent at once do not delay others. One event each for 99 other agents is
+// delivered within 2 s.
 func TestChaosFlood(t *testing.T) {
 	const (
 		flood  = 10000
@@ -429,8 +434,8 @@ func TestChaosFlood(t *testing.T) {
 	)
 	r := newRow(t, "10,000 events for one agent", others+1)
 	r.agents.BehaveAll(Taking(10 * time.Millisecond))
-	r.agents.Behave(0, Taking(50*time.Millisecond)) // 80/s at four at a time: the flood stands while the others are served
-	// The flood's end is not what is tried: afterwards it may go as fast as it can.
+	r.agents.Behave(0, Taking(50*time.Millisecond)) // 80/s with four at a time, so that most of the flood remains while the others are served
+	// The time of the flood's end is not tested, so afterwards it may be delivered as fast as possible.
 	r.hire(2, 16, "HERALD_ENDPOINT_RATE=5000")
 	r.enqueue(flood, 0)
 	open, err := r.CountOpen(r.ctx)
@@ -466,7 +471,8 @@ func TestChaosFlood(t *testing.T) {
 	}
 }
 
-// Eight producers enqueue the same 1,000 events, half of them backwards: 1,000 calls.
+// TestChaosProducers: eight producers enqueue the same 1,000 events, half of them in reverse order. There are 1,000
+// calls.
 func TestChaosProducers(t *testing.T) {
 	const (
 		producers = 8

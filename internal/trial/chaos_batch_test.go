@@ -10,23 +10,23 @@ import (
 
 const batchTimeout = 10 * time.Minute
 
-// Two floods for one agent at the default limits: 1,000 deliveries one by one, then 10,000 for one that takes batches, which are delivered
-// at least 20 times as fast. Then 10,000 more, and each of two workers is killed (kill -9) five times: none is lost, and none is called
-// again but what a kill met.
+// TestChaosBatches makes two floods at the default limits: 1,000 deliveries for an agent without batches, and 10,000
+// for one with batches, which must be delivered at least 20 times as fast. After 10,000 more, each of two workers is
+// killed (kill -9) five times. None is lost, and only deliveries that a kill interrupted are called again.
 func TestChaosBatches(t *testing.T) {
 	const (
 		alone  = 1000
 		flood  = 10000
 		kills  = 10
 		factor = 20
-		// record is how long a worker may take to record the answers of its batches.
+		// record is the longest time in which a worker records the answers of its batches.
 		record = 2 * time.Second
 	)
 	programs, _ := shared.Get(t)
 	r := newRowOf(t, "10,000 events for one agent that takes batches", batchTimeout, programs, func() (*Agents, error) { return StartAgents(2) })
 	r.agents.BehaveAll(Taking(0))
 	r.agents.OfferBatches(1)
-	// Everything is accepted before anybody works, and both are known to answer.
+	// Everything is accepted before a worker starts, and both agents have answered before.
 	rate := func(n, agent int) float64 {
 		r.enqueue(1, agent)
 		r.must(r.AwaitFinal(r.within(time.Minute)))
@@ -56,7 +56,7 @@ func TestChaosBatches(t *testing.T) {
 	one, many := rate(alone, 0), rate(flood, 1)
 	t.Logf("%.0f a second one by one, %.0f in batches", one, many)
 
-	r.agents.Behave(1, Taking(think)) // so that calls are under way, and the flood stands for some seconds
+	r.agents.Behave(1, Taking(think)) // so that calls are in flight, and the flood lasts for some seconds
 	before := r.agents.Count()
 	r.enqueue(flood, 1)
 	moments := make([]Moment, kills)

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Of 500 agents 50 answer after 25 s, and get more events than the slots of both workers could call them for. The p75 of the other 450,
-// from acceptance to the call, is at most 1.5 times what it is without. Every agent has answered one before: how slow agents get the
-// newcomers' slots only is TestChaosSilentOrigins.
+// TestChaosSlowAgents: 50 of 500 agents answer after 25 s, and get more events than the slots of both workers suffice
+// for. The p75 of the other 450, from acceptance to the call, is at most 1.5 times the p75 without slow agents. Every
+// agent has answered before; TestChaosSilentOrigins tests agents that never answered, which share the newcomers' slots.
 func TestChaosSlowAgents(t *testing.T) {
 	const agents, slow, perSecond = 500, 50, 0.2
 	bad := make([]Behaviour, slow)

@@ -16,16 +16,16 @@ import (
 	"github.com/google/uuid"
 )
 
-// eventListener follows GET /v1/events, and comes back with the last id, to another worker when its own is gone.
+// eventListener follows GET /v1/events. When the connection ends, it reconnects with its last id, to the next worker.
 type eventListener struct {
 	addresses []string
 	client    *http.Client
 	last      string
-	ready     func() // is called when it listens for the first time
+	ready     func() // called when it is connected for the first time
 	delivered map[uuid.UUID]int
 }
 
-// follow listens until want deliveries were told, or ctx ends; returns is how often it came back.
+// follow listens until want deliveries were reported, or ctx ends. It returns the number of reconnections.
 func (l *eventListener) follow(ctx context.Context, want int) (returns int) {
 	for turn := 0; ctx.Err() == nil && len(l.delivered) < want; turn++ {
 		l.listen(ctx, l.addresses[turn%len(l.addresses)], want)
@@ -70,7 +70,8 @@ func (l *eventListener) listen(ctx context.Context, address string, want int) {
 	}
 }
 
-// A thousand listeners at three workers hear of every delivery once, though one of the workers is killed.
+// TestChaosEvents: a thousand listeners at three workers receive every delivery once, although one of the workers is
+// killed.
 func TestChaosEvents(t *testing.T) {
 	const listeners, deliveries = 1000, 1000
 	r := newRow(t, "events, kill -9", 60)
@@ -88,7 +89,7 @@ func TestChaosEvents(t *testing.T) {
 	var returned atomic.Int64
 	ctx := r.within(3 * time.Minute)
 	for i := range all {
-		// Those of the worker that is killed go to the others, and the others stay.
+		// Listeners of the killed worker move to the others. The others stay.
 		mine := []string{addresses[i%3], addresses[1+i%2]}
 		ready.Add(1)
 		all[i] = &eventListener{addresses: mine, client: client, ready: ready.Done, delivered: map[uuid.UUID]int{}}

@@ -13,11 +13,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Forged and stale tasks in Redis (an old n, an unknown id, the right n before its time or for what is under way) and waits whose time
-// was moved by ten minutes: claims refuse, and nothing is called that is not due.
+// TestChaosForgedTasks puts forged and stale tasks into Redis (an old n, an unknown id, the right n before its time or
+// for a delivery in flight), and moves the times of waits by ten minutes. Claims refuse them, and no delivery is called
+// before it is due.
 func TestChaosForgedTasks(t *testing.T) {
 	const (
-		each  = 16 // as many newcomers as one worker of 32 slots takes at a time: a worker may get all of them
+		each  = 16 // as many newcomers as one worker of 32 slots calls at a time, because one worker may receive all of them
 		pause = 30 * time.Second
 		moved = 10 * time.Minute
 	)
@@ -55,7 +56,8 @@ func TestChaosForgedTasks(t *testing.T) {
 	forge := func(id uuid.UUID, ns ...int) {
 		t.Helper()
 		for _, n := range ns {
-			// In other lanes than the true ones, whose ids asynq would not take twice.
+			// The forged tasks use other lanes than the true ones, because asynq refuses an id that exists in the same
+			// lane.
 			for _, lane := range []queue.Lane{queue.Bulk, queue.Upkeep} {
 				r.must(q.Enqueue(r.ctx, queue.Task{DeliveryID: id, N: n, Kind: "NewFeedback", Lane: lane}))
 				forged++
@@ -79,7 +81,7 @@ func TestChaosForgedTasks(t *testing.T) {
 					return false, err
 				}
 			}
-			if lanes[lane]["retry"] > each { // the right n before its time waits for it
+			if lanes[lane]["retry"] > each { // a forged task with the right n waits until its time
 				return false, err
 			}
 		}
@@ -104,11 +106,11 @@ func TestChaosForgedTasks(t *testing.T) {
 	for _, id := range waiting {
 		twice += max(len(calls[id])-2, 0)
 		if len(calls[id]) < 2 {
-			continue // settle has told
+			continue // settle has reported it
 		}
 		waited := calls[id][1].Begun.Sub(calls[id][0].Ended)
 		slowest = max(slowest, waited)
-		// Claims tolerate a second of difference between clocks.
+		// Claims tolerate a clock difference of one second.
 		if waited < pause-time.Second {
 			early2++
 		}
@@ -127,7 +129,7 @@ func TestChaosForgedTasks(t *testing.T) {
 	}
 }
 
-// move makes every other task that waits due long ago and the rest due much later.
+// move makes every other waiting task due long ago, and the rest due much later.
 func (r *row) move(by time.Duration) (early, late int) {
 	r.Helper()
 	const waits = "asynq:{retry}:retry"

@@ -9,13 +9,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// The old backend feeds its list while 50 times a worker is killed that takes from it: each job is one delivery, and
-// nothing stays behind in Redis.
+// TestChaosLegacyQueue: the old backend feeds its list while workers that read it are killed 50 times. Each job becomes
+// one delivery, and nothing stays in Redis.
 func TestChaosLegacyQueue(t *testing.T) {
 	const (
 		kills = 50
 		each  = 150 // jobs pushed before a kill
-		// forgotten is how long a dead worker's processing list may stay: until it counts as dead, and somebody looks.
+		// forgotten is how long the processing list of a dead worker may remain. The worker must first count as dead,
+		// and then another one must check.
 		forgotten = time.Minute
 	)
 	r := newRow(t, "kill -9 under the old list", 60)
@@ -50,7 +51,7 @@ func TestChaosLegacyQueue(t *testing.T) {
 		r.must(err)
 		r.remember(ids)
 		w := r.workers[i%len(r.workers)]
-		// One of them has taken something; which, and how far it is with it, differs from kill to kill.
+		// One of the workers has received jobs. Which one, and how far it is, differs from kill to kill.
 		r.must(Until(r.within(time.Minute), time.Millisecond, "a worker to take jobs", func() (bool, error) {
 			return held() > 0 || depth() == 0, nil
 		}))

@@ -20,8 +20,9 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// A refresh token is replaced while Postgres is away, and the worker that has the new one is killed: the next worker finds it in Redis. The
-// authorization server ends the whole grant when a refresh token is used a second time.
+// TestChaosRefreshToken: a refresh token is replaced while Postgres is away, and the worker with the new one is killed.
+// The next worker finds the new one in Redis. The authorization server revokes the whole grant if a refresh token is
+// used twice.
 func TestChaosRefreshToken(t *testing.T) {
 	for _, c := range []struct {
 		name       string
@@ -77,7 +78,7 @@ func TestChaosRefreshToken(t *testing.T) {
 	}
 }
 
-// logIn stores what a login for agent 8453:1 left.
+// logIn stores the credential of a login for agent 8453:1.
 func (r *row) logIn(server *oauthtest.Server) {
 	r.Helper()
 	keys, err := secret.Parse(secret.New(r.keyset))
@@ -101,7 +102,7 @@ func (r *row) logIn(server *oauthtest.Server) {
 	r.must(err)
 }
 
-// enqueueFor has a job about agent 8453:1 accepted.
+// enqueueFor enqueues a job for agent 8453:1. The job must be accepted.
 func (r *row) enqueueFor(server *oauthtest.Server, serial int) {
 	r.Helper()
 	line := fmt.Sprintf(`{"type":"NewFeedback","chainId":8453,"agentId":"1","clientAddress":"0x%040x","feedbackIndex":1,"value":"95","valueDecimals":0,`+

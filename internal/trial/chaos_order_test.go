@@ -15,11 +15,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The row about the order of each client's deliveries (DESIGN §5).
+// This row is about the order of each client's deliveries (docs/design/delivery.md).
 
-// violations compares, by Postgres' own clock, when a delivery's first attempt began with the deliveries that go before it: an earlier
-// feedback of its client must have ended by then, or its first attempt is 60 s old, which is an exception; the feedback of a revocation
-// must have ended.
+// violations compares, by Postgres' clock, the start of each delivery's first attempt with the deliveries before it. An
+// earlier feedback of the same client must have ended by then. If its first attempt is 60 s old, the violation is
+// excused. The feedback of a revocation must have ended in any case.
 const violations = `
 WITH first AS (SELECT delivery_id AS id, min(started_at) AS at FROM herald.attempts GROUP BY 1),
      d AS (SELECT d.id, d.kind, d.order_key, d.order_seq, d.finished_at, f.at FROM herald.deliveries d JOIN first f USING (id))
@@ -28,10 +28,13 @@ SELECT l.id, l.kind = 'FeedbackRevoked' AND e.order_seq = l.order_seq AS revocat
   FROM d l JOIN d e ON e.order_key = l.order_key AND e.kind = 'NewFeedback' AND e.id <> l.id AND e.finished_at > l.at
    AND (e.order_seq < l.order_seq OR l.kind = 'FeedbackRevoked' AND e.order_seq = l.order_seq)`
 
-// 20,000 deliveries of 50 agents and 20 clients each, in order, among them 1,000 revocations; one of twelve is refused (503) twice, one of
-// 200 for more than a minute; two workers, ten times kill -9, and Redis loses everything once: no agent sees a later feedback of a
-// client before an earlier one, but where that one's first attempt was 60 s old, which the log says each time; every revocation comes
-// after its feedback; no two calls of a client overlap but with one of a killed worker.
+// TestChaosOrder delivers 20,000 ordered events of 50 agents with 20 clients each, among them 1,000 revocations. One of
+// twelve is refused (503) twice, one of 200 for more than a minute. There are two workers, ten times kill -9, and Redis
+// loses everything once.
+//
+// No agent sees a later feedback of a client before an earlier one, unless the first attempt of the earlier one is 60 s
+// old. The log reports each such case. Every revocation comes after its feedback. No two calls of a client overlap,
+// except with a call of a killed worker.
 func TestChaosOrder(t *testing.T) {
 	const (
 		agents, clients, feedback = 50, 20, 19
@@ -122,7 +125,8 @@ func TestChaosOrder(t *testing.T) {
 	}
 }
 
-// orderLine is feedback number index+1 of an agent's client; the last is a revocation of the feedback before it.
+// orderLine returns feedback number index+1 of an agent's client. The last one is a revocation of the feedback before
+// it.
 func orderLine(a *Agents, agent, client, index, feedback int) string {
 	kind, rest := `"NewFeedback"`, `"value":"95","valueDecimals":0,`
 	number := index + 1
@@ -133,7 +137,7 @@ func orderLine(a *Agents, agent, client, index, feedback int) string {
 		`"action":%s}`+"\n", kind, agent+1, client+1, number, rest, a.action(agent))
 }
 
-// explainedExceptions reads every worker's log for attempts that say ahead of whom they went.
+// explainedExceptions returns the attempts that the workers' logs report as ahead of an earlier delivery.
 func (r *row) explainedExceptions() (map[uuid.UUID]string, error) {
 	r.Site.mu.Lock()
 	processes := slices.Clone(r.Site.processes)
@@ -152,7 +156,7 @@ func (r *row) explainedExceptions() (map[uuid.UUID]string, error) {
 	return out, nil
 }
 
-// listClients tells the agent and client of each delivery.
+// listClients returns the agent and client of each delivery.
 func (r *row) listClients() map[uuid.UUID]string {
 	r.Helper()
 	clients := map[uuid.UUID]string{}
@@ -172,7 +176,8 @@ func (r *row) listClients() map[uuid.UUID]string {
 	return clients
 }
 
-// overlapsOfClients counts calls that began while another one of their client was under way, which no kill had met.
+// overlapsOfClients counts calls that began during another call of the same client. Calls that a kill interrupted are
+// excused.
 func overlapsOfClients(calls Calls, kills []Moment, clients map[uuid.UUID]string) (n int) {
 	last := map[string]Call{}
 	for _, c := range calls {

@@ -4,12 +4,13 @@ package trial
 
 import "testing"
 
-// Twenty agents live at one origin; one hangs, one answers 500. The other 18 see no open breaker, and their p75, from acceptance to the
-// call, is at most 1.5 times what it is without.
+// TestChaosOneOrigin: twenty agents have one origin. One hangs and one answers 500. The other 18 see no open breaker,
+// and their p75, from acceptance to the call, is at most 1.5 times the p75 without those two.
 //
-// Calls may take so long that the hanging agent's breaker stays closed while it is measured (less than ten end): it has the places that
-// are its share all the time. What a busy machine adds to each call counts against the origin's places, so the rate is halved where the processors have no rest.
-// One producer makes the load: several would send in step, and bursts of as many calls as the origin has places need all of them.
+// The call timeout is so long that the hanging agent's breaker stays closed during the measurement (fewer than ten
+// calls end), so it holds its share of the origin's slots all the time. On a busy machine each call holds a slot
+// longer, so the rate is halved if the processors have no rest. One producer makes the load. Several producers would
+// send in step, and bursts of as many calls as the origin has slots would need all of them.
 func TestChaosOneOrigin(t *testing.T) {
 	const agents, rest = 20, 0.2
 	c := comparison{
@@ -33,7 +34,7 @@ func TestChaosOneOrigin(t *testing.T) {
 			}
 		},
 	}
-	// 40 of the 100 calls a second that the origin may have; or half of it, rest or not.
+	// This is 40 of the 100 calls a second that the origin may have, or half of it, with or without rest.
 	if c.compare(t, 2, rest) < rest {
 		c.compare(t, 1, 0)
 	}

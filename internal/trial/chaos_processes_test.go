@@ -17,18 +17,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Rows about workers.
+// These rows are about workers.
 
-// Three workers, 5,000 deliveries, the agents take 200 ms: 30 times kill -9, one a second, at least 20 calls under way each time. No
-// delivery is lost, no more calls are made again than were under way, and of no more deliveries nobody knows what became of them
-// than the worker has slots and claims beside them.
+// TestChaosKill: three workers, 5,000 deliveries, and agents that take 200 ms. There are 30 times kill -9, one a
+// second, each with at least 20 calls in flight. No delivery is lost, and not more calls are repeated than were in
+// flight. The number of deliveries with unknown outcome is at most the worker's slots and claims in addition to them.
 func TestChaosKill(t *testing.T) {
 	const (
 		kills    = 30
 		inFlight = 20
-		slots    = 14 // of a worker
+		slots    = 14 // of one worker
 		doubt    = slots + claimedBesideSlots
-		// record is how long a worker may take to record an answer; who is killed meanwhile takes it along.
+		// record is the longest time in which a worker records an answer. A worker that is killed within it loses the
+		// answer.
 		record = 500 * time.Millisecond
 	)
 	r := newRow(t, "kill -9", 250)
@@ -83,7 +84,8 @@ func TestChaosKill(t *testing.T) {
 	}
 }
 
-// claimedBesideSlots is how many deliveries a worker may have claimed beside those in its slots (docs/guarantees.md).
+// claimedBesideSlots is how many deliveries a worker may have claimed in addition to those in its slots
+// (docs/guarantees.md).
 const claimedBesideSlots = 64
 
 // attempted is one attempt at a delivery.
@@ -92,7 +94,7 @@ type attempted struct {
 	number int
 }
 
-// attempts reads some.
+// attempts returns the attempts that a query selects.
 func (r *row) attempts(sql string) map[attempted]bool {
 	r.Helper()
 	found := map[attempted]bool{}
@@ -111,9 +113,9 @@ func (r *row) attempts(sql string) map[attempted]bool {
 	return found
 }
 
-// inDoubt counts, in all and for the worst kill, the attempts of which nobody knows what became of them. running are those under way
-// right after each kill; what a kill ended stays so until its lease runs out, so that the first kill that an attempt without outcome
-// met counts.
+// inDoubt counts the attempts without an outcome, in total and for the worst kill. running contains the attempts in
+// flight right after each kill. An attempt that a kill interrupted looks in flight until its lease ends, so it counts
+// only for the first kill that has it in running.
 func (r *row) inDoubt(running []map[attempted]bool) (all, most int) {
 	r.Helper()
 	unknown := r.attempts(`SELECT delivery_id, number FROM herald.attempts WHERE outcome IS NULL`)
@@ -130,7 +132,8 @@ func (r *row) inDoubt(running []map[attempted]bool) (all, most int) {
 	return all + len(unknown), most
 }
 
-// Rolling SIGTERM of three workers under load, twice round: nothing is lost and nothing called twice.
+// TestChaosRollingTerm: three workers under load get SIGTERM one after the other, twice. Nothing is lost and nothing is
+// called twice.
 func TestChaosRollingTerm(t *testing.T) {
 	r := newRow(t, "rolling SIGTERM", 60)
 	r.enqueue(2000, r.everyone()...)
@@ -164,13 +167,14 @@ func TestChaosRollingTerm(t *testing.T) {
 	}
 }
 
-// One worker is frozen past its lease and then resumed. Its late failures change nothing. Its late successes follow DESIGN §5: they
-// complete their own attempt and end a delivery that has not ended.
+// TestChaosFrozenWorker: one worker is frozen for longer than its lease, and then resumed. Its late failures change
+// nothing. Its late successes complete their own attempts and end deliveries that have not ended
+// (docs/design/delivery.md).
 func TestChaosFrozenWorker(t *testing.T) {
 	const each = 8
 	r := newRow(t, "worker SIGSTOPped past its lease", 4*each)
 	r.grownUp()
-	later := func(second Act, first Act) Behaviour { // first call, second call, then well
+	later := func(second Act, first Act) Behaviour { // first call, second call, then healthy
 		return func(c Call) Act {
 			switch c.Number {
 			case 1:
@@ -196,7 +200,7 @@ func TestChaosFrozenWorker(t *testing.T) {
 			{what: "late failure, not final", first: hang, second: wait},
 		}
 	)
-	// Agents that never answered have half of the slots, and those of one address half of that.
+	// Agents that never answered get half of the slots, and those of one address half of that.
 	frozen, err := r.Worker(WorkerConfig{Name: "frozen", Concurrency: 4 * 4 * each, Application: "frozen"})
 	r.must(err)
 	r.must(frozen.Ready(r.within(time.Minute)))
@@ -213,8 +217,8 @@ func TestChaosFrozenWorker(t *testing.T) {
 	}
 	r.underWay(4*each, 4*each)
 
-	// The successes are held up where they are recorded, so that the worker has them and Postgres does not. Its connections are cut
-	// while it is frozen, or Postgres would finish what it was asked for.
+	// The successes are blocked where they are recorded, so that the worker knows them and Postgres does not. The
+	// worker's connections are cut while it is frozen. Otherwise Postgres would finish the statements.
 	var met Calls
 	err = r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
 		tx, err := c.Begin(ctx)
@@ -266,7 +270,7 @@ func TestChaosFrozenWorker(t *testing.T) {
 	before := r.texts()
 	r.must(frozen.Thaw())
 
-	// What the resumed worker has to say it says at once; its own log tells when it has.
+	// The resumed worker records its late outcomes at once. Its log shows when it has.
 	told := func() map[string]bool {
 		ids := map[string]bool{}
 		for l, err := range frozen.Lines() {
@@ -325,7 +329,7 @@ func TestChaosFrozenWorker(t *testing.T) {
 	}
 }
 
-// difference names the columns in which two rows differ.
+// difference returns the names of the columns in which two rows differ.
 func difference(before, after string) string {
 	var a, b map[string]any
 	if json.Unmarshal([]byte(before), &a) != nil || json.Unmarshal([]byte(after), &b) != nil {
@@ -340,7 +344,7 @@ func difference(before, after string) string {
 	return strings.Join(out, ", ")
 }
 
-// texts are the deliveries' rows but for their jobs, as JSON.
+// texts returns the deliveries' rows as JSON, without their jobs.
 func (r *row) texts() (out map[uuid.UUID]string) {
 	r.Helper()
 	r.must(r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
@@ -365,12 +369,14 @@ func (r *row) firstAttempt(id uuid.UUID) (Attempt, error) {
 	return all[0], nil
 }
 
-// A worker of an older commit (getBefore) works beside one of this tree, on a database that this one migrated.
+// TestChaosVersionBefore: a worker of an older commit (getBefore) and one of this tree use the same database, which
+// this tree migrated.
 func TestChaosVersionBefore(t *testing.T) {
 	before, commit := getBefore(t)
 	r := newRow(t, "N-1 beside N", 60)
 	r.grownUp()
-	// Some deliveries need a second call, so that waits pass from one version to the other: too few for a breaker to open.
+	// Some deliveries need a second call, so that waits pass from one version to the other. They are too few to open a
+	// breaker.
 	r.agents.BehaveAll(func(c Call) Act {
 		if c.Number == 1 && c.Delivery[0]%8 == 0 {
 			return Act{How: Refuse, Status: 500}
@@ -385,7 +391,7 @@ func TestChaosVersionBefore(t *testing.T) {
 	}
 	r.allReady()
 	r.underWay(200, 16)
-	// One of each dies, so that each takes up what the other left.
+	// One worker of each version is killed, so that each version takes over deliveries of the other.
 	for _, w := range r.workers {
 		r.must(w.Kill())
 		r.must(w.Start())

@@ -11,13 +11,14 @@ import (
 	"time"
 )
 
-// processorTime is what this machine's processors have done since it started: how long they were idle, and how long there were any.
+// processorTime returns the processors' idle and total time since the machine started.
 func processorTime() (idle, all time.Duration, err error) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return 0, 0, err
 	}
-	// "cpu user nice system idle iowait irq softirq steal guest guest_nice", in hundredths of a second; guests are in user and nice.
+	// "cpu user nice system idle iowait irq softirq steal guest guest_nice", in hundredths of a second. user and nice
+	// include the guests.
 	line, _, _ := bytes.Cut(b, []byte("\n"))
 	fields := bytes.Fields(line)
 	if len(fields) < 9 || string(fields[0]) != "cpu" {

@@ -13,23 +13,23 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Rows about Redis and Postgres being away. No worker dies in them, so that every answer is known to somebody.
+// These rows are about outages of Redis and Postgres. No worker dies in them, so every answer is known to a process.
 
-// outage is one of them.
+// outage is one of these outages.
 type outage struct {
 	name     string
 	begin    func(ctx context.Context, s *Site) error
 	end      func(ctx context.Context, s *Site) error
-	away     time.Duration // between the two
-	meantime bool          // events are enqueued while it lasts: Postgres is there
-	recovery time.Duration // until everything has to have ended
+	away     time.Duration // between begin and end
+	meantime bool          // Postgres is available, so events are enqueued during the outage
+	recovery time.Duration // limit until everything has ended
 }
 
-// run puts three workers to work, lets the outage happen when calls are under way, and waits for the end of everything.
+// run starts three workers, begins the outage while calls are in flight, and waits until every delivery has ended.
 func (o outage) run(t *testing.T) {
 	r := newRow(t, o.name, 60)
 	if o.meantime {
-		r.grownUp() // where Postgres is restarted it is young afterwards anyway
+		r.grownUp() // if Postgres is restarted, it is young afterwards in any case
 	}
 	r.enqueue(3000, r.everyone()...)
 	r.hire(3, 14)
@@ -60,7 +60,8 @@ func (o outage) run(t *testing.T) {
 	r.print()
 }
 
-// Redis FLUSHALL in the middle: what was recorded is not called again, and what was dispatched moves again within a minute.
+// TestChaosFlush: after FLUSHALL of Redis, deliveries with a recorded outcome are not called again, and dispatched ones
+// move again within a minute.
 func TestChaosFlush(t *testing.T) {
 	const patience = time.Minute
 	r := newRow(t, "Redis FLUSHALL", 60)
@@ -107,7 +108,7 @@ func TestChaosFlush(t *testing.T) {
 	}
 }
 
-// listDispatched are deliveries whose task is, or was, in Redis and not taken.
+// listDispatched returns the deliveries whose task is or was in Redis and that no worker has claimed.
 func (r *row) listDispatched() (ids []uuid.UUID) {
 	r.Helper()
 	r.must(r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
@@ -120,7 +121,7 @@ func (r *row) listDispatched() (ids []uuid.UUID) {
 	return ids
 }
 
-// Redis stands still for a minute during calls.
+// TestChaosRedisFrozen freezes Redis for a minute during calls.
 func TestChaosRedisFrozen(t *testing.T) {
 	outage{name: "Redis SIGSTOP 60 s", away: time.Minute, meantime: true, recovery: 90 * time.Second,
 		begin: func(_ context.Context, s *Site) error { return s.Redis.Freeze() },
@@ -128,7 +129,7 @@ func TestChaosRedisFrozen(t *testing.T) {
 	}.run(t)
 }
 
-// Redis is killed and comes back without its data.
+// TestChaosRedisEmpty kills Redis and starts it again without its data.
 func TestChaosRedisEmpty(t *testing.T) {
 	outage{name: "Redis killed, back empty", away: 5 * time.Second, meantime: true, recovery: 90 * time.Second,
 		begin: func(ctx context.Context, s *Site) error { return s.Redis.Kill(ctx) },
@@ -136,7 +137,7 @@ func TestChaosRedisEmpty(t *testing.T) {
 	}.run(t)
 }
 
-// Redis is killed and comes back with its append-only file.
+// TestChaosRedisAOF kills Redis and starts it again with its append-only file.
 func TestChaosRedisAOF(t *testing.T) {
 	outage{name: "Redis killed, back from AOF", away: 5 * time.Second, meantime: true, recovery: 90 * time.Second,
 		begin: func(ctx context.Context, s *Site) error { return s.Redis.Kill(ctx) },
@@ -144,7 +145,7 @@ func TestChaosRedisAOF(t *testing.T) {
 	}.run(t)
 }
 
-// Postgres is stopped for half a minute during calls.
+// TestChaosPostgresStopped stops Postgres for half a minute during calls.
 func TestChaosPostgresStopped(t *testing.T) {
 	outage{name: "Postgres stopped 30 s", away: 30 * time.Second, recovery: 2 * time.Minute,
 		begin: func(ctx context.Context, s *Site) error { return s.Postgres.Stop(ctx) },
@@ -152,7 +153,7 @@ func TestChaosPostgresStopped(t *testing.T) {
 	}.run(t)
 }
 
-// Both are restarted.
+// TestChaosBothRestarted restarts both.
 func TestChaosBothRestarted(t *testing.T) {
 	outage{name: "Postgres and Redis restarted", away: 3 * time.Second, recovery: 2 * time.Minute,
 		begin: func(ctx context.Context, s *Site) error {
@@ -170,8 +171,8 @@ func TestChaosBothRestarted(t *testing.T) {
 	}.run(t)
 }
 
-// Postgres is stopped during calls, and before it is back every worker is killed: what they knew they left in Redis, and nothing of it is
-// asked for again. The row of DESIGN §5 that nobody is left to remember.
+// TestChaosKnownResults: Postgres is stopped during calls, and all workers are killed before it returns. Their outcomes
+// are spooled in Redis (docs/design/delivery.md), so no delivery with a spooled outcome is called again.
 func TestChaosKnownResults(t *testing.T) {
 	r := newRow(t, "Postgres stopped and workers killed", 60)
 	r.enqueue(1000, r.everyone()...)
@@ -180,7 +181,7 @@ func TestChaosKnownResults(t *testing.T) {
 	inFlight := r.agents.InFlight()
 	r.must(r.Postgres.Stop(r.ctx))
 	r.must(Until(r.within(20*time.Second), pollSlow, "the calls to end", func() (bool, error) { return r.agents.InFlight() == 0, nil }))
-	// Every answer has been taken by now; what could not be recorded is kept within moments.
+	// Every answer has arrived by now. Outcomes that could not be recorded are spooled within moments.
 	r.pass(5 * time.Second)
 	kept := map[uuid.UUID]bool{}
 	keys := r.Redis.Client().Scan(r.ctx, 0, keptPrefix+"*", 1000).Iterator()
@@ -200,7 +201,7 @@ func TestChaosKnownResults(t *testing.T) {
 	}
 	r.allReady()
 	v := r.settle(2 * time.Minute)
-	before := map[uuid.UUID]bool{} // what is kept of the others is that they were put off
+	before := map[uuid.UUID]bool{} // deliveries called before the kill; the spooled outcome of any other one is that it was postponed
 	for _, c := range v.calls {
 		before[c.Delivery] = before[c.Delivery] || !c.Begun.After(killed)
 	}
@@ -221,5 +222,5 @@ func TestChaosKnownResults(t *testing.T) {
 	}
 }
 
-// keptPrefix is where outcomes are kept that Postgres could not take (DESIGN §5).
+// keptPrefix is the prefix of the Redis keys of spooled outcomes (docs/design/delivery.md).
 const keptPrefix = "herald:result:"

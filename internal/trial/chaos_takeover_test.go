@@ -24,18 +24,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// takeoverTimeout bounds both turns: each waits for a minute until Postgres is old enough for the reconciler.
+// takeoverTimeout bounds both turns. Each waits for a minute until Postgres is old enough for the reconciler.
 const takeoverTimeout = 12 * time.Minute
 
-// The agents, by what they do while the database is filled. The first are well all the time.
+// These are the agents, by their behaviour while the database is filled. The first ones are always healthy.
 const (
 	wellAgents   = 10
-	guardedAgent = iota + wellAgents - 1 // wants the token that is stored
-	lockedAgent                          // wants a token that is stored at the takeover only
+	guardedAgent = iota + wellAgents - 1 // requires the stored token
+	lockedAgent                          // requires a token that is stored only at the takeover
 	disabledAgent
 	unclearAgent // resets the connection after it has read a call; its policy is onUnknown=hold
 	failedAgent  // fails until its deliveries are dead
-	failingAgent // fails, and has its breaker opened
+	failingAgent // fails until its breaker opens
 	busyAgent    // asks for a wait that is short enough for Redis
 	awayAgent    // asks for a wait that stays in Postgres
 	slowAgent    // has more events than an agent may have dispatched
@@ -43,8 +43,8 @@ const (
 	allAgents
 )
 
-// TestChaosVersionBeforeTakenOver: a database and a Redis that a worker of an older commit (getBefore) has filled, with
-// deliveries in every status, are taken over by a worker of this tree. What that one leaves is taken over by the older.
+// TestChaosVersionBeforeTakenOver: a worker of an older commit (getBefore) fills a database and a Redis with deliveries
+// in every status. A worker of this tree takes them over. Then the older one takes over from the newer one.
 func TestChaosVersionBeforeTakenOver(t *testing.T) {
 	before, commit := getBefore(t)
 	now, _ := shared.Get(t)
@@ -53,7 +53,7 @@ func TestChaosVersionBeforeTakenOver(t *testing.T) {
 	w.fill(before)
 	w.takeOver("N takes over from "+commit[:12], now)
 	ordered := w.env
-	if !w.inOrder { // docs/running.md: what to do before one goes back to a version without order
+	if !w.inOrder { // docs/running.md describes this step before a return to a version without order
 		w.env = append(slices.Clip(w.env), "HERALD_ORDER=off")
 	}
 	w.fill(now)
@@ -61,18 +61,18 @@ func TestChaosVersionBeforeTakenOver(t *testing.T) {
 	w.takeOver(commit[:12]+" takes over from N", before)
 }
 
-// takeover is a row in which one commit's worker goes on with what another's has left.
+// takeover is a row in which the worker of one commit continues with the deliveries of another one.
 type takeover struct {
 	*row
 	doors   map[int]*door
 	net     *devnet.Net
-	onChain *big.Int // the agent's number there
+	onChain *big.Int // the agent's id on the development chain
 	inLine  bool     // both commits know candidates (0007)
 	inOrder bool     // both commits keep order (0018)
 
 	turn    int
-	made    map[string][]uuid.UUID // in this turn, by what they are to be when the worker ends
-	spooled map[uuid.UUID]bool     // an outcome was in Redis when a worker was killed
+	made    map[string][]uuid.UUID // deliveries of this turn, by the state in which the worker must leave them
+	spooled map[uuid.UUID]bool     // deliveries whose outcome was in Redis when a worker was killed
 	kills   []Moment
 }
 
@@ -99,7 +99,7 @@ func newTakeover(r *row) *takeover {
 	return w
 }
 
-// door lets in who has the token.
+// door admits requests with the token.
 type door struct {
 	token atomic.Pointer[string]
 	next  http.Handler
@@ -114,8 +114,8 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d.next.ServeHTTP(w, r)
 }
 
-// fill has workers of one commit leave deliveries in every status, and what belongs to them: tasks in every list of
-// Redis, spooled outcomes, candidates in line, a token.
+// fill lets workers of one commit leave deliveries in every status, with everything that belongs to them: tasks in
+// every list of Redis, spooled outcomes, candidates, and a token.
 func (w *takeover) fill(by Programs) {
 	w.turn++
 	w.programs, w.made = by, map[string][]uuid.UUID{}
@@ -128,7 +128,7 @@ func (w *takeover) fill(by Programs) {
 	w.leaveWork()
 }
 
-// closeDoors makes the guarded agents want tokens that are new in this turn.
+// closeDoors makes the guarded agents require tokens that are new in this turn.
 func (w *takeover) closeDoors() {
 	for i, d := range w.doors {
 		token := fmt.Sprintf("token-of-agent-%d-in-turn-%d", i, w.turn)
@@ -136,12 +136,12 @@ func (w *takeover) closeDoors() {
 	}
 }
 
-// leaveEnds makes what ends: a worker that tries twice only.
+// leaveEnds makes deliveries that end, with a worker that tries only twice.
 func (w *takeover) leaveEnds() {
 	worker := w.startWorker("ends", "HERALD_RETRY_SCHEDULE=1s")
 	w.agents.Behave(failedAgent, func(Call) Act { return Act{How: Refuse, Status: 500} })
 	w.accept("delivered", w.jobs(20, span(0, wellAgents), nil)+w.jobs(3, []int{guardedAgent}, nil))
-	w.accept("dead", w.jobs(2, []int{failedAgent}, nil)) // too few calls in both turns for its breaker to open
+	w.accept("dead", w.jobs(2, []int{failedAgent}, nil)) // too few calls in both turns for the agent's breaker to open
 	w.accept("rejected", w.jobs(3, []int{0}, func(j map[string]any) {
 		j["action"].(map[string]any)["toolName"] = "agent.receiveNothing"
 	}))
@@ -156,7 +156,7 @@ func (w *takeover) leaveEnds() {
 	w.must(worker.Terminate(w.within(30 * time.Second)))
 }
 
-// leaveWaits makes what waits and what is held, and leaves the worker running for leaveWork.
+// leaveWaits makes waiting and held deliveries, and leaves the worker running for leaveWork.
 func (w *takeover) leaveWaits() {
 	w.command("", "agent", "disable", agentName(disabledAgent))
 	w.command("", "agent", "policy", agentName(unclearAgent), "onUnknown=hold")
@@ -188,7 +188,7 @@ func (w *takeover) leaveWaits() {
 	w.command("", append([]string{"delivery", "cancel"}, w.ids("cancelled")...)...)
 }
 
-// makeContested has an event enqueued wrong first and right then, while nobody can ask the chain.
+// makeContested enqueues a job that contradicts its event, and then a correct one, while the chain cannot be read.
 func (w *takeover) makeContested() {
 	feedback := devnet.Feedback{AgentID: w.onChain, Value: big.NewInt(95)}
 	for range 2 {
@@ -207,7 +207,7 @@ func (w *takeover) makeContested() {
 	}
 }
 
-// contest enqueues another job of an event that is known: it is answered with a conflict, and stands in line.
+// contest enqueues another job of a known event. The answer is a conflict, and the job becomes a candidate.
 func (w *takeover) contest(line string) {
 	var out bytes.Buffer
 	p, err := w.start(program{name: "enqueue", path: w.programs.enqueue(), env: w.environment(),
@@ -218,8 +218,8 @@ func (w *takeover) contest(line string) {
 	}
 }
 
-// leaveWork ends the worker in the middle: outcomes that only Redis has, since Postgres is away; then calls under way,
-// tasks that nobody took, and what stands in line.
+// leaveWork ends the worker in the middle of its work. Outcomes are only in Redis, because Postgres is away. Then there
+// are calls in flight, tasks that no worker received, and deliveries above the limit of dispatched ones per agent.
 func (w *takeover) leaveWork() {
 	w.agents.Behave(slowAgent, Taking(1500*time.Millisecond))
 	for i := range wellAgents {
@@ -232,7 +232,7 @@ func (w *takeover) leaveWork() {
 	w.must(Until(w.within(20*time.Second), pollSlow, "the calls to end", func() (bool, error) {
 		return w.agents.InFlight() == 0, nil
 	}))
-	w.pass(5 * time.Second) // what could not be recorded is spooled within moments
+	w.pass(5 * time.Second) // outcomes that could not be recorded are spooled within moments
 	w.must(w.workers[0].Kill())
 	w.must(w.Postgres.Start(w.ctx))
 
@@ -258,8 +258,8 @@ func (w *takeover) listSpooled() (ids []uuid.UUID) {
 	return ids
 }
 
-// takeOver has the other commit's commands read what is there and do what an operator does, and its worker go on with
-// it until all has ended as it must.
+// takeOver runs the other commit's commands: it reads the deliveries and does the work of an operator. Then that
+// commit's worker continues until every delivery has ended as it must.
 func (w *takeover) takeOver(what string, by Programs) {
 	w.programs = by
 	f := NewFigures("chaos", what)
@@ -285,7 +285,8 @@ func (w *takeover) takeOver(what string, by Programs) {
 	fmt.Println(f)
 }
 
-// checkFilled counts what the worker before has left: something of everything, or the row tries nothing.
+// checkFilled counts the deliveries that the previous worker has left. There must be some of every kind, or the row
+// tests nothing.
 func (w *takeover) checkFilled(f *Figures) {
 	rows, err := w.Rows(w.ctx)
 	w.must(err)
@@ -325,7 +326,8 @@ func (w *takeover) checkFilled(f *Figures) {
 	}
 }
 
-// readFilled looks at deliveries of every status with the commands of the one that takes over; nothing moves meanwhile.
+// readFilled reads deliveries of every status with the commands of the commit that takes over. No delivery moves during
+// that.
 func (w *takeover) readFilled() {
 	rows, err := w.Rows(w.ctx)
 	w.must(err)
@@ -360,7 +362,7 @@ func (w *takeover) readFilled() {
 	}
 }
 
-// checkEnd checks that everything ended as it must, and that the agent was not asked again whose answer was known.
+// checkEnd checks that every delivery ended as it must, and that no delivery with a known outcome was called again.
 func (w *takeover) checkEnd(f *Figures) {
 	rows, err := w.Rows(w.ctx)
 	w.must(err)
@@ -389,7 +391,7 @@ func (w *takeover) checkEnd(f *Figures) {
 		case !p.Earlier.Answered || !p.Later.Begun.After(p.Earlier.Ended):
 		case w.spooled[p.Earlier.Delivery]:
 			spooledAgain++
-		// Who is killed right after an answer takes it along.
+		// A worker that is killed right after an answer loses it.
 		case !slices.ContainsFunc(w.kills, func(m Moment) bool { return m.Touches(p.Earlier, 500*time.Millisecond) }):
 			again++
 		}
@@ -402,7 +404,7 @@ func (w *takeover) checkEnd(f *Figures) {
 	}
 }
 
-// checkContested: the job that the chain confirms took the place of the one that came first.
+// checkContested: the job that the chain confirms has replaced the first one.
 func (w *takeover) checkContested() {
 	w.must(w.SQL(w.ctx, func(ctx context.Context, c *pgx.Conn) error {
 		for _, id := range w.made["contested"] {
@@ -418,7 +420,7 @@ func (w *takeover) checkContested() {
 	}))
 }
 
-// startWorker starts a worker of the turn's programs and waits until it takes tasks.
+// startWorker starts a worker of the turn's programs and waits until it is ready.
 func (w *takeover) startWorker(name string, env ...string) *Worker {
 	worker, err := w.Worker(WorkerConfig{Name: fmt.Sprintf("%s-%d", name, w.turn), Concurrency: 16, Env: env})
 	w.must(err)
@@ -426,7 +428,7 @@ func (w *takeover) startWorker(name string, env ...string) *Worker {
 	return worker
 }
 
-// command runs one of the worker's commands, which has to end with status 0.
+// command runs one of the worker's commands, which must exit with status 0.
 func (w *takeover) command(stdin string, args ...string) string {
 	w.Helper()
 	out, err := w.RunWith(w.ctx, strings.NewReader(stdin), args...)
@@ -434,7 +436,7 @@ func (w *takeover) command(stdin string, args ...string) string {
 	return out
 }
 
-// jobs are n lines for the enqueue program, going round the agents; change, when not nil, is made to each.
+// jobs returns n lines for the enqueue program, rotating through the agents. change, if not nil, changes each job.
 func (w *takeover) jobs(n int, agents []int, change func(map[string]any)) string {
 	var lines strings.Builder
 	for line := range strings.Lines(w.lines(n, agents...)) {
@@ -451,7 +453,7 @@ func (w *takeover) jobs(n int, agents []int, change func(map[string]any)) string
 	return lines.String()
 }
 
-// accept has jobs accepted, and notes what they are made for.
+// accept enqueues jobs, all of which must be accepted, and records their purpose.
 func (w *takeover) accept(what, lines string) {
 	w.Helper()
 	accepted, known, err := w.Enqueue(w.within(time.Minute), strings.NewReader(lines))
@@ -463,7 +465,7 @@ func (w *takeover) accept(what, lines string) {
 	w.made[what] = append(w.made[what], accepted...)
 }
 
-// ids are the deliveries that were made for something, as commands take them.
+// ids returns the ids of the deliveries with these purposes, as arguments of commands.
 func (w *takeover) ids(what ...string) (ids []string) {
 	for _, name := range what {
 		for _, id := range w.made[name] {

@@ -15,23 +15,24 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The rows of the table of issue 3, one test each, run one after another by `make chaos`. A row prints one line of figures and fails
-// when its condition is broken; then, and with HERALD_TRIAL_KEEP=1, the logs of its processes are kept, and named.
+// Each row is one test, and `make chaos` runs them one after another. A row prints one line of figures, and fails if
+// its condition is broken. After a failure, or with HERALD_TRIAL_KEEP=1, it keeps the logs of its processes and prints
+// their folder.
 //
-// Figures that come again: deliveries accepted; lost (gone, not final, or delivered without a call); calls that came to the agents;
-// duplicates (calls beyond one a delivery, on purpose where agents refuse the first); known_again (calls for a delivery whose agent had
-// answered before, though nobody killed the worker that had the answer).
+// Common figures: deliveries (accepted); lost (missing, not final, or delivered without a call); calls (received by the
+// agents); duplicates (calls beyond one per delivery, which are expected if agents refuse the first one); known_again
+// (calls for a delivery whose agent had answered before, although the worker with the answer was not killed).
 
 const (
 	rowTimeout = 5 * time.Minute
-	// think is how long the agents take, where calls have to be under way when something happens.
+	// think is the time that agents take in rows that need calls in flight.
 	think = 200 * time.Millisecond
-	// restless is how old Postgres must be before Herald's reconciler takes up what others left: until then it supposes that
-	// workers are about to record what they know (DESIGN §5).
+	// restless is the age of Postgres after which the reconciler takes over stranded deliveries. Before that it assumes
+	// that workers are about to record their outcomes (docs/design/delivery.md).
 	restless = 61 * time.Second
 )
 
-// row is one row of the table.
+// row is one chaos test.
 type row struct {
 	*testing.T
 	*Site
@@ -46,7 +47,7 @@ type row struct {
 	serial   int
 }
 
-// newRow makes a Herald of the row's own with that many agents, each taking calls for think.
+// newRow starts a Herald for the row with that many agents, each of which takes think for a call.
 func newRow(t *testing.T, name string, agents int) *row {
 	return newRowWith(t, name, func() (*Agents, error) { return StartAgents(agents) })
 }
@@ -56,7 +57,7 @@ func newRowWith(t *testing.T, name string, start func() (*Agents, error)) *row {
 	return newRowOf(t, name, rowTimeout, programs, start)
 }
 
-// newRowOf makes the row's Herald with these programs.
+// newRowOf starts the row's Herald with these programs.
 func newRowOf(t *testing.T, name string, timeout time.Duration, programs Programs, start func() (*Agents, error)) *row {
 	_, postgres := shared.Get(t)
 	logs, err := os.MkdirTemp("", "herald-chaos-logs-")
@@ -92,7 +93,7 @@ func newRowOf(t *testing.T, name string, timeout time.Duration, programs Program
 	return r
 }
 
-// must ends the row.
+// must fails the row if err is not nil.
 func (r *row) must(err error) {
 	r.Helper()
 	if err != nil {
@@ -100,14 +101,14 @@ func (r *row) must(err error) {
 	}
 }
 
-// within is the row's context with less time.
+// within returns the row's context with a shorter deadline.
 func (r *row) within(d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeoutCause(r.ctx, d, fmt.Errorf("not within %s", d))
 	r.Cleanup(cancel)
 	return ctx
 }
 
-// pass lets time go by while the trial does nothing: how long a fault lasts is part of it.
+// pass waits, because the duration of a fault is part of the trial.
 func (r *row) pass(d time.Duration) {
 	r.Helper()
 	timer := time.NewTimer(d)
@@ -119,7 +120,7 @@ func (r *row) pass(d time.Duration) {
 	}
 }
 
-// hire starts n workers and waits until they take tasks.
+// hire starts n workers and waits until they are ready.
 func (r *row) hire(n, concurrency int, env ...string) {
 	r.Helper()
 	for i := range n {
@@ -138,7 +139,7 @@ func (r *row) allReady() {
 	}
 }
 
-// lines are n jobs, going round the agents from the given one on.
+// lines returns n jobs, rotating through the agents.
 func (r *row) lines(n int, agents ...int) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -150,10 +151,10 @@ func (r *row) lines(n int, agents ...int) string {
 	return b.String()
 }
 
-// everyone is all agents.
+// everyone returns all agents.
 func (r *row) everyone() []int { return span(0, r.agents.Len()) }
 
-// span is the numbers from..to-1.
+// span returns the numbers from..to-1.
 func span(from, to int) []int {
 	out := make([]int, 0, to-from)
 	for i := from; i < to; i++ {
@@ -162,7 +163,7 @@ func span(from, to int) []int {
 	return out
 }
 
-// enqueue has n jobs accepted.
+// enqueue enqueues n jobs, all of which must be accepted.
 func (r *row) enqueue(n int, agents ...int) []uuid.UUID {
 	r.Helper()
 	accepted, _, err := r.Enqueue(r.within(2*time.Minute), strings.NewReader(r.lines(n, agents...)))
@@ -180,7 +181,7 @@ func (r *row) remember(ids []uuid.UUID) {
 	r.accepted = append(r.accepted, ids...)
 }
 
-// underWay waits until that many calls have come and that many are with the agents now.
+// underWay waits until there were that many calls and that many are in flight.
 func (r *row) underWay(calls, inFlight int) {
 	r.Helper()
 	r.must(Until(r.within(time.Minute), pollQuick, fmt.Sprintf("%d calls, %d of them under way", calls, inFlight), func() (bool, error) {
@@ -200,14 +201,15 @@ func (r *row) grownUp() {
 	}))
 }
 
-// verdict is what every row checks.
+// verdict is the result that every row checks.
 type verdict struct {
 	rows  map[uuid.UUID]Row
 	calls Calls
 	tally int // duplicates
 }
 
-// settle waits until everything has ended, at most for recovery, and checks that nothing was lost and that all of it was delivered.
+// settle waits until everything has ended, at most for recovery, and checks that nothing was lost and everything was
+// delivered.
 func (r *row) settle(recovery time.Duration) verdict {
 	r.Helper()
 	if err := r.AwaitFinal(r.within(recovery)); err != nil {
@@ -236,12 +238,12 @@ func (r *row) settle(recovery time.Duration) verdict {
 	return v
 }
 
-// print writes the row's line.
+// print prints the row's line.
 func (r *row) print() {
 	fmt.Println(r.figures.Add("took", time.Since(r.began).Round(100*time.Millisecond)))
 }
 
-// known checks that nothing was called again whose result was known.
+// known checks that no delivery with a known outcome was called again.
 func (r *row) known(v verdict) {
 	r.Helper()
 	again := v.calls.KnownAgain()

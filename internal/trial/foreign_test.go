@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// A foreign program ends together with what it started, be it told to or by itself, and ending it twice is no error.
+// TestForeignEndsWithItsChildren: if a foreign program is stopped or exits by itself, its children end too. Stopping it
+// twice is no error.
 func TestForeignEndsWithItsChildren(t *testing.T) {
 	t.Parallel()
 	for name, then := range map[string]string{"told": "wait", "by itself": "read go; exit 3"} {
@@ -50,7 +51,8 @@ func TestForeignEndsWithItsChildren(t *testing.T) {
 	}
 }
 
-// startForeign starts a shell that starts a child and does then. It returns when the child reads from the file child; the shell reads in.
+// startForeign starts a shell that starts a child and runs then. It returns when the child reads from the file child.
+// The shell reads in.
 func startForeign(t *testing.T, then string) (p *Process, child, in *os.File) {
 	t.Helper()
 	sh, err := exec.LookPath("sh")

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// docs/guarantees.md names tests. A promise whose test is gone, or has another name now, is none.
+// TestGuaranteesNameTheirTests: every test that docs/guarantees.md names must exist, because a guarantee without a test
+// is worthless.
 func TestGuaranteesNameTheirTests(t *testing.T) {
 	t.Parallel()
 	const root = "../.."

@@ -13,12 +13,12 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 )
 
-// outageTime bounds the whole test on a busy machine; on an idle one it takes 45 seconds.
+// outageTime bounds the whole test on a busy machine. On an idle one it takes 45 seconds.
 const outageTime = 6 * time.Minute
 
-// TestOutageLog freezes, stops and empties Postgres and Redis below a worker that delivers. What its log says of each
-// outage at level warn and above is one sentence when it begins and one when it ends. Nothing runs beside it: a machine
-// that is too busy for three seconds makes an outage too. make soak has all the outages, make test one of each server.
+// TestOutageLog freezes, stops and empties Postgres and Redis while a worker delivers. At level warn and above, the
+// worker logs one line when an outage begins and one when it ends. It is not parallel, because a machine that is too
+// busy for three seconds causes an outage too. make soak runs all outages, make test one of each server.
 func TestOutageLog(t *testing.T) {
 	w := newOutageWorld(t)
 	w.outage("Postgres", w.bound(w.Postgres.Stop), w.bound(w.Postgres.Start))
@@ -35,7 +35,7 @@ func TestOutageLog(t *testing.T) {
 	w.check()
 }
 
-// outageWorld is a worker that delivers, and what its log should have said so far.
+// outageWorld is a worker that delivers, and the expected lines of its log.
 type outageWorld struct {
 	*oneWorker
 	serial int
@@ -49,7 +49,7 @@ func newOutageWorld(t *testing.T) *outageWorld {
 	return w
 }
 
-// oneWorker is a Herald of one worker that is ready, with agents that answer at once.
+// oneWorker is a Herald with one ready worker, and agents that answer at once.
 type oneWorker struct {
 	*Site
 	t      *testing.T
@@ -58,7 +58,7 @@ type oneWorker struct {
 	worker *Worker
 }
 
-// startOneWorker starts everything for a test that takes no longer than within.
+// startOneWorker starts everything for a test that takes at most within.
 func startOneWorker(t *testing.T, name string, within time.Duration, agents, concurrency int, env ...string) *oneWorker {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -67,7 +67,7 @@ func startOneWorker(t *testing.T, name string, within time.Duration, agents, con
 	w := &oneWorker{t: t, ctx: ctx}
 	w.must(err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	w.must(os.Chmod(dir, 0o711)) // the servers may be another user
+	w.must(os.Chmod(dir, 0o711)) // the servers may run as another user
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	w.must(err)
 	takeBinaries(t, filepath.Join(root, "bin"), filepath.Join(dir, "bin"))
@@ -107,12 +107,12 @@ func (w *oneWorker) must(err error) {
 	}
 }
 
-// bound gives f the test's context.
+// bound calls f with the test's context.
 func (w *outageWorld) bound(f func(context.Context) error) func() error {
 	return func() error { return f(w.ctx) }
 }
 
-// flow enqueues deliveries and waits until the worker is at work on them.
+// flow enqueues deliveries and waits until the worker delivers them.
 func (w *outageWorld) flow() {
 	w.t.Helper()
 	const deliveries = 300
@@ -129,7 +129,8 @@ func (w *outageWorld) flow() {
 	}))
 }
 
-// outage takes a service away, waits until the log says so, brings it back and waits for that sentence.
+// outage stops a service, waits for the log line of the outage, starts the service again and waits for the line of its
+// return.
 func (w *outageWorld) outage(service string, begin, end func() error) {
 	w.t.Helper()
 	w.flow()
@@ -140,7 +141,7 @@ func (w *outageWorld) outage(service string, begin, end func() error) {
 	w.flow()
 }
 
-// says waits for a line that begins so, after those before.
+// says waits for a log line that begins with line, after the earlier expected ones.
 func (w *outageWorld) says(line string) {
 	w.t.Helper()
 	w.want = append(w.want, line)
@@ -162,7 +163,7 @@ func (w *outageWorld) says(line string) {
 	}
 }
 
-// check compares what the log says at level warn and above with the sentences that it should have.
+// check compares the log at level warn and above with the expected lines.
 func (w *outageWorld) check() {
 	w.t.Helper()
 	var got []LogLine

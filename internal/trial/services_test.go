@@ -13,7 +13,8 @@ import (
 	"github.com/agentherald/herald/internal/embedded"
 )
 
-// Redis comes back with its data, without it, and is silent while it is frozen, always at the same address.
+// TestRedis: Redis restarts with its data or without it, and does not answer while it is frozen. Its address stays the
+// same.
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -23,7 +24,7 @@ func TestRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil { // the server may be another user
+	if err := os.Chmod(dir, 0o711); err != nil { // the server may run as another user
 		t.Fatal(err)
 	}
 	r, err := startRedis(ctx, dir, slog.New(slog.DiscardHandler))
@@ -191,7 +192,7 @@ func TestBeforeMigration(t *testing.T) {
 		}
 	}
 	commit("first", "migrations/0001_a.sql")
-	is("HEAD") // the second is not committed
+	is("HEAD") // 0002_b.sql is not committed
 	commit("second", "migrations/0002_b.sql")
 	is("HEAD~1")
 	write("more")

@@ -21,8 +21,8 @@ import (
 
 const redisPackage = "ioredis"
 
-// What the old backend's own parts would do is done by clients that are not Herald's: redis-cli and a program of
-// Node.js, with ioredis and fetch.
+// TestThirdPartyDoors: clients that are not part of Herald act like the old backend. They are redis-cli and a Node.js
+// program with ioredis and fetch.
 func TestThirdPartyDoors(t *testing.T) {
 	programs, postgres := shared.Get(t)
 	ctx, cancel := context.WithTimeout(t.Context(), thirdPartyTime)

@@ -20,10 +20,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// MCP servers that this project did not write, each called through a whole Herald: a job that names its endpoint and its tool, and
-// a template that makes the arguments. `make thirdparty` runs it and prints one line for each.
+// These tests call MCP servers of other projects through a complete Herald. Each job names an endpoint and a tool, and
+// has a template for the arguments. `make thirdparty` runs them and prints one line for each.
 
-// What is installed from npm.
+// These packages are installed from npm.
 const (
 	everythingPackage = "@modelcontextprotocol/server-everything"
 	memoryPackage     = "@modelcontextprotocol/server-memory"
@@ -33,12 +33,12 @@ const (
 
 var thirdPartyPackages = []string{everythingPackage + "@2026.8.31", memoryPackage + "@2026.8.31", gatewayPackage + "@4.0.0", proxyPackage + "@6.7.19"}
 
-// baseRegistry is where agents of chain 8453 are registered, as Herald writes it.
+// baseRegistry is the identity registry of chain 8453, as Herald writes it.
 const baseRegistry = "0x8004a169fb4a3325136eb29fa0ceb6d2e539a432"
 
 const (
 	thirdPartyTime = 5 * time.Minute
-	serverStart    = 30 * time.Second // of a Node.js program on a busy machine
+	serverStart    = 30 * time.Second // start of a Node.js program on a busy machine
 	deliveryTime   = 30 * time.Second
 )
 
@@ -46,20 +46,20 @@ const (
 type stranger struct {
 	name      string
 	transport string
-	args      []string                     // of Node.js; none: nothing listens, Herald runs command
-	path      string                       // of the URL
-	env       func(port int) []string      // by which it learns its port
-	flags     func(port int) []string      // or these
+	args      []string                     // arguments of Node.js; none: Herald runs command, and nothing listens
+	path      string                       // path of the URL
+	env       func(port int) []string      // environment variables with the server's port
+	flags     func(port int) []string      // flags with the server's port
 	command   []string                     // for stdio
-	tool      string                       // what the job names
-	template  string                       // its payloadTemplate
-	known     string                       // the revision that Herald remembers of it; empty: none
-	protocol  string                       // the revision that is to be spoken; empty: any
+	tool      string                       // tool name of the job
+	template  string                       // payloadTemplate of the job
+	known     string                       // the MCP revision that Herald has stored for it; empty: none
+	protocol  string                       // the MCP revision that the call must use; empty: any
 	answers   string                       // part of the answer
-	check     func(t *testing.T, r *guest) // what else is to be seen
+	check     func(t *testing.T, r *guest) // further checks
 }
 
-// guest is a stranger that runs, and the Herald that calls it.
+// guest is a running server, and the Herald that calls it.
 type guest struct {
 	*Site
 	ctx     context.Context
@@ -69,7 +69,7 @@ type guest struct {
 	memory  string // the file that server-memory writes
 }
 
-// rater gave the feedback.
+// rater is the client of the feedback.
 const rater = "0x00000000000000000000000000000000000000AA"
 
 const (
@@ -92,7 +92,7 @@ func strangers(installed npm.Folder, node, memory string) []stranger {
 			tool: "echo", template: echoTemplate, protocol: "2025-11-25", answers: echoed},
 		{name: "server-everything, HTTP+SSE", transport: "sse", args: []string{everything, "sse"}, env: env, path: "/sse",
 			tool: "echo", template: echoTemplate, answers: echoed},
-		// Its file is named by the environment, which a job cannot set: the operator's command does.
+		// An environment variable names its file. A job cannot set it, so the operator's command does.
 		{name: "server-memory, stdio", transport: "stdio", command: []string{"env", "MEMORY_FILE_PATH=" + memory, node, installed.Path(memoryPackage, "dist", "index.js")},
 			tool: "create_entities", template: memoryTemplate, protocol: "2025-11-25", answers: "95.5 by " + rater, check: remembered},
 		{name: "supergateway, streamable HTTP", transport: "http", args: []string{installed.Path(gatewayPackage, "dist", "index.js")}, path: "/mcp",
@@ -150,7 +150,7 @@ func TestThirdParty(t *testing.T) {
 	}
 }
 
-// operator is what the operator sets, so that jobs may name these commands and tools.
+// operator returns the operator's settings that allow jobs to name these commands and tools.
 func operator(all []stranger) ([]string, error) {
 	var commands [][]string
 	tools := map[string]bool{}
@@ -168,12 +168,12 @@ func operator(all []stranger) ([]string, error) {
 	for name := range tools {
 		names = append(names, name)
 	}
-	// A command has as long as a call to start; Node.js on a busy machine takes seconds.
+	// The start of a command has the same time limit as a call, and Node.js takes seconds on a busy machine.
 	return []string{"HERALD_STDIO_COMMANDS=" + string(list), "HERALD_TOOLS=" + strings.Join(names, ","), "HERALD_CALL_TIMEOUT=15s",
 		"HERALD_LEASE_MARGIN=20s", "HERALD_LEASE=50s"}, nil
 }
 
-// meet starts the server, has a feedback delivered to it and looks at what came back.
+// meet starts the server, delivers a feedback to it and checks the answer.
 func (s stranger) meet(t *testing.T, g *guest, agent int, w *Worker) {
 	began := time.Now()
 	endpoint := map[string]any{"transport": s.transport}
@@ -227,7 +227,7 @@ func (s stranger) meet(t *testing.T, g *guest, agent int, w *Worker) {
 	}
 }
 
-// listen starts a server at a free port and waits until it takes connections.
+// listen starts a server at a free port and waits until it accepts connections.
 func (s stranger) listen(t *testing.T, g *guest) string {
 	t.Helper()
 	port := freePort(t)
@@ -269,7 +269,7 @@ func (s stranger) listen(t *testing.T, g *guest) string {
 	return "http://" + address + s.path
 }
 
-// freePort is a port that nothing listened at a moment ago.
+// freePort returns a port that was unused a moment ago.
 func freePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -280,7 +280,7 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// verdictRow is what Postgres has of a delivery and of its last attempt.
+// verdictRow contains the columns of a delivery and of its last attempt.
 type verdictRow struct {
 	Status, Reason, Error, Tool, Protocol, Response, Server string
 	Attempts                                                int
@@ -300,7 +300,7 @@ func (s *Site) verdict(ctx context.Context, id uuid.UUID) (v verdictRow, err err
 	return v, err
 }
 
-// remember makes Herald know an agent's revision, as it does after a registration has told it.
+// remember stores an agent's MCP revision, as Herald does after a registration has named it.
 func (s *Site) remember(ctx context.Context, agent int, protocol string) error {
 	return s.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		_, err := c.Exec(ctx, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, protocol) VALUES (8453, $1, $2::text::numeric, $3)`,
@@ -309,7 +309,7 @@ func (s *Site) remember(ctx context.Context, agent int, protocol string) error {
 	})
 }
 
-// remembered: the server did what its tool says.
+// remembered checks that the server has done the action of its tool.
 func remembered(t *testing.T, g *guest) {
 	t.Helper()
 	b, err := os.ReadFile(g.memory)

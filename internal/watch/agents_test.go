@@ -10,8 +10,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// TestTransfer: an agent that is given to another owner is known by it, and resolved anew. Its registration, which gives
-// it from nobody to its first owner, is no transfer.
+// TestTransfer: the transfer of an agent to another owner is recorded, and the agent is resolved again. The mint of its
+// registration is no transfer.
 func TestTransfer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -38,7 +38,7 @@ func TestTransfer(t *testing.T) {
 		t.Errorf("epoch %d after %d, %v", after.Epoch, before.Epoch, err)
 	}
 
-	// A reorg takes it back.
+	// A reorg removes the transfer.
 	w.reorg(1, false)
 	heraldtest.Await(t, "the transfer is forgotten", func() bool {
 		list, err := w.store.Transfers(t.Context(), agent)

@@ -10,8 +10,8 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 )
 
-// TestReadAhead: the next range is read while one is committed, and no further; ranges are committed in order, the last
-// one before run returns.
+// TestReadAhead: while one range is committed, exactly one further range is read. Ranges are committed in order, and
+// run returns after the last commit.
 func TestReadAhead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -55,7 +55,8 @@ func TestReadAhead(t *testing.T) {
 	})
 }
 
-// TestReadAheadFails: when a range cannot be committed, the one that was read meanwhile is not either, and run says why.
+// TestReadAheadFails: if a range cannot be committed, the range that was read ahead is not committed either, and run
+// returns the error.
 func TestReadAheadFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

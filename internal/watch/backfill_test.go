@@ -10,7 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// lane keeps what is dispatched, in order.
+// lane is a dispatcher that records the dispatched tasks in order.
 type lane struct {
 	mu    sync.Mutex
 	tasks []store.Task
@@ -34,8 +34,8 @@ func (l *lane) count(bulk bool) (n int) {
 	return n
 }
 
-// TestBackfillGivesWay: while a backfill holds all that it may of an agent's places, what a watcher of the same chain
-// reads is dispatched at once, and in another lane.
+// TestBackfillGivesWay: a backfill has dispatched as many deliveries of an agent as it may. A watcher of the same chain
+// still dispatches its deliveries at once, and to another lane.
 func TestBackfillGivesWay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -55,13 +55,13 @@ func TestBackfillGivesWay(t *testing.T) {
 	}
 }
 
-// TestBackfillWaits: a backfill that has brought as many as its rate allows waits, ends by a signal while it does, and
-// goes on where it was when it is started again.
+// TestBackfillWaits: a backfill that has reached its rate waits. A signal ends the wait, and the next start resumes at
+// the same block.
 func TestBackfillWaits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.give(2)
-	// The last block is not there yet, so that a range ends with the head of now.
+	// The last block does not exist yet, so that a range ends at the present head.
 	first, err := w.client.Head(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestBackfillWaits(t *testing.T) {
 	to := first + 3
 	slow := w.watch(func(c *Config) { c.Ends, c.To, c.Rate = true, &to, 1e-6 })
 	heraldtest.Await(t, "the first range is accepted", func() bool { return slow.count(store.Accepted) == 2 })
-	// Another that reads the same blocks tells when there was time enough to do so.
+	// A second watcher reads the same blocks, and so shows when the backfill had enough time to read them.
 	live := w.watch(func(c *Config) { from := first + 1; c.From = &from })
 	for n := range 3 {
 		w.give(1)
@@ -83,7 +83,7 @@ func TestBackfillWaits(t *testing.T) {
 	}
 	again := w.watch(func(c *Config) { c.Ends, c.To = true, &to })
 	heraldtest.Await(t, "the rest is read", func() bool { return again.count(store.Known) >= 3 })
-	// It ends by itself, unless the signal is sooner.
+	// It ends by itself, unless the signal comes first.
 	if err := again.stop(); err != nil && !errors.Is(err, context.Canceled) || again.count(store.Known) != 3 || again.count(store.Accepted) != 0 {
 		t.Errorf("read %+v anew, %v", again.verdicts, err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// notes is a ledger that notes how the cursor moves.
+// notes is a ledger that records each move of the cursor.
 type notes struct {
 	Ledger
 	moves []store.Advance
@@ -26,8 +26,8 @@ func (n *notes) AdvanceCursor(_ context.Context, c *store.Cursor, a store.Advanc
 	return store.Advanced{Answers: make([]store.Acceptance, len(a.Intakes))}, nil
 }
 
-// TestEmptyReadingsCommitSeldom: readings without events commit at most every 10 s. Events, a reorg and the first reading
-// at the head commit at once, and no block is left out of the cursor.
+// TestEmptyReadingsCommitSeldom: readings without events commit at most every 10 s. Events, a reorg and the first
+// reading at the head commit at once. The cursor skips no block.
 func TestEmptyReadingsCommitSeldom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestEmptyReadingsCommitSeldom(t *testing.T) {
 		}
 		read(next, next, 1, true)
 		read(next+1, next+1, 0, true)
-		read(next-5, next, 0, false) // a reorg
+		read(next-5, next, 0, false) // this reading follows a reorg
 		read(next+1, next+2, 0, true)
 		read(next+3, next+3, 0, true)
 		committed := ledger.moves[len(ledger.moves)-3:]

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestPace: what follows n deliveries waits n/rate, minus what has passed since; a pause is no credit, and a signal ends
-// the wait.
+// TestPace: after n deliveries, wait lasts n/rate minus the time since they were added. An earlier pause is no credit,
+// and the end of the context ends the wait.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -23,7 +23,7 @@ func TestPace(t *testing.T) {
 		}
 		after(0)
 		p.count(50)
-		<-time.After(200 * time.Millisecond) // the commit
+		<-time.After(200 * time.Millisecond) // duration of the commit
 		after(500 * time.Millisecond)
 		p.count(0)
 		after(500 * time.Millisecond)

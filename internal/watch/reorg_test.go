@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// jobs are those of all feedback that is not taken back, by index.
+// jobs returns the jobs of all feedback that is not cancelled, by feedback index.
 func (w *world) jobs() map[uint64]job.Job {
 	w.Helper()
 	list, err := w.store.Deliveries(w.Context(), store.Filter{Limit: 100})
@@ -35,7 +35,7 @@ func (w *world) jobs() map[uint64]job.Job {
 	return got
 }
 
-// reorg replaces the newest blocks.
+// reorg replaces the newest blocks. If keep is set, the new branch contains their transactions.
 func (w *world) reorg(depth uint64, keep bool) {
 	w.Helper()
 	if err := w.net.Reorg(w.Context(), depth, keep); err != nil {
@@ -43,15 +43,15 @@ func (w *world) reorg(depth uint64, keep bool) {
 	}
 }
 
-// TestReorg: feedback that the new branch holds too keeps its delivery and gets its new block; what it does not hold is
-// cancelled, and its index can be used again. So it is when a watcher sees it, when the next one finds it, and when
-// the block under all that changed is not known by its hash.
+// TestReorg: feedback that is also on the new branch keeps its delivery, with its new block. Other feedback is
+// cancelled, and its index can be used again. This holds if the running watcher or the next one finds the reorg, and if
+// the watcher has no hash of a block below the reorg.
 func TestReorg(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name      string
-		atOnce    bool // all that there is was read in one range: no block under it has an anchor
-		restarted bool // the reorg comes while nobody watches
+		atOnce    bool // one range contains all blocks, so no block below the reorg has an anchor
+		restarted bool // the reorg happens while no watcher runs
 	}{{"seen", false, false}, {"found by the next", false, true}, {"deeper than the anchors", true, false}} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -75,7 +75,7 @@ func TestReorg(t *testing.T) {
 				_ = g.stop()
 			}
 
-			w.reorg(2, true) // 3 and 4 are in one block of the new branch
+			w.reorg(2, true) // one block of the new branch contains 3 and 4
 			if tt.restarted {
 				g = w.watch(nil)
 			}
@@ -87,7 +87,7 @@ func TestReorg(t *testing.T) {
 				t.Errorf("2 was moved from %+v to %+v", before[2], now[2])
 			}
 
-			w.reorg(3, false) // depth + 1 blocks: the one that holds 3 and 4, and the two above it
+			w.reorg(3, false) // replaces depth + 1 blocks: the block with 3 and 4, and the two above it
 			heraldtest.Await(t, "3 and 4 are taken back", func() bool { return w.rows()[store.Cancelled] == 2 })
 			if _, _, err := w.net.GiveFeedback(t.Context(), w.net.Account(1), devnet.Feedback{AgentID: w.agent, Value: big.NewInt(99)}); err != nil {
 				t.Fatal(err)

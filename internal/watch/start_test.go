@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// openCursor makes the cursor of a watcher that is to be, at a block.
+// openCursor creates the cursor of a future watcher at a block.
 func (w *world) openCursor(start uint64) {
 	w.Helper()
 	key := store.CursorKey{ChainID: w.net.ChainID(), Follower: "head of " + strings.Join(w.net.Deployment().List(), ",")}
@@ -25,8 +25,8 @@ func (w *world) openCursor(start uint64) {
 	}
 }
 
-// TestCursorAboveTheHead: a cursor that a false head made, and that has read nothing, begins again at the true one and says
-// so; where --from names a block, it begins there.
+// TestCursorAboveTheHead: a cursor that a false head created and that has read nothing starts again at the real head,
+// and this is logged. With --from it starts at that block.
 func TestCursorAboveTheHead(t *testing.T) {
 	t.Parallel()
 	for name, from := range map[string]*uint64{"at the head": nil, "at --from": new(uint64)} {
@@ -45,11 +45,11 @@ func TestCursorAboveTheHead(t *testing.T) {
 	}
 }
 
-// TestResumesFarFromTheHead: reading resumes at a cursor that has read something although the head's time is more than
-// ten minutes from this machine's, as on a halted chain.
+// TestResumesFarFromTheHead: a watcher resumes at a cursor that has read blocks, even if the head's timestamp is more
+// than ten minutes from this machine's time, as on a halted chain.
 func TestResumesFarFromTheHead(t *testing.T) {
 	t.Parallel()
-	const base = 8453 // makes blocks without transactions too
+	const base = 8453 // this chain also makes blocks without transactions
 	w := newWorldOf(t, devnet.Config{ChainID: base})
 	w.give(1)
 	first := w.watch(nil)
@@ -57,7 +57,7 @@ func TestResumesFarFromTheHead(t *testing.T) {
 	if err := first.stop(); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	for range 700 { // the chain counts at least a second for each
+	for range 700 { // each block adds at least one second to the chain's time
 		if _, err := w.net.Commit(); err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +72,7 @@ func TestResumesFarFromTheHead(t *testing.T) {
 
 var errDenied = errors.New("permission denied for table deliveries")
 
-// brokenCommit fails commits until it is mended.
+// brokenCommit fails every commit until mended is set.
 type brokenCommit struct {
 	*store.Store
 	mended atomic.Bool
@@ -80,14 +80,14 @@ type brokenCommit struct {
 }
 
 func (b *brokenCommit) AdvanceCursor(ctx context.Context, c *store.Cursor, a store.Advance) (store.Advanced, error) {
-	if n := b.tried.Add(1); !b.mended.Load() { // the range is longer each time, as the chain grows
+	if n := b.tried.Add(1); !b.mended.Load() { // the range and so the error grow with the chain
 		return store.Advanced{}, fmt.Errorf("accept jobs up to block %d: %w", n, errDenied)
 	}
 	return b.Store.AdvanceCursor(ctx, c, a)
 }
 
-// TestLastingFailureIsLoggedOnce: a commit that fails each time, with other blocks in its words, is one line. Another
-// line follows when it succeeds.
+// TestLastingFailureIsLoggedOnce: repeated failures of a commit are logged once, although the blocks in the error
+// differ. Another line is logged when a commit succeeds.
 func TestLastingFailureIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -125,7 +125,7 @@ func TestLastingFailureIsRepeated(t *testing.T) {
 		want := []time.Duration{0, time.Minute, 3 * time.Minute, 7 * time.Minute, 15 * time.Minute, 31 * time.Minute,
 			63 * time.Minute, 123 * time.Minute, 183 * time.Minute}
 		heraldtest.Equal(t, "the times of the lines", logged, want)
-		if !strings.Contains(log.String(), "failures=21 ") { // after a minute
+		if !strings.Contains(log.String(), "failures=21 ") { // the line of the first minute
 			t.Errorf("the failures are not counted:\n%s", log)
 		}
 		w.noteFailure(errors.New("another one"))

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { heraldtest.Main(m, devnettest.Leftovers()...) }
 
-// world is a chain and a store.
+// world is a development chain and a store.
 type world struct {
 	*testing.T
 	net    *devnet.Net
@@ -54,7 +54,7 @@ func newWorldOf(t *testing.T, cfg devnet.Config) *world {
 	return w
 }
 
-// give gives n feedbacks, a block each.
+// give submits n feedbacks, one per block.
 func (w *world) give(n int) {
 	w.Helper()
 	for range n {
@@ -64,9 +64,9 @@ func (w *world) give(n int) {
 	}
 }
 
-// watcher is one under way, and what it reported.
+// watcher is a running watcher and its reports.
 type watcher struct {
-	stop func() error // ends it
+	stop func() error // stops it and returns its error
 
 	mu       sync.Mutex
 	verdicts map[store.Verdict]int // of deliveries
@@ -107,7 +107,7 @@ func (g *watcher) count(v store.Verdict) int {
 	return g.verdicts[v]
 }
 
-// rows is how many deliveries there are, by status.
+// rows returns the number of deliveries by status.
 func (w *world) rows() map[store.Status]int64 {
 	w.Helper()
 	got, err := w.store.Count(w.Context(), store.Filter{})
@@ -117,7 +117,7 @@ func (w *world) rows() map[store.Status]int64 {
 	return got
 }
 
-// TestGoesOn: who watches next goes on where the last one ended: nothing is missing, and nothing is read twice.
+// TestGoesOn: the next watcher resumes where the previous one stopped. It misses no event and reads none twice.
 func TestGoesOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -138,7 +138,8 @@ func TestGoesOn(t *testing.T) {
 	}
 }
 
-// TestOtherRegistries: who reads the chain with registries more goes on where it was read to, and not at its head.
+// TestOtherRegistries: a watcher with more registries than the previous one resumes where that one stopped, and not at
+// the head.
 func TestOtherRegistries(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -153,7 +154,7 @@ func TestOtherRegistries(t *testing.T) {
 	heraldtest.Await(t, "what came meanwhile is accepted", func() bool { return w.rows()[store.Queued] == 5 })
 }
 
-// TestStandsBy: of two that watch one reads; the other takes over when that one ends.
+// TestStandsBy: one of two watchers reads; the other one takes over when it stops.
 func TestStandsBy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -173,7 +174,8 @@ func TestStandsBy(t *testing.T) {
 	}
 }
 
-// TestTwoCommitOnce: two that both believe to lead accept each event once: who comes second finds the cursor moved.
+// TestTwoCommitOnce: two watchers that both believe that they lead accept each event once, because the second commit
+// finds that the cursor has moved.
 func TestTwoCommitOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -189,15 +191,15 @@ func TestTwoCommitOnce(t *testing.T) {
 	}
 }
 
-// everybodyLeads is a store whose advisory lock keeps nobody out, as for one whose connection is gone and who does not
-// know it yet.
+// everybodyLeads is a store whose advisory lock excludes no other watcher. It behaves like a watcher that does not know
+// yet that it lost its connection.
 type everybodyLeads struct{ *store.Store }
 
 func (everybodyLeads) LeadChain(ctx context.Context, _ store.CursorKey, do func(context.Context) error) (bool, error) {
 	return true, do(ctx)
 }
 
-// TestBackfillEnds: a backfill ends with its last block, and is done when it is started again.
+// TestBackfillEnds: a backfill ends with its last block. When it is started again, it has nothing to do.
 func TestBackfillEnds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -206,7 +208,7 @@ func TestBackfillEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	to := head - 1 // the last feedback is outside
+	to := head - 1 // the last feedback is outside the range
 	for round, want := range []int{3, 0} {
 		ended := make(chan error, 1)
 		start := uint64(0)
@@ -229,11 +231,11 @@ func TestBackfillEnds(t *testing.T) {
 	}
 }
 
-// TestRefusedLog: a log that makes no job becomes a rejected row, once, and what comes after it is accepted.
+// TestRefusedLog: a log that makes no valid job becomes one rejected row, and later logs are accepted.
 func TestRefusedLog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	// Over the size limit: each NUL takes six bytes in JSON.
+	// This exceeds the size limit: each NUL takes six bytes in JSON.
 	if _, _, err := w.net.GiveFeedback(t.Context(), w.net.Account(1), devnet.Feedback{AgentID: w.agent, URI: string(make([]byte, 50_000))}); err != nil {
 		t.Fatal(err)
 	}

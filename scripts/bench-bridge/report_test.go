@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// measured makes a report in which Herald does so many times the bridge's rate and adds so much to a bare call.
+// measured returns a report in which Herald reaches times the bridge's rate and adds the duration added to a bare call.
 func measured(times float64, added time.Duration) *report {
 	r := &report{rounds: 3, time: time.Second}
 	const bridgeRate = 200.0
@@ -32,7 +32,7 @@ func TestTargets(t *testing.T) {
 	if err := measured(90, 20*time.Microsecond).missed(); err != nil {
 		t.Errorf("all is well: %v", err)
 	}
-	slow := measured(90, 40*time.Microsecond) // reported, and no target
+	slow := measured(90, 40*time.Microsecond) // this one is reported, but has no target
 	if err := slow.missed(); err != nil || !strings.Contains(slow.markdown(), "| HTTP, one at a time, p50 | 40 µs | 100 µs |") {
 		t.Errorf("%v:\n%s", err, slow.markdown())
 	}

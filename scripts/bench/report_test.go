@@ -28,7 +28,7 @@ func TestTargets(t *testing.T) {
 	}
 	watched := at(realRedis, 16, 64, 2849, 80e6)
 	watched.watched = true
-	unsorted := at(realRedis, 16, 64, 3093, 80e6) // 3,000 are 96.99 % of it
+	unsorted := at(realRedis, 16, 64, 3093, 80e6) // 3,000 is 96.99 % of it
 	unsorted.unsorted = true
 	r.loads = append(r.loads, watched, unsorted)
 	want := []string{"met, the goal too", met, notMet, met, met, notMeasured, met, notMet, notMet, met, notMet, met, notMeasured, notMeasured, notMet, notMet}
@@ -38,7 +38,7 @@ func TestTargets(t *testing.T) {
 		}
 	}
 	for i, want := range []string{"3,000/s (64 agents)", "2,100/s (1,000 agents)", "899/s (1,000 agents)", "0.99 ms (64 agents)",
-		"8.0 × (2,100/s beside 263/s)"} { // the worst of those that count
+		"8.0 × (2,100/s beside 263/s)"} { // the worst of the runs that count
 		if got := r.targets()[i]; got.measured != want {
 			t.Errorf("%s: %q, want %q", got.what, got.measured, want)
 		}
@@ -59,7 +59,7 @@ func TestTargets(t *testing.T) {
 	if got := r.targets()[4]; got.verdict != notMeasured || !strings.Contains(r.markdown(), "was not measured here: no npm") {
 		t.Errorf("%+v", got)
 	}
-	// Nothing measured, nothing claimed; a short run says nothing of 100,000.
+	// Without a measurement there is no verdict, and a short run gives none about 100,000 deliveries.
 	long.n = 99999
 	for i, got := range (report{long: &long}).targets() {
 		if got.verdict == notMeasured != (i != 9 && i != 10) {
@@ -114,7 +114,7 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
-// What was written by hand below the marker outlives the next run.
+// TestWriteKeeps: text that was written by hand below the marker stays in the file.
 func TestWriteKeeps(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "bench.md")

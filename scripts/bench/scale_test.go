@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/scripts/machine"
 )
 
-// grown is a run of so many workers.
+// grown returns the result of a run with that number of workers.
 func grown(workers int, rate, idle float64, cpu shares) loadResult {
 	return loadResult{load: load{queue: realRedis, inflight: 16, agents: 64, n: 4000, workers: workers}, rate: rate, idle: idle, cpu: cpu}
 }
@@ -31,7 +31,7 @@ func TestFirstLimit(t *testing.T) {
 		"nothing yet. 4 workers make 3.90 × the deliveries of one. The cores are 50 % busy, Redis' thread 39 %.": grown(4, 3900, .5, usual),
 	} {
 		r := report{scale: []loadResult{grown(1, 1000, .2, usual), grown(2, 1050, .1, usual), last}}
-		cluster := grown(1, 1, 0, usual) // is no part of it
+		cluster := grown(1, 1, 0, usual) // a run on a Redis Cluster is not part of the comparison
 		cluster.queue = redisCluster
 		r.scale = append(r.scale, cluster)
 		if got := r.firstLimit(); got != want {
@@ -128,7 +128,7 @@ func TestTwin(t *testing.T) {
 	}
 }
 
-// Every slot has one node.
+// TestSlots: every slot belongs to exactly one node.
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	next := 0

@@ -9,7 +9,7 @@ import (
 
 func TestRateIn(t *testing.T) {
 	t.Parallel()
-	// The turns read what this tree writes, and what older ones wrote.
+	// rateIn parses the reports of this version and of older ones.
 	r := report{loads: []loadResult{{load: load{queue: realRedis, inflight: 16, agents: 64, n: 12000}, rate: 2345}}}
 	for text, want := range map[string]float64{
 		r.markdown(): 2345,

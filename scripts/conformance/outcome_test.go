@@ -108,7 +108,7 @@ Run and reported, but never scored:
 	}
 }
 
-// Every file with checks counts.
+// TestReadChecks reads the checks of every file.
 func TestReadChecks(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()

@@ -16,7 +16,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// fillPath gives a route's parameters a value.
+// fillPath replaces a route's parameters by values.
 func fillPath(path string) string {
 	return strings.NewReplacer("{id...}", "00000000-0000-4000-8000-000000000000", "{id}", "00000000-0000-4000-8000-000000000000",
 		"{agent}", "8453:1", "{$}", "").Replace(path)
@@ -31,7 +31,8 @@ func (w *world) newToken(scopes ...string) operator.NewAPIToken {
 	return made
 }
 
-// Every route there is, also one of tomorrow, is refused to whoever lacks its scope, and to pages of other sites.
+// TestAccess: every route, including future ones, refuses tokens that lack its scope, and requests of other sites'
+// pages.
 func TestAccess(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -43,7 +44,7 @@ func TestAccess(t *testing.T) {
 	for _, route := range w.routes {
 		method := route.Method
 		if method == "" {
-			method = http.MethodPost // it takes every one
+			method = http.MethodPost // the route accepts every method
 		}
 		path := fillPath(route.Path)
 		ask := func(token string, edits ...func(*http.Request)) int {
@@ -84,7 +85,7 @@ func TestAccess(t *testing.T) {
 		}
 		for scope, token := range tokens {
 			may := scope == route.Scope || scope == operator.ScopeOperate && route.Scope == operator.ScopeRead
-			if may || route.Path == "/v1/events" { // which does not end
+			if may || route.Path == "/v1/events" { // the stream of events does not end
 				continue
 			}
 			if got := ask(token); got != http.StatusForbidden {
@@ -102,8 +103,8 @@ func TestAccess(t *testing.T) {
 	}
 }
 
-// TestDirectScope: a token without the scope direct calls no tool, and hands in no job that says where or how its agent is
-// called; the answer names the field and the scope.
+// TestDirectScope: a token without the scope direct cannot call tools. It cannot enqueue jobs that name a tool or an
+// endpoint either. The answer names the field and the scope.
 func TestDirectScope(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -162,7 +163,7 @@ func TestAPITokens(t *testing.T) {
 	if err := w.operator.RevokeAPIToken(t.Context(), other.ID, "the test"); err != nil {
 		t.Fatal(err)
 	}
-	callAs[api.ErrorAnswer](w, other.Token, 401, "GET", "/v1/deliveries", "", "") // it was never used, so nobody remembers it
+	callAs[api.ErrorAnswer](w, other.Token, 401, "GET", "/v1/deliveries", "", "") // it was never used, so it is not in the cache
 	if err := w.operator.RevokeAPIToken(t.Context(), other.ID, "the test"); err == nil {
 		t.Error("revoked twice")
 	}
@@ -173,8 +174,8 @@ func TestAPITokens(t *testing.T) {
 	}
 }
 
-// TestGuessedTokens: guesses, through /readyz too, are answered from memory, and delay no token that Postgres knows, one that
-// was created this moment neither.
+// TestGuessedTokens: guessed tokens, also at /readyz, are answered from the cache. They do not delay valid tokens, even
+// if those are brand-new.
 func TestGuessedTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -210,7 +211,7 @@ func TestGuessedTokens(t *testing.T) {
 	}
 }
 
-// TestStreamsEndWithTheirToken: a stream on which nothing comes ends within seconds after its token is revoked.
+// TestStreamsEndWithTheirToken: an idle stream ends within seconds after its token was revoked.
 func TestStreamsEndWithTheirToken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -247,7 +248,7 @@ func TestStreamsEndWithTheirToken(t *testing.T) {
 	}
 }
 
-// TestSlotsOfOneToken: one token takes at most three quarters of the slots; another one finds a slot.
+// TestSlotsOfOneToken: one token uses at most three quarters of the slots, so another token still gets a slot.
 func TestSlotsOfOneToken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) { heraldtest.Main(m) }
 
 const ownToken = "the token of HERALD_API_TOKEN"
 
-// world is an API over a database of its own, behind the real server. Every answer is held to the OpenAPI document.
+// world is an API with its own database behind the real server. Every answer is checked against the OpenAPI document.
 type world struct {
 	calls *toolCaller
 	*testing.T
@@ -46,13 +46,13 @@ type world struct {
 	base     string
 	routes   []server.Route
 	token    string        // HERALD_API_TOKEN
-	cutOff   func()        // ends the server and its connections, as a killed process does
+	cutOff   func()        // ends the server and its connections, like a killed process
 	gone     chan struct{} // closed by cutOff
 	document *openapi3.T
 	router   routers.Router
 }
 
-// lent is the operator's backend: the test's store, and no chain.
+// lent is the operator's backend: the test's store, without a chain.
 type lent struct{ store *store.Store }
 
 func (b lent) OpenStore(context.Context, operator.StoreOptions) (*operator.Session, error) {
@@ -161,7 +161,7 @@ func (w *world) loadDocument() {
 	}
 }
 
-// send makes a request; the body is closed when the test ends.
+// send sends a request. The test's cleanup closes the body.
 func (w *world) send(method, path, token, mediaType string, body io.Reader, edits ...func(*http.Request)) *http.Response {
 	w.Helper()
 	r, err := http.NewRequestWithContext(w.Context(), method, w.base+path, body)
@@ -185,7 +185,8 @@ func (w *world) send(method, path, token, mediaType string, body io.Reader, edit
 	return res
 }
 
-// call makes a request with all scopes, checks the status and that the document tells of this answer, and decodes it.
+// call sends a request with all scopes, checks the status and that the OpenAPI document describes the answer, and
+// decodes it.
 func call[T any](w *world, want int, method, path, body string) (answer T) {
 	w.Helper()
 	return callAs[T](w, ownToken, want, method, path, "application/json", body)
@@ -212,7 +213,7 @@ func callAs[T any](w *world, token string, want int, method, path, mediaType, bo
 	return answer
 }
 
-// checkAnswer holds an answer to the document.
+// checkAnswer checks an answer against the OpenAPI document.
 func (w *world) checkAnswer(res *http.Response, body []byte) {
 	w.Helper()
 	asked := res.Request.Clone(w.Context())
@@ -231,7 +232,7 @@ func (w *world) checkAnswer(res *http.Response, body []byte) {
 	}
 }
 
-// documentPath is a path whose key, which holds slashes, is one part: OpenAPI knows no other parameters.
+// documentPath replaces the key in a path by one segment. Keys contain slashes, and an OpenAPI path parameter must not.
 func documentPath(path string) string {
 	if rest, ok := strings.CutPrefix(path, "/v1/deliveries/eip155"); ok && rest != "" {
 		return "/v1/deliveries/key"
@@ -239,7 +240,7 @@ func documentPath(path string) string {
 	return path
 }
 
-// jobOf is a job of agent 8453:<agent>.
+// jobOf returns a job of agent 8453:<agent>.
 func jobOf(agent, index int) string {
 	return fmt.Sprintf(`{"type":"NewFeedback","chainId":8453,"agentId":"%d","clientAddress":"0x%040x","feedbackIndex":%d,"value":"99",`+
 		`"valueDecimals":0,"transactionHash":"0x%064x"}`, agent, agent, index, index)
@@ -277,8 +278,8 @@ func TestEnqueue(t *testing.T) {
 	}
 }
 
-// TestNextStepNamesTheBlocker: a revocation waits behind its feedback. Its next step names that delivery, and while that is
-// held, the step that releases it.
+// TestNextStepNamesTheBlocker: a revocation waits for its feedback. Its next step names the feedback's delivery. If
+// that delivery is held, the next step is the one that releases it.
 func TestNextStepNamesTheBlocker(t *testing.T) {
 	t.Parallel()
 	w := serveWorld(t, openStore(t, true))
@@ -308,7 +309,7 @@ func TestNextStepNamesTheBlocker(t *testing.T) {
 	}
 }
 
-// A delivery goes on with the trace of the request that brought it.
+// TestTraceOfARequest: a delivery continues the trace of the request that enqueued it.
 func TestTraceOfARequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -325,7 +326,7 @@ func TestTraceOfARequest(t *testing.T) {
 	}
 }
 
-// What is refused for its size is refused before it is read.
+// TestTooLargeIsNotRead: a request whose Content-Length exceeds the limit is refused before its body is read.
 func TestTooLargeIsNotRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -375,7 +376,7 @@ func TestEnqueueLines(t *testing.T) {
 			t.Errorf("%d: %+v", i, got)
 		}
 	}
-	if got.Line != 6 { // the empty one counts
+	if got.Line != 6 { // empty lines count
 		t.Errorf("%+v", got)
 	}
 	_ = feed.Close()

@@ -15,7 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/server/api"
 )
 
-// toolCaller is a ToolCaller that answers what a test says.
+// toolCaller is a ToolCaller that returns the answer set by a test.
 type toolCaller struct {
 	mu     sync.Mutex
 	answer mcpcall.Answer
@@ -49,7 +49,7 @@ func (c *toolCaller) answers(raw string, err error) {
 const directCall = `{"endpoint":{"transport":"http","url":"https://agent.example/mcp","command":null,"args":null,"headers":{"X-Agent-Token":"s3cret"}},` +
 	`"tool_name":"agent.receiveFeedback","arguments":{"score":95},"timeout_ms":30000}`
 
-// The bridge's shape, whatever happens, and a status that says whose fault it is.
+// TestCallTool: the answer always has the form of the old bridge, and its status shows which side caused an error.
 func TestCallTool(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -103,7 +103,8 @@ func TestCallTool(t *testing.T) {
 	}
 }
 
-// Direct calls hold a part of the worker for as long as agents take, so there are few at a time.
+// TestCallsAtATime: a direct call uses memory of the worker as long as the agent takes, so the number of concurrent
+// calls is limited.
 func TestCallsAtATime(t *testing.T) {
 	t.Parallel()
 	const most = 12 // of 16: one token leaves a quarter to others

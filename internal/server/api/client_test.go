@@ -107,7 +107,7 @@ func TestClientStream(t *testing.T) {
 		t.Errorf("%d answers, %v", heard, err)
 	}
 
-	// Whoever fails first is told of.
+	// EnqueueStream returns the error of the callback that fails first.
 	broken := errors.New("the indexer broke")
 	if err := c.EnqueueStream(t.Context(), func() (any, error) { return nil, broken }, func(client.Answer) error { return nil }); !errors.Is(err, broken) {
 		t.Errorf("%v", err)
@@ -125,7 +125,7 @@ func TestClientStream(t *testing.T) {
 	if err := c.EnqueueStream(ctx, next, func(client.Answer) error { cancel(); return nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
-	// A stream that ends early is no success, however orderly it ends.
+	// A stream that ends early is an error, even if the server ends it in an orderly way.
 	sent = 0
 	first := true
 	err = c.EnqueueStream(t.Context(), next, func(client.Answer) error {
@@ -145,7 +145,7 @@ func TestClientStream(t *testing.T) {
 	}
 }
 
-// Who imports the client imports nothing else.
+// TestClientNeedsNothing: the client package imports only the standard library.
 func TestClientNeedsNothing(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}",

@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// slowLive is a worker that knows one agent to be slow.
+// slowLive is a worker's live state with one slow agent.
 type slowLive struct{ operator.Live }
 
 func (slowLive) Breaker(string) string { return "" }
@@ -23,7 +23,7 @@ func (slowLive) Effort(_ context.Context, a store.Agent) *effort.Usage {
 	return &effort.Usage{Budget: 60, Left: -15.2, Calls: 73.1, Connections: 2.1, Mean: 24.9}
 }
 
-// The API and an agent's page tell what is left of its effort budget, and what ate it.
+// TestEffort: the API and the agent's page show the rest of its effort budget, and the calls that used it up.
 func TestEffort(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

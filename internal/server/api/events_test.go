@@ -18,14 +18,14 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// listener follows the events, and comes back with its position whenever the connection ends.
+// listener follows the events. When the connection ends, it reconnects with its position.
 type listener struct {
 	base   func() string
 	query  string
 	last   string // Last-Event-ID
-	ready  func() // is called once it listens
+	ready  func() // called when it is connected
 	events []store.DeliveryEvent
-	until  func(store.DeliveryEvent) bool // the event after which it leaves
+	until  func(store.DeliveryEvent) bool // it stops after the event for which until returns true
 }
 
 func (l *listener) follow(ctx context.Context) error {
@@ -34,7 +34,7 @@ func (l *listener) follow(ctx context.Context) error {
 		if done || ctx.Err() != nil {
 			return ctx.Err()
 		}
-		_ = err // the server went away: again
+		_ = err // the server ended the connection: connect again
 	}
 	return ctx.Err()
 }
@@ -81,7 +81,8 @@ func (l *listener) listen(ctx context.Context) (done bool, err error) {
 	return false, lines.Err()
 }
 
-// A thousand listeners hear of every change once and in one order, though the server they listen to goes away.
+// TestEveryListenerHearsEveryChange: a thousand listeners receive every change once and in one order, although their
+// server is stopped.
 func TestEveryListenerHearsEveryChange(t *testing.T) {
 	t.Parallel()
 	const listeners, deliveries = 1000, 50
@@ -118,7 +119,7 @@ func TestEveryListenerHearsEveryChange(t *testing.T) {
 	for i, id := range ids {
 		moveOne(t, first.operator.Cancel, id)
 		moveOne(t, first.operator.Replay, id)
-		if i == deliveries/2 { // those that listen are cut off
+		if i == deliveries/2 { // ends the connections of the first server
 			bases.Store("now", second.base)
 			first.cutOff()
 		}
@@ -168,7 +169,7 @@ func TestEventsOfAFilter(t *testing.T) {
 	}
 }
 
-// Who comes back after the events were dropped is told so.
+// TestGap: a listener that returns after the events were deleted receives a gap event.
 func TestGap(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -7,7 +7,8 @@ import (
 	"github.com/agentherald/herald/internal/server/api"
 )
 
-// Whatever is looked for, it is found, not there or refused: Postgres takes neither NUL nor what is no UTF-8.
+// TestHostileQuestions: a search for any text is answered, not found, or refused. Postgres accepts neither NUL nor text
+// that is not UTF-8.
 func TestHostileQuestions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -37,8 +37,8 @@ type deadlines struct {
 
 func (d *deadlines) SetReadDeadline(at time.Time) error { d.at = at; return nil }
 
-// TestSlowLine: a line that comes byte by byte is cut off after lineTimeout; lines that come in time are not, however long
-// the stream lasts.
+// TestSlowLine: a line that arrives byte by byte is cut off after lineTimeout. Lines that arrive in time are read,
+// however long the stream lasts.
 func TestSlowLine(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{"aaaa\nbbbb\ncccc\n": "aaaa\nbbbb\ncccc\n", "aaaa\nbbbbbbbbbbbbbbbb\n": "aaaa\nbbbbbb"} {

@@ -16,7 +16,7 @@ import (
 
 var formToken = regexp.MustCompile(`name="form_token" value="([0-9a-f]{64})"`)
 
-// open is a page as a browser asks for it.
+// open requests a page as a browser does.
 func (w *world) open(want int, path string) string {
 	w.Helper()
 	res := w.send("GET", path, "", "", nil, func(r *http.Request) { r.SetBasicAuth("me", ownToken) })
@@ -33,7 +33,7 @@ func (w *world) open(want int, path string) string {
 	return string(body)
 }
 
-// submit sends a page's form as a browser does, and returns the page to which it leads.
+// submit submits a page's form as a browser does, and returns the answer.
 func (w *world) submit(page, action string, fields url.Values) *http.Response {
 	w.Helper()
 	token := formToken.FindStringSubmatch(page)
@@ -48,7 +48,7 @@ func (w *world) submit(page, action string, fields url.Values) *http.Response {
 	})
 }
 
-// Every page is shown, and every form does what its button says, without JavaScript.
+// TestPages: every page is shown, and every form does the action of its button, without JavaScript.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -121,7 +121,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// Whoever looks on loopback without a token is asked for one by the first change, with the form of before.
+// TestFirstChangeOnLoopback: an operator may read the pages on loopback without a token. The first change asks for one,
+// and keeps the form.
 func TestFirstChangeOnLoopback(t *testing.T) {
 	t.Parallel()
 	w := serveWith(t, newWorld(t).store, "")

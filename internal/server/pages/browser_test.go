@@ -1,6 +1,6 @@
 //go:build browser
 
-// A walk through every page in a real Chromium, with hostile text everywhere: `make browser`.
+// A walk through every page in a real Chromium, with hostile text in every field: `make browser`.
 
 package pages_test
 
@@ -38,12 +38,12 @@ import (
 
 func TestMain(m *testing.M) { heraldtest.Main(m) }
 
-// hostile is what strangers may write into every field; NUL is no part of it, since Postgres cannot hold it and what
-// comes in has U+FFFD in its place.
+// hostile is text that strangers may write into any field. It contains no NUL, because Postgres cannot store it and
+// Herald replaces it by U+FFFD.
 var hostile = "<script>document.title='owned'</script><img src=x onerror=alert(1)> \"'`${x}{{x}} \u202eesrever\u202c \u2066iso \u200bzero " +
 	"\x1b[31m 👩‍👩‍👧‍👦 ❤️ \ufffd\ufeff " + strings.Repeat("W", 4096)
 
-// seed fills the database: 100,000 deliveries of 200 agents, in every status, with what strangers wrote in every field.
+// seed fills the database with 100,000 deliveries of 200 agents, in every status and with hostile text in every field.
 const seed = `
 INSERT INTO herald.agents (chain_id, identity_registry, agent_id, state, endpoint, last_error, last_error_at, last_ok_at, protocol, tools, server_info, enabled)
 SELECT 8453, '0x8004a169fb4a3325136eb29fa0ceb6d2e539a432', n, (ARRAY['connected','failed','needs_auth','pending','disabled'])[1 + n % 5],
@@ -85,7 +85,7 @@ func (lent) Keyset() (*secret.Keyset, error) { return secret.Create() }
 func (lent) Master() (secret.Master, error)  { return nil, nil }
 func (lent) DataDir() string                 { return "" }
 
-// hour is a worker's last hour, as the overview shows it.
+// hour is the last hour of a worker, as the overview shows it.
 type hour struct{}
 
 func (hour) OpenBreakers() int     { return 3 }
@@ -103,7 +103,7 @@ func (hour) Minutes(_ context.Context, n int) ([]throughput.Minute, error) {
 	return minutes, nil
 }
 
-// servePages serves the pages over so many deliveries, with the text in every field.
+// servePages serves the pages of that many deliveries, with the text in every field.
 func servePages(t testing.TB, deliveries int, text string) (base string) {
 	t.Helper()
 	address := heraldtest.Postgres(t, store.Migrate)
@@ -150,7 +150,7 @@ func servePages(t testing.TB, deliveries int, text string) (base string) {
 	return "http://" + web.Addr()
 }
 
-// observed is what a browser did that no page may make it do.
+// observed records actions of the browser that no page may cause.
 type observed struct {
 	mu     sync.Mutex
 	origin string
@@ -191,7 +191,7 @@ func TestInBrowser(t *testing.T) {
 		t.Fatalf("HERALD_AXE names axe.min.js, as make browser does: %v", err)
 	}
 	base := servePages(t, 100_000, hostile)
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox) // Chromium refuses to run as root with one
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox) // Chromium cannot use its sandbox as root
 	allocator, cancel := chromedp.NewExecAllocator(t.Context(), options...)
 	defer cancel()
 	ctx, cancel := chromedp.NewContext(allocator)
@@ -204,7 +204,7 @@ func TestInBrowser(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	const one = "c4ca4238-a0b9-2382-0dcc-509a6f75849b" // md5 of 1
+	const one = "c4ca4238-a0b9-2382-0dcc-509a6f75849b" // the MD5 hash of 1
 	var last string
 	if err := chromedp.Run(ctx, chromedp.Navigate(base+"/deliveries?status=waiting"),
 		chromedp.AttributeValue("table a.id", "href", &last, nil)); err != nil {
@@ -223,7 +223,7 @@ func TestInBrowser(t *testing.T) {
 	}
 }
 
-// BenchmarkPages is the server's time for each page at 1,000,000 deliveries.
+// BenchmarkPages measures the server's time for each page at 1,000,000 deliveries.
 func BenchmarkPages(b *testing.B) {
 	base := servePages(b, 1_000_000, "a tool that answered with an error")
 	for _, path := range []string{"/", "/deliveries", "/deliveries?status=queued", "/deliveries?status=running", "/deliveries?status=dead", "/deliveries?agent=8453:7",
@@ -257,7 +257,7 @@ func checkPage(ctx context.Context, t *testing.T, seen *observed, what, address 
 		emulation.SetDeviceMetricsOverride(width, 900, 1, width < 500),
 		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
 		chromedp.Navigate(address), chromedp.WaitReady("main"), chromedp.Title(&title),
-		// Everything folded is opened: it must not be wider than the page either.
+		// This opens all details elements. They must not be wider than the page either.
 		chromedp.Evaluate(`document.querySelectorAll("details").forEach(d => d.open = true);
 			[...document.querySelectorAll("body *")].filter(e => !e.closest(".skip") && e.getBoundingClientRect().right > innerWidth + 1).slice(0, 3).map(e => e.outerHTML.slice(0, 120))
 			.concat(document.documentElement.scrollWidth > innerWidth ? ["the page is " + document.documentElement.scrollWidth + " wide"] : [])`, &overflow),
@@ -290,7 +290,7 @@ func checkPage(ctx context.Context, t *testing.T, seen *observed, what, address 
 	}
 	for _, fault := range seen.take() {
 		if strings.HasPrefix(what, "problem") && strings.Contains(fault, "400 (Bad Request)") {
-			continue // which the page is about
+			continue // this page is meant to answer 400
 		}
 		t.Errorf("%s: %s", what, fault)
 	}

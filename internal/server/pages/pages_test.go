@@ -30,7 +30,7 @@ func TestShowText(t *testing.T) {
 	}
 }
 
-// However hostile, text never makes an element or an attribute.
+// FuzzShowText: hostile text never creates an element or an attribute.
 func FuzzShowText(f *testing.F) {
 	for _, s := range []string{"<b>", "&lt;", "\x00", "\u202e", `"'`, "\xff", "x\ny"} {
 		f.Add(s)

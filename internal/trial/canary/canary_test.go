@@ -30,7 +30,7 @@ func needles(t testing.TB, texts ...string) *Needles {
 	return n
 }
 
-// Whatever writes a secret without meaning to hide it is found out.
+// TestFoundInEveryForm: a secret is found in every form in which a program may write it without hiding it.
 func TestFoundInEveryForm(t *testing.T) {
 	t.Parallel()
 	for _, secret := range []string{plain, special} {
@@ -77,7 +77,7 @@ func wrap(s string) string {
 	return strings.Join(append(lines, s), "\n")
 }
 
-// What is not there is not found: other secrets, pieces that are too short, masked ones, noise.
+// TestNotFound: other secrets, fragments that are too short, masked secrets and noise are not found.
 func TestNotFound(t *testing.T) {
 	t.Parallel()
 	n := needles(t, plain, special)

@@ -23,7 +23,7 @@ import (
 	"github.com/agentherald/herald/internal/trial"
 )
 
-// The trial of `make chain`. The short run is the default; ARGS of the Makefile are these flags.
+// These are the flags of `make chain`, which passes them as ARGS. The defaults make the short run.
 var (
 	seedFlag      = flag.Uint64("seed", 0, "what decides everything; 0: another one each time")
 	blocksFlag    = flag.Int("blocks", 500, "blocks to mine on each chain")
@@ -40,19 +40,19 @@ var (
 )
 
 const (
-	finality = 64 // blocks behind the head, deeper than any reorg
+	finality = 64 // blocks below the head, more than any reorg replaces
 	pollRows = time.Second
-	// fiveASecond is the block time of the row of a fast chain.
+	// fiveASecond is the block time of the test of a fast chain.
 	fiveASecond = 200 * time.Millisecond
-	mostShown   = 10 // differences
-	// beforeCall is how long before a call the worker may have asked the chain.
+	mostShown   = 10 // number of differences shown
+	// beforeCall is the longest time between the worker's check of the event and the call.
 	beforeCall = 5 * time.Second
 )
 
 // shared are the programs, of HERALD_TRIAL_SOURCE or of the tree that this test is part of, and a Postgres.
 var shared trial.Bench
 
-// followers are two `enqueue watch` of one chain, one of which is killed now and then and started again.
+// followers are two `enqueue watch` processes of one chain. From time to time one of them is killed and started again.
 type followers struct {
 	site   *trial.Site
 	env    []string
@@ -60,7 +60,8 @@ type followers struct {
 	random *rand.Rand
 	two    [2]*trial.Process
 	kills  int
-	// mayEnd: one whose node serves another chain at its start may say so and end, for a supervisor to start it again.
+	// mayEnd: a follower whose node serves another chain at its start may report that and exit. A supervisor would
+	// restart it.
 	mayEnd bool
 	ends   int
 }
@@ -70,7 +71,7 @@ func (f *followers) start(i int) (err error) {
 	return err
 }
 
-// kill kills one of them and starts it again.
+// kill kills one of the two and starts it again.
 func (f *followers) kill() error {
 	i := f.random.IntN(len(f.two))
 	f.kills++
@@ -80,7 +81,8 @@ func (f *followers) kill() error {
 	return f.start(i)
 }
 
-// check looks after those that have ended by themselves, which a follower does not, whatever else the node does.
+// check restarts followers that have exited where mayEnd allows that. Otherwise an exit is an error, because no fault
+// of the node may end a follower.
 func (f *followers) check() error {
 	for i, p := range f.two {
 		select {
@@ -89,7 +91,7 @@ func (f *followers) check() error {
 			continue
 		}
 		if !f.mayEnd {
-			log, _ := os.ReadFile(p.Log()) // what it said is an extra
+			log, _ := os.ReadFile(p.Log()) // if the log is unreadable, the error is reported without it
 			return fmt.Errorf("%s has ended by itself; it said:\n%s", p.Name(), log[max(0, len(log)-2000):])
 		}
 		f.ends++
@@ -100,7 +102,8 @@ func (f *followers) check() error {
 	return nil
 }
 
-// TestChain is `make chain`: at the end Postgres holds what the final chain says, whatever died or lied in between.
+// TestChain is `make chain`. At the end Postgres must agree with the final chain, in spite of killed processes and
+// false answers.
 func TestChain(t *testing.T) {
 	seed := *seedFlag
 	if seed == 0 {
@@ -133,7 +136,7 @@ func TestChain(t *testing.T) {
 		}
 		var liars []*Proxy
 		var addresses []string
-		for i := range *nodesFlag + 1 { // the last one is the worker's
+		for i := range *nodesFlag + 1 { // the last one is for the worker
 			liar := NewProxy(node.URL(), seed+uint64(i), finality, faults...)
 			server := httptest.NewServer(liar)
 			defer server.Close()
@@ -164,7 +167,8 @@ func TestChain(t *testing.T) {
 			}
 		}
 
-		// A random URI that begins with { is a file in itself, and not the one that was hashed: that is judged elsewhere.
+		// A random URI that begins with { is itself a file, whose hash does not match. This trial does not test file
+		// hashes.
 		worker, err := site.Worker(trial.WorkerConfig{Name: "worker", Env: append(
 			environment(world, addresses[*nodesFlag]), "HERALD_VERIFY_EVENT=receipt", "HERALD_HASH_POLICY=annotate",
 			"HERALD_CONFIRMATIONS="+fmt.Sprint(*confirmedFlag), "HERALD_RETRY_SCHEDULE=1s,1s,1s,2s,2s,2s,4s,4s,4s,4s,4s,4s")})
@@ -180,7 +184,7 @@ func TestChain(t *testing.T) {
 		for _, liar := range liars {
 			liar.Repent()
 		}
-		// So that what is on the chain is confirmed, and what was above its head is found gone.
+		// These blocks confirm the last events, and make the disappearance of removed ones final.
 		for range mostDepth + int(*confirmedFlag) {
 			if err := world.Mine(ctx, 0); err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
@@ -209,7 +213,7 @@ func TestChain(t *testing.T) {
 			}
 			t.Errorf("%s", difference)
 		}
-		two.mayEnd = false // not any more
+		two.mayEnd = false // from here on an exit is an error
 		if err := two.check(); err != nil {
 			t.Error(err)
 		}
@@ -218,11 +222,11 @@ func TestChain(t *testing.T) {
 		}
 	}
 	onEachChain(t, *withinFlag, run)
-	pace = fiveASecond // its blocks share their timestamps, as Base's do
+	pace = fiveASecond // its blocks share timestamps, like those of Base
 	onAnvil(t, "anvil_200ms", *withinFlag, run)
 }
 
-// environment names the proxy and the emitters to the followers.
+// environment returns the variables with the proxy and the registries for the followers.
 func environment(w *World, url string) []string {
 	id := fmt.Sprint(ChainID)
 	return []string{"RPC_URL_" + id + "=" + url, "IDENTITY_REGISTRY_" + id + "=" + w.Deployment.Identity.Hex(),
@@ -262,7 +266,7 @@ func play(ctx context.Context, w *World, two *followers, seed uint64, every time
 	return nil
 }
 
-// choose chooses some of the blocks.
+// choose returns some random block numbers.
 func choose(random *rand.Rand, blocks, some int) map[int]bool {
 	chosen := map[int]bool{}
 	for _, n := range random.Perm(blocks)[:min(some, blocks)] {
@@ -271,13 +275,13 @@ func choose(random *rand.Rand, blocks, some int) map[int]bool {
 	return chosen
 }
 
-// registration is the tokenURI of an agent with that MCP server.
+// registration returns the tokenURI of an agent with that MCP server.
 func registration(url string) string {
 	return fmt.Sprintf(`data:application/json,{"name":"agent","services":[{"name":"MCP","endpoint":%q,`+
 		`"version":"2025-11-25"}]}`, url)
 }
 
-// readWanted is what the present chain asks for.
+// readWanted returns the deliveries that the present chain requires.
 func readWanted(ctx context.Context, w *World) ([]Wanted, error) {
 	logs, err := w.Read(ctx)
 	if err != nil {
@@ -286,7 +290,7 @@ func readWanted(ctx context.Context, w *World) ([]Wanted, error) {
 	return Want(logs, ChainID, w.Deployment, countedNone)
 }
 
-// judgeCalls compares the agents' calls with what was on the chain then, and with what is there in the end.
+// judgeCalls compares the agents' calls with the chain at the time of the call, and with the final chain.
 func judgeCalls(ctx context.Context, w *World, agents *trial.Agents, rows []Row) (n int, unfounded, believed []string, _ error) {
 	wanted, err := readWanted(ctx, w)
 	if err != nil {
@@ -300,7 +304,7 @@ func judgeCalls(ctx context.Context, w *World, agents *trial.Agents, rows []Row)
 	return len(calls), unfounded, FindBelieved(wanted, calls, rows), nil
 }
 
-// countEnds tells how many deliveries ended how, retractions by themselves.
+// countEnds returns the number of deliveries by final status. Retractions are counted separately.
 func countEnds(rows []Row) string {
 	ends := map[string]int{}
 	for _, r := range rows {
@@ -317,7 +321,7 @@ func countEnds(rows []Row) string {
 	return strings.Join(texts, ",")
 }
 
-// awaitRows compares until nothing differs and every delivery has ended, or until they have had their time.
+// awaitRows compares until there is no difference and every delivery has ended, or until settleFlag has passed.
 func awaitRows(ctx context.Context, two *followers, w *World) (found Findings, rows []Row, err error) {
 	wanted, err := readWanted(ctx, w)
 	if err != nil {
@@ -342,10 +346,10 @@ func awaitRows(ctx context.Context, two *followers, w *World) (found Findings, r
 				r.Error))
 		}
 	}
-	return found, rows, nil // what differs is told by who asked
+	return found, rows, nil // the caller reports the differences
 }
 
-// isOpen tells whether the delivery has not ended.
+// isOpen reports whether the delivery has not ended.
 func (r Row) isOpen() bool { return !trial.Row{Status: r.Status}.Final() }
 
 // readRows reads all deliveries.
@@ -371,7 +375,7 @@ func readRows(ctx context.Context, site *trial.Site) (rows []Row, err error) {
 	return rows, err
 }
 
-// total is how many requests met a lie.
+// total returns the number of requests that got a false answer.
 func total(liars []*Proxy) (n int) {
 	for _, liar := range liars {
 		for _, k := range liar.Told() {

@@ -17,7 +17,7 @@ const testChain = 31337
 
 var testDeployment = erc8004.Deployment{Identity: addressOf(1), Reputation: addressOf(2), Validation: addressOf(3)}
 
-// generate makes blocks and gives their logs as a node would.
+// generate makes blocks and returns their logs as a node would.
 func generate(t *testing.T, seed uint64, blocks int) []types.Log {
 	t.Helper()
 	g := NewGenerator(seed)
@@ -38,7 +38,8 @@ func generate(t *testing.T, seed uint64, blocks int) []types.Log {
 	return logs
 }
 
-// Every topic that is followed comes, and what comes is known to the decoder in the same number of forms.
+// TestGeneratorMakesEveryForm: the generator makes every followed topic, and as many forms of each as the decoder
+// knows.
 func TestGeneratorMakesEveryForm(t *testing.T) {
 	t.Parallel()
 	seen := map[common.Hash]int{}
@@ -71,7 +72,7 @@ func TestGeneratorMakesEveryForm(t *testing.T) {
 	}
 }
 
-// The seed decides every event.
+// TestGeneratorRepeats: the seed determines every event.
 func TestGeneratorRepeats(t *testing.T) {
 	t.Parallel()
 	one, two, other := fmt.Sprint(generate(t, 7, 50)), fmt.Sprint(generate(t, 7, 50)), fmt.Sprint(generate(t, 8, 50))
@@ -80,11 +81,12 @@ func TestGeneratorRepeats(t *testing.T) {
 	}
 }
 
-// After reorgs the branch has no key twice, and indexes of feedback that is gone come again with other content.
+// TestGeneratorReorg: after reorgs, no key occurs twice on the branch, and indexes of removed feedback occur again with
+// other content.
 func TestGeneratorReorg(t *testing.T) {
 	t.Parallel()
 	g := NewGenerator(3)
-	content := map[place]string{} // of every feedback that ever was
+	content := map[place]string{} // of all feedback, including removed feedback
 	reused := 0
 	for n := range 400 {
 		block, err := g.Next(10)
@@ -130,7 +132,7 @@ func TestGeneratorReorg(t *testing.T) {
 	}
 }
 
-// keep makes the rows that Herald ought to have.
+// keep returns the rows that Herald must have.
 func keep(wanted []Wanted) []Row {
 	var rows []Row
 	for i, w := range wanted {
@@ -147,7 +149,7 @@ func keep(wanted []Wanted) []Row {
 	return rows
 }
 
-// Every sort of difference between the chain and the rows is found, once, and as what it is.
+// TestCompareFinds: every kind of difference between chain and rows is found once, and reported as that kind.
 func TestCompareFinds(t *testing.T) {
 	t.Parallel()
 	wanted, err := Want(generate(t, 5, 100), testChain, testDeployment, countedNone)
@@ -169,7 +171,7 @@ func TestCompareFinds(t *testing.T) {
 			return append(rows, Row{ID: "extra", Key: key, Status: status, Reason: reason})
 		}
 	}
-	// As Postgres has rejected rows, which are counted.
+	// Postgres keeps no job in rejected rows, so they are only counted.
 	forget := func(change func(rows []Row) []Row) func([]Row) []Row {
 		return func(rows []Row) []Row {
 			for i := range rows {

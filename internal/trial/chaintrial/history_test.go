@@ -11,7 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/trial"
 )
 
-// TestJudgeCalls: a call is founded on what was on the chain, deep enough, a little before it.
+// TestJudgeCalls: a call is justified if, shortly before it, the event was on the chain and had enough confirmations.
 func TestJudgeCalls(t *testing.T) {
 	t.Parallel()
 	began := time.Unix(1000, 0)
@@ -27,7 +27,7 @@ func TestJudgeCalls(t *testing.T) {
 		}
 		return l
 	}
-	// The head is 10 at 0 s, 11 at 1 s and so on. The event "a" is in block 20 from 10 s on, gone at 20 s.
+	// The head is 10 at 0 s, 11 at 1 s and so on. The event "a" is in block 20 from 10 s on, and removed at 20 s.
 	h := History{Lives: []Life{life("a", 20, hash, 10, 20), life("b", 31, other, 21, 0)}}
 	for n := range 60 {
 		h.Heights = append(h.Heights, Height{at(n), uint64(10 + n)})

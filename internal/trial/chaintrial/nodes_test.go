@@ -53,7 +53,7 @@ func onAnvil(t *testing.T, name string, within time.Duration, f func(ctx context
 	})
 }
 
-// What the generator says of its branch is what a plain reading of the chain finds, block by block, reorgs and all.
+// TestWorld: the generator's record of its branch equals a plain reading of the chain, block by block and after reorgs.
 func TestWorld(t *testing.T) {
 	onEachChain(t, 2*time.Minute, func(ctx context.Context, t *testing.T, node Node) {
 		w, err := NewWorld(ctx, node, 11, "")
@@ -98,7 +98,7 @@ func TestWorld(t *testing.T) {
 	})
 }
 
-// checkCounts: of the newest blocks, whose state every node has, the client counts what the reading counted.
+// checkCounts: for the newest blocks, whose state every node has, the client returns the same indexes as the reading.
 func checkCounts(ctx context.Context, t *testing.T, w *World, logs []types.Log, wanted []Wanted) {
 	t.Helper()
 	client, err := chain.New(chain.Config{ChainID: ChainID, URLs: []secret.Secret{secret.New(w.Node.URL())}})
@@ -141,5 +141,5 @@ func checkCounts(ctx context.Context, t *testing.T, w *World, logs []types.Log, 
 	}
 }
 
-// isCounted tells whether a client gives feedback without an index.
+// isCounted reports whether a client gives feedback without an index.
 func isCounted(client common.Address) bool { return client.Big().Uint64() >= 1000+clients }

@@ -14,7 +14,7 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 )
 
-// startNode is an honest node with a head of 100 and four logs in every block.
+// startNode starts an honest node with a head of 100 and four logs in every block.
 func startNode(t *testing.T) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -48,7 +48,7 @@ func startNode(t *testing.T) string {
 	return s.URL
 }
 
-// ask sends a batch until the proxy has told the fault (empty: at once), and gives what came, or what went wrong.
+// ask sends a batch until the proxy has used the fault (empty: once), and returns the answer or the error.
 func ask(t *testing.T, p *Proxy, fault Fault, body string) (status int, answered string, failed error) {
 	t.Helper()
 	s := httptest.NewServer(p)
@@ -108,7 +108,7 @@ func TestProxyHonest(t *testing.T) {
 	}
 }
 
-// Each fault does what its name says.
+// TestProxyLies: each fault has the effect that its name says.
 func TestProxyLies(t *testing.T) {
 	t.Parallel()
 	node := startNode(t)
@@ -164,7 +164,7 @@ func TestProxyLies(t *testing.T) {
 	}
 }
 
-// The seed decides which request meets what.
+// TestProxyRepeats: the seed determines which request meets which fault.
 func TestProxyRepeats(t *testing.T) {
 	t.Parallel()
 	tell := func(seed uint64) (all []lie) {

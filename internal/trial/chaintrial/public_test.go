@@ -31,14 +31,14 @@ var followFlag = flag.Duration("follow", 10*time.Minute, "how long the stub of a
 
 const (
 	publicPace  = 200 * time.Millisecond
-	publicCalls = 10   // in a request
-	publicFirst = 5000 // the head when it starts
-	publicEvery = 7    // each so many blocks there is an event
-	publicBurst = 20   // events of one block, once a minute
+	publicCalls = 10   // in one request
+	publicFirst = 5000 // the head at the start
+	publicEvery = 7    // every seventh block has an event
+	publicBurst = 20   // events of one block each minute
 )
 
-// publicNode answers as Base's public node is reported to: it makes five blocks a second whose blooms are full, and refuses
-// more than ten calls in a request with HTTP 200 and one error object.
+// publicNode answers like Base's public node, as users reported it. It makes five blocks a second whose blooms are
+// full, and refuses more than ten calls in a request with HTTP 200 and one error object.
 type publicNode struct {
 	began      time.Time
 	reputation common.Address
@@ -90,7 +90,7 @@ func (n *publicNode) logs(number uint64) (logs []*types.Log) {
 			return ""
 		})
 		if err != nil {
-			panic(err) // a form that the tests of this package encode
+			panic(err) // the tests of this package encode only valid forms
 		}
 		logs = append(logs, &types.Log{Address: n.reputation, Topics: made.Topics, Data: made.Data, BlockNumber: number,
 			BlockHash: publicHash(number), BlockTimestamp: n.seconds(number), TxHash: publicHash(number + 1<<40), Index: uint(i)})
@@ -105,7 +105,7 @@ func (n *publicNode) receipts(number uint64) types.Receipts {
 	return types.Receipts{deposit, event}
 }
 
-// seconds is a block's timestamp: five blocks share one.
+// seconds returns a block's timestamp. Five blocks share one.
 func (n *publicNode) seconds(number uint64) uint64 {
 	return uint64(n.began.Add(time.Duration(int64(number)-publicFirst) * publicPace).Unix())
 }
@@ -189,7 +189,7 @@ func (n *publicNode) block(tag string, head uint64) any {
 	switch tag {
 	case "latest":
 	case "finalized":
-		number -= 150 // half a minute: the real one is far longer than this trial
+		number -= 150 // half a minute; the real delay is far longer than this trial
 	default:
 		var err error
 		if number, err = hexutil.DecodeUint64(tag); err != nil || number > head {
@@ -209,8 +209,8 @@ func (n *publicNode) block(tag string, head uint64) any {
 		"transactions": []common.Hash{publicHash(number + 2<<40), publicHash(number + 1<<40)}}
 }
 
-// TestPublicNode follows a node like Base's public one, with and without trust: no event is missing, and requests and calls
-// stay within the budgets that docs/chain.md names.
+// TestPublicNode follows a node like Base's public one, trusted and untrusted. No event may be missing, and the
+// requests and calls must stay within the budgets of docs/chain.md.
 func TestPublicNode(t *testing.T) {
 	programs, postgres := shared.Get(t)
 	var running sync.WaitGroup
@@ -281,7 +281,7 @@ func followPublicNode(t *testing.T, programs trial.Programs, postgres *trial.Pos
 	if trust == "" {
 		mostRequests, mostCalls = mostRequests+polls, mostCalls+10*polls
 	}
-	minutes := int(took/time.Minute) + 1 // once a minute: the finalized block, and the head
+	minutes := int(took/time.Minute) + 1 // once a minute the follower also reads the finalized block and the head
 	mostRequests, mostCalls = mostRequests+minutes+5, mostCalls+3*minutes+15
 	if requests > mostRequests || calls > mostCalls || refused > 0 {
 		t.Errorf("%d requests of %d, %d calls of %d, %d refused", requests, mostRequests, calls, mostCalls, refused)

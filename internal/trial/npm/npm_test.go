@@ -31,7 +31,7 @@ func TestManifestTakesExactVersionsOnly(t *testing.T) {
 	}
 }
 
-// What is installed is not installed again, and a failed installation leaves nothing behind.
+// TestInstallOnce: an installed package is not installed again, and a failed installation leaves no files behind.
 func TestInstallOnce(t *testing.T) {
 	home := t.TempDir()
 	bin := t.TempDir()
