@@ -68,34 +68,41 @@ func traceVariables() []variable {
 	const samplers = "always_on, always_off, traceidratio, parentbased_always_on, parentbased_always_off, " +
 		"parentbased_traceidratio"
 	return []variable{
-		{"OTEL_EXPORTER_OTLP_ENDPOINT", "", "URL of an OpenTelemetry collector that takes OTLP over HTTP, as in " +
-			"http://localhost:4318: a trace of each delivery is sent to its /v1/traces. Without any endpoint nothing is " +
-			"traced. Timeouts, certificates, batches and the like are set by the other OTEL_EXPORTER_OTLP_… and " +
-			"OTEL_BSP_… variables of OpenTelemetry.", false,
+		{"OTEL_EXPORTER_OTLP_ENDPOINT", "",
+			"URL of an OpenTelemetry collector that accepts OTLP over HTTP, as in http://localhost:4318. Herald " +
+				"sends a trace of each delivery to its /v1/traces. Without any endpoint, nothing is traced. The other " +
+				"OTEL_EXPORTER_OTLP_… and OTEL_BSP_… variables of OpenTelemetry set timeouts, certificates, batches and " +
+				"similar options.", false,
 			setPlainURL(func(c *Config) *string { return &c.Traces.endpoint })},
-		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "", "The same for traces alone, with its path: nothing is added to " +
-			"it.", false,
+		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "",
+			"URL for traces only, with its path: Herald adds nothing to it.", false,
 			setPlainURL(func(c *Config) *string { return &c.Traces.tracesEndpoint })},
-		{"OTEL_EXPORTER_OTLP_HEADERS", "", "Headers for the collector, name=value, separated by commas, the values " +
-			"percent-encoded.", true, setHeaders(func(c *Config) *secret.Secret { return &c.Traces.headers })},
-		{"OTEL_EXPORTER_OTLP_TRACES_HEADERS", "", "Those for traces, instead.", true,
+		{"OTEL_EXPORTER_OTLP_HEADERS", "",
+			"Headers for the collector, name=value, separated by commas; the values are percent-encoded.", true,
+			setHeaders(func(c *Config) *secret.Secret { return &c.Traces.headers })},
+		{"OTEL_EXPORTER_OTLP_TRACES_HEADERS", "",
+			"Replaces OTEL_EXPORTER_OTLP_HEADERS for traces.", true,
 			setHeaders(func(c *Config) *secret.Secret { return &c.Traces.tracesHeaders })},
-		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", "http/protobuf or http/json; grpc is not spoken.", false,
+		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf",
+			"http/protobuf or http/json; grpc is not supported.", false,
 			setText(func(c *Config) *string { return &c.Traces.protocol })},
-		{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "", "The same for traces alone.", false,
+		{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "",
+			"Replaces OTEL_EXPORTER_OTLP_PROTOCOL for traces.", false,
 			setText(func(c *Config) *string { return &c.Traces.tracesProtocol })},
-		{"OTEL_TRACES_EXPORTER", "", "otlp: trace although no endpoint is set, to http://localhost:4318. none: trace " +
-			"nothing although one is.", false,
+		{"OTEL_TRACES_EXPORTER", "",
+			"otlp: trace to http://localhost:4318 if no endpoint is set. none: trace nothing even if an endpoint is " +
+				"set.", false,
 			setOneOf(func(c *Config) *string { return &c.Traces.exporter }, "otlp", "none")},
-		{"OTEL_TRACES_SAMPLER", "parentbased_always_on", "Which deliveries are traced: " + samplers + ". The parent is " +
-			"the traceparent that came with a job.", false,
+		{"OTEL_TRACES_SAMPLER", "parentbased_always_on", "Selects the deliveries to trace: " + samplers + ". The parent " +
+			"is the traceparent that came with a job.", false,
 			func(_ *Config, s string) string {
 				if !slices.Contains(strings.Split(samplers, ", "), s) {
 					return "must be one of " + samplers
 				}
 				return ""
 			}},
-		{"OTEL_TRACES_SAMPLER_ARG", "", "Of traceidratio: the share of deliveries, from 0 to 1.", false,
+		{"OTEL_TRACES_SAMPLER_ARG", "",
+			"For traceidratio: the share of deliveries to trace, from 0 to 1.", false,
 			func(_ *Config, s string) string {
 				if share, err := strconv.ParseFloat(s, 64); err != nil || !(share >= 0 && share <= 1) {
 					return "must be a number from 0 to 1"

@@ -120,22 +120,22 @@ func (r *report) markdown() string {
 	var s strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&s, format+"\n", args...) }
 	m := r.machine
-	p("# Beside the bridge\n")
+	p("# Compared with the bridge\n")
 	p("Written by `make bench-bridge` (`scripts/bench-bridge`); every number was measured by the run that wrote it.\n")
 	p("- machine: %d cores, %s, Linux %s; Go %s, Node.js %s", m.Cores, m.CPU, m.Kernel, m.Go, r.node)
 	p("- Herald at commit %s, %s, %s of measuring", m.Commit, m.Began.Format("2006-01-02 15:04 UTC"), r.ended.Sub(m.Began).Round(time.Second))
 	p("- bridge: %s and %s, a client for every POST; agent: an mcp-go server whose tool's schema has `anyOf`", expressPackage, sdkPackage)
-	p("- %d rounds of %s for each row, by turns, each with processes just started; medians over the rounds. Herald and mcp-go alone call the same", r.rounds, r.time)
-	p("  agent and change places every %s, so that what else the machine does meets both. What calls is one\n  program whose heap is collected at %d MB, as a worker's is at 24 MB (GOGC %d instead of 100). Everything runs on these cores.\n", slice, r.heapGoal>>20, gcPercent)
+	p("- %d rounds of %s for each row, alternately, each with new processes; medians over the rounds. Herald and mcp-go alone call the same", r.rounds, r.time)
+	p("  agent and alternate every %s, so that other load on the machine affects both equally. One program makes all calls.\n  Its heap is collected at %d MB, as a worker's is at 24 MB (GOGC %d instead of 100). Everything runs on these cores.\n", slice, r.heapGoal>>20, gcPercent)
 	p("## Targets\n")
 	p("| what | target | measured | |\n| --- | --- | --- | --- |")
 	for _, t := range r.targets() {
 		p("| %s | %s | %s | %s |", t.what, t.needed, t.measured, map[bool]string{true: "met", false: "**not met**"}[t.met])
 	}
-	p("\nHerald is `internal/mcpcall` as a delivery uses it: the tool list from memory, arguments fitted to the agent's schema and validated,")
-	p("then the call.\n")
+	p("\nThe rows named Herald use `internal/mcpcall` as a delivery does: it reads the tool list from memory, fits the arguments to the agent's")
+	p("schema, validates them and makes the call.\n")
 	p("## What Herald adds to a call of mcp-go alone\n")
-	p("Reported, not required. The two are compared within each round: p50 of calls one at a time, and the time per call (1 / rate) at")
+	p("This table has no target. It compares the two within each round: the p50 of calls one at a time, and the time per call (1 / rate) at")
 	p("16 in flight.\n")
 	p("| over | added | to |\n| --- | ---: | ---: |")
 	for _, line := range r.additions() {

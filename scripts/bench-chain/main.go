@@ -125,7 +125,7 @@ func run(ctx context.Context, o options) (err error) {
 }
 
 // kept is the line below which the file is written by hand.
-const kept = "<!-- What stands below is written by hand; bench-chain keeps it. -->"
+const kept = "<!-- The rest of this page is written by hand. bench-chain keeps it. -->"
 
 // write writes the report into the file, and keeps the handwritten part below it.
 func write(path, text string) error {

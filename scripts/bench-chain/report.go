@@ -21,7 +21,7 @@ const (
 	wayAlone   = "eth_getLogs alone, from the same anvil in the same ranges"
 	wayLoop    = "a loop of viem's getLogs, an INSERT each"
 	wayPoll    = "polled over HTTP"
-	waySocket  = "woken over a websocket"
+	waySocket  = "notified over a websocket"
 )
 
 // The targets.
@@ -148,7 +148,7 @@ func (r *report) markdown() string {
 	p("- machine: %d cores, %s, Linux %s; Go %s", r.machine.Cores, r.machine.CPU, r.machine.Kernel, r.machine.Go)
 	p("- Herald at commit %s, %s, %s of measuring", r.machine.Commit, r.machine.Began.Format("2006-01-02 15:04 UTC"),
 		time.Since(r.machine.Began).Round(time.Second))
-	p("- everything on these cores: Herald, Postgres, Redis, the node")
+	p("- everything runs on these cores: Herald, Postgres, Redis, the node")
 	p("- feedback for %s agents from %d clients each, %d events in a block; `--rate 0`; medians of the runs\n", thousands(agents),
 		clients, perBlock)
 	p("## Targets\n")
@@ -163,10 +163,10 @@ func (r *report) markdown() string {
 		}
 		p("| %s | %s | %s | %s |", t.what, t.needed, t.measured, verdict)
 	}
-	p("\nWhat eth_getLogs alone delivers is read to the end of each answer and thrown away; anvil has its logs in memory. A backfill also")
-	p("decodes them and writes a row with its indexes for each, in the transaction that moves its cursor: that is the rest.\n")
+	p("\nThe row with eth_getLogs alone reads each answer to its end and discards it. Anvil keeps its logs in memory. A backfill also decodes the")
+	p("logs and inserts a row with its indexes for each, in the transaction that moves its cursor. This work explains the difference.\n")
 	p("## All runs\n")
-	p("From the start of the program to its end. Every run begins with an empty database, and is no figure unless the database holds")
+	p("Each time is from the start of the program to its end. Every run begins with an empty database. A run counts only if the database contains")
 	p("every event afterwards.\n")
 	p("| way | events | a second | lowest to highest | resident: after a tenth, at the end, at most |\n| --- | ---: | ---: | ---: | --- |")
 	for _, long := range []bool{false, true} {
@@ -178,7 +178,7 @@ func (r *report) markdown() string {
 	}
 	if len(r.latencies) > 0 {
 		p("\n## From a block to its jobs\n")
-		p("From the question that mines a block to the line that `enqueue watch` prints when its job is committed.\n")
+		p("Each time is from the request that mines a block to the line that `enqueue watch` prints when its job is committed.\n")
 		p("| how | pause | blocks | p50 | p99 |\n| --- | ---: | ---: | ---: | ---: |")
 		for _, l := range r.latencies {
 			p("| %s | %s | %d | %s | %s |", l.way, l.poll, l.blocks, millis(l.p50), millis(l.p99))
@@ -186,8 +186,8 @@ func (r *report) markdown() string {
 	}
 	if len(r.costs) > 0 {
 		p("\n## Requests and calls of an hour at the head\n")
-		p("Of a follower with `--poll 2s`, few events and finality after 20 minutes, in simulated time (`TestCostOfFollowing`):")
-		p("requests (calls). [chain](chain.md) says what they are.\n")
+		p("The table lists the requests (calls) of a follower with `--poll 2s`, few events and finality after 20 minutes, in simulated time")
+		p("(`TestCostOfFollowing`). [chain](chain.md) describes the requests.\n")
 		p("| block time | trusted | one node, empty blooms | one node, full blooms | two nodes, both together | trusted, by websocket | one node, full blooms, by websocket |")
 		p("| --- | --- | --- | --- | --- | --- | --- |")
 		for _, row := range r.costs {

@@ -48,7 +48,7 @@ func (b *bench) measureBridge(ctx context.Context) (out bridgeResult) {
 
 // bridgeTarget compares the slowest run on Redis with the bridge.
 func (r report) bridgeTarget() target {
-	t := target{"end to end on Redis beside the per-call Node bridge, which has no database", fmt.Sprintf("≥ %.0f × its calls", timesBridge), "",
+	t := target{"end to end on Redis, compared with the per-call Node bridge, which has no database", fmt.Sprintf("≥ %.0f × its calls", timesBridge), "",
 		notMeasured}
 	slowest := r.slowest(realRedis, targetAgents, math.MaxInt)
 	switch {
@@ -56,7 +56,7 @@ func (r report) bridgeTarget() target {
 		t.measured = "the bridge does not run here, see below"
 	case r.bridge.rate > 0 && slowest.rate > 0:
 		times := slowest.rate / r.bridge.rate
-		t.judge(fmt.Sprintf("%.1f × (%s beside %s)", times, perS(slowest.rate), perS(r.bridge.rate)), times >= timesBridge)
+		t.judge(fmt.Sprintf("%.1f × (%s against %s)", times, perS(slowest.rate), perS(r.bridge.rate)), times >= timesBridge)
 	}
 	return t
 }
@@ -65,13 +65,13 @@ func (r report) bridgeText(p func(string, ...any)) {
 	if r.bridge == (bridgeResult{}) {
 		return
 	}
-	p("## Beside the bridge\n")
+	p("## Compared with the bridge\n")
 	if r.bridge.why != "" {
 		p("The per-call Node bridge of `make bench-bridge` was not measured here: %s\n", r.bridge.why)
 		return
 	}
-	p("The per-call Node bridge of `make bench-bridge` makes %s calls on this machine, %d in flight, with no queue and no database: it is", perS(r.bridge.rate), targetInflight)
-	p("told a URL and forgets it. Herald end to end, %d in flight, divided by it:\n", targetInflight)
+	p("The per-call Node bridge of `make bench-bridge` makes %s calls on this machine with %d in flight. It has no queue and no", perS(r.bridge.rate), targetInflight)
+	p("database, and keeps no state between calls. The table compares it with Herald end to end, %d in flight:\n", targetInflight)
 	p("| queue | agents | per second | × the bridge |\n| --- | ---: | ---: | ---: |")
 	for _, l := range r.loads {
 		if l.inflight == targetInflight && l.agents >= targetAgents {

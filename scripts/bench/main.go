@@ -251,7 +251,7 @@ func (b *bench) say(format string, args ...any) {
 }
 
 // kept is the line below which the file is written by hand.
-const kept = "<!-- What stands below is written by hand; bench keeps it. -->"
+const kept = "<!-- The rest of this page is written by hand. bench keeps it. -->"
 
 // write writes the report into the file, and keeps the handwritten part below it.
 func write(path, text string) error {

@@ -44,7 +44,7 @@ func (r report) markdown() string {
 	p("- machine: %d cores, %s, %.0f GiB of memory, Linux %s", m.Cores, m.CPU, float64(m.memory)/(1<<30), m.Kernel)
 	p("- Go %s, Postgres %s, Redis %s", m.Go, m.postgres, m.redis)
 	p("- Herald at commit %s, %s, %s of measuring", m.Commit, m.Began.Format("2006-01-02 15:04 UTC"), r.ended.Sub(m.Began).Round(time.Second))
-	p("- everything on these cores: worker, Postgres, Redis, agents, what accepts the jobs\n")
+	p("- everything runs on these cores: worker, Postgres, Redis, agents, and the program that accepts the jobs\n")
 	r.targetTable(p)
 	r.loadTable(p)
 	r.bridgeText(p)
@@ -58,7 +58,7 @@ func (r report) markdown() string {
 }
 
 func (r report) targetTable(p func(string, ...any)) {
-	p("## Targets (DESIGN §12)\n")
+	p("## Targets\n")
 	p("| what | target | measured | |\n| --- | --- | --- | --- |")
 	for _, t := range r.targets() {
 		p("| %s | %s | %s | %s |", t.what, t.needed, t.measured, t.verdict)
@@ -74,7 +74,7 @@ func (r report) targets() []target {
 		r.rateTarget(miniRedis, targetAgents, math.MaxInt, 900, "≥ 900/s", 0),
 		r.cpuTarget(),
 		r.bridgeTarget(),
-		{"deliveries of the commit in which each committed by itself, by turns", "≥ 2.2 ×", "`make bench-turns`", notMeasured},
+		{"rate compared with the commit in which each delivery committed by itself, measured alternately", "≥ 2.2 ×", "`make bench-turns`", notMeasured},
 		{"added latency, idle system, p50", "≤ 20 ms", "", notMeasured},
 		{"added latency, idle system, p99", "≤ 60 ms", "", notMeasured},
 		{"first contact with an agent (MCP handshake; the agent's document is not resolved)", "< 1 s", "", notMeasured},
@@ -115,7 +115,7 @@ func (r report) targets() []target {
 
 // batchTarget compares a flood for one agent at the default limits with batches and without.
 func (r report) batchTarget() target {
-	t := target{"a flood for one agent at the default limits, in batches, beside one by one", "≥ 20 ×", "", notMeasured}
+	t := target{"a flood for one agent at the default limits, in batches, compared with single deliveries", "≥ 20 ×", "", notMeasured}
 	var alone, batched float64
 	for _, l := range r.loads {
 		switch {
@@ -126,7 +126,7 @@ func (r report) batchTarget() target {
 		}
 	}
 	if alone > 0 && batched > 0 {
-		t.judge(fmt.Sprintf("%.1f × (%s beside %s)", batched/alone, perS(batched), perS(alone)), batched >= 20*alone)
+		t.judge(fmt.Sprintf("%.1f × (%s against %s)", batched/alone, perS(batched), perS(alone)), batched >= 20*alone)
 	}
 	return t
 }
@@ -196,7 +196,7 @@ func (r report) orderTarget() target {
 		}
 	}
 	if kept.rate > 0 && off.rate > 0 {
-		t.judge(fmt.Sprintf("%.0f %% (%s beside %s)", 100*kept.rate/off.rate, perS(kept.rate), perS(off.rate)), kept.rate >= 0.97*off.rate)
+		t.judge(fmt.Sprintf("%.0f %% (%s against %s)", 100*kept.rate/off.rate, perS(kept.rate), perS(off.rate)), kept.rate >= 0.97*off.rate)
 	}
 	return t
 }
@@ -230,10 +230,12 @@ func (r report) loadTable(p func(string, ...any)) {
 		return
 	}
 	p("## End to end\n")
-	p("One worker, jobs that name their endpoint over pooled HTTP, no file, event check off, each delivery of another client. All rows are")
-	p("accepted and every agent was called before the clock starts; it stops with the last row recorded. With fewer agents than deliveries in")
-	p("flight the limits per origin are lifted, but for the row that says otherwise. Pages open: nine of them refresh themselves, and one client follows the events. Hand-outs: more than one per delivery means")
-	p("that it came to a limit and was sent away for a while. Miniredis is part of the worker; the agents' time is that of this program.\n")
+	p("One worker runs. The jobs name their endpoint over pooled HTTP and have no file. Events are not checked, and each delivery has a")
+	p("different client. The clock starts after all deliveries are accepted and every agent was called once. It stops when the last outcome")
+	p("is recorded. With fewer agents than deliveries in flight, the limits per origin are disabled, except in the rows with default limits.")
+	p("Pages open: nine pages refresh themselves, and one client follows the events.")
+	p("Hand-outs: a value above one means that deliveries reached a limit and had to wait. Miniredis is part of the worker. The time of the")
+	p("agents is the time of this program.\n")
 	p("| queue | in flight | agents | deliveries | per second | of the ceilings | ms of CPU each: worker, Postgres, Redis, agents | hand-outs each | resident start, peak, end | goroutines start, peak, end |")
 	p("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
 	for _, l := range r.loads {
@@ -252,7 +254,7 @@ func (r report) loadTable(p func(string, ...any)) {
 	p("")
 	for _, l := range r.all() {
 		if l.repeats != 0 {
-			p("%s: %d calls more than deliveries.\n", l.load, l.repeats)
+			p("%s: there were %d more calls than deliveries.\n", l.load, l.repeats)
 		}
 	}
 }
@@ -272,8 +274,8 @@ func (r report) ceilingTable(p func(string, ...any)) {
 		return
 	}
 	p("## Ceilings on the same machine\n")
-	p("Each part alone, with all cores to itself: asynq with a handler that does nothing, MCP calls through the worker's own pool (the agents")
-	p("included), the two statements of a delivery. Together: what is left when each delivery pays for all three and nothing else,")
+	p("Each part is measured alone and uses all cores: asynq with a handler that does nothing, MCP calls through the worker's own pool (the")
+	p("agents included), and the two statements of a delivery. Together: the rate of a delivery that consists of these three parts only,")
 	p("1 / (1/a + 1/b + 1/c).\n")
 	p("| in flight | asynq tasks/s | on miniredis | MCP calls/s | claim + record/s | together | together, miniredis |\n| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
 	for _, c := range r.ceilings {
@@ -289,8 +291,9 @@ func (r report) latencyText(p func(string, ...any)) {
 		return
 	}
 	p("## Latency of an idle system\n")
-	p("From the row's creation, which the commit follows, to the call as the agent sees it, one delivery at a time: p50 %s, p99 %s, at most %s", ms(l.p50), ms(l.p99), ms(l.most))
-	p("(%d deliveries to known agents). First contact, with connection, handshake and tool list: p50 %s, at most %s (%d agents).\n", l.n, ms(l.firstP50), ms(l.firstMax), l.first)
+	p("The latency is the time from the creation of the row, just before its commit, to the arrival of the call at the agent, with one")
+	p("delivery at a time: p50 %s, p99 %s, at most %s (%d deliveries to known agents). The first contact also includes", ms(l.p50), ms(l.p99), ms(l.most), l.n)
+	p("connection, handshake and tool list: p50 %s, at most %s (%d agents).\n", ms(l.firstP50), ms(l.firstMax), l.first)
 }
 
 func (r report) longText(p func(string, ...any)) {

@@ -23,12 +23,12 @@ func TestFirstLimit(t *testing.T) {
 	t.Parallel()
 	fewCores := shares{worker: 40 * time.Microsecond, postgres: 50 * time.Microsecond, redis: 100 * time.Microsecond}
 	for want, last := range map[string]loadResult{
-		"the cores of this machine. 4 workers make 1.10 × the deliveries of one. 95 % of them are busy, 80 % with one worker; of what a " +
-			"delivery takes, Postgres has the largest part, 45 %.": grown(4, 1100, .05, usual),
-		"Redis, which runs its commands on one thread. 4 workers make 8.50 × the deliveries of one. That thread is busy 85 % of the time.": grown(4, 8500, .2, fewCores),
+		"the cores of this machine. 4 workers have 1.10 × the rate of one. 95 % of them are busy, 80 % with one worker. " +
+			"Postgres uses the largest part of the CPU of a delivery, 45 %.": grown(4, 1100, .05, usual),
+		"Redis, which runs its commands on one thread. 4 workers have 8.50 × the rate of one. That thread is busy 85 % of the time.": grown(4, 8500, .2, fewCores),
 		"neither the cores (50 % busy) nor Redis' thread (11 %): deliveries wait, for commits or for each other. " +
-			"4 workers make 1.10 × the deliveries of one.": grown(4, 1100, .5, usual),
-		"nothing yet. 4 workers make 3.90 × the deliveries of one. The cores are 50 % busy, Redis' thread 39 %.": grown(4, 3900, .5, usual),
+			"4 workers have 1.10 × the rate of one.": grown(4, 1100, .5, usual),
+		"nothing yet. 4 workers have 3.90 × the rate of one. The cores are 50 % busy, Redis' thread 39 %.": grown(4, 3900, .5, usual),
 	} {
 		r := report{scale: []loadResult{grown(1, 1000, .2, usual), grown(2, 1050, .1, usual), last}}
 		cluster := grown(1, 1, 0, usual) // a run on a Redis Cluster is not part of the comparison
@@ -87,7 +87,7 @@ func TestScalePage(t *testing.T) {
 		"| Redis Cluster, 3 nodes | 1 | 4000 | 900/s | 0.90 |", "| Redis, standby of Postgres | 1 | 4000 | 800/s | 0.80 |",
 		"**Not measured**: Redis: no reason",
 		"| Redis | 1 | 64 | 1,000 | 3,000 | 0.50 | 2,000 | 20.0 | 6.0 | 2,000 | 300 | 450 |",
-		"One core of its own carries 2,500/s of\nthe worker's part, 2,000/s of Postgres' and 10,000/s of Redis'",
+		"One separate core is sufficient for 2,500/s of the worker's part,\n2,000/s of Postgres' and 10,000/s of Redis'",
 		"| 10,000 | 4.0 | 5.0 | 1.0 | 5,000 | 40.0 | 1728.0 | 20.0 | 16.2 |",
 	} {
 		if !strings.Contains(text, want) {

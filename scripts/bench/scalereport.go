@@ -26,10 +26,10 @@ func (r report) scaleTable(p func(string, ...any)) {
 		return
 	}
 	p("## More processes, Redis Cluster, a standby\n")
-	p("Each worker is a process of its own with %d deliveries in flight; all of them, and every server, share the %d cores of this machine, so", targetInflight, r.machine.Cores)
-	p("the rows tell what sharing costs and what is full first, not what more machines bring. Redis Cluster: three nodes over TCP (one")
-	p("Redis: a unix socket), their CPU summed. Standby: every commit waits until a second Postgres has it on disk (synchronous_commit on,")
-	p("synchronous_standby_names `*`), both servers' CPU summed.\n")
+	p("Each worker is a separate process with %d deliveries in flight. All workers and servers share the %d cores of this machine. So the rows", targetInflight, r.machine.Cores)
+	p("show the cost of sharing and the first exhausted resource, but not the effect of more machines. Redis Cluster: three nodes over TCP (a")
+	p("single Redis: a unix socket); their CPU is summed. Standby: every commit waits until a second Postgres has written it to disk")
+	p("(synchronous_commit on, synchronous_standby_names `*`); the CPU of both servers is summed.\n")
 	p("| run | workers | deliveries | per second | × the first | ms of CPU each: worker, Postgres, Redis, agents | cores busy, with these four | one thread of Redis busy |")
 	p("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
 	for _, l := range r.scale {
@@ -42,7 +42,7 @@ func (r report) scaleTable(p func(string, ...any)) {
 	}
 	p("")
 	if text := r.firstLimit(); text != "" {
-		p("What stops growing first: %s\n", text)
+		p("The first limit: %s\n", text)
 	}
 	for _, why := range r.failed {
 		p("**Not measured**: %s\n", why)
@@ -75,12 +75,12 @@ func (r report) firstLimit() string {
 	if last.processes() == first.processes() {
 		return ""
 	}
-	grown := fmt.Sprintf("%d workers make %.2f × the deliveries of one.", last.processes(), last.rate/first.rate)
+	grown := fmt.Sprintf("%d workers have %.2f × the rate of one.", last.processes(), last.rate/first.rate)
 	thread := last.rate * last.cpu.redis.Seconds()
 	switch {
 	case 1-last.idle >= fullCores:
 		who, share := last.cpu.largest()
-		return fmt.Sprintf("the cores of this machine. %s %.0f %% of them are busy, %.0f %% with one worker; of what a delivery takes, %s has the largest part, %.0f %%.",
+		return fmt.Sprintf("the cores of this machine. %s %.0f %% of them are busy, %.0f %% with one worker. %s uses the largest part of the CPU of a delivery, %.0f %%.",
 			grown, 100*(1-last.idle), 100*(1-first.idle), who, 100*share)
 	case thread >= fullThread:
 		return fmt.Sprintf("Redis, which runs its commands on one thread. %s That thread is busy %.0f %% of the time.", grown, 100*thread)
@@ -94,11 +94,11 @@ func (r report) firstLimit() string {
 // largest returns the program with the most processor time, and its share of the total.
 func (s shares) largest() (who string, share float64) {
 	most := s.worker
-	who = "the worker"
+	who = "The worker"
 	for _, o := range []struct {
 		who string
 		d   time.Duration
-	}{{"Postgres", s.postgres}, {"Redis", s.redis}, {"what plays the agents", s.agents}} {
+	}{{"Postgres", s.postgres}, {"Redis", s.redis}, {"The program of the agents", s.agents}} {
 		if o.d > most {
 			who, most = o.who, o.d
 		}
@@ -125,9 +125,10 @@ func (r report) costTable(p func(string, ...any)) {
 		return
 	}
 	p("## What a delivery takes of Postgres and Redis\n")
-	p("Bytes and counts of one delivery, by the servers' own counters (`pg_current_wal_insert_lsn`, `pg_stat_database`, `INFO`). WAL begins")
-	p("after a checkpoint, so first changes of a page are in it whole. Redis' commands include those that its scripts run; reads are what")
-	p("its sockets gave at a time: round trips. A task that is finished stays in Redis for an hour. –: too few tasks to tell.\n")
+	p("The table lists bytes and counts per delivery, from the servers' own counters (`pg_current_wal_insert_lsn`, `pg_stat_database`, `INFO`).")
+	p("The measurement of WAL begins after a checkpoint, so it contains the full image of each page that is changed for the first time.")
+	p("Redis' commands include those of its scripts. Reads are the reads from its sockets, which approximate round trips. A finished task")
+	p("stays in Redis for an hour. –: there were too few tasks to measure.\n")
 	p("| run | workers | agents | WAL to accept | WAL to deliver | commits | on disk | Redis' commands | reads | bytes to and from it | of a waiting task | of a finished task |")
 	p("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
 	for _, l := range runs {
@@ -161,8 +162,9 @@ func (r report) rateTable(p func(string, ...any)) {
 	const giga = 1e9
 	c := l.costs
 	p("## What that makes at a rate\n")
-	p("The figures of one run (%s), multiplied: what is needed at least, of cores like these. One core of its own carries %s of", l.load, perS(1/l.cpu.worker.Seconds()))
-	p("the worker's part, %s of Postgres' and %s of Redis', which has one thread for commands.\n", perS(1/l.cpu.postgres.Seconds()), perS(1/max(l.cpu.redis, time.Microsecond).Seconds()))
+	p("The table multiplies the figures of one run (%s). It shows the minimum of cores like these.", l.load)
+	p("One separate core is sufficient for %s of the worker's part,", perS(1/l.cpu.worker.Seconds()))
+	p("%s of Postgres' and %s of Redis', which has one thread for commands.\n", perS(1/l.cpu.postgres.Seconds()), perS(1/max(l.cpu.redis, time.Microsecond).Seconds()))
 	p("| deliveries a second | workers' cores | Postgres' cores | Redis' cores | commits/s | WAL MB/s | Postgres' disk, GB a day | Redis MB/s | Redis, GB of an hour's finished tasks |")
 	p("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
 	for _, n := range rates {
