@@ -78,7 +78,7 @@ func TestDemoWithoutEnvFile(t *testing.T) {
 		t.Error(err)
 	}
 	said := out.String()
-	if !strings.Contains(said, "--env-file names another place") || !strings.Contains(said, "the demo goes on") || strings.Contains(said, ". "+path) {
+	if !strings.Contains(said, "--env-file names another place") || !strings.Contains(said, "the demo continues") || strings.Contains(said, ". "+path) {
 		t.Errorf("said: %s", said)
 	}
 }

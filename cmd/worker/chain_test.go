@@ -37,7 +37,7 @@ func TestChains(t *testing.T) {
 		t.Errorf("code %d, %s", code, errs)
 	}
 	watching := append(slices.Clone(env), fmt.Sprintf("HERALD_WATCH=%d", id))
-	diagnose(t, 0, watching...).says(chainName, doctor.MarkWarn, "nobody has read it yet")
+	diagnose(t, 0, watching...).says(chainName, doctor.MarkWarn, "it has not been read yet")
 
 	st, err := store.Open(store.Config{URL: secret.New(database), MaxConns: 2})
 	if err != nil {

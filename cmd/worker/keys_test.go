@@ -124,7 +124,7 @@ func TestKeysRotation(t *testing.T) {
 		t.Errorf("opened by the first keyset %d, the third %d, the fourth %d", d.opens(first), d.opens(third), d.opens(fourth))
 	}
 	d.with(first)
-	d.says(0, "missing: put it back", "keys", "list")
+	d.says(0, "missing: restore it", "keys", "list")
 	out, errs := d.worker(0, "keys", "list")
 	if strings.Contains(out+errs, "hunter") {
 		t.Error("a secret is shown")
@@ -320,7 +320,7 @@ func TestRotationWaitsForWorkers(t *testing.T) {
 	d.says(0, "1 of 1 secrets would be sealed anew", "keys", "reencrypt", "--dry-run")
 	d.says(exitFailed, "still seals with key "+old, "keys", "rotate", "remove", old, "--cleartext")
 	report(first) // without the new key
-	d.says(exitFailed, "could not open what is sealed with it", "keys", "reencrypt")
+	d.says(exitFailed, "could not open secrets that are sealed with it", "keys", "reencrypt")
 	report(third)
 	d.says(0, "1 of 1 secrets were sealed anew", "keys", "reencrypt")
 	report(second)

@@ -122,7 +122,7 @@ func TestProbe(t *testing.T) {
 
 	for _, want := range []string{"server test agent 1.2", "protocol 2025-11-25", "tools 1: agent_receiveFeedback, listed in", "over http, as the servers file says",
 		"a sample NewFeedback, fitted to agent_receiveFeedback:", "score 99.77 100", `value "9977" 9977`, `tag1 "probe" left out`, `tag2 "" left out`,
-		`deliveryId "` + inspect.ProbeDeliveryID + `" as it is`, "verdict: a delivery calls agent_receiveFeedback at http://127.0.0.1", "nothing was called now", "what was learned is written down"} {
+		`deliveryId "` + inspect.ProbeDeliveryID + `" as it is`, "verdict: a delivery calls agent_receiveFeedback at http://127.0.0.1", "nothing was called now", "the results are stored"} {
 		d.says(0, want, "agent", "probe", "8453:42")
 	}
 	if n := len(a.received()); n != 0 {

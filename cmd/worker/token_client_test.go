@@ -188,7 +188,7 @@ func TestTokenSetClientWays(t *testing.T) {
 
 	// The server is unavailable: the credential is stored, with a warning.
 	nobody := []string{"--origin", "https://other.example", "--issuer", "http://127.0.0.1:1", "--resource", "https://other.example/mcp"}
-	d.oauth(0, "warning: no token could be asked for now", canary, "", set(append([]string{"herald"}, nobody...)...)...)
+	d.oauth(0, "warning: no token could be requested now", canary, "", set(append([]string{"herald"}, nobody...)...)...)
 	if _, c := d.credential("https://other.example"); c.Method != oauth.MethodBasic || c.Resource != "https://other.example/mcp" {
 		t.Errorf("%+v", c)
 	}
@@ -204,7 +204,7 @@ func TestTokenSetClientWays(t *testing.T) {
 	d.oauth(exitMisuse, "the agent names 2 authorization servers, so say --issuer: https://one.example, https://two.example", canary, "y\n", set("herald")...)
 	d.oauth(0, "warning: the agent's authorization server is https://one.example", canary, "", set(append([]string{"herald"}, here...)...)...)
 	elsewhere := []string{"--origin", "https://other.example", "--issuer", s.Issuer}
-	d.oauth(0, "warning: the agent could not be asked what it calls itself: agent 8453:42 of registry", canary, "", set(append([]string{"herald"}, elsewhere...)...)...)
+	d.oauth(0, "warning: the agent could not be asked for its resource name: agent 8453:42 of registry", canary, "", set(append([]string{"herald"}, elsewhere...)...)...)
 	if _, c := d.credential("https://other.example"); c.Resource != "" {
 		t.Errorf("%+v", c)
 	}
@@ -218,7 +218,7 @@ func TestTokenSetClientWays(t *testing.T) {
 		w.WriteHeader(http.StatusForbidden)
 		return true
 	})
-	d.oauth(exitFailed, "the agent does not say who gives its tokens: ", canary, "", set(append([]string{"herald"}, here...)...)...)
+	d.oauth(exitFailed, "the agent does not name its authorization server: ", canary, "", set(append([]string{"herald"}, here...)...)...)
 	d.oauth(0, s.Issuer+" gave a token", canary, "", set(append([]string{"herald", "--resource", s.AgentURL}, here...)...)...)
 	d.oauth(exitMisuse, "and not at https://other.example", canary, "", "token", "login", "8453:42", "--client-id", "herald", "--origin", "https://other.example", "--issuer", s.Issuer)
 	d.nowhere()
@@ -238,13 +238,13 @@ func TestTokenSetClientMisuse(t *testing.T) {
 		{"--header and --file are not for an OAuth client", canary, []string{"--client-id", "x", "--header", "X-Api-Key"}},
 		{"--header and --file are not for an OAuth client", canary, []string{"--client-id", "x", "--file", "/x"}},
 		{"without a person a client needs a secret or a key", canary, []string{"--client-id", "x", "--auth-method", "none"}},
-		{"--auth-method is none of none, client_secret_basic", canary, []string{"--client-id", "x", "--auth-method", canary}},
+		{"--auth-method is not one of none, client_secret_basic", canary, []string{"--client-id", "x", "--auth-method", canary}},
 		{"--issuer is no https URL", canary, []string{"--client-id", "x", "--issuer", "as.example"}},
 		{"--resource is no absolute http or https URL", canary, []string{"--client-id", "x", "--resource", "mcp"}},
 		{"--scope is no list of scopes", canary, []string{"--client-id", "x", "--scope", "a  b"}},
 		{"--issuer is no https URL", canary, []string{"--client-id", "x", "--issuer", "https://u:hunter2@as.example"}},
 		{"--origin: it holds a user or password", canary, []string{"--client-id", "x", "--origin", "https://u:hunter2@as.example"}},
-		{"its chain has no RPC URL; set RPC_URL_8453 (with --origin, --issuer and --resource nobody has to ask the agent)", canary, []string{"--client-id", "x"}},
+		{"its chain has no RPC URL; set RPC_URL_8453 (with --origin, --issuer and --resource the agent is not asked)", canary, []string{"--client-id", "x"}},
 		{"wants a private key in PEM", canary, append([]string{"--client-id", "x", "--auth-method", "private_key_jwt"}, away...)},
 		{"there is a private key on stdin", key, append([]string{"--client-id", "x", "--auth-method", "client_secret_post"}, away...)},
 		{"cannot be used", "", append([]string{"--client-id", "x"}, away...)},
@@ -258,7 +258,7 @@ func TestTokenSetClientMisuse(t *testing.T) {
 	for _, args := range [][]string{{canary}, {"--client-secret=" + canary}, {"--client-secret", canary}, {"--api-key=" + canary}, {"--PassWord=" + canary}} {
 		d.oauth(exitMisuse, "a token is given on stdin and never there", "", "", append([]string{"token", "set", "8453:42", "--client-id", "x"}, args...)...)
 	}
-	d.oauth(exitMisuse, "have it replaced", "", "", "agent", "probe", "8453:42", "--token="+canary)
+	d.oauth(exitMisuse, "replace it", "", "", "agent", "probe", "8453:42", "--token="+canary)
 	d.oauth(exitMisuse, "unknown flag --issure, did you mean", "", "", "token", "set", "8453:42", "--issure=https://as.example")
 	if got := d.tokens(); len(got) != 0 || len(d.audits()) != 0 {
 		t.Errorf("something was stored: %+v", got)
@@ -300,7 +300,7 @@ func TestTokenSetOfSilentAgent(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	out, errs := d.give(0, canary, "", set...)
-	for _, want := range []string{"its chain has no RPC URL; set RPC_URL_8453; workers will ask it", "since it wants to be told for which resource: the authorization server refuses: invalid_target",
+	for _, want := range []string{"its chain has no RPC URL; set RPC_URL_8453; workers will ask it", "since it requires a resource: the authorization server refuses: invalid_target",
 		"name that with --resource", "is stored for https://agent.example"} {
 		if !strings.Contains(words(out+errs), want) {
 			t.Errorf("lacks %q: %s%s", want, out, errs)

@@ -126,13 +126,13 @@ func TestTokenLoginRefuses(t *testing.T) {
 	d.login(exitFailed, "takes no address of a metadata document", "", nil, "--client-metadata-url", "https://herald.example/client.json")
 	asked := len(s.Requests())
 	for want, args := range map[string][]string{
-		"--listen is no address and port on":    {"--client-id", "public", "--listen", "0.0.0.0:0"},
-		"--login-page: ":                        {"--client-id", "public", "--login-page", "login.example"},
-		"--resource is no absolute":             {"--resource", "mcp"},
-		"both name the client":                  {"--client-id", "public", "--client-metadata-url", "https://h.example/c.json"},
-		"--auth-method is for a client that is": {"--auth-method", "client_secret_post"},
-		"--wait 0s is not between":              {"--client-id", "public", "--wait", "0s"},
-		"--key-id and --algorithm are for":      {"--client-id", "public", "--key-id", "k"},
+		"--listen is not an address and port on": {"--client-id", "public", "--listen", "0.0.0.0:0"},
+		"--login-page: ":                         {"--client-id", "public", "--login-page", "login.example"},
+		"--resource is no absolute":              {"--resource", "mcp"},
+		"both name the client":                   {"--client-id", "public", "--client-metadata-url", "https://h.example/c.json"},
+		"--auth-method is for a client that is":  {"--auth-method", "client_secret_post"},
+		"--wait 0s is not between":               {"--client-id", "public", "--wait", "0s"},
+		"--key-id and --algorithm are for":       {"--client-id", "public", "--key-id", "k"},
 	} {
 		d.login(exitMisuse, want, canary, nil, args...)
 	}

@@ -192,10 +192,10 @@ func TestTokenMisuse(t *testing.T) {
 		args        []string
 	}{
 		{"the token on stdin is empty", "\n", nil},
-		{"is more than one line", canary + "\n" + canary + "\n", nil},
+		{"or more than one line", canary + "\n" + canary + "\n", nil},
 		{"is longer than 16384 bytes", strings.Repeat("x", 20<<10), nil},
 		{"begins with the word Bearer", "Bearer " + canary, nil},
-		{"holds what is no printable ASCII", canary + "\x1b[2J", nil},
+		{"has characters other than printable ASCII", canary + "\x1b[2J", nil},
 		{"--header: the header Cookie cannot carry a token", canary, []string{"--header", "cookie"}},
 		{"--header: the header Mcp-Session-Id cannot carry a token", canary, []string{"--header", "mcp-session-id"}},
 		{`--header: "X Key" is no name`, canary, []string{"--header", "X Key"}},
@@ -252,7 +252,7 @@ func TestTokenSetAsks(t *testing.T) {
 	}
 	d.answers(exitFailed, "a command for this agent, which takes no token", canary, "y\n", "token", "set", "8453:7")
 	d.answers(exitFailed, "those are sent, and a stored token is not", canary, "y\n", "token", "set", "8453:8")
-	d.answers(0, "warning: the servers file says how this agent is called", canary, "", "token", "set", "8453:8", "--origin", "https://agent.example")
+	d.answers(0, "warning: the servers file has an endpoint and a credential for this agent", canary, "", "token", "set", "8453:8", "--origin", "https://agent.example")
 	d.nowhere()
 }
 
@@ -369,7 +369,7 @@ func TestTokenKeys(t *testing.T) {
 	d.says(0, "8453:0 https://agent.example / bearer", "token", "list")
 	sealing := strconv.FormatUint(uint64(uses()[0].ID), 10)
 	d.with(first)
-	d.says(0, "key "+sealing+" sealed it, which is not in HERALD_KEYSET; put the keyset back that has this key", "token", "list")
+	d.says(0, "key "+sealing+" sealed them, which is not in HERALD_KEYSET; restore the keyset with this key", "token", "list")
 	for _, l := range d.tokens() {
 		if l.State != "sealed" {
 			t.Errorf("%+v", l)
@@ -377,7 +377,7 @@ func TestTokenKeys(t *testing.T) {
 	}
 	d.says(0, "warning: 4 secrets are sealed with key "+sealing+", which is not in HERALD_KEYSET: if you have the keyset with that key, put it back and rotate that one",
 		"keys", "rotate", "add", "--cleartext")
-	d.says(exitLeft, "key "+sealing+" sealed it, which is not in HERALD_KEYSET: put the keyset back that has this key", "keys", "reencrypt")
+	d.says(exitLeft, "key "+sealing+" sealed it, which is not in HERALD_KEYSET: restore the keyset with this key", "keys", "reencrypt")
 	d.says(1, "FAIL tokens 2 of 2 are sealed with key "+sealing+", which is not in HERALD_KEYSET, so put the keyset back that has it: 8453:0 for https://agent.example, 8453:1", "doctor")
 	d.sql(`UPDATE herald.agent_mcp_tokens SET expires_at = now() - interval '1 s'`)
 	d.says(1, "2 of 2 have expired and hold deliveries: 8453:0 for", "doctor")

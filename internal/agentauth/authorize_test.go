@@ -206,12 +206,12 @@ func TestOpenToken(t *testing.T) {
 		t.Errorf("another header: %v", err)
 	}
 	for says, spoil := range map[string]func() error{
-		"cannot be read: no such file":                  func() error { return nil },
-		"is no regular file":                            func() error { return os.Mkdir(path, 0o700) },
-		"holds no token: it is empty":                   func() error { return os.WriteFile(path, nil, 0o600) },
-		"holds no token: it holds what is no printable": func() error { return os.WriteFile(path, []byte(plainToken+"\n"+plainToken), 0o600) },
-		"holds no token: it is longer than":             func() error { return os.WriteFile(path, []byte(strings.Repeat("x", MaxToken+1)), 0o600) },
-		"holds no token: it begins with the word":       func() error { return os.WriteFile(path, []byte("Bearer "+plainToken), 0o600) },
+		"cannot be read: no such file":                           func() error { return nil },
+		"is no regular file":                                     func() error { return os.Mkdir(path, 0o700) },
+		"holds no token: it is empty":                            func() error { return os.WriteFile(path, nil, 0o600) },
+		"holds no token: it has characters other than printable": func() error { return os.WriteFile(path, []byte(plainToken+"\n"+plainToken), 0o600) },
+		"holds no token: it is longer than":                      func() error { return os.WriteFile(path, []byte(strings.Repeat("x", MaxToken+1)), 0o600) },
+		"holds no token: it begins with the word":                func() error { return os.WriteFile(path, []byte("Bearer "+plainToken), 0o600) },
 	} {
 		must(0, errors.Join(os.RemoveAll(path), spoil()))
 		_, err := send(file("Authorization"))
@@ -254,7 +254,7 @@ func TestOpenToken(t *testing.T) {
 	w.token.Path = "/mcp"
 	bare := must(New(Config{Ledger: &countingTokens{tokens: []store.Token{w.token}}, Opener: w.keys}))
 	_, err = bare.Authorize(t.Context(), Subject{}, endpointAt(renewOrigin+"/mcp"))
-	wantHeld(t, err, "nobody here can get access tokens")
+	wantHeld(t, err, "this process cannot get access tokens")
 }
 
 // TestOtherHeadersWin: the headers of a job and those of the servers file win over a stored token.

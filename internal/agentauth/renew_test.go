@@ -457,8 +457,8 @@ func TestRefusedCredential(t *testing.T) {
 	w.wantFailure(t, r, w.tokenRequest(), reason.AuthRequired, "not again for", 6)
 
 	for code, says := range map[string]string{
-		"invalid_grant": "log in again, `worker token login 1:7`", "unauthorized_client": "have whoever runs it allow that", "invalid_scope": "--scope",
-		"invalid_target": "--resource", "access_denied": "denies", "unsupported_token_type": "Bearer", "": "see with whoever runs it",
+		"invalid_grant": "log in again, `worker token login 1:7`", "unauthorized_client": "ask its operator to allow that", "invalid_scope": "--scope",
+		"invalid_target": "--resource", "access_denied": "denies", "unsupported_token_type": "Bearer", "": "ask its operator for the cause",
 	} {
 		w.replaceCredential(loginOf("refresh-0"))
 		w.authority.failWith(&oauth.RefusedError{Status: 400, Code: code})

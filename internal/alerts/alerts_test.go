@@ -306,7 +306,7 @@ func TestGivesUp(t *testing.T) {
 		Scan(&attempts, &over, &why); err != nil || attempts != 6 || !over || !strings.Contains(why, "connection refused") {
 		t.Errorf("%d attempts, over: %t, %s, %v", attempts, over, why, err)
 	}
-	if text := w.log.String(); strings.Contains(text+why, "topsecret") || w.log.Count("an alert is given up") != 1 {
+	if text := w.log.String(); strings.Contains(text+why, "topsecret") || w.log.Count("an alert is dropped") != 1 {
 		t.Errorf("the log says %s", text)
 	}
 }

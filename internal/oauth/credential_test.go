@@ -103,7 +103,7 @@ func TestCredential(t *testing.T) {
 		"both grants":         {Credential{Grant: GrantClientCredentials, ClientID: "us", Method: MethodPost, Secret: secret.New("s"), RefreshToken: secret.New("r")}, "have no refresh token"},
 		"no client":           {Credential{Grant: GrantRefreshToken, Method: MethodNone}, "no client id"},
 		"client of two lines": {Credential{Grant: GrantRefreshToken, ClientID: "us\n", Method: MethodNone}, "its client id"},
-		"no method":           {Credential{Grant: GrantRefreshToken, ClientID: "us"}, "its method is none of"},
+		"no method":           {Credential{Grant: GrantRefreshToken, ClientID: "us"}, "its method is not"},
 		"no secret":           {Credential{Grant: GrantClientCredentials, ClientID: "us", Method: MethodBasic}, "the client secret is empty"},
 		"secret of two lines": {Credential{Grant: GrantClientCredentials, ClientID: "us", Method: MethodBasic, Secret: secret.New("s3cret\n")}, "more than one line"},
 		"secret too long":     {Credential{Grant: GrantClientCredentials, ClientID: "us", Method: MethodBasic, Secret: secret.New(strings.Repeat("a", maxSecret+1))}, "is longer than"},

@@ -232,7 +232,7 @@ func TestBegin(t *testing.T) {
 		"no client":        {nil, func(l *LoginConfig) { l.ClientID = "" }, "no client id"},
 		"no redirect":      {nil, func(l *LoginConfig) { l.Redirect = "" }, "the redirect URI is empty"},
 		"redirect away":    {nil, func(l *LoginConfig) { l.Redirect = "http://a.example/cb" }, "the redirect URI is not https"},
-		"method unknown":   {nil, func(l *LoginConfig) { l.Method = "tls_client_auth" }, "its method is none of"},
+		"method unknown":   {nil, func(l *LoginConfig) { l.Method = "tls_client_auth" }, "its method is not"},
 		"resource is none": {nil, func(l *LoginConfig) { l.Resource = "mcp" }, "its resource"},
 	} {
 		s, l := server, usual

@@ -147,7 +147,7 @@ func (k *Keyset) Open(cipher []byte, b Binding) ([]byte, error) {
 			return nil, &DecryptError{Problem: "it was sealed for another agent, origin or header, or is damaged: store the secret again"}
 		}
 	}
-	return nil, &DecryptError{KeyID: id, Problem: fmt.Sprintf("key %d sealed it, which is not in HERALD_KEYSET: put the keyset back that has this key, or store the secret again", id)}
+	return nil, &DecryptError{KeyID: id, Problem: fmt.Sprintf("key %d sealed it, which is not in HERALD_KEYSET: restore the keyset with this key, or store the secret again", id)}
 }
 
 // KeyID returns the id of the key that encrypted cipher. Tink's prefix is 0x01 followed by the id, big endian.

@@ -162,13 +162,13 @@ func TestBrokenStays(t *testing.T) {
 		}
 		for range 3 {
 			if said := w.look(); said != "" {
-				t.Errorf("it says again: %s", said)
+				t.Errorf("it repeats: %s", said)
 			}
 		}
 		w.has("1:1")
 	}
 	w.write(good)
-	if said := w.look(); !strings.Contains(said, "can be used again") {
+	if said := w.look(); !strings.Contains(said, "is valid again") {
 		t.Errorf("it says %q", said)
 	}
 	if said := w.look(); said != "" || len(w.diffs) != 0 {

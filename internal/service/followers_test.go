@@ -70,7 +70,7 @@ func TestTellsLag(t *testing.T) {
 	t.Cleanup(f.closeStore)
 	followed := f.chains[0]
 	if p := f.measureProgress(t.Context(), followed); p.known {
-		t.Errorf("nobody has read it yet: %+v", p)
+		t.Errorf("it has not been read yet: %+v", p)
 	}
 	head, err := client.Head(t.Context())
 	if err != nil {

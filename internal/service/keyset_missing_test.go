@@ -39,7 +39,7 @@ func TestTellsMissingKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for keys, want := range map[*secret.Keyset]string{right: "", wrong: fmt.Sprintf("put the keyset back that has this key\" key=%d tokens=2", right.PrimaryID())} {
+	for keys, want := range map[*secret.Keyset]string{right: "", wrong: fmt.Sprintf("restore the keyset with this key\" key=%d tokens=2", right.PrimaryID())} {
 		var said bytes.Buffer
 		(&assembly{store: st, keys: keys}).tellMissingKeys(t.Context(), slog.New(slog.NewTextHandler(&said, nil)))
 		if !strings.Contains(said.String(), want) || (said.Len() > 0) != (want != "") {

@@ -63,7 +63,7 @@ func TestServersFile(t *testing.T) {
 
 	write("{\n")
 	look()
-	heraldtest.AwaitState(t, func() bool { return strings.Contains(r.log.String(), "cannot be used") }, func() string { return r.log.String() })
+	heraldtest.AwaitState(t, func() bool { return strings.Contains(r.log.String(), "is invalid") }, func() string { return r.log.String() })
 	say(`{"url": "` + a.URL + `"}`)
 	look()
 	if d := delivered(t, w.Store, id); d.Endpoint != a.URL || a.count() != 1 {
@@ -132,7 +132,7 @@ func TestServersFileReleases(t *testing.T) {
 		heraldtest.AwaitState(t, func() bool {
 			var err error
 			d, err = w.Store.Delivery(ctx, id)
-			return err == nil && d.Status == store.Held && d.Dispatch >= dispatch && d.Reason == "auth_required" && strings.Contains(d.Error, "mend its auth or headers in the servers file")
+			return err == nil && d.Status == store.Held && d.Dispatch >= dispatch && d.Reason == "auth_required" && strings.Contains(d.Error, "correct its auth or headers in the servers file")
 		}, func() string { return fmt.Sprintf("%s %s: %s", d.Status, d.Reason, d.Error) })
 	}
 	one, two := accept(t, w, first), accept(t, w, second)

@@ -223,7 +223,7 @@ func TestRecordTwice(t *testing.T) {
 	if got := totals(t, s, 42); got["delivered"] != 1 || len(got) != 1 {
 		t.Errorf("counted %v", got)
 	}
-	if _, err := s.Record(t.Context(), c, Outcome{Status: Running}); err == nil || !strings.Contains(err.Error(), "attempt can lead to") {
+	if _, err := s.Record(t.Context(), c, Outcome{Status: Running}); err == nil || !strings.Contains(err.Error(), "attempt can end with") {
 		t.Error(err)
 	}
 }

@@ -38,7 +38,7 @@ func TestTargets(t *testing.T) {
 		}
 	}
 	for i, want := range []string{"3,000/s (64 agents)", "2,100/s (1,000 agents)", "899/s (1,000 agents)", "0.99 ms (64 agents)",
-		"8.0 × (2,100/s beside 263/s)"} { // the worst of the runs that count
+		"8.0 × (2,100/s against 263/s)"} { // the worst of the runs that count
 		if got := r.targets()[i]; got.measured != want {
 			t.Errorf("%s: %q, want %q", got.what, got.measured, want)
 		}

@@ -170,7 +170,7 @@ func (f *sourceFinder) tryClient(ctx context.Context, s tokenSource,
 			text.Printable(err.Error()))
 		return oauth.Token{}, nil
 	case s.Mute != nil && mayWantResource(err):
-		f.Notify("warning: it is unknown whether the authorization server accepts this client, since it requires "+
+		f.Notify("warning: it is unknown whether the authorization server accepts this client, since it requires a "+
 			"resource: %s; name that with --resource", text.Printable(err.Error()))
 		return oauth.Token{}, nil
 	}

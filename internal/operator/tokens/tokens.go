@@ -184,7 +184,7 @@ func (o Tokens) List(ctx context.Context) (list []operator.Token, err error) {
 	})
 	for _, id := range slices.Sorted(maps.Keys(missing)) {
 		o.Notify("warning: tokens in state sealed cannot be sent: key %d sealed them, which is not in HERALD_KEYSET; "+
-			"put the keyset back that has this key", id)
+			"restore the keyset with this key", id)
 	}
 	return list, err
 }
