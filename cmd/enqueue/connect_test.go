@@ -66,7 +66,7 @@ func TestPanicOfReadingIsASentence(t *testing.T) {
 	}
 	var stdout, stderr bytes.Buffer
 	code := run(t.Context(), process{nil, nil, brokenReader{strings.NewReader(feedback(1) + "\n")}, &stdout, &stderr}, intake)
-	if code != exitFailed || !strings.Contains(stderr.String(), "enqueue: the reading stopped by a fault in Herald: the reader is broken. ") ||
+	if code != exitFailed || !strings.Contains(stderr.String(), "enqueue: reading stopped because of a fault in Herald: the reader is broken. ") ||
 		!strings.Contains(stderr.String(), "connect_test.go:") {
 		t.Errorf("code %d, %s", code, stderr.String())
 	}
