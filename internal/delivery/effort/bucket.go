@@ -11,11 +11,11 @@ func newRules(sizeMicros float64) rules { return rules{size: sizeMicros, refill:
 // bucket is the effort that an agent has used and that has not been refilled yet, by kind. charge.lua has the same
 // rules.
 type bucket struct {
-	parts [whats]float64 // µs
-	at    int64          // µs: the time at which parts was computed
+	parts [kindCount]float64 // µs
+	at    int64              // µs: the time at which parts was computed
 }
 
-func sumParts(parts [whats]float64) (s float64) {
+func sumParts(parts [kindCount]float64) (s float64) {
 	for _, p := range parts {
 		s += p
 	}
@@ -40,7 +40,7 @@ func (b *bucket) addRefill(r rules, now int64) {
 		return
 	}
 	if back >= used {
-		b.parts = [whats]float64{}
+		b.parts = [kindCount]float64{}
 		return
 	}
 	keep := 1 - back/used
@@ -50,7 +50,7 @@ func (b *bucket) addRefill(r rules, now int64) {
 }
 
 // chargeSpent subtracts spent from the bucket, even if less is left.
-func (b *bucket) chargeSpent(r rules, now int64, spent [whats]float64) {
+func (b *bucket) chargeSpent(r rules, now int64, spent [kindCount]float64) {
 	b.addRefill(r, now)
 	for i := range b.parts {
 		b.parts[i] += spent[i]

@@ -31,7 +31,7 @@ func TestConformance(t *testing.T) {
 				} else {
 					now += r.Int64N(20e6)
 				}
-				var spent [whats]float64
+				var spent [kindCount]float64
 				for w := range spent {
 					if r.IntN(2) == 0 {
 						spent[w] = float64(r.Int64N(30e6))
@@ -40,7 +40,7 @@ func TestConformance(t *testing.T) {
 				mean := float64(step + 1)
 				if step == 0 {
 					b.chargeSpent(rules, now, spent)
-					spent, all := [whats]float64{}, known{mean, b.parts} // all effort counts, since Redis does not know it
+					spent, all := [kindCount]float64{}, known{mean, b.parts} // all effort counts, since Redis does not know it
 					compare(t, s, agent(int(seed)), spent, all, b)
 					continue
 				}
@@ -58,7 +58,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-func compare(t *testing.T, s *shared, of store.Agent, spent [whats]float64, all known, want bucket) {
+func compare(t *testing.T, s *shared, of store.Agent, spent [kindCount]float64, all known, want bucket) {
 	t.Helper()
 	k, err := s.addSpent(t.Context(), of, spent, all)
 	if err != nil || k.mean != all.mean || !same(k.parts, want.parts) {
@@ -67,7 +67,7 @@ func compare(t *testing.T, s *shared, of store.Agent, spent [whats]float64, all 
 }
 
 // same allows for rounding, because a read does not store the refilled parts.
-func same(a, b [whats]float64) bool {
+func same(a, b [kindCount]float64) bool {
 	for i := range a {
 		if math.Abs(a[i]-b[i]) > 0.01 {
 			return false
@@ -94,9 +94,9 @@ func FuzzBucket(f *testing.F) {
 				want = max(0, want-float64(max(passed, 0))*r.refill)
 				b.addRefill(r, now)
 			} else {
-				var spent [whats]float64
-				spent[i%int(whats)] = float64(x) * 100_000
-				want += spent[i%int(whats)]
+				var spent [kindCount]float64
+				spent[i%int(kindCount)] = float64(x) * 100_000
+				want += spent[i%int(kindCount)]
 				b.chargeSpent(r, now, spent)
 			}
 			for _, p := range b.parts {

@@ -71,16 +71,16 @@ type Budgets struct {
 	mu        sync.Mutex // guards memory only; never held during I/O
 	accounts  *simplelru.LRU[store.Agent, *account]
 	awayUntil int64
-	totals    [whats]float64 // µs charged since the start
+	totals    [kindCount]float64 // µs charged since the start
 }
 
 // account is the account of one agent. Budgets.mu guards it.
 type account struct {
 	agent store.Agent
 	bucket
-	mean    float64        // mean cost of the latest attempts in µs, without files; 0: none has ended
-	untold  [whats]float64 // charges that are not in Redis yet
-	telling bool           // it is queued in Budgets.tell, or is being written
+	mean    float64            // mean cost of the latest attempts in µs, without files; 0: none has ended
+	untold  [kindCount]float64 // charges that are not in Redis yet
+	telling bool               // it is queued in Budgets.tell, or is being written
 	running []*Hold
 	line    int64 // the return time of the delivery that was refused last
 }
@@ -174,14 +174,14 @@ func (b *Budgets) isAway() bool { return b.shared == nil || b.readClock() < b.aw
 
 // chargeAccount charges an attempt's cost to its agent, and queues the account for Redis if enough has accumulated. The
 // caller holds mu.
-func (b *Budgets) chargeAccount(a *account, spent [whats]float64) {
+func (b *Budgets) chargeAccount(a *account, spent [kindCount]float64) {
 	a.bucket.chargeSpent(b.rules, b.readClock(), spent)
 	for i := range spent {
 		b.totals[i] += spent[i]
 		a.untold[i] += spent[i]
 	}
 	if b.shared == nil {
-		a.untold = [whats]float64{}
+		a.untold = [kindCount]float64{}
 		return
 	}
 	// Do not send charges that have been refilled already. After a time without Redis they may be most of the sum.
@@ -222,7 +222,7 @@ func (b *Budgets) tellOf(a *account) {
 	}
 	a.addRefill(b.rules, b.readClock())
 	spent, all := a.untold, known{a.mean, a.parts}
-	a.untold = [whats]float64{}
+	a.untold = [kindCount]float64{}
 	b.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(b.life, b.timeout)

@@ -27,7 +27,7 @@ type Hold struct {
 	budgets *Budgets
 	account *account
 	costly  bool
-	spent   [whats]float64
+	spent   [kindCount]float64
 	reached int64 // µs: when the attempt first contacted the agent; 0: not yet. Budgets.mu guards it
 	ended   bool
 }
@@ -159,9 +159,9 @@ func (h *Hold) End() {
 }
 
 // describeParts describes the used effort by kind, the largest first: "calls 58.1 s, connections 2 s".
-func describeParts(parts [whats]float64) string {
+func describeParts(parts [kindCount]float64) string {
 	var order []What
-	for w := range whats {
+	for w := range kindCount {
 		if parts[w] > 0 {
 			order = append(order, w)
 		}

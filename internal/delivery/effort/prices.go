@@ -11,10 +11,10 @@ const (
 	Connections
 	Listings
 	Fetches
-	whats
+	kindCount
 )
 
-var names = [whats]string{"calls", "connections", "listings", "fetches"}
+var names = [kindCount]string{"calls", "connections", "listings", "fetches"}
 
 // String returns the name of the kind, as in metrics.
 func (w What) String() string { return names[w] }
@@ -27,7 +27,7 @@ func (w What) String() string { return names[w] }
 //     An agent that drops each connection pays for a call and a connection each time;
 //   - a listing: parsing and compiling schemas that the agent wrote;
 //   - a fetch: hashing and comparing the file, even if it comes from the cache or from the URI itself.
-var leastPrice = [whats]time.Duration{Connections: 50 * time.Millisecond, Listings: 20 * time.Millisecond,
+var leastPrice = [kindCount]time.Duration{Connections: 50 * time.Millisecond, Listings: 20 * time.Millisecond,
 	Fetches: time.Millisecond}
 
 // priceOf returns the price of n things of kind w that took this time together.

@@ -41,28 +41,28 @@ func agentKey(a store.Agent) string {
 // known is the known usage of an agent: the mean cost of its latest attempts in µs, and the used effort in µs by kind.
 type known struct {
 	mean  float64
-	parts [whats]float64
+	parts [kindCount]float64
 }
 
 // readSpent reads an agent's values.
 func (s *shared) readSpent(ctx context.Context, a store.Agent) (known, error) {
-	return s.runScript(ctx, a, "0", [whats]float64{}, known{})
+	return s.runScript(ctx, a, "0", [kindCount]float64{}, known{})
 }
 
 // addSpent adds charges to an agent's values and returns the new values. If Redis has no values, it stores all instead.
-func (s *shared) addSpent(ctx context.Context, a store.Agent, spent [whats]float64, all known) (known, error) {
+func (s *shared) addSpent(ctx context.Context, a store.Agent, spent [kindCount]float64, all known) (known, error) {
 	return s.runScript(ctx, a, "1", spent, all)
 }
 
 // runScript runs charge.lua and checks the numbers in its answer.
-func (s *shared) runScript(ctx context.Context, a store.Agent, add string, spent [whats]float64, all known) (k known, _ error) {
+func (s *shared) runScript(ctx context.Context, a store.Agent, add string, spent [kindCount]float64, all known) (k known, _ error) {
 	now := int64(0)
 	if s.now != nil {
 		now = s.now()
 	}
 	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 	args := []any{now, number(s.rules.refill), remembered.Milliseconds(), number(all.mean), add}
-	for _, parts := range [][whats]float64{spent, all.parts} {
+	for _, parts := range [][kindCount]float64{spent, all.parts} {
 		for _, p := range parts {
 			args = append(args, number(p))
 		}
@@ -71,8 +71,8 @@ func (s *shared) runScript(ctx context.Context, a store.Agent, add string, spent
 	if err != nil {
 		return k, fmt.Errorf("count an agent's effort: %w", err)
 	}
-	if len(got) != 1+int(whats) {
-		return k, fmt.Errorf("count an agent's effort: Redis answers %d numbers instead of %d", len(got), 1+whats)
+	if len(got) != 1+int(kindCount) {
+		return k, fmt.Errorf("count an agent's effort: Redis answers %d numbers instead of %d", len(got), 1+kindCount)
 	}
 	for i, text := range got {
 		x, err := strconv.ParseFloat(text, 64)

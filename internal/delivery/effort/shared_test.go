@@ -127,7 +127,7 @@ func TestTold(t *testing.T) {
 	h.End()
 	b.mu.Lock()
 	a, _ := b.findAccount(agent(1))
-	b.adoptShared(a, known{parts: [whats]float64{Calls: 3e6}})
+	b.adoptShared(a, known{parts: [kindCount]float64{Calls: 3e6}})
 	b.mu.Unlock()
 	w.left(b, agent(1), 56.5)
 

@@ -24,7 +24,7 @@ type Usage struct {
 
 // String returns the usage on one line: "12.3 s left of 60 s a minute; used: calls 40 s, connections 7.7 s".
 func (u Usage) String() string {
-	used := describeParts([whats]float64{u.Calls * 1e6, u.Connections * 1e6, u.Listings * 1e6, u.Fetches * 1e6})
+	used := describeParts([kindCount]float64{u.Calls * 1e6, u.Connections * 1e6, u.Listings * 1e6, u.Fetches * 1e6})
 	s := fmt.Sprintf("%s left of %s a minute; used: %s", formatMicros(u.Left*1e6), formatMicros(u.Budget*1e6), used)
 	if u.Mean > 0 {
 		s += fmt.Sprintf("; an attempt takes %s", time.Duration(u.Mean*float64(time.Second)).Round(time.Millisecond))
@@ -99,7 +99,7 @@ func (b *Budgets) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	b.mu.Unlock()
-	for w := range whats {
+	for w := range kindCount {
 		ch <- prometheus.MustNewConstMetric(spentSeconds, prometheus.CounterValue, totals[w]/1e6, w.String())
 	}
 	ch <- prometheus.MustNewConstMetric(agentsOver, prometheus.GaugeValue, float64(over))
