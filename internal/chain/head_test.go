@@ -87,7 +87,7 @@ func TestStartHead(t *testing.T) {
 		"the lowest of several":                {[]headNode{{base, 90, 90, now}, {base, 88, 88, now}}, 88, ""},
 		"a head that the node does not return": {[]headNode{{base, 5000, 90, now}}, 0, "names block 5000 as its head"},
 		"another node has a true head":         {[]headNode{{base, 5000, 90, now}, {base, 90, 90, now}}, 90, ""},
-		"a head of an hour ago":                {[]headNode{{base, 90, 90, old}}, 0, "is 1h0m"},
+		"a head of an hour ago":                {[]headNode{{base, 90, 90, old}}, 0, "is 1h"},
 		"a head in an hour":                    {[]headNode{{base, 90, 90, now.Add(time.Hour)}}, 0, "from this machine's"},
 		"a quiet chain":                        {[]headNode{{arbitrum, 90, 90, old}}, 90, ""},
 		"a chain of which nothing is known":    {[]headNode{{unknown, 90, 90, old}}, 90, ""},

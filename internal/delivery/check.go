@@ -236,8 +236,9 @@ func (e *Executor) confirmRetraction(ctx context.Context, j job.Job) (string, er
 		"the node does not have it in block %s, and Herald never sent it to the agent", j.FeedbackIndex, j.BlockHash))
 }
 
-// loadRetracted loads the delivery that a retraction withdraws: the one that it names, or the one with its key and
-// transaction. The error is store.ErrNotFound if there is no such delivery.
+// loadRetracted loads the feedback delivery that a retraction withdraws. If the retraction names a delivery id, it loads
+// that delivery. Otherwise it loads the delivery with the feedback's key, whose transaction must be the retraction's
+// transactionHash. The error is store.ErrNotFound if there is no such delivery.
 func (e *Executor) loadRetracted(ctx context.Context, j job.Job) (store.Delivery, error) {
 	if id, err := uuid.Parse(j.Retracts); err == nil {
 		return e.Ledger.Delivery(ctx, id)

@@ -110,7 +110,8 @@ func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c j
 	return a, err
 }
 
-// acquirePermit acquires a permit from the shared small limits, because the caller may name any agent's endpoint.
+// acquirePermit acquires a permit for a direct call. With Unbound, direct calls use the small limits of unbound agents,
+// because the caller may name the endpoint of any agent and must not use up that agent's limits.
 func (d *DirectCaller) acquirePermit(ctx context.Context, at mcpcall.Endpoint) (*ratelimit.Permit, error) {
 	if d.Limiter == nil {
 		return nil, nil

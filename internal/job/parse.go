@@ -189,7 +189,7 @@ func (r *fieldReader) readRegistries(j *Job) {
 	}
 }
 
-// registry is one registry field of a job, with the chain's registries of that kind.
+// registry is a registry field of a job, and the addresses on that chain that the field may have.
 type registry struct {
 	field, setting string
 	address        *common.Address

@@ -146,7 +146,8 @@ func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []Agen
 	return disabled, nil
 }
 
-// noteAgents stores and returns the changes of agents.
+// noteAgents finds the agents that began or stopped failing (for failingAfter) or whose state changed since the last
+// call, stores that, and returns the changes as news.
 func noteAgents(ctx context.Context, tx pgx.Tx, failingAfter time.Duration) ([]News, error) {
 	now := time.Now()
 	rows, _ := tx.Query(ctx, statement("note_agents"), failingAfter, maxLookAgents)

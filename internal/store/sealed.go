@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Sealed is a ciphertext of a delivery or of one of its candidates (action.endpoint.headers), with the values to which
-// it is bound.
+// Sealed is the encrypted action.endpoint.headers of a job, with the associated data that decrypting needs. The job
+// belongs to a delivery, or to a candidate: another job with the same key.
 type Sealed struct {
 	ID         uuid.UUID
 	ChainID    uint64

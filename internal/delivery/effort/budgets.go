@@ -184,7 +184,8 @@ func (b *Budgets) chargeAccount(a *account, spent [kindCount]float64) {
 		a.untold = [kindCount]float64{}
 		return
 	}
-	// Do not send charges that have been refilled already. After a time without Redis they may be most of the sum.
+	// Report at most the effort that is still used: the refill has made good the rest of the unreported charges. After a
+	// time without Redis, that may be most of them.
 	if untold, used := sumParts(a.untold), a.sumUsed(); untold > used {
 		for i := range a.untold {
 			a.untold[i] *= used / untold

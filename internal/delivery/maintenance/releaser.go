@@ -32,8 +32,8 @@ type ReleaserConfig struct {
 	Dispatcher Dispatcher
 	// Disabled reports whether the servers file disables an agent. It is nil if there is no servers file.
 	Disabled func(store.Agent) bool
-	// Again is the time from a round to the next one after a failed round, and once after a requested round: a delivery
-	// that was claimed before the requested round may be held after it. Default 1 min.
+	// Again is the delay before the next round if a round failed. After a requested round, one extra round follows with
+	// this delay, because a delivery that was claimed before that round may become held afterwards. Default 1 min.
 	Again time.Duration
 	// Ticks requests rounds regularly. Default: every 10 min while Run runs. Such a round releases deliveries that
 	// another worker held because of an older servers file, for example during a rolling restart.

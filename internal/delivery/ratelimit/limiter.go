@@ -65,7 +65,8 @@ const (
 	// minWait and maxWait bound the retry delay returned with a refusal.
 	minWait = time.Second
 	maxWait = 5 * time.Minute
-	// presence is longer than the time between two tries of a waiter. slack is how late asynq and a busy worker may run
+	// presence is how long after its last try a waiter still counts as waiting. It must be longer than the time between
+	// two tries. slack is how late asynq and a busy worker may run
 	// a delayed call. recent is how long after its last call an endpoint counts as sharing its origin.
 	presence = 250 * time.Millisecond
 	slack    = 5 * time.Second

@@ -54,9 +54,9 @@ func (l *Limiter) findEndpoint(originKey, id string) *endpoint {
 	return e
 }
 
-// evictIdle makes room for one more endpoint. It drops those of the two least recently used endpoints that have been
-// idle for long, so all idle endpoints go in the end. If there are still too many, it drops the least recently used
-// idle ones.
+// evictIdle makes room for one more endpoint. Each call checks the two least recently used endpoints and drops them if
+// they have been idle for the window of a breaker and its open time. So each endpoint that stays idle is dropped sooner or later.
+// If there are still too many endpoints, it drops the least recently used idle ones, however short they were idle.
 func (l *Limiter) evictIdle(now int64) {
 	long := buckets*l.rules.bucket + l.rules.openFor
 	el := l.recent.Back()
