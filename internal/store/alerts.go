@@ -146,8 +146,8 @@ func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []Agen
 	return disabled, nil
 }
 
-// noteAgents finds the agents that began or stopped failing (for failingAfter) or whose state changed since the last
-// call, stores that, and returns the changes as news.
+// noteAgents finds the agents that have failed for failingAfter, were disabled or recovered since the last call, stores
+// that, and returns the changes as news.
 func noteAgents(ctx context.Context, tx pgx.Tx, failingAfter time.Duration) ([]News, error) {
 	now := time.Now()
 	rows, _ := tx.Query(ctx, statement("note_agents"), failingAfter, maxLookAgents)

@@ -55,8 +55,8 @@ func (l *Limiter) findEndpoint(originKey, id string) *endpoint {
 }
 
 // evictIdle makes room for one more endpoint. Each call checks the two least recently used endpoints and drops them if
-// they have been idle for the window of a breaker and its open time. So each endpoint that stays idle is dropped sooner or later.
-// If there are still too many endpoints, it drops the least recently used idle ones, however short they were idle.
+// they have been idle for the window of a breaker and its open time. So each endpoint that stays idle is dropped sooner
+// or later. If there are still too many endpoints, it drops the least recently used idle ones, however short they were idle.
 func (l *Limiter) evictIdle(now int64) {
 	long := buckets*l.rules.bucket + l.rules.openFor
 	el := l.recent.Back()
