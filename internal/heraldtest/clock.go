@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Clock stands still until it is moved. Its Now is what a Config's Now takes.
+// Clock is a clock that changes only with Advance. Its method Now fits the field Now of a Config.
 type Clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -21,7 +21,7 @@ func (c *Clock) Now() time.Time {
 	return c.now
 }
 
-// Advance moves the clock on.
+// Advance moves the clock forward by d.
 func (c *Clock) Advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -198,11 +198,11 @@ func TestOneProbe(t *testing.T) {
 		// one expects no probe before so long, and then one.
 		one := func(what string, after time.Duration) *Permit {
 			t.Helper()
-			c.move(after - time.Millisecond)
+			c.Advance(after - time.Millisecond)
 			if n := len(rush()); n != 0 {
 				t.Fatalf("%s: %d calls were let through a millisecond too early", what, n)
 			}
-			c.move(time.Millisecond)
+			c.Advance(time.Millisecond)
 			permits := rush()
 			if len(permits) != 1 {
 				t.Fatalf("%s: %d calls were let through, want the probe", what, len(permits))
@@ -239,7 +239,7 @@ func TestReservations(t *testing.T) {
 		l := newLimits(t, rdb, func(cfg *Config) { cfg.MaxWaiters, cfg.Now = -1, c.Now })
 		// 400 ms at 4 permits: one every 100 ms.
 		p := enter(t, l, site, "slow")
-		c.move(400 * time.Millisecond)
+		c.Advance(400 * time.Millisecond)
 		p.Release(t.Context(), OK)
 		for _, token := range tokens("holds", 4) {
 			enter(t, l, site, token)
@@ -385,7 +385,7 @@ func TestMemory(t *testing.T) {
 	held.Release(t.Context(), OK)
 	enter(t, l, site, "other").Release(t.Context(), OK)
 	// Unused origins are removed over time, even below the limit.
-	c.move(time.Hour)
+	c.Advance(time.Hour)
 	for _, token := range tokens("late", 40) {
 		enter(t, l, "https://"+token, token).Release(t.Context(), OK)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 	"testing"
 	"time"
 
@@ -55,28 +54,13 @@ func everywhere(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)
 	t.Run("miniredis", func(t *testing.T) { t.Parallel(); test(t, client(t, heraldtest.MiniRedis(t))) })
 }
 
-// clock is a clock that only move moves.
-type clock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func newClock() *clock { return &clock{now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)} }
-
-func (c *clock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (c *clock) move(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = c.now.Add(d)
+// newClock returns a clock that the test moves.
+func newClock() *heraldtest.Clock {
+	return heraldtest.NewClock(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
 }
 
 // inTime makes a limiter go by a clock in Redis too.
-func inTime(c *clock, l *Limiter) *Limiter {
+func inTime(c *heraldtest.Clock, l *Limiter) *Limiter {
 	if l.remote != nil {
 		l.remote.now = func() int64 { return c.Now().UnixMicro() }
 	}

@@ -215,7 +215,7 @@ func TestNotWorthWaiting(t *testing.T) {
 		c := newClock()
 		l := newLimits(t, rdb, func(cfg *Config) { cfg.Inflight, cfg.MaxWaiters, cfg.MaxWait, cfg.Now = 1, 3, 20*time.Second, c.Now })
 		p := enter(t, l, site, "a")
-		c.move(25 * time.Second)
+		c.Advance(25 * time.Second)
 		p.Release(t.Context(), OK)
 		enter(t, l, site, "b")
 		began := time.Now()
@@ -238,7 +238,7 @@ func TestHangingIsNotWaitedFor(t *testing.T) {
 		for _, token := range tokens("hangs", 4) {
 			enter(t, l, site, token)
 		}
-		c.move(21 * time.Second)
+		c.Advance(21 * time.Second)
 		began := time.Now()
 		refused(t, l, site, "next", reason.AgentBusy)
 		if took := time.Since(began); took > 10*time.Second {
