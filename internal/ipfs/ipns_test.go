@@ -269,14 +269,14 @@ func TestSilentGatewayIsAskedLast(t *testing.T) {
 	hold := make(chan struct{})
 	t.Cleanup(func() { close(hold) })
 	silent.Behave(ipfstest.Behaviour{Hold: hold})
-	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, silent.Handler()), serve(t, honest.Handler())}, Hedge: 50 * time.Millisecond})
+	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, silent.Handler()), serve(t, honest.Handler())}, Hedge: 400 * time.Millisecond})
 	for i := range 20 {
 		c := must[cid.Cid](t)(honest.AddFile([]byte{byte(i)}))
 		if _, err := f.Fetch(t.Context(), "ipfs://"+c.String(), mib); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if raw, _ := silent.Requests(); raw < 3 || raw > 10 { // it is asked again now and then, if the honest one takes longer than 50 ms
+	if raw, _ := silent.Requests(); raw < 3 || raw > 10 { // it is asked again now and then, if the honest one takes longer than 400 ms
 		t.Errorf("the silent one was asked %d times of 20", raw)
 	}
 }
