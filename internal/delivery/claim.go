@@ -14,9 +14,10 @@ import (
 // claimTimeout bounds the claim, which is one statement.
 const claimTimeout = 10 * time.Second
 
-// claimDelivery claims the row for this process until the lease expires. It returns nil and no error if the store
-// refused the claim. If it returns an attempt and an error, the row is claimed, and the error decides the delivery's
-// outcome.
+// claimDelivery claims the delivery's row for task n and for this process, until the lease expires. It returns nil and
+// no error if the store refused the claim. It returns nil and an error if the delivery is not yet due
+// (*store.EarlyError) or if the claim failed. If it returns an attempt and an error, the row is claimed, and the error
+// decides the delivery's outcome.
 func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*attempt, error) {
 	began := e.Now()
 	try, cancel := context.WithTimeout(ctx, claimTimeout)

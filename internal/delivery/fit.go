@@ -48,7 +48,7 @@ func FitCall(ctx context.Context, decoding *decode.Budget, j job.Job, f job.File
 	if tool, err = findTool(j, names, offered); err != nil {
 		return tool, fitted, err
 	}
-	// At worst, the schema is decoded, and the file once for each place of the template.
+	// In the worst case, the schema is decoded once, and the feedback file once for each placeholder of the template.
 	copies := max(1, bytes.Count(j.Action.PayloadTemplate, []byte("{{")))
 	release, err := decoding.Acquire(ctx, len(tool.InputSchema)+copies*len(f.Content))
 	if err != nil {

@@ -56,7 +56,8 @@ type latestOutcome struct {
 	ok bool
 }
 
-// newcomerSlot is one slot of all newcomers, of those that failed, or of a domain.
+// newcomerSlot is a slot that an attempt holds. of names the agents or files that share such slots: allNewcomers,
+// failedNewcomers, costlySlot, lentSlot, or a domain after domainSlot or namedDomainSlot.
 type newcomerSlot struct {
 	of     string
 	permit *ratelimit.Permit
@@ -201,7 +202,9 @@ func (s *newcomerSlots) acquireDomain(ctx context.Context, rawURL string, own bo
 	return func() { s.releaseAfter(ctx, before) }, err
 }
 
-// acquire acquires a slot from a limiter, unless the attempt holds it already. why begins the text of a refusal.
+// acquire acquires a slot from a limiter. of is the slot's name (see newcomerSlot) and the limiter's origin. If the
+// attempt holds a slot with this name already, acquire does nothing. If no slot becomes free in time, the error is a
+// free wait whose text begins with why.
 func (s *newcomerSlots) acquire(ctx context.Context, from *ratelimit.Limiter, of, why string) error {
 	if s.holdsSlot(of) {
 		return nil

@@ -128,8 +128,8 @@ func (r *fieldReader) readEndpoint(name string) *Endpoint {
 	return e
 }
 
-// readAddressOf reads the address of an endpoint with a known transport. named is the field that contains the
-// transport.
+// readAddressOf reads the fields that e.Transport uses: url and headers, or command and args. named is the name of the
+// field that e.Transport was read from. The refusal of an unknown transport contains its path.
 func (r *fieldReader) readAddressOf(e *Endpoint, named string) {
 	switch e.Transport {
 	case "http", "sse":

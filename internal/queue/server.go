@@ -209,7 +209,9 @@ var (
 	ownFaults = []string{"recovering from panic", "asynq: internal error", "Quitting worker"}
 )
 
-// logLine logs a warning or error of asynq at the right level, by the beginning of the line.
+// logLine logs a warning or error of asynq. The beginning of the line decides how: a line about one task (aboutOneTask)
+// is logged at Debug. Any other line is logged at level, and is marked as a problem with Redis unless it is in
+// ownFaults.
 func (l asynqLogger) logLine(level slog.Level, line string) {
 	begins := func(with string) bool { return strings.HasPrefix(line, with) }
 	switch {

@@ -75,8 +75,8 @@ func (q *Queue) DropRenewal(ctx context.Context, key string) error {
 	return nil
 }
 
-// maxSpooledBytes is larger than any value that SpoolOutcome or SpoolRenewal stores. Other programs that can write to
-// Redis must not exhaust the worker's memory.
+// maxSpooledBytes is the length after which readKey cuts a value. It is larger than any value that SpoolOutcome or
+// SpoolRenewal stores. Other programs that can write to Redis must not exhaust the worker's memory.
 const maxSpooledBytes = 2 << 20
 
 // readKey returns the value of key, or nil if the key does not exist. It cuts the value after maxSpooledBytes. It

@@ -503,8 +503,9 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	return s.reopenDelivery(ctx, tx, a, h)
 }
 
-// reopenDelivery queues a delivery again whose event has returned. A delivery whose agent was called is queued again
-// only if the event was read off the chain.
+// reopenDelivery queues a delivery again that a reorg cancelled, or that was rejected because its event was not found,
+// when its event arrives again. A delivery whose agent was called is queued again only if the event was read off the
+// chain.
 func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h holder) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	err := tx.QueryRow(ctx, statement("reopen"), h.id, a.key, a.raw, a.SealedHeaders, fmt.Sprint(a.Job.OrderSeq()),

@@ -32,7 +32,8 @@ type AgentHour struct {
 	Latency  []int                 // written calls by bucket of their own duration (latencyBounds)
 }
 
-// isCall reports whether the outcome counts as a call.
+// isCall reports whether AgentHour counts the outcome as a call: a call was written, or the attempt failed earlier by
+// the agent's fault.
 func (o Outcome) isCall() bool { return o.Called || o.AgentError != "" }
 
 // latencyBucket returns the bucket of the call's duration, from 0, or -1 if no call was written or its duration is

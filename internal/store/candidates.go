@@ -75,8 +75,9 @@ func actionSum(j job.Job, sealed []byte) job.Sum {
 	return sum
 }
 
-// transactionOf returns the transaction hash of a job, by which candidates are sorted (succeed.sql), or "" for none.
-// For a retraction it returns "": its transaction is no longer on the chain, so its absence refutes nothing.
+// transactionOf returns the transaction hash that a job names, or "" if it names none. succeed.sql tries the candidates
+// that name a transaction before the others. For a retraction, transactionOf returns "" too: a reorg removed the
+// transaction of the retracted event, so its absence from the chain does not show that the retraction is wrong.
 func transactionOf(j job.Job) string {
 	if j.TransactionHash == (common.Hash{}) || j.IsRetraction() {
 		return ""
@@ -92,8 +93,10 @@ func (s *Store) queueSucceed(b *pgx.Batch, c *Claim) {
 	b.Queue(statement("succeed"), c.ID, c.No, c.rank, transactionOf(c.Job), event[:], action[:])
 }
 
-// readSucceeded reads the answers to queueSucceed. It reports whether the delivery continues with another job, and
-// until when it waits; nil: it does not wait.
+// readSucceeded reads the answers to the statements of queueSucceed. next is when the wait that record.sql stored ends.
+// readSucceeded reports whether the delivery continues, because a candidate replaced its job or because its job got a
+// new position since the claim. It also returns the time until which the delivery waits: that of the candidate, or next
+// if no candidate replaced the job. A nil time means that the delivery does not wait.
 func readSucceeded(res pgx.BatchResults, next *time.Time) (bool, *time.Time, error) {
 	var status Status
 	var due *time.Time

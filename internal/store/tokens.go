@@ -245,7 +245,7 @@ func (s *Store) SealingKeys(ctx context.Context) (uses map[uint32]int, err error
 	return uses, err
 }
 
-// Expiring counts stored tokens, and those that expire.
+// Expiring contains the numbers of stored tokens, of tokens that expire soon, and of tokens that have expired.
 type Expiring struct {
 	Stored  int
 	Soon    int // expire within the given time, and have not yet expired

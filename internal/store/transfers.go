@@ -29,7 +29,8 @@ type Transfer struct {
 	TransactionHash string    `json:"transactionHash"`
 }
 
-// queueAgentChange queues the statements for an AgentUpdated.
+// queueAgentChange queues the statements for an AgentUpdated event. They raise the epochs of the changed agents, so
+// that workers resolve these agents again. For a transfer to another owner, they also store the transfer.
 func queueAgentChange(b *pgx.Batch, a arrival) {
 	switch c := a.AgentChange; {
 	case c.LastID != nil:

@@ -74,7 +74,8 @@ type Budgets struct {
 	totals    [kindCount]float64 // µs charged since the start
 }
 
-// account is the account of one agent. Budgets.mu guards it.
+// account is the budget of one agent as this process knows it: the effort that the agent has used, its mean cost per
+// attempt, and its running attempts. Budgets.mu guards it.
 type account struct {
 	agent store.Agent
 	bucket

@@ -49,7 +49,9 @@ func (s *shared) readSpent(ctx context.Context, a store.Agent) (known, error) {
 	return s.runScript(ctx, a, "0", [kindCount]float64{}, known{})
 }
 
-// addSpent adds charges to an agent's values and returns the new values. If Redis has no values, it stores all instead.
+// addSpent adds the charges in spent to an agent's values in Redis and returns the new values. all contains this
+// process' own values, which include spent. If Redis has no values, addSpent stores all.parts instead of adding spent.
+// all.mean replaces the mean in Redis, unless it is 0.
 func (s *shared) addSpent(ctx context.Context, a store.Agent, spent [kindCount]float64, all known) (known, error) {
 	return s.runScript(ctx, a, "1", spent, all)
 }

@@ -59,9 +59,13 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 	return pass, nil
 }
 
-// worthWaiting reports whether another call may wait here and will probably get a permit in time. It estimates that
-// from the mean call time and from the running calls: a hanging endpoint has no finished calls, so it has no mean. It
-// does not count on permits whose calls have run for longer than any call may wait.
+// worthWaiting reports whether another call may wait in this process and will probably get a permit within l.patience,
+// the longest wait for a permit.
+//
+// It estimates the wait from the endpoint's mean call time, the length of the origin's line and the number of permits.
+// It does not count the permits of this endpoint's calls that have run for longer than l.patience, because these calls
+// may hang. If all running calls of the endpoint are that old, it returns false. If only some are and the mean is
+// unknown, it uses l.patience as the mean.
 func (l *Limiter) worthWaiting(e *endpoint) bool {
 	o, patience := e.origin, toMicros(l.patience)
 	if o.countWaiters(e) >= l.room || len(o.line) >= l.originRoom {

@@ -14,10 +14,11 @@ const (
 	aloneAfter = 6 * time.Second
 )
 
-// watchOthers sets l.alone while this worker is the only one. Then it counts in this process, as during an outage,
-// because only other workers need the counts in Redis. The process' own counts are always maintained, so becoming alone
-// changes nothing. When another worker appears, Redis does not know the calls that this worker began alone, until they
-// end.
+// watchOthers checks periodically, until Close, which workers Redis lists. It sets l.alone if this worker is the only
+// one, and otherwise clears it. While l.alone is set, the limiter counts only in this process, as during an outage,
+// because only other workers need the counts in Redis. The process maintains its own counts at all times, so they are
+// complete when l.alone is set. Redis never counts the calls that this worker began while l.alone was set. So when
+// another worker appears, the two may exceed the limits until these calls end.
 func (l *Limiter) watchOthers(look func(context.Context) (others int, self bool, err error)) {
 	defer l.tasks.Done()
 	ticker := time.NewTicker(l.lookForOthers)

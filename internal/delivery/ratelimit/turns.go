@@ -29,7 +29,8 @@ const (
 	maxTurn = 5 * time.Minute
 	// slowestTurn is the longest time between two calls of one name.
 	slowestTurn = 24 * time.Hour
-	// maxTurns bounds the agents whose turns this process remembers for an outage of Redis.
+	// maxTurns bounds the agents whose last turn and reservation this process remembers, for an outage of Redis. The
+	// least recently used agent is evicted.
 	maxTurns = 4096
 	// turnPause is how long Redis is not asked for turns after a failed call.
 	turnPause = time.Second
