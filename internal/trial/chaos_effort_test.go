@@ -17,7 +17,7 @@ func TestChaosSlowAgents(t *testing.T) {
 		bad[i] = Taking(25 * time.Second)
 	}
 	c := comparison{name: "50 of 500 agents take 25 s", bad: bad, of: func(bad ...Behaviour) load {
-		return load{agents: agents, start: StartAgents, producers: 1, perSecond: 0.2, slots: 16, bad: bad, met: true,
+		return load{agents: agents, start: StartAgents, producers: 1, perSecond: 0.1, slots: 16, bad: bad, met: true,
 			workers: []string{"HERALD_CALL_TIMEOUT=30s", "HERALD_LEASE_MARGIN=1m", "HERALD_LEASE=2m"}}
 	}}
 	c.compare(t)
