@@ -5,6 +5,7 @@ package trial
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"sync"
@@ -72,7 +73,7 @@ func newRowOf(t *testing.T, name string, timeout time.Duration, programs Program
 	}
 	r.agents.BehaveAll(Taking(think))
 	t.Cleanup(r.agents.Close)
-	if r.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: "chaos", Logs: logs}); err != nil {
+	if r.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: fmt.Sprintf("chaos_%d", rand.Uint32()), Logs: logs}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.Site.ListAgents(r.agents); err != nil {

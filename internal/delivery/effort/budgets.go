@@ -123,14 +123,14 @@ func (b *Budgets) Close() {
 // readClock returns this process' monotonic clock in µs. It never returns 0, which means "never".
 func (b *Budgets) readClock() int64 { return b.clock().Sub(b.start).Microseconds() + 1 }
 
-// findAccount returns the agent's account, and creates it if met is false. The caller holds mu.
-func (b *Budgets) findAccount(agent store.Agent) (a *account, met bool) {
-	if a, met = b.accounts.Get(agent); met {
-		return a, true
+// findAccount returns the agent's account, and creates it if there is none. The caller holds mu.
+func (b *Budgets) findAccount(agent store.Agent) *account {
+	if a, ok := b.accounts.Get(agent); ok {
+		return a
 	}
-	a = &account{agent: agent, bucket: bucket{at: b.readClock()}}
+	a := &account{agent: agent, bucket: bucket{at: b.readClock()}}
 	b.accounts.Add(agent, a)
-	return a, false
+	return a
 }
 
 // loadShared reads an agent's values from Redis, where other workers or an earlier process may have stored them.
@@ -152,7 +152,10 @@ func (b *Budgets) loadShared(ctx context.Context, a *account) {
 // adoptShared replaces the account's values by those of all workers, plus the charges that are not in Redis yet. The
 // caller holds mu.
 func (b *Budgets) adoptShared(a *account, k known) {
-	a.at, a.parts = b.readClock(), k.parts
+	now := b.readClock()
+	a.addRefill(b.rules, now)
+	a.capUntold()
+	a.at, a.parts = now, k.parts
 	for i := range a.parts {
 		a.parts[i] += a.untold[i]
 	}
@@ -185,14 +188,8 @@ func (b *Budgets) chargeAccount(a *account, spent [kindCount]float64) {
 		a.untold = [kindCount]float64{}
 		return
 	}
-	// Report at most the effort that is still used: the refill has made good the rest of the unreported charges. After a
-	// time without Redis, that may be most of them.
-	if untold, used := sumParts(a.untold), a.sumUsed(); untold > used {
-		for i := range a.untold {
-			a.untold[i] *= used / untold
-		}
-	}
-	if sumParts(a.untold) < tellPart*b.rules.size || a.telling || b.isAway() {
+	a.capUntold()
+	if sumParts(a.untold) < tellPart*b.rules.size || a.telling {
 		return
 	}
 	select {
@@ -202,27 +199,46 @@ func (b *Budgets) chargeAccount(a *account, spent [kindCount]float64) {
 	}
 }
 
-// tellRedis adds the usage of queued accounts to Redis, one after the other, until Close.
+// capUntold reduces the unreported charges to the effort that is still used: the refill has made good the rest. After a
+// time without Redis, that may be most of them. The caller holds Budgets.mu.
+func (a *account) capUntold() {
+	if untold, used := sumParts(a.untold), a.sumUsed(); untold > used {
+		for i := range a.untold {
+			a.untold[i] *= used / untold
+		}
+	}
+}
+
+// tellRedis adds the usage of queued accounts to Redis, one after the other, until Close. While Redis does not answer,
+// it tries the same account again: other workers must learn that an agent is slow even if it gets no further delivery.
 func (b *Budgets) tellRedis() {
+	again := time.NewTicker(awayFor)
+	defer again.Stop()
 	for {
 		select {
 		case a := <-b.tell:
-			b.tellOf(a)
+			for !b.tellOf(a) {
+				select {
+				case <-again.C:
+				case <-b.life.Done():
+					return
+				}
+			}
 		case <-b.life.Done():
 			return
 		}
 	}
 }
 
-// tellOf adds the usage of one account to Redis and adopts the values of all workers.
-func (b *Budgets) tellOf(a *account) {
+// tellOf adds the usage of one account to Redis, adopts the values of all workers, and reports whether Redis answered.
+func (b *Budgets) tellOf(a *account) bool {
 	b.mu.Lock()
 	if b.isAway() {
-		a.telling = false
 		b.mu.Unlock()
-		return
+		return false
 	}
 	a.addRefill(b.rules, b.readClock())
+	a.capUntold()
 	spent, all := a.untold, known{a.mean, a.parts}
 	a.untold = [kindCount]float64{}
 	b.mu.Unlock()
@@ -233,7 +249,6 @@ func (b *Budgets) tellOf(a *account) {
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a.telling = false
 	if err != nil {
 		// Redis may have counted it nevertheless. Counting it twice is better than losing it, and the refill corrects
 		// it.
@@ -241,7 +256,9 @@ func (b *Budgets) tellOf(a *account) {
 			a.untold[i] += spent[i]
 		}
 		b.leaveAlone(err)
-		return
+		return false
 	}
+	a.telling = false
 	b.adoptShared(a, k)
+	return true
 }

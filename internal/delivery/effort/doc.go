@@ -40,8 +40,8 @@
 //
 // Each worker counts in memory, and an attempt at a quick agent causes no other work. When a sixtieth of an agent's
 // budget has accumulated that is not in Redis, a goroutine adds it to the sum of all workers in Redis and adopts that
-// sum. The first attempt at an agent that is unknown to this process reads the agent's values from Redis,
-// so that a restarted worker does not spend a slot on each slow agent to measure it again. A call to Redis takes at
+// sum. Until an attempt of this process has contacted an agent, each attempt reads the agent's values from Redis,
+// so that a worker does not spend a slot on each slow agent that another worker has measured. A call to Redis takes at
 // most Config.Timeout. After a failed call, the worker does not call Redis for a second and counts alone. The only
 // worker writes to Redis too: that is rare (at most one write a second per slot), and `agent show` reads the values
 // there.

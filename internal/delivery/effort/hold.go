@@ -38,8 +38,8 @@ func (b *Budgets) Begin(ctx context.Context, agent store.Agent) (*Hold, error) {
 		return nil, nil
 	}
 	b.mu.Lock()
-	a, met := b.findAccount(agent)
-	if !met && !b.isAway() {
+	a := b.findAccount(agent)
+	if a.mean == 0 && !b.isAway() { // no attempt in this process has contacted the agent: another worker's may have
 		b.mu.Unlock()
 		b.loadShared(ctx, a)
 		b.mu.Lock()

@@ -42,10 +42,6 @@ func TestQuickAgentsAskNothing(t *testing.T) {
 	rdb := heraldtest.RedisClient(t, heraldtest.RealRedis(t))
 	w := newWorld(t, rdb)
 	b := w.worker()
-	w.begins(b, agent(1)).End()
-	if err := rdb.Close(); err != nil {
-		t.Fatal(err)
-	}
 	spend := func(n int) {
 		for range n {
 			h := w.begins(b, agent(1))
@@ -54,7 +50,11 @@ func TestQuickAgentsAskNothing(t *testing.T) {
 			w.told(b)
 		}
 	}
-	spend(99)
+	spend(1)
+	if err := rdb.Close(); err != nil {
+		t.Fatal(err)
+	}
+	spend(98)
 	if b.isAway() {
 		t.Fatal("Redis was asked")
 	}
@@ -93,6 +93,31 @@ func TestRedisAway(t *testing.T) {
 	w.left(w.worker(), agent(1), 4)
 }
 
+// TestSlowAgentIsKnownAfterOutage: a worker that could not write an agent's usage writes it once Redis answers, without
+// another charge. A worker whose attempt did not contact the agent reads the usage again at its next attempt.
+func TestSlowAgentIsKnownAfterOutage(t *testing.T) {
+	t.Parallel()
+	gate, through := heraldtest.RedisGate(t, heraldtest.RealRedis(t))
+	w := newWorld(t, heraldtest.RedisClient(t, through))
+	measured, other := w.worker(), w.worker()
+	gate.Close()
+	h := w.begins(measured, agent(1))
+	h.Spend(Calls, 1, 25*time.Second)
+	h.End()
+	w.told(measured)
+	w.begins(other, agent(1)).End()
+
+	gate.Open()
+	heraldtest.Await(t, "Redis to answer", func() bool { return w.redis.Ping(t.Context()).Err() == nil })
+	w.Advance(2 * awayFor)
+	w.told(measured)
+	h = w.begins(other, agent(1))
+	defer h.End()
+	if !h.Costly() {
+		t.Error("the other worker takes the agent for a quick one")
+	}
+}
+
 // TestEmptiedRedis: after Redis lost its data, a worker reports its known usage with its next charge, without the
 // refilled part.
 func TestEmptiedRedis(t *testing.T) {
@@ -126,7 +151,7 @@ func TestTold(t *testing.T) {
 	h.Spend(Calls, 1, 500*time.Millisecond)
 	h.End()
 	b.mu.Lock()
-	a, _ := b.findAccount(agent(1))
+	a := b.findAccount(agent(1))
 	b.adoptShared(a, known{parts: [kindCount]float64{Calls: 3e6}})
 	b.mu.Unlock()
 	w.left(b, agent(1), 56.5)
