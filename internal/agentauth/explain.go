@@ -84,14 +84,14 @@ func joinIssuers(e *oauth.IssuerError) string {
 
 // describeRefusal describes the refusal of an authorization server.
 func describeRefusal(e *oauth.RefusedError) string {
-	said := cmp.Or(text.Excerpt(e.Code, 64), "no code")
+	message := cmp.Or(text.Excerpt(e.Code, 64), "no code")
 	if e.Description != "" {
-		said += fmt.Sprintf(" (%q)", text.Excerpt(e.Description, 300))
+		message += fmt.Sprintf(" (%q)", text.Excerpt(e.Description, 300))
 	}
 	if e.Status != 0 {
-		said += fmt.Sprintf(", HTTP %d", e.Status)
+		message += fmt.Sprintf(", HTTP %d", e.Status)
 	}
-	return said
+	return message
 }
 
 // adviseOn returns the remedy for an error code of a token endpoint (RFC 6749 §4.1.2.1 and §5.2, RFC 8707 §2).

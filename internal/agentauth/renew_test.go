@@ -201,7 +201,7 @@ func (w *renewing) replaceCredential(cred oauth.Credential) {
 }
 
 func (w *renewing) newWorker() *renewer {
-	return newRenewer(Config{Ledger: w.renewals, Opener: w.keys, Sealer: w.keys, OAuth: w.authority, Patience: 10 * time.Minute, Entries: 10,
+	return newRenewer(Config{Ledger: w.renewals, Opener: w.keys, Sealer: w.keys, OAuth: w.authority, RefusalPause: 10 * time.Minute, Entries: 10,
 		Ticks: w.ticks, Now: w.Now, SaveTimeout: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(w.log, nil))})
 }
 

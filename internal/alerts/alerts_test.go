@@ -140,7 +140,7 @@ func (w *world) send(s *Sender) {
 
 func (w *world) watcher(tell func()) *Watcher {
 	w.Helper()
-	watcher, err := NewWatcher(WatcherConfig{Ledger: w.store, Tell: tell, DisableAfter: 120 * time.Hour,
+	watcher, err := NewWatcher(WatcherConfig{Ledger: w.store, Wake: tell, DisableAfter: 120 * time.Hour,
 		Logger: w.log.Logger(slog.LevelDebug)})
 	if err != nil {
 		w.Fatal(err)

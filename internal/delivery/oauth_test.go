@@ -296,7 +296,7 @@ func asked(s *oauthtest.Server) (n int) {
 func TestBadHours(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.serve(w.authorizing(func(c *agentauth.Config) { c.Patience = time.Nanosecond }))
+	w.serve(w.authorizing(func(c *agentauth.Config) { c.RefusalPause = time.Nanosecond }))
 	s := guarded(t, oauthtest.Options{})
 	cred := clientFor(s)
 	id := w.guardedBy(s, cred)

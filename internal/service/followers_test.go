@@ -113,7 +113,7 @@ func TestTellsLag(t *testing.T) {
 	if err := f.store.NoteStall(t.Context(), followed.watcher.Key(), &since, "the node answered error -32014: no"); err != nil {
 		t.Fatal(err)
 	}
-	tellProgress(net.ChainID(), f.measureProgress(t.Context(), followed), ready, slog.New(slog.DiscardHandler))
+	reportProgress(net.ChainID(), f.measureProgress(t.Context(), followed), ready, slog.New(slog.DiscardHandler))
 	if _, degraded := ready.readState(); !strings.Contains(degraded[name], "error -32014: no") {
 		t.Errorf("%v", degraded)
 	}

@@ -272,7 +272,7 @@ func (a *assembly) awaitServices(ctx context.Context, addr string, ready *readin
 		err = migrateOwn(ctx, ctx, a.backend, log)
 	}
 	if err == nil {
-		a.tellMissingKeys(ctx, log)
+		a.logMissingKeys(ctx, log)
 		forget, err = a.publishRunFile(addr)
 	}
 	if err != nil {

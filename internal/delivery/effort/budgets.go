@@ -40,16 +40,16 @@ const (
 	// filesPart is the part of a bucket that fetching feedback files may use. An agent is costly once it has used
 	// costlyPart.
 	filesPart, costlyPart = 0.5, 0.5
-	// tellPart is the part of a bucket that a worker may accumulate before it writes to Redis: a second of the default
+	// reportPart is the part of a bucket that a worker may accumulate before it writes to Redis: a second of the default
 	// size.
-	tellPart = 1.0 / 60
+	reportPart = 1.0 / 60
 	// minWait and maxWait bound the wait returned with a refusal.
 	minWait, maxWait = time.Second, 5 * time.Minute
 	// awayFor is how long the worker does not call Redis after a failed call.
 	awayFor = time.Second
-	// maxUntold bounds the agents whose usage is queued for Redis. If the queue is full, an agent's next charge tries
+	// maxPending bounds the agents whose usage is queued for Redis. If the queue is full, an agent's next charge tries
 	// again.
-	maxUntold = 1024
+	maxPending = 1024
 )
 
 // Budgets are the budgets of all agents. They are safe for concurrent use. Nil Budgets limit no agent.
@@ -63,10 +63,10 @@ type Budgets struct {
 	random  func() float64
 	start   time.Time
 
-	life  context.Context // ends when Close is called
-	end   context.CancelFunc
-	tasks sync.WaitGroup
-	tell  chan *account // accounts whose usage has to be added to Redis
+	life    context.Context // ends when Close is called
+	end     context.CancelFunc
+	tasks   sync.WaitGroup
+	pending chan *account // accounts whose usage has to be added to Redis
 
 	mu        sync.Mutex // guards memory only; never held during I/O
 	accounts  *simplelru.LRU[store.Agent, *account]
@@ -78,11 +78,11 @@ type Budgets struct {
 type account struct {
 	agent store.Agent
 	bucket
-	mean    float64            // mean cost of the latest attempts in µs, without files; 0: none has ended
-	untold  [kindCount]float64 // charges that are not in Redis yet
-	telling bool               // it is queued in Budgets.tell, or is being written
-	running []*Hold
-	line    int64 // the return time of the delivery that was refused last
+	mean       float64            // mean cost of the latest attempts in µs, without files; 0: none has ended
+	unreported [kindCount]float64 // charges that are not in Redis yet
+	queued     bool               // it is queued in Budgets.pending, or is being written
+	running    []*Hold
+	line       int64 // the return time of the delivery that was refused last
 }
 
 // New validates the configuration. It does not call Redis.
@@ -104,11 +104,11 @@ func New(cfg Config) (*Budgets, error) {
 		return nil, err
 	}
 	b := &Budgets{rules: newRules(float64(cfg.Size.Microseconds())), size: cfg.Size, timeout: cfg.Timeout, log: cfg.Logger,
-		clock: cfg.Now, random: cfg.Random, start: cfg.Now(), accounts: accounts, tell: make(chan *account, maxUntold)}
+		clock: cfg.Now, random: cfg.Random, start: cfg.Now(), accounts: accounts, pending: make(chan *account, maxPending)}
 	b.life, b.end = context.WithCancel(context.Background())
 	if cfg.Redis != nil {
 		b.shared = newShared(cfg.Redis, b.rules)
-		b.tasks.Go(b.tellRedis)
+		b.tasks.Go(b.reportPending)
 	}
 	return b, nil
 }
@@ -141,7 +141,7 @@ func (b *Budgets) loadShared(ctx context.Context, a *account) {
 	defer b.mu.Unlock()
 	if err != nil {
 		if ctx.Err() == nil || context.Cause(ctx) == context.DeadlineExceeded {
-			b.leaveAlone(err)
+			b.suspendRedis(err)
 		}
 		return
 	}
@@ -153,15 +153,15 @@ func (b *Budgets) loadShared(ctx context.Context, a *account) {
 func (b *Budgets) adoptShared(a *account, k known) {
 	a.at, a.parts = b.readClock(), k.parts
 	for i := range a.parts {
-		a.parts[i] += a.untold[i]
+		a.parts[i] += a.unreported[i]
 	}
 	if a.mean == 0 {
 		a.mean = k.mean
 	}
 }
 
-// leaveAlone stops calls to Redis for awayFor after a failed call. The caller holds mu.
-func (b *Budgets) leaveAlone(err error) {
+// suspendRedis stops calls to Redis for awayFor after a failed call. The caller holds mu.
+func (b *Budgets) suspendRedis(err error) {
 	if b.life.Err() != nil {
 		return
 	}
@@ -178,52 +178,52 @@ func (b *Budgets) chargeAccount(a *account, spent [kindCount]float64) {
 	a.bucket.chargeSpent(b.rules, b.readClock(), spent)
 	for i := range spent {
 		b.totals[i] += spent[i]
-		a.untold[i] += spent[i]
+		a.unreported[i] += spent[i]
 	}
 	if b.shared == nil {
-		a.untold = [kindCount]float64{}
+		a.unreported = [kindCount]float64{}
 		return
 	}
 	// Report at most the effort that is still used: the refill has made good the rest of the unreported charges. After a
 	// time without Redis, that may be most of them.
-	if untold, used := sumParts(a.untold), a.sumUsed(); untold > used {
-		for i := range a.untold {
-			a.untold[i] *= used / untold
+	if unreported, used := sumParts(a.unreported), a.sumUsed(); unreported > used {
+		for i := range a.unreported {
+			a.unreported[i] *= used / unreported
 		}
 	}
-	if sumParts(a.untold) < tellPart*b.rules.size || a.telling || b.isAway() {
+	if sumParts(a.unreported) < reportPart*b.rules.size || a.queued || b.isAway() {
 		return
 	}
 	select {
-	case b.tell <- a:
-		a.telling = true
+	case b.pending <- a:
+		a.queued = true
 	default:
 	}
 }
 
-// tellRedis adds the usage of queued accounts to Redis, one after the other, until Close.
-func (b *Budgets) tellRedis() {
+// reportPending adds the usage of queued accounts to Redis, one after the other, until Close.
+func (b *Budgets) reportPending() {
 	for {
 		select {
-		case a := <-b.tell:
-			b.tellOf(a)
+		case a := <-b.pending:
+			b.reportAccount(a)
 		case <-b.life.Done():
 			return
 		}
 	}
 }
 
-// tellOf adds the usage of one account to Redis and adopts the values of all workers.
-func (b *Budgets) tellOf(a *account) {
+// reportAccount adds the usage of one account to Redis and adopts the values of all workers.
+func (b *Budgets) reportAccount(a *account) {
 	b.mu.Lock()
 	if b.isAway() {
-		a.telling = false
+		a.queued = false
 		b.mu.Unlock()
 		return
 	}
 	a.addRefill(b.rules, b.readClock())
-	spent, all := a.untold, known{a.mean, a.parts}
-	a.untold = [kindCount]float64{}
+	spent, all := a.unreported, known{a.mean, a.parts}
+	a.unreported = [kindCount]float64{}
 	b.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(b.life, b.timeout)
@@ -232,14 +232,14 @@ func (b *Budgets) tellOf(a *account) {
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a.telling = false
+	a.queued = false
 	if err != nil {
 		// Redis may have counted it nevertheless. Counting it twice is better than losing it, and the refill corrects
 		// it.
 		for i := range spent {
-			a.untold[i] += spent[i]
+			a.unreported[i] += spent[i]
 		}
-		b.leaveAlone(err)
+		b.suspendRedis(err)
 		return
 	}
 	b.adoptShared(a, k)
