@@ -59,7 +59,7 @@ func TestCompareEventsOfOldForms(t *testing.T) {
 	}
 }
 
-func TestJobWhateverTheStrings(t *testing.T) {
+func TestJobOfArbitraryStrings(t *testing.T) {
 	t.Parallel()
 	var all strings.Builder
 	for b := range 256 {

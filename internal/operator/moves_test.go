@@ -44,9 +44,9 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestWhatAFilterTakes checks that a filter without --status selects deliveries that may still need an action, and
+// TestFilterSelection checks that a filter without --status selects deliveries that may still need an action, and
 // never delivered ones.
-func TestWhatAFilterTakes(t *testing.T) {
+func TestFilterSelection(t *testing.T) {
 	t.Parallel()
 	open := []store.Status{store.Dead, store.Rejected, store.Skipped, store.Held, store.Waiting}
 	for _, c := range []struct {
@@ -72,7 +72,7 @@ func TestWhatAFilterTakes(t *testing.T) {
 	}
 }
 
-func TestForceIsNotForWhatChanges(t *testing.T) {
+func TestForceKeepsChangingRows(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		ask  MoveRequest

@@ -51,8 +51,8 @@ func TestFollowsChains(t *testing.T) {
 	}
 }
 
-// TestTellsLag checks that /readyz, the log and the metrics report how far the reading of a chain is behind.
-func TestTellsLag(t *testing.T) {
+// TestLagIsReported checks that /readyz, the log and the metrics report how far the reading of a chain is behind.
+func TestLagIsReported(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
 	database := secret.New(heraldtest.Postgres(t, store.Migrate))

@@ -12,9 +12,9 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// TestTellsMissingKeys checks that a worker with a wrong keyset logs at its start which key sealed the stored secrets,
-// and that the operator must restore that keyset.
-func TestTellsMissingKeys(t *testing.T) {
+// TestMissingKeysAreReported checks that a worker with a wrong keyset logs at its start which key sealed the stored
+// secrets, and that the operator must restore that keyset.
+func TestMissingKeysAreReported(t *testing.T) {
 	t.Parallel()
 	st, err := store.Open(store.Config{URL: secret.New(heraldtest.Postgres(t, store.Migrate))})
 	if err != nil {

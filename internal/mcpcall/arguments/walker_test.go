@@ -22,9 +22,9 @@ func several(n int, item string) string {
 	return b.String()
 }
 
-// TestFitKeepsWhatTheValidatorTakes checks that a value that the validator accepts unchanged reaches the agent
+// TestFitKeepsValidArguments checks that a value that the validator accepts unchanged reaches the agent
 // unchanged, for schemas of every form.
-func TestFitKeepsWhatTheValidatorTakes(t *testing.T) {
+func TestFitKeepsValidArguments(t *testing.T) {
 	t.Parallel()
 	const value = `{"properties":{"value":{}}}`
 	for name, schema := range map[string]string{
