@@ -43,7 +43,7 @@ type command struct {
 type runCmd struct {
 	Once   bool   `help:"Exit after the stories: status 0 if all ended as expected, else 1."`
 	Agent  string `help:"The example agent's binary. Default: agent in this program's folder." type:"path"`
-	Listen string `help:"Address of the web UI; when it is taken, a free port." default:"127.0.0.1:8080"`
+	Listen string `help:"Address of the web UI. If it is in use, a free port." default:"127.0.0.1:8080"`
 
 	envFile string
 }

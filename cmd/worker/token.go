@@ -88,7 +88,7 @@ type tokenLoginCmd struct {
 	clientFlags
 	ClientMetadataURL string        `name:"client-metadata-url" help:"Instead of --client-id: the https address of a client id metadata document of yours. Without either Herald registers itself." placeholder:"URL"`
 	LoginPage         string        `help:"Where people log in, as in https://login.example, when that is not where the authorization server is and you know that it belongs to it." placeholder:"URL"`
-	Listen            string        `help:"Where the browser comes back to, on this machine's loopback." default:"127.0.0.1:0" placeholder:"ADDRESS:PORT"`
+	Listen            string        `help:"Loopback address of this machine to which the browser returns." default:"127.0.0.1:0" placeholder:"ADDRESS:PORT"`
 	Wait              time.Duration `help:"How long the browser is waited for." default:"5m" placeholder:"DURATION"`
 	actorFlag
 	jsonFlag

@@ -27,7 +27,7 @@ func holdMoved(g store.Agent, rawURL string, tokens []store.Token) error {
 		before = append(before, text.Excerpt(t.URL(), 300))
 	}
 	now := store.Token{Agent: g, Origin: origin, Path: CredentialPath(rawURL), Scheme: tokens[0].Scheme}
-	return retry.Fail(reason.AuthRequired, fmt.Sprintf("the agent moved: it is at %s now, and its token was stored for %s, so nothing is sent. Look whether that is "+
+	return retry.Fail(reason.AuthRequired, fmt.Sprintf("the agent moved: it is at %s now, and its token was stored for %s, so nothing is sent. Check whether that is "+
 		"its doing, then %s", text.Excerpt(now.URL(), 300), strings.Join(before, ", "), howToStore(now)))
 }
 

@@ -147,10 +147,10 @@ func (s *Sender) sendAlert(ctx context.Context, a store.Alert) error {
 		s.Logger.Warn("an alert is dropped: its receiver did not accept it", "alert", a.ID, "kind", a.Kind, "attempts", a.Attempt,
 			"error", failure)
 	case a.Attempt == 1:
-		s.Logger.Warn("an alert was not taken; it is posted again", "alert", a.ID, "kind", a.Kind, "again_in", wait,
+		s.Logger.Warn("an alert was not accepted; it is posted again", "alert", a.ID, "kind", a.Kind, "again_in", wait,
 			"error", failure)
 	default:
-		s.Logger.Info("an alert was not taken; it is posted again", "alert", a.ID, "kind", a.Kind, "attempt", a.Attempt,
+		s.Logger.Info("an alert was not accepted; it is posted again", "alert", a.ID, "kind", a.Kind, "attempt", a.Attempt,
 			"again_in", wait, "error", failure)
 	}
 	return s.Ledger.PostponeAlert(ctx, a, next, failure.Error())

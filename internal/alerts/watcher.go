@@ -90,7 +90,7 @@ func (w *Watcher) Run(ctx context.Context) {
 			continue
 		}
 		if err := w.LeadAndLook(ctx); err != nil && ctx.Err() == nil {
-			w.Logger.Warn("looking for alerts failed; the next round tries again",
+			w.Logger.Warn("checking for alerts failed; the next round tries again",
 				logging.About(logging.Postgres), "error", err)
 		}
 	}

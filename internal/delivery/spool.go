@@ -45,7 +45,7 @@ func (e *Executor) spoolOutcome(ctx context.Context, c *store.Claim, o store.Out
 		err = e.Spool.SpoolOutcome(ctx, c.ID, b)
 	}
 	if err != nil {
-		e.Logger.Warn("neither Postgres nor Redis takes the outcome; this process keeps it",
+		e.Logger.Warn("neither Postgres nor Redis accepts the outcome; this process keeps it in memory",
 			logging.About(logging.Redis), "delivery", c.ID, "error", err)
 	}
 	return err == nil

@@ -411,7 +411,7 @@ func (r *MoveReport) countLeft() string {
 func (r *MoveReport) conclude(fault error) error {
 	switch {
 	case fault != nil && r.State == auditCancelled:
-		return fmt.Errorf("%w; the same command takes up the rest", fault)
+		return fmt.Errorf("%w; run the same command again for the rest", fault)
 	case fault != nil:
 		return fmt.Errorf("%w; the reported batches are done, the last one may be: run the same command for the rest", fault)
 	case r.foundNone():

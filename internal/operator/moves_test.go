@@ -247,7 +247,7 @@ func TestMoveStops(t *testing.T) {
 			}
 			return nil, ctx.Err() // the signal cuts no batch off
 		})
-		if !errors.Is(err, why) || n != 2 || !strings.Contains(err.Error(), "stopped after 20 of 100") || !strings.Contains(err.Error(), "the same command takes up the rest") {
+		if !errors.Is(err, why) || n != 2 || !strings.Contains(err.Error(), "stopped after 20 of 100") || !strings.Contains(err.Error(), "run the same command again for the rest") {
 			t.Errorf("%d batches, %v", n, err)
 		}
 		if a := s.audits[0]; out.State != "cancelled" || out.Moved != 20 || a.State != "cancelled" || a.Moved != 20 || !strings.Contains(a.Note, "stopped after 20 of 100") {

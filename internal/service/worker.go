@@ -161,7 +161,7 @@ func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, w
 
 	<-ctx.Done()
 	ready.setWaiting("stop", "the worker is shutting down")
-	o.Logger.Info("stopping: no new tasks are taken, running ones finish", "running", parts.runner.Running(),
+	o.Logger.Info("stopping: no new tasks are accepted, running ones finish", "running", parts.runner.Running(),
 		"at_most", drainTime(cfg))
 	stopAll()
 	o.Logger.Info("stopped")

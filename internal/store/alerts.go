@@ -232,7 +232,7 @@ func (s *Store) ClaimAlert(ctx context.Context, lease time.Duration) (a Alert, e
 func (s *Store) EndAlert(ctx context.Context, a Alert) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "note that alert %s was taken", a.ID)
+	defer wrapError(&err, "record that alert %s was accepted", a.ID)
 	_, err = s.pool.Exec(ctx, `UPDATE herald.alerts SET sent_at = now(), next_attempt_at = NULL, error = NULL WHERE id = $1`, a.ID)
 	return err
 }
@@ -242,7 +242,7 @@ func (s *Store) EndAlert(ctx context.Context, a Alert) (err error) {
 func (s *Store) PostponeAlert(ctx context.Context, a Alert, wait *time.Duration, why string) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "note that alert %s was not taken", a.ID)
+	defer wrapError(&err, "record that alert %s was not accepted", a.ID)
 	_, err = s.pool.Exec(ctx, `UPDATE herald.alerts SET next_attempt_at = now() + $3::interval, error = $4
 		WHERE id = $1 AND attempts = $2 AND sent_at IS NULL`, a.ID, a.Attempt, wait, storable.Text(why, maxErrorBytes))
 	return err

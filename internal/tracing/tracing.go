@@ -147,12 +147,12 @@ func (e *exporter) reportResult(spans int, err error, now time.Time) {
 		e.failed += spans
 		if now.Sub(e.loggedAt) >= logInterval {
 			why := e.mask.Replace(strings.ReplaceAll(err.Error(), e.endpoint, "the collector"))
-			e.log.Warn("spans are dropped: the collector does not take them; deliveries go on without", "spans", e.failed,
+			e.log.Warn("spans are dropped: the collector does not accept them; deliveries continue without them", "spans", e.failed,
 				"error", text.Excerpt(why, 300))
 			e.failed, e.loggedAt = 0, now
 		}
 	case !e.loggedAt.IsZero():
-		e.log.Info("the collector takes spans again", "dropped_since", e.failed)
+		e.log.Info("the collector accepts spans again", "dropped_since", e.failed)
 		e.failed, e.loggedAt = 0, time.Time{}
 	}
 }

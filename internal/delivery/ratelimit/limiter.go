@@ -129,7 +129,7 @@ func New(cfg Config) (*Limiter, error) {
 		cfg.Now = time.Now
 	}
 	if cfg.PermitTTL <= 0 {
-		return nil, errors.New("ratelimit: PermitTTL is needed and must be at least the lease: how long a permit is taken whose worker died")
+		return nil, errors.New("ratelimit: PermitTTL is required and must be at least the lease: the permit of a dead worker expires after it")
 	}
 	room := max(cfg.MaxWaiters, 0)
 	l := &Limiter{timeout: cfg.Timeout, room: room, originRoom: max(cfg.MaxOriginWaiters, 2*room),

@@ -36,7 +36,7 @@ func newFreezer(t *testing.T, rdb *redis.Client) *freezer {
 		}
 	}
 	if f.pid <= 1 {
-		t.Fatal("Redis does not tell its process id")
+		t.Fatal("Redis does not report its process id")
 	}
 	t.Cleanup(func() { _ = syscall.Kill(f.pid, syscall.SIGCONT) }) // before heraldtest stops it
 	return f
