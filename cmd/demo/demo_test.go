@@ -72,7 +72,7 @@ func TestDemoWithoutEnvFile(t *testing.T) {
 	tl := newTimeline(&out)
 	path := filepath.Join(t.TempDir(), "none", "demo.env")
 	err := w.openControl(path, "127.0.0.1:1", tl)
-	(&runCmd{envFile: path}).sayHowToLook(w, tl)
+	(&runCmd{envFile: path}).printCommands(w, tl)
 	tl.close()
 	if err = errors.Join(err, w.close()); err != nil {
 		t.Error(err)

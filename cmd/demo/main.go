@@ -29,8 +29,8 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// patience bounds the stories. The longest story waits 15 s for a Retry-After.
-const patience = 90 * time.Second
+// storiesTimeout bounds the stories. The longest story waits 15 s for a Retry-After.
+const storiesTimeout = 90 * time.Second
 
 // command is the command line.
 type command struct {
@@ -43,7 +43,7 @@ type command struct {
 type runCmd struct {
 	Once   bool   `help:"Exit after the stories: status 0 if all ended as expected, else 1."`
 	Agent  string `help:"The example agent's binary. Default: agent in this program's folder." type:"path"`
-	Listen string `help:"Address of the web UI; when it is taken, a free port." default:"127.0.0.1:8080"`
+	Listen string `help:"Address of the web UI. If it is in use, a free port." default:"127.0.0.1:8080"`
 
 	envFile string
 }
@@ -115,23 +115,23 @@ func (c *runCmd) runStories(ctx context.Context, cfg *config.Config, w *world, t
 		cancel(errors.New("the worker ended")) // ends the stories if they still run
 		served <- err
 	}()
-	var told error
+	var failure error
 	select {
 	case worker := <-running:
-		told = c.tellStories(ctx, worker, w, tl)
+		failure = c.tellStories(ctx, worker, w, tl)
 	case err := <-served:
 		return err
 	}
-	if told == nil && !c.Once {
-		c.sayHowToLook(w, tl)
+	if failure == nil && !c.Once {
+		c.printCommands(w, tl)
 		<-ctx.Done()
 	}
 	cancel(context.Canceled)
-	return errors.Join(told, <-served)
+	return errors.Join(failure, <-served)
 }
 
-// sayHowToLook prints commands that work while the demo keeps running.
-func (c *runCmd) sayHowToLook(w *world, tl *timeline) {
+// printCommands prints commands that work while the demo keeps running.
+func (c *runCmd) printCommands(w *world, tl *timeline) {
 	if w.envFile == "" { // openControl has printed the reason
 		tl.printLine("\nStays up until Ctrl-C.")
 		return
@@ -155,7 +155,7 @@ func (c *runCmd) tellStories(ctx context.Context, worker *service.Worker, w *wor
 	tl.printFact("web UI", address+"/monitor/")
 	tl.printFact("look inside", fmt.Sprintf(". %s; %s delivery list", quotePath(c.envFile),
 		quotePath(besideProgram("worker"))))
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, storiesTimeout)
 	defer cancel()
 	stories, err := w.mineFeedback(ctx, tl)
 	if err != nil {

@@ -134,8 +134,8 @@ var words = map[string]string{"check": "checked", "resolve": "resolved", "fetch"
 
 // traceStep receives the steps of deliveries.
 func (t *timeline) traceStep(s delivery.Step) {
-	word, told := words[s.Name]
-	if !told {
+	word, printed := words[s.Name]
+	if !printed {
 		return
 	}
 	t.mu.Lock()
@@ -181,7 +181,7 @@ func (t *timeline) awaitStories(ctx context.Context, stories []story, webUI stri
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return ctx.Err()
 			}
-			return fmt.Errorf("the stories did not end within %s", patience)
+			return fmt.Errorf("the stories did not end within %s", storiesTimeout)
 		case <-ticker.C:
 		}
 	}
@@ -223,7 +223,7 @@ func (t *timeline) readEnded(ctx context.Context, stories []story, ended []store
 			return false
 		}
 		d, err := st.Delivery(ctx, id)
-		if err != nil || !d.Status.Final() || stories[i].isRetracted() && !t.isToldOfRetraction(ctx, i+1) {
+		if err != nil || !d.Status.Final() || stories[i].isRetracted() && !t.isRetractionDelivered(ctx, i+1) {
 			return false
 		}
 		ended[i] = d
@@ -231,8 +231,8 @@ func (t *timeline) readEnded(ctx context.Context, stories []story, ended []store
 	return true
 }
 
-// isToldOfRetraction reports whether the retraction of a story's feedback was delivered.
-func (t *timeline) isToldOfRetraction(ctx context.Context, number int) bool {
+// isRetractionDelivered reports whether the retraction of a story's feedback was delivered.
+func (t *timeline) isRetractionDelivered(ctx context.Context, number int) bool {
 	t.mu.Lock()
 	id, st := t.retractions[number], t.worker.Store
 	t.mu.Unlock()

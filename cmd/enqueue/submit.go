@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	batch       = 200              // lines in one commit
-	patience    = 30 * time.Second // bounds one batch, including commit and dispatch
-	batchBytes  = 8 << 20          // commit a batch earlier when it has this size
-	ahead       = 32               // lines read while a batch is committed: at most 8 MiB
-	flushAfter  = 200 * time.Millisecond
-	maxProblems = 600 // maximum of characters printed for a problem
+	batch        = 200              // lines in one commit
+	batchTimeout = 30 * time.Second // bounds one batch, including commit and dispatch
+	batchBytes   = 8 << 20          // commit a batch earlier when it has this size
+	ahead        = 32               // lines read while a batch is committed: at most 8 MiB
+	flushAfter   = 200 * time.Millisecond
+	maxProblems  = 600 // maximum of characters printed for a problem
 )
 
 // submitter is the part of the intake that this command uses.
@@ -227,7 +227,7 @@ func submitBatch(ctx context.Context, s submitter, group []line) ([]intake.Answe
 		return answers, nil
 	}
 	// A signal stops the reading, but not a commit that has begun.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
 	defer cancel()
 	got, err := s.Submit(ctx, bodies)
 	if err != nil {

@@ -161,9 +161,9 @@ func TestSubmitJSON(t *testing.T) {
 	}
 }
 
-// TestSubmitTellsFileAndLine checks that answers name the file and the line, with lines counted per file. A file
+// TestSubmitNamesFileAndLine checks that answers name the file and the line, with lines counted per file. A file
 // without a final newline does not merge with the next one.
-func TestSubmitTellsFileAndLine(t *testing.T) {
+func TestSubmitNamesFileAndLine(t *testing.T) {
 	t.Parallel()
 	in := func() []source {
 		return []source{{"a.jsonl", strings.NewReader(feedback(1) + "\n\nnonsense")}, {"b \x1b[2J.jsonl", strings.NewReader("[]\n" + feedback(2))}}

@@ -68,8 +68,8 @@ func (b attached) OpenStore(ctx context.Context, o operator.StoreOptions) (*oper
 	return s, nil
 }
 
-// effortPatience bounds the reading of an agent's effort budget from Redis.
-const effortPatience = 2 * time.Second
+// effortTimeout bounds the reading of an agent's effort budget from Redis.
+const effortTimeout = 2 * time.Second
 
 // readEffort reads an agent's effort budget from Redis.
 func (b attached) readEffort(ctx context.Context, url secret.Secret, agent store.Agent) (*effort.Usage, error) {
@@ -78,12 +78,12 @@ func (b attached) readEffort(ctx context.Context, url secret.Secret, agent store
 		return nil, err
 	}
 	defer func() { _ = q.Close() }()
-	client, err := q.Client(effortPatience)
+	client, err := q.Client(effortTimeout)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = client.Close() }()
-	ctx, cancel := context.WithTimeout(ctx, effortPatience)
+	ctx, cancel := context.WithTimeout(ctx, effortTimeout)
 	defer cancel()
 	return effort.ReadUsage(ctx, client, b.cfg.EffortBudget, agent)
 }
@@ -140,7 +140,7 @@ func (a *app) Notify(line string) { fmt.Fprintln(a.err, line) }
 func (a *app) Confirm(ctx context.Context, question string) (bool, error) {
 	tty, err := a.tty()
 	if err != nil {
-		return false, operator.ErrNobody
+		return false, operator.ErrNoPerson
 	}
 	defer func() { _ = tty.Close() }()
 	fmt.Fprintf(tty, "%s [y/N] ", question)

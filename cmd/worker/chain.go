@@ -12,7 +12,7 @@ import (
 
 type chainCmd struct {
 	List chainListCmd `cmd:"" help:"List the chains that are read, how far, and how far behind they are."`
-	Show chainShowCmd `cmd:"" help:"Show how a chain is read, and what its nodes say of it now."`
+	Show chainShowCmd `cmd:"" help:"Show how far a chain is read, and the current state of its nodes."`
 }
 
 type chainListCmd struct{ jsonFlag }

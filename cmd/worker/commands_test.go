@@ -156,9 +156,9 @@ func TestDisableOfANeverSeenAgent(t *testing.T) {
 	d.says(0, "was never seen", "agent", "policy", "8453:4202", "onUnknown=hold")
 }
 
-// TestAuditTellsWhatWasChanged checks that the audit records the previous state of the changed rows, and whether the
+// TestAuditRecordsPreviousState checks that the audit records the previous state of the changed rows, and whether the
 // change was forced.
-func TestAuditTellsWhatWasChanged(t *testing.T) {
+func TestAuditRecordsPreviousState(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	gone, good := d.ended(42, dead), d.ended(42, delivered)

@@ -56,7 +56,7 @@ var dispatches = map[string]bool{"token set": true, "token remove": true, "token
 // apart maps the other commands to the reason for their absence from connecting.
 var apart = map[string]string{
 	"serve":           "waits for its database as long as it takes: internal/service",
-	"doctor":          "says what is away, line by line: TestDoctorNamesWhatIsAway",
+	"doctor":          "says what is away, line by line: TestDoctorNamesMissingServices",
 	"config":          "reads the environment alone",
 	"keys init":       "makes a keyset of nothing",
 	"keys rotate add": "looks at the rows at hand only to warn, and does without them: TestRotateAddUnderFaults",

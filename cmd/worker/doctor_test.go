@@ -151,7 +151,7 @@ func TestDoctorNamesForeignTasks(t *testing.T) {
 	}
 }
 
-func TestDoctorCountsWhatIsStuck(t *testing.T) {
+func TestDoctorCountsStuckDeliveries(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	diagnose(t, 0, d.env...).says("deliveries", doctor.MarkOK, "none is held or overdue")

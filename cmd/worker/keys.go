@@ -120,11 +120,11 @@ func (c *keysReencryptCmd) Run(a *app) error {
 		if c.DryRun {
 			verb = "would be sealed anew"
 		}
-		said := fmt.Sprintf("%d of %d secrets %s with key %d", r.Changed, r.Looked, verb, r.Key)
+		line := fmt.Sprintf("%d of %d secrets %s with key %d", r.Changed, r.Looked, verb, r.Key)
 		if r.Audit > 0 {
-			said += fmt.Sprintf(" (audit %d)", r.Audit)
+			line += fmt.Sprintf(" (audit %d)", r.Audit)
 		}
-		_, err := fmt.Fprintln(a.out, said)
+		_, err := fmt.Fprintln(a.out, line)
 		for _, e := range r.Errors {
 			fmt.Fprintf(a.out, "left: %s\n", e)
 		}

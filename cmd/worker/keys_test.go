@@ -131,9 +131,9 @@ func TestKeysRotation(t *testing.T) {
 	}
 }
 
-// TestKeysReencryptLeavesWhatDoesNotOpen checks that a secret that was moved to another agent's row cannot be opened.
+// TestKeysReencryptSkipsUnopenable checks that a secret that was moved to another agent's row cannot be opened.
 // It is reported and not changed.
-func TestKeysReencryptLeavesWhatDoesNotOpen(t *testing.T) {
+func TestKeysReencryptSkipsUnopenable(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	first := heraldtest.Keyset(t)
@@ -226,8 +226,8 @@ func TestKeysOfAccessTokens(t *testing.T) {
 	}
 }
 
-// TestKeysSayWhatIsDone checks that a step that fails does not report that a key was added or seals.
-func TestKeysSayWhatIsDone(t *testing.T) {
+// TestFailedKeysStepReportsNoChange checks that a step that fails does not report that a key was added or seals.
+func TestFailedKeysStepReportsNoChange(t *testing.T) {
 	t.Parallel()
 	env := []string{"HERALD_KEYSET=" + heraldtest.Keyset(t), "HERALD_DATA=" + t.TempDir()}
 	code, out, errs := worker(t, env, "keys", "rotate", "add")

@@ -37,9 +37,9 @@ type commands struct {
 	Migrate    migrateCmd    `cmd:"" help:"Apply pending migrations, or list them."`
 	Keys       keysCmd       `cmd:"" help:"Keys that encrypt secrets at rest."`
 	Token      tokenCmd      `cmd:"" help:"Tokens that agents want; each is sent to the origin it is stored for and nowhere else."`
-	Agent      agentCmd      `cmd:"" help:"Look at agents, hold and release their deliveries, set their policy."`
-	Chain      chainCmd      `cmd:"" help:"Look at the chains that are read."`
-	Delivery   deliveryCmd   `cmd:"" help:"Look at deliveries, replay and cancel them."`
+	Agent      agentCmd      `cmd:"" help:"Show agents, hold and release their deliveries, set their policy."`
+	Chain      chainCmd      `cmd:"" help:"Show the chains that Herald reads."`
+	Delivery   deliveryCmd   `cmd:"" help:"Show, replay and cancel deliveries."`
 	APIToken   apiTokenCmd   `cmd:"" name:"api-token" help:"Tokens with which programs and people use the HTTP API and the pages."`
 	SigningKey signingKeyCmd `cmd:"" name:"signing-key" help:"Keys with which requests to agents are signed (HERALD_PUBLIC_URL)."`
 	Embedded   embeddedCmd   `cmd:"" hidden:"" help:"Fetch the programs of the embedded services."`

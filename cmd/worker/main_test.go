@@ -190,7 +190,7 @@ func TestOperatorCommands(t *testing.T) {
 	}
 }
 
-func TestDoctorNamesWhatIsAway(t *testing.T) {
+func TestDoctorNamesMissingServices(t *testing.T) {
 	t.Parallel()
 	env := []string{"DATABASE_URL=postgres://u:hunter2@127.0.0.1:1/d", "REDIS_URL=redis://:hunter2@127.0.0.1:1", "RPC_URL_8453=http://127.0.0.1:1/hunter2",
 		"RPC_URL_1=http://127.0.0.1:1/", `HERALD_STDIO_COMMANDS=[["/nowhere/agent"]]`}

@@ -15,7 +15,7 @@ import (
 )
 
 // What could not be moved is listed as it is found, with the reason, cleaned.
-func TestMoveListsWhatIsLeft(t *testing.T) {
+func TestMoveListsFailures(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
 	odd := operator.LeftDelivery{ID: uuid.New(), Why: "its job is gone\x1b[2J"}

@@ -434,8 +434,8 @@ func TestAgents(t *testing.T) {
 	}
 }
 
-// TestShowsBytesOfARefusedJob checks that the command shows the bytes of a refused job from Redis without its secrets.
-func TestShowsBytesOfARefusedJob(t *testing.T) {
+// TestShowRefusedJob checks that the command shows the bytes of a refused job from Redis without its secrets.
+func TestShowRefusedJob(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	keys, err := secret.Create()

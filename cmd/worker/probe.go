@@ -16,7 +16,7 @@ type agentProbeCmd struct {
 	Kind      string `help:"The sample's kind: ${enum}." enum:"NewFeedback,FeedbackRevoked,ResponseAppended,ValidationResponse" default:"NewFeedback" placeholder:"KIND"`
 	Tool      string `help:"The tool to fit it to, when it is not the kind's own; as a job may name it." placeholder:"NAME"`
 	Send      bool   `help:"Call the tool with the sample. It is marked: deliveryId 70726f62-6500-8000-8000-000000000000, and probe: true in _meta."`
-	URL       string `name:"url" help:"Look at this address instead of the agent's own; nothing is written down then." placeholder:"URL"`
+	URL       string `name:"url" help:"Probe this address instead of the agent's own, and record nothing." placeholder:"URL"`
 	Transport string `help:"With --url: http (streamable HTTP, default) or sse (HTTP+SSE)." enum:",http,sse" default:"" placeholder:"http|sse"`
 	Check     bool   `help:"Exit 1 unless a delivery would be delivered, or with no --send: unless the tool would be called."`
 	jsonFlag

@@ -164,8 +164,8 @@ func TestProbe(t *testing.T) {
 	d.says(1, "names ${PROBE_TEST_UNSET}, which is not set", "agent", "probe", "8453:43")
 }
 
-// TestProbeTellsWhatADeliveryWouldGet checks each failure of an agent. The probe describes it as a delivery would.
-func TestProbeTellsWhatADeliveryWouldGet(t *testing.T) {
+// TestProbeMatchesDelivery checks each failure of an agent. The probe describes it as a delivery would.
+func TestProbeMatchesDelivery(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	gone := heraldtest.Address(t)

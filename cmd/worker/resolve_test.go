@@ -307,8 +307,8 @@ func TestResolveURI(t *testing.T) {
 	}
 }
 
-// TestLook checks documents that no test gateway can serve.
-func TestLook(t *testing.T) {
+// TestResolveOfOddDocuments checks documents that no test gateway can serve.
+func TestResolveOfOddDocuments(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		doc  ipfs.Document

@@ -88,7 +88,7 @@ type tokenLoginCmd struct {
 	clientFlags
 	ClientMetadataURL string        `name:"client-metadata-url" help:"Instead of --client-id: the https address of a client id metadata document of yours. Without either Herald registers itself." placeholder:"URL"`
 	LoginPage         string        `help:"Where people log in, as in https://login.example, when that is not where the authorization server is and you know that it belongs to it." placeholder:"URL"`
-	Listen            string        `help:"Where the browser comes back to, on this machine's loopback." default:"127.0.0.1:0" placeholder:"ADDRESS:PORT"`
+	Listen            string        `help:"Loopback address of this machine to which the browser returns." default:"127.0.0.1:0" placeholder:"ADDRESS:PORT"`
 	Wait              time.Duration `help:"How long the browser is waited for." default:"5m" placeholder:"DURATION"`
 	actorFlag
 	jsonFlag
@@ -156,8 +156,8 @@ type tokenImportCmd struct {
 }
 
 func (c *tokenImportCmd) Run(a *app) error {
-	desk := a.newTokens()
-	read, err := c.readTokens(a, desk)
+	store := a.newTokens()
+	read, err := c.readTokens(a, store)
 	if err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func (c *tokenImportCmd) Run(a *app) error {
 		}
 	}
 	if c.Yes && read.Good > 0 {
-		err = desk.StoreImport(a.ctx, read, c.actorName())
+		err = store.StoreImport(a.ctx, read, c.actorName())
 	}
 	failed := c.printAnswer(a, read, func() error { return c.printStored(a, read) })
 	if failed == nil && err == nil {
@@ -177,7 +177,7 @@ func (c *tokenImportCmd) Run(a *app) error {
 }
 
 // readTokens parses the tokens to import. The old database's URL contains a password, so it is not on the command line.
-func (c *tokenImportCmd) readTokens(a *app, desk tokens.Tokens) (*tokens.Import, error) {
+func (c *tokenImportCmd) readTokens(a *app, store tokens.Tokens) (*tokens.Import, error) {
 	if c.From != "" {
 		if c.File != "" {
 			return nil, refuseUsage("--from and FILE exclude each other")
@@ -187,7 +187,7 @@ func (c *tokenImportCmd) readTokens(a *app, desk tokens.Tokens) (*tokens.Import,
 			return nil, refuseUsage("--from takes the name of an environment variable that holds the old database's URL, and " +
 				"the variable is not set, or empty: export OLD_DATABASE_URL=…, and give --from OLD_DATABASE_URL")
 		}
-		return desk.ReadOldTable(a.ctx, c.Chain, c.Registry, tokens.OldTable{URL: url, Schema: c.Schema})
+		return store.ReadOldTable(a.ctx, c.Chain, c.Registry, tokens.OldTable{URL: url, Schema: c.Schema})
 	}
 	from := a.in
 	if c.File != "" {
@@ -198,7 +198,7 @@ func (c *tokenImportCmd) readTokens(a *app, desk tokens.Tokens) (*tokens.Import,
 		defer func() { _ = f.Close() }()
 		from = f
 	}
-	return desk.ReadImport(a.ctx, c.Chain, c.Registry, from)
+	return store.ReadImport(a.ctx, c.Chain, c.Registry, from)
 }
 
 // databaseURL returns the value of an environment variable, or zero if it is empty. DATABASE_URL may come from a file.

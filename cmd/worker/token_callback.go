@@ -136,7 +136,7 @@ func (c *callback) carriesState(states []string) bool {
 // terminalBrowser is the browser of the person at the terminal.
 type terminalBrowser struct {
 	*callback
-	said io.Writer // output that the person reads
+	out  io.Writer // output that the person reads
 	wait time.Duration
 }
 
@@ -146,7 +146,7 @@ func (b terminalBrowser) LogIn(ctx context.Context, address string) (url.Values,
 	if err != nil {
 		return nil, errors.New("the authorization server's page has no address")
 	}
-	fmt.Fprintf(b.said, "Open this address in a browser on this machine, and log in there within %s:\n\n%s\n\nThe browser comes back "+
+	fmt.Fprintf(b.out, "Open this address in a browser on this machine, and log in there within %s:\n\n%s\n\nThe browser comes back "+
 		"to %s; from another machine that needs a tunnel, as in ssh -L, with --listen naming the port.\n",
 		b.wait, text.Printable(address), b.Redirect())
 	waiting, cancel := context.WithTimeout(ctx, b.wait)

@@ -123,7 +123,7 @@ func TestTokenLoginRefuses(t *testing.T) {
 	}
 	d.login(exitFailed, "invalid_grant", "", brings(func(v url.Values) { v.Set("code", "another") }), public...)
 	d.login(exitFailed, "registers no clients by itself: have Herald made known there with the redirect URI http://127.0.0.1:", "", nil)
-	d.login(exitFailed, "takes no address of a metadata document", "", nil, "--client-metadata-url", "https://herald.example/client.json")
+	d.login(exitFailed, "does not accept the address of a metadata document", "", nil, "--client-metadata-url", "https://herald.example/client.json")
 	asked := len(s.Requests())
 	for want, args := range map[string][]string{
 		"--listen is not an address and port on": {"--client-id", "public", "--listen", "0.0.0.0:0"},

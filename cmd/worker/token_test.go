@@ -250,7 +250,7 @@ func TestTokenSetAsks(t *testing.T) {
 	if got := d.reveals("8453:42"); got["https://agent.example"] != "bearer Authorization "+canary {
 		t.Errorf("%v", got)
 	}
-	d.answers(exitFailed, "a command for this agent, which takes no token", canary, "y\n", "token", "set", "8453:7")
+	d.answers(exitFailed, "a command for this agent, which accepts no token", canary, "y\n", "token", "set", "8453:7")
 	d.answers(exitFailed, "those are sent, and a stored token is not", canary, "y\n", "token", "set", "8453:8")
 	d.answers(0, "warning: the servers file has an endpoint and a credential for this agent", canary, "", "token", "set", "8453:8", "--origin", "https://agent.example")
 	d.nowhere()

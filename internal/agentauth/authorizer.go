@@ -53,8 +53,8 @@ type Config struct {
 	Age time.Duration
 	// Entries bounds the agents in each cache. Default 10,000.
 	Entries int
-	// Patience is how long an agent that refused its credential is not called again. Default 10 min.
-	Patience time.Duration
+	// RefusalPause is how long an agent that refused its credential is not called again. Default 10 min.
+	RefusalPause time.Duration
 	// RefusedPause is the pause after an agent refused a fresh access token. It grows with each consecutive refusal.
 	// Default 2 s.
 	RefusedPause time.Duration
@@ -109,7 +109,7 @@ func New(cfg Config) (*Authorizer, error) {
 	}
 	cfg.Age = cmp.Or(cfg.Age, time.Minute)
 	cfg.Entries = cmp.Or(cfg.Entries, 10_000)
-	cfg.Patience = cmp.Or(cfg.Patience, 10*time.Minute)
+	cfg.RefusalPause = cmp.Or(cfg.RefusalPause, 10*time.Minute)
 	cfg.RefusedPause = cmp.Or(cfg.RefusedPause, 2*time.Second)
 	cfg.SaveTimeout = cmp.Or(cfg.SaveTimeout, saveTimeout)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
@@ -223,13 +223,13 @@ func (z *Authorizer) authorizeEndpoint(ctx context.Context, a *Authorization) er
 	}
 	r, ok := z.refused.Get(a.Subject.Agent)
 	ago := z.Now().Sub(r.at)
-	if !ok || r.epoch != a.Subject.Epoch || r.credential != hashCredential(a.Endpoint) || ago >= z.Patience {
+	if !ok || r.epoch != a.Subject.Epoch || r.credential != hashCredential(a.Endpoint) || ago >= z.RefusalPause {
 		return nil
 	}
 	a.wantsOAuth = r.wantsOAuth
 	return retry.Fail(reason.AuthRequired,
 		fmt.Sprintf("the agent refused the credential %s ago (HTTP 401 or 403) and is not asked again for %s: %s",
-			ago.Round(time.Second), (z.Patience-ago).Round(time.Second), a.describeRemedy()))
+			ago.Round(time.Second), (z.RefusalPause-ago).Round(time.Second), a.describeRemedy()))
 }
 
 // readTokens returns the tokens of an agent. It queries the store unless the cache has tokens of this or a later epoch

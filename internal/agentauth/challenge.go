@@ -44,7 +44,7 @@ func (z *Authorizer) WithTokenRefresh(ctx context.Context, a *Authorization,
 	switch {
 	case ok && still.narrow:
 		a.wantsScope = true
-		z.renewer.rememberFailure(still, z.Patience, &renewalError{text: err.Error(), cause: err})
+		z.renewer.rememberFailure(still, z.RefusalPause, &renewalError{text: err.Error(), cause: err})
 	case ok:
 		return z.renewer.rejectFresh(still)
 	}

@@ -27,7 +27,7 @@ func holdMoved(g store.Agent, rawURL string, tokens []store.Token) error {
 		before = append(before, text.Excerpt(t.URL(), 300))
 	}
 	now := store.Token{Agent: g, Origin: origin, Path: CredentialPath(rawURL), Scheme: tokens[0].Scheme}
-	return retry.Fail(reason.AuthRequired, fmt.Sprintf("the agent moved: it is at %s now, and its token was stored for %s, so nothing is sent. Look whether that is "+
+	return retry.Fail(reason.AuthRequired, fmt.Sprintf("the agent moved: it is at %s now, and its token was stored for %s, so nothing is sent. Check whether that is "+
 		"its doing, then %s", text.Excerpt(now.URL(), 300), strings.Join(before, ", "), howToStore(now)))
 }
 
@@ -84,14 +84,14 @@ func joinIssuers(e *oauth.IssuerError) string {
 
 // describeRefusal describes the refusal of an authorization server.
 func describeRefusal(e *oauth.RefusedError) string {
-	said := cmp.Or(text.Excerpt(e.Code, 64), "no code")
+	message := cmp.Or(text.Excerpt(e.Code, 64), "no code")
 	if e.Description != "" {
-		said += fmt.Sprintf(" (%q)", text.Excerpt(e.Description, 300))
+		message += fmt.Sprintf(" (%q)", text.Excerpt(e.Description, 300))
 	}
 	if e.Status != 0 {
-		said += fmt.Sprintf(", HTTP %d", e.Status)
+		message += fmt.Sprintf(", HTTP %d", e.Status)
 	}
-	return said
+	return message
 }
 
 // adviseOn returns the remedy for an error code of a token endpoint (RFC 6749 §4.1.2.1 and §5.2, RFC 8707 §2).

@@ -84,7 +84,7 @@ func (r *renewer) rejectFresh(e tokenRequest) error {
 			"tokens of that authorization server; then store another credential, %s, or try again with `worker delivery replay`",
 			count, text.Excerpt(e.token.Issuer, 300), describeChallenge(e), howToStore(e.token))
 		err := &renewalError{text: problem, cause: retry.Fail(reason.AuthRequired, problem)}
-		r.rememberFailure(e, r.Patience, err)
+		r.rememberFailure(e, r.RefusalPause, err)
 		return err
 	}
 	pause := r.RefusedPause

@@ -102,7 +102,7 @@ func (z *Authorizer) ObserveSuccess(ctx context.Context, a *Authorization) []sto
 		z.Logger.Warn("deliveries that are held without a credential are not released yet, although the agent accepts calls again",
 			logging.About(logging.Postgres), "agent", agent.ID, "error", err)
 	case n > 0:
-		z.Logger.Info("deliveries that were held for want of a credential are released: the agent takes calls again",
+		z.Logger.Info("deliveries that were held because a credential was missing are released: the agent accepts calls again",
 			"agent", agent.ID, "released", n)
 	}
 	return tasks

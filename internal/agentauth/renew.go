@@ -428,7 +428,7 @@ func (r *renewer) recordFailure(ctx context.Context, e tokenRequest, mine leased
 		}
 		r.rememberFailure(e, pause, err)
 	case retry.Classify(err).Ending == retry.Hold:
-		r.rememberFailure(e, r.Patience, err)
+		r.rememberFailure(e, r.RefusalPause, err)
 	} // otherwise an internal error, or the caller was stopped
 }
 

@@ -201,7 +201,7 @@ func (w *renewing) replaceCredential(cred oauth.Credential) {
 }
 
 func (w *renewing) newWorker() *renewer {
-	return newRenewer(Config{Ledger: w.renewals, Opener: w.keys, Sealer: w.keys, OAuth: w.authority, Patience: 10 * time.Minute, Entries: 10,
+	return newRenewer(Config{Ledger: w.renewals, Opener: w.keys, Sealer: w.keys, OAuth: w.authority, RefusalPause: 10 * time.Minute, Entries: 10,
 		Ticks: w.ticks, Now: w.Now, SaveTimeout: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(w.log, nil))})
 }
 
@@ -524,8 +524,9 @@ func TestFreshRefused(t *testing.T) {
 	}
 }
 
-// TestWhatIsFresh checks that an access token counts as fresh if it replaced a refused one, until the agent accepts it.
-func TestWhatIsFresh(t *testing.T) {
+// TestFreshAccessToken checks that an access token counts as fresh if it replaced a refused one, until the agent
+// accepts it.
+func TestFreshAccessToken(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("feedback"))
 	r := w.newWorker()
@@ -583,9 +584,9 @@ func TestRotatedRefreshToken(t *testing.T) {
 	}
 }
 
-// TestSavedAgain checks that a renewal that could not be stored is stored with the next delivery, or by flush before
-// the process ends.
-func TestSavedAgain(t *testing.T) {
+// TestRenewalIsStoredLater checks that a renewal that could not be stored is stored with the next delivery, or by flush
+// before the process ends.
+func TestRenewalIsStoredLater(t *testing.T) {
 	t.Parallel()
 	for _, flush := range []bool{false, true} {
 		w := newRenewing(t, loginOf("refresh-0"))
@@ -624,9 +625,9 @@ func TestSavedAgain(t *testing.T) {
 	}
 }
 
-// TestJoinsItsOwn checks that a delivery does not get the failure of a renewal in flight if the credential was replaced
-// in between or if it requests more scope.
-func TestJoinsItsOwn(t *testing.T) {
+// TestJoinsOnlyItsRenewal checks that a delivery does not get the failure of a renewal in flight if the credential was
+// replaced in between or if it requests more scope.
+func TestJoinsOnlyItsRenewal(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(w *renewing, e *tokenRequest){
 		"": func(*renewing, *tokenRequest) {},
@@ -721,9 +722,9 @@ func TestLeaseOver(t *testing.T) {
 	}
 }
 
-// TestStuck checks that only one delivery waits for another worker's renewal that does not end. Later ones fail at
-// once.
-func TestStuck(t *testing.T) {
+// TestStuckRenewal checks that only one delivery waits for another worker's renewal that does not end. Later ones fail
+// at once.
+func TestStuckRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newRenewing(t, clientOf(""))
@@ -837,9 +838,9 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// TestWhatTheAgentNames checks that the credential is not sent to a different authorization server that the agent
+// TestIssuerNamedByAgent checks that the credential is not sent to a different authorization server that the agent
 // names, and that an agent without metadata does not change the issuer.
-func TestWhatTheAgentNames(t *testing.T) {
+func TestIssuerNamedByAgent(t *testing.T) {
 	t.Parallel()
 	w := newRenewing(t, clientOf("a"))
 	r := w.newWorker()

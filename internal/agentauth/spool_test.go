@@ -131,7 +131,7 @@ func TestSpooledRenewal(t *testing.T) {
 	w.before = func() { redis.err = gone }
 	w.wantSent(t, alive, w.tokenRequest(), "access-8", 8)
 	w.before = nil
-	if len(redis.texts) != 0 || !strings.Contains(w.log.String(), "neither Postgres nor Redis takes a renewed refresh token; this process keeps it") {
+	if len(redis.texts) != 0 || !strings.Contains(w.log.String(), "neither Postgres nor Redis accepts a renewed refresh token; this process keeps it in memory") {
 		t.Errorf("%d, %s", len(redis.texts), w.log.String())
 	}
 	redis.err = nil

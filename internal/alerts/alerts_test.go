@@ -140,7 +140,7 @@ func (w *world) send(s *Sender) {
 
 func (w *world) watcher(tell func()) *Watcher {
 	w.Helper()
-	watcher, err := NewWatcher(WatcherConfig{Ledger: w.store, Tell: tell, DisableAfter: 120 * time.Hour,
+	watcher, err := NewWatcher(WatcherConfig{Ledger: w.store, Wake: tell, DisableAfter: 120 * time.Hour,
 		Logger: w.log.Logger(slog.LevelDebug)})
 	if err != nil {
 		w.Fatal(err)
@@ -198,8 +198,8 @@ func TestPayloads(t *testing.T) {
 	}
 }
 
-// TestTellsOnce: two workers check and post concurrently, and each alert is received once.
-func TestTellsOnce(t *testing.T) {
+// TestConcurrentSendersPostOnce: two workers check and post concurrently, and each alert is received once.
+func TestConcurrentSendersPostOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	r := newReceiver(t)
@@ -284,8 +284,8 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestGivesUp: the sender gives up after three days, with a warning. The stored error does not contain the URL.
-func TestGivesUp(t *testing.T) {
+// TestSenderGivesUp: the sender gives up after three days, with a warning. The stored error does not contain the URL.
+func TestSenderGivesUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.fail(1, time.Hour)
@@ -316,8 +316,9 @@ type dying struct{ SenderLedger }
 
 func (dying) EndAlert(context.Context, store.Alert) error { return errors.New("the process is gone") }
 
-// TestDiesBetween: an alert that was posted and not recorded is posted again by the next sender, with the same id.
-func TestDiesBetween(t *testing.T) {
+// TestUnrecordedPostIsRepeated: an alert that was posted and not recorded is posted again by the next sender, with the
+// same id.
+func TestUnrecordedPostIsRepeated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	r := newReceiver(t)

@@ -131,7 +131,7 @@ func (s *Sender) SendDue(ctx context.Context) error {
 // sendAlert makes one attempt and records its result. It must be called with a context that is never cancelled, because
 // the result of a post has to be recorded.
 func (s *Sender) sendAlert(ctx context.Context, a store.Alert) error {
-	patience, failure := s.postAlert(ctx, a)
+	retryAfter, failure := s.postAlert(ctx, a)
 	ctx, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
 	if failure == nil {
@@ -139,7 +139,7 @@ func (s *Sender) sendAlert(ctx context.Context, a store.Alert) error {
 		return s.Ledger.EndAlert(ctx, a)
 	}
 	attempt := min(a.Attempt, s.Schedule.Attempts()-1)
-	wait, _ := s.Schedule.Next(attempt, retry.Verdict{RetryAfter: patience}, s.Random())
+	wait, _ := s.Schedule.Next(attempt, retry.Verdict{RetryAfter: retryAfter}, s.Random())
 	next := &wait
 	switch {
 	case a.Age+wait > giveUpAfter:
@@ -147,17 +147,17 @@ func (s *Sender) sendAlert(ctx context.Context, a store.Alert) error {
 		s.Logger.Warn("an alert is dropped: its receiver did not accept it", "alert", a.ID, "kind", a.Kind, "attempts", a.Attempt,
 			"error", failure)
 	case a.Attempt == 1:
-		s.Logger.Warn("an alert was not taken; it is posted again", "alert", a.ID, "kind", a.Kind, "again_in", wait,
+		s.Logger.Warn("an alert was not accepted; it is posted again", "alert", a.ID, "kind", a.Kind, "again_in", wait,
 			"error", failure)
 	default:
-		s.Logger.Info("an alert was not taken; it is posted again", "alert", a.ID, "kind", a.Kind, "attempt", a.Attempt,
+		s.Logger.Info("an alert was not accepted; it is posted again", "alert", a.ID, "kind", a.Kind, "attempt", a.Attempt,
 			"again_in", wait, "error", failure)
 	}
 	return s.Ledger.PostponeAlert(ctx, a, next, failure.Error())
 }
 
-// postAlert posts an alert once. The error's text does not contain the URL. patience is the receiver's Retry-After.
-func (s *Sender) postAlert(ctx context.Context, a store.Alert) (patience time.Duration, err error) {
+// postAlert posts an alert once. The error's text does not contain the URL. retryAfter is the receiver's Retry-After.
+func (s *Sender) postAlert(ctx context.Context, a store.Alert) (retryAfter time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, postTimeout)
 	defer cancel()
 	now := s.Now()

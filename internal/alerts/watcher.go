@@ -15,7 +15,7 @@ import (
 // WatcherLedger is the part of the store that a Watcher uses.
 type WatcherLedger interface {
 	Lead(ctx context.Context, do func(context.Context) error) (bool, error)
-	LookForNews(ctx context.Context, cfg store.LookConfig) (disabled []store.Agent, told int, err error)
+	LookForNews(ctx context.Context, cfg store.LookConfig) (disabled []store.Agent, inserted int, err error)
 }
 
 // WatcherConfig configures a Watcher.
@@ -23,9 +23,9 @@ type WatcherConfig struct {
 	Ledger WatcherLedger
 	Logger *slog.Logger
 
-	// Tell is called when the outbox has new alerts. If it is nil (no HERALD_ALERT_URL), no alerts are written. The
+	// Wake is called when the outbox has new alerts. If it is nil (no HERALD_ALERT_URL), no alerts are written. The
 	// news are still recorded as seen, so that a URL that is set later receives only later news.
-	Tell func()
+	Wake func()
 	// DisableAfter is how long all calls of an agent may fail before the agent is disabled. 0: it is never disabled.
 	DisableAfter time.Duration
 
@@ -90,7 +90,7 @@ func (w *Watcher) Run(ctx context.Context) {
 			continue
 		}
 		if err := w.LeadAndLook(ctx); err != nil && ctx.Err() == nil {
-			w.Logger.Warn("looking for alerts failed; the next round tries again",
+			w.Logger.Warn("checking for alerts failed; the next round tries again",
 				logging.About(logging.Postgres), "error", err)
 		}
 	}
@@ -110,17 +110,17 @@ func (w *Watcher) LeadAndLook(ctx context.Context) error {
 // Look looks for news once. LeadAndLook calls it while this process leads.
 func (w *Watcher) Look(ctx context.Context) error {
 	look := store.LookConfig{FailingAfter: w.FailingAfter, DisableAfter: w.DisableAfter, Pause: w.Pause, Keep: keepAlerts}
-	if w.Tell != nil {
+	if w.Wake != nil {
 		look.Compose = composePayload
 	}
-	disabled, told, err := w.Ledger.LookForNews(ctx, look)
+	disabled, inserted, err := w.Ledger.LookForNews(ctx, look)
 	for _, a := range disabled {
 		w.Logger.Warn("an agent is disabled: every call failed for too long (HERALD_DISABLE_AFTER). "+
 			"`worker agent enable` releases its deliveries", "agent", fmt.Sprintf("%d:%s", a.ChainID, a.ID),
 			"after", w.DisableAfter)
 	}
-	if told > 0 && w.Tell != nil {
-		w.Tell()
+	if inserted > 0 && w.Wake != nil {
+		w.Wake()
 	}
 	return err
 }

@@ -48,9 +48,9 @@ func TestCheckFarAhead(t *testing.T) {
 	}
 }
 
-// TestCheckNeedsTheBlocksOnTop: a node reports a high head but lacks the blocks below it. Check does not count them as
-// confirmations.
-func TestCheckNeedsTheBlocksOnTop(t *testing.T) {
+// TestCheckNeedsConfirmingBlocks: a node reports a high head but lacks the blocks below it. Check does not count them
+// as confirmations.
+func TestCheckNeedsConfirmingBlocks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 3)
 	j := w.feedback()
@@ -99,7 +99,7 @@ func TestMissingIsSaturated(t *testing.T) {
 		}
 	}
 	timer := newBlockTimer()
-	timer.store(time.Now(), time.Second)
+	timer.storeBlockTime(time.Now(), time.Second)
 	client := &Client{link: &link{chainID: 1}, confirmations: erc8004.Depth{Blocks: most}, blockTimes: timer}
 	if s, ahead, err := client.checkAhead(t.Context(), 5, block{Number: 4}); err != nil || !ahead || s.ConfirmedIn != most {
 		t.Errorf("ahead: %+v, %v", s, err)

@@ -53,9 +53,9 @@ func TestAnchors(t *testing.T) {
 	}
 }
 
-// TestAnchorsOfALie: neither a timestamp that a node invents nor anchors without timestamps, which an earlier version
-// stored, remove an anchor that a reorg of the last hour needs.
-func TestAnchorsOfALie(t *testing.T) {
+// TestAnchorsWithFalseTimestamps: neither a timestamp that a node invents nor anchors without timestamps, which an
+// earlier version stored, remove an anchor that a reorg of the last hour needs.
+func TestAnchorsWithFalseTimestamps(t *testing.T) {
 	t.Parallel()
 	anchors, now := readFor(2*time.Second, 2*time.Second, 2*time.Hour, func(uint64) uint64 { return 0 })
 	before := slices.Clone(anchors)
@@ -86,9 +86,9 @@ func readStub(t *testing.T, pace, finality, read time.Duration) (*chainStub, *Fo
 	return s, f
 }
 
-// TestMemoryIsADuration: at every block time, blocks are settled 30 minutes below the finalized block, or below the
-// head without one. The fork point of a reorg within the last hour is found with few requests.
-func TestMemoryIsADuration(t *testing.T) {
+// TestSettledBlocksAtEveryBlockTime: at every block time, blocks are settled 30 minutes below the finalized block, or
+// below the head without one. The fork point of a reorg within the last hour is found with few requests.
+func TestSettledBlocksAtEveryBlockTime(t *testing.T) {
 	t.Parallel()
 	for _, pace := range paces {
 		for _, finality := range []time.Duration{0, 20 * time.Minute} {
@@ -112,8 +112,8 @@ func TestMemoryIsADuration(t *testing.T) {
 	}
 }
 
-// TestHeadOfTheFuture: a head with an invented timestamp far in the future settles no block.
-func TestHeadOfTheFuture(t *testing.T) {
+// TestFutureHeadSettlesNoBlock: a head with an invented timestamp far in the future settles no block.
+func TestFutureHeadSettlesNoBlock(t *testing.T) {
 	t.Parallel()
 	_, f := readStub(t, 2*time.Second, 0, 20*time.Minute)
 	before := f.settled

@@ -124,9 +124,9 @@ func budgetWorld(t *testing.T, bytes int64, result any) (c *Client, second *stub
 		URLs: []secret.Secret{secret.New(first.url), secret.New(second.url)}}), second, budget
 }
 
-// TestQuestionHoldsOneAnswer: a question that needs several requests to its node reserves budget only for the latest
+// TestRequestReservesOneAnswer: a question that needs several requests to its node reserves budget only for the latest
 // answer. So it does not wait for its own reservation, and reserves nothing while it waits for the node.
-func TestQuestionHoldsOneAnswer(t *testing.T) {
+func TestRequestReservesOneAnswer(t *testing.T) {
 	t.Parallel()
 	c, _, budget := budgetWorld(t, 64<<10, strings.Repeat("x", 64<<10))
 	_, err := c.askNode(t.Context(), "asking", func(ctx context.Context, conn nodeConn) error {
@@ -147,9 +147,9 @@ func TestQuestionHoldsOneAnswer(t *testing.T) {
 	release()
 }
 
-// TestBusyDecodingBlamesNoNode: an answer does not get decoding budget in time, because its number of tokens makes it
+// TestBusyDecodingIsNoNodeFault: an answer does not get decoding budget in time, because its number of tokens makes it
 // large. The client asks no other node, does not count a timeout of the node, and narrows no range.
-func TestBusyDecodingBlamesNoNode(t *testing.T) {
+func TestBusyDecodingIsNoNodeFault(t *testing.T) {
 	t.Parallel()
 	const receipts = 20_000 // 60 kB, but 40,000 tokens
 	c, second, budget := budgetWorld(t, 1<<20, make([]struct{}, receipts))

@@ -103,9 +103,9 @@ func (b *batchLimit) isKnownGood(calls int) bool {
 	return true
 }
 
-// restore sets the limit back to size. The node refused a single call in every request, so it may accept requests
+// restoreSize sets the limit back to size. The node refused a single call in every request, so it may accept requests
 // with the given number of calls.
-func (b *batchLimit) restore(size, calls int) {
+func (b *batchLimit) restoreSize(size, calls int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.size, b.good, b.answered = size, max(b.good, calls), 0
@@ -133,7 +133,7 @@ func (c *Client) callBatch(ctx context.Context, conn nodeConn, elems []rpc.Batch
 		case !isBatchRefusal(shown):
 			return err
 		case size == 1, limit.isKnownGood(calls):
-			limit.restore(before, max(refused, calls))
+			limit.restoreSize(before, max(refused, calls))
 			return err
 		}
 		refused = max(refused, calls)

@@ -45,9 +45,9 @@ func refuseStatus(code int, retryAfter, body string) func(http.ResponseWriter, *
 	}
 }
 
-// TestBatchesLearnTheirLimit: nodes refuse a request with too many calls in different ways. The client sends the same
+// TestBatchSizeAdaptsToNode: nodes refuse a request with too many calls in different ways. The client sends the same
 // calls in smaller requests, and later requests fit at once.
-func TestBatchesLearnTheirLimit(t *testing.T) {
+func TestBatchSizeAdaptsToNode(t *testing.T) {
 	t.Parallel()
 	const base = `{"jsonrpc":"2.0","id":null,"error":{"code":-32014,"message":"maximum 10 calls in 1 batch"}}`
 	for name, c := range map[string]struct {

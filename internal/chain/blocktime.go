@@ -41,15 +41,15 @@ type blockTimer struct {
 
 func newBlockTimer() *blockTimer { return &blockTimer{measuring: make(chan struct{}, 1)} }
 
-// load returns the measured block time and whether the next measurement is due.
-func (t *blockTimer) load(now time.Time) (measured time.Duration, due bool) {
+// loadBlockTime returns the measured block time and whether the next measurement is due.
+func (t *blockTimer) loadBlockTime(now time.Time) (measured time.Duration, due bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.measured, !now.Before(t.due)
 }
 
-// store caches a measurement. A measurement of 0 means that it failed.
-func (t *blockTimer) store(now time.Time, measured time.Duration) {
+// storeBlockTime caches a measurement. A measurement of 0 means that it failed.
+func (t *blockTimer) storeBlockTime(now time.Time, measured time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.due = now.Add(blockTimeRetry)
@@ -63,14 +63,14 @@ func (t *blockTimer) store(now time.Time, measured time.Duration) {
 // previous result, and wait only if no result exists yet. While no node answers, BlockTime returns the previous
 // result, or the chain's usual block time.
 func (c *Client) BlockTime(ctx context.Context) time.Duration {
-	measured, due := c.blockTimes.load(time.Now())
+	measured, due := c.blockTimes.loadBlockTime(time.Now())
 	if due && c.beginMeasuring(ctx, measured == 0) {
 		defer func() { <-c.blockTimes.measuring }()
-		if measured, due = c.blockTimes.load(time.Now()); due {
+		if measured, due = c.blockTimes.loadBlockTime(time.Now()); due {
 			if found := c.measureBlockTime(ctx); ctx.Err() == nil {
-				c.blockTimes.store(time.Now(), found)
+				c.blockTimes.storeBlockTime(time.Now(), found)
 			}
-			measured, _ = c.blockTimes.load(time.Now())
+			measured, _ = c.blockTimes.loadBlockTime(time.Now())
 		}
 	}
 	return boundBlockTime(c.known, measured)

@@ -443,7 +443,8 @@ func TestErrorsHideTheURL(t *testing.T) {
 			_, _ = io.WriteString(rw, `{"jsonrpc":"2.0","id":1,"result":"0x1ffffffffffffffffff"}`)
 		},
 	}
-	urls := map[string]string{"nobody listens": "http://user:KEY-of-ours@127.0.0.1:1/v3/KEY-of-ours?k=KEY-of-ours", "nobody listens, ws": "ws://127.0.0.1:1/v3/KEY-of-ours"}
+	urls := map[string]string{"no listener": "http://user:KEY-of-ours@127.0.0.1:1/v3/KEY-of-ours?k=KEY-of-ours",
+		"no listener, ws": "ws://127.0.0.1:1/v3/KEY-of-ours"}
 	for name, h := range answers {
 		server := httptest.NewServer(h)
 		t.Cleanup(server.Close)

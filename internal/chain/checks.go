@@ -122,7 +122,7 @@ func newChecker(from, next uint64, known *Checks) *checker {
 	}
 	k.omission, k.share = known.Omission, known.Share
 	if first := max(known.Complete+1, from); first < next {
-		k.unchecked.add(first, next-1)
+		k.unchecked.addRange(first, next-1)
 	}
 	if known.Recheck != nil {
 		k.recheck = &span{known.Recheck[0], known.Recheck[1]}
@@ -134,9 +134,9 @@ func newChecker(from, next uint64, known *Checks) *checker {
 func (k *checker) report(next uint64) *Checks {
 	left := uncheckedBlocks{slices.Clone(k.unchecked.spans)}
 	for n := range k.open {
-		left.add(n, n)
+		left.addRange(n, n)
 	}
-	c := &Checks{Complete: next - min(next, 1), Unchecked: left.count(), Omission: k.omission}
+	c := &Checks{Complete: next - min(next, 1), Unchecked: left.countBlocks(), Omission: k.omission}
 	if len(left.spans) > 0 {
 		first := left.spans[0].from
 		c.Complete = first - min(first, 1)
@@ -152,7 +152,7 @@ func (k *checker) report(next uint64) *Checks {
 
 // noteRange records a range that was handed over unchecked.
 func (k *checker) noteRange(from uint64, end Anchor, logs []types.Log, node int) {
-	k.unchecked.add(from, end.Number)
+	k.unchecked.addRange(from, end.Number)
 	if k.handed += float64(end.Number - from + 1); k.handed > shareUpTo {
 		k.handed, k.checked = k.handed/2, k.checked/2
 	}
@@ -177,12 +177,12 @@ func (k *checker) noteRange(from uint64, end Anchor, logs []types.Log, node int)
 // noteChecked records that no logs are missing from the blocks.
 func (k *checker) noteChecked(from, to uint64) {
 	k.checked += float64(to - from + 1)
-	k.forget(from, to)
+	k.dropBlocks(from, to)
 }
 
-// forget drops everything that the checker stores about the blocks.
-func (k *checker) forget(from, to uint64) {
-	k.unchecked.remove(from, to)
+// dropBlocks drops everything that the checker stores about the blocks.
+func (k *checker) dropBlocks(from, to uint64) {
+	k.unchecked.removeRange(from, to)
 	maps.DeleteFunc(k.open, func(n uint64, _ bool) bool { return from <= n && n <= to })
 	for n, logs := range k.known {
 		if from <= n && n <= to {
@@ -194,7 +194,7 @@ func (k *checker) forget(from, to uint64) {
 
 // rewind drops the blocks from next on, which are read again.
 func (k *checker) rewind(next uint64) {
-	k.forget(next, math.MaxUint64)
+	k.dropBlocks(next, math.MaxUint64)
 	k.knownFrom, k.compareFrom = min(k.knownFrom, next), min(k.compareFrom, next)
 	k.readers = slices.DeleteFunc(k.readers, func(r handedRange) bool { return r.from >= next })
 	if n := len(k.readers); n > 0 && k.readers[n-1].to >= next {
@@ -255,36 +255,36 @@ func (f *Follower) proveBlocks(ctx context.Context) error {
 		return nil
 	}
 	if err := f.client.sendBatch(ctx, op, elems); err != nil {
-		k.putBack(numbers...)
+		k.returnBlocks(numbers...)
 		return err
 	}
 	k.suspects = k.suspects[len(suspects):]
 	for i, n := range numbers {
 		e := elems[len(suspects)+i]
 		if b, _ := e.Result.(**bloomBlock); e.Error != nil || *b == nil || uint64((*b).Number) != n {
-			k.putBack(n)
+			k.returnBlocks(n)
 		} else {
 			f.checkHeader(*b)
 		}
 	}
-	var moved error
+	var failure error
 	for i, s := range suspects {
 		if !k.open[uint64(s.Number)] {
 			continue // an omission was found, so that this block is read again
 		}
 		if err := f.checkSuspect(ctx, s, elems[i]); err != nil {
-			moved = err
-			k.putBack(uint64(s.Number))
+			failure = err
+			k.returnBlocks(uint64(s.Number))
 		}
 	}
-	return moved
+	return failure
 }
 
-// putBack returns blocks to the unchecked set, so that they can be drawn again.
-func (k *checker) putBack(numbers ...uint64) {
+// returnBlocks returns blocks to the unchecked set, so that they can be drawn again.
+func (k *checker) returnBlocks(numbers ...uint64) {
 	for _, n := range numbers {
 		delete(k.open, n)
-		k.unchecked.add(n, n)
+		k.unchecked.addRange(n, n)
 	}
 }
 
@@ -296,11 +296,11 @@ func (f *Follower) drawBlocks(n int) ([]uint64, error) {
 	if r, compares := f.nextComparison(); compares {
 		last = r.from - 1 // later blocks are compared with another node
 	}
-	drawn, err := k.unchecked.draw(n, 0, min(f.finalBlock(), last))
+	drawn, err := k.unchecked.drawBlocks(n, 0, min(f.finalBlock(), last))
 	if err != nil {
 		return nil, err
 	}
-	others, err := k.unchecked.draw(n-len(drawn), max(f.finalBlock()+1, k.knownFrom), last)
+	others, err := k.unchecked.drawBlocks(n-len(drawn), max(f.finalBlock()+1, k.knownFrom), last)
 	return append(drawn, others...), err
 }
 
@@ -503,7 +503,7 @@ func (f *Follower) recheckBlocks(ctx context.Context) error {
 	if missing > 0 {
 		f.log.Warn("logs that a node left out were found", "logs", missing, "from", k.recheck.from, "to", to)
 	}
-	k.forget(k.recheck.from, to)
+	k.dropBlocks(k.recheck.from, to)
 	if k.recheck.from = to + 1; k.recheck.from > k.recheck.to {
 		k.recheck = nil
 		f.log.Info("all blocks since the last complete check were read again", "to", to)

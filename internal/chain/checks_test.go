@@ -227,29 +227,30 @@ func TestReorgIsNoOmission(t *testing.T) {
 	})
 }
 
-// TestUncheckedBlocks: draw returns random blocks of the newest window that were added and not removed.
+// TestUncheckedBlocks: drawBlocks returns random blocks of the newest window that were added and not removed.
 func TestUncheckedBlocks(t *testing.T) {
 	t.Parallel()
 	var u uncheckedBlocks
-	u.add(10, 20)
-	u.add(21, 30)
-	u.add(5, 12)
-	u.add(40, 50)
-	u.remove(15, 44)
-	u.add(0, 0)
-	if want := []span{{0, 0}, {5, 14}, {45, 50}}; !slices.Equal(u.spans, want) || u.count() != 17 {
-		t.Errorf("%v, %d", u.spans, u.count())
+	u.addRange(10, 20)
+	u.addRange(21, 30)
+	u.addRange(5, 12)
+	u.addRange(40, 50)
+	u.removeRange(15, 44)
+	u.addRange(0, 0)
+	if want := []span{{0, 0}, {5, 14}, {45, 50}}; !slices.Equal(u.spans, want) || u.countBlocks() != 17 {
+		t.Errorf("%v, %d", u.spans, u.countBlocks())
 	}
-	drawn, err := u.draw(100, 0, 48)
+	drawn, err := u.drawBlocks(100, 0, 48)
 	slices.Sort(drawn)
-	if want := []uint64{0, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 45, 46, 47, 48}; err != nil || !slices.Equal(drawn, want) || u.count() != 2 {
+	want := []uint64{0, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 45, 46, 47, 48}
+	if err != nil || !slices.Equal(drawn, want) || u.countBlocks() != 2 {
 		t.Errorf("%v, %v, %v", drawn, u.spans, err)
 	}
 	u = uncheckedBlocks{}
-	u.add(1, 100_000)
+	u.addRange(1, 100_000)
 	seen := map[uint64]bool{}
 	for range 100 {
-		drawn, err := u.draw(5, 0, 90_000)
+		drawn, err := u.drawBlocks(5, 0, 90_000)
 		if err != nil || len(drawn) != 5 {
 			t.Fatal(drawn, err)
 		}
@@ -261,8 +262,8 @@ func TestUncheckedBlocks(t *testing.T) {
 		}
 	}
 	for n := uint64(0); n < 3*mostSpans; n++ {
-		u.remove(2*n, 2*n)
-		u.add(200_000+2*n, 200_000+2*n)
+		u.removeRange(2*n, 2*n)
+		u.addRange(200_000+2*n, 200_000+2*n)
 	}
 	if len(u.spans) > mostSpans+1 || u.spans[len(u.spans)-1].to != 200_000+2*(3*mostSpans-1) {
 		t.Errorf("%d spans", len(u.spans))

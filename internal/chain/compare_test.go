@@ -34,9 +34,9 @@ func TestSameText(t *testing.T) {
 	}
 }
 
-// TestDiffersOnOldForms: NewFeedback events of 2025 have no index, and some have only the hash of tag1. Such an event
-// still matches its job.
-func TestDiffersOnOldForms(t *testing.T) {
+// TestCompareEventsOfOldForms: NewFeedback events of 2025 have no index, and some have only the hash of tag1. Such an
+// event still matches its job.
+func TestCompareEventsOfOldForms(t *testing.T) {
 	t.Parallel()
 	registry, client := common.Address{1}, common.Address{2}
 	e := erc8004.Event{Kind: erc8004.NewFeedback, Address: registry, AgentID: big.NewInt(1), Client: client, Value: big.NewInt(90), LegacyScore: true,
@@ -59,7 +59,7 @@ func TestDiffersOnOldForms(t *testing.T) {
 	}
 }
 
-func TestJobWhateverTheStrings(t *testing.T) {
+func TestJobOfArbitraryStrings(t *testing.T) {
 	t.Parallel()
 	var all strings.Builder
 	for b := range 256 {

@@ -20,8 +20,8 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// forgetful starts a proxy of a node that omits all logs of ranges, but returns complete blocks by hash.
-func forgetful(t *testing.T, target string) string {
+// omitRanges starts a proxy of a node that omits all logs of ranges, but returns complete blocks by hash.
+func omitRanges(t *testing.T, target string) string {
 	t.Helper()
 	u, err := url.Parse(target)
 	if err != nil {
@@ -44,15 +44,15 @@ func forgetful(t *testing.T, target string) string {
 	return server.URL
 }
 
-// TestForgottenLogsAreRead: the follower finds logs that a node omits from a range, unless the node is trusted.
-func TestForgottenLogsAreRead(t *testing.T) {
+// TestOmittedLogsAreRead: the follower finds logs that a node omits from a range, unless the node is trusted.
+func TestOmittedLogsAreRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
 	first := w.feedback()
 	w.mine(120) // more blocks than one request may ask for
 	second := w.feedback()
 	for _, trusted := range []bool{false, true} {
-		c := newClient(t, Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(forgetful(t, w.net.URL()))},
+		c := newClient(t, Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(omitRanges(t, w.net.URL()))},
 			Trusted: trusted})
 		filter := logFilter{Address: []common.Address{w.net.Deployment().Reputation},
 			Topics: [][]common.Hash{erc8004.Topics(erc8004.NewFeedback)}, FromBlock: 1}
@@ -68,7 +68,7 @@ func TestForgottenLogsAreRead(t *testing.T) {
 		}
 		if trusted {
 			if len(logs) != 0 {
-				t.Errorf("the proxy forgets nothing: %v", logs)
+				t.Errorf("the proxy omits nothing: %v", logs)
 			}
 			continue
 		}
@@ -77,7 +77,7 @@ func TestForgottenLogsAreRead(t *testing.T) {
 		}
 		whole, err := newCompleted(t, w, filter)
 		if err != nil || len(whole) != 2 {
-			t.Errorf("of a node that forgets nothing: %d logs, %v", len(whole), err)
+			t.Errorf("of a node that omits nothing: %d logs, %v", len(whole), err)
 		}
 	}
 }

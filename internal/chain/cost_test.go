@@ -143,9 +143,9 @@ func TestCostOfFollowing(t *testing.T) {
 			row += fmt.Sprintf(" %s (%s) |", thousands(requests), thousands(calls))
 		}
 		t.Log(row)
-		said := regexp.MustCompile(fmt.Sprintf(`(?m)^\| %s \| .*\(.*$`, pace)).FindString(string(page))
-		if !isClose(said, row) {
-			t.Errorf("docs/chain.md says\n%s, measured:\n%s", said, row)
+		documented := regexp.MustCompile(fmt.Sprintf(`(?m)^\| %s \| .*\(.*$`, pace)).FindString(string(page))
+		if !isClose(documented, row) {
+			t.Errorf("docs/chain.md says\n%s, measured:\n%s", documented, row)
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// TestFailuresAreTold: errors between Herald and a node have messages of Herald's own.
-func TestFailuresAreTold(t *testing.T) {
+// TestErrorMessages: errors between Herald and a node have messages of Herald's own.
+func TestErrorMessages(t *testing.T) {
 	t.Parallel()
 	for _, f := range guardtest.Failures(t, "the node did not answer within 3 s") {
 		urls := []string{f.URL}

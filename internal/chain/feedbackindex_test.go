@@ -66,7 +66,7 @@ func TestCountFeedback(t *testing.T) {
 	}
 	for i, e := range events {
 		if !e.HasIndex || e.FeedbackIndex != want[i] {
-			t.Errorf("event %d is said to be feedback %d, want %d", i, e.FeedbackIndex, want[i])
+			t.Errorf("event %d has the index %d, want %d", i, e.FeedbackIndex, want[i])
 		}
 	}
 	if len(events) != 7 || want[6] != 3 {

@@ -18,8 +18,8 @@ import (
 // least two, since the answer of a single one could not be checked.
 func countWitnesses(nodes int) int { return min(nodes, max(2, nodes*2/3)) }
 
-// testimony is one node's answer about a tagged block. block and err are nil if the node names no such block.
-type testimony struct {
+// taggedAnswer is one node's answer about a tagged block. block and err are nil if the node names no such block.
+type taggedAnswer struct {
 	block *block
 	head  *block // nil if the node did not return its head
 	err   error  // a typed error
@@ -43,48 +43,48 @@ func (c *Client) readTagged(ctx context.Context, tag string) (*block, error) {
 		return nil, err
 	}
 	witnesses := min(len(nodes), countWitnesses(len(c.nodes)))
-	said := make([]testimony, witnesses)
+	answers := make([]taggedAnswer, witnesses)
 	var asked sync.WaitGroup
 	for i, n := range nodes[:witnesses] {
-		asked.Go(func() { said[i] = c.askTagged(ctx, n, tag, op) })
+		asked.Go(func() { answers[i] = c.askTagged(ctx, n, tag, op) })
 	}
 	asked.Wait()
-	c.demoteLaggards(nodes, said)
+	c.demoteLaggards(nodes, answers)
 
-	lowest, answered := findLowest(said)
+	lowest, answered := findLowest(answers)
 	for _, n := range nodes[witnesses:] {
 		if answered || ctx.Err() != nil {
 			break
 		}
-		said = append(said, c.askTagged(ctx, n, tag, op))
-		lowest, answered = findLowest(said)
+		answers = append(answers, c.askTagged(ctx, n, tag, op))
+		lowest, answered = findLowest(answers)
 	}
 	if answered {
 		return lowest, nil
 	}
 	if len(c.nodes) == 1 {
-		return nil, said[0].err
+		return nil, answers[0].err
 	}
 	var failures []nodeFailure
-	for i, s := range said {
+	for i, s := range answers {
 		failures = append(failures, nodeFailure{nodes[i].number, c.maskFailure(s.err)})
 	}
 	return nil, c.combineFailures(op, failures)
 }
 
 // demoteLaggards demotes nodes whose head is too old, so that they are asked after the others.
-func (c *Client) demoteLaggards(nodes []*node, said []testimony) {
+func (c *Client) demoteLaggards(nodes []*node, answers []taggedAnswer) {
 	var newest quantity
-	for _, s := range said {
+	for _, s := range answers {
 		if s.err == nil && s.head != nil {
 			newest = max(newest, s.head.Time)
 		}
 	}
-	for i, s := range said {
+	for i, s := range answers {
 		if s.err != nil || s.head == nil || newest-s.head.Time <= quantity(maxHeadAge.Seconds()) {
 			continue
 		}
-		if isOneBehind(s.head, said) {
+		if isOneBehind(s.head, answers) {
 			continue
 		}
 		nodes[i].health.noteFault(time.Now(), maxDemotion)
@@ -94,14 +94,14 @@ func (c *Client) demoteLaggards(nodes []*node, said []testimony) {
 }
 
 // isOneBehind reports whether a head lacks only the newest block, which may have just appeared after a quiet time.
-func isOneBehind(head *block, said []testimony) bool {
-	return !slices.ContainsFunc(said, func(other testimony) bool {
+func isOneBehind(head *block, answers []taggedAnswer) bool {
+	return !slices.ContainsFunc(answers, func(other taggedAnswer) bool {
 		return other.head != nil && other.head.Number > head.Number+1
 	})
 }
 
 // askTagged asks one node. A node that has no such block answers with null or with an error.
-func (c *Client) askTagged(ctx context.Context, n *node, tag, op string) testimony {
+func (c *Client) askTagged(ctx context.Context, n *node, tag, op string) taggedAnswer {
 	var b, head *block
 	elems := []rpc.BatchElem{
 		{Method: "eth_getBlockByNumber", Args: []any{tag, false}, Result: &b},
@@ -116,15 +116,15 @@ func (c *Client) askTagged(ctx context.Context, n *node, tag, op string) testimo
 	err = c.typeFailure(op, failure, err)
 	var answered *rpcError
 	if !errors.As(err, &answered) || isRateLimit(err) {
-		return testimony{b, head, err}
+		return taggedAnswer{b, head, err}
 	}
 	c.log.Debug("a node names no such block", "chain", c.chainID, "node", n.number, "tag", tag, "error", answered)
-	return testimony{head: head}
+	return taggedAnswer{head: head}
 }
 
 // findLowest returns the lowest block that was named, and whether any node answered.
-func findLowest(said []testimony) (lowest *block, answered bool) {
-	for _, s := range said {
+func findLowest(answers []taggedAnswer) (lowest *block, answered bool) {
+	for _, s := range answers {
 		answered = answered || s.err == nil
 		if s.block != nil && (lowest == nil || s.block.Number < lowest.Number) {
 			lowest = s.block

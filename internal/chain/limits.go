@@ -108,15 +108,15 @@ var (
 func findStatedWidth(err error) uint64 {
 	var answered *rpcError
 	var status *statusError
-	var said string
+	var message string
 	switch {
 	case errors.As(err, &answered):
-		said = answered.message
+		message = answered.message
 	case errors.As(err, &status):
-		said = status.body
+		message = status.body
 	}
 	for base, stated := range map[int]*regexp.Regexp{16: statedHexRange, 10: statedRange} {
-		if m := stated.FindStringSubmatch(said); m != nil {
+		if m := stated.FindStringSubmatch(message); m != nil {
 			from, errFrom := strconv.ParseUint(m[1], base, 64)
 			to, errTo := strconv.ParseUint(m[2], base, 64)
 			if errFrom == nil && errTo == nil && from <= to && to-from < 1<<32 {
@@ -124,7 +124,7 @@ func findStatedWidth(err error) uint64 {
 			}
 		}
 	}
-	if m := statedWidth.FindStringSubmatch(said); m != nil {
+	if m := statedWidth.FindStringSubmatch(message); m != nil {
 		n, err := strconv.ParseUint(strings.ReplaceAll(m[1], ",", ""), 10, 32)
 		if m[2] != "" {
 			n *= 1000

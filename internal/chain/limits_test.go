@@ -151,9 +151,9 @@ func TestRangeWidth(t *testing.T) {
 	}
 }
 
-// TestFollowerKeepsToTheRange: after one refused range the follower uses the limit that the node named, and skips no
+// TestFollowerUsesStatedRange: after one refused range the follower uses the limit that the node named, and skips no
 // block.
-func TestFollowerKeepsToTheRange(t *testing.T) {
+func TestFollowerUsesStatedRange(t *testing.T) {
 	t.Parallel()
 	var ranges [][2]uint64
 	refused := 0
@@ -211,8 +211,8 @@ func refuse(retryAfter string) func(http.ResponseWriter, *http.Request) bool {
 	}
 }
 
-// TestRetryAfterIsKept: a node that sent Retry-After gets no request before that time; another node does.
-func TestRetryAfterIsKept(t *testing.T) {
+// TestRetryAfterIsRespected: a node that sent Retry-After gets no request before that time; another node does.
+func TestRetryAfterIsRespected(t *testing.T) {
 	t.Parallel()
 	for name, stated := range map[string]string{
 		"seconds": "600", "a date": time.Now().Add(time.Hour).UTC().Format(http.TimeFormat),
@@ -243,9 +243,9 @@ func TestRetryAfterIsKept(t *testing.T) {
 	}
 }
 
-// TestRefusedElementRests: if a node refuses one call of a batch because of its rate limit, it pauses, and the batch is
-// sent to the next node.
-func TestRefusedElementRests(t *testing.T) {
+// TestRefusedCallPausesNode: if a node refuses one call of a batch because of its rate limit, it pauses, and the batch
+// is sent to the next node.
+func TestRefusedCallPausesNode(t *testing.T) {
 	t.Parallel()
 	first, second := newStubNode(t, 1), newStubNode(t, 2)
 	first.set(nil, func(method string, _ []json.RawMessage) (any, any) {
@@ -263,9 +263,9 @@ func TestRefusedElementRests(t *testing.T) {
 	}
 }
 
-// TestRest: without Retry-After, each further refusal lengthens the node's pause until it answers. Callers wait for the
-// end of a short pause.
-func TestRest(t *testing.T) {
+// TestPauseAfterRefusals: without Retry-After, each further refusal lengthens the node's pause until it answers.
+// Callers wait for the end of a short pause.
+func TestPauseAfterRefusals(t *testing.T) {
 	t.Parallel()
 	var r rest
 	now := time.Now()

@@ -115,7 +115,7 @@ func (n *node) connect(ctx context.Context) (*rpc.Client, error) {
 		}
 	}
 	// The connection is kept even if the chain id is wrong: the next caller asks for it again.
-	if err := n.keepConn(conn); err != nil {
+	if err := n.storeConn(conn); err != nil {
 		return nil, err
 	}
 	if err := n.checkChainID(ctx, conn); err != nil {
@@ -135,8 +135,8 @@ func (n *node) dial(ctx context.Context) (*rpc.Client, error) {
 	}), rpc.WithWebsocketMessageSizeLimit(maxWebsocketAnswer))
 }
 
-// keepConn stores the connection. It closes it and fails if the node was closed.
-func (n *node) keepConn(conn *rpc.Client) error {
+// storeConn stores the connection. It closes it and fails if the node was closed.
+func (n *node) storeConn(conn *rpc.Client) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
@@ -158,8 +158,8 @@ func (n *node) currentConn() (conn *rpc.Client, verified bool, err error) {
 	return n.conn, n.verified, nil
 }
 
-// forgetChainID makes connect ask for the chain id again before the next question.
-func (n *node) forgetChainID() {
+// requireChainID makes connect ask for the chain id again before the next question.
+func (n *node) requireChainID() {
 	n.mu.Lock()
 	n.verified = false
 	n.mu.Unlock()

@@ -59,7 +59,7 @@ func (f *Follower) compareRange(ctx context.Context, r handedRange) error {
 	k.behindSince = time.Time{}
 	k.compareWidth.widen()
 	differing := slices.DeleteFunc(findDifferences(k.known, logs, r.span), func(n uint64) bool {
-		return !k.open[n] && !k.unchecked.has(n) // it was checked individually, and its logs are no longer stored
+		return !k.open[n] && !k.unchecked.contains(n) // it was checked individually, and its logs are no longer stored
 	})
 	k.noteAgreement(r.span, differing)
 	for _, n := range differing {
@@ -67,7 +67,7 @@ func (f *Follower) compareRange(ctx context.Context, r handedRange) error {
 			k.wanted = append(k.wanted, n)
 		}
 		k.open[n] = true
-		k.unchecked.remove(n, n)
+		k.unchecked.removeRange(n, n)
 	}
 	k.dropClosed()
 	k.compareFrom = r.to + 1

@@ -163,7 +163,7 @@ func (c *Client) noteHealth(ctx context.Context, n *node, err error) {
 		}
 		return
 	}
-	n.forgetChainID()
+	n.requireChainID()
 	if n.health.noteFault(time.Now(), least) && len(c.nodes) > 1 {
 		c.log.Warn("a node does not answer: the others of RPC_URL are asked first", "chain", c.chainID, "node",
 			n.number, "error", c.maskFailure(err))

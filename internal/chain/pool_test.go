@@ -206,9 +206,9 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// TestFailedConnectionAsksForTheChainAgain: after a failed connection the address may lead to another node, so the
+// TestFailedConnectionReadsChainIDAgain: after a failed connection the address may lead to another node, so the
 // client asks for the chain id again.
-func TestFailedConnectionAsksForTheChainAgain(t *testing.T) {
+func TestFailedConnectionReadsChainIDAgain(t *testing.T) {
 	t.Parallel()
 	n := newStubNode(t, 1)
 	c := newPool(t, n)
@@ -254,9 +254,9 @@ func TestErrorsFailOver(t *testing.T) {
 	}
 }
 
-// TestOtherChainInBetween: an address starts to serve another chain without any failed request. The client rejects its
+// TestNodeSwitchesChain: an address starts to serve another chain without any failed request. The client rejects its
 // answers; otherwise every block would look replaced and every event refuted.
-func TestOtherChainInBetween(t *testing.T) {
+func TestNodeSwitchesChain(t *testing.T) {
 	t.Parallel()
 	first, second := newStubNode(t, 1), newStubNode(t, 2)
 	alone, both := newPool(t, first), newPool(t, first, second)
@@ -390,9 +390,9 @@ func TestAllNodesFail(t *testing.T) {
 	}
 }
 
-// TestOwnAnswersStand: a contract's revert and a refused block range are final answers. The call is not sent to the
-// next node.
-func TestOwnAnswersStand(t *testing.T) {
+// TestFinalAnswersDoNotFailOver: a contract's revert and a refused block range are final answers. The call is not sent
+// to the next node.
+func TestFinalAnswersDoNotFailOver(t *testing.T) {
 	t.Parallel()
 	first, second := newStubNode(t, 1), newStubNode(t, 2)
 	first.set(nil, func(method string, _ []json.RawMessage) (any, any) {

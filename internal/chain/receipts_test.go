@@ -63,8 +63,8 @@ func bender(t *testing.T, target string, bend func(method string, result json.Ra
 	return server.URL
 }
 
-// forgetFirst returns a bend function that omits the first of two logs from every answer, including receipts.
-func forgetFirst(t *testing.T) func(method string, result json.RawMessage) json.RawMessage {
+// omitFirst returns a bend function that omits the first of two logs from every answer, including receipts.
+func omitFirst(t *testing.T) func(method string, result json.RawMessage) json.RawMessage {
 	return func(method string, result json.RawMessage) json.RawMessage {
 		var changed any
 		switch method {
@@ -133,7 +133,7 @@ func (w *world) read(filter logFilter, urls ...string) ([]types.Log, *Client, er
 func TestReceiptsProveLogs(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
-	liar := bender(t, w.net.URL(), forgetFirst(t))
+	liar := bender(t, w.net.URL(), omitFirst(t))
 	if logs, _, err := w.read(filter, w.net.URL()); err != nil || len(logs) != 2 {
 		t.Errorf("of an honest node: %d logs, %v", len(logs), err)
 	}
@@ -144,10 +144,10 @@ func TestReceiptsProveLogs(t *testing.T) {
 		if method == "eth_getBlockReceipts" {
 			return result
 		}
-		return forgetFirst(t)(method, result)
+		return omitFirst(t)(method, result)
 	})
 	if logs, _, err := w.read(filter, byHash); err != nil || len(logs) != 2 {
-		t.Errorf("of a node that forgets logs, but no receipts: %d logs, %v", len(logs), err)
+		t.Errorf("of a node that omits logs, but no receipts: %d logs, %v", len(logs), err)
 	}
 }
 
@@ -162,7 +162,7 @@ func TestUnsupportedReceipts(t *testing.T) {
 			asked++
 			return nil
 		}
-		return forgetFirst(t)(method, result)
+		return omitFirst(t)(method, result)
 	})
 	logs, c, err := w.read(filter, refusing)
 	if err != nil || len(logs) != 1 || asked != 1 {
@@ -247,14 +247,14 @@ var errAny = errors.New("any")
 func TestUnprovableReceipts(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
-	root, asked, forgets := regexp.MustCompile(`"receiptsRoot":"0x..`), 0, false
+	root, asked, omits := regexp.MustCompile(`"receiptsRoot":"0x..`), 0, false
 	node := bender(t, w.net.URL(), func(method string, result json.RawMessage) json.RawMessage {
 		switch method {
 		case "eth_getBlockByNumber":
 			return root.ReplaceAll(result, []byte(`"receiptsRoot":"0xee`))
 		case "eth_getBlockReceipts":
-			if asked++; forgets && asked%2 == 0 {
-				return forgetFirst(t)(method, result)
+			if asked++; omits && asked%2 == 0 {
+				return omitFirst(t)(method, result)
 			}
 		}
 		return result
@@ -265,11 +265,11 @@ func TestUnprovableReceipts(t *testing.T) {
 	if err != nil || len(logs) != 2 || asked != sameAnswers {
 		t.Errorf("%d logs, %v, asked %d times", len(logs), err, asked)
 	}
-	forgets, asked = true, 0
+	omits, asked = true, 0
 	if logs, err := completeRange(w.ctx, c, newest); !as[*UnavailableError](err) {
 		t.Errorf("answers that differ: %d logs, %v", len(logs), err)
 	}
-	forgets = false
+	omits = false
 	for i := range unprovenInRow + 2 {
 		asked = 0
 		if logs, err := completeRange(w.ctx, c, newest); err != nil || len(logs) != 2 {
@@ -287,9 +287,9 @@ func TestUnprovableReceipts(t *testing.T) {
 	}
 }
 
-// TestUnknownReceiptsStopNothing: a block with receipts of an unknown form stays unproven. Its logs are accepted, and
+// TestUnknownReceiptsProveNothing: a block with receipts of an unknown form stays unproven. Its logs are accepted, and
 // the logs of other blocks in the same request are proven.
-func TestUnknownReceiptsStopNothing(t *testing.T) {
+func TestUnknownReceiptsProveNothing(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
 	w.feedback()
@@ -299,7 +299,7 @@ func TestUnknownReceiptsStopNothing(t *testing.T) {
 	node := bender(t, w.net.URL(), func(method string, result json.RawMessage) json.RawMessage {
 		var receipts []json.RawMessage
 		if method != "eth_getBlockReceipts" || json.Unmarshal(result, &receipts) != nil {
-			return forgetFirst(t)(method, result)
+			return omitFirst(t)(method, result)
 		}
 		if len(receipts) == 2 {
 			return form.ReplaceAll(result, []byte(`"status":["0x1","0x0"]`)) // one status per phase
@@ -314,8 +314,8 @@ func TestUnknownReceiptsStopNothing(t *testing.T) {
 	}
 }
 
-// TestProofWins: logs from proven receipts replace logs that the node changed or invented.
-func TestProofWins(t *testing.T) {
+// TestProvenLogsReplaceOthers: logs from proven receipts replace logs that the node changed or invented.
+func TestProvenLogsReplaceOthers(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
 	honest, _, err := w.read(filter, w.net.URL())

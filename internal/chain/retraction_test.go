@@ -83,8 +83,8 @@ func TestCheckRetraction(t *testing.T) {
 	}
 	var away *UnavailableError
 	w.client.registries.Reputation = append(w.client.registries.Reputation, common.Address{9})
-	nobody := with(vanished, func(j *job.Job) { j.ReputationRegistry = common.Address{9} })
-	if _, err := w.client.Check(w.ctx, nobody, VerifyReceipt); !errors.As(err, &away) {
+	noContract := with(vanished, func(j *job.Job) { j.ReputationRegistry = common.Address{9} })
+	if _, err := w.client.Check(w.ctx, noContract, VerifyReceipt); !errors.As(err, &away) {
 		t.Errorf("no contract: %v", err)
 	}
 	if err := w.net.Close(); err != nil {

@@ -292,8 +292,9 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// TestSearchOfALyingNode: neither logs outside the requested filter nor logs of another block make Check find an event.
-func TestSearchOfALyingNode(t *testing.T) {
+// TestSearchRejectsUnrequestedLogs: neither logs outside the requested filter nor logs of another block make Check find
+// an event.
+func TestSearchRejectsUnrequestedLogs(t *testing.T) {
 	t.Parallel()
 	const head = 1000
 	genuine, j := scriptedLog(t, 990)
@@ -430,7 +431,7 @@ func TestSlowSearch(t *testing.T) {
 		}
 		gone := (&scriptedNode{head: 1_000_000, dies: true}).serveHere(t, 10_000)
 		if got, err := gone.Check(t.Context(), j, VerifyReceipt); !as[*UnavailableError](err) {
-			t.Errorf("a node that answers nothing any more refutes nobody: %+v, %v", got, err)
+			t.Errorf("a node that stopped answering refuted the event: %+v, %v", got, err)
 		}
 	})
 }

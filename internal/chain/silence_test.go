@@ -88,8 +88,9 @@ func TestSilentNode(t *testing.T) {
 	}
 }
 
-// TestGivingUpIsNoSilence: neither a cancelled caller nor a request that fails at once counts as silence of the node.
-func TestGivingUpIsNoSilence(t *testing.T) {
+// TestCancelledRequestIsNoSilence: neither a cancelled caller nor a request that fails at once counts as silence of the
+// node.
+func TestCancelledRequestIsNoSilence(t *testing.T) {
 	t.Parallel()
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()

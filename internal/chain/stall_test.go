@@ -31,9 +31,11 @@ func TestStallIsReported(t *testing.T) {
 					why error
 				}
 				began := time.Now()
-				var told []report
+				var reports []report
 				f, _ := newStubFollower(t, newStubClient(t, true, s), FollowConfig{From: s.head(),
-					Stalled: func(_ context.Context, why error, _ time.Time) { told = append(told, report{time.Since(began), why}) }})
+					Stalled: func(_ context.Context, why error, _ time.Time) {
+						reports = append(reports, report{time.Since(began), why})
+					}})
 				f.lowPatience = 10 * time.Minute
 				followFor(t, f, 10*time.Second)
 				if c.spoil == nil {
@@ -42,15 +44,15 @@ func TestStallIsReported(t *testing.T) {
 					s.set(c.spoil, s.answerCall)
 				}
 				followFor(t, f, 3*time.Minute)
-				if len(told) != 1 || told[0].why == nil || !strings.Contains(told[0].why.Error(), c.why) ||
-					told[0].at < time.Minute || told[0].at > 2*time.Minute {
-					t.Fatalf("%d: %v at %s", len(told), told[0].why, told[0].at)
+				if len(reports) != 1 || reports[0].why == nil || !strings.Contains(reports[0].why.Error(), c.why) ||
+					reports[0].at < time.Minute || reports[0].at > 2*time.Minute {
+					t.Fatalf("%d: %v at %s", len(reports), reports[0].why, reports[0].at)
 				}
 				s.behind = 0
 				s.set(nil, s.answerCall)
 				followFor(t, f, 3*time.Minute)
-				if len(told) != 2 || told[1].why != nil {
-					t.Errorf("%+v", told)
+				if len(reports) != 2 || reports[1].why != nil {
+					t.Errorf("%+v", reports)
 				}
 			})
 		})

@@ -17,8 +17,8 @@ const mostSpans = 8192
 // uncheckedBlocks is the set of blocks that were handed over and not checked, as spans in ascending order.
 type uncheckedBlocks struct{ spans []span }
 
-// add adds blocks, which may already be in the set.
-func (u *uncheckedBlocks) add(from, to uint64) {
+// addRange adds blocks, which may already be in the set.
+func (u *uncheckedBlocks) addRange(from, to uint64) {
 	i, _ := slices.BinarySearchFunc(u.spans, from, func(s span, n uint64) int {
 		if s.to+1 < n {
 			return -1
@@ -36,8 +36,8 @@ func (u *uncheckedBlocks) add(from, to uint64) {
 	}
 }
 
-// remove removes blocks, which may be missing from the set. It splits spans if needed.
-func (u *uncheckedBlocks) remove(from, to uint64) {
+// removeRange removes blocks, which may be missing from the set. It splits spans if needed.
+func (u *uncheckedBlocks) removeRange(from, to uint64) {
 	i, _ := slices.BinarySearchFunc(u.spans, from, func(s span, n uint64) int {
 		if s.to < n {
 			return -1
@@ -57,13 +57,13 @@ func (u *uncheckedBlocks) remove(from, to uint64) {
 	u.spans = slices.Replace(u.spans, i, k, left...)
 }
 
-// has reports whether a block is in the set.
-func (u *uncheckedBlocks) has(n uint64) bool {
+// contains reports whether a block is in the set.
+func (u *uncheckedBlocks) contains(n uint64) bool {
 	return slices.ContainsFunc(u.spans, func(s span) bool { return s.from <= n && n <= s.to })
 }
 
-// count returns the number of blocks in the set.
-func (u *uncheckedBlocks) count() (n uint64) {
+// countBlocks returns the number of blocks in the set.
+func (u *uncheckedBlocks) countBlocks() (n uint64) {
 	for _, s := range u.spans {
 		n += s.to - s.from + 1
 	}
@@ -74,9 +74,9 @@ func (u *uncheckedBlocks) count() (n uint64) {
 // predicting which blocks are checked if the budget does not cover all of them.
 const drawWindow = 1000
 
-// draw removes at most n blocks from the set and returns them. It chooses at random among the newest drawWindow
+// drawBlocks removes at most n blocks from the set and returns them. It chooses at random among the newest drawWindow
 // blocks between from and to.
-func (u *uncheckedBlocks) draw(n int, from, to uint64) ([]uint64, error) {
+func (u *uncheckedBlocks) drawBlocks(n int, from, to uint64) ([]uint64, error) {
 	var window []uint64
 	for _, s := range slices.Backward(u.spans) {
 		low, high := max(s.from, from), min(s.to, to)
@@ -100,7 +100,7 @@ func (u *uncheckedBlocks) draw(n int, from, to uint64) ([]uint64, error) {
 	}
 	drawn := window[:min(n, len(window))]
 	for _, b := range drawn {
-		u.remove(b, b)
+		u.removeRange(b, b)
 	}
 	return drawn, nil
 }

@@ -58,7 +58,7 @@ func (n *node) watchHeads(ctx context.Context, woken chan<- struct{}) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case err := <-subscription.Err():
-			n.forgetChainID() // the next connection may reach another node
+			n.requireChainID() // the next connection may reach another node
 			if err != nil {
 				err = n.newUnavailable(op, err)
 			}

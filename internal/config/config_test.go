@@ -59,7 +59,7 @@ func TestDefaults(t *testing.T) {
 	heraldtest.Equal(t, "the configuration with empty variables", e, c)
 }
 
-func TestTakes(t *testing.T) {
+func TestAcceptedSettings(t *testing.T) {
 	t.Parallel()
 	keys := heraldtest.Keyset(t)
 	db := []string{"DATABASE_URL=postgres://u:p@h/d", "REDIS_URL=redis://h", "HERALD_KEYSET=" + keys}
@@ -486,9 +486,9 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// TestMayRun: only the agent that a command is tied to may run it. An agent of another registry with the same number is
-// another agent.
-func TestMayRun(t *testing.T) {
+// TestCommandOnlyForItsAgent: only the agent that a command is tied to may run it. An agent of another registry with
+// the same number is another agent.
+func TestCommandOnlyForItsAgent(t *testing.T) {
 	t.Parallel()
 	cfg := load(t, `HERALD_STDIO_COMMANDS=[["8453:42=/bin/a","--x"],["8453:43=/bin/a","--x"],["/bin/b"]]`)
 	known, _ := cfg.Registries(8453)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestMisspelt(t *testing.T) {
+func TestMisspeltVariables(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ environ, want string }{
 		{"HERALD_BINDNIG=off", "HERALD_BINDNIG: nothing reads it: did you mean HERALD_BINDING?"},

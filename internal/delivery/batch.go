@@ -65,7 +65,7 @@ func (e *Executor) gatherBatch(ctx context.Context, a *attempt) {
 	}
 	own, err := fitItem(ctx, e, a, tool)
 	if err != nil {
-		e.Logger.Debug("an agent's batch tool does not take what its other one takes", "delivery", a.claim.ID, "error", err)
+		e.Logger.Debug("an agent's batch tool does not accept all that its other tool accepts", "delivery", a.claim.ID, "error", err)
 		return
 	}
 	followers := e.claimFollowers(ctx, a, most-1)
@@ -160,11 +160,11 @@ func fitItem(ctx context.Context, e *Executor, a *attempt, tool mcpcall.Tool) (F
 	}
 	list, _ := whole[deliveriesName].([]any)
 	if len(list) != 1 || len(whole) != 1 {
-		return Fitted{}, errors.New("the batch tool takes no list of deliveries")
+		return Fitted{}, errors.New("the batch tool accepts no list of deliveries")
 	}
 	item, ok := list[0].(map[string]any)
 	if !ok {
-		return Fitted{}, errors.New("the batch tool takes no deliveries that are objects")
+		return Fitted{}, errors.New("the batch tool accepts no deliveries that are objects")
 	}
 	var out Fitted
 	out.Arguments, out.Cleaned = arguments.Sanitize(item)

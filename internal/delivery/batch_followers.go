@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// followerPatience is how long a batch, which holds a permit, waits for the checks and files of its followers. A
+	// followerTimeout is how long a batch, which holds a permit, waits for the checks and files of its followers. A
 	// follower that is not ready is released. It has more time when it is the leader.
-	followerPatience = 5 * time.Second
+	followerTimeout = 5 * time.Second
 	// followersAtOnce bounds the followers that are prepared at a time.
 	followersAtOnce = 8
 )
@@ -43,7 +43,7 @@ type follower struct {
 // call.
 func (e *Executor) claimFollowers(ctx context.Context, a *attempt, n int) (all []*follower) {
 	began := e.Now()
-	held := lease{began, e.Lease + followerPatience}
+	held := lease{began, e.Lease + followerTimeout}
 	try, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
 	given, err := e.Followers.ClaimFollowers(try, a.claim, n, held.length)
@@ -63,9 +63,9 @@ func (e *Executor) claimFollowers(ctx context.Context, a *attempt, n int) (all [
 }
 
 // prepareFollowers runs the steps before the call for all followers, followersAtOnce at a time, within
-// followerPatience.
+// followerTimeout.
 func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcall.Tool, all []*follower) {
-	patience, cancel := context.WithTimeout(ctx, followerPatience)
+	limited, cancel := context.WithTimeout(ctx, followerTimeout)
 	defer cancel()
 	var working sync.WaitGroup
 	room := make(chan struct{}, followersAtOnce)
@@ -79,12 +79,12 @@ func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcal
 				return
 			}
 			if f.failure == nil {
-				f.failure = e.prepareFollower(patience, a, f, tool)
+				f.failure = e.prepareFollower(limited, a, f, tool)
 			}
 			if bytes.Add(int64(f.size)) > maxBatchBytes {
 				f.back, f.call.arguments = true, nil
 			}
-			f.back = f.back || f.failure != nil && patience.Err() != nil
+			f.back = f.back || f.failure != nil && limited.Err() != nil
 			f.file.Content = nil // the arguments contain it
 		})
 	}

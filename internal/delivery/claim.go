@@ -61,12 +61,12 @@ func (e *Executor) ensureLease(ctx context.Context, c *store.Claim, l *lease, ti
 	}
 
 	// If Postgres is unavailable, waiting for it must not use up the rest of the lease, which may be enough.
-	patience := e.RecordTimeout
+	limit := e.RecordTimeout
 	if left > timeout {
-		patience = min(patience, left-timeout)
+		limit = min(limit, left-timeout)
 	}
 	asked := e.Now()
-	try, cancel := context.WithTimeout(ctx, patience)
+	try, cancel := context.WithTimeout(ctx, limit)
 	err := e.Ledger.Extend(try, c, e.Lease)
 	cancel()
 	if err == nil {

@@ -16,9 +16,9 @@ const (
 	maxBesideSlots = 64
 	// givenBackWait is how soon a delivery that got no slot may be claimed again, by any worker.
 	givenBackWait = 100 * time.Millisecond
-	// slotPatience is how long a claimed delivery waits for a slot. Claiming ahead saves a few milliseconds per slot,
+	// slotTimeout is how long a claimed delivery waits for a slot. Claiming ahead saves a few milliseconds per slot,
 	// which does not matter if calls take longer than this. Another worker may have a free slot for the delivery.
-	slotPatience = 250 * time.Millisecond
+	slotTimeout = 250 * time.Millisecond
 )
 
 // claimsAhead returns how many deliveries a worker claims beyond its slots. So a free slot does not wait for Postgres
@@ -32,8 +32,8 @@ func claimsAhead(slots int) int { return min(max(2, slots), 16) }
 // bounded, and a delivery stays in its phase until the next one has room.
 //
 // A delivery that waits for a slot is claimed, so no other worker can run it. Therefore at most claimsAhead deliveries
-// wait, each for at most slotPatience. After that, or when the worker stops, the delivery is released at no cost. Its
-// right to claim is then withheld until a slot is free, or a slot was held for less than slotPatience. So a worker with
+// wait, each for at most slotTimeout. After that, or when the worker stops, the delivery is released at no cost. Its
+// right to claim is then withheld until a slot is free, or a slot was held for less than slotTimeout. So a worker with
 // slow agents claims at most as many deliveries as it has slots.
 type completer struct {
 	claims  chan struct{} // held from before the claim until the agent's answer; capacity: slots plus claimsAhead
@@ -55,11 +55,11 @@ func newCompleter(slots int) *completer {
 
 // slot is one delivery's state in the completer. Only one goroutine at a time calls its methods, in the order below.
 type slot struct {
-	of     *completer
-	held   []chan struct{} // channels in which it holds an element
-	since  time.Time       // when it acquired the slot
-	gaveUp bool            // it got no slot in time
-	told   chan taskEnd    // the end of the task for asynq, sent once
+	of       *completer
+	held     []chan struct{} // channels in which it holds an element
+	since    time.Time       // when it acquired the slot
+	gaveUp   bool            // it got no slot in time
+	taskEnds chan taskEnd    // the end of the task for asynq, sent once
 }
 
 // taskEnd is the result of a task for asynq.
@@ -70,7 +70,7 @@ type taskEnd struct {
 
 // begin waits for the right to claim. After an error, the delivery must not be claimed.
 func (c *completer) begin(ctx context.Context) (*slot, error) {
-	s := &slot{of: c, told: make(chan taskEnd, 1)}
+	s := &slot{of: c, taskEnds: make(chan taskEnd, 1)}
 	select {
 	case c.claims <- struct{}{}:
 		s.held = append(s.held, c.claims)
@@ -84,13 +84,13 @@ func (c *completer) begin(ctx context.Context) (*slot, error) {
 
 // acquire waits for a slot. Its error releases the delivery.
 func (s *slot) acquire(ctx context.Context) error {
-	patience := time.NewTimer(slotPatience)
-	defer patience.Stop()
+	timeout := time.NewTimer(slotTimeout)
+	defer timeout.Stop()
 	select {
 	case s.of.slots <- struct{}{}:
 		s.held, s.since = append(s.held, s.of.slots), time.Now()
 		return nil
-	case <-patience.C:
+	case <-timeout.C:
 		s.gaveUp = true
 		return retry.Pause(reason.AgentBusy, givenBackWait,
 			"other deliveries keep all slots of this worker; any worker may take this one")
@@ -101,22 +101,23 @@ func (s *slot) acquire(ctx context.Context) error {
 		"the worker stopped before it had a slot for this one; any worker may take it")
 }
 
-// rest withholds the right to claim after a delivery got no slot, until a slot is free or slots are held briefly again.
-func (s *slot) rest() {
+// withholdClaim withholds the right to claim after a delivery got no slot, until a slot is free or slots are held
+// briefly again.
+func (s *slot) withholdClaim() {
 	if !s.gaveUp {
 		return
 	}
 	releaseAll(s.held[1:]) // all except the right to claim
 	s.held = s.held[:1]
-	look := time.NewTicker(slotPatience)
-	defer look.Stop()
+	check := time.NewTicker(slotTimeout)
+	defer check.Stop()
 	for {
 		select {
 		case <-s.of.turned:
 			return
 		case <-s.of.stopped:
 			return
-		case <-look.C:
+		case <-check.C:
 			if len(s.of.slots) < cap(s.of.slots) {
 				return
 			}
@@ -137,7 +138,7 @@ func (s *slot) release(delivered bool) {
 	if s.gaveUp {
 		return // rest needs the right to claim
 	}
-	if time.Since(s.since) < slotPatience {
+	if time.Since(s.since) < slotTimeout {
 		select {
 		case s.of.turned <- struct{}{}:
 		default: // no right to claim is withheld
@@ -147,7 +148,7 @@ func (s *slot) release(delivered bool) {
 	releaseAll(s.held[:last])
 	s.held = s.held[last:]
 	if delivered {
-		s.told <- taskEnd{}
+		s.taskEnds <- taskEnd{}
 	}
 }
 
@@ -156,7 +157,7 @@ func (s *slot) end(e taskEnd) {
 	releaseAll(s.held)
 	s.held = nil
 	select {
-	case s.told <- e:
+	case s.taskEnds <- e:
 	default:
 	}
 }

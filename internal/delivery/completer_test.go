@@ -404,7 +404,7 @@ func TestSlowAgentsEndClaimsAhead(t *testing.T) {
 		w.deliverAll(ids[:slots]) // they use all slots
 		ended := w.deliverAll(ids[slots:])
 
-		<-time.After(slotPatience)
+		<-time.After(slotTimeout)
 		synctest.Wait()
 		back := 0
 		for _, id := range ids {
@@ -454,7 +454,7 @@ func TestClaimThatWaitedForItsSlot(t *testing.T) {
 					return w.base.Extend(ctx, c, d)
 				}
 				w.deliverAll(ids[1:])
-				<-time.After(slotPatience / 2)
+				<-time.After(slotTimeout / 2)
 				close(w.agents)
 				synctest.Wait()
 				d := w.row(ids[1])

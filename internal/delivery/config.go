@@ -113,9 +113,9 @@ type Config struct {
 	Lease       time.Duration // at least CallTimeout + LeaseMargin
 	LeaseMargin time.Duration
 
-	// SpoolPatience is how long a claim tries to read a spooled outcome from Redis before the delivery has to wait.
+	// SpoolTimeout is how long a claim tries to read a spooled outcome from Redis before the delivery has to wait.
 	// Default 10 s.
-	SpoolPatience time.Duration
+	SpoolTimeout time.Duration
 	// RecordTimeout bounds one try to record (default 5 s). RecordPause is the longest pause between two tries (default
 	// 2 s); it is much shorter than the reconciler's grace after an outage of Postgres.
 	RecordTimeout, RecordPause time.Duration
@@ -166,7 +166,7 @@ func NewExecutor(cfg Config) (*Executor, error) {
 	cfg.BatchSize = cmp.Or(cfg.BatchSize, MaxBatch)
 	cfg.FetchLimit = cmp.Or(cfg.FetchLimit, 2<<20)
 	cfg.MaxArgumentBytes = cmp.Or(cfg.MaxArgumentBytes, 64<<20)
-	cfg.SpoolPatience = cmp.Or(cfg.SpoolPatience, 10*time.Second)
+	cfg.SpoolTimeout = cmp.Or(cfg.SpoolTimeout, 10*time.Second)
 	cfg.RecordTimeout = cmp.Or(cfg.RecordTimeout, 5*time.Second)
 	cfg.RecordPause = cmp.Or(cfg.RecordPause, 2*time.Second)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())

@@ -284,9 +284,9 @@ func TestStoredTokens(t *testing.T) {
 	t.Cleanup(func() { w.noCanary(k) })
 }
 
-// TestTokensGoNowhereElse: the registered URL leads elsewhere than the token's, in each possible way. The other server
-// gets no token, and the token's own server is not called either.
-func TestTokensGoNowhereElse(t *testing.T) {
+// TestTokensStayAtTheirServer: the registered URL leads elsewhere than the token's, in each possible way. The other
+// server gets no token, and the token's own server is not called either.
+func TestTokensStayAtTheirServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	k := w.credentialed()

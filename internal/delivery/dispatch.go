@@ -61,7 +61,7 @@ func (d *Dispatcher) Dispatch(ctx context.Context, tasks []store.Task) int {
 		err := d.lanes.Enqueue(one, queueTask(t))
 		done()
 		if err != nil {
-			d.log.Warn("Redis does not take tasks; they are handed out again when it does",
+			d.log.Warn("Redis does not accept tasks; they are dispatched again when it does",
 				logging.About(logging.Redis), "tasks", len(tasks)-i, "error", err)
 			return i
 		}

@@ -181,7 +181,7 @@ func TestCostlyAgentsShareSlots(t *testing.T) {
 	err := admit(late)
 	if !w.waits(err) {
 		t.Error("costly agents have more than half of the slots")
-	} else if !strings.Contains(err.Error(), "share 16 of this worker's slots, and these are taken") {
+	} else if !strings.Contains(err.Error(), "share 16 of this worker's slots, and these are in use") {
 		t.Error(err)
 	}
 	late.releaseSlots(t.Context())

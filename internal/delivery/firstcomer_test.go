@@ -30,10 +30,10 @@ func repositioned(j map[string]any, position map[string]any) map[string]any {
 	return out
 }
 
-// TestFirstComer: a producer enqueues another party's event first, with a false position and its own endpoint. A job
-// that the chain does not confirm yields to the true job, whether the chain refutes it or it names a future block, and
-// however many such jobs there are.
-func TestFirstComer(t *testing.T) {
+// TestFalseFirstJobYields: a producer enqueues another party's event first, with a false position and its own endpoint.
+// A job that the chain does not confirm yields to the true job, whether the chain refutes it or it names a future
+// block, and however many such jobs there are.
+func TestFalseFirstJobYields(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	victim, thief := newAgent(t), newAgent(t)
@@ -218,9 +218,9 @@ func (w *world) deliverInTurns(k *worker, id uuid.UUID, n int, to *agent) {
 	}
 }
 
-// TestUnansweredFirstComer: the first job determines the query to the node. If the node never answers this query, the
-// next candidate replaces the job.
-func TestUnansweredFirstComer(t *testing.T) {
+// TestUncheckableFirstJobYields: the first job determines the query to the node. If the node never answers this query,
+// the next candidate replaces the job.
+func TestUncheckableFirstJobYields(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	victim, thief := newAgent(t), newAgent(t)
@@ -239,9 +239,9 @@ func TestUnansweredFirstComer(t *testing.T) {
 	}
 }
 
-// TestLineOutlastsAnOutage: many candidates wait while the node is down. The reconciler checks one of them at a time,
-// no candidate is lost, and the true one is delivered when the node is back.
-func TestLineOutlastsAnOutage(t *testing.T) {
+// TestCandidatesSurviveNodeOutage: many candidates wait while the node is down. The reconciler checks one of them at a
+// time, no candidate is lost, and the true one is delivered when the node is back.
+func TestCandidatesSurviveNodeOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	victim := newAgent(t)
@@ -302,9 +302,9 @@ func (w *world) validate(agent *big.Int, request common.Hash) (j map[string]any)
 	return j
 }
 
-// TestFirstComerOfADisabledAgent: the key of a validation does not contain its agent. A false job that comes first and
-// names a disabled agent is not held, so that the true one is delivered.
-func TestFirstComerOfADisabledAgent(t *testing.T) {
+// TestFalseFirstJobOfADisabledAgent: the key of a validation does not contain its agent. A false job that comes first
+// and names a disabled agent is not held, so that the true one is delivered.
+func TestFalseFirstJobOfADisabledAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	victim := newAgent(t, func(a *agent) { a.tool = "agent.receiveValidation" })
@@ -322,9 +322,9 @@ func TestFirstComerOfADisabledAgent(t *testing.T) {
 	w.deliverInTurns(k, id, 2, victim)
 }
 
-// TestFirstComerOfABusyAgent: a false validation that comes first and names agents for which the worker has no slot
+// TestFalseFirstJobOfABusyAgent: a false validation that comes first and names agents for which the worker has no slot
 // does not delay the true one.
-func TestFirstComerOfABusyAgent(t *testing.T) {
+func TestFalseFirstJobOfABusyAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	victim := newAgent(t, func(a *agent) { a.tool = "agent.receiveValidation" })
@@ -346,9 +346,9 @@ func TestFirstComerOfABusyAgent(t *testing.T) {
 	w.deliverInTurns(k, id, 4, victim)
 }
 
-// TestFirstComerInDoubt: a false job whose worker died during the check is not held, also if its agent's policy is
+// TestFalseFirstJobInDoubt: a false job whose worker died during the check is not held, also if its agent's policy is
 // hold, so that the true one is delivered.
-func TestFirstComerInDoubt(t *testing.T) {
+func TestFalseFirstJobInDoubt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	victim := newAgent(t)

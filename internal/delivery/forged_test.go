@@ -165,8 +165,8 @@ func (w *world) callsIgnoring(a *agent, again store.Delivery, why string, calls 
 	}
 }
 
-// TestForgedResultsAreToldOnce: any number of forged outcomes causes at most one log line per minute.
-func TestForgedResultsAreToldOnce(t *testing.T) {
+// TestForgedOutcomesAreLoggedOnceAMinute: any number of forged outcomes causes at most one log line per minute.
+func TestForgedOutcomesAreLoggedOnceAMinute(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	log := &heraldtest.Log{}
@@ -220,8 +220,9 @@ func TestResultsOutliveRotation(t *testing.T) {
 	}
 }
 
-// TestResultsTellNothing: spooled outcomes are encrypted, because they contain the agent's arguments and answer.
-func TestResultsTellNothing(t *testing.T) {
+// TestSpooledOutcomesAreEncrypted: spooled outcomes are encrypted, because they contain the agent's arguments and
+// answer.
+func TestSpooledOutcomesAreEncrypted(t *testing.T) {
 	t.Parallel()
 	keys, c := must(secret.Create()), &store.Claim{ID: uuid.New(), No: 3, Attempt: 2}
 	past := store.SpooledOutcome{Attempt: 2, StartedAt: time.Now().UTC(), Outcome: store.Outcome{Status: store.Delivered, Error: "hunter2"}}

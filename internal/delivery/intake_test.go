@@ -136,7 +136,7 @@ func TestRedisIntake(t *testing.T) {
 		} else if strings.Contains(name, "unverified") {
 			field = "action.verifyFileHash"
 		}
-		refused := strings.HasPrefix(note, "rejected invalid_job: "+field+": is not taken from a job in Redis") &&
+		refused := strings.HasPrefix(note, "rejected invalid_job: "+field+": is not accepted from a job in Redis") &&
 			strings.Contains(note, "HERALD_REDIS_INTAKE")
 		if err != nil || strings.HasPrefix(note, "accepted ") != c.taken || refused == c.taken {
 			t.Errorf("%s: %q, %v", name, note, err)

@@ -67,8 +67,8 @@ func (w *world) count(f store.Filter) (n int64) {
 	return n
 }
 
-// TestRoundDispatchesAllThatIsDue: one round dispatches more due deliveries than one statement does.
-func TestRoundDispatchesAllThatIsDue(t *testing.T) {
+// TestRoundDispatchesAllDue: one round dispatches more due deliveries than one statement does.
+func TestRoundDispatchesAllDue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.fillDue(2000)

@@ -213,7 +213,7 @@ func (s *newcomerSlots) acquire(ctx context.Context, from *ratelimit.Limiter, of
 	var refused *ratelimit.RefusedError
 	if errors.As(err, &refused) {
 		wait := s.newcomers.spreadWait(refused.Wait)
-		return retry.Pause(reason.AgentBusy, wait, fmt.Sprintf("%s, and these are taken; this one comes back in %s",
+		return retry.Pause(reason.AgentBusy, wait, fmt.Sprintf("%s, and these are in use; this one returns in %s",
 			why, wait.Round(100*time.Millisecond)))
 	}
 	if err != nil {

@@ -156,9 +156,9 @@ func TestNewcomersThatFailed(t *testing.T) {
 	}
 }
 
-// TestFileDomainIsGivenBack: the slot of a file's domain is released when the file has been fetched. The slot of the
-// endpoint's domain stays acquired.
-func TestFileDomainIsGivenBack(t *testing.T) {
+// TestSlotOfFileDomainIsReleased: the slot of a file's domain is released when the file has been fetched. The slot of
+// the endpoint's domain stays acquired.
+func TestSlotOfFileDomainIsReleased(t *testing.T) {
 	t.Parallel()
 	w := newNewcomerWorld(t, 4) // one slot for a domain
 	a := w.attempt(1)
@@ -263,9 +263,9 @@ func TestNewcomersWaitAMoment(t *testing.T) {
 	})
 }
 
-// TestNewcomersWaitForWhoEndsSoon: attempts do not wait for newcomers that hang. Only one waits for the single attempt
-// that does not hang, so that the other slots stay free for agents that answer.
-func TestNewcomersWaitForWhoEndsSoon(t *testing.T) {
+// TestNewcomersDoNotWaitForHangingOnes: attempts do not wait for newcomers that hang. Only one waits for the single
+// attempt that does not hang, so that the other slots stay free for agents that answer.
+func TestNewcomersDoNotWaitForHangingOnes(t *testing.T) {
 	t.Parallel()
 	for _, took := range []time.Duration{0, maxSlotWait * 9 / 10} {
 		t.Run(fmt.Sprint(took), func(t *testing.T) {
@@ -418,9 +418,9 @@ func TestRegistrableDomain(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoFailureOfAnAgent: an agent does not count as failed because of a file that a client named, because it
+// TestFailuresThatBlameNoAgent: an agent does not count as failed because of a file that a client named, because it
 // declined a client's content, or because of an endpoint, tool or timeout that a job named.
-func TestWhatIsNoFailureOfAnAgent(t *testing.T) {
+func TestFailuresThatBlameNoAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	healthy := newAgent(t)

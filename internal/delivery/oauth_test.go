@@ -291,12 +291,12 @@ func asked(s *oauthtest.Server) (n int) {
 	return n
 }
 
-// TestBadHours: deliveries that are held while the authorization server refuses are released when it accepts again,
-// each time.
-func TestBadHours(t *testing.T) {
+// TestReleasedAfterEachRefusal: deliveries that are held while the authorization server refuses are released when it
+// accepts again, each time.
+func TestReleasedAfterEachRefusal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.serve(w.authorizing(func(c *agentauth.Config) { c.Patience = time.Nanosecond }))
+	w.serve(w.authorizing(func(c *agentauth.Config) { c.RefusalPause = time.Nanosecond }))
 	s := guarded(t, oauthtest.Options{})
 	cred := clientFor(s)
 	id := w.guardedBy(s, cred)
@@ -316,9 +316,9 @@ func TestBadHours(t *testing.T) {
 	}
 }
 
-// TestOAuthGoesNowhereElse: an agent or an authorization server names another server, in each possible way. The other
-// server gets neither a credential nor a token.
-func TestOAuthGoesNowhereElse(t *testing.T) {
+// TestOAuthCredentialsStayAtTheirServer: an agent or an authorization server names another server, in each possible
+// way. The other server gets neither a credential nor a token.
+func TestOAuthCredentialsStayAtTheirServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	k := w.authorizing()

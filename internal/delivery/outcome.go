@@ -90,7 +90,7 @@ func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 		Called: a.answer.called, CallTook: a.answer.took,
 		EndpointOfJob: !a.claim.Job.Action.ResolveEndpoint,
 	}
-	o.Preferences = e.hearPreferences(a)
+	o.Preferences = e.readPreferences(a)
 	o.HoldLine = a.preferences.hold
 	if listing := a.call.listing; listing != nil {
 		o.Protocol = listing.Protocol

@@ -393,8 +393,8 @@ func TestUnboundAgentsShare(t *testing.T) {
 	})
 }
 
-// TestHurriedCalls: a timeout that a job made shorter than usual does not count against the endpoint.
-func TestHurriedCalls(t *testing.T) {
+// TestShortTimeoutOfAJobIsNoFailure: a timeout that a job made shorter than usual does not count against the endpoint.
+func TestShortTimeoutOfAJobIsNoFailure(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		timeout time.Duration // HERALD_CALL_TIMEOUT
@@ -424,8 +424,8 @@ func TestHurriedCalls(t *testing.T) {
 	}
 }
 
-// TestWhere: different spellings of an origin are the same origin.
-func TestWhere(t *testing.T) {
+// TestOriginSpellings: different spellings of an origin are the same origin.
+func TestOriginSpellings(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
 		"https://a.example/mcp":           "https://a.example",

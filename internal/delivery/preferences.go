@@ -122,34 +122,34 @@ func (e *Executor) awaitTurn(ctx context.Context, a *attempt) error {
 	}
 }
 
-// hearPreferences returns the preferences in the agent's answer, to be stored, or nil if it contains none. An endpoint
+// readPreferences returns the preferences in the agent's answer, to be stored, or nil if it contains none. An endpoint
 // that the job names cannot state preferences for the agent.
-func (e *Executor) hearPreferences(a *attempt) *store.Preferences {
-	said := a.answer.Preferences
-	if said == nil || !a.claim.Job.Action.ResolveEndpoint {
+func (e *Executor) readPreferences(a *attempt) *store.Preferences {
+	stated := a.answer.Preferences
+	if stated == nil || !a.claim.Job.Action.ResolveEndpoint {
 		return nil
 	}
 	known, now := a.claim.Preferences, e.Now()
-	heard := &store.Preferences{Kinds: said.Kinds, BatchSize: said.BatchSize, MaxPerSecond: said.MaxPerSecond,
-		NotUnderstood: said.NotUnderstood, SaidAt: now}
-	if latest := now.Add(store.MaxPause); said.PauseUntil.After(latest) {
-		heard.PauseUntil = latest
-	} else if said.PauseUntil.After(now) {
-		heard.PauseUntil = said.PauseUntil
+	preferences := &store.Preferences{Kinds: stated.Kinds, BatchSize: stated.BatchSize, MaxPerSecond: stated.MaxPerSecond,
+		NotUnderstood: stated.NotUnderstood, SaidAt: now}
+	if latest := now.Add(store.MaxPause); stated.PauseUntil.After(latest) {
+		preferences.PauseUntil = latest
+	} else if stated.PauseUntil.After(now) {
+		preferences.PauseUntil = stated.PauseUntil
 	}
-	if a.claim.Policy.Preferences != store.PreferencesIgnore && !heard.PauseUntil.IsZero() {
-		a.preferences.hold = holdPaused(heard.PauseUntil.Sub(now))
+	if a.claim.Policy.Preferences != store.PreferencesIgnore && !preferences.PauseUntil.IsZero() {
+		a.preferences.hold = holdPaused(preferences.PauseUntil.Sub(now))
 	}
-	if said.Unreadable { // keep the earlier preferences, with their own end
-		*heard = known
-		heard.NotUnderstood = []string{"all of it"}
-		if heard.SaidAt.IsZero() {
-			heard.SaidAt = now
+	if stated.Unreadable { // keep the earlier preferences, with their own end
+		*preferences = known
+		preferences.NotUnderstood = []string{"all of it"}
+		if preferences.SaidAt.IsZero() {
+			preferences.SaidAt = now
 		}
 	}
-	if len(heard.NotUnderstood) > 0 && !slices.Equal(heard.NotUnderstood, known.NotUnderstood) {
+	if len(preferences.NotUnderstood) > 0 && !slices.Equal(preferences.NotUnderstood, known.NotUnderstood) {
 		e.Logger.Info("an agent's preferences are not understood", "agent", nameAgent(a), "delivery", a.claim.ID,
-			"members", strings.Join(heard.NotUnderstood, ", "))
+			"members", strings.Join(preferences.NotUnderstood, ", "))
 	}
-	return heard
+	return preferences
 }

@@ -389,8 +389,9 @@ func TestMaxPerSecond(t *testing.T) {
 	}
 }
 
-// TestPausedFlood: the backlog of a paused agent costs nothing during the pause, and is delivered afterwards.
-func TestPausedFlood(t *testing.T) {
+// TestPausedBacklogCostsNothing: the backlog of a paused agent costs nothing during the pause, and is delivered
+// afterwards.
+func TestPausedBacklogCostsNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	k := w.newWorker()

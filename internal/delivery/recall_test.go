@@ -196,7 +196,7 @@ func TestKnownOutcomes(t *testing.T) {
 		again := w.expire(id)
 		k := w.newWorker(func(c *Config) {
 			c.Spool = &results{OutcomeSpool: w.queue, kept: func() error { return errAway }}
-			c.SpoolPatience = time.Millisecond
+			c.SpoolTimeout = time.Millisecond
 		})
 		if note, err := k.deliver(t.Context(), id, again.Dispatch); err != nil || !strings.HasPrefix(note, "waiting internal_error") {
 			t.Fatalf("%q, %v", note, err)

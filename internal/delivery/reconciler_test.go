@@ -54,8 +54,8 @@ func (w *world) flush() {
 	}
 }
 
-// TestReconcilerFindsWhatRedisLost: the loss of Redis' data delays deliveries, and loses none.
-func TestReconcilerFindsWhatRedisLost(t *testing.T) {
+// TestReconcilerFindsLostTasks: the loss of Redis' data delays deliveries, and loses none.
+func TestReconcilerFindsLostTasks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	a := newAgent(t)

@@ -67,8 +67,8 @@ func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 		return "", fmt.Errorf("this process still runs task %d of the delivery", other)
 	}
 	go r.run(id, n, s)
-	told := <-s.told
-	return told.note, told.err
+	end := <-s.taskEnds
+	return end.note, end.err
 }
 
 // run runs the delivery and ends after the record. Wait waits for it.
@@ -81,7 +81,7 @@ func (r *Runner) run(id uuid.UUID, n int, s *slot) {
 			end.err = fmt.Errorf("delivery %s panicked: the log has the stack", id)
 		}
 		r.unmarkRunning(id)
-		s.rest()
+		s.withholdClaim()
 		s.end(end)
 	}()
 	res, err := r.executor.Deliver(r.base, id, n, s)
@@ -100,25 +100,25 @@ func describeResult(res Result) (string, error) {
 	if res.Refused || res.Status == store.Waiting && res.At.IsZero() {
 		return "", queue.ErrDropped
 	}
-	told := strings.TrimSpace(string(res.Status) + " " + string(res.Reason))
+	note := strings.TrimSpace(string(res.Status) + " " + string(res.Reason))
 	if res.Status == store.Waiting {
-		told = string(res.Reason) // asynq's state shows that it waits
+		note = string(res.Reason) // asynq's state shows that it waits
 	}
 	if res.Text != "" {
-		told += ": " + text.Excerpt(res.Text, maxNote)
+		note += ": " + text.Excerpt(res.Text, maxNote)
 	}
 	if res.Next != "" && res.Status != store.Waiting {
-		told += " Next: " + text.Excerpt(res.Next, maxNote)
+		note += " Next: " + text.Excerpt(res.Next, maxNote)
 	}
 	switch res.Status {
 	case store.Delivered:
 		return "", nil
 	case store.Skipped:
-		return told, nil
+		return note, nil
 	case store.Waiting:
-		return "", &queue.WaitError{Text: told, At: res.At, Free: res.Free}
+		return "", &queue.WaitError{Text: note, At: res.At, Free: res.Free}
 	case store.Rejected, store.Dead, store.Held:
-		return "", &queue.ArchivedError{Text: told}
+		return "", &queue.ArchivedError{Text: note}
 	}
 	return "", queue.ErrDropped
 }

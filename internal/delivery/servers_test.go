@@ -343,8 +343,8 @@ func TestRememberedProtocol(t *testing.T) {
 	}
 }
 
-// TestToolsAreNewsOnce: an agent's tools are stored after a new listing, not with each delivery.
-func TestToolsAreNewsOnce(t *testing.T) {
+// TestToolsAreStoredOncePerListing: an agent's tools are stored after a new listing, not with each delivery.
+func TestToolsAreStoredOncePerListing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	k := w.newWorker()

@@ -45,7 +45,7 @@ func (e *Executor) spoolOutcome(ctx context.Context, c *store.Claim, o store.Out
 		err = e.Spool.SpoolOutcome(ctx, c.ID, b)
 	}
 	if err != nil {
-		e.Logger.Warn("neither Postgres nor Redis takes the outcome; this process keeps it",
+		e.Logger.Warn("neither Postgres nor Redis accepts the outcome; this process keeps it in memory",
 			logging.About(logging.Redis), "delivery", c.ID, "error", err)
 	}
 	return err == nil
@@ -77,9 +77,9 @@ func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*sto
 	return past, nil
 }
 
-// readSpool reads a spooled outcome. It tries again until Redis answers, for at most SpoolPatience.
+// readSpool reads a spooled outcome. It tries again until Redis answers, for at most SpoolTimeout.
 func (e *Executor) readSpool(ctx context.Context, id uuid.UUID) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, e.SpoolPatience)
+	ctx, cancel := context.WithTimeout(ctx, e.SpoolTimeout)
 	defer cancel()
 	for {
 		try, done := context.WithTimeout(ctx, spoolTimeout)

@@ -127,9 +127,9 @@ func TestInwardAddresses(t *testing.T) {
 	}
 }
 
-// TestWaysInward: a first request to a permitted server leads to a forbidden address. Here 127.0.0.9 represents the
-// internet and is allowed. All other addresses of this machine stay forbidden.
-func TestWaysInward(t *testing.T) {
+// TestIndirectInwardAddresses: a first request to a permitted server leads to a forbidden address. Here 127.0.0.9
+// represents the internet and is allowed. All other addresses of this machine stay forbidden.
+func TestIndirectInwardAddresses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	inner := guardtest.Listen(t, "127.0.0.1")

@@ -144,10 +144,10 @@ func TestWebUIAgreesWithPostgres(t *testing.T) {
 	heraldtest.AwaitState(t, agree, func() string { return fmt.Sprintf("%v; %v", got, must(w.queue.Lanes())) })
 }
 
-// TestKilledBeforeTheRetry: a worker is killed after Postgres has stored a wait and before asynq knows it. asynq then
-// recovers the task at its own time. If it is early, the task waits for the remaining time, with its reason. If it is
-// late, it is delivered.
-func TestKilledBeforeTheRetry(t *testing.T) {
+// TestKilledBeforeTaskIsRetried: a worker is killed after Postgres has stored a wait and before asynq knows it. asynq
+// then recovers the task at its own time. If it is early, the task waits for the remaining time, with its reason. If it
+// is late, it is delivered.
+func TestKilledBeforeTaskIsRetried(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var well atomic.Bool

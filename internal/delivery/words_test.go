@@ -59,8 +59,8 @@ func (w *world) told(k *worker, id uuid.UUID) (d store.Delivery, line, task stri
 	return w.row(id), line, task
 }
 
-// TestFailuresAreTold: for any failure of a delivery, the row, the log and the web UI describe it in Herald's words.
-func TestFailuresAreTold(t *testing.T) {
+// TestErrorMessages: for any failure of a delivery, the row, the log and the web UI describe it in Herald's words.
+func TestErrorMessages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	list := append(guardtest.Failures(t, "did not answer within 3 s"), guardtest.Failing{Name: "no such name",
@@ -92,8 +92,8 @@ func TestFailuresAreTold(t *testing.T) {
 	}
 }
 
-// TestNodesAreTold: a node fails during the check, and while an agent is resolved.
-func TestNodesAreTold(t *testing.T) {
+// TestNodeErrorMessages: a node fails during the check, and while an agent is resolved.
+func TestNodeErrorMessages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, f := range guardtest.Failures(t, "the node did not answer within 3 s") {

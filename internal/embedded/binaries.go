@@ -215,7 +215,7 @@ func (p binaryPath) probePostgres(ctx context.Context, acct account, log *slog.L
 	}
 	m := postgresVersion.FindStringSubmatch(out)
 	if m == nil {
-		return postgresBinaries{}, fmt.Errorf("%s does not tell its version", server)
+		return postgresBinaries{}, fmt.Errorf("%s does not report its version", server)
 	}
 	major, err := strconv.Atoi(m[2])
 	if err != nil {
@@ -296,7 +296,7 @@ func findRedis(ctx context.Context, cache string, acct account, log *slog.Logger
 		}
 		m := redisVersion.FindStringSubmatch(out)
 		if m == nil {
-			passed = append(passed, p.dir+" does not tell its version")
+			passed = append(passed, p.dir+" does not report its version")
 			continue
 		}
 		major, err1 := strconv.Atoi(m[1])

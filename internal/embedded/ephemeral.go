@@ -73,7 +73,7 @@ func removeAbandoned(ctx context.Context, tmp string, log *slog.Logger) {
 		if err != nil {
 			var inUse *InUseError
 			if !errors.As(err, &inUse) && !errors.Is(err, fs.ErrNotExist) {
-				log.Debug("an old temporary data folder cannot be looked at", "dir", dir, "err", err)
+				log.Debug("an old temporary data folder cannot be read", "dir", dir, "err", err)
 			}
 			continue
 		}

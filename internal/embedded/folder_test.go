@@ -154,7 +154,7 @@ func TestRunFile(t *testing.T) {
 	}
 }
 
-func TestSweep(t *testing.T) {
+func TestLeftoverFoldersAreRemoved(t *testing.T) {
 	t.Parallel()
 	tmp := openTemp(t)
 	make := func(name string, age time.Duration) string {

@@ -17,11 +17,11 @@ import (
 func clearLeftover(ctx context.Context, data string, log *slog.Logger) error {
 	ctx, cancel := withTimeout(ctx, stopTimeout)
 	defer cancel()
-	said := false
+	logged := false
 	err := pollUntil(ctx, 10*time.Millisecond, func() (bool, error) {
 		pids, err := workingIn(data, "postgres")
-		if len(pids) > 0 && !said {
-			said = true
+		if len(pids) > 0 && !logged {
+			logged = true
 			log.Info("postgres: waiting for a server that a killed process left", "processes", pids)
 		}
 		return len(pids) == 0, err

@@ -117,9 +117,9 @@ func TestCanonicalForms(t *testing.T) {
 	}
 }
 
-// TestCanonicalFormCommitsToAllThatIsSaid: a server adds content that the hashed canonical form does not show. The hash
+// TestCanonicalFormCoversAllFields: a server adds content that the hashed canonical form does not show. The hash
 // must not match.
-func TestCanonicalFormCommitsToAllThatIsSaid(t *testing.T) {
+func TestCanonicalFormCoversAllFields(t *testing.T) {
 	t.Parallel()
 	const honest = `{"value":9977,"text":"ok","mcp":{"text":"fine"},"list":[{"value":null}]}`
 	forms := map[Verdict]string{

@@ -117,8 +117,8 @@ func TestRedisKinds(t *testing.T) {
 	}
 }
 
-// TestNeedsMain: a package whose TestMain would leak the server fails with an error that says so.
-func TestNeedsMain(t *testing.T) {
+// TestFixturesRequireMain: a package whose TestMain would leak the server fails with an error that says so.
+func TestFixturesRequireMain(t *testing.T) {
 	binary, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

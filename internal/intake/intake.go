@@ -165,7 +165,7 @@ func (in *Intake) SubmitJobs(ctx context.Context, jobs []job.Job) ([]store.Accep
 // bytes. With RedisOff, FromTask returns an *queue.ArchivedError, and asynq archives the task unchanged.
 func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (string, error) {
 	if in.Redis == RedisOff {
-		return "", &queue.ArchivedError{Text: "whole jobs in Redis are not taken (HERALD_REDIS_INTAKE=off): " +
+		return "", &queue.ArchivedError{Text: "whole jobs in Redis are not accepted (HERALD_REDIS_INTAKE=off): " +
 			"use enqueue, or set it to jobs or on and run this task again"}
 	}
 	it, refusal, err := in.readUnanswered(Element{body, int64(len(body))}, job.Kind(kind), in.Redis == RedisOn)
@@ -182,11 +182,11 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 		return "rejected invalid_job: " + text.Excerpt(it.Refused, maxNote), nil
 	}
 	if a.Verdict == store.Conflict {
-		in.Logger.Warn("job from Redis not taken: its event is known otherwise",
+		in.Logger.Warn("job from Redis not accepted: its event is stored with other content",
 			"kind", kind, "delivery", a.ID, "key", a.Key, "field", a.Field)
 		return fmt.Sprintf("conflict with delivery %s: %s differs", a.ID, a.Field), nil
 	}
-	in.Logger.Info("job taken from Redis", "kind", kind, "verdict", a.Verdict, "delivery", a.ID, "key", a.Key)
+	in.Logger.Info("job accepted from Redis", "kind", kind, "verdict", a.Verdict, "delivery", a.ID, "key", a.Key)
 	return fmt.Sprintf("%s as delivery %s", a.Verdict, a.ID), nil
 }
 
@@ -221,7 +221,7 @@ func refuseDirect(j job.Job) error {
 		return nil
 	}
 	return &job.Refusal{Path: field,
-		Problem: "is not taken from a job in Redis: use enqueue, or set HERALD_REDIS_INTAKE=on"}
+		Problem: "is not accepted from a job in Redis: use enqueue, or set HERALD_REDIS_INTAKE=on"}
 }
 
 // acceptJobs stores the jobs and enqueues the deliveries that the store dispatched.

@@ -85,7 +85,7 @@ func parseGateway(s string) (*url.URL, error) {
 	case u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
 		return nil, fmt.Errorf("IPFS gateway %q is no http or https URL; write it as https://host or http://127.0.0.1:8080", shownURL(u))
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return nil, fmt.Errorf("IPFS gateway %q carries user information, a query or a fragment; only scheme, host and path are taken", shownURL(u))
+		return nil, fmt.Errorf("IPFS gateway %q carries user information, a query or a fragment; only scheme, host and path are allowed", shownURL(u))
 	}
 	u.Path = strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/ipfs")
 	u.RawPath = ""
@@ -118,7 +118,7 @@ var (
 	errAbsent = errors.New("it does not have the content")
 	errLied   = errors.New("it sent bytes that do not match the CID")
 	errSpent  = errors.New("it sent more bytes than one fetch may take")
-	errLarge  = errors.New("which is larger than any that is taken")
+	errLarge  = errors.New("which is larger than the maximum")
 	errBusy   = fmt.Errorf("%d requests to it are under way already", gatewayInflight)
 )
 

@@ -8,8 +8,8 @@ import (
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
 
-// TestFailuresAreTold: errors between Herald and a web server or gateway have messages of Herald's own.
-func TestFailuresAreTold(t *testing.T) {
+// TestErrorMessages: errors between Herald and a web server or gateway have messages of Herald's own.
+func TestErrorMessages(t *testing.T) {
 	t.Parallel()
 	guard := guardtest.Loopback(t, guardtest.Resolver(t, nil))
 	list := guardtest.Failures(t, "did not answer within 3 s")

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestSums: an attacker could change the event's content or position, or the action, without changing the job's key.
-// Each of them has a sum. Neither meta nor the timestamp affects a sum.
-func TestSums(t *testing.T) {
+// TestSumsCoverContent: an attacker could change the event's content or position, or the action, without changing the
+// job's key. Each of them has a sum. Neither meta nor the timestamp affects a sum.
+func TestSumsCoverContent(t *testing.T) {
 	t.Parallel()
 	const event = `"type":"NewFeedback","chainId":8453,"agentId":"1","clientAddress":"0x1111111111111111111111111111111111111111","feedbackIndex":7,"score":95`
 	parse := func(rest string) Job {

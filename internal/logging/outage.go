@@ -19,7 +19,7 @@ const (
 
 const (
 	probeInterval = time.Second     // between two probes during an outage, or when one is suspected
-	calmInterval  = 5 * time.Second // between two probes otherwise
+	quietInterval = 5 * time.Second // between two probes otherwise
 
 	// steadyTime is how long a service must answer before an outage ends. A service that fails repeatedly within that
 	// time causes only one pair of lines.
@@ -59,15 +59,15 @@ type Outage struct {
 
 // failures counts failures that no outage has explained.
 type failures struct {
-	count int
-	first time.Time
-	last  string
-	told  time.Time // when failures were logged last
+	count    int
+	first    time.Time
+	last     string
+	loggedAt time.Time // when failures were logged last
 }
 
 // isDue reports whether there are failures that no outage has explained in time, so that they must be logged.
 func (f *failures) isDue(now time.Time) bool {
-	return f.count > 0 && now.Sub(f.first) >= explainTime && now.Sub(f.told) >= unexplainedInterval
+	return f.count > 0 && now.Sub(f.first) >= explainTime && now.Sub(f.loggedAt) >= unexplainedInterval
 }
 
 // NewOutage returns an Outage without a current outage. Run starts the probes.
@@ -80,14 +80,14 @@ func (o *Outage) Run(ctx context.Context) {
 	for {
 		asked := time.Now()
 		err := o.Probe(ctx)
-		calm := false
+		quiet := false
 		if ctx.Err() == nil { // otherwise the end of ctx interrupted the probe
-			if calm = o.observeProbe(asked, time.Now(), err); o.Probed != nil {
+			if quiet = o.observeProbe(asked, time.Now(), err); o.Probed != nil {
 				o.Probed(err)
 			}
 		}
-		if !o.awaitProbe(ctx, calm) {
-			o.tellFailures(time.Now())
+		if !o.awaitProbe(ctx, quiet) {
+			o.logFailures(time.Now())
 			return
 		}
 	}
@@ -95,7 +95,7 @@ func (o *Outage) Run(ctx context.Context) {
 
 // awaitProbe waits until the next probe is due. If calm is true it waits longer, unless a failure is reported. It
 // returns false if ctx ended.
-func (o *Outage) awaitProbe(ctx context.Context, calm bool) bool {
+func (o *Outage) awaitProbe(ctx context.Context, quiet bool) bool {
 	timer := time.NewTimer(probeInterval)
 	defer timer.Stop()
 	select {
@@ -103,10 +103,10 @@ func (o *Outage) awaitProbe(ctx context.Context, calm bool) bool {
 		return false
 	case <-timer.C:
 	}
-	if !calm {
+	if !quiet {
 		return true
 	}
-	timer.Reset(calmInterval - probeInterval)
+	timer.Reset(quietInterval - probeInterval)
 	select {
 	case <-ctx.Done():
 		return false
@@ -118,7 +118,7 @@ func (o *Outage) awaitProbe(ctx context.Context, calm bool) bool {
 
 // observeProbe processes the result of a probe. It reports whether there is neither an outage nor an unexplained
 // failure.
-func (o *Outage) observeProbe(asked, now time.Time, err error) (calm bool) {
+func (o *Outage) observeProbe(asked, now time.Time, err error) (quiet bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
@@ -135,7 +135,7 @@ func (o *Outage) observeProbe(asked, now time.Time, err error) (calm bool) {
 		o.away, o.ended = false, now
 		o.Logger.Warn(fmt.Sprintf("%s answers again after %s.", o.Service, roundForPeople(took)), "away", took)
 	case !o.away && o.failures.isDue(now):
-		o.tellLocked(now)
+		o.logLocked(now)
 	}
 	return !o.away && o.failures.count == 0
 }
@@ -161,20 +161,20 @@ func (o *Outage) reportLine(now time.Time, line string, failed bool) {
 	}
 }
 
-// tellFailures logs the failures that no outage explained.
-func (o *Outage) tellFailures(now time.Time) {
+// logFailures logs the failures that no outage explained.
+func (o *Outage) logFailures(now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.failures.count > 0 {
-		o.tellLocked(now)
+		o.logLocked(now)
 	}
 }
 
-func (o *Outage) tellLocked(now time.Time) {
+func (o *Outage) logLocked(now time.Time) {
 	f := &o.failures
 	o.Logger.Warn(fmt.Sprintf("%s answers, but some requests fail; they are tried again.", o.Service),
 		"failures", f.count, "within", now.Sub(f.first), "last", f.last)
-	f.count, f.told = 0, now
+	f.count, f.loggedAt = 0, now
 }
 
 // roundForPeople rounds a duration for a sentence: to tenths of a second below 10 s, else to whole seconds.

@@ -95,9 +95,9 @@ func TestAnswerRedactsShortSecretsAndBasic(t *testing.T) {
 	}
 }
 
-// TestAnswerRedactsWhateverTheSpelling checks that a credential is masked in every spelling that JSON allows for its
+// TestAnswerRedactsEverySpelling checks that a credential is masked in every spelling that JSON allows for its
 // characters, because Postgres stores the decoded value.
-func TestAnswerRedactsWhateverTheSpelling(t *testing.T) {
+func TestAnswerRedactsEverySpelling(t *testing.T) {
 	t.Parallel()
 	ep := Endpoint{Transport: TransportHTTP, URL: "https://a.example/mcp", Headers: map[string]secret.Secret{"Authorization": secret.New("Bearer ab/cd+ef==&<gh>")}}
 	for _, spelt := range []string{`ab/cd+ef==&<gh>`, `ab\/cd+ef==&<gh>`, `ab/cd+ef\u003d\u003d\u0026\u003Cgh\u003e`, `\u0061\u0062/cd+ef==&<gh>`, `ab%2Fcd%2Bef%3D%3D%26%3Cgh%3E`, `ab&#x2F;cd+ef==&amp;&lt;gh&gt;`,

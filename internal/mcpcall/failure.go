@@ -132,11 +132,11 @@ func (c *conn) describeError(response transport.Response, err error) error {
 // describeTimeout describes a request whose context ended. lack names the expected event that did not happen in time.
 func describeTimeout(ctx context.Context, lack string) error {
 	sentence := lack
-	switch patience := patienceOf(ctx); {
+	switch limit := timeLimitOf(ctx); {
 	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		sentence = "this process gave up before the agent had answered"
-	case patience > 0:
-		sentence += " within " + netguard.Seconds(patience)
+	case limit > 0:
+		sentence += " within " + netguard.Seconds(limit)
 	default:
 		sentence += " in time"
 	}

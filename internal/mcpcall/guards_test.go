@@ -19,10 +19,10 @@ import (
 
 // The faults of agents that mcp-go did not survive, and for each fault the test which shows that Herald survives it.
 //
-//	307/308 to another host                        TestRedirectsLeadNowhere, TestSecretHeaders
+//	307/308 to another host                        TestRedirectsAreNotFollowed, TestSecretHeaders
 //	200 MiB JSON answer                            TestHugeAnswer, TestMisbehavingAgents/endless_JSON, …/endless_event
 //	stdio line without end                         TestStdioMisbehaving/endless
-//	stdio child stops reading                      TestStdioMisbehaving/deaf, TestDeafCommandHoldsNobodyUp
+//	stdio child stops reading                      TestStdioMisbehaving/deaf, TestCommandThatDoesNotRead
 //	stdio launched through sh -c                   TestShellLeavesNoOrphan, TestStdioMisbehaving/forks
 //	stdio child ignores EOF and SIGTERM            TestStdioMisbehaving/stubborn
 //	stdio child dies during a call                 TestStdioDeathAndRestart; its zombie: TestCycles/stdio
@@ -37,19 +37,19 @@ import (
 //	session unknown, answered 400                  TestSessionGone/400
 //	answer with another request id                 TestMisbehavingAgents/another_request's_id
 //	structuredContent without content              TestMisbehavingAgents/structured_without_content
-//	unknown content block, resultType "task"       TestOddResults, TestReadAnswer
-//	unknown resultType                             TestOddResults, TestReadAnswer
+//	unknown content block, resultType "task"       TestUnusualResults, TestReadAnswer
+//	unknown resultType                             TestUnusualResults, TestReadAnswer
 //	input required, empty request map              TestMisbehavingAgents/wants_input, TestDecline
 //	asks (ping) without end                        TestPingFlood
 //	SSE answer ends before the result              TestMisbehavingAgents/events_end_early
 //	HTTP+SSE stream lost                           TestStreamLost, TestStreamsThatMisbehave
-//	agent hangs on DELETE                          TestHangingGoodbye
+//	agent hangs on DELETE                          TestHangingSessionEnd
 //	deadline on HTTP                               TestDeadline, TestDeadlineWhileReading
 //	500 clients opened                             TestCycles
 //	endpoint event of another scheme               TestEndpointEvent, TestStreamsThatDoNotOpen/another_origin
 //	x-mcp-header without a listing, -32020         TestHeaderMismatch
 
-func TestRedirectsLeadNowhere(t *testing.T) {
+func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	var elsewhere atomic.Int32
 	other := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -124,7 +124,7 @@ func (e endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestDeafCommandHoldsNobodyUp(t *testing.T) {
+func TestCommandThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	p := newPool(t)
 	ep := command("deaf")
@@ -274,7 +274,7 @@ func TestModernNotFound(t *testing.T) {
 	}
 }
 
-func TestOddResults(t *testing.T) {
+func TestUnusualResults(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		result     string
@@ -310,7 +310,7 @@ func TestOddResults(t *testing.T) {
 	}
 }
 
-func TestHangingGoodbye(t *testing.T) {
+func TestHangingSessionEnd(t *testing.T) {
 	t.Parallel()
 	leaving := make(chan struct{}, 4)
 	a := &agent{session: "s", on: func(method string, _ http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {

@@ -82,19 +82,19 @@ func (p *Pool) runCheck(s *slot, c *conn, suspect bool, uses int) {
 // caller gave up, and a restart would lose its state. It returns false when the command is silent a second time and
 // sent nothing in between. Pool.mu is held.
 func (c *conn) deferRestart() bool {
-	before, now := c.silentAt, c.countHeard()+1
+	before, now := c.silentAt, c.countReceived()+1
 	c.silentAt = now
 	return c.process != nil && before != now
 }
 
-// countHeard returns a counter that grows with every message or byte from the agent.
-func (c *conn) countHeard() int64 {
+// countReceived returns a counter that grows with every message or byte from the agent.
+func (c *conn) countReceived() int64 {
 	n := c.answers.Load()
 	if c.process != nil {
-		n += c.process.Heard()
+		n += c.process.Received()
 	}
 	if c.stream != nil {
-		n += c.stream.Heard()
+		n += c.stream.Received()
 	}
 	return n
 }
@@ -163,7 +163,7 @@ func (c *conn) checkHealth(ctx context.Context) signOfLife {
 func (c *conn) awaitSign(ctx context.Context, wait time.Duration, send func(context.Context) error) signOfLife {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	heard := c.countHeard()
+	received := c.countReceived()
 	response, err := c.recordRequest(ctx, send)
 	unknownMethod := response.Error != nil && response.Error.Code == mcp.METHOD_NOT_FOUND
 	switch {
@@ -171,7 +171,7 @@ func (c *conn) awaitSign(ctx context.Context, wait time.Duration, send func(cont
 		return gone
 	case response.Session && response.Status == http.StatusNotFound && !unknownMethod:
 		return gone
-	case err == nil, response.Answered(), c.kind == TransportHTTP && response.Status != 0, c.countHeard() != heard:
+	case err == nil, response.Answered(), c.kind == TransportHTTP && response.Status != 0, c.countReceived() != received:
 		return answering
 	}
 	return silent

@@ -175,9 +175,9 @@ func TestSilentStreamInUse(t *testing.T) {
 	}
 }
 
-// TestOddSignsOfLife checks that a healthy agent is never given up because it does not support ping or supports only
-// numeric ids.
-func TestOddSignsOfLife(t *testing.T) {
+// TestUnusualHealthyAgents checks that a healthy agent is never given up because it does not support ping or supports
+// only numeric ids.
+func TestUnusualHealthyAgents(t *testing.T) {
 	t.Parallel()
 	pings := func(f func(w http.ResponseWriter, id json.RawMessage)) *agent {
 		return &agent{session: "s", on: func(method string, w http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {

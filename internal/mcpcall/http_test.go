@@ -348,7 +348,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-func TestNothingWritten(t *testing.T) {
+func TestUnwrittenRequest(t *testing.T) {
 	t.Parallel()
 	p := newPool(t)
 	_, err := p.Call(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: "http://" + heraldtest.Address(t) + "/mcp?key=hidden-token"}, Request{Tool: "x"})
@@ -367,10 +367,10 @@ func TestNothingWritten(t *testing.T) {
 	}
 }
 
-// TestNothingWrittenOfACall checks that the error reports nothing written if the agent ended after its client was
+// TestUnwrittenCall checks that the error reports nothing written if the agent ended after its client was
 // opened. A connection that was just used may not be idle yet and then accepts the call's bytes, so the test tries
 // again.
-func TestNothingWrittenOfACall(t *testing.T) {
+func TestUnwrittenCall(t *testing.T) {
 	t.Parallel()
 	var e *CallError
 	for range 5 {

@@ -186,7 +186,7 @@ func (p *Pool) withClient(ctx context.Context, ep Endpoint, do func(context.Cont
 		ctx, cancel = WithTimeout(ctx, p.cfg.CallTimeout)
 		defer cancel()
 	}
-	ctx = withPatience(ctx)
+	ctx = withTimeLimit(ctx)
 	key := ep.clientKey()
 	for attempt := 0; ; attempt++ {
 		c, err := p.acquireClient(ctx, ep, key)
@@ -459,8 +459,8 @@ func WithTimeout(ctx context.Context, bound time.Duration) (context.Context, con
 	return context.WithTimeout(ctx, bound)
 }
 
-// withPatience stores the remaining time of a context that WithTimeout did not create, for timeout errors.
-func withPatience(ctx context.Context) context.Context {
+// withTimeLimit stores the remaining time of a context that WithTimeout did not create, for timeout errors.
+func withTimeLimit(ctx context.Context) context.Context {
 	deadline, ok := ctx.Deadline()
 	if _, known := ctx.Value(patienceKey{}).(time.Duration); known || !ok {
 		return ctx
@@ -468,8 +468,8 @@ func withPatience(ctx context.Context) context.Context {
 	return context.WithValue(ctx, patienceKey{}, time.Until(deadline))
 }
 
-// patienceOf returns the bound stored by WithTimeout or withPatience, or 0.
-func patienceOf(ctx context.Context) time.Duration {
+// timeLimitOf returns the bound stored by WithTimeout or withTimeLimit, or 0.
+func timeLimitOf(ctx context.Context) time.Duration {
 	d, _ := ctx.Value(patienceKey{}).(time.Duration)
 	return d
 }

@@ -66,7 +66,7 @@ func readPreferences(meta json.RawMessage) *Preferences {
 		{"kinds", p.readKinds}, {"batchSize", p.readBatchSize}, {"maxPerSecond", p.readRate},
 		{"pauseUntil", p.readPause},
 	} {
-		if said := object.Get(member.name); said != nil && !member.read(said.Data) {
+		if stated := object.Get(member.name); stated != nil && !member.read(stated.Data) {
 			p.NotUnderstood = append(p.NotUnderstood, member.name)
 		}
 	}
@@ -75,8 +75,8 @@ func readPreferences(meta json.RawMessage) *Preferences {
 
 // readKinds parses a list of kinds. It rejects the whole list if this version does not know one of them, so that no
 // event is withheld by mistake.
-func (p *Preferences) readKinds(said any) bool {
-	list, ok := said.([]*strictjson.Value)
+func (p *Preferences) readKinds(stated any) bool {
+	list, ok := stated.([]*strictjson.Value)
 	known := []string{string(job.KindNewFeedback), string(job.KindFeedbackRevoked), string(job.KindResponseAppended),
 		string(job.KindValidationResponse)}
 	kinds := make([]string, 0, len(known))
@@ -96,8 +96,8 @@ func (p *Preferences) readKinds(said any) bool {
 	return ok
 }
 
-func (p *Preferences) readBatchSize(said any) bool {
-	n, ok := readNumber(said)
+func (p *Preferences) readBatchSize(stated any) bool {
+	n, ok := readNumber(stated)
 	if !ok || n != math.Trunc(n) || n < 1 || n > MaxBatch {
 		return false
 	}
@@ -105,8 +105,8 @@ func (p *Preferences) readBatchSize(said any) bool {
 	return true
 }
 
-func (p *Preferences) readRate(said any) bool {
-	n, ok := readNumber(said)
+func (p *Preferences) readRate(stated any) bool {
+	n, ok := readNumber(stated)
 	if !ok || n <= 0 {
 		return false
 	}
@@ -115,8 +115,8 @@ func (p *Preferences) readRate(said any) bool {
 }
 
 // readPause parses any RFC 3339 time. The caller, which has the clock, limits how far in the future it may be.
-func (p *Preferences) readPause(said any) bool {
-	words, ok := said.(string)
+func (p *Preferences) readPause(stated any) bool {
+	words, ok := stated.(string)
 	until, err := time.Parse(time.RFC3339, words)
 	if !ok || err != nil {
 		return false
@@ -126,8 +126,8 @@ func (p *Preferences) readPause(said any) bool {
 }
 
 // readNumber parses a finite number.
-func readNumber(said any) (float64, bool) {
-	literal, ok := said.(json.Number)
+func readNumber(stated any) (float64, bool) {
+	literal, ok := stated.(json.Number)
 	if !ok {
 		return 0, false
 	}

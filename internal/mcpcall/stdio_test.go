@@ -364,7 +364,7 @@ func TestRealServerOverStdio(t *testing.T) {
 	}
 }
 
-func TestStdioRefusesWhatIsNotListed(t *testing.T) {
+func TestStdioRefusesUnlistedCommands(t *testing.T) {
 	t.Parallel()
 	p := newPool(t, func(c *Config) { c.StdioCommands = [][]string{{"/bin/echo", "a b"}, {os.Args[0], "x"}} })
 	for _, ep := range []Endpoint{
@@ -554,8 +554,8 @@ func TestStdioMisbehaving(t *testing.T) {
 	}
 }
 
-// TestFarewell checks that a command which is asked to exit is not killed because writing to it fails.
-func TestFarewell(t *testing.T) {
+// TestExitingCommandIsNotKilled checks that a command which is asked to exit is not killed because writing to it fails.
+func TestExitingCommandIsNotKilled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	p := newPool(t)

@@ -11,9 +11,9 @@ import (
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
 
-// TestFailuresAreTold checks that every failure between Herald and an agent is described in Herald's own words, over
+// TestErrorMessages checks that every failure between Herald and an agent is described in Herald's own words, over
 // each transport.
-func TestFailuresAreTold(t *testing.T) {
+func TestErrorMessages(t *testing.T) {
 	t.Parallel()
 	guard := guardtest.Loopback(t, guardtest.Resolver(t, nil))
 	list := append(guardtest.Failures(t, "did not answer within 3 s"),
@@ -39,8 +39,9 @@ func TestFailuresAreTold(t *testing.T) {
 	}
 }
 
-// TestSilenceAndCommandsAreTold checks the errors of an agent that connects and then fails, and of commands that fail.
-func TestSilenceAndCommandsAreTold(t *testing.T) {
+// TestErrorMessagesOfSilenceAndCommands checks the errors of an agent that connects and then fails, and of commands
+// that fail.
+func TestErrorMessagesOfSilenceAndCommands(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		mode, says string

@@ -87,8 +87,8 @@ func TestSeconds(t *testing.T) {
 	}
 }
 
-// TestFailuresAreTold causes each failure with a client of the guard, and checks the error text.
-func TestFailuresAreTold(t *testing.T) {
+// TestErrorMessages causes each failure with a client of the guard, and checks the error text.
+func TestErrorMessages(t *testing.T) {
 	t.Parallel()
 	g := guardtest.Loopback(t, guardtest.Resolver(t, nil))
 	list := append(guardtest.Failures(t, "did not answer within 3 s"),

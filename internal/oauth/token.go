@@ -137,7 +137,7 @@ func readToken(a *answer, now time.Time, asked string, hidden []string) (Token, 
 	case access == "" && o["error"] != nil: // some servers refuse with a 200
 		return Token{}, readRefusal(a.status, o, hidden)
 	case access == "" || strings.ContainsFunc(access, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return Token{}, fmt.Errorf("%w: its access_token is empty or holds what cannot be sent", errNoToken)
+		return Token{}, fmt.Errorf("%w: its access_token is empty or contains characters that cannot be sent", errNoToken)
 	}
 	kind, err := o.getText("token_type", maxName)
 	if err != nil {
@@ -153,7 +153,7 @@ func readToken(a *answer, now time.Time, asked string, hidden []string) (Token, 
 	}
 	refresh, err := o.getText("refresh_token", maxSecret)
 	if err == nil && strings.ContainsFunc(refresh, isUnprintable) {
-		err = errors.New("its refresh_token holds what cannot be sent")
+		err = errors.New("its refresh_token contains characters that cannot be sent")
 	}
 	if err != nil {
 		return Token{}, fmt.Errorf("%w: %w", errNoToken, err)

@@ -224,11 +224,11 @@ func TestAnswers(t *testing.T) {
 		"twice":             {answerWith(200, `{`+ok+`,"access_token":"t0ken2"}`), later("it has a name twice")},
 		"deep":              {answerWith(200, `{`+ok+`,"x":`+nestLists(100)+`}`), later("nests deeper")},
 		"token a number":    {answerWith(200, `{"access_token":1,"token_type":"Bearer"}`), later("its access_token is not text")},
-		"token empty":       {answerWith(200, `{"access_token":"","token_type":"Bearer"}`), later("is empty or holds what cannot be sent")},
-		"token two lines":   {answerWith(200, `{"access_token":"t0ken\r\nX: y","token_type":"Bearer"}`), later("holds what cannot be sent")},
+		"token empty":       {answerWith(200, `{"access_token":"","token_type":"Bearer"}`), later("is empty or contains characters that cannot be sent")},
+		"token two lines":   {answerWith(200, `{"access_token":"t0ken\r\nX: y","token_type":"Bearer"}`), later("contains characters that cannot be sent")},
 		"token too long":    {answerWith(200, `{"access_token":"`+strings.Repeat("a", maxSecret+1)+`","token_type":"Bearer"}`), later("longer than 16384 bytes")},
 		"type a list":       {answerWith(200, `{"access_token":"t0ken","token_type":["Bearer"]}`), later("its token_type is not text")},
-		"refresh two lines": {answerWith(200, `{`+ok+`,"refresh_token":"a\nb"}`), later("its refresh_token holds")},
+		"refresh two lines": {answerWith(200, `{`+ok+`,"refresh_token":"a\nb"}`), later("its refresh_token contains")},
 		"scope a list":      {answerWith(200, `{`+ok+`,"scope":["a"]}`), later("its scope is not text")},
 	} {
 		t.Run(name, func(t *testing.T) {

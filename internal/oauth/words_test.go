@@ -12,9 +12,9 @@ import (
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
 
-// TestFailuresAreTold checks that every failure between Herald and an authorization server is described in Herald's own
+// TestErrorMessages checks that every failure between Herald and an authorization server is described in Herald's own
 // words.
-func TestFailuresAreTold(t *testing.T) {
+func TestErrorMessages(t *testing.T) {
 	t.Parallel()
 	list := append(guardtest.Failures(t, "did not answer within 3 s"),
 		guardtest.Failing{Name: "no such name", URL: "https://" + guardtest.NoSuchName, Says: "DNS does not know the name " + guardtest.NoSuchName})

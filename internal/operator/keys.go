@@ -179,26 +179,26 @@ func (o *Operator) RemoveKey(ctx context.Context, id uint32, cleartext bool) (Ro
 }
 
 // rotate applies a change to the keyset in force and returns the new keyset as text.
-func (o *Operator) rotate(cleartext bool, change func(*secret.Keyset) (next *secret.Keyset, said string, err error)) (
+func (o *Operator) rotate(cleartext bool, change func(*secret.Keyset) (next *secret.Keyset, advice string, err error)) (
 	r Rotation, err error) {
 	k, err := o.Backend.Keyset()
 	if err != nil {
 		return r, err
 	}
-	next, said, err := change(k)
+	next, advice, err := change(k)
 	if err != nil {
 		return r, err
 	}
-	r.Next, r.from = said, k
+	r.Next, r.from = advice, k
 	r.Keyset, err = o.writeKeyset(next, cleartext)
 	return r, err
 }
 
 // warnMissingKeys warns if stored secrets were sealed with keys that the keyset in force lacks: it is then perhaps the
-// wrong keyset to rotate. It takes at most storePatience and ignores errors, because the new keyset does not depend on
-// it.
+// wrong keyset to rotate. It takes at most optionalStoreTimeout and ignores errors, because the new keyset does not
+// depend on it.
 func (o *Operator) warnMissingKeys(ctx context.Context, k *secret.Keyset) {
-	ctx, cancel := context.WithTimeout(ctx, min(o.Timeout, storePatience))
+	ctx, cancel := context.WithTimeout(ctx, min(o.Timeout, optionalStoreTimeout))
 	defer cancel()
 	st, err := o.StoreAtHand(ctx)
 	if err != nil {
@@ -322,11 +322,11 @@ type Reencryption struct {
 	Changed int      `json:"changed"`
 	Left    int      `json:"left"` // could not be opened, and are unchanged
 	Audit   int64    `json:"audit,omitempty"`
-	Errors  []string `json:"errors,omitempty"` // the first maxToldErrors
+	Errors  []string `json:"errors,omitempty"` // the first maxListedErrors
 }
 
-// maxToldErrors bounds the errors that Reencryption lists.
-const maxToldErrors = 10
+// maxListedErrors bounds the errors that Reencryption lists.
+const maxListedErrors = 10
 
 // Reencrypt uses the current key to seal all secrets that other keys have sealed. It can be stopped and run again. With
 // dryRun it only counts. If it returns a *LeftError, the result is complete.
@@ -383,7 +383,7 @@ func (r *Reencryption) reseal(ctx context.Context, k *secret.Keyset, s sealedSec
 	}
 	plain, err := k.Open(s.ciphertext, s.binding)
 	if err != nil {
-		if r.Left++; len(r.Errors) < maxToldErrors {
+		if r.Left++; len(r.Errors) < maxListedErrors {
 			r.Errors = append(r.Errors, fmt.Sprintf("%s: %v", s.name, err))
 		}
 		return nil

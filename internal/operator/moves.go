@@ -18,7 +18,7 @@ const (
 	maxBatch     = 500 // deliveries that the store changes in one transaction
 	pageRows     = 1000
 	ratePeriod   = 5                // batches in a second, unless they would be larger than maxBatch
-	movePatience = 30 * time.Second // bounds one batch, including commit and dispatch
+	batchTimeout = 30 * time.Second // bounds one batch, including commit and dispatch
 	maxAuditIDs  = 100              // bounds the ids in an audit row, which also counts all of them
 )
 
@@ -389,7 +389,7 @@ func (r MoveRequest) moveAll(ctx context.Context, v verb, ids []uuid.UUID, out *
 
 // moveBatch changes one batch. Cancelling ctx does not interrupt it, so that a commit that has begun can end.
 func moveBatch(ctx context.Context, v verb, ids []uuid.UUID) (int, map[uuid.UUID]string, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), movePatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
 	defer cancel()
 	return v.move(ctx, ids)
 }
@@ -400,18 +400,18 @@ func (r *MoveReport) countLeft() string {
 	for _, l := range r.Left {
 		counts[l.Why]++
 	}
-	var said []string
+	var reasons []string
 	for _, why := range slices.Sorted(maps.Keys(counts)) {
-		said = append(said, fmt.Sprintf("%d left: %s", counts[why], why))
+		reasons = append(reasons, fmt.Sprintf("%d left: %s", counts[why], why))
 	}
-	return strings.Join(said, "; ")
+	return strings.Join(reasons, "; ")
 }
 
 // conclude returns the error with which a change ends. fault is the error that ended it early, or nil.
 func (r *MoveReport) conclude(fault error) error {
 	switch {
 	case fault != nil && r.State == auditCancelled:
-		return fmt.Errorf("%w; the same command takes up the rest", fault)
+		return fmt.Errorf("%w; run the same command again for the rest", fault)
 	case fault != nil:
 		return fmt.Errorf("%w; the reported batches are done, the last one may be: run the same command for the rest", fault)
 	case r.foundNone():

@@ -44,9 +44,9 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestWhatAFilterTakes checks that a filter without --status selects deliveries that may still need an action, and
+// TestFilterSelection checks that a filter without --status selects deliveries that may still need an action, and
 // never delivered ones.
-func TestWhatAFilterTakes(t *testing.T) {
+func TestFilterSelection(t *testing.T) {
 	t.Parallel()
 	open := []store.Status{store.Dead, store.Rejected, store.Skipped, store.Held, store.Waiting}
 	for _, c := range []struct {
@@ -72,7 +72,7 @@ func TestWhatAFilterTakes(t *testing.T) {
 	}
 }
 
-func TestForceIsNotForWhatChanges(t *testing.T) {
+func TestForceKeepsChangingRows(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		ask  MoveRequest
@@ -247,7 +247,7 @@ func TestMoveStops(t *testing.T) {
 			}
 			return nil, ctx.Err() // the signal cuts no batch off
 		})
-		if !errors.Is(err, why) || n != 2 || !strings.Contains(err.Error(), "stopped after 20 of 100") || !strings.Contains(err.Error(), "the same command takes up the rest") {
+		if !errors.Is(err, why) || n != 2 || !strings.Contains(err.Error(), "stopped after 20 of 100") || !strings.Contains(err.Error(), "run the same command again for the rest") {
 			t.Errorf("%d batches, %v", n, err)
 		}
 		if a := s.audits[0]; out.State != "cancelled" || out.Moved != 20 || a.State != "cancelled" || a.Moved != 20 || !strings.Contains(a.Note, "stopped after 20 of 100") {

@@ -82,14 +82,14 @@ type Content struct {
 
 // Person answers questions and receives warnings while an Operator works.
 type Person interface {
-	// Confirm asks a yes-or-no question. It returns ErrNobody if no person can answer.
+	// Confirm asks a yes-or-no question. It returns ErrNoPerson if no person can answer.
 	Confirm(ctx context.Context, question string) (agreed bool, err error)
 	// Notify shows a line that is not part of the result.
 	Notify(line string)
 }
 
-// ErrNobody is returned by Person.Confirm if no person can answer.
-var ErrNobody = errors.New("there is no terminal to ask on")
+// ErrNoPerson is returned by Person.Confirm if no person can answer.
+var ErrNoPerson = errors.New("there is no terminal to ask on")
 
 // MisuseError reports a request that is invalid in itself.
 type MisuseError struct {

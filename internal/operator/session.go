@@ -123,8 +123,8 @@ func (e *LateError) Error() string {
 		e.Within)
 }
 
-// storePatience bounds the wait for a store that an action can also do without.
-const storePatience = 5 * time.Second
+// optionalStoreTimeout bounds the wait for a store that an action can also do without.
+const optionalStoreTimeout = 5 * time.Second
 
 // errNoStore: no database is configured, and no worker runs on the data folder.
 var errNoStore = errors.New("no database is configured, and no worker runs here")
@@ -137,5 +137,5 @@ func (o *Operator) StoreAtHand(ctx context.Context) (*Session, error) {
 			return nil, errNoStore
 		}
 	}
-	return o.Backend.OpenStore(ctx, StoreOptions{Wait: min(o.Timeout, storePatience), Once: true, Queue: true})
+	return o.Backend.OpenStore(ctx, StoreOptions{Wait: min(o.Timeout, optionalStoreTimeout), Once: true, Queue: true})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-func TestHowTasksEnd(t *testing.T) {
+func TestTaskEndings(t *testing.T) {
 	t.Parallel()
 	q := open(t)
 	good := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: First}

@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 )
 
-func TestKeptOutcomes(t *testing.T) {
+func TestSpooledOutcomes(t *testing.T) {
 	t.Parallel()
 	q := open(t)
 	ctx := heraldtest.Within(t, 10*time.Second)
@@ -71,7 +71,7 @@ func TestSpooledRenewals(t *testing.T) {
 	}
 }
 
-func TestMarkerTellsSinceWhen(t *testing.T) {
+func TestMarkerHoldsStartTime(t *testing.T) {
 	t.Parallel()
 	q := open(t)
 	ctx := heraldtest.Within(t, 10*time.Second)

@@ -110,7 +110,7 @@ const (
 	ConnectFailed Reason = "connect_failed"
 	// Timeout: the time ran out before the call was written, so the agent executed nothing.
 	Timeout Reason = "timeout"
-	// RateLimited: the agent or its authorization server answered 429, or the agent asked for patience
+	// RateLimited: the agent or its authorization server answered 429, or the agent asked for a pause
 	// (input_required). The reason for Herald's own limit is Throttled.
 	RateLimited Reason = "rate_limited"
 	// ServerError: the agent or its authorization server answered that it failed.

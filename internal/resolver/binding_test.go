@@ -438,8 +438,8 @@ func TestRevalidation(t *testing.T) {
 	resolve("no ETag", 1, "https://a.example/mcp", true, 8, 6)
 }
 
-// TestStepsTellWhy: the steps name every entry that was used or skipped, even if no endpoint can be called.
-func TestStepsTellWhy(t *testing.T) {
+// TestStepsNameSkippedEntries: the steps name every entry that was used or skipped, even if no endpoint can be called.
+func TestStepsNameSkippedEntries(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, resolver.Config{})
 	many := `"services":[{"name":"MCP","endpoint":"https://u:p@a.example/"},{"name":"web","endpoint":"https://w.example"},{"name":"MCP","endpoint":"https://b.example/{agentId}?key=secret"},` +

@@ -25,13 +25,13 @@ type page struct {
 	choice     string          // Detail of the step "endpoint"; empty if that step was not reached
 }
 
-// maxKeptURI bounds the tokenURI of a cached page, in bytes.
-const maxKeptURI = 2 << 10
+// maxCachedURI bounds the tokenURI of a cached page, in bytes.
+const maxCachedURI = 2 << 10
 
-// isKept reports whether the page is cached, so that its server can be asked whether the document changed.
-func (p *page) isKept() bool {
+// isCached reports whether the page is cached, so that its server can be asked whether the document changed.
+func (p *page) isCached() bool {
 	web := p.target.DocumentSource == ipfs.SourceHTTPS || p.target.DocumentSource == ipfs.SourceHTTP
-	return web && p.validators != (ipfs.Validators{}) && len(p.uri) <= maxKeptURI
+	return web && p.validators != (ipfs.Validators{}) && len(p.uri) <= maxCachedURI
 }
 
 // resolveAgent resolves an agent without the cache of outcomes. If it fails, the target contains the steps so far.
@@ -48,7 +48,7 @@ func (r *Resolver) resolveAgent(ctx context.Context, a Agent, old *page) (o outc
 		return outcome{err: err}
 	}
 	o = outcome{target: p.target.clone(), err: p.err}
-	if p.isKept() {
+	if p.isCached() {
 		o.page = p
 	}
 	w.addStep("registration", "document", p.shape)

@@ -295,7 +295,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-func TestTargetTellsTheWay(t *testing.T) {
+func TestResolutionSteps(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, resolver.Config{})
 	doc := document(`"services":[{"name":"MCP","endpoint":"https://a.example","version":"1.0.0"}],

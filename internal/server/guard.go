@@ -69,7 +69,7 @@ func (s *Server) identify(w http.ResponseWriter, r *http.Request, route Route) (
 	case errors.Is(err, operator.ErrUnknownToken):
 		askForToken(w, route, err.Error())
 	default:
-		s.cfg.Logger.Warn("a token could not be looked up", logging.About(logging.Postgres), "error", err)
+		s.cfg.Logger.Warn("looking up a token failed", logging.About(logging.Postgres), "error", err)
 		w.Header().Set("Retry-After", "5")
 		AnswerError(w, http.StatusServiceUnavailable, "unavailable",
 			"the database is away, so the token cannot be checked: try again")

@@ -106,9 +106,9 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// TestRespelt checks that a secret that was moved from the file into the environment is no longer shown, although the
-// endpoint did not change.
-func TestRespelt(t *testing.T) {
+// TestSecretMovedToEnvironment checks that a secret that was moved from the file into the environment is no longer
+// shown, although the endpoint did not change.
+func TestSecretMovedToEnvironment(t *testing.T) {
 	t.Parallel()
 	w := watch(t, `{"servers": {"1:1": {"url": "https://a.example/hunter2hunter2"}, "1:2": {"command": "hunter2hunter2"}, "1:3": {"command": "x", "args": ["hunter2hunter2"]}}}`)
 	w.write(`{"servers": {"1:1": {"url": "https://a.example/${TOKEN}"}, "1:2": {"command": "${TOKEN}"}, "1:3": {"command": "x", "args": ["hunter2hunter2"]}}}`)
@@ -143,8 +143,8 @@ func TestCalled(t *testing.T) {
 	}
 }
 
-// TestBrokenStays checks that a broken or missing file changes nothing and is logged once.
-func TestBrokenStays(t *testing.T) {
+// TestBrokenFileChangesNothing checks that a broken or missing file changes nothing and is logged once.
+func TestBrokenFileChangesNothing(t *testing.T) {
 	t.Parallel()
 	const good = `{"servers": {"1:1": {}}}`
 	w := watch(t, good)
@@ -300,7 +300,7 @@ func TestRun(t *testing.T) {
 	wg.Wait()
 }
 
-func TestShown(t *testing.T) {
+func TestShownEndpoint(t *testing.T) {
 	t.Parallel()
 	list := make([]Change, maxShown+5)
 	if got := formatChanges(list); len(got) != maxShown+1 || got[maxShown] != "…" {

@@ -213,10 +213,10 @@ const (
 	// limitTimeout bounds the wait of rate limits for Redis. After it this process applies limits of its own.
 	limitTimeout = 50 * time.Millisecond
 	// A delivery that waits for a permit occupies one of the worker's slots. So at most limitRoom deliveries wait
-	// for one endpoint, at most 1/limitRoomPart of the slots wait for one origin, and each waits at most limitPatience.
+	// for one endpoint, at most 1/limitRoomPart of the slots wait for one origin, and each waits at most permitTimeout.
 	limitRoom     = 2
 	limitRoomPart = 4
-	limitPatience = 200 * time.Millisecond
+	permitTimeout = 200 * time.Millisecond
 	// unboundPart is the divisor of HERALD_ENDPOINT_RATE for agents without a binding to their endpoint. They share
 	// that part of the rate, at least one call a second, in addition to the origin's own rate.
 	unboundPart = 10
@@ -233,7 +233,7 @@ func (a *assembly) openLimiters(cfg *config.Config, o Options) (err error) {
 	a.limits, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Workers: a.queue.Servers, Inflight: cfg.EndpointInflight,
 		Rate: float64(cfg.EndpointRate), Timeout: limitTimeout,
 		PermitTTL: cfg.Lease, MaxWaiters: limitRoom, MaxOriginWaiters: cfg.Concurrency / limitRoomPart,
-		MaxWait: limitPatience, Logger: o.Logger})
+		MaxWait: permitTimeout, Logger: o.Logger})
 	if err != nil {
 		return err
 	}
@@ -243,7 +243,7 @@ func (a *assembly) openLimiters(cfg *config.Config, o Options) (err error) {
 	}
 	a.unbound, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Workers: a.queue.Servers, Inflight: 1,
 		Rate: max(1, float64(cfg.EndpointRate)/unboundPart), Timeout: limitTimeout,
-		PermitTTL: cfg.Lease, MaxWaiters: 1, MaxWait: limitPatience,
+		PermitTTL: cfg.Lease, MaxWaiters: 1, MaxWait: permitTimeout,
 		Logger: o.Logger.With("limits", "of unbound agents")})
 	return err
 }
@@ -313,7 +313,7 @@ func (a *assembly) openAlerts(cfg *config.Config, s retry.Schedule, o Options) (
 			Guard: a.content.Guard.Configured(), Schedule: s, Logger: o.Logger}); err != nil {
 			return err
 		}
-		watch.Tell = a.sender.Wake
+		watch.Wake = a.sender.Wake
 	}
 	a.watcher, err = alerts.NewWatcher(watch)
 	return err

@@ -44,17 +44,17 @@ func Attach(ctx context.Context, cfg *config.Config, wait time.Duration, log *sl
 	if dir == "" {
 		return nil, &NoDatabaseError{}
 	}
-	patience, cancel := context.WithTimeout(ctx, wait)
+	limited, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	for {
-		b, err := attachFolder(ctx, patience, cfg, dir, log)
+		b, err := attachFolder(ctx, limited, cfg, dir, log)
 		var held *embedded.InUseError
 		if !errors.As(err, &held) {
 			return b, explainUnreadable(err, dir)
 		}
 		timer := time.NewTimer(attachInterval)
 		select {
-		case <-patience.Done():
+		case <-limited.Done():
 			timer.Stop()
 			if ctx.Err() != nil {
 				return nil, fmt.Errorf("stopped while waiting for %s: %w", dir, context.Cause(ctx))
@@ -80,9 +80,9 @@ func attachConfigured(cfg *config.Config, dir string) *Backend {
 }
 
 // attachFolder tries once to use the data folder: the addresses of a running worker, else the cluster in the folder. It
-// returns *embedded.InUseError if another process has locked the folder and published no addresses. patience bounds the
+// returns *embedded.InUseError if another process has locked the folder and published no addresses. limited bounds the
 // start of the cluster.
-func attachFolder(ctx, patience context.Context, cfg *config.Config, dir string, log *slog.Logger) (*Backend, error) {
+func attachFolder(ctx, limited context.Context, cfg *config.Config, dir string, log *slog.Logger) (*Backend, error) {
 	run, err := embedded.ReadRunFile(dir)
 	var stale *embedded.StaleRunFileError
 	switch {
@@ -109,11 +109,11 @@ func attachFolder(ctx, patience context.Context, cfg *config.Config, dir string,
 	if !there {
 		return nil, &NoDatabaseError{Dir: dir}
 	}
-	return startLeftCluster(ctx, patience, cfg, dir, log)
+	return startLeftCluster(ctx, limited, cfg, dir, log)
 }
 
 // startLeftCluster starts the Postgres that a worker created, until the Backend is closed.
-func startLeftCluster(ctx, patience context.Context, cfg *config.Config, dir string,
+func startLeftCluster(ctx, limited context.Context, cfg *config.Config, dir string,
 	log *slog.Logger) (*Backend, error) {
 	lock, err := embedded.LockDir(dir)
 	if err != nil {
@@ -123,8 +123,8 @@ func startLeftCluster(ctx, patience context.Context, cfg *config.Config, dir str
 		"folder", dir)
 	b := &Backend{RedisURL: cfg.RedisURL, DataDir: dir}
 	b.release = append(b.release, func(context.Context) error { return lock.Release() })
-	if err := b.startPostgres(patience, cfg, false, BackendOptions{Logger: log}); err != nil {
-		if patience.Err() != nil && ctx.Err() == nil {
+	if err := b.startPostgres(limited, cfg, false, BackendOptions{Logger: log}); err != nil {
+		if limited.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("the Postgres that a worker made on %s did not start in time (after a crash it replays its log): "+
 				"wait longer with --timeout (%w)", dir, err)
 		}
@@ -214,7 +214,7 @@ func (b *Backend) Reach(ctx context.Context, wait time.Duration, log *slog.Logge
 }
 
 func (b *Backend) awaitPostgres(ctx context.Context, st *store.Store, wait time.Duration, log *slog.Logger) error {
-	patience, cancel := context.WithTimeout(ctx, wait)
+	limited, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	var last error
 	asked := dependency{postgresName, func(ctx context.Context) error {
@@ -227,7 +227,7 @@ func (b *Backend) awaitPostgres(ctx context.Context, st *store.Store, wait time.
 		}
 		return err
 	}}
-	err := awaitDependency(patience, asked, newReadiness(), log)
+	err := awaitDependency(limited, asked, newReadiness(), log)
 	switch {
 	case err == nil:
 		return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/agentherald/herald/internal/secret"
 )
 
-// lockPatience bounds the wait for a data folder that another process has locked.
-const lockPatience = 10 * time.Second
+// lockTimeout bounds the wait for a data folder that another process has locked.
+const lockTimeout = 10 * time.Second
 
 // Backend holds the addresses of Postgres and Redis, which are configured or embedded.
 type Backend struct {
@@ -77,7 +77,7 @@ func (b *Backend) claimDataDir(ctx context.Context, cfg *config.Config, o Backen
 		return errors.New("this user has no home for the embedded services' data: set HERALD_DATA to a folder")
 	}
 	// A short command may have locked the folder, so wait for it.
-	wait, cancel := context.WithTimeout(ctx, lockPatience)
+	wait, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	lock, err := embedded.WaitLockDir(wait, b.DataDir)
 	if err != nil {

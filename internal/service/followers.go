@@ -110,9 +110,9 @@ func (r *chainFollowers) watchLag(ctx context.Context, c followedChain, ready *r
 		if ctx.Err() != nil {
 			return
 		}
-		r.keepProgress(c.id, p)
+		r.storeProgress(c.id, p)
 		if p.cursor.StalledSince != nil || p.known { // otherwise the last report stays in force
-			tellProgress(c.id, p, ready, log)
+			reportProgress(c.id, p, ready, log)
 		}
 		select {
 		case <-ctx.Done():
@@ -122,8 +122,8 @@ func (r *chainFollowers) watchLag(ctx context.Context, c followedChain, ready *r
 	}
 }
 
-// tellProgress logs that a chain has become late or is up to date again, and reports it in the readiness.
-func tellProgress(chainID uint64, p progress, ready *readiness, log *slog.Logger) {
+// reportProgress logs that a chain has become late or is up to date again, and reports it in the readiness.
+func reportProgress(chainID uint64, p progress, ready *readiness, log *slog.Logger) {
 	why := ""
 	switch {
 	case p.cursor.StalledSince != nil:
@@ -158,7 +158,7 @@ func (r *chainFollowers) measureProgress(ctx context.Context, c followedChain) (
 	return p
 }
 
-func (r *chainFollowers) keepProgress(chainID uint64, p progress) {
+func (r *chainFollowers) storeProgress(chainID uint64, p progress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seen[chainID] = p

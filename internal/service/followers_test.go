@@ -51,8 +51,8 @@ func TestFollowsChains(t *testing.T) {
 	}
 }
 
-// TestTellsLag checks that /readyz, the log and the metrics report how far the reading of a chain is behind.
-func TestTellsLag(t *testing.T) {
+// TestLagIsReported checks that /readyz, the log and the metrics report how far the reading of a chain is behind.
+func TestLagIsReported(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
 	database := secret.New(heraldtest.Postgres(t, store.Migrate))
@@ -113,7 +113,7 @@ func TestTellsLag(t *testing.T) {
 	if err := f.store.NoteStall(t.Context(), followed.watcher.Key(), &since, "the node answered error -32014: no"); err != nil {
 		t.Fatal(err)
 	}
-	tellProgress(net.ChainID(), f.measureProgress(t.Context(), followed), ready, slog.New(slog.DiscardHandler))
+	reportProgress(net.ChainID(), f.measureProgress(t.Context(), followed), ready, slog.New(slog.DiscardHandler))
 	if _, degraded := ready.readState(); !strings.Contains(degraded[name], "error -32014: no") {
 		t.Errorf("%v", degraded)
 	}

@@ -88,9 +88,9 @@ func (b *Backend) Keyset(cfg *config.Config, log *slog.Logger) (*secret.Keyset, 
 	return k, nil
 }
 
-// tellMissingKeys logs which stored tokens cannot be sent because the keyset lacks their key. The worker still starts,
+// logMissingKeys logs which stored tokens cannot be sent because the keyset lacks their key. The worker still starts,
 // because deliveries to other agents do not need them.
-func (a *assembly) tellMissingKeys(ctx context.Context, log *slog.Logger) {
+func (a *assembly) logMissingKeys(ctx context.Context, log *slog.Logger) {
 	uses, err := a.store.SealingKeys(ctx)
 	if err != nil {
 		log.Warn("it is unknown whether the keyset opens the stored secrets", "error", err)

@@ -12,9 +12,9 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// TestTellsMissingKeys checks that a worker with a wrong keyset logs at its start which key sealed the stored secrets,
-// and that the operator must restore that keyset.
-func TestTellsMissingKeys(t *testing.T) {
+// TestMissingKeysAreReported checks that a worker with a wrong keyset logs at its start which key sealed the stored
+// secrets, and that the operator must restore that keyset.
+func TestMissingKeysAreReported(t *testing.T) {
 	t.Parallel()
 	st, err := store.Open(store.Config{URL: secret.New(heraldtest.Postgres(t, store.Migrate))})
 	if err != nil {
@@ -41,7 +41,7 @@ func TestTellsMissingKeys(t *testing.T) {
 	}
 	for keys, want := range map[*secret.Keyset]string{right: "", wrong: fmt.Sprintf("restore the keyset with this key\" key=%d tokens=2", right.PrimaryID())} {
 		var said bytes.Buffer
-		(&assembly{store: st, keys: keys}).tellMissingKeys(t.Context(), slog.New(slog.NewTextHandler(&said, nil)))
+		(&assembly{store: st, keys: keys}).logMissingKeys(t.Context(), slog.New(slog.NewTextHandler(&said, nil)))
 		if !strings.Contains(said.String(), want) || (said.Len() > 0) != (want != "") {
 			t.Errorf("%q; want %q", said.String(), want)
 		}

@@ -171,9 +171,9 @@ func TestRulesNameMetrics(t *testing.T) {
 	}
 }
 
-// TestSurroundings checks the metrics of unavailable services and of the data folder's disk. Without a data folder
-// there are no disk metrics.
-func TestSurroundings(t *testing.T) {
+// TestMetricsOfServicesAndDisk checks the metrics of unavailable services and of the data folder's disk. Without a data
+// folder there are no disk metrics.
+func TestMetricsOfServicesAndDisk(t *testing.T) {
 	t.Parallel()
 	ready := newReadiness()
 	ready.setWaiting(redisName, "connection refused")

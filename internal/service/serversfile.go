@@ -104,10 +104,10 @@ func (l *serversFile) applyDiff(d servers.Diff) {
 
 // warnUnknownChains warns about entries whose chain has no known IdentityRegistry: no delivery uses them.
 func (l *serversFile) warnUnknownChains(keys []servers.Key) {
-	told := map[uint64]bool{}
+	warned := map[uint64]bool{}
 	for _, k := range keys {
-		if known, _ := l.cfg.Registries(k.ChainID); known.Identity == (common.Address{}) && !told[k.ChainID] {
-			told[k.ChainID] = true
+		if known, _ := l.cfg.Registries(k.ChainID); known.Identity == (common.Address{}) && !warned[k.ChainID] {
+			warned[k.ChainID] = true
 			l.log.Warn("the servers file names agents of a chain whose IdentityRegistry is not known, so no delivery finds them",
 				"agent", k.String(), "to_do", fmt.Sprintf("set IDENTITY_REGISTRY_%d", k.ChainID))
 		}

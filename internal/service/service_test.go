@@ -91,10 +91,10 @@ func delivered(t testing.TB, st *store.Store, id uuid.UUID) store.Delivery {
 	return d
 }
 
-// TestWaitsForWhatIsAway checks a start without Postgres and Redis. The worker waits, /readyz names each missing
+// TestWaitsForMissingServices checks a start without Postgres and Redis. The worker waits, /readyz names each missing
 // service, and the worker starts when they are available. /readyz also names a chain that is unavailable, but the
 // worker does not wait for it.
-func TestWaitsForWhatIsAway(t *testing.T) {
+func TestWaitsForMissingServices(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
 	pg, dbURL := heraldtest.PostgresGate(t, heraldtest.Postgres(t, store.Migrate))

@@ -28,19 +28,19 @@ type dependency struct {
 
 // awaitDependency waits until p answers. It logs once that it waits, and /readyz shows it.
 func awaitDependency(ctx context.Context, p dependency, ready *readiness, log *slog.Logger) error {
-	began, said := time.Now(), false
+	began, logged := time.Now(), false
 	for {
 		err := probeDependency(ctx, p)
 		if err == nil {
 			ready.setWaiting(p.name, "")
-			if said {
+			if logged {
 				log.Info("reached "+p.name, "after", time.Since(began).Round(time.Second))
 			}
 			return nil
 		}
 		ready.setWaiting(p.name, err.Error())
-		if !said {
-			said = true
+		if !logged {
+			logged = true
 			log.Warn("waiting for "+p.name+"; the worker begins when it answers", "error", err)
 		}
 		timer := time.NewTimer(probeInterval)
@@ -72,7 +72,7 @@ func (e *silentError) Unwrap() error { return e.err }
 
 // watchDependencies pings the parts at once and then every interval, until ctx is cancelled. It passes each part's name
 // and error text to the callback. The text is empty if the part answers.
-func watchDependencies(ctx context.Context, interval time.Duration, parts []dependency, tell func(name, why string)) {
+func watchDependencies(ctx context.Context, interval time.Duration, parts []dependency, report func(name, why string)) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
@@ -83,9 +83,9 @@ func watchDependencies(ctx context.Context, interval time.Duration, parts []depe
 				switch {
 				case ctx.Err() != nil: // the ping failed only because ctx was cancelled
 				case err != nil:
-					tell(p.name, err.Error())
+					report(p.name, err.Error())
 				default:
-					tell(p.name, "")
+					report(p.name, "")
 				}
 			})
 		}

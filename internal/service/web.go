@@ -41,7 +41,8 @@ func (a *assembly) openWeb(cfg *config.Config, d *delivery.Dispatcher, o Options
 	if err != nil {
 		return err
 	}
-	a.web.operator = operator.New(operator.Config{Settings: cfg, Backend: lentBackend{a, cfg, d}, Person: nobody{o.Logger},
+	a.web.operator = operator.New(operator.Config{Settings: cfg, Backend: lentBackend{a, cfg, d},
+		Person: unattended{o.Logger},
 		Logger: o.Logger, Timeout: operatorTimeout, Live: liveView{a}})
 	a.web.api, err = api.New(api.Config{Operator: a.web.operator, Intake: a.intake, Events: a.web.store, Calls: a.direct,
 		Limits: JobLimits(cfg), CallTimeout: cfg.CallTimeout, Logger: o.Logger})
@@ -84,11 +85,12 @@ func (b lentBackend) Keyset() (*secret.Keyset, error) { return b.keys, nil }
 func (b lentBackend) Master() (secret.Master, error)  { return Master(b.cfg) }
 func (b lentBackend) DataDir() string                 { return b.backend.DataDir }
 
-// nobody is the operator.Person of requests over HTTP. It cannot answer a question, so a request must contain consent.
-type nobody struct{ log *slog.Logger }
+// unattended is the operator.Person of requests over HTTP. It cannot answer a question, so a request must contain
+// consent.
+type unattended struct{ log *slog.Logger }
 
-func (nobody) Confirm(context.Context, string) (bool, error) { return false, operator.ErrNobody }
-func (n nobody) Notify(line string)                          { n.log.Info("operator", "note", line) }
+func (unattended) Confirm(context.Context, string) (bool, error) { return false, operator.ErrNoPerson }
+func (n unattended) Notify(line string)                          { n.log.Info("operator", "note", line) }
 
 // identify returns the caller that a token belongs to.
 func (a *assembly) identify(ctx context.Context, token secret.Secret) (operator.Caller, error) {

@@ -161,7 +161,7 @@ func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, w
 
 	<-ctx.Done()
 	ready.setWaiting("stop", "the worker is shutting down")
-	o.Logger.Info("stopping: no new tasks are taken, running ones finish", "running", parts.runner.Running(),
+	o.Logger.Info("stopping: no new tasks are accepted, running ones finish", "running", parts.runner.Running(),
 		"at_most", drainTime(cfg))
 	stopAll()
 	o.Logger.Info("stopped")
@@ -272,7 +272,7 @@ func (a *assembly) awaitServices(ctx context.Context, addr string, ready *readin
 		err = migrateOwn(ctx, ctx, a.backend, log)
 	}
 	if err == nil {
-		a.tellMissingKeys(ctx, log)
+		a.logMissingKeys(ctx, log)
 		forget, err = a.publishRunFile(addr)
 	}
 	if err != nil {

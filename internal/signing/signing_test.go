@@ -145,9 +145,9 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// TestSigns checks that an independent implementation of the RFC accepts signatures for every form of URL, and refuses
-// changed requests.
-func TestSigns(t *testing.T) {
+// TestSignature checks that an independent implementation of the RFC accepts signatures for every form of URL, and
+// refuses changed requests.
+func TestSignature(t *testing.T) {
 	t.Parallel()
 	r := newRing(t, &signingtest.Shelf{}, newKeyset(t), nil)
 	for url, target := range map[string]string{
@@ -222,9 +222,9 @@ func TestNonces(t *testing.T) {
 	}
 }
 
-// TestRotates checks that the signing key is always in the directory, and that it was published before it signs, for as
-// long as verifiers may cache an older directory.
-func TestRotates(t *testing.T) {
+// TestKeyRotation checks that the signing key is always in the directory, and that it was published before it signs,
+// for as long as verifiers may cache an older directory.
+func TestKeyRotation(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	clock := func() time.Time { return now }

@@ -120,8 +120,9 @@ func TestAgentHoursPlans(t *testing.T) {
 	}
 }
 
-// TestHourIsKept: when an hour ends, the counts in the agent's row move to agent_hours, once. The hour never decreases.
-func TestHourIsKept(t *testing.T) {
+// TestEndedHourMovesToAgentHours: when an hour ends, the counts in the agent's row move to agent_hours, once. The hour
+// never decreases.
+func TestEndedHourMovesToAgentHours(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	for _, grouped := range []bool{false, true} {

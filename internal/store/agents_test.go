@@ -44,9 +44,9 @@ func TestEnableAgent(t *testing.T) {
 	}
 }
 
-// TestEnabledMeanwhile: a delivery was claimed while its agent was disabled. If the agent was enabled before the
-// outcome is recorded, the delivery is not held, because nothing would release it.
-func TestEnabledMeanwhile(t *testing.T) {
+// TestAgentEnabledDuringAttempt: a delivery was claimed while its agent was disabled. If the agent was enabled before
+// the outcome is recorded, the delivery is not held, because nothing would release it.
+func TestAgentEnabledDuringAttempt(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	a := agentNamed("1")

@@ -58,7 +58,7 @@ const (
 // LookForNews disables agents whose calls have all failed for too long, stores what changed with agents and deliveries
 // since the previous check, and inserts an alert for each change. It does all of it in one transaction, so that each
 // change is reported once. It returns the disabled agents and the number of alerts.
-func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (disabled []Agent, told int, err error) {
+func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (disabled []Agent, inserted int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "look for alerts")
@@ -77,12 +77,12 @@ func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (disabled []Age
 		for i := range news {
 			news[i].ByHerald = news[i].Kind == AgentDisabled && slices.Contains(disabled, news[i].Agent)
 		}
-		mishaps, err := takeMishaps(ctx, tx, cfg.Pause)
+		ended, err := takeMishaps(ctx, tx, cfg.Pause)
 		if err != nil {
 			return err
 		}
 		if cfg.Compose != nil {
-			if told, err = insertAlerts(ctx, tx, append(news, mishaps...), cfg.Compose); err != nil {
+			if inserted, err = insertAlerts(ctx, tx, append(news, ended...), cfg.Compose); err != nil {
 				return err
 			}
 		}
@@ -92,7 +92,7 @@ func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (disabled []Age
 	if err != nil {
 		return nil, 0, err
 	}
-	return disabled, told, nil
+	return disabled, inserted, nil
 }
 
 // querier is a pool or a transaction.
@@ -192,7 +192,7 @@ func takeMishaps(ctx context.Context, tx pgx.Tx, pause time.Duration) (news []Ne
 
 // insertAlerts inserts one alert per News into the outbox and returns their number.
 func insertAlerts(ctx context.Context, tx pgx.Tx, news []News,
-	compose func(News) (json.RawMessage, error)) (told int, err error) {
+	compose func(News) (json.RawMessage, error)) (inserted int, err error) {
 	b := &pgx.Batch{}
 	for _, n := range news {
 		payload, err := compose(n)
@@ -232,7 +232,7 @@ func (s *Store) ClaimAlert(ctx context.Context, lease time.Duration) (a Alert, e
 func (s *Store) EndAlert(ctx context.Context, a Alert) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "note that alert %s was taken", a.ID)
+	defer wrapError(&err, "record that alert %s was accepted", a.ID)
 	_, err = s.pool.Exec(ctx, `UPDATE herald.alerts SET sent_at = now(), next_attempt_at = NULL, error = NULL WHERE id = $1`, a.ID)
 	return err
 }
@@ -242,7 +242,7 @@ func (s *Store) EndAlert(ctx context.Context, a Alert) (err error) {
 func (s *Store) PostponeAlert(ctx context.Context, a Alert, wait *time.Duration, why string) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "note that alert %s was not taken", a.ID)
+	defer wrapError(&err, "record that alert %s was not accepted", a.ID)
 	_, err = s.pool.Exec(ctx, `UPDATE herald.alerts SET next_attempt_at = now() + $3::interval, error = $4
 		WHERE id = $1 AND attempts = $2 AND sent_at IS NULL`, a.ID, a.Attempt, wait, storable.Text(why, maxErrorBytes))
 	return err

@@ -58,8 +58,8 @@ func succeeds(t testing.TB, s *Store, agent int) {
 	exec(t, s, `UPDATE herald.agents SET failing_since = NULL, last_ok_at = now(), state = 'connected' WHERE agent_id = $1`, agent)
 }
 
-// TestAgentsAreTold: each change of an agent's state raises one alert.
-func TestAgentsAreTold(t *testing.T) {
+// TestAlertPerAgentStateChange: each change of an agent's state raises one alert.
+func TestAlertPerAgentStateChange(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	for agent := 1; agent <= 5; agent++ {
@@ -103,9 +103,9 @@ func TestAgentsAreTold(t *testing.T) {
 	saysNews(t, "what nobody was told is no news later", look(t, s, everything))
 }
 
-// TestDisablesWhatFailed: only an agent that failed every call for five days is disabled, once, with a row in the audit
-// log.
-func TestDisablesWhatFailed(t *testing.T) {
+// TestDisablesFailingAgents: only an agent that failed every call for five days is disabled, once, with a row in the
+// audit log.
+func TestDisablesFailingAgents(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	for agent := 1; agent <= 7; agent++ {
@@ -145,8 +145,8 @@ func TestDisablesWhatFailed(t *testing.T) {
 	}
 }
 
-// TestMishapsAreTold: each death and each hold raises one alert of its agent, with any cause.
-func TestMishapsAreTold(t *testing.T) {
+// TestAlertPerDeathAndHold: each death and each hold raises one alert of its agent, with any cause.
+func TestAlertPerDeathAndHold(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	_, tasks := accept(t, s, feedbacks(1, 1, 6)...)
@@ -236,9 +236,9 @@ func TestMishapsThatCommitLate(t *testing.T) {
 	}
 }
 
-// TestRecordsPassALook: Record and the alert check never wait long for each other's locks. Each leaves locked rows for
-// later.
-func TestRecordsPassALook(t *testing.T) {
+// TestRecordDuringAlertCheck: Record and the alert check never wait long for each other's locks. Each leaves locked
+// rows for later.
+func TestRecordDuringAlertCheck(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	_, tasks := accept(t, s, feedbacks(1, 1, 1)...)
@@ -262,8 +262,8 @@ func TestRecordsPassALook(t *testing.T) {
 	saysNews(t, "after it", look(t, s, always), `deliveries.held 1 {"count":2,`)
 }
 
-// TestLooksAtOnce: concurrent checks raise each alert once, and disable each agent once.
-func TestLooksAtOnce(t *testing.T) {
+// TestConcurrentAlertChecks: concurrent checks raise each alert once, and disable each agent once.
+func TestConcurrentAlertChecks(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	_, tasks := accept(t, s, feedbacks(1, 1, 3)...)

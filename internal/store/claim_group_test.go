@@ -138,9 +138,9 @@ func TestGroupClaimIsAClaim(t *testing.T) {
 	}
 }
 
-// TestGroupClaimLeavesWhatIsNotPlain: rows that are refused, or locked by other transactions, are missing from a
+// TestGroupClaimSkipsSpecialDeliveries: rows that are refused, or locked by other transactions, are missing from a
 // group's results and stay unchanged. The others are claimed, and no caller waits for a lock.
-func TestGroupClaimLeavesWhatIsNotPlain(t *testing.T) {
+func TestGroupClaimSkipsSpecialDeliveries(t *testing.T) {
 	t.Parallel()
 	for _, plain := range []int{0, 1, 2, maxGroup - 11} {
 		t.Run(fmt.Sprint(plain), func(t *testing.T) {

@@ -52,9 +52,9 @@ func (c *coalescer[Q, A]) waiting() int {
 	return len(c.queue)
 }
 
-// TestClaimOfACallerWhoGaveUp: a caller that gives up while its claim is under way gets the claim, whether or not
+// TestClaimOfACancelledCaller: a caller that gives up while its claim is under way gets the claim, whether or not
 // Postgres had received it. A claim that was still queued is never made.
-func TestClaimOfACallerWhoGaveUp(t *testing.T) {
+func TestClaimOfACancelledCaller(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]bool{"before Postgres has it": true, "after it is committed": false} {
 		t.Run(name, func(t *testing.T) {

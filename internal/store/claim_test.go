@@ -68,7 +68,7 @@ func TestClaimRefuses(t *testing.T) {
 	refused(t, s, task.ID, tasks[0].N, "it is delivered")
 }
 
-func TestFence(t *testing.T) {
+func TestClaimNumberFences(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	in := feedbacks(42, 1, 10)
@@ -228,8 +228,8 @@ func TestRecordTwice(t *testing.T) {
 	}
 }
 
-// TestFree: a free wait or hold undoes the attempt's count and row, unless the agent was called.
-func TestFree(t *testing.T) {
+// TestFreeOutcome: a free wait or hold undoes the attempt's count and row, unless the agent was called.
+func TestFreeOutcome(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	for i, tt := range []struct {

@@ -129,7 +129,7 @@ func TestCoalescerMakesOneRequestAlone(t *testing.T) {
 	})
 }
 
-func TestCoalescerGroupsWhatWaits(t *testing.T) {
+func TestCoalescerGroupsWaitingRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(coalescerConfig[int, int]{flights: 1, max: 3})
@@ -165,7 +165,7 @@ func TestCoalescerHasSoManyFlights(t *testing.T) {
 	})
 }
 
-func TestCoalescerLetsWhoWaitsLeave(t *testing.T) {
+func TestCoalescerCallerGivesUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(coalescerConfig[int, int]{flights: 1})
@@ -181,9 +181,9 @@ func TestCoalescerLetsWhoWaitsLeave(t *testing.T) {
 	})
 }
 
-// TestCoalescerKeepsWhoIsInAGroup: a member of a group that is under way gets its result even after its context has
-// ended, leader or not. The flush does not see that context.
-func TestCoalescerKeepsWhoIsInAGroup(t *testing.T) {
+// TestCoalescerGroupIgnoresCancellation: a member of a group that is under way gets its result even after its context
+// has ended, leader or not. The flush does not see that context.
+func TestCoalescerGroupIgnoresCancellation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger(coalescerConfig[int, int]{flights: 1})

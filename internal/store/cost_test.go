@@ -100,9 +100,9 @@ func TestWarmDelivery(t *testing.T) {
 	check("record after a wait")
 }
 
-// TestPlans: on a hundred thousand rows, no statement of the hot path or of the reconciler scans a whole table, and
-// inserted attempts go to the partition of their week.
-func TestPlans(t *testing.T) {
+// TestQueryPlans: on a hundred thousand rows, no statement of the hot path or of the reconciler scans a whole table,
+// and inserted attempts go to the partition of their week.
+func TestQueryPlans(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills a table")
 	}

@@ -96,9 +96,9 @@ func TestFollowersOfOneClient(t *testing.T) {
 	}
 }
 
-// TestFollowersOfTheLine: the oldest deliveries of the backlog follow, one per client plus those behind it. Deliveries
-// with another action, with headers of their own or replayed ones do not follow.
-func TestFollowersOfTheLine(t *testing.T) {
+// TestFollowersOfTheBacklog: the oldest deliveries of the backlog follow, one per client plus those behind it.
+// Deliveries with another action, with headers of their own or replayed ones do not follow.
+func TestFollowersOfTheBacklog(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	var in []Intake

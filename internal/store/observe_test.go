@@ -31,9 +31,9 @@ func TestToolList(t *testing.T) {
 	}
 }
 
-// TestLearnWhatIsForeign: observations with text that Postgres cannot store are changed until it can, and cause no
+// TestObserveUnstorableText: observations with text that Postgres cannot store are changed until it can, and cause no
 // error.
-func TestLearnWhatIsForeign(t *testing.T) {
+func TestObserveUnstorableText(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	bad := "a\x00b\xff" + strings.Repeat("é", maxErrorBytes)

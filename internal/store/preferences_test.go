@@ -9,9 +9,9 @@ import (
 // putOff is the outcome of a delivery whose agent pauses.
 var putOff = Outcome{Status: Waiting, Reason: "throttled", Delay: time.Minute, Task: true, Free: true, SkipDispatch: true, HoldLine: 2 * time.Minute, Stage: "check"}
 
-// TestHeldLine: while an agent's backlog is paused, new deliveries stay in it, and neither Accept nor the reconciler
-// dispatches them. Other agents are not affected.
-func TestHeldLine(t *testing.T) {
+// TestPausedBacklog: while an agent's backlog is paused, new deliveries stay in it, and neither Accept nor the
+// reconciler dispatches them. Other agents are not affected.
+func TestPausedBacklog(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	record(t, s, claim(t, s, acceptOne(t, s, feedback(1, 1))), putOff)

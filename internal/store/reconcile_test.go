@@ -208,7 +208,7 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-func TestLead(t *testing.T) {
+func TestLeadership(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	inside, leave := make(chan struct{}), make(chan struct{})

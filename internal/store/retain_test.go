@@ -145,7 +145,7 @@ func TestDropPartitionsGivesUp(t *testing.T) {
 	}
 }
 
-func TestLostBefore(t *testing.T) {
+func TestLostLeases(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	_, tasks := accept(t, s, feedbacks(1, 1, 20)...)
@@ -204,8 +204,8 @@ func TestLostBefore(t *testing.T) {
 	record(t, s, running, delivered)
 }
 
-// TestLostBeforeWaitsForNobody: rows that another transaction has locked are skipped.
-func TestLostBeforeWaitsForNobody(t *testing.T) {
+// TestLostLeasesSkipsLockedRows: rows that another transaction has locked are skipped.
+func TestLostLeasesSkipsLockedRows(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)

@@ -199,11 +199,11 @@ func (s *Store) Close() {
 		defer close(closed)
 		s.pool.Close()
 	}()
-	patience := time.NewTimer(s.closeWithin)
-	defer patience.Stop()
+	timeout := time.NewTimer(s.closeWithin)
+	defer timeout.Stop()
 	select {
 	case <-closed:
-	case <-patience.C:
+	case <-timeout.C:
 	}
 }
 

@@ -151,6 +151,6 @@ func WithSpanID(ctx context.Context, id trace.SpanID) context.Context {
 
 // IDs returns the ids set for the next span that is started with ctx; zero ids must be generated.
 func IDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
-	said, _ := ctx.Value(idsKey{}).(ids)
-	return said.trace, said.span
+	stored, _ := ctx.Value(idsKey{}).(ids)
+	return stored.trace, stored.span
 }

@@ -59,8 +59,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestOf checks that a delivery always has the same trace and root span.
-func TestOf(t *testing.T) {
+// TestIDsOfDelivery checks that a delivery always has the same trace and root span.
+func TestIDsOfDelivery(t *testing.T) {
 	t.Parallel()
 	id := uuid.MustParse("5b0e8f9a-1c2d-5e3f-8a4b-112233445566")
 	own := Of(id, "")

@@ -34,8 +34,8 @@ const scope = "github.com/agentherald/herald"
 const (
 	// closeTimeout bounds the sending of the last spans. Spans not sent by then are dropped.
 	closeTimeout = 5 * time.Second
-	// tellInterval is the minimum interval between log lines about dropped spans.
-	tellInterval = time.Minute
+	// logInterval is the minimum interval between log lines about dropped spans.
+	logInterval = time.Minute
 )
 
 // Config configures a Provider. The SDK reads all other settings from its standard variables: the sampler
@@ -120,9 +120,9 @@ type exporter struct {
 	mask     *secret.Masker
 	ended    chan struct{} // closed when sending has stopped
 
-	mu     sync.Mutex
-	failed int       // spans dropped since the last log line
-	told   time.Time // time of that line; zero: the last spans were accepted
+	mu       sync.Mutex
+	failed   int       // spans dropped since the last log line
+	loggedAt time.Time // time of that line; zero: the last spans were accepted
 }
 
 // ExportSpans sends spans to the collector. It logs an error and never returns one.
@@ -137,7 +137,7 @@ func (e *exporter) Shutdown(ctx context.Context) error {
 	return e.inner.Shutdown(ctx)
 }
 
-// reportResult counts and logs dropped spans, at most once per tellInterval, and logs when the collector accepts spans
+// reportResult counts and logs dropped spans, at most once per logInterval, and logs when the collector accepts spans
 // again.
 func (e *exporter) reportResult(spans int, err error, now time.Time) {
 	e.mu.Lock()
@@ -145,15 +145,15 @@ func (e *exporter) reportResult(spans int, err error, now time.Time) {
 	switch {
 	case err != nil:
 		e.failed += spans
-		if now.Sub(e.told) >= tellInterval {
+		if now.Sub(e.loggedAt) >= logInterval {
 			why := e.mask.Replace(strings.ReplaceAll(err.Error(), e.endpoint, "the collector"))
-			e.log.Warn("spans are dropped: the collector does not take them; deliveries go on without", "spans", e.failed,
+			e.log.Warn("spans are dropped: the collector does not accept them; deliveries continue without them", "spans", e.failed,
 				"error", text.Excerpt(why, 300))
-			e.failed, e.told = 0, now
+			e.failed, e.loggedAt = 0, now
 		}
-	case !e.told.IsZero():
-		e.log.Info("the collector takes spans again", "dropped_since", e.failed)
-		e.failed, e.told = 0, time.Time{}
+	case !e.loggedAt.IsZero():
+		e.log.Info("the collector accepts spans again", "dropped_since", e.failed)
+		e.failed, e.loggedAt = 0, time.Time{}
 	}
 }
 

@@ -114,7 +114,7 @@ func TestCollectorThatRefuses(t *testing.T) {
 	}
 	well.Store(true)
 	send()
-	if log.Count("the collector takes spans again") != 1 || log.Count("dropped_since=1") != 1 || len(c.Spans()) != 1 {
+	if log.Count("the collector accepts spans again") != 1 || log.Count("dropped_since=1") != 1 || len(c.Spans()) != 1 {
 		t.Errorf("the log says %s; %d spans came", log, len(c.Spans()))
 	}
 }

@@ -83,11 +83,11 @@ func Export(ctx context.Context, source, commit, into string) error {
 // git runs git in the source tree. A failure is ErrNoHistory.
 func git(ctx context.Context, source string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", source}, args...)...)
-	var said strings.Builder
-	cmd.Stderr = &said
+	var output strings.Builder
+	cmd.Stderr = &output
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("%w: git %s: %w: %s", ErrNoHistory, args[0], err, strings.TrimSpace(said.String()))
+		return "", fmt.Errorf("%w: git %s: %w: %s", ErrNoHistory, args[0], err, strings.TrimSpace(output.String()))
 	}
 	return string(out), nil
 }

@@ -131,7 +131,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-func TestUntil(t *testing.T) {
+func TestAwaitState(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

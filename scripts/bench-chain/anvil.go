@@ -163,13 +163,13 @@ func (b *bench) loop(ctx context.Context, c anvilChain, ranges []blockRange) err
 	if err != nil {
 		return err
 	}
-	var said struct {
+	var result struct {
 		Rows    int
 		Seconds float64
 	}
-	if err := json.Unmarshal(bytes.TrimSpace(text), &said); err != nil || said.Rows != b.events {
-		return errors.Join(fmt.Errorf("the loop said %q", strconv.Quote(string(text))), err)
+	if err := json.Unmarshal(bytes.TrimSpace(text), &result); err != nil || result.Rows != b.events {
+		return errors.Join(fmt.Errorf("the loop printed %q", strconv.Quote(string(text))), err)
 	}
-	b.add(wayLoop, measured{events: said.Rows, took: time.Duration(said.Seconds * float64(time.Second))})
+	b.add(wayLoop, measured{events: result.Rows, took: time.Duration(result.Seconds * float64(time.Second))})
 	return nil
 }

@@ -20,26 +20,26 @@ type bridgeResult struct {
 }
 
 const (
-	bridgePatience = 10 * time.Minute // its packages may have to be installed
-	timesBridge    = 8.0              // the target
+	bridgeTimeout = 10 * time.Minute // its packages may have to be installed
+	timesBridge   = 8.0              // the target
 )
 
 // measureBridge runs scripts/bench-bridge, which measures its bridge. If Node.js or npm is missing, the report
 // contains the reason.
 func (b *bench) measureBridge(ctx context.Context) (out bridgeResult) {
 	b.say("the bridge without a database, %d in flight", targetInflight)
-	ctx, cancel := context.WithTimeout(ctx, bridgePatience)
+	ctx, cancel := context.WithTimeout(ctx, bridgeTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", "run", "-buildvcs=false", "./scripts/bench-bridge", "-alone", "-rounds", "3", "-time", "2s")
-	cmd.WaitDelay = startPatience
-	var said bytes.Buffer
-	cmd.Stderr = &said
+	cmd.WaitDelay = startTimeout
+	var output bytes.Buffer
+	cmd.Stderr = &output
 	text, err := cmd.Output()
 	if err == nil {
 		out.rate, err = strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
 	}
 	if err != nil {
-		lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+		lines := strings.Split(strings.TrimSpace(output.String()), "\n")
 		out.why = fmt.Sprintf("%v: %s", err, lines[max(0, len(lines)-2)])
 	}
 	b.say("  %.0f calls a second %s", out.rate, out.why)

@@ -45,7 +45,7 @@ func (c ceiling) together(queue string) float64 {
 
 func (b *bench) ceilings(ctx context.Context, inflight int) (c ceiling, err error) {
 	b.say("ceilings, %d in flight", inflight)
-	ctx, cancel := context.WithTimeout(ctx, runPatience)
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
 	c.inflight = inflight
 	if err := b.reset(ctx); err != nil {
@@ -60,7 +60,7 @@ func (b *bench) ceilings(ctx context.Context, inflight int) (c ceiling, err erro
 		return c, err
 	}
 	defer func() {
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 		defer cancel()
 		err = errors.Join(err, mini.Stop(stop))
 	}()
@@ -109,7 +109,7 @@ func noop(ctx context.Context, redisURL string, inflight, n int) (float64, error
 		}
 	}
 	h := &counter{want: int64(n), done: make(chan struct{})}
-	s, err := q.NewServer(queue.ServerConfig{Handler: h, Concurrency: inflight, Kinds: []string{string(job.KindNewFeedback)}, ShutdownTimeout: startPatience})
+	s, err := q.NewServer(queue.ServerConfig{Handler: h, Concurrency: inflight, Kinds: []string{string(job.KindNewFeedback)}, ShutdownTimeout: startTimeout})
 	if err != nil {
 		return 0, err
 	}
@@ -162,7 +162,7 @@ func (b *bench) calls(ctx context.Context, inflight, n int) (float64, error) {
 		return 0, err
 	}
 	defer func() {
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 		defer cancel()
 		_ = pool.Close(stop)
 	}()

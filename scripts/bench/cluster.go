@@ -57,7 +57,7 @@ func (b *bench) withCluster(ctx context.Context, do func() error) (err error) {
 	if err := os.Chmod(dir, 0o711); err != nil {
 		return err
 	}
-	wait, cancel := context.WithTimeout(ctx, startPatience)
+	wait, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for i := range clusterNodes {
 		port, err := freePort(ctx)

@@ -32,8 +32,8 @@ type feeder struct {
 }
 
 const (
-	feedBatch     = 200
-	redisPatience = 10 * time.Second
+	feedBatch    = 200
+	redisTimeout = 10 * time.Second
 )
 
 func newFeeder(databaseURL, redisURL string, strictOrder bool) (_ *feeder, err error) {
@@ -50,7 +50,7 @@ func newFeeder(databaseURL, redisURL string, strictOrder bool) (_ *feeder, err e
 	if f.queue, err = queue.Open(queue.Config{URL: secret.New(redisURL), Logger: quiet}); err != nil {
 		return nil, err
 	}
-	if f.redis, err = f.queue.Client(redisPatience); err != nil {
+	if f.redis, err = f.queue.Client(redisTimeout); err != nil {
 		return nil, err
 	}
 	dispatcher, err := delivery.NewDispatcher(f.queue, quiet)

@@ -30,7 +30,7 @@ const (
 // idle makes one delivery at a time: first to agents without earlier contact, then to known agents.
 func (b *bench) idle(ctx context.Context) (out latency, err error) {
 	b.say("latency of an idle system, %d deliveries", b.latency)
-	ctx, cancel := context.WithTimeout(ctx, runPatience)
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
 	agents, err := trial.StartAgents(min(firstAgents, b.latency))
 	if err != nil {

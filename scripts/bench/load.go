@@ -98,10 +98,10 @@ type loadResult struct {
 }
 
 const (
-	runPatience   = 30 * time.Minute
-	startPatience = time.Minute
-	settle        = 3 * time.Second
-	pollRows      = 50 * time.Millisecond
+	runTimeout   = 30 * time.Minute
+	startTimeout = time.Minute
+	settle       = 3 * time.Second
+	pollRows     = 50 * time.Millisecond
 )
 
 // environment returns the worker's environment. It restores the defaults of settings that trials shorten.
@@ -123,7 +123,7 @@ func (l load) environment(redisURL, data string) []string {
 // and measures the time from the moment at which the lanes continue.
 func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 	b.say("%s", l)
-	ctx, cancel := context.WithTimeout(ctx, runPatience)
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
 	res.load = l
 	agents, err := trial.StartAgents(l.agents)
@@ -307,7 +307,7 @@ func (b *bench) workers(ctx context.Context, l load) (ws []*trial.Worker, _ *fee
 	}
 	undo = append(undo, func() error { return os.RemoveAll(closed) })
 	data := filepath.Join(closed, "data")
-	wait, cancel := context.WithTimeout(ctx, startPatience)
+	wait, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for range l.processes() {
 		w, err := b.site.Worker(trial.WorkerConfig{Name: "worker", Concurrency: l.inflight, Env: l.environment(b.redis.url, data)})
@@ -316,7 +316,7 @@ func (b *bench) workers(ctx context.Context, l load) (ws []*trial.Worker, _ *fee
 		}
 		ws = append(ws, w)
 		undo = append(undo, func() error {
-			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
+			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 			defer cancel()
 			return w.Terminate(stop)
 		})

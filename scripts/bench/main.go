@@ -147,7 +147,7 @@ func (b *bench) open(ctx context.Context, programs trial.Programs) (closeSite fu
 		return nil, errors.Join(err, os.RemoveAll(data))
 	}
 	end := func(site *trial.Site) error {
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 		defer cancel()
 		var errs []error
 		if site != nil {

@@ -30,7 +30,7 @@ func (b *bench) withStandby(ctx context.Context, do func() error) (err error) {
 	}
 	// Restart it after a failure as well, because the following rows need it.
 	defer func() {
-		back, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
+		back, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 		defer cancel()
 		err = errors.Join(err, b.site.Postgres.Start(back))
 	}()
@@ -41,7 +41,7 @@ func (b *bench) withStandby(ctx context.Context, do func() error) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop(ctx, primary, syscall.SIGINT)) }()
-	wait, cancel := context.WithTimeout(ctx, startPatience)
+	wait, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if err := b.awaitAnswer(wait, primary, "the primary", "SELECT true"); err != nil {
 		return err

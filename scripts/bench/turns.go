@@ -78,12 +78,12 @@ func (t *tree) measure(ctx context.Context, n int) (float64, error) {
 		"-n", strconv.Itoa(n))
 	cmd.Dir = t.dir
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it stops the processes that it started
-	cmd.WaitDelay = startPatience
-	var said strings.Builder
-	cmd.Stderr = &said
+	cmd.WaitDelay = startTimeout
+	var output strings.Builder
+	cmd.Stderr = &output
 	out, err := cmd.Output()
 	if err != nil {
-		return 0, fmt.Errorf("%w: %s", err, said.String()[max(0, said.Len()-2000):])
+		return 0, fmt.Errorf("%w: %s", err, output.String()[max(0, output.Len()-2000):])
 	}
 	return rateIn(string(out))
 }

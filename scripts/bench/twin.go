@@ -124,7 +124,7 @@ func await(ctx context.Context, p *trial.Process, what string, answers func() (b
 
 // stop sends a signal to a process and waits for its end. It does nothing if the process has ended.
 func stop(ctx context.Context, p *trial.Process, ask syscall.Signal) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer cancel()
 	select {
 	case <-p.Done():

@@ -34,7 +34,7 @@ type outcome struct {
 	key
 	checks []check
 	ended  error       // the suite's own verdict: nil if the suite counts the scenario as passed
-	said   string      // output of the suite and the client
+	output string      // output of the suite and the client
 	may    expectation // how it may fail; the zero value if it must pass
 }
 
@@ -61,11 +61,11 @@ func (s *suite) run(ctx context.Context, revision, scenario string) (outcome, er
 		return outcome{}, errors.Join(fmt.Errorf("scenario %s: %w", scenario, context.Cause(ctx)), p.End())
 	}
 	o := outcome{key: key{revision, scenario}, ended: p.Wait(ctx)}
-	said, err := os.ReadFile(log)
+	output, err := os.ReadFile(log)
 	if err != nil {
 		return o, fmt.Errorf("read what the suite said: %w", err)
 	}
-	o.said = string(said)
+	o.output = string(output)
 	o.checks, err = readChecks(folder)
 	return o, err
 }
@@ -155,7 +155,7 @@ func (o outcome) details() string {
 		}
 	}
 	if o.count("FAILURE")+o.count("WARNING") == 0 && !o.passed() {
-		fmt.Fprintf(&b, "    %v; the suite said:\n%s\n", o.ended, strings.TrimSpace(o.said[max(0, len(o.said)-3000):]))
+		fmt.Fprintf(&b, "    %v; the suite said:\n%s\n", o.ended, strings.TrimSpace(o.output[max(0, len(o.output)-3000):]))
 	}
 	return b.String()
 }

@@ -23,8 +23,8 @@ var (
 // longWait distinguishes the second wait (Retry-After: 15) from the first one (about a second).
 const longWait = 8 * time.Second
 
-// stopPatience bounds the demo's shutdown, in which its worker finishes running calls.
-const stopPatience = 90 * time.Second
+// stopTimeout bounds the demo's shutdown, in which its worker finishes running calls.
+const stopTimeout = 90 * time.Second
 
 // demoRun is a running demo. It prints the demo's output as it arrives.
 type demoRun struct {
@@ -89,7 +89,7 @@ func (d *demoRun) stop() error {
 	select {
 	case <-d.ended:
 		return nil
-	case <-time.After(stopPatience):
+	case <-time.After(stopTimeout):
 	}
 	_ = syscall.Kill(-d.cmd.Process.Pid, syscall.SIGKILL)
 	<-d.ended

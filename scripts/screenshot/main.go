@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// patience bounds everything except the installation of a browser.
-const patience = 3 * time.Minute
+// runTimeout bounds everything except the installation of a browser.
+const runTimeout = 3 * time.Minute
 
 // page is the path of the page in the picture, relative to the web UI's address.
 const page = "queues/retry?status=retry"
@@ -44,7 +44,7 @@ func run(ctx context.Context, demo, folder string) (err error) {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
 	d, err := startDemo(ctx, demo)
 	if err != nil {

@@ -109,23 +109,23 @@ func (v *Verifier) Check(r *http.Request) error {
 	if form == nil {
 		return errors.New("it is not signed, or not as Herald signs")
 	}
-	said := map[string]string{}
+	params := map[string]string{}
 	list, rest, _ := strings.Cut(form[1], ")")
 	for _, p := range parameter.FindAllStringSubmatch(rest, -1) {
-		if _, twice := said[p[1]]; twice {
+		if _, twice := params[p[1]]; twice {
 			return errors.New("a parameter of the signature is there twice")
 		}
-		said[p[1]] = p[2] + p[3]
+		params[p[1]] = p[2] + p[3]
 	}
 	covered := strings.Fields(strings.TrimPrefix(list, "("))
 	if err := v.checkCovered(r, covered); err != nil {
 		return err
 	}
-	until, err := v.checkTimes(said)
+	until, err := v.checkTimes(params)
 	if err != nil {
 		return err
 	}
-	if said["alg"] != "ed25519" || said["tag"] != "web-bot-auth" || len(said["nonce"]) < 16 {
+	if params["alg"] != "ed25519" || params["tag"] != "web-bot-auth" || len(params["nonce"]) < 16 {
 		return errors.New("its alg, tag or nonce is not Herald's")
 	}
 	if header("Signature-Agent") != `sig1="`+v.cfg.Herald+`"` {
@@ -151,7 +151,7 @@ func (v *Verifier) Check(r *http.Request) error {
 		fmt.Fprintf(&base, "%s: %s\n", name, strings.TrimSpace(value))
 	}
 	base.WriteString(`"@signature-params": ` + form[1])
-	public, err := v.keys.find(r.Context(), said["keyid"])
+	public, err := v.keys.find(r.Context(), params["keyid"])
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (v *Verifier) Check(r *http.Request) error {
 	if !ok || !ed25519.Verify(public, []byte(base.String()), signature) {
 		return errors.New("its signature does not fit: it was changed on its way, or was signed for another address than " + v.cfg.Self)
 	}
-	if !v.remember(said["keyid"]+" "+said["nonce"], until) {
+	if !v.remember(params["keyid"]+" "+params["nonce"], until) {
 		return errors.New("it came before")
 	}
 	return nil
@@ -194,9 +194,9 @@ func (v *Verifier) checkCovered(r *http.Request, covered []string) error {
 }
 
 // checkTimes checks the period of the signature. It returns when its nonce can be deleted.
-func (v *Verifier) checkTimes(said map[string]string) (until time.Time, err error) {
+func (v *Verifier) checkTimes(params map[string]string) (until time.Time, err error) {
 	seconds := func(name string) time.Time {
-		n, e := strconv.ParseInt(said[name], 10, 64)
+		n, e := strconv.ParseInt(params[name], 10, 64)
 		err = errors.Join(err, e)
 		return time.Unix(n, 0)
 	}
@@ -240,11 +240,11 @@ func checkDigest(r *http.Request) error {
 		return fmt.Errorf("its body cannot be read: %w", err)
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	said := strings.Join(r.Header.Values("Content-Digest"), ", ")
-	if said == "" && len(body) == 0 {
+	params := strings.Join(r.Header.Values("Content-Digest"), ", ")
+	if params == "" && len(body) == 0 {
 		return nil
 	}
-	digest, ok := decodeBinary(said, "sha-256=")
+	digest, ok := decodeBinary(params, "sha-256=")
 	if sum := sha256.Sum256(body); !ok || !bytes.Equal(digest, sum[:]) {
 		return errors.New("its body is not the one that was signed")
 	}

@@ -40,16 +40,16 @@ const (
 	// filesPart is the part of a bucket that fetching feedback files may use. An agent is costly once it has used
 	// costlyPart.
 	filesPart, costlyPart = 0.5, 0.5
-	// tellPart is the part of a bucket that a worker may accumulate before it writes to Redis: a second of the default
+	// reportPart is the part of a bucket that a worker may accumulate before it writes to Redis: a second of the default
 	// size.
-	tellPart = 1.0 / 60
+	reportPart = 1.0 / 60
 	// minWait and maxWait bound the wait returned with a refusal.
 	minWait, maxWait = time.Second, 5 * time.Minute
 	// awayFor is how long the worker does not call Redis after a failed call.
 	awayFor = time.Second
-	// maxUntold bounds the agents whose usage is queued for Redis. If the queue is full, an agent's next charge tries
+	// maxPending bounds the agents whose usage is queued for Redis. If the queue is full, an agent's next charge tries
 	// again.
-	maxUntold = 1024
+	maxPending = 1024
 )
 
 // Budgets are the budgets of all agents. They are safe for concurrent use. Nil Budgets limit no agent.
@@ -63,10 +63,10 @@ type Budgets struct {
 	random  func() float64
 	start   time.Time
 
-	life  context.Context // ends when Close is called
-	end   context.CancelFunc
-	tasks sync.WaitGroup
-	tell  chan *account // accounts whose usage has to be added to Redis
+	life    context.Context // ends when Close is called
+	end     context.CancelFunc
+	tasks   sync.WaitGroup
+	pending chan *account // accounts whose usage has to be added to Redis
 
 	mu        sync.Mutex // guards memory only; never held during I/O
 	accounts  *simplelru.LRU[store.Agent, *account]
@@ -79,11 +79,11 @@ type Budgets struct {
 type account struct {
 	agent store.Agent
 	bucket
-	mean    float64            // mean cost of the latest attempts in µs, without files; 0: none has ended
-	untold  [kindCount]float64 // charges that are not in Redis yet
-	telling bool               // it is queued in Budgets.tell, or is being written
-	running []*Hold
-	line    int64 // the return time of the delivery that was refused last
+	mean       float64            // mean cost of the latest attempts in µs, without files; 0: none has ended
+	unreported [kindCount]float64 // charges that are not in Redis yet
+	queued     bool               // it is queued in Budgets.pending, or is being written
+	running    []*Hold
+	line       int64 // the return time of the delivery that was refused last
 }
 
 // New validates the configuration. It does not call Redis.
@@ -105,11 +105,11 @@ func New(cfg Config) (*Budgets, error) {
 		return nil, err
 	}
 	b := &Budgets{rules: newRules(float64(cfg.Size.Microseconds())), size: cfg.Size, timeout: cfg.Timeout, log: cfg.Logger,
-		clock: cfg.Now, random: cfg.Random, start: cfg.Now(), accounts: accounts, tell: make(chan *account, maxUntold)}
+		clock: cfg.Now, random: cfg.Random, start: cfg.Now(), accounts: accounts, pending: make(chan *account, maxPending)}
 	b.life, b.end = context.WithCancel(context.Background())
 	if cfg.Redis != nil {
 		b.shared = newShared(cfg.Redis, b.rules)
-		b.tasks.Go(b.tellRedis)
+		b.tasks.Go(b.reportPending)
 	}
 	return b, nil
 }
@@ -142,7 +142,7 @@ func (b *Budgets) loadShared(ctx context.Context, a *account) {
 	defer b.mu.Unlock()
 	if err != nil {
 		if ctx.Err() == nil || context.Cause(ctx) == context.DeadlineExceeded {
-			b.leaveAlone(err)
+			b.suspendRedis(err)
 		}
 		return
 	}
@@ -154,18 +154,18 @@ func (b *Budgets) loadShared(ctx context.Context, a *account) {
 func (b *Budgets) adoptShared(a *account, k known) {
 	now := b.readClock()
 	a.addRefill(b.rules, now)
-	a.capUntold()
+	a.capUnreported()
 	a.at, a.parts = now, k.parts
 	for i := range a.parts {
-		a.parts[i] += a.untold[i]
+		a.parts[i] += a.unreported[i]
 	}
 	if a.mean == 0 {
 		a.mean = k.mean
 	}
 }
 
-// leaveAlone stops calls to Redis for awayFor after a failed call. The caller holds mu.
-func (b *Budgets) leaveAlone(err error) {
+// suspendRedis stops calls to Redis for awayFor after a failed call. The caller holds mu.
+func (b *Budgets) suspendRedis(err error) {
 	if b.life.Err() != nil {
 		return
 	}
@@ -182,42 +182,42 @@ func (b *Budgets) chargeAccount(a *account, spent [kindCount]float64) {
 	a.bucket.chargeSpent(b.rules, b.readClock(), spent)
 	for i := range spent {
 		b.totals[i] += spent[i]
-		a.untold[i] += spent[i]
+		a.unreported[i] += spent[i]
 	}
 	if b.shared == nil {
-		a.untold = [kindCount]float64{}
+		a.unreported = [kindCount]float64{}
 		return
 	}
-	a.capUntold()
-	if sumParts(a.untold) < tellPart*b.rules.size || a.telling {
+	a.capUnreported()
+	if sumParts(a.unreported) < reportPart*b.rules.size || a.queued {
 		return
 	}
 	select {
-	case b.tell <- a:
-		a.telling = true
+	case b.pending <- a:
+		a.queued = true
 	default:
 	}
 }
 
-// capUntold reduces the unreported charges to the effort that is still used: the refill has made good the rest. After a
+// capUnreported reduces the unreported charges to the effort that is still used: the refill has made good the rest. After a
 // time without Redis, that may be most of them. The caller holds Budgets.mu.
-func (a *account) capUntold() {
-	if untold, used := sumParts(a.untold), a.sumUsed(); untold > used {
-		for i := range a.untold {
-			a.untold[i] *= used / untold
+func (a *account) capUnreported() {
+	if unreported, used := sumParts(a.unreported), a.sumUsed(); unreported > used {
+		for i := range a.unreported {
+			a.unreported[i] *= used / unreported
 		}
 	}
 }
 
-// tellRedis adds the usage of queued accounts to Redis, one after the other, until Close. While Redis does not answer,
+// reportPending adds the usage of queued accounts to Redis, one after the other, until Close. While Redis does not answer,
 // it tries the same account again: other workers must learn that an agent is slow even if it gets no further delivery.
-func (b *Budgets) tellRedis() {
+func (b *Budgets) reportPending() {
 	again := time.NewTicker(awayFor)
 	defer again.Stop()
 	for {
 		select {
-		case a := <-b.tell:
-			for !b.tellOf(a) {
+		case a := <-b.pending:
+			for !b.reportAccount(a) {
 				select {
 				case <-again.C:
 				case <-b.life.Done():
@@ -230,17 +230,17 @@ func (b *Budgets) tellRedis() {
 	}
 }
 
-// tellOf adds the usage of one account to Redis, adopts the values of all workers, and reports whether Redis answered.
-func (b *Budgets) tellOf(a *account) bool {
+// reportAccount adds the usage of one account to Redis, adopts the values of all workers, and reports whether Redis answered.
+func (b *Budgets) reportAccount(a *account) bool {
 	b.mu.Lock()
 	if b.isAway() {
 		b.mu.Unlock()
 		return false
 	}
 	a.addRefill(b.rules, b.readClock())
-	a.capUntold()
-	spent, all := a.untold, known{a.mean, a.parts}
-	a.untold = [kindCount]float64{}
+	a.capUnreported()
+	spent, all := a.unreported, known{a.mean, a.parts}
+	a.unreported = [kindCount]float64{}
 	b.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(b.life, b.timeout)
@@ -253,12 +253,12 @@ func (b *Budgets) tellOf(a *account) bool {
 		// Redis may have counted it nevertheless. Counting it twice is better than losing it, and the refill corrects
 		// it.
 		for i := range spent {
-			a.untold[i] += spent[i]
+			a.unreported[i] += spent[i]
 		}
-		b.leaveAlone(err)
+		b.suspendRedis(err)
 		return false
 	}
-	a.telling = false
+	a.queued = false
 	b.adoptShared(a, k)
 	return true
 }

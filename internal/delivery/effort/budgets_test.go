@@ -69,8 +69,8 @@ func TestReservations(t *testing.T) {
 	})
 }
 
-// TestUnderWay: an attempt that takes longer than expected counts with the time that it has taken.
-func TestUnderWay(t *testing.T) {
+// TestRunningAttemptCountsItsTime: an attempt that takes longer than expected counts with the time that it has taken.
+func TestRunningAttemptCountsItsTime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	b, quick := w.worker(), agent(1)
@@ -139,8 +139,8 @@ func TestCostly(t *testing.T) {
 	}
 }
 
-// TestFilesEatHalf: the files that feedback names delay only deliveries with files.
-func TestFilesEatHalf(t *testing.T) {
+// TestFilesUseHalfTheBudget: the files that feedback names delay only deliveries with files.
+func TestFilesUseHalfTheBudget(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	b, victim := w.worker(), agent(1)

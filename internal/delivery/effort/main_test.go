@@ -95,7 +95,7 @@ func (w *world) told(b *Budgets) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		for _, a := range b.accounts.Values() {
-			if a.telling && !b.isAway() {
+			if a.queued && !b.isAway() {
 				return false
 			}
 		}

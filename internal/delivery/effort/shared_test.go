@@ -141,9 +141,9 @@ func TestEmptiedRedis(t *testing.T) {
 	w.left(w.worker(), agent(1), 28)
 }
 
-// TestTold: effort that is charged during a report is not lost. Effort that was refilled while Redis was down is not
-// reported, because it would be charged twice.
-func TestTold(t *testing.T) {
+// TestReportedEffort: effort that is charged during a report is not lost. Effort that was refilled while Redis was down
+// is not reported, because it would be charged twice.
+func TestReportedEffort(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, heraldtest.RedisClient(t, heraldtest.RealRedis(t)))
 	b := w.worker()

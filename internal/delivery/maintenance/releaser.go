@@ -137,7 +137,7 @@ func (r *Releaser) releaseCallable(ctx context.Context) error {
 	total := 0
 	defer func() {
 		if total > 0 {
-			r.Logger.Info("deliveries whose agents the servers file says how to call are released", "released", total)
+			r.Logger.Info("deliveries are released: the servers file names endpoints of their agents", "released", total)
 		}
 	}()
 	for _, a := range agents {

@@ -34,7 +34,7 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 	e := l.findEndpoint(originKey(origin), endpointID(endpoint))
 	token = permitToken(e.id, token)
 	e.users++
-	others, wait := e.origin.countWaiters(e) > 0, l.worthWaiting(e)
+	others, wait := e.origin.countWaiters(e) > 0, l.isWorthWaiting(e)
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()
@@ -59,28 +59,28 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 	return pass, nil
 }
 
-// worthWaiting reports whether another call may wait in this process and will probably get a permit within l.patience,
+// isWorthWaiting reports whether another call may wait in this process and will probably get a permit within l.maxWait,
 // the longest wait for a permit.
 //
 // It estimates the wait from the endpoint's mean call time, the length of the origin's line and the number of permits.
-// It does not count the permits of this endpoint's calls that have run for longer than l.patience, because these calls
+// It does not count the permits of this endpoint's calls that have run for longer than l.maxWait, because these calls
 // may hang. If all running calls of the endpoint are that old, it returns false. If only some are and the mean is
-// unknown, it uses l.patience as the mean.
-func (l *Limiter) worthWaiting(e *endpoint) bool {
-	o, patience := e.origin, toMicros(l.patience)
+// unknown, it uses l.maxWait as the mean.
+func (l *Limiter) isWorthWaiting(e *endpoint) bool {
+	o, maxWait := e.origin, toMicros(l.maxWait)
 	if o.countWaiters(e) >= l.room || len(o.line) >= l.originRoom {
 		return false
 	}
-	calls, hanging := o.countCalls(&l.rules, l.now(), e.id, patience)
+	calls, hanging := o.countCalls(&l.rules, l.now(), e.id, maxWait)
 	expected := int64(l.rules.inflight - hanging)
 	if expected <= 0 || calls > 0 && calls == hanging {
 		return false
 	}
 	mean := e.mean
 	if mean == 0 && hanging > 0 {
-		mean = patience // no call has ended: assume that each of the others takes that long
+		mean = maxWait // no call has ended: assume that each of the others takes that long
 	}
-	return mean*int64(len(o.line)+1)/expected <= patience
+	return mean*int64(len(o.line)+1)/expected <= maxWait
 }
 
 // waitInLine waits in this process for a permit. If it returns no permit, its answer is a reservation.
@@ -88,7 +88,7 @@ func (l *Limiter) waitInLine(ctx context.Context, e *endpoint, token string, v a
 	others bool) (acquireAnswer, *Permit) {
 	o, w := e.origin, &waiter{endpoint: e, wake: make(chan struct{}, 1)}
 	l.mu.Lock()
-	if !l.worthWaiting(e) || l.tooLate(v, l.patience) {
+	if !l.isWorthWaiting(e) || l.isTooLate(v, l.maxWait) {
 		l.mu.Unlock()
 		return l.requestPermit(ctx, e, token, question{reserve: true})
 	}
@@ -104,8 +104,8 @@ func (l *Limiter) waitInLine(ctx context.Context, e *endpoint, token string, v a
 	}()
 
 	began := time.Now()
-	patience := time.NewTimer(l.patience)
-	defer patience.Stop()
+	timer := time.NewTimer(l.maxWait)
+	defer timer.Stop()
 	look := time.NewTimer(pauseFor(v, l.firstLook))
 	defer look.Stop()
 	for pause := l.firstLook; ; pause = min(pause*3/2, max(lastLook, l.firstLook)) {
@@ -114,7 +114,7 @@ func (l *Limiter) waitInLine(ctx context.Context, e *endpoint, token string, v a
 		case <-w.wake:
 			woken = true
 		case <-look.C:
-		case <-patience.C:
+		case <-timer.C:
 			return l.requestPermit(ctx, e, token, question{attempt: l.isFirst(o, w), reserve: true})
 		case <-ctx.Done():
 			return v, nil
@@ -125,7 +125,7 @@ func (l *Limiter) waitInLine(ctx context.Context, e *endpoint, token string, v a
 			if pass != nil || v.code == open {
 				return v, pass
 			}
-			if l.tooLate(v, l.patience-time.Since(began)) {
+			if l.isTooLate(v, l.maxWait-time.Since(began)) {
 				return l.requestPermit(ctx, e, token, question{reserve: true})
 			}
 		}
@@ -138,8 +138,8 @@ func (l *Limiter) waitInLine(ctx context.Context, e *endpoint, token string, v a
 	}
 }
 
-// tooLate reports whether the rate allows no call within d.
-func (l *Limiter) tooLate(v acquireAnswer, d time.Duration) bool {
+// isTooLate reports whether the rate allows no call within d.
+func (l *Limiter) isTooLate(v acquireAnswer, d time.Duration) bool {
 	return v.code == throttled && v.wait > toMicros(d)
 }
 
@@ -237,7 +237,7 @@ func (l *Limiter) release(ctx context.Context, p *Permit, result Result, took in
 		end releaseAnswer
 		err error
 	)
-	o, told := p.endpoint.origin, false
+	o, reported := p.endpoint.origin, false
 	if p.shared && !l.closed {
 		d := pendingRelease{key: o.key, id: p.endpoint.id, token: p.token, result: result, took: took}
 		if l.outage.local {
@@ -249,7 +249,7 @@ func (l *Limiter) release(ctx context.Context, p *Permit, result Result, took in
 				return l.remote.release(ctx, d.key, d.id, d.token, d.result, d.took)
 			})
 			l.mu.Lock()
-			if told = err == nil; !told {
+			if reported = err == nil; !reported {
 				l.beginOutage(generation, err)
 				l.addPendingRelease(d)
 			}
@@ -257,7 +257,7 @@ func (l *Limiter) release(ctx context.Context, p *Permit, result Result, took in
 	}
 	now := l.now()
 	o.release(&l.rules, now, &p.endpoint.circuit, p.token, result, took)
-	if told {
+	if reported {
 		p.endpoint.adoptState(now, end.state, end.left)
 	}
 	o.wakeFrom(0)

@@ -12,9 +12,9 @@ import (
 	"github.com/agentherald/herald/internal/reason"
 )
 
-// TestAlone: a worker that has seen no other one for a while counts by itself and sends no requests to Redis. When it
-// sees another one, or Redis gives no answer, it shares again. Its own permits count at all times.
-func TestAlone(t *testing.T) {
+// TestWorkerAloneSkipsRedis: a worker that has seen no other one for a while counts by itself and sends no requests to
+// Redis. When it sees another one, or Redis gives no answer, it shares again. Its own permits count at all times.
+func TestWorkerAloneSkipsRedis(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
 	var others, forgotten, fails atomic.Bool
@@ -84,9 +84,9 @@ func TestAlone(t *testing.T) {
 	heraldtest.Await(t, "it shares when Redis does not know it", shared)
 }
 
-// TestAloneAgain: after Redis has forgotten a worker, that worker does not immediately consider itself the only one,
-// because others may register later.
-func TestAloneAgain(t *testing.T) {
+// TestForgottenWorkerSharesAgain: after Redis has forgotten a worker, that worker does not immediately consider itself
+// the only one, because others may register later.
+func TestForgottenWorkerSharesAgain(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
 	var forgotten atomic.Bool

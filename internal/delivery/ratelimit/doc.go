@@ -51,8 +51,8 @@
 //
 // So no endpoint starves: the longest waiting one is refused only while no permit is free beyond its share, or until
 // the next call that the rate allows. No permit is kept for an endpoint that does not return, because an endpoint that
-// does not ask stops waiting. At most 64 endpoints of an origin can wait; further ones are served after them. TestCrowd
-// simulates this.
+// does not ask stops waiting. At most 64 endpoints of an origin can wait; further ones are served after them.
+// TestEndpointsShareOrigin simulates this.
 //
 // # With and without Redis
 //

@@ -84,7 +84,7 @@ type Limiter struct {
 	remote           *redisState // nil: no Redis
 	timeout          time.Duration
 	room, originRoom int
-	patience         time.Duration
+	maxWait          time.Duration
 	maxEndpoints     int
 	log              *slog.Logger
 	clock            func() time.Time
@@ -129,11 +129,11 @@ func New(cfg Config) (*Limiter, error) {
 		cfg.Now = time.Now
 	}
 	if cfg.PermitTTL <= 0 {
-		return nil, errors.New("ratelimit: PermitTTL is needed and must be at least the lease: how long a permit is taken whose worker died")
+		return nil, errors.New("ratelimit: PermitTTL is required and must be at least the lease: the permit of a dead worker expires after it")
 	}
 	room := max(cfg.MaxWaiters, 0)
 	l := &Limiter{timeout: cfg.Timeout, room: room, originRoom: max(cfg.MaxOriginWaiters, 2*room),
-		patience: cfg.MaxWait, maxEndpoints: cfg.MaxEndpoints, log: cfg.Logger,
+		maxWait: cfg.MaxWait, maxEndpoints: cfg.MaxEndpoints, log: cfg.Logger,
 		clock: cfg.Now, start: cfg.Now(), firstLook: firstLook, lookForOthers: lookForOthers, aloneAfter: aloneAfter, origins: map[string]*origin{},
 		endpoints: map[string]*list.Element{},
 		recent:    list.New()}

@@ -41,9 +41,9 @@ func TestNewRefuses(t *testing.T) {
 	p.Release(t.Context(), OK)
 }
 
-// TestHammer: 64 goroutines, in two workers if there is a Redis, never have more than Inflight calls in flight at one
-// origin. All of them get permits, with one endpoint and with eight.
-func TestHammer(t *testing.T) {
+// TestConcurrentCallersKeepInflight: 64 goroutines, in two workers if there is a Redis, never have more than Inflight
+// calls in flight at one origin. All of them get permits, with one endpoint and with eight.
+func TestConcurrentCallersKeepInflight(t *testing.T) {
 	t.Parallel()
 	for _, endpoints := range []int{1, 8} {
 		t.Run(fmt.Sprint(endpoints), func(t *testing.T) {

@@ -36,7 +36,7 @@ func newFreezer(t *testing.T, rdb *redis.Client) *freezer {
 		}
 	}
 	if f.pid <= 1 {
-		t.Fatal("Redis does not tell its process id")
+		t.Fatal("Redis does not report its process id")
 	}
 	t.Cleanup(func() { _ = syscall.Kill(f.pid, syscall.SIGCONT) }) // before heraldtest stops it
 	return f
@@ -60,9 +60,9 @@ func briefly(l *Limiter, pause time.Duration) *Limiter {
 	return l
 }
 
-// TestFrozen: while Redis hangs, Acquire and Release answer from what this worker knows. Only one call waits for the
-// timeout. Permits that were released during the outage are free in Redis when it resumes.
-func TestFrozen(t *testing.T) {
+// TestRedisHangs: while Redis hangs, Acquire and Release answer from what this worker knows. Only one call waits for
+// the timeout. Permits that were released during the outage are free in Redis when it resumes.
+func TestRedisHangs(t *testing.T) {
 	t.Parallel()
 	url := heraldtest.RealRedis(t)
 	rdb := client(t, url)
@@ -194,8 +194,8 @@ func TestFlapping(t *testing.T) {
 	}
 }
 
-// TestDebts: pending releases are bounded. They are also sent if Redis was back before they were queued.
-func TestDebts(t *testing.T) {
+// TestPendingReleases: pending releases are bounded. They are also sent if Redis was back before they were queued.
+func TestPendingReleases(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
 	l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters = 1, -1 })

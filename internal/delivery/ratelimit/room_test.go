@@ -127,9 +127,9 @@ func TestRoomAcrossWorkers(t *testing.T) {
 	e.pass.Release(t.Context(), OK)
 }
 
-// TestNeighbour: callers that wait for an endpoint with a full share block no callers of other endpoints, neither in
-// this process nor in Redis.
-func TestNeighbour(t *testing.T) {
+// TestFullShareBlocksNoOthers: callers that wait for an endpoint with a full share block no callers of other endpoints,
+// neither in this process nor in Redis.
+func TestFullShareBlocksNoOthers(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		l := blind(newLimits(t, rdb, func(c *Config) { c.MaxWaiters, c.MaxWait = 2, time.Minute }))
@@ -178,8 +178,9 @@ func TestNeighbour(t *testing.T) {
 	})
 }
 
-// TestPatience: a caller that waits in vain gets a time to return. A caller whose context ends leaves without a permit.
-func TestPatience(t *testing.T) {
+// TestWaitIsBounded: a caller that waits in vain gets a time to return. A caller whose context ends leaves without a
+// permit.
+func TestWaitIsBounded(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters, c.MaxWait = 1, 3, 2*time.Second })
@@ -208,8 +209,8 @@ func TestPatience(t *testing.T) {
 	})
 }
 
-// TestNotWorthWaiting: if calls are known to take long, callers are refused at once.
-func TestNotWorthWaiting(t *testing.T) {
+// TestSlowCallsRefuseWaiters: if calls are known to take long, callers are refused at once.
+func TestSlowCallsRefuseWaiters(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		c := newClock()
@@ -228,9 +229,9 @@ func TestNotWorthWaiting(t *testing.T) {
 	})
 }
 
-// TestHangingIsNotWaitedFor: callers do not wait for an endpoint that hangs, even before the first of its calls has
+// TestHangingCloseIsNotAwaited: callers do not wait for an endpoint that hangs, even before the first of its calls has
 // ended.
-func TestHangingIsNotWaitedFor(t *testing.T) {
+func TestHangingCloseIsNotAwaited(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		c := newClock()
@@ -272,8 +273,8 @@ func TestThrottled(t *testing.T) {
 	})
 }
 
-// TestWaitersBounce: when the breaker opens, waiting callers are refused at once.
-func TestWaitersBounce(t *testing.T) {
+// TestOpenBreakerRefusesWaiters: when the breaker opens, waiting callers are refused at once.
+func TestOpenBreakerRefusesWaiters(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		l := blind(newLimits(t, rdb, func(c *Config) { c.Inflight, c.MinCalls, c.MaxWait, c.MaxWaiters = 1, 1, time.Minute, 3 }))

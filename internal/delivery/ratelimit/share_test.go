@@ -122,9 +122,9 @@ func (c *crowd) granted(e *member, name string) {
 	})
 }
 
-// TestCrowd: with any behaviour of its endpoints, each gets its turn within a bounded time, none has more than half of
-// the permits while another waits, and the origin does not become idle.
-func TestCrowd(t *testing.T) {
+// TestEndpointsShareOrigin: with any behaviour of its endpoints, each gets its turn within a bounded time, none has
+// more than half of the permits while another waits, and the origin does not become idle.
+func TestEndpointsShareOrigin(t *testing.T) {
 	t.Parallel()
 	const ms = second / 1000
 	for name, c := range map[string]struct {

@@ -171,7 +171,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-func TestClassifyKeepsWhatTheOtherSideAskedFor(t *testing.T) {
+func TestClassifyKeepsRequestedWait(t *testing.T) {
 	t.Parallel()
 	for name, err := range map[string]error{
 		"agent":   call(mcpcall.CallError{Status: 503, RetryAfter: 15 * time.Second}),
@@ -267,9 +267,9 @@ func TestUnstorable(t *testing.T) {
 	}
 }
 
-// TestClassifyTellsWhatElseFollows: Classify also derives whether the call may have had an effect, whether the agent
+// TestClassifyConsequences: Classify also derives whether the call may have had an effect, whether the agent
 // may have moved, and whether its endpoint is unwell.
-func TestClassifyTellsWhatElseFollows(t *testing.T) {
+func TestClassifyConsequences(t *testing.T) {
 	t.Parallel()
 	open := mcpcall.StageOpen
 	for name, c := range map[string]struct {
@@ -310,8 +310,9 @@ func TestLimited(t *testing.T) {
 	}
 }
 
-// TestAside: an authorization server without an answer does not make the agent's endpoint unwell or moved.
-func TestAside(t *testing.T) {
+// TestAuthorizationServerSilenceBlamesNoAgent: an authorization server without an answer does not make the agent's
+// endpoint unwell or moved.
+func TestAuthorizationServerSilenceBlamesNoAgent(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{0, 429, 500} {
 		v := Classify(fmt.Errorf("renew: %w", &oauth.UnavailableError{Status: status, RetryAfter: time.Minute, Err: errors.New("no")}))

@@ -62,7 +62,7 @@ func TestEveryReasonHasANextStep(t *testing.T) {
 	}
 }
 
-func TestNextStepNamesWhatIsKnown(t *testing.T) {
+func TestNextStepNamesKnownValues(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		r    reason.Reason

@@ -12,7 +12,7 @@ const (
 	jitter        = 0.2       // each wait gets ±20 % of jitter, so that deliveries do not return at the same time
 	maxRetryAfter = time.Hour // the longest Retry-After of an agent that is respected
 	// minRateLimitedWait is the shortest wait after rate_limited: after a 429 of the agent or its authorization server,
-	// or after an input_required that only asks for patience.
+	// or after an input_required that only asks Herald to wait.
 	minRateLimitedWait = 60 * time.Second
 )
 

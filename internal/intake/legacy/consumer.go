@@ -145,14 +145,14 @@ func (c *Consumer) logTaken(taken []intake.Taken) {
 		case intake.Rejected:
 			c.Logger.Info("job from Redis refused", "list", c.List, "delivery", t.ID, "key", t.Key, "problem", t.Problem)
 		case store.Conflict:
-			c.Logger.Warn("job from Redis not taken: its event is known otherwise", "list", c.List, "delivery", t.ID,
+			c.Logger.Warn("job from Redis not accepted: its event is stored with other content", "list", c.List, "delivery", t.ID,
 				"key", t.Key, "field", t.Field)
 		}
 	}
 	for verdict, n := range counts {
 		c.Metrics.taken.WithLabelValues(string(verdict)).Add(float64(n))
 	}
-	c.Logger.Info("jobs taken from Redis", "list", c.List, "accepted", counts[store.Accepted], "known", counts[store.Known],
+	c.Logger.Info("jobs accepted from Redis", "list", c.List, "accepted", counts[store.Accepted], "known", counts[store.Known],
 		"conflict", counts[store.Conflict], "rejected", counts[intake.Rejected])
 }
 
@@ -197,7 +197,7 @@ func (c *Consumer) reportError(err error) {
 	c.failing = now
 	switch now {
 	case "":
-		c.Logger.Info("jobs are taken from the old backend's list again", "list", c.List)
+		c.Logger.Info("jobs are read from the old backend's list again", "list", c.List)
 	case logging.Postgres:
 		c.Logger.Warn("jobs from the old backend's list could not be stored: they stay in Redis and are tried again",
 			logging.About(now), "list", c.List, "error", err)
@@ -212,7 +212,7 @@ func (c *Consumer) signOff(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	if err := c.list.removeWorker(ctx, c.worker, c.done); err != nil {
-		c.Logger.Info("the elements that were taken from the old backend's list could not be returned: another worker finds them",
+		c.Logger.Info("the elements that were read from the old backend's list could not be returned: another worker finds them",
 			"list", c.List, "error", err)
 	}
 }

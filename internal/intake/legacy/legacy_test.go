@@ -34,8 +34,8 @@ func TestTakesInOrder(t *testing.T) {
 	})
 }
 
-// TestSharesList: several workers share a list, and none takes another's elements.
-func TestSharesList(t *testing.T) {
+// TestWorkersShareList: several workers share a list, and none takes another's elements.
+func TestWorkersShareList(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb *redis.Client) {
 		l := newLedger()
@@ -73,9 +73,9 @@ func TestCommitFails(t *testing.T) {
 	})
 }
 
-// TestPutsBackOfDead: the elements of a dead worker are put back in order, and only when its keep-alive key has
-// expired.
-func TestPutsBackOfDead(t *testing.T) {
+// TestPutsBackElementsOfDeadWorker: the elements of a dead worker are put back in order, and only when its keep-alive
+// key has expired.
+func TestPutsBackElementsOfDeadWorker(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb *redis.Client) {
 		push(t, rdb, 0, 150)
@@ -123,8 +123,8 @@ func TestPutsBackInOrder(t *testing.T) {
 	})
 }
 
-// TestLateScripts: a script that Redis runs after its caller gave up changes nothing that later scripts rely on.
-func TestLateScripts(t *testing.T) {
+// TestDelayedScripts: a script that Redis runs after its caller gave up changes nothing that later scripts rely on.
+func TestDelayedScripts(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb *redis.Client) {
 		push(t, rdb, 0, 350)

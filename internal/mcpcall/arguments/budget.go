@@ -18,12 +18,12 @@ type budget struct {
 	left     int
 	spent    bool
 	deadline time.Time
-	patience time.Duration // 0: maxValidation; tests set more
+	limit    time.Duration // 0: maxValidation; tests set more
 }
 
 func (b *budget) startValidation() {
 	b.left, b.spent = maxEvaluations, false
-	b.deadline = time.Now().Add(cmp.Or(b.patience, maxValidation))
+	b.deadline = time.Now().Add(cmp.Or(b.limit, maxValidation))
 }
 
 // charge subtracts n evaluations and reports whether the budget still allows more. It checks the deadline once per 256

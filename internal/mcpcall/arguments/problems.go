@@ -86,8 +86,9 @@ func explainInvalid(e *jsonschema.ValidationError) *SchemaError {
 	})
 	// Keep the first problem of each path.
 	problems = slices.CompactFunc(problems, func(a, b SchemaProblem) bool { return a.Path == b.Path })
-	told := problems[:min(len(problems), maxProblems)]
-	return &SchemaError{Path: told[0].Path, Problem: told[0].Problem, Others: told[1:], More: len(problems) - len(told)}
+	listed := problems[:min(len(problems), maxProblems)]
+	return &SchemaError{Path: listed[0].Path, Problem: listed[0].Problem, Others: listed[1:],
+		More: len(problems) - len(listed)}
 }
 
 // describeLeaf describes one error of the validator. Only an error about missing properties can yield several problems.

@@ -22,9 +22,9 @@ func several(n int, item string) string {
 	return b.String()
 }
 
-// TestFitKeepsWhatTheValidatorTakes checks that a value that the validator accepts unchanged reaches the agent
+// TestFitKeepsValidArguments checks that a value that the validator accepts unchanged reaches the agent
 // unchanged, for schemas of every form.
-func TestFitKeepsWhatTheValidatorTakes(t *testing.T) {
+func TestFitKeepsValidArguments(t *testing.T) {
 	t.Parallel()
 	const value = `{"properties":{"value":{}}}`
 	for name, schema := range map[string]string{
@@ -87,10 +87,10 @@ func TestFitTakesLargeFiles(t *testing.T) {
 	schema := `{"properties":{"file":{"items":{"required":["a","b","c","d","e","f"],"properties":{"a":{"enum":[` + several(250, `"v%"`) +
 		`]},"b":{"pattern":"^[a-z0-9-]{1,64}$"},"c":{"type":"number","minimum":0}},"patternProperties":{"^[def]$":{"enum":[` + several(20, `%`) + `]}}}}}}`
 	file := `[` + several(5000, `{"a":"v249","b":"name-%","c":%,"d":1,"e":2,"f":3}`) + `]`
-	// The patience is longer than by default, because the race detector on a busy machine is slow.
-	patient := schemaOf(schema)
-	patient.budget.patience = time.Minute
-	if _, err := patient.Fit(map[string]any{"file": json.RawMessage(file)}); err != nil {
+	// The limit is longer than by default, because the race detector on a busy machine is slow.
+	slow := schemaOf(schema)
+	slow.budget.limit = time.Minute
+	if _, err := slow.Fit(map[string]any{"file": json.RawMessage(file)}); err != nil {
 		t.Error(err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 var (
 	// ErrWrongEra reports that the client was opened for 2026-07-28 but mcp-go would fall back to initialize. The pool
 	// decides instead which revision to try next.
-	ErrWrongEra = errors.New("the agent does not answer server/discover as revision 2026-07-28 says")
+	ErrWrongEra = errors.New("the agent does not answer server/discover as revision 2026-07-28 requires")
 	// ErrWrongID reports that the answer carries the id of another request.
 	ErrWrongID = errors.New("the answer carries another request's id")
 	// ErrResultTaken ends a tools/call, and a tools/list of the older era, inside mcp-go's client after the result was

@@ -230,8 +230,8 @@ func (p *Process) WriteFailed() bool { return p.stdin.failed.Load() }
 // OutputTooLong reports whether a line of the command's output was longer than allowed.
 func (p *Process) OutputTooLong() bool { return p.stdout.tooLong.Load() }
 
-// Heard returns the number of bytes that the command has written to stdout.
-func (p *Process) Heard() int64 { return p.stdout.bytes.Load() }
+// Received returns the number of bytes that the command has written to stdout.
+func (p *Process) Received() int64 { return p.stdout.bytes.Load() }
 
 // signalGroup sends sig to the command and its process group.
 func (p *Process) signalGroup(sig syscall.Signal) {

@@ -51,8 +51,8 @@ type Stream struct {
 	onNotification atomic.Value // func(mcp.JSONRPCNotification)
 	onRequest      mcptransport.RequestHandler
 
-	sent  atomic.Int64 // requests sent in this window
-	heard atomic.Int64 // messages received
+	sent     atomic.Int64 // requests sent in this window
+	received atomic.Int64 // messages received
 
 	// Used only by the reader.
 	window     time.Time // start of the window
@@ -222,7 +222,7 @@ func (s *Stream) handleMessage(data []byte) bool {
 	if json.Unmarshal(data, &m) != nil {
 		return false
 	}
-	s.heard.Add(1)
+	s.received.Add(1)
 	switch {
 	case m.Method == "" && m.ID.IsNil():
 	case m.Method == "":
@@ -307,8 +307,8 @@ func (s *Stream) Ended() bool { return s.EndedBecause() != nil }
 // Opened reports whether Open succeeded.
 func (s *Stream) Opened() bool { return s.opened }
 
-// Heard returns the number of messages received from the agent.
-func (s *Stream) Heard() int64 { return s.heard.Load() }
+// Received returns the number of messages received from the agent.
+func (s *Stream) Received() int64 { return s.received.Load() }
 
 // PostURL returns the address of requests, "" before the agent has sent it. It may contain a session id.
 func (s *Stream) PostURL() string { return s.postURL }

@@ -103,12 +103,12 @@ func reportResult(err error, format string, args ...any) []Finding {
 	return reportOK(format, args...)
 }
 
-// patience bounds one request.
-const patience = 5 * time.Second
+// checkTimeout bounds one request.
+const checkTimeout = 5 * time.Second
 
-// ask calls question with a timeout of patience.
+// ask calls question with a timeout of checkTimeout.
 func ask[T any](ctx context.Context, question func(context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	return question(ctx)
 }

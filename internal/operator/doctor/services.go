@@ -55,7 +55,7 @@ func (d *doctor) findPrograms(ctx context.Context) []Finding {
 	if !d.needsEmbedded() || d.run.PID != 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	return d.judgePrograms(embedded.FindPrograms(ctx, d.Backend.DataDir(), d.Settings.CacheDir))
 }

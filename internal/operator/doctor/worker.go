@@ -81,16 +81,16 @@ func (d *doctor) compareSettings(ctx context.Context) []Finding {
 
 // describeDifferences lists the settings that differ. It ignores the data folder, which is known to be the same, and
 // the log settings, which may differ between processes.
-func describeDifferences(there, here map[string]string) (said []string) {
+func describeDifferences(there, here map[string]string) (differences []string) {
 	names := maps.Clone(here)
 	maps.Copy(names, there)
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		own := slices.Contains([]string{"HERALD_DATA", "HERALD_LOG_LEVEL", "HERALD_LOG_FORMAT"}, name)
 		if a, b := there[name], here[name]; a != b && !own {
-			said = append(said, fmt.Sprintf("%s is %s there, %s here", name, describeValue(a), describeValue(b)))
+			differences = append(differences, fmt.Sprintf("%s is %s there, %s here", name, describeValue(a), describeValue(b)))
 		}
 	}
-	return said
+	return differences
 }
 
 // describeValue returns a value in words. Of a secret it says only that it is set.
@@ -117,7 +117,7 @@ func getJSON(ctx context.Context, listen, path string, token secret.Secret, v an
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+path, nil)
 	if err != nil {

@@ -182,7 +182,7 @@ func (f *sourceFinder) chooseClient(ctx context.Context, r LoginRequest, s token
 		Redirect: redirect, Resource: s.Resource, Scope: s.Scope, KeyID: r.KeyID, Algorithm: r.Algorithm}
 	switch {
 	case r.ClientMetadataURL != "" && !s.Server.ClientIDMetadata:
-		return cfg, errors.New("the authorization server takes no address of a metadata document for a client's id: have Herald made known there, and name it with --client-id")
+		return cfg, errors.New("the authorization server does not accept the address of a metadata document as a client id: register Herald there, and name its id with --client-id")
 	case cfg.ClientID != "" && r.AuthMethod != "" && r.AuthMethod != oauth.MethodNone:
 		return f.proveClient(s, cfg)
 	case cfg.ClientID != "":

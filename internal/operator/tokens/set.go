@@ -176,12 +176,12 @@ func (o Tokens) confirmTarget(ctx context.Context, t store.Token, found target) 
 		fmt.Sprintf("%s: there is no terminal to ask on whether its token may go there, so say%s", place, originOption(t)))
 }
 
-// confirm asks for consent. The parameter nobody is the error's text if no person can answer.
-func (o Tokens) confirm(ctx context.Context, question, nobody string) error {
+// confirm asks for consent. The parameter noPerson is the error's text if no person can answer.
+func (o Tokens) confirm(ctx context.Context, question, noPerson string) error {
 	agreed, err := o.Person.Confirm(ctx, question)
 	switch {
-	case errors.Is(err, operator.ErrNobody):
-		return &operator.MisuseError{Text: nobody}
+	case errors.Is(err, operator.ErrNoPerson):
+		return &operator.MisuseError{Text: noPerson}
 	case err == nil && !agreed:
 		return errors.New("nothing was stored")
 	}

@@ -75,13 +75,13 @@ func (o Tokens) newSourceFinder(g store.Agent, asked Request) (*sourceFinder, er
 func (f *sourceFinder) findSource(ctx context.Context) (tokenSource, error) {
 	s := tokenSource{Origin: f.origin, Path: f.path, Issuer: f.asked.Issuer, Resource: f.asked.Resource,
 		Scope: f.asked.Scope}
-	told := s.Origin != "" && s.Issuer != ""
-	if !told || s.Resource == "" && !f.alone {
+	isGiven := s.Origin != "" && s.Issuer != ""
+	if !isGiven || s.Resource == "" && !f.alone {
 		err := f.askAgent(ctx, &s)
 		var useless *oauth.MetadataError // the worker would get the same error
 		var slash *spellingError
 		switch {
-		case err != nil && told && f.lenient && ctx.Err() == nil && !errors.As(err, &useless) && !errors.As(err, &slash):
+		case err != nil && isGiven && f.lenient && ctx.Err() == nil && !errors.As(err, &useless) && !errors.As(err, &slash):
 			s.Mute = fmt.Errorf("the agent could not be asked for its resource name: %w", err)
 		case err != nil:
 			return s, err
@@ -210,8 +210,8 @@ func (f *sourceFinder) findServer(ctx context.Context, s *tokenSource) error {
 
 // sameButSlash reports whether two issuers differ only in their final slash. Issuers are compared byte by byte, and
 // that slash is a common mistake.
-func sameButSlash(spelled, said string) bool {
-	return said != "" && spelled != said && strings.TrimRight(spelled, "/") == strings.TrimRight(said, "/")
+func sameButSlash(spelled, given string) bool {
+	return given != "" && spelled != given && strings.TrimRight(spelled, "/") == strings.TrimRight(given, "/")
 }
 
 // spellingError reports that --issuer differs from the issuer's own spelling.
@@ -227,9 +227,9 @@ func (e *spellingError) Unwrap() error { return &operator.MisuseError{Text: e.Er
 
 // listUnsaid joins those of the options that the command line does not set.
 func (f *sourceFinder) listUnsaid(names ...string) string {
-	said := map[string]bool{"--origin": f.origin != "", "--issuer": f.asked.Issuer != "",
+	given := map[string]bool{"--origin": f.origin != "", "--issuer": f.asked.Issuer != "",
 		"--resource": f.asked.Resource != ""}
-	names = slices.DeleteFunc(names, func(n string) bool { return said[n] })
+	names = slices.DeleteFunc(names, func(n string) bool { return given[n] })
 	if n := len(names) - 1; n > 0 {
 		return strings.Join(names[:n], ", ") + " and " + names[n]
 	}

@@ -153,14 +153,14 @@ func (c *Change) sayToken(issuer string, first oauth.Token) {
 	if first.Access.IsZero() {
 		return
 	}
-	said := fmt.Sprintf("%s gave a token", text.Printable(text.Shorten(issuer)))
+	line := fmt.Sprintf("%s gave a token", text.Printable(text.Shorten(issuer)))
 	if !first.Expires.IsZero() {
-		said += ", good until " + first.Expires.UTC().Format(time.RFC3339)
+		line += ", good until " + first.Expires.UTC().Format(time.RFC3339)
 	}
 	if first.Scope != "" {
-		said += ", for " + text.Printable(text.Shorten(first.Scope))
+		line += ", for " + text.Printable(text.Shorten(first.Scope))
 	}
-	c.Said = append(c.Said, said)
+	c.Said = append(c.Said, line)
 }
 
 // List lists stored tokens with their agent, origin, path and expiry, never with their secret.

@@ -68,7 +68,7 @@ func (lent) DataDir() string                 { return "" }
 
 type nobody struct{}
 
-func (nobody) Confirm(context.Context, string) (bool, error) { return false, operator.ErrNobody }
+func (nobody) Confirm(context.Context, string) (bool, error) { return false, operator.ErrNoPerson }
 func (nobody) Notify(string)                                 {}
 
 func newWorld(t *testing.T) *world { t.Helper(); return serveWorld(t, openStore(t, false)) }

@@ -81,9 +81,9 @@ func (l *listener) listen(ctx context.Context) (done bool, err error) {
 	return false, lines.Err()
 }
 
-// TestEveryListenerHearsEveryChange: a thousand listeners receive every change once and in one order, although their
+// TestEveryListenerReceivesEveryChange: a thousand listeners receive every change once and in one order, although their
 // server is stopped.
-func TestEveryListenerHearsEveryChange(t *testing.T) {
+func TestEveryListenerReceivesEveryChange(t *testing.T) {
 	t.Parallel()
 	const listeners, deliveries = 1000, 50
 	first := newWorld(t)
@@ -169,8 +169,8 @@ func TestEventsOfAFilter(t *testing.T) {
 	}
 }
 
-// TestGap: a listener that returns after the events were deleted receives a gap event.
-func TestGap(t *testing.T) {
+// TestGapEvent: a listener that returns after the events were deleted receives a gap event.
+func TestGapEvent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	old := store.EventCursor{At: time.Now().Add(-store.EventRetention - time.Hour).Unix(), Xid: 3, ID: 1}

@@ -92,14 +92,14 @@ var goTrace = regexp.MustCompile(`(?m)^goroutine \d+ \[|^panic: |\.go:\d+ \+0x`)
 
 // Complaint returns the fault in the output of a command that could not connect, or "" if there is no fault.
 func (w Way) Complaint(code int, out, errs string) string {
-	said := ""
+	complaint := ""
 	for line := range strings.Lines(errs) {
 		if strings.Contains(line, w.Says[0]) {
-			said = line
+			complaint = line
 		}
 	}
 	for _, want := range w.Says {
-		if !strings.Contains(said, want) {
+		if !strings.Contains(complaint, want) {
 			return fmt.Sprintf("no line says %q", want)
 		}
 	}

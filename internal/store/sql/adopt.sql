@@ -22,7 +22,7 @@ WITH mine AS (
            holds_until = CASE WHEN holds_until IS NOT NULL AND (SELECT free FROM past) AND attempts = 2 THEN 'infinity' ELSE holds_until END
      WHERE id = $1 AND claim_no = $2 AND status = 'running' AND EXISTS (SELECT FROM past)
     RETURNING 1
-), own AS (
+), attempt AS (
     DELETE FROM herald.attempts WHERE delivery_id = $1 AND number = $4::int AND started_at = $3 AND EXISTS (SELECT FROM back)
 ), freed AS (
     DELETE FROM herald.attempts WHERE delivery_id = $1 AND number = $6::int AND started_at = $5 AND EXISTS (SELECT FROM back)

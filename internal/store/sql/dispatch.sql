@@ -31,24 +31,26 @@ WITH head AS MATERIALIZED ( -- usually the backlog is empty; then nothing is cou
                             - (SELECT count(handed_at) FROM herald.deliveries
                                 WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'out'), 0) FROM head)
        FOR UPDATE SKIP LOCKED
-), asked AS MATERIALIZED (
-    SELECT *, CASE WHEN $7::boolean THEN herald.order_wait(id, $1, $2, $3, kind, key, order_key, order_seq) END AS own
+), ordered AS MATERIALIZED (
+    SELECT *, CASE WHEN $7::boolean THEN herald.order_wait(id, $1, $2, $3, kind, key, order_key, order_seq) END AS order_until
       FROM next
-), judged AS MATERIALIZED ( -- of several ready deliveries of one ordering key, only the oldest is dispatched
-    SELECT *, CASE WHEN $7::boolean AND own IS NULL AND row_number() OVER (PARTITION BY order_key, own IS NULL ORDER BY seq) > 1 AND key NOT LIKE '%#Retraction@%'
+), decided AS MATERIALIZED ( -- of several ready deliveries of one ordering key, only the oldest is dispatched
+    SELECT *, CASE WHEN $7::boolean AND order_until IS NULL
+                        AND row_number() OVER (PARTITION BY order_key, order_until IS NULL ORDER BY seq) > 1
+                        AND key NOT LIKE '%#Retraction@%'
                         AND NOT herald.ignores_order($1, $2, $3) THEN now() + interval '10 years'
-                   ELSE own END AS look
-      FROM asked
+                   ELSE order_until END AS recheck_at
+      FROM ordered
 ), behind AS (
     UPDATE herald.deliveries d
        SET status = 'waiting', reason = 'behind_earlier', error = 'an earlier delivery of this client has not ended: it goes first',
-           next_attempt_at = (SELECT look FROM judged WHERE judged.id = d.id),
+           next_attempt_at = (SELECT recheck_at FROM decided WHERE decided.id = d.id),
            awaits_feedback = herald.awaits_feedback(kind, key, order_key, order_seq), updated_at = now()
-     WHERE id = ANY(ARRAY(SELECT id FROM judged WHERE look IS NOT NULL))
+     WHERE id = ANY(ARRAY(SELECT id FROM decided WHERE recheck_at IS NOT NULL))
 ), handed AS (
     UPDATE herald.deliveries d
        SET dispatch = d.dispatch + 1, handed_at = now(), updated_at = now()
-     WHERE id = ANY(ARRAY(SELECT id FROM judged WHERE look IS NULL))
+     WHERE id = ANY(ARRAY(SELECT id FROM decided WHERE recheck_at IS NULL))
     RETURNING d.id, d.dispatch, d.kind, d.attempts, d.bulk OR d.replays > 0 AND d.attempts <= d.budget_base AS bulk, d.seq
 )
 SELECT id, dispatch, kind, attempts, bulk FROM handed ORDER BY seq

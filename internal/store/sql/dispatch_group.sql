@@ -39,24 +39,26 @@ WITH agent AS MATERIALIZED (
                                        WHERE chain_id = a.chain_id AND identity_registry = a.identity_registry
                                          AND agent_id = a.agent_id AND place = 'out'), 0))
               FOR UPDATE SKIP LOCKED) d
-), asked AS MATERIALIZED (
-    SELECT *, CASE WHEN @strict::boolean THEN herald.order_wait(id, c, r, a, kind, key, order_key, order_seq) END AS own
+), ordered AS MATERIALIZED (
+    SELECT *, CASE WHEN @strict::boolean THEN herald.order_wait(id, c, r, a, kind, key, order_key, order_seq) END AS order_until
       FROM next
-), judged AS MATERIALIZED ( -- of several ready deliveries of one ordering key, only the oldest is dispatched
-    SELECT *, CASE WHEN @strict::boolean AND own IS NULL AND row_number() OVER (PARTITION BY c, r, a, order_key, own IS NULL ORDER BY seq) > 1 AND key NOT LIKE '%#Retraction@%'
+), decided AS MATERIALIZED ( -- of several ready deliveries of one ordering key, only the oldest is dispatched
+    SELECT *, CASE WHEN @strict::boolean AND order_until IS NULL
+                        AND row_number() OVER (PARTITION BY c, r, a, order_key, order_until IS NULL ORDER BY seq) > 1
+                        AND key NOT LIKE '%#Retraction@%'
                         AND NOT herald.ignores_order(c, r, a) THEN now() + interval '10 years'
-                   ELSE own END AS look
-      FROM asked
+                   ELSE order_until END AS recheck_at
+      FROM ordered
 ), behind AS (
     UPDATE herald.deliveries d
        SET status = 'waiting', reason = 'behind_earlier', error = 'an earlier delivery of this client has not ended: it goes first',
-           next_attempt_at = (SELECT look FROM judged WHERE judged.id = d.id),
+           next_attempt_at = (SELECT recheck_at FROM decided WHERE decided.id = d.id),
            awaits_feedback = herald.awaits_feedback(kind, key, order_key, order_seq), updated_at = now()
-     WHERE id = ANY(ARRAY(SELECT id FROM judged WHERE look IS NOT NULL))
+     WHERE id = ANY(ARRAY(SELECT id FROM decided WHERE recheck_at IS NOT NULL))
 ), handed AS (
     UPDATE herald.deliveries
        SET dispatch = dispatch + 1, handed_at = now(), updated_at = now()
-     WHERE id = ANY(ARRAY(SELECT id FROM judged WHERE look IS NULL))
+     WHERE id = ANY(ARRAY(SELECT id FROM decided WHERE recheck_at IS NULL))
     RETURNING id, dispatch, kind, attempts, bulk OR replays > 0 AND attempts <= budget_base AS bulk,
               chain_id, identity_registry, agent_id::text, seq
 )

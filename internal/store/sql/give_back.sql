@@ -11,16 +11,16 @@
 -- in a LATERAL subquery, so that old statistics cannot lead to another plan.
 WITH given AS MATERIALIZED (
     SELECT d.id, d.attempts,
-           CASE WHEN u.blocked THEN herald.order_wait(id, chain_id, identity_registry, agent_id, kind, key, order_key, order_seq) END AS look
+           CASE WHEN u.blocked THEN herald.order_wait(id, chain_id, identity_registry, agent_id, kind, key, order_key, order_seq) END AS recheck_at
       FROM unnest($1::uuid[], $2::bigint[], $3::boolean[]) AS u(given, claim_no, blocked)
      CROSS JOIN LATERAL (SELECT id, attempts, chain_id, identity_registry, agent_id, kind, key, order_key, order_seq
                            FROM herald.deliveries
                           WHERE id = u.given AND deliveries.claim_no = u.claim_no AND status = 'running' OFFSET 0 FOR NO KEY UPDATE) d
 ), back AS (
     UPDATE herald.deliveries d
-       SET status          = CASE WHEN g.look IS NOT NULL THEN 'waiting' ELSE 'queued' END,
-           reason          = CASE WHEN g.look IS NOT NULL THEN 'behind_earlier' END,
-           next_attempt_at = CASE WHEN g.look IS NOT NULL THEN g.look END,
+       SET status          = CASE WHEN g.recheck_at IS NOT NULL THEN 'waiting' ELSE 'queued' END,
+           reason          = CASE WHEN g.recheck_at IS NOT NULL THEN 'behind_earlier' END,
+           next_attempt_at = CASE WHEN g.recheck_at IS NOT NULL THEN g.recheck_at END,
            claim_no        = nextval('herald.claim_no'),
            attempts        = d.attempts - 1,
            dispatch        = dispatch - 1, -- no task had this number

@@ -101,12 +101,12 @@ WITH locked AS MATERIALIZED (
                            (SELECT jsonb_object_agg(s, coalesce((totals ->> s)::bigint, 0) + n)
                               FROM (SELECT s, count(*) AS n FROM unnest(ended) e(s) GROUP BY s) x), '{}'),
            state         = CASE WHEN NOT enabled THEN 'disabled'
-                                WHEN (@agent_oks::boolean[])[judged] THEN 'connected'
-                                WHEN judged IS NOT NULL THEN 'failed'
+                                WHEN (@agent_oks::boolean[])[rated] THEN 'connected'
+                                WHEN rated IS NOT NULL THEN 'failed'
                                 WHEN state = 'disabled' THEN 'pending'
                                 ELSE state END,
-           failing_since = CASE WHEN judged IS NULL THEN failing_since
-                                WHEN (@agent_oks::boolean[])[judged] THEN NULL
+           failing_since = CASE WHEN rated IS NULL THEN failing_since
+                                WHEN (@agent_oks::boolean[])[rated] THEN NULL
                                 WHEN any_ok THEN now()
                                 ELSE coalesce(failing_since, now()) END,
            last_called_at = CASE WHEN calls > 0 THEN now() ELSE last_called_at END,
@@ -130,19 +130,19 @@ WITH locked AS MATERIALIZED (
            protocol      = coalesce((@protocols::text[])[spoken], protocol),
            server_info   = coalesce((@server_infos::jsonb[])[introduced], server_info),
            tools         = coalesce((@tools::jsonb[])[listed], tools),
-           preferences   = CASE WHEN (@preferences::jsonb[])[asked] ->> 'saidAt' >= coalesce(preferences ->> 'saidAt', '')
-                                THEN (@preferences::jsonb[])[asked] ELSE preferences END,
+           preferences   = CASE WHEN (@preferences::jsonb[])[preferring] ->> 'saidAt' >= coalesce(preferences ->> 'saidAt', '')
+                                THEN (@preferences::jsonb[])[preferring] ELSE preferences END,
            updated_at    = now()
       FROM (SELECT chain_id, identity_registry, agent_id, -- max(nr): the last element that has a value
                    array_agg(status) FILTER (WHERE status <> 'waiting') AS ended,
                    bool_or(agent_ok) AS any_ok,
-                   max(nr) FILTER (WHERE agent_ok OR agent_error IS NOT NULL) AS judged,
+                   max(nr) FILTER (WHERE agent_ok OR agent_error IS NOT NULL) AS rated,
                    max(nr) FILTER (WHERE agent_error IS NOT NULL) AS failed,
                    max(nr) FILTER (WHERE endpoint IS NOT NULL) AS called,
                    max(nr) FILTER (WHERE protocol IS NOT NULL) AS spoken,
                    max(nr) FILTER (WHERE (@server_infos::jsonb[])[nr] IS NOT NULL) AS introduced,
                    max(nr) FILTER (WHERE (@tools::jsonb[])[nr] IS NOT NULL) AS listed,
-                   max(nr) FILTER (WHERE (@preferences::jsonb[])[nr] IS NOT NULL) AS asked,
+                   max(nr) FILTER (WHERE (@preferences::jsonb[])[nr] IS NOT NULL) AS preferring,
                    count(*) FILTER (WHERE (@called::boolean[])[nr] OR agent_error IS NOT NULL) AS calls,
                    array_agg(coalesce(reason, status)) FILTER (WHERE agent_error IS NOT NULL) AS blamed,
                    ARRAY[count(*) FILTER (WHERE latency = 1), count(*) FILTER (WHERE latency = 2),

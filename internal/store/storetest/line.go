@@ -359,7 +359,7 @@ func (s *suite) overdueAndRedispatch() {
 	}
 	for _, t := range []store.Task{{ID: uuid.New(), N: 1}, tasks[2], {ID: Feedback(1, store.MaxDispatchedPerAgent+4).ID(), N: 0}} {
 		if _, ok, err := s.Redispatch(s.Context(), t); ok || err != nil {
-			s.Errorf("%+v was handed out again (%v)", t, err)
+			s.Errorf("%+v was dispatched again (%v)", t, err)
 		}
 	}
 }
@@ -416,7 +416,7 @@ func (s *suite) lostBefore() {
 		}
 	}
 	if more := all(3); len(more) != 0 {
-		s.Errorf("handed out again: %+v", more)
+		s.Errorf("dispatched again: %+v", more)
 	}
 	s.claim(fresh)
 }

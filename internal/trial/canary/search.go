@@ -75,15 +75,15 @@ func (n *Needles) add(one needle) {
 // Search returns the secrets that occur in data, each with its first position.
 func (n *Needles) Search(place string, data []byte) []Finding {
 	var found []Finding
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	for i := 0; i+shortest <= len(data); i++ {
 		v := binary.LittleEndian.Uint64(data[i:])
 		if h := slot(v); n.filter[h/64]&(1<<(h%64)) == 0 {
 			continue
 		}
 		for _, one := range n.starts[v] {
-			if !told[one.secret] && bytes.HasPrefix(data[i:], one.text) {
-				told[one.secret] = true
+			if !reported[one.secret] && bytes.HasPrefix(data[i:], one.text) {
+				reported[one.secret] = true
 				found = append(found, Finding{one.secret, one.form, place, i, around(data, i)})
 			}
 		}

@@ -378,7 +378,7 @@ func readRows(ctx context.Context, site *trial.Site) (rows []Row, err error) {
 // total returns the number of requests that got a false answer.
 func total(liars []*Proxy) (n int) {
 	for _, liar := range liars {
-		for _, k := range liar.Told() {
+		for _, k := range liar.Counts() {
 			n += k
 		}
 	}

@@ -137,7 +137,7 @@ func (f *comparison) lookFor(w Wanted) {
 	case r.takenBack():
 		f.Missing = append(f.Missing, what+": it was taken back as "+r.ID)
 		return
-	case r.isNotFound() && w.Untold:
+	case r.isNotFound() && w.Incomplete:
 		// the row is as expected
 	case r.Status == "rejected" || r.Status == "cancelled":
 		f.Wrong = append(f.Wrong, fmt.Sprintf("%s: %s is %s %s", what, r.ID, r.Status, r.Reason))

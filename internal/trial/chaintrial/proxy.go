@@ -57,21 +57,21 @@ type Proxy struct {
 	random *rand.Rand
 	mood   Fault // empty while it is honest
 	left   int   // remaining requests of this mood
-	told   map[Fault]int
+	counts map[Fault]int
 }
 
 // NewProxy returns a Proxy. Without faults it is always honest. The block that it reports as finalized is finality
 // blocks behind the head, because development chains finalise blocks that they replace a moment later.
 func NewProxy(node string, seed, finality uint64, faults ...Fault) *Proxy {
 	return &Proxy{node: node, faults: faults, finality: finality, random: rand.New(rand.NewPCG(seed, 2)),
-		told: map[Fault]int{}}
+		counts: map[Fault]int{}}
 }
 
-// Told returns the number of requests per fault.
-func (p *Proxy) Told() map[Fault]int {
+// Counts returns the number of requests per fault.
+func (p *Proxy) Counts() map[Fault]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return maps.Clone(p.told)
+	return maps.Clone(p.counts)
 }
 
 // Repent makes the proxy honest from now on.
@@ -100,7 +100,7 @@ func (p *Proxy) next() lie {
 	}
 	p.left--
 	if p.mood != "" {
-		p.told[p.mood]++
+		p.counts[p.mood]++
 	}
 	return lie{p.mood, p.random.IntN(1000), p.random.Uint64()}
 }

@@ -62,7 +62,7 @@ func ask(t *testing.T, p *Proxy, fault Fault, body string) (status int, answered
 			_ = response.Body.Close()
 			status = response.StatusCode
 		}
-		if fault == "" || p.Told()[fault] > 0 {
+		if fault == "" || p.Counts()[fault] > 0 {
 			return status, string(bytes.TrimSpace(got)), err
 		}
 		if err != nil {
@@ -103,7 +103,7 @@ func TestProxyHonest(t *testing.T) {
 	if n := strings.Count(got, "logIndex"); err != nil || n != 400 {
 		t.Errorf("%d logs of 400 (%v)", n, err)
 	}
-	if told := p.Told(); len(told) != 0 {
+	if told := p.Counts(); len(told) != 0 {
 		t.Errorf("it told %v", told)
 	}
 }

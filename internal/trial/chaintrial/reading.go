@@ -105,9 +105,9 @@ type Wanted struct {
 	Job      job.Job
 	Position Position
 	Refused  string
-	// Untold is true if the log lacks the index, or contains only the hash of tag1. A worker then asks the registry,
+	// Incomplete is true if the log lacks the index, or contains only the hash of tag1. A worker then asks the registry,
 	// and an emitter does not answer.
-	Untold bool
+	Incomplete bool
 }
 
 // CountedBefore returns how many feedbacks without an index a client had given an agent before the first of some
@@ -137,7 +137,7 @@ func Want(logs []types.Log, chainID uint64, of erc8004.Deployment, before Counte
 		if event.Kind == erc8004.ValidationRequest || event.Kind == erc8004.BatchMetadataUpdate {
 			continue
 		}
-		untold := event.Kind == erc8004.NewFeedback && (!event.HasIndex || event.Tag1Lost)
+		incomplete := event.Kind == erc8004.NewFeedback && (!event.HasIndex || event.Tag1Lost)
 		if event.Kind == erc8004.NewFeedback && !event.HasIndex {
 			pair := fmt.Sprint(event.Address, event.AgentID, event.Client)
 			if _, known := counted[pair]; !known {
@@ -158,7 +158,7 @@ func Want(logs []types.Log, chainID uint64, of erc8004.Deployment, before Counte
 				at.Block)
 		default:
 			seen[made.Key()] = true
-			wanted = append(wanted, Wanted{Key: made.Key(), Job: made, Position: at, Untold: untold})
+			wanted = append(wanted, Wanted{Key: made.Key(), Job: made, Position: at, Incomplete: incomplete})
 		}
 	}
 	return wanted, nil

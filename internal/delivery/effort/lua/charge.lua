@@ -1,17 +1,17 @@
--- Adds what one worker spent on an agent to what all workers did, and tells how much of it is not refilled yet. The rules are those
--- of bucket.go; the conformance suite holds the two to the same answers.
+-- Adds one worker's effort for an agent to the sum of all workers, and returns the part that is not refilled yet. The rules
+-- are those of bucket.go. The conformance suite compares both implementations.
 --
--- KEYS[1]  string: at mean calls connections listings fetches. at is when the four were so much; all in µs.
---          (the key is a hash of the agent)
--- ARGV[1]  now in µs, 0: Redis' own TIME (tests give theirs)
--- ARGV[2]  µs of effort that are refilled in a µs
+-- KEYS[1]  string: at mean calls connections listings fetches, in µs. at is the time of the four sums.
+--          (The key is a hash of the agent.)
+-- ARGV[1]  now in µs; 0: Redis' TIME (tests pass their own)
+-- ARGV[2]  refilled effort in µs per µs
 -- ARGV[3]  TTL in ms
--- ARGV[4]  mean of the agent's latest attempts, as the worker knows it; 0: it does not
--- ARGV[5]  1: add; 0: only tell
--- ARGV[6]  to ARGV[9]: what was spent since the worker added last, by what it went for
--- ARGV[10] to ARGV[13]: all that the worker knows of, which counts instead when nothing is stored: Redis was emptied
+-- ARGV[4]  mean of the agent's latest attempts according to the worker; 0: unknown
+-- ARGV[5]  1: add the effort; 0: only read
+-- ARGV[6]  to ARGV[9]: effort since the worker's last addition, by kind
+-- ARGV[10] to ARGV[13]: all effort that the worker knows of, by kind: stored if Redis has no value (Redis was emptied)
 -- Returns  {mean, calls, connections, listings, fetches} as text
--- TTL      given anew with each addition. It is not safe to repeat: who does not know whether an addition was made may count twice.
+-- TTL      Each addition sets a new TTL. A repeated addition counts twice.
 
 local now = tonumber(ARGV[1])
 if now == 0 then
@@ -26,7 +26,7 @@ if stored then
   local a, m, c, o, l, f = string.match(stored, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
   local numbers = {tonumber(a), tonumber(m), tonumber(c), tonumber(o), tonumber(l), tonumber(f)}
   stored = #numbers == 6
-  for i = 2, #numbers do -- what nothing can have cost was written by somebody else
+  for i = 2, #numbers do -- an impossible sum was not written by Herald
     stored = stored and numbers[i] >= 0 and numbers[i] <= 3600e6
   end
   if stored then

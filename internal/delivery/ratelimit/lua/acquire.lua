@@ -1,30 +1,31 @@
--- Takes a permit at one origin for a call of one of its endpoints, or says why there is none and when to come back. The rules are
--- those of machine.go (acquire) and share.go; the conformance suite holds the two to the same answers.
+-- Acquires a permit of an origin for a call of one of its endpoints. If no permit is free, it returns the reason and the
+-- wait. The rules are those of machine.go (acquire) and share.go. The conformance suite compares both implementations.
 --
--- KEYS[1]  hash, the origin: tat; seen (the endpoint called last and when, and the last one besides it); wait (of each endpoint
---          that waits: id since asked due). Times in µs.
--- KEYS[2]  sorted set, the origin's permits: token, scored by the µs at which the permit is free again whatever happens
+-- KEYS[1]  hash, the origin: tat; seen (the two endpoints called last, with the time of their last calls); wait (id, since,
+--          asked and due of each waiting endpoint). Times in µs.
+-- KEYS[2]  sorted set, the origin's permits: tokens, scored by the time in µs at which each permit expires
 -- KEYS[3]  string, the endpoint: open probe_until line mean window probe. The window is n:calls:failed of each bucket, or -.
---          (all keys carry the origin's hash tag; none holds a byte that a stranger chose)
--- ARGV[1]  now in µs, 0: Redis' own TIME (tests give theirs)
+--          (All keys contain the origin's hash tag. No key contains a byte from a stranger.)
+-- ARGV[1]  now in µs; 0: Redis' TIME (tests pass their own)
 -- ARGV[2]  token: the endpoint's id, a space, the attempt
--- ARGV[3]  1: take a permit if there is one; 0: take none
--- ARGV[4]  1: when there is none, reserve a time to come back; 0: only if the breaker is open
--- ARGV[5]  permits
+-- ARGV[3]  1: acquire a free permit; 0: acquire none
+-- ARGV[4]  1: reserve a time to return if no permit is free; 0: reserve one only if the breaker is open
+-- ARGV[5]  number of permits
 -- ARGV[6]  µs between two calls at the full rate
 -- ARGV[7]  burst, in calls
--- ARGV[8]  µs that a permit is held at most
--- ARGV[9]  µs that the breaker stays open at most
--- ARGV[10] µs of the shortest wait, ARGV[11] of the longest
--- ARGV[12] presence, ARGV[13] slack, ARGV[14] recent: µs, see machine.go (rules); ARGV[15] how many may be known to wait
+-- ARGV[8]  maximum time in µs for which a permit is held
+-- ARGV[9]  maximum time in µs for which the breaker stays open
+-- ARGV[10] shortest wait in µs, ARGV[11] longest wait in µs
+-- ARGV[12] presence, ARGV[13] slack, ARGV[14] recent: in µs, see machine.go (rules); ARGV[15] maximum number of waiters
 -- ARGV[16] TTL of KEYS[1] and KEYS[3] in ms, ARGV[17] of KEYS[2]
--- ARGV[18] keptAfter, ARGV[19] µs of a bucket of the window: see machine.go (rules)
--- Returns  {code, wait, state, left}: code 0 granted, 1 granted as the breaker's probe, 2 busy, 3 throttled, 4 open;
---          wait in µs: the reservation, or without one until the rate allows the next call (3) or 0;
---          state of the breaker 0 closed, 1 open, 2 half-open; left: µs that it stays open
--- TTLs     every key written is given its TTL anew. A token that holds a permit is granted again and costs nothing, so a
---          call may be repeated.
--- Workers of the version before know KEYS[1] (tat) and KEYS[2], with tokens that name no endpoint: both count for all.
+-- ARGV[18] keptAfter, ARGV[19] length in µs of a bucket of the window: see machine.go (rules)
+-- Returns  {code, wait, state, left}. code: 0 acquired, 1 acquired as the breaker's probe, 2 busy, 3 throttled, 4 open.
+--          wait in µs: until the reserved time; without a reservation, until the rate allows the next call (3), or 0.
+--          state of the breaker: 0 closed, 1 open, 2 half-open. left: time in µs for which it stays open.
+-- TTLs     Each written key gets a new TTL. A repeated call with the token of a held permit acquires nothing more, so the
+--          script is safe to repeat.
+-- Workers of the previous version use only KEYS[1] (tat) and KEYS[2], with tokens that name no endpoint. Both count for
+-- all endpoints.
 
 local now = tonumber(ARGV[1])
 if now == 0 then
@@ -42,8 +43,8 @@ local max_waiters, ttl, kept_after = tonumber(ARGV[15]), ARGV[16], tonumber(ARGV
 -- Lua prints large numbers with an exponent.
 local function int(x) return string.format('%.0f', x) end
 
--- A time further ahead than twice what can be put there is from before the clock was set back: it must not close an origin
--- for an hour.
+-- A time more than twice the possible maximum ahead was stored before the clock was set back. It is replaced, so that it
+-- does not close an origin for an hour.
 local function sane(x, most, instead)
   if x > now + 2 * most then return instead end
   return x
@@ -80,7 +81,7 @@ if attempt and redis.call('ZSCORE', KEYS[2], token) then
   return {0, 0, state, left}
 end
 
--- Who waits, and who else was called.
+-- Read the waiting endpoints, and when another endpoint was called last.
 local waiting, mine = {}, nil
 if o[3] then
   for id, since, asked, due in string.gmatch(o[3], '(%S+) (%d+) (%d+) (%d+)') do
@@ -106,7 +107,7 @@ if id0 == me then at = at1 end
 at = tonumber(at or 0) or 0
 local shared = (at > 0 and at <= now + recent and now < at + recent) or #waiting > (mine and 1 or 0)
 
--- What each holds, and for how many that have waited longer a permit is kept.
+-- Count the permits of each endpoint, and the endpoints that have waited longer and for which a permit is reserved.
 local free, held, elders = 0, {}, 0
 if shared then
   local tokens = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', int(now + 2 * hold))
@@ -128,7 +129,7 @@ else
   free = inflight - redis.call('ZCOUNT', KEYS[2], '-inf', int(now + 2 * hold))
 end
 
--- An endpoint all of whose calls in the window failed has one permit beside others.
+-- share returns the permits of an endpoint that shares the origin: one if all its calls in the window failed.
 local function share()
   local bucket, calls, failed = math.floor(now / tonumber(ARGV[19])), 0, 0
   for n, c, f in string.gmatch(window, '(%d+):(%d+):(%d+)') do

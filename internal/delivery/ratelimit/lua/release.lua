@@ -1,18 +1,18 @@
--- Gives a permit back and tells how the call went. The rules are those of machine.go (release) and breaker.go (count).
+-- Releases a permit and records the call's result. The rules are those of machine.go (release) and breaker.go (count).
 --
 -- KEYS[1]  sorted set, the origin's permits (acquire.lua)
 -- KEYS[2]  string, the endpoint (acquire.lua)
--- ARGV[1]  now in µs, 0: Redis' own TIME
+-- ARGV[1]  now in µs; 0: Redis' TIME
 -- ARGV[2]  token
 -- ARGV[3]  result: 0 neutral, 1 ok, 2 failed
--- ARGV[4]  µs that the call took, 0: not known
--- ARGV[5]  µs of one of the window's ten buckets
--- ARGV[6]  least calls in the window, ARGV[7] least share of failed ones, for the breaker to open
--- ARGV[8]  µs that the breaker stays open
+-- ARGV[4]  duration of the call in µs; 0: unknown
+-- ARGV[5]  length in µs of one of the window's ten buckets
+-- ARGV[6]  minimum calls in the window, ARGV[7] minimum share of failed ones, at which the breaker opens
+-- ARGV[8]  time in µs for which the breaker stays open
 -- ARGV[9]  TTL of KEYS[2] in ms
--- Returns  {known, state, left}: known 0: the token holds no permit, and nothing was done (so a call may be repeated);
---          state of the breaker afterwards 0 closed, 1 open, 2 half-open; left: µs that it stays open
--- TTLs     KEYS[2] is given its TTL anew; KEYS[1] keeps its own.
+-- Returns  {known, state, left}. known 0: the token holds no permit, and nothing was changed, so the script is safe to
+--          repeat. state of the breaker afterwards: 0 closed, 1 open, 2 half-open. left: time in µs for which it stays open.
+-- TTLs     KEYS[2] gets a new TTL. The TTL of KEYS[1] does not change.
 
 local now = tonumber(ARGV[1])
 if now == 0 then
@@ -41,7 +41,7 @@ if known == 1 and (took > 0 or result ~= '0' or token == probe) then
   if open > 0 and token == probe then
     probe = ''
     if result == '1' then
-      -- The endpoint is well: what was learnt while it was not is forgotten.
+      -- The endpoint works again: reset the statistics of the time when it failed.
       open, probe_until, line, mean, window = 0, 0, 0, took, '-'
     elseif result == '2' then
       open = now + open_for
@@ -50,7 +50,7 @@ if known == 1 and (took > 0 or result ~= '0' or token == probe) then
     local n = math.floor(now / size)
     local bad = 0
     if result == '2' then bad = 1 end
-    -- mine is this bucket; calls and failed are of the whole window, which ends with it.
+    -- mine_calls and mine_failed count this bucket. calls and failed count the whole window, which ends with this bucket.
     local mine_calls, mine_failed, calls, failed, others = 1, bad, 1, bad, {}
     for bn, bc, bf in string.gmatch(window, '(%d+):(%d+):(%d+)') do
       local k, c, f = tonumber(bn), tonumber(bc), tonumber(bf)

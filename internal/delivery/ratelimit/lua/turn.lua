@@ -1,15 +1,15 @@
--- Gives a call its turn at an agent that wants no more than so many a second, or says when to come back. The rules are those of
--- turns.go (turns.take); TestTurnsAgree holds the two to the same answers.
+-- Assigns a turn to a call at an agent that asked for a maximum rate, or returns the wait. The rules are those of turns.go
+-- (turns.take). TestTurnsAgree compares both implementations.
 --
--- KEYS[1]  string, the agent's turns: last line (µs), when the call given last was to begin, and the last time that was reserved
--- ARGV[1]  now in µs, 0: Redis' own TIME (tests give theirs)
+-- KEYS[1]  string, the agent's turns: last, the start of the latest assigned turn, and line, the latest reserved time, in µs
+-- ARGV[1]  now in µs; 0: Redis' TIME (tests pass their own)
 -- ARGV[2]  µs between two calls
--- ARGV[3]  1: it comes back at a time that was reserved for it; 0: it comes for the first time
--- ARGV[4]  µs that a call may be told to wait in its place, ARGV[5] µs of the longest reservation
--- ARGV[6]  a turn that was given and is not used: it is given back, and nothing else is done; 0: none
--- Returns  {given, wait, at}: given 1: it calls in wait µs; 0: it comes back in wait µs, which are reserved for it unless they are
---          those of the longest reservation; at: when a turn that is given begins
--- TTL      what the state says about the time to come, and a minute.
+-- ARGV[3]  1: the call returns at a reserved time; 0: it asks for the first time
+-- ARGV[4]  maximum wait in µs inside the worker, ARGV[5] longest reservation in µs
+-- ARGV[6]  start of an assigned turn that is not used: it is released, and nothing else is done; 0: none
+-- Returns  {given, wait, at}. given 1: the call starts in wait µs; 0: it returns in wait µs. That time is reserved for it,
+--          unless it is the longest reservation. at: the start of the assigned turn.
+-- TTL      until the latest time in the state, plus a minute.
 
 local now = tonumber(ARGV[1])
 if now == 0 then
@@ -27,7 +27,7 @@ if s then
   local a, b = string.match(s, '^(%d+) (%d+)$')
   if a then last, line = tonumber(a), tonumber(b) end
 end
--- What lies further ahead than can be put there is from before the clock was set back.
+-- A time further ahead than the possible maximum was stored before the clock was set back: ignore it.
 if last > now + 2 * inline then last = 0 end
 if line > now + 2 * most then line = 0 end
 

@@ -1,12 +1,12 @@
--- Puts back what a worker took and did not commit: into the list, where it came from, in its order.
+-- Moves a worker's uncommitted elements back into the list, in their order.
 --
--- KEYS     as of take.lua, of the worker in question
--- ARGV[1]  its id
--- ARGV[2]  most elements that are moved
--- ARGV[3]  itself: the worker leaves; empty: somebody else asks, and nothing is done while the worker lives
--- ARGV[4]  token of the batch that was committed and is not acknowledged yet; empty: there is none
--- ARGV[5]  how many elements that batch has
--- Returns  how many were moved; -1: it lives
+-- KEYS     as in take.lua, for the same worker
+-- ARGV[1]  the worker's id
+-- ARGV[2]  maximum number of elements to move
+-- ARGV[3]  not empty: the worker itself stops; empty: another worker calls, and nothing is done while the worker is alive
+-- ARGV[4]  token of the batch that was committed and is not acknowledged yet; empty: none
+-- ARGV[5]  number of elements in that batch
+-- Returns  the number of moved elements; -1: the worker is alive
 
 if ARGV[3] == '' and redis.call('EXISTS', KEYS[4]) == 1 then return -1 end
 if ARGV[4] ~= '' and redis.call('HGET', KEYS[3], ARGV[1]) == ARGV[4] then

@@ -1,23 +1,23 @@
--- Acknowledges the batch before and gives the next one: what a worker's processing list holds, and if that is empty the
--- oldest elements of the list, which are moved into it.
+-- Acknowledges the previous batch and returns the next one: the elements of the worker's processing list. If that list is
+-- empty, the script first moves the oldest elements of the list into it.
 --
--- KEYS[1]  list, where the old backend puts its jobs with LPUSH: the oldest is the rightmost
--- KEYS[2]  list, what this worker took and has not committed yet, the oldest rightmost
--- KEYS[3]  hash of the workers: id to the token of its batch
--- KEYS[4]  string that says that the worker lives, for a while
+-- KEYS[1]  list into which the old backend puts its jobs with LPUSH: the oldest is the rightmost
+-- KEYS[2]  processing list of this worker: its uncommitted elements, the oldest rightmost
+-- KEYS[3]  hash from the workers' ids to the tokens of their batches
+-- KEYS[4]  keep-alive key of the worker, a string that expires
 -- ARGV[1]  the worker's id
--- ARGV[2]  ms that it counts as alive from now
--- ARGV[3]  token of the batch that was committed; empty: none was
--- ARGV[4]  how many elements that batch had
+-- ARGV[2]  TTL of the keep-alive key in ms
+-- ARGV[3]  token of the committed batch; empty: none
+-- ARGV[4]  number of elements in that batch
 -- ARGV[5]  token of a new batch
--- ARGV[6]  most elements of a batch
--- ARGV[7]  bytes after which no more are taken
--- ARGV[8]  bytes of one element that are answered
--- Returns  {token of the batch, length of the list, length of its first element, beginning of that, …}, the oldest first
+-- ARGV[6]  maximum number of elements in a batch
+-- ARGV[7]  size in bytes from which a batch gets no more elements
+-- ARGV[8]  maximum number of bytes returned of one element
+-- Returns  {token of the batch, length of the list, length of the oldest element, its first bytes, …}, oldest first
 --
--- Redis may run a script whose caller gave up long ago. A late one does nothing: a batch is acknowledged by its token,
--- once, and nothing is moved while there is something in the processing list. What acknowledges comes before what a Redis
--- without memory refuses.
+-- Redis may run a script long after its caller gave up. A late script changes nothing: a token acknowledges its batch only
+-- once, and no element is moved while the processing list is not empty. The acknowledgement precedes the writes that a
+-- Redis without memory refuses.
 
 local token = redis.call('HGET', KEYS[3], ARGV[1])
 if token and token == ARGV[3] then
