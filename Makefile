@@ -25,8 +25,9 @@ ATONCE    ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN || echo 2) + 1 )))
 # Where test and race append "passed failed skipped" for scripts; empty: nowhere.
 TOTALS    ?=
 
-# One set of build flags everywhere, so that nothing is compiled twice; a checkout of another user's builds too.
-export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
+# One set of build flags everywhere, so that nothing is compiled twice; a checkout of another user's builds too. No link step keeps
+# debug information, and Herald's packages compile in seven eighths of the time without it.
+export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false -gcflags=github.com/agentherald/herald/...=-dwarf=false)
 # What --version says: the tag, the commits since, the commit, and -dirty; nothing where git does not serve this checkout.
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 # Without debug information a program links in half the time. Stack traces keep their lines. The version changes the link step alone.

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -239,36 +237,6 @@ func TestReplayWithoutRedis(t *testing.T) {
 	}
 	if n := d.pending(queue.Bulk); n != 0 {
 		t.Errorf("%d tasks", n)
-	}
-}
-
-// TestReplayIsStopped checks that Ctrl-C stops a replay between two batches. The output contains the rows moved so far,
-// and the audit records "cancelled".
-func TestReplayIsStopped(t *testing.T) {
-	t.Parallel()
-	d := newDesk(t)
-	var ids []uuid.UUID
-	for range 3 {
-		ids = append(ids, d.ended(42, dead))
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	var out, errs bytes.Buffer
-	ended := make(chan int, 1)
-	go func() {
-		ended <- run(ctx, []string{"delivery", "replay", "--status", "dead", "--yes", "--rate", "1", "--json"}, append(d.env, "HERALD_DATA="+t.TempDir()), &out, &errs)
-	}()
-	heraldtest.Await(t, "the first is queued", func() bool { return d.status(ids[0]) == "queued" })
-	stop()
-	code := heraldtest.Receive(t, "the end", ended)
-	r := decode[operator.MoveReport](t, out.String())
-	if code != exitFailed || r.State != "cancelled" || r.Moved != 1 || r.Matched != 3 || !strings.Contains(errs.String(), "stopped after 1 of 3") {
-		t.Errorf("%d %s %s", code, out.String(), errs.String())
-	}
-	if a := d.audits(); len(a) != 1 || a[0].State != "cancelled" || a[0].Moved != 1 || !strings.Contains(a[0].Note, "stopped after 1 of 3") {
-		t.Errorf("%+v", a)
-	}
-	if d.status(ids[2]) != "dead timeout" {
-		t.Errorf("%s", d.status(ids[2]))
 	}
 }
 

@@ -74,7 +74,7 @@ func TestCommandsEndWithTheirTimeout(t *testing.T) {
 			began := time.Now()
 			code, out, errs := worker(t, env, append(strings.Fields(args), "--timeout="+timeout.String())...)
 			took := time.Since(began)
-			if !frozen.Load() || code != exitFailed || took > timeout+3*time.Second { // a second, on a machine that is not loaded
+			if !frozen.Load() || code != exitFailed || took > timeout+10*time.Second { // it takes one second on an idle machine
 				t.Errorf("%s: frozen %t, after %s exit code %d\n%s%s", args, frozen.Load(), took.Round(time.Millisecond), code, out, errs)
 			}
 			if says := "worker: the database took longer than 2s to answer: try again, or give it longer with --timeout"; args == "delivery list" && !strings.Contains(errs, says) {

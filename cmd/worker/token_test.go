@@ -450,16 +450,6 @@ func TestTokenImportFromTable(t *testing.T) {
 	d.nowhere()
 }
 
-// TestImportNamesItsOwnOptions checks that errors of the import do not suggest options of other commands.
-func TestImportNamesItsOwnOptions(t *testing.T) {
-	t.Parallel()
-	d := newDesk(t)
-	if _, errs := d.give(exitMisuse, "42,"+canary+"\n", "", "token", "import", "--chain", "8453"); strings.Contains(errs, "--origin") || !strings.Contains(errs, "set RPC_URL_8453") {
-		t.Errorf("%s", errs)
-	}
-	d.answers(exitMisuse, "set RPC_URL_8453, or say --origin", canary, "", "token", "set", "8453:42")
-}
-
 // TestTokenOfAnOwnerBefore checks that a token stays stored when the agent is transferred to another owner, and that
 // `agent show` reports that the token is older than the transfer.
 func TestTokenOfAnOwnerBefore(t *testing.T) {

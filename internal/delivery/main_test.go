@@ -213,7 +213,7 @@ func (k *worker) deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 // serve runs k's tasks until the test ends or the returned function is called.
 func (w *world) serve(k *worker) (shutdown func()) {
 	w.t.Helper()
-	srv := must(w.queue.NewServer(queue.ServerConfig{Handler: k.runner, Concurrency: k.runner.Tasks(), ShutdownTimeout: 20 * time.Second, PollInterval: 5 * time.Millisecond,
+	srv := must(w.queue.NewServer(queue.ServerConfig{Handler: k.runner, Concurrency: k.runner.Tasks(), ShutdownTimeout: 20 * time.Second,
 		Kinds: []string{string(job.KindNewFeedback), string(job.KindFeedbackRevoked), string(job.KindResponseAppended), string(job.KindValidationResponse), string(job.KindAgentUpdated)}}))
 	if err := srv.Start(); err != nil {
 		w.t.Fatal(err)

@@ -61,6 +61,7 @@ type cluster struct {
 	mu        sync.Mutex
 	main      bool // Main is running and will stop the cluster
 	postgres  *embedded.Postgres
+	admin     *pgx.Conn          // to the cluster's own database; nil or closed: connect again
 	failed    error              // why the start failed, so that it is tried only once
 	templates map[uintptr]string // names of migrated databases, by migrate function
 	made      int
@@ -153,6 +154,8 @@ func createDatabase(t testing.TB, migrate *migration) string {
 		t.Fatalf("heraldtest: %v", err)
 	}
 	t.Cleanup(func() {
+		shared.mu.Lock()
+		defer shared.mu.Unlock()
 		if err := shared.exec("DROP DATABASE " + database + " WITH (FORCE)"); err != nil {
 			t.Errorf("heraldtest: drop the test's database: %v", err)
 		}
@@ -228,8 +231,8 @@ func (c *cluster) createDatabase(migrate *migration) (string, error) {
 	}
 	c.made++
 	name := fmt.Sprintf("test_%d", c.made)
-	// The mutex is held because Postgres does not copy a database that has connections.
-	if err := c.exec("CREATE DATABASE " + name + " TEMPLATE " + template); err != nil {
+	// A copy of the files takes half the time of the default, a copy through the log.
+	if err := c.exec("CREATE DATABASE " + name + " TEMPLATE " + template + " STRATEGY FILE_COPY"); err != nil {
 		return "", fmt.Errorf("copy the migrated database: %w", err)
 	}
 	return name, nil
@@ -280,17 +283,17 @@ func (c *cluster) prepareTemplate(migrate *migration) (string, error) {
 	return name, nil
 }
 
-// exec runs a statement in the cluster's own database, on a new connection. That takes 3 ms and keeps no connection
-// open.
-func (c *cluster) exec(sql string) (err error) {
+// exec runs a statement in the cluster's own database. The caller holds the mutex.
+func (c *cluster) exec(sql string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, c.postgres.URL())
-	if err != nil {
-		return err
+	if c.admin == nil || c.admin.IsClosed() {
+		var err error
+		if c.admin, err = pgx.Connect(ctx, c.postgres.URL()); err != nil {
+			return err
+		}
 	}
-	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
-	_, err = conn.Exec(ctx, sql)
+	_, err := c.admin.Exec(ctx, sql)
 	return err
 }
 
@@ -311,7 +314,11 @@ func (c *cluster) stop() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 	defer cancel()
-	err := c.postgres.Stop(ctx)
+	var err error
+	if c.admin != nil {
+		err = c.admin.Close(ctx)
+	}
+	err = errors.Join(err, c.postgres.Stop(ctx))
 	c.postgres, c.failed = nil, errors.New("the tests have ended")
 	return err
 }

@@ -2,9 +2,9 @@ package job
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/google/uuid"
 )
 
@@ -144,4 +144,5 @@ func (j Job) formatAgentID() string {
 	return j.AgentID.String()
 }
 
-func lowerHex(a common.Address) string { return strings.ToLower(a.Hex()) }
+// lowerHex returns a in lower case. It avoids Address.Hex, which hashes the address for the checksum in its letters.
+func lowerHex(a common.Address) string { return hexutil.Encode(a[:]) }
