@@ -163,7 +163,7 @@ browser: services ## Walk through every page in Chromium, with hostile text in e
 .PHONY: thirdparty
 thirdparty: services ## Deliver to MCP servers that others wrote, and take jobs from other people's clients, with a whole Herald (needs npm).
 	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestThirdParty' -v ./internal/trial
-	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestDocumented' -v ./examples/agent/callers
+	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestDocumented' -v ./internal/signing
 
 .PHONY: bench-bridge
 bench-bridge: ## Measure calls beside a Node.js bridge that connects for each, and write docs/bench-bridge.md (needs npm and a quiet machine).

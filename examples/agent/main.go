@@ -28,7 +28,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
-	"github.com/agentherald/herald/examples/agent/callers"
+	"github.com/agentherald/herald/receiver/callers"
 )
 
 // inputSchema declares the arguments of this agent's tool. Herald fits its arguments to it and does not send undeclared

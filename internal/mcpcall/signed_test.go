@@ -21,11 +21,11 @@ import (
 
 	"github.com/mark3labs/mcp-go/server"
 
-	"github.com/agentherald/herald/examples/agent/callers"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/signing"
 	"github.com/agentherald/herald/internal/signing/signingtest"
+	"github.com/agentherald/herald/receiver/callers"
 )
 
 // newSigner returns the keys of a Herald, and the address at which they are published.

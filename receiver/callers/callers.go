@@ -1,5 +1,6 @@
 // Package callers restricts an agent to requests from one Herald. It verifies the signature of each HTTP request (RFC
-// 9421, Ed25519) with the keys that this Herald publishes. It uses only the standard library and is meant to be copied.
+// 9421, Ed25519) with the keys that this Herald publishes. It uses only the standard library, and works with any MCP
+// server that is an http.Handler.
 package callers
 
 import (
