@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -53,11 +54,10 @@ func (h *Herald) Close() {
 	}
 }
 
-// Sign signs a request by adding to its header. Its body must be readable twice (GetBody), as those of
-// http.NewRequest are.
+// Sign signs a request by adding to its header. It reads the body and replaces it by a copy.
 func (h *Herald) Sign(r *http.Request) error {
 	if h.signer == nil {
-		return fmt.Errorf("this Herald has no key: use NewHerald")
+		return errors.New("this Herald has no key: use NewHerald")
 	}
 	return h.signer.sign(r)
 }
@@ -88,7 +88,7 @@ func (s *signer) sign(r *http.Request) error {
 	cover(`"@target-uri"`, r.URL.Scheme+"://"+r.URL.Host+r.URL.RequestURI())
 	if r.Body != nil && r.Body != http.NoBody {
 		body, err := io.ReadAll(r.Body)
-		if err != nil {
+		if err = errors.Join(err, r.Body.Close()); err != nil {
 			return err
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
