@@ -71,6 +71,15 @@ func New(cfg Config) (*Verifier, error) {
 	return &Verifier{cfg: cfg, keys: newDirectory(cfg.Herald, cfg.Client, cfg.Now), seen: map[string]time.Time{}}, nil
 }
 
+// MustNew is New for a configuration that is part of the program. It panics if cfg is invalid.
+func MustNew(cfg Config) *Verifier {
+	v, err := New(cfg)
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 // Require passes requests from Herald to next and answers others with 401. If the keys cannot be fetched, it answers
 // 503, so that Herald retries.
 func (v *Verifier) Require(next http.Handler) http.Handler {
