@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"strings"
 
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
@@ -193,7 +194,8 @@ func decodeValue[T any](check *jsonschema.Schema, raw json.RawMessage) (value T,
 		return value, fmt.Errorf("the arguments are not JSON: %w", err)
 	}
 	if err = check.Validate(document); err != nil {
-		return value, fmt.Errorf("the arguments do not match the schema: %w", err)
+		_, faults, _ := strings.Cut(err.Error(), "\n") // the first line names the schema
+		return value, fmt.Errorf("the arguments do not match the schema: %.2000s", faults)
 	}
 	if err = json.Unmarshal(raw, &value); err != nil {
 		return value, fmt.Errorf("the arguments do not match the schema: %w", err)

@@ -268,7 +268,7 @@ func TestExampleAgentServesOneHerald(t *testing.T) {
 	}
 	ep := Endpoint{Transport: TransportHTTP, URL: own + "/mcp"}
 	ctx := heraldtest.Within(t, 30*time.Second)
-	call := Request{Tool: feedbackTool, Arguments: map[string]any{"deliveryId": "d", "clientAddress": "0xabc", "feedbackIndex": 1}}
+	call := Request{Tool: feedbackTool, Arguments: sampleFeedback("5b0e1c1e-9dad-41d1-80b4-00c04fd430c8")}
 	if a, err := newPool(t, func(c *Config) { c.Signer = ring }).Call(ctx, ep, call); err != nil || a.IsError {
 		t.Errorf("%+v, %v", a, err)
 	}
