@@ -42,10 +42,10 @@ type File struct {
 	// FileContent is any JSON value. A file that is not JSON is {"raw": base64, "mediaType": string}. It is null if
 	// there is no file, or Herald could not fetch it.
 	FileContent json.RawMessage `json:"fileContent"`
-	// FileVerification is what the hash on the chain says about the file: raw, jcs, agent0_ts, agent0_py, compact,
-	// sha256, not_given, mismatch, unavailable or not_fetched.
+	// FileVerification is the result of comparing the file with the hash on the chain: raw, jcs, agent0_ts, agent0_py,
+	// compact, sha256, not_given, mismatch, unavailable or not_fetched.
 	FileVerification string `json:"fileVerification"`
-	// FileSource is what anchors the bytes: cid, ipns, data, https, http or ar. It is empty if no file was fetched.
+	// FileSource names the anchor of the bytes: cid, ipns, data, https, http or ar. It is empty if no file was fetched.
 	FileSource string `json:"fileSource"`
 }
 
@@ -67,7 +67,7 @@ type Feedback struct {
 	// FileURI and FileHash are empty if the client gave none. Do not fetch the URI: FileContent is its content.
 	FileURI  string `json:"fileUri"`
 	FileHash string `json:"fileHash"`
-	// Endpoint is what the client says it rated. Do not call it.
+	// Endpoint is the address that the client claims to have rated. Do not call it.
 	Endpoint string `json:"endpoint"`
 }
 

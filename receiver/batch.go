@@ -34,14 +34,15 @@ type client struct{ registry, agent, address string }
 // arrive before it.
 func addBatch(s *server.MCPServer, r *receiver, handle func(context.Context, Feedback) error) {
 	check := compileSchema(ToolFeedback) // of an element
-	s.AddTool(newTool(ToolFeedbackBatch), func(ctx context.Context, request mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	answer := func(ctx context.Context, request mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		raw, err := rawArguments(request)
 		var batch struct{ Deliveries []json.RawMessage }
 		if err = errors.Join(err, json.Unmarshal(raw, &batch)); err != nil {
 			return mcp.NewToolResultError("the arguments do not match the schema: " + err.Error()), nil
 		}
 		if n := len(batch.Deliveries); n == 0 || n > maxBatch {
-			return mcp.NewToolResultErrorf("the arguments do not match the schema: %d deliveries, want 1 to %d", n, maxBatch), nil
+			const fault = "the arguments do not match the schema: %d deliveries, want 1 to %d"
+			return mcp.NewToolResultErrorf(fault, n, maxBatch), nil
 		}
 		results, waits := make([]Result, len(batch.Deliveries)), map[client]bool{}
 		for i, raw := range batch.Deliveries {
@@ -53,13 +54,14 @@ func addBatch(s *server.MCPServer, r *receiver, handle func(context.Context, Fee
 			}, raw, waits, handle)
 		}
 		return mcp.NewToolResultJSON(map[string]any{"results": results})
-	})
+	}
+	s.AddTool(newTool(ToolFeedbackBatch), answer)
 }
 
 // processElement processes one element of a batch and answers for it. waits contains the clients of whom an element is
 // to be sent again.
-func (r *receiver) processElement(ctx context.Context, decode func() (Feedback, error), raw json.RawMessage, waits map[client]bool,
-	handle func(context.Context, Feedback) error) Result {
+func (r *receiver) processElement(ctx context.Context, decode func() (Feedback, error), raw json.RawMessage,
+	waits map[client]bool, handle func(context.Context, Feedback) error) Result {
 	f, err := decode()
 	if err != nil {
 		var named struct{ DeliveryID string }

@@ -68,7 +68,7 @@ func TestConcurrentCallWaits(t *testing.T) {
 	}
 }
 
-// TestMemoryStoreIsBounded checks that the store keeps the latest ids and no more.
+// TestMemoryStoreIsBounded checks that the store evicts the oldest ids beyond its limit.
 func TestMemoryStoreIsBounded(t *testing.T) {
 	t.Parallel()
 	s := NewMemoryStore(3)

@@ -118,7 +118,8 @@ func addTool[T any, P interface {
 		case err != nil: // mcp-go answers with a JSON-RPC error, after which Herald calls again
 			return nil, errTryAgain
 		}
-		return mcp.NewToolResultJSON(map[string]any{"acknowledged": true, "duplicate": duplicate, "deliveryId": about.DeliveryID})
+		return mcp.NewToolResultJSON(map[string]any{
+			"acknowledged": true, "duplicate": duplicate, "deliveryId": about.DeliveryID})
 	})
 }
 
@@ -127,12 +128,12 @@ var errTryAgain = errors.New("the agent cannot store this now; its own log has t
 
 // process calls the handler of a delivery once, logs its failure and turns a panic into one. It calls no handler for
 // a sample.
-func (r *receiver) process(ctx context.Context, tool string, e *Event, handle func() error) (duplicate bool, err error) {
+func (r *receiver) process(ctx context.Context, tool string, e *Event, handle func() error) (known bool, err error) {
 	if e.Attempt.Probe {
-		r.logger.InfoContext(ctx, "acknowledged a sample of Herald's operator without calling the handler", "tool", tool)
+		r.logger.InfoContext(ctx, "acknowledged a sample of Herald's operator; no handler was called", "tool", tool)
 		return false, nil
 	}
-	duplicate, err = r.once.do(ctx, e.DeliveryID, func() (err error) {
+	known, err = r.once.do(ctx, e.DeliveryID, func() (err error) {
 		defer func() {
 			if p := recover(); p != nil {
 				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
@@ -140,10 +141,10 @@ func (r *receiver) process(ctx context.Context, tool string, e *Event, handle fu
 		}()
 		return handle()
 	})
-	if err != nil && !duplicate {
+	if err != nil && !known {
 		r.logger.ErrorContext(ctx, "a delivery of Herald failed", "tool", tool, "deliveryId", e.DeliveryID, "error", err)
 	}
-	return duplicate, err
+	return known, err
 }
 
 func newTool(name string) mcp.Tool {

@@ -28,8 +28,8 @@ CREATE TABLE IF NOT EXISTS feedback (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS feedback_at ON feedback (at);`
 
-// feedback is the agent's table of feedback. It is also the receiver's Store, so that a repeated delivery is known after
-// a restart: without that, a repeat of feedback that was revoked in between would add it again.
+// feedback is the agent's table of feedback. It is also the receiver's Store, so that a repeated delivery is known
+// after a restart: otherwise a repeat of feedback that was revoked in between would add it again.
 type feedback struct{ db *sql.DB }
 
 func openFeedback(ctx context.Context, file string) (*feedback, error) {
@@ -58,14 +58,15 @@ func (f *feedback) Remember(ctx context.Context, deliveryID string) error {
 	return err
 }
 
-// addFeedback stores a feedback. The process may end before Remember, so a second call for the delivery changes nothing.
+// addFeedback stores a feedback. A second call for the delivery changes nothing: the process may end before Remember.
 func (f *feedback) addFeedback(ctx context.Context, r receiver.Feedback) error {
 	at := r.Timestamp
 	if at == 0 {
 		at = time.Now().Unix()
 	}
 	_, err := f.db.ExecContext(ctx, `INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-		r.DeliveryID, r.AgentRegistry, r.AgentID, r.ClientAddress, r.FeedbackIndex, at, r.Score, r.Tag1, string(r.FileContent), r.FileVerification)
+		r.DeliveryID, r.AgentRegistry, r.AgentID, r.ClientAddress, r.FeedbackIndex, at, r.Score, r.Tag1,
+		string(r.FileContent), r.FileVerification)
 	return err
 }
 

@@ -1,5 +1,5 @@
-// Package receivertest is a Herald for the tests of an agent that uses package receiver. It calls the agent's tools over
-// HTTP with the arguments, the description and, if the test wants it, the signatures of a real Herald.
+// Package receivertest is a Herald for the tests of an agent that uses package receiver. It calls the agent's tools
+// over HTTP with the arguments, the description and, if the test wants it, the signatures of a real Herald.
 //
 // It sends no delivery twice by itself: a test that sends the same DeliveryID again sees how its agent answers.
 package receivertest
@@ -39,8 +39,8 @@ type Herald struct {
 }
 
 // SendFeedback sends feedback to the MCP server at url, without a signature. Required fields that are zero get sample
-// values, DeliveryID a random one, and Score the value of Value and ValueDecimals. It returns an error if the agent does
-// not answer with a result, as if its tool is missing or it refuses the caller.
+// values, DeliveryID a random one, and Score the value of Value and ValueDecimals. It returns an error if the agent
+// offers no such tool, refuses the caller, or does not answer.
 func SendFeedback(ctx context.Context, url string, f receiver.Feedback) (Answer, error) {
 	return new(Herald).SendFeedback(ctx, url, f)
 }
@@ -185,7 +185,8 @@ func (a arguments) deliveryID() (id string) {
 
 // describe returns the description of a delivery in _meta.
 func describe(a arguments, attempt receiver.Attempt) map[string]any {
-	about := map[string]any{"id": a.deliveryID(), "key": attempt.Key, "attempt": max(attempt.Number, 1), "replay": attempt.Replay}
+	about := map[string]any{
+		"id": a.deliveryID(), "key": attempt.Key, "attempt": max(attempt.Number, 1), "replay": attempt.Replay}
 	if attempt.Sanitized {
 		about["sanitized"] = true
 	}

@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// NewHerald returns a Herald that signs its requests with a key of its own (RFC 9421), and publishes the key at its URL,
-// on loopback, until Close.
+// NewHerald returns a Herald that signs its requests with a key of its own (RFC 9421), and publishes the key at its
+// URL, on loopback, until Close.
 func NewHerald() (*Herald, error) {
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -31,7 +31,8 @@ func NewHerald() (*Herald, error) {
 	}
 	x := base64.RawURLEncoding.EncodeToString(public)
 	thumbprint := sha256.Sum256([]byte(`{"crv":"Ed25519","kty":"OKP","x":"` + x + `"}`))
-	s := &signer{url: "http://" + listener.Addr().String(), private: private, id: base64.RawURLEncoding.EncodeToString(thumbprint[:])}
+	id := base64.RawURLEncoding.EncodeToString(thumbprint[:])
+	s := &signer{url: "http://" + listener.Addr().String(), private: private, id: id}
 	directory, err := json.Marshal(map[string]any{"keys": []map[string]string{
 		{"kty": "OKP", "crv": "Ed25519", "kid": s.id, "x": x, "use": "sig"}}})
 	if err != nil {
