@@ -102,6 +102,7 @@ test: build services ## Run all tests, on real Postgres and Redis. Nothing may s
 .PHONY: race
 race: services ## Run the tests of concurrent code under the race detector (needs a C compiler).
 	HERALD_REQUIRE_SERVICES=1 $(GO) test -race -p=$(ATONCE) -vet=off -timeout=40m -json $$($(GO) list $(if $(filter ./...,$(PKG)),$(FIRST)) $(PKG) | grep -vE '$(UNRACED)') | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
+	$(GO) -C receiver test -race -vet=off -timeout=5m ./...
 
 .PHONY: receiver
 receiver: ## Test the Go receiver for agents' authors and its example, which are modules of their own.
