@@ -138,6 +138,7 @@ vuln: ## Look for known vulnerabilities with govulncheck (needs vuln.go.dev, or 
 .PHONY: fuzz
 fuzz: services ## Fuzz every target for FUZZTIME (60s) each.
 	FUZZTIME=$(FUZZTIME) GO=$(GO) scripts/fuzz $(PKG)
+	$(if $(filter ./...,$(PKG)),MODULE=receiver FUZZTIME=$(FUZZTIME) GO=$(GO) scripts/fuzz)
 
 # Histories have seeds of the day. The tests print them, and HERALD_HISTORY_FIRST repeats them.
 .PHONY: soak

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"runtime/debug"
 	"strings"
 
@@ -190,7 +191,21 @@ func rawArguments(request mcp.CallToolRequest) (json.RawMessage, error) {
 	return raw, nil
 }
 
+// plainNumber is the form of the numbers that are validated. The validator calculates with exact numbers: a stranger's
+// 1e1000000 would make it panic or take long.
+var plainNumber = regexp.MustCompile(`^-?[0-9]{1,60}(?:\.[0-9]{1,60})?(?:[eE][+-]?[0-9]{1,2})?$`)
+
 func decodeValue[T any](check *jsonschema.Schema, raw json.RawMessage) (value T, err error) {
+	var members map[string]json.RawMessage
+	if err = json.Unmarshal(raw, &members); err != nil {
+		return value, fmt.Errorf("the arguments do not match the schema: %w", err)
+	}
+	for name, text := range members {
+		isNumber := text[0] == '-' || text[0] >= '0' && text[0] <= '9'
+		if isNumber && name != "fileContent" && !plainNumber.Match(text) {
+			return value, fmt.Errorf("the arguments do not match the schema: the number %.100q is too long", name)
+		}
+	}
 	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
 	if err != nil {
 		return value, fmt.Errorf("the arguments are not JSON: %w", err)
