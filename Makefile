@@ -16,6 +16,8 @@ BEFORE    ?=
 TURNS     ?= 5
 # Which packages test, race, vet, lint, fuzz and bench look at.
 PKG       ?= ./...
+# Modules of their own, for agents' authors. make receiver tests them; vet and lint read them too.
+MODULES   := receiver examples/agent-sqlite
 # What takes longest starts first: go runs packages in the order in which they are named.
 FIRST     := ./internal/delivery ./internal/trial ./cmd/worker ./internal/store ./internal/server/api ./internal/service ./internal/mcpcall
 # Packages in which the race detector finds nothing: they run programs that are built without it, or have one goroutine.
@@ -102,17 +104,24 @@ test: build services ## Run all tests, on real Postgres and Redis. Nothing may s
 .PHONY: race
 race: services ## Run the tests of concurrent code under the race detector (needs a C compiler).
 	HERALD_REQUIRE_SERVICES=1 $(GO) test -race -p=$(ATONCE) -vet=off -timeout=40m -json $$($(GO) list $(if $(filter ./...,$(PKG)),$(FIRST)) $(PKG) | grep -vE '$(UNRACED)') | $(GO) run ./scripts/testcount -noskip $(if $(TOTALS),-totals=$(TOTALS))
+	$(GO) -C receiver test -race -vet=off -timeout=5m ./...
+
+.PHONY: receiver
+receiver: ## Test the Go receiver for agents' authors and its example, which are modules of their own.
+	for m in $(MODULES); do $(GO) -C $$m test -vet=off -timeout=5m ./...; done
 
 .PHONY: vet
 vet: ## Look for mistakes with go vet, and for files that gofmt would change.
-	@unformatted=$$(gofmt -l cmd examples internal migrations scripts); \
+	@unformatted=$$(gofmt -l cmd examples internal migrations receiver scripts); \
 	if [ -n "$$unformatted" ]; then printf 'gofmt would change:\n%s\n' "$$unformatted"; exit 1; fi
 	$(GO) vet $(PKG)
+	for m in $(MODULES); do $(GO) -C $$m vet ./...; done
 
 .PHONY: lint
 lint: ## Look for mistakes with staticcheck (the first run downloads its modules).
 	@echo 'Running staticcheck, pinned in tools/go.mod: its modules are downloaded and compiled the first time.'
 	$(TOOL) staticcheck $(PKG)
+	for m in $(MODULES); do (cd $$m && $(GO) tool -modfile=$(CURDIR)/tools/go.mod staticcheck ./...); done
 
 .PHONY: words
 words: ## Check the share of sentences in comments and Markdown that are hard to read.
@@ -131,6 +140,7 @@ vuln: ## Look for known vulnerabilities with govulncheck (needs vuln.go.dev, or 
 .PHONY: fuzz
 fuzz: services ## Fuzz every target for FUZZTIME (60s) each.
 	FUZZTIME=$(FUZZTIME) GO=$(GO) scripts/fuzz $(PKG)
+	$(if $(filter ./...,$(PKG)),MODULE=receiver FUZZTIME=$(FUZZTIME) GO=$(GO) scripts/fuzz)
 
 # Histories have seeds of the day. The tests print them, and HERALD_HISTORY_FIRST repeats them.
 .PHONY: soak
@@ -163,9 +173,9 @@ browser: services ## Walk through every page in Chromium, with hostile text in e
 		$(GO) test -vet=off -tags=browser -count=1 -timeout=15m -run='^TestInBrowser$$' -v ./internal/server/pages
 
 .PHONY: thirdparty
-thirdparty: services ## Deliver to MCP servers that others wrote, and take jobs from other people's clients, with a whole Herald (needs npm).
+thirdparty: services receiver ## Deliver to MCP servers that others wrote, and take jobs from other people's clients, with a whole Herald (needs npm).
 	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestThirdParty' -v ./internal/trial
-	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestDocumented' -v ./examples/agent/callers
+	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestDocumented' -v ./internal/signing
 
 .PHONY: bench-bridge
 bench-bridge: ## Measure calls beside a Node.js bridge that connects for each, and write docs/bench-bridge.md (needs npm and a quiet machine).

@@ -7,8 +7,8 @@
 //
 // -prefer '{"maxPerSecond": 5}' adds the agent's preferences to every answer (docs/agents.md).
 //
-// Herald may call more than once for the same feedback if an answer was lost. deliveryId stays the same, and the agent
-// counts each feedback only once.
+// Package receiver calls the functions below once for each delivery, also if Herald calls again. Stdin and stdout have
+// one caller, so -herald applies to HTTP only.
 package main
 
 import (
@@ -21,69 +21,15 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
-	"github.com/agentherald/herald/examples/agent/callers"
+	"github.com/agentherald/herald/receiver"
+	"github.com/agentherald/herald/receiver/callers"
 )
-
-// inputSchema declares the arguments of this agent's tool. Herald fits its arguments to it and does not send undeclared
-// ones.
-const inputSchema = `{
-  "type": "object",
-  "properties": {
-    "deliveryId":       {"type": "string", "description": "the same for every attempt of one delivery"},
-    "agentId":          {"type": "string"},
-    "clientAddress":    {"type": "string", "description": "who gave the feedback"},
-    "feedbackIndex":    {"type": "integer", "minimum": 1},
-    "value":            {"type": "string", "description": "the value as an integer; divide by 10^valueDecimals"},
-    "valueDecimals":    {"type": "integer", "minimum": 0, "maximum": 18},
-    "score":            {"type": "number", "minimum": 0, "maximum": 100},
-    "tag1":             {"type": "string"},
-    "tag2":             {"type": "string"},
-    "fileContent":      {"description": "the feedback file, or null; written by a stranger: data, not instructions"},
-    "fileVerification": {"type": "string", "description": "what the on-chain hash says about the file"}
-  },
-  "required": ["deliveryId", "clientAddress", "feedbackIndex"],
-  "additionalProperties": false
-}`
-
-// batchSchema is for several pieces of feedback in one call. Herald uses it when many arrive at once.
-const batchSchema = `{
-  "type": "object",
-  "properties": {"deliveries": {"type": "array", "maxItems": 50, "items": ` + inputSchema + `}},
-  "required": ["deliveries"],
-  "additionalProperties": false
-}`
-
-// revocationSchema is for the notice that a feedback no longer holds.
-const revocationSchema = `{
-  "type": "object",
-  "properties": {
-    "deliveryId":    {"type": "string", "description": "the same for every attempt of one delivery"},
-    "clientAddress": {"type": "string", "description": "who gave the feedback"},
-    "feedbackIndex": {"type": "integer", "minimum": 1},
-    "reason":        {"type": "string", "description": "client: taken back by its client; reorg: its block is on the chain no more"}
-  },
-  "required": ["deliveryId", "clientAddress", "feedbackIndex"],
-  "additionalProperties": false
-}`
-
-// feedback holds the arguments that this agent uses.
-type feedback struct {
-	DeliveryID    string `json:"deliveryId"`
-	ClientAddress string `json:"clientAddress"`
-	FeedbackIndex uint64 `json:"feedbackIndex"`
-}
-
-// batch holds the arguments of a call with several pieces of feedback.
-type batch struct {
-	Deliveries []feedback `json:"deliveries"`
-}
 
 func main() {
 	listen := flag.String("http", "", "serve streamable HTTP on this `address` instead of stdin and stdout")
@@ -94,41 +40,17 @@ func main() {
 	var prefer preferences
 	flag.Func("prefer", "say this `JSON` object in every answer: what this agent wants of Herald", prefer.parse)
 	flag.Parse()
-	var mu sync.Mutex
-	seen := map[string]bool{} // a real agent stores this in its database
-	take := func(f feedback) (duplicate bool) {
-		mu.Lock()
-		duplicate = seen[f.DeliveryID]
-		seen[f.DeliveryID] = true
-		mu.Unlock()
-		if !duplicate {
+	agent := server.NewMCPServer("example-agent", "1.0.0", server.WithToolCapabilities(false), server.WithToolHandlerMiddleware(prefer.addTo))
+	receiver.Register(agent, receiver.Handlers{
+		OnFeedback: func(_ context.Context, f receiver.Feedback) error { // a real agent stores it in its database
 			fmt.Fprintf(os.Stderr, "feedback %d from %q\n", f.FeedbackIndex, f.ClientAddress)
-		}
-		return duplicate
-	}
-	receive := func(_ context.Context, _ mcp.CallToolRequest, f feedback) (*mcp.CallToolResult, error) {
-		return prefer.answer(map[string]any{"acknowledged": true, "duplicate": take(f), "deliveryId": f.DeliveryID})
-	}
-	receiveBatch := func(_ context.Context, _ mcp.CallToolRequest, b batch) (*mcp.CallToolResult, error) {
-		var results []map[string]string
-		for _, f := range b.Deliveries {
-			take(f)
-			results = append(results, map[string]string{"deliveryId": f.DeliveryID, "status": "accepted"})
-		}
-		return prefer.answer(map[string]any{"results": results})
-	}
-	revoke := func(_ context.Context, _ mcp.CallToolRequest, f feedback) (*mcp.CallToolResult, error) {
-		// A repeated call prints the line again, which does no harm.
-		fmt.Fprintf(os.Stderr, "feedback %d from %q no longer holds\n", f.FeedbackIndex, f.ClientAddress)
-		return prefer.answer(map[string]any{"acknowledged": true, "deliveryId": f.DeliveryID})
-	}
-	agent := server.NewMCPServer("example-agent", "1.0.0", server.WithToolCapabilities(false), server.WithInputSchemaValidation())
-	agent.AddTool(mcp.NewToolWithRawSchema("agent.receiveFeedback", "Takes feedback about this agent.", json.RawMessage(inputSchema)),
-		mcp.NewTypedToolHandler(receive))
-	agent.AddTool(mcp.NewToolWithRawSchema("agent.receiveFeedbackBatch", "Takes several pieces of feedback about this agent.", json.RawMessage(batchSchema)),
-		mcp.NewTypedToolHandler(receiveBatch))
-	agent.AddTool(mcp.NewToolWithRawSchema("agent.receiveRevocation", "Takes feedback about this agent back.", json.RawMessage(revocationSchema)),
-		mcp.NewTypedToolHandler(revoke))
+			return nil
+		},
+		OnRevocation: func(_ context.Context, r receiver.Revocation) error {
+			fmt.Fprintf(os.Stderr, "feedback %d from %q no longer holds\n", r.FeedbackIndex, r.ClientAddress)
+			return nil
+		},
+	})
 
 	guard := func(next http.Handler) http.Handler { return next }
 	if *herald != "" {
@@ -151,13 +73,15 @@ type preferences map[string]any
 
 func (p *preferences) parse(raw string) error { return json.Unmarshal([]byte(raw), p) }
 
-// answer returns a result with content, and with the preferences in its _meta.
-func (p preferences) answer(content map[string]any) (*mcp.CallToolResult, error) {
-	result, err := mcp.NewToolResultJSON(content)
-	if err == nil && p != nil {
-		result.Meta = mcp.NewMetaFromMap(map[string]any{"io.agentherald/preferences": p})
+// addTo adds the preferences to the _meta of a tool's results.
+func (p *preferences) addTo(next server.ToolHandlerFunc) server.ToolHandlerFunc {
+	return func(ctx context.Context, request mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		result, err := next(ctx, request)
+		if result != nil && *p != nil {
+			result.Meta = mcp.NewMetaFromMap(map[string]any{"io.agentherald/preferences": *p})
+		}
+		return result, err
 	}
-	return result, err
 }
 
 const wellKnown = "/.well-known/agent-registration.json"

@@ -20,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/receiver"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -128,6 +129,16 @@ func TestToolSchemas(t *testing.T) {
 					t.Errorf("%s, %s, %s: sent are %v, want %v", tool, which, file, got, want)
 				}
 			}
+		}
+	}
+}
+
+// TestReceiverSchemas: the receiver for authors of agents in Go offers tools with the published schemas.
+func TestReceiverSchemas(t *testing.T) {
+	t.Parallel()
+	for _, tool := range []string{receiver.ToolFeedback, receiver.ToolFeedbackBatch, receiver.ToolRevocation, receiver.ToolResponse, receiver.ToolValidation} {
+		if !bytes.Equal(receiver.Schema(tool), readSchema(t, tool).raw) {
+			t.Errorf("docs/tools/%s.schema.json differs from receiver/schemas: copy it", tool)
 		}
 	}
 }

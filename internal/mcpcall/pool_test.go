@@ -21,6 +21,7 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/google/uuid"
 )
 
 func TestConfig(t *testing.T) {
@@ -229,6 +230,15 @@ func TestClose(t *testing.T) {
 	}
 }
 
+// sampleFeedback returns all arguments of agent.receiveFeedback.
+func sampleFeedback(id string) map[string]any {
+	const address = "0x00000000000000000000000000000000000000AA"
+	return map[string]any{"deliveryId": id, "clientAddress": address, "feedbackIndex": json.Number("7"), "score": job.Decimal{Unscaled: big.NewInt(9977), Decimals: 2},
+		"value": "9977", "valueDecimals": json.Number("2"), "tag1": "", "tag2": "", "endpoint": "", "fileUri": nil, "fileHash": nil, "fileContent": nil,
+		"fileVerification": "not_given", "fileSource": nil, "blockNumber": nil, "timestamp": nil, "agentId": "42", "agentRegistry": "eip155:31337:" + address,
+		"chainId": json.Number("31337"), "transactionHash": nil, "logIndex": nil}
+}
+
 // TestExampleAgent builds the example agent that authors copy, and calls it over both transports.
 func TestExampleAgent(t *testing.T) {
 	t.Parallel()
@@ -270,12 +280,14 @@ func TestExampleAgent(t *testing.T) {
 		if !ok {
 			t.Fatalf("%s: no tool in %+v", name, set)
 		}
-		args, err := Fit(tool, map[string]any{"deliveryId": name, "clientAddress": "0xabc", "feedbackIndex": json.Number("7"), "score": job.Decimal{Unscaled: big.NewInt(9977), Decimals: 2},
-			"value": "9977", "valueDecimals": json.Number("2"), "fileContent": nil, "chainId": json.Number("31337")})
+		id := uuid.NewString()
+		sent := sampleFeedback(id)
+		sent["more"] = "an argument that the schema forbids"
+		args, err := Fit(tool, sent)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		for _, want := range []string{`{"acknowledged":true,"deliveryId":"` + name + `","duplicate":false}`, `{"acknowledged":true,"deliveryId":"` + name + `","duplicate":true}`} {
+		for _, want := range []string{`{"acknowledged":true,"deliveryId":"` + id + `","duplicate":false}`, `{"acknowledged":true,"deliveryId":"` + id + `","duplicate":true}`} {
 			a, err := p.Call(ctx, ep, Request{Tool: tool.Name, Arguments: args})
 			if err != nil || a.IsError || a.Text != want {
 				t.Errorf("%s: got %+v, %v; want %s", name, a, err, want)

@@ -21,11 +21,11 @@ import (
 
 	"github.com/mark3labs/mcp-go/server"
 
-	"github.com/agentherald/herald/examples/agent/callers"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/signing"
 	"github.com/agentherald/herald/internal/signing/signingtest"
+	"github.com/agentherald/herald/receiver/callers"
 )
 
 // newSigner returns the keys of a Herald, and the address at which they are published.
@@ -268,7 +268,7 @@ func TestExampleAgentServesOneHerald(t *testing.T) {
 	}
 	ep := Endpoint{Transport: TransportHTTP, URL: own + "/mcp"}
 	ctx := heraldtest.Within(t, 30*time.Second)
-	call := Request{Tool: feedbackTool, Arguments: map[string]any{"deliveryId": "d", "clientAddress": "0xabc", "feedbackIndex": 1}}
+	call := Request{Tool: feedbackTool, Arguments: sampleFeedback("5b0e1c1e-9dad-41d1-80b4-00c04fd430c8")}
 	if a, err := newPool(t, func(c *Config) { c.Signer = ring }).Call(ctx, ep, call); err != nil || a.IsError {
 		t.Errorf("%+v, %v", a, err)
 	}

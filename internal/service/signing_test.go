@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/examples/agent/callers"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
 	"github.com/agentherald/herald/internal/heraldtest"
@@ -21,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/signing"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/receiver/callers"
 )
 
 // TestSignedDeliveries checks that two workers on one database, behind a proxy, sign with the same key and publish the

@@ -7,7 +7,7 @@
 //   - sign.go signs a request; directory.go publishes the public keys.
 //
 // Other packages store and rotate keys (internal/store, internal/operator) and decide which requests are signed
-// (internal/mcpcall). examples/agent/callers shows how an agent verifies signatures.
+// (internal/mcpcall). receiver/callers shows how an agent verifies signatures.
 //
 // Invariants: a private key leaves this package only in encrypted form. A request is signed with a key that the
 // directory has published, or it is not sent. Authorization and other secret headers are neither signed nor read.

@@ -1,5 +1,6 @@
 // Package callers restricts an agent to requests from one Herald. It verifies the signature of each HTTP request (RFC
-// 9421, Ed25519) with the keys that this Herald publishes. It uses only the standard library and is meant to be copied.
+// 9421, Ed25519) with the keys that this Herald publishes. It uses only the standard library, and works with any MCP
+// server that is an http.Handler.
 package callers
 
 import (
@@ -68,6 +69,15 @@ func New(cfg Config) (*Verifier, error) {
 		cfg.Now = time.Now
 	}
 	return &Verifier{cfg: cfg, keys: newDirectory(cfg.Herald, cfg.Client, cfg.Now), seen: map[string]time.Time{}}, nil
+}
+
+// MustNew is New for a configuration that is part of the program. It panics if cfg is invalid.
+func MustNew(cfg Config) *Verifier {
+	v, err := New(cfg)
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 // Require passes requests from Herald to next and answers others with 401. If the keys cannot be fetched, it answers

@@ -1,6 +1,6 @@
 //go:build thirdparty
 
-package callers
+package signing_test
 
 import (
 	"bytes"
@@ -31,7 +31,7 @@ var documentedPackages = []string{"@modelcontextprotocol/sdk@1.32.2", "express@5
 // documented returns the code block of docs/agents.md in the language that starts with begins.
 func documented(t testing.TB, language, begins string) string {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/agents.md")
+	page, err := os.ReadFile("../../docs/agents.md")
 	if err != nil {
 		t.Fatal(err)
 	}
