@@ -160,8 +160,17 @@ browser: services ## Walk through every page in Chromium, with hostile text in e
 	HERALD_AXE='$(CURDIR)/bin/axe/package/axe.min.js' HERALD_PICTURES='$(PICTURES)' HERALD_REQUIRE_SERVICES=1 \
 		$(GO) test -vet=off -tags=browser -count=1 -timeout=15m -run='^TestInBrowser$$' -v ./internal/server/pages
 
+# Without npm this fails, also in .ci/run; make test does not need it. After the first installation it needs no network.
+.PHONY: sdk
+sdk: sdk/typescript/node_modules/.package-lock.json ## Test sdk/typescript with each MCP server that it supports, and pack it as npm would publish it (needs npm).
+	cd sdk/typescript && rm -f ./*.tgz && npm test --silent && npm pack --silent
+
+sdk/typescript/node_modules/.package-lock.json: sdk/typescript/package-lock.json
+	@command -v npm >/dev/null || { echo 'npm is missing: install Node.js 20 or newer with npm' >&2; exit 1; }
+	cd sdk/typescript && npm ci --prefer-offline --ignore-scripts --no-audit --no-fund --loglevel=error && touch node_modules/.package-lock.json
+
 .PHONY: thirdparty
-thirdparty: services ## Deliver to MCP servers that others wrote, and take jobs from other people's clients, with a whole Herald (needs npm).
+thirdparty: services sdk ## Deliver to MCP servers that others wrote, and take jobs from other people's clients, with a whole Herald (needs npm).
 	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestThirdParty' -v ./internal/trial
 	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestDocumented' -v ./examples/agent/callers
 

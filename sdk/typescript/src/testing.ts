@@ -36,9 +36,11 @@ export interface FakeHerald extends Sender {
   url: string;
   /** The option fetch of onlyHerald: it returns the public key. */
   fetch(url: string): Promise<Response>;
+  /** Returns a signed copy of a request. */
+  sign: Sign;
 }
 
-type Sign = (method: string, url: string, headers: Headers, body: Uint8Array) => Promise<void>;
+type Sign = (request: Request) => Promise<Request>;
 
 const revision = "2025-11-25";
 const callTime = 30_000; // milliseconds, as Herald waits
@@ -68,11 +70,12 @@ export async function createHerald(url = "https://herald.example"): Promise<Fake
   const pair = (await crypto.subtle.generateKey("Ed25519", true, ["sign", "verify"])) as CryptoKeyPair;
   const { x } = await crypto.subtle.exportKey("jwk", pair.publicKey);
   const keyId = await keyThumbprint(x!);
-  const sign: Sign = async (method, target, headers, body) => {
+  const sign: Sign = async (request) => {
+    const [headers, body] = [new Headers(request.headers), new Uint8Array(await request.arrayBuffer())];
     headers.set("signature-agent", `sig1="${url}"`);
     if (body.length > 0) headers.set("content-digest", await digestBody(body));
     const fields = [...headers.keys()].filter((name) => /^(content-digest|content-type|mcp-.*)$/.test(name));
-    const values = new Map([['"@method"', method], ['"@target-uri"', target], ...fields.map((name) => [`"${name}"`, headers.get(name)!] as const),
+    const values = new Map([['"@method"', request.method], ['"@target-uri"', request.url], ...fields.map((name) => [`"${name}"`, headers.get(name)!] as const),
       ['"signature-agent";key="sig1"', `"${url}"`]]);
     const created = Math.floor(Date.now() / 1000);
     const nonce = encodeBase64(crypto.getRandomValues(new Uint8Array(18)));
@@ -81,11 +84,13 @@ export async function createHerald(url = "https://herald.example"): Promise<Fake
     const signature = await crypto.subtle.sign("Ed25519", pair.privateKey, new TextEncoder().encode(base));
     headers.set("signature-input", `sig1=${input}`);
     headers.set("signature", `sig1=:${encodeBase64(new Uint8Array(signature))}:`);
+    return new Request(request.url, { method: request.method, headers, body: body.length > 0 ? body : null });
   };
   const directory = { keys: [{ kty: "OKP", crv: "Ed25519", kid: keyId, x, use: "sig" }] };
   return {
     ...newSender(sign),
     url,
+    sign,
     fetch: async (address) => (address === url + directoryPath ? Response.json(directory) : new Response(null, { status: 404 })),
   };
 }
@@ -138,11 +143,9 @@ interface Exchange {
 }
 
 async function sendMessage(method: string, url: string, common: Record<string, string>, message: object | undefined, sign?: Sign): Promise<Exchange> {
-  const headers = new Headers(common);
-  const body = message ? new TextEncoder().encode(JSON.stringify(message)) : new Uint8Array();
-  if (message) headers.set("content-type", "application/json");
-  await sign?.(method, url, headers, body);
-  const response = await fetch(url, { method, headers, body: message && body, redirect: "manual", signal: AbortSignal.timeout(callTime) });
+  const headers = message ? { ...common, "content-type": "application/json" } : common;
+  const request = new Request(url, { method, headers, body: message && JSON.stringify(message) });
+  const response = await fetch(sign ? await sign(request) : request, { redirect: "manual", signal: AbortSignal.timeout(callTime) });
   const text = new TextDecoder().decode(await readBody(response.body, maxAnswer));
   const reply = parseReply(response.headers.get("content-type") ?? "", text);
   return { answer: judgeReply(response.status, reply, text), message: reply, session: response.headers.get("mcp-session-id") ?? undefined };

@@ -24,10 +24,10 @@ export async function listen(t: TestContext, server: Server): Promise<string> {
 }
 
 /** SDK 1 without sessions: a server for each request. */
-export function startSdk1(t: TestContext, handlers: Handlers, guard?: RequestHandler, enableJsonResponse = true): Promise<string> {
-  const app = express();
+export function startSdk1(t: TestContext, handlers: Handlers, guard?: RequestHandler, enableJsonResponse = true, framework = express): Promise<string> {
+  const app = framework();
   if (guard) app.use(guard);
-  app.use(express.json({ limit: "8mb" }));
+  app.use(framework.json({ limit: "8mb" }));
   app.post("/mcp", async (request, response) => {
     const server = new McpServer1(identity);
     registerHerald(server, handlers);
@@ -74,6 +74,7 @@ export async function serveFetch(t: TestContext, handler: FetchHandler): Promise
 export const startSdk2 = (t: TestContext, handlers: Handlers) => serveFetch(t, sdk2Handler(handlers));
 
 export async function startFastMcp(t: TestContext, handlers: Handlers, stateless = false): Promise<string> {
+  t.mock.method(console, "log", () => {}); // its HTTP server logs each session
   const server = new FastMCP({ name: "agent", version: "1.0.0", logger: { debug() {}, error() {}, info() {}, log() {}, warn() {} } });
   registerHerald(server, handlers);
   const probe = createServer();

@@ -1,0 +1,347 @@
+//go:build thirdparty
+
+package trial
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/signing"
+	"github.com/agentherald/herald/internal/signing/signingtest"
+	"github.com/agentherald/herald/internal/trial/npm"
+)
+
+// receiverPackages are what agents with @agentherald/receiver need besides its archive.
+var receiverPackages = []string{"@modelcontextprotocol/server@2.4.0", "@modelcontextprotocol/node@2.1.2", "@modelcontextprotocol/sdk@1.32.2",
+	"fastmcp@4.20.16", "zod@4.6.7", "tsx@4.23.15"}
+
+const (
+	receiverSource = "../../sdk/typescript"
+	batchJobs      = 20
+)
+
+// TestThirdPartyTypeScript delivers to agents that use @agentherald/receiver from its packed archive: the agent of its
+// README, which serves only its Herald, and one agent for each MCP server that the package supports.
+func TestThirdPartyTypeScript(t *testing.T) {
+	programs, postgres := shared.Get(t)
+	ctx, cancel := context.WithTimeout(t.Context(), thirdPartyTime)
+	t.Cleanup(cancel)
+	node, err := npm.Node(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent, tsx := unpackReceiver(t, ctx)
+	self, public := freePort(t), freePort(t)
+	origin, herald := "http://127.0.0.1:"+strconv.Itoa(self), "http://127.0.0.1:"+strconv.Itoa(public)
+	readme := readmeAgent(t)
+	for old, by := range map[string]string{"https://herald.example": herald, "https://agent.example": origin, "8081": strconv.Itoa(self)} {
+		if strings.Count(readme, old) != 1 {
+			t.Fatalf("the agent of the README does not contain %s once", old)
+		}
+		readme = strings.Replace(readme, old, by, 1)
+	}
+	script, err := os.ReadFile("testdata/receiver.mjs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"agent.mts": readme, "receiver.mjs": string(script)} {
+		if err := os.WriteFile(filepath.Join(agent, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	g := &guest{ctx: ctx, node: node, scratch: t.TempDir()}
+	programsOf := []stranger{{name: "the README's agent", args: []string{tsx, filepath.Join(agent, "agent.mts")}}}
+	for _, kind := range []string{"sdk1", "sdk2", "fastmcp"} {
+		programsOf = append(programsOf, stranger{name: kind, args: []string{filepath.Join(agent, "receiver.mjs"), kind}})
+	}
+	servers := map[string]any{}
+	agents := make([]*receiver, len(programsOf))
+	for i, s := range programsOf {
+		port := self
+		if i > 0 {
+			port = freePort(t)
+			s.args = append(s.args, strconv.Itoa(port))
+		}
+		s.path = "/mcp"
+		agents[i] = &receiver{t: t, guest: g, number: i + 1}
+		agents[i].process = s.listenAt(t, g, port, npm.Environment())
+		servers["8453:"+strconv.Itoa(i+1)] = map[string]string{"transport": "http", "url": "http://127.0.0.1:" + strconv.Itoa(port) + "/mcp"}
+	}
+	list, err := json.Marshal(map[string]any{"servers": servers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	serversFile := filepath.Join(g.scratch, "servers.json")
+	if err := os.WriteFile(serversFile, list, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: "typescript", Logs: filepath.Join(g.scratch, "logs"),
+		Env: []string{"HERALD_SERVERS_FILE=" + serversFile, "HERALD_LISTEN=127.0.0.1:" + strconv.Itoa(public), "HERALD_PUBLIC_URL=" + herald,
+			"HERALD_CALL_TIMEOUT=15s", "HERALD_LEASE_MARGIN=20s", "HERALD_LEASE=50s"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Site.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w, err := g.Site.Worker(WorkerConfig{Name: "worker"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Ready(ctx); err != nil {
+		t.Fatal(err)
+	}
+
+	// The first call to an agent contains only one delivery.
+	for _, a := range agents {
+		first := a.enqueue(`{"type":"NewFeedback","feedbackIndex":1,"value":"95","valueDecimals":0,"tag1":"first"}`)[0]
+		a.awaitStatus("delivered", first)
+		if _, err := g.Site.Run(ctx, "delivery", "replay", "--force", first.String()); err != nil {
+			t.Fatal(err)
+		}
+		a.awaitAttempts(first, 2)
+		a.awaitStatus("delivered", first)
+		a.saidOnce("feedback", 1)
+		revocation := a.enqueue(`{"type":"FeedbackRevoked","feedbackIndex":1,"reason":"client"}`)[0]
+		a.awaitStatus("delivered", revocation)
+		a.saidOnce("revo", 1)
+	}
+	for _, a := range agents[1:] {
+		late := a.enqueue(`{"type":"NewFeedback","feedbackIndex":2,"value":"95","valueDecimals":0,"tag1":"late"}`)[0]
+		a.awaitStatus("delivered", late)
+		a.awaitAttempts(late, 2)
+	}
+
+	// Deliveries that wait before the worker starts are sent in batches.
+	if err := w.Terminate(ctx); err != nil {
+		t.Fatal(err)
+	}
+	batches := make([][]uuid.UUID, len(agents))
+	for i, a := range agents {
+		var jobs []string
+		for n := range batchJobs {
+			jobs = append(jobs, fmt.Sprintf(`{"type":"NewFeedback","feedbackIndex":%d,"value":"95","valueDecimals":0}`, n+10))
+		}
+		batches[i] = a.enqueue(jobs...)
+	}
+	if err := w.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for i, a := range agents {
+		a.awaitStatus("delivered", batches[i]...)
+		for n := range batchJobs {
+			a.saidOnce("feedback", n+10)
+		}
+		inBatches := a.countTool("agent.receiveFeedbackBatch")
+		fmt.Println(NewFigures("thirdparty", programsOf[i].name).Add("delivered", batchJobs+2).Add("in_batches", inBatches))
+		if inBatches == 0 {
+			t.Errorf("%s received no batch", programsOf[i].name)
+		}
+	}
+	refuseForged(t, origin+"/mcp", herald)
+}
+
+// unpackReceiver returns a folder with the archive of `make sdk` and its dependencies installed, and the path of tsx.
+func unpackReceiver(t *testing.T, ctx context.Context) (folder, tsx string) {
+	t.Helper()
+	archives, err := filepath.Glob(filepath.Join(receiverSource, "agentherald-receiver-*.tgz"))
+	if err != nil || len(archives) != 1 {
+		t.Fatalf("%d archives of @agentherald/receiver in sdk/typescript: run make sdk (%v)", len(archives), err)
+	}
+	installed, err := npm.Install(ctx, receiverPackages...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder = t.TempDir()
+	modules := filepath.Join(folder, "node_modules")
+	receiver := filepath.Join(modules, "@agentherald", "receiver")
+	if err := os.MkdirAll(receiver, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(filepath.Join(string(installed), "node_modules"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if err := os.Symlink(installed.Path(e.Name()), filepath.Join(modules, e.Name())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.CommandContext(ctx, "tar", "-xzf", archives[0], "-C", receiver, "--strip-components=1").CombinedOutput(); err != nil {
+		t.Fatalf("tar: %v: %s", err, out)
+	}
+	return folder, installed.Path("tsx", "dist", "cli.mjs")
+}
+
+// readmeAgent returns the agent of the package's README, whose own lines are at most 15.
+func readmeAgent(t *testing.T) string {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join(receiverSource, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(page), "```ts\n// agent.ts\n")
+	code, _, closed := strings.Cut(rest, "```\n")
+	if !found || !closed {
+		t.Fatal("the README has no agent")
+	}
+	own := 0
+	for line := range strings.Lines(code) {
+		if strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "import ") {
+			own++
+		}
+	}
+	if own > 15 {
+		t.Errorf("the README's agent has %d lines", own)
+	}
+	return code
+}
+
+// receiver is a running agent that uses the package, and its number at Herald.
+type receiver struct {
+	*guest
+	t       *testing.T
+	number  int
+	process *Process
+}
+
+func (r *receiver) client() string { return fmt.Sprintf("0x%040x", 0xaa00+r.number) }
+
+// enqueue accepts jobs about this agent.
+func (r *receiver) enqueue(jobs ...string) []uuid.UUID {
+	r.t.Helper()
+	var lines strings.Builder
+	for _, text := range jobs {
+		job := map[string]any{}
+		if err := json.Unmarshal([]byte(text), &job); err != nil {
+			r.t.Fatal(err)
+		}
+		job["chainId"], job["agentId"], job["clientAddress"] = 8453, strconv.Itoa(r.number), r.client()
+		job["action"] = map[string]any{"includeFileContent": false}
+		line, err := json.Marshal(job)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		lines.Write(append(line, '\n'))
+	}
+	ids, known, err := r.Enqueue(r.ctx, strings.NewReader(lines.String()))
+	if err != nil || len(ids) != len(jobs) {
+		r.t.Fatalf("enqueue accepted %v, knew %v: %v", ids, known, err)
+	}
+	return ids
+}
+
+func (r *receiver) await(what string, ids []uuid.UUID, ok func(Row) bool) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeoutCause(r.ctx, deliveryTime, fmt.Errorf("not within %s", deliveryTime))
+	defer cancel()
+	var last Row
+	err := Until(ctx, pollSlow, what, func() (bool, error) {
+		rows, err := r.Rows(ctx)
+		for _, id := range ids {
+			if last = rows[id]; !ok(last) {
+				return false, err
+			}
+		}
+		return true, err
+	})
+	if err != nil {
+		v, _ := r.verdict(r.ctx, last.ID)
+		r.t.Fatalf("agent %d: %v; it is %+v, %+v; the agent said:\n%s", r.number, err, last, v, tail(r.process.Log()))
+	}
+}
+
+func (r *receiver) awaitStatus(status string, ids ...uuid.UUID) {
+	r.t.Helper()
+	r.await("the deliveries to be "+status, ids, func(row Row) bool { return row.Status == status })
+}
+
+func (r *receiver) awaitAttempts(id uuid.UUID, n int) {
+	r.t.Helper()
+	r.await(fmt.Sprintf("attempt %d", n), []uuid.UUID{id}, func(row Row) bool { return row.Attempts == n })
+}
+
+// saidOnce checks that a handler of the agent was called once for this feedback.
+func (r *receiver) saidOnce(what string, index int) {
+	r.t.Helper()
+	log, err := os.ReadFile(r.process.Log())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	n := 0
+	for line := range strings.Lines(strings.ToLower(string(log))) {
+		words := strings.Fields(line)
+		if strings.HasPrefix(line, what) && strings.Contains(line, r.client()) && len(words) > 2 &&
+			(words[1] == strconv.Itoa(index) || words[2] == strconv.Itoa(index)) {
+			n++
+		}
+	}
+	if n != 1 {
+		r.t.Errorf("agent %d said %q of feedback %d %d times:\n%s", r.number, what, index, n, log)
+	}
+}
+
+// countTool returns the number of deliveries for which this tool of the agent was called.
+func (r *receiver) countTool(tool string) (n int) {
+	r.t.Helper()
+	err := r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
+		return c.QueryRow(ctx, `SELECT count(*) FROM herald.deliveries WHERE agent_id = $1 AND tool_name = $2`, r.number, tool).Scan(&n)
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return n
+}
+
+// refuseForged checks that the agent answers 401 to a request without a signature, and to one with another key.
+func refuseForged(t *testing.T, url, herald string) {
+	t.Helper()
+	keyset, err := secret.Create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	forger, err := signing.New(signing.Config{PublicURL: herald, Ledger: new(signingtest.Shelf), Sealer: keyset})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := forger.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for name, sign := range map[string]func(*http.Request) error{"unsigned": func(*http.Request) error { return nil }, "forged": forger.Sign} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, bytes.NewReader([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Accept", "application/json, text/event-stream")
+		if err := sign(r); err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%s: %d %s", name, res.StatusCode, text)
+		}
+	}
+}
