@@ -162,12 +162,13 @@ browser: services ## Walk through every page in Chromium, with hostile text in e
 
 # Without npm this fails, also in .ci/run; make test does not need it. After the first installation it needs no network.
 .PHONY: sdk
-sdk: sdk/typescript/node_modules/.package-lock.json ## Test sdk/typescript with each MCP server that it supports, and pack it as npm would publish it (needs npm).
+sdk: sdk/typescript/node_modules/.installed examples/agent-typescript/node_modules/.installed ## Test sdk/typescript with each MCP server that it supports, pack it as npm would publish it, and test its example (needs npm).
 	cd sdk/typescript && rm -f ./*.tgz && npm test --silent && npm pack --silent
+	cd examples/agent-typescript && npm test --silent
 
-sdk/typescript/node_modules/.package-lock.json: sdk/typescript/package-lock.json
+%/node_modules/.installed: %/package-lock.json
 	@command -v npm >/dev/null || { echo 'npm is missing: install Node.js 20 or newer with npm' >&2; exit 1; }
-	cd sdk/typescript && npm ci --prefer-offline --ignore-scripts --no-audit --no-fund --loglevel=error && touch node_modules/.package-lock.json
+	cd $* && npm ci --prefer-offline --ignore-scripts --no-audit --no-fund --loglevel=error && touch node_modules/.installed
 
 .PHONY: thirdparty
 thirdparty: services sdk ## Deliver to MCP servers that others wrote, and take jobs from other people's clients, with a whole Herald (needs npm).

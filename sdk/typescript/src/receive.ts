@@ -3,7 +3,7 @@ import type { Feedback, FeedbackResponse, Revocation, Validation } from "./event
 import { type JsonSchema, objectSchema } from "./schema.js";
 import { type DeliveryStore, defaultStore } from "./store.js";
 
-/** What Herald says about the call. FastMCP passes only the id and probe to a tool. */
+/** What Herald says about the call. FastMCP passes only the id to a tool. */
 export interface Delivery {
   /** The same for every attempt and every replay of a delivery. */
   id: string;
@@ -14,8 +14,6 @@ export interface Delivery {
   replay?: boolean;
   /** Herald removed characters from texts that strangers wrote. */
   sanitized?: boolean;
-  /** An operator tests your tool. The event never happened. */
-  probe: boolean;
 }
 
 /** Handles one event. If it returns a text, or a promise of one, that text is the answer for Herald's operator. */
@@ -60,6 +58,7 @@ export interface Tool {
 
 type Outcome = { status: "accepted"; answer: string } | { status: "rejected" | "retry"; error: string };
 
+// An operator tests the tool. The event never happened, so its handler is not called.
 const probeId = "70726f62-6500-8000-8000-000000000000";
 const maxAnswer = 16_384; // characters; Herald stores 16 KiB
 // A call may last 30 seconds. A batch stops before that, so that its answer arrives.
@@ -117,10 +116,10 @@ function newTool<Args>(schema: JsonSchema, call: (args: Args, meta?: Record<stri
 }
 
 /** Reads the entry of this delivery in _meta. In a batch, _meta has a list in the order of the deliveries. */
-function describeDelivery(id: string, meta: Record<string, unknown> | undefined, position?: number): Delivery {
+function describeDelivery(id: string, meta: Record<string, unknown> | undefined, position?: number): Delivery & { probe: boolean } {
   const told = meta?.["io.agentherald/delivery"];
-  const entry = (position === undefined ? told : Array.isArray(told) ? told[position] : undefined) as Partial<Delivery> | undefined;
-  const { key, attempt, replay, sanitized, probe } = entry ?? {};
+  const entry = position === undefined ? told : Array.isArray(told) ? told[position] : undefined;
+  const { key, attempt, replay, sanitized, probe } = (entry ?? {}) as Partial<Delivery & { probe: boolean }>;
   return { id, key, attempt, replay, sanitized, probe: probe === true || id === probeId };
 }
 
@@ -128,10 +127,11 @@ function describeDelivery(id: string, meta: Record<string, unknown> | undefined,
 const running = new WeakMap<DeliveryStore, Map<string, Promise<Outcome>>>();
 
 /** Calls the handler unless the delivery was processed. A second call during the first waits for its outcome. */
-function processOnce<Event>(handlers: Handlers, handler: Handler<Event>, event: Event, delivery: Delivery): Promise<Outcome> {
+async function processOnce<Event>(
+  handlers: Handlers, handler: Handler<Event>, event: Event, { probe, ...delivery }: Delivery & { probe: boolean },
+): Promise<Outcome> {
+  if (probe) return { status: "accepted", answer: '{"acknowledged":true,"probe":true}' };
   const store = handlers.store ?? defaultStore;
-  // All probes have one id, so a probe is neither stored nor shared.
-  if (delivery.probe) return processEvent(handlers, handler, event, delivery);
   let started = running.get(store);
   if (!started) running.set(store, (started = new Map()));
   const earlier = started.get(delivery.id);
@@ -142,19 +142,27 @@ function processOnce<Event>(handlers: Handlers, handler: Handler<Event>, event: 
 }
 
 async function processEvent<Event>(
-  handlers: Handlers, handler: Handler<Event>, event: Event, delivery: Delivery, store?: DeliveryStore,
+  handlers: Handlers, handler: Handler<Event>, event: Event, delivery: Delivery, store: DeliveryStore,
 ): Promise<Outcome> {
   try {
-    const known = await store?.get(delivery.id);
+    const known = await store.get(delivery.id);
     if (known !== undefined && known !== null) return { status: "accepted", answer: known };
     const text = await handler(event, delivery);
     const answer = typeof text === "string" ? text.slice(0, maxAnswer) : '{"acknowledged":true}';
-    await store?.put(delivery.id, answer);
+    await store.put(delivery.id, answer);
     return { status: "accepted", answer };
   } catch (error) {
     if (error instanceof Rejection) return { status: "rejected", error: error.message };
-    (handlers.onError ?? logError)(error, delivery);
+    report(handlers.onError ?? logError, error, delivery);
     return { status: "retry", error: "the agent could not process the delivery: send it again" };
+  }
+}
+
+function report(onError: NonNullable<Handlers["onError"]>, error: unknown, delivery: Delivery): void {
+  try {
+    onError(error, delivery);
+  } catch (second) {
+    logError(second, delivery);
   }
 }
 

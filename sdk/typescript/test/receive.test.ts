@@ -61,6 +61,14 @@ test("an error of the store makes Herald send again", async () => {
   assert.equal(errors.length, 1);
 });
 
+test("Herald sends again, too, when onError throws", async (t) => {
+  const log = t.mock.method(console, "error", () => {});
+  const fail = () => { throw new Error("no"); };
+  const call = callerOf({ onFeedback() {}, onRevocation: fail, onError: fail, store: new MemoryStore() });
+  await assert.rejects(call("agent.receiveRevocation", revocation(crypto.randomUUID())), { name: "Retry" });
+  assert.equal(log.mock.callCount(), 1);
+});
+
 test("registrations without a store share one", async () => {
   let calls = 0;
   const args = revocation(crypto.randomUUID());

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 
-import { type Delivery, type Feedback, type Handlers, MemoryStore, Rejection } from "@agentherald/receiver";
+import { type Delivery, type Feedback, type Handlers, MemoryStore, registerHerald, Rejection } from "@agentherald/receiver";
 import { sendBatch, sendFeedback, sendResponse, sendRevocation, sendValidation } from "@agentherald/receiver/testing";
 
 import { servers } from "./servers.js";
@@ -109,14 +109,33 @@ for (const name of ["SDK 1, no sessions, JSON", "SDK 2", "FastMCP"] as const) {
   });
 }
 
-test("the handler knows the attempt and a replay, and each probe reaches it", async (t) => {
+test("the handler knows the attempt and a replay", async (t) => {
   const { calls, handlers } = recordCalls();
   const url = await servers["SDK 2"](t, handlers);
   await sendFeedback(url, {}, { attempt: 3, replay: true });
-  const deliveryId = "70726f62-6500-8000-8000-000000000000";
-  for (const text of ["feedback 2", "feedback 3"]) assert.equal((await sendFeedback(url, { deliveryId })).text, text);
-  await sendBatch(url, [{}], { attempt: 2 });
-  assert.deepEqual(calls.map(([, , d]) => [d.attempt, d.replay, d.probe]), [[3, true, false], [1, false, true], [1, false, true], [2, false, false]]);
+  await sendBatch(url, [{}, {}], { attempt: 2 });
+  assert.deepEqual(calls.map(([, , d]) => [d.attempt, d.replay]), [[3, true], [2, false], [2, false]]);
+});
+
+for (const name of ["SDK 1, no sessions, JSON", "SDK 2", "FastMCP, stateless"] as const) {
+  test(`${name} acknowledges a probe, whose event never happened, without its handler`, async (t) => {
+    const { calls, handlers } = recordCalls();
+    const url = await servers[name](t, handlers);
+    const answer = await sendFeedback(url, { deliveryId: "70726f62-6500-8000-8000-000000000000" });
+    assert.deepEqual(answer, { outcome: "delivered", text: '{"acknowledged":true,"probe":true}' });
+    if (!name.startsWith("FastMCP")) assert.equal((await sendFeedback(url, {}, { probe: true })).outcome, "delivered");
+    assert.equal(calls.length, 0);
+  });
+}
+
+test("a direct call is refused, because Herald verified nothing in it", async () => {
+  const { calls, handlers } = recordCalls();
+  const tools = new Map<string, (args: unknown, context: object) => Promise<{ isError?: boolean }>>();
+  registerHerald({ server: {}, registerTool: (name: string, _: object, call: never) => tools.set(name, call) }, handlers);
+  for (const context of [{ _meta: { "io.agentherald/direct": {} } }, { mcpReq: { _meta: { "io.agentherald/direct": {} } } }]) {
+    assert.equal((await tools.get("agent.receiveFeedback")!({}, context)).isError, true);
+  }
+  assert.equal(calls.length, 0);
 });
 
 interface Listed {
