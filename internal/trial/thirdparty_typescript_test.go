@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -44,7 +43,14 @@ func TestThirdPartyTypeScript(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent, tsx := unpackReceiver(t, ctx)
+	installed, err := npm.Install(ctx, receiverPackages...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	if err := installed.Receiver(ctx, receiverSource, folder); err != nil {
+		t.Fatal(err)
+	}
 	self, public := freePort(t), freePort(t)
 	origin, herald := "http://127.0.0.1:"+strconv.Itoa(self), "http://127.0.0.1:"+strconv.Itoa(public)
 	readme := readmeAgent(t)
@@ -59,19 +65,19 @@ func TestThirdPartyTypeScript(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{"agent.mts": readme, "receiver.mjs": string(script)} {
-		if err := os.WriteFile(filepath.Join(agent, name), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 
 	g := &guest{ctx: ctx, node: node, scratch: t.TempDir()}
-	programsOf := []stranger{{name: "the README's agent", args: []string{tsx, filepath.Join(agent, "agent.mts")}}}
-	for _, kind := range []string{"sdk1", "sdk2", "fastmcp"} {
-		programsOf = append(programsOf, stranger{name: kind, args: []string{filepath.Join(agent, "receiver.mjs"), kind}})
+	started := []stranger{{name: "the README's agent", args: []string{installed.Path("tsx", "dist", "cli.mjs"), filepath.Join(folder, "agent.mts")}}}
+	for kind, known := range map[string]string{"sdk1": "", "sdk2": "2026-07-28", "fastmcp": ""} {
+		started = append(started, stranger{name: kind, known: known, args: []string{filepath.Join(folder, "receiver.mjs"), kind}})
 	}
 	servers := map[string]any{}
-	agents := make([]*receiver, len(programsOf))
-	for i, s := range programsOf {
+	agents := make([]*receiver, len(started))
+	for i, s := range started {
 		port := self
 		if i > 0 {
 			port = freePort(t)
@@ -101,6 +107,14 @@ func TestThirdPartyTypeScript(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	for i, s := range started {
+		if s.known == "" {
+			continue
+		}
+		if err := g.remember(ctx, i+1, s.known); err != nil {
+			t.Fatal(err)
+		}
+	}
 	w, err := g.Site.Worker(WorkerConfig{Name: "worker"})
 	if err != nil {
 		t.Fatal(err)
@@ -123,10 +137,14 @@ func TestThirdPartyTypeScript(t *testing.T) {
 		a.awaitStatus("delivered", revocation)
 		a.saidOnce("revo", 1)
 	}
-	for _, a := range agents[1:] {
+	for i, a := range agents[1:] {
 		late := a.enqueue(`{"type":"NewFeedback","feedbackIndex":2,"value":"95","valueDecimals":0,"tag1":"late"}`)[0]
 		a.awaitStatus("delivered", late)
 		a.awaitAttempts(late, 2)
+		v, err := g.verdict(ctx, late)
+		if err != nil || started[i+1].known != "" && v.Protocol != started[i+1].known {
+			t.Errorf("%s: %+v, %v", started[i+1].name, v, err)
+		}
 	}
 
 	// Deliveries that wait before the worker starts are sent in batches.
@@ -150,59 +168,37 @@ func TestThirdPartyTypeScript(t *testing.T) {
 			a.saidOnce("feedback", n+10)
 		}
 		inBatches := a.countTool("agent.receiveFeedbackBatch")
-		fmt.Println(NewFigures("thirdparty", programsOf[i].name).Add("delivered", batchJobs+2).Add("in_batches", inBatches))
+		fmt.Println(NewFigures("thirdparty", started[i].name).Add("delivered", batchJobs+2).Add("in_batches", inBatches))
 		if inBatches == 0 {
-			t.Errorf("%s received no batch", programsOf[i].name)
+			t.Errorf("%s received no batch", started[i].name)
 		}
 	}
 	refuseForged(t, origin+"/mcp", herald)
 }
 
-// unpackReceiver returns a folder with the archive of `make sdk` and its dependencies installed, and the path of tsx.
-func unpackReceiver(t *testing.T, ctx context.Context) (folder, tsx string) {
-	t.Helper()
-	archives, err := filepath.Glob(filepath.Join(receiverSource, "agentherald-receiver-*.tgz"))
-	if err != nil || len(archives) != 1 {
-		t.Fatalf("%d archives of @agentherald/receiver in sdk/typescript: run make sdk (%v)", len(archives), err)
-	}
-	installed, err := npm.Install(ctx, receiverPackages...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	folder = t.TempDir()
-	modules := filepath.Join(folder, "node_modules")
-	receiver := filepath.Join(modules, "@agentherald", "receiver")
-	if err := os.MkdirAll(receiver, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	entries, err := os.ReadDir(filepath.Join(string(installed), "node_modules"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		if err := os.Symlink(installed.Path(e.Name()), filepath.Join(modules, e.Name())); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if out, err := exec.CommandContext(ctx, "tar", "-xzf", archives[0], "-C", receiver, "--strip-components=1").CombinedOutput(); err != nil {
-		t.Fatalf("tar: %v: %s", err, out)
-	}
-	return folder, installed.Path("tsx", "dist", "cli.mjs")
-}
-
-// readmeAgent returns the agent of the package's README, whose own lines are at most 15.
+// readmeAgent returns the agent of the package's README, changed as the README describes so that it serves only Herald.
+// Its own lines are at most 15.
 func readmeAgent(t *testing.T) string {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(receiverSource, "README.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, found := strings.Cut(string(page), "```ts\n// agent.ts\n")
-	code, _, closed := strings.Cut(rest, "```\n")
-	if !found || !closed {
-		t.Fatal("the README has no agent")
+	block := func(begins string) string {
+		_, rest, found := strings.Cut(string(page), "```ts\n"+begins)
+		code, _, closed := strings.Cut(rest, "```\n")
+		if !found || !closed {
+			t.Fatalf("the README has no code that begins with %q", begins)
+		}
+		return code
+	}
+	const imports, last = `import { onlyHerald } from "@agentherald/receiver";` + "\n", "createServer("
+	code, _, found := strings.Cut(block("// agent.ts\n"), "\n"+last)
+	if !found {
+		t.Fatalf("the README's agent has no line that begins with %q", last)
 	}
 	own := 0
+	code = imports + code + "\n" + block(imports)
 	for line := range strings.Lines(code) {
 		if strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "import ") {
 			own++
