@@ -24,7 +24,7 @@ import (
 	"github.com/agentherald/herald/internal/trial/npm"
 )
 
-// receiverPackages are what agents with @agentherald/receiver need besides its archive.
+// receiverPackages are the packages that the agents need besides the archive of @agentherald/receiver.
 var receiverPackages = []string{"@modelcontextprotocol/server@2.4.0", "@modelcontextprotocol/node@2.1.2", "@modelcontextprotocol/sdk@1.32.2",
 	"fastmcp@4.20.16", "zod@4.6.7", "tsx@4.23.15"}
 

@@ -3,7 +3,7 @@ import type { Feedback, FeedbackResponse, Revocation, Validation } from "./event
 import { type JsonSchema, objectSchema } from "./schema.js";
 import { type DeliveryStore, defaultStore } from "./store.js";
 
-/** What Herald says about the call. FastMCP passes only the id to a tool. */
+/** The description of a call that Herald sends in _meta. FastMCP passes only the id to a tool. */
 export interface Delivery {
   /** The same for every attempt and every replay of a delivery. */
   id: string;
@@ -19,7 +19,7 @@ export interface Delivery {
 /** Handles one event. If it returns a text, or a promise of one, that text is the answer for Herald's operator. */
 export type Handler<Event> = (event: Event, delivery: Delivery) => unknown;
 
-/** What an agent does with its deliveries. Herald offers an event only to an agent that has its handler. */
+/** The handlers of an agent. Herald sends an event only if the agent has its handler. */
 export interface Handlers {
   onFeedback: Handler<Feedback>;
   onRevocation?: Handler<Revocation>;

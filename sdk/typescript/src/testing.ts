@@ -3,7 +3,7 @@ import { directoryPath, keyThumbprint } from "./directory.js";
 import type { Feedback, FeedbackResponse, Revocation, Validation } from "./events.js";
 import { digestBody, encodeBase64, readBody } from "./http.js";
 
-/** What Herald does after the answer of your agent. */
+/** The effect of your agent's answer. */
 export interface Answer {
   /** delivered and rejected are final. Herald sends the delivery again if it waits, and after its operator acted if it is held. */
   outcome: "delivered" | "rejected" | "waits" | "held";
@@ -13,7 +13,7 @@ export interface Answer {
   results?: { deliveryId: string; status: "accepted" | "rejected" | "retry"; error?: string }[];
 }
 
-/** What _meta says about a call. */
+/** The description of a call in _meta. */
 export interface CallOptions {
   attempt?: number;
   replay?: boolean;
