@@ -1,13 +1,13 @@
 /**
- * Stores the answers of processed deliveries, so that a repeated delivery is answered and not processed again.
- * A store of your own is a table with deliveryId as its primary key. If your handler writes to that table in its own
- * transaction, then a delivery is processed exactly once, and put has nothing left to do.
+ * Stores the answers of processed deliveries, so that a repeated delivery is answered and not processed again. A store of
+ * your own is a table with deliveryId as its primary key. get and put may return promises. If put fails, Herald sends the
+ * delivery again.
  */
 export interface DeliveryStore {
   /** Returns the answer of a processed delivery; undefined or null if it was not processed. */
   get(deliveryId: string): string | null | undefined | Promise<string | null | undefined>;
   /** Stores the answer after the handler has succeeded. */
-  put(deliveryId: string, answer: string): void | Promise<void>;
+  put(deliveryId: string, answer: string): unknown;
 }
 
 /** Keeps the answers of the last deliveries in memory. A restart of the process forgets them. */

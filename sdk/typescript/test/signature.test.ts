@@ -14,6 +14,7 @@ import { Hono } from "hono";
 import { listen, sdk2Handler, serveFetch, startSdk1 } from "./servers.js";
 
 const self = "https://agent.example";
+const path = "/.well-known/http-message-signatures-directory";
 const handlers = () => ({ onFeedback: () => "taken", store: new MemoryStore(), onError() {} });
 
 /** Returns a signed request to agent.example. */
@@ -83,6 +84,16 @@ test("a request that was changed or forged is refused", async () => {
   assert.equal(await check(await signRequest(herald)), 200);
 });
 
+test("the answer names the fault of a signature that is not in Herald's form", async () => {
+  const herald = await createHerald();
+  const serve = onlyHerald({ herald: herald.url, self, fetch: herald.fetch })(() => new Response());
+  for (const [from, to, fault] of [[";alg=", ';alg="none";alg=', /twice/], ["ed25519", "hmac-sha256", /alg, tag or nonce/], ["web-bot-auth", "web-bot", /alg, tag or nonce/]] as const) {
+    const request = await signRequest(herald);
+    const answer = await serve(await change(request, { "signature-input": request.headers.get("signature-input")!.replace(from, to) }));
+    assert.match(await answer.text(), fault);
+  }
+});
+
 test("a signature is valid from a minute before its time to a minute after it", async () => {
   const herald = await createHerald();
   const request = await signRequest(herald);
@@ -113,7 +124,8 @@ test("503 while the keys cannot be fetched, and known keys remain valid", async 
   let [now, answer] = [Date.now(), async (_: string): Promise<Response> => { throw new Error("no network"); }];
   const check = guard({ herald: herald.url, now: () => now, fetch: (url) => answer(url) });
   const faults: (() => Promise<Response>)[] = [
-    answer.bind(null, ""), async () => new Response(null, { status: 302, headers: { location: "https://stranger.example" } }),
+    answer.bind(null, ""),
+    async () => new Response((await herald.fetch(herald.url + path)).body, { status: 302, headers: { location: "https://stranger.example" } }),
     async () => new Response("x"), async () => Response.json({ keys: null }), async () => new Response("[" + " ".repeat(70_000) + "]"),
   ];
   for (const fault of faults) {
@@ -140,7 +152,10 @@ test("addresses that cannot be compared are refused at once", () => {
   for (const herald of ["herald.example", "ftp://herald.example", "https://herald.example?a", "https://u:p@herald.example", ""]) {
     assert.throws(() => onlyHerald({ herald, self }), TypeError, herald);
   }
-  onlyHerald({ herald: "https://herald.example/", self: "http://127.0.0.1:8081/agents" });
+  const good = { herald: "https://herald.example/", self: "http://127.0.0.1:8081/agents" };
+  onlyHerald(good);
+  express().use("/mcp", expressOnlyHerald(good));
+  new Hono().use("/mcp", honoOnlyHerald(good));
 });
 
 /** Each starts an agent that serves only herald. */
