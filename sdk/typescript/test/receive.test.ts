@@ -92,6 +92,19 @@ test("MemoryStore evicts the least recently used delivery", () => {
   assert.throws(() => new MemoryStore(0), RangeError);
 });
 
+test("a batch that takes too long asks for the rest again", async (t) => {
+  t.mock.timers.enable({ apis: ["Date"] });
+  const feedback = (i: number) => {
+    const { reason, retracts, ...common } = revocation(crypto.randomUUID());
+    return { ...common, clientAddress: "0x" + String(i).repeat(40), value: "1", valueDecimals: 0, tag1: "", tag2: "", fileUri: null, fileHash: null,
+      fileContent: null, fileVerification: "not_given", fileSource: null, endpoint: "" };
+  };
+  const call = callerOf({ onFeedback: () => t.mock.timers.tick(10_000), store: new MemoryStore() });
+  const answer = await call("agent.receiveFeedbackBatch", { deliveries: [1, 2, 3, 4].map(feedback) });
+  const { results } = JSON.parse(answer.content[0]!.text) as { results: { status: string }[] };
+  assert.deepEqual(results.map((r) => r.status), ["accepted", "accepted", "retry", "retry"]);
+});
+
 // Node 20 has no Promise.withResolvers.
 function withResolvers<T>() {
   let resolve!: (value: T) => void;
