@@ -26,7 +26,12 @@ async function start(t: TestContext, guard?: (origin: string) => ReturnType<type
 }
 
 async function ask(origin: string, days = 7) {
-  const body = JSON.stringify({ jsonrpc: "2.0", id: 1, method: "tools/call", params: { name: "feedback.dislikes", arguments: { days } } });
+  const body = JSON.stringify({
+    jsonrpc: "2.0",
+    id: 1,
+    method: "tools/call",
+    params: { name: "feedback.dislikes", arguments: { days } },
+  });
   const headers = { "content-type": "application/json", accept: "application/json, text/event-stream" };
   const text = await (await fetch(origin + "/own", { method: "POST", headers, body })).text();
   return JSON.parse(JSON.parse(/\{"(result|jsonrpc)".*\}/.exec(text)![0]).result.content[0].text);
@@ -36,8 +41,11 @@ test("it tells what clients disliked, without revoked and old feedback", async (
   const { origin } = await start(t);
   const gone = crypto.randomUUID();
   await sendBatch(origin + "/mcp", [
-    { timestamp, score: 95 }, { timestamp, score: 10, tag1: "late", fileContent: { text: "an hour" } },
-    { timestamp, score: 20, tag1: "late", fileContent: { text: 7 } }, { timestamp, score: 5, tag1: "rude" }, { timestamp: 1, score: 1, tag1: "old" },
+    { timestamp, score: 95 },
+    { timestamp, score: 10, tag1: "late", fileContent: { text: "an hour" } },
+    { timestamp, score: 20, tag1: "late", fileContent: { text: 7 } },
+    { timestamp, score: 5, tag1: "rude" },
+    { timestamp: 1, score: 1, tag1: "old" },
   ]);
   await sendFeedback(origin + "/mcp", { timestamp, score: 0, tag1: "orphan", feedbackIndex: 9, deliveryId: gone });
   await sendRevocation(origin + "/mcp", { feedbackIndex: 4 });
@@ -45,7 +53,9 @@ test("it tells what clients disliked, without revoked and old feedback", async (
   const answer = await ask(origin);
   assert.deepEqual(answer.feedback, { total: 3, average: 41.7 });
   assert.deepEqual(answer.disliked, [{ tag: "late", times: 2, worst: 10 }]);
-  assert.deepEqual(answer.texts, [{ client: "0x1111111111111111111111111111111111111111", score: 10, tag: "late", text: "an hour" }]);
+  assert.deepEqual(answer.texts, [
+    { client: "0x1111111111111111111111111111111111111111", score: 10, tag: "late", text: "an hour" },
+  ]);
 });
 
 test("a repeated delivery is stored once, also after a restart", async (t) => {

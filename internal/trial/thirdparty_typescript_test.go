@@ -3,7 +3,6 @@
 package trial
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -25,8 +24,8 @@ import (
 )
 
 // receiverPackages are the packages that the agents need besides the archive of @agentherald/receiver.
-var receiverPackages = []string{"@modelcontextprotocol/server@2.4.0", "@modelcontextprotocol/node@2.1.2", "@modelcontextprotocol/sdk@1.32.2",
-	"fastmcp@4.20.16", "zod@4.6.7", "tsx@4.23.15"}
+var receiverPackages = []string{"@modelcontextprotocol/server@2.4.0", "@modelcontextprotocol/node@2.1.2",
+	"@modelcontextprotocol/sdk@1.32.2", "fastmcp@4.20.16", "zod@4.6.7", "tsx@4.23.15"}
 
 const (
 	receiverSource = "../../sdk/typescript"
@@ -39,54 +38,12 @@ func TestThirdPartyTypeScript(t *testing.T) {
 	programs, postgres := shared.Get(t)
 	ctx, cancel := context.WithTimeout(t.Context(), thirdPartyTime)
 	t.Cleanup(cancel)
-	node, err := npm.Node(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	installed, err := npm.Install(ctx, receiverPackages...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	folder := t.TempDir()
-	if err := installed.Receiver(ctx, receiverSource, folder); err != nil {
-		t.Fatal(err)
-	}
-	self, public := freePort(t), freePort(t)
-	origin, herald := "http://127.0.0.1:"+strconv.Itoa(self), "http://127.0.0.1:"+strconv.Itoa(public)
-	readme := readmeAgent(t)
-	for old, by := range map[string]string{"https://herald.example": herald, "https://agent.example": origin, "8081": strconv.Itoa(self)} {
-		if strings.Count(readme, old) != 1 {
-			t.Fatalf("the agent of the README does not contain %s once", old)
-		}
-		readme = strings.Replace(readme, old, by, 1)
-	}
-	script, err := os.ReadFile("testdata/receiver.mjs")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range map[string]string{"agent.mts": readme, "receiver.mjs": string(script)} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-
-	g := &guest{ctx: ctx, node: node, scratch: t.TempDir()}
-	started := []stranger{{name: "the README's agent", args: []string{installed.Path("tsx", "dist", "cli.mjs"), filepath.Join(folder, "agent.mts")}}}
-	for kind, known := range map[string]string{"sdk1": "", "sdk2": "2026-07-28", "fastmcp": ""} {
-		started = append(started, stranger{name: kind, known: known, args: []string{filepath.Join(folder, "receiver.mjs"), kind}})
-	}
+	g := &guest{ctx: ctx, scratch: t.TempDir()}
+	public := "127.0.0.1:" + strconv.Itoa(freePort(t))
+	agents := startReceivers(t, g, "http://"+public)
 	servers := map[string]any{}
-	agents := make([]*receiver, len(started))
-	for i, s := range started {
-		port := self
-		if i > 0 {
-			port = freePort(t)
-			s.args = append(s.args, strconv.Itoa(port))
-		}
-		s.path = "/mcp"
-		agents[i] = &receiver{t: t, guest: g, number: i + 1}
-		agents[i].process = s.listenAt(t, g, port, npm.Environment())
-		servers["8453:"+strconv.Itoa(i+1)] = map[string]string{"transport": "http", "url": "http://127.0.0.1:" + strconv.Itoa(port) + "/mcp"}
+	for _, a := range agents {
+		servers["8453:"+strconv.Itoa(a.number)] = map[string]string{"transport": "http", "url": a.url}
 	}
 	list, err := json.Marshal(map[string]any{"servers": servers})
 	if err != nil {
@@ -96,8 +53,9 @@ func TestThirdPartyTypeScript(t *testing.T) {
 	if err := os.WriteFile(serversFile, list, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	g.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: "typescript", Logs: filepath.Join(g.scratch, "logs"),
-		Env: []string{"HERALD_SERVERS_FILE=" + serversFile, "HERALD_LISTEN=127.0.0.1:" + strconv.Itoa(public), "HERALD_PUBLIC_URL=" + herald,
+	g.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: "typescript",
+		Logs: filepath.Join(g.scratch, "logs"),
+		Env: []string{"HERALD_SERVERS_FILE=" + serversFile, "HERALD_LISTEN=" + public, "HERALD_PUBLIC_URL=http://" + public,
 			"HERALD_CALL_TIMEOUT=15s", "HERALD_LEASE_MARGIN=20s", "HERALD_LEASE=50s"}})
 	if err != nil {
 		t.Fatal(err)
@@ -107,11 +65,11 @@ func TestThirdPartyTypeScript(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for i, s := range started {
-		if s.known == "" {
+	for _, a := range agents {
+		if a.known == "" {
 			continue
 		}
-		if err := g.remember(ctx, i+1, s.known); err != nil {
+		if err := g.remember(ctx, a.number, a.known); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -125,26 +83,10 @@ func TestThirdPartyTypeScript(t *testing.T) {
 
 	// The first call to an agent contains only one delivery.
 	for _, a := range agents {
-		first := a.enqueue(`{"type":"NewFeedback","feedbackIndex":1,"value":"95","valueDecimals":0,"tag1":"first"}`)[0]
-		a.awaitStatus("delivered", first)
-		if _, err := g.Site.Run(ctx, "delivery", "replay", "--force", first.String()); err != nil {
-			t.Fatal(err)
-		}
-		a.awaitAttempts(first, 2)
-		a.awaitStatus("delivered", first)
-		a.saidOnce("feedback", 1)
-		revocation := a.enqueue(`{"type":"FeedbackRevoked","feedbackIndex":1,"reason":"client"}`)[0]
-		a.awaitStatus("delivered", revocation)
-		a.saidOnce("revo", 1)
+		a.receiveOnce()
 	}
-	for i, a := range agents[1:] {
-		late := a.enqueue(`{"type":"NewFeedback","feedbackIndex":2,"value":"95","valueDecimals":0,"tag1":"late"}`)[0]
-		a.awaitStatus("delivered", late)
-		a.awaitAttempts(late, 2)
-		v, err := g.verdict(ctx, late)
-		if err != nil || started[i+1].known != "" && v.Protocol != started[i+1].known {
-			t.Errorf("%s: %+v, %v", started[i+1].name, v, err)
-		}
+	for _, a := range agents[1:] { // the README's handlers do not fail
+		a.receiveLate()
 	}
 
 	// Deliveries that wait before the worker starts are sent in batches.
@@ -168,12 +110,63 @@ func TestThirdPartyTypeScript(t *testing.T) {
 			a.saidOnce("feedback", n+10)
 		}
 		inBatches := a.countTool("agent.receiveFeedbackBatch")
-		fmt.Println(NewFigures("thirdparty", started[i].name).Add("delivered", batchJobs+2).Add("in_batches", inBatches))
+		fmt.Println(NewFigures("thirdparty", a.name).Add("delivered", batchJobs+2).Add("in_batches", inBatches))
 		if inBatches == 0 {
-			t.Errorf("%s received no batch", started[i].name)
+			t.Errorf("%s received no batch", a.name)
 		}
 	}
-	refuseForged(t, origin+"/mcp", herald)
+	refuseForged(t, agents[0].url, "http://"+public)
+}
+
+// startReceivers installs the archive and starts the agents. The first is the README's, which serves only herald.
+func startReceivers(t *testing.T, g *guest, herald string) (agents []*receiver) {
+	t.Helper()
+	var err error
+	if g.node, err = npm.Node(g.ctx); err != nil {
+		t.Fatal(err)
+	}
+	installed, err := npm.Install(g.ctx, receiverPackages...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	if err := installed.Receiver(g.ctx, receiverSource, folder); err != nil {
+		t.Fatal(err)
+	}
+	script, err := os.ReadFile("testdata/receiver.mjs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := strconv.Itoa(freePort(t))
+	readme := readmeAgent(t)
+	origin := "http://127.0.0.1:" + self
+	for old, by := range map[string]string{"https://herald.example": herald, "https://agent.example": origin, "8081": self} {
+		if strings.Count(readme, old) != 1 {
+			t.Fatalf("the agent of the README does not contain %s once", old)
+		}
+		readme = strings.Replace(readme, old, by, 1)
+	}
+	agent, kinds := filepath.Join(folder, "agent.mts"), filepath.Join(folder, "receiver.mjs")
+	for name, text := range map[string]string{agent: readme, kinds: string(script)} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start := func(s stranger, port string) {
+		number, err := strconv.Atoi(port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := &receiver{guest: g, t: t, name: s.name, known: s.known, number: len(agents) + 1, url: "http://127.0.0.1:" + port + "/mcp"}
+		a.process = s.listenAt(t, g, number, npm.Environment())
+		agents = append(agents, a)
+	}
+	start(stranger{name: "the README's agent", args: []string{installed.Path("tsx", "dist", "cli.mjs"), agent}}, self)
+	for kind, known := range map[string]string{"sdk1": "", "sdk2": "2026-07-28", "fastmcp": ""} {
+		port := strconv.Itoa(freePort(t))
+		start(stranger{name: kind, known: known, args: []string{kinds, kind, port}}, port)
+	}
+	return agents
 }
 
 // readmeAgent returns the agent of the package's README, changed as the README describes so that it serves only Herald.
@@ -214,8 +207,38 @@ func readmeAgent(t *testing.T) string {
 type receiver struct {
 	*guest
 	t       *testing.T
+	name    string
+	known   string // the MCP revision that Herald has to use; empty: any
 	number  int
+	url     string
 	process *Process
+}
+
+// receiveOnce delivers a feedback, repeats the delivery, and delivers a revocation.
+func (r *receiver) receiveOnce() {
+	r.t.Helper()
+	first := r.enqueue(`{"type":"NewFeedback","feedbackIndex":1,"value":"95","valueDecimals":0,"tag1":"first"}`)[0]
+	r.awaitStatus("delivered", first)
+	if _, err := r.Run(r.ctx, "delivery", "replay", "--force", first.String()); err != nil {
+		r.t.Fatal(err)
+	}
+	r.awaitAttempts(first, 2)
+	r.awaitStatus("delivered", first)
+	r.saidOnce("feedback", 1)
+	r.awaitStatus("delivered", r.enqueue(`{"type":"FeedbackRevoked","feedbackIndex":1,"reason":"client"}`)...)
+	r.saidOnce("revo", 1)
+}
+
+// receiveLate delivers a feedback at which the handler fails once.
+func (r *receiver) receiveLate() {
+	r.t.Helper()
+	late := r.enqueue(`{"type":"NewFeedback","feedbackIndex":2,"value":"95","valueDecimals":0,"tag1":"late"}`)[0]
+	r.awaitStatus("delivered", late)
+	r.awaitAttempts(late, 2)
+	v, err := r.verdict(r.ctx, late)
+	if err != nil || r.known != "" && v.Protocol != r.known {
+		r.t.Errorf("%s: %+v, %v", r.name, v, err)
+	}
 }
 
 func (r *receiver) client() string { return fmt.Sprintf("0x%040x", 0xaa00+r.number) }
@@ -298,7 +321,8 @@ func (r *receiver) saidOnce(what string, index int) {
 func (r *receiver) countTool(tool string) (n int) {
 	r.t.Helper()
 	err := r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
-		return c.QueryRow(ctx, `SELECT count(*) FROM herald.deliveries WHERE agent_id = $1 AND tool_name = $2`, r.number, tool).Scan(&n)
+		const count = `SELECT count(*) FROM herald.deliveries WHERE agent_id = $1 AND tool_name = $2`
+		return c.QueryRow(ctx, count, r.number, tool).Scan(&n)
 	})
 	if err != nil {
 		r.t.Fatal(err)
@@ -320,8 +344,10 @@ func refuseForged(t *testing.T, url, herald string) {
 	if err := forger.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for name, sign := range map[string]func(*http.Request) error{"unsigned": func(*http.Request) error { return nil }, "forged": forger.Sign} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, bytes.NewReader([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)))
+	unsigned := func(*http.Request) error { return nil }
+	for name, sign := range map[string]func(*http.Request) error{"unsigned": unsigned, "forged": forger.Sign} {
+		body := strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, body)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,8 @@ const handlers = {
       throw new Error("not yet");
     }
   },
-  onRevocation: ({ clientAddress, feedbackIndex, reason }) => console.log("revocation", clientAddress.toLowerCase(), feedbackIndex, reason),
+  onRevocation: ({ clientAddress, feedbackIndex, reason }) =>
+    console.log("revocation", clientAddress.toLowerCase(), feedbackIndex, reason),
 };
 const identity = { name: kind, version: "1.0.0" };
 

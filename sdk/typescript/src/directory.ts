@@ -24,7 +24,7 @@ export class KeyDirectory {
     this.#now = now;
   }
 
-  /** Returns the key. Fetches the directory for an unknown key and for old keys. If that fails, known keys remain valid. */
+  /** Returns the key. Fetches the directory for an unknown key and for old keys. If that fails, known keys stay valid. */
   async find(id: string): Promise<CryptoKey> {
     const old = !this.#keys.has(id) || this.#now() - this.#fetched > keysAge;
     if (old && this.#now() - this.#tried >= fetchPause) {
@@ -44,11 +44,16 @@ export class KeyDirectory {
       // Workers of Cloudflare know no redirect: "error".
       const response = await this.#fetch(this.#url, { redirect: "manual", signal: AbortSignal.timeout(fetchTime) });
       if (response.status !== 200) return;
-      const { keys } = JSON.parse(new TextDecoder().decode(await readBody(response.body, maxBytes))) as { keys: JsonWebKey[] };
+      const { keys } = JSON.parse(new TextDecoder().decode(await readBody(response.body, maxBytes))) as {
+        keys: JsonWebKey[];
+      };
       const found = new Map<string, CryptoKey>();
       for (const { kty, crv, x } of keys.slice(0, maxKeys)) {
         if (kty !== "OKP" || crv !== "Ed25519" || typeof x !== "string") continue;
-        found.set(await keyThumbprint(x), await crypto.subtle.importKey("jwk", { kty, crv, x }, "Ed25519", false, ["verify"]));
+        found.set(
+          await keyThumbprint(x),
+          await crypto.subtle.importKey("jwk", { kty, crv, x }, "Ed25519", false, ["verify"]),
+        );
       }
       this.#keys = found;
       this.#fetched = tried;

@@ -21,16 +21,18 @@ interface ExpressResponse {
 }
 
 /**
- * Returns a middleware for Express 4 and 5 that serves only one Herald. It reads the body, verifies its bytes and puts the
- * parsed JSON into request.body. It comes before express.json, which then leaves the body alone. If another middleware
- * has to read the body first, let it keep the bytes: express.json({verify: (request, _, bytes) => { request.rawBody = bytes }}).
+ * Returns a middleware for Express 4 and 5 that serves only one Herald. It reads the body, verifies its bytes and puts
+ * the parsed JSON into request.body. It comes before express.json, which then leaves the body alone. If another
+ * middleware has to read the body first, let it keep the bytes in request.rawBody: express.json has the option verify.
  */
 export function onlyHerald(options: SignatureOptions) {
   const verifier = new SignatureVerifier(options);
   return async (request: ExpressRequest, response: ExpressResponse, next: (error?: unknown) => void): Promise<void> => {
     try {
       if (request.readableEnded && !request.rawBody && request.body) {
-        throw new TypeError("onlyHerald needs the bytes of the body: put it before express.json, or let verify store them in request.rawBody");
+        throw new TypeError(
+          "onlyHerald needs the body's bytes: put it before express.json, or let verify store them in rawBody",
+        );
       }
       const unread = request.readableEnded ? null : request.iterator({ destroyOnReturn: false });
       const body = request.rawBody ?? (await readBody(unread, verifier.maxBody));

@@ -2,8 +2,8 @@ import { readBody, Refusal } from "./http.js";
 import { type SignatureOptions, SignatureVerifier } from "./signature.js";
 
 /**
- * Serves only one Herald: onlyHerald({herald, self})(handler) is a fetch handler that refuses other callers with 401, and
- * with 503 while the keys of Herald cannot be fetched. The further arguments of a runtime reach your handler.
+ * Serves only one Herald: onlyHerald({herald, self})(handler) is a fetch handler that answers other callers with 401. It
+ * answers 503 while the keys of Herald cannot be fetched. The further arguments of a runtime reach your handler.
  */
 export function onlyHerald(options: SignatureOptions) {
   const admit = admitting(new SignatureVerifier(options));
@@ -27,6 +27,11 @@ export function admitting(verifier: SignatureVerifier): (request: Request) => Pr
     const { pathname, search } = new URL(request.url);
     await verifier.verify({ method: request.method, target: pathname + search, headers: request.headers, body });
     if (request.body === null) return request;
-    return new Request(request.url, { method: request.method, headers: request.headers, body: body as BodyInit, signal: request.signal });
+    return new Request(request.url, {
+      method: request.method,
+      headers: request.headers,
+      body: body as BodyInit,
+      signal: request.signal,
+    });
   };
 }

@@ -1,7 +1,10 @@
 /** A refused request: the status to answer with, and the cause. */
 export class Refusal extends Error {
   override name = "Refusal";
-  constructor(readonly status: 401 | 413 | 503, message: string) {
+  constructor(
+    readonly status: 401 | 413 | 503,
+    message: string,
+  ) {
     super(message);
   }
 

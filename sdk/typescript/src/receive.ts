@@ -1,4 +1,10 @@
-import { receiveFeedback, receiveFeedbackBatch, receiveResponse, receiveRevocation, receiveValidation } from "./events.js";
+import {
+  receiveFeedback,
+  receiveFeedbackBatch,
+  receiveResponse,
+  receiveRevocation,
+  receiveValidation,
+} from "./events.js";
 import type { Feedback, FeedbackResponse, Revocation, Validation } from "./events.js";
 import { type JsonSchema, objectSchema } from "./schema.js";
 import { type DeliveryStore, defaultStore } from "./store.js";
@@ -73,7 +79,11 @@ export function toolsOf(handlers: Handlers): Tool[] {
   return tools;
 }
 
-function singleTool<Event extends { deliveryId: string }>(schema: JsonSchema, handlers: Handlers, handler: Handler<Event>): Tool {
+function singleTool<Event extends { deliveryId: string }>(
+  schema: JsonSchema,
+  handlers: Handlers,
+  handler: Handler<Event>,
+): Tool {
   return newTool<Event>(schema, async (event, meta) => {
     const outcome = await processOnce(handlers, handler, event, describeDelivery(event.deliveryId, meta));
     if (outcome.status === "retry") throw new Retry(outcome.error);
@@ -91,7 +101,13 @@ function batchTool(handlers: Handlers): Tool {
       let outcome: Outcome;
       if (waiting.has(client)) outcome = { status: "retry", error: "an earlier feedback of this client waits" };
       else if (Date.now() > stopAt) outcome = { status: "retry", error: "the batch took too long" };
-      else outcome = await processOnce(handlers, handlers.onFeedback, feedback, describeDelivery(feedback.deliveryId, meta, i));
+      else
+        outcome = await processOnce(
+          handlers,
+          handlers.onFeedback,
+          feedback,
+          describeDelivery(feedback.deliveryId, meta, i),
+        );
       if (outcome.status === "retry") waiting.add(client);
       const error = outcome.status === "accepted" ? undefined : outcome.error;
       results.push({ deliveryId: feedback.deliveryId, status: outcome.status, error });
@@ -100,23 +116,32 @@ function batchTool(handlers: Handlers): Tool {
   });
 }
 
-function newTool<Args>(schema: JsonSchema, call: (args: Args, meta?: Record<string, unknown>) => Promise<ToolResult>): Tool {
+function newTool<Args>(
+  schema: JsonSchema,
+  call: (args: Args, meta?: Record<string, unknown>) => Promise<ToolResult>,
+): Tool {
   const input = objectSchema(schema);
   return {
     name: schema.title!,
     description: schema.description!,
     schema,
     async call(args, meta) {
-      if (meta?.["io.agentherald/direct"]) return { ...textResult("this is no delivery: Herald verified nothing in it"), isError: true };
+      if (meta?.["io.agentherald/direct"])
+        return { ...textResult("this is no delivery: Herald verified nothing in it"), isError: true };
       const parsed = input.safeParse(args);
-      if (!parsed.success) return { ...textResult(`the arguments do not match the schema: ${parsed.error.message}`), isError: true };
+      if (!parsed.success)
+        return { ...textResult(`the arguments do not match the schema: ${parsed.error.message}`), isError: true };
       return call(parsed.data as Args, meta);
     },
   };
 }
 
 /** Reads the entry of this delivery in _meta. In a batch, _meta has a list in the order of the deliveries. */
-function describeDelivery(id: string, meta: Record<string, unknown> | undefined, position?: number): Delivery & { probe: boolean } {
+function describeDelivery(
+  id: string,
+  meta: Record<string, unknown> | undefined,
+  position?: number,
+): Delivery & { probe: boolean } {
   const told = meta?.["io.agentherald/delivery"];
   const entry = position === undefined ? told : Array.isArray(told) ? told[position] : undefined;
   const { key, attempt, replay, sanitized, probe } = (entry ?? {}) as Partial<Delivery & { probe: boolean }>;
@@ -128,7 +153,10 @@ const running = new WeakMap<DeliveryStore, Map<string, Promise<Outcome>>>();
 
 /** Calls the handler unless the delivery was processed. A second call during the first waits for its outcome. */
 async function processOnce<Event>(
-  handlers: Handlers, handler: Handler<Event>, event: Event, { probe, ...delivery }: Delivery & { probe: boolean },
+  handlers: Handlers,
+  handler: Handler<Event>,
+  event: Event,
+  { probe, ...delivery }: Delivery & { probe: boolean },
 ): Promise<Outcome> {
   if (probe) return { status: "accepted", answer: '{"acknowledged":true,"probe":true}' };
   const store = handlers.store ?? defaultStore;
@@ -142,7 +170,11 @@ async function processOnce<Event>(
 }
 
 async function processEvent<Event>(
-  handlers: Handlers, handler: Handler<Event>, event: Event, delivery: Delivery, store: DeliveryStore,
+  handlers: Handlers,
+  handler: Handler<Event>,
+  event: Event,
+  delivery: Delivery,
+  store: DeliveryStore,
 ): Promise<Outcome> {
   try {
     const known = await store.get(delivery.id);

@@ -85,5 +85,10 @@ function addToFastMcp(server: FastMcpServer, tool: Tool): void {
       jsonSchema: { input: () => tool.schema, output: () => tool.schema },
     },
   };
-  server.addTool({ name: tool.name, description: tool.description, parameters, execute: async (result: ToolResult) => result });
+  server.addTool({
+    name: tool.name,
+    description: tool.description,
+    parameters,
+    execute: async (result: ToolResult) => result,
+  });
 }

@@ -31,7 +31,10 @@ export function objectSchema(schema: JsonSchema): z.ZodObject {
 
 function memberSchema(schema: JsonSchema): z.ZodType {
   const types = [schema.type ?? []].flat();
-  const named = typedSchema(schema, types.find((type) => type !== "null"));
+  const named = typedSchema(
+    schema,
+    types.find((type) => type !== "null"),
+  );
   const member = types.includes("null") ? named.nullable() : named;
   return schema.description === undefined ? member : member.describe(schema.description);
 }
@@ -43,7 +46,10 @@ function typedSchema(schema: JsonSchema, type: string | undefined): z.ZodType {
     case "object":
       return objectSchema(schema);
     case "array":
-      return z.array(memberSchema(schema.items ?? {})).min(schema.minItems ?? 0).max(schema.maxItems ?? Infinity);
+      return z
+        .array(memberSchema(schema.items ?? {}))
+        .min(schema.minItems ?? 0)
+        .max(schema.maxItems ?? Infinity);
     case "integer":
     case "number": {
       const number = type === "integer" ? z.int() : z.number();

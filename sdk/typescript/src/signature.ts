@@ -29,7 +29,9 @@ const maxLifetime = 600; // seconds of a signature; Herald's are valid for 300
 const maxCovered = 64; // parts of a request in one signature
 const signer = '"signature-agent";key="sig1"';
 const part = '"[a-z0-9@-]+"(?:;key="sig1")?';
-const inputForm = new RegExp(`^sig1=(\\((${part}(?: ${part})*)\\)((?:;[a-z]+=(?:[0-9]{1,15}|"[!#-\\[\\]-~]{1,200}"))+))$`);
+const inputForm = new RegExp(
+  `^sig1=(\\((${part}(?: ${part})*)\\)((?:;[a-z]+=(?:[0-9]{1,15}|"[!#-\\[\\]-~]{1,200}"))+))$`,
+);
 const encoder = new TextEncoder();
 
 /** The parsed header Signature-Input. */
@@ -64,22 +66,34 @@ export class SignatureVerifier {
     checkCovered(request, input.covered);
     const expires = this.#checkTimes(input.parameters);
     const nonce = input.parameters.get("nonce") ?? "";
-    if (input.parameters.get("alg") !== "ed25519" || input.parameters.get("tag") !== "web-bot-auth" || nonce.length < 16) {
+    if (
+      input.parameters.get("alg") !== "ed25519" ||
+      input.parameters.get("tag") !== "web-bot-auth" ||
+      nonce.length < 16
+    ) {
       throw new Refusal(401, "the alg, tag or nonce of the signature is not Herald's");
     }
-    if (request.headers.get("signature-agent") !== `sig1="${this.#herald}"`) throw new Refusal(401, "the request names another signer");
+    if (request.headers.get("signature-agent") !== `sig1="${this.#herald}"`)
+      throw new Refusal(401, "the request names another signer");
     await checkDigest(request);
     const keyId = input.parameters.get("keyid") ?? "";
     const key = await this.#keys.find(keyId);
     if (!(await isSigned(key, this.#baseOf(request, input), request.headers.get("signature") ?? ""))) {
-      throw new Refusal(401, `the signature does not match: the request was changed, or signed for another address than ${this.#self}`);
+      throw new Refusal(
+        401,
+        `the signature does not match: the request was changed, or signed for another address than ${this.#self}`,
+      );
     }
     if (!this.#remember(`${keyId} ${nonce}`, expires + skew)) throw new Refusal(401, "the request was sent before");
   }
 
   /** Returns the second in which the signature expires. */
   #checkTimes(parameters: Map<string, string>): number {
-    const [created, expires, now] = [Number(parameters.get("created")), Number(parameters.get("expires")), this.#now() / 1000];
+    const [created, expires, now] = [
+      Number(parameters.get("created")),
+      Number(parameters.get("expires")),
+      this.#now() / 1000,
+    ];
     if (!(created <= now + skew && created <= expires && expires - created <= maxLifetime)) {
       throw new Refusal(401, "the request was signed for another time: compare the clocks");
     }
@@ -90,9 +104,13 @@ export class SignatureVerifier {
   /** Returns the signature base (RFC 9421, section 2.5). */
   #baseOf(request: SignedRequest, input: Input): string {
     const values: Record<string, string> = {
-      '"@method"': request.method, '"@target-uri"': this.#self + request.target, [signer]: `"${this.#herald}"`,
+      '"@method"': request.method,
+      '"@target-uri"': this.#self + request.target,
+      [signer]: `"${this.#herald}"`,
     };
-    const lines = input.covered.map((name) => `${name}: ${values[name] ?? (request.headers.get(name.slice(1, -1)) ?? "").trim()}`);
+    const lines = input.covered.map(
+      (name) => `${name}: ${values[name] ?? (request.headers.get(name.slice(1, -1)) ?? "").trim()}`,
+    );
     return [...lines, `"@signature-params": ${input.text}`].join("\n");
   }
 
@@ -112,7 +130,9 @@ export class SignatureVerifier {
 function checkAddress(name: string, address: string): string {
   const url = URL.canParse(address) ? new URL(address) : undefined;
   if (!url || !/^https?:$/.test(url.protocol) || url.search || url.hash || url.username || url.password) {
-    throw new TypeError(`${name} must be an http or https URL without query, such as https://agent.example: ${address}`);
+    throw new TypeError(
+      `${name} must be an http or https URL without query, such as https://agent.example: ${address}`,
+    );
   }
   return address.replace(/\/$/, "");
 }
@@ -136,9 +156,11 @@ function checkCovered(request: SignedRequest, covered: string[]): void {
   for (const [name] of request.headers) {
     if (name === "content-type" || name === "content-digest" || name.startsWith("mcp-")) needed.push(`"${name}"`);
   }
-  for (const name of needed) if (!covered.includes(name)) throw new Refusal(401, `the signature does not cover ${name}`);
+  for (const name of needed)
+    if (!covered.includes(name)) throw new Refusal(401, `the signature does not cover ${name}`);
   for (const name of covered) {
-    if (!needed.includes(name) && !request.headers.has(fieldOf(name))) throw new Refusal(401, `the signature covers ${name}, which the request lacks`);
+    if (!needed.includes(name) && !request.headers.has(fieldOf(name)))
+      throw new Refusal(401, `the signature covers ${name}, which the request lacks`);
   }
 }
 

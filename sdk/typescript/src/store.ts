@@ -1,7 +1,7 @@
 /**
- * Stores the answers of processed deliveries, so that a repeated delivery is answered and not processed again. A store of
- * your own is a table with deliveryId as its primary key. get and put may return promises. If put fails, Herald sends the
- * delivery again.
+ * Stores the answers of processed deliveries, so that a repeated delivery is answered and not processed again. A store
+ * of your own is a table with deliveryId as its primary key. get and put may return promises. If put fails, Herald
+ * sends the delivery again.
  */
 export interface DeliveryStore {
   /** Returns the answer of a processed delivery; undefined or null if it was not processed. */
@@ -17,7 +17,8 @@ export class MemoryStore implements DeliveryStore {
 
   /** limit is the number of deliveries that the store keeps. It evicts the least recently used one. */
   constructor(limit = 10_000) {
-    if (!Number.isInteger(limit) || limit < 1) throw new RangeError(`a MemoryStore keeps at least one delivery, not ${limit}`);
+    if (!Number.isInteger(limit) || limit < 1)
+      throw new RangeError(`a MemoryStore keeps at least one delivery, not ${limit}`);
     this.#limit = limit;
   }
 

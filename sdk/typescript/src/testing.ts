@@ -5,7 +5,7 @@ import { digestBody, encodeBase64, readBody } from "./http.js";
 
 /** The effect of your agent's answer. */
 export interface Answer {
-  /** delivered and rejected are final. Herald sends the delivery again if it waits, and after its operator acted if it is held. */
+  /** delivered and rejected are final. Herald sends again if the delivery waits, or once its operator acted if held. */
   outcome: "delivered" | "rejected" | "waits" | "held";
   /** The text of the answer or of the error. */
   text: string;
@@ -48,19 +48,60 @@ const maxAnswer = 1 << 20;
 const signatureLifetime = 300; // seconds
 const client = "0x1111111111111111111111111111111111111111";
 
-const event = { agentId: "42", agentRegistry: "eip155:8453:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432", chainId: 8453, blockNumber: 1, timestamp: 1_790_000_000,
-  transactionHash: "0x" + "ab".repeat(32), logIndex: 0 };
+const event = {
+  agentId: "42",
+  agentRegistry: "eip155:8453:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432",
+  chainId: 8453,
+  blockNumber: 1,
+  timestamp: 1_790_000_000,
+  transactionHash: "0x" + "ab".repeat(32),
+  logIndex: 0,
+};
 const file = { fileContent: null, fileVerification: "not_given", fileSource: null } as const;
 const response = { ...event, ...file, responseUri: null, responseHash: null };
 
-const newFeedback = (given: Partial<Feedback>): Feedback => ({ ...event, ...file, score: 95, value: "95", valueDecimals: 0, tag1: "quality", tag2: "",
-  clientAddress: client, feedbackIndex: 1, fileUri: null, fileHash: null, endpoint: "", deliveryId: crypto.randomUUID(), ...given });
-const newRevocation = (given: Partial<Revocation>): Revocation => ({ ...event, clientAddress: client, feedbackIndex: 1, reason: "client", retracts: null,
-  deliveryId: crypto.randomUUID(), ...given });
-const newResponse = (given: Partial<FeedbackResponse>): FeedbackResponse => ({ ...response, clientAddress: client, feedbackIndex: 1, responder: client,
-  deliveryId: crypto.randomUUID(), ...given });
-const newValidation = (given: Partial<Validation>): Validation => ({ ...response, validatorAddress: client, response: 100, tag: "",
-  requestHash: "0x" + "cd".repeat(32), deliveryId: crypto.randomUUID(), ...given });
+const newFeedback = (given: Partial<Feedback>): Feedback => ({
+  ...event,
+  ...file,
+  score: 95,
+  value: "95",
+  valueDecimals: 0,
+  tag1: "quality",
+  tag2: "",
+  clientAddress: client,
+  feedbackIndex: 1,
+  fileUri: null,
+  fileHash: null,
+  endpoint: "",
+  deliveryId: crypto.randomUUID(),
+  ...given,
+});
+const newRevocation = (given: Partial<Revocation>): Revocation => ({
+  ...event,
+  clientAddress: client,
+  feedbackIndex: 1,
+  reason: "client",
+  retracts: null,
+  deliveryId: crypto.randomUUID(),
+  ...given,
+});
+const newResponse = (given: Partial<FeedbackResponse>): FeedbackResponse => ({
+  ...response,
+  clientAddress: client,
+  feedbackIndex: 1,
+  responder: client,
+  deliveryId: crypto.randomUUID(),
+  ...given,
+});
+const newValidation = (given: Partial<Validation>): Validation => ({
+  ...response,
+  validatorAddress: client,
+  response: 100,
+  tag: "",
+  requestHash: "0x" + "cd".repeat(32),
+  deliveryId: crypto.randomUUID(),
+  ...given,
+});
 
 /** These send unsigned requests. */
 export const { sendFeedback, sendRevocation, sendResponse, sendValidation, sendBatch } = newSender();
@@ -75,12 +116,20 @@ export async function createHerald(url = "https://herald.example"): Promise<Fake
     headers.set("signature-agent", `sig1="${url}"`);
     if (body.length > 0) headers.set("content-digest", await digestBody(body));
     const fields = [...headers.keys()].filter((name) => /^(content-digest|content-type|mcp-.*)$/.test(name));
-    const values = new Map([['"@method"', request.method], ['"@target-uri"', request.url], ...fields.map((name) => [`"${name}"`, headers.get(name)!] as const),
-      ['"signature-agent";key="sig1"', `"${url}"`]]);
+    const values = new Map([
+      ['"@method"', request.method],
+      ['"@target-uri"', request.url],
+      ...fields.map((name) => [`"${name}"`, headers.get(name)!] as const),
+      ['"signature-agent";key="sig1"', `"${url}"`],
+    ]);
     const created = Math.floor(Date.now() / 1000);
     const nonce = encodeBase64(crypto.getRandomValues(new Uint8Array(18)));
-    const input = `(${[...values.keys()].join(" ")});created=${created};expires=${created + signatureLifetime};nonce="${nonce}";alg="ed25519";tag="web-bot-auth";keyid="${keyId}"`;
-    const base = [...values].map(([name, value]) => `${name}: ${value}`).concat(`"@signature-params": ${input}`).join("\n");
+    const times = `created=${created};expires=${created + signatureLifetime};nonce="${nonce}"`;
+    const input = `(${[...values.keys()].join(" ")});${times};alg="ed25519";tag="web-bot-auth";keyid="${keyId}"`;
+    const base = [...values]
+      .map(([name, value]) => `${name}: ${value}`)
+      .concat(`"@signature-params": ${input}`)
+      .join("\n");
     const signature = await crypto.subtle.sign("Ed25519", pair.privateKey, new TextEncoder().encode(base));
     headers.set("signature-input", `sig1=${input}`);
     headers.set("signature", `sig1=:${encodeBase64(new Uint8Array(signature))}:`);
@@ -91,7 +140,8 @@ export async function createHerald(url = "https://herald.example"): Promise<Fake
     ...newSender(sign),
     url,
     sign,
-    fetch: async (address) => (address === url + directoryPath ? Response.json(directory) : new Response(null, { status: 404 })),
+    fetch: async (address) =>
+      address === url + directoryPath ? Response.json(directory) : new Response(null, { status: 404 }),
   };
 }
 
@@ -105,7 +155,13 @@ function newSender(sign?: Sign): Sender {
     sendValidation: (url, given = {}, options) => send(url, "agent.receiveValidation", newValidation(given), options),
     async sendBatch(url, given, options = {}) {
       const deliveries = given.map((one, i) => newFeedback({ feedbackIndex: i + 1, ...one }));
-      const answer = await callTool(url, "agent.receiveFeedbackBatch", { deliveries }, deliveries.map((d) => describeCall(d.deliveryId, options)), sign);
+      const answer = await callTool(
+        url,
+        "agent.receiveFeedbackBatch",
+        { deliveries },
+        deliveries.map((d) => describeCall(d.deliveryId, options)),
+        sign,
+      );
       return answer.outcome === "delivered" ? { ...answer, results: JSON.parse(answer.text).results } : answer;
     },
   };
@@ -119,13 +175,20 @@ function describeCall(id: string, { attempt = 1, replay = false, probe }: CallOp
 async function callTool(url: string, tool: string, args: object, delivery: object, sign?: Sign): Promise<Answer> {
   const headers: Record<string, string> = { accept: "application/json, text/event-stream" };
   const post = (message: object) => sendMessage("POST", url, headers, { jsonrpc: "2.0", ...message }, sign);
-  const opened = await post({ id: 1, method: "initialize", params: { protocolVersion: revision, capabilities: {},
-    clientInfo: { name: "herald-fake", version: "0" } } });
+  const opened = await post({
+    id: 1,
+    method: "initialize",
+    params: { protocolVersion: revision, capabilities: {}, clientInfo: { name: "herald-fake", version: "0" } },
+  });
   if (!opened.message?.result) return opened.answer;
   headers["mcp-protocol-version"] = opened.message.result.protocolVersion ?? revision;
   if (opened.session) headers["mcp-session-id"] = opened.session;
   await post({ method: "notifications/initialized" });
-  const called = await post({ id: 2, method: "tools/call", params: { name: tool, arguments: args, _meta: { "io.agentherald/delivery": delivery } } });
+  const called = await post({
+    id: 2,
+    method: "tools/call",
+    params: { name: tool, arguments: args, _meta: { "io.agentherald/delivery": delivery } },
+  });
   if (opened.session) await sendMessage("DELETE", url, headers, undefined, sign);
   return called.answer;
 }
@@ -142,18 +205,36 @@ interface Exchange {
   session?: string;
 }
 
-async function sendMessage(method: string, url: string, common: Record<string, string>, message: object | undefined, sign?: Sign): Promise<Exchange> {
+async function sendMessage(
+  method: string,
+  url: string,
+  common: Record<string, string>,
+  message: object | undefined,
+  sign?: Sign,
+): Promise<Exchange> {
   const headers = message ? { ...common, "content-type": "application/json" } : common;
   const request = new Request(url, { method, headers, body: message && JSON.stringify(message) });
-  const response = await fetch(sign ? await sign(request) : request, { redirect: "manual", signal: AbortSignal.timeout(callTime) });
+  const response = await fetch(sign ? await sign(request) : request, {
+    redirect: "manual",
+    signal: AbortSignal.timeout(callTime),
+  });
   const text = new TextDecoder().decode(await readBody(response.body, maxAnswer));
   const reply = parseReply(response.headers.get("content-type") ?? "", text);
-  return { answer: judgeReply(response.status, reply, text), message: reply, session: response.headers.get("mcp-session-id") ?? undefined };
+  return {
+    answer: judgeReply(response.status, reply, text),
+    message: reply,
+    session: response.headers.get("mcp-session-id") ?? undefined,
+  };
 }
 
 /** Returns the answer in a body of JSON or of server-sent events. */
 function parseReply(type: string, text: string): Message | undefined {
-  const lines = type.startsWith("text/event-stream") ? text.split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5)) : [text];
+  const lines = type.startsWith("text/event-stream")
+    ? text
+        .split("\n")
+        .filter((line) => line.startsWith("data:"))
+        .map((line) => line.slice(5))
+    : [text];
   for (const line of lines) {
     try {
       const message = JSON.parse(line) as Message;

@@ -24,7 +24,13 @@ export async function listen(t: TestContext, server: Server): Promise<string> {
 }
 
 /** SDK 1 without sessions: a server for each request. */
-export function startSdk1(t: TestContext, handlers: Handlers, guard?: RequestHandler, enableJsonResponse = true, framework = express): Promise<string> {
+export function startSdk1(
+  t: TestContext,
+  handlers: Handlers,
+  guard?: RequestHandler,
+  enableJsonResponse = true,
+  framework = express,
+): Promise<string> {
   const app = framework();
   if (guard) app.use(guard);
   app.use(framework.json({ limit: "8mb" }));
@@ -42,28 +48,37 @@ export function startSdk1(t: TestContext, handlers: Handlers, guard?: RequestHan
 /** SDK 1 with a session, whose answers are server-sent events. */
 export async function startSdk1Session(t: TestContext, handlers: Handlers): Promise<string> {
   const sessions = new Map<string, StreamableHTTPServerTransport>();
-  const origin = await listen(t, createServer(async (request, response) => {
-    let transport = sessions.get(String(request.headers["mcp-session-id"]));
-    if (!transport) {
-      const opened = new StreamableHTTPServerTransport({ sessionIdGenerator: randomUUID, onsessioninitialized: (id) => void sessions.set(id, opened) });
-      const server = new McpServer1(identity);
-      registerHerald(server, handlers);
-      await server.connect(opened);
-      transport = opened;
-    }
-    await transport.handleRequest(request, response);
-  }));
+  const origin = await listen(
+    t,
+    createServer(async (request, response) => {
+      let transport = sessions.get(String(request.headers["mcp-session-id"]));
+      if (!transport) {
+        const opened = new StreamableHTTPServerTransport({
+          sessionIdGenerator: randomUUID,
+          onsessioninitialized: (id) => void sessions.set(id, opened),
+        });
+        const server = new McpServer1(identity);
+        registerHerald(server, handlers);
+        await server.connect(opened);
+        transport = opened;
+      }
+      await transport.handleRequest(request, response);
+    }),
+  );
   return origin + "/mcp";
 }
 
 type FetchHandler = (request: Request) => Response | Promise<Response>;
 
 export function sdk2Handler(handlers: Handlers): FetchHandler {
-  return createMcpHandler(() => {
-    const server = new McpServer2(identity);
-    registerHerald(server, handlers);
-    return server;
-  }, { maxRequestBodySize: 8 << 20 }).fetch;
+  return createMcpHandler(
+    () => {
+      const server = new McpServer2(identity);
+      registerHerald(server, handlers);
+      return server;
+    },
+    { maxRequestBodySize: 8 << 20 },
+  ).fetch;
 }
 
 /** Serves a fetch handler. */
@@ -75,7 +90,11 @@ export const startSdk2 = (t: TestContext, handlers: Handlers) => serveFetch(t, s
 
 export async function startFastMcp(t: TestContext, handlers: Handlers, stateless = false): Promise<string> {
   t.mock.method(console, "log", () => {}); // its HTTP server logs each session
-  const server = new FastMCP({ name: "agent", version: "1.0.0", logger: { debug() {}, error() {}, info() {}, log() {}, warn() {} } });
+  const server = new FastMCP({
+    name: "agent",
+    version: "1.0.0",
+    logger: { debug() {}, error() {}, info() {}, log() {}, warn() {} },
+  });
   registerHerald(server, handlers);
   const probe = createServer();
   await new Promise<void>((resolve) => probe.listen(0, "127.0.0.1", resolve));

@@ -20,7 +20,9 @@ const handlers = () => ({ onFeedback: () => "taken", store: new MemoryStore(), o
 /** Returns a signed request to agent.example. */
 function signRequest(herald: FakeHerald): Promise<Request> {
   const headers = { "content-type": "application/json", "mcp-protocol-version": "2025-11-25" };
-  return herald.sign(new Request(self + "/mcp?x=1", { method: "POST", headers, body: '{"jsonrpc":"2.0","id":1,"method":"ping"}' }));
+  return herald.sign(
+    new Request(self + "/mcp?x=1", { method: "POST", headers, body: '{"jsonrpc":"2.0","id":1,"method":"ping"}' }),
+  );
 }
 
 function guard(options: Partial<SignatureOptions> & { herald: string }) {
@@ -31,12 +33,18 @@ function guard(options: Partial<SignatureOptions> & { herald: string }) {
 async function change(request: Request, headers: Record<string, string>, body?: string): Promise<Request> {
   const changed = new Headers(request.headers);
   for (const [name, value] of Object.entries(headers)) value === "" ? changed.delete(name) : changed.set(name, value);
-  return new Request(request.url, { method: request.method, headers: changed, body: body ?? (await request.clone().text()) });
+  return new Request(request.url, {
+    method: request.method,
+    headers: changed,
+    body: body ?? (await request.clone().text()),
+  });
 }
 
 test("a signed request passes once", async () => {
   const herald = await createHerald();
-  const serve = onlyHerald({ herald: herald.url, self, fetch: herald.fetch })(async (request, more: number) => new Response((await request.text()) + more));
+  const serve = onlyHerald({ herald: herald.url, self, fetch: herald.fetch })(
+    async (request, more: number) => new Response((await request.text()) + more),
+  );
   const request = await signRequest(herald);
   const body = await request.clone().text();
   const first = await serve(request.clone(), 7);
@@ -62,8 +70,10 @@ test("a request that was changed or forged is refused", async () => {
     "a signature that is not base64": (r) => change(r, { signature: `sig1=:${"=".repeat(88)}:` }),
     "another body": async (r) => change(r, {}, (await r.clone().text()) + " "),
     "no body": async (r) => new Request(r.url, { method: "POST", headers: r.headers }),
-    "another query": async (r) => new Request(self + "/mcp?x=2", { method: "POST", headers: r.headers, body: await r.clone().text() }),
-    "another method": async (r) => new Request(r.url, { method: "PUT", headers: r.headers, body: await r.clone().text() }),
+    "another query": async (r) =>
+      new Request(self + "/mcp?x=2", { method: "POST", headers: r.headers, body: await r.clone().text() }),
+    "another method": async (r) =>
+      new Request(r.url, { method: "PUT", headers: r.headers, body: await r.clone().text() }),
     "another content type": (r) => change(r, { "content-type": "text/plain" }),
     "another header of MCP": (r) => change(r, { "mcp-session-id": "s" }),
     "another digest": (r) => change(r, { "content-digest": "sha-512=:AAAA:" }),
@@ -80,16 +90,23 @@ test("a request that was changed or forged is refused", async () => {
     "an empty signature": (r) => change(r, { "signature-input": "sig1=()" }),
     "the key of a stranger": () => signRequest(stranger),
   };
-  for (const [name, alter] of Object.entries(changes)) assert.equal(await check(await alter(await signRequest(herald))), 401, name);
+  for (const [name, alter] of Object.entries(changes))
+    assert.equal(await check(await alter(await signRequest(herald))), 401, name);
   assert.equal(await check(await signRequest(herald)), 200);
 });
 
 test("the answer names the fault of a signature that is not in Herald's form", async () => {
   const herald = await createHerald();
   const serve = onlyHerald({ herald: herald.url, self, fetch: herald.fetch })(() => new Response());
-  for (const [from, to, fault] of [[";alg=", ';alg="none";alg=', /twice/], ["ed25519", "hmac-sha256", /alg, tag or nonce/], ["web-bot-auth", "web-bot", /alg, tag or nonce/]] as const) {
+  for (const [from, to, fault] of [
+    [";alg=", ';alg="none";alg=', /twice/],
+    ["ed25519", "hmac-sha256", /alg, tag or nonce/],
+    ["web-bot-auth", "web-bot", /alg, tag or nonce/],
+  ] as const) {
     const request = await signRequest(herald);
-    const answer = await serve(await change(request, { "signature-input": request.headers.get("signature-input")!.replace(from, to) }));
+    const answer = await serve(
+      await change(request, { "signature-input": request.headers.get("signature-input")!.replace(from, to) }),
+    );
     assert.match(await answer.text(), fault);
   }
 });
@@ -98,7 +115,12 @@ test("a signature is valid from a minute before its time to a minute after it", 
   const herald = await createHerald();
   const request = await signRequest(herald);
   const base = Number(/created=([0-9]+)/.exec(request.headers.get("signature-input")!)![1]);
-  for (const [offset, status] of [[-62, 401], [-58, 200], [358, 200], [362, 401]] as const) {
+  for (const [offset, status] of [
+    [-62, 401],
+    [-58, 200],
+    [358, 200],
+    [362, 401],
+  ] as const) {
     const check = guard({ herald: herald.url, fetch: herald.fetch, now: () => (base + offset) * 1000 });
     assert.equal(await check(request.clone()), status, `${offset} s`);
   }
@@ -121,12 +143,23 @@ test("the directory is fetched once for known keys, and at most every 10 seconds
 
 test("503 while the keys cannot be fetched, and known keys remain valid", async () => {
   const herald = await createHerald();
-  let [now, answer] = [Date.now(), async (_: string): Promise<Response> => { throw new Error("no network"); }];
+  let [now, answer] = [
+    Date.now(),
+    async (_: string): Promise<Response> => {
+      throw new Error("no network");
+    },
+  ];
   const check = guard({ herald: herald.url, now: () => now, fetch: (url) => answer(url) });
   const faults: (() => Promise<Response>)[] = [
     answer.bind(null, ""),
-    async () => new Response((await herald.fetch(herald.url + path)).body, { status: 302, headers: { location: "https://stranger.example" } }),
-    async () => new Response("x"), async () => Response.json({ keys: null }), async () => new Response("[" + " ".repeat(70_000) + "]"),
+    async () =>
+      new Response((await herald.fetch(herald.url + path)).body, {
+        status: 302,
+        headers: { location: "https://stranger.example" },
+      }),
+    async () => new Response("x"),
+    async () => Response.json({ keys: null }),
+    async () => new Response("[" + " ".repeat(70_000) + "]"),
   ];
   for (const fault of faults) {
     answer = fault;
@@ -135,7 +168,10 @@ test("503 while the keys cannot be fetched, and known keys remain valid", async 
   }
   answer = herald.fetch;
   now = Date.now() + 30_000;
-  assert.equal(await guard({ herald: herald.url, now: () => now, fetch: (url) => answer(url) })(await signRequest(herald)), 200);
+  assert.equal(
+    await guard({ herald: herald.url, now: () => now, fetch: (url) => answer(url) })(await signRequest(herald)),
+    200,
+  );
   const kept = guard({ herald: herald.url, now: () => now, fetch: (url) => answer(url) });
   assert.equal(await kept(await signRequest(herald)), 200);
   answer = faults[0]!;
@@ -149,7 +185,13 @@ test("a body over the limit is refused with 413", async () => {
 });
 
 test("addresses that cannot be compared are refused at once", () => {
-  for (const herald of ["herald.example", "ftp://herald.example", "https://herald.example?a", "https://u:p@herald.example", ""]) {
+  for (const herald of [
+    "herald.example",
+    "ftp://herald.example",
+    "https://herald.example?a",
+    "https://u:p@herald.example",
+    "",
+  ]) {
     assert.throws(() => onlyHerald({ herald, self }), TypeError, herald);
   }
   const good = { herald: "https://herald.example/", self: "http://127.0.0.1:8081/agents" };
@@ -163,7 +205,9 @@ const guarded: Record<string, (t: TestContext, herald: FakeHerald) => Promise<st
   async fetch(t, herald) {
     const later: { serve?: (request: Request) => Promise<Response> } = {};
     const url = await serveFetch(t, (request) => later.serve!(request));
-    later.serve = onlyHerald({ herald: herald.url, self: new URL(url).origin, fetch: herald.fetch })(sdk2Handler(handlers()));
+    later.serve = onlyHerald({ herald: herald.url, self: new URL(url).origin, fetch: herald.fetch })(
+      sdk2Handler(handlers()),
+    );
     return url;
   },
   async Hono(t, herald) {
@@ -180,8 +224,19 @@ const guarded: Record<string, (t: TestContext, herald: FakeHerald) => Promise<st
 
 async function startExpress(t: TestContext, herald: FakeHerald, framework: typeof express): Promise<string> {
   const later: { guard?: ReturnType<typeof expressOnlyHerald> } = {};
-  const url = await startSdk1(t, handlers(), (request, response, next) => void later.guard!(request, response, next), true, framework);
-  later.guard = expressOnlyHerald({ herald: herald.url, self: new URL(url).origin, fetch: herald.fetch, maxBody: 100_000 });
+  const url = await startSdk1(
+    t,
+    handlers(),
+    (request, response, next) => void later.guard!(request, response, next),
+    true,
+    framework,
+  );
+  later.guard = expressOnlyHerald({
+    herald: herald.url,
+    self: new URL(url).origin,
+    fetch: herald.fetch,
+    maxBody: 100_000,
+  });
   return url;
 }
 
@@ -203,7 +258,9 @@ test("Express: a long body is answered with 413", async (t) => {
   const herald = await createHerald();
   const url = await startExpress(t, herald, express);
   const status = await new Promise((resolve, reject) => {
-    const request = httpRequest(url, { method: "POST", headers: { "content-length": 200_000 } }, (response) => resolve(response.statusCode));
+    const request = httpRequest(url, { method: "POST", headers: { "content-length": 200_000 } }, (response) =>
+      resolve(response.statusCode),
+    );
     request.on("error", reject).end(Buffer.alloc(200_000));
   });
   assert.equal(status, 413);
@@ -213,11 +270,24 @@ test("Express: express.json before the middleware needs verify", async (t) => {
   const herald = await createHerald();
   for (const verified of [true, false]) {
     const app = express();
-    app.use(express.json({ verify: (request, _, bytes) => { if (verified) (request as { rawBody?: Buffer }).rawBody = bytes; } }));
+    app.use(
+      express.json({
+        verify: (request, _, bytes) => {
+          if (verified) (request as { rawBody?: Buffer }).rawBody = bytes;
+        },
+      }),
+    );
     const later: { guard?: ReturnType<typeof expressOnlyHerald> } = {};
     app.use((request, response, next) => void later.guard!(request, response, next));
-    app.post("/", (request, response) => void response.json({ jsonrpc: "2.0", id: request.body.id, result: { content: [{ text: "ok" }] } }));
-    app.use((error: Error, _: express.Request, response: express.Response, _next: express.NextFunction) => void response.status(500).send(error.message));
+    app.post(
+      "/",
+      (request, response) =>
+        void response.json({ jsonrpc: "2.0", id: request.body.id, result: { content: [{ text: "ok" }] } }),
+    );
+    app.use(
+      (error: Error, _: express.Request, response: express.Response, _next: express.NextFunction) =>
+        void response.status(500).send(error.message),
+    );
     const origin = await listen(t, createServer(app));
     later.guard = expressOnlyHerald({ herald: herald.url, self: origin, fetch: herald.fetch });
     const answer = await herald.sendFeedback(origin + "/");
