@@ -172,8 +172,18 @@ browser: services ## Walk through every page in Chromium, with hostile text in e
 	HERALD_AXE='$(CURDIR)/bin/axe/package/axe.min.js' HERALD_PICTURES='$(PICTURES)' HERALD_REQUIRE_SERVICES=1 \
 		$(GO) test -vet=off -tags=browser -count=1 -timeout=15m -run='^TestInBrowser$$' -v ./internal/server/pages
 
+# Without npm this fails, also in .ci/run; make test does not need it. After the first installation it needs no network.
+.PHONY: sdk
+sdk: sdk/typescript/node_modules/.installed examples/agent-typescript/node_modules/.installed ## Test sdk/typescript with each MCP server that it supports, pack it as npm would publish it, and test its example (needs npm).
+	cd sdk/typescript && rm -f ./*.tgz && npm test --silent && npm pack --silent
+	cd examples/agent-typescript && npm test --silent
+
+%/node_modules/.installed: %/package-lock.json
+	@command -v npm >/dev/null || { echo 'npm is missing: install Node.js 20 or newer with npm' >&2; exit 1; }
+	cd $* && npm ci --prefer-offline --ignore-scripts --no-audit --no-fund --loglevel=error && touch node_modules/.installed
+
 .PHONY: thirdparty
-thirdparty: services receiver ## Deliver to MCP servers that others wrote, and take jobs from other people's clients, with a whole Herald (needs npm).
+thirdparty: services receiver sdk ## Deliver to MCP servers that others wrote, and take jobs from other people's clients, with a whole Herald (needs npm).
 	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestThirdParty' -v ./internal/trial
 	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=thirdparty -count=1 -timeout=10m -run='^TestDocumented' -v ./internal/signing
 

@@ -26,7 +26,7 @@ import (
 
 // These tests run the agents of docs/agents.md as the page shows them. `make thirdparty` runs the tests.
 
-var documentedPackages = []string{"@modelcontextprotocol/sdk@1.32.2", "express@5.3.0", "zod@3.25.76", "tsx@4.23.15"}
+var documentedPackages = []string{"@modelcontextprotocol/server@2.4.0", "@modelcontextprotocol/node@2.1.2", "zod@4.6.7", "tsx@4.23.15"}
 
 // documented returns the code block of docs/agents.md in the language that starts with begins.
 func documented(t testing.TB, language, begins string) string {
@@ -61,7 +61,7 @@ func freePort(t testing.TB) string {
 	return port
 }
 
-// TestDocumentedTypeScript checks that the page's agent, changed as the page describes, accepts only its Herald.
+// TestDocumentedTypeScript checks that the page's agent, which uses @agentherald/receiver, accepts only its Herald.
 func TestDocumentedTypeScript(t *testing.T) {
 	h := newHerald(t)
 	ctx := heraldtest.Within(t, 3*time.Minute)
@@ -75,26 +75,20 @@ func TestDocumentedTypeScript(t *testing.T) {
 	}
 	dir, port := t.TempDir(), freePort(t)
 	own := "http://127.0.0.1:" + port
-	agent := documented(t, "ts", "import express")
-	for old, by := range map[string]string{
-		`app.use(express.json({ limit: "8mb" }));`: fmt.Sprintf(`app.use(onlyHerald(%q, %q));`, h.server.URL, own),
-		"import { z } from \"zod\";":               "import { z } from \"zod\";\nimport { onlyHerald } from \"./callers.js\";",
-		"app.listen(8081":                          "app.listen(" + port,
-	} {
+	agent := documented(t, "ts", "import { createServer }")
+	for old, by := range map[string]string{"https://herald.example": h.server.URL, "https://agent.example": own, "8081": port} {
 		if strings.Count(agent, old) != 1 {
-			t.Fatalf("the agent of the page has no %s", old)
+			t.Fatalf("the agent of the page does not contain %s once", old)
 		}
 		agent = strings.Replace(agent, old, by, 1)
 	}
-	writeFile(t, dir, "agent.ts", agent)
-	writeFile(t, dir, "callers.ts", documented(t, "ts", "// callers.ts\n"))
-	writeFile(t, dir, "package.json", `{"type":"module"}`)
-	if err := os.Symlink(filepath.Join(string(installed), "node_modules"), filepath.Join(dir, "node_modules")); err != nil {
+	writeFile(t, dir, "agent.mts", agent)
+	if err := installed.Receiver(ctx, "../../sdk/typescript", dir); err != nil {
 		t.Fatal(err)
 	}
 	var said bytes.Buffer
 	run, stop := context.WithCancel(ctx)
-	cmd := exec.CommandContext(run, node, installed.Path("tsx", "dist", "cli.mjs"), "agent.ts")
+	cmd := exec.CommandContext(run, node, installed.Path("tsx", "dist", "cli.mjs"), "agent.mts")
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = dir, &said, &said, 5*time.Second
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // tsx stops its child process
 	if err := cmd.Start(); err != nil {
@@ -103,6 +97,9 @@ func TestDocumentedTypeScript(t *testing.T) {
 	defer func() {
 		stop()
 		_ = cmd.Wait()
+		if n := strings.Count(said.String(), "feedback 1 from"); n != 1 {
+			t.Errorf("the agent's handler stored the feedback %d times", n)
+		}
 		if t.Failed() {
 			t.Log(said.String())
 		}
@@ -120,13 +117,23 @@ func TestDocumentedTypeScript(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = pool.Close(ctx) }()
-	arguments := map[string]any{"deliveryId": "d1", "clientAddress": "0xaa", "feedbackIndex": 1, "tag1": "ünï ✓", "fileContent": nil, "fileVerification": "not_given"}
-	for _, duplicate := range []string{"false", "true"} {
-		answer, err := pool.Call(ctx, mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: own + "/mcp?a=%20b"},
+	arguments := map[string]any{"value": "95", "valueDecimals": 0, "tag1": "ünï ✓", "tag2": "", "clientAddress": "0x00000000000000000000000000000000000000AA",
+		"feedbackIndex": 1, "fileUri": nil, "fileHash": nil, "fileContent": nil, "fileVerification": "not_given", "fileSource": nil, "blockNumber": nil,
+		"timestamp": nil, "agentId": "42", "agentRegistry": "eip155:8453:0x8004a169fb4a3325136eb29fa0ceb6d2e539a432", "chainId": 8453, "transactionHash": nil,
+		"logIndex": nil, "endpoint": "", "deliveryId": "5b0e0000-0000-8000-8000-000000000001"}
+	call := func() (mcpcall.Answer, error) {
+		return pool.Call(ctx, mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: own + "/mcp?a=%20b"},
 			mcpcall.Request{Tool: "agent.receiveFeedback", Arguments: arguments})
-		if err != nil || answer.IsError || !strings.Contains(answer.Text, `"duplicate":`+duplicate) {
+	}
+	for range 2 {
+		answer, err := call()
+		if err != nil || answer.IsError || !strings.Contains(answer.Text, `"acknowledged":true`) {
 			t.Fatalf("%+v, %v", answer, err)
 		}
+	}
+	arguments["chainId"], arguments["deliveryId"] = 1, "5b0e0000-0000-8000-8000-000000000002"
+	if answer, err := call(); err != nil || !answer.IsError || answer.Text != "not my chain" {
+		t.Fatalf("%+v, %v", answer, err)
 	}
 	h.refusals(t, own, func(r *http.Request) int {
 		r.URL.Scheme, r.URL.Host, r.RequestURI = "http", "127.0.0.1:"+port, ""

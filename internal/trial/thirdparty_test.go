@@ -232,14 +232,20 @@ func (s stranger) listen(t *testing.T, g *guest) string {
 	t.Helper()
 	port := freePort(t)
 	env := npm.Environment()
-	args := s.args
 	if s.env != nil {
 		env = append(env, s.env(port)...)
 	}
 	if s.flags != nil {
-		args = append(append([]string(nil), args...), s.flags(port)...)
+		s.args = append(append([]string(nil), s.args...), s.flags(port)...)
 	}
-	p, err := Foreign{Name: s.name, Path: g.node, Args: args, Env: env, Log: filepath.Join(g.scratch, fmt.Sprintf("%d.log", port))}.Start()
+	s.listenAt(t, g, port, env)
+	return "http://127.0.0.1:" + strconv.Itoa(port) + s.path
+}
+
+// listenAt starts a server that listens at port, and waits until it accepts connections.
+func (s stranger) listenAt(t *testing.T, g *guest, port int, env []string) *Process {
+	t.Helper()
+	p, err := Foreign{Name: s.name, Path: g.node, Args: s.args, Env: env, Log: filepath.Join(g.scratch, fmt.Sprintf("%d.log", port))}.Start()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +272,7 @@ func (s stranger) listen(t *testing.T, g *guest) string {
 	if err != nil {
 		t.Fatalf("%v; it said:\n%s", err, tail(p.Log()))
 	}
-	return "http://" + address + s.path
+	return p
 }
 
 // freePort returns a port that was unused a moment ago.

@@ -81,6 +81,34 @@ func Install(ctx context.Context, packages ...string) (Folder, error) {
 	return Folder(folder), nil
 }
 
+// Receiver makes node_modules in folder from the installation and from the archive of @agentherald/receiver that
+// `make sdk` packed in source, which is sdk/typescript.
+func (f Folder) Receiver(ctx context.Context, source, folder string) error {
+	source, err := filepath.Abs(source)
+	if err != nil {
+		return fmt.Errorf("install @agentherald/receiver: %w", err)
+	}
+	archives, err := filepath.Glob(filepath.Join(source, "agentherald-receiver-*.tgz"))
+	if err != nil || len(archives) != 1 {
+		return fmt.Errorf("%d archives of @agentherald/receiver in %s: run make sdk", len(archives), source)
+	}
+	modules := filepath.Join(folder, "node_modules")
+	receiver := filepath.Join(modules, "@agentherald", "receiver")
+	if err := os.MkdirAll(receiver, 0o755); err != nil {
+		return fmt.Errorf("install @agentherald/receiver: %w", err)
+	}
+	entries, err := os.ReadDir(filepath.Join(string(f), "node_modules"))
+	if err != nil {
+		return fmt.Errorf("install @agentherald/receiver: %w", err)
+	}
+	for _, e := range entries {
+		if err := os.Symlink(f.Path(e.Name()), filepath.Join(modules, e.Name())); err != nil {
+			return fmt.Errorf("install @agentherald/receiver: %w", err)
+		}
+	}
+	return run(ctx, folder, "tar", "-xzf", archives[0], "-C", receiver, "--strip-components=1")
+}
+
 // manifestOf returns a package.json that requires the packages.
 func manifestOf(packages []string) ([]byte, error) {
 	wanted := map[string]string{}
