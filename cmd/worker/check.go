@@ -1,0 +1,59 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/operator/inspect"
+	"github.com/agentherald/herald/internal/text"
+)
+
+type agentCheckCmd struct {
+	Target    string `arg:"" help:"The URL of an MCP server, or a registered agent as in 8453:42." placeholder:"URL|CHAIN:AGENT"`
+	Registry  string `help:"The agent's IdentityRegistry, when it is not the chain's usual one." placeholder:"0x…"`
+	Send      bool   `help:"Call the tools with samples. They are marked: probe: true in _meta, and a random deliveryId that no delivery has."`
+	As        string `help:"With a URL: the agent that the samples are about." default:"8453:42" placeholder:"CHAIN:AGENT"`
+	Transport string `help:"With a URL: http (streamable HTTP, default) or sse (HTTP+SSE)." enum:",http,sse" default:"" placeholder:"http|sse"`
+	jsonFlag
+}
+
+func (c *agentCheckCmd) Run(a *app) error {
+	ask := inspect.CheckRequest{AgentRef: operator.AgentRef{Agent: c.Target, Registry: c.Registry}, Transport: c.Transport,
+		Send: c.Send}
+	if strings.Contains(c.Target, "://") {
+		ask.Agent, ask.URL = c.As, c.Target
+	}
+	found, err := inspect.CheckAgent(a.ctx, a.newOperator(), ask)
+	if err != nil {
+		return err
+	}
+	return cmp.Or(c.printAnswer(a, found, func() error { return printChecks(a, found) }), found.End())
+}
+
+// printChecks prints one line for each check.
+func printChecks(a *app, r inspect.CheckReport) error {
+	f := a.newFields()
+	if e := r.Probe.Endpoint; e != nil {
+		f.addRow("called at", e.Address+" over "+e.Transport)
+	}
+	if r.Probe.Server != nil {
+		f.addRow("server", cmp.Or(strings.TrimSpace(r.Probe.Server.Name+" "+r.Probe.Server.Version), "it does not name itself"))
+	}
+	if err := f.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(a.out)
+	t := a.newTable("CHECK", "VERDICT", "FOUND")
+	for _, check := range r.Checks {
+		t.addRow(check.Name, check.Verdict, text.Printable(check.Found))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, n := range r.Probe.Notes {
+		fmt.Fprintf(a.out, "note: %s\n", text.Printable(n))
+	}
+	return nil
+}
