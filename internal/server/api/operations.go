@@ -1,9 +1,11 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
@@ -143,13 +145,23 @@ func (a *API) refreshAgent(r *request) (any, error) {
 	return a.Operator.RefreshAgent(r.Context(), r.agentRef(), r.visitor.Name)
 }
 
-// probeTimeout bounds a probe: resolving, connecting and listing tools.
+// probeTimeout bounds a probe and a check: resolving, connecting, listing tools, and calling them with samples.
 const probeTimeout = 50 * time.Second
 
 func (a *API) probeAgent(r *request) (any, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
 	defer cancel()
 	return inspect.ProbeAgent(ctx, a.Operator, inspect.ProbeRequest{AgentRef: r.agentRef(), Kind: string(job.KindNewFeedback)})
+}
+
+func (a *API) checkAgent(r *request) (any, error) {
+	send, err := strconv.ParseBool(cmp.Or(r.text("send"), "false"))
+	if err != nil {
+		return nil, refuse(http.StatusBadRequest, "invalid_request", "send", "send is true or false")
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
+	defer cancel()
+	return inspect.CheckAgent(ctx, a.Operator, inspect.CheckRequest{AgentRef: r.agentRef(), Send: send})
 }
 
 func (a *API) showStats(r *request) (any, error) { return a.Operator.ShowOverview(r.Context()) }
