@@ -20,9 +20,9 @@ import (
 	"github.com/agentherald/herald/internal/server/api"
 )
 
-// TestCheck checks an agent through the API, and through the page of the Probe button. Both call the agent's tool only
+// TestCheckAgent checks an agent through the API, and through the page of the Probe button. Both call the agent's tool only
 // if the operator asks for it.
-func TestCheck(t *testing.T) {
+func TestCheckAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var calls atomic.Int32
