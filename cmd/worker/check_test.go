@@ -31,6 +31,7 @@ type receiver struct {
 	status  func(batch []string, id string) string
 	handle  map[string]func(ctx context.Context, first bool, args map[string]any) (*mcp.CallToolResult, error)
 	guard   func(known *callers.Verifier, next http.Handler) http.Handler
+	sse     bool // serve HTTP+SSE at /sse
 
 	mu   sync.Mutex
 	ids  []string         // received deliveryIds
@@ -64,9 +65,14 @@ func newReceiver(t testing.TB, herald string, adapt func(*receiver)) (*receiver,
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(srv.Close)
+	if r.sse {
+		srv.Config.Handler = r.guard(known, server.NewSSEServer(agent))
+		srv.Start()
+		return r, srv.URL + "/sse"
+	}
 	srv.Config.Handler = r.guard(known, server.NewStreamableHTTPServer(agent))
 	srv.Start()
-	t.Cleanup(srv.Close)
 	return r, srv.URL + "/mcp"
 }
 
@@ -156,8 +162,9 @@ func TestCheckPasses(t *testing.T) {
 	}
 
 	d.lists(fmt.Sprintf(`{"8453:42":{"transport":"http","url":%q}}`, url))
-	for _, target := range []string{url, "8453:42"} {
-		out, _ = d.worker(0, "agent", "check", "--send", "--json", target)
+	_, older := newReceiver(t, herald, func(r *receiver) { r.sse = true })
+	for _, target := range []string{url, "8453:42", older + " --transport=sse"} {
+		out, _ = d.worker(0, append([]string{"agent", "check", "--send", "--json"}, strings.Fields(target)...)...)
 		all := verdicts(decode[inspect.CheckReport](t, out))
 		for name, verdict := range all {
 			if verdict != "ok" {
@@ -310,6 +317,58 @@ func TestCheckFindsFaults(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestCheckToken checks that a stored token goes to the agent that it is stored for, and never to a bare URL. A server
+// that requires the token need not verify signatures.
+func TestCheckToken(t *testing.T) {
+	t.Parallel()
+	d, herald := newCheckDesk(t)
+	var mu sync.Mutex
+	var sent []string
+	_, url := newReceiver(t, herald, func(r *receiver) {
+		r.guard = func(_ *callers.Verifier, next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				mu.Lock()
+				sent = append(sent, r.Header.Get("Authorization"))
+				mu.Unlock()
+				next.ServeHTTP(w, r)
+			})
+		}
+	})
+	d.lists(fmt.Sprintf(`{"8453:42":{"transport":"http","url":%q}}`, url))
+	d.answers(0, "is stored for", canary, "y\n", "token", "set", "8453:42", "--origin", url)
+	for target, want := range map[string]string{url: "", "8453:42": "Bearer " + canary} {
+		mu.Lock()
+		sent = nil
+		mu.Unlock()
+		code, out, errs := worker(t, d.env, "agent", "check", "--send", "--json", target)
+		r := decode[inspect.CheckReport](t, out)
+		mu.Lock()
+		if slices.ContainsFunc(sent, func(got string) bool { return got != want }) || len(sent) == 0 || strings.Contains(out+errs, canary) {
+			t.Errorf("%s: %d requests with %q", target, len(sent), sent)
+		}
+		mu.Unlock()
+		verdict := map[bool]string{true: "fault", false: "skipped"}[want == ""]
+		if all := verdicts(r); all["unsigned"] != verdict || all["altered"] != verdict || code != map[bool]int{true: exitFailed}[want == ""] {
+			t.Errorf("%s: exit code %d, %v", target, code, all)
+		}
+	}
+}
+
+// TestCheckWithoutStore checks a server where no database is configured: nothing is signed.
+func TestCheckWithoutStore(t *testing.T) {
+	t.Parallel()
+	_, url := newReceiver(t, "http://127.0.0.1:1", func(r *receiver) {
+		r.guard = func(_ *callers.Verifier, next http.Handler) http.Handler { return next }
+	})
+	for _, env := range [][]string{nil, {"HERALD_PUBLIC_URL=https://herald.example"}} {
+		code, out, errs := worker(t, append(env, "HERALD_ALLOW_NETWORKS=127.0.0.0/8"), "agent", "check", "--send", "--json", url)
+		all := verdicts(decode[inspect.CheckReport](t, out))
+		if code != 0 || all["unsigned"] != "skipped" || all["altered"] != "skipped" || all["feedback"] != "ok" {
+			t.Errorf("exit code %d, %v\n%s", code, all, errs)
+		}
 	}
 }
 
