@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 
@@ -20,7 +19,7 @@ type agentCheckCmd struct {
 }
 
 func (c *agentCheckCmd) Run(a *app) error {
-	ask := inspect.CheckRequest{AgentRef: operator.AgentRef{Agent: c.Target, Registry: c.Registry}, Transport: c.Transport,
+	ask := inspect.ProbeRequest{AgentRef: operator.AgentRef{Agent: c.Target, Registry: c.Registry}, Transport: c.Transport,
 		Send: c.Send}
 	if strings.Contains(c.Target, "://") {
 		ask.Agent, ask.URL = c.As, c.Target
@@ -29,22 +28,14 @@ func (c *agentCheckCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return cmp.Or(c.printAnswer(a, found, func() error { return printChecks(a, found) }), found.End())
+	if err := c.printAnswer(a, found, func() error { return printChecks(a, found) }); err != nil || found.Faults == 0 {
+		return err
+	}
+	return fmt.Errorf("%d faults were found (see above)", found.Faults)
 }
 
 // printChecks prints one line for each check.
 func printChecks(a *app, r inspect.CheckReport) error {
-	f := a.newFields()
-	if e := r.Probe.Endpoint; e != nil {
-		f.addRow("called at", e.Address+" over "+e.Transport)
-	}
-	if r.Probe.Server != nil {
-		f.addRow("server", cmp.Or(strings.TrimSpace(r.Probe.Server.Name+" "+r.Probe.Server.Version), "it does not name itself"))
-	}
-	if err := f.Flush(); err != nil {
-		return err
-	}
-	fmt.Fprintln(a.out)
 	t := a.newTable("CHECK", "VERDICT", "FOUND")
 	for _, check := range r.Checks {
 		t.addRow(check.Name, check.Verdict, text.Printable(check.Found))

@@ -233,7 +233,7 @@ func TestCheckFindsFaults(t *testing.T) {
 		"a required score": {"schemas", "agent.receiveFeedback: for an event without a file, tags and a score from 0 to 100, the tool's input schema refuses score", func(r *receiver) {
 			r.schemas["agent.receiveFeedback"] = `{"type":"object","properties":{"deliveryId":{"type":"string"},"score":{"type":"number"}},"required":["deliveryId","score"]}`
 		}},
-		"batches of one": {"schemas", "agent.receiveFeedbackBatch: its schema has no list deliveries for 2 or more", func(r *receiver) {
+		"batches of one": {"schemas", "agent.receiveFeedbackBatch: the tool's input schema refuses deliveries", func(r *receiver) {
 			r.schemas["agent.receiveFeedbackBatch"] = strings.Replace(r.schemas["agent.receiveFeedbackBatch"], `"maxItems": 50`, `"maxItems": 1`, 1)
 		}},
 		"feedback refused": {"feedback", "UNIQUE constraint failed", func(r *receiver) {
@@ -242,7 +242,7 @@ func TestCheckFindsFaults(t *testing.T) {
 		"a repeated delivery refused": {"repeat", "UNIQUE constraint failed", func(r *receiver) {
 			r.handle["agent.receiveFeedback"] = isError(func(first bool, _ map[string]any) bool { return !first })
 		}},
-		"a batch answered in part": {"batch", "no result, or two, for element 2", func(r *receiver) {
+		"a batch answered in part": {"batch", "no valid result, or two, for element 2 of 2", func(r *receiver) {
 			r.status = func(batch []string, id string) string { return map[bool]string{true: "accepted"}[id == batch[0]] }
 		}},
 		"retractions refused": {"revocation", "UNIQUE constraint failed", func(r *receiver) {
@@ -281,7 +281,7 @@ func TestCheckFindsFaults(t *testing.T) {
 				})
 			}
 		}},
-		"errors as pages": {"errors", "to a call of an unknown tool, calling the agent's tool: the agent answered HTTP 500", func(r *receiver) {
+		"errors as pages": {"errors", "to wrong arguments or an unknown tool (agent.receiveNothing): calling the agent's tool: the agent answered HTTP 500", func(r *receiver) {
 			r.guard = func(known *callers.Verifier, next http.Handler) http.Handler {
 				return known.Require(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					body, _ := io.ReadAll(r.Body)
@@ -304,12 +304,12 @@ func TestCheckFindsFaults(t *testing.T) {
 			t.Parallel()
 			_, url := newReceiver(t, herald, c.adapt)
 			code, out, errs := worker(t, d.env, "agent", "check", "--send", "--json", url)
-			if code != exitFailed || !strings.Contains(errs, inspect.ErrFaults.Error()) {
+			if code != exitFailed || !strings.Contains(errs, "1 faults were found") {
 				t.Errorf("exit code %d: %s", code, errs)
 			}
 			r := decode[inspect.CheckReport](t, out)
 			for _, check := range r.Checks {
-				switch faulty := check.Verdict == inspect.CheckFault; {
+				switch faulty := check.Verdict == "fault"; {
 				case faulty != (check.Name == c.check):
 					t.Errorf("%s: %s: %s", check.Name, check.Verdict, check.Found)
 				case faulty && !strings.Contains(check.Found, c.found):

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/agentherald/herald/internal/decode"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
@@ -131,17 +130,8 @@ func (e *Executor) findBatchTool(ctx context.Context, a *attempt, most int) (mcp
 		return mcpcall.Tool{}, 0
 	}
 	tool, ok := mcpcall.Find(listing.Tools, names[0], names[1:])
-	if !ok {
+	if !ok || len(tool.InputSchema) == 0 {
 		return tool, 0
-	}
-	return tool, min(most, BatchCapacity(tool))
-}
-
-// BatchCapacity returns how many deliveries an agent's batch tool accepts in one call, at most MaxBatch. It returns 0
-// for a tool without a schema.
-func BatchCapacity(tool mcpcall.Tool) int {
-	if len(tool.InputSchema) == 0 {
-		return 0
 	}
 	var schema struct {
 		Properties struct {
@@ -151,29 +141,24 @@ func BatchCapacity(tool mcpcall.Tool) int {
 		} `json:"properties"`
 	}
 	if json.Unmarshal(tool.InputSchema, &schema) == nil && schema.Properties.Deliveries.MaxItems != nil {
-		return int(max(0, min(*schema.Properties.Deliveries.MaxItems, MaxBatch)))
+		most = min(most, int(max(0, min(*schema.Properties.Deliveries.MaxItems, MaxBatch))))
 	}
-	return MaxBatch
+	return tool, most
 }
 
+// fitItem fits one delivery's arguments to the batch tool's schema of its items.
 func fitItem(ctx context.Context, e *Executor, a *attempt, tool mcpcall.Tool) (Fitted, error) {
-	return FitBatchItem(ctx, e.Decoding, a.event.job, a.file.File, a.claim.ID.String(), tool)
-}
-
-// FitBatchItem fits one delivery's arguments to the batch tool's schema of its items. It waits until there is memory
-// for decoding.
-func FitBatchItem(ctx context.Context, decoding *decode.Budget, j job.Job, f job.File, deliveryID string,
-	tool mcpcall.Tool) (Fitted, error) {
-	release, err := decoding.Acquire(ctx, len(tool.InputSchema)+len(f.Content))
+	release, err := e.Decoding.Acquire(ctx, len(tool.InputSchema)+len(a.file.Content))
 	if err != nil {
 		return Fitted{}, err
 	}
 	defer release()
-	whole, err := mcpcall.Fit(tool, map[string]any{BatchArgument: []any{j.Arguments(f, deliveryID)}})
+	args := a.event.job.Arguments(a.file.File, a.claim.ID.String())
+	whole, err := mcpcall.Fit(tool, map[string]any{deliveriesName: []any{args}})
 	if err != nil {
 		return Fitted{}, err
 	}
-	list, _ := whole[BatchArgument].([]any)
+	list, _ := whole[deliveriesName].([]any)
 	if len(list) != 1 || len(whole) != 1 {
 		return Fitted{}, errors.New("the batch tool takes no list of deliveries")
 	}
@@ -189,8 +174,8 @@ func FitBatchItem(ctx context.Context, decoding *decode.Budget, j job.Job, f job
 	return out, nil
 }
 
-// BatchArgument is the only argument of the batch tool.
-const BatchArgument = "deliveries"
+// deliveriesName is the only argument of the batch tool.
+const deliveriesName = "deliveries"
 
 // composeBatch replaces the leader's call by the call of the whole batch, if there are followers.
 func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own Fitted) error {
@@ -212,7 +197,7 @@ func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own Fitted) error
 	if err != nil {
 		return err
 	}
-	a.call = preparedCall{tool: tool.Name, arguments: map[string]any{BatchArgument: items}, sanitized: own.Cleaned,
+	a.call = preparedCall{tool: tool.Name, arguments: map[string]any{deliveriesName: items}, sanitized: own.Cleaned,
 		recorded: store.KeepSide(own.Sent), digest: [sha256.Size]byte(sum.Sum(nil)), release: release,
 		listing: b.single.listing}
 	b.size = len(items)

@@ -21,7 +21,7 @@ func TestBatchToolSchema(t *testing.T) {
 	t.Parallel()
 	one, several := readSchema(t, feedbackTool), readSchema(t, BatchTool)
 	var alone, list map[string]any
-	for raw, into := range map[string]*map[string]any{string(one.raw): &alone, string(several.Properties[BatchArgument]): &list} {
+	for raw, into := range map[string]*map[string]any{string(one.raw): &alone, string(several.Properties[deliveriesName]): &list} {
 		if err := json.Unmarshal([]byte(raw), into); err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +43,7 @@ func TestBatchToolSchema(t *testing.T) {
 	if string(fitted.Sent) != string(single) || !fitted.Cleaned {
 		t.Errorf("an item is\n%s\nalone it is\n%s", fitted.Sent, single)
 	}
-	whole := string(asJSON(map[string]any{BatchArgument: []any{fitted.Arguments}}))
+	whole := string(asJSON(map[string]any{deliveriesName: []any{fitted.Arguments}}))
 	if err := several.compiled.Validate(must(jsonschema.UnmarshalJSON(strings.NewReader(whole)))); err != nil {
 		t.Error(err)
 	}

@@ -20,8 +20,8 @@ const (
 	maxHeaderText = 8 << 10
 )
 
-// DefaultTool returns the tool that a kind's delivery calls if the job names no tool.
-func DefaultTool(k Kind) string {
+// defaultTool returns the tool that a kind's delivery calls if the job names no tool.
+func defaultTool(k Kind) string {
 	switch k {
 	case KindNewFeedback:
 		return "agent.receiveFeedback"
@@ -37,7 +37,7 @@ func DefaultTool(k Kind) string {
 
 // defaultAction returns the action of a job without an action.
 func defaultAction(k Kind) Action {
-	return Action{ToolName: DefaultTool(k), ResolveEndpoint: true, IncludeFileContent: true, VerifyFileHash: true}
+	return Action{ToolName: defaultTool(k), ResolveEndpoint: true, IncludeFileContent: true, VerifyFileHash: true}
 }
 
 // readAction reads the job's action. Missing fields have the values of defaultAction.

@@ -24,7 +24,7 @@ func (j Job) DirectField() string {
 
 // isOwnTool reports whether a name is the tool of a kind, or one of its spellings that readTool accepts.
 func isOwnTool(name string, k Kind) bool {
-	own := strings.TrimPrefix(DefaultTool(k), "agent.")
+	own := strings.TrimPrefix(defaultTool(k), "agent.")
 	for _, prefix := range []string{"agent.", "agent_", "agent/", ""} {
 		if name == prefix+own {
 			return true

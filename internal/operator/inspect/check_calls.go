@@ -4,69 +4,75 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/text"
 	"github.com/google/uuid"
 )
 
-// sendSamples runs the checks that call tools. It returns the error of the first sample.
+// sendSamples runs the checks that call tools. It returns the error of the first one.
 func (c *checker) sendSamples(ctx context.Context) error {
-	feedback := c.offers[checkFeedback]
-	err := c.takeAll(ctx, feedback.calls)
-	if c.judge(ctx, checkFeedback, err, fmt.Sprintf("it took %d samples", len(feedback.calls)),
-		"answer a feedback with a result once it is stored") {
-		err := c.takeAll(ctx, feedback.calls[:1])
-		c.judge(ctx, checkRepeat, err, "it took the first sample again, with the same deliveryId",
+	feedback := c.calls["feedback"]
+	_, err := c.call(ctx, feedback...)
+	if c.judge(ctx, "feedback", err, "it took feedback", "answer feedback with a result once it is stored") {
+		_, again := c.call(ctx, feedback[0])
+		c.judge(ctx, "repeat", again, "it took the same deliveryId again",
 			"remember each deliveryId, and answer a known one with a result")
-		c.checkBatchAnswer(ctx)
-		c.checkOptional(ctx, checkResponse, "it took responses")
-		c.checkOptional(ctx, checkValidation, "it took validations")
-		c.checkOptional(ctx, checkRevocation, "it took a client's revocation and a retraction after a reorg")
-		c.checkSignature(ctx, checkUnsigned, unsigned)
-		c.checkSignature(ctx, checkAltered, bodyChanged, signatureBroken)
+		for _, r := range receivers[1:] {
+			if calls := c.calls[r.check]; len(calls) > 0 {
+				answer, err := c.call(ctx, calls...)
+				if r.check == "batch" && err == nil {
+					err = c.checkResults(answer)
+				}
+				c.judge(ctx, r.check, err, "it took each "+r.check, "answer with a result, even if you do not know the feedback")
+			}
+		}
+		c.checkSignature(ctx, "unsigned", unsigned)
+		c.checkSignature(ctx, "altered", bodyChanged, signatureBroken)
 		c.checkErrorForm(ctx)
 	}
-	c.checkAnswerTime(ctx)
+	within := netguard.Seconds(c.callTimeout())
+	if c.late != "" {
+		c.fail("time", c.late+" did not answer within "+within, "answer when the event is stored, and work later")
+		return err
+	}
+	c.judge(ctx, "time", ctx.Err(), fmt.Sprintf("the slowest answer took %s of %s", netguard.Seconds(c.slowest), within), "")
 	return err
 }
 
-// errStopped reports that a call was not made, because of an earlier call.
+// errStopped reports that a call was not made, because of an earlier call or because the time for all checks ended.
 var errStopped = errors.New("not called")
 
-// call makes one call and notes how long the answer took. The error also reports an answer with isError.
-func (c *checker) call(ctx context.Context, r mcpcall.Request) (mcpcall.Answer, error) {
-	if c.late != "" || ctx.Err() != nil {
-		return mcpcall.Answer{}, errStopped
+// call makes calls until one fails, and returns the last answer. An answer with isError is an error.
+func (c *checker) call(ctx context.Context, requests ...mcpcall.Request) (answer mcpcall.Answer, err error) {
+	for _, r := range requests {
+		if c.late != "" || ctx.Err() != nil {
+			return answer, errStopped
+		}
+		var took time.Duration
+		answer, took, err = c.send(ctx, r)
+		c.slowest = max(c.slowest, took)
+		var failed *mcpcall.CallError
+		if errors.As(err, &failed) && failed.Timeout && ctx.Err() == nil {
+			c.late = r.Tool
+		}
+		if err != nil {
+			break
+		}
 	}
-	answer, took, err := c.send(ctx, r)
-	var failed *mcpcall.CallError
-	if errors.As(err, &failed) && failed.Timeout && ctx.Err() == nil {
-		c.late = r.Tool
-	}
-	c.slowest = max(c.slowest, took)
 	return answer, err
 }
 
-func (c *checker) takeAll(ctx context.Context, calls []mcpcall.Request) error {
-	for _, r := range calls {
-		if _, err := c.call(ctx, r); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// judge records the result of a check that ended with err. It skips the check if a call was not answered in time, and
-// reports whether the check passed.
+// judge records the result of a check that ended with err, and reports whether the check passed. It skips the check if a
+// call was not answered in time.
 func (c *checker) judge(ctx context.Context, check string, err error, passed, remedy string) bool {
 	switch {
 	case err == nil:
-		c.pass(check, "%s", passed)
+		c.pass(check, passed)
 	case ctx.Err() != nil:
-		c.skip(check, "the time for all checks ended before this one")
+		c.skip(check, "the time for all checks ended")
 	case c.late != "":
 		c.skip(check, "not checked, because "+c.late+" did not answer in time")
 	default:
@@ -75,60 +81,34 @@ func (c *checker) judge(ctx context.Context, check string, err error, passed, re
 	return err == nil
 }
 
-// checkBatchAnswer sends two feedbacks in one call.
-func (c *checker) checkBatchAnswer(ctx context.Context) {
-	o := c.offers[checkBatch]
-	if len(o.calls) == 0 {
-		return
-	}
-	var items, about []any
-	for _, r := range o.calls {
-		items, about = append(items, r.Arguments), append(about, r.Meta[metaKey])
-	}
-	answer, err := c.call(ctx, mcpcall.Request{Tool: o.tool, Arguments: map[string]any{delivery.BatchArgument: items},
-		Meta: map[string]any{metaKey: about}})
-	if err == nil {
-		statuses := delivery.ItemStatuses(answer)
-		for i, id := range o.ids {
-			if statuses[id] == "" {
-				err = fmt.Errorf("the answer to %d deliveries has no result, or two, for element %d", len(items), i+1)
-				break
-			}
+// checkResults returns an error unless the answer to the batch has one result for each delivery.
+func (c *checker) checkResults(answer mcpcall.Answer) error {
+	statuses := delivery.ItemStatuses(answer)
+	for i, id := range c.batch {
+		if statuses[id] == "" {
+			return fmt.Errorf("the answer has no valid result, or two, for element %d of %d", i+1, len(c.batch))
 		}
 	}
-	c.judge(ctx, checkBatch, err, fmt.Sprintf("it answered for each of %d deliveries", len(items)),
-		`answer {"results": [{"deliveryId", "status": "accepted"}, …]} with one result for each delivery`)
+	return nil
 }
 
-// checkOptional sends the samples of an optional tool.
-func (c *checker) checkOptional(ctx context.Context, check, passed string) {
-	if o := c.offers[check]; len(o.calls) > 0 {
-		c.judge(ctx, check, c.takeAll(ctx, o.calls), passed, "answer with a result, also for a feedback that you do not know")
-	}
-}
-
-// checkSignature sends requests that the server must refuse if it relies on Herald's signature.
+// checkSignature sends requests that a server must refuse if it relies on Herald's signature.
 func (c *checker) checkSignature(ctx context.Context, check string, how ...tampering) {
-	switch {
-	case c.auth.Endpoint.URL == "":
-		c.skip(check, "requests to a command have no signature")
-		return
-	case !c.signs:
-		c.skip(check, "Herald signs nothing here: set HERALD_PUBLIC_URL, and let this command reach the worker's database")
+	if !c.signs || c.auth.Endpoint.URL == "" {
+		c.skip(check, "nothing is signed here: that needs HERALD_PUBLIC_URL, the worker's database, and a server with a URL")
 		return
 	}
 	for _, h := range how {
-		_, err := c.call(withTampering(ctx, h), c.offers[checkFeedback].calls[0])
+		_, err := c.call(context.WithValue(ctx, tamperingKey{}, h), c.calls["feedback"][0])
 		var refused *mcpcall.CallError
-		if errors.As(err, &refused) && (refused.Status/100 == 4 || refused.Code != 0) {
+		switch {
+		case errors.As(err, &refused) && (refused.Status/100 == 4 || refused.Code != 0):
 			continue
-		}
-		if err == nil && len(c.auth.Endpoint.Headers) > 0 {
-			c.skip(check, "it took "+h.String()+": the credential that Herald sends protects it")
+		case err == nil && len(c.auth.Endpoint.Headers) > 0:
+			c.skip(check, "it took "+string(h)+": it relies on the credential that Herald sends")
 			return
-		}
-		if err == nil {
-			err = errors.New("it took " + h.String())
+		case err == nil:
+			err = errors.New("it took " + string(h))
 		}
 		c.judge(ctx, check, err, "", "answer HTTP 401 unless the signature is valid (docs/agents.md, Know who calls)")
 		return
@@ -136,43 +116,25 @@ func (c *checker) checkSignature(ctx context.Context, check string, how ...tampe
 	c.pass(check, "it refuses such requests")
 }
 
-// checkErrorForm checks that errors have the form of MCP, so that Herald can tell a refused call from a broken server.
+// checkErrorForm makes two wrong calls. Herald can distinguish a refused call from a broken server only by the form of
+// the answer.
 func (c *checker) checkErrorForm(ctx context.Context) {
-	const remedy = "answer with a JSON-RPC error or with isError"
-	answer, err := c.call(ctx, mcpcall.Request{Tool: "agent.receiveNothing", Arguments: map[string]any{}})
-	if err == nil {
-		err = errors.New("a tool that it does not offer answered with a result")
+	sample := c.calls["feedback"][0]
+	unknown, wrong := sample, sample
+	unknown.Tool = "agent.receiveNothing"
+	wrong.Arguments = map[string]any{"deliveryId": uuid.NewString(), "clientAddress": 7, "feedbackIndex": "seven"}
+	for _, r := range []mcpcall.Request{unknown, wrong} {
+		answer, err := c.call(ctx, r)
+		if err == nil && r.Tool == unknown.Tool {
+			err = errors.New("it answers with a result")
+		}
+		var failed *mcpcall.CallError
+		isMCP := answer.IsError || errors.As(err, &failed) && failed.Code != 0 && failed.Status < 500
+		if err != nil && !isMCP {
+			err = fmt.Errorf("to wrong arguments or an unknown tool (%s): %w", r.Tool, err)
+			c.judge(ctx, "errors", err, "", "answer with a JSON-RPC error or with isError")
+			return
+		}
 	}
-	if wrong := c.errorForm(answer, err); wrong != nil {
-		c.judge(ctx, checkErrors, fmt.Errorf("to a call of an unknown tool, %w", wrong), "", remedy)
-		return
-	}
-	arguments := map[string]any{"deliveryId": uuid.NewString(), "clientAddress": 7, "feedbackIndex": "seven"}
-	answer, err = c.call(ctx, mcpcall.Request{Tool: c.offers[checkFeedback].tool, Arguments: arguments,
-		Meta: c.first.callMeta()})
-	if wrong := c.errorForm(answer, err); wrong != nil {
-		c.judge(ctx, checkErrors, fmt.Errorf("to wrong arguments, %w", wrong), "", remedy)
-		return
-	}
-	c.pass(checkErrors, "it answers an unknown tool and wrong arguments in the form of MCP")
-}
-
-// errorForm returns err unless the answer has the form of MCP: a result, or a JSON-RPC error without an HTTP status
-// that says that the server is broken.
-func (c *checker) errorForm(answer mcpcall.Answer, err error) error {
-	var failed *mcpcall.CallError
-	if err == nil || answer.IsError || errors.As(err, &failed) && failed.Code != 0 && failed.Status < 500 {
-		return nil
-	}
-	return err
-}
-
-// checkAnswerTime judges the time of all answers.
-func (c *checker) checkAnswerTime(ctx context.Context) {
-	within := netguard.Seconds(c.callTimeout())
-	if c.late != "" {
-		c.fail(checkTime, text.Printable(c.late)+" did not answer within "+within, "answer when the event is stored, and work later")
-		return
-	}
-	c.judge(ctx, checkTime, ctx.Err(), fmt.Sprintf("the slowest answer took %.0f ms; Herald waits %s", milliseconds(c.slowest), within), "")
+	c.pass("errors", "it answers an unknown tool and wrong arguments in the form of MCP")
 }

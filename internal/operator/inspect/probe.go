@@ -97,10 +97,7 @@ func ProbeAgent(ctx context.Context, o *operator.Operator, ask ProbeRequest) (Pr
 	}
 	defer p.close(ctx)
 	began := time.Now()
-	p.conclude(p.probeAgent(ctx))
-	p.found.TookMs = milliseconds(time.Since(began))
-	p.storeObservation(ctx)
-	p.checkDisabled(ctx)
+	p.conclude(ctx, p.probeAgent(ctx), began)
 	return p.found, nil
 }
 
@@ -159,7 +156,6 @@ func (p *prober) probeAgent(ctx context.Context) error {
 	if err == nil && p.ask.Send {
 		err = p.callTool(ctx, args)
 	}
-	p.adviseOAuth(err)
 	return err
 }
 
@@ -280,8 +276,9 @@ func (p *prober) send(ctx context.Context, r mcpcall.Request) (answer mcpcall.An
 	return answer, time.Since(began), err
 }
 
-// conclude sets the verdict from the error with which the probe ended.
-func (p *prober) conclude(err error) {
+// conclude sets the verdict from the error with which the probe ended, and stores the observation of the agent.
+func (p *prober) conclude(ctx context.Context, err error, began time.Time) {
+	p.adviseOAuth(err)
 	r := &p.found
 	switch {
 	case err == nil && p.ask.Send:
@@ -292,6 +289,9 @@ func (p *prober) conclude(err error) {
 	default:
 		p.expect(retry.Classify(err))
 	}
+	r.TookMs = milliseconds(time.Since(began))
+	p.storeObservation(ctx)
+	p.checkDisabled(ctx)
 }
 
 // expect sets the outlook to that of a delivery with the verdict v.

@@ -92,15 +92,13 @@ func (s sample) sparse() sample {
 	return s
 }
 
-// callMeta returns the metadata of a call with the sample. It marks the sample where a delivery describes itself
-// (docs/agents.md).
-func (s sample) callMeta() map[string]any { return map[string]any{metaKey: s.describe()} }
-
+// metaKey is where a delivery describes itself in the _meta of a call (docs/agents.md).
 const metaKey = "io.agentherald/delivery"
 
-func (s sample) describe() map[string]any {
-	return map[string]any{"id": s.id, "probe": true, "attempt": 1, "replay": false,
-		"key": fmt.Sprintf("probe:%d:%s#%s", s.job.ChainID, s.job.AgentID, s.job.Kind)}
+// callMeta returns the metadata of a call with the sample. It marks the sample.
+func (s sample) callMeta() map[string]any {
+	return map[string]any{metaKey: map[string]any{"id": s.id, "probe": true, "attempt": 1, "replay": false,
+		"key": fmt.Sprintf("probe:%d:%s#%s", s.job.ChainID, s.job.AgentID, s.job.Kind)}}
 }
 
 // unfitted returns the arguments of the sample before they are fitted to a schema.

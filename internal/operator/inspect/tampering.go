@@ -1,8 +1,6 @@
 package inspect
 
 import (
-	"bytes"
-	"context"
 	"io"
 	"net/http"
 	"strings"
@@ -10,78 +8,39 @@ import (
 	"github.com/agentherald/herald/internal/signing"
 )
 
-// tampering is how a request of a check differs from a signed request of a delivery.
-type tampering int
+// tampering is a difference between a request of a check and a signed request of a delivery.
+type tampering string
 
 const (
-	unsigned        tampering = iota + 1 // it has no signature
-	bodyChanged                          // its body was changed after it was signed
-	signatureBroken                      // its signature is not valid
+	unsigned        tampering = "a request without a signature"
+	bodyChanged     tampering = "a request whose body was changed after it was signed"
+	signatureBroken tampering = "a request with an invalid signature"
 )
 
-func (t tampering) String() string {
-	switch t {
-	case unsigned:
-		return "a request without a signature"
-	case bodyChanged:
-		return "a request whose body was changed after it was signed"
-	default:
-		return "a request with an invalid signature"
-	}
-}
-
+// tamperingKey is the context key of a tool call's tampering. The call's connection was opened with signed requests.
 type tamperingKey struct{}
 
-// withTampering returns a context whose tool call is sent as how says. The connection was opened before, with signed
-// requests.
-func withTampering(ctx context.Context, how tampering) context.Context {
-	return context.WithValue(ctx, tamperingKey{}, how)
-}
-
-// tamperingSigner signs requests as deliveries do, except for requests with a context of withTampering.
+// tamperingSigner signs requests as deliveries do, except for those with a tampering in their context.
 type tamperingSigner struct{ ring *signing.Ring }
 
 // Sign implements transport.Signer.
 func (s tamperingSigner) Sign(req *http.Request) error {
-	how, _ := req.Context().Value(tamperingKey{}).(tampering)
+	how := req.Context().Value(tamperingKey{})
 	if how == unsigned {
 		return nil
 	}
-	if err := s.ring.Sign(req); err != nil {
-		return err
+	err := s.ring.Sign(req)
+	switch {
+	case err != nil:
+	case how == bodyChanged: // a space after the JSON changes the digest, not the meaning
+		req.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(req.Body, strings.NewReader(" ")), req.Body}
+		req.ContentLength++
+		req.GetBody = nil // net/http would send the original body in a second try
+	case how == signatureBroken:
+		req.Header.Set("Signature", "sig1=:"+strings.Repeat("A", 86)+"==:")
 	}
-	switch how {
-	case bodyChanged:
-		return appendSpace(req)
-	case signatureBroken:
-		const start = "sig1=:"
-		value := []byte(req.Header.Get("Signature"))
-		if at := strings.Index(string(value), start); at >= 0 && len(value) > at+len(start) {
-			first := &value[at+len(start)]
-			*first = map[bool]byte{true: 'B', false: 'A'}[*first == 'A']
-		}
-		req.Header.Set("Signature", string(value))
-	}
-	return nil
-}
-
-// appendSpace appends a space to the request's body, which is JSON. Its meaning stays the same, its digest does not.
-func appendSpace(req *http.Request) error {
-	if req.GetBody == nil {
-		return nil
-	}
-	body, err := req.GetBody()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = body.Close() }()
-	text, err := io.ReadAll(body)
-	if err != nil {
-		return err
-	}
-	text = append(text, ' ')
-	_ = req.Body.Close()
-	req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
-	req.GetBody = nil // the changed request must not be sent again with the original body
-	return nil
+	return err
 }

@@ -1,11 +1,9 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
@@ -155,13 +153,9 @@ func (a *API) probeAgent(r *request) (any, error) {
 }
 
 func (a *API) checkAgent(r *request) (any, error) {
-	send, err := strconv.ParseBool(cmp.Or(r.text("send"), "false"))
-	if err != nil {
-		return nil, refuse(http.StatusBadRequest, "invalid_request", "send", "send is true or false")
-	}
 	ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
 	defer cancel()
-	return inspect.CheckAgent(ctx, a.Operator, inspect.CheckRequest{AgentRef: r.agentRef(), Send: send})
+	return inspect.CheckAgent(ctx, a.Operator, inspect.ProbeRequest{AgentRef: r.agentRef(), Send: r.text("send") == "true"})
 }
 
 func (a *API) showStats(r *request) (any, error) { return a.Operator.ShowOverview(r.Context()) }

@@ -128,7 +128,7 @@ func (p *Pages) probeAgent(r *request) (answer, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
 	defer cancel()
 	ref := r.agentRef()
-	found, err := inspect.CheckAgent(ctx, p.Operator, inspect.CheckRequest{AgentRef: ref, Send: r.PostFormValue("send") == "true"})
+	found, err := inspect.CheckAgent(ctx, p.Operator, inspect.ProbeRequest{AgentRef: ref, Send: r.PostFormValue("send") == "true"})
 	if err != nil {
 		return answer{}, err
 	}
