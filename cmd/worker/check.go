@@ -28,23 +28,19 @@ func (c *agentCheckCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	if err := c.printAnswer(a, found, func() error { return printChecks(a, found) }); err != nil || found.Faults == 0 {
+	err = c.printAnswer(a, found, func() error {
+		t := a.newTable("CHECK", "VERDICT", "FOUND")
+		for _, check := range found.Checks {
+			t.addRow(check.Name, check.Verdict, text.Printable(check.Found))
+		}
+		err := t.Flush()
+		for _, n := range found.Probe.Notes {
+			fmt.Fprintf(a.out, "note: %s\n", text.Printable(n))
+		}
 		return err
+	})
+	if err == nil && found.Faults > 0 {
+		err = fmt.Errorf("the server has faults (%d, see above)", found.Faults)
 	}
-	return fmt.Errorf("%d faults were found (see above)", found.Faults)
-}
-
-// printChecks prints one line for each check.
-func printChecks(a *app, r inspect.CheckReport) error {
-	t := a.newTable("CHECK", "VERDICT", "FOUND")
-	for _, check := range r.Checks {
-		t.addRow(check.Name, check.Verdict, text.Printable(check.Found))
-	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	for _, n := range r.Probe.Notes {
-		fmt.Fprintf(a.out, "note: %s\n", text.Printable(n))
-	}
-	return nil
+	return err
 }

@@ -233,6 +233,9 @@ func TestCheckFindsFaults(t *testing.T) {
 		"a required score": {"schemas", "agent.receiveFeedback: for an event without a file, tags and a score from 0 to 100, the tool's input schema refuses score", func(r *receiver) {
 			r.schemas["agent.receiveFeedback"] = `{"type":"object","properties":{"deliveryId":{"type":"string"},"score":{"type":"number"}},"required":["deliveryId","score"]}`
 		}},
+		"a bounded feedback index": {"schemas", "agent.receiveFeedback: the tool's input schema refuses feedbackIndex", func(r *receiver) {
+			r.schemas["agent.receiveFeedback"] = `{"type":"object","properties":{"feedbackIndex":{"type":"integer","maximum":1}}}`
+		}},
 		"batches of one": {"schemas", "agent.receiveFeedbackBatch: the tool's input schema refuses deliveries", func(r *receiver) {
 			r.schemas["agent.receiveFeedbackBatch"] = strings.Replace(r.schemas["agent.receiveFeedbackBatch"], `"maxItems": 50`, `"maxItems": 1`, 1)
 		}},
@@ -304,7 +307,7 @@ func TestCheckFindsFaults(t *testing.T) {
 			t.Parallel()
 			_, url := newReceiver(t, herald, c.adapt)
 			code, out, errs := worker(t, d.env, "agent", "check", "--send", "--json", url)
-			if code != exitFailed || !strings.Contains(errs, "1 faults were found") {
+			if code != exitFailed || !strings.Contains(errs, "the server has faults (1, see above)") {
 				t.Errorf("exit code %d: %s", code, errs)
 			}
 			r := decode[inspect.CheckReport](t, out)

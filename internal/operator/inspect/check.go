@@ -69,15 +69,18 @@ func CheckAgent(ctx context.Context, o *operator.Operator, ask ProbeRequest) (Ch
 	}
 	defer p.close(ctx)
 	c := &checker{prober: p, checks: map[string]Check{}, calls: map[string][]mcpcall.Request{},
-		index: 1 + uint64(rand.Uint32())}
+		index: 1 + uint64(rand.Int32N(1<<30))}
 	began := time.Now()
 	tools, err := p.connect(ctx)
+	if !p.asked && err != nil && retry.Classify(err).Reason == reason.InternalError {
+		return CheckReport{}, err // a fault of this installation
+	}
 	c.checkConnection(err)
 	if err == nil {
 		_, err = p.prepareCall(ctx, tools)
 		c.checkTools(ctx, tools)
 	}
-	if err == nil && ask.Send {
+	if err == nil && ask.Send && len(c.calls["feedback"]) > 0 {
 		err = c.sendSamples(ctx)
 	}
 	p.conclude(ctx, err, began)
@@ -151,28 +154,20 @@ func (c *checker) checkTools(ctx context.Context, offered []mcpcall.Tool) {
 		}
 		present = append(present, tool)
 	}
-	found := "it offers " + strings.Join(present, ", ")
-	if len(missing) > 0 {
-		found += "; " + strings.Join(missing, ", ") + " are optional"
-	}
-	c.pass("tools", found)
+	c.pass("tools", fmt.Sprintf("it offers %s; not offered and optional: %s", strings.Join(present, ", "),
+		cmp.Or(strings.Join(missing, ", "), "none")))
+	c.pass("schemas", "events with and without a file, tags and a score fit the schemas")
 	if len(problems) > 0 {
 		c.fail("schemas", strings.Join(problems, "; "), "copy the schemas of docs/tools, or require less")
-		return
 	}
-	c.pass("schemas", "events with and without a file, tags and a score fit the schemas")
 }
 
-// fitTool finds a receiving tool, and fits two samples to its schema: an event that has everything, and one that lacks
-// everything that an event may lack. It keeps the calls of the samples that fit. It returns the server's name of the
-// tool ("": not offered), and the first error.
+// fitTool finds a receiving tool, and fits two samples to its schema. It keeps the calls of those that fit. It returns the
+// server's name of the tool ("": not offered), and the first error.
 func (c *checker) fitTool(ctx context.Context, check, tool string, kind job.Kind, offered []mcpcall.Tool) (string, error) {
 	full, err := newSample(kind, c.agent, tool, job.Limits{MaxTimeout: c.Settings.CallTimeout, Tools: c.Settings.Tools})
-	if err != nil {
-		return "", err
-	}
-	names, err := delivery.ToolNames(full.job, c.Settings.ToolAliases, c.listed)
-	if err != nil {
+	names, barred := delivery.ToolNames(full.job, c.Settings.ToolAliases, c.listed)
+	if err = cmp.Or(err, barred); err != nil {
 		return "", err
 	}
 	samples := []sample{c.identify(full), c.identify(full.sparse())}

@@ -42,14 +42,11 @@ func (c *checker) sendSamples(ctx context.Context) error {
 	return err
 }
 
-// errStopped reports that a call was not made, because of an earlier call or because the time for all checks ended.
-var errStopped = errors.New("not called")
-
-// call makes calls until one fails, and returns the last answer. An answer with isError is an error.
+// call makes calls until one fails or is late, and returns the last answer. An answer with isError is an error.
 func (c *checker) call(ctx context.Context, requests ...mcpcall.Request) (answer mcpcall.Answer, err error) {
 	for _, r := range requests {
 		if c.late != "" || ctx.Err() != nil {
-			return answer, errStopped
+			return answer, context.Canceled
 		}
 		var took time.Duration
 		answer, took, err = c.send(ctx, r)
@@ -65,8 +62,7 @@ func (c *checker) call(ctx context.Context, requests ...mcpcall.Request) (answer
 	return answer, err
 }
 
-// judge records the result of a check that ended with err, and reports whether the check passed. It skips the check if a
-// call was not answered in time.
+// judge records the result of a check that ended with err, and reports whether the check passed.
 func (c *checker) judge(ctx context.Context, check string, err error, passed, remedy string) bool {
 	switch {
 	case err == nil:
@@ -116,8 +112,7 @@ func (c *checker) checkSignature(ctx context.Context, check string, how ...tampe
 	c.pass(check, "it refuses such requests")
 }
 
-// checkErrorForm makes two wrong calls. Herald can distinguish a refused call from a broken server only by the form of
-// the answer.
+// checkErrorForm makes two wrong calls: the form of an answer distinguishes a refusal from a broken server.
 func (c *checker) checkErrorForm(ctx context.Context) {
 	sample := c.calls["feedback"][0]
 	unknown, wrong := sample, sample

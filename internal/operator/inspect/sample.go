@@ -79,8 +79,7 @@ func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sa
 	return s, err
 }
 
-// sparse returns a sample of the same kind that lacks everything that an event may lack: a file, tags, and a score. A
-// revocation becomes a retraction.
+// sparse returns the sample without the parts that an event may lack: file, tags, score. A revocation becomes a retraction.
 func (s sample) sparse() sample {
 	s.file = job.File{Verification: string(erc8004.NotGiven)}
 	s.job.Tag1, s.job.Tag, s.job.FeedbackURI, s.job.ResponseURI = "", "", "", ""

@@ -33,10 +33,7 @@ func (s tamperingSigner) Sign(req *http.Request) error {
 	switch {
 	case err != nil:
 	case how == bodyChanged: // a space after the JSON changes the digest, not the meaning
-		req.Body = struct {
-			io.Reader
-			io.Closer
-		}{io.MultiReader(req.Body, strings.NewReader(" ")), req.Body}
+		req.Body = io.NopCloser(io.MultiReader(req.Body, strings.NewReader(" ")))
 		req.ContentLength++
 		req.GetBody = nil // net/http would send the original body in a second try
 	case how == signatureBroken:
