@@ -162,10 +162,11 @@ func (c *checker) checkTools(ctx context.Context, offered []mcpcall.Tool) {
 	}
 }
 
-// fitTool finds a receiving tool, and fits two samples to its schema. It keeps the calls of those that fit. It returns the
+// fitTool fits two samples to the schema of a receiving tool, and keeps the calls of those that fit. It returns the
 // server's name of the tool ("": not offered), and the first error.
-func (c *checker) fitTool(ctx context.Context, check, tool string, kind job.Kind, offered []mcpcall.Tool) (string, error) {
-	full, err := newSample(kind, c.agent, tool, job.Limits{MaxTimeout: c.Settings.CallTimeout, Tools: c.Settings.Tools})
+func (c *checker) fitTool(ctx context.Context, check, tool string, kind job.Kind,
+	offered []mcpcall.Tool) (string, error) {
+	full, err := newSample(kind, c.agent, tool, job.Limits{MaxTimeout: c.Settings.CallTimeout})
 	names, barred := delivery.ToolNames(full.job, c.Settings.ToolAliases, c.listed)
 	if err = cmp.Or(err, barred); err != nil {
 		return "", err

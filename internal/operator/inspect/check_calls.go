@@ -23,10 +23,13 @@ func (c *checker) sendSamples(ctx context.Context) error {
 		for _, r := range receivers[1:] {
 			if calls := c.calls[r.check]; len(calls) > 0 {
 				answer, err := c.call(ctx, calls...)
-				if r.check == "batch" && err == nil {
-					err = c.checkResults(answer)
+				for i, id := range c.batch {
+					if r.check == "batch" && err == nil && delivery.ItemStatuses(answer)[id] == "" {
+						err = fmt.Errorf("the answer has no valid result, or two, for element %d of %d", i+1, len(c.batch))
+					}
 				}
-				c.judge(ctx, r.check, err, "it took each "+r.check, "answer with a result, even if you do not know the feedback")
+				c.judge(ctx, r.check, err, "it took each "+r.check,
+					"answer with a result, even if you do not know the feedback")
 			}
 		}
 		c.checkSignature(ctx, "unsigned", unsigned)
@@ -75,17 +78,6 @@ func (c *checker) judge(ctx context.Context, check string, err error, passed, re
 		c.fail(check, err, remedy)
 	}
 	return err == nil
-}
-
-// checkResults returns an error unless the answer to the batch has one result for each delivery.
-func (c *checker) checkResults(answer mcpcall.Answer) error {
-	statuses := delivery.ItemStatuses(answer)
-	for i, id := range c.batch {
-		if statuses[id] == "" {
-			return fmt.Errorf("the answer has no valid result, or two, for element %d of %d", i+1, len(c.batch))
-		}
-	}
-	return nil
 }
 
 // checkSignature sends requests that a server must refuse if it relies on Herald's signature.

@@ -15,7 +15,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// ProbeDeliveryID is the deliveryId of every sample of a probe, so that an agent that deduplicates by it counts them once.
+// ProbeDeliveryID is the deliveryId of every probe's sample, so that an agent that deduplicates counts them once.
 // It is a UUIDv8 (RFC 9562 §5.8) whose first bytes spell "probe".
 const ProbeDeliveryID = "70726f62-6500-8000-8000-000000000000"
 
@@ -79,7 +79,7 @@ func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sa
 	return s, err
 }
 
-// sparse returns the sample without the parts that an event may lack: file, tags, score. A revocation becomes a retraction.
+// sparse returns the sample without file, tags and score. A revocation becomes a retraction.
 func (s sample) sparse() sample {
 	s.file = job.File{Verification: string(erc8004.NotGiven)}
 	s.job.Tag1, s.job.Tag, s.job.FeedbackURI, s.job.ResponseURI = "", "", "", ""
