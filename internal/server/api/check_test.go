@@ -64,7 +64,7 @@ func TestCheckAgent(t *testing.T) {
 		t.Errorf("%d calls: %s", calls.Load(), page)
 	}
 	page = probe(page, url.Values{"send": {"true"}})
-	if !strings.Contains(page, "&lt;b&gt;I am full&lt;/b&gt;; answer a feedback with a result") || strings.Contains(page, "<b>") || calls.Load() != 2 {
+	if !strings.Contains(page, "&lt;b&gt;I am full&lt;/b&gt;; answer feedback with a result") || strings.Contains(page, "<b>") || calls.Load() != 2 {
 		t.Errorf("%d calls: %s", calls.Load(), page)
 	}
 }
