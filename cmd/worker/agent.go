@@ -18,6 +18,7 @@ type agentCmd struct {
 	Show    agentShowCmd    `cmd:"" help:"Show an agent's endpoint, state, totals and last error."`
 	Resolve agentResolveCmd `cmd:"" help:"Resolve an agent now, or any URI, and show every step."`
 	Probe   agentProbeCmd   `cmd:"" help:"Connect to an agent, list its tools and show a delivery's request. Calls no tool without --send."`
+	Check   agentCheckCmd   `cmd:"" help:"Check whether an MCP server can receive deliveries, rule by rule. Calls no tool without --send."`
 	Enable  agentEnableCmd  `cmd:"" help:"Deliver to an agent again, and release deliveries that are held because it was disabled."`
 	Disable agentDisableCmd `cmd:"" help:"Hold an agent's deliveries from now on (agent_disabled)."`
 	Policy  agentPolicyCmd  `cmd:"" help:"Set how an agent is treated, or show it when nothing is set."`

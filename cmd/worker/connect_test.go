@@ -63,6 +63,7 @@ var apart = map[string]string{
 	"token login":     "asks the authorization server first: TestLoginWithoutStore",
 	"agent resolve":   "asks the chain and the web alone",
 	"agent probe":     "does without a store: TestProbeByChain",
+	"agent check":     "does without a store: TestCheckWithoutStore",
 	"embedded fetch":  "fetches programs",
 }
 

@@ -40,6 +40,16 @@ func (e *Executor) readItemResults(ctx context.Context, answer mcpcall.Answer) m
 	return parseItemResults(answer.Object())
 }
 
+// ItemStatuses returns the status of each delivery that a batch tool's answer names exactly once, by delivery id. It
+// omits unknown statuses.
+func ItemStatuses(answer mcpcall.Answer) map[string]string {
+	found := map[string]string{}
+	for id, r := range parseItemResults(answer.Object()) {
+		found[id] = r.status
+	}
+	return found
+}
+
 // parseItemResults parses {"results": [{"deliveryId", "status", "error"}, …]}.
 func parseItemResults(raw json.RawMessage) map[string]itemResult {
 	root, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: maxResultDepth})

@@ -119,7 +119,7 @@ func TestThirdPartyTypeScript(t *testing.T) {
 }
 
 // startReceivers installs the archive and starts the agents. The first is the README's, which serves only herald.
-func startReceivers(t *testing.T, g *guest, herald string) (agents []*receiver) {
+func startReceivers(t *testing.T, g *guest, herald string) (agents []*packedAgent) {
 	t.Helper()
 	var err error
 	if g.node, err = npm.Node(g.ctx); err != nil {
@@ -138,7 +138,7 @@ func startReceivers(t *testing.T, g *guest, herald string) (agents []*receiver) 
 		t.Fatal(err)
 	}
 	self := strconv.Itoa(freePort(t))
-	readme := readmeAgent(t)
+	readme := readmeTypeScriptAgent(t)
 	origin := "http://127.0.0.1:" + self
 	for old, by := range map[string]string{"https://herald.example": herald, "https://agent.example": origin, "8081": self} {
 		if strings.Count(readme, old) != 1 {
@@ -157,7 +157,7 @@ func startReceivers(t *testing.T, g *guest, herald string) (agents []*receiver) 
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := &receiver{guest: g, t: t, name: s.name, known: s.known, number: len(agents) + 1, url: "http://127.0.0.1:" + port + "/mcp"}
+		a := &packedAgent{guest: g, t: t, name: s.name, known: s.known, number: len(agents) + 1, url: "http://127.0.0.1:" + port + "/mcp"}
 		a.process = s.listenAt(t, g, number, npm.Environment())
 		agents = append(agents, a)
 	}
@@ -169,9 +169,9 @@ func startReceivers(t *testing.T, g *guest, herald string) (agents []*receiver) 
 	return agents
 }
 
-// readmeAgent returns the agent of the package's README, changed as the README describes so that it serves only Herald.
+// readmeTypeScriptAgent returns the agent of the package's README, changed as the README describes so that it serves only Herald.
 // Its own lines are at most 15.
-func readmeAgent(t *testing.T) string {
+func readmeTypeScriptAgent(t *testing.T) string {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(receiverSource, "README.md"))
 	if err != nil {
@@ -203,8 +203,8 @@ func readmeAgent(t *testing.T) string {
 	return code
 }
 
-// receiver is a running agent that uses the package, and its number at Herald.
-type receiver struct {
+// packedAgent is a running agent that uses the package, and its number at Herald.
+type packedAgent struct {
 	*guest
 	t       *testing.T
 	name    string
@@ -215,7 +215,7 @@ type receiver struct {
 }
 
 // receiveOnce delivers a feedback, repeats the delivery, and delivers a revocation.
-func (r *receiver) receiveOnce() {
+func (r *packedAgent) receiveOnce() {
 	r.t.Helper()
 	first := r.enqueue(`{"type":"NewFeedback","feedbackIndex":1,"value":"95","valueDecimals":0,"tag1":"first"}`)[0]
 	r.awaitStatus("delivered", first)
@@ -230,7 +230,7 @@ func (r *receiver) receiveOnce() {
 }
 
 // receiveLate delivers a feedback at which the handler fails once.
-func (r *receiver) receiveLate() {
+func (r *packedAgent) receiveLate() {
 	r.t.Helper()
 	late := r.enqueue(`{"type":"NewFeedback","feedbackIndex":2,"value":"95","valueDecimals":0,"tag1":"late"}`)[0]
 	r.awaitStatus("delivered", late)
@@ -241,10 +241,10 @@ func (r *receiver) receiveLate() {
 	}
 }
 
-func (r *receiver) client() string { return fmt.Sprintf("0x%040x", 0xaa00+r.number) }
+func (r *packedAgent) client() string { return fmt.Sprintf("0x%040x", 0xaa00+r.number) }
 
 // enqueue accepts jobs about this agent.
-func (r *receiver) enqueue(jobs ...string) []uuid.UUID {
+func (r *packedAgent) enqueue(jobs ...string) []uuid.UUID {
 	r.t.Helper()
 	var lines strings.Builder
 	for _, text := range jobs {
@@ -267,7 +267,7 @@ func (r *receiver) enqueue(jobs ...string) []uuid.UUID {
 	return ids
 }
 
-func (r *receiver) await(what string, ids []uuid.UUID, ok func(Row) bool) {
+func (r *packedAgent) await(what string, ids []uuid.UUID, ok func(Row) bool) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeoutCause(r.ctx, deliveryTime, fmt.Errorf("not within %s", deliveryTime))
 	defer cancel()
@@ -287,18 +287,18 @@ func (r *receiver) await(what string, ids []uuid.UUID, ok func(Row) bool) {
 	}
 }
 
-func (r *receiver) awaitStatus(status string, ids ...uuid.UUID) {
+func (r *packedAgent) awaitStatus(status string, ids ...uuid.UUID) {
 	r.t.Helper()
 	r.await("the deliveries to be "+status, ids, func(row Row) bool { return row.Status == status })
 }
 
-func (r *receiver) awaitAttempts(id uuid.UUID, n int) {
+func (r *packedAgent) awaitAttempts(id uuid.UUID, n int) {
 	r.t.Helper()
 	r.await(fmt.Sprintf("attempt %d", n), []uuid.UUID{id}, func(row Row) bool { return row.Attempts == n })
 }
 
 // saidOnce checks that a handler of the agent was called once for this feedback.
-func (r *receiver) saidOnce(what string, index int) {
+func (r *packedAgent) saidOnce(what string, index int) {
 	r.t.Helper()
 	log, err := os.ReadFile(r.process.Log())
 	if err != nil {
@@ -318,7 +318,7 @@ func (r *receiver) saidOnce(what string, index int) {
 }
 
 // countTool returns the number of deliveries for which this tool of the agent was called.
-func (r *receiver) countTool(tool string) (n int) {
+func (r *packedAgent) countTool(tool string) (n int) {
 	r.t.Helper()
 	err := r.SQL(r.ctx, func(ctx context.Context, c *pgx.Conn) error {
 		const count = `SELECT count(*) FROM herald.deliveries WHERE agent_id = $1 AND tool_name = $2`

@@ -38,7 +38,7 @@ func (p *prober) authorize(ctx context.Context, e mcpcall.Endpoint) (err error) 
 
 // openAuthorizer creates an Authorizer if a token is stored for the agent and the endpoint can receive it.
 func (p *prober) openAuthorizer(ctx context.Context, e mcpcall.Endpoint) error {
-	if e.URL == "" || len(e.Headers) > 0 || p.openOnce(ctx) != nil { // storeObservation reports the error
+	if p.ask.withoutToken || e.URL == "" || len(e.Headers) > 0 || p.openOnce(ctx) != nil { // storeObservation reports the error
 		return nil
 	}
 	tokens, _, err := p.store.AgentTokens(ctx, p.agent)
@@ -72,12 +72,15 @@ func (p *prober) openSigner(ctx context.Context, calls *mcpcall.Config) error {
 	if err != nil {
 		return err
 	}
-	calls.Signer = ring
+	p.signs, calls.Signer = true, tamperingSigner{ring}
 	return ring.Load(ctx)
 }
 
-// close closes the store and the content.
+// close ends the connection to the agent, and closes the store and the content.
 func (p *prober) close(ctx context.Context) {
+	if p.pool != nil {
+		p.Disconnect(ctx, p.pool)
+	}
 	if p.store != nil {
 		flushThenClose(ctx, p.authorizer, p.store.Close)
 	}

@@ -63,6 +63,8 @@ type ProbeRequest struct {
 	Send      bool   // call the tool with the sample
 	URL       string // probe this address instead of the agent's own; nothing is stored then
 	Transport string // with URL: http (default) or sse
+
+	withoutToken bool // send no stored token
 }
 
 // prober is one probe of an agent.
@@ -74,14 +76,16 @@ type prober struct {
 	content *operator.Content
 	listed  *servers.Server // the agent's entry of the servers file; nil if there is none, or with --url
 	found   Probe
-	reached error // error of listing the agent's tools
-	asked   bool  // the agent's tools were requested
+	pool    *mcpcall.Pool // nil until it is opened
+	reached error         // error of listing the agent's tools
+	asked   bool          // the agent's tools were requested
 
 	store *operator.Session // nil if it was not opened, or cannot be
 	away  error             // why it cannot be opened
 
 	authorizer *agentauth.Authorizer // nil if no token is stored for the agent
 	auth       *agentauth.Authorization
+	signs      bool // requests are signed
 }
 
 // ProbeAgent connects to the agent as a delivery would, and shows the arguments that a delivery would send. It calls
@@ -93,10 +97,7 @@ func ProbeAgent(ctx context.Context, o *operator.Operator, ask ProbeRequest) (Pr
 	}
 	defer p.close(ctx)
 	began := time.Now()
-	p.conclude(p.probeAgent(ctx))
-	p.found.TookMs = milliseconds(time.Since(began))
-	p.storeObservation(ctx)
-	p.checkDisabled(ctx)
+	p.conclude(ctx, p.probeAgent(ctx), began)
 	return p.found, nil
 }
 
@@ -133,11 +134,11 @@ func prepareProbe(o *operator.Operator, ask ProbeRequest) (*prober, error) {
 func (p *prober) checkURL() (err error) {
 	switch u, err := url.Parse(p.ask.URL); {
 	case p.ask.URL == "" && p.ask.Transport != "":
-		return operator.NewMisuse("--transport is for --url")
+		return operator.NewMisuse("--transport is for a URL")
 	case p.ask.URL != "" && (err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https"):
-		return operator.NewMisuse("--url must be an http or https URL")
+		return operator.NewMisuse("the URL must be an http or https URL")
 	case p.ask.URL != "" && u.User != nil:
-		return operator.NewMisuse("--url holds a user or password, which no agent is sent")
+		return operator.NewMisuse("the URL holds a user or password, which no agent is sent")
 	case p.ask.URL != "":
 		return nil
 	}
@@ -147,33 +148,35 @@ func (p *prober) checkURL() (err error) {
 
 // probeAgent runs the steps of a delivery. It calls the tool only with Send.
 func (p *prober) probeAgent(ctx context.Context) error {
-	endpoint, err := p.findEndpoint(ctx)
-	if err != nil {
-		return err
-	}
-	if err := p.authorize(ctx, endpoint); err != nil {
-		return err
-	}
-	calls := mcpcall.Config{Guard: p.content.Guard, StdioCommands: p.Settings.StdioCommands,
-		CallTimeout: p.Settings.CallTimeout, Logger: p.Logger, Supervised: true}
-	if err := p.openSigner(ctx, &calls); err != nil {
-		return err
-	}
-	pool, err := mcpcall.NewPool(calls)
-	if err != nil {
-		return err
-	}
-	defer p.Disconnect(ctx, pool)
-	tools, err := p.listTools(ctx, pool)
+	tools, err := p.connect(ctx)
 	var args map[string]any
 	if err == nil {
 		args, err = p.prepareCall(ctx, tools)
 	}
 	if err == nil && p.ask.Send {
-		err = p.callTool(ctx, pool, args)
+		err = p.callTool(ctx, args)
 	}
-	p.adviseOAuth(err)
 	return err
+}
+
+// connect finds the agent's endpoint, connects as a delivery does, and lists the agent's tools.
+func (p *prober) connect(ctx context.Context) ([]mcpcall.Tool, error) {
+	endpoint, err := p.findEndpoint(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.authorize(ctx, endpoint); err != nil {
+		return nil, err
+	}
+	calls := mcpcall.Config{Guard: p.content.Guard, StdioCommands: p.Settings.StdioCommands,
+		CallTimeout: p.Settings.CallTimeout, Logger: p.Logger, Supervised: true}
+	if err := p.openSigner(ctx, &calls); err != nil {
+		return nil, err
+	}
+	if p.pool, err = mcpcall.NewPool(calls); err != nil {
+		return nil, err
+	}
+	return p.listTools(ctx)
 }
 
 // findEndpoint returns the endpoint from --url, else from the servers file, else from the chain.
@@ -210,13 +213,13 @@ func (p *prober) findEndpoint(ctx context.Context) (mcpcall.Endpoint, error) {
 }
 
 // listTools connects to the agent and lists its tools.
-func (p *prober) listTools(ctx context.Context, pool *mcpcall.Pool) ([]mcpcall.Tool, error) {
+func (p *prober) listTools(ctx context.Context) ([]mcpcall.Tool, error) {
 	ctx, cancel := mcpcall.WithTimeout(ctx, p.Settings.CallTimeout)
 	defer cancel()
 	began := time.Now()
 	var set mcpcall.ToolSet
 	err := p.withTokenRefresh(ctx, func(ctx context.Context, e mcpcall.Endpoint) (err error) {
-		set, err = pool.Tools(ctx, e, true)
+		set, err = p.pool.Tools(ctx, e, true)
 		return err
 	})
 	p.found.ListedMs, p.asked, p.reached = milliseconds(time.Since(began)), true, err
@@ -238,7 +241,7 @@ func (p *prober) prepareCall(ctx context.Context, offered []mcpcall.Tool) (map[s
 	if err != nil {
 		return nil, err
 	}
-	tool, fitted, err := delivery.FitCall(ctx, nil, p.sample.job, p.sample.file, ProbeDeliveryID, names, offered)
+	tool, fitted, err := delivery.FitCall(ctx, nil, p.sample.job, p.sample.file, p.sample.id, names, offered)
 	if tool.Name == "" {
 		return nil, err
 	}
@@ -249,28 +252,33 @@ func (p *prober) prepareCall(ctx context.Context, offered []mcpcall.Tool) (map[s
 }
 
 // callTool calls the tool with the sample.
-func (p *prober) callTool(ctx context.Context, pool *mcpcall.Pool, args map[string]any) error {
+func (p *prober) callTool(ctx context.Context, args map[string]any) error {
+	answer, took, err := p.send(ctx, mcpcall.Request{Tool: p.found.Tool, Arguments: args, Meta: p.sample.callMeta()})
+	if err == nil || answer.IsError {
+		p.found.Answer = &ProbedAnswer{IsError: answer.IsError, Unreadable: answer.Unreadable, Text: answer.Text,
+			Result: answer.Raw, TookMs: milliseconds(took)}
+	}
+	return err
+}
+
+// send calls a tool as a delivery does. If the tool answers with an error, send returns the answer and an error.
+func (p *prober) send(ctx context.Context, r mcpcall.Request) (answer mcpcall.Answer, took time.Duration, err error) {
 	ctx, cancel := mcpcall.WithTimeout(ctx, p.callTimeout())
 	defer cancel()
 	began := time.Now()
-	var answer mcpcall.Answer
-	err := p.withTokenRefresh(ctx, func(ctx context.Context, e mcpcall.Endpoint) (err error) {
-		answer, err = pool.Call(ctx, e, mcpcall.Request{Tool: p.found.Tool, Arguments: args, Meta: p.sample.callMeta()})
+	err = p.withTokenRefresh(ctx, func(ctx context.Context, e mcpcall.Endpoint) (err error) {
+		answer, err = p.pool.Call(ctx, e, r)
 		return err
 	})
-	if err != nil {
-		return err
+	if err == nil && answer.IsError {
+		err = retry.Fail(reason.ToolError, "the agent's tool answered the sample with an error: "+text.Shorten(answer.Text))
 	}
-	p.found.Answer = &ProbedAnswer{IsError: answer.IsError, Unreadable: answer.Unreadable, Text: answer.Text,
-		Result: answer.Raw, TookMs: milliseconds(time.Since(began))}
-	if answer.IsError {
-		return retry.Fail(reason.ToolError, "the agent's tool answered the sample with an error: "+text.Shorten(answer.Text))
-	}
-	return nil
+	return answer, time.Since(began), err
 }
 
-// conclude sets the verdict from the error with which the probe ended.
-func (p *prober) conclude(err error) {
+// conclude sets the verdict from the error with which the probe ended, and stores the observation of the agent.
+func (p *prober) conclude(ctx context.Context, err error, began time.Time) {
+	p.adviseOAuth(err)
 	r := &p.found
 	switch {
 	case err == nil && p.ask.Send:
@@ -281,6 +289,9 @@ func (p *prober) conclude(err error) {
 	default:
 		p.expect(retry.Classify(err))
 	}
+	r.TookMs = milliseconds(time.Since(began))
+	p.storeObservation(ctx)
+	p.checkDisabled(ctx)
 }
 
 // expect sets the outlook to that of a delivery with the verdict v.

@@ -1,8 +1,9 @@
 // Package inspect runs the steps of a delivery for an agent or a document, and reports how a delivery would end.
 // Resolve resolves an agent from the registry to its endpoint, ResolveURI fetches one document, and ProbeAgent connects
-// to the agent, lists its tools and fits a sample to one of them.
+// to the agent, lists its tools and fits a sample to one of them. CheckAgent does the same and reports each rule for
+// receivers.
 //
-// A tool is called only by a probe with Send. A probe stores its observation of the agent if a store is available, as a
+// A tool is called only with Send. A probe or check stores its observation of the agent if a store is available, as a
 // delivery does. The code that decides is the code of deliveries: resolver, agentauth, delivery.FitCall and
 // retry.Classify.
 package inspect

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"math/big"
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
@@ -14,7 +15,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// ProbeDeliveryID is the deliveryId of every sample, so that an agent that deduplicates by it counts all samples once.
+// ProbeDeliveryID is the deliveryId of every probe's sample, so that an agent that deduplicates counts them once.
 // It is a UUIDv8 (RFC 9562 §5.8) whose first bytes spell "probe".
 const ProbeDeliveryID = "70726f62-6500-8000-8000-000000000000"
 
@@ -31,6 +32,7 @@ var sampleTime = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 type sample struct {
 	job  job.Job
 	file job.File
+	id   string // its deliveryId
 }
 
 // newSample creates a sample through job.Parse, as every job is created. tool is the tool to call; "": that of the
@@ -48,7 +50,7 @@ func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sa
 			event[name] = value
 		}
 	}
-	s := sample{file: job.File{Content: json.RawMessage(sampleFile), Source: "data", Verification: string(erc8004.Raw)}}
+	s := sample{id: ProbeDeliveryID, file: job.File{Content: json.RawMessage(sampleFile), Source: "data", Verification: string(erc8004.Raw)}}
 	switch kind {
 	case job.KindNewFeedback:
 		add(map[string]any{"clientAddress": address, "feedbackIndex": 1, "value": "9977", "valueDecimals": 2,
@@ -77,14 +79,29 @@ func newSample(kind job.Kind, g store.Agent, tool string, limits job.Limits) (sa
 	return s, err
 }
 
-// callMeta returns the metadata of the call. It marks the sample where a delivery describes itself (docs/agents.md).
+// sparse returns the sample without file, tags and score. A revocation becomes a retraction.
+func (s sample) sparse() sample {
+	s.file = job.File{Verification: string(erc8004.NotGiven)}
+	s.job.Tag1, s.job.Tag, s.job.FeedbackURI, s.job.ResponseURI = "", "", "", ""
+	s.job.FeedbackHash, s.job.ResponseHash = common.Hash{}, common.Hash{}
+	s.job.Value, s.job.ValueDecimals = big.NewInt(-1), 0
+	if s.job.Kind == job.KindFeedbackRevoked {
+		s.job.Reason = job.RevokedByReorg
+	}
+	return s
+}
+
+// metaKey is where a delivery describes itself in the _meta of a call (docs/agents.md).
+const metaKey = "io.agentherald/delivery"
+
+// callMeta returns the metadata of a call with the sample. It marks the sample.
 func (s sample) callMeta() map[string]any {
-	return map[string]any{"io.agentherald/delivery": map[string]any{"id": ProbeDeliveryID, "probe": true, "attempt": 1,
-		"replay": false, "key": fmt.Sprintf("probe:%d:%s#%s", s.job.ChainID, s.job.AgentID, s.job.Kind)}}
+	return map[string]any{metaKey: map[string]any{"id": s.id, "probe": true, "attempt": 1, "replay": false,
+		"key": fmt.Sprintf("probe:%d:%s#%s", s.job.ChainID, s.job.AgentID, s.job.Kind)}}
 }
 
 // unfitted returns the arguments of the sample before they are fitted to a schema.
-func (s sample) unfitted() map[string]any { return s.job.Arguments(s.file, ProbeDeliveryID) }
+func (s sample) unfitted() map[string]any { return s.job.Arguments(s.file, s.id) }
 
 // Values of ProbedArgument.Change: what fitting to the tool's input schema did to an argument.
 const (

@@ -19,6 +19,8 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/netguard"
+	"github.com/agentherald/herald/internal/netguard/guardtest"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
@@ -53,14 +55,17 @@ type world struct {
 }
 
 // lent is the operator's backend: the test's store, without a chain.
-type lent struct{ store *store.Store }
+type lent struct {
+	store *store.Store
+	guard *netguard.Guard
+}
 
 func (b lent) OpenStore(context.Context, operator.StoreOptions) (*operator.Session, error) {
 	return &operator.Session{Store: b.store, Close: func() {}}, nil
 }
 
-func (lent) OpenContent() (*operator.Content, error) {
-	return &operator.Content{HasChain: func(uint64) bool { return false }, Close: func() {}}, nil
+func (b lent) OpenContent() (*operator.Content, error) {
+	return &operator.Content{Guard: b.guard, HasChain: func(uint64) bool { return false }, Close: func() {}}, nil
 }
 func (lent) Keyset() (*secret.Keyset, error) { return nil, errors.New("no keyset here") }
 func (lent) Master() (secret.Master, error)  { return nil, nil }
@@ -101,7 +106,7 @@ func serveWith(t *testing.T, st *store.Store, token string) *world {
 		t.Fatal(err)
 	}
 	w := &world{T: t, store: st, token: token, gone: make(chan struct{}), calls: &toolCaller{}}
-	w.operator = operator.New(operator.Config{Settings: cfg, Backend: lent{st}, Person: nobody{}, Logger: quiet, Timeout: 10 * time.Second})
+	w.operator = operator.New(operator.Config{Settings: cfg, Backend: lent{st, guardtest.Loopback(t, nil)}, Person: nobody{}, Logger: quiet, Timeout: 10 * time.Second})
 	a, err := api.New(api.Config{Operator: w.operator, Intake: in, Events: st, Calls: w.calls, Logger: quiet,
 		PollEvents: 10 * time.Millisecond})
 	if err != nil {

@@ -143,13 +143,19 @@ func (a *API) refreshAgent(r *request) (any, error) {
 	return a.Operator.RefreshAgent(r.Context(), r.agentRef(), r.visitor.Name)
 }
 
-// probeTimeout bounds a probe: resolving, connecting and listing tools.
+// probeTimeout bounds a probe and a check: resolving, connecting, listing tools, and calling them with samples.
 const probeTimeout = 50 * time.Second
 
 func (a *API) probeAgent(r *request) (any, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
 	defer cancel()
 	return inspect.ProbeAgent(ctx, a.Operator, inspect.ProbeRequest{AgentRef: r.agentRef(), Kind: string(job.KindNewFeedback)})
+}
+
+func (a *API) checkAgent(r *request) (any, error) {
+	ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
+	defer cancel()
+	return inspect.CheckAgent(ctx, a.Operator, inspect.ProbeRequest{AgentRef: r.agentRef(), Send: r.text("send") == "true"})
 }
 
 func (a *API) showStats(r *request) (any, error) { return a.Operator.ShowOverview(r.Context()) }

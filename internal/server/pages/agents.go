@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/store"
@@ -116,23 +115,24 @@ func (p *Pages) changeAgent(r *request, change func(operator.AgentRef) error) (a
 	return answer{location: "/agents/" + ref.Agent + "?" + encodePairs([]string{"registry", ref.Registry})}, nil
 }
 
-// probeTimeout bounds a probe: resolving, connecting and listing tools.
+// probeTimeout bounds a probe: resolving, connecting, listing tools, and calling them with samples.
 const probeTimeout = 50 * time.Second
 
-// probePage shows the result of a probe.
+// probePage shows the result of a probe, and whether the agent can receive deliveries.
 type probePage struct {
-	inspect.Probe
-	Back string
+	inspect.CheckReport
+	Name, Registry, Back string
 }
 
 func (p *Pages) probeAgent(r *request) (answer, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
 	defer cancel()
 	ref := r.agentRef()
-	found, err := inspect.ProbeAgent(ctx, p.Operator, inspect.ProbeRequest{AgentRef: ref, Kind: string(job.KindNewFeedback)})
+	found, err := inspect.CheckAgent(ctx, p.Operator, inspect.ProbeRequest{AgentRef: ref, Send: r.PostFormValue("send") == "true"})
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{page: "probe", title: "Probe of agent " + ref.Agent, content: probePage{Probe: found,
+	return answer{page: "probe", title: "Probe of agent " + ref.Agent, content: probePage{CheckReport: found,
+		Name: ref.Agent, Registry: ref.Registry,
 		Back: "/agents/" + ref.Agent + "?" + encodePairs([]string{"registry", ref.Registry})}}, nil
 }
