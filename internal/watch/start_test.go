@@ -16,12 +16,14 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// openCursor creates the cursor of a future watcher at a block.
-func (w *world) openCursor(start uint64) {
+// openCursors creates the cursors of a future watcher at a block.
+func (w *world) openCursors(start uint64) {
 	w.Helper()
-	key := store.CursorKey{ChainID: w.net.ChainID(), Follower: "head of " + strings.Join(w.net.Deployment().List(), ",")}
-	if _, err := w.store.OpenCursor(w.Context(), key, start, nil); err != nil {
-		w.Fatal(err)
+	for _, contract := range w.net.Deployment().List() {
+		key := store.CursorKey{ChainID: w.net.ChainID(), Contracts: contract}
+		if _, err := w.store.OpenCursor(w.Context(), key, start, nil); err != nil {
+			w.Fatal(err)
+		}
 	}
 }
 
@@ -33,7 +35,7 @@ func TestCursorAboveTheHead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.openCursor(1_000_000)
+			w.openCursors(1_000_000)
 			w.give(2)
 			log := &heraldtest.Log{}
 			g := w.watch(func(c *Config) { c.From, c.Logger = from, slog.New(slog.NewTextHandler(log, nil)) })
@@ -79,11 +81,11 @@ type brokenCommit struct {
 	tried  atomic.Int32
 }
 
-func (b *brokenCommit) AdvanceCursor(ctx context.Context, c *store.Cursor, a store.Advance) (store.Advanced, error) {
+func (b *brokenCommit) AdvanceCursors(ctx context.Context, c []*store.Cursor, a store.Advance) (store.Advanced, error) {
 	if n := b.tried.Add(1); !b.mended.Load() { // the range and so the error grow with the chain
 		return store.Advanced{}, fmt.Errorf("accept jobs up to block %d: %w", n, errDenied)
 	}
-	return b.Store.AdvanceCursor(ctx, c, a)
+	return b.Store.AdvanceCursors(ctx, c, a)
 }
 
 // TestLastingFailureIsLoggedOnce: repeated failures of a commit are logged once, although the blocks in the error
