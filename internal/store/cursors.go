@@ -104,22 +104,16 @@ type Advanced struct {
 	Vanished []Vanished   // deliveries whose events a reorg removed
 }
 
-// errUnordered means that AdvanceCursors was called with cursors that it cannot move together.
-var errUnordered = errors.New("the cursors are not at one height of one chain, in the order of their contracts")
-
 // AdvanceCursors accepts the jobs of the blocks that were read, ends deliveries whose events a reorg removed, and moves
-// cursors of the same chain and height, in one transaction. They are cursors of contracts, sorted by contract, or one
-// cursor of a backfill, which is deleted after its last block. Answers and Tasks are as those of Accept, but only the
+// one or more cursors of the same chain and height, in one transaction. They are cursors of contracts, or one cursor of a
+// backfill, which is deleted after its last block. Answers and Tasks are as those of Accept, but only the
 // transaction's deadline limits the number of jobs. See docs/design/chain.md.
 //
 // It returns ErrCursorMoved if one of the cursors has moved since it was read.
 func (s *Store) AdvanceCursors(ctx context.Context, cursors []*Cursor, a Advance) (done Advanced, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	g, err := newCursorGroup(cursors)
-	if err != nil {
-		return Advanced{}, err
-	}
+	g := newCursorGroup(cursors)
 	defer wrapError(&err, "accept %d jobs of chain %d from blocks %d to %d", len(a.Intakes), g.chainID, a.From, a.To)
 	anchors, err := json.Marshal(a.Anchors)
 	if err != nil {
@@ -182,21 +176,14 @@ type cursorGroup struct {
 	end       *uint64
 }
 
-func newCursorGroup(cursors []*Cursor) (g cursorGroup, err error) {
-	for i, c := range cursors {
-		if i == 0 {
-			g.chainID, g.backfill, g.next, g.end = c.ChainID, c.Backfill, c.Next, c.End
-		}
-		if c.ChainID != g.chainID || c.Backfill != g.backfill || c.Next != g.next || i > 0 && c.Contracts <= cursors[i-1].Contracts {
-			return g, errUnordered
-		}
+func newCursorGroup(cursors []*Cursor) cursorGroup {
+	one := cursors[0]
+	g := cursorGroup{chainID: one.ChainID, backfill: one.Backfill, next: one.Next, end: one.End}
+	for _, c := range cursors {
 		g.names, g.moves = append(g.names, c.Contracts), append(g.moves, c.moves)
 		g.contracts = append(g.contracts, strings.Split(c.Contracts, ",")...)
 	}
-	if len(cursors) == 0 {
-		return g, errUnordered
-	}
-	return g, nil
+	return g
 }
 
 // emitterOf returns the contract that emits a job's event, in lower case.

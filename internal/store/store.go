@@ -150,11 +150,7 @@ func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), pc); err != nil {
 		return nil, fmt.Errorf("store: %w", pgerror.Explain(err))
 	}
-	s.leaders = &leaders{held: map[int64]*leadership{}, acquire: func(ctx context.Context) (*pgxpool.Conn, error) {
-		ctx, cancel := s.withDeadline(ctx)
-		defer cancel()
-		return s.pool.Acquire(ctx)
-	}}
+	s.leaders = &leaders{store: s, held: map[int64]struct{}{}}
 	if cfg.Locks != nil {
 		s.leaders = cfg.Locks.leaders
 	}

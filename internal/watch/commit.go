@@ -32,7 +32,7 @@ const (
 // removed.
 func (g *group) deferral(r chain.Range) time.Duration {
 	end := g.cursors[0].End
-	isLast := end != nil && r.To >= *end || g.until > 0 && r.To+1 >= g.until
+	isLast := end != nil && r.To >= *end || r.To == g.limit.Load()
 	if len(r.Events) > 0 || r.From < g.cursors[0].Next || isLast || r.AtHead && !g.atHead {
 		return 0
 	}

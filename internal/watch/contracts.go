@@ -21,37 +21,31 @@ import (
 // group is contracts at the same height. One follower reads them, and one transaction moves their cursors.
 type group struct {
 	cursors []*store.Cursor // in the order of their contracts; a backfill has one
-	until   uint64          // the reading ends before this block; 0: it goes on
-	height  atomic.Uint64   // the first block that was not read
+	limit   atomic.Uint64   // the last block that may be read now, if another contract limits it
 
 	committed time.Time // time of the last commit
 	atHead    bool      // the last committed range ended at the head
 }
 
-// mergeWithin is the distance in blocks at which two groups come together: the upper one waits while the other reads up
-// to it.
-const mergeWithin = 500
+// errRegroup means that the cursors have to be read and grouped again.
+var errRegroup = errors.New("the contracts of the chain are grouped again")
 
-var (
-	// errRegroup means that the contracts have to be grouped again.
-	errRegroup = errors.New("the contracts of the chain are grouped again")
-	// errFreeLock means that another process has stopped reading a contract.
-	errFreeLock = errors.New("another process has stopped reading a contract")
-)
-
-// follow reads the contracts of the cursors that this process leads, from the cursors on.
+// follow reads the contracts of the cursors that this process leads, from the cursors on. Groups are read at the same
+// time. It returns errRegroup when contracts have come to the same height, or when one more can be read.
 func (w *Watcher) follow(ctx context.Context, led []store.CursorKey) error {
 	w.told = ""
-	for {
-		cursors, err := w.openCursors(ctx, led)
-		if err != nil {
-			return err
-		}
-		err = w.readGroups(ctx, groupCursors(cursors), len(cursors) < len(led))
-		if !errors.Is(err, errRegroup) {
-			return err
-		}
+	cursors, err := w.openCursors(ctx, led)
+	if err != nil {
+		return err
 	}
+	tasks, ctx := errgroup.WithContext(ctx)
+	for _, g := range groupCursors(cursors) {
+		tasks.Go(func() error { return w.readGroup(ctx, g, slices.Contains(led, w.first)) })
+	}
+	if len(cursors) < len(w.keys) {
+		tasks.Go(func() error { return w.awaitContract(ctx, led, len(cursors) < len(led)) })
+	}
+	return tasks.Wait()
 }
 
 // openCursors reads cursors, and creates those that do not exist. It asks a node for its head only for a cursor that
@@ -121,7 +115,6 @@ func groupCursors(cursors []*store.Cursor) (groups []*group) {
 		if i < 0 {
 			i = len(groups)
 			groups = append(groups, &group{})
-			groups[i].height.Store(c.Next)
 		}
 		groups[i].cursors = append(groups[i].cursors, c)
 	}
@@ -131,69 +124,16 @@ func groupCursors(cursors []*store.Cursor) (groups []*group) {
 // isLevel reports whether the group is at the height of a cursor, and has read the same last block. A cursor that has
 // read nothing has no last block.
 func (g *group) isLevel(c *store.Cursor) bool {
-	return g.height.Load() == c.Next && !slices.ContainsFunc(g.cursors, func(own *store.Cursor) bool {
+	return !slices.ContainsFunc(g.cursors, func(own *store.Cursor) bool {
 		n, m := len(own.Anchors), len(c.Anchors)
-		return n > 0 && m > 0 && own.Anchors[n-1] != c.Anchors[m-1]
+		return own.Next != c.Next || n > 0 && m > 0 && own.Anchors[n-1] != c.Anchors[m-1]
 	})
 }
 
-// readGroups reads groups at the same time. If two groups are close to each other, the lower one reads up to the other
-// and readGroups returns errRegroup. Otherwise it returns errRegroup as soon as two groups have come close, or if a
-// contract that has no cursor yet (isLate) can be added.
-func (w *Watcher) readGroups(ctx context.Context, groups []*group, isLate bool) error {
-	top, lower := uint64(0), atomic.Int32{}
-	for _, g := range groups {
-		top = max(top, g.height.Load())
-	}
-	isClose := func(a, b uint64) bool { return max(a, b)-min(a, b) <= mergeWithin }
-	for _, g := range groups {
-		if h := g.height.Load(); h < top && isClose(h, top) {
-			g.until = top
-			lower.Add(1)
-		}
-	}
-	isMerging := lower.Load() > 0
-	tasks, ctx := errgroup.WithContext(ctx)
-	for _, g := range groups {
-		if isMerging && g.height.Load() == top {
-			continue // waits for the lower ones
-		}
-		tasks.Go(func() error {
-			return w.readGroup(ctx, g, func(ctx context.Context, r chain.Range) (again time.Duration, err error) {
-				if again, err = w.commitRange(ctx, g, r); err != nil {
-					return 0, err
-				}
-				g.height.Store(r.To + 1)
-				switch {
-				case g.until > 0 && r.To+1 >= g.until && lower.Add(-1) <= 0:
-					return 0, errRegroup
-				case !isMerging && slices.ContainsFunc(groups, func(o *group) bool { return o != g && isClose(o.height.Load(), r.To+1) }):
-					return 0, errRegroup
-				}
-				return again, nil
-			})
-		})
-	}
-	if others := w.listOthers(groups); len(others) > 0 {
-		tasks.Go(func() error { return w.awaitContract(ctx, others, isLate) })
-	}
-	return tasks.Wait()
-}
-
-// listOthers returns the keys of the watcher's cursors that are in none of the groups.
-func (w *Watcher) listOthers(groups []*group) []store.CursorKey {
-	return slices.DeleteFunc(slices.Clone(w.keys), func(key store.CursorKey) bool {
-		return slices.ContainsFunc(groups, func(g *group) bool { return g.contains(key) })
-	})
-}
-
-func (g *group) contains(key store.CursorKey) bool {
-	return slices.ContainsFunc(g.cursors, func(c *store.Cursor) bool { return c.CursorKey == key })
-}
-
-// awaitContract returns errRegroup when a node has a head from which contracts without a cursor can start (isLate), and
-// errFreeLock when another process has stopped reading a contract of this watcher.
-func (w *Watcher) awaitContract(ctx context.Context, others []store.CursorKey, isLate bool) error {
+// awaitContract returns errRegroup when another process has stopped reading a contract of this watcher, or when a node
+// has a head from which contracts without a cursor can start (isLate).
+func (w *Watcher) awaitContract(ctx context.Context, led []store.CursorKey, isLate bool) error {
+	others := slices.DeleteFunc(slices.Clone(w.keys), func(key store.CursorKey) bool { return slices.Contains(led, key) })
 	tick := time.NewTicker(w.Standby)
 	defer tick.Stop()
 	for {
@@ -209,16 +149,23 @@ func (w *Watcher) awaitContract(ctx context.Context, others []store.CursorKey, i
 		}
 		free, err := w.Ledger.LeadChain(ctx, others, func(context.Context, []store.CursorKey) error { return nil })
 		if err == nil && free {
-			return errFreeLock
+			return errRegroup
 		}
 	}
 }
 
-// readGroup reads a group until ctx ends, commit fails, or the last block of a backfill was committed.
-func (w *Watcher) readGroup(ctx context.Context, g *group, commit commitFunc) error {
-	g.committed, g.atHead = time.Time{}, false
-	ahead := newReadAhead(commit)
-	cfg := chain.FollowConfig{Deployment: w.Deployment, FromHead: w.From == nil, To: g.cursors[0].End, Limit: w.makeLimit(g),
+// readGroup reads a group until ctx ends, a commit fails, or the last block of a backfill was committed. It returns
+// errRegroup when the group has come to the height of the first contract, if this process leads that too (meets).
+func (w *Watcher) readGroup(ctx context.Context, g *group, meets bool) error {
+	limit := w.makeLimit(g)
+	ahead := newReadAhead(func(ctx context.Context, r chain.Range) (time.Duration, error) {
+		again, err := w.commitRange(ctx, g, r)
+		if err == nil && limit != nil && meets && r.To == g.limit.Load() {
+			err = errRegroup
+		}
+		return again, err
+	})
+	cfg := chain.FollowConfig{Deployment: w.Deployment, FromHead: w.From == nil, To: g.cursors[0].End, Limit: limit,
 		Poll: w.Poll, Limits: w.Limits, Handle: ahead.hand, From: g.cursors[0].Start,
 		Found: func(ctx context.Context, events []chain.RangeEvent) (int, error) {
 			return w.acceptFound(ctx, g, events)
@@ -253,33 +200,24 @@ func (w *Watcher) logBegin(g *group) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.failure.times == 0 {
-		w.log.Info("reading the chain", "from", g.height.Load(), "contracts", len(g.cursors))
+		w.log.Info("reading the chain", "from", g.cursors[0].Next, "contracts", len(g.cursors))
 	}
 }
 
-// makeLimit returns the limit of a group's follower: a group that is about to meet another one ends below it, and no
-// contract is read further than the identity contract, so that a moved agent is noticed in time. It returns nil if
+// makeLimit returns the limit of a group's follower: no contract is read further than the first one. It returns nil if
 // there is no limit.
 func (w *Watcher) makeLimit(g *group) func(context.Context) (uint64, error) {
-	identity := store.CursorKey{ChainID: w.Chain.ChainID(), Contracts: strings.ToLower(w.Deployment.Identity.Hex())}
-	follows := !w.Ends && w.Deployment.Identity != (common.Address{}) && !g.contains(identity)
-	if !follows && g.until == 0 {
+	if slices.ContainsFunc(g.cursors, func(c *store.Cursor) bool { return c.CursorKey == w.first }) {
 		return nil
 	}
-	last := g.until - 1 // without until, the largest number
 	return func(ctx context.Context) (uint64, error) {
-		if !follows {
-			return last, nil
-		}
-		cursors, err := w.Ledger.Cursors(ctx, identity.ChainID)
-		if err != nil {
+		cursors, err := w.Ledger.Cursors(ctx, w.first.ChainID)
+		i := slices.IndexFunc(cursors, func(c store.CursorState) bool { return c.CursorKey == w.first })
+		if i < 0 || cursors[i].Next == 0 {
 			return 0, err
 		}
-		i := slices.IndexFunc(cursors, func(c store.CursorState) bool { return c.CursorKey == identity })
-		if i < 0 || cursors[i].Next == 0 {
-			return 0, nil
-		}
-		return min(last, cursors[i].Next-1), nil
+		g.limit.Store(cursors[i].Next - 1)
+		return cursors[i].Next - 1, err
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -80,6 +81,9 @@ type Report struct {
 type Watcher struct {
 	Config
 	keys []store.CursorKey // of the cursors: one for each contract, or that of the backfill
+	// first is the one of keys further than which no other contract is read: the identity contract, so that a moved
+	// agent is noticed in time.
+	first store.CursorKey
 
 	pace pace
 	told string // the last logged reason why nothing is read
@@ -126,6 +130,10 @@ func New(cfg Config) (*Watcher, error) {
 			w.keys = append(w.keys, store.CursorKey{ChainID: id, Contracts: contract})
 		}
 	}
+	w.first = w.keys[0]
+	if i := slices.Index(contracts, strings.ToLower(cfg.Deployment.Identity.Hex())); i >= 0 && !cfg.Ends {
+		w.first = w.keys[i]
+	}
 	return w, nil
 }
 
@@ -155,7 +163,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 			return ctx.Err()
 		case done:
 			return nil
-		case errors.Is(err, errFreeLock):
+		case errors.Is(err, errRegroup):
 			again = 0
 		case errors.Is(err, store.ErrCursorMoved):
 			w.tellOnce("another process reads this chain: waiting for it to end")
