@@ -73,7 +73,8 @@ func (l *leaders) lock(ctx context.Context, locks []int64) (_ *pgxpool.Conn, got
 	rows, _ := l.conn.Query(ctx, `WITH turn AS MATERIALIZED (
 			SELECT pg_advisory_xact_lock($2), set_config('tcp_keepalives_idle', '5', false),
 			       set_config('tcp_keepalives_interval', '2', false), set_config('tcp_keepalives_count', '2', false))
-		SELECT lock FROM turn CROSS JOIN LATERAL (SELECT lock FROM unnest($1::bigint[]) AS lock WHERE pg_try_advisory_lock(lock)) AS got`,
+		SELECT lock FROM turn CROSS JOIN LATERAL (
+			SELECT lock FROM unnest($1::bigint[]) AS lock WHERE pg_try_advisory_lock(lock)) AS got`,
 		free, int64(turnLock))
 	if got, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
 		l.drop(ctx)

@@ -88,8 +88,8 @@ func (w *Watcher) openCursors(ctx context.Context, keys []store.CursorKey) (all 
 			return nil, err
 		}
 		if w.From != nil && c.Start != *w.From {
-			w.log.Info("this contract was read before: continuing from there, the named first block is ignored", "contract", key.Contracts,
-				"from", c.Next)
+			w.log.Info("this contract was read before: continuing from there, the named first block is ignored",
+				"contract", key.Contracts, "from", c.Next)
 		}
 		all = append(all, &c)
 	}
@@ -175,7 +175,8 @@ func (w *Watcher) readGroup(ctx context.Context, g *group, meets bool) error {
 		for contract := range strings.SplitSeq(c.Contracts, ",") {
 			cfg.Contracts = append(cfg.Contracts, common.HexToAddress(contract))
 		}
-		cfg.From, cfg.Finalized, cfg.Settled = min(cfg.From, c.Start), max(cfg.Finalized, c.Finalized), max(cfg.Settled, c.Settled)
+		cfg.From = min(cfg.From, c.Start)
+		cfg.Finalized, cfg.Settled = max(cfg.Finalized, c.Finalized), max(cfg.Settled, c.Settled)
 		if len(c.Anchors) > 0 && (len(cfg.Anchors) == 0 || c.Anchors[0].Number < cfg.Anchors[0].Number) {
 			cfg.Anchors = toAnchors(c.Anchors)
 		}
