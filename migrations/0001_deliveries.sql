@@ -150,15 +150,16 @@ CREATE TABLE herald.agent_mcp_tokens (
     PRIMARY KEY (chain_id, identity_registry, agent_id, origin)
 );
 
--- How far each follower has read its chain. blocks is [{number, hash}, …], newest last, and is used to find where a
--- reorg began.
+-- How far each contract of a chain has been read. A contract has one cursor, and a backfill has one for all of its
+-- contracts until it ends. blocks is [{number, hash}, …], newest last, and is used to find where a reorg began.
 CREATE TABLE herald.chain_cursors (
     chain_id   bigint      NOT NULL,
-    follower   text        NOT NULL,
+    contracts  text        NOT NULL, -- lower-case address; those of a backfill are separated by commas
+    backfill   text        NOT NULL, -- the blocks of a backfill as text; '' for the cursor of a contract
     next_block bigint      NOT NULL,
     blocks     jsonb       NOT NULL DEFAULT '[]',
     updated_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (chain_id, follower)
+    PRIMARY KEY (chain_id, contracts, backfill)
 );
 
 -- The result table of the backend that Herald replaces, as a view: one row per attempt that is not running. Deliveries

@@ -1,4 +1,4 @@
--- Columns of a follower's cursor: the block where it began, so that after a reorg deeper than the stored blocks the
+-- Columns of a cursor: the block where it began, so that after a reorg deeper than the stored blocks the
 -- chain is read again from there; its last block, if it ends; the node's newest block at the last move, for the lag;
 -- and the number of moves. The number of moves detects concurrent moves, because after a reorg next_block may have the
 -- same value again.

@@ -29,7 +29,7 @@ type chainFlags struct {
 
 type watchCommand struct {
 	chainFlags
-	From *uint64 `help:"First block of a chain that was never watched. Without: the newest. Feedback from before is not delivered." placeholder:"BLOCK"`
+	From *uint64 `help:"First block of contracts that were never read. Without: the newest. The others continue where they stopped." placeholder:"BLOCK"`
 }
 
 type backfillCommand struct {

@@ -23,13 +23,13 @@ func (c *chainListCmd) Run(a *app) error {
 		return err
 	}
 	return c.printAnswer(a, chains, func() error {
-		t := a.newTable("CHAIN", "BLOCKS", "NEXT", "HEAD", "LAG", "FINALIZED", "REORGS", "NODES", "MOVED")
+		t := a.newTable("CHAIN", "CONTRACTS", "BLOCKS", "NEXT", "HEAD", "LAG", "FINALIZED", "REORGS", "NODES", "MOVED")
 		for _, one := range chains {
-			if len(one.Followers) == 0 {
-				t.addRow(one.ChainID, "never read", "", "", "", "", "", describeNodes(one), "")
+			if len(one.Cursors) == 0 {
+				t.addRow(one.ChainID, "", "never read", "", "", "", "", "", describeNodes(one), "")
 			}
-			for _, f := range one.Followers {
-				t.addRow(one.ChainID, describeFollower(f), f.Next, formatBlock(f.Head), describeLag(f), formatBlock(f.Finalized),
+			for _, f := range one.Cursors {
+				t.addRow(one.ChainID, strings.Join(f.Contracts, " "), describeBlocks(f), f.Next, formatBlock(f.Head), describeLag(f), formatBlock(f.Finalized),
 					f.Reorgs, describeNodes(one), formatTime(f.MovedAt))
 			}
 		}
@@ -62,13 +62,13 @@ func printChain(a *app, c operator.ChainState) error {
 	if c.Problem != "" {
 		f.addRow("problem", text.Printable(c.Problem))
 	}
-	if len(c.Followers) == 0 {
+	if len(c.Cursors) == 0 {
 		f.addRow("blocks", "never read")
 	}
-	for _, r := range c.Followers {
+	for _, r := range c.Cursors {
 		f.addRow("", "")
-		f.addRow("blocks", describeFollower(r))
-		f.addRow("registries", strings.Join(r.Registry, " "))
+		f.addRow("contracts", strings.Join(r.Contracts, " "))
+		f.addRow("blocks", describeBlocks(r))
 		f.addRow("began at", fmt.Sprint(r.Start))
 		f.addRow("next", fmt.Sprint(r.Next))
 		f.addRow("head", formatBlock(r.Head))
@@ -97,19 +97,20 @@ func formatBlock(n *uint64) string {
 	return fmt.Sprint(*n)
 }
 
-// describeFollower names the blocks that a follower reads. It marks followers of former registries.
-func describeFollower(f operator.FollowerState) string {
-	if f.Former {
-		return f.Follower + " (former registries)"
+// describeBlocks names the blocks that a cursor moves over.
+func describeBlocks(f operator.CursorState) string {
+	switch {
+	case f.Backfill != "":
+		return "backfill " + f.Backfill
+	case f.Former:
+		return "stopped: not a registry of the settings"
 	}
-	return f.Follower
+	return "head"
 }
 
-// describeLag returns how far a follower is behind the node's newest block.
-func describeLag(f operator.FollowerState) string {
+// describeLag returns how far a cursor is behind the node's newest block.
+func describeLag(f operator.CursorState) string {
 	switch {
-	case f.IsDone():
-		return "done"
 	case f.LagBlocks == nil:
 		return "unknown"
 	case *f.LagBlocks == 0:

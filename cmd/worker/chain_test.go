@@ -49,22 +49,23 @@ func TestChains(t *testing.T) {
 		t.Fatal(err)
 	}
 	end := head - 1
-	registries := strings.Join(erc8004.Deployment{Identity: d.Identity, Reputation: d.Reputation}.List(), ",")
-	for follower, to := range map[string]*uint64{"head of " + registries: nil, "head of 0xaa,0xbb": nil,
-		fmt.Sprintf("0-%d of %s", end, registries): &end} {
-		c, err := st.OpenCursor(t.Context(), store.CursorKey{ChainID: id, Follower: follower}, 0, to)
+	registries := erc8004.Deployment{Identity: d.Identity, Reputation: d.Reputation}.List()
+	backfill := store.CursorKey{ChainID: id, Contracts: strings.Join(registries, ","), Backfill: fmt.Sprintf("0-%d", head)}
+	for key, to := range map[store.CursorKey]*uint64{{ChainID: id, Contracts: registries[0]}: nil,
+		{ChainID: id, Contracts: registries[1]}: nil, {ChainID: id, Contracts: "0xaa"}: nil, backfill: &head} {
+		c, err := st.OpenCursor(t.Context(), key, 0, to)
 		if err == nil {
-			_, err = st.AdvanceCursor(t.Context(), &c, store.Advance{From: 0, To: end, Head: head, Finalized: 1})
+			_, err = st.AdvanceCursors(t.Context(), []*store.Cursor{&c}, store.Advance{From: 0, To: end, Head: head, Finalized: 1})
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	diagnose(t, 0, env...).says(chainName, doctor.MarkOK, "1 behind its head")
-	// A follower of other registries that still advances belongs to a second watch.
+	// A cursor of another contract that still advances belongs to a second watch.
 	_, out, errs := worker(t, env, "chain", "show", fmt.Sprint(id), "--json")
-	if slices.ContainsFunc(decode[operator.ChainState](t, out).Followers, func(f operator.FollowerState) bool {
-		return f.Former || f.End == nil && f.LagBlocks == nil
+	if slices.ContainsFunc(decode[operator.ChainState](t, out).Cursors, func(f operator.CursorState) bool {
+		return f.Former || f.LagBlocks == nil
 	}) {
 		t.Errorf("a second watch: %s%s", out, errs)
 	}
@@ -74,7 +75,7 @@ func TestChains(t *testing.T) {
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	if _, err := conn.Exec(t.Context(), `UPDATE herald.chain_cursors SET updated_at = updated_at - interval '1 hour'
-		WHERE follower = 'head of 0xaa,0xbb'`); err != nil {
+		WHERE contracts = '0xaa'`); err != nil {
 		t.Fatal(err)
 	}
 	for range 90 { // the chain's clock advances by at least one second per block
@@ -84,28 +85,28 @@ func TestChains(t *testing.T) {
 	}
 	_, out, errs = worker(t, env, "chain", "show", fmt.Sprint(id), "--json")
 	shown := decode[operator.ChainState](t, out)
-	if len(shown.Nodes) != 2 || shown.Nodes[0].Problem != "" || shown.Nodes[1].Problem == "" || len(shown.Followers) != 3 {
+	if len(shown.Nodes) != 2 || shown.Nodes[0].Problem != "" || shown.Nodes[1].Problem == "" || len(shown.Cursors) != 4 {
 		t.Fatalf("%s%s", out, errs)
 	}
-	isFormer := func(f operator.FollowerState) bool { return f.Former }
-	former := slices.IndexFunc(shown.Followers, isFormer)
-	if former < 0 || !slices.Equal(shown.Followers[former].Registry, []string{"0xaa", "0xbb"}) || shown.Followers[former].LagBlocks != nil {
-		t.Fatalf("the follower of former registries: %s", out)
+	isFormer := func(f operator.CursorState) bool { return f.Former }
+	former := slices.IndexFunc(shown.Cursors, isFormer)
+	if former < 0 || !slices.Equal(shown.Cursors[former].Contracts, []string{"0xaa"}) || shown.Cursors[former].LagBlocks != nil {
+		t.Fatalf("the cursor of a former contract: %s", out)
 	}
-	shown.Followers = slices.DeleteFunc(shown.Followers, isFormer)
-	follows, read := shown.Followers[0], shown.Followers[1]
-	if follows.Follower != "head" || follows.Next != head || follows.LagBlocks == nil || *follows.LagBlocks != 91 || *follows.LagTime < 60 ||
-		follows.Finalized == nil || *follows.Finalized != 1 || len(follows.Registry) != 2 {
+	shown.Cursors = slices.DeleteFunc(shown.Cursors, isFormer)
+	follows, read := shown.Cursors[0], shown.Cursors[2]
+	if follows.Backfill != "" || follows.Next != head || follows.LagBlocks == nil || *follows.LagBlocks != 91 || *follows.LagTime < 60 ||
+		follows.Finalized == nil || *follows.Finalized != 1 || !slices.Equal(follows.Contracts, registries[:1]) {
 		t.Errorf("%s", out)
 	}
-	if !read.IsDone() || read.LagBlocks != nil {
-		t.Errorf("a backfill that is done: %s", out)
+	if read.Backfill != backfill.Backfill || !slices.Equal(read.Contracts, registries) {
+		t.Errorf("a backfill: %s", out)
 	}
 	diagnose(t, 0, env...).says(chainName, doctor.MarkWarn, "91 blocks behind its head")
-	if _, out, _ := worker(t, env, "chain", "list"); !strings.Contains(out, "91 blocks, ") || !strings.Contains(out, "done") || !strings.Contains(out, "1 of 2 answer") || !strings.Contains(out, "head (former registries)") {
+	if _, out, _ := worker(t, env, "chain", "list"); !strings.Contains(out, "91 blocks, ") || !strings.Contains(out, "backfill 0-") || !strings.Contains(out, "1 of 2 answer") || !strings.Contains(out, "stopped") {
 		t.Error(out)
 	}
-	if _, out, _ := worker(t, env, "chain", "show", fmt.Sprint(id)); !strings.Contains(out, "node 2: ") || !strings.Contains(out, "0xaa 0xbb") {
+	if _, out, _ := worker(t, env, "chain", "show", fmt.Sprint(id)); !strings.Contains(out, "node 2: ") || !strings.Contains(out, strings.Join(registries, " ")) {
 		t.Error(out)
 	}
 }

@@ -122,17 +122,3 @@ func TestFutureHeadSettlesNoBlock(t *testing.T) {
 		t.Errorf("block %d of %d is settled", got, f.next)
 	}
 }
-
-// TestBlockBefore checks that BlockBefore finds the block of an hour ago by timestamps, at every block time.
-func TestBlockBefore(t *testing.T) {
-	t.Parallel()
-	for _, pace := range paces {
-		s, f := readStub(t, pace, 0, time.Minute)
-		s.asked = nil
-		number := s.head()
-		got, err := f.client.BlockBefore(t.Context(), number, time.Hour)
-		if back := time.Duration(number-got) * pace; err != nil || back < time.Hour || back > 150*time.Minute || len(s.asked) > 20 {
-			t.Errorf("%s: %s back, %v, %d questions", pace, back, err, len(s.asked))
-		}
-	}
-}

@@ -19,8 +19,10 @@ import (
 
 // FollowConfig configures a Follower.
 type FollowConfig struct {
-	// Deployment contains the registries to follow. Zero addresses are skipped; at least one address is needed.
+	// Deployment contains the chain's registries, which jobs name.
 	Deployment erc8004.Deployment
+	// Contracts are the contracts to follow. The default is all of the Deployment; at least one is needed.
+	Contracts []common.Address
 	// Kinds are the event kinds to read. The default is all kinds that become jobs.
 	Kinds []erc8004.Kind
 	// From is the first block to read.
@@ -43,6 +45,8 @@ type FollowConfig struct {
 	// To is the last block to read. Follow returns nil after it was handed over. By default, Follow runs until ctx
 	// ends.
 	To *uint64
+	// Limit is optional. Blocks after the one that it returns are not read yet. If it returns an error, Follow ends.
+	Limit func(context.Context) (uint64, error)
 	// Checks are those of an earlier Follower's last Range. Nil means that it checked all blocks.
 	Checks *Checks
 	// Found receives logs of final blocks that are checked after an earlier Follower handed the blocks over, and
@@ -168,10 +172,8 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 	if !c.trusted && cfg.To == nil {
 		f.checks = newChecker(cfg.From, f.next, cfg.Checks)
 	}
-	for _, a := range []common.Address{cfg.Deployment.Identity, cfg.Deployment.Reputation, cfg.Deployment.Validation} {
-		if a != (common.Address{}) {
-			f.filter.Address = append(f.filter.Address, a)
-		}
+	if f.filter.Address = cfg.Contracts; len(cfg.Contracts) == 0 {
+		f.filter.Address = cfg.Deployment.Contracts()
 	}
 	if len(f.filter.Address) == 0 {
 		return nil, fmt.Errorf("chain: no registry of chain %d is known: set IDENTITY_REGISTRY_%d and "+
@@ -181,7 +183,7 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 	return f, nil
 }
 
-// Follow reads the chain until ctx ends, until Handle or Found fails, or until To is handed over. It returns the
+// Follow reads the chain until ctx ends, until Handle, Found or Limit fails, or until To is handed over. It returns the
 // error, or nil after To. It returns ErrStartAboveHead if From was a head that never existed. If no node answers,
 // Follow logs that and keeps trying.
 func (f *Follower) Follow(ctx context.Context) error {
@@ -284,7 +286,7 @@ func (f *Follower) reportStall(ctx context.Context, err error) {
 // isDone reports whether the last block was handed over.
 func (f *Follower) isDone() bool { return f.cfg.To != nil && f.next > *f.cfg.To }
 
-// handError carries an error of Handle through readNext.
+// handError carries an error of Handle, Found or Limit through readNext.
 type handError struct{ err error }
 
 func (e *handError) Error() string { return e.err.Error() }
@@ -310,6 +312,17 @@ func (f *Follower) readNext(ctx context.Context) (more bool, err error) {
 		return false, nil
 	}
 	to := min(f.next+f.width.blocks-1, uint64(head.Number))
+	if f.cfg.Limit != nil {
+		limit, err := f.cfg.Limit(ctx)
+		if err != nil {
+			return false, &handError{err}
+		}
+		if limit < f.next {
+			f.noteProgress()
+			return false, nil
+		}
+		to = min(to, limit)
+	}
 	isStrict := f.isStrict()
 	switch {
 	case f.cfg.To != nil:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -280,6 +281,58 @@ func (s signal) Write(p []byte) (int, error) {
 	default:
 	}
 	return io.Discard.Write(p)
+}
+
+// TestFollowLimit: a follower of one contract reads no block above its limit, and reads on when the limit rises. It ends
+// with the error of the limit.
+func TestFollowLimit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	for range 4 {
+		w.feedback()
+	}
+	head, err := w.client.Head(w.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var limit atomic.Uint64
+	limit.Store(head - 2)
+	asked := signal{make(chan struct{})}
+	jobs, _ := w.follow(FollowConfig{Kinds: []erc8004.Kind{erc8004.NewFeedback}, Contracts: []common.Address{w.net.Deployment().Reputation},
+		Limit: func(context.Context) (uint64, error) {
+			_, _ = asked.Write(nil)
+			return limit.Load(), nil
+		}})
+	for range 2 {
+		if j := w.next(jobs); j.BlockNumber > head-2 || j.IdentityRegistry != w.net.Deployment().Identity {
+			t.Errorf("block %d, identity registry %s", j.BlockNumber, j.IdentityRegistry)
+		}
+	}
+	for range 3 {
+		select {
+		case j := <-jobs:
+			t.Fatalf("block %d was read, the limit is %d", j.BlockNumber, head-2)
+		case <-w.ctx.Done():
+			t.Fatal("the limit is not asked for again")
+		case <-asked.c:
+		}
+	}
+	limit.Store(head)
+	for range 2 {
+		if j := w.next(jobs); j.BlockNumber <= head-2 {
+			t.Errorf("block %d was read twice", j.BlockNumber)
+		}
+	}
+	broken := errors.New("the limit is not known")
+	f, err := w.client.NewFollower(FollowConfig{Deployment: w.net.Deployment(), Limits: limits,
+		Limit:  func(context.Context) (uint64, error) { return 0, broken },
+		Handle: func(context.Context, Range) error { return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Follow(w.ctx); !errors.Is(err, broken) {
+		t.Errorf("%v", err)
+	}
 }
 
 func TestNewFollowerRefuses(t *testing.T) {

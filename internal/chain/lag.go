@@ -62,23 +62,3 @@ func (c *Client) Lag(ctx context.Context, number uint64) (Lag, error) {
 	}
 	return lag, nil
 }
-
-// BlockBefore returns a block that is older than the given block by at least the given time, but not much more than
-// twice that. It returns 0 if the chain is younger. If the node dropped the older blocks, it returns the oldest block
-// that it found, which may be younger than asked for.
-func (c *Client) BlockBefore(ctx context.Context, number uint64, by time.Duration) (uint64, error) {
-	newest, err := c.readBlock(ctx, formatNumber(number))
-	for step := uint64(1); err == nil && newest != nil && step < number; step *= 2 {
-		var b *block
-		if b, err = c.readBlock(ctx, formatNumber(number-step)); err != nil {
-			break
-		}
-		if b == nil {
-			return number - step/2, nil // the node dropped older blocks
-		}
-		if uint64(b.Time)+uint64(by.Seconds()) <= uint64(newest.Time) {
-			return number - step, nil
-		}
-	}
-	return 0, err
-}

@@ -197,8 +197,8 @@ func listVariables() []variable {
 				"rollup, receipts are up to a megabyte per block.", false, setTrust},
 		{"HERALD_WATCH", "",
 			"Chains that the worker reads itself, the first time from the newest block on: 8453,1. Each needs " +
-				"RPC_URL_<id>. If several workers run, one of them reads a chain. Each chain uses two Postgres " +
-				"connections in addition to HERALD_DB_POOL.", false, setWatch},
+				"RPC_URL_<id>. If several workers run, one of them reads a chain. Each chain uses one Postgres " +
+				"connection in addition to HERALD_DB_POOL.", false, setWatch},
 		{"HERALD_CONFIRMATIONS", "",
 			"How deep an event's block must be before the event is delivered: a duration, a number of blocks, safe " +
 				"or finalized, for all chains or for one: 6s, or 8453=6s,1=6,10=safe. Herald converts a duration to " +

@@ -1,6 +1,7 @@
 package erc8004
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -30,14 +31,17 @@ type Deployment struct {
 	Validation common.Address
 }
 
-// List returns the addresses of the registries that are set, in lower case, in the order identity, reputation,
-// validation.
-func (d Deployment) List() []string {
-	var list []string
-	for _, a := range []common.Address{d.Identity, d.Reputation, d.Validation} {
-		if a != (common.Address{}) {
-			list = append(list, strings.ToLower(a.Hex()))
-		}
+// Contracts returns the registries that are set, sorted by address.
+func (d Deployment) Contracts() []common.Address {
+	list := []common.Address{d.Identity, d.Reputation, d.Validation}
+	slices.SortFunc(list, common.Address.Cmp)
+	return slices.DeleteFunc(slices.Compact(list), func(a common.Address) bool { return a == common.Address{} })
+}
+
+// List returns Contracts in lower case.
+func (d Deployment) List() (list []string) {
+	for _, a := range d.Contracts() {
+		list = append(list, strings.ToLower(a.Hex()))
 	}
 	return list
 }

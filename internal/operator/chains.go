@@ -15,11 +15,11 @@ import (
 
 // ChainState is the progress of reading a chain, and the current state of its nodes.
 type ChainState struct {
-	ChainID   uint64          `json:"chainId"`
-	Watched   bool            `json:"watched"` // this process's HERALD_WATCH lists the chain
-	Nodes     []NodeState     `json:"nodes"`
-	Problem   string          `json:"problem,omitempty"` // why its nodes could not be asked
-	Followers []FollowerState `json:"followers"`
+	ChainID uint64        `json:"chainId"`
+	Watched bool          `json:"watched"` // this process's HERALD_WATCH lists the chain
+	Nodes   []NodeState   `json:"nodes"`
+	Problem string        `json:"problem,omitempty"` // why its nodes could not be asked
+	Cursors []CursorState `json:"cursors"`
 }
 
 // NodeState is the state of one node of RPC_URL_<chain>. Number is its position there, from 1.
@@ -28,11 +28,12 @@ type NodeState struct {
 	Problem string `json:"problem,omitempty"` // empty if it answers
 }
 
-// FollowerState describes a follower's cursor. The fields that come from the node are missing if it does not answer.
-type FollowerState struct {
-	Follower  string     `json:"follower"` // head for a follower that never ends, else the range of a backfill
-	Registry  []string   `json:"registries"`
-	Former    bool       `json:"former,omitempty"` // see markFormer
+// CursorState describes the cursor of a contract or of a backfill. The fields that come from the node are missing if it
+// does not answer.
+type CursorState struct {
+	Contracts []string   `json:"contracts"`          // one, or those of a backfill
+	Backfill  string     `json:"backfill,omitempty"` // its blocks; empty: the cursor of a contract
+	Former    bool       `json:"former,omitempty"`   // see markFormer
 	Start     uint64     `json:"startBlock"`
 	End       *uint64    `json:"endBlock,omitempty"`
 	Next      uint64     `json:"nextBlock"`           // the first block that is not read
@@ -48,9 +49,6 @@ type FollowerState struct {
 	StalledSince *time.Time    `json:"stalledSince,omitempty"`
 	StalledWhy   string        `json:"stalledWhy,omitempty"` // error of the node
 }
-
-// IsDone reports whether a backfill has read its whole range.
-func (f FollowerState) IsDone() bool { return f.End != nil && f.Next > *f.End }
 
 // ListChains lists every chain that has a cursor or that HERALD_WATCH lists, and asks its nodes for their state.
 func (o *Operator) ListChains(ctx context.Context) (all []ChainState, err error) {
@@ -107,16 +105,16 @@ func (o *Operator) groupChains(cursors []store.CursorState) (all []ChainState) {
 		if i < 0 {
 			i = len(all)
 			all = append(all, ChainState{ChainID: id, Watched: slices.Contains(o.Settings.Watch, id),
-				Nodes: []NodeState{}, Followers: []FollowerState{}})
+				Nodes: []NodeState{}, Cursors: []CursorState{}})
 		}
 		return &all[i]
 	}
 	for _, c := range cursors {
 		chain := find(c.ChainID)
-		chain.Followers = append(chain.Followers, describeCursor(c))
+		chain.Cursors = append(chain.Cursors, describeCursor(c))
 	}
 	for _, c := range all {
-		markFormer(c.Followers, o.Settings.Chains[c.ChainID].Registries.Default().List())
+		markFormer(c.Cursors, o.Settings.Chains[c.ChainID].Registries.Default().List())
 	}
 	for _, id := range o.Settings.Watch {
 		find(id)
@@ -128,9 +126,9 @@ func (o *Operator) groupChains(cursors []store.CursorState) (all []ChainState) {
 // formerAfter is how long a cursor must be idle, compared with another cursor of its chain, to count as a former one.
 const formerAfter = 10 * time.Minute
 
-// markFormer marks followers that read registries which the settings no longer list. The cursor of an `enqueue watch`
-// may also read other registries than the settings list, but it moves with each block and is not marked.
-func markFormer(all []FollowerState, listed []string) {
+// markFormer marks cursors of contracts that the settings no longer list. An `enqueue watch` may also read other
+// contracts than the settings list, but their cursors move with each block and are not marked.
+func markFormer(all []CursorState, listed []string) {
 	var newest time.Time
 	for _, f := range all {
 		if f.End == nil && f.MovedAt.After(newest) {
@@ -138,14 +136,13 @@ func markFormer(all []FollowerState, listed []string) {
 		}
 	}
 	for i, f := range all {
-		all[i].Former = f.End == nil && len(listed) > 0 && !slices.Equal(listed, f.Registry) &&
+		all[i].Former = f.End == nil && len(listed) > 0 && !slices.Contains(listed, f.Contracts[0]) &&
 			newest.Sub(*f.MovedAt) > formerAfter
 	}
 }
 
-func describeCursor(c store.CursorState) FollowerState {
-	name, registries, _ := strings.Cut(c.Follower, " of ")
-	f := FollowerState{Follower: name, Registry: strings.Split(registries, ","), Start: c.Start, End: c.End, Next: c.Next,
+func describeCursor(c store.CursorState) CursorState {
+	f := CursorState{Contracts: strings.Split(c.Contracts, ","), Backfill: c.Backfill, Start: c.Start, End: c.End, Next: c.Next,
 		Reorgs: c.Reorgs, MovedAt: &c.MovedAt, StalledSince: c.StalledSince, StalledWhy: c.StalledWhy}
 	_ = json.Unmarshal(c.Checks, &f.Checks) // checks in a newer version's format are ignored
 	for _, known := range []struct {
@@ -156,13 +153,13 @@ func describeCursor(c store.CursorState) FollowerState {
 			*known.at = &known.n
 		}
 	}
-	if behind := c.Head + 1 - c.Next; c.Head >= c.Next && !f.IsDone() {
+	if behind := c.Head + 1 - c.Next; c.Head >= c.Next {
 		f.LagBlocks = &behind
 	}
 	return f
 }
 
-// askChain asks the chain's nodes for their state and adds the lag of each follower. If the nodes do not answer, it
+// askChain asks the chain's nodes for their state and adds the lag of each cursor. If the nodes do not answer, it
 // sets Problem and keeps the stored values.
 func (o *Operator) askChain(ctx context.Context, c *ChainState) {
 	known := o.Settings.Chains[c.ChainID]
@@ -189,16 +186,19 @@ func (o *Operator) askChain(ctx context.Context, c *ChainState) {
 		c.Problem = err.Error()
 		return
 	}
-	for i := range c.Followers {
-		f := &c.Followers[i]
-		if f.Next == 0 || f.IsDone() || f.Former {
-			f.LagBlocks = nil
+	lags := make(map[uint64]chain.Lag) // by the last block that was read
+	for i := range c.Cursors {
+		f := &c.Cursors[i]
+		if f.LagBlocks = nil; f.Next == 0 || f.Former {
 			continue
 		}
-		lag, err := client.Lag(ctx, f.Next-1)
-		if err != nil {
-			c.Problem, f.LagBlocks = err.Error(), nil
-			continue
+		lag, asked := lags[f.Next-1]
+		if !asked {
+			if lag, err = client.Lag(ctx, f.Next-1); err != nil {
+				c.Problem = err.Error()
+				continue
+			}
+			lags[f.Next-1] = lag
 		}
 		seconds := lag.Time.Seconds()
 		f.Head, f.LagBlocks, f.LagTime = &lag.Head, &lag.Blocks, &seconds

@@ -62,10 +62,10 @@ type LastHour struct {
 	P95Seconds *float64               `json:"p95Seconds,omitempty"`
 }
 
-// ChainProgress is the last progress that a chain's follower stored.
+// ChainProgress is how far a contract was read at the last move of its cursor.
 type ChainProgress struct {
 	ChainID   uint64    `json:"chainId"`
-	Follower  string    `json:"follower"`
+	Contract  string    `json:"contract"`
 	NextBlock uint64    `json:"nextBlock"`
 	HeadBlock uint64    `json:"headBlock,omitempty"`
 	LagBlocks uint64    `json:"lagBlocks"`
@@ -179,7 +179,7 @@ func (v *Overview) readStore(ctx context.Context, st *Session) error {
 		if c.End != nil {
 			continue // a backfill ends by itself
 		}
-		p := ChainProgress{ChainID: c.ChainID, Follower: c.Follower, NextBlock: c.Next, HeadBlock: c.Head, MovedAt: c.MovedAt}
+		p := ChainProgress{ChainID: c.ChainID, Contract: c.Contracts, NextBlock: c.Next, HeadBlock: c.Head, MovedAt: c.MovedAt}
 		if c.Head >= c.Next {
 			p.LagBlocks = c.Head - c.Next + 1
 		}

@@ -178,7 +178,7 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	if err := a.openAlerts(cfg, schedule, o); err != nil {
 		return err
 	}
-	if a.followers, err = openFollowers(cfg, a.backend.DatabaseURL, a.content.chains, dispatcher, o); err != nil {
+	if a.followers, err = openFollowers(cfg, a.backend.DatabaseURL, a.content.chains, a.upkeep, dispatcher, o); err != nil {
 		return err
 	}
 	if err := reg.Register(a.followers); err != nil {
@@ -265,10 +265,10 @@ func (a *assembly) openEfforts(cfg *config.Config, reg *prometheus.Registry, o O
 	return reg.Register(a.efforts)
 }
 
-// Maintenance has four connections of its own. The reconciler, the retention and the watcher share one leader lock.
-// Each of them needs a connection to try the lock. The one that holds it needs another connection for its statements.
+// Maintenance has connections of its own: one holds all leader locks of the process, the others run statements of the
+// leader. The reconciler, the retention and the watcher of alerts share one leader lock.
 const (
-	maintenanceConns   = 4
+	maintenanceConns   = 3
 	maintenanceTimeout = 10 * time.Second
 )
 

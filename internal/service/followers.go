@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ type chainFollowers struct {
 
 // progress is how far a chain has been read.
 type progress struct {
-	cursor store.CursorState
+	cursor store.CursorState // that of the contract that was read least far
 	lag    chain.Lag
 	behind bool
 	known  bool // Postgres and a node both answered
@@ -43,22 +44,18 @@ type followedChain struct {
 	watcher *watch.Watcher
 }
 
-const (
-	// followerConns is for each chain: one connection holds the lock that admits a single reader, and the other
-	// commits.
-	followerConns = 2
-	// followerTimeout bounds the commit of a range.
-	followerTimeout = 30 * time.Second
-)
+// followerTimeout bounds the commit of a range.
+const followerTimeout = 30 * time.Second
 
-func openFollowers(cfg *config.Config, database secret.Secret, clients map[uint64]*chain.Client, d watch.Dispatcher,
-	o Options) (_ *chainFollowers, err error) {
+func openFollowers(cfg *config.Config, database secret.Secret, clients map[uint64]*chain.Client, locks *store.Store,
+	d watch.Dispatcher, o Options) (_ *chainFollowers, err error) {
 	r := &chainFollowers{seen: map[uint64]progress{}}
 	if len(cfg.Watch) == 0 {
 		return r, nil
 	}
-	r.store, err = store.Open(store.Config{URL: database, StrictOrder: cfg.StrictOrder, MaxConns: int32(followerConns * len(cfg.Watch)),
-		StatementTimeout: followerTimeout})
+	// Each chain has a connection for its commits. One more measures how far the chains are read.
+	r.store, err = store.Open(store.Config{URL: database, StrictOrder: cfg.StrictOrder, MaxConns: int32(1 + len(cfg.Watch)),
+		Locks: locks, StatementTimeout: followerTimeout})
 	if err != nil {
 		return nil, err
 	}
@@ -140,17 +137,20 @@ func reportProgress(chainID uint64, p progress, ready *readiness, log *slog.Logg
 	}
 }
 
-// measureProgress measures how far a chain has been read. If the node does not answer, the chain's health check reports
-// that.
+// measureProgress measures how far a chain has been read: all of its contracts. If the node does not answer, the
+// chain's health check reports that.
 func (r *chainFollowers) measureProgress(ctx context.Context, c followedChain) (p progress) {
 	ctx, cancel := context.WithTimeout(ctx, lagInterval)
 	defer cancel()
 	cursors, err := r.store.Cursors(ctx, c.id)
-	own := slices.IndexFunc(cursors, func(s store.CursorState) bool { return s.CursorKey == c.watcher.Key() })
-	if err != nil || own < 0 || cursors[own].Next == 0 {
+	cursors = slices.DeleteFunc(cursors, func(s store.CursorState) bool { return !slices.Contains(c.watcher.Keys(), s.CursorKey) })
+	if err != nil || len(cursors) == 0 {
 		return p
 	}
-	p.cursor = cursors[own]
+	p.cursor = slices.MinFunc(cursors, func(a, b store.CursorState) int { return cmp.Compare(a.Next, b.Next) })
+	if p.cursor.Next == 0 {
+		return progress{}
+	}
 	if p.lag, err = c.client.Lag(ctx, p.cursor.Next-1); err != nil {
 		return p
 	}

@@ -17,14 +17,14 @@ type CursorState struct {
 	StalledWhy   string
 }
 
-// Cursors lists the cursors of all followers of a chain, or of all chains (0).
+// Cursors lists the cursors of a chain, or of all chains (0), without their Anchors.
 func (s *Store) Cursors(ctx context.Context, chainID uint64) (list []CursorState, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "list how far chains were read")
 	rows, _ := s.pool.Query(ctx, statement("cursors"), chainID)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c CursorState, err error) {
-		err = row.Scan(&c.ChainID, &c.Follower, &c.Start, &c.End, &c.Next, &c.Head, &c.Finalized, &c.Settled, &c.Reorgs,
+		err = row.Scan(&c.ChainID, &c.Contracts, &c.Backfill, &c.Start, &c.End, &c.Next, &c.Head, &c.Finalized, &c.Settled, &c.Reorgs,
 			&c.MovedAt, &c.Checks, &c.StalledSince, &c.StalledWhy)
 		return c, err
 	})
@@ -33,11 +33,12 @@ func (s *Store) Cursors(ctx context.Context, chainID uint64) (list []CursorState
 // maxStall limits the text of StalledWhy, in bytes.
 const maxStall = 500
 
-// NoteStall stores since when a follower reads no blocks, and why; nil: it reads.
+// NoteStall stores since when no blocks are read for a cursor, and why; nil: they are read.
 func (s *Store) NoteStall(ctx context.Context, key CursorKey, since *time.Time, why string) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "note that chain %d is not read", key.ChainID)
-	_, err = s.pool.Exec(ctx, statement("note_stall"), key.ChainID, key.Follower, since, storable.Text(why, maxStall))
+	_, err = s.pool.Exec(ctx, statement("note_stall"), key.ChainID, key.Contracts, key.Backfill, since,
+		storable.Text(why, maxStall))
 	return err
 }

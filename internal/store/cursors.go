@@ -7,22 +7,27 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
+	"github.com/agentherald/herald/internal/job"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 )
 
-// CursorKey identifies a cursor.
+// CursorKey identifies a cursor: that of a contract, or that of a backfill.
 type CursorKey struct {
-	ChainID  uint64
-	Follower string // names the registries and the range of blocks that it reads
+	ChainID   uint64
+	Contracts string // lower-case address; those of a backfill are separated by commas
+	Backfill  string // the blocks of a backfill as text; empty: the cursor of a contract
 }
 
-// Cursor is the state of a follower: how far it has read its chain.
+// Cursor is how far a contract, or a backfill, has been read.
 type Cursor struct {
 	CursorKey
-	Start   uint64   // first block of the follower
-	End     *uint64  // last block to read; nil: the follower never ends
+	Start   uint64   // first block to read
+	End     *uint64  // last block to read; nil: the cursor of a contract
 	Next    uint64   // next block to read
 	Anchors []Anchor // blocks that were read, oldest first
 	Head    uint64   // the node's newest block at the last move
@@ -51,7 +56,7 @@ func (s *Store) OpenCursor(ctx context.Context, key CursorKey, start uint64, end
 	defer wrapError(&err, "read the cursor of chain %d", key.ChainID)
 	c.CursorKey = key
 	for { // the statement does not see a cursor that another transaction is inserting
-		err = s.pool.QueryRow(ctx, statement("open_cursor"), key.ChainID, key.Follower, start, end).
+		err = s.pool.QueryRow(ctx, statement("open_cursor"), key.ChainID, key.Contracts, key.Backfill, start, end).
 			Scan(&c.Start, &c.End, &c.Next, &c.Anchors, &c.Head, &c.Finalized, &c.Settled, &c.Reorgs, &c.moves, &c.Checks)
 		if !errors.Is(err, pgx.ErrNoRows) || ctx.Err() != nil {
 			return c, err
@@ -67,8 +72,8 @@ func (s *Store) RestartCursor(ctx context.Context, c *Cursor, start uint64) (err
 	defer wrapError(&err, "restart the cursor of chain %d at block %d", c.ChainID, start)
 	err = s.pool.QueryRow(ctx, `UPDATE herald.chain_cursors
 		   SET start_block = $4, next_block = $4, moves = moves + 1, updated_at = now()
-		 WHERE chain_id = $1 AND follower = $2 AND moves = $3 AND next_block = start_block AND blocks = '[]'
-		RETURNING moves`, c.ChainID, c.Follower, c.moves, start).Scan(&c.moves)
+		 WHERE chain_id = $1 AND contracts = $2 AND backfill = '' AND moves = $3 AND next_block = start_block AND blocks = '[]'
+		RETURNING moves`, c.ChainID, c.Contracts, c.moves, start).Scan(&c.moves)
 	if err == nil {
 		c.Start, c.Next = start, start
 	}
@@ -92,22 +97,24 @@ type Advance struct {
 	Intakes   []Intake        // jobs of the blocks' events, in the chain's order
 }
 
-// Advanced is the result of AdvanceCursor.
+// Advanced is the result of AdvanceCursors.
 type Advanced struct {
 	Answers  []Acceptance // one per intake
 	Tasks    []Task       // to put into Redis
 	Vanished []Vanished   // deliveries whose events a reorg removed
 }
 
-// AdvanceCursor accepts the jobs of the blocks that were read, ends deliveries whose events a reorg removed, and moves
-// the cursor c, in one transaction. Answers and Tasks are as those of Accept, but only the transaction's deadline
-// limits the number of jobs. See docs/design/chain.md.
+// AdvanceCursors accepts the jobs of the blocks that were read, ends deliveries whose events a reorg removed, and moves
+// one or more cursors of the same chain and height, in one transaction. They are cursors of contracts, or one cursor of a
+// backfill, which is deleted after its last block. Answers and Tasks are as those of Accept, but only the
+// transaction's deadline limits the number of jobs. See docs/design/chain.md.
 //
-// It returns ErrCursorMoved if the cursor has moved since c was read.
-func (s *Store) AdvanceCursor(ctx context.Context, c *Cursor, a Advance) (done Advanced, err error) {
+// It returns ErrCursorMoved if one of the cursors has moved since it was read.
+func (s *Store) AdvanceCursors(ctx context.Context, cursors []*Cursor, a Advance) (done Advanced, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "accept %d jobs of chain %d from blocks %d to %d", len(a.Intakes), c.ChainID, a.From, a.To)
+	g := newCursorGroup(cursors)
+	defer wrapError(&err, "accept %d jobs of chain %d from blocks %d to %d", len(a.Intakes), g.chainID, a.From, a.To)
 	anchors, err := json.Marshal(a.Anchors)
 	if err != nil {
 		return Advanced{}, err
@@ -116,43 +123,90 @@ func (s *Store) AdvanceCursor(ctx context.Context, c *Cursor, a Advance) (done A
 	if err != nil {
 		return Advanced{}, err
 	}
-	for i := range rows {
-		rows[i].readBy = &c.CursorKey
+	for i, r := range rows {
+		rows[i].readBy = &CursorKey{g.chainID, emitterOf(r.Job), g.backfill}
 	}
-	var moves int64
-	var orphans bool
+	rewinds := a.From < g.next
 	err = s.retryAccept(ctx, func() error {
 		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-			move := namedStatement("advance_cursor")
-			err := tx.QueryRow(ctx, move.text, move.args(pgx.NamedArgs{"chain_id": c.ChainID, "follower": c.Follower,
-				"moves": c.moves, "from": a.From, "next": a.To + 1, "blocks": anchors, "head": a.Head,
-				"finalized": a.Finalized, "settled": a.Settled, "checks": a.Checks})...).Scan(&moves, &orphans)
-			if err != nil {
-				return noRows(err, ErrCursorMoved)
+			var moved int
+			var orphans bool
+			move := namedStatement("advance_cursors")
+			err := tx.QueryRow(ctx, move.text, move.args(pgx.NamedArgs{"chain_id": g.chainID, "contracts": g.names,
+				"backfill": g.backfill, "moves": g.moves, "registries": g.contracts, "from": a.From, "rewinds": rewinds,
+				"next": a.To + 1, "blocks": anchors, "head": a.Head, "finalized": a.Finalized, "settled": a.Settled,
+				"checks": a.Checks})...).Scan(&moved, &orphans)
+			if err == nil && moved < len(cursors) {
+				return ErrCursorMoved
 			}
-			if a.From < c.Next {
-				if _, err := tx.Exec(ctx, statement("forget_transfers"), c.ChainID, a.From, c.Next); err != nil {
-					return fmt.Errorf("forget the transfers of replaced blocks: %w", err)
-				}
+			if err == nil && rewinds {
+				_, err = tx.Exec(ctx, statement("forget_transfers"), g.chainID, g.contracts, g.backfill, a.From, g.next)
 			}
-			done, err = s.acceptRead(ctx, tx, c.CursorKey, rows, a, orphans)
+			if err == nil {
+				done, err = s.acceptRead(ctx, tx, g, rows, a, orphans)
+			}
+			if err == nil && g.end != nil && a.To >= *g.end {
+				_, err = tx.Exec(ctx, `DELETE FROM herald.chain_cursors WHERE chain_id = $1 AND contracts = ANY($2) AND backfill = $3`,
+					g.chainID, g.names, g.backfill)
+			}
 			return err
 		})
 	})
 	if err != nil {
 		return Advanced{}, err // nothing was committed, so nothing was dispatched
 	}
-	if a.From < c.Next {
-		c.Reorgs++
+	for _, c := range cursors {
+		if rewinds {
+			c.Reorgs++
+		}
+		c.Next, c.Anchors, c.Head, c.Finalized, c.Settled, c.Checks = a.To+1, a.Anchors, a.Head, a.Finalized, a.Settled, a.Checks
+		c.moves++
 	}
-	c.Next, c.Anchors, c.Head, c.Finalized, c.Settled, c.Checks, c.moves = a.To+1, a.Anchors, a.Head, a.Finalized, a.Settled,
-		a.Checks, moves
 	return done, nil
 }
 
-// LeadChain runs do in one process at a time for each key, as Lead does, and reports whether it was this process. It
-// keeps a connection of the pool.
-func (s *Store) LeadChain(ctx context.Context, key CursorKey, do func(context.Context) error) (bool, error) {
-	sum := sha256.Sum256(fmt.Appendf(nil, "herald:%d:%s", key.ChainID, key.Follower))
-	return s.leadBy(ctx, int64(binary.BigEndian.Uint64(sum[:8])), do)
+// cursorGroup is the cursors that one transaction moves.
+type cursorGroup struct {
+	chainID   uint64
+	backfill  string
+	names     []string // the cursors' Contracts
+	moves     []int64
+	contracts []string // the single contracts
+	next      uint64
+	end       *uint64
+}
+
+func newCursorGroup(cursors []*Cursor) cursorGroup {
+	one := cursors[0]
+	g := cursorGroup{chainID: one.ChainID, backfill: one.Backfill, next: one.Next, end: one.End}
+	for _, c := range cursors {
+		g.names, g.moves = append(g.names, c.Contracts), append(g.moves, c.moves)
+		g.contracts = append(g.contracts, strings.Split(c.Contracts, ",")...)
+	}
+	return g
+}
+
+// emitterOf returns the contract that emits a job's event, in lower case.
+func emitterOf(j job.Job) string {
+	if j.Kind == job.KindValidationResponse {
+		return strings.ToLower(j.ValidationRegistry.Hex())
+	}
+	return strings.ToLower(j.ReputationRegistry.Hex())
+}
+
+// LeadChain runs do in one process at a time for each cursor, as Lead does: with those of the cursors that no other
+// caller leads. It reports whether there were any.
+func (s *Store) LeadChain(ctx context.Context, keys []CursorKey, do func(context.Context, []CursorKey) error) (bool, error) {
+	locks := make(map[int64]CursorKey, len(keys))
+	for _, key := range keys {
+		sum := sha256.Sum256(fmt.Appendf(nil, "herald:%d:%s:%s", key.ChainID, key.Contracts, key.Backfill))
+		locks[int64(binary.BigEndian.Uint64(sum[:8]))] = key
+	}
+	return s.leaders.lead(ctx, slices.Collect(maps.Keys(locks)), func(ctx context.Context, got []int64) error {
+		led := make([]CursorKey, len(got))
+		for i, lock := range got {
+			led[i] = locks[lock]
+		}
+		return do(ctx, led)
+	})
 }

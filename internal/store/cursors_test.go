@@ -10,12 +10,12 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// TestAdvanceCursor: jobs and cursor are committed together or not at all, also for more jobs than one Accept allows. A
+// TestAdvanceCursors: jobs and cursor are committed together or not at all, also for more jobs than one Accept allows. A
 // caller with a stale cursor changes nothing.
-func TestAdvanceCursor(t *testing.T) {
+func TestAdvanceCursors(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	key := CursorKey{ChainID: 8453, Follower: "head of 0x01"}
+	key := CursorKey{ChainID: 8453, Contracts: emitterOf(feedback(1, 1))}
 	c, err := s.OpenCursor(t.Context(), key, 7, nil)
 	if err != nil || c.Start != 7 || c.Next != 7 || len(c.Anchors) != 0 {
 		t.Fatalf("%+v, %v", c, err)
@@ -28,7 +28,7 @@ func TestAdvanceCursor(t *testing.T) {
 	}
 	in[3] = Intake{Job: feedback(9, 4), Refused: "it makes no job", Key: "invalid:4"}
 
-	done, err := s.AdvanceCursor(t.Context(), &next, Advance{From: 7, To: 19, Head: 30, Anchors: anchors, Intakes: in})
+	done, err := s.AdvanceCursors(t.Context(), []*Cursor{&next}, Advance{From: 7, To: 19, Head: 30, Anchors: anchors, Intakes: in})
 	out, tasks := done.Answers, done.Tasks
 	if err != nil || len(out) != len(in) || len(tasks) != 5*MaxDispatchedPerAgent {
 		t.Fatalf("%d answers, %d tasks, %v", len(out), len(tasks), err)
@@ -46,11 +46,11 @@ func TestAdvanceCursor(t *testing.T) {
 		t.Errorf("%+v, want %+v", read, next)
 	}
 
-	if _, err := s.AdvanceCursor(t.Context(), &stale, Advance{From: 7, To: 19, Intakes: []Intake{{Job: feedback(1, 5000)}}}); !errors.Is(err, ErrCursorMoved) {
+	if _, err := s.AdvanceCursors(t.Context(), []*Cursor{&stale}, Advance{From: 7, To: 19, Intakes: []Intake{{Job: feedback(1, 5000)}}}); !errors.Is(err, ErrCursorMoved) {
 		t.Errorf("from where the cursor was: %v", err)
 	}
 	exec(t, s, `ALTER TABLE herald.deliveries ADD CONSTRAINT refused CHECK (agent_id <> 77)`)
-	if _, err := s.AdvanceCursor(t.Context(), &read, Advance{From: 20, To: 39, Intakes: []Intake{{Job: feedback(1, 5001)}, {Job: feedback(77, 1)}}}); err == nil {
+	if _, err := s.AdvanceCursors(t.Context(), []*Cursor{&read}, Advance{From: 20, To: 39, Intakes: []Intake{{Job: feedback(1, 5001)}, {Job: feedback(77, 1)}}}); err == nil {
 		t.Error("a row that Postgres refuses was accepted")
 	}
 	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`); n != len(in) {
@@ -65,7 +65,7 @@ func TestAdvanceCursor(t *testing.T) {
 func TestNoteStall(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	key := CursorKey{ChainID: 8453, Follower: "head of 0x01"}
+	key := CursorKey{ChainID: 8453, Contracts: emitterOf(feedback(1, 1))}
 	c, err := s.OpenCursor(t.Context(), key, 7, nil)
 	if err != nil || c.Checks != nil {
 		t.Fatalf("%+v, %v", c, err)
@@ -82,7 +82,7 @@ func TestNoteStall(t *testing.T) {
 		}
 	}
 	checks := json.RawMessage(`{"complete": 9, "unchecked": 3}`)
-	if _, err := s.AdvanceCursor(t.Context(), &c, Advance{From: 7, To: 12, Head: 12, Checks: checks}); err != nil {
+	if _, err := s.AdvanceCursors(t.Context(), []*Cursor{&c}, Advance{From: 7, To: 12, Head: 12, Checks: checks}); err != nil {
 		t.Fatal(err)
 	}
 	list, err := s.Cursors(t.Context(), 8453)

@@ -3,62 +3,12 @@ package store
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
-	"github.com/agentherald/herald/internal/store/pgerror"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
-
-// leaderLock is the advisory lock of the one process that reconciles: the text "herald" as a number.
-const leaderLock = 0x686572616c64
-
-// Lead runs do if this process gets the leader lock, and reports whether it did. A connection of its own holds the
-// lock, so a process that dies leaves no lock behind.
-func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
-	return s.leadBy(ctx, leaderLock, do)
-}
-
-// leadBy is Lead with another advisory lock.
-func (s *Store) leadBy(ctx context.Context, lock int64, do func(context.Context) error) (bool, error) {
-	conn, leads, err := s.tryLead(ctx, lock)
-	if err != nil {
-		return false, fmt.Errorf("take the leader lock: %w", pgerror.Explain(err))
-	}
-	defer conn.Release()
-	if !leads {
-		return false, nil
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		if _, err := conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, lock); err != nil {
-			_ = conn.Conn().Close(ctx) // a session that may still hold the lock must not return to the pool
-		}
-	}()
-	return true, do(ctx)
-}
-
-// tryLead acquires a connection and tries to lock. It returns the connection, and whether it has the lock.
-func (s *Store) tryLead(ctx context.Context, lock int64) (conn *pgxpool.Conn, leads bool, err error) {
-	ctx, cancel := s.withDeadline(ctx)
-	defer cancel()
-	if conn, err = s.pool.Acquire(ctx); err != nil {
-		return nil, false, err
-	}
-	// If this machine fails without closing the connection, keepalives make Postgres drop the lock after 5 + 2 * 2 s.
-	if err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1) FROM (SELECT set_config('tcp_keepalives_idle', '5', false),
-		set_config('tcp_keepalives_interval', '2', false), set_config('tcp_keepalives_count', '2', false)) AS asked`,
-		lock).Scan(&leads); err != nil {
-		_ = conn.Conn().Close(ctx) // it may have the lock, with the answer lost
-		conn.Release()
-		return nil, false, err
-	}
-	return conn, leads, nil
-}
 
 // ExpireLeases returns deliveries whose lease has expired to their agents' backlogs, or ends them as dead if they have
 // used the attempts of their budget. It returns the number of both, and the number of those that are dead.

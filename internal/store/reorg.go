@@ -14,11 +14,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A reorg changes deliveries in the transaction that accepts the new blocks' jobs (AdvanceCursor). The events of
+// A reorg changes deliveries in the transaction that accepts the new blocks' jobs (AdvanceCursors). The events of
 // replaced blocks become orphaned. Events that are read again get their new position. When the chain has been read up
 // to its head, deliveries of the remaining orphans end (orphans.sql), and those that were called get a retraction.
 
-// absence says whether a delivery's event is on the chain, according to the follower.
+// absence says whether a delivery's event is on the chain, according to the cursor of its contract.
 type absence int
 
 const (
@@ -40,12 +40,13 @@ type Vanished struct {
 
 // acceptRead accepts the jobs of the blocks that were read, and remembers the blocks of their events. After reading up
 // to the head, it ends the remaining orphans: their events are gone.
-func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, key CursorKey, rows []arrival, read Advance,
+func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows []arrival, read Advance,
 	orphans bool) (done Advanced, err error) {
 	agents := arrivalAgents(rows)
+	var gone []uuid.UUID // deliveries whose events are gone unless this reading has them
 	var orphanAgents []Agent
 	if orphans && read.AtHead {
-		if orphanAgents, err = s.listOrphanAgents(ctx, tx, key); err != nil {
+		if gone, orphanAgents, err = s.listOrphans(ctx, tx, g); err != nil {
 			return done, err
 		}
 		agents = distinctAgents(append(agents, orphanAgents...))
@@ -60,45 +61,51 @@ func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, key CursorKey, rows [
 	if orphans { // an event that is found again must not stay orphaned, even in a settled block
 		above = 0
 	}
-	if err := s.placeEvents(ctx, tx, key, rows, done.Answers, above); err != nil {
+	if err := s.placeEvents(ctx, tx, g, rows, done.Answers, above); err != nil {
 		return done, err
 	}
-	if !orphans || !read.AtHead {
+	if len(gone) == 0 {
 		return done, nil
 	}
-	tasks, err := s.endOrphans(ctx, tx, key, orphanAgents, &done)
+	tasks, err := s.endOrphans(ctx, tx, gone, orphanAgents, &done)
 	done.Tasks = append(done.Tasks, tasks...)
 	return done, err
 }
 
-func (s *Store) listOrphanAgents(ctx context.Context, tx pgx.Tx, key CursorKey) ([]Agent, error) {
-	rows, _ := tx.Query(ctx, statement("agents_of_orphans"), key.ChainID, key.Follower)
-	agents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Agent])
+// listOrphans returns the deliveries with orphaned events of the cursors, and their agents.
+func (s *Store) listOrphans(ctx context.Context, tx pgx.Tx, g cursorGroup) (ids []uuid.UUID, agents []Agent, _ error) {
+	var id uuid.UUID
+	var a Agent
+	rows, _ := tx.Query(ctx, statement("list_orphans"), g.chainID, g.names, g.backfill)
+	_, err := pgx.ForEachRow(rows, []any{&id, &a.ChainID, &a.Registry, &a.ID}, func() error {
+		ids, agents = append(ids, id), append(agents, a)
+		return nil
+	})
 	if err != nil {
-		return nil, fmt.Errorf("list whose deliveries a reorg took off the chain: %w", err)
+		return nil, nil, fmt.Errorf("list the deliveries whose events a reorg removed: %w", err)
 	}
-	return agents, nil
+	return ids, distinctAgents(agents), nil
 }
 
 // placeEvents remembers the blocks of the deliveries' events, for blocks after above.
-func (s *Store) placeEvents(ctx context.Context, tx pgx.Tx, key CursorKey, in []arrival, out []Acceptance,
+func (s *Store) placeEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in []arrival, out []Acceptance,
 	above uint64) error {
-	blocks := make(map[uuid.UUID]uint64)
+	events := make(map[uuid.UUID]arrival)
 	for i, a := range in {
 		isIts := out[i].Verdict != Refreshed && (out[i].Verdict != Conflict || out[i].Field == "action")
 		if a.Refused == "" && isIts && a.Job.BlockNumber > above {
-			blocks[out[i].ID] = a.Job.BlockNumber
+			events[out[i].ID] = a
 		}
 	}
-	if len(blocks) == 0 {
+	if len(events) == 0 {
 		return nil
 	}
-	ids := slices.Collect(maps.Keys(blocks))
-	numbers := make([]uint64, len(ids))
+	ids := slices.Collect(maps.Keys(events))
+	contracts, blocks := make([]string, len(ids)), make([]uint64, len(ids))
 	for i, id := range ids {
-		numbers[i] = blocks[id]
+		contracts[i], blocks[i] = events[id].readBy.Contracts, events[id].Job.BlockNumber
 	}
-	_, err := tx.Exec(ctx, statement("place_events"), key.ChainID, key.Follower, ids, numbers)
+	_, err := tx.Exec(ctx, statement("place_events"), g.chainID, g.backfill, ids, contracts, blocks)
 	if err != nil {
 		return fmt.Errorf("note the blocks of %d events: %w", len(ids), err)
 	}
@@ -106,13 +113,13 @@ func (s *Store) placeEvents(ctx context.Context, tx pgx.Tx, key CursorKey, in []
 }
 
 // endOrphans ends the deliveries whose events a reorg removed, and dispatches from the backlogs of their agents.
-func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, key CursorKey, agents []Agent,
+func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, agents []Agent,
 	done *Advanced) (tasks []Task, err error) {
 	defer wrapError(&err, "end deliveries whose event a reorg removed")
 	var called []job.Job // parallel to the Vanished added here; without a kind: not retracted
 	var v Vanished
 	var raw []byte
-	rows, _ := tx.Query(ctx, statement("orphans"), key.ChainID, key.Follower)
+	rows, _ := tx.Query(ctx, statement("orphans"), ids)
 	_, err = pgx.ForEachRow(rows, []any{&v.ID, &v.Key, &v.Cancelled, &v.Called, &raw}, func() error {
 		var known job.Job
 		// A job that retention deleted, or that only a newer version can parse, cannot be retracted.
@@ -231,8 +238,8 @@ func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, lines
 	return err
 }
 
-// markAbsent sets absent in the holders of keys whose events are not on the chain, according to the follower that read
-// the arrivals.
+// markAbsent sets absent in the holders of keys whose events are not on the chain. It does so only for arrivals that
+// were read off the chain.
 func (s *Store) markAbsent(ctx context.Context, tx pgx.Tx, in []arrival, holders map[string]holder) error {
 	if in[0].readBy == nil || len(holders) == 0 {
 		return nil
@@ -243,8 +250,7 @@ func (s *Store) markAbsent(ctx context.Context, tx pgx.Tx, in []arrival, holders
 	}
 	var id uuid.UUID
 	var certain bool
-	rows, _ := tx.Query(ctx, statement("vanished"), in[0].readBy.ChainID, in[0].readBy.Follower,
-		slices.Collect(maps.Keys(keys)))
+	rows, _ := tx.Query(ctx, statement("vanished"), slices.Collect(maps.Keys(keys)))
 	_, err := pgx.ForEachRow(rows, []any{&id, &certain}, func() error {
 		h := holders[keys[id]]
 		h.absent = orphaned

@@ -20,7 +20,7 @@ type chainReader struct {
 
 func newChainReader(t *testing.T, s *Store) *chainReader {
 	t.Helper()
-	c, err := s.OpenCursor(t.Context(), CursorKey{ChainID: 8453, Follower: "head of 0x01"}, 100, nil)
+	c, err := s.OpenCursor(t.Context(), CursorKey{ChainID: 8453, Contracts: emitterOf(feedback(1, 1))}, 100, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func (r *chainReader) read(from, to uint64, atHead bool, jobs ...job.Job) Advanc
 	for _, j := range jobs {
 		a.Intakes = append(a.Intakes, Intake{Job: j})
 	}
-	done, err := r.s.AdvanceCursor(r.Context(), &r.c, a)
+	done, err := r.s.AdvanceCursors(r.Context(), []*Cursor{&r.c}, a)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -293,7 +293,7 @@ func TestSettledEventsAreFoundAgain(t *testing.T) {
 	stays, goes := inBlock(feedback(1, 1), 101, 'a'), inBlock(feedback(1, 2), 105, 'a')
 	r.read(100, 105, true, stays, goes)
 	again := Advance{From: 100, To: 106, Head: 106, Settled: 103, AtHead: true, Intakes: []Intake{{Job: stays}}}
-	done, err := s.AdvanceCursor(t.Context(), &r.c, again)
+	done, err := s.AdvanceCursors(t.Context(), []*Cursor{&r.c}, again)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -312,13 +312,13 @@ func TestSettledEvents(t *testing.T) {
 	for i := range 6 {
 		a.Intakes = append(a.Intakes, Intake{Job: inBlock(feedback(1, i+1), uint64(100+i), 'a')})
 	}
-	if _, err := s.AdvanceCursor(t.Context(), &r.c, a); err != nil {
+	if _, err := s.AdvanceCursors(t.Context(), []*Cursor{&r.c}, a); err != nil {
 		t.Fatal(err)
 	}
 	if n := left(); n != 3 {
 		t.Errorf("%d of blocks 103 to 105 are remembered", n)
 	}
-	if _, err := s.AdvanceCursor(t.Context(), &r.c, Advance{From: 106, To: 106, Head: 106, Settled: 104}); err != nil {
+	if _, err := s.AdvanceCursors(t.Context(), []*Cursor{&r.c}, Advance{From: 106, To: 106, Head: 106, Settled: 104}); err != nil {
 		t.Fatal(err)
 	}
 	if n := left(); n != 1 {

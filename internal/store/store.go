@@ -61,8 +61,11 @@ type Config struct {
 	URL secret.Secret // postgres:// URL or key=value string; required
 
 	// MaxConns is the size of the pool. It must exceed the worker's concurrency, or deliveries wait for connections.
-	// The leader of the reconciler keeps one connection and needs another. Default 10, at least 2.
+	// A leader's locks keep one connection, and its statements need another. Default 10, at least 2.
 	MaxConns int32
+
+	// Locks is the store whose connection holds the locks of this store's leaders. Default: this store.
+	Locks *Store
 
 	// ConnectTimeout bounds one attempt to connect. Default 5 s.
 	ConnectTimeout time.Duration
@@ -92,6 +95,8 @@ type Store struct {
 
 	closeWithin time.Duration // Config.CloseWithin
 	silent      *atomic.Bool  // the last call timed out; nil: LimitCalls was not called
+
+	leaders *leaders // Config.Locks
 
 	claims  *coalescer[claimRequest, *Claim]    // groups first claims
 	records *coalescer[recordRequest, Recorded] // groups plain outcomes
@@ -144,6 +149,10 @@ func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 	s := &Store{timeout: statement + pc.ConnConfig.ConnectTimeout, closeWithin: cfg.CloseWithin, strict: cfg.StrictOrder}
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), pc); err != nil {
 		return nil, fmt.Errorf("store: %w", pgerror.Explain(err))
+	}
+	s.leaders = &leaders{store: s, held: map[int64]struct{}{}}
+	if cfg.Locks != nil {
+		s.leaders = cfg.Locks.leaders
 	}
 	s.claims = newCoalescer(coalescerConfig[claimRequest, *Claim]{flush: s.claimGroup, single: s.claimAlone, min: 1})
 	s.records = newCoalescer(coalescerConfig[recordRequest, Recorded]{flush: s.recordGroup, single: s.recordAlone})

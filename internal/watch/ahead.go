@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -11,13 +12,15 @@ import (
 // readAhead commits one range while the follower reads the next one, so that the node and the database work at the
 // same time.
 type readAhead struct {
-	commit func(context.Context, chain.Range) error
+	commit commitFunc
 	ranges chan chain.Range // unbuffered: one range is committed while another is read
 }
 
-func newReadAhead(commit func(context.Context, chain.Range) error) *readAhead {
-	return &readAhead{commit, make(chan chain.Range)}
-}
+// commitFunc commits a range, or defers that: then it is called again after the returned time, with this range or with
+// a later one.
+type commitFunc func(context.Context, chain.Range) (again time.Duration, _ error)
+
+func newReadAhead(commit commitFunc) *readAhead { return &readAhead{commit, make(chan chain.Range)} }
 
 // hand is the follower's Handle. It waits until the previous range is committed.
 func (a *readAhead) hand(ctx context.Context, r chain.Range) error {
@@ -34,12 +37,24 @@ func (a *readAhead) hand(ctx context.Context, r chain.Range) error {
 func (a *readAhead) run(ctx context.Context, follow func(context.Context) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		for r := range a.ranges {
-			if err := a.commit(ctx, r); err != nil {
+		var r chain.Range
+		var again <-chan time.Time // nil: no range is deferred
+		for isOpen := true; ; {
+			select {
+			case r, isOpen = <-a.ranges:
+			case <-again:
+			}
+			if !isOpen {
+				return nil
+			}
+			wait, err := a.commit(ctx, r)
+			if err != nil {
 				return err // cancels ctx, which ends follow
 			}
+			if again = nil; wait > 0 {
+				again = time.After(wait)
+			}
 		}
-		return nil
 	})
 	err := follow(ctx)
 	close(a.ranges)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/agentherald/herald/internal/chain"
 )
@@ -17,10 +18,10 @@ func TestReadAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var committed []uint64
 		goOn := make(chan struct{})
-		a := newReadAhead(func(_ context.Context, r chain.Range) error {
+		a := newReadAhead(func(_ context.Context, r chain.Range) (time.Duration, error) {
 			<-goOn
 			committed = append(committed, r.To)
-			return nil
+			return 0, nil
 		})
 		read := uint64(0)
 		ended := make(chan error, 1)
@@ -62,9 +63,9 @@ func TestReadAheadFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("the database is away")
 		var tried []uint64
-		a := newReadAhead(func(_ context.Context, r chain.Range) error {
+		a := newReadAhead(func(_ context.Context, r chain.Range) (time.Duration, error) {
 			tried = append(tried, r.To)
-			return broken
+			return 0, broken
 		})
 		err := a.run(t.Context(), func(ctx context.Context) error {
 			for n := uint64(1); ; n++ {

@@ -14,15 +14,15 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// notes is a ledger that records each move of the cursor.
+// notes is a ledger that records each move of the cursors.
 type notes struct {
 	Ledger
 	moves []store.Advance
 }
 
-func (n *notes) AdvanceCursor(_ context.Context, c *store.Cursor, a store.Advance) (store.Advanced, error) {
+func (n *notes) AdvanceCursors(_ context.Context, cursors []*store.Cursor, a store.Advance) (store.Advanced, error) {
 	n.moves = append(n.moves, a)
-	c.Next = a.To + 1
+	cursors[0].Next = a.To + 1
 	return store.Advanced{Answers: make([]store.Acceptance, len(a.Intakes))}, nil
 }
 
@@ -42,11 +42,11 @@ func TestEmptyReadingsCommitSeldom(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.cursor.Next = 100
+		g := &group{cursors: []*store.Cursor{{Next: 100}}}
 		read := func(from, to uint64, events int, atHead bool) {
 			t.Helper()
 			r := chain.Range{From: from, To: to, Head: to, AtHead: atHead, Events: make([]chain.RangeEvent, events)}
-			if err := w.commitRange(t.Context(), r); err != nil {
+			if _, err := w.commitRange(t.Context(), g, r); err != nil {
 				t.Fatal(err)
 			}
 		}

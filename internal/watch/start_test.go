@@ -16,12 +16,14 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// openCursor creates the cursor of a future watcher at a block.
-func (w *world) openCursor(start uint64) {
+// openCursors creates the cursors of a future watcher at a block.
+func (w *world) openCursors(start uint64) {
 	w.Helper()
-	key := store.CursorKey{ChainID: w.net.ChainID(), Follower: "head of " + strings.Join(w.net.Deployment().List(), ",")}
-	if _, err := w.store.OpenCursor(w.Context(), key, start, nil); err != nil {
-		w.Fatal(err)
+	for _, contract := range w.net.Deployment().List() {
+		key := store.CursorKey{ChainID: w.net.ChainID(), Contracts: contract}
+		if _, err := w.store.OpenCursor(w.Context(), key, start, nil); err != nil {
+			w.Fatal(err)
+		}
 	}
 }
 
@@ -33,7 +35,7 @@ func TestCursorAboveTheHead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.openCursor(1_000_000)
+			w.openCursors(1_000_000)
 			w.give(2)
 			log := &heraldtest.Log{}
 			g := w.watch(func(c *Config) { c.From, c.Logger = from, slog.New(slog.NewTextHandler(log, nil)) })
@@ -45,14 +47,14 @@ func TestCursorAboveTheHead(t *testing.T) {
 	}
 }
 
-// TestResumesFarFromTheHead: a watcher resumes at a cursor that has read blocks, even if the head's timestamp is more
-// than ten minutes from this machine's time, as on a halted chain.
+// TestResumesFarFromTheHead: a watcher resumes at cursors that have read blocks, even if the head's timestamp is more
+// than ten minutes from this machine's time, as on a halted chain. A contract without a cursor does not stop it.
 func TestResumesFarFromTheHead(t *testing.T) {
 	t.Parallel()
 	const base = 8453 // this chain also makes blocks without transactions
 	w := newWorldOf(t, devnet.Config{ChainID: base})
 	w.give(1)
-	first := w.watch(nil)
+	first := w.watch(without(false, false, true))
 	heraldtest.Await(t, "the chain is read", func() bool { return first.count(store.Accepted) > 0 })
 	if err := first.stop(); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
@@ -79,11 +81,11 @@ type brokenCommit struct {
 	tried  atomic.Int32
 }
 
-func (b *brokenCommit) AdvanceCursor(ctx context.Context, c *store.Cursor, a store.Advance) (store.Advanced, error) {
+func (b *brokenCommit) AdvanceCursors(ctx context.Context, c []*store.Cursor, a store.Advance) (store.Advanced, error) {
 	if n := b.tried.Add(1); !b.mended.Load() { // the range and so the error grow with the chain
 		return store.Advanced{}, fmt.Errorf("accept jobs up to block %d: %w", n, errDenied)
 	}
-	return b.Store.AdvanceCursor(ctx, c, a)
+	return b.Store.AdvanceCursors(ctx, c, a)
 }
 
 // TestLastingFailureIsLoggedOnce: repeated failures of a commit are logged once, although the blocks in the error

@@ -23,10 +23,11 @@ func TestMain(m *testing.M) { heraldtest.Main(m, devnettest.Leftovers()...) }
 // world is a development chain and a store.
 type world struct {
 	*testing.T
-	net    *devnet.Net
-	store  *store.Store
-	client *chain.Client
-	agent  *big.Int
+	net      *devnet.Net
+	database string // its URL
+	store    *store.Store
+	client   *chain.Client
+	agent    *big.Int
 }
 
 func newWorld(t *testing.T) *world {
@@ -36,9 +37,9 @@ func newWorld(t *testing.T) *world {
 
 func newWorldOf(t *testing.T, cfg devnet.Config) *world {
 	t.Helper()
-	w := &world{T: t, net: devnettest.Start(t, cfg)}
+	w := &world{T: t, net: devnettest.Start(t, cfg), database: heraldtest.Postgres(t, store.Migrate)}
 	var err error
-	w.store, err = store.Open(store.Config{URL: secret.New(heraldtest.Postgres(t, store.Migrate)), MaxConns: 8})
+	w.store, err = store.Open(store.Config{URL: secret.New(w.database), MaxConns: 8})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,8 +139,8 @@ func TestGoesOn(t *testing.T) {
 	}
 }
 
-// TestOtherRegistries: a watcher with more registries than the previous one resumes where that one stopped, and not at
-// the head.
+// TestOtherRegistries: a watcher with more registries than the previous one reads the others where that one stopped, and
+// not from the head.
 func TestOtherRegistries(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -195,8 +196,8 @@ func TestTwoCommitOnce(t *testing.T) {
 // yet that it lost its connection.
 type everybodyLeads struct{ *store.Store }
 
-func (everybodyLeads) LeadChain(ctx context.Context, _ store.CursorKey, do func(context.Context) error) (bool, error) {
-	return true, do(ctx)
+func (everybodyLeads) LeadChain(ctx context.Context, keys []store.CursorKey, do func(context.Context, []store.CursorKey) error) (bool, error) {
+	return true, do(ctx, keys)
 }
 
 // TestBackfillEnds: a backfill ends with its last block. When it is started again, it has nothing to do.

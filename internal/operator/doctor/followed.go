@@ -35,14 +35,14 @@ func (d *doctor) checkFollowed(ctx context.Context) (findings []Finding) {
 }
 
 func judgeFollowed(c operator.ChainState) []Finding {
-	i := findNewestFollower(c.Followers)
+	i := findSlowestContract(c.Cursors)
 	switch {
 	case i < 0 && c.Watched:
 		return reportWarning("HERALD_WATCH names it, but it has not been read yet: is a worker running with this setting?")
 	case i < 0:
 		return nil
 	}
-	f := c.Followers[i]
+	f := c.Cursors[i]
 	switch {
 	case f.StalledSince != nil:
 		return reportWarning("it is not read since %s: %s", f.StalledSince.UTC().Format(time.DateTime),
@@ -61,14 +61,14 @@ func judgeFollowed(c operator.ChainState) []Finding {
 	return reportOK("is read up to block %d, %d behind its head", f.Next-min(f.Next, 1), *f.LagBlocks)
 }
 
-// findNewestFollower returns the index of the follower that moved last, or -1 if no follower qualifies. It ignores
-// backfills, and former followers, whose registries the settings no longer list.
-func findNewestFollower(all []operator.FollowerState) int {
-	newest := -1
+// findSlowestContract returns the index of the contract's cursor that was read least far, or -1 if there is none. It
+// ignores backfills, and former contracts, which the settings no longer list.
+func findSlowestContract(all []operator.CursorState) int {
+	slowest := -1
 	for i, f := range all {
-		if f.End == nil && !f.Former && (newest < 0 || f.MovedAt != nil && all[newest].MovedAt != nil && f.MovedAt.After(*all[newest].MovedAt)) {
-			newest = i
+		if f.End == nil && !f.Former && (slowest < 0 || f.Next < all[slowest].Next) {
+			slowest = i
 		}
 	}
-	return newest
+	return slowest
 }

@@ -16,16 +16,16 @@ func TestJudgeFollowed(t *testing.T) {
 	since, lag := time.Now().Add(-time.Hour), 0.0
 	blocks := uint64(0)
 	for name, c := range map[string]struct {
-		state operator.FollowerState
+		state operator.CursorState
 		want  string
 	}{
-		"read": {operator.FollowerState{Next: 8, LagTime: &lag, LagBlocks: &blocks}, "is read up to block 7"},
-		"not read": {operator.FollowerState{StalledSince: &since, StalledWhy: "the node answered error -32014: no"},
+		"read": {operator.CursorState{Next: 8, LagTime: &lag, LagBlocks: &blocks}, "is read up to block 7"},
+		"not read": {operator.CursorState{StalledSince: &since, StalledWhy: "the node answered error -32014: no"},
 			"the node answered error -32014: no"},
-		"an omission": {operator.FollowerState{LagTime: &lag, LagBlocks: &blocks, Checks: &chain.Checks{
+		"an omission": {operator.CursorState{LagTime: &lag, LagBlocks: &blocks, Checks: &chain.Checks{
 			Omission: &chain.Omission{Node: 2, Block: 77, Logs: 1, At: since}}}, "node 2 of RPC_URL_8453 left out 1 logs of block 77"},
 	} {
-		found := judgeFollowed(operator.ChainState{ChainID: 8453, Followers: []operator.FollowerState{c.state}})
+		found := judgeFollowed(operator.ChainState{ChainID: 8453, Cursors: []operator.CursorState{c.state}})
 		if len(found) != 1 || !strings.Contains(found[0].Text, c.want) {
 			t.Errorf("%s: %+v", name, found)
 		}

@@ -69,7 +69,7 @@ SELECT md5(n::text)::uuid, a, now() - interval '1 hour', 1234, (ARRAY['check','r
   FROM generate_series(99900, 100000) n, generate_series(1, 3) a;
 INSERT INTO herald.audit (actor, action, filter, matched, moved, state, note)
 SELECT $1, 'replay', jsonb_build_object('agent', $1), 5, 3, (ARRAY['running','done','failed'])[1 + n % 3], $1 FROM generate_series(1, 60) n;
-INSERT INTO herald.chain_cursors (chain_id, follower, next_block) VALUES (8453, 'head of 0x8004baa17c55a88189ae136b182e5fda19de9b63', 1000)`
+INSERT INTO herald.chain_cursors (chain_id, contracts, backfill, next_block) VALUES (8453, '0x8004baa17c55a88189ae136b182e5fda19de9b63', '', 1000)`
 
 // lent is the operator's backend: the test's store.
 type lent struct{ store *store.Store }

@@ -1,6 +1,6 @@
--- note_stall: store in a chain's cursor since when its follower reads nothing, and why.
+-- note_stall: store in a cursor since when nothing is read, and why.
 --
--- $1 chain   $2 follower   $3 since when, or null: it reads   $4 why
+-- $1 chain   $2 contracts   $3 backfill, or ''   $4 since when, or null: it is read   $5 why
 UPDATE herald.chain_cursors
-   SET stalled_since = $3, stalled_why = $4
- WHERE chain_id = $1 AND follower = $2
+   SET stalled_since = $4, stalled_why = $5
+ WHERE chain_id = $1 AND contracts = $2 AND backfill = $3

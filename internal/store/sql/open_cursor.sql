@@ -1,14 +1,15 @@
--- open_cursor: read a chain's cursor, or insert a new one.
+-- open_cursor: read a cursor, or insert a new one.
 --
--- $1 chain   $2 follower   $3 first block to read and $4 last block, or null: no end; used only for the insert
+-- $1 chain   $2 contracts   $3 backfill, or ''
+-- $4 first block to read and $5 last block, or null: no end; used only for the insert
 WITH made AS (
-    INSERT INTO herald.chain_cursors (chain_id, follower, start_block, end_block, next_block)
-    VALUES ($1, $2, $3, $4, $3)
+    INSERT INTO herald.chain_cursors (chain_id, contracts, backfill, start_block, end_block, next_block)
+    VALUES ($1, $2, $3, $4, $5, $4)
     ON CONFLICT DO NOTHING
     RETURNING start_block, end_block, next_block, blocks, head_block, finalized_block, settled_block, reorgs, moves, checks
 )
 SELECT * FROM made
 UNION ALL
 SELECT start_block, end_block, next_block, blocks, head_block, finalized_block, settled_block, reorgs, moves, checks
-  FROM herald.chain_cursors WHERE chain_id = $1 AND follower = $2
+  FROM herald.chain_cursors WHERE chain_id = $1 AND contracts = $2 AND backfill = $3
  LIMIT 1

@@ -1,6 +1,6 @@
 -- orphans: end the deliveries whose events a reorg has removed from the chain. The transaction has locked the agents.
 --
--- $1 chain   $2 follower
+-- $1 delivery ids uuid[], of list_orphans.sql; those whose events were read again are skipped
 --
 -- A queued, waiting or held delivery is cancelled (reorg), and so is one that a worker rejected as event_not_found. A
 -- running delivery stays orphaned: its call may be under way, and its result is known only when it ends.
@@ -12,7 +12,7 @@
 -- Returns the deliveries that ended here or before, each with whether it was cancelled here, whether the agent was or
 -- may have been called, and its job.
 WITH orphan AS (
-    SELECT delivery_id AS id FROM herald.chain_events WHERE chain_id = $1 AND follower = $2 AND state = 'orphaned'
+    SELECT delivery_id AS id FROM herald.chain_events WHERE delivery_id = ANY($1) AND state = 'orphaned'
 ), cancelled AS (
     UPDATE herald.deliveries d
        SET status = 'cancelled', reason = 'reorg', error = NULL, handed_at = NULL, lease_until = NULL, next_attempt_at = NULL,
@@ -37,10 +37,10 @@ WITH orphan AS (
       FROM ended e
 ), forgotten AS (
     DELETE FROM herald.chain_events e USING judged j
-     WHERE e.chain_id = $1 AND e.follower = $2 AND e.delivery_id = j.id AND j.now AND NOT j.maybe_called
+     WHERE e.delivery_id = j.id AND j.now AND NOT j.maybe_called
 ), gone AS (
     UPDATE herald.chain_events e SET state = 'gone'
       FROM judged j
-     WHERE e.chain_id = $1 AND e.follower = $2 AND e.delivery_id = j.id AND NOT (j.now AND NOT j.maybe_called)
+     WHERE e.delivery_id = j.id AND NOT (j.now AND NOT j.maybe_called)
 )
 SELECT id, key, now, maybe_called, job FROM judged ORDER BY key

@@ -1,0 +1,124 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agentherald/herald/internal/store/pgerror"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	// leaderLock is the advisory lock of the one process that reconciles: the text "herald" as a number.
+	leaderLock = 0x686572616c64
+	// turnLock is the advisory lock of the one process that asks for locks.
+	turnLock = leaderLock + 1
+	// lockTimeout bounds a statement about locks.
+	lockTimeout = 5 * time.Second
+)
+
+// Lead runs do if this process gets the leader lock, and reports whether it did. The connection holds the lock, so a
+// process that dies leaves no lock behind.
+func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
+	return s.leaders.lead(ctx, []int64{leaderLock}, func(ctx context.Context, _ []int64) error { return do(ctx) })
+}
+
+// leaders holds the advisory locks of a process, all on one connection.
+type leaders struct {
+	store *Store // whose pool the connection is from
+
+	mu   sync.Mutex
+	conn *pgxpool.Conn      // nil: no lock is held
+	held map[int64]struct{} // Postgres grants a lock again to the session that has it, so held refuses that
+}
+
+// lead runs do with those of the locks that it gets, and reports whether it got any.
+func (l *leaders) lead(ctx context.Context, locks []int64, do func(context.Context, []int64) error) (bool, error) {
+	conn, got, err := l.lock(ctx, locks)
+	if err != nil {
+		return false, fmt.Errorf("take the leader lock: %w", pgerror.Explain(err))
+	}
+	if len(got) == 0 {
+		return false, nil
+	}
+	defer l.unlock(ctx, conn, got)
+	return true, do(ctx, got)
+}
+
+// lock asks for those of the locks that this process does not hold. It returns those that it gets, and their
+// connection. Processes ask one after the other, so that two that start together do not divide a chain's contracts
+// between them.
+func (l *leaders) lock(ctx context.Context, locks []int64) (_ *pgxpool.Conn, got []int64, err error) {
+	ctx, cancel := l.store.withDeadline(ctx)
+	defer cancel()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	free := slices.DeleteFunc(slices.Clone(locks), func(lock int64) bool { _, isHeld := l.held[lock]; return isHeld })
+	if len(free) == 0 {
+		return nil, nil, ctx.Err()
+	}
+	if l.conn == nil {
+		if l.conn, err = l.store.pool.Acquire(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	// The statement does not end with ctx: pgx would close the connection, which may hold locks of others.
+	ctx, end := context.WithTimeout(context.WithoutCancel(ctx), lockTimeout)
+	defer end()
+	// If this machine fails without closing the connection, keepalives make Postgres drop the locks after 5 + 2 * 2 s.
+	rows, _ := l.conn.Query(ctx, `WITH turn AS MATERIALIZED (
+			SELECT pg_advisory_xact_lock($2), set_config('tcp_keepalives_idle', '5', false),
+			       set_config('tcp_keepalives_interval', '2', false), set_config('tcp_keepalives_count', '2', false))
+		SELECT lock FROM turn CROSS JOIN LATERAL (
+			SELECT lock FROM unnest($1::bigint[]) AS lock WHERE pg_try_advisory_lock(lock)) AS got`,
+		free, int64(turnLock))
+	if got, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
+		l.drop(ctx)
+		return nil, nil, err
+	}
+	for _, lock := range got {
+		l.held[lock] = struct{}{}
+	}
+	conn := l.conn
+	l.releaseUnused()
+	return conn, got, nil
+}
+
+// unlock releases locks, unless they were lost with their connection.
+func (l *leaders) unlock(ctx context.Context, conn *pgxpool.Conn, locks []int64) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockTimeout)
+	defer cancel()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn != conn {
+		return
+	}
+	if _, err := conn.Exec(ctx, `SELECT pg_advisory_unlock(lock) FROM unnest($1::bigint[]) AS lock`, locks); err != nil {
+		l.drop(ctx)
+		return
+	}
+	for _, lock := range locks {
+		delete(l.held, lock)
+	}
+	l.releaseUnused()
+}
+
+// releaseUnused returns the connection to the pool if it holds no lock.
+func (l *leaders) releaseUnused() {
+	if len(l.held) == 0 {
+		l.conn.Release()
+		l.conn = nil
+	}
+}
+
+// drop closes the connection, because a session that may still hold a lock must not return to the pool.
+func (l *leaders) drop(ctx context.Context) {
+	_ = l.conn.Conn().Close(ctx)
+	l.conn.Release()
+	l.conn = nil
+	clear(l.held)
+}

@@ -1,0 +1,49 @@
+-- advance_cursors: move cursors at the same height forward, or back to the first block that a reorg replaced.
+--
+-- This is the first statement of the transaction that accepts the jobs of the blocks that were read. It locks the
+-- cursors in the order of their contracts. A second process that moves one of them waits for its row lock, and then
+-- finds another number of moves.
+--
+-- @chain_id, @contracts text[], @backfill   the cursors' keys
+-- @moves      bigint[]: how often each cursor had moved when its owner read it
+-- @registries text[]: the contracts that were read; those of a backfill share one cursor
+-- @from       first block of this read
+-- @rewinds    whether @from is before the cursors, so that blocks were replaced: their events become orphaned
+-- @next       next block to read
+-- @blocks, @checks   jsonb   @head, @finalized: the node's newest and newest finalized block
+-- @settled    no reorg is expected to replace this block: remembered events up to it and before @from are deleted
+--
+-- A backfill leaves the events of blocks that a contract's cursor has read to that cursor.
+--
+-- Returns how many cursors moved, and whether their contracts have orphaned events. The caller rolls back if not all of
+-- them moved.
+WITH own AS MATERIALIZED (
+    SELECT c.contracts
+      FROM unnest(@contracts::text[], @moves::bigint[]) AS w(contracts, moves)
+      JOIN herald.chain_cursors c ON c.chain_id = @chain_id AND c.contracts = w.contracts AND c.backfill = @backfill AND c.moves = w.moves
+     ORDER BY c.contracts
+       FOR UPDATE OF c
+), moved AS (
+    UPDATE herald.chain_cursors c
+       SET next_block = @next, blocks = @blocks, head_block = @head, finalized_block = @finalized, settled_block = @settled,
+           checks = @checks, stalled_since = NULL, stalled_why = NULL,
+           reorgs = reorgs + @rewinds::boolean::int, moves = c.moves + 1, updated_at = now()
+      FROM own
+     WHERE c.chain_id = @chain_id AND c.contracts = own.contracts AND c.backfill = @backfill
+    RETURNING c.end_block
+), orphaned AS (
+    UPDATE herald.chain_events
+       SET state = 'orphaned'
+     WHERE @rewinds::boolean AND chain_id = @chain_id AND contract = ANY(@registries::text[]) AND block_number >= @from
+       AND block_number <= (SELECT coalesce(min(end_block), 9223372036854775807) FROM moved) AND state = 'canonical'
+       AND (@backfill = '' OR NOT herald.is_followed(chain_id, contract, block_number))
+    RETURNING 1
+), settled AS (
+    DELETE FROM herald.chain_events
+     WHERE chain_id = @chain_id AND contract = ANY(@registries::text[]) AND block_number <= @settled AND block_number < @from
+       AND state = 'canonical'
+)
+SELECT (SELECT count(*) FROM moved),
+       EXISTS (SELECT FROM orphaned)
+    OR EXISTS (SELECT FROM herald.chain_events
+                WHERE chain_id = @chain_id AND contract = ANY(@registries::text[]) AND state = 'orphaned')
