@@ -117,7 +117,7 @@ func (s *Store) AdvanceCursor(ctx context.Context, c *Cursor, a Advance) (done A
 		return Advanced{}, err
 	}
 	for i := range rows {
-		rows[i].readBy = &c.CursorKey
+		rows[i].readBy, rows[i].read = &c.CursorKey, true
 	}
 	var moves int64
 	var orphans bool

@@ -417,7 +417,7 @@ func (w *Watcher) noteStall(ctx context.Context, why error, since time.Time) {
 func makeIntakes(chainID uint64, events []chain.RangeEvent, bulk bool) []store.Intake {
 	in := make([]store.Intake, len(events))
 	for i, e := range events {
-		in[i].Job, in[i].AgentChange = e.Job, describeChange(e.Event)
+		in[i].Job, in[i].AgentChange, in[i].Source.Name = e.Job, describeChange(e.Event), store.SourceChain
 		if e.Err != nil {
 			in[i] = refuseLog(chainID, e.Log, e.Err)
 		}
