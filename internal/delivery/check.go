@@ -87,7 +87,6 @@ type eventCheck struct {
 	rerouted  bool        // the event is of another agent or ordering key than the row was
 	refuted   []int       // ranks of the hints where the chain has no such event
 	gone      *store.Gone // the chain no longer has the event with which the agent was or may have been called
-	corrected []string    // fields of the jobs that the event contradicts, if this check found it
 	detail    string
 }
 
@@ -264,7 +263,7 @@ func (e *Executor) bindEvent(ctx context.Context, a *attempt, b store.Binding) e
 	if err != nil {
 		return err
 	}
-	a.event.corrected = b.Corrected
+	e.Metrics.countCorrected(b.Corrected)
 	if c.Agent() != agent || c.Job.OrderKey() != orderKey {
 		a.event.rerouted = true
 		return retry.Pause(reason.NotConfirmed, minConfirmationPause, "the event is of another agent than the job said")

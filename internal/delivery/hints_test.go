@@ -503,6 +503,61 @@ func TestRetryChecksItsEvent(t *testing.T) {
 	}
 }
 
+// TestLookAfterTheEnd: nobody follows the chain. A job that differs from the event of a delivered row is known and starts
+// one look at the chain. If the event is still there, nothing changes. If a reorg replaced it, the delivery is retracted,
+// and the other event is delivered.
+func TestLookAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	k := w.newWorker()
+	agent := w.register(at(a.URL))
+	j, client := w.rate(devnet.Feedback{AgentID: agent, Tag1: "first"})
+	id := w.submit(j)[0].ID
+	w.deliverInTurns(k, id, 1, a)
+	ctx := heraldtest.Within(t, 30*time.Second)
+	pending := func() int { return len(must(w.store.TakeLooks(ctx, 10))) }
+
+	forged := repositioned(j, map[string]any{"tag1": "forged"})
+	for range 3 {
+		if got := w.submitAs(thiefs, forged)[0]; got.Verdict != store.Known || !slices.Contains(got.Differs, "tag1") {
+			t.Fatalf("%+v", got)
+		}
+	}
+	if n := pending(); n != 1 {
+		t.Fatalf("%d looks for one key", n)
+	}
+	w.exec(`UPDATE herald.hints SET look_at = now() WHERE look_at IS NOT NULL AND delivery_id = $1`, id)
+	k.executor.lookOnce(ctx, w.store)
+	w.submitAs(thiefs, forged)
+	if d := w.row(id); pending() != 0 || d.Status != store.Delivered || d.Key != w.keyOf(j) {
+		t.Errorf("%s, key %s", d.Status, d.Key)
+	}
+
+	if err := w.net.Reorg(ctx, 1, false); err != nil {
+		t.Fatal(err)
+	}
+	_, r, err := w.net.GiveFeedback(ctx, client, devnet.Feedback{AgentID: agent, Tag1: "second"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := repositioned(j, map[string]any{"tag1": "second", "transactionHash": r.TxHash.Hex(), "blockNumber": nil, "blockHash": nil})
+	if got := w.submit(second)[0]; got.Verdict != store.Known || got.ID != id {
+		t.Fatalf("%+v", got)
+	}
+	k.executor.lookOnce(ctx, w.store)
+	next := must(w.store.DeliveryByKey(ctx, w.keyOf(j)))
+	if d := w.row(id); next.ID == id || d.Status != store.Delivered || d.Key != w.keyOf(j)+"~"+id.String() {
+		t.Fatalf("%s, key %s; the key is of %s", d.Status, d.Key, next.ID)
+	}
+	w.serve(k)
+	w.until(next.ID, store.Delivered)
+	retraction := must(w.store.DeliveryByKey(ctx, must(job.Parse(asJSON(j), job.Limits{MaxTimeout: time.Second})).Retraction(id).Key()))
+	if !strings.Contains(string(retraction.Job), id.String()) {
+		t.Errorf("the retraction is %s", retraction.Job)
+	}
+}
+
 // keyOf returns the key of a job.
 func (w *world) keyOf(j map[string]any) string {
 	return must(job.Parse(asJSON(j), job.Limits{MaxTimeout: 5 * time.Second})).Key()

@@ -383,21 +383,27 @@ func (s *Store) recordGone(ctx context.Context, c *Claim, o Outcome) (rec Record
 // its own, behind the retraction.
 func (s *Store) endGone(ctx context.Context, tx pgx.Tx, c *Claim, g Gone, rec *Recorded) error {
 	lines := make(map[Agent][]Task)
-	if err := s.replaceEvent(ctx, tx, c.Key, c.ID, g, lines); err != nil {
+	if err := s.replaceEvent(ctx, tx, c.Key, c.ID, c.Job, g, lines); err != nil {
 		return err
 	}
 	rec.Next = append(rec.Next, interleaveAgents(lines)...)
 	return nil
 }
 
-// replaceEvent retracts the event of a delivery that was or may have been called, and gives its key to another event. If
-// the key has changed hands already, only the retraction remains to do.
-func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, key string, id uuid.UUID, g Gone, lines map[Agent][]Task) error {
+// replaceEvent retracts the event old of a delivery that was or may have been called, and gives its key to another event.
+// If the key has changed hands already, only the retraction remains to do. If the delivery has another event now, nothing
+// does.
+func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, key string, id uuid.UUID, old job.Job, g Gone,
+	lines map[Agent][]Task) error {
 	holders, err := s.readHolders(ctx, tx, "id = $1", id)
 	if err != nil {
 		return err
 	}
 	for held, h := range holders {
+		var now job.Job
+		if json.Unmarshal(h.raw, &now) != nil || !now.SameEvent(old) {
+			return nil
+		}
 		if g.Next == nil || held != key {
 			if !h.maybe {
 				return nil
