@@ -251,10 +251,11 @@ func chooseAction(c *store.Claim, event job.Job, hints []store.Hint) (b store.Bi
 // bindEvent makes the event the job of the delivery, unless it is already. The agent is called with this job only.
 func (e *Executor) bindEvent(ctx context.Context, a *attempt, b store.Binding) error {
 	c := a.claim
-	if c.Bound && b.Job.EventSum() == c.Job.EventSum() && b.Job.ActionSum() == c.Job.ActionSum() && b.Source == c.Source {
+	if c.Bound && b.Job.EventSum() == c.Job.EventSum() && b.Job.ActionSum() == c.Job.ActionSum() && b.Source == c.Source &&
+		(b.Corrected == nil || slices.Equal(b.Corrected, c.Corrected)) {
 		return nil
 	}
-	agent, orderKey := c.Agent(), c.Job.OrderKey()
+	agent, orderKey, corrected := c.Agent(), c.Job.OrderKey(), c.Corrected
 	err := e.Ledger.Bind(ctx, c, b)
 	if errors.Is(err, store.ErrNewHint) {
 		a.event.undecided = true
@@ -263,7 +264,11 @@ func (e *Executor) bindEvent(ctx context.Context, a *attempt, b store.Binding) e
 	if err != nil {
 		return err
 	}
-	e.Metrics.countCorrected(b.Corrected)
+	for _, field := range b.Corrected {
+		if !slices.Contains(corrected, field) {
+			e.Metrics.corrected.WithLabelValues(field).Inc()
+		}
+	}
 	if c.Agent() != agent || c.Job.OrderKey() != orderKey {
 		a.event.rerouted = true
 		return retry.Pause(reason.NotConfirmed, minConfirmationPause, "the event is of another agent than the job said")
@@ -291,8 +296,9 @@ func (e *Executor) resealHeaders(b *store.Binding, sender job.Job) error {
 }
 
 // checkFeedback skips a revocation or response whose feedback ended without a call, because the agent does not know the
-// feedback. It does not skip if Herald has no such feedback, which is older than Herald then, or if retention deleted
-// the feedback's attempts, which may have included a call.
+// feedback. It does not skip if Herald has no such feedback, which is older than Herald then, if only false jobs of the
+// feedback were enqueued (event_not_found), or if retention deleted the feedback's attempts, which may have included a
+// call.
 func (e *Executor) checkFeedback(ctx context.Context, c *store.Claim) error {
 	if c.Job.Kind != job.KindResponseAppended && (c.Job.Kind != job.KindFeedbackRevoked || c.Job.IsRetraction()) {
 		return nil
@@ -305,7 +311,7 @@ func (e *Executor) checkFeedback(ctx context.Context, c *store.Claim) error {
 		return nil
 	case err != nil:
 		return fmt.Errorf("looking for the feedback that this is about: %w", err)
-	case !d.Status.Final(), d.Status == store.Delivered, len(d.History) == 0 && d.Attempts > 0,
+	case !d.Status.Final(), d.Status == store.Delivered, d.Reason == reason.EventNotFound, len(d.History) == 0 && d.Attempts > 0,
 		slices.ContainsFunc(d.History, mayHaveReachedAgent):
 		return nil
 	}

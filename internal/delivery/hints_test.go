@@ -24,6 +24,7 @@ import (
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/watch"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 )
@@ -451,6 +452,52 @@ func TestDisagreeingJobsNeedTheChain(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.deliverInTurns(k, id, 1, victim)
+}
+
+// TestFollowedFalseJob: the first job of an event is false in its tag, position and identity registry, while a follower
+// reads the event. The agent gets the event, and its retraction after a reorg.
+func TestFollowedFalseJob(t *testing.T) {
+	t.Parallel()
+	for _, late := range []bool{false, true} { // the follower reads the event before or after the check of the false job
+		t.Run(fmt.Sprint("follower is late: ", late), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			a := newAgent(t, func(a *agent) { a.tool = "agent.receiveFeedback" })
+			j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: "true"})
+			k := w.newWorker()
+			false1 := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: 5 * time.Second}))
+			false1.Tag1, false1.IdentityRegistry, false1.TransactionHash, false1.BlockNumber = "forged", common.HexToAddress("0x5ec0"), common.Hash{9}, 1
+			id := w.acceptJobs(false1)[0].ID
+			if late {
+				w.turn(k, id)
+			}
+			start := uint64(0)
+			follower := must(watch.New(watch.Config{Chain: w.chain, Deployment: w.net.Deployment(), Ledger: w.store, Dispatcher: w.dispatcher,
+				Limits: w.limits(), From: &start, Poll: 5 * time.Millisecond, Standby: 5 * time.Millisecond, Logger: w.logger()}))
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- follower.Run(ctx) }()
+			t.Cleanup(func() { cancel(); <-done })
+			w.serve(k)
+			d := w.until(id, store.Delivered)
+			if args := a.received()[0].args(t); len(a.received()) != 1 || args["tag1"] != "true" || args["transactionHash"] != j["transactionHash"] {
+				t.Errorf("the agent received %v", args)
+			}
+			for _, field := range []string{"tag1", "transactionHash", "identityRegistry"} {
+				if !slices.Contains(d.Corrected, field) {
+					t.Errorf("corrected: %v, want %s", d.Corrected, field)
+				}
+			}
+			if err := w.net.Reorg(heraldtest.Within(t, 30*time.Second), 1, false); err != nil {
+				t.Fatal(err)
+			}
+			retraction := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: time.Second})).Retraction(id)
+			heraldtest.Await(t, "the retraction", func() bool {
+				d, err := w.store.DeliveryByKey(t.Context(), retraction.Key())
+				return err == nil && d.Status == store.Skipped && d.Reason == reason.ToolNotOffered // the agent has no agent.receiveRevocation
+			})
+		})
+	}
 }
 
 // TestRetryChecksItsEvent: after a call, a retry finds that a reorg replaced the event. The delivery ends, is retracted,

@@ -62,13 +62,6 @@ func toolLabel(tool string) string {
 	return "other"
 }
 
-// countCorrected counts fields of jobs that the event contradicts. The names are those of package job.
-func (m *Metrics) countCorrected(fields []string) {
-	for _, f := range fields {
-		m.corrected.WithLabelValues(f).Inc()
-	}
-}
-
 // countCall counts one call of a tool.
 func (m *Metrics) countCall(tool string, ok bool, took time.Duration) {
 	tool = toolLabel(tool)

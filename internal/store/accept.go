@@ -576,6 +576,9 @@ func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	if err != nil { // no row: another transaction queued it; errMoved makes the caller retry
 		return out, fmt.Errorf("queue %s anew: %w", a.key, noRows(err, errMoved))
 	}
+	if _, err := tx.Exec(ctx, statement("revive_revocations"), []uuid.UUID{h.id}); err != nil {
+		return out, fmt.Errorf("queue the revocation of %s anew: %w", a.key, err)
+	}
 	out.Verdict, out.Status = Accepted, Queued
 	return out, nil
 }

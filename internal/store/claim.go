@@ -32,10 +32,11 @@ type Claim struct {
 	Key           string
 	Job           job.Job // if Bound is set, the event as it was read from the chain
 	SealedHeaders []byte
-	Source        Source // of the job's action
-	Bound         bool   // Job was read from the chain, by a follower or by an earlier check (Bind)
-	Verified      bool   // it was accepted while workers verified the chain's events
-	Hints         int    // 0: no job besides Job was sent for the key; else Hints returns them
+	Source        Source   // of the job's action
+	Bound         bool     // Job was read from the chain, by a follower or by an earlier check (Bind)
+	Verified      bool     // it was accepted while workers verified the chain's events
+	Hints         int      // 0: no job besides Job was sent for the key; else Hints returns them
+	Corrected     []string // fields of the jobs that the event contradicts, as Bind stored them
 	CreatedAt     time.Time
 	Called        bool  // an earlier attempt called the agent, or may have
 	Epoch         int64 // of the agent; data cached under a lower epoch is stale
@@ -199,7 +200,7 @@ func (r *claimRow) fields() []any {
 		&r.CreatedAt, &r.Called,
 		&r.agent.ChainID, &r.agent.Registry, &r.agent.ID, &r.Epoch, &r.Enabled,
 		&r.base, &r.FetchFailures, &r.Replay, &r.policy, &r.Protocol, &r.Succeeded, &r.week, &r.Hints, &r.Bound, &r.Verified,
-		&r.Source.Name, &r.Source.Trust, &r.Traceparent,
+		&r.Source.Name, &r.Source.Trust, &r.Corrected, &r.Traceparent,
 		&r.AheadOf, &r.preferences}
 }
 

@@ -166,6 +166,7 @@ func TestPlans(t *testing.T) {
 		"wake":            {statement("wake"), id},
 		"bind":            {statement("bind"), id + `, 1, 0, '{}', NULL, 's', 0, NULL, ` + agent + `, 'o', '1'`},
 		"recheck":         {statement("recheck"), id + `, 1, 0, false`},
+		"revive":          {statement("revive_revocations"), `ARRAY[` + id + `]::uuid[]`},
 		"displace":        {statement("displace"), id + `, 'k'`},
 		"backlog":         {statement("backlog"), `8, 500`},
 		"due":             {statement("due"), `500`},

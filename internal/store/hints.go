@@ -209,6 +209,9 @@ func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 	}
 	if err == nil {
 		c.Job, c.SealedHeaders, c.Source, c.Bound, c.agent = b.Job, b.SealedHeaders, b.Source, true, a
+		if b.Corrected != nil {
+			c.Corrected = b.Corrected
+		}
 	}
 	return err
 }

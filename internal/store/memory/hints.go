@@ -89,7 +89,21 @@ func (s *Store) reopen(r *row, it store.Intake) store.Acceptance {
 	r.hints++
 	r.recheck(s)
 	r.fetches, r.accepted = 0, s.now()
+	s.reviveRevocation(r)
 	return store.Acceptance{Verdict: store.Accepted, ID: r.ID, Key: r.Key, Status: store.Queued}
+}
+
+// reviveRevocation queues the revocation of a feedback again that was skipped because the feedback was never delivered.
+func (s *Store) reviveRevocation(feedback *row) {
+	j := feedback.job
+	if j.Kind != job.KindNewFeedback {
+		return
+	}
+	j.Kind = job.KindFeedbackRevoked
+	if r := s.byKey[j.Key()]; r != nil && r.Status == store.Skipped && r.Reason == reason.NeverDelivered {
+		r.queue(s.now())
+		r.Error, r.base, r.accepted = "", r.Attempts, s.now()
+	}
 }
 
 // recheck queues a delivery for another check.

@@ -177,7 +177,7 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 	return &store.Claim{ID: id, N: n, No: r.claimNo, Attempt: r.Attempts, StartedAt: now, LeaseUntil: r.lease,
 		Key: r.Key, Job: r.job,
 		SealedHeaders: r.sealed, CreatedAt: r.CreatedAt, Called: r.called || mayBeCalled && ever,
-		Source: r.source, Bound: r.bound, Verified: r.verified, Hints: r.hints, Epoch: g.epoch, Enabled: !g.disabled,
+		Source: r.source, Bound: r.bound, Verified: r.verified, Hints: r.hints, Corrected: r.Corrected, Epoch: g.epoch, Enabled: !g.disabled,
 		Budget: max(r.Attempts-r.base, 1), FetchFailures: r.fetches, Unfinished: ever, InDoubt: inDoubt,
 		Replay: r.replays > 0, Policy: g.policy, Protocol: g.known.Protocol,
 		Succeeded:   g.known.LastOKAt != nil && now.Sub(*g.known.LastOKAt) < store.RecentSuccess,
