@@ -25,11 +25,11 @@ CREATE TABLE IF NOT EXISTS herald.hints (
     source         text        NOT NULL,
     trust          smallint    NOT NULL,
     refuted        boolean     NOT NULL DEFAULT false, -- the chain does not have the event there
-    look_at        timestamptz,                        -- when a worker looks at the chain again for the ended delivery; null: never
+    review_at        timestamptz,                        -- when a worker reads the event of the ended delivery again; null: never
     created_at     timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (delivery_id, rank)
 );
-CREATE INDEX IF NOT EXISTS hints_look ON herald.hints (look_at) WHERE look_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS hints_review ON herald.hints (review_at) WHERE review_at IS NOT NULL;
 
 -- The chains whose events a worker verifies. Each worker updates seen_at every few seconds.
 CREATE TABLE IF NOT EXISTS herald.verified_chains (

@@ -322,9 +322,11 @@ func (e *Executor) checkFeedback(ctx context.Context, c *store.Claim) error {
 // describeRefusal returns why an event is refused.
 func describeRefusal(j job.Job, s chain.Standing) string {
 	switch {
+	case s.Unlisted && s.Disagrees == "identityRegistry":
+		return fmt.Sprintf("the identity registry that the emitting contract reports is not among those of chain %d: if "+
+			"its agents are to be called, list it in IDENTITY_REGISTRY_%[1]d", j.ChainID)
 	case s.Unlisted:
-		variable := map[string]string{"identityRegistry": "IDENTITY", "reputationRegistry": "REPUTATION",
-			"validationRegistry": "VALIDATION"}[s.Disagrees]
+		variable := map[string]string{"reputationRegistry": "REPUTATION", "validationRegistry": "VALIDATION"}[s.Disagrees]
 		return fmt.Sprintf("the job's %s is not among the registries of chain %d: if its events are to count, "+
 			"list it in %s_REGISTRY_%[2]d", s.Disagrees, j.ChainID, variable)
 	case j.IsRetraction():

@@ -550,10 +550,10 @@ func TestRetryChecksItsEvent(t *testing.T) {
 	}
 }
 
-// TestLookAfterTheEnd: nobody follows the chain. A job that differs from the event of a delivered row is known and starts
+// TestReviewAfterTheEnd: nobody follows the chain. A job that differs from the event of a delivered row is known and starts
 // one look at the chain. If the event is still there, nothing changes. If a reorg replaced it, the delivery is retracted,
 // and the other event is delivered.
-func TestLookAfterTheEnd(t *testing.T) {
+func TestReviewAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	a := newAgent(t)
@@ -563,7 +563,7 @@ func TestLookAfterTheEnd(t *testing.T) {
 	id := w.submit(j)[0].ID
 	w.deliverInTurns(k, id, 1, a)
 	ctx := heraldtest.Within(t, 30*time.Second)
-	pending := func() int { return len(must(w.store.TakeLooks(ctx, 10))) }
+	pending := func() int { return len(must(w.store.TakeReviews(ctx, 10))) }
 
 	forged := repositioned(j, map[string]any{"tag1": "forged"})
 	for range 3 {
@@ -574,8 +574,8 @@ func TestLookAfterTheEnd(t *testing.T) {
 	if n := pending(); n != 1 {
 		t.Fatalf("%d looks for one key", n)
 	}
-	w.exec(`UPDATE herald.hints SET look_at = now() WHERE look_at IS NOT NULL AND delivery_id = $1`, id)
-	k.executor.lookOnce(ctx, w.store)
+	w.exec(`UPDATE herald.hints SET review_at = now() WHERE review_at IS NOT NULL AND delivery_id = $1`, id)
+	k.executor.reviewOnce(ctx, w.store)
 	w.submitAs(thiefs, forged)
 	if d := w.row(id); pending() != 0 || d.Status != store.Delivered || d.Key != w.keyOf(j) {
 		t.Errorf("%s, key %s", d.Status, d.Key)
@@ -592,7 +592,7 @@ func TestLookAfterTheEnd(t *testing.T) {
 	if got := w.submit(second)[0]; got.Verdict != store.Known || got.ID != id {
 		t.Fatalf("%+v", got)
 	}
-	k.executor.lookOnce(ctx, w.store)
+	k.executor.reviewOnce(ctx, w.store)
 	next := must(w.store.DeliveryByKey(ctx, w.keyOf(j)))
 	if d := w.row(id); next.ID == id || d.Status != store.Delivered || d.Key != w.keyOf(j)+"~"+id.String() {
 		t.Fatalf("%s, key %s; the key is of %s", d.Status, d.Key, next.ID)

@@ -140,9 +140,9 @@ func (s *Store) listHints(ctx context.Context, tx pgx.Tx, h holder, known job.Jo
 	return []Hint{{Job: known, SealedHeaders: h.sealed, Source: h.source, Refuted: h.isNotFound()}}, 0, nil
 }
 
-// addHint stores a job as a hint of the delivery that has its key. The transaction has locked the delivery. look says
-// that a worker has to look at the chain again, unless it has to already.
-func (s *Store) addHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job, look bool) (added bool, err error) {
+// addHint stores a job as a hint of the delivery that has its key. The transaction has locked the delivery. review
+// makes a worker read the event again, unless it has to already.
+func (s *Store) addHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job, review bool) (added bool, err error) {
 	defer wrapError(&err, "keep another job of %s", a.key)
 	before, stored, err := s.listHints(ctx, tx, h, known)
 	if err != nil {
@@ -161,14 +161,14 @@ func (s *Store) addHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, bro
 	if stored == 0 && len(after) > 1 {
 		queueHint(b, h.id, after[0], h.raw, false)
 	}
-	queueHint(b, h.id, after[len(after)-1], a.raw, look)
+	queueHint(b, h.id, after[len(after)-1], a.raw, review)
 	b.Queue(statement("wake"), h.id)
 	return true, tx.SendBatch(ctx, b).Close()
 }
 
-func queueHint(b *pgx.Batch, id uuid.UUID, h Hint, raw []byte, look bool) {
+func queueHint(b *pgx.Batch, id uuid.UUID, h Hint, raw []byte, review bool) {
 	b.Queue(statement("hint"), namedStatement("hint").args(pgx.NamedArgs{"delivery_id": id, "rank": h.Rank, "job": raw,
-		"sealed_headers": h.SealedHeaders, "source": h.Source.Name, "trust": int(h.Source.Trust), "refuted": h.Refuted, "look": look})...)
+		"sealed_headers": h.SealedHeaders, "source": h.Source.Name, "trust": int(h.Source.Trust), "refuted": h.Refuted, "review": review})...)
 }
 
 // ErrNewHint means that a hint arrived after the claim, so that the result of the check may be outdated.

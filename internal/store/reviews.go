@@ -11,31 +11,31 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Look is a delivery that has ended or was called, and for whose key a job was sent that differs from its event. A worker
-// looks at the chain: a reorg may have replaced the event, and the chain may have no follower.
-type Look struct {
+// Review is a delivery that has ended or was called, and for whose key a job was sent that differs from its event. A worker
+// reads the event again: a reorg may have replaced it, and the chain may have no follower.
+type Review struct {
 	ID    uuid.UUID
 	Key   string
 	Job   job.Job // the event as it was read
 	Hints []Hint
 }
 
-// lookAgain is how long a look belongs to the worker that has taken it.
-const lookAgain = time.Minute
+// reviewAgain is how long a review belongs to the worker that has taken it.
+const reviewAgain = time.Minute
 
-// TakeLooks returns at most limit looks that are due. Each is due again after a minute, unless EndLook ends it.
-func (s *Store) TakeLooks(ctx context.Context, limit int) (list []Look, err error) {
+// TakeReviews returns at most limit reviews that are due. Each is due again after a minute, unless EndReview ends it.
+func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "take the deliveries whose event is looked up again")
+	defer wrapError(&err, "take the deliveries whose event is read again")
 	rows, _ := s.pool.Query(ctx, `WITH due AS MATERIALIZED (
-			SELECT delivery_id, rank FROM herald.hints WHERE look_at <= now() ORDER BY look_at LIMIT $1 FOR UPDATE SKIP LOCKED
+			SELECT delivery_id, rank FROM herald.hints WHERE review_at <= now() ORDER BY review_at LIMIT $1 FOR UPDATE SKIP LOCKED
 		), taken AS (
-			UPDATE herald.hints h SET look_at = now() + $2::interval FROM due WHERE (h.delivery_id, h.rank) = (due.delivery_id, due.rank)
+			UPDATE herald.hints h SET review_at = now() + $2::interval FROM due WHERE (h.delivery_id, h.rank) = (due.delivery_id, due.rank)
 			RETURNING h.delivery_id
 		)
-		SELECT d.id, d.key, d.job FROM taken t JOIN herald.deliveries d ON d.id = t.delivery_id WHERE d.job IS NOT NULL`, limit, lookAgain)
-	var l Look
+		SELECT d.id, d.key, d.job FROM taken t JOIN herald.deliveries d ON d.id = t.delivery_id WHERE d.job IS NOT NULL`, limit, reviewAgain)
+	var l Review
 	var raw []byte
 	_, err = pgx.ForEachRow(rows, []any{&l.ID, &l.Key, &raw}, func() error {
 		if l.Job = (job.Job{}); json.Unmarshal(raw, &l.Job) == nil {
@@ -52,12 +52,12 @@ func (s *Store) TakeLooks(ctx context.Context, limit int) (list []Look, err erro
 	return list, err
 }
 
-// EndLook ends a look. If next is not nil, the chain has this event under the key instead: the delivery is retracted if
+// EndReview ends a review. If next is not nil, the chain has this event under the key instead: the delivery is retracted if
 // its agent was or may have been called, and the event gets a delivery of its own. The caller puts the tasks into Redis.
-func (s *Store) EndLook(ctx context.Context, l Look, next *job.Job) (tasks []Task, err error) {
+func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	defer wrapError(&err, "end the look at the event of delivery %s", l.ID)
+	defer wrapError(&err, "end the review of delivery %s", l.ID)
 	lines := make(map[Agent][]Task)
 	err = s.retryAccept(ctx, func() error {
 		clear(lines)
@@ -70,7 +70,7 @@ func (s *Store) EndLook(ctx context.Context, l Look, next *job.Job) (tasks []Tas
 					return err
 				}
 			}
-			if _, err := tx.Exec(ctx, `UPDATE herald.hints SET look_at = NULL, refuted = true WHERE delivery_id = $1`, l.ID); err != nil {
+			if _, err := tx.Exec(ctx, `UPDATE herald.hints SET review_at = NULL, refuted = true WHERE delivery_id = $1`, l.ID); err != nil {
 				return fmt.Errorf("note refuted hints: %w", err)
 			}
 			return nil
