@@ -60,7 +60,7 @@ type Hint struct {
 	CreatedAt     time.Time
 }
 
-// Hints lists the hints of a claimed delivery, by rank. There are none if Claim.Hints is 0.
+// Hints lists the hints of a claimed delivery, by rank. If Claim.Hints is 0, the list is empty.
 func (s *Store) Hints(ctx context.Context, c *Claim) (list []Hint, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -200,9 +200,11 @@ func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 		"trust": int(b.Source.Trust), "corrected": boundNames(b.Corrected), "chain_id": int64(a.ChainID), "registry": a.Registry, "agent_id": a.ID,
 		"order_key": b.Job.OrderKey(), "order_seq": fmt.Sprint(b.Job.OrderSeq())})...).Scan(&done)
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = s.pool.QueryRow(ctx, `SELECT true FROM herald.deliveries WHERE id = $1 AND claim_no = $2 AND status = 'running'`,
-			c.ID, c.No).Scan(&done)
+		now := c.Agent()
+		err = s.pool.QueryRow(ctx, `SELECT identity_registry, agent_id::text FROM herald.deliveries
+			WHERE id = $1 AND claim_no = $2 AND status = 'running'`, c.ID, c.No).Scan(&now.Registry, &now.ID)
 		if err == nil {
+			c.agent = now // a follower may have read an event of another agent, to whose backlog the delivery returns
 			return ErrNewHint
 		}
 		return noRows(err, ErrFenced)

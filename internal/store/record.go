@@ -90,7 +90,7 @@ type Outcome struct {
 	Refuted []int `json:"refuted,omitempty"`
 }
 
-// Gone is an event that a check did not find any more after its agent was or may have been called. Feedback is retracted.
+// Gone is an event that the chain no longer has, although its agent was or may have been called. Feedback is retracted.
 type Gone struct {
 	Next *job.Job `json:"next,omitempty"` // the event that has its key now, for a delivery of its own; nil: none
 }
