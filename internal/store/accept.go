@@ -406,11 +406,11 @@ type holder struct {
 	raw      []byte // the job; null: deleted by retention, or the job was Refused
 	sealed   []byte // the sealed headers of the job's endpoint
 	called   bool
-	maybe    bool    // the agent was called, or may have been
-	bound    bool    // the job was read from the chain
-	verified bool    // workers verify the events of its chain
-	source   Source  // of the job's action
-	absent   absence // whether its event is on the chain, according to the follower
+	maybe    bool   // the agent was called, or may have been
+	bound    bool   // the job was read from the chain
+	verified bool   // workers verify the events of its chain
+	source   Source // of the job's action
+	gone     bool   // the follower has read that the chain no longer has its event
 }
 
 // isNotFound reports whether a check did not find the event where the hints say.
@@ -438,7 +438,7 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 	if err != nil {
 		return err
 	}
-	if err := s.markAbsent(ctx, tx, in, holders); err != nil {
+	if err := s.markGone(ctx, tx, in, holders); err != nil {
 		return err
 	}
 	for i, a := range in {

@@ -74,14 +74,14 @@ func readHints(ctx context.Context, q querier, id uuid.UUID) (list []Hint, err e
 		FROM herald.hints WHERE delivery_id = $1 ORDER BY rank`, id)
 	var h Hint
 	var raw []byte
-	_, err = pgx.ForEachRow(rows, []any{&h.Rank, &raw, &h.SealedHeaders, &h.Source.Name, &h.Source.Trust, &h.Refuted, &h.CreatedAt},
-		func() error {
-			if h.Job = (job.Job{}); json.Unmarshal(raw, &h.Job) == nil {
-				list = append(list, h)
-			}
-			raw, h.SealedHeaders = nil, nil
-			return nil
-		})
+	columns := []any{&h.Rank, &raw, &h.SealedHeaders, &h.Source.Name, &h.Source.Trust, &h.Refuted, &h.CreatedAt}
+	_, err = pgx.ForEachRow(rows, columns, func() error {
+		if h.Job = (job.Job{}); json.Unmarshal(raw, &h.Job) == nil {
+			list = append(list, h)
+		}
+		raw, h.SealedHeaders = nil, nil
+		return nil
+	})
 	return list, err
 }
 
@@ -142,7 +142,8 @@ func (s *Store) listHints(ctx context.Context, tx pgx.Tx, h holder, known job.Jo
 
 // addHint stores a job as a hint of the delivery that has its key. The transaction has locked the delivery. review
 // makes a worker read the event again, unless it has to already.
-func (s *Store) addHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job, review bool) (added bool, err error) {
+func (s *Store) addHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
+	review bool) (added bool, err error) {
 	defer wrapError(&err, "keep another job of %s", a.key)
 	before, stored, err := s.listHints(ctx, tx, h, known)
 	if err != nil {
@@ -168,7 +169,8 @@ func (s *Store) addHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, bro
 
 func queueHint(b *pgx.Batch, id uuid.UUID, h Hint, raw []byte, review bool) {
 	b.Queue(statement("hint"), namedStatement("hint").args(pgx.NamedArgs{"delivery_id": id, "rank": h.Rank, "job": raw,
-		"sealed_headers": h.SealedHeaders, "source": h.Source.Name, "trust": int(h.Source.Trust), "refuted": h.Refuted, "review": review})...)
+		"sealed_headers": h.SealedHeaders, "source": h.Source.Name, "trust": int(h.Source.Trust), "refuted": h.Refuted,
+		"review": review})...)
 }
 
 // ErrNewHint means that a hint arrived after the claim, so that the result of the check may be outdated.
@@ -197,8 +199,8 @@ func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 	var done bool
 	err = s.pool.QueryRow(ctx, statement("bind"), namedStatement("bind").args(pgx.NamedArgs{"delivery_id": c.ID,
 		"claim_no": c.No, "hints": c.Hints, "job": raw, "sealed_headers": b.SealedHeaders, "source": b.Source.Name,
-		"trust": int(b.Source.Trust), "corrected": boundNames(b.Corrected), "chain_id": int64(a.ChainID), "registry": a.Registry, "agent_id": a.ID,
-		"order_key": b.Job.OrderKey(), "order_seq": fmt.Sprint(b.Job.OrderSeq())})...).Scan(&done)
+		"trust": int(b.Source.Trust), "corrected": boundNames(b.Corrected), "chain_id": int64(a.ChainID),
+		"registry": a.Registry, "agent_id": a.ID, "order_key": b.Job.OrderKey(), "order_seq": fmt.Sprint(b.Job.OrderSeq())})...).Scan(&done)
 	if errors.Is(err, pgx.ErrNoRows) {
 		now := c.Agent()
 		err = s.pool.QueryRow(ctx, `SELECT identity_registry, agent_id::text FROM herald.deliveries

@@ -17,15 +17,6 @@ import (
 // replaced blocks become orphaned. Events that are read again get their new position. When the chain has been read up
 // to its head, deliveries of the remaining orphans end (orphans.sql), and those that were called get a retraction.
 
-// absence says whether a delivery's event is on the chain, according to the follower.
-type absence int
-
-const (
-	present  absence = iota // it is, or no follower reads this chain
-	orphaned                // its block was replaced, and the new blocks are not yet read up to the head
-	gone                    // the new blocks do not have it
-)
-
 // Vanished is a delivery whose event a reorg removed from the chain.
 type Vanished struct {
 	ID        uuid.UUID
@@ -231,9 +222,9 @@ func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, lines
 	return err
 }
 
-// markAbsent sets absent in the holders of keys whose events are not on the chain, according to the follower that read
-// the arrivals.
-func (s *Store) markAbsent(ctx context.Context, tx pgx.Tx, in []arrival, holders map[string]holder) error {
+// markGone sets gone in the holders of keys whose events are not on the chain, according to the follower that read the
+// arrivals.
+func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders map[string]holder) error {
 	if in[0].readBy == nil || len(holders) == 0 {
 		return nil
 	}
@@ -242,15 +233,11 @@ func (s *Store) markAbsent(ctx context.Context, tx pgx.Tx, in []arrival, holders
 		keys[h.id] = key
 	}
 	var id uuid.UUID
-	var certain bool
 	rows, _ := tx.Query(ctx, statement("vanished"), in[0].readBy.ChainID, in[0].readBy.Follower,
 		slices.Collect(maps.Keys(keys)))
-	_, err := pgx.ForEachRow(rows, []any{&id, &certain}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
 		h := holders[keys[id]]
-		h.absent = orphaned
-		if certain {
-			h.absent = gone
-		}
+		h.gone = true
 		holders[keys[id]] = h
 		return nil
 	})
@@ -268,7 +255,7 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	if brought.SameEvent(known) {
 		switch {
-		case h.absent == gone:
+		case h.gone:
 			return s.acceptReturned(ctx, tx, a, h, brought, known, lines)
 		case h.mayReopen():
 			return s.reopenDelivery(ctx, tx, a, h)

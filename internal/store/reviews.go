@@ -29,12 +29,15 @@ func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err 
 	defer cancel()
 	defer wrapError(&err, "take the deliveries whose event is read again")
 	rows, _ := s.pool.Query(ctx, `WITH due AS MATERIALIZED (
-			SELECT delivery_id, rank FROM herald.hints WHERE review_at <= now() ORDER BY review_at LIMIT $1 FOR UPDATE SKIP LOCKED
+			SELECT delivery_id, rank FROM herald.hints WHERE review_at <= now() ORDER BY review_at LIMIT $1
+			   FOR UPDATE SKIP LOCKED
 		), taken AS (
-			UPDATE herald.hints h SET review_at = now() + $2::interval FROM due WHERE (h.delivery_id, h.rank) = (due.delivery_id, due.rank)
+			UPDATE herald.hints h SET review_at = now() + $2::interval
+			  FROM due WHERE (h.delivery_id, h.rank) = (due.delivery_id, due.rank)
 			RETURNING h.delivery_id
 		)
-		SELECT d.id, d.key, d.job FROM taken t JOIN herald.deliveries d ON d.id = t.delivery_id WHERE d.job IS NOT NULL`, limit, reviewAgain)
+		SELECT d.id, d.key, d.job FROM taken t JOIN herald.deliveries d ON d.id = t.delivery_id
+		 WHERE d.job IS NOT NULL`, limit, reviewAgain)
 	var l Review
 	var raw []byte
 	_, err = pgx.ForEachRow(rows, []any{&l.ID, &l.Key, &raw}, func() error {
@@ -70,7 +73,8 @@ func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks [
 					return err
 				}
 			}
-			if _, err := tx.Exec(ctx, `UPDATE herald.hints SET review_at = NULL, refuted = true WHERE delivery_id = $1`, l.ID); err != nil {
+			_, err := tx.Exec(ctx, `UPDATE herald.hints SET review_at = NULL, refuted = true WHERE delivery_id = $1`, l.ID)
+			if err != nil {
 				return fmt.Errorf("note refuted hints: %w", err)
 			}
 			return nil

@@ -1,6 +1,5 @@
--- vanished: those of some deliveries whose events are not on the chain as far as it was read.
+-- vanished: those of some deliveries whose events the chain no longer has, as far as it was read up to its head.
 --
 -- $1 chain   $2 follower   $3 delivery ids uuid[]
--- Returns for each whether that is certain (gone), or whether the chain is not yet read up to its head (orphaned).
-SELECT delivery_id, state = 'gone' FROM herald.chain_events
- WHERE chain_id = $1 AND follower = $2 AND delivery_id = ANY($3) AND state <> 'canonical'
+SELECT delivery_id FROM herald.chain_events
+ WHERE chain_id = $1 AND follower = $2 AND delivery_id = ANY($3) AND state = 'gone'
