@@ -38,6 +38,7 @@ type scriptedNode struct {
 	logs   func(from, to uint64) (any, *nodeError) // the answer to eth_getLogs
 	stored []byte                                  // result of readFeedback; nil: the call reverts
 	last   uint64                                  // result of getLastIndex; 0: the call reverts
+	hidden bool                                    // the registry reports no identity registry: the call reverts
 	hangs  bool                                    // it never answers eth_getLogs
 	dies   bool                                    // after an eth_getLogs request it answers nothing
 	lags   bool                                    // it lacks the blocks that it names
@@ -152,7 +153,11 @@ func (s *scriptedNode) answer(q nodeRequest) (result any, failure *nodeError, st
 		result, failure = s.logs(from, to)
 		return result, failure, 0
 	case "eth_call":
-		if strings.Contains(string(q.Params[0]), hexutil.Encode(erc8004.PackGetIdentityRegistry())) {
+		asksIdentity := strings.Contains(string(q.Params[0]), hexutil.Encode(erc8004.PackGetIdentityRegistry()))
+		if asksIdentity && s.hidden {
+			break
+		}
+		if asksIdentity {
 			return hexutil.Bytes(common.LeftPadBytes(scriptedRegistries().Identity.Bytes(), 32)), nil, 0
 		}
 		call, _ := erc8004.PackGetLastIndex(big.NewInt(0), common.Address{})
@@ -497,6 +502,19 @@ func TestIndexOfOldForms(t *testing.T) {
 			len(c.logs) == 2 && got.Event.TransactionHash != twin.TxHash) {
 			t.Errorf("%s: the event is %+v", name, got.Event)
 		}
+	}
+}
+
+// TestHiddenIdentityRegistry: a registry that reports no identity registry has the one of the operator's settings, not
+// the job's.
+func TestHiddenIdentityRegistry(t *testing.T) {
+	t.Parallel()
+	l, j := scriptedLog(t, 990)
+	j.IdentityRegistry = common.Address{5}
+	node := &scriptedNode{head: 1000, logs: holding(l), hidden: true}
+	got, err := node.serve(t, 100, 20*time.Second).Check(t.Context(), j, VerifyReceipt)
+	if err != nil || !got.Found || got.Event.IdentityRegistry != scriptedRegistries().Identity {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 
