@@ -58,7 +58,7 @@ func New(cfg Config) (*Client, error) {
 const (
 	Accepted  = "accepted"  // committed: the delivery will reach a final status
 	Known     = "known"     // the same event was accepted before
-	Conflict  = "conflict"  // the same event was accepted with different content
+	Conflict  = "conflict"  // the same event was accepted with another action or, without verification, another content
 	Refused   = "refused"   // invalid; nothing was stored
 	Refreshed = "refreshed" // AgentUpdated: the agent will be resolved again
 )
@@ -70,7 +70,8 @@ type Answer struct {
 	ID      string   `json:"id"` // id of the delivery
 	Key     string   `json:"key"`
 	Status  string   `json:"status"`
-	Error   *Problem `json:"error"` // set for Conflict and Refused
+	Differs []string `json:"differs"` // for Known: the job's fields that differ from the event on the chain
+	Error   *Problem `json:"error"`   // set for Conflict and Refused
 }
 
 // Problem explains why a request failed.

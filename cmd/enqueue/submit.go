@@ -29,7 +29,7 @@ const (
 
 // submitter is the part of the intake that this command uses.
 type submitter interface {
-	Submit(ctx context.Context, bodies [][]byte) ([]intake.Answer, error)
+	Submit(ctx context.Context, bodies [][]byte, from store.Source) ([]intake.Answer, error)
 }
 
 // tally counts answers.
@@ -229,7 +229,7 @@ func submitBatch(ctx context.Context, s submitter, group []line) ([]intake.Answe
 	// A signal stops the reading, but not a commit that has begun.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
 	defer cancel()
-	got, err := s.Submit(ctx, bodies)
+	got, err := s.Submit(ctx, bodies, store.Source{Name: store.SourceCommand, Trust: store.TrustDirect})
 	if err != nil {
 		return nil, fmt.Errorf("%w; lines without an answer may not be committed: run again with the same input; committed jobs are answered as known", err)
 	}
@@ -274,7 +274,11 @@ func (p *printer) addAnswer(at position, a intake.Answer) {
 	case store.Refreshed:
 		p.buf.WriteString("accepted - -\n") // an agent update has neither id nor key
 	default:
-		fmt.Fprintf(&p.buf, "%s %s %s\n", a.Verdict, a.ID, a.Key)
+		fmt.Fprintf(&p.buf, "%s %s %s", a.Verdict, a.ID, a.Key)
+		if len(a.Differs) > 0 {
+			fmt.Fprintf(&p.buf, " differs from the chain in %s", strings.Join(a.Differs, ", "))
+		}
+		p.buf.WriteByte('\n')
 	}
 }
 
@@ -286,8 +290,9 @@ func (p *printer) addAnswerJSON(at position, a intake.Answer) {
 		ID      *uuid.UUID    `json:"id,omitempty"`
 		Key     string        `json:"key,omitempty"`
 		Field   string        `json:"field,omitempty"`
+		Differs []string      `json:"differs,omitempty"` // known: fields that differ from the event on the chain
 		Problem string        `json:"problem,omitempty"`
-	}{Verdict: a.Verdict, File: at.file, Line: at.number, Key: a.Key, Field: a.Path, Problem: a.Problem}
+	}{Verdict: a.Verdict, File: at.file, Line: at.number, Key: a.Key, Field: a.Path, Differs: a.Differs, Problem: a.Problem}
 	if v.Verdict == store.Refreshed {
 		v.Verdict = store.Accepted
 	}

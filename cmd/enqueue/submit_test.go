@@ -42,7 +42,7 @@ type ledger struct {
 	called  chan struct{} // if set, receives one value per Submit
 }
 
-func (l *ledger) Submit(ctx context.Context, bodies [][]byte) ([]intake.Answer, error) {
+func (l *ledger) Submit(ctx context.Context, bodies [][]byte, _ store.Source) ([]intake.Answer, error) {
 	l.batches = append(l.batches, len(bodies))
 	if l.called != nil {
 		defer func() { l.called <- struct{}{} }()

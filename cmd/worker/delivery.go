@@ -88,6 +88,12 @@ func printDelivery(a *app, d operator.Delivery) error {
 	if len(d.FileDisagrees) > 0 {
 		f.addRow("file disagrees", strings.Join(d.FileDisagrees, ", ")+": the event wins")
 	}
+	if len(d.Corrected) > 0 {
+		f.addRow("corrected", strings.Join(d.Corrected, ", ")+": the chain's values were used")
+	}
+	if !d.Verified {
+		f.addRow("event", "not verified when the job was accepted: the job is the content")
+	}
 	f.addRow("accepted", formatTime(&d.CreatedAt))
 	f.addRow("attempts", describeAttempts(d.Delivery))
 	if d.NextAttemptAt != nil {

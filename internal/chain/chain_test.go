@@ -111,13 +111,25 @@ func (w *world) minedAt(j job.Job) int64 {
 	return int64(b.Time)
 }
 
+// check returns the standing of a job without its event.
 func (w *world) check(j job.Job, v Verify) Standing {
 	w.t.Helper()
 	s, err := w.client.Check(w.ctx, j, v)
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	s.Event = nil
 	return s
+}
+
+// readEvent returns the event of a job.
+func (w *world) readEvent(j job.Job) job.Job {
+	w.t.Helper()
+	s, err := w.client.Check(w.ctx, j, VerifyReceipt)
+	if err != nil || s.Event == nil {
+		w.t.Fatalf("%+v, %v", s, err)
+	}
+	return *s.Event
 }
 
 func TestTokenURI(t *testing.T) {
@@ -174,40 +186,57 @@ func TestCheckFeedback(t *testing.T) {
 		t.Errorf("without log index and block: %+v", got)
 	}
 
+	// The log is the content: other fields of the job have no effect.
+	for field, forge := range map[string]func(*job.Job){
+		"value":            func(j *job.Job) { j.Value = big.NewInt(9977) },
+		"valueDecimals":    func(j *job.Job) { j.ValueDecimals = 1 },
+		"tag1":             func(j *job.Job) { j.Tag1 = "uptime" },
+		"tag2":             func(j *job.Job) { j.Tag2 = "" },
+		"endpoint":         func(j *job.Job) { j.Endpoint += "x" },
+		"feedbackURI":      func(j *job.Job) { j.FeedbackURI = "" },
+		"feedbackHash":     func(j *job.Job) { j.FeedbackHash = common.Hash{} },
+		"identityRegistry": func(j *job.Job) { j.IdentityRegistry = common.Address{5} },
+		"logIndex":         func(j *job.Job) { i := uint(17); j.LogIndex = &i },
+		"blockNumber":      func(j *job.Job) { j.BlockNumber-- },
+	} {
+		for _, from := range []job.Job{j, bare} {
+			forged := from
+			forge(&forged)
+			read := w.readEvent(forged)
+			if !read.SameEvent(j) || read.IdentityRegistry != j.IdentityRegistry || *read.LogIndex != *j.LogIndex || read.BlockHash != j.BlockHash {
+				t.Errorf("%s forged: %+v", field, read)
+			}
+			if got := forged.Differences(read); len(got) != 1 || got[0] != field {
+				t.Errorf("%s forged: differences %v", field, got)
+			}
+		}
+	}
+
+	// The key names the event, and the transaction is where it has to be.
 	for field, forge := range map[string]func(*job.Job){
 		"agentId":            func(j *job.Job) { j.AgentID = big.NewInt(7) },
 		"clientAddress":      func(j *job.Job) { j.ClientAddress = w.owner.Address },
 		"feedbackIndex":      func(j *job.Job) { j.FeedbackIndex = 3 },
-		"value":              func(j *job.Job) { j.Value = big.NewInt(9977) },
-		"valueDecimals":      func(j *job.Job) { j.ValueDecimals = 1 },
-		"tag1":               func(j *job.Job) { j.Tag1 = "uptime" },
-		"tag2":               func(j *job.Job) { j.Tag2 = "" },
-		"endpoint":           func(j *job.Job) { j.Endpoint += "x" },
-		"feedbackURI":        func(j *job.Job) { j.FeedbackURI = "" },
-		"feedbackHash":       func(j *job.Job) { j.FeedbackHash = common.Hash{} },
 		"reputationRegistry": func(j *job.Job) { j.ReputationRegistry = w.net.Deployment().Validation },
-		"identityRegistry":   func(j *job.Job) { j.IdentityRegistry = common.Address{5} },
 		"transactionHash":    func(j *job.Job) { j.TransactionHash = common.Hash{5} },
-		"logIndex":           func(j *job.Job) { i := uint(17); j.LogIndex = &i },
-		"blockNumber":        func(j *job.Job) { j.BlockNumber-- },
 		"type":               func(j *job.Job) { j.Kind = job.KindFeedbackRevoked },
 	} {
 		forged := j
 		forge(&forged)
-		want := Standing{Disagrees: field, Unlisted: field == "reputationRegistry" || field == "identityRegistry"}
+		want := Standing{Disagrees: field, Unlisted: field == "reputationRegistry"}
+		if field == "type" { // the transaction has no log of that kind
+			want = newContradiction("transactionHash")
+		}
 		if got := w.check(forged, VerifyReceipt); got != want {
 			t.Errorf("%s forged: %+v", field, got)
 		}
 		if field == "transactionHash" {
 			continue
 		}
-		forged = with(bare, func(j *job.Job) { j.LogIndex = new(uint) })
+		forged = bare
 		forge(&forged)
-		switch field {
-		case "agentId", "clientAddress", "feedbackIndex", "type": // these name another event, which does not exist
+		if field != "reputationRegistry" {
 			want = Standing{Disagrees: "transactionHash", SearchedTo: j.BlockNumber}
-		case "blockNumber":
-			want = newContradiction("blockNumber")
 		}
 		if got := w.check(forged, VerifyReceipt); got != want {
 			t.Errorf("%s forged, without transaction: %+v, want %+v", field, got, want)
@@ -245,23 +274,20 @@ func TestCheckOtherKinds(t *testing.T) {
 	}
 	validation := w.job2(w.net.RespondValidation(w.ctx, w.rater, request, 88, "r", common.Hash{4}, "t"))(erc8004.ValidationResponse)
 	for _, j := range []job.Job{response, validation} {
+		if got := w.check(j, VerifyReceipt); !got.Found || !got.Confirmed {
+			t.Errorf("%s: %+v", j.Kind, got)
+		}
 		bare := j
-		bare.TransactionHash, bare.LogIndex = common.Hash{}, nil
-		for _, j := range []job.Job{j, bare} {
-			if got := w.check(j, VerifyReceipt); !got.Found || !got.Confirmed {
-				t.Errorf("%s: %+v", j.Kind, got)
-			}
+		bare.TransactionHash = common.Hash{}
+		if got := w.check(bare, VerifyReceipt); got != newContradiction("transactionHash") { // only that log counts
+			t.Errorf("%s, without transaction: %+v", j.Kind, got)
 		}
 	}
 	for field, j := range map[string]job.Job{
 		// One event must not pass under several keys. The first job names a block that no node has.
-		"logIndex":     with(response, func(j *job.Job) { i := uint(17); j.LogIndex, j.BlockHash = &i, common.Hash{5} }),
-		"responder":    with(response, func(j *job.Job) { j.Responder = w.rater.Address }),
-		"responseURI":  with(response, func(j *job.Job) { j.ResponseURI = "" }),
-		"responseHash": with(validation, func(j *job.Job) { j.ResponseHash = common.Hash{} }),
-		"response":     with(validation, func(j *job.Job) { j.Response = 100 }),
-		"requestHash":  with(validation, func(j *job.Job) { j.RequestHash = common.Hash{9} }),
-		"tag":          with(validation, func(j *job.Job) { j.Tag, j.TransactionHash = "x", common.Hash{} }),
+		"logIndex":    with(response, func(j *job.Job) { i := uint(17); j.LogIndex, j.BlockHash = &i, common.Hash{5} }),
+		"responder":   with(response, func(j *job.Job) { j.Responder = w.rater.Address }),
+		"requestHash": with(validation, func(j *job.Job) { j.RequestHash = common.Hash{9} }),
 	} {
 		if got := w.check(j, VerifyReceipt); got != newContradiction(field) {
 			t.Errorf("%s forged: %+v", field, got)
@@ -270,6 +296,15 @@ func TestCheckOtherKinds(t *testing.T) {
 	elsewhere := with(validation, func(j *job.Job) { i := uint(17); j.LogIndex, j.BlockHash = &i, common.Hash{5} })
 	if got := w.check(elsewhere, VerifyReceipt); got != newContradiction("logIndex") {
 		t.Errorf("a validation elsewhere: %+v", got)
+	}
+	if got := w.readEvent(with(response, func(j *job.Job) { j.ResponseURI, j.ResponseHash = "", common.Hash{} })); !got.SameEvent(response) {
+		t.Errorf("the response is %+v", got)
+	}
+	forged := with(validation, func(j *job.Job) {
+		j.AgentID, j.ValidatorAddress, j.Response, j.Tag = big.NewInt(7), common.Address{7}, 100, "x"
+	})
+	if got := w.readEvent(forged); !got.SameEvent(validation) {
+		t.Errorf("the validation is %+v", got)
 	}
 	updated := job.Job{Kind: job.KindAgentUpdated, ChainID: w.net.ChainID()}
 	if got := w.check(updated, VerifyReceipt); !got.Found || !got.Confirmed {

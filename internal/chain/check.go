@@ -33,8 +33,12 @@ type Standing struct {
 	Found bool
 	// Pending is true if Found is true only because the event may still appear.
 	Pending bool
-	// Disagrees is the path of the job's field that the chain contradicts. It is "transactionHash" if no such
-	// transaction was mined. It is set only if Found is false.
+	// Event is the event as a job: its content and position from the log, its identity registry from the emitting
+	// contract, and the default action. For a retraction it is the job. It is nil while the event is not found in a
+	// block.
+	Event *job.Job
+	// Disagrees is the path of the job's field because of which the event was not found. It is "transactionHash" if no
+	// such transaction was mined. It is set only if Found is false.
 	Disagrees string
 	// Unlisted is true if Disagrees names a registry that is not one of the chain's registries. No node was asked
 	// then.
@@ -72,13 +76,15 @@ type Standing struct {
 // returns the zero Standing.
 func newContradiction(field string) Standing { return Standing{Disagrees: field} }
 
-// Check compares a job's event with the chain. The event is found if one of the chain's registries emitted it with
-// the job's whole content. A job with a transactionHash names the receipt that must contain the event; for a job
-// without one, Check searches the chain's logs. The event is confirmed if its block is canonical and deep enough for
-// v. A FeedbackRevoked with the reason "reorg" is found if its block and its feedback are gone from the chain.
-// AgentUpdated has no event and is always confirmed.
+// Check reads the event that a job's key names. One of the chain's registries must have emitted it. A job with a
+// transactionHash names the receipt that contains the event; without one, Check searches the chain's logs. The key of a
+// response or validation contains the position, so only the log at that position counts. Other fields of the job have no
+// effect, except for older forms of NewFeedback (pickFeedback). The event is confirmed if its block is canonical and
+// deep enough for v. A FeedbackRevoked with the reason "reorg" is found if its block and its feedback are gone from the
+// chain. AgentUpdated has no event and is always confirmed.
 //
-// The errors are *UnavailableError, *WrongChainError, and untyped errors for an invalid v or a job of another chain.
+// The errors are *UnavailableError, *WrongChainError, a *job.Refusal for an event that is no valid job, and untyped
+// errors for an invalid v or a job of another chain.
 func (c *Client) Check(ctx context.Context, j job.Job, v Verify) (Standing, error) {
 	switch v {
 	case VerifyOff:
@@ -93,33 +99,38 @@ func (c *Client) Check(ctx context.Context, j job.Job, v Verify) (Standing, erro
 	if j.Kind == job.KindAgentUpdated {
 		return Standing{Found: true, Confirmed: true}, nil
 	}
-	if field := c.findUnlistedRegistry(j); field != "" {
+	registry, field := emitterOf(j)
+	if !slices.Contains(c.listEmitters(j.Kind), registry) {
 		return Standing{Disagrees: field, Unlisted: true}, nil
 	}
-	if field, err := c.checkIdentity(ctx, j); err != nil || field != "" {
-		return newContradiction(field), err
+	var err error
+	if j.IdentityRegistry, err = c.findIdentity(ctx, registry); err != nil {
+		return Standing{}, err
 	}
-	check := c.checkEvent
+	if !slices.Contains(c.registries.Identity, j.IdentityRegistry) {
+		return Standing{Disagrees: "identityRegistry", Unlisted: true}, nil
+	}
+	var s Standing
 	if j.IsRetraction() {
-		check = c.checkRetraction
+		if s, err = c.checkRetraction(ctx, j, v); s.Found && !s.Pending {
+			s.Event = &j
+		}
+	} else {
+		s, err = c.checkEvent(ctx, j, v)
 	}
-	s, err := check(ctx, j, v)
 	if s.ConfirmedIn > 0 {
 		s.Wait = c.estimateTime(ctx, s.ConfirmedIn)
 	}
 	return s, err
 }
 
-// findUnlistedRegistry returns the job's field that names a registry which is not one of the chain's, or "". An
-// attacker can deploy a registry that emits any event that a job claims.
-func (c *Client) findUnlistedRegistry(j job.Job) string {
-	registry, field := emitterOf(j)
-	listed := c.registries.Reputation
-	if j.Kind == job.KindValidationResponse {
-		listed = c.registries.Validation
+// listEmitters returns the registries whose events of a kind count. An attacker can deploy a registry that emits any
+// event.
+func (c *Client) listEmitters(k job.Kind) []common.Address {
+	if k == job.KindValidationResponse {
+		return c.registries.Validation
 	}
-	return firstDifferent(comparison{field, slices.Contains(listed, registry)}, comparison{"identityRegistry",
-		slices.Contains(c.registries.Identity, j.IdentityRegistry)})
+	return c.registries.Reputation
 }
 
 // emitterOf returns the registry whose event a job describes, and the name of the job's field that contains it.
@@ -130,34 +141,31 @@ func emitterOf(j job.Job) (common.Address, string) {
 	return j.ReputationRegistry, "reputationRegistry"
 }
 
-// checkIdentity compares the job's identity registry with the one that the emitting registry reports. Otherwise a
-// genuine event could be delivered to the agent with the same number in another identity registry. If the emitting
-// registry reverts the call, the job's value is accepted. field is the contradicted field, or "".
-func (c *Client) checkIdentity(ctx context.Context, j job.Job) (field string, err error) {
-	registry, _ := emitterOf(j)
+// findIdentity returns the identity registry of an emitting registry: the one that it reports, or the chain's first if
+// it reverts the call. The job's value has no effect, because it chooses the agent that is called.
+func (c *Client) findIdentity(ctx context.Context, registry common.Address) (common.Address, error) {
 	c.mu.Lock()
 	identity, known := c.identities[registry]
 	c.mu.Unlock()
-	if !known {
-		ret, err := c.callView(ctx, "reading getIdentityRegistry", registry, erc8004.PackGetIdentityRegistry())
-		var reverted *revert
-		switch {
-		case errors.As(err, &reverted):
-			return "", nil
-		case err != nil:
-			return "", err
-		}
-		if identity, err = erc8004.UnpackGetIdentityRegistry(ret); err != nil {
-			return "", c.newUnavailable("reading getIdentityRegistry", err)
-		}
-		c.mu.Lock()
-		c.identities[registry] = identity
-		c.mu.Unlock()
+	if known {
+		return identity, nil
 	}
-	if identity != j.IdentityRegistry {
-		return "identityRegistry", nil
+	const op = "reading getIdentityRegistry"
+	ret, err := c.callView(ctx, op, registry, erc8004.PackGetIdentityRegistry())
+	var reverted *revert
+	switch {
+	case errors.As(err, &reverted):
+		return c.registries.Default().Identity, nil
+	case err != nil:
+		return common.Address{}, err
 	}
-	return "", nil
+	if identity, err = erc8004.UnpackGetIdentityRegistry(ret); err != nil {
+		return common.Address{}, c.newUnavailable(op, err)
+	}
+	c.mu.Lock()
+	c.identities[registry] = identity
+	c.mu.Unlock()
+	return identity, nil
 }
 
 // checkEvent looks for the event: in the receipt of its transaction if the job names one, otherwise in the chain's
@@ -169,7 +177,7 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 	}
 	var head *block
 	var r *receipt
-	var stored hexutil.Bytes
+	var answer hexutil.Bytes
 	const op = "reading the event's receipt"
 	elems := []rpc.BatchElem{{Method: "eth_getBlockByNumber", Args: []any{latest, false}, Result: &head}}
 	if j.TransactionHash != (common.Hash{}) {
@@ -180,7 +188,7 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 	if j.Kind == job.KindNewFeedback {
 		elems = append(elems, rpc.BatchElem{Method: "eth_call",
 			Args:   callArgs(j.ReputationRegistry, readFeedback, latest),
-			Result: &stored})
+			Result: &answer})
 	}
 	if err := c.sendBatch(ctx, op, elems); err != nil {
 		return Standing{}, err
@@ -193,47 +201,59 @@ func (c *Client) checkEvent(ctx context.Context, j job.Job, v Verify) (Standing,
 	if head == nil {
 		return Standing{}, c.newUnavailable("reading the head", errNoBlock)
 	}
-	s, ahead, err := c.checkAhead(ctx, j.BlockNumber, *head)
-	if ahead && (r == nil || s.Disagrees != "") { // otherwise the receipt decides
-		return s, err
-	}
-
-	var e erc8004.Event
-	switch {
-	case j.TransactionHash == (common.Hash{}):
-		e, s, err = c.searchEvent(ctx, j, uint64(head.Number))
-	case r == nil:
-		return c.checkUnmined(ctx, j, uint64(head.Number))
-	default:
-		e, s = c.findInReceipt(j, r)
-		err = nil
-	}
-	if err != nil || s.BlockHash == (common.Hash{}) {
-		return s, err
-	}
-	if j.Kind == job.KindNewFeedback {
-		if s, err = c.verifyState(j, e, s, stored, elems[needed].Error); err != nil || !s.Found {
+	if r == nil { // otherwise the receipt decides
+		if s, ahead, err := c.checkAhead(ctx, j.BlockNumber, *head); ahead {
 			return s, err
 		}
 	}
-	return c.addConfirmations(ctx, s, v, uint64(head.Number))
+	var stored *erc8004.StoredFeedback
+	if j.Kind == job.KindNewFeedback {
+		if stored, err = c.readStored(answer, elems[needed].Error); err != nil {
+			return Standing{}, err
+		}
+	}
+
+	var e erc8004.Event
+	var s Standing
+	switch {
+	case j.TransactionHash == (common.Hash{}):
+		e, s, err = c.searchEvent(ctx, j, stored, uint64(head.Number))
+	case r == nil:
+		return c.checkUnmined(ctx, j, uint64(head.Number))
+	default:
+		e, s, err = c.findInReceipt(ctx, j, stored, r)
+	}
+	if err != nil || !s.Found {
+		return s, err
+	}
+	event, err := Job(e, c.chainID, erc8004.Deployment{Identity: j.IdentityRegistry}, 0, c.limits())
+	if err != nil {
+		return Standing{}, fmt.Errorf("log %d of transaction %s: %w", e.LogIndex, e.TxHash, err)
+	}
+	s.BlockNumber, s.BlockHash, s.Event = e.BlockNumber, e.BlockHash, &event
+	s.Revoked = stored != nil && stored.Revoked
+	if s, err = c.addConfirmations(ctx, s, v, uint64(head.Number)); err == nil {
+		event.Timestamp = s.Timestamp
+	}
+	return s, err
 }
 
-// verifyState compares a feedback that was found with the registry's state, and sets Revoked. answer and failure are
-// the result of calling readFeedback. A revert or an answer of another form only means that the registry does not
-// report the state.
-func (c *Client) verifyState(j job.Job, e erc8004.Event, s Standing, answer []byte, failure error) (Standing, error) {
+// limits returns the limits of jobs that are made of the chain's events.
+func (c *Client) limits() job.Limits {
+	return job.Limits{Registries: func(uint64) (erc8004.Registries, bool) { return c.registries, true }}
+}
+
+// readStored returns the registry's stored feedback from the result of calling readFeedback. It returns nil if the
+// registry reverts the call or answers in another form, because then the registry does not report its state.
+func (c *Client) readStored(answer []byte, failure error) (*erc8004.StoredFeedback, error) {
 	if _, isRevert := findRevert(failure); failure != nil && !isRevert {
-		return Standing{}, c.newUnavailable("reading the feedback", failure)
+		return nil, c.newUnavailable("reading the feedback", failure)
 	}
-	var stored *erc8004.StoredFeedback
-	if f, err := erc8004.UnpackReadFeedback(answer); failure == nil && err == nil {
-		stored, s.Revoked = &f, f.Revoked
+	f, err := erc8004.UnpackReadFeedback(answer)
+	if failure != nil || err != nil {
+		return nil, nil
 	}
-	if field := compareState(j, e, stored); field != "" {
-		return newContradiction(field), nil
-	}
-	return s, nil
+	return &f, nil
 }
 
 // checkUnmined distinguishes a transaction that may still be mined from one that does not exist. Until the job's
@@ -256,40 +276,34 @@ func (c *Client) checkUnmined(ctx context.Context, j job.Job, head uint64) (Stan
 	return Standing{Found: true, Pending: true, ConfirmedIn: addSaturated(needed, 1)}, nil
 }
 
-// findInReceipt finds the job's event among the logs of a receipt.
-func (c *Client) findInReceipt(j job.Job, r *receipt) (erc8004.Event, Standing) {
-	if r.isFailed() {
-		return erc8004.Event{}, newContradiction("transactionHash")
-	}
-	// If no log matches, report the field that differs in the log that the job most likely means: the log at the
-	// job's index, otherwise a log of the job's kind.
+// findInReceipt finds the event of the job's key among the logs of a receipt.
+func (c *Client) findInReceipt(
+	ctx context.Context, j job.Job, stored *erc8004.StoredFeedback, r *receipt,
+) (erc8004.Event, Standing, error) {
 	why := "transactionHash"
-	if j.LogIndex != nil {
-		why = "logIndex"
-	}
-	for i := range r.Logs {
-		l := r.Logs[i]
-		l.BlockNumber, l.BlockHash = uint64(r.BlockNumber), r.BlockHash
-		at := j.LogIndex != nil && l.Index == *j.LogIndex
+	var found []erc8004.Event
+	for _, l := range r.Logs {
+		l.BlockNumber, l.BlockHash, l.TxHash = uint64(r.BlockNumber), r.BlockHash, j.TransactionHash
 		e, err := erc8004.Decode(l)
 		if err != nil || l.Removed {
 			continue
 		}
-		switch comparePosition(j, e) {
-		case "blockNumber":
-			return erc8004.Event{}, newContradiction("blockNumber")
-		case "logIndex":
-			continue
-		}
-		field := compareEvent(j, e)
-		if field == "" {
-			return e, Standing{Found: true, BlockNumber: e.BlockNumber, BlockHash: e.BlockHash}
-		}
-		if at || field != "type" {
-			why = field
+		switch field := compareKey(j, e); field {
+		case "":
+			found = append(found, e)
+		case "type":
+		default:
+			why = field // the field that differs in a log of the job's kind
 		}
 	}
-	return erc8004.Event{}, newContradiction(why)
+	if len(found) == 0 || r.isFailed() {
+		return erc8004.Event{}, newContradiction(why), nil
+	}
+	e, field, err := c.pickFeedback(ctx, j, stored, found)
+	if err != nil || field != "" {
+		return e, newContradiction(field), err
+	}
+	return e, Standing{Found: true}, nil
 }
 
 // addConfirmations adds the confirmations to a Standing whose event was found. It requires the last of the confirming

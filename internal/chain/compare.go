@@ -1,7 +1,8 @@
 package chain
 
 import (
-	"cmp"
+	"context"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -36,89 +37,136 @@ func valueField(j job.Job) string {
 	return "value"
 }
 
-// compareEvent returns the name of the job's field that differs from the event. It returns "type" if the event is of
-// another kind, and "" if the event matches the job.
-func compareEvent(j job.Job, e erc8004.Event) string {
-	return cmp.Or(compareIdentity(j, e), compareContent(j, e))
-}
-
-// compareIdentity returns the name of a field which shows that the event is not the one that the job describes. It
-// does not compare the content.
-func compareIdentity(j job.Job, e erc8004.Event) string {
+// compareKey returns the name of the field because of which the event's key is not the job's, or "". A NewFeedback
+// without an index may have the job's key.
+func compareKey(j job.Job, e erc8004.Event) string {
 	if string(e.Kind) != string(j.Kind) {
 		return "type"
 	}
 	registry, field := emitterOf(j)
-	compared := []comparison{{field, e.Address == registry},
-		{"agentId", j.AgentID != nil && e.AgentID.Cmp(j.AgentID) == 0}}
+	compared := []comparison{{field, e.Address == registry}}
 	if j.Kind == job.KindValidationResponse {
-		return firstDifferent(append(compared,
-			comparison{"validatorAddress", e.Validator == j.ValidatorAddress},
-			comparison{"requestHash", e.RequestHash == j.RequestHash},
-		)...)
+		compared = append(compared, comparison{"requestHash", e.RequestHash == j.RequestHash})
+	} else {
+		compared = append(compared,
+			comparison{"agentId", j.AgentID != nil && e.AgentID.Cmp(j.AgentID) == 0},
+			comparison{"clientAddress", e.Client == j.ClientAddress},
+			comparison{"feedbackIndex", e.Kind == erc8004.NewFeedback && !e.HasIndex || e.FeedbackIndex == j.FeedbackIndex},
+			comparison{"responder", e.Responder == j.Responder},
+		)
 	}
-	return firstDifferent(append(compared,
-		comparison{"clientAddress", e.Client == j.ClientAddress},
-		comparison{"feedbackIndex", !e.HasIndex || e.FeedbackIndex == j.FeedbackIndex},
-		comparison{"responder", e.Responder == j.Responder},
-	)...)
+	if j.HasPositionKey() {
+		compared = append(compared, comparison{"logIndex", j.LogIndex != nil && e.LogIndex == *j.LogIndex})
+	}
+	return firstDifferent(compared...)
 }
 
-// compareContent returns the name of the field in which the content of the event differs from the job's.
+// pickFeedback returns the event with the job's key among events that compareKey accepts. The forms of 2025 lack
+// fields. The index comes from getLastIndex at the event's block. tag1, of which the log may contain only the hash,
+// comes from the registry's state, or from the job if it has that hash. If the node cannot serve the state of the block,
+// the job's fields select the event, and must agree with the registry's stored feedback. field is not empty if no event
+// or more than one has the key.
+func (c *Client) pickFeedback(
+	ctx context.Context, j job.Job, stored *erc8004.StoredFeedback, found []erc8004.Event,
+) (e erc8004.Event, field string, err error) {
+	if !slices.ContainsFunc(found, func(e erc8004.Event) bool { return e.Kind == erc8004.NewFeedback && !e.HasIndex }) {
+		return restoreTag(j, found[len(found)-1], stored)
+	}
+	counted, uncountable, err := c.countBlocks2025(ctx, j, found)
+	if err != nil {
+		return e, "", err
+	}
+	fits := func(e erc8004.Event) bool { return e.FeedbackIndex == j.FeedbackIndex }
+	if uncountable {
+		if stored == nil || compareStored(j, *stored) != "" {
+			return e, "feedbackIndex", nil
+		}
+		fits = func(e erc8004.Event) bool { return compareContent(j, e) == "" }
+	}
+	counted = slices.DeleteFunc(counted, func(e erc8004.Event) bool { return !fits(e) })
+	if len(counted) != 1 {
+		return e, "feedbackIndex", nil
+	}
+	counted[0].FeedbackIndex, counted[0].HasIndex = j.FeedbackIndex, true
+	return restoreTag(j, counted[0], stored)
+}
+
+// maxCountedBlocks bounds the blocks whose feedback is counted for one check.
+const maxCountedBlocks = 100
+
+// countBlocks2025 returns found with the indexes that the registry counted. uncountable reports whether the node lacks
+// the state that is needed.
+func (c *Client) countBlocks2025(
+	ctx context.Context, j job.Job, found []erc8004.Event,
+) (counted []erc8004.Event, uncountable bool, _ error) {
+	var blocks []*bloomBlock
+	at := make(map[logPosition]bool, len(found))
+	for _, e := range found {
+		at[logPosition{e.BlockHash, e.LogIndex}] = true
+		if n := len(blocks); n == 0 || blocks[n-1].Hash != e.BlockHash {
+			blocks = append(blocks, &bloomBlock{block: block{Number: quantity(e.BlockNumber), Hash: e.BlockHash}})
+		}
+	}
+	if len(blocks) > maxCountedBlocks {
+		return nil, true, nil
+	}
+	logs, err := c.readBlockLogs(ctx, blocks, logFilter{Address: []common.Address{j.ReputationRegistry}, Topics: listTopics(j)})
+	if err != nil {
+		return nil, false, err
+	}
+	var events []erc8004.Event
+	for _, l := range sortLogs(logs) {
+		e, err := erc8004.Decode(l)
+		if err == nil && e.Kind == erc8004.NewFeedback && e.Address == j.ReputationRegistry && e.AgentID.Cmp(j.AgentID) == 0 &&
+			e.Client == j.ClientAddress {
+			events = append(events, e)
+		}
+	}
+	failed, err := c.CountFeedback(ctx, events)
+	if err != nil {
+		return nil, false, err
+	}
+	for i, e := range events {
+		if at[logPosition{e.BlockHash, e.LogIndex}] {
+			counted, uncountable = append(counted, e), uncountable || failed[i] != nil
+		}
+	}
+	return counted, uncountable, nil
+}
+
+// restoreTag sets tag1 if the log contains only its hash.
+func restoreTag(j job.Job, e erc8004.Event, stored *erc8004.StoredFeedback) (_ erc8004.Event, field string, _ error) {
+	if !e.Tag1Lost {
+		return e, "", nil
+	}
+	tags := []string{j.Tag1}
+	if stored != nil {
+		tags = append(tags, stored.Tag1)
+	}
+	for _, tag := range tags {
+		if crypto.Keccak256Hash([]byte(tag)) == e.Tag1Hash {
+			e.Tag1, e.Tag1Lost = tag, false
+			return e, "", nil
+		}
+	}
+	return e, "tag1", nil
+}
+
+// compareContent returns the name of the field in which the content of a NewFeedback differs from the job's.
 func compareContent(j job.Job, e erc8004.Event) string {
-	switch j.Kind {
-	case job.KindNewFeedback:
-		return firstDifferent(
-			comparison{valueField(j), j.Value != nil && e.Value.Cmp(j.Value) == 0},
-			comparison{"valueDecimals", e.ValueDecimals == j.ValueDecimals},
-			comparison{"tag1", sameTag1(e, j.Tag1)},
-			comparison{"tag2", erc8004.SameText(e.Tag2, j.Tag2)},
-			comparison{"endpoint", erc8004.SameText(e.Endpoint, j.Endpoint)},
-			comparison{"feedbackURI", erc8004.SameText(e.FeedbackURI, j.FeedbackURI)},
-			comparison{"feedbackHash", e.FeedbackHash == j.FeedbackHash},
-		)
-	case job.KindResponseAppended:
-		return firstDifferent(
-			comparison{"responseURI", erc8004.SameText(e.ResponseURI, j.ResponseURI)},
-			comparison{"responseHash", e.ResponseHash == j.ResponseHash},
-		)
-	case job.KindValidationResponse:
-		return firstDifferent(
-			comparison{"response", e.Response == j.Response},
-			comparison{"responseURI", erc8004.SameText(e.ResponseURI, j.ResponseURI)},
-			comparison{"responseHash", e.ResponseHash == j.ResponseHash},
-			comparison{"tag", erc8004.SameText(e.Tag, j.Tag)},
-		)
-	}
-	return ""
-}
-
-// comparePosition returns the name of the position field that the event contradicts. If a reorg moved the event to
-// another block, its log index may differ. The log index is compared anyway if it is part of the job's key: otherwise
-// one event could pass as several.
-func comparePosition(j job.Job, e erc8004.Event) string {
-	sameBlock := j.BlockHash == e.BlockHash
-	keyed := j.Kind == job.KindResponseAppended || j.Kind == job.KindValidationResponse
-	moved := !sameBlock && j.BlockHash != (common.Hash{}) && !keyed
 	return firstDifferent(
-		comparison{"blockNumber", !sameBlock || j.BlockNumber == 0 || j.BlockNumber == e.BlockNumber},
-		comparison{"logIndex", j.LogIndex == nil || moved || *j.LogIndex == e.LogIndex},
+		comparison{valueField(j), j.Value != nil && e.Value.Cmp(j.Value) == 0},
+		comparison{"valueDecimals", e.ValueDecimals == j.ValueDecimals},
+		comparison{"tag1", sameTag1(e, j.Tag1)},
+		comparison{"tag2", erc8004.SameText(e.Tag2, j.Tag2)},
+		comparison{"endpoint", erc8004.SameText(e.Endpoint, j.Endpoint)},
+		comparison{"feedbackURI", erc8004.SameText(e.FeedbackURI, j.FeedbackURI)},
+		comparison{"feedbackHash", e.FeedbackHash == j.FeedbackHash},
 	)
 }
 
-// compareState compares a job with the registry's stored feedback if the event alone does not identify it: if it
-// lacks the index, so that one event could pass as several, or if it contains only the hash of another tag1. stored
-// is nil if the registry does not report its state; then compareState returns the missing field.
-func compareState(j job.Job, e erc8004.Event, stored *erc8004.StoredFeedback) string {
-	otherTag := e.Tag1Lost && crypto.Keccak256Hash([]byte(j.Tag1)) != e.Tag1Hash
-	switch {
-	case e.HasIndex && !otherTag:
-		return ""
-	case stored == nil && !e.HasIndex:
-		return "feedbackIndex"
-	case stored == nil:
-		return "tag1"
-	}
+// compareStored returns the name of the field in which the registry's stored feedback differs from the job.
+func compareStored(j job.Job, stored erc8004.StoredFeedback) string {
 	return firstDifferent(
 		comparison{valueField(j), j.Value != nil && stored.Value.Cmp(j.Value) == 0},
 		comparison{"valueDecimals", stored.ValueDecimals == j.ValueDecimals},
@@ -128,7 +176,7 @@ func compareState(j job.Job, e erc8004.Event, stored *erc8004.StoredFeedback) st
 }
 
 // sameTag1 compares a job's tag with the event's tag1, of which the log may contain only the hash. A tag that was
-// repaired (U+FFFD) has another hash than the original, so it always matches here; compareState compares it with the
+// repaired (U+FFFD) has another hash than the original, so it always matches here; compareStored compares it with the
 // registry's state.
 func sameTag1(e erc8004.Event, tag string) bool {
 	if !e.Tag1Lost {

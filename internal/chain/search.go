@@ -1,12 +1,10 @@
 package chain
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/big"
-	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -113,9 +111,11 @@ func (c *Client) findSearchRange(ctx context.Context, j job.Job, head uint64) (f
 
 // searchEvent searches for the event of a job without a transactionHash, in the newest blocks first. The registry's
 // state is not sufficient: only the log contains the endpoint, URI and hash of a feedback.
-func (c *Client) searchEvent(ctx context.Context, j job.Job, head uint64) (erc8004.Event, Standing, error) {
+func (c *Client) searchEvent(
+	ctx context.Context, j job.Job, stored *erc8004.StoredFeedback, head uint64,
+) (erc8004.Event, Standing, error) {
 	from, to := c.findSearchRange(ctx, j, head)
-	if from > to {
+	if from > to || j.HasPositionKey() {
 		return erc8004.Event{}, newContradiction("transactionHash"), nil
 	}
 	search, cancel := context.WithTimeout(context.WithValue(ctx, searchMark{}, true), searchTimeouts*c.timeout)
@@ -146,15 +146,15 @@ func (c *Client) searchEvent(ctx context.Context, j job.Job, head uint64) (erc80
 			return erc8004.Event{}, Standing{}, err
 		}
 		left -= asked
-		e, field, known := pickEvent(j, logs, filter)
-		switch {
-		case known && field == "":
-			return e, Standing{Found: true, BlockNumber: e.BlockNumber, BlockHash: e.BlockHash}, nil
-		case known && e.HasIndex && j.Kind == job.KindNewFeedback: // there is no other feedback with this index
-			return erc8004.Event{}, newContradiction(field), nil
-		case known:
-			why = field
+		found := matchLogs(j, logs, filter)
+		if len(found) == 0 {
+			continue
 		}
+		e, field, err := c.pickFeedback(search, j, stored, found)
+		if err != nil || field == "" {
+			return e, Standing{Found: err == nil}, err
+		}
+		why = field
 	}
 	if left > 0 && refusal != nil && !isRangeLimit(refusal) {
 		return erc8004.Event{}, Standing{}, refusal // the node had another problem than the width of the ranges
@@ -165,22 +165,16 @@ func (c *Client) searchEvent(ctx context.Context, j job.Job, head uint64) (erc80
 	return erc8004.Event{}, Standing{Disagrees: "transactionHash", SearchedFrom: from + left, SearchedTo: to}, nil
 }
 
-// pickEvent returns the job's event among the logs that a node returned for filter. The node may have ignored the
-// filter. If the only event with the job's client and index has other content, field is the name of the field that
-// differs.
-func pickEvent(j job.Job, logs []types.Log, filter logFilter) (found erc8004.Event, field string, known bool) {
-	for _, l := range slices.Backward(logs) {
+// matchLogs returns the events that may have the job's key among the logs that a node returned for filter, oldest
+// first. The node may have ignored the filter.
+func matchLogs(j job.Job, logs []types.Log, filter logFilter) (found []erc8004.Event) {
+	for _, l := range sortLogs(logs) {
 		if l.Removed || l.BlockNumber < uint64(filter.FromBlock) || l.BlockNumber > uint64(filter.ToBlock) {
 			continue
 		}
-		e, err := erc8004.Decode(l)
-		if err != nil || compareIdentity(j, e) != "" {
-			continue
-		}
-		found, known = e, true
-		if field = cmp.Or(compareContent(j, e), comparePosition(j, e)); field == "" {
-			break
+		if e, err := erc8004.Decode(l); err == nil && compareKey(j, e) == "" {
+			found = append(found, e)
 		}
 	}
-	return found, field, known
+	return found
 }

@@ -3,11 +3,13 @@ package chain
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -35,6 +37,8 @@ type scriptedNode struct {
 	tags   map[string]uint64                       // the blocks of tags other than latest; nil: all tags name the head
 	logs   func(from, to uint64) (any, *nodeError) // the answer to eth_getLogs
 	stored []byte                                  // result of readFeedback; nil: the call reverts
+	last   uint64                                  // result of getLastIndex; 0: the call reverts
+	hidden bool                                    // the registry reports no identity registry: the call reverts
 	hangs  bool                                    // it never answers eth_getLogs
 	dies   bool                                    // after an eth_getLogs request it answers nothing
 	lags   bool                                    // it lacks the blocks that it names
@@ -128,8 +132,14 @@ func (s *scriptedNode) answer(q nodeRequest) (result any, failure *nodeError, st
 		return map[string]any{"number": hexutil.Uint64(n), "hash": blockHash(n), "timestamp": hexutil.Uint64(at)}, nil, 0
 	case "eth_getLogs":
 		var f logFilter
-		if err := json.Unmarshal(q.Params[0], &f); err != nil {
+		var of hashFilter
+		if err := errors.Join(json.Unmarshal(q.Params[0], &f), json.Unmarshal(q.Params[0], &of)); err != nil {
 			return nil, &nodeError{-32602, err.Error()}, 0
+		}
+		if of.BlockHash != (common.Hash{}) {
+			logs, failure := s.logs(0, s.head)
+			found, _ := logs.([]types.Log)
+			return slices.DeleteFunc(found, func(l types.Log) bool { return l.BlockHash != of.BlockHash }), failure, 0
 		}
 		from, to := uint64(f.FromBlock), uint64(f.ToBlock)
 		s.mu.Lock()
@@ -143,10 +153,18 @@ func (s *scriptedNode) answer(q nodeRequest) (result any, failure *nodeError, st
 		result, failure = s.logs(from, to)
 		return result, failure, 0
 	case "eth_call":
-		if strings.Contains(string(q.Params[0]), hexutil.Encode(erc8004.PackGetIdentityRegistry())) {
+		asksIdentity := strings.Contains(string(q.Params[0]), hexutil.Encode(erc8004.PackGetIdentityRegistry()))
+		if asksIdentity && s.hidden {
+			break
+		}
+		if asksIdentity {
 			return hexutil.Bytes(common.LeftPadBytes(scriptedRegistries().Identity.Bytes(), 32)), nil, 0
 		}
-		if s.stored != nil {
+		call, _ := erc8004.PackGetLastIndex(big.NewInt(0), common.Address{})
+		switch isLast := strings.Contains(string(q.Params[0]), hexutil.Encode(call[:4])); {
+		case isLast && s.last > 0:
+			return hexutil.Bytes(common.LeftPadBytes(new(big.Int).SetUint64(s.last).Bytes(), 32)), nil, 0
+		case !isLast && s.stored != nil:
 			return hexutil.Bytes(s.stored), nil, 0
 		}
 	}
@@ -268,8 +286,8 @@ func TestSearch(t *testing.T) {
 		"one at once": {&scriptedNode{logs: limited(1, holding(l))}, j, 10_000, missing(head-114, head),
 			searchRequests},
 		"a range of the whole chain": {&scriptedNode{logs: holding(l)}, j, 2 * head, found, 1},
-		"another feedback's content": {&scriptedNode{logs: holding(l)}, with(j,
-			func(j *job.Job) { j.FeedbackURI = "ipfs://y" }), 100_000, newContradiction("feedbackURI"), 1},
+		"false content": {&scriptedNode{logs: holding(l)}, with(j,
+			func(j *job.Job) { j.FeedbackURI = "ipfs://y" }), 100_000, found, 1},
 		"an answer that is too large": {&scriptedNode{logs: func(from, to uint64) (any, *nodeError) {
 			if to-from > 1000 {
 				return []string{huge}, nil
@@ -282,7 +300,10 @@ func TestSearch(t *testing.T) {
 			c.node.head = head
 			client := c.node.serve(t, c.logRange, 20*time.Second)
 			got, err := client.Check(t.Context(), c.job, VerifyReceipt)
-			if err != nil || got != c.want {
+			if got.Found && got.Event.FeedbackURI != "ipfs://x" {
+				t.Errorf("the event is %+v", got.Event)
+			}
+			if got.Event = nil; err != nil || got != c.want {
 				t.Errorf("%+v, %v; want %+v", got, err, c.want)
 			}
 			if n := len(c.node.asked); n > c.most {
@@ -436,7 +457,8 @@ func TestSlowSearch(t *testing.T) {
 	})
 }
 
-// TestIndexOfOldForms: NewFeedback logs of 2025 lack the index, so one log would match every feedback of the client.
+// TestIndexOfOldForms: NewFeedback logs of 2025 lack the index. The registry's count at the end of the block determines
+// it. If the node does not have that state, the job's fields select the log and must agree with the registry's state.
 func TestIndexOfOldForms(t *testing.T) {
 	t.Parallel()
 	l, j := scriptedLog(t, 990)
@@ -449,39 +471,76 @@ func TestIndexOfOldForms(t *testing.T) {
 		tag1 // 2025-10-08
 	l.Data = bytes.Join([][]byte{number(90), tag2[:], number(128), j.FeedbackHash[:], number(1), uri[:]}, nil)
 	its := bytes.Join([][]byte{number(90), tag1[:], tag2[:], number(0)}, nil)
+	other := bytes.Join([][]byte{number(91), tag1[:], tag2[:], number(0)}, nil)
+	twin := l
+	twin.Index, twin.TxHash = 1, common.Hash{8}
+	forged := with(j, func(j *job.Job) { j.Value, j.Tag2 = big.NewInt(1), "forged" })
 	for name, c := range map[string]struct {
+		job    job.Job
+		logs   []types.Log
+		last   uint64
 		stored []byte
 		want   string
 	}{
-		"its own":                 {its, ""},
-		"another's":               {bytes.Join([][]byte{number(91), tag1[:], tag2[:], number(0)}, nil), "score"},
-		"none":                    {nil, "feedbackIndex"},
-		"no word of the registry": {[]byte{1}, "feedbackIndex"},
+		"counted":                              {j, []types.Log{l}, 7, its, ""},
+		"counted, false content":               {forged, []types.Log{l}, 7, its, ""},
+		"counted, another index":               {j, []types.Log{l}, 8, its, "feedbackIndex"},
+		"the second of its block":              {j, []types.Log{l, twin}, 7, its, ""},
+		"not counted, its own":                 {j, []types.Log{l}, 0, its, ""},
+		"not counted, another's":               {j, []types.Log{l}, 0, other, "feedbackIndex"},
+		"not counted, false content":           {forged, []types.Log{l}, 0, its, "feedbackIndex"},
+		"not counted, two fit":                 {j, []types.Log{l, twin}, 0, its, "feedbackIndex"},
+		"not counted, no state":                {j, []types.Log{l}, 0, nil, "feedbackIndex"},
+		"not counted, no word of the registry": {j, []types.Log{l}, 0, []byte{1}, "feedbackIndex"},
 	} {
-		node := &scriptedNode{head: 1000, logs: holding(l), stored: c.stored}
-		got, err := node.serve(t, 100, 20*time.Second).Check(t.Context(), j, VerifyReceipt)
+		node := &scriptedNode{head: 1000, logs: holding(c.logs...), stored: c.stored, last: c.last}
+		got, err := node.serve(t, 100, 20*time.Second).Check(t.Context(), c.job, VerifyReceipt)
 		if err != nil || got.Disagrees != c.want || got.Found != (c.want == "") {
 			t.Errorf("%s: %+v, %v", name, got, err)
+			continue
+		}
+		if got.Found && (got.Event.Value.Int64() != 90 || got.Event.Tag2 != "b" || got.Event.FeedbackIndex != 7 ||
+			len(c.logs) == 2 && got.Event.TransactionHash != twin.TxHash) {
+			t.Errorf("%s: the event is %+v", name, got.Event)
 		}
 	}
 }
 
-// TestTagOfOldForms: if the log has only the hash of tag1 and the tag is no valid UTF-8, Check compares the job's
-// sanitized tag with the tag that the registry stores.
+// TestHiddenIdentityRegistry: a registry that reports no identity registry has the one of the operator's settings, not
+// the job's.
+func TestHiddenIdentityRegistry(t *testing.T) {
+	t.Parallel()
+	l, j := scriptedLog(t, 990)
+	j.IdentityRegistry = common.Address{5}
+	node := &scriptedNode{head: 1000, logs: holding(l), hidden: true}
+	got, err := node.serve(t, 100, 20*time.Second).Check(t.Context(), j, VerifyReceipt)
+	if err != nil || !got.Found || got.Event.IdentityRegistry != scriptedRegistries().Identity {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// TestTagOfOldForms: if the log has only the hash of tag1, the tag is the one with that hash: the registry's, or the
+// job's. A tag that is no valid UTF-8 is repaired like other strings.
 func TestTagOfOldForms(t *testing.T) {
 	t.Parallel()
 	e := erc8004.Event{Kind: erc8004.NewFeedback, HasIndex: true, Tag1Lost: true,
 		Tag1Hash: crypto.Keccak256Hash([]byte("a\xff"))}
-	j := job.Job{Kind: job.KindNewFeedback, LegacyScore: true, Value: big.NewInt(90), Tag1: "a\ufffd"}
-	stored := &erc8004.StoredFeedback{Value: big.NewInt(90), LegacyScore: true, Tag1: "a\xff"}
-	if got := compareState(j, e, stored); got != "" {
-		t.Errorf("its own: %q", got)
-	}
-	if got := compareState(with(j, func(j *job.Job) { j.Tag1 = "forged \ufffd" }), e, stored); got != "tag1" {
-		t.Errorf("forged: %q", got)
-	}
-	if got := compareState(j, e, nil); got != "tag1" {
-		t.Errorf("the registry does not tell: %q", got)
+	stored := &erc8004.StoredFeedback{Tag1: "a\xff"}
+	for name, c := range map[string]struct {
+		tag    string
+		stored *erc8004.StoredFeedback
+		want   string
+		field  string
+	}{
+		"the registry's":                {"forged", stored, "a\xff", ""},
+		"the job's":                     {"a\xff", nil, "a\xff", ""},
+		"none":                          {"forged", nil, "", "tag1"},
+		"another one of the registry's": {"", &erc8004.StoredFeedback{Tag1: "b"}, "", "tag1"},
+	} {
+		got, field, err := restoreTag(job.Job{Tag1: c.tag}, e, c.stored)
+		if err != nil || got.Tag1 != c.want || field != c.field {
+			t.Errorf("%s: %q, %q, %v", name, got.Tag1, field, err)
+		}
 	}
 }
 
@@ -527,7 +586,7 @@ func TestForgedRegistry(t *testing.T) {
 		}
 	}
 	theirs := with(w.feedback(), func(j *job.Job) { j.IdentityRegistry = identity })
-	if got := w.check(theirs, VerifyReceipt); got != (Standing{Disagrees: "identityRegistry", Unlisted: true}) {
+	if got := w.readEvent(theirs); got.IdentityRegistry != d.Identity {
 		t.Errorf("an identity registry of the forger's own: %+v", got)
 	}
 	listed := w.net.Deployment().Registries()

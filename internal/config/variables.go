@@ -178,14 +178,14 @@ func listVariables() []variable {
 				"A job is removed from the list after it is committed. Several workers may read the list. The jobs may " +
 				"name endpoints, headers and templates. Without it, no list is read.", false, setLegacyQueue},
 		{"HERALD_VERIFY_EVENT", "",
-			"receipt: a registry of the chain must have emitted the event with the fields of the job (default if the " +
-				"chain has an RPC URL). Herald reads the receipt of the transaction; for jobs without a transactionHash " +
-				"see HERALD_LOG_RANGE. finalized: the event's block must also be final. off, or without an RPC URL: jobs " +
-				"are not checked, except for the registries that they name.", false,
+			"receipt: Herald reads the event that the job's key names from a registry of the chain, and delivers what the " +
+				"log says (default if the chain has an RPC URL). It reads the receipt of the transaction; for jobs " +
+				"without a transactionHash see HERALD_LOG_RANGE. finalized: the event's block must also be final. off, or " +
+				"without an RPC URL: the job is the content, and only its registries are checked.", false,
 			setOneOf(func(c *Config) *string { return &c.VerifyEvent }, "off", "receipt", "finalized")},
 		{"HERALD_LOG_RANGE", "24h",
 			"How far back a chain's blocks are searched (eth_getLogs) for the event of a job with neither " +
-				"transactionHash nor blockNumber: a duration up to 168h, or a number of blocks up to 500000. A search " +
+				"transactionHash nor blockNumber, or with a false transactionHash: a duration up to 168h, or a number of blocks up to 500000. A search " +
 				"makes at most 128 requests of 10,000 blocks. If it does not find the event, the job is rejected " +
 				"(event_not_found). 0: all such jobs are rejected. With a blockNumber, ten minutes on either side of " +
 				"that block are searched.", false, setLogRange},

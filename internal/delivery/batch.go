@@ -153,7 +153,7 @@ func fitItem(ctx context.Context, e *Executor, a *attempt, tool mcpcall.Tool) (F
 		return Fitted{}, err
 	}
 	defer release()
-	args := a.event.job.Arguments(a.file.File, a.claim.ID.String())
+	args := a.claim.Job.Arguments(a.file.File, a.claim.ID.String())
 	whole, err := mcpcall.Fit(tool, map[string]any{deliveriesName: []any{args}})
 	if err != nil {
 		return Fitted{}, err

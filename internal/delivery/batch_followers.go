@@ -54,7 +54,7 @@ func (e *Executor) claimFollowers(ctx context.Context, a *attempt, n int) (all [
 	for _, g := range given {
 		f := &follower{given: g, failure: g.Err,
 			attempt: &attempt{claim: g.Claim, server: a.server, began: began, lease: held,
-				stage: stage{name: "claim"}}}
+				stage: stage{name: "claim"}, agentKnown: g.Bound || !g.Verified}}
 		f.spans = e.beginSpans(f.attempt)
 		e.traceStep(f.attempt, "claim", "", g.Err, began)
 		all = append(all, f)
@@ -112,6 +112,9 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 	}
 	if err = e.checkDelivery(ctx, f.attempt); err != nil {
 		return err
+	}
+	if f.back = f.claim.Job.ActionSum() != a.claim.Job.ActionSum(); f.back { // the check chose another action
+		return errors.New("the delivery has another action than the batch")
 	}
 
 	e.beginStage(f.attempt, "resolve")

@@ -32,7 +32,7 @@ func TestBatchToolSchema(t *testing.T) {
 	}
 
 	j := job.Job{Kind: job.KindNewFeedback, ChainID: 8453, AgentID: big.NewInt(42), FeedbackIndex: 7, Value: big.NewInt(9977), ValueDecimals: 2, Tag1: "a\u202eb"}
-	a := &attempt{event: eventCheck{job: j}, file: fetchedFile{File: job.File{Content: json.RawMessage(`{"n":1e2}`), Source: "cid", Verification: "raw"}},
+	a := &attempt{file: fetchedFile{File: job.File{Content: json.RawMessage(`{"n":1e2}`), Source: "cid", Verification: "raw"}},
 		claim: &store.Claim{ID: uuid.MustParse("6ba7b810-9dad-51d1-80b4-00c04fd430c8"), Job: j}}
 	e := &Executor{}
 	fitted, err := fitItem(t.Context(), e, a, mcpcall.Tool{Name: BatchTool, InputSchema: several.raw})

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -59,13 +60,13 @@ func Disabled(byFile, byRow bool) error {
 // checkDelivery makes all checks that precede the first request to the agent.
 func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 	e.beginStage(a, "check")
-	if !mayNameAnotherAgent(a.claim) {
+	if a.agentKnown {
 		if err = e.checkPause(a); err != nil {
 			return err
 		}
 	}
-	a.event, err = e.checkEvent(ctx, a.claim)
-	if held := a.holdIfUnknown(); held != nil && !a.event.refuted { // an agent was never called for a refuted event
+	err = e.checkEvent(ctx, a)
+	if held := a.holdIfUnknown(); held != nil && a.event.gone == nil {
 		return held
 	}
 	if err != nil {
@@ -82,10 +83,11 @@ func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 
 // eventCheck is the result of checkEvent.
 type eventCheck struct {
-	job      job.Job // with the position and time that the chain confirms
-	refuted  bool    // the chain has no such event
-	unplaced bool    // the event is not at the job's position, or the node does not answer
-	detail   string
+	undecided bool        // the event was not found, or not yet
+	rerouted  bool        // the event is of another agent or ordering key than the row was
+	refuted   []int       // ranks of the hints where the chain has no such event
+	gone      *store.Gone // the chain no longer has the event with which the agent was or may have been called
+	detail    string
 }
 
 // checkAgent holds a delivery whose agent is disabled. It must follow checkEvent: otherwise a job with a wrong agent
@@ -97,51 +99,206 @@ func checkAgent(c *store.Claim, server *servers.Server) error {
 // disabledByFile reports whether the servers file disables the agent. Then enabling the agent's row releases nothing.
 func disabledByFile(server *servers.Server) bool { return server != nil && !server.Enabled }
 
-// checkEvent checks on the chain that the event is real, confirmed and not revoked. Without an RPC URL for the chain,
-// or with HERALD_VERIFY_EVENT=off, it trusts the job.
-func (e *Executor) checkEvent(ctx context.Context, c *store.Claim) (eventCheck, error) {
-	checked := eventCheck{job: c.Job, detail: "not asked"}
+// checkEvent reads the event from the chain and binds the delivery to it: from then on the claim's job is the event. It
+// checks that the event is confirmed and not revoked. Without an RPC URL for the chain, or with
+// HERALD_VERIFY_EVENT=off, it believes the job.
+func (e *Executor) checkEvent(ctx context.Context, a *attempt) error {
+	c := a.claim
+	a.event.detail = "not asked"
 	client, ok := e.Chain(c.Job.ChainID)
-	if !ok || e.Verify == chain.VerifyOff {
-		return checked, nil
+	switch {
+	case !ok && c.Verified && !c.Bound && c.Hints > 0:
+		return retry.Fail(reason.ChainUnconfigured, fmt.Sprintf("the jobs of this event differ, and only the chain can "+
+			"decide between them: set RPC_URL_%d", c.Job.ChainID))
+	case (!ok || e.Verify == chain.VerifyOff) && c.Verified && !c.Bound:
+		return e.bindEvent(ctx, a, store.Binding{Job: c.Job, SealedHeaders: c.SealedHeaders, Source: c.Source})
+	case !ok || e.Verify == chain.VerifyOff:
+		return nil
 	}
 
-	s, err := client.Check(ctx, c.Job, e.Verify)
-	// The first job of an event may be wrong. If the chain does not show the event at the job's position, another job
-	// that was enqueued for the same event replaces it. An unavailable node counts too: the job chooses the query, and
-	// may choose one that this node never answers.
-	var away *chain.UnavailableError
-	outwaited := s.Pending && s.Undated && time.Since(c.CreatedAt) >= maxUndatedWait
-	checked.refuted = err == nil && (!s.Found || outwaited)
-	checked.unplaced = errors.As(err, &away) || checked.refuted || s.Pending
+	hints, err := e.listHints(ctx, c)
+	if err != nil {
+		return err
+	}
+	s, err := e.findEvent(ctx, a, client, hints)
+	a.event.undecided = s.Event == nil
+	wasCalled := c.Called && c.Bound
+	var failed *retry.Failure
 	switch {
+	case wasCalled && err != nil && errors.As(err, &failed) && failed.Reason == reason.EventNotFound:
+		a.event.gone = &store.Gone{}
+		return err
 	case err != nil:
-		return checked, err
-	case !s.Found && c.Job.Retracts != "" && (s.Disagrees == "transactionHash" || s.Disagrees == "blockHash"):
-		return checked, retry.Fail(reason.MinedAgain, describeRefusal(c.Job, s))
-	case !s.Found:
-		return checked, retry.Fail(reason.EventNotFound, describeRefusal(c.Job, s))
-	case outwaited:
-		return checked, retry.Fail(reason.EventNotFound, fmt.Sprintf("the job's block %d is above the chain's newest, which is "+
-			"old, and did not come within %s", c.Job.BlockNumber, maxUndatedWait))
+		return err
+	case wasCalled && !s.Event.SameEvent(c.Job):
+		a.event.gone = &store.Gone{Next: s.Event}
+		return retry.Fail(reason.EventNotFound, "the chain has another event with this key")
+	}
+	b, sender := chooseAction(c, *s.Event, hints)
+	if err := e.resealHeaders(&b, sender); err != nil {
+		return err
+	}
+	if err := e.bindEvent(ctx, a, b); err != nil {
+		return err
+	}
+	switch {
 	case s.Revoked && c.Job.Kind == job.KindNewFeedback:
-		return checked, retry.Fail(reason.Revoked, "the client revoked this feedback before it was delivered")
+		return retry.Fail(reason.Revoked, "the client revoked this feedback before it was delivered")
 	case !s.Confirmed:
-		return checked, retry.Pause(reason.NotConfirmed, findConfirmationPause(s.Wait), describeMissing(s))
+		a.event.undecided = true
+		return retry.Pause(reason.NotConfirmed, findConfirmationPause(s.Wait), describeMissing(s))
 	case c.Job.IsRetraction() && (!s.Witnessed || c.Job.Retracts != ""):
-		checked.detail, err = e.confirmRetraction(ctx, c.Job)
-		return checked, err
+		a.event.detail, err = e.confirmRetraction(ctx, c.Job)
+		return err
 	}
-	checked.detail = "event found and confirmed"
-	if s.BlockHash != (common.Hash{}) { // a job may name the right transaction, but a wrong block or time
-		checked.job.BlockNumber, checked.job.BlockHash, checked.job.Timestamp = s.BlockNumber, s.BlockHash, s.Timestamp
+	a.event.detail = "event found and confirmed"
+	return nil
+}
+
+// listHints returns where the event of a delivery may be: the row's job first if it is the only one or was read from the
+// chain, then the hints by rank.
+func (e *Executor) listHints(ctx context.Context, c *store.Claim) (list []store.Hint, err error) {
+	if c.Hints > 0 {
+		if list, err = e.Ledger.Hints(ctx, c); err != nil {
+			return nil, fmt.Errorf("read where the event may be: %w", err)
+		}
 	}
-	return checked, nil
+	if c.Bound || len(list) == 0 {
+		own := store.Hint{Rank: -1, Job: c.Job, SealedHeaders: c.SealedHeaders, Source: c.Source, CreatedAt: c.CreatedAt}
+		list = append([]store.Hint{own}, list...)
+	}
+	slices.SortStableFunc(list, func(a, b store.Hint) int { // a follower's hints first
+		return cmp.Compare(min(a.Source.Trust, store.TrustOrdinary), min(b.Source.Trust, store.TrustOrdinary))
+	})
+	return list, nil
+}
+
+// findEvent looks for the event where the hints say, until it is found in a block. It skips refuted hints, unless all
+// are refuted. If the chain refutes all of them, it searches for the key.
+func (e *Executor) findEvent(ctx context.Context, a *attempt, client Chain, hints []store.Hint) (chain.Standing, error) {
+	open := slices.DeleteFunc(slices.Clone(hints), func(h store.Hint) bool { return h.Refuted })
+	if len(open) == 0 {
+		open = hints
+	}
+	var waits, away, refused error
+	for _, h := range open {
+		s, err := client.Check(ctx, h.Job, e.Verify)
+		var invalid *job.Refusal
+		outwaited := s.Pending && s.Undated && time.Since(h.CreatedAt) >= maxUndatedWait
+		switch {
+		case errors.As(err, &invalid):
+			return s, retry.Fail(reason.InvalidJob, "the event on the chain is no valid job: "+invalid.Error())
+		case err != nil: // the job chooses the query, and may choose one that this node never answers
+			away = cmp.Or(away, err)
+		case s.Found && !s.Pending:
+			return s, nil
+		case s.Found && !outwaited:
+			waits = cmp.Or(waits, retry.Pause(reason.NotConfirmed, findConfirmationPause(s.Wait), describeMissing(s)))
+		default:
+			a.event.refuted = append(a.event.refuted, h.Rank)
+			refused = cmp.Or(refused, refuseEvent(h.Job, s, outwaited))
+		}
+	}
+	if err := cmp.Or(waits, away); err != nil {
+		return chain.Standing{}, err
+	}
+	if j := open[0].Job; !j.HasPositionKey() && !j.IsRetraction() && j.TransactionHash != (common.Hash{}) {
+		j.TransactionHash, j.BlockHash, j.BlockNumber, j.LogIndex = common.Hash{}, common.Hash{}, 0, nil
+		if s, err := client.Check(ctx, j, e.Verify); err != nil || s.Found {
+			return s, err
+		}
+	}
+	return chain.Standing{}, refused
+}
+
+// refuseEvent returns the error of a delivery whose event the chain does not have.
+func refuseEvent(j job.Job, s chain.Standing, outwaited bool) error {
+	switch {
+	case outwaited:
+		return retry.Fail(reason.EventNotFound, fmt.Sprintf("the job's block %d is above the chain's newest, which is "+
+			"old, and did not come within %s", j.BlockNumber, maxUndatedWait))
+	case j.Retracts != "" && (s.Disagrees == "transactionHash" || s.Disagrees == "blockHash"):
+		return retry.Fail(reason.MinedAgain, describeRefusal(j, s))
+	}
+	return retry.Fail(reason.EventNotFound, describeRefusal(j, s))
+}
+
+// chooseAction returns the event with the action of the hints that name its position. The action of the most trusted
+// sender applies, and among equals that of the first. sender is its job. The hints' fields that differ from the event
+// are noted.
+func chooseAction(c *store.Claim, event job.Job, hints []store.Hint) (b store.Binding, sender job.Job) {
+	b, sender = store.Binding{Job: event, Source: store.Source{Name: store.SourceChain}}, event
+	chosen := false
+	for _, h := range hints {
+		own := h.Rank < 0 && c.Bound
+		if !own {
+			for _, f := range h.Job.Differences(event) {
+				if !slices.Contains(b.Corrected, f) {
+					b.Corrected = append(b.Corrected, f)
+				}
+			}
+		}
+		isThere := h.Job.TransactionHash == (common.Hash{}) || h.Job.TransactionHash == event.TransactionHash
+		if isThere && (!chosen || h.Source.Trust > b.Source.Trust) {
+			chosen, sender = true, h.Job
+			b.Job.Action, b.Job.Meta, b.SealedHeaders, b.Source = h.Job.Action, h.Job.Meta, h.SealedHeaders, h.Source
+			b.Job.Retracts = h.Job.Retracts
+		}
+	}
+	return b, sender
+}
+
+// bindEvent makes the event the job of the delivery, unless it is already. The agent is called with this job only.
+func (e *Executor) bindEvent(ctx context.Context, a *attempt, b store.Binding) error {
+	c := a.claim
+	if c.Bound && b.Job.EventSum() == c.Job.EventSum() && b.Job.ActionSum() == c.Job.ActionSum() && b.Source == c.Source &&
+		(b.Corrected == nil || slices.Equal(b.Corrected, c.Corrected)) {
+		return nil
+	}
+	agent, orderKey, corrected := c.Agent(), c.Job.OrderKey(), c.Corrected
+	err := e.Ledger.Bind(ctx, c, b)
+	if errors.Is(err, store.ErrNewHint) {
+		a.event.undecided = true
+		return retry.Pause(reason.NotConfirmed, minConfirmationPause, err.Error())
+	}
+	if err != nil {
+		return err
+	}
+	for _, field := range b.Corrected {
+		if !slices.Contains(corrected, field) {
+			e.Metrics.corrected.WithLabelValues(field).Inc()
+		}
+	}
+	if c.Agent() != agent || c.Job.OrderKey() != orderKey {
+		a.event.rerouted = true
+		return retry.Pause(reason.NotConfirmed, minConfirmationPause, "the event is of another agent than the job said")
+	}
+	return nil
+}
+
+// resealHeaders seals the headers for the agent of the event. They were sealed for the agent that the sender's job names.
+func (e *Executor) resealHeaders(b *store.Binding, sender job.Job) error {
+	if b.SealedHeaders == nil || b.Job.Action.Endpoint == nil {
+		return nil
+	}
+	from, to := sender.HeaderBinding(b.Job.Action.Endpoint.URL), b.Job.HeaderBinding(b.Job.Action.Endpoint.URL)
+	if from == to {
+		return nil
+	}
+	plain, err := e.Opener.Open(b.SealedHeaders, from)
+	if err == nil {
+		b.SealedHeaders, err = e.Sealer.Seal(plain, to)
+	}
+	if err != nil {
+		return fmt.Errorf("seal the job's headers for the event's agent: %w", err)
+	}
+	return nil
 }
 
 // checkFeedback skips a revocation or response whose feedback ended without a call, because the agent does not know the
-// feedback. It does not skip if Herald has no such feedback, which is older than Herald then, or if retention deleted
-// the feedback's attempts, which may have included a call.
+// feedback. It does not skip if Herald has no such feedback, which is older than Herald then, if only false jobs of the
+// feedback were enqueued (event_not_found), or if retention deleted the feedback's attempts, which may have included a
+// call.
 func (e *Executor) checkFeedback(ctx context.Context, c *store.Claim) error {
 	if c.Job.Kind != job.KindResponseAppended && (c.Job.Kind != job.KindFeedbackRevoked || c.Job.IsRetraction()) {
 		return nil
@@ -154,7 +311,7 @@ func (e *Executor) checkFeedback(ctx context.Context, c *store.Claim) error {
 		return nil
 	case err != nil:
 		return fmt.Errorf("looking for the feedback that this is about: %w", err)
-	case !d.Status.Final(), d.Status == store.Delivered, len(d.History) == 0 && d.Attempts > 0,
+	case !d.Status.Final(), d.Status == store.Delivered, d.Reason == reason.EventNotFound, len(d.History) == 0 && d.Attempts > 0,
 		slices.ContainsFunc(d.History, mayHaveReachedAgent):
 		return nil
 	}
@@ -162,25 +319,23 @@ func (e *Executor) checkFeedback(ctx context.Context, c *store.Claim) error {
 		c.Job.FeedbackIndex, d.Status, d.Reason))
 }
 
-// mayNameAnotherAgent reports whether an unchecked job may name a wrong agent, because its key does not contain the
-// agent. The job with the right agent must not wait behind it, for example while the wrong agent has no free slot.
-func mayNameAnotherAgent(c *store.Claim) bool {
-	return c.Job.Kind == job.KindValidationResponse && c.Budget == 1
-}
-
 // describeRefusal returns why an event is refused.
 func describeRefusal(j job.Job, s chain.Standing) string {
 	switch {
+	case s.Unlisted && s.Disagrees == "identityRegistry":
+		return fmt.Sprintf("the identity registry that the emitting contract reports is not among those of chain %d: if "+
+			"its agents are to be called, list it in IDENTITY_REGISTRY_%[1]d", j.ChainID)
 	case s.Unlisted:
-		variable := map[string]string{"identityRegistry": "IDENTITY", "reputationRegistry": "REPUTATION",
-			"validationRegistry": "VALIDATION"}[s.Disagrees]
+		variable := map[string]string{"reputationRegistry": "REPUTATION", "validationRegistry": "VALIDATION"}[s.Disagrees]
 		return fmt.Sprintf("the job's %s is not among the registries of chain %d: if its events are to count, "+
 			"list it in %s_REGISTRY_%[2]d", s.Disagrees, j.ChainID, variable)
 	case j.IsRetraction():
 		return describeRetractionRefusal(j, s.Disagrees)
 	case s.Disagrees == "":
 		return "the chain has no such event"
-	case j.TransactionHash != (common.Hash{}) || s.Disagrees != "transactionHash":
+	case j.TransactionHash != (common.Hash{}) && s.Disagrees == "transactionHash":
+		return "the chain has no such transaction, or the transaction has no such event"
+	case s.Disagrees != "transactionHash":
 		return fmt.Sprintf("the event on the chain differs from the job in %s", s.Disagrees)
 	case s.SearchedTo == 0:
 		return "the job has no transactionHash, which is needed to find its event: " +

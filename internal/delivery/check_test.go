@@ -63,10 +63,11 @@ func TestUndatedWaitEnds(t *testing.T) {
 	} {
 		standing := standingChain{Found: true, Pending: true, ConfirmedIn: 9, Wait: time.Minute, Undated: c.undated}
 		e := &Executor{Config: Config{Verify: chain.VerifyReceipt, Chain: func(uint64) (Chain, bool) { return standing, true }}}
-		got, err := e.checkEvent(t.Context(), &store.Claim{CreatedAt: time.Now().Add(-c.waited), Job: job.Job{BlockNumber: 7}})
+		a := &attempt{claim: &store.Claim{CreatedAt: time.Now().Add(-c.waited), Job: job.Job{BlockNumber: 7}}}
+		err := e.checkEvent(t.Context(), a)
 		var failure *retry.Failure
-		if !errors.As(err, &failure) || failure.Reason != c.want || got.refuted != (c.want == reason.EventNotFound) {
-			t.Errorf("%s: %+v, %v", name, got, err)
+		if !errors.As(err, &failure) || failure.Reason != c.want || (len(a.event.refuted) > 0) != (c.want == reason.EventNotFound) {
+			t.Errorf("%s: %+v, %v", name, a.event, err)
 		}
 	}
 }

@@ -32,7 +32,8 @@ func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*att
 		return nil, err
 	}
 
-	a := &attempt{claim: c, began: began, lease: lease{began, e.Lease}, stage: stage{name: "claim"}}
+	a := &attempt{claim: c, began: began, lease: lease{began, e.Lease}, stage: stage{name: "claim"},
+		agentKnown: c.Bound || !c.Verified}
 	if e.Servers != nil {
 		if s, ok := e.Servers(c.Agent()); ok {
 			a.server = &s

@@ -534,7 +534,7 @@ func (w *world) noCanary(k *worker) {
 	k.mu.Unlock()
 	conn := must(pgx.Connect(ctx, w.dbURL))
 	defer conn.Close(ctx)
-	for _, table := range []string{"deliveries", "attempts", "agents", "audit", "agent_mcp_tokens", "agent_mcp_access", "chain_cursors", "candidates"} {
+	for _, table := range []string{"deliveries", "attempts", "agents", "audit", "agent_mcp_tokens", "agent_mcp_access", "chain_cursors", "hints"} {
 		rows := must(conn.Query(ctx, `SELECT t::text FROM herald.`+table+` t`))
 		for _, text := range must(pgx.CollectRows(rows, pgx.RowTo[string])) {
 			look("table "+table, text)

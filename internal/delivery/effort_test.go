@@ -84,8 +84,8 @@ func TestEffortIsCharged(t *testing.T) {
 	deliver("one that fails", w.accept(w.feedback(id)), 1, 0, 0)
 }
 
-// TestOverBudget: a delivery of an agent that has used up its budget waits at no cost, with a text, before any request
-// is made. Other agents are not affected.
+// TestOverBudget: a delivery of an agent that has used up its budget waits at no cost, with a text, before any request to
+// the agent is made. Other agents are not affected.
 func TestOverBudget(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -105,8 +105,12 @@ func TestOverBudget(t *testing.T) {
 		wait > 37*time.Second { // 30 s, ±20 %
 		t.Errorf("%s %s, %d attempts, waits %s", d.Status, d.Reason, d.Attempts, wait)
 	}
-	if n, _ := k.seen(id, "check"); n != 0 {
-		t.Error("the event was checked")
+	w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
+	if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting over_budget") {
+		t.Errorf("%q, %v", note, err)
+	}
+	if n, _ := k.seen(id, "check"); n != 1 { // which finds the event's agent
+		t.Errorf("the event was checked %d times", n)
 	}
 	if note, err := k.deliver(t.Context(), w.accept(w.feedback(other)), 1); err != nil || note != "" {
 		t.Errorf("another agent: %q, %v", note, err)

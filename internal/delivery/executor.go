@@ -32,7 +32,10 @@ type attempt struct {
 	began  time.Time       // monotonic time before the claim
 	lease  lease
 	slots  *newcomerSlots
-	effort attemptEffort
+	// agentKnown: at the claim, no check had to find the event's agent. Otherwise the check precedes the slots of the
+	// agent, so that a job that names a busy agent delays no event.
+	agentKnown bool
+	effort     attemptEffort
 
 	stage    stage
 	spans    *attemptSpans // nil: no tracing
@@ -77,10 +80,9 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, slot *slot)
 			}
 		}
 	}
-	if failure == nil {
+	defer a.releaseSlots(ctx)
+	if failure == nil && a.agentKnown {
 		failure = e.acquireSlots(ctx, a)
-		defer a.releaseSlots(ctx)
-		a.event.unplaced = failure != nil && mayNameAnotherAgent(a.claim)
 	}
 	if failure == nil {
 		failure = e.runAttempt(ctx, a)
@@ -103,6 +105,11 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 
 	if err = e.checkDelivery(ctx, a); err != nil {
 		return err
+	}
+	if !a.agentKnown {
+		if err = e.acquireSlots(ctx, a); err != nil {
+			return err
+		}
 	}
 
 	e.beginStage(a, "resolve")

@@ -155,6 +155,13 @@ func (b *books) Extend(ctx context.Context, c *store.Claim, d time.Duration) err
 	})
 }
 
+// Hints and Bind are not called in histories, which believe the jobs.
+func (b *books) Hints(context.Context, *store.Claim) ([]store.Hint, error) { return nil, nil }
+
+func (b *books) Bind(context.Context, *store.Claim, store.Binding) error {
+	return errors.New("a history binds no events")
+}
+
 func (b *books) Record(ctx context.Context, c *store.Claim, o store.Outcome) (rec store.Recorded, err error) {
 	err = b.do(ctx, "record", c.ID.String(), true, func(ctx context.Context) error {
 		own := *c

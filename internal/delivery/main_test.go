@@ -108,6 +108,9 @@ func newWorld(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.chain.Close)
+	if err := w.store.ReportVerified(t.Context(), []uint64{w.net.ChainID()}); err != nil {
+		t.Fatal(err)
+	}
 	w.dispatcher = must(NewDispatcher(w.queue, w.logger()))
 	w.intake = must(intake.New(intake.Config{Ledger: w.store, Dispatcher: w.dispatcher, Sealer: w.keys, Limits: w.limits(), Logger: w.logger()}))
 	return w
@@ -312,7 +315,7 @@ func (w *world) submit(jobs ...map[string]any) []intake.Answer {
 	for i, j := range jobs {
 		bodies[i] = asJSON(j)
 	}
-	got, err := w.intake.Submit(heraldtest.Within(w.t, 20*time.Second), bodies)
+	got, err := w.intake.Submit(heraldtest.Within(w.t, 20*time.Second), bodies, command)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -357,4 +360,23 @@ func must[T any](v T, err error) T {
 		panic(fmt.Sprintf("%T: %v", err, err))
 	}
 	return v
+}
+
+// command is the source of the jobs that tests submit.
+var command = store.Source{Name: store.SourceCommand, Trust: store.TrustDirect}
+
+// acceptJobs enqueues jobs without parsing them.
+func (w *world) acceptJobs(jobs ...job.Job) []store.Acceptance {
+	w.t.Helper()
+	in := make([]store.Intake, len(jobs))
+	for i, j := range jobs {
+		in[i] = store.Intake{Job: j, Source: store.SourceToken("indexer", store.TrustOrdinary)}
+	}
+	ctx := heraldtest.Within(w.t, 20*time.Second)
+	out, tasks, err := w.store.Accept(ctx, in)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.dispatcher.Dispatch(ctx, tasks)
+	return out
 }

@@ -15,6 +15,7 @@ type Metrics struct {
 	deliveries *prometheus.CounterVec
 	latency    prometheus.Histogram
 	batchSize  prometheus.Histogram
+	corrected  *prometheus.CounterVec
 
 	ignoredOutcomes *prometheus.CounterVec
 }
@@ -37,11 +38,13 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		batchSize: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "herald_batch_size",
 			Help:    "Deliveries in one call of an agent's " + BatchTool + ".",
 			Buckets: []float64{2, 5, 10, 20, 30, 40, MaxBatch}}),
+		corrected: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_jobs_corrected_total",
+			Help: "Fields of jobs that the event on the chain contradicts. The agent gets the event."}, []string{"field"}),
 		ignoredOutcomes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_spooled_outcomes_ignored_total",
 			Help: "Outcomes found in Redis that no delivery ended by: " +
 				"unreadable (not sealed by Herald for this delivery) or old."}, []string{"why"}),
 	}
-	for _, c := range []prometheus.Collector{m.calls, m.callTime, m.deliveries, m.latency, m.batchSize, m.ignoredOutcomes} {
+	for _, c := range []prometheus.Collector{m.calls, m.callTime, m.deliveries, m.latency, m.batchSize, m.corrected, m.ignoredOutcomes} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

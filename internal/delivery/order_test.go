@@ -25,6 +25,7 @@ func TestNeverDelivered(t *testing.T) {
 		want     reason.Reason
 	}{
 		"a revocation of what was skipped":        {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: store.Skipped, Reason: reason.Revoked}, reason.NeverDelivered},
+		"a revocation of what was not found":      {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: store.Rejected, Reason: reason.EventNotFound}, ""},
 		"a response to what was never reached":    {job.KindResponseAppended, "", ended("resolve"), reason.NeverDelivered},
 		"a revocation of what was called":         {job.KindFeedbackRevoked, job.RevokedByClient, ended("call"), ""},
 		"of what was delivered":                   {job.KindFeedbackRevoked, job.RevokedByClient, store.Delivery{Status: store.Delivered}, ""},

@@ -37,6 +37,11 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 
 	var unread *spoolError
 	d.away = pgerror.Away(failure) || errors.As(failure, &unread)
+	if a.event.gone != nil {
+		d.Status, d.Reason, d.Error, d.Gone = store.Cancelled, reason.Reorg, failure.Error(), a.event.gone
+		d.verdict = retry.Verdict{Reason: reason.Reorg, Text: failure.Error()}
+		return d
+	}
 	v := e.Authorizer.ObserveFailure(a.auth, failure, retry.Classify(failure))
 	if v.Unknown && a.onUnknown() == store.OnUnknownHold {
 		v.Text = "it is unknown whether the agent accepted the call, and its policy is onUnknown=hold: " + v.Text
@@ -83,7 +88,8 @@ func (a *attempt) failedByItself(v retry.Verdict) bool {
 func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	o := store.Outcome{
 		Stage: a.stage.name, StepMicros: a.stage.took[:a.stage.ended], Endpoint: a.endpoint.display,
-		Elsewhere: disabledByFile(a.server), NotAtPosition: a.event.unplaced,
+		Elsewhere: disabledByFile(a.server), Undecided: a.event.undecided,
+		Rerouted: a.event.rerouted, Refuted: a.event.refuted,
 		FileSource: a.file.Source, FileVerification: a.file.Verification,
 		FileDisagrees: a.file.disagrees, FetchFailed: a.file.failed,
 		ToolName: a.call.tool, Arguments: a.call.recorded,
@@ -120,8 +126,8 @@ func (a *attempt) onUnknown() string {
 }
 
 // holdIfUnknown holds a delivery whose earlier attempt died, perhaps during the call, if the policy is onUnknown=hold.
-// A replay is not held, because an operator decided to repeat the call. It must follow checkEvent: otherwise a wrong
-// job whose worker died during the check could be held and block the right one.
+// A replay is not held, because an operator decided to repeat the call. It must follow checkEvent, which finds out
+// whether the chain still has the event of that call.
 func (a *attempt) holdIfUnknown() error {
 	if !a.claim.InDoubt || a.onUnknown() != store.OnUnknownHold {
 		return nil

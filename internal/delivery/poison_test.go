@@ -72,7 +72,7 @@ func TestPoison(t *testing.T) {
 	}
 	submit := func(name string, j job.Job) {
 		t.Helper()
-		got, err := w.intake.SubmitJobs(heraldtest.Within(t, 20*time.Second), []job.Job{j})
+		got, err := w.acceptJobs(j), error(nil)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

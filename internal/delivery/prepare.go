@@ -45,7 +45,7 @@ func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, 
 		call.listing = &listing
 	}
 
-	tool, fitted, err := FitCall(ctx, e.Decoding, a.event.job, a.file.File, a.claim.ID.String(), names, listing.Tools)
+	tool, fitted, err := FitCall(ctx, e.Decoding, a.claim.Job, a.file.File, a.claim.ID.String(), names, listing.Tools)
 	if err != nil {
 		return call, err
 	}

@@ -214,8 +214,12 @@ func TestUnknownOutcomes(t *testing.T) {
 	w := newWorld(t)
 	died := func(t *testing.T, w *world, id uuid.UUID) store.Delivery {
 		t.Helper()
-		if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
+		c, err := w.store.Claim(t.Context(), id, 1, time.Hour)
+		if err != nil || c == nil {
 			t.Fatal(c, err)
+		}
+		if err := w.store.Bind(t.Context(), c, store.Binding{Job: c.Job, Source: c.Source}); err != nil { // precedes each call
+			t.Fatal(err)
 		}
 		return w.expire(id)
 	}

@@ -35,9 +35,9 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 	if errors.Is(err, store.ErrStale) {
 		return Result{}, err
 	}
-	if err == nil && rec.Succeeded {
+	if err == nil && rec.Rechecked {
 		d.Status, d.Delay = store.Queued, 0
-		d.verdict.Text += "; another job of the event was enqueued too, and is looked at next"
+		d.verdict.Text += "; it is checked again at once"
 	}
 	e.traceStep(a, "record", string(d.Status), err, began)
 	a.spans.endAttempt(d, err, e.Now)

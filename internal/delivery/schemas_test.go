@@ -40,7 +40,7 @@ func (offers) Call(context.Context, mcpcall.Endpoint, mcpcall.Request) (mcpcall.
 // composed runs only the compose step and returns the arguments.
 func composed(t testing.TB, j job.Job, f job.File, schema json.RawMessage) json.RawMessage {
 	t.Helper()
-	a := &attempt{event: eventCheck{job: j}, file: fetchedFile{File: f}, auth: &agentauth.Authorization{},
+	a := &attempt{file: fetchedFile{File: f}, auth: &agentauth.Authorization{},
 		claim: &store.Claim{ID: uuid.MustParse("6ba7b810-9dad-51d1-80b4-00c04fd430c8"), Job: j}}
 	p := &Executor{Config: Config{Caller: offers{mcpcall.Tool{Name: j.Action.ToolName, InputSchema: schema}}, CallTimeout: time.Minute}}
 	call, err := p.prepareCall(t.Context(), a, []string{j.Action.ToolName}, cachedTools)

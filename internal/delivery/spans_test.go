@@ -73,7 +73,7 @@ func TestTrace(t *testing.T) {
 	}))
 	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: "very-secret-tag"})
 	ctx := tracecontext.NewContext(heraldtest.Within(t, 20*time.Second), "00-"+callerTrace+"-"+callerSpan+"-01")
-	answers := must(w.intake.Submit(ctx, [][]byte{asJSON(j)}))
+	answers := must(w.intake.Submit(ctx, [][]byte{asJSON(j)}, command))
 	d := w.until(answers[0].ID, store.Delivered)
 	if d.TraceID != callerTrace {
 		t.Errorf("the row shows trace %s", d.TraceID)
@@ -204,7 +204,7 @@ func TestUntraced(t *testing.T) {
 	}
 	const caller = "00-" + callerTrace + "-" + callerSpan + "-01"
 	j, _ = w.rate(devnet.Feedback{AgentID: agent})
-	answers := must(w.intake.Submit(tracecontext.NewContext(heraldtest.Within(t, 20*time.Second), caller), [][]byte{asJSON(j)}))
+	answers := must(w.intake.Submit(tracecontext.NewContext(heraldtest.Within(t, 20*time.Second), caller), [][]byte{asJSON(j)}, command))
 	w.until(answers[0].ID, store.Delivered)
 	if got := a.received()[1]; got.header.Get("traceparent") != caller || got.Meta["traceparent"] != caller {
 		t.Errorf("the agent was told %q and %v", got.header.Get("traceparent"), got.Meta["traceparent"])

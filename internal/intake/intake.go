@@ -8,6 +8,7 @@ package intake
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -63,8 +64,8 @@ const (
 	RedisOff  RedisPolicy = "off"  // no job is accepted
 )
 
-// Intake turns jobs into committed rows. Submit handles the jobs of enqueue and the API, SubmitJobs those made from a
-// chain's events, FromTask foreign asynq tasks, and FromList the elements of a list in Redis.
+// Intake turns jobs into committed rows. Submit handles the jobs of enqueue and the API, FromTask foreign asynq tasks, and
+// FromList the elements of a list in Redis.
 type Intake struct{ Config }
 
 // New validates the configuration and sets the defaults.
@@ -92,27 +93,19 @@ type Answer struct {
 	Verdict store.Verdict
 	ID      uuid.UUID
 	Key     string
-	Path    string // Refused: the invalid field; Conflict: the event's field that differs
-	Problem string // Refused: the error in the field
+	Path    string   // Refused: the invalid field; Conflict: the event's field that differs
+	Differs []string // Known: the job's fields that differ from the event that was read from the chain
+	Problem string   // Refused: the error in the field
 	Status  store.Status
 
 	Forbidden bool // Refused: the only error is that the sender may not set the field
 }
 
 // Submit stores up to store.MaxAccept jobs, one per body, and returns the answers in the same order. Refused jobs are
-// not stored. The deliveries continue the trace of ctx (tracecontext.NewContext reads it from a request's header).
-// After an error it is unknown whether the jobs were stored; submitting them again is harmless.
-func (in *Intake) Submit(ctx context.Context, bodies [][]byte) ([]Answer, error) {
-	return in.submit(ctx, bodies, true)
-}
-
-// SubmitEvents is Submit for senders without the scope direct: it refuses a job that sets a field of job.DirectField.
-func (in *Intake) SubmitEvents(ctx context.Context, bodies [][]byte) ([]Answer, error) {
-	return in.submit(ctx, bodies, false)
-}
-
-// submit parses and stores jobs. direct says that the sender may set the fields of job.DirectField.
-func (in *Intake) submit(ctx context.Context, bodies [][]byte, direct bool) ([]Answer, error) {
+// not stored. A sender without store.TrustDirect may not set a field of job.DirectField. The deliveries continue the
+// trace of ctx (tracecontext.NewContext reads it from a request's header). After an error it is unknown whether the jobs
+// were stored; submitting them again is harmless.
+func (in *Intake) Submit(ctx context.Context, bodies [][]byte, from store.Source) ([]Answer, error) {
 	answers := make([]Answer, len(bodies))
 	intakes := make([]store.Intake, 0, len(bodies))
 	positions := make([]int, 0, len(bodies)) // positions[k] is the index in bodies of intakes[k]
@@ -127,11 +120,11 @@ func (in *Intake) submit(ctx context.Context, bodies [][]byte, direct bool) ([]A
 		if err != nil {
 			return nil, fmt.Errorf("parse job %d: %w", i+1, err)
 		}
-		if field := j.DirectField(); field != "" && !direct {
+		if field := j.DirectField(); field != "" && from.Trust < store.TrustDirect {
 			answers[i] = Answer{Verdict: Refused, Path: field, Forbidden: true, Problem: "needs a token with the scope direct"}
 			continue
 		}
-		it, err := in.sealHeaders(j)
+		it, err := in.sealHeaders(j, from)
 		if err != nil {
 			return nil, err
 		}
@@ -143,32 +136,23 @@ func (in *Intake) submit(ctx context.Context, bodies [][]byte, direct bool) ([]A
 		return nil, err
 	}
 	for k, a := range got {
-		answers[positions[k]] = Answer{Verdict: a.Verdict, ID: a.ID, Key: a.Key, Path: a.Field, Status: a.Status}
+		answers[positions[k]] = Answer{Verdict: a.Verdict, ID: a.ID, Key: a.Key, Path: a.Field, Differs: a.Differs, Status: a.Status}
 	}
 	return answers, nil
 }
 
-// SubmitJobs stores jobs that were made from a chain's events, so it does not parse them.
-func (in *Intake) SubmitJobs(ctx context.Context, jobs []job.Job) ([]store.Acceptance, error) {
-	intakes := make([]store.Intake, len(jobs))
-	for i, j := range jobs {
-		var err error
-		if intakes[i], err = in.sealHeaders(j); err != nil {
-			return nil, err
-		}
-	}
-	return in.acceptJobs(ctx, intakes)
-}
-
 // FromTask stores the whole job of a foreign asynq task and returns a note for the web UI. The sender gets no answer,
-// so a refused job becomes a rejected row. The row's key is the event's if it could be read, otherwise the hash of the
-// bytes. With RedisOff, FromTask returns an *queue.ArchivedError, and asynq archives the task unchanged.
+// so a refused job becomes a rejected row, whose key is the hash of the bytes. With RedisOff, FromTask returns an *queue.ArchivedError, and asynq archives the task unchanged.
 func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (string, error) {
 	if in.Redis == RedisOff {
 		return "", &queue.ArchivedError{Text: "whole jobs in Redis are not accepted (HERALD_REDIS_INTAKE=off): " +
 			"use enqueue, or set it to jobs or on and run this task again"}
 	}
-	it, refusal, err := in.readUnanswered(Element{body, int64(len(body))}, job.Kind(kind), in.Redis == RedisOn)
+	trust := store.TrustOrdinary
+	if in.Redis == RedisOn {
+		trust = store.TrustDirect
+	}
+	it, refusal, err := in.readUnanswered(Element{body, int64(len(body))}, job.Kind(kind), trust)
 	if err != nil {
 		return "", err
 	}
@@ -191,26 +175,24 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 }
 
 // readUnanswered parses a job in Redis, whose sender gets no answer. A refused job becomes a rejected row; kind is used
-// if the job does not state its own. direct says that the sender may set the fields of job.DirectField.
-func (in *Intake) readUnanswered(e Element, kind job.Kind, direct bool) (it store.Intake, refusal *job.Refusal, err error) {
+// if the job does not state its own.
+func (in *Intake) readUnanswered(e Element, kind job.Kind, trust store.Trust) (it store.Intake, refusal *job.Refusal, err error) {
 	j, err := in.parseElement(e)
-	if err == nil && !direct {
+	if err == nil && trust < store.TrustDirect {
 		err = refuseDirect(j)
 	}
 	switch {
 	case err == nil:
-		it, err = in.sealHeaders(j)
+		it, err = in.sealHeaders(j, store.Source{Name: store.SourceRedis, Trust: trust})
 		return it, nil, err
 	case !errors.As(err, &refusal):
 		return it, nil, fmt.Errorf("parse a job from Redis: %w", err)
 	}
-	it = store.Intake{Job: j, Refused: refusal.Error()}
+	it = store.Intake{Job: j, Refused: refusal.Error(), Key: e.invalidKey()}
 	if it.Received, err = encodeReceived(e); err != nil {
 		return it, nil, fmt.Errorf("encode a refused job from Redis: %w", err)
 	}
-	if j.Kind == "" || j.Key() == "" {
-		it.Key, it.Job.Kind = e.invalidKey(), kind
-	}
+	it.Job.Kind = cmp.Or(j.Kind, kind)
 	return it, refusal, nil
 }
 
@@ -237,8 +219,8 @@ func (in *Intake) acceptJobs(ctx context.Context, intakes []store.Intake) ([]sto
 }
 
 // sealHeaders encrypts the headers of the endpoint that the job names. They are the only secret in a job.
-func (in *Intake) sealHeaders(j job.Job) (store.Intake, error) {
-	it := store.Intake{Job: j}
+func (in *Intake) sealHeaders(j job.Job, from store.Source) (store.Intake, error) {
+	it := store.Intake{Job: j, Source: from}
 	if j.Action.Endpoint == nil || len(j.Action.Endpoint.Headers) == 0 {
 		return it, nil
 	}

@@ -38,7 +38,7 @@ func (in *Intake) FromList(ctx context.Context, elements []Element) ([]Taken, er
 	for i, e := range elements {
 		var err error
 		// An element that cannot be parsed has no kind. Nearly all jobs of the old backend are feedback.
-		if intakes[i], _, err = in.readUnanswered(e, job.KindNewFeedback, true); err != nil {
+		if intakes[i], _, err = in.readUnanswered(e, job.KindNewFeedback, store.TrustDirect); err != nil {
 			return nil, err
 		}
 	}
@@ -64,7 +64,7 @@ func (in *Intake) parseElement(e Element) (job.Job, error) {
 	return job.Parse(e.Body, in.Limits)
 }
 
-// invalidKey returns the key of bytes that name no event: their hash. If Body is incomplete, the hash includes Length.
+// invalidKey returns the key of bytes that are no valid job: their hash. If Body is incomplete, the hash includes Length.
 func (e Element) invalidKey() string {
 	h := sha256.New()
 	h.Write(e.Body)

@@ -83,18 +83,69 @@ func (j Job) AgentRegistry() string {
 	return fmt.Sprintf("eip155:%d:%s", j.ChainID, j.IdentityRegistry.Hex())
 }
 
+// HasPositionKey reports whether the key contains the event's transaction and log index.
+func (j Job) HasPositionKey() bool {
+	return j.Kind == KindResponseAppended || j.Kind == KindValidationResponse
+}
+
 // Conflict compares the event's content with that of a known job with the same key. It returns the first field that
 // differs. Block, transaction, timestamp, action and meta are not compared, because they may differ after a reorg or
 // between senders. The identity registry is not compared either: no event contains it, and it follows from the
 // emitting registry, which is part of the key.
 func (j Job) Conflict(known Job) (field string, conflict bool) {
-	other := known.contentFields()
-	for i, f := range j.contentFields() {
-		if f.value != other[i].value {
-			return f.name, true
-		}
+	if differ := j.diffContent(known); len(differ) > 0 {
+		return differ[0], true
 	}
 	return "", false
+}
+
+// diffContent returns the names of the content fields in which two jobs differ.
+func (j Job) diffContent(other Job) (fields []string) {
+	others := other.contentFields()
+	for i, f := range j.contentFields() {
+		if f.value != others[i].value {
+			fields = append(fields, f.name)
+		}
+	}
+	return fields
+}
+
+// Differences returns the names of j's fields that differ from the event as it was read from the chain. Fields of the
+// position that j does not set are no differences.
+func (j Job) Differences(read Job) []string {
+	fields := j.diffContent(read)
+	for _, f := range []struct {
+		name    string
+		differs bool
+	}{
+		{"identityRegistry", j.IdentityRegistry != (common.Address{}) && j.IdentityRegistry != read.IdentityRegistry},
+		{"blockNumber", j.BlockNumber != 0 && j.BlockNumber != read.BlockNumber},
+		{"blockHash", j.BlockHash != (common.Hash{}) && j.BlockHash != read.BlockHash},
+		{"transactionHash", j.TransactionHash != (common.Hash{}) && j.TransactionHash != read.TransactionHash},
+		{"logIndex", j.LogIndex != nil && read.LogIndex != nil && *j.LogIndex != *read.LogIndex},
+		{"timestamp", j.Timestamp != 0 && read.Timestamp != 0 && j.Timestamp != read.Timestamp},
+	} {
+		if f.differs {
+			fields = append(fields, f.name)
+		}
+	}
+	return fields
+}
+
+// SameEvent reports whether two jobs with the same key, both read from the chain, are the same event: transaction and
+// content are the same. Its block and log index may differ after a reorg. The logs of an older form lack tag1, so a
+// missing tag1 is no difference.
+func (j Job) SameEvent(other Job) bool {
+	if j.Tag1 == "" || other.Tag1 == "" {
+		j.Tag1, other.Tag1 = "", ""
+	}
+	return j.TransactionHash == other.TransactionHash && len(j.diffContent(other)) == 0
+}
+
+// NamesEvent reports whether j, which anybody may have sent, names no other event than one that was read from the chain:
+// the content is the same, and so is the transaction if j names one.
+func (j Job) NamesEvent(read Job) bool {
+	return (j.TransactionHash == (common.Hash{}) || j.TransactionHash == read.TransactionHash) && len(j.diffContent(read)) == 0
 }
 
 // contentField is one field of an event's content.

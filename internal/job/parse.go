@@ -79,9 +79,8 @@ func (l Limits) withDefaults() Limits {
 // Parse parses one job, in Herald's form or as an ActionJob of the old backend. The error is a *Refusal that names
 // the field.
 //
-// If Parse refuses the job, it returns the zero Job, unless all fields of its key are valid. Then the Job contains
-// the event without action and meta, so that an intake without a caller to answer can store a rejected row under the
-// event's Key.
+// If Parse refuses the job, it returns the zero Job, unless all fields of its key are valid. Then the Job contains the
+// event without action and meta, so that the rejected row of an intake without a caller to answer names the agent.
 func Parse(line []byte, l Limits) (Job, error) {
 	l = l.withDefaults()
 	if len(line) > MaxBytes {

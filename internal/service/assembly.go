@@ -43,6 +43,7 @@ type assembly struct {
 	unbound     *ratelimit.Limiter    // of agents without a verified endpoint; nil with HERALD_BINDING=off
 	turns       *ratelimit.Turns      // rates of agents that asked for fewer calls
 	content     *Content
+	verifies    []uint64 // chains whose events this worker verifies
 	pool        *mcpcall.Pool
 	serversFile *serversFile
 	tokens      *agentauth.Authorizer
@@ -129,6 +130,9 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
 		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace,
 		Throughput: a.throughput, Servers: a.serversFile.findServer, MayRun: cfg.MayRun, ToolAliases: cfg.ToolAliases}
+	if parts.Verify != chain.VerifyOff {
+		a.verifies = slices.Sorted(maps.Keys(a.content.chains))
+	}
 	if a.unbound != nil {
 		parts.UnboundLimiter = a.unbound
 	}

@@ -23,6 +23,9 @@ func (a *assembly) newWorkerRecord(log *slog.Logger) Service {
 		w.Keys = append(w.Keys, k.ID)
 	}
 	report := func(ctx context.Context) {
+		if err := a.store.ReportVerified(ctx, a.verifies); err != nil && ctx.Err() == nil {
+			log.Warn("it could not be stored which chains this worker verifies", logging.About(logging.Postgres), "error", err)
+		}
 		if err := a.store.ReportWorker(ctx, w); err != nil && ctx.Err() == nil {
 			log.Warn("the worker's record could not be written, so a rotation of keys may not see this worker",
 				logging.About(logging.Postgres), "error", err)

@@ -68,7 +68,7 @@ func accept(t testing.TB, w *Worker, line []byte) uuid.UUID {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	got, err := w.Intake.Submit(ctx, [][]byte{line})
+	got, err := w.Intake.Submit(ctx, [][]byte{line}, store.Source{Name: store.SourceCommand, Trust: store.TrustDirect})
 	if err != nil || got[0].Verdict != store.Accepted {
 		t.Fatalf("%+v, %v", got, err)
 	}

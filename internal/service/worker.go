@@ -191,6 +191,7 @@ func (a *assembly) listServices(cfg *config.Config, o Options, web *server.Serve
 		a.newWorkerRecord(log),
 		newLoop("reconciler", a.reconciler.Run),
 		newLoop("releaser", a.releaser.Run),
+		newLoop("event reviews", func(ctx context.Context) { a.runner.ReviewEvents(ctx, a.upkeep) }),
 		newLoop("retention", a.retention.Run),
 		newLoop("alert watcher", a.watcher.Run),
 		newLoop("servers file", a.serversFile.watchFile),

@@ -27,6 +27,7 @@ const MaxAccept = 500
 type Intake struct {
 	Job           job.Job
 	SealedHeaders []byte // action.endpoint.headers, encrypted; nil: none
+	Source        Source
 	// SameHeaders reports whether another job's sealed headers have the same content as SealedHeaders. Nil means no.
 	SameHeaders func(sealed []byte) bool
 
@@ -54,8 +55,8 @@ type Verdict string
 // The verdicts.
 const (
 	Accepted  Verdict = "accepted"  // a new delivery, or a known one that was queued again
-	Known     Verdict = "known"     // the key has a delivery, and no difference was found
-	Conflict  Verdict = "conflict"  // the key has a delivery with another content or action
+	Known     Verdict = "known"     // the key has a delivery
+	Conflict  Verdict = "conflict"  // the key has a delivery with another action or, without verification, another content
 	Refreshed Verdict = "refreshed" // AgentUpdated: the agent's epoch was raised; there is no delivery
 	undecided Verdict = ""
 )
@@ -65,8 +66,9 @@ type Acceptance struct {
 	Verdict Verdict
 	ID      uuid.UUID
 	Key     string
-	Field   string // for Conflict: the field of the event that differs, or "action"
-	Status  Status // of the delivery
+	Field   string   // for Conflict: the field of the event that differs, or "action"
+	Differs []string // for Known: the job's fields that differ from the event that was read from the chain
+	Status  Status   // of the delivery
 }
 
 // Accept stores jobs as deliveries and dispatches as many as their agents may have. The caller puts the returned tasks
@@ -151,6 +153,7 @@ type arrival struct {
 	// readBy is the cursor of the follower that read the event off the chain, so that its position there is known. Nil:
 	// a client claims the position.
 	readBy *CursorKey
+	read   bool // a follower or a check read the event off the chain, or the ledger made the job
 }
 
 // maxKeyBytes is longer than every valid key and short enough for Postgres' index.
@@ -355,6 +358,9 @@ type columns struct {
 	refusals             []*string
 	bulks                []bool
 	traceparents         []*string
+	sources              []string
+	trusts               []int
+	bound                bool // for all jobs
 }
 
 func (c *columns) appendArrival(a arrival, id uuid.UUID) {
@@ -365,6 +371,7 @@ func (c *columns) appendArrival(a arrival, id uuid.UUID) {
 	c.jobs, c.headers, c.refusals = append(c.jobs, a.raw), append(c.headers, a.SealedHeaders),
 		append(c.refusals, nullIfEmpty(a.Refused))
 	c.bulks, c.traceparents = append(c.bulks, a.Bulk), append(c.traceparents, nullIfEmpty(a.Traceparent))
+	c.sources, c.trusts, c.bound = append(c.sources, a.Source.Name), append(c.trusts, int(a.Source.Trust)), a.read
 }
 
 // newRow is a delivery that accept.sql inserted.
@@ -379,7 +386,7 @@ func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uu
 		"ids": c.ids, "keys": c.keys, "kinds": c.kinds, "chain_ids": c.chains, "registries": c.registries,
 		"agent_ids":  c.agents,
 		"order_keys": c.orderKeys, "order_seqs": c.orderSeqs, "jobs": c.jobs, "sealed_headers": c.headers,
-		"errors": c.refusals, "bulks": c.bulks, "traceparents": c.traceparents,
+		"errors": c.refusals, "bulks": c.bulks, "traceparents": c.traceparents, "sources": c.sources, "trusts": c.trusts, "bound": c.bound,
 		"max_dispatched": MaxDispatchedPerAgent, "strict": s.strict})...)
 	made := make(map[uuid.UUID]newRow, len(c.ids))
 	var id uuid.UUID
@@ -393,18 +400,29 @@ func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uu
 
 // holder is the delivery that has a key.
 type holder struct {
-	id     uuid.UUID
-	status Status
-	reason reason.Reason
-	raw    []byte // the job; null: deleted by retention, or the job was Refused
-	sealed []byte // the sealed headers of the job's endpoint
-	called bool
-	maybe  bool    // the agent was called, or may have been
-	absent absence // whether its event is on the chain, according to the follower
+	id       uuid.UUID
+	status   Status
+	reason   reason.Reason
+	raw      []byte // the job; null: deleted by retention, or the job was Refused
+	sealed   []byte // the sealed headers of the job's endpoint
+	called   bool
+	maybe    bool   // the agent was called, or may have been
+	bound    bool   // the job was read from the chain
+	verified bool   // workers verify the events of its chain
+	source   Source // of the job's action
+	gone     bool   // the follower has read that the chain no longer has its event
 }
 
-// answerKnownKeys decides about keys that have a delivery. The delivery is known, or in conflict, or it is queued again
-// after a reorg, or it gives the key to another event.
+// isNotFound reports whether a check did not find the event where the hints say.
+func (h holder) isNotFound() bool { return h.status == Rejected && h.reason == reason.EventNotFound }
+
+// mayReopen reports whether another job or reading of the event queues the delivery again.
+func (h holder) mayReopen() bool {
+	return h.isNotFound() || h.status == Cancelled && h.reason == reason.Reorg
+}
+
+// answerKnownKeys decides about keys that have a delivery. The delivery is known, or in conflict, or it is queued again,
+// or it gives the key to another event.
 func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance,
 	lines map[Agent][]Task) error {
 	var keys []string
@@ -416,11 +434,11 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 	if len(keys) == 0 {
 		return nil
 	}
-	holders, err := s.readHolders(ctx, tx, keys)
+	holders, err := s.readHolders(ctx, tx, "key = ANY($1)", keys)
 	if err != nil {
 		return err
 	}
-	if err := s.markAbsent(ctx, tx, in, holders); err != nil {
+	if err := s.markGone(ctx, tx, in, holders); err != nil {
 		return err
 	}
 	for i, a := range in {
@@ -435,19 +453,21 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 			return err
 		}
 		if out[i].Verdict == Accepted { // the next job of this batch with the same key must find the new state
-			holders[a.key] = holder{id: out[i].ID, status: Queued, raw: a.raw, sealed: a.SealedHeaders}
+			holders[a.key] = holder{id: out[i].ID, status: Queued, raw: a.raw, sealed: a.SealedHeaders, source: a.Source,
+				bound: a.read, verified: h.verified}
 		}
 	}
 	return nil
 }
 
-// readHolders reads the deliveries that have the given keys.
-func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, keys []string) (map[string]holder, error) {
-	rows, _ := tx.Query(ctx, statement("known"), keys)
-	found := make(map[string]holder, len(keys))
+// readHolders reads the deliveries for which a condition with the parameter $1 is true, by key.
+func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, arg any) (map[string]holder, error) {
+	rows, _ := tx.Query(ctx, statement("known")+" WHERE "+condition, arg)
+	found := make(map[string]holder)
 	var key string
 	var h holder
-	_, err := pgx.ForEachRow(rows, []any{&key, &h.id, &h.status, &h.reason, &h.raw, &h.sealed, &h.called, &h.maybe}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&key, &h.id, &h.status, &h.reason, &h.raw, &h.sealed, &h.called, &h.maybe, &h.bound,
+		&h.verified, &h.source.Name, &h.source.Trust}, func() error {
 		found[key] = h
 		h.raw, h.sealed = nil, nil // so that the next row is scanned into new memory
 		return nil
@@ -462,73 +482,123 @@ func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, keys []string) (map[
 func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	lines map[Agent][]Task) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
-	vanished := h.status == Cancelled && h.reason == reason.Reorg
-	notFound := h.status == Rejected && h.reason == reason.EventNotFound
-	invalid := h.status == Rejected && h.reason == reason.InvalidJob
-	var known job.Job
+	if a.Refused != "" {
+		return out, nil
+	}
+	var known, brought job.Job
+	// The job as it would be stored, for the comparison: strings that were repaired in one were repaired in the other.
+	if err := json.Unmarshal(a.raw, &brought); err != nil {
+		return out, fmt.Errorf("read back the job of %s: %w", a.key, err)
+	}
+	isReadable := h.raw != nil && json.Unmarshal(h.raw, &known) == nil
+	isInvalid := h.status == Rejected && h.reason == reason.InvalidJob
 	switch {
-	case a.Refused != "":
+	case !isReadable && (h.mayReopen() || isInvalid) && (!h.called || a.read):
+		return s.reopenDelivery(ctx, tx, a, h)
+	case !isReadable: // a newer version may be able to read the job
 		return out, nil
-	case h.raw == nil && invalid:
-		return s.displaceHolder(ctx, tx, a, h, lines) // the delivery never had a valid event
-	case h.raw != nil && json.Unmarshal(h.raw, &known) != nil:
-		if invalid {
-			return s.displaceHolder(ctx, tx, a, h, lines)
-		}
-		// A newer version may be able to read the job.
-		return out, nil
-	case h.raw != nil:
-		// The job as it would be stored, for the comparison: strings that were repaired in one were repaired in the
-		// other.
-		var brought job.Job
-		if err := json.Unmarshal(a.raw, &brought); err != nil {
-			return out, fmt.Errorf("read back the job of %s: %w", a.key, err)
-		}
-		_, differs := brought.Conflict(known)
-		if h.absent != present && h.maybe && brought.TransactionHash != known.TransactionHash {
-			differs = true // the agent knows this deliveryId with the event of another transaction
-		}
-		switch {
-		case differs && (vanished || notFound || invalid || h.absent != present):
-			return s.displaceHolder(ctx, tx, a, h, lines)
-		case h.absent == gone:
-			return s.acceptReturned(ctx, tx, a, h, brought, known, lines)
-		case !vanished && !notFound || h.called && a.readBy == nil:
-			return s.compareRead(ctx, tx, a, h, brought, known, out)
-		}
-	}
-	if !vanished && !notFound {
+	case a.read:
+		return s.answerRead(ctx, tx, a, h, brought, known, lines)
+	case !h.verified:
+		return s.answerUnverified(ctx, tx, a, h, brought, known)
+	case known.Retracts != "": // the ledger made it: other jobs add nothing
 		return out, nil
 	}
-	return s.reopenDelivery(ctx, tx, a, h)
+	return s.answerHint(ctx, tx, a, h, brought, known)
 }
 
-// reopenDelivery queues a delivery again that a reorg cancelled, or that was rejected because its event was not found,
-// when its event arrives again. A delivery whose agent was called is queued again only if the event was read off the
-// chain.
+// answerUnverified answers a job on a chain whose events are not verified: the first job is the content.
+func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job) (Acceptance, error) {
+	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
+	field, differs := brought.Conflict(known)
+	switch {
+	case h.mayReopen() && !h.called:
+		return s.reopenDelivery(ctx, tx, a, h)
+	case differs:
+		out.Verdict, out.Field = Conflict, field
+	case brought.ActionSum() != known.ActionSum() || !sameHeaders(a.SealedHeaders, h.sealed, a.SameHeaders):
+		out.Verdict, out.Field = Conflict, "action"
+	}
+	return out, nil
+}
+
+// answerHint answers a job on a chain whose events are verified. The job only says where to look, and how to call the
+// agent. Intakes cannot ask the chain, so the job becomes a hint. If a job of an equal sender has another action, the
+// answer is Conflict.
+func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job) (Acceptance, error) {
+	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
+	if brought.EventSum() != known.EventSum() || a.Source.Trust > h.source.Trust {
+		locked, err := s.readHolders(ctx, tx, "key = $1 FOR UPDATE OF d", a.key)
+		if err != nil {
+			return out, err
+		}
+		if found := locked[a.key]; found.id != h.id || string(found.raw) != string(h.raw) {
+			return out, fmt.Errorf("lock %s: %w", a.key, errMoved)
+		}
+		h = locked[a.key]
+	}
+	if h.bound {
+		out.Differs = brought.Differences(known)
+	}
+	hints, _, err := s.listHints(ctx, tx, h, known)
+	if err != nil {
+		return out, err
+	}
+	if HasOtherAction(hints, brought, a.SealedHeaders, a.Source.Trust, a.SameHeaders) {
+		out.Verdict, out.Field, out.Differs = Conflict, "action", nil
+	}
+	isElsewhere := brought.EventSum() != known.EventSum()
+	switch {
+	case h.mayReopen() && !h.called:
+		added, err := s.addHint(ctx, tx, a, h, brought, known, false)
+		if err != nil || !added && h.isNotFound() {
+			return out, err
+		}
+		return s.reopenDelivery(ctx, tx, a, h)
+	case h.status.Final() || h.maybe:
+		if !h.bound || brought.NamesEvent(known) {
+			return out, nil
+		}
+		_, err = s.addHint(ctx, tx, a, h, brought, known, true)
+	case isElsewhere || a.Source.Trust > h.source.Trust:
+		_, err = s.addHint(ctx, tx, a, h, brought, known, false)
+	}
+	return out, err
+}
+
+// reopenDelivery queues a delivery again whose event has returned, or may be where another job says. A delivery whose
+// agent was called is queued again only if the event was read off the chain.
 func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h holder) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
-	err := tx.QueryRow(ctx, statement("reopen"), h.id, a.key, a.raw, a.SealedHeaders, fmt.Sprint(a.Job.OrderSeq()),
-		a.agent.Registry, a.readBy != nil).Scan(&out.ID)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows) && h.called:
-		return out, nil
-	case err != nil: // no row: another transaction queued it; errMoved makes the caller retry
+	args := a.eventArgs(h.id)
+	args["key"], args["read"] = a.key, a.read
+	err := tx.QueryRow(ctx, statement("reopen"), namedStatement("reopen").args(args)...).Scan(&out.ID)
+	if err != nil { // no row: another transaction queued it; errMoved makes the caller retry
 		return out, fmt.Errorf("queue %s anew: %w", a.key, noRows(err, errMoved))
+	}
+	if _, err := tx.Exec(ctx, statement("revive_revocations"), []uuid.UUID{h.id}); err != nil {
+		return out, fmt.Errorf("queue the revocation of %s anew: %w", a.key, err)
 	}
 	out.Verdict, out.Status = Accepted, Queued
 	return out, nil
 }
 
-// displaceHolder renames the key of a delivery whose event is not valid or not on the chain, and inserts the arrival
-// with that key.
+// eventArgs returns the arguments of the statements that replace the job of a delivery by the arrival's.
+func (a arrival) eventArgs(id uuid.UUID) pgx.NamedArgs {
+	return pgx.NamedArgs{"delivery_id": id, "job": a.raw, "sealed_headers": a.SealedHeaders, "source": a.Source.Name,
+		"trust": int(a.Source.Trust), "registry": a.agent.Registry, "agent_id": a.agent.ID, "order_key": a.Job.OrderKey(),
+		"order_seq": fmt.Sprint(a.Job.OrderSeq())}
+}
+
+// displaceHolder renames the key of a delivery whose event is not on the chain, retracts it if its agent was or may have
+// been called, and inserts the arrival with that key.
 func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	lines map[Agent][]Task) (out Acceptance, err error) {
 	var moved string
-	if err = noRows(tx.QueryRow(ctx, statement("displace"), h.id, a.key, h.absent != present).Scan(&moved), errMoved); err != nil {
+	if err = noRows(tx.QueryRow(ctx, statement("displace"), h.id, a.key).Scan(&moved), errMoved); err != nil {
 		return out, fmt.Errorf("free the key %s: %w", a.key, err)
 	}
-	if h.absent != present && h.maybe {
+	if h.maybe {
 		if err := s.retractDisplaced(ctx, tx, h, lines); err != nil {
 			return out, err
 		}

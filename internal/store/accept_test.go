@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/big"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -329,7 +330,7 @@ func TestKnownAndConflict(t *testing.T) {
 		{Verdict: Accepted, ID: twin.ID(), Key: twin.Key(), Status: Queued},
 		{Verdict: Known, ID: twin.ID(), Key: twin.Key(), Status: Queued},
 	} {
-		if out[i] != want {
+		if !reflect.DeepEqual(out[i], want) {
 			t.Errorf("%d: got %+v, want %+v", i, out[i], want)
 		}
 	}
@@ -350,12 +351,12 @@ func TestKnownAndConflict(t *testing.T) {
 	}
 }
 
-// TestReturns: the final state of a key's row decides the result for the same event, and for another event under the
-// same key (docs/design/delivery.md).
+// TestReturns: without verification, the final state of a key's row decides the result for the same event, and for
+// another content under the same key.
 func TestReturns(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	const anew, displaced, known, conflict = "anew", "displaced", "known", "conflict"
+	const anew, known, conflict = "anew", "known", "conflict"
 	for i, tt := range []struct {
 		status, reason string
 		called         bool
@@ -368,13 +369,13 @@ func TestReturns(t *testing.T) {
 		{"dead", "expired", false, "job", known, conflict},
 		{"cancelled", "operator", false, "job", known, conflict},
 		{"rejected", "tool_error", true, "job", known, conflict},
-		{"cancelled", "reorg", false, "job", anew, displaced},
-		{"cancelled", "reorg", true, "job", known, displaced},
-		{"rejected", "event_not_found", false, "job", anew, displaced},
-		{"rejected", "event_not_found", true, "job", known, displaced},
-		{"rejected", "invalid_job", false, "job", known, displaced},
-		{"rejected", "invalid_job", false, "NULL", displaced, displaced},
-		{"rejected", "invalid_job", false, `'"nonsense"'`, displaced, displaced},
+		{"cancelled", "reorg", false, "job", anew, anew},
+		{"cancelled", "reorg", true, "job", known, conflict},
+		{"rejected", "event_not_found", false, "job", anew, anew},
+		{"rejected", "event_not_found", true, "job", known, conflict},
+		{"rejected", "invalid_job", false, "job", known, conflict},
+		{"rejected", "invalid_job", false, "NULL", anew, anew},
+		{"rejected", "invalid_job", false, `'"nonsense"'`, anew, anew},
 		{"queued", "", false, `'"nonsense"'`, known, known},
 		{"delivered", "", true, "NULL", known, known},
 		{"cancelled", "reorg", false, "NULL", anew, anew},
@@ -399,8 +400,6 @@ func TestReturns(t *testing.T) {
 				switch {
 				case a.Verdict == Accepted && a.ID == old.ID:
 					got = anew
-				case a.Verdict == Accepted:
-					got = displaced
 				default:
 					got = string(a.Verdict)
 				}
@@ -412,13 +411,13 @@ func TestReturns(t *testing.T) {
 				}
 				d := read(t, s, a.ID)
 				switch got {
-				case anew, displaced:
+				case anew:
 					if len(tasks) != 1 || tasks[0].ID != a.ID || d.Status != Queued || d.Error != "" || d.FinishedAt != nil {
 						t.Errorf("row %+v, tasks %+v", d, tasks)
 					}
 					c := claim(t, s, tasks[0])
-					if made := map[string]int{anew: 3}[got]; c.Attempt != made+1 || c.Budget != 1 {
-						t.Errorf("attempt %d, %d of its budget, after %d", c.Attempt, c.Budget, made)
+					if c.Attempt != 4 || c.Budget != 1 {
+						t.Errorf("attempt %d, %d of its budget", c.Attempt, c.Budget)
 					}
 					if c.Job.BlockNumber != 7777 || string(c.SealedHeaders) != "sealed" {
 						t.Errorf("claim %+v", c)
@@ -431,18 +430,12 @@ func TestReturns(t *testing.T) {
 						t.Errorf("row %+v", d)
 					}
 				}
-				if got == displaced {
-					moved := read(t, s, old.ID)
-					if moved.Key != j.Key()+"~"+old.ID.String() || a.ID != job.IDOf(moved.Key) || string(moved.Status) != tt.status {
-						t.Errorf("old row %+v, new id %s", moved, a.ID)
-					}
-				}
 			})
 		}
 	}
 }
 
-// TestReturnsOnce: producers that concurrently enqueue a displacing event get the same row.
+// TestReturnsOnce: producers that concurrently enqueue an event that was not found get the same row.
 func TestReturnsOnce(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -475,7 +468,7 @@ func TestReturnsOnce(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if accepted != 1 || len(keys) != 1 || keys[old.ID.String()] {
+		if accepted != 1 || len(keys) != 1 || !keys[old.ID.String()] {
 			t.Errorf("accepted %d times, as %v", accepted, keys)
 		}
 	}
@@ -495,9 +488,9 @@ func TestRefusedIntake(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	refused(t, s, d.ID, 1, "it is rejected")
-	// The event itself gets its key. The refused job changes nothing when it is enqueued again.
+	// The event itself gets the delivery. The refused job changes nothing when it is enqueued again.
 	out, _ = accept(t, s, Intake{Job: feedback(42, 1)}, named)
-	if out[0].Verdict != Accepted || out[0].ID == named.Job.ID() || out[1].Verdict != Known || out[1].ID != out[0].ID {
+	if out[0].Verdict != Accepted || out[0].ID != named.Job.ID() || out[1].Verdict != Known || out[1].ID != out[0].ID {
 		t.Errorf("%+v", out)
 	}
 }

@@ -250,7 +250,8 @@ func TestPastJSON(t *testing.T) {
 			AgentOK: true, AgentError: "down", ServerInfo: []byte(`{"name":"x"}`), Tools: []byte(`[]`),
 			Preferences: &Preferences{Kinds: []string{}, BatchSize: 3, MaxPerSecond: 0.5, PauseUntil: time.Date(2026, 11, 21, 8, 0, 0, 0, time.UTC),
 				SaidAt: time.Date(2026, 11, 21, 7, 0, 0, 0, time.UTC), NotUnderstood: []string{"x"}}, HoldLine: time.Minute,
-			EndpointOfJob: true, Elsewhere: true, FetchFailed: true, SkipDispatch: true, Moved: true, NotAtPosition: true}}
+			EndpointOfJob: true, Elsewhere: true, FetchFailed: true, SkipDispatch: true, Moved: true, Undecided: true, Rerouted: true, Refuted: []int{1},
+			Gone: &Gone{}}}
 	v := reflect.ValueOf(full.Outcome)
 	for i := range v.NumField() {
 		if v.Field(i).IsZero() {

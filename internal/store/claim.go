@@ -30,8 +30,13 @@ type Claim struct {
 	StartedAt     time.Time
 	LeaseUntil    time.Time // by Postgres' clock
 	Key           string
-	Job           job.Job
+	Job           job.Job // if Bound is set, the event as it was read from the chain
 	SealedHeaders []byte
+	Source        Source   // of the job's action
+	Bound         bool     // Job was read from the chain, by a follower or by an earlier check (Bind)
+	Verified      bool     // it was accepted while workers verified the chain's events
+	Hints         int      // 0: no job besides Job was sent for the key; else Hints returns them
+	Corrected     []string // fields of the jobs that the event contradicts, as Bind stored them
 	CreatedAt     time.Time
 	Called        bool  // an earlier attempt called the agent, or may have
 	Epoch         int64 // of the agent; data cached under a lower epoch is stale
@@ -59,7 +64,6 @@ type Claim struct {
 	kind  string
 	agent Agent
 	week  string // partition that has the attempt's row; empty: unknown
-	rank  int64  // of the job among the delivery's candidates (succeed.sql)
 }
 
 // RecentSuccess is how long an agent's last success counts for Claim.Succeeded.
@@ -195,7 +199,8 @@ func (r *claimRow) fields() []any {
 	return []any{&r.No, &r.Attempt, &r.StartedAt, &r.LeaseUntil, &r.job, &r.SealedHeaders, &r.Key, &r.kind,
 		&r.CreatedAt, &r.Called,
 		&r.agent.ChainID, &r.agent.Registry, &r.agent.ID, &r.Epoch, &r.Enabled,
-		&r.base, &r.FetchFailures, &r.Replay, &r.policy, &r.Protocol, &r.Succeeded, &r.week, &r.rank, &r.Traceparent,
+		&r.base, &r.FetchFailures, &r.Replay, &r.policy, &r.Protocol, &r.Succeeded, &r.week, &r.Hints, &r.Bound, &r.Verified,
+		&r.Source.Name, &r.Source.Trust, &r.Corrected, &r.Traceparent,
 		&r.AheadOf, &r.preferences}
 }
 
@@ -205,8 +210,10 @@ func (r *claimRow) claim(n, unfinished int) (*Claim, error) {
 	c := r.Claim
 	c.N, c.Budget, c.Policy, c.week = n, max(c.Attempt-r.base, 1), parsePolicy(r.policy), parseWeek(c.week)
 	c.Preferences = parsePreferences(r.preferences).InForce(c.Policy, c.StartedAt)
-	c.Unfinished, c.InDoubt = unfinished > 0, unfinished > r.base
-	c.Called = c.Called || c.Unfinished
+	c.Unfinished = unfinished > 0
+	mayBeCalled := c.Bound || !c.Verified // Bind precedes the call
+	c.InDoubt = mayBeCalled && unfinished > r.base
+	c.Called = c.Called || mayBeCalled && c.Unfinished
 	if err := json.Unmarshal(r.job, &c.Job); err != nil {
 		c.Job = job.Job{}
 		return &c, fmt.Errorf("%w: %w", ErrUnreadableJob, err)

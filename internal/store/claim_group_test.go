@@ -96,7 +96,7 @@ func TestGroupClaimIsAClaim(t *testing.T) {
 		"preferences":   `UPDATE herald.agents SET preferences = '{"batchSize": 5, "maxPerSecond": 0.5, "kinds": [], "saidAt": "2099-01-01T00:00:00Z"}'`,
 		"disabled":      `UPDATE herald.agents SET enabled = false, last_ok_at = now() - interval '2 hours'`,
 		"no agent":      `DELETE FROM herald.agents`,
-		"headers":       `UPDATE herald.deliveries SET secret_headers = '\xc0de', candidate_rank = 7`,
+		"headers":       `UPDATE herald.deliveries SET secret_headers = '\xc0de', hints = 7, bound = true, source = 'token:x', trust = 1`,
 		"called before": `UPDATE herald.deliveries SET called = true, replays = 1, attempts = 4, budget_base = 2, fetch_failures = 1`,
 		"unreadable":    `UPDATE herald.deliveries SET job = '[1]'`,
 		"dropped":       `UPDATE herald.deliveries SET job = NULL`,

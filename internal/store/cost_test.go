@@ -158,13 +158,16 @@ func TestQueryPlans(t *testing.T) {
 		"dispatch_agents": {statement("dispatch_agents"), agents + `, 8, true`},
 		"make_agents":     {statement("make_agents"), agents},
 		"lock_agents":     {statement("lock_agents"), agents},
-		"accept":          {statement("accept"), `ARRAY[` + id + `]::uuid[], '{k}', '{NewFeedback}', ` + agents + `, '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{false}', '{NULL}', 8, true`},
-		"known":           {statement("known"), `'{k}'`},
-		"reopen":          {statement("reopen"), id + `, 'k', NULL, NULL, 1, '0xaa', false`},
-		"lock_known":      {statement("lock_known"), id + `, 'k', '{}'`},
-		"candidate":       {statement("candidate"), id + `, '', '', '', '0xaa', '7', 'o', '1', '{}', NULL`},
-		"succeed":         {statement("succeed"), id + `, 1, 0, '', '', ''`},
-		"displace":        {statement("displace"), id + `, 'k', false`},
+		"accept":          {statement("accept"), `ARRAY[` + id + `]::uuid[], '{k}', '{NewFeedback}', ` + agents + `, '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{false}', '{NULL}', '{chain}', '{0}', false, 8, true`},
+		"known":           {statement("known") + " WHERE key = ANY($1)", `'{k}'`},
+		"reopen":          {statement("reopen"), id + `, 'k', NULL, NULL, 's', 0, '0xaa', '7', 'o', '1', false`},
+		"read_event":      {statement("read_event"), id + `, '{}', NULL, 's', 0, '0xaa', '7', 'o', '1'`},
+		"hint":            {statement("hint"), id + `, 1, '{}', NULL, 's', 0, false, true`},
+		"wake":            {statement("wake"), id},
+		"bind":            {statement("bind"), id + `, 1, 0, '{}', NULL, 's', 0, NULL, ` + agent + `, 'o', '1'`},
+		"recheck":         {statement("recheck"), id + `, 1, 0, false`},
+		"revive":          {statement("revive_revocations"), `ARRAY[` + id + `]::uuid[]`},
+		"displace":        {statement("displace"), id + `, 'k'`},
 		"backlog":         {statement("backlog"), `8, 500`},
 		"due":             {statement("due"), `500`},
 		"requeue":         {statement("requeue"), `ARRAY[` + id + `]::uuid[]`},
@@ -185,7 +188,7 @@ func TestQueryPlans(t *testing.T) {
 		"claim_alert":       {statement("claim_alert"), `'1 min'`},
 	} {
 		plan, took := explain(t, s, strings.ReplaceAll(name, " ", "_"), st.sql, st.args)
-		for _, scan := range regexp.MustCompile(`Seq Scan on (deliveries|agents|attempts|candidates|alerts|mishaps)\w*`).FindAllString(plan, -1) {
+		for _, scan := range regexp.MustCompile(`Seq Scan on (deliveries|agents|attempts|hints|alerts|mishaps)\w*`).FindAllString(plan, -1) {
 			t.Errorf("%s: %s\n%s", name, scan, plan)
 		}
 		if n := len(regexp.MustCompile(`(?m)(Index|Bitmap Heap|Seq) Scan.* on attempts_\d+`).FindAllString(plan, -1)); name == "record" && n > 2 {
@@ -205,7 +208,7 @@ func TestPlansOfAFlood(t *testing.T) {
 			SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1, n::text, n, $3, CASE WHEN $3 = 'delivered' THEN now() END
 			  FROM generate_series($1::int, $2::int) n`, from, to, status)
 	}
-	const accept = `ARRAY['00000000-0000-0000-0000-000000000001']::uuid[], '{k}', '{NewFeedback}', '{8453}', '{0xaa}', '{7}', '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{false}', '{NULL}', 8, true`
+	const accept = `ARRAY['00000000-0000-0000-0000-000000000001']::uuid[], '{k}', '{NewFeedback}', '{8453}', '{0xaa}', '{7}', '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{false}', '{NULL}', '{chain}', '{0}', false, 8, true`
 	const dispatch = `'{8453}', '{0xaa}', '{7}', 8, true`
 	check := func(when string) {
 		t.Helper()

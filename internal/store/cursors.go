@@ -124,7 +124,7 @@ func (s *Store) AdvanceCursors(ctx context.Context, cursors []*Cursor, a Advance
 		return Advanced{}, err
 	}
 	for i, r := range rows {
-		rows[i].readBy = &CursorKey{g.chainID, emitterOf(r.Job), g.backfill}
+		rows[i].readBy, rows[i].read = &CursorKey{g.chainID, emitterOf(r.Job), g.backfill}, true
 	}
 	rewinds := a.From < g.next
 	err = s.retryAccept(ctx, func() error {

@@ -37,6 +37,8 @@ type Delivery struct {
 	FileVerification string        `json:"fileVerification,omitempty"`
 	FileSource       string        `json:"fileSource,omitempty"`
 	FileDisagrees    []string      `json:"fileDisagrees,omitempty"` // fields of the file that contradict the event
+	Verified         bool          `json:"verified"`                // accepted while workers verified the chain's events
+	Corrected        []string      `json:"corrected,omitempty"`     // fields of the jobs that the event contradicts
 	CreatedAt        time.Time     `json:"createdAt"`
 	UpdatedAt        time.Time     `json:"updatedAt"`
 	FinishedAt       *time.Time    `json:"finishedAt,omitempty"`
@@ -85,8 +87,8 @@ type Filter struct {
 const deliveryColumns = `id, key, seq, kind, chain_id, identity_registry, agent_id::text, status, coalesce(reason, ''),
 	coalesce(error, ''), attempts, dispatch,
 	CASE WHEN next_attempt_at < now() + interval '1 year' THEN next_attempt_at END, coalesce(tool_name, ''), coalesce(endpoint, ''),
-	coalesce(file_verification, ''), coalesce(file_source, ''), file_disagrees, created_at, updated_at, finished_at,
-	coalesce(traceparent, '')`
+	coalesce(file_verification, ''), coalesce(file_source, ''), file_disagrees, verified, corrected, created_at, updated_at,
+	finished_at, 	coalesce(traceparent, '')`
 
 func scanDelivery(row pgx.CollectableRow) (d Delivery, err error) {
 	err = d.scanRow(row)
@@ -98,7 +100,7 @@ func (d *Delivery) scanRow(row pgx.Row, more ...any) error {
 	var traceparent string
 	columns := []any{&d.ID, &d.Key, &d.Seq, &d.Kind, &d.ChainID, &d.IdentityRegistry, &d.AgentID, &d.Status, &d.Reason,
 		&d.Error, &d.Attempts, &d.Dispatch, &d.NextAttemptAt, &d.ToolName, &d.Endpoint,
-		&d.FileVerification, &d.FileSource, &d.FileDisagrees, &d.CreatedAt, &d.UpdatedAt, &d.FinishedAt,
+		&d.FileVerification, &d.FileSource, &d.FileDisagrees, &d.Verified, &d.Corrected, &d.CreatedAt, &d.UpdatedAt, &d.FinishedAt,
 		&traceparent}
 	err := row.Scan(append(columns, more...)...)
 	d.TraceID = tracecontext.Of(d.ID, traceparent).TraceID.String()

@@ -9,6 +9,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/jackc/pgx/v5"
@@ -78,9 +79,20 @@ type Outcome struct {
 	// Moved: a moved endpoint would explain the failure. The agent's epoch is raised once.
 	Moved bool `json:"moved,omitempty"`
 
-	// NotAtPosition: the chain does not have the event where the job says, or its node does not answer, or its agent
-	// has no slot. If the agent was not called, a candidate may replace the job (succeed.sql).
-	NotAtPosition bool `json:"unplaced,omitempty"`
+	// Undecided: the check did not find the event, or not yet. If a hint arrived after the claim, the delivery is checked
+	// again at once.
+	Undecided bool `json:"undecided,omitempty"`
+	// Rerouted, for Waiting: Bind gave the delivery another agent or ordering key, so it returns to that backlog at once.
+	Rerouted bool `json:"rerouted,omitempty"`
+	// Gone, for Cancelled: the chain no longer has the event with which the agent was or may have been called.
+	Gone *Gone `json:"gone,omitempty"`
+	// Refuted are the ranks of the hints where the chain does not have the event.
+	Refuted []int `json:"refuted,omitempty"`
+}
+
+// Gone is an event that the chain no longer has, although its agent was or may have been called. Feedback is retracted.
+type Gone struct {
+	Next *job.Job `json:"next,omitempty"` // the event that has its key now, for a delivery of its own; nil: none
 }
 
 // MarshalJSON cannot fail: parts from outside that are not valid JSON are cut as they would be for Postgres.
@@ -107,7 +119,7 @@ type Recorded struct {
 	// Next are the agent's next deliveries, dispatched by the same transaction, and ended tasks of released deliveries.
 	Next []Task
 
-	Succeeded     bool          // a candidate replaced the delivery's job, and is checked next
+	Rechecked     bool          // the delivery was queued again at once (recheck.sql)
 	NextAttemptAt time.Time     // for Waiting: time of the next attempt, by Postgres' clock
 	Age           time.Duration // time since the delivery was accepted
 }
@@ -127,9 +139,12 @@ func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, 
 	}
 
 	r := recordRequest{c, o}
-	if r.isPlain() {
+	switch {
+	case o.Gone != nil:
+		rec, err = s.recordGone(ctx, c, o)
+	case r.isPlain():
 		rec, err = s.records.do(ctx, r)
-	} else {
+	default:
 		rec, err = s.recordAlone(ctx, r)
 	}
 	if err != nil {
@@ -225,6 +240,9 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 		if fenced = errors.Is(err, ErrFenced); fenced {
 			return nil // commit: a late success may have completed its attempt
 		}
+		if err == nil && o.Gone != nil {
+			return s.endGone(ctx, tx, c, *o.Gone, &rec)
+		}
 		return err
 	})
 	if fenced {
@@ -267,8 +285,11 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome,
 	if reasons, since := o.mendedReasons(c.Epoch); reasons != nil {
 		b.Queue(statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since)
 	}
-	if o.NotAtPosition {
-		s.queueSucceed(b, c)
+	if len(o.Refuted) > 0 {
+		b.Queue(`UPDATE herald.hints SET refuted = true WHERE delivery_id = $1 AND rank = ANY($2)`, c.ID, o.Refuted)
+	}
+	if o.Undecided || o.Rerouted {
+		b.Queue(statement("recheck"), c.ID, c.No, c.Hints, o.Rerouted)
 	}
 	if !o.SkipDispatch {
 		b.Queue(statement("dispatch"), a.ChainID, a.Registry, a.ID, MaxDispatchedPerAgent, c.ID, c.No, s.strict)
@@ -303,9 +324,18 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 			return rec, fmt.Errorf("release deliveries whose reason is gone: %w", err)
 		}
 	}
-	if o.NotAtPosition {
-		if rec.Succeeded, next, err = readSucceeded(res, next); err != nil {
-			return rec, err
+	if len(o.Refuted) > 0 {
+		if _, err := res.Exec(); err != nil {
+			return rec, fmt.Errorf("note refuted hints: %w", err)
+		}
+	}
+	if o.Undecided || o.Rerouted {
+		tag, err := res.Exec()
+		if err != nil {
+			return rec, fmt.Errorf("queue the delivery for another check: %w", err)
+		}
+		if rec.Rechecked = tag.RowsAffected() > 0; rec.Rechecked {
+			next = nil
 		}
 	}
 	if !o.SkipDispatch {
@@ -332,7 +362,7 @@ func (rec *Recorded) addWait(c *Claim, o Outcome, attempt, n int, next *time.Tim
 		return
 	}
 	rec.NextAttemptAt = *next
-	if o.Task && !rec.Succeeded { // a delivery with another job is dispatched by the statement or the reconciler
+	if o.Task {
 		rec.Task = &Task{ID: c.ID, N: n, Kind: cmp.Or(c.kind, string(c.Job.Kind)), Attempts: max(attempt, 1),
 			Bulk: bulk, At: *next}
 	}

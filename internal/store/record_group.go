@@ -31,7 +31,7 @@ func (r recordRequest) isPlain() bool {
 	default:
 		return false
 	}
-	isRare := o.Anew || o.SkipDispatch || o.NotAtPosition || o.Moved || o.FetchFailed || len(o.FileDisagrees) > 0 || o.HoldLine > 0 ||
+	isRare := o.Anew || o.SkipDispatch || o.Undecided || o.Rerouted || len(o.Refuted) > 0 || o.Moved || o.FetchFailed || len(o.FileDisagrees) > 0 || o.HoldLine > 0 ||
 		o.Free && !o.Called || o.Reason == reason.AgentDisabled || o.Reason == reason.AuthRequired
 	return !isRare && r.claim.week != ""
 }

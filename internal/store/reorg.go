@@ -9,7 +9,6 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/reason"
-	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -17,15 +16,6 @@ import (
 // A reorg changes deliveries in the transaction that accepts the new blocks' jobs (AdvanceCursors). The events of
 // replaced blocks become orphaned. Events that are read again get their new position. When the chain has been read up
 // to its head, deliveries of the remaining orphans end (orphans.sql), and those that were called get a retraction.
-
-// absence says whether a delivery's event is on the chain, according to the cursor of its contract.
-type absence int
-
-const (
-	present  absence = iota // it is, or no follower reads this chain
-	orphaned                // its block was replaced, and the new blocks are not yet read up to the head
-	gone                    // the new blocks do not have it
-)
 
 // Vanished is a delivery whose event a reorg removed from the chain.
 type Vanished struct {
@@ -190,10 +180,11 @@ func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.
 	if err != nil {
 		return uuid.Nil, err
 	}
-	a, err := newArrival(Intake{Job: known.Retraction(id)})
+	a, err := newArrival(Intake{Job: known.Retraction(id), Source: Source{Name: SourceChain}})
 	if err != nil {
 		return uuid.Nil, err
 	}
+	a.read = true
 	for _, a.key = range keys {
 		r, taken := there[a.key]
 		if taken && r.retracts == id && r.reason != reason.MinedAgain {
@@ -238,9 +229,9 @@ func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, lines
 	return err
 }
 
-// markAbsent sets absent in the holders of keys whose events are not on the chain. It does so only for arrivals that
-// were read off the chain.
-func (s *Store) markAbsent(ctx context.Context, tx pgx.Tx, in []arrival, holders map[string]holder) error {
+// markGone sets gone in the holders of keys whose events are not on the chain, according to the follower that read the
+// arrivals.
+func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders map[string]holder) error {
 	if in[0].readBy == nil || len(holders) == 0 {
 		return nil
 	}
@@ -249,14 +240,10 @@ func (s *Store) markAbsent(ctx context.Context, tx pgx.Tx, in []arrival, holders
 		keys[h.id] = key
 	}
 	var id uuid.UUID
-	var certain bool
 	rows, _ := tx.Query(ctx, statement("vanished"), slices.Collect(maps.Keys(keys)))
-	_, err := pgx.ForEachRow(rows, []any{&id, &certain}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
 		h := holders[keys[id]]
-		h.absent = orphaned
-		if certain {
-			h.absent = gone
-		}
+		h.gone = true
 		holders[keys[id]] = h
 		return nil
 	})
@@ -266,30 +253,77 @@ func (s *Store) markAbsent(ctx context.Context, tx pgx.Tx, in []arrival, holders
 	return nil
 }
 
-// compareRead is compareDelivery. If the arrival was read off the chain, it also moves the delivery's job to the
-// position that was read.
-func (s *Store) compareRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
-	out Acceptance) (Acceptance, error) {
-	out, err := s.compareDelivery(ctx, tx, a, h, brought, known, out)
-	isIts := out.Verdict != Conflict || out.Field == "action"
-	if err != nil || a.readBy == nil || !isIts || brought.EventSum() == known.EventSum() {
+// answerRead answers an event that the follower read, whose key has a delivery. If the delivery's agent was not called,
+// the delivery gets the event. If it was, or the delivery has ended, and its event is another one, the event gets a
+// delivery of its own.
+func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
+	lines map[Agent][]Task) (Acceptance, error) {
+	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
+	if brought.SameEvent(known) {
+		switch {
+		case h.gone:
+			return s.acceptReturned(ctx, tx, a, h, brought, known, lines)
+		case h.mayReopen():
+			return s.reopenDelivery(ctx, tx, a, h)
+		}
+		return s.moveEvent(ctx, tx, a, h, brought, known, out)
+	}
+	field, _ := brought.Conflict(known)
+	switch {
+	case h.maybe && h.bound, h.status.Final() && !h.mayReopen() && (h.bound || h.verified):
+		return s.displaceHolder(ctx, tx, a, h, lines)
+	case h.mayReopen() && !h.called:
+		return s.reopenDelivery(ctx, tx, a, h)
+	case !h.bound && !h.verified:
+		if field != "" {
+			out.Verdict, out.Field = Conflict, field
+		}
+		return out, nil
+	}
+	if err := s.keepFirst(ctx, tx, h, known); err != nil {
 		return out, err
 	}
-	moved := known
-	moved.BlockNumber, moved.BlockHash, moved.Timestamp = brought.BlockNumber, brought.BlockHash, brought.Timestamp
-	moved.TransactionHash, moved.LogIndex = brought.TransactionHash, brought.LogIndex
-	raw, err := json.Marshal(moved)
-	if err != nil {
-		return out, fmt.Errorf("encode the job of %s: %w", a.key, err)
+	return out, s.readEvent(ctx, tx, a, h)
+}
+
+// keepFirst stores the first job of a delivery as a hint, before the event that the follower read replaces it: the hint
+// has the action of its sender.
+func (s *Store) keepFirst(ctx context.Context, tx pgx.Tx, h holder, known job.Job) error {
+	hints, stored, err := s.listHints(ctx, tx, h, known)
+	if err != nil || stored > 0 || len(hints) == 0 {
+		return err
 	}
-	raw, ok := storable.Repair(raw)
-	if !ok {
-		return out, fmt.Errorf("encode the job of %s: it nests too deeply to be stored", a.key)
+	b := &pgx.Batch{}
+	queueHint(b, h.id, hints[0], h.raw, false)
+	return tx.SendBatch(ctx, b).Close()
+}
+
+// readEvent gives a delivery the event that the follower read.
+func (s *Store) readEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder) error {
+	b := &pgx.Batch{}
+	b.Queue(statement("read_event"), namedStatement("read_event").args(a.eventArgs(h.id))...)
+	b.Queue(statement("wake"), h.id)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("give %s the event of block %d: %w", a.key, a.Job.BlockNumber, err)
 	}
-	if _, err := tx.Exec(ctx, statement("move_event"), h.id, raw, fmt.Sprint(moved.OrderSeq())); err != nil {
-		return out, fmt.Errorf("move %s to block %d: %w", a.key, moved.BlockNumber, err)
+	return nil
+}
+
+// moveEvent gives a delivery the present position of its event. The action stays.
+func (s *Store) moveEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
+	out Acceptance) (_ Acceptance, err error) {
+	if brought.EventSum() == known.EventSum() {
+		return out, nil
 	}
-	return out, nil
+	if brought.Tag1 == "" {
+		brought.Tag1 = known.Tag1 // the log of an older form lacks it
+	}
+	brought.Action, brought.Meta, brought.IdentityRegistry = known.Action, known.Meta, known.IdentityRegistry
+	a.Job, a.agent, a.SealedHeaders, a.Source = brought, jobAgent(brought), h.sealed, h.source
+	if a.raw, err = encodeJob(brought); err != nil {
+		return out, err
+	}
+	return out, s.readEvent(ctx, tx, a, h)
 }
 
 // acceptReturned answers a job whose event returned after a reorg had removed it and its delivery had ended. If the
@@ -315,9 +349,70 @@ func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	switch {
 	case told:
 		return s.displaceHolder(ctx, tx, a, h, lines)
-	case h.status == Cancelled && h.reason == reason.Reorg, h.status == Rejected && h.reason == reason.EventNotFound:
+	case h.mayReopen():
 		return s.reopenDelivery(ctx, tx, a, h)
 	}
-	return s.compareRead(ctx, tx, a, h, brought, known,
-		Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status})
+	return s.moveEvent(ctx, tx, a, h, brought, known, Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status})
+}
+
+// recordGone records that the event of a delivery is gone after its agent was or may have been called.
+func (s *Store) recordGone(ctx context.Context, c *Claim, o Outcome) (rec Recorded, err error) {
+	a := c.Agent()
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, statement("lock_agent"), a.ChainID, a.Registry, a.ID); err != nil {
+			return fmt.Errorf("lock the agent: %w", err)
+		}
+		b := &pgx.Batch{}
+		s.queueRecord(b, c, o, SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt}, nil)
+		if rec, err = readRecorded(tx.SendBatch(ctx, b), c, o, c.Attempt); err != nil {
+			return err
+		}
+		return s.endGone(ctx, tx, c, *o.Gone, &rec)
+	})
+	return rec, err
+}
+
+// endGone retracts the event of a delivery that was recorded as gone. The event that has its key now gets a delivery of
+// its own, behind the retraction.
+func (s *Store) endGone(ctx context.Context, tx pgx.Tx, c *Claim, g Gone, rec *Recorded) error {
+	lines := make(map[Agent][]Task)
+	if err := s.replaceEvent(ctx, tx, c.Key, c.ID, c.Job, g, lines); err != nil {
+		return err
+	}
+	rec.Next = append(rec.Next, interleaveAgents(lines)...)
+	return nil
+}
+
+// replaceEvent retracts the event old of a delivery that was or may have been called, and gives its key to another event.
+// If the key has changed hands already, only the retraction remains to do. If the delivery has another event now, nothing
+// does.
+func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, key string, id uuid.UUID, old job.Job, g Gone,
+	lines map[Agent][]Task) error {
+	holders, err := s.readHolders(ctx, tx, "id = $1", id)
+	if err != nil {
+		return err
+	}
+	for held, h := range holders {
+		var now job.Job
+		if json.Unmarshal(h.raw, &now) != nil || !now.SameEvent(old) {
+			return nil
+		}
+		if g.Next == nil || held != key {
+			if !h.maybe {
+				return nil
+			}
+			return s.retractDisplaced(ctx, tx, h, lines)
+		}
+		a, err := newArrival(Intake{Job: *g.Next, Source: Source{Name: SourceChain}})
+		if err != nil {
+			return err
+		}
+		a.read = true
+		if err := s.lockAgents(ctx, tx, []Agent{a.agent}); err != nil {
+			return err
+		}
+		_, err = s.displaceHolder(ctx, tx, a, h, lines)
+		return err
+	}
+	return nil
 }

@@ -77,6 +77,9 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool,
 			}
 			return nil
 		})
+		if err == nil && handOut {
+			_, err = tx.Exec(ctx, statement("revive_revocations"), found.ids)
+		}
 		return err
 	})
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // Sealed is the encrypted action.endpoint.headers of a job, with the associated data that decrypting needs. The job
-// belongs to a delivery, or to a candidate: another job with the same key.
+// belongs to a delivery, or is a hint: another job with the same key.
 type Sealed struct {
 	ID         uuid.UUID
 	ChainID    uint64
@@ -34,8 +34,8 @@ func (s *Store) SealedAfter(ctx context.Context,
 		), sealed AS (
 			SELECT true AS own, id, chain_id, identity_registry, agent_id, job, secret_headers FROM page
 			UNION ALL
-			SELECT false, p.id, p.chain_id, c.identity_registry, c.agent_id, c.job, c.secret_headers
-			  FROM page p JOIN herald.candidates c ON c.delivery_id = p.id WHERE c.secret_headers IS NOT NULL
+			SELECT false, p.id, p.chain_id, lower(h.job ->> 'identityRegistry'), (h.job ->> 'agentId')::numeric, h.job, h.secret_headers
+			  FROM page p JOIN herald.hints h ON h.delivery_id = p.id WHERE h.secret_headers IS NOT NULL
 		)
 		SELECT own, id, chain_id, identity_registry, agent_id::text,
 		       CASE WHEN secret_headers IS NOT NULL THEN coalesce(job #>> '{action,endpoint,url}', '') ELSE '' END, secret_headers
@@ -70,9 +70,9 @@ func (s *Store) Reseal(ctx context.Context, old Sealed, ciphertext []byte) (chan
 	defer wrapError(&err, "replace the sealed headers of delivery %s", old.ID)
 	err = s.pool.QueryRow(ctx, `WITH own AS (
 			UPDATE herald.deliveries SET secret_headers = $3, updated_at = now() WHERE id = $1 AND secret_headers = $2 RETURNING 1
-		), candidate AS (
-			UPDATE herald.candidates SET secret_headers = $3 WHERE delivery_id = $1 AND secret_headers = $2 RETURNING 1
+		), hint AS (
+			UPDATE herald.hints SET secret_headers = $3 WHERE delivery_id = $1 AND secret_headers = $2 RETURNING 1
 		)
-		SELECT EXISTS (SELECT FROM own) OR EXISTS (SELECT FROM candidate)`, old.ID, old.Ciphertext, ciphertext).Scan(&changed)
+		SELECT EXISTS (SELECT FROM own) OR EXISTS (SELECT FROM hint)`, old.ID, old.Ciphertext, ciphertext).Scan(&changed)
 	return changed, err
 }

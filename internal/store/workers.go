@@ -47,6 +47,21 @@ func (s *Store) ReportWorker(ctx context.Context, w Worker) (err error) {
 	return s.pool.SendBatch(ctx, b).Close()
 }
 
+// ReportVerified stores the chains whose events a running worker verifies. Intakes read them, because they cannot ask a
+// chain. The fact outlasts the worker; a worker that does not verify a chain deletes it unless another one has reported
+// it within WorkerGone.
+func (s *Store) ReportVerified(ctx context.Context, chains []uint64) (err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "store which chains are verified")
+	b := &pgx.Batch{}
+	b.Queue(`INSERT INTO herald.verified_chains (chain_id) SELECT unnest($1::bigint[])
+		ON CONFLICT (chain_id) DO UPDATE SET seen_at = now()`, chains)
+	b.Queue(`DELETE FROM herald.verified_chains WHERE chain_id <> ALL ($1::bigint[]) AND seen_at < now() - make_interval(secs => $2)`,
+		chains, WorkerGone.Seconds())
+	return s.pool.SendBatch(ctx, b).Close()
+}
+
 // RemoveWorker deletes the record of a worker that stops.
 func (s *Store) RemoveWorker(ctx context.Context, id uuid.UUID) (err error) {
 	ctx, cancel := s.withDeadline(ctx)

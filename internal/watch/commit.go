@@ -15,7 +15,6 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/google/uuid"
 )
 
@@ -143,9 +142,9 @@ func (w *Watcher) noteStall(ctx context.Context, g *group, why error, since time
 func makeIntakes(chainID uint64, events []chain.RangeEvent, bulk bool) []store.Intake {
 	in := make([]store.Intake, len(events))
 	for i, e := range events {
-		in[i].Job, in[i].AgentChange = e.Job, describeChange(e.Event)
+		in[i].Job, in[i].AgentChange, in[i].Source.Name = e.Job, describeChange(e.Event), store.SourceChain
 		if e.Err != nil {
-			in[i] = refuseLog(chainID, e.Log, e.Err)
+			in[i] = refuseLog(chainID, e)
 		}
 		in[i].Bulk = bulk
 	}
@@ -188,15 +187,25 @@ func (w *Watcher) logVanished(v store.Vanished) {
 }
 
 // refuseLog returns an intake for a log that becomes no job. There is no sender to answer, so the log becomes a
-// rejected row. Its key is the same each time the log is read.
-func refuseLog(chainID uint64, l types.Log, why error) store.Intake {
-	kind := job.KindNewFeedback
-	if e, err := erc8004.Decode(l); err == nil {
-		kind = job.Kind(e.Kind)
+// rejected row. Its key is the event's, or, if the log has none, a hash of the log, which is the same each time.
+func refuseLog(chainID uint64, e chain.RangeEvent) store.Intake {
+	l := e.Log
+	it := store.Intake{Job: job.Job{Kind: job.KindNewFeedback, ChainID: chainID},
+		Refused: fmt.Sprintf("transaction %s, log %d: %v", l.TxHash, l.Index, e.Err)}
+	if e.Event.Kind != "" {
+		it.Job.Kind = job.Kind(e.Event.Kind)
+	}
+	if e.Event.Kind == erc8004.NewFeedback && e.Event.HasIndex || e.Event.Kind == erc8004.ResponseAppended ||
+		e.Event.Kind == erc8004.FeedbackRevoked || e.Event.Kind == erc8004.ValidationResponse {
+		index := l.Index
+		it.Key = job.Job{Kind: it.Job.Kind, ChainID: chainID, ReputationRegistry: l.Address, ValidationRegistry: l.Address,
+			AgentID: e.Event.AgentID, ClientAddress: e.Event.Client, FeedbackIndex: e.Event.FeedbackIndex,
+			Responder: e.Event.Responder, RequestHash: e.Event.RequestHash, TransactionHash: l.TxHash, LogIndex: &index}.Key()
+		return it
 	}
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s %s %d %s %x", chainID, l.Address, l.TxHash, l.Index, l.Topics, l.Data))
-	return store.Intake{Job: job.Job{Kind: kind, ChainID: chainID}, Key: "invalid:" + hex.EncodeToString(sum[:]),
-		Refused: fmt.Sprintf("transaction %s, log %d: %v", l.TxHash, l.Index, why)}
+	it.Key = "invalid:" + hex.EncodeToString(sum[:])
+	return it
 }
 
 func toAnchors(list []store.Anchor) []chain.Anchor {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/big"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -11,11 +12,13 @@ import (
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/devnet/devnettest"
+	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 )
 
 func TestMain(m *testing.M) { heraldtest.Main(m, devnettest.Leftovers()...) }
@@ -253,5 +256,21 @@ func TestRefusedLog(t *testing.T) {
 	}
 	if got := w.rows(); got[store.Rejected] != 1 || got[store.Queued] != 1 {
 		t.Errorf("%v", got)
+	}
+}
+
+// TestKeyOfARefusedLog: a log that becomes no job has the key of its event. A log without an index has a hash as its key.
+func TestKeyOfARefusedLog(t *testing.T) {
+	t.Parallel()
+	e := chain.RangeEvent{Log: types.Log{Address: common.Address{1}, TxHash: common.Hash{2}, Index: 3}, Err: errors.New("it is too long"),
+		Event: erc8004.Event{Kind: erc8004.NewFeedback, AgentID: big.NewInt(42), Client: common.Address{4}, FeedbackIndex: 7, HasIndex: true}}
+	j := job.Job{Kind: job.KindNewFeedback, ChainID: 1, ReputationRegistry: e.Log.Address, AgentID: big.NewInt(42),
+		ClientAddress: common.Address{4}, FeedbackIndex: 7}
+	if it := refuseLog(1, e); it.Key != j.Key() || !strings.Contains(it.Refused, "too long") {
+		t.Errorf("%+v", it)
+	}
+	e.Event.HasIndex = false
+	if it := refuseLog(1, e); !strings.HasPrefix(it.Key, "invalid:") || it.Job.Kind != job.KindNewFeedback {
+		t.Errorf("%+v", it)
 	}
 }

@@ -87,7 +87,7 @@ func (f *feeder) accept(ctx context.Context, agents *trial.Agents, n int) error 
 			bodies[i] = []byte(strings.TrimSpace(agents.Line(f.serial%agents.Len(), f.serial)))
 			f.serial++
 		}
-		answers, err := f.intake.Submit(ctx, bodies)
+		answers, err := f.intake.Submit(ctx, bodies, store.Source{Name: store.SourceCommand, Trust: store.TrustDirect})
 		if err != nil {
 			return err
 		}

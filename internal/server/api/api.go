@@ -12,12 +12,12 @@ import (
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/server"
+	"github.com/agentherald/herald/internal/store"
 )
 
-// Submitter accepts jobs. Submit also accepts jobs that say where and how to call the agent; SubmitEvents refuses them.
+// Submitter accepts jobs. A sender without store.TrustDirect may not say where and how to call the agent.
 type Submitter interface {
-	Submit(ctx context.Context, bodies [][]byte) ([]intake.Answer, error)
-	SubmitEvents(ctx context.Context, bodies [][]byte) ([]intake.Answer, error)
+	Submit(ctx context.Context, bodies [][]byte, from store.Source) ([]intake.Answer, error)
 }
 
 // Config configures an API.

@@ -25,8 +25,9 @@ type JobAnswer struct {
 	Verdict store.Verdict   `json:"verdict"`
 	ID      string          `json:"id,omitempty"` // of the delivery; empty for refused jobs and AgentUpdated
 	Key     string          `json:"key,omitempty"`
-	Status  store.Status    `json:"status,omitempty"` // current status of the delivery
-	Error   *server.Problem `json:"error,omitempty"`  // for refused and conflict
+	Status  store.Status    `json:"status,omitempty"`  // current status of the delivery
+	Differs []string        `json:"differs,omitempty"` // for known: fields that differ from the event on the chain
+	Error   *server.Problem `json:"error,omitempty"`   // for refused and conflict
 }
 
 const (
@@ -103,11 +104,11 @@ func (a *API) enqueueOne(w http.ResponseWriter, r *http.Request, v server.Visito
 func (a *API) submit(ctx context.Context, bodies [][]byte, v server.Visitor) ([]intake.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), submitTimeout)
 	defer cancel()
-	submit := a.Intake.SubmitEvents
+	trust := store.TrustOrdinary
 	if v.May(operator.ScopeDirect) {
-		submit = a.Intake.Submit
+		trust = store.TrustDirect
 	}
-	answers, err := submit(ctx, bodies)
+	answers, err := a.Intake.Submit(ctx, bodies, store.SourceToken(v.Name, trust))
 	if err != nil {
 		a.Logger.Warn("jobs could not be accepted", logging.About(logging.Postgres), "jobs", len(bodies), "error", err)
 		return nil, refuse(http.StatusServiceUnavailable, "unavailable", "",
@@ -117,7 +118,7 @@ func (a *API) submit(ctx context.Context, bodies [][]byte, v server.Visitor) ([]
 }
 
 func describeJob(a intake.Answer) JobAnswer {
-	out := JobAnswer{Verdict: a.Verdict, Key: a.Key, Status: a.Status}
+	out := JobAnswer{Verdict: a.Verdict, Key: a.Key, Status: a.Status, Differs: a.Differs}
 	if a.ID != [16]byte{} {
 		out.ID = a.ID.String()
 	}

@@ -41,6 +41,7 @@ func (s *Store) Replay(_ context.Context, ids []uuid.UUID,
 		}
 		r.queue(now)
 		r.Error = ""
+		s.reviveRevocation(r)
 		agents = append(agents, r.agent)
 		moved++
 	}

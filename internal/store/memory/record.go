@@ -69,6 +69,9 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 			r.takeBack(number, started)
 		}
 		s.blame(r, c, o)
+		if o.Gone != nil {
+			s.endGone(r, *o.Gone)
+		}
 	}
 	if fence || late || o.Status == store.Delivered {
 		r.completeAttempt(number, started, o)
@@ -77,7 +80,7 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 		r.called = r.called || o.Called && o.Status == store.Delivered
 		return store.Recorded{}, store.ErrFenced
 	}
-	rec := store.Recorded{Age: now.Sub(r.accepted)}
+	rec := store.Recorded{Age: now.Sub(r.accepted), Rechecked: fence && s.recheckIfNeeded(r, c, o)}
 	if r.NextAttemptAt != nil {
 		rec.NextAttemptAt = *r.NextAttemptAt
 		if o.Task {

@@ -32,6 +32,8 @@ type Store struct {
 	agents  map[store.Agent]*agent
 	claims  int64 // the last claim number
 	leading bool
+
+	verified []uint64 // chains whose events workers verify
 }
 
 // row is a delivery, with the columns that operators do not see.
@@ -40,6 +42,11 @@ type row struct {
 	agent    store.Agent
 	job      job.Job
 	sealed   []byte
+	source   store.Source // of the job's action
+	bound    bool         // job was read from the chain
+	verified bool         // accepted while workers verified the chain's events
+	hints    int          // grows with each hint
+	stored   []store.Hint // nil: no job besides job
 	claimNo  int64
 	lease    time.Time // while running: end of the lease
 	handed   time.Time // when its newest task went to Redis; zero: no task in Redis
@@ -98,22 +105,21 @@ func (s *Store) acceptOne(it store.Intake) store.Acceptance {
 	}
 	key := cmp.Or(it.Key, it.Job.Key())
 	if known, ok := s.byKey[key]; ok {
-		out := store.Acceptance{Verdict: store.Known, ID: known.ID, Key: key, Status: known.Status}
-		field, differs := it.Job.Conflict(known.job)
-		if !differs && it.Job.ActionSum() != known.job.ActionSum() {
-			field, differs = "action", true
-		}
-		if differs && it.Refused == "" && known.Job != nil {
-			out.Verdict, out.Field = store.Conflict, field
-		}
-		return out
+		return s.answerKnown(known, it)
 	}
-	now := s.now()
-	r := &row{agent: a, job: it.Job, sealed: it.SealedHeaders, accepted: now, bulk: it.Bulk, parent: it.Traceparent}
-	r.Delivery = store.Delivery{ID: job.IDOf(key), Key: key, Seq: int64(len(s.rows) + 1), Kind: string(it.Job.Kind),
+	r := s.acceptAs(it, key, job.IDOf(key))
+	return store.Acceptance{Verdict: store.Accepted, ID: r.ID, Key: key, Status: r.Status}
+}
+
+// acceptAs inserts a delivery.
+func (s *Store) acceptAs(it store.Intake, key string, id uuid.UUID) *row {
+	now, a := s.now(), jobAgent(it.Job)
+	r := &row{agent: a, job: it.Job, sealed: it.SealedHeaders, source: it.Source, accepted: now, bulk: it.Bulk, parent: it.Traceparent,
+		verified: slices.Contains(s.verified, a.ChainID)}
+	r.Delivery = store.Delivery{ID: id, Key: key, Seq: int64(len(s.rows) + 1), Kind: string(it.Job.Kind),
 		ChainID:          a.ChainID,
-		IdentityRegistry: a.Registry, AgentID: a.ID, Status: store.Queued, CreatedAt: now, UpdatedAt: now,
-		TraceID: tracecontext.Of(job.IDOf(key), it.Traceparent).TraceID.String()}
+		IdentityRegistry: a.Registry, AgentID: a.ID, Status: store.Queued, CreatedAt: now, UpdatedAt: now, Verified: slices.Contains(s.verified, a.ChainID),
+		TraceID: tracecontext.Of(id, it.Traceparent).TraceID.String()}
 	if it.Refused != "" {
 		r.finish(store.Rejected, reason.InvalidJob, now)
 		r.Error, r.Result = it.Refused, it.Received
@@ -129,7 +135,7 @@ func (s *Store) acceptOne(it store.Intake) store.Acceptance {
 	}
 	s.rows = append(s.rows, r)
 	s.byID[r.ID], s.byKey[key] = r, r
-	return store.Acceptance{Verdict: store.Accepted, ID: r.ID, Key: key, Status: r.Status}
+	return r
 }
 
 // Claim claims delivery id for task n. It returns nil if it refuses the claim, with a *store.EarlyError if the delivery
@@ -161,7 +167,8 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 		return slices.ContainsFunc(r.history,
 			func(a *store.Attempt) bool { return a.Outcome == "" && a.Number > after })
 	}
-	ever, inDoubt := unfinished(0), unfinished(r.base)
+	mayBeCalled := r.bound || !r.verified
+	ever, inDoubt := unfinished(0), mayBeCalled && unfinished(r.base)
 	r.Status, r.Reason, r.NextAttemptAt, r.UpdatedAt = store.Running, "", nil, now
 	r.claimNo, r.lease = s.nextClaim(), now.Add(lease)
 	r.Attempts++
@@ -169,7 +176,8 @@ func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duratio
 	g := s.agent(r.agent)
 	return &store.Claim{ID: id, N: n, No: r.claimNo, Attempt: r.Attempts, StartedAt: now, LeaseUntil: r.lease,
 		Key: r.Key, Job: r.job,
-		SealedHeaders: r.sealed, CreatedAt: r.CreatedAt, Called: r.called || ever, Epoch: g.epoch, Enabled: !g.disabled,
+		SealedHeaders: r.sealed, CreatedAt: r.CreatedAt, Called: r.called || mayBeCalled && ever,
+		Source: r.source, Bound: r.bound, Verified: r.verified, Hints: r.hints, Corrected: r.Corrected, Epoch: g.epoch, Enabled: !g.disabled,
 		Budget: max(r.Attempts-r.base, 1), FetchFailures: r.fetches, Unfinished: ever, InDoubt: inDoubt,
 		Replay: r.replays > 0, Policy: g.policy, Protocol: g.known.Protocol,
 		Succeeded:   g.known.LastOKAt != nil && now.Sub(*g.known.LastOKAt) < store.RecentSuccess,

@@ -6,6 +6,8 @@
 -- @errors text[]: why a job is refused (rejected, invalid_job); null: the job is queued
 -- @bulks boolean[]: true: the job is part of a backfill; all elements are equal
 -- @traceparents text[]: the traceparent that came with the job, or null
+-- @sources text[], @trusts smallint[]: the sender of the job
+-- @bound: the jobs were read from the chain
 -- @max_dispatched: how many deliveries of an agent may be dispatched (8); a backfill may use half of them
 -- @strict: deliveries of one ordering key are sent in order (order_wait)
 --
@@ -60,14 +62,16 @@ WITH arrival AS MATERIALIZED (
 )
 INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job, secret_headers,
                                status, reason, error, finished_at, dispatch, handed_at, bulk, traceparent,
-                               next_attempt_at, holds_until, awaits_feedback)
+                               next_attempt_at, holds_until, awaits_feedback, source, trust, bound, verified)
 SELECT id, key, kind, c, r, a, order_key, order_seq, (@jobs::jsonb[])[nr::int], (@sealed_headers::bytea[])[nr::int],
        CASE WHEN error IS NOT NULL THEN 'rejected' WHEN ready THEN 'queued' ELSE 'waiting' END,
        CASE WHEN error IS NOT NULL THEN 'invalid_job' WHEN NOT ready THEN 'behind_earlier' END,
        CASE WHEN ready OR error IS NOT NULL THEN error ELSE 'an earlier delivery of this client has not ended: it goes first' END,
        CASE WHEN error IS NOT NULL THEN now() END, out::int, CASE WHEN out THEN now() END, bulk,
        (@traceparents::text[])[nr::int], look, CASE WHEN @strict::boolean AND error IS NULL AND herald.has_order(kind) THEN timestamptz 'infinity' END,
-       NOT ready AND error IS NULL AND (awaits_mate OR herald.awaits_feedback(kind, key, order_key, order_seq))
+       NOT ready AND error IS NULL AND (awaits_mate OR herald.awaits_feedback(kind, key, order_key, order_seq)),
+       (@sources::text[])[nr::int], (@trusts::smallint[])[nr::int], @bound::boolean,
+       EXISTS (SELECT FROM herald.verified_chains WHERE chain_id = c)
   FROM turned
  ORDER BY nr
 ON CONFLICT (key) DO NOTHING

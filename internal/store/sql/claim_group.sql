@@ -31,7 +31,7 @@ WITH ready AS MATERIALIZED (
            updated_at      = now()
      WHERE id = ANY(ARRAY(SELECT id FROM ready))
     RETURNING id, claim_no, attempts, budget_base, fetch_failures, replays, lease_until, job, secret_headers, key, kind,
-              created_at, called, chain_id, identity_registry, agent_id, candidate_rank, traceparent, order_key, order_seq
+              created_at, called, chain_id, identity_registry, agent_id, hints, bound, verified, source, trust, corrected, traceparent, order_key, order_seq
 ), attempt AS (
     INSERT INTO herald.attempts (delivery_id, number, started_at, stage)
     SELECT id, attempts, now(), 'claim' FROM claimed
@@ -41,7 +41,7 @@ SELECT c.claim_no, c.attempts, now() AS started_at, c.lease_until, c.job, c.secr
        c.called, c.chain_id, c.identity_registry, c.agent_id::text,
        coalesce(g.epoch, 0) AS epoch, coalesce(g.enabled, true) AS enabled,
        c.budget_base, c.fetch_failures, c.replays > 0 AS replay, coalesce(g.policy, '{}') AS policy, coalesce(g.protocol, '') AS protocol,
-       coalesce(g.last_ok_at > now() - $3::interval, false) AS succeeded, (SELECT week FROM attempt LIMIT 1) AS week, c.candidate_rank,
+       coalesce(g.last_ok_at > now() - $3::interval, false) AS succeeded, (SELECT week FROM attempt LIMIT 1) AS week, c.hints, c.bound, c.verified, c.source, c.trust, c.corrected,
        coalesce(c.traceparent, '') AS traceparent,
        coalesce(ahead.order_seq::text, '') AS ahead_of, g.preferences, c.id
   FROM claimed c

@@ -1,4 +1,4 @@
--- retain: delete the job, result, sealed headers and error of deliveries that ended long ago, and their candidates.
+-- retain: delete the job, result, sealed headers and error of deliveries that ended long ago, and their hints.
 --
 -- $1 age (interval)   $2 at most this many
 --
@@ -10,7 +10,7 @@ WITH old AS MATERIALIZED (
        AND finished_at < now() - $1::interval
      ORDER BY finished_at LIMIT $2 FOR UPDATE SKIP LOCKED
 ), gone AS (
-    DELETE FROM herald.candidates WHERE delivery_id IN (SELECT id FROM old)
+    DELETE FROM herald.hints WHERE delivery_id IN (SELECT id FROM old)
 )
 UPDATE herald.deliveries SET job = NULL, result = NULL, secret_headers = NULL, error = NULL, updated_at = now()
  WHERE id IN (SELECT id FROM old)

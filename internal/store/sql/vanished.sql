@@ -1,5 +1,4 @@
--- vanished: those of some deliveries whose events are not on the chain as far as it was read.
+-- vanished: those of some deliveries whose events the chain no longer has, as far as it was read up to its head.
 --
 -- $1 delivery ids uuid[]
--- Returns for each whether that is certain (gone), or whether the chain is not yet read up to its head (orphaned).
-SELECT delivery_id, state = 'gone' FROM herald.chain_events WHERE delivery_id = ANY($1) AND state <> 'canonical'
+SELECT delivery_id FROM herald.chain_events WHERE delivery_id = ANY($1) AND state = 'gone'

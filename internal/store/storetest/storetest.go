@@ -30,6 +30,9 @@ type Store interface {
 	Extend(ctx context.Context, c *store.Claim, d time.Duration) error
 	Record(ctx context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error)
 	Adopt(ctx context.Context, c *store.Claim, p store.SpooledOutcome) (store.Recorded, error)
+	Hints(ctx context.Context, c *store.Claim) ([]store.Hint, error)
+	Bind(ctx context.Context, c *store.Claim, b store.Binding) error
+	ReportVerified(ctx context.Context, chains []uint64) error
 
 	Lead(ctx context.Context, do func(context.Context) error) (bool, error)
 	Clock(ctx context.Context) (now, started time.Time, err error)
@@ -71,6 +74,12 @@ func Run(t *testing.T, open func(t *testing.T) (Store, Clock)) {
 	for name, test := range map[string]func(*suite){
 		"accept":                       (*suite).accept,
 		"traces are kept":              (*suite).keepsTraces,
+		"hints of a key":               (*suite).hintsOfAKey,
+		"a new hint is checked":        (*suite).newHintIsCheckedAtOnce,
+		"bind":                         (*suite).bind,
+		"revocation of a replay":       (*suite).revocationFollowsItsFeedback,
+		"gone after a call":            (*suite).goneAfterACall,
+		"unverified jobs":              (*suite).unverifiedJobIsTheContent,
 		"one claim wins":               (*suite).oneClaimWins,
 		"claims are refused":           (*suite).claimsAreRefused,
 		"a wait is claimed when due":   (*suite).waitIsClaimedWhenDue,

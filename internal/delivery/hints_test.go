@@ -1,0 +1,624 @@
+package delivery
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/big"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/intake"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/watch"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+)
+
+// repositioned returns a job with other position fields.
+func repositioned(j map[string]any, position map[string]any) map[string]any {
+	out := maps.Clone(j)
+	maps.Copy(out, position)
+	return out
+}
+
+// submitAs enqueues jobs of a sender.
+func (w *world) submitAs(from store.Source, jobs ...map[string]any) []intake.Answer {
+	w.t.Helper()
+	bodies := make([][]byte, len(jobs))
+	for i, j := range jobs {
+		bodies[i] = asJSON(j)
+	}
+	return must(w.intake.Submit(heraldtest.Within(w.t, 20*time.Second), bodies, from))
+}
+
+var thiefs = store.SourceToken("thief", store.TrustOrdinary)
+
+// TestFalseJobs: a sender enqueues false jobs of an event first. The agent is called once, with the content of the log,
+// also if no other sender enqueues the event.
+func TestFalseJobs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	agent := w.register(at(a.URL))
+	w.serve(w.newWorker())
+	second := strings.ToLower(common.HexToAddress("0x5ec0").Hex())
+	nothing := map[string]any{}
+	nowhere := map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 9)}
+	later := repositioned(nowhere, map[string]any{"blockNumber": 900, "blockHash": nil}) // the chain has fewer blocks
+	forged := func(p map[string]any) map[string]any {
+		return repositioned(p, map[string]any{"value": "1", "tag1": "forged", "feedbackURI": "ipfs://forged"})
+	}
+	bare := map[string]any{"transactionHash": nil, "logIndex": nil, "blockHash": nil, "blockNumber": nil}
+	for name, c := range map[string]struct {
+		jobs   []map[string]any
+		honest bool // another sender enqueues the true job
+		says   []string
+	}{
+		"another content":                     {[]map[string]any{forged(nothing)}, false, []string{"value", "tag1", "feedbackURI"}},
+		"another position":                    {[]map[string]any{nowhere}, false, []string{"transactionHash"}},
+		"another position, then the true job": {[]map[string]any{nowhere}, true, []string{"transactionHash"}},
+		"another content and position":        {[]map[string]any{forged(nowhere)}, false, []string{"value", "tag1", "feedbackURI", "transactionHash"}},
+		"another content, no position":        {[]map[string]any{forged(bare)}, false, []string{"value", "tag1", "feedbackURI"}},
+		"to come, then the true job":          {[]map[string]any{later}, true, []string{"blockNumber", "transactionHash"}},
+		"a flood, then the true job":          {flood(40, later), true, nil},
+		"another identity registry":           {[]map[string]any{{"identityRegistry": second}}, false, []string{"identityRegistry"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := *w
+			w.t = t
+			j, _ := w.rate(devnet.Feedback{AgentID: agent, Tag1: "true"})
+			delete(j, "timestamp")
+			before := len(a.received())
+			jobs := make([]map[string]any, len(c.jobs))
+			for i, p := range c.jobs {
+				jobs[i] = repositioned(j, p)
+			}
+			if p := c.jobs[0]["identityRegistry"]; p != nil { // the intake accepts only listed registries
+				k := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: 5 * time.Second}))
+				k.IdentityRegistry = common.HexToAddress(second)
+				w.acceptJobs(k)
+			} else if got := w.submitAs(thiefs, jobs...)[0]; got.Verdict != store.Accepted {
+				t.Fatalf("%+v", got)
+			}
+			id := job.IDOf(w.keyOf(j))
+			if c.honest {
+				if got := w.submit(j)[0]; got.Verdict != store.Known || got.ID != id {
+					t.Fatalf("the true job: %+v", got)
+				}
+			}
+			d := w.until(id, store.Delivered)
+			calls := a.received()
+			if len(calls) != before+1 {
+				t.Fatalf("the agent was called %d times", len(calls)-before)
+			}
+			args := calls[before].args(t)
+			if args["tag1"] != "true" || args["value"] != "9977" || args["transactionHash"] != j["transactionHash"] || args["fileUri"] == "ipfs://forged" {
+				t.Errorf("the agent received %v", args)
+			}
+			for _, field := range c.says {
+				if !slices.Contains(d.Corrected, field) {
+					t.Errorf("corrected: %v, want %s", d.Corrected, field)
+				}
+			}
+			if !d.Verified || d.IdentityRegistry != strings.ToLower(w.net.Deployment().Identity.Hex()) {
+				t.Errorf("%+v", d)
+			}
+			if again := w.submit(j)[0]; again.Verdict != store.Known || len(again.Differs) > 0 {
+				t.Errorf("the true job, later: %+v", again)
+			}
+			if again := w.submitAs(thiefs, repositioned(j, map[string]any{"tag1": "x"}))[0]; again.Verdict != store.Known || fmt.Sprint(again.Differs) != "[tag1]" {
+				t.Errorf("a false job, later: %+v", again)
+			}
+		})
+	}
+}
+
+// TestActionBelongsToItsHint: of the jobs that name the event's position, the one of the most trusted sender determines
+// the action, and among equals the first. The action of a job that names another position has no effect.
+func TestActionBelongsToItsHint(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	victim, first, second := newAgent(t), newAgent(t), newAgent(t)
+	rated := w.register(at(victim.URL))
+	k := w.newWorker()
+	direct := store.SourceToken("direct", store.TrustDirect)
+	nowhere := map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 9)}
+	for name, c := range map[string]struct {
+		jobs func(j map[string]any) []intake.Answer
+		to   *agent
+		last store.Verdict
+	}{
+		"the first of two equals": {func(j map[string]any) []intake.Answer {
+			return append(w.submit(with(j, own(first.URL, nil))), w.submit(with(j, own(second.URL, nil)))...)
+		}, first, store.Conflict},
+		"the more trusted one": {func(j map[string]any) []intake.Answer {
+			return append(w.submitAs(thiefs, repositioned(j, map[string]any{"blockNumber": 1})), w.submitAs(direct, with(j, own(second.URL, nil)))...)
+		}, second, store.Known},
+		"a false position has no say": {func(j map[string]any) []intake.Answer {
+			return append(w.submitAs(direct, with(repositioned(j, nowhere), own(first.URL, map[string]any{"X-Thief": "1"}))), w.submitAs(thiefs, j)...)
+		}, victim, store.Known},
+		"headers follow the event's agent": {func(j map[string]any) []intake.Answer {
+			k := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: 5 * time.Second}))
+			k.IdentityRegistry = common.HexToAddress("0x5ec0")
+			w.acceptJobs(k)
+			return w.submitAs(direct, with(j, own(first.URL, map[string]any{"X-Own": "1"})))
+		}, first, store.Known},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, _ := w.rate(devnet.Feedback{AgentID: rated})
+			before := len(c.to.received())
+			total := len(victim.received()) + len(first.received()) + len(second.received())
+			answers := c.jobs(j)
+			last := answers[len(answers)-1]
+			if last.Verdict != c.last || last.Verdict == store.Conflict && last.Path != "action" {
+				t.Errorf("%+v", last)
+			}
+			for range 2 {
+				w.turn(k, last.ID)
+			}
+			if d := w.row(last.ID); d.Status != store.Delivered {
+				t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
+			}
+			if len(c.to.received()) != before+1 || len(victim.received())+len(first.received())+len(second.received()) != total+1 {
+				t.Error("another agent was called")
+			}
+		})
+	}
+}
+
+// flood returns n copies of position p, each with another transaction.
+func flood(n int, p map[string]any) []map[string]any {
+	out := make([]map[string]any, n)
+	for i := range out {
+		out[i] = repositioned(p, map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 1000+i)})
+	}
+	return out
+}
+
+// TestPositionIsTheChains: a job names the right transaction, but a false block and time. The agent gets the values of
+// the chain.
+func TestPositionIsTheChains(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	agent := w.register(at(a.URL))
+	w.serve(w.newWorker())
+	j, _ := w.rate(devnet.Feedback{AgentID: agent})
+	number := j["blockNumber"].(json.Number)
+	id := w.accept(repositioned(j, map[string]any{"blockNumber": 1, "blockHash": fmt.Sprintf("0x%064x", 7), "timestamp": 4_000_000_000}))
+	w.until(id, store.Delivered)
+	args := a.received()[0].args(t)
+	if fmt.Sprint(args["blockNumber"]) != number.String() || args["timestamp"] == 4_000_000_000.0 {
+		t.Errorf("%v", args)
+	}
+	block, err := w.net.Client().HeaderByNumber(heraldtest.Within(t, 20*time.Second), new(big.Int).SetUint64(uint64(must(number.Int64()))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := must(json.Number(fmt.Sprintf("%.0f", args["timestamp"])).Int64()); got != int64(block.Time) {
+		t.Errorf("timestamp %d, the block's is %d", got, block.Time)
+	}
+}
+
+// TestHeadersAreCompared: the headers are part of an action although they are sealed. A job with the same headers is
+// known, and one with others has another action.
+func TestHeadersAreCompared(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
+	action := func(headers map[string]any) map[string]any { return with(j, own("https://a.example/mcp", headers)) }
+	w.accept(action(map[string]any{"X-A": "1", "X-B": "2"}))
+	for name, c := range map[string]struct {
+		job  map[string]any
+		want store.Verdict
+	}{
+		"the same":    {action(map[string]any{"X-B": "2", "X-A": "1"}), store.Known},
+		"another":     {action(map[string]any{"X-A": "1", "X-B": "3"}), store.Conflict},
+		"fewer":       {action(map[string]any{"X-A": "1"}), store.Conflict},
+		"none":        {action(nil), store.Conflict},
+		"another URL": {with(j, own("https://b.example/mcp", map[string]any{"X-A": "1", "X-B": "2"})), store.Conflict},
+	} {
+		if got := w.submit(c.job)[0]; got.Verdict != c.want || (got.Path == "action") != (c.want == store.Conflict) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// deaf is a chain whose node does not answer for jobs without a transaction. While it is away, it answers for none.
+type deaf struct {
+	Chain
+	away   bool
+	asked  int
+	always bool // it answers for each job
+	blind  bool // its searches find nothing
+}
+
+func (c *deaf) Check(ctx context.Context, j job.Job, v chain.Verify) (chain.Standing, error) {
+	c.asked++
+	if c.away || !c.always && j.TransactionHash == (common.Hash{}) {
+		return chain.Standing{}, &chain.UnavailableError{ChainID: j.ChainID, Op: "reading logs", Err: errors.New("error -32005: too many")}
+	}
+	if c.blind && j.TransactionHash == (common.Hash{}) {
+		c.asked--
+		return chain.Standing{Disagrees: "transactionHash"}, nil
+	}
+	return c.Chain.Check(ctx, j, v)
+}
+
+// turn makes the delivery due, and runs one attempt of each task that the reconciler dispatches.
+func (w *world) turn(k *worker, id uuid.UUID) {
+	w.t.Helper()
+	w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1 AND status = 'waiting'`, id)
+	ctx := heraldtest.Within(w.t, 30*time.Second)
+	due, _, err := w.store.Due(ctx, 10)
+	backlog, err2 := w.store.Backlog(ctx, 10)
+	if err := errors.Join(err, err2); err != nil {
+		w.t.Fatal(err)
+	}
+	tasks := append(due, backlog...)
+	if d := w.row(id); !d.Status.Final() && len(tasks) == 0 { // its own task is in Redis
+		tasks = []store.Task{{ID: id, N: d.Dispatch}}
+	}
+	for _, task := range tasks {
+		var archived *queue.ArchivedError
+		if _, err := k.deliver(ctx, task.ID, task.N); err != nil && !errors.As(err, &archived) {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// deliverInTurns runs n turns, and checks that the delivery is then delivered with one call.
+func (w *world) deliverInTurns(k *worker, id uuid.UUID, n int, to *agent) {
+	w.t.Helper()
+	for range n {
+		w.turn(k, id)
+	}
+	if d := w.row(id); d.Status != store.Delivered || len(to.received()) != 1 {
+		w.t.Errorf("%s %s: %s, %d calls", d.Status, d.Reason, d.Error, len(to.received()))
+	}
+}
+
+// TestUnansweredHint: a job determines the query to the node. If the node never answers it, the other hints are tried.
+func TestUnansweredHint(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	victim := newAgent(t)
+	k := w.newWorker()
+	k.chains[w.net.ChainID()] = &deaf{Chain: w.chain}
+	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(victim.URL))})
+	bare := map[string]any{"transactionHash": nil, "logIndex": nil, "blockHash": nil, "blockNumber": 1}
+	id := w.submitAs(thiefs, repositioned(j, bare))[0].ID
+	w.submit(j)
+	w.deliverInTurns(k, id, 1, victim)
+}
+
+// TestHintsOutlastAnOutage: the hints of a key wait while the node is down, and none is refuted.
+func TestHintsOutlastAnOutage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	victim := newAgent(t)
+	node := &deaf{Chain: w.chain, away: true, always: true}
+	k := w.newWorker()
+	k.chains[w.net.ChainID()] = node
+	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(victim.URL))})
+	id := w.submitAs(thiefs, repositioned(j, map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 9)}))[0].ID
+	w.submit(j)
+	for round := range 5 {
+		before := node.asked
+		w.turn(k, id)
+		if d := w.row(id); d.Status.Final() || d.Attempts != 0 || node.asked > before+2 {
+			t.Fatalf("round %d: %s %s after %d attempts, asked %d times", round, d.Status, d.Reason, d.Attempts, node.asked-before)
+		}
+	}
+	node.away = false
+	w.deliverInTurns(k, id, 1, victim)
+}
+
+// TestRefutedHints: the delivery of a false job ends event_not_found if the event is not in the searched range. Sending
+// the job again changes nothing; another job starts a new check.
+func TestRefutedHints(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	k := w.newWorker()
+	node := &deaf{Chain: w.chain, always: true, blind: true}
+	k.chains[w.net.ChainID()] = node
+	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL))})
+	false1 := repositioned(j, map[string]any{"transactionHash": fmt.Sprintf("0x%064x", 9), "blockNumber": 1, "blockHash": nil})
+	id := w.submitAs(thiefs, false1)[0].ID
+	w.turn(k, id)
+	if d := w.row(id); d.Status != store.Rejected || d.Reason != reason.EventNotFound {
+		t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
+	}
+	if got := w.submitAs(thiefs, false1)[0]; got.Verdict != store.Known || got.Status != store.Rejected {
+		t.Errorf("the same again: %+v", got)
+	}
+	if got := w.submitAs(thiefs, j)[0]; got.Verdict != store.Accepted || got.ID != id {
+		t.Errorf("the true job: %+v", got)
+	}
+	asked := node.asked
+	w.deliverInTurns(k, id, 1, a)
+	if node.asked != asked+1 {
+		t.Errorf("the node was asked %d times: the refuted hint costs another look-up", node.asked-asked)
+	}
+}
+
+// validate makes a validation of an agent and returns its job.
+func (w *world) validate(agent *big.Int, request common.Hash) (j map[string]any) {
+	w.t.Helper()
+	ctx := heraldtest.Within(w.t, 30*time.Second)
+	if _, err := w.net.RequestValidation(ctx, w.net.Account(0), w.net.Account(1).Address, agent, "q", request); err != nil {
+		w.t.Fatal(err)
+	}
+	receipt, err := w.net.RespondValidation(ctx, w.net.Account(1), request, 88, "", common.Hash{}, "t")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, l := range receipt.Logs {
+		if e, err := erc8004.Decode(*l); err == nil && e.Kind == erc8004.ValidationResponse {
+			dec := json.NewDecoder(bytes.NewReader(must(json.Marshal(must(chain.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000, job.Limits{}))))))
+			dec.UseNumber()
+			if err := dec.Decode(&j); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+	}
+	return j
+}
+
+// TestFalseAgentOfAValidation: the key of a validation does not contain its agent. A false job that comes first and names
+// a disabled agent, or one for which the worker has no slot, neither holds nor delays the validation.
+func TestFalseAgentOfAValidation(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"disabled", "busy"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			victim := newAgent(t, func(a *agent) { a.tool = "agent.receiveValidation" })
+			agent, named := w.register(at(victim.URL)), w.register(nil)
+			k := w.newWorker(func(c *Config) { c.Newcomers = must(NewNewcomers(2, nil, nil)) })
+			k.executor.Newcomers.noteOutcome(w.agentOf(agent), true)
+			j := w.validate(agent, common.Hash{0x42})
+			id := w.submitAs(thiefs, repositioned(j, map[string]any{"agentId": named.String(), "response": 1}))[0].ID
+			if name == "disabled" {
+				if _, _, err := w.store.EnableAgent(heraldtest.Within(t, 30*time.Second), w.agentOf(named), false); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				hangs, err := k.executor.Newcomers.acquireSlot(t.Context(), &store.Claim{ID: uuid.New(), No: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { hangs.release(context.WithoutCancel(t.Context())) })
+			}
+			w.deliverInTurns(k, id, 2, victim)
+			if d := w.row(id); d.AgentID != agent.String() || !slices.Contains(d.Corrected, "agentId") || !slices.Contains(d.Corrected, "response") {
+				t.Errorf("%+v", d)
+			}
+		})
+	}
+}
+
+// TestFalseJobInDoubt: a false job whose worker died during the check is not held, also if its agent's policy is hold: no
+// agent is called before the event is bound.
+func TestFalseJobInDoubt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	victim := newAgent(t)
+	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(victim.URL))})
+	id := w.submit(repositioned(j, map[string]any{"value": "1"}))[0].ID
+	w.policy(id, store.OnUnknownHold)
+	if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
+		t.Fatal(c, err)
+	}
+	w.expire(id)
+	k := w.newWorker()
+	w.deliverInTurns(k, id, 1, victim)
+}
+
+// TestDisagreeingJobsNeedTheChain: jobs of one event differ, and the chain is no longer configured. The delivery is held,
+// because only the chain can decide between them.
+func TestDisagreeingJobsNeedTheChain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	victim := newAgent(t)
+	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(victim.URL))})
+	id := w.submitAs(thiefs, repositioned(j, map[string]any{"value": "1"}))[0].ID
+	w.submit(j)
+	k := w.newWorker()
+	node := k.chains[w.net.ChainID()]
+	delete(k.chains, w.net.ChainID())
+	w.turn(k, id)
+	if d := w.row(id); d.Status != store.Held || d.Reason != reason.ChainUnconfigured || len(victim.received()) != 0 {
+		t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
+	}
+	k.chains[w.net.ChainID()] = node
+	if _, err := w.store.Release(t.Context(), []uint64{w.net.ChainID()}, true, 10); err != nil {
+		t.Fatal(err)
+	}
+	w.deliverInTurns(k, id, 1, victim)
+}
+
+// TestFollowedFalseJob: the first job of an event is false in its tag, position and identity registry, while a follower
+// reads the event. The agent gets the event, and its retraction after a reorg.
+func TestFollowedFalseJob(t *testing.T) {
+	t.Parallel()
+	for _, late := range []bool{false, true} { // the follower reads the event before or after the check of the false job
+		t.Run(fmt.Sprint("follower is late: ", late), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			a := newAgent(t, func(a *agent) { a.tool = "agent.receiveFeedback" })
+			j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: "true"})
+			k := w.newWorker(func(c *Config) { c.Metrics = must(NewMetrics(w.registry)) })
+			false1 := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: 5 * time.Second}))
+			false1.Tag1, false1.IdentityRegistry, false1.TransactionHash, false1.BlockNumber = "forged", common.HexToAddress("0x5ec0"), common.Hash{9}, 1
+			id := w.acceptJobs(false1)[0].ID
+			if late {
+				w.turn(k, id)
+			}
+			start := uint64(0)
+			follower := must(watch.New(watch.Config{Chain: w.chain, Deployment: w.net.Deployment(), Ledger: w.store, Dispatcher: w.dispatcher,
+				Limits: w.limits(), From: &start, Poll: 5 * time.Millisecond, Standby: 5 * time.Millisecond, Logger: w.logger()}))
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- follower.Run(ctx) }()
+			t.Cleanup(func() { cancel(); <-done })
+			w.serve(k)
+			reconciler := w.newReconciler()
+			heraldtest.Await(t, "the delivery", func() bool {
+				w.reconcile(reconciler) // a check may have ended in the backlog of another agent
+				return w.row(id).Status == store.Delivered
+			})
+			d := w.row(id)
+			if args := a.received()[0].args(t); len(a.received()) != 1 || args["tag1"] != "true" || args["transactionHash"] != j["transactionHash"] {
+				t.Errorf("the agent received %v", args)
+			}
+			counted := map[string]float64{}
+			for _, family := range must(w.registry.Gather()) {
+				for _, m := range family.GetMetric() {
+					if family.GetName() == "herald_jobs_corrected_total" {
+						counted[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+					}
+				}
+			}
+			for _, field := range []string{"tag1", "transactionHash", "identityRegistry"} {
+				if !slices.Contains(d.Corrected, field) || counted[field] != 1 {
+					t.Errorf("corrected: %v, counted %v, want %s", d.Corrected, counted, field)
+				}
+			}
+			if err := w.net.Reorg(heraldtest.Within(t, 30*time.Second), 1, false); err != nil {
+				t.Fatal(err)
+			}
+			retraction := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: time.Second})).Retraction(id)
+			heraldtest.Await(t, "the retraction", func() bool {
+				d, err := w.store.DeliveryByKey(t.Context(), retraction.Key())
+				return err == nil && d.Status == store.Skipped && d.Reason == reason.ToolNotOffered // the agent has no agent.receiveRevocation
+			})
+		})
+	}
+}
+
+// TestRetryChecksItsEvent: after a call, a retry finds that a reorg replaced the event. The delivery ends, is retracted,
+// and the other event is delivered under an id of its own.
+func TestRetryChecksItsEvent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var failed atomic.Bool
+	a := newAgent(t, func(a *agent) {
+		a.on = func(method string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
+			fails := method == "tools/call" && failed.CompareAndSwap(false, true)
+			if fails {
+				http.Error(w, "no", http.StatusInternalServerError)
+			}
+			return fails
+		}
+	})
+	k := w.newWorker()
+	agent := w.register(at(a.URL))
+	j, client := w.rate(devnet.Feedback{AgentID: agent, Tag1: "first"})
+	id := w.submit(j)[0].ID
+	w.turn(k, id)
+	if d := w.row(id); d.Status != store.Waiting || !failed.Load() {
+		t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
+	}
+	ctx := heraldtest.Within(t, 30*time.Second)
+	if err := w.net.Reorg(ctx, 1, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.net.GiveFeedback(ctx, client, devnet.Feedback{AgentID: agent, Tag1: "second"}); err != nil {
+		t.Fatal(err)
+	}
+	w.turn(k, id)
+	d := w.row(id)
+	if d.Status != store.Cancelled || d.Reason != reason.Reorg || d.Key != w.keyOf(j)+"~"+id.String() {
+		t.Fatalf("%s %s: %s, key %s", d.Status, d.Reason, d.Error, d.Key)
+	}
+	next := must(w.store.DeliveryByKey(ctx, w.keyOf(j)))
+	for range 3 {
+		w.turn(k, next.ID)
+	}
+	calls := a.received()
+	if d := w.row(next.ID); d.Status != store.Delivered || calls[len(calls)-1].args(t)["tag1"] != "second" {
+		t.Errorf("the other event: %s %s: %s", d.Status, d.Reason, d.Error)
+	}
+	for _, c := range calls {
+		if args := c.args(t); args["tag1"] == "second" && args["deliveryId"] == id.String() {
+			t.Errorf("the first id was used for the other event: %v", args)
+		}
+	}
+}
+
+// TestReviewAfterTheEnd: the chain has no follower. A job that differs from the event of a delivered row is known and starts
+// one look at the chain. If the event is still there, nothing changes. If a reorg replaced it, the delivery is retracted,
+// and the other event is delivered.
+func TestReviewAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := newAgent(t)
+	k := w.newWorker()
+	agent := w.register(at(a.URL))
+	j, client := w.rate(devnet.Feedback{AgentID: agent, Tag1: "first"})
+	id := w.submit(j)[0].ID
+	w.deliverInTurns(k, id, 1, a)
+	ctx := heraldtest.Within(t, 30*time.Second)
+	pending := func() int { return len(must(w.store.TakeReviews(ctx, 10))) }
+
+	forged := repositioned(j, map[string]any{"tag1": "forged"})
+	for range 3 {
+		if got := w.submitAs(thiefs, forged)[0]; got.Verdict != store.Known || !slices.Contains(got.Differs, "tag1") {
+			t.Fatalf("%+v", got)
+		}
+	}
+	if n := pending(); n != 1 {
+		t.Fatalf("%d looks for one key", n)
+	}
+	w.exec(`UPDATE herald.hints SET review_at = now() WHERE review_at IS NOT NULL AND delivery_id = $1`, id)
+	k.executor.reviewOnce(ctx, w.store)
+	w.submitAs(thiefs, forged)
+	if d := w.row(id); pending() != 0 || d.Status != store.Delivered || d.Key != w.keyOf(j) {
+		t.Errorf("%s, key %s", d.Status, d.Key)
+	}
+
+	if err := w.net.Reorg(ctx, 1, false); err != nil {
+		t.Fatal(err)
+	}
+	_, r, err := w.net.GiveFeedback(ctx, client, devnet.Feedback{AgentID: agent, Tag1: "second"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := repositioned(j, map[string]any{"tag1": "second", "transactionHash": r.TxHash.Hex(), "blockNumber": nil, "blockHash": nil})
+	if got := w.submit(second)[0]; got.Verdict != store.Known || got.ID != id {
+		t.Fatalf("%+v", got)
+	}
+	k.executor.reviewOnce(ctx, w.store)
+	next := must(w.store.DeliveryByKey(ctx, w.keyOf(j)))
+	if d := w.row(id); next.ID == id || d.Status != store.Delivered || d.Key != w.keyOf(j)+"~"+id.String() {
+		t.Fatalf("%s, key %s; the key is of %s", d.Status, d.Key, next.ID)
+	}
+	w.serve(k)
+	w.until(next.ID, store.Delivered)
+	retraction := must(w.store.DeliveryByKey(ctx, must(job.Parse(asJSON(j), job.Limits{MaxTimeout: time.Second})).Retraction(id).Key()))
+	if !strings.Contains(string(retraction.Job), id.String()) {
+		t.Errorf("the retraction is %s", retraction.Job)
+	}
+}
+
+// keyOf returns the key of a job.
+func (w *world) keyOf(j map[string]any) string {
+	return must(job.Parse(asJSON(j), job.Limits{MaxTimeout: 5 * time.Second})).Key()
+}

@@ -1,0 +1,79 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// ReviewLedger is the part of the store that ReviewEvents uses.
+type ReviewLedger interface {
+	TakeReviews(ctx context.Context, limit int) ([]store.Review, error)
+	EndReview(ctx context.Context, l store.Review, next *job.Job) ([]store.Task, error)
+}
+
+const (
+	reviewsAtOnce = 16
+	reviewPause   = 2 * time.Second  // between two rounds
+	reviewTimeout = 30 * time.Second // bounds one round; the rest is due again after a minute
+)
+
+// ReviewEvents reads the events again, until ctx ends, of deliveries that have ended or were called and for whose keys a
+// job was sent that differs from their event. Chains without a follower have no other way to find that a reorg replaced an
+// event. If the chain still has the event, nothing changes.
+func (r *Runner) ReviewEvents(ctx context.Context, ledger ReviewLedger) {
+	ticker := time.NewTicker(reviewPause)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		r.executor.reviewOnce(ctx, ledger)
+	}
+}
+
+// reviewOnce makes one round of ReviewEvents.
+func (e *Executor) reviewOnce(ctx context.Context, ledger ReviewLedger) {
+	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
+	defer cancel()
+	reviews, err := ledger.TakeReviews(ctx, reviewsAtOnce)
+	for _, l := range reviews {
+		if err == nil {
+			err = e.endReview(ctx, ledger, l)
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		e.Logger.Warn("events of deliveries are not read again", logging.About(logging.Postgres), "error", err)
+	}
+}
+
+// endReview ends one review, unless the chain has no answer yet.
+func (e *Executor) endReview(ctx context.Context, ledger ReviewLedger, l store.Review) error {
+	client, ok := e.Chain(l.Job.ChainID)
+	if !ok || e.Verify == chain.VerifyOff {
+		return nil
+	}
+	hints := append([]store.Hint{{Rank: -1, Job: l.Job}}, l.Hints...)
+	s, err := e.findEvent(ctx, &attempt{}, client, hints)
+	var failed *retry.Failure
+	var next *job.Job
+	switch notFound := errors.As(err, &failed) && failed.Reason == reason.EventNotFound; {
+	case err != nil && !notFound, err == nil && !s.Event.SameEvent(l.Job) && !s.Confirmed:
+		return nil // the review is due again
+	case err == nil && !s.Event.SameEvent(l.Job):
+		next = s.Event
+		e.Logger.Info("a reorg replaced the event of a delivery", "delivery", l.ID, "key", l.Key)
+	}
+	tasks, err := ledger.EndReview(ctx, l, next)
+	e.Dispatcher.Dispatch(ctx, tasks)
+	return err
+}

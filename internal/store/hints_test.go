@@ -1,0 +1,370 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/ethereum/go-ethereum/common"
+)
+
+var (
+	refuted = Outcome{Status: Rejected, Reason: "event_not_found", Stage: "check", Undecided: true}
+	pending = Outcome{Status: Waiting, Reason: "not_confirmed", Stage: "check", Delay: time.Hour, Task: true, Free: true, Undecided: true}
+)
+
+// newVerifiedStore returns a store whose workers verify the events of the test's chain.
+func newVerifiedStore(t *testing.T) *Store {
+	t.Helper()
+	s := newStore(t)
+	if err := s.ReportVerified(t.Context(), []uint64{8453}); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// positioned returns a feedback of agent 42 in the given transaction, from a sender, with the tool that its action calls.
+func positioned(index int, transaction byte, tool string, from Source) Intake {
+	j := feedback(42, index)
+	j.Action.ToolName = tool
+	if transaction > 0 {
+		j.TransactionHash = common.Hash{transaction}
+	}
+	return Intake{Job: j, Source: from}
+}
+
+func forged(in Intake) Intake {
+	in.Job.Value = big.NewInt(1)
+	return in
+}
+
+var (
+	command  = Source{SourceCommand, TrustDirect}
+	redis    = Source{SourceRedis, TrustOrdinary}
+	ordinary = SourceToken("a", TrustOrdinary)
+	other    = SourceToken("b", TrustOrdinary)
+)
+
+func countHints(t testing.TB, s *Store) int {
+	t.Helper()
+	return value[int](t, s, `SELECT count(*)::int FROM herald.hints`)
+}
+
+// TestHintsOfAKey checks the answer to a job for a known key, and how many hints the key has then.
+func TestHintsOfAKey(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	called := func(c *Claim) {
+		if err := s.Bind(t.Context(), c, Binding{Job: c.Job, Source: c.Source}); err != nil {
+			t.Fatal(err)
+		}
+		record(t, s, c, waiting(time.Hour))
+	}
+	missed := func(c *Claim) { record(t, s, c, refuted) }
+	for i, tt := range []struct {
+		name  string
+		first Intake
+		move  func(*Claim) // nil: the delivery stays queued
+		then  []Intake
+		want  Verdict // for the last one
+		kept  int
+	}{
+		{"the same", positioned(0, 1, "a", command), nil, []Intake{positioned(0, 1, "a", command)}, Known, 0},
+		{"another position", positioned(0, 1, "a", command), nil, []Intake{positioned(0, 2, "a", command)}, Known, 2},
+		{"no position", positioned(0, 1, "a", command), nil, []Intake{positioned(0, 0, "a", command)}, Known, 2},
+		{"another content", positioned(0, 1, "a", command), nil, []Intake{forged(positioned(0, 1, "a", command))}, Known, 2},
+		{"another action of an equal", positioned(0, 1, "a", command), nil, []Intake{positioned(0, 1, "b", command)}, Conflict, 0},
+		{"another action and position of an equal", positioned(0, 1, "a", command), nil, []Intake{positioned(0, 2, "b", command)}, Conflict, 2},
+		{"another action of a better one", positioned(0, 1, "a", ordinary), nil, []Intake{positioned(0, 1, "b", command)}, Known, 2},
+		{"another action of a lesser one", positioned(0, 1, "a", command), nil, []Intake{positioned(0, 1, "b", ordinary)}, Known, 0},
+		{"two of one token", positioned(0, 1, "a", command), nil,
+			[]Intake{positioned(0, 2, "a", ordinary), positioned(0, 3, "a", ordinary), positioned(0, 4, "a", ordinary)}, Known, 3},
+		{"the first one counts", positioned(0, 1, "a", ordinary), nil, []Intake{positioned(0, 2, "a", ordinary), positioned(0, 3, "a", ordinary)}, Known, 2},
+		{"two of Redis", positioned(0, 1, "a", redis), nil, []Intake{positioned(0, 2, "a", redis), positioned(0, 3, "a", redis)}, Known, 2},
+		{"two of each token", positioned(0, 1, "a", ordinary), nil,
+			[]Intake{positioned(0, 2, "a", ordinary), positioned(0, 3, "a", other), positioned(0, 4, "a", other), positioned(0, 5, "a", other)}, Known, 4},
+		{"eight", positioned(0, 1, "a", command), nil, manyPositions(2, 12, command), Known, 8},
+		{"refuted ones make room", positioned(0, 1, "a", command), missed, manyPositions(2, 12, command), Known, 8},
+		{"refuted, the same", positioned(0, 1, "a", command), missed, []Intake{positioned(0, 1, "a", command)}, Known, 0},
+		{"refuted, another position", positioned(0, 1, "a", command), missed, []Intake{positioned(0, 2, "a", command)}, Accepted, 2},
+		{"called, the same", positioned(0, 1, "a", command), called, []Intake{positioned(0, 1, "a", command)}, Known, 0},
+		{"called, no position", positioned(0, 1, "a", command), called, []Intake{positioned(0, 0, "a", command)}, Known, 0},
+		{"called, another position", positioned(0, 1, "a", command), called, []Intake{positioned(0, 2, "a", command)}, Known, 2},
+		{"called, another action", positioned(0, 1, "a", command), called, []Intake{positioned(0, 1, "b", command)}, Conflict, 0},
+	} {
+		as := func(in Intake) Intake { in.Job.FeedbackIndex = uint64(i + 1); return in }
+		exec(t, s, `DELETE FROM herald.hints`)
+		exec(t, s, `UPDATE herald.deliveries SET status = 'cancelled', reason = 'operator', finished_at = now(), handed_at = NULL WHERE finished_at IS NULL`)
+		_, tasks := accept(t, s, as(tt.first))
+		if tt.move != nil {
+			tt.move(claim(t, s, tasks[0]))
+		}
+		var last Acceptance
+		for _, in := range tt.then {
+			out, _ := accept(t, s, as(in))
+			last = out[0]
+		}
+		if last.Verdict != tt.want || (last.Field == "action") != (tt.want == Conflict) {
+			t.Errorf("%s: %+v", tt.name, last)
+		}
+		if n := countHints(t, s); n != tt.kept {
+			t.Errorf("%s: %d hints, want %d", tt.name, n, tt.kept)
+		}
+	}
+}
+
+func manyPositions(from, to byte, source Source) (list []Intake) {
+	for n := from; n <= to; n++ {
+		list = append(list, positioned(0, n, "a", source))
+	}
+	return list
+}
+
+// TestKnownNamesDifferences: the answer to a job for an event that was read names the fields in which the job differs.
+func TestKnownNamesDifferences(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	c := claim(t, s, acceptOne(t, s, feedback(42, 1)))
+	differing := forged(positioned(1, 2, c.Job.Action.ToolName, command))
+	if out, _ := accept(t, s, differing); out[0].Verdict != Known || out[0].Differs != nil {
+		t.Errorf("before the event was read: %+v", out[0])
+	}
+	event := inBlock(c.Job, 900, 'a')
+	if err := s.Bind(t.Context(), c, Binding{Job: event}); !errors.Is(err, ErrNewHint) {
+		t.Fatalf("a check that does not know a hint binds its result: %v", err)
+	}
+	c.Hints = value[int](t, s, `SELECT hints FROM herald.deliveries`)
+	if err := s.Bind(t.Context(), c, Binding{Job: event, Corrected: []string{"value"}}); err != nil {
+		t.Fatal(err)
+	}
+	if d := read(t, s, c.ID); fmt.Sprint(d.Corrected) != "[value]" || !d.Verified {
+		t.Errorf("%+v", d)
+	}
+	record(t, s, c, delivered)
+	out, _ := accept(t, s, differing)
+	if got := fmt.Sprint(out[0].Differs); out[0].Verdict != Known || got != "[value blockNumber transactionHash]" {
+		t.Errorf("%+v", out[0])
+	}
+}
+
+// TestNewHintDuringACheck: a hint that arrives after the claim makes the delivery be checked again at once, at no cost.
+// A job that adds no hint does not.
+func TestNewHintDuringACheck(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]Outcome{"refuted": refuted, "pending": pending} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newVerifiedStore(t)
+			_, tasks := accept(t, s, positioned(1, 1, "a", command))
+			c := claim(t, s, tasks[0])
+			accept(t, s, positioned(1, 1, "a", command), positioned(1, 2, "a", command))
+			rec := record(t, s, c, o)
+			if !rec.Rechecked || rec.Task != nil || len(rec.Next) != 1 || rec.Next[0].ID != c.ID {
+				t.Fatalf("%+v", rec)
+			}
+			again := claim(t, s, rec.Next[0])
+			if again.Budget != 1 || again.Hints <= c.Hints {
+				t.Errorf("%+v", again)
+			}
+			hints, err := s.Hints(t.Context(), again)
+			if err != nil || len(hints) != 2 || hints[0].Job.TransactionHash != (common.Hash{1}) || hints[1].Job.TransactionHash != (common.Hash{2}) {
+				t.Fatalf("%+v, %v", hints, err)
+			}
+			accept(t, s, positioned(1, 2, "a", command))
+			o.Refuted = []int{0}
+			if rec := record(t, s, again, o); rec.Rechecked {
+				t.Errorf("checked again without a new hint: %+v", rec)
+			}
+			if hints, _ := s.Hints(t.Context(), again); !hints[0].Refuted || hints[1].Refuted {
+				t.Errorf("%+v", hints)
+			}
+			if name == "pending" { // a new hint ends the wait for an older one
+				_, tasks := accept(t, s, positioned(1, 3, "a", command))
+				if len(tasks) != 1 || tasks[0].N != again.N+1 {
+					t.Errorf("%+v", tasks)
+				}
+			}
+		})
+	}
+}
+
+// TestFollowerBinds: the follower reads the event of a delivery whose job is false. The delivery gets the event, and its
+// first job stays as a hint. A check that began before does not bind its result.
+func TestFollowerBinds(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	r := newChainReader(t, s)
+	false1 := forged(positioned(1, 1, "a", ordinary))
+	false1.Job.IdentityRegistry = common.HexToAddress("0xaa")
+	_, tasks := accept(t, s, false1)
+	c := claim(t, s, tasks[0])
+	event := inBlock(feedback(42, 1), 100, 'a')
+	answer := r.read(100, 100, true, event).Answers[0]
+	if answer.Verdict != Known || answer.ID != c.ID {
+		t.Fatalf("%+v", answer)
+	}
+	if err := s.Bind(t.Context(), c, Binding{Job: c.Job}); !errors.Is(err, ErrNewHint) {
+		t.Errorf("an older check binds its result: %v", err)
+	}
+	rec := record(t, s, c, refuted)
+	backlog, err := s.Backlog(t.Context(), 10)
+	if err != nil || !rec.Rechecked || len(backlog)+len(rec.Next) != 1 {
+		t.Fatal(rec, backlog, err)
+	}
+	c = claim(t, s, append(backlog, rec.Next...)[0])
+	hints, err := s.Hints(t.Context(), c)
+	if err != nil || !c.Bound || !c.Job.SameEvent(event) || c.Agent() != jobAgent(event) || c.Source.Trust != TrustChain || len(hints) != 1 ||
+		hints[0].Source != ordinary {
+		t.Errorf("%+v, %+v, %v", c, hints, err)
+	}
+}
+
+// TestBindMovesTheAgent: the event is of another agent than the job named. The delivery joins that agent's backlog.
+func TestBindMovesTheAgent(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	validation := func(agent int64, validator byte) job.Job {
+		j := inBlock(feedback(1, 1), 900, 'a')
+		j.Kind, j.AgentID, j.ValidatorAddress, j.RequestHash = job.KindValidationResponse, big.NewInt(agent), common.Address{validator}, common.Hash{9}
+		j.TransactionHash = common.Hash{8}
+		return j
+	}
+	c := claim(t, s, acceptOne(t, s, validation(7, 1)))
+	event := validation(42, 2)
+	if err := s.Bind(t.Context(), c, Binding{Job: event}); err != nil || c.Agent() != jobAgent(event) {
+		t.Fatalf("%+v, %v", c.Agent(), err)
+	}
+	o := pending
+	o.Rerouted = true
+	rec := record(t, s, c, o)
+	if !rec.Rechecked || len(rec.Next) != 1 {
+		t.Fatalf("%+v", rec)
+	}
+	if c = claim(t, s, rec.Next[0]); !c.Bound || c.Agent() != jobAgent(event) {
+		t.Errorf("%+v", c)
+	}
+	row := value[string](t, s, `SELECT concat(agent_id, ' ', order_key) FROM herald.deliveries WHERE id = $1`, c.ID)
+	if want := "42 " + event.OrderKey(); row != want {
+		t.Errorf("%s, want %s", row, want)
+	}
+}
+
+// TestCalledRowIsBound: a check finds another event, or none, under the key of a delivery whose agent was called. The
+// delivery ends and is retracted, and the other event gets a delivery of its own behind the retraction.
+func TestCalledRowIsBound(t *testing.T) {
+	t.Parallel()
+	for name, replaced := range map[string]bool{"another event": true, "no event": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newVerifiedStore(t)
+			s.strict = true
+			event := inBlock(feedback(42, 1), 900, 'a')
+			c := claim(t, s, acceptOne(t, s, event))
+			if err := s.Bind(t.Context(), c, Binding{Job: event}); err != nil {
+				t.Fatal(err)
+			}
+			rec := record(t, s, c, waiting(-time.Second))
+			c = claim(t, s, *rec.Task)
+			if !c.Called || !c.Bound {
+				t.Fatalf("%+v", c)
+			}
+			gone := Outcome{Status: Cancelled, Reason: "reorg", Stage: "check", Gone: &Gone{}}
+			next := inBlock(feedback(42, 1), 901, 'b')
+			next.TransactionHash, next.Tag1 = common.Hash{0xee}, "other"
+			if replaced {
+				gone.Gone.Next = &next
+			}
+			rec = record(t, s, c, gone)
+			d := read(t, s, c.ID)
+			if d.Status != Cancelled || d.Reason != "reorg" || len(rec.Next) == 0 {
+				t.Fatalf("%+v, %+v", d, rec)
+			}
+			var retraction job.Job
+			if err := json.Unmarshal(read(t, s, rec.Next[0].ID).Job, &retraction); err != nil || retraction.Retracts != c.ID.String() ||
+				retraction.TransactionHash != event.TransactionHash {
+				t.Errorf("%+v, %v", retraction, err)
+			}
+			now, err := s.DeliveryByKey(t.Context(), event.Key())
+			if err != nil || (now.ID != c.ID) != replaced {
+				t.Fatalf("the key has %+v, %v", now, err)
+			}
+			if replaced && (now.Status != Waiting || now.Reason != "behind_earlier" || d.Key != event.Key()+"~"+c.ID.String()) {
+				t.Errorf("%s %s; the old one has the key %s", now.Status, now.Reason, d.Key)
+			}
+		})
+	}
+}
+
+// TestUnverifiedJobIsTheContent: without verification, the first job is the content, and a job that differs is a conflict
+// that names the field.
+func TestUnverifiedJobIsTheContent(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	c := claim(t, s, acceptOne(t, s, positioned(1, 1, "a", command).Job))
+	for field, in := range map[string]Intake{"value": forged(positioned(1, 1, "a", command)), "action": positioned(1, 1, "b", command)} {
+		if out, _ := accept(t, s, in); out[0].Verdict != Conflict || out[0].Field != field {
+			t.Errorf("%s: %+v", field, out[0])
+		}
+	}
+	if out, _ := accept(t, s, positioned(1, 2, "a", command)); out[0].Verdict != Known || countHints(t, s) != 0 || c.Verified {
+		t.Errorf("another position: %+v, %d hints", out[0], countHints(t, s))
+	}
+}
+
+// TestVerifiedIsStored: the fact that a chain is verified outlasts its worker. A worker that does not verify the chain
+// deletes it once no other worker reports it.
+func TestVerifiedIsStored(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	verified := func(index int) bool { return read(t, s, acceptOne(t, s, feedback(1, index)).ID).Verified }
+	if err := s.ReportVerified(t.Context(), nil); err != nil || !verified(1) {
+		t.Errorf("another worker reported it a moment ago: %v", err)
+	}
+	exec(t, s, `UPDATE herald.verified_chains SET seen_at = now() - interval '1 day'`)
+	if !verified(2) {
+		t.Error("no worker runs, and the chain is not verified")
+	}
+	if err := s.ReportVerified(t.Context(), []uint64{1}); err != nil || verified(3) {
+		t.Errorf("the only worker does not verify the chain: %v", err)
+	}
+}
+
+// TestSealedHints: the headers of hints are listed and reencrypted like those of deliveries, for the agent of their own
+// job.
+func TestSealedHints(t *testing.T) {
+	t.Parallel()
+	s := newVerifiedStore(t)
+	own, second := positioned(1, 1, "a", command), positioned(1, 2, "a", command)
+	own.SealedHeaders, second.SealedHeaders = []byte("own"), []byte("second")
+	second.Job.IdentityRegistry = common.HexToAddress("0xaa")
+	second.Job.Action.ResolveEndpoint, second.Job.Action.Endpoint = false, &job.Endpoint{Transport: "http", URL: "https://b.example/mcp"}
+	accept(t, s, own, second)
+	read := func() (found map[string]Sealed) {
+		t.Helper()
+		page, _, done, err := s.SealedAfter(t.Context(), [16]byte{})
+		if err != nil || !done {
+			t.Fatal(err, done)
+		}
+		found = map[string]Sealed{}
+		for _, p := range page {
+			found[string(p.Ciphertext)] = p
+		}
+		return found
+	}
+	got := read()
+	if p := got["second"]; len(got) != 2 || p.URL != "https://b.example/mcp" || p.Registry != "0x00000000000000000000000000000000000000aa" || p.AgentID != "42" {
+		t.Fatalf("%+v", got)
+	}
+	for _, p := range got {
+		if changed, err := s.Reseal(t.Context(), p, append([]byte("new "), p.Ciphertext...)); !changed || err != nil {
+			t.Error(changed, err)
+		}
+	}
+	if got := read(); len(got) != 2 || got["new second"].URL != "https://b.example/mcp" {
+		t.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,87 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Review is a delivery that has ended or was called, and for whose key a job was sent that differs from its event. A worker
+// reads the event again: a reorg may have replaced it, and the chain may have no follower.
+type Review struct {
+	ID    uuid.UUID
+	Key   string
+	Job   job.Job // the event as it was read
+	Hints []Hint
+}
+
+// reviewAgain is how long a review belongs to the worker that has taken it.
+const reviewAgain = time.Minute
+
+// TakeReviews returns at most limit reviews that are due. Each is due again after a minute, unless EndReview ends it.
+func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "take the deliveries whose event is read again")
+	rows, _ := s.pool.Query(ctx, `WITH due AS MATERIALIZED (
+			SELECT delivery_id, rank FROM herald.hints WHERE review_at <= now() ORDER BY review_at LIMIT $1
+			   FOR UPDATE SKIP LOCKED
+		), taken AS (
+			UPDATE herald.hints h SET review_at = now() + $2::interval
+			  FROM due WHERE (h.delivery_id, h.rank) = (due.delivery_id, due.rank)
+			RETURNING h.delivery_id
+		)
+		SELECT d.id, d.key, d.job FROM taken t JOIN herald.deliveries d ON d.id = t.delivery_id
+		 WHERE d.job IS NOT NULL`, limit, reviewAgain)
+	var l Review
+	var raw []byte
+	_, err = pgx.ForEachRow(rows, []any{&l.ID, &l.Key, &raw}, func() error {
+		if l.Job = (job.Job{}); json.Unmarshal(raw, &l.Job) == nil {
+			list = append(list, l)
+		}
+		raw = nil
+		return nil
+	})
+	for i := range list {
+		if err == nil {
+			list[i].Hints, err = readHints(ctx, s.pool, list[i].ID)
+		}
+	}
+	return list, err
+}
+
+// EndReview ends a review. If next is not nil, the chain has this event under the key instead: the delivery is retracted if
+// its agent was or may have been called, and the event gets a delivery of its own. The caller puts the tasks into Redis.
+func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks []Task, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
+	defer wrapError(&err, "end the review of delivery %s", l.ID)
+	lines := make(map[Agent][]Task)
+	err = s.retryAccept(ctx, func() error {
+		clear(lines)
+		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			if next != nil {
+				if err := s.lockAgents(ctx, tx, distinctAgents([]Agent{jobAgent(l.Job), jobAgent(*next)})); err != nil {
+					return err
+				}
+				if err := s.replaceEvent(ctx, tx, l.Key, l.ID, l.Job, Gone{Next: next}, lines); err != nil {
+					return err
+				}
+			}
+			_, err := tx.Exec(ctx, `UPDATE herald.hints SET review_at = NULL, refuted = true WHERE delivery_id = $1`, l.ID)
+			if err != nil {
+				return fmt.Errorf("note refuted hints: %w", err)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return interleaveAgents(lines), nil
+}

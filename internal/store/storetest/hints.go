@@ -1,0 +1,240 @@
+package storetest
+
+import (
+	"errors"
+	"math/big"
+	"slices"
+
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+)
+
+var (
+	command  = store.Source{Name: store.SourceCommand, Trust: store.TrustDirect}
+	ordinary = store.SourceToken("a", store.TrustOrdinary)
+	missed   = store.Outcome{Status: store.Rejected, Reason: reason.EventNotFound, Stage: "check", Undecided: true}
+)
+
+// verify makes the store treat the events of the test's chain as verified.
+func (s *suite) verify() {
+	s.Helper()
+	s.must(s.ReportVerified(s.Context(), []uint64{Feedback(1, 1).ChainID}))
+}
+
+// hint returns a job of the event 1:1 in a transaction, from a sender.
+func hint(transaction byte, tool string, from store.Source) store.Intake {
+	j := Feedback(1, 1)
+	j.TransactionHash, j.Action.ToolName = common.Hash{transaction}, tool
+	return store.Intake{Job: j, Source: from}
+}
+
+// send accepts one job and returns the answer and the dispatched tasks.
+func (s *suite) send(in store.Intake) (store.Acceptance, []store.Task) {
+	s.Helper()
+	out, tasks, err := s.Accept(s.Context(), []store.Intake{in})
+	s.must(err)
+	return out[0], tasks
+}
+
+// transactions returns the first byte of the transaction of each hint, those of refuted hints as 100 more.
+func (s *suite) transactions(c *store.Claim) (list []byte) {
+	s.Helper()
+	hints, err := s.Hints(s.Context(), c)
+	s.must(err)
+	for _, h := range hints {
+		n := h.Job.TransactionHash[0]
+		if h.Refuted {
+			n += 100
+		}
+		list = append(list, n)
+	}
+	return list
+}
+
+func (s *suite) hintsOfAKey() {
+	s.verify()
+	_, tasks := s.send(hint(1, "a", ordinary))
+	c := s.claim(tasks[0])
+	if !c.Verified || c.Bound || c.Hints != 0 || c.Source != ordinary {
+		s.Errorf("%+v", c)
+	}
+	for _, tt := range []struct {
+		in   store.Intake
+		want store.Verdict
+		list []byte
+	}{
+		{hint(1, "a", ordinary), store.Known, nil},
+		{hint(1, "b", ordinary), store.Conflict, nil},
+		{hint(2, "a", ordinary), store.Known, []byte{1, 2}},
+		{hint(3, "a", ordinary), store.Known, []byte{1, 2}}, // two of one token
+		{hint(2, "a", command), store.Known, []byte{1, 2, 2}},
+		{hint(2, "a", command), store.Known, []byte{1, 2, 2}},
+		{hint(4, "b", command), store.Conflict, []byte{1, 2, 2, 4}},
+	} {
+		if out, _ := s.send(tt.in); out.Verdict != tt.want || (out.Field == "action") != (tt.want == store.Conflict) {
+			s.Errorf("%d of %s: %+v", tt.in.Job.TransactionHash[0], tt.in.Source.Name, out)
+		}
+		if got := s.transactions(c); !slices.Equal(got, tt.list) {
+			s.Errorf("%d of %s: hints %v, want %v", tt.in.Job.TransactionHash[0], tt.in.Source.Name, got, tt.list)
+		}
+	}
+	for n := range byte(8) {
+		s.send(hint(10+n, "a", command))
+	}
+	if got := s.transactions(c); !slices.Equal(got, []byte{1, 2, 2, 4, 10, 11, 12, 13}) {
+		s.Errorf("hints %v", got)
+	}
+	// All are refuted. A new position drops the first refuted one.
+	c = s.claim(s.record(c, missed).Next[0])
+	o := missed
+	o.Refuted = []int{0, 1, 2, 3, 4, 5, 6, 7}
+	if rec := s.record(c, o); rec.Rechecked {
+		s.Errorf("%+v", rec)
+	}
+	s.is(c.ID, store.Rejected, reason.EventNotFound, 2, 2)
+	if out, _ := s.send(hint(13, "a", command)); out.Verdict == store.Accepted {
+		s.Errorf("a refuted position: %+v", out)
+	}
+	out, tasks := s.send(hint(20, "a", command))
+	if out.Verdict != store.Accepted || len(tasks) != 1 {
+		s.Fatalf("%+v, %v", out, tasks)
+	}
+	c = s.claim(tasks[0])
+	if got := s.transactions(c); !slices.Equal(got, []byte{102, 102, 104, 110, 111, 112, 113, 20}) || c.Budget != 1 {
+		s.Errorf("hints %v, attempt %d of its budget", got, c.Budget)
+	}
+}
+
+func (s *suite) newHintIsCheckedAtOnce() {
+	s.verify()
+	for _, o := range []store.Outcome{missed, notYet(3600e9)} {
+		o.Undecided = true
+		in := hint(1, "a", command)
+		in.Job.AgentID = big.NewInt(int64(len(o.Reason)))
+		second := in
+		second.Job.TransactionHash = common.Hash{2}
+		_, tasks := s.send(in)
+		c := s.claim(tasks[0])
+		s.send(second)
+		rec := s.record(c, o)
+		if !rec.Rechecked || len(rec.Next) != 1 || rec.Task != nil {
+			s.Fatalf("%+v", rec)
+		}
+		c = s.claim(rec.Next[0])
+		s.send(second)
+		if rec := s.record(c, o); rec.Rechecked {
+			s.Errorf("%+v", rec)
+		}
+	}
+}
+
+func (s *suite) bind() {
+	s.verify()
+	_, tasks := s.send(hint(1, "a", ordinary))
+	c := s.claim(tasks[0])
+	event := store.Binding{Job: hint(5, "b", command).Job, Source: command, Corrected: []string{"transactionHash"}}
+	event.Job.IdentityRegistry = common.HexToAddress("0xaa")
+	s.send(hint(5, "b", command))
+	if err := s.Bind(s.Context(), c, event); !errors.Is(err, store.ErrNewHint) {
+		s.Fatalf("a check that does not know a hint: %v", err)
+	}
+	c = s.claim(s.record(c, missed).Next[0])
+	s.must(s.Bind(s.Context(), c, event))
+	o := notYet(3600e9)
+	o.Rerouted = true
+	rec := s.record(c, o)
+	if !rec.Rechecked || len(rec.Next) != 1 {
+		s.Fatalf("%+v", rec)
+	}
+	c = s.claim(rec.Next[0])
+	if !c.Bound || c.Source != command || c.Job.EventSum() != event.Job.EventSum() || c.Agent().Registry != "0x00000000000000000000000000000000000000aa" {
+		s.Errorf("%+v", c)
+	}
+	if d := s.read(c.ID); !slices.Equal(d.Corrected, event.Corrected) || !d.Verified || d.IdentityRegistry != c.Agent().Registry {
+		s.Errorf("%+v", d)
+	}
+	s.record(c, delivered)
+	if out, _ := s.send(hint(6, "b", command)); out.Verdict != store.Known || !slices.Contains(out.Differs, "transactionHash") {
+		s.Errorf("%+v", out)
+	}
+	if err := s.Bind(s.Context(), c, event); !errors.Is(err, store.ErrFenced) {
+		s.Errorf("under a lost claim: %v", err)
+	}
+}
+
+func (s *suite) goneAfterACall() {
+	s.verify()
+	_, tasks := s.send(hint(1, "a", command))
+	c := s.claim(tasks[0])
+	s.must(s.Bind(s.Context(), c, store.Binding{Job: c.Job, Source: c.Source}))
+	rec := s.record(c, failed(0))
+	s.Advance(1e9)
+	c = s.claim(*rec.Task)
+	next := hint(2, "a", command).Job
+	o := store.Outcome{Status: store.Cancelled, Reason: reason.Reorg, Stage: "check", Gone: &store.Gone{Next: &next}}
+	s.record(c, o)
+	d := s.is(c.ID, store.Cancelled, reason.Reorg, 2, 2)
+	if d.Key != next.Key()+"~"+c.ID.String() {
+		s.Errorf("the key is %s", d.Key)
+	}
+	if d, err := s.DeliveryByKey(s.Context(), next.Key()); err != nil || d.ID == c.ID {
+		s.Errorf("the key is of %s, %v", d.ID, err)
+	}
+	if d, err := s.DeliveryByKey(s.Context(), c.Job.Retraction(c.ID).Key()); err != nil || d.Status.Final() {
+		s.Errorf("the retraction: %+v, %v", d, err)
+	}
+	// Without a call, an unfinished attempt of an unbound delivery is no doubt.
+	in := hint(1, "a", command)
+	in.Job.FeedbackIndex = 2
+	_, tasks = s.send(in)
+	c = s.claim(tasks[len(tasks)-1])
+	s.lose(c)
+	for _, t := range append(tasks, s.backlogTasks()...) {
+		if t.ID == c.ID && t.N > c.N {
+			if again := s.claim(t); again.Called || again.InDoubt || !again.Unfinished {
+				s.Errorf("%+v", again)
+			}
+		}
+	}
+}
+
+func (s *suite) backlogTasks() []store.Task {
+	s.Helper()
+	tasks, err := s.Backlog(s.Context(), 100)
+	s.must(err)
+	return tasks
+}
+
+func (s *suite) unverifiedJobIsTheContent() {
+	_, tasks := s.send(hint(1, "a", command))
+	c := s.claim(tasks[0])
+	other := hint(2, "a", command)
+	other.Job.Tag1 = "other"
+	if out, _ := s.send(other); out.Verdict != store.Conflict || out.Field != "tag1" || c.Verified {
+		s.Errorf("%+v", out)
+	}
+	if out, _ := s.send(hint(2, "a", command)); out.Verdict != store.Known || len(s.transactions(c)) != 0 {
+		s.Errorf("%+v", out)
+	}
+}
+
+func (s *suite) revocationFollowsItsFeedback() {
+	feedback, revocation := Feedback(1, 1), Feedback(1, 1)
+	revocation.Kind, revocation.Reason = "FeedbackRevoked", "client"
+	out, tasks, err := s.Accept(s.Context(), []store.Intake{{Job: feedback}, {Job: revocation}})
+	s.must(err)
+	for _, t := range tasks {
+		o := store.Outcome{Status: store.Skipped, Reason: reason.NoURI, Stage: "resolve"}
+		if t.ID == out[1].ID {
+			o.Reason = reason.NeverDelivered
+		}
+		s.record(s.claim(t), o)
+	}
+	_, _, tasks, err = s.Replay(s.Context(), []uuid.UUID{out[0].ID}, false)
+	s.must(err)
+	if got := s.toRun(tasks, 2); len(got) != 2 || s.read(out[1].ID).Status != store.Queued {
+		s.Errorf("%+v; the revocation is %s", got, s.read(out[1].ID).Status)
+	}
+}
