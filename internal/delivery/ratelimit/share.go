@@ -20,9 +20,9 @@ type waiting struct {
 	due   int64 // the earliest reservation that has not passed; 0: none
 }
 
-// isForgotten reports whether no call for the endpoint is expected any more: no call that waits in a worker has asked
-// within r.presence, and the reservation passed more than r.slack ago. Times that were set before the clock was set
-// back count as passed.
+// isForgotten reports whether no call for the endpoint is expected: no call that waits in a worker has asked within
+// r.presence, and the reservation passed more than r.slack ago. Times that were set before the clock was set back count
+// as passed.
 func (w *waiting) isForgotten(r *rules, now int64) bool {
 	far := now + 2*r.maxWait
 	if w.asked > far || w.due > far {

@@ -167,7 +167,7 @@ func (t *Turns) postponeRedis(err error) {
 }
 
 // askRedis asks Redis for a turn. at is the time, in µs by Redis' clock, at which a given turn begins. If unused is not
-// 0, askRedis instead gives back the turn that begins at unused.
+// 0, askRedis instead returns the unused turn that begins at that time.
 func (t *Turns) askRedis(ctx context.Context, turn Turn, again bool, unused int64) (answer turnAnswer, at int64, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.timeout)
 	defer cancel()
