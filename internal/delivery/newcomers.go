@@ -41,16 +41,16 @@ type Newcomers struct {
 	named   *ratelimit.Limiter                     // origins: each registrable domain, for files and unconfirmed agents
 	costly  *ratelimit.Limiter                     // costly agents that are not newcomers (effort.go)
 	lent    *ratelimit.Limiter                     // costly agents and newcomers together
-	latest  *lru.Cache[store.Agent, latestOutcome] // outcomes in this process, which claims may not show yet
-	share   int
-	total   int
+	latest  *lru.Cache[store.Agent, latestOutcome] // latest outcomes in this process, which Postgres may not have yet
+	share   int                                    // slots of all newcomers
+	total   int                                    // slots of the worker
 	now     func() time.Time
 
 	mu         sync.Mutex
-	lastReturn time.Time // return time of the last delivery that spreadWait delayed
+	lastReturn time.Time // latest return time that spreadWait has returned
 }
 
-// latestOutcome is the result of an agent's latest attempt in this process.
+// latestOutcome is the result of an agent's latest attempt in this process: when it ended, and whether it succeeded.
 type latestOutcome struct {
 	at time.Time
 	ok bool
@@ -75,11 +75,11 @@ const (
 	failedNewcomers = "newcomers that failed"
 	domainSlot      = "domain " // prefix of a domain: a host may be called newcomers
 	namedDomainSlot = "named domain "
-	// maxRememberedAgents bounds the agents whose latest outcome is remembered. Other agents' successes are known once
-	// they are committed.
+	// maxRememberedAgents bounds Newcomers.latest. Without an entry there, an agent is known to have succeeded only
+	// once Postgres has its success.
 	maxRememberedAgents = 4096
-	// maxSlotWait is how long an attempt may occupy another slot while it waits for a newcomers' slot, because a delay
-	// costs a claim and a record. It does not wait if newcomers' attempts take longer than that.
+	// maxSlotWait is how long an attempt may wait for a newcomers' slot while it occupies a slot of the worker, because
+	// a delay would cost a claim and a record. It does not wait if newcomers' attempts take longer than that.
 	maxSlotWait = 200 * time.Millisecond
 	// minReturnGap is the least time between the returns of two deliveries within spreadWithin. Before the first
 	// attempt has ended, its duration is unknown, and hundreds of deliveries that return together would block the
@@ -89,7 +89,8 @@ const (
 	// maxReturnWait is the longest delay of a delivery. If so many deliveries wait, the delay is random, at least half
 	// of it.
 	maxReturnWait = 5 * time.Minute
-	// slotTTL is longer than any attempt, because each attempt releases its own slot.
+	// slotTTL is how long a permit of these limiters lasts without a release. Each attempt releases its own slots, so
+	// it is longer than any attempt.
 	slotTTL = 24 * time.Hour
 )
 
@@ -140,14 +141,16 @@ func (n *Newcomers) Close() {
 	n.lent.Close()
 }
 
-// noteOutcome remembers an attempt's result. After a success, the agent is no newcomer immediately.
+// noteOutcome remembers the result of an agent's attempt. After a success, the agent stops being a newcomer at once,
+// even before the success is in Postgres.
 func (n *Newcomers) noteOutcome(agent store.Agent, ok bool) {
 	if n != nil {
 		n.latest.Add(agent, latestOutcome{n.now(), ok})
 	}
 }
 
-// weighAgent reports whether the claim's agent is a newcomer, and whether it failed in the last hour.
+// weighAgent reports whether the claim's agent is a newcomer, and whether its latest attempt was in the last hour and
+// failed.
 func (n *Newcomers) weighAgent(c *store.Claim) (newcomer, failed bool) {
 	if n == nil || c.Succeeded {
 		return false, false
@@ -157,14 +160,15 @@ func (n *Newcomers) weighAgent(c *store.Claim) (newcomer, failed bool) {
 	return !known || !last.ok, known && !last.ok
 }
 
-// newcomerSlots are the slots that one attempt at a newcomer holds. They are nil for an agent that is not a newcomer.
+// newcomerSlots are the slots of Newcomers that one attempt holds. They are nil for an agent that needs none.
 type newcomerSlots struct {
 	newcomers *Newcomers
 	token     string
 	held      []newcomerSlot
 }
 
-// acquireSlot acquires the slots of a newcomer for an attempt. The result must be released even after an error.
+// acquireSlot acquires the slots that an attempt needs because its agent is a newcomer. For other agents it returns nil
+// and no error. The result must be released even after an error.
 func (n *Newcomers) acquireSlot(ctx context.Context, c *store.Claim) (*newcomerSlots, error) {
 	newcomer, failed := n.weighAgent(c)
 	if !newcomer {
@@ -183,7 +187,8 @@ func (n *Newcomers) acquireSlot(ctx context.Context, c *store.Claim) (*newcomerS
 }
 
 // acquireDomain acquires a slot of the URL's domain before a request to it, until release is called. own says that the
-// domain confirms the agent. If the attempt holds a slot of the domain already, it acquires no other.
+// domain confirms the agent. If s is nil or the attempt holds a slot of the domain already, it acquires none. release
+// is never nil.
 func (s *newcomerSlots) acquireDomain(ctx context.Context, rawURL string, own bool) (release func(), err error) {
 	domain := registrableDomain(rawURL)
 	if s == nil || domain == "" || s.holdsSlot(domainSlot+domain) {
@@ -234,7 +239,7 @@ func (s *newcomerSlots) release(ctx context.Context) {
 	}
 }
 
-// releaseAfter releases all slots except the first n.
+// releaseAfter releases all slots except the n that were acquired first.
 func (s *newcomerSlots) releaseAfter(ctx context.Context, n int) {
 	for _, h := range s.held[min(n, len(s.held)):] {
 		h.permit.Release(ctx, ratelimit.Neutral)
@@ -242,8 +247,8 @@ func (s *newcomerSlots) releaseAfter(ctx context.Context, n int) {
 	s.held = s.held[:min(n, len(s.held))]
 }
 
-// spreadWait returns wait if it is longer than spreadWithin. Otherwise it returns a wait of up to maxReturnWait that
-// spaces the returns by minReturnGap.
+// spreadWait returns how long a refused delivery has to wait: wait itself if it is longer than spreadWithin. Otherwise
+// it returns at least wait and at most maxReturnWait, so that deliveries return with gaps of minReturnGap.
 func (n *Newcomers) spreadWait(wait time.Duration) time.Duration {
 	if wait > spreadWithin {
 		return wait // it was computed from the duration of attempts
@@ -262,7 +267,7 @@ func (n *Newcomers) spreadWait(wait time.Duration) time.Duration {
 }
 
 // registrableDomain returns the part of a URL's host that one owner registered: the public suffix and one more label,
-// or the IP address (of IPv6 the /64, which one customer has). It returns "" for a URL without a host.
+// or the IP address (of IPv6 the /64, which one customer has). It returns "" for a URL that is not http or https.
 func registrableDomain(rawURL string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
