@@ -13,7 +13,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// itemResult is the result of one delivery in a batch tool's answer.
+// itemResult is the result of one delivery in a batch tool's answer: its status, the agent's error text, and the result
+// as JSON.
 type itemResult struct {
 	status, problem string
 	raw             json.RawMessage
@@ -21,9 +22,9 @@ type itemResult struct {
 
 // The values of itemResult.status.
 const (
-	itemAccepted = "accepted"
-	itemRejected = "rejected"
-	itemRetry    = "retry"
+	itemAccepted = "accepted" // delivered
+	itemRejected = "rejected" // final, tool_error
+	itemRetry    = "retry"    // it waits for its next attempt
 )
 
 // maxResultDepth bounds the depth of a batch tool's answer. The data that agents add to their results is less deep.

@@ -24,7 +24,7 @@ const (
 	followersAtOnce = 8
 )
 
-// follower is an attempt that is delivered in another delivery's call.
+// follower is the attempt of a delivery that is delivered in the call of another delivery, the leader.
 type follower struct {
 	*attempt
 	given store.Follower
@@ -62,8 +62,8 @@ func (e *Executor) claimFollowers(ctx context.Context, a *attempt, n int) (all [
 	return all
 }
 
-// prepareFollowers runs the steps before the call for all followers, followersAtOnce at a time, within
-// followerTimeout.
+// prepareFollowers runs prepareFollower for all followers, followersAtOnce at a time, within followerTimeout. Followers
+// that do not fit into the batch or are late get back set.
 func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcall.Tool, all []*follower) {
 	limited, cancel := context.WithTimeout(ctx, followerTimeout)
 	defer cancel()

@@ -18,7 +18,7 @@ const metaKey = "io.agentherald/delivery"
 // feedbackTool is the name of the tool that receives one feedback.
 const feedbackTool = "agent.receiveFeedback"
 
-// toolAnswer is the result of the call.
+// toolAnswer is the agent's answer to the call, with data about the call itself.
 type toolAnswer struct {
 	mcpcall.Answer
 	called   bool          // a call was written, at least in part, so the agent may have received it
@@ -99,7 +99,8 @@ func (a *attempt) callMeta() map[string]any {
 	return map[string]any{metaKey: a.describeDelivery()}
 }
 
-// describeDelivery returns the description of one delivery in the call's _meta.
+// describeDelivery returns the description of this delivery for the call's _meta: id, key, attempt number, and whether
+// it is a replay and was sanitized.
 func (a *attempt) describeDelivery() map[string]any {
 	about := map[string]any{
 		"id": a.claim.ID.String(), "key": a.claim.Key, "attempt": a.claim.Attempt, "replay": a.claim.Replay,

@@ -28,13 +28,13 @@ const (
 func claimsAhead(slots int) int { return min(max(2, slots), 16) }
 
 // completer keeps the slots busy with calls. A delivery is claimed before it has a slot, and it leaves the slot with
-// the agent's answer. Then its record waits here while the slot serves the next delivery. Each of the three phases is
-// bounded, and a delivery stays in its phase until the next one has room.
+// the agent's answer. Then its record waits here while the slot serves the next delivery. The number of deliveries in
+// each of these three phases is bounded, and a delivery stays in its phase until the next one has room.
 //
 // A delivery that waits for a slot is claimed, so no other worker can run it. Therefore at most claimsAhead deliveries
 // wait, each for at most slotTimeout. After that, or when the worker stops, the delivery is released at no cost. Its
-// right to claim is then withheld until a slot is free, or a slot was held for less than slotTimeout. So a worker with
-// slow agents claims at most as many deliveries as it has slots.
+// element of claims is then kept until a slot is free, or a slot was held for less than slotTimeout (withholdClaim). So
+// a worker with slow agents claims at most as many deliveries as it has slots.
 type completer struct {
 	claims  chan struct{} // held from before the claim until the agent's answer; capacity: slots plus claimsAhead
 	slots   chan struct{} // held from the slot until the agent's answer
@@ -64,7 +64,7 @@ type slot struct {
 	taskEnds chan taskEnd    // the end of the task for asynq, sent once
 }
 
-// taskEnd is the result of a task for asynq.
+// taskEnd is the note and the error that Runner.Deliver returns to asynq for a task.
 type taskEnd struct {
 	note string
 	err  error
@@ -167,7 +167,7 @@ func (s *slot) end(e taskEnd) {
 	}
 }
 
-// releaseAll takes one element out of each channel.
+// releaseAll releases a delivery's elements: it takes one element out of each channel.
 func releaseAll(held []chan struct{}) {
 	for _, c := range held {
 		<-c

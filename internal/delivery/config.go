@@ -98,7 +98,7 @@ type Config struct {
 	Efforts        *effort.Budgets // worker time per agent; nil: no bound
 	Turns          Turns           // calls per second that agents asked for; nil: ignored
 
-	// Servers returns the agent's entry in the servers file. nil: there is no servers file.
+	// Servers returns the agent's entry in the servers file, or false if it has none. nil: there is no servers file.
 	Servers func(a store.Agent) (servers.Server, bool)
 	// MayRun reports whether a job for this agent may itself name the command argv (action.endpoint). nil: the Caller
 	// decides.

@@ -78,7 +78,8 @@ func (d *DirectCaller) Call(ctx context.Context, c job.DirectCall, by string) (m
 	return answer.Answer, failed
 }
 
-// callLimited makes the call with a permit and a timeout, and counts it in the metrics.
+// callLimited makes the call with a permit and a timeout, and counts it in the metrics. If the tool itself failed, the
+// error has the reason tool_error.
 func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c job.DirectCall) (a toolAnswer, err error) {
 	if at.Transport == mcpcall.TransportStdio &&
 		(d.MayRun == nil || !d.MayRun(0, common.Address{}, "", append([]string{at.Command}, at.Args...))) {
@@ -135,7 +136,7 @@ func (d *DirectCaller) acquirePermit(ctx context.Context, at mcpcall.Endpoint) (
 	return permit, nil
 }
 
-// explainDirect turns the failure of a call into a *DirectError.
+// explainDirect returns the *DirectError for the failure err of a call with answer a.
 func explainDirect(a toolAnswer, err error) *DirectError {
 	v := retry.Classify(err)
 	failed := &DirectError{Reason: v.Reason, Text: v.Text, Wait: v.Pause, Called: a.called}

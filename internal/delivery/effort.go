@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// Costly agents (effort.Hold.Costly) share one in costlyShare of a worker's slots. One in quickShare is reserved
+	// Costly agents (effort.Hold.Costly) have 1/costlyShare of a worker's slots. 1/quickShare of the slots is reserved
 	// for quick agents: costly agents and newcomers together share the others. Package effort gives the reason.
 	costlyShare = 2
 	quickShare  = 4
@@ -48,8 +48,8 @@ func (e *Executor) acquireSlots(ctx context.Context, a *attempt) (err error) {
 	return a.effort.slots.acquireCostly(ctx, a.slots != nil)
 }
 
-// acquireCostly acquires one of the slots that costly agents and newcomers share. For a costly agent that is not a
-// newcomer, it first acquires one of the slots of costly agents.
+// acquireCostly acquires one of the slots that costly agents and newcomers share (lentSlot). For a costly agent that is
+// not a newcomer, it first acquires one of the slots of costly agents (costlySlot).
 func (s *newcomerSlots) acquireCostly(ctx context.Context, newcomer bool) error {
 	n := s.newcomers
 	if !newcomer {

@@ -32,7 +32,7 @@ import (
 // behind them.
 //
 // An attempt that finds no free slot waits a moment for one, if attempts usually take no longer than that. Otherwise
-// its delivery returns at the expected time of its turn, computed from the mean time of newcomers' attempts.
+// its delivery returns when a slot is expected to be free for it, computed from the mean time of newcomers' attempts.
 //
 // Nil Newcomers bound no agent.
 type Newcomers struct {
@@ -64,13 +64,13 @@ type newcomerSlot struct {
 }
 
 const (
-	// Newcomers share one in newcomerShare of a worker's slots. A domain, and the agents that failed, each have one in
-	// domainShare of these.
+	// Newcomers have 1/newcomerShare of a worker's slots. A domain, and the agents that failed, each have at most
+	// 1/domainShare of the newcomers' slots.
 	newcomerShare = 2
 	domainShare   = 2
-	// Files and unconfirmed agents have one in namedShare of a domain's slots.
+	// Files and unconfirmed agents have at most 1/namedShare of a domain's slots.
 	namedShare = 2
-	// allNewcomers and failedNewcomers are origins that are not domains.
+	// allNewcomers and failedNewcomers name the slots of all newcomers and of those that failed (newcomerSlot.of).
 	allNewcomers    = "newcomers"
 	failedNewcomers = "newcomers that failed"
 	domainSlot      = "domain " // prefix of a domain: a host may be called newcomers
@@ -86,15 +86,15 @@ const (
 	// others.
 	minReturnGap = 100 * time.Millisecond
 	spreadWithin = 2 * time.Second
-	// maxReturnWait is the longest delay of a delivery. If so many deliveries wait, the delay is random, at least half
-	// of it.
+	// maxReturnWait is the longest delay of a delivery. If the next free return time is later than that, the delay is
+	// random, between half of maxReturnWait and all of it.
 	maxReturnWait = 5 * time.Minute
 	// slotTTL is how long a permit of these limiters lasts without a release. Each attempt releases its own slots, so
 	// it is longer than any attempt.
 	slotTTL = 24 * time.Hour
 )
 
-// NewNewcomers returns the bound for a worker with so many slots. If now is nil, it uses time.Now.
+// NewNewcomers returns the Newcomers of a worker that has so many slots in all. If now is nil, it uses time.Now.
 func NewNewcomers(slots int, logger *slog.Logger, now func() time.Time) (*Newcomers, error) {
 	if now == nil {
 		now = time.Now
@@ -132,7 +132,7 @@ func NewNewcomers(slots int, logger *slog.Logger, now func() time.Time) (*Newcom
 		latest: latest, share: share, total: slots, now: now}, nil
 }
 
-// Close releases the limiters. Call it after the last attempt.
+// Close stops the background work of the limiters and waits for it. Call it after the last attempt.
 func (n *Newcomers) Close() {
 	n.slots.Close()
 	n.bounded.Close()
@@ -232,7 +232,7 @@ func (s *newcomerSlots) holdsSlot(of string) bool {
 	return slices.ContainsFunc(s.held, func(h newcomerSlot) bool { return h.of == of })
 }
 
-// release releases all slots.
+// release releases all slots of the attempt. It is nil-safe.
 func (s *newcomerSlots) release(ctx context.Context) {
 	if s != nil {
 		s.releaseAfter(ctx, 0)

@@ -80,7 +80,7 @@ func (a *attempt) failedByItself(v retry.Verdict) bool {
 	return a.claim.Job.Action.ResolveEndpoint && !a.answer.cutShort && (v.Unwell || a.stage.name == "resolve")
 }
 
-// describeAttempt returns the outcome's data from the steps that were run.
+// describeAttempt returns an outcome with the data of the steps that were run, without a status, a reason or a wait.
 func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	o := store.Outcome{
 		Stage: a.stage.name, StepMicros: a.stage.took[:a.stage.ended], Endpoint: a.endpoint.display,

@@ -123,7 +123,7 @@ func (b *Budgets) Close() {
 // readClock returns this process' monotonic clock in µs. It never returns 0, which means "never".
 func (b *Budgets) readClock() int64 { return b.clock().Sub(b.start).Microseconds() + 1 }
 
-// findAccount returns the agent's account, and creates it if there is none. The caller holds mu.
+// findAccount returns the agent's account. If the agent has none, findAccount creates it. The caller holds mu.
 func (b *Budgets) findAccount(agent store.Agent) *account {
 	if a, ok := b.accounts.Get(agent); ok {
 		return a

@@ -107,7 +107,7 @@ type Limiter struct {
 	alone     bool // there is no other worker
 }
 
-// Stats are the numbers for this process' gauges.
+// Stats are the current numbers of this process, for its metrics.
 type Stats struct {
 	Open, HalfOpen int  // endpoints with that breaker state, as this process last saw it
 	Endpoints      int  // endpoints that this process remembers

@@ -22,7 +22,7 @@ type rules struct {
 	recent           int64 // how long after a call an endpoint counts as sharing its origin
 }
 
-// question is the argument of acquire.
+// question is the request of a call: what acquire may do for it.
 type question struct {
 	attempt bool // acquire a permit if possible
 	reserve bool // reserve a return time if no permit is acquired
@@ -42,7 +42,7 @@ const (
 
 func (c code) isGranted() bool { return c == granted || c == grantedProbe }
 
-// acquireAnswer is the answer of acquire. Times are in microseconds.
+// acquireAnswer is the answer of originState.acquire. Times are in µs.
 type acquireAnswer struct {
 	code  code
 	wait  int64 // until the reserved return time; without one, until the rate allows a call, or 0
@@ -50,7 +50,8 @@ type acquireAnswer struct {
 	left  int64 // how long the breaker stays open; 0: it is not open
 }
 
-// releaseAnswer is the answer of release.
+// releaseAnswer is the answer of originState.release: the state of the endpoint's breaker afterwards, and how long it
+// stays open in µs (left).
 type releaseAnswer struct {
 	known bool // the token held a permit, so the permit was released and the result counted
 	state state

@@ -63,7 +63,8 @@ func NotATool(err error) bool {
 		(call.Code == codeMethodNotFound || call.Code == codeInvalidParams)
 }
 
-// outweighsCode reports whether an HTTP status takes precedence over a JSON-RPC code in the same answer.
+// outweighsCode reports whether an HTTP status takes precedence over a JSON-RPC code in the same answer: 401, 403, 408,
+// 425, 429 and all from 500.
 func outweighsCode(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooEarly,
@@ -310,7 +311,8 @@ func classifyCall(call *mcpcall.CallError) reason.Reason {
 	return classifyUnanswered(call)
 }
 
-// classifyUnanswered returns the reason for a request that got neither an HTTP error status nor a JSON-RPC error.
+// classifyUnanswered returns the reason for a request that got neither an HTTP error status nor a JSON-RPC error. If
+// some of a call was written, the outcome is unknown.
 func classifyUnanswered(call *mcpcall.CallError) reason.Reason {
 	var input *mcpcall.InputRequiredError
 	var large *mcpcall.TooLargeError

@@ -243,8 +243,9 @@ var (
 // maxOption is the length above which a URL is too long to be copied from a terminal.
 const maxOption = 300
 
-// OriginOption returns the option --origin for a token's destination, or "" if the URL is unsafe to copy. Without the
-// option, the command asks for the origin.
+// OriginOption returns the option " --origin URL" of `worker token set` and `login` for an operator to copy, in single
+// quotes if the shell needs them, or "" if the URL is too long or unsafe to copy. Without the option, the command asks
+// for the origin.
 func OriginOption(rawURL string) string {
 	switch {
 	case len(rawURL) > maxOption:
