@@ -20,7 +20,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// BatchTool receives several pieces of feedback in one call, at agents that offer it (docs/tools).
+// BatchTool is the name of the tool that receives several pieces of feedback in one call, at agents that offer it
+// (docs/tools).
 const BatchTool = "agent.receiveFeedbackBatch"
 
 const (
@@ -28,32 +29,32 @@ const (
 	MaxBatch = store.MaxFollowers + 1
 	// maxBatchBytes bounds the arguments of a batch, in bytes of JSON.
 	maxBatchBytes = 4 << 20
-	// maxBatchAgents bounds the agents whose batchLimit is remembered. Other agents' limits are found again.
+	// maxBatchAgents bounds Executor.batches. The limit of an evicted agent is found again by the next batches.
 	maxBatchAgents = 4096
 )
 
 // batch is a call with several deliveries: the leader's, whose attempt makes the call, and the followers'. Each
 // delivery has its own row, attempt and outcome.
 type batch struct {
-	leader  uuid.UUID
-	members []*follower // are delivered in the call
-	failed  []*follower // failed before the call; each is recorded by itself
-	single  preparedCall
-	size    int // deliveries in the call; 0: only the leader's
+	leader  uuid.UUID    // delivery id
+	members []*follower  // followers that are delivered in the call
+	failed  []*follower  // followers that failed before the call; each failure is recorded
+	single  preparedCall // the leader's own call, for when the agent refuses the batch
+	size    int          // number of deliveries in the call, including the leader's; 0: the leader is called alone
 }
 
-// batchLimit is this process' knowledge of how many deliveries an agent accepts in one call.
+// batchLimit is this process' knowledge of how many deliveries an agent accepts in one call. It is used for limitTTL.
 type batchLimit struct {
-	refused time.Time // time of the tools/list answer whose batch tool the agent does not know
-	most    int       // 0: the configured number
+	refused time.Time // Listed of the tool list whose batch tool the agent then refused as unknown; zero: none
+	most    int       // largest number of deliveries; 0: the configured number
 	learnt  time.Time
 }
 
-// limitTTL is how long a batchLimit is used. Later the agent may accept more.
+// limitTTL is how long a batchLimit is used. After that, the agent may accept more.
 const limitTTL = 10 * time.Minute
 
-// gatherBatch adds more of the agent's waiting deliveries to the prepared call, if the agent offers a batch tool. If a
-// step of that fails, the followers are released at no cost, and the leader is delivered alone.
+// gatherBatch claims more of the agent's deliveries and makes them followers in the prepared call, if the agent offers
+// a batch tool. If a step of that fails, the followers are released at no cost, and the leader is delivered alone.
 func (e *Executor) gatherBatch(ctx context.Context, a *attempt) {
 	most := e.mayBatch(a)
 	if most < 2 {
@@ -84,7 +85,8 @@ func (e *Executor) gatherBatch(ctx context.Context, a *attempt) {
 	e.giveBack(ctx, back)
 }
 
-// mayBatch returns how many deliveries the call may contain, before the agent's tools are considered.
+// mayBatch returns the largest number of deliveries for the leader's call, as far as it does not depend on the agent's
+// tools. 1: the leader is delivered alone.
 func (e *Executor) mayBatch(a *attempt) int {
 	action := a.claim.Job.Action
 	switch {
@@ -97,7 +99,8 @@ func (e *Executor) mayBatch(a *attempt) int {
 	return e.batchSize(a)
 }
 
-// batchSize returns the smallest of the operator's limit, the agent's wish and the known batchLimit.
+// batchSize returns the smallest of the operator's limit, the agent's wish and the known batchLimit, as a number of
+// deliveries in one call.
 func (e *Executor) batchSize(a *attempt) int {
 	most := e.BatchSize
 	if wish := a.agentWishes().BatchSize; wish > 0 {
@@ -114,7 +117,8 @@ func (e *Executor) batchSize(a *attempt) int {
 	return most
 }
 
-// findBatchTool returns the agent's batch tool and how many deliveries it accepts, or 0 if the agent has no batch tool.
+// findBatchTool returns the agent's batch tool, and the smaller of most and the maxItems of its schema. It returns 0 if
+// the agent has no batch tool.
 func (e *Executor) findBatchTool(ctx context.Context, a *attempt, most int) (mcpcall.Tool, int) {
 	named := a.claim.Job
 	named.Action.ToolName = BatchTool
@@ -146,7 +150,7 @@ func (e *Executor) findBatchTool(ctx context.Context, a *attempt, most int) (mcp
 	return tool, most
 }
 
-// fitItem fits one delivery's arguments to the batch tool's schema of its items.
+// fitItem fits the arguments of one delivery to the schema of the batch tool's list items.
 func fitItem(ctx context.Context, e *Executor, a *attempt, tool mcpcall.Tool) (Fitted, error) {
 	release, err := e.Decoding.Acquire(ctx, len(tool.InputSchema)+len(a.file.Content))
 	if err != nil {
@@ -177,7 +181,8 @@ func fitItem(ctx context.Context, e *Executor, a *attempt, tool mcpcall.Tool) (F
 // deliveriesName is the only argument of the batch tool.
 const deliveriesName = "deliveries"
 
-// composeBatch replaces the leader's call by the call of the whole batch, if there are followers.
+// composeBatch replaces the leader's call by the call of the whole batch, if there are followers. own contains the
+// leader's arguments as an item of the batch. After an error, the leader's call is unchanged.
 func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own Fitted) error {
 	b := a.batch
 	if len(b.members) == 0 {
@@ -211,8 +216,9 @@ func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own Fitted) error
 
 var errUnanswered = retry.Fail(reason.InternalError, "a fault of Herald's own in a call of several deliveries: its log has the stack")
 
-// dissolveBatch replaces a refused batch by the leader's own call and releases the followers. It reports whether it
-// did: a server that refuses the batch may accept each of its deliveries.
+// dissolveBatch replaces a batch that the agent refused by the leader's own call, releases the followers, and returns
+// true. Then the caller makes that call: a server that refuses the batch may accept each of its deliveries. It returns
+// false if failure is not such a refusal.
 func (e *Executor) dissolveBatch(ctx context.Context, a *attempt, failure error) bool {
 	if !a.inBatch() || failure == nil {
 		return false
@@ -246,7 +252,9 @@ func refusesRequest(failure error) bool {
 			retry.Classify(failure).Reason == reason.BadResponse
 }
 
-// splitAnswer sets each follower's answer from the answer to a batch. It returns the failure of the leader's delivery.
+// splitAnswer sets the answer and failure of each follower, and the leader's answer, from the answer to a batch.
+// failure is that of the whole call (nil: the agent answered). It returns the failure of the leader's delivery. Without
+// a batch, it returns failure.
 func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) error {
 	if !a.inBatch() {
 		return failure
@@ -280,8 +288,9 @@ func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) e
 	return failure
 }
 
-// learnLimit sets the agent's batchLimit to half of the batch's size if the outcome is unknown or the endpoint failed:
-// so many deliveries may take longer than a call may. It doubles a limit after a success.
+// learnLimit changes the agent's batchLimit after a batch. If the outcome is unknown or the endpoint failed, the limit
+// becomes half of the batch's size: so many deliveries may take longer than a call may. After a success, it doubles an
+// existing limit.
 func (e *Executor) learnLimit(a *attempt, failure error) {
 	known, _ := e.batches.Get(a.claim.Agent())
 	switch {
@@ -295,7 +304,8 @@ func (e *Executor) learnLimit(a *attempt, failure error) {
 // inBatch reports whether the delivery is in a call with others.
 func (a *attempt) inBatch() bool { return a.batch != nil && a.batch.size > 0 }
 
-// describeMembers returns the descriptions of all deliveries in the call, in the order of the argument.
+// describeMembers returns the descriptions (describeDelivery) of all deliveries in the call, the leader's first, in the
+// order of the argument.
 func (b *batch) describeMembers(leader *attempt) []any {
 	list := []any{leader.describeDelivery()}
 	for _, f := range b.members {
@@ -304,7 +314,7 @@ func (b *batch) describeMembers(leader *attempt) []any {
 	return list
 }
 
-// releasePayload releases large data: the followers' arguments, and the leader's own call if the batch replaced it.
+// releasePayload drops the followers' arguments, and releases the leader's own call if the batch replaced it.
 func (b *batch) releasePayload(e *Executor) {
 	if b == nil {
 		return
@@ -317,8 +327,9 @@ func (b *batch) releasePayload(e *Executor) {
 	}
 }
 
-// sortFollowers decides which followers are in the call, with at most so many bytes, and returns those to release. If a
-// delivery has not ended and is not in the call, later ones with the same ordering key are not in the call either.
+// sortFollowers puts each follower into b.members (in the call, with at most so many bytes of arguments in all) or
+// b.failed, and returns the others, to be released. If a delivery has not ended and is not in the call, later ones with
+// the same ordering key are not in the call either.
 func (b *batch) sortFollowers(e *Executor, all []*follower, bytes int) (back []*follower) {
 	behind := map[string]bool{} // ordering keys of deliveries that are not in the call
 	full := false

@@ -13,7 +13,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// itemResult is the result of one delivery in a batch tool's answer.
+// itemResult is the result of one delivery in a batch tool's answer: its status, the agent's error text, and the result
+// as JSON.
 type itemResult struct {
 	status, problem string
 	raw             json.RawMessage
@@ -21,16 +22,16 @@ type itemResult struct {
 
 // The values of itemResult.status.
 const (
-	itemAccepted = "accepted"
-	itemRejected = "rejected"
-	itemRetry    = "retry"
+	itemAccepted = "accepted" // delivered
+	itemRejected = "rejected" // final, tool_error
+	itemRetry    = "retry"    // it waits for its next attempt
 )
 
-// maxResultDepth is more than the depth of the data that agents add to their results.
+// maxResultDepth bounds the depth of a batch tool's answer. The data that agents add to their results is less deep.
 const maxResultDepth = 32
 
 // readItemResults returns the results in a batch tool's answer by delivery id. It drops deliveries that occur twice or
-// whose status is unknown.
+// whose status is unknown. If the answer has another form, or there is no memory to decode it, it returns nil.
 func (e *Executor) readItemResults(ctx context.Context, answer mcpcall.Answer) map[string]itemResult {
 	release, err := e.Decoding.Acquire(ctx, len(answer.Raw))
 	if err != nil {
@@ -50,7 +51,7 @@ func ItemStatuses(answer mcpcall.Answer) map[string]string {
 	return found
 }
 
-// parseItemResults parses {"results": [{"deliveryId", "status", "error"}, …]}.
+// parseItemResults parses {"results": [{"deliveryId", "status", "error"}, …]} for readItemResults.
 func parseItemResults(raw json.RawMessage) map[string]itemResult {
 	root, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: maxResultDepth})
 	if fault != nil {
@@ -85,7 +86,7 @@ func parseItemResults(raw json.RawMessage) map[string]itemResult {
 	return found
 }
 
-// memberOf returns a member of an object if the member has the type T.
+// memberOf returns the named member of an object, and false if it is missing or not of the type T.
 func memberOf[T any](o *strictjson.Object, name string) (value T, ok bool) {
 	if m := o.Get(name); m != nil {
 		value, ok = m.Data.(T)
@@ -93,7 +94,8 @@ func memberOf[T any](o *strictjson.Object, name string) (value T, ok bool) {
 	return value, ok
 }
 
-// splitOne returns the answer and the failure (nil: delivered) of one delivery of a batch. failure is the whole call's.
+// splitOne returns the answer and the failure (nil: delivered) of the delivery id in a batch. whole and failure are
+// those of the whole call. If the answer does not name the delivery, its outcome is unknown.
 func splitOne(whole toolAnswer, failure error, results map[string]itemResult, id uuid.UUID) (toolAnswer, error) {
 	own := whole
 	if failure != nil {

@@ -24,23 +24,23 @@ const (
 	followersAtOnce = 8
 )
 
-// follower is an attempt that is delivered in another delivery's call.
+// follower is the attempt of a delivery that is delivered in the call of another delivery, the leader.
 type follower struct {
 	*attempt
 	given store.Follower
 
-	size    int   // of the arguments, in bytes of JSON
-	failure error // nil: it can be in the call, or the call delivered it
-	back    bool  // it cannot be in the call, although it did not fail itself, so it is released
-	ended   bool  // an earlier attempt's spooled outcome was found and recorded
-	final   bool  // that outcome was final
+	size    int   // bytes of its arguments as JSON
+	failure error // nil: it can be in the call or, after the call, it was delivered
+	back    bool  // it cannot be in the call but has not failed itself, so its claim is released
+	ended   bool  // an earlier attempt's spooled outcome was found, so there is no attempt
+	final   bool  // with ended: that outcome was recorded and is final
 
-	fetching time.Duration // time to fetch its file
+	fetching time.Duration // how long fetching its file took
 	decided  decision
 }
 
 // claimFollowers claims up to n deliveries for the leader's call, with leases that outlast the preparation and the
-// call.
+// call. If Postgres fails, it logs that and returns none.
 func (e *Executor) claimFollowers(ctx context.Context, a *attempt, n int) (all []*follower) {
 	began := e.Now()
 	held := lease{began, e.Lease + followerTimeout}
@@ -62,8 +62,8 @@ func (e *Executor) claimFollowers(ctx context.Context, a *attempt, n int) (all [
 	return all
 }
 
-// prepareFollowers runs the steps before the call for all followers, followersAtOnce at a time, within
-// followerTimeout.
+// prepareFollowers runs prepareFollower for all followers, followersAtOnce at a time, within followerTimeout. Followers
+// that do not fit into the batch or are late get back set.
 func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcall.Tool, all []*follower) {
 	limited, cancel := context.WithTimeout(ctx, followerTimeout)
 	defer cancel()
@@ -96,8 +96,8 @@ func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcal
 	}
 }
 
-// prepareFollower runs a follower's steps before the call. It uses the leader's endpoint, because the agent is the
-// same.
+// prepareFollower runs a follower's steps before the call, as runAttempt does, except that it uses the leader's
+// endpoint, because the agent is the same.
 func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower, tool mcpcall.Tool) (err error) {
 	defer func() {
 		if v := recover(); v != nil || err != nil {
@@ -146,7 +146,8 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 	return nil
 }
 
-// adoptSpooled records an earlier attempt's outcome, if Redis has it. Then ended is true.
+// adoptSpooled records an earlier attempt's outcome, if Redis has one, and then returns true: the follower must not be
+// delivered in the call.
 func (e *Executor) adoptSpooled(ctx context.Context, f *follower) (ended bool, err error) {
 	spooled, err := e.loadSpooledOutcome(ctx, f.claim)
 	if spooled == nil || err != nil {
@@ -161,8 +162,8 @@ func (e *Executor) adoptSpooled(ctx context.Context, f *follower) (ended bool, e
 	return true, nil // if it was not recorded, its lease expires
 }
 
-// decideFollower is decideOutcome for a follower, which has no task. Only the leader's outcome reports that the
-// endpoint may have moved.
+// decideFollower is decideOutcome for a follower, which has no task. Only the leader's outcome says that the endpoint
+// may have moved (Outcome.Moved).
 func (e *Executor) decideFollower(f *follower) decision {
 	d := e.decideOutcome(f.attempt, f.failure)
 	d.Task, d.Anew, d.Moved = false, false, false
@@ -200,8 +201,8 @@ func (e *Executor) recordFollowers(ctx context.Context, a *attempt) *sync.WaitGr
 	return recording
 }
 
-// ensureFollowersLeases makes sure that the followers' claims outlast the call. Before the first call composeBatch has
-// checked that. A call after a token refresh comes later.
+// ensureFollowersLeases extends the followers' leases if they would end before a call with this timeout. Before the
+// first call, composeBatch has checked that. A call after a token refresh begins later.
 func (e *Executor) ensureFollowersLeases(ctx context.Context, a *attempt, timeout time.Duration) error {
 	if !a.inBatch() || a.batch.members[0].lease.left(e.Now()) >= timeout+e.LeaseMargin {
 		return nil // all followers have the same lease
@@ -217,7 +218,7 @@ func (e *Executor) ensureFollowersLeases(ctx context.Context, a *attempt, timeou
 // giveBackTimeout bounds giveBack. After a timeout, the leases expire instead.
 const giveBackTimeout = 10 * time.Second
 
-// giveBack releases the claims of followers that no agent has received.
+// giveBack releases the claims of followers that were in no call, at no cost of an attempt.
 func (e *Executor) giveBack(ctx context.Context, back []*follower) {
 	if len(back) == 0 {
 		return

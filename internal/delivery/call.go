@@ -15,19 +15,20 @@ import (
 // metaKey is the member of a call's _meta that describes the delivery. See docs/design/calls.md.
 const metaKey = "io.agentherald/delivery"
 
-// feedbackTool receives one piece of feedback.
+// feedbackTool is the name of the tool that receives one feedback.
 const feedbackTool = "agent.receiveFeedback"
 
-// toolAnswer is the result of the call.
+// toolAnswer is the agent's answer to the call, with data about the call itself.
 type toolAnswer struct {
 	mcpcall.Answer
-	called   bool          // some of a call was written, so the agent may have received it
+	called   bool          // a call was written, at least in part, so the agent may have received it
 	took     time.Duration // duration of the last such call, until the answer or the failure
 	cutShort bool          // the call timed out, and the job's timeoutMs shortened its time
 	detail   string
 }
 
-// callTool makes the prepared call, if enough of the lease is left.
+// callTool makes the prepared call, if enough of the lease is left. The error is the call's failure, or has the reason
+// tool_error if the agent's tool answered with an error.
 func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error) {
 	timeout, limit := e.callTimeout(a)
 	answer := toolAnswer{called: a.answer.called, took: a.answer.took}
@@ -80,7 +81,8 @@ func (e *Executor) callTimeout(a *attempt) (timeout, limit time.Duration) {
 	return limit, limit
 }
 
-// calledTool returns the documented name of the called tool.
+// calledTool returns the documented name of the called tool: BatchTool, or the tool that the job names, even if the
+// agent calls it by an alias.
 func (a *attempt) calledTool() string {
 	if a.inBatch() {
 		return BatchTool
@@ -88,7 +90,8 @@ func (a *attempt) calledTool() string {
 	return a.claim.Job.Action.ToolName
 }
 
-// callMeta returns the call's _meta: a description of each delivery in the call.
+// callMeta returns the call's _meta: under metaKey, a description of the delivery, or a list of those of all deliveries
+// in a batch.
 func (a *attempt) callMeta() map[string]any {
 	if a.inBatch() {
 		return map[string]any{metaKey: a.batch.describeMembers(a)}
@@ -96,7 +99,8 @@ func (a *attempt) callMeta() map[string]any {
 	return map[string]any{metaKey: a.describeDelivery()}
 }
 
-// describeDelivery returns the description of one delivery in the call's _meta.
+// describeDelivery returns the description of this delivery for the call's _meta: id, key, attempt number, and whether
+// it is a replay and was sanitized.
 func (a *attempt) describeDelivery() map[string]any {
 	about := map[string]any{
 		"id": a.claim.ID.String(), "key": a.claim.Key, "attempt": a.claim.Attempt, "replay": a.claim.Replay,

@@ -44,17 +44,18 @@ func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*att
 	return a, err
 }
 
-// lease is the period for which this process holds a claim.
+// lease is the period for which this process holds a claim: from asked, for length.
 type lease struct {
-	asked  time.Time // monotonic time before Postgres set the lease, so that left is a lower bound
+	asked  time.Time // this process' monotonic time shortly before Postgres set the lease
 	length time.Duration
 }
 
-// left returns how much of the lease is left at now. The true rest may be longer.
+// left returns how much of the lease is left at now, or a little less. It is negative after the end.
 func (l lease) left(now time.Time) time.Duration { return l.length - now.Sub(l.asked) }
 
-// ensureLease extends the lease if less than the timeout plus LeaseMargin is left. It returns an error if the lease is
-// then shorter than the timeout, so that no claim expires during a call.
+// ensureLease ensures that the lease lasts as long as a call with this timeout, so that no claim expires during the
+// call. If less than the timeout plus LeaseMargin is left, it extends the lease. It returns an error if the claim is
+// lost (store.ErrFenced), or if less than the timeout is left nevertheless.
 func (e *Executor) ensureLease(ctx context.Context, c *store.Claim, l *lease, timeout time.Duration) error {
 	left := l.left(e.Now())
 	if left >= timeout+e.LeaseMargin {
@@ -84,5 +85,5 @@ func (e *Executor) ensureLease(ctx context.Context, c *store.Claim, l *lease, ti
 	return fmt.Errorf("make sure of the lease before the call: %w", err)
 }
 
-// isFenced reports whether the claim was lost, so that its writes are refused.
+// isFenced reports whether err says that the claim was lost, so that Postgres refuses its writes.
 func isFenced(err error) bool { return errors.Is(err, store.ErrFenced) }

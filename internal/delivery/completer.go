@@ -14,7 +14,7 @@ const (
 	// maxBesideSlots bounds the deliveries that a worker has claimed and that are not in a slot, because they wait for
 	// a slot or for their record. After kill -9, the outcomes of these and of the calls in flight may be unknown.
 	maxBesideSlots = 64
-	// givenBackWait is how soon a delivery that got no slot may be claimed again, by any worker.
+	// givenBackWait is how long a delivery that got no slot waits before any worker may claim it again.
 	givenBackWait = 100 * time.Millisecond
 	// slotTimeout is how long a claimed delivery waits for a slot. Claiming ahead saves a few milliseconds per slot,
 	// which does not matter if calls take longer than this. Another worker may have a free slot for the delivery.
@@ -28,22 +28,23 @@ const (
 func claimsAhead(slots int) int { return min(max(2, slots), 16) }
 
 // completer keeps the slots busy with calls. A delivery is claimed before it has a slot, and it leaves the slot with
-// the agent's answer. Then its record waits here while the slot serves the next delivery. Each of the three phases is
-// bounded, and a delivery stays in its phase until the next one has room.
+// the agent's answer. Then its record waits here while the slot serves the next delivery. The number of deliveries in
+// each of these three phases is bounded, and a delivery stays in its phase until the next one has room.
 //
 // A delivery that waits for a slot is claimed, so no other worker can run it. Therefore at most claimsAhead deliveries
 // wait, each for at most slotTimeout. After that, or when the worker stops, the delivery is released at no cost. Its
-// right to claim is then withheld until a slot is free, or a slot was held for less than slotTimeout. So a worker with
-// slow agents claims at most as many deliveries as it has slots.
+// element of claims is then kept until a slot is free, or a slot was held for less than slotTimeout (withholdClaim). So
+// a worker with slow agents claims at most as many deliveries as it has slots.
 type completer struct {
 	claims  chan struct{} // held from before the claim until the agent's answer; capacity: slots plus claimsAhead
 	slots   chan struct{} // held from the slot until the agent's answer
 	records chan struct{} // held from the agent's answer until the record
-	turned  chan struct{} // a slot was held for a short time, so a withheld right to claim is released
+	turned  chan struct{} // receives when a slot was held for less than slotTimeout: ends one withholdClaim
 	stopped chan struct{} // closed: no delivery gets a slot
 	stop    func()        // closes stopped
 }
 
+// newCompleter returns a completer for a worker with so many slots.
 func newCompleter(slots int) *completer {
 	ahead := claimsAhead(slots)
 	c := &completer{claims: make(chan struct{}, slots+ahead), slots: make(chan struct{}, slots),
@@ -53,22 +54,24 @@ func newCompleter(slots int) *completer {
 	return c
 }
 
-// slot is one delivery's state in the completer. Only one goroutine at a time calls its methods, in the order below.
+// slot is the state of one delivery in the completer. Its methods are called in the order below, by one goroutine at a
+// time.
 type slot struct {
 	of       *completer
-	held     []chan struct{} // channels in which it holds an element
+	held     []chan struct{} // the completer's channels in which this delivery has an element
 	since    time.Time       // when it acquired the slot
-	gaveUp   bool            // it got no slot in time
+	gaveUp   bool            // acquire got no slot within slotTimeout
 	taskEnds chan taskEnd    // the end of the task for asynq, sent once
 }
 
-// taskEnd is the result of a task for asynq.
+// taskEnd is the note and the error that Runner.Deliver returns to asynq for a task.
 type taskEnd struct {
 	note string
 	err  error
 }
 
-// begin waits for the right to claim. After an error, the delivery must not be claimed.
+// begin waits for the right to claim one delivery. The result holds that right; acquire adds a slot of the worker.
+// After an error, because the worker stops or ctx ended, nothing may be claimed.
 func (c *completer) begin(ctx context.Context) (*slot, error) {
 	s := &slot{of: c, taskEnds: make(chan taskEnd, 1)}
 	select {
@@ -82,7 +85,8 @@ func (c *completer) begin(ctx context.Context) (*slot, error) {
 	}
 }
 
-// acquire waits for a slot. Its error releases the delivery.
+// acquire waits at most slotTimeout for a slot of the worker. Its error is a free wait of givenBackWait, after which
+// any worker may claim the delivery.
 func (s *slot) acquire(ctx context.Context) error {
 	timeout := time.NewTimer(slotTimeout)
 	defer timeout.Stop()
@@ -101,8 +105,8 @@ func (s *slot) acquire(ctx context.Context) error {
 		"the worker stopped before it had a slot for this one; any worker may take it")
 }
 
-// withholdClaim withholds the right to claim after a delivery got no slot, until a slot is free or slots are held
-// briefly again.
+// withholdClaim does nothing if acquire got a slot. Otherwise it keeps the delivery's right to claim, so that no other
+// delivery is claimed, until a slot is free, slots are held only briefly again, or the worker stops.
 func (s *slot) withholdClaim() {
 	if !s.gaveUp {
 		return
@@ -125,18 +129,19 @@ func (s *slot) withholdClaim() {
 	}
 }
 
-// awaitRoom keeps the slot until there is room for another record.
+// awaitRoom waits until there is room for another record, and keeps the slot until then.
 func (s *slot) awaitRoom() {
 	s.of.records <- struct{}{}
 	s.held = append(s.held, s.of.records)
 }
 
-// release releases the slot and the right to claim, before the record. asynq learns a plain success now, because the
-// record changes nothing in the web UI. If the process dies before the record, the delivery is still running in
-// Postgres, and the reconciler dispatches it again when its lease expires.
+// release releases the slot and the right to claim, before the record. If delivered is set, it also reports the end of
+// the task to asynq, because the record of a plain success changes nothing in the web UI. If the process dies before
+// the record, the delivery is still running in Postgres, and the reconciler dispatches it again when its lease expires.
+// After acquire got no slot, release does nothing.
 func (s *slot) release(delivered bool) {
 	if s.gaveUp {
-		return // rest needs the right to claim
+		return // withholdClaim needs the right to claim
 	}
 	if time.Since(s.since) < slotTimeout {
 		select {
@@ -162,7 +167,7 @@ func (s *slot) end(e taskEnd) {
 	}
 }
 
-// releaseAll takes one element out of each channel.
+// releaseAll releases a delivery's elements: it takes one element out of each channel.
 func releaseAll(held []chan struct{}) {
 	for _, c := range held {
 		<-c

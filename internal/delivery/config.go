@@ -71,7 +71,7 @@ type Sealer interface {
 	Seal(plain []byte, b secret.Binding) ([]byte, error)
 }
 
-// Throughput counts outcomes. age is the time from acceptance to the agent's answer.
+// Throughput counts outcomes for the overview page. age is the time from acceptance to the agent's answer.
 type Throughput interface {
 	Count(status store.Status, age time.Duration)
 }
@@ -100,9 +100,10 @@ type Config struct {
 	Efforts        *effort.Budgets // worker time per agent; nil: no bound
 	Turns          Turns           // calls per second that agents asked for; nil: ignored
 
-	// Servers returns the agent's entry in the servers file. nil: there is no servers file.
+	// Servers returns the agent's entry in the servers file, or false if it has none. nil: there is no servers file.
 	Servers func(a store.Agent) (servers.Server, bool)
-	// MayRun reports whether an agent's job may name this command itself. nil: the Caller decides.
+	// MayRun reports whether a job for this agent may itself name the command argv (action.endpoint). nil: the Caller
+	// decides.
 	MayRun func(chainID uint64, registry common.Address, agentID string, argv []string) bool
 	// Authorizer adds the credentials that operators stored. nil: there are no credentials.
 	Authorizer *agentauth.Authorizer
@@ -110,16 +111,17 @@ type Config struct {
 	ToolAliases map[string][]string
 
 	Verify      chain.Verify  // default: receipt
-	HashPolicy  string        // strict (default), require or annotate
-	CallTimeout time.Duration // longest call; a job may set a shorter time
+	HashPolicy  string        // HashStrict (default), HashRequire or HashAnnotate
+	CallTimeout time.Duration // longest call; a job or the servers file may set a shorter time
 	Lease       time.Duration // at least CallTimeout + LeaseMargin
-	LeaseMargin time.Duration
+	LeaseMargin time.Duration // least time by which a lease outlasts its call; a shorter one is extended first
 
-	// SpoolTimeout is how long a claim tries to read a spooled outcome from Redis before the delivery has to wait.
-	// Default 10 s.
+	// SpoolTimeout is how long an attempt tries to read a spooled outcome from Redis. If Redis does not answer until
+	// then, the delivery waits. Default 10 s.
 	SpoolTimeout time.Duration
-	// RecordTimeout bounds one try to record (default 5 s). RecordPause is the longest pause between two tries (default
-	// 2 s); it is much shorter than the reconciler's grace after an outage of Postgres.
+	// RecordTimeout bounds one try to record an outcome (default 5 s). RecordPause is the longest pause between two
+	// tries (default 2 s). It is much shorter than the time after an outage of Postgres in which the reconciler expires
+	// no lease.
 	RecordTimeout, RecordPause time.Duration
 	// Followers claims further deliveries for one call. nil: each delivery has its own call.
 	Followers FollowerLedger
@@ -128,7 +130,8 @@ type Config struct {
 	BatchSize int
 	// Decoding bounds the documents that the process decodes at a time. nil: no bound.
 	Decoding *decode.Budget
-	// MaxArgumentBytes bounds the arguments of all calls in flight in the process, without small ones. Default 64 MiB.
+	// MaxArgumentBytes bounds the arguments of all calls in flight in the process, in bytes. Arguments of at most
+	// smallArguments do not count. Default 64 MiB.
 	MaxArgumentBytes int64
 	// FetchLimit is the largest feedback file, in bytes. Default 2 MiB.
 	FetchLimit int64
@@ -145,8 +148,7 @@ type Config struct {
 	Random func() float64
 }
 
-// maxObservedAgents bounds the cache of the times at which the agents' recorded tools were listed. After a miss, the
-// tools are recorded again.
+// maxObservedAgents bounds Executor.observed. The tools of an evicted agent are recorded again with its next answer.
 const maxObservedAgents = 4096
 
 // NewExecutor validates the configuration and sets the defaults.

@@ -22,21 +22,22 @@ import (
 // DirectConfig configures a DirectCaller.
 type DirectConfig struct {
 	Caller  Caller  // required
-	Limiter Limiter // of unbound agents, or of all agents if these have no own limiter; nil: no limit
+	Limiter Limiter // the limiter of unbound agents or, if there is none, of all agents; nil: no limit
 	// Unbound says that Limiter is the limiter of unbound agents.
 	Unbound bool
-	// MayRun is as in Config. nil: no command may be run.
+	// MayRun is as in Config. Direct calls name no agent, so it gets zero values. nil: no command may be run.
 	MayRun      func(chainID uint64, registry common.Address, agentID string, argv []string) bool
 	Metrics     *Metrics      // required
 	CallTimeout time.Duration // required
 	Logger      *slog.Logger  // required
 }
 
-// directMeta is the member of a direct call's _meta. It replaces metaKey.
+// directMeta is the member of a direct call's _meta that says that nothing was verified. It replaces metaKey.
 const directMeta = "io.agentherald/direct"
 
-// DirectCaller calls a tool without a delivery: nothing is claimed, retried or recorded. The call is treated like a job
-// that names its own endpoint: it shares small limits with other such calls, and gets none of Herald's credentials.
+// DirectCaller calls a tool without a delivery: no row is claimed, and the call is neither retried nor recorded. It is
+// treated like a job that names its own endpoint: it shares small limits with other such calls, and gets none of
+// Herald's credentials.
 type DirectCaller struct{ DirectConfig }
 
 // NewDirectCaller validates the configuration.
@@ -59,7 +60,8 @@ type DirectError struct {
 
 func (e *DirectError) Error() string { return e.Text }
 
-// Call makes the call. The error is a *DirectError. If the tool itself failed, the answer is returned too.
+// Call makes the call. by names the caller in the log. The error is a *DirectError. If the tool itself failed, Call
+// returns its answer with the error.
 func (d *DirectCaller) Call(ctx context.Context, c job.DirectCall, by string) (mcpcall.Answer, error) {
 	at := mcpcall.Endpoint{Transport: c.Endpoint.Transport, URL: c.Endpoint.URL, Headers: c.Endpoint.Headers,
 		Command: c.Endpoint.Command, Args: c.Endpoint.Args, Unsigned: true}
@@ -76,7 +78,8 @@ func (d *DirectCaller) Call(ctx context.Context, c job.DirectCall, by string) (m
 	return answer.Answer, failed
 }
 
-// callLimited makes the call with a permit and a timeout, and counts it in the metrics.
+// callLimited makes the call with a permit and a timeout, and counts it in the metrics. If the tool itself failed, the
+// error has the reason tool_error.
 func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c job.DirectCall) (a toolAnswer, err error) {
 	if at.Transport == mcpcall.TransportStdio &&
 		(d.MayRun == nil || !d.MayRun(0, common.Address{}, "", append([]string{at.Command}, at.Args...))) {
@@ -110,8 +113,9 @@ func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c j
 	return a, err
 }
 
-// acquirePermit acquires a permit for a direct call. With Unbound, direct calls use the small limits of unbound agents,
-// because the caller may name the endpoint of any agent and must not use up that agent's limits.
+// acquirePermit acquires a permit for a direct call; without a limiter it is nil. If it is refused, the error is a
+// *retry.Failure with the wait. With Unbound, direct calls use the small limits of unbound agents, because the caller
+// may name the endpoint of any agent and must not use up that agent's limits.
 func (d *DirectCaller) acquirePermit(ctx context.Context, at mcpcall.Endpoint) (*ratelimit.Permit, error) {
 	if d.Limiter == nil {
 		return nil, nil
@@ -132,7 +136,7 @@ func (d *DirectCaller) acquirePermit(ctx context.Context, at mcpcall.Endpoint) (
 	return permit, nil
 }
 
-// explainDirect turns the failure of a call into a *DirectError.
+// explainDirect returns the *DirectError for the failure err of a call with answer a.
 func explainDirect(a toolAnswer, err error) *DirectError {
 	v := retry.Classify(err)
 	failed := &DirectError{Reason: v.Reason, Text: v.Text, Wait: v.Pause, Called: a.called}

@@ -44,8 +44,9 @@ func NewDispatcher(lanes Lanes, log *slog.Logger) (*Dispatcher, error) {
 	return &Dispatcher{lanes, log}, nil
 }
 
-// Dispatch enqueues tasks in Redis and returns how many Redis accepted. It removes tasks whose Ended is set. It ignores
-// a cancelled ctx, because the dispatch is committed already, but takes at most dispatchTimeout.
+// Dispatch enqueues tasks in Redis, and removes there those with Ended. It stops at the first task that Redis does not
+// accept, and returns how many tasks precede that one. It ignores a cancelled ctx, because the dispatch is committed
+// already, but takes at most dispatchTimeout.
 func (d *Dispatcher) Dispatch(ctx context.Context, tasks []store.Task) int {
 	if len(tasks) == 0 {
 		return 0
@@ -69,7 +70,7 @@ func (d *Dispatcher) Dispatch(ctx context.Context, tasks []store.Task) int {
 	return len(tasks)
 }
 
-// dropEnded removes tasks that are no longer needed from Redis, so that the web UI does not show them.
+// dropEnded removes the tasks with Ended from Redis, so that the web UI does not show them.
 func (d *Dispatcher) dropEnded(ctx context.Context, tasks []store.Task) {
 	var ended []queue.Task
 	for _, t := range tasks {
@@ -88,8 +89,8 @@ func (d *Dispatcher) dropEnded(ctx context.Context, tasks []store.Task) {
 	}
 }
 
-// DropArchived removes the archived tasks of a delivery before task n, which dropEnded could not remove. If Redis
-// fails, they stay in the web UI until asynq deletes them; nothing depends on them.
+// DropArchived removes the archived tasks of a delivery with numbers below n from Redis: tasks that dropEnded could not
+// remove. If Redis fails, they stay in the web UI until asynq deletes them; nothing depends on them.
 func (d *Dispatcher) DropArchived(ctx context.Context, id uuid.UUID, n int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), enqueueTimeout)
 	defer cancel()
@@ -99,18 +100,19 @@ func (d *Dispatcher) DropArchived(ctx context.Context, id uuid.UUID, n int) {
 	}
 }
 
-// FindTask returns the location in Redis of a dispatched delivery's task.
+// FindTask returns where Redis has a task: in which state, or nowhere.
 func (d *Dispatcher) FindTask(t store.Task) (queue.Location, error) {
 	return d.lanes.Find(queueTask(t))
 }
 
-// RedisMarker returns the time since which this Redis has held Herald's tasks; now, if Redis has no marker yet.
+// RedisMarker returns the time since which this Redis has kept Herald's tasks: tasks that were enqueued before it are
+// lost. If Redis has no marker yet, it stores now as the marker and returns it.
 func (d *Dispatcher) RedisMarker(ctx context.Context, now time.Time) (time.Time, error) {
 	return d.lanes.Marker(ctx, now)
 }
 
-// queueTask chooses a task's lane. Later attempts must not delay first ones, and replays and backfills must not delay
-// either.
+// queueTask converts a task for Redis and chooses its lane: replays and backfills come after all others, and later
+// attempts do not delay first ones.
 func queueTask(t store.Task) queue.Task {
 	lane := queue.First
 	switch {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// Costly agents (effort.Hold.Costly) share one in costlyShare of a worker's slots. One in quickShare is reserved
+	// Costly agents (effort.Hold.Costly) have 1/costlyShare of a worker's slots. 1/quickShare of the slots is reserved
 	// for quick agents: costly agents and newcomers together share the others. Package effort gives the reason.
 	costlyShare = 2
 	quickShare  = 4
@@ -23,15 +23,17 @@ const (
 	lentSlot   = "costly agents and newcomers"
 )
 
-// attemptEffort is an attempt's use of its agent's effort budget. The zero value is for an agent without a budget.
+// attemptEffort is an attempt's use of its agent's effort budget (package effort). The zero value is for an agent
+// without a budget.
 type attemptEffort struct {
 	hold  *effort.Hold
-	slots *newcomerSlots // slots of costly agents; nil: neither costly nor a newcomer
-	costs mcpcall.Costs  // connections and listings
+	slots *newcomerSlots // slots that costly agents and newcomers share; nil: the agent is neither
+	costs mcpcall.Costs  // costs of connections and tool lists for this attempt
 }
 
-// acquireSlots reserves effort, and acquires the slots that a newcomer or a costly agent needs. The caller must call
-// releaseSlots even after an error.
+// acquireSlots reserves worker time in the agent's effort budget, and acquires the slots that a newcomer or a costly
+// agent needs. If the budget is used up or no slot is free, the error is a free wait. The caller must call releaseSlots
+// even after an error.
 func (e *Executor) acquireSlots(ctx context.Context, a *attempt) (err error) {
 	if a.effort.hold, err = e.Efforts.Begin(ctx, a.claim.Agent()); err != nil {
 		return pauseOverBudget(err)
@@ -46,8 +48,8 @@ func (e *Executor) acquireSlots(ctx context.Context, a *attempt) (err error) {
 	return a.effort.slots.acquireCostly(ctx, a.slots != nil)
 }
 
-// acquireCostly acquires one of the slots that costly agents and newcomers share. For a costly agent that is not a
-// newcomer, it first acquires one of the slots of costly agents.
+// acquireCostly acquires one of the slots that costly agents and newcomers share (lentSlot). For a costly agent that is
+// not a newcomer, it first acquires one of the slots of costly agents (costlySlot).
 func (s *newcomerSlots) acquireCostly(ctx context.Context, newcomer bool) error {
 	n := s.newcomers
 	if !newcomer {
@@ -61,7 +63,7 @@ func (s *newcomerSlots) acquireCostly(ctx context.Context, newcomer bool) error 
 		"together share %d of this worker's slots", max(1, n.total-n.total/quickShare)))
 }
 
-// pauseOverBudget turns an *effort.OverError into a free wait of the same length.
+// pauseOverBudget turns an *effort.OverError into a free wait of the same length. It returns other errors unchanged.
 func pauseOverBudget(err error) error {
 	var over *effort.OverError
 	if errors.As(err, &over) {
@@ -80,7 +82,8 @@ func (a *attempt) releaseSlots(ctx context.Context) {
 	a.slots.release(ctx)
 }
 
-// observeCosts records that the agent is contacted from now on. The returned context counts the costs of that.
+// observeCosts records that the attempt contacts the agent from now on. Requests with the returned context add the time
+// and number of their connections and tool lists to f.costs.
 func (f *attemptEffort) observeCosts(ctx context.Context) context.Context {
 	if f.hold == nil {
 		return ctx
@@ -89,7 +92,8 @@ func (f *attemptEffort) observeCosts(ctx context.Context) context.Context {
 	return mcpcall.WithCosts(ctx, &f.costs)
 }
 
-// fetchFile is fetchContent, charged to the part of the agent's effort budget that files may use.
+// fetchFile is fetchContent within the part of the agent's effort budget that files may use. If that part is used up,
+// the error is a free wait. Otherwise the fetch is charged to it.
 func (e *Executor) fetchFile(ctx context.Context, a *attempt) (fetchedFile, error) {
 	if !wantsFile(a.claim.Job) {
 		return e.fetchContent(ctx, a.claim, a.slots)
@@ -102,11 +106,11 @@ func (e *Executor) fetchFile(ctx context.Context, a *attempt) (fetchedFile, erro
 	return e.fetchContent(ctx, a.claim, a.slots)
 }
 
-// wantsFile reports whether the file of the job's event has to be fetched.
+// wantsFile reports whether the job's event names a file and the job asks for its content.
 func wantsFile(j job.Job) bool {
 	uri, _ := namedFile(j)
 	return uri != "" && j.Action.IncludeFileContent
 }
 
-// slotToken returns a name for the attempt.
+// slotToken returns the attempt's token for the limiters of slots, as in acquireSlot.
 func slotToken(c *store.Claim) string { return fmt.Sprintf("%s:%d", c.ID, c.No) }

@@ -17,15 +17,15 @@ import (
 // Executor makes delivery attempts. It is safe for concurrent use.
 type Executor struct {
 	Config
-	observed  *lru.Cache[store.Agent, time.Time] // when the recorded tools of an agent were listed
+	observed  *lru.Cache[store.Agent, time.Time] // when the agent listed the tools that its row contains
 	waits     *waitSummary
 	arguments argumentBudget
-	batches   *lru.Cache[store.Agent, batchLimit] // how many deliveries an agent accepts in one call
+	batches   *lru.Cache[store.Agent, batchLimit] // how many deliveries of one call an agent accepts
 
-	spoolWarned atomic.Int64 // time of ignoreSpooled's last warning, in ns
+	spoolWarned atomic.Int64 // Unix time of ignoreSpooled's last warning, in ns
 }
 
-// attempt contains the results of one attempt's steps so far. Each field is set by the step of the same name.
+// attempt contains the claim of one attempt and the results of its steps so far.
 type attempt struct {
 	claim  *store.Claim
 	server *servers.Server // the agent's entry in the servers file at the claim; nil: none
@@ -50,10 +50,13 @@ type attempt struct {
 	preferences preferences
 }
 
-// Deliver runs one dispatch of a delivery: task n of delivery id. If the result's Refused is set, the claim was refused
-// and nothing was done. After an error it is unknown whether the outcome was recorded, and the task may be run again.
+// Deliver makes one attempt for task n of delivery id, and records its outcome. If the store refuses the claim or the
+// claim is lost, the result is Refused, and the task must not run again. If the delivery is not due yet, the result is
+// Waiting. An error means that the claim failed, or that it is unknown whether the outcome was recorded; the task may
+// be run again.
 //
-// The delivery holds the slot until the agent has answered. Then it is recorded, while another delivery uses the slot.
+// After the claim, the delivery acquires the slot and holds it until the agent has answered. Then it is recorded, while
+// another delivery uses the slot.
 //
 // ctx belongs to the process, not to the task. When it ends, the attempt is cancelled, and recording its outcome is
 // tried once.
@@ -97,7 +100,8 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, slot *slot)
 	return e.recordOutcome(ctx, a, outcome, e.Ledger.Record)
 }
 
-// runAttempt runs the steps of a claimed delivery until the agent has answered or a step fails.
+// runAttempt runs the steps of a claimed delivery until the agent has answered. It returns the error of the step that
+// failed, or nil if the agent accepted the delivery.
 func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*e.Lease) // the lease is extended at most once, before the call
 	defer cancel()
@@ -171,7 +175,8 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	return e.splitAnswer(ctx, a, err)
 }
 
-// releasePayload drops large data, and releases the memory that was reserved for it.
+// releasePayload drops the attempt's file and the arguments of its call and batch, and releases the memory reserved for
+// them.
 func (e *Executor) releasePayload(a *attempt) {
 	a.file.Content = nil
 	e.releaseArguments(&a.call)

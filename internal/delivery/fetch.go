@@ -19,33 +19,36 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// Hash policies: the handling of a file whose hash differs from the hash on the chain. See docs/design/content.md.
+// Hash policies (HERALD_HASH_POLICY): the handling of a file whose hash differs from the hash on the chain. See
+// docs/design/content.md.
 const (
-	HashStrict   = "strict"
-	HashRequire  = "require"
-	HashAnnotate = "annotate"
+	HashStrict   = "strict"   // another hash rejects the delivery, if the job sets verifyFileHash
+	HashRequire  = "require"  // the same, and so does a file without a hash on the chain or in its URI
+	HashAnnotate = "annotate" // the file is delivered, labelled with the result
 )
 
 // Values of file_verification in addition to those of erc8004.Verdict.
 const (
-	unavailable = "unavailable"
-	notFetched  = "not_fetched"
+	unavailable = "unavailable" // the file could not be fetched, and the delivery continues without it
+	notFetched  = "not_fetched" // the job does not ask for the file
 )
 
 // maxFetches is the number of failed fetches after which a feedback is delivered without its file, so that an unpinned
 // file does not prevent the delivery. With the default schedule that takes about three minutes after the first attempt.
-// A schedule with fewer attempts omits the file in its last one.
+// If the schedule has fewer attempts, the last one delivers without the file.
 const maxFetches = 6
 
 // fetchedFile is the feedback or response file in the form for the agent.
 type fetchedFile struct {
 	job.File
-	disagrees []string // its fields that contradict the event
-	failed    bool     // the fetch failed and has to be repeated
+	disagrees []string // names of the file's fields that contradict the event
+	failed    bool     // the fetch failed, and the next attempt repeats it
 	detail    string
 }
 
-// fetchContent fetches the feedback or response file and compares it with the hash on the chain.
+// fetchContent fetches the feedback or response file and compares it with the hash on the chain. A file that cannot be
+// fetched may be omitted without an error (leaveFileOut). A wrong hash is an error if HashPolicy and the job ask for
+// that.
 func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *newcomerSlots) (fetchedFile, error) {
 	uri, hash := namedFile(c.Job)
 	switch {
@@ -106,14 +109,15 @@ func namedFile(j job.Job) (uri string, hash common.Hash) {
 	return j.FeedbackURI, j.FeedbackHash
 }
 
-// examinedFile is the result of examineFile.
+// examinedFile is the result of comparing a file with its hash and its event.
 type examinedFile struct {
 	verdict   erc8004.Verdict
 	disagrees []string
 	content   json.RawMessage // in the form for the agent
 }
 
-// examineFile compares a file with its hash and its event. It waits until there is memory for decoding the file.
+// examineFile compares a file with its hash and its event, and converts it to the form for the agent. It first waits
+// for the memory to decode the file; its error means that there was none in time.
 func (e *Executor) examineFile(ctx context.Context, j job.Job, doc ipfs.Document, hash common.Hash,
 ) (examinedFile, error) {
 	release, err := e.Decoding.Acquire(ctx, len(doc.Bytes))
@@ -128,8 +132,8 @@ func (e *Executor) examineFile(ctx context.Context, j job.Job, doc ipfs.Document
 	}, nil
 }
 
-// compareWithEvent returns the fields of a feedback file that contradict its event. The operator sees these names; the
-// agent receives the event's values.
+// compareWithEvent returns the names of a feedback file's fields that contradict the event of job j. The operator sees
+// these names; the agent receives the event's values.
 func compareWithEvent(j job.Job, file []byte) []string {
 	if j.Kind != job.KindNewFeedback {
 		return nil
@@ -140,8 +144,8 @@ func compareWithEvent(j job.Job, file []byte) []string {
 	})
 }
 
-// describeUnproven describes the source of a file that only a hash on the chain could verify, because its URI does not
-// contain a hash. It returns "" for other sources.
+// describeUnproven returns the source of a file as a phrase, if only a hash on the chain could verify the file because
+// its URI does not contain a hash. It returns "" for other sources.
 func describeUnproven(doc ipfs.Document) string {
 	switch {
 	case doc.Source == ipfs.SourceHTTPS, doc.Source == ipfs.SourceHTTP:
@@ -154,8 +158,9 @@ func describeUnproven(doc ipfs.Document) string {
 	return ""
 }
 
-// leaveFileOut decides whether the delivery continues without a file that could not be fetched. A file that can never
-// be fetched is omitted immediately, any other after maxFetches.
+// leaveFileOut decides whether the delivery continues without a file that failed with err. A file that can never be
+// fetched (no_document) is omitted immediately, and an unavailable one after maxFetches failures or in the last
+// attempt: then the error is nil. Otherwise the error is that of the fetch.
 func (e *Executor) leaveFileOut(c *store.Claim, err error) (fetchedFile, error) {
 	left := fetchedFile{File: job.File{Verification: unavailable}}
 	switch v := retry.Classify(err); {

@@ -25,8 +25,8 @@ import (
 const maxArguments = 8 << 20
 
 // ToolNames returns the names of the tool to call, the best first: the job's own, the built-in aliases, the configured
-// aliases. listed is the agent's entry in the servers file, or nil. If the entry allows none of the names, ToolNames
-// returns an error.
+// aliases. listed is the agent's entry in the servers file, or nil. Names that the entry does not allow are omitted; if
+// none is left, ToolNames returns an error (retry.Bar).
 func ToolNames(j job.Job, aliases map[string][]string, listed *servers.Server) ([]string, error) {
 	tool := j.Action.ToolName
 	names := slices.Concat([]string{tool}, mcpcall.Aliases(tool), aliases[tool])
@@ -41,8 +41,8 @@ func ToolNames(j job.Job, aliases map[string][]string, listed *servers.Server) (
 }
 
 // FitCall finds the job's tool, by its names (see ToolNames), among the tools that an agent offers, and fits the
-// arguments to it. It waits until there is memory for decoding. If the arguments do not fit, it returns the tool with
-// the error.
+// arguments to it. It waits until there is memory for decoding. If the tool exists but the arguments do not fit, it
+// returns the tool with the error.
 func FitCall(ctx context.Context, decoding *decode.Budget, j job.Job, f job.File, deliveryID string, names []string,
 	offered []mcpcall.Tool) (tool mcpcall.Tool, fitted Fitted, err error) {
 	if tool, err = findTool(j, names, offered); err != nil {
@@ -59,7 +59,8 @@ func FitCall(ctx context.Context, decoding *decode.Budget, j job.Job, f job.File
 	return tool, fitted, err
 }
 
-// findTool finds the job's tool among the tools that an agent offers.
+// findTool returns the first of names that the agent offers. If it offers none, the error has the reason of
+// missingToolReason.
 func findTool(j job.Job, names []string, offered []mcpcall.Tool) (mcpcall.Tool, error) {
 	if tool, ok := mcpcall.Find(offered, names[0], names[1:]); ok {
 		return tool, nil
@@ -71,7 +72,8 @@ func findTool(j job.Job, names []string, offered []mcpcall.Tool) (mcpcall.Tool, 
 	return mcpcall.Tool{}, retry.Fail(missingToolReason(j.Kind), why+"; it offers "+describeTools(offered))
 }
 
-// missingToolReason returns the reason for a missing tool. An agent has to offer only the tool for feedback.
+// missingToolReason returns the reason if an agent does not offer the tool for this kind: tool_not_found, which rejects
+// the delivery, for feedback, and tool_not_offered, which skips it, for the optional tools of all other kinds.
 func missingToolReason(kind job.Kind) reason.Reason {
 	if kind == job.KindNewFeedback {
 		return reason.ToolNotFound
@@ -96,7 +98,7 @@ func describeTools(tools []mcpcall.Tool) string {
 	return text
 }
 
-// KnownTools converts an agent's tools to the form in its row.
+// KnownTools converts an agent's tools to the form that its row contains.
 func KnownTools(tools []mcpcall.Tool) []store.KnownTool {
 	known := make([]store.KnownTool, len(tools))
 	for i, t := range tools {
@@ -112,8 +114,8 @@ type Fitted struct {
 	Cleaned   bool            // misleading characters were removed
 }
 
-// fitArguments computes a delivery's arguments for a tool. The error is a *mcpcall.SchemaError, or has the reason
-// invalid_job.
+// fitArguments computes a delivery's arguments for a tool. The error is a *mcpcall.SchemaError if the tool's schema
+// does not accept them, or has the reason invalid_job if the job's template is wrong or the arguments are too large.
 func fitArguments(j job.Job, f job.File, deliveryID string, tool mcpcall.Tool) (Fitted, error) {
 	args := j.Arguments(f, deliveryID)
 	if len(j.Action.PayloadTemplate) > 0 {

@@ -12,7 +12,8 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// logAttempt writes the single log line of an attempt. err is the error of recording its outcome, if any.
+// logAttempt writes the single log line of an attempt, and counts a free wait in Executor.waits. err is the error of
+// recording the outcome, or nil.
 func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err error) {
 	if err == nil && d.putOff() {
 		e.waits.add(a.claim.Agent(), string(d.Reason))
@@ -50,8 +51,9 @@ func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err er
 	e.Logger.LogAttrs(context.Background(), d.logLevel(err), "delivery attempted", attrs...)
 }
 
-// logLevel returns the level of an attempt's line. A failing agent is information, unless the delivery is dead. An
-// attempt that only waits is logged at level debug, and waitSummary counts it.
+// logLevel returns the level of an attempt's line. err is the error of recording the outcome, or nil. A failing agent
+// is information, unless the delivery is dead. An attempt that only waits is logged at level debug, and waitSummary
+// counts it.
 func (d decision) logLevel(err error) slog.Level {
 	switch {
 	case isFenced(err):
@@ -66,10 +68,10 @@ func (d decision) logLevel(err error) slog.Level {
 	return slog.LevelInfo
 }
 
-// putOff reports whether the delivery waits without any call or cost.
+// putOff reports whether the delivery waits, the wait costs no attempt, and no call was made.
 func (d decision) putOff() bool { return d.Status == store.Waiting && d.Free && !d.Called }
 
-// nextStep returns how an operator can proceed with the delivery. It returns "" if it was delivered.
+// nextStep returns how an operator can proceed with the delivery (retry.NextStep). It returns "" if it was delivered.
 func (a *attempt) nextStep(d decision) string {
 	if d.Status == store.Queued { // another job of the same event replaced this one
 		return ""

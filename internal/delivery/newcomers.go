@@ -32,7 +32,7 @@ import (
 // behind them.
 //
 // An attempt that finds no free slot waits a moment for one, if attempts usually take no longer than that. Otherwise
-// its delivery returns at the expected time of its turn, computed from the mean time of newcomers' attempts.
+// its delivery returns when a slot is expected to be free for it, computed from the mean time of newcomers' attempts.
 //
 // Nil Newcomers bound no agent.
 type Newcomers struct {
@@ -41,16 +41,16 @@ type Newcomers struct {
 	named   *ratelimit.Limiter                     // origins: each registrable domain, for files and unconfirmed agents
 	costly  *ratelimit.Limiter                     // costly agents that are not newcomers (effort.go)
 	lent    *ratelimit.Limiter                     // costly agents and newcomers together
-	latest  *lru.Cache[store.Agent, latestOutcome] // outcomes in this process, which claims may not show yet
-	share   int
-	total   int
+	latest  *lru.Cache[store.Agent, latestOutcome] // latest outcomes in this process, which Postgres may not have yet
+	share   int                                    // slots of all newcomers
+	total   int                                    // slots of the worker
 	now     func() time.Time
 
 	mu         sync.Mutex
-	lastReturn time.Time // return time of the last delivery that spreadWait delayed
+	lastReturn time.Time // latest return time that spreadWait has returned
 }
 
-// latestOutcome is the result of an agent's latest attempt in this process.
+// latestOutcome is the result of an agent's latest attempt in this process: when it ended, and whether it succeeded.
 type latestOutcome struct {
 	at time.Time
 	ok bool
@@ -64,36 +64,37 @@ type newcomerSlot struct {
 }
 
 const (
-	// Newcomers share one in newcomerShare of a worker's slots. A domain, and the agents that failed, each have one in
-	// domainShare of these.
+	// Newcomers have 1/newcomerShare of a worker's slots. A domain, and the agents that failed, each have at most
+	// 1/domainShare of the newcomers' slots.
 	newcomerShare = 2
 	domainShare   = 2
-	// Files and unconfirmed agents have one in namedShare of a domain's slots.
+	// Files and unconfirmed agents have at most 1/namedShare of a domain's slots.
 	namedShare = 2
-	// allNewcomers and failedNewcomers are origins that are not domains.
+	// allNewcomers and failedNewcomers name the slots of all newcomers and of those that failed (newcomerSlot.of).
 	allNewcomers    = "newcomers"
 	failedNewcomers = "newcomers that failed"
 	domainSlot      = "domain " // prefix of a domain: a host may be called newcomers
 	namedDomainSlot = "named domain "
-	// maxRememberedAgents bounds the agents whose latest outcome is remembered. Other agents' successes are known once
-	// they are committed.
+	// maxRememberedAgents bounds Newcomers.latest. Without an entry there, an agent is known to have succeeded only
+	// once Postgres has its success.
 	maxRememberedAgents = 4096
-	// maxSlotWait is how long an attempt may occupy another slot while it waits for a newcomers' slot, because a delay
-	// costs a claim and a record. It does not wait if newcomers' attempts take longer than that.
+	// maxSlotWait is how long an attempt may wait for a newcomers' slot while it occupies a slot of the worker, because
+	// a delay would cost a claim and a record. It does not wait if newcomers' attempts take longer than that.
 	maxSlotWait = 200 * time.Millisecond
 	// minReturnGap is the least time between the returns of two deliveries within spreadWithin. Before the first
 	// attempt has ended, its duration is unknown, and hundreds of deliveries that return together would block the
 	// others.
 	minReturnGap = 100 * time.Millisecond
 	spreadWithin = 2 * time.Second
-	// maxReturnWait is the longest delay of a delivery. If so many deliveries wait, the delay is random, at least half
-	// of it.
+	// maxReturnWait is the longest delay of a delivery. If the next free return time is later than that, the delay is
+	// random, between half of maxReturnWait and all of it.
 	maxReturnWait = 5 * time.Minute
-	// slotTTL is longer than any attempt, because each attempt releases its own slot.
+	// slotTTL is how long a permit of these limiters lasts without a release. Each attempt releases its own slots, so
+	// it is longer than any attempt.
 	slotTTL = 24 * time.Hour
 )
 
-// NewNewcomers returns the bound for a worker with so many slots. If now is nil, it uses time.Now.
+// NewNewcomers returns the Newcomers of a worker that has so many slots in all. If now is nil, it uses time.Now.
 func NewNewcomers(slots int, logger *slog.Logger, now func() time.Time) (*Newcomers, error) {
 	if now == nil {
 		now = time.Now
@@ -131,7 +132,7 @@ func NewNewcomers(slots int, logger *slog.Logger, now func() time.Time) (*Newcom
 		latest: latest, share: share, total: slots, now: now}, nil
 }
 
-// Close releases the limiters. Call it after the last attempt.
+// Close stops the background work of the limiters and waits for it. Call it after the last attempt.
 func (n *Newcomers) Close() {
 	n.slots.Close()
 	n.bounded.Close()
@@ -140,14 +141,16 @@ func (n *Newcomers) Close() {
 	n.lent.Close()
 }
 
-// noteOutcome remembers an attempt's result. After a success, the agent is no newcomer immediately.
+// noteOutcome remembers the result of an agent's attempt. After a success, the agent stops being a newcomer at once,
+// even before the success is in Postgres.
 func (n *Newcomers) noteOutcome(agent store.Agent, ok bool) {
 	if n != nil {
 		n.latest.Add(agent, latestOutcome{n.now(), ok})
 	}
 }
 
-// weighAgent reports whether the claim's agent is a newcomer, and whether it failed in the last hour.
+// weighAgent reports whether the claim's agent is a newcomer, and whether its latest attempt was in the last hour and
+// failed.
 func (n *Newcomers) weighAgent(c *store.Claim) (newcomer, failed bool) {
 	if n == nil || c.Succeeded {
 		return false, false
@@ -157,14 +160,15 @@ func (n *Newcomers) weighAgent(c *store.Claim) (newcomer, failed bool) {
 	return !known || !last.ok, known && !last.ok
 }
 
-// newcomerSlots are the slots that one attempt at a newcomer holds. They are nil for an agent that is not a newcomer.
+// newcomerSlots are the slots of Newcomers that one attempt holds. They are nil for an agent that needs none.
 type newcomerSlots struct {
 	newcomers *Newcomers
 	token     string
 	held      []newcomerSlot
 }
 
-// acquireSlot acquires the slots of a newcomer for an attempt. The result must be released even after an error.
+// acquireSlot acquires the slots that an attempt needs because its agent is a newcomer. For other agents it returns nil
+// and no error. The result must be released even after an error.
 func (n *Newcomers) acquireSlot(ctx context.Context, c *store.Claim) (*newcomerSlots, error) {
 	newcomer, failed := n.weighAgent(c)
 	if !newcomer {
@@ -183,7 +187,8 @@ func (n *Newcomers) acquireSlot(ctx context.Context, c *store.Claim) (*newcomerS
 }
 
 // acquireDomain acquires a slot of the URL's domain before a request to it, until release is called. own says that the
-// domain confirms the agent. If the attempt holds a slot of the domain already, it acquires no other.
+// domain confirms the agent. If s is nil or the attempt holds a slot of the domain already, it acquires none. release
+// is never nil.
 func (s *newcomerSlots) acquireDomain(ctx context.Context, rawURL string, own bool) (release func(), err error) {
 	domain := registrableDomain(rawURL)
 	if s == nil || domain == "" || s.holdsSlot(domainSlot+domain) {
@@ -227,14 +232,14 @@ func (s *newcomerSlots) holdsSlot(of string) bool {
 	return slices.ContainsFunc(s.held, func(h newcomerSlot) bool { return h.of == of })
 }
 
-// release releases all slots.
+// release releases all slots of the attempt. It is nil-safe.
 func (s *newcomerSlots) release(ctx context.Context) {
 	if s != nil {
 		s.releaseAfter(ctx, 0)
 	}
 }
 
-// releaseAfter releases all slots except the first n.
+// releaseAfter releases all slots except the n that were acquired first.
 func (s *newcomerSlots) releaseAfter(ctx context.Context, n int) {
 	for _, h := range s.held[min(n, len(s.held)):] {
 		h.permit.Release(ctx, ratelimit.Neutral)
@@ -242,8 +247,8 @@ func (s *newcomerSlots) releaseAfter(ctx context.Context, n int) {
 	s.held = s.held[:min(n, len(s.held))]
 }
 
-// spreadWait returns wait if it is longer than spreadWithin. Otherwise it returns a wait of up to maxReturnWait that
-// spaces the returns by minReturnGap.
+// spreadWait returns how long a refused delivery has to wait: wait itself if it is longer than spreadWithin. Otherwise
+// it returns at least wait and at most maxReturnWait, so that deliveries return with gaps of minReturnGap.
 func (n *Newcomers) spreadWait(wait time.Duration) time.Duration {
 	if wait > spreadWithin {
 		return wait // it was computed from the duration of attempts
@@ -262,7 +267,7 @@ func (n *Newcomers) spreadWait(wait time.Duration) time.Duration {
 }
 
 // registrableDomain returns the part of a URL's host that one owner registered: the public suffix and one more label,
-// or the IP address (of IPv6 the /64, which one customer has). It returns "" for a URL without a host.
+// or the IP address (of IPv6 the /64, which one customer has). It returns "" for a URL that is not http or https.
 func registrableDomain(rawURL string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" {

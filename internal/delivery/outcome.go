@@ -12,19 +12,20 @@ import (
 	"github.com/agentherald/herald/internal/store/pgerror"
 )
 
-// maxTaskWait is the longest wait of a task in Redis, where the web UI shows it. Longer waits are only in Postgres.
+// maxTaskWait is the longest wait for which a task stays in Redis, where the web UI shows it. Longer waits are only in
+// Postgres, and the reconciler ends them.
 const maxTaskWait = 5 * time.Minute
 
-// decision is the outcome of an attempt, with its cause.
+// decision is the outcome of an attempt, with the verdict about its failure.
 type decision struct {
 	store.Outcome
 	verdict retry.Verdict // zero: delivered
 	away    bool          // the attempt failed because Postgres or Redis was unavailable
-	spooled bool          // Redis has the outcome
+	spooled bool          // Redis has the outcome, which has to be deleted after the record
 }
 
-// decideOutcome returns the outcome to record for an attempt with this failure (nil: delivered). It also updates what
-// this process knows about the agent.
+// decideOutcome returns the outcome to record for an attempt with this failure (nil: delivered). It also notes for
+// later attempts of this process whether the agent failed (Newcomers) or refused its credential (Authorizer).
 func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	d := decision{Outcome: e.describeAttempt(a)}
 	if failure == nil {
@@ -77,14 +78,14 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	return d
 }
 
-// failedByItself reports whether the agent cannot be found or does not answer, and neither the job nor a client can
-// have caused that. A job may choose the endpoint, the timeout and the tool. An answer that refuses the call may be
+// failedByItself reports whether the agent cannot be found or does not answer, although neither the job nor a client
+// can have caused that. A job may choose the endpoint, the timeout and the tool. An answer that refuses the call may be
 // caused by the client's text.
 func (a *attempt) failedByItself(v retry.Verdict) bool {
 	return a.claim.Job.Action.ResolveEndpoint && !a.answer.cutShort && (v.Unwell || a.stage.name == "resolve")
 }
 
-// describeAttempt returns the outcome's data from the steps that were run.
+// describeAttempt returns an outcome with the data of the steps that were run, without a status, a reason or a wait.
 func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	o := store.Outcome{
 		Stage: a.stage.name, StepMicros: a.stage.took[:a.stage.ended], Endpoint: a.endpoint.display,
@@ -110,14 +111,14 @@ func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	return o
 }
 
-// observeAgent adds the agent's tools and server info, for its row. The row is written with every delivery, so they are
-// only added if they were listed since this process last recorded them.
+// observeAgent adds the agent's tools and server info to the outcome, for the agent's row.
 func observeAgent(o *store.Outcome, listing *mcpcall.ToolSet) {
 	o.Tools = store.ToolList(KnownTools(listing.Tools))
 	o.ServerInfo = asJSON(listing.Server)
 }
 
-// onUnknown returns the policy for a call of which it is unknown whether the agent received it.
+// onUnknown returns the policy for a call if it is unknown whether the agent received it: the servers file's or else
+// the operator's (store.Policy.OnUnknown).
 func (a *attempt) onUnknown() string {
 	if a.server == nil {
 		return a.claim.Policy.OnUnknown
@@ -125,9 +126,9 @@ func (a *attempt) onUnknown() string {
 	return cmp.Or(a.server.OnUnknown, a.claim.Policy.OnUnknown)
 }
 
-// holdIfUnknown holds a delivery whose earlier attempt died, perhaps during the call, if the policy is onUnknown=hold.
-// A replay is not held, because an operator decided to repeat the call. It must follow checkEvent, which finds out
-// whether the chain still has the event of that call.
+// holdIfUnknown returns an error that holds the delivery (held_unknown) if an earlier attempt died, perhaps during the
+// call, and the policy is onUnknown=hold; otherwise nil. A replay is not held, because an operator decided to repeat
+// the call. It must follow checkEvent, which finds out whether the chain still has the event of that call.
 func (a *attempt) holdIfUnknown() error {
 	if !a.claim.InDoubt || a.onUnknown() != store.OnUnknownHold {
 		return nil

@@ -18,14 +18,15 @@ import (
 // Limiter limits the calls of all agents at one origin: calls in flight, and calls per second. The origin's endpoints
 // share both. Each endpoint has its own circuit breaker. See docs/design/limits.md.
 type Limiter interface {
-	// Acquire acquires a permit. A *ratelimit.RefusedError contains the reason and the time until the next try.
+	// Acquire acquires a permit for one call, which token identifies. If it is refused, the error is a
+	// *ratelimit.RefusedError with the reason and the time until the next try.
 	Acquire(ctx context.Context, origin, endpoint, token string) (*ratelimit.Permit, error)
 }
 
 // acquirePermit acquires a permit at the agent's origin before the first request, because a hanging handshake costs as
-// much as a call. Agents that are not bound to their endpoint have separate, small limits and breakers at each origin.
-// Anyone can register such agents, so they must not use up the limits of the agents to which the endpoint belongs. Jobs
-// that name their endpoint themselves have the same small limits.
+// much as a call. If it is refused, the error is a free wait. Without a limiter the permit is nil. Agents that are not
+// bound to their endpoint, and jobs that name their endpoint themselves, have separate, small limits and breakers at
+// each origin: anyone can make them, so they must not use up the limits of the agents to which the endpoint belongs.
 func (e *Executor) acquirePermit(ctx context.Context, c *store.Claim, at resolvedEndpoint) (*ratelimit.Permit, error) {
 	limiter, origin, why := e.Limiter, limitedOrigin(at.Endpoint, c.Agent()), ""
 	if at.unbound && e.UnboundLimiter != nil {
@@ -62,8 +63,8 @@ func releasePermit(ctx context.Context, permit *ratelimit.Permit, answer toolAns
 	}
 }
 
-// endpointHealth decides how the circuit breaker counts a call. A failure that the agent's endpoint did not cause is
-// Neutral.
+// endpointHealth returns how the circuit breaker counts a call. A failure that the agent's endpoint did not cause is
+// Neutral. OK means that the endpoint answered, even if it refused the call.
 func endpointHealth(answer toolAnswer, failure error) ratelimit.Result {
 	if failure == nil {
 		if !answer.called { // a panic is in progress
@@ -82,9 +83,9 @@ func endpointHealth(answer toolAnswer, failure error) ratelimit.Result {
 	return ratelimit.OK
 }
 
-// DescribeBreaker returns the state of the breaker of an agent's URL, as this process last saw it, or "" if it has no
-// recent call there. An endpoint may also have a breaker for unbound agents; if that one is not closed, its state is
-// returned.
+// DescribeBreaker returns the state (as of ratelimit.Limiter.Breaker) of the circuit breaker of an agent's URL, as this
+// process last saw it, or "" if it has no recent call there. limits and unbound are the limiters of bound and of
+// unbound agents (nil: the same). The state in unbound is returned if it is not closed, or if limits has none.
 func DescribeBreaker(address string, limits, unbound *ratelimit.Limiter) string {
 	e := mcpcall.Endpoint{URL: address}
 	if u, err := url.Parse(address); err != nil || u.Host == "" {

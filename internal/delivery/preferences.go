@@ -17,7 +17,7 @@ import (
 // only its own deliveries. So the answer itself is sufficient proof: a server that answers an agent's calls could also
 // ignore them. The preferences do not apply to jobs that name their endpoint themselves.
 
-// Turns spaces the calls of agents that asked for it.
+// Turns spaces the calls of agents that asked for a maximum rate (ratelimit.Turns).
 type Turns interface {
 	Take(ctx context.Context, name string, perSecond float64, again bool) (ratelimit.Turn, error)
 }
@@ -26,18 +26,18 @@ const (
 	// pauseLook is how often a delivery checks whether its agent still pauses. There are few checks, because the
 	// agent's other deliveries are not dispatched during the pause.
 	pauseLook = 5 * time.Minute
-	// holdSlack is how much longer than a delivery's wait the agent's other deliveries are held, so that the delivery
-	// returns first and can extend the hold.
+	// holdSlack is how much longer than a delivery waits the agent's other deliveries are not dispatched, so that the
+	// delivery returns first and can extend that time.
 	holdSlack = 30 * time.Second
-	// dispatchAhead is how long before its last reserved turn an agent's hold ends. The reconciler, which dispatches
-	// the next delivery, runs at that interval.
+	// dispatchAhead is how long before the agent's last reserved turn its next deliveries may be dispatched again. The
+	// reconciler, which dispatches them, runs at that interval.
 	dispatchAhead = 5 * time.Second
 )
 
-// preferences are the effects of the agent's preferences on one attempt.
+// preferences are the effects of the agent's preferences on one attempt and on the agent's backlog.
 type preferences struct {
-	hold time.Duration  // how long no delivery of the agent is dispatched; 0: no hold
-	turn ratelimit.Turn // zero: the agent asked for no rate
+	hold time.Duration  // how long no further delivery of the agent is dispatched (Outcome.HoldLine); 0: no hold
+	turn ratelimit.Turn // the right to call now; zero: the agent asked for no rate
 }
 
 // agentWishes returns the agent's preferences, or none if the job names its endpoint itself.
@@ -48,8 +48,9 @@ func (a *attempt) agentWishes() store.Preferences {
 	return a.claim.Preferences
 }
 
-// checkPause delays deliveries to an agent that asked for no calls now. It precedes all requests, except for a job that
-// may name a wrong agent: such a job would wait and block the right one.
+// checkPause returns a free wait if the agent asked for no calls now, and holds back the agent's other deliveries
+// meanwhile. It precedes all requests, except for a job that may name a wrong agent: such a job would wait and block
+// the right one.
 func (e *Executor) checkPause(a *attempt) error {
 	until := a.agentWishes().PauseUntil
 	left := until.Sub(e.Now())
@@ -62,11 +63,12 @@ func (e *Executor) checkPause(a *attempt) error {
 		"`worker agent policy %s preferences=ignore` calls it nevertheless", until.UTC().Format(time.RFC3339), nameAgent(a)))
 }
 
-// holdPaused returns how long an agent's deliveries are held if left of its pause remains, until a delivery checks
-// again.
+// holdPaused returns how long an agent's other deliveries are not dispatched if left of its pause remains: until a
+// delivery has checked again.
 func holdPaused(left time.Duration) time.Duration { return min(left, pauseLook+holdSlack) }
 
-// checkWishes delays or skips deliveries that the agent does not want.
+// checkWishes returns a free wait if the agent asked for no calls now (checkPause), and an error that skips the
+// delivery if the agent does not want its kind.
 func (e *Executor) checkWishes(a *attempt) error {
 	if err := e.checkPause(a); err != nil {
 		return err
@@ -88,8 +90,8 @@ func nameAgent(a *attempt) string {
 	return fmt.Sprintf("%d:%s", agent.ChainID, agent.ID)
 }
 
-// awaitTurn waits for the agent's next turn if it is near, or delays the delivery. All workers together make at most as
-// many calls per second as the agent asked for.
+// awaitTurn waits for the agent's next turn if it begins within a quarter of a second. Otherwise it returns a free
+// wait. All workers together make at most as many calls per second as the agent asked for.
 func (e *Executor) awaitTurn(ctx context.Context, a *attempt) error {
 	perSecond := a.agentWishes().MaxPerSecond
 	if perSecond <= 0 || e.Turns == nil {
@@ -122,8 +124,9 @@ func (e *Executor) awaitTurn(ctx context.Context, a *attempt) error {
 	}
 }
 
-// readPreferences returns the preferences in the agent's answer, to be stored, or nil if it contains none. An endpoint
-// that the job names cannot state preferences for the agent.
+// readPreferences returns the preferences in the agent's answer, to be stored, or nil if it contains none. If the
+// answer asks for a pause, it also sets a.preferences.hold. An endpoint that the job names cannot state preferences for
+// the agent.
 func (e *Executor) readPreferences(a *attempt) *store.Preferences {
 	stated := a.answer.Preferences
 	if stated == nil || !a.claim.Job.Action.ResolveEndpoint {

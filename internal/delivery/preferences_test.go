@@ -369,8 +369,8 @@ func TestMaxPerSecond(t *testing.T) {
 		}
 	}
 
-	// A higher rate than the operator's has no effect. If the operator's limit refuses the call, its turn is given
-	// back.
+	// A higher rate than the operator's has no effect. If the operator's limit refuses the call, its turn is
+	// returned.
 	limited := newWorker(limits)
 	fast := w.register(at(a.url))
 	a.say(asks{"maxPerSecond": 1e6})

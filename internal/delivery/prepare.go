@@ -20,7 +20,7 @@ type preparedCall struct {
 	arguments map[string]any
 	sanitized bool              // misleading characters were removed
 	recorded  json.RawMessage   // the arguments in the form for the attempt's row
-	digest    [sha256.Size]byte // of the tool's name and arguments
+	digest    [sha256.Size]byte // of the tool's name and arguments, to compare two calls
 	release   func()            // releases the reservation in Executor.arguments; nil: none
 
 	listing *mcpcall.ToolSet // the latest list of the agent's tools; nil: none
@@ -32,8 +32,8 @@ const (
 	freshTools  = true
 )
 
-// prepareCall lists the agent's tools and fits the arguments to the first of names that the agent offers. With an
-// error, it returns the previous call with the new list.
+// prepareCall lists the agent's tools and fits the arguments to the first of names that the agent offers. fresh is as
+// for listTools. With an error, it returns the attempt's previous call, with the new list if there is one.
 func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, fresh bool) (preparedCall, error) {
 	e.releaseArguments(&a.call)
 	call := a.call
@@ -61,7 +61,7 @@ func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, 
 	}, nil
 }
 
-// mayBeStale reports whether an outdated list of the agent's tools may be the reason that no call could be prepared.
+// mayBeStale reports whether prepareCall may have failed because its list of the agent's tools was outdated.
 func mayBeStale(err error) bool {
 	var schema *mcpcall.SchemaError
 	var failure *retry.Failure
@@ -69,7 +69,7 @@ func mayBeStale(err error) bool {
 		errors.As(err, &failure) && (failure.Reason == reason.ToolNotFound || failure.Reason == reason.ToolNotOffered)
 }
 
-// listTools lists the agent's tools.
+// listTools lists the agent's tools: from the cache if fresh is cachedTools, or from the agent if it is freshTools.
 func (e *Executor) listTools(ctx context.Context, a *attempt, fresh bool) (listing mcpcall.ToolSet, err error) {
 	err = e.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, endpoint mcpcall.Endpoint) (err error) {
 		ctx, cancel := mcpcall.WithTimeout(ctx, e.CallTimeout)
@@ -80,25 +80,26 @@ func (e *Executor) listTools(ctx context.Context, a *attempt, fresh bool) (listi
 	return listing, err
 }
 
-// ListsNothing reports whether listing the tools failed because the agent does not know tools/list.
+// ListsNothing reports whether err means that the agent does not know the method tools/list, so that it has no tools.
 func ListsNothing(err error) bool {
 	var call *mcpcall.CallError
 	return errors.As(err, &call) && call.Stage == mcpcall.StageList && retry.NotATool(err)
 }
 
-// smallArguments need no reservation, so that calls with small arguments do not wait for those with large ones.
+// smallArguments: a call with at most so many bytes of arguments needs no reservation, so that it does not wait for
+// calls with large ones.
 const smallArguments = 64 << 10
 
-// argumentBudget bounds the bytes of large arguments in calls in flight: in total, for newcomers (half), and per origin
-// (a quarter). A call may exceed a bound for which no other call counts.
+// argumentBudget bounds the bytes of large arguments in calls in flight: in total (most), for newcomers (half), and per
+// origin (a quarter). A single call may exceed each of these bounds while no other call counts for it.
 type argumentBudget struct {
 	most int64
 
 	mu   sync.Mutex
-	held map[string]int64 // in total, for newcomers, and per origin
+	held map[string]int64 // bytes in total, for newcomers, and per origin
 }
 
-// acquire reserves memory for a call at an origin. It returns nil if a bound is reached.
+// acquire reserves memory for a call at an origin, until release is called. It returns nil if a bound is reached.
 func (b *argumentBudget) acquire(bytes int64, origin string, newcomer bool) (release func()) {
 	const all, newcomers = "all", "newcomers"
 	bounds := map[string]int64{all: b.most, "at " + origin: b.most / 4}
@@ -127,8 +128,9 @@ func (b *argumentBudget) acquire(bytes int64, origin string, newcomer bool) (rel
 	}
 }
 
-// reserveArguments reserves memory for arguments of size bytes of JSON. It returns a free wait if a bound is reached.
-// The agent decides how long the memory is in use, so it has to be bounded.
+// reserveArguments reserves memory for arguments of size bytes of JSON, until release is called. release is nil for
+// small arguments, which need none. If a bound is reached, the error is a free wait. The agent decides how long the
+// memory is in use, so it has to be bounded.
 func (e *Executor) reserveArguments(a *attempt, size int) (release func(), err error) {
 	if size <= smallArguments {
 		return nil, nil

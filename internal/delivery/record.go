@@ -14,9 +14,9 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Result is the result of Deliver.
+// Result is the result of Executor.Deliver, from which describeResult makes the result of the task.
 type Result struct {
-	Refused bool // the delivery continues without this task: it is outdated, or another worker has claimed it
+	Refused bool // the task is outdated, or its claim was refused or lost: the delivery continues without it
 	Status  store.Status
 	Reason  reason.Reason
 	Text    string    // for the operator
@@ -25,10 +25,13 @@ type Result struct {
 	Free    bool      // Waiting: the wait costs no attempt
 }
 
-// commitFunc writes an outcome if the claim is still valid, as Ledger.Record does.
+// commitFunc writes an outcome to Postgres if the claim is still valid: Ledger.Record, or Ledger.Adopt for a spooled
+// outcome.
 type commitFunc func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error)
 
-// recordOutcome commits the outcome, logs it in one line, and enqueues the deliveries that the store dispatched.
+// recordOutcome commits the outcome with commit, logs it in one line, and enqueues the deliveries that the store
+// dispatched. If the claim was lost, the result is Refused. An error means that the outcome may not be recorded, or
+// that commit returned store.ErrStale.
 func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, commit commitFunc) (Result, error) {
 	began := e.Now()
 	rec, err := e.commitOutcome(ctx, a.claim, &d, commit)
@@ -83,7 +86,8 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 		Next: a.nextStep(d), At: again, Free: d.Free && !d.Called}, nil
 }
 
-// releaseHeld enqueues the deliveries that were held for lack of a credential, after the agent accepted a call.
+// releaseHeld enqueues the agent's deliveries that were held for lack of a credential, if outcome o shows that the
+// agent accepted this call's credential: it delivered, or the tool ran and failed.
 func (e *Executor) releaseHeld(ctx context.Context, a *attempt, o store.Outcome) {
 	if o.Status != store.Delivered && o.Reason != reason.ToolError {
 		return
@@ -95,10 +99,10 @@ func (e *Executor) releaseHeld(ctx context.Context, a *attempt, o store.Outcome)
 	e.Dispatcher.Dispatch(ctx, e.Authorizer.ObserveSuccess(ctx, auth))
 }
 
-// commitOutcome tries to commit until Postgres accepts the outcome, the claim is lost, or this process gives up, so
-// that a known outcome is not delivered again. Until then, Redis has the outcome for the next claim. The claim's number
-// fences the write, so a late try is harmless. If Postgres will never accept the outcome, it is recorded without the
-// texts of agents and clients.
+// commitOutcome tries to commit the outcome until Postgres stores it, the claim is lost, or ctx ends, so that a known
+// outcome is not delivered again. Until then, Redis has the outcome for the next claim. The claim's number fences the
+// write, so a late try is harmless. If Postgres will never accept the outcome, it is recorded without the texts of
+// agents and clients.
 func (e *Executor) commitOutcome(ctx context.Context, c *store.Claim, d *decision, commit commitFunc,
 ) (store.Recorded, error) {
 	stripped := false
@@ -141,7 +145,7 @@ func stripForeignText(o *store.Outcome) {
 	}
 }
 
-// asJSON returns v as JSON, or nil if it cannot be encoded. Use it only for data that is shown.
+// asJSON returns v as JSON, or nil if v cannot be encoded. Use it only for data that may be missing.
 func asJSON(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {

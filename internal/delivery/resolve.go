@@ -22,13 +22,14 @@ import (
 type resolvedEndpoint struct {
 	mcpcall.Endpoint
 	display    string // for pages and logs: without query, user information and arguments
-	source     string // the origin of the endpoint, as the end of a phrase
-	ownHeaders bool   // its headers are in the job
-	unbound    bool   // the agent is not bound to it
+	source     string // where the endpoint was found, as the end of a phrase: " from the job"
+	ownHeaders bool   // the job contains the endpoint's headers
+	unbound    bool   // nothing binds the agent to it, so that only small shared limits apply
 }
 
-// resolveEndpoint returns the agent's MCP endpoint: the one in the job, or else in the servers file, or else in the
-// agent's registration. If none of them states the protocol revision, it uses the agent's last one as a hint.
+// resolveEndpoint returns the agent's MCP endpoint: the one in the job if the job names one, or else in the servers
+// file, or else in the agent's registration. If none of them states the protocol revision, the agent's last one is the
+// hint.
 func (e *Executor) resolveEndpoint(ctx context.Context, c *store.Claim, server *servers.Server,
 ) (found resolvedEndpoint, err error) {
 	var listed mcpcall.Endpoint
@@ -69,7 +70,8 @@ func (e *Executor) registeredEndpoint(ctx context.Context, c *store.Claim) (reso
 	return found, nil
 }
 
-// describeBinding warns if the agent is not bound to its endpoint.
+// describeBinding returns a warning, as the end of a phrase, if the agent is not bound to its endpoint, and otherwise
+// "".
 func describeBinding(t resolver.Target) string {
 	switch t.Binding {
 	case resolver.Unbound:
@@ -80,8 +82,8 @@ func describeBinding(t resolver.Target) string {
 	return ""
 }
 
-// jobEndpoint returns the endpoint in the job, with the secret headers that were sealed for its origin. listed is the
-// agent's endpoint in the servers file.
+// jobEndpoint returns the endpoint in the job, with the secret headers that were sealed for its origin. It counts as
+// unbound unless its URL is that of listed, the agent's endpoint in the servers file.
 func (e *Executor) jobEndpoint(c *store.Claim, listed mcpcall.Endpoint) (resolvedEndpoint, error) {
 	j, named := c.Job, c.Job.Action.Endpoint
 	if named == nil {

@@ -22,7 +22,7 @@ type Runner struct {
 	intake   TaskIntake
 	slots    *completer
 
-	base context.Context // ends when shutdown stops waiting
+	base context.Context // context of all deliveries; ends when Wait stops waiting
 	stop context.CancelCauseFunc
 
 	mu      sync.Mutex
@@ -30,7 +30,8 @@ type Runner struct {
 	idle    chan struct{}     // closed when no delivery runs; created by Wait
 }
 
-// TaskIntake stores the whole job of a foreign task. The note is for the web UI.
+// TaskIntake stores the job of a task that another program put into Redis. kind is the task's type, body its payload.
+// The note is for the web UI.
 type TaskIntake interface {
 	FromTask(ctx context.Context, kind string, body []byte) (note string, err error)
 }
@@ -38,7 +39,7 @@ type TaskIntake interface {
 // intakeTimeout bounds the commit of a foreign task's job.
 const intakeTimeout = 30 * time.Second
 
-// NewRunner returns a Runner with concurrency slots.
+// NewRunner returns a Runner that runs at most concurrency calls at a time.
 func NewRunner(e *Executor, in TaskIntake, concurrency int) (*Runner, error) {
 	if e == nil || in == nil || concurrency < 1 {
 		return nil, errors.New("delivery: a runner needs an executor, an intake and a concurrency of at least 1")
@@ -50,11 +51,13 @@ func NewRunner(e *Executor, in TaskIntake, concurrency int) (*Runner, error) {
 
 var _ queue.Handler = (*Runner)(nil)
 
-// Tasks returns how many tasks asynq has to run at a time: the number of deliveries that may be claimed and unanswered.
+// Tasks returns how many tasks asynq has to run at a time: one for each slot, and one for each delivery that is claimed
+// ahead.
 func (r *Runner) Tasks() int { return cap(r.slots.claims) }
 
-// Deliver runs task n of a delivery. ctx is only used until the delivery begins. Deliver returns after the outcome was
-// recorded, or, for a plain success, before (see slot.release).
+// Deliver runs task n of a delivery, and returns its result for asynq (see describeResult). ctx is only used until the
+// delivery begins. Deliver returns after the outcome was recorded, or, for a plain success, before (see slot.release).
+// It returns an error at once if this process still runs another task of the delivery.
 func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string, err error) {
 	s, err := r.slots.begin(ctx)
 	if err != nil {
@@ -71,7 +74,7 @@ func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 	return end.note, end.err
 }
 
-// run runs the delivery and ends after the record. Wait waits for it.
+// run runs the delivery and sends the end of its task to s.taskEnds. It returns after the record. Wait waits for it.
 func (r *Runner) run(id uuid.UUID, n int, s *slot) {
 	var end taskEnd
 	defer func() {
@@ -90,12 +93,13 @@ func (r *Runner) run(id uuid.UUID, n int, s *slot) {
 	}
 }
 
-// maxNote bounds the texts for the web UI, in characters. Postgres has the whole texts.
+// maxNote bounds each text for the web UI, in characters. Postgres has the whole texts.
 const maxNote = 500
 
-// describeResult returns the task's result for asynq and the web UI. A completed task was delivered or skipped, a
-// retried one waits, and an archived one was rejected, is dead or is held. If the delivery does not need the task, the
-// task is dropped. A delivered task has no note, which saves a Redis command.
+// describeResult returns the note (for the web UI) and the error with which a task ends in asynq. A completed task (no
+// error) was delivered or skipped, a retried one (*queue.WaitError) waits, and an archived one (*queue.ArchivedError)
+// was rejected, is dead or is held. queue.ErrDropped removes the task of a delivery that does not need it. A delivered
+// task has no note, which saves a Redis command.
 func describeResult(res Result) (string, error) {
 	if res.Refused || res.Status == store.Waiting && res.At.IsZero() {
 		return "", queue.ErrDropped

@@ -29,7 +29,7 @@ type attemptSpans struct {
 // maxSpanText bounds each text in a span, in bytes.
 const maxSpanText = 300
 
-// beginSpans starts the spans of an attempt.
+// beginSpans starts the spans of an attempt. It returns nil without a tracer.
 //
 // The delivery's root span, from its acceptance to its first claim, has the same ids in every process. Each attempt
 // starts it again, so that the sampler makes the same decision for the whole trace. Only the first task exports it.
@@ -56,7 +56,7 @@ func (e *Executor) beginSpans(a *attempt) *attemptSpans {
 	return s
 }
 
-// addStep adds the span of a step that has ended.
+// addStep adds the span of a step that has ended. err is the step's error, or nil.
 func (s *attemptSpans) addStep(a *attempt, name string, err error, began, ended time.Time) {
 	if s == nil || !s.span.IsRecording() {
 		return
@@ -83,7 +83,7 @@ func (a *attempt) callAttributes() []attribute.KeyValue {
 	return about
 }
 
-// endAttempt ends the attempt's span with its outcome. err is the error of recording it, if any.
+// endAttempt ends the attempt's span with its outcome. err is the error of recording the outcome, or nil.
 func (s *attemptSpans) endAttempt(d decision, err error, now func() time.Time) {
 	if s == nil {
 		return
@@ -99,7 +99,8 @@ func (s *attemptSpans) endAttempt(d decision, err error, now func() time.Time) {
 	s.span.End(trace.WithTimestamp(now()))
 }
 
-// isFailure reports whether the attempt failed. A delivery without a recipient, or one that only waits, is no failure.
+// isFailure reports whether the attempt's span has to show an error. A skipped delivery, or one that only waits at no
+// cost, is no failure.
 func (d decision) isFailure() bool {
 	switch d.Status {
 	case store.Delivered, store.Skipped, store.Queued:
@@ -109,6 +110,7 @@ func (d decision) isFailure() bool {
 }
 
 // formatTraceparent returns the traceparent header for the agent: the delivery's trace, and the span of this call.
+// Without tracing, it is that of tracecontext.Delivery.Unrecorded.
 func (a *attempt) formatTraceparent() string {
 	t := tracecontext.Of(a.claim.ID, a.claim.Traceparent)
 	if a.spans == nil {

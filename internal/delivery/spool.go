@@ -30,7 +30,8 @@ const (
 	spoolPause   = 200 * time.Millisecond
 )
 
-// spoolError means that an earlier attempt has no outcome in Postgres, and that Redis did not answer.
+// spoolError means that an earlier attempt has no outcome in Postgres, and that Redis did not answer whether it has
+// one.
 type spoolError struct{ error }
 
 func (e *spoolError) Unwrap() error { return e.error }
@@ -52,8 +53,8 @@ func (e *Executor) spoolOutcome(ctx context.Context, c *store.Claim, o store.Out
 }
 
 // loadSpooledOutcome loads the outcome of an earlier attempt that has none in Postgres. It returns nil and no error if
-// there is no such attempt, or if Redis does not have its outcome. If Redis does not answer, it returns an error, so
-// that the agent is not called again.
+// there is no such attempt, or if Redis does not have its outcome or has an unreadable one. If Redis does not answer,
+// it returns a *spoolError, so that the agent is not called again.
 func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*store.SpooledOutcome, error) {
 	if !c.Unfinished {
 		return nil, nil
@@ -77,7 +78,8 @@ func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*sto
 	return past, nil
 }
 
-// readSpool reads a spooled outcome. It tries again until Redis answers, for at most SpoolTimeout.
+// readSpool reads a sealed outcome from Redis. It returns nil if Redis has no outcome of the delivery. It tries again
+// until Redis answers, for at most SpoolTimeout.
 func (e *Executor) readSpool(ctx context.Context, id uuid.UUID) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.SpoolTimeout)
 	defer cancel()
@@ -98,8 +100,8 @@ func (e *Executor) readSpool(ctx context.Context, id uuid.UUID) ([]byte, error) 
 	}
 }
 
-// recordSpooledOutcome records an earlier attempt's spooled outcome instead of making another attempt. If that attempt
-// has another outcome in Postgres already, it drops the spooled one and returns store.ErrStale.
+// recordSpooledOutcome records an earlier attempt's spooled outcome (past) instead of making attempt a. If the earlier
+// attempt has another outcome in Postgres already, it drops the spooled one and returns store.ErrStale.
 func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past store.SpooledOutcome) (Result, error) {
 	d := decision{Outcome: past.Outcome, spooled: true,
 		verdict: retry.Verdict{Reason: past.Outcome.Reason, Text: past.Outcome.Error}}
@@ -115,7 +117,8 @@ func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past st
 	return res, err
 }
 
-// dropSpooled deletes the delivery's spooled outcome. If that fails, it is harmless: the outcome's attempt is complete.
+// dropSpooled deletes the delivery's spooled outcome. A failure is harmless: Redis drops the outcome later, and
+// Ledger.Adopt refuses it, because its attempt has an outcome.
 func (e *Executor) dropSpooled(ctx context.Context, id uuid.UUID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
 	defer cancel()
@@ -132,8 +135,8 @@ const (
 	spooledOld = "old"
 )
 
-// ignoreSpooled counts an ignored outcome and warns at most once a minute, because any program that can write to Redis
-// can write one for every delivery.
+// ignoreSpooled counts an ignored outcome in the metric, with why as its label. It logs a warning at most once a
+// minute, because any program that can write to Redis can write an outcome for every delivery.
 func (e *Executor) ignoreSpooled(c *store.Claim, why string, err error) {
 	e.Metrics.ignoredOutcomes.WithLabelValues(why).Inc()
 	now := e.Now().UnixNano()
@@ -153,12 +156,12 @@ const (
 	sealedHead    = 1 + 8 + 4
 )
 
-// outcomeBinding binds a spooled outcome to one claim of one delivery.
+// outcomeBinding returns the associated data that binds a sealed outcome to one claim and one attempt of one delivery.
 func outcomeBinding(c *store.Claim, claimNo int64, attempt int) secret.Binding {
 	return secret.Binding{Purpose: "deliveries.result.v1", Generation: fmt.Sprintf("%s/%d/%d", c.ID, claimNo, attempt)}
 }
 
-// sealOutcome encodes and seals an outcome for Redis.
+// sealOutcome encodes and seals an outcome of claim c for Redis.
 func sealOutcome(keys Sealer, c *store.Claim, past store.SpooledOutcome) ([]byte, error) {
 	plain, err := json.Marshal(past)
 	if err != nil {
@@ -172,8 +175,8 @@ func sealOutcome(keys Sealer, c *store.Claim, past store.SpooledOutcome) ([]byte
 	return append(binary.BigEndian.AppendUint32(head, uint32(c.Attempt)), text...), nil
 }
 
-// openOutcome opens an outcome that sealOutcome sealed under an earlier claim of the delivery. Ledger.Adopt checks that
-// the earlier attempt still has no outcome.
+// openOutcome opens an outcome that sealOutcome sealed under an earlier claim of the delivery. It returns an error for
+// any other data. Ledger.Adopt checks that the earlier attempt still has no outcome.
 func openOutcome(keys Opener, c *store.Claim, sealed []byte) (*store.SpooledOutcome, error) {
 	if len(sealed) < sealedHead || sealed[0] != sealedVersion {
 		return nil, errors.New("it is not sealed by a worker of this version")

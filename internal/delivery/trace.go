@@ -24,18 +24,19 @@ type Step struct {
 	At         time.Time
 }
 
-// stage is the running part of an attempt. Its name is stored with the attempt, logged and traced.
+// stage is the running stage of an attempt, with the durations of those before it. Its name is stored with the attempt,
+// logged and traced.
 type stage struct {
 	name  string
 	began time.Time
-	took  [maxStages]int32 // µs; of the stages that have ended
+	took  [maxStages]int32 // µs; of the stages that have ended, in their order
 	ended int
 }
 
-// maxStages is the number of an attempt's stages: check, resolve, fetch, compose, call.
+// maxStages is the number of an attempt's stages with a stored duration: check, resolve, fetch, compose, call.
 const maxStages = 5
 
-// noteTime records the duration of the stage.
+// noteTime stores the duration of the stage, which ends now, in took.
 func (s *stage) noteTime(now time.Time) {
 	if s.ended < maxStages && !s.began.IsZero() {
 		s.took[s.ended] = int32(min(now.Sub(s.began).Microseconds(), math.MaxInt32))
@@ -43,7 +44,7 @@ func (s *stage) noteTime(now time.Time) {
 	}
 }
 
-// beginStage traces the successful end of the current stage, and begins the next one.
+// beginStage ends the current stage as successful, traces it, and begins the next one.
 func (e *Executor) beginStage(a *attempt, name string) {
 	now := e.Now()
 	if !a.stage.began.IsZero() {
@@ -53,8 +54,9 @@ func (e *Executor) beginStage(a *attempt, name string) {
 	a.stage.name, a.stage.began = name, now
 }
 
-// endStages traces the end of the last stage. It turns a panic into a failed attempt, so that the attempt is recorded
-// and counted.
+// endStages ends the last stage, which failed with err or, if err is nil, was successful, traces it, and returns err.
+// panicked is the result of recover(): if it is not nil, the returned error makes the panic a failed attempt, so that
+// it is recorded and counted.
 func (e *Executor) endStages(a *attempt, err error, panicked any) error {
 	if panicked != nil {
 		e.Logger.Error("a step panicked", "delivery", a.claim.ID, "step", a.stage.name,
@@ -67,7 +69,7 @@ func (e *Executor) endStages(a *attempt, err error, panicked any) error {
 	return err
 }
 
-// stageDetail returns the result of a stage as a phrase.
+// stageDetail returns the result of the named stage as a phrase for logs and traces.
 func (a *attempt) stageDetail(name string) string {
 	switch name {
 	case "check":
@@ -87,8 +89,8 @@ func (a *attempt) stageDetail(name string) string {
 	return ""
 }
 
-// traceStep logs and traces the end of a step. Without a listener it does nothing. If detail is empty, it uses
-// stageDetail.
+// traceStep logs the end of a step at level debug, and passes it to Executor.Trace and to the spans. Its detail is the
+// text of err, or else detail, or else stageDetail.
 func (e *Executor) traceStep(a *attempt, name, detail string, err error, began time.Time) {
 	debug := e.Logger.Enabled(context.Background(), slog.LevelDebug)
 	if !debug && e.Trace == nil && a.spans == nil {

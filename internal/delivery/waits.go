@@ -23,8 +23,8 @@ const (
 // most of all attempts, and a line for each would be useless. It is safe for concurrent use.
 type waitSummary struct {
 	mu     sync.Mutex
-	agents map[store.Agent]map[string]int // by reason
-	others map[string]int                 // of agents beyond maxSummarizedAgents
+	agents map[store.Agent]map[string]int // number by reason
+	others map[string]int                 // number by reason, of agents beyond maxSummarizedAgents
 }
 
 func newWaitSummary() *waitSummary {
@@ -77,7 +77,8 @@ func (e *Executor) SummarizeWaits(ctx context.Context, ticks <-chan time.Time) {
 	}
 }
 
-// logWaits logs one line per agent, the most frequent first, and resets the counts.
+// logWaits logs the counts, one line per agent, the most frequent first, and resets them. within is the time in which
+// they were counted.
 func (e *Executor) logWaits(within time.Duration) {
 	agents, others := e.waits.drain()
 	busiest := func(a, b store.Agent) int { return sumCounts(agents[b]) - sumCounts(agents[a]) }

@@ -8,7 +8,7 @@ type rules struct {
 
 func newRules(sizeMicros float64) rules { return rules{size: sizeMicros, refill: sizeMicros / 60e6} }
 
-// bucket is the effort that an agent has used and that has not been refilled yet, by kind. charge.lua has the same
+// bucket is the worker time that an agent has used and that has not been refilled yet, by kind. charge.lua has the same
 // rules.
 type bucket struct {
 	parts [kindCount]float64 // µs
@@ -22,17 +22,17 @@ func sumParts(parts [kindCount]float64) (s float64) {
 	return s
 }
 
-// sumUsed returns the used effort of all kinds, in µs.
+// sumUsed returns the used worker time of all kinds, in µs.
 func (b *bucket) sumUsed() float64 { return sumParts(b.parts) }
 
-// usedAtMost returns the used effort, counting at most files µs for the fetching of files. Clients choose the files, so
-// usage above this limit must not block the agent.
+// usedAtMost returns the used worker time in µs, of which at most files µs are for the fetching of files. Clients
+// choose the files, so usage above this limit must not block the agent.
 func (b *bucket) usedAtMost(files float64) float64 {
 	return b.sumUsed() - max(b.parts[Fetches]-files, 0)
 }
 
-// addRefill refills the bucket for the time since b.at, in proportion to each kind. It ignores a clock that was set
-// back.
+// addRefill refills the bucket for the time from b.at to now (µs): it reduces the used time of all kinds in proportion.
+// It ignores a clock that was set back.
 func (b *bucket) addRefill(r rules, now int64) {
 	back, used := float64(max(now-b.at, 0))*r.refill, b.sumUsed()
 	b.at = now
@@ -49,7 +49,7 @@ func (b *bucket) addRefill(r rules, now int64) {
 	}
 }
 
-// chargeSpent subtracts spent from the bucket, even if less is left.
+// chargeSpent adds spent (µs by kind) to the used worker time, even if that exceeds the bucket's size.
 func (b *bucket) chargeSpent(r rules, now int64, spent [kindCount]float64) {
 	b.addRefill(r, now)
 	for i := range b.parts {

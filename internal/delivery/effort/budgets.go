@@ -16,9 +16,9 @@ import (
 
 // Config configures Budgets.
 type Config struct {
-	// Size is an agent's worker time: the capacity of its bucket, and the refill per minute. Required.
+	// Size is the worker time that an agent may use: the capacity of its bucket, and the refill per minute. Required.
 	Size time.Duration
-	// Redis holds the sums of all workers. If it is nil, this process counts alone. The caller closes it after Close.
+	// Redis stores the sums of all workers. If it is nil, this process counts alone. The caller closes it after Close.
 	// It must have ContextTimeoutEnabled.
 	Redis redis.UniversalClient
 	// Timeout bounds one call to Redis. Default 50 ms.
@@ -32,7 +32,7 @@ type Config struct {
 }
 
 const (
-	// longAttempt is the mean time of an agent's latest attempts above which the agent is costly.
+	// longAttempt: an agent is costly while the mean cost of its latest attempts is above longAttempt.
 	longAttempt = time.Second
 	// meanWeight is the weight of the newest attempt in the mean. One attempt of 25 s makes a quick agent costly for
 	// its next seven attempts.
@@ -47,8 +47,8 @@ const (
 	minWait, maxWait = time.Second, 5 * time.Minute
 	// awayFor is how long the worker does not call Redis after a failed call.
 	awayFor = time.Second
-	// maxPending bounds the agents whose usage is queued for Redis. If the queue is full, an agent's next charge tries
-	// again.
+	// maxPending bounds the agents whose usage is queued for Redis. If the queue is full, the agent's usage is queued
+	// with its next charge.
 	maxPending = 1024
 )
 
@@ -66,7 +66,7 @@ type Budgets struct {
 	life    context.Context // ends when Close is called
 	end     context.CancelFunc
 	tasks   sync.WaitGroup
-	pending chan *account // accounts whose usage has to be added to Redis
+	pending chan *account // accounts whose charges have to be added to Redis
 
 	mu        sync.Mutex // guards memory only; never held during I/O
 	accounts  *simplelru.LRU[store.Agent, *account]
@@ -74,19 +74,19 @@ type Budgets struct {
 	totals    [kindCount]float64 // µs charged since the start
 }
 
-// account is the budget of one agent as this process knows it: the effort that the agent has used, its mean cost per
-// attempt, and its running attempts. Budgets.mu guards it.
+// account is the budget of one agent as this process knows it: the worker time that the agent has used, its mean cost
+// per attempt, and its running attempts. Budgets.mu guards it.
 type account struct {
 	agent store.Agent
 	bucket
 	mean       float64            // mean cost of the latest attempts in µs, without files; 0: none has ended
 	unreported [kindCount]float64 // charges that are not in Redis yet
-	queued     bool               // it is queued in Budgets.pending, or is being written
+	queued     bool               // it is in Budgets.pending, or reportPending is writing it to Redis
 	running    []*Hold
-	line       int64 // the return time of the delivery that was refused last
+	line       int64 // µs: the next refused delivery returns at this time or later
 }
 
-// New validates the configuration. It does not call Redis.
+// New validates the configuration. It does not wait for Redis. With Redis it starts a goroutine, which Close stops.
 func New(cfg Config) (*Budgets, error) {
 	if cfg.Size <= 0 {
 		return nil, errors.New("effort: a budget needs a size above 0")
@@ -123,7 +123,7 @@ func (b *Budgets) Close() {
 // readClock returns this process' monotonic clock in µs. It never returns 0, which means "never".
 func (b *Budgets) readClock() int64 { return b.clock().Sub(b.start).Microseconds() + 1 }
 
-// findAccount returns the agent's account, and creates it if there is none. The caller holds mu.
+// findAccount returns the agent's account. If the agent has none, findAccount creates it. The caller holds mu.
 func (b *Budgets) findAccount(agent store.Agent) *account {
 	if a, ok := b.accounts.Get(agent); ok {
 		return a
@@ -133,7 +133,8 @@ func (b *Budgets) findAccount(agent store.Agent) *account {
 	return a
 }
 
-// loadShared reads an agent's values from Redis, where other workers or an earlier process may have stored them.
+// loadShared reads an agent's values from Redis into its account: other workers or an earlier process may have stored
+// them. If Redis does not answer, the account does not change.
 func (b *Budgets) loadShared(ctx context.Context, a *account) {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
@@ -173,11 +174,12 @@ func (b *Budgets) suspendRedis(err error) {
 	b.log.Debug("effort is counted by this worker alone for now", logging.About(logging.Redis), "error", err)
 }
 
-// isAway reports whether Redis must not be called now. The caller holds mu.
+// isAway reports whether Redis must not be called now, because there is no Redis or a call failed within awayFor. The
+// caller holds mu.
 func (b *Budgets) isAway() bool { return b.shared == nil || b.readClock() < b.awayUntil }
 
-// chargeAccount charges an attempt's cost to its agent, and queues the account for Redis if enough has accumulated. The
-// caller holds mu.
+// chargeAccount charges an attempt's cost (µs by kind) to its agent. If charges of at least reportPart of a bucket are
+// not in Redis yet, it queues the account for reportPending. The caller holds mu.
 func (b *Budgets) chargeAccount(a *account, spent [kindCount]float64) {
 	a.bucket.chargeSpent(b.rules, b.readClock(), spent)
 	for i := range spent {
@@ -199,8 +201,8 @@ func (b *Budgets) chargeAccount(a *account, spent [kindCount]float64) {
 	}
 }
 
-// capUnreported reduces the unreported charges to the effort that is still used: the refill has made good the rest. After a
-// time without Redis, that may be most of them. The caller holds Budgets.mu.
+// capUnreported limits the charges that are not in Redis yet to the used worker time, because the refill has
+// compensated for the rest. After a time without Redis, that may be most of them. The caller holds Budgets.mu.
 func (a *account) capUnreported() {
 	if unreported, used := sumParts(a.unreported), a.sumUsed(); unreported > used {
 		for i := range a.unreported {
@@ -209,8 +211,9 @@ func (a *account) capUnreported() {
 	}
 }
 
-// reportPending adds the usage of queued accounts to Redis, one after the other, until Close. While Redis does not answer,
-// it tries the same account again: other workers must learn that an agent is slow even if it gets no further delivery.
+// reportPending adds the charges of queued accounts to Redis, one account after the other, until Close. While Redis
+// does not answer, it tries the same account again: other workers must learn that an agent is slow even if it gets no
+// further delivery.
 func (b *Budgets) reportPending() {
 	again := time.NewTicker(awayFor)
 	defer again.Stop()
@@ -230,7 +233,8 @@ func (b *Budgets) reportPending() {
 	}
 }
 
-// reportAccount adds the usage of one account to Redis, adopts the values of all workers, and reports whether Redis answered.
+// reportAccount adds the charges of one account to Redis and adopts the sums of all workers from the answer. It reports
+// whether that succeeded. After a failure it keeps the charges.
 func (b *Budgets) reportAccount(a *account) bool {
 	b.mu.Lock()
 	if b.isAway() {

@@ -15,14 +15,14 @@ func randomFloat() float64 { return rand.Float64() }
 
 // OverError means that the agent's budget is used up. The delivery is not at fault, so its wait costs no attempt.
 type OverError struct {
-	Wait time.Duration // time until this delivery's own return time, between 1 s and 5 min
+	Wait time.Duration // time until the delivery may try again, chosen for it alone: 1 s to 5 min
 	Text string        // a sentence for the operator
 }
 
 func (e *OverError) Error() string { return e.Text }
 
-// Hold is the reservation of one attempt in its agent's budget, until End. Only one goroutine may use it. A nil Hold,
-// from nil Budgets, does nothing.
+// Hold is the reservation of worker time for one attempt in its agent's budget, until End. Only one goroutine may use
+// it. A nil Hold, from nil Budgets, does nothing.
 type Hold struct {
 	budgets *Budgets
 	account *account
@@ -32,7 +32,9 @@ type Hold struct {
 	ended   bool
 }
 
-// Begin reserves the expected cost of an attempt at the agent. If the budget is used up, the error is an *OverError.
+// Begin reserves the expected cost of an attempt at the agent: the mean cost of its latest attempts. If the budget is
+// used up, the error is an *OverError. There is no other error: if Redis does not answer, this process decides alone.
+// Nil Budgets return a nil Hold.
 func (b *Budgets) Begin(ctx context.Context, agent store.Agent) (*Hold, error) {
 	if b == nil {
 		return nil, nil
@@ -62,7 +64,7 @@ func (b *Budgets) Begin(ctx context.Context, agent store.Agent) (*Hold, error) {
 	return h, nil
 }
 
-// sumSoFar returns the time in µs since the attempt first contacted the agent. The caller holds mu.
+// sumSoFar returns the time in µs since the attempt first contacted the agent, or 0 before that. The caller holds mu.
 func (h *Hold) sumSoFar(now int64) float64 {
 	if h.reached == 0 {
 		return 0
@@ -70,7 +72,8 @@ func (h *Hold) sumSoFar(now int64) float64 {
 	return float64(now - h.reached)
 }
 
-// refuseHold returns a refusal, with a different return time for each delivery. The caller holds mu.
+// refuseHold returns a refusal, with a different return time for each delivery. used and reserved are the agent's used
+// and reserved worker time in µs. The caller holds mu.
 func (b *Budgets) refuseHold(a *account, now int64, used, reserved float64) *OverError {
 	until := now + max(int64((used+reserved-b.rules.size)/b.rules.refill), minWait.Microseconds())
 	back := max(a.line, until)
@@ -90,7 +93,8 @@ func (b *Budgets) refuseHold(a *account, now int64, used, reserved float64) *Ove
 		b.clock().Add(wait).UTC().Format("15:04:05 UTC"), wait.Round(100*time.Millisecond))}
 }
 
-// CheckFiles returns an *OverError if fetching files has used its part of the budget. Call it before fetching a file.
+// CheckFiles returns an *OverError if fetching files has used the agent's budget for files (filesPart), and otherwise
+// nil. Call it before fetching a file.
 func (h *Hold) CheckFiles() error {
 	if h == nil {
 		return nil
@@ -116,7 +120,7 @@ func (h *Hold) CheckFiles() error {
 // has used much of its budget. It is nil-safe, and its result does not change during the attempt.
 func (h *Hold) Costly() bool { return h != nil && h.costly }
 
-// Reach records that the attempt contacts the agent now. From then on, the elapsed time is reserved.
+// Reach records that the attempt contacts the agent now. From then on, at least the elapsed time is reserved.
 func (h *Hold) Reach() {
 	if h == nil {
 		return
@@ -128,15 +132,16 @@ func (h *Hold) Reach() {
 	}
 }
 
-// Spend adds the cost of n things of kind w that took this time together. n is 0 if the attempt waited for a connection
-// or listing that another attempt pays for.
+// Spend adds the cost of n things of kind w, which took this time together, to the cost that End charges. n is 0 if the
+// attempt waited for a connection or listing that another attempt pays for.
 func (h *Hold) Spend(w What, n int, took time.Duration) {
 	if h != nil && !h.ended && (n > 0 || took > 0) {
 		h.spent[w] += float64(priceOf(w, n, took).Microseconds())
 	}
 }
 
-// End charges the cost to the agent and releases the reservation. Further calls do nothing.
+// End charges the cost of the attempt to the agent, updates the agent's mean cost, and releases the reservation.
+// Further calls do nothing.
 func (h *Hold) End() {
 	if h == nil || h.ended {
 		return

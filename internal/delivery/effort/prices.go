@@ -2,10 +2,10 @@ package effort
 
 import "time"
 
-// What identifies a kind of effort.
+// A What is a kind of work for an agent that costs worker time.
 type What int
 
-// The kinds of effort.
+// The kinds of work: tool calls, new connections, tools/list requests, and fetches of feedback files.
 const (
 	Calls What = iota
 	Connections
@@ -30,7 +30,8 @@ func (w What) String() string { return names[w] }
 var leastPrice = [kindCount]time.Duration{Connections: 50 * time.Millisecond, Listings: 20 * time.Millisecond,
 	Fetches: time.Millisecond}
 
-// priceOf returns the price of n things of kind w that took this time together.
+// priceOf returns the cost of n things of kind w that took this time together: that time, or n times the kind's least
+// price if that is more.
 func priceOf(w What, n int, took time.Duration) time.Duration {
 	return max(took, time.Duration(n)*leastPrice[w])
 }

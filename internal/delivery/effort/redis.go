@@ -17,10 +17,10 @@ import (
 var chargeSource string
 
 // remembered is how long Redis keeps an agent's values after its last charge. The usage refills much sooner. The mean
-// is useful for as long as a success counts as recent.
+// is useful for as long as a success counts as recent (store.RecentSuccess).
 const remembered = time.Hour
 
-// shared accesses the values of all workers in Redis.
+// shared accesses the agents' values in Redis, to which all workers add.
 type shared struct {
 	client redis.UniversalClient
 	script *redis.Script
@@ -44,7 +44,7 @@ type known struct {
 	parts [kindCount]float64
 }
 
-// readSpent reads an agent's values.
+// readSpent reads an agent's values from Redis. They are 0 if Redis has none.
 func (s *shared) readSpent(ctx context.Context, a store.Agent) (known, error) {
 	return s.runScript(ctx, a, "0", [kindCount]float64{}, known{})
 }
@@ -56,7 +56,8 @@ func (s *shared) addSpent(ctx context.Context, a store.Agent, spent [kindCount]f
 	return s.runScript(ctx, a, "1", spent, all)
 }
 
-// runScript runs charge.lua and checks the numbers in its answer.
+// runScript runs charge.lua and returns the agent's values from its answer. add is "1" to add to these values (see
+// addSpent), or "0" to read them only.
 func (s *shared) runScript(ctx context.Context, a store.Agent, add string, spent [kindCount]float64, all known) (k known, _ error) {
 	now := int64(0)
 	if s.now != nil {

@@ -13,12 +13,12 @@ import (
 // Usage is the state of an agent's budget, in seconds.
 type Usage struct {
 	Budget      float64 `json:"budgetSeconds"`         // capacity, and refill per minute
-	Left        float64 `json:"leftSeconds"`           // negative: more was spent than was left
-	Calls       float64 `json:"callSeconds"`           // used and not refilled yet, by kind
+	Left        float64 `json:"leftSeconds"`           // negative: the agent used more than the budget contained
+	Calls       float64 `json:"callSeconds"`           // worker time used and not refilled yet, by kind
 	Connections float64 `json:"connectionSeconds"`     //
 	Listings    float64 `json:"listingSeconds"`        //
 	Fetches     float64 `json:"fetchSeconds"`          //
-	Mean        float64 `json:"meanSeconds,omitempty"` // mean cost of the latest attempts, without files; 0: unknown
+	Mean        float64 `json:"meanSeconds,omitempty"` // mean cost of an attempt, without files; 0: unknown
 	UnderWay    int     `json:"underWay,omitempty"`    // running attempts of this worker
 }
 
@@ -40,7 +40,8 @@ func newUsage(r rules, k known) *Usage {
 }
 
 // Usage returns the state of an agent's budget from this worker's memory, or else from Redis. It returns nil if there
-// are no budgets, or if neither knows the agent or Redis does not answer.
+// are no budgets, or if this worker does not know the agent and Redis does not answer. An agent without usage in Redis
+// has a full budget.
 func (b *Budgets) Usage(ctx context.Context, agent store.Agent) *Usage {
 	if b == nil {
 		return nil
@@ -68,8 +69,8 @@ func (b *Budgets) Usage(ctx context.Context, agent store.Agent) *Usage {
 	return newUsage(b.rules, k)
 }
 
-// ReadUsage reads the state of an agent's budget from Redis. Workers add their charges there with a delay of up to a
-// sixtieth of a budget.
+// ReadUsage reads the state of an agent's budget from Redis. Charges that workers have not added there yet are missing:
+// at most a sixtieth of a budget per worker. An agent without usage in Redis has a full budget.
 func ReadUsage(ctx context.Context, client redis.UniversalClient, size time.Duration, agent store.Agent) (*Usage, error) {
 	r := newRules(float64(size.Microseconds()))
 	k, err := newShared(client, r).readSpent(ctx, agent)

@@ -31,7 +31,8 @@ type ReconcilerLedger interface {
 	Redispatch(ctx context.Context, t store.Task) (store.Task, bool, error)
 }
 
-// Dispatcher enqueues tasks in Redis and returns how many Redis accepted.
+// Dispatcher enqueues tasks in Redis, and removes there those with Ended. It stops at the first task that Redis does
+// not accept, and returns how many tasks precede that one. The others stay dispatched in Postgres.
 type Dispatcher interface {
 	Dispatch(ctx context.Context, tasks []store.Task) (taken int)
 }
@@ -39,9 +40,10 @@ type Dispatcher interface {
 // TaskFinder is a Dispatcher that can also look up tasks in Redis.
 type TaskFinder interface {
 	Dispatcher
-	// FindTask returns the location in Redis of a dispatched delivery's task.
+	// FindTask returns where Redis has a task: in which state, or nowhere.
 	FindTask(t store.Task) (queue.Location, error)
-	// RedisMarker returns the time since which this Redis has held Herald's tasks; now, if Redis has no marker yet.
+	// RedisMarker returns the time since which this Redis has kept Herald's tasks: tasks that were enqueued before it
+	// are lost. If Redis has no marker yet, it stores now as the marker and returns it.
 	RedisMarker(ctx context.Context, now time.Time) (time.Time, error)
 }
 
@@ -49,17 +51,18 @@ type TaskFinder interface {
 type ReconcilerConfig struct {
 	Ledger     ReconcilerLedger
 	Dispatcher TaskFinder
-	Chains     []uint64 // chains with an RPC URL; deliveries held for want of one are released
-	Gateway    bool     // ARWEAVE_GATEWAY is set; deliveries held for want of it are released
-	Attempts   int      // attempts per delivery; it is dead if the lease of the last attempt runs out
+	Chains     []uint64 // chains with an RPC URL: deliveries that were held because it was missing are released
+	Gateway    bool     // ARWEAVE_GATEWAY is set: deliveries that were held because it was missing are released
+	Attempts   int      // attempts per delivery; it is dead if the lease of its last attempt expires
 	Logger     *slog.Logger
 
 	Interval time.Duration // between rounds; default 5 s
-	Late     time.Duration // how overdue a task must be before it is looked up in Redis; default 15 s
+	Late     time.Duration // how overdue a dispatched delivery must be before its task is looked up; default 15 s
 	Batch    int           // rows per statement; default 500
 
-	// Grace is how long after an outage of Postgres no lease is expired, so that workers can first record the outcomes
-	// that they know. Default 60 s; negative: no grace, for a database that no other process uses.
+	// Grace is how long after an outage of Postgres no lease is expired and no lost task is replaced, so that workers
+	// can first record the outcomes that they know. Default 60 s; negative: no grace, for a database that no other
+	// process uses.
 	Grace time.Duration
 
 	Now func() time.Time // default time.Now
@@ -72,7 +75,7 @@ type Reconciler struct {
 
 	postgresLost time.Time // when Postgres was last found unavailable or slow
 	redisMarker  time.Time // marker of the Redis whose lost tasks have all been dispatched again
-	rounds       int       // number of rounds
+	rounds       int       // number of rounds so far
 }
 
 // NewReconciler validates the configuration and sets the defaults.
@@ -102,9 +105,9 @@ const (
 	// redisTimeout bounds one call to Redis.
 	redisTimeout = 5 * time.Second
 
-	// slowPostgres bounds reading the clock and expiring leases. It is shorter than the time by which every lease
-	// outlasts its call. After Postgres froze for longer, all leases look expired, so a statement that was sent before
-	// must not take effect then.
+	// slowPostgres bounds reading the clock and expiring leases. While Postgres is frozen, leases run out although
+	// their workers live. So a statement that was sent before must be cancelled before it can expire such leases.
+	// slowPostgres is shorter than the time by which every lease outlasts its call.
 	slowPostgres = 2 * time.Second
 
 	// stuckAfter is how overdue a dispatched delivery must be before a task in Redis' active state counts as lost. A
@@ -130,7 +133,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 	}
 }
 
-// LeadAndReconcile does one round unless another process leads at this moment.
+// LeadAndReconcile does one round, or nothing if another process leads at this moment.
 func (r *Reconciler) LeadAndReconcile(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
@@ -147,7 +150,7 @@ func (r *Reconciler) LeadAndReconcile(ctx context.Context) error {
 	return err
 }
 
-// failedService returns the service that caused a round's error.
+// failedService returns the service that caused a round's error: Redis for a *redisError, otherwise Postgres.
 func failedService(err error) logging.Service {
 	var redis *redisError
 	if errors.As(err, &redis) {
@@ -161,7 +164,9 @@ type redisError struct{ error }
 
 func (e *redisError) Unwrap() error { return e.error }
 
-// Reconcile does the work of one round. LeadAndReconcile calls it while this process leads.
+// Reconcile does the work of one round: it expires leases, releases held deliveries, dispatches waiting ones
+// that may continue and the agents' backlogs, and replaces the tasks that Redis lost. LeadAndReconcile calls it while
+// this process leads.
 func (r *Reconciler) Reconcile(ctx context.Context) error {
 	steady, now, err := r.isPostgresSteady(ctx)
 	if err != nil {
@@ -206,8 +211,8 @@ func (r *Reconciler) Reconcile(ctx context.Context) error {
 	return err
 }
 
-// dispatchDue dispatches waits that are over, batch by batch, for at most an interval. After that the next round
-// begins, which first expires leases.
+// dispatchDue dispatches deliveries whose wait is over, batch by batch, and returns their number. It ends after
+// r.Interval, so that the next round can expire leases before it continues.
 func (r *Reconciler) dispatchDue(ctx context.Context) (due int, err error) {
 	began := r.Now()
 	for {
@@ -223,8 +228,9 @@ func (r *Reconciler) dispatchDue(ctx context.Context) (due int, err error) {
 	}
 }
 
-// chooseClients returns the client at which Followers starts: the first one in every other round, otherwise a random
-// one. So many clients at the beginning cannot hide the others.
+// chooseClients returns the hash of an ordering key (one client's deliveries to one agent) at which Ledger.Followers
+// begins: the lowest in every other round, otherwise a random one. Followers reads only a part of the keys, so it would
+// otherwise never reach those behind many others.
 func (r *Reconciler) chooseClients() int64 {
 	if r.rounds++; r.rounds%2 == 1 {
 		return math.MinInt64
@@ -232,8 +238,8 @@ func (r *Reconciler) chooseClients() int64 {
 	return int64(rand.Uint64())
 }
 
-// isPostgresSteady reports whether Postgres has been available for so long that all living workers could record the
-// outcomes that they know. It also returns Postgres' clock.
+// isPostgresSteady reports whether Postgres has been available for at least Grace, so that all living workers could
+// record the outcomes that they know. It also returns the time by Postgres' clock.
 func (r *Reconciler) isPostgresSteady(ctx context.Context) (steady bool, now time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, slowPostgres)
 	defer cancel()
@@ -244,7 +250,8 @@ func (r *Reconciler) isPostgresSteady(ctx context.Context) (steady bool, now tim
 	return now.Sub(started) >= r.Grace && r.Now().Sub(r.postgresLost) >= r.Grace, now, nil
 }
 
-// expireLeases ends claims whose leases have expired. Their deliveries wait again, or are dead after the last attempt.
+// expireLeases ends claims whose leases have expired, and returns their number. Their deliveries wait again, or are
+// dead after the last attempt.
 func (r *Reconciler) expireLeases(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, slowPostgres)
 	defer cancel()
@@ -256,8 +263,8 @@ func (r *Reconciler) expireLeases(ctx context.Context) (int, error) {
 	return n, err
 }
 
-// dispatchLost enqueues new tasks for dispatched deliveries whose tasks Redis no longer has: at once if the marker
-// shows that Redis lost everything, otherwise once they are overdue.
+// dispatchLost enqueues new tasks for dispatched deliveries whose tasks Redis no longer has, and returns their number.
+// If the marker shows that Redis lost everything, it does so at once, otherwise once the deliveries are overdue.
 func (r *Reconciler) dispatchLost(ctx context.Context, now time.Time) (lost int, err error) {
 	if lost, err = r.dispatchAllLost(ctx, now); err != nil {
 		return lost, err
@@ -266,7 +273,8 @@ func (r *Reconciler) dispatchLost(ctx context.Context, now time.Time) (lost int,
 	return lost + late, err
 }
 
-// dispatchAllLost enqueues all deliveries again that were dispatched before the time of Redis' marker.
+// dispatchAllLost enqueues new tasks for all deliveries that were dispatched before the time of Redis' marker (see
+// RedisMarker), and returns their number. It does nothing if it has done so for this marker before.
 func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost int, err error) {
 	ask, cancel := context.WithTimeout(ctx, redisTimeout)
 	marker, err := r.Dispatcher.RedisMarker(ask, now)
@@ -293,8 +301,8 @@ func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost i
 	}
 }
 
-// dispatchLate looks up the overdue deliveries' tasks, and enqueues new ones for tasks that Redis does not have or will
-// not run soon.
+// dispatchLate looks up the tasks of overdue deliveries. It enqueues new ones, and returns their number, for tasks that
+// Redis does not have or will not run soon, and for tasks that are still active after stuckAfter.
 func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 	active := 0
 	lost, err = r.redispatch(ctx, r.Late, func(p queue.Location) bool {
@@ -310,8 +318,8 @@ func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 	return lost + more, err
 }
 
-// redispatch enqueues a new task for each delivery that is overdue by late and whose old task is lost, as isLost
-// decides by its location in Redis.
+// redispatch looks up the task of each delivery that is overdue by at least late. If isLost says that a task at this
+// location in Redis is lost, redispatch replaces it by a new one. It returns the number of new tasks.
 func (r *Reconciler) redispatch(ctx context.Context, late time.Duration,
 	isLost func(queue.Location) bool) (lost int, err error) {
 	after := uuid.Nil

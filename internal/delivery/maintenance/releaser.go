@@ -23,17 +23,18 @@ type ReleaserLedger interface {
 	AgentRow(ctx context.Context, a store.Agent) (store.AgentRow, error)
 }
 
-// callableReasons are the reasons of deliveries that wait until Herald knows the agent's endpoint and credential.
+// callableReasons are the reasons of deliveries that are held until Herald knows the agent's endpoint and credential.
 var callableReasons = []reason.Reason{reason.AuthRequired, reason.ChainUnconfigured, reason.GatewayUnconfigured}
 
 // ReleaserConfig configures a Releaser.
 type ReleaserConfig struct {
 	Ledger     ReleaserLedger
 	Dispatcher Dispatcher
-	// Disabled reports whether the servers file disables an agent. It is nil if there is no servers file.
+	// Disabled reports whether the servers file disables an agent. nil: there is no servers file.
 	Disabled func(store.Agent) bool
-	// Again is the delay before the next round if a round failed. After a requested round, one extra round follows with
-	// this delay, because a delivery that was claimed before that round may become held afterwards. Default 1 min.
+	// Again is the delay before the next round if a round failed. After a round that Wake requested, one extra round
+	// follows with this delay, because a delivery that was claimed before that round may become held afterwards.
+	// Default 1 min.
 	Again time.Duration
 	// Ticks requests rounds regularly. Default: every 10 min while Run runs. Such a round releases deliveries that
 	// another worker held because of an older servers file, for example during a rolling restart.
@@ -52,7 +53,7 @@ type Releaser struct {
 	wake chan struct{}
 
 	mu       sync.Mutex
-	callable map[store.Agent]int // number of rounds that still release the agent's deliveries; see MarkCallable
+	callable map[store.Agent]int // number of future rounds that release the agent's deliveries; see MarkCallable
 }
 
 // NewReleaser validates the configuration and sets the defaults.
@@ -65,7 +66,7 @@ func NewReleaser(cfg ReleaserConfig) (*Releaser, error) {
 	return &Releaser{ReleaserConfig: cfg, wake: make(chan struct{}, 1), callable: map[store.Agent]int{}}, nil
 }
 
-// Wake requests a round soon. It does not block.
+// Wake requests a round as soon as possible. It does not block.
 func (r *Releaser) Wake() {
 	select {
 	case r.wake <- struct{}{}:
@@ -85,7 +86,7 @@ func (r *Releaser) MarkCallable(agents []store.Agent) {
 	r.mu.Unlock()
 }
 
-// Run does rounds until the context ends.
+// Run does a round at once, and further ones when Wake, Ticks or Again request them, until the context ends.
 func (r *Releaser) Run(ctx context.Context) {
 	ticks := r.Ticks
 	if ticks == nil {
@@ -118,7 +119,8 @@ func (r *Releaser) Run(ctx context.Context) {
 	}
 }
 
-// Release does one round.
+// Release does one round. It releases the deliveries that were held because their agents were disabled, if these are
+// enabled now, and the deliveries of the agents that MarkCallable named.
 func (r *Releaser) Release(ctx context.Context) error {
 	n, tasks, err := r.Ledger.ReleaseEnabled(ctx, r.Disabled)
 	r.Dispatcher.Dispatch(ctx, tasks)
@@ -128,8 +130,8 @@ func (r *Releaser) Release(ctx context.Context) error {
 	return errors.Join(err, r.releaseCallable(ctx))
 }
 
-// releaseCallable releases the deliveries of the agents that MarkCallable named. After an error, the next round repeats
-// it.
+// releaseCallable releases the deliveries of the agents that MarkCallable named. It ends at the first error, and the
+// next round tries the remaining agents again.
 func (r *Releaser) releaseCallable(ctx context.Context) error {
 	r.mu.Lock()
 	agents := slices.Collect(maps.Keys(r.callable))
@@ -156,8 +158,8 @@ func (r *Releaser) releaseCallable(ctx context.Context) error {
 	return nil
 }
 
-// releaseHeld releases the held deliveries of one agent. It first checks that the agent has a row, because the store's
-// ReleaseHeld would create one.
+// releaseHeld releases the deliveries of one agent that are held for callableReasons. It returns their number and the
+// tasks to dispatch. It first checks that the agent has a row, because the store's ReleaseHeld would create one.
 func (r *Releaser) releaseHeld(ctx context.Context, a store.Agent) (released int, tasks []store.Task, err error) {
 	row, err := r.Ledger.AgentRow(ctx, a)
 	switch {

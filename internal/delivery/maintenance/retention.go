@@ -40,7 +40,7 @@ type RetentionConfig struct {
 }
 
 const (
-	retentionPause = time.Minute // between two rounds of one process
+	retentionPause = time.Minute // between two rounds of one process, if the first did all work
 	weeksAhead     = 4           // partitions created in advance
 
 	// workTime bounds a round. It is shorter than half an interval, because the reconciler acquires the same lock half
@@ -48,8 +48,8 @@ const (
 	workTime   = 2 * time.Second
 	eventBatch = 10_000 // events deleted per statement: each outcome has one
 
-	// hoursBatch is the number of batches that one statement deletes from the hourly counts of agents, which have a row
-	// per agent and hour.
+	// hoursBatch: a statement that deletes hourly counts of agents deletes at most hoursBatch times
+	// RetentionConfig.Batch rows, because there is a row per agent and hour.
 	hoursBatch = 10
 )
 
@@ -58,8 +58,8 @@ const (
 type Retention struct {
 	RetentionConfig
 
-	last time.Time // when this process last led a round or failed to; zero: a round is due
-	more bool      // Apply ended before all work was done
+	last time.Time // when this process last led a round or failed; zero: a round is due
+	more bool      // Apply reached workTime before all work was done, so the next round is due at once
 }
 
 // NewRetention validates the configuration and sets the defaults.

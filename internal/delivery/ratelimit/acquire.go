@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// firstLook and lastLook are pauses between two tries to acquire a permit that another process may have released. A
-// permit that is kept for a waiter is idle until its next try, so the pauses are short: with 100 ms, the p99 latency
-// next to a hanging neighbour was 144 ms; with 15 ms it is 88 ms. A release in this process wakes the first waiter
-// immediately.
+// firstLook is the first pause between two tries to acquire a permit that another process may have released. Each
+// further pause is longer, up to lastLook. A permit that is kept for a waiter is idle until its next try, so the pauses
+// are short: with 100 ms, the p99 latency next to a hanging neighbour was 144 ms; with 15 ms it is 88 ms. A release in
+// this process wakes the first waiter immediately.
 const (
 	firstLook = 5 * time.Millisecond
 	lastLook  = 15 * time.Millisecond
 )
 
-// Acquire acquires a permit at an origin for a call to one of its endpoints, or waits a short time for one. token must
-// identify the attempt: acquiring twice with the same token returns the same permit. The error is a *RefusedError, the
-// context's, or ErrClosed.
+// Acquire acquires a permit at an origin for a call to one of its endpoints, or waits at most MaxWait for one. token
+// must identify the attempt: a second call with the same token uses no further permit. The error is a *RefusedError,
+// the context's, ErrClosed, or names an empty argument.
 func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (*Permit, error) {
 	if origin == "" || endpoint == "" || token == "" {
 		return nil, errors.New("ratelimit: an origin, an endpoint and a token are needed")
@@ -83,7 +83,9 @@ func (l *Limiter) isWorthWaiting(e *endpoint) bool {
 	return mean*int64(len(o.line)+1)/expected <= maxWait
 }
 
-// waitInLine waits in this process for a permit. If it returns no permit, its answer is a reservation.
+// waitInLine waits in this process for a permit, for at most l.maxWait. v is the refusal that the call has got already,
+// and others means that other calls of its endpoint waited then. If it returns no permit, its answer is a refusal with
+// a reserved return time, unless ctx has ended.
 func (l *Limiter) waitInLine(ctx context.Context, e *endpoint, token string, v acquireAnswer,
 	others bool) (acquireAnswer, *Permit) {
 	o, w := e.origin, &waiter{endpoint: e, wake: make(chan struct{}, 1)}
@@ -138,7 +140,7 @@ func (l *Limiter) waitInLine(ctx context.Context, e *endpoint, token string, v a
 	}
 }
 
-// isTooLate reports whether the rate allows no call within d.
+// isTooLate reports whether v is a refusal because of the rate, and the rate allows no call within d.
 func (l *Limiter) isTooLate(v acquireAnswer, d time.Duration) bool {
 	return v.code == throttled && v.wait > toMicros(d)
 }
@@ -158,8 +160,8 @@ func (l *Limiter) isFirst(o *origin, w *waiter) bool {
 	return o.isFirst(w)
 }
 
-// requestPermit asks for a permit or a reservation. It asks Redis, or this process' own state during an outage and
-// while there is no other worker.
+// requestPermit asks for what q names: a permit, or a reserved return time. It asks Redis, or this process' own state
+// during an outage, while there is no other worker, and after Close. The permit is nil if the call is refused.
 func (l *Limiter) requestPermit(ctx context.Context, e *endpoint, token string, q question) (acquireAnswer, *Permit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -229,7 +231,8 @@ func (l *Limiter) newPermit(e *endpoint, token string, shared bool) *Permit {
 	return &Permit{limiter: l, endpoint: e, token: token, acquiredAt: l.clock(), shared: shared}
 }
 
-// release ends a permit, in Redis first: a waiter that is woken here must find the permit free in Redis too.
+// release ends a permit, in Redis first: a waiter that is woken here must find the permit free in Redis too. took is
+// the duration of the call in µs.
 func (l *Limiter) release(ctx context.Context, p *Permit, result Result, took int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -263,7 +266,8 @@ func (l *Limiter) release(ctx context.Context, p *Permit, result Result, took in
 	o.wakeFrom(0)
 }
 
-// callRedis runs one operation in Redis, with the timeout.
+// callRedis runs one operation in Redis, with the timeout, and returns its result. Close waits for it. After Close, it
+// returns ErrClosed.
 func callRedis[T any](ctx context.Context, l *Limiter, timeout time.Duration,
 	op func(context.Context) (T, error)) (T, error) {
 	l.mu.Lock()

@@ -9,13 +9,14 @@ const (
 	// lookForOthers is the time between two checks whether there are other workers. Until the check, a new worker and
 	// this one may each use the whole limit of an origin.
 	lookForOthers = time.Second
-	// aloneAfter is how long a worker shares its limits after Redis failed or lost its list of workers. It is longer
-	// than other workers need to be listed again (asynq's servers renew their entry every 5 s).
+	// aloneAfter is how long a worker continues to share its limits, even if Redis lists no other worker, after Redis
+	// failed or lost its list of workers. It is longer than other workers need to be listed again (asynq's servers
+	// renew their entry every 5 s).
 	aloneAfter = 6 * time.Second
 )
 
-// watchOthers checks periodically, until Close, which workers Redis lists. It sets l.alone if this worker is the only
-// one, and otherwise clears it. While l.alone is set, the limiter counts only in this process, as during an outage,
+// watchOthers calls look (Config.Workers) periodically, until Close. It sets l.alone if Redis lists this worker and no
+// other, and otherwise clears it. While l.alone is set, the limiter counts only in this process, as during an outage,
 // because only other workers need the counts in Redis. The process maintains its own counts at all times, so they are
 // complete when l.alone is set. Redis never counts the calls that this worker began while l.alone was set. So when
 // another worker appears, the two may exceed the limits until these calls end.

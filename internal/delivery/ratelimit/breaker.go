@@ -12,20 +12,23 @@ const (
 	halfOpen
 )
 
-// circuit is the state of one endpoint: its circuit breaker, and the line of its reservations.
+// circuit is the state of one endpoint: its circuit breaker, and the line of its reserved return times. Times are in
+// µs.
 type circuit struct {
 	id         string // the endpoint's, never empty
-	open       int64  // when the open breaker becomes half-open; 0: closed
-	probe      string // the token of the probe; "": none
+	open       int64  // when the breaker becomes (or became) half-open; 0: it is closed
+	probe      string // token of the call in flight that is the probe; "": none
 	probeUntil int64
-	line       int64 // the last reservation
+	line       int64 // the latest reserved return time
 	mean       int64 // mean call time, in which each new call weighs a fifth; 0: unknown
 	window     [buckets]bucket
 }
 
+// bucket counts the calls, and the failed ones of them, in one part of the window. n is the part's number since time 0.
 type bucket struct{ n, calls, failed int64 }
 
-// countResult updates the mean and the breaker with a call's result.
+// countResult updates the endpoint's mean call time and its breaker with the result of the call that token made. took
+// is the call's duration in µs; 0: unknown.
 func (e *circuit) countResult(r *rules, now int64, token string, result Result, took int64) {
 	switch {
 	case took <= 0:
@@ -51,7 +54,8 @@ func (e *circuit) countResult(r *rules, now int64, token string, result Result, 
 	}
 }
 
-// countCall counts a call in bucket n, clears buckets outside of the window, and reports whether the call failed.
+// countCall counts a call in the part of the window with number n, clears parts that have left the window, and reports
+// whether the call failed.
 func (e *circuit) countCall(n int64, result Result) bool {
 	for i := range e.window {
 		if e.window[i].n <= n-buckets {
@@ -69,7 +73,7 @@ func (e *circuit) countCall(n int64, result Result) bool {
 	return result == Failed
 }
 
-// sumWindow returns the sums of the window that ends with bucket n.
+// sumWindow returns the numbers of calls and of failed calls in the window that ends with the part of number n.
 func (e *circuit) sumWindow(n int64) (calls, failed int64) {
 	for _, b := range e.window {
 		if b.n <= n && b.n > n-buckets {
@@ -79,14 +83,16 @@ func (e *circuit) sumWindow(n int64) (calls, failed int64) {
 	return calls, failed
 }
 
-// isFailing reports whether enough calls in the window failed to open the breaker.
+// isFailing reports whether the window that ends with part n has at least r.minCalls calls, of which at least the share
+// r.ratio failed, so that the breaker has to open.
 func (e *circuit) isFailing(r *rules, n int64) bool {
 	calls, failed := e.sumWindow(n)
 	return calls >= r.minCalls && float64(failed)/float64(calls) >= r.ratio
 }
 
-// limitShare returns the limit below which the number of an endpoint's permits must be for another one, while others
-// share its origin. The limit is the number of free permits, or 1 if all calls of the endpoint in the window failed.
+// limitShare returns a bound for an endpoint that shares its origin: the endpoint may acquire another permit only while
+// it holds fewer permits. The bound is the number of free permits, but at most 1 if all calls in the endpoint's window
+// failed.
 func (e *circuit) limitShare(r *rules, now int64, free int) int {
 	if calls, failed := e.sumWindow(now / r.bucket); calls > 0 && calls == failed {
 		return min(free, 1)
@@ -94,7 +100,7 @@ func (e *circuit) limitShare(r *rules, now int64, free int) int {
 	return free
 }
 
-// breakerState returns the state of a breaker at now, and how long it stays open.
+// breakerState returns the state at now of a breaker whose circuit.open is open, and for how many µs it stays open.
 func breakerState(open, now int64) (state, int64) {
 	switch {
 	case open == 0:
@@ -106,7 +112,7 @@ func breakerState(open, now int64) (state, int64) {
 	}
 }
 
-// adoptState adopts the breaker's state from an answer of Redis.
+// adoptState changes this process' breaker to the state that Redis answered. left is how long it stays open, in µs.
 func (e *circuit) adoptState(now int64, s state, left int64) {
 	switch s {
 	case closed:

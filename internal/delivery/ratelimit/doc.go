@@ -24,19 +24,19 @@
 //     failed share to failureRatio or more, of at least MinCalls calls. After OpenFor, one call is granted as the
 //     probe. If the probe succeeds, the breaker closes, clears the window and the line, and restarts the mean. If the
 //     probe fails, the breaker opens again. If the probe ends as Neutral or its PermitTTL passes, another call becomes
-//     the probe. Calls that were in flight when the breaker opened change nothing.
+//     the probe. While the breaker is not closed, the results of all other calls leave it as it is.
 //   - A refused call reserves a return time in the endpoint's line. The time is at least a second ahead, and not before
 //     the breaker's probe. Its distance from the previous reservation is the expected time until the endpoint's next
 //     turn: n/Rate if n endpoints wait, or the mean call time divided by the endpoint's part of the permits
-//     (Inflight/n, at least one). If the line is longer than five minutes, the call gets a random time in its second
-//     half.
+//     (Inflight/n, at least one). If the line is longer than five minutes, the call gets a random time in the second
+//     half of these five minutes.
 //
 // # How endpoints share their origin
 //
 // An endpoint starts to wait when it is refused because of the permits or the rate, and stops when a call is granted.
-// It also stops when no call for it is left: 250 ms after a waiting call of any worker last asked, and 5 s after the
-// reservation of a delayed call. An endpoint whose breaker is open does not wait. An endpoint shares its origin while
-// another endpoint waits, or was granted a call during the last minute. Then:
+// It also stops when no call for it is expected: when 250 ms have passed since a call that waits in a worker last
+// asked, and 5 s since the reserved time of a delayed call. An endpoint whose breaker is open does not wait. An
+// endpoint shares its origin while another endpoint waits, or was granted a call during the last minute. Then:
 //   - An endpoint whose calls in the breaker's window all failed may hold one permit, because four hanging calls must
 //     not slow the other endpoints down.
 //   - Any other endpoint may acquire another permit only if more permits are free than it holds. So one endpoint holds

@@ -23,12 +23,12 @@ type Config struct {
 	// connection must fit into Timeout too, so the client should keep a few idle connections.
 	Redis redis.UniversalClient
 
-	// Workers returns the number of other workers, and whether this worker is listed. It is called every second. While
-	// there are no others, the limits are counted in this process, without calls to Redis. nil: there are always
-	// others.
+	// Workers returns the number of other workers that Redis lists, and whether Redis lists this worker (self). It is
+	// called every second. While there are no others, the limits are counted in this process, without calls to Redis.
+	// nil: the limits are always shared.
 	Workers func(context.Context) (others int, self bool, err error)
 
-	Inflight int     // calls in flight at one origin; doc.go describes an endpoint's share; default 4
+	Inflight int     // most calls in flight at one origin; doc.go describes an endpoint's share; default 4
 	Rate     float64 // calls per second at one origin, 0.001 to a million; default 100
 	Burst    int     // calls that may start at once; default Rate, rounded up
 
@@ -40,16 +40,18 @@ type Config struct {
 	MinCalls int           // least calls in Window for the breaker to open; default 10
 	OpenFor  time.Duration // how long the breaker stays open. Default 30 s
 
-	// PermitTTL is how long a dead worker's permit stays acquired. Required. It must be at least the lease: a shorter
-	// one would allow more than Inflight calls at once.
+	// PermitTTL is how long a permit stays acquired if its worker died. Required. It must be at least the lease: a
+	// shorter one would allow more than Inflight calls at once.
 	PermitTTL time.Duration
 
-	// MaxWaiters is how many deliveries of one endpoint may wait in this process for a permit, instead of being delayed
-	// for at least a second. Each occupies one of the worker's slots. Default Inflight; negative: none.
+	// MaxWaiters is how many deliveries of one endpoint may wait in this process for a permit. Further ones are
+	// refused, and return a second later or more. Each waiting delivery occupies one of the worker's slots. Default
+	// Inflight; negative: none.
 	MaxWaiters int
-	// MaxOriginWaiters is the same per origin. It is at least twice MaxWaiters, which is the default.
+	// MaxOriginWaiters is the same bound for all endpoints of an origin together. Default and least value: twice
+	// MaxWaiters.
 	MaxOriginWaiters int
-	// MaxWait is how long a delivery may wait in this process. Default 1 s.
+	// MaxWait is how long a delivery may wait in this process for a permit. Default 1 s.
 	MaxWait time.Duration
 	// MaxEndpoints bounds the endpoints, and thereby the origins, that this process remembers, about 700 bytes each.
 	// Endpoints in use are always kept. Default 10,000.
@@ -65,9 +67,9 @@ const (
 	// minWait and maxWait bound the retry delay returned with a refusal.
 	minWait = time.Second
 	maxWait = 5 * time.Minute
-	// presence is how long after its last try a waiter still counts as waiting. It must be longer than the time between
-	// two tries. slack is how late asynq and a busy worker may run
-	// a delayed call. recent is how long after its last call an endpoint counts as sharing its origin.
+	// presence is how long after its last try a call that waits in a worker still counts as waiting. It must be longer
+	// than the time between two tries. slack is how late asynq and a busy worker may run a delayed call. recent is how
+	// long after its last call an endpoint counts as sharing its origin.
 	presence = 250 * time.Millisecond
 	slack    = 5 * time.Second
 	recent   = time.Minute
@@ -83,14 +85,14 @@ type Limiter struct {
 	rules            rules
 	remote           *redisState // nil: no Redis
 	timeout          time.Duration
-	room, originRoom int
+	room, originRoom int // Config.MaxWaiters and MaxOriginWaiters
 	maxWait          time.Duration
 	maxEndpoints     int
 	log              *slog.Logger
 	clock            func() time.Time
 	start            time.Time
 
-	firstLook, lookForOthers, aloneAfter time.Duration // the constants, except in tests
+	firstLook, lookForOthers, aloneAfter time.Duration // the constants of these names, except in tests
 
 	life  context.Context // ends when Close is called
 	end   context.CancelFunc
@@ -100,19 +102,20 @@ type Limiter struct {
 	closed    bool
 	origins   map[string]*origin
 	endpoints map[string]*list.Element // values are *endpoint
-	recent    *list.List               // most recently used first
+	recent    *list.List               // the same endpoints, most recently used first
 	outage    outage
 	alone     bool // there is no other worker
 }
 
-// Stats are the numbers for this process' gauges.
+// Stats are the current numbers of this process, for its metrics.
 type Stats struct {
 	Open, HalfOpen int  // endpoints with that breaker state, as this process last saw it
-	Endpoints      int  // remembered endpoints
+	Endpoints      int  // endpoints that this process remembers
 	Local          bool // Redis does not answer, so this worker counts alone; false without Redis
 }
 
-// New validates the configuration. It does not call Redis.
+// New validates the configuration. It does not wait for Redis. With Config.Workers it starts a goroutine, which Close
+// stops.
 func New(cfg Config) (*Limiter, error) {
 	cfg.Inflight = cmp.Or(cfg.Inflight, 4)
 	cfg.Rate = cmp.Or(cfg.Rate, 100)
@@ -214,7 +217,7 @@ func (l *Limiter) now() int64 { return toMicros(l.clock().Sub(l.start)) + 1 }
 // RefusedError means that the call must not be made now. The delivery is not at fault, so its wait costs no attempt.
 type RefusedError struct {
 	Reason reason.Reason // AgentBusy, Throttled or BreakerOpen
-	Wait   time.Duration // time until this call's own reservation, between 1 s and 5 min
+	Wait   time.Duration // time until the call may try again, reserved for it alone: 1 s to 5 min
 	Text   string        // a sentence for the operator
 }
 
@@ -247,13 +250,13 @@ type Permit struct {
 	endpoint   *endpoint
 	token      string
 	acquiredAt time.Time
-	shared     bool // Redis counts it too
+	shared     bool // Redis counts it too, so it is also released there
 	released   atomic.Bool
 }
 
-// Release releases the permit and reports the call's result and duration. Further calls do nothing. It works even if
-// ctx is cancelled. If Redis does not answer, the release is recorded in this process, and sent to Redis after the
-// outage.
+// Release releases the permit, and counts the call's result and the time since Acquire. Further calls do nothing. It
+// works even if ctx is cancelled. If Redis does not answer, the release is recorded in this process, and sent to Redis
+// after the outage.
 func (p *Permit) Release(ctx context.Context, result Result) {
 	if p.released.Swap(true) {
 		return
@@ -264,7 +267,8 @@ func (p *Permit) Release(ctx context.Context, result Result) {
 	p.limiter.release(context.WithoutCancel(ctx), p, result, max(1, toMicros(p.limiter.clock().Sub(p.acquiredAt))))
 }
 
-// newRefusedError returns the error for a refused call. spread is a random number in [0, 1).
+// newRefusedError returns the error for a refused call. spread is a random number in [0, 1) for the wait of a call that
+// found the line full.
 func newRefusedError(v acquireAnswer, r *rules, spread float64) *RefusedError {
 	wait := time.Duration(v.wait) * time.Microsecond
 	if wait >= maxWait {

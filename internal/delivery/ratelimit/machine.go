@@ -10,25 +10,26 @@ type rules struct {
 	inflight         int
 	gap              int64 // time between two calls at the full rate
 	burst            int64
-	hold             int64
+	hold             int64 // how long a permit that is not released stays acquired: Config.PermitTTL
 	bucket           int64 // length of a bucket: a tenth of the breaker's window
 	minCalls         int64
 	ratio            float64
-	openFor          int64
+	openFor          int64 // how long the breaker stays open
 	minWait, maxWait int64
-	presence         int64 // how long after asking without a reservation an endpoint still counts as asking
+	presence         int64 // how long after a call without a reservation asked its endpoint still counts as asking
 	slack            int64 // how long after its reservation a call is still expected
 	keptAfter        int64 // how long an endpoint waits before permits are kept for it
 	recent           int64 // how long after a call an endpoint counts as sharing its origin
 }
 
-// question is the argument of acquire.
+// question is the request of a call: what acquire may do for it.
 type question struct {
 	attempt bool // acquire a permit if possible
 	reserve bool // reserve a return time if no permit is acquired
 }
 
-// code is the answer's kind. acquire.lua uses the same numbers.
+// code is the kind of an answer: granted, granted as the breaker's probe, or refused because no permit is free (busy),
+// because of the rate (throttled) or because of the breaker (open). acquire.lua uses the same numbers.
 type code int64
 
 const (
@@ -41,25 +42,26 @@ const (
 
 func (c code) isGranted() bool { return c == granted || c == grantedProbe }
 
-// acquireAnswer is the answer of acquire. Times are in microseconds.
+// acquireAnswer is the answer of originState.acquire. Times are in µs.
 type acquireAnswer struct {
 	code  code
-	wait  int64 // until the reservation; without one, until the rate allows a call, or 0
+	wait  int64 // until the reserved return time; without one, until the rate allows a call, or 0
 	state state
-	left  int64 // how long the breaker stays open
+	left  int64 // how long the breaker stays open; 0: it is not open
 }
 
-// releaseAnswer is the answer of release.
+// releaseAnswer is the answer of originState.release: the state of the endpoint's breaker afterwards, and how long it
+// stays open in µs (left).
 type releaseAnswer struct {
-	known bool // the token held a permit, so the result was counted
+	known bool // the token held a permit, so the permit was released and the result counted
 	state state
 	left  int64
 }
 
 // originState is the state that the endpoints of one origin share. The caller provides the lock and the clock.
 type originState struct {
-	permits map[string]int64 // token → when the permit expires
-	tat     int64            // GCRA's theoretical arrival time
+	permits map[string]int64 // token → when the permit expires, in µs
+	tat     int64            // GCRA's theoretical arrival time, in µs
 	seen    [2]grant         // the latest grant, and the latest grant to another endpoint
 	waiters []waiting        // at most maxWaiters, unordered; forgotten ones are dropped when the list changes
 }
@@ -67,7 +69,8 @@ type originState struct {
 // permitToken returns the token that holds a permit: the endpoint's id, a space, and the caller's name of the attempt.
 func permitToken(id, name string) string { return id + " " + name }
 
-// acquire decides about a call, as acquire.lua does in Redis.
+// acquire grants token a permit for a call to endpoint e, or refuses it because of the breaker, the permits or the rate
+// (in this order). q limits what it may do. acquire.lua does the same in Redis.
 func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q question) acquireAnswer {
 	tat := max(plausible(m.tat, now, r.burst*r.gap, 0), now)
 	until := plausible(e.open, now, r.openFor, now)
@@ -107,7 +110,8 @@ func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q q
 	return v
 }
 
-// reserveTime makes the reservation and records that the endpoint waits.
+// reserveTime completes the refusal v. It records that the endpoint waits, unless the breaker is open. If q asks for it
+// or the breaker is open, it also reserves a return time and sets v.wait. until is when the breaker becomes half-open.
 func (m *originState) reserveTime(r *rules, now int64, e *circuit, until int64, v *acquireAnswer, q question) {
 	var w *waiting
 	from, waiters := now+r.minWait, int64(1)
@@ -134,7 +138,8 @@ func (m *originState) reserveTime(r *rules, now int64, e *circuit, until int64, 
 	}
 }
 
-// release ends a permit and counts its result, as release.lua does in Redis.
+// release releases the token's permit and counts the call's result, as release.lua does in Redis. If the token holds no
+// permit, nothing changes. took is in µs.
 func (m *originState) release(r *rules, now int64, e *circuit, token string, result Result, took int64) releaseAnswer {
 	_, known := m.permits[token]
 	delete(m.permits, token)
@@ -146,8 +151,8 @@ func (m *originState) release(r *rules, now int64, e *circuit, token string, res
 	return end
 }
 
-// plausible returns x, or instead if x is further ahead than twice the largest possible value. Such a time was set
-// before the clock was set back, and would close the origin for too long.
+// plausible returns the time x, or instead if x is more than 2*most after now. most is the longest time ahead at which
+// x can be set, so such a time was set before the clock was set back, and would close the origin for too long.
 func plausible(x, now, most, instead int64) int64 {
 	if x > now+2*most {
 		return instead

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// origin is this process' state of one origin. originState decides during an outage of Redis, and is maintained at all
-// other times. line contains the calls that wait here for a permit. Limiter.mu guards all fields.
+// origin is this process' state of one origin. While Redis answers, Redis decides and originState is only maintained;
+// otherwise originState decides. Limiter.mu guards all fields.
 type origin struct {
 	originState
 	key       string
 	endpoints int       // number of remembered endpoints; the origin is dropped with the last one
-	line      []*waiter // longest waiting first; only the first waiter of each endpoint asks
-	missed    bool      // a call was refused because of a permit that was only held while Redis was asked
+	line      []*waiter // calls that wait here for a permit, the longest first; only the first of each endpoint asks
+	missed    bool      // a call was refused because other calls held permits here while they asked Redis
 }
 
 // endpoint is this process' state of one endpoint. Limiter.mu guards all fields.
@@ -26,13 +26,14 @@ type endpoint struct {
 // waiter is a call that waits in this process for a permit.
 type waiter struct {
 	endpoint *endpoint
-	wake     chan struct{} // capacity 1
+	wake     chan struct{} // receives when the waiter should try again; capacity 1
 }
 
 // endpointKey returns the key of an endpoint, in memory and in Redis.
 func endpointKey(originKey, id string) string { return originKey + ":" + id }
 
-// findEndpoint returns the endpoint, and creates it if it is unknown. The caller holds mu.
+// findEndpoint returns the endpoint. If it is unknown, findEndpoint creates it, after evicting idle ones. The caller
+// holds mu.
 func (l *Limiter) findEndpoint(originKey, id string) *endpoint {
 	now := l.now()
 	key := endpointKey(originKey, id)
@@ -54,9 +55,10 @@ func (l *Limiter) findEndpoint(originKey, id string) *endpoint {
 	return e
 }
 
-// evictIdle makes room for one more endpoint. Each call checks the two least recently used endpoints and drops them if
-// they have been idle for the window of a breaker and its open time. So each endpoint that stays idle is dropped sooner
-// or later. If there are still too many endpoints, it drops the least recently used idle ones, however short they were idle.
+// evictIdle drops idle endpoints before another one is added. Each call checks the two least recently used endpoints
+// and drops them if they have been idle for the window of a breaker and its open time. So each endpoint that stays idle
+// is dropped sooner or later. If there are still too many endpoints, it drops the least recently used idle ones,
+// however short they were idle.
 func (l *Limiter) evictIdle(now int64) {
 	long := buckets*l.rules.bucket + l.rules.openFor
 	el := l.recent.Back()
@@ -95,7 +97,7 @@ func (l *Limiter) isIdle(e *endpoint, now int64) bool {
 	return e.users == 0 && e.origin.countHeld(&l.rules, now, e.id) == 0
 }
 
-// wakeFrom wakes the first waiter at position i or later that is the first of its endpoint.
+// wakeFrom wakes one waiter: the first one at position i of the line or later that is the first of its endpoint.
 func (o *origin) wakeFrom(i int) {
 	for ; i < len(o.line); i++ {
 		if o.isFirst(o.line[i]) {
@@ -129,7 +131,8 @@ func (o *origin) countWaiters(e *endpoint) int {
 	return n
 }
 
-// countCalls returns the number of this process' calls to an endpoint, and how many have run for longer than most µs.
+// countCalls returns the number of this process' calls to an endpoint that hold a permit, and how many of these have
+// held it for longer than most µs.
 func (o *origin) countCalls(r *rules, now int64, id string, most int64) (calls, longer int) {
 	for token, until := range o.permits {
 		if !isHeldBy(token, id) {
@@ -143,14 +146,15 @@ func (o *origin) countCalls(r *rules, now int64, id string, most int64) (calls, 
 	return calls, longer
 }
 
-// passOn wakes the next waiter in the line, because w could not use its wake-up.
+// passOn wakes the next waiter behind w in the line, because w was woken but got no permit.
 func (o *origin) passOn(w *waiter) {
 	if i := slices.Index(o.line, w); i >= 0 {
 		o.wakeFrom(i + 1)
 	}
 }
 
-// leaveLine removes w from the line. If w was the first of its endpoint, it wakes the next waiter instead.
+// leaveLine removes w from the line. If w was the first of its endpoint, leaveLine wakes the next waiter, so that it
+// tries instead.
 func (o *origin) leaveLine(w *waiter) {
 	if i := slices.Index(o.line, w); i >= 0 {
 		first := o.isFirst(w)

@@ -8,24 +8,25 @@ import (
 )
 
 const (
-	// firstProbe is the time from a failure of Redis to the first probe. It doubles, up to lastProbe, if Redis fails
-	// again within steady of its return.
+	// firstProbe is the time from a failure of Redis to the first probe, and between two probes. If Redis fails again
+	// within steady of its return, that time doubles, up to lastProbe.
 	firstProbe = time.Second
 	lastProbe  = 30 * time.Second
 	steady     = 10 * time.Second
-	// probeTimeout bounds the first probe, which may have to connect. No call waits for it.
+	// probeTimeout bounds the first round of a probe, which may have to connect. No call waits for it.
 	probeTimeout = time.Second
-	// maxPendingReleases bounds the releases kept for Redis. Redis releases any further permits after PermitTTL.
+	// maxPendingReleases bounds the releases kept for Redis. Further ones are dropped, and Redis releases their permits
+	// after PermitTTL.
 	maxPendingReleases = 4096
 )
 
-// outage is the state of the connection to Redis. Limiter.mu guards it.
+// outage is this process' knowledge about an outage of Redis. Limiter.mu guards it.
 type outage struct {
-	local           bool             // this process counts alone
-	generation      int              // counts changes of local: errors of earlier generations are ignored
-	since           time.Time        // time of the last change
-	pause           time.Duration    // the first pause: firstProbe, except in tests
-	wait            time.Duration    // the current pause
+	local           bool             // Redis does not answer, or there is none: this process counts alone
+	generation      int              // counts changes of local; a call that began in an earlier one is ignored
+	since           time.Time        // when local last changed
+	pause           time.Duration    // first value of wait: firstProbe, except in tests
+	wait            time.Duration    // between two probes in the current outage
 	pendingReleases []pendingRelease // releases that have to be sent to Redis
 }
 
@@ -36,7 +37,8 @@ type pendingRelease struct {
 	took           int64 // µs; 0: unknown
 }
 
-// addPendingRelease keeps a release until Redis answers again. The caller holds mu.
+// addPendingRelease keeps a release until Redis answers again. If there is no outage now, it starts a goroutine that
+// sends the release. The caller holds mu.
 func (l *Limiter) addPendingRelease(d pendingRelease) {
 	if len(l.outage.pendingReleases) < maxPendingReleases {
 		l.outage.pendingReleases = append(l.outage.pendingReleases, d)
@@ -58,8 +60,8 @@ func (l *Limiter) addPendingRelease(d pendingRelease) {
 	}
 }
 
-// beginOutage starts an outage, unless there is one already or the error is of an earlier generation. The caller holds
-// mu.
+// beginOutage starts an outage because a call to Redis failed with err. generation is outage.generation at the start of
+// that call: if it has changed since, or if there is an outage already, beginOutage does nothing. The caller holds mu.
 func (l *Limiter) beginOutage(generation int, err error) {
 	if l.outage.local || l.outage.generation != generation || l.closed {
 		return
@@ -84,7 +86,8 @@ func (l *Limiter) beginOutage(generation int, err error) {
 	}()
 }
 
-// awaitRedis probes Redis until it accepts scripts and has received the pending releases. Then it ends the outage.
+// awaitRedis probes Redis every pause, until Redis accepts scripts and has received the pending releases. Then it ends
+// the outage.
 func (l *Limiter) awaitRedis(pause time.Duration) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -101,8 +104,9 @@ func (l *Limiter) awaitRedis(pause time.Duration) {
 	}
 }
 
-// probeRedis acquires and releases a permit of the origin "". A PING would not show that Redis accepts writes. It does
-// so twice: the first round may have to connect, and the second must fit into the normal timeout.
+// probeRedis reports whether Redis can acquire and release a permit of the origin "" in time. A PING would not show
+// that Redis accepts writes. It does so twice: the first round may have to connect, and the second must fit into the
+// normal timeout.
 func (l *Limiter) probeRedis() bool {
 	key, id := originKey(""), endpointID("")
 	token := permitToken(id, "look")
@@ -120,7 +124,8 @@ func (l *Limiter) probeRedis() bool {
 	return true
 }
 
-// sendPendingReleases sends the pending releases to Redis. Sending one twice is harmless.
+// sendPendingReleases sends the pending releases to Redis until none is left or one fails. A failed one stays pending.
+// Sending one twice is harmless.
 func (l *Limiter) sendPendingReleases() error {
 	for {
 		l.mu.Lock()
@@ -143,7 +148,8 @@ func (l *Limiter) sendPendingReleases() error {
 	}
 }
 
-// endOutage ends the outage. It returns false if another release became pending.
+// endOutage ends the outage and returns true. If another release has become pending, it returns false, and the outage
+// continues.
 func (l *Limiter) endOutage() bool {
 	l.mu.Lock()
 	if len(l.outage.pendingReleases) > 0 && !l.closed {

@@ -60,7 +60,7 @@ func briefly(l *Limiter, pause time.Duration) *Limiter {
 	return l
 }
 
-// TestRedisHangs: while Redis hangs, Acquire and Release answer from what this worker knows. Only one call waits for
+// TestRedisHangs: while Redis hangs, Acquire and Release answer from this worker's own state. Only one call waits for
 // the timeout. Permits that were released during the outage are free in Redis when it resumes.
 func TestRedisHangs(t *testing.T) {
 	t.Parallel()

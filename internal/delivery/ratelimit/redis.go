@@ -24,10 +24,10 @@ type redisState struct {
 	client          redis.UniversalClient
 	acquireScript   *redis.Script
 	releaseScript   *redis.Script
-	now             func() int64 // µs; nil: Redis' own clock. Only tests set it
-	acquireRules    []any        // ARGV[5] and following of acquire.lua
-	releaseRules    []any        // ARGV[5] and following of release.lua
-	ttl, permitsTTL time.Duration
+	now             func() int64  // µs; nil: Redis' own clock. Only tests set it
+	acquireRules    []any         // ARGV[5] and following of acquire.lua
+	releaseRules    []any         // ARGV[5] and following of release.lua
+	ttl, permitsTTL time.Duration // of the keys of an origin and its endpoints; of the key of its permits
 }
 
 func newRedisState(client redis.UniversalClient, r rules) *redisState {
@@ -45,8 +45,8 @@ func newRedisState(client redis.UniversalClient, r rules) *redisState {
 	return s
 }
 
-// originKey returns the key of an origin's state. It is a hash, because agents choose their origins, with one hash tag
-// for all keys of the origin.
+// originKey returns the Redis key of an origin's state. It contains a hash, because agents choose their origins. The
+// hash is also the key's hash tag, so that all keys of the origin are in one slot of a Redis cluster.
 func originKey(origin string) string {
 	sum := sha256.Sum256([]byte(origin))
 	return "herald:limits:{" + hex.EncodeToString(sum[:16]) + "}"

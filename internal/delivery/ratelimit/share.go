@@ -2,26 +2,27 @@ package ratelimit
 
 import "slices"
 
-// maxWaiters bounds the endpoints of one origin that can be recorded as waiting. Further endpoints have no turn: they
-// get a permit only if none is kept for the recorded ones.
+// maxWaiters bounds the endpoints of one origin that can be recorded as waiting. For further endpoints no permit is
+// kept: they get a permit only if none is kept for the recorded ones.
 const maxWaiters = 64
 
-// grant is a granted call.
+// grant records the endpoint of a granted call, and when (µs) the call was granted.
 type grant struct {
 	id string
 	at int64
 }
 
-// waiting is an endpoint that was refused because of the permits or the rate, and waits for its turn.
+// waiting is an endpoint that was refused because of the permits or the rate, and waits for its turn. Times are in µs.
 type waiting struct {
 	id    string
 	since int64 // start of its wait, or its last turn; the smallest value is served first
-	asked int64 // when a call that waits in a worker asks, or will ask again; 0: none
+	asked int64 // when a call that waits in a worker last asked, or will ask again; 0: none
 	due   int64 // the earliest reservation that has not passed; 0: none
 }
 
-// isForgotten reports whether no call for the endpoint is expected: none waits in a worker, and the reservation has
-// passed. Times that were set before the clock was set back count as passed.
+// isForgotten reports whether no call for the endpoint is expected: no call that waits in a worker has asked within
+// r.presence, and the reservation passed more than r.slack ago. Times that were set before the clock was set back count
+// as passed.
 func (w *waiting) isForgotten(r *rules, now int64) bool {
 	far := now + 2*r.maxWait
 	if w.asked > far || w.due > far {
@@ -30,8 +31,8 @@ func (w *waiting) isForgotten(r *rules, now int64) bool {
 	return (w.asked == 0 || now > w.asked+r.presence) && (w.due == 0 || now > w.due+r.slack)
 }
 
-// isExpected reports whether a call that takes long µs would delay w: w asks now, or returns while the call runs. A
-// call that ends within presence delays no returning call.
+// isExpected reports whether another endpoint's call, which takes long µs, could delay a call of w: one asks now, or
+// will return while the other call runs. A call that ends within r.presence delays no returning call.
 func (w *waiting) isExpected(r *rules, now, long int64) bool {
 	if w.asked > 0 && now <= w.asked+r.presence {
 		return true
@@ -39,9 +40,9 @@ func (w *waiting) isExpected(r *rules, now, long int64) bool {
 	return long > r.presence && w.due > 0 && now >= w.due-long && now <= w.due+min(long, r.slack)
 }
 
-// weighOthers reports whether an endpoint shares its origin with others. It also returns for how many of them a permit
-// and a call of the rate are kept: those that have waited longer, are expected, and may acquire one of the free
-// permits.
+// weighOthers reports whether endpoint e shares its origin with others. It also returns the number of endpoints
+// (elders) for each of which a permit and a call of the rate are kept, so that e cannot use them: those that have
+// waited longer than e, are expected, and may acquire one of the free permits.
 func (m *originState) weighOthers(r *rules, now int64, e *circuit, free int) (shared bool, elders int) {
 	other := m.seen[0]
 	if other.id == e.id {
@@ -76,7 +77,8 @@ func (m *originState) findWaiting(r *rules, now int64, id string) *waiting {
 	return nil
 }
 
-// startWaiting returns the endpoint's entry, and creates it if there was no entry. It returns nil if too many wait.
+// startWaiting returns the endpoint's entry, and creates it if there was none. It returns nil if maxWaiters other
+// endpoints wait.
 func (m *originState) startWaiting(r *rules, now int64, id string) *waiting {
 	m.dropForgotten(r, now)
 	if w := m.findWaiting(r, now, id); w != nil {

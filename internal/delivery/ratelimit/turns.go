@@ -21,16 +21,17 @@ import (
 var turnSource string
 
 const (
-	// inlineTurn is how long a call may wait for its turn while it occupies a slot. It is shorter than the cost of
-	// delaying the delivery, and than most calls.
+	// inlineTurn is how long a call may wait for its turn in the worker, where it occupies a slot. It is shorter than
+	// the cost of delaying the delivery, and than most calls.
 	inlineTurn = 250 * time.Millisecond
-	// maxTurn is the longest time ahead that can be reserved. A call that needs more returns after maxTurn and asks
-	// again.
+	// maxTurn is the longest time ahead that can be reserved. A call that would have to wait longer gets no
+	// reservation, and asks again after maxTurn.
 	maxTurn = 5 * time.Minute
-	// slowestTurn is the longest time between two calls of one name.
+	// slowestTurn is the longest time between two turns of one agent. A lower rate is raised to one call per
+	// slowestTurn.
 	slowestTurn = 24 * time.Hour
-	// maxTurns bounds the agents whose last turn and reservation this process remembers, for an outage of Redis. The
-	// least recently used agent is evicted.
+	// maxTurns bounds the agents of which this process remembers the last turn and the last reservation, to use them
+	// while Redis does not answer. The least recently used agent is evicted.
 	maxTurns = 4096
 	// turnPause is how long Redis is not asked for turns after a failed call.
 	turnPause = time.Second
@@ -44,12 +45,12 @@ type TurnsConfig struct {
 	Now     func() time.Time      // default time.Now; Redis uses its own clock
 }
 
-// Turns space the calls of each name evenly, at the rate that its agent asked for, without bursts. All workers share
-// them through Redis. Each worker also maintains its own turns, and uses them when Redis does not answer. Turns are
-// safe for concurrent use.
+// Turns space the calls of each agent evenly, at the rate that the agent asked for, without bursts. A turn is the right
+// to begin one call at a certain time. All workers share the turns through Redis. Each worker also maintains its own
+// turns, and uses them when Redis does not answer. Turns are safe for concurrent use.
 //
-// A refused call gets a reserved time, and gets its turn when it returns then. A new call waits behind all
-// reservations.
+// A call that has to wait longer than inlineTurn is refused and gets a reserved time. If it asks again at that time, it
+// gets its turn. A new call waits behind all reservations.
 type Turns struct {
 	redis   redis.UniversalClient
 	script  *redis.Script
@@ -60,7 +61,7 @@ type Turns struct {
 
 	mu    sync.Mutex
 	own   *lru.Cache[string, turns]
-	later time.Time // Redis is not asked before this time
+	later time.Time // Redis is not asked before this time, because it failed
 }
 
 // NewTurns returns Turns without calling Redis.
@@ -75,20 +76,22 @@ func NewTurns(cfg TurnsConfig) (*Turns, error) {
 
 // Turn is the answer to a call that asked for its turn.
 type Turn struct {
-	// Given means that the call may begin after Wait, at most a quarter of a second. Otherwise it returns after Wait.
+	// Given: the call has its turn and may begin after Wait, which is at most inlineTurn. Otherwise the call must not
+	// begin, and may ask again after Wait, which is at most maxTurn.
 	Given bool
 	Wait  time.Duration
-	// Reserved means that the turn is not given, but will be when the call returns.
+	// Reserved: the turn is not given now, but is reserved for the time at which the call may ask again.
 	Reserved bool
 
 	of        *Turns
 	name      string
-	gap       int64
-	at, atOwn int64 // the turn's begin by the clock of Redis (0: Redis was not asked) and of this process
+	gap       int64 // µs between two turns
+	at, atOwn int64 // begin of the turn in µs, by the clock of Redis (0: not asked) and of this process
 }
 
-// Take asks for a turn at perSecond calls per second. again says that a time may have been reserved for the call
-// before.
+// Take asks for a turn of the agent called name, at perSecond calls per second. again says that the call may have asked
+// before, so that a time may be reserved for it. The error is the context's, or an invalid argument: if Redis does not
+// answer, this process decides alone.
 func (t *Turns) Take(ctx context.Context, name string, perSecond float64, again bool) (Turn, error) {
 	if name == "" || !(perSecond > 0) {
 		return Turn{}, errors.New("ratelimit: a name and a rate are needed")
@@ -132,7 +135,8 @@ func (t *Turns) Take(ctx context.Context, name string, perSecond float64, again 
 	return turn, nil
 }
 
-// GiveBack returns an unused turn, unless a later one was given since. It reports no error: at worst, the turn is lost.
+// GiveBack returns an unused turn, so that another call can begin earlier. It does nothing if the turn was not given,
+// or if a later turn was given since. It reports no error: at worst, the turn is lost.
 func (t Turn) GiveBack(ctx context.Context) {
 	if !t.Given {
 		return
@@ -162,8 +166,8 @@ func (t *Turns) postponeRedis(err error) {
 	}
 }
 
-// askRedis asks Redis for a turn, or returns the turn that begins at unused if that is not 0. at is the time, by Redis'
-// clock, at which a given turn begins.
+// askRedis asks Redis for a turn. at is the time, in µs by Redis' clock, at which a given turn begins. If unused is not
+// 0, askRedis instead returns the unused turn that begins at that time.
 func (t *Turns) askRedis(ctx context.Context, turn Turn, again bool, unused int64) (answer turnAnswer, at int64, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.timeout)
 	defer cancel()
@@ -188,23 +192,26 @@ func turnsKey(name string) string {
 	return "herald:turns:" + hex.EncodeToString(sum[:16])
 }
 
-// findGap returns the time between two calls, in µs.
+// findGap returns the time in µs between two calls at this rate, between 1 µs and slowestTurn.
 func findGap(perSecond float64) int64 {
 	return int64(min(max(math.Ceil(1e6/perSecond), 1), float64(toMicros(slowestTurn))))
 }
 
 func fromMicros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// turns is the state of one name: the last given turn, and the last reservation, in µs of some clock.
+// turns is the state of one agent: when its last given turn begins, and its last reserved time. Both are in µs, by the
+// clock of takeTurn's argument now; 0: none.
 type turns struct{ last, line int64 }
 
-// turnAnswer is the answer of turn.lua. wait is in µs.
+// turnAnswer is the answer of turn.lua. wait is in µs: until the turn if it is given, otherwise until the call may ask
+// again.
 type turnAnswer struct {
 	given bool
 	wait  int64
 }
 
-// takeTurn decides about a turn, as turn.lua does in Redis.
+// takeTurn gives a call its turn or reserves a time for it, as turn.lua does in Redis. gap is the time in µs between
+// two turns. again is as in Take.
 func (s *turns) takeTurn(now, gap int64, again bool) turnAnswer {
 	inline, most := toMicros(inlineTurn), toMicros(maxTurn)
 	if s.last > now+2*inline {

@@ -20,25 +20,26 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Failure is an outcome that a step of the executor decided itself. It does not wrap an error of another package.
+// Failure is the error of a step of the executor that decided the outcome itself. It wraps no error of another package.
 type Failure struct {
 	Reason reason.Reason
 	Text   string        // a sentence for the operator, without secrets
-	Pause  time.Duration // length of a free wait
+	Pause  time.Duration // length of the wait if the reason is free (isFree); 0: BackOff
 	Exact  bool          // Pause is computed for this delivery alone and gets no jitter
 	Ours   bool          // an operator's setting caused it (see Bar): the agent is not at fault
 }
 
 func (f *Failure) Error() string { return f.Text }
 
-// Fail returns an error that ends, holds or retries the delivery, as endingOf says of the reason.
+// Fail returns an error that ends, holds or retries the delivery: endingOf says which, by the reason.
 func Fail(r reason.Reason, text string) error { return &Failure{Reason: r, Text: text} }
 
-// Bar is Fail for a failure that an operator's setting caused. For some reasons, such as tool_not_found, Fail would
-// blame the agent (see classifyFailure).
+// Bar is Fail for a failure that an operator's setting caused. Fail would blame the agent for some of these reasons,
+// such as tool_not_found (see classifyFailure); Bar never blames it.
 func Bar(r reason.Reason, text string) error { return &Failure{Reason: r, Text: text, Ours: true} }
 
-// Pause returns an error that makes the delivery wait for about d, without costing an attempt.
+// Pause returns an error that makes the delivery wait for about d, or for a time that depends on its age if d is 0 (see
+// BackOff). r must be a reason whose waits cost no attempt (isFree).
 func Pause(r reason.Reason, d time.Duration, text string) error {
 	return &Failure{Reason: r, Text: text, Pause: d}
 }
@@ -54,15 +55,16 @@ func Reached(err error) bool {
 	return errors.As(err, &call) && call.Written
 }
 
-// NotATool reports whether the agent answered that it does not know the requested tool, or tools at all, or does not
-// accept these arguments. The agent executed nothing, so its tools may be listed again and the call repeated once.
+// NotATool reports whether the agent answered that it does not know the requested tool or method, or does not accept
+// these arguments. The agent executed nothing, so its tools may be listed again and the call repeated once.
 func NotATool(err error) bool {
 	var call *mcpcall.CallError
 	return errors.As(err, &call) && !outweighsCode(call.Status) &&
 		(call.Code == codeMethodNotFound || call.Code == codeInvalidParams)
 }
 
-// outweighsCode reports whether an HTTP status takes precedence over a JSON-RPC code in the same answer.
+// outweighsCode reports whether an HTTP status takes precedence over a JSON-RPC code in the same answer: 401, 403, 408,
+// 425, 429 and all from 500.
 func outweighsCode(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooEarly,
@@ -106,7 +108,7 @@ func Classify(err error) Verdict {
 }
 
 // findReason returns the reason for an error and sets the verdict's details. It asks the classify functions in order,
-// and the first one that knows the error decides.
+// and the first one that knows the error decides. An error that none of them knows is an internal_error.
 func findReason(err error, v *Verdict) reason.Reason {
 	if r, ok := classifyGuard(err); ok { // a refused address is always rejected, whichever package reports it
 		v.AgentFault = true
@@ -123,14 +125,14 @@ func findReason(err error, v *Verdict) reason.Reason {
 	return reason.InternalError
 }
 
-// classifyGuard handles addresses and URLs that package netguard refused.
+// classifyGuard returns the reason for addresses and URLs that package netguard refused, and false for other errors.
 func classifyGuard(err error) (reason.Reason, bool) {
 	var blocked *netguard.BlockedError
 	var refused *netguard.RefusedURLError
 	return reason.AddressBlocked, errors.As(err, &blocked) || errors.As(err, &refused)
 }
 
-// classifyFailure handles outcomes that a step of the executor decided.
+// classifyFailure returns the reason that a step of the executor decided (*Failure), and false for other errors.
 func classifyFailure(err error, v *Verdict) (reason.Reason, bool) {
 	var f *Failure
 	if !errors.As(err, &f) {
@@ -144,13 +146,13 @@ func classifyFailure(err error, v *Verdict) (reason.Reason, bool) {
 	return f.Reason, true
 }
 
-// classifyDecoding handles documents that cannot be decoded now because other documents use all memory for decoding.
-// The wait depends on the delivery's age (see BackOff).
+// classifyDecoding returns the reason for documents that cannot be decoded now because other documents use all memory
+// for decoding, and false for other errors. The wait depends on the delivery's age (see BackOff).
 func classifyDecoding(err error, _ *Verdict) (reason.Reason, bool) {
 	return reason.AgentBusy, errors.Is(err, decode.ErrBusy)
 }
 
-// classifyResolver handles errors of the agent's registration and endpoint.
+// classifyResolver returns the reason for errors of the agent's registration and endpoint, and false for other errors.
 func classifyResolver(err error, v *Verdict) (reason.Reason, bool) {
 	var skip *resolver.SkipError
 	if errors.As(err, &skip) {
@@ -169,7 +171,7 @@ func classifyResolver(err error, v *Verdict) (reason.Reason, bool) {
 	return "", false
 }
 
-// classifyChain handles errors of a chain's node and of the registry.
+// classifyChain returns the reason for errors of a chain's node and of the registry, and false for other errors.
 func classifyChain(err error, _ *Verdict) (reason.Reason, bool) {
 	var away *chain.UnavailableError
 	var wrong *chain.WrongChainError
@@ -183,7 +185,7 @@ func classifyChain(err error, _ *Verdict) (reason.Reason, bool) {
 	return "", false
 }
 
-// classifyContent handles errors of fetching documents and files.
+// classifyContent returns the reason for errors of fetching documents and files, and false for other errors.
 func classifyContent(err error, v *Verdict) (reason.Reason, bool) {
 	var none *ipfs.NoDocumentError
 	var gateway *ipfs.NoGatewayError
@@ -209,8 +211,9 @@ func classifyContent(err error, v *Verdict) (reason.Reason, bool) {
 	return "", false
 }
 
-// classifyOAuth handles errors of an authorization server. If the server refuses the credential, another credential may
-// help. If it does not answer, the agent itself may still be healthy.
+// classifyOAuth returns the reason for errors of an authorization server, and false for other errors. If the server
+// refuses the credential, another credential may help (auth_required). If it does not answer, the agent itself may
+// still be healthy.
 func classifyOAuth(err error, v *Verdict) (reason.Reason, bool) {
 	var no *oauth.RefusedError
 	var document *oauth.MetadataError
@@ -237,7 +240,7 @@ func classifyOAuth(err error, v *Verdict) (reason.Reason, bool) {
 	return reason.ConnectFailed, true
 }
 
-// classifyMCP handles errors of listing and calling tools.
+// classifyMCP returns the reason for errors of listing and calling tools, and false for other errors.
 func classifyMCP(err error, v *Verdict) (reason.Reason, bool) {
 	var refused *mcpcall.TransportRefusedError
 	var schema *mcpcall.SchemaError
@@ -268,8 +271,9 @@ func classifyMCP(err error, v *Verdict) (reason.Reason, bool) {
 	return "", false
 }
 
-// mayBeExecuted reports whether the agent may have executed a call that it answered with this status (0: a JSON-RPC
-// error). The excluded statuses say that it did not begin (RFC 9110 §15.5.9, §15.6.4; RFC 8470).
+// mayBeExecuted reports whether the agent may have executed a call that it answered with this HTTP status (0: a
+// JSON-RPC error). It returns false for 408, 425 and 503, which say that the agent did not begin (RFC 9110 §15.5.9,
+// §15.6.4; RFC 8470).
 func mayBeExecuted(status int) bool {
 	switch status {
 	case http.StatusServiceUnavailable, http.StatusRequestTimeout, http.StatusTooEarly:
@@ -307,7 +311,8 @@ func classifyCall(call *mcpcall.CallError) reason.Reason {
 	return classifyUnanswered(call)
 }
 
-// classifyUnanswered returns the reason for a request that got neither an HTTP error status nor a JSON-RPC error.
+// classifyUnanswered returns the reason for a request that got neither an HTTP error status nor a JSON-RPC error. If
+// some of a call was written, the outcome is unknown.
 func classifyUnanswered(call *mcpcall.CallError) reason.Reason {
 	var input *mcpcall.InputRequiredError
 	var large *mcpcall.TooLargeError
@@ -340,7 +345,7 @@ const (
 	codeUnsupportedVersion = -32022
 )
 
-// classifyStore handles stored data that cannot be decrypted or parsed.
+// classifyStore returns the reason for stored data that cannot be decrypted or parsed, and false for other errors.
 func classifyStore(err error, _ *Verdict) (reason.Reason, bool) {
 	var cipher *secret.DecryptError
 	switch {

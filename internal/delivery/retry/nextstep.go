@@ -39,7 +39,8 @@ func NextStep(r reason.Reason, s Subject) string {
 	return ""
 }
 
-// skippedStep returns the step for a skipped delivery. Usually the agent's owner has to change something first.
+// skippedStep returns NextStep's text for the reasons that skip a delivery, and "" for others. Usually the agent's
+// owner has to change something first.
 func skippedStep(r reason.Reason, s Subject) string {
 	switch r {
 	case reason.NoURI:
@@ -67,7 +68,8 @@ func skippedStep(r reason.Reason, s Subject) string {
 	return ""
 }
 
-// rejectedStep returns the step for a rejected or cancelled delivery. The same attempt would end the same way.
+// rejectedStep returns NextStep's text for the reasons that reject or cancel a delivery, and "" for others. Without a
+// change, another attempt would end the same way.
 func rejectedStep(r reason.Reason, s Subject) string {
 	switch r {
 	case reason.InvalidJob:
@@ -109,7 +111,8 @@ func rejectedStep(r reason.Reason, s Subject) string {
 	return ""
 }
 
-// heldStep returns the step for a held delivery. It continues automatically after the step.
+// heldStep returns NextStep's text for the reasons that hold a delivery, and "" for others. After that step, the
+// delivery continues automatically.
 func heldStep(r reason.Reason, s Subject) string {
 	switch r {
 	case reason.AuthRequired:
@@ -141,7 +144,8 @@ func heldStep(r reason.Reason, s Subject) string {
 	return ""
 }
 
-// waitingStep returns the step for a delivery that continues automatically. The operator can only look for the cause.
+// waitingStep returns NextStep's text for the reasons of a delivery that continues automatically, and "" for others.
+// The operator can only look for the cause.
 func waitingStep(r reason.Reason, s Subject) string {
 	const again = "nothing to do: it is tried again by itself"
 	switch r {
@@ -168,7 +172,8 @@ func waitingStep(r reason.Reason, s Subject) string {
 	return ""
 }
 
-// deadStep returns the step for a delivery whose attempts or time are used up.
+// deadStep returns NextStep's text for a delivery that is dead because its attempts or its time are used up, and "" for
+// other reasons.
 func deadStep(r reason.Reason, s Subject) string {
 	switch r {
 	case reason.ChainUnavailable:
@@ -187,7 +192,8 @@ func deadStep(r reason.Reason, s Subject) string {
 	return ""
 }
 
-// thenReplay completes a sentence about work of other people. A final delivery needs a replay after that work.
+// thenReplay returns "; then" and the command of replayAfter, or "" without a command. It follows a sentence about a
+// change that the agent's owner or the operator has to make first.
 func (s Subject) thenReplay(r reason.Reason) string {
 	if replay := s.replayAfter(r); replay != "" {
 		return "; then" + replay
@@ -195,7 +201,8 @@ func (s Subject) thenReplay(r reason.Reason) string {
 	return ""
 }
 
-// replayAfter returns the command that replays the delivery, or all deliveries of the agent that ended for the reason.
+// replayAfter returns the end of a sentence, ": worker delivery replay …": the command that replays the delivery or, if
+// s names none, all deliveries of the agent that ended for the reason. It returns "" if s names neither.
 func (s Subject) replayAfter(r reason.Reason) string {
 	switch {
 	case s.Delivery != "":
@@ -210,7 +217,8 @@ func (s Subject) probeCommand() string { return "worker agent probe " + s.agentA
 
 func (s Subject) resolveCommand() string { return "worker agent resolve " + s.agentArgument() }
 
-// agentArgument returns the agent as an argument of a command. It adds the registry if it is not the chain's known one.
+// agentArgument returns the agent as an argument of a command: CHAIN:AGENT, with --registry if its registry is not the
+// chain's known one.
 func (s Subject) agentArgument() string {
 	if s.AgentID == "" {
 		return "CHAIN:AGENT"
@@ -235,8 +243,9 @@ var (
 // maxOption is the length above which a URL is too long to be copied from a terminal.
 const maxOption = 300
 
-// OriginOption returns the option --origin for a token's destination, or "" if the URL is unsafe to copy. Without the
-// option, the command asks for the origin.
+// OriginOption returns the option " --origin URL" of `worker token set` and `login` for an operator to copy, in single
+// quotes if the shell needs them, or "" if the URL is too long or unsafe to copy. Without the option, the command asks
+// for the origin.
 func OriginOption(rawURL string) string {
 	switch {
 	case len(rawURL) > maxOption:
@@ -249,7 +258,7 @@ func OriginOption(rawURL string) string {
 	return ""
 }
 
-// originOption returns OriginOption for the agent's endpoint, which is displayed without its query.
+// originOption returns OriginOption for the agent's endpoint (Subject.Endpoint, which has no query).
 func (s Subject) originOption() string {
 	u, err := url.Parse(s.Endpoint)
 	if err != nil || u.Host == "" {

@@ -10,7 +10,7 @@ import (
 
 const (
 	jitter        = 0.2       // each wait gets ±20 % of jitter, so that deliveries do not return at the same time
-	maxRetryAfter = time.Hour // the longest Retry-After of an agent that is respected
+	maxRetryAfter = time.Hour // a longer Retry-After of an agent or server is cut to this
 	// minRateLimitedWait is the shortest wait after rate_limited: after a 429 of the agent or its authorization server,
 	// or after an input_required that only asks Herald to wait.
 	minRateLimitedWait = 60 * time.Second
@@ -32,11 +32,11 @@ func NewSchedule(waits []time.Duration) (Schedule, error) {
 	return Schedule{waits: waits}, nil
 }
 
-// Attempts returns how many attempts a delivery has.
+// Attempts returns how many attempts a delivery has, including the first one.
 func (s Schedule) Attempts() int { return len(s.waits) + 1 }
 
-// Next returns how long to wait after attempt number attempt (1-based) failed with verdict v, or false if no attempts
-// are left. rnd is a random number in [0, 1). A free wait lasts v.Pause and is always allowed.
+// Next returns how long to wait after attempt number attempt (1-based, of the present budget) failed with verdict v, or
+// false if no attempts are left. rnd is a random number in [0, 1). A free wait lasts v.Pause and is always allowed.
 //
 // wait = max(scheduled ±20 %, min(Retry-After, 1 h)), and at least 60 s after RateLimited.
 func (s Schedule) Next(attempt int, v Verdict, rnd float64) (time.Duration, bool) {

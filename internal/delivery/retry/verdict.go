@@ -17,8 +17,8 @@ const (
 	Wait   Ending = "waiting"
 )
 
-// endingOf returns the ending of a reason. The reasons of a failed attempt are complete here; operators and the
-// reconciler set the others.
+// endingOf returns the ending of a reason for which an attempt failed. All reasons without an ending of their own wait.
+// Reasons of operators and of the reconciler (operator, reorg, expired) never get here.
 func endingOf(r reason.Reason) Ending {
 	switch r {
 	case reason.NoURI, reason.NoDocument, reason.NoMCPEndpoint, reason.AgentInactive, reason.AgentNotFound,
@@ -45,7 +45,7 @@ func isFree(r reason.Reason) bool {
 	return endingOf(r) == Hold
 }
 
-// Verdict is the classification of a failure.
+// Verdict is the classification of an attempt's failure.
 type Verdict struct {
 	Reason     reason.Reason
 	Ending     Ending
@@ -53,7 +53,7 @@ type Verdict struct {
 	AgentFault bool   // the agent's server or document is at fault, not Herald
 	Unknown    bool   // the agent may have executed the call; its policy onUnknown decides about another call
 	Moved      bool   // the agent may have moved to another endpoint: cached data about its endpoint may be stale
-	Unwell     bool   // counts as a failure of the endpoint: it accepts no calls, or does not finish them
+	Unwell     bool   // the endpoint accepts no calls or does not finish them; its circuit breaker counts this
 	Text       string // a sentence for the operator, without secrets
 
 	RetryAfter time.Duration // the Retry-After of the agent or server; 0: none
@@ -63,8 +63,9 @@ type Verdict struct {
 	thirdParty bool // a server other than the agent failed; the agent's endpoint may be healthy
 }
 
-// Limited reports whether the agent's other deliveries would have to wait for the same cause: one of Herald's limits,
-// or an unavailable chain. A 429 (RateLimited) is not such a cause, because each delivery has to get its own answer.
+// Limited reports whether the agent's other deliveries would have to wait for the same cause, so that dispatching them
+// now is useless: one of Herald's limits, or an unavailable chain. A 429 (RateLimited) is not such a cause, because
+// each delivery has to get its own answer.
 func (v Verdict) Limited() bool {
 	switch v.Reason {
 	case reason.ChainUnavailable, reason.AgentBusy, reason.Throttled, reason.BreakerOpen, reason.OverBudget:

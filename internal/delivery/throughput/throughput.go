@@ -19,7 +19,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Minute contains the outcomes of one minute.
+// Minute contains the outcomes of attempts in the minute that begins at At, and the latencies of its deliveries.
 type Minute struct {
 	At       time.Time
 	Outcomes map[store.Status]int64
@@ -29,7 +29,7 @@ type Minute struct {
 // bounds are the upper bounds of the histogram's buckets, in seconds. The last bucket has no upper bound.
 var bounds = [...]float64{.005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60, 300, 1800, 7200, 36000, 86400}
 
-// Histogram is the number of latencies per bucket.
+// Histogram is the number of latencies per bucket (see bounds).
 type Histogram [len(bounds) + 1]int64
 
 // Add adds the counts of other to h.
@@ -47,8 +47,9 @@ func (h *Histogram) addLatency(age time.Duration) {
 	h[i]++
 }
 
-// Quantile returns the latency in seconds below which the fraction q of all latencies lies, interpolated within its
-// bucket. It returns false if the histogram is empty.
+// Quantile returns the latency in seconds below which the fraction q (0 to 1) of all latencies lies, interpolated
+// within its bucket. In the last bucket, which has no upper bound, it returns the bucket's lower bound. It returns
+// false if the histogram is empty.
 func (h Histogram) Quantile(q float64) (seconds float64, ok bool) {
 	var total int64
 	for _, n := range h {
@@ -73,9 +74,10 @@ func (h Histogram) Quantile(q float64) (seconds float64, ok bool) {
 
 // Counters is the part of package queue that a Counter uses.
 type Counters interface {
-	// AddCounts adds to the named counters of each key. A key expires ttl after the last addition.
+	// AddCounts adds counts, by key and name, to the counters in Redis. A key expires ttl after the last addition to
+	// it.
 	AddCounts(ctx context.Context, counts map[string]map[string]int64, ttl time.Duration) error
-	// Counts returns the counters of each key, in the order of keys.
+	// Counts returns the counters of each key by name, in the order of keys.
 	Counts(ctx context.Context, keys []string) ([]map[string]int64, error)
 }
 
@@ -105,7 +107,8 @@ func New(redis Counters, log *slog.Logger, now func() time.Time) *Counter {
 	return &Counter{redis: redis, log: log, now: now, minutes: map[int64]*Minute{}}
 }
 
-// Count counts an outcome. age, from acceptance to the agent's answer, is used only if status is Delivered.
+// Count counts an outcome. age, from acceptance to the agent's answer, is used only if status is Delivered. The outcome
+// is dropped if Redis has not accepted counts for maxUnsent minutes.
 func (c *Counter) Count(status store.Status, age time.Duration) {
 	minute := c.now().Unix() / 60
 	c.mu.Lock()
