@@ -1,6 +1,6 @@
-// Package intake stores jobs. They are sent by the command line or the API, lie in Redis as foreign tasks or in the old
-// backend's list, or are made from a chain's events. The intake parses a job, seals its secret headers, and commits its
-// row together with the answer: accepted, known, conflict or refused.
+// Package intake stores jobs. They come from the command line, from the API, from foreign tasks and the old backend's
+// list in Redis, or from a chain's events. The intake parses a job, encrypts its secret headers, and commits its row.
+// It answers accepted, known, conflict or refused.
 //
 // Package job defines the format of a job and its key. Package store defines the rows, and the verdict on a key that is
 // known already. Package delivery delivers the accepted jobs.
@@ -28,7 +28,7 @@ type Ledger interface {
 	Accept(ctx context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error)
 }
 
-// Dispatcher enqueues tasks in Redis and returns how many Redis accepted.
+// Dispatcher enqueues tasks in Redis and returns how many tasks Redis accepted.
 type Dispatcher interface {
 	Dispatch(ctx context.Context, tasks []store.Task) int
 }
@@ -42,8 +42,8 @@ type Sealer interface {
 // Config configures an Intake.
 type Config struct {
 	Ledger Ledger
-	// Dispatcher enqueues accepted deliveries. If it is nil, because there is no Redis, the worker's reconciler does
-	// so.
+	// Dispatcher enqueues accepted deliveries. It is nil where there is no Redis; the worker's reconciler then enqueues
+	// them.
 	Dispatcher Dispatcher
 	Sealer     Sealer
 	Limits     job.Limits
@@ -52,14 +52,14 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// RedisPolicy decides which foreign tasks in Redis are accepted as jobs (HERALD_REDIS_INTAKE). Every client of that
-// Redis can write such tasks.
+// RedisPolicy decides which foreign tasks in Redis are accepted as jobs (HERALD_REDIS_INTAKE). A foreign task is one
+// that another program's asynq client enqueued; every client of that Redis can do so.
 type RedisPolicy string
 
 // The values of RedisPolicy.
 const (
 	RedisOn   RedisPolicy = "on"   // all jobs are accepted
-	RedisJobs RedisPolicy = "jobs" // a job that sets a field of job.DirectField is refused
+	RedisJobs RedisPolicy = "jobs" // jobs are accepted, except those that set a field of job.DirectField
 	RedisOff  RedisPolicy = "off"  // no job is accepted
 )
 
@@ -84,24 +84,27 @@ func New(cfg Config) (*Intake, error) {
 // maxNote is the longest note for the web UI, in bytes.
 const maxNote = 500
 
-// Refused is the verdict on a job that was not stored.
+// Refused is the verdict on a job that was not stored, because it is invalid or the sender may not set one of its
+// fields.
 const Refused store.Verdict = "refused"
 
-// Answer is the result for one job.
+// Answer is the result for one job. ID, Key and Status are those of the stored delivery, and are empty for a Refused
+// job.
 type Answer struct {
 	Verdict store.Verdict
 	ID      uuid.UUID
 	Key     string
-	Path    string // Refused: the invalid field; Conflict: the event's field that differs
-	Problem string // Refused: the error in the field
+	Path    string // Refused: the wrong field; Conflict: the event's field that differs
+	Problem string // Refused: what is wrong with the field
 	Status  store.Status
 
-	Forbidden bool // Refused: the only error is that the sender may not set the field
+	Forbidden bool // Refused: the job is valid, but the sender may not set the field Path
 }
 
-// Submit stores up to store.MaxAccept jobs, one per body, and returns the answers in the same order. Refused jobs are
-// not stored. The deliveries continue the trace of ctx (tracecontext.NewContext reads it from a request's header).
-// After an error it is unknown whether the jobs were stored; submitting them again is harmless.
+// Submit stores up to store.MaxAccept jobs, one per body, and returns the answers in the order of the bodies. A job
+// that is refused does not affect the others. The deliveries continue the trace of ctx (tracecontext.NewContext reads
+// it from a request's header). After an error it is unknown whether the jobs were stored; submitting them again is
+// harmless.
 func (in *Intake) Submit(ctx context.Context, bodies [][]byte) ([]Answer, error) {
 	return in.submit(ctx, bodies, true)
 }
@@ -111,7 +114,7 @@ func (in *Intake) SubmitEvents(ctx context.Context, bodies [][]byte) ([]Answer, 
 	return in.submit(ctx, bodies, false)
 }
 
-// submit parses and stores jobs. direct says that the sender may set the fields of job.DirectField.
+// submit is Submit. direct means that the sender may set the fields of job.DirectField.
 func (in *Intake) submit(ctx context.Context, bodies [][]byte, direct bool) ([]Answer, error) {
 	answers := make([]Answer, len(bodies))
 	intakes := make([]store.Intake, 0, len(bodies))
@@ -148,7 +151,8 @@ func (in *Intake) submit(ctx context.Context, bodies [][]byte, direct bool) ([]A
 	return answers, nil
 }
 
-// SubmitJobs stores jobs that were made from a chain's events, so it does not parse them.
+// SubmitJobs stores jobs that were made from a chain's events, so it does not parse them, and returns the results in
+// the order of the jobs. After an error it is unknown whether they were stored; calling it again is harmless.
 func (in *Intake) SubmitJobs(ctx context.Context, jobs []job.Job) ([]store.Acceptance, error) {
 	intakes := make([]store.Intake, len(jobs))
 	for i, j := range jobs {
@@ -160,9 +164,9 @@ func (in *Intake) SubmitJobs(ctx context.Context, jobs []job.Job) ([]store.Accep
 	return in.acceptJobs(ctx, intakes)
 }
 
-// FromTask stores the whole job of a foreign asynq task and returns a note for the web UI. The sender gets no answer,
-// so a refused job becomes a rejected row. The row's key is the event's if it could be read, otherwise the hash of the
-// bytes. With RedisOff, FromTask returns an *queue.ArchivedError, and asynq archives the task unchanged.
+// FromTask stores the whole job of a foreign asynq task of type kind and returns a note for the web UI. The sender gets
+// no answer, so a refused job becomes a rejected row. The row's key is the event's if the event is valid, otherwise the
+// hash of the bytes. With RedisOff, FromTask returns a *queue.ArchivedError, and asynq archives the task unchanged.
 func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (string, error) {
 	if in.Redis == RedisOff {
 		return "", &queue.ArchivedError{Text: "whole jobs in Redis are not accepted (HERALD_REDIS_INTAKE=off): " +
@@ -190,8 +194,9 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 	return fmt.Sprintf("%s as delivery %s", a.Verdict, a.ID), nil
 }
 
-// readUnanswered parses a job in Redis, whose sender gets no answer. A refused job becomes a rejected row; kind is used
-// if the job does not state its own. direct says that the sender may set the fields of job.DirectField.
+// readUnanswered parses a job in Redis, whose sender gets no answer. If the job is refused, it returns the refusal and
+// a row that is rejected; kind is then used if the job does not state its own. err is any other failure. direct means
+// that the sender may set the fields of job.DirectField.
 func (in *Intake) readUnanswered(e Element, kind job.Kind, direct bool) (it store.Intake, refusal *job.Refusal, err error) {
 	j, err := in.parseElement(e)
 	if err == nil && !direct {
@@ -214,7 +219,8 @@ func (in *Intake) readUnanswered(e Element, kind job.Kind, direct bool) (it stor
 	return it, refusal, nil
 }
 
-// refuseDirect refuses fields that only trusted senders may set. Clients that can write to Redis are not trusted.
+// refuseDirect returns a *job.Refusal if the job sets a field of job.DirectField, which only trusted senders may set.
+// Clients that can write to Redis are not trusted.
 func refuseDirect(j job.Job) error {
 	field := j.DirectField()
 	if field == "" {
@@ -224,7 +230,7 @@ func refuseDirect(j job.Job) error {
 		Problem: "is not accepted from a job in Redis: use enqueue, or set HERALD_REDIS_INTAKE=on"}
 }
 
-// acceptJobs stores the jobs and enqueues the deliveries that the store dispatched.
+// acceptJobs stores the jobs and enqueues the deliveries that the store dispatched in the same transaction.
 func (in *Intake) acceptJobs(ctx context.Context, intakes []store.Intake) ([]store.Acceptance, error) {
 	got, tasks, err := in.Ledger.Accept(ctx, intakes)
 	if err != nil {
@@ -236,7 +242,8 @@ func (in *Intake) acceptJobs(ctx context.Context, intakes []store.Intake) ([]sto
 	return got, nil
 }
 
-// sealHeaders encrypts the headers of the endpoint that the job names. They are the only secret in a job.
+// sealHeaders returns the job as the store accepts it: with the headers of its endpoint encrypted. They are the only
+// secret in a job. SameHeaders of the result compares them with encrypted headers of a stored job.
 func (in *Intake) sealHeaders(j job.Job) (store.Intake, error) {
 	it := store.Intake{Job: j}
 	if j.Action.Endpoint == nil || len(j.Action.Endpoint.Headers) == 0 {
