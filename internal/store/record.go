@@ -49,7 +49,7 @@ type Outcome struct {
 	FileDisagrees []string        `json:"fileDisagrees,omitempty"`
 	Arguments     json.RawMessage `json:"arguments,omitempty"` // as sent
 	Response      json.RawMessage `json:"response,omitempty"`  // as received
-	Result        json.RawMessage `json:"result,omitempty"` // the part of the answer that the delivery keeps
+	Result        json.RawMessage `json:"result,omitempty"`    // the part of the answer that the delivery keeps
 	Protocol      string          `json:"protocol,omitempty"`
 	// StepMicros are the durations of check, resolve, fetch, compose and call in µs, up to the last step that began.
 	StepMicros []int32 `json:"stepMicros,omitempty"`
