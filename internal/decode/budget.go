@@ -9,11 +9,12 @@ import (
 )
 
 const (
-	// DefaultBudget is the size of two of the largest documents. Decoding more at a time would use memory without being
-	// faster, because the processor is the bottleneck.
+	// DefaultBudget is the usual size of a Budget, in bytes: two of the largest documents. Decoding more at a time
+	// would use memory without being faster, because the processor is the bottleneck.
 	DefaultBudget = 4 << 20
-	// freeBytes is the size below which documents are decoded without waiting. Documents of honest agents are that
-	// small, so they do not wait behind large ones. Even one such document per concurrent delivery needs little memory.
+	// freeBytes is the size below which documents are decoded without waiting and without counting. Documents of honest
+	// agents are that small, so they do not wait behind large ones. Even one such document per concurrent delivery
+	// needs little memory.
 	freeBytes = 32 << 10
 )
 
@@ -32,8 +33,8 @@ func NewBudget(size int64) *Budget {
 // ErrBusy reports that ctx ended while other documents were being decoded. The sender of the document is not at fault.
 var ErrBusy = errors.New("waiting for other documents to be decoded")
 
-// Acquire waits until n bytes may be decoded. Call release after decoding. A document larger than the whole budget
-// acquires all of it. The error wraps ErrBusy and the cause of ctx.
+// Acquire waits until a document of n bytes may be decoded. The caller calls release after decoding. A document larger
+// than the whole budget acquires all of it. If ctx ends first, the error wraps ErrBusy and the cause of ctx.
 func (b *Budget) Acquire(ctx context.Context, n int) (release func(), err error) {
 	if b == nil || n < freeBytes {
 		return func() {}, nil

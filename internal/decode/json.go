@@ -8,8 +8,8 @@ const (
 	MaxDepth  = 64
 )
 
-// Modest reports whether JSON text is within MaxTokens and MaxDepth. It stops at the first token beyond them. For text
-// that is not JSON the result has no meaning; the parser rejects it.
+// Modest reports whether JSON text has at most MaxTokens tokens and at most MaxDepth levels. It stops reading at the
+// first token beyond. For text that is not JSON the result has no meaning; the parser rejects it.
 func Modest(text []byte) bool {
 	var c Counter
 	return c.Add(text)
@@ -19,7 +19,7 @@ func Modest(text []byte) bool {
 // zero value is ready to use.
 type Counter struct {
 	Limit    int // maximum number of tokens; 0: MaxTokens
-	Elements int // values in the outermost array so far
+	Elements int // values so far in the outermost array, if the text is an array
 
 	tokens, depth int
 	quoted        bool // inside a string
@@ -27,11 +27,11 @@ type Counter struct {
 	inWord        bool // inside a number, true, false or null
 }
 
-// Tokens returns the number of tokens so far.
+// Tokens returns the number of tokens counted so far.
 func (c *Counter) Tokens() int { return c.tokens }
 
-// Add counts another piece and reports whether the text is still within the bounds. Once it has returned false it
-// always does.
+// Add counts the next piece of the text and reports whether the text is within Limit and MaxDepth so far. Once it has
+// returned false, it always does.
 func (c *Counter) Add(piece []byte) bool {
 	for _, b := range piece {
 		if !c.isWithin() {

@@ -1,6 +1,6 @@
-// Package intake stores jobs. They are sent by the command line or the API, lie in Redis as foreign tasks or in the old
-// backend's list, or are made from a chain's events. The intake parses a job, seals its secret headers, and commits its
-// row together with the answer: accepted, known, conflict or refused.
+// Package intake stores jobs. They come from the command line, from the API, from foreign tasks and the old backend's
+// list in Redis, or from a chain's events. The intake parses a job, encrypts its secret headers, and commits its row.
+// It answers accepted, known, conflict or refused.
 //
 // Package job defines the format of a job and its key. Package store defines the rows, and the verdict on a key that is
 // known already. Package delivery delivers the accepted jobs.
@@ -29,7 +29,7 @@ type Ledger interface {
 	Accept(ctx context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error)
 }
 
-// Dispatcher enqueues tasks in Redis and returns how many Redis accepted.
+// Dispatcher enqueues tasks in Redis and returns how many tasks Redis accepted.
 type Dispatcher interface {
 	Dispatch(ctx context.Context, tasks []store.Task) int
 }
@@ -43,8 +43,8 @@ type Sealer interface {
 // Config configures an Intake.
 type Config struct {
 	Ledger Ledger
-	// Dispatcher enqueues accepted deliveries. If it is nil, because there is no Redis, the worker's reconciler does
-	// so.
+	// Dispatcher enqueues accepted deliveries. It is nil where there is no Redis; the worker's reconciler then enqueues
+	// them.
 	Dispatcher Dispatcher
 	Sealer     Sealer
 	Limits     job.Limits
@@ -53,14 +53,14 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// RedisPolicy decides which foreign tasks in Redis are accepted as jobs (HERALD_REDIS_INTAKE). Every client of that
-// Redis can write such tasks.
+// RedisPolicy decides which foreign tasks in Redis are accepted as jobs (HERALD_REDIS_INTAKE). A foreign task is one
+// that another program's asynq client enqueued; every client of that Redis can do so.
 type RedisPolicy string
 
 // The values of RedisPolicy.
 const (
 	RedisOn   RedisPolicy = "on"   // all jobs are accepted
-	RedisJobs RedisPolicy = "jobs" // a job that sets a field of job.DirectField is refused
+	RedisJobs RedisPolicy = "jobs" // jobs are accepted, except those that set a field of job.DirectField
 	RedisOff  RedisPolicy = "off"  // no job is accepted
 )
 
@@ -85,10 +85,12 @@ func New(cfg Config) (*Intake, error) {
 // maxNote is the longest note for the web UI, in bytes.
 const maxNote = 500
 
-// Refused is the verdict on a job that was not stored.
+// Refused is the verdict on a job that was not stored, because it is invalid or the sender may not set one of its
+// fields.
 const Refused store.Verdict = "refused"
 
-// Answer is the result for one job.
+// Answer is the result for one job. ID, Key and Status are those of the stored delivery, and are empty for a Refused
+// job.
 type Answer struct {
 	Verdict store.Verdict
 	ID      uuid.UUID
@@ -98,7 +100,7 @@ type Answer struct {
 	Problem string   // Refused: the error in the field
 	Status  store.Status
 
-	Forbidden bool // Refused: the only error is that the sender may not set the field
+	Forbidden bool // Refused: the job is valid, but the sender may not set the field Path
 }
 
 // Submit stores up to store.MaxAccept jobs, one per body, and returns the answers in the same order. Refused jobs are
@@ -196,7 +198,8 @@ func (in *Intake) readUnanswered(e Element, kind job.Kind, trust store.Trust) (i
 	return it, refusal, nil
 }
 
-// refuseDirect refuses fields that only trusted senders may set. Clients that can write to Redis are not trusted.
+// refuseDirect returns a *job.Refusal if the job sets a field of job.DirectField, which only trusted senders may set.
+// Clients that can write to Redis are not trusted.
 func refuseDirect(j job.Job) error {
 	field := j.DirectField()
 	if field == "" {
@@ -206,7 +209,7 @@ func refuseDirect(j job.Job) error {
 		Problem: "is not accepted from a job in Redis: use enqueue, or set HERALD_REDIS_INTAKE=on"}
 }
 
-// acceptJobs stores the jobs and enqueues the deliveries that the store dispatched.
+// acceptJobs stores the jobs and enqueues the deliveries that the store dispatched in the same transaction.
 func (in *Intake) acceptJobs(ctx context.Context, intakes []store.Intake) ([]store.Acceptance, error) {
 	got, tasks, err := in.Ledger.Accept(ctx, intakes)
 	if err != nil {

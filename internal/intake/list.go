@@ -18,21 +18,22 @@ type Element struct {
 	Length int64 // of the whole element
 }
 
-// Rejected is the verdict on an element that is not an acceptable job. It was stored as a rejected row.
+// Rejected is the verdict on an element that is not a valid job. Unlike a Refused job, it was stored, as a rejected
+// row.
 const Rejected store.Verdict = "rejected"
 
-// Taken is the result for one element.
+// Taken is the result for one element. ID and Key are those of the stored delivery or rejected row.
 type Taken struct {
 	Verdict store.Verdict
 	ID      uuid.UUID
 	Key     string
 	Field   string // Conflict: the event's field that differs
-	Problem string // Rejected: the error in the element
+	Problem string // Rejected: what is wrong with the element
 }
 
-// FromList commits at most store.MaxAccept elements of the old backend's list. Their jobs may set the fields of
-// job.DirectField, because the operator configured the list for this backend. After an error it is unknown whether the
-// elements were stored; calling FromList again is harmless.
+// FromList commits at most store.MaxAccept elements of the old backend's list and returns the results in their order.
+// Their jobs may set the fields of job.DirectField, because the operator configured the list for this backend. After an
+// error it is unknown whether the elements were stored; calling FromList again is harmless.
 func (in *Intake) FromList(ctx context.Context, elements []Element) ([]Taken, error) {
 	intakes := make([]store.Intake, len(elements))
 	for i, e := range elements {
@@ -56,7 +57,7 @@ func (in *Intake) FromList(ctx context.Context, elements []Element) ([]Taken, er
 	return taken, nil
 }
 
-// parseElement parses a job. If the job is invalid, the error is a *job.Refusal.
+// parseElement parses the job in an element. If the job is invalid, the error is a *job.Refusal.
 func (in *Intake) parseElement(e Element) (job.Job, error) {
 	if e.Length > job.MaxBytes {
 		return job.Job{}, &job.Refusal{Problem: fmt.Sprintf("is %d bytes long; a job may have %d", e.Length, job.MaxBytes)}

@@ -8,13 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// maxReceived is how many bytes of a refused job are stored after masking; maskedPart is how many are read for that.
+// maxReceived is how many bytes of a refused job are stored, after masking. maskedPart is how many of its first bytes
+// are masked.
 const (
 	maxReceived = 4 << 10
 	maskedPart  = 4 * maxReceived
 )
 
-// received is the result (deliveries.result) of a refused job from Redis.
+// received is the JSON stored as the result (deliveries.result) of a refused job from Redis.
 type received struct {
 	Received receivedBytes `json:"received"`
 }
@@ -25,7 +26,8 @@ type receivedBytes struct {
 	Truncated bool   `json:"truncated,omitempty"`
 }
 
-// encodeReceived returns the element's bytes, masked and bounded, as JSON.
+// encodeReceived returns the JSON of received for an element: the beginning of its bytes, with all values masked that
+// may be secret.
 func encodeReceived(e Element) (json.RawMessage, error) {
 	part := e.Body[:min(len(e.Body), maskedPart)]
 	masked := maskJob(strings.ToValidUTF8(string(part), string(utf8.RuneError)))
@@ -52,18 +54,19 @@ var shownMembers = func() map[string]bool {
 	return shown
 }()
 
-// urlSecrets finds the user information and the query of a URL in a JSON string.
+// urlSecrets matches the user information and the query of URLs within a JSON string.
 var urlSecrets = regexp.MustCompile(`(://)[^/?#\s"]*@|\?[^#\s"]+`)
 
 const (
 	maskText     = "******"
-	maxMaskDepth = 64 // of objects and arrays; deeper values are masked
-	maxShownName = 64
-	maxShownWord = 20
+	maxMaskDepth = 64 // of objects and arrays; everything deeper is masked
+	maxShownName = 64 // longer names of members are masked
+	maxShownWord = 20 // longer words without quotes are masked; a number is not a word
 )
 
 // maskJob returns a job's text with all values masked except those of shownMembers. The text may be truncated or
-// malformed JSON, or no JSON. Outside of objects, only words of letters are shown, and only until a name follows.
+// malformed JSON, or no JSON. Outside all objects and arrays, it shows short words of letters, but none after the first
+// member name.
 func maskJob(job string) string {
 	m := masker{open: []container{{}}}
 	for job != "" {
@@ -72,21 +75,21 @@ func maskJob(job string) string {
 	return m.out.String()
 }
 
-// masker writes a job token by token.
+// masker copies a job to out, token by token, and masks values.
 type masker struct {
 	out  strings.Builder
-	open []container // open objects and arrays, the innermost last; the first is the text outside of all
+	open []container // the objects and arrays around the present token, the innermost last; open[0]: none
 }
 
-// container is an open object or array.
+// container is an object or array that has begun and not yet ended.
 type container struct {
 	hidden bool // everything in it is masked
-	shown  bool // the next value is shown; in an array, every value
+	shown  bool // the value that follows is shown; in an array, every value
 	array  bool
 	named  bool // a member name has occurred in it
 }
 
-// readToken writes the first token of s and returns the rest.
+// readToken copies the first token of s, masked if necessary, and returns the rest of s.
 func (m *masker) readToken(s string) (rest string) {
 	c, in := s[0], &m.open[len(m.open)-1]
 	switch {
@@ -115,7 +118,8 @@ func (m *masker) readToken(s string) (rest string) {
 	return rest
 }
 
-// cutToken returns the string or word at the beginning of s. whole is false for a string without its closing quote.
+// cutToken returns the string or word at the beginning of s, a string with its quotes. whole is false for a string
+// without its closing quote.
 func cutToken(s string) (token string, whole bool) {
 	if s[0] != '"' {
 		if end := strings.IndexAny(s, "\"{}[],: \t\r\n"); end >= 0 {
@@ -134,7 +138,8 @@ func cutToken(s string) (token string, whole bool) {
 	return s, false
 }
 
-// writeName writes a member's name. The value that follows is shown if the name is one of shownMembers.
+// writeName copies a member's name, or maskText if it is long. The next value is shown if shownMembers contains the
+// name.
 func (m *masker) writeName(in *container, token string) {
 	name := strings.Trim(token, "'")
 	if token[0] == '"' && json.Unmarshal([]byte(token), &name) != nil {
@@ -147,7 +152,8 @@ func (m *masker) writeName(in *container, token string) {
 	m.out.WriteString(token)
 }
 
-// writeValue writes a value, or maskText instead of it. whole is false for a string without its closing quote.
+// writeValue copies a value, or writes maskText instead. whole is false for a string without its closing quote, which
+// is always masked.
 func (m *masker) writeValue(in *container, token string, whole bool) {
 	isWord := len(token) <= maxShownWord && !strings.ContainsFunc(strings.Trim(token, "'"), isNoLetter)
 	switch {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
+// Bounds of an action's fields. Lengths are in bytes; maxArgs and maxHeaders are numbers.
 const (
 	minTimeoutMs  = 1000
 	maxToolName   = 128 // MCP (SEP-986)
@@ -20,7 +21,7 @@ const (
 	maxHeaderText = 8 << 10
 )
 
-// defaultTool returns the tool that a kind's delivery calls if the job names no tool.
+// defaultTool returns the tool that a delivery of kind k calls if its job names no tool, or "" for AgentUpdated.
 func defaultTool(k Kind) string {
 	switch k {
 	case KindNewFeedback:
@@ -72,8 +73,9 @@ func (r *fieldReader) readAction(name string, k Kind) Action {
 	return a
 }
 
-// readTool accepts agent.receive* and its aliases, and the names in HERALD_TOOLS (docs/settings.md). Without "agent",
-// a name can mean something else (receiveFunds), so of those it accepts only the aliases of the default tools.
+// readTool reads the name of a tool. It accepts names that begin with agent.receive, agent_receive or agent/receive,
+// bareTools, and the names in HERALD_TOOLS (docs/settings.md). Other names without "agent" are refused, because they
+// can mean something else, such as receiveFunds.
 func (r *fieldReader) readTool(name string) string {
 	t := r.readText(name, maxToolName)
 	if slices.Contains(r.limits.Tools, t) || slices.Contains(bareTools, t) {
@@ -89,13 +91,15 @@ func (r *fieldReader) readTool(name string) string {
 	return t
 }
 
+// bareTools are the default tools without the prefix "agent.".
 var bareTools = []string{"receiveFeedback", "receiveRevocation", "receiveResponse", "receiveValidation"}
 
 func isNoToolCharacter(r rune) bool {
 	return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_-.", r))
 }
 
-// readTimeout returns milliseconds, clamped to the limits of the installation, or 0 if the field is absent.
+// readTimeout reads milliseconds; 0: the field is absent. It refuses a value below minTimeoutMs and lowers one above
+// Limits.MaxTimeout.
 func (r *fieldReader) readTimeout(name string) int {
 	if !r.has(name) {
 		return 0
@@ -104,7 +108,8 @@ func (r *fieldReader) readTimeout(name string) int {
 	return int(min(r.readUint(name, min(minTimeoutMs, most), 1<<64-1), most))
 }
 
-// readEndpoint reads an endpoint. Fields that its transport does not use are refused.
+// readEndpoint reads an endpoint, or returns nil if the field is absent or not an object. It refuses fields that the
+// endpoint's transport does not use.
 func (r *fieldReader) readEndpoint(name string) *Endpoint {
 	in := r.readKnown(name, "transport", "url", "headers", "command", "args")
 	if in == nil {
@@ -128,8 +133,8 @@ func (r *fieldReader) readEndpoint(name string) *Endpoint {
 	return e
 }
 
-// readAddressOf reads the fields that e.Transport uses: url and headers, or command and args. named is the name of the
-// field that e.Transport was read from. The refusal of an unknown transport contains its path.
+// readAddressOf reads the fields that e.Transport uses into e: url and headers, or command and args. named is the name
+// of the field that contained the transport; the refusal of an unknown transport contains the path of that field.
 func (r *fieldReader) readAddressOf(e *Endpoint, named string) {
 	switch e.Transport {
 	case "http", "sse":
@@ -157,7 +162,8 @@ func (r *fieldReader) readURL(name string) string {
 	return raw
 }
 
-// readHeaders reads secret header values. No refusal contains a value.
+// readHeaders reads an object of HTTP headers, whose values are secret. It returns nil if the field is absent. No
+// refusal contains a value.
 func (r *fieldReader) readHeaders(name string) map[string]secret.Secret {
 	v, in := r.readObject(name)
 	if in == nil {
@@ -193,9 +199,9 @@ func isHeaderText(s string) bool {
 		!strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// isForeignHeader reports whether a job must not set the header. These are headers of the connection and of the
-// message (RFC 9110 §7.6.1), cookies, headers that MCP's transports set, and headers from which net/http or an agent
-// would conclude that a request may be repeated.
+// isForeignHeader reports whether a job must not set the header with this canonical name. These are headers of the
+// connection and of the message (RFC 9110 §7.6.1), cookies, headers that MCP's transports set, and headers from which
+// net/http or an agent would conclude that a request may be repeated.
 func isForeignHeader(canonical string) bool {
 	switch canonical {
 	case "Host", "Cookie", "Connection", "Keep-Alive", "Proxy-Authorization", "Proxy-Authenticate",

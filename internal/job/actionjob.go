@@ -9,7 +9,8 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// maxOldID bounds each id that is stored in meta, so that three ids fit with any escaping.
+// maxOldID is the longest id, in bytes, that makeOldMeta stores. Three such ids fit into a job's meta, however they are
+// escaped.
 const maxOldID = 200
 
 // isActionJob reports whether o is a job of the old backend. It checks fields that Herald's form never has.
@@ -30,9 +31,10 @@ var oldEventNames = map[string]string{"type": "event_type", "chainId": "chain_id
 // {registry}-{chainId}-{txHash}-{logIndex} and {chainId}-{blockNumber}-{logIndex}.
 var oldEventID = regexp.MustCompile(`^(?:[^-]+-\d+-(0x[0-9a-fA-F]{64})|\d+-\d+)-(\d{1,9})$`)
 
-// readActionJob reads a job of the old backend: field names in snake_case, unknown fields are ignored, and config has
-// one of four shapes. The event is read by the same rules as Herald's form, under its old names, so that both forms
-// are validated alike. Refusals name the old paths.
+// readActionJob reads a job of the old backend: field names are in snake_case, unknown fields are ignored, and config
+// has one of four shapes (readOldAction). The event is read by the rules of Herald's form, under its old names, so that
+// both forms are validated alike. Refusals name the old paths. If only config is refused, the event is returned too
+// (Parse).
 func readActionJob(root *strictjson.Object, l Limits) (Job, *Refusal) {
 	old := &fieldReader{object: root, limits: l}
 	event := old.readAny("event_data")
@@ -81,7 +83,8 @@ func (r *fieldReader) readAny(name string) *fieldReader {
 	return nil
 }
 
-// makeOldMeta returns a meta object with the old ids, for the view herald.action_results.
+// makeOldMeta returns a meta object with the old ids, for the view herald.action_results, or nil if the job has no ids.
+// Ids longer than maxOldID are left out.
 func makeOldMeta(root *strictjson.Object, eventID string) json.RawMessage {
 	keep := func(id string) string {
 		if len(id) > maxOldID {
@@ -103,7 +106,7 @@ func makeOldMeta(root *strictjson.Object, eventID string) json.RawMessage {
 	return nil
 }
 
-// idText returns the text of an id, which may be a string or a number.
+// idText returns the text of an id, which may be a string or a number, or "" for any other value.
 func idText(v *strictjson.Value) string {
 	if v == nil {
 		return ""
@@ -149,7 +152,7 @@ func (r *fieldReader) readOldAction(k Kind) (Action, *Refusal) {
 	return a, c.err
 }
 
-// oneOf returns first if that field is present, otherwise last.
+// oneOf returns the name first if that field is present, otherwise the name last.
 func (r *fieldReader) oneOf(first, last string) string {
 	if r.has(first) {
 		return first
@@ -157,9 +160,10 @@ func (r *fieldReader) oneOf(first, last string) string {
 	return last
 }
 
-// readOldEndpoint reads a named endpoint: a URL, or an object {transport, url, headers, command, args} whose
-// transport may be called type. If the transport is missing, the presence of a url or a command determines it. Fields
-// that the transport does not use are ignored, because the old backend wrote empty fields.
+// readOldEndpoint reads a named endpoint: a URL, or an object {transport, url, headers, command, args} whose transport
+// may be called type. If the transport is missing, the presence of a url or a command determines it. Fields that the
+// transport does not use are ignored, because the old backend wrote empty fields. The field auth_token becomes an
+// Authorization header of the endpoint, except with stdio.
 func (r *fieldReader) readOldEndpoint(name string) *Endpoint {
 	in, token := r.readAny(name), r.readToken("auth_token")
 	if in == nil {
@@ -200,7 +204,7 @@ func (r *fieldReader) readOldEndpoint(name string) *Endpoint {
 	return e
 }
 
-// readToken returns the Authorization header for a bearer token.
+// readToken reads a bearer token and returns its Authorization header, or nil if the field is absent or empty.
 func (r *fieldReader) readToken(name string) map[string]secret.Secret {
 	if !isFilled(r.object, name) {
 		return nil

@@ -11,7 +11,7 @@ import (
 
 // File is the result of fetching a job's file. The zero value means that the job has no file.
 type File struct {
-	Content      json.RawMessage // nil becomes null
+	Content      json.RawMessage // nil: the agent receives null
 	Source       string          // how the bytes are identified: cid ipns data https http ar (docs/content.md)
 	Verification string          // result of comparing the hash: raw … not_given mismatch unavailable not_fetched
 }
@@ -61,9 +61,9 @@ func ArgumentNames(k Kind) []string {
 	return nil
 }
 
-// Arguments returns the arguments of the agent's tool, before they are fitted to the tool's schema. The values are
-// strings, json.Number, nil, json.RawMessage (fileContent) and, for score, Decimal. Integers of at most 53 bits are
-// numbers. value is a decimal string. Unknown values are null.
+// Arguments returns the arguments of the agent's tool by name, before they are fitted to the tool's schema. The values
+// are strings, json.Number, nil, json.RawMessage (fileContent) and Decimal (score). Integers of at most 53 bits are
+// numbers, larger ones decimal strings. value is always a decimal string. Arguments without a value are nil.
 func (j Job) Arguments(f File, deliveryID string) map[string]any {
 	all := map[string]any{
 		"tag1": j.Tag1, "tag2": j.Tag2, "tag": j.Tag, "endpoint": j.Endpoint, "reason": j.Reason, "retracts": orNull(j.Retracts),
@@ -103,7 +103,8 @@ func (j Job) Arguments(f File, deliveryID string) map[string]any {
 	return out
 }
 
-// formatWhole returns a JSON number if every JSON reader keeps it exactly, otherwise a decimal string.
+// formatWhole returns n as a JSON number if it is at most maxExact, so that every JSON reader keeps it exactly,
+// otherwise as a decimal string.
 func formatWhole(n uint64) any {
 	if n <= maxExact {
 		return json.Number(strconv.FormatUint(n, 10))

@@ -10,15 +10,16 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// MaxCallBytes bounds the request of a direct call. Its arguments may contain a whole feedback file, while a job
-// contains only the file's address.
+// MaxCallBytes is the largest request of a direct call. It is larger than MaxBytes, because the arguments of a call may
+// contain a whole feedback file, while a job contains only the file's address.
 const MaxCallBytes = 4 << 20
 
 // DirectCall is a tool call that a caller requests directly, in the form of the old backend's bridge:
 //
 //	{"endpoint": …, "tool_name": "agent.receiveFeedback", "arguments": {…}, "timeout_ms": 30000}
 //
-// It belongs to no event, so nothing of it is stored. It has no key, and its arguments must not contain a deliveryId.
+// A direct call belongs to no event, so nothing of it is stored. It has no key, and its arguments must not contain a
+// deliveryId.
 type DirectCall struct {
 	Endpoint  Endpoint
 	Tool      string
@@ -65,8 +66,9 @@ func ParseDirectCall(body []byte, l Limits) (DirectCall, error) {
 	return c, nil
 }
 
-// findDeliveryID returns the path of a member that an agent would read as the id of a delivery. It builds the path
-// only when it finds one: otherwise it would copy a long name for each of the values below that name.
+// findDeliveryID looks in value for a member that an agent would read as the id of a delivery (isDeliveryID). It
+// returns the member's path relative to value, such as ".a[0].deliveryId". It builds the path only when it finds a
+// member: otherwise it would copy a long name for each of the values below that name.
 func findDeliveryID(value any) (path string, found bool) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -88,8 +90,8 @@ func findDeliveryID(value any) (path string, found bool) {
 	return "", false
 }
 
-// isDeliveryID reports whether a name belongs to an argument that contains a delivery's id: deliveryId or retracts,
-// in any spelling.
+// isDeliveryID reports whether an argument's name is deliveryId or retracts, which contain a delivery's id: in upper or
+// lower case, with or without _ and -.
 func isDeliveryID(name string) bool {
 	const longest = len("delivery_id") + 4
 	if len(name) > longest {

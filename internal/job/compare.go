@@ -9,13 +9,14 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// Sum is a hash that distinguishes events, or actions.
+// Sum is a hash. Two events, or two actions, with different sums are different.
 type Sum [sha256.Size]byte
 
-// EventSum hashes everything that the chain determines: the event's content, and the position in the job (block,
+// EventSum hashes everything that the chain determines: the event's content, and its position in the job (block,
 // transaction, log, and the identity registry, which no event contains). Of several jobs with one key and different
-// sums, at most one is right. The timestamp is excluded: it refutes no job, and the agent receives the chain's
-// timestamp. Including it would let a sender express one position in many ways.
+// sums, at most one is right. The timestamp is not hashed. A wrong timestamp does not make a job wrong, because the
+// agent receives the chain's timestamp; and if it were hashed, a sender could submit many different jobs with one
+// position.
 func (j Job) EventSum() Sum {
 	sum := fmt.Appendf(nil, "%s|%d|%s|%s|%s", lowerHex(j.IdentityRegistry), j.BlockNumber, j.BlockHash.Hex(),
 		j.TransactionHash.Hex(), j.formatLogIndex())
@@ -37,8 +38,8 @@ func (j Job) ActionSum() Sum {
 	return sha256.Sum256(raw)
 }
 
-// comparableJSON returns a JSON value without the differences that Postgres introduces: the order of members and the
-// format of numbers.
+// comparableJSON decodes raw into a value that is equal for the JSON that was sent and for the JSON that Postgres
+// returns: without the order of members and the format of numbers. It returns raw as a string if readJSON refuses it.
 func comparableJSON(raw json.RawMessage) any {
 	v, _, refusal := readJSON(raw)
 	if refusal != nil {

@@ -2,10 +2,10 @@ package job
 
 import "strings"
 
-// DirectField returns the path of the first field with which the job overrides where or how its agent is called:
-// action.endpoint, action.payloadTemplate, an action.toolName that is neither the kind's tool nor its alias, or
-// action.verifyFileHash false. It returns "" if the job overrides nothing. Only senders that the operator trusts with
-// direct calls may set these fields (docs/api.md).
+// DirectField returns the path of the first field with which the job overrides where or how its agent is called, or ""
+// if it overrides nothing. These fields are action.endpoint, action.payloadTemplate, an action.toolName that is neither
+// the kind's tool nor its alias, and action.verifyFileHash false. Only senders that the operator trusts with direct
+// calls may set them (docs/api.md).
 func (j Job) DirectField() string {
 	switch a := j.Action; {
 	case j.Kind == KindAgentUpdated:

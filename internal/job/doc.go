@@ -14,8 +14,8 @@
 //     refused.
 //   - The key depends only on the event, so that one event always yields the same delivery.
 //
-// Rules that are not obvious: A FeedbackRevoked without a reason is the client's. ResponseAppended and
+// Rules that are not obvious: A FeedbackRevoked without a reason has the reason client. ResponseAppended and
 // ValidationResponse require transactionHash and logIndex, because their keys contain them. An action.endpoint
-// without resolveEndpoint is refused, because ignoring it would deliver to another address than the sender wrote.
-// Jobs of any kind may name all three registries.
+// without "resolveEndpoint": false is refused, because ignoring it would deliver to another address than the sender
+// wrote. Jobs of any kind may name all three registries.
 package job

@@ -19,18 +19,18 @@ const (
 	maxText  = MaxBytes // a string is bounded by the size of its job
 )
 
-// fieldReader reads the members of an object and keeps the first refusal, so that its callers need not check after
-// each field.
+// fieldReader reads the fields of an object. It keeps the first refusal in err, so that its callers check only once,
+// after the last field.
 type fieldReader struct {
 	object  *strictjson.Object
 	path    string
 	limits  Limits
 	asked   []string // the names of all fields that were requested
-	missing *Refusal // the refusal for the first missing required field
-	err     *Refusal
+	missing *Refusal // the refusal for the first required field that is missing (require)
+	err     *Refusal // the refusal for the first field that is present and wrong (fail); nil: none
 
-	// For the old backend's form: oldNames maps our field names to its names, and made holds fields built from
-	// others.
+	// For the old backend's form: oldNames maps Herald's field names to the old ones, and made holds fields that are
+	// computed from other old fields, by Herald's name.
 	oldNames map[string]string
 	made     map[string]*strictjson.Value
 }
@@ -42,7 +42,8 @@ func (r *fieldReader) fail(refusal *Refusal) {
 	}
 }
 
-// get returns a field that is present and not null, or nil.
+// get returns a field by Herald's name, or nil if it is absent or null. In the old form, an empty string counts as
+// absent.
 func (r *fieldReader) get(name string) *strictjson.Value {
 	r.asked = append(r.asked, name)
 	if r.oldNames == nil {
@@ -73,7 +74,7 @@ func isFilled(o *strictjson.Object, name string) bool {
 
 func (r *fieldReader) has(name string) bool { return r.get(name) != nil }
 
-// pathOf returns the path of a field, whether it is present or not.
+// pathOf returns the path of a field for a refusal, as the sender would write it, whether the field is present or not.
 func (r *fieldReader) pathOf(name string) string {
 	if v := r.get(name); v != nil {
 		return v.Path()
@@ -91,7 +92,7 @@ func (r *fieldReader) pathOf(name string) string {
 	return strictjson.Join(r.path, name)
 }
 
-// require keeps a refusal for the first of the named fields that is missing.
+// require stores a refusal in r.missing for the first of the named fields that is absent.
 func (r *fieldReader) require(names ...string) {
 	for _, name := range names {
 		if !r.has(name) && r.missing == nil {
@@ -100,7 +101,8 @@ func (r *fieldReader) require(names ...string) {
 	}
 }
 
-// findUnknown returns a refusal for the first field that was not requested, or nil.
+// findUnknown returns a refusal for the first member that no method of r has read, or nil. of describes the object in
+// the refusal.
 func (r *fieldReader) findUnknown(of string) *Refusal {
 	if v := r.object.FirstUnknown(r.asked...); v != nil {
 		return refuse(v.Path(), "is not a field of %s", of)
@@ -135,8 +137,8 @@ func (r *fieldReader) readBool(name string, fallback bool) bool {
 	return b
 }
 
-// readInteger reads an integer from least to most. It returns 0 for an absent or refused integer, so that no caller
-// computes with a refused one. If most is nil, the integer may have at most 256 bits.
+// readInteger reads an integer from least to most. It returns 0 for an absent or refused integer, so that callers
+// compute only with valid ones. If most is nil, the integer may have at most 256 bits.
 func (r *fieldReader) readInteger(name string, least, most *big.Int) *big.Int {
 	v := r.get(name)
 	if v == nil {
@@ -160,7 +162,8 @@ func (r *fieldReader) readInteger(name string, least, most *big.Int) *big.Int {
 	return new(big.Int)
 }
 
-// parseInteger accepts a decimal string, or a number with an integer value that JSON readers keep exactly.
+// parseInteger parses a decimal string, or a JSON number with an integer value of at most 53 bits, which every JSON
+// reader keeps exactly.
 func parseInteger(v *strictjson.Value) (*big.Int, *Refusal) {
 	switch data := v.Data.(type) {
 	case string:
@@ -191,12 +194,13 @@ func (r *fieldReader) readUint(name string, least, most uint64) uint64 {
 	return r.readInteger(name, new(big.Int).SetUint64(least), new(big.Int).SetUint64(most)).Uint64()
 }
 
-// readAgentID reads an ERC-721 token id, a uint256. 0 is a valid agent.
+// readAgentID reads an ERC-721 token id, a uint256. It returns 0, which is a valid id, if the field is absent.
 func (r *fieldReader) readAgentID(name string) *big.Int {
 	return r.readInteger(name, new(big.Int), nil)
 }
 
-// readAddress reads 0x and 40 hex digits. An address in mixed case must have the right checksum (EIP-55).
+// readAddress reads 0x and 40 hex digits. An address in mixed case must have the right checksum (EIP-55). It returns
+// the zero address if the field is absent or refused.
 func (r *fieldReader) readAddress(name string) common.Address {
 	v := r.get(name)
 	if v == nil {
@@ -211,7 +215,7 @@ func (r *fieldReader) readAddress(name string) common.Address {
 	return a
 }
 
-// readHash reads 0x and 64 hex digits. It returns the zero hash if the field is absent.
+// readHash reads 0x and 64 hex digits. It returns the zero hash if the field is absent or refused.
 func (r *fieldReader) readHash(name string) common.Hash {
 	v := r.get(name)
 	if v == nil {
@@ -227,7 +231,8 @@ func (r *fieldReader) readHash(name string) common.Hash {
 	return common.BytesToHash(raw)
 }
 
-// readKeyHash reads a hash that is part of the key and therefore must not be zero.
+// readKeyHash reads a hash that is part of the key. It refuses an absent or zero hash; why explains that in the
+// refusal.
 func (r *fieldReader) readKeyHash(name, why string) common.Hash {
 	h := r.readHash(name)
 	if h == (common.Hash{}) {
@@ -236,7 +241,7 @@ func (r *fieldReader) readKeyHash(name, why string) common.Hash {
 	return h
 }
 
-// readStrings reads a list of at most most strings.
+// readStrings reads a list of at most most strings. It returns nil if the field is absent.
 func (r *fieldReader) readStrings(name string, most int) []string {
 	v := r.get(name)
 	if v == nil {
@@ -258,7 +263,8 @@ func (r *fieldReader) readStrings(name string, most int) []string {
 	return out
 }
 
-// readObject reads an object with any members. It returns nil if the member is absent or not an object.
+// readObject reads an object with any members, and returns it with a reader for them. Both are nil if the field is
+// absent or not an object.
 func (r *fieldReader) readObject(name string) (*strictjson.Value, *fieldReader) {
 	v := r.get(name)
 	if v == nil {
@@ -272,7 +278,8 @@ func (r *fieldReader) readObject(name string) (*strictjson.Value, *fieldReader) 
 	return v, &fieldReader{object: o, limits: r.limits, path: v.Path()}
 }
 
-// readKnown reads an object that may contain only the known fields. It returns nil if it is absent or refused.
+// readKnown returns a reader for an object that may contain only the known fields, or nil if the field is absent or
+// refused.
 func (r *fieldReader) readKnown(name string, known ...string) *fieldReader {
 	v, in := r.readObject(name)
 	if in == nil {

@@ -7,21 +7,22 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// HeaderBinding returns the binding with which the secret headers of the job's own endpoint are sealed.
+// HeaderBinding returns the binding with which the secret headers of the job's own endpoint are encrypted. rawURL is
+// the URL of that endpoint.
 func (j Job) HeaderBinding(rawURL string) secret.Binding {
 	return HeaderBinding(j.ChainID, j.IdentityRegistry.Hex(), j.AgentID.String(), rawURL)
 }
 
-// HeaderBinding returns a binding of secret headers to their agent (registry in any case, decimal id) and to the
-// sealedOrigin of their URL.
+// HeaderBinding returns a binding of secret headers to their agent and to the sealedOrigin of their URL. registry is
+// the identity registry, in any case; agentID is decimal.
 func HeaderBinding(chainID uint64, registry, agentID, rawURL string) secret.Binding {
 	return secret.Binding{Purpose: "job.headers.v1", ChainID: chainID, Registry: common.HexToAddress(registry).Hex(),
 		AgentID: agentID, Origin: sealedOrigin(rawURL)}
 }
 
-// sealedOrigin returns scheme://host[:port] of a URL, with host and port as they are written, or "://" for a command.
-// The result is part of the authenticated data of stored headers, so its spelling must not change. It differs from
-// netguard.Origin, which normalises the spelling, and does not decide where a stored token is sent.
+// sealedOrigin returns scheme://host[:port] of a URL, with host and port as they are written: "://" for the empty URL
+// of a command, "" for an invalid URL. It is part of the authenticated data of stored headers, so its spelling must not
+// change. It is not netguard.Origin, which normalises the spelling and for which tokens are stored.
 func sealedOrigin(rawURL string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil {

@@ -43,9 +43,9 @@ type Job struct {
 
 	ClientAddress common.Address
 	FeedbackIndex uint64   // 1-based per (agent, client)
-	Value         *big.Int // int128, |value| ≤ 1e38; the decimal is Value / 10^ValueDecimals
+	Value         *big.Int // int128, |value| ≤ 1e38; the rating is Value / 10^ValueDecimals
 	ValueDecimals uint8    // 0 to 18
-	LegacyScore   bool     // the job contained the older `score`, 0 to 100
+	LegacyScore   bool     // the job contained the older `score`, 0 to 100, instead of value
 	Tag1, Tag2    string
 	Endpoint      string // the endpoint that the client rated; untrusted text, never called
 	FeedbackURI   string
@@ -70,7 +70,7 @@ type Job struct {
 	Timestamp       int64       // unix seconds of the block
 
 	Action    Action
-	Meta      json.RawMessage // stored and never interpreted
+	Meta      json.RawMessage // stored for the sender; Herald does not interpret it
 	Sanitized []string        // paths of strings that were repaired to be storable; at most 32
 }
 
@@ -85,7 +85,7 @@ type Action struct {
 	TimeoutMs          int             `json:"timeoutMs,omitempty"` // 0 means the configured call timeout
 }
 
-// Endpoint is an MCP server that the job's sender names. It is used if ResolveEndpoint is false.
+// Endpoint is an MCP server that the job's sender names. It is used only if Action.ResolveEndpoint is false.
 type Endpoint struct {
 	Transport string                   `json:"transport"` // http, sse, stdio
 	URL       string                   `json:"url,omitempty"`

@@ -34,8 +34,8 @@ func (j Job) Key() string {
 	return fmt.Sprintf("%s/%d#%s", j.pairKey(), j.FeedbackIndex, j.Kind)
 }
 
-// OrderKey returns the key of the (agent, client) pair whose deliveries are ordered. OrderSeq is the position among
-// them.
+// OrderKey returns the ordering key: the chain, the registry, the agent and the client, or the validator of a
+// validation. Deliveries with one ordering key are sent in the order of OrderSeq.
 func (j Job) OrderKey() string {
 	if j.Kind == KindValidationResponse {
 		return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lowerHex(j.ValidationRegistry), j.formatAgentID(),
@@ -44,8 +44,8 @@ func (j Job) OrderKey() string {
 	return j.pairKey()
 }
 
-// OrderSeq returns the feedback's index, or the block of a validation, which has no index. A retraction sorts before
-// the feedback that reuses the index of the retracted one.
+// OrderSeq returns the feedback's index, or the block number of a validation, which has no index. For a retraction it
+// is one less than the index, so that the retraction precedes new feedback that gets the same index.
 func (j Job) OrderSeq() uint64 {
 	switch {
 	case j.Kind == KindValidationResponse:
@@ -56,10 +56,10 @@ func (j Job) OrderSeq() uint64 {
 	return j.FeedbackIndex
 }
 
-// IsRetraction reports whether the job retracts feedback that a reorg removed.
+// IsRetraction reports whether the job retracts feedback whose block a reorg removed from the chain.
 func (j Job) IsRetraction() bool { return j.Kind == KindFeedbackRevoked && j.Reason == RevokedByReorg }
 
-// pairKey identifies the agent and the client in one reputation registry.
+// pairKey returns the part of a key that identifies the agent and the client in one reputation registry.
 func (j Job) pairKey() string {
 	return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lowerHex(j.ReputationRegistry), j.formatAgentID(),
 		lowerHex(j.ClientAddress))
@@ -178,8 +178,8 @@ func (j Job) contentFields() []contentField {
 	}
 }
 
-// Retraction returns the job that retracts a feedback after a reorg removed its block. Its position is that of the
-// removed block, and its action is the default. id is the id of the feedback's delivery.
+// Retraction returns the job that retracts feedback j after a reorg removed its block. id is the delivery of the
+// feedback. The job has the position of the removed block and the default action.
 func (j Job) Retraction(id uuid.UUID) Job {
 	return Job{Kind: KindFeedbackRevoked, Reason: RevokedByReorg, Retracts: id.String(), ChainID: j.ChainID,
 		IdentityRegistry: j.IdentityRegistry, ReputationRegistry: j.ReputationRegistry, AgentID: j.AgentID,

@@ -6,7 +6,8 @@ import (
 	"io"
 )
 
-// LineReader reads JSON Lines. It skips a line beyond the limit without storing it, and continues with the next line.
+// LineReader reads JSON Lines. It skips a line that is longer than the limit, without keeping it in memory, and
+// continues with the next line.
 type LineReader struct {
 	r      *bufio.Reader
 	limit  int
@@ -18,11 +19,12 @@ func NewLineReader(r io.Reader, limit int) *LineReader {
 	return &LineReader{r: bufio.NewReaderSize(r, 64<<10), limit: limit}
 }
 
-// Offset returns the number of bytes that were read from the input.
+// Offset returns the number of input bytes up to the end of the last line that Next read.
 func (l *LineReader) Offset() int64 { return l.offset }
 
-// Next returns the next line without its newline. The caller may keep the slice. It returns a *Refusal for a skipped
-// line that was too long, and io.EOF at the end. A last line without a newline is returned before io.EOF.
+// Next returns the next line without its newline, or io.EOF after the last line. A last line may lack its newline. For
+// a line that is too long, Next returns a *Refusal, and the next call continues after that line. The caller may keep
+// the slice.
 func (l *LineReader) Next() ([]byte, error) {
 	var line []byte
 	var length int64

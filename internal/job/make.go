@@ -8,8 +8,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// Make completes a job that was built from an event and contains the chain's strings unchanged. It validates the job
-// as Parse does, sets the default action, and repairs strings that cannot be stored. The error is a *Refusal that
+// Make completes a job that was built from an event on the chain, with the chain's strings unchanged. It validates the
+// job as Parse does, sets the default action, and repairs strings that cannot be stored. The error is a *Refusal that
 // names the field.
 func Make(j Job, l Limits) (Job, error) {
 	j.Action = defaultAction(j.Kind)
@@ -68,7 +68,7 @@ func Make(j Job, l Limits) (Job, error) {
 	return j, nil
 }
 
-// repairText replaces each byte that Postgres cannot store with U+FFFD, as encoding/json does.
+// repairText replaces each NUL, and each byte that is not valid UTF-8, with U+FFFD, because Postgres cannot store them.
 func repairText(s string) string {
 	var b strings.Builder
 	for _, r := range s { // range decodes a byte that is not UTF-8 as U+FFFD
@@ -80,8 +80,8 @@ func repairText(s string) string {
 	return b.String()
 }
 
-// writtenLength returns the maximum number of bytes of a string in a job's JSON. It counts six for a control
-// character.
+// writtenLength returns an upper bound of the bytes that a string needs within a job's JSON. It counts six for a
+// control character.
 func writtenLength(s string) int {
 	n := len(s)
 	for i := range len(s) {

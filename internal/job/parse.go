@@ -17,14 +17,14 @@ import (
 const (
 	MaxBytes     = 256 << 10
 	maxMetaBytes = 4 << 10
-	maxDepth     = 2 + 32 // so that meta and payloadTemplate have 32 levels of their own
+	maxDepth     = 2 + 32 // meta and payloadTemplate, at most two levels down, may have 32 levels of their own
 	maxExponent  = 300    // of a number: the range of jsonb's numeric is smaller than JSON's
 	maxDigits    = 400    // digits of a number as it is written
-	maxSanitized = 32     // paths that are kept; a hostile job can have a hundred thousand
+	maxSanitized = 32     // paths in Job.Sanitized; a hostile job can have a hundred thousand
 )
 
-// Bounds of an event's fields. They come from the database, from the registries, and from the range of dates that can
-// be shown.
+// Bounds of an event's fields. The database sets maxInt64 and maxLogIndex, the registries set maxPercent and
+// maxDecimals. year9999 is the last Unix second of the year 9999, the latest date that can be shown.
 const (
 	maxInt64    = 1<<63 - 1
 	maxLogIndex = 1<<31 - 1
@@ -33,13 +33,13 @@ const (
 	year9999    = 253402300799
 )
 
-// maxValue returns the registry's bound of |value|.
+// maxValue returns 1e38, the bound that a registry sets for |value|.
 func maxValue() *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(38), nil) }
 
-// Refusal describes which field of a job is wrong and why. No part of a refused job is stored.
+// Refusal is the error for an invalid job. It describes which field is wrong and why.
 type Refusal struct {
 	Path    string // for example "action.payloadTemplate.a[0]"; empty: the job as a whole
-	Problem string
+	Problem string // a predicate whose subject is the path: "is missing"
 }
 
 // Error returns "<path>: <problem>", or only the problem if Path is empty.
@@ -60,9 +60,9 @@ type Limits struct {
 	MaxTimeout time.Duration
 	// Tools contains exact tool names that a job may use in addition to agent.receive* and its aliases.
 	Tools []string
-	// Registries returns the registries of a chain. The registry that a job's kind needs must be among them; if the
-	// job names none, the first of its kind is used. If known is false, the chain is unknown and any registry is
-	// accepted. The default is the known deployments.
+	// Registries returns the registries of a chain. The registry that a job's kind needs must be among them; if the job
+	// names none, the first of its kind is used. If known is false, the chain's registries are unknown and the job may
+	// name any. The default lists the public deployments of ERC-8004.
 	Registries func(chainID uint64) (_ erc8004.Registries, known bool)
 }
 
@@ -76,8 +76,8 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Parse parses one job, in Herald's form or as an ActionJob of the old backend. The error is a *Refusal that names
-// the field.
+// Parse parses one job, in Herald's form or as an ActionJob of the old backend. The error is a *Refusal that names the
+// field.
 //
 // If Parse refuses the job, it returns the zero Job, unless all fields of its key are valid. Then the Job contains the
 // event without action and meta, so that the rejected row of an intake without a caller to answer names the agent.
@@ -106,8 +106,8 @@ func Parse(line []byte, l Limits) (Job, error) {
 	return j, nil
 }
 
-// readJSON parses one value and repairs it so that Postgres can store it. sanitized contains the paths of the
-// repaired strings, at most maxSanitized.
+// readJSON parses one JSON value and repairs its strings so that Postgres can store them. sanitized contains the paths
+// of the repaired strings, at most maxSanitized of them.
 func readJSON(raw []byte) (root *strictjson.Value, sanitized []string, _ *Refusal) {
 	root, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: maxDepth, MaxDigits: maxDigits,
 		MaxExponent: maxExponent,
@@ -126,8 +126,8 @@ func refuseLength(length int64, limit int) *Refusal {
 	return refuse("", "is %d bytes long; a job may have %d", length, limit)
 }
 
-// readNative reads a job in Herald's form. If there are several faults, an unknown field is reported first: a
-// misspelt name is better reported as unknown than as missing.
+// readNative reads a job in Herald's form. The Job that it returns with a refusal is described at Parse. Of several
+// faults, an unknown field is reported first, because a misspelt name is better reported as unknown than as missing.
 func readNative(o *strictjson.Object, l Limits) (Job, *Refusal) {
 	r := &fieldReader{object: o, limits: l}
 	j, refusal := r.readEvent()
@@ -146,8 +146,8 @@ func readNative(o *strictjson.Object, l Limits) (Job, *Refusal) {
 	return j, nil
 }
 
-// readEvent reads everything except action and meta. If it refuses the event, the job contains only its Kind, or
-// nothing if the kind is unknown.
+// readEvent reads all fields except action and meta. If it refuses the event, the returned job contains only its Kind,
+// or nothing if the kind is unknown.
 func (r *fieldReader) readEvent() (Job, *Refusal) {
 	j := Job{Kind: Kind(r.readText("type", maxText))}
 	switch {
@@ -170,8 +170,9 @@ func (r *fieldReader) readEvent() (Job, *Refusal) {
 	return j, nil
 }
 
-// readRegistries reads the registries, or sets the chain's defaults. A registry that the kind needs must be known and
-// among the chain's. Other registries are kept unchecked, so that a sender may send the same three with every job.
+// readRegistries reads the three registries of a job. A registry that the kind needs has to be one of the chain's; if
+// it is absent, the first of the chain's is used. The other registries are stored unchecked, so that a sender may send
+// the same three with every job.
 func (r *fieldReader) readRegistries(j *Job) {
 	for _, registry := range j.registries(r.limits) {
 		switch {
@@ -188,16 +189,16 @@ func (r *fieldReader) readRegistries(j *Job) {
 	}
 }
 
-// registry is a registry field of a job, and the addresses on that chain that the field may have.
+// registry is one of the three registry fields of a job, with the addresses that the field may have.
 type registry struct {
-	field, setting string
-	address        *common.Address
-	listed         []common.Address
-	known          bool // whether the chain's registries are known
-	needed         bool
+	field, setting string           // name in the job; prefix of the environment variable that lists addresses
+	address        *common.Address  // in the job
+	listed         []common.Address // the chain's registries of this kind, the default first
+	known          bool             // the chain's registries are known, so no other may be used
+	needed         bool             // a job of this kind needs the registry
 }
 
-// registries returns the job's three registry fields, with the chain's registries of each kind.
+// registries returns the three registry fields of the job.
 func (j *Job) registries(l Limits) []registry {
 	listed, known := l.Registries(j.ChainID)
 	validation := j.Kind == KindValidationResponse
@@ -221,8 +222,9 @@ func (j *Job) findUnlisted(l Limits) *Refusal {
 	return nil
 }
 
-// readContent reads the fields of the job's kind. The position on the chain identifies a response and a validation,
-// so they must contain it. The removed block identifies a retraction.
+// readContent reads the fields of the job's kind. A response and a validation are identified by their position on the
+// chain, so they need transactionHash and logIndex. A retraction is identified by the removed block, so it needs
+// blockHash.
 func (r *fieldReader) readContent(j *Job) {
 	switch j.Kind {
 	case KindNewFeedback:
@@ -265,7 +267,7 @@ func (r *fieldReader) readPair(j *Job) {
 	j.ClientAddress, j.FeedbackIndex = r.readAddress("clientAddress"), r.readUint("feedbackIndex", 1, 1<<64-1)
 }
 
-// readRating reads value and valueDecimals, or the older score (0 to 100), but not both.
+// readRating reads value and valueDecimals, or instead of both the older score (0 to 100).
 func (r *fieldReader) readRating(j *Job) {
 	score, value, decimals := r.has("score"), r.has("value"), r.has("valueDecimals")
 	switch {
@@ -285,7 +287,7 @@ func (r *fieldReader) readRating(j *Job) {
 	}
 }
 
-// readPosition reads the position of the event on the chain.
+// readPosition reads the position of the event on the chain: block, transaction, log and timestamp.
 func (r *fieldReader) readPosition(j *Job) {
 	j.BlockNumber = r.readUint("blockNumber", 0, maxInt64)
 	j.BlockHash, j.TransactionHash = r.readHash("blockHash"), r.readHash("transactionHash")
@@ -296,7 +298,8 @@ func (r *fieldReader) readPosition(j *Job) {
 	}
 }
 
-// readMeta reads meta, an object of bounded size, and returns it encoded again.
+// readMeta reads meta, an object of at most maxMetaBytes as compact JSON, and returns that JSON, or nil if it is
+// absent.
 func (r *fieldReader) readMeta(name string) json.RawMessage {
 	v, _ := r.readObject(name)
 	if v == nil {

@@ -11,8 +11,9 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// stored is the JSON form of a Job: the field names of docs/jobs.md, wide integers as decimal strings, addresses with
-// checksums, and no fields that are empty. Parse accepts this form, except for sanitized and retracts.
+// stored is the JSON form in which Postgres stores a Job: the field names of docs/jobs.md; agentId, value and integers
+// of more than 53 bits as decimal strings; addresses with checksums; no empty fields. Parse accepts this form, except
+// for sanitized and retracts.
 type stored struct {
 	Type               Kind            `json:"type"`
 	ChainID            wide            `json:"chainId"`
@@ -49,7 +50,7 @@ type stored struct {
 	Sanitized          []string        `json:"sanitized,omitempty"`
 }
 
-// MarshalJSON returns the stored form. It does not contain secret headers.
+// MarshalJSON returns the form in which Postgres stores the job. It does not contain secret headers.
 func (j Job) MarshalJSON() ([]byte, error) {
 	s := stored{Type: j.Kind, ChainID: wide(j.ChainID), Tag1: j.Tag1, Tag2: j.Tag2, Endpoint: j.Endpoint,
 		FeedbackURI: j.FeedbackURI, Reason: j.Reason, Retracts: j.Retracts, ResponseURI: j.ResponseURI, Tag: j.Tag, LogIndex: j.LogIndex,
@@ -74,7 +75,8 @@ func (j Job) MarshalJSON() ([]byte, error) {
 	return json.Marshal(s)
 }
 
-// UnmarshalJSON decodes the output of MarshalJSON. It does not validate, because the job was validated at intake.
+// UnmarshalJSON decodes the output of MarshalJSON. It does not validate the job again, because the intake has done
+// that. It reports only fields that cannot be decoded.
 func (j *Job) UnmarshalJSON(raw []byte) error {
 	var s stored
 	if err := json.Unmarshal(raw, &s); err != nil {
@@ -131,8 +133,8 @@ func formatHash(h common.Hash) string {
 	return h.Hex()
 }
 
-// wide is an integer that is encoded as a JSON number if every reader keeps it exactly, otherwise as a decimal
-// string.
+// wide is an integer whose JSON form is a number up to maxExact, which every reader keeps exactly, and a decimal string
+// beyond.
 type wide uint64
 
 func (w wide) MarshalJSON() ([]byte, error) {

@@ -13,11 +13,11 @@ import (
 // placeholder matches {{name}}, with or without spaces inside.
 var placeholder = regexp.MustCompile(`\{\{\s*([^{}]*?)\s*\}\}`)
 
-// maxRendered bounds the size of a rendered template, in which a long value can occur many times.
+// maxRendered is the largest size of a rendered template, in bytes. A template can contain a long value many times.
 const maxRendered = 4 << 20
 
-// findVariable returns the argument for a name in a template: a name of ArgumentNames, its snake_case form, or
-// verified_file_content.
+// findVariable returns the argument that the placeholder {{name}} is replaced by. name is one of ArgumentNames, its
+// snake_case form, or verified_file_content.
 func findVariable(k Kind, name string) (argument string, ok bool) {
 	if name == "verified_file_content" {
 		name = "fileContent"
@@ -42,7 +42,8 @@ func toSnakeCase(camel string) string {
 	return b.String()
 }
 
-// readTemplate reads a payloadTemplate: an object in which every placeholder must be known.
+// readTemplate reads a payloadTemplate: an object in which every placeholder names an argument of kind k. It returns
+// nil if the field is absent.
 func (r *fieldReader) readTemplate(name string, k Kind) json.RawMessage {
 	v, _ := r.readObject(name)
 	if v == nil {
@@ -54,8 +55,9 @@ func (r *fieldReader) readTemplate(name string, k Kind) json.RawMessage {
 	return v.Encode()
 }
 
-// checkTemplate refuses unknown names, with the path of the string that contains them. It does not check names of
-// members.
+// checkTemplate returns a refusal for the first placeholder in v that names no argument of kind k, with the path of its
+// string. It returns nil if there is no such placeholder. Placeholders in names of members are not checked, because
+// they are not expanded.
 func checkTemplate(k Kind, v *strictjson.Value) *Refusal {
 	var parts []*strictjson.Value
 	switch data := v.Data.(type) {
@@ -79,9 +81,9 @@ func checkTemplate(k Kind, v *strictjson.Value) *Refusal {
 	return nil
 }
 
-// RenderTemplate fills the job's payloadTemplate with the arguments. A string that consists of one placeholder
-// becomes the value itself, with its type. Within other text, values are formatted as text, and null becomes the
-// empty string. Names of members are not expanded.
+// RenderTemplate fills the job's payloadTemplate with the arguments. A string that consists of one placeholder becomes
+// the value itself, with its type. Within other text, values are formatted as text, and null becomes the empty string.
+// Names of members are not expanded. It fails if the result is larger than maxRendered.
 func (j Job) RenderTemplate(args map[string]any) (map[string]any, error) {
 	dec := json.NewDecoder(strings.NewReader(string(j.Action.PayloadTemplate)))
 	dec.UseNumber()
@@ -97,8 +99,8 @@ func (j Job) RenderTemplate(args map[string]any) (map[string]any, error) {
 	return out.(map[string]any), nil
 }
 
-// renderValue renders all strings in v, in place. room is the number of bytes that the rendered values may still
-// take.
+// renderValue renders all strings in v, changing maps and lists in place, and returns the result. room is the number of
+// bytes that further values may have; it is reduced by each rendered value.
 func (j Job) renderValue(v any, args map[string]any, room *int) (any, error) {
 	var err error
 	switch v := v.(type) {
@@ -120,7 +122,7 @@ func (j Job) renderValue(v any, args map[string]any, room *int) (any, error) {
 	return v, nil
 }
 
-// renderString renders the placeholders in one string.
+// renderString renders one string: to an argument if it is one placeholder, else to text. room is as in renderValue.
 func (j Job) renderString(s string, args map[string]any, room *int) (any, error) {
 	if m := placeholder.FindStringSubmatch(s); m != nil && m[0] == s {
 		name, ok := findVariable(j.Kind, m[1])
@@ -160,7 +162,7 @@ func sizeOf(v any) int {
 	return 64
 }
 
-// formatText formats a value within other text.
+// formatText formats an argument for use within other text.
 func formatText(v any) string {
 	switch v := v.(type) {
 	case nil:

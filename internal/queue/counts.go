@@ -9,7 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// AddCounts adds to the named counters of each key in one round trip. A key expires ttl after the last addition to it.
+// AddCounts adds counts[key][name] to the counter name in the Redis hash key, for all keys in one round trip. A key
+// expires ttl after the last addition to it.
 func (q *Queue) AddCounts(ctx context.Context, counts map[string]map[string]int64, ttl time.Duration) error {
 	_, err := q.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for key, named := range counts {
@@ -26,7 +27,7 @@ func (q *Queue) AddCounts(ctx context.Context, counts map[string]map[string]int6
 	return nil
 }
 
-// Counts returns the counters of each key, in the order of keys. A missing key yields an empty map.
+// Counts returns the counters of each key by name, in the order of keys. A missing key yields an empty map.
 func (q *Queue) Counts(ctx context.Context, keys []string) ([]map[string]int64, error) {
 	answers := make([]*redis.MapStringStringCmd, len(keys))
 	_, err := q.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {

@@ -6,9 +6,10 @@
 // internal/store. Postgres holds the truth. Losing all data in Redis costs time, but no delivery.
 //
 // Invariants:
-//   - A task contains {deliveryId, n} and nothing else. Its id is "<deliveryId>:<n>", so enqueueing it twice is
-//     harmless.
-//   - asynq's retry state shows a short wait in the web UI, and it is the safety net for handlers that never returned.
-//     Postgres counts the attempts and the waits, so asynq must never archive a task for its number of retries.
+//   - A task contains {deliveryId, n} and nothing else; n is the delivery's dispatch counter. The id of the task is
+//     "<deliveryId>:<n>", so enqueueing it twice is harmless.
+//   - A task whose delivery waits for a short time is in asynq's state retry, where the web UI shows the wait. asynq
+//     also retries a task whose handler never returned. Postgres counts the attempts and the waits, so asynq must
+//     never archive a task for its number of retries.
 //   - asynq cancels the handlers' contexts when Redis freezes. The work of a handler must not depend on that context.
 package queue

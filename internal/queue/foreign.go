@@ -17,17 +17,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// foreignDelay is how long another program's task waits before a worker may run it again. It is longer than a task's
-// lease of 30 seconds: when the lease ends, asynq stops writing to the task.
+// foreignDelay is how long another program's task waits in its queue before a worker can fetch it again. It is longer
+// than asynq's lease of a fetched task, 30 seconds, because asynq may write to the task until its lease ends.
 const foreignDelay = time.Minute
 
 const (
-	maxLoggedTypes = 32  // types of other programs that one process logs
-	maxTypeName    = 100 // characters of such a type that are logged or returned
-	maxTypeSamples = 100 // tasks per lane and state that ListForeign reads
+	maxLoggedTypes = 32  // task types of other programs that one process logs at most
+	maxTypeName    = 100 // characters of such a type that are logged or returned at most
+	maxTypeSamples = 100 // tasks per lane and asynq state that ListForeign reads at most
 )
 
-// foreignError is the error of a task whose type Herald does not know. It makes asynq return the task to its queue.
+// foreignError is the error of a task whose type Herald does not know. It makes asynq return the task to its queue for
+// foreignDelay, without counting a retry.
 type foreignError struct{ kind string }
 
 func (e *foreignError) Error() string {
@@ -44,7 +45,8 @@ type foreignTasks struct {
 	logged map[string]bool // at most maxLoggedTypes
 }
 
-// returnTask returns the error that makes asynq run the task again after foreignDelay.
+// returnTask counts a task of the unknown type kind and logs the type if it is new. It returns the *foreignError for
+// that task.
 func (f *foreignTasks) returnTask(ctx context.Context, kind string) error {
 	f.count.Add(1)
 	f.mu.Lock()
@@ -59,9 +61,10 @@ func (f *foreignTasks) returnTask(ctx context.Context, kind string) error {
 	return &foreignError{kind}
 }
 
-// moveForeign moves a task from active to retry and leaves its message unchanged.
+// moveForeign moves a task from asynq's state active to its state retry, and leaves the task's message unchanged. It
+// returns 1, or 0 if the task is not active.
 //
-// KEYS: active, lease, retry, the task. ARGV: the task's id, the time at which it is due.
+// KEYS: active, lease, retry, the task. ARGV: the task's id, the Unix time in seconds at which it is due.
 var moveForeign = redis.NewScript(`
 if redis.call("LREM", KEYS[1], 0, ARGV[1]) == 0 then return 0 end
 redis.call("ZREM", KEYS[2], ARGV[1])
@@ -71,9 +74,9 @@ return 1`)
 
 const foreignTimeout = 5 * time.Second
 
-// keepForeign runs before asynq handles a task's error. asynq archives a task that has no retry left, even if IsFailure
-// returns false, and it counts a retry when the task's own deadline has passed. In these two cases keepForeign moves
-// another program's task to the retry state itself, so that asynq finds no active task to change.
+// keepForeign is called before asynq handles a task's error. asynq archives a task that has no retry left, even if
+// isFailure returns false, and it counts a retry when the task's own deadline has passed. In these two cases
+// keepForeign moves another program's task to the state retry itself, so that asynq finds no active task to change.
 func (s *Server) keepForeign(ctx context.Context, t *asynq.Task, err error) {
 	if s.kinds[t.Type()] {
 		return
@@ -97,7 +100,7 @@ func (s *Server) keepForeign(ctx context.Context, t *asynq.Task, err error) {
 	}
 }
 
-// ForeignReturned returns how many tasks of other programs this process has returned to their queues.
+// ForeignReturned returns how many tasks of other programs this process has returned to their queues since it started.
 func (q *Queue) ForeignReturned() int64 { return q.foreign.count.Load() }
 
 // ForeignType is a task type of another program that occurs in one of Herald's lanes.
@@ -106,8 +109,8 @@ type ForeignType struct {
 	Type string // at most maxTypeName characters
 }
 
-// ListForeign returns the task types in Herald's lanes that are not among kinds. It reads at most maxTypeSamples tasks
-// per lane and state, so it may miss a type that has few tasks.
+// ListForeign returns the task types in Herald's lanes that are not among kinds, sorted. It reads at most
+// maxTypeSamples tasks per lane and state, so it may miss a type that has few tasks.
 func (q *Queue) ListForeign(kinds []string) ([]ForeignType, error) {
 	known, err := q.inspector.Queues()
 	if err != nil {

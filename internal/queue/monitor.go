@@ -25,7 +25,7 @@ func (m Monitor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Close closes the Redis connections.
 func (m Monitor) Close() error { return m.ui.Close() }
 
-// Monitor returns the web UI, served under the path root ("/monitor").
+// Monitor returns the web UI for requests whose path begins with root, such as "/monitor".
 func (q *Queue) Monitor(root string) Monitor {
 	return Monitor{asynqmon.New(asynqmon.Options{
 		RootPath:     root,

@@ -17,14 +17,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Lane is an asynq queue. There are few lanes because each poll asks them one after another.
+// Lane is an asynq queue that Herald reads. There are few lanes, because each poll asks them one after another.
 type Lane string
 
 // The lanes, the most urgent first. The variable lanes holds their weights.
 const (
 	First  Lane = "first"  // first attempts
 	Retry  Lane = "retry"  // later attempts, and waits
-	Bulk   Lane = "bulk"   // replays and the events of a backfill
+	Bulk   Lane = "bulk"   // first attempts of replays, and the events of a backfill
 	Upkeep Lane = "upkeep" // housekeeping; no task uses it yet
 )
 
@@ -32,14 +32,15 @@ const (
 const intakeLane = "default"
 
 // lanes maps each lane to its weight. For each task, asynq puts the queues into a random order by weight and asks them
-// in that order, with one script call each, until one returns a task. With these weights a task of the lane first costs
-// 1.25 calls. If all lanes are full, default and retry get one in thirteen tasks each, bulk and upkeep one in 38.
+// in that order, with one script call each, until one returns a task. With these weights a task of the lane First costs
+// 1.25 calls on average. If all lanes are full, default and Retry get one in thirteen tasks each, Bulk and Upkeep one
+// in 38.
 var lanes = map[string]int{string(First): 30, intakeLane: 3, string(Retry): 3, string(Bulk): 1, string(Upkeep): 1}
 
 const (
-	retention = time.Hour // how long the web UI shows finished tasks
-	maxRetry  = 1_000_000 // asynq archives a task after so many retries, which would look like its delivery's end
-	netDelay  = 5 * time.Second
+	retention = time.Hour       // how long the web UI shows finished tasks
+	maxRetry  = 1_000_000       // asynq archives a task after this many retries, as if its delivery had ended
+	netDelay  = 5 * time.Second // wait after an error that is not a WaitError, such as an unreachable Postgres
 
 	announceTimeout = 5 * time.Second
 )
@@ -47,13 +48,13 @@ const (
 // Task is one dispatch of a delivery to Redis.
 type Task struct {
 	DeliveryID uuid.UUID
-	N          int    // the dispatch counter of the delivery's row
+	N          int    // the delivery's dispatch counter; a task with an older one cannot claim the delivery
 	Kind       string // the asynq task type, which the web UI shows
 	Lane       Lane
 	At         time.Time // the earliest start; zero: now
 }
 
-// ID returns the asynq task id.
+// ID returns the asynq task id, "<deliveryId>:<n>".
 func (t Task) ID() string { return fmt.Sprintf("%s:%d", t.DeliveryID, t.N) }
 
 // payload is the only data of a delivery that a task contains.
@@ -67,8 +68,8 @@ type Config struct {
 	URL secret.Secret // REDIS_URL; parseURL lists the accepted forms; required
 	// NoIntake leaves the queue default to other programs: Herald does not read, count or list it.
 	NoIntake bool
-	// DialOnce dials once for each try of a request, not five times in half a second. A command does without a Redis that
-	// refuses the connection.
+	// DialOnce makes each try of a request dial once. Otherwise the driver dials a Redis that refuses the connection
+	// five times within half a second. Commands set it, because they continue without Redis.
 	DialOnce bool
 	Logger   *slog.Logger // default slog.Default()
 }
@@ -81,12 +82,12 @@ type Queue struct {
 	inspector *asynq.Inspector
 	lanes     map[string]int // the queues that Herald reads, with their weights
 	foreign   foreignTasks
-	opened    time.Time
-	marked    atomic.Bool // this process has written or read the marker once
+	opened    time.Time   // time of Open; enqueueWith sets a missing marker to it
+	marked    atomic.Bool // this process knows that Redis has a marker (Marker)
 	log       *slog.Logger
 }
 
-// Open creates the clients without connecting. If Redis is unreachable, Ping returns the error.
+// Open creates the clients without connecting. If Redis is unreachable, Ping and the first call return the error.
 func Open(cfg Config) (*Queue, error) {
 	if cfg.URL.IsZero() {
 		return nil, errors.New("queue: a Redis URL is needed (REDIS_URL)")
@@ -126,8 +127,8 @@ func (q *Queue) Ping(ctx context.Context) error {
 // scheduled. asynq counts in whole seconds, so At is rounded up: a task must not run before its delivery is due.
 func (q *Queue) Enqueue(ctx context.Context, t Task) error { return q.enqueueWith(ctx, t, nil) }
 
-// enqueueWith is Enqueue for a task with headers. Before the first task of the process it makes sure that Redis has a
-// marker.
+// enqueueWith is Enqueue for a task with headers. Before the first task of the process it calls Marker, so that Redis
+// has a marker.
 func (q *Queue) enqueueWith(ctx context.Context, t Task, headers map[string]string) error {
 	body, err := json.Marshal(payload{t.DeliveryID, t.N})
 	if err != nil {
@@ -165,16 +166,17 @@ type Location int
 
 // The locations.
 const (
-	Nowhere   Location = iota // unknown, completed or archived: it will not run
-	Pending                   // it will run within soon: pending, scheduled, or waiting for a retry
+	Nowhere   Location = iota // Redis has no such task, or it is completed or archived: it will not run
+	Pending                   // it will run, within soon if it is scheduled or waits for a retry
 	Active                    // a worker runs it, or died while running it
 	Postponed                 // it will run, but later than soon
 )
 
-// soon is how far ahead the start of a Pending task may be. It is longer than asynq's own retry delay plus rounding.
+// soon is how far in the future the start of a Pending task may be. It is longer than asynq's own retry delay plus
+// rounding.
 const soon = 15 * time.Second
 
-// Find returns the location of a task.
+// Find returns the location of a task. It looks in t.Lane first and then in the other lanes that have deliveries.
 func (q *Queue) Find(t Task) (Location, error) {
 	// t.Lane is computed from the number of attempts. A free wait reduces that number, so the task may be in another
 	// lane.
@@ -207,7 +209,7 @@ func (q *Queue) Find(t Task) (Location, error) {
 	return Nowhere, nil
 }
 
-// announceLanes adds the lanes to asynq's set of queues. asynq's client adds a queue only once in its life. Without
+// announceLanes adds the lanes to asynq's set of queues. asynq's client adds each queue only once per process. Without
 // announceLanes, tasks would still run after Redis lost its data, but the inspector would not find them.
 func (q *Queue) announceLanes() error {
 	ctx, cancel := context.WithTimeout(context.Background(), announceTimeout)
@@ -243,7 +245,8 @@ func (q *Queue) Lanes() (map[Lane]map[string]int, error) {
 	return out, nil
 }
 
-// Drop removes tasks that are archived, scheduled or waiting for a retry. Their deliveries continue without them.
+// Drop removes those of the tasks that are archived, scheduled or waiting for a retry; pending and active ones stay.
+// Their deliveries continue without the tasks.
 func (q *Queue) Drop(ctx context.Context, tasks []Task) error {
 	for batch := range slices.Chunk(tasks, dropBatch) {
 		ids := make([]string, len(batch))
@@ -258,14 +261,14 @@ func (q *Queue) Drop(ctx context.Context, tasks []Task) error {
 }
 
 const (
-	// maxDropped is the largest number of a delivery's tasks that DropArchived looks up, the newest first. It looks up
-	// dropBatch of them per round trip.
+	// maxDropped is the largest number of a delivery's tasks that DropArchived looks up, beginning with the newest. It
+	// looks up dropBatch of them per round trip.
 	maxDropped = 5000
 	dropBatch  = 500
 )
 
-// DropArchived removes the archived tasks of a delivery that are older than task n. The web UI would otherwise show
-// outcomes that are no longer the delivery's last one.
+// DropArchived removes the archived tasks of delivery id whose dispatch counter is below n. The web UI would otherwise
+// show outcomes that are no longer the delivery's last one.
 func (q *Queue) DropArchived(ctx context.Context, id uuid.UUID, n int) error {
 	for newest := n - 1; newest > 0 && newest >= n-maxDropped; newest -= dropBatch {
 		var ids []string

@@ -93,7 +93,7 @@ type UnfitError struct{ Why string }
 func (e *UnfitError) Error() string { return e.Why }
 
 // CheckServer returns an *UnfitError for a Redis below 6.2, which asynq's archive needs, and for one that may evict
-// keys.
+// keys. Any other error means that Redis did not answer.
 func (q *Queue) CheckServer(ctx context.Context) error {
 	info, err := q.rdb.Info(ctx, "server").Result()
 	if err != nil {
@@ -127,7 +127,7 @@ func (q *Queue) AppendOnly(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// infoField returns a field of the answer to INFO, or "".
+// infoField returns a field of the answer to INFO, or "" if the answer does not contain it.
 func infoField(info, name string) string {
 	for line := range strings.Lines(info) {
 		if value, ok := strings.CutPrefix(line, name+":"); ok {
@@ -137,6 +137,7 @@ func infoField(info, name string) string {
 	return ""
 }
 
+// olderThan reports whether a version is below major.minor. It returns false for a version that it cannot parse.
 func olderThan(version string, major, minor int) bool {
 	parts := strings.SplitN(version, ".", 3)
 	got := [2]int{}
@@ -150,7 +151,8 @@ func olderThan(version string, major, minor int) bool {
 	return got[0] < major || got[0] == major && got[1] < minor
 }
 
-// redisClient returns a client for asynq's options. With dialOnce it dials a refusing Redis once for each request.
+// redisClient returns a client for asynq's options. For a single server, its calls also end at the deadline of their
+// context, and dialOnce (Config.DialOnce) has an effect.
 func redisClient(opt asynq.RedisConnOpt, dialOnce bool) (redis.UniversalClient, error) {
 	c, ok := opt.MakeRedisClient().(redis.UniversalClient)
 	if !ok {

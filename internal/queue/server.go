@@ -23,23 +23,24 @@ import (
 //
 // If the error is nil, asynq completes the task, and the web UI shows the note as its result. A *WaitError makes asynq
 // run the task again later, an *ArchivedError archives it; the web UI shows the text of both. ErrDropped removes the
-// task. After any other error asynq runs the task again a few seconds later. That covers deliveries that could not be
-// claimed.
+// task. After any other error, for example because Postgres is unreachable, asynq runs the task again after netDelay.
 type Handler interface {
+	// Deliver handles the task n (Task.N) of delivery id.
 	Deliver(ctx context.Context, id uuid.UUID, n int) (note string, err error)
-	// Intake handles a task in which another program's asynq client sent a whole job.
+	// Intake handles a task in which another program's asynq client sent a whole job. kind is the task's type.
 	Intake(ctx context.Context, kind string, body []byte) (note string, err error)
 }
 
-// ArchivedError moves a task to asynq's archive because its delivery failed. Text is shown to the operator.
+// ArchivedError is the error of a Handler whose delivery failed, or whose job is not accepted. It makes asynq archive
+// the task. The web UI shows Text.
 type ArchivedError struct{ Text string }
 
 func (e *ArchivedError) Error() string { return e.Text }
 
-// ErrDropped removes a task that is outdated or whose delivery waits without a task.
+// ErrDropped makes asynq delete a task, because it is outdated or its delivery waits without a task.
 var ErrDropped = errors.New("the task is no longer needed")
 
-// skipRetry makes asynq treat an ArchivedError as asynq.SkipRetry, without adding asynq's text to the error's.
+// skipRetry makes asynq archive the task as for asynq.SkipRetry. The text of the error stays that of the ArchivedError.
 type skipRetry struct{ *ArchivedError }
 
 func (e skipRetry) Is(target error) bool { return target == asynq.SkipRetry }
@@ -118,8 +119,8 @@ func (s *Server) Start() error {
 // list.
 const serverClocks = time.Minute
 
-// Servers counts the asynq servers of other processes on this Redis, and reports whether this process' own server is
-// listed. A server renews its entry every five seconds. A killed server is counted for another 70 seconds.
+// Servers counts the asynq servers of other processes on this Redis, and reports in self whether this process' own
+// server is listed. A server renews its entry every five seconds. A killed server is counted for another 70 seconds.
 func (q *Queue) Servers(ctx context.Context) (others int, self bool, err error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -147,7 +148,7 @@ func (s *Server) Stop() { s.srv.Stop() }
 // Shutdown stops fetching tasks and waits for the running ones, at most for the shutdown timeout.
 func (s *Server) Shutdown() { s.srv.Shutdown() }
 
-// newHandler returns the asynq handler. It translates the errors of h into those that asynq acts on.
+// newHandler returns the asynq handler that calls runTask and translates the errors of h into asynq's.
 func (s *Server) newHandler(h Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		note, err := s.runTask(ctx, h, t)
@@ -167,7 +168,8 @@ func (s *Server) newHandler(h Handler) asynq.Handler {
 	})
 }
 
-// runTask passes a delivery's task to Deliver, and any other task of a known type to Intake as a whole job.
+// runTask passes a delivery's task to h.Deliver, and any other task of a known type to h.Intake as a whole job. A task
+// of another program is returned to its queue. A task that moveToRetry made returns its *WaitError first.
 func (s *Server) runTask(ctx context.Context, h Handler, t *asynq.Task) (string, error) {
 	if !s.kinds[t.Type()] {
 		return "", s.foreign.returnTask(ctx, t.Type())
@@ -200,9 +202,9 @@ func (l asynqLogger) Fatal(args ...any) { l.log.Error(joinArgs(args)) }
 
 // Prefixes of asynq's messages.
 var (
-	// aboutOneTask are messages about asynq's record of a single task, on which nothing depends (see the package
-	// comment). Redis was unreachable or emptied, or the task was dropped, or archived; the delivery's own line logs
-	// the reason.
+	// aboutOneTask are messages about asynq's record of a single task, on which no delivery depends (see the package
+	// comment). Redis was unreachable or emptied, or the task was dropped, or archived; another line logs the reason,
+	// with the delivery.
 	aboutOneTask = []string{"Retry exhausted for task", "revoke task", "Could not move task", "Could not remove task",
 		"Lease reset failed for", "Failed to extend lease for tasks"}
 	// ownFaults are messages that Redis did not cause.

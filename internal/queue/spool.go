@@ -18,10 +18,10 @@ const (
 )
 
 const (
-	// resultTTL is how long an outcome waits for the next claim of its delivery.
+	// resultTTL is how long Redis keeps an outcome for the next claim of its delivery.
 	resultTTL = 24 * time.Hour
-	// renewalTTL is how long a renewed credential waits for the next renewal. If it is lost, a person has to log in
-	// again. It is as long as a delivery may be open, so it outlasts every delivery that waits for the credential.
+	// renewalTTL is how long Redis keeps a renewed credential for the next renewal. If it is lost, a person has to log
+	// in again. It is as long as a delivery may be open, so it outlasts every delivery that waits for the credential.
 	renewalTTL = 30 * 24 * time.Hour
 )
 
@@ -50,7 +50,7 @@ func (q *Queue) DropOutcome(ctx context.Context, id uuid.UUID) error {
 	return nil
 }
 
-// SpoolRenewal stores a sealed renewal under key for 30 days while Postgres is unavailable.
+// SpoolRenewal stores a renewed, sealed credential under key for 30 days while Postgres is unavailable.
 func (q *Queue) SpoolRenewal(ctx context.Context, key string, sealed []byte) error {
 	if err := q.rdb.Set(ctx, renewalKey+key, sealed, renewalTTL).Err(); err != nil {
 		return fmt.Errorf("keep a renewed credential in Redis: %w", err)
@@ -58,7 +58,7 @@ func (q *Queue) SpoolRenewal(ctx context.Context, key string, sealed []byte) err
 	return nil
 }
 
-// SpooledRenewal returns the renewal stored by SpoolRenewal, or nil if there is no renewal.
+// SpooledRenewal returns the credential that SpoolRenewal stored, or nil if Redis has no such credential.
 func (q *Queue) SpooledRenewal(ctx context.Context, key string) ([]byte, error) {
 	b, err := q.readKey(ctx, renewalKey+key)
 	if err != nil {
@@ -67,7 +67,7 @@ func (q *Queue) SpooledRenewal(ctx context.Context, key string) ([]byte, error) 
 	return b, nil
 }
 
-// DropRenewal deletes the renewal stored by SpoolRenewal.
+// DropRenewal deletes the credential stored by SpoolRenewal.
 func (q *Queue) DropRenewal(ctx context.Context, key string) error {
 	if err := q.rdb.Del(ctx, renewalKey+key).Err(); err != nil {
 		return fmt.Errorf("drop a renewed credential in Redis: %w", err)
@@ -92,10 +92,12 @@ func (q *Queue) readKey(ctx context.Context, key string) ([]byte, error) {
 	return b, err
 }
 
-// Marker returns the time since which this Redis has held Herald's tasks. If Redis has no marker, Marker sets it to
-// now. Tasks enqueued before the returned time are lost. The reconciler passes Postgres' clock, which also dates the
-// dispatches. The first Enqueue of a process passes the process' clock. If the two clocks differ, a task may be
-// enqueued twice, or a lost one may be found only when it is overdue; neither does harm.
+// Marker returns the time since which this Redis has held Herald's tasks: tasks enqueued before it are lost. If Redis
+// has no marker, Marker sets it to now. It returns the zero time if another program overwrote the marker.
+//
+// The reconciler passes Postgres' clock, which also dates the dispatches. The first Enqueue of a process passes the
+// process' clock. If the two clocks differ, a task may be enqueued twice, or a lost one may be found only when it is
+// overdue; neither does harm.
 func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
 	for range 2 {
 		if err := q.rdb.SetNX(ctx, markerKey, now.UTC().Format(time.RFC3339Nano), 0).Err(); err != nil {

@@ -41,8 +41,8 @@ const (
 	InvalidJob Reason = "invalid_job"
 	// EventNotFound: the event is not on the chain.
 	EventNotFound Reason = "event_not_found"
-	// ToolNotFound: the agent does not offer the tool for feedback, which every agent has to offer, or the job may not
-	// name the tool.
+	// ToolNotFound: the agent does not offer the tool for feedback, which every agent has to offer, or the job names a
+	// tool that jobs may not name.
 	ToolNotFound Reason = "tool_not_found"
 	// SchemaMismatch: the arguments do not fit the tool's input schema.
 	SchemaMismatch Reason = "schema_mismatch"

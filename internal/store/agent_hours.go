@@ -22,8 +22,8 @@ var latencyBounds = [latencyBuckets - 1]time.Duration{10 * time.Millisecond, 20 
 // latencyBuckets is the number of buckets. record.sql and record_group.sql spell it out.
 const latencyBuckets = 14
 
-// AgentHour counts the calls of an agent that were recorded in one hour. A call is an attempt that wrote one, or that
-// failed before by the agent's fault.
+// AgentHour counts the calls of an agent that were recorded in one hour. An attempt is a call if it sent one, or if it
+// failed earlier by the agent's fault.
 type AgentHour struct {
 	Hour     time.Time // beginning of the hour, UTC
 	Calls    int
@@ -32,8 +32,7 @@ type AgentHour struct {
 	Latency  []int                 // written calls by bucket of their own duration (latencyBounds)
 }
 
-// isCall reports whether AgentHour counts the outcome as a call: a call was written, or the attempt failed earlier by
-// the agent's fault.
+// isCall reports whether the outcome is that of a call in the sense of AgentHour.
 func (o Outcome) isCall() bool { return o.Called || o.AgentError != "" }
 
 // latencyBucket returns the bucket of the call's duration, from 0, or -1 if no call was written or its duration is
@@ -46,7 +45,7 @@ func (o Outcome) latencyBucket() int {
 	return i
 }
 
-// latencyVector returns the histogram of this one outcome.
+// latencyVector returns the histogram of this one call: 1 in its bucket, 0 elsewhere.
 func (o Outcome) latencyVector() []int32 {
 	v := make([]int32, latencyBuckets)
 	if i := o.latencyBucket(); i >= 0 {
@@ -122,8 +121,9 @@ func SummarizeHours(hours []AgentHour, since time.Time) CallSummary {
 		P50Ms: interpolateQuantile(sum.Latency, 0.50), P95Ms: interpolateQuantile(sum.Latency, 0.95)}
 }
 
-// interpolateQuantile returns the duration in milliseconds that the share q of the calls does not exceed. It assumes
-// that the calls of a bucket are evenly distributed. For the last bucket it returns the lower bound.
+// interpolateQuantile returns the duration in milliseconds that the share q of the calls does not exceed, or nil if
+// there are no calls. It assumes that the calls of a bucket are evenly distributed. For the last bucket it returns the
+// lower bound.
 func interpolateQuantile(latency []int, q float64) *float64 {
 	total := 0
 	for _, n := range latency {

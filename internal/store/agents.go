@@ -98,8 +98,8 @@ const placedAgents = `(SELECT *, -failed AS failures, -failed::float8 / greatest
 		FROM herald.agent_hours WHERE hour >= date_trunc('hour', now() - interval '24 hours', 'UTC') GROUP BY chain_id, identity_registry, agent_id) h
 		USING (chain_id, identity_registry, agent_id)) x) g`
 
-// Agents lists agents in the order of chain, registry and id, or by the filter's Sort. The next page starts after the
-// last agent.
+// Agents lists agents in the order of chain, registry and id, or in that of the filter's Sort. For the next page, the
+// last agent of this page is the filter's After.
 func (s *Store) Agents(ctx context.Context, f AgentFilter) (list []AgentRow, err error) {
 	var n narrowing
 	if f.ChainID != nil {
@@ -145,7 +145,7 @@ func failingPage(where, limit string) string {
 		ORDER BY ` + placeOf("p")
 }
 
-// placeOf returns the columns that sort a list by SortFailing.
+// placeOf returns the columns of a table that sort a list by SortFailing.
 func placeOf(table string) string {
 	return strings.ReplaceAll("@.failures, @.share, @.chain_id, @.identity_registry, @.agent_id", "@", table)
 }
@@ -161,9 +161,10 @@ func (s *Store) AgentRow(ctx context.Context, a Agent) (r AgentRow, err error) {
 	return r, noRows(err, ErrNotFound)
 }
 
-// EnableAgent enables or disables an agent, and inserts a row for an unknown one. A claimed delivery of a disabled
-// agent is held. Enabling releases the deliveries that were held for this reason, in as many transactions as needed. It
-// returns their number and the tasks that the caller puts into Redis, even after an error: a second call continues.
+// EnableAgent enables or disables an agent, and inserts a row for an unknown one. Deliveries of a disabled agent are
+// held when they are claimed. Enabling releases the deliveries that were held for this reason, in as many transactions
+// as needed. It returns their number and the tasks that the caller puts into Redis or removes there, even after an
+// error: a second call continues.
 func (s *Store) EnableAgent(ctx context.Context, a Agent, enabled bool) (released int, tasks []Task, err error) {
 	defer wrapError(&err, "enable or disable agent %d:%s", a.ChainID, a.ID)
 	var reasons []reason.Reason

@@ -237,8 +237,8 @@ func (s *Store) EndAlert(ctx context.Context, a Alert) (err error) {
 	return err
 }
 
-// PostponeAlert records why an attempt failed, and when the next one is due; nil: never. It changes nothing if a later
-// attempt has begun.
+// PostponeAlert records why an attempt failed, and the time until the next one; a nil wait: there is no next one. It
+// changes nothing if a later attempt has begun or the alert was accepted.
 func (s *Store) PostponeAlert(ctx context.Context, a Alert, wait *time.Duration, why string) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

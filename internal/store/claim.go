@@ -17,16 +17,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// clockTolerance is how early a scheduled task may be claimed, because Redis may release it a little early by Postgres'
-// clock.
+// clockTolerance is how long before the end of its wait a delivery may be claimed. Redis' clock may be ahead of
+// Postgres' clock, so a task may run early.
 const clockTolerance = time.Second
 
 // Claim is the right of one worker to make one attempt at a delivery, until LeaseUntil.
 type Claim struct {
 	ID            uuid.UUID
-	N             int   // the task's dispatch counter
-	No            int64 // the claim number, the fencing token
-	Attempt       int   // 1-based
+	N             int   // dispatch counter of the task (Task.N)
+	No            int64 // claim number: fences the writes of this claim
+	Attempt       int   // number of the attempt, from 1
 	StartedAt     time.Time
 	LeaseUntil    time.Time // by Postgres' clock
 	Key           string
@@ -38,26 +38,26 @@ type Claim struct {
 	Hints         int      // 0: no job besides Job was sent for the key; else Hints returns them
 	Corrected     []string // fields of the jobs that the event contradicts, as Bind stored them
 	CreatedAt     time.Time
-	Called        bool  // an earlier attempt called the agent, or may have
-	Epoch         int64 // of the agent; data cached under a lower epoch is stale
+	Called        bool  // an earlier attempt called the agent, or may have called it
+	Epoch         int64 // the agent's epoch; data cached under a lower epoch is outdated
 	Enabled       bool  // the agent is enabled
 
 	Budget        int // number of this attempt in the present budget, from 1; a replay begins a new budget
-	FetchFailures int // outcomes with FetchFailed in the present budget
+	FetchFailures int // attempts of the present budget whose outcome had FetchFailed
 	// Unfinished: an earlier attempt has no outcome, because its worker died or could not record it.
 	Unfinished bool
-	// InDoubt: an attempt of the present budget has no outcome. By replaying, the operator has decided about older
-	// ones.
+	// InDoubt: an attempt of the present budget is unfinished, so the agent may have received its call. Unfinished
+	// attempts of older budgets do not set it: the operator accepted a second call by replaying the delivery.
 	InDoubt     bool
-	Replay      bool // an operator replayed it
+	Replay      bool // an operator has replayed the delivery
 	Policy      Policy
-	Preferences Preferences // of the agent, as far as they are in force
-	Protocol    string      // the MCP revision of the agent's last answer; empty: none yet
+	Preferences Preferences // the agent's, as far as they are in force
+	Protocol    string      // MCP revision of the agent's last answer; empty: it has not answered yet
 	Succeeded   bool        // a delivery to the agent succeeded within RecentSuccess
-	Traceparent string      // of the job; empty: none
+	Traceparent string      // traceparent of the job; empty: the job has none
 	Again       bool        // the delivery waited before, or this is not its first task
-	// AheadOf is the order_seq of an earlier open delivery of the ordering key that no longer blocks this one (its
-	// holds_until has passed), so that this one overtakes it; empty: none.
+	// AheadOf: this delivery overtakes an earlier open delivery of its ordering key, which no longer blocks it because
+	// its holds_until has passed. It is the order_seq of that delivery; empty: none is overtaken.
 	AheadOf string
 
 	// From the row's own columns, because the job may be unreadable.
@@ -66,10 +66,10 @@ type Claim struct {
 	week  string // partition that has the attempt's row; empty: unknown
 }
 
-// RecentSuccess is how long an agent's last success counts for Claim.Succeeded.
+// RecentSuccess is how recent an agent's last success must be to set Claim.Succeeded.
 const RecentSuccess = time.Hour
 
-// Policy is an operator's decision about an agent.
+// Policy contains an operator's settings for one agent. An empty field means the default.
 type Policy struct {
 	// OnUnknown decides what happens to a delivery if it is unknown whether the agent received the call:
 	// OnUnknownResend (default) or OnUnknownHold.
@@ -77,7 +77,7 @@ type Policy struct {
 	// Order is OrderStrict (default) or OrderOff: whether deliveries of one ordering key are sent in order. It has an
 	// effect only if Config.StrictOrder is set.
 	Order string `json:"order,omitempty"`
-	// Preferences is PreferencesFollow (default) or PreferencesIgnore.
+	// Preferences is PreferencesFollow (default) or PreferencesIgnore: whether the agent's preferences have an effect.
 	Preferences string `json:"preferences,omitempty"`
 }
 
@@ -99,8 +99,8 @@ const (
 	PreferencesIgnore = "ignore" // they are stored and shown, without an effect
 )
 
-// parsePolicy parses a stored policy. It ignores unknown fields and values, which an operator or a newer version may
-// have written.
+// parsePolicy parses a stored policy. Unknown fields and values, which an operator or a newer version may have written,
+// are ignored.
 func parsePolicy(raw []byte) (p Policy) {
 	var fields map[string]json.RawMessage
 	if string(raw) == "{}" || json.Unmarshal(raw, &fields) != nil {
@@ -116,13 +116,13 @@ func parsePolicy(raw []byte) (p Policy) {
 		Preferences: read("preferences", PreferencesFollow, PreferencesIgnore)}
 }
 
-// Merge returns p with the non-empty fields of o.
+// Merge returns p with its fields replaced by the non-empty fields of o.
 func (p Policy) Merge(o Policy) Policy {
 	return Policy{OnUnknown: cmp.Or(o.OnUnknown, p.OnUnknown), Order: cmp.Or(o.Order, p.Order),
 		Preferences: cmp.Or(o.Preferences, p.Preferences)}
 }
 
-// checkValues returns an error for an invalid value.
+// checkValues returns an error if a field has none of its allowed values.
 func (p Policy) checkValues() error {
 	switch p.OnUnknown {
 	case "", OnUnknownResend, OnUnknownHold:
@@ -150,16 +150,16 @@ func (c *Claim) Agent() Agent {
 	return c.agent
 }
 
-// ErrUnreadableJob means that a delivery's stored job cannot be parsed: a newer version wrote it, it was edited by
-// hand, or it was deleted. The claim returned with it is valid, with an empty Job, so that the caller can record the
+// ErrUnreadableJob means that a delivery's stored job cannot be parsed: a newer version wrote it, or it was edited or
+// deleted by hand. The claim returned with the error is valid, with an empty Job, so that the caller can record an
 // outcome.
 var ErrUnreadableJob = errors.New("the stored job cannot be read")
 
 // EarlyError is returned by Claim when the task is the newest one but the delivery is not yet due.
 type EarlyError struct {
-	Left   time.Duration // until the delivery is due
+	Left   time.Duration // time until the delivery is due
 	Reason reason.Reason // of the wait
-	Text   string        // error text of the wait
+	Text   string        // stored error text of the wait
 }
 
 // Error implements error.
@@ -167,12 +167,12 @@ func (e *EarlyError) Error() string {
 	return fmt.Sprintf("it waits (%s) for another %s: %s", e.Reason, e.Left, e.Text)
 }
 
-// Claim claims delivery id for task n. It returns nil and no error if it refuses the claim, because the delivery is
-// claimed or the task is old; it returns an *EarlyError if the delivery is not due. The lease counts from Postgres'
-// now().
+// Claim claims delivery id for its task n (Task.N), until the lease ends by Postgres' clock. It returns nil without an
+// error if the task is outdated or the delivery cannot be claimed, for example because another worker has claimed it.
+// It returns an *EarlyError if the delivery is not due, and a claim with ErrUnreadableJob if its job cannot be parsed.
 //
-// Concurrent first claims share a statement (coalescer). If ctx ends while the statement runs, Claim still returns the
-// claim, and the caller records its outcome as usual.
+// Concurrent first claims (n = 1) share a statement (coalescer). If ctx ends while the statement runs, Claim still
+// returns the claim, and the caller records its outcome as usual.
 func (s *Store) Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (c *Claim, err error) {
 	if n < 1 || n > math.MaxInt32 {
 		return nil, nil // not a task of this store
@@ -204,8 +204,8 @@ func (r *claimRow) fields() []any {
 		&r.AheadOf, &r.preferences}
 }
 
-// claim returns the claim of the row for task n. unfinished is the number of the delivery's last attempt without an
-// outcome.
+// claim returns the claim of the row for task n. unfinished is the number of the delivery's last earlier attempt
+// without an outcome; 0: none.
 func (r *claimRow) claim(n, unfinished int) (*Claim, error) {
 	c := r.Claim
 	c.N, c.Budget, c.Policy, c.week = n, max(c.Attempt-r.base, 1), parsePolicy(r.policy), parseWeek(c.week)
@@ -221,10 +221,11 @@ func (r *claimRow) claim(n, unfinished int) (*Claim, error) {
 	return &c, nil
 }
 
-// weeks matches the partitions of attempts (see ensure_attempt_partitions in migrations).
+// weeks matches the names of the partitions of attempts (see ensure_attempt_partitions in migrations).
 var weeks = regexp.MustCompile(`^(?:herald\.)?(attempts_(?:default|[0-9]{8}))$`)
 
-// parseWeek returns the qualified name of a partition as Postgres names it, or "" if it is not one of attempts.
+// parseWeek returns the qualified name of a partition of attempts, given its name as Postgres writes it, or "" for any
+// other table.
 func parseWeek(table string) string {
 	if m := weeks.FindStringSubmatch(table); m != nil {
 		return "herald." + m[1]
@@ -232,9 +233,10 @@ func parseWeek(table string) string {
 	return ""
 }
 
-// claimAgain claims a waiting delivery, or one whose task is not its first, in one round trip and one commit. A first
-// claim is already counted as dispatched and has no earlier attempt. claimAgain must also find a free slot among the
-// agent's eight, and look up the last attempt without an outcome.
+// claimAgain claims one delivery for its task n, in one round trip and one commit. It is for the claims that claimGroup
+// cannot decide, such as that of a delivery that waits, or whose task is not its first. A delivery that has to wait
+// again is not claimed: another of its ordering key goes first, or none of the agent's eight slots is free. claimAgain
+// also looks up the last attempt without an outcome.
 func (s *Store) claimAgain(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*Claim, error) {
 	b := &pgx.Batch{}
 	b.Queue(statement("lock_agent_of"), id)
@@ -266,7 +268,8 @@ func (s *Store) claimAgain(ctx context.Context, id uuid.UUID, n int, lease time.
 	return row.claim(n, unfinished)
 }
 
-// explainRefusal returns an *EarlyError if the delivery waits with task n, else nil.
+// explainRefusal returns why task n cannot claim the delivery: an *EarlyError if the delivery waits with that task, nil
+// for any other cause.
 func (s *Store) explainRefusal(ctx context.Context, id uuid.UUID, n int) error {
 	var early EarlyError
 	err := s.pool.QueryRow(ctx, `SELECT next_attempt_at - now(), coalesce(reason, ''), coalesce(error, '')
@@ -279,7 +282,8 @@ func (s *Store) explainRefusal(ctx context.Context, id uuid.UUID, n int) error {
 	return &early
 }
 
-// Extend renews the claim's lease to d from now. It returns ErrFenced if the claim is lost or its lease has expired.
+// Extend makes the claim's lease end d from now, by Postgres' clock. It returns ErrFenced if the claim is lost or its
+// lease has expired.
 func (s *Store) Extend(ctx context.Context, c *Claim, d time.Duration) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

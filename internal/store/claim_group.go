@@ -8,15 +8,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// claimRequest is a claim for a delivery's first task (n = 1).
+// claimRequest asks to claim a delivery for its first task (n = 1).
 type claimRequest struct {
 	id    uuid.UUID
 	lease time.Duration
 }
 
-// claimGroup claims several deliveries in one statement and one commit. It leaves unanswered: rows that wait, are
-// refused or are locked by another transaction; a second request for the same delivery; requests with another lease
-// than the group's. claimAlone then decides.
+// claimGroup claims several deliveries in one statement and one commit. A request gets no answer if its row waits,
+// cannot be claimed or is locked by another transaction, if it is the second one for a delivery, or if its lease
+// differs from the group's. The coalescer then calls claimAlone for it.
 func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]result[*Claim], error) {
 	lease := group[0].lease
 	positions := make(map[uuid.UUID]int, len(group))
@@ -43,7 +43,7 @@ func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]result[
 	return results, err
 }
 
-// claimAlone claims one delivery for its first task.
+// claimAlone claims one delivery for its first task, if claimGroup gave no answer.
 func (s *Store) claimAlone(ctx context.Context, q claimRequest) (*Claim, error) {
 	return s.claimAgain(ctx, q.id, 1, q.lease)
 }

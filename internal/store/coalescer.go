@@ -7,17 +7,18 @@ import (
 	"time"
 )
 
-// Limits of the groups.
+// Defaults of coalescerConfig.
 const (
-	maxGroup   = 64 // more rows hold their locks longer and hardly cost less per row
-	maxFlights = 1  // with two, groups are half as large and cost Postgres a third more each
+	maxGroup   = 64 // requests per group: more rows hold their locks longer and hardly cost less per row
+	maxFlights = 1  // flights at a time: with two, groups are half as large and cost Postgres a third more each
 
-	// flightStall is how long a flight may delay the next group. It is longer than a busy Postgres needs, and shorter
+	// flightStall is how long a flight may delay the next one. It is longer than a busy Postgres needs, and shorter
 	// than a row lock or a silent connection can last.
 	flightStall = 250 * time.Millisecond
 
-	// groupTimeout limits a flush. It is long, because a claim that Postgres commits after its group gave up has no
-	// worker until its lease ends. It is shorter than the caller's 10 s, so that time is left to try a row alone.
+	// groupTimeout limits one flush. It is long, because a claim that Postgres commits after the flush gave up has no
+	// worker until its lease ends. It is shorter than the 10 s of the callers, so that they have time left to call
+	// single.
 	groupTimeout = 5 * time.Second
 )
 
@@ -62,24 +63,25 @@ type coalescerConfig[Q, A any] struct {
 	timeout time.Duration // of a flush; default groupTimeout
 }
 
-// result is the answer of a flush to one request; answered is false if there is no answer.
+// result is the answer of a flush to one request. If answered is false, flush has not decided the request, and its
+// caller calls single.
 type result[A any] struct {
 	answer   A
 	err      error
 	answered bool
 }
 
-// request is the request of one caller. The coalescer's mutex guards taken and group. The group's leader writes result
-// before it closes wake.
+// request is the request of one caller. The coalescer's mutex guards taken and group. The leader of the request's group
+// writes result and then closes wake.
 type request[Q, A any] struct {
 	q      Q
-	taken  bool
+	taken  bool             // a group contains the request, so it is no longer in the queue
 	group  []*request[Q, A] // the group that its caller leads; nil: it leads none
 	result result[A]
-	wake   chan struct{} // closed when the caller must lead a group, or when its group has ended
+	wake   chan struct{} // closed when the caller must lead its group, or when its group has ended
 }
 
-// coalescerStats counts groups, the requests in them, and failed groups.
+// coalescerStats counts the flushed groups, the requests in them, and the groups that failed.
 type coalescerStats struct{ groups, grouped, failed int }
 
 func newCoalescer[Q, A any](cfg coalescerConfig[Q, A]) *coalescer[Q, A] {
@@ -100,7 +102,7 @@ func setDefault[T ~int | ~int64](field *T, value T) {
 	}
 }
 
-// do answers one request, alone or in a group.
+// do answers one request, alone or in a group. If ctx ends while the request is queued, it returns the error of ctx.
 func (c *coalescer[Q, A]) do(ctx context.Context, q Q) (answer A, err error) {
 	r := c.enqueue(q)
 	if r == nil {
@@ -126,7 +128,7 @@ func (c *coalescer[Q, A]) do(ctx context.Context, q Q) (answer A, err error) {
 	return c.single(ctx, q)
 }
 
-// enqueue adds a request to the queue. It returns nil if the coalescer is closed.
+// enqueue queues a request, and starts a flight if one is free. It returns nil if the coalescer is closed.
 func (c *coalescer[Q, A]) enqueue(q Q) *request[Q, A] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,7 +142,7 @@ func (c *coalescer[Q, A]) enqueue(q Q) *request[Q, A] {
 	return r
 }
 
-// withdraw removes a request from the queue. It returns false if a group has taken it.
+// withdraw removes a request from the queue. It returns false if a group contains the request already.
 func (c *coalescer[Q, A]) withdraw(r *request[Q, A]) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,8 +154,8 @@ func (c *coalescer[Q, A]) withdraw(r *request[Q, A]) bool {
 	return true
 }
 
-// startFlights forms groups of the queued requests while flights are free, and wakes their leaders. The caller holds
-// the mutex.
+// startFlights forms groups of the queued requests while flights are free, and wakes the first caller of each, which is
+// the group's leader. The caller of startFlights holds the mutex.
 func (c *coalescer[Q, A]) startFlights() {
 	for c.active < c.flights && len(c.queue) > 0 {
 		n := min(len(c.queue), c.max)
@@ -169,7 +171,7 @@ func (c *coalescer[Q, A]) startFlights() {
 	}
 }
 
-// endFlight ends a flight and starts the next one.
+// endFlight stops counting a flight as active, because it has ended or stalls, and starts the next one.
 func (c *coalescer[Q, A]) endFlight() {
 	defer c.running.Done()
 	c.mu.Lock()

@@ -45,7 +45,8 @@ type DeliveryEvent struct {
 	AgentID    string        `json:"agentId"`
 }
 
-// LastEvent returns the position before all events that are not yet committed.
+// LastEvent returns the present end of the stream: EventsAfter returns every event that is committed from now on, and
+// perhaps some of the newest earlier ones.
 func (s *Store) LastEvent(ctx context.Context) (c EventCursor, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -56,8 +57,8 @@ func (s *Store) LastEvent(ctx context.Context) (c EventCursor, err error) {
 	return c, err
 }
 
-// EventsAfter reads the next events after a position, in order, up to the oldest open transaction: so it never misses
-// an event that is committed late.
+// EventsAfter reads at most limit events after a position, in order. It omits events of transactions that are not older
+// than the oldest open one, so that no event is missed that is committed late.
 func (s *Store) EventsAfter(ctx context.Context, after EventCursor, limit int) (list []DeliveryEvent, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

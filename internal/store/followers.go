@@ -8,7 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// MaxFollowers limits one ClaimFollowers, which is one statement with the agent locked.
+// MaxFollowers is the largest number of deliveries that one ClaimFollowers claims. It is one statement, during which
+// the agent is locked.
 const MaxFollowers = 49
 
 // Follower is the claim of a delivery that is sent in the call of another delivery of its agent, the leader. It has no
@@ -16,13 +17,13 @@ const MaxFollowers = 49
 type Follower struct {
 	*Claim
 	Err     error // ErrUnreadableJob, or nil
-	blocked bool  // it was waiting for an earlier delivery of its ordering key
+	blocked bool  // the delivery was waiting for an earlier delivery of its ordering key (behind_earlier)
 }
 
-// ClaimFollowers claims at most n deliveries that can be sent in the same call as the leader: from the agent's backlog,
-// the next new feedback with the same action; and feedback that waits for the leader or for one of these
-// (behind_earlier). They are in sending order; those of one ordering key are in the order of their index, without a
-// gap. The caller must hold the leader's claim.
+// ClaimFollowers claims at most n deliveries that can be sent in one call with the leader. These are new feedback with
+// the leader's action: the next ones of the agent's backlog, and those that wait for the leader or for one of these
+// (behind_earlier). They are returned in the order in which they are sent. Those of one ordering key are in the order
+// of their index, and no open delivery between them is left out. The caller must hold the leader's claim.
 func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int, lease time.Duration) (all []Follower, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -49,7 +50,8 @@ func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int, lease 
 	return all, nil
 }
 
-// GiveBack undoes claims of one ClaimFollowers: no attempt counts. It skips claims that were lost.
+// GiveBack undoes claims that one ClaimFollowers returned and the agent did not process: the deliveries return to the
+// backlog, or wait on, and their attempts are deleted. It skips claims that were lost.
 func (s *Store) GiveBack(ctx context.Context, all []Follower) (err error) {
 	if len(all) == 0 {
 		return nil

@@ -149,7 +149,7 @@ func (s *Store) deliveriesByReason(ctx context.Context, f Filter) (all []Deliver
 	return all[:min(len(all), cmp.Or(max(f.Limit, 0), 50), maxRows)], nil
 }
 
-// narrow returns the filter's conditions, except Before and Limit, which belong to a page.
+// narrow returns the filter as conditions, without Before and Limit, which select a page.
 func (f Filter) narrow() (n narrowing) {
 	if f.ChainID != nil {
 		n.addCondition("chain_id =", *f.ChainID)
@@ -200,9 +200,8 @@ func (f Filter) narrow() (n narrowing) {
 	return n
 }
 
-// acceptSkew is how much the orders of created_at and seq may differ. Concurrent transactions differ by their duration.
-// And Postgres' clock may have been wrong by up to an hour, for example after a failover to a machine with a wrong
-// clock.
+// acceptSkew is how much the orders of created_at and seq may differ. The order of two concurrent transactions is
+// uncertain by their duration. And Postgres' clock may have been wrong by up to an hour, for example after a failover.
 const acceptSkew = time.Hour + 5*time.Minute
 
 // narrowByTime is narrow with Since and Until also as bounds of seq. There is no index on created_at, and lists are
@@ -291,7 +290,7 @@ func (s *Store) Count(ctx context.Context, f Filter) (counts map[Status]int64, e
 
 // Stuck counts deliveries that do not move, with the same status and reason.
 type Stuck struct {
-	Status Status // Held, or the status of overdue ones
+	Status Status // Held, or the status of deliveries that are overdue
 	Reason reason.Reason
 	Count  int64
 }

@@ -33,7 +33,7 @@ type AgentObservation struct {
 }
 
 // ObserveAgent stores an observation of an agent, and inserts a row for an unknown one. A disabled agent stays
-// disabled. The observation does not change last_ok_at: only a delivery counts as a success.
+// disabled. last_ok_at does not change, because only a delivery is a success.
 func (s *Store) ObserveAgent(ctx context.Context, a Agent, l AgentObservation) (err error) {
 	if !slices.Contains([]string{"", StateConnected, StateNeedsAuth, StateFailed}, l.State) {
 		return fmt.Errorf("%q is not a state that an agent can be found in", l.State)
@@ -55,7 +55,8 @@ type KnownTool struct {
 	Schema bool   `json:"schema"` // the tool has an input schema
 }
 
-// maxToolsBytes is below maxSideBytes, so that a long list ends between two tools and not within one.
+// maxToolsBytes limits ToolList. It is below maxSideBytes, so that a long list is cut between two tools and stays valid
+// JSON.
 const maxToolsBytes = maxSideBytes - 64
 
 // ToolList encodes tools for agents.tools: [{"name": …, "schema": …}, …], as many as fit into 16 KiB.
@@ -74,9 +75,9 @@ func ToolList(tools []KnownTool) json.RawMessage {
 	return append(out, ']')
 }
 
-// ReleaseEnabled releases deliveries that were held because their agents were disabled, for every agent that is enabled
-// now, unless except returns true for it (nil: no exceptions). It returns the number of released deliveries and the
-// tasks that the caller puts into Redis, even after an error: a second call continues.
+// ReleaseEnabled releases the deliveries that were held because their agents were disabled, of every agent that is
+// enabled now. It skips agents for which except returns true (nil: none). It returns the number of released deliveries
+// and the tasks that the caller puts into Redis or removes there, even after an error: a second call continues.
 func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (released int, tasks []Task, err error) {
 	defer wrapError(&err, "release held deliveries of enabled agents")
 	seen := map[Agent]bool{}
@@ -108,7 +109,7 @@ func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (re
 type heldRow struct {
 	agent   Agent
 	seq     int64
-	enabled bool // the agent is enabled now
+	enabled bool // the agent's row is enabled now
 }
 
 func (s *Store) listHeldDisabled(ctx context.Context, after heldRow) ([]heldRow, error) {
@@ -121,7 +122,8 @@ func (s *Store) listHeldDisabled(ctx context.Context, after heldRow) ([]heldRow,
 	})
 }
 
-// markNotDisabled returns a change that sets an enabled agent's state from disabled to pending.
+// markNotDisabled returns a change for releaseInBatches: it sets the state of an enabled agent from disabled to
+// pending.
 func markNotDisabled(a Agent) func(context.Context, pgx.Tx) error {
 	return func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE herald.agents SET state = 'pending', failing_since = NULL, updated_at = now()

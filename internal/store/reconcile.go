@@ -34,8 +34,8 @@ func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int
 	return n, err
 }
 
-// Due puts at most limit waiting deliveries without a task whose wait is over into their agents' backlogs, and
-// dispatches from these backlogs. It reports whether there may be more.
+// Due ends the waits of at most limit deliveries whose wait is over and that have no task: it puts them into their
+// agents' backlogs, and dispatches from these. more reports whether further deliveries may be due.
 func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, more bool, err error) {
 	defer wrapError(&err, "dispatch waits that are over")
 	found, err := s.findRows(ctx, statement("due"), limit)
@@ -46,10 +46,10 @@ func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, more bool, er
 	return tasks, len(found.ids) == limit, err
 }
 
-// Followers puts waiting deliveries that no longer have a delivery to wait for (behind_earlier) into their agents'
-// backlogs, and dispatches from these. Record releases waiting deliveries by itself; Followers handles those whose
-// predecessor was cancelled, expired or vanished, or no longer blocks them. It reads at most 2,000 hashes of ordering
-// keys, beginning at the hash from.
+// Followers puts at most limit deliveries that wait for another one (behind_earlier) and need not wait any longer into
+// their agents' backlogs, and dispatches from these. Record does so for the deliveries that wait for its own; Followers
+// handles those whose predecessor was cancelled, expired or vanished, or no longer blocks them. It reads at most 2,000
+// hashes of ordering keys, beginning at the hash from.
 func (s *Store) Followers(ctx context.Context, from int64, limit int) (tasks []Task, err error) {
 	defer wrapError(&err, "dispatch deliveries whose predecessor is gone")
 	found, err := s.findRows(ctx, statement("followers"), s.strict, limit, from)
@@ -60,7 +60,7 @@ func (s *Store) Followers(ctx context.Context, from int64, limit int) (tasks []T
 	return tasks, err
 }
 
-// foundRows are rows to move, and their agents.
+// foundRows are the ids of rows to change, and their distinct agents.
 type foundRows struct {
 	ids    []uuid.UUID
 	agents []Agent
@@ -81,8 +81,9 @@ func (s *Store) findRows(ctx context.Context, sql string, args ...any) (f foundR
 	return f, err
 }
 
-// moveRows runs a statement on rows that were found before; the statement skips rows that changed. counts are the
-// destinations of its counts.
+// moveRows locks the agents of rows that findRows found, and runs a statement, which skips rows that have changed
+// since. With handOut it then dispatches from the agents' backlogs and returns the tasks. counts are the destinations
+// of the columns that the statement returns.
 func (s *Store) moveRows(ctx context.Context, f foundRows, handOut bool, counts []any, sql string,
 	args ...any) ([]Task, error) {
 	return s.changeAgents(ctx, f.agents, handOut, func(ctx context.Context, tx pgx.Tx) error {
@@ -90,7 +91,7 @@ func (s *Store) moveRows(ctx context.Context, f foundRows, handOut bool, counts 
 	})
 }
 
-// changeAgents runs a change in one transaction that has locked the agents first, and optionally dispatches from their
+// changeAgents locks the agents and runs change, in one transaction. With dispatch it then dispatches from the agents'
 // backlogs. It returns tasks only if the transaction has committed.
 func (s *Store) changeAgents(ctx context.Context, agents []Agent, dispatch bool,
 	change func(context.Context, pgx.Tx) error) (tasks []Task, err error) {
@@ -112,7 +113,8 @@ func (s *Store) changeAgents(ctx context.Context, agents []Agent, dispatch bool,
 	return tasks, nil
 }
 
-// Backlog dispatches for at most limit agents that have a backlog and a free slot.
+// Backlog dispatches deliveries of at most limit agents that have a backlog and a free slot, and whose backlog is not
+// paused.
 func (s *Store) Backlog(ctx context.Context, limit int) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -138,7 +140,8 @@ func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID
 	return pgx.CollectRows(rows, scanTask)
 }
 
-// Redispatch replaces task t by a new one, because Redis lost it. It returns false if the delivery has moved on.
+// Redispatch replaces task t, which Redis lost, by a new one. It returns false if t is no longer the delivery's present
+// task, or if the delivery is no longer dispatched.
 func (s *Store) Redispatch(ctx context.Context, t Task) (again Task, moved bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -148,9 +151,9 @@ func (s *Store) Redispatch(ctx context.Context, t Task) (again Task, moved bool,
 	return again, err == nil, noRows(err, nil)
 }
 
-// LostBefore gives new tasks to at most limit deliveries that were dispatched before Redis lost its data; a wait keeps
-// its time, in Task.At. The new tasks are not selected again, so the caller repeats it until fewer than limit come
-// back.
+// LostBefore gives new tasks to at most limit deliveries that were dispatched before Redis lost its data. A delivery
+// that waits keeps the end of its wait, in Task.At. The new tasks are not selected again: the caller repeats the call
+// until it returns fewer than limit.
 func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -176,8 +179,8 @@ func (s *Store) Clock(ctx context.Context) (now, started time.Time, err error) {
 	return now, started, err
 }
 
-// Depth counts open deliveries by status. Overdue is the lateness of the most overdue one: its wait has ended, its task
-// is not claimed (since it was dispatched), or its lease has expired.
+// Depth counts open deliveries by status. Overdue is the lateness of the most overdue one. A delivery is overdue if its
+// wait has ended, if its task was dispatched and is not claimed, or if its lease has expired.
 type Depth struct {
 	ByStatus map[Status]int64
 	Overdue  time.Duration
@@ -202,8 +205,8 @@ func (s *Store) Depth(ctx context.Context) (d Depth, err error) {
 }
 
 // Release puts at most limit deliveries that were held for a missing setting into their agents' backlogs, if this
-// process has the setting: an RPC URL for the chain, or an Arweave gateway. It returns the tasks with which they were
-// held.
+// process has the setting: an RPC URL for their chain (chains), or an Arweave gateway. It returns the tasks with which
+// they were held, which the caller removes from Redis.
 func (s *Store) Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []Task, err error) {
 	if len(chains) == 0 && !gateway {
 		return nil, nil

@@ -16,7 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Limits of stored values, in bytes; maxNames is a number of names. Each side of an attempt is limited to 16 KiB.
+// Limits of stored values, in bytes; maxNames is a number of names. maxSideBytes limits each of the arguments, response
+// and result of an attempt.
 const (
 	maxSideBytes  = 16 << 10
 	maxErrorBytes = 4 << 10
@@ -25,18 +26,19 @@ const (
 	maxNames      = 16
 )
 
-// Outcome is the result of one attempt. Record makes strings storable and cuts them. Its JSON form is kept in Redis
-// while Postgres is unavailable, so fields may be added but not renamed.
+// Outcome is the result of one attempt. Record makes its strings storable and cuts long ones. Its JSON form is kept in
+// Redis while Postgres is unavailable, so fields may be added but their JSON names must not change.
 type Outcome struct {
 	Status Status        `json:"status"`
 	Reason reason.Reason `json:"reason,omitempty"` // empty for Delivered
 	Delay  time.Duration `json:"delay,omitempty"`  // for Waiting: time until the next attempt; ns in JSON
-	// Task, for Waiting: the task is retried when the wait is over. False leaves the wait to the reconciler.
+	// Task, for Waiting: asynq runs a task again when the wait is over. False: the delivery waits without a task, and
+	// the reconciler ends the wait.
 	Task bool `json:"task,omitempty"`
-	Anew bool `json:"anew,omitempty"` // with Task: the wait gets a new task, n + 1, because the present one has not ended
-	// Free: the attempt does not count; its row and its count are undone, unless Called.
+	Anew bool `json:"anew,omitempty"` // with Task: the wait gets a new task, n + 1; the present one has not ended
+	// Free: the attempt does not count. Its row is deleted and the next attempt gets its number. Ignored if Called.
 	Free   bool   `json:"free,omitempty"`
-	Called bool   `json:"called,omitempty"` // a call was written, completely or partly
+	Called bool   `json:"called,omitempty"` // the call was sent, completely or partly
 	Stage  string `json:"stage,omitempty"`  // last stage of the attempt
 	Error  string `json:"error,omitempty"`  // a sentence for people, without secrets
 
@@ -48,7 +50,7 @@ type Outcome struct {
 	FileDisagrees []string        `json:"fileDisagrees,omitempty"`
 	Arguments     json.RawMessage `json:"arguments,omitempty"` // as sent
 	Response      json.RawMessage `json:"response,omitempty"`  // as received
-	Result        json.RawMessage `json:"result,omitempty"`    // part of the answer that the delivery keeps
+	Result        json.RawMessage `json:"result,omitempty"`    // the part of the answer that the delivery keeps
 	Protocol      string          `json:"protocol,omitempty"`
 	// StepMicros are the durations of check, resolve, fetch, compose and call in µs, up to the last step that began.
 	StepMicros []int32 `json:"stepMicros,omitempty"`
@@ -56,27 +58,28 @@ type Outcome struct {
 	CallTook time.Duration `json:"callTook,omitempty"`
 
 	AgentOK    bool            `json:"agentOk,omitempty"`    // the agent accepted the call
-	AgentError string          `json:"agentError,omitempty"` // an error that is the agent's fault
+	AgentError string          `json:"agentError,omitempty"` // an error by the agent's fault; empty: none
 	ServerInfo json.RawMessage `json:"serverInfo,omitempty"` // from the agent's initialize result
-	// Tools are the agent's tools (ToolList) if they changed; nil: unchanged.
+	// Tools are the agent's present tools (ToolList), if they differ from the stored ones; nil: unchanged.
 	Tools json.RawMessage `json:"tools,omitempty"`
 
-	// Preferences are those in the agent's answer; nil: none.
+	// Preferences are those that the agent returned with its answer; nil: it returned none.
 	Preferences *Preferences `json:"preferences,omitempty"`
 	// HoldLine, for Waiting, is how long new deliveries of the agent stay in its backlog; ns in JSON.
 	HoldLine time.Duration `json:"holdLine,omitempty"`
 
-	// EndpointOfJob: the job named the endpoint. The outcome is no evidence about the agent, so its row keeps its
-	// state, times, totals and hours.
+	// EndpointOfJob: the job named the endpoint. So the outcome says nothing about the agent, and Record does not
+	// change the agent's row.
 	EndpointOfJob bool `json:"endpointOfJob,omitempty"`
 
-	// Elsewhere, for Held with agent_disabled: the servers file disabled the agent, not its row. So an enabled row
-	// releases nothing.
+	// Elsewhere, for Held with agent_disabled: the servers file disabled the agent. So Record does not release the
+	// delivery although the agent's row is enabled.
 	Elsewhere bool `json:"elsewhere,omitempty"`
 	// FetchFailed: the feedback file could not be fetched. Claim.FetchFailures counts these.
 	FetchFailed  bool `json:"fetchFailed,omitempty"`
 	SkipDispatch bool `json:"keepLine,omitempty"` // leave the dispatch of the agent's next deliveries to the reconciler
-	// Moved: a moved endpoint would explain the failure. The agent's epoch is raised once.
+	// Moved: the agent's endpoint may have moved, which would explain the failure. Record raises the agent's epoch, so
+	// that workers resolve the agent again, but only once until the agent's next success.
 	Moved bool `json:"moved,omitempty"`
 
 	// Undecided: the check did not find the event, or not yet. If a hint arrived after the claim, the delivery is checked
@@ -95,7 +98,8 @@ type Gone struct {
 	Next *job.Job `json:"next,omitempty"` // the event that has its key now, for a delivery of its own; nil: none
 }
 
-// MarshalJSON cannot fail: parts from outside that are not valid JSON are cut as they would be for Postgres.
+// MarshalJSON encodes o with the parts from outside in the form in which Record would store them. So it cannot fail
+// because a part is not valid JSON.
 func (o Outcome) MarshalJSON() ([]byte, error) {
 	type plain Outcome
 	for _, side := range []*json.RawMessage{&o.Arguments, &o.Response, &o.Result, &o.ServerInfo, &o.Tools} {
@@ -104,10 +108,10 @@ func (o Outcome) MarshalJSON() ([]byte, error) {
 	return json.Marshal(plain(o))
 }
 
-// SpooledOutcome is the known outcome of an earlier attempt that Postgres did not store at the time.
+// SpooledOutcome is the outcome of an earlier attempt that Postgres could not store at the time. Redis stored it.
 type SpooledOutcome struct {
-	Attempt   int       `json:"attempt"`
-	StartedAt time.Time `json:"startedAt"` // identifies the row, with Attempt
+	Attempt   int       `json:"attempt"`   // number of the attempt
+	StartedAt time.Time `json:"startedAt"` // identifies the row of the attempt, with Attempt
 	At        time.Time `json:"at"`        // when the outcome became known
 	Outcome   Outcome   `json:"outcome"`   // the caller of Adopt subtracts the elapsed time from Delay
 }
@@ -116,7 +120,8 @@ type SpooledOutcome struct {
 type Recorded struct {
 	// Task is the task with which the delivery waits, if Outcome.Task is set: the claim's task, or a new one (Anew).
 	Task *Task
-	// Next are the agent's next deliveries, dispatched by the same transaction, and ended tasks of released deliveries.
+	// Next are tasks for the caller to put into Redis or to remove there: of the agent's next deliveries, which the
+	// same transaction dispatched, and Ended ones of released deliveries.
 	Next []Task
 
 	Rechecked     bool          // the delivery was queued again at once (recheck.sql)
@@ -124,9 +129,9 @@ type Recorded struct {
 	Age           time.Duration // time since the delivery was accepted
 }
 
-// Record stores the outcome under the claim's fence, completes the attempt and dispatches the agent's next deliveries,
-// in one round trip and one commit. Concurrent plain outcomes share both (record_group.go). The caller puts the
-// returned tasks into Redis. Calling it again after an error is harmless.
+// Record stores the outcome of the claim's attempt and dispatches the agent's next deliveries, in one round trip and
+// one commit. Concurrent plain outcomes share both (record_group.go). The caller puts the returned tasks into Redis.
+// Calling it again after an error is harmless.
 //
 // It returns ErrFenced if the claim is lost. Then nothing has changed, except that a late Delivered completes its own
 // attempt. A late Delivered of a delivery that has not ended is no error: it ends the delivery.
@@ -153,7 +158,8 @@ func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, 
 	return rec, nil
 }
 
-// recordAlone records one outcome. If the attempt's partition is missing, it tries again with the partitioned table.
+// recordAlone records one outcome. If the partition of the attempt is missing, it repeats that with the partitioned
+// table.
 func (s *Store) recordAlone(ctx context.Context, r recordRequest) (Recorded, error) {
 	rec, err := s.recordOnce(ctx, r.claim, r.outcome)
 	if err != nil && r.claim.week != "" && isMissingWeek(err) {
@@ -163,7 +169,7 @@ func (s *Store) recordAlone(ctx context.Context, r recordRequest) (Recorded, err
 	return rec, err
 }
 
-// recordOnce runs record.sql in one batch with the lock of the agent and the dispatch.
+// recordOnce records an outcome in one batch: it locks the agent, runs record.sql and dispatches.
 func (s *Store) recordOnce(ctx context.Context, c *Claim, o Outcome) (Recorded, error) {
 	a := c.Agent()
 	b := &pgx.Batch{}
@@ -192,21 +198,21 @@ func (r *onceClosed) Close() error {
 	return r.BatchResults.Close()
 }
 
-// isMissingWeek reports whether the partition of an attempt was dropped by hand since the claim, or may only be written
-// through its parent.
+// isMissingWeek reports whether err means that the partition of an attempt cannot be written directly: it was dropped
+// by hand since the claim, or the database user may write only to the partitioned table.
 func isMissingWeek(err error) bool {
 	var pe *pgconn.PgError
 	const undefinedTable, insufficientPrivilege = "42P01", "42501"
 	return errors.As(err, &pe) && (pe.Code == undefinedTable || pe.Code == insufficientPrivilege)
 }
 
-// Adopt records the known outcome of an earlier attempt of the delivery, instead of making the attempt of c. The
-// attempt of c, which must not have called the agent, is undone; the attempt of p is completed, and the delivery
-// changes as Record would change it. p.Outcome.Delay is the rest of the wait. Calling it again after an error is
+// Adopt records the outcome p of an earlier attempt of the claimed delivery, instead of making the claim's attempt.
+// That attempt, which must not have called the agent, is undone; the attempt of p is completed, and the delivery
+// changes as Record would change it. p.Outcome.Delay is the rest of the wait. Calling Adopt again after an error is
 // harmless.
 //
-// It returns ErrFenced as Record does, and ErrStale if the attempt of p already has an outcome, or was free and undone.
-// Then nothing has changed.
+// It returns ErrFenced as Record does. It returns ErrStale if the attempt of p already has an outcome, or was free and
+// undone; then nothing has changed.
 func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Recorded, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -259,8 +265,9 @@ func (o Outcome) checkStatus() error {
 	return nil
 }
 
-// queueRecord queues the statements that follow the agent's lock: they record the outcome of attempt p and dispatch the
-// agent's next deliveries.
+// queueRecord queues the statements that follow the agent's lock: they record o as the outcome of attempt p, which is
+// the claim's or an earlier one, and dispatch the agent's next deliveries. A nil tookMs means that the attempt ends
+// now.
 func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome, tookMs *int64) {
 	a := c.Agent()
 	b.Queue(recordStatement(c, p), namedStatement("record").args(pgx.NamedArgs{
@@ -296,8 +303,8 @@ func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome,
 	}
 }
 
-// recordStatement returns record.sql for the partition of attempt p, if p is the attempt of c, else for the partitioned
-// table.
+// recordStatement returns record.sql for the partition that contains the row of attempt p, if p is the claim's attempt,
+// otherwise for the partitioned table.
 func recordStatement(c *Claim, p SpooledOutcome) string {
 	text := statement("record")
 	if c.week == "" || p.Attempt != c.Attempt || !p.StartedAt.Equal(c.StartedAt) {
@@ -306,7 +313,8 @@ func recordStatement(c *Claim, p SpooledOutcome) string {
 	return inWeek(text, c.week)
 }
 
-// readRecorded reads the answers to the statements of queueRecord, and then the commit.
+// readRecorded reads the answers to the statements of queueRecord, and then that of the commit. It returns ErrFenced,
+// after the commit, if the claim is lost.
 func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec Recorded, err error) {
 	var n int
 	var next *time.Time
@@ -356,7 +364,8 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 	return rec, nil
 }
 
-// addWait adds the end of the delivery's wait (nil: it does not wait) and the task n with which it waits.
+// addWait sets the time and the task of the delivery's wait. next is the end of the wait; nil: the delivery does not
+// wait. n and bulk are those of the task; attempt is the number of the attempt.
 func (rec *Recorded) addWait(c *Claim, o Outcome, attempt, n int, next *time.Time, bulk bool) {
 	if next == nil {
 		return
@@ -368,13 +377,13 @@ func (rec *Recorded) addWait(c *Claim, o Outcome, attempt, n int, next *time.Tim
 	}
 }
 
-// KeepSide returns one side of a call in the form in which it is stored.
+// KeepSide returns the arguments or the response of a call in the form in which Record stores them.
 func KeepSide(raw json.RawMessage) json.RawMessage { return storable.JSON(raw, maxSideBytes) }
 
-// nameOrNull returns a short name in storable form, or nil for "".
+// nameOrNull returns a name in storable form, cut to maxNameBytes, or nil for "".
 func nameOrNull(s string) *string { return nullIfEmpty(storable.Text(s, maxNameBytes)) }
 
-// boundNames returns at most maxNames names in storable form.
+// boundNames returns the first maxNames names in storable form.
 func boundNames(list []string) []string {
 	var out []string
 	for _, s := range list[:min(len(list), maxNames)] {

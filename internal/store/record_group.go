@@ -23,7 +23,8 @@ type recordRequest struct {
 	outcome Outcome
 }
 
-// isPlain reports whether record_group.sql can record the outcome as record.sql would.
+// isPlain reports whether record_group.sql, which omits the rare parts of record.sql, records the outcome in the same
+// way.
 func (r recordRequest) isPlain() bool {
 	o := r.outcome
 	switch o.Status {
@@ -36,8 +37,8 @@ func (r recordRequest) isPlain() bool {
 	return !isRare && r.claim.week != ""
 }
 
-// recordGroup records the outcomes of a group of plain attempts and dispatches their agents' next deliveries, in one
-// round trip and one commit. It leaves requests unanswered that record_group.sql did not record.
+// recordGroup records the outcomes of plain attempts and dispatches their agents' next deliveries, in one round trip
+// and one commit. A request gets no answer if record_group.sql did not record it; the coalescer then calls recordAlone.
 func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]result[Recorded], error) {
 	members := selectMembers(group)
 	rows, week := recordColumns{}, group[members[0]].claim.week
@@ -56,9 +57,9 @@ func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]resul
 	return readRecordedGroup(res, group, members)
 }
 
-// selectMembers returns the indexes of the requests that one statement can take: those with attempts in the partition
-// of the first one. They are in the order of their deliveries' ids, in which the outcomes of one agent's deliveries are
-// applied.
+// selectMembers returns the indexes of the requests that one statement can record: those whose attempts are in the
+// partition of the first one. The indexes are in the order of the deliveries' ids, in which the outcomes of one agent
+// are applied.
 func selectMembers(group []recordRequest) (members []int) {
 	for i, r := range group {
 		if r.claim.week == group[0].claim.week {
@@ -72,8 +73,9 @@ func selectMembers(group []recordRequest) (members []int) {
 	return members
 }
 
-// readRecordedGroup reads the answers to the batch of recordGroup, and then the commit. It distributes an agent's next
-// tasks in turn among the callers that recorded its deliveries.
+// readRecordedGroup reads the answers to the batch of recordGroup, and then that of the commit. members are the indexes
+// of the recorded requests in group. An agent's next tasks are distributed in turn among the callers that recorded its
+// deliveries.
 func readRecordedGroup(res pgx.BatchResults, group []recordRequest, members []int) ([]result[Recorded], error) {
 	if _, err := res.Exec(); err != nil {
 		return nil, fmt.Errorf("lock the agents: %w", err)
@@ -118,12 +120,12 @@ func readRecordedGroup(res pgx.BatchResults, group []recordRequest, members []in
 	return results, res.Close() // the error of the commit
 }
 
-// inWeek replaces the partitioned table of attempts by one of its partitions.
+// inWeek returns a statement's text with the partitioned table of attempts replaced by its partition week.
 func inWeek(text, week string) string {
 	return strings.ReplaceAll(text, "herald.attempts\n", week+"\n")
 }
 
-// recordColumns has the arrays of record_group.sql.
+// recordColumns contains the arguments of record_group.sql: one array per column, one element per request.
 type recordColumns struct {
 	chains             []int64
 	registries, agents []string
@@ -187,7 +189,8 @@ func (c *recordColumns) args() pgx.NamedArgs {
 		"preferences": c.preferences}
 }
 
-// formatStepTimes returns an integer[] as text, because Postgres has no arrays of arrays of different lengths.
+// formatStepTimes returns the text of an integer[], or nil for nil. The arrays of a group are passed as text, because
+// Postgres has no arrays of arrays with different lengths.
 func formatStepTimes(micros []int32) *string {
 	if micros == nil {
 		return nil

@@ -10,17 +10,17 @@ import (
 // anyEpoch makes release_held.sql ignore the agent's epoch.
 const anyEpoch = int64(-1)
 
-// ReleaseHeld releases an agent's deliveries that are held for some reasons, oldest first, in as many transactions as
-// needed. It returns their number and the tasks that the caller puts into Redis or removes there, even after an error:
-// a second call continues.
+// ReleaseHeld puts an agent's deliveries that are held for these reasons into its backlog, oldest first, in as many
+// transactions as needed. It returns their number and the tasks that the caller puts into Redis or removes there, even
+// after an error: a second call continues.
 func (s *Store) ReleaseHeld(ctx context.Context, a Agent,
 	reasons ...reason.Reason) (released int, tasks []Task, err error) {
 	defer wrapError(&err, "release held deliveries of agent %d:%s %q", a.ChainID, a.ID, reasons)
 	return s.releaseInBatches(ctx, a, reasons, nil)
 }
 
-// releaseInBatches makes a change to the agent (nil: none) in one transaction with the first batch of deliveries that
-// it releases, and then releases the other batches.
+// releaseInBatches is ReleaseHeld with a change to the agent (nil: none), which it makes in one transaction with the
+// first batch. Without reasons it makes only the change.
 func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []reason.Reason,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	for {
@@ -59,9 +59,10 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []reason.Reas
 	return len(ended), append(tasks, ended...), nil
 }
 
-// mendedReasons returns the reasons of deliveries to release in the transaction that holds the delivery of o. The cause
-// may have been removed between the claim and now, and no later call would release the delivery. since is the agent's
-// epoch: only a higher one is evidence of the removal.
+// mendedReasons returns the reasons for which held deliveries of the agent must be released after o is recorded, in the
+// same transaction; nil: none. If o holds its delivery, the cause may have been removed since the claim, and no later
+// call would release the delivery. claimed is the agent's epoch in the claim. Only an agent with an epoch above since
+// is released, because storing a credential raises the epoch.
 func (o Outcome) mendedReasons(claimed int64) (reasons []reason.Reason, since int64) {
 	switch {
 	case o.Status != Held:

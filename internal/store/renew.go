@@ -10,11 +10,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrSuperseded means that another worker renewed the access token, or that its credential was replaced, during this
-// renewal. The write changed nothing.
+// ErrSuperseded is returned by SaveRenewal: during the renewal, another worker renewed the access token, or its
+// credential was replaced. The write changed nothing.
 var ErrSuperseded = errors.New("the access token was renewed by another worker, or its credential was replaced")
 
-// Access is an access token that was obtained with an OAuth credential, sealed under Token.AccessBinding.
+// Access is an access token that was obtained with an OAuth credential, encrypted under Token.AccessBinding.
 type Access struct {
 	Ciphertext []byte
 	ExpiresAt  *time.Time // nil: the authorization server set no expiry
@@ -23,15 +23,17 @@ type Access struct {
 // Renewal is the result of LeaseRenewal.
 type Renewal struct {
 	Token  Token   // the present credential
-	Access *Access // the present access token; nil: none
-	No     int64   // number of the renewal that began; 0: none
+	Access *Access // the present access token; nil: there is none
+	No     int64   // number of the renewal that began; 0: it did not begin
 }
 
-// LeaseRenewal begins to renew the access token of t's agent and origin, for this worker alone until the lease,
-// SaveRenewal or YieldRenewal ends it. seen is the access token to replace (nil: none is known). The renewal does not
-// begin if another worker is renewing the token, or if the token was replaced already; then Renewal.No is 0 and Access
-// is the present token. A lease of 0 only reads. LeaseRenewal returns ErrNotFound if the credential no longer exists.
-// It costs one round trip.
+// LeaseRenewal begins to renew the access token of t's agent and origin. Until the lease ends, or SaveRenewal or
+// YieldRenewal is called, no other worker can begin. seen is the ciphertext of the access token to replace; nil: none
+// is known.
+//
+// If another worker is renewing the token, or has replaced seen already, the renewal does not begin: Renewal.No is 0
+// and Access is the present token. A lease of 0 only reads. LeaseRenewal returns ErrNotFound if the credential no
+// longer exists. It costs one round trip.
 func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease time.Duration) (r Renewal, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -61,17 +63,18 @@ func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease ti
 	return r, nil
 }
 
-// isForeignKeyViolation reports whether the credential was deleted between its lookup and the insert of the row that
-// refers to it.
+// isForeignKeyViolation reports whether err means that the credential was deleted before the row that refers to it was
+// inserted.
 func isForeignKeyViolation(err error) bool {
 	var pe *pgconn.PgError
 	const foreignKeyViolation = "23503"
 	return errors.As(err, &pe) && pe.Code == foreignKeyViolation
 }
 
-// SaveRenewal ends a renewal. It stores the access token, and the credential's new ciphertext if the authorization
-// server issued another refresh token (nil: unchanged), both or neither. Calling it again is harmless. It returns
-// ErrSuperseded if the lease ended and another worker began a renewal, or if the credential was replaced.
+// SaveRenewal ends a renewal. It stores the access token a, and credential, the new ciphertext of the credential if the
+// authorization server issued another refresh token (nil: unchanged). It stores both or neither. Calling it again is
+// harmless. It returns ErrSuperseded if the lease ended and another worker began a renewal, or if the credential was
+// replaced.
 func (s *Store) SaveRenewal(ctx context.Context, r Renewal, a Access, credential []byte) (err error) {
 	t := r.Token
 	key, ok := secret.KeyID(a.Ciphertext)
@@ -94,8 +97,8 @@ func (s *Store) SaveRenewal(ctx context.Context, r Renewal, a Access, credential
 	return noRows(err, ErrSuperseded)
 }
 
-// YieldRenewal ends a failed renewal, so that another worker may try at once. It is harmless if the lease has ended, or
-// if the credential was replaced: the renewals of a new credential count from 1 again.
+// YieldRenewal ends a failed renewal, so that another worker may try at once. It changes nothing if another renewal has
+// begun, or if the credential was replaced since: the numbers of a new credential's renewals begin at 1 again.
 func (s *Store) YieldRenewal(ctx context.Context, r Renewal) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -124,7 +127,7 @@ func setAccess(ctx context.Context, tx pgx.Tx, t Token) error {
 	return err
 }
 
-// AccessAfter lists credentials that have an access token, as TokensAfter does, with the token in Token.Access.
+// AccessAfter is TokensAfter for the credentials that have an access token, and reads that token into Token.Access.
 func (s *Store) AccessAfter(ctx context.Context, last *Token) (list []Token, err error) {
 	defer wrapError(&err, "list access tokens")
 	return s.listTokens(ctx, `SELECT `+tokenColumns+`, x.ciphertext, x.expires_at FROM herald.agent_mcp_tokens t
@@ -135,8 +138,8 @@ func (s *Store) AccessAfter(ctx context.Context, last *Token) (list []Token, err
 		})
 }
 
-// ResealAccess replaces the ciphertext of an access token if it has not changed since it was read. It returns false if
-// the token was renewed or removed.
+// ResealAccess replaces the ciphertext of the access token old.Access. It returns false if the token was renewed or
+// removed since old was read; then it changed nothing.
 func (s *Store) ResealAccess(ctx context.Context, old Token, ciphertext []byte) (changed bool, err error) {
 	defer wrapError(&err, "seal the access token of agent %d:%s for %s anew", old.ChainID, old.ID, old.Origin)
 	return s.replaceCiphertext(ctx, "agent_mcp_access", old, old.Access.Ciphertext, ciphertext)

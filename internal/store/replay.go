@@ -32,7 +32,7 @@ func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID,
 	return s.moveByOperator(ctx, ids, force, statement("cancel"), false, whyNotCancelled)
 }
 
-// NoSuchDelivery is the reason for an id without a delivery.
+// NoSuchDelivery is the reason that Replay and Cancel return for an id without a delivery.
 const NoSuchDelivery = "there is no such delivery"
 
 // previousState is a delivery's state before an operator's request.
@@ -42,7 +42,9 @@ type previousState struct {
 	hasJob bool
 }
 
-// moveByOperator changes deliveries that an operator selected. It locks their agents first.
+// moveByOperator locks the agents of the deliveries that an operator selected, and runs the statement replay or cancel
+// on them. handOut dispatches from the agents' backlogs afterwards. why returns the reason for a delivery that the
+// statement left unchanged.
 func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool, sql string, handOut bool,
 	why func(previousState) string) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
 	if len(ids) > maxMove {

@@ -10,8 +10,8 @@ import (
 )
 
 // Retain deletes the job, sealed headers, result and error of deliveries that ended more than age ago; id, key, status
-// and reason stay. It also deletes old attempts in the default partition. It returns the number of rows it changed, at
-// most limit of each kind; the caller repeats it.
+// and reason stay. It also deletes such old attempts in the default partition. It changes at most limit rows of each
+// kind and returns the number of both; the caller repeats it.
 func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

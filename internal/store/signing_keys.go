@@ -49,8 +49,9 @@ func (s *Store) AddFirstSigningKey(ctx context.Context, k SigningKey) (added boo
 	return added && err == nil, err
 }
 
-// RotateSigningKey stores ID and Ciphertext of k as a key that is published at once and signs after the duration after.
-// The other keys stay published for another keep after that. Keys that are no longer published are deleted.
+// RotateSigningKey stores ID and Ciphertext of k as a key that is published at once and begins to sign after the
+// duration after. The other keys stay published until keep has passed since then. Keys that are no longer published are
+// deleted.
 func (s *Store) RotateSigningKey(ctx context.Context, k SigningKey, after, keep time.Duration) (stored SigningKey, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -75,7 +76,8 @@ func (s *Store) RotateSigningKey(ctx context.Context, k SigningKey, after, keep 
 	return stored, err
 }
 
-// ResealSigningKey replaces a key's ciphertext if it has not changed since it was read.
+// ResealSigningKey replaces a key's ciphertext. It returns false, and changes nothing, if the ciphertext has changed
+// since old was read.
 func (s *Store) ResealSigningKey(ctx context.Context, old SigningKey, ciphertext []byte) (changed bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -25,15 +25,15 @@ type Status string
 
 // All statuses. A final status changes only by an operator's replay, or after a reorg.
 const (
-	Queued    Status = "queued"    // not yet claimed: in the backlog, or with a task in Redis
+	Queued    Status = "queued"    // ready: in its agent's backlog, or dispatched with a task in Redis
 	Running   Status = "running"   // claimed by a worker
-	Waiting   Status = "waiting"   // until its next attempt, or for another delivery
+	Waiting   Status = "waiting"   // until the time of its next attempt, or until another delivery has ended
 	Held      Status = "held"      // until an operator or a setting releases it
 	Delivered Status = "delivered" // the agent accepted it
 	Skipped   Status = "skipped"   // no call was needed
-	Rejected  Status = "rejected"  // the job or the agent's answer rules a delivery out
-	Dead      Status = "dead"      // given up after its attempts or its age
-	Cancelled Status = "cancelled" // by an operator or a reorg
+	Rejected  Status = "rejected"  // the job, the event or the agent's answer rules out that another attempt succeeds
+	Dead      Status = "dead"      // given up: its attempts are used up, or it is too old
+	Cancelled Status = "cancelled" // ended by an operator or a reorg
 )
 
 // Final reports whether a delivery with this status has ended.
@@ -45,15 +45,15 @@ func (s Status) Final() bool {
 	return false
 }
 
-// ErrFenced is returned by a write whose claim is lost: the lease expired and the delivery continued without this
-// worker. The write changed nothing.
+// ErrFenced is returned by a write whose claim is lost: its lease expired, or an operator or a reorg ended the
+// delivery. The write changed nothing, except as described at Record.
 var ErrFenced = errors.New("the claim on this delivery is lost: its lease ran out and another worker continued it")
 
-// ErrStale is returned by Adopt when the attempt of the given outcome already has an outcome, or was undone. The write
-// changed nothing, and the claim is still valid.
+// ErrStale is returned by Adopt when the attempt whose outcome it should record already has an outcome, or was undone.
+// The write changed nothing, and the claim is still valid.
 var ErrStale = errors.New("the outcome belongs to an attempt that has been recorded already")
 
-// ErrNotFound is returned when there is no such row.
+// ErrNotFound is returned when the requested row does not exist.
 var ErrNotFound = errors.New("not found")
 
 // Config configures the connections to Postgres.
@@ -70,9 +70,9 @@ type Config struct {
 	// ConnectTimeout bounds one attempt to connect. Default 5 s.
 	ConnectTimeout time.Duration
 
-	// StrictOrder keeps the order of the deliveries of each ordering key (docs/design/delivery.md): one is sent at a
-	// time, and a known earlier index goes first. An agent's policy can switch it off. All workers of a database need
-	// the same value.
+	// StrictOrder keeps the order of the deliveries of each ordering key (docs/design/delivery.md): only one of them is
+	// sent at a time, and a stored delivery with a lower index is sent first. An agent's policy can switch it off. All
+	// workers of a database need the same value.
 	StrictOrder bool
 
 	// StatementTimeout is set on every session, so that a statement whose client is lost cannot keep its locks. A call
@@ -84,7 +84,7 @@ type Config struct {
 	CloseWithin time.Duration
 }
 
-// CommandClose is the CloseWithin of commands.
+// CommandClose is the Config.CloseWithin of Herald's commands.
 const CommandClose = 300 * time.Millisecond
 
 // Store is a pool of connections to one database. Safe for concurrent use.
@@ -102,21 +102,21 @@ type Store struct {
 	records *coalescer[recordRequest, Recorded] // groups plain outcomes
 }
 
-// idleInTransaction is how long the server waits for the next statement of a transaction. This package does nothing
-// between statements, so a slower client is frozen or cut off, and it holds locks on agents.
+// idleInTransaction is how long Postgres waits for the next statement of a transaction before it ends the session. This
+// package does nothing between statements. So a slower client is frozen or cut off, and would keep its locks on agents.
 const idleInTransaction = 10 * time.Second
 
-// lastCalls limits a call that follows one that timed out, see LimitCalls.
+// lastCalls is the time of a call that follows a call that timed out, see LimitCalls.
 const lastCalls = 200 * time.Millisecond
 
-// LimitCalls limits each call to d, for a command that then exits. After a call that timed out, the next calls are
-// limited to lastCalls until one ends in time. LimitCalls must come before every other call.
+// LimitCalls limits each call to d, for a command that exits after a few calls. After a call that timed out, the next
+// calls are limited to lastCalls, until one ends in time. LimitCalls must be called before every other method.
 func (s *Store) LimitCalls(d time.Duration) { s.timeout, s.silent = d, new(atomic.Bool) }
 
 // Open creates a pool without connecting. An unreachable database makes Ping and the first call fail.
 func Open(cfg Config) (*Store, error) { return openPool(cfg, func(*pgxpool.Config) {}) }
 
-// openPool is Open with a hook that changes the pool's configuration, for tests.
+// openPool is Open with a hook for tests, which may change the pool's configuration.
 func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 	if cfg.URL.IsZero() {
 		return nil, errors.New("store: a database URL is needed (DATABASE_URL)")
@@ -163,7 +163,7 @@ const defaultConnectTimeout = 5 * time.Second
 
 var errURL = errors.New("DATABASE_URL is not a Postgres URL (postgres://user@host/database)")
 
-// withDeadline returns a context with the deadline of a call.
+// withDeadline returns ctx with the deadline of one call of this package (Config.StatementTimeout, LimitCalls).
 func (s *Store) withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	if s.silent == nil {
 		return context.WithTimeout(ctx, s.timeout)
@@ -179,14 +179,15 @@ func (s *Store) withDeadline(ctx context.Context) (context.Context, context.Canc
 	}
 }
 
-// wrapError is deferred. It prefixes the call's error with what failed.
+// wrapError is called with defer. If *err is not nil, it puts what failed before the error, and explains an unreachable
+// Postgres.
 func wrapError(err *error, what string, args ...any) {
 	if *err != nil {
 		*err = fmt.Errorf("%s: %w", fmt.Sprintf(what, args...), pgerror.Explain(*err))
 	}
 }
 
-// noRows returns meaning if err is pgx.ErrNoRows, else err.
+// noRows returns meaning if err is pgx.ErrNoRows, otherwise err.
 func noRows(err, meaning error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return meaning
@@ -194,8 +195,8 @@ func noRows(err, meaning error) error {
 	return err
 }
 
-// Close closes all connections. It waits for groups in progress and for connections in use, for Config.CloseWithin at
-// most.
+// Close closes all connections. It waits for groups in progress (coalescer), and for at most Config.CloseWithin for
+// connections in use.
 func (s *Store) Close() {
 	s.claims.close()
 	s.records.close()
@@ -230,7 +231,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	return fmt.Errorf("ask Postgres: %w", netguard.Explain("it", 0, err))
 }
 
-// PoolStat is the state of the connection pool, for its metrics.
+// PoolStat contains the numbers of connections in use, of idle ones, and of allowed ones.
 type PoolStat struct{ Acquired, Idle, Max int32 }
 
 // PoolStat returns the current state of the connection pool.
@@ -239,28 +240,29 @@ func (s *Store) PoolStat() PoolStat {
 	return PoolStat{Acquired: st.AcquiredConns(), Idle: st.IdleConns(), Max: st.MaxConns()}
 }
 
-// GroupStat counts since the start: groups of claims or records, the requests in them, and the groups that failed. The
-// requests of a failed group were run one by one.
+// GroupStat counts, since the start, the groups of claims or records, the requests in these groups, and the groups that
+// failed. The requests of a failed group were run one by one.
 type GroupStat struct{ Groups, Grouped, Failed int }
 
-// GroupStats returns the counts of the kinds "claim" and "record".
+// GroupStats returns the counts of groups, under the keys "claim" and "record".
 func (s *Store) GroupStats() map[string]GroupStat {
 	return map[string]GroupStat{"claim": s.claims.countGroups(), "record": s.records.countGroups()}
 }
 
-// Task is an entry for Redis: a delivery's id, and the dispatch counter, by which only the newest task is valid.
+// Task is a task that the caller puts into Redis, or removes there if it is Ended. N is the delivery's dispatch
+// counter: only a task with its present value can claim the delivery.
 type Task struct {
 	ID       uuid.UUID
 	N        int
 	Kind     string
-	Attempts int // made so far; a task with attempts goes to the retry lane
+	Attempts int // attempts of the delivery so far; with any, the task goes to the retry lane
 	// Bulk: the delivery is part of a backfill, or this is the first attempt of a replay. The task goes to the lane
 	// bulk, which comes after new deliveries.
 	Bulk bool
-	At   time.Time // earliest time; zero: now
+	At   time.Time // earliest time at which the task may run; zero: now
 
-	// Ended: this task must not run. The delivery was held, waiting or ended with it and now continues without it, so
-	// the caller removes the task from the web UI.
+	// Ended: the delivery was held, was waiting or has ended with this task, and continues without it. The task must
+	// not run, so the caller removes it from Redis.
 	Ended bool
 }
 
@@ -270,7 +272,7 @@ func scanTask(row pgx.CollectableRow) (Task, error) {
 	return t, err
 }
 
-// scanEnded reads a row of a statement that releases deliveries.
+// scanEnded reads the id and n of a task that has ended (Task.Ended).
 func scanEnded(row pgx.CollectableRow) (Task, error) {
 	t := Task{Ended: true}
 	err := row.Scan(&t.ID, &t.N)

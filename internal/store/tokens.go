@@ -143,8 +143,8 @@ func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned 
 	return pinned, noRows(err, ErrNotFound)
 }
 
-// changeTokens makes a change to an agent's tokens in one transaction with the first batch of deliveries that it
-// releases.
+// changeTokens makes a change to an agent's tokens, raises the agent's epoch and releases the deliveries that were held
+// for a missing credential. The first batch is released in the transaction of the change.
 func (s *Store) changeTokens(ctx context.Context, a Agent,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	return s.releaseInBatches(ctx, a, []reason.Reason{reason.AuthRequired}, func(ctx context.Context, tx pgx.Tx) error {
@@ -191,7 +191,7 @@ func (s *Store) TokensAfter(ctx context.Context, last *Token) (list []Token, err
 	return s.listTokens(ctx, `SELECT `+tokenColumns+` FROM herald.agent_mcp_tokens t WHERE true`, last, scanToken)
 }
 
-// listTokens reads a page of a selection.
+// listTokens reads a page of the tokens that a query selects, after last (nil: the first page).
 func (s *Store) listTokens(ctx context.Context, selection string, last *Token,
 	scan pgx.RowToFunc[Token]) ([]Token, error) {
 	after := Token{Agent: Agent{ID: "-1"}}
@@ -252,7 +252,7 @@ type Expiring struct {
 	Expired int
 }
 
-// TokensExpiring counts tokens by Postgres' clock.
+// TokensExpiring counts the stored tokens by Postgres' clock. Soon are those that expire within the given time.
 func (s *Store) TokensExpiring(ctx context.Context, within time.Duration) (e Expiring, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

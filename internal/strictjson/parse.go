@@ -17,12 +17,12 @@ type Options struct {
 	MaxDepth int
 	// MaxDigits and MaxExponent bound the digits and exponents of numbers. If MaxDigits is 0, neither applies.
 	MaxDigits, MaxExponent int
-	// LastWins accepts duplicate names, of which the last value counts, as in encoding/json. Without it a duplicate
-	// name is a fault.
+	// LastWins accepts duplicate names and keeps the last value, as encoding/json does. Otherwise a duplicate name is a
+	// fault.
 	LastWins bool
-	// Repaired, if not nil, enables the conversion of strings for Postgres: NUL becomes U+FFFD. It is called for each
-	// value in which, or in whose name, a character was replaced by that or by encoding/json (invalid UTF-8, an
-	// unpaired surrogate).
+	// Repaired, if not nil, is called for each value in which, or in whose name, characters were replaced by U+FFFD.
+	// encoding/json replaces invalid UTF-8 and unpaired surrogates in any case. NUL, which Postgres cannot store, is
+	// replaced only if Repaired is set.
 	Repaired func(*Value)
 }
 
@@ -40,12 +40,12 @@ const (
 // Fault is the first fault in a document.
 type Fault struct {
 	Kind    Kind
-	Path    string // of the value; empty: the whole document
-	Offset  int    // number of bytes read
+	Path    string // of the value, as Value.Path returns it; empty: the whole document
+	Offset  int    // number of bytes of the document that were read up to the fault
 	Problem string // a predicate whose subject is the path: "is given twice"
 }
 
-// Parse parses exactly one JSON value.
+// Parse parses raw, which must be exactly one JSON value. It returns the first fault, or nil.
 func Parse(raw []byte, opt Options) (*Value, *Fault) {
 	p := &parser{raw: raw, dec: json.NewDecoder(bytes.NewReader(raw)), opt: opt}
 	p.dec.UseNumber()
@@ -138,7 +138,8 @@ func (p *parser) readList(v *Value, depth int) *Fault {
 	return f
 }
 
-// readToken returns the next token and its bytes, including the preceding separator.
+// readToken returns the next token and its bytes, which include the separator before it. v is the value that a fault
+// names.
 func (p *parser) readToken(v *Value) (json.Token, []byte, *Fault) {
 	from := p.dec.InputOffset()
 	token, err := p.dec.Token()
@@ -164,7 +165,8 @@ func (p *parser) notJSON(v *Value, err error) *Fault {
 	return f
 }
 
-// repairText returns s in a form that Postgres can store, if Options.Repaired is set.
+// repairText returns s without NUL, and calls Options.Repaired if it, or encoding/json, replaced a character. It
+// returns s unchanged if Repaired is nil. literal is the token from which s was decoded.
 func (p *parser) repairText(v *Value, s string, literal []byte) string {
 	if p.opt.Repaired == nil {
 		return s
@@ -179,8 +181,8 @@ func (p *parser) repairText(v *Value, s string, literal []byte) string {
 	return repaired
 }
 
-// isDamaged reports whether the JSON decoder replaced a part of a string literal: invalid UTF-8 or an unpaired
-// surrogate.
+// isDamaged reports whether encoding/json replaced a part of a string literal when it decoded it: invalid UTF-8 or an
+// unpaired surrogate.
 func isDamaged(literal []byte) bool {
 	if !utf8.Valid(literal) {
 		return true
@@ -203,7 +205,7 @@ func isDamaged(literal []byte) bool {
 	return false
 }
 
-// readEscape returns the code unit of a \uXXXX at the start of b, or -1.
+// readEscape returns the UTF-16 code unit of a \uXXXX at the start of b, or -1 if b does not start with one.
 func readEscape(b []byte) int64 {
 	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
 		return -1

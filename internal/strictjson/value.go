@@ -19,7 +19,7 @@ const (
 type Value struct {
 	Data any    // string, json.Number, bool, nil, *Object or []*Value
 	Name string // name of the member, if in an object
-	End  int    // offset after its token; for an object or a list, after the opening bracket
+	End  int    // offset in the document after the value's token; for an object or a list, after the opening bracket
 
 	// The path is computed on demand. Stored in each of a hundred thousand values, a path of 34 long names would need a
 	// thousand times the size of the document.
@@ -28,10 +28,11 @@ type Value struct {
 	at     string // path of a value from New
 }
 
-// New returns a value that is not part of a document. path is the location of its source for error messages.
+// New returns a value that is not part of a document. Its Path is path, which error messages show as the source of the
+// value.
 func New(path string, data any) *Value { return &Value{Data: data, index: -1, at: path} }
 
-// Object returns the members of an object, or false if v is not an object.
+// Object returns v's members if v is an object, otherwise nil and false.
 func (v *Value) Object() (*Object, bool) {
 	o, ok := v.Data.(*Object)
 	return o, ok
@@ -43,7 +44,7 @@ type Object struct {
 	byName  map[string]*Value // nil for a small object
 }
 
-// Get returns the member name, or nil.
+// Get returns the member with this name, or nil if the object has none.
 func (o *Object) Get(name string) *Value {
 	if o.byName != nil {
 		return o.byName[name]
@@ -56,7 +57,7 @@ func (o *Object) Get(name string) *Value {
 	return nil
 }
 
-// FirstUnknown returns the first member whose name is not in known, or nil.
+// FirstUnknown returns the first member whose name is not in known, or nil if all names are.
 func (o *Object) FirstUnknown(known ...string) *Value {
 	for _, m := range o.Members {
 		if !slices.Contains(known, m.Name) {

@@ -21,7 +21,8 @@ type Acceptor interface {
 
 // Config configures a Consumer.
 type Config struct {
-	// Client is the connection to Redis. Its calls must have their own deadlines. Required.
+	// Client is the connection to Redis. Each call must end in bounded time, also without a deadline of its context.
+	// Required.
 	Client   redis.UniversalClient
 	Acceptor Acceptor // required
 	List     string   // HERALD_LEGACY_QUEUE; required
@@ -29,7 +30,7 @@ type Config struct {
 
 	// PollInterval is the time between two polls of an empty list. Default 100 ms.
 	PollInterval time.Duration
-	// Alive is how long a worker counts as alive after its last call to Redis. After that, other workers return its
+	// Alive is how long a worker counts as alive after it last fetched a batch. After that, other workers return its
 	// elements to the list. Default 30 s.
 	Alive time.Duration
 
@@ -42,8 +43,8 @@ type Consumer struct {
 	list   *list
 	worker string // this consumer's unique id
 
-	done    batch // committed in Postgres, not yet acknowledged in Redis
-	cursor  uint64
+	done    batch           // committed in Postgres, not yet acknowledged in Redis
+	cursor  uint64          // where putBackOfDead continues to list the workers (listWorkers)
 	checked time.Time       // when putBackOfDead last checked the other workers
 	failing logging.Service // the failing service that reportError last logged; empty: all work
 }
@@ -52,7 +53,7 @@ const (
 	// acceptTimeout bounds a commit. It is shorter than Alive, so that a worker whose Postgres hangs does not count as
 	// dead.
 	acceptTimeout = 10 * time.Second
-	leaveTimeout  = 2 * time.Second
+	leaveTimeout  = 2 * time.Second // bounds signOff
 
 	// firstPause and longestPause bound the pause between two tries while Redis or Postgres fails.
 	firstPause   = 250 * time.Millisecond
@@ -108,8 +109,8 @@ func (c *Consumer) awaitPause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// takeBatch acknowledges the previous batch, fetches the next one and commits it. It returns the number of its
-// elements.
+// takeBatch acknowledges the previous batch, fetches the next one and commits it. It returns the number of elements in
+// the batch; 0 without an error means that the list is empty.
 func (c *Consumer) takeBatch(ctx context.Context) (int, error) {
 	b, err := c.list.takeBatch(ctx, c.worker, c.done, c.Alive)
 	if err != nil {
@@ -131,12 +132,13 @@ func (c *Consumer) takeBatch(ctx context.Context) (int, error) {
 	return len(taken), nil
 }
 
-// commitError is an error of the Acceptor.
+// commitError marks an error of the Acceptor, to distinguish it from errors of Redis.
 type commitError struct{ error }
 
 func (e *commitError) Unwrap() error { return e.error }
 
-// logTaken logs each element that did not become a delivery, and one line with the counts of all verdicts.
+// logTaken logs each element that did not become a delivery (rejected or conflict), and one line with the counts of all
+// verdicts.
 func (c *Consumer) logTaken(taken []intake.Taken) {
 	counts := map[store.Verdict]int{}
 	for _, t := range taken {
@@ -156,7 +158,8 @@ func (c *Consumer) logTaken(taken []intake.Taken) {
 		"conflict", counts[store.Conflict], "rejected", counts[intake.Rejected])
 }
 
-// putBackOfDead looks for dead workers, at most three times per Alive, and returns their elements to the list.
+// putBackOfDead returns the elements of dead workers to the list. It looks for dead workers at most three times per
+// Alive, on one page of listWorkers each time, and otherwise does nothing.
 func (c *Consumer) putBackOfDead(ctx context.Context) error {
 	if time.Since(c.checked) < c.Alive/3 {
 		return nil
@@ -181,7 +184,8 @@ func (c *Consumer) putBackOfDead(ctx context.Context) error {
 	return nil
 }
 
-// reportError logs one line when a service begins to fail, and one when all services work again.
+// reportError logs one line when Redis or Postgres begins to fail, and one when both work again. A nil err means that
+// both work.
 func (c *Consumer) reportError(err error) {
 	var commit *commitError
 	now := logging.Service("")

@@ -10,8 +10,9 @@
 //	{action_jobs}:worker:<worker>        exists, with an expiry, while the worker is alive
 //
 // A worker that dies leaves its processing list behind. Another worker finds the list in the hash. When the dead
-// worker's key has expired, the other worker moves the elements back to the old backend's list. So each element is
-// committed at least once. A job that was committed before is recognized by its key and remains one delivery.
+// worker's keep-alive key has expired, the other worker moves the elements back to the old backend's list. So each
+// element is committed at least once. A job that was committed before is recognized by its key and remains one
+// delivery.
 //
 // Package job defines the format of a job, and package intake handles invalid ones.
 //

@@ -44,20 +44,21 @@ func newList(client redis.UniversalClient, name string) *list {
 
 func (l *list) workersKey() string { return "{" + l.name + "}:workers" }
 
-// keysOf returns the keys of both scripts for one worker.
+// keysOf returns the keys for one worker, in the order in which both scripts expect them.
 func (l *list) keysOf(worker string) []string {
 	return []string{l.name, "{" + l.name + "}:processing:" + worker, l.workersKey(), "{" + l.name + "}:worker:" + worker}
 }
 
 // batch is the content of a worker's processing list, the oldest element first.
 type batch struct {
-	token    string
+	token    string // random name of the batch; it acknowledges the batch only once
 	elements []intake.Element
 	waiting  int64 // elements that remain in the old backend's list
 }
 
-// takeBatch acknowledges the batch done, unless it is empty, and returns the worker's next batch. The elements of the
-// batch stay in Redis until they are acknowledged.
+// takeBatch acknowledges the batch done, unless it is empty, and returns the worker's next batch, which is empty if the
+// list is. The elements of the batch stay in Redis until they are acknowledged. alive is the time after which the
+// worker counts as dead.
 func (l *list) takeBatch(ctx context.Context, worker string, done batch, alive time.Duration) (batch, error) {
 	answer, err := l.takeScript.Run(ctx, l.client, l.keysOf(worker), worker, alive.Milliseconds(), done.token,
 		len(done.elements), uuid.NewString(), maxBatch, maxBatchBytes, maxElement).Slice()
@@ -67,7 +68,7 @@ func (l *list) takeBatch(ctx context.Context, worker string, done batch, alive t
 	return readBatch(answer)
 }
 
-// errAnswer means that the answer is not one of Herald's script: another server or another script answered.
+// errAnswer means that Redis returned something that take.lua never returns: another server or another script answered.
 var errAnswer = errors.New("take jobs from a list in Redis: its answer is not understood")
 
 // readBatch parses the answer of take.lua: token, length of the list, and length and beginning of each element.
@@ -92,18 +93,21 @@ func readBatch(answer []any) (b batch, err error) {
 	return b, nil
 }
 
-// putBack returns a dead worker's elements to the list. It returns their number, or -1 if the worker is alive.
+// putBack moves the elements of a dead worker back to the list. It returns their number, or -1 if the worker is alive
+// and nothing was moved.
 func (l *list) putBack(ctx context.Context, worker string) (int, error) {
 	return l.runReturn(ctx, worker, batch{}, "")
 }
 
-// removeWorker acknowledges done, returns the worker's other elements to the list, and removes the worker's keys.
+// removeWorker is called by a worker that stops. It acknowledges done, moves the worker's other elements back to the
+// list, and removes the worker's keys.
 func (l *list) removeWorker(ctx context.Context, worker string, done batch) error {
 	_, err := l.runReturn(ctx, worker, done, "itself")
 	return err
 }
 
-// runReturn runs return.lua. While the worker is alive, the script returns -1 and changes nothing if who is empty.
+// runReturn runs return.lua and returns the number of moved elements. An empty who means that another worker calls:
+// while the worker is alive, the script then moves nothing and returns -1. Otherwise the worker itself calls.
 func (l *list) runReturn(ctx context.Context, worker string, done batch, who string) (int, error) {
 	moved, err := l.returnScript.Run(ctx, l.client, l.keysOf(worker), worker, maxReturned, who, done.token,
 		len(done.elements)).Int()
@@ -113,8 +117,8 @@ func (l *list) runReturn(ctx context.Context, worker string, done batch, who str
 	return moved, nil
 }
 
-// listWorkers returns some of the workers that have a processing list, beginning at cursor. It skips names that are not
-// ids of workers.
+// listWorkers returns a page of the workers that have a processing list, beginning at cursor (0: the first page). next
+// is the cursor of the next page, or 0 after the last one. Names that are not ids of workers are skipped.
 func (l *list) listWorkers(ctx context.Context, cursor uint64) (workers []string, next uint64, err error) {
 	pairs, next, err := l.client.HScan(ctx, l.workersKey(), cursor, "", maxBatch).Result()
 	if err != nil {

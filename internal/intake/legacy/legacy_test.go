@@ -65,7 +65,7 @@ func TestCommitFails(t *testing.T) {
 		var log heraldtest.Log
 		stop := run(t, newConsumer(t, rdb, l, func(c *Config) { c.Logger = log.Logger(slog.LevelInfo) }))
 		heraldtest.Await(t, "the jobs", func() bool { return l.count() == 3 })
-		heraldtest.Await(t, "the line in the log", func() bool { return log.Count("are taken from the old backend's list again") == 1 })
+		heraldtest.Await(t, "the line in the log", func() bool { return log.Count("are read from the old backend's list again") == 1 })
 		stop()
 		if failures != 3 || len(l.order) != 3 || log.Count("could not be stored") != 1 {
 			t.Errorf("%d tries, %v; the log:\n%s", failures, l.order, &log)
