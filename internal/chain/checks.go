@@ -359,7 +359,7 @@ func (f *Follower) checkSuspect(ctx context.Context, s suspect, e rpc.BatchElem)
 	}
 	isOurs, err := f.isHandedOver(ctx, s.block)
 	if err != nil || !isOurs {
-		return errors.Join(err, errMoved)
+		return errors.Join(err, errReorganised)
 	}
 	f.noteOmission(n, len(missing))
 	return nil

@@ -213,7 +213,7 @@ func TestReorgIsNoOmission(t *testing.T) {
 		readToHead(t, f)
 		s.fork = f.next - 15
 		for range 10 {
-			if err := f.checkBlocks(t.Context()); err != nil && err != errMoved {
+			if err := f.checkBlocks(t.Context()); err != nil && err != errReorganised {
 				t.Log(err)
 			}
 		}

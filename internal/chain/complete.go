@@ -45,7 +45,7 @@ func (c *Client) completeLogs(
 		return nil, err
 	}
 	if !isBranch(blocks, ends) {
-		return nil, errMoved
+		return nil, errReorganised
 	}
 	return c.completeBlocks(ctx, filter, blocks, logs)
 }
@@ -96,7 +96,7 @@ func (c *Client) completeBlocks(
 	known := make(map[logPosition]bool, len(logs))
 	for _, l := range logs {
 		if hashes[l.BlockNumber] != l.BlockHash {
-			return nil, errMoved
+			return nil, errReorganised
 		}
 		known[logPosition{l.BlockHash, l.Index}] = true
 	}

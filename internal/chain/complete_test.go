@@ -117,11 +117,11 @@ func TestCompleteLogsRefuses(t *testing.T) {
 	if _, err := c.completeLogs(t.Context(), filter, ends, []types.Log{{BlockNumber: 3, BlockHash: n.hash(3)}}); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.completeLogs(t.Context(), filter, ends, []types.Log{{BlockNumber: 3, BlockHash: n.hash(2)}}); err != errMoved {
+	if _, err := c.completeLogs(t.Context(), filter, ends, []types.Log{{BlockNumber: 3, BlockHash: n.hash(2)}}); err != errReorganised {
 		t.Errorf("of another block: %v", err)
 	}
 	other := rangeEnds{first: ends.first, last: block{Number: 4, Hash: n.hash(5)}}
-	if _, err := c.completeLogs(t.Context(), filter, other, nil); err != errMoved {
+	if _, err := c.completeLogs(t.Context(), filter, other, nil); err != errReorganised {
 		t.Errorf("of another branch's end: %v", err)
 	}
 	n.set(nil, func(method string, params []json.RawMessage) (any, any) {
@@ -130,7 +130,7 @@ func TestCompleteLogsRefuses(t *testing.T) {
 		}
 		return nil, nil
 	})
-	if _, err := c.completeLogs(t.Context(), filter, ends, nil); err != errMoved {
+	if _, err := c.completeLogs(t.Context(), filter, ends, nil); err != errReorganised {
 		t.Errorf("of another branch in the middle: %v", err)
 	}
 	for name, answer := range map[string]func(string, []json.RawMessage) (any, any){

@@ -115,8 +115,8 @@ type Follower struct {
 
 	watchHeads func(context.Context) (wake <-chan struct{}, stop func()) // Client.watchHeads; tests replace it
 
-	lowSince    time.Time     // since when the head is below the blocks that were handed over; zero if it is not
-	lowPatience time.Duration // the constant lowPatience; tests shorten it
+	lowSince       time.Time     // since when the head is below the blocks that were handed over; zero if it is not
+	lowHeadTimeout time.Duration // the constant lowHeadTimeout; tests shorten it
 }
 
 // leastGap is the minimum time between the beginnings of two readings at the head, unless Poll is shorter. It is
@@ -127,9 +127,9 @@ const leastGap = time.Second
 // which events count as settled.
 const finalizedPause = time.Minute
 
-// lowPatience is how long the follower waits for a head below the handed-over blocks to rise again. Usually the node
+// lowHeadTimeout is how long the follower waits for a head below the handed-over blocks to rise again. Usually the node
 // lags. But the head stays low if a node named a head that never existed, or if the chain was rolled back.
-const lowPatience = 30 * time.Second
+const lowHeadTimeout = 30 * time.Second
 
 // maxRangeEvents bounds the events that are handed over at once. A range with more events is read again in parts,
 // down to one block.
@@ -137,8 +137,8 @@ const maxRangeEvents = 2000
 
 var errManyEvents = fmt.Errorf("there are more than %d events", maxRangeEvents)
 
-// errMoved means that the chain reorganised while a range was being read.
-var errMoved = errors.New("the chain reorganised while it was read")
+// errReorganised means that the chain reorganised while a range was being read.
+var errReorganised = errors.New("the chain reorganised while it was read")
 
 // NewFollower creates a follower. Call Follow to run it.
 func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
@@ -165,7 +165,7 @@ func (c *Client) NewFollower(cfg FollowConfig) (*Follower, error) {
 	}
 	f := &Follower{client: c, cfg: cfg, log: c.log.With("chain", c.chainID), next: cfg.From,
 		width: newRangeWidth(cfg.Range), done: slices.Clone(cfg.Anchors), finalized: cfg.Finalized, settled: cfg.Settled,
-		lowPatience: lowPatience, watchHeads: c.watchHeads}
+		lowHeadTimeout: lowHeadTimeout, watchHeads: c.watchHeads}
 	if n := len(f.done); n > 0 {
 		f.next = f.done[n-1].Number + 1
 	}
@@ -214,7 +214,7 @@ func (f *Follower) Follow(ctx context.Context) error {
 			return ctx.Err()
 		case errors.As(err, &handed):
 			return handed.err
-		case errors.Is(err, errMoved):
+		case errors.Is(err, errReorganised):
 			f.log.Info("the chain reorganised while it was read, reading again")
 		case err != nil:
 			if !away {
@@ -407,7 +407,7 @@ func (f *Follower) awaitsHead(head uint64) bool {
 	}
 	f.trouble = f.client.newUnavailable("reading the head", fmt.Errorf("it is block %d, and block %d was read before",
 		head, f.done[n-1].Number))
-	if now.Sub(f.lowSince) < f.lowPatience {
+	if now.Sub(f.lowSince) < f.lowHeadTimeout {
 		return true
 	}
 	f.log.Warn("the chain's head stays below the last block that was read: reading again from the head", "head", head,
@@ -421,7 +421,7 @@ func (f *Follower) awaitsHead(head uint64) bool {
 	return true
 }
 
-// checkStart fails once the head has stayed below the first block for lowPatience: that block never was the head.
+// checkStart fails once the head has stayed below the first block for lowHeadTimeout: that block never was the head.
 func (f *Follower) checkStart(head uint64) error {
 	if !f.cfg.FromHead || len(f.done) > 0 || head+1 >= f.next {
 		return nil
@@ -430,7 +430,7 @@ func (f *Follower) checkStart(head uint64) error {
 	if f.lowSince.IsZero() {
 		f.lowSince = now
 	}
-	if now.Sub(f.lowSince) < f.lowPatience {
+	if now.Sub(f.lowSince) < f.lowHeadTimeout {
 		return nil
 	}
 	return &handError{fmt.Errorf("block %d, head %d: %w", f.next, head, ErrStartAboveHead)}
@@ -546,7 +546,7 @@ func (f *Follower) readRangeLogs(ctx context.Context, to uint64, head block) ([]
 	// The blocks that were handed over may have been replaced after their hash was compared. Then this range belongs
 	// to another branch.
 	case isHead && ends.last.Hash != head.Hash, !f.extendsLastRange(ends.first):
-		return nil, ends, errMoved
+		return nil, ends, errReorganised
 	case f.client.trusted, f.checks != nil && !f.isStrict():
 		logs = slices.DeleteFunc(logs, func(l types.Log) bool { return !filter.matchesLog(l) })
 		return sortLogs(logs), ends, nil
@@ -601,7 +601,7 @@ func (f *Follower) readBlockTimes(ctx context.Context, logs []types.Log) (map[co
 	for _, e := range elems {
 		b, _ := e.Result.(**block)
 		if b == nil || *b == nil {
-			return nil, errMoved
+			return nil, errReorganised
 		}
 		times[(*b).Hash] = uint64((*b).Time)
 	}

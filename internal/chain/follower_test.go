@@ -219,7 +219,7 @@ func TestFollowsALowHead(t *testing.T) {
 	if f.awaitsHead(head); f.lowSince.IsZero() || !f.awaitsHead(head) || len(f.done) != 1 {
 		t.Errorf("it did not wait: %+v", f.done)
 	}
-	f.lowPatience = 50 * time.Millisecond
+	f.lowHeadTimeout = 50 * time.Millisecond
 	ctx, cancel := context.WithCancel(w.ctx)
 	done := make(chan error, 1)
 	go func() { done <- f.Follow(ctx) }()
@@ -262,7 +262,7 @@ func TestFollowSeesAReorgMeanwhile(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if _, _, err := f.readRangeLogs(w.ctx, uint64(end.Number), *end); !errors.Is(err, errMoved) {
+			if _, _, err := f.readRangeLogs(w.ctx, uint64(end.Number), *end); !errors.Is(err, errReorganised) {
 				t.Errorf("trusted %t, %d blocks: %v", trusted, blocks, err)
 			}
 		}

@@ -116,7 +116,7 @@ func TestHeadBelowTheStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.lowPatience = 10 * time.Millisecond
+	f.lowHeadTimeout = 10 * time.Millisecond
 	if err := f.Follow(t.Context()); !errors.Is(err, ErrStartAboveHead) {
 		t.Errorf("the follower ends with %v", err)
 	}

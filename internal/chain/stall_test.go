@@ -36,7 +36,7 @@ func TestStallIsReported(t *testing.T) {
 					Stalled: func(_ context.Context, why error, _ time.Time) {
 						reports = append(reports, report{time.Since(began), why})
 					}})
-				f.lowPatience = 10 * time.Minute
+				f.lowHeadTimeout = 10 * time.Minute
 				followFor(t, f, 10*time.Second)
 				if c.spoil == nil {
 					s.behind = 1000

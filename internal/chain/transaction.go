@@ -43,7 +43,7 @@ func (c *Client) ReadTransaction(ctx context.Context, hash common.Hash, d erc800
 	if slices.ContainsFunc(logs, lacksIndex) { // indexes are counted over the whole block
 		f.next, f.checks = uint64(r.BlockNumber), nil // the block is checked before its logs are used
 		logs, _, err = f.readRangeLogs(ctx, uint64(r.BlockNumber), block{Number: r.BlockNumber, Hash: r.BlockHash})
-		if errors.Is(err, errMoved) {
+		if errors.Is(err, errReorganised) {
 			err = c.newUnavailable("reading the block of transaction "+hash.Hex(), err)
 		}
 		if err != nil {

@@ -118,8 +118,8 @@ func (s *Store) retryAccept(ctx context.Context, transact func() error) error {
 	}
 }
 
-// errMoved: a concurrent transaction changed the delivery. The caller retries.
-var errMoved = errors.New("another transaction changed the delivery")
+// errConcurrentUpdate: a concurrent transaction changed the delivery. The caller retries.
+var errConcurrentUpdate = errors.New("another transaction changed the delivery")
 
 // shouldRetry reports whether the transaction failed because of a concurrent one that its agent locks do not exclude:
 // one with the same key under another identity registry, or with a refused job. One of the two always commits, so
@@ -127,7 +127,7 @@ var errMoved = errors.New("another transaction changed the delivery")
 func shouldRetry(err error) bool {
 	var pe *pgconn.PgError
 	const deadlockDetected = "40P01"
-	return errors.Is(err, errMoved) || errors.As(err, &pe) && pe.Code == deadlockDetected
+	return errors.Is(err, errConcurrentUpdate) || errors.As(err, &pe) && pe.Code == deadlockDetected
 }
 
 // maxMissed limits the retries after missedConflict in a row; more of them have another cause.
@@ -447,7 +447,7 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 		}
 		h, ok := holders[a.key]
 		if !ok {
-			return fmt.Errorf("look up %s: %w", a.key, errMoved)
+			return fmt.Errorf("look up %s: %w", a.key, errConcurrentUpdate)
 		}
 		if out[i], err = s.answerKnownKey(ctx, tx, a, h, lines); err != nil {
 			return err
@@ -533,7 +533,7 @@ func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 			return out, err
 		}
 		if found := locked[a.key]; found.id != h.id || string(found.raw) != string(h.raw) {
-			return out, fmt.Errorf("lock %s: %w", a.key, errMoved)
+			return out, fmt.Errorf("lock %s: %w", a.key, errConcurrentUpdate)
 		}
 		h = locked[a.key]
 	}
@@ -573,8 +573,8 @@ func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	args := a.eventArgs(h.id)
 	args["key"], args["read"] = a.key, a.read
 	err := tx.QueryRow(ctx, statement("reopen"), namedStatement("reopen").args(args)...).Scan(&out.ID)
-	if err != nil { // no row: another transaction queued it; errMoved makes the caller retry
-		return out, fmt.Errorf("queue %s anew: %w", a.key, noRows(err, errMoved))
+	if err != nil { // no row: another transaction queued it; errConcurrentUpdate makes the caller retry
+		return out, fmt.Errorf("queue %s anew: %w", a.key, noRows(err, errConcurrentUpdate))
 	}
 	if _, err := tx.Exec(ctx, statement("revive_revocations"), []uuid.UUID{h.id}); err != nil {
 		return out, fmt.Errorf("queue the revocation of %s anew: %w", a.key, err)
@@ -595,7 +595,7 @@ func (a arrival) eventArgs(id uuid.UUID) pgx.NamedArgs {
 func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	lines map[Agent][]Task) (out Acceptance, err error) {
 	var moved string
-	if err = noRows(tx.QueryRow(ctx, statement("displace"), h.id, a.key).Scan(&moved), errMoved); err != nil {
+	if err = noRows(tx.QueryRow(ctx, statement("displace"), h.id, a.key).Scan(&moved), errConcurrentUpdate); err != nil {
 		return out, fmt.Errorf("free the key %s: %w", a.key, err)
 	}
 	if h.maybe {
@@ -611,7 +611,7 @@ func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	}
 	fresh, isNew := made[job.IDOf(moved)]
 	if !isNew {
-		return out, fmt.Errorf("take the key %s: %w", a.key, errMoved)
+		return out, fmt.Errorf("take the key %s: %w", a.key, errConcurrentUpdate)
 	}
 	out = a.newAcceptance(job.IDOf(moved), fresh)
 	if fresh.dispatch > 0 {

@@ -284,8 +284,8 @@ func TestAcceptDispatches(t *testing.T) {
 	}
 }
 
-// TestWaitersTakeNoNinthPlace: a delivery whose wait is over returns to the backlog if eight others are dispatched.
-func TestWaitersTakeNoNinthPlace(t *testing.T) {
+// TestDueDeliveryWaitsForAFullBacklog: a delivery whose wait is over returns to the backlog if eight others are dispatched.
+func TestDueDeliveryWaitsForAFullBacklog(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	_, tasks := accept(t, s, feedbacks(1, 1, 20)...)
@@ -351,9 +351,9 @@ func TestKnownAndConflict(t *testing.T) {
 	}
 }
 
-// TestReturns: without verification, the final state of a key's row decides the result for the same event, and for
+// TestSecondJobOfAnUnverifiedKey: without verification, the final state of a key's row decides the result for the same event, and for
 // another content under the same key.
-func TestReturns(t *testing.T) {
+func TestSecondJobOfAnUnverifiedKey(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	const anew, known, conflict = "anew", "known", "conflict"

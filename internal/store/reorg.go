@@ -205,7 +205,7 @@ func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.
 	}
 	fresh, isNew := made[job.IDOf(a.key)]
 	if !isNew {
-		return uuid.Nil, fmt.Errorf("retract %s: %w", known.Key(), errMoved)
+		return uuid.Nil, fmt.Errorf("retract %s: %w", known.Key(), errConcurrentUpdate)
 	}
 	if s.strict {
 		if _, err := tx.Exec(ctx, `UPDATE herald.deliveries SET holds_until = 'infinity' WHERE id = $1`, job.IDOf(a.key)); err != nil {

@@ -35,17 +35,17 @@ WITH arrival AS MATERIALIZED (
            AND bool_or(kind = 'NewFeedback') OVER (PARTITION BY c, r, a, order_key, order_seq) AS awaits_feedback
       FROM arrival
      WHERE has_mates AND NOT EXISTS (SELECT FROM herald.deliveries d WHERE d.key = arrival.key)
-), judged AS MATERIALIZED (
+), decided AS MATERIALIZED (
     SELECT x.*, coalesce(m.awaits_feedback, false) AS awaits_mate,
            CASE WHEN NOT @strict::boolean OR error IS NOT NULL THEN NULL
                 WHEN m.follows AND NOT herald.ignores_order(c, r, a) THEN now() + interval '10 years'
-                ELSE herald.order_wait(id, c, r, a, kind, key, order_key, order_seq) END AS look
+                ELSE herald.order_wait(id, c, r, a, kind, key, order_key, order_seq) END AS recheck_at
       FROM arrival x
       LEFT JOIN mate m USING (nr)
 ), arranged AS (
-    SELECT *, error IS NULL AND look IS NULL AS ready,
-           row_number() OVER (PARTITION BY c, r, a, error IS NULL AND look IS NULL ORDER BY nr) AS turn
-      FROM judged
+    SELECT *, error IS NULL AND recheck_at IS NULL AS ready,
+           row_number() OVER (PARTITION BY c, r, a, error IS NULL AND recheck_at IS NULL ORDER BY nr) AS turn
+      FROM decided
 ), turned AS (
     SELECT *, ready AND turn <= max(
            CASE WHEN turn > 1 OR NOT ready THEN 0
@@ -68,7 +68,7 @@ SELECT id, key, kind, c, r, a, order_key, order_seq, (@jobs::jsonb[])[nr::int], 
        CASE WHEN error IS NOT NULL THEN 'invalid_job' WHEN NOT ready THEN 'behind_earlier' END,
        CASE WHEN ready OR error IS NOT NULL THEN error ELSE 'an earlier delivery of this client has not ended: it goes first' END,
        CASE WHEN error IS NOT NULL THEN now() END, out::int, CASE WHEN out THEN now() END, bulk,
-       (@traceparents::text[])[nr::int], look, CASE WHEN @strict::boolean AND error IS NULL AND herald.has_order(kind) THEN timestamptz 'infinity' END,
+       (@traceparents::text[])[nr::int], recheck_at, CASE WHEN @strict::boolean AND error IS NULL AND herald.has_order(kind) THEN timestamptz 'infinity' END,
        NOT ready AND error IS NULL AND (awaits_mate OR herald.awaits_feedback(kind, key, order_key, order_seq)),
        (@sources::text[])[nr::int], (@trusts::smallint[])[nr::int], @bound::boolean,
        EXISTS (SELECT FROM herald.verified_chains WHERE chain_id = c)

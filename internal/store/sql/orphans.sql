@@ -31,16 +31,16 @@ WITH orphan AS (
     SELECT d.id, d.key, d.job, d.called, false
       FROM orphan o JOIN herald.deliveries d ON d.id = o.id
      WHERE d.status IN ('delivered', 'skipped', 'dead', 'cancelled') OR (d.status = 'rejected' AND d.reason <> 'event_not_found')
-), judged AS (
+), decided AS (
     SELECT e.id, e.key, e.job, e.now,
            e.called OR EXISTS (SELECT FROM herald.attempts a WHERE a.delivery_id = e.id AND a.outcome IS NULL) AS maybe_called
       FROM ended e
 ), forgotten AS (
-    DELETE FROM herald.chain_events e USING judged j
+    DELETE FROM herald.chain_events e USING decided j
      WHERE e.delivery_id = j.id AND j.now AND NOT j.maybe_called
 ), gone AS (
     UPDATE herald.chain_events e SET state = 'gone'
-      FROM judged j
+      FROM decided j
      WHERE e.delivery_id = j.id AND NOT (j.now AND NOT j.maybe_called)
 )
-SELECT id, key, now, maybe_called, job FROM judged ORDER BY key
+SELECT id, key, now, maybe_called, job FROM decided ORDER BY key
