@@ -43,10 +43,14 @@ type batch struct {
 	size    int          // number of deliveries in the call, including the leader's; 0: the leader is called alone
 }
 
-// batchLimit is this process' knowledge of how many deliveries an agent accepts in one call. It is used for limitTTL.
+// batchLimit is this process' knowledge of how many deliveries an agent accepts in one call. It is used until limitTTL
+// after learnt.
 type batchLimit struct {
-	refused time.Time // Listed of the tool list whose batch tool the agent then refused as unknown; zero: none
-	most    int       // largest number of deliveries; 0: the configured number
+	// refused identifies a tool list by the time at which it was fetched (its field Listed). The list contains the
+	// batch tool, but the agent refused a call of that tool as unknown. While this list is in use, each call contains
+	// one delivery. Zero: no list.
+	refused time.Time
+	most    int // largest number of deliveries; 0: the configured number
 	learnt  time.Time
 }
 

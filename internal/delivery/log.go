@@ -71,7 +71,8 @@ func (d decision) logLevel(err error) slog.Level {
 // putOff reports whether the delivery waits, the wait costs no attempt, and no call was made.
 func (d decision) putOff() bool { return d.Status == store.Waiting && d.Free && !d.Called }
 
-// nextStep returns how an operator can proceed with the delivery (retry.NextStep). It returns "" if it was delivered.
+// nextStep returns how an operator can proceed with the delivery (retry.NextStep). It returns "" if the delivery was
+// delivered, or if it was queued again for another check.
 func (a *attempt) nextStep(d decision) string {
 	if d.Status == store.Queued { // another job of the same event replaced this one
 		return ""

@@ -169,7 +169,9 @@ func (s *Server) newHandler(h Handler) asynq.Handler {
 }
 
 // runTask passes a delivery's task to h.Deliver, and any other task of a known type to h.Intake as a whole job. A task
-// of another program is returned to its queue. A task that moveToRetry made returns its *WaitError first.
+// of another program is returned to its queue. If moveToRetry made the task and its wait is not over, runTask does not
+// call h. It returns the wait as a *WaitError, so that asynq runs the task again when the wait ends. The string is h's
+// note, which the web UI shows.
 func (s *Server) runTask(ctx context.Context, h Handler, t *asynq.Task) (string, error) {
 	if !s.kinds[t.Type()] {
 		return "", s.foreign.returnTask(ctx, t.Type())

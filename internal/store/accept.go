@@ -249,7 +249,10 @@ func (s *Store) acceptPart(ctx context.Context, tx pgx.Tx, in []arrival) (out []
 	return out, interleaveAgents(lines), nil
 }
 
-// listAgentsBehind lists the agents that have a job which the insert neither dispatched nor made waiting.
+// listAgentsBehind returns the distinct agents whose backlogs may contain deliveries to dispatch. These are the agents
+// with a job that was not settled: a job is settled if its new delivery is waiting or has a task in lines (the tasks
+// that acceptPart has dispatched so far, by agent). So an agent with a job whose key was known is also returned.
+// Refused jobs and those of kind AgentUpdated do not count.
 func listAgentsBehind(in []arrival, out []Acceptance, lines map[Agent][]Task) []Agent {
 	handed := make(map[uuid.UUID]bool, len(in))
 	for _, line := range lines {
@@ -507,7 +510,10 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	return s.answerHint(ctx, tx, a, h, brought, known)
 }
 
-// answerUnverified answers a job on a chain whose events are not verified: the first job is the content.
+// answerUnverified answers a job (brought) whose key already has the delivery h with the job known, on a chain whose
+// events are not verified. If the delivery was rejected because its event was not found, or cancelled by a reorg, and
+// its agent was not called, it is queued again with brought. Otherwise it keeps known, and the answer is Conflict if
+// the event's content, the action or the headers differ.
 func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	field, differs := brought.Conflict(known)
@@ -676,7 +682,8 @@ func interleaveAgents(lines map[Agent][]Task) (tasks []Task) {
 	return tasks
 }
 
-// arrivalAgents lists the agents of a batch.
+// arrivalAgents returns the distinct agents of a batch, sorted. It omits refused jobs, because bytes that
+// are not a job have no agent.
 func arrivalAgents(in []arrival) []Agent {
 	agents := make([]Agent, 0, len(in))
 	for _, a := range in {

@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	// leaderLock is the advisory lock of the one process that reconciles: the text "herald" as a number.
+	// leaderLock is the advisory lock that Lead acquires: the text "herald" as a number. The rounds of the reconciler,
+	// of the retention and of the alerts share it, so only one of them runs at a time, in one process.
 	leaderLock = 0x686572616c64
 	// turnLock is the advisory lock of the one process that asks for locks.
 	turnLock = leaderLock + 1

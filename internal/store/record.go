@@ -60,7 +60,8 @@ type Outcome struct {
 	AgentOK    bool            `json:"agentOk,omitempty"`    // the agent accepted the call
 	AgentError string          `json:"agentError,omitempty"` // an error by the agent's fault; empty: none
 	ServerInfo json.RawMessage `json:"serverInfo,omitempty"` // from the agent's initialize result
-	// Tools are the agent's present tools (ToolList), if they differ from the stored ones; nil: unchanged.
+	// Tools are the agent's present tools (ToolList). They are set if this worker has not recorded their list yet, even
+	// if another worker stored the same tools. Nil: the stored tools stay.
 	Tools json.RawMessage `json:"tools,omitempty"`
 
 	// Preferences are those that the agent returned with its answer; nil: it returned none.

@@ -12,7 +12,9 @@ type origin struct {
 	key       string
 	endpoints int       // number of remembered endpoints; the origin is dropped with the last one
 	line      []*waiter // calls that wait here for a permit, the longest first; only the first of each endpoint asks
-	missed    bool      // a call was refused because other calls held permits here while they asked Redis
+	// missed: a call was refused because this process' calls held all permits. Some of these may only be asking Redis:
+	// a call holds a permit here while it asks. If Redis refuses one, the limiter clears missed and wakes a waiter.
+	missed bool
 }
 
 // endpoint is this process' state of one endpoint. Limiter.mu guards all fields.
