@@ -19,10 +19,10 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
-	"github.com/agentherald/herald/receiver/callers"
 	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/signing"
+	"github.com/agentherald/herald/receiver/callers"
 )
 
 // receiver is an MCP server that receives all events from one Herald and follows every rule. A test breaks one part.
