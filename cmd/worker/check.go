@@ -34,6 +34,9 @@ func (c *agentCheckCmd) Run(a *app) error {
 			t.addRow(check.Name, check.Verdict, text.Printable(check.Found))
 		}
 		err := t.Flush()
+		if !c.Send {
+			fmt.Fprintln(a.out, "note: add --send to call the tools with samples")
+		}
 		for _, n := range found.Probe.Notes {
 			fmt.Fprintf(a.out, "note: %s\n", text.Printable(n))
 		}

@@ -104,7 +104,7 @@ func (c *checker) report() CheckReport {
 		case !ran && r.Faults > 0:
 			check = Check{name, "skipped", "not checked because of the fault above"}
 		case !ran:
-			check = Check{name, "skipped", "no tool was called: --send calls the tools with samples"}
+			check = Check{name, "skipped", "no sample was sent"}
 		}
 		r.Checks = append(r.Checks, check)
 	}
