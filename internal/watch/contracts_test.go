@@ -282,11 +282,12 @@ func TestContractsAtOneHeight(t *testing.T) {
 			heraldtest.Await(t, "the feedback is accepted", func() bool { return first.count(store.Accepted) == 1 })
 			_ = first.stop()
 			w.respond(1)
+			w.give(1) // reading from the head begins with this block, not with the response's
 			client, asked := w.recordLogs()
 			ledger := &recordedLedger{Store: w.store}
 			w.watch(func(c *Config) { c.From, c.Ledger, c.Chain = from, ledger, client })
 			all := w.net.Deployment().List()
-			given := 1
+			given := 2
 			heraldtest.Await(t, "all contracts move together", func() bool {
 				if w.count("", "#NewFeedback") == given {
 					w.give(1)
