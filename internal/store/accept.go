@@ -28,24 +28,27 @@ type Intake struct {
 	Job           job.Job
 	SealedHeaders []byte // action.endpoint.headers, encrypted; nil: none
 	Source        Source
-	// SameHeaders reports whether another job's sealed headers have the same content as SealedHeaders. Nil means no.
+	// SameHeaders reports whether sealed, the encrypted headers of another job, has the same content as SealedHeaders.
+	// If SameHeaders is nil, encrypted headers of two jobs always count as different.
 	SameHeaders func(sealed []byte) bool
 
-	// Refused, if not empty, is why the job is not valid. It is stored as rejected (invalid_job), because the intakes
-	// from the chain and from Redis have no caller that could get an error.
+	// Refused, if not empty, is why the job is not valid. The job is stored as a rejected delivery (invalid_job),
+	// because jobs from the chain and from Redis have no caller that could get an error.
 	Refused string
 	Key     string // overrides the job's key, for bytes that are not a job: "invalid:<sha256>"
-	// Received is stored as the result of a Refused job: its bytes as JSON, with secrets masked. Nil stores nothing.
+	// Received, for a Refused job only, is what was received, as JSON with secrets masked. It is stored as the
+	// delivery's result. Nil stores nothing.
 	Received json.RawMessage
 
-	AgentChange AgentChange // for an AgentUpdated that was read off the chain
+	AgentChange AgentChange // details of the event, if Job is an AgentUpdated that was read off the chain
 
 	// Traceparent is the trace that came with the job (W3C Trace Context); the delivery continues it. An invalid value
 	// is ignored. A known delivery keeps its trace.
 	Traceparent string
 
-	// Bulk: the job is part of a backfill. Its delivery comes after the other deliveries of its agent, and its tasks go
-	// to the lane bulk. Bulk must be equal for all jobs of one call. A known delivery keeps its lane.
+	// Bulk reports whether the job is part of a backfill. Its delivery is dispatched after its agent's deliveries that
+	// are not, and its tasks go to the queue for backfills. Bulk must be equal for all jobs of one call. If the key
+	// already has a delivery, that one's Bulk stays.
 	Bulk bool
 }
 
@@ -56,12 +59,13 @@ type Verdict string
 const (
 	Accepted  Verdict = "accepted"  // a new delivery, or a known one that was queued again
 	Known     Verdict = "known"     // the key has a delivery
-	Conflict  Verdict = "conflict"  // the key has a delivery with another action or, without verification, another content
+	Conflict  Verdict = "conflict"  // the key has a delivery with another action or, if unverified, event content
 	Refreshed Verdict = "refreshed" // AgentUpdated: the agent's epoch was raised; there is no delivery
 	undecided Verdict = ""
 )
 
-// Acceptance is the answer to one Intake. For Known, ID and Status are those of the existing delivery.
+// Acceptance is the answer to one Intake. For Known and Conflict, ID and Status are those of the existing delivery. For
+// Refreshed, only Verdict is set.
 type Acceptance struct {
 	Verdict Verdict
 	ID      uuid.UUID
@@ -71,11 +75,11 @@ type Acceptance struct {
 	Status  Status   // of the delivery
 }
 
-// Accept stores jobs as deliveries and dispatches as many as their agents may have. The caller puts the returned tasks
-// into Redis. Answers are in the order of the intakes. Calling it again with the same jobs is harmless: they are Known.
-// It takes at most MaxAccept jobs.
+// Accept stores at most MaxAccept jobs as deliveries, in one transaction, and dispatches deliveries of their agents, up
+// to MaxDispatchedPerAgent per agent. The caller puts the returned tasks into Redis. out[i] is the answer to in[i]. A
+// repeated call with the same jobs is harmless: it returns Known.
 //
-// A job cannot make the others fail: a job that Postgres cannot store is stored as rejected, like a Refused one.
+// A job that Postgres cannot store does not make the call fail: it becomes a rejected delivery, like a Refused one.
 func (s *Store) Accept(ctx context.Context, in []Intake) (out []Acceptance, tasks []Task, err error) {
 	if len(in) > MaxAccept {
 		return nil, nil, fmt.Errorf("store: at most %d jobs at once, got %d", MaxAccept, len(in))
@@ -102,7 +106,8 @@ func (s *Store) Accept(ctx context.Context, in []Intake) (out []Acceptance, task
 	return out, tasks, nil
 }
 
-// retryAccept runs a transaction that accepts jobs, and runs it again after a conflict with a concurrent transaction.
+// retryAccept calls transact, which must run one whole transaction. It calls transact again while it fails because of a
+// concurrent transaction (shouldRetry without limit, missedConflict up to maxMissed times) and ctx has not ended.
 func (s *Store) retryAccept(ctx context.Context, transact func() error) error {
 	for missed := 0; ; {
 		err := transact()
@@ -121,22 +126,22 @@ func (s *Store) retryAccept(ctx context.Context, transact func() error) error {
 // errConcurrentUpdate: a concurrent transaction changed the delivery. The caller retries.
 var errConcurrentUpdate = errors.New("another transaction changed the delivery")
 
-// shouldRetry reports whether the transaction failed because of a concurrent one that its agent locks do not exclude:
-// one with the same key under another identity registry, or with a refused job. One of the two always commits, so
-// retrying ends.
+// shouldRetry reports whether a transaction failed because of a concurrent one: err is errConcurrentUpdate or Postgres
+// reported a deadlock. The locks of agents do not exclude a concurrent transaction with the same key under another
+// identity registry, or with a refused job. One of the two always commits, so retrying ends.
 func shouldRetry(err error) bool {
 	var pe *pgconn.PgError
 	const deadlockDetected = "40P01"
 	return errors.Is(err, errConcurrentUpdate) || errors.As(err, &pe) && pe.Code == deadlockDetected
 }
 
-// maxMissed limits the retries after missedConflict in a row; more of them have another cause.
+// maxMissed limits retryAccept's retries after missedConflict. If the error persists, it has another cause.
 const maxMissed = 5
 
-// missedConflict reports whether ON CONFLICT overlooked the row that has the key. Its scan sees rows as they are at
-// that moment. While another transaction updates the row, the scan can miss it: the old index entry is already dead,
-// and the new one is before the scan's position. The insert then violates the primary key on id, which ON CONFLICT
-// (key) does not cover. The next try finds the row.
+// missedConflict reports whether err is a unique violation in deliveries: ON CONFLICT (key) overlooked the existing row
+// with the key. Its index scan can miss a row while another transaction updates it: the old index entry is already
+// dead, and the new one is before the scan's position. The insert then violates the primary key on id, which
+// ON CONFLICT (key) does not cover. A retry finds the row.
 func missedConflict(err error) bool {
 	var pe *pgconn.PgError
 	const uniqueViolation = "23505"
@@ -149,9 +154,9 @@ type arrival struct {
 	key   string
 	kind  string
 	agent Agent
-	raw   []byte // null for a refused job, which may contain secrets in plain text
-	// readBy is the cursor of the follower that read the event off the chain, so that its position there is known. Nil:
-	// a client claims the position.
+	raw   []byte // Job as stored JSON; nil for a refused job, which may contain secrets in plain text
+	// readBy is the cursor of the follower that read the event off the chain. Nil: no follower read it, so the event's
+	// block is not remembered for reorgs.
 	readBy *CursorKey
 	read   bool // a follower or a check read the event off the chain, or the ledger made the job
 }
@@ -170,8 +175,8 @@ func newArrivals(in []Intake) ([]arrival, error) {
 	return rows, nil
 }
 
-// newArrival makes an intake storable. A job that Postgres cannot store becomes a refused one; an invalid traceparent
-// is dropped.
+// newArrival makes an intake storable. A job that Postgres cannot store becomes a refused one. An invalid traceparent
+// is dropped. It returns an error if the key is empty or the job cannot be encoded as JSON.
 func newArrival(it Intake) (arrival, error) {
 	a := arrival{Intake: it, key: storable.Text(cmp.Or(it.Key, it.Job.Key()), maxKeyBytes),
 		kind: storable.Text(string(it.Job.Kind), maxNameBytes), agent: jobAgent(it.Job)}
@@ -207,7 +212,8 @@ func newArrival(it Intake) (arrival, error) {
 // isAgentUpdate reports whether the job only raises its agent's epoch and becomes no delivery.
 func (a arrival) isAgentUpdate() bool { return a.Job.Kind == job.KindAgentUpdated && a.Refused == "" }
 
-// acceptIn accepts jobs within a transaction, MaxAccept at a time. It locks all agents first, in one order.
+// acceptIn accepts any number of jobs within a transaction. It locks the jobs' agents, sorted to avoid deadlocks, and
+// then calls acceptLocked.
 func (s *Store) acceptIn(ctx context.Context, tx pgx.Tx, in []arrival) (out []Acceptance, tasks []Task, err error) {
 	if err := s.lockAgents(ctx, tx, arrivalAgents(in)); err != nil {
 		return nil, nil, err
@@ -215,7 +221,8 @@ func (s *Store) acceptIn(ctx context.Context, tx pgx.Tx, in []arrival) (out []Ac
 	return s.acceptLocked(ctx, tx, in)
 }
 
-// acceptLocked is acceptIn for jobs whose agents are locked.
+// acceptLocked is acceptIn for jobs whose agents the transaction has already locked. It accepts MaxAccept jobs at a
+// time. Answers are in the order of the jobs.
 func (s *Store) acceptLocked(ctx context.Context, tx pgx.Tx,
 	in []arrival) (out []Acceptance, tasks []Task, err error) {
 	for part := range slices.Chunk(in, MaxAccept) {
@@ -228,8 +235,8 @@ func (s *Store) acceptLocked(ctx context.Context, tx pgx.Tx,
 	return out, tasks, nil
 }
 
-// acceptPart accepts at most MaxAccept jobs whose agents are locked: it raises epochs, inserts new jobs, answers known
-// keys, and then dispatches for agents that may still have free slots.
+// acceptPart accepts at most MaxAccept jobs whose agents are locked. It raises the epochs of updated agents, inserts
+// jobs with new keys, answers jobs with known keys, and dispatches from the backlogs of the jobs' agents.
 func (s *Store) acceptPart(ctx context.Context, tx pgx.Tx, in []arrival) (out []Acceptance, tasks []Task, err error) {
 	out = make([]Acceptance, len(in))
 	lines := make(map[Agent][]Task)
@@ -270,7 +277,8 @@ func listAgentsBehind(in []arrival, out []Acceptance, lines map[Agent][]Task) []
 	return distinctAgents(agents)
 }
 
-// lockAgents inserts missing rows of agents and locks all of them in one order.
+// lockAgents inserts the missing rows of agents and locks the rows of all of them until the transaction ends. The
+// statement locks in one fixed order, so that two transactions do not deadlock.
 func (s *Store) lockAgents(ctx context.Context, tx pgx.Tx, agents []Agent) error {
 	chains, registries, ids := splitAgents(agents)
 	b := &pgx.Batch{}
@@ -279,7 +287,7 @@ func (s *Store) lockAgents(ctx context.Context, tx pgx.Tx, agents []Agent) error
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// splitAgents returns agents as the arrays that the statements take.
+// splitAgents returns the fields of agents as three parallel slices, which are array parameters of statements.
 func splitAgents(agents []Agent) (chains []int64, registries, ids []string) {
 	for _, a := range agents {
 		chains, registries, ids = append(chains, int64(a.ChainID)), append(registries, a.Registry), append(ids, a.ID)
@@ -287,7 +295,8 @@ func splitAgents(agents []Agent) (chains []int64, registries, ids []string) {
 	return chains, registries, ids
 }
 
-// raiseEpochs raises the epochs of agents that changed on the chain.
+// raiseEpochs raises the epochs of the agents of all AgentUpdated jobs in in, stores transfers of ownership, and sets
+// the answers of these jobs in out to Refreshed.
 func (s *Store) raiseEpochs(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance) error {
 	b := &pgx.Batch{}
 	for i, a := range in {
@@ -302,8 +311,9 @@ func (s *Store) raiseEpochs(ctx context.Context, tx pgx.Tx, in []arrival, out []
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// insertNew inserts the jobs with new keys and adds the dispatched ones to lines. The verdict of known keys stays
-// undecided.
+// insertNew inserts a delivery for each undecided job whose key is new. It sets its answer in out to Accepted and, if
+// the insert dispatched it, adds its task to lines (the tasks of each agent). The verdict of jobs with known keys stays
+// undecided, also that of a second job with the same key.
 func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance,
 	lines map[Agent][]Task) error {
 	var rows columns
@@ -338,7 +348,8 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 	return tx.SendBatch(ctx, kept).Close()
 }
 
-// newAcceptance returns the answer to an arrival that was inserted.
+// newAcceptance returns the answer (Accepted) to an arrival that was inserted as row. The status is Rejected for a
+// refused job, Waiting if the delivery waits for another one of its ordering key, and Queued otherwise.
 func (a arrival) newAcceptance(id uuid.UUID, row newRow) Acceptance {
 	status := Queued
 	switch {
@@ -350,7 +361,7 @@ func (a arrival) newAcceptance(id uuid.UUID, row newRow) Acceptance {
 	return Acceptance{Verdict: Accepted, ID: id, Key: a.key, Status: status}
 }
 
-// columns has the arrays of accept.sql.
+// columns has the parameters of accept.sql: parallel slices, one element per delivery to insert.
 type columns struct {
 	ids                  []uuid.UUID
 	keys, kinds          []string
@@ -363,7 +374,7 @@ type columns struct {
 	traceparents         []*string
 	sources              []string
 	trusts               []int
-	bound                bool // for all jobs
+	bound                bool // the events were read off the chain (arrival.read); equal for all jobs
 }
 
 func (c *columns) appendArrival(a arrival, id uuid.UUID) {
@@ -383,7 +394,8 @@ type newRow struct {
 	behind   bool // it waits for another delivery of its ordering key
 }
 
-// insertColumns inserts deliveries and returns the new ones by id.
+// insertColumns inserts deliveries, and dispatches them while their agents have free slots. It skips keys that have a
+// delivery already, and returns the inserted rows by id.
 func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uuid.UUID]newRow, error) {
 	rows, _ := tx.Query(ctx, statement("accept"), namedStatement("accept").args(pgx.NamedArgs{
 		"ids": c.ids, "keys": c.keys, "kinds": c.kinds, "chain_ids": c.chains, "registries": c.registries,
@@ -401,31 +413,33 @@ func (s *Store) insertColumns(ctx context.Context, tx pgx.Tx, c columns) (map[uu
 	return made, err
 }
 
-// holder is the delivery that has a key.
+// holder is the existing delivery that has the key of an arriving job.
 type holder struct {
 	id       uuid.UUID
 	status   Status
 	reason   reason.Reason
 	raw      []byte // the job; null: deleted by retention, or the job was Refused
 	sealed   []byte // the sealed headers of the job's endpoint
-	called   bool
-	maybe    bool   // the agent was called, or may have been
+	called   bool   // a call of the agent was recorded
+	maybe    bool   // called, or an attempt without an outcome may have called the agent
 	bound    bool   // the job was read from the chain
 	verified bool   // workers verify the events of its chain
 	source   Source // of the job's action
 	gone     bool   // the follower has read that the chain no longer has its event
 }
 
-// isNotFound reports whether a check did not find the event where the hints say.
+// isNotFound reports whether the delivery was rejected because a check did not find its event on the chain.
 func (h holder) isNotFound() bool { return h.status == Rejected && h.reason == reason.EventNotFound }
 
-// mayReopen reports whether another job or reading of the event queues the delivery again.
+// mayReopen reports whether the delivery ended because its event was not found, or was removed by a reorg. Another job
+// with its key, or reading the event off the chain, can then queue it again.
 func (h holder) mayReopen() bool {
 	return h.isNotFound() || h.status == Cancelled && h.reason == reason.Reorg
 }
 
-// answerKnownKeys decides about keys that have a delivery. The delivery is known, or in conflict, or it is queued again,
-// or it gives the key to another event.
+// answerKnownKeys sets the answers in out of all undecided jobs, whose keys have a delivery. The answer is Known or
+// Conflict, or Accepted if the delivery was queued again or the key was given to a new delivery (displaceHolder). New
+// tasks are added to lines. It returns errConcurrentUpdate if a key no longer has a delivery.
 func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance,
 	lines map[Agent][]Task) error {
 	var keys []string
@@ -463,7 +477,7 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 	return nil
 }
 
-// readHolders reads the deliveries for which a condition with the parameter $1 is true, by key.
+// readHolders reads the deliveries that match condition, a WHERE clause in which $1 is arg. The result is by key.
 func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, arg any) (map[string]holder, error) {
 	rows, _ := tx.Query(ctx, statement("known")+" WHERE "+condition, arg)
 	found := make(map[string]holder)
@@ -481,7 +495,9 @@ func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, ar
 	return found, nil
 }
 
-// answerKnownKey decides about one job whose key has a delivery, see answerKnownKeys. It adds tasks to lines.
+// answerKnownKey answers one job a whose key has the delivery h, see answerKnownKeys. A job that a follower or a check
+// read off the chain goes to answerRead, one on an unverified chain to answerUnverified, any other to answerHint. If
+// the stored job cannot be read, the delivery is queued again with a's job if it may be, otherwise it stays as it is.
 func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	lines map[Agent][]Task) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
@@ -528,9 +544,11 @@ func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h ho
 	return out, nil
 }
 
-// answerHint answers a job on a chain whose events are verified. The job only says where to look, and how to call the
-// agent. Intakes cannot ask the chain, so the job becomes a hint. If a job of an equal sender has another action, the
-// answer is Conflict.
+// answerHint answers a client's job (brought) whose key has the delivery h with the job known, on a chain whose events
+// are verified. A worker will check brought against the chain, so it is stored as a hint if it names another position
+// or has a higher trust than h. It queues h again if its event was missing and its agent was not called. After the
+// call or the end of h, a hint only makes a worker read the event again (Review). The answer is Conflict if a hint of
+// the same trust has another action.
 func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	if brought.EventSum() != known.EventSum() || a.Source.Trust > h.source.Trust {
@@ -572,8 +590,9 @@ func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 	return out, err
 }
 
-// reopenDelivery queues a delivery again whose event has returned, or may be where another job says. A delivery whose
-// agent was called is queued again only if the event was read off the chain.
+// reopenDelivery queues the ended delivery h again, with the job of a, because its event has returned to the chain or
+// may be at the position that a names. If h's agent was called, a must have been read off the chain. It returns
+// errConcurrentUpdate if another transaction has already changed h.
 func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h holder) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	args := a.eventArgs(h.id)
@@ -589,15 +608,17 @@ func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	return out, nil
 }
 
-// eventArgs returns the arguments of the statements that replace the job of a delivery by the arrival's.
+// eventArgs returns the arguments that reopen.sql and read_event.sql share. These statements replace the job of the
+// delivery id by the arrival's job.
 func (a arrival) eventArgs(id uuid.UUID) pgx.NamedArgs {
 	return pgx.NamedArgs{"delivery_id": id, "job": a.raw, "sealed_headers": a.SealedHeaders, "source": a.Source.Name,
 		"trust": int(a.Source.Trust), "registry": a.agent.Registry, "agent_id": a.agent.ID, "order_key": a.Job.OrderKey(),
 		"order_seq": fmt.Sprint(a.Job.OrderSeq())}
 }
 
-// displaceHolder renames the key of a delivery whose event is not on the chain, retracts it if its agent was or may have
-// been called, and inserts the arrival with that key.
+// displaceHolder gives the key of the delivery h, whose event is not on the chain, to a new delivery for the arrival,
+// and returns the answer for the new one. h gets another key, is cancelled if it is open and not running, and is
+// retracted if its agent was or may have been called. New tasks are added to lines.
 func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	lines map[Agent][]Task) (out Acceptance, err error) {
 	var moved string
@@ -626,7 +647,8 @@ func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	return out, nil
 }
 
-// dispatchAgents dispatches the next deliveries of several agents. The caller has locked their rows.
+// dispatchAgents dispatches the next deliveries from the backlogs of agents, up to MaxDispatchedPerAgent per agent, and
+// returns their tasks, the agents interleaved. The caller has locked the rows of the agents.
 func (s *Store) dispatchAgents(ctx context.Context, tx pgx.Tx, agents []Agent) ([]Task, error) {
 	lines := make(map[Agent][]Task, len(agents))
 	if err := s.dispatchInto(ctx, tx, agents, lines); err != nil {
@@ -635,11 +657,11 @@ func (s *Store) dispatchAgents(ctx context.Context, tx pgx.Tx, agents []Agent) (
 	return interleaveAgents(lines), nil
 }
 
-// maxDispatchRounds limits the rounds of one transaction. A round reads at most MaxDispatchedPerAgent deliveries of
-// each agent.
+// maxDispatchRounds limits how often dispatchInto runs its statement. One round reads at most MaxDispatchedPerAgent
+// deliveries of each agent.
 const maxDispatchRounds = 32
 
-// dispatchInto dispatches the next deliveries of agents that are locked, and adds their tasks to lines.
+// dispatchInto is dispatchAgents that adds the tasks to lines, by agent, instead of returning them.
 func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lines map[Agent][]Task) error {
 	if len(agents) == 0 {
 		return nil
@@ -648,8 +670,8 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lin
 	var t Task
 	var a Agent
 	var behind bool
-	// A delivery that leaves the backlog to wait for another one frees a slot, so the loop runs again. The rest of a long
-	// backlog of one ordering key, which is rare, is left to the reconciler, which runs every few seconds.
+	// A delivery that leaves the backlog to wait for another one frees a slot, so the loop runs again. The rest of a
+	// long backlog of one ordering key, which is rare, is left to the reconciler, which runs every few seconds.
 	again := true
 	for round := 0; again && round < maxDispatchRounds; round++ {
 		again = false
@@ -668,8 +690,9 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lin
 	return nil
 }
 
-// interleaveAgents lists the agents' tasks in turn, one of each agent at a time. Deliveries of one agent that run at
-// once wait for each other when they are recorded, and for the limit of calls per origin.
+// interleaveAgents returns the tasks of all agents: the first task of each agent, then the second of each, and so on,
+// so that workers run tasks of different agents at once. Deliveries of one agent would wait for each other: for the
+// lock of the agent's row when they are recorded, and for the limit of calls per origin.
 func interleaveAgents(lines map[Agent][]Task) (tasks []Task) {
 	agents := distinctAgents(slices.Collect(maps.Keys(lines)))
 	for turn := range MaxDispatchedPerAgent {
@@ -682,8 +705,8 @@ func interleaveAgents(lines map[Agent][]Task) (tasks []Task) {
 	return tasks
 }
 
-// arrivalAgents returns the distinct agents of a batch, sorted. It omits refused jobs, because bytes that
-// are not a job have no agent.
+// arrivalAgents returns the distinct agents of arrivals, sorted as distinctAgents does. It omits those of refused jobs,
+// which may be bytes that are no job and have no agent.
 func arrivalAgents(in []arrival) []Agent {
 	agents := make([]Agent, 0, len(in))
 	for _, a := range in {
@@ -694,7 +717,7 @@ func arrivalAgents(in []arrival) []Agent {
 	return distinctAgents(agents)
 }
 
-// distinctAgents returns the distinct agents, sorted.
+// distinctAgents sorts agents in place by chain, registry and id (as text), and returns them without duplicates.
 func distinctAgents(agents []Agent) []Agent {
 	slices.SortFunc(agents, func(a, b Agent) int {
 		return cmp.Or(cmp.Compare(a.ChainID, b.ChainID), strings.Compare(a.Registry, b.Registry),

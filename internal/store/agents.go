@@ -22,7 +22,7 @@ type AgentRow struct {
 	RaisedEpoch      *int64 `json:"raisedEpoch,omitempty"` // the epoch that a failure raised; nil after a success
 	Enabled          bool   `json:"enabled"`
 	Policy           Policy `json:"policy"`
-	// Preferences are those that the agent returned last, in force or not (Preferences.InForce).
+	// Preferences are those that the agent returned last, whether they are in force or not (Preferences.InForce).
 	Preferences  *Preferences     `json:"preferences,omitempty"`
 	Endpoint     string           `json:"endpoint,omitempty"`
 	ServerInfo   json.RawMessage  `json:"serverInfo,omitempty"`
@@ -34,16 +34,18 @@ type AgentRow struct {
 	FailingSince *time.Time       `json:"failingSince,omitempty"` // first failed call after a success or its enabling
 	LastError    string           `json:"lastError,omitempty"`
 	LastErrorAt  *time.Time       `json:"lastErrorAt,omitempty"`
-	Totals       json.RawMessage  `json:"totals"` // ended deliveries by status; a replayed delivery counts again
-	Open         map[Status]int64 `json:"open"`   // open deliveries by status
+	Totals       json.RawMessage  `json:"totals"` // number of ended deliveries by status; a replayed one counts again
+	Open         map[Status]int64 `json:"open"`   // number of open deliveries by status
 	CreatedAt    time.Time        `json:"createdAt"`
 	UpdatedAt    time.Time        `json:"updatedAt"`
 
-	CallsOfDay  int `json:"callsOfDay,omitempty"`  // of the last 24 hours at least; only in a list by SortFailing
-	FailedOfDay int `json:"failedOfDay,omitempty"` // those that failed by the agent's fault
+	// CallsOfDay is the number of calls in the last 24 to 25 hours (whole UTC hours), FailedOfDay that of the calls
+	// that failed by the agent's fault. Both are set only in a list by SortFailing.
+	CallsOfDay  int `json:"callsOfDay,omitempty"`
+	FailedOfDay int `json:"failedOfDay,omitempty"`
 }
 
-// AgentFilter selects and sorts a list of agents. Zero fields do not restrict it.
+// AgentFilter selects and sorts the agents of a list. Fields with zero values do not restrict the list.
 type AgentFilter struct {
 	ChainID *uint64
 	AgentID string // decimal
@@ -60,8 +62,9 @@ type AgentFilter struct {
 // be on both pages or on none.
 const SortFailing = "failing"
 
-// agentColumns counts open deliveries by three partial indexes (backlog, dispatched, waiting or held). It reads rows of
-// dispatched deliveries only.
+// agentColumns are the columns of an AgentRow, for a query FROM herald.agents g. The last one counts open deliveries
+// with three partial indexes (backlog, dispatched, waiting or held), and reads table rows of dispatched deliveries
+// only.
 const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch, g.raised_epoch, g.enabled, g.policy, g.preferences, coalesce(g.endpoint, ''),
 	g.server_info, coalesce(g.protocol, ''), g.tools, g.state, g.last_ok_at, g.last_called_at, g.failing_since, coalesce(g.last_error, ''), g.last_error_at, g.totals, g.created_at, g.updated_at,
 	(SELECT coalesce(jsonb_object_agg(status, n), '{}') FROM (SELECT status, sum(n) AS n FROM (
@@ -88,8 +91,9 @@ func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
 	return r, err
 }
 
-// placedAgents selects agents with the columns that sort a list by SortFailing, ascending, and their keys. The counts
-// of an agent's last hour with a call are in its own row.
+// placedAgents is a subquery, named g, of all agents with the columns by which SortFailing sorts, ascending (placeOf),
+// and the counts of the last day. The counts of an agent's last hour with a call are in its row of herald.agents, those
+// of earlier hours in herald.agent_hours.
 const placedAgents = `(SELECT *, -failed AS failures, -failed::float8 / greatest(calls, 1) AS share FROM (
 	SELECT g.chain_id, g.identity_registry, g.agent_id, g.state,
 		coalesce(h.calls, 0) + CASE WHEN g.hour >= date_trunc('hour', now() - interval '24 hours', 'UTC') THEN g.hour_calls ELSE 0 END AS calls,
@@ -98,8 +102,8 @@ const placedAgents = `(SELECT *, -failed AS failures, -failed::float8 / greatest
 		FROM herald.agent_hours WHERE hour >= date_trunc('hour', now() - interval '24 hours', 'UTC') GROUP BY chain_id, identity_registry, agent_id) h
 		USING (chain_id, identity_registry, agent_id)) x) g`
 
-// Agents lists agents in the order of chain, registry and id, or in that of the filter's Sort. For the next page, the
-// last agent of this page is the filter's After.
+// Agents lists the agents that match the filter, in the order of chain, registry and id, or as f.Sort says. For the
+// next page, set f.After to the last agent of this page; for SortFailing also f.AfterCalls and f.AfterFailed.
 func (s *Store) Agents(ctx context.Context, f AgentFilter) (list []AgentRow, err error) {
 	var n narrowing
 	if f.ChainID != nil {
@@ -136,8 +140,8 @@ func (s *Store) Agents(ctx context.Context, f AgentFilter) (list []AgentRow, err
 	return pgx.CollectRows(rows, scanAgentRow)
 }
 
-// failingPage returns the query for a page of a list by SortFailing. The other columns are read only for the agents of
-// the page.
+// failingPage returns the SQL query for a page of a list by SortFailing; where and limit are its SQL clauses. The inner
+// query sorts all agents, the outer one reads agentColumns for those of the page only.
 func failingPage(where, limit string) string {
 	return `SELECT ` + agentColumns + `, p.calls, p.failed FROM (SELECT * FROM ` + placedAgents + where +
 		` ORDER BY ` + placeOf("g") + limit + `) p
@@ -145,12 +149,12 @@ func failingPage(where, limit string) string {
 		ORDER BY ` + placeOf("p")
 }
 
-// placeOf returns the columns of a table that sort a list by SortFailing.
+// placeOf returns the list of columns for ORDER BY of a list by SortFailing. table is the SQL alias of placedAgents.
 func placeOf(table string) string {
 	return strings.ReplaceAll("@.failures, @.share, @.chain_id, @.identity_registry, @.agent_id", "@", table)
 }
 
-// AgentRow reads one agent. It returns ErrNotFound if there is no row.
+// AgentRow reads the stored state of one agent. It returns ErrNotFound if the agent has no row.
 func (s *Store) AgentRow(ctx context.Context, a Agent) (r AgentRow, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -162,9 +166,9 @@ func (s *Store) AgentRow(ctx context.Context, a Agent) (r AgentRow, err error) {
 }
 
 // EnableAgent enables or disables an agent, and inserts a row for an unknown one. Deliveries of a disabled agent are
-// held when they are claimed. Enabling releases the deliveries that were held for this reason, in as many transactions
-// as needed. It returns their number and the tasks that the caller puts into Redis or removes there, even after an
-// error: a second call continues.
+// held when they are claimed (agent_disabled). Enabling releases these, in as many transactions as needed. It returns
+// the number of released deliveries and the tasks that the caller puts into Redis or removes there. After an error,
+// both results tell what was committed, and a second call releases the rest.
 func (s *Store) EnableAgent(ctx context.Context, a Agent, enabled bool) (released int, tasks []Task, err error) {
 	defer wrapError(&err, "enable or disable agent %d:%s", a.ChainID, a.ID)
 	var reasons []reason.Reason
@@ -192,8 +196,8 @@ func (s *Store) CountAgents(ctx context.Context) (counts map[string]int64, err e
 	return counts, err
 }
 
-// RefreshAgent raises an agent's epoch, so that every worker resolves the agent again. It returns ErrNotFound if there
-// is no row.
+// RefreshAgent raises an agent's epoch, so that every worker resolves the agent again instead of using its cached data.
+// It returns ErrNotFound if the agent has no row.
 func (s *Store) RefreshAgent(ctx context.Context, a Agent) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -205,8 +209,8 @@ func (s *Store) RefreshAgent(ctx context.Context, a Agent) (err error) {
 	return err
 }
 
-// setEnabled enables or disables an agent. The caller has locked it. Enabling clears failing_since: earlier failures no
-// longer count.
+// setEnabled enables or disables an agent whose row the caller has locked. Enabling clears failing_since, so that only
+// later failures count towards alerts and disabling.
 func setEnabled(ctx context.Context, tx pgx.Tx, a Agent, enabled bool) error {
 	_, err := tx.Exec(ctx, `UPDATE herald.agents SET enabled = $4, updated_at = now(),
 		state = CASE WHEN NOT $4 THEN 'disabled' WHEN state = 'disabled' THEN 'pending' ELSE state END,
@@ -215,9 +219,9 @@ func setEnabled(ctx context.Context, tx pgx.Tx, a Agent, enabled bool) error {
 	return err
 }
 
-// SetPolicy merges p into the agent's policy: empty fields of p change nothing; OnUnknownResend and PreferencesFollow
-// restore the defaults. It inserts a row for an unknown agent. PreferencesIgnore also ends the pause of the agent's
-// backlog.
+// SetPolicy merges p into the agent's policy: fields that are empty in p keep their stored values. The values
+// OnUnknownResend and PreferencesFollow are the defaults. It inserts a row for an unknown agent. PreferencesIgnore also
+// ends a pause of the agent's backlog. An invalid value in p is an error.
 func (s *Store) SetPolicy(ctx context.Context, a Agent, p Policy) (err error) {
 	if err := p.checkValues(); err != nil {
 		return err

@@ -24,40 +24,42 @@ const (
 	DeliveriesHeld AlertKind = "deliveries.held" // deliveries were held
 )
 
-// News is one change of an agent, or of deliveries of an agent, since the previous check.
+// News is one change to report in an alert: an agent began to fail, recovered or was disabled, or deliveries of an
+// agent became dead or held. It covers the time since an earlier LookForNews reported the same.
 type News struct {
 	Kind         AlertKind
 	Agent        Agent
-	At           time.Time      // time of the check
-	FailingSince *time.Time     // first of the failed calls; for the agent's kinds
+	At           time.Time      // when LookForNews found the change
+	FailingSince *time.Time     // time of the first failed call; for the kinds agent.*
 	State        string         // StateFailed or StateNeedsAuth; for AgentFailing
-	ByHerald     bool           // Herald disabled the agent, not an operator
-	Count        int            // number of deliveries
+	ByHerald     bool           // for AgentDisabled: LookForNews disabled the agent, not an operator
+	Count        int            // number of deliveries; this and the rest are for the kinds deliveries.*
 	Reasons      map[string]int // number of deliveries by reason; "": no reason
-	Deliveries   []uuid.UUID    // the first deliveries, maxNamedMishaps at most
+	Deliveries   []uuid.UUID    // ids of some of the deliveries, at most maxNamedMishaps
 }
 
 // LookConfig configures LookForNews.
 type LookConfig struct {
-	FailingAfter time.Duration // time for which calls must have failed before an alert
-	DisableAfter time.Duration // time after which the agent is disabled; 0: never
+	FailingAfter time.Duration // time for which an agent's calls must all have failed before AgentFailing
+	DisableAfter time.Duration // time for which they must all have failed before the agent is disabled; 0: never
 	Pause        time.Duration // minimum time between two alerts of a kind about an agent's deliveries
-	Keep         time.Duration // how long finished alerts are kept
-	// Compose returns the payload to post. It is called within the transaction. Nil: changes are stored as reported,
-	// without an alert.
+	Keep         time.Duration // how long alerts without a next attempt (sent, or given up) are kept
+	// Compose returns the payload to post for a change. It is called within the transaction. If Compose is nil, changes
+	// are marked as reported, but no alert is inserted.
 	Compose func(News) (json.RawMessage, error)
 }
 
 const (
-	maxLookAgents   = 500  // agents that one check reports, or disables
-	maxLookMishaps  = 5000 // counters that one check reads
-	maxNamedMishaps = 20   // deliveries in an alert, and in a counter
+	maxLookAgents   = 500  // agents that one LookForNews reports, and that it disables
+	maxLookMishaps  = 5000 // counters of dead and held deliveries that one LookForNews reads
+	maxNamedMishaps = 20   // ids of deliveries in an alert, and in a counter
 	heraldActor     = "herald"
 )
 
-// LookForNews disables agents whose calls have all failed for too long, stores what changed with agents and deliveries
-// since the previous check, and inserts an alert for each change. It does all of it in one transaction, so that each
-// change is reported once. It returns the disabled agents and the number of alerts.
+// LookForNews disables agents whose calls have all failed for cfg.DisableAfter, finds changes of agents and deliveries
+// that no earlier call reported, and inserts an alert for each (News). All happens in one transaction, so that each
+// change is reported once. It also deletes finished alerts older than cfg.Keep. It returns the agents that it disabled
+// and the number of alerts that it inserted.
 func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (disabled []Agent, inserted int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -95,7 +97,7 @@ func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (disabled []Age
 	return disabled, inserted, nil
 }
 
-// querier is a pool or a transaction.
+// querier is what a pool and a transaction have in common for reading.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
@@ -111,7 +113,8 @@ func (s *Store) listAgentsToDisable(ctx context.Context, q querier, after time.D
 	})
 }
 
-// disableFailing disables those candidates that still fail once they are locked, and inserts an audit row for each.
+// disableFailing locks the candidates, disables those that listAgentsToDisable still returns, inserts an audit row for
+// each, and returns them.
 func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []Agent,
 	after time.Duration) (disabled []Agent, err error) {
 	if len(candidates) == 0 {
@@ -146,8 +149,8 @@ func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []Agen
 	return disabled, nil
 }
 
-// noteAgents finds the agents that have failed for failingAfter, were disabled or recovered since the last call, stores
-// that, and returns the changes as news.
+// noteAgents returns one News for each agent that has failed for failingAfter, was disabled or has recovered, unless an
+// earlier call returned that change (at most maxLookAgents new problems). It stores what it returns in alerted_agents.
 func noteAgents(ctx context.Context, tx pgx.Tx, failingAfter time.Duration) ([]News, error) {
 	now := time.Now()
 	rows, _ := tx.Query(ctx, statement("note_agents"), failingAfter, maxLookAgents)
@@ -160,7 +163,8 @@ func noteAgents(ctx context.Context, tx pgx.Tx, failingAfter time.Duration) ([]N
 	})
 }
 
-// takeMishaps reads and deletes the counters of dead and held deliveries. It returns one News per agent and kind.
+// takeMishaps reads and deletes the counters of deliveries that became dead or held, except of agents that had an alert
+// of the same kind within pause. It returns one News per agent and kind, which sums up the counters of all reasons.
 func takeMishaps(ctx context.Context, tx pgx.Tx, pause time.Duration) (news []News, err error) {
 	now := time.Now()
 	type subject struct {
@@ -190,7 +194,8 @@ func takeMishaps(ctx context.Context, tx pgx.Tx, pause time.Duration) (news []Ne
 	return news, err
 }
 
-// insertAlerts inserts one alert per News into the outbox and returns their number.
+// insertAlerts inserts one alert per News into herald.alerts, with the payload that compose returns, and returns their
+// number.
 func insertAlerts(ctx context.Context, tx pgx.Tx, news []News,
 	compose func(News) (json.RawMessage, error)) (inserted int, err error) {
 	b := &pgx.Batch{}
@@ -213,11 +218,12 @@ type Alert struct {
 	ID      uuid.UUID // equal in every attempt
 	Kind    AlertKind
 	Payload []byte
-	Attempt int // from 1
-	Age     time.Duration
+	Attempt int           // number of this attempt, from 1
+	Age     time.Duration // time since the alert was inserted
 }
 
-// ClaimAlert claims the alert that has been due longest, until the lease ends. It returns ErrNotFound if none is due.
+// ClaimAlert claims the alert that has been due longest, for one attempt to post it. The alert is due again after
+// lease, unless EndAlert or PostponeAlert is called. It returns ErrNotFound if no alert is due.
 func (s *Store) ClaimAlert(ctx context.Context, lease time.Duration) (a Alert, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -228,7 +234,7 @@ func (s *Store) ClaimAlert(ctx context.Context, lease time.Duration) (a Alert, e
 	return a, noRows(err, ErrNotFound)
 }
 
-// EndAlert records that the receiver accepted an alert.
+// EndAlert records that the receiver accepted the alert a, so that it is not posted again.
 func (s *Store) EndAlert(ctx context.Context, a Alert) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -237,8 +243,9 @@ func (s *Store) EndAlert(ctx context.Context, a Alert) (err error) {
 	return err
 }
 
-// PostponeAlert records why an attempt failed, and the time until the next one; a nil wait: there is no next one. It
-// changes nothing if a later attempt has begun or the alert was accepted.
+// PostponeAlert records why the attempt a failed, and makes the alert due again after wait. If wait is nil, the alert
+// is given up. PostponeAlert returns nil without storing anything if a later attempt was claimed or the alert was
+// accepted.
 func (s *Store) PostponeAlert(ctx context.Context, a Alert, wait *time.Duration, why string) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -17,12 +17,12 @@ type APIToken struct {
 	CreatedAt  time.Time  `json:"createdAt"`
 	ExpiresAt  *time.Time `json:"expiresAt,omitempty"` // nil: never
 	RevokedAt  *time.Time `json:"revokedAt,omitempty"`
-	LastUsedAt *time.Time `json:"lastUsedAt,omitempty"` // with a resolution of one minute
+	LastUsedAt *time.Time `json:"lastUsedAt,omitempty"` // updated at most once a minute; nil: never used
 }
 
 const apiTokenColumns = `id, name, scopes, hash, created_at, expires_at, revoked_at, last_used_at`
 
-// AddAPIToken stores a token: ID, Name, Scopes, Hash and ExpiresAt of t.
+// AddAPIToken inserts a token with the ID, Name, Scopes, Hash and ExpiresAt of t. Its other fields are ignored.
 func (s *Store) AddAPIToken(ctx context.Context, t APIToken) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -41,8 +41,8 @@ func (s *Store) APITokens(ctx context.Context) (list []APIToken, err error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[APIToken])
 }
 
-// GoodAPIToken reads the token with this id and hash, and updates LastUsedAt. It returns ErrNotFound if no such token
-// exists, or if it is revoked or expired.
+// GoodAPIToken reads the token with this id and hash, and sets LastUsedAt in Postgres to now if it is over a minute
+// old. It returns ErrNotFound if no such token exists, or if the token is revoked or expired.
 func (s *Store) GoodAPIToken(ctx context.Context, id string, hash []byte) (t APIToken, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

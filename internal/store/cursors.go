@@ -16,27 +16,27 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CursorKey identifies a cursor: that of a contract, or that of a backfill.
+// CursorKey identifies a cursor. A cursor belongs either to one contract, or to a backfill of one or more contracts.
 type CursorKey struct {
 	ChainID   uint64
 	Contracts string // lower-case address; those of a backfill are separated by commas
-	Backfill  string // the blocks of a backfill as text; empty: the cursor of a contract
+	Backfill  string // the block range of a backfill, as text; empty: the cursor of a contract
 }
 
 // Cursor is how far a contract, or a backfill, has been read.
 type Cursor struct {
 	CursorKey
 	Start   uint64   // first block to read
-	End     *uint64  // last block to read; nil: the cursor of a contract
+	End     *uint64  // last block to read, for a backfill; nil: no end, for a contract
 	Next    uint64   // next block to read
-	Anchors []Anchor // blocks that were read, oldest first
-	Head    uint64   // the node's newest block at the last move
+	Anchors []Anchor // some of the blocks that were read, oldest first, to detect reorgs
+	Head    uint64   // number of the node's newest block when the cursor last moved
 
 	Finalized uint64          // newest block that the nodes reported as finalized; 0: unknown
-	Settled   uint64          // no reorg is expected to replace this block; events up to it are not retracted
-	Reorgs    uint64          // how often blocks were read again
+	Settled   uint64          // newest block that no reorg is expected to replace; events up to it are not retracted
+	Reorgs    uint64          // how often the cursor went back to read replaced blocks again
 	Checks    json.RawMessage // chain.Checks; nil: blocks are checked before they are accepted, or never
-	moves     int64           // how often the cursor has moved
+	moves     int64           // how often the cursor has moved, to detect moves by other processes
 }
 
 // Anchor identifies a block that was read.
@@ -49,7 +49,8 @@ type Anchor struct {
 // ErrCursorMoved means that another process moved the cursor, and that nothing was accepted.
 var ErrCursorMoved = errors.New("another process reads this chain too and has moved its cursor")
 
-// OpenCursor reads a cursor. If the cursor does not exist, it is inserted with the blocks from start to end.
+// OpenCursor reads the cursor key. If it does not exist, it is inserted at block start, with the last block end (nil:
+// no end). For an existing cursor, start and end are ignored.
 func (s *Store) OpenCursor(ctx context.Context, key CursorKey, start uint64, end *uint64) (c Cursor, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -64,8 +65,8 @@ func (s *Store) OpenCursor(ctx context.Context, key CursorKey, start uint64, end
 	}
 }
 
-// RestartCursor sets another start block for a cursor that has read nothing. It returns ErrCursorMoved if the cursor
-// has read a block, or if another process has moved it.
+// RestartCursor sets another start block for a contract's cursor that has read no block, in Postgres and in c. It
+// returns ErrCursorMoved if the cursor has read a block, or if another process has moved it.
 func (s *Store) RestartCursor(ctx context.Context, c *Cursor, start uint64) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -80,19 +81,19 @@ func (s *Store) RestartCursor(ctx context.Context, c *Cursor, start uint64) (err
 	return noRows(err, ErrCursorMoved)
 }
 
-// HasReadNothing reports whether the cursor is still at its start.
+// HasReadNothing reports whether the cursor has read no block since its start block was set.
 func (c *Cursor) HasReadNothing() bool { return c.Next == c.Start && len(c.Anchors) == 0 }
 
 // Advance is the result of reading consecutive blocks of a chain.
 type Advance struct {
-	// From and To are the first and the last block. If From is before the cursor's Next, the blocks from From on were
-	// replaced.
+	// From and To are the first and the last block that were read. If From is before the cursor's Next, a reorg
+	// replaced the blocks from From on, and they were read again.
 	From, To  uint64
 	Head      uint64          // the node's newest block
 	Finalized uint64          // as in Cursor
 	Settled   uint64          // as in Cursor
-	AtHead    bool            // the chain was read up to its head: remaining orphaned events are gone
-	Anchors   []Anchor        // as in Cursor
+	AtHead    bool            // To is the chain's head, so orphaned events that were not read again are gone
+	Anchors   []Anchor        // as in Cursor, whose anchors they replace
 	Checks    json.RawMessage // as in Cursor
 	Intakes   []Intake        // jobs of the blocks' events, in the chain's order
 }
@@ -105,11 +106,11 @@ type Advanced struct {
 }
 
 // AdvanceCursors accepts the jobs of the blocks that were read, ends deliveries whose events a reorg removed, and moves
-// one or more cursors of the same chain and height, in one transaction. They are cursors of contracts, or one cursor of a
-// backfill, which is deleted after its last block. Answers and Tasks are as those of Accept, but only the
-// transaction's deadline limits the number of jobs. See docs/design/chain.md.
+// the cursors to the block after a.To, in one transaction. The cursors are of one chain and have the same Next: cursors
+// of contracts, or a single cursor of a backfill, which is deleted after its last block. Answers and Tasks are as those
+// of Accept, but only the transaction's deadline limits the number of jobs. See docs/design/chain.md.
 //
-// It returns ErrCursorMoved if one of the cursors has moved since it was read.
+// It returns ErrCursorMoved, and stores nothing, if another process has moved one of the cursors.
 func (s *Store) AdvanceCursors(ctx context.Context, cursors []*Cursor, a Advance) (done Advanced, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -165,13 +166,13 @@ func (s *Store) AdvanceCursors(ctx context.Context, cursors []*Cursor, a Advance
 	return done, nil
 }
 
-// cursorGroup is the cursors that one transaction moves.
+// cursorGroup has what the cursors that one AdvanceCursors moves have in common, and their keys.
 type cursorGroup struct {
 	chainID   uint64
 	backfill  string
 	names     []string // the cursors' Contracts
 	moves     []int64
-	contracts []string // the single contracts
+	contracts []string // the addresses in names: a backfill's Contracts may have several
 	next      uint64
 	end       *uint64
 }
@@ -194,8 +195,9 @@ func emitterOf(j job.Job) string {
 	return strings.ToLower(j.ReputationRegistry.Hex())
 }
 
-// LeadChain runs do in one process at a time for each cursor, as Lead does: with those of the cursors that no other
-// caller leads. It reports whether there were any.
+// LeadChain acquires a lock for each of the cursors keys and runs do with the keys whose locks it got, in any order. It
+// releases the locks when do returns. So at most one call at a time, in all processes, runs do with a given cursor. It
+// returns false, without running do, if other calls hold all the locks. The error is that of do or of Postgres.
 func (s *Store) LeadChain(ctx context.Context, keys []CursorKey, do func(context.Context, []CursorKey) error) (bool, error) {
 	locks := make(map[int64]CursorKey, len(keys))
 	for _, key := range keys {

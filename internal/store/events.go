@@ -10,20 +10,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// EventRetention is how long status changes can be read.
+// EventRetention is how long EventsAfter can read a status change. DropEvents deletes older ones.
 const EventRetention = 72 * time.Hour
 
-// EventCursor is a position in the stream of status changes. Its text form is "<unix seconds>.<xid>.<id>".
+// EventCursor is a position in the stream of status changes, which is ordered by Xid, then ID. Its text form is
+// "<unix seconds>.<xid>.<id>".
 type EventCursor struct {
-	At  int64 // unix seconds; events older than EventRetention may be deleted
-	Xid uint64
-	ID  int64
+	At  int64  // time of the event in unix seconds, to detect positions older than EventRetention
+	Xid uint64 // Postgres' id of the transaction that stored the event
+	ID  int64  // id of the event, ascending within a transaction
 }
 
-// String returns the text form.
+// String returns the text form, "<unix seconds>.<xid>.<id>".
 func (c EventCursor) String() string { return fmt.Sprintf("%d.%d.%d", c.At, c.Xid, c.ID) }
 
-// ParseEventCursor parses the text form of EventCursor.
+// ParseEventCursor parses the text form of EventCursor. It returns an error for any text that String would not return.
 func ParseEventCursor(s string) (c EventCursor, err error) {
 	n, err := fmt.Sscanf(s, "%d.%d.%d", &c.At, &c.Xid, &c.ID)
 	if err != nil || n != 3 || c.String() != s {
@@ -32,7 +33,8 @@ func ParseEventCursor(s string) (c EventCursor, err error) {
 	return c, nil
 }
 
-// DeliveryEvent is one change of a delivery's status, except to running.
+// DeliveryEvent is one change of a delivery's status. Changes to running are not events. Kind, ChainID and AgentID are
+// the delivery's present values, the other fields are as of the change.
 type DeliveryEvent struct {
 	Cursor     EventCursor   `json:"-"`
 	At         time.Time     `json:"at"`
@@ -45,8 +47,8 @@ type DeliveryEvent struct {
 	AgentID    string        `json:"agentId"`
 }
 
-// LastEvent returns the present end of the stream: EventsAfter returns every event that is committed from now on, and
-// perhaps some of the newest earlier ones.
+// LastEvent returns the present end of the stream. From that position, EventsAfter returns every event that is
+// committed after this call, and perhaps some that were committed shortly before.
 func (s *Store) LastEvent(ctx context.Context) (c EventCursor, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -57,8 +59,9 @@ func (s *Store) LastEvent(ctx context.Context) (c EventCursor, err error) {
 	return c, err
 }
 
-// EventsAfter reads at most limit events after a position, in order. It omits events of transactions that are not older
-// than the oldest open one, so that no event is missed that is committed late.
+// EventsAfter reads at most limit events after the position after, in the order of the stream. It holds back events of
+// transactions that began after a still open one. That one could commit events at an earlier position, which a caller
+// that continues after the last event would miss.
 func (s *Store) EventsAfter(ctx context.Context, after EventCursor, limit int) (list []DeliveryEvent, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -75,7 +78,7 @@ func (s *Store) EventsAfter(ctx context.Context, after EventCursor, limit int) (
 	})
 }
 
-// DropEvents deletes events older than EventRetention, at most limit, and returns their number.
+// DropEvents deletes at most limit events that are older than EventRetention, and returns the number of deleted events.
 func (s *Store) DropEvents(ctx context.Context, limit int) (dropped int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -8,22 +8,23 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// MaxFollowers is the largest number of deliveries that one ClaimFollowers claims. It is one statement, during which
-// the agent is locked.
+// MaxFollowers is the largest number of deliveries that one ClaimFollowers claims. It is limited because the agent's
+// row is locked while they are claimed.
 const MaxFollowers = 49
 
-// Follower is the claim of a delivery that is sent in the call of another delivery of its agent, the leader. It has no
-// task, so a wait after the call stays in Postgres.
+// Follower is the claim of a delivery that is sent in the same call as another delivery of its agent, the leader. A
+// follower has no task in Redis: if it must wait after the call, Postgres stores the wait and no task is rescheduled.
 type Follower struct {
 	*Claim
-	Err     error // ErrUnreadableJob, or nil
+	Err     error // ErrUnreadableJob if the stored job cannot be parsed, else nil
 	blocked bool  // the delivery was waiting for an earlier delivery of its ordering key (behind_earlier)
 }
 
-// ClaimFollowers claims at most n deliveries that can be sent in one call with the leader. These are new feedback with
-// the leader's action: the next ones of the agent's backlog, and those that wait for the leader or for one of these
-// (behind_earlier). They are returned in the order in which they are sent. Those of one ordering key are in the order
-// of their index, and no open delivery between them is left out. The caller must hold the leader's claim.
+// ClaimFollowers claims, for lease, at most n (and MaxFollowers) deliveries that can be sent in one call with the
+// leader. A follower is a NewFeedback of the leader's agent with the leader's action. It is one of the next deliveries
+// of the backlog, or waits for the leader or another follower (behind_earlier). Followers are returned in the order in
+// which they must be sent: those of one ordering key by index, without skipping an open delivery between them. The
+// caller must hold the leader's claim.
 func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int, lease time.Duration) (all []Follower, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -50,8 +51,9 @@ func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int, lease 
 	return all, nil
 }
 
-// GiveBack undoes claims that one ClaimFollowers returned and the agent did not process: the deliveries return to the
-// backlog, or wait on, and their attempts are deleted. It skips claims that were lost.
+// GiveBack undoes claims of one ClaimFollowers that the agent did not process: because no call was made, or the agent
+// ignored them in the call. Each delivery returns to the backlog or to its wait for an earlier one, and its attempt is
+// deleted. It skips claims that were lost.
 func (s *Store) GiveBack(ctx context.Context, all []Follower) (err error) {
 	if len(all) == 0 {
 		return nil

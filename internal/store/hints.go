@@ -15,21 +15,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Source is the sender of a job.
+// Source identifies the sender of a job and how much it is trusted.
 type Source struct {
 	Name  string // "token:<name>", SourceRedis, SourceCommand or SourceChain
 	Trust Trust
 }
 
-// Trust decides whose action is used if several jobs name the position of an event. A higher one wins; among equals,
-// the first job wins.
+// Trust decides which job's action is used if several jobs name the position of the same event: the one with the
+// highest Trust; among equal ones, the job that arrived first.
 type Trust int
 
 // The values of Trust.
 const (
-	TrustChain    Trust = iota // jobs that were made of the chain's events, which have the default action
+	TrustChain    Trust = iota // lowest: jobs made from the chain's events, which have the default action
 	TrustOrdinary              // senders that may not set a field of job.DirectField
-	TrustDirect                // operator commands, and senders that may set these fields
+	TrustDirect                // highest: operator commands, and senders that may set these fields
 )
 
 // Names of sources that are not tokens.
@@ -43,11 +43,11 @@ const (
 func SourceToken(name string, t Trust) Source { return Source{"token:" + name, t} }
 
 const (
-	maxHints       = 8 // of one delivery
-	maxHintsOfPeer = 2 // of one token, or of Redis
+	maxHints       = 8 // hints of one delivery
+	maxHintsOfPeer = 2 // hints of one delivery from the same API token, or from Redis
 )
 
-// isPeer reports whether maxHintsOfPeer applies.
+// isPeer reports whether s is Redis or an API token, so that maxHintsOfPeer limits its hints.
 func (s Source) isPeer() bool { return s.Name == SourceRedis || strings.HasPrefix(s.Name, "token:") }
 
 // Hint is a job that was sent for a delivery's key. Its position is where the event may be.
@@ -56,7 +56,7 @@ type Hint struct {
 	Job           job.Job
 	SealedHeaders []byte
 	Source        Source
-	Refuted       bool // the chain does not have the event there
+	Refuted       bool // a check found that the chain does not have the event at that position
 	CreatedAt     time.Time
 }
 
@@ -85,9 +85,10 @@ func readHints(ctx context.Context, q querier, id uuid.UUID) (list []Hint, err e
 	return list, err
 }
 
-// AddHint adds a hint to the hints of a key, unless it cannot change anything. It returns the changed list, and whether
-// the hint was added. If the list is full, a refuted hint is dropped; a follower's hint replaces the last one. The model
-// (store/memory) uses it too.
+// AddHint appends h to list, the hints of a delivery by rank, and sets its rank. It returns the new list and true. It
+// returns list and false if a hint of equal or higher trust names the same event, or if the sender has maxHintsOfPeer
+// hints. In a full list, h replaces the first refuted hint; without one, h is added only if its trust is TrustChain,
+// and replaces the last hint. The model (store/memory) uses AddHint too.
 func AddHint(list []Hint, h Hint) (_ []Hint, added bool) {
 	sum, ofPeer := h.Job.EventSum(), 0
 	for _, known := range list {
@@ -117,14 +118,17 @@ func AddHint(list []Hint, h Hint) (_ []Hint, added bool) {
 	return append(list, h), true
 }
 
-// HasOtherAction reports whether one of the hints with the same trust has another action than the job.
+// HasOtherAction reports whether a hint in list whose trust is trust has another action, or other sealed headers, than
+// the job j with the headers sealed. same reports whether the headers of a hint have the same content as sealed
+// (sameHeaders).
 func HasOtherAction(list []Hint, j job.Job, sealed []byte, trust Trust, same func(sealed []byte) bool) bool {
 	return slices.ContainsFunc(list, func(h Hint) bool {
 		return h.Source.Trust == trust && (h.Job.ActionSum() != j.ActionSum() || !sameHeaders(sealed, h.SealedHeaders, same))
 	})
 }
 
-// sameHeaders reports whether two sealed values are both missing, or have the same content according to same.
+// sameHeaders reports whether a and b, encrypted headers, are both nil, or both present and same(b) is true. same knows
+// the content of a. Without same, present headers count as different.
 func sameHeaders(a, b []byte, same func(sealed []byte) bool) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
@@ -132,7 +136,9 @@ func sameHeaders(a, b []byte, same func(sealed []byte) bool) bool {
 	return same != nil && same(b)
 }
 
-// listHints returns the hints of a delivery that has a key, including those that only its row has.
+// listHints returns the hints of the delivery h by rank, and how many of them are stored in herald.hints. If none is
+// stored, the list has one hint made of h's own job (known). It has none if that job is a follower's, read off the
+// chain.
 func (s *Store) listHints(ctx context.Context, tx pgx.Tx, h holder, known job.Job) (list []Hint, stored int, err error) {
 	if list, err = readHints(ctx, tx, h.id); err != nil || len(list) > 0 || h.bound && h.source.Trust == TrustChain {
 		return list, len(list), err
@@ -140,8 +146,9 @@ func (s *Store) listHints(ctx context.Context, tx pgx.Tx, h holder, known job.Jo
 	return []Hint{{Job: known, SealedHeaders: h.sealed, Source: h.source, Refuted: h.isNotFound()}}, 0, nil
 }
 
-// addHint stores a job as a hint of the delivery that has its key. The transaction has locked the delivery. review
-// makes a worker read the event again, unless it has to already.
+// addHint stores the job brought as a hint of the delivery h, which has its key and the job known, and ends h's wait
+// for the chain, if any. It reports false if AddHint refuses the hint. The transaction has locked h. review schedules a
+// Review of h, unless one is pending.
 func (s *Store) addHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	review bool) (added bool, err error) {
 	defer wrapError(&err, "keep another job of %s", a.key)
@@ -181,12 +188,12 @@ type Binding struct {
 	Job           job.Job
 	SealedHeaders []byte
 	Source        Source   // of the action
-	Corrected     []string // fields of the jobs that the event contradicts; nil: unchanged
+	Corrected     []string // fields of the jobs that the event contradicts; nil: the stored list stays
 }
 
-// Bind replaces the job of the claimed delivery by the event, and updates c. It returns ErrNewHint if the check does not
-// know all hints, and ErrFenced if the claim is lost. The delivery's agent may change: then c must be recorded with
-// Outcome.Rerouted.
+// Bind replaces the job of the claimed delivery by the event b, in Postgres and in c. It returns ErrNewHint if a hint
+// arrived, or a follower read the event, after the claim, and ErrFenced if the claim is lost. The event may belong to
+// another agent. Then the caller must not call the agent, but record c with Outcome.Rerouted.
 func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -220,7 +227,8 @@ func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 	return err
 }
 
-// encodeJob returns a job in the form in which it is stored.
+// encodeJob returns a job as the JSON that Postgres stores (storable.Repair). It returns an error if the job nests too
+// deeply.
 func encodeJob(j job.Job) ([]byte, error) {
 	raw, err := json.Marshal(j)
 	if err != nil {

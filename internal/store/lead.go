@@ -16,14 +16,15 @@ const (
 	// leaderLock is the advisory lock that Lead acquires: the text "herald" as a number. The rounds of the reconciler,
 	// of the retention and of the alerts share it, so only one of them runs at a time, in one process.
 	leaderLock = 0x686572616c64
-	// turnLock is the advisory lock of the one process that asks for locks.
+	// turnLock is an advisory lock that a process holds while it asks for other locks, so that processes ask in turn.
 	turnLock = leaderLock + 1
-	// lockTimeout bounds a statement about locks.
+	// lockTimeout limits each statement that acquires or releases locks.
 	lockTimeout = 5 * time.Second
 )
 
-// Lead runs do if this process gets the leader lock, and reports whether it did. The connection holds the lock, so a
-// process that dies leaves no lock behind.
+// Lead runs do if it gets the leader lock, and releases the lock when do returns. It does not wait: it returns false,
+// without running do, if another call in this or another process holds the lock. The connection to Postgres holds the
+// lock, so a process that dies leaves no lock behind. The error is that of do or of Postgres.
 func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
 	return s.leaders.lead(ctx, []int64{leaderLock}, func(ctx context.Context, _ []int64) error { return do(ctx) })
 }
@@ -34,10 +35,11 @@ type leaders struct {
 
 	mu   sync.Mutex
 	conn *pgxpool.Conn      // nil: no lock is held
-	held map[int64]struct{} // Postgres grants a lock again to the session that has it, so held refuses that
+	held map[int64]struct{} // held locks; not asked for again, as Postgres would grant them to the same session twice
 }
 
-// lead runs do with those of the locks that it gets, and reports whether it got any.
+// lead runs do with those of the locks that it gets, and releases them when do returns. It returns false, without
+// running do, if it gets none.
 func (l *leaders) lead(ctx context.Context, locks []int64, do func(context.Context, []int64) error) (bool, error) {
 	conn, got, err := l.lock(ctx, locks)
 	if err != nil {
@@ -50,9 +52,9 @@ func (l *leaders) lead(ctx context.Context, locks []int64, do func(context.Conte
 	return true, do(ctx, got)
 }
 
-// lock asks for those of the locks that this process does not hold. It returns those that it gets, and their
-// connection. Processes ask one after the other, so that two that start together do not divide a chain's contracts
-// between them.
+// lock tries to acquire those of locks that this process does not hold, without waiting for other holders. It returns
+// the locks that it acquired and the connection that holds them. Processes try one after the other (turnLock), so that
+// two processes that start together do not each get some of a chain's contracts.
 func (l *leaders) lock(ctx context.Context, locks []int64) (_ *pgxpool.Conn, got []int64, err error) {
 	ctx, cancel := l.store.withDeadline(ctx)
 	defer cancel()
@@ -89,7 +91,8 @@ func (l *leaders) lock(ctx context.Context, locks []int64) (_ *pgxpool.Conn, got
 	return conn, got, nil
 }
 
-// unlock releases locks, unless they were lost with their connection.
+// unlock releases locks that lock returned with conn. It does nothing if conn was closed since: Postgres has then
+// released them.
 func (l *leaders) unlock(ctx context.Context, conn *pgxpool.Conn, locks []int64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockTimeout)
 	defer cancel()
@@ -108,7 +111,7 @@ func (l *leaders) unlock(ctx context.Context, conn *pgxpool.Conn, locks []int64)
 	l.releaseUnused()
 }
 
-// releaseUnused returns the connection to the pool if it holds no lock.
+// releaseUnused returns the connection to the pool if it holds no lock. The caller holds l.mu.
 func (l *leaders) releaseUnused() {
 	if len(l.held) == 0 {
 		l.conn.Release()
@@ -116,7 +119,8 @@ func (l *leaders) releaseUnused() {
 	}
 }
 
-// drop closes the connection, because a session that may still hold a lock must not return to the pool.
+// drop closes the connection, after which this process holds no lock: a session that may still hold one must not return
+// to the pool. The caller holds l.mu.
 func (l *leaders) drop(ctx context.Context) {
 	_ = l.conn.Conn().Close(ctx)
 	l.conn.Release()

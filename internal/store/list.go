@@ -17,7 +17,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Delivery is a row of herald.deliveries, for operators.
+// Delivery is a row of herald.deliveries as operators see it. Job, Result and History are set by Store.Delivery only,
+// not in lists.
 type Delivery struct {
 	ID               uuid.UUID     `json:"id"`
 	Key              string        `json:"key"`
@@ -37,7 +38,7 @@ type Delivery struct {
 	FileVerification string        `json:"fileVerification,omitempty"`
 	FileSource       string        `json:"fileSource,omitempty"`
 	FileDisagrees    []string      `json:"fileDisagrees,omitempty"` // fields of the file that contradict the event
-	Verified         bool          `json:"verified"`                // accepted while workers verified the chain's events
+	Verified         bool          `json:"verified"`                // workers verified the chain's events at acceptance
 	Corrected        []string      `json:"corrected,omitempty"`     // fields of the jobs that the event contradicts
 	CreatedAt        time.Time     `json:"createdAt"`
 	UpdatedAt        time.Time     `json:"updatedAt"`
@@ -80,7 +81,7 @@ type Filter struct {
 	Kind        string
 	Since       time.Time // created at or after
 	Until       time.Time // created before
-	Before      int64     // only rows with a lower Seq: the cursor of a page
+	Before      int64     // if positive, only deliveries with a lower Seq: the last Seq of the previous page
 	Limit       int       // default 50, at most maxRows
 }
 
@@ -95,7 +96,7 @@ func scanDelivery(row pgx.CollectableRow) (d Delivery, err error) {
 	return d, err
 }
 
-// scanRow reads deliveryColumns, and the columns after them into more.
+// scanRow scans a row: deliveryColumns into d, and the columns after them into the pointers more.
 func (d *Delivery) scanRow(row pgx.Row, more ...any) error {
 	var traceparent string
 	columns := []any{&d.ID, &d.Key, &d.Seq, &d.Kind, &d.ChainID, &d.IdentityRegistry, &d.AgentID, &d.Status, &d.Reason,
@@ -107,7 +108,8 @@ func (d *Delivery) scanRow(row pgx.Row, more ...any) error {
 	return err
 }
 
-// Deliveries lists deliveries, newest first. The next page starts before the Seq of the last one.
+// Deliveries lists the deliveries that match the filter, newest (highest Seq) first, at most f.Limit. For the next
+// page, set f.Before to the Seq of the last delivery.
 func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err error) {
 	if f.Reason != "" && f.Status == "" {
 		return s.deliveriesByReason(ctx, f)
@@ -135,8 +137,8 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err 
 // reasonStatuses are the statuses that can have a reason.
 var reasonStatuses = []Status{Waiting, Held, Skipped, Rejected, Dead, Cancelled}
 
-// deliveriesByReason lists the deliveries with a reason, in any status. It reads one list per status, because the index
-// deliveries_reason is ordered by seq within a status.
+// deliveriesByReason is Deliveries for a filter with a reason and no status. It reads one list for each of
+// reasonStatuses and merges them, because the index deliveries_reason is ordered by seq only within a status.
 func (s *Store) deliveriesByReason(ctx context.Context, f Filter) (all []Delivery, err error) {
 	for _, f.Status = range reasonStatuses {
 		list, err := s.Deliveries(ctx, f)
@@ -149,7 +151,7 @@ func (s *Store) deliveriesByReason(ctx context.Context, f Filter) (all []Deliver
 	return all[:min(len(all), cmp.Or(max(f.Limit, 0), 50), maxRows)], nil
 }
 
-// narrow returns the filter as conditions, without Before and Limit, which select a page.
+// narrow returns the filter as SQL conditions. It ignores Before and Limit, which select a page.
 func (f Filter) narrow() (n narrowing) {
 	if f.ChainID != nil {
 		n.addCondition("chain_id =", *f.ChainID)
@@ -200,13 +202,14 @@ func (f Filter) narrow() (n narrowing) {
 	return n
 }
 
-// acceptSkew is how much the orders of created_at and seq may differ. The order of two concurrent transactions is
-// uncertain by their duration. And Postgres' clock may have been wrong by up to an hour, for example after a failover.
+// acceptSkew is how much later created_at may be in a row with a lower seq than in one with a higher seq. Transactions
+// that ran at once may differ by their duration, and Postgres' clock may have been wrong by up to an hour, for example
+// after a failover.
 const acceptSkew = time.Hour + 5*time.Minute
 
-// narrowByTime is narrow with Since and Until also as bounds of seq. There is no index on created_at, and lists are
-// read in the order of seq: without the bound, a list of the last hour would read all older rows when fewer than a page
-// are new.
+// narrowByTime is narrow with further conditions that bound seq according to Since and Until. Postgres reads lists in
+// the order of seq and has no index on created_at. Without these bounds, a list of the last hour with less than a page
+// of matching rows would read all older rows.
 func (s *Store) narrowByTime(ctx context.Context, f Filter) (n narrowing, err error) {
 	n = f.narrow()
 	if !f.Since.IsZero() {
@@ -226,8 +229,8 @@ func (s *Store) narrowByTime(ctx context.Context, f Filter) (n narrowing, err er
 	return n, nil
 }
 
-// firstSeqSince returns the seq of the first row that was created at t or later, by binary search, or a seq after the
-// last row if all rows are older.
+// firstSeqSince finds a bound of seq by binary search: rows with a lower seq were created before t. It assumes that
+// created_at grows with seq (see acceptSkew). The result is above every seq if all rows are older than t.
 func (s *Store) firstSeqSince(ctx context.Context, t time.Time) (int64, error) {
 	var low, high int64
 	err := s.pool.QueryRow(ctx, `SELECT coalesce((SELECT seq FROM herald.deliveries ORDER BY seq LIMIT 1), 0),
@@ -249,8 +252,8 @@ func (s *Store) firstSeqSince(ctx context.Context, t time.Time) (int64, error) {
 	return low, err
 }
 
-// narrowing collects the conditions of a WHERE clause. It has only the conditions in use, so that Postgres chooses an
-// index for each combination.
+// narrowing collects the conditions of a WHERE clause and their arguments. It contains only conditions that the filter
+// sets, so that Postgres chooses an index for each combination.
 type narrowing struct {
 	conditions []string
 	args       []any
@@ -268,7 +271,7 @@ func (n *narrowing) whereClause() string {
 	return " WHERE " + strings.Join(n.conditions, " AND ")
 }
 
-// Count counts the filter's deliveries by status. It ignores Before and Limit.
+// Count counts the deliveries that match the filter, by status. It ignores Before and Limit.
 func (s *Store) Count(ctx context.Context, f Filter) (counts map[Status]int64, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -288,18 +291,18 @@ func (s *Store) Count(ctx context.Context, f Filter) (counts map[Status]int64, e
 	return counts, err
 }
 
-// Stuck counts deliveries that do not move, with the same status and reason.
+// Stuck is a number of held or overdue deliveries that have the same status and reason.
 type Stuck struct {
 	Status Status // Held, or the status of deliveries that are overdue
 	Reason reason.Reason
 	Count  int64
 }
 
-// overdueAfter is how late a delivery must be to count as overdue.
+// overdueAfter is how long after its due time ListStuck counts a delivery as overdue.
 const overdueAfter = time.Minute
 
-// ListStuck counts held and overdue deliveries. A delivery is overdue if its wait has ended, if its task is not
-// claimed, or if its lease has expired.
+// ListStuck counts held and overdue deliveries, by status and reason. A delivery is overdue if, for overdueAfter, its
+// wait has been over, its task has not been claimed, or its lease has been expired.
 func (s *Store) ListStuck(ctx context.Context) (stuck []Stuck, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -308,8 +311,8 @@ func (s *Store) ListStuck(ctx context.Context) (stuck []Stuck, err error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Stuck])
 }
 
-// DeliveryByKey reads the delivery that has a key now. Its id may differ from the one derived from the key, because
-// another delivery may have had the key before. It returns ErrNotFound if no delivery has the key.
+// DeliveryByKey reads the delivery that has the key now, as Delivery does. Its id may differ from job.IDOf(key),
+// because another delivery may have had the key before a reorg. It returns ErrNotFound if no delivery has the key.
 func (s *Store) DeliveryByKey(ctx context.Context, key string) (d Delivery, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -320,8 +323,9 @@ func (s *Store) DeliveryByKey(ctx context.Context, key string) (d Delivery, err 
 	return s.Delivery(ctx, id)
 }
 
-// Blocker returns the delivery that the given one waits for (behind_earlier): the open one of its ordering key with the
-// lowest index, else the dispatched one of its ordering key. It returns ErrNotFound if neither exists.
+// Blocker returns the delivery that the delivery id waits for (behind_earlier). Among the deliveries of the same
+// ordering key, that is the open one with the lowest index, else the dispatched one. It returns ErrNotFound if neither
+// exists.
 func (s *Store) Blocker(ctx context.Context, id uuid.UUID) (d Delivery, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

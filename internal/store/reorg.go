@@ -13,11 +13,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A reorg changes deliveries in the transaction that accepts the new blocks' jobs (AdvanceCursors). The events of
-// replaced blocks become orphaned. Events that are read again get their new position. When the chain has been read up
-// to its head, deliveries of the remaining orphans end (orphans.sql), and those that were called get a retraction.
+// A reorg changes deliveries in the transaction that accepts the new blocks' jobs (AdvanceCursors). The remembered
+// events of replaced blocks become orphaned. Events that are read again get their new position. When the chain has been
+// read up to its head, the deliveries of events that are still orphaned end (orphans.sql). If their agents were called,
+// they get a retraction.
 
-// Vanished is a delivery whose event a reorg removed from the chain.
+// Vanished is a delivery whose event a reorg removed from the chain, as AdvanceCursors found it.
 type Vanished struct {
 	ID        uuid.UUID
 	Key       string
@@ -28,8 +29,9 @@ type Vanished struct {
 	Retraction uuid.UUID
 }
 
-// acceptRead accepts the jobs of the blocks that were read, and remembers the blocks of their events. After reading up
-// to the head, it ends the remaining orphans: their events are gone.
+// acceptRead accepts the jobs (rows) of the blocks that the cursors g read, and remembers the blocks of their events.
+// orphans reports whether events of g's contracts are orphaned. If so, and the chain was read up to its head
+// (read.AtHead), acceptRead ends the deliveries of those that rows does not contain.
 func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows []arrival, read Advance,
 	orphans bool) (done Advanced, err error) {
 	agents := arrivalAgents(rows)
@@ -62,7 +64,8 @@ func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows [
 	return done, err
 }
 
-// listOrphans returns the deliveries with orphaned events of the cursors, and their agents.
+// listOrphans returns the ids of the deliveries whose events the cursors g remember as orphaned, and the distinct
+// agents of these deliveries, sorted. The slices are not parallel.
 func (s *Store) listOrphans(ctx context.Context, tx pgx.Tx, g cursorGroup) (ids []uuid.UUID, agents []Agent, _ error) {
 	var id uuid.UUID
 	var a Agent
@@ -77,7 +80,9 @@ func (s *Store) listOrphans(ctx context.Context, tx pgx.Tx, g cursorGroup) (ids 
 	return ids, distinctAgents(agents), nil
 }
 
-// placeEvents remembers the blocks of the deliveries' events, for blocks after above.
+// placeEvents stores in which block the event of each arrival is, so that a later reorg of that block finds its
+// delivery (out[i].ID). It skips events in block above and earlier ones, and events that are not those of the delivery:
+// refused jobs, agent updates, and conflicts other than about the action.
 func (s *Store) placeEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in []arrival, out []Acceptance,
 	above uint64) error {
 	events := make(map[uuid.UUID]arrival)
@@ -102,7 +107,9 @@ func (s *Store) placeEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in []
 	return nil
 }
 
-// endOrphans ends the deliveries whose events a reorg removed, and dispatches from the backlogs of their agents.
+// endOrphans ends those of the deliveries ids whose events are still orphaned, retracts each feedback whose agent was
+// or may have been called, and appends each ended one to done.Vanished. It then dispatches from the backlogs of agents,
+// which the transaction has locked, and returns all tasks for Redis.
 func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, agents []Agent,
 	done *Advanced) (tasks []Task, err error) {
 	defer wrapError(&err, "end deliveries whose event a reorg removed")
@@ -143,15 +150,15 @@ func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, agen
 // for each time that the same block disappears.
 const maxRetractions = 20
 
-// retraction is an existing retraction.
+// retraction is an existing delivery that informs an agent that a feedback is no longer on the chain.
 type retraction struct {
-	id, retracts uuid.UUID
+	id, retracts uuid.UUID // the delivery's own id; the id of the delivery it retracts, uuid.Nil: unknown
 	key          string
 	reason       reason.Reason
 }
 
-// listRetractions returns the existing retractions of a feedback by key, and all keys that its retractions may have, in
-// order.
+// listRetractions returns the existing retractions of the feedback known, by their keys, and the maxRetractions keys
+// that its retractions may have, in the order in which retract uses them.
 func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx, known job.Job) (there map[string]retraction, keys []string, _ error) {
 	base := known.Retraction(uuid.Nil).Key()
 	keys = append(keys, base)
@@ -172,9 +179,10 @@ func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx, known job.Job) (
 	return there, keys, nil
 }
 
-// retract inserts the retraction of a delivery whose agent was or may have been called, unless it has one, and returns
-// the retraction's id. The retraction blocks the event that now has the same index, until it has ended or for 60 s
-// after its first attempt (holds_until), as an earlier feedback does.
+// retract inserts a retraction of the delivery id, whose job is the feedback known and whose agent was or may have been
+// called. It adds the retraction's task to lines and returns its id. If id has a retraction that was not withdrawn, it
+// returns that one's id. Like an earlier feedback, the retraction blocks the event that now has the same index until
+// it has ended, but at most 60 s after its first attempt (holds_until).
 func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.Job, lines map[Agent][]Task) (uuid.UUID, error) {
 	there, keys, err := s.listRetractions(ctx, tx, known)
 	if err != nil {
@@ -218,8 +226,8 @@ func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.
 	return job.IDOf(a.key), nil
 }
 
-// retractDisplaced retracts the feedback with which the agent of a key's holder was called, before another event gets
-// the key.
+// retractDisplaced retracts the delivery h, whose agent was or may have been called and whose event was replaced. It
+// does nothing if the stored job is deleted, unreadable or not a new feedback.
 func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, lines map[Agent][]Task) error {
 	var known job.Job
 	if h.raw == nil || json.Unmarshal(h.raw, &known) != nil || known.Kind != job.KindNewFeedback {
@@ -229,8 +237,8 @@ func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, lines
 	return err
 }
 
-// markGone sets gone in the holders of keys whose events are not on the chain, according to the follower that read the
-// arrivals.
+// markGone sets gone in those of holders whose events a reorg removed, as a follower recorded after reading up to the
+// head. It does nothing if a follower did not read the arrivals in.
 func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders map[string]holder) error {
 	if in[0].readBy == nil || len(holders) == 0 {
 		return nil
@@ -253,9 +261,11 @@ func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders m
 	return nil
 }
 
-// answerRead answers an event that the follower read, whose key has a delivery. If the delivery's agent was not called,
-// the delivery gets the event. If it was, or the delivery has ended, and its event is another one, the event gets a
-// delivery of its own.
+// answerRead answers an arrival whose event (brought) a follower or a check read off the chain, and whose key has the
+// delivery h with the job known. If known is the same event, h gets its present position, and is queued again if it
+// ended because the event was missing. If known is another event, h gets brought, unless its agent was or may have been
+// called or it has ended: then brought gets a new delivery with the key (displaceHolder). An unverified delivery keeps
+// known: the answer is Conflict if brought contradicts it.
 func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	lines map[Agent][]Task) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
@@ -286,8 +296,8 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 	return out, s.readEvent(ctx, tx, a, h)
 }
 
-// keepFirst stores the first job of a delivery as a hint, before the event that the follower read replaces it: the hint
-// has the action of its sender.
+// keepFirst stores the job known of the delivery h as its first hint, if h has no stored hint. The caller then replaces
+// the job by the event that a follower read. The hint preserves the action that the job's sender chose.
 func (s *Store) keepFirst(ctx context.Context, tx pgx.Tx, h holder, known job.Job) error {
 	hints, stored, err := s.listHints(ctx, tx, h, known)
 	if err != nil || stored > 0 || len(hints) == 0 {
@@ -298,7 +308,8 @@ func (s *Store) keepFirst(ctx context.Context, tx pgx.Tx, h holder, known job.Jo
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// readEvent gives a delivery the event that the follower read.
+// readEvent replaces the job of the delivery h by a's, which a follower read off the chain. If h waits for the chain,
+// it is queued again at once.
 func (s *Store) readEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder) error {
 	b := &pgx.Batch{}
 	b.Queue(statement("read_event"), namedStatement("read_event").args(a.eventArgs(h.id))...)
@@ -309,7 +320,9 @@ func (s *Store) readEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder) e
 	return nil
 }
 
-// moveEvent gives a delivery the present position of its event. The action stays.
+// moveEvent updates the position of h's event: the job known is replaced by brought, the same event as it is on the
+// chain now. Action, metadata and headers stay those of known. It returns out, the answer prepared by the caller. It
+// does nothing if the positions are equal.
 func (s *Store) moveEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	out Acceptance) (_ Acceptance, err error) {
 	if brought.EventSum() == known.EventSum() {
@@ -326,9 +339,10 @@ func (s *Store) moveEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder, b
 	return out, s.readEvent(ctx, tx, a, h)
 }
 
-// acceptReturned answers a job whose event returned after a reorg had removed it and its delivery had ended. If the
-// agent may have received the retraction, the feedback becomes a new delivery: the agent knows the old deliveryId and
-// would treat it as a repetition.
+// acceptReturned answers a job whose event is on the chain again after a reorg had removed it and its delivery h was
+// ended or retracted. It ends the open retractions of h. If the agent was or may have been called with one, the event
+// becomes a new delivery: the agent would take the old deliveryId for a repetition. Otherwise h is queued again or
+// moved.
 func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	lines map[Agent][]Task) (Acceptance, error) {
 	there, _, err := s.listRetractions(ctx, tx, known)
@@ -355,7 +369,8 @@ func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	return s.moveEvent(ctx, tx, a, h, brought, known, Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status})
 }
 
-// recordGone records that the event of a delivery is gone after its agent was or may have been called.
+// recordGone records the outcome o of the claim c: its event is gone from the chain (o.Gone), and its agent was or may
+// have been called. In the same transaction, it calls endGone.
 func (s *Store) recordGone(ctx context.Context, c *Claim, o Outcome) (rec Recorded, err error) {
 	a := c.Agent()
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
@@ -372,8 +387,8 @@ func (s *Store) recordGone(ctx context.Context, c *Claim, o Outcome) (rec Record
 	return rec, err
 }
 
-// endGone retracts the event of a delivery that was recorded as gone. The event that has its key now gets a delivery of
-// its own, behind the retraction.
+// endGone retracts the delivery of the claim c, whose event is gone. If g names an event that has the key now, that
+// event gets a delivery of its own, behind the retraction. The new tasks are appended to rec.Next.
 func (s *Store) endGone(ctx context.Context, tx pgx.Tx, c *Claim, g Gone, rec *Recorded) error {
 	lines := make(map[Agent][]Task)
 	if err := s.replaceEvent(ctx, tx, c.Key, c.ID, c.Job, g, lines); err != nil {
@@ -383,9 +398,10 @@ func (s *Store) endGone(ctx context.Context, tx pgx.Tx, c *Claim, g Gone, rec *R
 	return nil
 }
 
-// replaceEvent retracts the event old of a delivery that was or may have been called, and gives its key to another event.
-// If the key has changed hands already, only the retraction remains to do. If the delivery has another event now, nothing
-// does.
+// replaceEvent handles that the event old of the delivery id is not on the chain. It retracts the delivery if its agent
+// was or may have been called, and gives its key to a new delivery for g.Next. If g.Next is nil, or another delivery
+// has the key already, it only retracts. It does nothing if the delivery's event is no longer old. Tasks are added to
+// lines.
 func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, key string, id uuid.UUID, old job.Job, g Gone,
 	lines map[Agent][]Task) error {
 	holders, err := s.readHolders(ctx, tx, "id = $1", id)

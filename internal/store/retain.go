@@ -9,9 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Retain deletes the job, sealed headers, result and error of deliveries that ended more than age ago; id, key, status
-// and reason stay. It also deletes such old attempts in the default partition. It changes at most limit rows of each
-// kind and returns the number of both; the caller repeats it.
+// Retain clears the job, sealed headers, result and error of deliveries that ended more than age ago, and deletes their
+// hints. Their rows stay, with id, key, status and reason. It also deletes attempts that began more than age ago from
+// the default partition, except those of open deliveries. It changes at most limit deliveries and limit attempts, and
+// returns the sum of both. The caller repeats it while rows remain.
 func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -29,11 +30,12 @@ func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows 
 	return rows, nil
 }
 
-// retentionLockTimeout limits how long retention and expiry wait for a lock. While retention waits for the lock of a
-// partition, all workers that claim wait behind it.
+// retentionLockTimeout limits how long statements of retention and expiry wait for a lock in Postgres. While
+// DropPartitions waits for the lock of a partition, all workers that claim deliveries wait behind it.
 const retentionLockTimeout = 100 * time.Millisecond
 
-// beginWithLockTimeout runs do in a transaction that fails if a lock is not acquired within retentionLockTimeout.
+// beginWithLockTimeout runs do in a transaction and commits it. A statement of do fails if it waits for a lock longer
+// than retentionLockTimeout.
 func (s *Store) beginWithLockTimeout(ctx context.Context, do func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", retentionLockTimeout.Milliseconds()))
@@ -44,10 +46,10 @@ func (s *Store) beginWithLockTimeout(ctx context.Context, do func(pgx.Tx) error)
 	})
 }
 
-// DropPartitions drops the partitions of attempts whose week ended more than age ago, and returns their number. age
-// must be at least the age at which open deliveries expire. A partition with an attempt of an open delivery, which may
-// have been replayed, stays. If the lock of a partition is not acquired within retentionLockTimeout, DropPartitions
-// returns an error; the partition stays for the next call.
+// DropPartitions drops the weekly partitions of herald.attempts whose week ended at least age ago, and returns how many
+// it dropped. age must be positive, and at least the age at which open deliveries expire. It keeps a partition that has
+// an attempt of an open delivery (for example a replayed one). If it does not get the lock of a partition within
+// retentionLockTimeout, it stops with an error; the next call tries again.
 func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (dropped int, err error) {
 	if age <= 0 {
 		return 0, errors.New("drop weeks of attempts: an age is needed")
@@ -72,7 +74,8 @@ func (s *Store) DropPartitions(ctx context.Context, age time.Duration) (dropped 
 	return dropped, nil
 }
 
-// dropWeek drops a partition of attempts unless it has an attempt of an open delivery.
+// dropWeek drops the partition named week (attempts_YYYYMMDD) and returns true. It returns false, without an error, if
+// the partition has an attempt of an open delivery.
 func (s *Store) dropWeek(ctx context.Context, week string) (dropped bool, err error) {
 	table := pgx.Identifier{"herald", week}.Sanitize()
 	var open bool

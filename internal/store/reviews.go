@@ -11,19 +11,23 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Review is a delivery that has ended or was called, and for whose key a job was sent that differs from its event. A worker
-// reads the event again: a reorg may have replaced it, and the chain may have no follower.
+// Review is a delivery whose event a worker must read from the chain again. The delivery has ended or its agent was
+// called, and afterwards a job with its key named another event. A reorg may have replaced the event, and the chain may
+// have no follower that would notice it.
 type Review struct {
 	ID    uuid.UUID
 	Key   string
-	Job   job.Job // the event as it was read
-	Hints []Hint
+	Job   job.Job // the delivery's event, as an earlier check read it
+	Hints []Hint  // all jobs sent for the key, by rank
 }
 
-// reviewAgain is how long a review belongs to the worker that has taken it.
+// reviewAgain is how long TakeReviews does not return a review again. Another worker gets it if EndReview was not
+// called.
 const reviewAgain = time.Minute
 
-// TakeReviews returns at most limit reviews that are due. Each is due again after a minute, unless EndReview ends it.
+// TakeReviews returns at most limit reviews that are due, and postpones each by reviewAgain. So no other worker gets it
+// meanwhile, and another one does if EndReview is not called. It omits deliveries whose job was deleted or is
+// unreadable.
 func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -55,8 +59,9 @@ func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err 
 	return list, err
 }
 
-// EndReview ends a review. If next is not nil, the chain has this event under the key instead: the delivery is retracted if
-// its agent was or may have been called, and the event gets a delivery of its own. The caller puts the tasks into Redis.
+// EndReview ends the review l and marks its hints as refuted. next is nil if the chain still has the event of l.
+// Otherwise next is the event that the chain has under the key now: it gets a delivery of its own, and the delivery of
+// l is retracted if its agent was or may have been called. The caller puts the returned tasks into Redis.
 func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -13,10 +13,10 @@ import (
 
 // AgentChange has the details of an AgentUpdated event.
 type AgentChange struct {
-	// LastID, if set, is the last of the agents that changed, and the job names the first (ERC-4906,
-	// BatchMetadataUpdate). Only agents that have a row are affected.
+	// LastID, if set, is the last id of a range of agents that changed; the job's agent is the first (ERC-4906,
+	// BatchMetadataUpdate). Agents without a row in herald.agents are ignored.
 	LastID *big.Int
-	// From and To are set if the agent was transferred to another owner (ERC-721, Transfer).
+	// From and To are the old and the new owner, if the agent was transferred (ERC-721, Transfer).
 	From, To common.Address
 }
 
@@ -29,8 +29,8 @@ type Transfer struct {
 	TransactionHash string    `json:"transactionHash"`
 }
 
-// queueAgentChange queues the statements for an AgentUpdated event. They raise the epochs of the changed agents, so
-// that workers resolve these agents again. For a transfer to another owner, they also store the transfer.
+// queueAgentChange queues in b the statements for the AgentUpdated event a. They raise the epochs of the changed
+// agents, so that workers resolve these agents again. For a transfer to another owner, they also store the transfer.
 func queueAgentChange(b *pgx.Batch, a arrival) {
 	switch c := a.AgentChange; {
 	case c.LastID != nil:
@@ -46,10 +46,10 @@ func queueAgentChange(b *pgx.Batch, a arrival) {
 	b.Queue(statement("raise_epoch"), a.agent.ChainID, a.agent.Registry, a.agent.ID)
 }
 
-// maxTransfers limits the transfers in a list.
+// maxTransfers limits how many transfers Transfers returns.
 const maxTransfers = 10
 
-// Transfers lists the transfers of an agent that were read off the chain, newest first.
+// Transfers lists the last maxTransfers transfers of an agent that were read off the chain, newest first.
 func (s *Store) Transfers(ctx context.Context, a Agent) (list []Transfer, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
