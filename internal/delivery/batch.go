@@ -39,26 +39,27 @@ type batch struct {
 	leader  uuid.UUID    // delivery id
 	members []*follower  // followers that are delivered in the call
 	failed  []*follower  // followers that failed before the call; each failure is recorded
-	single  preparedCall // the leader's own call, for when the agent refuses the batch
+	single  preparedCall // the call of the leader's delivery alone, which is made if the agent refuses the batch
 	size    int          // number of deliveries in the call, including the leader's; 0: the leader is called alone
 }
 
-// batchLimit is this process' knowledge of how many deliveries an agent accepts in one call. It is used until limitTTL
-// after learnt.
+// batchLimit is how many deliveries an agent accepts in one call, as this process learnt it from calls. It is used for
+// limitTTL after the time learnt.
 type batchLimit struct {
 	// refused identifies a tool list by the time at which it was fetched (its field Listed). The list contains the
 	// batch tool, but the agent refused a call of that tool as unknown. While this list is in use, each call contains
 	// one delivery. Zero: no list.
 	refused time.Time
-	most    int // largest number of deliveries; 0: the configured number
+	most    int // largest number of deliveries in one call; 0: the agent has not limited it
 	learnt  time.Time
 }
 
-// limitTTL is how long a batchLimit is used. After that, the agent may accept more.
+// limitTTL is how long a batchLimit is used. After that, larger batches are tried again.
 const limitTTL = 10 * time.Minute
 
-// gatherBatch claims more of the agent's deliveries and makes them followers in the prepared call, if the agent offers
-// a batch tool. If a step of that fails, the followers are released at no cost, and the leader is delivered alone.
+// gatherBatch claims more deliveries of the agent and adds them as followers to the prepared call of the leader, if the
+// agent offers a batch tool. If the batch cannot be made, the claims are released at no cost of an attempt, and the
+// leader is delivered alone.
 func (e *Executor) gatherBatch(ctx context.Context, a *attempt) {
 	most := e.mayBatch(a)
 	if most < 2 {
@@ -89,8 +90,9 @@ func (e *Executor) gatherBatch(ctx context.Context, a *attempt) {
 	e.giveBack(ctx, back)
 }
 
-// mayBatch returns the largest number of deliveries for the leader's call, as far as it does not depend on the agent's
-// tools. 1: the leader is delivered alone.
+// mayBatch returns how many deliveries the call may contain, including that of the leader, before the batch tool's
+// schema is known: batchSize, or 1 (alone) if the job, its headers, a replay, or the agent being a newcomer rules out a
+// batch.
 func (e *Executor) mayBatch(a *attempt) int {
 	action := a.claim.Job.Action
 	switch {
@@ -103,8 +105,8 @@ func (e *Executor) mayBatch(a *attempt) int {
 	return e.batchSize(a)
 }
 
-// batchSize returns the smallest of the operator's limit, the agent's wish and the known batchLimit, as a number of
-// deliveries in one call.
+// batchSize returns how many deliveries one call may contain: the least of the operator's limit, the agent's wish and
+// the known batchLimit. It returns 1 if the agent refused the batch tool of its current tool list.
 func (e *Executor) batchSize(a *attempt) int {
 	most := e.BatchSize
 	if wish := a.agentWishes().BatchSize; wish > 0 {
@@ -121,8 +123,8 @@ func (e *Executor) batchSize(a *attempt) int {
 	return most
 }
 
-// findBatchTool returns the agent's batch tool, and the smaller of most and the maxItems of its schema. It returns 0 if
-// the agent has no batch tool.
+// findBatchTool returns the agent's batch tool, and the smaller of most and the maxItems in its schema. The number is 0
+// if the agent has no batch tool, or if its tool list or the schema of the tool is missing.
 func (e *Executor) findBatchTool(ctx context.Context, a *attempt, most int) (mcpcall.Tool, int) {
 	named := a.claim.Job
 	named.Action.ToolName = BatchTool
@@ -154,7 +156,8 @@ func (e *Executor) findBatchTool(ctx context.Context, a *attempt, most int) (mcp
 	return tool, most
 }
 
-// fitItem fits the arguments of one delivery to the schema of the batch tool's list items.
+// fitItem fits the arguments of one delivery to the schema of the items in the batch tool's list, and returns the item.
+// It returns an error if the tool does not accept the arguments as one object in that list.
 func fitItem(ctx context.Context, e *Executor, a *attempt, tool mcpcall.Tool) (Fitted, error) {
 	release, err := e.Decoding.Acquire(ctx, len(tool.InputSchema)+len(a.file.Content))
 	if err != nil {
@@ -186,7 +189,8 @@ func fitItem(ctx context.Context, e *Executor, a *attempt, tool mcpcall.Tool) (F
 const deliveriesName = "deliveries"
 
 // composeBatch replaces the leader's call by the call of the whole batch, if there are followers. own contains the
-// leader's arguments as an item of the batch. After an error, the leader's call is unchanged.
+// leader's arguments as an item of the batch. It returns an error, and leaves the leader's call unchanged, if the
+// followers' leases are too short for the call or the memory for arguments is in use.
 func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own Fitted) error {
 	b := a.batch
 	if len(b.members) == 0 {
@@ -220,9 +224,10 @@ func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own Fitted) error
 
 var errUnanswered = retry.Fail(reason.InternalError, "a fault of Herald's own in a call of several deliveries: its log has the stack")
 
-// dissolveBatch replaces a batch that the agent refused by the leader's own call, releases the followers, and returns
-// true. Then the caller makes that call: a server that refuses the batch may accept each of its deliveries. It returns
-// false if failure is not such a refusal.
+// dissolveBatch reports whether the agent refused the batch, so that the caller must make the leader's call alone: the
+// agent may accept each delivery by itself. In that case dissolveBatch has restored that call, released the followers,
+// and reduced the batchLimit of the agent. It returns false, and changes nothing in the attempt, if failure is not such
+// a refusal.
 func (e *Executor) dissolveBatch(ctx context.Context, a *attempt, failure error) bool {
 	if !a.inBatch() || failure == nil {
 		return false
@@ -246,8 +251,8 @@ func (e *Executor) dissolveBatch(ctx context.Context, a *attempt, failure error)
 	return true
 }
 
-// refusesRequest reports whether the agent rejected the request itself, for example for its size, so that nothing was
-// executed.
+// refusesRequest reports whether the request was rejected as such, so that no tool was executed: it was too large, or
+// the agent answered an HTTP status 4xx other than 404, or a JSON-RPC error, that counts as bad_response.
 func refusesRequest(failure error) bool {
 	var call *mcpcall.CallError
 	var large *mcpcall.RequestTooLargeError
@@ -256,9 +261,10 @@ func refusesRequest(failure error) bool {
 			retry.Classify(failure).Reason == reason.BadResponse
 }
 
-// splitAnswer sets the answer and failure of each follower, and the leader's answer, from the answer to a batch.
-// failure is that of the whole call (nil: the agent answered). It returns the failure of the leader's delivery. Without
-// a batch, it returns failure.
+// splitAnswer distributes the answer to a batch: it sets the answer and failure of each follower and the answer of the
+// leader, and returns the failure of the leader's delivery (nil: delivered). failure is that of the whole call (nil:
+// the agent answered). If the agent received nothing, the followers are released at no cost of an attempt. Without a
+// batch, splitAnswer returns failure.
 func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) error {
 	if !a.inBatch() {
 		return failure
@@ -292,9 +298,9 @@ func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) e
 	return failure
 }
 
-// learnLimit changes the agent's batchLimit after a batch. If the outcome is unknown or the endpoint failed, the limit
-// becomes half of the batch's size: so many deliveries may take longer than a call may. After a success, it doubles an
-// existing limit.
+// learnLimit changes the batchLimit of the agent after a batch. If the call failed because the endpoint is unwell or
+// did not answer, the limit becomes half of the batch's size, because a call with so many deliveries may exceed its
+// timeout. After a success, an existing limit doubles, up to MaxBatch.
 func (e *Executor) learnLimit(a *attempt, failure error) {
 	known, _ := e.batches.Get(a.claim.Agent())
 	switch {
@@ -308,8 +314,8 @@ func (e *Executor) learnLimit(a *attempt, failure error) {
 // inBatch reports whether the delivery is in a call with others.
 func (a *attempt) inBatch() bool { return a.batch != nil && a.batch.size > 0 }
 
-// describeMembers returns the descriptions (describeDelivery) of all deliveries in the call, the leader's first, in the
-// order of the argument.
+// describeMembers returns the descriptions (describeDelivery) of all deliveries in the call, in the order of the tool's
+// list: the leader's, then the followers'.
 func (b *batch) describeMembers(leader *attempt) []any {
 	list := []any{leader.describeDelivery()}
 	for _, f := range b.members {
@@ -318,7 +324,8 @@ func (b *batch) describeMembers(leader *attempt) []any {
 	return list
 }
 
-// releasePayload drops the followers' arguments, and releases the leader's own call if the batch replaced it.
+// releasePayload drops the arguments of the followers, and, if the batch replaced the leader's own call, the arguments
+// of that call. b may be nil.
 func (b *batch) releasePayload(e *Executor) {
 	if b == nil {
 		return
@@ -331,9 +338,10 @@ func (b *batch) releasePayload(e *Executor) {
 	}
 }
 
-// sortFollowers puts each follower into b.members (in the call, with at most so many bytes of arguments in all) or
-// b.failed, and returns the others, to be released. If a delivery has not ended and is not in the call, later ones with
-// the same ordering key are not in the call either.
+// sortFollowers puts followers that go into the call into b.members, and followers that failed into b.failed. The
+// arguments of the members together have at most the given number of bytes. It returns the other followers, whose
+// claims the caller releases. If a follower with an ordering key is not in the call and its delivery has not ended,
+// later followers with that key are not in the call either. Followers with ended set are in none of these lists.
 func (b *batch) sortFollowers(e *Executor, all []*follower, bytes int) (back []*follower) {
 	behind := map[string]bool{} // ordering keys of deliveries that are not in the call
 	full := false

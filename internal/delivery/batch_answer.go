@@ -30,8 +30,9 @@ const (
 // maxResultDepth bounds the depth of a batch tool's answer. The data that agents add to their results is less deep.
 const maxResultDepth = 32
 
-// readItemResults returns the results in a batch tool's answer by delivery id. It drops deliveries that occur twice or
-// whose status is unknown. If the answer has another form, or there is no memory to decode it, it returns nil.
+// readItemResults returns the results in a batch tool's answer by delivery id. It omits deliveries that occur twice or
+// whose status is unknown. It returns nil, so that the outcome of each delivery is unknown, if the answer has another
+// form or no memory is free to decode it.
 func (e *Executor) readItemResults(ctx context.Context, answer mcpcall.Answer) map[string]itemResult {
 	release, err := e.Decoding.Acquire(ctx, len(answer.Raw))
 	if err != nil {
@@ -86,7 +87,8 @@ func parseItemResults(raw json.RawMessage) map[string]itemResult {
 	return found
 }
 
-// memberOf returns the named member of an object, and false if it is missing or not of the type T.
+// memberOf returns the value of the member called name, or ok = false if the object has no such member or its value is
+// not of type T.
 func memberOf[T any](o *strictjson.Object, name string) (value T, ok bool) {
 	if m := o.Get(name); m != nil {
 		value, ok = m.Data.(T)
@@ -95,7 +97,8 @@ func memberOf[T any](o *strictjson.Object, name string) (value T, ok bool) {
 }
 
 // splitOne returns the answer and the failure (nil: delivered) of the delivery id in a batch. whole and failure are
-// those of the whole call. If the answer does not name the delivery, its outcome is unknown.
+// those of the whole call, and results are those of readItemResults. If the call failed, each delivery has that
+// failure. If results does not contain id, the failure is outcome_unknown.
 func splitOne(whole toolAnswer, failure error, results map[string]itemResult, id uuid.UUID) (toolAnswer, error) {
 	own := whole
 	if failure != nil {

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// followerTimeout is how long a batch, which holds a permit, waits for the checks and files of its followers. A
-	// follower that is not ready is released. It has more time when it is the leader.
+	// followerTimeout bounds the checks and file fetches of all followers together, because the leader holds a permit
+	// meanwhile. A follower that is not ready by then is released. Its later attempt as a leader has more time.
 	followerTimeout = 5 * time.Second
 	// followersAtOnce bounds the followers that are prepared at a time.
 	followersAtOnce = 8
@@ -30,17 +30,17 @@ type follower struct {
 	given store.Follower
 
 	size    int   // bytes of its arguments as JSON
-	failure error // nil: it can be in the call or, after the call, it was delivered
-	back    bool  // it cannot be in the call but has not failed itself, so its claim is released
+	failure error // before the call: why it cannot be in the call; after the call: its result. nil: no failure
+	back    bool  // it is left out of the call without a fault of its own, so its claim is released
 	ended   bool  // an earlier attempt's spooled outcome was found, so there is no attempt
-	final   bool  // with ended: that outcome was recorded and is final
+	final   bool  // with ended: the spooled outcome is recorded and final
 
 	fetching time.Duration // how long fetching its file took
 	decided  decision
 }
 
 // claimFollowers claims up to n deliveries for the leader's call, with leases that outlast the preparation and the
-// call. If Postgres fails, it logs that and returns none.
+// call. If Postgres fails, it logs the error and returns the deliveries that were claimed, usually none.
 func (e *Executor) claimFollowers(ctx context.Context, a *attempt, n int) (all []*follower) {
 	began := e.Now()
 	held := lease{began, e.Lease + followerTimeout}
@@ -62,8 +62,8 @@ func (e *Executor) claimFollowers(ctx context.Context, a *attempt, n int) (all [
 	return all
 }
 
-// prepareFollowers runs prepareFollower for all followers, followersAtOnce at a time, within followerTimeout. Followers
-// that do not fit into the batch or are late get back set.
+// prepareFollowers calls prepareFollower for all followers, followersAtOnce at a time, within followerTimeout. It sets
+// back for followers that are late or exceed maxBatchBytes.
 func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcall.Tool, all []*follower) {
 	limited, cancel := context.WithTimeout(ctx, followerTimeout)
 	defer cancel()
@@ -96,8 +96,9 @@ func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcal
 	}
 }
 
-// prepareFollower runs a follower's steps before the call, as runAttempt does, except that it uses the leader's
-// endpoint, because the agent is the same.
+// prepareFollower runs the steps before the call for one follower, as runAttempt does, but with the endpoint of the
+// leader a, because both have the same agent. tool is the batch tool. An error with f.back set is no failure of the
+// delivery.
 func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower, tool mcpcall.Tool) (err error) {
 	defer func() {
 		if v := recover(); v != nil || err != nil {
@@ -146,8 +147,9 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 	return nil
 }
 
-// adoptSpooled records an earlier attempt's outcome, if Redis has one, and then returns true: the follower must not be
-// delivered in the call.
+// adoptSpooled looks in Redis for the outcome of an earlier attempt. If there is one, it records that outcome in
+// Postgres and returns true, also if recording failed: the follower must not be delivered in the call. It returns false
+// if there is none, if Postgres has another outcome of that attempt, or with the error if Redis does not answer.
 func (e *Executor) adoptSpooled(ctx context.Context, f *follower) (ended bool, err error) {
 	spooled, err := e.loadSpooledOutcome(ctx, f.claim)
 	if spooled == nil || err != nil {
@@ -162,8 +164,8 @@ func (e *Executor) adoptSpooled(ctx context.Context, f *follower) (ended bool, e
 	return true, nil // if it was not recorded, its lease expires
 }
 
-// decideFollower is decideOutcome for a follower, which has no task. Only the leader's outcome says that the endpoint
-// may have moved (Outcome.Moved).
+// decideFollower is decideOutcome for a follower, which has no task of its own. It clears Moved, because the outcome of
+// the leader already reports that the endpoint may have moved.
 func (e *Executor) decideFollower(f *follower) decision {
 	d := e.decideOutcome(f.attempt, f.failure)
 	d.Task, d.Anew, d.Moved = false, false, false
@@ -201,8 +203,9 @@ func (e *Executor) recordFollowers(ctx context.Context, a *attempt) *sync.WaitGr
 	return recording
 }
 
-// ensureFollowersLeases extends the followers' leases if they would end before a call with this timeout. Before the
-// first call, composeBatch has checked that. A call after a token refresh begins later.
+// ensureFollowersLeases extends the leases of the followers if they would end before a call with this timeout. That
+// happens only to a call after a token refresh, which begins later; composeBatch has checked the leases for the first
+// call.
 func (e *Executor) ensureFollowersLeases(ctx context.Context, a *attempt, timeout time.Duration) error {
 	if !a.inBatch() || a.batch.members[0].lease.left(e.Now()) >= timeout+e.LeaseMargin {
 		return nil // all followers have the same lease

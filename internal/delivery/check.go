@@ -28,12 +28,13 @@ const (
 	maxUndatedWait = time.Hour
 )
 
-// findConfirmationPause returns the wait for blocks that are expected after missing.
+// findConfirmationPause returns how long a delivery waits if the missing blocks are expected to take the time missing:
+// that time, within minConfirmationPause and maxConfirmationPause.
 func findConfirmationPause(missing time.Duration) time.Duration {
 	return min(max(missing, minConfirmationPause), maxConfirmationPause)
 }
 
-// describeMissing returns why an event is not confirmed yet.
+// describeMissing returns, for the operator, why the found event with Standing s is not confirmed yet.
 func describeMissing(s chain.Standing) string {
 	if s.Unnamed != "" {
 		return fmt.Sprintf("the chain's nodes name no %s block, which confirms the event: if they never do, set "+
@@ -43,9 +44,9 @@ func describeMissing(s chain.Standing) string {
 		s.Wait.Round(100*time.Millisecond))
 }
 
-// Disabled returns an error that holds the delivery, if the servers file or the agent's row disables the agent, or nil.
-// `agent probe` calls it too (operator/inspect/probe.go). `agent resolve`, which has no store, checks the servers file
-// itself (operator/inspect/resolve.go, Resolution.End).
+// Disabled returns an error that holds the delivery, if the servers file (byFile) or the agent's row (byRow) disables
+// the agent. Otherwise it returns nil. `agent probe` calls it too (operator/inspect/probe.go). `agent resolve`, which
+// has no store, checks the servers file itself (operator/inspect/resolve.go, Resolution.End).
 func Disabled(byFile, byRow bool) error {
 	switch {
 	case byFile:
@@ -57,7 +58,9 @@ func Disabled(byFile, byRow bool) error {
 	return nil
 }
 
-// checkDelivery makes all checks that precede the first request to the agent.
+// checkDelivery makes all checks that precede the first request to the agent: whether the agent pauses, whether the
+// chain has the event, whether an earlier attempt may have called the agent (holdIfUnknown), whether the agent knows
+// the feedback, whether it is disabled, and whether it wants the delivery. nil means that the call may be prepared.
 func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 	e.beginStage(a, "check")
 	if a.agentKnown {
@@ -83,25 +86,27 @@ func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 
 // eventCheck is the result of checkEvent.
 type eventCheck struct {
-	undecided bool        // the event was not found, or not yet
-	rerouted  bool        // the event is of another agent or ordering key than the row was
-	refuted   []int       // ranks of the hints where the chain has no such event
-	gone      *store.Gone // the chain no longer has the event with which the agent was or may have been called
+	undecided bool        // the event is not found in a block or not confirmed, or a new hint came during the check
+	rerouted  bool        // bindEvent changed the agent or the ordering key of the row to that of the event
+	refuted   []int       // ranks (store.Hint.Rank) of the hints where the chain has no such event
+	gone      *store.Gone // not nil: the chain no longer has the event with which the agent was or may have been called
 	detail    string
 }
 
-// checkAgent holds a delivery whose agent is disabled. It must follow checkEvent: otherwise a job with a wrong agent
-// could be held and block the right job for the same event.
+// checkAgent returns an error that holds the delivery if its agent is disabled. It must follow checkEvent: otherwise a
+// job with a wrong agent could be held and block the right job for the same event.
 func checkAgent(c *store.Claim, server *servers.Server) error {
 	return Disabled(disabledByFile(server), !c.Enabled)
 }
 
-// disabledByFile reports whether the servers file disables the agent. Then enabling the agent's row releases nothing.
+// disabledByFile reports whether the servers file disables the agent. While it does, enabling the agent's row releases
+// no delivery.
 func disabledByFile(server *servers.Server) bool { return server != nil && !server.Enabled }
 
-// checkEvent reads the event from the chain and binds the delivery to it: from then on the claim's job is the event. It
-// checks that the event is confirmed and not revoked. Without an RPC URL for the chain, or with
-// HERALD_VERIFY_EVENT=off, it believes the job.
+// checkEvent reads the event from the chain and binds the delivery to it: a.claim.Job becomes the event. It returns an
+// error unless the event is confirmed and not revoked, and, for a retraction, the feedback is known to have existed.
+// Without an RPC URL for the chain, or with HERALD_VERIFY_EVENT=off, it binds the delivery to its job unread. But if
+// jobs of the same event differ and there is no RPC URL, it returns chain_unconfigured.
 func (e *Executor) checkEvent(ctx context.Context, a *attempt) error {
 	c := a.claim
 	a.event.detail = "not asked"
@@ -155,8 +160,9 @@ func (e *Executor) checkEvent(ctx context.Context, a *attempt) error {
 	return nil
 }
 
-// listHints returns where the event of a delivery may be: the row's job first if it is the only one or was read from the
-// chain, then the hints by rank.
+// listHints returns the jobs that say where the event of a delivery is. The job of the row is one of them, with Rank
+// -1, if the row is bound to an event or has no hints. Hints that a follower read from the chain come first; otherwise
+// the job of the row comes first, and hints follow by rank.
 func (e *Executor) listHints(ctx context.Context, c *store.Claim) (list []store.Hint, err error) {
 	if c.Hints > 0 {
 		if list, err = e.Ledger.Hints(ctx, c); err != nil {
@@ -173,8 +179,11 @@ func (e *Executor) listHints(ctx context.Context, c *store.Claim) (list []store.
 	return list, nil
 }
 
-// findEvent looks for the event where the hints say, until it is found in a block. It skips refuted hints, unless all
-// are refuted. If the chain refutes all of them, it searches for the key.
+// findEvent asks the chain for the event at each hint in turn, and returns the first event that is in a block. It skips
+// hints that an earlier check refuted, unless all are refuted. If this check refutes every hint, the first of them
+// names a transaction, and the key does not contain the position of the event, findEvent searches the chain for the
+// key. Without an event in a block, the error is a free wait (the event may still appear at a hint), the error of the
+// node, or one that says why the event is refused. The ranks of refuted hints are appended to a.event.refuted.
 func (e *Executor) findEvent(ctx context.Context, a *attempt, client Chain, hints []store.Hint) (chain.Standing, error) {
 	open := slices.DeleteFunc(slices.Clone(hints), func(h store.Hint) bool { return h.Refuted })
 	if len(open) == 0 {
@@ -211,7 +220,8 @@ func (e *Executor) findEvent(ctx context.Context, a *attempt, client Chain, hint
 	return chain.Standing{}, refused
 }
 
-// refuseEvent returns the error of a delivery whose event the chain does not have.
+// refuseEvent returns the error of a delivery whose event the chain does not have. outwaited means that the block of
+// the job did not come within maxUndatedWait.
 func refuseEvent(j job.Job, s chain.Standing, outwaited bool) error {
 	switch {
 	case outwaited:
@@ -223,9 +233,10 @@ func refuseEvent(j job.Job, s chain.Standing, outwaited bool) error {
 	return retry.Fail(reason.EventNotFound, describeRefusal(j, s))
 }
 
-// chooseAction returns the event with the action of the hints that name its position. The action of the most trusted
-// sender applies, and among equals that of the first. sender is its job. The hints' fields that differ from the event
-// are noted.
+// chooseAction returns a Binding to the event, with the action of one hint. Only hints count that name no transaction
+// or the transaction of the event. Of these, the hint with the most trusted source is chosen, or the earliest in hints
+// if several are equally trusted. sender is the job of the chosen hint, or the event if there is none. b.Corrected
+// lists the fields in which any hint differs from the event.
 func chooseAction(c *store.Claim, event job.Job, hints []store.Hint) (b store.Binding, sender job.Job) {
 	b, sender = store.Binding{Job: event, Source: store.Source{Name: store.SourceChain}}, event
 	chosen := false
@@ -248,7 +259,9 @@ func chooseAction(c *store.Claim, event job.Job, hints []store.Hint) (b store.Bi
 	return b, sender
 }
 
-// bindEvent makes the event the job of the delivery, unless it is already. The agent is called with this job only.
+// bindEvent stores b as the job of the delivery and updates the claim, unless the claim is already bound to the same
+// event and action. The agent is called only with this job. If b has another agent or ordering key than the job had, or
+// if a new hint was stored meanwhile, bindEvent returns a free wait, after which the event is checked again.
 func (e *Executor) bindEvent(ctx context.Context, a *attempt, b store.Binding) error {
 	c := a.claim
 	if c.Bound && b.Job.EventSum() == c.Job.EventSum() && b.Job.ActionSum() == c.Job.ActionSum() && b.Source == c.Source &&
@@ -276,7 +289,8 @@ func (e *Executor) bindEvent(ctx context.Context, a *attempt, b store.Binding) e
 	return nil
 }
 
-// resealHeaders seals the headers for the agent of the event. They were sealed for the agent that the sender's job names.
+// resealHeaders replaces b.SealedHeaders, which are sealed for the agent in the job of the sender, by the same headers
+// sealed for the agent of the event. It does nothing if both agents are the same.
 func (e *Executor) resealHeaders(b *store.Binding, sender job.Job) error {
 	if b.SealedHeaders == nil || b.Job.Action.Endpoint == nil {
 		return nil
@@ -295,10 +309,10 @@ func (e *Executor) resealHeaders(b *store.Binding, sender job.Job) error {
 	return nil
 }
 
-// checkFeedback skips a revocation or response whose feedback ended without a call, because the agent does not know the
-// feedback. It does not skip if Herald has no such feedback, which is older than Herald then, if only false jobs of the
-// feedback were enqueued (event_not_found), or if retention deleted the feedback's attempts, which may have included a
-// call.
+// checkFeedback returns an error that skips a revocation or response whose feedback ended without a call, because the
+// agent does not know that feedback. It returns nil if the feedback may have reached the agent or still may: it has not
+// ended, Herald has no delivery of it, all its jobs were false (event_not_found), or retention deleted its attempts,
+// one of which may have been a call. Retractions are not checked here.
 func (e *Executor) checkFeedback(ctx context.Context, c *store.Claim) error {
 	if c.Job.Kind != job.KindResponseAppended && (c.Job.Kind != job.KindFeedbackRevoked || c.Job.IsRetraction()) {
 		return nil
@@ -319,7 +333,7 @@ func (e *Executor) checkFeedback(ctx context.Context, c *store.Claim) error {
 		c.Job.FeedbackIndex, d.Status, d.Reason))
 }
 
-// describeRefusal returns why an event is refused.
+// describeRefusal returns, for the operator, why the event of job j is refused, from the Standing s.
 func describeRefusal(j job.Job, s chain.Standing) string {
 	switch {
 	case s.Unlisted && s.Disagrees == "identityRegistry":
@@ -345,7 +359,8 @@ func describeRefusal(j job.Job, s chain.Standing) string {
 		"which is needed to find it elsewhere", s.SearchedFrom, s.SearchedTo)
 }
 
-// describeRetractionRefusal returns why a retraction is refused, by the field that the chain contradicts.
+// describeRetractionRefusal returns, for the operator, why a retraction is refused. field is the field of the job that
+// the chain contradicts (chain.Standing.Disagrees).
 func describeRetractionRefusal(j job.Job, field string) string {
 	switch field {
 	case "blockHash":
@@ -362,17 +377,18 @@ func describeRetractionRefusal(j job.Job, field string) string {
 	return fmt.Sprintf("the chain differs from the retraction in %s", field)
 }
 
-// runningPause is how long a retraction waits while its feedback is being delivered. Only the outcome in the row shows
-// whether the agent was called.
+// runningPause is how long a retraction waits while the delivery of its feedback runs. Whether the agent was called is
+// known only when that attempt has an outcome.
 const runningPause = 5 * time.Second
 
-// mayHaveReachedAgent reports whether the attempt may have called the agent. If it has no outcome, its worker died,
-// perhaps during the call.
+// mayHaveReachedAgent reports whether the attempt may have called the agent: it ended in the stage call, or it has no
+// outcome because it still runs or its worker died, perhaps during the call.
 func mayHaveReachedAgent(t store.Attempt) bool { return t.Stage == "call" || t.Outcome == "" }
 
-// confirmRetraction decides about a retraction that names its delivery, or whose block the node does not have, as is
-// usual for removed blocks. Such a node cannot show that the feedback ever existed. A delivery to the agent shows it.
-// If that delivery is running, the retraction waits.
+// confirmRetraction accepts a retraction only if Herald may have called the agent with the feedback, and returns the
+// detail of the check for display. It is needed if the retraction names its delivery, or if the node does not have the
+// removed block, so that it cannot show that the feedback ever existed. If the delivery of the feedback runs, the error
+// is a free wait. If it never reached the agent, the error ends the retraction.
 func (e *Executor) confirmRetraction(ctx context.Context, j job.Job) (string, error) {
 	d, err := e.loadRetracted(ctx, j)
 	switch {

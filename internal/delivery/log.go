@@ -12,8 +12,8 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// logAttempt writes the single log line of an attempt, and counts a free wait in Executor.waits. err is the error of
-// recording the outcome, or nil.
+// logAttempt writes the single log line of an attempt. If the attempt ended in a wait that putOff reports, it also
+// counts that in Executor.waits. err is the error of recording the outcome, or nil.
 func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err error) {
 	if err == nil && d.putOff() {
 		e.waits.add(a.claim.Agent(), string(d.Reason))
@@ -51,9 +51,9 @@ func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err er
 	e.Logger.LogAttrs(context.Background(), d.logLevel(err), "delivery attempted", attrs...)
 }
 
-// logLevel returns the level of an attempt's line. err is the error of recording the outcome, or nil. A failing agent
-// is information, unless the delivery is dead. An attempt that only waits is logged at level debug, and waitSummary
-// counts it.
+// logLevel returns the level of an attempt's log line: warn for a lost claim or a dead delivery, error if the outcome
+// was not recorded or Herald itself failed, debug for an attempt that only waits (waitSummary counts it), and info for
+// all others, including failures of the agent. err is the error of recording the outcome, or nil.
 func (d decision) logLevel(err error) slog.Level {
 	switch {
 	case isFenced(err):
@@ -71,8 +71,8 @@ func (d decision) logLevel(err error) slog.Level {
 // putOff reports whether the delivery waits, the wait costs no attempt, and no call was made.
 func (d decision) putOff() bool { return d.Status == store.Waiting && d.Free && !d.Called }
 
-// nextStep returns how an operator can proceed with the delivery (retry.NextStep). It returns "" if the delivery was
-// delivered, or if it was queued again for another check.
+// nextStep returns, for an operator, how to proceed with the delivery (retry.NextStep). It returns "" if nothing has to
+// be done, for example because the delivery was delivered or is queued again with the job of another sender.
 func (a *attempt) nextStep(d decision) string {
 	if d.Status == store.Queued { // another job of the same event replaced this one
 		return ""

@@ -18,15 +18,17 @@ import (
 // Limiter limits the calls of all agents at one origin: calls in flight, and calls per second. The origin's endpoints
 // share both. Each endpoint has its own circuit breaker. See docs/design/limits.md.
 type Limiter interface {
-	// Acquire acquires a permit for one call, which token identifies. If it is refused, the error is a
-	// *ratelimit.RefusedError with the reason and the time until the next try.
+	// Acquire acquires a permit for one call. token identifies the attempt: a second request with the same token uses
+	// no further permit. If the call is refused, the error is a *ratelimit.RefusedError with the reason and the time
+	// after which the delivery may try again.
 	Acquire(ctx context.Context, origin, endpoint, token string) (*ratelimit.Permit, error)
 }
 
-// acquirePermit acquires a permit at the agent's origin before the first request, because a hanging handshake costs as
-// much as a call. If it is refused, the error is a free wait. Without a limiter the permit is nil. Agents that are not
-// bound to their endpoint, and jobs that name their endpoint themselves, have separate, small limits and breakers at
-// each origin: anyone can make them, so they must not use up the limits of the agents to which the endpoint belongs.
+// acquirePermit acquires a permit at the agent's origin. It must precede the first request, because a hanging handshake
+// costs as much as a call. If the limiter refuses the permit, the error is a free wait. Without a limiter the permit is
+// nil. Agents that are not bound to their endpoint, and jobs that name their endpoint themselves, have separate, small
+// limits and breakers at each origin. Anyone can create such agents and jobs, so they must not use up the limits of the
+// agents to which the endpoint belongs.
 func (e *Executor) acquirePermit(ctx context.Context, c *store.Claim, at resolvedEndpoint) (*ratelimit.Permit, error) {
 	limiter, origin, why := e.Limiter, limitedOrigin(at.Endpoint, c.Agent()), ""
 	if at.unbound && e.UnboundLimiter != nil {
@@ -63,8 +65,9 @@ func releasePermit(ctx context.Context, permit *ratelimit.Permit, answer toolAns
 	}
 }
 
-// endpointHealth returns how the circuit breaker counts a call. A failure that the agent's endpoint did not cause is
-// Neutral. OK means that the endpoint answered, even if it refused the call.
+// endpointHealth returns how the circuit breaker counts a call: Failed if the endpoint is unwell, OK if it answered,
+// even with a refusal of the call, and Neutral if the call does not show whether the endpoint works, for example
+// because Herald ended it, or it failed for a reason that is not the agent's fault.
 func endpointHealth(answer toolAnswer, failure error) ratelimit.Result {
 	if failure == nil {
 		if !answer.called { // a panic is in progress
@@ -83,9 +86,10 @@ func endpointHealth(answer toolAnswer, failure error) ratelimit.Result {
 	return ratelimit.OK
 }
 
-// DescribeBreaker returns the state (as of ratelimit.Limiter.Breaker) of the circuit breaker of an agent's URL, as this
-// process last saw it, or "" if it has no recent call there. limits and unbound are the limiters of bound and of
-// unbound agents (nil: the same). The state in unbound is returned if it is not closed, or if limits has none.
+// DescribeBreaker returns the state ("closed", "open", "half_open"; see ratelimit.Limiter.Breaker) of the circuit
+// breaker of an agent's URL, as this process last saw it, or "" if this process has no recent call to the URL. limits
+// is the limiter of bound agents, and unbound that of unbound agents (nil: limits serves both). If both have a breaker
+// for the URL, the state in unbound is returned only if it is not closed.
 func DescribeBreaker(address string, limits, unbound *ratelimit.Limiter) string {
 	e := mcpcall.Endpoint{URL: address}
 	if u, err := url.Parse(address); err != nil || u.Host == "" {
@@ -102,9 +106,9 @@ func DescribeBreaker(address string, limits, unbound *ratelimit.Limiter) string 
 	return state
 }
 
-// limitedOrigin returns the key of the rate limits: the normalized origin of a URL, or a command. A command from the
-// servers file belongs to its agent alone: other agents may run the same program with other arguments, which may be
-// secret.
+// limitedOrigin returns the key of the rate limits: the normalized origin of a URL, or the transport and program of a
+// command, or "" for an invalid URL. A command in the servers file has a key of its agent alone: other agents may run
+// the same program with other arguments, which may be secret.
 func limitedOrigin(e mcpcall.Endpoint, agent store.Agent) string {
 	switch {
 	case e.URL == "" && e.Listed:
@@ -119,8 +123,8 @@ func limitedOrigin(e mcpcall.Endpoint, agent store.Agent) string {
 	return string(netguard.OriginOf(u))
 }
 
-// limitedEndpoint returns the key of the circuit breaker: the URL, or the command with its arguments. It may contain
-// secrets; the limiter stores only its hash.
+// limitedEndpoint returns the key of the circuit breaker: the URL, or the command with its arguments, or "" for an
+// invalid URL. The key may contain secrets; the limiter stores only its hash.
 func limitedEndpoint(e mcpcall.Endpoint, agent store.Agent) string {
 	if e.URL == "" {
 		return strings.Join(append([]string{limitedOrigin(e, agent)}, e.Args...), "\x00")

@@ -17,30 +17,32 @@ import (
 // only its own deliveries. So the answer itself is sufficient proof: a server that answers an agent's calls could also
 // ignore them. The preferences do not apply to jobs that name their endpoint themselves.
 
-// Turns spaces the calls of agents that asked for a maximum rate (ratelimit.Turns).
+// Turns spaces the calls of agents that asked for a maximum rate. Take is that of ratelimit.Turns: name identifies the
+// agent, and again says that the delivery may have asked for a turn before.
 type Turns interface {
 	Take(ctx context.Context, name string, perSecond float64, again bool) (ratelimit.Turn, error)
 }
 
 const (
-	// pauseLook is how often a delivery checks whether its agent still pauses. There are few checks, because the
-	// agent's other deliveries are not dispatched during the pause.
+	// pauseLook is the time between two checks of a waiting delivery whether its agent still pauses. Frequent checks
+	// would be useless, because the agent's other deliveries are not dispatched during the pause.
 	pauseLook = 5 * time.Minute
-	// holdSlack is how much longer than a delivery waits the agent's other deliveries are not dispatched, so that the
-	// delivery returns first and can extend that time.
+	// holdSlack is added to the wait of one delivery to get the time during which the agent's other deliveries are not
+	// dispatched. So the waiting delivery runs before the others and can extend that time.
 	holdSlack = 30 * time.Second
-	// dispatchAhead is how long before the agent's last reserved turn its next deliveries may be dispatched again. The
-	// reconciler, which dispatches them, runs at that interval.
+	// dispatchAhead: further deliveries of an agent are dispatched so long before the time of its last reserved turn.
+	// The reconciler, which dispatches them, runs at that interval.
 	dispatchAhead = 5 * time.Second
 )
 
 // preferences are the effects of the agent's preferences on one attempt and on the agent's backlog.
 type preferences struct {
-	hold time.Duration  // how long no further delivery of the agent is dispatched (Outcome.HoldLine); 0: no hold
+	hold time.Duration  // no other delivery of the agent is dispatched for so long (Outcome.HoldLine); 0: no hold
 	turn ratelimit.Turn // the right to call now; zero: the agent asked for no rate
 }
 
-// agentWishes returns the agent's preferences, or none if the job names its endpoint itself.
+// agentWishes returns the preferences of the agent that apply to the attempt: those that it stated, or none if the job
+// names its endpoint itself.
 func (a *attempt) agentWishes() store.Preferences {
 	if !a.claim.Job.Action.ResolveEndpoint {
 		return store.Preferences{}
@@ -48,9 +50,10 @@ func (a *attempt) agentWishes() store.Preferences {
 	return a.claim.Preferences
 }
 
-// checkPause returns a free wait if the agent asked for no calls now, and holds back the agent's other deliveries
-// meanwhile. It precedes all requests, except for a job that may name a wrong agent: such a job would wait and block
-// the right one.
+// checkPause returns a free wait if the agent asked for no calls at this time, and sets a.preferences.hold, so that the
+// agent's other deliveries are not dispatched meanwhile. Otherwise it returns nil, also if the agent is disabled. It
+// precedes all requests. Only for a job that may name a wrong agent, checkEvent precedes it: such a job would wait and
+// block the right one.
 func (e *Executor) checkPause(a *attempt) error {
 	until := a.agentWishes().PauseUntil
 	left := until.Sub(e.Now())
@@ -63,12 +66,12 @@ func (e *Executor) checkPause(a *attempt) error {
 		"`worker agent policy %s preferences=ignore` calls it nevertheless", until.UTC().Format(time.RFC3339), nameAgent(a)))
 }
 
-// holdPaused returns how long an agent's other deliveries are not dispatched if left of its pause remains: until a
-// delivery has checked again.
+// holdPaused returns how long the other deliveries of an agent are not dispatched, if left is the rest of its pause:
+// until the waiting delivery has checked the pause again.
 func holdPaused(left time.Duration) time.Duration { return min(left, pauseLook+holdSlack) }
 
-// checkWishes returns a free wait if the agent asked for no calls now (checkPause), and an error that skips the
-// delivery if the agent does not want its kind.
+// checkWishes returns a free wait if the agent asked for no calls at this time (checkPause), an error that skips the
+// delivery if the agent does not want its kind, and otherwise nil.
 func (e *Executor) checkWishes(a *attempt) error {
 	if err := e.checkPause(a); err != nil {
 		return err
@@ -90,8 +93,10 @@ func nameAgent(a *attempt) string {
 	return fmt.Sprintf("%d:%s", agent.ChainID, agent.ID)
 }
 
-// awaitTurn waits for the agent's next turn if it begins within a quarter of a second. Otherwise it returns a free
-// wait. All workers together make at most as many calls per second as the agent asked for.
+// awaitTurn asks for the agent's next turn, so that all workers together make at most as many calls per second as the
+// agent asked for. If the turn begins within a quarter of a second, awaitTurn sleeps until then and stores the turn in
+// a.preferences. Otherwise it returns a free wait and sets a.preferences.hold. It does nothing if the agent asked for
+// no rate.
 func (e *Executor) awaitTurn(ctx context.Context, a *attempt) error {
 	perSecond := a.agentWishes().MaxPerSecond
 	if perSecond <= 0 || e.Turns == nil {
@@ -124,9 +129,9 @@ func (e *Executor) awaitTurn(ctx context.Context, a *attempt) error {
 	}
 }
 
-// readPreferences returns the preferences in the agent's answer, to be stored, or nil if it contains none. If the
-// answer asks for a pause, it also sets a.preferences.hold. An endpoint that the job names cannot state preferences for
-// the agent.
+// readPreferences returns the preferences in the agent's answer, to be stored, or nil if the answer contains none or
+// the job names its endpoint itself. If the answer's preferences cannot be read, it returns the known ones, marked as
+// not understood. If the answer asks for a pause, it also sets a.preferences.hold.
 func (e *Executor) readPreferences(a *attempt) *store.Preferences {
 	stated := a.answer.Preferences
 	if stated == nil || !a.claim.Job.Action.ResolveEndpoint {

@@ -21,7 +21,7 @@ type preparedCall struct {
 	sanitized bool              // misleading characters were removed
 	recorded  json.RawMessage   // the arguments in the form for the attempt's row
 	digest    [sha256.Size]byte // of the tool's name and arguments, to compare two calls
-	release   func()            // releases the reservation in Executor.arguments; nil: none
+	release   func()            // releases the memory reserved in Executor.arguments; nil: none is reserved
 
 	listing *mcpcall.ToolSet // the latest list of the agent's tools; nil: none
 }
@@ -32,8 +32,9 @@ const (
 	freshTools  = true
 )
 
-// prepareCall lists the agent's tools and fits the arguments to the first of names that the agent offers. fresh is as
-// for listTools. With an error, it returns the attempt's previous call, with the new list if there is one.
+// prepareCall lists the agent's tools and returns a call of the first of names that the agent offers, with arguments
+// that fit its schema. fresh is cachedTools or freshTools. It first releases the arguments of a.call. With an error, it
+// returns a.call without arguments, but with the new list of tools if the agent returned one.
 func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, fresh bool) (preparedCall, error) {
 	e.releaseArguments(&a.call)
 	call := a.call
@@ -69,7 +70,8 @@ func mayBeStale(err error) bool {
 		errors.As(err, &failure) && (failure.Reason == reason.ToolNotFound || failure.Reason == reason.ToolNotOffered)
 }
 
-// listTools lists the agent's tools: from the cache if fresh is cachedTools, or from the agent if it is freshTools.
+// listTools lists the agent's tools. fresh is cachedTools (a recent list from the cache suffices) or freshTools (the
+// agent is asked again, unless the list is very recent: mcpcall.Pool.Tools).
 func (e *Executor) listTools(ctx context.Context, a *attempt, fresh bool) (listing mcpcall.ToolSet, err error) {
 	err = e.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, endpoint mcpcall.Endpoint) (err error) {
 		ctx, cancel := mcpcall.WithTimeout(ctx, e.CallTimeout)
@@ -86,12 +88,13 @@ func ListsNothing(err error) bool {
 	return errors.As(err, &call) && call.Stage == mcpcall.StageList && retry.NotATool(err)
 }
 
-// smallArguments: a call with at most so many bytes of arguments needs no reservation, so that it does not wait for
-// calls with large ones.
+// smallArguments is the largest size, in bytes of JSON, of arguments that need no reserved memory, so that small calls
+// do not wait for large ones.
 const smallArguments = 64 << 10
 
-// argumentBudget bounds the bytes of large arguments in calls in flight: in total (most), for newcomers (half), and per
-// origin (a quarter). A single call may exceed each of these bounds while no other call counts for it.
+// argumentBudget bounds the bytes of memory for large arguments of calls in flight: in total (most), for newcomers
+// (half of most), and per origin (a quarter of most). A bound applies only to the second and later calls that it
+// counts: a single call may exceed it.
 type argumentBudget struct {
 	most int64
 
@@ -99,7 +102,8 @@ type argumentBudget struct {
 	held map[string]int64 // bytes in total, for newcomers, and per origin
 }
 
-// acquire reserves memory for a call at an origin, until release is called. It returns nil if a bound is reached.
+// acquire reserves memory for a call at an origin until the returned release is called. It returns nil, and reserves
+// nothing, if a bound is reached.
 func (b *argumentBudget) acquire(bytes int64, origin string, newcomer bool) (release func()) {
 	const all, newcomers = "all", "newcomers"
 	bounds := map[string]int64{all: b.most, "at " + origin: b.most / 4}
@@ -128,9 +132,9 @@ func (b *argumentBudget) acquire(bytes int64, origin string, newcomer bool) (rel
 	}
 }
 
-// reserveArguments reserves memory for arguments of size bytes of JSON, until release is called. release is nil for
-// small arguments, which need none. If a bound is reached, the error is a free wait. The agent decides how long the
-// memory is in use, so it has to be bounded.
+// reserveArguments reserves memory for arguments of size bytes of JSON, three times their size, until release is
+// called. release is nil for arguments of at most smallArguments bytes. If a bound is reached, the error is a free
+// wait. The memory is bounded because the agent decides how long its call, and thus the memory, lasts.
 func (e *Executor) reserveArguments(a *attempt, size int) (release func(), err error) {
 	if size <= smallArguments {
 		return nil, nil

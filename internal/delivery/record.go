@@ -16,22 +16,22 @@ import (
 
 // Result is the result of Executor.Deliver, from which describeResult makes the result of the task.
 type Result struct {
-	Refused bool // the task is outdated, or its claim was refused or lost: the delivery continues without it
+	Refused bool // the task is outdated, or its claim was refused or lost: the delivery does not need this task
 	Status  store.Status
 	Reason  reason.Reason
 	Text    string    // for the operator
-	Next    string    // how the operator can proceed; empty: it was delivered
-	At      time.Time // Waiting: when the task must run again; zero: no task is needed
-	Free    bool      // Waiting: the wait costs no attempt
+	Next    string    // how the operator can proceed; empty: nothing has to be done
+	At      time.Time // if Status is Waiting: when this task must run again; zero: it must not
+	Free    bool      // if Status is Waiting: the wait costs no attempt, and no call was made
 }
 
 // commitFunc writes an outcome to Postgres if the claim is still valid: Ledger.Record, or Ledger.Adopt for a spooled
 // outcome.
 type commitFunc func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error)
 
-// recordOutcome commits the outcome with commit, logs it in one line, and enqueues the deliveries that the store
-// dispatched. If the claim was lost, the result is Refused. An error means that the outcome may not be recorded, or
-// that commit returned store.ErrStale.
+// recordOutcome commits the outcome with commit, logs the attempt in one line, and enqueues the deliveries that the
+// store dispatched in the same transaction. The result is Refused if the claim was lost, or if the delivery was held
+// and released at once. With an error, the outcome may be unrecorded, or commit returned store.ErrStale.
 func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, commit commitFunc) (Result, error) {
 	began := e.Now()
 	rec, err := e.commitOutcome(ctx, a.claim, &d, commit)
@@ -99,10 +99,11 @@ func (e *Executor) releaseHeld(ctx context.Context, a *attempt, o store.Outcome)
 	e.Dispatcher.Dispatch(ctx, e.Authorizer.ObserveSuccess(ctx, auth))
 }
 
-// commitOutcome tries to commit the outcome until Postgres stores it, the claim is lost, or ctx ends, so that a known
-// outcome is not delivered again. Until then, Redis has the outcome for the next claim. The claim's number fences the
-// write, so a late try is harmless. If Postgres will never accept the outcome, it is recorded without the texts of
-// agents and clients.
+// commitOutcome calls commit again and again until Postgres stores the outcome, because otherwise a known outcome could
+// be delivered again. It stops with an error if the claim is lost, the spooled outcome is outdated (store.ErrStale), or
+// ctx ends. After the first failure it also spools the outcome in Redis for the next claim. The claim's number fences
+// the write, so a late try is harmless. If Postgres refuses the content of the outcome, it is committed without the
+// texts of agents and clients, and if Postgres refuses that too, the error is returned.
 func (e *Executor) commitOutcome(ctx context.Context, c *store.Claim, d *decision, commit commitFunc,
 ) (store.Recorded, error) {
 	stripped := false
@@ -136,7 +137,8 @@ func (e *Executor) commitOutcome(ctx context.Context, c *store.Claim, d *decisio
 	}
 }
 
-// stripForeignText removes the texts of agents and clients from the outcome.
+// stripForeignText removes from the outcome all texts that come from agents and clients, because Postgres refuses one
+// of them.
 func stripForeignText(o *store.Outcome) {
 	o.ToolName, o.Endpoint, o.Protocol, o.AgentError = "", "", "", ""
 	o.Arguments, o.Response, o.Result, o.ServerInfo, o.Tools, o.Preferences = nil, nil, nil, nil, nil, nil
@@ -145,7 +147,7 @@ func stripForeignText(o *store.Outcome) {
 	}
 }
 
-// asJSON returns v as JSON, or nil if v cannot be encoded. Use it only for data that may be missing.
+// asJSON returns v as JSON, or nil if v cannot be encoded. Use it only for data that the row can do without.
 func asJSON(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {

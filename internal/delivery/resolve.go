@@ -23,13 +23,13 @@ type resolvedEndpoint struct {
 	mcpcall.Endpoint
 	display    string // for pages and logs: without query, user information and arguments
 	source     string // where the endpoint was found, as the end of a phrase: " from the job"
-	ownHeaders bool   // the job contains the endpoint's headers
-	unbound    bool   // nothing binds the agent to it, so that only small shared limits apply
+	ownHeaders bool   // the headers for the endpoint come from the job
+	unbound    bool   // the agent may not own the endpoint, so that only small shared limits apply
 }
 
-// resolveEndpoint returns the agent's MCP endpoint: the one in the job if the job names one, or else in the servers
-// file, or else in the agent's registration. If none of them states the protocol revision, the agent's last one is the
-// hint.
+// resolveEndpoint returns the agent's MCP endpoint: the one in the job if the job names one, otherwise that in the
+// servers file, otherwise that in the agent's registration. If that source does not state the protocol revision,
+// ProtocolHint is the revision that the agent used last.
 func (e *Executor) resolveEndpoint(ctx context.Context, c *store.Claim, server *servers.Server,
 ) (found resolvedEndpoint, err error) {
 	var listed mcpcall.Endpoint
@@ -49,7 +49,8 @@ func (e *Executor) resolveEndpoint(ctx context.Context, c *store.Claim, server *
 	return found, err
 }
 
-// registeredEndpoint returns the endpoint in the agent's registration.
+// registeredEndpoint returns the endpoint in the agent's registration, which it reads from the chain. The error is
+// chain_unconfigured if the chain has no RPC URL.
 func (e *Executor) registeredEndpoint(ctx context.Context, c *store.Claim) (resolvedEndpoint, error) {
 	if _, ok := e.Chain(c.Job.ChainID); !ok {
 		return resolvedEndpoint{}, retry.Fail(reason.ChainUnconfigured,
@@ -70,8 +71,8 @@ func (e *Executor) registeredEndpoint(ctx context.Context, c *store.Claim) (reso
 	return found, nil
 }
 
-// describeBinding returns a warning, as the end of a phrase, if the agent is not bound to its endpoint, and otherwise
-// "".
+// describeBinding returns a warning, as the end of a phrase, if the agent is not bound to its endpoint or that is
+// unknown, and otherwise "".
 func describeBinding(t resolver.Target) string {
 	switch t.Binding {
 	case resolver.Unbound:

@@ -22,12 +22,12 @@ type ReviewLedger interface {
 const (
 	reviewsAtOnce = 16
 	reviewPause   = 2 * time.Second  // between two rounds
-	reviewTimeout = 30 * time.Second // bounds one round; the rest is due again after a minute
+	reviewTimeout = 30 * time.Second // bounds one round; reviews that are left are due again after a minute
 )
 
-// ReviewEvents reads the events again, until ctx ends, of deliveries that have ended or were called and for whose keys a
-// job was sent that differs from their event. Chains without a follower have no other way to find that a reorg replaced an
-// event. If the chain still has the event, nothing changes.
+// ReviewEvents reads the events of some deliveries from the chain again, until ctx ends: those that have ended or were
+// called, and for whose key a job came that differs from their event. Without this, Herald would not find on a chain
+// without a follower that a reorg replaced an event. A delivery whose event is still on the chain is not changed.
 func (r *Runner) ReviewEvents(ctx context.Context, ledger ReviewLedger) {
 	ticker := time.NewTicker(reviewPause)
 	defer ticker.Stop()
@@ -41,7 +41,7 @@ func (r *Runner) ReviewEvents(ctx context.Context, ledger ReviewLedger) {
 	}
 }
 
-// reviewOnce makes one round of ReviewEvents.
+// reviewOnce makes one round of ReviewEvents, with at most reviewsAtOnce reviews. It stops at the first error.
 func (e *Executor) reviewOnce(ctx context.Context, ledger ReviewLedger) {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
@@ -56,7 +56,9 @@ func (e *Executor) reviewOnce(ctx context.Context, ledger ReviewLedger) {
 	}
 }
 
-// endReview ends one review, unless the chain has no answer yet.
+// endReview reads the event of one review again and ends the review. If the chain has another, confirmed event with the
+// same key, the store replaces the event of the delivery by it. The review does not end, and is due again later, if the
+// chain cannot be asked, gives no answer, or has another event that is not confirmed yet.
 func (e *Executor) endReview(ctx context.Context, ledger ReviewLedger, l store.Review) error {
 	client, ok := e.Chain(l.Job.ChainID)
 	if !ok || e.Verify == chain.VerifyOff {

@@ -15,8 +15,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Runner runs each task with a slot and a context that asynq cannot cancel. It never runs a delivery twice at the same
-// time in this process. It implements queue.Handler.
+// Runner runs each task in one of the worker's slots, with a context that asynq cannot cancel. It never runs a delivery
+// twice at the same time in this process. It implements queue.Handler.
 type Runner struct {
 	executor *Executor
 	intake   TaskIntake
@@ -26,12 +26,12 @@ type Runner struct {
 	stop context.CancelCauseFunc
 
 	mu      sync.Mutex
-	running map[uuid.UUID]int // delivery → n of its task
+	running map[uuid.UUID]int // delivery id → number of the task that runs it
 	idle    chan struct{}     // closed when no delivery runs; created by Wait
 }
 
-// TaskIntake stores the job of a task that another program put into Redis. kind is the task's type, body its payload.
-// The note is for the web UI.
+// TaskIntake stores the job of a task that another program put into Redis. kind is the task's type, and body its
+// payload. note is a text that the web UI shows as the result of the task.
 type TaskIntake interface {
 	FromTask(ctx context.Context, kind string, body []byte) (note string, err error)
 }
@@ -39,7 +39,7 @@ type TaskIntake interface {
 // intakeTimeout bounds the commit of a foreign task's job.
 const intakeTimeout = 30 * time.Second
 
-// NewRunner returns a Runner that runs at most concurrency calls at a time.
+// NewRunner returns a Runner with so many slots: it runs at most concurrency deliveries at a time.
 func NewRunner(e *Executor, in TaskIntake, concurrency int) (*Runner, error) {
 	if e == nil || in == nil || concurrency < 1 {
 		return nil, errors.New("delivery: a runner needs an executor, an intake and a concurrency of at least 1")
@@ -51,13 +51,14 @@ func NewRunner(e *Executor, in TaskIntake, concurrency int) (*Runner, error) {
 
 var _ queue.Handler = (*Runner)(nil)
 
-// Tasks returns how many tasks asynq has to run at a time: one for each slot, and one for each delivery that is claimed
-// ahead.
+// Tasks returns how many tasks asynq has to run at a time: one for each of the worker's slots, and one for each
+// delivery that is claimed before a slot is free.
 func (r *Runner) Tasks() int { return cap(r.slots.claims) }
 
-// Deliver runs task n of a delivery, and returns its result for asynq (see describeResult). ctx is only used until the
-// delivery begins. Deliver returns after the outcome was recorded, or, for a plain success, before (see slot.release).
-// It returns an error at once if this process still runs another task of the delivery.
+// Deliver runs task n of a delivery, and returns its result for asynq (see describeResult): note is for the web UI. ctx
+// is only used until the delivery begins. Deliver returns after the outcome was recorded. After a plain success it
+// returns earlier, while the outcome is being recorded (see slot.release). It returns an error at once if this process
+// still runs another task of the delivery.
 func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string, err error) {
 	s, err := r.slots.begin(ctx)
 	if err != nil {
@@ -74,7 +75,8 @@ func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string,
 	return end.note, end.err
 }
 
-// run runs the delivery and sends the end of its task to s.taskEnds. It returns after the record. Wait waits for it.
+// run runs the delivery in slot s and passes the end of its task to Deliver through s.taskEnds. It returns after the
+// outcome was recorded, unless recording failed. Wait waits for it.
 func (r *Runner) run(id uuid.UUID, n int, s *slot) {
 	var end taskEnd
 	defer func() {
@@ -96,10 +98,10 @@ func (r *Runner) run(id uuid.UUID, n int, s *slot) {
 // maxNote bounds each text for the web UI, in characters. Postgres has the whole texts.
 const maxNote = 500
 
-// describeResult returns the note (for the web UI) and the error with which a task ends in asynq. A completed task (no
-// error) was delivered or skipped, a retried one (*queue.WaitError) waits, and an archived one (*queue.ArchivedError)
-// was rejected, is dead or is held. queue.ErrDropped removes the task of a delivery that does not need it. A delivered
-// task has no note, which saves a Redis command.
+// describeResult returns the note (for the web UI) and the error with which a task ends in asynq: nil (asynq completes
+// the task) if the delivery was delivered or skipped, a *queue.WaitError if it waits and needs this task, a
+// *queue.ArchivedError if it was rejected, is dead or is held, and otherwise queue.ErrDropped, which removes the task.
+// A delivered task has no note, which saves a Redis command.
 func describeResult(res Result) (string, error) {
 	if res.Refused || res.Status == store.Waiting && res.At.IsZero() {
 		return "", queue.ErrDropped
@@ -127,7 +129,7 @@ func describeResult(res Result) (string, error) {
 	return "", queue.ErrDropped
 }
 
-// Intake stores a whole job from a task that another program's asynq client made.
+// Intake stores a whole job from a task that another program's asynq client made. It returns the note of TaskIntake.
 func (r *Runner) Intake(ctx context.Context, kind string, body []byte) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, intakeTimeout)
 	defer cancel()
@@ -137,7 +139,8 @@ func (r *Runner) Intake(ctx context.Context, kind string, body []byte) (string, 
 // Summarize logs free waits until ctx ends (see Executor.SummarizeWaits).
 func (r *Runner) Summarize(ctx context.Context) { r.executor.SummarizeWaits(ctx, nil) }
 
-// markRunning marks the delivery as running. If it is running already, it returns the n of its task and false.
+// markRunning marks the delivery as running with task n. If this process runs it already, it returns the number of the
+// running task and false.
 func (r *Runner) markRunning(id uuid.UUID, n int) (other int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -167,12 +170,13 @@ func (r *Runner) Running() int {
 
 var errShutdown = errors.New("the worker is shutting down and waited long enough")
 
-// StopClaiming releases claimed deliveries that have no slot, and prevents further claims. Deliveries in a slot
-// continue. Call it after the queue's server has stopped fetching tasks.
+// StopClaiming releases claimed deliveries that wait for one of the worker's slots, and prevents further claims.
+// Deliveries in a slot continue. Call it after the queue's server has stopped fetching tasks.
 func (r *Runner) StopClaiming() { r.slots.stop() }
 
-// Wait waits until no delivery runs. If ctx ends first, it cancels the running attempts, each of which tries once to
-// record its outcome, and waits for them. Call it after the queue's server has stopped, so that no delivery begins.
+// Wait waits until no delivery runs. If ctx ends first, it cancels the running attempts and waits until they have
+// ended. Each of them still tries once to record its outcome. Call it after the queue's server has stopped, so that no
+// delivery begins.
 func (r *Runner) Wait(ctx context.Context) {
 	defer r.stop(errShutdown)
 	r.mu.Lock()

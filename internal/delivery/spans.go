@@ -15,8 +15,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// attemptSpans are an attempt's spans in its delivery's trace: one for the attempt, below the delivery's root span, and
-// one for each step that has ended. nil: no tracing.
+// attemptSpans are an attempt's spans in the trace of its delivery: one for the attempt, below the delivery's root
+// span, and one for each step that has ended. A nil *attemptSpans means that there is no tracing.
 //
 // Of the texts of agents and clients, the spans contain only the key, the tool's name and the endpoint's host, and of a
 // failure only the reason. The requests and answers are in the row with the id herald.delivery.id.
@@ -29,10 +29,11 @@ type attemptSpans struct {
 // maxSpanText bounds each text in a span, in bytes.
 const maxSpanText = 300
 
-// beginSpans starts the spans of an attempt. It returns nil without a tracer.
+// beginSpans starts the span of an attempt. It returns nil without a tracer.
 //
-// The delivery's root span, from its acceptance to its first claim, has the same ids in every process. Each attempt
-// starts it again, so that the sampler makes the same decision for the whole trace. Only the first task exports it.
+// The root span of the delivery lasts from its acceptance to its first claim, and has the same ids in every process.
+// Each attempt starts the root span again, so that the sampler makes the same decision for the whole trace. Only an
+// attempt that is the first to be claimed exports it.
 func (e *Executor) beginSpans(a *attempt) *attemptSpans {
 	if e.Tracer == nil {
 		return nil
@@ -83,7 +84,8 @@ func (a *attempt) callAttributes() []attribute.KeyValue {
 	return about
 }
 
-// endAttempt ends the attempt's span with its outcome. err is the error of recording the outcome, or nil.
+// endAttempt ends the attempt's span with the status and reason of d. err is the error of recording the outcome, or
+// nil. now returns the time of the end.
 func (s *attemptSpans) endAttempt(d decision, err error, now func() time.Time) {
 	if s == nil {
 		return
@@ -99,8 +101,8 @@ func (s *attemptSpans) endAttempt(d decision, err error, now func() time.Time) {
 	s.span.End(trace.WithTimestamp(now()))
 }
 
-// isFailure reports whether the attempt's span has to show an error. A skipped delivery, or one that only waits at no
-// cost, is no failure.
+// isFailure reports whether the attempt's span has to show an error. That is not so for a delivery that was delivered,
+// skipped or queued again, or that putOff reports.
 func (d decision) isFailure() bool {
 	switch d.Status {
 	case store.Delivered, store.Skipped, store.Queued:
@@ -109,8 +111,8 @@ func (d decision) isFailure() bool {
 	return !d.putOff()
 }
 
-// formatTraceparent returns the traceparent header for the agent: the delivery's trace, and the span of this call.
-// Without tracing, it is that of tracecontext.Delivery.Unrecorded.
+// formatTraceparent returns the traceparent header for the agent: the trace of the delivery, and the span of this call.
+// Without tracing, it returns tracecontext.Delivery.Unrecorded, which says that the trace is not recorded.
 func (a *attempt) formatTraceparent() string {
 	t := tracecontext.Of(a.claim.ID, a.claim.Traceparent)
 	if a.spans == nil {

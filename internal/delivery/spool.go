@@ -30,13 +30,13 @@ const (
 	spoolPause   = 200 * time.Millisecond
 )
 
-// spoolError means that an earlier attempt has no outcome in Postgres, and that Redis did not answer whether it has
-// one.
+// spoolError means that Postgres has no outcome of an earlier attempt, and that Redis did not answer whether it has
+// that outcome.
 type spoolError struct{ error }
 
 func (e *spoolError) Unwrap() error { return e.error }
 
-// spoolOutcome stores the outcome in Redis and reports whether that succeeded.
+// spoolOutcome seals the outcome of claim c, stores it in Redis, and reports whether that succeeded. It logs a failure.
 func (e *Executor) spoolOutcome(ctx context.Context, c *store.Claim, o store.Outcome) bool {
 	b, err := sealOutcome(e.Sealer, c, store.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: e.Now(),
 		Outcome: o})
@@ -52,9 +52,9 @@ func (e *Executor) spoolOutcome(ctx context.Context, c *store.Claim, o store.Out
 	return err == nil
 }
 
-// loadSpooledOutcome loads the outcome of an earlier attempt that has none in Postgres. It returns nil and no error if
-// there is no such attempt, or if Redis does not have its outcome or has an unreadable one. If Redis does not answer,
-// it returns a *spoolError, so that the agent is not called again.
+// loadSpooledOutcome loads the spooled outcome of an earlier attempt of which Postgres has no outcome. It returns nil
+// and no error if there is no such attempt, or if Redis has no outcome or only an unreadable one. If Redis does not
+// answer, it returns a *spoolError, so that the agent is not called again.
 func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*store.SpooledOutcome, error) {
 	if !c.Unfinished {
 		return nil, nil
@@ -78,8 +78,8 @@ func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*sto
 	return past, nil
 }
 
-// readSpool reads a sealed outcome from Redis. It returns nil if Redis has no outcome of the delivery. It tries again
-// until Redis answers, for at most SpoolTimeout.
+// readSpool reads a sealed outcome from Redis. It returns nil if Redis has no outcome of the delivery. If Redis does
+// not answer, it tries again for at most SpoolTimeout, and then returns the error.
 func (e *Executor) readSpool(ctx context.Context, id uuid.UUID) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.SpoolTimeout)
 	defer cancel()
@@ -100,8 +100,8 @@ func (e *Executor) readSpool(ctx context.Context, id uuid.UUID) ([]byte, error) 
 	}
 }
 
-// recordSpooledOutcome records an earlier attempt's spooled outcome (past) instead of making attempt a. If the earlier
-// attempt has another outcome in Postgres already, it drops the spooled one and returns store.ErrStale.
+// recordSpooledOutcome records the outcome past of an earlier attempt, instead of making attempt a. If Postgres already
+// has another outcome of that earlier attempt, it deletes past from Redis and returns store.ErrStale.
 func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past store.SpooledOutcome) (Result, error) {
 	d := decision{Outcome: past.Outcome, spooled: true,
 		verdict: retry.Verdict{Reason: past.Outcome.Reason, Text: past.Outcome.Error}}
@@ -117,8 +117,8 @@ func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past st
 	return res, err
 }
 
-// dropSpooled deletes the delivery's spooled outcome. A failure is harmless: Redis drops the outcome later, and
-// Ledger.Adopt refuses it, because its attempt has an outcome.
+// dropSpooled deletes the delivery's spooled outcome from Redis. A failure is harmless: Redis deletes the outcome after
+// a day, and until then Ledger.Adopt refuses it, because Postgres has an outcome of its attempt.
 func (e *Executor) dropSpooled(ctx context.Context, id uuid.UUID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
 	defer cancel()
@@ -131,7 +131,7 @@ func (e *Executor) dropSpooled(ctx context.Context, id uuid.UUID) {
 const (
 	// spooledUnreadable: not written by Herald, copied from another delivery, damaged, or sealed with a removed key.
 	spooledUnreadable = "unreadable"
-	// spooledOld: its attempt has another outcome in Postgres.
+	// spooledOld: Postgres already has another outcome of the same attempt.
 	spooledOld = "old"
 )
 

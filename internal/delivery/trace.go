@@ -29,14 +29,15 @@ type Step struct {
 type stage struct {
 	name  string
 	began time.Time
-	took  [maxStages]int32 // µs; of the stages that have ended, in their order
-	ended int
+	took  [maxStages]int32 // durations in µs of the first stages that have ended, in their order
+	ended int              // number of durations in took
 }
 
 // maxStages is the number of an attempt's stages with a stored duration: check, resolve, fetch, compose, call.
 const maxStages = 5
 
-// noteTime stores the duration of the stage, which ends now, in took.
+// noteTime stores the duration of the stage, which ends now, in took. It does nothing before the first stage has begun,
+// and when took is full.
 func (s *stage) noteTime(now time.Time) {
 	if s.ended < maxStages && !s.began.IsZero() {
 		s.took[s.ended] = int32(min(now.Sub(s.began).Microseconds(), math.MaxInt32))
@@ -44,7 +45,7 @@ func (s *stage) noteTime(now time.Time) {
 	}
 }
 
-// beginStage ends the current stage as successful, traces it, and begins the next one.
+// beginStage ends the current stage, if there is one, as successful, traces its end, and begins the stage called name.
 func (e *Executor) beginStage(a *attempt, name string) {
 	now := e.Now()
 	if !a.stage.began.IsZero() {
@@ -54,9 +55,9 @@ func (e *Executor) beginStage(a *attempt, name string) {
 	a.stage.name, a.stage.began = name, now
 }
 
-// endStages ends the last stage, which failed with err or, if err is nil, was successful, traces it, and returns err.
-// panicked is the result of recover(): if it is not nil, the returned error makes the panic a failed attempt, so that
-// it is recorded and counted.
+// endStages ends the last stage, traces its end, and returns err, the error of the stage (nil: it was successful).
+// panicked is the result of recover(). If it is not nil, endStages logs the panic and returns an internal_error instead
+// of err, so that the attempt is recorded and counted as failed.
 func (e *Executor) endStages(a *attempt, err error, panicked any) error {
 	if panicked != nil {
 		e.Logger.Error("a step panicked", "delivery", a.claim.ID, "step", a.stage.name,
@@ -69,7 +70,7 @@ func (e *Executor) endStages(a *attempt, err error, panicked any) error {
 	return err
 }
 
-// stageDetail returns the result of the named stage as a phrase for logs and traces.
+// stageDetail returns the result of the named stage as a phrase for logs and traces, or "" if it has none.
 func (a *attempt) stageDetail(name string) string {
 	switch name {
 	case "check":

@@ -23,8 +23,8 @@ const (
 // most of all attempts, and a line for each would be useless. It is safe for concurrent use.
 type waitSummary struct {
 	mu     sync.Mutex
-	agents map[store.Agent]map[string]int // number by reason
-	others map[string]int                 // number by reason, of agents beyond maxSummarizedAgents
+	agents map[store.Agent]map[string]int // number of attempts by reason
+	others map[string]int                 // the same for all agents beyond maxSummarizedAgents together
 }
 
 func newWaitSummary() *waitSummary {
@@ -56,7 +56,8 @@ func (s *waitSummary) drain() (agents map[store.Agent]map[string]int, others map
 }
 
 // SummarizeWaits logs, once a minute and when ctx ends, how many attempts ended in a free wait before any call: one
-// line per agent, with a count per reason. ticks replaces the minute's ticker if it is not nil.
+// line per agent, with a count per reason. It returns when ctx ends. If ticks is not nil, each value from ticks makes
+// it log, instead of each minute.
 func (e *Executor) SummarizeWaits(ctx context.Context, ticks <-chan time.Time) {
 	if ticks == nil {
 		ticker := time.NewTicker(summaryInterval)
@@ -77,8 +78,8 @@ func (e *Executor) SummarizeWaits(ctx context.Context, ticks <-chan time.Time) {
 	}
 }
 
-// logWaits logs the counts, one line per agent, the most frequent first, and resets them. within is the time in which
-// they were counted.
+// logWaits logs and resets the counts: one line per agent, the agents with most waits first. within is the time in
+// which the waits were counted.
 func (e *Executor) logWaits(within time.Duration) {
 	agents, others := e.waits.drain()
 	busiest := func(a, b store.Agent) int { return sumCounts(agents[b]) - sumCounts(agents[a]) }

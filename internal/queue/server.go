@@ -21,9 +21,10 @@ import (
 // Handler runs tasks. The context ends when Redis freezes or when the server is stopped by force. A handler that has
 // begun its work must finish it on a context of its own.
 //
-// If the error is nil, asynq completes the task, and the web UI shows the note as its result. A *WaitError makes asynq
-// run the task again later, an *ArchivedError archives it; the web UI shows the text of both. ErrDropped removes the
-// task. After any other error, for example because Postgres is unreachable, asynq runs the task again after netDelay.
+// The error decides what asynq does. nil: it completes the task, and the web UI shows the note as its result.
+// *WaitError: it runs the task again at WaitError.At. *ArchivedError: it archives the task. The web UI shows the Text
+// of these two errors. ErrDropped: it deletes the task. Any other error, for example because Postgres is unreachable:
+// it runs the task again after netDelay.
 type Handler interface {
 	// Deliver handles the task n (Task.N) of delivery id.
 	Deliver(ctx context.Context, id uuid.UUID, n int) (note string, err error)
@@ -31,16 +32,17 @@ type Handler interface {
 	Intake(ctx context.Context, kind string, body []byte) (note string, err error)
 }
 
-// ArchivedError is the error of a Handler whose delivery failed, or whose job is not accepted. It makes asynq archive
-// the task. The web UI shows Text.
+// ArchivedError is the error of a Handler whose delivery failed or is held, or whose job is not accepted. It makes
+// asynq archive the task. The web UI shows Text.
 type ArchivedError struct{ Text string }
 
 func (e *ArchivedError) Error() string { return e.Text }
 
-// ErrDropped makes asynq delete a task, because it is outdated or its delivery waits without a task.
+// ErrDropped makes asynq delete a task, because the task is outdated or its delivery continues without it.
 var ErrDropped = errors.New("the task is no longer needed")
 
-// skipRetry makes asynq archive the task as for asynq.SkipRetry. The text of the error stays that of the ArchivedError.
+// skipRetry makes asynq archive the task, because asynq takes it for asynq.SkipRetry. Its text is that of the
+// ArchivedError.
 type skipRetry struct{ *ArchivedError }
 
 func (e skipRetry) Is(target error) bool { return target == asynq.SkipRetry }
@@ -50,15 +52,16 @@ type ServerConfig struct {
 	Handler     Handler
 	Concurrency int // tasks at a time; required
 
-	// Kinds are Herald's task types. A task of any other type belongs to another program: the server returns it to its
-	// queue for foreignDelay, and asynq counts no retry.
+	// Kinds are Herald's task types. A task of any other type belongs to another program: asynq puts it back into its
+	// queue, to run after foreignDelay, and counts no retry.
 	Kinds []string
 
-	// ShutdownTimeout is how long Shutdown waits for running tasks. It must be longer than the longest call. Required.
+	// ShutdownTimeout is how long Shutdown waits for running tasks. Required. It must be longer than the longest call
+	// to an agent.
 	ShutdownTimeout time.Duration
 
-	// PollInterval is the time between two polls of empty lanes. It is most of the latency of an idle system. Default
-	// 20 ms.
+	// PollInterval is the time between two polls while the lanes are empty. It is most of the latency of an idle
+	// system. Default 20 ms.
 	PollInterval time.Duration
 }
 
@@ -104,7 +107,7 @@ func (q *Queue) NewServer(cfg ServerConfig) (*Server, error) {
 	return s, nil
 }
 
-// Start begins to fetch tasks and returns immediately.
+// Start begins to fetch tasks, in the background. It returns an error if asynq does not start.
 func (s *Server) Start() error {
 	if err := s.announce(); err != nil {
 		s.log.Warn("the web UI shows the lanes once they are used", logging.About(logging.Redis), "error", err)
@@ -115,12 +118,13 @@ func (s *Server) Start() error {
 	return nil
 }
 
-// serverClocks is the largest difference between two workers' clocks at which they still see each other in asynq's
-// list.
+// serverClocks is the largest difference between the clocks of two workers with which Servers of one still counts the
+// other.
 const serverClocks = time.Minute
 
-// Servers counts the asynq servers of other processes on this Redis, and reports in self whether this process' own
-// server is listed. A server renews its entry every five seconds. A killed server is counted for another 70 seconds.
+// Servers counts the asynq servers of other processes in asynq's list in Redis (others), and reports whether the list
+// contains the server of this process (self). A server renews its entry every five seconds. A killed server is counted
+// for another 70 seconds.
 func (q *Queue) Servers(ctx context.Context) (others int, self bool, err error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -148,7 +152,9 @@ func (s *Server) Stop() { s.srv.Stop() }
 // Shutdown stops fetching tasks and waits for the running ones, at most for the shutdown timeout.
 func (s *Server) Shutdown() { s.srv.Shutdown() }
 
-// newHandler returns the asynq handler that calls runTask and translates the errors of h into asynq's.
+// newHandler returns the asynq handler, which calls runTask, stores the note, and translates errors: an *ArchivedError
+// so that asynq archives the task, and ErrDropped, or a wait for which moveToRetry made another task, so that asynq
+// deletes the task.
 func (s *Server) newHandler(h Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		note, err := s.runTask(ctx, h, t)
@@ -168,10 +174,10 @@ func (s *Server) newHandler(h Handler) asynq.Handler {
 	})
 }
 
-// runTask passes a delivery's task to h.Deliver, and any other task of a known type to h.Intake as a whole job. A task
-// of another program is returned to its queue. If moveToRetry made the task and its wait is not over, runTask does not
-// call h. It returns the wait as a *WaitError, so that asynq runs the task again when the wait ends. The string is h's
-// note, which the web UI shows.
+// runTask passes a delivery's task to h.Deliver, and any other task of a known type, which contains a whole job, to
+// h.Intake. It returns the note and error of h. For a task of an unknown type it does not call h, and returns a
+// *foreignError, which makes asynq put the task back. If moveToRetry made the task and its wait is not over, it does
+// not call h, and returns the rest of the wait as a *WaitError.
 func (s *Server) runTask(ctx context.Context, h Handler, t *asynq.Task) (string, error) {
 	if !s.kinds[t.Type()] {
 		return "", s.foreign.returnTask(ctx, t.Type())
@@ -186,7 +192,8 @@ func (s *Server) runTask(ctx context.Context, h Handler, t *asynq.Task) (string,
 	return h.Intake(ctx, t.Type(), t.Payload())
 }
 
-// asynqLogger writes asynq's messages to slog. Nearly all of asynq's warnings mean that Redis did not do something.
+// asynqLogger writes asynq's messages to slog. redis marks a message as a problem with Redis: nearly all of asynq's
+// warnings mean that a command to Redis failed.
 type asynqLogger struct{ log, redis *slog.Logger }
 
 func newAsynqLogger(log *slog.Logger) asynqLogger {
@@ -205,8 +212,8 @@ func (l asynqLogger) Fatal(args ...any) { l.log.Error(joinArgs(args)) }
 // Prefixes of asynq's messages.
 var (
 	// aboutOneTask are messages about asynq's record of a single task, on which no delivery depends (see the package
-	// comment). Redis was unreachable or emptied, or the task was dropped, or archived; another line logs the reason,
-	// with the delivery.
+	// comment). They appear if Redis was unreachable or emptied, or if the task was dropped or archived. Another line,
+	// with the delivery, logs the reason.
 	aboutOneTask = []string{"Retry exhausted for task", "revoke task", "Could not move task", "Could not remove task",
 		"Lease reset failed for", "Failed to extend lease for tasks"}
 	// ownFaults are messages that Redis did not cause.

@@ -20,12 +20,14 @@ const (
 const (
 	// resultTTL is how long Redis keeps an outcome for the next claim of its delivery.
 	resultTTL = 24 * time.Hour
-	// renewalTTL is how long Redis keeps a renewed credential for the next renewal. If it is lost, a person has to log
-	// in again. It is as long as a delivery may be open, so it outlasts every delivery that waits for the credential.
+	// renewalTTL is how long Redis keeps a renewed credential for the next renewal. If the credential is lost, a person
+	// has to log in again. The time is as long as a delivery may be open, so the credential outlasts every delivery
+	// that waits for it.
 	renewalTTL = 30 * 24 * time.Hour
 )
 
-// SpoolOutcome stores a delivery's outcome for a day while Postgres is unavailable. It replaces an earlier one.
+// SpoolOutcome stores a delivery's outcome in Redis for a day, because Postgres is unavailable. It replaces an earlier
+// outcome of the delivery.
 func (q *Queue) SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) error {
 	if err := q.rdb.Set(ctx, resultKey+id.String(), outcome, resultTTL).Err(); err != nil {
 		return fmt.Errorf("keep the outcome of delivery %s in Redis: %w", id, err)
@@ -33,7 +35,7 @@ func (q *Queue) SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) 
 	return nil
 }
 
-// SpooledOutcome returns the outcome stored by SpoolOutcome, or nil if there is no outcome.
+// SpooledOutcome returns the outcome that SpoolOutcome stored for the delivery, or nil if Redis has none.
 func (q *Queue) SpooledOutcome(ctx context.Context, id uuid.UUID) ([]byte, error) {
 	b, err := q.readKey(ctx, resultKey+id.String())
 	if err != nil {
@@ -50,7 +52,8 @@ func (q *Queue) DropOutcome(ctx context.Context, id uuid.UUID) error {
 	return nil
 }
 
-// SpoolRenewal stores a renewed, sealed credential under key for 30 days while Postgres is unavailable.
+// SpoolRenewal stores a renewed, sealed credential under key in Redis for 30 days, because Postgres is unavailable. It
+// replaces an earlier one.
 func (q *Queue) SpoolRenewal(ctx context.Context, key string, sealed []byte) error {
 	if err := q.rdb.Set(ctx, renewalKey+key, sealed, renewalTTL).Err(); err != nil {
 		return fmt.Errorf("keep a renewed credential in Redis: %w", err)
@@ -75,12 +78,12 @@ func (q *Queue) DropRenewal(ctx context.Context, key string) error {
 	return nil
 }
 
-// maxSpooledBytes is the length after which readKey cuts a value. It is larger than any value that SpoolOutcome or
-// SpoolRenewal stores. Other programs that can write to Redis must not exhaust the worker's memory.
+// maxSpooledBytes is the length to which readKey cuts a value. SpoolOutcome and SpoolRenewal store smaller values. A
+// larger value is from another program that can write to Redis, and must not exhaust the worker's memory.
 const maxSpooledBytes = 2 << 20
 
-// readKey returns the value of key, or nil if the key does not exist. It cuts the value after maxSpooledBytes. It
-// returns an empty slice for a value that is not a string.
+// readKey returns at most the first maxSpooledBytes of the value of key. It returns nil if the key does not exist or
+// its value is empty, and an empty slice, not nil, if the value is not a string.
 func (q *Queue) readKey(ctx context.Context, key string) ([]byte, error) {
 	b, err := q.rdb.GetRange(ctx, key, 0, maxSpooledBytes-1).Bytes()
 	switch {
@@ -92,12 +95,13 @@ func (q *Queue) readKey(ctx context.Context, key string) ([]byte, error) {
 	return b, err
 }
 
-// Marker returns the time since which this Redis has held Herald's tasks: tasks enqueued before it are lost. If Redis
-// has no marker, Marker sets it to now. It returns the zero time if another program overwrote the marker.
+// Marker returns the time since which this Redis has held Herald's tasks: it has lost the tasks that were enqueued
+// before. If Redis has no marker, Marker stores now as the marker. It returns the zero time if another program
+// overwrote the marker.
 //
 // The reconciler passes Postgres' clock, which also dates the dispatches. The first Enqueue of a process passes the
-// process' clock. If the two clocks differ, a task may be enqueued twice, or a lost one may be found only when it is
-// overdue; neither does harm.
+// time of Open by the process' clock. If the two clocks differ, a task may be enqueued twice, or a lost task may be
+// found only when its delivery is overdue. Neither does harm.
 func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
 	for range 2 {
 		if err := q.rdb.SetNX(ctx, markerKey, now.UTC().Format(time.RFC3339Nano), 0).Err(); err != nil {
@@ -120,12 +124,12 @@ func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
 	return time.Time{}, errors.New("mark Redis: it loses its data")
 }
 
-// idleConns is the number of idle connections that Client keeps open, because connecting would take most of a call's
-// time.
+// idleConns is the number of idle connections that a client from Client keeps open, because connecting would take most
+// of the time of a call.
 const idleConns = 4
 
-// Client returns a client with connections of its own, on which no call takes longer than timeout, even if Redis is
-// frozen. The caller closes it before it closes the queue.
+// Client returns a Redis client with connections of its own, on which no call takes longer than timeout, even if Redis
+// is frozen. The caller closes the client before it closes the queue.
 func (q *Queue) Client(timeout time.Duration) (redis.UniversalClient, error) {
 	switch c := q.rdb.(type) {
 	case *redis.Client:

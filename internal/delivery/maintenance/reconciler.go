@@ -31,8 +31,9 @@ type ReconcilerLedger interface {
 	Redispatch(ctx context.Context, t store.Task) (store.Task, bool, error)
 }
 
-// Dispatcher enqueues tasks in Redis, and removes there those with Ended. It stops at the first task that Redis does
-// not accept, and returns how many tasks precede that one. The others stay dispatched in Postgres.
+// Dispatcher enqueues tasks in Redis. If a task has Ended set, it removes the task from Redis instead. It stops at the
+// first task that Redis does not accept, and returns how many tasks precede that one. The remaining deliveries stay
+// marked as dispatched in Postgres, until the reconciler finds that Redis does not have their tasks.
 type Dispatcher interface {
 	Dispatch(ctx context.Context, tasks []store.Task) (taken int)
 }
@@ -40,10 +41,10 @@ type Dispatcher interface {
 // TaskFinder is a Dispatcher that can also look up tasks in Redis.
 type TaskFinder interface {
 	Dispatcher
-	// FindTask returns where Redis has a task: in which state, or nowhere.
+	// FindTask returns whether Redis has the task, and when it will run (queue.Location).
 	FindTask(t store.Task) (queue.Location, error)
-	// RedisMarker returns the time since which this Redis has kept Herald's tasks: tasks that were enqueued before it
-	// are lost. If Redis has no marker yet, it stores now as the marker and returns it.
+	// RedisMarker returns the time since which Redis has kept all tasks of Herald: it has lost the tasks that were
+	// enqueued before. If Redis has no marker, RedisMarker stores now as the marker and returns it.
 	RedisMarker(ctx context.Context, now time.Time) (time.Time, error)
 }
 
@@ -57,12 +58,12 @@ type ReconcilerConfig struct {
 	Logger     *slog.Logger
 
 	Interval time.Duration // between rounds; default 5 s
-	Late     time.Duration // how overdue a dispatched delivery must be before its task is looked up; default 15 s
+	Late     time.Duration // a task is looked up in Redis if its delivery is overdue by more; default 15 s
 	Batch    int           // rows per statement; default 500
 
-	// Grace is how long after an outage of Postgres no lease is expired and no lost task is replaced, so that workers
-	// can first record the outcomes that they know. Default 60 s; negative: no grace, for a database that no other
-	// process uses.
+	// Grace is how long after an outage of Postgres the reconciler expires no lease and replaces no lost task, so that
+	// workers can first record the outcomes that they know. Default 60 s; negative: no grace, for a database that no
+	// other process uses.
 	Grace time.Duration
 
 	Now func() time.Time // default time.Now
@@ -106,13 +107,13 @@ const (
 	redisTimeout = 5 * time.Second
 
 	// slowPostgres bounds reading the clock and expiring leases. While Postgres is frozen, leases run out although
-	// their workers live. So a statement that was sent before must be cancelled before it can expire such leases.
-	// slowPostgres is shorter than the time by which every lease outlasts its call.
+	// their workers live. A statement that was sent before the freeze must be cancelled, so that it does not expire
+	// such leases afterwards. slowPostgres is shorter than the time by which every lease outlasts its call.
 	slowPostgres = 2 * time.Second
 
-	// stuckAfter is how overdue a dispatched delivery must be before a task in Redis' active state counts as lost. A
-	// running task claims its delivery immediately, but asynq sometimes loses a task's lease and then leaves it active
-	// for ever.
+	// stuckAfter is how overdue a dispatched delivery must be before its task counts as lost although Redis lists it as
+	// active. A running task claims its delivery immediately, but asynq sometimes loses the lease of a task and then
+	// leaves it active for ever.
 	stuckAfter = 5 * time.Minute
 )
 
@@ -133,7 +134,8 @@ func (r *Reconciler) Run(ctx context.Context) {
 	}
 }
 
-// LeadAndReconcile does one round, or nothing if another process leads at this moment.
+// LeadAndReconcile does one round (Reconcile) while this process leads. If another process leads, it does nothing and
+// returns nil.
 func (r *Reconciler) LeadAndReconcile(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
@@ -159,7 +161,7 @@ func failedService(err error) logging.Service {
 	return logging.Postgres
 }
 
-// redisError is an error of Redis, not of Postgres.
+// redisError marks an error that Redis caused, not Postgres (failedService).
 type redisError struct{ error }
 
 func (e *redisError) Unwrap() error { return e.error }
@@ -211,8 +213,8 @@ func (r *Reconciler) Reconcile(ctx context.Context) error {
 	return err
 }
 
-// dispatchDue dispatches deliveries whose wait is over, batch by batch, and returns their number. It ends after
-// r.Interval, so that the next round can expire leases before it continues.
+// dispatchDue dispatches deliveries whose wait is over, batch by batch, and returns their number. It stops after
+// r.Interval, even if more deliveries are due, so that the next round can expire leases first.
 func (r *Reconciler) dispatchDue(ctx context.Context) (due int, err error) {
 	began := r.Now()
 	for {
@@ -229,8 +231,8 @@ func (r *Reconciler) dispatchDue(ctx context.Context) (due int, err error) {
 }
 
 // chooseClients returns the hash of an ordering key (one client's deliveries to one agent) at which Ledger.Followers
-// begins: the lowest in every other round, otherwise a random one. Followers reads only a part of the keys, so it would
-// otherwise never reach those behind many others.
+// begins: the lowest possible hash in every other round, and a random one in between. Followers reads only a part of
+// the keys per round, so with a fixed begin it might never reach the others.
 func (r *Reconciler) chooseClients() int64 {
 	if r.rounds++; r.rounds%2 == 1 {
 		return math.MinInt64
@@ -238,8 +240,9 @@ func (r *Reconciler) chooseClients() int64 {
 	return int64(rand.Uint64())
 }
 
-// isPostgresSteady reports whether Postgres has been available for at least Grace, so that all living workers could
-// record the outcomes that they know. It also returns the time by Postgres' clock.
+// isPostgresSteady reports whether Postgres has run for at least Grace, and this process has not found it slow or
+// unavailable within Grace. By then all living workers could record the outcomes that they know. now is the time by
+// Postgres' clock.
 func (r *Reconciler) isPostgresSteady(ctx context.Context) (steady bool, now time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, slowPostgres)
 	defer cancel()
@@ -250,8 +253,8 @@ func (r *Reconciler) isPostgresSteady(ctx context.Context) (steady bool, now tim
 	return now.Sub(started) >= r.Grace && r.Now().Sub(r.postgresLost) >= r.Grace, now, nil
 }
 
-// expireLeases ends claims whose leases have expired, and returns their number. Their deliveries wait again, or are
-// dead after the last attempt.
+// expireLeases ends claims whose leases have expired, and returns their number. The deliveries wait for their next
+// attempt, or are dead if that was the last one.
 func (r *Reconciler) expireLeases(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, slowPostgres)
 	defer cancel()
@@ -264,7 +267,8 @@ func (r *Reconciler) expireLeases(ctx context.Context) (int, error) {
 }
 
 // dispatchLost enqueues new tasks for dispatched deliveries whose tasks Redis no longer has, and returns their number.
-// If the marker shows that Redis lost everything, it does so at once, otherwise once the deliveries are overdue.
+// If the marker of Redis shows that Redis lost all tasks, it replaces them at once. Otherwise it replaces a task only
+// when its delivery is overdue.
 func (r *Reconciler) dispatchLost(ctx context.Context, now time.Time) (lost int, err error) {
 	if lost, err = r.dispatchAllLost(ctx, now); err != nil {
 		return lost, err
@@ -274,7 +278,7 @@ func (r *Reconciler) dispatchLost(ctx context.Context, now time.Time) (lost int,
 }
 
 // dispatchAllLost enqueues new tasks for all deliveries that were dispatched before the time of Redis' marker (see
-// RedisMarker), and returns their number. It does nothing if it has done so for this marker before.
+// RedisMarker), and returns their number. It does nothing if it already replaced all tasks for the same marker.
 func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost int, err error) {
 	ask, cancel := context.WithTimeout(ctx, redisTimeout)
 	marker, err := r.Dispatcher.RedisMarker(ask, now)
@@ -301,8 +305,9 @@ func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost i
 	}
 }
 
-// dispatchLate looks up the tasks of overdue deliveries. It enqueues new ones, and returns their number, for tasks that
-// Redis does not have or will not run soon, and for tasks that are still active after stuckAfter.
+// dispatchLate looks up the tasks of overdue deliveries in Redis, replaces lost tasks by new ones, and returns the
+// number of new tasks. A task is lost if Redis does not have it or will run it much later. If the delivery is overdue
+// by stuckAfter, a task that is still active is lost too.
 func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 	active := 0
 	lost, err = r.redispatch(ctx, r.Late, func(p queue.Location) bool {

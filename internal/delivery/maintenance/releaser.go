@@ -23,7 +23,8 @@ type ReleaserLedger interface {
 	AgentRow(ctx context.Context, a store.Agent) (store.AgentRow, error)
 }
 
-// callableReasons are the reasons of deliveries that are held until Herald knows the agent's endpoint and credential.
+// callableReasons are the reasons for which deliveries are held until Herald knows how to call the agent: its endpoint
+// and its credential.
 var callableReasons = []reason.Reason{reason.AuthRequired, reason.ChainUnconfigured, reason.GatewayUnconfigured}
 
 // ReleaserConfig configures a Releaser.
@@ -32,17 +33,17 @@ type ReleaserConfig struct {
 	Dispatcher Dispatcher
 	// Disabled reports whether the servers file disables an agent. nil: there is no servers file.
 	Disabled func(store.Agent) bool
-	// Again is the delay before the next round if a round failed. After a round that Wake requested, one extra round
-	// follows with this delay, because a delivery that was claimed before that round may become held afterwards.
-	// Default 1 min.
+	// Again is the delay of two kinds of extra rounds. After a failed round, the next one follows with this delay.
+	// After a round that Wake requested, one more round follows, because a delivery that was claimed before that round
+	// may become held after it. Default 1 min.
 	Again time.Duration
-	// Ticks requests rounds regularly. Default: every 10 min while Run runs. Such a round releases deliveries that
+	// Ticks requests a round with each value. nil: every 10 min while Run runs. Such a round releases deliveries that
 	// another worker held because of an older servers file, for example during a rolling restart.
 	Ticks  <-chan time.Time
 	Logger *slog.Logger
 }
 
-// releaseInterval is the default interval of Ticks.
+// releaseInterval is the time between two regular rounds if Ticks is nil.
 const releaseInterval = 10 * time.Minute
 
 // Releaser releases deliveries held for agents that neither their row nor the servers file disables, and deliveries
@@ -53,7 +54,7 @@ type Releaser struct {
 	wake chan struct{}
 
 	mu       sync.Mutex
-	callable map[store.Agent]int // number of future rounds that release the agent's deliveries; see MarkCallable
+	callable map[store.Agent]int // in how many further rounds the agent's deliveries are released; see MarkCallable
 }
 
 // NewReleaser validates the configuration and sets the defaults.
@@ -86,7 +87,8 @@ func (r *Releaser) MarkCallable(agents []store.Agent) {
 	r.mu.Unlock()
 }
 
-// Run does a round at once, and further ones when Wake, Ticks or Again request them, until the context ends.
+// Run does a round at once, and further rounds when Wake or Ticks request one or the delay Again is over, until the
+// context ends.
 func (r *Releaser) Run(ctx context.Context) {
 	ticks := r.Ticks
 	if ticks == nil {
@@ -119,8 +121,8 @@ func (r *Releaser) Run(ctx context.Context) {
 	}
 }
 
-// Release does one round. It releases the deliveries that were held because their agents were disabled, if these are
-// enabled now, and the deliveries of the agents that MarkCallable named.
+// Release does one round. It releases the deliveries that were held because their agents were disabled, if the agents
+// are enabled now, and the deliveries of the agents that MarkCallable named.
 func (r *Releaser) Release(ctx context.Context) error {
 	n, tasks, err := r.Ledger.ReleaseEnabled(ctx, r.Disabled)
 	r.Dispatcher.Dispatch(ctx, tasks)

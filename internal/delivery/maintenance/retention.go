@@ -40,11 +40,11 @@ type RetentionConfig struct {
 }
 
 const (
-	retentionPause = time.Minute // between two rounds of one process, if the first did all work
+	retentionPause = time.Minute // between two rounds of one process, if the earlier round left no work
 	weeksAhead     = 4           // partitions created in advance
 
-	// workTime bounds a round. It is shorter than half an interval, because the reconciler acquires the same lock half
-	// an interval later.
+	// workTime is the time after which a round starts no further batch. It is shorter than half an interval, because
+	// the reconciler acquires the same lock half an interval after the retention.
 	workTime   = 2 * time.Second
 	eventBatch = 10_000 // events deleted per statement: each outcome has one
 
@@ -58,7 +58,7 @@ const (
 type Retention struct {
 	RetentionConfig
 
-	last time.Time // when this process last led a round or failed; zero: a round is due
+	last time.Time // when this process last led a complete round or failed; zero: a round is due
 	more bool      // Apply reached workTime before all work was done, so the next round is due at once
 }
 
@@ -80,9 +80,9 @@ func NewRetention(cfg RetentionConfig) (*Retention, error) {
 	return &Retention{RetentionConfig: cfg}, nil
 }
 
-// Run does a round per minute until the context ends, or immediately at the next check if the last round left work. It
-// checks half an interval after a reconciler that was started with it, so that the two do not request the lock
-// together.
+// Run does a round per minute until the context ends. If a round left work, the next check, after Interval, does
+// another round. The checks are half an interval after those of a reconciler that was started at the same time, so that
+// the two do not request the lock together.
 func (r *Retention) Run(ctx context.Context) {
 	timer := time.NewTimer(r.Interval / 2)
 	defer timer.Stop()
@@ -103,8 +103,8 @@ func (r *Retention) Run(ctx context.Context) {
 	}
 }
 
-// leadAndApply does one round. If another process or the reconciler leads at this moment, it does nothing, and the next
-// check tries again.
+// leadAndApply does one round while this process leads. If another process or the reconciler leads at this moment, it
+// does nothing, and the next check tries again.
 func (r *Retention) leadAndApply(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
@@ -118,8 +118,9 @@ func (r *Retention) leadAndApply(ctx context.Context) error {
 	return err
 }
 
-// Apply does the work of one round. Each statement changes at most a batch of rows and commits, so that no other
-// transaction waits long for a lock. Apply repeats a statement while it finds full batches, for at most workTime.
+// Apply does the work of one round: it creates partitions, expires old deliveries, and deletes old data. Each statement
+// changes at most a batch of rows and commits, so that no other transaction waits long for a lock. Apply repeats a
+// statement while it finds full batches, until workTime is over, and then sets r.more.
 func (r *Retention) Apply(ctx context.Context) error {
 	began := r.Now()
 	repeat := func(batch int, change func() (int, error)) (total int, err error) {

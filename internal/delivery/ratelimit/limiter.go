@@ -23,33 +23,33 @@ type Config struct {
 	// connection must fit into Timeout too, so the client should keep a few idle connections.
 	Redis redis.UniversalClient
 
-	// Workers returns the number of other workers that Redis lists, and whether Redis lists this worker (self). It is
-	// called every second. While there are no others, the limits are counted in this process, without calls to Redis.
-	// nil: the limits are always shared.
+	// Workers returns the number of other workers that Redis lists (others), and whether Redis lists this worker
+	// (self). The limiter calls it every second. While there are no others, the limiter counts in this process without
+	// calls to Redis. nil: the limits are always shared through Redis.
 	Workers func(context.Context) (others int, self bool, err error)
 
 	Inflight int     // most calls in flight at one origin; doc.go describes an endpoint's share; default 4
 	Rate     float64 // calls per second at one origin, 0.001 to a million; default 100
 	Burst    int     // calls that may start at once; default Rate, rounded up
 
-	// Timeout bounds one call to Redis. Default 50 ms. A longer one delays the first call when Redis freezes. With a
-	// shorter one, workers stop sharing the limits when Redis is merely busy.
+	// Timeout bounds one call to Redis. Default 50 ms. A longer one delays the first call when Redis freezes. A shorter
+	// one makes workers stop sharing the limits when Redis is merely busy.
 	Timeout time.Duration
 
 	Window   time.Duration // the breaker's window; default 5 min
 	MinCalls int           // least calls in Window for the breaker to open; default 10
 	OpenFor  time.Duration // how long the breaker stays open. Default 30 s
 
-	// PermitTTL is how long a permit stays acquired if its worker died. Required. It must be at least the lease: a
-	// shorter one would allow more than Inflight calls at once.
+	// PermitTTL is how long a permit that was not released counts, because its worker died. Required. It must be at
+	// least the lease of a delivery: a shorter one would allow more than Inflight calls at once.
 	PermitTTL time.Duration
 
-	// MaxWaiters is how many deliveries of one endpoint may wait in this process for a permit. Further ones are
-	// refused, and return a second later or more. Each waiting delivery occupies one of the worker's slots. Default
+	// MaxWaiters is how many deliveries of one endpoint may wait in this process for a permit. Further deliveries are
+	// refused and come back a second later or more. Each waiting delivery occupies one of the worker's slots. Default
 	// Inflight; negative: none.
 	MaxWaiters int
-	// MaxOriginWaiters is the same bound for all endpoints of an origin together. Default and least value: twice
-	// MaxWaiters.
+	// MaxOriginWaiters bounds the deliveries that wait in this process for all endpoints of an origin together. Default
+	// and least value: twice MaxWaiters.
 	MaxOriginWaiters int
 	// MaxWait is how long a delivery may wait in this process for a permit. Default 1 s.
 	MaxWait time.Duration
@@ -75,8 +75,8 @@ const (
 	recent   = time.Minute
 	// failureRatio is the least share of failed calls that opens a breaker.
 	failureRatio = 0.7
-	// keptAfter is how long an endpoint must wait before permits are kept for it. A kept permit is idle until its
-	// waiter tries again. For short waits, that costs more than the strict order is worth.
+	// keptAfter is how long an endpoint must wait before free permits are kept for it. A kept permit is unused until a
+	// call of that endpoint tries again, which costs more than a strict order is worth if the wait was short.
 	keptAfter = 100 * time.Millisecond
 )
 
@@ -111,7 +111,7 @@ type Limiter struct {
 type Stats struct {
 	Open, HalfOpen int  // endpoints with that breaker state, as this process last saw it
 	Endpoints      int  // endpoints that this process remembers
-	Local          bool // Redis does not answer, so this worker counts alone; false without Redis
+	Local          bool // Redis does not answer, so this worker counts alone; false if Config.Redis is nil
 }
 
 // New validates the configuration. It does not wait for Redis. With Config.Workers it starts a goroutine, which Close
@@ -166,8 +166,8 @@ func New(cfg Config) (*Limiter, error) {
 // ErrClosed is returned by Acquire after Close.
 var ErrClosed = errors.New("ratelimit: closed")
 
-// Close stops the background work and waits for it, at most about Timeout. Call it after the last Release. A later
-// Release is recorded in this process only; Redis releases that permit after PermitTTL.
+// Close stops the background work and waits until it has ended, at most about Timeout. Call it after the last Release.
+// A later Release is recorded in this process only, and the permit expires in Redis after PermitTTL.
 func (l *Limiter) Close() {
 	l.mu.Lock()
 	l.closed = true
@@ -176,8 +176,8 @@ func (l *Limiter) Close() {
 	l.tasks.Wait()
 }
 
-// Breaker returns the state of an endpoint's breaker, as this process last saw it: closed, open, half_open, or "" if
-// the process has no recent call to the endpoint. The arguments are those of Acquire.
+// Breaker returns the state of an endpoint's breaker, as this process last saw it: "closed", "open", "half_open", or ""
+// if the process remembers no call to the endpoint. The arguments are those of Acquire.
 func (l *Limiter) Breaker(origin, endpointName string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -211,13 +211,14 @@ func (l *Limiter) Stats() Stats {
 	return s
 }
 
-// now returns this process' monotonic clock in µs. It never returns 0, which means "never".
+// now returns the time since the Limiter was created, in µs by the monotonic clock. It never returns 0, which means
+// "never".
 func (l *Limiter) now() int64 { return toMicros(l.clock().Sub(l.start)) + 1 }
 
 // RefusedError means that the call must not be made now. The delivery is not at fault, so its wait costs no attempt.
 type RefusedError struct {
 	Reason reason.Reason // AgentBusy, Throttled or BreakerOpen
-	Wait   time.Duration // time until the call may try again, reserved for it alone: 1 s to 5 min
+	Wait   time.Duration // until the call may try again, which is usually its reserved time: 1 s to 5 min
 	Text   string        // a sentence for the operator
 }
 
@@ -228,8 +229,8 @@ type Result int
 
 const (
 	Neutral Result = iota // the call says nothing about the endpoint's health
-	OK
-	Failed
+	OK                    // the endpoint works
+	Failed                // the endpoint does not work
 )
 
 // String returns the result for logs.
@@ -250,13 +251,13 @@ type Permit struct {
 	endpoint   *endpoint
 	token      string
 	acquiredAt time.Time
-	shared     bool // Redis counts it too, so it is also released there
+	shared     bool // Redis counts the permit too, so Release also releases it there
 	released   atomic.Bool
 }
 
-// Release releases the permit, and counts the call's result and the time since Acquire. Further calls do nothing. It
-// works even if ctx is cancelled. If Redis does not answer, the release is recorded in this process, and sent to Redis
-// after the outage.
+// Release releases the permit, and counts the call's result and the time since Acquire. A second Release does nothing.
+// Release works even if ctx is cancelled. If Redis does not answer, the release is recorded in this process, and sent
+// to Redis after the outage.
 func (p *Permit) Release(ctx context.Context, result Result) {
 	if p.released.Swap(true) {
 		return
@@ -267,8 +268,9 @@ func (p *Permit) Release(ctx context.Context, result Result) {
 	p.limiter.release(context.WithoutCancel(ctx), p, result, max(1, toMicros(p.limiter.clock().Sub(p.acquiredAt))))
 }
 
-// newRefusedError returns the error for a refused call. spread is a random number in [0, 1) for the wait of a call that
-// found the line full.
+// newRefusedError returns the error for a call that was refused with answer v. If v.wait is at least maxWait, because
+// the line is full, the error contains a random wait between half of maxWait and maxWait; spread, in [0, 1), is the
+// random number.
 func newRefusedError(v acquireAnswer, r *rules, spread float64) *RefusedError {
 	wait := time.Duration(v.wait) * time.Microsecond
 	if wait >= maxWait {

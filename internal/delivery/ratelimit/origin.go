@@ -5,15 +5,17 @@ import (
 	"slices"
 )
 
-// origin is this process' state of one origin. While Redis answers, Redis decides and originState is only maintained;
-// otherwise originState decides. Limiter.mu guards all fields.
+// origin is this process' state of one origin. While the limits are shared through Redis, Redis decides, and this
+// process only keeps originState up to date. Without Redis, during its outage, or while there is no other worker,
+// originState decides. Limiter.mu guards all fields.
 type origin struct {
 	originState
 	key       string
-	endpoints int       // number of remembered endpoints; the origin is dropped with the last one
+	endpoints int       // number of its endpoints in Limiter.endpoints; the origin is dropped with the last one
 	line      []*waiter // calls that wait here for a permit, the longest first; only the first of each endpoint asks
-	// missed: a call was refused because this process' calls held all permits. Some of these may only be asking Redis:
-	// a call holds a permit here while it asks. If Redis refuses one, the limiter clears missed and wakes a waiter.
+	// missed: a call was refused because this process' calls held all permits of the origin. A call holds a permit here
+	// while it asks Redis for one, so some of these calls may hold theirs only for that moment. If Redis refuses such a
+	// call, the limiter clears missed and wakes a waiter.
 	missed bool
 }
 
@@ -21,21 +23,21 @@ type origin struct {
 type endpoint struct {
 	circuit
 	origin *origin
-	used   int64 // µs, time of the last Acquire
+	used   int64 // time of the last Acquire, in µs (Limiter.now)
 	users  int   // calls of Acquire in progress
 }
 
 // waiter is a call that waits in this process for a permit.
 type waiter struct {
 	endpoint *endpoint
-	wake     chan struct{} // receives when the waiter should try again; capacity 1
+	wake     chan struct{} // gets a value when the waiter should try again; capacity 1
 }
 
-// endpointKey returns the key of an endpoint, in memory and in Redis.
+// endpointKey returns the key of an endpoint, in memory and in Redis, from the key of its origin and its id.
 func endpointKey(originKey, id string) string { return originKey + ":" + id }
 
-// findEndpoint returns the endpoint. If it is unknown, findEndpoint creates it, after evicting idle ones. The caller
-// holds mu.
+// findEndpoint returns the endpoint id at an origin and marks it as used now. If this process does not know the
+// endpoint, findEndpoint evicts idle endpoints and then adds it. The caller holds mu.
 func (l *Limiter) findEndpoint(originKey, id string) *endpoint {
 	now := l.now()
 	key := endpointKey(originKey, id)
@@ -57,10 +59,10 @@ func (l *Limiter) findEndpoint(originKey, id string) *endpoint {
 	return e
 }
 
-// evictIdle drops idle endpoints before another one is added. Each call checks the two least recently used endpoints
-// and drops them if they have been idle for the window of a breaker and its open time. So each endpoint that stays idle
-// is dropped sooner or later. If there are still too many endpoints, it drops the least recently used idle ones,
-// however short they were idle.
+// evictIdle drops idle endpoints; call it before adding an endpoint. Each call checks the two least recently used
+// endpoints, and drops those that have been idle for the window of a breaker plus its open time. So each endpoint that
+// stays idle is dropped sooner or later. If maxEndpoints is still reached, evictIdle drops the least recently used idle
+// endpoints, no matter how long they were idle, until one more fits.
 func (l *Limiter) evictIdle(now int64) {
 	long := buckets*l.rules.bucket + l.rules.openFor
 	el := l.recent.Back()
@@ -93,13 +95,14 @@ func (l *Limiter) dropEndpoint(el *list.Element) {
 	}
 }
 
-// isIdle reports whether no call acquires or holds a permit at the endpoint.
+// isIdle reports whether no call of this process acquires or holds a permit at the endpoint.
 func (l *Limiter) isIdle(e *endpoint, now int64) bool {
 	e.origin.dropExpired(now)
 	return e.users == 0 && e.origin.countHeld(&l.rules, now, e.id) == 0
 }
 
-// wakeFrom wakes one waiter: the first one at position i of the line or later that is the first of its endpoint.
+// wakeFrom searches the line from position i for a waiter that has waited longest for its endpoint (isFirst), and wakes
+// only that one.
 func (o *origin) wakeFrom(i int) {
 	for ; i < len(o.line); i++ {
 		if o.isFirst(o.line[i]) {
@@ -112,7 +115,7 @@ func (o *origin) wakeFrom(i int) {
 	}
 }
 
-// isFirst reports whether w has waited longest of its endpoint's waiters.
+// isFirst reports whether w has waited longer than all others that wait for the same endpoint.
 func (o *origin) isFirst(w *waiter) bool {
 	for _, other := range o.line {
 		if other.endpoint == w.endpoint {
@@ -133,8 +136,8 @@ func (o *origin) countWaiters(e *endpoint) int {
 	return n
 }
 
-// countCalls returns the number of this process' calls to an endpoint that hold a permit, and how many of these have
-// held it for longer than most µs.
+// countCalls returns the number of this process' calls to the endpoint id that hold a permit, and how many of these
+// have held it for more than most (µs). now is in µs.
 func (o *origin) countCalls(r *rules, now int64, id string, most int64) (calls, longer int) {
 	for token, until := range o.permits {
 		if !isHeldBy(token, id) {
@@ -148,15 +151,15 @@ func (o *origin) countCalls(r *rules, now int64, id string, most int64) (calls, 
 	return calls, longer
 }
 
-// passOn wakes the next waiter behind w in the line, because w was woken but got no permit.
+// passOn wakes a waiter behind w in the line (wakeFrom). Call it when w was woken but got no permit.
 func (o *origin) passOn(w *waiter) {
 	if i := slices.Index(o.line, w); i >= 0 {
 		o.wakeFrom(i + 1)
 	}
 }
 
-// leaveLine removes w from the line. If w was the first of its endpoint, leaveLine wakes the next waiter, so that it
-// tries instead.
+// leaveLine removes w from the line. If w had waited longest for its endpoint, leaveLine wakes a waiter behind w, so
+// that it tries instead of w.
 func (o *origin) leaveLine(w *waiter) {
 	if i := slices.Index(o.line, w); i >= 0 {
 		first := o.isFirst(w)

@@ -21,11 +21,11 @@ import (
 var turnSource string
 
 const (
-	// inlineTurn is how long a call may wait for its turn in the worker, where it occupies a slot. It is shorter than
-	// the cost of delaying the delivery, and than most calls.
+	// inlineTurn is how long a call may wait for its turn in the worker, where it occupies one of the worker's slots.
+	// Such a short wait costs less than delaying the delivery, and is shorter than most calls.
 	inlineTurn = 250 * time.Millisecond
-	// maxTurn is the longest time ahead that can be reserved. A call that would have to wait longer gets no
-	// reservation, and asks again after maxTurn.
+	// maxTurn is the longest time ahead for which a turn can be reserved. A call that would have to wait longer gets no
+	// reservation, and may ask again after maxTurn.
 	maxTurn = 5 * time.Minute
 	// slowestTurn is the longest time between two turns of one agent. A lower rate is raised to one call per
 	// slowestTurn.
@@ -33,7 +33,7 @@ const (
 	// maxTurns bounds the agents of which this process remembers the last turn and the last reservation, to use them
 	// while Redis does not answer. The least recently used agent is evicted.
 	maxTurns = 4096
-	// turnPause is how long Redis is not asked for turns after a failed call.
+	// turnPause is how long this process does not ask Redis for turns after Redis failed to answer.
 	turnPause = time.Second
 )
 
@@ -46,11 +46,11 @@ type TurnsConfig struct {
 }
 
 // Turns space the calls of each agent evenly, at the rate that the agent asked for, without bursts. A turn is the right
-// to begin one call at a certain time. All workers share the turns through Redis. Each worker also maintains its own
-// turns, and uses them when Redis does not answer. Turns are safe for concurrent use.
+// to begin one call at a certain time. All workers share the turns through Redis. Each worker also counts the turns
+// itself, and decides by its own count while Redis does not answer. Turns are safe for concurrent use.
 //
-// A call that has to wait longer than inlineTurn is refused and gets a reserved time. If it asks again at that time, it
-// gets its turn. A new call waits behind all reservations.
+// A call whose turn would begin later than inlineTurn is refused, and a time is reserved for it. If the call asks again
+// at that time, it gets its turn. A call that asks for the first time gets a time after all reservations.
 type Turns struct {
 	redis   redis.UniversalClient
 	script  *redis.Script
@@ -60,8 +60,8 @@ type Turns struct {
 	clock   func() int64 // µs; nil: Redis' own clock. Only tests set it
 
 	mu    sync.Mutex
-	own   *lru.Cache[string, turns]
-	later time.Time // Redis is not asked before this time, because it failed
+	own   *lru.Cache[string, turns] // this process' own count, by the name of the agent
+	later time.Time                 // Redis is not asked before this time, because it failed
 }
 
 // NewTurns returns Turns without calling Redis.
@@ -76,22 +76,22 @@ func NewTurns(cfg TurnsConfig) (*Turns, error) {
 
 // Turn is the answer to a call that asked for its turn.
 type Turn struct {
-	// Given: the call has its turn and may begin after Wait, which is at most inlineTurn. Otherwise the call must not
-	// begin, and may ask again after Wait, which is at most maxTurn.
+	// Given means that the call has its turn and may begin after Wait, which is at most inlineTurn. If Given is false,
+	// the call must not begin, and may ask again after Wait, which is at most maxTurn.
 	Given bool
 	Wait  time.Duration
-	// Reserved: the turn is not given now, but is reserved for the time at which the call may ask again.
+	// Reserved means that Given is false, and that a turn is reserved for the time at which the call may ask again.
 	Reserved bool
 
 	of        *Turns
 	name      string
 	gap       int64 // µs between two turns
-	at, atOwn int64 // begin of the turn in µs, by the clock of Redis (0: not asked) and of this process
+	at, atOwn int64 // when the turn begins, in µs: by the clock of Redis (0: not from Redis), and of this process
 }
 
-// Take asks for a turn of the agent called name, at perSecond calls per second. again says that the call may have asked
-// before, so that a time may be reserved for it. The error is the context's, or an invalid argument: if Redis does not
-// answer, this process decides alone.
+// Take asks for a turn of the agent called name, at perSecond calls per second. again means that the call may have
+// asked before, so that a time may be reserved for it. Take returns an error only if ctx has ended or an argument is
+// invalid: if Redis does not answer, this process decides alone.
 func (t *Turns) Take(ctx context.Context, name string, perSecond float64, again bool) (Turn, error) {
 	if name == "" || !(perSecond > 0) {
 		return Turn{}, errors.New("ratelimit: a name and a rate are needed")
@@ -135,8 +135,9 @@ func (t *Turns) Take(ctx context.Context, name string, perSecond float64, again 
 	return turn, nil
 }
 
-// GiveBack returns an unused turn, so that another call can begin earlier. It does nothing if the turn was not given,
-// or if a later turn was given since. It reports no error: at worst, the turn is lost.
+// GiveBack returns a given turn that the call did not use, so that another call can begin earlier. It does nothing if
+// the turn was not given, or if another, later turn of the agent has been given meanwhile. It reports no error: at
+// worst, the turn is lost.
 func (t Turn) GiveBack(ctx context.Context) {
 	if !t.Given {
 		return
@@ -166,8 +167,8 @@ func (t *Turns) postponeRedis(err error) {
 	}
 }
 
-// askRedis asks Redis for a turn. at is the time, in µs by Redis' clock, at which a given turn begins. If unused is not
-// 0, askRedis instead returns the unused turn that begins at that time.
+// askRedis asks Redis for a turn. at is the time, in µs by the clock of Redis, at which a given turn begins. If unused
+// is not 0, askRedis does not ask for a turn, but gives back the unused turn that begins at the time unused.
 func (t *Turns) askRedis(ctx context.Context, turn Turn, again bool, unused int64) (answer turnAnswer, at int64, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.timeout)
 	defer cancel()
@@ -186,7 +187,8 @@ func (t *Turns) askRedis(ctx context.Context, turn Turn, again bool, unused int6
 	return turnAnswer{given: got[0] == 1, wait: got[1]}, got[2], nil
 }
 
-// turnsKey returns the key of an agent's turns. It contains a hash, because clients choose the agent's number.
+// turnsKey returns the Redis key of an agent's turns. It contains a hash of name, whose length is not bounded, because
+// clients choose the number of the agent.
 func turnsKey(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return "herald:turns:" + hex.EncodeToString(sum[:16])
@@ -199,8 +201,8 @@ func findGap(perSecond float64) int64 {
 
 func fromMicros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// turns is the state of one agent: when its last given turn begins, and its last reserved time. Both are in µs, by the
-// clock of takeTurn's argument now; 0: none.
+// turns is the state of one agent: last is when the last given turn begins, and line is the latest reserved time. Both
+// are in µs, by the clock of takeTurn's argument now. 0 means none.
 type turns struct{ last, line int64 }
 
 // turnAnswer is the answer of turn.lua. wait is in µs: until the turn if it is given, otherwise until the call may ask
@@ -210,8 +212,9 @@ type turnAnswer struct {
 	wait  int64
 }
 
-// takeTurn gives a call its turn or reserves a time for it, as turn.lua does in Redis. gap is the time in µs between
-// two turns. again is as in Take.
+// takeTurn gives a call its turn, or reserves a time for it, or refuses it without a reservation if that time would be
+// more than maxTurn ahead. turn.lua does the same in Redis. now is in µs, gap is the time in µs between two turns, and
+// again is as in Take.
 func (s *turns) takeTurn(now, gap int64, again bool) turnAnswer {
 	inline, most := toMicros(inlineTurn), toMicros(maxTurn)
 	if s.last > now+2*inline {
