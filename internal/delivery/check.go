@@ -90,7 +90,7 @@ type eventCheck struct {
 	rerouted  bool        // bindEvent changed the agent or the ordering key of the row to that of the event
 	refuted   []int       // ranks (store.Hint.Rank) of the hints where the chain has no such event
 	gone      *store.Gone // not nil: the chain no longer has the event with which the agent was or may have been called
-	detail    string
+	detail    string      // result for the trace of the attempt
 }
 
 // checkAgent returns an error that holds the delivery if its agent is disabled. It must follow checkEvent: otherwise a

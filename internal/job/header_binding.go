@@ -14,7 +14,7 @@ func (j Job) HeaderBinding(rawURL string) secret.Binding {
 }
 
 // HeaderBinding returns a binding of secret headers to their agent and to the sealedOrigin of their URL. registry is
-// the identity registry, in any case; agentID is decimal.
+// the hex address of the identity registry, in upper, lower or mixed case; agentID is decimal.
 func HeaderBinding(chainID uint64, registry, agentID, rawURL string) secret.Binding {
 	return secret.Binding{Purpose: "job.headers.v1", ChainID: chainID, Registry: common.HexToAddress(registry).Hex(),
 		AgentID: agentID, Origin: sealedOrigin(rawURL)}

@@ -14,7 +14,7 @@ type claimRequest struct {
 	lease time.Duration
 }
 
-// claimGroup claims several deliveries in one statement and one commit. A request gets no answer if its row waits,
+// claimGroup claims several deliveries in one statement and one commit. A request gets no answer if its delivery is waiting,
 // cannot be claimed or is locked by another transaction, if it is the second one for a delivery, or if its lease
 // differs from the group's. The coalescer then calls claimAlone for it.
 func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]result[*Claim], error) {

@@ -191,9 +191,9 @@ type Binding struct {
 	Corrected     []string // fields of the jobs that the event contradicts; nil: the stored list stays
 }
 
-// Bind replaces the job of the claimed delivery by the event b, in Postgres and in c. It returns ErrNewHint if a hint
-// arrived, or a follower read the event, after the claim, and ErrFenced if the claim is lost. The event may belong to
-// another agent. Then the caller must not call the agent, but record c with Outcome.Rerouted.
+// Bind replaces the job of the claimed delivery by the event b, in Postgres and in c. It returns ErrFenced if the claim
+// is lost, and ErrNewHint if, after the claim, a hint arrived or the chain's follower read the event. The event may
+// belong to another agent. Then the caller must not call the agent, but record c with Outcome.Rerouted.
 func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

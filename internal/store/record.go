@@ -54,7 +54,8 @@ type Outcome struct {
 	Protocol      string          `json:"protocol,omitempty"`
 	// StepMicros are the durations of check, resolve, fetch, compose and call in µs, up to the last step that began.
 	StepMicros []int32 `json:"stepMicros,omitempty"`
-	// CallTook, with Called, is the duration of the call alone; ns in JSON; 0: unknown.
+	// CallTook, with Called, is the duration of the last call, with a connection that had to be made for it, but
+	// without the renewal of a token; ns in JSON; 0: unknown.
 	CallTook time.Duration `json:"callTook,omitempty"`
 
 	AgentOK    bool            `json:"agentOk,omitempty"`    // the agent accepted the call

@@ -340,9 +340,9 @@ func (s *Store) moveEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder, b
 }
 
 // acceptReturned answers a job whose event is on the chain again after a reorg had removed it and its delivery h was
-// ended or retracted. It ends the open retractions of h. If the agent was or may have been called with one, the event
-// becomes a new delivery: the agent would take the old deliveryId for a repetition. Otherwise h is queued again or
-// moved.
+// ended or retracted. It ends the open retractions of h. If the agent was or may have been called with one of these,
+// the event becomes a new delivery, because the agent would take the old deliveryId for a repetition. Otherwise h is
+// queued again if it ended because its event was missing, and else only gets the event's present position (moveEvent).
 func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	lines map[Agent][]Task) (Acceptance, error) {
 	there, _, err := s.listRetractions(ctx, tx, known)

@@ -138,7 +138,7 @@ type commitError struct{ error }
 func (e *commitError) Unwrap() error { return e.error }
 
 // logTaken logs each element that did not become a delivery (rejected or conflict), and one line with the counts of all
-// verdicts.
+// verdicts. It also adds these counts to the metrics.
 func (c *Consumer) logTaken(taken []intake.Taken) {
 	counts := map[store.Verdict]int{}
 	for _, t := range taken {
