@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// maxReceived is how many bytes of a refused job are stored, after masking. maskedPart is how many of its first bytes
-// are masked.
+// maskJob is given only the first maskedPart bytes of a refused job, and hides the values that may be secret. At most
+// maxReceived bytes of its result are stored.
 const (
 	maxReceived = 4 << 10
 	maskedPart  = 4 * maxReceived

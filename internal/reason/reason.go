@@ -37,7 +37,8 @@ const (
 
 // Reasons of rejected deliveries: another attempt would end the same way.
 const (
-	// InvalidJob: the job cannot be parsed, or its arguments are too large.
+	// InvalidJob: the job or its event is not valid, its payloadTemplate cannot be filled, or its arguments are too
+	// large.
 	InvalidJob Reason = "invalid_job"
 	// EventNotFound: the event is not on the chain.
 	EventNotFound Reason = "event_not_found"
@@ -72,7 +73,8 @@ const (
 
 // Reasons of held deliveries: an operator or an event has to release them.
 const (
-	// AuthRequired: the agent requires a credential, or refused the stored one.
+	// AuthRequired: the agent requires a credential, or the stored one cannot be used: the agent or its OAuth server
+	// refused it, or it cannot be decrypted.
 	AuthRequired Reason = "auth_required"
 	// AgentDisabled: an operator disabled the agent, or Herald did so after HERALD_DISABLE_AFTER.
 	AgentDisabled Reason = "agent_disabled"

@@ -60,10 +60,11 @@ type Claim struct {
 	// its holds_until has passed. It is the order_seq of that delivery; empty: none is overtaken.
 	AheadOf string
 
-	// From the row's own columns, because the job may be unreadable.
+	// kind and agent are from columns of the delivery's row, because the job may be unreadable.
 	kind  string
 	agent Agent
-	week  string // partition that has the attempt's row; empty: unknown
+
+	week string // the partition where the claim inserted the attempt's row; empty: unknown
 }
 
 // RecentSuccess is how recent an agent's last success must be to set Claim.Succeeded.

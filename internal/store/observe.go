@@ -122,8 +122,8 @@ func (s *Store) listHeldDisabled(ctx context.Context, after heldRow) ([]heldRow,
 	})
 }
 
-// markNotDisabled returns a change for releaseInBatches: it sets the state of an enabled agent from disabled to
-// pending.
+// markNotDisabled returns a change for releaseInBatches: if the agent is enabled and its column state still is
+// disabled, the state becomes pending and failing_since is cleared.
 func markNotDisabled(a Agent) func(context.Context, pgx.Tx) error {
 	return func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE herald.agents SET state = 'pending', failing_since = NULL, updated_at = now()

@@ -67,7 +67,8 @@ type Outcome struct {
 
 	// Preferences are those that the agent returned with its answer; nil: it returned none.
 	Preferences *Preferences `json:"preferences,omitempty"`
-	// HoldLine, for Waiting, is how long new deliveries of the agent stay in its backlog; ns in JSON.
+	// HoldLine is how long nothing of the agent's backlog is dispatched, and new deliveries go there too, because the
+	// agent asked for a pause or a rate; with any status; ns in JSON; 0: unchanged.
 	HoldLine time.Duration `json:"holdLine,omitempty"`
 
 	// EndpointOfJob: the job named the endpoint. So the outcome says nothing about the agent, and Record does not

@@ -150,8 +150,8 @@ func (b *Budgets) loadShared(ctx context.Context, a *account) {
 	b.adoptShared(a, k)
 }
 
-// adoptShared replaces the account's values by those of all workers, plus the charges that are not in Redis yet. The
-// caller holds mu.
+// adoptShared sets the account's used time to that of all workers (k), plus the charges that are not in Redis yet. It
+// adopts their mean only if no attempt of this process has ended. The caller holds mu.
 func (b *Budgets) adoptShared(a *account, k known) {
 	now := b.readClock()
 	a.addRefill(b.rules, now)

@@ -25,7 +25,7 @@
 -- @latency       integer[14], to add to agents.hour_latency: 1 in the bucket of the call's duration, which Go chooses
 --                (latencyBounds: 10 ms to 60 s); all 0 when no call was written
 -- @preferences   jsonb, the preferences in the agent's answer; null: none. Newer stored ones stay
--- @hold_line     how long new deliveries of the agent stay in its backlog (interval); 0: unchanged
+-- @hold_line     how long nothing of the agent's backlog is dispatched (interval); 0: unchanged
 --
 -- The fence has one exception: a late success makes a delivery that has not ended delivered, with a new claim_no, and
 -- it completes its attempt in every status of the delivery. The agent's epoch is raised once: not again before a
