@@ -86,8 +86,8 @@ const (
 	// others.
 	minReturnGap = 100 * time.Millisecond
 	spreadWithin = 2 * time.Second
-	// maxReturnWait bounds the delays that spreadWait chooses for waits of at most spreadWithin. If the next free return time is later than that, the delay is
-	// random, between half of maxReturnWait and all of it.
+	// maxReturnWait bounds the delays that spreadWait chooses for waits of at most spreadWithin. If the next free return
+	// time is later than that, the delay is random, between half of maxReturnWait and all of it.
 	maxReturnWait = 5 * time.Minute
 	// slotTTL is how long a permit of these limiters lasts without a release. Each attempt releases its own slots, so
 	// it is longer than any attempt.
