@@ -501,10 +501,16 @@ func TestFollowedFalseJob(t *testing.T) {
 					t.Errorf("corrected: %v, counted %v, want %s", d.Corrected, counted, field)
 				}
 			}
+			event := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: time.Second}))
+			heraldtest.Await(t, "the follower to read the event's block", func() bool {
+				return slices.ContainsFunc(must(w.store.Cursors(t.Context(), w.net.ChainID())), func(c store.CursorState) bool {
+					return strings.Contains(c.Contracts, strings.ToLower(event.ReputationRegistry.Hex())) && c.Next > event.BlockNumber
+				})
+			})
 			if err := w.net.Reorg(heraldtest.Within(t, 30*time.Second), 1, false); err != nil {
 				t.Fatal(err)
 			}
-			retraction := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: time.Second})).Retraction(id)
+			retraction := event.Retraction(id)
 			heraldtest.Await(t, "the retraction", func() bool {
 				d, err := w.store.DeliveryByKey(t.Context(), retraction.Key())
 				return err == nil && d.Status == store.Skipped && d.Reason == reason.ToolNotOffered // the agent has no agent.receiveRevocation
