@@ -10,8 +10,7 @@ BENCH     ?= .
 # How many histories `make soak` plays, and which rows `make chaos` breaks.
 HISTORIES ?= 10000
 CHAOS     ?= .
-# The commit whose worker takes part in the chaos rows named VersionBefore. Empty: the last one without the newest migration. And the
-# commit that bench-turns compares with, each TURNS times.
+# The commit that bench-turns compares with, each TURNS times.
 BEFORE    ?=
 TURNS     ?= 5
 # Which packages test, race, vet, lint, fuzz and bench look at.
@@ -88,11 +87,12 @@ screenshot: ## Take docs/web-ui.png and docs/overview.png from the running demo,
 
 ##@ Checks
 
-# Postgres and Redis are fetched into a cache when the machine has none; the system is not changed.
+# Postgres, Redis and PgBouncer are fetched into a cache when the machine has none; the system is not changed.
 .PHONY: services
-services: ## Fetch what the embedded Postgres and Redis need, if this machine lacks it.
+services: ## Fetch what the embedded Postgres and Redis and the tests need, if this machine lacks it.
 	$(GO) build $(LINK) -o bin/ ./cmd/worker
 	bin/worker embedded fetch
+	[ "$$(uname)" != Linux ] || scripts/debian-program pgbouncer pgbouncer --version >/dev/null
 
 # Tests that run the programs take those that were built, if they are linked with the same flags (TRIAL_LDFLAGS).
 # vet is a check of its own: inside `go test` it would read every dependency once more, half a minute with an empty build cache. One
@@ -130,8 +130,8 @@ words: ## Check the share of sentences in comments and Markdown that are hard to
 # promtool is the machine's, or fetched into the cache from Debian's package.
 .PHONY: alerts
 alerts: ## Hold the rules of deploy/prometheus against their tests, with promtool.
-	scripts/promtool check rules deploy/prometheus/rules.yml deploy/prometheus/legacy.yml
-	scripts/promtool test rules deploy/prometheus/rules_test.yml deploy/prometheus/legacy_test.yml
+	scripts/debian-program prometheus promtool check rules deploy/prometheus/rules.yml deploy/prometheus/legacy.yml
+	scripts/debian-program prometheus promtool test rules deploy/prometheus/rules_test.yml deploy/prometheus/legacy_test.yml
 
 .PHONY: vuln
 vuln: ## Look for known vulnerabilities with govulncheck (needs vuln.go.dev, or GOVULNDB=file:///path of a copy; skipped is no success).
@@ -146,12 +146,12 @@ fuzz: services ## Fuzz every target for FUZZTIME (60s) each.
 .PHONY: soak
 soak: build services ## Drive the delivery core through fresh random histories of faults (HISTORIES), and run the other tests that grow with HERALD_SOAK.
 	HERALD_HISTORIES=$(HISTORIES) $(GO) test -vet=off -count=1 -timeout=60m -run='TestHistories$$' -v ./internal/delivery
-	HERALD_SOAK=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -count=1 -timeout=30m -run='TestHistoriesOnPostgres$$' -v ./internal/delivery
-	TRIAL_LDFLAGS='$(LDFLAGS)' HERALD_SOAK=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -count=1 -timeout=30m -run='TestOutageLog$$|TestEnqueueManyLines$$' -v ./internal/trial ./internal/server/api
+	HERALD_SOAK=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -count=1 -timeout=30m -run='TestHistoriesOnPostgres$$|TestModelIsPostgres$$' -v ./internal/delivery ./internal/store/storetest
+	TRIAL_LDFLAGS='$(LDFLAGS)' HERALD_SOAK=1 HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -count=1 -timeout=30m -run='TestOutageLog$$|TestEnqueueManyLines$$|TestEveryListenerReceivesEveryChange$$' -v ./internal/trial ./internal/server/api
 
 .PHONY: chaos
-chaos: services ## Break a running Herald in every way of docs/guarantees.md, with real processes (an hour; CHAOS picks rows, BEFORE the older commit).
-	HERALD_TRIAL_BEFORE='$(BEFORE)' HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=chaos -count=1 -timeout=90m -run='$(value CHAOS)' -v ./internal/trial
+chaos: services ## Break a running Herald in every way of docs/guarantees.md, with real processes (an hour; CHAOS picks rows).
+	HERALD_REQUIRE_SERVICES=1 $(GO) test -vet=off -tags=chaos -count=1 -timeout=90m -run='$(value CHAOS)' -v ./internal/trial
 
 # ARGS are flags of the trial: -blocks 2000 -reorgs 200 -kills 30 is the full run, -seed N repeats one, -faults none is an honest node,
 # -follow 1m shortens the ten minutes of the public node.

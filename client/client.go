@@ -145,6 +145,18 @@ func (c *Client) EnqueueStream(ctx context.Context, next func() (job any, err er
 	return err
 }
 
+// EnqueueMany sends the jobs that next returns until it returns io.EOF, as EnqueueStream does. It returns the answers of
+// the jobs that Herald refused and of those in conflict: Answer.Line numbers the job, Answer.Error is the reason.
+func (c *Client) EnqueueMany(ctx context.Context, next func() (job any, err error)) (refused []Answer, err error) {
+	err = c.EnqueueStream(ctx, next, func(a Answer) error {
+		if a.Error != nil {
+			refused = append(refused, a)
+		}
+		return nil
+	})
+	return refused, err
+}
+
 // streamJobs sends a body and passes the answer to each line to done.
 func (c *Client) streamJobs(ctx context.Context, body io.Reader, done func(Answer) error) (answered int64, err error) {
 	res, err := c.send(ctx, http.MethodPost, "/v1/jobs", "application/x-ndjson", body)

@@ -7,10 +7,20 @@ import (
 	"io"
 	"log"
 	"os"
+	"testing"
 	"time"
 
 	"github.com/agentherald/herald/client"
 )
+
+// TestMain runs Example if API_URL is set: TestClientExample of package api sets it.
+func TestMain(m *testing.M) {
+	if os.Getenv("API_URL") != "" {
+		Example()
+		return
+	}
+	m.Run()
+}
 
 func Example() {
 	herald, err := client.New(client.Config{URL: os.Getenv("API_URL"), Token: os.Getenv("API_TOKEN")})
@@ -47,13 +57,13 @@ func Example() {
 			return nil, io.EOF
 		}
 		return map[string]any{"type": "NewFeedback", "chainId": 8453, "agentId": "42",
-			"clientAddress": "0x1111111111111111111111111111111111111111", "feedbackIndex": index, "value": "99"}, nil
+			"clientAddress": "0x1111111111111111111111111111111111111111", "feedbackIndex": index, "value": "99", "valueDecimals": 0}, nil
 	}
-	err = herald.EnqueueStream(ctx, next, func(a client.Answer) error {
-		fmt.Println(a.Line, a.Verdict, a.ID)
-		return nil
-	})
+	notAccepted, err := herald.EnqueueMany(ctx, next)
 	if err != nil {
 		log.Fatal(err)
+	}
+	for _, a := range notAccepted {
+		fmt.Printf("job %d is %s: %s: %s\n", a.Line, a.Verdict, a.Error.Field, a.Error.Message)
 	}
 }

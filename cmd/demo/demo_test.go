@@ -10,6 +10,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/store"
 )
 
 // TestEnvFile checks that a shell that sources demo.env gets any value unchanged, that only the owner can read the
@@ -80,6 +84,24 @@ func TestDemoWithoutEnvFile(t *testing.T) {
 	said := out.String()
 	if !strings.Contains(said, "--env-file names another place") || !strings.Contains(said, "the demo continues") || strings.Contains(said, ". "+path) {
 		t.Errorf("said: %s", said)
+	}
+}
+
+// TestDemoExplains checks that the demo prints the wait of an open delivery, and the arguments that an agent received.
+func TestDemoExplains(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	next := now.Add(13 * time.Second)
+	if got := describeOpen(store.Delivery{Status: store.Waiting, Reason: reason.ServerError, NextAttemptAt: &next}, now); got != "waiting server_error, again in 13s" {
+		t.Error(got)
+	}
+	var out bytes.Buffer
+	tl := newTimeline(&out)
+	tl.printReceived([]store.Delivery{{Status: store.Rejected}, {Status: store.Delivered, ToolName: "agent.receiveFeedback",
+		History: []store.Attempt{{Arguments: []byte(`{"value":"9977"}`)}}}})
+	tl.close()
+	if want := "What the agent of story 2 received, as arguments of agent.receiveFeedback:\n  {\n    \"value\": \"9977\"\n  }\n"; !strings.HasPrefix(out.String(), want) {
+		t.Error(out.String())
 	}
 }
 

@@ -11,7 +11,8 @@ import (
 )
 
 // unset lists variables of the reader's shell that would connect commands to other services than the demo's.
-var unset = []string{"DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE", "HERALD_QUEUE", "HERALD_KEYSET",
+var unset = []string{"DATABASE_URL", "DATABASE_URL_FILE", "HERALD_LEADER_DATABASE_URL",
+	"HERALD_LEADER_DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE", "HERALD_QUEUE", "HERALD_KEYSET",
 	"HERALD_KEYSET_FILE", "HERALD_MASTER_KEY", "HERALD_MASTER_KEY_FILE", "HERALD_API_TOKEN", "HERALD_API_TOKEN_FILE"}
 
 // formatEnvFile writes the variables as shell commands.

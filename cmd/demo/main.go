@@ -167,7 +167,15 @@ func (c *runCmd) tellStories(ctx context.Context, worker *service.Worker, w *wor
 	if err := w.mineReorgs(ctx, stories, tl); err != nil {
 		return err
 	}
-	return tl.awaitStories(ctx, stories, "http://"+worker.Addr+"/monitor/")
+	if err := tl.awaitStories(ctx, stories); err != nil {
+		return err
+	}
+	if c.Once {
+		tl.printLine("The demo ends now, and its pages with it. Without --once it stays up until Ctrl-C.")
+		return nil
+	}
+	tl.printLine("The asynq web UI shows the same from the queue's side: " + address + "/monitor/")
+	return nil
 }
 
 func (c *runCmd) agentBinary() string {

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/service"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/text"
@@ -161,21 +164,24 @@ func (t *timeline) tellRecorded(number int, st *store.Store, s delivery.Step) {
 		defer cancel()
 		text := s.Detail
 		if d, err := st.Delivery(ctx, s.DeliveryID); err == nil {
-			text = strings.TrimSpace(fmt.Sprintf("%s %s", d.Status, d.Reason))
-			if d.Status == store.Waiting && d.NextAttemptAt != nil {
-				text += fmt.Sprintf(", again in %s", time.Until(*d.NextAttemptAt).Round(100*time.Millisecond))
-			}
+			text = describeOpen(d, time.Now())
 		}
 		fmt.Fprintf(t.out, "[%d] %7.3fs  %-9s %s (attempt %d)\n", number, at.Seconds(), "recorded", text, s.Attempt)
 	}
 }
 
-// awaitStories waits until all stories have ended and prints the table. It returns an error if one ended unexpectedly.
-func (t *timeline) awaitStories(ctx context.Context, stories []story, webUI string) error {
+// awaitStories waits until all stories have ended, and prints the table and the first story's call. It prints every few
+// seconds what the open stories wait for. It returns an error if a story ended unexpectedly.
+func (t *timeline) awaitStories(ctx context.Context, stories []story) error {
 	ended := make([]store.Delivery, len(stories))
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
+	reported := time.Now()
 	for !t.readEnded(ctx, stories, ended) {
+		if time.Since(reported) >= reportInterval {
+			t.printOpen(ctx, stories)
+			reported = time.Now()
+		}
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.Canceled) {
@@ -206,11 +212,47 @@ func (t *timeline) awaitStories(ctx context.Context, stories []story, webUI stri
 	}
 	_ = w.Flush()
 	t.printLine(b.String())
-	t.printLine("The web UI shows the same from the queue's side: " + webUI)
+	t.printReceived(ended)
 	if wrong > 0 {
 		return fmt.Errorf("%d of %d stories did not end as expected", wrong, len(stories))
 	}
 	return nil
+}
+
+// reportInterval is the time between two lines of awaitStories about the open stories.
+const reportInterval = 4 * time.Second
+
+// printOpen prints a line for each story that has not ended.
+func (t *timeline) printOpen(ctx context.Context, stories []story) {
+	for i := range stories {
+		t.mu.Lock()
+		id, st := t.ids[i+1], t.worker.Store
+		t.mu.Unlock()
+		if d, err := st.Delivery(ctx, id); err == nil && !d.Status.Final() {
+			t.printStep(i+1, "still", describeOpen(d, time.Now()))
+		}
+	}
+}
+
+// describeOpen returns the status of a delivery and when its next attempt begins.
+func describeOpen(d store.Delivery, now time.Time) string {
+	text := strings.TrimSpace(fmt.Sprintf("%s %s", d.Status, d.Reason))
+	if d.Status == store.Waiting && d.NextAttemptAt != nil && d.Reason != reason.BehindEarlier {
+		text += fmt.Sprintf(", again in %s", d.NextAttemptAt.Sub(now).Round(100*time.Millisecond))
+	}
+	return text
+}
+
+// printReceived prints the arguments that the agent of the first delivered story received.
+func (t *timeline) printReceived(ended []store.Delivery) {
+	for i, d := range ended {
+		var b bytes.Buffer
+		if d.Status == store.Delivered && len(d.History) > 0 &&
+			json.Indent(&b, d.History[len(d.History)-1].Arguments, "  ", "  ") == nil {
+			t.printLine(fmt.Sprintf("What the agent of story %d received, as arguments of %s:\n  %s\n", i+1, d.ToolName, b.String()))
+			return
+		}
+	}
 }
 
 func (t *timeline) readEnded(ctx context.Context, stories []story, ended []store.Delivery) bool {

@@ -21,12 +21,12 @@ import (
 
 	"github.com/agentherald/herald/internal/buildinfo"
 	"github.com/agentherald/herald/internal/config"
-	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/secret"
-	"github.com/agentherald/herald/internal/service"
+	"github.com/agentherald/herald/internal/service/backend"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/alecthomas/kong"
 )
@@ -159,7 +159,7 @@ func connectIntake(ctx context.Context, cfg *config.Config, wait time.Duration,
 type connection struct {
 	store      *store.Store
 	sealer     *secret.Keyset
-	dispatcher *delivery.Dispatcher // nil: Redis is not available
+	dispatcher *dispatch.Dispatcher // nil: Redis is not available
 	undo       []func()
 }
 
@@ -175,7 +175,7 @@ func (c *connection) openIntake(ctx context.Context, cfg *config.Config, wait ti
 	if err := c.open(ctx, cfg, wait, log); err != nil {
 		return nil, err
 	}
-	ic := intake.Config{Ledger: c.store, Sealer: c.sealer, Limits: service.JobLimits(cfg), Logger: log}
+	ic := intake.Config{Ledger: c.store, Sealer: c.sealer, Limits: backend.JobLimits(cfg), Logger: log}
 	if c.dispatcher != nil {
 		ic.Dispatcher = c.dispatcher
 	}
@@ -183,7 +183,7 @@ func (c *connection) openIntake(ctx context.Context, cfg *config.Config, wait ti
 }
 
 func (c *connection) open(ctx context.Context, cfg *config.Config, wait time.Duration, log *slog.Logger) error {
-	b, err := service.Attach(ctx, cfg, wait, log)
+	b, err := backend.Attach(ctx, cfg, wait, log)
 	if err != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func (c *connection) open(ctx context.Context, cfg *config.Config, wait time.Dur
 			log.Warn("the embedded database did not stop in order", "error", err)
 		}
 	})
-	if c.store, err = service.OpenStore(ctx, cfg, b, wait, log); err != nil {
+	if c.store, err = backend.OpenStore(ctx, cfg, b, wait, log); err != nil {
 		return err
 	}
 	c.undo = append(c.undo, c.store.Close)
@@ -206,7 +206,7 @@ func (c *connection) open(ctx context.Context, cfg *config.Config, wait time.Dur
 		return err
 	}
 	c.undo = append(c.undo, func() { _ = q.Close() })
-	c.dispatcher, err = delivery.NewDispatcher(q, log)
+	c.dispatcher, err = dispatch.New(q, log)
 	return err
 }
 

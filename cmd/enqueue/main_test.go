@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -34,9 +35,7 @@ func nowhere(context.Context, *config.Config, time.Duration, io.Writer) (submitt
 func write(t testing.TB, name, content string) string {
 	t.Helper()
 	p := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(p, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(p, []byte(content), 0o600))
 	return p
 }
 
@@ -129,9 +128,7 @@ func TestOpen(t *testing.T) {
 		got := ""
 		for _, src := range in.sources {
 			text, err := io.ReadAll(src.r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			got += src.name + ":" + string(text) + " "
 		}
 		if got != c.text || in.size != c.size {
@@ -146,9 +143,7 @@ func TestOpen(t *testing.T) {
 func reopen(t testing.TB, path string) *os.File {
 	t.Helper()
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	return f
 }
@@ -182,14 +177,27 @@ func TestRunPostgres(t *testing.T) {
 		t.Error("a secret is shown")
 	}
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	var rows, repaired, plain int
 	err = conn.QueryRow(t.Context(), `SELECT count(*), count(*) FILTER (WHERE job ? 'sanitized'), count(*) FILTER (WHERE d::text LIKE '%pw1234%') FROM herald.deliveries d`).
 		Scan(&rows, &repaired, &plain)
 	if err != nil || rows != 4 || repaired != 1 || plain != 0 {
 		t.Errorf("%d rows, %d of them repaired, %d with a secret in clear: %v", rows, repaired, plain, err)
+	}
+}
+
+// TestLinksNoDelivery checks that enqueue, which indexers run next to a chain, links no package that only a worker needs.
+func TestLinksNoDelivery(t *testing.T) {
+	t.Parallel()
+	deps, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
+	if err != nil || !strings.Contains(string(deps), "/herald/internal/intake\n") {
+		t.Fatalf("%s %v", deps, err)
+	}
+	for _, name := range []string{"herald/internal/delivery", "herald/internal/mcpcall", "herald/internal/oauth", "herald/internal/agentauth", "herald/internal/resolver",
+		"herald/internal/server", "herald/internal/operator", "mcp-go", "boxo", "asynqmon", "prometheus"} {
+		if strings.Contains(string(deps), name) {
+			t.Errorf("enqueue links %s", name)
+		}
 	}
 }

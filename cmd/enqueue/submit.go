@@ -270,7 +270,7 @@ func (p *printer) addAnswer(at position, a intake.Answer) {
 		}
 		fmt.Fprintf(&p.buf, "refused %s %s: %s\n", oneLine(path), oneLine(at.String()), oneLine(a.Problem))
 	case store.Conflict:
-		fmt.Fprintf(&p.buf, "conflict %s %s %s differs from what is known\n", a.ID, a.Key, a.Path)
+		fmt.Fprintf(&p.buf, "conflict %s %s %s %s\n", a.ID, a.Key, a.Path, oneLine(a.Problem))
 	case store.Refreshed:
 		p.buf.WriteString("accepted - -\n") // an agent update has neither id nor key
 	default:

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/store"
@@ -74,6 +75,7 @@ func (l *ledger) Submit(ctx context.Context, bodies [][]byte, _ store.Source) ([
 			out[i].Verdict, l.rows[j.Key()] = store.Accepted, j
 		case differs:
 			out[i].Verdict, out[i].Path = store.Conflict, field
+			out[i].Problem = intake.DescribeConflict(store.Acceptance{Verdict: store.Conflict, Field: field, Stored: known.ContentValue(field)}, j)
 		default:
 			out[i].Verdict = store.Known
 		}
@@ -107,9 +109,7 @@ func TestSubmit(t *testing.T) {
 	var out bytes.Buffer
 	l := &ledger{}
 	got, err := submitJobs(t.Context(), l, from(strings.NewReader(in)), newPrinter(&out, false), quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if want := (tally{accepted: 3, known: 1, refreshed: 1, conflicts: 1, refused: 4}); got != want {
 		t.Errorf("tally: %+v", got)
 	}
@@ -121,7 +121,7 @@ func TestSubmit(t *testing.T) {
 		"refused feedbackIndex line 5: ",
 		"refused - line 6: is 5242880 bytes long",
 		"known " + id(1) + " " + key(1),
-		"conflict " + id(2) + " " + key(2) + " value differs",
+		"conflict " + id(2) + " " + key(2) + " value is \"",
 		"accepted - -",
 		"refused ",
 		"accepted " + id(4) + " " + key(4),
@@ -149,7 +149,7 @@ func TestSubmitJSON(t *testing.T) {
 	for i, want := range []string{
 		`{"verdict":"accepted","line":1,"id":"` + id + `","key":"` + key(1) + `"}`,
 		`{"verdict":"known","line":2,"id":"` + id + `","key":"` + key(1) + `"}`,
-		`{"verdict":"conflict","line":3,"id":"` + id + `","key":"` + key(1) + `","field":"value"}`,
+		`{"verdict":"conflict","line":3,"id":"` + id + `","key":"` + key(1) + `","field":"value","problem":"is \"95\" in the committed job and \"3\" in this one"}`,
 		`{"verdict":"refused","line":4,"field":"agentId","problem":"is missing"}`,
 		`{"verdict":"refused","line":5,"problem":"is not JSON`,
 		`{"verdict":"accepted","line":6}`,
@@ -355,12 +355,10 @@ func TestPrinterConflict(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	p := newPrinter(&out, false)
-	p.addAnswer(position{number: 1}, intake.Answer{Verdict: store.Conflict, ID: uuid.Nil, Key: "k", Path: "value"})
+	p.addAnswer(position{number: 1}, intake.Answer{Verdict: store.Conflict, ID: uuid.Nil, Key: "k", Path: "value", Problem: `is "1" in the committed job and "2" in this one`})
 	p.addAnswer(position{number: 1}, intake.Answer{Verdict: intake.Refused, Path: "a\nb", Problem: strings.Repeat("é", 1000) + "\xff"})
-	if err := p.flush(); err != nil {
-		t.Fatal(err)
-	}
-	want := "conflict 00000000-0000-0000-0000-000000000000 k value differs from what is known\nrefused a b line 1: " + strings.Repeat("é", maxProblems) + "…\n"
+	heraldtest.Must(t, p.flush())
+	want := "conflict 00000000-0000-0000-0000-000000000000 k value is \"1\" in the committed job and \"2\" in this one\nrefused a b line 1: " + strings.Repeat("é", maxProblems) + "…\n"
 	if out.String() != want {
 		t.Errorf("got %q", out.String())
 	}

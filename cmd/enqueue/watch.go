@@ -14,7 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/logging"
 	"github.com/agentherald/herald/internal/queue"
-	"github.com/agentherald/herald/internal/service"
+	"github.com/agentherald/herald/internal/service/backend"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/watch"
 	"github.com/google/uuid"
@@ -90,7 +90,7 @@ func onChain(ctx context.Context, p process, cfg *config.Config, asJSON bool, wa
 		return fail(exitFailed, err)
 	}
 	report := newChainReport(p.stdout, p.stderr, asJSON)
-	wc.Chain, wc.Deployment, wc.Ledger, wc.Limits = node, known.Registries.Default(), conn.store, service.JobLimits(cfg)
+	wc.Chain, wc.Deployment, wc.Ledger, wc.Limits = node, known.Registries.Default(), conn.store, backend.JobLimits(cfg)
 	wc.Report, wc.Logger = report.add, log
 	if conn.dispatcher != nil {
 		wc.Dispatcher = conn.dispatcher
@@ -127,7 +127,11 @@ func newChainReport(stdout, stderr io.Writer, asJSON bool) *chainReport {
 func (r *chainReport) add(report watch.Report) {
 	r.last = report
 	for i, a := range report.Answers {
-		answer := intake.Answer{Verdict: a.Verdict, ID: a.ID, Key: a.Key, Path: a.Field, Status: a.Status}
+		answer := intake.Answer{Verdict: a.Verdict, ID: a.ID, Key: a.Key, Path: a.Field, Status: a.Status,
+			Problem: intake.DescribeConflict(a, report.Events[i].Job)}
+		if a.Verdict == store.Refreshed { // an agent update has no key: the line names the agent instead
+			answer.Key = fmt.Sprintf("%d:%s", report.Events[i].Job.ChainID, report.Events[i].Job.AgentID)
+		}
 		if err := report.Events[i].Err; err != nil {
 			answer.Verdict, answer.Path, answer.Problem = intake.Refused, a.Key, err.Error()
 		}
@@ -194,11 +198,14 @@ func (p *printer) addVanished(block uint64, v store.Vanished) {
 // addEvent prints the answer for an event. Instead of a line of the input it names a block.
 func (p *printer) addEvent(block uint64, a intake.Answer) {
 	if !p.json {
-		if a.Verdict == intake.Refused {
+		switch a.Verdict {
+		case intake.Refused:
 			fmt.Fprintf(&p.buf, "refused %s block %d: %s\n", oneLine(a.Key), block, oneLine(a.Problem))
-			return
+		case store.Refreshed:
+			fmt.Fprintf(&p.buf, "refreshed agent %s: its registration changed, read to block %d\n", oneLine(a.Key), block)
+		default:
+			p.addAnswer(position{}, a)
 		}
-		p.addAnswer(position{}, a)
 		return
 	}
 	v := struct {
@@ -206,11 +213,12 @@ func (p *printer) addEvent(block uint64, a intake.Answer) {
 		UpTo    uint64        `json:"upToBlock"` // the last block of the range that contained the event
 		ID      *uuid.UUID    `json:"id,omitempty"`
 		Key     string        `json:"key,omitempty"`
+		Agent   string        `json:"agent,omitempty"` // refreshed: the agent
 		Field   string        `json:"field,omitempty"`
 		Problem string        `json:"problem,omitempty"`
 	}{Verdict: a.Verdict, UpTo: block, Key: a.Key, Field: a.Path, Problem: a.Problem}
 	if v.Verdict == store.Refreshed {
-		v.Verdict = store.Accepted
+		v.Key, v.Agent = "", a.Key
 	}
 	if a.ID != uuid.Nil {
 		v.ID = &a.ID

@@ -40,9 +40,7 @@ func TestReadChain(t *testing.T) {
 	t.Parallel()
 	net := devnettest.Start(t, devnet.Config{})
 	agent, _, err := net.Register(t.Context(), net.Account(0), "data:application/json,{}")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	give := func() {
 		t.Helper()
 		if _, _, err := net.GiveFeedback(t.Context(), net.Account(1), devnet.Feedback{AgentID: agent, Value: big.NewInt(5)}); err != nil {
@@ -65,13 +63,16 @@ func TestReadChain(t *testing.T) {
 	heraldtest.Await(t, "what was there is accepted", func() bool { return feedbacks() == 1 })
 	give()
 	heraldtest.Await(t, "what came is accepted", func() bool { return feedbacks() == 2 })
-	if err := net.Reorg(t.Context(), 1, false); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, net.Reorg(t.Context(), 1, false))
 	heraldtest.Await(t, "what the chain lost is cancelled", func() bool { return strings.Contains(stdout.String(), "cancelled ") })
 	interrupt()
 	if c := <-code; c != exitDone || strings.Contains(stdout.String(), "known") || !strings.Contains(stderr.String(), "1 deliveries cancelled, 0 retracted") {
 		t.Errorf("code %d, %s, %s", c, stdout.String(), stderr.String())
+	}
+
+	if want := fmt.Sprintf("refreshed agent %d:%s: its registration changed", id, agent); !strings.Contains(stdout.String(), want) ||
+		strings.Contains(stdout.String(), "accepted - -") {
+		t.Errorf("no %q in %s", want, stdout.String())
 	}
 
 	give()
@@ -82,9 +83,7 @@ func TestReadChain(t *testing.T) {
 	verdicts := map[string]int{}
 	for line := range strings.Lines(lines.String()) {
 		var answer struct{ Verdict, Key string }
-		if err := json.Unmarshal([]byte(line), &answer); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, json.Unmarshal([]byte(line), &answer))
 		if answer.Key != "" { // agents' deliveries have no key
 			verdicts[answer.Verdict]++
 		}
@@ -95,13 +94,9 @@ func TestReadChain(t *testing.T) {
 
 	// The tx command enqueues one transaction, known or not.
 	_, receipt, err := net.GiveFeedback(t.Context(), net.Account(1), devnet.Feedback{AgentID: agent, Value: big.NewInt(6)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	transfer, err := net.Submit(t.Context(), net.Account(0), net.Account(1).Address, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if _, err := net.Commit(); err != nil {
 		t.Fatal(err)
 	}

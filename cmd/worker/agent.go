@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -91,11 +90,8 @@ func printAgent(a *app, r operator.Agent) error {
 		state += ", disabled"
 	}
 	f.addRow("state", state)
+	f.addRow("next step", r.NextStep)
 	f.addRow("policy", operator.DescribePolicy(r.Policy))
-	if r.Preferences != nil {
-		f.addRow("asks for", cmp.Or(operator.DescribePreferences(r.Preferences), "nothing"))
-		f.addRow("", fmt.Sprintf("said at %s; %s", formatTime(&r.Preferences.SaidAt), operator.DescribeStanding(r)))
-	}
 	f.addRow("endpoint", r.Endpoint)
 	if r.Effort != nil {
 		f.addRow("effort", r.Effort.String())
@@ -253,7 +249,7 @@ func (c *agentDisableCmd) Run(a *app) error {
 
 type agentPolicyCmd struct {
 	agentArg
-	Settings []string `arg:"" optional:"" help:"onUnknown=resend: a call with an unknown outcome is made again (default); onUnknown=hold: it is held until an operator replays it. order=strict: each client's deliveries keep their order (default); order=off: each goes as soon as it can. preferences=follow: what the agent asks for in its answers (fewer kinds, fewer calls, a pause) is done (default); preferences=ignore: it is only shown; preferences=clear: it is forgotten until the agent says it again."`
+	Settings []string `arg:"" optional:"" help:"onUnknown=resend: a call with an unknown outcome is made again (default); onUnknown=hold: it is held until an operator replays it. order=strict: each client's deliveries keep their order (default); order=off: each goes as soon as it can."`
 	actorFlag
 	jsonFlag
 }

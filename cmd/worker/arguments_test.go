@@ -59,7 +59,6 @@ func TestMisuse(t *testing.T) {
 		"no policy":               {"agent policy 8453:42 retries=3", `unknown policy "retries=3": use one of onUnknown=resend, onUnknown=hold`},
 		"no such policy":          {"agent policy 8453:42 onUnknown=drop", `unknown value "drop" of onUnknown: use one of `},
 		"no value":                {"agent policy 8453:42 onUnknown", `unknown value "" of onUnknown: use one of `},
-		"no such preferences":     {"agent policy 8453:42 preferences=honour", `unknown value "honour" of preferences: use one of preferences=follow, preferences=ignore, preferences=clear`},
 		"two policies":            {"agent policy 8453:42 onUnknown=hold onUnknown=resend", "set twice"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -9,12 +9,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/service"
+	"github.com/agentherald/herald/internal/service/backend"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -28,7 +29,7 @@ func (a *app) newOperator() *operator.Operator {
 type attached struct{ *app }
 
 func (b attached) OpenStore(ctx context.Context, o operator.StoreOptions) (*operator.Session, error) {
-	found, err := service.Attach(ctx, b.cfg, o.Wait, b.log)
+	found, err := backend.Attach(ctx, b.cfg, o.Wait, b.log)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +38,7 @@ func (b attached) OpenStore(ctx context.Context, o operator.StoreOptions) (*oper
 	}
 	var st *store.Store
 	if err == nil {
-		st, err = service.OpenStore(ctx, b.cfg, found, o.Wait, b.log)
+		st, err = backend.OpenStore(ctx, b.cfg, found, o.Wait, b.log)
 	}
 	if err != nil {
 		b.stopBackend(found)
@@ -57,7 +58,7 @@ func (b attached) OpenStore(ctx context.Context, o operator.StoreOptions) (*oper
 
 	q, err := queue.Open(queue.Config{URL: found.RedisURL, DialOnce: true, Logger: b.log})
 	if err == nil {
-		s.Dispatcher, err = delivery.NewDispatcher(q, b.log)
+		s.Dispatcher, err = dispatch.New(q, b.log)
 	}
 	if err != nil {
 		s.Close()
@@ -89,7 +90,7 @@ func (b attached) readEffort(ctx context.Context, url secret.Secret, agent store
 }
 
 // stopBackend stops the services that Attach started.
-func (b attached) stopBackend(found *service.Backend) {
+func (b attached) stopBackend(found *backend.Backend) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.ctx), 30*time.Second)
 	defer cancel()
 	if err := found.Close(ctx); err != nil {
@@ -105,9 +106,9 @@ func (b attached) OpenContent() (*operator.Content, error) {
 	return &c.Content, nil
 }
 
-func (b attached) Keyset() (*secret.Keyset, error) { return service.Keyset(b.cfg) }
-func (b attached) Master() (secret.Master, error)  { return service.Master(b.cfg) }
-func (b attached) DataDir() string                 { return service.DataDir(b.cfg) }
+func (b attached) Keyset() (*secret.Keyset, error) { return backend.Keyset(b.cfg) }
+func (b attached) Master() (secret.Master, error)  { return backend.Master(b.cfg) }
+func (b attached) DataDir() string                 { return backend.DataDir(b.cfg) }
 
 // database is a Postgres to migrate.
 type database struct {
@@ -117,7 +118,7 @@ type database struct {
 
 // openDatabase waits until Postgres answers. It does not check the schema.
 func (a *app) openDatabase() (database, error) {
-	found, err := service.Attach(a.ctx, a.cfg, a.timeout, a.log)
+	found, err := backend.Attach(a.ctx, a.cfg, a.timeout, a.log)
 	if err != nil {
 		return database{}, err
 	}
@@ -126,7 +127,7 @@ func (a *app) openDatabase() (database, error) {
 		stop()
 		return database{}, err
 	}
-	return database{found.DatabaseURL, stop}, nil
+	return database{found.DirectURL(), stop}, nil
 }
 
 // openTerminal opens the terminal that controls this process.

@@ -40,14 +40,10 @@ func TestChains(t *testing.T) {
 	diagnose(t, 0, watching...).says(chainName, doctor.MarkWarn, "it has not been read yet")
 
 	st, err := store.Open(store.Config{URL: secret.New(database), MaxConns: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer st.Close()
 	head, err := net.Client().BlockNumber(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	end := head - 1
 	registries := erc8004.Deployment{Identity: d.Identity, Reputation: d.Reputation}.List()
 	backfill := store.CursorKey{ChainID: id, Contracts: strings.Join(registries, ","), Backfill: fmt.Sprintf("0-%d", head)}
@@ -57,9 +53,7 @@ func TestChains(t *testing.T) {
 		if err == nil {
 			_, err = st.AdvanceCursors(t.Context(), []*store.Cursor{&c}, store.Advance{From: 0, To: end, Head: head, Finalized: 1})
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 	}
 	diagnose(t, 0, env...).says(chainName, doctor.MarkOK, "1 behind its head")
 	// A cursor of another contract that still advances belongs to a second watch.
@@ -70,9 +64,7 @@ func TestChains(t *testing.T) {
 		t.Errorf("a second watch: %s%s", out, errs)
 	}
 	conn, err := pgx.Connect(t.Context(), database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	if _, err := conn.Exec(t.Context(), `UPDATE herald.chain_cursors SET updated_at = updated_at - interval '1 hour'
 		WHERE contracts = '0xaa'`); err != nil {

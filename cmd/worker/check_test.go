@@ -16,6 +16,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
@@ -50,9 +51,7 @@ func newReceiver(t testing.TB, herald string, adapt func(*receiver)) (*receiver,
 	}
 	for _, path := range files {
 		raw, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		r.schemas[strings.TrimSuffix(filepath.Base(path), ".schema.json")] = string(raw)
 	}
 	adapt(r)
@@ -62,9 +61,7 @@ func newReceiver(t testing.TB, herald string, adapt func(*receiver)) (*receiver,
 	}
 	srv := httptest.NewUnstartedServer(nil)
 	known, err := callers.New(callers.Config{Herald: herald, Self: "http://" + srv.Listener.Addr().String()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(srv.Close)
 	if r.sse {
 		srv.Config.Handler = r.guard(known, server.NewSSEServer(agent))
@@ -115,15 +112,11 @@ func (d *desk) publishKeys() string {
 	d.t.Cleanup(srv.Close)
 	i := slices.IndexFunc(d.env, func(v string) bool { return strings.HasPrefix(v, "HERALD_KEYSET=") })
 	keys, err := secret.Parse(secret.New(strings.TrimPrefix(d.env[i], "HERALD_KEYSET=")))
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	heraldtest.Must(d.t, err)
 	if ring, err = signing.New(signing.Config{PublicURL: srv.URL, Ledger: d.store, Sealer: keys}); err != nil {
 		d.t.Fatal(err)
 	}
-	if err := ring.Load(d.t.Context()); err != nil {
-		d.t.Fatal(err)
-	}
+	heraldtest.Must(d.t, ring.Load(d.t.Context()))
 	return srv.URL
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/inspect"
 	"github.com/agentherald/herald/internal/store"
@@ -175,7 +176,7 @@ func TestAuditRecordsPreviousState(t *testing.T) {
 	for i, want := range []struct{ action, filter, note string }{
 		{"agent disable", `"open": { "held": 1, "waiting": 1 }`, ""},
 		{"agent disable", `"wasEnabled": true`, ""},
-		{"agent policy", `"was": { "order": "strict", "onUnknown": "resend", "preferences": "follow" }`, ""},
+		{"agent policy", `"was": { "order": "strict", "onUnknown": "resend" }`, ""},
 		{"agent enable", `"wasEnabled": false`, ""},
 		{"agent enable", `"open": { "held": 1, "waiting": 1 }`, ""},
 		{"cancel", `"was": { "waiting timeout": 1, "held auth_required": 1 }`, ""},
@@ -241,9 +242,7 @@ func TestResolveALocalFile(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	registration := write("registration.json", p.doc("https://a.example/mcp"))

@@ -71,9 +71,7 @@ var apart = map[string]string{
 func commandPaths(t *testing.T) []string {
 	t.Helper()
 	parser, err := kong.New(&commands{}, kong.Vars{"version": ""})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	var paths []string
 	for _, leaf := range parser.Model.Leaves(false) {
 		paths = append(paths, strings.TrimPrefix(leaf.FullPath(), parser.Model.Name+" "))
@@ -139,9 +137,7 @@ func spareKey(t *testing.T, keyset string) (both, id string) {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // TestKeysWithFaultsInTheConfiguration checks that only commands that create a keyset accept an invalid configuration.
@@ -166,9 +162,7 @@ func TestRotateAddUnderFaults(t *testing.T) {
 	t.Parallel()
 	_, key, _ := worker(t, nil, "keys", "init", "--cleartext")
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	asked := make(chan net.Conn, 100)
 	go func() {
 		defer close(asked)

@@ -104,7 +104,11 @@ func printDelivery(a *app, d operator.Delivery) error {
 	}
 	f.addRow("trace", d.TraceID)
 	f.addRow("job", string(d.Job))
-	f.addRow("result", string(d.Result))
+	if r := d.Received(); r != nil {
+		f.addRow("received", fmt.Sprintf("%d bytes, with values masked that may be secret: %s", r.Bytes, r.Text))
+	} else {
+		f.addRow("result", string(d.Result))
+	}
 	for _, t := range d.History {
 		f.addRow(fmt.Sprintf("attempt %d", t.Number), describeAttempt(t))
 		f.addRow("  sent", shortenJSON(t.Arguments))

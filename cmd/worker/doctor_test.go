@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -19,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/operator/doctor"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 )
@@ -110,9 +112,7 @@ func TestDoctorOfRedis(t *testing.T) {
 	t.Parallel()
 	raw := heraldtest.RealRedis(t)
 	u, err := url.Parse(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	c := redis.NewClient(&redis.Options{Network: "unix", Addr: u.Path})
 	defer c.Close()
 	env := []string{"DATABASE_URL=" + heraldtest.Postgres(t, store.Migrate), "REDIS_URL=" + raw, "HERALD_KEYSET=" + heraldtest.Keyset(t)}
@@ -120,9 +120,7 @@ func TestDoctorOfRedis(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		err := c.ConfigSet(ctx, "appendonly", state).Err()
 		cancel()
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		d := diagnose(t, 0, env...)
 		d.says("redis", doctor.MarkOK, "answers")
 		if state == "yes" {
@@ -135,15 +133,16 @@ func TestDoctorOfRedis(t *testing.T) {
 }
 
 // TestDoctorNamesForeignTasks checks that the doctor lists the task types of another program in a queue that Herald
-// reads.
+// reads, and a queue with jobs that Herald does not read.
 func TestDoctorNamesForeignTasks(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	if err := d.queue.Enqueue(heraldtest.Within(t, 10*time.Second), queue.Task{Kind: "email:send", Lane: "default"}); err != nil {
-		t.Fatal(err)
+	for _, task := range []queue.Task{{Kind: "email:send", Lane: "default"}, {DeliveryID: uuid.New(), Kind: "NewFeedback", Lane: "jobs"}} {
+		heraldtest.Must(t, d.queue.Enqueue(heraldtest.Within(t, 10*time.Second), task))
 	}
 	said := diagnose(t, 0, d.env...)
 	said.says("redis", doctor.MarkWarn, `"email:send" in queue default. Give Herald a Redis database of its own`)
+	said.says("redis", doctor.MarkWarn, `1 jobs are in queue "jobs", which no worker reads`)
 	for _, f := range diagnose(t, 0, append(d.env, "HERALD_REDIS_INTAKE=off")...).findings {
 		if strings.Contains(f.Text, "email:send") {
 			t.Errorf("with HERALD_REDIS_INTAKE=off Herald does not read that queue: %+v", f)
@@ -154,7 +153,9 @@ func TestDoctorNamesForeignTasks(t *testing.T) {
 func TestDoctorCountsStuckDeliveries(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	diagnose(t, 0, d.env...).says("deliveries", doctor.MarkOK, "none is held or overdue")
+	healthy := diagnose(t, 0, d.env...)
+	healthy.says("deliveries", doctor.MarkOK, "none is held or overdue")
+	healthy.says("workers", doctor.MarkOK, "none is running, and no delivery is open")
 	for range 3 {
 		d.ended(42, store.Outcome{Status: store.Held, Reason: "auth_required", Free: true})
 	}
@@ -162,14 +163,23 @@ func TestDoctorCountsStuckDeliveries(t *testing.T) {
 	late := d.ended(7, store.Outcome{Status: store.Waiting, Reason: "timeout", Delay: time.Hour, Called: true})
 	d.ended(8, store.Outcome{Status: store.Waiting, Reason: "server_error", Delay: time.Hour, Called: true}) // not overdue
 	conn, err := pgx.Connect(t.Context(), strings.TrimPrefix(d.env[0], "DATABASE_URL="))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	if tag, err := conn.Exec(t.Context(), `UPDATE herald.deliveries SET next_attempt_at = now() - interval '5 minutes' WHERE id = $1`, late); err != nil || tag.RowsAffected() != 1 {
+	if tag, err := conn.Exec(t.Context(), `UPDATE herald.work SET next_attempt_at = now() - interval '5 minutes' WHERE id = $1`, late); err != nil || tag.RowsAffected() != 1 {
 		t.Fatal(tag, err)
 	}
+	agent := store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "7"}
+	if err := d.store.ObserveAgent(t.Context(), agent, store.AgentObservation{State: store.StateFailed, Error: "no answer"}); err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]map[string]int64{fmt.Sprintf("herald:minute:%d", time.Now().Unix()/60): {string(store.Rejected): 21}}
+	if err := d.queue.AddCounts(t.Context(), counts, time.Hour); err != nil {
+		t.Fatal(err)
+	}
 	said := diagnose(t, 0, d.env...)
+	said.says("workers", doctor.MarkWarn, "none is running, and 6 deliveries are open: start one with `worker`")
+	said.says("agents", doctor.MarkWarn, "1 are in state failed: `worker agent list --state failed`")
+	said.says("deliveries", doctor.MarkWarn, "21 became rejected in the last hour")
 	said.says("deliveries", doctor.MarkWarn, "3 held, auth_required: `worker delivery list --status held --reason auth_required`")
 	said.says("deliveries", doctor.MarkWarn, "1 held, held_unknown: ")
 	said.says("deliveries", doctor.MarkWarn, "1 overdue for more than a minute, waiting timeout: ")
@@ -222,9 +232,7 @@ func TestDoctorOfTheRunningWorker(t *testing.T) {
 	}
 	// Requests without the token, such as those of other users' programs or of web pages, are refused.
 	resp, err := http.Get("http://" + addr + "/settings")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	_ = resp.Body.Close()
 	if resp.StatusCode != http.StatusUnauthorized {
 		t.Errorf("without the token: %d", resp.StatusCode)
@@ -254,14 +262,10 @@ func TestDoctorOfPrograms(t *testing.T) {
 	// A cluster of a version that is not here.
 	dir := t.TempDir()
 	data := filepath.Join(dir, "postgres", "data")
-	if err := errors.Join(os.MkdirAll(data, 0o700), os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte("12\n"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, errors.Join(os.MkdirAll(data, 0o700), os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte("12\n"), 0o600)))
 	if os.Geteuid() == 0 { // a cluster that root owns would be refused for that reason
 		for _, path := range []string{dir, filepath.Dir(data), data} {
-			if err := os.Chown(path, 65534, 65534); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, os.Chown(path, 65534, 65534))
 		}
 	}
 	diagnose(t, 1, "HERALD_DATA="+dir).says("programs", doctor.MarkFail, "was written by Postgres 12 and needs that version")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/effort"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -20,20 +21,14 @@ func TestAgentShowsEffort(t *testing.T) {
 	d.says(0, "effort 60 s left of 60 s a minute; used: nothing yet", "agent", "show", "8453:42")
 
 	client, err := d.queue.Client(10 * time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	b, err := effort.New(effort.Config{Size: time.Hour, Redis: client, Timeout: 10 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(b.Close)
 	of := store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "42"}
 	h, err := b.Begin(t.Context(), of)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	h.Spend(effort.Calls, 1, 25*time.Minute)
 	h.End()
 	var shown operator.Agent

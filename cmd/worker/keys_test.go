@@ -10,12 +10,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
-	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
@@ -29,18 +26,14 @@ const headerURL = "https://agent.example/mcp"
 func (d *desk) sealed(keyset string, n int) {
 	d.t.Helper()
 	k, err := secret.Parse(secret.New(keyset))
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	heraldtest.Must(d.t, err)
 	for range n {
 		d.index++
 		j := job.Job{Kind: job.KindNewFeedback, ChainID: 8453, IdentityRegistry: registryOf(d.t, 8453), AgentID: big.NewInt(7), FeedbackIndex: d.index,
 			Value: big.NewInt(1), Action: job.Action{Endpoint: &job.Endpoint{Transport: "http", URL: headerURL}}}
 		plain, _ := json.Marshal(map[string]string{"Authorization": fmt.Sprint("Bearer hunter", d.index)})
 		c, err := k.Seal(plain, job.HeaderBinding(8453, j.IdentityRegistry.Hex(), "7", headerURL))
-		if err != nil {
-			d.t.Fatal(err)
-		}
+		heraldtest.Must(d.t, err)
 		if _, _, err := d.store.Accept(d.t.Context(), []store.Intake{{Job: j, SealedHeaders: c}}); err != nil {
 			d.t.Fatal(err)
 		}
@@ -51,9 +44,7 @@ func (d *desk) sealed(keyset string, n int) {
 func (d *desk) opens(keyset string) (n int) {
 	d.t.Helper()
 	k, err := secret.Parse(secret.New(keyset))
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	heraldtest.Must(d.t, err)
 	page, _, done, err := d.store.SealedAfter(d.t.Context(), uuid.Nil)
 	if err != nil || !done {
 		d.t.Fatal(done, err)
@@ -183,49 +174,6 @@ func TestKeysWrapped(t *testing.T) {
 	}
 }
 
-// TestKeysOfAccessTokens checks that access tokens obtained with an OAuth credential are counted and sealed anew, like
-// secrets that an operator stored.
-func TestKeysOfAccessTokens(t *testing.T) {
-	t.Parallel()
-	d := newDesk(t)
-	first := heraldtest.Keyset(t)
-	d.with(first)
-	keyset := func(text string) *secret.Keyset {
-		t.Helper()
-		k, err := secret.Parse(secret.New(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return k
-	}
-	k := keyset(first)
-	token := store.Token{Agent: store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(t, 8453).Hex()), ID: "7"}, Origin: "https://agent.example",
-		Scheme: store.SchemeClientCredentials, Header: "Authorization", Issuer: "https://login.example"}
-	var err error
-	if token.Ciphertext, err = k.Seal([]byte("hunter1"), token.Binding()); err != nil {
-		t.Fatal(err)
-	}
-	if token.Access, err = agentauth.SealAccess(k, token, oauth.Token{Access: secret.New("hunter2")}, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := d.store.SetToken(t.Context(), token); err != nil {
-		t.Fatal(err)
-	}
-	d.with(d.next("keys", "rotate", "add"))
-	last := d.next("keys", "rotate", "promote")
-	d.with(last)
-	d.says(1, "2 secrets are sealed with it", "keys", "rotate", "remove", fmt.Sprint(k.PrimaryID()), "--cleartext")
-	d.says(0, "2 of 2 secrets were sealed anew", "keys", "reencrypt")
-	d.next("keys", "rotate", "remove", fmt.Sprint(k.PrimaryID()))
-	list, err := d.store.AccessAfter(t.Context(), nil)
-	if err != nil || len(list) != 1 {
-		t.Fatal(list, err)
-	}
-	if plain, err := keyset(last).Open(list[0].Access.Ciphertext, list[0].AccessBinding()); err != nil || !strings.Contains(string(plain), "hunter2") {
-		t.Error(err)
-	}
-}
-
 // TestFailedKeysStepReportsNoChange checks that a step that fails does not report that a key was added or seals.
 func TestFailedKeysStepReportsNoChange(t *testing.T) {
 	t.Parallel()
@@ -296,16 +244,12 @@ func TestRotationWaitsForWorkers(t *testing.T) {
 	report := func(keyset string) {
 		t.Helper()
 		k, err := secret.Parse(secret.New(keyset))
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		running.Keys, running.SealsWith = nil, k.PrimaryID()
 		for _, key := range k.Keys() {
 			running.Keys = append(running.Keys, key.ID)
 		}
-		if err := d.store.ReportWorker(t.Context(), running); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, d.store.ReportWorker(t.Context(), running))
 	}
 	report(first)
 	old := fmt.Sprint(running.SealsWith)
@@ -328,17 +272,13 @@ func TestRotationWaitsForWorkers(t *testing.T) {
 
 	// A killed worker counts for a minute, a stopped one does not count.
 	conn, err := pgx.Connect(t.Context(), strings.TrimPrefix(d.env[0], "DATABASE_URL="))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	if _, err := conn.Exec(t.Context(), `UPDATE herald.workers SET seen_at = now() - interval '61 seconds'`); err != nil {
 		t.Fatal(err)
 	}
 	d.next("keys", "rotate", "remove", old)
 	report(second)
-	if err := d.store.RemoveWorker(t.Context(), running.ID); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, d.store.RemoveWorker(t.Context(), running.ID))
 	d.next("keys", "rotate", "remove", old)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall/transport"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/text"
 	"github.com/alecthomas/kong"
 )
 
@@ -97,7 +98,7 @@ func runCommand(a app, args, environ []string) (code int) {
 		return exited // --help, --version
 	}
 	if err != nil {
-		fmt.Fprintln(stderr, "worker:", withoutToken(args, err))
+		fmt.Fprintln(stderr, "worker:", explainUnknown(parser.Model, args, withoutToken(args, err)))
 		return exitMisuse
 	}
 	if c.Timeout <= 0 {
@@ -128,6 +129,28 @@ func runCommand(a app, args, environ []string) (code int) {
 		return exitFailed
 	}
 	return 0
+}
+
+// explainUnknown returns err with the command that was probably meant, if the command line begins with an unknown one.
+func explainUnknown(model *kong.Application, args []string, err error) error {
+	if len(args) == 0 || err.Error() != "unexpected argument "+args[0] {
+		return err
+	}
+	var names []string
+	for _, c := range model.Children {
+		if !c.Hidden {
+			names = append(names, c.Name)
+		}
+	}
+	switch near := text.FindNearest(args[0], names, 2); {
+	case args[0] == "watch":
+		return errors.New("there is no command watch: `enqueue watch CHAIN` follows a chain, and so does a worker with HERALD_WATCH")
+	case args[0] == "backfill" || args[0] == "tx" || args[0] == "enqueue":
+		return fmt.Errorf("there is no command %s: the program enqueue takes jobs and reads chains, see `enqueue --help`", args[0])
+	case near != "":
+		return fmt.Errorf("there is no command %.40q: did you mean %s?", args[0], near)
+	}
+	return fmt.Errorf("there is no command %.40q: `worker --help` lists them", args[0])
 }
 
 // makesKeys reports whether a command prints a keyset and needs no connection. Such commands run even with an invalid

@@ -65,6 +65,8 @@ func TestExitCodes(t *testing.T) {
 	}{
 		"help":              {nil, []string{"--help"}, 0, "Usage: worker"},
 		"an unknown word":   {nil, []string{"nonsense"}, 2, "nonsense"},
+		"a near word":       {nil, []string{"docter"}, 2, `there is no command "docter": did you mean doctor?`},
+		"a watch":           {nil, []string{"watch", "8453"}, 2, "`enqueue watch CHAIN` follows a chain, and so does a worker with HERALD_WATCH"},
 		"an unknown option": {nil, []string{"config", "--nonsense"}, 2, "nonsense"},
 		"a bad setting":     {[]string{"HERALD_CONCURRENCY=many"}, []string{"config"}, 2, "HERALD_CONCURRENCY"},
 		"config":            {[]string{"HERALD_API_TOKEN=hunter2"}, []string{"config"}, 0, "HERALD_CONCURRENCY"},
@@ -89,26 +91,18 @@ func TestExitCodes(t *testing.T) {
 func deliveries(t testing.TB, url string) (good, bad uuid.UUID) {
 	t.Helper()
 	st, err := store.Open(store.Config{URL: secret.New(url)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer st.Close()
 	j := job.Job{Kind: job.KindNewFeedback, ChainID: 8453, AgentID: big.NewInt(42), FeedbackIndex: 1, Value: big.NewInt(1), Tag1: "\u202egnp"}
 	got, tasks, err := st.Accept(t.Context(), []store.Intake{{Job: j},
 		{Refused: "\x1b]0;owned\x07 \u202etxt", Key: "invalid:00", Job: job.Job{Kind: job.KindNewFeedback}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	c, err := st.Claim(t.Context(), tasks[0].ID, tasks[0].N, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	_, err = st.Record(t.Context(), c, store.Outcome{Status: store.Delivered, Stage: "call", Called: true, AgentOK: true,
 		FileVerification: "raw", FileSource: "cid", FileDisagrees: []string{"value", "clientAddress"},
 		ToolName: "agent.\x1b[2JreceiveFeedback", Endpoint: "https://a.example/\u202e", Response: json.RawMessage(`{"text":"\u001b[31mred \u202e"}`)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return got[0].ID, got[1].ID
 }
 
@@ -201,9 +195,7 @@ func TestDoctorNamesMissingServices(t *testing.T) {
 		t.Fatalf("%d\n%s%s", code, out, errs)
 	}
 	var findings []doctor.Finding
-	if err := json.Unmarshal([]byte(out), &findings); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, json.Unmarshal([]byte(out), &findings))
 	got := ""
 	for _, f := range findings {
 		got += fmt.Sprintf("%s=%t ", f.Check, f.OK)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/google/uuid"
 )
@@ -45,9 +46,7 @@ func TestProgress(t *testing.T) {
 		t.Errorf("%q", out.String())
 	}
 	file, err := os.CreateTemp(t.TempDir(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer file.Close()
 	if p := newProgress(file); p.w != nil {
 		t.Error("a file is no terminal")

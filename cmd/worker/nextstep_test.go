@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
@@ -71,10 +72,9 @@ func TestShowSaysWhatToDo(t *testing.T) {
 		Error: "listing the agent's tools: the agent answered HTTP 401 Unauthorized"})
 	d.says(0, "next step store a token: worker token set 8453:110 --origin https://agent.example/mcp (where it wants OAuth: "+
 		"worker token login 8453:110 --origin https://agent.example/mcp)", "delivery", "show", held.String())
+	d.says(0, "next step delivery "+held.String()+" is held auth_required: store a token: worker token set 8453:110", "agent", "show", "8453:110")
 	row, err := d.store.Delivery(t.Context(), held)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	d.says(0, "attempts 0 that count; held for auth_required since "+row.UpdatedAt.UTC().Format("2006-01-02T15:04:05Z"),
 		"delivery", "show", held.String())
 	out, _ := d.worker(0, "delivery", "show", held.String(), "--json")
@@ -110,6 +110,9 @@ func TestProbeSaysWhatToDo(t *testing.T) {
 		env := append(env, "HERALD_CALL_TIMEOUT="+f.Wait().String())
 		_, out, errs := worker(t, env, "agent", "probe", "--url", f.URL+"/mcp", "8453:110")
 		_, verdict, found := strings.Cut(out, "verdict: ")
+		if strings.Contains(errs, "could not be fetched") || strings.Contains(verdict, "worker agent probe") {
+			t.Errorf("%s: the probe refers to itself or to a document: %s%s", f.Name, out, errs)
+		}
 		if !found || !strings.Contains(verdict, "\nnext: ") || !strings.Contains(verdict, f.Says) {
 			t.Errorf("%s does not say %q and what is next:\n%s%s", f.Name, f.Says, out, errs)
 		}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/alecthomas/kong"
 )
 
@@ -25,9 +26,7 @@ var (
 func TestNamedOptions(t *testing.T) {
 	t.Parallel()
 	parser, err := kong.New(&commands{}, kong.Name("worker"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	known := map[string]bool{}
 	collectOptions(parser.Model.Node, known)
 	texts, commandsNamed := 0, 0
@@ -130,7 +129,5 @@ func eachLiteral(t *testing.T, folder string, do func(token.Position, string)) {
 		})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 }

@@ -28,7 +28,13 @@ func (c *agentProbeCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return cmp.Or(c.printAnswer(a, found, func() error { return printProbe(a, found) }), found.End(c.Check))
+	return cmp.Or(c.printAnswer(a, found, func() error {
+		if err := printProbe(a, found); err != nil || !found.Fits || c.Send {
+			return err
+		}
+		fmt.Fprintln(a.out, "note: add --send to call the tool with the sample")
+		return nil
+	}), found.End(c.Check))
 }
 
 // printProbe prints the result of a probe in the order of its steps.

@@ -95,18 +95,14 @@ func (a *mcpAgent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (d *desk) lists(servers string) {
 	d.t.Helper()
 	path := filepath.Join(d.t.TempDir(), "servers.json")
-	if err := os.WriteFile(path, []byte(`{"servers":`+servers+`}`), 0o600); err != nil {
-		d.t.Fatal(err)
-	}
+	heraldtest.Must(d.t, os.WriteFile(path, []byte(`{"servers":`+servers+`}`), 0o600))
 	d.env = append(d.env, "HERALD_SERVERS_FILE="+path)
 }
 
 func (d *desk) agent(id string) store.AgentRow {
 	d.t.Helper()
 	r, err := d.store.AgentRow(d.t.Context(), store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(d.t, 8453).Hex()), ID: id})
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	heraldtest.Must(d.t, err)
 	return r
 }
 
@@ -122,7 +118,7 @@ func TestProbe(t *testing.T) {
 
 	for _, want := range []string{"server test agent 1.2", "protocol 2025-11-25", "tools 1: agent_receiveFeedback, listed in", "over http, as the servers file says",
 		"a sample NewFeedback, fitted to agent_receiveFeedback:", "score 99.77 100", `value "9977" 9977`, `tag1 "probe" left out`, `tag2 "" left out`,
-		`deliveryId "` + inspect.ProbeDeliveryID + `" as it is`, "verdict: a delivery calls agent_receiveFeedback at http://127.0.0.1", "nothing was called now", "the results are stored"} {
+		`deliveryId "` + inspect.ProbeDeliveryID + `" as it is`, "verdict: a delivery calls agent_receiveFeedback at http://127.0.0.1", "nothing was called now", "note: add --send to call the tool with the sample", "the results are stored"} {
 		d.says(0, want, "agent", "probe", "8453:42")
 	}
 	if n := len(a.received()); n != 0 {
@@ -242,9 +238,7 @@ func TestProbeByChain(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	path := filepath.Join(t.TempDir(), "servers.json")
-	if err := os.WriteFile(path, fmt.Appendf(nil, `{"servers":{%q:{"timeoutMs":1000},"31337:999999":{"url":"https://a.example/${PROBE_TEST_UNSET}"}}}`, agent), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(path, fmt.Appendf(nil, `{"servers":{%q:{"timeoutMs":1000},"31337:999999":{"url":"https://a.example/${PROBE_TEST_UNSET}"}}}`, agent), 0o600))
 	if out, _ := p.resolve(0, []string{"HERALD_SERVERS_FILE=" + path}, agent); !strings.Contains(out, "note: the servers file names this agent") {
 		t.Errorf("agent resolve does not tell of the servers file:\n%s", out)
 	}

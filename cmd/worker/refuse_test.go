@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -41,7 +42,10 @@ func TestRefusesToStart(t *testing.T) {
 			[]string{"HERALD_RETENTION: 240h0m0s is shorter than HERALD_EXPIRY 720h0m0s", "Set it to 720h0m0s or more"}},
 		"pending migrations": {func(t *testing.T) []string {
 			return []string{keyset, "DATABASE_URL=" + heraldtest.EmptyPostgres(t), "REDIS_URL=" + heraldtest.Redis(t)}
-		}, exitFailed, []string{"the database lacks", "0001_deliveries.sql", "run `worker migrate`"}},
+		}, exitFailed, []string{"the database lacks", "0001_herald.sql", "run `worker migrate`"}},
+		"a schema before the first release": {func(t *testing.T) []string {
+			return []string{keyset, "DATABASE_URL=" + unreleased(t), "REDIS_URL=" + heraldtest.Redis(t)}
+		}, exitFailed, []string{"its schema is of a Herald before v0.1.0", "set DATABASE_URL to an empty database"}},
 		"an old Redis": {func(t *testing.T) []string {
 			return []string{keyset, "DATABASE_URL=" + heraldtest.Postgres(t, store.Migrate), "REDIS_URL=" + oldRedis(t, "6.0.16")}
 		}, exitFailed, []string{"Redis 6.0.16 is too old: Herald needs 6.2 or newer"}},
@@ -69,6 +73,21 @@ func TestRefusesToStart(t *testing.T) {
 			}
 		})
 	}
+}
+
+// unreleased returns the URL of a database with the table of migrations of a Herald before the first release.
+func unreleased(t *testing.T) string {
+	t.Helper()
+	url := heraldtest.EmptyPostgres(t)
+	c, err := pgx.Connect(t.Context(), url)
+	if err == nil {
+		_, err = c.Exec(t.Context(), `CREATE SCHEMA herald; CREATE TABLE herald.goose_db_version (version_id bigint)`)
+	}
+	if err == nil {
+		err = c.Close(t.Context())
+	}
+	heraldtest.Must(t, err)
+	return url
 }
 
 // TestStartsOnItsOwnRedis checks that the requirements on an external Redis do not apply to the embedded one. miniredis
@@ -131,16 +150,12 @@ func evictingRedis(t *testing.T) string {
 	t.Helper()
 	raw := heraldtest.RealRedis(t)
 	u, err := url.Parse(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	c := redis.NewClient(&redis.Options{Network: "unix", Addr: u.Path})
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if err := c.ConfigSet(ctx, "maxmemory-policy", "allkeys-lru").Err(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, c.ConfigSet(ctx, "maxmemory-policy", "allkeys-lru").Err())
 	return raw
 }
 

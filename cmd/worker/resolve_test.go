@@ -84,9 +84,7 @@ func (p *surroundings) register(uri string) *big.Int {
 	ctx, cancel := context.WithTimeout(p.t.Context(), 20*time.Second)
 	defer cancel()
 	id, _, err := p.net.Register(ctx, p.net.Account(0), uri)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	heraldtest.Must(p.t, err)
 	return id
 }
 
@@ -130,9 +128,7 @@ func TestAgentResolve(t *testing.T) {
 	p.setURI(good, data(fmt.Sprintf(`{"services":[{"name":"MCP","endpoint":%q,"version":"2025-06-18"},{"name":"MCP","endpoint":"wss://a.example"}],"registrations":[{"agentId":%s,"agentRegistry":"eip155:31337:%s"}]}`,
 		p.web.URL+"/mcp?key=hunter2hunter2", good, p.net.Deployment().Identity)))
 	cid, err := p.gateway.AddFile([]byte(p.doc(p.web.URL + "/mcp")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	for _, c := range []struct {
 		name  string
 		agent any
@@ -196,9 +192,7 @@ func TestAgentResolve(t *testing.T) {
 	}
 	// The servers file disables an agent: the reason is printed above "see above".
 	listed := filepath.Join(t.TempDir(), "servers.json")
-	if err := os.WriteFile(listed, fmt.Appendf(nil, `{"servers": {"31337:%s": {"enabled": false}}}`, good), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(listed, fmt.Appendf(nil, `{"servers": {"31337:%s": {"enabled": false}}}`, good), 0o600))
 	out, errs := p.resolve(1, []string{"HERALD_SERVERS_FILE=" + listed}, "--check", "31337:"+good.String())
 	if !strings.Contains(out, "the servers file disables this agent") || !strings.Contains(errs, "(see above)") {
 		t.Errorf("%s%s", out, errs)
@@ -244,9 +238,7 @@ func TestResolveURI(t *testing.T) {
 	p := newSurroundings(t, false)
 	const feedback = `{"agentRegistry":"eip155:8453:0x8004A169FB4a3325136EB29fA0ceB6D2e539a432","agentId":42,"value":9977,"valueDecimals":2}`
 	cid, err := p.gateway.AddFile([]byte(feedback))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	several := data(`{"name":"many\u001b[2J","services":[{"name":"MCP","endpoint":"wss://a.example/mcp"},{"name":"mcp","endpoint":"https://10.1.2.3/mcp"},
 		{"name":"MCP","endpoint":"https://a.example/{agentId}/mcp?key=hunter2hunter2","version":"2025-06-18"},{"name":"MCP","endpoint":"https://u:hunter2@a.example/"},
 		{"name":"MCP","transport":"sse","endpoint":"https://a.example/sse"}],"capabilities":{"mcp":{"command":"npx","args":["hunter2"]}},"registrations":[{"agentId":1}]}`)

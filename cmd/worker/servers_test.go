@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // TestDoctorReadsTheServersFile checks that the doctor reads the servers file as the worker does, and reports its
@@ -17,9 +19,7 @@ func TestDoctorReadsTheServersFile(t *testing.T) {
 		`{"servers": {"8453:42": {"url": "https://a.example"}, "1:1": {"enabled": false}}}`: "ok    servers        HERALD_SERVERS_FILE names 2 agents",
 		"{\"servers\": {\n\"8453:42\": {\"url\": \"${HERALD_TEST_UNSET}\"}}}":               `FAIL  servers        ` + path + `:2: servers["8453:42"].url: names ${HERALD_TEST_UNSET}, which is not set`,
 	} {
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, os.WriteFile(path, []byte(content), 0o600))
 		code, out, errs := worker(t, []string{data, "HERALD_SERVERS_FILE=" + path}, "doctor")
 		if !strings.Contains(out, want) || (code == 0) != strings.HasPrefix(want, "ok") {
 			t.Errorf("%d, want %s:\n%s%s", code, want, out, errs)

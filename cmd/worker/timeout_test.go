@@ -57,7 +57,7 @@ func TestCommandsEndWithTheirTimeout(t *testing.T) {
 	const timeout = 2 * time.Second
 	var group errgroup.Group // they do nothing but wait
 	for args, at := range map[string]string{
-		"delivery list":            "FROM herald.deliveries",
+		"delivery list":            "FROM herald.open_deliveries",
 		"delivery show " + oneID:   "FROM herald.deliveries",
 		"delivery cancel " + oneID: "herald.deliveries",
 		"agent list":               "herald.agents",
@@ -65,8 +65,8 @@ func TestCommandsEndWithTheirTimeout(t *testing.T) {
 		"keys list":                "secret_headers",
 		"keys reencrypt":           "secret_headers",
 		"token list":               "agent_mcp_tokens",
-		"migrate status":           "goose_db_version",
-		"api-token list":           "goose_db_version",
+		"migrate status":           "herald.migrations",
+		"api-token list":           "herald.migrations",
 	} {
 		database, frozen := freezing(t, heraldtest.Postgres(t, store.Migrate), at)
 		env := []string{"DATABASE_URL=" + database, "REDIS_URL=redis://127.0.0.1:1", "HERALD_KEYSET=" + heraldtest.Keyset(t)}

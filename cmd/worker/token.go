@@ -204,6 +204,9 @@ func (c *tokenImportCmd) readTokens(a *app, store tokens.Tokens) (*tokens.Import
 // databaseURL returns the value of an environment variable, or zero if it is empty. DATABASE_URL may come from a file.
 func (a *app) databaseURL(variable string) secret.Secret {
 	if variable == "DATABASE_URL" {
+		if !a.cfg.LeaderURL.IsZero() { // the old table is read with prepared statements
+			return a.cfg.LeaderURL
+		}
 		return a.cfg.DatabaseURL
 	}
 	var found secret.Secret

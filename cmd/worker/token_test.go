@@ -18,6 +18,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/oauth/oauthtest"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/operator/tokens"
 	"github.com/agentherald/herald/internal/queue"
@@ -333,7 +334,7 @@ func (d *desk) sql(text string) {
 	}
 }
 
-// TestTokenKeys checks that a rotation of the keys includes tokens.
+// TestTokenKeys checks that a rotation of the keys includes tokens, OAuth credentials and access tokens.
 func TestTokenKeys(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -343,18 +344,19 @@ func TestTokenKeys(t *testing.T) {
 		d.give(0, canary+fmt.Sprint(i), "", "token", "set", fmt.Sprintf("8453:%d", i), "--origin", "https://agent.example")
 	}
 	d.sealed(first, 2)
+	d.loggedIn(oauthtest.New(t, oauthtest.Options{}), time.Now().Add(time.Hour)) // a credential and an access token
 	uses := func() (list []operator.Key) {
 		out, _ := d.worker(0, "keys", "list", "--json")
 		return decode[[]operator.Key](t, out)
 	}
 	had := uses()
-	if len(had) != 1 || had[0].Sealed != 5 {
+	if len(had) != 1 || had[0].Sealed != 7 {
 		t.Fatalf("%+v", had)
 	}
 	d.with(d.next("keys", "rotate", "add"))
 	d.with(d.next("keys", "rotate", "promote"))
 	old := strconv.FormatUint(uint64(had[0].ID), 10)
-	d.says(1, "5 secrets are sealed with it", "keys", "rotate", "remove", old, "--cleartext")
+	d.says(1, "7 secrets are sealed with it", "keys", "rotate", "remove", old, "--cleartext")
 	d.sql(`UPDATE herald.agent_mcp_tokens SET origin = 'https://moved.example' WHERE agent_id = 2`)
 	d.says(exitLeft, "left: the token of agent 8453:2 of registry", "keys", "reencrypt")
 	if got := d.reveals("8453:1"); got["https://agent.example"] != "bearer Authorization "+canary+"1" {
@@ -363,7 +365,7 @@ func TestTokenKeys(t *testing.T) {
 	d.says(1, "1 secrets are sealed with it", "keys", "rotate", "remove", old, "--cleartext")
 	d.says(0, "is removed", "token", "remove", "8453:2", "--origin", "https://moved.example")
 	d.with(d.next("keys", "rotate", "remove", old))
-	if now := uses(); len(now) != 1 || now[0].Sealed != 4 {
+	if now := uses(); len(now) != 1 || now[0].Sealed != 6 {
 		t.Errorf("%+v", now)
 	}
 	d.says(0, "8453:0 https://agent.example / bearer", "token", "list")
@@ -375,12 +377,12 @@ func TestTokenKeys(t *testing.T) {
 			t.Errorf("%+v", l)
 		}
 	}
-	d.says(0, "warning: 4 secrets are sealed with key "+sealing+", which is not in HERALD_KEYSET: if you have the keyset with that key, put it back and rotate that one",
+	d.says(0, "warning: 6 secrets are sealed with key "+sealing+", which is not in HERALD_KEYSET: if you have the keyset with that key, put it back and rotate that one",
 		"keys", "rotate", "add", "--cleartext")
 	d.says(exitLeft, "key "+sealing+" sealed it, which is not in HERALD_KEYSET: restore the keyset with this key", "keys", "reencrypt")
-	d.says(1, "FAIL tokens 2 of 2 are sealed with key "+sealing+", which is not in HERALD_KEYSET, so put the keyset back that has it: 8453:0 for https://agent.example, 8453:1", "doctor")
+	d.says(1, "FAIL tokens 3 of 3 are sealed with key "+sealing+", which is not in HERALD_KEYSET, so put the keyset back that has it: 8453:0 for https://agent.example, 8453:1", "doctor")
 	d.sql(`UPDATE herald.agent_mcp_tokens SET expires_at = now() - interval '1 s'`)
-	d.says(1, "2 of 2 have expired and hold deliveries: 8453:0 for", "doctor")
+	d.says(1, "3 of 3 have expired and hold deliveries: 8453:0 for", "doctor")
 }
 
 // TestTokenImportFromTable imports directly from the old backend's table, as its migrations create it, and does not

@@ -5,15 +5,12 @@
 //	agent -http 127.0.0.1:8081 -herald https://herald.example -self https://agent.example
 //	                             serves only that Herald, which calls the agent by the address in -self
 //
-// -prefer '{"maxPerSecond": 5}' adds the agent's preferences to every answer (docs/agents.md).
-//
 // Package receiver calls the functions below once for each delivery, also if Herald calls again. Stdin and stdout have
 // one caller, so -herald applies to HTTP only.
 package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -24,7 +21,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
 	"github.com/agentherald/herald/receiver"
@@ -37,10 +33,8 @@ func main() {
 		": it shows callers that this endpoint is the agent's")
 	herald := flag.String("herald", "", "serve only the Herald whose HERALD_PUBLIC_URL is this `URL`")
 	self := flag.String("self", "", "scheme and host under which that Herald calls this agent, as its registration has them; needed with -herald")
-	var prefer preferences
-	flag.Func("prefer", "say this `JSON` object in every answer: what this agent wants of Herald", prefer.parse)
 	flag.Parse()
-	agent := server.NewMCPServer("example-agent", "1.0.0", server.WithToolCapabilities(false), server.WithToolHandlerMiddleware(prefer.addTo))
+	agent := server.NewMCPServer("example-agent", "1.0.0", server.WithToolCapabilities(false))
 	receiver.Register(agent, receiver.Handlers{
 		OnFeedback: func(_ context.Context, f receiver.Feedback) error { // a real agent stores it in its database
 			fmt.Fprintf(os.Stderr, "feedback %d from %q\n", f.FeedbackIndex, f.ClientAddress)
@@ -65,22 +59,6 @@ func main() {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "agent:", err)
 		os.Exit(1)
-	}
-}
-
-// preferences are this agent's requests to Herald; nil if it has none.
-type preferences map[string]any
-
-func (p *preferences) parse(raw string) error { return json.Unmarshal([]byte(raw), p) }
-
-// addTo adds the preferences to the _meta of a tool's results.
-func (p *preferences) addTo(next server.ToolHandlerFunc) server.ToolHandlerFunc {
-	return func(ctx context.Context, request mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		result, err := next(ctx, request)
-		if result != nil && *p != nil {
-			result.Meta = mcp.NewMetaFromMap(map[string]any{"io.agentherald/preferences": *p})
-		}
-		return result, err
 	}
 }
 

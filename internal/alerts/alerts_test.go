@@ -43,9 +43,7 @@ func newReceiver(t *testing.T) *receiver {
 	t.Helper()
 	r := &receiver{}
 	hook, err := webhooks.NewWebhook(specSecret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, err := io.ReadAll(req.Body)
 		if err = errors.Join(err, hook.Verify(body, req.Header)); err != nil || req.Method != http.MethodPost ||
@@ -87,14 +85,10 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	url := heraldtest.Postgres(t, store.Migrate)
 	st, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 8})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(st.Close)
 	db, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = db.Close(context.Background()) })
 	return &world{T: t, store: st, db: db, log: &heraldtest.Log{}}
 }
@@ -115,36 +109,26 @@ func (w *world) pass(d time.Duration) {
 func (w *world) sender(url string, ledger SenderLedger) *Sender {
 	w.Helper()
 	guard, err := netguard.New(netguard.Config{})
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	schedule, err := retry.NewSchedule([]time.Duration{time.Second, time.Minute, time.Hour})
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	s, err := NewSender(SenderConfig{Ledger: ledger, URL: secret.New(url), Secret: secret.New(specSecret), Guard: guard.Configured(),
 		Schedule: schedule, Logger: w.log.Logger(slog.LevelDebug), Random: func() float64 { return 0.5 }})
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	w.Cleanup(s.client.CloseIdleConnections)
 	return s
 }
 
 func (w *world) send(s *Sender) {
 	w.Helper()
-	if err := s.SendDue(w.Context()); err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, s.SendDue(w.Context()))
 }
 
 func (w *world) watcher(tell func()) *Watcher {
 	w.Helper()
 	watcher, err := NewWatcher(WatcherConfig{Ledger: w.store, Wake: tell, DisableAfter: 120 * time.Hour,
 		Logger: w.log.Logger(slog.LevelDebug)})
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	return watcher
 }
 
@@ -159,9 +143,7 @@ func (w *world) fail(agent int, since time.Duration) {
 func TestSignature(t *testing.T) {
 	t.Parallel()
 	hook, err := webhooks.NewWebhook(specSecret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	got, err := hook.Sign("msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`))
 	if want := "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="; got != want || err != nil {
 		t.Errorf("%s, %v, want %s", got, err, want)
@@ -258,9 +240,7 @@ func TestRetries(t *testing.T) {
 		return []int{500, 302, 429, 200}[post-1], http.Header{"Retry-After": {"600"}, "Location": {r.URL + "/elsewhere"}}
 	}
 	w.fail(1, time.Hour)
-	if err := w.watcher(func() {}).LeadAndLook(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.watcher(func() {}).LeadAndLook(t.Context()))
 	s := w.sender(r.URL, w.store)
 	for i, wait := range []time.Duration{10 * time.Minute, time.Minute, time.Hour} {
 		w.send(s)
@@ -289,9 +269,7 @@ func TestSenderGivesUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.fail(1, time.Hour)
-	if err := w.watcher(func() {}).LeadAndLook(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.watcher(func() {}).LeadAndLook(t.Context()))
 	s := w.sender("http://"+heraldtest.Address(t)+"/topsecret", w.store)
 	for range 5 {
 		w.send(s)
@@ -323,9 +301,7 @@ func TestUnrecordedPostIsRepeated(t *testing.T) {
 	w := newWorld(t)
 	r := newReceiver(t)
 	w.fail(1, time.Hour)
-	if err := w.watcher(func() {}).LeadAndLook(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.watcher(func() {}).LeadAndLook(t.Context()))
 	if err := w.sender(r.URL, dying{w.store}).SendDue(t.Context()); err == nil {
 		t.Error("it does not say that it could not note it")
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/agentherald/herald/internal/erc8004"
@@ -27,9 +28,7 @@ func TestCheckFarAhead(t *testing.T) {
 	j := w.feedback()
 	w.mine(2)
 	head, err := w.client.readHead(w.ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	unmined := with(j, func(j *job.Job) { j.TransactionHash = common.Hash{9} })
 	bare := with(j, func(j *job.Job) { j.TransactionHash, j.LogIndex = common.Hash{}, nil })
 	unknown := with(bare, func(j *job.Job) { j.FeedbackIndex = 77 })
@@ -59,9 +58,7 @@ func TestCheckNeedsConfirmingBlocks(t *testing.T) {
 	w := newWorld(t, 3)
 	j := w.feedback()
 	node, err := url.Parse(w.net.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(node)
 	proxy.ModifyResponse = func(r *http.Response) error { // relabels the event's block, which is the newest, with a higher number
 		body, err := io.ReadAll(r.Body)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/rpc"
 	"github.com/gorilla/websocket"
 
@@ -86,9 +87,7 @@ func TestAnswersShareTheDecodingBudget(t *testing.T) {
 	t.Parallel()
 	budget := decode.NewBudget(1 << 20)
 	release, err := budget.Acquire(t.Context(), 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	node := &scriptedNode{head: 7, logs: func(uint64, uint64) (any, *nodeError) { return []string{strings.Repeat("x", 64<<10)}, nil }}
 	client := node.serve(t, 100, 20*time.Second)
 	client.decoding = budget
@@ -137,9 +136,7 @@ func TestRequestReservesOneAnswer(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	release, err := budget.Acquire(t.Context(), 64<<10)
 	if err != nil {
 		t.Fatal("not all was released:", err)
@@ -153,14 +150,10 @@ func TestBusyDecodingIsNoNodeFault(t *testing.T) {
 	t.Parallel()
 	const receipts = 20_000 // 60 kB, but 40,000 tokens
 	c, second, budget := budgetWorld(t, 1<<20, make([]struct{}, receipts))
-	if err := c.Ping(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, c.Ping(t.Context()))
 	second.set(nil, nil)
 	release, err := budget.Acquire(t.Context(), 512<<10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer release()
 	c.timeout = time.Second // of each question; the caller's context lasts longer
 	elems := []rpc.BatchElem{{Method: "eth_getLogs", Result: new(json.RawMessage)}}

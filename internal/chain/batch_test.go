@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 
@@ -282,9 +283,7 @@ func TestFollowsProviders(t *testing.T) {
 					next, events = r.To+1, events+len(r.Events)
 					return nil
 				}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				heraldtest.Must(t, err)
 				for failed := 0; next <= providerHead && failed < 3; {
 					if _, err := f.readNext(t.Context()); err != nil {
 						failed++

@@ -43,9 +43,7 @@ func newClient(t *testing.T, cfg Config) *Client {
 	t.Helper()
 	cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	c, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -77,18 +75,14 @@ func (w *world) mine(blocks int) {
 // job returns the job of the event of that kind in a receipt.
 func (w *world) job(kind erc8004.Kind, r *types.Receipt, err error) job.Job {
 	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, err)
 	for _, l := range r.Logs {
 		e, err := erc8004.Decode(*l)
 		if err != nil || e.Kind != kind {
 			continue
 		}
 		j, err := Job(e, w.net.ChainID(), w.net.Deployment(), l.BlockTimestamp, limits)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		heraldtest.Must(w.t, err)
 		return j
 	}
 	w.t.Fatalf("no %s in the receipt", kind)
@@ -115,9 +109,7 @@ func (w *world) minedAt(j job.Job) int64 {
 func (w *world) check(j job.Job, v Verify) Standing {
 	w.t.Helper()
 	s, err := w.client.Check(w.ctx, j, v)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, err)
 	s.Event = nil
 	return s
 }
@@ -338,9 +330,7 @@ func TestCheckConfirmations(t *testing.T) {
 	}
 
 	tx, err := w.net.Submit(w.ctx, w.rater, w.net.Deployment().Reputation, devnet.Feedback{AgentID: w.agent}.Calldata())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	waiting := with(j, func(j *job.Job) { j.TransactionHash, j.BlockNumber = tx, 0 })
 	if got := w.check(waiting, VerifyReceipt); !got.Found || got.Confirmed || got.ConfirmedIn != 4 {
 		t.Errorf("not mined yet: %+v", got)
@@ -381,17 +371,13 @@ func TestCheckAfterReorg(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
 	j := w.feedback()
-	if err := w.net.Reorg(w.ctx, 1, true); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.net.Reorg(w.ctx, 1, true))
 	got := w.check(j, VerifyReceipt)
 	if !got.Found || !got.Confirmed || got.BlockHash == j.BlockHash || got.BlockHash == (common.Hash{}) {
 		t.Errorf("mined again: %+v", got)
 	}
 	j = w.feedback()
-	if err := w.net.Reorg(w.ctx, 1, false); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.net.Reorg(w.ctx, 1, false))
 	if got := w.check(j, VerifyReceipt); got != newContradiction("transactionHash") {
 		t.Errorf("gone: %+v", got)
 	}
@@ -420,9 +406,7 @@ func TestNodeGone(t *testing.T) {
 	w := newWorld(t, 0)
 	j := w.feedback()
 	w.check(j, VerifyReceipt)
-	if err := w.net.Close(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.net.Close())
 	var away *UnavailableError
 	if _, err := w.client.Check(w.ctx, j, VerifyReceipt); !errors.As(err, &away) {
 		t.Errorf("check: %v", err)

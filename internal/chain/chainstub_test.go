@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
@@ -178,9 +179,7 @@ func newStubFollower(t *testing.T, c *Client, cfg FollowConfig) (*Follower, map[
 		}
 	}
 	f, err := c.NewFollower(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return f, got
 }
 

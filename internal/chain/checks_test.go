@@ -123,14 +123,15 @@ func followFor(t *testing.T, f *Follower, within time.Duration) {
 // Then the follower reads everything since the last complete check again, and marks the node.
 func TestOmissionIsFound(t *testing.T) {
 	t.Parallel()
+	const finality = 4 * time.Minute
 	for name, c := range map[string]struct {
 		finality time.Duration
 		nodes    int
 		behind   uint64
 	}{
-		"one node": {20 * time.Minute, 1, 0}, "one node that names nothing final": {0, 1, 0}, "one node, all is final": {time.Second, 1, 0},
-		"two nodes": {20 * time.Minute, 2, 0}, "two nodes, one is some blocks behind": {20 * time.Minute, 2, 3},
-		"two nodes, one is far behind": {20 * time.Minute, 2, 10_000},
+		"one node": {finality, 1, 0}, "one node that names nothing final": {0, 1, 0}, "one node, all is final": {time.Second, 1, 0},
+		"two nodes": {finality, 2, 0}, "two nodes, one is some blocks behind": {finality, 2, 3},
+		"two nodes, one is far behind": {finality, 2, 10_000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -156,9 +157,9 @@ func TestOmissionIsFound(t *testing.T) {
 						}
 						return len(events), nil
 					}})
-				followFor(t, f, time.Duration(first-from)*2*time.Second+10*time.Minute)
+				followFor(t, f, time.Duration(first-from)*2*time.Second+finality+time.Minute)
 				lies = false
-				followFor(t, f, 30*time.Minute)
+				followFor(t, f, 2*finality)
 				for n := (from + 9) / 10 * 10; n < f.next; n += 10 {
 					if got[n] != 1 && !slices.Contains(found, n) {
 						t.Errorf("the log of block %d of %d to %d is missing", n, from, f.next-1)

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 
@@ -74,9 +75,7 @@ func TestJobOfArbitraryStrings(t *testing.T) {
 	// The stored JSON is a valid job, as an enqueuer could have written it.
 	j.Sanitized = nil
 	text, err := json.Marshal(j)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	again, err := job.Parse(text, limits)
 	if field, differs := again.Conflict(j); err != nil || differs || again.Key() != j.Key() {
 		t.Errorf("%s is read as %+v, %v: differs in %q", text, again, err, field)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
@@ -24,9 +25,7 @@ import (
 func omitRanges(t *testing.T, target string) string {
 	t.Helper()
 	u, err := url.Parse(target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(u)
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -57,15 +56,11 @@ func TestOmittedLogsAreRead(t *testing.T) {
 		filter := logFilter{Address: []common.Address{w.net.Deployment().Reputation},
 			Topics: [][]common.Hash{erc8004.Topics(erc8004.NewFeedback)}, FromBlock: 1}
 		head, err := c.readHead(w.ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		filter.ToBlock = hexutil.Uint64(head.Number)
 		f := Follower{client: c, filter: filter, next: 1}
 		logs, _, err := f.readRangeLogs(w.ctx, uint64(head.Number), head)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		if trusted {
 			if len(logs) != 0 {
 				t.Errorf("the proxy omits nothing: %v", logs)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/agentherald/herald/internal/devnet"
@@ -25,22 +26,16 @@ func (w *world) giveInOneBlock(clients ...devnet.Account) (events []erc8004.Even
 	for _, client := range clients {
 		tx, err := w.net.Submit(w.ctx, client, w.net.Deployment().Reputation,
 			devnet.Feedback{AgentID: w.agent, Value: big.NewInt(1)}.Calldata())
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		heraldtest.Must(w.t, err)
 		sent = append(sent, tx)
 	}
 	w.mine(1)
 	for _, tx := range sent {
 		r, err := w.net.Receipt(w.ctx, tx)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		heraldtest.Must(w.t, err)
 		for _, l := range r.Logs {
 			e, err := erc8004.Decode(*l)
-			if err != nil {
-				w.t.Fatal(err)
-			}
+			heraldtest.Must(w.t, err)
 			indexes = append(indexes, e.FeedbackIndex)
 			e.FeedbackIndex, e.HasIndex = 0, false
 			events = append(events, e)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 
@@ -34,9 +35,7 @@ func (w *world) follow(cfg FollowConfig) (jobs chan job.Job, stop func()) {
 		}
 	}
 	f, err := w.client.NewFollower(cfg)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, err)
 	ctx, cancel := context.WithCancel(w.ctx)
 	done := make(chan error, 1)
 	go func() { done <- f.Follow(ctx) }()
@@ -112,9 +111,7 @@ func TestFollowReorg(t *testing.T) {
 	if got := w.next(jobs); got.Key() != first.Key() {
 		t.Errorf("%+v", got)
 	}
-	if err := w.net.Reorg(w.ctx, 1, true); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.net.Reorg(w.ctx, 1, true))
 	again := w.next(jobs)
 	if again.Key() != first.Key() || again.BlockHash == first.BlockHash {
 		t.Errorf("after the reorg %s in block %s, before in %s", again.Key(), again.BlockHash, first.BlockHash)
@@ -124,9 +121,7 @@ func TestFollowReorg(t *testing.T) {
 	if got := w.next(jobs); got.Key() != lost.Key() {
 		t.Errorf("%+v", got)
 	}
-	if err := w.net.Reorg(w.ctx, 1, false); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.net.Reorg(w.ctx, 1, false))
 	other := w.job2(func() (*types.Receipt, error) {
 		_, r, err := w.net.GiveFeedback(w.ctx, w.rater, devnet.Feedback{AgentID: w.agent, Tag1: "other"})
 		return r, err
@@ -143,9 +138,7 @@ func TestFollowRefusedAndHandleErrors(t *testing.T) {
 	stop := errors.New("stop")
 	f, err := w.client.NewFollower(FollowConfig{Deployment: w.net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback}, Limits: limits,
 		Handle: func(context.Context, Range) error { return stop }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if err := f.Follow(w.ctx); !errors.Is(err, stop) {
 		t.Errorf("%v", err)
 	}
@@ -184,9 +177,7 @@ func TestFollowWaitsForTheNode(t *testing.T) {
 	c.log = slog.New(slog.NewTextHandler(signal{warned}, nil))
 	f, err := c.NewFollower(FollowConfig{Deployment: erc8004.Deployment{Reputation: common.Address{1}}, Poll: time.Millisecond, Limits: limits,
 		Handle: func(context.Context, Range) error { return nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	done := make(chan error, 1)
 	go func() { done <- f.Follow(ctx) }()
 	<-warned
@@ -202,9 +193,7 @@ func TestFollowsALowHead(t *testing.T) {
 	w := newWorld(t, 0)
 	first := w.feedback()
 	head, err := w.client.Head(w.ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	jobs := make(chan job.Job, 10)
 	f, err := w.client.NewFollower(FollowConfig{Deployment: w.net.Deployment(), Kinds: []erc8004.Kind{erc8004.NewFeedback}, Limits: limits,
 		Anchors: []Anchor{{Number: head + 50, Hash: common.Hash{1}}}, Poll: time.Millisecond, Handle: func(_ context.Context, r Range) error {
@@ -213,9 +202,7 @@ func TestFollowsALowHead(t *testing.T) {
 			}
 			return nil
 		}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if f.awaitsHead(head); f.lowSince.IsZero() || !f.awaitsHead(head) || len(f.done) != 1 {
 		t.Errorf("it did not wait: %+v", f.done)
 	}
@@ -241,9 +228,7 @@ func TestFollowSeesAReorgMeanwhile(t *testing.T) {
 		var handed []Range
 		f, err := w.client.NewFollower(FollowConfig{Deployment: w.net.Deployment(), Limits: limits,
 			Handle: func(_ context.Context, r Range) error { handed = append(handed, r); return nil }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		if _, err := f.readNext(w.ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -253,9 +238,7 @@ func TestFollowSeesAReorgMeanwhile(t *testing.T) {
 		}
 		for _, blocks := range []uint64{1, 4} {
 			end, err := w.client.readBlock(w.ctx, formatNumber(before.Number+1))
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			if blocks > 1 {
 				w.mine(4)
 				if end, err = w.client.readBlock(w.ctx, formatNumber(before.Number+blocks)); err != nil {
@@ -292,9 +275,7 @@ func TestFollowLimit(t *testing.T) {
 		w.feedback()
 	}
 	head, err := w.client.Head(w.ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	var limit atomic.Uint64
 	limit.Store(head - 2)
 	asked := signal{make(chan struct{})}
@@ -327,9 +308,7 @@ func TestFollowLimit(t *testing.T) {
 	f, err := w.client.NewFollower(FollowConfig{Deployment: w.net.Deployment(), Limits: limits,
 		Limit:  func(context.Context) (uint64, error) { return 0, broken },
 		Handle: func(context.Context, Range) error { return nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if err := f.Follow(w.ctx); !errors.Is(err, broken) {
 		t.Errorf("%v", err)
 	}

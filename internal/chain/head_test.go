@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 
@@ -113,9 +114,7 @@ func TestHeadBelowTheStart(t *testing.T) {
 	client := newClient(t, Config{ChainID: 1, URLs: []secret.Secret{headNode{1, 90, 90, time.Now()}.serve(t)}})
 	deployment, _ := erc8004.KnownDeployment(1)
 	f, err := client.NewFollower(FollowConfig{Deployment: deployment, From: 5000, FromHead: true, Poll: time.Millisecond, Limits: limits, Handle: refuseRange})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	f.lowHeadTimeout = 10 * time.Millisecond
 	if err := f.Follow(t.Context()); !errors.Is(err, ErrStartAboveHead) {
 		t.Errorf("the follower ends with %v", err)

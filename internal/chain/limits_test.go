@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 
@@ -103,9 +104,7 @@ func TestLimitInStatus(t *testing.T) {
 	c := newPool(t, n)
 	c.nodes[0].verified = true
 	conn, err := c.nodes[0].dial(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	c.nodes[0].conn = conn
 	_, _, err = c.readLogs(t.Context(), logFilter{ToBlock: hexutil.Uint64(20_000)})
 	if !isRangeLimit(err) || narrowWidth(err, 20_001) != 10_000 {
@@ -180,9 +179,7 @@ func TestFollowerUsesStatedRange(t *testing.T) {
 	c.trusted = true
 	f, err := c.NewFollower(FollowConfig{Deployment: erc8004.Deployment{Reputation: common.Address{1}}, Limits: limits,
 		Handle: func(context.Context, Range) error { return nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	for more := true; more; {
 		if more, err = f.readNext(t.Context()); err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
@@ -309,9 +310,7 @@ func TestBatchStaysOnOneNode(t *testing.T) {
 			{Method: "eth_getBlockByNumber", Args: []any{"0x2", false}, Result: &a},
 			{Method: "eth_getBlockByNumber", Args: []any{"0x3", false}, Result: &b},
 		}
-		if err := c.sendBatch(t.Context(), "asking", elems); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, c.sendBatch(t.Context(), "asking", elems))
 		return a, b, [2]error{elems[0].Error, elems[1].Error}
 	}
 	if a, b, errs := read(); a == nil || a.Hash != first.hash(2) || b != nil || errs[0] != nil || errs[1] == nil {

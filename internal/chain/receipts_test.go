@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
@@ -105,9 +106,7 @@ func newTwins(t *testing.T) (*world, logFilter) {
 	}
 	w.mine(1)
 	head, err := w.client.readHead(w.ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return w, logFilter{Address: []common.Address{w.net.Deployment().Reputation},
 		Topics: [][]common.Hash{erc8004.Topics(erc8004.NewFeedback)}, FromBlock: 1, ToBlock: hexutil.Uint64(head.Number)}
 }
@@ -121,9 +120,7 @@ func (w *world) read(filter logFilter, urls ...string) ([]types.Log, *Client, er
 	}
 	c := newClient(w.t, cfg)
 	logs, ends, err := c.readLogs(w.ctx, filter)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, err)
 	logs, err = c.completeLogs(w.ctx, filter, ends, logs)
 	return logs, c, err
 }
@@ -182,9 +179,7 @@ func TestExamineReceipts(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
 	blocks, err := w.client.readBlooms(w.ctx, []uint64{uint64(filter.ToBlock)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	b := blocks[0]
 	receipts := func(t *testing.T) (rs provableReceipts) {
 		if err := w.client.sendCall(w.ctx, "test", &rs, "eth_getBlockReceipts", b.Hash); err != nil || len(rs) != 2 {
@@ -319,9 +314,7 @@ func TestProvenLogsReplaceOthers(t *testing.T) {
 	t.Parallel()
 	w, filter := newTwins(t)
 	honest, _, err := w.read(filter, w.net.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	liar := bender(t, w.net.URL(), func(method string, result json.RawMessage) json.RawMessage {
 		var logs []map[string]json.RawMessage
 		if method != "eth_getLogs" || json.Unmarshal(result, &logs) != nil || len(logs) != 2 {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/agentherald/herald/internal/devnet"
@@ -16,9 +17,7 @@ import (
 func (w *world) vanish(again bool) job.Job {
 	w.t.Helper()
 	j := w.feedback()
-	if err := w.net.Reorg(w.ctx, 1, again); err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, w.net.Reorg(w.ctx, 1, again))
 	return j.Retraction(j.ID())
 }
 
@@ -86,9 +85,7 @@ func TestCheckRetraction(t *testing.T) {
 	if _, err := w.client.Check(w.ctx, noContract, VerifyReceipt); !errors.As(err, &away) {
 		t.Errorf("no contract: %v", err)
 	}
-	if err := w.net.Close(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.net.Close())
 	if _, err := w.client.Check(w.ctx, vanished, VerifyReceipt); !errors.As(err, &away) {
 		t.Errorf("the node is away: %v", err)
 	}

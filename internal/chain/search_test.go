@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
@@ -180,9 +181,7 @@ func scriptedRegistries() erc8004.Deployment {
 func scriptedLog(t *testing.T, block uint64) (types.Log, job.Job) {
 	t.Helper()
 	spec, err := registry.ReputationRegistryMetaData.ParseABI()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	j := job.Job{Kind: job.KindNewFeedback, ChainID: 1, IdentityRegistry: scriptedRegistries().Identity,
 		ReputationRegistry: scriptedRegistries().Reputation,
 		AgentID:            big.NewInt(42), ClientAddress: common.Address{0xc1}, FeedbackIndex: 7, Value: big.NewInt(9977),
@@ -191,9 +190,7 @@ func scriptedLog(t *testing.T, block uint64) (types.Log, job.Job) {
 	event := spec.Events["NewFeedback"]
 	data, err := event.Inputs.NonIndexed().Pack(j.FeedbackIndex, j.Value, j.ValueDecimals, j.Tag1, j.Tag2, j.Endpoint,
 		j.FeedbackURI, j.FeedbackHash)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return types.Log{Address: j.ReputationRegistry, Data: data, BlockNumber: block, BlockHash: blockHash(block),
 		TxHash: common.Hash{9},
 		Topics: append([]common.Hash{event.ID}, common.BigToHash(j.AgentID), common.BytesToHash(j.ClientAddress.Bytes()),
@@ -552,9 +549,7 @@ func TestForgedRegistry(t *testing.T) {
 	d := w.net.Deployment()
 	create := func(bytecode string, initialize []byte) common.Address {
 		own, err := w.net.Create(w.ctx, w.rater, common.FromHex(bytecode))
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		w.send(own, initialize)
 		return own
 	}

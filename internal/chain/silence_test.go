@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 )
 
@@ -33,9 +34,7 @@ func TestSilentNode(t *testing.T) {
 	}))
 	t.Cleanup(node.Close)
 	c, err := New(Config{ChainID: 31337, URLs: []secret.Secret{secret.New(node.URL)}, Timeout: 100 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(c.Close)
 	c.nodes[0].silence.quiet = time.Hour
 	ask := func() error {

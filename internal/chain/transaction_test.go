@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -79,9 +80,7 @@ func TestReadTransactionCounts(t *testing.T) {
 	for range 3 {
 		tx, err := w.net.Submit(w.ctx, w.rater, w.net.Deployment().Reputation,
 			devnet.Feedback{AgentID: w.agent, Value: big.NewInt(7)}.Calldata())
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		sent = append(sent, tx)
 	}
 	w.mine(1)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/secret"
 )
@@ -26,9 +27,7 @@ func TestWebsocketWakes(t *testing.T) {
 			}
 			return nil
 		}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	ctx, cancel := context.WithCancel(w.ctx)
 	done := make(chan error, 1)
 	go func() { done <- f.Follow(ctx) }()

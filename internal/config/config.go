@@ -22,7 +22,8 @@ import (
 type Config struct {
 	RedisURL    secret.Secret
 	DatabaseURL secret.Secret
-	Queue       string // "", redis, embedded
+	LeaderURL   secret.Secret // of Postgres itself if DatabaseURL is that of a pooler; else zero
+	Queue       string        // "", redis, embedded
 
 	Chains map[uint64]Chain
 
@@ -351,6 +352,10 @@ func (c *Config) checkConsistency() (faults []error) {
 	}
 	if !c.RedisURL.IsZero() && c.Queue == "embedded" {
 		faults = append(faults, &Error{"HERALD_QUEUE", "is embedded although REDIS_URL is set: unset one of them"})
+	}
+	if !c.LeaderURL.IsZero() && c.DatabaseURL.IsZero() {
+		faults = append(faults, &Error{"HERALD_LEADER_DATABASE_URL",
+			"is set although DATABASE_URL is not: set DATABASE_URL to the address of the pooler"})
 	}
 	if !c.DatabaseURL.IsZero() && c.Keyset.IsZero() {
 		faults = append(faults, &Error{"HERALD_KEYSET",

@@ -74,6 +74,7 @@ func TestAcceptedSettings(t *testing.T) {
 		{db, func(c *Config) any { return c.DatabaseURL.Reveal() }, "postgres://u:p@h/d"},
 		{[]string{db[0], db[2], "HERALD_QUEUE=embedded"}, func(c *Config) any { return c.Queue }, "embedded"},
 		{[]string{"DATABASE_URL=host=/run dbname=d", db[1], db[2]}, func(c *Config) any { return c.DatabaseURL.Reveal() }, "host=/run dbname=d"},
+		{append(db, "HERALD_LEADER_DATABASE_URL=host=/run dbname=d"), func(c *Config) any { return c.LeaderURL.Reveal() }, "host=/run dbname=d"},
 		{db, func(c *Config) any { return c.Keyset.Reveal() }, keys},
 		{[]string{"IPFS_GATEWAYS=http://127.0.0.1:8080, https://a.example/x ,"}, func(c *Config) any { return strings.Join(c.IPFSGateways, " ") }, "http://127.0.0.1:8080 https://a.example/x"},
 		{[]string{"HERALD_LISTEN=[::1]:0"}, func(c *Config) any { return c.Listen }, "[::1]:0"},
@@ -283,6 +284,7 @@ func TestRefuses(t *testing.T) {
 		{[]string{"HERALD_WATCH=8453"}, "HERALD_WATCH: names chain 8453, which has no node: set RPC_URL_8453, or take the chain out"},
 		{[]string{db, "HERALD_KEYSET=" + keys}, "REDIS_URL: is not set although DATABASE_URL is: set it, or HERALD_QUEUE=embedded"},
 		{[]string{db, "HERALD_KEYSET=" + keys, "HERALD_QUEUE=redis"}, "HERALD_QUEUE: is redis although REDIS_URL is not set"},
+		{[]string{"HERALD_LEADER_DATABASE_URL=postgres://h/d"}, "HERALD_LEADER_DATABASE_URL: is set although DATABASE_URL is not"},
 		{[]string{"HERALD_QUEUE=redis"}, "HERALD_QUEUE: is redis although REDIS_URL is not set"},
 		{[]string{"REDIS_URL=redis://h", "HERALD_QUEUE=embedded"}, "HERALD_QUEUE: is embedded although REDIS_URL is set"},
 		{[]string{db, "REDIS_URL=redis://h"}, "HERALD_KEYSET: is not set although DATABASE_URL is"},
@@ -320,9 +322,7 @@ func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, content string) string {
 		p := filepath.Join(dir, name)
-		if err := os.WriteFile(p, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, os.WriteFile(p, []byte(content), 0o600))
 		return p
 	}
 	c := load(t, "HERALD_API_TOKEN_FILE="+file("token", "the token\r\n"), "RPC_URL_5_FILE="+file("rpc", "https://h/key\n"),
@@ -400,9 +400,7 @@ func TestSettings(t *testing.T) {
 		"HERALD_BINDNIG=require", "OTEL_EXPORTER_OTLP_HEADERS=a=pw1234", "PATH=/pw1234")
 	settings := c.Settings()
 	shown, err := json.Marshal(settings)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	for name, text := range map[string]string{"settings": string(shown), "%v": fmt.Sprintf("%v", c), "%+v": fmt.Sprintf("%+v", *c), "%#v": fmt.Sprintf("%#v", c)} {
 		if strings.Contains(text, "pw1234") || strings.Contains(text, keys) {
 			t.Errorf("%s shows a secret: %s", name, text)
@@ -424,7 +422,7 @@ func TestSettings(t *testing.T) {
 		}
 	}
 	const tail = "RPC_URL_5 RPC_URL_8453 VALIDATION_REGISTRY_5 HERALD_BINDNIG HERALD_NEW_KEY"
-	if s := strings.Join(names, " "); !strings.HasPrefix(s, "REDIS_URL DATABASE_URL HERALD_QUEUE ") || !strings.HasSuffix(s, tail) {
+	if s := strings.Join(names, " "); !strings.HasPrefix(s, "REDIS_URL DATABASE_URL HERALD_LEADER_DATABASE_URL HERALD_QUEUE ") || !strings.HasSuffix(s, tail) {
 		t.Errorf("order: %s", s)
 	}
 }

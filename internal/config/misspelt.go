@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/agentherald/herald/internal/text"
 )
 
 // Misspelt is a variable that is set but that Herald does not read.
@@ -71,16 +73,9 @@ func findMisspelt(env map[string]string, unread []string) (found []Misspelt) {
 	return found
 }
 
-// findNearestName returns the name in right with the smallest edit distance to name, or "" if every distance is greater
-// than maxTypos.
-func findNearestName(name string, right []string) (best string) {
-	least := maxTypos + 1
-	for _, r := range right {
-		if d := editDistance(name, r, least); d < least {
-			least, best = d, r
-		}
-	}
-	return best
+// findNearestName returns the name in right that is most similar to name, or "" if none is similar.
+func findNearestName(name string, right []string) string {
+	return text.FindNearest(name, right, maxTypos)
 }
 
 // findNearestOfChain is findNearestName for names that end in a chain id: it returns RPC_URL_8453 for RPCURL_8453.
@@ -94,29 +89,4 @@ func findNearestOfChain(name string) string {
 		return best + id
 	}
 	return ""
-}
-
-// editDistance returns the Levenshtein distance of a and b: the number of letters to insert, delete or replace. It
-// returns limit if the distance is limit or more.
-func editDistance(a, b string, limit int) int {
-	if max(len(a), len(b))-min(len(a), len(b)) >= limit {
-		return limit
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return min(row[len(b)], limit)
 }

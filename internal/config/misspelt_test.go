@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 func TestMisspeltVariables(t *testing.T) {
@@ -45,26 +47,12 @@ func TestMisspeltVariables(t *testing.T) {
 	}
 }
 
-func TestEditDistance(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"abc", "abc", 0}, {"abc", "abd", 1}, {"abc", "ab", 1}, {"abc", "xabc", 1}, {"abc", "acb", 2}, {"abc", "xyz", 3}, {"abcdef", "", 3}} {
-		if got := editDistance(c.a, c.b, 3); got != c.want {
-			t.Errorf("%s, %s: %d, want %d", c.a, c.b, got, c.want)
-		}
-	}
-}
-
 // TestPublic: the public settings of a running worker contain no secret, and differ if the settings differ.
 func TestPublic(t *testing.T) {
 	t.Parallel()
 	load := func(environ ...string) map[string]string {
 		cfg, err := Load(environ)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		return cfg.Public()
 	}
 	const command, other = `HERALD_STDIO_COMMANDS=[["/bin/agent","hunter2"]]`, `HERALD_STDIO_COMMANDS=[["/bin/agent","hunter3"]]`

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 var update = flag.Bool("update", false, "rewrite the tables in docs/settings.md and docs/chain.md")
@@ -31,9 +32,7 @@ func checkTable(t *testing.T, page, name, table string) {
 	t.Helper()
 	begin, end := "<!-- "+name+":begin -->\n", "<!-- "+name+":end -->\n"
 	raw, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	before, rest, begins := strings.Cut(string(raw), begin)
 	old, after, ends := strings.Cut(rest, end)
 	if !begins || !ends {
@@ -45,9 +44,7 @@ func checkTable(t *testing.T, page, name, table string) {
 	if !*update {
 		t.Fatalf("%s is not the code's: run `go test ./internal/config -run %s -update`", page, t.Name())
 	}
-	if err := os.WriteFile(page, []byte(before+begin+table+end+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(page, []byte(before+begin+table+end+after), 0o644))
 }
 
 // chainTable returns a row for the mainnets, one for the testnets, and one for each chain with registries of October

@@ -47,7 +47,10 @@ func listVariables() []variable {
 				"redis-cluster://h1,h2. Without it, the worker runs an embedded Redis.", true, setRedisURL},
 		{"DATABASE_URL", "",
 			"Postgres 15 or newer, postgres://user:password@host/database. Without it, the worker runs an embedded " +
-				"Postgres.", true, setDatabaseURL},
+				"Postgres.", true, setDatabaseURL(func(c *Config) *secret.Secret { return &c.DatabaseURL })},
+		{"HERALD_LEADER_DATABASE_URL", "",
+			"The same database without a pooler. Set it if DATABASE_URL leads through a pooler in transaction mode " +
+				"(docs/scaling.md).", true, setDatabaseURL(func(c *Config) *secret.Secret { return &c.LeaderURL })},
 		{"HERALD_QUEUE", "",
 			"embedded: run an embedded queue on this machine although DATABASE_URL is set (one worker only). redis: " +
 				"use REDIS_URL, which is then required.", false,
@@ -206,9 +209,9 @@ func listVariables() []variable {
 				"on Ethereum, 36s on a chain that Herald does not know, 0 on development chains (1337, 31337).",
 			false, setConfirmations},
 		{"HERALD_ORDER", "strict",
-			"strict: only one delivery of a client to an agent is in flight at a time. A known earlier feedback is " +
-				"sent before later ones until its first attempt is 60 s old; revocations and responses are sent after " +
-				"their feedback. off: each delivery is sent as soon as possible. Set the same value on every worker of a " +
+			"strict: only one delivery of a client to an agent is called at a time. A known earlier feedback is " +
+				"sent before later ones until 60 s after its event was found confirmed; revocations are sent after " +
+				"their feedback. off: each delivery is sent as soon as possible; responses still follow their feedback. Set the same value on every worker of a " +
 				"database; `worker agent policy` switches the order off for one agent.", false, setOrder},
 		{"HERALD_ALERT_URL", "",
 			"URL to which Herald posts when an agent begins to fail, recovers or is disabled, and when deliveries " +
@@ -342,13 +345,15 @@ func setRedisURL(c *Config, s string) string {
 }
 
 // setDatabaseURL accepts both forms that libpq accepts: a URL, or keywords as in "host=/run/postgresql dbname=herald".
-func setDatabaseURL(c *Config, s string) string {
-	scheme, rest, isURL := strings.Cut(s, "://")
-	if isURL && (rest == "" || scheme != "postgres" && scheme != "postgresql") || !isURL && !strings.Contains(s, "=") {
-		return "must be a URL, as in postgres://user:password@host/database"
+func setDatabaseURL(field func(*Config) *secret.Secret) func(*Config, string) string {
+	return func(c *Config, s string) string {
+		scheme, rest, isURL := strings.Cut(s, "://")
+		if isURL && (rest == "" || scheme != "postgres" && scheme != "postgresql") || !isURL && !strings.Contains(s, "=") {
+			return "must be a URL, as in postgres://user:password@host/database"
+		}
+		*field(c) = secret.New(s)
+		return ""
 	}
-	c.DatabaseURL = secret.New(s)
-	return ""
 }
 
 func setListen(c *Config, s string) string {

@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -47,7 +48,7 @@ func TestReplayTidiesTheArchive(t *testing.T) {
 		return lanes[queue.First]["archived"] + lanes[queue.Retry]["archived"] + lanes[queue.Bulk]["archived"]
 	}
 	asked := &countingLanes{Lanes: w.queue}
-	w.dispatcher = must(NewDispatcher(asked, w.logger()))
+	w.dispatcher = must(dispatch.New(asked, w.logger()))
 	w.serve(w.newWorker())
 	id, other := rate(), rate()
 	w.until(id, store.Rejected)
@@ -71,7 +72,7 @@ func TestReplayTidiesTheArchive(t *testing.T) {
 
 // countingLanes counts the calls that remove archived tasks.
 type countingLanes struct {
-	Lanes
+	dispatch.Lanes
 	dropped atomic.Int64
 }
 
@@ -84,7 +85,7 @@ func (l *countingLanes) DropArchived(ctx context.Context, id uuid.UUID, n int) e
 func TestReplayWithoutRedis(t *testing.T) {
 	t.Parallel()
 	log := &heraldtest.Log{}
-	must(NewDispatcher(&away{}, slog.New(slog.NewTextHandler(log, nil)))).DropArchived(t.Context(), uuid.New(), 3)
+	must(dispatch.New(&away{}, slog.New(slog.NewTextHandler(log, nil)))).DropArchived(t.Context(), uuid.New(), 3)
 	said := log.String()
 	if strings.Count(said, "\n") != 1 || !strings.Contains(said, "level=INFO") || !strings.Contains(said, "about=Redis") {
 		t.Errorf("%s", said)

@@ -90,7 +90,7 @@ func TestLargeArgumentsInFlightAreBounded(t *testing.T) {
 		}
 	}
 	for _, id := range []uuid.UUID{next, huge} { // arguments beyond the budget are sent when no others are in flight
-		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
+		w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1`, id)
 		if note, err := k.deliver(t.Context(), id, 1); err != nil || note != "" || w.row(id).Status != store.Delivered {
 			t.Errorf("after the others: %q, %v", note, err)
 		}

@@ -20,46 +20,47 @@ import (
 	"github.com/google/uuid"
 )
 
-// BatchTool is the name of the tool that receives several pieces of feedback in one call, at agents that offer it
+// BatchTool is the name of the tool that receives several pieces of feedback in one call. An agent may offer it
 // (docs/tools).
 const BatchTool = "agent.receiveFeedbackBatch"
 
 const (
-	// MaxBatch is the largest number of deliveries in one call, including the leader's.
+	// MaxBatch is the largest number of deliveries in one call, including the leader.
 	MaxBatch = store.MaxFollowers + 1
-	// maxBatchBytes bounds the arguments of a batch, in bytes of JSON.
+	// maxBatchBytes bounds the arguments of a call with several deliveries, in bytes of JSON.
 	maxBatchBytes = 4 << 20
-	// maxBatchAgents bounds Executor.batches. The limit of an evicted agent is found again by the next batches.
+	// maxBatchAgents is the number of agents whose batchLimit the process remembers (Executor.batches). If the limit of
+	// an agent is evicted, the agent's next batches find it again.
 	maxBatchAgents = 4096
 )
 
-// batch is a call with several deliveries: the leader's, whose attempt makes the call, and the followers'. Each
-// delivery has its own row, attempt and outcome.
+// batch is one call with several deliveries of an agent. The attempt of the leader makes the call. The members are the
+// other deliveries, claimed for this call (store.Follower). Each delivery has its own row, attempt and outcome.
 type batch struct {
 	leader  uuid.UUID    // delivery id
-	members []*follower  // followers that are delivered in the call
-	failed  []*follower  // followers that failed before the call; each failure is recorded
-	single  preparedCall // the call of the leader's delivery alone, which is made if the agent refuses the batch
-	size    int          // number of deliveries in the call, including the leader's; 0: the leader is called alone
+	members []*follower  // the deliveries in the call, without the leader
+	failed  []*follower  // deliveries that failed before the call; each failure is recorded
+	single  preparedCall // a call with the leader alone, which is made if the agent refuses the batch
+	size    int          // number of deliveries in the call, including the leader; 0: the call has only the leader
 }
 
-// batchLimit is how many deliveries an agent accepts in one call, as this process learnt it from calls. It is used for
-// limitTTL after the time learnt.
+// batchLimit is the number of deliveries that an agent accepts in one call, learnt from earlier calls of this process.
+// When limitTTL has passed since it was learnt, it is ignored.
 type batchLimit struct {
-	// refused identifies a tool list by the time at which it was fetched (its field Listed). The list contains the
-	// batch tool, but the agent refused a call of that tool as unknown. While this list is in use, each call contains
-	// one delivery. Zero: no list.
+	// refused is the fetch time (mcpcall.ToolSet.Listed) of a tool list that names the batch tool, although the agent
+	// answered that it does not know that tool. While this tool list is cached, no batches are sent. Zero: there is no
+	// such list.
 	refused time.Time
-	most    int // largest number of deliveries in one call; 0: the agent has not limited it
-	learnt  time.Time
+	most    int       // largest number of deliveries in one call; 0: the agent has not limited it
+	learnt  time.Time // when the limit was last changed
 }
 
-// limitTTL is how long a batchLimit is used. After that, larger batches are tried again.
+// limitTTL is how long a batchLimit is used. After that, batches of the configured size are tried again.
 const limitTTL = 10 * time.Minute
 
-// gatherBatch claims more deliveries of the agent and adds them as followers to the prepared call of the leader, if the
-// agent offers a batch tool. If the batch cannot be made, the claims are released at no cost of an attempt, and the
-// leader is delivered alone.
+// gatherBatch replaces the prepared call of the leader a by a batch, if the agent offers a batch tool and has other
+// deliveries that could be called now. It claims these and prepares them. It releases the claims of those that do not
+// fit into the call, and these attempts do not count. If no other delivery fits, the leader's call does not change.
 func (e *Executor) gatherBatch(ctx context.Context, a *attempt) {
 	most := e.mayBatch(a)
 	if most < 2 {
@@ -90,9 +91,10 @@ func (e *Executor) gatherBatch(ctx context.Context, a *attempt) {
 	e.giveBack(ctx, back)
 }
 
-// mayBatch returns how many deliveries the call may contain, including that of the leader, before the batch tool's
-// schema is known: batchSize, or 1 (alone) if the job, its headers, a replay, or the agent being a newcomer rules out a
-// batch.
+// mayBatch returns how many deliveries the call of the leader a may contain, including the leader: batchSize, or 1,
+// which means no batch. It returns 1 if Executor.Followers is nil, if the agent is a newcomer, or if the delivery is a
+// replay. It also returns 1 if the job is not for feedback, names another tool than feedbackTool, or has its own
+// headers or template. The batch tool's schema may allow fewer (findBatchTool).
 func (e *Executor) mayBatch(a *attempt) int {
 	action := a.claim.Job.Action
 	switch {
@@ -105,13 +107,10 @@ func (e *Executor) mayBatch(a *attempt) int {
 	return e.batchSize(a)
 }
 
-// batchSize returns how many deliveries one call may contain: the least of the operator's limit, the agent's wish and
-// the known batchLimit. It returns 1 if the agent refused the batch tool of its current tool list.
+// batchSize returns how many deliveries one call to the agent may contain: the lower of the setting BatchSize and the
+// agent's batchLimit. It returns 1 if the agent rejected the batch tool that its current tool list names.
 func (e *Executor) batchSize(a *attempt) int {
 	most := e.BatchSize
-	if wish := a.agentWishes().BatchSize; wish > 0 {
-		most = min(most, wish)
-	}
 	if known, ok := e.batches.Get(a.claim.Agent()); ok && e.Now().Sub(known.learnt) < limitTTL {
 		if a.call.listing != nil && known.refused.Equal(a.call.listing.Listed) {
 			return 1
@@ -123,8 +122,9 @@ func (e *Executor) batchSize(a *attempt) int {
 	return most
 }
 
-// findBatchTool returns the agent's batch tool, and the smaller of most and the maxItems in its schema. The number is 0
-// if the agent has no batch tool, or if its tool list or the schema of the tool is missing.
+// findBatchTool returns the agent's batch tool, and the number of deliveries in one call: most, or the maxItems of the
+// tool's schema if that is lower. The number is 0 if the agent has no batch tool, or if its tool list or the tool's
+// schema cannot be read.
 func (e *Executor) findBatchTool(ctx context.Context, a *attempt, most int) (mcpcall.Tool, int) {
 	named := a.claim.Job
 	named.Action.ToolName = BatchTool
@@ -156,8 +156,9 @@ func (e *Executor) findBatchTool(ctx context.Context, a *attempt, most int) (mcp
 	return tool, most
 }
 
-// fitItem fits the arguments of one delivery to the schema of the items in the batch tool's list, and returns the item.
-// It returns an error if the tool does not accept the arguments as one object in that list.
+// fitItem fits the arguments of the delivery a to the batch tool, whose only argument is a list of deliveries. It
+// returns the item of that list. It returns an error if the tool's schema accepts no list of objects, or does not
+// accept these arguments.
 func fitItem(ctx context.Context, e *Executor, a *attempt, tool mcpcall.Tool) (Fitted, error) {
 	release, err := e.Decoding.Acquire(ctx, len(tool.InputSchema)+len(a.file.Content))
 	if err != nil {
@@ -185,12 +186,13 @@ func fitItem(ctx context.Context, e *Executor, a *attempt, tool mcpcall.Tool) (F
 	return out, nil
 }
 
-// deliveriesName is the only argument of the batch tool.
+// deliveriesName is the name of the batch tool's only argument, the list of deliveries.
 const deliveriesName = "deliveries"
 
-// composeBatch replaces the leader's call by the call of the whole batch, if there are followers. own contains the
-// leader's arguments as an item of the batch. It returns an error, and leaves the leader's call unchanged, if the
-// followers' leases are too short for the call or the memory for arguments is in use.
+// composeBatch replaces the leader's call by a call of the batch tool with the leader and all members of a.batch.
+// Without members it does nothing. own contains the leader's arguments as an item of the list. If the members' leases
+// are too short for the call, or no memory is free for its arguments, it returns an error, and the leader's call does
+// not change.
 func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own Fitted) error {
 	b := a.batch
 	if len(b.members) == 0 {
@@ -224,10 +226,11 @@ func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own Fitted) error
 
 var errUnanswered = retry.Fail(reason.InternalError, "a fault of Herald's own in a call of several deliveries: its log has the stack")
 
-// dissolveBatch reports whether the agent refused the batch, so that the caller must make the leader's call alone: the
-// agent may accept each delivery by itself. In that case dissolveBatch has restored that call, released the followers,
-// and reduced the batchLimit of the agent. It returns false, and changes nothing in the attempt, if failure is not such
-// a refusal.
+// dissolveBatch handles the refusal of a batch. If the agent refused the batch, but may accept each delivery in a call
+// of its own, it restores the leader's own call, releases the claims of the members, sets the agent's batchLimit to
+// half of the batch's size, and returns true: the caller must repeat the call. If the agent does not know the batch
+// tool, the batchLimit forbids batches while the present tool list is cached. failure is the error of the call. If it
+// is nil or no such refusal, dissolveBatch changes nothing and returns false.
 func (e *Executor) dissolveBatch(ctx context.Context, a *attempt, failure error) bool {
 	if !a.inBatch() || failure == nil {
 		return false
@@ -251,8 +254,9 @@ func (e *Executor) dissolveBatch(ctx context.Context, a *attempt, failure error)
 	return true
 }
 
-// refusesRequest reports whether the request was rejected as such, so that no tool was executed: it was too large, or
-// the agent answered an HTTP status 4xx other than 404, or a JSON-RPC error, that counts as bad_response.
+// refusesRequest reports whether failure means that the agent refused the request itself, so that it executed no tool.
+// Either the request was too large, or the reason is bad_response and the answer was a JSON-RPC error or an HTTP status
+// 4xx other than 404.
 func refusesRequest(failure error) bool {
 	var call *mcpcall.CallError
 	var large *mcpcall.RequestTooLargeError
@@ -261,10 +265,13 @@ func refusesRequest(failure error) bool {
 			retry.Classify(failure).Reason == reason.BadResponse
 }
 
-// splitAnswer distributes the answer to a batch: it sets the answer and failure of each follower and the answer of the
-// leader, and returns the failure of the leader's delivery (nil: delivered). failure is that of the whole call (nil:
-// the agent answered). If the agent received nothing, the followers are released at no cost of an attempt. Without a
-// batch, splitAnswer returns failure.
+// splitAnswer distributes the result of a batch call to its deliveries. It sets the answer and the failure of each
+// member and the answer of the leader a, and returns the failure of the leader (nil: delivered). failure is the error
+// of the whole call (nil: the agent answered). If a has no batch, splitAnswer returns failure.
+//
+// If the tool answered with an error, each delivery fails with server_error, and the agent's calls have one delivery
+// each until limitTTL has passed. If the agent received nothing, the claims of the members are released, their attempts
+// do not count, and splitAnswer returns failure.
 func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) error {
 	if !a.inBatch() {
 		return failure
@@ -278,7 +285,7 @@ func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) e
 	} else {
 		e.learnLimit(a, failure)
 	}
-	if failure != nil && !a.answer.called { // the agent received nothing, so the followers are released at no cost
+	if failure != nil && !a.answer.called { // the agent received nothing
 		e.giveBack(ctx, b.members)
 		b.members = nil
 		return failure
@@ -291,16 +298,15 @@ func (e *Executor) splitAnswer(ctx context.Context, a *attempt, failure error) e
 	whole := a.answer
 	for _, f := range b.members {
 		f.answer, f.failure = splitOne(whole, failure, results, f.claim.ID)
-		f.answer.Preferences = nil // the leader's record contains them
 		f.failure = e.endStages(f.attempt, f.failure, nil)
 	}
 	a.answer, failure = splitOne(whole, failure, results, a.claim.ID)
 	return failure
 }
 
-// learnLimit changes the batchLimit of the agent after a batch. If the call failed because the endpoint is unwell or
-// did not answer, the limit becomes half of the batch's size, because a call with so many deliveries may exceed its
-// timeout. After a success, an existing limit doubles, up to MaxBatch.
+// learnLimit updates the agent's batchLimit after a batch call. If the endpoint accepted no call or did not finish it
+// (retry.Verdict.Unwell), the limit becomes half of the batch's size, because a call with so many deliveries may exceed
+// its timeout. After a success, an existing limit doubles, up to MaxBatch. After any other failure, it does not change.
 func (e *Executor) learnLimit(a *attempt, failure error) {
 	known, _ := e.batches.Get(a.claim.Agent())
 	switch {
@@ -311,11 +317,11 @@ func (e *Executor) learnLimit(a *attempt, failure error) {
 	}
 }
 
-// inBatch reports whether the delivery is in a call with others.
+// inBatch reports whether the attempt's call contains more than one delivery.
 func (a *attempt) inBatch() bool { return a.batch != nil && a.batch.size > 0 }
 
-// describeMembers returns the descriptions (describeDelivery) of all deliveries in the call, in the order of the tool's
-// list: the leader's, then the followers'.
+// describeMembers returns the description (describeDelivery) of each delivery in the call, in the order of the tool's
+// list: first the leader, then the members.
 func (b *batch) describeMembers(leader *attempt) []any {
 	list := []any{leader.describeDelivery()}
 	for _, f := range b.members {
@@ -324,8 +330,8 @@ func (b *batch) describeMembers(leader *attempt) []any {
 	return list
 }
 
-// releasePayload drops the arguments of the followers, and, if the batch replaced the leader's own call, the arguments
-// of that call. b may be nil.
+// releasePayload sets the members' arguments to nil. If the batch replaced the leader's own call, it also releases the
+// arguments of that call. b may be nil.
 func (b *batch) releasePayload(e *Executor) {
 	if b == nil {
 		return
@@ -338,10 +344,13 @@ func (b *batch) releasePayload(e *Executor) {
 	}
 }
 
-// sortFollowers puts followers that go into the call into b.members, and followers that failed into b.failed. The
-// arguments of the members together have at most the given number of bytes. It returns the other followers, whose
-// claims the caller releases. If a follower with an ordering key is not in the call and its delivery has not ended,
-// later followers with that key are not in the call either. Followers with ended set are in none of these lists.
+// sortFollowers decides for each prepared delivery in all whether it goes into the call. It appends the delivery to
+// b.failed if it failed, and otherwise to b.members, as long as the arguments of all members together have at most this
+// number of bytes. It returns the others (back), whose claims the caller releases. A delivery whose spooled outcome was
+// found (ended) is in none of the three lists.
+//
+// Deliveries of one ordering key stay in order: if one is not in the call and is not final, the later ones are not in
+// the call either.
 func (b *batch) sortFollowers(e *Executor, all []*follower, bytes int) (back []*follower) {
 	behind := map[string]bool{} // ordering keys of deliveries that are not in the call
 	full := false

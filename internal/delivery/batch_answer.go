@@ -13,8 +13,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// itemResult is the result of one delivery in a batch tool's answer: its status, the agent's error text, and the result
-// as JSON.
+// itemResult is the result of one delivery in a batch tool's answer: its status, the agent's error text (problem), and
+// the whole result as JSON (raw).
 type itemResult struct {
 	status, problem string
 	raw             json.RawMessage
@@ -24,15 +24,16 @@ type itemResult struct {
 const (
 	itemAccepted = "accepted" // delivered
 	itemRejected = "rejected" // final, tool_error
-	itemRetry    = "retry"    // it waits for its next attempt
+	itemRetry    = "retry"    // server_error: another attempt follows
 )
 
-// maxResultDepth bounds the depth of a batch tool's answer. The data that agents add to their results is less deep.
+// maxResultDepth bounds the nesting of a batch tool's answer. Herald reads three levels; agents may add data to their
+// results.
 const maxResultDepth = 32
 
-// readItemResults returns the results in a batch tool's answer by delivery id. It omits deliveries that occur twice or
-// whose status is unknown. It returns nil, so that the outcome of each delivery is unknown, if the answer has another
-// form or no memory is free to decode it.
+// readItemResults returns the results in a batch tool's answer by delivery id. It omits a delivery that occurs twice or
+// has an unknown status. It returns nil if the answer has another form, or if no memory is free to decode it. The
+// outcome of each omitted delivery is unknown.
 func (e *Executor) readItemResults(ctx context.Context, answer mcpcall.Answer) map[string]itemResult {
 	release, err := e.Decoding.Acquire(ctx, len(answer.Raw))
 	if err != nil {
@@ -42,8 +43,8 @@ func (e *Executor) readItemResults(ctx context.Context, answer mcpcall.Answer) m
 	return parseItemResults(answer.Object())
 }
 
-// ItemStatuses returns the status of each delivery that a batch tool's answer names exactly once, by delivery id. It
-// omits unknown statuses.
+// ItemStatuses returns the status of each delivery in a batch tool's answer by delivery id. It omits a delivery that
+// occurs twice or has an unknown status.
 func ItemStatuses(answer mcpcall.Answer) map[string]string {
 	found := map[string]string{}
 	for id, r := range parseItemResults(answer.Object()) {
@@ -52,7 +53,8 @@ func ItemStatuses(answer mcpcall.Answer) map[string]string {
 	return found
 }
 
-// parseItemResults parses {"results": [{"deliveryId", "status", "error"}, …]} for readItemResults.
+// parseItemResults parses {"results": [{"deliveryId", "status", "error"}, …]} and returns the results as
+// readItemResults does.
 func parseItemResults(raw json.RawMessage) map[string]itemResult {
 	root, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: maxResultDepth})
 	if fault != nil {
@@ -87,8 +89,7 @@ func parseItemResults(raw json.RawMessage) map[string]itemResult {
 	return found
 }
 
-// memberOf returns the value of the member called name, or ok = false if the object has no such member or its value is
-// not of type T.
+// memberOf returns the value of o's member called name. ok is false if there is no such member or its value is not a T.
 func memberOf[T any](o *strictjson.Object, name string) (value T, ok bool) {
 	if m := o.Get(name); m != nil {
 		value, ok = m.Data.(T)
@@ -96,9 +97,11 @@ func memberOf[T any](o *strictjson.Object, name string) (value T, ok bool) {
 	return value, ok
 }
 
-// splitOne returns the answer and the failure (nil: delivered) of the delivery id in a batch. whole and failure are
-// those of the whole call, and results are those of readItemResults. If the call failed, each delivery has that
-// failure. If results does not contain id, the failure is outcome_unknown.
+// splitOne returns the answer and the failure (nil: delivered) of delivery id in a batch call. whole and failure are
+// the answer and the error of that call. If failure is not nil, each delivery fails with it. Otherwise the status of
+// the delivery's entry in results (readItemResults) decides: a rejected delivery fails with tool_error, one for which
+// the agent asks again fails with server_error, and any other is delivered. Without an entry, the delivery fails with
+// outcome_unknown.
 func splitOne(whole toolAnswer, failure error, results map[string]itemResult, id uuid.UUID) (toolAnswer, error) {
 	own := whole
 	if failure != nil {

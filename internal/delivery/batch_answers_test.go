@@ -9,9 +9,11 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
@@ -322,6 +324,13 @@ func FuzzItemResults(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
+		text := string(raw)
+		if utf8.ValidString(text) {
+			answer := mcpcall.Answer{Raw: asJSON(map[string]any{"content": []any{map[string]string{"type": "text", "text": text}}})}
+			if got, want := len(ItemStatuses(answer)), len(parseItemResults(raw)); got != want {
+				t.Errorf("%d statuses, want %d", got, want)
+			}
+		}
 		for id, r := range parseItemResults(raw) {
 			switch r.status {
 			case itemAccepted, itemRejected, itemRetry:

@@ -17,30 +17,32 @@ import (
 )
 
 const (
-	// followerTimeout bounds the checks and file fetches of all followers together, because the leader holds a permit
-	// meanwhile. A follower that is not ready by then is released. Its later attempt as a leader has more time.
+	// followerTimeout bounds the checks and file fetches of all members of a batch together, because the leader has a
+	// permit and waits for them. The claim of a member that is not ready in time is released; the delivery is called
+	// later.
 	followerTimeout = 5 * time.Second
-	// followersAtOnce bounds the followers that are prepared at a time.
+	// followersAtOnce bounds the members of a batch that are prepared concurrently.
 	followersAtOnce = 8
 )
 
-// follower is the attempt of a delivery that is delivered in the call of another delivery, the leader.
+// follower is the attempt of a delivery that was claimed for the batch of another delivery, the leader.
 type follower struct {
 	*attempt
 	given store.Follower
 
-	size    int   // bytes of its arguments as JSON
-	failure error // before the call: why it cannot be in the call; after the call: its result. nil: no failure
-	back    bool  // it is left out of the call without a fault of its own, so its claim is released
-	ended   bool  // an earlier attempt's spooled outcome was found, so there is no attempt
-	final   bool  // with ended: the spooled outcome is recorded and final
+	size    int   // of the arguments, in bytes of JSON
+	failure error // why the attempt failed, before or in the call; nil: it did not fail
+	back    bool  // it is not in the call, for a cause outside the delivery; its claim is released
+	ended   bool  // Redis has the spooled outcome of an earlier attempt, so no call is made
+	final   bool  // with ended: the spooled outcome was recorded, and the delivery is final
 
-	fetching time.Duration // how long fetching its file took
+	fetching time.Duration // duration of the fetch of its file
 	decided  decision
 }
 
-// claimFollowers claims up to n deliveries for the leader's call, with leases that outlast the preparation and the
-// call. If Postgres fails, it logs the error and returns the deliveries that were claimed, usually none.
+// claimFollowers claims up to n more deliveries of the agent for the batch of the leader a. Their leases are long
+// enough for the preparation and the call. If Postgres fails, it logs the error and returns the deliveries that were
+// claimed, usually none.
 func (e *Executor) claimFollowers(ctx context.Context, a *attempt, n int) (all []*follower) {
 	began := e.Now()
 	held := lease{began, e.Lease + followerTimeout}
@@ -62,14 +64,15 @@ func (e *Executor) claimFollowers(ctx context.Context, a *attempt, n int) (all [
 	return all
 }
 
-// prepareFollowers calls prepareFollower for all followers, followersAtOnce at a time, within followerTimeout. It sets
-// back for followers that are late or exceed maxBatchBytes.
+// prepareFollowers calls prepareFollower for each delivery in all, at most followersAtOnce at a time, within
+// followerTimeout. It sets back (follower.back) for deliveries that are not ready in time, and for those whose
+// arguments exceed maxBatchBytes together with the arguments that are ready already.
 func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcall.Tool, all []*follower) {
 	limited, cancel := context.WithTimeout(ctx, followerTimeout)
 	defer cancel()
 	var working sync.WaitGroup
 	room := make(chan struct{}, followersAtOnce)
-	var bytes atomic.Int64 // of the ready arguments; once they are enough, no more files are fetched
+	var bytes atomic.Int64 // of the arguments that are ready; from maxBatchBytes, no more files are fetched
 	for _, f := range all {
 		room <- struct{}{}
 		working.Go(func() {
@@ -91,14 +94,14 @@ func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcal
 	working.Wait()
 	for _, f := range all {
 		if f.fetching > 0 && wantsFile(f.claim.Job) {
-			a.effort.hold.Spend(effort.Fetches, 1, f.fetching) // all followers have the same agent
+			a.effort.hold.Spend(effort.Fetches, 1, f.fetching) // all have the same agent
 		}
 	}
 }
 
-// prepareFollower runs the steps before the call for one follower, as runAttempt does, but with the endpoint of the
-// leader a, because both have the same agent. tool is the batch tool. An error with f.back set is no failure of the
-// delivery.
+// prepareFollower runs the steps before the call for the delivery f, as runAttempt does for the leader a. It uses the
+// leader's endpoint, because both have the same agent. tool is the batch tool. If it sets f.back, the returned error is
+// no failure of the delivery, and the caller releases the claim.
 func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower, tool mcpcall.Tool) (err error) {
 	defer func() {
 		if v := recover(); v != nil || err != nil {
@@ -124,7 +127,7 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 	e.beginStage(f.attempt, "fetch")
 	began := e.Now()
 	if wantsFile(f.claim.Job) {
-		if err = a.effort.hold.CheckFiles(); err != nil {
+		if err = a.effort.hold.CheckFiles(effort.Fetches); err != nil {
 			f.back = true
 			return err
 		}
@@ -135,6 +138,7 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 		return err
 	}
 
+	e.beginStage(f.attempt, "connect") // the leader is connected
 	e.beginStage(f.attempt, "compose")
 	fitted, err := fitItem(ctx, e, f.attempt, tool)
 	if err != nil { // the agent's other tool may accept it
@@ -147,39 +151,41 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 	return nil
 }
 
-// adoptSpooled looks in Redis for the outcome of an earlier attempt. If there is one, it records that outcome in
-// Postgres and returns true, also if recording failed: the follower must not be delivered in the call. It returns false
-// if there is none, if Postgres has another outcome of that attempt, or with the error if Redis does not answer.
+// adoptSpooled looks in Redis for the spooled outcome of an earlier attempt of the delivery f, and records it in
+// Postgres. ended is true if Redis has such an outcome, even if recording it failed: f must not go into the call. ended
+// is false if Redis has none or does not answer (err), or if Postgres has another outcome of that attempt.
 func (e *Executor) adoptSpooled(ctx context.Context, f *follower) (ended bool, err error) {
 	spooled, err := e.loadSpooledOutcome(ctx, f.claim)
 	if spooled == nil || err != nil {
 		return false, err
 	}
-	spooled.Outcome.Task = false // a follower has no task
+	spooled.Outcome.Task = false // f has no task
 	_, err = e.recordSpooledOutcome(ctx, f.attempt, *spooled)
-	if errors.Is(err, store.ErrStale) { // the earlier attempt has another outcome, so make this one
+	if errors.Is(err, store.ErrStale) { // Postgres has another outcome of the earlier attempt, so f may be called
 		return false, nil
 	}
 	f.final = err == nil && spooled.Outcome.Status.Final()
 	return true, nil // if it was not recorded, its lease expires
 }
 
-// decideFollower is decideOutcome for a follower, which has no task of its own. It clears Moved, because the outcome of
-// the leader already reports that the endpoint may have moved.
+// decideFollower returns the outcome of the batch member f, as decideOutcome does. It clears three fields of
+// store.Outcome: Task and Anew, because f has no task, and Moved, because the leader's outcome already says that the
+// endpoint may have moved.
 func (e *Executor) decideFollower(f *follower) decision {
 	d := e.decideOutcome(f.attempt, f.failure)
 	d.Task, d.Anew, d.Moved = false, false, false
 	return d
 }
 
-// recordFollowers records the followers' outcomes concurrently. The caller waits for the returned WaitGroup.
+// recordFollowers starts to record the outcomes of all members of the batch of the leader a, and of those that failed
+// before the call, concurrently. The caller waits for the returned WaitGroup.
 func (e *Executor) recordFollowers(ctx context.Context, a *attempt) *sync.WaitGroup {
 	recording := &sync.WaitGroup{}
 	if a.batch == nil {
 		return recording
 	}
 	for _, f := range a.batch.members {
-		if a.auth != nil { // each follower's copy of the leader's authorization after the call
+		if a.auth != nil { // a copy of the leader's authorization for each member
 			auth := *a.auth
 			auth.Subject = f.subject()
 			f.auth = &auth
@@ -203,12 +209,12 @@ func (e *Executor) recordFollowers(ctx context.Context, a *attempt) *sync.WaitGr
 	return recording
 }
 
-// ensureFollowersLeases extends the leases of the followers if they would end before a call with this timeout. That
-// happens only to a call after a token refresh, which begins later; composeBatch has checked the leases for the first
-// call.
+// ensureFollowersLeases extends the leases of the batch's members if they would expire during a call with this timeout.
+// It returns the error of the first that cannot be extended. composeBatch checked the leases for the first call, so
+// only a second call, after a token refresh, needs this.
 func (e *Executor) ensureFollowersLeases(ctx context.Context, a *attempt, timeout time.Duration) error {
 	if !a.inBatch() || a.batch.members[0].lease.left(e.Now()) >= timeout+e.LeaseMargin {
-		return nil // all followers have the same lease
+		return nil // all have the same lease
 	}
 	for _, f := range a.batch.members {
 		if err := e.ensureLease(ctx, f.claim, &f.lease, timeout); err != nil {
@@ -218,10 +224,10 @@ func (e *Executor) ensureFollowersLeases(ctx context.Context, a *attempt, timeou
 	return nil
 }
 
-// giveBackTimeout bounds giveBack. After a timeout, the leases expire instead.
+// giveBackTimeout bounds the statement of giveBack. If it fails, the claims end when their leases expire.
 const giveBackTimeout = 10 * time.Second
 
-// giveBack releases the claims of followers that were in no call, at no cost of an attempt.
+// giveBack releases the claims of deliveries that were in no call. Their attempts do not count. It logs a failure.
 func (e *Executor) giveBack(ctx context.Context, back []*follower) {
 	if len(back) == 0 {
 		return

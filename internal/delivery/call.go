@@ -12,23 +12,25 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// metaKey is the member of a call's _meta that describes the delivery. See docs/design/calls.md.
+// metaKey is the name of the member of a tools/call request's _meta that describes the delivery. See
+// docs/design/calls.md.
 const metaKey = "io.agentherald/delivery"
 
 // feedbackTool is the name of the tool that receives one feedback.
 const feedbackTool = "agent.receiveFeedback"
 
-// toolAnswer is the agent's answer to the call, with data about the call itself.
+// toolAnswer is the agent's answer to the call of an attempt, with data about the call.
 type toolAnswer struct {
 	mcpcall.Answer
-	called   bool          // a call was written, at least in part, so the agent may have received it
+	called   bool          // at least a part of a call was written, so the agent may have received it
 	took     time.Duration // duration of the last such call, until the answer or the failure
-	cutShort bool          // the call timed out, and the job's timeoutMs shortened its time
-	detail   string
+	cutShort bool          // the call timed out, and the job's timeoutMs had shortened its timeout
+	detail   string        // for display: the answer in short
 }
 
-// callTool makes the prepared call, if enough of the lease is left. The error is the call's failure, or has the reason
-// tool_error if the agent's tool answered with an error.
+// callTool makes the prepared call of a, and repeats it once after a token refresh. Before each call it extends leases
+// that are too short for it. It returns the error of the call. If the agent's tool answered with an error, it returns
+// that answer and an error with the reason tool_error.
 func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error) {
 	timeout, limit := e.callTimeout(a)
 	answer := toolAnswer{called: a.answer.called, took: a.answer.took}
@@ -69,7 +71,8 @@ func (e *Executor) callTool(ctx context.Context, a *attempt) (toolAnswer, error)
 	return answer, nil
 }
 
-// callTimeout returns how long the call may take, and how long it could take without the job's timeoutMs.
+// callTimeout returns the timeout of the call, and limit, the timeout without the job's timeoutMs: the lower of
+// CallTimeout and the timeout in the servers file. The job's timeoutMs can only make the timeout shorter.
 func (e *Executor) callTimeout(a *attempt) (timeout, limit time.Duration) {
 	limit = e.CallTimeout
 	if a.server != nil && a.server.Timeout > 0 {
@@ -81,8 +84,8 @@ func (e *Executor) callTimeout(a *attempt) (timeout, limit time.Duration) {
 	return limit, limit
 }
 
-// calledTool returns the documented name of the called tool: BatchTool, or the tool that the job names, even if the
-// agent calls it by an alias.
+// calledTool returns the tool's name for metrics: BatchTool for a batch, otherwise the name in the job, even if the
+// agent offers the tool under an alias.
 func (a *attempt) calledTool() string {
 	if a.inBatch() {
 		return BatchTool
@@ -90,8 +93,8 @@ func (a *attempt) calledTool() string {
 	return a.claim.Job.Action.ToolName
 }
 
-// callMeta returns the call's _meta: under metaKey, a description of the delivery, or a list of those of all deliveries
-// in a batch.
+// callMeta returns the _meta of the call. Its member metaKey is the description of the delivery or, for a batch, the
+// list of the descriptions of all its deliveries.
 func (a *attempt) callMeta() map[string]any {
 	if a.inBatch() {
 		return map[string]any{metaKey: a.batch.describeMembers(a)}
@@ -99,8 +102,8 @@ func (a *attempt) callMeta() map[string]any {
 	return map[string]any{metaKey: a.describeDelivery()}
 }
 
-// describeDelivery returns the description of this delivery for the call's _meta: id, key, attempt number, and whether
-// it is a replay and was sanitized.
+// describeDelivery returns the description of the delivery for _meta: its id and key, the attempt's number, whether it
+// is a replay, and whether Herald removed characters from its texts (sanitized).
 func (a *attempt) describeDelivery() map[string]any {
 	about := map[string]any{
 		"id": a.claim.ID.String(), "key": a.claim.Key, "attempt": a.claim.Attempt, "replay": a.claim.Replay,

@@ -20,21 +20,22 @@ import (
 )
 
 const (
-	// minConfirmationPause and maxConfirmationPause bound the wait for missing blocks.
+	// minConfirmationPause and maxConfirmationPause bound the wait after which a delivery checks again whether its
+	// event is confirmed.
 	minConfirmationPause = 500 * time.Millisecond
 	maxConfirmationPause = 5 * time.Minute
-	// maxUndatedWait is how long after its acceptance a job may wait for a block above the chain's head, if the head's
-	// age does not show whether the node is behind.
+	// maxUndatedWait is how long after its acceptance a job may wait for a block above the chain's head while the head
+	// is old, so that the node may be behind (chain.Standing.Undated). After that, the event counts as not found.
 	maxUndatedWait = time.Hour
 )
 
-// findConfirmationPause returns how long a delivery waits if the missing blocks are expected to take the time missing:
-// that time, within minConfirmationPause and maxConfirmationPause.
+// findConfirmationPause returns how long a delivery waits before it checks its event again: missing, the time in which
+// the missing blocks are expected, but at least minConfirmationPause and at most maxConfirmationPause.
 func findConfirmationPause(missing time.Duration) time.Duration {
 	return min(max(missing, minConfirmationPause), maxConfirmationPause)
 }
 
-// describeMissing returns, for the operator, why the found event with Standing s is not confirmed yet.
+// describeMissing returns a text for the operator: why the event with Standing s is not confirmed yet.
 func describeMissing(s chain.Standing) string {
 	if s.Unnamed != "" {
 		return fmt.Sprintf("the chain's nodes name no %s block, which confirms the event: if they never do, set "+
@@ -44,9 +45,9 @@ func describeMissing(s chain.Standing) string {
 		s.Wait.Round(100*time.Millisecond))
 }
 
-// Disabled returns an error that holds the delivery, if the servers file (byFile) or the agent's row (byRow) disables
-// the agent. Otherwise it returns nil. `agent probe` calls it too (operator/inspect/probe.go). `agent resolve`, which
-// has no store, checks the servers file itself (operator/inspect/resolve.go, Resolution.End).
+// Disabled returns an error that holds the delivery (agent_disabled) if the servers file (byFile) or the agent's row
+// (byRow) disables the agent. Otherwise it returns nil. `agent probe` calls it too. `agent resolve` has no store, so it
+// passes byRow false.
 func Disabled(byFile, byRow bool) error {
 	switch {
 	case byFile:
@@ -58,16 +59,19 @@ func Disabled(byFile, byRow bool) error {
 	return nil
 }
 
-// checkDelivery makes all checks that precede the first request to the agent: whether the agent pauses, whether the
-// chain has the event, whether an earlier attempt may have called the agent (holdIfUnknown), whether the agent knows
-// the feedback, whether it is disabled, and whether it wants the delivery. nil means that the call may be prepared.
+// checkDelivery makes all checks that precede the first request to the agent. It returns the error of the first that
+// fails, or nil:
+//
+//   - the chain has the event, confirmed and not revoked (checkEvent).
+//   - no earlier attempt may have called the agent, or the agent's policy allows a second call (holdIfUnknown).
+//   - the delivery has the turn of its ordering key (checkTurn).
+//   - the agent may know the feedback to which the event refers (checkFeedback).
+//   - the agent is enabled (checkAgent).
+//
+// An error of the second check replaces an error of the first, unless a reorg removed the event. So if the agent may
+// have been called, the delivery is held even while no node answers.
 func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 	e.beginStage(a, "check")
-	if a.agentKnown {
-		if err = e.checkPause(a); err != nil {
-			return err
-		}
-	}
 	err = e.checkEvent(ctx, a)
 	if held := a.holdIfUnknown(); held != nil && a.event.gone == nil {
 		return held
@@ -75,38 +79,43 @@ func (e *Executor) checkDelivery(ctx context.Context, a *attempt) (err error) {
 	if err != nil {
 		return err
 	}
+	if err = checkTurn(a); err != nil {
+		return err
+	}
 	if err = e.checkFeedback(ctx, a.claim); err != nil {
 		return err
 	}
-	if err = checkAgent(a.claim, a.server); err != nil {
-		return err
-	}
-	return e.checkWishes(a)
+	return checkAgent(a.claim, a.server)
 }
 
-// eventCheck is the result of checkEvent.
+// eventCheck contains the results of checkEvent and checkTurn, except their errors.
 type eventCheck struct {
-	undecided bool        // the event is not found in a block or not confirmed, or a new hint came during the check
-	rerouted  bool        // bindEvent changed the agent or the ordering key of the row to that of the event
-	refuted   []int       // ranks (store.Hint.Rank) of the hints where the chain has no such event
-	gone      *store.Gone // not nil: the chain no longer has the event with which the agent was or may have been called
-	detail    string      // result for the trace of the attempt
+	undecided bool        // the event is in no block or not confirmed, or a new hint arrived during the check
+	noTurn    bool        // the event is confirmed, but the delivery does not have the turn
+	rerouted  bool        // the event is of another agent or ordering key than the row was, and the row was changed
+	refuted   []int       // ranks (store.Hint.Rank) of the hints that the check refuted
+	gone      *store.Gone // not nil: the agent was or may have been called with an event that the chain no longer has
+	detail    string      // for display: the result of the check as a phrase
 }
 
-// checkAgent returns an error that holds the delivery if its agent is disabled. It must follow checkEvent: otherwise a
-// job with a wrong agent could be held and block the right job for the same event.
+// checkAgent returns an error that holds the delivery if its agent is disabled, in the servers file (server, nil: no
+// entry) or in its row. The caller calls it after checkEvent. Otherwise a job that names a wrong, disabled agent could
+// be held, and its event would never reach the right agent.
 func checkAgent(c *store.Claim, server *servers.Server) error {
 	return Disabled(disabledByFile(server), !c.Enabled)
 }
 
-// disabledByFile reports whether the servers file disables the agent. While it does, enabling the agent's row releases
-// no delivery.
+// disabledByFile reports whether the servers file disables the agent. If it does, enabling the agent in its row
+// releases none of its deliveries.
 func disabledByFile(server *servers.Server) bool { return server != nil && !server.Enabled }
 
-// checkEvent reads the event from the chain and binds the delivery to it: a.claim.Job becomes the event. It returns an
-// error unless the event is confirmed and not revoked, and, for a retraction, the feedback is known to have existed.
-// Without an RPC URL for the chain, or with HERALD_VERIFY_EVENT=off, it binds the delivery to its job unread. But if
-// jobs of the same event differ and there is no RPC URL, it returns chain_unconfigured.
+// checkEvent reads the delivery's event from the chain and replaces a.claim.Job by it (bindEvent). It returns nil if
+// the event is confirmed and not revoked. For a retraction, it must also be known that the feedback existed
+// (confirmRetraction).
+//
+// If the chain has no RPC URL, or with HERALD_VERIFY_EVENT=off, no event is read, and the delivery is bound to its own
+// job. If there is no RPC URL and several jobs of the event contradict each other, the error has the reason
+// chain_unconfigured.
 func (e *Executor) checkEvent(ctx context.Context, a *attempt) error {
 	c := a.claim
 	a.event.detail = "not asked"
@@ -160,9 +169,20 @@ func (e *Executor) checkEvent(ctx context.Context, a *attempt) error {
 	return nil
 }
 
-// listHints returns the jobs that say where the event of a delivery is. The job of the row is one of them, with Rank
-// -1, if the row is bound to an event or has no hints. Hints that a follower read from the chain come first; otherwise
-// the job of the row comes first, and hints follow by rank.
+// checkTurn returns nil if the delivery has the turn of its ordering key, or needs none (store.Claim.MayCall).
+// Otherwise it returns a free wait (behind_earlier).
+func checkTurn(a *attempt) error {
+	if a.claim.MayCall {
+		return nil
+	}
+	a.event.noTurn = true
+	return retry.Pause(reason.BehindEarlier, minConfirmationPause, "an earlier delivery of this client has not ended: it goes first")
+}
+
+// listHints returns the hints of the delivery's event, in the order in which findEvent tries them: first those that
+// Herald itself read from the chain (store.TrustChain), then all others. In each of these groups the row's own job
+// (Rank -1) precedes the stored hints, which are sorted by rank. If the row is not bound and has stored hints, its own
+// job is omitted, because it is the first stored hint.
 func (e *Executor) listHints(ctx context.Context, c *store.Claim) (list []store.Hint, err error) {
 	if c.Hints > 0 {
 		if list, err = e.Ledger.Hints(ctx, c); err != nil {
@@ -173,17 +193,20 @@ func (e *Executor) listHints(ctx context.Context, c *store.Claim) (list []store.
 		own := store.Hint{Rank: -1, Job: c.Job, SealedHeaders: c.SealedHeaders, Source: c.Source, CreatedAt: c.CreatedAt}
 		list = append([]store.Hint{own}, list...)
 	}
-	slices.SortStableFunc(list, func(a, b store.Hint) int { // a follower's hints first
+	slices.SortStableFunc(list, func(a, b store.Hint) int { // hints that a follower read come first
 		return cmp.Compare(min(a.Source.Trust, store.TrustOrdinary), min(b.Source.Trust, store.TrustOrdinary))
 	})
 	return list, nil
 }
 
-// findEvent asks the chain for the event at each hint in turn, and returns the first event that is in a block. It skips
-// hints that an earlier check refuted, unless all are refuted. If this check refutes every hint, the first of them
-// names a transaction, and the key does not contain the position of the event, findEvent searches the chain for the
-// key. Without an event in a block, the error is a free wait (the event may still appear at a hint), the error of the
-// node, or one that says why the event is refused. The ranks of refuted hints are appended to a.event.refuted.
+// findEvent asks the chain for the event at each of the hints, in their order, and returns the first event that is in a
+// block. It skips hints that an earlier check refuted, unless all are refuted. It appends the ranks of the hints that
+// this check refutes to a.event.refuted.
+//
+// If all hints are refuted, it searches the chain for the event's key, if the first hint names a transaction and the
+// key does not contain the event's position. If no event is in a block, it returns an error: a wait if the event may
+// still appear at a hint or if the node failed; event_not_found if the chain has no such event; invalid_job if the
+// event is no valid job.
 func (e *Executor) findEvent(ctx context.Context, a *attempt, client Chain, hints []store.Hint) (chain.Standing, error) {
 	open := slices.DeleteFunc(slices.Clone(hints), func(h store.Hint) bool { return h.Refuted })
 	if len(open) == 0 {
@@ -220,8 +243,9 @@ func (e *Executor) findEvent(ctx context.Context, a *attempt, client Chain, hint
 	return chain.Standing{}, refused
 }
 
-// refuseEvent returns the error of a delivery whose event the chain does not have. outwaited means that the block of
-// the job did not come within maxUndatedWait.
+// refuseEvent returns the error for a job j whose event the chain does not have: event_not_found, or mined_again for a
+// retraction whose feedback is in another block now. s is the Standing of its check. outwaited says that j's block did
+// not appear within maxUndatedWait.
 func refuseEvent(j job.Job, s chain.Standing, outwaited bool) error {
 	switch {
 	case outwaited:
@@ -233,10 +257,13 @@ func refuseEvent(j job.Job, s chain.Standing, outwaited bool) error {
 	return retry.Fail(reason.EventNotFound, describeRefusal(j, s))
 }
 
-// chooseAction returns a Binding to the event, with the action of one hint. Only hints count that name no transaction
-// or the transaction of the event. Of these, the hint with the most trusted source is chosen, or the earliest in hints
-// if several are equally trusted. sender is the job of the chosen hint, or the event if there is none. b.Corrected
-// lists the fields in which any hint differs from the event.
+// chooseAction returns a store.Binding with the event and the action (tool, endpoint, headers, template) of one of the
+// hints. A hint qualifies if its job names no transaction or the event's transaction. Of the hints that qualify,
+// chooseAction takes the one with the most trusted source, and the first in hints if several are equal. sender is the
+// job of that hint, or the event if no hint qualifies.
+//
+// b.Corrected lists the fields in which the job of a hint differs from the event. The row's own job is not compared if
+// it is bound.
 func chooseAction(c *store.Claim, event job.Job, hints []store.Hint) (b store.Binding, sender job.Job) {
 	b, sender = store.Binding{Job: event, Source: store.Source{Name: store.SourceChain}}, event
 	chosen := false
@@ -259,9 +286,11 @@ func chooseAction(c *store.Claim, event job.Job, hints []store.Hint) (b store.Bi
 	return b, sender
 }
 
-// bindEvent stores b as the job of the delivery and updates the claim, unless the claim is already bound to the same
-// event and action. The agent is called only with this job. If b has another agent or ordering key than the job had, or
-// if a new hint was stored meanwhile, bindEvent returns a free wait, after which the event is checked again.
+// bindEvent stores b as the job of the delivery, which binds the delivery, and updates the claim. The agent is called
+// only with this job. If the claim is already bound to the same event and action, bindEvent does nothing.
+//
+// It returns a free wait (not_confirmed) if b has another agent or ordering key than the claim had, or if a new hint
+// arrived during the check. The next attempt checks the event again.
 func (e *Executor) bindEvent(ctx context.Context, a *attempt, b store.Binding) error {
 	c := a.claim
 	if c.Bound && b.Job.EventSum() == c.Job.EventSum() && b.Job.ActionSum() == c.Job.ActionSum() && b.Source == c.Source &&
@@ -289,8 +318,9 @@ func (e *Executor) bindEvent(ctx context.Context, a *attempt, b store.Binding) e
 	return nil
 }
 
-// resealHeaders replaces b.SealedHeaders, which are sealed for the agent in the job of the sender, by the same headers
-// sealed for the agent of the event. It does nothing if both agents are the same.
+// resealHeaders decrypts b.SealedHeaders and encrypts them again, bound to the agent of the event. Before, they are
+// bound to the agent of sender, the job that contained them. If both agents are the same, or there are no headers, it
+// does nothing.
 func (e *Executor) resealHeaders(b *store.Binding, sender job.Job) error {
 	if b.SealedHeaders == nil || b.Job.Action.Endpoint == nil {
 		return nil
@@ -309,10 +339,12 @@ func (e *Executor) resealHeaders(b *store.Binding, sender job.Job) error {
 	return nil
 }
 
-// checkFeedback returns an error that skips a revocation or response whose feedback ended without a call, because the
-// agent does not know that feedback. It returns nil if the feedback may have reached the agent or still may: it has not
-// ended, Herald has no delivery of it, all its jobs were false (event_not_found), or retention deleted its attempts,
-// one of which may have been a call. Retractions are not checked here.
+// checkFeedback returns an error that skips a revocation or a response (never_delivered) if the delivery of its
+// feedback ended without a call, because the agent does not know that feedback. It does not check retractions.
+//
+// It returns nil if the feedback may have reached the agent or still may: its delivery is open, Herald has no delivery
+// of it, all its jobs were false (event_not_found), or retention deleted its attempts, of which one may have been a
+// call.
 func (e *Executor) checkFeedback(ctx context.Context, c *store.Claim) error {
 	if c.Job.Kind != job.KindResponseAppended && (c.Job.Kind != job.KindFeedbackRevoked || c.Job.IsRetraction()) {
 		return nil
@@ -333,7 +365,7 @@ func (e *Executor) checkFeedback(ctx context.Context, c *store.Claim) error {
 		c.Job.FeedbackIndex, d.Status, d.Reason))
 }
 
-// describeRefusal returns, for the operator, why the event of job j is refused, from the Standing s.
+// describeRefusal returns a text for the operator: why the event of job j is refused. s is the Standing of its check.
 func describeRefusal(j job.Job, s chain.Standing) string {
 	switch {
 	case s.Unlisted && s.Disagrees == "identityRegistry":
@@ -359,8 +391,8 @@ func describeRefusal(j job.Job, s chain.Standing) string {
 		"which is needed to find it elsewhere", s.SearchedFrom, s.SearchedTo)
 }
 
-// describeRetractionRefusal returns, for the operator, why a retraction is refused. field is the field of the job that
-// the chain contradicts (chain.Standing.Disagrees).
+// describeRetractionRefusal returns a text for the operator: why the retraction j is refused. field is the field of the
+// job that the chain contradicts (chain.Standing.Disagrees).
 func describeRetractionRefusal(j job.Job, field string) string {
 	switch field {
 	case "blockHash":
@@ -377,18 +409,21 @@ func describeRetractionRefusal(j job.Job, field string) string {
 	return fmt.Sprintf("the chain differs from the retraction in %s", field)
 }
 
-// runningPause is how long a retraction waits while the delivery of its feedback runs. Whether the agent was called is
-// known only when that attempt has an outcome.
+// runningPause is the free wait of a retraction while the delivery of its feedback is running. Only the outcome of that
+// attempt shows whether the agent was called.
 const runningPause = 5 * time.Second
 
-// mayHaveReachedAgent reports whether the attempt may have called the agent: it ended in the stage call, or it has no
-// outcome because it still runs or its worker died, perhaps during the call.
+// mayHaveReachedAgent reports whether attempt t may have called the agent: it ended in the stage call, or it has no
+// outcome, because it is running or its worker died.
 func mayHaveReachedAgent(t store.Attempt) bool { return t.Stage == "call" || t.Outcome == "" }
 
-// confirmRetraction accepts a retraction only if Herald may have called the agent with the feedback, and returns the
-// detail of the check for display. It is needed if the retraction names its delivery, or if the node does not have the
-// removed block, so that it cannot show that the feedback ever existed. If the delivery of the feedback runs, the error
-// is a free wait. If it never reached the agent, the error ends the retraction.
+// confirmRetraction returns an error unless Herald may have called the agent with the feedback that the retraction j
+// withdraws. Without an error, it returns the result as a phrase for display. Two kinds of retraction need this check:
+// those that name a delivery (job.Retracts), and those whose removed block the node does not have, so that the chain
+// cannot show that the feedback existed.
+//
+// While the delivery of the feedback is running, the error is a free wait (behind_earlier). If the agent was not
+// called, the error ends the retraction: never_delivered if it names the delivery, otherwise event_not_found.
 func (e *Executor) confirmRetraction(ctx context.Context, j job.Job) (string, error) {
 	d, err := e.loadRetracted(ctx, j)
 	switch {
@@ -407,9 +442,9 @@ func (e *Executor) confirmRetraction(ctx context.Context, j job.Job) (string, er
 		"the node does not have it in block %s, and Herald never sent it to the agent", j.FeedbackIndex, j.BlockHash))
 }
 
-// loadRetracted loads the feedback delivery that a retraction withdraws. If the retraction names a delivery id, it loads
-// that delivery. Otherwise it loads the delivery with the feedback's key, whose transaction must be the retraction's
-// transactionHash. The error is store.ErrNotFound if there is no such delivery.
+// loadRetracted loads the delivery of the feedback that the retraction j withdraws. If j names a delivery id, it loads
+// that delivery. Otherwise it loads the delivery with the feedback's key; if j has a transactionHash, the delivery's
+// job must have the same one. The error is store.ErrNotFound if there is no such delivery.
 func (e *Executor) loadRetracted(ctx context.Context, j job.Job) (store.Delivery, error) {
 	if id, err := uuid.Parse(j.Retracts); err == nil {
 		return e.Ledger.Delivery(ctx, id)

@@ -3,16 +3,23 @@ package delivery
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math"
+	"math/big"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
+	"github.com/agentherald/herald/internal/store/storetest"
+	"github.com/ethereum/go-ethereum/common"
 )
 
 // TestConfirmationPause: for any duration of the missing blocks, the wait is neither negative nor excessive.
@@ -70,4 +77,130 @@ func TestUndatedWaitEnds(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, a.event, err)
 		}
 	}
+}
+
+// TestDescribeRefusal: the error names the field that the chain contradicts, and the setting that would help.
+func TestDescribeRefusal(t *testing.T) {
+	t.Parallel()
+	retraction := job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, ChainID: 7, FeedbackIndex: 3}
+	named := retraction
+	named.Retracts = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+	at, bare := job.Job{ChainID: 7, TransactionHash: common.Hash{1}}, job.Job{ChainID: 7}
+	for says, c := range map[string]struct {
+		job  job.Job
+		s    chain.Standing
+		want reason.Reason
+	}{
+		"list it in IDENTITY_REGISTRY_7":                {at, chain.Standing{Unlisted: true, Disagrees: "identityRegistry"}, reason.EventNotFound},
+		"list it in REPUTATION_REGISTRY_7":              {at, chain.Standing{Unlisted: true, Disagrees: "reputationRegistry"}, reason.EventNotFound},
+		"list it in VALIDATION_REGISTRY_7":              {at, chain.Standing{Unlisted: true, Disagrees: "validationRegistry"}, reason.EventNotFound},
+		"the chain has no such event":                   {at, chain.Standing{}, reason.EventNotFound},
+		"the chain has no such transaction":             {at, chain.Standing{Disagrees: "transactionHash"}, reason.EventNotFound},
+		"differs from the job in value":                 {at, chain.Standing{Disagrees: "value"}, reason.EventNotFound},
+		"HERALD_LOG_RANGE is 0":                         {bare, chain.Standing{Disagrees: "transactionHash"}, reason.EventNotFound},
+		"blocks 2 to 9 have no such event":              {bare, chain.Standing{Disagrees: "transactionHash", SearchedFrom: 2, SearchedTo: 9}, reason.EventNotFound},
+		"which the retraction says a reorg removed":     {retraction, chain.Standing{Disagrees: "blockHash"}, reason.EventNotFound},
+		"its transaction was mined again":               {named, chain.Standing{Disagrees: "transactionHash"}, reason.MinedAgain},
+		"the chain has a feedback 3 of this client":     {retraction, chain.Standing{Disagrees: "feedbackIndex"}, reason.EventNotFound},
+		"the retraction's blockNumber is missing":       {retraction, chain.Standing{Disagrees: "blockNumber"}, reason.EventNotFound},
+		"the chain differs from the retraction in tag1": {retraction, chain.Standing{Disagrees: "tag1"}, reason.EventNotFound},
+	} {
+		if v := retry.Classify(refuseEvent(c.job, c.s, false)); v.Reason != c.want || !strings.Contains(v.Text, says) {
+			t.Errorf("%s: %s; want %s, %q", v.Reason, v.Text, c.want, says)
+		}
+	}
+}
+
+// TestSealedHeaders: the headers of a job that named another agent are sealed again for the event's agent. Headers that
+// cannot be opened or read end the attempt.
+func TestSealedHeaders(t *testing.T) {
+	t.Parallel()
+	keys := must(secret.Create())
+	e := &Executor{Config: Config{Opener: keys, Sealer: keys}}
+	sender := storetest.Feedback(1, 1)
+	sender.Action = job.Action{Endpoint: &job.Endpoint{Transport: "http", URL: "https://a.example/mcp"}}
+	event := sender
+	event.AgentID = big.NewInt(2)
+	seal := func(text string) []byte {
+		return must(keys.Seal([]byte(text), sender.HeaderBinding(sender.Action.Endpoint.URL)))
+	}
+	b := store.Binding{Job: event, SealedHeaders: seal(`{"X-Key":"hunter2"}`)}
+	must(0, e.resealHeaders(&b, sender))
+	found, err := e.jobEndpoint(&store.Claim{Job: event, SealedHeaders: b.SealedHeaders}, mcpcall.Endpoint{})
+	if err != nil || found.Headers["X-Key"].Reveal() != "hunter2" || !found.ownHeaders {
+		t.Errorf("%+v, %v", found, err)
+	}
+	if err := e.resealHeaders(&b, sender); err == nil {
+		t.Error("the headers are still sealed for the sender's agent")
+	}
+	none := sender
+	none.Action.Endpoint = nil
+	for want, c := range map[reason.Reason]store.Claim{reason.InternalError: {Job: sender, SealedHeaders: seal("[]")}, reason.InvalidJob: {Job: none}} {
+		if _, err := e.jobEndpoint(&c, mcpcall.Endpoint{}); retry.Classify(err).Reason != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// leases is a ledger that extends leases, or fails.
+type leases struct {
+	Ledger
+	err      error
+	extended []*store.Claim
+}
+
+func (l *leases) Extend(_ context.Context, c *store.Claim, _ time.Duration) error {
+	l.extended = append(l.extended, c)
+	return l.err
+}
+
+// TestFollowersLeases: before a call that begins late, the leases of all followers are extended. If one claim is lost,
+// the call is not made.
+func TestFollowersLeases(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for name, c := range map[string]struct {
+		left     time.Duration
+		err      error
+		extended int
+	}{"enough is left": {30 * time.Second, nil, 0}, "late": {29 * time.Second, nil, 2}, "lost": {29 * time.Second, store.ErrFenced, 1}} {
+		l := &leases{err: c.err}
+		e := &Executor{Config: Config{Ledger: l, Lease: time.Minute, LeaseMargin: 10 * time.Second, RecordTimeout: time.Second, Now: func() time.Time { return now }}}
+		a := &attempt{batch: &batch{size: 3}}
+		for range 2 {
+			a.batch.members = append(a.batch.members, &follower{attempt: &attempt{claim: &store.Claim{}, lease: lease{now, c.left}}})
+		}
+		if err := e.ensureFollowersLeases(t.Context(), a, 20*time.Second); !errors.Is(err, c.err) || len(l.extended) != c.extended {
+			t.Errorf("%s: %d extended, %v", name, len(l.extended), err)
+		}
+	}
+}
+
+// reviewLedger has no reviews, and fails every second time.
+type reviewLedger struct {
+	ReviewLedger
+	asked int
+}
+
+func (l *reviewLedger) TakeReviews(context.Context, int) ([]store.Review, error) {
+	if l.asked++; l.asked%2 == 0 {
+		return nil, errAway
+	}
+	return nil, nil
+}
+
+// TestReviewEvents: a round runs each reviewPause until the worker stops. A failure of Postgres is logged, and the next
+// round runs.
+func TestReviewEvents(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, said := logged(slog.LevelInfo)
+		ctx, cancel := context.WithTimeout(t.Context(), 4*reviewPause+time.Second)
+		defer cancel()
+		ledger := &reviewLedger{}
+		(&Runner{executor: e}).ReviewEvents(ctx, ledger)
+		if ledger.asked != 4 || len(said()) != 2 {
+			t.Errorf("%d rounds, logged %v", ledger.asked, said())
+		}
+	})
 }

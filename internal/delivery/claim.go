@@ -11,13 +11,17 @@ import (
 	"github.com/google/uuid"
 )
 
-// claimTimeout bounds the claim, which is one statement.
+// claimTimeout bounds the statement that claims a delivery.
 const claimTimeout = 10 * time.Second
 
-// claimDelivery claims the delivery's row for task n and for this process, until the lease expires. It returns nil and
-// no error if the store refused the claim. It returns nil and an error if the delivery is not yet due
-// (*store.EarlyError) or if the claim failed. If it returns an attempt and an error, the row is claimed, and the error
-// decides the delivery's outcome.
+// claimDelivery claims delivery id for task n and this process, until the lease expires. It returns an attempt without
+// an error, or
+//
+//   - nil without an error: the store refused the claim, for example because the task's n is not the row's dispatch
+//     counter.
+//   - nil with an error: the delivery is not due yet (*store.EarlyError), or Postgres failed.
+//   - an attempt with an error: the delivery is claimed, but its stored job cannot be read (store.ErrUnreadableJob).
+//     The caller records the outcome that the error decides.
 func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*attempt, error) {
 	began := e.Now()
 	try, cancel := context.WithTimeout(ctx, claimTimeout)
@@ -44,18 +48,19 @@ func (e *Executor) claimDelivery(ctx context.Context, id uuid.UUID, n int) (*att
 	return a, err
 }
 
-// lease is the period for which this process holds a claim: from asked, for length.
+// lease is the period during which this process has claimed a delivery. It begins at asked and lasts for length.
 type lease struct {
 	asked  time.Time // this process' monotonic time shortly before Postgres set the lease
 	length time.Duration
 }
 
-// left returns how much of the lease is left at now, or a little less. It is negative after the end.
+// left returns how much of the lease is left at now. The result may be slightly lower than by Postgres' clock. It is
+// negative after the end.
 func (l lease) left(now time.Time) time.Duration { return l.length - now.Sub(l.asked) }
 
-// ensureLease ensures that the lease lasts as long as a call with this timeout, so that no claim expires during the
-// call. If less than the timeout plus LeaseMargin is left, it extends the lease. It returns an error if the claim is
-// lost (store.ErrFenced), or if less than the timeout is left nevertheless.
+// ensureLease makes sure that the claim c does not expire during a call with this timeout. If less than timeout plus
+// LeaseMargin is left of the lease l, it extends the lease. It returns an error if the claim is lost (store.ErrFenced),
+// or if less than timeout is left afterwards.
 func (e *Executor) ensureLease(ctx context.Context, c *store.Claim, l *lease, timeout time.Duration) error {
 	left := l.left(e.Now())
 	if left >= timeout+e.LeaseMargin {
@@ -85,5 +90,5 @@ func (e *Executor) ensureLease(ctx context.Context, c *store.Claim, l *lease, ti
 	return fmt.Errorf("make sure of the lease before the call: %w", err)
 }
 
-// isFenced reports whether err says that the claim was lost, so that Postgres refuses its writes.
+// isFenced reports whether err means that this process lost the claim, so that Postgres refuses its writes.
 func isFenced(err error) bool { return errors.Is(err, store.ErrFenced) }

@@ -14,10 +14,11 @@ import (
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/memory"
+	"github.com/agentherald/herald/internal/store/model"
 	"github.com/agentherald/herald/internal/store/storetest"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,7 +29,7 @@ import (
 type completerWorld struct {
 	*testing.T
 	ledger *faulty
-	base   *memory.Store
+	base   *model.Store
 	runner *Runner
 
 	mu       sync.Mutex
@@ -56,11 +57,11 @@ func inCompleter(t *testing.T, slots int, run func(t *testing.T, w *completerWor
 	keys := must(secret.Create())
 	metrics := must(NewMetrics(prometheus.NewRegistry()))
 	synctest.Test(t, func(t *testing.T) {
-		w := &completerWorld{T: t, base: memory.New(time.Now), calls: map[uuid.UUID]int{}, spooled: map[uuid.UUID]int{}}
+		w := &completerWorld{T: t, base: model.New(time.Now), calls: map[uuid.UUID]int{}, spooled: map[uuid.UUID]int{}}
 		w.ledger = &faulty{Ledger: w.base, claim: w.claim, record: w.record}
 		executor := must(NewExecutor(Config{Ledger: w.ledger, Chain: func(uint64) (Chain, bool) { return nil, true },
 			Verify: chain.VerifyOff, Resolver: w, Fetcher: panics{}, Caller: w, Opener: keys, Sealer: keys,
-			Dispatcher: must(NewDispatcher(w, quiet)), Spool: w, Schedule: must(retry.NewSchedule([]time.Duration{time.Second})),
+			Dispatcher: must(dispatch.New(w, quiet)), Spool: w, Schedule: must(retry.NewSchedule([]time.Duration{time.Second})),
 			CallTimeout: completerCall, Lease: completerCall + completerMargin, LeaseMargin: completerMargin,
 			Metrics: metrics, Logger: quiet}))
 		w.runner = must(NewRunner(executor, noIntake{}, slots))

@@ -17,6 +17,7 @@ import (
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
+	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/servers"
@@ -27,7 +28,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Ledger is the part of the store that a delivery uses.
+// Ledger is the part of *store.Store that attempts use.
 type Ledger interface {
 	Claim(ctx context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error)
 	Extend(ctx context.Context, c *store.Claim, d time.Duration) error
@@ -39,7 +40,7 @@ type Ledger interface {
 	DeliveryByKey(ctx context.Context, key string) (store.Delivery, error)
 }
 
-// FollowerLedger is the part of the store that batches use.
+// FollowerLedger is the part of *store.Store that claims and releases the members of batches.
 type FollowerLedger interface {
 	ClaimFollowers(ctx context.Context, leader *store.Claim, n int, lease time.Duration) ([]store.Follower, error)
 	GiveBack(ctx context.Context, all []store.Follower) error
@@ -66,12 +67,13 @@ type Caller interface {
 	Call(ctx context.Context, e mcpcall.Endpoint, r mcpcall.Request) (mcpcall.Answer, error)
 }
 
-// Sealer encrypts spooled outcomes.
+// Sealer encrypts spooled outcomes, and a job's secret headers when they are bound to another agent (resealHeaders).
 type Sealer interface {
 	Seal(plain []byte, b secret.Binding) ([]byte, error)
 }
 
-// Throughput counts outcomes for the overview page. age is the time from acceptance to the agent's answer.
+// Throughput counts the outcomes of attempts for the overview page. age is the time from the delivery's acceptance to
+// the agent's answer.
 type Throughput interface {
 	Count(status store.Status, age time.Duration)
 }
@@ -81,7 +83,7 @@ type Opener interface {
 	Open(cipher []byte, b secret.Binding) ([]byte, error)
 }
 
-// Config configures an Executor. Every field without a default is required.
+// Config configures an Executor. A field is required unless its comment states a default or the meaning of nil.
 type Config struct {
 	Ledger     Ledger
 	Chain      func(chainID uint64) (Chain, bool) // false: the chain has no RPC URL
@@ -89,69 +91,70 @@ type Config struct {
 	Fetcher    Fetcher
 	Caller     Caller
 	Opener     Opener
-	Sealer     Sealer // for spooled outcomes
-	Dispatcher *Dispatcher
+	Sealer     Sealer
+	Dispatcher *dispatch.Dispatcher
 	Spool      OutcomeSpool
 	Schedule   retry.Schedule
 
 	Limiter        Limiter         // per origin; nil: no limit
-	UnboundLimiter Limiter         // for agents that are not bound to their endpoint; nil: Limiter
-	Newcomers      *Newcomers      // bounds the slots of agents without a recent success; nil: no bound
-	Efforts        *effort.Budgets // worker time per agent; nil: no bound
-	Turns          Turns           // calls per second that agents asked for; nil: ignored
+	UnboundLimiter Limiter         // for unbound agents; nil: Limiter is for all agents
+	Newcomers      *Newcomers      // bounds the slots of newcomers and costly agents; nil: no bound
+	Efforts        *effort.Budgets // effort budgets of the agents; nil: no budgets
 
 	// Servers returns the agent's entry in the servers file, or false if it has none. nil: there is no servers file.
 	Servers func(a store.Agent) (servers.Server, bool)
-	// MayRun reports whether a job for this agent may itself name the command argv (action.endpoint). nil: the Caller
-	// decides.
+	// MayRun reports whether a job for this agent may name the command argv as its endpoint (action.endpoint). nil:
+	// every command may be named, and the Caller decides which ones it runs.
 	MayRun func(chainID uint64, registry common.Address, agentID string, argv []string) bool
 	// Authorizer adds the credentials that operators stored. nil: there are no credentials.
 	Authorizer *agentauth.Authorizer
-	// ToolAliases are further names of a tool, in addition to the built-in aliases (HERALD_TOOL_ALIASES).
+	// ToolAliases are further names under which agents offer a tool (HERALD_TOOL_ALIASES), in addition to the built-in
+	// aliases.
 	ToolAliases map[string][]string
 
 	Verify      chain.Verify  // default: receipt
 	HashPolicy  string        // HashStrict (default), HashRequire or HashAnnotate
-	CallTimeout time.Duration // longest call; a job or the servers file may set a shorter time
+	CallTimeout time.Duration // timeout of a call; a job or the servers file may set a shorter one
 	Lease       time.Duration // at least CallTimeout + LeaseMargin
-	LeaseMargin time.Duration // least time by which a lease outlasts its call; a shorter one is extended first
+	LeaseMargin time.Duration // a lease must last this much longer than its call, or is extended before the call
 
-	// SpoolTimeout is how long an attempt tries to read a spooled outcome from Redis. If Redis does not answer until
-	// then, the delivery waits. Default 10 s.
+	// SpoolTimeout is how long an attempt tries to read a spooled outcome from Redis. If Redis does not answer by then,
+	// no call is made, and the delivery waits. Default 10 s.
 	SpoolTimeout time.Duration
 	// RecordTimeout bounds one try to record an outcome (default 5 s). RecordPause is the longest pause between two
-	// tries (default 2 s). It is much shorter than the time after an outage of Postgres in which the reconciler expires
-	// no lease.
+	// tries (default 2 s). The pause is much shorter than the time after an outage of Postgres during which the
+	// reconciler expires no lease, so workers record their outcomes before they lose their claims.
 	RecordTimeout, RecordPause time.Duration
-	// Followers claims further deliveries for one call. nil: each delivery has its own call.
+	// Followers claims the members of batches. nil: each delivery has its own call.
 	Followers FollowerLedger
-	// BatchSize is the largest number of deliveries in one call of an agent that offers BatchTool. Default and maximum
-	// 50; 1: no batches.
+	// BatchSize is the largest number of deliveries in one call, if the agent offers BatchTool. Default and maximum 50;
+	// 1: no batches.
 	BatchSize int
-	// Decoding bounds the documents that the process decodes at a time. nil: no bound.
+	// Decoding bounds the memory for the documents that the process decodes at a time. nil: no bound.
 	Decoding *decode.Budget
-	// MaxArgumentBytes bounds the arguments of all calls in flight in the process, in bytes. Arguments of at most
-	// smallArguments do not count. Default 64 MiB.
+	// MaxArgumentBytes bounds the memory for the arguments of all calls in flight, in bytes. Arguments of more than
+	// smallArguments count three times their size, smaller ones not at all (reserveArguments). Default 64 MiB.
 	MaxArgumentBytes int64
-	// FetchLimit is the largest feedback file, in bytes. Default 2 MiB.
+	// FetchLimit is the size of the largest feedback or response file that is fetched, in bytes. Default 2 MiB.
 	FetchLimit int64
 
 	Metrics    *Metrics
-	Throughput Throughput // counts outcomes for the overview; nil: not counted
-	Logger     *slog.Logger
-	// Trace is called with every step that ended. It must not block. nil: not called.
+	Throughput Throughput   // counts outcomes for the overview; nil: not counted
+	Logger     *slog.Logger // default slog.Default()
+	// Trace is called at the end of each step. It must not block. nil: not called.
 	Trace func(Step)
 	// Tracer creates the spans of attempts, with the ids of package tracecontext. nil: no spans.
 	Tracer trace.Tracer
 	Now    func() time.Time // default time.Now
-	// Random returns the jitter of waits, in [0, 1). Default rand.Float64.
+	// Random returns a random number in [0, 1) for the jitter of waits. Default rand.Float64.
 	Random func() float64
 }
 
-// maxObservedAgents bounds Executor.observed. The tools of an evicted agent are recorded again with its next answer.
+// maxObservedAgents is the number of agents in Executor.observed, of which the process remembers when the tool list in
+// their row was fetched. If an agent is evicted, its next attempt stores its tools again.
 const maxObservedAgents = 4096
 
-// NewExecutor validates the configuration and sets the defaults.
+// NewExecutor validates cfg, sets its defaults, and returns an Executor.
 func NewExecutor(cfg Config) (*Executor, error) {
 	switch {
 	case cfg.Ledger == nil || cfg.Chain == nil || cfg.Resolver == nil || cfg.Fetcher == nil || cfg.Caller == nil ||

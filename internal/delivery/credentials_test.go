@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"math/big"
 	"net/http"
 	"os"
@@ -18,7 +19,6 @@ import (
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -193,37 +193,6 @@ func TestStoredTokens(t *testing.T) {
 		}
 	})
 
-	t.Run("an agent that echoes it", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		echo := func(method string, w http.ResponseWriter, r *http.Request, id json.RawMessage) bool {
-			token := r.Header.Get("Authorization")
-			if r.Header.Get("X-Key") != "" {
-				token = r.Header.Get("X-Key")
-			}
-			switch {
-			case method == "initialize":
-				reply(w, id, fmt.Sprintf(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":%s,"version":"1"}}`, asJSON(token)))
-			case method == "tools/list":
-				reply(w, id, fmt.Sprintf(`{"tools":[{"name":"agent.receiveFeedback","inputSchema":{"type":"object","title":%[1]s,"properties":{"x":{"const":%[1]s}}}},{"name":%[1]s,"inputSchema":{"type":"object"}}]}`, asJSON(token)))
-			case method == "tools/call" && r.Header.Get("X-Key") != "":
-				replyError(w, id, -32000, "who is "+token+"?")
-			case method == "tools/call":
-				reply(w, id, fmt.Sprintf(`{"content":[{"type":"text","text":%s}],"structuredContent":{"token":%s}}`, asJSON(token), asJSON(token)))
-			default:
-				return false
-			}
-			return true
-		}
-		a := newAgent(t, func(a *agent) { a.on = echo })
-		for _, header := range []string{"Authorization", "X-Key"} {
-			id := w.register(at(a.URL))
-			w.token(id, a.URL, store.SchemeHeader, header, canary)
-			d := w.accept(w.feedback(id))
-			heraldtest.AwaitState(t, func() bool { return len(w.row(d).History) > 0 && w.row(d).History[0].Outcome != "" }, func() string { return "no attempt ended" })
-		}
-	})
-
 	t.Run("a replay asks all the same", func(t *testing.T) {
 		t.Parallel()
 		w := w.in(t)
@@ -244,48 +213,32 @@ func TestStoredTokens(t *testing.T) {
 		w.until(waits, store.Delivered) // released because the agent accepts calls
 	})
 
-	t.Run("the job's own endpoint", func(t *testing.T) {
+	t.Run("other headers and other places get none", func(t *testing.T) {
 		t.Parallel()
 		w := w.in(t)
-		a, other := newRecorder(t, "", ""), newRecorder(t, "", "")
+		a := newRecorder(t, "", "")
 		id := w.register(nil)
-		w.bearer(id, a.URL)
-		w.until(w.accept(with(w.feedback(id), own(a.URL, map[string]any{"X-Own": "mine"}))), store.Delivered)
-		if a.got(canary) || !a.got("mine") {
-			t.Error("the job's own headers do not win")
+		w.bearer(id, a.URL+"/mcp")
+		for _, action := range []map[string]any{own(a.URL+"/mcp", map[string]any{"X-Own": "mine"}), own(a.URL+"/mcp/below", nil)} {
+			w.until(w.accept(with(w.feedback(id), action)), store.Delivered)
 		}
-		w.until(w.accept(with(w.feedback(id), own(other.URL, nil))), store.Delivered)
-		w.until(w.accept(with(w.feedback(id), own(a.URL+"/elsewhere", nil))), store.Delivered)
-		if other.got(canary) || a.got(canary) {
-			t.Error("a token goes where a job says")
-		}
-		w.until(w.accept(with(w.feedback(id), own(a.URL, nil))), store.Delivered)
-		if !a.got("Bearer " + canary) {
-			t.Error("a token does not go to exactly where it was stored for")
-		}
-	})
-
-	t.Run("the servers file", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		a, b := newRecorder(t, "", ""), newRecorder(t, "", "")
-		id, other := w.register(nil), w.register(nil)
-		o.say(id, map[string]any{"url": a.URL, "headers": map[string]string{"X-File": "filed"}})
-		o.say(other, map[string]any{"url": b.URL})
-		w.bearer(id, a.URL)
-		w.bearer(other, b.URL)
+		o.say(id, map[string]any{"url": a.URL + "/mcp", "headers": map[string]string{"X-File": "filed"}})
 		w.until(w.accept(w.feedback(id)), store.Delivered)
-		w.until(w.accept(w.feedback(other)), store.Delivered)
-		if a.got(canary) || !a.got("filed") || !b.got(canary) {
-			t.Error("headers of the servers file win, and a token goes to its origin without them")
+		if a.got(canary) || !a.got("mine") || !a.got("filed") {
+			t.Error("a job's or the servers file's headers do not win, or a token goes where a job says")
+		}
+		o.say(id, map[string]any{"url": a.URL + "/mcp"})
+		w.until(w.accept(w.feedback(id)), store.Delivered)
+		if !a.got("Bearer " + canary) {
+			t.Error("a listed endpoint gets no token")
 		}
 	})
 
 	t.Cleanup(func() { w.noCanary(k) })
 }
 
-// TestTokensStayAtTheirServer: the registered URL leads elsewhere than the token's, in each possible way. The other
-// server gets no token, and the token's own server is not called either.
+// TestTokensStayAtTheirServer: the registered URL leads elsewhere than the token's. The other server gets no token, and
+// the token's own server is not called either. TestTokensKeepTheirPath tries each spelling.
 func TestTokensStayAtTheirServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -294,7 +247,7 @@ func TestTokensStayAtTheirServer(t *testing.T) {
 	for name, tt := range map[string]struct {
 		stored, now string // paths; the origin of a stored token is that of the agent
 		moved       bool   // what is registered is at another origin
-	}{"another origin": {"", "", true}, "another path": {"/victim", "/evil", false}, "a path that is read in two ways": {"/victim", "/victim/..%2fevil", false}} {
+	}{"another origin": {"", "", true}, "a path that is read in two ways": {"/victim", "/victim/..%2fevil", false}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := w.in(t)
@@ -314,7 +267,7 @@ func TestTokensStayAtTheirServer(t *testing.T) {
 			}
 		})
 	}
-	for _, code := range []int{301, 302, 303, 307, 308} {
+	for _, code := range []int{302, 307} {
 		t.Run(fmt.Sprint("HTTP ", code), func(t *testing.T) {
 			t.Parallel()
 			w := w.in(t)
@@ -360,136 +313,52 @@ func TestTokensStayAtTheirServer(t *testing.T) {
 	t.Cleanup(func() { w.noCanary(k) })
 }
 
-// rotating is a keyset that is replaced while it is used, as a roll-out does it.
-type rotating struct{ atomic.Pointer[secret.Keyset] }
-
-func (r *rotating) Open(cipher []byte, b secret.Binding) ([]byte, error) {
-	return r.Load().Open(cipher, b)
-}
-
-// TestRotationUnderLoad: the keys are rotated twice and all tokens reencrypted while deliveries use them. No delivery
-// fails.
-func TestRotationUnderLoad(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	keys := &rotating{}
-	keys.Store(w.keys)
-	k := w.credentialed(func(c *agentauth.Config) { c.Opener, c.Age = keys, 20*time.Millisecond })
-	w.serve(k)
-	a := newRecorder(t, "Authorization", "Bearer "+canary)
-	agents := make([]*big.Int, 5)
-	for i := range agents {
-		agents[i] = w.register(at(a.URL))
-		w.bearer(agents[i], a.URL)
-	}
-	ctx := heraldtest.Within(t, 60*time.Second)
-	reseal := func(now *secret.Keyset) {
-		for _, token := range must(w.store.TokensAfter(ctx, nil)) {
-			plain := must(now.Open(token.Ciphertext, token.Binding()))
-			if !must(w.store.ResealToken(ctx, token, must(now.Seal(plain, token.Binding())))) {
-				t.Error("a token was not sealed anew")
-			}
-		}
-	}
-	rotated := make(chan error, 1)
-	go func() {
-		defer close(rotated)
-		for range 2 {
-			old := keys.Load()
-			added, id, err := old.Add()
-			if err != nil {
-				rotated <- err
-				return
-			}
-			keys.Store(added)
-			promoted, err := added.Promote(id)
-			if err != nil {
-				rotated <- err
-				return
-			}
-			keys.Store(promoted)
-			reseal(promoted)
-		}
-	}()
-	var ids []uuid.UUID
-	for i := range 60 {
-		ids = append(ids, w.accept(w.feedback(agents[i%len(agents)])))
-	}
-	if err := heraldtest.Receive(t, "the end of the rotation", rotated); err != nil {
-		t.Fatal(err)
-	}
-	for _, id := range ids {
-		if d := w.until(id, store.Delivered); d.Attempts != 1 {
-			t.Errorf("%d attempts", d.Attempts)
-		}
-	}
-	// No token needs the first key.
-	last := must(keys.Load().Remove(w.keys.PrimaryID()))
-	for _, token := range must(w.store.TokensAfter(ctx, nil)) {
-		if plain, err := last.Open(token.Ciphertext, token.Binding()); err != nil || string(plain) != canary {
-			t.Error(err)
-		}
-	}
-}
-
-// TestForbiddenCalls: a call that is refused with 403, perhaps because of its content, does not prevent other calls.
+// TestForbiddenCalls: an agent refuses one delivery with 403, perhaps because of its content, and accepts the others. The
+// refused delivery is released by the first success. If it is refused again, later successes do not release it.
 func TestForbiddenCalls(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve(w.credentialed())
-	a := newAgent(t, onCall(func(n int, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-		if n == 1 {
-			http.Error(w, "I do not like these words", http.StatusForbidden)
-		}
-		return n == 1
-	}))
-	id := w.register(at(a.URL))
-	first := w.accept(w.feedback(id))
-	if d := w.until(first, store.Held); d.Reason != "auth_required" {
-		t.Errorf("%s: %s", d.Reason, d.Error)
-	}
-	w.until(w.accept(w.feedback(id)), store.Delivered)
-	w.until(first, store.Delivered) // released by the delivery that succeeded
-}
-
-// TestCallsForbiddenForTheirWords: an agent always refuses some calls and accepts the others. Each refused call is
-// tried once and once more, not after each success.
-func TestCallsForbiddenForTheirWords(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.serve(w.credentialed())
-	var mu sync.Mutex
-	var bad string // the delivery of the first call
-	forbidden := 0
-	a := newAgent(t, onCall(func(_ int, w http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
-		params, _ := r.Context().Value(paramsKey{}).(string)
-		var call struct{ Arguments struct{ DeliveryID string } }
-		_ = json.Unmarshal([]byte(params), &call)
-		mu.Lock()
-		defer mu.Unlock()
-		if bad == "" {
-			bad = call.Arguments.DeliveryID
-		}
-		if call.Arguments.DeliveryID != bad {
-			return false
-		}
-		forbidden++
-		http.Error(w, "I do not like these words", http.StatusForbidden)
-		return true
-	}))
-	id := w.register(at(a.URL))
-	first := w.accept(w.feedback(id))
-	w.until(first, store.Held)
-	for range 5 {
-		w.until(w.accept(w.feedback(id)), store.Delivered)
-	}
-	if d := w.until(first, store.Held); d.Reason != "auth_required" {
-		t.Errorf("%s: %s", d.Reason, d.Error)
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	if forbidden > 2 {
-		t.Errorf("the agent was asked %d times about what it forbids", forbidden)
+	for name, c := range map[string]struct {
+		refusals int // of the first delivery
+		want     store.Status
+	}{"once": {1, store.Delivered}, "always": {math.MaxInt, store.Held}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := w.in(t)
+			var mu sync.Mutex
+			bad, forbidden := "", 0
+			a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, r *http.Request, _ json.RawMessage) bool {
+				params, _ := r.Context().Value(paramsKey{}).(string)
+				var call struct{ Arguments struct{ DeliveryID string } }
+				_ = json.Unmarshal([]byte(params), &call)
+				mu.Lock()
+				defer mu.Unlock()
+				if bad == "" {
+					bad = call.Arguments.DeliveryID
+				}
+				if call.Arguments.DeliveryID != bad || forbidden >= c.refusals {
+					return false
+				}
+				forbidden++
+				http.Error(rw, "I do not like these words", http.StatusForbidden)
+				return true
+			}))
+			id := w.register(at(a.URL))
+			first := w.accept(w.feedback(id))
+			if d := w.until(first, store.Held); d.Reason != "auth_required" {
+				t.Errorf("%s: %s", d.Reason, d.Error)
+			}
+			for range 5 {
+				w.until(w.accept(w.feedback(id)), store.Delivered)
+			}
+			w.until(first, c.want)
+			mu.Lock()
+			defer mu.Unlock()
+			if forbidden > 2 {
+				t.Errorf("the agent was asked %d times about what it forbids", forbidden)
+			}
+		})
 	}
 }
 

@@ -23,24 +23,26 @@ import (
 type DirectConfig struct {
 	Caller  Caller  // required
 	Limiter Limiter // the limiter of unbound agents or, if there is none, of all agents; nil: no limit
-	// Unbound says that Limiter is the limiter of unbound agents.
+	// Unbound reports that Limiter is the limiter of unbound agents.
 	Unbound bool
-	// MayRun is as in Config. Direct calls name no agent, so it gets zero values. nil: no command may be run.
+	// MayRun is as in Config, and gets zero values for the agent, because direct calls name none. nil: no command may
+	// be run.
 	MayRun      func(chainID uint64, registry common.Address, agentID string, argv []string) bool
 	Metrics     *Metrics      // required
 	CallTimeout time.Duration // required
 	Logger      *slog.Logger  // required
 }
 
-// directMeta is the member of a direct call's _meta that says that nothing was verified. It replaces metaKey.
+// directMeta is the name of the member of a direct call's _meta that says that Herald verified nothing. Direct calls
+// have no member metaKey.
 const directMeta = "io.agentherald/direct"
 
-// DirectCaller calls a tool without a delivery: no row is claimed, and the call is neither retried nor recorded. It is
-// treated like a job that names its own endpoint: it shares small limits with other such calls, and gets none of
-// Herald's credentials.
+// DirectCaller calls a tool without a delivery: it claims no row, and neither retries nor records the call. It treats
+// the call like that of a job that names its own endpoint. So all direct calls share the small limits of unbound
+// agents, and none gets credentials that Herald stores.
 type DirectCaller struct{ DirectConfig }
 
-// NewDirectCaller validates the configuration.
+// NewDirectCaller validates cfg and returns a DirectCaller.
 func NewDirectCaller(cfg DirectConfig) (*DirectCaller, error) {
 	if cfg.Caller == nil || cfg.Metrics == nil || cfg.CallTimeout <= 0 || cfg.Logger == nil {
 		return nil, errors.New("delivery: direct calls need a caller, metrics, a call timeout and a logger")
@@ -52,16 +54,16 @@ func NewDirectCaller(cfg DirectConfig) (*DirectCaller, error) {
 type DirectError struct {
 	Reason reason.Reason
 	Text   string        // a sentence for the operator, without secrets
-	Wait   time.Duration // delay before another try; 0: unknown
-	Called bool          // the agent may have executed the call
+	Wait   time.Duration // time after which the caller may try again; 0: unknown
+	Called bool          // the agent may have received the call
 
 	TimedOut bool // the call exceeded its timeout
 }
 
 func (e *DirectError) Error() string { return e.Text }
 
-// Call makes the call. by names the caller in the log. The error is a *DirectError. If the tool itself failed, Call
-// returns its answer with the error.
+// Call makes the direct call c. by names the caller in the log. The error is a *DirectError. If the tool itself
+// answered with an error, Call returns that answer and the error.
 func (d *DirectCaller) Call(ctx context.Context, c job.DirectCall, by string) (mcpcall.Answer, error) {
 	at := mcpcall.Endpoint{Transport: c.Endpoint.Transport, URL: c.Endpoint.URL, Headers: c.Endpoint.Headers,
 		Command: c.Endpoint.Command, Args: c.Endpoint.Args, Unsigned: true}
@@ -78,8 +80,9 @@ func (d *DirectCaller) Call(ctx context.Context, c job.DirectCall, by string) (m
 	return answer.Answer, failed
 }
 
-// callLimited makes the call with a permit and a timeout, and counts it in the metrics. If the tool itself failed, the
-// error has the reason tool_error.
+// callLimited calls the tool of c at the endpoint at, with a permit and a timeout, and counts the call in the metrics.
+// It returns a *mcpcall.TransportRefusedError for a command that MayRun does not allow. If the tool answered with an
+// error, err has the reason tool_error.
 func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c job.DirectCall) (a toolAnswer, err error) {
 	if at.Transport == mcpcall.TransportStdio &&
 		(d.MayRun == nil || !d.MayRun(0, common.Address{}, "", append([]string{at.Command}, at.Args...))) {
@@ -113,9 +116,9 @@ func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c j
 	return a, err
 }
 
-// acquirePermit acquires a permit for a direct call; without a limiter it is nil. If it is refused, the error is a
-// *retry.Failure with the wait. With Unbound, direct calls use the small limits of unbound agents, because the caller
-// may name the endpoint of any agent and must not use up that agent's limits.
+// acquirePermit acquires a permit for a direct call at the endpoint at. Without a limiter it returns nil and no error.
+// If the limiter refuses, the error is a *retry.Failure with the limiter's wait. With Unbound, direct calls count at
+// the limits of unbound agents. Otherwise a caller could name any agent's endpoint and use up that agent's limits.
 func (d *DirectCaller) acquirePermit(ctx context.Context, at mcpcall.Endpoint) (*ratelimit.Permit, error) {
 	if d.Limiter == nil {
 		return nil, nil
@@ -136,7 +139,7 @@ func (d *DirectCaller) acquirePermit(ctx context.Context, at mcpcall.Endpoint) (
 	return permit, nil
 }
 
-// explainDirect returns the *DirectError for the failure err of a call with answer a.
+// explainDirect returns the *DirectError for a call that returned the answer a and the error err, which is not nil.
 func explainDirect(a toolAnswer, err error) *DirectError {
 	v := retry.Classify(err)
 	failed := &DirectError{Reason: v.Reason, Text: v.Text, Wait: v.Pause, Called: a.called}

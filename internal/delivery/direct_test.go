@@ -41,7 +41,7 @@ func TestDirectCallFails(t *testing.T) {
 		t.Helper()
 		answer, err := d.Call(t.Context(), call, "a test")
 		var failed *DirectError
-		if !errors.As(err, &failed) || failed.Reason != why || failed.TimedOut != timedOut {
+		if !errors.As(err, &failed) || failed.Reason != why || failed.TimedOut != timedOut || err.Error() != failed.Text {
 			t.Errorf("%s: %v %+v", why, err, failed)
 		}
 		return answer

@@ -14,26 +14,29 @@ import (
 )
 
 const (
-	// Costly agents (effort.Hold.Costly) have 1/costlyShare of a worker's slots. 1/quickShare of the slots is reserved
-	// for quick agents: costly agents and newcomers together share the others. Package effort gives the reason.
+	// costlyShare and quickShare: costly agents (effort.Hold.Costly) share 1/costlyShare of a worker's slots.
+	// 1/quickShare of the slots stays for agents that are neither costly nor newcomers: costly agents and newcomers
+	// together share the rest. Package effort gives the reason.
 	costlyShare = 2
 	quickShare  = 4
 
+	// costlySlot and lentSlot name the group permits of costly agents, and of costly agents and newcomers together
+	// (groupPermit.of).
 	costlySlot = "costly agents"
 	lentSlot   = "costly agents and newcomers"
 )
 
-// attemptEffort is an attempt's use of its agent's effort budget (package effort). The zero value is for an agent
-// without a budget.
+// attemptEffort is the worker time that an attempt reserves and charges in its agent's effort budget (package effort),
+// and its group permits as a costly agent. It is zero if there are no effort budgets.
 type attemptEffort struct {
 	hold  *effort.Hold
-	slots *newcomerSlots // slots that costly agents and newcomers share; nil: the agent is neither
-	costs mcpcall.Costs  // costs of connections and tool lists for this attempt
+	slots *groupPermits // slots of costlySlot and lentSlot; nil: the agent is neither costly nor a newcomer
+	costs mcpcall.Costs // number and duration of the connections and tool lists of this attempt
 }
 
-// acquireSlots reserves worker time in the agent's effort budget, and acquires the slots that a newcomer or a costly
-// agent needs. If the budget is used up or no slot is free, the error is a free wait. The caller must call releaseSlots
-// even after an error.
+// acquireSlots reserves worker time in the agent's effort budget, and acquires the group permits (Newcomers) that a
+// newcomer or a costly agent needs in addition to the worker's slot. If the budget is used up or a group permit is not
+// free, the error is a free wait (over_budget, agent_busy). The caller calls releaseSlots even after an error.
 func (e *Executor) acquireSlots(ctx context.Context, a *attempt) (err error) {
 	if a.effort.hold, err = e.Efforts.Begin(ctx, a.claim.Agent()); err != nil {
 		return pauseOverBudget(err)
@@ -44,13 +47,13 @@ func (e *Executor) acquireSlots(ctx context.Context, a *attempt) (err error) {
 	if a.effort.hold == nil || e.Newcomers == nil || a.slots == nil && !a.effort.hold.Costly() {
 		return nil
 	}
-	a.effort.slots = &newcomerSlots{newcomers: e.Newcomers, token: slotToken(a.claim)}
+	a.effort.slots = &groupPermits{newcomers: e.Newcomers, token: slotToken(a.claim)}
 	return a.effort.slots.acquireCostly(ctx, a.slots != nil)
 }
 
-// acquireCostly acquires one of the slots that costly agents and newcomers share (lentSlot). For a costly agent that is
-// not a newcomer, it first acquires one of the slots of costly agents (costlySlot).
-func (s *newcomerSlots) acquireCostly(ctx context.Context, newcomer bool) error {
+// acquireCostly acquires a group permit of lentSlot, which costly agents and newcomers share. For a costly agent that
+// is not a newcomer, it first acquires one of costlySlot too.
+func (s *groupPermits) acquireCostly(ctx context.Context, newcomer bool) error {
 	n := s.newcomers
 	if !newcomer {
 		err := s.acquire(ctx, n.costly, costlySlot, fmt.Sprintf("agents whose latest attempts took more than a second each, "+
@@ -63,7 +66,8 @@ func (s *newcomerSlots) acquireCostly(ctx context.Context, newcomer bool) error 
 		"together share %d of this worker's slots", max(1, n.total-n.total/quickShare)))
 }
 
-// pauseOverBudget turns an *effort.OverError into a free wait of the same length. It returns other errors unchanged.
+// pauseOverBudget converts an *effort.OverError to a free wait (over_budget) of OverError.Wait. It returns other errors
+// unchanged.
 func pauseOverBudget(err error) error {
 	var over *effort.OverError
 	if errors.As(err, &over) {
@@ -72,7 +76,8 @@ func pauseOverBudget(err error) error {
 	return err
 }
 
-// releaseSlots charges the agent for the attempt and releases what acquireSlots acquired. Further calls do nothing.
+// releaseSlots charges the cost of the attempt to its agent's effort budget, and releases its group permits. A second
+// call does nothing.
 func (a *attempt) releaseSlots(ctx context.Context) {
 	c := &a.effort.costs
 	a.effort.hold.Spend(effort.Connections, c.Connections, c.Connecting)
@@ -82,8 +87,9 @@ func (a *attempt) releaseSlots(ctx context.Context) {
 	a.slots.release(ctx)
 }
 
-// observeCosts records that the attempt contacts the agent from now on. Requests with the returned context add the time
-// and number of their connections and tool lists to f.costs.
+// observeCosts is called before the first request to the agent. From then on, the attempt reserves at least the elapsed
+// time (effort.Hold.Reach). It returns a context for the requests: each request with it adds its connections and tool
+// lists to f.costs. Without an effort budget it returns ctx.
 func (f *attemptEffort) observeCosts(ctx context.Context) context.Context {
 	if f.hold == nil {
 		return ctx
@@ -92,25 +98,30 @@ func (f *attemptEffort) observeCosts(ctx context.Context) context.Context {
 	return mcpcall.WithCosts(ctx, &f.costs)
 }
 
-// fetchFile is fetchContent within the part of the agent's effort budget that files may use. If that part is used up,
-// the error is a free wait. Otherwise the fetch is charged to it.
+// fetchFile calls fetchContent and charges its duration to the agent's effort budget. Files may use only a part of the
+// budget. If that part is used up, the error is a free wait (over_budget).
 func (e *Executor) fetchFile(ctx context.Context, a *attempt) (fetchedFile, error) {
 	if !wantsFile(a.claim.Job) {
 		return e.fetchContent(ctx, a.claim, a.slots)
 	}
-	if err := a.effort.hold.CheckFiles(); err != nil {
+	what := effort.Fetches
+	if a.claim.Job.Kind == job.KindResponseAppended {
+		what = effort.ResponseFetches
+	}
+	if err := a.effort.hold.CheckFiles(what); err != nil {
 		return fetchedFile{}, pauseOverBudget(err)
 	}
 	began := e.Now()
-	defer func() { a.effort.hold.Spend(effort.Fetches, 1, e.Now().Sub(began)) }()
+	defer func() { a.effort.hold.Spend(what, 1, e.Now().Sub(began)) }()
 	return e.fetchContent(ctx, a.claim, a.slots)
 }
 
-// wantsFile reports whether the job's event names a file and the job asks for its content.
+// wantsFile reports whether the event of job j names a file and j asks for its content.
 func wantsFile(j job.Job) bool {
 	uri, _ := namedFile(j)
 	return uri != "" && j.Action.IncludeFileContent
 }
 
-// slotToken returns the attempt's token for the limiters of slots, as in acquireSlot.
+// slotToken returns the token of the attempt with claim c for the limiters of group permits: the delivery's id and the
+// claim number.
 func slotToken(c *store.Claim) string { return fmt.Sprintf("%s:%d", c.ID, c.No) }

@@ -105,7 +105,7 @@ func TestOverBudget(t *testing.T) {
 		wait > 37*time.Second { // 30 s, ±20 %
 		t.Errorf("%s %s, %d attempts, waits %s", d.Status, d.Reason, d.Attempts, wait)
 	}
-	w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
+	w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1`, id)
 	if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting over_budget") {
 		t.Errorf("%q, %v", note, err)
 	}

@@ -17,23 +17,24 @@ import (
 // Executor makes delivery attempts. It is safe for concurrent use.
 type Executor struct {
 	Config
-	observed  *lru.Cache[store.Agent, time.Time] // when the agent listed the tools that its row contains
+	observed  *lru.Cache[store.Agent, time.Time] // when the tool list in the agent's row was fetched
 	waits     *waitSummary
 	arguments argumentBudget
-	batches   *lru.Cache[store.Agent, batchLimit] // how many deliveries of one call an agent accepts
+	batches   *lru.Cache[store.Agent, batchLimit]
 
 	spoolWarned atomic.Int64 // Unix time of ignoreSpooled's last warning, in ns
 }
 
-// attempt contains the claim of one attempt and the results of its steps so far.
+// attempt is one attempt in progress: its claim, and the results of its steps so far.
 type attempt struct {
 	claim  *store.Claim
-	server *servers.Server // the agent's entry in the servers file at the claim; nil: none
+	server *servers.Server // the agent's entry in the servers file at the time of the claim; nil: none
 	began  time.Time       // monotonic time before the claim
 	lease  lease
-	slots  *newcomerSlots
-	// agentKnown: at the claim, no check had to find the event's agent. Otherwise the check precedes the slots of the
-	// agent, so that a job that names a busy agent delays no event.
+	slots  *groupPermits // of a newcomer; nil: the agent is no newcomer
+	// agentKnown says that the claim names the right agent: the delivery was bound when it was claimed, or events are
+	// not verified. Then acquireSlots comes first, and checkDelivery afterwards. Otherwise the job may name a wrong
+	// agent, and checkDelivery comes first, so that group permits of a wrong, busy agent do not delay the event.
 	agentKnown bool
 	effort     attemptEffort
 
@@ -41,26 +42,24 @@ type attempt struct {
 	spans    *attemptSpans // nil: no tracing
 	event    eventCheck
 	endpoint resolvedEndpoint
-	auth     *agentauth.Authorization // nil: not reached yet
+	auth     *agentauth.Authorization // nil: Authorize was not called yet
 	file     fetchedFile
 	call     preparedCall
 	answer   toolAnswer
 	batch    *batch // the batch that contains the attempt; nil: none
-
-	preferences preferences
 }
 
-// Deliver makes one attempt for task n of delivery id, and records its outcome. If the store refuses the claim or the
-// claim is lost, the result is Refused, and the task must not run again. If the delivery is not due yet, the result is
-// Waiting. An error means that the claim failed, or that it is unknown whether the outcome was recorded; the task may
-// be run again.
+// Deliver makes one attempt for task n of delivery id, and records its outcome. It first claims the delivery. Then it
+// acquires one of the worker's slots with t, and uses it until the agent has answered. It releases the slot before it
+// records the outcome.
 //
-// After the claim, the delivery acquires the slot and holds it until the agent has answered. Then it is recorded, while
-// another delivery uses the slot.
+// If the store refuses the claim, or the claim is lost, the result is Refused, and the task must not run again. If the
+// delivery is not due yet, the result is Waiting, and no attempt was made. An error means that the claim failed, or
+// that the outcome may be unrecorded; then the task may run again.
 //
-// ctx belongs to the process, not to the task. When it ends, the attempt is cancelled, and recording its outcome is
-// tried once.
-func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, slot *slot) (Result, error) {
+// ctx belongs to the process, not to the task. When it ends, the attempt is cancelled, and its outcome is recorded with
+// a single try.
+func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *ticket) (Result, error) {
 	a, failure := e.claimDelivery(ctx, id, n)
 	var early *store.EarlyError
 	switch {
@@ -72,13 +71,13 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, slot *slot)
 	}
 
 	if failure == nil {
-		failure = slot.acquire(ctx)
+		failure = t.acquire(ctx)
 	}
 	if failure == nil {
 		var spooled *store.SpooledOutcome
 		if spooled, failure = e.loadSpooledOutcome(ctx, a.claim); spooled != nil {
 			res, err := e.recordSpooledOutcome(ctx, a, *spooled)
-			if !errors.Is(err, store.ErrStale) { // the earlier attempt has another outcome, so make this one
+			if !errors.Is(err, store.ErrStale) { // otherwise Postgres has another outcome of it
 				return res, err
 			}
 		}
@@ -92,16 +91,16 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, slot *slot)
 	}
 
 	outcome := e.decideOutcome(a, failure)
-	outcome.Anew = slot.gaveUp // its task ends when the worker has slots again
-	slot.awaitRoom()
+	outcome.Anew = t.gaveUp // its task ends when the worker has slots again
+	t.awaitRoom()
 	a.releaseSlots(ctx)
-	slot.release(outcome.Status == store.Delivered)
+	t.release(outcome.Status == store.Delivered)
 	defer e.recordFollowers(ctx, a).Wait() // records them concurrently
 	return e.recordOutcome(ctx, a, outcome, e.Ledger.Record)
 }
 
-// runAttempt runs the steps of a claimed delivery until the agent has answered. It returns the error of the step that
-// failed, or nil if the agent accepted the delivery.
+// runAttempt runs the steps of the claimed delivery a until the agent has answered. It returns the error of the step
+// that failed, or nil if the agent accepted the delivery.
 func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*e.Lease) // the lease is extended at most once, before the call
 	defer cancel()
@@ -133,17 +132,13 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	}
 	defer e.releasePayload(a) // recording may take long
 
-	e.beginStage(a, "compose")
+	e.beginStage(a, "connect")
 	names, err := ToolNames(a.claim.Job, e.ToolAliases, a.server)
 	if err != nil {
 		return err
 	}
-	if err = e.awaitTurn(ctx, a); err != nil {
-		return err
-	}
 	permit, err := e.acquirePermit(ctx, a.claim, a.endpoint)
 	if err != nil {
-		a.preferences.turn.GiveBack(ctx)
 		return err
 	}
 	defer func() { releasePermit(ctx, permit, a.answer, err) }()
@@ -155,7 +150,7 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	if err != nil {
 		return err
 	}
-	e.gatherBatch(ctx, a) // adds more of the agent's deliveries to the call
+	e.gatherBatch(ctx, a) // may add other deliveries of the agent to the call
 
 	e.beginStage(a, "call")
 	a.answer, err = e.callTool(ctx, a)
@@ -175,8 +170,8 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	return e.splitAnswer(ctx, a, err)
 }
 
-// releasePayload drops the attempt's file and the arguments of its call and batch, and releases the memory reserved for
-// them.
+// releasePayload sets the file and the arguments of the attempt's call and batch to nil, and releases the memory
+// reserved for the arguments, because recording may take long and does not need them.
 func (e *Executor) releasePayload(a *attempt) {
 	a.file.Content = nil
 	e.releaseArguments(&a.call)

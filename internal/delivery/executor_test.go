@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/queue/webui"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
@@ -64,7 +65,7 @@ func TestDeliveries(t *testing.T) {
 		if tp, _ := calls[0].Meta["traceparent"].(string); len(tp) != 55 || !strings.HasPrefix(tp, "00-") {
 			t.Errorf("traceparent %q", tp)
 		}
-		for _, step := range []string{"claim", "check", "resolve", "fetch", "compose", "call", "record"} {
+		for _, step := range []string{"claim", "check", "resolve", "fetch", "connect", "compose", "call", "record"} {
 			// The row is committed before its step is traced.
 			heraldtest.AwaitState(t, func() bool { n, _ := k.seen(d.ID, step); return n > 0 }, func() string { return "step " + step + " is told" })
 			if n, _ := k.seen(d.ID, step); n != 1 {
@@ -427,7 +428,7 @@ func (w *world) archived(d store.Delivery) string {
 	if d.Status != store.Rejected && d.Status != store.Dead && d.Status != store.Held {
 		return ""
 	}
-	ui := w.queue.Monitor("/monitor")
+	ui := webui.New(w.queue, "/monitor", intake.MaskJob)
 	defer ui.Close()
 	var task struct {
 		State string `json:"state"`

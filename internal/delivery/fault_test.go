@@ -249,35 +249,6 @@ func TestFaults(t *testing.T) {
 		}
 	})
 
-	t.Run("a worker that died", func(t *testing.T) {
-		w := w.in(t)
-		a := newAgent(t)
-		id := w.dispatchTo(a.URL)
-		// A worker claimed it and then died.
-		if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
-			t.Fatal(c, err)
-		}
-		sw := w.newReconciler()
-		w.reconcile(sw)
-		if d := w.row(id); d.Status != store.Running {
-			t.Fatalf("%s before its lease ran out", d.Status)
-		}
-		w.exec(`UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
-		w.reconcile(sw)
-		d := w.row(id)
-		if d.Status != store.Queued || d.Dispatch != 2 {
-			t.Fatalf("%s, dispatch %d", d.Status, d.Dispatch)
-		}
-		k := w.newWorker()
-		if note, err := k.deliver(t.Context(), id, 2); err != nil || note != "" {
-			t.Fatalf("%q, %v", note, err)
-		}
-		d = w.until(id, store.Delivered)
-		if d.Attempts != 2 || len(d.History) != 2 || d.History[0].Outcome == "delivered" {
-			t.Errorf("%+v", d.History)
-		}
-	})
-
 	t.Run("a worker that died with a record that asynq was told of", func(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t)
@@ -297,7 +268,7 @@ func TestFaults(t *testing.T) {
 		if d := w.row(id); d.Status != store.Running {
 			t.Fatalf("%s", d.Status)
 		}
-		w.exec(`UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
+		w.exec(`UPDATE herald.work SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
 		w.reconcile(w.newReconciler())
 		if note, err := w.newWorker().deliver(t.Context(), id, 2); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
@@ -336,7 +307,7 @@ func TestFaults(t *testing.T) {
 	t.Run("a worker that lost its claim changes nothing", func(t *testing.T) {
 		w := w.in(t)
 		a := newAgent(t, onCall(func(_ int, rw http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-			w.exec(`UPDATE herald.deliveries SET claim_no = nextval('herald.claim_no')`)
+			w.exec(`UPDATE herald.work SET claim_no = nextval('herald.claim_no')`)
 			http.Error(rw, "no", 500)
 			return true
 		}))
@@ -460,13 +431,8 @@ func TestFaults(t *testing.T) {
 			"it is extended":              {25 * time.Second, nil, outcome{1, store.Delivered, "", 1}},
 			"what is left is ours":        {25 * time.Second, away, outcome{1, store.Delivered, "", 1}},
 			"less than the call is left":  {50 * time.Second, away, outcome{1, store.Waiting, "internal_error", 0}},
-			"it is lost":                  {25 * time.Second, store.ErrFenced, outcome{1, store.Running, "", 0}},
 			"it ran out and was extended": {70 * time.Second, nil, outcome{1, store.Delivered, "", 1}},
 		} {
-			// "it is lost": recording fails with ErrFenced, too.
-			if errors.Is(c.extend, store.ErrFenced) {
-				continue
-			}
 			if got := run(t, c.late, c.extend); got != c.want {
 				t.Errorf("%s: %+v, want %+v", name, got, c.want)
 			}
@@ -491,24 +457,6 @@ func TestFaults(t *testing.T) {
 		}
 	})
 
-	t.Run("https without a hash under the policy require", func(t *testing.T) {
-		w := w.in(t)
-		web := newAgent(t, func(a *agent) {
-			a.on = func(_ string, w http.ResponseWriter, _ *http.Request, _ json.RawMessage) bool {
-				_, _ = io.WriteString(w, `{}`)
-				return true
-			}
-		})
-		for policy, want := range map[string]store.Status{HashRequire: store.Rejected, HashStrict: store.Delivered, HashAnnotate: store.Delivered} {
-			k := w.newWorker(func(c *Config) { c.HashPolicy = policy })
-			j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(newAgent(t).URL)), URI: web.URL + "/f"})
-			id := w.accept(j)
-			_, _ = k.deliver(t.Context(), id, 1)
-			if d := w.row(id); d.Status != want {
-				t.Errorf("%s: %s %s", policy, d.Status, d.Reason)
-			}
-		}
-	})
 }
 
 // panics is a fetcher that panics.

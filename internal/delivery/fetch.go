@@ -22,9 +22,11 @@ import (
 // Hash policies (HERALD_HASH_POLICY): the handling of a file whose hash differs from the hash on the chain. See
 // docs/design/content.md.
 const (
-	HashStrict   = "strict"   // another hash rejects the delivery, if the job sets verifyFileHash
-	HashRequire  = "require"  // the same, and so does a file without a hash on the chain or in its URI
-	HashAnnotate = "annotate" // the file is delivered, labelled with the result
+	// Hash policies (HERALD_HASH_POLICY): what happens to a file whose hash differs from the hash on the chain. See
+	// docs/design/content.md.
+	HashStrict   = "strict"   // the delivery is rejected, if the job sets verifyFileHash
+	HashRequire  = "require"  // as strict; a file without a hash on the chain and in its URI is rejected too
+	HashAnnotate = "annotate" // the file is delivered, with the result in file_verification
 )
 
 // Values of file_verification in addition to those of erc8004.Verdict.
@@ -33,23 +35,27 @@ const (
 	notFetched  = "not_fetched" // the job does not ask for the file
 )
 
-// maxFetches is the number of failed fetches after which a feedback is delivered without its file, so that an unpinned
-// file does not prevent the delivery. With the default schedule that takes about three minutes after the first attempt.
-// If the schedule has fewer attempts, the last one delivers without the file.
+// maxFetches is the number of failed fetches after which a feedback is delivered without its file. Otherwise a file
+// that no IPFS node has would prevent the delivery. With the default schedule the sixth fetch is about three minutes
+// after the first. If the schedule allows fewer attempts, the last one delivers the feedback without the file.
 const maxFetches = 6
 
-// fetchedFile is the feedback or response file in the form for the agent.
+// fetchedFile is the feedback or response file as the agent gets it.
 type fetchedFile struct {
 	job.File
 	disagrees []string // names of the file's fields that contradict the event
 	failed    bool     // the fetch failed, and the next attempt repeats it
-	detail    string
+	detail    string   // for display: the result as a phrase
 }
 
-// fetchContent fetches the feedback or response file and compares it with the hash on the chain. A file that cannot be
-// fetched may be omitted without an error (leaveFileOut). A wrong hash is an error if HashPolicy and the job ask for
-// that.
-func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *newcomerSlots) (fetchedFile, error) {
+// fetchContent fetches the feedback or response file of the claim c and compares it with the hash on the chain. If the
+// event names no file, or the job does not ask for its content, it fetches nothing. During the fetch, the attempt of a
+// newcomer has a group permit of the file's domain in slots. slots is nil for other agents.
+//
+// A file that cannot be fetched may be omitted without an error (leaveFileOut). A wrong hash is an error
+// (hash_mismatch) if the job sets verifyFileHash and HashPolicy is not HashAnnotate. With HashRequire, it is also an
+// error if the event has no hash and the file's URI does not determine its content.
+func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *groupPermits) (fetchedFile, error) {
 	uri, hash := namedFile(c.Job)
 	switch {
 	case uri == "":
@@ -101,7 +107,7 @@ func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *newc
 	return file, nil
 }
 
-// namedFile returns the URI and hash of the file in the job's event.
+// namedFile returns the URI and the hash of the file that the event of job j names. uri is "" if it names none.
 func namedFile(j job.Job) (uri string, hash common.Hash) {
 	if j.Kind == job.KindResponseAppended || j.Kind == job.KindValidationResponse {
 		return j.ResponseURI, j.ResponseHash
@@ -109,15 +115,15 @@ func namedFile(j job.Job) (uri string, hash common.Hash) {
 	return j.FeedbackURI, j.FeedbackHash
 }
 
-// examinedFile is the result of comparing a file with its hash and its event.
+// examinedFile is the result of examineFile.
 type examinedFile struct {
 	verdict   erc8004.Verdict
 	disagrees []string
 	content   json.RawMessage // in the form for the agent
 }
 
-// examineFile compares a file with its hash and its event, and converts it to the form for the agent. It first waits
-// for the memory to decode the file; its error means that there was none in time.
+// examineFile compares the fetched file doc with hash and with the event of job j, and converts it to the form for the
+// agent. It waits for memory to decode the file. The error means that no memory became free in time.
 func (e *Executor) examineFile(ctx context.Context, j job.Job, doc ipfs.Document, hash common.Hash,
 ) (examinedFile, error) {
 	release, err := e.Decoding.Acquire(ctx, len(doc.Bytes))
@@ -132,8 +138,8 @@ func (e *Executor) examineFile(ctx context.Context, j job.Job, doc ipfs.Document
 	}, nil
 }
 
-// compareWithEvent returns the names of a feedback file's fields that contradict the event of job j. The operator sees
-// these names; the agent receives the event's values.
+// compareWithEvent returns the names of the feedback file's fields that contradict the event of job j. The operator
+// sees these names. The agent receives the event's values.
 func compareWithEvent(j job.Job, file []byte) []string {
 	if j.Kind != job.KindNewFeedback {
 		return nil
@@ -144,8 +150,8 @@ func compareWithEvent(j job.Job, file []byte) []string {
 	})
 }
 
-// describeUnproven returns the source of a file as a phrase, if only a hash on the chain could verify the file because
-// its URI does not contain a hash. It returns "" for other sources.
+// describeUnproven returns a phrase for the source of doc, such as "the file lies on https", if the file's URI does not
+// determine its content, so that only a hash on the chain could verify it. For other sources it returns "".
 func describeUnproven(doc ipfs.Document) string {
 	switch {
 	case doc.Source == ipfs.SourceHTTPS, doc.Source == ipfs.SourceHTTP:
@@ -158,9 +164,9 @@ func describeUnproven(doc ipfs.Document) string {
 	return ""
 }
 
-// leaveFileOut decides whether the delivery continues without a file that failed with err. A file that can never be
-// fetched (no_document) is omitted immediately, and an unavailable one after maxFetches failures or in the last
-// attempt: then the error is nil. Otherwise the error is that of the fetch.
+// leaveFileOut decides whether the delivery continues without the file, whose fetch failed with err. It returns a file
+// without content, and no error, if the file can never be fetched (no_document), or if it is unavailable and this is
+// the maxFetches-th failure or the last attempt. Otherwise it returns err.
 func (e *Executor) leaveFileOut(c *store.Claim, err error) (fetchedFile, error) {
 	left := fetchedFile{File: job.File{Verification: unavailable}}
 	switch v := retry.Classify(err); {
@@ -175,8 +181,9 @@ func (e *Executor) leaveFileOut(c *store.Claim, err error) (fetchedFile, error) 
 	}
 }
 
-// agentContent returns the file in the form for the agent: JSON (which is UTF-8, RFC 8259 §8.1) unchanged, anything
-// else in an envelope. JSON with too many parts is also put into an envelope, so that no agent has to decode it.
+// agentContent returns the file doc as the agent gets it: JSON unchanged, and anything else as a JSON object with the
+// bytes in base64. JSON must be UTF-8 (RFC 8259 §8.1). JSON with more values than decode.Modest allows also becomes
+// base64, so that no agent has to decode it.
 func agentContent(doc ipfs.Document) json.RawMessage {
 	if utf8.Valid(doc.Bytes) && decode.Modest(doc.Bytes) && json.Valid(doc.Bytes) {
 		return doc.Bytes

@@ -21,12 +21,14 @@ import (
 
 // This file adapts a job to an agent's known tools, without any request. `worker agent probe` uses the same code.
 
-// maxArguments bounds the arguments of a call, in bytes of JSON. A template may contain a large file more than once.
+// maxArguments bounds the arguments of one delivery, in bytes of JSON. A template can repeat a large file, so the bound
+// of the file is not enough.
 const maxArguments = 8 << 20
 
-// ToolNames returns the names of the tool to call, the best first: the job's own, the built-in aliases, the configured
-// aliases. listed is the agent's entry in the servers file, or nil. Names that the entry does not allow are omitted; if
-// none is left, ToolNames returns an error (retry.Bar).
+// ToolNames returns the names under which an agent may offer the tool of job j, in the order in which they are tried:
+// the name in the job, its built-in aliases, and its configured aliases (by tool name in aliases). listed is the
+// agent's entry in the servers file, or nil. Names that listed does not allow are omitted. If no name is left,
+// ToolNames returns a failure (missingToolReason) that is not counted as the agent's fault (retry.Bar).
 func ToolNames(j job.Job, aliases map[string][]string, listed *servers.Server) ([]string, error) {
 	tool := j.Action.ToolName
 	names := slices.Concat([]string{tool}, mcpcall.Aliases(tool), aliases[tool])
@@ -40,9 +42,9 @@ func ToolNames(j job.Job, aliases map[string][]string, listed *servers.Server) (
 		fmt.Sprintf("the servers file does not list %s among the tools that are called at this agent", tool))
 }
 
-// FitCall finds the job's tool, by its names (see ToolNames), among the tools that an agent offers, and fits the
-// arguments to it. It waits until there is memory for decoding. If the tool exists but the arguments do not fit, it
-// returns the tool with the error.
+// FitCall finds the first of names (ToolNames) among the offered tools, and fits the arguments of job j to it. f is the
+// job's file. FitCall waits for memory to decode, which decoding bounds. If the agent offers the tool but the arguments
+// do not fit, FitCall returns the tool and the error.
 func FitCall(ctx context.Context, decoding *decode.Budget, j job.Job, f job.File, deliveryID string, names []string,
 	offered []mcpcall.Tool) (tool mcpcall.Tool, fitted Fitted, err error) {
 	if tool, err = findTool(j, names, offered); err != nil {
@@ -59,8 +61,8 @@ func FitCall(ctx context.Context, decoding *decode.Budget, j job.Job, f job.File
 	return tool, fitted, err
 }
 
-// findTool returns the first of names that the agent offers. If it offers none, the error has the reason of
-// missingToolReason.
+// findTool returns the first of names that is among the offered tools. If none is, the error has the reason that
+// missingToolReason returns.
 func findTool(j job.Job, names []string, offered []mcpcall.Tool) (mcpcall.Tool, error) {
 	if tool, ok := mcpcall.Find(offered, names[0], names[1:]); ok {
 		return tool, nil
@@ -72,8 +74,9 @@ func findTool(j job.Job, names []string, offered []mcpcall.Tool) (mcpcall.Tool, 
 	return mcpcall.Tool{}, retry.Fail(missingToolReason(j.Kind), why+"; it offers "+describeTools(offered))
 }
 
-// missingToolReason returns the reason if an agent does not offer the tool for this kind: tool_not_found, which rejects
-// the delivery, for feedback, and tool_not_offered, which skips it, for the optional tools of all other kinds.
+// missingToolReason returns the reason for an agent that does not offer the tool for events of this kind:
+// tool_not_found for feedback, which rejects the delivery, and tool_not_offered for all other kinds, whose tools are
+// optional; it skips the delivery.
 func missingToolReason(kind job.Kind) reason.Reason {
 	if kind == job.KindNewFeedback {
 		return reason.ToolNotFound
@@ -81,7 +84,7 @@ func missingToolReason(kind job.Kind) reason.Reason {
 	return reason.ToolNotOffered
 }
 
-// describeTools lists the first few of an agent's tools, for a message. It shortens the names, which the agent chose.
+// describeTools returns a list of the agent's first few tools, with shortened names, for a message.
 func describeTools(tools []mcpcall.Tool) string {
 	const most, longest = 10, 64
 	if len(tools) == 0 {
@@ -98,7 +101,7 @@ func describeTools(tools []mcpcall.Tool) string {
 	return text
 }
 
-// KnownTools converts an agent's tools to the form that its row contains.
+// KnownTools converts an agent's tools to the form in which the agent's row stores them.
 func KnownTools(tools []mcpcall.Tool) []store.KnownTool {
 	known := make([]store.KnownTool, len(tools))
 	for i, t := range tools {
@@ -107,15 +110,16 @@ func KnownTools(tools []mcpcall.Tool) []store.KnownTool {
 	return known
 }
 
-// Fitted contains a job's arguments in the form that one tool accepts.
+// Fitted is a delivery's arguments in the form that one tool accepts.
 type Fitted struct {
 	Arguments map[string]any
 	Sent      json.RawMessage // Arguments as JSON
 	Cleaned   bool            // misleading characters were removed
 }
 
-// fitArguments computes a delivery's arguments for a tool. The error is a *mcpcall.SchemaError if the tool's schema
-// does not accept them, or has the reason invalid_job if the job's template is wrong or the arguments are too large.
+// fitArguments fits the arguments of job j to the tool. f is the job's file. The error is a *mcpcall.SchemaError if the
+// tool's schema does not accept the arguments. It has the reason invalid_job if the job's template cannot be filled or
+// the arguments are larger than maxArguments.
 func fitArguments(j job.Job, f job.File, deliveryID string, tool mcpcall.Tool) (Fitted, error) {
 	args := j.Arguments(f, deliveryID)
 	if len(j.Action.PayloadTemplate) > 0 {

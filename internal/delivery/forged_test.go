@@ -38,7 +38,7 @@ func (w *world) keptText(id uuid.UUID, n int) []byte {
 	return text
 }
 
-// deliveredInJSON returns an outcome in clear, as an earlier version spooled it.
+// deliveredInJSON returns an outcome in clear.
 func deliveredInJSON(attempt int, started time.Time) []byte {
 	return must(json.Marshal(store.SpooledOutcome{Attempt: attempt, StartedAt: started, At: started.Add(time.Second),
 		Outcome: store.Outcome{Status: store.Delivered, Called: true, AgentOK: true, Stage: "call", Result: json.RawMessage(`{"forged":true}`)}}))
@@ -58,7 +58,7 @@ func TestForgedResults(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for name, forge := range map[string]func(w *world, d store.Delivery) []byte{
-		"in clear, as the version before wrote it": func(_ *world, d store.Delivery) []byte {
+		"in clear": func(_ *world, d store.Delivery) []byte {
 			return deliveredInJSON(1, d.History[0].StartedAt)
 		},
 		"genuine, of another delivery": func(w *world, _ store.Delivery) []byte {
@@ -120,7 +120,7 @@ func TestForgedResults(t *testing.T) {
 		if note, err := w.newWorker().deliver(t.Context(), id, again.Dispatch); err != nil || !strings.HasPrefix(note, "waiting server_error") {
 			t.Fatalf("%q, %v", note, err) // the outcome came from Redis
 		}
-		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
+		w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1`, id)
 		again = w.diesBeforeKeeping(id, w.row(id).Dispatch)
 		if err := w.queue.SpoolOutcome(t.Context(), id, old); err != nil {
 			t.Fatal(err)

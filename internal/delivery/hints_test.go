@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/chain"
+	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/heraldtest"
@@ -263,7 +264,7 @@ func (c *deaf) Check(ctx context.Context, j job.Job, v chain.Verify) (chain.Stan
 // turn makes the delivery due, and runs one attempt of each task that the reconciler dispatches.
 func (w *world) turn(k *worker, id uuid.UUID) {
 	w.t.Helper()
-	w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1 AND status = 'waiting'`, id)
+	w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1 AND status = 'waiting'`, id)
 	ctx := heraldtest.Within(w.t, 30*time.Second)
 	due, _, err := w.store.Due(ctx, 10)
 	backlog, err2 := w.store.Backlog(ctx, 10)
@@ -448,8 +449,11 @@ func TestDisagreeingJobsNeedTheChain(t *testing.T) {
 		t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
 	}
 	k.chains[w.net.ChainID()] = node
-	if _, err := w.store.Release(t.Context(), []uint64{w.net.ChainID()}, true, 10); err != nil {
-		t.Fatal(err)
+	for _, chains := range [][]uint64{{1}, {w.net.ChainID()}} { // a worker without the chain releases nothing
+		if d := w.row(id); d.Status != store.Held {
+			t.Fatalf("%s before a worker has the chain", d.Status)
+		}
+		w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Chains = chains }))
 	}
 	w.deliverInTurns(k, id, 1, victim)
 }

@@ -270,8 +270,8 @@ func (b *books) Due(ctx context.Context, limit int) (tasks []store.Task, more bo
 	return tasks, more, err
 }
 
-func (b *books) Followers(ctx context.Context, from int64, limit int) ([]store.Task, error) {
-	return b.tasks(ctx, "followers", func(ctx context.Context) ([]store.Task, error) { return b.base.Followers(ctx, from, limit) })
+func (b *books) IgnoreOrder(ctx context.Context, limit int) ([]store.Task, error) {
+	return b.tasks(ctx, "ignore order", func(ctx context.Context) ([]store.Task, error) { return b.base.IgnoreOrder(ctx, limit) })
 }
 
 func (b *books) Backlog(ctx context.Context, limit int) ([]store.Task, error) {

@@ -23,8 +23,8 @@ type monitor struct {
 	released map[uuid.UUID]time.Time // when an operator last replayed it
 	sleepers map[uuid.UUID]sleeper
 
-	clients map[uuid.UUID]ordered // the accepted deliveries
-	excused map[uuid.UUID]bool    // later deliveries may overtake it early: see excusesOthers
+	clients map[uuid.UUID]ordered   // the accepted deliveries
+	passed  map[uuid.UUID]time.Time // when it no longer delays later deliveries: see delayEnds
 
 	flushes []span // points in time
 	counts  map[string]int
@@ -69,7 +69,7 @@ type event struct {
 func newMonitor() monitor {
 	return monitor{claims: map[int64]*claimed{}, holding: map[*process]map[uuid.UUID]*claimed{}, made: map[uuid.UUID][]*made{},
 		resolved: map[uuid.UUID]time.Time{}, released: map[uuid.UUID]time.Time{}, sleepers: map[uuid.UUID]sleeper{}, counts: map[string]int{},
-		clients: map[uuid.UUID]ordered{}, excused: map[uuid.UUID]bool{}, over: make(chan struct{})}
+		clients: map[uuid.UUID]ordered{}, passed: map[uuid.UUID]time.Time{}, over: make(chan struct{})}
 }
 
 func (h *history) count(what string) { h.countN(what, 1) }
@@ -296,7 +296,9 @@ func (h *history) recorded(p *process, c *store.Claim, attempt int, started time
 		h.counts["late outcome refused"]++
 		return
 	}
-	h.excused[c.ID] = h.excused[c.ID] || excusesOthers(c, attempt, o)
+	if end, ok := delayEnds(c, attempt, started, o); ok && (h.passed[c.ID].IsZero() || end.Before(h.passed[c.ID])) {
+		h.passed[c.ID] = end
+	}
 	if late {
 		h.counts["late success"]++
 		h.resolved[c.ID] = time.Now()

@@ -4,14 +4,13 @@ import (
 	"context"
 	"time"
 
-	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
 
-// orderHold is how long an earlier delivery of a client blocks later ones, from its first attempt on
-// (docs/design/delivery.md).
-const orderHold = 60 * time.Second
+// orderDelay is how long an earlier delivery of a client delays later ones, from the first claim on that found it
+// confirmed (docs/design/ledger.md).
+const orderDelay = 60 * time.Second
 
 // ordered is the position of a delivery among those of its agent and client.
 type ordered struct {
@@ -21,12 +20,12 @@ type ordered struct {
 }
 
 // judgeOrder checks a call against the other deliveries of its client: no other call may be running, and no earlier
-// delivery may be due first. Replayed deliveries block no others. Held ones block them for a limited time. A delivery
+// delivery may be due first. A replayed delivery is an ordering key of its own. Held ones delay no others. A delivery
 // that was accepted later may arrive too late to go first.
 func (h *history) judgeOrder(call *made, slept bool) {
 	id := call.claim.id
 	mine, ok := h.clients[id]
-	if !ok || slept {
+	if !ok || slept || call.claim.replayed {
 		return
 	}
 	for other, c := range h.clients {
@@ -34,7 +33,7 @@ func (h *history) judgeOrder(call *made, slept bool) {
 			continue
 		}
 		for _, m := range h.made[other] {
-			over := !m.to.IsZero() || h.tempo.slack > 0 && m.until.Before(call.from)
+			over := !m.to.IsZero() || m.claim.replayed || h.tempo.slack > 0 && m.until.Before(call.from)
 			if !over && !m.p.diedBy(call.from) && !m.p.sleptAt(m.claim.lease) && !m.p.isCut() && !h.wasLate(other) {
 				h.breaks(id, "two calls of one client at once: feedback %d of process %d since %s, and %d",
 					c.seq, m.p.name, m.from.Sub(h.began), mine.seq)
@@ -44,10 +43,11 @@ func (h *history) judgeOrder(call *made, slept bool) {
 			continue
 		}
 		row, err := h.ground.Delivery(context.Background(), other)
-		if err != nil || row.Status.Final() || row.Status == store.Held || h.excused[other] || !h.released[other].IsZero() {
+		if err != nil || row.Status.Final() || row.Status == store.Held || !h.released[other].IsZero() {
 			continue
 		}
-		if len(row.History) > 0 && !row.History[0].StartedAt.Add(orderHold).After(call.claim.started) {
+		passed, ok := h.passed[other]
+		if ok && !passed.After(call.claim.started) || len(row.History) > 0 && !row.History[0].StartedAt.Add(orderDelay).After(call.claim.started) {
 			h.counts["went ahead of one that had its time"]++
 			continue
 		}
@@ -58,11 +58,16 @@ func (h *history) judgeOrder(call *made, slept bool) {
 // wasLate reports whether a late success ended the delivery while an older claim's call was running.
 func (h *history) wasLate(id uuid.UUID) bool { _, ok := h.resolved[id]; return ok }
 
-// excusesOthers reports whether an outcome lets later deliveries overtake after a time. These are a hold, a wait for
-// the chain (10 minutes), and an outcome that a later attempt records, which may undo the first attempt long after it
-// began.
-func excusesOthers(c *store.Claim, attempt int, o store.Outcome) bool {
-	return o.Status == store.Held || o.Reason == reason.ChainUnavailable || o.Reason == reason.NotConfirmed || attempt != c.Attempt
+// delayEnds returns when an attempt with this outcome ends the delivery's delay of later ones, if it does. A hold ends it
+// at once. So may an outcome that a later attempt records: its attempt may have begun long before.
+func delayEnds(c *store.Claim, attempt int, started time.Time, o store.Outcome) (time.Time, bool) {
+	switch {
+	case o.Status == store.Held || attempt != c.Attempt:
+		return started, true
+	case o.Called || !o.Free || o.Stage != "claim" && o.Stage != "check":
+		return started.Add(orderDelay), true
+	}
+	return time.Time{}, false
 }
 
 // knowOrder notes the ordering keys of a batch's deliveries.

@@ -51,7 +51,7 @@ func (g *postgresGround) open(url string) error {
 	g.Store = st
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	if _, err := g.db.Exec(ctx, `TRUNCATE herald.deliveries, herald.attempts, herald.agents`); err != nil {
+	if _, err := g.db.Exec(ctx, `TRUNCATE herald.history, herald.work, herald.attempts, herald.agents`); err != nil {
 		g.close()
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/agentherald/herald/internal/delivery/maintenance"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/intake"
+	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/google/uuid"
 )
 
@@ -50,7 +51,7 @@ func (h *history) newProcess(name int) *process {
 	p := &process{h: h, name: name}
 	p.ctx, p.end = context.WithCancel(context.Background())
 	redis := &connection{p: p, r: h.redis}
-	dispatcher := must(NewDispatcher(redis, quiet))
+	dispatcher := must(dispatch.New(redis, quiet))
 	books := &books{p: p, base: h.ground}
 	now := func() time.Time {
 		_ = p.alive()

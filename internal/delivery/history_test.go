@@ -169,7 +169,7 @@ var mustHappen = []string{
 	"Postgres down", "Postgres frozen", "Redis down", "Redis frozen", "Redis emptied", "Redis away with Postgres", "power cut",
 	"answer of Postgres lost", "frozen Postgres did it later", "lease ran out", "lease extended", "task replaced",
 	"task recovered by asynq", "asynq lease lost", "acknowledgement lost", "task put back at shutdown",
-	"went ahead of one that had its time", "dispatched by followers",
+	"went ahead of one that had its time",
 	"dispatched by lost before", "dispatched by due", "dispatched by backlog",
 	"outcome kept in Redis", "outcome adopted", "Redis does not tell", "late success", "late outcome refused",
 	"two calls at once, one had slept", "called again", "limited",

@@ -9,9 +9,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/memory"
+	"github.com/agentherald/herald/internal/store/model"
 	"github.com/agentherald/herald/internal/store/storetest"
 	"github.com/google/uuid"
 )
@@ -113,10 +114,10 @@ func newHistory(seed uint64, t tempo, planted fault, metrics *Metrics, keys *sec
 }
 
 // inMemory is the ground that uses the bubble's clock.
-type inMemory struct{ *memory.Store }
+type inMemory struct{ *model.Store }
 
 func (h *history) memory() ground {
-	s := memory.New(func() time.Time { return time.Now().Add(time.Duration(h.skew.Load())) })
+	s := model.New(func() time.Time { return time.Now().Add(time.Duration(h.skew.Load())) })
 	if h.planted != noOrder {
 		s.KeepOrder()
 	}
@@ -177,7 +178,7 @@ func (h *history) fault(op, key string) mishap {
 	}
 	m := mishap{fails: d.Float64() < rate, lost: d.Float64() < rate, late: d.Float64() < .5}
 	switch op { // the idle calls of the reconciler need no delay: they are most of a history's cost
-	case "postgres lead", "postgres clock", "postgres release", "postgres due", "postgres followers", "postgres backlog", "postgres overdue":
+	case "postgres lead", "postgres clock", "postgres release", "postgres due", "postgres ignore order", "postgres backlog", "postgres overdue":
 	default:
 		m.before, m.after = time.Duration(d.Float64()*float64(h.tempo.latency)), time.Duration(d.Float64()*float64(h.tempo.latency))
 	}
@@ -284,7 +285,7 @@ func (h *history) intake(d *rand.Rand) {
 	h.ids = ids
 	h.mu.Unlock()
 	books := &books{p: outside, base: h.ground}
-	dispatcher := must(NewDispatcher(&connection{p: outside, r: h.redis}, quiet))
+	dispatcher := must(dispatch.New(&connection{p: outside, r: h.redis}, quiet))
 	for n, batch := range batches {
 		h.knowOrder(n, batch)
 		_ = outside.pause(context.Background(), time.Duration(d.Float64()*8*float64(h.tempo.unit)))
@@ -370,7 +371,7 @@ func (h *history) release(id uuid.UUID) {
 	if h.dice("operator dies", id.String()).Float64() < .8 {
 		if state, _ := h.redis.is(); state == up {
 			for _, t := range tasks {
-				h.redis.enqueue(queueTask(t))
+				h.redis.enqueue(dispatch.ToQueue(t))
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"reflect"
 	"strings"
@@ -10,11 +11,14 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/maintenance"
+	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/queue/dispatch"
+	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
@@ -177,7 +181,7 @@ func TestAcceptedWithoutRedis(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	redis := &away{}
-	in := must(intake.New(intake.Config{Ledger: w.store, Dispatcher: must(NewDispatcher(redis, w.logger())), Sealer: w.keys, Limits: w.limits(), Logger: w.logger()}))
+	in := must(intake.New(intake.Config{Ledger: w.store, Dispatcher: must(dispatch.New(redis, w.logger())), Sealer: w.keys, Limits: w.limits(), Logger: w.logger()}))
 	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(newAgent(t).URL))})
 	got, err := in.Submit(heraldtest.Within(t, 10*time.Second), [][]byte{asJSON(j)}, command)
 	if err != nil || got[0].Verdict != store.Accepted || redis.tries != 1 {
@@ -190,20 +194,37 @@ func TestAcceptedWithoutRedis(t *testing.T) {
 
 func TestConstructorsRefuse(t *testing.T) {
 	t.Parallel()
-	if _, err := NewExecutor(Config{}); err == nil {
-		t.Error("an executor of nothing")
+	keys, reg, log := must(secret.Create()), prometheus.NewRegistry(), slog.New(slog.DiscardHandler)
+	valid := func() Config {
+		return Config{Ledger: rowLedger{}, Chain: func(uint64) (Chain, bool) { return nil, false }, Resolver: strictly{}, Fetcher: panics{}, Caller: offers{},
+			Opener: keys, Sealer: keys, Dispatcher: must(dispatch.New(&away{}, log)), Spool: &results{}, Metrics: must(NewMetrics(prometheus.NewRegistry())),
+			Schedule: must(retry.NewSchedule([]time.Duration{time.Second})), CallTimeout: time.Second, LeaseMargin: time.Second, Lease: 2 * time.Second}
 	}
-	if _, err := NewRunner(nil, nil, 0); err == nil {
-		t.Error("a runner of nothing")
+	must(NewExecutor(valid()))
+	for says, spoil := range map[string]func(*Config){
+		"needs ledger, chain":        func(c *Config) { c.Spool = nil },
+		"a retry schedule is needed": func(c *Config) { c.Schedule = retry.Schedule{} },
+		"the lease must be at least": func(c *Config) { c.Lease-- },
+		"a batch has at most":        func(c *Config) { c.BatchSize = MaxBatch + 1 },
+	} {
+		c := valid()
+		spoil(&c)
+		if _, err := NewExecutor(c); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
 	}
-	if _, err := intake.New(intake.Config{}); err == nil {
-		t.Error("an intake of nothing")
-	}
-	if _, err := NewDispatcher(nil, nil); err == nil {
-		t.Error("a dispatcher of nothing")
-	}
-	if _, err := maintenance.NewReconciler(maintenance.ReconcilerConfig{}); err == nil {
-		t.Error("a reconciler of nothing")
+	must(NewMetrics(reg))
+	for name, construct := range map[string]func() error{
+		"a runner":     func() error { _, err := NewRunner(nil, nil, 0); return err },
+		"an intake":    func() error { _, err := intake.New(intake.Config{}); return err },
+		"a dispatcher": func() error { _, err := dispatch.New(nil, nil); return err },
+		"a reconciler": func() error { _, err := maintenance.NewReconciler(maintenance.ReconcilerConfig{}); return err },
+		"a caller":     func() error { _, err := NewDirectCaller(DirectConfig{}); return err },
+		"metrics":      func() error { _, err := NewMetrics(reg); return err }, // registered already
+	} {
+		if construct() == nil {
+			t.Errorf("%s of nothing", name)
+		}
 	}
 }
 

@@ -12,8 +12,9 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// logAttempt writes the single log line of an attempt. If the attempt ended in a wait that putOff reports, it also
-// counts that in Executor.waits. err is the error of recording the outcome, or nil.
+// logAttempt writes the single log line of an attempt with outcome d. rec is the result of recording d, or zero, and
+// err the error of recording it, or nil. If d was recorded and is a free wait without a call (putOff), it also counts d
+// in Executor.waits.
 func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err error) {
 	if err == nil && d.putOff() {
 		e.waits.add(a.claim.Agent(), string(d.Reason))
@@ -51,9 +52,14 @@ func (e *Executor) logAttempt(a *attempt, d decision, rec store.Recorded, err er
 	e.Logger.LogAttrs(context.Background(), d.logLevel(err), "delivery attempted", attrs...)
 }
 
-// logLevel returns the level of an attempt's log line: warn for a lost claim or a dead delivery, error if the outcome
-// was not recorded or Herald itself failed, debug for an attempt that only waits (waitSummary counts it), and info for
-// all others, including failures of the agent. err is the error of recording the outcome, or nil.
+// logLevel returns the level of an attempt's log line. err is the error of recording the outcome, or nil. The level is
+// that of the first case that applies:
+//
+//   - warn if the claim was lost,
+//   - error if the outcome was not recorded or Herald itself failed,
+//   - warn if the delivery is dead,
+//   - debug for a free wait without a call, which waitSummary counts,
+//   - info for all others, including failures of the agent.
 func (d decision) logLevel(err error) slog.Level {
 	switch {
 	case isFenced(err):
@@ -68,11 +74,11 @@ func (d decision) logLevel(err error) slog.Level {
 	return slog.LevelInfo
 }
 
-// putOff reports whether the delivery waits, the wait costs no attempt, and no call was made.
+// putOff reports whether the outcome is a free wait and the agent was not called.
 func (d decision) putOff() bool { return d.Status == store.Waiting && d.Free && !d.Called }
 
-// nextStep returns, for an operator, how to proceed with the delivery (retry.NextStep). It returns "" if nothing has to
-// be done, for example because the delivery was delivered or is queued again with the job of another sender.
+// nextStep returns a text for the operator: how to proceed with the delivery after the outcome d (retry.NextStep). It
+// returns "" if nothing has to be done, for example if the delivery was delivered or is queued again.
 func (a *attempt) nextStep(d decision) string {
 	if d.Status == store.Queued { // another job of the same event replaced this one
 		return ""

@@ -29,6 +29,7 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
@@ -57,7 +58,7 @@ type world struct {
 	dbURL, redisURL string
 	store           *store.Store
 	queue           *queue.Queue
-	dispatcher      *Dispatcher
+	dispatcher      *dispatch.Dispatcher
 	intake          *intake.Intake
 	registry        *prometheus.Registry
 	log             *heraldtest.Log
@@ -111,7 +112,7 @@ func newWorld(t testing.TB) *world {
 	if err := w.store.ReportVerified(t.Context(), []uint64{w.net.ChainID()}); err != nil {
 		t.Fatal(err)
 	}
-	w.dispatcher = must(NewDispatcher(w.queue, w.logger()))
+	w.dispatcher = must(dispatch.New(w.queue, w.logger()))
 	w.intake = must(intake.New(intake.Config{Ledger: w.store, Dispatcher: w.dispatcher, Sealer: w.keys, Limits: w.limits(), Logger: w.logger()}))
 	return w
 }

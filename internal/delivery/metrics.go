@@ -8,7 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are the Prometheus metrics of deliveries and calls. No agent, key or endpoint is a label.
+// Metrics are the Prometheus metrics of deliveries and calls. No agent, key or endpoint is a label, because strangers
+// could create any number of series.
 type Metrics struct {
 	calls      *prometheus.CounterVec
 	callTime   *prometheus.HistogramVec
@@ -52,8 +53,8 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// toolLabel returns the metrics' label for a tool's name: the name itself for documented tools, "other" for all others.
-// A job may name any tool that begins with agent.receive, and jobs must not create new series.
+// toolLabel returns the label of a tool in the metrics: its name if it is documented, otherwise "other". A job may name
+// any tool that begins with agent.receive, so the names in jobs must not become labels.
 func toolLabel(tool string) string {
 	switch tool {
 	case feedbackTool, BatchTool, "agent.receiveRevocation", "agent.receiveResponse", "agent.receiveValidation":
@@ -62,7 +63,7 @@ func toolLabel(tool string) string {
 	return "other"
 }
 
-// countCall counts one call of a tool and its duration. ok says that the agent answered without an error.
+// countCall counts one call of a tool and observes its duration took. ok says that the agent answered without an error.
 func (m *Metrics) countCall(tool string, ok bool, took time.Duration) {
 	tool = toolLabel(tool)
 	status := "success"
@@ -73,8 +74,8 @@ func (m *Metrics) countCall(tool string, ok bool, took time.Duration) {
 	m.callTime.WithLabelValues(tool).Observe(took.Seconds())
 }
 
-// countOutcome counts a recorded outcome. age is the time since the delivery was accepted; it is observed as the
-// latency if the agent accepted the call.
+// countOutcome counts the recorded outcome o of a job of kind k. age is the time since the delivery was accepted. If
+// the agent accepted the call, it also observes age as the latency.
 func (m *Metrics) countOutcome(k job.Kind, o store.Outcome, age time.Duration) {
 	kind := string(k)
 	switch k {

@@ -21,80 +21,89 @@ import (
 	"golang.org/x/net/publicsuffix"
 )
 
-// Newcomers bounds the slots of newcomers: agents without a success in the last hour (store.RecentSuccess). Newcomers
-// share half of this worker's slots, rounded down and at least one, until the agent has answered. So agents that do not
-// answer cannot occupy all slots.
+// Newcomers bounds how many of the worker's slots are used by newcomers: agents without a success in the last hour
+// (store.RecentSuccess). So agents that do not answer cannot occupy all slots. All newcomers together may use half of
+// the slots, rounded down and at least one. It also bounds the slots of costly agents (effort.go).
 //
-// One registrable domain has at most half of these slots, for agents' endpoints and for feedback files together. Files
-// and agents that the domain does not confirm may use half of the domain's slots, so that agents which merely name a
-// domain cannot block the domain's own agents. While an endpoint is resolved, its domain is unknown and not bounded.
-// Agents that failed in the last hour have at most half of the newcomers' slots, so that unknown agents do not wait
-// behind them.
+// Newcomers gives out group permits. A group permit lets one attempt use a slot that its group may use. The attempt
+// acquires it in addition to the slot, and releases it when the agent has answered.
 //
-// An attempt that finds no free slot waits a moment for one, if attempts usually take no longer than that. Otherwise
-// its delivery returns when a slot is expected to be free for it, computed from the mean time of newcomers' attempts.
+// Within the half of the newcomers, three groups are bounded:
 //
-// Nil Newcomers bound no agent.
+//   - Newcomers that failed in the last hour may use half of it, so that unknown agents do not wait for them.
+//   - One registrable domain may use half of it, for agents' endpoints and feedback files together. While an endpoint
+//     is resolved, its domain is unknown and not bounded.
+//   - Of a domain's part, files, and agents that the domain does not confirm, may use half. So agents that only name a
+//     domain cannot block the domain's own agents.
+//
+// If no group permit is free, an attempt waits up to maxSlotWait for one, if attempts usually take no longer than that.
+// Otherwise its delivery waits until a group permit is expected to be free, by the mean duration of newcomers'
+// attempts.
+//
+// A nil *Newcomers bounds no agent.
 type Newcomers struct {
-	slots   *ratelimit.Limiter                     // one origin for all newcomers
-	bounded *ratelimit.Limiter                     // origins: each registrable domain, and the agents that failed
-	named   *ratelimit.Limiter                     // origins: each registrable domain, for files and unconfirmed agents
-	costly  *ratelimit.Limiter                     // costly agents that are not newcomers (effort.go)
-	lent    *ratelimit.Limiter                     // costly agents and newcomers together
-	latest  *lru.Cache[store.Agent, latestOutcome] // latest outcomes in this process, which Postgres may not have yet
-	share   int                                    // slots of all newcomers
-	total   int                                    // slots of the worker
+	slots   *ratelimit.Limiter                     // group permits of all newcomers
+	bounded *ratelimit.Limiter                     // of each domain, and of newcomers that failed
+	named   *ratelimit.Limiter                     // of each domain, for files and unconfirmed agents
+	costly  *ratelimit.Limiter                     // of costly agents that are not newcomers (effort.go)
+	lent    *ratelimit.Limiter                     // of costly agents and newcomers together
+	latest  *lru.Cache[store.Agent, latestOutcome] // in this process; Postgres may not have them yet
+	share   int                                    // how many slots all newcomers may use
+	total   int                                    // number of the worker's slots
 	now     func() time.Time
 
 	mu         sync.Mutex
-	lastReturn time.Time // latest return time that spreadWait has returned
+	lastReturn time.Time // the latest time at which spreadWait let a delivery return
 }
 
-// latestOutcome is the result of an agent's latest attempt in this process: when it ended, and whether it succeeded.
+// latestOutcome is when an agent's latest attempt in this process ended, and whether it succeeded.
 type latestOutcome struct {
 	at time.Time
 	ok bool
 }
 
-// newcomerSlot is a slot that an attempt holds. of names the agents or files that share such slots: allNewcomers,
-// failedNewcomers, costlySlot, lentSlot, or a domain after domainSlot or namedDomainSlot.
-type newcomerSlot struct {
+// groupPermit is a group permit of an attempt. of names the group: allNewcomers, failedNewcomers, costlySlot, lentSlot,
+// or a domain with the prefix domainSlot or namedDomainSlot.
+type groupPermit struct {
 	of     string
 	permit *ratelimit.Permit
 }
 
 const (
-	// Newcomers have 1/newcomerShare of a worker's slots. A domain, and the agents that failed, each have at most
-	// 1/domainShare of the newcomers' slots.
+	// newcomerShare and domainShare: all newcomers together use at most 1/newcomerShare of the worker's slots. Of
+	// these, one domain uses at most 1/domainShare. All newcomers that failed in the last hour together use at most
+	// 1/domainShare of them, too. Each number is rounded down, but is at least one.
 	newcomerShare = 2
 	domainShare   = 2
-	// Files and unconfirmed agents have at most 1/namedShare of a domain's slots.
+	// namedShare: of a domain's slots, at most 1/namedShare (rounded down, at least one) serve attempts that only fetch
+	// a feedback file from the domain, or that call an agent which the domain does not confirm.
 	namedShare = 2
-	// allNewcomers and failedNewcomers name the slots of all newcomers and of those that failed (newcomerSlot.of).
+	// The names of groups (groupPermit.of): all newcomers, those that failed in the last hour, and prefixes of a
+	// domain. The prefix is needed because a host may be called newcomers.
 	allNewcomers    = "newcomers"
 	failedNewcomers = "newcomers that failed"
-	domainSlot      = "domain " // prefix of a domain: a host may be called newcomers
+	domainSlot      = "domain "
 	namedDomainSlot = "named domain "
-	// maxRememberedAgents bounds Newcomers.latest. Without an entry there, an agent is known to have succeeded only
-	// once Postgres has its success.
+	// maxRememberedAgents is the number of agents in Newcomers.latest. An agent without an entry stays a newcomer until
+	// Postgres has recorded its success.
 	maxRememberedAgents = 4096
-	// maxSlotWait is how long an attempt may wait for a newcomers' slot while it occupies a slot of the worker, because
-	// a delay would cost a claim and a record. It does not wait if newcomers' attempts take longer than that.
+	// maxSlotWait is how long an attempt waits for a group permit while it uses a slot. A short wait is cheaper than
+	// another claim and record. If newcomers' attempts usually take longer, the attempt does not wait.
 	maxSlotWait = 200 * time.Millisecond
-	// minReturnGap is the least time between the returns of two deliveries within spreadWithin. Before the first
-	// attempt has ended, its duration is unknown, and hundreds of deliveries that return together would block the
-	// others.
+	// minReturnGap is the gap between the times at which spreadWait lets refused deliveries return. The limiter
+	// computes its wait from the duration of earlier attempts. Before the first one has ended, each wait is short, and
+	// hundreds of refused deliveries would return at once. Therefore spreadWait spreads waits of at most spreadWithin.
 	minReturnGap = 100 * time.Millisecond
 	spreadWithin = 2 * time.Second
-	// maxReturnWait bounds the delays that spreadWait chooses for waits of at most spreadWithin. If the next free return
-	// time is later than that, the delay is random, between half of maxReturnWait and all of it.
+	// maxReturnWait is the longest wait to which spreadWait extends a shorter one. If even that is too short for the
+	// gap, the wait is random, between half of maxReturnWait and all of it.
 	maxReturnWait = 5 * time.Minute
-	// slotTTL is how long a permit of these limiters lasts without a release. Each attempt releases its own slots, so
-	// it is longer than any attempt.
+	// slotTTL is how long a group permit stays acquired if it is never released. Each attempt releases its group
+	// permits, so slotTTL only has to be longer than any attempt.
 	slotTTL = 24 * time.Hour
 )
 
-// NewNewcomers returns the Newcomers of a worker that has so many slots in all. If now is nil, it uses time.Now.
+// NewNewcomers returns the Newcomers of a worker with this number of slots. If now is nil, it is time.Now.
 func NewNewcomers(slots int, logger *slog.Logger, now func() time.Time) (*Newcomers, error) {
 	if now == nil {
 		now = time.Now
@@ -132,7 +141,7 @@ func NewNewcomers(slots int, logger *slog.Logger, now func() time.Time) (*Newcom
 		latest: latest, share: share, total: slots, now: now}, nil
 }
 
-// Close stops the background work of the limiters and waits for it. Call it after the last attempt.
+// Close stops the background work of the limiters and waits for its end. The caller calls it after the last attempt.
 func (n *Newcomers) Close() {
 	n.slots.Close()
 	n.bounded.Close()
@@ -141,16 +150,16 @@ func (n *Newcomers) Close() {
 	n.lent.Close()
 }
 
-// noteOutcome remembers the result of an agent's attempt. After a success, the agent stops being a newcomer at once,
-// even before the success is in Postgres.
+// noteOutcome remembers whether an agent's attempt succeeded (ok). After a success the agent is no newcomer, even
+// before Postgres has recorded the success.
 func (n *Newcomers) noteOutcome(agent store.Agent, ok bool) {
 	if n != nil {
 		n.latest.Add(agent, latestOutcome{n.now(), ok})
 	}
 }
 
-// weighAgent reports whether the claim's agent is a newcomer, and whether its latest attempt was in the last hour and
-// failed.
+// weighAgent reports whether the agent of the claim c is a newcomer. failed reports whether a newcomer's latest attempt
+// in this process ended in the last hour and failed.
 func (n *Newcomers) weighAgent(c *store.Claim) (newcomer, failed bool) {
 	if n == nil || c.Succeeded {
 		return false, false
@@ -160,21 +169,22 @@ func (n *Newcomers) weighAgent(c *store.Claim) (newcomer, failed bool) {
 	return !known || !last.ok, known && !last.ok
 }
 
-// newcomerSlots are the slots of Newcomers that one attempt holds. They are nil for an agent that needs none.
-type newcomerSlots struct {
+// groupPermits are the group permits of one attempt. Nil: the attempt needs none.
+type groupPermits struct {
 	newcomers *Newcomers
 	token     string
-	held      []newcomerSlot
+	held      []groupPermit
 }
 
-// acquireSlot acquires the slots that an attempt needs because its agent is a newcomer. For other agents it returns nil
-// and no error. The result must be released even after an error.
-func (n *Newcomers) acquireSlot(ctx context.Context, c *store.Claim) (*newcomerSlots, error) {
+// acquireSlot acquires the group permits that an attempt needs if its agent is a newcomer: that of all newcomers and,
+// if the agent failed in the last hour, that of failed newcomers. For other agents it returns nil and no error. The
+// caller releases the result even after an error.
+func (n *Newcomers) acquireSlot(ctx context.Context, c *store.Claim) (*groupPermits, error) {
 	newcomer, failed := n.weighAgent(c)
 	if !newcomer {
 		return nil, nil
 	}
-	s := &newcomerSlots{newcomers: n, token: fmt.Sprintf("%s:%d", c.ID, c.No)}
+	s := &groupPermits{newcomers: n, token: fmt.Sprintf("%s:%d", c.ID, c.No)}
 	if failed {
 		err := s.acquire(ctx, n.bounded, failedNewcomers,
 			"agents that failed in the last hour share a part of a worker's slots")
@@ -186,10 +196,11 @@ func (n *Newcomers) acquireSlot(ctx context.Context, c *store.Claim) (*newcomerS
 		fmt.Sprintf("agents without a success in the last hour share %d of this worker's slots", n.share))
 }
 
-// acquireDomain acquires a slot of the URL's domain before a request to it, until release is called. own says that the
-// domain confirms the agent. If s is nil or the attempt holds a slot of the domain already, it acquires none. release
-// is never nil.
-func (s *newcomerSlots) acquireDomain(ctx context.Context, rawURL string, own bool) (release func(), err error) {
+// acquireDomain acquires a group permit of the domain of rawURL (registrableDomain), before a request to that URL. own
+// says that the domain confirms the agent. If it does not, acquireDomain first acquires a group permit of the domain's
+// part for files and unconfirmed agents. release, which is never nil, releases these permits. If s is nil, rawURL has
+// no domain, or the attempt already has a group permit of the domain, acquireDomain does nothing.
+func (s *groupPermits) acquireDomain(ctx context.Context, rawURL string, own bool) (release func(), err error) {
 	domain := registrableDomain(rawURL)
 	if s == nil || domain == "" || s.holdsSlot(domainSlot+domain) {
 		return func() {}, nil
@@ -207,10 +218,10 @@ func (s *newcomerSlots) acquireDomain(ctx context.Context, rawURL string, own bo
 	return func() { s.releaseAfter(ctx, before) }, err
 }
 
-// acquire acquires a slot from a limiter. of is the slot's name (see newcomerSlot) and the limiter's origin. If the
-// attempt holds a slot with this name already, acquire does nothing. If no slot becomes free in time, the error is a
-// free wait whose text begins with why.
-func (s *newcomerSlots) acquire(ctx context.Context, from *ratelimit.Limiter, of, why string) error {
+// acquire acquires a group permit from the limiter from. of is the name of the group (groupPermit.of) and the limiter's
+// origin. If the attempt already has a group permit of that name, acquire does nothing. If none becomes free in time,
+// the error is a free wait (agent_busy), and its text begins with why.
+func (s *groupPermits) acquire(ctx context.Context, from *ratelimit.Limiter, of, why string) error {
 	if s.holdsSlot(of) {
 		return nil
 	}
@@ -224,31 +235,32 @@ func (s *newcomerSlots) acquire(ctx context.Context, from *ratelimit.Limiter, of
 	if err != nil {
 		return fmt.Errorf("take a slot of newcomers: %w", err)
 	}
-	s.held = append(s.held, newcomerSlot{of, permit})
+	s.held = append(s.held, groupPermit{of, permit})
 	return nil
 }
 
-func (s *newcomerSlots) holdsSlot(of string) bool {
-	return slices.ContainsFunc(s.held, func(h newcomerSlot) bool { return h.of == of })
+func (s *groupPermits) holdsSlot(of string) bool {
+	return slices.ContainsFunc(s.held, func(h groupPermit) bool { return h.of == of })
 }
 
-// release releases all slots of the attempt. It is nil-safe.
-func (s *newcomerSlots) release(ctx context.Context) {
+// release releases all group permits of the attempt. s may be nil.
+func (s *groupPermits) release(ctx context.Context) {
 	if s != nil {
 		s.releaseAfter(ctx, 0)
 	}
 }
 
-// releaseAfter releases all slots except the n that were acquired first.
-func (s *newcomerSlots) releaseAfter(ctx context.Context, n int) {
+// releaseAfter releases all group permits of the attempt except the n that it acquired first.
+func (s *groupPermits) releaseAfter(ctx context.Context, n int) {
 	for _, h := range s.held[min(n, len(s.held)):] {
 		h.permit.Release(ctx, ratelimit.Neutral)
 	}
 	s.held = s.held[:min(n, len(s.held))]
 }
 
-// spreadWait returns how long a refused delivery has to wait: wait itself if it is longer than spreadWithin. Otherwise
-// it returns at least wait and at most maxReturnWait, so that deliveries return with gaps of minReturnGap.
+// spreadWait returns how long a refused delivery waits. wait is the limiter's wait. If it is longer than spreadWithin,
+// spreadWait returns it. A shorter wait is extended, up to maxReturnWait, so that refused deliveries return with gaps
+// of minReturnGap.
 func (n *Newcomers) spreadWait(wait time.Duration) time.Duration {
 	if wait > spreadWithin {
 		return wait // it was computed from the duration of attempts
@@ -266,8 +278,9 @@ func (n *Newcomers) spreadWait(wait time.Duration) time.Duration {
 	return n.lastReturn.Sub(now)
 }
 
-// registrableDomain returns the part of a URL's host that one owner registered: the public suffix and one more label,
-// or the IP address (of IPv6 the /64, which one customer has). It returns "" for a URL that is not http or https.
+// registrableDomain returns the part of the URL's host that one owner registers: the public suffix and one more label.
+// For an IPv4 address it returns the address, and for IPv6 its /64, which one customer has. For a URL that is not http
+// or https it returns "".
 func registrableDomain(rawURL string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" {

@@ -175,7 +175,7 @@ func TestSlotOfFileDomainIsReleased(t *testing.T) {
 	if err := w.enters(w.attempt(2), "https://victim.example/mcp"); err != nil {
 		t.Error(err)
 	}
-	b := &newcomerSlots{newcomers: w.Newcomers, token: "x"}
+	b := &groupPermits{newcomers: w.Newcomers, token: "x"}
 	if !w.waits(b.acquire(t.Context(), w.bounded, domainSlot+"a.example", "")) {
 		t.Error("the endpoint's domain was given back with the file's")
 	}

@@ -1,11 +1,17 @@
 package delivery
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/store/storetest"
 )
@@ -46,5 +52,57 @@ func TestNeverDelivered(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
+	}
+}
+
+// keepOrder makes the world's store keep the order of each ordering key.
+func (w *world) keepOrder() *world {
+	w.t.Helper()
+	st, err := store.Open(store.Config{URL: secret.New(w.dbURL), MaxConns: 20, StrictOrder: true})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(st.Close)
+	w.store = st
+	w.intake = must(intake.New(intake.Config{Ledger: st, Dispatcher: w.dispatcher, Sealer: w.keys, Limits: w.limits(), Logger: w.logger()}))
+	return w
+}
+
+// TestFalseJobsDelayForSeconds: six false jobs with lower indexes, about which the node never answers, delay the true
+// seventh of their client for 10 s. Its own check runs during that time.
+func TestFalseJobsDelayForSeconds(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).keepOrder()
+	a := newAgent(t)
+	agent := w.register(at(a.URL))
+	k := w.newWorker()
+	k.chains[w.net.ChainID()] = &deaf{Chain: w.chain}
+	var last map[string]any
+	for index := range 7 {
+		*w.client = 0 // the same account
+		if last, _ = w.rate(devnet.Feedback{AgentID: agent, Tag1: fmt.Sprint(index)}); index < 6 {
+			w.submitAs(thiefs, repositioned(last, map[string]any{"transactionHash": nil, "logIndex": nil, "blockHash": nil, "blockNumber": 1}))
+		}
+	}
+	id := w.accept(last)
+	deliverDispatched := func() {
+		t.Helper()
+		for _, d := range must(w.store.Deliveries(t.Context(), store.Filter{Status: store.Queued})) {
+			if _, err := k.deliver(heraldtest.Within(t, 20*time.Second), d.ID, d.Dispatch); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	deliverDispatched()
+	if d := w.row(id); d.Status != store.Waiting || d.Reason != reason.BehindEarlier || len(a.received()) > 0 {
+		t.Fatalf("%s %s: %s, %d calls", d.Status, d.Reason, d.Error, len(a.received()))
+	}
+	storetest.Aging(t, w.dbURL).Advance(11 * time.Second)
+	if _, _, err := w.store.Due(t.Context(), 10); err != nil {
+		t.Fatal(err)
+	}
+	deliverDispatched()
+	if d := w.row(id); d.Status != store.Delivered || len(a.received()) != 1 {
+		t.Errorf("%s %s: %s, %d calls", d.Status, d.Reason, d.Error, len(a.received()))
 	}
 }

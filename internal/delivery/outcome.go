@@ -12,20 +12,21 @@ import (
 	"github.com/agentherald/herald/internal/store/pgerror"
 )
 
-// maxTaskWait is the longest wait for which a task stays in Redis, where the web UI shows it. Longer waits are only in
-// Postgres, and the reconciler ends them.
+// maxTaskWait is the longest wait during which a delivery keeps its task in Redis, where the web UI shows it. A
+// delivery that waits longer has no task, and the reconciler dispatches it when the wait is over.
 const maxTaskWait = 5 * time.Minute
 
-// decision is the outcome of an attempt, with the verdict about its failure.
+// decision is the outcome of an attempt, with the classification of its failure.
 type decision struct {
 	store.Outcome
 	verdict retry.Verdict // zero: delivered
 	away    bool          // the attempt failed because Postgres or Redis was unavailable
-	spooled bool          // Redis has the outcome, which has to be deleted after the record
+	spooled bool          // the outcome is in Redis, and has to be deleted there after the record
 }
 
-// decideOutcome returns the outcome to record for an attempt with this failure (nil: delivered). It also notes for
-// later attempts of this process whether the agent failed (Newcomers) or refused its credential (Authorizer).
+// decideOutcome returns the outcome to record for the attempt a, which ended with failure (nil: delivered). For later
+// attempts of this process, it also notes whether the agent succeeded or failed (Newcomers.noteOutcome), and whether
+// the agent refused the credential of the call (Authorizer.ObserveFailure).
 func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	d := decision{Outcome: e.describeAttempt(a)}
 	if failure == nil {
@@ -78,27 +79,25 @@ func (e *Executor) decideOutcome(a *attempt, failure error) decision {
 	return d
 }
 
-// failedByItself reports whether the agent cannot be found or does not answer, although neither the job nor a client
-// can have caused that. A job may choose the endpoint, the timeout and the tool. An answer that refuses the call may be
-// caused by the client's text.
+// failedByItself reports whether a failure with verdict v is the agent's own: the agent could not be found or did not
+// answer, and neither the job nor a client can have caused that. A job may choose the endpoint, the timeout and the
+// tool. An agent may refuse a call because of a client's text, so refusals do not count.
 func (a *attempt) failedByItself(v retry.Verdict) bool {
 	return a.claim.Job.Action.ResolveEndpoint && !a.answer.cutShort && (v.Unwell || a.stage.name == "resolve")
 }
 
-// describeAttempt returns an outcome with the data of the steps that were run, without a status, a reason or a wait.
+// describeAttempt returns an outcome with the data of the steps that a has made. Status, reason and wait are empty.
 func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	o := store.Outcome{
 		Stage: a.stage.name, StepMicros: a.stage.took[:a.stage.ended], Endpoint: a.endpoint.display,
 		Elsewhere: disabledByFile(a.server), Undecided: a.event.undecided,
-		Rerouted: a.event.rerouted, Refuted: a.event.refuted,
+		Rerouted: a.event.rerouted, NoTurn: a.event.noTurn, Refuted: a.event.refuted,
 		FileSource: a.file.Source, FileVerification: a.file.Verification,
 		FileDisagrees: a.file.disagrees, FetchFailed: a.file.failed,
 		ToolName: a.call.tool, Arguments: a.call.recorded,
 		Called: a.answer.called, CallTook: a.answer.took,
 		EndpointOfJob: !a.claim.Job.Action.ResolveEndpoint,
 	}
-	o.Preferences = e.readPreferences(a)
-	o.HoldLine = a.preferences.hold
 	if listing := a.call.listing; listing != nil {
 		o.Protocol = listing.Protocol
 		if last, ok := e.observed.Get(a.claim.Agent()); !ok || !last.Equal(listing.Listed) {
@@ -111,14 +110,15 @@ func (e *Executor) describeAttempt(a *attempt) store.Outcome {
 	return o
 }
 
-// observeAgent adds the agent's tools and server info to the outcome, for the agent's row.
+// observeAgent adds the agent's tools and server info in listing, which is not nil, to the outcome o. Recording o
+// stores them in the agent's row.
 func observeAgent(o *store.Outcome, listing *mcpcall.ToolSet) {
 	o.Tools = store.ToolList(KnownTools(listing.Tools))
 	o.ServerInfo = asJSON(listing.Server)
 }
 
-// onUnknown returns the policy for a call if it is unknown whether the agent received it: the servers file's or else
-// the operator's (store.Policy.OnUnknown).
+// onUnknown returns the policy for a call whose outcome is unknown (store.Policy.OnUnknown): that of the agent's entry
+// in the servers file, or else that in the agent's row.
 func (a *attempt) onUnknown() string {
 	if a.server == nil {
 		return a.claim.Policy.OnUnknown
@@ -126,9 +126,10 @@ func (a *attempt) onUnknown() string {
 	return cmp.Or(a.server.OnUnknown, a.claim.Policy.OnUnknown)
 }
 
-// holdIfUnknown returns an error that holds the delivery (held_unknown) if an earlier attempt died, perhaps during the
-// call, and the policy is onUnknown=hold; otherwise nil. A replay is not held, because an operator decided to repeat
-// the call. It must follow checkEvent, which finds out whether the chain still has the event of that call.
+// holdIfUnknown returns an error that holds the delivery (held_unknown) if an earlier attempt has no outcome and may
+// have called the agent, and the policy is onUnknown=hold. Otherwise it returns nil. For a replay it returns nil,
+// because an operator decided to repeat the call. The caller calls checkEvent first, which finds out whether the chain
+// still has the event of that call.
 func (a *attempt) holdIfUnknown() error {
 	if !a.claim.InDoubt || a.onUnknown() != store.OnUnknownHold {
 		return nil

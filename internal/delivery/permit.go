@@ -15,20 +15,21 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Limiter limits the calls of all agents at one origin: calls in flight, and calls per second. The origin's endpoints
-// share both. Each endpoint has its own circuit breaker. See docs/design/limits.md.
+// Limiter limits the calls of all agents at one origin: the calls in flight, and the calls per second. All endpoints of
+// the origin share these limits, but each has its own breaker. See docs/design/limits.md.
 type Limiter interface {
-	// Acquire acquires a permit for one call. token identifies the attempt: a second request with the same token uses
-	// no further permit. If the call is refused, the error is a *ratelimit.RefusedError with the reason and the time
+	// Acquire acquires a permit for one call. token identifies the attempt: a second Acquire with the same token uses
+	// no further permit. If the limiter refuses, the error is a *ratelimit.RefusedError with the reason and the time
 	// after which the delivery may try again.
 	Acquire(ctx context.Context, origin, endpoint, token string) (*ratelimit.Permit, error)
 }
 
-// acquirePermit acquires a permit at the agent's origin. It must precede the first request, because a hanging handshake
-// costs as much as a call. If the limiter refuses the permit, the error is a free wait. Without a limiter the permit is
-// nil. Agents that are not bound to their endpoint, and jobs that name their endpoint themselves, have separate, small
-// limits and breakers at each origin. Anyone can create such agents and jobs, so they must not use up the limits of the
-// agents to which the endpoint belongs.
+// acquirePermit acquires a permit at the origin of the endpoint at. Without a limiter it returns nil and no error. If
+// the limiter refuses, the error is a free wait. runAttempt calls acquirePermit before the first request, because a
+// hanging handshake costs as much as a call.
+//
+// Unbound agents, and jobs that name their endpoint, have separate, small limits and breakers at each origin. Anyone
+// can create such agents and jobs, so they must not use up the limits of the agents to which the endpoint belongs.
 func (e *Executor) acquirePermit(ctx context.Context, c *store.Claim, at resolvedEndpoint) (*ratelimit.Permit, error) {
 	limiter, origin, why := e.Limiter, limitedOrigin(at.Endpoint, c.Agent()), ""
 	if at.unbound && e.UnboundLimiter != nil {
@@ -54,20 +55,22 @@ func (e *Executor) acquirePermit(ctx context.Context, c *store.Claim, at resolve
 	return permit, nil
 }
 
-// unboundPrefix separates the keys of unbound agents' limits from origins in the same Redis. No origin begins with it.
+// unboundPrefix begins the limiter's keys for unbound agents. No origin begins with it, so these keys differ from those
+// of other agents in the same Redis.
 const unboundPrefix = "unbound:"
 
-// releasePermit releases the permit (nil: there is no limiter) and reports the endpoint's health to its circuit
-// breaker.
+// releasePermit releases the permit, and reports the endpoint's health (endpointHealth) to its breaker. permit may be
+// nil.
 func releasePermit(ctx context.Context, permit *ratelimit.Permit, answer toolAnswer, failure error) {
 	if permit != nil {
 		permit.Release(ctx, endpointHealth(answer, failure))
 	}
 }
 
-// endpointHealth returns how the circuit breaker counts a call: Failed if the endpoint is unwell, OK if it answered,
-// even with a refusal of the call, and Neutral if the call does not show whether the endpoint works, for example
-// because Herald ended it, or it failed for a reason that is not the agent's fault.
+// endpointHealth returns how the breaker counts a call with this answer and failure. It is Failed if the endpoint
+// accepted no call or did not finish it (retry.Verdict.Unwell), and OK if the endpoint answered, even if it refused the
+// call. It is Neutral if the call does not show whether the endpoint works: the job's own timeout ended the call, the
+// failure is not the agent's fault, or the agent answered 429.
 func endpointHealth(answer toolAnswer, failure error) ratelimit.Result {
 	if failure == nil {
 		if !answer.called { // a panic is in progress
@@ -86,10 +89,10 @@ func endpointHealth(answer toolAnswer, failure error) ratelimit.Result {
 	return ratelimit.OK
 }
 
-// DescribeBreaker returns the state ("closed", "open", "half_open"; see ratelimit.Limiter.Breaker) of the circuit
-// breaker of an agent's URL, as this process last saw it, or "" if this process has no recent call to the URL. limits
-// is the limiter of bound agents, and unbound that of unbound agents (nil: limits serves both). If both have a breaker
-// for the URL, the state in unbound is returned only if it is not closed.
+// DescribeBreaker returns the state of the breaker of the URL address, as this process last saw it: "closed", "open" or
+// "half_open" (ratelimit.Limiter.Breaker), or "" if this process remembers no call to the URL. unbound is the limiter
+// of unbound agents, and limits that of all other agents. If unbound is nil, limits is for all agents. If both have a
+// breaker for the URL, DescribeBreaker returns the state in limits, unless that in unbound is not closed.
 func DescribeBreaker(address string, limits, unbound *ratelimit.Limiter) string {
 	e := mcpcall.Endpoint{URL: address}
 	if u, err := url.Parse(address); err != nil || u.Host == "" {
@@ -106,9 +109,9 @@ func DescribeBreaker(address string, limits, unbound *ratelimit.Limiter) string 
 	return state
 }
 
-// limitedOrigin returns the key of the rate limits: the normalized origin of a URL, or the transport and program of a
-// command, or "" for an invalid URL. A command in the servers file has a key of its agent alone: other agents may run
-// the same program with other arguments, which may be secret.
+// limitedOrigin returns the key by which the limiter counts the calls at the endpoint e: the origin of its URL, or the
+// transport and program of a command, or "" for an invalid URL. For a command in the servers file, the key names the
+// agent instead, because other agents may run the same program with other arguments.
 func limitedOrigin(e mcpcall.Endpoint, agent store.Agent) string {
 	switch {
 	case e.URL == "" && e.Listed:
@@ -123,8 +126,9 @@ func limitedOrigin(e mcpcall.Endpoint, agent store.Agent) string {
 	return string(netguard.OriginOf(u))
 }
 
-// limitedEndpoint returns the key of the circuit breaker: the URL, or the command with its arguments, or "" for an
-// invalid URL. The key may contain secrets; the limiter stores only its hash.
+// limitedEndpoint returns the key of the breaker of the endpoint e: its origin, path and query, or "" for an invalid
+// URL. For a command, the key is the result of limitedOrigin followed by the arguments. The key may contain secrets; the
+// limiter stores only its hash.
 func limitedEndpoint(e mcpcall.Endpoint, agent store.Agent) string {
 	if e.URL == "" {
 		return strings.Join(append([]string{limitedOrigin(e, agent)}, e.Args...), "\x00")

@@ -67,7 +67,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		if note := heraldtest.Receive(t, "the end", done); note != "" {
 			t.Error(note)
 		}
-		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, second)
+		w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1`, second)
 		if note, err := k.deliver(t.Context(), second, 1); err != nil || note != "" {
 			t.Errorf("after the permit was released: %q, %v", note, err)
 		}
@@ -285,7 +285,7 @@ func TestUnboundAgentsShare(t *testing.T) {
 		if note := heraldtest.Receive(t, "the end", done); note != "" {
 			t.Error(note)
 		}
-		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, waits)
+		w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1`, waits)
 		if note, err := k.deliver(t.Context(), waits, 1); err != nil || note != "" {
 			t.Errorf("after the permit was released: %q, %v", note, err)
 		}
@@ -331,66 +331,32 @@ func TestUnboundAgentsShare(t *testing.T) {
 		}
 	})
 
-	t.Run("ten failures open no breaker of the bound agent's", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		a, broken := newBrokenAgent(t)
-		byDomain := victim(w, a)
-		k := w.newWorker(func(c *Config) {
-			c.Limiter, c.UnboundLimiter = bucket(t, ratelimit.Config{}), bucket(t, ratelimit.Config{Inflight: 1})
+	for name, byJob := range map[string]bool{"of unbound agents": false, "of jobs that name the endpoint": true} {
+		t.Run("ten failures "+name+" open no breaker of the bound agent's", func(t *testing.T) {
+			t.Parallel()
+			w := w.in(t)
+			a, broken := newBrokenAgent(t)
+			byDomain, stranger := victim(w, a), w.register(nil)
+			k := w.newWorker(func(c *Config) {
+				c.Limiter, c.UnboundLimiter = bucket(t, ratelimit.Config{}), bucket(t, ratelimit.Config{Inflight: 1})
+			})
+			for n, want := range append(slices.Repeat([]string{"server_error"}, 10), "breaker_open") {
+				broken.Store(n < 10)
+				id := uuid.UUID{}
+				if byJob {
+					id = w.accept(with(w.feedback(stranger), own(a.URL, nil)))
+				} else {
+					id = rated(w, mint(w, a.URL))
+				}
+				if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting "+want) {
+					t.Fatalf("delivery %d: %q, %v", n+1, note, err)
+				}
+			}
+			if note, err := k.deliver(t.Context(), rated(w, byDomain), 1); err != nil || note != "" {
+				t.Errorf("the agent whose endpoint it is: %q, %v", note, err)
+			}
 		})
-		for n := range 10 {
-			if note, err := k.deliver(t.Context(), rated(w, mint(w, a.URL)), 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
-				t.Fatalf("failure %d: %q, %v", n+1, note, err)
-			}
-		}
-		broken.Store(false)
-		if note, err := k.deliver(t.Context(), rated(w, mint(w, a.URL)), 1); err != nil || !strings.HasPrefix(note, "waiting breaker_open") {
-			t.Errorf("an unbound agent after ten failures: %q, %v", note, err)
-		}
-		if note, err := k.deliver(t.Context(), rated(w, byDomain), 1); err != nil || note != "" {
-			t.Errorf("the agent whose endpoint it is, after ten failures of others: %q, %v", note, err)
-		}
-	})
-
-	t.Run("nor do those of jobs that name the endpoint", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		a, broken := newBrokenAgent(t)
-		byDomain, stranger := victim(w, a), w.register(nil)
-		k := w.newWorker(func(c *Config) {
-			c.Limiter, c.UnboundLimiter = bucket(t, ratelimit.Config{}), bucket(t, ratelimit.Config{Inflight: 1})
-		})
-		for n, want := range append(slices.Repeat([]string{"server_error"}, 10), "breaker_open") {
-			id := w.accept(with(w.feedback(stranger), own(a.URL, nil)))
-			if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting "+want) {
-				t.Fatalf("job %d: %q, %v", n+1, note, err)
-			}
-		}
-		broken.Store(false)
-		if note, err := k.deliver(t.Context(), rated(w, byDomain), 1); err != nil || note != "" {
-			t.Errorf("the agent whose endpoint it is, after ten failures of jobs that name it: %q, %v", note, err)
-		}
-	})
-
-	t.Run("failures are the unbound agents' own", func(t *testing.T) {
-		t.Parallel()
-		w := w.in(t)
-		a := newAgent(t, status(500))
-		share, all := bucket(t, ratelimit.Config{Inflight: 1, MinCalls: 3}), bucket(t, ratelimit.Config{MinCalls: 1})
-		k := w.newWorker(func(c *Config) { c.Limiter, c.UnboundLimiter = all, share })
-		for n, want := range []string{"server_error", "server_error", "server_error", "breaker_open"} {
-			if note, err := k.deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || !strings.HasPrefix(note, "waiting "+want) {
-				t.Errorf("%d: %q, %v", n, note, err)
-			}
-		}
-		if note, err := k.deliver(t.Context(), w.dispatchTo(a.URL+"/other"), 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
-			t.Errorf("another endpoint of the origin: %q, %v", note, err)
-		}
-		if s := all.Stats(); s.Open != 0 || s.HalfOpen != 0 {
-			t.Errorf("the breaker of bound agents: %+v", s)
-		}
-	})
+	}
 }
 
 // TestShortTimeoutOfAJobIsNoFailure: a timeout that a job made shorter than usual does not count against the endpoint.
@@ -439,8 +405,13 @@ func TestOriginSpellings(t *testing.T) {
 			t.Errorf("%q: %q, want %q", url, got, want)
 		}
 	}
-	if got := limitedOrigin(mcpcall.Endpoint{Transport: mcpcall.TransportStdio, Command: "agent"}, store.Agent{}); got != "stdio:agent" {
-		t.Error(got)
+	// A listed command is its agent's own, and its arguments may hold secrets.
+	command := mcpcall.Endpoint{Transport: mcpcall.TransportStdio, Command: "node", Args: []string{"hunter2"}}
+	for want, listed := range map[string]bool{"stdio:node": false, "stdio:1:0xaa:2": true} {
+		command.Listed = listed
+		if got := limitedOrigin(command, store.Agent{ChainID: 1, Registry: "0xaa", ID: "2"}); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
 

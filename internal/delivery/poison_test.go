@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -43,17 +44,33 @@ var big1M = strings.Repeat("\u202eA\x01", 1<<20/5)
 
 // documents returns complete JSON documents that an untrusted party may serve.
 func documents() map[string]string {
-	docs := map[string]string{
+	return map[string]string{
 		"nothing": "", "null": "null", "a number": "1e400", "huge numbers": `{"a":1e999999,"b":-1e-999999,"c":` + strings.Repeat("9", 5000) + `}`,
 		"deep": strings.Repeat(`{"a":`, 5000) + "1" + strings.Repeat("}", 5000), "deeper than Go reads": strings.Repeat("[", 20000) + strings.Repeat("]", 20000),
 		"NUL escape": `{"a\u0000":"b\u0000"}`, "lone surrogates": `{"\ud800":"\udfff\ud83d"}`, "raw NUL": "{\"a\":\"\x00\"}", "raw bytes": "{\"a\":\"\xff\"}",
 		"twice": `{"a":1,"a":2,"A":3}`, "BOM": "\xef\xbb\xbf{}", "RTL": `{"\u202ea":"\u202e\u001b[2J"}`, "many": "[" + strings.Repeat("{},", 100000) + "{}]",
 		"1 MiB": string(asJSON(map[string]string{"text": big1M})), "no JSON": "<!doctype html>\x00\xff", "cut": `{"a":`,
 	}
-	for name, v := range venom {
-		docs["string "+name] = string(asJSON(map[string]string{v: v}))
-	}
-	return docs
+}
+
+// texts returns texts for the parts of an agent's answers that are strings.
+func texts() map[string]string {
+	out := map[string]string{"1 MiB": big1M, "document": documents()["lone surrogates"]}
+	maps.Copy(out, venom)
+	return out
+}
+
+// answering returns an agent that answers requests of a method with say.
+func answering(t testing.TB, method string, say func(http.ResponseWriter, json.RawMessage)) *agent {
+	t.Helper()
+	return newAgent(t, func(a *agent) {
+		a.on = func(m string, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
+			if m == method {
+				say(rw, id)
+			}
+			return m == method
+		}
+	})
 }
 
 // TestPoison sends untrusted bytes through all steps. Nothing panics or hangs, each row ends and can be read, and the
@@ -109,6 +126,10 @@ func TestPoison(t *testing.T) {
 		}
 	}
 	// Files, registrations, and all parts of an agent's answers.
+	answers := func(method, name string, say func(http.ResponseWriter, json.RawMessage)) {
+		j, _ := w.rate(devnet.Feedback{AgentID: goodID})
+		note(method+": "+name, w.accept(with(j, own(answering(t, method, say).URL, nil))))
+	}
 	for name, doc := range documents() {
 		c := must(w.gateway.AddFile([]byte(doc)))
 		j, _ := w.rateJob(devnet.Feedback{AgentID: goodID, URI: "ipfs://" + c.String(), Hash: crypto.Keccak256Hash([]byte(doc))})
@@ -119,44 +140,25 @@ func TestPoison(t *testing.T) {
 		c = must(w.gateway.AddFile(rigged))
 		j, _ = w.rateJob(devnet.Feedback{AgentID: w.registerURI("ipfs://" + c.String())})
 		submit("around a good registration: "+name, j)
-		for method, say := range map[string]func(http.ResponseWriter, json.RawMessage){
-			"initialize": func(rw http.ResponseWriter, id json.RawMessage) { reply(rw, id, doc) },
-			"initialize, server info": func(rw http.ResponseWriter, id json.RawMessage) {
-				text := asJSON(doc)
-				reply(rw, id, fmt.Sprintf(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":%s,"version":%s},"instructions":%s}`, text, text, text))
-			},
-			"tools/list": func(rw http.ResponseWriter, id json.RawMessage) { reply(rw, id, doc) },
-			"tools/list, schema": func(rw http.ResponseWriter, id json.RawMessage) {
-				reply(rw, id, `{"tools":[{"name":"agent.receiveFeedback","inputSchema":`+doc+`}]}`)
-			},
-			"tools/list, names": func(rw http.ResponseWriter, id json.RawMessage) {
-				reply(rw, id, fmt.Sprintf(`{"tools":[{"name":%s,"inputSchema":{}},{"name":"agent.receiveFeedback","description":%s,"inputSchema":{"type":"object","properties":{%s:{"default":%s}}}}]}`,
-					asJSON(doc), asJSON(doc), asJSON(doc), asJSON(doc)))
-			},
-			"tools/call": func(rw http.ResponseWriter, id json.RawMessage) { reply(rw, id, doc) },
-			"tools/call, text": func(rw http.ResponseWriter, id json.RawMessage) {
-				reply(rw, id, `{"content":[{"type":"text","text":`+string(asJSON(doc))+`}],"structuredContent":`+doc+`}`)
-			},
-			"tools/call, isError": func(rw http.ResponseWriter, id json.RawMessage) {
-				reply(rw, id, `{"isError":true,"content":[{"type":"text","text":`+string(asJSON(doc))+`}]}`)
-			},
-			"tools/call, error": func(rw http.ResponseWriter, id json.RawMessage) {
-				replyError(rw, id, -32602, doc)
-			},
-			"tools/call, HTTP": func(rw http.ResponseWriter, _ json.RawMessage) { http.Error(rw, doc, http.StatusBadRequest) },
-		} {
-			a := newAgent(t, func(a *agent) {
-				a.on = func(m string, rw http.ResponseWriter, _ *http.Request, id json.RawMessage) bool {
-					if wanted, _, _ := strings.Cut(method, ","); m != wanted {
-						return false
-					}
-					say(rw, id)
-					return true
-				}
-			})
-			j, _ := w.rate(devnet.Feedback{AgentID: goodID})
-			note(method+": "+name, w.accept(with(j, own(a.URL, nil))))
+		for method, result := range map[string]string{"initialize": "", "tools/list": "", "tools/list ": `{"tools":[{"name":"agent.receiveFeedback","inputSchema":` + doc + `}]}`,
+			"tools/call": "", "tools/call ": `{"content":[{"type":"text","text":` + string(asJSON(doc)) + `}],"structuredContent":` + doc + `}`} {
+			if result == "" {
+				result = doc
+			}
+			answers(strings.TrimSpace(method), method+name, func(rw http.ResponseWriter, id json.RawMessage) { reply(rw, id, result) })
 		}
+	}
+	for name, v := range texts() {
+		text := string(asJSON(v))
+		for method, result := range map[string]string{
+			"initialize": fmt.Sprintf(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":%s,"version":%[1]s},"instructions":%[1]s}`, text),
+			"tools/list": fmt.Sprintf(`{"tools":[{"name":%s,"inputSchema":{}},{"name":"agent.receiveFeedback","description":%[1]s,"inputSchema":{"type":"object","properties":{%[1]s:{"default":%[1]s}}}}]}`, text),
+			"tools/call": `{"isError":true,"content":[{"type":"text","text":` + text + `}]}`,
+		} {
+			answers(method, "text "+name, func(rw http.ResponseWriter, id json.RawMessage) { reply(rw, id, result) })
+		}
+		answers("tools/call", "error "+name, func(rw http.ResponseWriter, id json.RawMessage) { replyError(rw, id, -32602, v) })
+		answers("tools/call", "HTTP "+name, func(rw http.ResponseWriter, _ json.RawMessage) { http.Error(rw, v, http.StatusBadRequest) })
 	}
 	// Complete jobs in Redis: bytes that are no job become rejected rows.
 	for name, doc := range documents() {

@@ -19,7 +19,7 @@ type preparedCall struct {
 	tool      string
 	arguments map[string]any
 	sanitized bool              // misleading characters were removed
-	recorded  json.RawMessage   // the arguments in the form for the attempt's row
+	recorded  json.RawMessage   // the arguments as they are stored in the attempt's row
 	digest    [sha256.Size]byte // of the tool's name and arguments, to compare two calls
 	release   func()            // releases the memory reserved in Executor.arguments; nil: none is reserved
 
@@ -32,9 +32,10 @@ const (
 	freshTools  = true
 )
 
-// prepareCall lists the agent's tools and returns a call of the first of names that the agent offers, with arguments
-// that fit its schema. fresh is cachedTools or freshTools. It first releases the arguments of a.call. With an error, it
-// returns a.call without arguments, but with the new list of tools if the agent returned one.
+// prepareCall lists the agent's tools, and returns a call of the first of names that the agent offers, with arguments
+// that fit the tool's schema. First it releases the arguments of a.call, the call that was prepared before. fresh is
+// cachedTools or freshTools (listTools). If listing or fitting fails, prepareCall returns a.call without arguments, but
+// with the new tool list if the agent returned one, and the error. The stage connect ends with the tool list.
 func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, fresh bool) (preparedCall, error) {
 	e.releaseArguments(&a.call)
 	call := a.call
@@ -44,6 +45,9 @@ func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, 
 		return call, err
 	case err == nil:
 		call.listing = &listing
+	}
+	if a.stage.name == "connect" {
+		e.beginStage(a, "compose")
 	}
 
 	tool, fitted, err := FitCall(ctx, e.Decoding, a.claim.Job, a.file.File, a.claim.ID.String(), names, listing.Tools)
@@ -62,7 +66,7 @@ func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, 
 	}, nil
 }
 
-// mayBeStale reports whether prepareCall may have failed because its list of the agent's tools was outdated.
+// mayBeStale reports whether err, an error of prepareCall, may be caused by an outdated tool list.
 func mayBeStale(err error) bool {
 	var schema *mcpcall.SchemaError
 	var failure *retry.Failure
@@ -70,8 +74,8 @@ func mayBeStale(err error) bool {
 		errors.As(err, &failure) && (failure.Reason == reason.ToolNotFound || failure.Reason == reason.ToolNotOffered)
 }
 
-// listTools lists the agent's tools. fresh is cachedTools (a recent list from the cache suffices) or freshTools (the
-// agent is asked again, unless the list is very recent: mcpcall.Pool.Tools).
+// listTools lists the agent's tools. With cachedTools, it may return a list from the cache. With freshTools, it asks
+// the agent, unless the cached list is very recent (mcpcall.Pool.Tools).
 func (e *Executor) listTools(ctx context.Context, a *attempt, fresh bool) (listing mcpcall.ToolSet, err error) {
 	err = e.Authorizer.WithTokenRefresh(ctx, a.auth, func(ctx context.Context, endpoint mcpcall.Endpoint) (err error) {
 		ctx, cancel := mcpcall.WithTimeout(ctx, e.CallTimeout)
@@ -82,28 +86,29 @@ func (e *Executor) listTools(ctx context.Context, a *attempt, fresh bool) (listi
 	return listing, err
 }
 
-// ListsNothing reports whether err means that the agent does not know the method tools/list, so that it has no tools.
+// ListsNothing reports whether err, an error of tools/list, means that the agent does not know this method, so that it
+// has no tools.
 func ListsNothing(err error) bool {
 	var call *mcpcall.CallError
 	return errors.As(err, &call) && call.Stage == mcpcall.StageList && retry.NotATool(err)
 }
 
-// smallArguments is the largest size, in bytes of JSON, of arguments that need no reserved memory, so that small calls
-// do not wait for large ones.
+// smallArguments is the largest size of arguments, in bytes of JSON, for which no memory is reserved. So small calls
+// never wait for memory.
 const smallArguments = 64 << 10
 
-// argumentBudget bounds the bytes of memory for large arguments of calls in flight: in total (most), for newcomers
-// (half of most), and per origin (a quarter of most). A bound applies only to the second and later calls that it
-// counts: a single call may exceed it.
+// argumentBudget bounds the memory, in bytes, for large arguments of calls in flight: most for all calls, half of most
+// for those of newcomers, and a quarter of most for those at one origin. A single call may exceed a bound if no other
+// call counts against that bound.
 type argumentBudget struct {
 	most int64
 
 	mu   sync.Mutex
-	held map[string]int64 // bytes in total, for newcomers, and per origin
+	held map[string]int64 // reserved bytes in total, for newcomers, and per origin
 }
 
-// acquire reserves memory for a call at an origin until the returned release is called. It returns nil, and reserves
-// nothing, if a bound is reached.
+// acquire reserves this number of bytes for a call at origin. newcomer says that the bound of newcomers applies too.
+// release ends the reservation. If a bound would be exceeded, nothing is reserved, and release is nil.
 func (b *argumentBudget) acquire(bytes int64, origin string, newcomer bool) (release func()) {
 	const all, newcomers = "all", "newcomers"
 	bounds := map[string]int64{all: b.most, "at " + origin: b.most / 4}
@@ -132,9 +137,10 @@ func (b *argumentBudget) acquire(bytes int64, origin string, newcomer bool) (rel
 	}
 }
 
-// reserveArguments reserves memory for arguments of size bytes of JSON, three times their size, until release is
-// called. release is nil for arguments of at most smallArguments bytes. If a bound is reached, the error is a free
-// wait. The memory is bounded because the agent decides how long its call, and thus the memory, lasts.
+// reserveArguments reserves memory for arguments of size bytes of JSON: three times their size, for the arguments, the
+// request and a temporary copy. If a bound of argumentBudget would be exceeded, the error is a free wait (agent_busy).
+// release ends the reservation. For at most smallArguments bytes, nothing is reserved, and release is nil. The memory
+// is bounded because the agent decides how long its call lasts.
 func (e *Executor) reserveArguments(a *attempt, size int) (release func(), err error) {
 	if size <= smallArguments {
 		return nil, nil
@@ -152,7 +158,7 @@ func (e *Executor) reserveArguments(a *attempt, size int) (release func(), err e
 	return release, nil
 }
 
-// releaseArguments drops a call's arguments and releases their reservation.
+// releaseArguments sets the arguments of call to nil and ends their reservation.
 func (e *Executor) releaseArguments(call *preparedCall) {
 	call.arguments = nil
 	if call.release != nil {

@@ -82,7 +82,7 @@ func (r *results) DropOutcome(ctx context.Context, id uuid.UUID) error {
 // expire ends the delivery's lease and dispatches it again.
 func (w *world) expire(id uuid.UUID) store.Delivery {
 	w.t.Helper()
-	w.exec(`UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
+	w.exec(`UPDATE herald.work SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
 	w.reconcile(w.newReconciler())
 	d := w.row(id)
 	if d.Status != store.Queued {
@@ -172,7 +172,7 @@ func TestKnownOutcomes(t *testing.T) {
 		if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "waiting server_error") {
 			t.Fatalf("%q, %v", note, err)
 		}
-		w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
+		w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1`, id)
 		// The second attempt's worker dies without an outcome.
 		if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
 			t.Fatal(c, err)
@@ -307,7 +307,7 @@ func TestReconcilerAfterPostgresWasLost(t *testing.T) {
 		if c, err := w.store.Claim(t.Context(), id, 1, time.Hour); err != nil || c == nil {
 			t.Fatal(c, err)
 		}
-		w.exec(`UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
+		w.exec(`UPDATE herald.work SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
 		return id
 	}
 	round := func() error { return s.LeadAndReconcile(heraldtest.Within(t, 20*time.Second)) }

@@ -7,11 +7,10 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/maintenance"
-	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -54,82 +53,9 @@ func (w *world) flush() {
 	}
 }
 
-// TestReconcilerFindsLostTasks: the loss of Redis' data delays deliveries, and loses none.
-func TestReconcilerFindsLostTasks(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	a := newAgent(t)
-	s := w.newReconciler()
-	id := w.dispatchTo(a.URL)
-
-	// Tasks that Redis still has are not replaced, after any number of rounds.
-	for range 3 {
-		w.reconcile(s)
-	}
-	if d := w.row(id); d.Dispatch != 1 {
-		t.Fatalf("a waiting task was dispatched again: dispatch %d", d.Dispatch)
-	}
-
-	w.flush()
-	w.reconcile(s)
-	if d := w.row(id); d.Dispatch != 2 || d.Status != store.Queued {
-		t.Fatalf("%s, dispatch %d", d.Status, d.Dispatch)
-	}
-	if p, err := w.queue.Find(queue.Task{DeliveryID: id, N: 2, Lane: queue.First}); err != nil || p != queue.Pending {
-		t.Fatalf("%d, %v", p, err)
-	}
-	w.reconcile(s)
-	if d := w.row(id); d.Dispatch != 2 {
-		t.Errorf("dispatched a third time")
-	}
-	w.serve(w.newWorker())
-	w.until(id, store.Delivered)
-	if n := len(a.received()); n != 1 {
-		t.Errorf("%d calls", n)
-	}
-}
-
-// TestLongQueue: of a flood for one agent, all but eight deliveries stay in Postgres. They are not dispatched again and
-// again while they wait.
-func TestLongQueue(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	a := newAgent(t)
-	agentID := w.register(at(a.URL))
-	var ids []uuid.UUID
-	for range 20 {
-		j, _ := w.rate(devnet.Feedback{AgentID: agentID})
-		ids = append(ids, w.accept(j))
-	}
-	s := w.newReconciler()
-	for range 3 {
-		w.reconcile(s)
-	}
-	handed := 0
-	for _, id := range ids {
-		handed += w.row(id).Dispatch
-	}
-	if handed != store.MaxDispatchedPerAgent {
-		t.Errorf("%d dispatches, want %d", handed, store.MaxDispatchedPerAgent)
-	}
-	lanes := must(w.queue.Lanes())
-	if lanes[queue.First]["pending"] != store.MaxDispatchedPerAgent {
-		t.Errorf("%v", lanes)
-	}
-	w.serve(w.newWorker())
-	for _, id := range ids {
-		if d := w.until(id, store.Delivered); d.Dispatch != 1 {
-			t.Errorf("%s was dispatched %d times", id, d.Dispatch)
-		}
-	}
-	if n := len(a.received()); n != 20 {
-		t.Errorf("%d calls", n)
-	}
-}
-
 // lost is a Redis that reports the same location for each task.
 type lost struct {
-	Lanes
+	dispatch.Lanes
 	location queue.Location
 	err      error
 	put      []queue.Task
@@ -149,13 +75,13 @@ func TestReconcilerAndTasksThatRunForEver(t *testing.T) {
 	w := newWorld(t)
 	id := w.dispatchTo(newAgent(t).URL)
 	redis := &lost{location: queue.Active}
-	d := must(NewDispatcher(redis, w.logger()))
+	d := must(dispatch.New(redis, w.logger()))
 	s := w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Dispatcher = d })
 	w.reconcile(s)
 	if len(redis.put) != 0 {
 		t.Fatal("a task that runs was dispatched again")
 	}
-	w.exec(`UPDATE herald.deliveries SET handed_at = now() - interval '6 minutes' WHERE id = $1`, id)
+	w.exec(`UPDATE herald.work SET handed_at = now() - interval '6 minutes' WHERE id = $1`, id)
 	w.reconcile(s)
 	if len(redis.put) != 1 || redis.put[0].N != 2 {
 		t.Fatalf("%+v", redis.put)
@@ -166,81 +92,6 @@ func TestReconcilerAndTasksThatRunForEver(t *testing.T) {
 	}
 	if len(redis.put) != 1 {
 		t.Errorf("%+v", redis.put)
-	}
-}
-
-func TestHeldForWantOfAChain(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	a := newAgent(t)
-	id := w.dispatchTo(a.URL)
-	k := w.newWorker()
-	delete(k.chains, w.net.ChainID())
-	if _, err := k.deliver(t.Context(), id, 1); err != nil {
-		t.Fatal(err)
-	}
-	if d := w.row(id); d.Status != store.Held || d.Reason != "chain_unconfigured" || d.Attempts != 0 {
-		t.Fatalf("%s %s after %d attempts", d.Status, d.Reason, d.Attempts)
-	}
-	// A job that names its endpoint needs no chain.
-	j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
-	other := w.accept(with(j, own(a.URL, nil)))
-	if note, err := k.deliver(t.Context(), other, 1); err != nil || note != "" {
-		t.Fatalf("%q, %v", note, err)
-	}
-
-	w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Chains = []uint64{1} }))
-	if d := w.row(id); d.Status != store.Held {
-		t.Fatalf("%s by a worker that has not that chain either", d.Status)
-	}
-	w.reconcile(w.newReconciler())
-	w.serve(w.newWorker())
-	w.until(id, store.Delivered)
-}
-
-// TestLongWaits: a wait that is too long for Redis stays in Postgres until it is due.
-func TestLongWaits(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	a := newAgent(t)
-	id := w.dispatchTo(a.URL)
-	c, err := w.store.Claim(t.Context(), id, 1, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.store.Record(t.Context(), c, store.Outcome{Status: store.Waiting, Reason: "server_error", Delay: time.Hour, Stage: "call"}); err != nil {
-		t.Fatal(err)
-	}
-	s := w.newReconciler()
-	w.reconcile(s)
-	if d := w.row(id); d.Dispatch != 1 {
-		t.Fatalf("dispatch %d", d.Dispatch)
-	}
-	w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() WHERE id = $1`, id)
-	w.reconcile(s)
-	if p, err := w.queue.Find(queue.Task{DeliveryID: id, N: 2, Lane: queue.Retry}); err != nil || p != queue.Pending {
-		t.Fatalf("%d, %v", p, err)
-	}
-	w.serve(w.newWorker())
-	w.until(id, store.Delivered)
-}
-
-// TestLeasesEnd: a delivery that always crashes its worker ends.
-func TestLeasesEnd(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	id := w.dispatchTo(newAgent(t).URL)
-	s := w.newReconciler()
-	for n := 1; n <= 4; n++ {
-		c, err := w.store.Claim(t.Context(), id, n, time.Minute)
-		if c == nil || err != nil {
-			t.Fatalf("claim %d: %v, %v", n, c, err)
-		}
-		w.exec(`UPDATE herald.deliveries SET lease_until = now() - interval '1 second' WHERE id = $1`, id)
-		w.reconcile(s)
-	}
-	if d := w.row(id); d.Status != store.Dead || d.Reason != "outcome_unknown" {
-		t.Errorf("%s %s after %d attempts", d.Status, d.Reason, d.Attempts)
 	}
 }
 

@@ -14,24 +14,27 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Result is the result of Executor.Deliver, from which describeResult makes the result of the task.
+// Result is the result of Executor.Deliver. describeResult derives the end of the task from it.
 type Result struct {
-	Refused bool // the task is outdated, or its claim was refused or lost: the delivery does not need this task
+	Refused bool // the claim was refused or lost, or the task is outdated: the task must not run again
 	Status  store.Status
 	Reason  reason.Reason
 	Text    string    // for the operator
 	Next    string    // how the operator can proceed; empty: nothing has to be done
-	At      time.Time // if Status is Waiting: when this task must run again; zero: it must not
-	Free    bool      // if Status is Waiting: the wait costs no attempt, and no call was made
+	At      time.Time // if Status is Waiting: when this task must run again; zero: it must not run again
+	Free    bool      // if Status is Waiting: a free wait, and no call was made
 }
 
-// commitFunc writes an outcome to Postgres if the claim is still valid: Ledger.Record, or Ledger.Adopt for a spooled
-// outcome.
+// commitFunc commits an outcome in Postgres if the claim is still valid. It is Ledger.Record, or Ledger.Adopt for a
+// spooled outcome.
 type commitFunc func(context.Context, *store.Claim, store.Outcome) (store.Recorded, error)
 
-// recordOutcome commits the outcome with commit, logs the attempt in one line, and enqueues the deliveries that the
-// store dispatched in the same transaction. The result is Refused if the claim was lost, or if the delivery was held
-// and released at once. With an error, the outcome may be unrecorded, or commit returned store.ErrStale.
+// recordOutcome commits the outcome d with commit, logs the attempt in one line, and enqueues the tasks of the
+// deliveries that the store dispatched in the same transaction. The result is Refused if the claim was lost, or if the
+// delivery was held and released in that transaction.
+//
+// If d is a spooled outcome and Postgres already has another outcome of that attempt, recordOutcome returns
+// store.ErrStale and neither logs nor enqueues. After any other error, it is unknown whether the outcome is recorded.
 func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, commit commitFunc) (Result, error) {
 	began := e.Now()
 	rec, err := e.commitOutcome(ctx, a.claim, &d, commit)
@@ -40,7 +43,9 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 	}
 	if err == nil && rec.Rechecked {
 		d.Status, d.Delay = store.Queued, 0
-		d.verdict.Text += "; it is checked again at once"
+		if !d.NoTurn {
+			d.verdict.Text += "; it is checked again at once"
+		}
 	}
 	e.traceStep(a, "record", string(d.Status), err, began)
 	a.spans.endAttempt(d, err, e.Now)
@@ -86,8 +91,9 @@ func (e *Executor) recordOutcome(ctx context.Context, a *attempt, d decision, co
 		Next: a.nextStep(d), At: again, Free: d.Free && !d.Called}, nil
 }
 
-// releaseHeld enqueues the agent's deliveries that were held for lack of a credential, if outcome o shows that the
-// agent accepted this call's credential: it delivered, or the tool ran and failed.
+// releaseHeld releases the agent's deliveries that are held for lack of a credential, and enqueues their tasks, if the
+// outcome o shows that the agent accepts the credential of this call: the agent accepted the delivery, or its tool
+// answered with an error. Otherwise it does nothing.
 func (e *Executor) releaseHeld(ctx context.Context, a *attempt, o store.Outcome) {
 	if o.Status != store.Delivered && o.Reason != reason.ToolError {
 		return
@@ -99,11 +105,13 @@ func (e *Executor) releaseHeld(ctx context.Context, a *attempt, o store.Outcome)
 	e.Dispatcher.Dispatch(ctx, e.Authorizer.ObserveSuccess(ctx, auth))
 }
 
-// commitOutcome calls commit again and again until Postgres stores the outcome, because otherwise a known outcome could
-// be delivered again. It stops with an error if the claim is lost, the spooled outcome is outdated (store.ErrStale), or
-// ctx ends. After the first failure it also spools the outcome in Redis for the next claim. The claim's number fences
-// the write, so a late try is harmless. If Postgres refuses the content of the outcome, it is committed without the
-// texts of agents and clients, and if Postgres refuses that too, the error is returned.
+// commitOutcome calls commit until Postgres has the outcome d of the claim c, because otherwise an accepted delivery
+// could be called again. After the first failure it also spools the outcome in Redis, for the next claim. Postgres
+// refuses a late commit if the claim is lost, so repeating it is harmless.
+//
+// It returns an error if the claim is lost, if Postgres already has another outcome of a spooled attempt
+// (store.ErrStale), or if ctx ends. If Postgres refuses the content of the outcome, commitOutcome removes all texts of
+// agents and clients and tries again. If Postgres refuses that too, it returns the error.
 func (e *Executor) commitOutcome(ctx context.Context, c *store.Claim, d *decision, commit commitFunc,
 ) (store.Recorded, error) {
 	stripped := false
@@ -137,17 +145,16 @@ func (e *Executor) commitOutcome(ctx context.Context, c *store.Claim, d *decisio
 	}
 }
 
-// stripForeignText removes from the outcome all texts that come from agents and clients, because Postgres refuses one
-// of them.
+// stripForeignText removes all texts of agents and clients from the outcome o, because Postgres refuses one of them.
 func stripForeignText(o *store.Outcome) {
 	o.ToolName, o.Endpoint, o.Protocol, o.AgentError = "", "", "", ""
-	o.Arguments, o.Response, o.Result, o.ServerInfo, o.Tools, o.Preferences = nil, nil, nil, nil, nil, nil
+	o.Arguments, o.Response, o.Result, o.ServerInfo, o.Tools = nil, nil, nil, nil, nil
 	if o.Error != "" {
 		o.Error = "details could not be stored; the log has them"
 	}
 }
 
-// asJSON returns v as JSON, or nil if v cannot be encoded. Use it only for data that the row can do without.
+// asJSON returns v as JSON, or nil if v cannot be encoded. It is for data whose absence does not make a row useless.
 func asJSON(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -22,14 +22,16 @@ import (
 type resolvedEndpoint struct {
 	mcpcall.Endpoint
 	display    string // for pages and logs: without query, user information and arguments
-	source     string // where the endpoint was found, as the end of a phrase: " from the job"
+	source     string // where the endpoint was found, as the end of a phrase, such as " from the job"
 	ownHeaders bool   // the headers for the endpoint come from the job
-	unbound    bool   // the agent may not own the endpoint, so that only small shared limits apply
+	// unbound: the agent is unbound, or the job names an endpoint that the servers file does not list for the agent.
+	// The small limits of unbound agents apply.
+	unbound bool
 }
 
-// resolveEndpoint returns the agent's MCP endpoint: the one in the job if the job names one, otherwise that in the
-// servers file, otherwise that in the agent's registration. If that source does not state the protocol revision,
-// ProtocolHint is the revision that the agent used last.
+// resolveEndpoint returns the MCP endpoint at which the agent is called: the job's own endpoint, or else that in the
+// servers file (server, which may be nil), or else that in the agent's registration. If this source does not state the
+// protocol revision, found.ProtocolHint is the revision that the agent used last.
 func (e *Executor) resolveEndpoint(ctx context.Context, c *store.Claim, server *servers.Server,
 ) (found resolvedEndpoint, err error) {
 	var listed mcpcall.Endpoint
@@ -49,8 +51,8 @@ func (e *Executor) resolveEndpoint(ctx context.Context, c *store.Claim, server *
 	return found, err
 }
 
-// registeredEndpoint returns the endpoint in the agent's registration, which it reads from the chain. The error is
-// chain_unconfigured if the chain has no RPC URL.
+// registeredEndpoint returns the endpoint in the agent's registration, which it finds through the identity registry.
+// The error has the reason chain_unconfigured if the chain has no RPC URL.
 func (e *Executor) registeredEndpoint(ctx context.Context, c *store.Claim) (resolvedEndpoint, error) {
 	if _, ok := e.Chain(c.Job.ChainID); !ok {
 		return resolvedEndpoint{}, retry.Fail(reason.ChainUnconfigured,
@@ -71,8 +73,8 @@ func (e *Executor) registeredEndpoint(ctx context.Context, c *store.Claim) (reso
 	return found, nil
 }
 
-// describeBinding returns a warning, as the end of a phrase, if the agent is not bound to its endpoint or that is
-// unknown, and otherwise "".
+// describeBinding returns a warning, as the end of a phrase, if the agent is unbound, or if its endpoint's domain did
+// not answer whether it confirms the agent. Otherwise it returns "".
 func describeBinding(t resolver.Target) string {
 	switch t.Binding {
 	case resolver.Unbound:
@@ -83,8 +85,9 @@ func describeBinding(t resolver.Target) string {
 	return ""
 }
 
-// jobEndpoint returns the endpoint in the job, with the secret headers that were sealed for its origin. It counts as
-// unbound unless its URL is that of listed, the agent's endpoint in the servers file.
+// jobEndpoint returns the endpoint that the job names, with the job's decrypted headers. listed is the agent's endpoint
+// in the servers file, or zero. Unless the job names the URL of listed, found.unbound is set, because a job may name
+// any endpoint.
 func (e *Executor) jobEndpoint(c *store.Claim, listed mcpcall.Endpoint) (resolvedEndpoint, error) {
 	j, named := c.Job, c.Job.Action.Endpoint
 	if named == nil {
@@ -123,7 +126,7 @@ func (e *Executor) jobEndpoint(c *store.Claim, listed mcpcall.Endpoint) (resolve
 	return found, nil
 }
 
-// subject returns the properties of the delivery on which the choice of a credential depends.
+// subject returns the agent and the properties of the attempt by which package agentauth selects a credential.
 func (a *attempt) subject() agentauth.Subject {
 	return agentauth.Subject{
 		Agent: a.claim.Agent(), Epoch: a.claim.Epoch, NamedByJob: !a.claim.Job.Action.ResolveEndpoint,
@@ -131,7 +134,8 @@ func (a *attempt) subject() agentauth.Subject {
 	}
 }
 
-// displayEndpoint returns an endpoint for pages and logs: without query, user information and arguments.
+// displayEndpoint returns the endpoint for pages and logs: without the query, user information and arguments, which may
+// be secret.
 func displayEndpoint(e mcpcall.Endpoint) string {
 	if e.URL == "" {
 		return e.Transport + ":" + e.Command

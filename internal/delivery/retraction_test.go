@@ -15,6 +15,7 @@ import (
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
 )
 
 // retraction returns an indexer's job for a feedback whose block disappeared. The test's agents have one tool for all
@@ -91,26 +92,45 @@ func TestRetractions(t *testing.T) {
 type rowLedger struct {
 	Ledger
 	row store.Delivery
+	err error
 }
 
-func (l rowLedger) DeliveryByKey(context.Context, string) (store.Delivery, error) { return l.row, nil }
+func (l rowLedger) DeliveryByKey(context.Context, string) (store.Delivery, error) {
+	return l.row, l.err
+}
+
+func (l rowLedger) Delivery(context.Context, uuid.UUID) (store.Delivery, error) { return l.row, l.err }
 
 // TestConfirmRetraction: a retraction is sent if the feedback may have reached the agent, and waits while this is not
 // known.
 func TestConfirmRetraction(t *testing.T) {
 	t.Parallel()
+	const forgotten, named = "0x01", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
 	for name, c := range map[string]struct {
 		row  store.Delivery
 		want reason.Reason
+		err  error  // of the ledger
+		by   string // the retraction's transactionHash or the delivery that it names; "" neither
 	}{
-		"delivered":          {store.Delivery{Status: store.Delivered}, ""},
-		"being delivered":    {store.Delivery{Status: store.Running, History: []store.Attempt{{Stage: "claim"}}}, reason.BehindEarlier},
-		"called":             {store.Delivery{Status: store.Dead, History: []store.Attempt{{Stage: "call", Outcome: "dead"}}}, ""},
-		"its worker died":    {store.Delivery{Status: store.Rejected, History: []store.Attempt{{Stage: "claim"}}}, ""},
-		"never got that far": {store.Delivery{Status: store.Rejected, History: []store.Attempt{{Stage: "resolve", Outcome: "rejected"}}}, reason.EventNotFound},
+		"delivered":          {row: store.Delivery{Status: store.Delivered}},
+		"being delivered":    {row: store.Delivery{Status: store.Running, History: []store.Attempt{{Stage: "claim"}}}, want: reason.BehindEarlier},
+		"called":             {row: store.Delivery{Status: store.Dead, History: []store.Attempt{{Stage: "call", Outcome: "dead"}}}},
+		"its worker died":    {row: store.Delivery{Status: store.Rejected, History: []store.Attempt{{Stage: "claim"}}}},
+		"never got that far": {row: store.Delivery{Status: store.Rejected, History: []store.Attempt{{Stage: "resolve", Outcome: "rejected"}}}, want: reason.EventNotFound},
+		"named, and skipped": {row: store.Delivery{Status: store.Skipped}, want: reason.NeverDelivered, by: named},
+		"unknown":            {err: store.ErrNotFound, want: reason.EventNotFound},
+		"Postgres is away":   {err: errAway, want: reason.InternalError},
+		"its transaction":    {row: store.Delivery{Status: store.Delivered, Job: asJSON(job.Job{TransactionHash: common.HexToHash(forgotten)})}, by: forgotten},
+		"another's":          {row: store.Delivery{Status: store.Delivered, Job: asJSON(job.Job{})}, by: forgotten, want: reason.EventNotFound},
 	} {
-		p := &Executor{Config: Config{Ledger: rowLedger{row: c.row}}}
-		_, err := p.confirmRetraction(t.Context(), job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, AgentID: big.NewInt(1), FeedbackIndex: 1})
+		p := &Executor{Config: Config{Ledger: rowLedger{row: c.row, err: c.err}}}
+		j := job.Job{Kind: job.KindFeedbackRevoked, Reason: job.RevokedByReorg, AgentID: big.NewInt(1), FeedbackIndex: 1}
+		if c.by == named {
+			j.Retracts = named
+		} else {
+			j.TransactionHash = common.HexToHash(c.by)
+		}
+		_, err := p.confirmRetraction(t.Context(), j)
 		got := reason.Reason("")
 		if err != nil {
 			got = retry.Classify(err).Reason

@@ -13,7 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// ReviewLedger is the part of the store that ReviewEvents uses.
+// ReviewLedger is the part of *store.Store that ReviewEvents uses.
 type ReviewLedger interface {
 	TakeReviews(ctx context.Context, limit int) ([]store.Review, error)
 	EndReview(ctx context.Context, l store.Review, next *job.Job) ([]store.Task, error)
@@ -22,12 +22,13 @@ type ReviewLedger interface {
 const (
 	reviewsAtOnce = 16
 	reviewPause   = 2 * time.Second  // between two rounds
-	reviewTimeout = 30 * time.Second // bounds one round; reviews that are left are due again after a minute
+	reviewTimeout = 30 * time.Second // bounds one round; reviews that it does not end are due again after a minute
 )
 
-// ReviewEvents reads the events of some deliveries from the chain again, until ctx ends: those that have ended or were
-// called, and for whose key a job came that differs from their event. Without this, Herald would not find on a chain
-// without a follower that a reorg replaced an event. A delivery whose event is still on the chain is not changed.
+// ReviewEvents makes reviews, round by round, until ctx ends. A review reads the event of a delivery from the chain
+// again. It is due for a delivery that is final or was called, if a job with the same key but another event arrived.
+// Without reviews, Herald would not notice a reorg that replaced an event on a chain that no follower reads. If the
+// chain still has the delivery's event, the review changes nothing.
 func (r *Runner) ReviewEvents(ctx context.Context, ledger ReviewLedger) {
 	ticker := time.NewTicker(reviewPause)
 	defer ticker.Stop()
@@ -41,7 +42,8 @@ func (r *Runner) ReviewEvents(ctx context.Context, ledger ReviewLedger) {
 	}
 }
 
-// reviewOnce makes one round of ReviewEvents, with at most reviewsAtOnce reviews. It stops at the first error.
+// reviewOnce makes one round of at most reviewsAtOnce reviews (see ReviewEvents). It stops at the first error of the
+// store, and logs it.
 func (e *Executor) reviewOnce(ctx context.Context, ledger ReviewLedger) {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
@@ -56,9 +58,10 @@ func (e *Executor) reviewOnce(ctx context.Context, ledger ReviewLedger) {
 	}
 }
 
-// endReview reads the event of one review again and ends the review. If the chain has another, confirmed event with the
-// same key, the store replaces the event of the delivery by it. The review does not end, and is due again later, if the
-// chain cannot be asked, gives no answer, or has another event that is not confirmed yet.
+// endReview makes the review l: it reads the delivery's event from the chain again, and ends the review in the store.
+// If the chain has another, confirmed event with the same key, the store replaces the delivery's event by it. If the
+// node cannot be asked or does not answer, or if the other event is not confirmed yet, the review does not end, and is
+// due again later. The error is that of the store.
 func (e *Executor) endReview(ctx context.Context, ledger ReviewLedger, l store.Review) error {
 	client, ok := e.Chain(l.Job.ChainID)
 	if !ok || e.Verify == chain.VerifyOff {

@@ -15,31 +15,32 @@ import (
 	"github.com/google/uuid"
 )
 
-// Runner runs each task in one of the worker's slots, with a context that asynq cannot cancel. It never runs a delivery
-// twice at the same time in this process. It implements queue.Handler.
+// Runner runs the tasks of deliveries, in the worker's slots and on a context that asynq cannot cancel. In one process
+// it never runs two tasks of a delivery at the same time. It implements queue.Handler.
 type Runner struct {
 	executor *Executor
 	intake   TaskIntake
 	slots    *completer
 
-	base context.Context // context of all deliveries; ends when Wait stops waiting
+	base context.Context // context of all attempts; ends when Wait returns, or when its ctx ends
 	stop context.CancelCauseFunc
 
 	mu      sync.Mutex
-	running map[uuid.UUID]int // delivery id → number of the task that runs it
-	idle    chan struct{}     // closed when no delivery runs; created by Wait
+	running map[uuid.UUID]int // delivery id → n of the task that runs it
+	idle    chan struct{}     // closed when no task runs; created by Wait
 }
 
 // TaskIntake stores the job of a task that another program put into Redis. kind is the task's type, and body its
-// payload. note is a text that the web UI shows as the result of the task.
+// payload. note is the result of the task in the web UI.
 type TaskIntake interface {
 	FromTask(ctx context.Context, kind string, body []byte) (note string, err error)
 }
 
-// intakeTimeout bounds the commit of a foreign task's job.
+// intakeTimeout bounds storing the job of another program's task.
 const intakeTimeout = 30 * time.Second
 
-// NewRunner returns a Runner with so many slots: it runs at most concurrency deliveries at a time.
+// NewRunner returns a Runner for a worker whose number of slots is concurrency. The Runner passes the tasks of other
+// programs to in, which stores their jobs.
 func NewRunner(e *Executor, in TaskIntake, concurrency int) (*Runner, error) {
 	if e == nil || in == nil || concurrency < 1 {
 		return nil, errors.New("delivery: a runner needs an executor, an intake and a concurrency of at least 1")
@@ -51,33 +52,33 @@ func NewRunner(e *Executor, in TaskIntake, concurrency int) (*Runner, error) {
 
 var _ queue.Handler = (*Runner)(nil)
 
-// Tasks returns how many tasks asynq has to run at a time: one for each of the worker's slots, and one for each
-// delivery that is claimed before a slot is free.
+// Tasks returns how many tasks asynq must run at a time: one for each slot, and one for each delivery that the worker
+// claims before a slot is free (claimsAhead).
 func (r *Runner) Tasks() int { return cap(r.slots.claims) }
 
-// Deliver runs task n of a delivery, and returns its result for asynq (see describeResult): note is for the web UI. ctx
-// is only used until the delivery begins. Deliver returns after the outcome was recorded. After a plain success it
-// returns earlier, while the outcome is being recorded (see slot.release). It returns an error at once if this process
-// still runs another task of the delivery.
+// Deliver runs task n of delivery id, and returns how the task ends in asynq (describeResult). It returns after the
+// outcome was recorded or, if the agent accepted the delivery, while the outcome is being recorded (ticket.release). If
+// this process still runs another task of the delivery, it returns an error at once. The end of ctx has no effect after
+// the delivery was claimed.
 func (r *Runner) Deliver(ctx context.Context, id uuid.UUID, n int) (note string, err error) {
-	s, err := r.slots.begin(ctx)
+	t, err := r.slots.begin(ctx)
 	if err != nil {
 		return "", err
 	}
 	if other, ok := r.markRunning(id, n); !ok {
-		s.end(taskEnd{})
+		t.end(taskEnd{})
 		// The other run is about to end, or asynq considered its task lost. This task is outdated or will wait; its
 		// next claim decides that.
 		return "", fmt.Errorf("this process still runs task %d of the delivery", other)
 	}
-	go r.run(id, n, s)
-	end := <-s.taskEnds
+	go r.run(id, n, t)
+	end := <-t.taskEnds
 	return end.note, end.err
 }
 
-// run runs the delivery in slot s and passes the end of its task to Deliver through s.taskEnds. It returns after the
-// outcome was recorded, unless recording failed. Wait waits for it.
-func (r *Runner) run(id uuid.UUID, n int, s *slot) {
+// run makes the attempt of a delivery with the ticket t, and sends the end of its task to t.taskEnds, from which
+// Deliver receives it. It returns after the outcome was recorded, or after recording failed.
+func (r *Runner) run(id uuid.UUID, n int, t *ticket) {
 	var end taskEnd
 	defer func() {
 		if v := recover(); v != nil {
@@ -86,21 +87,25 @@ func (r *Runner) run(id uuid.UUID, n int, s *slot) {
 			end.err = fmt.Errorf("delivery %s panicked: the log has the stack", id)
 		}
 		r.unmarkRunning(id)
-		s.withholdClaim()
-		s.end(end)
+		t.withholdClaim()
+		t.end(end)
 	}()
-	res, err := r.executor.Deliver(r.base, id, n, s)
+	res, err := r.executor.Deliver(r.base, id, n, t)
 	if end.err = err; err == nil {
 		end.note, end.err = describeResult(res)
 	}
 }
 
-// maxNote bounds each text for the web UI, in characters. Postgres has the whole texts.
+// maxNote bounds each text of a note, in characters. Postgres has the whole text.
 const maxNote = 500
 
-// describeResult returns the note (for the web UI) and the error with which a task ends in asynq: nil (asynq completes
-// the task) if the delivery was delivered or skipped, a *queue.WaitError if it waits and needs this task, a
-// *queue.ArchivedError if it was rejected, is dead or is held, and otherwise queue.ErrDropped, which removes the task.
+// describeResult returns how a task ends in asynq: its note, which the web UI shows, and its error:
+//
+//   - nil if the delivery was delivered or skipped. asynq completes the task.
+//   - a *queue.WaitError if the delivery waits and this task must run again.
+//   - a *queue.ArchivedError if the delivery was rejected, is dead or is held.
+//   - queue.ErrDropped in all other cases. asynq removes the task.
+//
 // A delivered task has no note, which saves a Redis command.
 func describeResult(res Result) (string, error) {
 	if res.Refused || res.Status == store.Waiting && res.At.IsZero() {
@@ -129,18 +134,18 @@ func describeResult(res Result) (string, error) {
 	return "", queue.ErrDropped
 }
 
-// Intake stores a whole job from a task that another program's asynq client made. It returns the note of TaskIntake.
+// Intake stores the job of a task that another program's asynq client enqueued. It returns the note of TaskIntake.
 func (r *Runner) Intake(ctx context.Context, kind string, body []byte) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, intakeTimeout)
 	defer cancel()
 	return r.intake.FromTask(ctx, kind, body)
 }
 
-// Summarize logs free waits until ctx ends (see Executor.SummarizeWaits).
+// Summarize logs the numbers of free waits until ctx ends (Executor.SummarizeWaits).
 func (r *Runner) Summarize(ctx context.Context) { r.executor.SummarizeWaits(ctx, nil) }
 
-// markRunning marks the delivery as running with task n. If this process runs it already, it returns the number of the
-// running task and false.
+// markRunning adds delivery id to running with task n, and returns true. If this process already runs a task of the
+// delivery, it returns the number of that task as other, and false.
 func (r *Runner) markRunning(id uuid.UUID, n int) (other int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,7 +166,7 @@ func (r *Runner) unmarkRunning(id uuid.UUID) {
 	}
 }
 
-// Running returns the number of running deliveries.
+// Running returns the number of deliveries of which this process runs a task now.
 func (r *Runner) Running() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -170,13 +175,13 @@ func (r *Runner) Running() int {
 
 var errShutdown = errors.New("the worker is shutting down and waited long enough")
 
-// StopClaiming releases claimed deliveries that wait for one of the worker's slots, and prevents further claims.
-// Deliveries in a slot continue. Call it after the queue's server has stopped fetching tasks.
+// StopClaiming prevents further claims, and ends the waits of claimed deliveries for a slot: their outcome is a free
+// wait. Deliveries that have a slot continue. The caller calls it after the queue's server has stopped fetching tasks.
 func (r *Runner) StopClaiming() { r.slots.stop() }
 
-// Wait waits until no delivery runs. If ctx ends first, it cancels the running attempts and waits until they have
-// ended. Each of them still tries once to record its outcome. Call it after the queue's server has stopped, so that no
-// delivery begins.
+// Wait waits until no task runs. If ctx ends first, it cancels the running attempts and waits for their end; each of
+// them still tries once to record its outcome. The caller calls it after the queue's server has stopped, so that no
+// task begins.
 func (r *Runner) Wait(ctx context.Context) {
 	defer r.stop(errShutdown)
 	r.mu.Lock()

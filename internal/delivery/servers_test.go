@@ -373,21 +373,3 @@ func claimOf(a store.Agent) *store.Claim {
 	id, _ := new(big.Int).SetString(a.ID, 10)
 	return &store.Claim{Job: job.Job{ChainID: a.ChainID, IdentityRegistry: common.HexToAddress(a.Registry), AgentID: id}}
 }
-
-// TestWhereListed: a command of the servers file has limits of its own, whose name does not contain its arguments.
-func TestWhereListed(t *testing.T) {
-	t.Parallel()
-	agent := store.Agent{ChainID: 1, Registry: "0xaa", ID: "2"}
-	e := mcpcall.Endpoint{Transport: mcpcall.TransportStdio, Command: "node", Args: []string{"hunter2"}, Listed: true}
-	if got := limitedOrigin(e, agent); got != "stdio:1:0xaa:2" {
-		t.Error(got)
-	}
-	e.Listed = false
-	if got := limitedOrigin(e, agent); got != "stdio:node" {
-		t.Error(got)
-	}
-	e = mcpcall.Endpoint{Transport: mcpcall.TransportSSE, URL: "https://a.example/sse", Listed: true}
-	if got := limitedOrigin(e, agent); got != "https://a.example" {
-		t.Error(got)
-	}
-}

@@ -15,25 +15,25 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// attemptSpans are an attempt's spans in the trace of its delivery: one for the attempt, below the delivery's root
-// span, and one for each step that has ended. A nil *attemptSpans means that there is no tracing.
+// attemptSpans are an attempt's OpenTelemetry spans, in the trace of its delivery: one for the attempt, whose parent is
+// the delivery's root span, and one for each step that has ended. Nil: there is no tracing.
 //
-// Of the texts of agents and clients, the spans contain only the key, the tool's name and the endpoint's host, and of a
-// failure only the reason. The requests and answers are in the row with the id herald.delivery.id.
+// The spans contain few texts of agents and clients: the key, the tool's name and the endpoint's host. A failed span
+// contains only the reason. Requests and answers are in Postgres, in the row with the id herald.delivery.id.
 type attemptSpans struct {
 	tracer trace.Tracer
 	span   trace.Span
-	call   trace.SpanID // id of the span of the step call; the agent receives it before the step ends
+	call   trace.SpanID // id of the span of the step call, which the agent receives before the span exists
 }
 
-// maxSpanText bounds each text in a span, in bytes.
+// maxSpanText bounds each text of agents and clients in a span, in bytes.
 const maxSpanText = 300
 
-// beginSpans starts the span of an attempt. It returns nil without a tracer.
+// beginSpans starts the span of the attempt a. It returns nil if there is no tracer.
 //
 // The root span of the delivery lasts from its acceptance to its first claim, and has the same ids in every process.
-// Each attempt starts the root span again, so that the sampler makes the same decision for the whole trace. Only an
-// attempt that is the first to be claimed exports it.
+// Each attempt starts the root span again, so that the sampler makes the same decision for the whole trace. Only the
+// first attempt ends the root span, which exports it.
 func (e *Executor) beginSpans(a *attempt) *attemptSpans {
 	if e.Tracer == nil {
 		return nil
@@ -57,7 +57,7 @@ func (e *Executor) beginSpans(a *attempt) *attemptSpans {
 	return s
 }
 
-// addStep adds the span of a step that has ended. err is the step's error, or nil.
+// addStep adds the span of the step called name, which has ended. err is the step's error, or nil.
 func (s *attemptSpans) addStep(a *attempt, name string, err error, began, ended time.Time) {
 	if s == nil || !s.span.IsRecording() {
 		return
@@ -75,7 +75,7 @@ func (s *attemptSpans) addStep(a *attempt, name string, err error, began, ended 
 	span.End(trace.WithTimestamp(ended))
 }
 
-// callAttributes returns the called tool and host as attributes.
+// callAttributes returns span attributes for the name of the called tool and the host of the endpoint.
 func (a *attempt) callAttributes() []attribute.KeyValue {
 	about := []attribute.KeyValue{attribute.String("mcp.tool.name", text.Excerpt(a.call.tool, maxSpanText))}
 	if u, err := url.Parse(a.endpoint.URL); err == nil && u.Hostname() != "" {
@@ -84,8 +84,8 @@ func (a *attempt) callAttributes() []attribute.KeyValue {
 	return about
 }
 
-// endAttempt ends the attempt's span with the status and reason of d. err is the error of recording the outcome, or
-// nil. now returns the time of the end.
+// endAttempt ends the attempt's span with the status and reason of d. err is the error of recording d, or nil. now
+// returns the time of the end.
 func (s *attemptSpans) endAttempt(d decision, err error, now func() time.Time) {
 	if s == nil {
 		return
@@ -101,8 +101,8 @@ func (s *attemptSpans) endAttempt(d decision, err error, now func() time.Time) {
 	s.span.End(trace.WithTimestamp(now()))
 }
 
-// isFailure reports whether the attempt's span has to show an error. That is not so for a delivery that was delivered,
-// skipped or queued again, or that putOff reports.
+// isFailure reports whether the attempt's span shows an error: true, unless the delivery was delivered, skipped or
+// queued again, or the outcome is a free wait without a call (putOff).
 func (d decision) isFailure() bool {
 	switch d.Status {
 	case store.Delivered, store.Skipped, store.Queued:
@@ -111,8 +111,8 @@ func (d decision) isFailure() bool {
 	return !d.putOff()
 }
 
-// formatTraceparent returns the traceparent header for the agent: the trace of the delivery, and the span of this call.
-// Without tracing, it returns tracecontext.Delivery.Unrecorded, which says that the trace is not recorded.
+// formatTraceparent returns the traceparent header of the call: the trace of the delivery, and the span of the call.
+// Without tracing, the header's flags say that the trace is not recorded (tracecontext.Delivery.Unrecorded).
 func (a *attempt) formatTraceparent() string {
 	t := tracecontext.Of(a.claim.ID, a.claim.Traceparent)
 	if a.spans == nil {

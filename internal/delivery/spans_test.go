@@ -88,6 +88,7 @@ func TestTrace(t *testing.T) {
     check
     resolve
     fetch
+    connect
     compose
     call mcp.tool.name=agent.receiveFeedback server.address=127.0.0.1 failed: server_error
     record
@@ -96,6 +97,7 @@ func TestTrace(t *testing.T) {
     check
     resolve
     fetch
+    connect
     compose
     call mcp.tool.name=agent.receiveFeedback server.address=127.0.0.1
     record
@@ -173,22 +175,6 @@ func TestTraceOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestUnsampledTrace: spans that the sampler drops are not exported, and the agent gets an unsampled traceparent.
-func TestUnsampledTrace(t *testing.T) {
-	t.Setenv("OTEL_TRACES_SAMPLER", "always_off")
-	w := newWorld(t)
-	_, flush := w.tracedWorker()
-	a := newAgent(t)
-	j, _ := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL))})
-	d := w.until(w.accept(j), store.Delivered)
-	if spans := flush(); len(spans) != 0 {
-		t.Errorf("%d spans came", len(spans))
-	}
-	if c := a.received()[0]; !strings.HasPrefix(c.header.Get("traceparent"), "00-"+d.TraceID+"-") || !strings.HasSuffix(c.header.Get("traceparent"), "-00") {
-		t.Errorf("the agent was told %q", c.header.Get("traceparent"))
-	}
-}
-
 // TestUntraced: with tracing off, the agent still gets the delivery's trace. A caller's trace is forwarded unchanged.
 func TestUntraced(t *testing.T) {
 	t.Parallel()
@@ -216,7 +202,7 @@ func traceAttempt(e *Executor, a *attempt, d decision) {
 	a.stage = stage{name: "claim"}
 	a.spans = e.beginSpans(a)
 	e.traceStep(a, "claim", "", nil, a.began)
-	for _, name := range []string{"check", "resolve", "fetch", "compose", "call"} {
+	for _, name := range []string{"check", "resolve", "fetch", "connect", "compose", "call"} {
 		e.beginStage(a, name)
 	}
 	_ = e.endStages(a, errFailed, nil)
@@ -237,14 +223,5 @@ func TestTraceOffCostsNothing(t *testing.T) {
 	e, a := untraced()
 	if n := testing.AllocsPerRun(1000, func() { traceAttempt(e, a, decision{}) }); n != 0 {
 		t.Errorf("%v allocations an attempt", n)
-	}
-}
-
-// BenchmarkTraceOff measures the hooks of an attempt with tracing off.
-func BenchmarkTraceOff(b *testing.B) {
-	e, a := untraced()
-	b.ReportAllocs()
-	for b.Loop() {
-		traceAttempt(e, a, decision{})
 	}
 }

@@ -17,8 +17,8 @@ import (
 )
 
 // OutcomeSpool stores outcomes in Redis while Postgres is unavailable, so that the next claim of a delivery does not
-// repeat a call whose outcome is known. Other programs may write to the same Redis, so the outcomes are sealed
-// (sealOutcome). See docs/design/delivery.md.
+// repeat a call whose outcome is known. The outcomes are encrypted and authenticated (sealOutcome), because other
+// programs may write to the same Redis. See docs/design/delivery.md.
 type OutcomeSpool interface {
 	SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) error
 	SpooledOutcome(ctx context.Context, id uuid.UUID) ([]byte, error) // nil: no outcome
@@ -30,13 +30,14 @@ const (
 	spoolPause   = 200 * time.Millisecond
 )
 
-// spoolError means that Postgres has no outcome of an earlier attempt, and that Redis did not answer whether it has
-// that outcome.
+// spoolError means that an earlier attempt has no outcome in Postgres, and that Redis did not answer whether it has the
+// spooled outcome of that attempt.
 type spoolError struct{ error }
 
 func (e *spoolError) Unwrap() error { return e.error }
 
-// spoolOutcome seals the outcome of claim c, stores it in Redis, and reports whether that succeeded. It logs a failure.
+// spoolOutcome stores the outcome o of claim c in Redis (sealOutcome), and reports whether that succeeded. It logs a
+// failure.
 func (e *Executor) spoolOutcome(ctx context.Context, c *store.Claim, o store.Outcome) bool {
 	b, err := sealOutcome(e.Sealer, c, store.SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt, At: e.Now(),
 		Outcome: o})
@@ -52,9 +53,10 @@ func (e *Executor) spoolOutcome(ctx context.Context, c *store.Claim, o store.Out
 	return err == nil
 }
 
-// loadSpooledOutcome loads the spooled outcome of an earlier attempt of which Postgres has no outcome. It returns nil
-// and no error if there is no such attempt, or if Redis has no outcome or only an unreadable one. If Redis does not
-// answer, it returns a *spoolError, so that the agent is not called again.
+// loadSpooledOutcome loads the spooled outcome of an earlier attempt that has no outcome in Postgres. c is the new
+// claim of the delivery. If all earlier attempts have an outcome, or Redis has no readable spooled outcome, it returns
+// nil and no error. If Redis does not answer, it returns a *spoolError, and the agent must not be called, because it
+// may have accepted the earlier call.
 func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*store.SpooledOutcome, error) {
 	if !c.Unfinished {
 		return nil, nil
@@ -78,8 +80,8 @@ func (e *Executor) loadSpooledOutcome(ctx context.Context, c *store.Claim) (*sto
 	return past, nil
 }
 
-// readSpool reads a sealed outcome from Redis. It returns nil if Redis has no outcome of the delivery. If Redis does
-// not answer, it tries again for at most SpoolTimeout, and then returns the error.
+// readSpool reads the sealed outcome of a delivery from Redis. It returns nil if Redis has none. If Redis does not
+// answer, it tries again for at most SpoolTimeout, and then returns the error.
 func (e *Executor) readSpool(ctx context.Context, id uuid.UUID) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.SpoolTimeout)
 	defer cancel()
@@ -100,8 +102,9 @@ func (e *Executor) readSpool(ctx context.Context, id uuid.UUID) ([]byte, error) 
 	}
 }
 
-// recordSpooledOutcome records the outcome past of an earlier attempt, instead of making attempt a. If Postgres already
-// has another outcome of that earlier attempt, it deletes past from Redis and returns store.ErrStale.
+// recordSpooledOutcome records past, the spooled outcome of an earlier attempt, as the outcome of that attempt. The
+// attempt a, which loaded it, ends without a call. If Postgres already has another outcome of the earlier attempt,
+// recordSpooledOutcome deletes past from Redis and returns store.ErrStale.
 func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past store.SpooledOutcome) (Result, error) {
 	d := decision{Outcome: past.Outcome, spooled: true,
 		verdict: retry.Verdict{Reason: past.Outcome.Reason, Text: past.Outcome.Error}}
@@ -117,8 +120,9 @@ func (e *Executor) recordSpooledOutcome(ctx context.Context, a *attempt, past st
 	return res, err
 }
 
-// dropSpooled deletes the delivery's spooled outcome from Redis. A failure is harmless: Redis deletes the outcome after
-// a day, and until then Ledger.Adopt refuses it, because Postgres has an outcome of its attempt.
+// dropSpooled deletes the delivery's spooled outcome from Redis. It is called after the record. A failure is harmless:
+// Redis deletes the outcome after a day, and until then Ledger.Adopt refuses it, because Postgres already has an
+// outcome of its attempt.
 func (e *Executor) dropSpooled(ctx context.Context, id uuid.UUID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoolTimeout)
 	defer cancel()
@@ -129,14 +133,16 @@ func (e *Executor) dropSpooled(ctx context.Context, id uuid.UUID) {
 
 // Reasons for ignoring a spooled outcome; values of the metric herald_spooled_outcomes_ignored_total.
 const (
-	// spooledUnreadable: not written by Herald, copied from another delivery, damaged, or sealed with a removed key.
+	// spooledUnreadable: the outcome cannot be decrypted. Herald did not write it, it was copied from another delivery,
+	// it is damaged, or its key was removed from the keyset.
 	spooledUnreadable = "unreadable"
 	// spooledOld: Postgres already has another outcome of the same attempt.
 	spooledOld = "old"
 )
 
-// ignoreSpooled counts an ignored outcome in the metric, with why as its label. It logs a warning at most once a
-// minute, because any program that can write to Redis can write an outcome for every delivery.
+// ignoreSpooled counts a spooled outcome that is ignored, and logs a warning. why is the label of the metric:
+// spooledUnreadable or spooledOld. It logs at most once a minute, because another program that writes to Redis could
+// cause a warning for every delivery.
 func (e *Executor) ignoreSpooled(c *store.Claim, why string, err error) {
 	e.Metrics.ignoredOutcomes.WithLabelValues(why).Inc()
 	now := e.Now().UnixNano()
@@ -148,20 +154,20 @@ func (e *Executor) ignoreSpooled(c *store.Claim, why string, err error) {
 		"delivery", c.ID, "why", why, "error", err)
 }
 
-// sealedHead is the length of the head of a spooled outcome: a version, the claim's number, and the attempt. Workers of
-// the previous version write JSON, which does not begin with sealedVersion. So the two versions cannot read each
-// other's outcomes.
 const (
+	// A sealed outcome begins with a head of sealedHead bytes: sealedVersion, the claim number, and the attempt's
+	// number.
 	sealedVersion = 1
 	sealedHead    = 1 + 8 + 4
 )
 
-// outcomeBinding returns the associated data that binds a sealed outcome to one claim and one attempt of one delivery.
+// outcomeBinding returns the associated data with which an outcome is encrypted. It names the delivery, one claim
+// (claimNo) and one attempt, so that the outcome cannot be decrypted for another.
 func outcomeBinding(c *store.Claim, claimNo int64, attempt int) secret.Binding {
 	return secret.Binding{Purpose: "deliveries.result.v1", Generation: fmt.Sprintf("%s/%d/%d", c.ID, claimNo, attempt)}
 }
 
-// sealOutcome encodes and seals an outcome of claim c for Redis.
+// sealOutcome encodes past, the outcome of claim c, as JSON and encrypts it for Redis, with outcomeBinding.
 func sealOutcome(keys Sealer, c *store.Claim, past store.SpooledOutcome) ([]byte, error) {
 	plain, err := json.Marshal(past)
 	if err != nil {
@@ -175,8 +181,8 @@ func sealOutcome(keys Sealer, c *store.Claim, past store.SpooledOutcome) ([]byte
 	return append(binary.BigEndian.AppendUint32(head, uint32(c.Attempt)), text...), nil
 }
 
-// openOutcome opens an outcome that sealOutcome sealed under an earlier claim of the delivery. It returns an error for
-// any other data. Ledger.Adopt checks that the earlier attempt still has no outcome.
+// openOutcome decrypts the outcome that sealOutcome encrypted for an earlier claim of the delivery than c. It returns
+// an error for any other data. Ledger.Adopt checks that the earlier attempt still has no outcome.
 func openOutcome(keys Opener, c *store.Claim, sealed []byte) (*store.SpooledOutcome, error) {
 	if len(sealed) < sealedHead || sealed[0] != sealedVersion {
 		return nil, errors.New("it is not sealed by a worker of this version")

@@ -51,11 +51,11 @@ var urlPositions = []struct {
 		j, _ := w.rate(devnet.Feedback{AgentID: w.registerURI(url)})
 		return w.accept(j)
 	}},
-	{"endpoint", "compose", func(w *world, url string) uuid.UUID {
+	{"endpoint", "connect", func(w *world, url string) uuid.UUID {
 		j, _ := w.rate(devnet.Feedback{AgentID: w.registerURI("data:application/json," + neturl.PathEscape(string(asJSON(at(url)))))})
 		return w.accept(j)
 	}},
-	{"endpoint of the job's own", "compose", func(w *world, url string) uuid.UUID {
+	{"endpoint of the job's own", "connect", func(w *world, url string) uuid.UUID {
 		j, _ := w.rate(devnet.Feedback{AgentID: w.register(nil)})
 		return w.accept(with(j, own(url, map[string]any{"X-Key": "hunter2hunter2"})))
 	}},
@@ -77,52 +77,30 @@ func (w *world) blocked(k *worker, id uuid.UUID, stage string) string {
 }
 
 // TestInwardAddresses: no URL of an untrusted party makes a worker connect to this machine, its network or its cloud's
-// metadata service, in any spelling and at any place. The guard has no exceptions.
+// metadata service, at any place. The guard has no exceptions. Its own tests try each spelling of an address.
 func TestInwardAddresses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	inner, inner6 := guardtest.Listen(t, "127.0.0.1"), (*guardtest.Tripwire)(nil)
-	if ln, err := net.Listen("tcp", "[::1]:0"); err == nil {
-		_ = ln.Close() // it only shows whether IPv6 is available
-		inner6 = guardtest.Listen(t, "::1")
-	}
-	port := inner.Addr.Port()
-	addr := netip.MustParseAddr
+	inner := guardtest.Listen(t, "127.0.0.1")
+	port, addr := inner.Addr.Port(), netip.MustParseAddr
 	// The tripwire's port is allowed, so that only the address can be blocked.
 	k := w.guarded(t, netguard.Config{Ports: []uint16{80, 443, port}, AllowHTTP: true, Resolver: guardtest.Resolver(t, map[string][][]netip.Addr{
-		"inward.test":   {{addr("127.0.0.1")}},
-		"six.test":      {{addr("::1")}},
-		"metadata.test": {{addr("169.254.169.254")}},
-		"aws6.test":     {{addr("fd00:ec2::254")}},
-		"azure.test":    {{addr("168.63.129.16")}},
-		"nat64.test":    {{addr("64:ff9b::7f00:1")}},
-		"several.test":  {{addr("10.0.0.1"), addr("127.0.0.1"), addr("::1"), addr("192.168.1.1")}},
+		"inward.test":  {{addr("127.0.0.1")}},
+		"several.test": {{addr("10.0.0.1"), addr("127.0.0.1"), addr("::1"), addr("192.168.1.1")}},
 	})})
-	urls := map[string]string{}
-	for name, host := range guardtest.Inward() {
-		urls[name] = fmt.Sprintf("https://%s:%d/", host, port)
-	}
-	for _, name := range []string{"inward", "six", "metadata", "aws6", "azure", "nat64", "several"} {
-		urls["name: "+name] = fmt.Sprintf("https://%s.test:%d/agent.json", name, port)
-	}
-	urls["plain http"] = fmt.Sprintf("http://127.0.0.1:%d/", port)
-	urls["plain http, metadata"] = "http://169.254.169.254/latest/meta-data/iam/security-credentials/"
-	urls["plain http, name"] = fmt.Sprintf("http://inward.test:%d/", port)
-	urls["upper case"] = fmt.Sprintf("HTTPS://LocalHost:%d/", port)
-	urls["without port"] = "https://127.0.0.1"
-
 	for _, p := range urlPositions {
-		t.Run(p.name, func(t *testing.T) {
-			w := w.in(t)
-			for name, url := range urls {
-				t.Run(name, func(t *testing.T) {
-					w := w.in(t)
-					w.blocked(k, p.put(w, url), p.stage)
-				})
-			}
-		})
+		for _, url := range []string{
+			fmt.Sprintf("https://127.0.0.1:%d/", port), fmt.Sprintf("HTTPS://LocalHost:%d/", port), fmt.Sprintf("https://[::ffff:7f00:1]:%d/", port),
+			"https://127.0.0.1", fmt.Sprintf("http://127.0.0.1:%d/", port), "http://169.254.169.254/latest/meta-data/iam/security-credentials/",
+			fmt.Sprintf("https://inward.test:%d/agent.json", port), fmt.Sprintf("http://inward.test:%d/", port), fmt.Sprintf("https://several.test:%d/", port),
+		} {
+			t.Run(p.name+" "+url, func(t *testing.T) {
+				w := w.in(t)
+				w.blocked(k, p.put(w, url), p.stage)
+			})
+		}
 	}
-	if inner.Connections() != 0 || inner6 != nil && inner6.Connections() != 0 {
+	if inner.Connections() != 0 {
 		t.Error("something inside was reached")
 	}
 }

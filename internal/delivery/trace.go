@@ -18,26 +18,26 @@ import (
 type Step struct {
 	DeliveryID uuid.UUID
 	Attempt    int
-	Name       string // claim check resolve fetch compose call record
-	Detail     string // a phrase: the source, the verification, or the answer
+	Name       string // claim check resolve fetch connect compose call record
+	Detail     string // the result of the step as a phrase
 	Took       time.Duration
 	At         time.Time
 }
 
-// stage is the running stage of an attempt, with the durations of those before it. Its name is stored with the attempt,
-// logged and traced.
+// stage is the present stage of an attempt, with the durations of the stages before it. The stage's name is stored with
+// the attempt, logged and traced.
 type stage struct {
 	name  string
 	began time.Time
-	took  [maxStages]int32 // durations in µs of the first stages that have ended, in their order
+	took  [maxStages]int32 // durations in µs of the stages that have ended, in their order
 	ended int              // number of durations in took
 }
 
-// maxStages is the number of an attempt's stages with a stored duration: check, resolve, fetch, compose, call.
-const maxStages = 5
+// maxStages is the number of stages whose duration is stored: check, resolve, fetch, connect, compose, call.
+const maxStages = 6
 
-// noteTime stores the duration of the stage, which ends now, in took. It does nothing before the first stage has begun,
-// and when took is full.
+// noteTime appends the duration of the stage, which ends at now, to took. It does nothing if no stage has begun or took
+// is full.
 func (s *stage) noteTime(now time.Time) {
 	if s.ended < maxStages && !s.began.IsZero() {
 		s.took[s.ended] = int32(min(now.Sub(s.began).Microseconds(), math.MaxInt32))
@@ -45,7 +45,8 @@ func (s *stage) noteTime(now time.Time) {
 	}
 }
 
-// beginStage ends the current stage, if there is one, as successful, traces its end, and begins the stage called name.
+// beginStage ends the attempt's present stage as successful, if it has one, traces its end, and begins the stage called
+// name.
 func (e *Executor) beginStage(a *attempt, name string) {
 	now := e.Now()
 	if !a.stage.began.IsZero() {
@@ -55,9 +56,9 @@ func (e *Executor) beginStage(a *attempt, name string) {
 	a.stage.name, a.stage.began = name, now
 }
 
-// endStages ends the last stage, traces its end, and returns err, the error of the stage (nil: it was successful).
-// panicked is the result of recover(). If it is not nil, endStages logs the panic and returns an internal_error instead
-// of err, so that the attempt is recorded and counted as failed.
+// endStages ends the attempt's last stage, traces its end, and returns err, the error of that stage (nil: success).
+// panicked is the result of recover(). If it is not nil, endStages logs the panic and returns an error with the reason
+// internal_error instead of err, so that the attempt is recorded as failed.
 func (e *Executor) endStages(a *attempt, err error, panicked any) error {
 	if panicked != nil {
 		e.Logger.Error("a step panicked", "delivery", a.claim.ID, "step", a.stage.name,
@@ -70,7 +71,7 @@ func (e *Executor) endStages(a *attempt, err error, panicked any) error {
 	return err
 }
 
-// stageDetail returns the result of the named stage as a phrase for logs and traces, or "" if it has none.
+// stageDetail returns the result of the stage called name as a phrase for logs and traces, or "" if the stage has none.
 func (a *attempt) stageDetail(name string) string {
 	switch name {
 	case "check":
@@ -90,8 +91,9 @@ func (a *attempt) stageDetail(name string) string {
 	return ""
 }
 
-// traceStep logs the end of a step at level debug, and passes it to Executor.Trace and to the spans. Its detail is the
-// text of err, or else detail, or else stageDetail.
+// traceStep logs the end of the step called name at level debug, passes it to Executor.Trace, and adds it to the
+// attempt's spans. The step lasted from began until now. If err is not nil, its text is the step's detail. Otherwise
+// that is detail or, if detail is empty, stageDetail.
 func (e *Executor) traceStep(a *attempt, name, detail string, err error, began time.Time) {
 	debug := e.Logger.Enabled(context.Background(), slog.LevelDebug)
 	if !debug && e.Trace == nil && a.spans == nil {

@@ -72,7 +72,7 @@ func TestChainOutage(t *testing.T) {
 	if _, err := k.deliver(t.Context(), other, 1); err != nil {
 		t.Fatal(err)
 	}
-	w.exec(`UPDATE herald.deliveries SET accepted_at = now() - interval '40 days' WHERE id = $1`, other)
+	w.exec(`UPDATE herald.deliveries SET accepted_at = now() - interval '40 days', created_at = now() - interval '40 days' WHERE id = $1`, other)
 	if err := w.newRetention().Apply(heraldtest.Within(t, 20*time.Second)); err != nil {
 		t.Fatal(err)
 	}

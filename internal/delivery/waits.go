@@ -13,14 +13,15 @@ import (
 )
 
 const (
-	// summaryInterval is how often free waits are logged.
+	// summaryInterval is how often SummarizeWaits logs.
 	summaryInterval = time.Minute
-	// maxSummarizedAgents bounds the agents with their own line in one summary. The other agents share one line.
+	// maxSummarizedAgents bounds the agents that have a line of their own in one summary. All other agents share one
+	// line.
 	maxSummarizedAgents = 100
 )
 
-// waitSummary counts attempts that ended in a free wait (throttled, agent_busy, …) before any call. Under load they are
-// most of all attempts, and a line for each would be useless. It is safe for concurrent use.
+// waitSummary counts attempts that ended in a free wait without a call (throttled, agent_busy, …). Under load most
+// attempts end like this, so a log line for each would be useless. It is safe for concurrent use.
 type waitSummary struct {
 	mu     sync.Mutex
 	agents map[store.Agent]map[string]int // number of attempts by reason
@@ -46,7 +47,7 @@ func (s *waitSummary) add(agent store.Agent, reason string) {
 	counts[reason]++
 }
 
-// drain returns the counts and resets them.
+// drain returns the counts of s and resets them.
 func (s *waitSummary) drain() (agents map[store.Agent]map[string]int, others map[string]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,9 +56,9 @@ func (s *waitSummary) drain() (agents map[store.Agent]map[string]int, others map
 	return agents, others
 }
 
-// SummarizeWaits logs, once a minute and when ctx ends, how many attempts ended in a free wait before any call: one
-// line per agent, with a count per reason. It returns when ctx ends. If ticks is not nil, each value from ticks makes
-// it log, instead of each minute.
+// SummarizeWaits logs, once a minute and when ctx ends, how many attempts ended in a free wait without a call. It logs
+// one line per agent, with a count per reason. It returns when ctx ends. If ticks is not nil, SummarizeWaits logs at
+// each value from it instead of once a minute.
 func (e *Executor) SummarizeWaits(ctx context.Context, ticks <-chan time.Time) {
 	if ticks == nil {
 		ticker := time.NewTicker(summaryInterval)
@@ -78,8 +79,8 @@ func (e *Executor) SummarizeWaits(ctx context.Context, ticks <-chan time.Time) {
 	}
 }
 
-// logWaits logs and resets the counts: one line per agent, the agents with most waits first. within is the time in
-// which the waits were counted.
+// logWaits logs the counts and resets them: one line per agent, the agents with most waits first. within is how long
+// the waits were counted.
 func (e *Executor) logWaits(within time.Duration) {
 	agents, others := e.waits.drain()
 	busiest := func(a, b store.Agent) int { return sumCounts(agents[b]) - sumCounts(agents[a]) }

@@ -106,6 +106,8 @@ func TestSummarizeWaits(t *testing.T) {
 	wait(1, "throttled", 1)
 	cancel()
 	<-done
+	wait(3, "throttled", 1)
+	(&Runner{executor: p}).Summarize(ctx) // the last summary of a worker that stops
 	var got []string
 	for _, l := range said() {
 		got = append(got, fmt.Sprint(l["msg"], " ", l["agent"], " ", l["count"], " ", l["reasons"]))
@@ -114,6 +116,7 @@ func TestSummarizeWaits(t *testing.T) {
 		"deliveries put off, nothing was attempted 8453:2 42 map[agent_busy:40 breaker_open:2]",
 		"deliveries put off, nothing was attempted 8453:1 3 map[throttled:3]",
 		"deliveries put off, nothing was attempted 8453:1 1 map[throttled:1]",
+		"deliveries put off, nothing was attempted 8453:3 1 map[throttled:1]",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("%s", strings.Join(got, "\n"))

@@ -14,7 +14,9 @@ import (
 	"github.com/agentherald/herald/internal/delivery/ratelimit"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/queue/webui"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -30,7 +32,7 @@ type shownTask struct {
 // shown returns the tasks that the web UI lists for a state in the lanes of deliveries.
 func (w *world) shown(state string) (all []shownTask) {
 	w.t.Helper()
-	ui := w.queue.Monitor("/monitor")
+	ui := webui.New(w.queue, "/monitor", intake.MaskJob)
 	defer ui.Close()
 	for _, lane := range []queue.Lane{queue.First, queue.Retry, queue.Bulk} {
 		for page := 1; page > 0; page++ {
@@ -176,7 +178,7 @@ func TestKilledBeforeTaskIsRetried(t *testing.T) {
 	if _, err := k.deliver(t.Context(), early, 1); err != nil {
 		t.Fatal(err)
 	}
-	w.exec(`UPDATE herald.deliveries SET next_attempt_at = now() - interval '1 minute' WHERE id = $1`, due)
+	w.exec(`UPDATE herald.work SET next_attempt_at = now() - interval '1 minute' WHERE id = $1`, due)
 	w.reconcile(w.newReconciler(func(c *maintenance.ReconcilerConfig) { c.Late = time.Second })) // it is active in Redis
 	if d := w.row(due); d.Dispatch != 1 {
 		t.Fatalf("%+v", d)

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/devnet"
 	"github.com/agentherald/herald/internal/heraldtest"
@@ -15,7 +14,6 @@ import (
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/resolver"
-	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -89,30 +87,6 @@ func TestErrorMessages(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// TestNodeErrorMessages: a node fails during the check, and while an agent is resolved.
-func TestNodeErrorMessages(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	for _, f := range guardtest.Failures(t, "the node did not answer within 3 s") {
-		t.Run(f.Name, func(t *testing.T) {
-			t.Parallel()
-			w := w.in(t)
-			k := w.impatient(f.Wait())
-			node := must(chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(f.URL)}, Timeout: f.Wait(),
-				Registries: w.net.Deployment().Registries(), Logger: w.logger()}))
-			t.Cleanup(node.Close)
-			k.chains[w.net.ChainID()] = node
-			d, line, task := w.told(k, w.dispatchTo("https://agent.example/mcp"))
-			if d.Reason != reason.ChainUnavailable || !strings.Contains(d.Error, f.Says) {
-				t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
-			}
-			guardtest.RefuseGoWords(t, "the row", d.Error)
-			guardtest.RefuseGoWords(t, "the log", line)
-			guardtest.RefuseGoWords(t, "the web UI", task)
-		})
 	}
 }
 

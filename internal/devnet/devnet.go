@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"math/big"
-	"net"
 	"sync"
 	"time"
 
@@ -50,7 +49,6 @@ type Account struct {
 // Net is a running chain.
 type Net struct {
 	chainID    *big.Int
-	endpoint   string // host:port of HTTP and WebSocket
 	accounts   []Account
 	deployment erc8004.Deployment
 
@@ -107,27 +105,14 @@ func Start(ctx context.Context, cfg Config) (*Net, error) {
 	return n, nil
 }
 
-// launch starts the node on a free port. The node needs a port number and does not report one, so launch finds a free
-// number first. If another process takes the port in between, launch tries another one.
+// launch starts the node with HTTP and WebSocket on one port, which the kernel selects. With a number that another
+// process could take, the node would fail to start, and a node that failed to start never stops its goroutines.
 func (n *Net) launch(alloc types.GenesisAlloc) (err error) {
-	for range 5 {
-		var port int
-		if port, err = freePort(); err != nil {
-			return err
-		}
-		if err = n.launchOn(port, alloc); err == nil {
-			return nil
-		}
-	}
-	return err
-}
-
-func (n *Net) launchOn(port int, alloc types.GenesisAlloc) (err error) {
 	nodeConf := node.DefaultConfig
 	nodeConf.DataDir, nodeConf.IPCPath = "", "" // keeps the data in memory
 	nodeConf.P2P = p2p.Config{NoDiscovery: true}
-	nodeConf.HTTPHost, nodeConf.HTTPPort, nodeConf.HTTPModules = "127.0.0.1", port, []string{"eth", "net", "web3"}
-	nodeConf.WSHost, nodeConf.WSPort, nodeConf.WSModules = "127.0.0.1", port, []string{"eth", "net", "web3"}
+	nodeConf.HTTPHost, nodeConf.HTTPPort, nodeConf.HTTPModules = "127.0.0.1", 0, []string{"eth", "net", "web3"}
+	nodeConf.WSHost, nodeConf.WSPort, nodeConf.WSModules = "127.0.0.1", 0, []string{"eth", "net", "web3"}
 
 	all := core.SystemContractAllocs()
 	maps.Copy(all, alloc)
@@ -141,18 +126,10 @@ func (n *Net) launchOn(port int, alloc types.GenesisAlloc) (err error) {
 	// The default cache sizes are for a mainnet node.
 	ethConf.DatabaseCache, ethConf.TrieCleanCache, ethConf.TrieDirtyCache, ethConf.SnapshotCache = 16, 16, 16, 16
 	if n.backend, err = startBackend(&nodeConf, &ethConf); err != nil {
-		return fmt.Errorf("on port %d: %w", port, err)
+		return err
 	}
-	n.client, n.endpoint = n.backend.client, fmt.Sprintf("127.0.0.1:%d", port)
+	n.client = n.backend.client
 	return nil
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
 // deploy deploys the registries with the last account, and removes that account from the list.
@@ -227,10 +204,10 @@ func (n *Net) Close() error {
 func (n *Net) ChainID() uint64 { return n.chainID.Uint64() }
 
 // URL returns the JSON-RPC address over HTTP.
-func (n *Net) URL() string { return "http://" + n.endpoint }
+func (n *Net) URL() string { return n.backend.stack.HTTPEndpoint() }
 
 // WebSocketURL returns the JSON-RPC address over WebSocket, which also supports subscriptions.
-func (n *Net) WebSocketURL() string { return "ws://" + n.endpoint }
+func (n *Net) WebSocketURL() string { return n.backend.stack.WSEndpoint() }
 
 // Deployment returns the registries' addresses.
 func (n *Net) Deployment() erc8004.Deployment { return n.deployment }

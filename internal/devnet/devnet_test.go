@@ -45,9 +45,7 @@ func kinds(t *testing.T, receipt *types.Receipt) (out []erc8004.Kind) {
 	t.Helper()
 	for _, l := range receipt.Logs {
 		e, err := erc8004.Decode(*l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		out = append(out, e.Kind)
 	}
 	return out
@@ -58,9 +56,7 @@ func TestRegistries(t *testing.T) {
 	owner, client, validator := n.Account(0), n.Account(1), n.Account(2)
 
 	id, receipt, err := n.Register(ctx, owner, "data:,a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if id.Sign() != 0 {
 		t.Errorf("the first agent is %s", id)
 	}
@@ -129,9 +125,7 @@ func TestRegistries(t *testing.T) {
 	call := func(data []byte) []byte {
 		t.Helper()
 		ret, err := n.Client().CallContract(ctx, ethereum.CallMsg{To: &to, Data: data}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		return ret
 	}
 	reputation := registry.NewReputationRegistry()
@@ -162,9 +156,7 @@ func TestRegistries(t *testing.T) {
 	}
 
 	receipt, err = n.Transfer(ctx, owner, client.Address, id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if got, want := kinds(t, receipt), []erc8004.Kind{erc8004.MetadataSet, erc8004.Transfer}; !slices.Equal(got, want) {
 		t.Errorf("transfer emitted %v, want %v", got, want)
 	}
@@ -173,29 +165,21 @@ func TestRegistries(t *testing.T) {
 func TestReorg(t *testing.T) {
 	n, ctx := start(t, devnet.Config{ChainID: 11155111})
 	id, _, err := n.Register(ctx, n.Account(0), "data:,a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	give := func() *types.Receipt {
 		t.Helper()
 		_, receipt, err := n.GiveFeedback(ctx, n.Account(1), devnet.Feedback{AgentID: id})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		return receipt
 	}
 	first := give()
-	if err := n.Reorg(ctx, 1, true); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, n.Reorg(ctx, 1, true))
 	again, err := n.Receipt(ctx, first.TxHash)
 	if err != nil || again.BlockHash == first.BlockHash {
 		t.Errorf("the transaction was not mined in another block: %v", err)
 	}
 	gone := give()
-	if err := n.Reorg(ctx, 1, false); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, n.Reorg(ctx, 1, false))
 	if _, err := n.Client().TransactionReceipt(ctx, gone.TxHash); !errors.Is(err, ethereum.NotFound) {
 		t.Errorf("the transaction is still there: %v", err)
 	}
@@ -208,35 +192,25 @@ func TestReorg(t *testing.T) {
 func TestManyInOneBlockOverHTTPAndWebSocket(t *testing.T) {
 	n, ctx := start(t, devnet.Config{ChainID: 8453})
 	id, _, err := n.Register(ctx, n.Account(0), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	ws, err := ethclient.DialContext(ctx, n.WebSocketURL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer ws.Close()
 	logs := make(chan types.Log, 10)
 	sub, err := ws.SubscribeFilterLogs(ctx, ethereum.FilterQuery{Addresses: []common.Address{n.Deployment().Reputation}}, logs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer sub.Unsubscribe()
 	var txs []common.Hash
 	for range 3 {
 		tx, err := n.Submit(ctx, n.Account(1), n.Deployment().Reputation, devnet.Feedback{AgentID: id}.Calldata())
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		txs = append(txs, tx)
 	}
 	if _, err := n.Commit(); err != nil {
 		t.Fatal(err)
 	}
 	http, err := ethclient.DialContext(ctx, n.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer http.Close()
 	if chain, err := http.ChainID(ctx); err != nil || chain.Uint64() != 8453 {
 		t.Errorf("chain %v, %v", chain, err)
@@ -261,9 +235,7 @@ func TestTickerMinesAndStops(t *testing.T) {
 	n, ctx := start(t, devnet.Config{Interval: 5 * time.Millisecond})
 	heads := make(chan *types.Header, 4)
 	sub, err := n.Client().(ethereum.ChainReader).SubscribeNewHead(ctx, heads)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer sub.Unsubscribe()
 	for range 2 {
 		select {

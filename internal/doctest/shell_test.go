@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -21,11 +20,11 @@ import (
 const commandTime = time.Minute
 
 // driver is the script that the shell runs. Commands arrive on descriptor 3, each terminated by a NUL, and their
-// statuses are written to descriptor 4. Exports, sourced files and background jobs of a command remain, as in a
+// statuses are written to descriptor 4. With VERSION and ATONCE, make runs neither git nor getconf. Exports, sourced files and background jobs of a command remain, as in a
 // terminal.
 const driver = `
 trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT
-make() { command make -n -C "$DOCTEST_ROOT" "$@"; }
+make() { VERSION=none ATONCE=1 command make -n -C "$DOCTEST_ROOT" "$@"; }
 while IFS= read -r -d '' -u 3 command; do
 	eval "$command" </dev/null >"$DOCTEST_OUTPUT" 2>&1 3<&- 4>&-
 	echo $? >&4
@@ -43,6 +42,13 @@ type shell struct {
 }
 
 func startShell(dir, root, listen string, env []string) (_ *shell, err error) {
+	output, err := os.CreateTemp(dir, "output-")
+	if err != nil {
+		return nil, err
+	}
+	if err := output.Close(); err != nil {
+		return nil, err
+	}
 	commandsRead, commands, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -51,7 +57,7 @@ func startShell(dir, root, listen string, env []string) (_ *shell, err error) {
 	if err != nil {
 		return nil, errors.Join(err, commandsRead.Close(), commands.Close())
 	}
-	s := &shell{output: filepath.Join(dir, "output.txt"), listen: listen, commands: commands, statuses: statuses, read: bufio.NewReader(statuses)}
+	s := &shell{output: output.Name(), listen: listen, commands: commands, statuses: statuses, read: bufio.NewReader(statuses)}
 	s.cmd = exec.Command("bash", "--norc", "--noprofile", "-c", driver)
 	s.cmd.Dir = dir
 	s.cmd.Env = append(append([]string(nil), env...), "DOCTEST_ROOT="+root, "DOCTEST_OUTPUT="+s.output)

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // TestVulnIsNeverSilentlyGreen: scripts/vuln exits with 0 only if govulncheck searched a database and found nothing. A
@@ -33,9 +35,7 @@ func TestVulnIsNeverSilentlyGreen(t *testing.T) {
 			t.Parallel()
 			stub := filepath.Join(t.TempDir(), "govulncheck")
 			text := "#!/bin/sh\ncase \"$*\" in *-version*) " + c.version + ";; *) " + c.scan + ";; esac\n"
-			if err := os.WriteFile(stub, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, os.WriteFile(stub, []byte(text), 0o600))
 			cmd := exec.CommandContext(t.Context(), "../../scripts/vuln", "./...")
 			cmd.Env = append(os.Environ(), "GOVULNCHECK=sh "+stub, "GOVULNDB=")
 			out, err := cmd.CombinedOutput()

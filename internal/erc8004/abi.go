@@ -10,10 +10,11 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// MaxData is the largest log data or call result that is decoded, in bytes. Data that fits into a block today is
-// below 1 MiB.
+// MaxData is the largest log data or call result, in bytes, that is decoded. All data that fits into a block today is
+// smaller.
 const MaxData = 2 << 20
 
+// wordSize is the length, in bytes, of a word of the ABI.
 const wordSize = 32
 
 var (
@@ -22,7 +23,7 @@ var (
 	errTooLarge = fmt.Errorf("more than %d bytes", MaxData)
 )
 
-// The types of decoded values, in go-ethereum's representation. A bytes32 is decoded as a hash.
+// The ABI types that unpackValues is called with. A bytes32 is decoded as a common.Hash.
 var (
 	boolType    = abi.Type{T: abi.BoolTy}
 	uint8Type   = abi.Type{T: abi.UintTy, Size: 8}
@@ -35,8 +36,10 @@ var (
 	bytesType   = abi.Type{T: abi.BytesTy}
 )
 
-// unpackValues decodes ABI-encoded values of the given types, none of which may be an array. Offsets may overlap, as
-// the ABI permits, so the total size of the values is at most len(data) times the number of dynamic types.
+// unpackValues decodes ABI-encoded values of the given types, none of which may be an array. It returns an error if
+// data is larger than MaxData, or if a value is out of the range of its type. The decoded values may be larger than
+// data, because the ABI permits that several strings occupy the same bytes: at most len(data) times the number of
+// strings in of.
 func unpackValues(data []byte, of ...abi.Type) ([]any, error) {
 	if len(data) > MaxData {
 		return nil, errTooLarge
@@ -57,7 +60,7 @@ func unpackValues(data []byte, of ...abi.Type) ([]any, error) {
 	return values, nil
 }
 
-// unpackValue decodes data that contains one value of the given type, whose Go type is T.
+// unpackValue decodes data that contains one value. T is the Go type of the ABI type of.
 func unpackValue[T any](data []byte, of abi.Type) (value T, err error) {
 	values, err := unpackValues(data, of)
 	if err != nil {
@@ -66,8 +69,8 @@ func unpackValue[T any](data []byte, of abi.Type) (value T, err error) {
 	return values[0].(T), nil
 }
 
-// formatTag32 converts a bytes32 tag of the October 2025 ABI to text. It removes trailing zero bytes if the rest is
-// text, and otherwise returns the whole word in hex.
+// formatTag32 converts a bytes32, the type of tags in the ABI of October 2025, to text. It removes trailing zero bytes.
+// If the rest contains a zero byte or invalid UTF-8, it returns the 32 bytes in hex.
 func formatTag32(word common.Hash) string {
 	text := strings.TrimRight(string(word[:]), "\x00")
 	if utf8.ValidString(text) && !strings.ContainsRune(text, 0) {

@@ -8,55 +8,56 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// PackTokenURI encodes tokenURI(uint256), the ERC-721 getter of the value that ERC-8004 calls agentURI.
+// PackTokenURI encodes a call of tokenURI(uint256), the ERC-721 method that returns the agentURI of ERC-8004.
 func PackTokenURI(agentID *big.Int) ([]byte, error) {
 	return packCall([4]byte{0xc8, 0x7b, 0x56, 0xdd}, agentID)
 }
 
-// UnpackTokenURI decodes the string that tokenURI returned, unchanged.
+// UnpackTokenURI decodes the answer of tokenURI. It does not change the string.
 func UnpackTokenURI(ret []byte) (string, error) {
 	return unpackValue[string](ret, stringType)
 }
 
-// PackOwnerOf encodes ownerOf(uint256).
+// PackOwnerOf encodes a call of ownerOf(uint256).
 func PackOwnerOf(agentID *big.Int) ([]byte, error) {
 	return packCall([4]byte{0x63, 0x52, 0x21, 0x1e}, agentID)
 }
 
-// PackGetIdentityRegistry encodes getIdentityRegistry() of a reputation or validation registry.
+// PackGetIdentityRegistry encodes a call of getIdentityRegistry(), a method of reputation and validation registries.
 func PackGetIdentityRegistry() []byte { return []byte{0xbc, 0x4d, 0x86, 0x1b} }
 
-// UnpackGetIdentityRegistry decodes the registry's address.
+// UnpackGetIdentityRegistry decodes the answer of getIdentityRegistry, the address of the identity registry.
 func UnpackGetIdentityRegistry(ret []byte) (common.Address, error) {
 	return unpackValue[common.Address](ret, addressType)
 }
 
-// PackGetLastIndex encodes getLastIndex(uint256,address).
+// PackGetLastIndex encodes a call of getLastIndex(uint256,address).
 func PackGetLastIndex(agentID *big.Int, client common.Address) ([]byte, error) {
 	return packCall([4]byte{0xf2, 0xd8, 0x17, 0x59}, agentID, packAddress(client))
 }
 
-// UnpackGetLastIndex decodes the newest feedback index of a client. It is 0 if the client gave no feedback.
+// UnpackGetLastIndex decodes the answer of getLastIndex, the index of a client's newest feedback for an agent. It is 0
+// if the client gave no feedback.
 func UnpackGetLastIndex(ret []byte) (uint64, error) { return unpackValue[uint64](ret, uint64Type) }
 
-// PackReadFeedback encodes readFeedback(uint256,address,uint64). The selector never changed, but the form of the
-// answer did.
+// PackReadFeedback encodes a call of readFeedback(uint256,address,uint64). The same encoding works for registries of
+// all ABIs; only their answers differ (UnpackReadFeedback).
 func PackReadFeedback(agentID *big.Int, client common.Address, feedbackIndex uint64) ([]byte, error) {
 	return packCall([4]byte{0x23, 0x2b, 0x08, 0x10}, agentID, packAddress(client), packUint64(feedbackIndex))
 }
 
-// StoredFeedback is a feedback in a registry's state. The endpoint, the URI and the hash are only in the log.
+// StoredFeedback is a feedback as the contract stores it. Its endpoint, URI and hash are only in the event.
 type StoredFeedback struct {
 	Value         *big.Int
 	ValueDecimals uint8
-	LegacyScore   bool // set for a registry of 2025: Value is the score
+	LegacyScore   bool // Value is a score, 0 to 100, of a registry of 2025
 	Tag1, Tag2    string
 	Revoked       bool
 }
 
-// UnpackReadFeedback decodes all three forms of readFeedback's answer: (int128,uint8,string,string,bool) of today,
-// the score with strings of late 2025, and (uint8,bytes32,bytes32,bool) of October 2025. The offset of the first
-// string distinguishes the forms.
+// UnpackReadFeedback decodes the answer of readFeedback in its three forms: (int128,uint8,string,string,bool) of the
+// current ABI, (uint8,string,string,bool) of late 2025, and (uint8,bytes32,bytes32,bool) of October 2025. It determines
+// the form by the length and the offset of the first string.
 func UnpackReadFeedback(ret []byte) (f StoredFeedback, err error) {
 	var v []any
 	switch {
@@ -82,8 +83,8 @@ func UnpackReadFeedback(ret []byte) (f StoredFeedback, err error) {
 	return f, nil
 }
 
-// IsNonexistentToken reports whether revert data is ERC721NonexistentToken(uint256) of ERC-6093. Registries return it
-// for an unknown agent.
+// IsNonexistentToken reports whether the data of a revert is ERC721NonexistentToken(uint256) of ERC-6093, the error of
+// an identity registry for an agent that does not exist.
 func IsNonexistentToken(revert []byte) bool {
 	return len(revert) == 4+wordSize && [4]byte(revert) == [4]byte{0x7e, 0x27, 0x32, 0x89}
 }
@@ -96,7 +97,8 @@ func packUint64(v uint64) [wordSize]byte {
 
 func packAddress(a common.Address) [wordSize]byte { return common.BytesToHash(a[:]) }
 
-// packCall encodes a call whose first parameter is an agent id. It rejects an id that is not a uint256.
+// packCall encodes a call of the method with this selector. Its parameters are id and the words in rest. It returns an
+// error if id is not a uint256.
 func packCall(selector [4]byte, id *big.Int, rest ...[wordSize]byte) ([]byte, error) {
 	if id == nil || id.Sign() < 0 || id.BitLen() > 256 {
 		return nil, fmt.Errorf("agent id: %w", errRange)

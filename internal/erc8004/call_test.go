@@ -20,18 +20,14 @@ import (
 func deployedABI(t testing.TB, name string) abi.ABI {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", name+".json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	// The file contains either the ABI itself or a compiler artifact with an abi field.
 	var artifact struct{ ABI json.RawMessage }
 	if json.Unmarshal(b, &artifact) == nil && artifact.ABI != nil {
 		b = artifact.ABI
 	}
 	parsed, err := abi.JSON(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return parsed
 }
 
@@ -41,9 +37,7 @@ func TestCallsFollowTheDeployedABIs(t *testing.T) {
 	id, client := new(big.Int).Lsh(big.NewInt(3), 254), common.HexToAddress("0xc1")
 	must := func(b []byte, err error) []byte {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		return b
 	}
 	for _, test := range []struct {
@@ -88,15 +82,11 @@ func TestReadFeedbackOfEveryRegistry(t *testing.T) {
 		var args abi.Arguments
 		for _, name := range strings.Split(types, ",") {
 			typ, err := abi.NewType(name, "", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			args = append(args, abi.Argument{Type: typ})
 		}
 		b, err := args.Pack(values...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		return b
 	}
 	value := big.NewInt(-9977)

@@ -18,13 +18,17 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// maxCanonicalBytes bounds a file that is converted to canonical forms, because sorting its names takes time. Of a
-// larger file, or one beyond decode.Modest, only the exact bytes are hashed.
+// maxCanonicalBytes is the largest file, in bytes, that compareCanonical serializes. Sorting the names of a larger one
+// takes too much time.
 const maxCanonicalBytes = 256 << 10
 
-// compareCanonical hashes a JSON document in the canonical forms that writers hash instead of the published bytes. If
-// the document contains data that the matching form does not commit to, the verdict is Mismatch, because the server
-// of the file could have added that data.
+// compareCanonical returns the first verdict of JCS, Agent0TS, Agent0Py and Compact in whose canonical form the JSON
+// document content has the hash want. It returns Mismatch if no form has it, or if content is not JSON, is larger than
+// maxCanonicalBytes or is refused by decode.Modest.
+//
+// The form of Agent0TS omits nested members whose name the top level of the document lacks. So a server can add such
+// members to the file without changing the hash. Therefore compareCanonical also returns Mismatch if that form matches,
+// content has such members, and immutable is false.
 func compareCanonical(content []byte, want common.Hash, immutable bool) Verdict {
 	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
 	if len(content) > maxCanonicalBytes || !utf8.Valid(content) || !decode.Modest(content) {
@@ -63,7 +67,7 @@ func compareCanonical(content []byte, want common.Hash, immutable bool) Verdict 
 	return Mismatch
 }
 
-// listParts returns the members of an object or the items of a list.
+// listParts returns the members of an object or the items of a list, and nil for any other value.
 func listParts(v *strictjson.Value) []*strictjson.Value {
 	switch data := v.Data.(type) {
 	case *strictjson.Object:
@@ -74,7 +78,7 @@ func listParts(v *strictjson.Value) []*strictjson.Value {
 	return nil
 }
 
-// isRepresentable reports whether all numbers fit into a double.
+// isRepresentable reports whether all numbers in v are in the range of a double.
 func isRepresentable(v *strictjson.Value) bool {
 	if n, ok := v.Data.(json.Number); ok {
 		_, err := n.Float64()
@@ -83,7 +87,7 @@ func isRepresentable(v *strictjson.Value) bool {
 	return !slices.ContainsFunc(listParts(v), func(part *strictjson.Value) bool { return !isRepresentable(part) })
 }
 
-// dropsMembers reports whether a form that keeps only the named members would omit a member of v.
+// dropsMembers reports whether v contains, at any depth, an object with a member whose name is not in keep.
 func dropsMembers(v *strictjson.Value, keep map[string]bool) bool {
 	_, isObject := v.Object()
 	return slices.ContainsFunc(listParts(v), func(part *strictjson.Value) bool {
@@ -91,14 +95,14 @@ func dropsMembers(v *strictjson.Value, keep map[string]bool) bool {
 	})
 }
 
-// canonicalForm describes how to serialize a document.
+// canonicalForm describes one way to serialize a JSON document.
 type canonicalForm struct {
-	order  func(a, b string) int // of the members; nil: the order in which JavaScript enumerates them
-	keep   map[string]bool       // the only members to write, at any depth; nil: all members
-	python bool                  // as json.dumps does: with spaces, ASCII only, and Python's number format
+	order  func(a, b string) int // compares members' names for sorting; nil: compareScriptNames
+	keep   map[string]bool       // names: at any depth, members with another name are omitted; nil: none is omitted
+	python bool                  // as Python's json.dumps: with spaces, ASCII only, and Python's number format
 }
 
-// appendValue appends v in this form to b.
+// appendValue appends v, serialized in this form, to b.
 func (s canonicalForm) appendValue(b []byte, v *strictjson.Value) []byte {
 	comma, colon := ",", ":"
 	if s.python {
@@ -152,8 +156,9 @@ func (s canonicalForm) sortMembers(members []*strictjson.Value) []*strictjson.Va
 		func(a, b *strictjson.Value) int { return order(a.Name, b.Name) })
 }
 
-// compareScriptNames sorts array indexes first, as JavaScript enumerates them. All other names compare as equal, so
-// that a stable sort keeps their order.
+// compareScriptNames compares names for a stable sort into the order in which JavaScript enumerates members: array
+// indexes first, by value, then all other names in their original order. So it returns 0 for two names that are not
+// indexes.
 func compareScriptNames(a, b string) int {
 	i, isA := parseArrayIndex(a)
 	j, isB := parseArrayIndex(b)
@@ -168,14 +173,15 @@ func compareScriptNames(a, b string) int {
 	return 0
 }
 
-// parseArrayIndex parses a name that JavaScript enumerates before all others: an integer from 0 to 2^32-2.
+// parseArrayIndex parses a name that is an array index of JavaScript: an integer from 0 to 2^32-2 in decimal. It
+// returns false for any other name.
 func parseArrayIndex(name string) (uint64, bool) {
 	i, err := strconv.ParseUint(name, 10, 32)
 	return i, err == nil && i < math.MaxUint32 && strconv.FormatUint(i, 10) == name
 }
 
-// compareUTF16 compares names by their UTF-16 code units. It allocates nothing, because sorting calls it a million
-// times.
+// compareUTF16 compares names by their UTF-16 code units, as RFC 8785 requires. It allocates no memory, because sorting
+// a document can call it a million times.
 func compareUTF16(a, b string) int {
 	for a != "" && b != "" {
 		r, n := utf8.DecodeRuneInString(a)
@@ -188,8 +194,8 @@ func compareUTF16(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// orderOfUnit maps a character to its rank in UTF-16 order. Characters of two units, which begin with 0xD800 to
-// 0xDBFF, sort before characters of one unit from 0xE000 on.
+// orderOfUnit returns the rank of a character in the order of UTF-16 code units. In that order, characters above
+// U+FFFF, whose first unit is 0xD800 to 0xDBFF, precede the characters from U+E000 to U+FFFF.
 func orderOfUnit(r rune) rune {
 	if r >= 0xE000 && r <= 0xFFFF {
 		return r + utf8.MaxRune + 1
@@ -197,7 +203,8 @@ func orderOfUnit(r rune) rune {
 	return r
 }
 
-// appendText writes a string with the escapes of JSON.stringify, or with those of Python's ensure_ascii.
+// appendText appends a JSON string to b, with the escapes of JavaScript's JSON.stringify, or of Python's ensure_ascii
+// if s.python is set.
 func (s canonicalForm) appendText(b []byte, text string) []byte {
 	const hex = "0123456789abcdef"
 	escape := func(u uint16) {
@@ -222,7 +229,7 @@ func (s canonicalForm) appendText(b []byte, text string) []byte {
 	return append(b, '"')
 }
 
-// formatScriptNumber formats a number as ECMAScript does: with the fewest digits that identify the same double.
+// formatScriptNumber formats a JSON number as JavaScript does: with the fewest digits that identify the same double.
 func formatScriptNumber(literal string) string {
 	f, _ := strconv.ParseFloat(literal, 64) // isRepresentable rejected numbers beyond a double
 	if f == 0 {
@@ -234,7 +241,8 @@ func formatScriptNumber(literal string) string {
 	return strings.Replace(strings.Replace(strconv.FormatFloat(f, 'e', -1, 64), "e-0", "e-", 1), "e+0", "e+", 1)
 }
 
-// formatPythonNumber formats a number as Python's json does: integers keep all digits, other numbers are repr(float).
+// formatPythonNumber formats a JSON number as Python's json module does: an integer with all its digits, any other
+// number as repr(float).
 func formatPythonNumber(literal string) string {
 	if !strings.ContainsAny(literal, ".eE") {
 		if literal == "-0" {

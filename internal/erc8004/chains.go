@@ -5,24 +5,25 @@ import (
 	"time"
 )
 
-// Chain describes a chain. The known chains are those on which the authors of the reference contracts deployed the
-// registries of the current ABI.
+// Chain describes a chain. FindChain knows the chains on which the authors of the reference contracts deployed the
+// registries.
 type Chain struct {
 	ID      uint64 // EIP-155
 	Name    string
 	Testnet bool
-	// BlockTime is the usual time between two blocks, used until the block time is measured; 0 if it is unknown.
+	// BlockTime is the usual time between two blocks, for use until the time is measured; 0 if it is unknown.
 	BlockTime time.Duration
-	// Confirmations is the default minimum age of an event's block before the event is delivered.
+	// Confirmations is the default distance from the head of the chain, as a Depth.Time, at which an event is confirmed
+	// and may be delivered.
 	Confirmations time.Duration
-	// Quiet is true if the chain makes blocks only when there are transactions. Its old head does not show that a
+	// Quiet is true if the chain makes blocks only when there are transactions. An old head then does not mean that a
 	// node is behind.
 	Quiet bool
-	// Untagged is true if nodes name neither a safe nor a finalized block.
+	// Untagged is true if nodes support neither the block tag Safe nor Finalized.
 	Untagged bool
 }
 
-// Default confirmations. docs/chain.md gives the reasons.
+// Values of Chain.Confirmations. docs/chain.md explains them.
 const (
 	beaconDepth    = 72 * time.Second // six slots of Ethereum
 	gnosisDepth    = 30 * time.Second // six slots of Gnosis
@@ -92,11 +93,11 @@ var knownChains = [...]Chain{
 	{324705682, "SKALE Base Sepolia", true, 0, sequencedDepth, true, true},
 }
 
-// KnownChains returns the chains with known registries, mainnets first.
+// KnownChains returns the chains on which the registries are deployed, mainnets first.
 func KnownChains() []Chain { return slices.Clone(knownChains[:]) }
 
-// FindChain returns a known chain. For another chain it returns defaults: confirmations of unknownDepth, or no
-// confirmations on a development chain (1337, 31337), which makes blocks only with transactions.
+// FindChain returns the chain with this id, and whether it is one of KnownChains. For any other chain it returns a
+// Chain with defaults: confirmations of unknownDepth, or none on a development chain (1337, 31337).
 func FindChain(chainID uint64) (_ Chain, known bool) {
 	i := slices.IndexFunc(knownChains[:], func(c Chain) bool { return c.ID == chainID })
 	switch {
@@ -108,8 +109,8 @@ func FindChain(chainID uint64) (_ Chain, known bool) {
 	return Chain{ID: chainID, Confirmations: unknownDepth}, false
 }
 
-// MakesRegularBlocks reports whether a known chain also makes blocks without transactions, so that the age of its
-// head shows whether a node is behind. It returns false for unknown chains.
+// MakesRegularBlocks reports whether the chain makes blocks even without transactions, so that an old head shows that a
+// node is behind. It returns false for a chain that is not one of KnownChains.
 func MakesRegularBlocks(chainID uint64) bool {
 	chain, known := FindChain(chainID)
 	return known && !chain.Quiet

@@ -14,41 +14,40 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// maxNumber bounds a number in a feedback file: the length of its text in characters, and its exponent. Valid values
-// are smaller: |value| is at most 1e38 with 18 decimals, and an id has at most 78 digits.
+// maxNumber bounds the numbers in a feedback file that parseNumber accepts: the length of the text in characters, and
+// the exponent. Valid values are smaller: |value| is at most 1e38 with 18 decimals, and an id has at most 78 digits.
 const maxNumber = 100
 
-// FeedbackFacts holds the fields of a NewFeedback event that ERC-8004 repeats in the feedback's file.
+// FeedbackFacts contains the fields of a NewFeedback event that, by ERC-8004, the feedback's file repeats.
 type FeedbackFacts struct {
-	ChainID       uint64         // together with Identity, the file's agentRegistry
+	ChainID       uint64         // together with Identity, agentRegistry in the file
 	Identity      common.Address // the identity registry
 	AgentID       *big.Int
 	Client        common.Address
-	Value         *big.Int // the decimal is Value / 10^ValueDecimals
+	Value         *big.Int // the rating is Value / 10^ValueDecimals; nil: it is not compared
 	ValueDecimals uint8
 	Tag1, Tag2    string
 	Endpoint      string
 }
 
-// CrossCheck returns the names of the fields in which a feedback file contradicts its event, in the order
+// CrossCheck returns the names of the members in which a feedback file contradicts its event, in the order
 // agentRegistry, agentId, clientAddress, value (or score), valueDecimals, tag1, tag2, endpoint. It returns nil for a
-// file that is not a JSON object or is beyond decode.Modest. The caller must bound the file's size.
+// file that is not a JSON object or that decode.Modest refuses. The caller must bound the file's size.
 //
-// Writers differ, so a member agrees if any of its readings matches the event:
-//   - a missing or null member agrees, and so does an empty string;
+// Programs write these members in different forms. A member agrees if the event matches one of its forms:
+//   - a member that is missing, null or an empty string agrees;
 //   - agentId may be a number, a string, or one of the short forms "chain:id", "eip155:chain:id" and
 //     "eip155:chain:registry:id";
-//   - value may be the event's integer, or the decimal itself (99.77 for 9977 with 2 decimals), with any
-//     valueDecimals, because a writer of 99.77 also writes 100 for 10000. It may also express the same decimal with
-//     other valueDecimals; then neither field is reported;
-//   - score, which older files contain instead of value, may be that value, or the decimal rounded up or down;
+//   - value may be the event's integer (9977 with 2 decimals) or the rating (99.77). It may also express the same
+//     rating with other valueDecimals (998 with 1 decimal for 9980 with 2); then valueDecimals agrees too;
+//   - score, which older files contain instead of value, may be that value, or the rating rounded up or down;
 //   - addresses may be in CAIP-10 form or bare, in any case;
-//   - an endpoint agrees if the event's endpoint is empty, because older events have none. A tag that the event lacks
-//     is reported.
+//   - an endpoint agrees if the event has an empty endpoint, because older events have none. A tag does not agree if
+//     the event has an empty tag.
 //
-// Numbers are compared exactly, so a number that its writer rounded to a double differs. clientAddress must be the
-// submitter of the feedback. If someone else authored it, the file names that author in
-// proofOfParticipation.reviewerAddress (x402), which is not compared.
+// Numbers are compared exactly: a number that the program rounded to a double differs. clientAddress must be the
+// account that submitted the feedback. The file may name another author in proofOfParticipation.reviewerAddress (x402),
+// which is not compared.
 func CrossCheck(file []byte, e FeedbackFacts) []string {
 	file = bytes.TrimSpace(bytes.TrimPrefix(file, []byte("\xef\xbb\xbf")))
 	if len(file) == 0 || file[0] != '{' || !decode.Modest(file) {
@@ -83,7 +82,8 @@ func CrossCheck(file []byte, e FeedbackFacts) []string {
 	return out
 }
 
-// compareAmounts compares value, or the score of older files, and valueDecimals.
+// compareAmounts calls compare for value, or score in a file without value, and for valueDecimals. compare is that of
+// CrossCheck: it reports the named member of doc if the function returns false for it.
 func (e FeedbackFacts) compareAmounts(doc *strictjson.Object, compare func(string, func(*strictjson.Value) bool)) {
 	name := "value"
 	if !saysSomething(findMember(doc, name)) {
@@ -111,7 +111,7 @@ func (e FeedbackFacts) compareAmounts(doc *strictjson.Object, compare func(strin
 	})
 }
 
-// isAccount reports whether text is the address want on the event's chain, in CAIP-10 form or bare.
+// isAccount reports whether text is the address want, bare or in CAIP-10 form with the event's chain.
 func (e FeedbackFacts) isAccount(text string, want common.Address) bool {
 	if parts := strings.Split(strings.ToLower(text), ":"); len(parts) == 3 && parts[0] == "eip155" &&
 		e.isChain(parts[1]) {
@@ -125,7 +125,7 @@ func (e FeedbackFacts) isChain(text string) bool {
 	return err == nil && id == e.ChainID
 }
 
-// isAgent reports whether an agentId is the event's, in any of its forms.
+// isAgent reports whether v, the agentId of a file, is that of the event in one of the forms of CrossCheck.
 func (e FeedbackFacts) isAgent(v *strictjson.Value) bool {
 	if e.AgentID == nil {
 		return true
@@ -143,7 +143,7 @@ func (e FeedbackFacts) isAgent(v *strictjson.Value) bool {
 	return n != nil && n.IsInt() && n.Num().Cmp(e.AgentID) == 0
 }
 
-// saysSomething reports whether a member is present and neither null nor an empty string.
+// saysSomething reports whether v is present and neither null nor an empty string.
 func saysSomething(v *strictjson.Value) bool {
 	return v != nil && v.Data != nil && (!isText(v) || textOf(v) != "")
 }
@@ -153,7 +153,7 @@ func isText(v *strictjson.Value) bool {
 	return ok
 }
 
-// textOf returns the trimmed text of a string, or the text of a number. It returns "" for anything else.
+// textOf returns the trimmed text of a JSON string, the text of a JSON number, and "" for any other value or nil.
 func textOf(v *strictjson.Value) string {
 	if v == nil {
 		return ""
@@ -167,8 +167,8 @@ func textOf(v *strictjson.Value) string {
 	return ""
 }
 
-// parseNumber parses a decimal number with an optional exponent. It returns nil if text is no such number, or if it
-// is beyond maxNumber.
+// parseNumber parses a decimal number with an optional exponent. It returns nil if text is not such a number or exceeds
+// maxNumber.
 func parseNumber(text string) *big.Rat {
 	if text == "" || len(text) > maxNumber || strings.Trim(text, "0123456789+-.eE") != "" {
 		return nil
@@ -192,12 +192,12 @@ func scaleDown(n *big.Rat, decimals int64) *big.Rat {
 	return new(big.Rat).Quo(n, new(big.Rat).SetInt(power))
 }
 
-// SameText compares text from the chain, or from a file, with text of a job. Bytes that Postgres or JSON cannot store
-// became U+FFFD in the job: one per invalid byte, or one for several. So any run of such characters equals any other
-// run.
+// SameText reports whether a text from the chain or a file equals a text of a job. Jobs contain U+FFFD instead of bytes
+// that Postgres or JSON cannot store, one for each byte or one for several. So SameText considers any two runs of such
+// bytes and U+FFFD equal.
 func SameText(a, b string) bool { return a == b || repairText(a) == repairText(b) }
 
-// repairText replaces each run of NUL, invalid bytes and U+FFFD with a single U+FFFD.
+// repairText replaces each run of NUL, invalid UTF-8 and U+FFFD in s with a single U+FFFD.
 func repairText(s string) string {
 	var b strings.Builder
 	var last rune

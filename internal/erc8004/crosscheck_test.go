@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
 
@@ -155,9 +156,7 @@ func FuzzCrossCheck(f *testing.F) {
 		}
 		// A file that repeats the event's values agrees with the event.
 		same, err := json.Marshal(map[string]any{"agentId": e.AgentID, "clientAddress": e.Client.Hex(), "value": e.Value, "valueDecimals": decimals, "tag1": tag, "endpoint": endpoint})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		if got := CrossCheck(same, e); got != nil {
 			t.Fatalf("%s differs from itself in %q", same, got)
 		}

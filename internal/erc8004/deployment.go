@@ -7,8 +7,9 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// ParseAddress parses 0x and 40 hex digits. An address in mixed case must have the right checksum (EIP-55). problem
-// is empty if s is valid. Otherwise it completes a sentence that starts with the name of the field.
+// ParseAddress parses an address: 0x and 40 hex digits. It refuses the zero address, and an address in mixed case with
+// a wrong checksum (EIP-55). problem is empty if s is valid. Otherwise it is a predicate about s, such as "is the zero
+// address".
 func ParseAddress(s string) (_ common.Address, problem string) {
 	digits, prefixed := strings.CutPrefix(s, "0x")
 	a := common.HexToAddress(s)
@@ -23,22 +24,22 @@ func ParseAddress(s string) (_ common.Address, problem string) {
 	return a, ""
 }
 
-// Deployment holds the addresses of one set of registries on one chain. A zero address means that the registry is
-// missing.
+// Deployment contains the addresses of registries that belong together on one chain. The address of a missing registry
+// is zero.
 type Deployment struct {
 	Identity   common.Address
 	Reputation common.Address
 	Validation common.Address
 }
 
-// Contracts returns the registries that are set, sorted by address.
+// Contracts returns the addresses that are not zero, sorted and each once.
 func (d Deployment) Contracts() []common.Address {
 	list := []common.Address{d.Identity, d.Reputation, d.Validation}
 	slices.SortFunc(list, common.Address.Cmp)
 	return slices.DeleteFunc(slices.Compact(list), func(a common.Address) bool { return a == common.Address{} })
 }
 
-// List returns Contracts in lower case.
+// List returns the addresses of Contracts in lower case.
 func (d Deployment) List() (list []string) {
 	for _, a := range d.Contracts() {
 		list = append(list, strings.ToLower(a.Hex()))
@@ -46,15 +47,16 @@ func (d Deployment) List() (list []string) {
 	return list
 }
 
-// Registries are the registries of one chain whose events Herald accepts. The first of each kind is the default.
-// Anyone can deploy a contract that emits arbitrary events, so events of other contracts prove nothing.
+// Registries contains the registries of one chain whose events Herald accepts. Anyone can deploy a contract that emits
+// the same events, so Herald ignores the events of other contracts. The first of each kind is the default.
 type Registries struct {
 	Identity   []common.Address
 	Reputation []common.Address
 	Validation []common.Address
 }
 
-// Default returns the registries that apply to a job without registries.
+// Default returns the first registry of each kind, for jobs without registries. A kind without registries has the zero
+// address.
 func (r Registries) Default() Deployment {
 	usual := func(listed []common.Address) common.Address {
 		if len(listed) == 0 {
@@ -76,8 +78,8 @@ func (d Deployment) Registries() Registries {
 	return Registries{Identity: list(d.Identity), Reputation: list(d.Reputation), Validation: list(d.Validation)}
 }
 
-// ListedRegistries returns the known registries of a chain, followed by its legacy registries. known is false if the
-// chain is unknown.
+// ListedRegistries returns the registries of KnownDeployment followed by those of LegacyDeployment. known is false, and
+// the lists are empty, if the chain is not one of KnownChains.
 func ListedRegistries(chainID uint64) (_ Registries, known bool) {
 	d, known := KnownDeployment(chainID)
 	r, old := d.Registries(), Registries{}
@@ -88,8 +90,8 @@ func ListedRegistries(chainID uint64) (_ Registries, known bool) {
 		old.Validation...)}, known
 }
 
-// KnownDeployment returns the registries of the current ABI on a chain. They have the same addresses on all mainnets,
-// and another set of addresses on all testnets.
+// KnownDeployment returns the registries of the current ABI on a chain. All mainnets have the same addresses, and so
+// have all testnets. It returns false if the chain is not one of KnownChains.
 func KnownDeployment(chainID uint64) (Deployment, bool) {
 	chain, known := FindChain(chainID)
 	switch {
@@ -110,8 +112,9 @@ func KnownDeployment(chainID uint64) (Deployment, bool) {
 	}
 }
 
-// LegacyDeployment returns the registries of October 2025 on a test network, which emit the first NewFeedback ABI
-// (`uint8 score`, `bytes32` tags). They are never a default: a job must name them.
+// LegacyDeployment returns the registries of October 2025 on a testnet, which emit the first form of NewFeedback (uint8
+// score, bytes32 tags). A job must name them, because they are never the default. LegacyDeployment returns false if the
+// chain has none.
 func LegacyDeployment(chainID uint64) (Deployment, bool) {
 	of := func(identity, reputation, validation string) (Deployment, bool) {
 		return Deployment{

@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// JSON-RPC tags of blocks below the head.
+// Block tags of the JSON-RPC API. Nodes return a block below the head for them.
 const (
 	Safe      = "safe"
 	Finalized = "finalized"
 )
 
-// MaxDepth bounds a Depth that is a duration.
+// MaxDepth is the largest duration that ParseDepth accepts.
 const MaxDepth = 7 * 24 * time.Hour
 
-// Depth is a distance below the head of a chain: a duration, a number of blocks, or the distance of the block that
-// nodes return for Tag. At most one field is set. The zero Depth is the head.
+// Depth is a distance from the head of a chain down to an older block: a duration, a number of blocks, or the distance
+// of the block that nodes return for a tag. At most one field is set. The zero Depth is the head itself.
 type Depth struct {
-	Time   time.Duration // Herald converts it to blocks with the measured block time
+	Time   time.Duration // converted to blocks with the measured time between blocks
 	Blocks uint64
 	Tag    string // Safe or Finalized
 }
 
 // ParseDepth parses a duration (6s), a number of blocks (12), safe or finalized. problem is empty if s is valid.
-// Otherwise it completes a sentence that starts with the name of the setting.
+// Otherwise it is a predicate about s, such as "is longer than 168h0m0s".
 func ParseDepth(s string) (_ Depth, problem string) {
 	if s == Safe || s == Finalized {
 		return Depth{Tag: s}, ""
@@ -41,7 +41,7 @@ func ParseDepth(s string) (_ Depth, problem string) {
 	return Depth{Time: d}, ""
 }
 
-// IsZero reports whether the depth is the head.
+// IsZero reports whether the depth is zero, so that it means the head.
 func (d Depth) IsZero() bool { return d == Depth{} }
 
 func (d Depth) String() string {

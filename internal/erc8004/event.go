@@ -11,7 +11,7 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 )
 
-// Kind is the type of an event, independent of its ABI form.
+// Kind is the name of an event. Events of different ABI forms have the same Kind.
 type Kind string
 
 // The kinds of events that Decode supports. UriUpdated of 2025 is decoded as URIUpdated.
@@ -29,15 +29,15 @@ const (
 	Transfer            Kind = "Transfer"            // ERC-721
 )
 
-// Event is one log in normal form. Kind determines which fields are set. Strings are the chain's bytes, unchanged:
-// they may contain NUL and invalid UTF-8, and have at most MaxData bytes.
+// Event is a log of a registry in normal form: independent of its ABI form. Kind determines which fields are set.
+// Strings are as in the log: they may contain NUL and invalid UTF-8, and have at most MaxData bytes.
 type Event struct {
 	Kind Kind
-	// Variant is the day on which the contracts or the text of ERC-8004 introduced this form, for example
-	// "2026-01-23" for the current NewFeedback. It is informational only.
+	// Variant identifies the ABI form by the day on which the contracts or the text of ERC-8004 introduced it, such as
+	// "2026-01-23" for the current NewFeedback. It is only for display.
 	Variant string
 
-	Address     common.Address // the contract that emitted it
+	Address     common.Address // the contract that emitted the log
 	BlockNumber uint64
 	BlockHash   common.Hash
 	TxHash      common.Hash
@@ -48,13 +48,13 @@ type Event struct {
 	LastID  *big.Int // BatchMetadataUpdate: the last id
 
 	Client        common.Address // NewFeedback, FeedbackRevoked, ResponseAppended
-	FeedbackIndex uint64         // 0 if this form of NewFeedback has no index, see HasIndex
-	HasIndex      bool
-	Value         *big.Int // NewFeedback; |Value| < 2^255, the registry allows 1e38
+	FeedbackIndex uint64         // 0 if HasIndex is false
+	HasIndex      bool           // false for the forms of NewFeedback without an index
+	Value         *big.Int       // NewFeedback; |Value| < 2^255, the registry allows 1e38
 	ValueDecimals uint8
-	LegacyScore   bool // Value came as `uint8 score`
+	LegacyScore   bool // Value is a score, 0 to 100: the form has `uint8 score`
 	Tag1, Tag2    string
-	Tag1Lost      bool // only Tag1Hash is known: this form indexed tag1 without repeating it
+	Tag1Lost      bool // tag1 is not empty, but the log contains only its hash, Tag1Hash
 	Tag1Hash      common.Hash
 	Endpoint      string
 	FeedbackURI   string
@@ -62,7 +62,7 @@ type Event struct {
 
 	Responder    common.Address // ResponseAppended
 	ResponseURI  string         // ResponseAppended, ValidationResponse
-	ResponseHash common.Hash    // also zero if this form has no hash
+	ResponseHash common.Hash    // zero if the log contains none
 
 	Validator   common.Address // ValidationRequest, ValidationResponse
 	RequestURI  string
@@ -77,7 +77,8 @@ type Event struct {
 	MetadataValue []byte
 }
 
-// NotKnownError means that a log is not an event of ERC-8004. The log may be valid.
+// NotKnownError is the error of Decode for a log that is not an event of ERC-8004. It may be a valid event of another
+// standard.
 type NotKnownError struct {
 	Topic common.Hash // zero if the log has no topics
 }
@@ -89,7 +90,8 @@ func (e *NotKnownError) Error() string {
 	return fmt.Sprintf("topic %s is not an event of ERC-8004", e.Topic)
 }
 
-// MalformedError means that a log has the topic of a known event, but its topics or data cannot be decoded.
+// MalformedError is the error of Decode for a log whose first topic is that of a known event, but whose other topics or
+// data cannot be decoded.
 type MalformedError struct {
 	Signature string
 	Err       error
@@ -100,8 +102,9 @@ func (e *MalformedError) Unwrap() error { return e.Err }
 
 var errTopics = errors.New("the number of indexed parameters differs")
 
-// Decode converts a log to an event. The errors are *NotKnownError and *MalformedError. Decode does not check which
-// contract emitted the log: many contracts have the same ABI, so the caller must compare Address with its registry.
+// Decode converts a log to an Event. The error is a *NotKnownError or a *MalformedError. Decode does not check which
+// contract emitted the log. Any contract can emit the same events, so the caller must compare Event.Address with the
+// addresses of the registries.
 func Decode(l types.Log) (Event, error) {
 	if len(l.Topics) == 0 {
 		return Event{}, &NotKnownError{}
@@ -132,7 +135,7 @@ func Decode(l types.Log) (Event, error) {
 	return e, nil
 }
 
-// Topics returns the first topics of all events that Decode supports, or of the given kinds only.
+// Topics returns the first topics of all forms of the given kinds of events, or of all kinds if none is given.
 func Topics(kinds ...Kind) []common.Hash {
 	var out []common.Hash
 	for _, f := range forms {

@@ -65,9 +65,7 @@ func goldenLog() types.Log {
 func TestDecodeGoldenVector(t *testing.T) {
 	t.Parallel()
 	got, err := Decode(goldenLog())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	want := Event{
 		Kind: NewFeedback, Variant: "2026-01-23",
 		Address: common.HexToAddress("0x8004BAa17C55a88189AE136b182e5fdA19dE9b63"), BlockNumber: 7, LogIndex: 3,
@@ -93,9 +91,7 @@ func encodeLog(t *testing.T, signature string, indexed []int, values []any) type
 	var rest []any
 	for i, name := range strings.Split(list, ",") {
 		typ, err := abi.NewType(name, "", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		isIndexed := false
 		for _, j := range indexed {
 			isIndexed = isIndexed || i == j
@@ -105,15 +101,11 @@ func encodeLog(t *testing.T, signature string, indexed []int, values []any) type
 			continue
 		}
 		topics, err := abi.MakeTopics([]any{values[i]})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		l.Topics = append(l.Topics, topics[0][0])
 	}
 	data, err := args.Pack(rest...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	l.Data = data
 	return l
 }

@@ -10,18 +10,18 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 )
 
-// form is one ABI form of an event. indexed and data list the keys of eventFields in the order of the ABI: indexed
-// those of the log's topics after the first, data those of the words of the log's data.
+// form is one ABI form of an event. A form has the fields whose names in eventFields are in indexed and data, in the
+// order of the ABI. The fields in indexed are in the log's topics after the first, those in data in the log's data.
 type form struct {
-	topic         common.Hash
+	topic         common.Hash // the first topic: the hash of signature
 	kind          Kind
-	since         string
+	since         string // Event.Variant
 	signature     string
-	indexed, data string
+	indexed, data string // names of eventFields, separated by spaces
 }
 
-// forms contains all forms. The topics are written out so that a mistyped signature cannot change one: a test
-// computes them from the signatures.
+// forms contains all forms of all events. It contains each topic as a literal, and a test compares it with the hash of
+// the signature, so that neither can be mistyped.
 var forms = []form{
 	{common.HexToHash("0x6a4a61743519c9d648a14e6493f47dbe3ff1aa29e7785c96c8326a205e58febc"), NewFeedback,
 		"2026-01-23", "NewFeedback(uint256,address,uint64,int128,uint8,string,string,string,string,string,bytes32)",
@@ -97,6 +97,7 @@ var forms = []form{
 		"from to agentId", ""},
 }
 
+// findForm returns the form with this first topic.
 func findForm(topic common.Hash) (form, bool) {
 	for _, f := range forms {
 		if f.topic == topic {
@@ -106,7 +107,8 @@ func findForm(topic common.Hash) (form, bool) {
 	return form{}, false
 }
 
-// readFields decodes one part of a log, the indexed fields or the data, into e.
+// readFields decodes data and sets the fields of e that names lists. data is the concatenated topics of the indexed
+// fields, or the log's data.
 func readFields(e *Event, names string, data []byte) error {
 	list := strings.Fields(names)
 	of := make([]abi.Type, len(list))
@@ -123,7 +125,8 @@ func readFields(e *Event, names string, data []byte) error {
 	return nil
 }
 
-// eventFields describes the fields of all forms: the type of each field, and how to set its value in an Event.
+// eventFields contains the fields of all forms by name: the ABI type, and the function that sets the decoded value in
+// an Event.
 var eventFields = map[string]struct {
 	of  abi.Type
 	set func(e *Event, v any)
@@ -143,7 +146,7 @@ var eventFields = map[string]struct {
 	"score":         {uint8Type, func(e *Event, v any) { e.Value, e.LegacyScore = big.NewInt(int64(v.(uint8))), true }},
 	"valueDecimals": {uint8Type, func(e *Event, v any) { e.ValueDecimals = v.(uint8) }},
 	"tag1Hash":      {hashType, func(e *Event, v any) { e.Tag1Hash = v.(common.Hash) }},
-	// The hash of a tag that was indexed and not repeated. The hash of the empty string loses nothing.
+	// The hash of tag1 in a form whose data does not repeat tag1. From the hash of the empty string, tag1 is known.
 	"lostTag1": {hashType, func(e *Event, v any) {
 		e.Tag1Hash = v.(common.Hash)
 		e.Tag1Lost = e.Tag1Hash != types.EmptyCodeHash // keccak256 of no bytes

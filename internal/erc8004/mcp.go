@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Transports of an MCP entry.
+// Values of MCPEntry.Transport.
 const (
 	TransportHTTP  = "http"  // streamable HTTP
 	TransportSSE   = "sse"   // HTTP with server-sent events, of the 2024-11-05 revision
@@ -15,25 +15,24 @@ const (
 	TransportOther = "other" // anything else: ws, an address without a scheme, unknown names
 )
 
-// MCPEntry is one address of an agent's MCP server, from the agent's document. Its content is untrusted.
+// MCPEntry is one endpoint of an agent's MCP server in the agent's registration document. Its content is untrusted.
 type MCPEntry struct {
 	Transport   string // one of the Transport constants
-	URL         string // as written, trimmed, scheme in lower case; may contain {agentId}, see Substitute
+	URL         string // trimmed, scheme in lower case, otherwise as written; may contain {agentId} (Substitute)
 	Command     string
 	Args        []string
-	Version     string // the protocol revision that the author named; only a hint
-	TokenHeader string
-	From        string // position in the document, for example "services[2]"
+	Version     string // the MCP revision that the document states, which may be wrong
+	TokenHeader string // Service.TokenHeader
+	From        string // position in the document, such as "services[2]"
 }
 
-// agentIDPlaceholder occurs in documents that serve many agents. Replacing it with the agent's id is a convention
-// that is not part of ERC-8004.
+// agentIDPlaceholder is replaced by the agent's id in URLs of documents that several agents share. This is a convention
+// outside of ERC-8004.
 const agentIDPlaceholder = "{agentId}"
 
-// ListMCPEntries returns the document's MCP entries, the most promising first. It sorts by transport (http, sse,
-// stdio, other), then endpoints before manifests (paths that end in .json), then by the document's order, in which
-// services precede endpoints and endpoints precede capabilities.mcp. It omits duplicates and entries without an
-// address or a command.
+// ListMCPEntries returns the MCP entries of the document, each once, in the order in which Herald prefers them: by
+// transport (http, sse, stdio, other), then URLs whose path ends in .json last, since they are probably manifests, then
+// by the order of the document. It omits entries with neither an address nor a command.
 func (r Registration) ListMCPEntries() []MCPEntry {
 	var out []MCPEntry
 	for _, s := range r.Services {
@@ -57,13 +56,13 @@ func (r Registration) ListMCPEntries() []MCPEntry {
 // Templated reports whether the URL contains the placeholder {agentId}.
 func (e MCPEntry) Templated() bool { return strings.Contains(e.URL, agentIDPlaceholder) }
 
-// Substitute returns the entry with {agentId} replaced by the agent's id.
+// Substitute returns the entry with the agent's id instead of the placeholder {agentId}.
 func (e MCPEntry) Substitute(agentID *big.Int) MCPEntry {
 	e.URL = strings.ReplaceAll(e.URL, agentIDPlaceholder, agentID.String())
 	return e
 }
 
-// rankOf returns the entry's rank; lower ranks are better.
+// rankOf returns the rank by which ListMCPEntries sorts; the lowest is the first.
 func (e MCPEntry) rankOf() int {
 	rank := 2 * slices.Index([]string{TransportHTTP, TransportSSE, TransportStdio, TransportOther}, e.Transport)
 	if u, err := url.Parse(e.URL); err == nil && strings.HasSuffix(strings.ToLower(u.Path), ".json") {
@@ -72,7 +71,8 @@ func (e MCPEntry) rankOf() int {
 	return rank
 }
 
-// findTransport derives the transport of a service from its transport field, or if that is empty, from its address.
+// findTransport returns the transport of a service: that of its field transport or, if the field is empty, the one that
+// its endpoint or command suggests. It returns TransportOther if Herald does not support it.
 func findTransport(s Service) string {
 	web := strings.HasPrefix(s.Endpoint, "https://") || strings.HasPrefix(s.Endpoint, "http://")
 	switch strings.ToLower(strings.TrimSpace(s.Transport)) {
@@ -101,8 +101,8 @@ func findTransport(s Service) string {
 	return TransportOther
 }
 
-// isNamedSSE reports whether the endpoint's path ends in /sse. ERC-8004 has no field for a transport, and servers of
-// the 2024-11-05 revision have their stream at this path, including servers that also offer streamable HTTP at /mcp.
+// isNamedSSE reports whether the endpoint's path ends in /sse, by which servers of MCP revision 2024-11-05 name their
+// event stream. ERC-8004 has no field for the transport.
 func isNamedSSE(endpoint string) bool {
 	u, err := url.Parse(endpoint)
 	return err == nil && strings.HasSuffix(strings.ToLower(strings.TrimSuffix(u.Path, "/")), "/sse")

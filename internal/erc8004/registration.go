@@ -15,34 +15,33 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// Bounds of a registration document. Elements beyond a count are ignored, which sets Registration.Cut. A document
-// beyond a size or depth is rejected.
+// Bounds of a registration document. ParseRegistration rejects a document that is larger than MaxRegistrationBytes. It
+// drops the elements of a list and the strings that exceed the other bounds, and sets Registration.Cut.
 const (
 	MaxRegistrationBytes = 1 << 20
 	maxServices          = 256
 	maxRegistrations     = 1024
 	maxListed            = 256     // arguments of a command
-	maxField             = 8 << 10 // bytes of one string that is kept
+	maxField             = 8 << 10 // bytes of a string
 )
 
-// Problem is the reason why a document is not a registration document.
+// Problem is the reason why bytes are not a registration document.
 type Problem string
 
-// The problems of a document.
+// The values of Problem.
 const (
 	ProblemTooLarge   Problem = "too_large"
 	ProblemEmpty      Problem = "empty"
-	ProblemHTML       Problem = "html" // a web page, which many sites serve with status 200 for any path
+	ProblemHTML       Problem = "html" // a web page; many sites serve one with status 200 for any path
 	ProblemNotJSON    Problem = "not_json"
-	ProblemTooComplex Problem = "too_complex"
+	ProblemTooComplex Problem = "too_complex" // decode.Modest refuses it
 	ProblemNotObject  Problem = "not_object"
 )
 
-// DocumentError means that bytes are not a registration document. A retry returns the same error until the document
-// changes.
+// DocumentError is the error of ParseRegistration. Parsing the same bytes again returns the same error.
 type DocumentError struct {
 	Problem Problem
-	Err     error // the parser's error, for not_json; it quotes only a position or a character
+	Err     error // ProblemNotJSON: the parser's error, which quotes at most one character; otherwise nil
 }
 
 func (e *DocumentError) Error() string {
@@ -63,17 +62,18 @@ func (e *DocumentError) Error() string {
 
 func (e *DocumentError) Unwrap() error { return e.Err }
 
-// Registration contains the parts of an agent's registration document that Herald reads. Strings are as the author
-// wrote them.
+// Registration contains the parts of an agent's registration document that Herald reads. Strings are as in the
+// document, unless a field says otherwise.
 type Registration struct {
 	Name          string
 	Active        *bool // nil if it is missing or not a boolean
 	Services      []Service
 	Registrations []BackReference
-	Cut           bool // a list or string exceeded a bound, and the excess was dropped
+	Cut           bool // a list or string exceeded a bound: the rest of the list, or the string, was dropped
 }
 
-// Service is one entry of services[] (or endpoints[], its name until January 2026), or the old capabilities.mcp.
+// Service is one entry of the list services, of endpoints, the name of that list until January 2026, or the object
+// capabilities.mcp of documents for the old backend.
 type Service struct {
 	From      string // position in the document: "services[2]", "endpoints[0]", "capabilities.mcp"
 	Name      string // from `name` or `type`
@@ -82,23 +82,24 @@ type Service struct {
 	Transport string // as written; usually empty
 	Command   string
 	Args      []string
-	OddArgs   bool // args contained an element that is not a string, so the command is incomplete
-	// TokenHeader is authentication.tokenHeader: the header in which the agent expects the token.
+	OddArgs   bool // Args is incomplete: the document has an argument that is not a string or is too long
+	// TokenHeader is authentication.tokenHeader: the HTTP header in which the agent expects its token.
 	TokenHeader string
 }
 
-// BackReference is one entry of registrations[], in which the document names its agent.
+// BackReference is one entry of the list registrations, in which the document names an agent that it describes.
 type BackReference struct {
 	AgentRegistry string   // CAIP-10 form, "eip155:1:0x…", as written
 	AgentID       *big.Int // nil if it is null or not a non-negative integer
 }
 
-// ParseRegistration parses a registration document in all known shapes: with services or endpoints; entries with name
-// or type, and with endpoint, url or value; names in any case; and the capabilities.mcp of the old backend. It treats
-// members of the wrong type as absent, because many documents have errors in members that Herald does not need. The
+// ParseRegistration parses a registration document. It accepts all shapes in use: services or endpoints; entries with
+// name or type, and with endpoint, url or value; names in any case; and capabilities.mcp of the old backend. It treats
+// members of the wrong type as absent, because many documents contain errors in members that Herald does not need. The
 // error is a *DocumentError.
 //
-// It also parses /.well-known/agent-registration.json, of which the caller uses only registrations[].
+// It also parses /.well-known/agent-registration.json, the list of agents of a domain, which has the member
+// registrations in the same form.
 func ParseRegistration(b []byte) (Registration, error) {
 	if len(b) > MaxRegistrationBytes {
 		return Registration{}, &DocumentError{Problem: ProblemTooLarge}
@@ -133,9 +134,10 @@ func ParseRegistration(b []byte) (Registration, error) {
 	return r.out, nil
 }
 
-// documentReader reads members and treats those of the wrong type as absent.
+// documentReader collects the parts of a document in out. Its methods treat members of the wrong type as absent.
 type documentReader struct{ out Registration }
 
+// readServices appends the entries of the list key to out.Services.
 func (r *documentReader) readServices(doc *strictjson.Object, key string) {
 	for i, v := range r.readList(doc, key, maxServices) {
 		if entry, ok := v.Object(); ok {
@@ -146,6 +148,7 @@ func (r *documentReader) readServices(doc *strictjson.Object, key string) {
 	}
 }
 
+// readService returns the Service in an object. name is its name, and from its position in the document.
 func (r *documentReader) readService(entry *strictjson.Object, name, from string) Service {
 	s := Service{From: from, Name: name, Transport: r.readText(entry, "transport"),
 		Command: r.readText(entry, "command")}
@@ -172,6 +175,7 @@ func (r *documentReader) readService(entry *strictjson.Object, name, from string
 	return s
 }
 
+// readRegistrations appends the entries of the list registrations to out.Registrations.
 func (r *documentReader) readRegistrations(doc *strictjson.Object) {
 	for _, v := range r.readList(doc, "registrations", maxRegistrations) {
 		entry, ok := v.Object()
@@ -187,7 +191,7 @@ func (r *documentReader) readRegistrations(doc *strictjson.Object) {
 	}
 }
 
-// readList returns the first elements of a list, at most most. It returns nil if the member is not a list.
+// readList returns at most the first most elements of a list, and nil if the member is not a list.
 func (r *documentReader) readList(o *strictjson.Object, key string, most int) []*strictjson.Value {
 	v := findMember(o, key)
 	if v == nil {
@@ -205,8 +209,8 @@ func (r *documentReader) readText(o *strictjson.Object, key string) string {
 	return r.takeText(findMember(o, key))
 }
 
-// takeText returns the text of a string, and "" for anything else. It drops a string that is too long instead of
-// cutting it, because a part of an address is another address.
+// takeText returns the text of a string, and "" for any other value. For a string longer than maxField it returns ""
+// and not a part, because a part of an address is another address.
 func (r *documentReader) takeText(v *strictjson.Value) string {
 	if v == nil {
 		return ""
@@ -219,8 +223,8 @@ func (r *documentReader) takeText(v *strictjson.Value) string {
 	return s
 }
 
-// findMember returns the member with the given name, or one whose name differs only in case. Among several of those,
-// it returns the alphabetically first, so that parsing is deterministic.
+// findMember returns the member with this name. If o has no such member, it returns one whose name differs only in
+// case, and of several such members the alphabetically first. Otherwise, and for a nil o, it returns nil.
 func findMember(o *strictjson.Object, name string) (found *strictjson.Value) {
 	if o == nil {
 		return nil
@@ -236,7 +240,7 @@ func findMember(o *strictjson.Object, name string) (found *strictjson.Value) {
 	return found
 }
 
-// findObject returns a member that is an object, or nil.
+// findObject returns the member with this name (findMember) if it is an object, and nil otherwise.
 func findObject(o *strictjson.Object, name string) *strictjson.Object {
 	if v := findMember(o, name); v != nil {
 		o, _ := v.Object()
@@ -245,7 +249,7 @@ func findObject(o *strictjson.Object, name string) *strictjson.Object {
 	return nil
 }
 
-// parseFlag parses true and false, as booleans or as strings. It returns nil for anything else.
+// parseFlag parses a boolean, or the strings "true" and "false" in any case. It returns nil for any other value.
 func parseFlag(v *strictjson.Value) *bool {
 	if v == nil {
 		return nil
@@ -260,7 +264,7 @@ func parseFlag(v *strictjson.Value) *bool {
 	return &b
 }
 
-// parseDecimal parses a non-negative integer of at most 256 bits. It returns nil for anything else.
+// parseDecimal parses a non-negative decimal integer of at most 256 bits. It returns nil for any other text.
 func parseDecimal(s string) *big.Int {
 	if s == "" || len(s) > 78 || strings.Trim(s, "0123456789") != "" {
 		return nil
@@ -272,7 +276,7 @@ func parseDecimal(s string) *big.Int {
 	return v
 }
 
-// lowerURLScheme returns s with its URL scheme in lower case, or unchanged if it has no scheme.
+// lowerURLScheme returns s with its URL scheme in lower case. It returns s unchanged if it has no scheme.
 func lowerURLScheme(s string) string {
 	scheme, rest, ok := strings.Cut(s, ":")
 	if !ok || strings.ContainsAny(scheme, "/?# ") {
@@ -281,9 +285,9 @@ func lowerURLScheme(s string) string {
 	return strings.ToLower(scheme) + ":" + rest
 }
 
-// NamesAgent reports whether the document's registrations[] contain this agent. By listing the agent, the document
-// consents to being its document, because anyone can set a tokenURI to any address. The registry's address is
-// compared without regard to case.
+// NamesAgent reports whether the list registrations of the document contains the agent. Anyone can set the tokenURI of
+// an agent to any document, so only this list shows that the document's author means the agent. The registry's address
+// is compared in any case.
 func (r Registration) NamesAgent(chainID uint64, identity common.Address, agentID *big.Int) bool {
 	want := fmt.Sprintf("eip155:%d:%s", chainID, identity.Hex())
 	for _, ref := range r.Registrations {
@@ -295,5 +299,6 @@ func (r Registration) NamesAgent(chainID uint64, identity common.Address, agentI
 	return false
 }
 
-// Inactive reports whether the author switched the agent off. A missing or invalid `active` does not switch it off.
+// Inactive reports whether the document has "active": false. A missing or invalid active does not make an agent
+// inactive.
 func (r Registration) Inactive() bool { return r.Active != nil && !*r.Active }

@@ -194,9 +194,7 @@ func TestNames(t *testing.T) {
 		`"eip155:2741:606"`: false,
 	} {
 		r, err := ParseRegistration([]byte(`{"registrations":[null,` + entry + `]}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		if got := r.NamesAgent(2741, identity, big.NewInt(606)); got != want {
 			t.Errorf("%s: %v", entry, got)
 		}

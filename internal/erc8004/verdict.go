@@ -7,23 +7,25 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// Verdict is the result of comparing a file with the hash in its event.
+// Verdict is the result of comparing a file with the hash in its event. Except for NotGiven and Mismatch, it names the
+// form of the file that has this hash.
 type Verdict string
 
-// The verdicts. All except raw, not_given and mismatch are forms that some writers hash in practice.
+// The verdicts. ERC-8004 requires Raw. The other forms are those that programs hash in practice.
 const (
-	Raw      Verdict = "raw"       // keccak256 of the exact bytes, as ERC-8004 requires
-	JCS      Verdict = "jcs"       // keccak256 of the RFC 8785 form
-	Agent0TS Verdict = "agent0_ts" // of agent0-ts, which omits nested members that the top level lacks
-	Agent0Py Verdict = "agent0_py" // of agent0-py: json.dumps(sort_keys=True)
-	Compact  Verdict = "compact"   // of JSON.stringify in the file's own order
+	Raw      Verdict = "raw"       // keccak256 of the exact bytes
+	JCS      Verdict = "jcs"       // keccak256 of the canonical form of RFC 8785
+	Agent0TS Verdict = "agent0_ts" // keccak256 of the form of agent0-ts (canonicalForm.keep)
+	Agent0Py Verdict = "agent0_py" // keccak256 of the form of agent0-py, json.dumps(sort_keys=True)
+	Compact  Verdict = "compact"   // keccak256 of the form of JSON.stringify, without sorting the members
 	SHA256   Verdict = "sha256"    // SHA-256 of the exact bytes
-	NotGiven Verdict = "not_given" // the hash is zero, which never means "of an empty file"
-	Mismatch Verdict = "mismatch"
+	NotGiven Verdict = "not_given" // the event has no hash: it is zero
+	Mismatch Verdict = "mismatch"  // no form of the file has this hash
 )
 
-// VerifyHash compares a file with the feedbackHash or responseHash of its event. immutable means that the file's URI
-// fixes its bytes (a CID or a data URI). Then only the author can have written the members that agent0-ts omits.
+// VerifyHash compares a file with want, the feedbackHash or responseHash of its event. immutable means that the file's
+// URI determines its bytes: it is a data URI or contains a CID. A server cannot add members to such a file, so
+// VerifyHash accepts members that the form of Agent0TS omits.
 func VerifyHash(content []byte, want common.Hash, immutable bool) Verdict {
 	switch {
 	case want == (common.Hash{}):

@@ -5,6 +5,7 @@
 //
 //	url := heraldtest.Postgres(t, store.Migrate)            // a migrated database, dropped with the test
 //	redis := heraldtest.Redis(t)                            // an empty Redis, stopped with the test
+//	pooler := heraldtest.StartPooler(t, url)                // a PgBouncer for that database, killed with the test (Linux)
 //	heraldtest.EachRedis(t, func(t *testing.T, url string) {…}) // a real one, and miniredis
 //	clock := heraldtest.NewClock(start)                     // stands still until clock.Advance
 //	var log heraldtest.Log                                  // log.Logger(slog.LevelInfo), log.Count("text")
@@ -22,6 +23,7 @@ package heraldtest
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"flag"
 	"fmt"
@@ -125,7 +127,7 @@ func awaitGoroutines(options []goleak.Option) {
 
 // Postgres returns the URL of a new database. When the test ends, it is dropped even if there are connections. The
 // database is a copy, made in about 20 ms, of a template on which migrate, usually store.Migrate, ran once in this
-// process. The address of the function's code identifies the template. Two closures of the same function literal
+// process. Tests may also write the view herald.deliveries. The address of the function's code identifies the template. Two closures of the same function literal
 // would share one template, so pass a named function.
 //
 // The test is skipped if the machine has no Postgres, or if the tests run as root, which Postgres refuses, and there
@@ -133,9 +135,30 @@ func awaitGoroutines(options []goleak.Option) {
 func Postgres[R any](t testing.TB, migrate func(ctx context.Context, url secret.Secret) (R, error)) string {
 	t.Helper()
 	return createDatabase(t, &migration{reflect.ValueOf(migrate).Pointer(), func(ctx context.Context, url string) error {
-		_, err := migrate(ctx, secret.New(url))
-		return err
+		if _, err := migrate(ctx, secret.New(url)); err != nil {
+			return err
+		}
+		return makeWritable(ctx, url)
 	}})
+}
+
+// writableDeliveries makes the view herald.deliveries writable.
+//
+//go:embed writable.sql
+var writableDeliveries string
+
+func makeWritable(ctx context.Context, url string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	var has bool
+	if err := conn.QueryRow(ctx, `SELECT to_regclass('herald.deliveries') IS NOT NULL`).Scan(&has); err != nil || !has {
+		return err
+	}
+	_, err = conn.PgConn().Exec(ctx, writableDeliveries).ReadAll()
+	return err
 }
 
 // EmptyPostgres is Postgres without a migration.

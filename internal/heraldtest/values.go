@@ -26,6 +26,14 @@ func Equal[T any](t reporter, what string, got, want T, options ...cmp.Option) {
 	}
 }
 
+// Must ends the test if err is not nil.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Keyset returns a new keyset in the format of HERALD_KEYSET.
 func Keyset(t testing.TB) string {
 	t.Helper()

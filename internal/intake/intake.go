@@ -1,9 +1,9 @@
-// Package intake stores jobs. They come from the command line, from the API, from foreign tasks and the old backend's
-// list in Redis, or from a chain's events. The intake parses a job, encrypts its secret headers, and commits its row.
-// It answers accepted, known, conflict or refused.
+// Package intake stores jobs in Postgres. They come from the command line, from the API, from tasks of other programs
+// in Redis, or from the old backend's list in Redis (package legacy). The intake parses a job, encrypts its secret
+// headers, and commits its row. For each job it returns a verdict: accepted, known, conflict, refused or rejected.
 //
-// Package job defines the format of a job and its key. Package store defines the rows, and the verdict on a key that is
-// known already. Package delivery delivers the accepted jobs.
+// Package job defines the format of a job and its key. Package store defines the rows, and decides between accepted,
+// known and conflict. Package watch stores the jobs of a chain's events. Package delivery delivers the accepted jobs.
 package intake
 
 import (
@@ -24,17 +24,19 @@ import (
 	"github.com/google/uuid"
 )
 
-// Ledger is the part of the store that the intake uses.
+// Ledger is the part of package store that the intake uses.
 type Ledger interface {
 	Accept(ctx context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error)
 }
 
-// Dispatcher enqueues tasks in Redis and returns how many tasks Redis accepted.
+// Dispatcher enqueues tasks in Redis. It stops at the first task that it cannot enqueue, and returns the number of
+// tasks before that one.
 type Dispatcher interface {
 	Dispatch(ctx context.Context, tasks []store.Task) int
 }
 
-// Sealer encrypts a job's secret headers, and decrypts stored ones for a comparison with the headers of a known job.
+// Sealer encrypts (Seal) and decrypts (Open) the secret headers of a job. The intake decrypts stored headers only to
+// compare them with those of a job that has the same key.
 type Sealer interface {
 	Seal(plain []byte, b secret.Binding) ([]byte, error)
 	Open(cipher []byte, b secret.Binding) ([]byte, error)
@@ -43,18 +45,18 @@ type Sealer interface {
 // Config configures an Intake.
 type Config struct {
 	Ledger Ledger
-	// Dispatcher enqueues accepted deliveries. It is nil where there is no Redis; the worker's reconciler then enqueues
-	// them.
+	// Dispatcher enqueues the tasks of accepted deliveries. A program without access to Redis leaves it nil; the
+	// reconciler of a worker then enqueues the tasks.
 	Dispatcher Dispatcher
 	Sealer     Sealer
 	Limits     job.Limits
-	// Redis decides whether whole jobs in Redis are accepted. Default RedisJobs.
+	// Redis decides which jobs in other programs' tasks are accepted (FromTask). Default RedisJobs.
 	Redis  RedisPolicy
 	Logger *slog.Logger
 }
 
-// RedisPolicy decides which foreign tasks in Redis are accepted as jobs (HERALD_REDIS_INTAKE). A foreign task is one
-// that another program's asynq client enqueued; every client of that Redis can do so.
+// RedisPolicy decides which jobs in tasks of other programs are accepted (HERALD_REDIS_INTAKE). Every program with
+// write access to Herald's Redis can enqueue an asynq task whose payload is a whole job.
 type RedisPolicy string
 
 // The values of RedisPolicy.
@@ -64,11 +66,11 @@ const (
 	RedisOff  RedisPolicy = "off"  // no job is accepted
 )
 
-// Intake turns jobs into committed rows. Submit handles the jobs of enqueue and the API, FromTask foreign asynq tasks, and
-// FromList the elements of a list in Redis.
+// Intake stores jobs as rows. Submit handles the jobs of the command enqueue and of the API, FromTask those in tasks of
+// other programs, and FromList those of the old backend's list in Redis.
 type Intake struct{ Config }
 
-// New validates the configuration and sets the defaults.
+// New validates cfg, sets its defaults, and returns an Intake.
 func New(cfg Config) (*Intake, error) {
 	if cfg.Ledger == nil || cfg.Sealer == nil {
 		return nil, errors.New("intake: an intake needs a ledger and a sealer")
@@ -82,31 +84,35 @@ func New(cfg Config) (*Intake, error) {
 	return &Intake{cfg}, nil
 }
 
-// maxNote is the longest note for the web UI, in bytes.
-const maxNote = 500
+const (
+	maxNote  = 500 // bounds the text of a refusal in the note that FromTask returns, in bytes
+	maxValue = 150 // bounds each value that DescribeConflict returns, in bytes
+)
 
-// Refused is the verdict on a job that was not stored, because it is invalid or the sender may not set one of its
-// fields.
+// Refused is the verdict on a job that Submit does not store, because it is invalid or because its sender may not set
+// one of its fields.
 const Refused store.Verdict = "refused"
 
-// Answer is the result for one job. ID, Key and Status are those of the stored delivery, and are empty for a Refused
-// job.
+// Answer is the result of Submit for one job. ID, Key and Status describe the stored delivery. For a Refused job they
+// are empty.
 type Answer struct {
 	Verdict store.Verdict
 	ID      uuid.UUID
 	Key     string
-	Path    string   // Refused: the invalid field; Conflict: the event's field that differs
-	Differs []string // Known: the job's fields that differ from the event that was read from the chain
-	Problem string   // Refused: the error in the field
+	Path    string   // Refused: the invalid field; Conflict: the field that differs from the stored event
+	Differs []string // Known: the job's fields that differ from the event as Herald read it from the chain
+	Problem string   // Refused: what is wrong with the field Path; Conflict: both values
 	Status  store.Status
 
 	Forbidden bool // Refused: the job is valid, but the sender may not set the field Path
 }
 
-// Submit stores up to store.MaxAccept jobs, one per body, and returns the answers in the same order. Refused jobs are
-// not stored. A sender without store.TrustDirect may not set a field of job.DirectField. The deliveries continue the
-// trace of ctx (tracecontext.NewContext reads it from a request's header). After an error it is unknown whether the jobs
-// were stored; submitting them again is harmless.
+// Submit stores up to store.MaxAccept jobs, one per body, in one transaction, and returns their answers in the same
+// order. It does not store a job that it refuses. It refuses an invalid job, and one that sets a field of
+// job.DirectField if from.Trust is below store.TrustDirect.
+//
+// The deliveries continue the trace in ctx (tracecontext.NewContext stores it there). After an error it is unknown
+// whether the jobs were stored. The caller may then submit them again: stored jobs are known.
 func (in *Intake) Submit(ctx context.Context, bodies [][]byte, from store.Source) ([]Answer, error) {
 	answers := make([]Answer, len(bodies))
 	intakes := make([]store.Intake, 0, len(bodies))
@@ -138,13 +144,29 @@ func (in *Intake) Submit(ctx context.Context, bodies [][]byte, from store.Source
 		return nil, err
 	}
 	for k, a := range got {
-		answers[positions[k]] = Answer{Verdict: a.Verdict, ID: a.ID, Key: a.Key, Path: a.Field, Differs: a.Differs, Status: a.Status}
+		answers[positions[k]] = Answer{Verdict: a.Verdict, ID: a.ID, Key: a.Key, Path: a.Field, Differs: a.Differs, Status: a.Status,
+			Problem: DescribeConflict(a, intakes[k].Job)}
 	}
 	return answers, nil
 }
 
-// FromTask stores the whole job of a foreign asynq task and returns a note for the web UI. The sender gets no answer,
-// so a refused job becomes a rejected row, whose key is the hash of the bytes. With RedisOff, FromTask returns an *queue.ArchivedError, and asynq archives the task unchanged.
+// DescribeConflict returns both values of the field in which a job and its committed delivery differ, as a predicate of
+// the field. It returns "" unless the verdict is store.Conflict.
+func DescribeConflict(a store.Acceptance, brought job.Job) string {
+	switch {
+	case a.Verdict != store.Conflict:
+		return ""
+	case a.Field == "action":
+		return "differs from the action of the committed job"
+	}
+	return fmt.Sprintf("is %q in the committed job and %q in this one", text.Excerpt(a.Stored, maxValue),
+		text.Excerpt(brought.ContentValue(a.Field), maxValue))
+}
+
+// FromTask stores the whole job in body, the payload of a task that another program enqueued, and returns a note for
+// asynq's web UI. kind is the task's type. The sender gets no answer, so FromTask stores a job that it refuses as a
+// rejected row, whose key is the hash of body. With RedisOff it stores nothing and returns a *queue.ArchivedError, so
+// that asynq archives the task unchanged.
 func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (string, error) {
 	if in.Redis == RedisOff {
 		return "", &queue.ArchivedError{Text: "whole jobs in Redis are not accepted (HERALD_REDIS_INTAKE=off): " +
@@ -168,16 +190,19 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 		return "rejected invalid_job: " + text.Excerpt(it.Refused, maxNote), nil
 	}
 	if a.Verdict == store.Conflict {
+		problem := DescribeConflict(a, it.Job)
 		in.Logger.Warn("job from Redis not accepted: its event is stored with other content",
-			"kind", kind, "delivery", a.ID, "key", a.Key, "field", a.Field)
-		return fmt.Sprintf("conflict with delivery %s: %s differs", a.ID, a.Field), nil
+			"kind", kind, "delivery", a.ID, "key", a.Key, "field", a.Field, "problem", problem)
+		return text.Excerpt(fmt.Sprintf("conflict with delivery %s: %s %s", a.ID, a.Field, problem), maxNote), nil
 	}
 	in.Logger.Info("job accepted from Redis", "kind", kind, "verdict", a.Verdict, "delivery", a.ID, "key", a.Key)
 	return fmt.Sprintf("%s as delivery %s", a.Verdict, a.ID), nil
 }
 
-// readUnanswered parses a job in Redis, whose sender gets no answer. A refused job becomes a rejected row; kind is used
-// if the job does not state its own.
+// readUnanswered parses e, a job from Redis, whose sender gets no answer. It returns the row to store. If the job is
+// invalid, or if trust is below store.TrustDirect and the job sets a field of job.DirectField, it returns the refusal
+// and a row in the status rejected. Such a row has the type kind if the job contains none. err is an error of the
+// encryption of headers or of the encoding, not of the job.
 func (in *Intake) readUnanswered(e Element, kind job.Kind, trust store.Trust) (it store.Intake, refusal *job.Refusal, err error) {
 	j, err := in.parseElement(e)
 	if err == nil && trust < store.TrustDirect {
@@ -198,8 +223,7 @@ func (in *Intake) readUnanswered(e Element, kind job.Kind, trust store.Trust) (i
 	return it, refusal, nil
 }
 
-// refuseDirect returns a *job.Refusal if the job sets a field of job.DirectField, which only trusted senders may set.
-// Clients that can write to Redis are not trusted.
+// refuseDirect returns a *job.Refusal if the job sets a field of job.DirectField, and nil otherwise.
 func refuseDirect(j job.Job) error {
 	field := j.DirectField()
 	if field == "" {
@@ -209,7 +233,8 @@ func refuseDirect(j job.Job) error {
 		Problem: "is not accepted from a job in Redis: use enqueue, or set HERALD_REDIS_INTAKE=on"}
 }
 
-// acceptJobs stores the jobs and enqueues the deliveries that the store dispatched in the same transaction.
+// acceptJobs stores the jobs. It then enqueues the tasks of those deliveries that the store dispatched in the same
+// transaction.
 func (in *Intake) acceptJobs(ctx context.Context, intakes []store.Intake) ([]store.Acceptance, error) {
 	got, tasks, err := in.Ledger.Accept(ctx, intakes)
 	if err != nil {
@@ -221,7 +246,9 @@ func (in *Intake) acceptJobs(ctx context.Context, intakes []store.Intake) ([]sto
 	return got, nil
 }
 
-// sealHeaders encrypts the headers of the endpoint that the job names. They are the only secret in a job.
+// sealHeaders returns the row to store for the job j, which the source from sent. It encrypts the headers of the
+// endpoint in the job's action, the only secret in a job. If j has such headers, it also sets store.Intake.SameHeaders,
+// which compares them with the encrypted headers of another job.
 func (in *Intake) sealHeaders(j job.Job, from store.Source) (store.Intake, error) {
 	it := store.Intake{Job: j, Source: from}
 	if j.Action.Endpoint == nil || len(j.Action.Endpoint.Headers) == 0 {

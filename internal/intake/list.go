@@ -12,28 +12,30 @@ import (
 	"github.com/google/uuid"
 )
 
-// Element is an element of a list in Redis. If it is longer than job.MaxBytes, Body is only its beginning.
+// Element is a job in Redis as its sender wrote it: an element of the old backend's list, or the body of a task. If it
+// is longer than job.MaxBytes, Body is only its beginning.
 type Element struct {
 	Body   []byte
-	Length int64 // of the whole element
+	Length int64 // bytes of the whole element
 }
 
-// Rejected is the verdict on an element that is not a valid job. Unlike a Refused job, it was stored, as a rejected
-// row.
+// Rejected is the verdict on an element that is not a valid job. It was stored as a rejected row, while a Refused job
+// is not stored.
 const Rejected store.Verdict = "rejected"
 
-// Taken is the result for one element. ID and Key are those of the stored delivery or rejected row.
+// Taken is the result of FromList for one element. ID and Key are those of the stored delivery or rejected row.
 type Taken struct {
 	Verdict store.Verdict
 	ID      uuid.UUID
 	Key     string
-	Field   string // Conflict: the event's field that differs
+	Field   string // Conflict: the field that differs from the stored event
 	Problem string // Rejected: what is wrong with the element
 }
 
-// FromList commits at most store.MaxAccept elements of the old backend's list and returns the results in their order.
-// Their jobs may set the fields of job.DirectField, because the operator configured the list for this backend. After an
-// error it is unknown whether the elements were stored; calling FromList again is harmless.
+// FromList stores at most store.MaxAccept elements of the old backend's list in one transaction, and returns their
+// results in the same order. Their jobs may set the fields of job.DirectField, because the operator named the list in
+// HERALD_LEGACY_QUEUE. After an error it is unknown whether the elements were stored. The caller may then call FromList
+// again: stored jobs are known.
 func (in *Intake) FromList(ctx context.Context, elements []Element) ([]Taken, error) {
 	intakes := make([]store.Intake, len(elements))
 	for i, e := range elements {
@@ -57,7 +59,7 @@ func (in *Intake) FromList(ctx context.Context, elements []Element) ([]Taken, er
 	return taken, nil
 }
 
-// parseElement parses the job in an element. If the job is invalid, the error is a *job.Refusal.
+// parseElement parses the job in an element. If it is invalid or too long, the error is a *job.Refusal.
 func (in *Intake) parseElement(e Element) (job.Job, error) {
 	if e.Length > job.MaxBytes {
 		return job.Job{}, &job.Refusal{Problem: fmt.Sprintf("is %d bytes long; a job may have %d", e.Length, job.MaxBytes)}
@@ -65,7 +67,8 @@ func (in *Intake) parseElement(e Element) (job.Job, error) {
 	return job.Parse(e.Body, in.Limits)
 }
 
-// invalidKey returns the key of bytes that are no valid job: their hash. If Body is incomplete, the hash includes Length.
+// invalidKey returns the key for the rejected row of an invalid job: "invalid:" and the SHA-256 hash of Body. If Body
+// is incomplete, the hash includes Length.
 func (e Element) invalidKey() string {
 	h := sha256.New()
 	h.Write(e.Body)

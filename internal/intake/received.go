@@ -8,38 +8,45 @@ import (
 	"unicode/utf8"
 )
 
-// maskJob is given only the first maskedPart bytes of a refused job, and hides the values that may be secret. At most
-// maxReceived bytes of its result are stored.
+// Bounds of the text of a refused job, in bytes. encodeReceived passes the first maskedPart bytes of the job to
+// maskJob, and stores the first maxReceived bytes of the result.
 const (
 	maxReceived = 4 << 10
 	maskedPart  = 4 * maxReceived
 )
 
-// received is the JSON stored as the result (deliveries.result) of a refused job from Redis.
+// received is the JSON that a refused job from Redis leaves in deliveries.result: its length and its beginning.
 type received struct {
 	Received receivedBytes `json:"received"`
 }
 
 type receivedBytes struct {
 	Bytes     int64  `json:"bytes"` // length of the whole job
-	Text      string `json:"text"`
+	Text      string `json:"text"`  // from maskJob
 	Truncated bool   `json:"truncated,omitempty"`
 }
 
-// encodeReceived returns the JSON of received for an element: the beginning of its bytes, with all values masked that
-// may be secret.
+// encodeReceived returns the JSON of received for an element: the beginning of its text, in which maskJob replaced all
+// values that may be secret.
 func encodeReceived(e Element) (json.RawMessage, error) {
-	part := e.Body[:min(len(e.Body), maskedPart)]
-	masked := maskJob(strings.ToValidUTF8(string(part), string(utf8.RuneError)))
-	kept := masked
-	if len(kept) > maxReceived {
-		kept = strings.ToValidUTF8(kept[:maxReceived], "") // drops an incomplete character at the end
-	}
+	kept, whole := MaskJob(e.Body)
 	return json.Marshal(received{receivedBytes{Bytes: e.Length, Text: kept,
-		Truncated: len(kept) < len(masked) || int64(len(part)) < e.Length}})
+		Truncated: !whole || int64(len(e.Body)) < e.Length}})
 }
 
-// shownMembers are the members of a job, in both formats, whose values are not secret. maskJob masks all other values.
+// MaskJob returns the beginning of a whole job in Redis, at most maxReceived bytes, with all values masked that may be
+// secret. whole is false if a part is missing.
+func MaskJob(body []byte) (shown string, whole bool) {
+	part := body[:min(len(body), maskedPart)]
+	masked := maskJob(strings.ToValidUTF8(string(part), string(utf8.RuneError)))
+	if len(masked) > maxReceived {
+		return strings.ToValidUTF8(masked[:maxReceived], ""), false // drops an incomplete character at the end
+	}
+	return masked, len(part) == len(body)
+}
+
+// shownMembers contains the names of the fields of a job, in Herald's form and the old backend's, whose values are not
+// secret. maskJob masks the values of all other fields.
 var shownMembers = func() map[string]bool {
 	shown := map[string]bool{}
 	for name := range strings.FieldsSeq(`type chainId reputationRegistry identityRegistry validationRegistry agentId clientAddress
@@ -58,15 +65,15 @@ var shownMembers = func() map[string]bool {
 var urlSecrets = regexp.MustCompile(`(://)[^/?#\s"]*@|\?[^#\s"]+`)
 
 const (
-	maskText     = "******"
-	maxMaskDepth = 64 // of objects and arrays; everything deeper is masked
-	maxShownName = 64 // longer names of members are masked
-	maxShownWord = 20 // longer words without quotes are masked; a number is not a word
+	maskText     = "******" // replaces a masked value
+	maxMaskDepth = 64       // nesting of objects and arrays; values in deeper ones are masked
+	maxShownName = 64       // bytes of a member's name; longer names are masked
+	maxShownWord = 20       // letters of a word without quotes; longer words are masked
 )
 
-// maskJob returns a job's text with all values masked except those of shownMembers. The text may be truncated or
-// malformed JSON, or no JSON. Outside all objects and arrays, it shows short words of letters, but none after the first
-// member name.
+// maskJob returns the text of a job with maskText instead of all values except true, false, null and those of
+// shownMembers. The text may be truncated or malformed JSON, or not JSON at all. In the text outside all objects and
+// arrays it also keeps words of at most maxShownWord letters before the first member name.
 func maskJob(job string) string {
 	m := masker{open: []container{{}}}
 	for job != "" {
@@ -75,21 +82,22 @@ func maskJob(job string) string {
 	return m.out.String()
 }
 
-// masker copies a job to out, token by token, and masks values.
+// masker copies a job to out, token by token, and masks values. It does not parse the job as a whole, because the job
+// may be malformed.
 type masker struct {
 	out  strings.Builder
-	open []container // the objects and arrays around the present token, the innermost last; open[0]: none
+	open []container // the objects and arrays around the current token, the innermost last; open[0] is the top level
 }
 
-// container is an object or array that has begun and not yet ended.
+// container is an object or array that has begun and not yet ended, or the top level of the text.
 type container struct {
-	hidden bool // everything in it is masked
-	shown  bool // the value that follows is shown; in an array, every value
-	array  bool
+	hidden bool // all values in it are masked
+	shown  bool // the next value in it is not masked; for an array, all values in it are not masked
+	array  bool // it is an array
 	named  bool // a member name has occurred in it
 }
 
-// readToken copies the first token of s, masked if necessary, and returns the rest of s.
+// readToken copies the first token of s to m.out, masked if necessary, and returns the rest of s.
 func (m *masker) readToken(s string) (rest string) {
 	c, in := s[0], &m.open[len(m.open)-1]
 	switch {
@@ -118,8 +126,9 @@ func (m *masker) readToken(s string) (rest string) {
 	return rest
 }
 
-// cutToken returns the string or word at the beginning of s, a string with its quotes. whole is false for a string
-// without its closing quote.
+// cutToken returns the first token of s: a string with its quotes, or the text before the next white space, quote, or
+// one of { } [ ] : and the comma. whole is false for a string without a closing quote, whose token is the rest of s;
+// otherwise it is true.
 func cutToken(s string) (token string, whole bool) {
 	if s[0] != '"' {
 		if end := strings.IndexAny(s, "\"{}[],: \t\r\n"); end >= 0 {
@@ -138,8 +147,8 @@ func cutToken(s string) (token string, whole bool) {
 	return s, false
 }
 
-// writeName copies a member's name, or maskText if it is long. The next value is shown if shownMembers contains the
-// name.
+// writeName writes token, a member's name in the container in, or maskText if it is longer than maxShownName. The value
+// that follows is not masked if shownMembers contains the name and in.hidden is false.
 func (m *masker) writeName(in *container, token string) {
 	name := strings.Trim(token, "'")
 	if token[0] == '"' && json.Unmarshal([]byte(token), &name) != nil {
@@ -152,8 +161,11 @@ func (m *masker) writeName(in *container, token string) {
 	m.out.WriteString(token)
 }
 
-// writeValue copies a value, or writes maskText instead. whole is false for a string without its closing quote, which
-// is always masked.
+// writeValue writes token, a value in the container in, or maskText in its place. It copies true, false and null. If
+// in.shown is true, it also copies strings, JSON values and words of at most maxShownWord letters. In the text outside
+// all objects and arrays, it copies such words before the first member name. In a copied string it masks the parts that
+// urlSecrets matches. It always masks a string that contains an escaped quote, or that has no closing quote (whole is
+// false).
 func (m *masker) writeValue(in *container, token string, whole bool) {
 	isWord := len(token) <= maxShownWord && !strings.ContainsFunc(strings.Trim(token, "'"), isNoLetter)
 	switch {

@@ -48,9 +48,7 @@ func newFetcher(t testing.TB, cfg ipfs.Config) *ipfs.Fetcher {
 	t.Helper()
 	if cfg.Guard == nil {
 		g, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		cfg.Guard = g
 	}
 	// Tests that are not about waiting get enough time on a busy machine too.
@@ -59,9 +57,7 @@ func newFetcher(t testing.TB, cfg ipfs.Config) *ipfs.Fetcher {
 		cfg.Hedge = 20 * time.Millisecond
 	}
 	f, err := ipfs.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(f.Close)
 	return f
 }
@@ -69,9 +65,7 @@ func newFetcher(t testing.TB, cfg ipfs.Config) *ipfs.Fetcher {
 func must[T any](t testing.TB) func(T, error) T {
 	return func(v T, err error) T {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		return v
 	}
 }
@@ -97,9 +91,7 @@ func samples(t testing.TB, g *ipfstest.Gateway) map[string][]byte {
 	dir := id(g.AddDirectory(tree)).String()
 	sharded := id(g.AddShardedDirectory(many)).String()
 	inline, err := cid.Prefix{Version: 1, Codec: cid.Raw, MhType: multihash.IDENTITY, MhLength: -1}.Sum(bytes.Repeat([]byte("x"), 300))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return map[string][]byte{
 		"ipfs://" + id(g.AddFile(small)).String():                                          small,
 		"ipfs://" + id(g.AddFileV0(small)).String():                                        small,
@@ -248,9 +240,7 @@ func TestNoFile(t *testing.T) {
 	symlink := id(g.AddBlock(node.RawData(), cid.DagProtobuf, multihash.SHA2_256)).String()
 	missing := id(g.AddFile(noise(900 << 10)))
 	leaf := id(g.AddFile(noise(900 << 10)[:256<<10]))
-	if err := g.Remove(leaf); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, g.Remove(leaf))
 	f := newFetcher(t, ipfs.Config{Gateways: []string{serve(t, g.Handler())}})
 	for uri, want := range map[string]string{
 		"ipfs://" + dir:              "none",

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ipfs/boxo/ipld/merkledag"
 	"github.com/ipfs/boxo/ipld/unixfs"
 	"github.com/ipfs/go-cid"
@@ -115,9 +116,7 @@ func FuzzBlocks(f *testing.F) {
 			}
 			node := merkledag.NodeWithData(must[[]byte](f)(kind.GetBytes()))
 			for _, name := range []string{"a", ""} {
-				if err := node.AddRawLink(name, &format.Link{Size: 4, Cid: c}); err != nil {
-					f.Fatal(err)
-				}
+				heraldtest.Must(f, node.AddRawLink(name, &format.Link{Size: 4, Cid: c}))
 			}
 			f.Add(uint8(0), node.RawData(), leaf, "a")
 		}
@@ -149,9 +148,7 @@ func FuzzBlocks(f *testing.F) {
 		served := map[string][]byte{}
 		add := func(b []byte, codec uint64) cid.Cid {
 			c, err := cid.Prefix{Version: 1, Codec: codec, MhType: multihash.SHA2_256, MhLength: -1}.Sum(b)
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			served[c.String()] = b
 			return c
 		}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ipfs/boxo/ipld/merkledag"
 	"github.com/ipfs/boxo/ipld/unixfs"
 	"github.com/ipfs/go-cid"
@@ -274,9 +275,7 @@ func dagBomb(t testing.TB, g *ipfstest.Gateway) cid.Cid {
 			fs.AddBlockSize(0)
 			child := node.Copy().(*merkledag.ProtoNode)
 			child.SetCidBuilder(c.Prefix())
-			if err := parent.AddNodeLink("", child); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, parent.AddNodeLink("", child))
 		}
 		parent.SetData(must[[]byte](t)(fs.GetBytes()))
 		node = parent
@@ -388,14 +387,10 @@ func TestHashesThatDoNotBind(t *testing.T) {
 			fs := unixfs.NewFSNode(unixfs.TFile)
 			fs.AddBlockSize(uint64(len(content)))
 			file := merkledag.NodeWithData(must[[]byte](t)(fs.GetBytes()))
-			if err := file.AddRawLink("", &format.Link{Size: uint64(len(content)), Cid: leaf}); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, file.AddRawLink("", &format.Link{Size: uint64(len(content)), Cid: leaf}))
 			root := must[cid.Cid](t)(g.AddBlock(file.RawData(), cid.DagProtobuf, multihash.SHA2_256))
 			dir := unixfs.EmptyDirNode()
-			if err := dir.AddRawLink("f.json", &format.Link{Size: uint64(len(content)), Cid: leaf}); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, dir.AddRawLink("f.json", &format.Link{Size: uint64(len(content)), Cid: leaf}))
 			folder := must[cid.Cid](t)(g.AddBlock(dir.RawData(), cid.DagProtobuf, multihash.SHA2_256))
 			k := newKey(t, crypto.Ed25519)
 			g.AddRecord(k.name.String(), k.record(t, "/ipfs/"+leaf.String(), 1, time.Hour, time.Minute))

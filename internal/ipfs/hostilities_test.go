@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ipfs/go-cid"
 	"github.com/ipld/go-car/v2"
 	"github.com/ipld/go-car/v2/storage"
@@ -87,9 +88,7 @@ func carOf(t testing.TB, root cid.Cid, contents ...[]byte) []byte {
 	w := must[storage.WritableCar](t)(storage.NewWritable(&out, []cid.Cid{root}, car.WriteAsCarV1(true)))
 	for _, b := range contents {
 		c := must[cid.Cid](t)(cid.Prefix{Version: 1, Codec: cid.Raw, MhType: multihash.SHA2_256, MhLength: -1}.Sum(b))
-		if err := w.Put(t.Context(), c.KeyString(), b); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, w.Put(t.Context(), c.KeyString(), b))
 	}
 	return out.Bytes()
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ipfs/boxo/ipns"
 	"github.com/ipfs/boxo/path"
 	"github.com/ipfs/go-cid"
@@ -31,13 +32,9 @@ type key struct {
 func newKey(t testing.TB, kind int) key {
 	t.Helper()
 	private, public, err := crypto.GenerateKeyPairWithReader(kind, 2048, rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	id, err := peer.IDFromPublicKey(public)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return key{private, ipns.NameFromPeer(id)}
 }
 
@@ -45,17 +42,11 @@ func newKey(t testing.TB, kind int) key {
 func (k key) record(t testing.TB, value string, sequence uint64, validity, ttl time.Duration) []byte {
 	t.Helper()
 	p, err := path.NewPath(value)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	rec, err := ipns.NewRecord(k.private, p, sequence, time.Now().Add(validity), ttl)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	b, err := ipns.MarshalRecord(rec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return b
 }
 
@@ -221,9 +212,7 @@ func TestFailuresAreRemembered(t *testing.T) {
 	t.Parallel()
 	g := ipfstest.New()
 	absent := must[cid.Cid](t)(g.AddFile([]byte("soon")))
-	if err := g.Remove(absent); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, g.Remove(absent))
 	dir := must[cid.Cid](t)(g.AddDirectory(map[string][]byte{"a": []byte("x")}))
 	var now atomic.Int64
 	now.Store(time.Now().UnixNano())

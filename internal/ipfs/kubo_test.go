@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 )
@@ -62,9 +63,7 @@ func kuboFixture(t testing.TB, name string) []byte {
 func kuboCases(t testing.TB) []kuboCase {
 	t.Helper()
 	var in kuboIndex
-	if err := json.Unmarshal(kuboFixture(t, "index.json"), &in); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, json.Unmarshal(kuboFixture(t, "index.json"), &in))
 	if in.Kubo == "" || len(in.Cases) == 0 {
 		t.Fatal("the index of the fixtures is empty")
 	}
@@ -78,9 +77,7 @@ func (c *kuboCase) gateways(t testing.TB) [2]*ipfstest.Gateway {
 	gws[1].Share(gws[0])
 	for _, name := range c.CARs {
 		packed, err := gzip.NewReader(bytes.NewReader(kuboFixture(t, name)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		// The roots that a CAR lists are ignored. For a path, Kubo's gateway lists the file, or bafkqaaa if there is
 		// none.
 		if _, err := gws[0].AddCAR(packed); err != nil {

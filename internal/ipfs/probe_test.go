@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/ipfs/ipfstest"
 	"github.com/agentherald/herald/internal/netguard"
@@ -13,9 +14,7 @@ import (
 
 func TestProbe(t *testing.T) {
 	guard, err := netguard.New(netguard.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	var urls []string
 	for _, b := range []ipfstest.Behaviour{{}, {Status: http.StatusInternalServerError}, {Status: http.StatusNotFound}, {HTML: true}} {
 		g := ipfstest.New()
@@ -25,9 +24,7 @@ func TestProbe(t *testing.T) {
 		urls = append(urls, s.URL)
 	}
 	f, err := ipfs.New(ipfs.Config{Gateways: append(urls, "http://127.0.0.1:1/path"), Guard: guard})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer f.Close()
 	got := f.Probe(t.Context())
 	for i, want := range []string{"", "it answered 500", "it answered 404", "it sent something else than an empty block", "could not connect to 127.0.0.1:1"} {

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Bounds of an action's fields. Lengths are in bytes; maxArgs and maxHeaders are numbers.
+// Bounds of the fields of Action and Endpoint. maxArgs and maxHeaders count elements, minTimeoutMs is in milliseconds,
+// and the others are lengths in bytes.
 const (
 	minTimeoutMs  = 1000
 	maxToolName   = 128 // MCP (SEP-986)
@@ -21,7 +22,8 @@ const (
 	maxHeaderText = 8 << 10
 )
 
-// defaultTool returns the tool that a delivery of kind k calls if its job names no tool, or "" for AgentUpdated.
+// defaultTool returns the tool to call for a job of kind k that names no tool. It returns "" for KindAgentUpdated,
+// which calls no tool, and for an unknown kind.
 func defaultTool(k Kind) string {
 	switch k {
 	case KindNewFeedback:
@@ -36,12 +38,14 @@ func defaultTool(k Kind) string {
 	return ""
 }
 
-// defaultAction returns the action of a job without an action.
+// defaultAction returns the Action of a job of kind k whose JSON has no action: call defaultTool(k) at the endpoint
+// that the agent registered, with the content of the file, after comparing it with its hash.
 func defaultAction(k Kind) Action {
 	return Action{ToolName: defaultTool(k), ResolveEndpoint: true, IncludeFileContent: true, VerifyFileHash: true}
 }
 
-// readAction reads the job's action. Missing fields have the values of defaultAction.
+// readAction reads the field called name, the Action of a job of kind k. Fields that are missing in it have the values
+// of defaultAction. It refuses an endpoint without resolveEndpoint, and a missing endpoint if resolveEndpoint is false.
 func (r *fieldReader) readAction(name string, k Kind) Action {
 	a := defaultAction(k)
 	in := r.readKnown(name, "toolName", "resolveEndpoint", "endpoint", "includeFileContent", "verifyFileHash",
@@ -74,8 +78,8 @@ func (r *fieldReader) readAction(name string, k Kind) Action {
 }
 
 // readTool reads the name of a tool. It accepts names that begin with agent.receive, agent_receive or agent/receive,
-// bareTools, and the names in HERALD_TOOLS (docs/settings.md). Other names without "agent" are refused, because they
-// can mean something else, such as receiveFunds.
+// the names in bareTools, and those in Limits.Tools. It refuses all other names, so that a job cannot call a tool with
+// another purpose, such as receiveFunds.
 func (r *fieldReader) readTool(name string) string {
 	t := r.readText(name, maxToolName)
 	if slices.Contains(r.limits.Tools, t) || slices.Contains(bareTools, t) {
@@ -91,15 +95,16 @@ func (r *fieldReader) readTool(name string) string {
 	return t
 }
 
-// bareTools are the default tools without the prefix "agent.".
+// bareTools are the names of defaultTool without the prefix "agent.".
 var bareTools = []string{"receiveFeedback", "receiveRevocation", "receiveResponse", "receiveValidation"}
 
+// isNoToolCharacter reports whether MCP forbids r in the name of a tool.
 func isNoToolCharacter(r rune) bool {
 	return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_-.", r))
 }
 
-// readTimeout reads milliseconds; 0: the field is absent. It refuses a value below minTimeoutMs and lowers one above
-// Limits.MaxTimeout.
+// readTimeout reads a number of milliseconds, and returns 0 if the field is absent. It refuses a number below
+// minTimeoutMs. It returns Limits.MaxTimeout for a number above that limit.
 func (r *fieldReader) readTimeout(name string) int {
 	if !r.has(name) {
 		return 0
@@ -108,8 +113,9 @@ func (r *fieldReader) readTimeout(name string) int {
 	return int(min(r.readUint(name, min(minTimeoutMs, most), 1<<64-1), most))
 }
 
-// readEndpoint reads an endpoint, or returns nil if the field is absent or not an object. It refuses fields that the
-// endpoint's transport does not use.
+// readEndpoint reads the field called name, an endpoint in Herald's form. It returns nil if the field is absent, not an
+// object, or has an unknown member. It refuses command and args with the transports http and sse, and url and headers
+// with stdio.
 func (r *fieldReader) readEndpoint(name string) *Endpoint {
 	in := r.readKnown(name, "transport", "url", "headers", "command", "args")
 	if in == nil {
@@ -133,8 +139,9 @@ func (r *fieldReader) readEndpoint(name string) *Endpoint {
 	return e
 }
 
-// readAddressOf reads the fields that e.Transport uses into e: url and headers, or command and args. named is the name
-// of the field that contained the transport; the refusal of an unknown transport contains the path of that field.
+// readAddressOf sets the fields of e that e.Transport uses: URL and Headers for http and sse, Command and Args for
+// stdio. It refuses any other transport. named is the field from which the caller read the transport: that refusal
+// contains its path.
 func (r *fieldReader) readAddressOf(e *Endpoint, named string) {
 	switch e.Transport {
 	case "http", "sse":
@@ -148,6 +155,7 @@ func (r *fieldReader) readAddressOf(e *Endpoint, named string) {
 	}
 }
 
+// readURL reads an http or https URL without user and password. It refuses an absent field.
 func (r *fieldReader) readURL(name string) string {
 	raw := r.readText(name, maxURL)
 	u, err := url.Parse(raw)
@@ -162,8 +170,8 @@ func (r *fieldReader) readURL(name string) string {
 	return raw
 }
 
-// readHeaders reads an object of HTTP headers, whose values are secret. It returns nil if the field is absent. No
-// refusal contains a value.
+// readHeaders reads an object of HTTP headers and returns their values by canonical name. It returns nil if the field
+// is absent or refused. The values are secret, so no refusal contains one.
 func (r *fieldReader) readHeaders(name string) map[string]secret.Secret {
 	v, in := r.readObject(name)
 	if in == nil {
@@ -194,14 +202,16 @@ func (r *fieldReader) readHeaders(name string) map[string]secret.Secret {
 
 const mustBeHeaderText = "must be a string of 1 to 8192 printable ASCII characters"
 
+// isHeaderText reports whether s can be the value of a job's header: 1 to maxHeaderText (8192) printable ASCII
+// characters. The space is one of them.
 func isHeaderText(s string) bool {
 	return s != "" && len(s) <= maxHeaderText &&
 		!strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// isForeignHeader reports whether a job must not set the header with this canonical name. These are headers of the
-// connection and of the message (RFC 9110 §7.6.1), cookies, headers that MCP's transports set, and headers from which
-// net/http or an agent would conclude that a request may be repeated.
+// isForeignHeader reports whether a job must not set the header with this canonical name. It returns true for headers
+// of the connection and of the message (RFC 9110 §7.6.1), for cookies, for headers that MCP's transports set, and for
+// headers that make net/http or an agent repeat a request.
 func isForeignHeader(canonical string) bool {
 	switch canonical {
 	case "Host", "Cookie", "Connection", "Keep-Alive", "Proxy-Authorization", "Proxy-Authenticate",

@@ -9,17 +9,18 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// maxOldID is the longest id, in bytes, that makeOldMeta stores. Three such ids fit into a job's meta, however they are
-// escaped.
+// maxOldID is the longest id, in bytes, that makeOldMeta stores. A job's meta (at most maxMetaBytes) has room for three
+// such ids, even if JSON escapes each of their characters.
 const maxOldID = 200
 
-// isActionJob reports whether o is a job of the old backend. It checks fields that Herald's form never has.
+// isActionJob reports whether o is a job of the old backend, which Herald replaces (docs/jobs.md). Such a job has a
+// field action_type, event_data or trigger_id. A job in Herald's own form has none of them.
 func isActionJob(o *strictjson.Object) bool {
 	return o.Get("action_type") != nil || o.Get("event_data") != nil || o.Get("trigger_id") != nil
 }
 
-// oldEventNames maps Herald's field names to those of the old event_data. The old form has no endpoint, no value, no
-// block hash and no registries.
+// oldEventNames maps the field names of Herald's form to those of event_data in an old job. Old jobs lack the fields
+// without an entry, such as endpoint, value, blockHash and the registries.
 var oldEventNames = map[string]string{"type": "event_type", "chainId": "chain_id", "agentId": "agent_id",
 	"blockNumber": "block_number", "timestamp": "timestamp", "transactionHash": "transaction_hash",
 	"clientAddress": "client_address", "feedbackIndex": "feedback_index", "score": "score", "tag1": "tag1",
@@ -27,14 +28,14 @@ var oldEventNames = map[string]string{"type": "event_type", "chainId": "chain_id
 	"responseURI": "response_uri", "responseHash": "response_hash", "validatorAddress": "validator_address",
 	"requestHash": "request_hash", "response": "response", "tag": "tag"}
 
-// oldEventID matches the transaction (if present) and the log index at the end of the old event ids:
-// {registry}-{chainId}-{txHash}-{logIndex} and {chainId}-{blockNumber}-{logIndex}.
+// oldEventID matches the event ids of old jobs, and captures the transaction hash and the log index:
+// {registry}-{chainId}-{txHash}-{logIndex}, or {chainId}-{blockNumber}-{logIndex} without a transaction.
 var oldEventID = regexp.MustCompile(`^(?:[^-]+-\d+-(0x[0-9a-fA-F]{64})|\d+-\d+)-(\d{1,9})$`)
 
-// readActionJob reads a job of the old backend: field names are in snake_case, unknown fields are ignored, and config
-// has one of four shapes (readOldAction). The event is read by the rules of Herald's form, under its old names, so that
-// both forms are validated alike. Refusals name the old paths. If only config is refused, the event is returned too
-// (Parse).
+// readActionJob reads a job of the old backend. Its field names are in snake_case, unknown fields are ignored, and
+// readOldAction reads its config. readEvent reads the event by the names in oldEventNames, so that both forms are
+// validated alike. Refusals contain the old field names. If only config is refused, the returned Job contains the
+// event, as Parse requires.
 func readActionJob(root *strictjson.Object, l Limits) (Job, *Refusal) {
 	old := &fieldReader{object: root, limits: l}
 	event := old.readAny("event_data")
@@ -72,8 +73,8 @@ func readActionJob(root *strictjson.Object, l Limits) (Job, *Refusal) {
 	return j, nil
 }
 
-// readAny reads an object with any fields. It returns nil, without a refusal, if the member is absent or not an
-// object.
+// readAny returns a reader for the object in the field called name. The object may have any members. It returns nil,
+// without a refusal, if the field is absent or not an object.
 func (r *fieldReader) readAny(name string) *fieldReader {
 	if v := r.get(name); v != nil {
 		if o, ok := v.Object(); ok {
@@ -83,8 +84,8 @@ func (r *fieldReader) readAny(name string) *fieldReader {
 	return nil
 }
 
-// makeOldMeta returns a meta object with the old ids, for the view herald.action_results, or nil if the job has no ids.
-// Ids longer than maxOldID are left out.
+// makeOldMeta returns the JSON of a Job.Meta with the ids of an old job (its id, its trigger_id and eventID), which the
+// view herald.action_results shows. It omits ids longer than maxOldID. It returns nil if no id is left.
 func makeOldMeta(root *strictjson.Object, eventID string) json.RawMessage {
 	keep := func(id string) string {
 		if len(id) > maxOldID {
@@ -106,7 +107,7 @@ func makeOldMeta(root *strictjson.Object, eventID string) json.RawMessage {
 	return nil
 }
 
-// idText returns the text of an id, which may be a string or a number, or "" for any other value.
+// idText returns the text of an id that is a string or a number. It returns "" for any other value.
 func idText(v *strictjson.Value) string {
 	if v == nil {
 		return ""
@@ -120,15 +121,18 @@ func idText(v *strictjson.Value) string {
 	return ""
 }
 
-// readOldAction reads config, which has one of four shapes. Their fields distinguish them:
+// readOldAction reads the field config of an old job into the Action of a job of kind k. Different programs wrote
+// config with different fields. The first column names the source of each form: the old backend's design, its
+// implementation, the test of its gateway, and its documentation site.
 //
 //	design       resolve_endpoint, endpoint (a URL or an object), tool_name, verify_file_hash, include_file_content, payload_template
 //	implemented  server_url, tool_name, arguments_template, timeout_ms, auth_token
 //	gateway test endpoint, tool
 //	docs site    server_url, resource_type, operation
 //
-// If config names an endpoint, it is used unless resolve_endpoint is true. auth_token is sent only to a named
-// endpoint: the old backend supported no other, and the address on the chain may belong to someone else.
+// resource_type and operation are ignored. An endpoint in config is used unless resolve_endpoint is true. As in the old
+// backend, auth_token is sent only to an endpoint in config. It is not sent to the agent's registered endpoint, which
+// may belong to someone else.
 func (r *fieldReader) readOldAction(k Kind) (Action, *Refusal) {
 	a := defaultAction(k)
 	if !r.has("config") {
@@ -152,7 +156,7 @@ func (r *fieldReader) readOldAction(k Kind) (Action, *Refusal) {
 	return a, c.err
 }
 
-// oneOf returns the name first if that field is present, otherwise the name last.
+// oneOf returns first if the field with that name is present, and last otherwise.
 func (r *fieldReader) oneOf(first, last string) string {
 	if r.has(first) {
 		return first
@@ -160,10 +164,13 @@ func (r *fieldReader) oneOf(first, last string) string {
 	return last
 }
 
-// readOldEndpoint reads a named endpoint: a URL, or an object {transport, url, headers, command, args} whose transport
-// may be called type. If the transport is missing, the presence of a url or a command determines it. Fields that the
-// transport does not use are ignored, because the old backend wrote empty fields. The field auth_token becomes an
-// Authorization header of the endpoint, except with stdio.
+// readOldEndpoint reads the endpoint of an old job from the field called name: a URL, or an object {transport, url,
+// headers, command, args}. The object may contain its transport in the field type instead. An object without either has
+// the transport stdio if it has a command and no url, and http if it has no command. It is refused if it has both.
+// Fields that the transport does not use are ignored, because the old backend wrote empty fields.
+//
+// r is the reader of config. Its field auth_token becomes the endpoint's Authorization header, except with stdio. It is
+// refused if the endpoint's headers also contain that header.
 func (r *fieldReader) readOldEndpoint(name string) *Endpoint {
 	in, token := r.readAny(name), r.readToken("auth_token")
 	if in == nil {
@@ -204,7 +211,8 @@ func (r *fieldReader) readOldEndpoint(name string) *Endpoint {
 	return e
 }
 
-// readToken reads a bearer token and returns its Authorization header, or nil if the field is absent or empty.
+// readToken reads a bearer token and returns the Authorization header that contains it. It returns nil if the field is
+// absent or empty.
 func (r *fieldReader) readToken(name string) map[string]secret.Secret {
 	if !isFilled(r.object, name) {
 		return nil

@@ -9,14 +9,16 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// File is the result of fetching a job's file. The zero value means that the job has no file.
+// File is the result of fetching the file to which a job's FeedbackURI or ResponseURI points. The zero value means that
+// the job has no file.
 type File struct {
-	Content      json.RawMessage // nil: the agent receives null
-	Source       string          // how the bytes are identified: cid ipns data https http ar (docs/content.md)
-	Verification string          // result of comparing the hash: raw … not_given mismatch unavailable not_fetched
+	Content      json.RawMessage // the argument fileContent; nil: the agent receives null
+	Source       string          // the argument fileSource: cid, ipns, data, https, http or ar (docs/content.md)
+	Verification string          // the argument fileVerification: an erc8004.Verdict, unavailable or not_fetched
 }
 
-// Decimal is the exact number Unscaled / 10^Decimals. The tool's schema decides which JSON type it becomes.
+// Decimal is the exact number Unscaled / 10^Decimals. arguments.Schema.Fit converts it to the JSON type that the tool's
+// schema requires.
 type Decimal struct {
 	Unscaled *big.Int
 	Decimals uint8
@@ -38,8 +40,8 @@ func (d Decimal) String() string {
 // MarshalJSON returns an exact JSON number.
 func (d Decimal) MarshalJSON() ([]byte, error) { return []byte(d.String()), nil }
 
-// ArgumentNames returns the names of the arguments that a kind's tool can receive, in the order of the documentation
-// (docs/agents.md). It returns nil for a kind that is not delivered.
+// ArgumentNames returns the names of all arguments that a tool for jobs of kind k can receive, in the order of
+// docs/agents.md. It returns nil for KindAgentUpdated, which calls no tool.
 func ArgumentNames(k Kind) []string {
 	switch k {
 	case KindNewFeedback:
@@ -61,9 +63,10 @@ func ArgumentNames(k Kind) []string {
 	return nil
 }
 
-// Arguments returns the arguments of the agent's tool by name, before they are fitted to the tool's schema. The values
-// are strings, json.Number, nil, json.RawMessage (fileContent) and Decimal (score). Integers of at most 53 bits are
-// numbers, larger ones decimal strings. value is always a decimal string. Arguments without a value are nil.
+// Arguments returns the values of ArgumentNames by name, before they are fitted to the tool's schema. An argument
+// without a value is nil. fileContent is a json.RawMessage, and score is a Decimal. Integers of at most 53 bits are
+// json.Number, larger ones decimal strings. value and agentId are always decimal strings, and all other arguments are
+// strings.
 func (j Job) Arguments(f File, deliveryID string) map[string]any {
 	all := map[string]any{
 		"tag1": j.Tag1, "tag2": j.Tag2, "tag": j.Tag, "endpoint": j.Endpoint, "reason": j.Reason, "retracts": orNull(j.Retracts),
@@ -103,8 +106,7 @@ func (j Job) Arguments(f File, deliveryID string) map[string]any {
 	return out
 }
 
-// formatWhole returns n as a JSON number if it is at most maxExact, so that every JSON reader keeps it exactly,
-// otherwise as a decimal string.
+// formatWhole returns n as a JSON number if it is at most maxExact, and otherwise as a decimal string.
 func formatWhole(n uint64) any {
 	if n <= maxExact {
 		return json.Number(strconv.FormatUint(n, 10))

@@ -10,16 +10,16 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// MaxCallBytes is the largest request of a direct call. It is larger than MaxBytes, because the arguments of a call may
-// contain a whole feedback file, while a job contains only the file's address.
+// MaxCallBytes is the largest body of a direct call (ParseDirectCall), in bytes. It exceeds MaxBytes because the
+// arguments of a call may contain a whole feedback file, while a job contains only the file's URI.
 const MaxCallBytes = 4 << 20
 
-// DirectCall is a tool call that a caller requests directly, in the form of the old backend's bridge:
+// DirectCall is a tool call that POST /mcp/call executes immediately, without a delivery (docs/api.md). The request has
+// the form of the old backend's HTTP bridge:
 //
 //	{"endpoint": …, "tool_name": "agent.receiveFeedback", "arguments": {…}, "timeout_ms": 30000}
 //
-// A direct call belongs to no event, so nothing of it is stored. It has no key, and its arguments must not contain a
-// deliveryId.
+// A direct call belongs to no event. It has no key and is not stored, and its arguments must not contain a deliveryId.
 type DirectCall struct {
 	Endpoint  Endpoint
 	Tool      string
@@ -27,8 +27,8 @@ type DirectCall struct {
 	TimeoutMs int // milliseconds; 0 if the request contains none
 }
 
-// ParseDirectCall parses a direct call. It ignores unknown fields, as the bridge did. The error is a *Refusal that
-// names the field.
+// ParseDirectCall parses the body of a direct call. It ignores unknown fields, as the old bridge did. The error is a
+// *Refusal that names the field.
 func ParseDirectCall(body []byte, l Limits) (DirectCall, error) {
 	if len(body) > MaxCallBytes {
 		return DirectCall{}, refuse("", "is %d bytes long; a call may have %d", len(body), MaxCallBytes)
@@ -66,9 +66,9 @@ func ParseDirectCall(body []byte, l Limits) (DirectCall, error) {
 	return c, nil
 }
 
-// findDeliveryID looks in value for a member that an agent would read as the id of a delivery (isDeliveryID). It
-// returns the member's path relative to value, such as ".a[0].deliveryId". It builds the path only when it finds a
-// member: otherwise it would copy a long name for each of the values below that name.
+// findDeliveryID searches value, and the objects and lists in it, for a member whose name isDeliveryID accepts. It
+// returns the member's path relative to value, such as ".a[0].deliveryId". It builds the path only after it found a
+// member, because it would otherwise copy a long name for each value below that name.
 func findDeliveryID(value any) (path string, found bool) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -90,8 +90,8 @@ func findDeliveryID(value any) (path string, found bool) {
 	return "", false
 }
 
-// isDeliveryID reports whether an argument's name is deliveryId or retracts, which contain a delivery's id: in upper or
-// lower case, with or without _ and -.
+// isDeliveryID reports whether name is deliveryId or retracts, in any case, with or without _ and -. Agents read a
+// delivery's id from these arguments.
 func isDeliveryID(name string) bool {
 	const longest = len("delivery_id") + 4
 	if len(name) > longest {

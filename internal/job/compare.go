@@ -9,14 +9,15 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// Sum is a hash. Two events, or two actions, with different sums are different.
+// Sum is a SHA-256 hash, by which two events or two actions are compared.
 type Sum [sha256.Size]byte
 
-// EventSum hashes everything that the chain determines: the event's content, and its position in the job (block,
-// transaction, log, and the identity registry, which no event contains). Of several jobs with one key and different
-// sums, at most one is right. The timestamp is not hashed. A wrong timestamp does not make a job wrong, because the
-// agent receives the chain's timestamp; and if it were hashed, a sender could submit many different jobs with one
-// position.
+// EventSum returns the hash of the event as the job describes it: the event's content, its position (block, transaction
+// and log index) and the identity registry. If several jobs have the same key and different sums, at most one of them
+// describes the event correctly.
+//
+// The hash does not include the timestamp. The agent receives the chain's timestamp, so a wrong one in a job does no
+// harm. If the hash included it, a sender could submit any number of different jobs for one position.
 func (j Job) EventSum() Sum {
 	sum := fmt.Appendf(nil, "%s|%d|%s|%s|%s", lowerHex(j.IdentityRegistry), j.BlockNumber, j.BlockHash.Hex(),
 		j.TransactionHash.Hex(), j.formatLogIndex())
@@ -26,7 +27,7 @@ func (j Job) EventSum() Sum {
 	return sha256.Sum256(sum)
 }
 
-// ActionSum hashes the job's action, without the headers, which are secret.
+// ActionSum returns the hash of the job's action without its headers, which are secret.
 func (j Job) ActionSum() Sum {
 	a := j.Action
 	var template any
@@ -38,8 +39,9 @@ func (j Job) ActionSum() Sum {
 	return sha256.Sum256(raw)
 }
 
-// comparableJSON decodes raw into a value that is equal for the JSON that was sent and for the JSON that Postgres
-// returns: without the order of members and the format of numbers. It returns raw as a string if readJSON refuses it.
+// comparableJSON decodes raw into a value in which the order of members and the spelling of numbers are lost. So the
+// JSON that a sender wrote and the same JSON read from Postgres yield equal values. It returns raw as a string if
+// readJSON refuses it.
 func comparableJSON(raw json.RawMessage) any {
 	v, _, refusal := readJSON(raw)
 	if refusal != nil {
@@ -48,6 +50,9 @@ func comparableJSON(raw json.RawMessage) any {
 	return comparableValue(v)
 }
 
+// comparableValue converts a parsed value for comparableJSON. A number becomes a string: NUL, which no string of a job
+// contains, and the number as a reduced fraction, so that 1.0 and 1 are equal. An object becomes a map, and a list a
+// slice. Other values remain.
 func comparableValue(v *strictjson.Value) any {
 	switch data := v.Data.(type) {
 	case json.Number:

@@ -2,10 +2,10 @@ package job
 
 import "strings"
 
-// DirectField returns the path of the first field with which the job overrides where or how its agent is called, or ""
-// if it overrides nothing. These fields are action.endpoint, action.payloadTemplate, an action.toolName that is neither
-// the kind's tool nor its alias, and action.verifyFileHash false. Only senders that the operator trusts with direct
-// calls may set them (docs/api.md).
+// DirectField returns the path of the first field by which the job changes where or how its agent is called, or "" if
+// the job has no such field. These fields are action.endpoint, action.payloadTemplate, an action.toolName for which
+// isOwnTool is false, and an action.verifyFileHash that is false. Only senders with the scope direct may set them
+// (docs/api.md).
 func (j Job) DirectField() string {
 	switch a := j.Action; {
 	case j.Kind == KindAgentUpdated:
@@ -22,7 +22,8 @@ func (j Job) DirectField() string {
 	return ""
 }
 
-// isOwnTool reports whether a name is the tool of a kind, or one of its spellings that readTool accepts.
+// isOwnTool reports whether name is the default tool of kind k: with the prefix agent., agent_ or agent/, or without
+// one.
 func isOwnTool(name string, k Kind) bool {
 	own := strings.TrimPrefix(defaultTool(k), "agent.")
 	for _, prefix := range []string{"agent.", "agent_", "agent/", ""} {

@@ -1,21 +1,25 @@
-// Package job defines the enqueued job: its format, its validation, its key, and the arguments that an agent
-// receives. docs/jobs.md describes the format.
+// Package job defines the job that programs enqueue: its format (docs/jobs.md), its validation, its key, and the
+// arguments that the agent's tool receives.
 //
-// It contains parsing with exact refusals, the normalised Job, the delivery's key and id, argument names and
-// templates.
+// Parse reads a job in Herald's form or in that of the old backend, the system that Herald replaces
+// (docs/migrating.md). It returns a Job in normal form, or a Refusal that names the invalid field. Make returns the
+// Job of an event that was read from a chain.
 //
-// Other packages follow chains (internal/chain), store jobs (internal/store) and fit arguments to a tool's schema
+// Other packages read chains (internal/chain), store jobs (internal/store) and fit arguments to a tool's schema
 // (internal/mcpcall).
 //
 // Invariants:
-//   - Postgres can store a Job that Parse returned as jsonb: it has no NUL, valid UTF-8, and bounded depth and numbers.
-//   - No encoding of a Job contains secret headers.
-//   - A job has only one JSON reading: duplicate names, unknown fields and numbers that may have lost digits are
-//     refused.
+//   - Postgres can store each Job that Parse returns as jsonb: its strings are valid UTF-8 without NUL, and its depth
+//     and numbers are bounded.
+//   - MarshalJSON never writes the secret headers of a Job.
+//   - All JSON readers read the same values from an accepted job in Herald's form. Parse refuses duplicate names,
+//     unknown fields, and numbers that some readers round.
 //   - The key depends only on the event, so that one event always yields the same delivery.
 //
-// Rules that are not obvious: A FeedbackRevoked without a reason has the reason client. ResponseAppended and
-// ValidationResponse require transactionHash and logIndex, because their keys contain them. An action.endpoint
-// without "resolveEndpoint": false is refused, because ignoring it would deliver to another address than the sender
-// wrote. Jobs of any kind may name all three registries.
+// Rules that are not obvious:
+//   - A FeedbackRevoked without a reason has the reason client.
+//   - ResponseAppended and ValidationResponse require transactionHash and logIndex, because their keys contain them.
+//   - Parse refuses an action.endpoint unless the action also sets resolveEndpoint. Ignoring the endpoint would deliver
+//     to another address than the sender wrote.
+//   - Jobs of any kind may contain all three registries.
 package job

@@ -11,39 +11,41 @@ import (
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/strictjson"
+	"github.com/agentherald/herald/internal/text"
 )
 
 const (
-	// maxExact is the largest integer that every JSON reader keeps exactly (RFC 8259 §6).
+	// maxExact is the largest integer that no JSON reader rounds (RFC 8259 §6).
 	maxExact = 1<<53 - 1
-	maxText  = MaxBytes // a string is bounded by the size of its job
+	maxText  = MaxBytes // bytes of a string without a limit of its own
 )
 
-// fieldReader reads the fields of an object. It keeps the first refusal in err, so that its callers check only once,
-// after the last field.
+// fieldReader reads the fields of a JSON object by name. Its methods return a zero value for an absent or refused
+// field. They store the first refusal in err, so that a caller reads all fields and then checks err once.
 type fieldReader struct {
 	object  *strictjson.Object
-	path    string
+	path    string // of the object, which begins the paths in refusals; empty: the job itself
 	limits  Limits
-	asked   []string // the names of all fields that were requested
-	missing *Refusal // the refusal for the first required field that is missing (require)
+	asked   []string // the names with which get was called; findUnknown refuses members with other names
+	missing *Refusal // the refusal for the first required field that is missing (require); nil: none
 	err     *Refusal // the refusal for the first field that is present and wrong (fail); nil: none
 
-	// For the old backend's form: oldNames maps Herald's field names to the old ones, and made holds fields that are
-	// computed from other old fields, by Herald's name.
+	// For a job of the old backend, nil otherwise. oldNames maps Herald's field names to the old ones. made contains
+	// fields that readActionJob computed from other old fields, by Herald's name.
 	oldNames map[string]string
 	made     map[string]*strictjson.Value
 }
 
-// fail keeps a refusal if it is the first one.
+// fail stores refusal in r.err if it is the first one.
 func (r *fieldReader) fail(refusal *Refusal) {
 	if r.err == nil {
 		r.err = refusal
 	}
 }
 
-// get returns a field by Herald's name, or nil if it is absent or null. In the old form, an empty string counts as
-// absent.
+// get returns the value of a field, and adds name to r.asked. name is the field's name in Herald's form, also in a job
+// of the old backend. It returns nil if the field is absent or null, or if it is the empty string in a job of the old
+// backend.
 func (r *fieldReader) get(name string) *strictjson.Value {
 	r.asked = append(r.asked, name)
 	if r.oldNames == nil {
@@ -58,7 +60,7 @@ func (r *fieldReader) get(name string) *strictjson.Value {
 	return nil
 }
 
-// getNonNull returns a member that is present and not null, or nil.
+// getNonNull returns a member of o. It returns nil if the member is absent or null.
 func getNonNull(o *strictjson.Object, name string) *strictjson.Value {
 	if v := o.Get(name); v != nil && v.Data != nil {
 		return v
@@ -66,7 +68,7 @@ func getNonNull(o *strictjson.Object, name string) *strictjson.Value {
 	return nil
 }
 
-// isFilled reports whether a member is present, not null, and not the empty string.
+// isFilled reports whether o has a member with this name that is neither null nor the empty string.
 func isFilled(o *strictjson.Object, name string) bool {
 	v := getNonNull(o, name)
 	return v != nil && v.Data != ""
@@ -74,7 +76,8 @@ func isFilled(o *strictjson.Object, name string) bool {
 
 func (r *fieldReader) has(name string) bool { return r.get(name) != nil }
 
-// pathOf returns the path of a field for a refusal, as the sender would write it, whether the field is present or not.
+// pathOf returns the path that a refusal contains for a field. The field may be absent. In a job of the old backend the
+// path contains the old field name.
 func (r *fieldReader) pathOf(name string) string {
 	if v := r.get(name); v != nil {
 		return v.Path()
@@ -92,7 +95,8 @@ func (r *fieldReader) pathOf(name string) string {
 	return strictjson.Join(r.path, name)
 }
 
-// require stores a refusal in r.missing for the first of the named fields that is absent.
+// require checks that all named fields are present. If r.missing is nil, it stores a refusal for the first absent field
+// there.
 func (r *fieldReader) require(names ...string) {
 	for _, name := range names {
 		if !r.has(name) && r.missing == nil {
@@ -101,15 +105,26 @@ func (r *fieldReader) require(names ...string) {
 	}
 }
 
-// findUnknown returns a refusal for the first member that no method of r has read, or nil. of describes the object in
-// the refusal.
+// findUnknown returns a refusal for the first member of the object that no method of r has read before the call
+// (r.asked). It returns nil if the object has no such member. The refusal suggests the field that was probably meant. of
+// is the name of the object in the refusal, such as "a NewFeedback job".
 func (r *fieldReader) findUnknown(of string) *Refusal {
-	if v := r.object.FirstUnknown(r.asked...); v != nil {
-		return refuse(v.Path(), "is not a field of %s", of)
+	v := r.object.FirstUnknown(r.asked...)
+	if v == nil {
+		return nil
 	}
-	return nil
+	near := text.FindNearest(v.Name, r.asked, min(2, len(v.Name)/3))
+	plain := strings.ReplaceAll(v.Name, "_", "") // feedback_uri is probably feedbackURI
+	if i := slices.IndexFunc(r.asked, func(name string) bool { return strings.EqualFold(name, plain) }); i >= 0 {
+		near = r.asked[i]
+	}
+	if near != "" {
+		return refuse(v.Path(), "is not a field of %s: did you mean %s?", of, near)
+	}
+	return refuse(v.Path(), "is not a field of %s", of)
 }
 
+// readText reads a string. It refuses one that is longer than limit, in bytes.
 func (r *fieldReader) readText(name string, limit int) string {
 	v := r.get(name)
 	if v == nil {
@@ -125,6 +140,7 @@ func (r *fieldReader) readText(name string, limit int) string {
 	return text
 }
 
+// readBool reads a boolean. It returns fallback if the field is absent.
 func (r *fieldReader) readBool(name string, fallback bool) bool {
 	v := r.get(name)
 	if v == nil {
@@ -137,8 +153,8 @@ func (r *fieldReader) readBool(name string, fallback bool) bool {
 	return b
 }
 
-// readInteger reads an integer from least to most. It returns 0 for an absent or refused integer, so that callers
-// compute only with valid ones. If most is nil, the integer may have at most 256 bits.
+// readInteger reads an integer from least to most, in the forms that parseInteger accepts. If most is nil, the integer
+// may have at most 256 bits. It returns 0 for an absent or refused field, never nil.
 func (r *fieldReader) readInteger(name string, least, most *big.Int) *big.Int {
 	v := r.get(name)
 	if v == nil {
@@ -162,8 +178,8 @@ func (r *fieldReader) readInteger(name string, least, most *big.Int) *big.Int {
 	return new(big.Int)
 }
 
-// parseInteger parses a decimal string, or a JSON number with an integer value of at most 53 bits, which every JSON
-// reader keeps exactly.
+// parseInteger parses an integer: a decimal string, or a JSON number of at most maxExact. It refuses larger JSON
+// numbers, because the sender's JSON library may have rounded them.
 func parseInteger(v *strictjson.Value) (*big.Int, *Refusal) {
 	switch data := v.Data.(type) {
 	case string:
@@ -190,17 +206,19 @@ func parseInteger(v *strictjson.Value) (*big.Int, *Refusal) {
 	return nil, refuse(v.Path(), "must be a whole number or a decimal string")
 }
 
+// readUint is readInteger for an integer that fits into a uint64.
 func (r *fieldReader) readUint(name string, least, most uint64) uint64 {
 	return r.readInteger(name, new(big.Int).SetUint64(least), new(big.Int).SetUint64(most)).Uint64()
 }
 
-// readAgentID reads an ERC-721 token id, a uint256. It returns 0, which is a valid id, if the field is absent.
+// readAgentID reads an agent's id, a uint256. It returns 0 if the field is absent or refused. Since 0 is also a valid
+// id, callers check for an absent field with require.
 func (r *fieldReader) readAgentID(name string) *big.Int {
 	return r.readInteger(name, new(big.Int), nil)
 }
 
-// readAddress reads 0x and 40 hex digits. An address in mixed case must have the right checksum (EIP-55). It returns
-// the zero address if the field is absent or refused.
+// readAddress reads an address: 0x and 40 hex digits. It refuses the zero address, and an address in mixed case with a
+// wrong checksum (EIP-55). It returns the zero address if the field is absent or refused.
 func (r *fieldReader) readAddress(name string) common.Address {
 	v := r.get(name)
 	if v == nil {
@@ -231,8 +249,8 @@ func (r *fieldReader) readHash(name string) common.Hash {
 	return common.BytesToHash(raw)
 }
 
-// readKeyHash reads a hash that is part of the key. It refuses an absent or zero hash; why explains that in the
-// refusal.
+// readKeyHash reads a hash that the job's key contains. It refuses an absent or zero hash. The refusal ends with why,
+// the reason why the hash is needed.
 func (r *fieldReader) readKeyHash(name, why string) common.Hash {
 	h := r.readHash(name)
 	if h == (common.Hash{}) {
@@ -241,7 +259,9 @@ func (r *fieldReader) readKeyHash(name, why string) common.Hash {
 	return h
 }
 
-// readStrings reads a list of at most most strings. It returns nil if the field is absent.
+// readStrings reads a list of strings. most is the largest accepted length of the list. It returns nil if the field is
+// absent, not a list, or longer. If an element is not a string, it refuses the field, and the result contains "" for
+// that element.
 func (r *fieldReader) readStrings(name string, most int) []string {
 	v := r.get(name)
 	if v == nil {
@@ -263,8 +283,8 @@ func (r *fieldReader) readStrings(name string, most int) []string {
 	return out
 }
 
-// readObject reads an object with any members, and returns it with a reader for them. Both are nil if the field is
-// absent or not an object.
+// readObject returns the object in the field called name, and a reader for its members, which may have any names. Both
+// are nil if the field is absent or refused.
 func (r *fieldReader) readObject(name string) (*strictjson.Value, *fieldReader) {
 	v := r.get(name)
 	if v == nil {
@@ -278,8 +298,8 @@ func (r *fieldReader) readObject(name string) (*strictjson.Value, *fieldReader) 
 	return v, &fieldReader{object: o, limits: r.limits, path: v.Path()}
 }
 
-// readKnown returns a reader for an object that may contain only the known fields, or nil if the field is absent or
-// refused.
+// readKnown returns a reader for the object in the field called name. It refuses an object with a member whose name is
+// not in known. It returns nil if the field is absent or refused.
 func (r *fieldReader) readKnown(name string, known ...string) *fieldReader {
 	v, in := r.readObject(name)
 	if in == nil {

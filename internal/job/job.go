@@ -11,7 +11,8 @@ import (
 // Kind is the type of a job.
 type Kind string
 
-// The kinds. AgentUpdated raises an agent's epoch and is not delivered.
+// The kinds of jobs. A job of KindAgentUpdated does not become a delivery. It raises the agent's epoch, so that workers
+// no longer use cached data about the agent's endpoint.
 const (
 	KindNewFeedback        Kind = "NewFeedback"
 	KindFeedbackRevoked    Kind = "FeedbackRevoked"
@@ -20,19 +21,19 @@ const (
 	KindAgentUpdated       Kind = "AgentUpdated"
 )
 
-// TaskTypes returns the kinds as asynq task types.
+// TaskTypes returns all kinds. A task in asynq has the kind of its job as its type.
 func TaskTypes() []string {
 	return []string{string(KindNewFeedback), string(KindFeedbackRevoked), string(KindResponseAppended),
 		string(KindValidationResponse), string(KindAgentUpdated)}
 }
 
-// Reasons of a FeedbackRevoked.
+// Values of Job.Reason for a FeedbackRevoked.
 const (
-	RevokedByClient = "client"
-	RevokedByReorg  = "reorg"
+	RevokedByClient = "client" // a revocation: the client withdrew the feedback
+	RevokedByReorg  = "reorg"  // a retraction: a reorg removed the feedback from the chain
 )
 
-// Job is one event to deliver, in normal form. Fields that a kind does not use are zero.
+// Job describes one event to deliver, in normal form. Fields that its kind does not use are zero.
 type Job struct {
 	Kind               Kind
 	ChainID            uint64
@@ -51,8 +52,8 @@ type Job struct {
 	FeedbackURI   string
 	FeedbackHash  common.Hash // keccak256 of the file; zero if the job contains none
 
-	Reason   string // FeedbackRevoked: client or reorg
-	Retracts string // FeedbackRevoked by a reorg, made by Herald: id of the delivery that it retracts
+	Reason   string // FeedbackRevoked: RevokedByClient or RevokedByReorg
+	Retracts string // a job of Retraction: the id of the delivery of the feedback; otherwise empty
 
 	Responder    common.Address
 	ResponseURI  string
@@ -70,8 +71,8 @@ type Job struct {
 	Timestamp       int64       // unix seconds of the block
 
 	Action    Action
-	Meta      json.RawMessage // stored for the sender; Herald does not interpret it
-	Sanitized []string        // paths of strings that were repaired to be storable; at most 32
+	Meta      json.RawMessage // any object of the sender, stored with the job; Herald does not interpret it
+	Sanitized []string        // paths of strings in which NUL or invalid UTF-8 was replaced; at most 32
 }
 
 // Action describes how to deliver a job.
@@ -85,7 +86,8 @@ type Action struct {
 	TimeoutMs          int             `json:"timeoutMs,omitempty"` // 0 means the configured call timeout
 }
 
-// Endpoint is an MCP server that the job's sender names. It is used only if Action.ResolveEndpoint is false.
+// Endpoint is an MCP server that the job's sender names, to be called instead of the server that the agent registered.
+// It is used only if Action.ResolveEndpoint is false.
 type Endpoint struct {
 	Transport string                   `json:"transport"` // http, sse, stdio
 	URL       string                   `json:"url,omitempty"`

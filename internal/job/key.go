@@ -8,14 +8,16 @@ import (
 	"github.com/google/uuid"
 )
 
-// Key returns the delivery's business key, which is empty for AgentUpdated:
+// Key returns the key of the job's event, which is also the key of its delivery. It is empty for AgentUpdated, which
+// has no delivery. These are the forms for NewFeedback and FeedbackRevoked, for ResponseAppended, for
+// ValidationResponse and for a retraction:
 //
 //	eip155:<chainId>:<reputationRegistry>/<agentId>/<client>/<feedbackIndex>#<type>
 //	…/<feedbackIndex>/<responder>/<transaction>/<logIndex>#ResponseAppended
 //	eip155:<chainId>:<validationRegistry>/<requestHash>/<transaction>/<logIndex>#ValidationResponse
 //	…/<feedbackIndex>#Retraction@<blockHash>
 //
-// Addresses and hashes are in lower case.
+// … abbreviates the beginning of the first form. Addresses and hashes are in lower case.
 func (j Job) Key() string {
 	switch j.Kind {
 	case KindAgentUpdated:
@@ -34,8 +36,8 @@ func (j Job) Key() string {
 	return fmt.Sprintf("%s/%d#%s", j.pairKey(), j.FeedbackIndex, j.Kind)
 }
 
-// OrderKey returns the ordering key: the chain, the registry, the agent and the client, or the validator of a
-// validation. Deliveries with one ordering key are sent in the order of OrderSeq.
+// OrderKey returns the ordering key. It consists of the chain, the registry, the agent, and the client or, for a
+// validation, the validator. Deliveries with the same ordering key are called in the order of OrderSeq.
 func (j Job) OrderKey() string {
 	if j.Kind == KindValidationResponse {
 		return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lowerHex(j.ValidationRegistry), j.formatAgentID(),
@@ -44,8 +46,9 @@ func (j Job) OrderKey() string {
 	return j.pairKey()
 }
 
-// OrderSeq returns the feedback's index, or the block number of a validation, which has no index. For a retraction it
-// is one less than the index, so that the retraction precedes new feedback that gets the same index.
+// OrderSeq returns the job's number in the order of its ordering key: the feedback index, or for a validation, which
+// has no index, the block number. For a retraction it is one less than the index. So the retraction is delivered before
+// new feedback that gets the same index after the reorg.
 func (j Job) OrderSeq() uint64 {
 	switch {
 	case j.Kind == KindValidationResponse:
@@ -56,15 +59,16 @@ func (j Job) OrderSeq() uint64 {
 	return j.FeedbackIndex
 }
 
-// IsRetraction reports whether the job retracts feedback whose block a reorg removed from the chain.
+// IsRetraction reports whether the job is a retraction: it informs the agent that a reorg removed feedback.
 func (j Job) IsRetraction() bool { return j.Kind == KindFeedbackRevoked && j.Reason == RevokedByReorg }
 
-// pairKey returns the part of a key that identifies the agent and the client in one reputation registry.
+// pairKey returns the part of a key that identifies a client and an agent in one reputation registry.
 func (j Job) pairKey() string {
 	return fmt.Sprintf("eip155:%d:%s/%s/%s", j.ChainID, lowerHex(j.ReputationRegistry), j.formatAgentID(),
 		lowerHex(j.ClientAddress))
 }
 
+// formatLogIndex returns the log index in decimal, or "-" if the job has none.
 func (j Job) formatLogIndex() string {
 	if j.LogIndex == nil {
 		return "-"
@@ -72,26 +76,27 @@ func (j Job) formatLogIndex() string {
 	return fmt.Sprint(*j.LogIndex)
 }
 
-// IDOf returns the delivery id of a key: a UUIDv5 in the URL name space (RFC 9562).
+// IDOf returns the id of the delivery with this key: a UUIDv5 in the URL name space (RFC 9562).
 func IDOf(key string) uuid.UUID { return uuid.NewSHA1(uuid.NameSpaceURL, []byte(key)) }
 
-// ID returns the delivery id of the job.
+// ID returns the id of the job's delivery.
 func (j Job) ID() uuid.UUID { return IDOf(j.Key()) }
 
-// AgentRegistry returns the agent's registry in ERC-8004's form: eip155:<chainId>:<identityRegistry>.
+// AgentRegistry returns the agent's identity registry in the form of ERC-8004: eip155:<chainId>:<identityRegistry>.
 func (j Job) AgentRegistry() string {
 	return fmt.Sprintf("eip155:%d:%s", j.ChainID, j.IdentityRegistry.Hex())
 }
 
-// HasPositionKey reports whether the key contains the event's transaction and log index.
+// HasPositionKey reports whether the job's key contains the event's position, its transaction and log index.
 func (j Job) HasPositionKey() bool {
 	return j.Kind == KindResponseAppended || j.Kind == KindValidationResponse
 }
 
-// Conflict compares the event's content with that of a known job with the same key. It returns the first field that
-// differs. Block, transaction, timestamp, action and meta are not compared, because they may differ after a reorg or
-// between senders. The identity registry is not compared either: no event contains it, and it follows from the
-// emitting registry, which is part of the key.
+// Conflict compares the content of the job's event with that of known, another job with the same key. If they differ,
+// it returns the name of the first different field, and true.
+//
+// It does not compare block, transaction, timestamp, action and meta, which may differ after a reorg or between
+// senders. It does not compare the identity registry, because the registry in the key determines it.
 func (j Job) Conflict(known Job) (field string, conflict bool) {
 	if differ := j.diffContent(known); len(differ) > 0 {
 		return differ[0], true
@@ -99,7 +104,18 @@ func (j Job) Conflict(known Job) (field string, conflict bool) {
 	return "", false
 }
 
-// diffContent returns the names of the content fields in which two jobs differ.
+// ContentValue returns the value of the content field with this name (a result of the method Conflict), or "" for any
+// other name.
+func (j Job) ContentValue(field string) string {
+	for _, f := range j.contentFields() {
+		if f.name == field {
+			return fmt.Sprint(f.value)
+		}
+	}
+	return ""
+}
+
+// diffContent returns the names of the fields of contentFields in which two jobs differ.
 func (j Job) diffContent(other Job) (fields []string) {
 	others := other.contentFields()
 	for i, f := range j.contentFields() {
@@ -110,8 +126,9 @@ func (j Job) diffContent(other Job) (fields []string) {
 	return fields
 }
 
-// Differences returns the names of j's fields that differ from the event as it was read from the chain. Fields of the
-// position that j does not set are no differences.
+// Differences returns the names of the fields in which j differs from read, the same event as it was read from the
+// chain. It compares the content, the position, the timestamp and the identity registry. Fields of the content are
+// always compared. The other fields are compared only if j has them.
 func (j Job) Differences(read Job) []string {
 	fields := j.diffContent(read)
 	for _, f := range []struct {
@@ -132,9 +149,10 @@ func (j Job) Differences(read Job) []string {
 	return fields
 }
 
-// SameEvent reports whether two jobs with the same key, both read from the chain, are the same event: transaction and
-// content are the same. Its block and log index may differ after a reorg. The logs of an older form lack tag1, so a
-// missing tag1 is no difference.
+// SameEvent reports whether j and other, two jobs with the same key, describe the same event: their transaction and
+// content are equal. The block and log index are not compared, because a reorg may change them. An empty tag1 equals
+// any tag1, because some old ABI forms of the event do not contain it. Unlike NamesEvent, it returns false if only one
+// job has a transaction.
 func (j Job) SameEvent(other Job) bool {
 	if j.Tag1 == "" || other.Tag1 == "" {
 		j.Tag1, other.Tag1 = "", ""
@@ -142,19 +160,20 @@ func (j Job) SameEvent(other Job) bool {
 	return j.TransactionHash == other.TransactionHash && len(j.diffContent(other)) == 0
 }
 
-// NamesEvent reports whether j, which anybody may have sent, names no other event than one that was read from the chain:
-// the content is the same, and so is the transaction if j names one.
+// NamesEvent reports whether j, a job of any sender, describes the same event as read, a job that was read from the
+// chain. It compares the content, and the transaction unless j has none.
 func (j Job) NamesEvent(read Job) bool {
 	return (j.TransactionHash == (common.Hash{}) || j.TransactionHash == read.TransactionHash) && len(j.diffContent(read)) == 0
 }
 
-// contentField is one field of an event's content.
+// contentField is the name and value of one field of an event's content.
 type contentField struct {
 	name  string
 	value any // comparable
 }
 
-// contentFields returns the content of the event, in the same order for all jobs.
+// contentFields returns the content of the event: the agent's id, and the fields that neither the key nor the position
+// contains. The result has the same names in the same order for jobs of all kinds.
 func (j Job) contentFields() []contentField {
 	value := ""
 	if j.Value != nil {
@@ -178,7 +197,7 @@ func (j Job) contentFields() []contentField {
 	}
 }
 
-// Retraction returns the job that retracts feedback j after a reorg removed its block. id is the delivery of the
+// Retraction returns the job that informs the agent that a reorg removed the feedback j. id is the delivery of the
 // feedback. The job has the position of the removed block and the default action.
 func (j Job) Retraction(id uuid.UUID) Job {
 	return Job{Kind: KindFeedbackRevoked, Reason: RevokedByReorg, Retracts: id.String(), ChainID: j.ChainID,
@@ -195,5 +214,5 @@ func (j Job) formatAgentID() string {
 	return j.AgentID.String()
 }
 
-// lowerHex returns a in lower case. It avoids Address.Hex, which hashes the address for the checksum in its letters.
+// lowerHex returns a in lower case. Address.Hex would also compute the checksum (EIP-55), which takes a hash.
 func lowerHex(a common.Address) string { return hexutil.Encode(a[:]) }

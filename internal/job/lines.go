@@ -6,25 +6,25 @@ import (
 	"io"
 )
 
-// LineReader reads JSON Lines. It skips a line that is longer than the limit, without keeping it in memory, and
-// continues with the next line.
+// LineReader reads JSON Lines. It skips a line that is longer than its limit, without storing it in memory.
 type LineReader struct {
 	r      *bufio.Reader
 	limit  int
 	offset int64
 }
 
-// NewLineReader returns a LineReader that accepts lines of at most limit bytes, without the newline.
+// NewLineReader returns a LineReader for lines of at most limit bytes, not counting the newline.
 func NewLineReader(r io.Reader, limit int) *LineReader {
 	return &LineReader{r: bufio.NewReaderSize(r, 64<<10), limit: limit}
 }
 
-// Offset returns the number of input bytes up to the end of the last line that Next read.
+// Offset returns the number of bytes of the input before the line that the following call of Next reads. Lines that
+// were too long, and newlines, are included.
 func (l *LineReader) Offset() int64 { return l.offset }
 
-// Next returns the next line without its newline, or io.EOF after the last line. A last line may lack its newline. For
-// a line that is too long, Next returns a *Refusal, and the next call continues after that line. The caller may keep
-// the slice.
+// Next returns the next line without its newline, or io.EOF after the last line, which may lack a newline. If the line
+// is too long, Next returns a *Refusal, and the next call returns the line after it. The caller may keep the returned
+// slice.
 func (l *LineReader) Next() ([]byte, error) {
 	var line []byte
 	var length int64

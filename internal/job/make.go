@@ -8,9 +8,9 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// Make completes a job that was built from an event on the chain, with the chain's strings unchanged. It validates the
-// job as Parse does, sets the default action, and repairs strings that cannot be stored. The error is a *Refusal that
-// names the field.
+// Make validates and completes a job whose fields contain an event as it was read from the chain, with the chain's
+// strings unchanged. It returns the job with the default action and with repairText applied to its strings. It applies
+// the same rules as Parse. The error is a *Refusal that names the field.
 func Make(j Job, l Limits) (Job, error) {
 	j.Action = defaultAction(j.Kind)
 	validation, feedback := j.Kind == KindValidationResponse, j.Kind == KindNewFeedback
@@ -68,7 +68,8 @@ func Make(j Job, l Limits) (Job, error) {
 	return j, nil
 }
 
-// repairText replaces each NUL, and each byte that is not valid UTF-8, with U+FFFD, because Postgres cannot store them.
+// repairText returns s with U+FFFD instead of each NUL and each byte that is not valid UTF-8, because Postgres cannot
+// store them.
 func repairText(s string) string {
 	var b strings.Builder
 	for _, r := range s { // range decodes a byte that is not UTF-8 as U+FFFD
@@ -80,7 +81,7 @@ func repairText(s string) string {
 	return b.String()
 }
 
-// writtenLength returns an upper bound of the bytes that a string needs within a job's JSON. It counts six for a
+// writtenLength returns an upper bound of the length, in bytes, of s as a JSON string. It counts six bytes for a
 // control character.
 func writtenLength(s string) int {
 	n := len(s)

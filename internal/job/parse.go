@@ -15,16 +15,17 @@ import (
 
 // Bounds of a job (docs/jobs.md).
 const (
-	MaxBytes     = 256 << 10
-	maxMetaBytes = 4 << 10
-	maxDepth     = 2 + 32 // meta and payloadTemplate, at most two levels down, may have 32 levels of their own
-	maxExponent  = 300    // of a number: the range of jsonb's numeric is smaller than JSON's
-	maxDigits    = 400    // digits of a number as it is written
-	maxSanitized = 32     // paths in Job.Sanitized; a hostile job can have a hundred thousand
+	MaxBytes     = 256 << 10 // bytes of a job
+	maxMetaBytes = 4 << 10   // bytes of its meta, as compact JSON
+	maxDepth     = 2 + 32    // nesting of objects and lists: 32 levels within meta and payloadTemplate
+	maxExponent  = 300       // decimal exponent of a number: Postgres' numeric has a smaller range than JSON
+	maxDigits    = 400       // digits of a number as it is written
+	maxSanitized = 32        // paths in Job.Sanitized, because a hostile job can contain 100,000 invalid strings
 )
 
-// Bounds of an event's fields. The database sets maxInt64 and maxLogIndex, the registries set maxPercent and
-// maxDecimals. year9999 is the last Unix second of the year 9999, the latest date that can be shown.
+// Bounds of an event's fields. maxInt64 and maxLogIndex are the largest values of Postgres' bigint and integer.
+// maxPercent and maxDecimals are the largest values that the registries accept for a score or response and for
+// valueDecimals. year9999 is the last Unix second of the year 9999, the latest date that can be shown.
 const (
 	maxInt64    = 1<<63 - 1
 	maxLogIndex = 1<<31 - 1
@@ -33,13 +34,13 @@ const (
 	year9999    = 253402300799
 )
 
-// maxValue returns 1e38, the bound that a registry sets for |value|.
+// maxValue returns 1e38, the largest |value| that a registry accepts.
 func maxValue() *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(38), nil) }
 
-// Refusal is the error for an invalid job. It describes which field is wrong and why.
+// Refusal is the error for an invalid job. It names the invalid field and the problem.
 type Refusal struct {
-	Path    string // for example "action.payloadTemplate.a[0]"; empty: the job as a whole
-	Problem string // a predicate whose subject is the path: "is missing"
+	Path    string // of the field, such as "action.payloadTemplate.a[0]"; empty: the job as a whole
+	Problem string // a predicate about the field, such as "is missing"
 }
 
 // Error returns "<path>: <problem>", or only the problem if Path is empty.
@@ -54,18 +55,19 @@ func refuse(path, format string, args ...any) *Refusal {
 	return &Refusal{Path: path, Problem: fmt.Sprintf(format, args...)}
 }
 
-// Limits are the limits that an installation sets for jobs.
+// Limits are the rules for jobs that the settings of an installation determine.
 type Limits struct {
-	// MaxTimeout bounds action.timeoutMs. The default is 30 s, as for HERALD_CALL_TIMEOUT.
+	// MaxTimeout bounds action.timeoutMs (HERALD_CALL_TIMEOUT). Default 30 s.
 	MaxTimeout time.Duration
-	// Tools contains exact tool names that a job may use in addition to agent.receive* and its aliases.
+	// Tools contains the tool names that a job may contain in addition to those of readTool (HERALD_TOOLS).
 	Tools []string
-	// Registries returns the registries of a chain. The registry that a job's kind needs must be among them; if the job
-	// names none, the first of its kind is used. If known is false, the chain's registries are unknown and the job may
-	// name any. The default lists the public deployments of ERC-8004.
+	// Registries returns the registries of a chain. If known is true, the registry that a job's kind needs must be
+	// among them, and the first one is used for a job without a registry. If known is false, a job may contain any
+	// registry. The default, erc8004.ListedRegistries, returns the public deployments of ERC-8004.
 	Registries func(chainID uint64) (_ erc8004.Registries, known bool)
 }
 
+// withDefaults returns l with the defaults for MaxTimeout and Registries.
 func (l Limits) withDefaults() Limits {
 	if l.MaxTimeout <= 0 {
 		l.MaxTimeout = 30 * time.Second
@@ -79,8 +81,9 @@ func (l Limits) withDefaults() Limits {
 // Parse parses one job, in Herald's form or as an ActionJob of the old backend. The error is a *Refusal that names the
 // field.
 //
-// If Parse refuses the job, it returns the zero Job, unless all fields of its key are valid. Then the Job contains the
-// event without action and meta, so that the rejected row of an intake without a caller to answer names the agent.
+// With the error, Parse returns the zero Job, or a Job without action and meta if the event is valid and only the
+// action, meta or an unknown field is refused. The intake of jobs in Redis stores that Job in a rejected row, so that
+// an operator sees which agent it concerns.
 func Parse(line []byte, l Limits) (Job, error) {
 	l = l.withDefaults()
 	if len(line) > MaxBytes {
@@ -106,8 +109,8 @@ func Parse(line []byte, l Limits) (Job, error) {
 	return j, nil
 }
 
-// readJSON parses one JSON value and repairs its strings so that Postgres can store them. sanitized contains the paths
-// of the repaired strings, at most maxSanitized of them.
+// readJSON parses one JSON value and replaces NUL and invalid UTF-8 in its strings, which Postgres cannot store.
+// sanitized contains the paths of the changed strings, at most maxSanitized of them.
 func readJSON(raw []byte) (root *strictjson.Value, sanitized []string, _ *Refusal) {
 	root, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: maxDepth, MaxDigits: maxDigits,
 		MaxExponent: maxExponent,
@@ -122,12 +125,13 @@ func readJSON(raw []byte) (root *strictjson.Value, sanitized []string, _ *Refusa
 	return root, sanitized, nil
 }
 
+// refuseLength returns the refusal of a job of length bytes where limit bytes are allowed.
 func refuseLength(length int64, limit int) *Refusal {
 	return refuse("", "is %d bytes long; a job may have %d", length, limit)
 }
 
-// readNative reads a job in Herald's form. The Job that it returns with a refusal is described at Parse. Of several
-// faults, an unknown field is reported first, because a misspelt name is better reported as unknown than as missing.
+// readNative reads a job in Herald's form. With a refusal it returns the Job that Parse describes. If there are several
+// errors, it reports an unknown field first: its name may be a misspelling of a field that is then reported as missing.
 func readNative(o *strictjson.Object, l Limits) (Job, *Refusal) {
 	r := &fieldReader{object: o, limits: l}
 	j, refusal := r.readEvent()
@@ -146,8 +150,8 @@ func readNative(o *strictjson.Object, l Limits) (Job, *Refusal) {
 	return j, nil
 }
 
-// readEvent reads all fields except action and meta. If it refuses the event, the returned job contains only its Kind,
-// or nothing if the kind is unknown.
+// readEvent reads all fields of a job except action and meta. With a refusal, the returned Job contains only its Kind,
+// or nothing if the type is invalid.
 func (r *fieldReader) readEvent() (Job, *Refusal) {
 	j := Job{Kind: Kind(r.readText("type", maxText))}
 	switch {
@@ -170,16 +174,23 @@ func (r *fieldReader) readEvent() (Job, *Refusal) {
 	return j, nil
 }
 
-// readRegistries reads the three registries of a job. A registry that the kind needs has to be one of the chain's; if
-// it is absent, the first of the chain's is used. The other registries are stored unchecked, so that a sender may send
-// the same three with every job.
+// readRegistries reads the three registries of a job. Limits.Registries returns the addresses that are known for the
+// job's chain, and whether the chain is known. For the registry that the job's kind needs:
+//   - known chain: an absent registry is the first of the addresses; a present one has to be among them;
+//   - unknown chain: any registry is accepted, but an absent identityRegistry is refused.
+//
+// Registries that the kind does not need are stored unchecked, so that a sender may send all three with every job.
 func (r *fieldReader) readRegistries(j *Job) {
 	for _, registry := range j.registries(r.limits) {
 		switch {
 		case r.has(registry.field):
 			*registry.address = r.readAddress(registry.field)
+		case registry.needed && !registry.known && registry.field == "identityRegistry":
+			r.fail(refuse(r.pathOf("chainId"), "is %d, whose registries are unknown: set IDENTITY_REGISTRY_%[1]d and "+
+				"REPUTATION_REGISTRY_%[1]d, or name the registries in the job", j.ChainID))
 		case registry.needed && len(registry.listed) == 0:
-			r.fail(refuse(r.pathOf(registry.field), "is missing, and chain %d has no known one", j.ChainID))
+			r.fail(refuse(r.pathOf(registry.field), "is missing, and chain %d has no known one: set %s_%[1]d", j.ChainID,
+				registry.setting))
 		case registry.needed:
 			*registry.address = registry.listed[0]
 		}
@@ -189,16 +200,17 @@ func (r *fieldReader) readRegistries(j *Job) {
 	}
 }
 
-// registry is one of the three registry fields of a job, with the addresses that the field may have.
+// registry is one of the three registry fields of a job, with the addresses that it may contain.
 type registry struct {
-	field, setting string           // name in the job; prefix of the environment variable that lists addresses
-	address        *common.Address  // in the job
+	field, setting string           // name of the field; prefix of the environment variable with its addresses
+	address        *common.Address  // points to the field of the Job
 	listed         []common.Address // the chain's registries of this kind, the default first
-	known          bool             // the chain's registries are known, so no other may be used
-	needed         bool             // a job of this kind needs the registry
+	known          bool             // the field must contain an address of listed
+	needed         bool             // the job's kind needs this registry
 }
 
-// registries returns the three registry fields of the job.
+// registries returns the three registry fields of the job. Each has the addresses that l.Registries returns for the
+// job's chain.
 func (j *Job) registries(l Limits) []registry {
 	listed, known := l.Registries(j.ChainID)
 	validation := j.Kind == KindValidationResponse
@@ -210,7 +222,8 @@ func (j *Job) registries(l Limits) []registry {
 	}
 }
 
-// findUnlisted returns a refusal if a registry that the kind needs is not among the chain's.
+// findUnlisted returns a refusal if a registry that the job's kind needs is not among the known registries of the
+// chain. It returns nil if they are not known.
 func (j *Job) findUnlisted(l Limits) *Refusal {
 	for _, r := range j.registries(l) {
 		if r.needed && r.known && !slices.Contains(r.listed, *r.address) {
@@ -222,9 +235,8 @@ func (j *Job) findUnlisted(l Limits) *Refusal {
 	return nil
 }
 
-// readContent reads the fields of the job's kind. A response and a validation are identified by their position on the
-// chain, so they need transactionHash and logIndex. A retraction is identified by the removed block, so it needs
-// blockHash.
+// readContent reads the fields that only the job's kind has. It refuses a response or a validation without
+// transactionHash and logIndex, and a retraction without blockHash, because their keys contain these fields.
 func (r *fieldReader) readContent(j *Job) {
 	switch j.Kind {
 	case KindNewFeedback:
@@ -261,13 +273,14 @@ func (r *fieldReader) readContent(j *Job) {
 	}
 }
 
-// readPair reads the client and the feedback index.
+// readPair reads clientAddress and feedbackIndex. Both are required.
 func (r *fieldReader) readPair(j *Job) {
 	r.require("clientAddress", "feedbackIndex")
 	j.ClientAddress, j.FeedbackIndex = r.readAddress("clientAddress"), r.readUint("feedbackIndex", 1, 1<<64-1)
 }
 
-// readRating reads value and valueDecimals, or instead of both the older score (0 to 100).
+// readRating reads value and valueDecimals, or score (0 to 100), their older form. It refuses a job with both forms or
+// none.
 func (r *fieldReader) readRating(j *Job) {
 	score, value, decimals := r.has("score"), r.has("value"), r.has("valueDecimals")
 	switch {
@@ -287,7 +300,8 @@ func (r *fieldReader) readRating(j *Job) {
 	}
 }
 
-// readPosition reads the position of the event on the chain: block, transaction, log and timestamp.
+// readPosition reads the position of the event on the chain: block, transaction and log index, and the block's
+// timestamp. All are optional here.
 func (r *fieldReader) readPosition(j *Job) {
 	j.BlockNumber = r.readUint("blockNumber", 0, maxInt64)
 	j.BlockHash, j.TransactionHash = r.readHash("blockHash"), r.readHash("transactionHash")
@@ -298,8 +312,8 @@ func (r *fieldReader) readPosition(j *Job) {
 	}
 }
 
-// readMeta reads meta, an object of at most maxMetaBytes as compact JSON, and returns that JSON, or nil if it is
-// absent.
+// readMeta reads meta, an object of at most maxMetaBytes, and returns its compact JSON. It returns nil if the field is
+// absent or not an object.
 func (r *fieldReader) readMeta(name string) json.RawMessage {
 	v, _ := r.readObject(name)
 	if v == nil {
@@ -312,6 +326,7 @@ func (r *fieldReader) readMeta(name string) json.RawMessage {
 	return raw
 }
 
+// firstOf returns the first refusal that is not nil. It returns nil if all are nil.
 func firstOf(refusals ...*Refusal) *Refusal {
 	for _, r := range refusals {
 		if r != nil {

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"unicode"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
@@ -46,7 +47,8 @@ func differences() []difference {
 		{"must be at most", writtenAsText, "largest value", feedback(`timestamp="999999999999"`)},
 		{"an id has at most 256", writtenAsText, "largest value", feedback(`agentId="` + strings.Repeat("9", 78) + `"`)},
 		{"far too wide", writtenAsText, "largest value", feedback(`value="` + strings.Repeat("0", 400) + `9"`)},
-		{"has no known one", nil, "known registries", feedback(`chainId=999999`)},
+		{"whose registries are unknown", nil, "known registries", feedback(`chainId=999999`)},
+		{"has no known one", nil, "known registries", feedback(`chainId=999999`, `identityRegistry="`+clientHex+`"`)},
 		{"is not among the registries", nil, "does not list", feedback(`identityRegistry="` + clientHex + `"`)},
 		{"knows no value", nil, "`payloadTemplate`", feedback(`action={"payloadTemplate":{"a":"{{nobody}}"}}`)},
 		{"belongs to HTTP, to MCP or to Herald", nil, "belong to HTTP", feedback(`action={"resolveEndpoint":true,"endpoint":{"transport":"http","url":"https://a","headers":{"hOsT":"b"}}}`)},
@@ -76,13 +78,9 @@ func hasWideText(_ string, line []byte) bool {
 func loadSchema(t testing.TB) map[string]any {
 	t.Helper()
 	raw, err := os.ReadFile(schemaFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return doc.(map[string]any)
 }
 
@@ -144,9 +142,7 @@ func samples(t testing.TB) []sample {
 		add([]byte(s), "fuzz seed %d", i)
 	}
 	files, err := filepath.Glob("testdata/fuzz/FuzzParse/*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	for _, file := range files {
 		add(corpusEntry(t, file), "%s", file)
 	}
@@ -183,9 +179,7 @@ func onAllCores(n int, f func(i int)) {
 func corpusEntry(t testing.TB, file string) []byte {
 	t.Helper()
 	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	_, rest, _ := strings.Cut(string(raw), "[]byte(")
 	text, err := strconv.Unquote(strings.TrimSuffix(strings.TrimSpace(rest), ")"))
 	if err != nil {
@@ -199,9 +193,7 @@ func corpusEntry(t testing.TB, file string) []byte {
 func TestJobSchema(t *testing.T) {
 	t.Parallel()
 	schema, err := compileSchema(loadSchema(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	known, all := differences(), samples(t)
 	differs := make([]string, len(all))
 	onAllCores(len(all), func(i int) {
@@ -230,9 +222,7 @@ func TestJobSchema(t *testing.T) {
 	t.Run("without a rule", func(t *testing.T) { findEachLostRule(t, all) })
 
 	page, err := os.ReadFile(jobsPage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	for _, d := range known {
 		s := newSample(known, d.problem, []byte(d.example))
 		if s.refusal == nil || !strings.Contains(s.refusal.Problem, d.problem) || !s.excused {
@@ -337,13 +327,9 @@ func takeOut(v any, path []string) {
 func TestJobsPage(t *testing.T) {
 	t.Parallel()
 	schema, err := compileSchema(loadSchema(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	page, err := os.ReadFile(jobsPage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	known, kinds := differences(), map[Kind]bool{}
 	for i, block := range strings.Split(string(page), "```json\n")[1:] {
 		body, _, _ := strings.Cut(block, "```")

@@ -11,9 +11,9 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// stored is the JSON form in which Postgres stores a Job: the field names of docs/jobs.md; agentId, value and integers
-// of more than 53 bits as decimal strings; addresses with checksums; no empty fields. Parse accepts this form, except
-// for sanitized and retracts.
+// stored is the JSON form in which Postgres stores a Job. It has the field names of docs/jobs.md and omits empty
+// fields. agentId, value and integers above maxExact are decimal strings, and addresses have checksums. Parse accepts
+// this form, except for the fields sanitized and retracts.
 type stored struct {
 	Type               Kind            `json:"type"`
 	ChainID            wide            `json:"chainId"`
@@ -50,7 +50,7 @@ type stored struct {
 	Sanitized          []string        `json:"sanitized,omitempty"`
 }
 
-// MarshalJSON returns the form in which Postgres stores the job. It does not contain secret headers.
+// MarshalJSON returns the job in the form of stored. It omits the headers of the endpoint, which are secret.
 func (j Job) MarshalJSON() ([]byte, error) {
 	s := stored{Type: j.Kind, ChainID: wide(j.ChainID), Tag1: j.Tag1, Tag2: j.Tag2, Endpoint: j.Endpoint,
 		FeedbackURI: j.FeedbackURI, Reason: j.Reason, Retracts: j.Retracts, ResponseURI: j.ResponseURI, Tag: j.Tag, LogIndex: j.LogIndex,
@@ -75,8 +75,8 @@ func (j Job) MarshalJSON() ([]byte, error) {
 	return json.Marshal(s)
 }
 
-// UnmarshalJSON decodes the output of MarshalJSON. It does not validate the job again, because the intake has done
-// that. It reports only fields that cannot be decoded.
+// UnmarshalJSON decodes the output of MarshalJSON. It does not validate the job again: it returns an error only for
+// fields that it cannot decode.
 func (j *Job) UnmarshalJSON(raw []byte) error {
 	var s stored
 	if err := json.Unmarshal(raw, &s); err != nil {
@@ -133,8 +133,7 @@ func formatHash(h common.Hash) string {
 	return h.Hex()
 }
 
-// wide is an integer whose JSON form is a number up to maxExact, which every reader keeps exactly, and a decimal string
-// beyond.
+// wide is an integer that is a JSON number up to maxExact, and a decimal string above it.
 type wide uint64
 
 func (w wide) MarshalJSON() ([]byte, error) {

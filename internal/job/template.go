@@ -10,14 +10,16 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// placeholder matches {{name}}, with or without spaces inside.
+// placeholder matches {{name}}, with or without spaces around the name, and captures the name.
 var placeholder = regexp.MustCompile(`\{\{\s*([^{}]*?)\s*\}\}`)
 
-// maxRendered is the largest size of a rendered template, in bytes. A template can contain a long value many times.
+// maxRendered bounds the total size, in bytes, of the values that replace placeholders in one template. A template may
+// contain the placeholder of a long value many times.
 const maxRendered = 4 << 20
 
-// findVariable returns the argument that the placeholder {{name}} is replaced by. name is one of ArgumentNames, its
-// snake_case form, or verified_file_content.
+// findVariable returns the name of the argument that replaces the placeholder {{name}} in a template for kind k. name
+// is a name of ArgumentNames, its snake_case form, or verified_file_content (of the old backend) for fileContent. ok is
+// false for any other name.
 func findVariable(k Kind, name string) (argument string, ok bool) {
 	if name == "verified_file_content" {
 		name = "fileContent"
@@ -43,7 +45,7 @@ func toSnakeCase(camel string) string {
 }
 
 // readTemplate reads a payloadTemplate: an object in which every placeholder names an argument of kind k. It returns
-// nil if the field is absent.
+// nil if the field is absent or not an object.
 func (r *fieldReader) readTemplate(name string, k Kind) json.RawMessage {
 	v, _ := r.readObject(name)
 	if v == nil {
@@ -55,9 +57,9 @@ func (r *fieldReader) readTemplate(name string, k Kind) json.RawMessage {
 	return v.Encode()
 }
 
-// checkTemplate returns a refusal for the first placeholder in v that names no argument of kind k, with the path of its
-// string. It returns nil if there is no such placeholder. Placeholders in names of members are not checked, because
-// they are not expanded.
+// checkTemplate returns a refusal for the first placeholder in v that names no argument of kind k, or nil if there is
+// none. The refusal contains the path of the string with the placeholder. Names of members are not checked, because
+// RenderTemplate does not replace placeholders in them.
 func checkTemplate(k Kind, v *strictjson.Value) *Refusal {
 	var parts []*strictjson.Value
 	switch data := v.Data.(type) {
@@ -81,9 +83,10 @@ func checkTemplate(k Kind, v *strictjson.Value) *Refusal {
 	return nil
 }
 
-// RenderTemplate fills the job's payloadTemplate with the arguments. A string that consists of one placeholder becomes
-// the value itself, with its type. Within other text, values are formatted as text, and null becomes the empty string.
-// Names of members are not expanded. It fails if the result is larger than maxRendered.
+// RenderTemplate returns the job's payloadTemplate with its placeholders replaced by values of args. A string that
+// consists of one placeholder becomes the value itself, with its type. Within longer text, values are formatted as
+// text, and null becomes the empty string. Placeholders in names of members are not replaced. It returns an error if
+// the template is not an object, a placeholder names no argument, or the values exceed maxRendered.
 func (j Job) RenderTemplate(args map[string]any) (map[string]any, error) {
 	dec := json.NewDecoder(strings.NewReader(string(j.Action.PayloadTemplate)))
 	dec.UseNumber()
@@ -99,8 +102,9 @@ func (j Job) RenderTemplate(args map[string]any) (map[string]any, error) {
 	return out.(map[string]any), nil
 }
 
-// renderValue renders all strings in v, changing maps and lists in place, and returns the result. room is the number of
-// bytes that further values may have; it is reduced by each rendered value.
+// renderValue returns v, a decoded JSON value, with the placeholders in all its strings replaced by values of args. It
+// changes the maps and lists of v in place. *room is the number of bytes that may still replace placeholders.
+// renderValue subtracts the size of each replacement, and returns an error when the result is negative.
 func (j Job) renderValue(v any, args map[string]any, room *int) (any, error) {
 	var err error
 	switch v := v.(type) {
@@ -122,7 +126,9 @@ func (j Job) renderValue(v any, args map[string]any, room *int) (any, error) {
 	return v, nil
 }
 
-// renderString renders one string: to an argument if it is one placeholder, else to text. room is as in renderValue.
+// renderString replaces the placeholders in s. If s consists of one placeholder, the result is the value of its
+// argument in args, with the type of that value. Otherwise the result is s with the text of each argument (formatText).
+// room is as in renderValue.
 func (j Job) renderString(s string, args map[string]any, room *int) (any, error) {
 	if m := placeholder.FindStringSubmatch(s); m != nil && m[0] == s {
 		name, ok := findVariable(j.Kind, m[1])
@@ -151,7 +157,8 @@ func (j Job) renderString(s string, args map[string]any, room *int) (any, error)
 	return out, failed
 }
 
-// sizeOf estimates the encoded size of an argument in bytes.
+// sizeOf returns the bytes that renderString counts for an argument which replaces a whole string: the length of a
+// string or of JSON, and for any other argument (a number or nil) 64, an upper bound.
 func sizeOf(v any) int {
 	switch v := v.(type) {
 	case string:
@@ -162,7 +169,8 @@ func sizeOf(v any) int {
 	return 64
 }
 
-// formatText formats an argument for use within other text.
+// formatText returns an argument as a part of longer text: nil as the empty string, a string and JSON unchanged, and a
+// number in decimal.
 func formatText(v any) string {
 	switch v := v.(type) {
 	case nil:

@@ -9,37 +9,37 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// maxAnswerText bounds Answer.Text, in bytes.
+// maxAnswerText is the largest size of Answer.Text, in bytes.
 const maxAnswerText = 16 << 10
 
-// Answer is the result of a tool that ran.
+// Answer is the result of a tool call that the agent executed.
 type Answer struct {
-	// Raw is the result as received, at most Config.MaxAnswerBytes. Credentials that the agent echoes are masked. It
-	// can contain any valid JSON, including values that Postgres cannot store.
+	// Raw is the JSON of the result as received, at most Config.MaxAnswerBytes, with the endpoint's credentials masked.
+	// It may contain values that Postgres cannot store. It is nil if masking made it invalid.
 	Raw json.RawMessage
-	// Text is the text of the answer: its text blocks, or else its structured content. It is sanitized and has at most
-	// 16 KiB.
+	// Text is the text of the result: its text blocks or, without text blocks, its structured content. It contains no
+	// control characters and has at most maxAnswerText bytes.
 	Text string
-	// IsError reports that the tool ran and that the agent marked the result as a failure or refusal.
+	// IsError is the result's isError: the tool ran and failed, or refused the arguments.
 	IsError bool
-	// Protocol is the protocol revision of the connection. Passed on as Endpoint.ProtocolHint, it spares the next
-	// worker a failed handshake.
+	// Protocol is the MCP revision of the connection. A caller that passes it as Endpoint.ProtocolHint of a later call
+	// avoids a failed handshake.
 	Protocol string
-	// Unreadable reports that a result arrived, so the tool ran, but this version understands only part of it or
-	// nothing: for example structuredContent without content, an unknown kind of block, a task, or no content at all.
+	// Unreadable reports that the package does not understand the whole result: for example because it has
+	// structuredContent without content, an unknown type of block, a task, or no content. The tool ran nevertheless.
 	Unreadable bool
-	// Preferences are the agent's requests in the _meta of the answer; nil without any.
-	Preferences *Preferences
 }
 
-// readAnswer parses a tools/call result. It returns an error for two results only, because they mean that the tool did
-// not run to its end or that the result is invalid: *InputRequiredError, and *BadAnswerError for an unknown resultType.
-// mask may be nil; readAnswer masks the text before it truncates it, so that no part of a credential is left at the
-// end.
+// readAnswer parses a tools/call result. It returns an *InputRequiredError for a result that asks for input, and a
+// *BadAnswerError for an unknown resultType. For any other result, even a malformed one, it returns an Answer, because
+// the tool ran.
+//
+// mask, which may be nil, masks credentials in Answer.Text but not in Answer.Raw. The text is masked before it is
+// truncated, so that no part of a credential remains at its end.
 func readAnswer(raw json.RawMessage, mask *secret.Masker) (Answer, error) {
 	a := Answer{Raw: raw}
 	r, ok := readResult(raw)
-	a.IsError, a.Unreadable, a.Preferences = r.IsError, !ok, readPreferences(r.Meta)
+	a.IsError, a.Unreadable = r.IsError, !ok
 	switch r.ResultType {
 	case "", "complete":
 	case "task":
@@ -81,25 +81,24 @@ func readAnswer(raw json.RawMessage, mask *secret.Masker) (Answer, error) {
 	return a, nil
 }
 
-// result is a tools/call result as the MCP specification defines it.
+// result contains the members of a tools/call result that readAnswer uses.
 type result struct {
 	Content           []block
 	StructuredContent json.RawMessage
 	IsError           bool
 	ResultType        string
 	InputRequests     json.RawMessage
-	Meta              json.RawMessage
 }
 
-// block is one content block; only the fields that readAnswer needs are parsed.
+// block contains the members of a content block that readAnswer uses.
 type block struct {
 	Type string  `json:"type"`
 	Text *string `json:"text"`
 }
 
-// readResult parses each member of the result on its own, so that one malformed member does not hide the others. ok is
-// false if there is no content or if content or isError has the wrong type. If a name occurs twice, encoding/json
-// decides which value counts.
+// readResult parses a tools/call result. It parses each member separately, so that one malformed member does not affect
+// the others. ok is false if content is missing, or if content or isError has the wrong type. A resultType of the wrong
+// type becomes "?".
 func readResult(raw json.RawMessage) (r result, ok bool) {
 	var parts struct {
 		Content           json.RawMessage `json:"content"`
@@ -107,13 +106,11 @@ func readResult(raw json.RawMessage) (r result, ok bool) {
 		IsError           json.RawMessage `json:"isError"`
 		ResultType        json.RawMessage `json:"resultType"`
 		InputRequests     json.RawMessage `json:"inputRequests"`
-		Meta              json.RawMessage `json:"_meta"`
 	}
 	if json.Unmarshal(raw, &parts) != nil {
 		return result{}, false
 	}
-	r = result{StructuredContent: parts.StructuredContent, InputRequests: parts.InputRequests,
-		Meta: parts.Meta}
+	r = result{StructuredContent: parts.StructuredContent, InputRequests: parts.InputRequests}
 	r.Content, ok = readBlocks(parts.Content)
 	if parts.IsError != nil && json.Unmarshal(parts.IsError, &r.IsError) != nil {
 		ok = false
@@ -124,8 +121,8 @@ func readResult(raw json.RawMessage) (r result, ok bool) {
 	return r, ok
 }
 
-// readBlocks parses content. It returns false if content is missing or is not a list. A block that cannot be parsed
-// gets an empty type.
+// readBlocks parses the member content. It returns false if content is missing or not a list. A block that cannot be
+// parsed has the empty type.
 func readBlocks(content json.RawMessage) ([]block, bool) {
 	var each []json.RawMessage
 	if json.Unmarshal(content, &each) != nil || each == nil {
@@ -140,7 +137,8 @@ func readBlocks(content json.RawMessage) ([]block, bool) {
 	return blocks, true
 }
 
-// maskSecrets masks credentials that the agent echoes in Raw. r may be nil.
+// maskSecrets masks the credentials of r in a.Raw. r may be nil. If a.Raw is no longer JSON then, maskSecrets sets it
+// to nil and sets a.Unreadable.
 func (a *Answer) maskSecrets(r *secret.Masker) {
 	if r == nil {
 		return
@@ -156,8 +154,8 @@ func (a *Answer) maskSecrets(r *secret.Masker) {
 	}
 }
 
-// Object returns the answer as JSON: its structured content, or else its first text block, which may not be valid JSON.
-// It returns nil if there is neither.
+// Object returns the structured content of the result or, without it, its first text block, which may not be
+// valid JSON. It returns nil if there is neither.
 func (a Answer) Object() json.RawMessage {
 	r, _ := readResult(a.Raw)
 	if first := bytes.TrimSpace(r.StructuredContent); len(first) > 0 && !bytes.Equal(first, []byte("null")) {

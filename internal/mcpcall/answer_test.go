@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/text"
 )
@@ -50,9 +51,7 @@ func TestReadAnswer(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			if a.Text != tt.text || a.IsError != tt.isError || a.Unreadable != tt.unreadable || string(a.Raw) != tt.raw {
 				t.Errorf("got %+v", a)
 			}
@@ -64,9 +63,7 @@ func TestAnswerRedacts(t *testing.T) {
 	t.Parallel()
 	ep := Endpoint{Transport: TransportHTTP, URL: "https://a.example/mcp?key=querysecret", Env: []string{"TOKEN=envsecret1"}}
 	a, err := readAnswer(json.RawMessage(`{"content":[{"type":"text","text":"you sent envsecret1 to ?key=querysecret"}]}`), ep.newMasker())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	a.maskSecrets(ep.newMasker())
 	if strings.Contains(string(a.Raw), "secret") || strings.Contains(a.Text, "secret") || a.Text != "you sent ****** to ?******" {
 		t.Errorf("not masked: %s %q", a.Raw, a.Text)
@@ -81,9 +78,7 @@ func TestAnswerRedactsShortSecretsAndBasic(t *testing.T) {
 		Headers: map[string]secret.Secret{"Authorization": secret.New("basic " + base64.StdEncoding.EncodeToString([]byte("feedback:hunter2:x"))),
 			"X-Key": secret.New("k3y!")}}
 	a, err := readAnswer(json.RawMessage(`{"content":[{"type":"text","text":"feedback:hunter2:x, \u0068unter2, hunter2:x, k3y!, pin77, receivefeedback"}]}`), ep.newMasker())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	a.maskSecrets(ep.newMasker())
 	if want := "******:******, hunter2, ******, ******, ******, receivefeedback"; a.Text != want || !json.Valid(a.Raw) || strings.Contains(string(a.Raw), "hunter2:x") {
 		t.Errorf("%q, %s", a.Text, a.Raw)
@@ -104,9 +99,7 @@ func TestAnswerRedactsEverySpelling(t *testing.T) {
 		`{\"echo\":\"ab\\/cd+ef==&<gh>\"}`} {
 		raw := json.RawMessage(`{"content":[{"type":"text","text":"sent ` + spelt + ` by you"}],"structuredContent":{"token":"` + spelt + `"},"isError":false}`)
 		a, err := readAnswer(raw, ep.newMasker())
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		a.maskSecrets(ep.newMasker())
 		if !json.Valid(a.Raw) || strings.Contains(string(a.Raw), "cd") || strings.Contains(a.Text, "cd") || !strings.Contains(a.Text, "******") || !strings.Contains(string(a.Raw), " by you") {
 			t.Errorf("%s: %s %q", spelt, a.Raw, a.Text)

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/mark3labs/mcp-go/client"
 	"github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
@@ -89,9 +90,7 @@ func benchBare(b *testing.B, ep Endpoint) {
 	c := client.NewClient(tr, client.WithProtocolVersion(legacyVersion))
 	b.Cleanup(func() { _ = c.Close() })
 	ctx := context.Background()
-	if err := c.Start(ctx); err != nil {
-		b.Fatal(err)
-	}
+	heraldtest.Must(b, c.Start(ctx))
 	must(c.Initialize(ctx, mcp.InitializeRequest{}))
 	var request mcp.CallToolRequest
 	request.Params.Name = feedbackTool

@@ -21,63 +21,65 @@ import (
 	"github.com/agentherald/herald/internal/tracecontext"
 )
 
-// killGrace is how long a call to a command may exceed its deadline before the command is killed. mcp-go's write to a
-// command that stopped reading ignores the deadline and blocks all other calls.
+// killGrace is the time after the deadline of a call to a command at which the command is killed if the call has not
+// returned. If a command stops reading, mcp-go's write to it ignores the deadline and blocks all other calls.
 const killGrace = 250 * time.Millisecond
 
-// conn is one initialised client. A conn is never initialised a second time.
+// conn is one MCP client whose handshake has succeeded. If it fails, it is replaced by a new conn.
 type conn struct {
 	client    *client.Client
-	kind      string // the transport; sse for an http endpoint that speaks only HTTP+SSE
+	kind      string // the transport; TransportSSE also for an http endpoint that supports only HTTP+SSE
 	recording *transport.Recording
 	process   *transport.Process // for stdio, else nil
 	stream    *transport.Stream  // for sse, else nil
 	cfg       *Config
 	spawn     func(func(context.Context)) // runs a function as a goroutine of the pool
 	log       *slog.Logger
-	redact    *secret.Masker // nil: there is nothing to mask
-	modern    bool
-	protocol  string
+	redact    *secret.Masker // masks the endpoint's secrets; nil: there are none
+	modern    bool           // the era (open.go): revision 2026-07-28, without initialize and sessions
+	protocol  string         // the negotiated MCP revision
 	server    ServerInfo
 	opened    time.Time
 
 	bad atomic.Bool // the client failed and must be replaced
-	// suspect is set when a written request timed out without an answer, and cleared by the next answer or health
-	// check.
+	// suspect means that a request was sent and timed out without an answer, and that neither an answer nor a health
+	// check followed.
 	suspect atomic.Bool
-	answers atomic.Int64 // see countHeard
+	answers atomic.Int64 // number of answers, see countReceived
 
-	reportHeld func(bytes int64) // adds to the bytes from the agent that are kept in memory; bytes may be negative
+	reportHeld func(bytes int64) // Pool.countHeld for this client
 
 	// Guarded by Pool.mu.
-	held     int64 // sum of the bytes passed to reportHeld
-	counted  bool  // Pool.held includes the bytes of this client while it is idle
-	inflight int
-	uses     int // how often the client was acquired
-	retired  bool
+	held     int64         // bytes of data from the agent that this client keeps in memory
+	counted  bool          // Pool.held includes held while the client is idle
+	inflight int           // number of callers that use the client
+	uses     int           // number of times that the client was acquired
+	retired  bool          // retireClient removed the client from its slot
 	drained  chan struct{} // closed when the client is retired and no longer in use
-	checking bool
-	checked  time.Time // when the last health check started
-	silentAt int64     // countHeard()+1 at the last unanswered health check; 0 if all were answered
+	checking bool          // a health check is running
+	checked  time.Time     // when the last health check started
+	silentAt int64         // countReceived()+1 at the last health check without an answer; 0: there was none
 
-	noPing bool // the agent answers tools/list but not ping; only the running health check uses it
+	noPing bool // the agent answers tools/list but not ping; only the running health check accesses it
 
-	listing chan struct{} // holds one token while tools are being listed
+	listing chan struct{} // has one element while a goroutine lists the tools
 	stale   atomic.Bool   // the agent announced that its tools changed
-	mu      sync.Mutex
-	tools   *ToolSet // nil before the first list
-	listed  int64    // bytes of tools that were passed to reportHeld
+	mu      sync.Mutex    // guards tools and listed
+	tools   *ToolSet      // nil: not listed yet, or dropped
+	listed  int64         // bytes of tools that countTools reported last
 }
 
-// transportEnded reports whether the command or the event stream has ended or can no longer be used.
+// transportEnded reports whether the command has exited or the event stream has ended. It returns false for streamable
+// HTTP.
 func (c *conn) transportEnded() bool {
 	return c.process != nil && c.process.Ended() || c.stream != nil && c.stream.Ended()
 }
 
+// isBroken reports whether the client can no longer be used.
 func (c *conn) isBroken() bool { return c.bad.Load() || c.transportEnded() }
 
-// close ends the session or the process. With an agent that does not cooperate it takes seconds, or less if ctx ends
-// first.
+// close ends the session and stops the process. If the agent does not cooperate, it takes several seconds, but not
+// longer than until ctx ends.
 func (c *conn) close(ctx context.Context) {
 	if c.process != nil {
 		c.process.Stop(ctx)
@@ -88,16 +90,16 @@ func (c *conn) close(ctx context.Context) {
 	_ = c.client.Close() // whether the agent ended its session makes no difference here
 }
 
-// onNotification handles a notification of the agent. mcp-go's reading goroutine calls it.
+// onNotification handles a notification of the agent. The goroutine of mcp-go that reads from the agent calls it.
 func (c *conn) onNotification(method string) {
 	if method == string(mcp.MethodNotificationToolsListChanged) {
 		c.stale.Store(true)
 	}
 }
 
-// recordRequest calls do, which makes one call into mcp-go's client, and returns the recorded response of the last
-// request in it. It kills a command whose call does not return in time, and returns a panic caused by the agent's data
-// as an error.
+// recordRequest calls do, which makes one call of c.client, and returns the recorded response to the last request of
+// that call. If a panic occurs while mcp-go processes data of the agent, it is returned as an error. If the call to a
+// command does not return in time, the command is killed (killAfter).
 func (c *conn) recordRequest(ctx context.Context, do func(context.Context) error) (transport.Response, error) {
 	ctx, recorder := transport.WithRecorder(ctx)
 	defer c.killAfter(ctx)()
@@ -105,8 +107,8 @@ func (c *conn) recordRequest(ctx context.Context, do func(context.Context) error
 	return recorder.Response(), err
 }
 
-// killAfter kills the command if a call has not returned killGrace after the end of ctx. Call stop when the call has
-// returned.
+// killAfter kills the command killGrace after the end of ctx, unless stop was called before. The caller calls stop when
+// its call to the command has returned. For other transports killAfter does nothing.
 func (c *conn) killAfter(ctx context.Context) (stop func()) {
 	if c.process == nil {
 		return func() {}
@@ -127,8 +129,8 @@ func (c *conn) killAfter(ctx context.Context) (stop func()) {
 	}
 }
 
-// callTool calls a tool. It sends the request again after it refreshed the tool list for a header mismatch, or to
-// decline input that the tool asked for.
+// callTool calls a tool. In two cases it sends the request a second time. If the agent expects other arguments in HTTP
+// headers (HEADER_MISMATCH), it lists the tools first. If the tool asks for input, it declines.
 func (c *conn) callTool(ctx context.Context, req Request) (Answer, error) {
 	request, err := c.callRequest(req)
 	if err != nil {
@@ -161,7 +163,8 @@ func (c *conn) callTool(ctx context.Context, req Request) (Answer, error) {
 	return answer, nil
 }
 
-// callRequest builds the request. It encodes the arguments once, so that their size can be checked.
+// callRequest returns the tools/call request for req. It returns a *RequestTooLargeError if the arguments are too
+// large.
 func (c *conn) callRequest(req Request) (request mcp.CallToolRequest, err error) {
 	args := json.RawMessage(`{}`)
 	if req.Arguments != nil {
@@ -187,7 +190,8 @@ func (c *conn) callRequest(req Request) (request mcp.CallToolRequest, err error)
 	return request, nil
 }
 
-// sendCall sends one tools/call and returns its recorded response. It notifies the agent if the caller gave up.
+// sendCall sends one tools/call request and returns its recorded response. If ctx ends before the answer, it notifies
+// the agent (cancelRequest).
 func (c *conn) sendCall(ctx context.Context, request mcp.CallToolRequest) (transport.Response, error) {
 	response, err := c.recordRequest(ctx, func(ctx context.Context) error {
 		_, err := c.client.CallTool(ctx, request)
@@ -203,10 +207,11 @@ func (c *conn) sendCall(ctx context.Context, request mcp.CallToolRequest) (trans
 	return response, err
 }
 
-// mirrorsArguments reports whether arguments that a tool's schema marks with x-mcp-header are also sent as HTTP
-// headers.
+// mirrorsArguments reports whether mcp-go also sends those arguments as HTTP headers that a tool's schema marks with
+// x-mcp-header. It does so over HTTP with revision 2026-07-28.
 func (c *conn) mirrorsArguments() bool { return c.modern && c.kind == TransportHTTP }
 
+// mask returns s with the endpoint's secrets masked.
 func (c *conn) mask(s string) string {
 	if c.redact == nil {
 		return s

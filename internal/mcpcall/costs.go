@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// Costs measure the overhead of requests: how long they waited for a connection or for a tool list that was not cached,
-// and how many connections and listings were started for them. Only one goroutine may use a Costs at a time.
+// Costs measures the overhead of the requests of one context (WithCosts). Connecting and Listing are the times for
+// which they waited for a connection and for a tool list that was not cached. Connections and Listings are the numbers
+// of connections and listings that were started for them. Only one goroutine may use a Costs at a time.
 type Costs struct {
 	Connecting, Listing   time.Duration
 	Connections, Listings int
@@ -19,7 +20,7 @@ func WithCosts(ctx context.Context, c *Costs) context.Context {
 	return context.WithValue(ctx, costsKey{}, c)
 }
 
-// costsOf returns the Costs of ctx, or a new one that is discarded.
+// costsOf returns the Costs of ctx. If ctx has none, it returns a new one, which is discarded.
 func costsOf(ctx context.Context) *Costs {
 	if c, ok := ctx.Value(costsKey{}).(*Costs); ok {
 		return c
@@ -27,13 +28,13 @@ func costsOf(ctx context.Context) *Costs {
 	return &Costs{}
 }
 
-// beginConnecting starts timing a wait for a connection. The returned function ends it.
+// beginConnecting starts to measure a wait for a connection. The returned function adds its duration to c.Connecting.
 func (c *Costs) beginConnecting(clock func() time.Time) func() {
 	began := clock()
 	return func() { c.Connecting += clock().Sub(began) }
 }
 
-// beginListing starts timing a wait for a tool list. The returned function ends it.
+// beginListing starts to measure a wait for a tool list. The returned function adds its duration to c.Listing.
 func (c *Costs) beginListing(clock func() time.Time) func() {
 	began := clock()
 	return func() { c.Listing += clock().Sub(began) }

@@ -9,19 +9,19 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// noCredential lists headers, in addition to refusedHeaders, that must not carry a token. An agent's registration,
-// which anyone can write, may ask for any header.
+// noCredential contains further headers, besides refusedHeaders, that must not contain a token. Without this list, an
+// agent's registration document, which anyone can write, could request a token in any header.
 var noCredential = []string{
 	"Alt-Used", "Baggage", "Cache-Control", "Cookie", "Cookie2", "Date", "Forwarded", "From", "Max-Forwards",
 	"Origin", "Pragma",
 	"Range", "Referer", "Set-Cookie", "Traceparent", "Tracestate", "Trailers", "User-Agent", "Via", "Warning",
 }
 
-// noCredentialPrefixes are the prefixes of further headers that must not carry a token.
+// noCredentialPrefixes contains the prefixes of further headers that must not contain a token.
 var noCredentialPrefixes = []string{"Access-Control-", "Content-", "If-", "Mcp-", "Proxy-", "Sec-", "X-Forwarded-"}
 
-// CredentialHeader returns the canonical form of a header name that may carry a token. It returns an error if the name
-// is not valid or if HTTP, MCP, proxies or browsers give the header another meaning.
+// CredentialHeader returns the canonical form of the name of a header in which a token may be sent. It returns an error
+// if the name is invalid, or if HTTP, MCP, proxies or browsers use the header for another purpose.
 func CredentialHeader(name string) (string, error) {
 	canonical := http.CanonicalHeaderKey(name)
 	switch {

@@ -26,37 +26,37 @@ const (
 	TransportStdio = "stdio"
 )
 
-// Endpoint is the address of an agent and the way to call it. Endpoints that differ only in ProtocolHint and Secrets
-// share one client.
+// Endpoint describes how to reach an agent's MCP server, and with which credentials. Endpoints that differ only in
+// ProtocolHint and Secrets use the same client.
 type Endpoint struct {
 	Transport string
-	// URL is the agent's MCP endpoint for http, and its event stream for sse.
+	// URL is the URL of the agent's MCP endpoint for http, and of its event stream for sse.
 	URL string
-	// Headers are secret. They are sent only to the origin of URL.
+	// Headers are sent with each HTTP request, but only to the origin of URL. They are secret.
 	Headers map[string]secret.Secret
-	// Command and Args are for stdio. Together they must equal an entry of Config.StdioCommands, unless the endpoint is
-	// Listed.
+	// Command and Args are for stdio. Together they must equal an entry of Config.StdioCommands, unless Listed is set.
 	Command string
 	Args    []string
 	// Env ("NAME=value") is added to the clean environment of the command. Dir is the working directory of the command.
 	// Both come from the operator.
 	Env []string
 	Dir string
-	// ProtocolHint is the newest protocol revision that the agent claims to speak ("2025-11-25"), or the
-	// Answer.Protocol of an earlier call. It only determines which handshake is tried first. Empty means 2025-11-25.
+	// ProtocolHint is the newest MCP revision that the agent claims to support ("2025-11-25"), or the Answer.Protocol
+	// of an earlier call. It only determines which handshake is tried first. Empty means 2025-11-25.
 	ProtocolHint string
-	// Listed reports that the operator configured this endpoint. Its command needs no entry in Config.StdioCommands.
-	// Its URL may use plain http, any port and a private network. Data from an agent or an enqueuer must never set it.
+	// Listed states that the operator configured this endpoint. Its command then needs no entry in
+	// Config.StdioCommands, and its URL may have the scheme http, any port and a private address. The caller must not
+	// set it for an endpoint that an agent or the sender of a job provided.
 	Listed bool
-	// Unsigned disables signing even if there is a Signer, because the content of the requests was not verified.
+	// Unsigned disables Config.Signer for this endpoint. Callers set it for requests whose content was not verified.
 	Unsigned bool
-	// Secrets are secret substrings of the other fields, such as a token in an argument. They are masked wherever the
-	// agent echoes them. They do not affect which endpoints share a client.
+	// Secrets are secret substrings of the other fields, such as a token in an argument. They are masked in data from
+	// the agent.
 	Secrets []secret.Secret
 }
 
-// refusedHeaders lists headers that HTTP, MCP or net/http reserves. (net/http repeats a POST that has an idempotency
-// key.)
+// refusedHeaders contains the headers that Endpoint.Headers must not contain: HTTP or MCP defines their values, or
+// net/http repeats a POST because of them (the idempotency keys).
 var refusedHeaders = map[string]bool{
 	"Accept": true, "Connection": true, "Content-Encoding": true, "Content-Length": true, "Content-Type": true,
 	"Expect": true,
@@ -67,7 +67,8 @@ var refusedHeaders = map[string]bool{
 	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "X-Idempotency-Key": true,
 }
 
-// checkFields returns an error if no client can be made for e. It does not check the address that e points to.
+// checkFields returns a *TransportRefusedError if the fields of e are invalid or its command is not permitted. It does
+// not check the IP address of e.URL.
 func (e Endpoint) checkFields(cfg *Config) error {
 	refused := func(format string, args ...any) error {
 		return &TransportRefusedError{Transport: e.Transport, Why: fmt.Sprintf(format, args...)}
@@ -105,8 +106,8 @@ func (e Endpoint) checkFields(cfg *Config) error {
 	return nil
 }
 
-// CheckHeader returns an error if Endpoint.Headers must not contain the header name. The error is a sentence for an
-// operator.
+// CheckHeader returns an error, a sentence for an operator, if Endpoint.Headers must not contain a header with this
+// name.
 func CheckHeader(name string) error {
 	if !isHeaderName(name) {
 		return fmt.Errorf("header %q is not a valid HTTP header", text.Excerpt(name, 60))
@@ -120,7 +121,8 @@ func CheckHeader(name string) error {
 // isHeaderName reports whether s is a valid header name of at most 128 bytes.
 func isHeaderName(s string) bool { return len(s) <= 128 && httpguts.ValidHeaderFieldName(s) }
 
-// clientKey identifies the client that serves e. It is a hash, so that logging a map key cannot reveal a credential.
+// clientKey returns the key of Pool.slots for e. It is a hash of all fields except ProtocolHint and Secrets, so that
+// the key does not reveal a credential.
 func (e Endpoint) clientKey() [sha256.Size]byte {
 	buf := make([]byte, 0, 256)
 	add := func(s string) {
@@ -147,8 +149,9 @@ func (e Endpoint) clientKey() [sha256.Size]byte {
 	return sha256.Sum256(buf)
 }
 
-// newMasker returns a masker for the secrets of e and for more, or nil if e and more contain no secret. For Basic
-// credentials it masks the user name and the password, each in plain and in encoded form.
+// newMasker returns a masker for the texts in more and for the secrets in e: header values, the values in Env, Secrets
+// and the query of URL. It returns nil without any such text. Of Basic credentials it also masks the user name and the
+// password.
 func (e Endpoint) newMasker(more ...string) *secret.Masker {
 	texts, names := more, []string(nil)
 	for _, value := range e.Headers {

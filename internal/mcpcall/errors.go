@@ -20,43 +20,43 @@ const (
 )
 
 var (
-	// ErrClosed reports that the pool is closed. Nothing was sent.
+	// ErrClosed means that the pool is closed. Nothing was sent.
 	ErrClosed = errors.New("the pool of MCP clients is closed")
-	// ErrBusy reports that all clients the pool may have are in use. Nothing was sent.
+	// ErrBusy means that Config.MaxClients clients are in use. Nothing was sent.
 	ErrBusy = errors.New("every MCP client of the pool is in use")
-	// ErrSessionGone reports that the agent rejected both the existing session and a new one. Nothing was executed.
-	// Servers behind one address that do not share sessions cause it, so a retry can succeed. CallError.Status is 0 in
-	// this case, not the status that the agent sent.
+	// ErrSessionGone means that the agent rejected the existing MCP session as unknown, and then a new one too. The
+	// tool did not run. Several servers behind one address that do not share sessions cause it, so a retry can succeed.
+	// CallError.Status is 0 then, not the status that the agent sent.
 	ErrSessionGone = errors.New("the agent does not know its own session")
 )
 
-// CallError reports how far a request to an agent got and the answer, if there was one.
+// CallError is the error of a request to an agent. Its fields state whether the tool can have run:
 //
-//	Status 401, 403             refused and not executed because of the credentials
-//	Status 429, 503, RetryAfter refused and not executed; retry later
-//	Status 4xx, 3xx             refused and not executed
+//	Status 401, 403             not run: the agent refused the credentials
+//	Status 429, 503, RetryAfter not run: the agent refused the request for now; retry later
+//	other Status 3xx, 4xx       not run: the agent refused the request
 //	Status 500, 502, 504        unknown; also for Code -32603
-//	Code -32602, -32601         no such tool, or rejected arguments: not executed
-//	!Written                    the call was not sent or not processed, even with Timeout
-//	Written                     in all other cases: the tool may have run
+//	Code -32602, -32601         not run: there is no such tool, or the agent refused the arguments
+//	!Written                    not run, even if Timeout is set
+//	Written                     unknown in all other cases
 //
-// errors.As finds *TooLargeError, *RequestTooLargeError, *BadAnswerError, *InputRequiredError and the refusal of the
-// dial guard (netguard.BlockedError).
+// In Err, errors.As finds *TooLargeError, *RequestTooLargeError, *BadAnswerError, *InputRequiredError, and
+// *netguard.BlockedError if netguard refused the connection.
 type CallError struct {
 	Stage  string
-	Status int // the HTTP status if it was not 2xx, else 0
-	Code   int // the JSON-RPC error code, 0 if there was none
-	// RetryAfter is the delay that the agent requested (at most 24 h), or the delay until a command that keeps exiting
-	// is started again; 0: none.
+	Status int // the HTTP status of the answer if it was not 2xx, otherwise 0
+	Code   int // the JSON-RPC error code of the answer, 0 if there was none
+	// RetryAfter is the delay that the agent requested (at most 24 h), or the delay until a command that exited soon
+	// after its start is started again; 0: none.
 	RetryAfter time.Duration
 	Written    bool // part of the tools/call request may have left this process, and the agent may have processed it
-	Timeout    bool // the deadline passed; Err names it
-	// Challenge holds the WWW-Authenticate headers of a 401 or 403, bounded, with the endpoint's secrets masked.
+	Timeout    bool // the deadline passed; Err contains its duration
+	// Challenge contains the WWW-Authenticate headers of a 401 or 403, with the endpoint's secrets masked.
 	Challenge []string
-	Err       error // never nil; free of secrets, of configured addresses and of unbounded text
+	Err       error // the cause, never nil; its text is short, without secrets and configured addresses
 }
 
-// Error returns one sentence for an operator.
+// Error returns a sentence for an operator.
 func (e *CallError) Error() string {
 	var b strings.Builder
 	switch e.Stage {
@@ -76,8 +76,8 @@ func (e *CallError) Error() string {
 
 func (e *CallError) Unwrap() error { return e.Err }
 
-// TransportRefusedError reports that the endpoint has an unsupported transport or invalid fields, or a command that the
-// operator did not list. Nothing was sent or started.
+// TransportRefusedError is the error for an endpoint with an unsupported transport, with invalid fields, or with a
+// command that the operator did not list. Nothing was sent or started.
 type TransportRefusedError struct {
 	Transport string // as given in the endpoint: http, stdio, …
 	Why       string // a sentence without secrets
@@ -87,14 +87,14 @@ func (e *TransportRefusedError) Error() string {
 	return fmt.Sprintf("transport %q is refused: %s", text.Excerpt(e.Transport, 40), e.Why)
 }
 
-// TooLargeError reports that the answer was longer than allowed and was not read to its end.
+// TooLargeError is the cause in a CallError if the answer is larger than Config.MaxAnswerBytes. Its rest was not read.
 type TooLargeError = transport.TooLargeError
 
-// BadAnswerError reports that the agent's answer is not a valid MCP answer to the request.
+// BadAnswerError is the cause in a CallError if the answer violates MCP.
 type BadAnswerError = transport.BadAnswerError
 
-// RequestTooLargeError reports that the arguments are longer than Config.MaxRequestBytes. Nothing was sent; a retry
-// fails too.
+// RequestTooLargeError is the cause in a CallError if the arguments are larger than Config.MaxRequestBytes. Nothing was
+// sent.
 type RequestTooLargeError struct {
 	Size, Limit int // bytes of JSON
 }
@@ -103,9 +103,9 @@ func (e *RequestTooLargeError) Error() string {
 	return fmt.Sprintf("the arguments are %d bytes long, more than the %d that are sent", e.Size, e.Limit)
 }
 
-// InputRequiredError reports that the tool did not run to its end because it asked for input from a person or a model
-// (resultType "input_required"), which this client cannot provide. Later means that the agent asked no question; the
-// call can be repeated later.
+// InputRequiredError is the cause in a CallError if the tool stopped and asked for input from a person or a model
+// (resultType "input_required"), which this client cannot provide. Later means that the agent asked no question: it
+// only wants to be called again later.
 type InputRequiredError struct{ Later bool }
 
 func (e *InputRequiredError) Error() string {
@@ -115,10 +115,10 @@ func (e *InputRequiredError) Error() string {
 	return "the agent's tool wants further input, which a delivery cannot give"
 }
 
-// SchemaError is the error of Fit: the arguments do not fit the tool's input schema, or the schema is unusable.
+// SchemaError is the error of Fit if the arguments do not fit the tool's input schema, or if the schema is unusable.
 type SchemaError = arguments.SchemaError
 
-// described is an error with a text of its own. errors.As and errors.Is still find its cause.
+// described is an error with the text text that wraps cause.
 type described struct {
 	text  string
 	cause error
@@ -127,7 +127,8 @@ type described struct {
 func (d *described) Error() string { return d.text }
 func (d *described) Unwrap() error { return d.cause }
 
-// withoutURL unwraps the *url.Error of net/http. Its text contains the full address, which may contain a token.
+// withoutURL returns the error in a *url.Error of net/http, and any other error unchanged. The text of a *url.Error
+// contains the full URL, in which there may be a token.
 func withoutURL(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {

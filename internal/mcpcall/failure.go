@@ -16,8 +16,11 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// callError converts a request without a result into a *CallError and marks the client as broken if it is. It wraps the
-// error in errAgain if the request may be sent again.
+// callError returns the *CallError for a request that brought no result. If the request may be sent once more with a
+// new client, callError wraps the error in errAgain. It marks the client as broken (c.bad) if the client must not be
+// used again.
+//
+// response is the recorded response, and err the error of mcp-go, which is nil for an answer without a result.
 func (c *conn) callError(stage string, ctx context.Context, response transport.Response, err error) error {
 	e := &CallError{Stage: stage, Written: stage == StageCall && response.Written}
 	again := false
@@ -93,7 +96,7 @@ func (c *conn) callError(stage string, ctx context.Context, response transport.R
 	return e
 }
 
-// describeLostStream returns an error that explains why the event stream ended.
+// describeLostStream returns an error that explains why the event stream ended. why is the error of its last read.
 func (c *conn) describeLostStream(why error) error {
 	var large *TooLargeError
 	var bad *BadAnswerError
@@ -108,7 +111,7 @@ func (c *conn) describeLostStream(why error) error {
 	return &described{text: sentence, cause: withoutURL(why)}
 }
 
-// describeError converts an error of mcp-go or of the network into an error for an operator.
+// describeError returns an error for an operator in place of err, an error of mcp-go or of the network.
 func (c *conn) describeError(response transport.Response, err error) error {
 	if err == nil {
 		return &BadAnswerError{Why: "it holds no result"}
@@ -129,7 +132,8 @@ func (c *conn) describeError(response transport.Response, err error) error {
 	return &described{text: text.Excerpt(c.mask(netguard.Explain("the agent", 0, inner).Error()), 300), cause: inner}
 }
 
-// describeTimeout describes a request whose context ended. lack names the expected event that did not happen in time.
+// describeTimeout returns an error for a request whose ctx ended. lack is the beginning of its text: the event that did
+// not happen in time, such as "the agent did not answer".
 func describeTimeout(ctx context.Context, lack string) error {
 	sentence := lack
 	switch limit := timeLimitOf(ctx); {
@@ -143,7 +147,7 @@ func describeTimeout(ctx context.Context, lack string) error {
 	return &described{text: sentence, cause: ctx.Err()}
 }
 
-// describeRefusal describes an HTTP status other than 2xx in one sentence.
+// describeRefusal describes an HTTP response with a status other than 2xx in a sentence.
 func (c *conn) describeRefusal(response transport.Response) string {
 	sentence := fmt.Sprintf("the agent answered HTTP %d", response.Status)
 	if response.Blocked != nil {
@@ -165,9 +169,9 @@ func (c *conn) describeRefusal(response transport.Response) string {
 	return sentence
 }
 
-// sessionGone reports whether response, to a request that carried a session id, means that the session is unknown: 404
-// as the specification requires, or 400, which some servers send, unless its JSON-RPC error concerns the request
-// itself.
+// sessionGone reports whether the response to a request with a session id means that the agent does not know the
+// session. It returns true for 404, as MCP requires, and for 400, which some servers send. It returns false for a 400
+// whose JSON-RPC error is about the request itself.
 func sessionGone(response transport.Response) bool {
 	switch response.Status {
 	case http.StatusNotFound:
@@ -186,9 +190,8 @@ func sessionGone(response transport.Response) bool {
 	return false
 }
 
-// eraGone reports whether a refused request without a session may come from an agent that no longer speaks 2026-07-28.
-// A new client then repeats the handshake; if the agent still speaks that revision, the result of the second attempt is
-// final.
+// eraGone reports whether an agent that no longer supports revision 2026-07-28 may have refused a request of that
+// revision. callError then has the request sent again with a new client, whose handshake negotiates the revision anew.
 func eraGone(response transport.Response) bool {
 	switch response.Status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed:

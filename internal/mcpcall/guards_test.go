@@ -172,9 +172,7 @@ func TestCommandOutlivesItsFirstCall(t *testing.T) {
 	for range 3 {
 		ctx := heraldtest.Within(t, 30*time.Second)
 		a, err := p.Call(ctx, ep, Request{Tool: "pid"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		pids = append(pids, a.Text)
 		_, _ = p.Call(heraldtest.Within(t, time.Nanosecond), ep, Request{Tool: "pid"}) // a call without time left does not end the process
 	}

@@ -48,9 +48,7 @@ func TestSecretHeaders(t *testing.T) {
 	if _, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, true); err == nil || other.Load() != 0 {
 		t.Errorf("redirect: %v, %d requests elsewhere", err, other.Load())
 	}
-	if err := p.Close(heraldtest.Within(t, 30*time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, p.Close(heraldtest.Within(t, 30*time.Second)))
 	if a.seen("DELETE") != 1 {
 		t.Errorf("session ended %d times", a.seen("DELETE"))
 	}

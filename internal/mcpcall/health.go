@@ -13,18 +13,19 @@ import (
 	"github.com/agentherald/herald/internal/mcpcall/transport"
 )
 
-// maxChecks bounds the health checks that run at the same time.
+// maxChecks is the largest number of health checks that run at the same time.
 const maxChecks = 16
 
-// checkIdle checks the clients that have been idle for PingAfter, and, even if they are in use, the clients with a
-// request that timed out. A client that fails the check is retired before another delivery uses it.
+// checkIdle starts health checks of the clients with state that were idle for PingAfter, and of all clients with a
+// request that timed out (conn.suspect). A client that fails the check is retired, so that no delivery uses it again.
 func (p *Pool) checkIdle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.startChecks()
 }
 
-// startChecks starts health checks up to maxChecks. Each check that ends calls it again. p.mu is held.
+// startChecks starts the health checks of checkIdle while fewer than maxChecks run. A check that ends calls it again.
+// The caller holds p.mu.
 func (p *Pool) startChecks() {
 	if p.closed {
 		return
@@ -53,8 +54,9 @@ func (p *Pool) startChecks() {
 	}
 }
 
-// runCheck checks c and retires it if it does not respond. A client that was not suspect and was used after uses was
-// counted is kept: its next request detects a failure by itself.
+// runCheck checks c and retires it if it does not answer. suspect is the value of c.suspect and uses that of c.uses
+// when the check was started. If c did not answer but was not suspect, and c.uses has grown, runCheck keeps c: its next
+// request detects a failure.
 func (p *Pool) runCheck(s *slot, c *conn, suspect bool, uses int) {
 	ctx, cancel := p.openContext()
 	defer cancel()
@@ -78,16 +80,17 @@ func (p *Pool) runCheck(s *slot, c *conn, suspect bool, uses int) {
 	}
 }
 
-// deferRestart reports whether a silent command is kept until the next check. The command may be busy with a call whose
-// caller gave up, and a restart would lose its state. It returns false when the command is silent a second time and
-// sent nothing in between. Pool.mu is held.
+// deferRestart reports whether a command that did not answer a health check is kept until the next check. The command
+// may be busy with a call whose caller gave up, and a restart would lose its state. deferRestart returns false if the
+// command also did not answer the check before, and sent nothing in between. It returns false for other transports. The
+// caller holds Pool.mu.
 func (c *conn) deferRestart() bool {
 	before, now := c.silentAt, c.countReceived()+1
 	c.silentAt = now
 	return c.process != nil && before != now
 }
 
-// countReceived returns a counter that grows with every message or byte from the agent.
+// countReceived returns a number that grows with each message or byte from the agent.
 func (c *conn) countReceived() int64 {
 	n := c.answers.Load()
 	if c.process != nil {
@@ -99,7 +102,8 @@ func (c *conn) countReceived() int64 {
 	return n
 }
 
-// noteResponse records whether a request was answered, and marks the client as suspect after a timeout.
+// noteResponse updates c.answers and c.suspect after a request: an answer clears c.suspect, and a timeout after the
+// request was sent sets it.
 func (c *conn) noteResponse(ctx context.Context, response transport.Response) {
 	switch {
 	case response.Answered():
@@ -110,8 +114,8 @@ func (c *conn) noteResponse(ctx context.Context, response transport.Response) {
 	}
 }
 
-// hasState reports whether the client has state (a process, stream or session) that can be lost before its next use.
-// Stateless HTTP has none.
+// hasState reports whether the client has state that can be lost while it is idle: a process, an event stream or a
+// session.
 func (c *conn) hasState() bool {
 	return c.kind != TransportHTTP || c.recording.GetSessionId() != ""
 }
@@ -120,16 +124,18 @@ func (c *conn) hasState() bool {
 type signOfLife int
 
 const (
-	silent signOfLife = iota
-	answering
-	gone // the transport ended or the agent does not know the session
+	silent    signOfLife = iota // nothing arrived in time
+	answering                   // something arrived
+	gone                        // the transport ended or the agent does not know the session
 )
 
-// pingID is a number because some agents accept only numeric ids. mcp-go's own counter does not reach it.
+// pingID is the JSON-RPC id of ping requests. It is a number because some agents accept only numeric ids, and larger
+// than any id that mcp-go uses.
 const pingID = int64(math.MaxInt32)
 
-// checkHealth sends ping, or server/discover on 2026-07-28. If the agent does not answer and the transport is not HTTP,
-// it sends tools/list, because not every agent knows ping and a wrong verdict would cost the process or stream.
+// checkHealth sends ping, or server/discover with revision 2026-07-28, and waits for a sign of life. For a command or
+// an event stream it then also tries tools/list, because some agents ignore ping, and a wrong result would end the
+// process or the stream.
 func (c *conn) checkHealth(ctx context.Context) signOfLife {
 	found, wait := silent, c.cfg.OpenTimeout
 	if c.kind != TransportHTTP {
@@ -157,9 +163,9 @@ func (c *conn) checkHealth(ctx context.Context) signOfLife {
 	return found
 }
 
-// awaitSign sends a request and waits for a sign of life. Any answer counts, including an error or an invalid one, and
-// so does any other message that arrives in the meantime. An answer that reports a lost session does not count. For an
-// event stream, an accepted POST does not count either, because the stream itself may be dead.
+// awaitSign sends a request and waits for a sign of life, at most for the time wait. A sign of life is any answer, even
+// an error or an invalid one, or any other message from the agent. Two answers do not count: one that reports an
+// unknown session, and over an event stream the HTTP answer to the POST, because the stream itself may be dead.
 func (c *conn) awaitSign(ctx context.Context, wait time.Duration, send func(context.Context) error) signOfLife {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -177,9 +183,9 @@ func (c *conn) awaitSign(ctx context.Context, wait time.Duration, send func(cont
 	return silent
 }
 
-// cancelRequest notifies an agent that a request was abandoned. It does so for HTTP and HTTP+SSE of the older era,
-// where a closed connection does not mean cancellation and mcp-go sends no notice. The agent may have run the tool
-// regardless.
+// cancelRequest notifies the agent in the background that the request id was abandoned because of why. It does so for
+// the HTTP transports before revision 2026-07-28. In other cases mcp-go sends the notice, or the closed connection has
+// the same meaning. The agent may run the tool nevertheless.
 func (c *conn) cancelRequest(id mcp.RequestId, why error) {
 	if c.modern || c.kind != TransportHTTP && c.kind != TransportSSE || id.IsNil() {
 		return

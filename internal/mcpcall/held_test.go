@@ -82,9 +82,7 @@ func TestPoolHoldsSoManyBytes(t *testing.T) {
 			use := func(i int) {
 				t.Helper()
 				set, err := p.Tools(heraldtest.Within(t, 30*time.Second), Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i)}, false)
-				if err != nil {
-					t.Fatal(err)
-				}
+				heraldtest.Must(t, err)
 				if _, err := Fit(set.Tools[0], map[string]any{"value": "1"}); err != nil {
 					t.Fatal(err)
 				}
@@ -178,9 +176,7 @@ func TestClientsInUseHoldSoManyBytes(t *testing.T) {
 	for i := range 10 {
 		ep := Endpoint{Transport: TransportHTTP, URL: fmt.Sprintf("%s/%d", url, i)}
 		set, err := p.Tools(heraldtest.Within(t, 30*time.Second), ep, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		for _, tool := range set.Tools {
 			if _, err := Fit(tool, map[string]any{"value": "1"}); err != nil {
 				t.Fatal(err)

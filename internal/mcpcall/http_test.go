@@ -75,9 +75,7 @@ func TestRealServerOverHTTP(t *testing.T) {
 			ctx := heraldtest.Within(t, 30*time.Second)
 
 			set, err := p.Tools(ctx, ep, false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			want := legacyVersion
 			if hint != "" {
 				want = modernVersion
@@ -90,13 +88,9 @@ func TestRealServerOverHTTP(t *testing.T) {
 				t.Fatalf("schema not as sent: %s", tool.InputSchema)
 			}
 			args, err := Fit(tool, map[string]any{"value": "9977"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			a, err := p.Call(ctx, ep, Request{Tool: tool.Name, Arguments: args, Meta: map[string]any{"io.agentherald/delivery": map[string]any{"attempt": 1}}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			if a.Protocol != want || a.IsError || a.Unreadable || a.Text != `{"arguments":{"value":"9977"},"meta":{"attempt":1}}` {
 				t.Errorf("got %+v", a)
 			}
@@ -387,9 +381,7 @@ func callDeadAgent(t *testing.T) (failure *CallError) {
 	t.Helper()
 	at := heraldtest.Address(t)
 	l, err := net.Listen("tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: &agent{tools: `{"tools":[]}`}, ReadHeaderTimeout: time.Second}}
 	srv.Start()
 	p, ep := newPool(t), Endpoint{Transport: TransportHTTP, URL: "http://" + at}

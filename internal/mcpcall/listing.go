@@ -8,11 +8,12 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 )
 
-// toolsTTL is how long a tool list is cached.
+// toolsTTL is the age up to which listTools returns the cached tool list.
 const toolsTTL = 10 * time.Minute
 
-// listTools returns the agent's tools, from the cache if the list is recent enough. One call lists at a time; the
-// others wait for its result.
+// listTools returns the agent's tools. It returns the cached list if that is younger than toolsTTL, or with fresh than
+// Config.RelistAfter, and the agent announced no change. Otherwise it lists the tools. Calls at the same time share one
+// listing.
 func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
 	maxAge := toolsTTL
 	if fresh {
@@ -66,8 +67,8 @@ func (c *conn) listTools(ctx context.Context, fresh bool) (ToolSet, error) {
 	return c.copyTools(), nil
 }
 
-// countTools reports to the pool how many bytes the tool list holds. The number grows when a schema is compiled on
-// first use.
+// countTools reports to the pool by how much the memory of the tool list changed. The memory grows when a schema is
+// compiled, which happens when the schema is first used.
 func (c *conn) countTools() {
 	c.mu.Lock()
 	bytes := c.recording.MirroredBytes()
@@ -82,7 +83,7 @@ func (c *conn) countTools() {
 	c.reportHeld(more)
 }
 
-// forgetTools drops the tool list and its compiled schemas, which a call does not need. The next listTools lists the
+// forgetTools drops the tool list with its compiled schemas, to release their memory. The next listTools lists the
 // tools again.
 func (c *conn) forgetTools() {
 	c.mu.Lock()
@@ -91,7 +92,8 @@ func (c *conn) forgetTools() {
 	c.countTools()
 }
 
-// knownTools returns the cached list if it is younger than maxAge and the agent announced no change.
+// knownTools returns the cached tool list. It returns false if no list is cached, if it is maxAge old or older, or if
+// the agent announced a change.
 func (c *conn) knownTools(maxAge time.Duration) (ToolSet, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,13 +103,14 @@ func (c *conn) knownTools(maxAge time.Duration) (ToolSet, bool) {
 	return c.copyTools(), true
 }
 
+// copyTools returns a copy of the cached tool list. The caller holds c.mu.
 func (c *conn) copyTools() ToolSet {
 	set := *c.tools
 	set.Tools = slices.Clone(set.Tools)
 	return set
 }
 
-// listPage fetches one page of tools/list.
+// listPage fetches the page of tools/list at cursor. The cursor of the first page is empty.
 func (c *conn) listPage(ctx context.Context, cursor string) (toolPage, error) {
 	response, err := c.recordRequest(ctx, func(ctx context.Context) error {
 		var request mcp.ListToolsRequest

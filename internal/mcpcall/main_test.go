@@ -37,9 +37,7 @@ func newPool(t testing.TB, adapt ...func(*Config)) *Pool {
 		a(&cfg)
 	}
 	p, err := NewPool(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()

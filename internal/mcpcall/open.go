@@ -19,26 +19,28 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// The two eras of the protocol. The hint decides which one is tried first. mcp-go's own probing is not used, because it
-// treats any answer as support and any failure, even of the network, as lack of support.
+// The revisions that are requested in the two eras of MCP. The modern era is revision 2026-07-28; it begins with
+// server/discover. The legacy era is all earlier revisions; they begin with initialize. Endpoint.ProtocolHint decides
+// which era is tried first. mcp-go's own choice is not used, because it treats any answer to server/discover as
+// support, and any failure, even of the network, as lack of support.
 const (
 	modernVersion = mcp.ProtocolVersion20260728
 	legacyVersion = mcp.ProtocolVersion20251125
 )
 
-// shortestSession is the minimum length, in bytes, at which a query value of an event stream's POST address is masked
-// as a session.
+// shortestSession is the length, in bytes, from which a value in the query of an event stream's POST URL is regarded as
+// a session id and masked.
 const shortestSession = 16
 
-// Backoff of commands that exit soon after their start.
+// Delays before the restart of a command that exited soon after its start.
 const (
-	steadyAfter = 10 * time.Second // a command that ran longer is restarted without a delay
-	firstWait   = 100 * time.Millisecond
+	steadyAfter = 10 * time.Second       // a command that ran this long is restarted without a delay
+	firstWait   = 100 * time.Millisecond // the first delay; each further exit doubles it
 	longestWait = 10 * time.Second
 )
 
-// recordUptime computes from a command's uptime when it may be started again. It ignores HTTP clients, whose retries
-// package delivery delays.
+// recordUptime sets s.notBefore, the earliest time of the next start, from the uptime of the slot's command: the time
+// for which it ran. It does nothing for HTTP clients, for which package delivery delays retries.
 func (s *slot) recordUptime(uptime time.Duration, now time.Time) {
 	if s.conn != nil && s.conn.process == nil {
 		return
@@ -51,13 +53,14 @@ func (s *slot) recordUptime(uptime time.Duration, now time.Time) {
 	s.failures++
 }
 
-// openContext returns the context of a handshake or health check. It ends after OpenTimeout and as soon as the pool
-// begins to close.
+// openContext returns the context of a handshake or health check. It ends after Config.OpenTimeout, or when Pool.Close
+// is called.
 func (p *Pool) openContext() (context.Context, context.CancelFunc) {
 	return WithTimeout(p.closing, p.cfg.OpenTimeout)
 }
 
-// openClient opens the slot's client for all callers that wait on o.
+// openClient opens the client of slot s. It stores the client in s, or the error in o, and wakes up all callers that
+// wait for o.
 func (p *Pool) openClient(ep Endpoint, key [sha256.Size]byte, s *slot, o *opening) {
 	ctx, cancel := p.openContext()
 	defer cancel()
@@ -102,7 +105,7 @@ func (p *Pool) openClient(ep Endpoint, key [sha256.Size]byte, s *slot, o *openin
 	close(o.done)
 }
 
-// logLocation returns the endpoint's name for logs: its origin or command, with secrets masked.
+// logLocation returns the origin or the command of the endpoint for a log line, with secrets masked.
 func (e Endpoint) logLocation() string {
 	where := e.Command
 	if e.Transport == TransportHTTP || e.Transport == TransportSSE {
@@ -118,9 +121,9 @@ func (e Endpoint) logLocation() string {
 	return where
 }
 
-// connectAnyEra tries the expected era. Depending on the failure, it then tries the other era, and for HTTP the older
-// HTTP+SSE transport. A server that refuses 2026-07-28 but lists it as supported is tried a second time. If all
-// attempts fail, it returns the error of the expected era.
+// connectAnyEra opens a client of the era that modern selects. Depending on the failure, it then tries the other era,
+// and for TransportHTTP also HTTP+SSE. It tries the modern era a second time if the agent refuses revision 2026-07-28
+// but lists it as supported. If all attempts fail, it returns the error of the first era.
 func (p *Pool) connectAnyEra(ctx context.Context, ep Endpoint, modern bool) (*conn, error) {
 	if ep.Transport == TransportSSE {
 		c, _, err := p.connectEra(ctx, ep, false, 0)
@@ -151,8 +154,8 @@ func (p *Pool) connectAnyEra(ctx context.Context, ep Endpoint, modern bool) (*co
 	return nil, err
 }
 
-// wantsModern reports whether the agent refused revision 2026-07-28 but lists it as supported. Servers that are being
-// upgraded do that.
+// wantsModern reports whether the agent refused revision 2026-07-28 but lists it as supported. Servers do that while
+// they are being upgraded.
 func wantsModern(response transport.Response) bool {
 	if response.Error == nil || response.Error.Code != mcp.UNSUPPORTED_PROTOCOL_VERSION {
 		return false
@@ -162,7 +165,7 @@ func wantsModern(response transport.Response) bool {
 	return slices.Contains(supported, any(modernVersion))
 }
 
-// olderTransport reports whether the refusal of initialize may come from a server that only speaks HTTP+SSE.
+// olderTransport reports whether a server that supports only HTTP+SSE may have sent this response to initialize.
 func olderTransport(response transport.Response) bool {
 	if response.Method != string(mcp.MethodInitialize) || response.Error != nil {
 		return false
@@ -174,7 +177,8 @@ func olderTransport(response transport.Response) bool {
 	return false
 }
 
-// otherEra reports whether a failed handshake may succeed in the other era.
+// otherEra reports whether a handshake that failed with response and err may succeed in the other era. modern is the
+// era of the failed handshake, and kind its transport.
 func otherEra(modern bool, kind string, response transport.Response, err error) bool {
 	if response.TooLarge != nil {
 		return false
@@ -207,8 +211,9 @@ func otherEra(modern bool, kind string, response transport.Response, err error) 
 	return response.Status != 0 || response.Written
 }
 
-// connectEra opens a client of one era. On failure it returns the last response and closes the client in the
-// background; Pool.Close waits for that. streamWait bounds the opening of an event stream; 0 means until ctx ends.
+// connectEra opens a client of one era: the modern one if modern is set. If it fails, it returns the last response and
+// closes the client in the background; Pool.Close waits for that. streamWait bounds the opening of an event stream; 0
+// means that only ctx bounds it.
 func (p *Pool) connectEra(ctx context.Context, ep Endpoint, modern bool,
 	streamWait time.Duration) (*conn, transport.Response, error) {
 	c := &conn{
@@ -256,6 +261,8 @@ func (p *Pool) connectEra(ctx context.Context, ep Endpoint, modern bool,
 	return c, transport.Response{}, nil
 }
 
+// initializeClient performs the handshake for the revision version, and stores the server's name and the negotiated
+// revision.
 func (c *conn) initializeClient(ctx context.Context, version string) error {
 	var request mcp.InitializeRequest
 	request.Params.ProtocolVersion = version
@@ -270,8 +277,8 @@ func (c *conn) initializeClient(ctx context.Context, version string) error {
 	return nil
 }
 
-// sessionTexts returns the strings by which the agent identifies this session. They are secret, because they let anyone
-// send requests in this session.
+// sessionTexts returns the ids by which the agent identifies the session of this client. They are masked like
+// credentials, because anyone with these ids can send requests in the session.
 func (c *conn) sessionTexts() []string {
 	texts := []string{c.recording.GetSessionId()}
 	if c.stream == nil || c.stream.PostURL() == "" {
@@ -292,7 +299,8 @@ func (c *conn) sessionTexts() []string {
 	return texts
 }
 
-// newTransport returns a transport for ep, and sets c.process or c.stream if it is of that kind.
+// newTransport returns the transport of mcp-go for ep. For a command it starts the process and sets c.process. For
+// HTTP+SSE it sets c.stream.
 func (p *Pool) newTransport(ep Endpoint, c *conn) (mcptransport.Interface, error) {
 	if ep.Transport == TransportStdio {
 		argv, env := append([]string{ep.Command}, ep.Args...), slices.Concat(p.cfg.StdioEnv, ep.Env)

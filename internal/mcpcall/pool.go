@@ -11,59 +11,61 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// Request is one tool call.
+// Request is a tool call.
 type Request struct {
 	Tool      string
 	Arguments map[string]any // as returned by Fit
-	Meta      map[string]any // added to _meta next to the protocol's own keys
-	// Traceparent (W3C) is sent in _meta and, over HTTP, in the header of this request. Empty: it is not sent.
+	Meta      map[string]any // added to the request's _meta
+	// Traceparent (W3C Trace Context) is sent in _meta and, over HTTP, as a header of this request. Empty: none.
 	Traceparent string
 }
 
-// Pool owns the MCP clients. It is safe for concurrent use.
+// Pool opens, keeps and closes the MCP clients of a process. It is safe for concurrent use.
 type Pool struct {
 	cfg  Config
 	base *http.Transport
 
-	// For endpoints with Listed set.
+	// cfg.Guard and base for endpoints with Listed set: private addresses are allowed.
 	listedGuard *netguard.Guard
 	listedBase  *http.Transport
 
-	ctx     context.Context // ends when all clients must stop at once
+	ctx     context.Context // ends when Close aborts the calls in flight
 	cancel  context.CancelFunc
-	closing context.Context // ends when the pool begins to close
+	closing context.Context // ends when Close is called
 	close   context.CancelFunc
 	wg      sync.WaitGroup // all goroutines of the pool
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards the fields below, all slots, and some fields of conn
 	closed bool
-	slots  map[[sha256.Size]byte]*slot
-	held   int64 // bytes from agents that idle clients keep in memory, see countHeld
-	checks int   // running health checks
+	slots  map[[sha256.Size]byte]*slot // by Endpoint.clientKey
+	held   int64                       // bytes of data from agents that idle clients keep in memory (countHeld)
+	checks int                         // number of running health checks
 }
 
-// slot holds the client of one endpoint. Pool.mu guards its fields.
+// slot is the entry of an endpoint in Pool.slots: its client, if there is one, and the history of its connections.
+// Pool.mu guards its fields. It is not one of the worker's slots.
 type slot struct {
-	conn     *conn    // ready, or nil
-	opening  *opening // in progress, or nil
+	conn     *conn    // the client; nil: none
+	opening  *opening // the attempt to open a client that is in progress; nil: none
 	lastUsed time.Time
-	modern   *bool // whether 2026-07-28 was negotiated last; nil before the first success
+	modern   *bool // the last client was of the modern era (open.go); nil: there was no client yet
 
-	failures  int       // consecutive starts of a command that exited soon
+	failures  int       // number of consecutive starts of the command after which it exited soon
 	notBefore time.Time // earliest time of the next start of the command
 }
 
-// opening is one attempt to open a client. All callers that need the client wait for it.
+// opening is an attempt to open a client. All callers that need this client wait for it.
 type opening struct {
-	done    chan struct{}
-	err     error // err and dropped are set before done is closed
-	dropped bool  // Drop removed the slot during the attempt, so the error is not the agent's fault
+	done    chan struct{} // closed when the attempt has ended and err and dropped are set
+	err     error         // the error of the attempt; nil: the slot has a client, unless dropped is set
+	dropped bool          // the slot was removed during the attempt, so the callers need another client
 }
 
-// idlePerHost bounds the idle connections per host. Each concurrent call beyond it costs a handshake.
+// idlePerHost is the largest number of idle HTTP connections per host. If more calls run at the same time, each further
+// call needs a new connection.
 const idlePerHost = 16
 
-// NewPool validates cfg and starts the pool.
+// NewPool validates cfg and returns a Pool, whose goroutines run until Close.
 func NewPool(cfg Config) (*Pool, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -88,8 +90,8 @@ func NewPool(cfg Config) (*Pool, error) {
 	return p, nil
 }
 
-// Close rejects new work, waits for calls in flight until ctx ends, aborts the rest, and closes every client and
-// process. It returns when all of them have ended. The error is that of ctx if calls were aborted.
+// Close rejects new calls, waits for the calls in flight until ctx ends, and then aborts them. It returns when all
+// clients are closed and all processes have ended. It returns the error of ctx if ctx ended before that.
 func (p *Pool) Close(ctx context.Context) error {
 	p.mu.Lock()
 	if !p.closed {
@@ -120,8 +122,8 @@ func (p *Pool) Close(ctx context.Context) error {
 	return err
 }
 
-// Drop retires the client of ep, whose configuration was removed or changed. Calls in flight finish on it; the next
-// call opens a new client.
+// Drop removes the client of ep, because the configuration of ep was removed or changed. Calls in flight finish with
+// it. The next call opens a new client.
 func (p *Pool) Drop(ep Endpoint) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,8 +134,8 @@ func (p *Pool) Drop(ep Endpoint) {
 	}
 }
 
-// spawn runs f as a goroutine of the pool, with a context that ends when the pool aborts its calls. It does nothing if
-// the pool is closed.
+// spawn runs f as a goroutine of the pool. The context ends when Close aborts the calls in flight. If the pool is
+// closed, spawn does nothing.
 func (p *Pool) spawn(f func(ctx context.Context)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,8 +145,8 @@ func (p *Pool) spawn(f func(ctx context.Context)) {
 	p.wg.Go(func() { f(p.ctx) })
 }
 
-// Tools returns the agent's tools, from the cache if the list is recent enough. With fresh it lists them again unless
-// the list is younger than Config.RelistAfter. Use fresh before reporting that a tool or an argument is missing.
+// Tools returns the agent's tools. It may return a list that is up to toolsTTL old. With fresh, the list is at most
+// Config.RelistAfter old. Callers set fresh before they report that a tool is missing or that arguments do not fit.
 func (p *Pool) Tools(ctx context.Context, ep Endpoint, fresh bool) (ToolSet, error) {
 	var set ToolSet
 	err := p.withClient(ctx, ep, func(ctx context.Context, c *conn) error {
@@ -155,9 +157,9 @@ func (p *Pool) Tools(ctx context.Context, ep Endpoint, fresh bool) (ToolSet, err
 	return set, err
 }
 
-// Call calls a tool once. It sends the request again only if the agent did not process the first one: for example
-// because the session was unknown, the agent asked for another protocol revision, or a command exited before the
-// request was written.
+// Call calls a tool once. It sends the request a second time only if the agent cannot have run the tool because of the
+// first one: for example because the session was unknown, because the agent asked for another MCP revision, or because
+// a command exited before the request was written.
 func (p *Pool) Call(ctx context.Context, ep Endpoint, req Request) (Answer, error) {
 	var answer Answer
 	err := p.withClient(ctx, ep, func(ctx context.Context, c *conn) error {
@@ -171,15 +173,16 @@ func (p *Pool) Call(ctx context.Context, ep Endpoint, req Request) (Answer, erro
 	return answer, err
 }
 
-// errAgain wraps an error after which the request may be sent once more with a new client.
+// errAgain wraps the error of a request that withClient may send once more with a new client.
 type errAgain struct {
 	error
-	last error // the error to return if the second attempt fails in the same way
+	last error // the error that withClient returns if the second attempt also ends with errAgain
 }
 
 func (e errAgain) Unwrap() error { return e.error }
 
-// withClient calls do with a client for ep. If do returns errAgain, it calls do once more with a new client.
+// withClient calls do with a client for ep. If do returns errAgain, withClient calls it once more with a new client. It
+// applies Config.CallTimeout if ctx has no deadline.
 func (p *Pool) withClient(ctx context.Context, ep Endpoint, do func(context.Context, *conn) error) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -207,7 +210,8 @@ func (p *Pool) withClient(ctx context.Context, ep Endpoint, do func(context.Cont
 
 var errCommandKeepsEnding = errors.New("the agent's command keeps ending; it is started again later")
 
-// acquireClient returns a ready client and counts it as in use until releaseClient.
+// acquireClient returns the client for ep, and opens one if necessary. The client counts as in use until
+// releaseClient is called. key is ep.clientKey().
 func (p *Pool) acquireClient(ctx context.Context, ep Endpoint, key [sha256.Size]byte) (*conn, error) {
 	for tries := 0; tries < 3; tries++ {
 		p.mu.Lock()
@@ -275,8 +279,8 @@ func (p *Pool) acquireClient(ctx context.Context, ep Endpoint, key [sha256.Size]
 	return nil, &CallError{Stage: StageOpen, Err: errors.New("the agent drops every connection as soon as it is made")}
 }
 
-// findSlot returns the slot for key or creates one, evicting an idle one if the pool is full. Endpoints are validated
-// before they get a slot.
+// findSlot returns the slot for key. If it does not exist, findSlot validates ep and adds it. If the pool is full, it
+// removes an idle slot first, or returns ErrBusy if all are in use. The caller holds p.mu.
 func (p *Pool) findSlot(ep Endpoint, key [sha256.Size]byte) (*slot, error) {
 	if s, ok := p.slots[key]; ok {
 		return s, nil
@@ -294,8 +298,8 @@ func (p *Pool) findSlot(ep Endpoint, key [sha256.Size]byte) (*slot, error) {
 	return s, nil
 }
 
-// dropOldest evicts the least recently used idle slot for which may returns true. It returns false if no slot
-// qualifies. p.mu is held.
+// dropOldest removes the least recently used idle slot for which may returns true, and closes its client. It returns
+// false if there is no such slot. The caller holds p.mu.
 func (p *Pool) dropOldest(may func(*slot) bool) bool {
 	var oldest [sha256.Size]byte
 	var victim *slot
@@ -313,9 +317,9 @@ func (p *Pool) dropOldest(may func(*slot) bool) bool {
 	return true
 }
 
-// countHeld adds bytes, which may be negative, to the bytes that c keeps in memory. A client in use counts only when it
-// is released. Otherwise a few large clients in use would evict all idle ones without bringing the total below the
-// limit.
+// countHeld adds bytes, which may be negative, to the size of the data from the agent that c keeps in memory. If idle
+// clients then exceed Config.MaxHeldBytes, it removes some. A client in use does not count until it is released.
+// Otherwise a few large clients in use would cause the removal of all idle ones, and the limit would still be exceeded.
 func (p *Pool) countHeld(c *conn, bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -325,8 +329,8 @@ func (p *Pool) countHeld(c *conn, bytes int64) {
 	p.makeRoom()
 }
 
-// holdsTooMuch reports whether the clients in use together exceed MaxHeldBytes and c holds more than 1/64 of
-// MaxHeldBytes. Clients in use need this extra check because their agents decide how long they stay in use.
+// holdsTooMuch reports whether the data of all clients in use exceeds Config.MaxHeldBytes, and the data of c is larger
+// than 1/64 of it. Clients in use need this check because an agent can keep its client in use by answering slowly.
 func (p *Pool) holdsTooMuch(c *conn) bool {
 	const largePart = 64
 	p.mu.Lock()
@@ -340,7 +344,8 @@ func (p *Pool) holdsTooMuch(c *conn) bool {
 	return used > p.cfg.MaxHeldBytes && c.held > p.cfg.MaxHeldBytes/largePart
 }
 
-// heldIdle returns the client's share of Pool.held. Pool.mu is held.
+// heldIdle returns the part of Pool.held that c contributes: c.held if c counts and is idle, and otherwise 0. The
+// caller holds Pool.mu.
 func (c *conn) heldIdle() int64 {
 	if !c.counted || c.inflight > 0 {
 		return 0
@@ -348,13 +353,14 @@ func (c *conn) heldIdle() int64 {
 	return c.held
 }
 
-// makeRoom evicts idle clients until p.held is at most MaxHeldBytes. p.mu is held.
+// makeRoom removes idle slots with data from agents until p.held is at most Config.MaxHeldBytes. The caller holds p.mu.
 func (p *Pool) makeRoom() {
 	holds := func(s *slot) bool { return s.conn != nil && s.conn.counted && s.conn.held > 0 }
 	for p.held > p.cfg.MaxHeldBytes && p.dropOldest(holds) {
 	}
 }
 
+// releaseClient ends the use of a client that acquireClient returned.
 func (p *Pool) releaseClient(c *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -366,7 +372,8 @@ func (p *Pool) releaseClient(c *conn) {
 	p.makeRoom()
 }
 
-// retireClient removes the slot's client and closes it in the background after its last call. p.mu is held.
+// retireClient removes the client from slot s, if there is one, and closes it in the background when its last call has
+// ended. The caller holds p.mu.
 func (p *Pool) retireClient(s *slot) {
 	c := s.conn
 	if c == nil {
@@ -393,7 +400,8 @@ func (p *Pool) retireClient(s *slot) {
 	})
 }
 
-// retireIfBroken retires the slot's client if it is broken, or if it is a process older than MaxAge. p.mu is held.
+// retireIfBroken calls retireClient if the slot's client is broken, or is a process older than Config.MaxAge. The
+// caller holds p.mu.
 func (p *Pool) retireIfBroken(s *slot, now time.Time) {
 	if c := s.conn; c != nil && (c.isBroken() || c.process != nil && now.Sub(c.opened) >= p.cfg.MaxAge) {
 		s.recordUptime(now.Sub(c.opened), now)
@@ -401,7 +409,7 @@ func (p *Pool) retireIfBroken(s *slot, now time.Time) {
 	}
 }
 
-// sweepLoop periodically closes clients that were idle for IdleTimeout, and checks the health of the others.
+// sweepLoop calls closeIdle and checkIdle at regular intervals until the pool is closed.
 func (p *Pool) sweepLoop() {
 	often := min(p.cfg.IdleTimeout/4, p.cfg.PingAfter/2)
 	ticker := time.NewTicker(min(max(often, 10*time.Millisecond), 30*time.Second))
@@ -417,6 +425,7 @@ func (p *Pool) sweepLoop() {
 	}
 }
 
+// closeIdle removes slots that were idle for Config.IdleTimeout, and retires broken clients.
 func (p *Pool) closeIdle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -431,6 +440,7 @@ func (p *Pool) closeIdle() {
 	}
 }
 
+// sleep returns nil after d, or the error of ctx if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -442,7 +452,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// contextError returns the error of a request whose context ended before anything was sent.
+// contextError returns the error of a request whose ctx ended before anything was sent. stage is CallError.Stage.
 func contextError(ctx context.Context, stage string) error {
 	timeout := errors.Is(ctx.Err(), context.DeadlineExceeded)
 	return &CallError{Stage: stage, Timeout: timeout, Err: describeTimeout(ctx, "the agent did not answer")}
@@ -450,8 +460,8 @@ func contextError(ctx context.Context, stage string) error {
 
 type patienceKey struct{}
 
-// WithTimeout is context.WithTimeout, except that timeout errors name bound. The time that remains when the request
-// begins would be an odd number that is configured nowhere.
+// WithTimeout is context.WithTimeout, except that the errors of this package for an expired deadline contain bound.
+// Without it, they contain the time that remained when the request began, a number that no setting contains.
 func WithTimeout(ctx context.Context, bound time.Duration) (context.Context, context.CancelFunc) {
 	if end, ok := ctx.Deadline(); !ok || time.Until(end) >= bound {
 		ctx = context.WithValue(ctx, patienceKey{}, bound)
@@ -459,7 +469,7 @@ func WithTimeout(ctx context.Context, bound time.Duration) (context.Context, con
 	return context.WithTimeout(ctx, bound)
 }
 
-// withTimeLimit stores the remaining time of a context that WithTimeout did not create, for timeout errors.
+// withTimeLimit stores the time until the deadline of ctx for describeTimeout, unless WithTimeout stored a bound there.
 func withTimeLimit(ctx context.Context) context.Context {
 	deadline, ok := ctx.Deadline()
 	if _, known := ctx.Value(patienceKey{}).(time.Duration); known || !ok {
@@ -468,7 +478,7 @@ func withTimeLimit(ctx context.Context) context.Context {
 	return context.WithValue(ctx, patienceKey{}, time.Until(deadline))
 }
 
-// timeLimitOf returns the bound stored by WithTimeout or withTimeLimit, or 0.
+// timeLimitOf returns the duration that WithTimeout or withTimeLimit stored in ctx, or 0.
 func timeLimitOf(ctx context.Context) time.Duration {
 	d, _ := ctx.Value(patienceKey{}).(time.Duration)
 	return d

@@ -239,27 +239,27 @@ func sampleFeedback(id string) map[string]any {
 		"chainId": json.Number("31337"), "transactionHash": nil, "logIndex": nil}
 }
 
-// TestExampleAgent builds the example agent that authors copy, and calls it over both transports.
+// TestExampleAgent builds the example agent that authors copy.
 func TestExampleAgent(t *testing.T) {
 	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "agent")
-	build := exec.CommandContext(heraldtest.Within(t, 2*time.Minute), "go", "build", "-o", binary, "../../examples/agent")
+	build := exec.CommandContext(heraldtest.Within(t, 2*time.Minute), "go", "build", "-ldflags=-s -w", "-o", binary, "../../examples/agent")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	t.Run("both transports", func(t *testing.T) { callExampleAgent(t, binary) })
+	t.Run("one Herald", func(t *testing.T) { callSignedExampleAgent(t, binary) })
+}
+
+// callExampleAgent calls the agent over both transports.
+func callExampleAgent(t *testing.T, binary string) {
 	web := exec.CommandContext(heraldtest.Within(t, time.Minute), binary, "-http", "127.0.0.1:0")
 	web.Cancel = func() error { return web.Process.Signal(os.Interrupt) }
 	stderr, err := web.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := web.Start(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, web.Start())
 	line, err := bufio.NewReader(stderr).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	url, ok := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
 	if !ok {
 		t.Fatalf("said %q", line)
@@ -294,9 +294,7 @@ func TestExampleAgent(t *testing.T) {
 			}
 		}
 	}
-	if err := web.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, web.Process.Signal(os.Interrupt))
 	if err := web.Wait(); err != nil {
 		t.Errorf("the agent ended with %v", err)
 	}

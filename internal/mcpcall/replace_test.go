@@ -215,9 +215,7 @@ func TestHealth(t *testing.T) {
 	}
 	sick.Store(true)
 	for _, pid := range started(t, dir) {
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, syscall.Kill(pid, syscall.SIGSTOP))
 		// The process stops when one of its threads receives the signal. Until then, the other threads run.
 		heraldtest.Await(t, "the command is stopped", func() bool { return processState(pid) == "T" })
 	}

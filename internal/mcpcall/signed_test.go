@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -32,18 +31,14 @@ import (
 func newSigner(t testing.TB) (*signing.Ring, string) {
 	t.Helper()
 	keyset, err := secret.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	var ring *signing.Ring
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { ring.ServeHTTP(w, r) }))
 	t.Cleanup(srv.Close)
 	if ring, err = signing.New(signing.Config{PublicURL: srv.URL, Ledger: &signingtest.Shelf{}, Sealer: keyset}); err != nil {
 		t.Fatal(err)
 	}
-	if err := ring.Load(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, ring.Load(t.Context()))
 	return ring, srv.URL
 }
 
@@ -143,9 +138,7 @@ func TestSigned(t *testing.T) {
 					t.Fatalf("%+v, %v; refused %q", answer, err, g.refused)
 				}
 			}
-			if err := p.Close(ctx); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, p.Close(ctx))
 			heraldtest.AwaitState(t, func() bool {
 				g.mu.Lock()
 				defer g.mu.Unlock()
@@ -244,24 +237,14 @@ func TestSignatureStays(t *testing.T) {
 	}
 }
 
-// TestExampleAgentServesOneHerald checks that the example agent, with -herald, accepts calls of that Herald only.
-func TestExampleAgentServesOneHerald(t *testing.T) {
-	t.Parallel()
-	binary := filepath.Join(t.TempDir(), "agent")
-	build := exec.CommandContext(heraldtest.Within(t, 2*time.Minute), "go", "build", "-o", binary, "../../examples/agent")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+// callSignedExampleAgent checks that the agent, with -herald, accepts calls of that Herald only.
+func callSignedExampleAgent(t *testing.T, binary string) {
 	ring, herald := newSigner(t)
 	own := "http://" + heraldtest.Address(t)
 	web := exec.CommandContext(heraldtest.Within(t, time.Minute), binary, "-http", strings.TrimPrefix(own, "http://"), "-herald", herald, "-self", own)
 	stderr, err := web.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := web.Start(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, web.Start())
 	defer func() { _, _ = web.Process.Kill(), web.Wait() }()
 	if line, err := bufio.NewReader(stderr).ReadString('\n'); err != nil || !strings.HasPrefix(line, "listening on "+own) {
 		t.Fatal(line, err)

@@ -186,9 +186,7 @@ func TestRealServerOverSSE(t *testing.T) {
 			ep.Transport = kind
 			ctx := heraldtest.Within(t, 30*time.Second)
 			set, err := p.Tools(ctx, ep, false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			tool, ok := Find(set.Tools, feedbackTool, nil)
 			if !ok || !strings.Contains(string(tool.InputSchema), "anyOf") || set.Server.Name != "test-agent" {
 				t.Fatalf("got %+v", set)
@@ -425,9 +423,7 @@ func TestPingFlood(t *testing.T) {
 		heraldtest.Await(t, "ten answers", func() bool { return a.seen("") >= 10*second })
 		now.pass(time.Second)
 	}
-	if err := p.Close(ctx); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, p.Close(ctx))
 	if n := a.seen(""); n != 20 {
 		t.Errorf("%d of 200 requests were answered in two seconds, want 20", n)
 	}

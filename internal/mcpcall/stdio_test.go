@@ -203,15 +203,11 @@ func child(mode string) int {
 // wait.
 func newSignal(t *testing.T, path string) (give func()) {
 	t.Helper()
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, syscall.Mkfifo(path, 0o600))
 	return func() {
 		t.Helper()
 		pipe, err := os.OpenFile(path, os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		t.Cleanup(func() { _ = pipe.Close() })
 	}
 }
@@ -269,15 +265,11 @@ func openCommand(t *testing.T, p *Pool, ep Endpoint) {
 func started(t *testing.T, dir string) []int {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	var pids []int
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		pids = append(pids, pid)
 	}
 	return pids
@@ -342,9 +334,7 @@ func TestRealServerOverStdio(t *testing.T) {
 				t.Fatalf("%+v, %v", set, err)
 			}
 			first, err := p.Call(ctx, ep, Request{Tool: "pid"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			var wg sync.WaitGroup
 			for range 16 {
 				wg.Go(func() {
@@ -391,9 +381,7 @@ func TestStdioEnvironmentIsClean(t *testing.T) {
 	t.Setenv("HERALD_TEST_SECRET", "must-not-be-seen")
 	p := newPool(t)
 	a, err := p.Call(heraldtest.Within(t, 30*time.Second), command("plain"), Request{Tool: "env"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	for _, kv := range strings.Split(a.Text, "\n") {
 		switch name, _, _ := strings.Cut(kv, "="); name {
 		case "PATH", "HOME", "LANG", childMode:
@@ -410,9 +398,7 @@ func TestStdioDeathAndRestart(t *testing.T) {
 	ep := command("plain:" + dir)
 	ctx := heraldtest.Within(t, 30*time.Second)
 	first, err := p.Call(ctx, ep, Request{Tool: "pid"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 
 	// The command dies in a call: the call may have run.
 	_, err = p.Call(ctx, ep, Request{Tool: "die"})
@@ -427,15 +413,11 @@ func TestStdioDeathAndRestart(t *testing.T) {
 
 	// The command dies between calls: no caller notices.
 	pid, err := strconv.Atoi(second.Text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	p.mu.Lock()
 	exited := p.slots[ep.clientKey()].conn.process.Exited()
 	p.mu.Unlock()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, syscall.Kill(pid, syscall.SIGKILL))
 	<-exited // until the process has exited, its pipe may still accept a write, and the outcome would be unknown
 	third, err := p.Call(ctx, ep, Request{Tool: "pid"})
 	if err != nil || third.Text == second.Text {
@@ -562,9 +544,7 @@ func TestExitingCommandIsNotKilled(t *testing.T) {
 	if _, err := p.Call(heraldtest.Within(t, 30*time.Second), command("farewell:"+dir), Request{Tool: "x"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Close(heraldtest.Within(t, 30*time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, p.Close(heraldtest.Within(t, 30*time.Second)))
 	if _, err := os.Stat(filepath.Join(dir, "done")); err != nil {
 		t.Errorf("it was not let finish: %v", err)
 	}
@@ -582,19 +562,13 @@ func TestNothingOutlivesAKilledWorker(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			folder := filepath.Join(dir, "command")
-			if err := os.Mkdir(folder, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, os.Mkdir(folder, 0o700))
 			worker := exec.CommandContext(heraldtest.Within(t, 60*time.Second), os.Args[0])
 			worker.Env = append(os.Environ(), childMode+"=pool:"+dir)
 			worker.Stderr = os.Stderr
 			out, err := worker.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := worker.Start(); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
+			heraldtest.Must(t, worker.Start())
 			defer func() {
 				_ = worker.Process.Kill()
 				_ = worker.Wait() // it was killed
@@ -616,9 +590,7 @@ func TestNothingOutlivesAKilledWorker(t *testing.T) {
 			} else {
 				err = killNamed(pids, os.Args[0])
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			noneLeft(t, folder, 3)
 		})
 	}

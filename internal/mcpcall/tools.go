@@ -16,21 +16,21 @@ import (
 const (
 	maxListPages = 20
 	maxListTools = 1000
-	maxToolName  = 256     // bytes; the specification allows 128 characters
-	maxListBytes = 1 << 20 // total of the schemas that are kept per agent
-	toolBytes    = 512     // memory of a tool in addition to its name and schema
+	maxToolName  = 256     // bytes of a name; MCP allows 128 characters
+	maxListBytes = 1 << 20 // bytes of all schemas of an agent
+	toolBytes    = 512     // estimated memory, in bytes, of a tool in addition to its name and schema
 )
 
 // ToolSet is the list of an agent's tools.
 type ToolSet struct {
 	Tools    []Tool
 	Server   ServerInfo
-	Protocol string    // the protocol revision of the connection
+	Protocol string    // the MCP revision of the connection
 	Listed   time.Time // when the list was fetched
 	Cut      bool      // the list exceeded the bounds, and the rest was dropped
 }
 
-// Outline returns the set with each schema, which may be large, replaced by {}.
+// Outline returns a copy of the set in which {} replaces each schema. Schemas may be large.
 func (s ToolSet) Outline() *ToolSet {
 	tools := s.Tools
 	s.Tools = make([]Tool, len(tools))
@@ -43,7 +43,8 @@ func (s ToolSet) Outline() *ToolSet {
 	return &s
 }
 
-// ServerInfo is the name and version that the agent reports. Both are untrusted, sanitized and short.
+// ServerInfo is the name and version of the agent's MCP server, as the agent reports them. Both are shortened to one
+// line.
 type ServerInfo struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
@@ -52,13 +53,13 @@ type ServerInfo struct {
 // Tool is one tool of an agent.
 type Tool struct {
 	Name        string
-	InputSchema json.RawMessage // as sent; nil if there was none
+	InputSchema json.RawMessage // as the agent sent it; nil if it sent none
 
-	schema *arguments.Schema // of InputSchema, shared by copies; nil for a Tool that did not come from a list
+	schema *arguments.Schema // InputSchema for Fit, shared by copies; nil for a Tool that listTools did not return
 }
 
-// Fit returns args adapted to t's input schema and validated (see arguments.Schema.Fit). The error is a *SchemaError.
-// args is not changed. A tool without a schema accepts any arguments.
+// Fit returns args converted to the types that t's input schema requires, and validated (arguments.Schema.Fit). It does
+// not change args itself. The error is a *SchemaError. A tool without a schema accepts any arguments.
 func Fit(t Tool, args map[string]any) (map[string]any, error) {
 	schema := t.schema
 	if schema == nil {
@@ -67,7 +68,8 @@ func Fit(t Tool, args map[string]any) (map[string]any, error) {
 	return schema.Fit(args)
 }
 
-// Find returns the tool called name, else the first of aliases that exists.
+// Find returns the tool called name. Without such a tool, it returns the one called by the first of aliases that
+// exists. It returns false if neither exists.
 func Find(tools []Tool, name string, aliases []string) (Tool, bool) {
 	for _, want := range append([]string{name}, aliases...) {
 		for _, t := range tools {
@@ -79,8 +81,8 @@ func Find(tools []Tool, name string, aliases []string) (Tool, bool) {
 	return Tool{}, false
 }
 
-// Aliases returns the alternative names of a tool "agent.receiveX": agent_receiveX, receiveX and agent/receiveX. It
-// returns nil for other names, so that a tool that an operator configured as agent.delete never resolves to delete.
+// Aliases returns the names under which the tool agent.receiveX may also be found: agent_receiveX, receiveX and
+// agent/receiveX. It returns nil for any other name. For example, a job for agent.delete must not call a tool delete.
 func Aliases(name string) []string {
 	short, ok := strings.CutPrefix(name, "agent.")
 	if !ok || !strings.HasPrefix(short, "receive") || short == "receive" {
@@ -92,12 +94,12 @@ func Aliases(name string) []string {
 // toolPage is one page of tools/list.
 type toolPage struct {
 	tools  []Tool
-	cursor string // "" on the last page
-	cut    bool
+	cursor string // of the next page; "" on the last page
+	cut    bool   // the page had more than maxListTools tools, and the rest was dropped
 }
 
-// readTools parses a tools/list result. It skips a malformed tool, so that the others remain usable. With mirrored it
-// also skips tools with invalid x-mcp-header annotations, because revision 2026-07-28 forbids calling them over HTTP.
+// readTools parses a tools/list result. It skips malformed tools, so that the others can be used. With mirrored it also
+// skips tools with invalid x-mcp-header annotations, because revision 2026-07-28 forbids calling them over HTTP.
 func readTools(raw json.RawMessage, mirrored bool) (toolPage, error) {
 	var result struct {
 		Tools      []json.RawMessage `json:"tools"`
@@ -131,8 +133,8 @@ func readTools(raw json.RawMessage, mirrored bool) (toolPage, error) {
 	return page, nil
 }
 
-// maskSecrets removes tools whose name contains a credential that was sent to the agent, and masks credentials in
-// schemas, which error messages quote. r may be nil.
+// maskSecrets removes tools whose name contains a credential of r, and masks the credentials of r in schemas, because
+// errors quote schemas. r may be nil.
 func (p *toolPage) maskSecrets(r *secret.Masker) {
 	if r = r.WithoutWords(); r == nil {
 		return
@@ -146,16 +148,17 @@ func (p *toolPage) maskSecrets(r *secret.Masker) {
 	}
 }
 
-// toolList collects pages within the bounds.
+// toolList collects the tools of all pages within the bounds.
 type toolList struct {
 	tools []Tool
-	bytes int
-	cut   bool
+	bytes int  // of all schemas
+	cut   bool // tools were dropped because of a bound
 
-	onCompiled func() // see arguments.NewSchema
+	onCompiled func() // for arguments.NewSchema
 }
 
-// addPage adds the tools of a page and reports whether the list can hold more.
+// addPage adds the tools of a page whose names are new. It returns false if a tool exceeds a bound and the rest was
+// dropped.
 func (l *toolList) addPage(page toolPage) bool {
 	l.cut = l.cut || page.cut
 	for _, t := range page.tools {
@@ -174,8 +177,8 @@ func (l *toolList) addPage(page toolPage) bool {
 	return true
 }
 
-// keepCompiled reuses the compiled schemas of an earlier list for unchanged tools, and reports whether any tool
-// changed.
+// keepCompiled replaces each tool of l that is also in old, with the same schema, by that of old, whose schema may be
+// compiled already. It reports whether the lists differ.
 func (l *toolList) keepCompiled(old []Tool) (changed bool) {
 	changed = len(old) != len(l.tools)
 	for i, t := range l.tools {

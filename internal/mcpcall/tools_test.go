@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/mcpcall/arguments"
 )
 
@@ -13,9 +14,7 @@ func TestReadTools(t *testing.T) {
 	t.Parallel()
 	page, err := readTools(json.RawMessage(`{"tools":[{"name":"a","inputSchema":{"type":"object","anyOf":[{}],"x-own":1}},7,{"name":""},
 		{"name":"b\u0000"},{"inputSchema":{}},{"name":"c"},{"name":"d","inputSchema":null}],"nextCursor":"n"}`), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if page.cursor != "n" || len(page.tools) != 3 || page.tools[0].Name != "a" || page.tools[1].Name != "c" || page.tools[2].InputSchema != nil {
 		t.Fatalf("got %+v", page)
 	}
@@ -36,9 +35,7 @@ func TestToolListBounds(t *testing.T) {
 	for i := 0; ; i++ {
 		raw := fmt.Sprintf(`{"tools":[{"name":"t%d","inputSchema":{%s}}],"nextCursor":"x"}`, i, big)
 		page, err := readTools(json.RawMessage(raw), false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		if !l.addPage(page) {
 			break
 		}
@@ -48,9 +45,7 @@ func TestToolListBounds(t *testing.T) {
 	}
 
 	huge, err := readTools(json.RawMessage(`{"tools":[{"name":"huge","inputSchema":{"description":"`+strings.Repeat("x", arguments.MaxSchemaBytes)+`"}}]}`), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	l = toolList{}
 	l.addPage(huge)
 	if _, err := Fit(l.tools[0], map[string]any{}); err == nil || !strings.Contains(err.Error(), "longer than") {

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/netguard/guardtest"
 )
@@ -97,9 +98,7 @@ func TestErrorMessages(t *testing.T) {
 		client := g.Client(netguard.Limits{Total: f.Wait()}, 0)
 		t.Cleanup(client.CloseIdleConnections)
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.URL+"/?key=s3cret", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		resp, err := client.Do(req)
 		if err == nil {
 			_, err = io.Copy(io.Discard, resp.Body)

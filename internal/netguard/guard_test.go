@@ -25,9 +25,7 @@ func TestMain(m *testing.M) { heraldtest.Main(m) }
 func mustGuard(t *testing.T, cfg netguard.Config) *netguard.Guard {
 	t.Helper()
 	g, err := netguard.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return g
 }
 
@@ -39,9 +37,7 @@ func getURL(t *testing.T, c *http.Client, target string) (*http.Response, error)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	t.Cleanup(cancel)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	resp, err := c.Do(req)
 	if err == nil {
 		t.Cleanup(func() { _ = resp.Body.Close() })
@@ -302,9 +298,7 @@ func TestLimits(t *testing.T) {
 		t.Error("a silent server was waited for")
 	}
 	resp, err := getURL(t, g.Client(netguard.Limits{}, 0), srv.URL+"/gzip")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if body, _ := io.ReadAll(resp.Body); len(body) != 0 {
 		t.Errorf("compression was offered: %q", body)
 	}
@@ -356,9 +350,7 @@ func TestConfigured(t *testing.T) {
 		"http://[::ffff:10.0.0.1]/": true,
 	} {
 		u, err := url.Parse(target)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		if err := strict.Configured().CheckURL(u); (err == nil) != want {
 			t.Errorf("%s: %v", target, err)
 		}
@@ -390,9 +382,7 @@ func TestConfiguredDenies(t *testing.T) {
 		"http://127.0.0.1:3000/": false, "http://[fd12::1]/": false, "http://[fd13::1]/": true,
 	} {
 		u, err := url.Parse(target)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		if err := g.CheckURL(u); (err == nil) != want {
 			t.Errorf("%s: %v", target, err)
 		}

@@ -180,8 +180,7 @@ type Agent struct {
 	LastDay   store.CallSummary `json:"lastDay"`             // calls recorded in this hour and the 24 hours before
 	Transfers []store.Transfer  `json:"transfers,omitempty"` // changes of its owner, newest first
 	Tokens    []Token           `json:"tokens"`
-
-	PreferencesInForce *store.Preferences `json:"preferencesInForce,omitempty"` // its preferences that are in force now
+	NextStep  string            `json:"nextStep,omitempty"` // advice for an operator; empty if nothing is wrong
 }
 
 // ShowAgent returns the state of an agent.
@@ -200,11 +199,13 @@ func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err 
 			return err
 		}
 		now := time.Now()
-		out.PreferencesInForce = findInForce(out.AgentRow, now)
 		if o.Live != nil {
 			out.Breaker = o.Live.Breaker(out.Endpoint)
 		}
 		out.Effort = o.agentEffort(ctx, st, g)
+		if out.NextStep, err = o.agentNextStep(ctx, st, out.AgentRow); err != nil {
+			return err
+		}
 		hours, err := st.AgentStats(ctx, g, now.Add(-24*time.Hour))
 		if err != nil {
 			return err
@@ -223,6 +224,30 @@ func (o *Operator) ShowAgent(ctx context.Context, ref AgentRef) (out Agent, err 
 		return err
 	})
 	return out, err
+}
+
+// agentNextStep returns the next step of the agent's newest delivery that is held, else of the newest that waits, else of
+// its newest delivery. It is empty if that one was delivered or is on its way.
+func (o *Operator) agentNextStep(ctx context.Context, st *Session, r store.AgentRow) (string, error) {
+	f := store.Filter{ChainID: &r.ChainID, AgentID: r.AgentID, Limit: 1}
+	switch {
+	case r.Open[store.Held] > 0:
+		f.Status = store.Held
+	case r.Open[store.Waiting] > 0:
+		f.Status = store.Waiting
+	}
+	rows, err := st.Deliveries(ctx, f)
+	if err != nil || len(rows) == 0 || rows[0].IdentityRegistry != r.IdentityRegistry {
+		return "", err
+	}
+	var d Delivery
+	if d.Delivery, err = st.Delivery(ctx, rows[0].ID); err != nil {
+		return "", err
+	}
+	if err = o.addNextStep(ctx, st, &d); err != nil || d.NextStep == "" {
+		return "", err
+	}
+	return fmt.Sprintf("delivery %s is %s %s: %s", d.ID, d.Status, d.Reason, d.NextStep), nil
 }
 
 // agentEffort returns the agent's effort budget. If it cannot be read, agentEffort notifies the person and returns nil.
@@ -276,9 +301,8 @@ type AgentChange struct {
 
 // AgentPolicy holds an operator's settings for one agent.
 type AgentPolicy struct {
-	OnUnknown   string `json:"onUnknown"`
-	Order       string `json:"order"`
-	Preferences string `json:"preferences"` // follow, ignore
+	OnUnknown string `json:"onUnknown"`
+	Order     string `json:"order"`
 }
 
 // changeAgent begins a change: it reads the agent's row as it is before.
@@ -372,18 +396,17 @@ func (o *Operator) fileDisables(g store.Agent) bool {
 	return listed != nil && !listed.Enabled
 }
 
-// parsePolicy parses settings of the form NAME=VALUE. preferences=clear is an action and is not stored.
+// parsePolicy parses settings of the form NAME=VALUE.
 func parsePolicy(settings []string) (p store.Policy, err error) {
 	values := map[string][]string{"onUnknown": {store.OnUnknownResend, store.OnUnknownHold},
-		"order":       {store.OrderStrict, store.OrderOff},
-		"preferences": {store.PreferencesFollow, store.PreferencesIgnore, clearPreferences}}
-	set := map[string]*string{"onUnknown": &p.OnUnknown, "order": &p.Order, "preferences": &p.Preferences}
+		"order": {store.OrderStrict, store.OrderOff}}
+	set := map[string]*string{"onUnknown": &p.OnUnknown, "order": &p.Order}
 	for _, s := range settings {
 		name, value, _ := strings.Cut(s, "=")
 		switch {
 		case values[name] == nil:
-			return p, NewMisuse("unknown policy %q: use one of %s, %s, %s", s, listSettings("onUnknown", values["onUnknown"]),
-				listSettings("order", values["order"]), listSettings("preferences", values["preferences"]))
+			return p, NewMisuse("unknown policy %q: use one of %s, %s", s, listSettings("onUnknown", values["onUnknown"]),
+				listSettings("order", values["order"]))
 		case !slices.Contains(values[name], value):
 			return p, NewMisuse("unknown value %q of %s: use one of %s", value, name, listSettings(name, values[name]))
 		case *set[name] != "" && *set[name] != value:
@@ -399,8 +422,7 @@ func listSettings(name string, values []string) string {
 	return name + "=" + strings.Join(values, ", "+name+"=")
 }
 
-// SetPolicy changes an agent's settings, as in onUnknown=hold or preferences=ignore. Without settings it only returns
-// the policy in force.
+// SetPolicy changes an agent's settings, as in onUnknown=hold. Without settings it only returns the policy in force.
 func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string,
 	settings []string) (out AgentChange, err error) {
 	p, err := parsePolicy(settings)
@@ -427,29 +449,11 @@ func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string,
 		out.Policy = policyInForce(before.Policy)
 		return out, nil
 	}
-	clears := p.Preferences == clearPreferences
-	if clears {
-		p.Preferences = ""
-		if out.Unseen {
-			return out, errUnseen(g)
-		}
-	}
 	row := store.Audit{Actor: actor, Action: "agent policy", Matched: 1}
 	after := before.Policy.Merge(p)
 	what := map[string]any{"agent": out.Agent, "registry": g.Registry, "policy": policyInForce(after),
 		"was": policyInForce(before.Policy)}
-	if clears {
-		what["cleared"] = before.Preferences
-	}
 	out.Audit, err = RunAudited(ctx, st, row, what, func() (int64, error) {
-		if clears {
-			if err := st.ClearPreferences(ctx, g); err != nil {
-				return 0, err
-			}
-		}
-		if p == (store.Policy{}) {
-			return 1, nil
-		}
 		if err := st.SetPolicy(ctx, g, p); err != nil {
 			return 0, err
 		}
@@ -461,13 +465,12 @@ func (o *Operator) SetPolicy(ctx context.Context, ref AgentRef, actor string,
 
 // policyInForce returns a policy with its defaults filled in.
 func policyInForce(p store.Policy) *AgentPolicy {
-	return &AgentPolicy{OnUnknown: cmp.Or(p.OnUnknown, store.OnUnknownResend), Order: cmp.Or(p.Order, store.OrderStrict),
-		Preferences: FollowsPreferences(p)}
+	return &AgentPolicy{OnUnknown: cmp.Or(p.OnUnknown, store.OnUnknownResend), Order: cmp.Or(p.Order, store.OrderStrict)}
 }
 
 // DescribePolicy returns a policy in the form in which operators set it.
 func DescribePolicy(p store.Policy) string { return policyInForce(p).String() }
 
 func (p *AgentPolicy) String() string {
-	return "onUnknown=" + p.OnUnknown + " order=" + p.Order + " preferences=" + p.Preferences
+	return "onUnknown=" + p.OnUnknown + " order=" + p.Order
 }

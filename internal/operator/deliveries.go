@@ -164,6 +164,22 @@ type Delivery struct {
 	NextStep string `json:"nextStep,omitempty"` // advice for an operator
 }
 
+// ReceivedJob is the beginning of a refused job from Redis, with all values masked that may be secret.
+type ReceivedJob struct {
+	Bytes     int64 // length of the whole job
+	Text      string
+	Truncated bool
+}
+
+// Received returns the bytes of a refused job from Redis, or nil for any other delivery.
+func (d Delivery) Received() *ReceivedJob {
+	var result struct{ Received *ReceivedJob }
+	if json.Unmarshal(d.Result, &result) != nil {
+		return nil
+	}
+	return result.Received
+}
+
 // ShowDelivery returns one delivery, by id or by key, with its job, attempts and answers.
 func (o *Operator) ShowDelivery(ctx context.Context, idOrKey string) (d Delivery, err error) {
 	id, err := parseID(idOrKey)
@@ -183,8 +199,7 @@ func (o *Operator) ShowDelivery(ctx context.Context, idOrKey string) (d Delivery
 		if err != nil {
 			return err
 		}
-		d.NextStep, err = o.nextStepOf(ctx, st, d.Delivery)
-		return err
+		return o.addNextStep(ctx, st, &d)
 	})
 	if errors.Is(err, store.ErrNotFound) {
 		return d, &NotFoundError{fmt.Sprintf("delivery %s not found: `worker delivery list` shows which there are",
@@ -193,28 +208,35 @@ func (o *Operator) ShowDelivery(ctx context.Context, idOrKey string) (d Delivery
 	return d, err
 }
 
-// nextStepOf returns the next step of a delivery. If the delivery waits for its turn behind another delivery, the step
-// is about that other delivery.
-func (o *Operator) nextStepOf(ctx context.Context, st *Session, d store.Delivery) (string, error) {
+// addNextStep sets the next step of a delivery. If the delivery waits for its turn behind another delivery, the step is
+// about that other delivery. Then d has no time of the next attempt: the stored time is that of the next check of the
+// turn, and the end of the other delivery comes first.
+func (o *Operator) addNextStep(ctx context.Context, st *Session, d *Delivery) error {
+	d.NextStep = o.nextStep(d.Delivery)
 	if d.Status != store.Waiting || d.Reason != reason.BehindEarlier {
-		return o.nextStep(d), nil
+		return nil
 	}
 	blocker, err := st.Blocker(ctx, d.ID)
 	if errors.Is(err, store.ErrNotFound) { // it has ended, and the reconciler dispatches d
-		return o.nextStep(d), nil
+		return nil
 	}
 	if err != nil {
-		return "", err
+		return err
 	}
+	d.NextAttemptAt = nil
 	state := string(blocker.Status)
 	if blocker.Reason != "" {
 		state += " " + string(blocker.Reason)
 	}
-	if blocker.Status != store.Held {
-		return fmt.Sprintf("nothing to do: delivery %s of the same client goes first, which is %s", blocker.ID, state), nil
+	if blocker.NextAttemptAt != nil {
+		state += ", next attempt at " + blocker.NextAttemptAt.UTC().Format(time.RFC3339)
 	}
-	return fmt.Sprintf("delivery %s of the same client goes first, which is %s; to release it: %s", blocker.ID, state,
-		o.nextStep(blocker)), nil
+	d.NextStep = fmt.Sprintf("nothing to do: delivery %s of the same client goes first, which is %s", blocker.ID, state)
+	if blocker.Status == store.Held {
+		d.NextStep = fmt.Sprintf("delivery %s of the same client goes first, which is %s; to release it: %s", blocker.ID, state,
+			o.nextStep(blocker))
+	}
+	return nil
 }
 
 func parseID(s string) (uuid.UUID, error) {

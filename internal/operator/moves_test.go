@@ -110,14 +110,6 @@ func TestPolicy(t *testing.T) {
 			t.Errorf("%s: %+v, %v", setting, p, err)
 		}
 	}
-	for setting, want := range map[string]string{"preferences=ignore": "ignore", "preferences=follow": "follow"} {
-		if p, err := parsePolicy([]string{setting, "onUnknown=hold"}); err != nil || FollowsPreferences(p) != want || policyInForce(p).OnUnknown != "hold" {
-			t.Errorf("%s: %+v, %v", setting, p, err)
-		}
-	}
-	if p, err := parsePolicy(nil); err != nil || FollowsPreferences(p) != "follow" {
-		t.Errorf("%+v, %v", p, err)
-	}
 	if p, err := parsePolicy(nil); err != nil || p.OnUnknown != "" || policyInForce(p).OnUnknown != "resend" {
 		t.Errorf("%+v, %v", p, err)
 	}

@@ -44,7 +44,6 @@ type Store interface {
 	EnableAgent(ctx context.Context, g store.Agent, enabled bool) (released int, _ []store.Task, _ error)
 	ObserveAgent(ctx context.Context, g store.Agent, seen store.AgentObservation) error
 	SetPolicy(ctx context.Context, g store.Agent, p store.Policy) error
-	ClearPreferences(ctx context.Context, g store.Agent) error
 
 	SetToken(ctx context.Context, t store.Token) (released int, _ []store.Task, _ error)
 	RemoveToken(ctx context.Context, g store.Agent, origin netguard.CredentialOrigin) (released int, _ []store.Task,

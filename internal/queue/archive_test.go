@@ -34,9 +34,7 @@ func TestDropArchived(t *testing.T) {
 		heraldtest.Await(t, "all are archived", func() bool { return info(t, q, x).State == asynq.TaskStateArchived })
 	}
 	heraldtest.Await(t, "one is done", func() bool { return info(t, q, done).State == asynq.TaskStateCompleted })
-	if err := q.DropArchived(heraldtest.Within(t, 10*time.Second), id, last); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, q.DropArchived(heraldtest.Within(t, 10*time.Second), id, last))
 	for _, x := range gone {
 		if _, err := q.inspector.GetTaskInfo(string(x.Lane), x.ID()); !errors.Is(err, asynq.ErrTaskNotFound) {
 			t.Errorf("%s is still there: %v", x.ID(), err)

@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// AddCounts adds counts[key][name] to the counter name in the Redis hash key, for all keys in one round trip. A key
-// expires ttl after the last addition to it.
+// AddCounts adds counts[key][name] to the field name of the Redis hash key, for all keys and names in one round trip. A
+// hash expires ttl after the last addition to it.
 func (q *Queue) AddCounts(ctx context.Context, counts map[string]map[string]int64, ttl time.Duration) error {
 	_, err := q.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for key, named := range counts {
@@ -27,7 +27,8 @@ func (q *Queue) AddCounts(ctx context.Context, counts map[string]map[string]int6
 	return nil
 }
 
-// Counts returns the counters of each key by name, in the order of keys. A missing key yields an empty map.
+// Counts returns the fields of the Redis hashes with these keys, in the order of keys. For a missing hash it returns an
+// empty map. It omits fields that are not integers.
 func (q *Queue) Counts(ctx context.Context, keys []string) ([]map[string]int64, error) {
 	answers := make([]*redis.MapStringStringCmd, len(keys))
 	_, err := q.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {

@@ -1,15 +1,19 @@
-// Package queue is Herald's interface to Redis. asynq runs the tasks that are ready, and asynqmon shows them. No other
-// package imports either of them.
+// Package queue is Herald's interface to Redis. It uses asynq, which stores tasks in Redis and runs them when they are
+// due. Only this package and package webui, which serves asynq's web UI, import asynq.
 //
-// This package contains the lanes, the tasks, the asynq server and its logging, the monitor, and the checks of the
-// Redis server. The meaning of a delivery and the time at which it is due belong to internal/delivery and
-// internal/store. Postgres holds the truth. Losing all data in Redis costs time, but no delivery.
+// This package contains the lanes (asynq queues), the tasks, the asynq server and its logging, the spool, and the
+// checks of the Redis server. Packages delivery and store decide which deliveries have a task, and when it is
+// due. Postgres has all the data for that: if Redis loses its data, deliveries are late, but none is lost.
+//
+// Other programs may use the same Redis and queues. A foreign task is a task of another program whose type is not one
+// of Herald's (job.TaskTypes); Herald returns it to its queue. A task of Herald's type that contains a whole job
+// instead of {deliveryId, n} goes to the intake.
 //
 // Invariants:
-//   - A task contains {deliveryId, n} and nothing else; n is the delivery's dispatch counter. The id of the task is
-//     "<deliveryId>:<n>", so enqueueing it twice is harmless.
+//   - A task that Herald enqueues contains {deliveryId, n} and nothing else; n is the delivery's dispatch counter. The
+//     id of the task is "<deliveryId>:<n>", and asynq does not add a second task with the same id.
 //   - A task whose delivery waits for a short time is in asynq's state retry, where the web UI shows the wait. asynq
-//     also retries a task whose handler never returned. Postgres counts the attempts and the waits, so asynq must
-//     never archive a task for its number of retries.
-//   - asynq cancels the handlers' contexts when Redis freezes. The work of a handler must not depend on that context.
+//     counts such a wait, and the death of a worker, as a retry. Postgres counts the attempts, so asynq must never
+//     archive a task because of its number of retries.
+//   - asynq cancels the handlers' contexts when Redis does not answer. A handler must finish its work nevertheless.
 package queue

@@ -17,18 +17,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// foreignDelay is how long another program's task waits in its queue before a worker can fetch it again. It is longer
-// than asynq's lease of a fetched task, 30 seconds, because asynq may write to the task until its lease ends.
+// foreignDelay is the time after which asynq may run another program's task again, once Herald returned it to its
+// queue. It must exceed 30 seconds, the lease of asynq: until the lease ends, asynq may still write to the task.
 const foreignDelay = time.Minute
 
 const (
-	maxLoggedTypes = 32  // task types of other programs that one process logs at most
-	maxTypeName    = 100 // characters of such a type that are logged or returned at most
-	maxTypeSamples = 100 // tasks per lane and asynq state that ListForeign reads at most
+	maxLoggedTypes = 32  // number of task types of other programs that one process logs
+	maxTypeName    = 100 // bytes of such a type that are logged or returned
+	maxTypeSamples = 100 // number of tasks per lane and asynq state that ListForeign reads
 )
 
-// foreignError is the error of a task whose type Herald does not know. It makes asynq return the task to its queue for
-// foreignDelay, without counting a retry.
+// foreignError is the error for a foreign task, whose type Herald does not know. It makes asynq return the task to its
+// queue for foreignDelay, without counting a retry.
 type foreignError struct{ kind string }
 
 func (e *foreignError) Error() string {
@@ -36,7 +36,7 @@ func (e *foreignError) Error() string {
 		text.Excerpt(e.kind, maxTypeName))
 }
 
-// foreignTasks counts the tasks of other programs that this process returned to their queues, and logs each type once.
+// foreignTasks counts the foreign tasks that this process returned to their queues. It logs each of their types once.
 type foreignTasks struct {
 	count atomic.Int64
 	log   *slog.Logger
@@ -45,8 +45,8 @@ type foreignTasks struct {
 	logged map[string]bool // at most maxLoggedTypes
 }
 
-// returnTask counts a task of the unknown type kind and logs the type if it is new. It returns the *foreignError for
-// that task.
+// returnTask counts a foreign task and logs its type, kind, if it is new. It returns the *foreignError that makes asynq
+// return the task to its queue.
 func (f *foreignTasks) returnTask(ctx context.Context, kind string) error {
 	f.count.Add(1)
 	f.mu.Lock()
@@ -61,10 +61,11 @@ func (f *foreignTasks) returnTask(ctx context.Context, kind string) error {
 	return &foreignError{kind}
 }
 
-// moveForeign moves a task from asynq's state active to its state retry, and leaves the task's message unchanged. It
-// returns 1, or 0 if the task is not active.
+// moveForeign is a script that moves a task from asynq's state active to its state retry, without changing the task's
+// message. It returns 1, or 0 if the task is not active.
 //
-// KEYS: active, lease, retry, the task. ARGV: the task's id, the Unix time in seconds at which it is due.
+// KEYS: the lane's keys active, lease and retry, and the task's key. ARGV: the task's id, and the Unix time in seconds
+// at which asynq may run it again.
 var moveForeign = redis.NewScript(`
 if redis.call("LREM", KEYS[1], 0, ARGV[1]) == 0 then return 0 end
 redis.call("ZREM", KEYS[2], ARGV[1])
@@ -72,11 +73,15 @@ redis.call("ZADD", KEYS[3], ARGV[2], ARGV[1])
 redis.call("HSET", KEYS[4], "state", "retry")
 return 1`)
 
+// foreignTimeout bounds one run of the script moveForeign.
 const foreignTimeout = 5 * time.Second
 
-// keepForeign is called before asynq handles a task's error. asynq archives a task that has no retry left, even if
-// isFailure returns false, and it counts a retry when the task's own deadline has passed. In these two cases
-// keepForeign moves another program's task to the state retry itself, so that asynq finds no active task to change.
+// keepForeign prevents asynq from archiving a foreign task and from counting a retry of it. asynq calls it as its error
+// handler, before it processes the error err of a task.
+//
+// In two cases asynq does not respect isFailure: it archives a task that has no retry left, and it counts a retry if
+// the task's own deadline has passed. In these cases keepForeign itself moves the task to the state retry. asynq then
+// finds no active task and changes nothing.
 func (s *Server) keepForeign(ctx context.Context, t *asynq.Task, err error) {
 	if s.kinds[t.Type()] {
 		return
@@ -100,17 +105,17 @@ func (s *Server) keepForeign(ctx context.Context, t *asynq.Task, err error) {
 	}
 }
 
-// ForeignReturned returns how many tasks of other programs this process has returned to their queues since it started.
+// ForeignReturned returns the number of foreign tasks that this process has returned to their queues since it started.
 func (q *Queue) ForeignReturned() int64 { return q.foreign.count.Load() }
 
-// ForeignType is a task type of another program that occurs in one of Herald's lanes.
+// ForeignType is the type of a foreign task, with the lane in which it was found.
 type ForeignType struct {
 	Lane string
-	Type string // at most maxTypeName characters
+	Type string // shortened to about maxTypeName bytes
 }
 
-// ListForeign returns the task types in Herald's lanes that are not among kinds, sorted. It reads at most
-// maxTypeSamples tasks per lane and state, so it may miss a type that has few tasks.
+// ListForeign returns the task types in Herald's lanes that kinds does not contain, sorted by lane and type. It reads
+// at most maxTypeSamples tasks per lane and asynq state, so it can miss a type.
 func (q *Queue) ListForeign(kinds []string) ([]ForeignType, error) {
 	known, err := q.inspector.Queues()
 	if err != nil {
@@ -139,4 +144,81 @@ func (q *Queue) ListForeign(kinds []string) ([]ForeignType, error) {
 		return cmp.Or(cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Type, b.Type))
 	})
 	return types, nil
+}
+
+// UnreadQueue is a queue whose jobs no asynq server takes.
+type UnreadQueue struct {
+	Name string // at most maxTypeName characters
+	Jobs int    // pending tasks of Herald's types, at most maxTypeSamples
+}
+
+const (
+	unreadInterval  = time.Minute
+	maxUnreadQueues = 100 // how many queues of other names ListUnread reads
+)
+
+// ListUnread returns the queues that contain pending tasks whose type is among kinds, and that neither Herald nor a
+// running asynq server reads. A program whose client names a queue that Herald does not read gets no error.
+func (q *Queue) ListUnread(kinds []string) (unread []UnreadQueue, err error) {
+	names, err := q.inspector.Queues()
+	if err != nil {
+		return nil, fmt.Errorf("list the queues in Redis: %w", err)
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return q.lanes[name] > 0 })
+	if len(names) == 0 {
+		return nil, nil
+	}
+	servers, err := q.inspector.Servers()
+	if err != nil {
+		return nil, fmt.Errorf("list the asynq servers in Redis: %w", err)
+	}
+	slices.Sort(names)
+	for _, name := range names[:min(len(names), maxUnreadQueues)] {
+		if slices.ContainsFunc(servers, func(s *asynq.ServerInfo) bool { return s.Queues[name] > 0 }) {
+			continue
+		}
+		tasks, err := q.inspector.ListPendingTasks(name, asynq.PageSize(maxTypeSamples))
+		if err != nil {
+			return nil, fmt.Errorf("list the tasks of queue %s: %w", text.Excerpt(name, maxTypeName), err)
+		}
+		jobs := 0
+		for _, t := range tasks {
+			if slices.Contains(kinds, t.Type) {
+				jobs++
+			}
+		}
+		if jobs > 0 {
+			unread = append(unread, UnreadQueue{text.Excerpt(name, maxTypeName), jobs})
+		}
+	}
+	return unread, nil
+}
+
+// WatchUnread logs a warning about each queue that ListUnread returns, once per queue. It looks once a minute and
+// returns when ctx ends. ticks replaces the minutes if it is not nil.
+func (q *Queue) WatchUnread(ctx context.Context, kinds []string, ticks <-chan time.Time) {
+	if ticks == nil {
+		ticker := time.NewTicker(unreadInterval)
+		defer ticker.Stop()
+		ticks = ticker.C
+	}
+	logged := map[string]bool{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks:
+		}
+		unread, err := q.ListUnread(kinds)
+		if err != nil {
+			continue // the outage of Redis is logged elsewhere
+		}
+		for _, u := range unread {
+			if !logged[u.Name] && len(logged) < maxLoggedTypes {
+				logged[u.Name] = true
+				q.log.Warn("jobs are in a queue that no worker reads: put them into the queue default or first",
+					"queue", u.Name, "jobs", u.Jobs)
+			}
+		}
+	}
 }

@@ -18,9 +18,7 @@ func TestForeignTasksReturn(t *testing.T) {
 	t.Parallel()
 	var log heraldtest.Log
 	q, err := Open(Config{URL: secret.New(heraldtest.RealRedis(t)), Logger: log.Logger(slog.LevelInfo)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = q.Close() })
 	tasks := map[string][]asynq.Option{
 		"retries": nil, "again": nil, "last": {asynq.MaxRetry(0)},
@@ -110,13 +108,52 @@ func TestForeignTypesInTheLogAreBounded(t *testing.T) {
 	}
 }
 
+// TestUnreadQueues checks that jobs in a queue without a reader are listed and logged once, and that tasks of other
+// types and queues with a reader are not.
+func TestUnreadQueues(t *testing.T) {
+	t.Parallel()
+	var log heraldtest.Log
+	q, err := Open(Config{URL: secret.New(heraldtest.RealRedis(t)), Logger: log.Logger(slog.LevelInfo)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = q.Close() })
+	kinds := []string{"NewFeedback"}
+	for _, task := range [][2]string{{"jobs", "NewFeedback"}, {"mail", "email:send"}, {"default", "NewFeedback"},
+		{"read", "NewFeedback"}, {"read", "NewFeedback"}} { // one of them stays pending
+		if _, err := q.client.EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(task[1], nil), asynq.Queue(task[0])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reader := asynq.NewServerFromRedisClient(q.rdb, asynq.Config{Logger: newAsynqLogger(slog.New(slog.DiscardHandler)),
+		Queues: map[string]int{"read": 1}, Concurrency: 1, ShutdownTimeout: time.Millisecond})
+	if err := reader.Start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error { <-ctx.Done(); return nil })); err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Shutdown()
+	heraldtest.Await(t, "the reader is known", func() bool { s, err := q.inspector.Servers(); return err == nil && len(s) == 1 })
+	if unread, err := q.ListUnread(kinds); err != nil || len(unread) != 1 || unread[0] != (UnreadQueue{"jobs", 1}) {
+		t.Errorf("%+v, %v", unread, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ticks := make(chan time.Time)
+	done := make(chan struct{})
+	go func() { defer close(done); q.WatchUnread(ctx, kinds, ticks) }()
+	for range 3 {
+		ticks <- time.Time{}
+	}
+	cancel()
+	<-done
+	if n := log.Count("in a queue that no worker reads"); n != 1 {
+		t.Errorf("%d lines:\n%s", n, &log)
+	}
+}
+
 // TestNoIntakeLeavesDefaultAlone: with HERALD_REDIS_INTAKE=off, Herald takes no tasks from the queue default.
 func TestNoIntakeLeavesDefaultAlone(t *testing.T) {
 	t.Parallel()
 	q, err := Open(Config{URL: secret.New(heraldtest.Redis(t)), NoIntake: true, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = q.Close() })
 	for queue, body := range map[string]string{"default": "theirs", "first": "ours"} {
 		if _, err := q.client.EnqueueContext(heraldtest.Within(t, 10*time.Second), asynq.NewTask(kind, []byte(body)),

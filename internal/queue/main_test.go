@@ -27,9 +27,7 @@ func open(t testing.TB) *Queue {
 func openAt(t testing.TB, url string) *Queue {
 	t.Helper()
 	q, err := Open(Config{URL: secret.New(url), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() {
 		if err := q.Close(); err != nil {
 			t.Error(err)
@@ -43,12 +41,8 @@ func serve(t testing.TB, q *Queue, h Handler, concurrency int) (shutdown func())
 	t.Helper()
 	s, err := q.NewServer(ServerConfig{Handler: h, Concurrency: concurrency, Kinds: []string{kind}, ShutdownTimeout: 10 * time.Second,
 		PollInterval: 5 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, s.Start())
 	shutdown = sync.OnceFunc(s.Shutdown)
 	t.Cleanup(shutdown)
 	return shutdown

@@ -17,59 +17,71 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Lane is an asynq queue that Herald reads. There are few lanes, because each poll asks them one after another.
+// Lane is an asynq queue that Herald reads. asynq polls all queues one after another, so there are few lanes.
 type Lane string
 
-// The lanes, the most urgent first. The variable lanes holds their weights.
+// The lanes, the most urgent first. Their weights are in lanes.
 const (
 	First  Lane = "first"  // first attempts
-	Retry  Lane = "retry"  // later attempts, and waits
-	Bulk   Lane = "bulk"   // first attempts of replays, and the events of a backfill
-	Upkeep Lane = "upkeep" // housekeeping; no task uses it yet
+	Retry  Lane = "retry"  // later attempts, and tasks whose delivery waits
+	Bulk   Lane = "bulk"   // first attempts of replays and of the events of a backfill
+	Upkeep Lane = "upkeep" // not used yet
 )
 
-// intakeLane is the queue to which other programs' asynq clients send whole jobs if they name no queue.
+// intakeLane is the queue in which an asynq client puts a task if it names no queue. Other programs put their tasks
+// with whole jobs there.
 const intakeLane = "default"
 
-// lanes maps each lane to its weight. For each task, asynq puts the queues into a random order by weight and asks them
-// in that order, with one script call each, until one returns a task. With these weights a task of the lane First costs
-// 1.25 calls on average. If all lanes are full, default and Retry get one in thirteen tasks each, Bulk and Upkeep one
-// in 38.
+// lanes maps each lane to its weight. To fetch a task, asynq puts the queues into a random order, in which a queue with
+// a higher weight is more probably early. It asks them in that order, with one script call each, until one returns a
+// task. With these weights, fetching a task of the lane First takes 1.25 calls on average. If all lanes are full,
+// default and Retry each get one fetch in thirteen, Bulk and Upkeep one in 38 each.
 var lanes = map[string]int{string(First): 30, intakeLane: 3, string(Retry): 3, string(Bulk): 1, string(Upkeep): 1}
 
 const (
-	retention = time.Hour       // how long the web UI shows finished tasks
-	maxRetry  = 1_000_000       // asynq archives a task after this many retries, as if its delivery had ended
-	netDelay  = 5 * time.Second // wait after an error that is not a WaitError, such as an unreachable Postgres
+	retention = time.Hour       // time for which asynq keeps completed tasks, for the web UI
+	maxRetry  = 1_000_000       // number of retries after which asynq archives a task; large enough to be never reached
+	netDelay  = 5 * time.Second // wait after an error that no other rule of retryDelay covers
 
-	announceTimeout = 5 * time.Second
+	announceTimeout = 5 * time.Second // bounds announceLanes
 )
 
 // Task is one dispatch of a delivery to Redis.
 type Task struct {
 	DeliveryID uuid.UUID
-	N          int    // the delivery's dispatch counter; a task with an older one cannot claim the delivery
-	Kind       string // the asynq task type, which the web UI shows
+	N          int    // the delivery's dispatch counter; a task with a lower one than the row's cannot claim it
+	Kind       string // the asynq task type, one of job.TaskTypes
 	Lane       Lane
-	At         time.Time // the earliest start; zero: now
+	At         time.Time // the earliest time at which a worker runs it; zero: now
 }
 
-// ID returns the asynq task id, "<deliveryId>:<n>".
+// ID returns the asynq id of the task, "<deliveryId>:<n>".
 func (t Task) ID() string { return fmt.Sprintf("%s:%d", t.DeliveryID, t.N) }
 
-// payload is the only data of a delivery that a task contains.
+// payload is the JSON payload of a task.
 type payload struct {
 	DeliveryID uuid.UUID `json:"deliveryId"`
 	N          int       `json:"n"`
 }
 
+// FormatPayload returns a task's payload for display in the web UI. A payload that is not Herald's own may be a whole
+// job with secret headers: mask returns its beginning without them.
+func FormatPayload(body []byte, mask func([]byte) (string, bool)) string {
+	var p payload
+	if err := json.Unmarshal(body, &p); err != nil || p.DeliveryID == uuid.Nil {
+		shown, _ := mask(body)
+		return fmt.Sprintf("a whole job, %d bytes, begins with: %s", len(body), shown)
+	}
+	return fmt.Sprintf(`{"deliveryId": %q, "n": %d}`, p.DeliveryID, p.N)
+}
+
 // Config configures a Queue.
 type Config struct {
 	URL secret.Secret // REDIS_URL; parseURL lists the accepted forms; required
-	// NoIntake leaves the queue default to other programs: Herald does not read, count or list it.
+	// NoIntake excludes the queue default (intakeLane): Herald does not fetch, count or list the tasks in it.
 	NoIntake bool
-	// DialOnce makes each try of a request dial once. Otherwise the driver dials a Redis that refuses the connection
-	// five times within half a second. Commands set it, because they continue without Redis.
+	// DialOnce reports an error after the first failed connection to Redis. Otherwise the driver tries to connect five
+	// times within half a second. Commands set DialOnce, because they work without Redis.
 	DialOnce bool
 	Logger   *slog.Logger // default slog.Default()
 }
@@ -80,14 +92,15 @@ type Queue struct {
 	rdb       redis.UniversalClient
 	client    *asynq.Client
 	inspector *asynq.Inspector
-	lanes     map[string]int // the queues that Herald reads, with their weights
+	lanes     map[string]int // the lanes that this process reads, with their weights
 	foreign   foreignTasks
-	opened    time.Time   // time of Open; enqueueWith sets a missing marker to it
-	marked    atomic.Bool // this process knows that Redis has a marker (Marker)
+	opened    time.Time   // time of Open; enqueueWith stores it as the marker if Redis has none
+	marked    atomic.Bool // enqueueWith has called Marker
 	log       *slog.Logger
 }
 
-// Open creates the clients without connecting. If Redis is unreachable, Ping and the first call return the error.
+// Open validates cfg and returns a Queue. It does not connect to Redis: if Redis is unreachable, the first call on the
+// Queue returns the error.
 func Open(cfg Config) (*Queue, error) {
 	if cfg.URL.IsZero() {
 		return nil, errors.New("queue: a Redis URL is needed (REDIS_URL)")
@@ -123,12 +136,13 @@ func (q *Queue) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Enqueue adds a task to its lane. It returns nil if the task exists already. A task whose At is in the future is
-// scheduled. asynq counts in whole seconds, so At is rounded up: a task must not run before its delivery is due.
+// Enqueue adds a task to its lane. It returns nil if Redis already has a task with the same id. If t.At is in the
+// future, asynq runs the task then. asynq counts in whole seconds, so Enqueue rounds t.At up: a task must not run
+// before its delivery is due.
 func (q *Queue) Enqueue(ctx context.Context, t Task) error { return q.enqueueWith(ctx, t, nil) }
 
-// enqueueWith is Enqueue for a task with headers. Before the first task of the process it calls Marker, so that Redis
-// has a marker.
+// enqueueWith is Enqueue with additional asynq headers of the task. Before the first task of the process it calls
+// Marker, so that Redis has a marker that is not later than the task.
 func (q *Queue) enqueueWith(ctx context.Context, t Task, headers map[string]string) error {
 	body, err := json.Marshal(payload{t.DeliveryID, t.N})
 	if err != nil {
@@ -161,25 +175,26 @@ func ceilSecond(t time.Time) time.Time {
 	return t
 }
 
-// Location says whether Redis holds a task, and when it will run.
+// Location describes whether Redis has a task, and when a worker will run it.
 type Location int
 
-// The locations.
+// The values of Location.
 const (
-	Nowhere   Location = iota // Redis has no such task, or it is completed or archived: it will not run
-	Pending                   // it will run, within soon if it is scheduled or waits for a retry
+	Nowhere   Location = iota // it will not run: Redis has no such task, or the task is completed or archived
+	Pending                   // it will run as soon as a worker fetches it, or at a time within soon
 	Active                    // a worker runs it, or died while running it
-	Postponed                 // it will run, but later than soon
+	Postponed                 // it will run at a time later than soon
 )
 
-// soon is how far in the future the start of a Pending task may be. It is longer than asynq's own retry delay plus
-// rounding.
+// soon is the distance from now up to which a scheduled task counts as Pending and not as Postponed. It exceeds
+// netDelay plus the rounding to seconds.
 const soon = 15 * time.Second
 
-// Find returns the location of a task. It looks in t.Lane first and then in the other lanes that have deliveries.
+// Find returns the location of the task with the id of t. It searches t.Lane and then the other lanes that contain
+// deliveries.
 func (q *Queue) Find(t Task) (Location, error) {
-	// t.Lane is computed from the number of attempts. A free wait reduces that number, so the task may be in another
-	// lane.
+	// t.Lane depends on the number of attempts. A wait that costs no attempt reduces that number, so the task may be in
+	// another lane.
 	for _, lane := range append([]Lane{t.Lane},
 		slices.DeleteFunc([]Lane{First, Retry, Bulk}, func(l Lane) bool { return l == t.Lane })...) {
 		info, err := q.inspector.GetTaskInfo(string(lane), t.ID())
@@ -209,8 +224,8 @@ func (q *Queue) Find(t Task) (Location, error) {
 	return Nowhere, nil
 }
 
-// announceLanes adds the lanes to asynq's set of queues. asynq's client adds each queue only once per process. Without
-// announceLanes, tasks would still run after Redis lost its data, but the inspector would not find them.
+// announceLanes adds the lanes to the set of queues in Redis. asynq's client adds a queue to it only once per process.
+// If Redis loses its data after that, asynq still runs new tasks, but its inspector does not find them.
 func (q *Queue) announceLanes() error {
 	ctx, cancel := context.WithTimeout(context.Background(), announceTimeout)
 	defer cancel()
@@ -224,8 +239,10 @@ func (q *Queue) announceLanes() error {
 	return nil
 }
 
-// Lanes returns the number of tasks per lane and asynq state, for the metrics. It ignores queues of other programs in
-// the same Redis.
+// ConnOpt returns asynq's connection options, for package webui.
+func (q *Queue) ConnOpt() asynq.RedisConnOpt { return q.opt }
+
+// Lanes returns the number of tasks by lane and asynq state. It does not count other queues in the same Redis.
 func (q *Queue) Lanes() (map[Lane]map[string]int, error) {
 	known, err := q.inspector.Queues()
 	if err != nil {
@@ -245,8 +262,8 @@ func (q *Queue) Lanes() (map[Lane]map[string]int, error) {
 	return out, nil
 }
 
-// Drop removes those of the tasks that are archived, scheduled or waiting for a retry; pending and active ones stay.
-// Their deliveries continue without the tasks.
+// Drop deletes those of the tasks that are archived, scheduled or waiting for a retry. It does not delete pending and
+// active tasks. Callers pass tasks that their deliveries no longer need.
 func (q *Queue) Drop(ctx context.Context, tasks []Task) error {
 	for batch := range slices.Chunk(tasks, dropBatch) {
 		ids := make([]string, len(batch))
@@ -261,14 +278,14 @@ func (q *Queue) Drop(ctx context.Context, tasks []Task) error {
 }
 
 const (
-	// maxDropped is the largest number of a delivery's tasks that DropArchived looks up, beginning with the newest. It
-	// looks up dropBatch of them per round trip.
+	// maxDropped bounds the number of task ids that DropArchived looks up, beginning with the newest. Drop and
+	// DropArchived look up dropBatch ids per round trip.
 	maxDropped = 5000
 	dropBatch  = 500
 )
 
-// DropArchived removes the archived tasks of delivery id whose dispatch counter is below n. The web UI would otherwise
-// show outcomes that are no longer the delivery's last one.
+// DropArchived deletes the archived tasks of delivery id whose dispatch counter is below n. Such a task shows an
+// outcome in the web UI that is no longer the delivery's last one.
 func (q *Queue) DropArchived(ctx context.Context, id uuid.UUID, n int) error {
 	for newest := n - 1; newest > 0 && newest >= n-maxDropped; newest -= dropBatch {
 		var ids []string
@@ -282,7 +299,7 @@ func (q *Queue) DropArchived(ctx context.Context, id uuid.UUID, n int) error {
 	return nil
 }
 
-// dropTasks deletes the tasks with these ids that are in one of the states, in any lane.
+// dropTasks deletes the tasks that have one of the ids and are in one of the asynq states, in any lane.
 func (q *Queue) dropTasks(ctx context.Context, ids []string, states ...string) error {
 	found := map[Lane][]*redis.FloatSliceCmd{First: nil, Retry: nil, Bulk: nil}
 	_, err := q.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {

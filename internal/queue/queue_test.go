@@ -15,26 +15,20 @@ import (
 
 func enqueue(t testing.TB, q *Queue, task Task) {
 	t.Helper()
-	if err := q.Enqueue(heraldtest.Within(t, 10*time.Second), task); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, q.Enqueue(heraldtest.Within(t, 10*time.Second), task))
 }
 
 func info(t testing.TB, q *Queue, task Task) *asynq.TaskInfo {
 	t.Helper()
 	i, err := q.inspector.GetTaskInfo(string(task.Lane), task.ID())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return i
 }
 
 func locateTask(t testing.TB, q *Queue, task Task) Location {
 	t.Helper()
 	p, err := q.Find(task)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return p
 }
 
@@ -132,9 +126,7 @@ func TestFindAfterRedisLostItsData(t *testing.T) {
 	q := open(t)
 	task := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: First}
 	enqueue(t, q, task)
-	if err := q.rdb.FlushAll(heraldtest.Within(t, 10*time.Second)).Err(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, q.rdb.FlushAll(heraldtest.Within(t, 10*time.Second)).Err())
 	if locateTask(t, q, task) != Nowhere {
 		t.Error("a lost task is found")
 	}
@@ -148,12 +140,8 @@ func TestFindAfterRedisLostItsData(t *testing.T) {
 func TestErrorsWhenRedisIsAway(t *testing.T) {
 	t.Parallel()
 	q, err := Open(Config{URL: secret.New(heraldtest.Redis(t))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := q.Close(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, q.Close())
 	if err := q.Enqueue(heraldtest.Within(t, 10*time.Second), Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: First}); err == nil {
 		t.Error("a task is taken by a closed connection")
 	}

@@ -18,8 +18,8 @@ import (
 )
 
 // parseURL parses REDIS_URL into asynq's connection options. It accepts the schemes redis, rediss, redis-socket and
-// redis-sentinel as asynq does, and also redis-cluster://[user:password@]host1[:port],host2 (redis-clusters:// for
-// TLS). Its errors never quote the URL.
+// redis-sentinel as asynq does, and for a Redis cluster redis-cluster://[user:password@]host1[:port],host2 or
+// redis-clusters:// (TLS). Its errors do not contain the URL, because it may contain a password.
 func parseURL(raw secret.Secret) (asynq.RedisConnOpt, error) {
 	text := raw.Reveal()
 	scheme, _, ok := strings.Cut(text, "://")
@@ -46,7 +46,7 @@ func parseURL(raw secret.Secret) (asynq.RedisConnOpt, error) {
 	return opt, nil
 }
 
-// parseCluster parses the URL of a Redis cluster, which asynq.ParseRedisURI does not support.
+// parseCluster parses the URL of a Redis cluster, which asynq.ParseRedisURI does not support. withTLS selects TLS.
 func parseCluster(text string, withTLS bool) (asynq.RedisConnOpt, error) {
 	_, rest, _ := strings.Cut(text, "://")
 	var opt asynq.RedisClusterClientOpt
@@ -76,24 +76,26 @@ func parseCluster(text string, withTLS bool) (asynq.RedisConnOpt, error) {
 	return opt, nil
 }
 
-// LogDriver sends the Redis driver's own messages, one line per failed connection, to log at level debug instead of
-// standard error. The readiness check and the callers report the same failures better. The driver has one logger per
-// process, so main calls LogDriver before it starts anything else.
+// LogDriver sends the messages of the Redis driver to log, at level debug, instead of to standard error. The driver
+// writes a line for each failed connection, and the callers log the same errors with more context. All Redis clients of
+// a process share one logger, so main calls LogDriver before it starts anything else.
 func LogDriver(log *slog.Logger) { redis.SetLogger(driverLogger{log}) }
 
+// driverLogger implements the logger of the Redis driver.
 type driverLogger struct{ log *slog.Logger }
 
 func (l driverLogger) Printf(ctx context.Context, format string, args ...any) {
 	l.log.DebugContext(ctx, fmt.Sprintf(format, args...), "from", "redis")
 }
 
-// UnfitError means that the Redis server would lose work: it is too old, or its settings allow it to evict keys.
+// UnfitError is the error of CheckServer for a Redis server that Herald must not use: it is too old, or it may evict
+// keys and so lose tasks.
 type UnfitError struct{ Why string }
 
 func (e *UnfitError) Error() string { return e.Why }
 
-// CheckServer returns an *UnfitError for a Redis below 6.2, which asynq's archive needs, and for one that may evict
-// keys. Any other error means that Redis did not answer.
+// CheckServer returns an *UnfitError if the Redis server is older than 6.2, which asynq requires, or if its
+// maxmemory-policy allows it to evict keys. Any other error means that Redis did not answer.
 func (q *Queue) CheckServer(ctx context.Context) error {
 	info, err := q.rdb.Info(ctx, "server").Result()
 	if err != nil {
@@ -112,7 +114,7 @@ func (q *Queue) CheckServer(ctx context.Context) error {
 	return nil
 }
 
-// AppendOnly returns the value of Redis' setting appendonly, "yes" or "no", or "" if the server does not report it.
+// AppendOnly reports whether Redis writes an append-only file: "yes", "no", or "" if the server does not report it.
 func (q *Queue) AppendOnly(ctx context.Context) (string, error) {
 	info, err := q.rdb.Info(ctx, "persistence").Result()
 	if err != nil {
@@ -127,7 +129,8 @@ func (q *Queue) AppendOnly(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// infoField returns a field of the answer to INFO, or "" if the answer does not contain it.
+// infoField returns the value of a field in the answer to the command INFO. It returns "" if info does not contain the
+// field.
 func infoField(info, name string) string {
 	for line := range strings.Lines(info) {
 		if value, ok := strings.CutPrefix(line, name+":"); ok {
@@ -137,7 +140,8 @@ func infoField(info, name string) string {
 	return ""
 }
 
-// olderThan reports whether a version is below major.minor. It returns false for a version that it cannot parse.
+// olderThan reports whether version, such as "7.2.4", is below major.minor. It returns false for a version that it
+// cannot parse.
 func olderThan(version string, major, minor int) bool {
 	parts := strings.SplitN(version, ".", 3)
 	got := [2]int{}
@@ -151,8 +155,9 @@ func olderThan(version string, major, minor int) bool {
 	return got[0] < major || got[0] == major && got[1] < minor
 }
 
-// redisClient returns a client for asynq's options. For a single server, its calls also end at the deadline of their
-// context, and dialOnce (Config.DialOnce) has an effect.
+// redisClient returns a Redis client for asynq's connection options. With a single server, a call ends at the deadline
+// of its context, and dialOnce is applied (Config.DialOnce). With a cluster or sentinels, calls do not end at that
+// deadline and dialOnce is ignored.
 func redisClient(opt asynq.RedisConnOpt, dialOnce bool) (redis.UniversalClient, error) {
 	c, ok := opt.MakeRedisClient().(redis.UniversalClient)
 	if !ok {
@@ -170,8 +175,8 @@ func redisClient(opt asynq.RedisConnOpt, dialOnce bool) (redis.UniversalClient, 
 	return redis.NewClient(&o), nil
 }
 
-// withoutPush returns the options with RESP2, without push messages and without maintenance notifications. Herald
-// handles neither, and checking for them costs one more read per command.
+// withoutPush returns o with RESP2 instead of RESP3, the newer protocol of Redis. RESP3 adds push messages and
+// maintenance notifications, which Herald does not use. Checking for them costs one more read per command.
 func withoutPush(o redis.Options) redis.Options {
 	o.Protocol, o.PushNotificationProcessor = 2, nil
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
@@ -66,9 +67,7 @@ func TestDeadlinesAreKept(t *testing.T) {
 	t.Parallel()
 	for _, raw := range []string{"redis://h", "redis-socket:///run/r.sock"} {
 		q, err := Open(Config{URL: secret.New(raw)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		if c, ok := q.rdb.(*redis.Client); !ok || !c.Options().ContextTimeoutEnabled {
 			t.Errorf("%s: contexts do not end what Redis is asked", raw)
 		}

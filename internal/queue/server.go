@@ -18,31 +18,30 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Handler runs tasks. The context ends when Redis freezes or when the server is stopped by force. A handler that has
-// begun its work must finish it on a context of its own.
-//
-// The error decides what asynq does. nil: it completes the task, and the web UI shows the note as its result.
-// *WaitError: it runs the task again at WaitError.At. *ArchivedError: it archives the task. The web UI shows the Text
-// of these two errors. ErrDropped: it deletes the task. Any other error, for example because Postgres is unreachable:
-// it runs the task again after netDelay.
+// Handler runs tasks. The context of a call ends when Redis does not answer, or when Shutdown times out. A Handler that
+// has begun a delivery must finish it with another context. The error determines how asynq ends the task:
+//   - nil: asynq completes the task. The web UI shows the note as its result.
+//   - *WaitError: asynq runs the task again at WaitError.At. The web UI shows its Text.
+//   - *ArchivedError: asynq archives the task. The web UI shows its Text.
+//   - ErrDropped: asynq deletes the task.
+//   - any other error, for example because Postgres is unreachable: asynq runs the task again after netDelay.
 type Handler interface {
-	// Deliver handles the task n (Task.N) of delivery id.
+	// Deliver runs the task of delivery id whose Task.N is n.
 	Deliver(ctx context.Context, id uuid.UUID, n int) (note string, err error)
-	// Intake handles a task in which another program's asynq client sent a whole job. kind is the task's type.
+	// Intake stores the whole job in body, which another program put into a task. kind is the task's type.
 	Intake(ctx context.Context, kind string, body []byte) (note string, err error)
 }
 
-// ArchivedError is the error of a Handler whose delivery failed or is held, or whose job is not accepted. It makes
-// asynq archive the task. The web UI shows Text.
+// ArchivedError is the error of a Handler whose delivery was rejected, is dead or is held, or whose job was not
+// accepted. It makes asynq archive the task. The web UI shows Text.
 type ArchivedError struct{ Text string }
 
 func (e *ArchivedError) Error() string { return e.Text }
 
-// ErrDropped makes asynq delete a task, because the task is outdated or its delivery continues without it.
+// ErrDropped is the error of a Handler for an outdated task. It makes asynq delete the task.
 var ErrDropped = errors.New("the task is no longer needed")
 
-// skipRetry makes asynq archive the task, because asynq takes it for asynq.SkipRetry. Its text is that of the
-// ArchivedError.
+// skipRetry is an ArchivedError that errors.Is also identifies as asynq.SkipRetry, so that asynq archives the task.
 type skipRetry struct{ *ArchivedError }
 
 func (e skipRetry) Is(target error) bool { return target == asynq.SkipRetry }
@@ -50,22 +49,22 @@ func (e skipRetry) Is(target error) bool { return target == asynq.SkipRetry }
 // ServerConfig configures a Server.
 type ServerConfig struct {
 	Handler     Handler
-	Concurrency int // tasks at a time; required
+	Concurrency int // the number of tasks that run at a time; required
 
-	// Kinds are Herald's task types. A task of any other type belongs to another program: asynq puts it back into its
-	// queue, to run after foreignDelay, and counts no retry.
+	// Kinds are Herald's task types. A task of any other type is foreign: it belongs to another program and is returned
+	// to its queue for foreignDelay.
 	Kinds []string
 
-	// ShutdownTimeout is how long Shutdown waits for running tasks. Required. It must be longer than the longest call
-	// to an agent.
+	// ShutdownTimeout is the longest time for which Shutdown waits for running tasks. Required. It must exceed the
+	// longest call to an agent.
 	ShutdownTimeout time.Duration
 
-	// PollInterval is the time between two polls while the lanes are empty. It is most of the latency of an idle
-	// system. Default 20 ms.
+	// PollInterval is the time between two polls of Redis while the lanes are empty. In an idle system, a new task
+	// waits for the next poll. Default 20 ms.
 	PollInterval time.Duration
 }
 
-// Server fetches tasks from the lanes and passes them to the Handler.
+// Server fetches tasks from the lanes and passes them to a Handler.
 type Server struct {
 	srv   *asynq.Server
 	mux   asynq.Handler
@@ -73,12 +72,12 @@ type Server struct {
 	rdb   redis.UniversalClient
 
 	foreign  *foreignTasks
-	enqueue  func(context.Context, Task, map[string]string) error
-	announce func() error
+	enqueue  func(context.Context, Task, map[string]string) error // Queue.enqueueWith
+	announce func() error                                         // Queue.announceLanes
 	log      *slog.Logger
 }
 
-// NewServer validates the configuration. Start starts the server.
+// NewServer validates cfg and returns a Server, which fetches no tasks before Start.
 func (q *Queue) NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.Handler == nil || cfg.Concurrency < 1 || cfg.ShutdownTimeout <= 0 {
 		return nil, errors.New("queue: server needs a handler, a concurrency of at least 1 and a shutdown timeout")
@@ -107,7 +106,7 @@ func (q *Queue) NewServer(cfg ServerConfig) (*Server, error) {
 	return s, nil
 }
 
-// Start begins to fetch tasks, in the background. It returns an error if asynq does not start.
+// Start lets the Server fetch and run tasks in the background.
 func (s *Server) Start() error {
 	if err := s.announce(); err != nil {
 		s.log.Warn("the web UI shows the lanes once they are used", logging.About(logging.Redis), "error", err)
@@ -118,13 +117,13 @@ func (s *Server) Start() error {
 	return nil
 }
 
-// serverClocks is the largest difference between the clocks of two workers with which Servers of one still counts the
-// other.
+// serverClocks is the time for which Servers still counts an entry after its expiry. The expiry was set by the clock of
+// that server's machine, which may be behind this machine's clock by up to serverClocks.
 const serverClocks = time.Minute
 
-// Servers counts the asynq servers of other processes in asynq's list in Redis (others), and reports whether the list
-// contains the server of this process (self). A server renews its entry every five seconds. A killed server is counted
-// for another 70 seconds.
+// Servers reads asynq's list of running asynq servers, of which each worker has one. It returns the number of servers
+// of other processes, and whether the list contains the server of this process. asynq renews an entry every five
+// seconds. The entry of a killed server is counted for up to 70 seconds more.
 func (q *Queue) Servers(ctx context.Context) (others int, self bool, err error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -149,12 +148,13 @@ func (q *Queue) Servers(ctx context.Context) (others int, self bool, err error) 
 // Stop stops fetching tasks. Running tasks continue until Shutdown.
 func (s *Server) Stop() { s.srv.Stop() }
 
-// Shutdown stops fetching tasks and waits for the running ones, at most for the shutdown timeout.
+// Shutdown stops fetching tasks and waits for running tasks, at most for ServerConfig.ShutdownTimeout. asynq cancels
+// the contexts of tasks that still run then, and returns these tasks to their queues.
 func (s *Server) Shutdown() { s.srv.Shutdown() }
 
-// newHandler returns the asynq handler, which calls runTask, stores the note, and translates errors: an *ArchivedError
-// so that asynq archives the task, and ErrDropped, or a wait for which moveToRetry made another task, so that asynq
-// deletes the task.
+// newHandler returns the handler that asynq calls for each task. It calls runTask, stores the note as the task's
+// result, and returns the error that makes asynq end the task as Handler describes. For a *WaitError it asks
+// moveToRetry first. If that enqueued a copy of the task, asynq deletes the original.
 func (s *Server) newHandler(h Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		note, err := s.runTask(ctx, h, t)
@@ -174,10 +174,9 @@ func (s *Server) newHandler(h Handler) asynq.Handler {
 	})
 }
 
-// runTask passes a delivery's task to h.Deliver, and any other task of a known type, which contains a whole job, to
-// h.Intake. It returns the note and error of h. For a task of an unknown type it does not call h, and returns a
-// *foreignError, which makes asynq put the task back. If moveToRetry made the task and its wait is not over, it does
-// not call h, and returns the rest of the wait as a *WaitError.
+// runTask calls h.Deliver for the task of a delivery and h.Intake for a task with a whole job, and returns their
+// results. In two cases it calls neither: for a foreign task it returns a *foreignError, and for a copy that
+// moveToRetry enqueued and whose wait is not over it returns the rest of the wait as a *WaitError.
 func (s *Server) runTask(ctx context.Context, h Handler, t *asynq.Task) (string, error) {
 	if !s.kinds[t.Type()] {
 		return "", s.foreign.returnTask(ctx, t.Type())
@@ -192,8 +191,9 @@ func (s *Server) runTask(ctx context.Context, h Handler, t *asynq.Task) (string,
 	return h.Intake(ctx, t.Type(), t.Payload())
 }
 
-// asynqLogger writes asynq's messages to slog. redis marks a message as a problem with Redis: nearly all of asynq's
-// warnings mean that a command to Redis failed.
+// asynqLogger writes asynq's messages. logLine decides which of its warnings and errors report a failed Redis command:
+// nearly all. These go to redis, which marks them as a problem with Redis (logging.About). All other messages go to
+// log.
 type asynqLogger struct{ log, redis *slog.Logger }
 
 func newAsynqLogger(log *slog.Logger) asynqLogger {
@@ -206,23 +206,23 @@ func (l asynqLogger) Info(args ...any)  { l.log.Info(joinArgs(args)) }
 func (l asynqLogger) Warn(args ...any)  { l.logLine(slog.LevelWarn, joinArgs(args)) }
 func (l asynqLogger) Error(args ...any) { l.logLine(slog.LevelError, joinArgs(args)) }
 
-// Fatal logs an internal error of asynq. It does not end the process, as asynq's own logger would.
+// Fatal logs an internal error of asynq. Unlike asynq's own logger, it does not end the process.
 func (l asynqLogger) Fatal(args ...any) { l.log.Error(joinArgs(args)) }
 
-// Prefixes of asynq's messages.
+// Prefixes of asynq's messages, for logLine.
 var (
-	// aboutOneTask are messages about asynq's record of a single task, on which no delivery depends (see the package
-	// comment). They appear if Redis was unreachable or emptied, or if the task was dropped or archived. Another line,
-	// with the delivery, logs the reason.
+	// aboutOneTask contains the prefixes of messages about the entry of one task in Redis. asynq logs them if Redis was
+	// unreachable or lost its data, or if the task was deleted or archived. No delivery is lost by that (see the
+	// package comment), and Herald logs the cause with the delivery.
 	aboutOneTask = []string{"Retry exhausted for task", "revoke task", "Could not move task", "Could not remove task",
 		"Lease reset failed for", "Failed to extend lease for tasks"}
-	// ownFaults are messages that Redis did not cause.
+	// ownFaults contains the prefixes of asynq's messages about errors that Redis did not cause, such as a panic.
 	ownFaults = []string{"recovering from panic", "asynq: internal error", "Quitting worker"}
 )
 
-// logLine logs a warning or error of asynq. The beginning of the line decides how: a line about one task (aboutOneTask)
-// is logged at Debug. Any other line is logged at level, and is marked as a problem with Redis unless it is in
-// ownFaults.
+// logLine logs a warning or an error of asynq. It logs a line that begins with a prefix of aboutOneTask at level Debug,
+// and any other line at the given level. A line of the second kind is marked as a problem with Redis, unless it begins
+// with a prefix of ownFaults.
 func (l asynqLogger) logLine(level slog.Level, line string) {
 	begins := func(with string) bool { return strings.HasPrefix(line, with) }
 	switch {

@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/agentherald/herald/internal/job"
 	"github.com/google/uuid"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
@@ -121,9 +125,7 @@ func TestWaits(t *testing.T) {
 		}
 	}
 
-	if err := q.Drop(heraldtest.Within(t, 10*time.Second), []Task{{DeliveryID: free.DeliveryID, N: free.N}, failed, {DeliveryID: uuid.New()}}); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, q.Drop(heraldtest.Within(t, 10*time.Second), []Task{{DeliveryID: free.DeliveryID, N: free.N}, failed, {DeliveryID: uuid.New()}}))
 	for _, task := range []Task{free, failed} {
 		if locateTask(t, q, task) != Nowhere {
 			t.Errorf("%s is still there", task.ID())
@@ -162,6 +164,35 @@ func TestForeignJobsAreIntakes(t *testing.T) {
 		if left != 0 {
 			t.Errorf("%q: %d missing", body, left)
 		}
+	}
+}
+
+// TestDocumentedClient runs the asynq client of docs/jobs.md and checks that the intake receives a valid job.
+func TestDocumentedClient(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/jobs.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, program, _ := strings.Cut(string(page), "```go\n")
+	program, _, _ = strings.Cut(program, "```")
+	file := filepath.Join(t.TempDir(), "main.go")
+	if err := os.WriteFile(file, []byte(program), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	address := heraldtest.RealRedis(t)
+	run := exec.CommandContext(t.Context(), "go", "run", file)
+	run.Env = append(os.Environ(), "REDIS_URL="+address)
+	if out, err := run.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	got := make(chan string, 1)
+	serve(t, openAt(t, address), handler{intake: func(_ context.Context, k string, body []byte) (string, error) {
+		got <- string(body)
+		return "accepted", nil
+	}}, 1)
+	if j, err := job.Parse([]byte(heraldtest.Receive(t, "the job", got)), job.Limits{}); err != nil || j.Kind != job.KindNewFeedback {
+		t.Errorf("%+v, %v", j, err)
 	}
 }
 
@@ -214,9 +245,7 @@ func TestLaneShares(t *testing.T) {
 		_, err = fmt.Sscanf(infoField(stats, "cmdstat_rpoplpush"), "calls=%d", &asked)
 	}
 	close(counted)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if most := all * 3 / 2; asked < all || asked > most {
 		t.Errorf("lanes were asked %d times for %d tasks, want at most %d", asked, all, most)
 	}
@@ -286,9 +315,7 @@ func TestServers(t *testing.T) {
 	is := func(others int, self bool) bool {
 		t.Helper()
 		n, own, err := q.Servers(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		return n == others && own == self
 	}
 	if !is(0, false) {
@@ -300,16 +327,12 @@ func TestServers(t *testing.T) {
 	const elsewhere = "asynq:servers:{elsewhere:1:id}"
 	for ago, others := range map[time.Duration]int{0: 1, 30 * time.Second: 1, 2 * time.Minute: 0} {
 		score := float64(time.Now().Add(-ago).Unix())
-		if err := q.rdb.ZAdd(t.Context(), "asynq:servers", redis.Z{Score: score, Member: elsewhere}).Err(); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, q.rdb.ZAdd(t.Context(), "asynq:servers", redis.Z{Score: score, Member: elsewhere}).Err())
 		if !is(others, true) {
 			t.Errorf("beside one that ran out %s ago", ago)
 		}
 	}
-	if err := q.rdb.ZRem(t.Context(), "asynq:servers", elsewhere).Err(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, q.rdb.ZRem(t.Context(), "asynq:servers", elsewhere).Err())
 	serve(t, openAt(t, url), handler{}, 1)
 	heraldtest.Await(t, "a second one is there", func() bool { return is(1, true) })
 }

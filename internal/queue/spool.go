@@ -10,24 +10,25 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Keys of Herald's own in Redis.
+// Keys in Redis.
 const (
-	resultKey  = "herald:result:"  // plus the delivery's id: an outcome that Postgres could not store
-	renewalKey = "herald:renewal:" // plus the caller's key: a renewed credential, sealed, that Postgres could not store
-	markerKey  = "herald:marker"   // the time since which Redis has held Herald's tasks, RFC 3339
+	resultKey  = "herald:result:"  // followed by a delivery's id: its spooled outcome
+	renewalKey = "herald:renewal:" // followed by the key of SpoolRenewal: a renewed credential, encrypted
+	markerKey  = "herald:marker"   // the result of Marker, in RFC 3339
 )
 
 const (
-	// resultTTL is how long Redis keeps an outcome for the next claim of its delivery.
+	// resultTTL is the time after which Redis deletes a spooled outcome. The next claim of the delivery reads the
+	// outcome, usually soon after Postgres is available again. If no claim reads it within resultTTL, it is lost.
 	resultTTL = 24 * time.Hour
-	// renewalTTL is how long Redis keeps a renewed credential for the next renewal. If the credential is lost, a person
-	// has to log in again. The time is as long as a delivery may be open, so the credential outlasts every delivery
-	// that waits for it.
+	// renewalTTL is the time after which Redis deletes a spooled credential. It is the longest time for which a
+	// delivery may be open, so that no open delivery needs the credential after that. A person has to log in again to
+	// replace a lost credential.
 	renewalTTL = 30 * 24 * time.Hour
 )
 
-// SpoolOutcome stores a delivery's outcome in Redis for a day, because Postgres is unavailable. It replaces an earlier
-// outcome of the delivery.
+// SpoolOutcome stores the outcome of delivery id in Redis for resultTTL, because Postgres is unavailable. It replaces
+// an earlier outcome of the delivery. The caller encrypts the outcome.
 func (q *Queue) SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) error {
 	if err := q.rdb.Set(ctx, resultKey+id.String(), outcome, resultTTL).Err(); err != nil {
 		return fmt.Errorf("keep the outcome of delivery %s in Redis: %w", id, err)
@@ -35,7 +36,7 @@ func (q *Queue) SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) 
 	return nil
 }
 
-// SpooledOutcome returns the outcome that SpoolOutcome stored for the delivery, or nil if Redis has none.
+// SpooledOutcome returns the outcome that SpoolOutcome stored for delivery id, or nil if Redis has none.
 func (q *Queue) SpooledOutcome(ctx context.Context, id uuid.UUID) ([]byte, error) {
 	b, err := q.readKey(ctx, resultKey+id.String())
 	if err != nil {
@@ -44,7 +45,7 @@ func (q *Queue) SpooledOutcome(ctx context.Context, id uuid.UUID) ([]byte, error
 	return b, nil
 }
 
-// DropOutcome deletes the outcome stored by SpoolOutcome.
+// DropOutcome deletes the outcome that SpoolOutcome stored.
 func (q *Queue) DropOutcome(ctx context.Context, id uuid.UUID) error {
 	if err := q.rdb.Del(ctx, resultKey+id.String()).Err(); err != nil {
 		return fmt.Errorf("drop the outcome of delivery %s in Redis: %w", id, err)
@@ -52,8 +53,8 @@ func (q *Queue) DropOutcome(ctx context.Context, id uuid.UUID) error {
 	return nil
 }
 
-// SpoolRenewal stores a renewed, sealed credential under key in Redis for 30 days, because Postgres is unavailable. It
-// replaces an earlier one.
+// SpoolRenewal stores a renewed credential under key in Redis for renewalTTL, because Postgres is unavailable. It
+// replaces an earlier credential under the same key. The caller encrypts the credential.
 func (q *Queue) SpoolRenewal(ctx context.Context, key string, sealed []byte) error {
 	if err := q.rdb.Set(ctx, renewalKey+key, sealed, renewalTTL).Err(); err != nil {
 		return fmt.Errorf("keep a renewed credential in Redis: %w", err)
@@ -61,7 +62,7 @@ func (q *Queue) SpoolRenewal(ctx context.Context, key string, sealed []byte) err
 	return nil
 }
 
-// SpooledRenewal returns the credential that SpoolRenewal stored, or nil if Redis has no such credential.
+// SpooledRenewal returns the credential that SpoolRenewal stored under key, or nil if Redis has none.
 func (q *Queue) SpooledRenewal(ctx context.Context, key string) ([]byte, error) {
 	b, err := q.readKey(ctx, renewalKey+key)
 	if err != nil {
@@ -70,7 +71,7 @@ func (q *Queue) SpooledRenewal(ctx context.Context, key string) ([]byte, error) 
 	return b, nil
 }
 
-// DropRenewal deletes the credential stored by SpoolRenewal.
+// DropRenewal deletes the credential that SpoolRenewal stored under key.
 func (q *Queue) DropRenewal(ctx context.Context, key string) error {
 	if err := q.rdb.Del(ctx, renewalKey+key).Err(); err != nil {
 		return fmt.Errorf("drop a renewed credential in Redis: %w", err)
@@ -78,12 +79,13 @@ func (q *Queue) DropRenewal(ctx context.Context, key string) error {
 	return nil
 }
 
-// maxSpooledBytes is the length to which readKey cuts a value. SpoolOutcome and SpoolRenewal store smaller values. A
-// larger value is from another program that can write to Redis, and must not exhaust the worker's memory.
+// maxSpooledBytes is the largest number of bytes that readKey reads of a value. Herald stores only smaller values. The
+// bound protects the worker's memory against a larger value of another program that can write to Redis.
 const maxSpooledBytes = 2 << 20
 
-// readKey returns at most the first maxSpooledBytes of the value of key. It returns nil if the key does not exist or
-// its value is empty, and an empty slice, not nil, if the value is not a string.
+// readKey returns the first maxSpooledBytes of the value of key. It returns nil if Redis has no such key or its value
+// is empty. If another program stored a value that is not a string, it returns an empty slice that is not nil, which
+// the caller cannot decrypt.
 func (q *Queue) readKey(ctx context.Context, key string) ([]byte, error) {
 	b, err := q.rdb.GetRange(ctx, key, 0, maxSpooledBytes-1).Bytes()
 	switch {
@@ -95,13 +97,13 @@ func (q *Queue) readKey(ctx context.Context, key string) ([]byte, error) {
 	return b, err
 }
 
-// Marker returns the time since which this Redis has held Herald's tasks: it has lost the tasks that were enqueued
-// before. If Redis has no marker, Marker stores now as the marker. It returns the zero time if another program
-// overwrote the marker.
+// Marker returns the marker, a time that Redis stores under markerKey: since then Redis has lost no task of Herald.
+// Tasks that were enqueued before it may be lost. If Redis has no marker, for example because it lost its data, Marker
+// stores now and returns it. If another program overwrote the marker with another value, Marker returns the zero time.
 //
-// The reconciler passes Postgres' clock, which also dates the dispatches. The first Enqueue of a process passes the
-// time of Open by the process' clock. If the two clocks differ, a task may be enqueued twice, or a lost task may be
-// found only when its delivery is overdue. Neither does harm.
+// The reconciler passes the time of Postgres' clock, by which dispatches are dated. The first Enqueue of a process
+// passes the time of Open by the clock of its machine. If the two clocks differ, a task may be enqueued twice, which is
+// harmless, or the reconciler may find a lost task only when its delivery is overdue.
 func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
 	for range 2 {
 		if err := q.rdb.SetNX(ctx, markerKey, now.UTC().Format(time.RFC3339Nano), 0).Err(); err != nil {
@@ -124,12 +126,12 @@ func (q *Queue) Marker(ctx context.Context, now time.Time) (time.Time, error) {
 	return time.Time{}, errors.New("mark Redis: it loses its data")
 }
 
-// idleConns is the number of idle connections that a client from Client keeps open, because connecting would take most
-// of the time of a call.
+// idleConns is the number of idle connections that a client of Client keeps open, because connecting takes longer than
+// a call.
 const idleConns = 4
 
-// Client returns a Redis client with connections of its own, on which no call takes longer than timeout, even if Redis
-// is frozen. The caller closes the client before it closes the queue.
+// Client returns a Redis client with its own connections. A call on it returns within timeout even if Redis does not
+// answer. The caller closes the client before it closes the queue.
 func (q *Queue) Client(timeout time.Duration) (redis.UniversalClient, error) {
 	switch c := q.rdb.(type) {
 	case *redis.Client:

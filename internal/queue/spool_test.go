@@ -24,18 +24,14 @@ func TestSpooledOutcomes(t *testing.T) {
 	}
 	look(id, "")
 	for _, v := range []string{"first", "second"} {
-		if err := q.SpoolOutcome(ctx, id, []byte(v)); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, q.SpoolOutcome(ctx, id, []byte(v)))
 		look(id, v)
 	}
 	look(other, "")
 	if ttl := q.rdb.TTL(ctx, resultKey+id.String()).Val(); ttl < 23*time.Hour || ttl > 24*time.Hour {
 		t.Errorf("kept for %s", ttl)
 	}
-	if err := q.DropOutcome(ctx, id); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, q.DropOutcome(ctx, id))
 	look(id, "")
 }
 
@@ -51,18 +47,14 @@ func TestSpooledRenewals(t *testing.T) {
 	}
 	look("a", "")
 	for _, v := range []string{"first", "second"} {
-		if err := q.SpoolRenewal(ctx, "a", []byte(v)); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, q.SpoolRenewal(ctx, "a", []byte(v)))
 		look("a", v)
 	}
 	look("b", "")
 	if ttl := q.rdb.TTL(ctx, renewalKey+"a").Val(); ttl < 29*24*time.Hour || ttl > 30*24*time.Hour {
 		t.Errorf("kept for %s", ttl)
 	}
-	if err := q.DropRenewal(ctx, "a"); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, q.DropRenewal(ctx, "a"))
 	look("a", "")
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
@@ -93,19 +85,13 @@ func TestMarkerHoldsStartTime(t *testing.T) {
 func TestClientDoesNotWait(t *testing.T) {
 	t.Parallel()
 	mute, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = mute.Close() })
 	q, err := Open(Config{URL: secret.New("redis://" + mute.Addr().String())})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = q.Close() })
 	c, err := q.Client(50 * time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()

@@ -14,14 +14,14 @@ import (
 // Text.
 type WaitError struct {
 	Text string
-	At   time.Time // when the delivery is due; retryDelay rounds it up to whole seconds, so that no task runs early
-	Free bool      // the wait is no failure: asynq counts neither a retry nor an error
+	At   time.Time // the time at which the delivery is due; retryDelay rounds it up to whole seconds
+	Free bool      // the wait is a free wait: asynq counts neither a retry nor an error
 }
 
 func (e *WaitError) Error() string { return e.Text }
 
-// retryDelay returns how long asynq waits before it runs a task again: until At of a *WaitError, foreignDelay for the
-// task of another program, netDelay for any other error.
+// retryDelay returns the time from now after which asynq runs a task again that ended with err: the rest until At for a
+// *WaitError, foreignDelay for a foreign task, and netDelay for any other error.
 func retryDelay(_ int, err error, _ *asynq.Task) time.Duration {
 	var wait *WaitError
 	if errors.As(err, &wait) {
@@ -34,25 +34,28 @@ func retryDelay(_ int, err error, _ *asynq.Task) time.Duration {
 	return netDelay
 }
 
-// isFailure reports whether asynq counts the error as a retry and in its error rates. It does not count a *WaitError
-// that is Free, and the tasks of other programs.
+// isFailure reports whether asynq counts err as a retry of the task and in its error rates. It returns false for a
+// *WaitError with Free, and for the *foreignError of a foreign task.
 func isFailure(err error) bool {
 	var wait *WaitError
 	var foreign *foreignError
 	return !errors.As(err, &foreign) && (!errors.As(err, &wait) || !wait.Free)
 }
 
-// Headers of a task in which moveToRetry passes the fields of a WaitError to readWait.
+// Headers of a task. In them moveToRetry passes the fields of a WaitError to readWait.
 const (
 	waitUntil = "wait-until" // Unix time in seconds
 	waitText  = "wait-text"
 	waitFree  = "wait-free"
 )
 
-// moveToRetry enqueues a copy of a waiting task in the lane Retry, if the task is in the lane First, and reports
-// whether it did. The caller then removes the original. asynq would retry the task in the lane First, where thousands
-// of waits that end at once delay first attempts. A worker fetches the copy immediately, and readWait makes it wait. If
-// moveToRetry returns false, the task waits in its own lane.
+// moveToRetry enqueues a copy of a waiting task in the lane Retry if the task is in the lane First. It returns true if
+// it enqueued the copy; its caller then deletes the original. It returns false for a task in another lane, or if Redis
+// fails; the task then waits in its own lane. asynq leaves a waiting task in its lane. Without moveToRetry, thousands
+// of tasks in the lane First whose waits end at the same time would delay first attempts.
+//
+// asynq cannot enqueue a task in the state retry. So the copy runs immediately, and runTask returns the rest of the
+// wait (readWait), which moves it to that state.
 func (s *Server) moveToRetry(ctx context.Context, t *asynq.Task, wait *WaitError) bool {
 	var p payload
 	if lane, _ := asynq.GetQueueName(ctx); lane != string(First) || json.Unmarshal(t.Payload(), &p) != nil {
@@ -65,10 +68,11 @@ func (s *Server) moveToRetry(ctx context.Context, t *asynq.Task, wait *WaitError
 		waitFree: strconv.FormatBool(wait.Free)}) == nil
 }
 
+// moveTimeout is the longest time for which moveToRetry tries to enqueue the copy of a task.
 const moveTimeout = 5 * time.Second
 
-// readWait returns the wait of a task that moveToRetry made. It returns nil for any other task, and when the wait is
-// over.
+// readWait returns the rest of the wait in the headers of a task that moveToRetry enqueued. It returns nil if the wait
+// is over, and for any other task.
 func readWait(t *asynq.Task) *WaitError {
 	until, err := strconv.ParseInt(t.Headers()[waitUntil], 10, 64)
 	if err != nil || !time.Now().Before(time.Unix(until, 0)) {

@@ -15,46 +15,46 @@ import (
 )
 
 // Values of Target.Binding: the evidence that an endpoint belongs to its agent. Anyone can register an agent whose
-// document names that agent and another party's server, so only the endpoint's side can provide the evidence
-// (docs/design/content.md).
+// registration document names another party's server, so only the endpoint's origin can confirm that the endpoint
+// belongs to the agent (docs/design/content.md).
 const (
-	// BoundByOrigin means that the agent's document came over https from the endpoint's own origin.
+	// BoundByOrigin means that the endpoint's origin itself served the agent's registration document over https.
 	BoundByOrigin = "origin"
-	// BoundByDomain means that the registrations[] of the endpoint's /.well-known/agent-registration.json contain the
-	// agent.
+	// BoundByDomain means that the file /.well-known/agent-registration.json of the endpoint's origin lists the agent.
 	BoundByDomain = "domain"
-	// Unbound means that there is no such evidence, or that the endpoint is a command. The operator's permission to
-	// run a command does not show which agent it belongs to.
+	// Unbound means that there is no such evidence, or that the endpoint is a command. HERALD_STDIO_COMMANDS permits a
+	// command but does not name the agent to which it belongs.
 	Unbound = "none"
-	// BindingUnknown means that the document provides no evidence and the domain could not be asked.
+	// BindingUnknown means that the origin did not serve the document, and that fetching its list failed temporarily.
 	BindingUnknown = "unknown"
 )
 
-// Policies of Config.Binding.
+// Values of Config.Binding. They determine whether the resolver fetches the list of the endpoint's domain, and whether
+// it returns an endpoint that is not bound.
 const (
-	BindingOff     = "off"     // no domain is asked
-	BindingWarn    = "warn"    // domains are asked, but unbound endpoints are called as well
-	BindingRequire = "require" // unbound endpoints are not called
+	BindingOff     = "off"     // it fetches no lists and returns all endpoints
+	BindingWarn    = "warn"    // it fetches lists and returns all endpoints
+	BindingRequire = "require" // it fetches lists and returns an error instead of an endpoint that is not bound
 )
 
 const (
-	// wellKnownPath is the file in which a domain lists the agents of its endpoints (ERC-8004, endpoint domain
-	// verification).
+	// wellKnownPath is the path of a domain's list: the file in which an origin lists the agents of its endpoints
+	// (ERC-8004, endpoint domain verification).
 	wellKnownPath = "/.well-known/agent-registration.json"
-	// bindingLimit bounds that file, in bytes.
+	// bindingLimit is the largest size of the list, in bytes.
 	bindingLimit = 64 << 10
-	// bindingTimeout bounds the request. A slow domain is asked again when its agent is resolved again.
+	// bindingTimeout bounds fetching the list. If it expires, the binding is BindingUnknown.
 	bindingTimeout = 5 * time.Second
-	// unknownTTL is the longest time for which BindingUnknown is cached.
+	// unknownTTL is the longest time for which an outcome with BindingUnknown is cached.
 	unknownTTL = time.Minute
 )
 
-// Bound reports whether there is evidence that the endpoint belongs to the agent.
+// Bound reports whether there is evidence that the endpoint belongs to the agent: BoundByOrigin or BoundByDomain.
 func (t Target) Bound() bool {
 	return t.Binding == BoundByOrigin || t.Binding == BoundByDomain
 }
 
-// DescribeBinding describes the evidence for display.
+// DescribeBinding describes t.Binding in a sentence for display.
 func (t Target) DescribeBinding() string {
 	switch t.Binding {
 	case BoundByOrigin:
@@ -69,9 +69,9 @@ func (t Target) DescribeBinding() string {
 	return "its binding was not checked"
 }
 
-// isServedByEndpoint reports whether the endpoint's own origin serves the document, and the document is about this
-// agent. A document that lists other agents but not this one does not count: anyone can register an agent with
-// another agent's tokenURI.
+// isServedByEndpoint reports whether the endpoint's own origin served the registration document over https, and the
+// document is about this agent: it lists the agent in registrations, or lists no agent. Without the second condition,
+// anyone could register an agent with the tokenURI of another agent and be bound to that agent's endpoint.
 func isServedByEndpoint(a Agent, doc ipfs.Document, reg erc8004.Registration, endpoint string) bool {
 	if doc.Source != ipfs.SourceHTTPS || doc.Origin == "" || doc.Origin != originOf(endpoint) {
 		return false
@@ -80,16 +80,17 @@ func isServedByEndpoint(a Agent, doc ipfs.Document, reg erc8004.Registration, en
 		!slices.ContainsFunc(reg.Registrations, func(r erc8004.BackReference) bool { return r.AgentID != nil })
 }
 
-// domainVerdict is a domain's answer about an agent.
+// domainVerdict is the result of asking a domain whether an endpoint belongs to an agent.
 type domainVerdict struct {
 	binding string // BoundByDomain, Unbound, BindingUnknown
-	asked   string // the URL
-	why     string // the answer, for display
-	err     error  // set for BindingUnknown
+	asked   string // the URL of the domain's list
+	why     string // the reason for binding, for display
+	err     error  // BindingUnknown: the error of fetching the list; otherwise nil
 }
 
-// checkBinding determines t.Binding and applies the policy. It returns an error only because of the policy or the end
-// of ctx: *UnboundError, or a wrapped *ipfs.UnavailableError if the binding is unknown.
+// checkBinding determines t.Binding and applies Config.Binding. With BindingRequire it returns an *UnboundError if the
+// endpoint is not bound, and a wrapped *ipfs.UnavailableError if the binding is unknown. If ctx was cancelled, it
+// returns that error. Otherwise it returns nil.
 func (r *Resolver) checkBinding(ctx context.Context, a Agent, t *Target, w *trace) error {
 	switch {
 	case t.Binding == BoundByOrigin:
@@ -123,11 +124,11 @@ func (r *Resolver) checkBinding(ctx context.Context, a Agent, t *Target, w *trac
 	return &UnboundError{Endpoint: excerpt(string(originOf(t.URL))), Asked: v.asked, Why: v.why, Entry: formatEntry(a)}
 }
 
-// askDomain asks the domain of an http endpoint whether it lists the agent. It uses the endpoint's own scheme and
-// port, since the ports of a host may belong to different parties.
+// askDomain determines whether the list of the endpoint's origin contains the agent. The list is at the scheme and port
+// of the endpoint, because other ports of the host may belong to other parties.
 //
-// If the guard refuses the address, the agent is unbound, but that is no error: the guard decides again when the
-// endpoint is dialled.
+// If netguard blocks the address of the list, the agent is Unbound. That is not an error: netguard checks the endpoint
+// itself when it is called.
 func (r *Resolver) askDomain(ctx context.Context, a Agent, endpoint string) domainVerdict {
 	uri := string(originOf(endpoint)) + wellKnownPath
 	v := domainVerdict{asked: excerpt(uri)}
@@ -152,7 +153,7 @@ func (r *Resolver) askDomain(ctx context.Context, a Agent, endpoint string) doma
 	return v
 }
 
-// readDomain returns the list of a domain. It uses the cache if the list was fetched less than domainTTL ago.
+// readDomain returns the domain's list at uri, from the cache if it has not expired there.
 func (r *Resolver) readDomain(ctx context.Context, uri string) domainList {
 	if list, ok := r.domains.Get(uri); ok && r.cfg.Now().Before(list.until) {
 		return list
@@ -178,27 +179,27 @@ func (r *Resolver) readDomain(ctx context.Context, uri string) domainList {
 	return list
 }
 
-// domainList is a domain's list of its agents.
+// domainList is the cached result of fetching a domain's list.
 type domainList struct {
-	names  erc8004.Registration
-	source string
-	origin netguard.Origin
-	err    error // why the list could not be read
-	until  time.Time
+	names  erc8004.Registration // only Registrations is set
+	source string               // ipfs.Document.Source
+	origin netguard.Origin      // ipfs.Document.Origin: that of the server that sent the list, after redirects
+	err    error                // the error of fetching or parsing the list
+	until  time.Time            // when the entry expires
 }
 
 const (
-	// domainTTL is how long a domain's list is cached, for all agents. So registering a thousand agents at another
-	// party's server does not cause a thousand requests to it.
+	// domainTTL is the time for which a domain's list is cached. All agents use the same cached list. So a thousand
+	// agents that name another party's server do not cause a thousand requests to it.
 	domainTTL = time.Minute
-	// domainRest is how long a failure to ask a domain is cached.
+	// domainRest is the time for which a temporary failure to fetch a list is cached.
 	domainRest = 15 * time.Second
 	// maxDomains bounds the number of cached lists. Each is at most bindingLimit bytes.
 	maxDomains = 256
 )
 
-// classifyDomainError returns Unbound if the domain does not list the agent, and BindingUnknown if it could not be
-// asked.
+// classifyDomainError returns the binding that follows from an error of readDomain: Unbound if the domain has no valid
+// list, and BindingUnknown if the failure may be temporary.
 func classifyDomainError(err error) string {
 	var (
 		none    *ipfs.NoDocumentError
@@ -218,8 +219,8 @@ func classifyDomainError(err error) string {
 	return BindingUnknown
 }
 
-// isRefusal reports whether a status means that the server does not serve such a file, as opposed to a temporary
-// failure. MCP servers answer 401 or 405 to a GET of any path.
+// isRefusal reports whether an HTTP status means that the server has no domain's list. It returns true for a status of
+// 400 to 499 except temporary ones. MCP servers answer 401 or 405 to a GET of any path.
 func isRefusal(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -228,7 +229,8 @@ func isRefusal(status int) bool {
 	return status >= 400 && status < 500
 }
 
-// newUnavailable converts an error of asking a domain to an *ipfs.UnavailableError, which is retried.
+// newUnavailable returns err as an *ipfs.UnavailableError, the error for content that may be available later. uri is
+// the address that could not be fetched.
 func newUnavailable(uri string, err error) error {
 	var away *ipfs.UnavailableError
 	if errors.As(err, &away) {
@@ -237,7 +239,7 @@ func newUnavailable(uri string, err error) error {
 	return &ipfs.UnavailableError{URI: uri, Err: err}
 }
 
-// originOf returns the origin of an endpoint that explainRefusal accepted.
+// originOf returns the origin of an endpoint's URL, or "" if the URL is invalid.
 func originOf(endpoint string) netguard.Origin {
 	u, err := url.Parse(endpoint)
 	if err != nil {
@@ -246,7 +248,7 @@ func originOf(endpoint string) netguard.Origin {
 	return netguard.OriginOf(u)
 }
 
-// formatEntry returns the entry of registrations[] that names an agent, as JSON.
+// formatEntry returns the JSON of the entry that a domain's list must contain to bind the agent.
 func formatEntry(a Agent) string {
 	return fmt.Sprintf(`{"agentId":%s,"agentRegistry":"eip155:%d:%s"}`, a.ID, a.ChainID, a.Registry.Hex())
 }

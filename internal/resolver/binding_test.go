@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/resolver"
@@ -446,9 +447,7 @@ func TestStepsNameSkippedEntries(t *testing.T) {
 		`{"name":"MCP","endpoint":"https://c.example/mcp.json"},{"name":"MCP","endpoint":"ws://d.example"}]`
 	none := `"endpoints":[{"name":"MCP","endpoint":"ws://a.example"},{"name":"MCP","endpoint":"ws://b.example"},{"name":"MCP","endpoint":"ws://c.example"},{"name":"MCP","endpoint":"ws://d.example"}]`
 	file, err := w.gateway.AddFile([]byte(document(mcpAt)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	for name, c := range map[string]struct {
 		uri  string
 		want []string // What: part of Detail

@@ -7,14 +7,14 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 )
 
-// outcome is the result of resolving an agent: a target, or an error that stays the same for a while.
+// outcome is the result of resolving an agent: a target or an error.
 type outcome struct {
 	target Target
 	err    error
-	page   *page // the document, if its server can be asked whether it changed; otherwise nil
+	page   *page // data of the document, for a conditional request to its server (page.isCached); nil: none
 }
 
-// summarize describes a cached outcome, for the step of the trace.
+// summarize describes the outcome in the step "cache" of a resolution that used it from the cache.
 func (o outcome) summarize() string {
 	if o.err != nil {
 		return excerpt(o.err.Error())
@@ -26,7 +26,7 @@ func (o outcome) summarize() string {
 	return out
 }
 
-// entry is a cached outcome with the agent's epoch at the time of the resolution.
+// entry is an outcome in the cache. epoch is the agent's epoch for which it was resolved.
 type entry struct {
 	epoch   int64
 	outcome outcome
@@ -34,19 +34,20 @@ type entry struct {
 	expires time.Time
 }
 
-// cache stores outcomes by agent. Their number is bounded; it evicts the least recently used ones.
+// cache contains outcomes by Agent.cacheKey. If it is full, it evicts the least recently used one.
 type cache struct {
-	put     sync.Mutex // held while putNewer compares and stores
+	put     sync.Mutex // serializes putNewer
 	entries *lru.Cache[string, entry]
 }
 
+// newCache returns a cache for at most most outcomes.
 func newCache(most int) *cache {
 	entries, _ := lru.New[string, entry](most) // fails only for a size below 1
 	return &cache{entries: entries}
 }
 
-// getFresh returns an outcome that is neither older than epoch nor expired, and the time when it was made. An outcome
-// of a later epoch is also fresh.
+// getFresh returns the cached outcome for key and the time when it was stored. It returns false if no outcome is
+// cached, if it was resolved for an epoch below epoch, or if it has expired.
 func (c *cache) getFresh(key string, epoch int64, now time.Time) (outcome, time.Time, bool) {
 	e, ok := c.entries.Get(key)
 	if !ok || e.epoch < epoch || !now.Before(e.expires) {
@@ -55,8 +56,8 @@ func (c *cache) getFresh(key string, epoch int64, now time.Time) (outcome, time.
 	return e.outcome, e.made, true
 }
 
-// getStalePage returns the page of an outcome of this epoch, which may have expired. It returns nil for an outcome of
-// an older epoch, because the epoch was raised for the reason that something was wrong with it.
+// getStalePage returns the page of the cached outcome for key if that was resolved for exactly this epoch, even if it
+// has expired. It returns nil otherwise: the epoch was raised because data of a lower epoch may be wrong.
 func (c *cache) getStalePage(key string, epoch int64) *page {
 	if e, ok := c.entries.Peek(key); ok && e.epoch == epoch {
 		return e.outcome.page
@@ -64,8 +65,8 @@ func (c *cache) getStalePage(key string, epoch int64) *page {
 	return nil
 }
 
-// putNewer stores an outcome, unless the cache contains one of a later epoch: a slow resolution must not overwrite a
-// newer one.
+// putNewer stores an outcome, unless the cache has one of a higher epoch. So a slow resolution does not replace a newer
+// outcome.
 func (c *cache) putNewer(key string, e entry) {
 	c.put.Lock()
 	defer c.put.Unlock()

@@ -12,8 +12,9 @@ import (
 	"github.com/agentherald/herald/internal/reason"
 )
 
-// chooseEntry returns the first entry that may be called, and describes the choice and the skipped entries. entries
-// must be sorted, best first. If no entry may be called, the error is that of the first entry.
+// chooseEntry returns the first of entries that Herald may call, with {agentId} replaced. entries are sorted, the best
+// first. The returned text describes the choice and the entries before it. If no entry may be called, the error is the
+// *TransportRefusedError of the first one, or a *SkipError if entries is empty. allowed is as in CheckTransport.
 func chooseEntry(entries []erc8004.MCPEntry, agentID *big.Int, allowed [][]string) (erc8004.MCPEntry, string, error) {
 	var first error
 	var passed []string
@@ -34,7 +35,8 @@ func chooseEntry(entries []erc8004.MCPEntry, agentID *big.Int, allowed [][]strin
 	return erc8004.MCPEntry{}, "refused: " + joinFirst(passed), first
 }
 
-// describeChoice describes which entry was chosen, why better ones were refused, and how many others follow.
+// describeChoice describes the chosen entry e, the reasons passed why better entries were refused, and left, the number
+// of entries after e.
 func describeChoice(e erc8004.MCPEntry, passed []string, left int) string {
 	out := excerpt(withoutQuery(e.URL))
 	if e.Transport == erc8004.TransportStdio {
@@ -49,7 +51,7 @@ func describeChoice(e erc8004.MCPEntry, passed []string, left int) string {
 	return out
 }
 
-// joinFirst joins the first three texts and counts the others.
+// joinFirst returns the first three texts and the number of the others.
 func joinFirst(of []string) string {
 	const most = 3
 	out := strings.Join(of[:min(len(of), most)], "; ")
@@ -59,8 +61,8 @@ func joinFirst(of []string) string {
 	return out
 }
 
-// CheckTransport returns nil if an entry may be called, otherwise a *TransportRefusedError. allowed is as
-// Config.StdioCommands.
+// CheckTransport returns nil if Herald may call the entry, and a *TransportRefusedError otherwise. allowed contains the
+// permitted commands, each with all its arguments, as in Config.StdioCommands.
 func CheckTransport(e erc8004.MCPEntry, allowed [][]string) error {
 	if why := explainRefusal(e, allowed); why != "" {
 		return &TransportRefusedError{From: e.From, Transport: e.Transport, Why: why}
@@ -68,8 +70,8 @@ func CheckTransport(e erc8004.MCPEntry, allowed [][]string) error {
 	return nil
 }
 
-// explainRefusal returns the reason why an entry cannot be called, or "". It does not check addresses: the guard does
-// that when they are dialled.
+// explainRefusal returns the reason why Herald may not call an entry, or "" if it may. It does not check the IP address
+// of a URL, which netguard checks when Herald connects.
 func explainRefusal(e erc8004.MCPEntry, allowed [][]string) string {
 	switch e.Transport {
 	case erc8004.TransportHTTP, erc8004.TransportSSE:
@@ -92,8 +94,8 @@ func explainRefusal(e erc8004.MCPEntry, allowed [][]string) string {
 	return "only http, https and listed commands are called"
 }
 
-// parseProtocol returns the version if it is a protocol revision, which is a date, otherwise "". Many authors write
-// the version of their own product there.
+// parseProtocol returns version if it is an MCP revision, which is a date, and "" otherwise. In many documents the
+// field contains the version of the author's own product.
 func parseProtocol(version string) string {
 	if _, err := time.Parse(time.DateOnly, version); err != nil {
 		return ""

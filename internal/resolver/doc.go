@@ -1,22 +1,22 @@
-// Package resolver finds an agent's MCP endpoint: it reads the tokenURI on chain, fetches the registration document,
-// and chooses an entry in that document. docs/design/content.md describes it.
+// Package resolver finds an agent's MCP endpoint: it reads the tokenURI from the chain, fetches the registration
+// document at that URI, and chooses an entry of that document. This is a resolution; its result is an outcome: an
+// endpoint or an error. docs/design/content.md describes it.
 //
 // Invariants:
 //   - The document is untrusted. The resolver dials nothing itself: internal/ipfs fetches the bytes, and the caller
 //     dials an endpoint through netguard.
 //   - A command from a document is used only if the operator listed exactly this command with all its arguments.
-//   - An agent without an endpoint (SkipError) is a regular result. It is cheap and cached, because it is the most
-//     common one. If something could not be determined, the result is an error of the chain or of the content, which is
-//     not cached.
-//   - A cached outcome is not used for an agent whose epoch was raised since.
-//   - Only the endpoint's side binds an agent to its endpoint: its origin serves the agent's document, or its domain
-//     serves a list that contains the agent. The claims of a document elsewhere do not count, nor does an answer from
-//     another origin after a redirect.
-//   - During one resolution, at most one domain is asked for its list: that of the endpoint, and only if the endpoint's
-//     origin did not serve the document. The list decides whether the endpoint may be called, never which one it is.
-//   - The cache contains no documents. If a document's server reports that it is unchanged, the data parsed from it is
-//     used again, but the binding is checked again.
+//   - The outcome "the agent has no endpoint" (SkipError) is cached, because it is the most common one. Temporary
+//     errors of the chain or of fetching are not cached.
+//   - An outcome that was resolved for a lower epoch of the agent is not used.
+//   - Only the endpoint's origin can bind the endpoint to an agent: it serves the agent's registration document, or a
+//     list that contains the agent (the domain's list). A document from another origin does not count, nor does a list
+//     after a redirect to another origin.
+//   - A resolution fetches at most one domain's list: that of the chosen endpoint, and only if the endpoint's origin
+//     did not serve the document. The list decides whether the endpoint may be called. It does not affect the choice.
+//   - The cache contains no documents, only the data parsed from them. If a document's server reports that the document
+//     is unchanged, that data is used again, but the binding is checked again.
 //
-// Package erc8004 parses documents and package ipfs fetches them. Package delivery limits agents without a binding
-// and handles credentials.
+// Package erc8004 parses documents and package ipfs fetches them. Package delivery limits the calls to unbound agents.
+// Package agentauth selects credentials.
 package resolver

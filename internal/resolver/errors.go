@@ -6,11 +6,11 @@ import (
 	"github.com/agentherald/herald/internal/reason"
 )
 
-// SkipError means that there is no endpoint to deliver to. A retry returns the same error until the agent changes its
-// registration.
+// SkipError is the error of Resolve for an agent without an endpoint. The error is the same until the agent's
+// registration changes.
 type SkipError struct {
 	Reason reason.Reason // NoURI, NoDocument, NoMCPEndpoint, AgentInactive or AgentNotFound
-	Err    error         // the details; nil if the reason is sufficient
+	Err    error         // the cause; nil if the reason explains the error completely
 }
 
 func (e *SkipError) Error() string {
@@ -29,24 +29,25 @@ func (e *SkipError) Error() string {
 
 func (e *SkipError) Unwrap() error { return e.Err }
 
-// TransportRefusedError means that the agent lists MCP entries but none of them may be called.
+// TransportRefusedError is the error of Resolve for an agent whose document has MCP entries, none of which Herald may
+// call. It describes the first of them.
 type TransportRefusedError struct {
-	From      string // position of the best entry, for example "services[2]"
-	Transport string // transport of the best entry
-	Why       string // a sentence
+	From      string // position of the entry in the document, such as "services[2]"
+	Transport string // of the entry
+	Why       string // the reason why it may not be called, a sentence
 }
 
 func (e *TransportRefusedError) Error() string {
 	return fmt.Sprintf("the agent's MCP entry %s is refused: %s", e.From, e.Why)
 }
 
-// UnboundError means that the policy is BindingRequire and that there is no evidence that the endpoint belongs to the
+// UnboundError is the error of Resolve with BindingRequire for an endpoint without evidence that it belongs to the
 // agent.
 type UnboundError struct {
 	Endpoint string // the endpoint's origin, or the command
 	Asked    string // the URL of the domain's list; empty for a command, which has no domain
-	Why      string // the domain's answer
-	Entry    string // the missing entry of registrations[], as JSON
+	Why      string // the reason why the list is no evidence, for display
+	Entry    string // the entry that the list must contain to bind the agent, as JSON
 }
 
 func (e *UnboundError) Error() string {

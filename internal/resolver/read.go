@@ -14,28 +14,29 @@ import (
 	"github.com/agentherald/herald/internal/reason"
 )
 
-// page contains the data parsed from an agent's document, without the document itself. It is used again if the server
+// page is the data that was parsed from an agent's registration document. It is used again if the document's server
 // reports that the document is unchanged.
 type page struct {
-	uri        string          // tokenURI
-	validators ipfs.Validators // of the web server's answer
-	target     Target          // without steps; Binding is set only if no domain must be asked
-	err        error           // why no endpoint can be called: *SkipError, *TransportRefusedError
+	uri        string          // the tokenURI of the document
+	validators ipfs.Validators // for a conditional request to the document's server; empty: it sent none
+	target     Target          // without Steps; Binding is BoundByOrigin or ""
+	err        error           // *SkipError or *TransportRefusedError if no endpoint can be called
 	shape      string          // Detail of the step "registration"
-	choice     string          // Detail of the step "endpoint"; empty if that step was not reached
+	choice     string          // Detail of the step "endpoint"; empty if no entry was looked for
 }
 
 // maxCachedURI bounds the tokenURI of a cached page, in bytes.
 const maxCachedURI = 2 << 10
 
-// isCached reports whether the page is cached, so that its server can be asked whether the document changed.
+// isCached reports whether the page may be cached: the document comes from a web server that sent validators, and its
+// tokenURI is at most maxCachedURI long.
 func (p *page) isCached() bool {
 	web := p.target.DocumentSource == ipfs.SourceHTTPS || p.target.DocumentSource == ipfs.SourceHTTP
 	return web && p.validators != (ipfs.Validators{}) && len(p.uri) <= maxCachedURI
 }
 
-// resolveAgent resolves an agent without the cache of outcomes. If it fails, the target contains the steps so far.
-// old is the page of the previous outcome, or nil.
+// resolveAgent resolves an agent without the cached outcome. If it fails, the target of the result contains the steps
+// so far. old is the page of the previous outcome, or nil: if the document is unchanged, it is used again.
 func (r *Resolver) resolveAgent(ctx context.Context, a Agent, old *page) (o outcome) {
 	w := &trace{now: r.cfg.Now, began: r.cfg.Now()}
 	defer func() { o.target.Steps = w.steps }()
@@ -61,7 +62,8 @@ func (r *Resolver) resolveAgent(ctx context.Context, a Agent, old *page) (o outc
 	return o
 }
 
-// readTokenURI reads the tokenURI from the chain. A blank tokenURI is a *SkipError.
+// readTokenURI reads the agent's tokenURI from the chain. It returns a *SkipError if the agent does not exist or the
+// tokenURI is blank.
 func (r *Resolver) readTokenURI(ctx context.Context, a Agent, w *trace) (string, error) {
 	uri, err := r.cfg.Chain.TokenURI(ctx, a.ChainID, a.Registry, a.ID)
 	source := "chain " + strconv.FormatUint(a.ChainID, 10)
@@ -80,9 +82,9 @@ func (r *Resolver) readTokenURI(ctx context.Context, a Agent, w *trace) (string,
 	return uri, nil
 }
 
-// readDocument fetches and parses the registration document. It returns old if the URI is the same and the server
-// reports that the document is unchanged. It returns an error only if fetching failed: an invalid document yields a
-// page.
+// readDocument fetches and parses the registration document at uri. It returns old if uri is that of old and the server
+// reports that the document is unchanged. For an invalid document it returns a page with an error. It returns an error
+// itself if the document could not be fetched.
 func (r *Resolver) readDocument(ctx context.Context, a Agent, uri string, old *page, w *trace) (*page, error) {
 	var (
 		doc ipfs.Document
@@ -117,8 +119,8 @@ func (r *Resolver) readDocument(ctx context.Context, a Agent, uri string, old *p
 	return p, nil
 }
 
-// parseDocument parses a registration document after it acquired its part of the decoding budget. The error is a
-// *erc8004.DocumentError, or an *ipfs.UnavailableError if the budget was not available.
+// parseDocument parses a registration document. It first waits until Config.Decoding has room for the document. The
+// error is an *erc8004.DocumentError, or an *ipfs.UnavailableError if there was no room in time.
 func (r *Resolver) parseDocument(ctx context.Context, doc ipfs.Document) (erc8004.Registration, error) {
 	release, err := r.cfg.Decoding.Acquire(ctx, len(doc.Bytes))
 	if err != nil {
@@ -128,7 +130,8 @@ func (r *Resolver) parseDocument(ctx context.Context, doc ipfs.Document) (erc800
 	return erc8004.ParseRegistration(doc.Bytes)
 }
 
-// findEntry chooses the entry to call in a registration document. err is the error of parsing the document.
+// findEntry returns the page of a registration document: it chooses the entry to call, or
+// sets the page's error if no entry can be called. err is the error of parseDocument.
 func (r *Resolver) findEntry(a Agent, doc ipfs.Document, reg erc8004.Registration, err error) *page {
 	p := &page{target: Target{DocumentURI: withoutQuery(doc.URI), DocumentSource: doc.Source}}
 	if err != nil {
@@ -158,7 +161,8 @@ func (r *Resolver) findEntry(a Agent, doc ipfs.Document, reg erc8004.Registratio
 	return p
 }
 
-// classifyFetchError returns a *SkipError if there is no document, and otherwise wraps err, which may be temporary.
+// classifyFetchError returns a *SkipError if err shows that the document does not exist or cannot be valid. Otherwise
+// it wraps err, which may be temporary.
 func classifyFetchError(err error) error {
 	var (
 		none    *ipfs.NoDocumentError
@@ -173,7 +177,7 @@ func classifyFetchError(err error) error {
 	return fmt.Errorf("registration document: %w", err)
 }
 
-// isBlank reports whether a tokenURI contains only white space and control characters.
+// isBlank reports whether s contains only white space and control characters.
 func isBlank(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsSpace(r) && !unicode.IsControl(r) })
 }

@@ -21,18 +21,18 @@ import (
 	"github.com/agentherald/herald/internal/netguard"
 )
 
-// Chain reads the tokenURI (ERC-721 Metadata) of an agent's identity token. If the agent does not exist, errors.As
-// must find an error with a method NoSuchAgent() bool that returns true. Other errors are returned to the resolver's
-// caller.
+// Chain reads the tokenURI (ERC-721) of an agent from its identity registry. For an agent that does not exist, it
+// returns an error in which errors.As finds a method NoSuchAgent() bool that returns true. Resolve returns other errors
+// to its caller.
 type Chain interface {
 	TokenURI(ctx context.Context, chainID uint64, registry common.Address, id *big.Int) (string, error)
 }
 
-// Fetcher fetches a document. *ipfs.Fetcher implements it. The errors are those of package ipfs.
+// Fetcher fetches a document of at most limit bytes. *ipfs.Fetcher implements it. The errors are those of package ipfs.
 type Fetcher interface {
 	Fetch(ctx context.Context, uri string, limit int64) (ipfs.Document, error)
-	// FetchIf is Fetch, but returns ipfs.ErrUnchanged if the document's server reports that it still has these
-	// validators.
+	// FetchIf is Fetch with a conditional request. It returns ipfs.ErrUnchanged if the server reports that the
+	// document still has the validators v.
 	FetchIf(ctx context.Context, uri string, limit int64, v ipfs.Validators) (ipfs.Document, error)
 }
 
@@ -41,14 +41,15 @@ type Config struct {
 	Chain   Chain   // required
 	Fetcher Fetcher // required
 
-	// StdioCommands (HERALD_STDIO_COMMANDS) are the commands that a document may name, each with all its arguments.
-	// By default no command is allowed.
+	// StdioCommands (HERALD_STDIO_COMMANDS) are the commands that an agent's document may name, each with all its
+	// arguments. Default: none.
 	StdioCommands [][]string
-	// MayRun reports whether an agent (decimal id) may name a command of StdioCommands. By default all agents may.
+	// MayRun reports whether the document of this agent (agentID is decimal) may name argv, a command of
+	// StdioCommands. Default: every agent's document may.
 	MayRun func(chainID uint64, registry common.Address, agentID string, argv []string) bool
 
-	// Binding (HERALD_BINDING) is the policy for endpoints that their own side does not bind to the agent:
-	// BindingWarn (default), BindingRequire or BindingOff.
+	// Binding (HERALD_BINDING) is the policy for unbound endpoints: BindingWarn (default), BindingRequire or
+	// BindingOff.
 	Binding string
 
 	// Limit bounds the registration document, in bytes. The default is 1 MiB.
@@ -56,15 +57,15 @@ type Config struct {
 	// Timeout bounds one resolution, including chain and document. The default is 30 s.
 	Timeout time.Duration
 
-	// MutableTTL is how long an endpoint is cached if its document can change (https, http, ar, ipns), or if the
-	// binding depends on the endpoint's domain. The default is 5 min.
+	// MutableTTL is the time for which an endpoint is cached if its document can change (https, http, ar, ipns) or its
+	// binding depends on a domain's list. The default is 5 min.
 	MutableTTL time.Duration
-	// PinnedTTL is how long other endpoints from a document that cannot change (cid, data) are cached. Only tokenURI
-	// can change then, and a follower of the chain raises the epoch in that case. The default is 1 h.
+	// PinnedTTL is the time for which other endpoints are cached: their document cannot change (cid, data). If the
+	// agent's tokenURI changes, a follower of the chain raises the epoch. The default is 1 h.
 	PinnedTTL time.Duration
-	// NegativeTTL is how long it is cached that an agent has no endpoint to call. The default is 1 min.
+	// NegativeTTL is the time for which a permanent error is cached, such as a *SkipError. The default is 1 min.
 	NegativeTTL time.Duration
-	// Decoding bounds the documents that the whole process decodes at a time. The default is no bound.
+	// Decoding bounds the bytes of documents that the whole process decodes at a time. The default is no bound.
 	Decoding *decode.Budget
 	// CacheEntries bounds the number of cached agents. The default is 10,000.
 	CacheEntries int
@@ -72,49 +73,49 @@ type Config struct {
 	Now func() time.Time // default: time.Now
 }
 
-// Agent identifies the agent to resolve.
+// Agent identifies an agent to resolve.
 type Agent struct {
 	ChainID  uint64
 	Registry common.Address // the identity registry
 	ID       *big.Int
-	// Epoch is the agent's current epoch. A raised epoch invalidates the cached outcome.
+	// Epoch is the agent's current epoch. An outcome that was cached for a lower epoch is not used.
 	Epoch int64
 }
 
-// cacheKey returns the agent's key in the cache.
+// cacheKey returns the agent's key in the cache. It does not contain the epoch.
 func (a Agent) cacheKey() string {
 	return strconv.FormatUint(a.ChainID, 10) + ":" + a.Registry.Hex() + ":" + a.ID.String()
 }
 
-// Target is the endpoint at which an agent accepts calls. All fields except Binding come from the document's author.
+// Target is an agent's MCP endpoint. The author of the registration document determines all fields except Binding, Took
+// and Steps.
 type Target struct {
 	Transport    string // "http", "sse" or "stdio"
 	URL          string // for http and sse
-	Command      string // for stdio: exactly as the operator listed it
+	Command      string // for stdio; with Args, one of Config.StdioCommands
 	Args         []string
-	ProtocolHint string // MCP protocol revision that the author named, or ""
-	TokenHeader  string // header in which the agent expects its token, or ""
+	ProtocolHint string // MCP revision that the document states, or ""
+	TokenHeader  string // HTTP header in which the agent expects its token, or ""
 
 	DocumentURI    string // without query and user information; "data:" for a document that is on chain
-	DocumentSource string // cid, ipns, data, https, http, ar
-	From           string // position in the document, for example "services[2]"
+	DocumentSource string // how the document is identified: cid, ipns, data, https, http or ar
+	From           string // position of the entry in the document, such as "services[2]"
 	// Binding is the evidence that the endpoint belongs to the agent: BoundByOrigin, BoundByDomain, Unbound or
-	// BindingUnknown. It is "" if there is no endpoint, and if the policy is BindingOff and the endpoint's origin
-	// does not serve the document.
+	// BindingUnknown. It is "" if there is no endpoint. It is also "" with BindingOff, unless it is BoundByOrigin.
 	Binding string
 
-	Took  time.Duration // duration of this call of Resolve
+	Took  time.Duration // duration of the call of Resolve that returned this Target
 	Steps []Step
 }
 
-// Resolver resolves agents. It is safe for concurrent use.
+// Resolver resolves agents and caches the outcomes. It is safe for concurrent use.
 type Resolver struct {
 	cfg     Config
 	cache   *cache
-	domains *lru.Cache[string, domainList] // lists of domains, cached for a short time
+	domains *lru.Cache[string, domainList] // domains' lists by URL (readDomain)
 
-	// Resolutions run with a context of the resolver, so that one caller's cancellation does not affect the other
-	// callers.
+	// All callers that wait for the same agent share one resolution. It runs with the context ctx, so that the
+	// cancellation of one caller does not affect the others.
 	ctx     context.Context
 	cancel  context.CancelFunc
 	flights singleflight.Group
@@ -123,7 +124,7 @@ type Resolver struct {
 	running sync.WaitGroup
 }
 
-// New validates the configuration and returns a Resolver. It makes no request.
+// New validates cfg and returns a Resolver. It makes no request.
 func New(cfg Config) (*Resolver, error) {
 	if cfg.Chain == nil || cfg.Fetcher == nil {
 		return nil, errors.New("resolver: a chain reader and a fetcher are needed")
@@ -144,7 +145,7 @@ func New(cfg Config) (*Resolver, error) {
 	return r, nil
 }
 
-// Close cancels running resolutions and waits for them.
+// Close cancels running resolutions and waits until they have ended.
 func (r *Resolver) Close() {
 	r.mu.Lock()
 	r.closed = true
@@ -156,11 +157,12 @@ func (r *Resolver) Close() {
 // ErrClosed is the error of Resolve after Close.
 var ErrClosed = errors.New("the resolver is closed")
 
-// Resolve returns the agent's MCP endpoint, from the cache if possible.
+// Resolve returns the agent's MCP endpoint. It uses the cached outcome for the agent if that is fresh, and otherwise
+// reads the chain and the registration document.
 //
-// Errors: *SkipError, *TransportRefusedError, *UnboundError; wrapped: the chain's own errors, *ipfs.UnavailableError,
-// *ipfs.NotFoundError, *ipfs.NoGatewayError, *netguard.BlockedError, *netguard.RefusedURLError; ErrClosed; ctx's own
-// error if ctx ended.
+// The error is a *SkipError, a *TransportRefusedError, an *UnboundError or ErrClosed; or it wraps an error of Chain, an
+// *ipfs.UnavailableError, *ipfs.NotFoundError, *ipfs.NoGatewayError, *netguard.BlockedError or
+// *netguard.RefusedURLError; or, if ctx ended, the cause of that.
 func (r *Resolver) Resolve(ctx context.Context, a Agent) (Target, error) {
 	if a.ID == nil || a.ID.Sign() < 0 || a.ID.BitLen() > 256 {
 		return Target{}, errors.New("resolver: the agent's id is not a uint256")
@@ -199,7 +201,7 @@ func (r *Resolver) Resolve(ctx context.Context, a Agent) (Target, error) {
 	}
 }
 
-// startFlight registers a resolution for which Close waits. It returns false if the resolver is closed.
+// startFlight registers a resolution, so that Close waits for it. It returns false if the resolver is closed.
 func (r *Resolver) startFlight() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -210,13 +212,13 @@ func (r *Resolver) startFlight() bool {
 	return true
 }
 
-// clone copies the slices, so that callers do not share them with the cache.
+// clone returns a copy of t that shares no slices with t.
 func (t Target) clone() Target {
 	t.Args, t.Steps = slices.Clone(t.Args), slices.Clone(t.Steps)
 	return t
 }
 
-// ttlOf returns how long an outcome is cached. It is 0 for a temporary failure.
+// ttlOf returns the time for which an outcome is cached. It returns 0 for a temporary failure, which is not cached.
 func (r *Resolver) ttlOf(o outcome) time.Duration {
 	var (
 		skip    *SkipError

@@ -116,13 +116,9 @@ func newWorld(t *testing.T, cfg resolver.Config) *world {
 	t.Cleanup(web.Close)
 	w.web = web.URL
 	guard, err := netguard.New(netguard.Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	f, err := ipfs.New(ipfs.Config{Gateways: []string{gw.URL}, Guard: guard})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(f.Close)
 	w.domains = &domains{Fetcher: f, answers: map[string]domain{}}
 	cfg.Chain, cfg.Fetcher, cfg.Now = w.chain, w.domains, w.clock.Now
@@ -210,17 +206,11 @@ func TestResolve(t *testing.T) {
 	w := newWorld(t, resolver.Config{StdioCommands: [][]string{{"agent", "--stdio"}}})
 	mcp := `"services":[{"name":"web","endpoint":"https://a.example"},{"name":"mcp","endpoint":"HTTPS://a.example/{agentId}/mcp ","version":"2025-06-18"}]`
 	dir, err := w.gateway.AddDirectory(map[string][]byte{"agent.json": []byte(document(mcp))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	file, err := w.gateway.AddFile([]byte(document(mcp)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	lost, err := ipfstest.New().AddFile([]byte("elsewhere"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	bound := naming(7) + "," + mcp
 	const seven = "https://a.example/7/mcp"
 	for name, c := range map[string]struct {
@@ -302,9 +292,7 @@ func TestResolutionSteps(t *testing.T) {
 		"capabilities":{"mcp":{"url":"https://b.example","authentication":{"type":"bearer","tokenHeader":"X-Key"}}}`)
 	w.chain.set("7", data(doc))
 	got, err := w.Resolve(t.Context(), agent(7, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	const asked = "https://a.example" + wellKnown
 	want := resolver.Target{Transport: "http", URL: "https://a.example", DocumentURI: "data:", DocumentSource: "data", From: "services[0]", Binding: resolver.Unbound,
 		Steps: []resolver.Step{
@@ -333,9 +321,7 @@ func TestCache(t *testing.T) {
 	resolve := func(id, epoch int64) resolver.Target {
 		t.Helper()
 		got, err := w.Resolve(t.Context(), agent(id, epoch))
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		return got
 	}
 	reads := func(want int, what string) {

@@ -13,31 +13,31 @@ import (
 	"github.com/agentherald/herald/internal/text"
 )
 
-// Step is one step of a resolution, for timelines.
+// Step describes one step of a resolution, for display. Its texts contain no secrets.
 type Step struct {
-	// What contains "tokenURI", "document", "registration", "binding" or "endpoint", in this order, as far as the
-	// resolution got. "cache" replaces all of them.
+	// What names the step. The steps of a resolution are tokenURI, document, registration, binding and
+	// endpoint, in this order, up to the step that failed. The only step of a cached outcome is cache.
 	What   string
-	Source string // the origin of the data or the party that was asked, for display; no secrets
-	Detail string // the result, or the reason why there is no result, for display; no secrets, one line
+	Source string // where the data of the step came from
+	Detail string // the result or the error of the step, one line
 	Took   time.Duration
 }
 
-// trace collects the steps.
+// trace collects the steps of a resolution.
 type trace struct {
 	now   func() time.Time
 	began time.Time // when the current step began
 	steps []Step
 }
 
-// addStep adds a step that took the time since the previous one.
+// addStep appends a step. Its Took is the time since the previous step was appended.
 func (w *trace) addStep(what, source, detail string) {
 	now := w.now()
 	w.steps = append(w.steps, Step{What: what, Source: source, Detail: detail, Took: now.Sub(w.began)})
 	w.began = now
 }
 
-// describeURI describes a tokenURI for display.
+// describeURI describes a tokenURI in one line.
 func describeURI(uri string) string {
 	s := strings.TrimFunc(uri, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) })
 	switch {
@@ -51,7 +51,7 @@ func describeURI(uri string) string {
 	return excerpt(withoutQuery(s))
 }
 
-// describeDocument describes a document's size and how its bytes are identified.
+// describeDocument describes the size of a document and how its bytes were verified.
 func describeDocument(d ipfs.Document) string {
 	out := strconv.Itoa(len(d.Bytes)) + " bytes"
 	if d.MediaType != "" {
@@ -71,7 +71,7 @@ func describeDocument(d ipfs.Document) string {
 	return out + ", as its server has it now: not verified"
 }
 
-// describeRegistration describes the content of a registration: "services, 3 entries, 1 MCP".
+// describeRegistration describes a registration document with mcp MCP entries, such as "services, 3 entries, 1 MCP".
 func describeRegistration(reg erc8004.Registration, mcp int) string {
 	var lists []string
 	for _, s := range reg.Services {
@@ -94,6 +94,7 @@ func describeRegistration(reg erc8004.Registration, mcp int) string {
 	return out
 }
 
+// countNoun returns n with the noun one if n is 1, and with the noun many otherwise.
 func countNoun(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -111,5 +112,5 @@ func withoutQuery(s string) string {
 	return u.String()
 }
 
-// excerpt shortens untrusted text to one line without control characters.
+// excerpt shortens untrusted text to one line of about 240 bytes without control characters.
 func excerpt(s string) string { return text.Excerpt(s, 240) }

@@ -32,9 +32,7 @@ func serve(t testing.TB, listen, token string, ready func() (waiting, degraded m
 	t.Helper()
 	s, err := New(Config{Listen: listen, Token: secret.New(token), Logger: slog.New(slog.DiscardHandler), Ready: ready,
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics here") })})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
@@ -49,13 +47,9 @@ func serve(t testing.TB, listen, token string, ready func() (waiting, degraded m
 func ask(t testing.TB, s *Server, method, path string, header map[string]string) (*http.Response, string) {
 	t.Helper()
 	_, port, err := net.SplitHostPort(s.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://127.0.0.1:"+port+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	for name, value := range header {
 		if name == "Host" {
 			r.Host = value
@@ -66,14 +60,10 @@ func ask(t testing.TB, s *Server, method, path string, header map[string]string)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	res, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return res, string(body)
 }
 
@@ -196,9 +186,7 @@ func TestReadyWithoutAChain(t *testing.T) {
 		})
 		res, body := ask(t, s, http.MethodGet, "/readyz", nil)
 		var answer struct{ For, Degraded map[string]string }
-		if err := json.Unmarshal([]byte(body), &answer); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, json.Unmarshal([]byte(body), &answer))
 		if res.StatusCode != c.want || len(answer.For) != len(c.waiting) || answer.Degraded["chain 1"] == "" || strings.Contains(body, "10.9.8.7") != c.why {
 			t.Errorf("%s: %d %s", name, res.StatusCode, body)
 		}
@@ -209,9 +197,7 @@ func TestReadyWithoutAChain(t *testing.T) {
 func TestSettings(t *testing.T) {
 	s, err := New(Config{Listen: "127.0.0.1:0", Token: secret.New(token), Logger: slog.New(slog.DiscardHandler), Ready: func() (waiting, degraded map[string]string) { return nil, nil },
 		Metrics: http.NotFoundHandler(), Settings: map[string]string{"HERALD_CONCURRENCY": "7"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()

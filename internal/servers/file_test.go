@@ -234,21 +234,15 @@ func TestLoad(t *testing.T) {
 			"is open to others than its owner (mode 0602), and it may hold secrets and names commands: run chmod 600 on it"},
 		"large": {func() error { return os.WriteFile(path, make([]byte, maxFile+1), 0o600) }, "is longer than 1048576 bytes"},
 	} {
-		if err := tt.make(); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, tt.make())
 		if _, err := Load(path, nil); err == nil || err.Error() != path+": "+tt.want {
 			t.Errorf("%s: %v", name, err)
 		}
 		_ = os.Remove(path)
 	}
-	if err := os.WriteFile(path, []byte(`{"servers": {"10:2": {}, "9:10": {}, "9:9": {"enabled": false}}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(path, []byte(`{"servers": {"10:2": {}, "9:10": {}, "9:9": {"enabled": false}}}`), 0o600))
 	f, err := Load(path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if got := fmt.Sprint(f.Keys()); got != "[9:9 9:10 10:2]" {
 		t.Error(got)
 	}
@@ -265,9 +259,7 @@ func TestLoad(t *testing.T) {
 func TestFind(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "servers.json")
-	if err := os.WriteFile(path, []byte(`{"servers": {"1:1": {"url": "https://a.example/${TOKEN}"}, "1:2": {"url": "https://b.example/${UNSET}"}, "x": {"ulr": 1}}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(path, []byte(`{"servers": {"1:1": {"url": "https://a.example/${TOKEN}"}, "1:2": {"url": "https://b.example/${UNSET}"}, "x": {"ulr": 1}}}`), 0o600))
 	s, ok, err := Find(path, environment, 1, "1")
 	if ep, listed := s.Endpoint(); err != nil || !ok || !listed || ep.URL != "https://a.example/hunter2hunter2" {
 		t.Errorf("%v %v %v", s, ok, err)
@@ -281,9 +273,7 @@ func TestFind(t *testing.T) {
 	if f, err := Load(path, environment); err == nil || f != nil {
 		t.Error("Load is not strict")
 	}
-	if err := os.WriteFile(path, []byte(`{"servers": {},}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(path, []byte(`{"servers": {},}`), 0o600))
 	if _, _, err := Find(path, environment, 1, "1"); err == nil || !strings.Contains(err.Error(), "is not JSON") {
 		t.Error(err)
 	}
@@ -296,13 +286,9 @@ func TestFind(t *testing.T) {
 func TestHeadersAreMcpcalls(t *testing.T) {
 	t.Parallel()
 	guard, err := netguard.New(netguard.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	pool, err := mcpcall.NewPool(mcpcall.Config{Guard: guard, CallTimeout: time.Second, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = pool.Close(context.Background()) })
 	over, cancel := context.WithCancel(t.Context())
 	cancel() // no connection is opened

@@ -38,16 +38,12 @@ func (w *watched) open() {
 	w.t.Helper()
 	var err error
 	w.Set, err = Open(Config{Path: w.path, Env: environment, Logger: slog.New(slog.NewTextHandler(w.log, nil)), Changed: func(d Diff) { w.diffs = append(w.diffs, d) }})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, err)
 }
 
 func (w *watched) write(content string) {
 	w.t.Helper()
-	if err := os.WriteFile(w.path, []byte(content), 0o600); err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, os.WriteFile(w.path, []byte(content), 0o600))
 }
 
 // look checks the file once and returns the log lines.
@@ -186,9 +182,7 @@ func TestSameMoment(t *testing.T) {
 	at := time.Now().Add(-time.Hour)
 	set := func(content string) {
 		w.write(content)
-		if err := os.Chtimes(w.path, at, at); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, os.Chtimes(w.path, at, at))
 	}
 	set(`{"servers": {"1:2": {}}}`)
 	w.look()
@@ -205,33 +199,21 @@ func TestKubernetes(t *testing.T) {
 	dir := t.TempDir()
 	version := func(name, content string) {
 		t.Helper()
-		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name, "servers.json"), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, os.Mkdir(filepath.Join(dir, name), 0o700))
+		heraldtest.Must(t, os.WriteFile(filepath.Join(dir, name, "servers.json"), []byte(content), 0o600))
 		tmp := filepath.Join(dir, "..data_tmp")
-		if err := os.Symlink(name, tmp); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(tmp, filepath.Join(dir, "..data")); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, os.Symlink(name, tmp))
+		heraldtest.Must(t, os.Rename(tmp, filepath.Join(dir, "..data")))
 	}
 	version("..1", `{"servers": {"1:1": {}}}`)
 	w := &watched{t: t, path: filepath.Join(dir, "servers.json"), log: &bytes.Buffer{}}
-	if err := os.Symlink("..data/servers.json", w.path); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.Symlink("..data/servers.json", w.path))
 	w.open()
 	w.look()
 	version("..2", `{"servers": {"1:2": {}}}`)
 	w.look()
 	w.has("1:2")
-	if err := os.RemoveAll(filepath.Join(dir, "..1")); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.RemoveAll(filepath.Join(dir, "..1")))
 	if said := w.look(); said != "" {
 		t.Errorf("it says %s", said)
 	}
@@ -243,9 +225,7 @@ func TestOpen(t *testing.T) {
 	if _, err := Open(Config{Path: path}); err == nil || !strings.Contains(err.Error(), "cannot be read: no such file") {
 		t.Error(err)
 	}
-	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(path, []byte("{"), 0o600))
 	if _, err := Open(Config{Path: path}); err == nil || !strings.Contains(err.Error(), "is not JSON") {
 		t.Error(err)
 	}
@@ -272,9 +252,7 @@ func TestRun(t *testing.T) {
 	write("1")
 	ticks, changed := make(chan time.Time), make(chan Diff)
 	s, err := Open(Config{Path: path, Logger: slog.New(slog.DiscardHandler), Ticks: ticks, Changed: func(d Diff) { changed <- d }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { s.Run(ctx) })

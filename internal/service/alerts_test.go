@@ -33,9 +33,7 @@ type alertReceiver struct {
 func newAlertReceiver(t *testing.T, first func()) *alertReceiver {
 	t.Helper()
 	hook, err := webhooks.NewWebhook(alertSecret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	r := &alertReceiver{first: first}
 	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, err := io.ReadAll(req.Body)
@@ -79,9 +77,7 @@ func TestAlerts(t *testing.T) {
 		"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_CONCURRENCY=4", "HERALD_DB_POOL=8", "HERALD_ALERT_URL="+r.URL+"/hook",
 		"HERALD_ALERT_SECRET="+alertSecret)
 	db, err := pgx.Connect(t.Context(), database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer func() { _ = db.Close(context.Background()) }()
 	if _, err := db.Exec(t.Context(), `INSERT INTO herald.agents (chain_id, identity_registry, agent_id, enabled) VALUES (1, '0xaa', 7, false)`); err != nil {
 		t.Fatal(err)
@@ -103,9 +99,7 @@ func TestAlerts(t *testing.T) {
 	// A delivery is held: both the hold and its cause are posted.
 	line := feedback(t, net, "https://a.example")
 	var j struct{ AgentID, IdentityRegistry string }
-	if err := json.Unmarshal(line, &j); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, json.Unmarshal(line, &j))
 	agent := store.Agent{ChainID: net.ChainID(), Registry: strings.ToLower(j.IdentityRegistry), ID: j.AgentID}
 	if _, _, err := w.Store.EnableAgent(t.Context(), agent, false); err != nil {
 		t.Fatal(err)

@@ -19,11 +19,12 @@ import (
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/intake/legacy"
-	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/resolver"
 	"github.com/agentherald/herald/internal/secret"
+	"github.com/agentherald/herald/internal/service/backend"
 	"github.com/agentherald/herald/internal/signing"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/tracing"
@@ -41,7 +42,6 @@ type assembly struct {
 	efforts     *effort.Budgets       // nil with HERALD_EFFORT_BUDGET=off
 	counting    redis.UniversalClient // for effort budgets
 	unbound     *ratelimit.Limiter    // of agents without a verified endpoint; nil with HERALD_BINDING=off
-	turns       *ratelimit.Turns      // rates of agents that asked for fewer calls
 	content     *Content
 	verifies    []uint64 // chains whose events this worker verifies
 	pool        *mcpcall.Pool
@@ -52,7 +52,7 @@ type assembly struct {
 	intake      *intake.Intake
 	legacy      *legacy.Consumer      // nil without HERALD_LEGACY_QUEUE
 	legacyRedis redis.UniversalClient // its connections
-	backend     *Backend
+	backend     *backend.Backend
 	keys        *secret.Keyset
 	signing     *signing.Ring     // nil without HERALD_PUBLIC_URL
 	spans       *tracing.Provider // nil if traces are off
@@ -68,7 +68,7 @@ type assembly struct {
 	web        webParts
 }
 
-func assembleParts(cfg *config.Config, b *Backend, st *store.Store, q *queue.Queue, reg *prometheus.Registry,
+func assembleParts(cfg *config.Config, b *backend.Backend, st *store.Store, q *queue.Queue, reg *prometheus.Registry,
 	o Options) (_ *assembly, err error) {
 	a := &assembly{store: st, queue: q, backend: b, throughput: throughput.New(q, o.Logger, nil)}
 	defer func() {
@@ -107,7 +107,7 @@ func assembleParts(cfg *config.Config, b *Backend, st *store.Store, q *queue.Que
 }
 
 func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *prometheus.Registry, o Options) error {
-	dispatcher, err := delivery.NewDispatcher(a.queue, o.Logger)
+	dispatcher, err := dispatch.New(a.queue, o.Logger)
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 	parts := delivery.Config{
 		Ledger: a.store, Followers: a.store, BatchSize: cfg.Batch, Resolver: a.content.Resolver, Fetcher: a.content.Fetcher, Caller: a.pool, Opener: keys,
 		Sealer:     keys,
-		Dispatcher: dispatcher, Spool: a.queue, Limiter: a.limits, Turns: a.turns, Schedule: schedule, Decoding: a.content.Decoding,
+		Dispatcher: dispatcher, Spool: a.queue, Limiter: a.limits, Schedule: schedule, Decoding: a.content.Decoding,
 		Chain:  func(id uint64) (delivery.Chain, bool) { c, ok := a.content.chains[id]; return c, ok },
 		Verify: chain.Verify(cfg.VerifyEvent), HashPolicy: cfg.HashPolicy, CallTimeout: cfg.CallTimeout,
 		Lease: cfg.Lease, LeaseMargin: cfg.LeaseMargin, Metrics: metrics, Logger: o.Logger, Trace: o.Trace,
@@ -166,7 +166,7 @@ func (a *assembly) wireDelivery(cfg *config.Config, keys *secret.Keyset, reg *pr
 		return err
 	}
 	a.intake, err = intake.New(intake.Config{Ledger: a.store, Dispatcher: dispatcher, Sealer: keys,
-		Limits: JobLimits(cfg), Redis: intake.RedisPolicy(cfg.RedisIntake), Logger: o.Logger})
+		Limits: backend.JobLimits(cfg), Redis: intake.RedisPolicy(cfg.RedisIntake), Logger: o.Logger})
 	if err != nil {
 		return err
 	}
@@ -238,11 +238,7 @@ func (a *assembly) openLimiters(cfg *config.Config, o Options) (err error) {
 		Rate: float64(cfg.EndpointRate), Timeout: limitTimeout,
 		PermitTTL: cfg.Lease, MaxWaiters: limitRoom, MaxOriginWaiters: cfg.Concurrency / limitRoomPart,
 		MaxWait: permitTimeout, Logger: o.Logger})
-	if err != nil {
-		return err
-	}
-	if a.turns, err = ratelimit.NewTurns(ratelimit.TurnsConfig{Redis: a.fast, Timeout: limitTimeout,
-		Logger: o.Logger}); err != nil || cfg.Binding == resolver.BindingOff {
+	if err != nil || cfg.Binding == resolver.BindingOff {
 		return err
 	}
 	a.unbound, err = ratelimit.New(ratelimit.Config{Redis: a.fast, Workers: a.queue.Servers, Inflight: 1,
@@ -276,9 +272,9 @@ const (
 	maintenanceTimeout = 10 * time.Second
 )
 
-func (a *assembly) openMaintenance(cfg *config.Config, d *delivery.Dispatcher, s retry.Schedule,
+func (a *assembly) openMaintenance(cfg *config.Config, d *dispatch.Dispatcher, s retry.Schedule,
 	o Options) (err error) {
-	a.upkeep, err = store.Open(store.Config{URL: a.backend.DatabaseURL, StrictOrder: cfg.StrictOrder, MaxConns: maintenanceConns,
+	a.upkeep, err = store.Open(store.Config{URL: a.backend.DirectURL(), StrictOrder: cfg.StrictOrder, MaxConns: maintenanceConns,
 		StatementTimeout: maintenanceTimeout})
 	if err != nil {
 		return err
@@ -321,11 +317,6 @@ func (a *assembly) openAlerts(cfg *config.Config, s retry.Schedule, o Options) (
 	}
 	a.watcher, err = alerts.NewWatcher(watch)
 	return err
-}
-
-// JobLimits returns the limits that jobs are validated against.
-func JobLimits(cfg *config.Config) job.Limits {
-	return job.Limits{MaxTimeout: cfg.CallTimeout, Tools: cfg.Tools, Registries: cfg.ListedRegistries}
 }
 
 func (a *assembly) chainParts() []dependency {

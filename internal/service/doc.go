@@ -1,6 +1,5 @@
 // Package service assembles a worker: it starts or reaches Postgres, Redis and the chains, connects the parts of the
-// pipeline, and stops everything in the right order. The worker, the enqueue command and the demo use different parts
-// of it.
+// pipeline, and stops everything in the right order. The worker and the demo use it. Commands use its package backend.
 //
 // The parts themselves live in other packages. Order of starting: HTTP first, so that health checks work; then the
 // embedded services; then Postgres and Redis, concurrently. Once Postgres answers, migrations run and run.json is

@@ -36,13 +36,9 @@ func oldJob(n int, config map[string]any) []byte {
 func (r *running) client(redisURL string) redis.UniversalClient {
 	r.t.Helper()
 	q, err := queue.Open(queue.Config{URL: secret.New(redisURL)})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	heraldtest.Must(r.t, err)
 	c, err := q.Client(5 * time.Second)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	heraldtest.Must(r.t, err)
 	r.t.Cleanup(func() { _, _ = c.Close(), q.Close() })
 	return c
 }
@@ -56,13 +52,9 @@ func TestQueueDefault(t *testing.T) {
 			t.Parallel()
 			redisURL := heraldtest.Redis(t)
 			theirs, err := queue.Open(queue.Config{URL: secret.New(redisURL), Logger: slog.New(slog.DiscardHandler)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			defer theirs.Close()
-			if err := theirs.Enqueue(heraldtest.Within(t, 10*time.Second), queue.Task{Kind: "email:send", Lane: "default"}); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, theirs.Enqueue(heraldtest.Within(t, 10*time.Second), queue.Task{Kind: "email:send", Lane: "default"}))
 			r := run(t, false, "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+redisURL,
 				"HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_API_TOKEN="+doorToken, "HERALD_REDIS_INTAKE="+policy)
 			w := r.up()
@@ -70,9 +62,7 @@ func TestQueueDefault(t *testing.T) {
 				req, _ := http.NewRequestWithContext(heraldtest.Within(t, 10*time.Second), http.MethodGet, "http://"+w.Addr+"/metrics", nil)
 				req.Header.Set("Authorization", "Bearer "+doorToken)
 				res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
-				if err != nil {
-					t.Fatal(err)
-				}
+				heraldtest.Must(t, err)
 				defer res.Body.Close()
 				b, _ := io.ReadAll(res.Body)
 				return string(b)
@@ -114,32 +104,24 @@ func TestLegacyQueue(t *testing.T) {
 		}
 	}
 	for _, foreign := range []string{"hello", `{"action_type":"telegram","config":{"chat_id":"1"},"event_data":{}}`} {
-		if err := rdb.LPush(t.Context(), "action_jobs", foreign).Err(); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, rdb.LPush(t.Context(), "action_jobs", foreign).Err())
 	}
 	heraldtest.Await(t, "the deliveries", func() bool { return a.count() == jobs })
 	count := func(status store.Status) int {
 		list, err := w.Store.Deliveries(heraldtest.Within(t, 10*time.Second), store.Filter{Status: status})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		return len(list)
 	}
 	heraldtest.Await(t, "their records", func() bool { return count(store.Delivered) == jobs && count(store.Rejected) == 2 })
 	// The API shows the bytes of tasks that are not jobs.
 	refused, err := w.Store.Deliveries(heraldtest.Within(t, 10*time.Second), store.Filter{Status: store.Rejected})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	shown := ""
 	for _, d := range refused {
 		req, _ := http.NewRequestWithContext(heraldtest.Within(t, 10*time.Second), http.MethodGet, "http://"+w.Addr+"/v1/deliveries/"+d.ID.String(), nil)
 		req.Header.Set("Authorization", "Bearer "+doorToken)
 		res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		b, _ := io.ReadAll(res.Body)
 		_ = res.Body.Close()
 		shown += string(b)
@@ -181,23 +163,17 @@ func (r *running) ask(method, token, path string, body any) (int, string) {
 	r.t.Helper()
 	raw, _ := json.Marshal(body)
 	req, err := http.NewRequestWithContext(heraldtest.Within(r.t, 30*time.Second), method, "http://"+r.listen+path, bytes.NewReader(raw))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	heraldtest.Must(r.t, err)
 	req.Header.Set("Content-Type", "application/json")
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	res, err := client.Do(req)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	heraldtest.Must(r.t, err)
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	heraldtest.Must(r.t, err)
 	return res.StatusCode, string(b)
 }
 

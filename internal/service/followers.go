@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/agentherald/herald/internal/service/backend"
 	"log/slog"
 	"slices"
 	"sync"
@@ -54,14 +55,14 @@ func openFollowers(cfg *config.Config, database secret.Secret, clients map[uint6
 		return r, nil
 	}
 	// Each chain has a connection for its commits. One more measures how far the chains are read.
-	r.store, err = store.Open(store.Config{URL: database, StrictOrder: cfg.StrictOrder, MaxConns: int32(1 + len(cfg.Watch)),
-		Locks: locks, StatementTimeout: followerTimeout})
+	r.store, err = store.Open(store.Config{URL: database, LeaderURL: cfg.LeaderURL, StrictOrder: cfg.StrictOrder,
+		MaxConns: int32(1 + len(cfg.Watch)), Locks: locks, StatementTimeout: followerTimeout})
 	if err != nil {
 		return nil, err
 	}
 	for _, id := range cfg.Watch {
 		w, err := watch.New(watch.Config{Chain: clients[id], Deployment: cfg.Chains[id].Registries.Default(), Ledger: r.store,
-			Dispatcher: d, Limits: JobLimits(cfg), Report: o.Read, Logger: o.Logger})
+			Dispatcher: d, Limits: backend.JobLimits(cfg), Report: o.Read, Logger: o.Logger})
 		if err != nil {
 			r.closeStore()
 			return nil, fmt.Errorf("HERALD_WATCH: %w", err)

@@ -34,17 +34,13 @@ func runHelper() {
 func startKillable(t *testing.T, env ...string) (log *heraldtest.Log, kill func()) {
 	t.Helper()
 	binary, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	log = &heraldtest.Log{}
 	cmd := exec.Command(binary)
 	cmd.Env = append(env, helperVariable+"=1", "HERALD_LISTEN="+heraldtest.Address(t), "HERALD_ALLOW_NETWORKS=127.0.0.0/8",
 		"IPFS_GATEWAYS=http://127.0.0.1:1")
 	cmd.Stderr = log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, cmd.Start())
 	ended := false
 	kill = func() {
 		if !ended {

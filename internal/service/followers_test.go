@@ -38,14 +38,10 @@ func TestFollowsChains(t *testing.T) {
 	if err != nil || len(cursors) == 0 || cursors[0].Next == 0 || cursors[0].MovedAt.IsZero() {
 		t.Errorf("%+v, %v", cursors, err)
 	}
-	if err := first.stop(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, first.stop())
 	feedback(t, net, agent.URL)
 	heraldtest.Await(t, "the agent is called by the other one", func() bool { return agent.count() == 2 })
-	if err := second.stop(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, second.stop())
 	if n := agent.count(); n != 2 {
 		t.Errorf("%d calls", n)
 	}
@@ -59,30 +55,22 @@ func TestLagIsReported(t *testing.T) {
 	cfg := load(t, append(chainEnv(net, net.URL()), "DATABASE_URL="+database.Reveal(), "HERALD_QUEUE=embedded",
 		"HERALD_KEYSET="+heraldtest.Keyset(t), fmt.Sprintf("HERALD_WATCH=%d", net.ChainID()))...)
 	client, err := chain.New(chain.Config{ChainID: net.ChainID(), URLs: []secret.Secret{secret.New(net.URL())}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(client.Close)
 	f, err := openFollowers(cfg, database, map[uint64]*chain.Client{net.ChainID(): client}, nil, nil, Options{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(f.closeStore)
 	followed := f.chains[0]
 	if p := f.measureProgress(t.Context(), followed); p.known {
 		t.Errorf("it has not been read yet: %+v", p)
 	}
 	head, err := client.Head(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	c, err := f.store.OpenCursor(t.Context(), followed.watcher.Keys()[0], head, nil)
 	if err == nil {
 		_, err = f.store.AdvanceCursors(t.Context(), []*store.Cursor{&c}, store.Advance{From: head, To: head, Head: head})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if p := f.measureProgress(t.Context(), followed); !p.known || p.behind || p.lag.Blocks != 0 {
 		t.Errorf("it is read to its head: %+v", p)
 	}
@@ -110,9 +98,7 @@ func TestLagIsReported(t *testing.T) {
 		t.Errorf("%s", told)
 	}
 	since := time.Now().Add(-2 * time.Minute)
-	if err := f.store.NoteStall(t.Context(), followed.watcher.Keys()[0], &since, "the node answered error -32014: no"); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, f.store.NoteStall(t.Context(), followed.watcher.Keys()[0], &since, "the node answered error -32014: no"))
 	reportProgress(net.ChainID(), f.measureProgress(t.Context(), followed), ready, slog.New(slog.DiscardHandler))
 	if _, degraded := ready.readState(); !strings.Contains(degraded[name], "error -32014: no") {
 		t.Errorf("%v", degraded)
@@ -120,9 +106,7 @@ func TestLagIsReported(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(f)
 	found, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	values := map[string]float64{}
 	for _, m := range found {
 		one := m.GetMetric()[0]

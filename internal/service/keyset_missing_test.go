@@ -17,18 +17,12 @@ import (
 func TestMissingKeysAreReported(t *testing.T) {
 	t.Parallel()
 	st, err := store.Open(store.Config{URL: secret.New(heraldtest.Postgres(t, store.Migrate))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(st.Close)
 	right, err := secret.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	wrong, err := secret.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	for i := range 2 {
 		token := store.Token{Agent: store.Agent{ChainID: 8453, Registry: "0xaa", ID: fmt.Sprint(i)}, Origin: "https://agent.example", Scheme: store.SchemeBearer,
 			Header: "Authorization"}

@@ -160,9 +160,7 @@ func (r *running) get(path string) string {
 	r.t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
 	res, err := client.Get("http://" + r.listen + path)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	heraldtest.Must(r.t, err)
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
 	if err != nil || res.StatusCode != http.StatusOK {
@@ -174,9 +172,7 @@ func (r *running) get(path string) string {
 func load(t testing.TB, env ...string) *config.Config {
 	t.Helper()
 	cfg, err := config.Load(env)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return cfg
 }
 
@@ -184,14 +180,10 @@ func load(t testing.TB, env ...string) *config.Config {
 func dataFolder(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "herald-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	if os.Geteuid() == 0 {
-		if err := os.Chmod(dir, 0o711); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, os.Chmod(dir, 0o711))
 	}
 	return dir
 }
@@ -259,9 +251,7 @@ var errStop = errors.New("stop")
 func fileNames(t testing.TB, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())

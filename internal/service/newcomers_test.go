@@ -72,14 +72,10 @@ func TestSilentOrigins(t *testing.T) {
 	}, func() string { return fmt.Sprintf("the deliveries to %d silent agents are %q", slots, seen) })
 
 	var again map[string]any
-	if err := json.Unmarshal(line, &again); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, json.Unmarshal(line, &again))
 	again["feedbackIndex"] = 2
 	second, err := json.Marshal(again)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	delivered(t, w.Store, accept(t, w, second))
 	for _, answer := range answers {
 		answer()

@@ -6,13 +6,14 @@ import (
 	"log/slog"
 
 	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/service/backend"
 )
 
 // outages track whether this process reaches Postgres and Redis. Logs and /readyz use this state.
 type outages []*logging.Outage
 
 // watchServices creates the outages, and the logger for all parts that use these services.
-func watchServices(b *Backend, postgres, redis dependency, ready *readiness, log *slog.Logger) (outages, *slog.Logger) {
+func watchServices(b *backend.Backend, postgres, redis dependency, ready *readiness, log *slog.Logger) (outages, *slog.Logger) {
 	watch := func(s logging.Service, p dependency, look string) *logging.Outage {
 		return logging.NewOutage(logging.OutageConfig{Service: s, Logger: log,
 			Begins: fmt.Sprintf("%s is away: deliveries wait, nothing is lost. %s", s, look),

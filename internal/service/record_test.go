@@ -15,13 +15,9 @@ func TestWorkerRecord(t *testing.T) {
 	t.Parallel()
 	database, keyset := heraldtest.Postgres(t, store.Migrate), heraldtest.Keyset(t)
 	k, err := secret.Parse(secret.New(keyset))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	st, err := store.Open(store.Config{URL: secret.New(database)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(st.Close)
 	r := run(t, false, "DATABASE_URL="+database, "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+keyset)
 	r.up()
@@ -29,9 +25,7 @@ func TestWorkerRecord(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].SealsWith != k.PrimaryID() || len(list[0].Keys) != 1 || !list[0].HasKey(k.PrimaryID()) || list[0].Host == "" {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if err := r.stop(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, r.stop())
 	if list, err := st.Workers(heraldtest.Within(t, 10*time.Second)); err != nil || len(list) != 0 {
 		t.Errorf("after the stop: %+v, %v", list, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/delivery"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/intake/legacy"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -111,9 +112,7 @@ func checkExpression(expr string, known map[string][]string) (named int, faults 
 func readRules(t *testing.T, file, each string) (exprs []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../deploy/prometheus/" + file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	for _, m := range regexp.MustCompile(`(?m)^ +expr: (?:>-((?:\n {10,}.*)+)|(.+))$`).FindAllStringSubmatch(string(text), -1) {
 		exprs = append(exprs, m[1]+m[2])
 	}
@@ -126,18 +125,14 @@ func readRules(t *testing.T, file, each string) (exprs []string) {
 func readDashboard(t *testing.T) (exprs []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../deploy/grafana/herald.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	var board struct {
 		Panels []struct {
 			Title   string
 			Targets []struct{ Expr string }
 		}
 	}
-	if err := json.Unmarshal(text, &board); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, json.Unmarshal(text, &board))
 	for _, p := range board.Panels {
 		if len(p.Targets) == 0 {
 			t.Errorf("panel %q shows nothing", p.Title)
@@ -181,9 +176,7 @@ func TestMetricsOfServicesAndDisk(t *testing.T) {
 		reg := prometheus.NewRegistry()
 		reg.MustRegister(&surroundings{ready: ready, dataDir: dir})
 		found, err := reg.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		told := map[string]float64{}
 		for _, f := range found {
 			for _, m := range f.GetMetric() {

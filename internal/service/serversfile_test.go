@@ -31,15 +31,11 @@ func TestServersFile(t *testing.T) {
 	var event struct {
 		AgentID json.Number `json:"agentId"`
 	}
-	if err := json.Unmarshal(line, &event); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, json.Unmarshal(line, &event))
 	path := filepath.Join(t.TempDir(), "servers.json")
 	write := func(content string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, os.WriteFile(path, []byte(content), 0o600))
 	}
 	say := func(entry string) {
 		t.Helper()
@@ -107,16 +103,12 @@ func TestServersFileReleases(t *testing.T) {
 		var event struct {
 			AgentID json.Number `json:"agentId"`
 		}
-		if err := json.Unmarshal(line, &event); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, json.Unmarshal(line, &event))
 		return fmt.Sprintf(`"%d:%s": {"url": "%s", "auth": {"type": "header", "header": "X-Api-Key", "token": "%s"}}`, net.ChainID(), event.AgentID, door.URL, key)
 	}
 	write := func(entries ...string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(`{"servers": {`+strings.Join(entries, ",")+`}}`), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, os.WriteFile(path, []byte(`{"servers": {`+strings.Join(entries, ",")+`}}`), 0o600))
 	}
 	write(key(first, "wrong"), key(second, "wrong"))
 	env := append(chainEnv(net, net.URL()), "DATABASE_URL="+heraldtest.Postgres(t, store.Migrate), "REDIS_URL="+heraldtest.Redis(t), "HERALD_KEYSET="+heraldtest.Keyset(t), "HERALD_SERVERS_FILE="+path)

@@ -20,6 +20,7 @@ import (
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/service/backend"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -38,24 +39,18 @@ func feedback(t testing.TB, n *devnet.Net, url string) []byte {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	id, _, err := n.Register(ctx, n.Account(0), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	doc, _ := json.Marshal(map[string]any{"services": []any{map[string]any{"name": "MCP", "endpoint": url, "version": "2025-11-25"}},
 		"registrations": []any{map[string]any{"agentId": id, "agentRegistry": fmt.Sprintf("eip155:%d:%s", n.ChainID(), n.Deployment().Identity)}}})
 	if _, err := n.SetURI(ctx, n.Account(0), id, "data:application/json,"+string(doc)); err != nil {
 		t.Fatal(err)
 	}
 	_, receipt, err := n.GiveFeedback(ctx, n.Account(1), devnet.Feedback{AgentID: id, Value: big.NewInt(1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	for _, l := range receipt.Logs {
 		if e, err := erc8004.Decode(*l); err == nil && e.Kind == erc8004.NewFeedback {
 			j, err := chain.Job(e, n.ChainID(), n.Deployment(), 0, job.Limits{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			line, _ := json.Marshal(j)
 			return line
 		}
@@ -172,8 +167,8 @@ func TestStopDuringACall(t *testing.T) {
 
 	// Another command finds the running worker.
 	cfg := load(t, env...)
-	b, err := Attach(t.Context(), cfg, 60*time.Second, slog.New(slog.DiscardHandler))
-	if err != nil || b.DatabaseURL.IsZero() || b.RedisURL.IsZero() || len(b.release) != 0 {
+	b, err := backend.Attach(t.Context(), cfg, 60*time.Second, slog.New(slog.DiscardHandler))
+	if err != nil || b.DatabaseURL.IsZero() || b.RedisURL.IsZero() {
 		t.Fatalf("%+v, %v", b, err)
 	}
 
@@ -202,11 +197,11 @@ func TestStopDuringACall(t *testing.T) {
 	}
 
 	// Without a worker, a command starts only Postgres, and waits for it for at most its timeout.
-	if b, err = Attach(t.Context(), cfg, time.Millisecond, slog.New(slog.DiscardHandler)); err == nil ||
+	if b, err = backend.Attach(t.Context(), cfg, time.Millisecond, slog.New(slog.DiscardHandler)); err == nil ||
 		!strings.Contains(err.Error(), "did not start in time") || !strings.Contains(err.Error(), "--timeout") {
 		t.Fatalf("%+v, %v", b, err)
 	}
-	if b, err = Attach(t.Context(), cfg, time.Minute, slog.New(slog.DiscardHandler)); err != nil {
+	if b, err = backend.Attach(t.Context(), cfg, time.Minute, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
@@ -216,10 +211,8 @@ func TestStopDuringACall(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	st, err := OpenStore(t.Context(), cfg, b, 60*time.Second, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	st, err := backend.OpenStore(t.Context(), cfg, b, 60*time.Second, slog.New(slog.DiscardHandler))
+	heraldtest.Must(t, err)
 	defer st.Close()
 	if d := delivered(t, st, id); d.Attempts != 1 || len(d.History) != 1 {
 		t.Errorf("%+v", d)

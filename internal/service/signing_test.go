@@ -42,9 +42,7 @@ func TestSignedDeliveries(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { door.ServeHTTP(w, r) }))
 	t.Cleanup(srv.Close)
 	verifier, err := callers.New(callers.Config{Herald: front.URL, Self: srv.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	guarded := http.NewServeMux()
 	var looked atomic.Int32
 	guarded.HandleFunc("/.well-known/", func(w http.ResponseWriter, r *http.Request) { // requests for an agent's registration are not signed
@@ -78,9 +76,7 @@ func TestSignedDeliveries(t *testing.T) {
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.listen+path, nil)
 		req.Host = host
 		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		defer func() { _ = res.Body.Close() }()
 		body, _ := io.ReadAll(res.Body)
 		return res.StatusCode, string(body), res.Header
@@ -97,9 +93,7 @@ func TestSignedDeliveries(t *testing.T) {
 	}
 
 	made, err := first.Operator.RotateSigningKey(t.Context(), time.Hour, 24*time.Hour, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	list, err := second.Operator.ListSigningKeys(t.Context())
 	if err != nil || len(list) != 2 || list[0].ID != made.ID || list[0].State != operator.SigningKeyNext ||
 		list[1].State != operator.SigningKeySigns || list[1].RetiresAt == nil || !strings.Contains(directory, list[1].ID) {
@@ -139,9 +133,7 @@ func TestForgedFeedback(t *testing.T) {
 	a := newAgent(t)
 	close(a.hold)
 	verifier, err := callers.New(callers.Config{Herald: publicURL, Self: self})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	guarded := http.NewServeMux()
 	guarded.Handle("/.well-known/", http.NotFoundHandler())
 	guarded.Handle("/", verifier.Require(a))
@@ -157,22 +149,16 @@ func TestForgedFeedback(t *testing.T) {
 	w := r.up()
 	newToken := func(scope operator.Scope) string {
 		made, err := w.Operator.CreateAPIToken(t.Context(), "an enqueuer", []string{string(scope)}, 0, "test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		return made.Token
 	}
 	enqueue, direct := newToken(operator.ScopeEnqueue), newToken(operator.ScopeDirect)
 
 	line := feedback(t, net, self)
 	parsed, err := job.Parse(line, job.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	forgedJob := map[string]any{}
-	if err := json.Unmarshal(line, &forgedJob); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, json.Unmarshal(line, &forgedJob))
 	forgedJob["action"] = map[string]any{"payloadTemplate": map[string]any{"score": 0, "tag1": "scam"}}
 	call := func(tool string, arguments map[string]any) map[string]any {
 		return map[string]any{"endpoint": self, "tool_name": tool, "arguments": arguments}
@@ -220,9 +206,7 @@ func TestSigningNeedsItsKey(t *testing.T) {
 		"HERALD_PUBLIC_URL=https://herald.example")
 	r := run(t, false, append(env, "HERALD_KEYSET="+heraldtest.Keyset(t))...)
 	r.up()
-	if err := r.stop(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, r.stop())
 	other := run(t, false, append(env, "HERALD_KEYSET="+heraldtest.Keyset(t))...)
 	if err := other.wait(); err == nil || !strings.Contains(err.Error(), "signing-key rotate") || !strings.Contains(fmt.Sprint(err), "HERALD_KEYSET") {
 		t.Errorf("%v", err)

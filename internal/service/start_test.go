@@ -14,6 +14,7 @@ import (
 	"github.com/agentherald/herald/internal/devnet/devnettest"
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/intake"
+	"github.com/agentherald/herald/internal/service/backend"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/google/uuid"
 )
@@ -35,7 +36,7 @@ func TestStartsWithoutDeadChains(t *testing.T) {
 	}
 	r := runWith(t, Options{ChainTimeout: 3 * time.Second}, env...)
 	w := r.up()
-	if b, err := Attach(t.Context(), load(t, env...), 60*time.Second, slog.New(slog.DiscardHandler)); err != nil || !b.EmbeddedRedis {
+	if b, err := backend.Attach(t.Context(), load(t, env...), 60*time.Second, slog.New(slog.DiscardHandler)); err != nil || !b.EmbeddedRedis {
 		t.Errorf("a command does not find it: %+v, %v", b, err)
 	}
 	healthy, theirs := newAgent(t), newAgent(t)
@@ -71,14 +72,10 @@ func ofChain(t testing.TB, line []byte, id int) []byte {
 	var j map[string]any
 	dec := json.NewDecoder(bytes.NewReader(line))
 	dec.UseNumber()
-	if err := dec.Decode(&j); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, dec.Decode(&j))
 	j["chainId"] = id
 	b, err := json.Marshal(j)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return b
 }
 
@@ -107,26 +104,17 @@ func TestAcceptsBeforeRedis(t *testing.T) {
 	r.untilWaitingFor("redis")
 
 	cfg, quiet := load(t, env...), slog.New(slog.DiscardHandler)
-	b, err := Attach(t.Context(), cfg, 60*time.Second, quiet) // Postgres is still starting
+	b, err := backend.Attach(t.Context(), cfg, 60*time.Second, quiet) // Postgres is still starting
 	if err != nil {
 		t.Fatalf("%v; the worker said:\n%s", err, r.log)
 	}
-	if len(b.release) != 0 {
-		t.Error("a second Postgres was started")
-	}
-	st, err := OpenStore(t.Context(), cfg, b, 60*time.Second, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	st, err := backend.OpenStore(t.Context(), cfg, b, 60*time.Second, quiet)
+	heraldtest.Must(t, err)
 	defer st.Close()
 	keys, err := b.Keyset(cfg, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	intake, err := intake.New(intake.Config{Ledger: st, Sealer: keys, Limits: JobLimits(cfg), Logger: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
+	intake, err := intake.New(intake.Config{Ledger: st, Sealer: keys, Limits: backend.JobLimits(cfg), Logger: quiet})
+	heraldtest.Must(t, err)
 	a := newAgent(t)
 	close(a.hold)
 	id := accept(t, &Worker{Store: st, Intake: intake}, feedback(t, net, a.URL))

@@ -25,9 +25,7 @@ func TestStoredToken(t *testing.T) {
 	net := devnettest.Start(t, devnet.Config{})
 	env := "HERALD_KEYSET=" + heraldtest.Keyset(t)
 	keys, err := secret.Parse(secret.New(strings.TrimPrefix(env, "HERALD_KEYSET=")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	a := newAgent(t)
 	close(a.hold)
 	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -51,9 +49,7 @@ func TestStoredToken(t *testing.T) {
 	}
 	soon := time.Now().Add(time.Hour)
 	var j job.Job
-	if err := j.UnmarshalJSON(d.Job); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, j.UnmarshalJSON(d.Job))
 	stored := store.Token{Agent: store.Agent{ChainID: j.ChainID, Registry: strings.ToLower(j.IdentityRegistry.Hex()), ID: j.AgentID.String()},
 		Origin: netguard.CredentialOrigin(door.URL), Scheme: store.SchemeBearer, Header: "Authorization", ExpiresAt: &soon}
 	if stored.Ciphertext, err = keys.Seal([]byte(token), stored.Binding()); err != nil {

@@ -30,16 +30,14 @@ func TestTraces(t *testing.T) {
 	a := newAgent(t)
 	close(a.hold)
 	d := delivered(t, w.Store, accept(t, w, feedback(t, net, a.URL)))
-	if err := r.stop(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, r.stop())
 	names := map[string]int{}
 	for _, s := range collector.Spans() {
 		if s.TraceID == d.TraceID && s.Resource["service.name"] == "herald" {
 			names[s.Name]++
 		}
 	}
-	heraldtest.Equal(t, "the spans", names, map[string]int{"accept": 1, "attempt": 1, "claim": 1, "check": 1, "resolve": 1, "fetch": 1, "compose": 1, "call": 1, "record": 1})
+	heraldtest.Equal(t, "the spans", names, map[string]int{"accept": 1, "attempt": 1, "claim": 1, "check": 1, "resolve": 1, "fetch": 1, "connect": 1, "compose": 1, "call": 1, "record": 1})
 	if !keyed.Load() || strings.Contains(r.log.String(), "very-secret") {
 		t.Errorf("the header was sent: %t; the log says %s", keyed.Load(), r.log)
 	}

@@ -12,10 +12,12 @@ import (
 	"github.com/agentherald/herald/internal/delivery/effort"
 	"github.com/agentherald/herald/internal/delivery/throughput"
 	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/server"
 	"github.com/agentherald/herald/internal/server/api"
 	"github.com/agentherald/herald/internal/server/pages"
+	"github.com/agentherald/herald/internal/service/backend"
 	"github.com/agentherald/herald/internal/store"
 )
 
@@ -36,8 +38,9 @@ type webParts struct {
 	pages    *pages.Pages
 }
 
-func (a *assembly) openWeb(cfg *config.Config, d *delivery.Dispatcher, o Options) (err error) {
-	a.web.store, err = store.Open(store.Config{URL: a.backend.DatabaseURL, StrictOrder: cfg.StrictOrder, MaxConns: webConns, StatementTimeout: webTimeout})
+func (a *assembly) openWeb(cfg *config.Config, d *dispatch.Dispatcher, o Options) (err error) {
+	a.web.store, err = store.Open(store.Config{URL: a.backend.DatabaseURL, LeaderURL: a.backend.LeaderURL,
+		StrictOrder: cfg.StrictOrder, MaxConns: webConns, StatementTimeout: webTimeout})
 	if err != nil {
 		return err
 	}
@@ -45,7 +48,7 @@ func (a *assembly) openWeb(cfg *config.Config, d *delivery.Dispatcher, o Options
 		Person: unattended{o.Logger},
 		Logger: o.Logger, Timeout: operatorTimeout, Live: liveView{a}})
 	a.web.api, err = api.New(api.Config{Operator: a.web.operator, Intake: a.intake, Events: a.web.store, Calls: a.direct,
-		Limits: JobLimits(cfg), CallTimeout: cfg.CallTimeout, Logger: o.Logger})
+		Limits: backend.JobLimits(cfg), CallTimeout: cfg.CallTimeout, Logger: o.Logger})
 	if err != nil {
 		return err
 	}
@@ -68,7 +71,7 @@ func (a *assembly) mountWeb(web *server.Server, monitor http.Handler) {
 type lentBackend struct {
 	*assembly
 	cfg        *config.Config
-	dispatcher *delivery.Dispatcher
+	dispatcher *dispatch.Dispatcher
 }
 
 func (b lentBackend) OpenStore(context.Context, operator.StoreOptions) (*operator.Session, error) {
@@ -82,7 +85,7 @@ func (b lentBackend) OpenContent() (*operator.Content, error) {
 }
 
 func (b lentBackend) Keyset() (*secret.Keyset, error) { return b.keys, nil }
-func (b lentBackend) Master() (secret.Master, error)  { return Master(b.cfg) }
+func (b lentBackend) Master() (secret.Master, error)  { return backend.Master(b.cfg) }
 func (b lentBackend) DataDir() string                 { return b.backend.DataDir }
 
 // unattended is the operator.Person of requests over HTTP. It cannot answer a question, so a request must contain

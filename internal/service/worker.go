@@ -4,24 +4,21 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/agentherald/herald/internal/buildinfo"
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/delivery"
-	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/queue/webui"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/server"
+	"github.com/agentherald/herald/internal/service/backend"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/watch"
 	"github.com/prometheus/client_golang/prometheus"
@@ -89,7 +86,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 		"web_ui", "http://"+web.Addr()+server.MonitorRoot+"/")
 	defer stopWeb(ctx, web)
 
-	backend, err := OpenBackend(ctx, cfg, BackendOptions{Ephemeral: o.Ephemeral, Logger: o.Logger})
+	b, err := backend.Open(ctx, cfg, backend.Options{Ephemeral: o.Ephemeral, Logger: o.Logger})
 	if askedToStop(ctx, err) {
 		return nil
 	}
@@ -102,9 +99,9 @@ func Run(ctx context.Context, cfg *config.Config, o Options) (err error) {
 		if askedToStop(ctx, err) {
 			err = nil
 		}
-		err = errors.Join(err, backend.Close(stop))
+		err = errors.Join(err, b.Close(stop))
 	}()
-	return runWorker(ctx, cfg, o, backend, web, parts.Store, ready, reg)
+	return runWorker(ctx, cfg, o, b, web, parts.Store, ready, reg)
 }
 
 // stopWeb stops the HTTP server. It may be called more than once.
@@ -119,9 +116,10 @@ func askedToStop(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx)))
 }
 
-func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, web *server.Server,
+func runWorker(ctx context.Context, cfg *config.Config, o Options, b *backend.Backend, web *server.Server,
 	publish func(*assembly), ready *readiness, reg *prometheus.Registry) error {
-	st, err := store.Open(store.Config{URL: b.DatabaseURL, StrictOrder: cfg.StrictOrder, MaxConns: int32(cfg.DBPool)})
+	st, err := store.Open(store.Config{URL: b.DatabaseURL, LeaderURL: b.LeaderURL, StrictOrder: cfg.StrictOrder,
+		MaxConns: int32(cfg.DBPool)})
 	if err != nil {
 		return err
 	}
@@ -138,8 +136,8 @@ func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, w
 		return err
 	}
 	defer q.Close()
-	monitor := q.Monitor(server.MonitorRoot)
-	defer monitor.Close()
+	ui := webui.New(q, server.MonitorRoot, intake.MaskJob)
+	defer ui.Close()
 	parts, err := assembleParts(cfg, b, st, q, reg, o)
 	if err != nil {
 		return err
@@ -148,7 +146,7 @@ func runWorker(ctx context.Context, cfg *config.Config, o Options, b *Backend, w
 	publish(parts)
 	defer stopWeb(ctx, web) // before the parts that it uses are closed
 
-	stopAll, err := startAll(ctx, parts.listServices(cfg, o, web, monitor, ready, watched), o.Logger)
+	stopAll, err := startAll(ctx, parts.listServices(cfg, o, web, ui, ready, watched), o.Logger)
 	defer stopAll()
 	if err != nil {
 		return err
@@ -173,7 +171,7 @@ func drainTime(cfg *config.Config) time.Duration { return cfg.CallTimeout + stop
 
 // listServices returns all services in the order of starting. They stop in reverse order: followers, then the task
 // server, which waits for its running tasks, then the rest.
-func (a *assembly) listServices(cfg *config.Config, o Options, web *server.Server, monitor queue.Monitor,
+func (a *assembly) listServices(cfg *config.Config, o Options, web *server.Server, ui webui.Handler,
 	ready *readiness, watched outages) []Service {
 	log := o.Logger
 	all := []Service{
@@ -182,7 +180,7 @@ func (a *assembly) listServices(cfg *config.Config, o Options, web *server.Serve
 		newLoop("chain health", func(ctx context.Context) {
 			watchDependencies(ctx, cmp.Or(o.ChainLook, watchInterval), a.chainParts(), reportChain(ready, log))
 		}),
-		a.newConnections(web, monitor, ready, log),
+		a.newConnections(web, ui, ready, log),
 	}
 	if a.signing != nil {
 		all = append(all, a.newSigning())
@@ -204,7 +202,8 @@ func (a *assembly) listServices(cfg *config.Config, o Options, web *server.Serve
 	for _, o := range watched {
 		all = append(all, newLoop("outage probe", o.Run))
 	}
-	all = append(all, a.newTaskServer(cfg))
+	all = append(all, newLoop("unread queues", func(ctx context.Context) { a.queue.WatchUnread(ctx, job.TaskTypes(), nil) }),
+		a.newTaskServer(cfg))
 	if a.legacy != nil {
 		all = append(all, newLoop("legacy queue", a.legacy.Run))
 	}
@@ -213,7 +212,7 @@ func (a *assembly) listServices(cfg *config.Config, o Options, web *server.Serve
 }
 
 // newConnections returns a service that waits for Postgres and Redis, and then publishes the worker's addresses.
-func (a *assembly) newConnections(web *server.Server, monitor queue.Monitor, ready *readiness,
+func (a *assembly) newConnections(web *server.Server, ui webui.Handler, ready *readiness,
 	log *slog.Logger) Service {
 	forget := func() {}
 	return &funcService{name: "connections",
@@ -221,7 +220,7 @@ func (a *assembly) newConnections(web *server.Server, monitor queue.Monitor, rea
 			if forget, err = a.awaitServices(ctx, web.Addr(), ready, log); err != nil {
 				return err
 			}
-			a.mountWeb(web, monitor)
+			a.mountWeb(web, ui)
 			if a.backend.EmbeddedRedis {
 				return nil
 			}
@@ -270,11 +269,14 @@ func (a *assembly) awaitServices(ctx context.Context, addr string, ready *readin
 	go func() { redis <- awaitDependency(both, dependency{redisName, a.queue.Ping}, ready, log) }()
 	forget = func() {}
 	if err = awaitDependency(ctx, dependency{postgresName, a.store.Ping}, ready, log); err == nil {
-		err = migrateOwn(ctx, ctx, a.backend, log)
+		err = a.store.CheckPooler(ctx)
+	}
+	if err == nil {
+		err = a.backend.MigrateOwn(ctx, ctx, log)
 	}
 	if err == nil {
 		a.logMissingKeys(ctx, log)
-		forget, err = a.publishRunFile(addr)
+		forget, err = a.backend.PublishRunFile(addr)
 	}
 	if err != nil {
 		cancel()
@@ -286,51 +288,4 @@ func (a *assembly) awaitServices(ctx context.Context, addr string, ready *readin
 		return nil, err
 	}
 	return forget, nil
-}
-
-// migrateOwn migrates an embedded database. For another database it returns an error if migrations are pending. look
-// bounds only the check for pending migrations.
-func migrateOwn(ctx, look context.Context, b *Backend, log *slog.Logger) error {
-	all, err := store.Migrations(look, b.DatabaseURL)
-	if err != nil {
-		return err
-	}
-	var pending []string
-	for _, m := range all {
-		if m.AppliedAt.IsZero() {
-			pending = append(pending, filepath.Base(m.Name))
-		}
-	}
-	switch {
-	case len(pending) == 0:
-		return nil
-	case !b.EmbeddedDatabase:
-		return fmt.Errorf("the database lacks %d migrations (%s): run `worker migrate`", len(pending),
-			strings.Join(pending, ", "))
-	}
-	done, err := store.Migrate(ctx, b.DatabaseURL)
-	if len(done) > 0 {
-		log.Info("migrated the embedded database", "applied", len(done))
-	}
-	return err
-}
-
-// publishRunFile writes run.json, with which commands on this machine find the embedded services. forget deletes it.
-func (a *assembly) publishRunFile(addr string) (forget func(), err error) {
-	if a.backend.DataDir == "" {
-		return func() {}, nil
-	}
-	f := embedded.RunFile{PID: os.Getpid(), Listen: addr}
-	if a.backend.EmbeddedDatabase {
-		f.DatabaseURL = a.backend.DatabaseURL.Reveal()
-	} else {
-		f.Database = databaseName(a.backend.DatabaseURL)
-	}
-	if a.backend.EmbeddedRedis {
-		f.RedisURL = a.backend.RedisURL.Reveal()
-	}
-	if err := embedded.WriteRunFile(a.backend.DataDir, f); err != nil {
-		return nil, err
-	}
-	return func() { _ = embedded.RemoveRunFile(a.backend.DataDir) }, nil
 }

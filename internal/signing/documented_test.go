@@ -32,9 +32,7 @@ var documentedPackages = []string{"@modelcontextprotocol/server@2.4.0", "@modelc
 func documented(t testing.TB, language, begins string) string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/agents.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	_, rest, found := strings.Cut(string(page), "```"+language+"\n"+begins)
 	code, _, closed := strings.Cut(rest, "\n```\n")
 	if !found || !closed {
@@ -45,9 +43,7 @@ func documented(t testing.TB, language, begins string) string {
 
 func writeFile(t testing.TB, dir, name, text string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 }
 
 // freePort returns a port that was free a moment ago.
@@ -55,9 +51,7 @@ func freePort(t testing.TB) string {
 	t.Helper()
 	address := heraldtest.Address(t)
 	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return port
 }
 
@@ -66,13 +60,9 @@ func TestDocumentedTypeScript(t *testing.T) {
 	h := newHerald(t)
 	ctx := heraldtest.Within(t, 3*time.Minute)
 	node, err := npm.Node(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	installed, err := npm.Install(ctx, documentedPackages...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	dir, port := t.TempDir(), freePort(t)
 	own := "http://127.0.0.1:" + port
 	agent := documented(t, "ts", "import { createServer }")
@@ -83,17 +73,13 @@ func TestDocumentedTypeScript(t *testing.T) {
 		agent = strings.Replace(agent, old, by, 1)
 	}
 	writeFile(t, dir, "agent.mts", agent)
-	if err := installed.Receiver(ctx, "../../sdk/typescript", dir); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, installed.Receiver(ctx, "../../sdk/typescript", dir))
 	var said bytes.Buffer
 	run, stop := context.WithCancel(ctx)
 	cmd := exec.CommandContext(run, node, installed.Path("tsx", "dist", "cli.mjs"), "agent.mts")
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = dir, &said, &said, 5*time.Second
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // tsx stops its child process
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, cmd.Start())
 	defer func() {
 		stop()
 		_ = cmd.Wait()
@@ -113,9 +99,7 @@ func TestDocumentedTypeScript(t *testing.T) {
 	}, func() string { return "the agent does not listen" })
 
 	pool, err := mcpcall.NewPool(mcpcall.Config{Guard: guardtest.Loopback(t, nil), Signer: h.ring})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer func() { _ = pool.Close(ctx) }()
 	arguments := map[string]any{"value": "95", "valueDecimals": 0, "tag1": "ünï ✓", "tag2": "", "clientAddress": "0x00000000000000000000000000000000000000AA",
 		"feedbackIndex": 1, "fileUri": nil, "fileHash": nil, "fileContent": nil, "fileVerification": "not_given", "fileSource": nil, "blockNumber": nil,
@@ -138,9 +122,7 @@ func TestDocumentedTypeScript(t *testing.T) {
 	h.refusals(t, own, func(r *http.Request) int {
 		r.URL.Scheme, r.URL.Host, r.RequestURI = "http", "127.0.0.1:"+port, ""
 		res, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		_ = res.Body.Close()
 		return res.StatusCode
 	})
@@ -185,16 +167,10 @@ for line in sys.stdin:
 	cmd := exec.CommandContext(heraldtest.Within(t, time.Minute), "python3", "serve.py", h.server.URL, own)
 	cmd.Dir, cmd.Stderr = dir, os.Stderr
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, cmd.Start())
 	defer func() {
 		_ = in.Close()
 		if err := cmd.Wait(); err != nil {
@@ -214,9 +190,7 @@ for line in sys.stdin:
 				asked.Headers = append(asked.Headers, [2]string{name, v})
 			}
 		}
-		if err := json.NewEncoder(in).Encode(asked); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, json.NewEncoder(in).Encode(asked))
 		if _, err := fmt.Fscanln(out, &status); err != nil {
 			t.Fatal(err)
 		}
@@ -238,9 +212,7 @@ func (h *herald) refusals(t *testing.T, own string, ask func(*http.Request) int)
 			content = strings.NewReader(body)
 		}
 		r, err := http.NewRequestWithContext(t.Context(), method, own+target, content)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		if body != "" {
 			r.Header.Set("Content-Type", "application/json")
 			r.Header.Set("Accept", "application/json, text/event-stream")
@@ -248,9 +220,7 @@ func (h *herald) refusals(t *testing.T, own string, ask func(*http.Request) int)
 			r.Body = http.NoBody
 		}
 		r.Header.Set("Mcp-Protocol-Version", "2025-11-25")
-		if err := by.ring.Sign(r); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, by.ring.Sign(r))
 		return r
 	}
 	again := signed(h, http.MethodPost, text)

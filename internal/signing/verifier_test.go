@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/signing"
 	"github.com/agentherald/herald/internal/signing/signingtest"
@@ -66,13 +67,9 @@ func newHerald(t testing.TB) *herald {
 func (h *herald) rotate() {
 	h.t.Helper()
 	k, err := signing.NewKey(h.keyset)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	heraldtest.Must(h.t, err)
 	h.keys.Put(nil, k)
-	if err := h.ring.Load(h.t.Context()); err != nil {
-		h.t.Fatal(err)
-	}
+	heraldtest.Must(h.t, h.ring.Load(h.t.Context()))
 }
 
 const message = `{"jsonrpc":"2.0","id":1,"method":"tools/call"}`
@@ -85,17 +82,13 @@ func (h *herald) request(method, target, body string) *http.Request {
 		content = strings.NewReader(body)
 	}
 	sent, err := http.NewRequestWithContext(h.t.Context(), method, self+target, content)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	heraldtest.Must(h.t, err)
 	if body != "" {
 		sent.Header.Set("Content-Type", "application/json")
 	}
 	sent.Header.Set("Mcp-Session-Id", "s1")
 	sent.Header.Set("Accept", "application/json")
-	if err := h.ring.Sign(sent); err != nil {
-		h.t.Fatal(err)
-	}
+	heraldtest.Must(h.t, h.ring.Sign(sent))
 	got := httptest.NewRequest(method, target, strings.NewReader(body)) // behind a proxy, so that Host and scheme differ
 	got.Header = sent.Header
 	return got
@@ -104,9 +97,7 @@ func (h *herald) request(method, target, body string) *http.Request {
 func newVerifier(t testing.TB, h *herald, now func() time.Time) *callers.Verifier {
 	t.Helper()
 	v, err := callers.New(callers.Config{Herald: h.server.URL, Self: self, Client: h.server.Client(), Now: now})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return v
 }
 
@@ -190,9 +181,7 @@ func TestCheck(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			if body, _ := io.ReadAll(r.Body); string(body) != message {
 				t.Errorf("the body is %s", body)
 			}
@@ -242,9 +231,7 @@ func TestKeys(t *testing.T) {
 		return v.Check(r)
 	}
 	for range 5 {
-		if err := check(h.request(http.MethodPost, "/mcp", message)); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, check(h.request(http.MethodPost, "/mcp", message)))
 		if err := check(stranger.request(http.MethodPost, "/mcp", message)); err == nil || errors.Is(err, callers.ErrNoKeys) {
 			t.Errorf("a stranger: %v", err)
 		}
@@ -294,9 +281,7 @@ func TestRequire(t *testing.T) {
 	t.Parallel()
 	h := newHerald(t)
 	v, err := callers.New(callers.Config{Herald: h.server.URL + "/", Self: self + "/", MaxBody: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	var got []byte
 	guarded := v.Require(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got, _ = io.ReadAll(r.Body) }))
 	for name, c := range map[string]struct {
@@ -360,36 +345,26 @@ func TestRotation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		keyset, err := secret.Create()
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		shelf := &signingtest.Shelf{}
 		var rings []*signing.Ring
 		ctx, stop := context.WithCancel(t.Context())
 		for range 2 {
 			r, err := signing.New(signing.Config{PublicURL: "https://herald.example", Ledger: shelf, Sealer: keyset})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := r.Load(ctx); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
+			heraldtest.Must(t, r.Load(ctx))
 			rings = append(rings, r)
 			go r.Run(ctx)
 			<-time.After(11 * time.Second) // so that the workers do not read at the same time
 		}
 		v, err := callers.New(callers.Config{Herald: "https://herald.example", Self: self, Client: &http.Client{Transport: &turns{rings: rings}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		began, signed := time.Now(), map[string]int{}
 		rotations := []time.Duration{10 * time.Minute, 40 * time.Minute}
 		for calls := 0; time.Since(began) < 27*time.Hour; calls++ {
 			if len(rotations) > 0 && time.Since(began) >= rotations[0] {
 				rotations = rotations[1:]
-				if err := rotate(shelf, keyset, time.Hour, 24*time.Hour); err != nil {
-					t.Fatal(err)
-				}
+				heraldtest.Must(t, rotate(shelf, keyset, time.Hour, 24*time.Hour))
 			}
 			h := &herald{t: t, ring: rings[calls%2]}
 			r := h.request(http.MethodPost, "/mcp", message)

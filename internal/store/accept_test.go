@@ -325,8 +325,8 @@ func TestKnownAndConflict(t *testing.T) {
 	out, tasks := accept(t, s, Intake{Job: same}, Intake{Job: other}, Intake{Job: value}, Intake{Job: twin}, Intake{Job: twin})
 	for i, want := range []Acceptance{
 		{Verdict: Known, ID: first.ID, Key: same.Key(), Status: Queued},
-		{Verdict: Conflict, ID: first.ID, Key: same.Key(), Status: Queued, Field: "tag1"},
-		{Verdict: Conflict, ID: first.ID, Key: same.Key(), Status: Queued, Field: "value"},
+		{Verdict: Conflict, ID: first.ID, Key: same.Key(), Status: Queued, Field: "tag1", Stored: "uptime"},
+		{Verdict: Conflict, ID: first.ID, Key: same.Key(), Status: Queued, Field: "value", Stored: "9977"},
 		{Verdict: Accepted, ID: twin.ID(), Key: twin.Key(), Status: Queued},
 		{Verdict: Known, ID: twin.ID(), Key: twin.Key(), Status: Queued},
 	} {

@@ -248,9 +248,7 @@ func TestPastJSON(t *testing.T) {
 			ToolName: "agent.receiveFeedback", Endpoint: "https://a.example/mcp", FileVerification: "raw", FileSource: "cid", FileDisagrees: []string{"value"},
 			Arguments: []byte(`{"a":1}`), Response: []byte(`[]`), Result: []byte(`{"b":"c"}`), Protocol: "2025-06-18", StepMicros: []int32{1, 2}, CallTook: time.Second,
 			AgentOK: true, AgentError: "down", ServerInfo: []byte(`{"name":"x"}`), Tools: []byte(`[]`),
-			Preferences: &Preferences{Kinds: []string{}, BatchSize: 3, MaxPerSecond: 0.5, PauseUntil: time.Date(2026, 11, 21, 8, 0, 0, 0, time.UTC),
-				SaidAt: time.Date(2026, 11, 21, 7, 0, 0, 0, time.UTC), NotUnderstood: []string{"x"}}, HoldLine: time.Minute,
-			EndpointOfJob: true, Elsewhere: true, FetchFailed: true, SkipDispatch: true, Moved: true, Undecided: true, Rerouted: true, Refuted: []int{1},
+			EndpointOfJob: true, Elsewhere: true, FetchFailed: true, SkipDispatch: true, Moved: true, Undecided: true, Rerouted: true, NoTurn: true, Refuted: []int{1},
 			Gone: &Gone{}}}
 	v := reflect.ValueOf(full.Outcome)
 	for i := range v.NumField() {

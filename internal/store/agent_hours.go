@@ -10,33 +10,34 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AgentHoursKept is how long the counts of an agent's calls are kept.
+// AgentHoursKept is how long the hourly counts of an agent's calls are kept.
 const AgentHoursKept = 90 * 24 * time.Hour
 
-// latencyBounds are the upper bounds of the buckets of agent_hours.latency; slower calls go to a last bucket without a
-// bound. Stored rows depend on these bounds, so they must not change.
+// latencyBounds are the upper bounds of the buckets of agent_hours.latency, the histogram of the calls' durations. A
+// last bucket, without a bound, counts slower calls. The bounds must not change, because stored rows depend on them.
 var latencyBounds = [latencyBuckets - 1]time.Duration{10 * time.Millisecond, 20 * time.Millisecond,
 	50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second,
 	5 * time.Second, 10 * time.Second, 20 * time.Second, 30 * time.Second, time.Minute}
 
-// latencyBuckets is the number of buckets. record.sql and record_group.sql spell it out.
+// latencyBuckets is the length of AgentHour.Latency: one bucket for each bound of latencyBounds, and one for slower
+// calls. record.sql contains it as a literal.
 const latencyBuckets = 14
 
-// AgentHour counts the calls of an agent that were recorded in one hour. An attempt is a call if it sent one, or if it
-// failed earlier by the agent's fault.
+// AgentHour counts the calls of an agent that were recorded in one hour. An attempt counts as a call if it sent a call,
+// completely or partly, or failed before that by the agent's fault, for example to connect.
 type AgentHour struct {
 	Hour     time.Time // beginning of the hour, UTC
 	Calls    int
 	Failed   int                   // calls that failed by the agent's fault
 	Failures map[reason.Reason]int // failed calls by reason
-	Latency  []int                 // written calls by bucket of their own duration (latencyBounds)
+	Latency  []int                 // calls that were sent, by bucket of their duration (latencyBounds)
 }
 
-// isCall reports whether the outcome is that of a call in the sense of AgentHour.
+// isCall reports whether the attempt with outcome o counts as a call (AgentHour).
 func (o Outcome) isCall() bool { return o.Called || o.AgentError != "" }
 
-// latencyBucket returns the bucket of the call's duration, from 0, or -1 if no call was written or its duration is
-// unknown.
+// latencyBucket returns the index of the bucket of the call's duration, from 0. It returns -1 if no call was sent or
+// its duration is unknown.
 func (o Outcome) latencyBucket() int {
 	if !o.Called || o.CallTook <= 0 {
 		return -1
@@ -45,16 +46,8 @@ func (o Outcome) latencyBucket() int {
 	return i
 }
 
-// latencyVector returns the histogram of this one call: 1 in its bucket, 0 elsewhere.
-func (o Outcome) latencyVector() []int32 {
-	v := make([]int32, latencyBuckets)
-	if i := o.latencyBucket(); i >= 0 {
-		v[i] = 1
-	}
-	return v
-}
-
-// latencyPosition returns the bucket as a 1-based index for Postgres; nil: no bucket.
+// latencyPosition returns latencyBucket plus one, since Postgres counts the elements of an array from 1. It returns nil
+// if latencyBucket returns -1.
 func (o Outcome) latencyPosition() *int32 {
 	i := int32(o.latencyBucket() + 1)
 	if i == 0 {
@@ -63,7 +56,8 @@ func (o Outcome) latencyPosition() *int32 {
 	return &i
 }
 
-// Count adds a recorded outcome, for stores that do not count in SQL.
+// Count adds one recorded attempt, with outcome o, to the counts of h. Only stores that do not count in SQL need it
+// (store/model).
 func (h *AgentHour) Count(o Outcome) {
 	if !o.isCall() {
 		return
@@ -92,17 +86,17 @@ func (h *AgentHour) addLatency(bucket, n int) {
 	h.Latency[bucket] += n
 }
 
-// CallSummary counts an agent's calls since a time.
+// CallSummary sums up an agent's calls since a time.
 type CallSummary struct {
 	Since    time.Time             `json:"since"` // beginning of an hour
 	Calls    int                   `json:"calls"`
 	Failed   int                   `json:"failed"`
 	Failures map[reason.Reason]int `json:"failures,omitempty"` // failed calls by reason
-	P50Ms    *float64              `json:"p50Ms,omitempty"`    // of the written calls' durations, interpolated; or nil
-	P95Ms    *float64              `json:"p95Ms,omitempty"`
+	P50Ms    *float64              `json:"p50Ms,omitempty"`    // estimated median of the calls' durations; nil: no calls
+	P95Ms    *float64              `json:"p95Ms,omitempty"`    // estimated 95th percentile of them
 }
 
-// SummarizeHours adds up the hours from the hour of since.
+// SummarizeHours adds up the elements of hours from the hour that contains since. It ignores earlier ones.
 func SummarizeHours(hours []AgentHour, since time.Time) CallSummary {
 	sum := AgentHour{Hour: since.UTC().Truncate(time.Hour)}
 	for _, h := range hours {
@@ -121,9 +115,9 @@ func SummarizeHours(hours []AgentHour, since time.Time) CallSummary {
 		P50Ms: interpolateQuantile(sum.Latency, 0.50), P95Ms: interpolateQuantile(sum.Latency, 0.95)}
 }
 
-// interpolateQuantile returns the duration in milliseconds that the share q of the calls does not exceed, or nil if
-// there are no calls. It assumes that the calls of a bucket are evenly distributed. For the last bucket it returns the
-// lower bound.
+// interpolateQuantile estimates the duration in milliseconds that a share q (0 to 1) of the calls does not exceed.
+// latency is their histogram. It assumes that the calls of a bucket are evenly distributed; in the last bucket it
+// returns the lower bound. It returns nil if there are no calls.
 func interpolateQuantile(latency []int, q float64) *float64 {
 	total := 0
 	for _, n := range latency {
@@ -147,8 +141,8 @@ func interpolateQuantile(latency []int, q float64) *float64 {
 	return &from
 }
 
-// AgentStats lists the hours in which calls of an agent were recorded, from the hour of since, oldest first. Hours
-// older than AgentHoursKept are not listed.
+// AgentStats lists the counts of an agent's calls for each hour with a call, from the hour of since, oldest first. It
+// omits hours older than AgentHoursKept.
 func (s *Store) AgentStats(ctx context.Context, a Agent, since time.Time) (hours []AgentHour, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -157,8 +151,8 @@ func (s *Store) AgentStats(ctx context.Context, a Agent, since time.Time) (hours
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[AgentHour])
 }
 
-// DropAgentHours deletes hours that began more than age ago, the oldest first, at most limit rows. It returns how many
-// rows it deleted; the caller repeats it while that equals limit.
+// DropAgentHours deletes the counts of hours that began more than age ago, oldest first, at most limit rows. It returns
+// how many rows it deleted; the caller repeats the call while that equals limit.
 func (s *Store) DropAgentHours(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

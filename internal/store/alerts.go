@@ -25,17 +25,17 @@ const (
 )
 
 // News is one change to report in an alert: an agent began to fail, recovered or was disabled, or deliveries of an
-// agent became dead or held. It covers the time since an earlier LookForNews reported the same.
+// agent became dead or held since the last such alert.
 type News struct {
 	Kind         AlertKind
 	Agent        Agent
 	At           time.Time      // when LookForNews found the change
-	FailingSince *time.Time     // time of the first failed call; for the kinds agent.*
-	State        string         // StateFailed or StateNeedsAuth; for AgentFailing
-	ByHerald     bool           // for AgentDisabled: LookForNews disabled the agent, not an operator
+	FailingSince *time.Time     // for the kinds agent.*: time of the first failed call
+	State        string         // for AgentFailing: StateFailed or StateNeedsAuth
+	ByHerald     bool           // for AgentDisabled: LookForNews disabled the agent, and no operator
 	Count        int            // number of deliveries; this and the rest are for the kinds deliveries.*
 	Reasons      map[string]int // number of deliveries by reason; "": no reason
-	Deliveries   []uuid.UUID    // ids of some of the deliveries, at most maxNamedMishaps
+	Deliveries   []uuid.UUID    // ids of some of these deliveries, at most maxNamedMishaps
 }
 
 // LookConfig configures LookForNews.
@@ -43,23 +43,23 @@ type LookConfig struct {
 	FailingAfter time.Duration // time for which an agent's calls must all have failed before AgentFailing
 	DisableAfter time.Duration // time for which they must all have failed before the agent is disabled; 0: never
 	Pause        time.Duration // minimum time between two alerts of a kind about an agent's deliveries
-	Keep         time.Duration // how long alerts without a next attempt (sent, or given up) are kept
+	Keep         time.Duration // age at which alerts are deleted that were sent or given up
 	// Compose returns the payload to post for a change. It is called within the transaction. If Compose is nil, changes
 	// are marked as reported, but no alert is inserted.
 	Compose func(News) (json.RawMessage, error)
 }
 
 const (
-	maxLookAgents   = 500  // agents that one LookForNews reports, and that it disables
-	maxLookMishaps  = 5000 // counters of dead and held deliveries that one LookForNews reads
-	maxNamedMishaps = 20   // ids of deliveries in an alert, and in a counter
-	heraldActor     = "herald"
+	maxLookAgents   = 500      // agents with new problems that one LookForNews reports, and agents that it disables
+	maxLookMishaps  = 5000     // rows of herald.mishaps that one LookForNews reads
+	maxNamedMishaps = 20       // ids of deliveries in an alert, and in a row of herald.mishaps
+	heraldActor     = "herald" // Audit.Actor of agents that LookForNews disabled
 )
 
 // LookForNews disables agents whose calls have all failed for cfg.DisableAfter, finds changes of agents and deliveries
-// that no earlier call reported, and inserts an alert for each (News). All happens in one transaction, so that each
-// change is reported once. It also deletes finished alerts older than cfg.Keep. It returns the agents that it disabled
-// and the number of alerts that it inserted.
+// that no earlier call reported, and inserts an alert for each (News). It also deletes finished alerts older than
+// cfg.Keep. All happens in one transaction, so that each change is reported once. It returns the agents that it
+// disabled and the number of alerts that it inserted.
 func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (disabled []Agent, inserted int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -97,11 +97,13 @@ func (s *Store) LookForNews(ctx context.Context, cfg LookConfig) (disabled []Age
 	return disabled, inserted, nil
 }
 
-// querier is what a pool and a transaction have in common for reading.
+// querier is the method for reading that a pool and a transaction have in common.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
+// listAgentsToDisable lists the enabled agents whose calls have all failed for the duration after, at most
+// maxLookAgents. If after is 0, it returns none.
 func (s *Store) listAgentsToDisable(ctx context.Context, q querier, after time.Duration) ([]Agent, error) {
 	if after <= 0 {
 		return nil, nil
@@ -113,8 +115,8 @@ func (s *Store) listAgentsToDisable(ctx context.Context, q querier, after time.D
 	})
 }
 
-// disableFailing locks the candidates, disables those that listAgentsToDisable still returns, inserts an audit row for
-// each, and returns them.
+// disableFailing locks candidates, agents that listAgentsToDisable returned earlier. It disables those that
+// listAgentsToDisable still returns for the duration after, inserts an audit row for each, and returns them.
 func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []Agent,
 	after time.Duration) (disabled []Agent, err error) {
 	if len(candidates) == 0 {
@@ -149,8 +151,10 @@ func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []Agen
 	return disabled, nil
 }
 
-// noteAgents returns one News for each agent that has failed for failingAfter, was disabled or has recovered, unless an
-// earlier call returned that change (at most maxLookAgents new problems). It stores what it returns in alerted_agents.
+// noteAgents returns one News for each agent that began to fail, was disabled or recovered, and stores in
+// herald.alerted_agents that it did, so that later calls skip the same change. An agent fails if its last two calls or
+// more have failed, the first of them at least failingAfter ago. noteAgents returns at most maxLookAgents failing and
+// disabled agents, and all agents that recovered.
 func noteAgents(ctx context.Context, tx pgx.Tx, failingAfter time.Duration) ([]News, error) {
 	now := time.Now()
 	rows, _ := tx.Query(ctx, statement("note_agents"), failingAfter, maxLookAgents)
@@ -163,8 +167,9 @@ func noteAgents(ctx context.Context, tx pgx.Tx, failingAfter time.Duration) ([]N
 	})
 }
 
-// takeMishaps reads and deletes the counters of deliveries that became dead or held, except of agents that had an alert
-// of the same kind within pause. It returns one News per agent and kind, which sums up the counters of all reasons.
+// takeMishaps reads and deletes at most maxLookMishaps rows of herald.mishaps, which count the deliveries that became
+// dead or held. It leaves those of an agent that had an alert of the same kind within pause. It returns one News per
+// agent and kind, which sums up the rows of all reasons.
 func takeMishaps(ctx context.Context, tx pgx.Tx, pause time.Duration) (news []News, err error) {
 	now := time.Now()
 	type subject struct {
@@ -194,8 +199,8 @@ func takeMishaps(ctx context.Context, tx pgx.Tx, pause time.Duration) (news []Ne
 	return news, err
 }
 
-// insertAlerts inserts one alert per News into herald.alerts, with the payload that compose returns, and returns their
-// number.
+// insertAlerts inserts an alert for each News, with the payload that compose returns for it, and returns the number of
+// alerts. It returns an error of compose.
 func insertAlerts(ctx context.Context, tx pgx.Tx, news []News,
 	compose func(News) (json.RawMessage, error)) (inserted int, err error) {
 	b := &pgx.Batch{}
@@ -213,17 +218,17 @@ func insertAlerts(ctx context.Context, tx pgx.Tx, news []News,
 	return b.Len(), tx.SendBatch(ctx, b).Close()
 }
 
-// Alert is one attempt to post an alert.
+// Alert is an alert that was claimed for one attempt to post it.
 type Alert struct {
-	ID      uuid.UUID // equal in every attempt
+	ID      uuid.UUID // the same in every attempt
 	Kind    AlertKind
 	Payload []byte
 	Attempt int           // number of this attempt, from 1
 	Age     time.Duration // time since the alert was inserted
 }
 
-// ClaimAlert claims the alert that has been due longest, for one attempt to post it. The alert is due again after
-// lease, unless EndAlert or PostponeAlert is called. It returns ErrNotFound if no alert is due.
+// ClaimAlert claims the alert that has been due longest, so that the caller posts it. The alert is due again after
+// lease, unless EndAlert or PostponeAlert is called. ClaimAlert returns ErrNotFound if no alert is due.
 func (s *Store) ClaimAlert(ctx context.Context, lease time.Duration) (a Alert, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -243,9 +248,8 @@ func (s *Store) EndAlert(ctx context.Context, a Alert) (err error) {
 	return err
 }
 
-// PostponeAlert records why the attempt a failed, and makes the alert due again after wait. If wait is nil, the alert
-// is given up. PostponeAlert returns nil without storing anything if a later attempt was claimed or the alert was
-// accepted.
+// PostponeAlert stores why the attempt a failed, and makes the alert due again after wait, or never if wait is nil. It
+// changes nothing and returns nil if a later attempt was claimed or the alert was accepted.
 func (s *Store) PostponeAlert(ctx context.Context, a Alert, wait *time.Duration, why string) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -8,7 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// APIToken is a stored token of the HTTP API. Its fields are in the order of apiTokenColumns.
+// APIToken is a stored token of the HTTP API. The secret itself is not stored. The fields are in the order of
+// apiTokenColumns.
 type APIToken struct {
 	ID         string     `json:"id"`
 	Name       string     `json:"name"`
@@ -41,8 +42,8 @@ func (s *Store) APITokens(ctx context.Context) (list []APIToken, err error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[APIToken])
 }
 
-// GoodAPIToken reads the token with this id and hash, and sets LastUsedAt in Postgres to now if it is over a minute
-// old. It returns ErrNotFound if no such token exists, or if the token is revoked or expired.
+// GoodAPIToken returns the token with this id and hash. If its LastUsedAt is over a minute old, it stores the present
+// time there. It returns ErrNotFound if there is no such token, or if the token is revoked or expired.
 func (s *Store) GoodAPIToken(ctx context.Context, id string, hash []byte) (t APIToken, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

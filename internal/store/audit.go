@@ -10,22 +10,23 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Audit is one action of an operator on agents or deliveries. Its fields are in the order in which Audits selects them.
+// Audit records one action on agents or deliveries by an operator, or by Herald itself. Its fields are in the order in
+// which Audits selects them.
 type Audit struct {
 	ID         int64           `json:"id"`
 	At         time.Time       `json:"at"`
 	Actor      string          `json:"actor"`
 	Action     string          `json:"action"`
-	Filter     json.RawMessage `json:"filter,omitempty"` // selects the deliveries or agents
-	Matched    int64           `json:"matched"`          // number of selected ones when the action began
-	Moved      int64           `json:"moved"`            // number of changed ones
+	Filter     json.RawMessage `json:"filter,omitempty"` // selection of the deliveries or agents
+	Matched    int64           `json:"matched"`          // number of selected deliveries or agents when the action began
+	Moved      int64           `json:"moved"`            // number of them that the action changed
 	State      string          `json:"state"`            // running done cancelled failed
 	FinishedAt *time.Time      `json:"finishedAt,omitempty"`
 	Note       string          `json:"note,omitempty"`
 }
 
-// BeginAudit records an action before it begins: Actor, Action, Filter, Matched and Note of a. It returns the id for
-// EndAudit. An audit that stays in the state running belongs to a process that died.
+// BeginAudit inserts an audit before its action begins, with the Actor, Action, Filter, Matched and Note of a, in the
+// state running. It returns the id for EndAudit. If the process dies during the action, the audit stays running.
 func (s *Store) BeginAudit(ctx context.Context, a Audit) (id int64, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -36,8 +37,9 @@ func (s *Store) BeginAudit(ctx context.Context, a Audit) (id int64, err error) {
 	return id, err
 }
 
-// EndAudit records the end of an action; state is done, cancelled or failed. An empty note keeps the note of
-// BeginAudit. It returns ErrNotFound if there is no such audit.
+// EndAudit stores the end of an action: the number of changed deliveries or agents (moved) and the state, which is
+// done, cancelled or failed. If note is empty, the note of BeginAudit stays. It returns ErrNotFound if there is no such
+// audit.
 func (s *Store) EndAudit(ctx context.Context, id int64, moved int64, state, note string) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -47,7 +49,8 @@ func (s *Store) EndAudit(ctx context.Context, id int64, moved int64, state, note
 	return noRows(err, ErrNotFound)
 }
 
-// Audits lists audits with an id below before (0: all), newest first. limit defaults to 50 and is at most maxRows.
+// Audits lists audits with an id lower than before (0: all), newest first. It returns at most limit, which defaults to
+// 50 and is at most maxRows.
 func (s *Store) Audits(ctx context.Context, before int64, limit int) (list []Audit, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

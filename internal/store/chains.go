@@ -8,16 +8,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CursorState is a cursor with the columns for operators.
+// CursorState is a cursor with the columns that operators see.
 type CursorState struct {
 	Cursor
-	MovedAt time.Time // time of the last move
+	MovedAt time.Time // when the cursor last moved or was inserted
 
-	StalledSince *time.Time // since when no block is read; nil: blocks are read
-	StalledWhy   string
+	StalledSince *time.Time // since when no block can be read; nil: blocks are read
+	StalledWhy   string     // why no block can be read
 }
 
-// Cursors lists the cursors of a chain, or of all chains (0), without their Anchors.
+// Cursors lists the cursors of a chain, or of all chains if chainID is 0, without their Anchors. It lists them by
+// chain; within a chain, first the cursors of contracts, by address, and then those of backfills, by block range and
+// addresses.
 func (s *Store) Cursors(ctx context.Context, chainID uint64) (list []CursorState, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -33,7 +35,8 @@ func (s *Store) Cursors(ctx context.Context, chainID uint64) (list []CursorState
 // maxStall limits the text of StalledWhy, in bytes.
 const maxStall = 500
 
-// NoteStall stores since when no blocks are read for a cursor, and why; nil: they are read.
+// NoteStall stores that a cursor has read no blocks since a time, and why. If since is nil, it stores that blocks are
+// read again.
 func (s *Store) NoteStall(ctx context.Context, key CursorKey, since *time.Time, why string) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

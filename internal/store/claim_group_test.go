@@ -48,14 +48,14 @@ func BenchmarkClaim(b *testing.B) {
 					claim = s.claimAlone
 				}
 				ids := insertDispatched(b, s, b.N)
-				exec(b, s, `VACUUM ANALYZE herald.deliveries`)
+				exec(b, s, `VACUUM ANALYZE herald.history, herald.work`)
 				var next atomic.Int64
 				var all sync.WaitGroup
 				b.ResetTimer()
 				for range callers {
 					all.Go(func() {
 						for i := int(next.Add(1)) - 1; i < b.N; i = int(next.Add(1)) - 1 {
-							if c, err := claim(context.Background(), claimRequest{ids[i], lease}); c == nil || err != nil {
+							if c, err := claim(context.Background(), claimRequest{ids[i], 1, lease}); c == nil || err != nil {
 								b.Errorf("claim %d: %v, %v", i, c, err)
 								return
 							}
@@ -78,7 +78,7 @@ func groupClaims(t *testing.T, s *Store, ids ...uuid.UUID) []result[*Claim] {
 	t.Helper()
 	group := make([]claimRequest, len(ids))
 	for i, id := range ids {
-		group[i] = claimRequest{id, lease}
+		group[i] = claimRequest{id, 1, lease}
 	}
 	results, err := s.claimGroup(t.Context(), group)
 	if err != nil {
@@ -93,7 +93,6 @@ func TestGroupClaimIsAClaim(t *testing.T) {
 	for name, prepare := range map[string]string{
 		"plain":         `SELECT`,
 		"known agent":   `UPDATE herald.agents SET epoch = 3, policy = '{"onUnknown": "hold"}', protocol = '2025-06-18', last_ok_at = now()`,
-		"preferences":   `UPDATE herald.agents SET preferences = '{"batchSize": 5, "maxPerSecond": 0.5, "kinds": [], "saidAt": "2099-01-01T00:00:00Z"}'`,
 		"disabled":      `UPDATE herald.agents SET enabled = false, last_ok_at = now() - interval '2 hours'`,
 		"no agent":      `DELETE FROM herald.agents`,
 		"headers":       `UPDATE herald.deliveries SET secret_headers = '\xc0de', hints = 7, bound = true, source = 'token:x', trust = 1`,
@@ -108,7 +107,7 @@ func TestGroupClaimIsAClaim(t *testing.T) {
 			exec(t, s, prepare)
 			exec(t, s, `UPDATE herald.deliveries SET created_at = '2026-01-01'`)
 			exec(t, s, `UPDATE herald.deliveries SET job = jsonb_set(job, '{feedbackIndex}', '1') WHERE jsonb_typeof(job) = 'object'`)
-			alone, aloneErr := s.claimAlone(t.Context(), claimRequest{a.ID, lease})
+			alone, aloneErr := s.claimAlone(t.Context(), claimRequest{a.ID, 1, lease})
 			results := groupClaims(t, s, c.ID, b.ID)
 			for i, id := range []uuid.UUID{c.ID, b.ID} {
 				r := results[i]
@@ -168,7 +167,7 @@ func TestGroupClaimSkipsSpecialDeliveries(t *testing.T) {
 			const rows = `SELECT coalesce(string_agg(d::text, E'\n' ORDER BY id), '') FROM herald.deliveries d WHERE NOT id = ANY($1)`
 			before := value[string](t, s, rows, ready)
 			err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
-				if _, err := tx.Exec(t.Context(), `SELECT FROM herald.deliveries WHERE id = ANY($1) FOR UPDATE`, slices.Collect(maps.Keys(names))); err != nil {
+				if _, err := tx.Exec(t.Context(), `SELECT FROM herald.work WHERE id = ANY($1) FOR UPDATE`, slices.Collect(maps.Keys(names))); err != nil {
 					return err
 				}
 				seen := map[uuid.UUID]bool{}
@@ -195,7 +194,7 @@ func TestGroupClaimSkipsSpecialDeliveries(t *testing.T) {
 			// Alone, the single statement decides: rows that were only locked are claimed, and the others are refused.
 			for id, name := range names {
 				var early *EarlyError
-				c, err := s.claimAlone(t.Context(), claimRequest{id, lease})
+				c, err := s.claimAlone(t.Context(), claimRequest{id, 1, lease})
 				if errors.As(err, &early) != (name == "not due") || early == nil && err != nil || (c != nil) != (name == "locked" || name == "due") {
 					t.Errorf("%s, tried alone: %v, %v", name, c, err)
 				}
@@ -209,7 +208,7 @@ func TestGroupClaimHasOneLease(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	ids := insertDispatched(t, s, 3)
-	results, err := s.claimGroup(t.Context(), []claimRequest{{ids[0], lease}, {ids[1], time.Hour}, {ids[2], lease}})
+	results, err := s.claimGroup(t.Context(), []claimRequest{{ids[0], 1, lease}, {ids[1], 1, time.Hour}, {ids[2], 1, lease}})
 	if err != nil || !results[0].answered || results[1].answered || !results[2].answered {
 		t.Errorf("%+v, %v", results, err)
 	}

@@ -233,7 +233,7 @@ func TestClaimsBesideALockedRow(t *testing.T) {
 	var errs []error
 	var wait func()
 	err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), `SELECT FROM herald.deliveries WHERE id = $1 FOR UPDATE`, ids[0]); err != nil {
+		if _, err := tx.Exec(t.Context(), `SELECT FROM herald.work WHERE id = $1 FOR UPDATE`, ids[0]); err != nil {
 			return err
 		}
 		claims, errs, wait = askFor(t.Context(), s, ids[0])

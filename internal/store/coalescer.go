@@ -9,79 +9,78 @@ import (
 
 // Defaults of coalescerConfig.
 const (
-	maxGroup   = 64 // requests per group: more rows hold their locks longer and hardly cost less per row
-	maxFlights = 1  // flights at a time: with two, groups are half as large and cost Postgres a third more each
+	maxGroup   = 64 // requests per group: with more, rows stay locked longer, and the cost per row hardly falls
+	maxFlights = 1  // concurrent flights: with two, groups are half as large, and each costs Postgres a third more
 
-	// flightStall is how long a flight may delay the next one. It is longer than a busy Postgres needs, and shorter
-	// than a row lock or a silent connection can last.
+	// flightStall is how long a flight may delay the next one. A busy Postgres answers sooner; a row lock or a silent
+	// connection can last longer.
 	flightStall = 250 * time.Millisecond
 
 	// groupTimeout limits one flush. It is long, because a claim that Postgres commits after the flush gave up has no
-	// worker until its lease ends. It is shorter than the 10 s of the callers, so that they have time left to call
-	// single.
+	// worker until its lease ends. It is shorter than the 10 s for which callers wait, so that they have time left to
+	// call single.
 	groupTimeout = 5 * time.Second
 )
 
-// coalescer combines concurrent requests into one statement. The first request starts a flight at once: a flush of a
-// group, or a single request. While maxFlights flights are active, further requests queue; the next flight takes all
-// queued requests, up to maxGroup. No request waits for a group to fill. The first caller of a group runs its flush, so
-// no background goroutine is needed.
+// coalescer combines concurrent requests into one statement. A flight runs either one statement for a group of requests
+// (flush), or the statement for a single request. The first request starts a flight at once. While maxFlights flights
+// are active, further requests queue; the next flight takes all queued requests, up to maxGroup. No request waits for a
+// group to fill. The caller of the group's first request runs the flight, so no background goroutine is needed.
 //
 // A flush may leave requests unanswered, or fail as a whole. Each caller then runs its own request with single, under
-// its own context. So single decides every case that is not plain, and a flush must answer a request as single would
-// have.
+// its own context. So flush needs to decide plain requests only, and must answer them as single would have.
 //
-// A caller whose context ends leaves while its request is queued. Once the request is in a group, the caller waits for
-// the group's end and returns the answer, because committed work must not be lost.
+// A caller whose context ends while its request is queued withdraws the request. Once the request is in a group, the
+// caller waits for the end of the group and returns the answer, because committed work must not be lost.
 type coalescer[Q, A any] struct {
 	coalescerConfig[Q, A]
 
 	mu     sync.Mutex
-	queue  []*request[Q, A] // in no group yet, oldest first
-	active int              // active flights, without those that stall
+	queue  []*request[Q, A] // requests in no group yet, oldest first
+	active int              // running flights that took less than stall so far
 	closed bool
 	stats  coalescerStats
 
-	running sync.WaitGroup // callers in do, and flights
+	running sync.WaitGroup // counts callers in do, and flights
 }
 
 // coalescerConfig has the functions and limits of a coalescer. Zero limits get their defaults.
 type coalescerConfig[Q, A any] struct {
-	// flush answers a group; result i belongs to request i. Its context does not depend on a caller's and ends after
+	// flush answers a group; result i belongs to request i. Its context does not end with a caller's context, but after
 	// timeout.
 	flush func(ctx context.Context, group []Q) ([]result[A], error)
 
-	// single answers one request: a group smaller than min, or a request that flush left unanswered.
+	// single answers one request: one in a group smaller than min, or one that flush left unanswered.
 	single func(ctx context.Context, q Q) (A, error)
 
-	// min is the smallest group that is flushed; the request of a smaller one runs with single. Default 2; claims use
-	// 1.
+	// min is the size from which groups are flushed; the request of a smaller group runs with single. Default 2; claims
+	// use 1.
 	min     int
 	max     int           // requests per group; default maxGroup
 	flights int           // concurrent flights; default maxFlights
-	stall   time.Duration // a flight that takes longer no longer counts as active; default flightStall
-	timeout time.Duration // of a flush; default groupTimeout
+	stall   time.Duration // how long a flight may delay the next one; default flightStall
+	timeout time.Duration // limit of a flush; default groupTimeout
 }
 
-// result is the answer of a flush to one request. If answered is false, flush has not decided the request, and its
-// caller calls single.
+// result is the answer of flush to one request. If answered is false, flush has not decided the request, and do runs it
+// alone with single.
 type result[A any] struct {
 	answer   A
 	err      error
 	answered bool
 }
 
-// request is the request of one caller. The coalescer's mutex guards taken and group. The leader of the request's group
-// writes result and then closes wake.
+// request is the request of one caller. The coalescer's mutex guards taken and group. The caller that runs the group's
+// flight writes result, and then closes wake.
 type request[Q, A any] struct {
 	q      Q
 	taken  bool             // a group contains the request, so it is no longer in the queue
-	group  []*request[Q, A] // the group that its caller leads; nil: it leads none
+	group  []*request[Q, A] // the group whose flight this caller must run; nil: none
 	result result[A]
-	wake   chan struct{} // closed when the caller must lead its group, or when its group has ended
+	wake   chan struct{} // closed when the caller must run the flight of its group, or when that flight has ended
 }
 
-// coalescerStats counts the flushed groups, the requests in them, and the groups that failed.
+// coalescerStats counts the flushed groups, the requests in them (grouped), and the groups whose flush failed.
 type coalescerStats struct{ groups, grouped, failed int }
 
 func newCoalescer[Q, A any](cfg coalescerConfig[Q, A]) *coalescer[Q, A] {
@@ -96,13 +95,14 @@ func newCoalescer[Q, A any](cfg coalescerConfig[Q, A]) *coalescer[Q, A] {
 	return &coalescer[Q, A]{coalescerConfig: cfg}
 }
 
+// setDefault sets *field to value if it is zero.
 func setDefault[T ~int | ~int64](field *T, value T) {
 	if *field == 0 {
 		*field = value
 	}
 }
 
-// do answers one request, alone or in a group. If ctx ends while the request is queued, it returns the error of ctx.
+// do answers one request, alone or in a group. If ctx ends while the request is queued, do returns the error of ctx.
 func (c *coalescer[Q, A]) do(ctx context.Context, q Q) (answer A, err error) {
 	r := c.enqueue(q)
 	if r == nil {
@@ -128,7 +128,8 @@ func (c *coalescer[Q, A]) do(ctx context.Context, q Q) (answer A, err error) {
 	return c.single(ctx, q)
 }
 
-// enqueue queues a request, and starts a flight if one is free. It returns nil if the coalescer is closed.
+// enqueue queues a request. If fewer than c.flights flights (running statements) are active, it starts one. It returns
+// nil if the coalescer is closed. Otherwise the caller calls c.running.Done at the end.
 func (c *coalescer[Q, A]) enqueue(q Q) *request[Q, A] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,7 +143,7 @@ func (c *coalescer[Q, A]) enqueue(q Q) *request[Q, A] {
 	return r
 }
 
-// withdraw removes a request from the queue. It returns false if a group contains the request already.
+// withdraw removes a request from the queue and returns true. It returns false if a group already contains the request.
 func (c *coalescer[Q, A]) withdraw(r *request[Q, A]) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,8 +155,8 @@ func (c *coalescer[Q, A]) withdraw(r *request[Q, A]) bool {
 	return true
 }
 
-// startFlights forms groups of the queued requests while flights are free, and wakes the first caller of each, which is
-// the group's leader. The caller of startFlights holds the mutex.
+// startFlights forms groups of queued requests while fewer than c.flights flights are active. It wakes the caller of
+// the first request of each group, which then runs the flight. The caller of startFlights has locked c.mu.
 func (c *coalescer[Q, A]) startFlights() {
 	for c.active < c.flights && len(c.queue) > 0 {
 		n := min(len(c.queue), c.max)
@@ -171,7 +172,8 @@ func (c *coalescer[Q, A]) startFlights() {
 	}
 }
 
-// endFlight stops counting a flight as active, because it has ended or stalls, and starts the next one.
+// endFlight ends the counting of a flight as active, because it ended or took longer than c.stall, and starts the next
+// one.
 func (c *coalescer[Q, A]) endFlight() {
 	defer c.running.Done()
 	c.mu.Lock()
@@ -180,7 +182,7 @@ func (c *coalescer[Q, A]) endFlight() {
 	c.startFlights()
 }
 
-// runFlight runs the group that r leads. In every case, including a panic, the flight ends and all callers of the group
+// runFlight runs the flight of r's group. When it returns or panics, the flight has ended and all callers of the group
 // are woken.
 func (c *coalescer[Q, A]) runFlight(ctx context.Context, r *request[Q, A]) {
 	stalled := time.AfterFunc(c.stall, c.endFlight)
@@ -231,7 +233,7 @@ func (c *coalescer[Q, A]) countGroups() GroupStat {
 	return GroupStat{Groups: c.stats.groups, Grouped: c.stats.grouped, Failed: c.stats.failed}
 }
 
-// close waits for all queued requests and flights. Later requests run with single.
+// close waits for all queued requests and flights. Later requests run alone, with single.
 func (c *coalescer[Q, A]) close() {
 	c.mu.Lock()
 	c.closed = true

@@ -111,13 +111,17 @@ func TestQueryPlans(t *testing.T) {
 	exec(t, s, `INSERT INTO herald.agents (chain_id, identity_registry, agent_id) SELECT 8453, '0xaa', n FROM generate_series(1, 1000) n`)
 	// Nine of ten rows are history. The others are queued, dispatched, running, held, or waiting in Postgres or in
 	// Redis.
-	exec(t, s, `INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, reason, handed_at,
-			claim_no, lease_until, next_attempt_at, dispatch, attempts, finished_at, accepted_at)
-		SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1 + n % 1000, n::text, n, st, CASE WHEN st = 'held' THEN 'auth_required' END,
-		       CASE WHEN h THEN now() - interval '1 minute' END, n, now() + interval '1 minute', CASE WHEN st = 'waiting' THEN now() + interval '1 minute' END,
-		       1, 1, CASE WHEN st = 'delivered' THEN now() END, now() - n * interval '1 second'
-		  FROM (SELECT n, n % 7 < 4 AS h, CASE WHEN n % 10 > 0 THEN 'delivered' ELSE (ARRAY['queued', 'queued', 'running', 'waiting', 'held'])[1 + n / 10 % 5] END AS st
-		          FROM generate_series(1, 100000) n) x`)
+	exec(t, s, `INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, finished_at)
+		SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1 + n % 1000, n::text, n,
+		       CASE WHEN n % 10 > 0 THEN 'delivered' ELSE 'queued' END, CASE WHEN n % 10 > 0 THEN now() END
+		  FROM generate_series(1, 100000) n`)
+	exec(t, s, `INSERT INTO herald.work (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, reason, handed_at,
+			claim_no, lease_until, next_attempt_at, dispatch, attempts, accepted_at)
+		SELECT id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, st, CASE WHEN st = 'held' THEN 'auth_required' END,
+		       CASE WHEN n % 7 < 4 THEN now() - interval '1 minute' END, n, now() + interval '1 minute', CASE WHEN st = 'waiting' THEN now() + interval '1 minute' END,
+		       1, 1, now() - n * interval '1 second'
+		  FROM (SELECT *, order_seq::int AS n, (ARRAY['queued', 'queued', 'running', 'waiting', 'held'])[1 + order_seq::int / 10 % 5] AS st
+		          FROM herald.history WHERE finished_at IS NULL) x`)
 	exec(t, s, `INSERT INTO herald.attempts (delivery_id, number, started_at, stage, outcome)
 		SELECT md5(n::text)::uuid, 1, now() - interval '1 s', 'call', 'delivered' FROM generate_series(1, 100000) n`)
 	exec(t, s, `INSERT INTO herald.mishaps (chain_id, identity_registry, agent_id, status, reason, deliveries)
@@ -125,17 +129,15 @@ func TestQueryPlans(t *testing.T) {
 	exec(t, s, `INSERT INTO herald.alerts (kind, chain_id, identity_registry, agent_id, payload, next_attempt_at)
 		SELECT 'deliveries.dead', 8453, '0xaa', n % 1000, '{}', CASE WHEN n % 100 = 0 THEN now() END FROM generate_series(1, 10000) n`)
 	exec(t, s, `UPDATE herald.agents SET failing_since = CASE WHEN agent_id < 20 THEN now() - interval '1 hour' END, enabled = agent_id > 10`)
-	exec(t, s, `VACUUM ANALYZE herald.deliveries, herald.agents, herald.attempts, herald.mishaps, herald.alerts`)
+	exec(t, s, `VACUUM ANALYZE herald.history, herald.work, herald.agents, herald.attempts, herald.mishaps, herald.alerts`)
 	const id, agent = `'00000000-0000-0000-0000-000000000001'`, `8453, '0xaa', 7`
 	const agents = `'{8453}', '{0xaa}', '{7}'`
 	for name, st := range map[string]struct{ sql, args string }{
-		"claim":         {statement("claim"), id + `, 1, '2 min', '1 s', '1 hour'`},
-		"lock_agent_of": {statement("lock_agent_of"), id},
-		"unfinished":    {statement("unfinished"), id},
-		"yield":         {statement("yield"), id + `, 1, '1 s', 8`},
-		"lock_agent":    {statement("lock_agent"), agent},
-		"record": {statement("record"), id + `, 1, now(), 1, 'delivered', NULL, '0 s', false, false, false, true, 'call', NULL, NULL, NULL, NULL, NULL, NULL,
-			NULL, NULL, NULL, NULL, NULL, true, NULL, NULL, NULL, false, false, true, 0, NULL, '{1,0,0,0,0,0,0,0,0,0,0,0,0,0}', NULL, '0 s'`},
+		"claim":           {statement("claim"), groupArguments("claim", 1)},
+		"lock_agent_of":   {statement("lock_agent_of"), id},
+		"yield":           {statement("yield"), id + `, 1, '1 s', 8, 2`},
+		"lock_agent":      {statement("lock_agent"), agent},
+		"record":          {inWeek(statement("record"), thisWeek()), groupArguments("record", 1)},
 		"adopt":           {statement("adopt"), id + `, 1, now(), 2, now(), 1, true`},
 		"lost_before":     {statement("lost_before"), `now(), 500`},
 		"agents_of":       {statement("agents_of"), `ARRAY[` + id + `]::uuid[]`},
@@ -147,36 +149,36 @@ func TestQueryPlans(t *testing.T) {
 		"set_token":       {statement("set_token"), agent + `, 'https://a.example', 'oauth_client_credentials', 'Authorization', 'x', 1, NULL, 'https://i.example', '/mcp'`},
 		"lease_renewal":   {statement("lease_renewal"), agent + `, 'https://a.example', '30 s', NULL`},
 		"save_renewal":    {statement("save_renewal"), agent + `, 'https://a.example', 1, now(), 'x', 1, NULL, 'x', 1`},
-		"retain":          {statement("retain"), `'1 day', 500`},
+		"retain":          {statement("retain"), `'1 day', 500, 1000`},
 		"retain_attempts": {statement("retain_attempts"), `'1 day', 500`},
 		"agent row":       {`SELECT ` + agentColumns + ` FROM herald.agents g WHERE g.chain_id = $1 AND g.identity_registry = $2 AND g.agent_id = $3`, agent},
 		"agents after":    {`SELECT ` + agentColumns + ` FROM herald.agents g WHERE (g.chain_id, g.identity_registry, g.agent_id) > ($1, $2, $3) ORDER BY 1, 2, g.agent_id LIMIT 50`, agent},
-		"list":            {`SELECT ` + deliveryColumns + ` FROM herald.deliveries WHERE place = 'held' ORDER BY seq DESC LIMIT 50`, ``},
-		"claim_followers": {statement("claim_followers"), agent + `, ` + id + `, 49, '2 min', '1 hour', true`},
+		"list":            {`SELECT ` + deliveryColumns + ` FROM ` + openDeliveries + ` WHERE place = 'held' ORDER BY seq DESC LIMIT 50`, ``},
+		"claim_followers": {statement("claim_followers"), groupArguments("claim_followers", 49)},
 		"give_back":       {statement("give_back"), `ARRAY[` + id + `]::uuid[], '{1}', '{true}', now()`},
-		"dispatch":        {statement("dispatch"), agent + `, 8, ` + id + `, 1, true`},
-		"dispatch_agents": {statement("dispatch_agents"), agents + `, 8, true`},
+		"dispatch":        {statement("dispatch"), agents + `, ARRAY[` + id + `]::uuid[], '{1}', 8, 2`},
+		"backlogs":        {statement("dispatch"), agents + `, NULL, NULL, 8, 2`},
 		"make_agents":     {statement("make_agents"), agents},
 		"lock_agents":     {statement("lock_agents"), agents},
-		"accept":          {statement("accept"), `ARRAY[` + id + `]::uuid[], '{k}', '{NewFeedback}', ` + agents + `, '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{false}', '{NULL}', '{chain}', '{0}', false, 8, true`},
+		"accept":          {statement("accept"), `ARRAY[` + id + `]::uuid[], '{k}', '{NewFeedback}', ` + agents + `, '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{false}', '{NULL}', '{chain}', '{0}', false, 8, 2, true`},
 		"known":           {statement("known") + " WHERE key = ANY($1)", `'{k}'`},
 		"reopen":          {statement("reopen"), id + `, 'k', NULL, NULL, 's', 0, '0xaa', '7', 'o', '1', false`},
 		"read_event":      {statement("read_event"), id + `, '{}', NULL, 's', 0, '0xaa', '7', 'o', '1'`},
 		"hint":            {statement("hint"), id + `, 1, '{}', NULL, 's', 0, false, true`},
 		"wake":            {statement("wake"), id},
 		"bind":            {statement("bind"), id + `, 1, 0, '{}', NULL, 's', 0, NULL, ` + agent + `, 'o', '1'`},
-		"recheck":         {statement("recheck"), id + `, 1, 0, false`},
 		"revive":          {statement("revive_revocations"), `ARRAY[` + id + `]::uuid[]`},
 		"displace":        {statement("displace"), id + `, 'k'`},
 		"backlog":         {statement("backlog"), `8, 500`},
 		"due":             {statement("due"), `500`},
 		"requeue":         {statement("requeue"), `ARRAY[` + id + `]::uuid[]`},
-		"step_behind":     {statement("step_behind"), id + `, 1, '1 s'`},
-		"followers":       {statement("followers"), `true, 500, 0`},
-		"follow":          {statement("follow"), `ARRAY[` + id + `]::uuid[]`},
+		"switched_off":    {statement("switched_off"), `true, 500`},
+		"of all agents":   {statement("switched_off"), `false, 500`},
+		"ignore_order":    {statement("ignore_order"), `ARRAY[` + id + `]::uuid[]`},
+		"blocker":         {statement("blocker"), id},
 		"lost_leases":     {statement("lost_leases"), `500`},
 		"expire_leases":   {statement("expire_leases"), `ARRAY[` + id + `]::uuid[], 11`},
-		"expire":          {statement("expire"), `'30 days', 500`},
+		"expire":          {statement("expire"), `'30 days', 500, 1000`},
 		"release":         {statement("release"), `'{1}', true, 500`},
 		"overdue":         {statement("overdue"), `'15 s', ` + id + `, 500`},
 		"redispatch":      {statement("redispatch"), id + `, 1`},
@@ -188,7 +190,7 @@ func TestQueryPlans(t *testing.T) {
 		"claim_alert":       {statement("claim_alert"), `'1 min'`},
 	} {
 		plan, took := explain(t, s, strings.ReplaceAll(name, " ", "_"), st.sql, st.args)
-		for _, scan := range regexp.MustCompile(`Seq Scan on (deliveries|agents|attempts|hints|alerts|mishaps)\w*`).FindAllString(plan, -1) {
+		for _, scan := range regexp.MustCompile(`Seq Scan on (history|work|agents|attempts|hints|alerts|mishaps)\w*`).FindAllString(plan, -1) {
 			t.Errorf("%s: %s\n%s", name, scan, plan)
 		}
 		if n := len(regexp.MustCompile(`(?m)(Index|Bitmap Heap|Seq) Scan.* on attempts_\d+`).FindAllString(plan, -1)); name == "record" && n > 2 {
@@ -203,16 +205,19 @@ func TestQueryPlans(t *testing.T) {
 func TestPlansOfAFlood(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	rows := func(from, to int, status string) {
-		exec(t, s, `INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, finished_at)
-			SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1, n::text, n, $3, CASE WHEN $3 = 'delivered' THEN now() END
-			  FROM generate_series($1::int, $2::int) n`, from, to, status)
+	rows := func(agent, from, to int, ended bool) {
+		exec(t, s, `INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, finished_at)
+			SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', $1, n::text, n, CASE WHEN $4 THEN 'delivered' ELSE 'queued' END, CASE WHEN $4 THEN now() END
+			  FROM generate_series($2::int, $3::int) n`, agent, from, to, ended)
+		exec(t, s, `INSERT INTO herald.work (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq)
+			SELECT id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq FROM herald.history
+			 WHERE order_seq BETWEEN $1 AND $2 AND finished_at IS NULL`, from, to)
 	}
-	const accept = `ARRAY['00000000-0000-0000-0000-000000000001']::uuid[], '{k}', '{NewFeedback}', '{8453}', '{0xaa}', '{7}', '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{false}', '{NULL}', '{chain}', '{0}', false, 8, true`
-	const dispatch = `'{8453}', '{0xaa}', '{7}', 8, true`
+	const accept = `ARRAY['00000000-0000-0000-0000-000000000001']::uuid[], '{k}', '{NewFeedback}', '{8453}', '{0xaa}', '{7}', '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{false}', '{NULL}', '{chain}', '{0}', false, 8, 2, true`
+	const dispatch = `'{8453}', '{0xaa}', '{7}', NULL, NULL, 8, 2`
 	check := func(when string) {
 		t.Helper()
-		for name, st := range map[string][2]string{"accept": {statement("accept"), accept}, "dispatch": {statement("dispatch_agents"), dispatch}} {
+		for name, st := range map[string][2]string{"accept": {statement("accept"), accept}, "dispatch": {statement("dispatch"), dispatch}} {
 			plan, _ := explain(t, s, fmt.Sprint(name, len(when)), st[0], st[1])
 			for line := range strings.Lines(plan) {
 				var read int
@@ -232,15 +237,14 @@ func TestPlansOfAFlood(t *testing.T) {
 			}
 		}
 	}
-	rows(1, 5000, "delivered")
-	exec(t, s, `ANALYZE herald.deliveries`)
-	rows(5001, 5400, "queued") // too few to be analyzed
-	exec(t, s, `INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq)
-		SELECT md5('b' || n)::uuid, 'b' || n, 'NewFeedback', 8453, '0xaa', 7, n::text, n FROM generate_series(1, 10) n`)
+	rows(1, 1, 5000, true)
+	exec(t, s, `ANALYZE herald.history, herald.work`)
+	rows(1, 5001, 5400, false) // too few to be analyzed
+	rows(7, 5401, 5410, false)
 	check("a line that the statistics do not know")
-	rows(10001, 40000, "queued")
-	exec(t, s, `UPDATE herald.deliveries SET seq = DEFAULT WHERE agent_id = 7`)
-	exec(t, s, `ANALYZE herald.deliveries`)
+	rows(1, 10001, 40000, false)
+	exec(t, s, `UPDATE herald.work SET seq = seq + 100000 WHERE agent_id = 7`)
+	exec(t, s, `ANALYZE herald.history, herald.work`)
 	check("a table that is mostly one agent's line")
 }
 
@@ -281,11 +285,11 @@ func TestClaimWritesNoIndex(t *testing.T) {
 	for i, task := range tasks {
 		var updated, hot int64 // by this session since it last flushed its statistics
 		err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(t.Context(), statement("claim"), task.ID, task.N, time.Minute, time.Second, RecentSuccess); err != nil {
+			if _, err := tx.Exec(t.Context(), statement("claim"), claimArgs([]uuid.UUID{task.ID}, []int{task.N}, time.Minute, nil)...); err != nil {
 				return err
 			}
 			return tx.QueryRow(t.Context(), `SELECT pg_stat_get_xact_tuples_updated(c), pg_stat_get_xact_tuples_hot_updated(c)
-				FROM (SELECT 'herald.deliveries'::regclass AS c) x`).Scan(&updated, &hot)
+				FROM (SELECT 'herald.work'::regclass AS c) x`).Scan(&updated, &hot)
 		})
 		if err != nil || updated == 0 || hot != updated {
 			t.Errorf("claim %d: %d rows updated, %d of them HOT, %v", i+1, updated, hot, err)

@@ -16,41 +16,42 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CursorKey identifies a cursor. A cursor belongs either to one contract, or to a backfill of one or more contracts.
+// CursorKey identifies a cursor: a chain and one contract, or a chain, one or more contracts and the block range of a
+// backfill.
 type CursorKey struct {
 	ChainID   uint64
 	Contracts string // lower-case address; those of a backfill are separated by commas
-	Backfill  string // the block range of a backfill, as text; empty: the cursor of a contract
+	Backfill  string // block range of a backfill, as text; empty: the cursor follows one contract without an end
 }
 
-// Cursor is how far a contract, or a backfill, has been read.
+// Cursor stores how far the blocks of a contract, or of a backfill, have been read.
 type Cursor struct {
 	CursorKey
 	Start   uint64   // first block to read
-	End     *uint64  // last block to read, for a backfill; nil: no end, for a contract
+	End     *uint64  // last block to read, for a backfill; nil: there is no last block
 	Next    uint64   // next block to read
-	Anchors []Anchor // some of the blocks that were read, oldest first, to detect reorgs
-	Head    uint64   // number of the node's newest block when the cursor last moved
+	Anchors []Anchor // some blocks that were read, oldest first; a different hash later reveals a reorg
+	Head    uint64   // number of the chain's newest block when the cursor last moved
 
-	Finalized uint64          // newest block that the nodes reported as finalized; 0: unknown
-	Settled   uint64          // newest block that no reorg is expected to replace; events up to it are not retracted
-	Reorgs    uint64          // how often the cursor went back to read replaced blocks again
-	Checks    json.RawMessage // chain.Checks; nil: blocks are checked before they are accepted, or never
+	Finalized uint64          // number of the newest finalized block, as the nodes reported it; 0: unknown
+	Settled   uint64          // newest block that no reorg is expected to replace; events up to it are not remembered
+	Reorgs    uint64          // how often the cursor moved back to read replaced blocks again
+	Checks    json.RawMessage // encoded chain.Checks; nil: no block waits for a later check
 	moves     int64           // how often the cursor has moved, to detect moves by other processes
 }
 
-// Anchor identifies a block that was read.
+// Anchor identifies a block that was read from the chain.
 type Anchor struct {
 	Number uint64      `json:"number"`
 	Hash   common.Hash `json:"hash"`
 	Time   uint64      `json:"time,omitempty"` // timestamp of the block; 0: unknown
 }
 
-// ErrCursorMoved means that another process moved the cursor, and that nothing was accepted.
+// ErrCursorMoved is returned if another process has moved the cursor. The call stored nothing.
 var ErrCursorMoved = errors.New("another process reads this chain too and has moved its cursor")
 
-// OpenCursor reads the cursor key. If it does not exist, it is inserted at block start, with the last block end (nil:
-// no end). For an existing cursor, start and end are ignored.
+// OpenCursor reads the cursor with this key. If it does not exist, OpenCursor inserts it, with the first block start
+// and the last block end (nil: none). For an existing cursor, start and end are ignored.
 func (s *Store) OpenCursor(ctx context.Context, key CursorKey, start uint64, end *uint64) (c Cursor, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -65,7 +66,7 @@ func (s *Store) OpenCursor(ctx context.Context, key CursorKey, start uint64, end
 	}
 }
 
-// RestartCursor sets another start block for a contract's cursor that has read no block, in Postgres and in c. It
+// RestartCursor sets another first block for a contract's cursor that has read no block yet, in Postgres and in c. It
 // returns ErrCursorMoved if the cursor has read a block, or if another process has moved it.
 func (s *Store) RestartCursor(ctx context.Context, c *Cursor, start uint64) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
@@ -81,34 +82,34 @@ func (s *Store) RestartCursor(ctx context.Context, c *Cursor, start uint64) (err
 	return noRows(err, ErrCursorMoved)
 }
 
-// HasReadNothing reports whether the cursor has read no block since its start block was set.
+// HasReadNothing reports whether the cursor has read no block yet.
 func (c *Cursor) HasReadNothing() bool { return c.Next == c.Start && len(c.Anchors) == 0 }
 
-// Advance is the result of reading consecutive blocks of a chain.
+// Advance describes consecutive blocks of a chain that were read, with their events.
 type Advance struct {
 	// From and To are the first and the last block that were read. If From is before the cursor's Next, a reorg
 	// replaced the blocks from From on, and they were read again.
 	From, To  uint64
-	Head      uint64          // the node's newest block
+	Head      uint64          // as in Cursor
 	Finalized uint64          // as in Cursor
 	Settled   uint64          // as in Cursor
-	AtHead    bool            // To is the chain's head, so orphaned events that were not read again are gone
-	Anchors   []Anchor        // as in Cursor, whose anchors they replace
+	AtHead    bool            // To is the newest block, so orphaned events that were not read again are gone
+	Anchors   []Anchor        // replace those of Cursor
 	Checks    json.RawMessage // as in Cursor
-	Intakes   []Intake        // jobs of the blocks' events, in the chain's order
+	Intakes   []Intake        // jobs made from the blocks' events, in the chain's order
 }
 
 // Advanced is the result of AdvanceCursors.
 type Advanced struct {
-	Answers  []Acceptance // one per intake
-	Tasks    []Task       // to put into Redis
+	Answers  []Acceptance // element i answers Advance.Intakes[i]
+	Tasks    []Task       // tasks to put into Redis
 	Vanished []Vanished   // deliveries whose events a reorg removed
 }
 
 // AdvanceCursors accepts the jobs of the blocks that were read, ends deliveries whose events a reorg removed, and moves
-// the cursors to the block after a.To, in one transaction. The cursors are of one chain and have the same Next: cursors
-// of contracts, or a single cursor of a backfill, which is deleted after its last block. Answers and Tasks are as those
-// of Accept, but only the transaction's deadline limits the number of jobs. See docs/design/chain.md.
+// the cursors to the block after a.To, in Postgres and in cursors, in one transaction. All cursors are of one chain and
+// have the same Next. They are cursors of contracts, or one cursor of a backfill, which is deleted after its last
+// block. The number of jobs has no limit, unlike that of Accept. See docs/design/chain.md.
 //
 // It returns ErrCursorMoved, and stores nothing, if another process has moved one of the cursors.
 func (s *Store) AdvanceCursors(ctx context.Context, cursors []*Cursor, a Advance) (done Advanced, err error) {
@@ -166,13 +167,13 @@ func (s *Store) AdvanceCursors(ctx context.Context, cursors []*Cursor, a Advance
 	return done, nil
 }
 
-// cursorGroup has what the cursors that one AdvanceCursors moves have in common, and their keys.
+// cursorGroup has the keys of the cursors that one AdvanceCursors moves, and the values that they have in common.
 type cursorGroup struct {
 	chainID   uint64
 	backfill  string
-	names     []string // the cursors' Contracts
-	moves     []int64
-	contracts []string // the addresses in names: a backfill's Contracts may have several
+	names     []string // CursorKey.Contracts of each cursor
+	moves     []int64  // Cursor.moves of each cursor
+	contracts []string // all addresses in names; a backfill has several in one name
 	next      uint64
 	end       *uint64
 }
@@ -187,7 +188,7 @@ func newCursorGroup(cursors []*Cursor) cursorGroup {
 	return g
 }
 
-// emitterOf returns the contract that emits a job's event, in lower case.
+// emitterOf returns the address of the contract that emitted a job's event, in lower case.
 func emitterOf(j job.Job) string {
 	if j.Kind == job.KindValidationResponse {
 		return strings.ToLower(j.ValidationRegistry.Hex())
@@ -195,9 +196,9 @@ func emitterOf(j job.Job) string {
 	return strings.ToLower(j.ReputationRegistry.Hex())
 }
 
-// LeadChain acquires a lock for each of the cursors keys and runs do with the keys whose locks it got, in any order. It
-// releases the locks when do returns. So at most one call at a time, in all processes, runs do with a given cursor. It
-// returns false, without running do, if other calls hold all the locks. The error is that of do or of Postgres.
+// LeadChain acquires a lock for each cursor in keys, without waiting, and runs do with the keys whose locks it got, in
+// any order. So at most one call at a time, in all processes, runs do for a given cursor. It releases the locks when do
+// returns. It returns false, without running do, if it gets no lock. The error is that of do or of Postgres.
 func (s *Store) LeadChain(ctx context.Context, keys []CursorKey, do func(context.Context, []CursorKey) error) (bool, error) {
 	locks := make(map[int64]CursorKey, len(keys))
 	for _, key := range keys {

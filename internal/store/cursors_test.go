@@ -49,7 +49,7 @@ func TestAdvanceCursors(t *testing.T) {
 	if _, err := s.AdvanceCursors(t.Context(), []*Cursor{&stale}, Advance{From: 7, To: 19, Intakes: []Intake{{Job: feedback(1, 5000)}}}); !errors.Is(err, ErrCursorMoved) {
 		t.Errorf("from where the cursor was: %v", err)
 	}
-	exec(t, s, `ALTER TABLE herald.deliveries ADD CONSTRAINT refused CHECK (agent_id <> 77)`)
+	exec(t, s, `ALTER TABLE herald.history ADD CONSTRAINT refused CHECK (agent_id <> 77)`)
 	if _, err := s.AdvanceCursors(t.Context(), []*Cursor{&read}, Advance{From: 20, To: 39, Intakes: []Intake{{Job: feedback(1, 5001)}, {Job: feedback(77, 1)}}}); err == nil {
 		t.Error("a row that Postgres refuses was accepted")
 	}

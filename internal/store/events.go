@@ -10,21 +10,22 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// EventRetention is how long EventsAfter can read a status change. DropEvents deletes older ones.
+// EventRetention is how long changes of status are kept for EventsAfter. DropEvents deletes older ones.
 const EventRetention = 72 * time.Hour
 
-// EventCursor is a position in the stream of status changes, which is ordered by Xid, then ID. Its text form is
+// EventCursor is a position in the stream of DeliveryEvents, which is ordered by Xid and then by ID. Its text form is
 // "<unix seconds>.<xid>.<id>".
 type EventCursor struct {
 	At  int64  // time of the event in unix seconds, to detect positions older than EventRetention
 	Xid uint64 // Postgres' id of the transaction that stored the event
-	ID  int64  // id of the event, ascending within a transaction
+	ID  int64  // id of the event; ascends within a transaction
 }
 
-// String returns the text form, "<unix seconds>.<xid>.<id>".
+// String returns the text form of c, "<unix seconds>.<xid>.<id>".
 func (c EventCursor) String() string { return fmt.Sprintf("%d.%d.%d", c.At, c.Xid, c.ID) }
 
-// ParseEventCursor parses the text form of EventCursor. It returns an error for any text that String would not return.
+// ParseEventCursor parses the text form of an EventCursor. It returns an error for any text that String does not
+// return.
 func ParseEventCursor(s string) (c EventCursor, err error) {
 	n, err := fmt.Sscanf(s, "%d.%d.%d", &c.At, &c.Xid, &c.ID)
 	if err != nil || n != 3 || c.String() != s {
@@ -33,8 +34,8 @@ func ParseEventCursor(s string) (c EventCursor, err error) {
 	return c, nil
 }
 
-// DeliveryEvent is one change of a delivery's status. Changes to running are not events. Kind, ChainID and AgentID are
-// the delivery's present values, the other fields are as of the change.
+// DeliveryEvent is one change of a delivery's status, except a change to running. Kind, ChainID and AgentID are the
+// delivery's present values; the other fields have the values of the time of the change.
 type DeliveryEvent struct {
 	Cursor     EventCursor   `json:"-"`
 	At         time.Time     `json:"at"`
@@ -47,7 +48,7 @@ type DeliveryEvent struct {
 	AgentID    string        `json:"agentId"`
 }
 
-// LastEvent returns the present end of the stream. From that position, EventsAfter returns every event that is
+// LastEvent returns the present end of the stream of DeliveryEvents. EventsAfter from there returns every event that is
 // committed after this call, and perhaps some that were committed shortly before.
 func (s *Store) LastEvent(ctx context.Context) (c EventCursor, err error) {
 	ctx, cancel := s.withDeadline(ctx)
@@ -59,16 +60,16 @@ func (s *Store) LastEvent(ctx context.Context) (c EventCursor, err error) {
 	return c, err
 }
 
-// EventsAfter reads at most limit events after the position after, in the order of the stream. It holds back events of
-// transactions that began after a still open one. That one could commit events at an earlier position, which a caller
-// that continues after the last event would miss.
+// EventsAfter returns the next events after the position after, at most limit, in the order of the stream. It omits
+// events of a transaction while one that began earlier is open: that one may still commit events at an earlier
+// position, which a caller that continues after the last event would miss.
 func (s *Store) EventsAfter(ctx context.Context, after EventCursor, limit int) (list []DeliveryEvent, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "read events")
 	rows, _ := s.pool.Query(ctx, `SELECT extract(epoch FROM e.at)::bigint, e.xid::text::bigint, e.id, e.at, e.delivery_id, e.status,
 			coalesce(e.reason, ''), e.attempts, d.kind, d.chain_id, d.agent_id::text
-		  FROM herald.delivery_events e JOIN herald.deliveries d ON d.id = e.delivery_id
+		  FROM herald.delivery_events e JOIN herald.history d ON d.id = e.delivery_id
 		 WHERE (e.xid, e.id) > ($1::text::xid8, $2) AND e.xid < pg_snapshot_xmin(pg_current_snapshot())
 		 ORDER BY e.xid, e.id LIMIT $3`, fmt.Sprint(after.Xid), after.ID, min(limit, maxRows))
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (e DeliveryEvent, err error) {

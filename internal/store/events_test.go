@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/agentherald/herald/internal/heraldtest"
+	"github.com/ethereum/go-ethereum/common"
 )
 
 // TestEventsInOrder: an event whose transaction commits late delays the later events, so that readers miss none.
@@ -50,6 +51,37 @@ func TestEventsInOrder(t *testing.T) {
 	claim(t, s, tasks[2])
 	if more, err := s.EventsAfter(t.Context(), got[1].Cursor, 10); err != nil || len(more) != 0 {
 		t.Errorf("%+v, %v", more, err)
+	}
+}
+
+// TestEventsOfCommittedStates: a transaction that changes a delivery twice reports only the state that it leaves behind:
+// a hint that arrives during a check queues the delivery again in the transaction that records "not found".
+func TestEventsOfCommittedStates(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	if err := s.ReportVerified(t.Context(), []uint64{8453}); err != nil {
+		t.Fatal(err)
+	}
+	job := feedback(1, 1)
+	job.TransactionHash = common.Hash{1}
+	_, tasks := accept(t, s, Intake{Job: job})
+	c := claim(t, s, tasks[0])
+	job.TransactionHash = common.Hash{2}
+	accept(t, s, Intake{Job: job})
+	start, err := s.LastEvent(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rec, err := s.Record(t.Context(), c, Outcome{Status: Rejected, Reason: "event_not_found", Stage: "check", Undecided: true}); err != nil || !rec.Rechecked {
+		t.Fatalf("%+v, %v", rec, err)
+	}
+	var got []DeliveryEvent
+	heraldtest.Await(t, "the event", func() bool {
+		got, err = s.EventsAfter(t.Context(), start, 10)
+		return err != nil || len(got) > 0
+	})
+	if err != nil || len(got) != 1 || got[0].Status != Queued {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 

@@ -34,7 +34,7 @@ func ForceGroups(t testing.TB, s *Store, size int) {
 			if i < len(others) {
 				other = others[i]
 			}
-			all = append(all, claimRequest{other, group[0].lease})
+			all = append(all, claimRequest{other, group[0].n, group[0].lease})
 		}
 		order := rand.Perm(len(all)) // member i of all is claimed at position order[i]
 		mixed := make([]claimRequest, len(all))
@@ -69,7 +69,7 @@ func forceRecordGroups(t testing.TB, s *Store, others []uuid.UUID, size int) {
 			if i < len(others) {
 				lost.ID = others[i]
 			}
-			all = append(all, recordRequest{&lost, group[0].outcome})
+			all = append(all, newRecordRequest(&lost, group[0].outcome))
 		}
 		answers, err := flush(ctx, all)
 		if err != nil {

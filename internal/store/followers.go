@@ -8,23 +8,22 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// MaxFollowers is the largest number of deliveries that one ClaimFollowers claims. It is limited because the agent's
-// row is locked while they are claimed.
+// MaxFollowers limits the deliveries that one ClaimFollowers claims, because the agent's row is locked while they are
+// claimed.
 const MaxFollowers = 49
 
 // Follower is the claim of a delivery that is sent in the same call as another delivery of its agent, the leader. A
-// follower has no task in Redis: if it must wait after the call, Postgres stores the wait and no task is rescheduled.
+// Follower has no task in Redis. If the delivery must wait after the call, it waits without a task.
 type Follower struct {
 	*Claim
-	Err     error // ErrUnreadableJob if the stored job cannot be parsed, else nil
-	blocked bool  // the delivery was waiting for an earlier delivery of its ordering key (behind_earlier)
+	Err error // ErrUnreadableJob if the stored job cannot be parsed, else nil
 }
 
-// ClaimFollowers claims, for lease, at most n (and MaxFollowers) deliveries that can be sent in one call with the
-// leader. A follower is a NewFeedback of the leader's agent with the leader's action. It is one of the next deliveries
-// of the backlog, or waits for the leader or another follower (behind_earlier). Followers are returned in the order in
-// which they must be sent: those of one ordering key by index, without skipping an open delivery between them. The
-// caller must hold the leader's claim.
+// ClaimFollowers claims, for the duration lease, at most n (and MaxFollowers) deliveries that can be sent in one call
+// with the leader, whose claim the caller must have. Each of them is a NewFeedback of the leader's agent with the
+// leader's action. It was one of the next deliveries of the backlog, or waited for the leader or another Follower
+// (behind_earlier). The result is in the order in which they must be sent: those of one ordering key by index, with no
+// open delivery of that key omitted between them.
 func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int, lease time.Duration) (all []Follower, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -32,28 +31,20 @@ func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int, lease 
 	a := leader.Agent()
 	b := &pgx.Batch{}
 	b.Queue(statement("lock_agent"), a.ChainID, a.Registry, a.ID)
-	b.Queue(statement("claim_followers"), a.ChainID, a.Registry, a.ID, leader.ID, min(n, MaxFollowers), lease,
-		RecentSuccess, s.strict).Query(func(rows pgx.Rows) error {
-		var row claimRow
-		var f Follower
-		var unfinished int
-		_, err := pgx.ForEachRow(rows, append(row.fields(), &row.ID, &row.N, &unfinished, &f.blocked), func() error {
-			row.Again = row.N > 1 || f.blocked
-			f.Claim, f.Err = row.claim(row.N, unfinished)
-			all = append(all, f)
-			return nil
+	b.Queue(statement("claim_followers"), namedStatement("claim_followers").args(pgx.NamedArgs{"chain_id": a.ChainID, "registry": a.Registry,
+		"agent_id": a.ID, "leader": leader.ID, "limit": min(n, MaxFollowers), "lease": lease, "recent": RecentSuccess})...).
+		Query(func(rows pgx.Rows) error {
+			return readClaims(rows, func(c *Claim, err error) { all = append(all, Follower{c, err}) })
 		})
-		return err
-	})
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
 		return nil, err // nothing was committed, or the leases of the claims expire
 	}
 	return all, nil
 }
 
-// GiveBack undoes claims of one ClaimFollowers that the agent did not process: because no call was made, or the agent
-// ignored them in the call. Each delivery returns to the backlog or to its wait for an earlier one, and its attempt is
-// deleted. It skips claims that were lost.
+// GiveBack undoes claims that one ClaimFollowers returned and with which the agent did nothing: because no call was
+// made, or because the agent ignored these deliveries in the call. Each delivery returns to the backlog or to its wait
+// (behind_earlier), and its attempt is deleted. It skips claims that are lost.
 func (s *Store) GiveBack(ctx context.Context, all []Follower) (err error) {
 	if len(all) == 0 {
 		return nil
@@ -66,7 +57,7 @@ func (s *Store) GiveBack(ctx context.Context, all []Follower) (err error) {
 	var blocked []bool
 	for _, f := range all {
 		ids, claimNos = append(ids, f.ID), append(claimNos, f.No)
-		blocked = append(blocked, f.blocked)
+		blocked = append(blocked, f.waited)
 	}
 	a := all[0].Agent()
 	b := &pgx.Batch{}

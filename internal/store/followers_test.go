@@ -8,7 +8,6 @@ import (
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/google/uuid"
 )
 
 // ofClient returns a feedback of another client than that of feedback.
@@ -28,13 +27,6 @@ func follow(t *testing.T, s *Store, leader *Claim, n int) []Follower {
 	return all
 }
 
-// block makes deliveries wait for an earlier one of their client, as strict order does.
-func block(t *testing.T, s *Store, ids ...uuid.UUID) {
-	t.Helper()
-	exec(t, s, `UPDATE herald.deliveries SET status = 'waiting', reason = 'behind_earlier', handed_at = NULL, next_attempt_at = now() + interval '1 minute',
-		holds_until = CASE WHEN herald.has_order(kind) THEN timestamptz 'infinity' END WHERE id = ANY($1)`, ids)
-}
-
 func indexes(all []Follower) (list []uint64) {
 	for _, f := range all {
 		list = append(list, f.Job.FeedbackIndex)
@@ -47,16 +39,14 @@ func indexes(all []Follower) (list []uint64) {
 func TestFollowersOfOneClient(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
+	s.strict = true
 	var in []Intake
 	for _, i := range []int{1, 5, 3, 2, 4, 7, 6, 8} {
 		in = append(in, Intake{Job: ofClient(1, i)})
 	}
 	revoked := ofClient(1, 6)
 	revoked.Kind, revoked.Reason, revoked.Action.ToolName = job.KindFeedbackRevoked, job.RevokedByClient, "agent.receiveRevocation"
-	answers, tasks := accept(t, s, append(in, Intake{Job: revoked})...)
-	for _, a := range answers[1:] {
-		block(t, s, a.ID)
-	}
+	_, tasks := accept(t, s, append(in, Intake{Job: revoked})...)
 	leader := claim(t, s, tasks[0])
 	all := follow(t, s, leader, 49)
 	if got := indexes(all); !slices.Equal(got, []uint64{2, 3, 4, 5, 6, 7, 8}) { // the revocation of 6 blocks none
@@ -101,6 +91,7 @@ func TestFollowersOfOneClient(t *testing.T) {
 func TestFollowersOfTheBacklog(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
+	s.strict = true
 	var in []Intake
 	for c := range byte(20) {
 		in = append(in, Intake{Job: ofClient(c, 1)})
@@ -111,7 +102,6 @@ func TestFollowersOfTheBacklog(t *testing.T) {
 	late := Intake{Job: ofClient(40, 1)}
 	answers, tasks := accept(t, s, append(in, Intake{Job: other}, sealed, Intake{Job: ofClient(32, 1)}, Intake{Job: ofClient(32, 2)}, Intake{Job: ofClient(32, 3)}, late)...)
 	accept(t, s, Intake{Job: ofClient(50, 1), Bulk: true})
-	block(t, s, answers[23].ID, answers[24].ID)
 	exec(t, s, `UPDATE herald.deliveries SET replays = 1 WHERE id = $1`, answers[10].ID)
 	leader := claim(t, s, tasks[0])
 

@@ -15,52 +15,53 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Source identifies the sender of a job and how much it is trusted.
+// Source identifies the sender of a job, and how much its choice of an action is trusted.
 type Source struct {
 	Name  string // "token:<name>", SourceRedis, SourceCommand or SourceChain
 	Trust Trust
 }
 
-// Trust decides which job's action is used if several jobs name the position of the same event: the one with the
-// highest Trust; among equal ones, the job that arrived first.
+// Trust decides which action is used if several jobs name the same event at the same position: that of the job with the
+// highest Trust; among equal ones, that of the job that arrived first.
 type Trust int
 
 // The values of Trust.
 const (
 	TrustChain    Trust = iota // lowest: jobs made from the chain's events, which have the default action
-	TrustOrdinary              // senders that may not set a field of job.DirectField
-	TrustDirect                // highest: operator commands, and senders that may set these fields
+	TrustOrdinary              // senders that must not set the fields that job.DirectField checks
+	TrustDirect                // highest: commands of the operator, and senders that may set these fields
 )
 
-// Names of sources that are not tokens.
+// Values of Source.Name for sources that are not API tokens.
 const (
 	SourceChain   = "chain"
 	SourceCommand = "command"
 	SourceRedis   = "redis" // all writers to Redis together
 )
 
-// SourceToken returns the source of an API token.
+// SourceToken returns the source for jobs that were sent with the API token of this name.
 func SourceToken(name string, t Trust) Source { return Source{"token:" + name, t} }
 
 const (
 	maxHints       = 8 // hints of one delivery
-	maxHintsOfPeer = 2 // hints of one delivery from the same API token, or from Redis
+	maxHintsOfPeer = 2 // hints of one delivery that one API token, or all writers to Redis, may send
 )
 
-// isPeer reports whether s is Redis or an API token, so that maxHintsOfPeer limits its hints.
+// isPeer reports whether maxHintsOfPeer limits the hints of s: s is an API token or Redis.
 func (s Source) isPeer() bool { return s.Name == SourceRedis || strings.HasPrefix(s.Name, "token:") }
 
-// Hint is a job that was sent for a delivery's key. Its position is where the event may be.
+// Hint is one of several jobs that were sent for a delivery's key. It names a position where the event may be, and an
+// action.
 type Hint struct {
-	Rank          int // order of arrival; 0: the delivery's first job
+	Rank          int // order of arrival; 0: the job with which the delivery began
 	Job           job.Job
 	SealedHeaders []byte
 	Source        Source
-	Refuted       bool // a check found that the chain does not have the event at that position
+	Refuted       bool // a check found that the event is not at this position
 	CreatedAt     time.Time
 }
 
-// Hints lists the hints of a claimed delivery, by rank. If Claim.Hints is 0, the list is empty.
+// Hints returns the hints of the claimed delivery, by rank. It returns none if Claim.Hints is 0.
 func (s *Store) Hints(ctx context.Context, c *Claim) (list []Hint, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -68,7 +69,8 @@ func (s *Store) Hints(ctx context.Context, c *Claim) (list []Hint, err error) {
 	return readHints(ctx, s.pool, c.ID)
 }
 
-// readHints reads a delivery's hints. It omits jobs that cannot be parsed, which a newer version may have written.
+// readHints reads the hints of the delivery id, by rank. It omits jobs that cannot be parsed, which a newer version may
+// have written.
 func readHints(ctx context.Context, q querier, id uuid.UUID) (list []Hint, err error) {
 	rows, _ := q.Query(ctx, `SELECT rank, job, secret_headers, source, trust, refuted, created_at
 		FROM herald.hints WHERE delivery_id = $1 ORDER BY rank`, id)
@@ -86,9 +88,10 @@ func readHints(ctx context.Context, q querier, id uuid.UUID) (list []Hint, err e
 }
 
 // AddHint appends h to list, the hints of a delivery by rank, and sets its rank. It returns the new list and true. It
-// returns list and false if a hint of equal or higher trust names the same event, or if the sender has maxHintsOfPeer
-// hints. In a full list, h replaces the first refuted hint; without one, h is added only if its trust is TrustChain,
-// and replaces the last hint. The model (store/memory) uses AddHint too.
+// returns list and false if a hint of equal or higher trust names the same event at the same position, or if the sender
+// of h has maxHintsOfPeer hints. If list has maxHints, h replaces the first refuted hint. If none is refuted, h
+// replaces the last hint if its trust is TrustChain, and is otherwise not added. The model (store/model) uses AddHint
+// too.
 func AddHint(list []Hint, h Hint) (_ []Hint, added bool) {
 	sum, ofPeer := h.Job.EventSum(), 0
 	for _, known := range list {
@@ -118,17 +121,18 @@ func AddHint(list []Hint, h Hint) (_ []Hint, added bool) {
 	return append(list, h), true
 }
 
-// HasOtherAction reports whether a hint in list whose trust is trust has another action, or other sealed headers, than
-// the job j with the headers sealed. same reports whether the headers of a hint have the same content as sealed
-// (sameHeaders).
+// HasOtherAction reports whether list has a hint of this trust with another action than the job j, or with other
+// headers than sealed, the encrypted headers of j. same reports whether encrypted headers decrypt to the same headers
+// as sealed; nil: it is unknown (sameHeaders).
 func HasOtherAction(list []Hint, j job.Job, sealed []byte, trust Trust, same func(sealed []byte) bool) bool {
 	return slices.ContainsFunc(list, func(h Hint) bool {
 		return h.Source.Trust == trust && (h.Job.ActionSum() != j.ActionSum() || !sameHeaders(sealed, h.SealedHeaders, same))
 	})
 }
 
-// sameHeaders reports whether a and b, encrypted headers, are both nil, or both present and same(b) is true. same knows
-// the content of a. Without same, present headers count as different.
+// sameHeaders reports whether the encrypted headers a and b are equal: both are nil, or both are not and same(b) is
+// true. same compares the decrypted headers of its argument with those of a. If same is nil, headers that are not nil
+// count as different.
 func sameHeaders(a, b []byte, same func(sealed []byte) bool) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
@@ -136,9 +140,8 @@ func sameHeaders(a, b []byte, same func(sealed []byte) bool) bool {
 	return same != nil && same(b)
 }
 
-// listHints returns the hints of the delivery h by rank, and how many of them are stored in herald.hints. If none is
-// stored, the list has one hint made of h's own job (known). It has none if that job is a follower's, read off the
-// chain.
+// listHints returns the hints of the delivery h, by rank, and how many of them are rows of herald.hints. If there is no
+// row, it returns one hint made of h's stored job (known), or none if that job was made by the chain follower.
 func (s *Store) listHints(ctx context.Context, tx pgx.Tx, h holder, known job.Job) (list []Hint, stored int, err error) {
 	if list, err = readHints(ctx, tx, h.id); err != nil || len(list) > 0 || h.bound && h.source.Trust == TrustChain {
 		return list, len(list), err
@@ -146,9 +149,10 @@ func (s *Store) listHints(ctx context.Context, tx pgx.Tx, h holder, known job.Jo
 	return []Hint{{Job: known, SealedHeaders: h.sealed, Source: h.source, Refuted: h.isNotFound()}}, 0, nil
 }
 
-// addHint stores the job brought as a hint of the delivery h, which has its key and the job known, and ends h's wait
-// for the chain, if any. It reports false if AddHint refuses the hint. The transaction has locked h. review schedules a
-// Review of h, unless one is pending.
+// addHint stores the job brought, which arrived for the key of the delivery h, as a hint of h, and ends h's wait for
+// the chain (not_confirmed, chain_unavailable), if any. known is h's stored job, and tx has locked h. With review, it
+// also schedules a Review of h, unless one is scheduled. It returns false, and stores nothing, if AddHint does not add
+// the hint.
 func (s *Store) addHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	review bool) (added bool, err error) {
 	defer wrapError(&err, "keep another job of %s", a.key)
@@ -174,26 +178,31 @@ func (s *Store) addHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, bro
 	return true, tx.SendBatch(ctx, b).Close()
 }
 
+// queueHint queues in b the insert of h, whose job is raw, as a hint of the delivery id. With review, it schedules a
+// Review.
 func queueHint(b *pgx.Batch, id uuid.UUID, h Hint, raw []byte, review bool) {
 	b.Queue(statement("hint"), namedStatement("hint").args(pgx.NamedArgs{"delivery_id": id, "rank": h.Rank, "job": raw,
 		"sealed_headers": h.SealedHeaders, "source": h.Source.Name, "trust": int(h.Source.Trust), "refuted": h.Refuted,
 		"review": review})...)
 }
 
-// ErrNewHint means that a hint arrived after the claim, so that the result of the check may be outdated.
+// ErrNewHint is returned by Bind if a hint arrived, or the chain follower read the event, after the claim. The result
+// of the worker's check may then be outdated.
 var ErrNewHint = errors.New("another job of the event arrived during the check")
 
-// Binding is an event that a check read from the chain, with the action that applies to it.
+// Binding is an event that a worker's check read from the chain, with the action for it.
 type Binding struct {
-	Job           job.Job
-	SealedHeaders []byte
-	Source        Source   // of the action
-	Corrected     []string // fields of the jobs that the event contradicts; nil: the stored list stays
+	Job           job.Job  // the event and the action
+	SealedHeaders []byte   // encrypted headers of the action's endpoint; nil: none
+	Source        Source   // sender of the action
+	Corrected     []string // fields in which the sent jobs differ from the event; nil: the stored list stays
 }
 
-// Bind replaces the job of the claimed delivery by the event b, in Postgres and in c. It returns ErrFenced if the claim
-// is lost, and ErrNewHint if, after the claim, a hint arrived or the chain's follower read the event. The event may
-// belong to another agent. Then the caller must not call the agent, but record c with Outcome.Rerouted.
+// Bind replaces the job of the claimed delivery by the event b, in Postgres and in c. It sets c.MayCall, and gives the
+// delivery the turn of its ordering key, unless another delivery has the turn or delays it. It returns ErrFenced if the
+// claim is lost, and ErrNewHint if a hint arrived or the chain follower read the event after the claim. If the event
+// belongs to another agent than the claim, the caller must not call the agent, but record an outcome with
+// Outcome.Rerouted.
 func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -203,14 +212,19 @@ func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 		return err
 	}
 	a := jobAgent(b.Job)
-	var done bool
-	err = s.pool.QueryRow(ctx, statement("bind"), namedStatement("bind").args(pgx.NamedArgs{"delivery_id": c.ID,
+	locked := c.Agent()
+	batch := &pgx.Batch{}
+	batch.Queue(statement("lock_agent"), locked.ChainID, locked.Registry, locked.ID)
+	var mayCall bool
+	batch.Queue(statement("bind"), namedStatement("bind").args(pgx.NamedArgs{"delivery_id": c.ID,
 		"claim_no": c.No, "hints": c.Hints, "job": raw, "sealed_headers": b.SealedHeaders, "source": b.Source.Name,
 		"trust": int(b.Source.Trust), "corrected": boundNames(b.Corrected), "chain_id": int64(a.ChainID),
-		"registry": a.Registry, "agent_id": a.ID, "order_key": b.Job.OrderKey(), "order_seq": fmt.Sprint(b.Job.OrderSeq())})...).Scan(&done)
+		"registry": a.Registry, "agent_id": a.ID, "order_key": b.Job.OrderKey(), "order_seq": fmt.Sprint(b.Job.OrderSeq())})...).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&mayCall) })
+	err = s.pool.SendBatch(ctx, batch).Close()
 	if errors.Is(err, pgx.ErrNoRows) {
 		now := c.Agent()
-		err = s.pool.QueryRow(ctx, `SELECT identity_registry, agent_id::text FROM herald.deliveries
+		err = s.pool.QueryRow(ctx, `SELECT identity_registry, agent_id::text FROM herald.work
 			WHERE id = $1 AND claim_no = $2 AND status = 'running'`, c.ID, c.No).Scan(&now.Registry, &now.ID)
 		if err == nil {
 			c.agent = now // a follower may have read an event of another agent, to whose backlog the delivery returns
@@ -219,7 +233,7 @@ func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 		return noRows(err, ErrFenced)
 	}
 	if err == nil {
-		c.Job, c.SealedHeaders, c.Source, c.Bound, c.agent = b.Job, b.SealedHeaders, b.Source, true, a
+		c.Job, c.SealedHeaders, c.Source, c.Bound, c.MayCall, c.agent = b.Job, b.SealedHeaders, b.Source, true, mayCall, a
 		if b.Corrected != nil {
 			c.Corrected = b.Corrected
 		}
@@ -227,7 +241,7 @@ func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 	return err
 }
 
-// encodeJob returns a job as the JSON that Postgres stores (storable.Repair). It returns an error if the job nests too
+// encodeJob encodes a job as JSON that Postgres can store (storable.Repair). It returns an error if the job nests too
 // deeply.
 func encodeJob(j job.Job) ([]byte, error) {
 	raw, err := json.Marshal(j)

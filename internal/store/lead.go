@@ -13,33 +13,34 @@ import (
 )
 
 const (
-	// leaderLock is the advisory lock that Lead acquires: the text "herald" as a number. The rounds of the reconciler,
-	// of the retention and of the alerts share it, so only one of them runs at a time, in one process.
+	// leaderLock is the advisory lock that Lead acquires: the text "herald" as a number. The reconciler, retention and
+	// the alerts use it, so that one process at a time runs them.
 	leaderLock = 0x686572616c64
-	// turnLock is an advisory lock that a process holds while it asks for other locks, so that processes ask in turn.
+	// turnLock is an advisory lock that a process has while it tries to acquire other locks, so that processes try one
+	// after the other.
 	turnLock = leaderLock + 1
-	// lockTimeout limits each statement that acquires or releases locks.
+	// lockTimeout limits each statement that acquires or releases advisory locks.
 	lockTimeout = 5 * time.Second
 )
 
-// Lead runs do if it gets the leader lock, and releases the lock when do returns. It does not wait: it returns false,
-// without running do, if another call in this or another process holds the lock. The connection to Postgres holds the
-// lock, so a process that dies leaves no lock behind. The error is that of do or of Postgres.
+// Lead runs do if it acquires the leader lock, and releases the lock when do returns. It does not wait for the lock: if
+// another call in this or another process has it, Lead returns false without running do. The lock belongs to the
+// connection to Postgres, so it ends when the process dies. The error is that of do or of Postgres.
 func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
 	return s.leaders.lead(ctx, []int64{leaderLock}, func(ctx context.Context, _ []int64) error { return do(ctx) })
 }
 
-// leaders holds the advisory locks of a process, all on one connection.
+// leaders acquires and releases the advisory locks of a process, all on one connection.
 type leaders struct {
-	store *Store // whose pool the connection is from
+	store *Store // its pool provides the connection
 
 	mu   sync.Mutex
-	conn *pgxpool.Conn      // nil: no lock is held
-	held map[int64]struct{} // held locks; not asked for again, as Postgres would grant them to the same session twice
+	conn *pgxpool.Conn      // connection that has the locks; nil: there are none
+	held map[int64]struct{} // acquired locks; Postgres would grant them to the same session a second time
 }
 
-// lead runs do with those of the locks that it gets, and releases them when do returns. It returns false, without
-// running do, if it gets none.
+// lead acquires locks without waiting, runs do with those that it got, and releases them when do returns. It returns
+// false, without running do, if it got none.
 func (l *leaders) lead(ctx context.Context, locks []int64, do func(context.Context, []int64) error) (bool, error) {
 	conn, got, err := l.lock(ctx, locks)
 	if err != nil {
@@ -52,9 +53,9 @@ func (l *leaders) lead(ctx context.Context, locks []int64, do func(context.Conte
 	return true, do(ctx, got)
 }
 
-// lock tries to acquire those of locks that this process does not hold, without waiting for other holders. It returns
-// the locks that it acquired and the connection that holds them. Processes try one after the other (turnLock), so that
-// two processes that start together do not each get some of a chain's contracts.
+// lock tries to acquire those of locks that this process does not have, without waiting. It returns the acquired locks
+// and the connection that has them. Processes try one after the other (turnLock); otherwise, of two processes that
+// start together, each could get some of a chain's contracts.
 func (l *leaders) lock(ctx context.Context, locks []int64) (_ *pgxpool.Conn, got []int64, err error) {
 	ctx, cancel := l.store.withDeadline(ctx)
 	defer cancel()
@@ -91,8 +92,8 @@ func (l *leaders) lock(ctx context.Context, locks []int64) (_ *pgxpool.Conn, got
 	return conn, got, nil
 }
 
-// unlock releases locks that lock returned with conn. It does nothing if conn was closed since: Postgres has then
-// released them.
+// unlock releases the locks that lock returned with conn. It does nothing if conn was closed since, because Postgres
+// has then released them.
 func (l *leaders) unlock(ctx context.Context, conn *pgxpool.Conn, locks []int64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockTimeout)
 	defer cancel()
@@ -111,7 +112,7 @@ func (l *leaders) unlock(ctx context.Context, conn *pgxpool.Conn, locks []int64)
 	l.releaseUnused()
 }
 
-// releaseUnused returns the connection to the pool if it holds no lock. The caller holds l.mu.
+// releaseUnused returns the connection to the pool if it has no lock. The caller has locked l.mu.
 func (l *leaders) releaseUnused() {
 	if len(l.held) == 0 {
 		l.conn.Release()
@@ -119,8 +120,8 @@ func (l *leaders) releaseUnused() {
 	}
 }
 
-// drop closes the connection, after which this process holds no lock: a session that may still hold one must not return
-// to the pool. The caller holds l.mu.
+// drop closes the connection, which ends all locks of this process. A session that may still have a lock must not
+// return to the pool. The caller has locked l.mu.
 func (l *leaders) drop(ctx context.Context) {
 	_ = l.conn.Conn().Close(ctx)
 	l.conn.Release()

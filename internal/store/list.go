@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -17,8 +18,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Delivery is a row of herald.deliveries as operators see it. Job, Result and History are set by Store.Delivery only,
-// not in lists.
+// Delivery is a delivery as operators see it. Job, Result and History are set only by the method Delivery, not in
+// lists.
 type Delivery struct {
 	ID               uuid.UUID     `json:"id"`
 	Key              string        `json:"key"`
@@ -38,38 +39,40 @@ type Delivery struct {
 	FileVerification string        `json:"fileVerification,omitempty"`
 	FileSource       string        `json:"fileSource,omitempty"`
 	FileDisagrees    []string      `json:"fileDisagrees,omitempty"` // fields of the file that contradict the event
-	Verified         bool          `json:"verified"`                // workers verified the chain's events at acceptance
-	Corrected        []string      `json:"corrected,omitempty"`     // fields of the jobs that the event contradicts
+	Verified         bool          `json:"verified"`                // workers verified the chain's events when the job arrived
+	Corrected        []string      `json:"corrected,omitempty"`     // fields in which the sent jobs differ from the event
 	CreatedAt        time.Time     `json:"createdAt"`
 	UpdatedAt        time.Time     `json:"updatedAt"`
 	FinishedAt       *time.Time    `json:"finishedAt,omitempty"`
-	// TraceID is the trace of its spans, and of the traceparent that is sent to the agent.
+	// TraceID is the id of the trace (W3C Trace Context) that contains the delivery's spans and is sent to the agent.
 	TraceID string          `json:"traceId"`
 	Job     json.RawMessage `json:"job,omitempty"`    // set by Delivery only
 	Result  json.RawMessage `json:"result,omitempty"` // set by Delivery only
 	History []Attempt       `json:"history,omitempty"`
 }
 
-// Attempt is one try at a delivery. Its fields are in the order in which Delivery selects them.
+// Attempt is one attempt to deliver, as operators see it. Its fields are in the order in which the method Delivery
+// selects them.
 type Attempt struct {
 	Number     int             `json:"number"`
 	StartedAt  time.Time       `json:"startedAt"`
 	DurationMs *int            `json:"durationMs,omitempty"`
 	Stage      string          `json:"stage"`
-	Outcome    string          `json:"outcome,omitempty"` // empty: running, or its process died
+	Outcome    string          `json:"outcome,omitempty"` // empty: the attempt runs, or its outcome is unknown
 	Reason     reason.Reason   `json:"reason,omitempty"`
 	Error      string          `json:"error,omitempty"`
 	Arguments  json.RawMessage `json:"arguments,omitempty"`
 	Response   json.RawMessage `json:"response,omitempty"`
 	Protocol   string          `json:"protocol,omitempty"`
-	// StepMicros are the durations of check, resolve, fetch, compose and call in µs, up to the last step that began.
+	// StepMicros has the durations of the steps check, resolve, fetch, compose and call in µs, up to the last step that
+	// began.
 	StepMicros []int32 `json:"stepMicros,omitempty"`
 }
 
 // maxRows is the maximum length of a list: a page of 1,000 rows, and one more row to detect a next page.
 const maxRows = 1001
 
-// Filter selects deliveries. Zero fields do not restrict the list.
+// Filter selects deliveries. Fields with zero values do not restrict the list.
 type Filter struct {
 	ChainID     *uint64
 	AgentID     string // decimal
@@ -79,9 +82,9 @@ type Filter struct {
 	Status      Status
 	Reason      reason.Reason
 	Kind        string
-	Since       time.Time // created at or after
-	Until       time.Time // created before
-	Before      int64     // if positive, only deliveries with a lower Seq: the last Seq of the previous page
+	Since       time.Time // earliest time of creation
+	Until       time.Time // created before this time
+	Before      int64     // if positive, selects lower values of Seq; the last Seq of the previous page
 	Limit       int       // default 50, at most maxRows
 }
 
@@ -96,7 +99,7 @@ func scanDelivery(row pgx.CollectableRow) (d Delivery, err error) {
 	return d, err
 }
 
-// scanRow scans a row: deliveryColumns into d, and the columns after them into the pointers more.
+// scanRow scans a row of deliveryColumns into d, and the row's further columns into the pointers more.
 func (d *Delivery) scanRow(row pgx.Row, more ...any) error {
 	var traceparent string
 	columns := []any{&d.ID, &d.Key, &d.Seq, &d.Kind, &d.ChainID, &d.IdentityRegistry, &d.AgentID, &d.Status, &d.Reason,
@@ -108,8 +111,8 @@ func (d *Delivery) scanRow(row pgx.Row, more ...any) error {
 	return err
 }
 
-// Deliveries lists the deliveries that match the filter, newest (highest Seq) first, at most f.Limit. For the next
-// page, set f.Before to the Seq of the last delivery.
+// Deliveries lists the deliveries that match the filter, newest (highest Seq) first. For the next page, set f.Before to
+// the Seq of the last delivery.
 func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err error) {
 	if f.Reason != "" && f.Status == "" {
 		return s.deliveriesByReason(ctx, f)
@@ -117,28 +120,59 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err 
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "list deliveries")
-	n, err := s.narrowByTime(ctx, f)
-	if err != nil {
-		return nil, err
+	limit := min(cmp.Or(max(f.Limit, 0), 50), maxRows)
+	for _, table := range f.tables() {
+		order := "seq"
+		if f.Client != "" && table == endedDeliveries || f.Transaction != "" {
+			order = "seq + 0" // matches history_client; otherwise Postgres might read all deliveries for a client that has few
+		}
+		n, err := s.narrowByTime(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		if f.Before > 0 {
+			n.addCondition(order+" <", f.Before)
+		}
+		args := append(n.args, limit)
+		rows, _ := s.pool.Query(ctx, `SELECT `+deliveryColumns+` FROM `+table+n.whereClause()+
+			` ORDER BY `+order+` DESC LIMIT $`+strconv.Itoa(len(args)), args...)
+		found, err := pgx.CollectRows(rows, scanDelivery)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, found...)
 	}
-	order := "seq"
-	if f.Client != "" || f.Transaction != "" {
-		order = "seq + 0" // matches deliveries_client; otherwise Postgres might read all deliveries for a client that has few
-	}
-	if f.Before > 0 {
-		n.addCondition(order+" <", f.Before)
-	}
-	args := append(n.args, min(cmp.Or(max(f.Limit, 0), 50), maxRows))
-	rows, _ := s.pool.Query(ctx, `SELECT `+deliveryColumns+` FROM herald.deliveries`+n.whereClause()+
-		` ORDER BY `+order+` DESC LIMIT $`+strconv.Itoa(len(args)), args...)
-	return pgx.CollectRows(rows, scanDelivery)
+	return newest(list, limit), nil
 }
 
-// reasonStatuses are the statuses that can have a reason.
+// newest returns the deliveries with the highest Seq, at most limit.
+func newest(list []Delivery, limit int) []Delivery {
+	slices.SortFunc(list, func(a, b Delivery) int { return cmp.Compare(b.Seq, a.Seq) })
+	return list[:min(len(list), limit)]
+}
+
+// The views of deliveries.
+const (
+	openDeliveries  = "herald.open_deliveries"
+	endedDeliveries = "herald.ended_deliveries"
+)
+
+// tables returns the views that can have deliveries with the status of the filter.
+func (f Filter) tables() []string {
+	switch {
+	case f.Status == "":
+		return []string{openDeliveries, endedDeliveries}
+	case f.Status.Final():
+		return []string{endedDeliveries}
+	}
+	return []string{openDeliveries}
+}
+
+// reasonStatuses are the statuses of deliveries that may have a reason.
 var reasonStatuses = []Status{Waiting, Held, Skipped, Rejected, Dead, Cancelled}
 
 // deliveriesByReason is Deliveries for a filter with a reason and no status. It reads one list for each of
-// reasonStatuses and merges them, because the index deliveries_reason is ordered by seq only within a status.
+// reasonStatuses and merges them, because the index history_reason is ordered by seq only within a status.
 func (s *Store) deliveriesByReason(ctx context.Context, f Filter) (all []Delivery, err error) {
 	for _, f.Status = range reasonStatuses {
 		list, err := s.Deliveries(ctx, f)
@@ -147,24 +181,23 @@ func (s *Store) deliveriesByReason(ctx context.Context, f Filter) (all []Deliver
 		}
 		all = append(all, list...)
 	}
-	slices.SortFunc(all, func(a, b Delivery) int { return cmp.Compare(b.Seq, a.Seq) })
-	return all[:min(len(all), cmp.Or(max(f.Limit, 0), 50), maxRows)], nil
+	return newest(all, min(cmp.Or(max(f.Limit, 0), 50), maxRows)), nil
 }
 
-// narrow returns the filter as SQL conditions. It ignores Before and Limit, which select a page.
+// narrow returns the SQL conditions of the filter, without Before and Limit.
 func (f Filter) narrow() (n narrowing) {
 	if f.ChainID != nil {
 		n.addCondition("chain_id =", *f.ChainID)
 	}
 	if f.AgentID != "" {
-		n.addCondition("agent_id::text =", f.AgentID) // uses the index deliveries_history
+		n.addCondition("agent_id::text =", f.AgentID) // uses the index history_agent
 	}
 	if f.Client != "" {
-		n.addCondition("split_part(order_key, '/', 3) =", f.Client) // uses the index deliveries_client
+		n.addCondition("split_part(order_key, '/', 3) =", f.Client) // uses the index history_client
 	}
 	if f.Transaction != "" {
 		n.conditions = append(n.conditions, "job IS NOT NULL")
-		n.addCondition("job ->> 'transactionHash' =", f.Transaction) // uses the index deliveries_transaction
+		n.addCondition("job ->> 'transactionHash' =", f.Transaction) // uses the index history_transaction
 	}
 	if f.Key != "" {
 		n.addCondition("key =", f.Key)
@@ -173,25 +206,25 @@ func (f Filter) narrow() (n narrowing) {
 		n.addCondition("kind =", f.Kind)
 	}
 	if f.Kind != "" && f.Kind != string(job.KindNewFeedback) {
-		n.conditions = append(n.conditions, "kind <> 'NewFeedback'") // uses the index deliveries_kind
+		n.conditions = append(n.conditions, "kind <> 'NewFeedback'") // uses the index history_kind
 	}
 	switch f.Status {
 	case "":
-	case Queued: // uses the index deliveries_queue
-		n.conditions = append(n.conditions, "place IN ('line', 'out')", "status = 'queued'", "finished_at IS NULL")
-	case Running: // uses the index deliveries_out
+	case Queued:
+		n.conditions = append(n.conditions, "place IN ('line', 'out')", "status = 'queued'")
+	case Running:
 		n.conditions = append(n.conditions, "place = 'out'", "status = 'running'")
-	case Waiting, Held, Skipped, Rejected, Dead, Cancelled:
-		// A constant, because with a parameter Postgres would not use the index deliveries_place.
-		n.conditions = append(n.conditions, "place = '"+string(f.Status)+"'")
+	case Waiting:
+		n.conditions = append(n.conditions, "place IN ('waiting', 'task')")
+	case Held:
+		n.conditions = append(n.conditions, "place = 'held'")
+	case Skipped, Rejected, Dead, Cancelled:
+		n.addCondition("undelivered =", f.Status) // uses the index history_undelivered
 	default:
 		n.addCondition("status =", f.Status)
 	}
 	if f.Reason != "" {
 		n.addCondition("reason =", f.Reason)
-	}
-	if f.Reason != "" && f.Status == "" { // uses deliveries_reason, which has only these statuses
-		n.conditions = append(n.conditions, "place IN ('waiting', 'held', 'skipped', 'rejected', 'dead', 'cancelled')")
 	}
 	if !f.Since.IsZero() {
 		n.addCondition("created_at >=", f.Since)
@@ -202,14 +235,14 @@ func (f Filter) narrow() (n narrowing) {
 	return n
 }
 
-// acceptSkew is how much later created_at may be in a row with a lower seq than in one with a higher seq. Transactions
-// that ran at once may differ by their duration, and Postgres' clock may have been wrong by up to an hour, for example
-// after a failover.
+// acceptSkew bounds how much later created_at of a row may be than created_at of a row with a higher seq. The
+// difference may be as long as two concurrent transactions took, or as much as Postgres' clock was wrong, for example
+// after a failover: one hour is assumed.
 const acceptSkew = time.Hour + 5*time.Minute
 
-// narrowByTime is narrow with further conditions that bound seq according to Since and Until. Postgres reads lists in
-// the order of seq and has no index on created_at. Without these bounds, a list of the last hour with less than a page
-// of matching rows would read all older rows.
+// narrowByTime returns the conditions of narrow, and bounds of seq that follow from Since and Until. Postgres reads
+// lists in the order of seq, and created_at has no index. Without these bounds, a list of the last hour with less than
+// a page of matching rows would read all older rows.
 func (s *Store) narrowByTime(ctx context.Context, f Filter) (n narrowing, err error) {
 	n = f.narrow()
 	if !f.Since.IsZero() {
@@ -229,19 +262,22 @@ func (s *Store) narrowByTime(ctx context.Context, f Filter) (n narrowing, err er
 	return n, nil
 }
 
-// firstSeqSince finds a bound of seq by binary search: rows with a lower seq were created before t. It assumes that
-// created_at grows with seq (see acceptSkew). The result is above every seq if all rows are older than t.
+// firstSeqSince returns a seq such that rows with a lower seq were created before t. It finds it by binary search,
+// which assumes that created_at grows with seq (see acceptSkew). If all rows are older than t, it returns a value above
+// every seq.
 func (s *Store) firstSeqSince(ctx context.Context, t time.Time) (int64, error) {
 	var low, high int64
-	err := s.pool.QueryRow(ctx, `SELECT coalesce((SELECT seq FROM herald.deliveries ORDER BY seq LIMIT 1), 0),
-		coalesce((SELECT seq FROM herald.deliveries ORDER BY seq DESC LIMIT 1), 0) + 1`).Scan(&low, &high)
+	err := s.pool.QueryRow(ctx, `SELECT coalesce((SELECT seq FROM herald.history ORDER BY seq LIMIT 1), 0),
+		coalesce((SELECT seq FROM herald.history ORDER BY seq DESC LIMIT 1), 0) + 1`).Scan(&low, &high)
 	for err == nil && low < high {
 		middle := low + (high-low)/2
 		var seq int64
 		var created time.Time
-		err = s.pool.QueryRow(ctx, `SELECT seq, created_at FROM herald.deliveries WHERE seq >= $1 ORDER BY seq LIMIT 1`,
+		err = s.pool.QueryRow(ctx, `SELECT seq, created_at FROM herald.history WHERE seq >= $1 ORDER BY seq LIMIT 1`,
 			middle).Scan(&seq, &created)
 		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			high, err = middle, nil
 		case err != nil:
 		case created.Before(t):
 			low = seq + 1
@@ -252,18 +288,20 @@ func (s *Store) firstSeqSince(ctx context.Context, t time.Time) (int64, error) {
 	return low, err
 }
 
-// narrowing collects the conditions of a WHERE clause and their arguments. It contains only conditions that the filter
-// sets, so that Postgres chooses an index for each combination.
+// narrowing collects the conditions of a WHERE clause and their arguments. Fields that a filter does not set add no
+// condition, so that Postgres can choose an index for each combination.
 type narrowing struct {
 	conditions []string
 	args       []any
 }
 
+// addCondition adds an SQL condition that ends with an operator, such as "seq <", and its right operand arg.
 func (n *narrowing) addCondition(condition string, arg any) {
 	n.args = append(n.args, arg)
 	n.conditions = append(n.conditions, condition+" $"+strconv.Itoa(len(n.args)))
 }
 
+// whereClause returns " WHERE " and all conditions, or "" without conditions.
 func (n *narrowing) whereClause() string {
 	if len(n.conditions) == 0 {
 		return ""
@@ -271,7 +309,7 @@ func (n *narrowing) whereClause() string {
 	return " WHERE " + strings.Join(n.conditions, " AND ")
 }
 
-// Count counts the deliveries that match the filter, by status. It ignores Before and Limit.
+// Count returns the number of deliveries that match the filter, by status. It ignores Before and Limit.
 func (s *Store) Count(ctx context.Context, f Filter) (counts map[Status]int64, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -280,29 +318,34 @@ func (s *Store) Count(ctx context.Context, f Filter) (counts map[Status]int64, e
 	if err != nil {
 		return nil, err
 	}
-	rows, _ := s.pool.Query(ctx, `SELECT status, count(*) FROM herald.deliveries`+n.whereClause()+` GROUP BY status`, n.args...)
 	counts = make(map[Status]int64)
-	var status Status
-	var count int64
-	_, err = pgx.ForEachRow(rows, []any{&status, &count}, func() error {
-		counts[status] = count
-		return nil
-	})
-	return counts, err
+	for _, table := range f.tables() {
+		rows, _ := s.pool.Query(ctx, `SELECT status, count(*) FROM `+table+n.whereClause()+` GROUP BY status`, n.args...)
+		var status Status
+		var count int64
+		_, err = pgx.ForEachRow(rows, []any{&status, &count}, func() error {
+			counts[status] += count
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return counts, nil
 }
 
-// Stuck is a number of held or overdue deliveries that have the same status and reason.
+// Stuck is the number of held or overdue deliveries with one status and reason.
 type Stuck struct {
-	Status Status // Held, or the status of deliveries that are overdue
+	Status Status // Held, or the status of overdue deliveries
 	Reason reason.Reason
 	Count  int64
 }
 
-// overdueAfter is how long after its due time ListStuck counts a delivery as overdue.
+// overdueAfter is how long a delivery must be late before ListStuck counts it as overdue.
 const overdueAfter = time.Minute
 
-// ListStuck counts held and overdue deliveries, by status and reason. A delivery is overdue if, for overdueAfter, its
-// wait has been over, its task has not been claimed, or its lease has been expired.
+// ListStuck counts held and overdue deliveries, by status and reason. A delivery is overdue if, at least overdueAfter
+// ago, its wait ended, its task was due but was not claimed, or its lease expired.
 func (s *Store) ListStuck(ctx context.Context) (stuck []Stuck, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -311,32 +354,30 @@ func (s *Store) ListStuck(ctx context.Context) (stuck []Stuck, err error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Stuck])
 }
 
-// DeliveryByKey reads the delivery that has the key now, as Delivery does. Its id may differ from job.IDOf(key),
-// because another delivery may have had the key before a reorg. It returns ErrNotFound if no delivery has the key.
+// DeliveryByKey reads the delivery that has the key at present, with its job, result and attempts. After a reorg, its
+// id may differ from job.IDOf(key), because another delivery may have had the key before. It returns ErrNotFound if no
+// delivery has the key.
 func (s *Store) DeliveryByKey(ctx context.Context, key string) (d Delivery, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	var id uuid.UUID
-	if err := s.pool.QueryRow(ctx, `SELECT id FROM herald.deliveries WHERE key = $1`, key).Scan(&id); err != nil {
+	if err := s.pool.QueryRow(ctx, `SELECT id FROM herald.history WHERE key = $1`, key).Scan(&id); err != nil {
 		return d, fmt.Errorf("look up the row with %s: %w", key, noRows(err, ErrNotFound))
 	}
 	return s.Delivery(ctx, id)
 }
 
-// Blocker returns the delivery that the delivery id waits for (behind_earlier). Among the deliveries of the same
-// ordering key, that is the open one with the lowest index, else the dispatched one. It returns ErrNotFound if neither
-// exists.
+// Blocker returns the delivery for which the delivery id waits (behind_earlier). Among the other open deliveries of the
+// ordering key, that is the one that has the turn, else the one with the lowest index. It returns ErrNotFound if no
+// such delivery exists.
 func (s *Store) Blocker(ctx context.Context, id uuid.UUID) (d Delivery, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
-	var blocker *uuid.UUID
+	var blocker uuid.UUID
 	if err := s.pool.QueryRow(ctx, statement("blocker"), id).Scan(&blocker); err != nil {
 		return d, fmt.Errorf("find the delivery that %s waits behind: %w", id, noRows(err, ErrNotFound))
 	}
-	if blocker == nil {
-		return d, ErrNotFound
-	}
-	return s.Delivery(ctx, *blocker)
+	return s.Delivery(ctx, blocker)
 }
 
 // Delivery reads one delivery with its job, result and attempts. It returns ErrNotFound if the delivery does not exist.

@@ -44,13 +44,17 @@ func (l *statementLog) take() []pgx.TraceQueryStartData {
 // history.
 const fillLists = `
 	INSERT INTO herald.agents (chain_id, identity_registry, agent_id) SELECT 8453, '0xaa', n FROM generate_series(1, 40) n;
-	INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, reason, job, created_at, next_attempt_at, finished_at)
-	SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1 + n % 40, 'eip155:8453:0xbb/1/0xc1', n, s,
-	       CASE s WHEN 'dead' THEN 'server_error' WHEN 'waiting' THEN 'timeout' WHEN 'held' THEN 'auth_required' END,
+	INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, reason, error, job, created_at, finished_at)
+	SELECT md5(n::text)::uuid, n::text, 'NewFeedback', 8453, '0xaa', 1 + n % 40, 'eip155:8453:0xbb/1/0xc1', n,
+	       CASE WHEN s IN ('delivered', 'dead') THEN s ELSE 'queued' END, CASE s WHEN 'dead' THEN 'server_error' END, s,
 	       jsonb_build_object('transactionHash', md5(n::text)), now() - (20000 - n) * interval '1 minute',
-	       CASE WHEN s = 'waiting' THEN now() + interval '1 hour' END, CASE WHEN s IN ('delivered', 'dead') THEN now() END
+	       CASE WHEN s IN ('delivered', 'dead') THEN now() END
 	  FROM (SELECT n, CASE WHEN n % 100 < 15 THEN 'dead' WHEN n % 100 < 17 THEN 'waiting' WHEN n % 100 < 19 THEN 'held' WHEN n % 100 < 20 THEN 'queued'
-	               ELSE 'delivered' END AS s FROM generate_series(1, 20000) n) x`
+	               ELSE 'delivered' END AS s FROM generate_series(1, 20000) n) x;
+	INSERT INTO herald.work (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, reason, next_attempt_at)
+	SELECT id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, error,
+	       CASE error WHEN 'waiting' THEN 'timeout' WHEN 'held' THEN 'auth_required' END, CASE WHEN error = 'waiting' THEN now() + interval '1 hour' END
+	  FROM herald.history WHERE finished_at IS NULL`
 
 // TestListPlans: the lists of pages and API read few more rows than they show. No filter makes them scan the history.
 func TestListPlans(t *testing.T) {
@@ -63,7 +67,7 @@ func TestListPlans(t *testing.T) {
 	}
 	t.Cleanup(s.Close)
 	execScript(t, s, fillLists)
-	for _, sql := range []string{"VACUUM ANALYZE herald.deliveries", "VACUUM ANALYZE herald.agents"} {
+	for _, sql := range []string{"VACUUM ANALYZE herald.history, herald.work", "VACUUM ANALYZE herald.agents"} {
 		execScript(t, s, sql)
 	}
 	chain := uint64(8453)

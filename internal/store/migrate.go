@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"time"
 
 	"github.com/agentherald/herald/internal/secret"
@@ -13,18 +14,26 @@ import (
 	"github.com/pressly/goose/v3/lock"
 )
 
-// versionTable is where goose records the applied migrations.
-const versionTable = "herald.goose_db_version"
+// versionTable is the table in which goose records the applied migrations. unreleasedTable is the table that a Herald
+// before the first release used instead; its migrations had other contents under the same numbers.
+const (
+	versionTable    = "herald.migrations"
+	unreleasedTable = "herald.goose_db_version"
+)
 
-// Migration is a file of migrations/ and its state.
+// errUnreleased is returned if a Herald before the first release created the schema.
+var errUnreleased = errors.New("its schema is of a Herald before v0.1.0 and cannot be upgraded: " +
+	"set DATABASE_URL to an empty database, or HERALD_DATA to an empty folder if the worker runs its own Postgres")
+
+// Migration is one SQL file of the folder migrations, and when it was applied.
 type Migration struct {
 	Version   int64     `json:"version"`
 	Name      string    `json:"name"`
 	AppliedAt time.Time `json:"appliedAt,omitzero"` // zero: pending
 }
 
-// Migrate applies the pending migrations and returns them. Several processes may call it at once: one applies them, and
-// the others wait.
+// Migrate applies the pending migrations to the database at url and returns them. Several processes may call it at
+// once: one applies them, and the others wait up to 5 minutes and then find none pending.
 func Migrate(ctx context.Context, url secret.Secret) (done []Migration, err error) {
 	defer wrapError(&err, "migrate the database")
 	err = withProvider(ctx, url, func(p *goose.Provider) error {
@@ -37,7 +46,7 @@ func Migrate(ctx context.Context, url secret.Secret) (done []Migration, err erro
 	return done, err
 }
 
-// Migrations lists all migrations, oldest first.
+// Migrations lists all migrations, applied and pending, oldest first.
 func Migrations(ctx context.Context, url secret.Secret) (all []Migration, err error) {
 	defer wrapError(&err, "read the state of the migrations")
 	err = withProvider(ctx, url, func(p *goose.Provider) error {
@@ -50,14 +59,16 @@ func Migrations(ctx context.Context, url secret.Secret) (all []Migration, err er
 	return all, err
 }
 
-// withProvider opens a direct connection, because the session lock does not work through a pooler that may change the
-// session.
+// withProvider connects to url, creates the schema herald if it is missing, and calls do with a goose provider. url
+// must not lead to a pooler in transaction mode, because goose takes a lock that belongs to a session. A migration has
+// no statement_timeout.
 func withProvider(ctx context.Context, url secret.Secret, do func(*goose.Provider) error) error {
 	cfg, err := pgx.ParseConfig(url.Reveal())
 	if err != nil {
 		return errURL // the parser's error may quote the URL, and with it the password
 	}
 	cfg.ConnectTimeout = defaultConnectTimeout
+	cfg.RuntimeParams["statement_timeout"] = "0"
 	db := stdlib.OpenDB(*cfg)
 	defer db.Close()
 	if err := ensureSchema(ctx, db); err != nil {
@@ -75,12 +86,17 @@ func withProvider(ctx context.Context, url secret.Secret, do func(*goose.Provide
 	return do(p)
 }
 
-// ensureSchema creates the schema herald, which contains goose's own table. If two processes do it at once, one may
+// ensureSchema creates the schema herald if it does not exist, because goose's own table is in it. It returns
+// errUnreleased if a Herald before the first release created the schema. If two processes create it at once, one may
 // fail in spite of IF NOT EXISTS; it then checks again.
 func ensureSchema(ctx context.Context, db *sql.DB) (err error) {
 	for range 2 {
-		var have bool
-		err = db.QueryRowContext(ctx, `SELECT to_regnamespace('herald') IS NOT NULL`).Scan(&have)
+		var have, unreleased bool
+		err = db.QueryRowContext(ctx, `SELECT to_regnamespace('herald') IS NOT NULL,
+			to_regclass($1) IS NOT NULL AND to_regclass($2) IS NULL`, unreleasedTable, versionTable).Scan(&have, &unreleased)
+		if err == nil && unreleased {
+			return errUnreleased
+		}
 		if err != nil || have {
 			return err
 		}
@@ -91,8 +107,8 @@ func ensureSchema(ctx context.Context, db *sql.DB) (err error) {
 	return err
 }
 
-// EnsurePartitions creates the partitions of attempts for this week and the ahead weeks after it, and returns how many
-// it created.
+// EnsurePartitions creates the missing weekly partitions of herald.attempts, for this week and the ahead weeks after
+// it, and returns how many it created.
 func (s *Store) EnsurePartitions(ctx context.Context, ahead int) (made int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -11,29 +11,29 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The states of an agent (agents.state): the result of the last contact with its server. AgentRow.Enabled and the
-// servers file decide whether it is enabled.
+// The values of AgentRow.State: the result of the last contact with the agent's server. They do not decide whether the
+// agent is enabled: AgentRow.Enabled and the servers file (the operator's list of MCP servers) do.
 const (
-	StateDisabled  = "disabled"   // its deliveries are held
-	StatePending   = "pending"    // not yet contacted
-	StateConnected = "connected"  // it accepted the last call, or its tools were listed
-	StateNeedsAuth = "needs_auth" // it rejected the credentials, or requires some
+	StateDisabled  = "disabled"   // the agent is disabled, so its deliveries are held
+	StatePending   = "pending"    // the agent was not called yet, or not since it was enabled
+	StateConnected = "connected"  // the agent accepted the last call, or listed its tools
+	StateNeedsAuth = "needs_auth" // the agent requires credentials, or rejected those that were sent
 	StateFailed    = "failed"     // the last attempt failed by the agent's fault
 )
 
-// AgentObservation is an observation of an agent's server that was made without a delivery, for example by `worker
-// agent probe`. Zero fields do not change the stored values. ObserveAgent makes strings storable and cuts them.
+// AgentObservation is the result of a contact with an agent's server without a delivery, for example by `worker agent
+// probe`. Zero fields do not change the stored values. ObserveAgent makes strings storable and cuts long ones.
 type AgentObservation struct {
-	Endpoint   string // for pages: without query, user information and arguments
+	Endpoint   string // URL or command to show to people, without query, user information and arguments
 	Protocol   string // MCP revision
 	ServerInfo json.RawMessage
-	Tools      json.RawMessage // ToolList
+	Tools      json.RawMessage // encoded by ToolList
 	State      string          // StateConnected, StateNeedsAuth or StateFailed; "": unchanged
 	Error      string          // an error by the agent's fault, as a sentence without secrets
 }
 
-// ObserveAgent stores an observation of an agent, and inserts a row for an unknown one. A disabled agent stays
-// disabled. last_ok_at does not change, because only a delivery is a success.
+// ObserveAgent stores an observation in the agent's row, and inserts a row for an unknown agent. A disabled agent stays
+// disabled. last_ok_at does not change, because only a delivery counts as a success.
 func (s *Store) ObserveAgent(ctx context.Context, a Agent, l AgentObservation) (err error) {
 	if !slices.Contains([]string{"", StateConnected, StateNeedsAuth, StateFailed}, l.State) {
 		return fmt.Errorf("%q is not a state that an agent can be found in", l.State)
@@ -49,17 +49,18 @@ func (s *Store) ObserveAgent(ctx context.Context, a Agent, l AgentObservation) (
 	return err
 }
 
-// KnownTool is an entry of agents.tools.
+// KnownTool is an entry of the list of an agent's tools (agents.tools).
 type KnownTool struct {
 	Name   string `json:"name"`
 	Schema bool   `json:"schema"` // the tool has an input schema
 }
 
-// maxToolsBytes limits ToolList. It is below maxSideBytes, so that a long list is cut between two tools and stays valid
-// JSON.
+// maxToolsBytes limits the result of ToolList. It is below maxSideBytes, so that storing a long list does not cut it
+// within a tool.
 const maxToolsBytes = maxSideBytes - 64
 
-// ToolList encodes tools for agents.tools: [{"name": …, "schema": …}, …], as many as fit into 16 KiB.
+// ToolList encodes tools for agents.tools, [{"name": …, "schema": …}, …], and omits the last ones if they do not fit
+// into maxToolsBytes.
 func ToolList(tools []KnownTool) json.RawMessage {
 	out := []byte{'['}
 	for i, t := range tools {
@@ -75,9 +76,10 @@ func ToolList(tools []KnownTool) json.RawMessage {
 	return append(out, ']')
 }
 
-// ReleaseEnabled releases the deliveries that were held because their agents were disabled, of every agent that is
-// enabled now. It skips agents for which except returns true (nil: none). It returns the number of released deliveries
-// and the tasks that the caller puts into Redis or removes there, even after an error: a second call continues.
+// ReleaseEnabled releases the deliveries that were held because their agents were disabled (agent_disabled), for all
+// agents whose row is enabled now, except those for which except returns true (nil: none). It returns the number of
+// released deliveries and the tasks that the caller puts into Redis or removes there. After an error, both describe the
+// committed part, and a second call continues.
 func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (released int, tasks []Task, err error) {
 	defer wrapError(&err, "release held deliveries of enabled agents")
 	seen := map[Agent]bool{}
@@ -105,13 +107,16 @@ func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (re
 	}
 }
 
-// heldRow is a delivery that is held because its agent was disabled.
+// heldRow is a delivery that was held because its agent was disabled (agent_disabled).
 type heldRow struct {
 	agent   Agent
 	seq     int64
-	enabled bool // the agent's row is enabled now
+	enabled bool // whether the agent's row is enabled now
 }
 
+// listHeldDisabled lists at most maxMove of the deliveries that are held because their agents were disabled
+// (agent_disabled), in the order of chain and seq. The page begins behind the row after; the zero heldRow selects the
+// first page.
 func (s *Store) listHeldDisabled(ctx context.Context, after heldRow) ([]heldRow, error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -122,8 +127,8 @@ func (s *Store) listHeldDisabled(ctx context.Context, after heldRow) ([]heldRow,
 	})
 }
 
-// markNotDisabled returns a change for releaseInBatches: if the agent is enabled and its column state still is
-// disabled, the state becomes pending and failing_since is cleared.
+// markNotDisabled returns a change for releaseInBatches: if agent a is enabled but its state is StateDisabled, it sets
+// the state to StatePending and clears failing_since.
 func markNotDisabled(a Agent) func(context.Context, pgx.Tx) error {
 	return func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE herald.agents SET state = 'pending', failing_since = NULL, updated_at = now()

@@ -10,8 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ExpireLeases returns deliveries whose lease has expired to their agents' backlogs, or ends them as dead if they have
-// used the attempts of their budget. It returns the number of both, and the number of those that are dead.
+// ExpireLeases ends the claims of at most limit running deliveries whose lease has expired. attempts is the number of
+// attempts in a budget. A delivery that has used its budget ends as dead (outcome_unknown). The others return to their
+// agents' backlogs. n is the number of all of them, and dead the number of those that ended.
 func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error) {
 	defer wrapError(&err, "take back deliveries whose lease ran out")
 	found, err := s.findRows(ctx, statement("lost_leases"), limit)
@@ -21,21 +22,25 @@ func (s *Store) ExpireLeases(ctx context.Context, limit, attempts int) (n, dead 
 	return n, dead, err
 }
 
-// Expire ends at most limit open deliveries that have reached age, held ones too, as dead (expired), and returns their
-// number. It skips rows, and rows of agents, that other transactions have locked. A running delivery expires after its
-// lease.
+// Expire ends at most limit open deliveries that were accepted at least age ago, held ones too, as dead (expired), and
+// returns their number. It skips running ones, and deliveries that another transaction has locked or whose agent
+// another transaction has locked.
 func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "end expired deliveries")
+	first, err := s.firstSeqSince(ctx, time.Now().Add(acceptSkew-age))
+	if err != nil {
+		return 0, err
+	}
 	err = s.beginWithLockTimeout(ctx, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, statement("expire"), age, limit).Scan(&n)
+		return tx.QueryRow(ctx, statement("expire"), age, limit, first).Scan(&n)
 	})
 	return n, err
 }
 
-// Due ends the waits of at most limit deliveries whose wait is over and that have no task: it puts them into their
-// agents' backlogs, and dispatches from these. more reports whether further deliveries may be due.
+// Due puts at most limit deliveries that wait without a task, and whose wait is over, into their agents' backlogs, and
+// dispatches from these backlogs. more reports whether further deliveries may be due.
 func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, more bool, err error) {
 	defer wrapError(&err, "dispatch waits that are over")
 	found, err := s.findRows(ctx, statement("due"), limit)
@@ -46,27 +51,27 @@ func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, more bool, er
 	return tasks, len(found.ids) == limit, err
 }
 
-// Followers puts at most limit deliveries that wait for another one (behind_earlier) and need not wait any longer into
-// their agents' backlogs, and dispatches from these. Record does so for the deliveries that wait for its own; Followers
-// handles those whose predecessor was cancelled, expired or vanished, or no longer blocks them. It reads at most 2,000
-// hashes of ordering keys, beginning at the hash from.
-func (s *Store) Followers(ctx context.Context, from int64, limit int) (tasks []Task, err error) {
-	defer wrapError(&err, "dispatch deliveries whose predecessor is gone")
-	found, err := s.findRows(ctx, statement("followers"), s.strict, limit, from)
+// IgnoreOrder puts deliveries that wait for another one of their ordering key (behind_earlier) into their agents'
+// backlogs, at most limit, and dispatches from these backlogs. It selects only deliveries for which the order is
+// switched off: all without Config.StrictOrder, and otherwise those of agents whose Policy.Order is off. Deliveries of
+// the kind ResponseAppended are not selected.
+func (s *Store) IgnoreOrder(ctx context.Context, limit int) (tasks []Task, err error) {
+	defer wrapError(&err, "dispatch deliveries whose order is switched off")
+	found, err := s.findRows(ctx, statement("switched_off"), s.strict, limit)
 	if err == nil && len(found.ids) > 0 {
 		var n int
-		tasks, err = s.moveRows(ctx, found, true, []any{&n}, statement("follow"), found.ids)
+		tasks, err = s.moveRows(ctx, found, true, []any{&n}, statement("ignore_order"), found.ids)
 	}
 	return tasks, err
 }
 
-// foundRows are the ids of rows to change, and their distinct agents.
+// foundRows has the ids of deliveries to change, and their distinct agents.
 type foundRows struct {
 	ids    []uuid.UUID
 	agents []Agent
 }
 
-// findRows reads the ids and agents of the rows that a statement selects. It locks nothing.
+// findRows reads the ids and agents of the deliveries that a statement selects. It locks nothing.
 func (s *Store) findRows(ctx context.Context, sql string, args ...any) (f foundRows, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -81,9 +86,9 @@ func (s *Store) findRows(ctx context.Context, sql string, args ...any) (f foundR
 	return f, err
 }
 
-// moveRows locks the agents of rows that findRows found, and runs a statement, which skips rows that have changed
-// since. With handOut it then dispatches from the agents' backlogs and returns the tasks. counts are the destinations
-// of the columns that the statement returns.
+// moveRows locks the agents of f, runs a statement on its deliveries, and scans the row that the statement returns into
+// counts. The statement skips deliveries that have changed since findRows. With handOut, moveRows then dispatches from
+// the agents' backlogs and returns the tasks.
 func (s *Store) moveRows(ctx context.Context, f foundRows, handOut bool, counts []any, sql string,
 	args ...any) ([]Task, error) {
 	return s.changeAgents(ctx, f.agents, handOut, func(ctx context.Context, tx pgx.Tx) error {
@@ -91,8 +96,8 @@ func (s *Store) moveRows(ctx context.Context, f foundRows, handOut bool, counts 
 	})
 }
 
-// changeAgents locks the agents and runs change, in one transaction. With dispatch it then dispatches from the agents'
-// backlogs. It returns tasks only if the transaction has committed.
+// changeAgents locks agents and runs change, in one transaction. With dispatch, it then dispatches from the agents'
+// backlogs, in the same transaction, and returns the tasks. After an error, nothing was committed.
 func (s *Store) changeAgents(ctx context.Context, agents []Agent, dispatch bool,
 	change func(context.Context, pgx.Tx) error) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
@@ -113,8 +118,8 @@ func (s *Store) changeAgents(ctx context.Context, agents []Agent, dispatch bool,
 	return tasks, nil
 }
 
-// Backlog dispatches deliveries of at most limit agents that have a backlog and a free slot, and whose backlog is not
-// paused.
+// Backlog dispatches the next deliveries of at most limit agents that have a backlog and fewer than
+// MaxDispatchedPerAgent dispatched deliveries.
 func (s *Store) Backlog(ctx context.Context, limit int) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -130,8 +135,8 @@ func (s *Store) Backlog(ctx context.Context, limit int) (tasks []Task, err error
 	return s.changeAgents(ctx, agents, true, func(context.Context, pgx.Tx) error { return nil })
 }
 
-// Overdue lists dispatched deliveries that should have been claimed at least late ago, in the order of their ids, after
-// the id after (zero: from the start). Redis may or may not still have their tasks.
+// Overdue lists at most limit tasks that should have been claimed at least late ago, in the order of the deliveries'
+// ids and after the id after (zero: from the start). Redis may or may not still have these tasks.
 func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -140,8 +145,8 @@ func (s *Store) Overdue(ctx context.Context, late time.Duration, after uuid.UUID
 	return pgx.CollectRows(rows, scanTask)
 }
 
-// Redispatch replaces task t, which Redis lost, by a new one. It returns false if t is no longer the delivery's present
-// task, or if the delivery is no longer dispatched.
+// Redispatch dispatches the delivery of task t, which Redis lost, again. It returns the new task (again) and true. It
+// returns false, and changes nothing, if t is no longer the delivery's task or the delivery no longer needs one.
 func (s *Store) Redispatch(ctx context.Context, t Task) (again Task, moved bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -151,9 +156,9 @@ func (s *Store) Redispatch(ctx context.Context, t Task) (again Task, moved bool,
 	return again, err == nil, noRows(err, nil)
 }
 
-// LostBefore gives new tasks to at most limit deliveries that were dispatched before Redis lost its data. A delivery
-// that waits keeps the end of its wait, in Task.At. The new tasks are not selected again: the caller repeats the call
-// until it returns fewer than limit.
+// LostBefore gives new tasks to at most limit deliveries whose tasks were dispatched before the time at which Redis
+// lost its data (before). A delivery that waits keeps the end of its wait, in Task.At. Later calls do not select these
+// deliveries again: the caller repeats the call until it returns fewer than limit.
 func (s *Store) LostBefore(ctx context.Context, before time.Time, limit int) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -179,14 +184,14 @@ func (s *Store) Clock(ctx context.Context) (now, started time.Time, err error) {
 	return now, started, err
 }
 
-// Depth counts open deliveries by status. Overdue is the lateness of the most overdue one. A delivery is overdue if its
-// wait has ended, if its task was dispatched and is not claimed, or if its lease has expired.
+// Depth has the number of open deliveries by status, and the lateness of the most overdue one (Overdue). A delivery is
+// overdue if its wait has ended, if its task was dispatched and is not claimed, or if its lease has expired.
 type Depth struct {
 	ByStatus map[Status]int64
 	Overdue  time.Duration
 }
 
-// Depth reads the counts for the metrics. It costs an index scan of the open deliveries.
+// Depth counts the open deliveries, for the metrics. It costs an index scan of the open deliveries.
 func (s *Store) Depth(ctx context.Context) (d Depth, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -204,9 +209,9 @@ func (s *Store) Depth(ctx context.Context) (d Depth, err error) {
 	return d, err
 }
 
-// Release puts at most limit deliveries that were held for a missing setting into their agents' backlogs, if this
-// process has the setting: an RPC URL for their chain (chains), or an Arweave gateway. It returns the tasks with which
-// they were held, which the caller removes from Redis.
+// Release puts at most limit deliveries that were held because a setting was missing into their agents' backlogs, if
+// this process has the setting now: an RPC URL for one of chains, or an Arweave gateway (gateway). It returns the tasks
+// with which the deliveries were held; the caller removes them from Redis.
 func (s *Store) Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []Task, err error) {
 	if len(chains) == 0 && !gateway {
 		return nil, nil

@@ -1,23 +1,28 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store/storable"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Limits of stored values, in bytes; maxNames is a number of names. maxSideBytes limits each of the arguments, response
-// and result of an attempt.
+// Limits of stored values, in bytes, except maxNames, which is a number of names. maxSideBytes limits each stored JSON
+// value: the arguments, response and result of an attempt, and the agent's server information and tool list.
 const (
 	maxSideBytes  = 16 << 10
 	maxErrorBytes = 4 << 10
@@ -26,83 +31,86 @@ const (
 	maxNames      = 16
 )
 
-// Outcome is the result of one attempt. Record makes its strings storable and cuts long ones. Its JSON form is kept in
-// Redis while Postgres is unavailable, so fields may be added but their JSON names must not change.
+// Outcome is the result of one attempt. Record makes its strings storable and cuts long ones. While Postgres is
+// unavailable, Redis keeps it as JSON, so fields may be added but their JSON names must not change.
 type Outcome struct {
 	Status Status        `json:"status"`
 	Reason reason.Reason `json:"reason,omitempty"` // empty for Delivered
-	Delay  time.Duration `json:"delay,omitempty"`  // for Waiting: time until the next attempt; ns in JSON
-	// Task, for Waiting: asynq runs a task again when the wait is over. False: the delivery waits without a task, and
-	// the reconciler ends the wait.
+	Delay  time.Duration `json:"delay,omitempty"`  // for Waiting: time until the next attempt; in JSON: ns
+	// Task, for Waiting: the delivery keeps a task, which asynq runs again when the wait is over. If false, the
+	// delivery waits without a task, and the reconciler ends the wait.
 	Task bool `json:"task,omitempty"`
-	Anew bool `json:"anew,omitempty"` // with Task: the wait gets a new task, n + 1; the present one has not ended
-	// Free: the attempt does not count. Its row is deleted and the next attempt gets its number. Ignored if Called.
+	// Anew, with Task: the delivery gets a new task, because asynq has not ended the present one.
+	Anew bool `json:"anew,omitempty"`
+	// Free: the attempt does not count. Its row is deleted, and the next attempt gets its number. Ignored if Called is
+	// set.
 	Free   bool   `json:"free,omitempty"`
-	Called bool   `json:"called,omitempty"` // the call was sent, completely or partly
-	Stage  string `json:"stage,omitempty"`  // last stage of the attempt
+	Called bool   `json:"called,omitempty"` // the call was sent to the agent, completely or partly
+	Stage  string `json:"stage,omitempty"`  // last step of the attempt, for example "fetch"
 	Error  string `json:"error,omitempty"`  // a sentence for people, without secrets
 
 	ToolName         string `json:"toolName,omitempty"`
 	Endpoint         string `json:"endpoint,omitempty"`
 	FileVerification string `json:"fileVerification,omitempty"`
 	FileSource       string `json:"fileSource,omitempty"`
-	// FileDisagrees are the fields of the file that contradict the event; used with FileVerification only.
+	// FileDisagrees are the fields of the feedback file that contradict the event. They are stored only if
+	// FileVerification is set.
 	FileDisagrees []string        `json:"fileDisagrees,omitempty"`
-	Arguments     json.RawMessage `json:"arguments,omitempty"` // as sent
-	Response      json.RawMessage `json:"response,omitempty"`  // as received
-	Result        json.RawMessage `json:"result,omitempty"`    // the part of the answer that the delivery keeps
+	Arguments     json.RawMessage `json:"arguments,omitempty"` // of the tool call, as sent
+	Response      json.RawMessage `json:"response,omitempty"`  // to the tool call, as received
+	Result        json.RawMessage `json:"result,omitempty"`    // part of the response for the delivery's row
 	Protocol      string          `json:"protocol,omitempty"`
-	// StepMicros are the durations of check, resolve, fetch, compose and call in µs, up to the last step that began.
+	// StepMicros has the durations of the steps check, resolve, fetch, compose and call in µs, up to the last step that
+	// began.
 	StepMicros []int32 `json:"stepMicros,omitempty"`
-	// CallTook, with Called, is the duration of the last call, with a connection that had to be made for it, but
-	// without the renewal of a token; ns in JSON; 0: unknown.
+	// CallTook, with Called, is the duration of the last call, without the renewal of a token, but with connecting if
+	// that was needed. In JSON: ns. 0: unknown.
 	CallTook time.Duration `json:"callTook,omitempty"`
 
 	AgentOK    bool            `json:"agentOk,omitempty"`    // the agent accepted the call
-	AgentError string          `json:"agentError,omitempty"` // an error by the agent's fault; empty: none
+	AgentError string          `json:"agentError,omitempty"` // the error, if it is the agent's fault; else empty
 	ServerInfo json.RawMessage `json:"serverInfo,omitempty"` // from the agent's initialize result
-	// Tools are the agent's present tools (ToolList). They are set if this worker has not recorded their list yet, even
-	// if another worker stored the same tools. Nil: the stored tools stay.
+	// Tools are the agent's tools (ToolList), for the agent's row. Nil: the stored tools stay. A worker sets them when
+	// it first sees a list of tools, even if another worker has stored the same list.
 	Tools json.RawMessage `json:"tools,omitempty"`
 
-	// Preferences are those that the agent returned with its answer; nil: it returned none.
-	Preferences *Preferences `json:"preferences,omitempty"`
-	// HoldLine is how long nothing of the agent's backlog is dispatched, and new deliveries go there too, because the
-	// agent asked for a pause or a rate; with any status; ns in JSON; 0: unchanged.
-	HoldLine time.Duration `json:"holdLine,omitempty"`
-
-	// EndpointOfJob: the job named the endpoint. So the outcome says nothing about the agent, and Record does not
+	// EndpointOfJob: the job named the endpoint. The outcome then says nothing about the agent, so Record does not
 	// change the agent's row.
 	EndpointOfJob bool `json:"endpointOfJob,omitempty"`
 
-	// Elsewhere, for Held with agent_disabled: the servers file disabled the agent. So Record does not release the
-	// delivery although the agent's row is enabled.
+	// Elsewhere, for Held with agent_disabled: the servers file, the operator's list of MCP servers, disabled the
+	// agent. Record then does not release the delivery, although the agent's row is enabled.
 	Elsewhere bool `json:"elsewhere,omitempty"`
 	// FetchFailed: the feedback file could not be fetched. Claim.FetchFailures counts these.
 	FetchFailed  bool `json:"fetchFailed,omitempty"`
-	SkipDispatch bool `json:"keepLine,omitempty"` // leave the dispatch of the agent's next deliveries to the reconciler
-	// Moved: the agent's endpoint may have moved, which would explain the failure. Record raises the agent's epoch, so
-	// that workers resolve the agent again, but only once until the agent's next success.
+	SkipDispatch bool `json:"keepLine,omitempty"` // Record does not dispatch the agent's next deliveries; the reconciler does
+	// Moved: the failure may have the cause that the agent moved to another endpoint. Record raises the agent's epoch,
+	// so that workers resolve the agent again. It does so only once until the agent's next success.
 	Moved bool `json:"moved,omitempty"`
 
-	// Undecided: the check did not find the event, or not yet. If a hint arrived after the claim, the delivery is checked
-	// again at once.
+	// Undecided: the check did not find the event, or not yet. If a hint arrived after the claim, Record queues the
+	// delivery again at once, so that the hint is checked.
 	Undecided bool `json:"undecided,omitempty"`
-	// Rerouted, for Waiting: Bind gave the delivery another agent or ordering key, so it returns to that backlog at once.
+	// Rerouted, for Waiting: Bind gave the delivery another agent or ordering key. Record returns it to the backlog of
+	// that agent at once.
 	Rerouted bool `json:"rerouted,omitempty"`
-	// Gone, for Cancelled: the chain no longer has the event with which the agent was or may have been called.
+	// NoTurn, for Waiting: the event is checked, but another delivery of the ordering key has the turn or delays this
+	// one. Record returns the delivery to the backlog; it is called after it gets the turn.
+	NoTurn bool `json:"noTurn,omitempty"`
+	// Gone, for Cancelled: the chain no longer has the event, and the agent was or may have been called with it.
 	Gone *Gone `json:"gone,omitempty"`
-	// Refuted are the ranks of the hints where the chain does not have the event.
+	// Refuted are the ranks of the hints at whose positions the check did not find the event.
 	Refuted []int `json:"refuted,omitempty"`
 }
 
-// Gone is an event that the chain no longer has, although its agent was or may have been called. Feedback is retracted.
+// Gone describes an event that is no longer on the chain, although its agent was or may have been called with it. If it
+// is a feedback, Record retracts it.
 type Gone struct {
-	Next *job.Job `json:"next,omitempty"` // the event that has its key now, for a delivery of its own; nil: none
+	Next *job.Job `json:"next,omitempty"` // the event on the chain that has the key now and needs a delivery; nil: none
 }
 
-// MarshalJSON encodes o with the parts from outside in the form in which Record would store them. So it cannot fail
-// because a part is not valid JSON.
+// MarshalJSON encodes o. It converts the JSON values from outside as Record would (storable.JSON), so that encoding
+// cannot fail because one of them is not valid JSON.
 func (o Outcome) MarshalJSON() ([]byte, error) {
 	type plain Outcome
 	for _, side := range []*json.RawMessage{&o.Arguments, &o.Response, &o.Result, &o.ServerInfo, &o.Tools} {
@@ -111,33 +119,35 @@ func (o Outcome) MarshalJSON() ([]byte, error) {
 	return json.Marshal(plain(o))
 }
 
-// SpooledOutcome is the outcome of an earlier attempt that Postgres could not store at the time. Redis stored it.
+// SpooledOutcome is the outcome of an earlier attempt, kept in Redis because Postgres was not available to store it.
 type SpooledOutcome struct {
-	Attempt   int       `json:"attempt"`   // number of the attempt
-	StartedAt time.Time `json:"startedAt"` // identifies the row of the attempt, with Attempt
+	Attempt   int       `json:"attempt"`   // number of that attempt
+	StartedAt time.Time `json:"startedAt"` // when that attempt began; with Attempt, identifies its row
 	At        time.Time `json:"at"`        // when the outcome became known
-	Outcome   Outcome   `json:"outcome"`   // the caller of Adopt subtracts the elapsed time from Delay
+	Outcome   Outcome   `json:"outcome"`   // before Adopt, the caller subtracts the time since At from Delay
 }
 
-// Recorded is the state of the delivery after Record.
+// Recorded is the result of Record: the state of the delivery, and tasks for the caller.
 type Recorded struct {
-	// Task is the task with which the delivery waits, if Outcome.Task is set: the claim's task, or a new one (Anew).
+	// Task is the task with which the delivery waits, if Outcome.Task is set: the claim's task, or a new one
+	// (Outcome.Anew).
 	Task *Task
-	// Next are tasks for the caller to put into Redis or to remove there: of the agent's next deliveries, which the
-	// same transaction dispatched, and Ended ones of released deliveries.
+	// Next are tasks that the caller puts into Redis or removes there: those of the agent's next deliveries, which the
+	// same transaction dispatched, and those of held deliveries that it released (Task.Ended).
 	Next []Task
 
-	Rechecked     bool          // the delivery was queued again at once (recheck.sql)
+	Rechecked     bool          // the delivery was queued again at once (record.sql)
 	NextAttemptAt time.Time     // for Waiting: time of the next attempt, by Postgres' clock
 	Age           time.Duration // time since the delivery was accepted
 }
 
 // Record stores the outcome of the claim's attempt and dispatches the agent's next deliveries, in one round trip and
-// one commit. Concurrent plain outcomes share both (record_group.go). The caller puts the returned tasks into Redis.
+// one commit. Concurrent plain outcomes share both (coalescer). The caller puts the returned tasks into Redis.
 // Calling it again after an error is harmless.
 //
-// It returns ErrFenced if the claim is lost. Then nothing has changed, except that a late Delivered completes its own
-// attempt. A late Delivered of a delivery that has not ended is no error: it ends the delivery.
+// It returns ErrFenced if the claim is lost, and then changes nothing, with two exceptions for the outcome Delivered:
+// it ends the delivery and returns no error if the delivery has not ended, and otherwise it completes the row of its
+// own attempt before it returns ErrFenced.
 func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -146,14 +156,14 @@ func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, 
 		return Recorded{}, err
 	}
 
-	r := recordRequest{c, o}
+	q := newRecordRequest(c, o)
 	switch {
 	case o.Gone != nil:
-		rec, err = s.recordGone(ctx, c, o)
-	case r.isPlain():
-		rec, err = s.records.do(ctx, r)
+		rec, err = s.recordGone(ctx, q)
+	case q.isPlain():
+		rec, err = s.records.do(ctx, q)
 	default:
-		rec, err = s.recordAlone(ctx, r)
+		rec, err = s.recordAlone(ctx, q)
 	}
 	if err != nil {
 		return Recorded{}, err // nothing was committed, so nothing was dispatched
@@ -163,31 +173,32 @@ func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, 
 
 // recordAlone records one outcome. If the partition of the attempt is missing, it repeats that with the partitioned
 // table.
-func (s *Store) recordAlone(ctx context.Context, r recordRequest) (Recorded, error) {
-	rec, err := s.recordOnce(ctx, r.claim, r.outcome)
-	if err != nil && r.claim.week != "" && isMissingWeek(err) {
-		r.claim.week = "" // use the partitioned table
-		rec, err = s.recordOnce(ctx, r.claim, r.outcome)
+func (s *Store) recordAlone(ctx context.Context, q recordRequest) (Recorded, error) {
+	rec, err := s.recordOnce(ctx, q)
+	if err != nil && q.claim.week != "" && isMissingWeek(err) {
+		q.claim.week = "" // use the partitioned table
+		rec, err = s.recordOnce(ctx, q)
 	}
 	return rec, err
 }
 
-// recordOnce records an outcome in one batch: it locks the agent, runs record.sql and dispatches.
-func (s *Store) recordOnce(ctx context.Context, c *Claim, o Outcome) (Recorded, error) {
-	a := c.Agent()
+// recordOnce records an outcome in one batch. It waits for the rows of the agent and of the delivery.
+func (s *Store) recordOnce(ctx context.Context, q recordRequest) (Recorded, error) {
+	a := q.claim.Agent()
 	b := &pgx.Batch{}
 	b.Queue(statement("lock_agent"), a.ChainID, a.Registry, a.ID)
-	s.queueRecord(b, c, o, SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt}, nil)
+	queueRecord(b, q)
 	res := &onceClosed{BatchResults: s.pool.SendBatch(ctx, b)}
 	defer res.Close()
 	if _, err := res.Exec(); err != nil {
 		return Recorded{}, fmt.Errorf("lock the agent: %w", err)
 	}
-	return readRecorded(res, c, o, c.Attempt)
+	return readRecorded(res, q)
 }
 
-// onceClosed is a batch that may be closed twice. The first Close returns the connection to the pool. After a failed
-// batch, a second Close of pgx would access the connection's cache, which another goroutine may be using.
+// onceClosed is the result of a batch. Close may be called twice: the first call returns the connection to the pool,
+// and the second does nothing. After a failed batch, a second Close of pgx would access the connection's cache, which
+// another goroutine may be using.
 type onceClosed struct {
 	pgx.BatchResults
 	closed bool
@@ -201,21 +212,20 @@ func (r *onceClosed) Close() error {
 	return r.BatchResults.Close()
 }
 
-// isMissingWeek reports whether err means that the partition of an attempt cannot be written directly: it was dropped
-// by hand since the claim, or the database user may write only to the partitioned table.
+// isMissingWeek reports whether err means that the weekly partition of an attempt cannot be written directly: it was
+// dropped by hand since the claim, or the database user may write only to the partitioned table.
 func isMissingWeek(err error) bool {
 	var pe *pgconn.PgError
 	const undefinedTable, insufficientPrivilege = "42P01", "42501"
 	return errors.As(err, &pe) && (pe.Code == undefinedTable || pe.Code == insufficientPrivilege)
 }
 
-// Adopt records the outcome p of an earlier attempt of the claimed delivery, instead of making the claim's attempt.
-// That attempt, which must not have called the agent, is undone; the attempt of p is completed, and the delivery
-// changes as Record would change it. p.Outcome.Delay is the rest of the wait. Calling Adopt again after an error is
-// harmless.
+// Adopt records the outcome p of an earlier attempt of the claimed delivery, instead of making the claim's attempt. It
+// deletes the claim's attempt, which must not have called the agent, completes the attempt of p, and changes the
+// delivery as Record would. p.Outcome.Delay is the rest of the wait. Calling Adopt again after an error is harmless.
 //
-// It returns ErrFenced as Record does. It returns ErrStale if the attempt of p already has an outcome, or was free and
-// undone; then nothing has changed.
+// It returns ErrFenced as Record does. It returns ErrStale, and changes nothing, if the attempt of p already has an
+// outcome, or was deleted because it did not count (Outcome.Free).
 func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Recorded, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -224,7 +234,7 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 		return rec, err
 	}
 	a, o := c.Agent(), p.Outcome
-	took := min(max(p.At.Sub(p.StartedAt).Milliseconds(), 0), math.MaxInt32)
+	took := int32(min(max(p.At.Sub(p.StartedAt).Milliseconds(), 0), math.MaxInt32))
 	fenced := false
 	// Adopt is rare, so it may need more round trips than Record: the next statements depend on the first one's result.
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
@@ -242,10 +252,11 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 		}
 		o.Free = false // adopt.sql has undone free attempts
 		b := &pgx.Batch{}
-		s.queueRecord(b, c, o, p, &took)
+		q := recordRequest{claim: c, outcome: o, attempt: p.Attempt, startedAt: p.StartedAt, tookMs: &took}
+		queueRecord(b, q)
 		res := tx.SendBatch(ctx, b)
 		defer res.Close()
-		rec, err = readRecorded(res, c, o, p.Attempt)
+		rec, err = readRecorded(res, q)
 		if fenced = errors.Is(err, ErrFenced); fenced {
 			return nil // commit: a late success may have completed its attempt
 		}
@@ -260,7 +271,7 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 	return rec, err
 }
 
-// checkStatus returns an error for a status that an attempt cannot have as its outcome.
+// checkStatus returns an error if o.Status cannot be the status after an attempt: it is not final, Waiting or Held.
 func (o Outcome) checkStatus() error {
 	if !o.Status.Final() && o.Status != Waiting && o.Status != Held {
 		return fmt.Errorf("%q is not a status that an attempt can end with", o.Status)
@@ -268,90 +279,168 @@ func (o Outcome) checkStatus() error {
 	return nil
 }
 
-// queueRecord queues the statements that follow the agent's lock: they record o as the outcome of attempt p, which is
-// the claim's or an earlier one, and dispatch the agent's next deliveries. A nil tookMs means that the attempt ends
-// now.
-func (s *Store) queueRecord(b *pgx.Batch, c *Claim, o Outcome, p SpooledOutcome, tookMs *int64) {
-	a := c.Agent()
-	b.Queue(recordStatement(c, p), namedStatement("record").args(pgx.NamedArgs{
-		"delivery_id": c.ID, "claim_no": c.No, "started_at": p.StartedAt, "number": p.Attempt, "duration_ms": tookMs,
-		"status": o.Status, "reason": nameOrNull(string(o.Reason)), "delay": o.Delay, "task": o.Task, "anew": o.Anew, "free": o.Free,
-		"called": o.Called,
-		"stage":  storable.Text(o.Stage, maxNameBytes), "error": nullIfEmpty(storable.Text(o.Error, maxErrorBytes)),
+// needsRecheck reports whether the outcome is Undecided, Rerouted or NoTurn. Then record.sql decides whether the
+// delivery returns to the backlog at once.
+func (o Outcome) needsRecheck() bool { return o.Undecided || o.Rerouted || o.NoTurn }
 
-		"tool_name": nameOrNull(o.ToolName), "endpoint": nullIfEmpty(storable.Text(o.Endpoint, maxURLBytes)),
-		"protocol":          nameOrNull(o.Protocol),
-		"step_us":           o.StepMicros,
-		"file_verification": nameOrNull(o.FileVerification), "file_source": nameOrNull(o.FileSource),
-		"file_disagrees": boundNames(o.FileDisagrees),
-		"arguments":      storable.JSON(o.Arguments, maxSideBytes), "response": storable.JSON(o.Response, maxSideBytes),
-		"result": storable.JSON(o.Result, maxSideBytes), "fetch_failed": o.FetchFailed,
+// recordRequest asks to record the outcome of an attempt: of the claim's or, in Adopt, of an earlier one.
+type recordRequest struct {
+	claim     *Claim
+	outcome   Outcome
+	attempt   int // number of the attempt
+	startedAt time.Time
+	tookMs    *int32 // duration of the attempt; nil: it ends now
+}
 
-		"agent_ok": o.AgentOK, "agent_error": nullIfEmpty(storable.Text(o.AgentError, maxErrorBytes)), "moved": o.Moved, "endpoint_of_job": o.EndpointOfJob,
-		"latency":     o.latencyVector(),
-		"epoch":       c.Epoch,
-		"server_info": storable.JSON(o.ServerInfo, maxSideBytes), "tools": storable.JSON(o.Tools, maxSideBytes),
-		"preferences": o.Preferences.encodeJSON(), "hold_line": o.HoldLine})...)
+// newRecordRequest returns a request to record the outcome of the claim's own attempt.
+func newRecordRequest(c *Claim, o Outcome) recordRequest {
+	return recordRequest{claim: c, outcome: o, attempt: c.Attempt, startedAt: c.StartedAt}
+}
+
+// isPlain reports whether the outcome may be recorded in a group: it needs no other statement than record.sql, and does
+// not raise the agent's epoch.
+func (q recordRequest) isPlain() bool {
+	reasons, _ := q.outcome.mendedReasons(0)
+	return reasons == nil && !q.outcome.SkipDispatch && len(q.outcome.Refuted) == 0 && !q.outcome.Moved && q.claim.week != ""
+}
+
+// recordGroup records the outcomes of plain attempts and dispatches their agents' next deliveries, in one round trip
+// and one commit. A request gets no answer if record.sql did not record it; the coalescer then calls recordAlone.
+func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]result[Recorded], error) {
+	members := selectMembers(group)
+	rows, week := recordColumns{}, group[members[0]].claim.week
+	for _, i := range members {
+		rows.appendRequest(group[i])
+	}
+	b := &pgx.Batch{}
+	b.Queue(statement("lock_agents"), rows.chains, rows.registries, rows.agents)
+	rows.queue(b, week, false)
+	rows.queueDispatch(b)
+	res := &onceClosed{BatchResults: s.pool.SendBatch(ctx, b)}
+	defer res.Close()
+	return readRecordedGroup(res, group, members)
+}
+
+// selectMembers returns the indexes of the requests that one statement can record: those whose attempts are in the
+// partition of the first one. The indexes are in the order of the deliveries' ids, in which the outcomes of one agent
+// are applied.
+func selectMembers(group []recordRequest) (members []int) {
+	for i, r := range group {
+		if r.claim.week == group[0].claim.week {
+			members = append(members, i)
+		}
+	}
+	slices.SortFunc(members, func(a, b int) int {
+		x, y := group[a].claim.ID, group[b].claim.ID
+		return cmp.Or(bytes.Compare(x[:], y[:]), cmp.Compare(a, b))
+	})
+	return members
+}
+
+// readRecordedGroup reads the answers to the batch of recordGroup, and then that of the commit. members are the indexes
+// of the recorded requests in group. An agent's next tasks are distributed in turn among the callers that recorded its
+// deliveries.
+func readRecordedGroup(res pgx.BatchResults, group []recordRequest, members []int) ([]result[Recorded], error) {
+	if _, err := res.Exec(); err != nil {
+		return nil, fmt.Errorf("lock the agents: %w", err)
+	}
+	results, callers := make([]result[Recorded], len(group)), make(map[Agent][]int, len(members))
+	err := readRows(res, func(nr int) recordRequest { return group[members[nr-1]] }, func(nr int, rec Recorded) {
+		i := members[nr-1]
+		results[i] = result[Recorded]{answer: rec, answered: true}
+		callers[group[i].claim.Agent()] = append(callers[group[i].claim.Agent()], i)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("write the outcomes: %w", err)
+	}
+
+	rows, _ := res.Query()
+	_, err = readDispatched(rows, func(t Task, a Agent) error {
+		turn := callers[a]
+		if len(turn) == 0 {
+			return errors.New("an agent was given tasks of which nothing was recorded")
+		}
+		rec := &results[turn[0]].answer
+		rec.Next = append(rec.Next, t)
+		callers[a] = append(turn[1:], turn[0])
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("dispatch the next: %w", err)
+	}
+	return results, res.Close() // the error of the commit
+}
+
+// readRows reads the rows of record.sql. It calls add for each recorded request, with its number.
+func readRows(res pgx.BatchResults, request func(nr int) recordRequest, add func(nr int, rec Recorded)) error {
+	var nr, n int
+	var next *time.Time
+	var accepted, now time.Time
+	var bulk, again bool
+	rows, _ := res.Query()
+	_, err := pgx.ForEachRow(rows, []any{&nr, &n, &next, &accepted, &now, &bulk, &again}, func() error {
+		q, rec := request(nr), Recorded{Age: now.Sub(accepted), Rechecked: again}
+		if next != nil {
+			rec.NextAttemptAt = *next
+			if q.outcome.Task {
+				rec.Task = &Task{ID: q.claim.ID, N: n, Kind: cmp.Or(q.claim.kind, string(q.claim.Job.Kind)), Attempts: max(q.attempt, 1),
+					Bulk: bulk, At: *next}
+			}
+		}
+		add(nr, rec)
+		return nil
+	})
+	return err
+}
+
+// queueRecord queues the statements that follow the agent's lock: they record q, and dispatch the agent's next
+// deliveries.
+func queueRecord(b *pgx.Batch, q recordRequest) {
+	c, o, a := q.claim, q.outcome, q.claim.Agent()
+	var rows recordColumns
+	rows.appendRequest(q)
+	week := c.week
+	if q.attempt != c.Attempt || !q.startedAt.Equal(c.StartedAt) {
+		week = "" // that of an earlier attempt is unknown
+	}
+	b.Queue(statement("lock_delivery"), c.ID)
+	rows.queue(b, week, true)
 	if reasons, since := o.mendedReasons(c.Epoch); reasons != nil {
 		b.Queue(statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since)
 	}
 	if len(o.Refuted) > 0 {
 		b.Queue(`UPDATE herald.hints SET refuted = true WHERE delivery_id = $1 AND rank = ANY($2)`, c.ID, o.Refuted)
 	}
-	if o.Undecided || o.Rerouted {
-		b.Queue(statement("recheck"), c.ID, c.No, c.Hints, o.Rerouted)
-	}
 	if !o.SkipDispatch {
-		b.Queue(statement("dispatch"), a.ChainID, a.Registry, a.ID, MaxDispatchedPerAgent, c.ID, c.No, s.strict)
+		rows.queueDispatch(b)
 	}
-}
-
-// recordStatement returns record.sql for the partition that contains the row of attempt p, if p is the claim's attempt,
-// otherwise for the partitioned table.
-func recordStatement(c *Claim, p SpooledOutcome) string {
-	text := statement("record")
-	if c.week == "" || p.Attempt != c.Attempt || !p.StartedAt.Equal(c.StartedAt) {
-		return text
-	}
-	return inWeek(text, c.week)
 }
 
 // readRecorded reads the answers to the statements of queueRecord, and then that of the commit. It returns ErrFenced,
 // after the commit, if the claim is lost.
-func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec Recorded, err error) {
-	var n int
-	var next *time.Time
-	var accepted, now time.Time
-	var bulk bool
-	err = res.QueryRow().Scan(&n, &next, &accepted, &now, &bulk)
-	fenced := errors.Is(err, pgx.ErrNoRows)
-	if err != nil && !fenced {
+func readRecorded(res pgx.BatchResults, q recordRequest) (rec Recorded, err error) {
+	fenced := true
+	if _, err := res.Exec(); err != nil {
+		return rec, fmt.Errorf("lock the delivery: %w", err)
+	}
+	if err := readRows(res, func(int) recordRequest { return q }, func(_ int, r Recorded) { rec, fenced = r, false }); err != nil {
 		return rec, err
 	}
 	var ended []Task
-	if reasons, _ := o.mendedReasons(c.Epoch); reasons != nil {
+	if reasons, _ := q.outcome.mendedReasons(q.claim.Epoch); reasons != nil {
 		rows, _ := res.Query()
 		if ended, err = pgx.CollectRows(rows, scanEnded); err != nil {
 			return rec, fmt.Errorf("release deliveries whose reason is gone: %w", err)
 		}
 	}
-	if len(o.Refuted) > 0 {
+	if len(q.outcome.Refuted) > 0 {
 		if _, err := res.Exec(); err != nil {
 			return rec, fmt.Errorf("note refuted hints: %w", err)
 		}
 	}
-	if o.Undecided || o.Rerouted {
-		tag, err := res.Exec()
-		if err != nil {
-			return rec, fmt.Errorf("queue the delivery for another check: %w", err)
-		}
-		if rec.Rechecked = tag.RowsAffected() > 0; rec.Rechecked {
-			next = nil
-		}
-	}
-	if !o.SkipDispatch {
+	if !q.outcome.SkipDispatch {
 		rows, _ := res.Query()
-		if rec.Next, err = pgx.CollectRows(rows, scanTask); err != nil {
+		if _, err = readDispatched(rows, func(t Task, _ Agent) error { rec.Next = append(rec.Next, t); return nil }); err != nil {
 			return rec, fmt.Errorf("dispatch the next: %w", err)
 		}
 	}
@@ -362,31 +451,124 @@ func readRecorded(res pgx.BatchResults, c *Claim, o Outcome, attempt int) (rec R
 	if fenced {
 		return rec, ErrFenced
 	}
-	rec.Age = now.Sub(accepted)
-	rec.addWait(c, o, attempt, n, next, bulk)
 	return rec, nil
 }
 
-// addWait sets the time and the task of the delivery's wait. next is the end of the wait; nil: the delivery does not
-// wait. n and bulk are those of the task; attempt is the number of the attempt.
-func (rec *Recorded) addWait(c *Claim, o Outcome, attempt, n int, next *time.Time, bulk bool) {
-	if next == nil {
-		return
-	}
-	rec.NextAttemptAt = *next
-	if o.Task {
-		rec.Task = &Task{ID: c.ID, N: n, Kind: cmp.Or(c.kind, string(c.Job.Kind)), Attempts: max(attempt, 1),
-			Bulk: bulk, At: *next}
-	}
+// inWeek returns a statement's text with the partitioned table of attempts replaced by its partition week.
+func inWeek(text, week string) string {
+	return strings.ReplaceAll(text, "herald.attempts\n", week+"\n")
 }
 
-// KeepSide returns the arguments or the response of a call in the form in which Record stores them.
+// recordColumns contains the arguments of record.sql: one array per column, one element per request.
+type recordColumns struct {
+	chains             []int64
+	registries, agents []string
+
+	ids                                                               []uuid.UUID
+	claimNos, epochs                                                  []int64
+	startedAts                                                        []time.Time
+	numbers, hints                                                    []int
+	statuses, stages                                                  []string
+	delays                                                            []time.Duration
+	tasks, anews, frees, called, fetchFailed, moved, ofJobs, agentOKs []bool
+	rechecks, reroutes                                                []bool
+	durations, latencies                                              []*int32
+
+	reasons, errors, toolNames, endpoints, protocols, stepTimes, verifications, sources, agentErrors []*string
+	disagrees, arguments, responses, results, serverInfos, tools                                     [][]byte
+}
+
+func (c *recordColumns) appendRequest(q recordRequest) {
+	a, o := q.claim.Agent(), q.outcome
+	c.chains, c.registries = append(c.chains, int64(a.ChainID)), append(c.registries, a.Registry)
+	c.agents = append(c.agents, a.ID)
+	c.ids, c.claimNos = append(c.ids, q.claim.ID), append(c.claimNos, q.claim.No)
+	c.startedAts, c.numbers = append(c.startedAts, q.startedAt), append(c.numbers, q.attempt)
+	c.durations = append(c.durations, q.tookMs)
+	c.epochs, c.hints = append(c.epochs, q.claim.Epoch), append(c.hints, q.claim.Hints)
+
+	c.statuses, c.delays = append(c.statuses, string(o.Status)), append(c.delays, o.Delay)
+	c.tasks, c.anews, c.frees = append(c.tasks, o.Task), append(c.anews, o.Anew), append(c.frees, o.Free)
+	c.called, c.fetchFailed, c.moved = append(c.called, o.Called), append(c.fetchFailed, o.FetchFailed), append(c.moved, o.Moved)
+	c.rechecks, c.reroutes = append(c.rechecks, o.needsRecheck()), append(c.reroutes, o.Rerouted || o.NoTurn)
+	c.agentOKs, c.ofJobs = append(c.agentOKs, o.AgentOK), append(c.ofJobs, o.EndpointOfJob)
+	c.stages = append(c.stages, storable.Text(o.Stage, maxNameBytes))
+	c.latencies = append(c.latencies, o.latencyPosition())
+
+	c.reasons = append(c.reasons, nameOrNull(string(o.Reason)))
+	c.errors = append(c.errors, nullIfEmpty(storable.Text(o.Error, maxErrorBytes)))
+	c.toolNames = append(c.toolNames, nameOrNull(o.ToolName))
+	c.endpoints = append(c.endpoints, nullIfEmpty(storable.Text(o.Endpoint, maxURLBytes)))
+	c.protocols = append(c.protocols, nameOrNull(o.Protocol))
+	c.stepTimes = append(c.stepTimes, formatStepTimes(o.StepMicros))
+	c.verifications = append(c.verifications, nameOrNull(o.FileVerification))
+	c.sources = append(c.sources, nameOrNull(o.FileSource))
+	c.agentErrors = append(c.agentErrors, nullIfEmpty(storable.Text(o.AgentError, maxErrorBytes)))
+
+	var disagrees []byte
+	if names := boundNames(o.FileDisagrees); names != nil {
+		disagrees, _ = json.Marshal(names) // strings cannot fail
+	}
+	c.disagrees = append(c.disagrees, disagrees)
+	c.arguments = append(c.arguments, storable.JSON(o.Arguments, maxSideBytes))
+	c.responses = append(c.responses, storable.JSON(o.Response, maxSideBytes))
+	c.results = append(c.results, storable.JSON(o.Result, maxSideBytes))
+	c.serverInfos = append(c.serverInfos, storable.JSON(o.ServerInfo, maxSideBytes))
+	c.tools = append(c.tools, storable.JSON(o.Tools, maxSideBytes))
+}
+
+// queue queues record.sql for attempts of the partition week; "": their partitions are unknown. alone is its argument.
+func (c *recordColumns) queue(b *pgx.Batch, week string, alone bool) {
+	text := statement("record")
+	if week != "" {
+		text = inWeek(text, week)
+	}
+	b.Queue(text, namedStatement("record").args(c.args(alone))...)
+}
+
+// queueDispatch queues dispatch.sql for the agents of the recorded claims.
+func (c *recordColumns) queueDispatch(b *pgx.Batch) {
+	b.Queue(statement("dispatch"), namedStatement("dispatch").args(dispatchArgs(c.chains, c.registries, c.agents, c.ids, c.claimNos))...)
+}
+
+func (c *recordColumns) args(alone bool) pgx.NamedArgs {
+	return pgx.NamedArgs{"alone": alone,
+		"ids": c.ids, "claim_nos": c.claimNos, "started_ats": c.startedAts, "numbers": c.numbers, "durations": c.durations,
+		"statuses": c.statuses, "reasons": c.reasons, "delays": c.delays, "tasks": c.tasks, "anews": c.anews, "frees": c.frees,
+		"called": c.called, "fetch_failed": c.fetchFailed, "moved": c.moved, "epochs": c.epochs, "endpoints_of_jobs": c.ofJobs,
+		"rechecks": c.rechecks, "reroutes": c.reroutes, "hints": c.hints,
+		"stages": c.stages, "errors": c.errors, "tool_names": c.toolNames, "endpoints": c.endpoints,
+		"protocols": c.protocols, "step_us": c.stepTimes, "file_verifications": c.verifications, "file_sources": c.sources,
+		"file_disagrees": c.disagrees, "arguments": c.arguments, "responses": c.responses, "results": c.results,
+		"agent_oks": c.agentOKs, "agent_errors": c.agentErrors, "latencies": c.latencies, "server_infos": c.serverInfos, "tools": c.tools}
+}
+
+// formatStepTimes returns the text of an integer[], or nil for nil. The arrays of a group are passed as text, because
+// Postgres has no arrays of arrays with different lengths.
+func formatStepTimes(micros []int32) *string {
+	if micros == nil {
+		return nil
+	}
+	text := make([]byte, 0, 2+8*len(micros))
+	text = append(text, '{')
+	for i, us := range micros {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = strconv.AppendInt(text, int64(us), 10)
+	}
+	out := string(append(text, '}'))
+	return &out
+}
+
+// KeepSide returns the arguments or the response of a call in the form in which Record stores them: as storable JSON of
+// at most 16 KiB.
 func KeepSide(raw json.RawMessage) json.RawMessage { return storable.JSON(raw, maxSideBytes) }
 
-// nameOrNull returns a name in storable form, cut to maxNameBytes, or nil for "".
+// nameOrNull returns s in storable form, cut to maxNameBytes, or nil if s is empty.
 func nameOrNull(s string) *string { return nullIfEmpty(storable.Text(s, maxNameBytes)) }
 
-// boundNames returns the first maxNames names in storable form.
+// boundNames returns the first maxNames of list in storable form, each cut to maxNameBytes.
 func boundNames(list []string) []string {
 	var out []string
 	for _, s := range list[:min(len(list), maxNames)] {
@@ -395,6 +577,7 @@ func boundNames(list []string) []string {
 	return out
 }
 
+// nullIfEmpty returns a pointer to s, or nil if s is empty.
 func nullIfEmpty(s string) *string {
 	if s == "" {
 		return nil

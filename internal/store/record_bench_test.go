@@ -53,11 +53,11 @@ func deliverOne(ctx context.Context, s *Store, t Task, o Outcome, grouped bool) 
 	if grouped {
 		claim, record = s.claims.do, s.records.do
 	}
-	c, err := claim(ctx, claimRequest{t.ID, lease})
+	c, err := claim(ctx, claimRequest{t.ID, 1, lease})
 	if err != nil || c == nil {
 		return fmt.Errorf("claim of %s: %v, %w", t.ID, c, err)
 	}
-	_, err = record(ctx, recordRequest{c, o})
+	_, err = record(ctx, newRecordRequest(c, o))
 	return err
 }
 
@@ -76,7 +76,7 @@ func openBenchStore(b *testing.B, callers int) *Store {
 // benchTasks returns the first tasks of n deliveries in an otherwise empty store. It dispatches more deliveries per
 // agent than Accept would.
 func benchTasks(b *testing.B, s *Store, n int) []Task {
-	exec(b, s, `TRUNCATE herald.deliveries, herald.attempts, herald.agents CASCADE`)
+	exec(b, s, `TRUNCATE herald.history, herald.work, herald.attempts, herald.agents CASCADE`)
 	for from := 0; from < n; from += MaxAccept {
 		var in []Intake
 		for i := from; i < min(from+MaxAccept, n); i++ {

@@ -66,7 +66,7 @@ func claimAll(t *testing.T, s *Store, agents, n int) (requests []recordRequest) 
 	t.Helper()
 	for i := range n {
 		task := acceptOne(t, s, feedback(i%agents, 1+i/agents))
-		requests = append(requests, recordRequest{claim(t, s, task), delivered})
+		requests = append(requests, newRecordRequest(claim(t, s, task), delivered))
 	}
 	return requests
 }
@@ -91,7 +91,7 @@ func TestGroupLeavesTheRest(t *testing.T) {
 			exec(t, s, `DELETE FROM herald.deliveries WHERE id = $1`, gone.claim.ID)
 			tx, err := s.pool.Begin(t.Context())
 			if err == nil {
-				_, err = tx.Exec(t.Context(), `SELECT FROM herald.deliveries WHERE id = $1 FOR UPDATE`, locked.claim.ID)
+				_, err = tx.Exec(t.Context(), `SELECT FROM herald.work WHERE id = $1 FOR UPDATE`, locked.claim.ID)
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -167,7 +167,7 @@ func TestGroupGivesNextToOneCaller(t *testing.T) {
 	for agent := 1; agent <= 3; agent++ {
 		_, tasks := accept(t, s, feedbacks(agent, 1, MaxDispatchedPerAgent+10)...)
 		for _, task := range tasks[:4] {
-			requests = append(requests, recordRequest{claim(t, s, task), delivered})
+			requests = append(requests, newRecordRequest(claim(t, s, task), delivered))
 		}
 	}
 	for i := range 4 { // the first agent's
@@ -203,8 +203,8 @@ func TestGroupGivesNextToOneCaller(t *testing.T) {
 func TestPoisonedGroup(t *testing.T) {
 	t.Parallel()
 	for when, trigger := range map[string]string{
-		"statement": `CREATE TRIGGER refuse BEFORE UPDATE ON herald.deliveries`,
-		"commit":    `CREATE CONSTRAINT TRIGGER refuse AFTER UPDATE ON herald.deliveries DEFERRABLE INITIALLY DEFERRED`,
+		"statement": `CREATE TRIGGER refuse BEFORE UPDATE ON herald.history`,
+		"commit":    `CREATE CONSTRAINT TRIGGER refuse AFTER UPDATE ON herald.history DEFERRABLE INITIALLY DEFERRED`,
 	} {
 		t.Run(when, func(t *testing.T) {
 			t.Parallel()
@@ -367,7 +367,7 @@ func TestGivingUpInAGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s.records.flights = 1
+	s.records.flights, s.records.stall = 1, time.Minute // a busy machine takes longer than flightStall for what follows
 	ctx, giveUp := context.WithCancel(t.Context())
 	var rec Recorded
 	under, waits := make(chan error), make(chan error)

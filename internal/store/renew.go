@@ -10,30 +10,31 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrSuperseded is returned by SaveRenewal: during the renewal, another worker renewed the access token, or its
-// credential was replaced. The write changed nothing.
+// ErrSuperseded is returned by SaveRenewal if, during the renewal, another worker renewed the access token, or the
+// credential was replaced. The call stored nothing.
 var ErrSuperseded = errors.New("the access token was renewed by another worker, or its credential was replaced")
 
-// Access is an access token that was obtained with an OAuth credential, encrypted under Token.AccessBinding.
+// Access is a sealed access token, which an authorization server issued for an OAuth credential. Token.AccessBinding is
+// its associated data.
 type Access struct {
 	Ciphertext []byte
-	ExpiresAt  *time.Time // nil: the authorization server set no expiry
+	ExpiresAt  *time.Time // nil: the authorization server named no expiry
 }
 
 // Renewal is the result of LeaseRenewal.
 type Renewal struct {
-	Token  Token   // the present credential
-	Access *Access // the present access token; nil: there is none
-	No     int64   // number of the renewal that began; 0: it did not begin
+	Token  Token   // the stored credential
+	Access *Access // the stored access token; nil: none
+	No     int64   // number of the renewal that began; 0: none began
 }
 
-// LeaseRenewal begins to renew the access token of t's agent and origin. Until the lease ends, or SaveRenewal or
-// YieldRenewal is called, no other worker can begin. seen is the ciphertext of the access token to replace; nil: none
-// is known.
+// LeaseRenewal begins a renewal of the access token for the agent and origin of t. No other worker can begin one until
+// the lease ends, or SaveRenewal or YieldRenewal is called. seen is the ciphertext of the access token to replace; nil:
+// the caller has none.
 //
-// If another worker is renewing the token, or has replaced seen already, the renewal does not begin: Renewal.No is 0
-// and Access is the present token. A lease of 0 only reads. LeaseRenewal returns ErrNotFound if the credential no
-// longer exists. It costs one round trip.
+// No renewal begins, and Renewal.No is 0, if another worker is renewing the token, if the stored access token is no
+// longer seen, or if lease is 0, which only reads. LeaseRenewal returns ErrNotFound if the credential does not exist.
+// It costs one round trip.
 func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease time.Duration) (r Renewal, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -63,18 +64,18 @@ func (s *Store) LeaseRenewal(ctx context.Context, t Token, seen []byte, lease ti
 	return r, nil
 }
 
-// isForeignKeyViolation reports whether err means that the credential was deleted before the row that refers to it was
-// inserted.
+// isForeignKeyViolation reports whether err is Postgres' error foreign_key_violation (23503). An insert gets it if a
+// concurrent transaction deleted the credential to which the new row refers.
 func isForeignKeyViolation(err error) bool {
 	var pe *pgconn.PgError
 	const foreignKeyViolation = "23503"
 	return errors.As(err, &pe) && pe.Code == foreignKeyViolation
 }
 
-// SaveRenewal ends a renewal. It stores the access token a, and credential, the new ciphertext of the credential if the
-// authorization server issued another refresh token (nil: unchanged). It stores both or neither. Calling it again is
-// harmless. It returns ErrSuperseded if the lease ended and another worker began a renewal, or if the credential was
-// replaced.
+// SaveRenewal ends the renewal r. It stores the access token a, and the new ciphertext of the credential if the
+// authorization server issued another refresh token (credential; nil: unchanged). It stores both or neither. Calling it
+// again is harmless. It returns ErrSuperseded if another renewal has begun after the lease ended, or if the credential
+// was replaced.
 func (s *Store) SaveRenewal(ctx context.Context, r Renewal, a Access, credential []byte) (err error) {
 	t := r.Token
 	key, ok := secret.KeyID(a.Ciphertext)
@@ -97,8 +98,9 @@ func (s *Store) SaveRenewal(ctx context.Context, r Renewal, a Access, credential
 	return noRows(err, ErrSuperseded)
 }
 
-// YieldRenewal ends a failed renewal, so that another worker may try at once. It changes nothing if another renewal has
-// begun, or if the credential was replaced since: the numbers of a new credential's renewals begin at 1 again.
+// YieldRenewal ends the renewal r, which failed, so that another worker may try at once. It changes nothing if another
+// renewal has begun or the credential was replaced. r.No alone does not identify a renewal, because the numbers begin
+// at 1 again for a new credential.
 func (s *Store) YieldRenewal(ctx context.Context, r Renewal) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -111,7 +113,8 @@ func (s *Store) YieldRenewal(ctx context.Context, r Renewal) (err error) {
 	return err
 }
 
-// setAccess replaces the access token of the previous credential by t.Access, which may be nil.
+// setAccess deletes the access token that was issued for the previous credential, and stores t.Access, which may be
+// nil.
 func setAccess(ctx context.Context, tx pgx.Tx, t Token) error {
 	_, err := tx.Exec(ctx, `DELETE FROM herald.agent_mcp_access WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND origin = $4`,
 		t.ChainID, t.Registry, t.ID, t.Origin)
@@ -127,7 +130,8 @@ func setAccess(ctx context.Context, tx pgx.Tx, t Token) error {
 	return err
 }
 
-// AccessAfter is TokensAfter for the credentials that have an access token, and reads that token into Token.Access.
+// AccessAfter lists a page of credentials as TokensAfter does, but only those that have an access token, and sets
+// Token.Access.
 func (s *Store) AccessAfter(ctx context.Context, last *Token) (list []Token, err error) {
 	defer wrapError(&err, "list access tokens")
 	return s.listTokens(ctx, `SELECT `+tokenColumns+`, x.ciphertext, x.expires_at FROM herald.agent_mcp_tokens t
@@ -138,8 +142,8 @@ func (s *Store) AccessAfter(ctx context.Context, last *Token) (list []Token, err
 		})
 }
 
-// ResealAccess replaces the ciphertext of the access token old.Access. It returns false if the token was renewed or
-// removed since old was read; then it changed nothing.
+// ResealAccess replaces the ciphertext of the access token old.Access. It returns false, and changes nothing, if the
+// access token was renewed or removed since old was read.
 func (s *Store) ResealAccess(ctx context.Context, old Token, ciphertext []byte) (changed bool, err error) {
 	defer wrapError(&err, "seal the access token of agent %d:%s for %s anew", old.ChainID, old.ID, old.Origin)
 	return s.replaceCiphertext(ctx, "agent_mcp_access", old, old.Access.Ciphertext, ciphertext)

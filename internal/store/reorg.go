@@ -13,25 +13,25 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A reorg changes deliveries in the transaction that accepts the new blocks' jobs (AdvanceCursors). The remembered
-// events of replaced blocks become orphaned. Events that are read again get their new position. When the chain has been
-// read up to its head, the deliveries of events that are still orphaned end (orphans.sql). If their agents were called,
-// they get a retraction.
+// A reorg changes deliveries in the transaction that accepts the jobs of the new blocks (AdvanceCursors). The
+// remembered events of replaced blocks (herald.chain_events) become orphaned. Events that are read again get their new
+// position. When the chain has been read up to its newest block, the deliveries of events that are still orphaned end
+// (orphans.sql). If the agent of such a delivery was or may have been called with a feedback, it gets a retraction.
 
-// Vanished is a delivery whose event a reorg removed from the chain, as AdvanceCursors found it.
+// Vanished is a delivery whose event a reorg removed from the chain.
 type Vanished struct {
 	ID        uuid.UUID
 	Key       string
-	Cancelled bool // the delivery was cancelled (reorg) by this call
-	Called    bool // the agent was called, or may have been
-	// Retraction is the delivery that informs the agent; zero: none, because the agent was not called or the event is
-	// not a feedback.
+	Cancelled bool // AdvanceCursors cancelled the delivery (reorg)
+	Called    bool // the agent was or may have been called
+	// Retraction is the id of the delivery that informs the agent. Zero: no such delivery exists, because the agent was
+	// not called or the event is not a feedback.
 	Retraction uuid.UUID
 }
 
-// acceptRead accepts the jobs (rows) of the blocks that the cursors g read, and remembers the blocks of their events.
-// orphans reports whether events of g's contracts are orphaned. If so, and the chain was read up to its head
-// (read.AtHead), acceptRead ends the deliveries of those that rows does not contain.
+// acceptRead accepts rows, the jobs of the blocks that the cursors g read, and remembers the blocks of their events.
+// orphans reports whether events of g's contracts are orphaned. If so, and if the chain was read up to its newest block
+// (read.AtHead), acceptRead ends the deliveries of the orphaned events that are not in rows.
 func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows []arrival, read Advance,
 	orphans bool) (done Advanced, err error) {
 	agents := arrivalAgents(rows)
@@ -64,8 +64,8 @@ func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows [
 	return done, err
 }
 
-// listOrphans returns the ids of the deliveries whose events the cursors g remember as orphaned, and the distinct
-// agents of these deliveries, sorted. The slices are not parallel.
+// listOrphans returns the ids of the deliveries whose events are orphaned and belong to the cursors g, and the distinct
+// agents of these deliveries, sorted.
 func (s *Store) listOrphans(ctx context.Context, tx pgx.Tx, g cursorGroup) (ids []uuid.UUID, agents []Agent, _ error) {
 	var id uuid.UUID
 	var a Agent
@@ -80,9 +80,9 @@ func (s *Store) listOrphans(ctx context.Context, tx pgx.Tx, g cursorGroup) (ids 
 	return ids, distinctAgents(agents), nil
 }
 
-// placeEvents stores in which block the event of each arrival is, so that a later reorg of that block finds its
-// delivery (out[i].ID). It skips events in block above and earlier ones, and events that are not those of the delivery:
-// refused jobs, agent updates, and conflicts other than about the action.
+// placeEvents remembers the block of the event of each arrival, so that a reorg of that block finds the delivery
+// (out[i].ID). It remembers only events in blocks whose number is higher than above. It skips arrivals that did not
+// become the delivery's event: Refused jobs, agent updates, and conflicts other than about the action.
 func (s *Store) placeEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in []arrival, out []Acceptance,
 	above uint64) error {
 	events := make(map[uuid.UUID]arrival)
@@ -107,9 +107,11 @@ func (s *Store) placeEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in []
 	return nil
 }
 
-// endOrphans ends those of the deliveries ids whose events are still orphaned, retracts each feedback whose agent was
-// or may have been called, and appends each ended one to done.Vanished. It then dispatches from the backlogs of agents,
-// which the transaction has locked, and returns all tasks for Redis.
+// endOrphans ends the deliveries among ids whose events are still orphaned. It cancels (reorg) those that are queued,
+// waiting, held, or rejected because their event was not found; running ones stay orphaned until they end. It appends
+// the cancelled ones, and those that had ended before, to done.Vanished. It retracts each feedback among these whose
+// agent was or may have been called. It then dispatches from the backlogs of agents, which tx has locked. It returns
+// all new tasks.
 func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, agents []Agent,
 	done *Advanced) (tasks []Task, err error) {
 	defer wrapError(&err, "end deliveries whose event a reorg removed")
@@ -146,26 +148,26 @@ func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, agen
 	return append(tasks, more...), err
 }
 
-// maxRetractions limits the retractions of one key. Their keys end in `@<blockHash>`, `@<blockHash>.2`, `.3`, …, one
-// for each time that the same block disappears.
+// maxRetractions limits the retractions of one feedback at one block. The block can disappear several times; the keys
+// of the retractions end in `@<blockHash>`, `@<blockHash>.2`, `.3`, ….
 const maxRetractions = 20
 
 // retraction is an existing delivery that informs an agent that a feedback is no longer on the chain.
 type retraction struct {
-	id, retracts uuid.UUID // the delivery's own id; the id of the delivery it retracts, uuid.Nil: unknown
+	id, retracts uuid.UUID // ids of this delivery and of the delivery that it retracts; uuid.Nil: unknown
 	key          string
 	reason       reason.Reason
 }
 
-// listRetractions returns the existing retractions of the feedback known, by their keys, and the maxRetractions keys
-// that its retractions may have, in the order in which retract uses them.
+// listRetractions returns the existing retractions of the feedback known, by key. keys are the maxRetractions keys that
+// its retractions may have, in the order in which retract uses them.
 func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx, known job.Job) (there map[string]retraction, keys []string, _ error) {
 	base := known.Retraction(uuid.Nil).Key()
 	keys = append(keys, base)
 	for n := 2; n <= maxRetractions; n++ {
 		keys = append(keys, fmt.Sprintf("%s.%d", base, n))
 	}
-	rows, _ := tx.Query(ctx, `SELECT id, key, coalesce(reason, ''), coalesce((job ->> 'retracts')::uuid, $2) FROM herald.deliveries
+	rows, _ := tx.Query(ctx, `SELECT id, key, coalesce(reason, ''), coalesce((job ->> 'retracts')::uuid, $2) FROM herald.history
 		WHERE key = ANY($1)`, keys, uuid.Nil)
 	there = make(map[string]retraction)
 	var r retraction
@@ -180,9 +182,10 @@ func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx, known job.Job) (
 }
 
 // retract inserts a retraction of the delivery id, whose job is the feedback known and whose agent was or may have been
-// called. It adds the retraction's task to lines and returns its id. If id has a retraction that was not withdrawn, it
-// returns that one's id. Like an earlier feedback, the retraction blocks the event that now has the same index until
-// it has ended, but at most 60 s after its first attempt (holds_until).
+// called. It adds the retraction's task to lines and returns the retraction's id. If the delivery already has a
+// retraction, and that was not withdrawn (mined_again), it only returns its id. As an earlier feedback does, a
+// retraction delays the event that has the same index now, until the retraction has ended, but at most 60 s after its
+// first attempt (delays_until).
 func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.Job, lines map[Agent][]Task) (uuid.UUID, error) {
 	there, keys, err := s.listRetractions(ctx, tx, known)
 	if err != nil {
@@ -215,19 +218,14 @@ func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.
 	if !isNew {
 		return uuid.Nil, fmt.Errorf("retract %s: %w", known.Key(), errConcurrentUpdate)
 	}
-	if s.strict {
-		if _, err := tx.Exec(ctx, `UPDATE herald.deliveries SET holds_until = 'infinity' WHERE id = $1`, job.IDOf(a.key)); err != nil {
-			return uuid.Nil, fmt.Errorf("retract %s: %w", known.Key(), err)
-		}
-	}
 	if fresh.dispatch > 0 {
 		lines[a.agent] = append(lines[a.agent], Task{ID: job.IDOf(a.key), N: fresh.dispatch, Kind: a.kind})
 	}
 	return job.IDOf(a.key), nil
 }
 
-// retractDisplaced retracts the delivery h, whose agent was or may have been called and whose event was replaced. It
-// does nothing if the stored job is deleted, unreadable or not a new feedback.
+// retractDisplaced retracts the delivery h, whose agent was or may have been called and whose key another event gets.
+// It does nothing if the stored job was deleted, cannot be parsed, or is not a NewFeedback.
 func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, lines map[Agent][]Task) error {
 	var known job.Job
 	if h.raw == nil || json.Unmarshal(h.raw, &known) != nil || known.Kind != job.KindNewFeedback {
@@ -237,8 +235,8 @@ func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, lines
 	return err
 }
 
-// markGone sets gone in those of holders whose events a reorg removed, as a follower recorded after reading up to the
-// head. It does nothing if a follower did not read the arrivals in.
+// markGone sets gone in those of holders whose events are gone, as the chain follower stored after it had read up to
+// the newest block. It does nothing if no chain follower read the arrivals in.
 func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders map[string]holder) error {
 	if in[0].readBy == nil || len(holders) == 0 {
 		return nil
@@ -261,11 +259,19 @@ func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders m
 	return nil
 }
 
-// answerRead answers an arrival whose event (brought) a follower or a check read off the chain, and whose key has the
-// delivery h with the job known. If known is the same event, h gets its present position, and is queued again if it
-// ended because the event was missing. If known is another event, h gets brought, unless its agent was or may have been
-// called or it has ended: then brought gets a new delivery with the key (displaceHolder). An unverified delivery keeps
-// known: the answer is Conflict if brought contradicts it.
+// answerRead answers an arrival whose event (brought) was read from the chain, and whose key has the delivery h with
+// the stored job known.
+//
+// If known is the same event (Job.SameEvent), h gets the event's present position, and is queued again if it ended
+// because the event was missing (mayReopen). If the chain follower had found the event gone, acceptReturned decides
+// instead.
+//
+// If known is another event, the first case that applies decides:
+//   - h is bound and its agent was or may have been called, or h is bound or verified and has ended although its event
+//     was not missing (mayReopen is false): brought gets a new delivery with the key (displaceHolder).
+//   - h ended because its event was missing (mayReopen), and its agent was not called: h is queued again with brought.
+//   - h is neither bound nor verified: h keeps known. The answer is Conflict if the content of the events differs.
+//   - Otherwise h gets brought as its job, and known becomes its first hint.
 func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	lines map[Agent][]Task) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
@@ -286,7 +292,7 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 		return s.reopenDelivery(ctx, tx, a, h)
 	case !h.bound && !h.verified:
 		if field != "" {
-			out.Verdict, out.Field = Conflict, field
+			out.Verdict, out.Field, out.Stored = Conflict, field, known.ContentValue(field)
 		}
 		return out, nil
 	}
@@ -296,8 +302,9 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 	return out, s.readEvent(ctx, tx, a, h)
 }
 
-// keepFirst stores the job known of the delivery h as its first hint, if h has no stored hint. The caller then replaces
-// the job by the event that a follower read. The hint preserves the action that the job's sender chose.
+// keepFirst stores known, the job of the delivery h, as h's first hint, if h has no stored hint. The caller then
+// replaces the job by the event that was read from the chain. The hint preserves the action that the job's sender
+// chose.
 func (s *Store) keepFirst(ctx context.Context, tx pgx.Tx, h holder, known job.Job) error {
 	hints, stored, err := s.listHints(ctx, tx, h, known)
 	if err != nil || stored > 0 || len(hints) == 0 {
@@ -308,8 +315,8 @@ func (s *Store) keepFirst(ctx context.Context, tx pgx.Tx, h holder, known job.Jo
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// readEvent replaces the job of the delivery h by a's, which a follower read off the chain. If h waits for the chain,
-// it is queued again at once.
+// readEvent replaces the job of the delivery h by that of the arriving job a, which was read from the chain. If h waits
+// for the chain (not_confirmed, chain_unavailable), readEvent queues it again at once.
 func (s *Store) readEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder) error {
 	b := &pgx.Batch{}
 	b.Queue(statement("read_event"), namedStatement("read_event").args(a.eventArgs(h.id))...)
@@ -320,9 +327,9 @@ func (s *Store) readEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder) e
 	return nil
 }
 
-// moveEvent updates the position of h's event: the job known is replaced by brought, the same event as it is on the
-// chain now. Action, metadata and headers stay those of known. It returns out, the answer prepared by the caller. It
-// does nothing if the positions are equal.
+// moveEvent replaces known, the job of the delivery h, by brought, the same event at its present position. Action,
+// metadata and headers stay those of known. It does nothing if the positions are equal. It returns out, which the
+// caller prepared as the answer.
 func (s *Store) moveEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	out Acceptance) (_ Acceptance, err error) {
 	if brought.EventSum() == known.EventSum() {
@@ -339,10 +346,11 @@ func (s *Store) moveEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder, b
 	return out, s.readEvent(ctx, tx, a, h)
 }
 
-// acceptReturned answers a job whose event is on the chain again after a reorg had removed it and its delivery h was
-// ended or retracted. It ends the open retractions of h. If the agent was or may have been called with one of these,
-// the event becomes a new delivery, because the agent would take the old deliveryId for a repetition. Otherwise h is
-// queued again if it ended because its event was missing, and else only gets the event's present position (moveEvent).
+// acceptReturned answers an arriving job a whose event is on the chain again, after a reorg had removed it and its
+// delivery h was ended or retracted. It ends the open retractions of h. Three cases follow. If the agent was or may
+// have been called with a retraction of h, the event gets a new delivery (displaceHolder), because the agent would take
+// the old deliveryId for a repetition. Else, if h ended because its event was missing (mayReopen), h is queued again.
+// Else only the stored position of the event changes (moveEvent). known is the job of h, and brought that of a.
 func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	lines map[Agent][]Task) (Acceptance, error) {
 	there, _, err := s.listRetractions(ctx, tx, known)
@@ -369,26 +377,26 @@ func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	return s.moveEvent(ctx, tx, a, h, brought, known, Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status})
 }
 
-// recordGone records the outcome o of the claim c: its event is gone from the chain (o.Gone), and its agent was or may
-// have been called. In the same transaction, it calls endGone.
-func (s *Store) recordGone(ctx context.Context, c *Claim, o Outcome) (rec Recorded, err error) {
-	a := c.Agent()
+// recordGone records the outcome of q: its event is gone from the chain (Outcome.Gone), and its agent was or may have been
+// called. In the same transaction, it calls endGone.
+func (s *Store) recordGone(ctx context.Context, q recordRequest) (rec Recorded, err error) {
+	a := q.claim.Agent()
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, statement("lock_agent"), a.ChainID, a.Registry, a.ID); err != nil {
 			return fmt.Errorf("lock the agent: %w", err)
 		}
 		b := &pgx.Batch{}
-		s.queueRecord(b, c, o, SpooledOutcome{Attempt: c.Attempt, StartedAt: c.StartedAt}, nil)
-		if rec, err = readRecorded(tx.SendBatch(ctx, b), c, o, c.Attempt); err != nil {
+		queueRecord(b, q)
+		if rec, err = readRecorded(tx.SendBatch(ctx, b), q); err != nil {
 			return err
 		}
-		return s.endGone(ctx, tx, c, *o.Gone, &rec)
+		return s.endGone(ctx, tx, q.claim, *q.outcome.Gone, &rec)
 	})
 	return rec, err
 }
 
-// endGone retracts the delivery of the claim c, whose event is gone. If g names an event that has the key now, that
-// event gets a delivery of its own, behind the retraction. The new tasks are appended to rec.Next.
+// endGone retracts the delivery of the claim c, whose event is no longer on the chain. If g.Next is set, that event
+// gets a delivery of its own, which the retraction delays. The new tasks are appended to rec.Next.
 func (s *Store) endGone(ctx context.Context, tx pgx.Tx, c *Claim, g Gone, rec *Recorded) error {
 	lines := make(map[Agent][]Task)
 	if err := s.replaceEvent(ctx, tx, c.Key, c.ID, c.Job, g, lines); err != nil {
@@ -398,10 +406,9 @@ func (s *Store) endGone(ctx context.Context, tx pgx.Tx, c *Claim, g Gone, rec *R
 	return nil
 }
 
-// replaceEvent handles that the event old of the delivery id is not on the chain. It retracts the delivery if its agent
-// was or may have been called, and gives its key to a new delivery for g.Next. If g.Next is nil, or another delivery
-// has the key already, it only retracts. It does nothing if the delivery's event is no longer old. Tasks are added to
-// lines.
+// replaceEvent retracts the delivery id, whose event old is no longer on the chain, if its agent was or may have been
+// called. If g.Next is set and the delivery still has the key, it also gives the key to a new delivery for g.Next. It
+// does nothing if old is no longer the delivery's event. New tasks are added to lines.
 func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, key string, id uuid.UUID, old job.Job, g Gone,
 	lines map[Agent][]Task) error {
 	holders, err := s.readHolders(ctx, tx, "id = $1", id)

@@ -9,42 +9,43 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// maxMove is the maximum number of deliveries that one call moves, which is one transaction with all their agents
-// locked.
+// maxMove limits the deliveries that one Replay, Cancel or transaction of a release changes, because it locks all their
+// agents.
 const maxMove = 500
 
-// Replay queues at most 500 deliveries again. A final or held one gets a new budget; the numbers of its attempts
-// continue. A waiting one stops waiting and keeps its budget. A delivered one is replayed only with force. Replay
-// returns the number of replayed deliveries, the reason for each of the others (a sentence), and the tasks that the
-// caller puts into Redis or removes there.
+// Replay queues at most maxMove (500) deliveries again, at an operator's request. A final or held delivery gets a new
+// budget; the numbers of its attempts continue. A waiting one stops waiting and keeps its budget. A delivered one is
+// replayed only with force. Replay returns the number of replayed deliveries, for each of the others the reason as a
+// sentence (left), and the tasks that the caller puts into Redis or removes there.
 func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
 	defer wrapError(&err, "replay %d deliveries", len(ids))
 	return s.moveByOperator(ctx, ids, force, statement("replay"), true, whyNotReplayed)
 }
 
-// Cancel ends at most 500 open deliveries as cancelled (operator). It cancels running ones only with force: their
-// workers' writes then change nothing, but a call that was sent cannot be undone. Cancel returns the number of
-// cancelled deliveries, the reason for each of the others, and the tasks that the caller removes from Redis.
+// Cancel ends at most maxMove (500) open deliveries as cancelled (operator). It cancels running ones only with force:
+// later writes of their workers then change nothing, but a call that was sent cannot be undone. Cancel returns the
+// number of cancelled deliveries, for each of the others the reason as a sentence (left), and the tasks that the caller
+// removes from Redis.
 func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, ended []Task, err error) {
 	defer wrapError(&err, "cancel %d deliveries", len(ids))
 	return s.moveByOperator(ctx, ids, force, statement("cancel"), false, whyNotCancelled)
 }
 
-// NoSuchDelivery is the reason that Replay and Cancel return for an id without a delivery.
+// NoSuchDelivery is the reason that Replay and Cancel return for an id that no delivery has.
 const NoSuchDelivery = "there is no such delivery"
 
-// previousState is a delivery's state before an operator's request.
+// previousState is the state of a delivery before an operator's Replay or Cancel.
 type previousState struct {
 	status Status
 	reason reason.Reason
 	hasJob bool
 }
 
-// moveByOperator locks the agents of the deliveries that an operator selected, and runs the statement replay or cancel
-// on them. handOut dispatches from the agents' backlogs afterwards. why returns the reason for a delivery that the
-// statement left unchanged.
+// moveByOperator locks the agents of the deliveries ids and runs sql on them, which is the statement replay or cancel.
+// With handOut, it then dispatches from the agents' backlogs. why returns the reason for a delivery that the statement
+// did not change.
 func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool, sql string, handOut bool,
 	why func(previousState) string) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
 	if len(ids) > maxMove {
@@ -90,8 +91,10 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool,
 	return moved, left, append(tasks, ended...), nil
 }
 
+// movedMeanwhile is the reason for a delivery that was changed by another transaction during Replay or Cancel.
 const movedMeanwhile = "it changed at the same moment: look again"
 
+// whyNotReplayed returns why replay.sql did not change a delivery that was in the state d.
 func whyNotReplayed(d previousState) string {
 	switch {
 	case d.status == Queued:
@@ -108,6 +111,7 @@ func whyNotReplayed(d previousState) string {
 	return movedMeanwhile
 }
 
+// whyNotCancelled returns why cancel.sql did not change a delivery that was in the state d.
 func whyNotCancelled(d previousState) string {
 	switch {
 	case d.status.Final():

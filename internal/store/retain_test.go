@@ -30,7 +30,7 @@ func TestRetain(t *testing.T) {
 	exec(t, s, `UPDATE herald.deliveries SET secret_headers = 'sealed', error = 'e', accepted_at = now() - interval '90 days', created_at = now() - interval '90 days'`)
 	exec(t, s, `UPDATE herald.deliveries SET finished_at = now() - interval '40 days' WHERE order_seq IN (1, 2)`)
 	old, _ := accept(t, s, Intake{Job: feedback(2, 1), Refused: "bytes", Key: "invalid:1"}) // has only an error
-	exec(t, s, `UPDATE herald.deliveries SET finished_at = now() - interval '40 days' WHERE id = $1`, old[0].ID)
+	exec(t, s, `UPDATE herald.deliveries SET finished_at = now() - interval '40 days', created_at = now() - interval '40 days' WHERE id = $1`, old[0].ID)
 	left := func() int {
 		t.Helper()
 		return value[int](t, s, `SELECT count(*)::int FROM herald.deliveries WHERE job IS NOT NULL AND secret_headers IS NOT NULL AND error IS NOT NULL`)
@@ -213,7 +213,7 @@ func TestLostLeasesSkipsLockedRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `SELECT FROM herald.deliveries WHERE id = $1 FOR UPDATE`, tasks[0].ID); err != nil {
+	if _, err := tx.Exec(t.Context(), `SELECT FROM herald.work WHERE id = $1 FOR UPDATE`, tasks[0].ID); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -11,23 +11,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Review is a delivery whose event a worker must read from the chain again. The delivery has ended or its agent was
-// called, and afterwards a job with its key named another event. A reorg may have replaced the event, and the chain may
-// have no follower that would notice it.
+// Review is a delivery whose event a worker must read from the chain again: it has ended or its agent was called, and
+// later a job with its key named another event. A reorg may have replaced the event, on a chain without a chain
+// follower to notice it.
 type Review struct {
 	ID    uuid.UUID
 	Key   string
 	Job   job.Job // the delivery's event, as an earlier check read it
-	Hints []Hint  // all jobs sent for the key, by rank
+	Hints []Hint  // the delivery's hints, by rank
 }
 
-// reviewAgain is how long TakeReviews does not return a review again. Another worker gets it if EndReview was not
-// called.
+// reviewAgain is the time after which TakeReviews returns a review again, unless EndReview was called.
 const reviewAgain = time.Minute
 
-// TakeReviews returns at most limit reviews that are due, and postpones each by reviewAgain. So no other worker gets it
-// meanwhile, and another one does if EndReview is not called. It omits deliveries whose job was deleted or is
-// unreadable.
+// TakeReviews returns at most limit reviews that are due. Each becomes due again after reviewAgain, so that another
+// worker gets it if this one does not call EndReview. It omits deliveries whose job was deleted or cannot be parsed.
 func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -40,7 +38,7 @@ func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err 
 			  FROM due WHERE (h.delivery_id, h.rank) = (due.delivery_id, due.rank)
 			RETURNING h.delivery_id
 		)
-		SELECT d.id, d.key, d.job FROM taken t JOIN herald.deliveries d ON d.id = t.delivery_id
+		SELECT d.id, d.key, d.job FROM taken t JOIN herald.history d ON d.id = t.delivery_id
 		 WHERE d.job IS NOT NULL`, limit, reviewAgain)
 	var l Review
 	var raw []byte
@@ -59,9 +57,9 @@ func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err 
 	return list, err
 }
 
-// EndReview ends the review l and marks its hints as refuted. next is nil if the chain still has the event of l.
-// Otherwise next is the event that the chain has under the key now: it gets a delivery of its own, and the delivery of
-// l is retracted if its agent was or may have been called. The caller puts the returned tasks into Redis.
+// EndReview ends the review l and marks the delivery's hints as refuted. next is nil if the chain still has the event
+// of l. Otherwise next is the event that the chain has under the key: it gets a delivery of its own, and the delivery
+// of l is retracted if its agent was or may have been called. The caller puts the returned tasks into Redis.
 func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -7,10 +7,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Sealed is the encrypted action.endpoint.headers of a job, with the associated data that decrypting needs. The job
-// belongs to a delivery, or is a hint: another job with the same key.
+// Sealed is the encrypted action.endpoint.headers of a job, with the values that are its associated data. The job is
+// that of a delivery, or one of its hints.
 type Sealed struct {
-	ID         uuid.UUID
+	ID         uuid.UUID // of the delivery
 	ChainID    uint64
 	Registry   string // IdentityRegistry
 	AgentID    string // decimal
@@ -18,19 +18,20 @@ type Sealed struct {
 	Ciphertext []byte
 }
 
-// sealedPage is the number of deliveries that one statement reads; few of them have headers of their own.
+// sealedPage is the number of deliveries that one SealedAfter reads. Few of them have sealed headers.
 const sealedPage = 5000
 
-// SealedAfter reads the next 5,000 deliveries after an id, in the order of their ids, and returns the ciphertexts among
-// them. next is the id for the next page; done reports whether this was the last page. The first page is after
-// uuid.Nil. New rows may be missed, which is harmless: their worker has sealed them with its present key.
+// SealedAfter reads the next 5,000 deliveries after the id after, in the order of their ids, and returns the sealed
+// headers of these deliveries and of their hints. The first page is after uuid.Nil. next is the value of after for the
+// next page, and done reports whether this was the last page. SealedAfter may miss rows that are inserted meanwhile.
+// They need no resealing: their worker has used its present key.
 func (s *Store) SealedAfter(ctx context.Context,
 	after uuid.UUID) (page []Sealed, next uuid.UUID, done bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "look for sealed headers")
 	rows, _ := s.pool.Query(ctx, `WITH page AS MATERIALIZED (
-			SELECT id, chain_id, identity_registry, agent_id, job, secret_headers FROM herald.deliveries WHERE id > $1 ORDER BY id LIMIT $2
+			SELECT id, chain_id, identity_registry, agent_id, job, secret_headers FROM herald.history WHERE id > $1 ORDER BY id LIMIT $2
 		), sealed AS (
 			SELECT true AS own, id, chain_id, identity_registry, agent_id, job, secret_headers FROM page
 			UNION ALL
@@ -61,15 +62,15 @@ func (s *Store) SealedAfter(ctx context.Context,
 	return page, next, seen < sealedPage, nil
 }
 
-// Reseal replaces a delivery's ciphertext if it has not changed since it was read. It returns false if the ciphertext
-// was replaced or deleted; then nothing remains to do. A worker that has claimed the delivery has the old ciphertext,
-// which its keyset can still decrypt.
+// Reseal replaces a ciphertext of the delivery old.ID, or of one of its hints, if it has not changed since old was
+// read. It returns false, and nothing remains to do, if the ciphertext was replaced or deleted. A worker that has
+// claimed the delivery may still have the old ciphertext, which its keyset can decrypt.
 func (s *Store) Reseal(ctx context.Context, old Sealed, ciphertext []byte) (changed bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "replace the sealed headers of delivery %s", old.ID)
 	err = s.pool.QueryRow(ctx, `WITH own AS (
-			UPDATE herald.deliveries SET secret_headers = $3, updated_at = now() WHERE id = $1 AND secret_headers = $2 RETURNING 1
+			UPDATE herald.history SET secret_headers = $3, updated_at = now() WHERE id = $1 AND secret_headers = $2 RETURNING 1
 		), hint AS (
 			UPDATE herald.hints SET secret_headers = $3 WHERE delivery_id = $1 AND secret_headers = $2 RETURNING 1
 		)

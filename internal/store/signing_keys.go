@@ -7,21 +7,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// SigningKey is a key that signs requests to agents. Its fields are in the order of signingKeyColumns.
+// SigningKey is a key with which workers sign requests to agents. Its fields are in the order of signingKeyColumns.
 type SigningKey struct {
 	ID          string     // RFC 7638 thumbprint of the public key
-	Ciphertext  []byte     // the Ed25519 seed, sealed
-	CreatedAt   time.Time  // published since
-	ActivatesAt time.Time  // signs from then on, until a younger key does
-	RetiresAt   *time.Time // published until then; nil: the youngest key
+	Ciphertext  []byte     // the Ed25519 seed, encrypted
+	CreatedAt   time.Time  // when the public key was first published
+	ActivatesAt time.Time  // when workers begin to sign with the key; they stop when the next key activates
+	RetiresAt   *time.Time // end of the publication; nil: no newer key exists
 }
 
 const signingKeyColumns = `id, ciphertext, created_at, activates_at, retires_at`
 
-// lockSigningKeys lets one transaction at a time add keys; it does not block readers.
+// lockSigningKeys makes concurrent transactions that add keys wait for each other. It does not block readers.
 const lockSigningKeys = `LOCK TABLE herald.signing_keys IN SHARE ROW EXCLUSIVE MODE`
 
-// SigningKeys lists the published keys, youngest first.
+// SigningKeys lists the published keys, the one that activates last first.
 func (s *Store) SigningKeys(ctx context.Context) (list []SigningKey, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -31,8 +31,9 @@ func (s *Store) SigningKeys(ctx context.Context) (list []SigningKey, err error) 
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[SigningKey])
 }
 
-// AddFirstSigningKey stores ID and Ciphertext of k as a key that signs at once, unless a current key exists. If several
-// workers start together, only one adds its key.
+// AddFirstSigningKey stores ID and Ciphertext of k as a key that signs at once, and returns true. If a key without an
+// end of publication exists, for example because another worker added it at the same time, it stores nothing and
+// returns false.
 func (s *Store) AddFirstSigningKey(ctx context.Context, k SigningKey) (added bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -49,9 +50,9 @@ func (s *Store) AddFirstSigningKey(ctx context.Context, k SigningKey) (added boo
 	return added && err == nil, err
 }
 
-// RotateSigningKey stores ID and Ciphertext of k as a key that is published at once and begins to sign after the
-// duration after. The other keys stay published until keep has passed since then. Keys that are no longer published are
-// deleted.
+// RotateSigningKey stores ID and Ciphertext of k as a new key, which is published at once, and with which workers sign
+// after the duration after. The other keys stay published for the duration keep after that, at most. Keys that are no
+// longer published are deleted.
 func (s *Store) RotateSigningKey(ctx context.Context, k SigningKey, after, keep time.Duration) (stored SigningKey, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -16,9 +18,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// MaxDispatchedPerAgent is the number of deliveries of one agent that may be in Redis or running at a time. The limit
-// keeps the queues in Redis short, and keeps many deliveries of one agent from delaying those of the others.
+// MaxDispatchedPerAgent limits the dispatched deliveries of one agent: those with a task in Redis, and those that are
+// running. The limit keeps the queues in Redis short, and keeps many deliveries of one agent from delaying those of the
+// others.
 const MaxDispatchedPerAgent = 8
+
+// maxResponsesPerAgent limits how many of an agent's dispatched deliveries may be responses (ResponseAppended), because
+// anyone may write responses on the chain.
+const maxResponsesPerAgent = 2
 
 // Status is the state of a delivery (docs/design/delivery.md).
 type Status string
@@ -49,8 +56,8 @@ func (s Status) Final() bool {
 // delivery. The write changed nothing, except as described at Record.
 var ErrFenced = errors.New("the claim on this delivery is lost: its lease ran out and another worker continued it")
 
-// ErrStale is returned by Adopt when the attempt whose outcome it should record already has an outcome, or was undone.
-// The write changed nothing, and the claim is still valid.
+// ErrStale is returned by Adopt if the attempt to which the outcome belongs already has an outcome, or was deleted
+// because it did not count (Outcome.Free). The write changed nothing, and the claim is still valid.
 var ErrStale = errors.New("the outcome belongs to an attempt that has been recorded already")
 
 // ErrNotFound is returned when the requested row does not exist.
@@ -60,63 +67,73 @@ var ErrNotFound = errors.New("not found")
 type Config struct {
 	URL secret.Secret // postgres:// URL or key=value string; required
 
-	// MaxConns is the size of the pool. It must exceed the worker's concurrency, or deliveries wait for connections.
-	// A leader's locks keep one connection, and its statements need another. Default 10, at least 2.
+	// LeaderURL is the address of Postgres itself, needed if URL leads to a pooler in transaction mode. The advisory
+	// locks of Lead and LeadChain then use connections to LeaderURL, because such a pooler would lose them. The
+	// settings of the pooler's sessions must be set in Postgres (CheckPooler). Empty: URL leads to Postgres itself.
+	LeaderURL secret.Secret
+
+	// MaxConns is the size of the pool. It must exceed the number of deliveries that the worker processes at a time, or
+	// deliveries wait for connections. The locks of Lead and LeadChain keep one connection. Default 10, at least 2.
 	MaxConns int32
 
-	// Locks is the store whose connection holds the locks of this store's leaders. Default: this store.
+	// Locks is the store whose connection has the advisory locks of Lead and LeadChain. Default: this store, or a store
+	// for LeaderURL.
 	Locks *Store
 
 	// ConnectTimeout bounds one attempt to connect. Default 5 s.
 	ConnectTimeout time.Duration
 
-	// StrictOrder keeps the order of the deliveries of each ordering key (docs/design/delivery.md): only one of them is
-	// sent at a time, and a stored delivery with a lower index is sent first. An agent's policy can switch it off. All
-	// workers of a database need the same value.
+	// StrictOrder keeps the order of the deliveries of each ordering key (docs/design/delivery.md): one of them is
+	// called at a time, the one with the lowest index first. The policy of an agent can switch the order off
+	// (Policy.Order). All workers of a database need the same value.
 	StrictOrder bool
 
 	// StatementTimeout is set on every session, so that a statement whose client is lost cannot keep its locks. A call
 	// of this package without an earlier deadline gives up after StatementTimeout plus ConnectTimeout, even if the
 	// network does not respond. Default 30 s.
 	StatementTimeout time.Duration
-	// CloseWithin limits Close, for a command that exits afterwards: pgx waits 15 s for the server to acknowledge the
-	// end of a connection whose statement hit a deadline. Zero: Close has no limit.
+	// CloseWithin limits the duration of Close, for a command that exits afterwards: pgx waits up to 15 s for the
+	// server to acknowledge the end of a connection whose statement hit a deadline. Zero: no limit.
 	CloseWithin time.Duration
 }
 
-// CommandClose is the Config.CloseWithin of Herald's commands.
+// CommandClose is the value of Config.CloseWithin that Herald's commands use.
 const CommandClose = 300 * time.Millisecond
 
 // Store is a pool of connections to one database. Safe for concurrent use.
 type Store struct {
 	pool    *pgxpool.Pool
-	timeout time.Duration // of a call whose context has no earlier deadline
+	timeout time.Duration // deadline of a call whose context has no earlier one
 	strict  bool          // Config.StrictOrder
 
 	closeWithin time.Duration // Config.CloseWithin
-	silent      *atomic.Bool  // the last call timed out; nil: LimitCalls was not called
+	silent      *atomic.Bool  // whether the last call timed out; nil: LimitCalls was not called
 
-	leaders *leaders // Config.Locks
+	leaders *leaders          // the advisory locks of Lead and LeadChain; those of Config.Locks, if set
+	direct  *Store            // connections to Config.LeaderURL; nil: it is empty, or Config.Locks is set
+	needed  map[string]string // settings that the pooler's sessions must have; nil: there is no pooler
 
-	claims  *coalescer[claimRequest, *Claim]    // groups first claims
+	claims  *coalescer[claimRequest, *Claim]    // groups claims
 	records *coalescer[recordRequest, Recorded] // groups plain outcomes
 }
 
-// idleInTransaction is how long Postgres waits for the next statement of a transaction before it ends the session. This
-// package does nothing between statements. So a slower client is frozen or cut off, and would keep its locks on agents.
+// idleInTransaction is how long Postgres waits for the next statement of an open transaction before it ends the
+// session. This package waits for nothing between two statements. So a client that takes longer is frozen or cut off,
+// and would keep its locks on agents.
 const idleInTransaction = 10 * time.Second
 
-// lastCalls is the time of a call that follows a call that timed out, see LimitCalls.
+// lastCalls limits a call that follows a call that timed out (LimitCalls).
 const lastCalls = 200 * time.Millisecond
 
-// LimitCalls limits each call to d, for a command that exits after a few calls. After a call that timed out, the next
-// calls are limited to lastCalls, until one ends in time. LimitCalls must be called before every other method.
+// LimitCalls limits the duration of each later call to d, for a command that exits after a few calls. After a call that
+// timed out, calls are limited to lastCalls, until one of them does not time out. LimitCalls must be called before
+// every other method.
 func (s *Store) LimitCalls(d time.Duration) { s.timeout, s.silent = d, new(atomic.Bool) }
 
-// Open creates a pool without connecting. An unreachable database makes Ping and the first call fail.
+// Open creates a pool of connections. It does not connect: an unreachable database makes Ping and the first call fail.
 func Open(cfg Config) (*Store, error) { return openPool(cfg, func(*pgxpool.Config) {}) }
 
-// openPool is Open with a hook for tests, which may change the pool's configuration.
+// openPool is Open with a function that may change the pool's configuration, for tests.
 func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 	if cfg.URL.IsZero() {
 		return nil, errors.New("store: a database URL is needed (DATABASE_URL)")
@@ -135,35 +152,59 @@ func openPool(cfg Config, adjust func(*pgxpool.Config)) (*Store, error) {
 	}
 	pc.ConnConfig.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, defaultConnectTimeout)
 	statement := cmp.Or(cfg.StatementTimeout, 30*time.Second)
+	s := &Store{timeout: statement + pc.ConnConfig.ConnectTimeout, closeWithin: cfg.CloseWithin, strict: cfg.StrictOrder}
 	params := pc.ConnConfig.RuntimeParams
-	params["statement_timeout"] = fmt.Sprint(statement.Milliseconds())
-	params["idle_in_transaction_session_timeout"] = fmt.Sprint(min(statement, idleInTransaction).Milliseconds())
 	params["timezone"] = "UTC"
-	// Each statement has one good plan, by index. Planning it each time would cost more than running it, and a plan for
-	// an empty table (a new week's attempts, an empty queue) would be very slow a minute later.
-	params["plan_cache_mode"], params["enable_seqscan"], params["jit"] = "force_generic_plan", "off", "off"
 	if params["application_name"] == "" {
 		params["application_name"] = "herald"
 	}
+	if settings := sessionSettings(statement); cfg.LeaderURL.IsZero() {
+		maps.Copy(params, settings)
+	} else {
+		s.needed = settings
+		// Old poolers lose prepared statements after a transaction. For one that keeps them, the URL may choose the
+		// mode.
+		if !strings.Contains(cfg.URL.Reveal(), "default_query_exec_mode") {
+			pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+		}
+	}
 	adjust(pc)
-	s := &Store{timeout: statement + pc.ConnConfig.ConnectTimeout, closeWithin: cfg.CloseWithin, strict: cfg.StrictOrder}
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), pc); err != nil {
 		return nil, fmt.Errorf("store: %w", pgerror.Explain(err))
 	}
 	s.leaders = &leaders{store: s, held: map[int64]struct{}{}}
-	if cfg.Locks != nil {
+	switch {
+	case cfg.Locks != nil:
 		s.leaders = cfg.Locks.leaders
+	case s.needed != nil:
+		direct := Config{URL: cfg.LeaderURL, MaxConns: 2, ConnectTimeout: cfg.ConnectTimeout, CloseWithin: cfg.CloseWithin}
+		if s.direct, err = Open(direct); err != nil {
+			s.pool.Close()
+			return nil, err
+		}
+		s.leaders = s.direct.leaders
 	}
 	s.claims = newCoalescer(coalescerConfig[claimRequest, *Claim]{flush: s.claimGroup, single: s.claimAlone, min: 1})
 	s.records = newCoalescer(coalescerConfig[recordRequest, Recorded]{flush: s.recordGroup, single: s.recordAlone})
 	return s, nil
 }
 
+// sessionSettings returns the Postgres settings of a session. statement is its statement_timeout. The settings make
+// Postgres plan each statement once, and by index. Planning it each time would cost more than running it, and a plan
+// for an empty table (a new week's attempts, an empty queue) would be very slow a minute later.
+func sessionSettings(statement time.Duration) map[string]string {
+	return map[string]string{
+		"statement_timeout":                   fmt.Sprint(statement.Milliseconds()),
+		"idle_in_transaction_session_timeout": fmt.Sprint(min(statement, idleInTransaction).Milliseconds()),
+		"plan_cache_mode":                     "force_generic_plan", "enable_seqscan": "off", "jit": "off"}
+}
+
 const defaultConnectTimeout = 5 * time.Second
 
 var errURL = errors.New("DATABASE_URL is not a Postgres URL (postgres://user@host/database)")
 
-// withDeadline returns ctx with the deadline of one call of this package (Config.StatementTimeout, LimitCalls).
+// withDeadline returns a context that ends with ctx, or when one call of this package must end
+// (Config.StatementTimeout, LimitCalls).
 func (s *Store) withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	if s.silent == nil {
 		return context.WithTimeout(ctx, s.timeout)
@@ -179,8 +220,8 @@ func (s *Store) withDeadline(ctx context.Context) (context.Context, context.Canc
 	}
 }
 
-// wrapError is called with defer. If *err is not nil, it puts what failed before the error, and explains an unreachable
-// Postgres.
+// wrapError prefixes *err, unless it is nil, with the formatted text what: the action that failed. If Postgres is
+// unreachable, it also replaces the error by a short explanation. It is called with defer.
 func wrapError(err *error, what string, args ...any) {
 	if *err != nil {
 		*err = fmt.Errorf("%s: %w", fmt.Sprintf(what, args...), pgerror.Explain(*err))
@@ -195,11 +236,14 @@ func noRows(err, meaning error) error {
 	return err
 }
 
-// Close closes all connections. It waits for groups in progress (coalescer), and for at most Config.CloseWithin for
-// connections in use.
+// Close closes all connections. It first waits for running groups of claims and outcomes, and then for connections in
+// use, for Config.CloseWithin at most.
 func (s *Store) Close() {
 	s.claims.close()
 	s.records.close()
+	if s.direct != nil {
+		defer s.direct.Close()
+	}
 	if s.closeWithin == 0 {
 		s.pool.Close()
 		return
@@ -217,7 +261,7 @@ func (s *Store) Close() {
 	}
 }
 
-// Ping checks that the database answers.
+// Ping checks that the database answers. It returns a short explanation if it does not.
 func (s *Store) Ping(ctx context.Context) error {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -231,7 +275,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	return fmt.Errorf("ask Postgres: %w", netguard.Explain("it", 0, err))
 }
 
-// PoolStat contains the numbers of connections in use, of idle ones, and of allowed ones.
+// PoolStat has the number of connections in use (Acquired), of idle ones, and the size of the pool (Max).
 type PoolStat struct{ Acquired, Idle, Max int32 }
 
 // PoolStat returns the current state of the connection pool.
@@ -240,29 +284,29 @@ func (s *Store) PoolStat() PoolStat {
 	return PoolStat{Acquired: st.AcquiredConns(), Idle: st.IdleConns(), Max: st.MaxConns()}
 }
 
-// GroupStat counts, since the start, the groups of claims or records, the requests in these groups, and the groups that
-// failed. The requests of a failed group were run one by one.
+// GroupStat counts, since the store was opened, the groups of requests that ran in one statement, the requests in them
+// (Grouped), and the groups that failed. The requests of a failed group were then run one by one.
 type GroupStat struct{ Groups, Grouped, Failed int }
 
-// GroupStats returns the counts of groups, under the keys "claim" and "record".
+// GroupStats returns the counts of the groups of claims, under the key "claim", and of outcomes, under "record".
 func (s *Store) GroupStats() map[string]GroupStat {
 	return map[string]GroupStat{"claim": s.claims.countGroups(), "record": s.records.countGroups()}
 }
 
-// Task is a task that the caller puts into Redis, or removes there if it is Ended. N is the delivery's dispatch
-// counter: only a task with its present value can claim the delivery.
+// Task is a task of a delivery that the caller must put into Redis, or remove there if Ended is set. N is the
+// delivery's dispatch counter: a task whose N is not the present value cannot claim the delivery.
 type Task struct {
 	ID       uuid.UUID
 	N        int
 	Kind     string
-	Attempts int // attempts of the delivery so far; with any, the task goes to the retry lane
-	// Bulk: the delivery is part of a backfill, or this is the first attempt of a replay. The task goes to the lane
-	// bulk, which comes after new deliveries.
+	Attempts int // number of earlier attempts; above 0, the task goes to the lane retry
+	// Bulk sends the task to the lane bulk: a queue in Redis that workers serve after the others. It is set if the
+	// delivery is part of a backfill, or was replayed and not attempted since.
 	Bulk bool
 	At   time.Time // earliest time at which the task may run; zero: now
 
-	// Ended: the delivery was held, was waiting or has ended with this task, and continues without it. The task must
-	// not run, so the caller removes it from Redis.
+	// Ended: the delivery no longer needs this task, because it was held, was waiting or has ended with it. The caller
+	// removes the task from Redis.
 	Ended bool
 }
 

@@ -13,37 +13,38 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The schemes of a stored token: how it is sent (agent_mcp_tokens.scheme).
+// The values of Token.Scheme: the contents of the ciphertext, and the way in which the token is sent.
 const (
 	SchemeBearer = "bearer" // Authorization: Bearer <token>
-	SchemeHeader = "header" // the token alone, in the named header
-	SchemeFile   = "file"   // the sealed value is the path of a file with the token, which is sent as Header says
+	SchemeHeader = "header" // the token alone, in the header Token.Header
+	SchemeFile   = "file"   // the ciphertext is the path of a file with the token, which is sent in Token.Header
 
-	// The sealed value is an OAuth credential. The token that is sent is an access token, which the issuer returns for
-	// the credential, as Authorization: Bearer.
+	// SchemeClientCredentials and SchemeAuthorizationCode: the ciphertext is an OAuth credential. Herald sends the
+	// access token that Token.Issuer returns for the credential, as Authorization: Bearer.
 	SchemeClientCredentials = "oauth_client_credentials"
 	SchemeAuthorizationCode = "oauth_authorization_code" // a person consented once; a refresh token renews it
 )
 
-// Token is a credential that an operator stored. By storing it, the operator agrees that it is sent to its origin and
-// path, and to no other.
+// Token is a credential of an agent that an operator stored. By storing it, the operator agrees that Herald sends it to
+// its origin and path, and to no other.
 type Token struct {
 	Agent
 	Origin netguard.CredentialOrigin
-	// Path is where the token is sent, with the paths below it, in the form of agentauth.CredentialPath. Empty: the
-	// first registered URL sets it (PinTokenPath).
+	// Path is the URL path to which the token may be sent, and to paths below it, in the form of
+	// agentauth.CredentialPath. Empty: the first registered URL to which it is sent sets the path (PinTokenPath).
 	Path   string
-	Scheme string
-	Header string // canonical; with Authorization, "Bearer " precedes the token
-	// Issuer is the only authorization server of an OAuth credential, spelled as in its own metadata; otherwise empty.
+	Scheme string // SchemeBearer, …
+	Header string // canonical name; in Authorization, "Bearer " precedes the token
+	// Issuer is the authorization server of an OAuth credential, the only one that gets it, spelled as in the server's
+	// own metadata. Empty for other schemes.
 	Issuer     string
 	Ciphertext []byte
 	CreatedAt  time.Time
-	UpdatedAt  time.Time  // when it was stored; resealing and renewing do not change it
+	UpdatedAt  time.Time  // when the credential was stored; resealing and renewing do not change it
 	ExpiresAt  *time.Time // nil: never
 
-	// Access is an access token that was obtained with an OAuth credential. SetToken stores it, and AccessAfter reads
-	// it; other functions leave it nil.
+	// Access is the access token that was issued for an OAuth credential. SetToken stores it, and AccessAfter reads it;
+	// other functions leave it nil.
 	Access *Access
 }
 
@@ -60,21 +61,21 @@ func (t Token) URL() string {
 	return string(t.Origin) + t.Path
 }
 
-// Binding returns the values to which the ciphertext is bound: moved to another agent, origin, scheme, header or
-// issuer, it cannot be decrypted. The path is not included, because a token may get its path later (PinTokenPath).
+// Binding returns the associated data of the ciphertext. Moved to another agent, origin, scheme, header or issuer, the
+// ciphertext cannot be decrypted. The path is not included, because a token may get its path later (PinTokenPath).
 func (t Token) Binding() secret.Binding {
 	return secret.Binding{Purpose: "agent_mcp_tokens.token.v1", ChainID: t.ChainID, Registry: t.Registry, AgentID: t.ID,
 		Origin: string(t.Origin), Scheme: t.Scheme, Header: t.Header, Issuer: t.Issuer}
 }
 
-// AccessBinding returns the values to which the ciphertext of the access token is bound.
+// AccessBinding returns the associated data of the access token's ciphertext.
 func (t Token) AccessBinding() secret.Binding {
 	b := t.Binding()
 	b.Purpose = "agent_mcp_tokens.access.v1"
 	return b
 }
 
-// tokenColumns are the columns that scanToken reads.
+// tokenColumns are the columns of a Token without Access, for a query FROM herald.agent_mcp_tokens t.
 const tokenColumns = `t.chain_id, t.identity_registry, t.agent_id::text, t.origin, t.scheme, coalesce(t.header, ''), coalesce(t.issuer, ''), t.ciphertext,
 	coalesce(t.path, ''), t.created_at, t.updated_at, t.expires_at`
 
@@ -89,10 +90,11 @@ func scanToken(row pgx.CollectableRow) (t Token, err error) {
 }
 
 // SetToken stores a token in place of the one of the same agent and origin. It raises the agent's epoch, so that every
-// worker uses the token from its next claim, and releases the deliveries that were held for a missing credential, in
-// order and in as many transactions as needed. It inserts a row for an unknown agent. The access token of the replaced
-// credential is deleted. It returns the number of released deliveries and the tasks that the caller puts into Redis,
-// even after an error: a second call continues.
+// worker uses the token from its next claim, and releases the deliveries that were held for a missing credential
+// (auth_required), oldest first and in as many transactions as needed. It inserts a row for an unknown agent, and
+// deletes the access token of the replaced credential. It returns the number of released deliveries and the tasks that
+// the caller puts into Redis or removes there. After an error, both describe the committed part, and a second call
+// continues.
 func (s *Store) SetToken(ctx context.Context, t Token) (released int, tasks []Task, err error) {
 	key, ok := secret.KeyID(t.Ciphertext)
 	switch {
@@ -131,8 +133,8 @@ func (s *Store) RemoveToken(ctx context.Context, a Agent,
 	})
 }
 
-// PinTokenPath sets the path of a token that was stored without one, and returns its path, which another worker may
-// have set first. It returns ErrNotFound if the token was removed.
+// PinTokenPath sets the path of a token that has none, and returns the token's path, which another worker may have set
+// first. It returns ErrNotFound if the token was removed.
 func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned string, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -143,8 +145,9 @@ func (s *Store) PinTokenPath(ctx context.Context, t Token, path string) (pinned 
 	return pinned, noRows(err, ErrNotFound)
 }
 
-// changeTokens makes a change to an agent's tokens, raises the agent's epoch and releases the deliveries that were held
-// for a missing credential. The first batch is released in the transaction of the change.
+// changeTokens runs change, which changes an agent's tokens, raises the agent's epoch, and releases the deliveries that
+// were held for a missing credential (auth_required). It releases the first batch (releaseBatch) in the transaction of
+// the change, and the others in later ones. Its results are those of SetToken.
 func (s *Store) changeTokens(ctx context.Context, a Agent,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	return s.releaseInBatches(ctx, a, []reason.Reason{reason.AuthRequired}, func(ctx context.Context, tx pgx.Tx) error {
@@ -158,11 +161,12 @@ func (s *Store) changeTokens(ctx context.Context, a Agent,
 	})
 }
 
-// maxTokens limits the tokens of one agent that are read. An agent has one origin, or two while it moves.
+// maxTokens limits the tokens of one agent that AgentTokens reads. An agent usually has tokens for one origin, or for
+// two while it moves to another one.
 const maxTokens = 64
 
-// AgentTokens returns the sealed tokens of an agent in the order of their origins, and whether deliveries of it are
-// held for a missing credential. It costs one round trip.
+// AgentTokens returns the tokens of an agent in the order of their origins. held reports whether deliveries of the
+// agent are held for a missing credential (auth_required). It costs one round trip.
 func (s *Store) AgentTokens(ctx context.Context, a Agent) (tokens []Token, held bool, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -174,24 +178,26 @@ func (s *Store) AgentTokens(ctx context.Context, a Agent) (tokens []Token, held 
 			tokens, err = pgx.CollectRows(rows, scanToken)
 			return err
 		})
-	b.Queue(`SELECT EXISTS (SELECT FROM herald.deliveries
+	b.Queue(`SELECT EXISTS (SELECT FROM herald.work
 		WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'held' AND reason = $4)`, a.ChainID, a.Registry, a.ID, reason.AuthRequired).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
 	err = s.pool.SendBatch(ctx, b).Close()
 	return tokens, held, err
 }
 
-// tokenPage is the number of tokens in a page.
+// tokenPage is the number of tokens in a page of TokensAfter or AccessAfter.
 const tokenPage = 1000
 
-// TokensAfter lists up to 1,000 tokens after last, in the order of chain, registry, agent and origin. The first page is
-// after nil.
+// TokensAfter lists the next tokenPage (1,000) tokens after last, in the order of chain, registry, agent and origin.
+// The first page is after nil.
 func (s *Store) TokensAfter(ctx context.Context, last *Token) (list []Token, err error) {
 	defer wrapError(&err, "list tokens")
 	return s.listTokens(ctx, `SELECT `+tokenColumns+` FROM herald.agent_mcp_tokens t WHERE true`, last, scanToken)
 }
 
-// listTokens reads a page of the tokens that a query selects, after last (nil: the first page).
+// listTokens reads at most tokenPage of the agents' MCP tokens after last (nil: the first ones), in the order of chain,
+// registry, agent and origin. selection is an SQL query FROM herald.agent_mcp_tokens t that ends with a WHERE
+// condition; listTokens appends conditions to it. scan reads one row of the query.
 func (s *Store) listTokens(ctx context.Context, selection string, last *Token,
 	scan pgx.RowToFunc[Token]) ([]Token, error) {
 	after := Token{Agent: Agent{ID: "-1"}}
@@ -207,14 +213,15 @@ func (s *Store) listTokens(ctx context.Context, selection string, last *Token,
 	return pgx.CollectRows(rows, scan)
 }
 
-// ResealToken replaces a token's ciphertext if it has not changed since it was read. It returns false if the token was
-// replaced or removed. A worker may use the old ciphertext for a while; its keyset can still decrypt it.
+// ResealToken replaces a token's ciphertext. It returns false, and changes nothing, if the token was replaced or
+// removed since old was read. A worker may use the old ciphertext for a while; its keyset can still decrypt it.
 func (s *Store) ResealToken(ctx context.Context, old Token, ciphertext []byte) (changed bool, err error) {
 	defer wrapError(&err, "seal the token of agent %d:%s for %s anew", old.ChainID, old.ID, old.Origin)
 	return s.replaceCiphertext(ctx, "agent_mcp_tokens", old, old.Ciphertext, ciphertext)
 }
 
-// replaceCiphertext replaces the ciphertext of t in a table if it has not changed since it was read.
+// replaceCiphertext replaces the ciphertext old of t in a table. It returns false if the stored ciphertext is no longer
+// old.
 func (s *Store) replaceCiphertext(ctx context.Context, table string, t Token, old, ciphertext []byte) (bool, error) {
 	key, ok := secret.KeyID(ciphertext)
 	if !ok || bytes.Equal(old, ciphertext) {
@@ -228,7 +235,7 @@ func (s *Store) replaceCiphertext(ctx context.Context, table string, t Token, ol
 	return tag.RowsAffected() > 0, err
 }
 
-// SealingKeys counts the tokens and access tokens that each key has sealed, by the key's id.
+// SealingKeys returns how many stored tokens and access tokens each key encrypted, by the key's id.
 func (s *Store) SealingKeys(ctx context.Context) (uses map[uint32]int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
@@ -245,14 +252,15 @@ func (s *Store) SealingKeys(ctx context.Context) (uses map[uint32]int, err error
 	return uses, err
 }
 
-// Expiring contains the numbers of stored tokens, of tokens that expire soon, and of tokens that have expired.
+// Expiring has the number of all stored tokens, of those that expire soon, and of those that have expired.
 type Expiring struct {
 	Stored  int
 	Soon    int // expire within the given time, and have not yet expired
 	Expired int
 }
 
-// TokensExpiring counts the stored tokens by Postgres' clock. Soon are those that expire within the given time.
+// TokensExpiring counts the stored tokens by Postgres' clock. Expiring.Soon counts those that have not expired, but
+// will before the duration within has passed.
 func (s *Store) TokensExpiring(ctx context.Context, within time.Duration) (e Expiring, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

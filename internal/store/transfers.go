@@ -11,12 +11,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AgentChange has the details of an AgentUpdated event.
+// AgentChange has the details of an AgentUpdated event that the chain follower read.
 type AgentChange struct {
-	// LastID, if set, is the last id of a range of agents that changed; the job's agent is the first (ERC-4906,
-	// BatchMetadataUpdate). Agents without a row in herald.agents are ignored.
+	// LastID is the last id of a range of agents that changed, of which the job's agent is the first (ERC-4906,
+	// BatchMetadataUpdate). Agents of the range without a row in herald.agents are ignored. Nil: only the job's agent
+	// changed.
 	LastID *big.Int
-	// From and To are the old and the new owner, if the agent was transferred (ERC-721, Transfer).
+	// From and To are the old and the new owner, if the agent was transferred (ERC-721, Transfer); otherwise both are
+	// zero.
 	From, To common.Address
 }
 
@@ -29,8 +31,8 @@ type Transfer struct {
 	TransactionHash string    `json:"transactionHash"`
 }
 
-// queueAgentChange queues in b the statements for the AgentUpdated event a. They raise the epochs of the changed
-// agents, so that workers resolve these agents again. For a transfer to another owner, they also store the transfer.
+// queueAgentChange queues in b the statements for the AgentUpdated event a: they raise the epochs of the changed
+// agents, so that workers resolve these agents again, and store a transfer to another owner.
 func queueAgentChange(b *pgx.Batch, a arrival) {
 	switch c := a.AgentChange; {
 	case c.LastID != nil:
@@ -46,10 +48,10 @@ func queueAgentChange(b *pgx.Batch, a arrival) {
 	b.Queue(statement("raise_epoch"), a.agent.ChainID, a.agent.Registry, a.agent.ID)
 }
 
-// maxTransfers limits how many transfers Transfers returns.
+// maxTransfers limits the result of Transfers.
 const maxTransfers = 10
 
-// Transfers lists the last maxTransfers transfers of an agent that were read off the chain, newest first.
+// Transfers lists the last maxTransfers transfers of an agent that the chain follower read, newest first.
 func (s *Store) Transfers(ctx context.Context, a Agent) (list []Transfer, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -10,15 +10,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Worker is the record that a running worker stores about itself.
+// Worker is the record of a running worker: its host and its encryption keys. The commands that rotate keys read the
+// records, so that they remove no key that a worker still needs.
 type Worker struct {
-	ID        uuid.UUID // of the process
+	ID        uuid.UUID // drawn by the worker's process
 	Host      string
-	Keys      []uint32 // ids of the keys with which it can decrypt
-	SealsWith uint32   // the one of them with which it encrypts
+	Keys      []uint32 // ids of the keys with which the worker can decrypt
+	SealsWith uint32   // id of the one of them with which the worker encrypts
 }
 
-// HasKey reports whether the worker can decrypt with the key id.
+// HasKey reports whether the worker can decrypt with the key that has this id.
 func (w Worker) HasKey(id uint32) bool { return slices.Contains(w.Keys, id) }
 
 const (
@@ -47,9 +48,9 @@ func (s *Store) ReportWorker(ctx context.Context, w Worker) (err error) {
 	return s.pool.SendBatch(ctx, b).Close()
 }
 
-// ReportVerified stores the chains whose events a running worker verifies. Intakes read them, because they cannot ask a
-// chain. The fact outlasts the worker; a worker that does not verify a chain deletes it unless another one has reported
-// it within WorkerGone.
+// ReportVerified stores the ids of the chains whose events a running worker verifies. Accept reads them, because it
+// cannot ask the chain itself. The rows stay after the worker has stopped. A worker that does not verify a chain
+// deletes the chain's row, unless another worker has reported the chain within WorkerGone.
 func (s *Store) ReportVerified(ctx context.Context, chains []uint64) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -23,9 +23,7 @@ func open(t *testing.T, endpoint string, log *heraldtest.Log) *Provider {
 	t.Helper()
 	p, err := Open(Config{Endpoint: endpoint, Headers: map[string]string{"Authorization": "Bearer very-secret-token"}, Service: "herald", Version: "v1",
 		Logger: log.Logger(slog.LevelDebug)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(p.Close)
 	return p
 }

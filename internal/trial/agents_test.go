@@ -12,15 +12,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/google/uuid"
 )
 
 func agents(t *testing.T, n int) *Agents {
 	t.Helper()
 	a, err := StartAgents(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(a.Close)
 	return a
 }
@@ -31,9 +30,7 @@ func ask(t *testing.T, url, body string, patience time.Duration) (status int, he
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	res, err := client.Do(req)
 	if err != nil {
@@ -66,9 +63,7 @@ func ended(t *testing.T, a *Agents, n int) Calls {
 		}
 		return n == 0, err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return calls
 }
 
@@ -147,9 +142,7 @@ func TestAgentDies(t *testing.T) {
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	if err := Until(ctx, time.Millisecond, "the call to come", func() (bool, error) { return a.InFlight() == 1, nil }); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, Until(ctx, time.Millisecond, "the call to come", func() (bool, error) { return a.InFlight() == 1, nil }))
 	a.Down(0)
 	if err := <-hung; err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the call under way ended with %v", err)
@@ -164,9 +157,7 @@ func TestAgentDies(t *testing.T) {
 	if status, _, _, err := ask(t, a.URL(1), toolCall(uuid.New()), 5*time.Second); status != http.StatusOK || err != nil {
 		t.Errorf("the other agent: %d %v", status, err)
 	}
-	if err := a.Up(0); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, a.Up(0))
 	a.Behave(0, Taking(0))
 	if status, _, _, err := ask(t, url, toolCall(uuid.New()), 5*time.Second); status != http.StatusOK || err != nil {
 		t.Errorf("an agent that came back: %d %v", status, err)

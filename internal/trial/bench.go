@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/embedded"
 	"go.uber.org/goleak"
 )
 
@@ -22,8 +23,6 @@ type Bench struct {
 	mu       sync.Mutex
 	dir      string
 	programs Programs
-	before   Programs // of commit
-	commit   string
 	postgres *Postgres
 	log      *os.File
 }
@@ -52,27 +51,44 @@ func (r benchRun) Run() int {
 // Get returns programs and a running Postgres.
 func (b *Bench) Get(t testing.TB) (Programs, *Postgres) {
 	t.Helper()
+	programs := b.Programs(t)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
-	if err := b.make(ctx); err != nil {
+	if err := b.startPostgres(t.Context()); err != nil {
+		skipWithoutPostgres(t, err)
 		t.Fatal(err)
 	}
-	return b.programs, b.postgres
+	return programs, b.postgres
 }
 
-// GetBefore returns the programs of an older commit, and names it: HERALD_TRIAL_BEFORE, else the last one without the
-// newest migration.
-func (b *Bench) GetBefore(t testing.TB) (before Programs, commit string, err error) {
+// Programs returns programs.
+func (b *Bench) Programs(t testing.TB) Programs {
 	t.Helper()
-	b.Get(t) // makes the folder
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
-	err = b.makeBefore(ctx)
-	return b.before, b.commit, err
+	if err := b.buildPrograms(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return b.programs
+}
+
+// skipWithout skips the test on a machine without the services, as the tests of other packages do.
+func skipWithout(t testing.TB, lacking, err error) {
+	t.Helper()
+	if errors.Is(err, lacking) && os.Getenv("HERALD_REQUIRE_SERVICES") == "" && os.Getenv("CI") == "" {
+		t.Skip(err)
+	}
+}
+
+// skipWithoutPostgres skips the test on a machine without Postgres, or where this user cannot run it.
+func skipWithoutPostgres(t testing.TB, err error) {
+	t.Helper()
+	var none *embedded.NoBinariesError
+	var account *embedded.AccountError
+	var unreachable *embedded.UnreachableError
+	if errors.As(err, &none) || errors.As(err, &account) || errors.As(err, &unreachable) {
+		skipWithout(t, err, err)
+	}
 }
 
 // findSource names the tree that is tried: HERALD_TRIAL_SOURCE, else the module of the working directory.
@@ -92,7 +108,9 @@ func findSource() (string, error) {
 	}
 }
 
-func (b *Bench) make(ctx context.Context) (err error) {
+func (b *Bench) buildPrograms(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
 	if b.dir == "" {
 		if b.dir, err = os.MkdirTemp("", "herald-trial-"); err != nil {
 			return err
@@ -106,40 +124,27 @@ func (b *Bench) make(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		if b.programs, err = Build(ctx, source, filepath.Join(b.dir, "bin")); err != nil {
-			return err
-		}
+		b.programs, err = Build(ctx, source, filepath.Join(b.dir, "bin"))
+		return err
 	}
-	if b.postgres == nil {
+	return nil
+}
+
+func (b *Bench) startPostgres(ctx context.Context) (err error) {
+	if b.postgres != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if b.log == nil {
 		if b.log, err = os.Create(filepath.Join(b.dir, "postgres.log")); err != nil {
 			return err
 		}
-		b.postgres, err = StartPostgres(ctx, b.dir, slog.New(slog.NewTextHandler(b.log, nil)))
 	}
-	return err
-}
-
-func (b *Bench) makeBefore(ctx context.Context) error {
-	if b.before.dir != "" {
-		return nil
+	p, err := StartPostgres(ctx, b.dir, slog.New(slog.NewTextHandler(b.log, nil)))
+	if err == nil {
+		b.postgres = p
 	}
-	source, err := findSource()
-	if err != nil {
-		return err
-	}
-	if name := os.Getenv("HERALD_TRIAL_BEFORE"); name != "" {
-		b.commit, err = ResolveCommit(ctx, source, name)
-	} else {
-		b.commit, _, err = BeforeMigration(ctx, source)
-	}
-	if err != nil {
-		return err
-	}
-	tree := filepath.Join(b.dir, "before")
-	if err = Export(ctx, source, b.commit, tree); err != nil {
-		return err
-	}
-	b.before, err = Build(ctx, tree, filepath.Join(b.dir, "bin-before"))
 	return err
 }
 
@@ -153,7 +158,10 @@ func (b *Bench) close() error {
 	defer cancel()
 	var errs []error
 	if b.postgres != nil {
-		errs = append(errs, b.postgres.Close(ctx), b.log.Close())
+		errs = append(errs, b.postgres.Close(ctx))
+	}
+	if b.log != nil {
+		errs = append(errs, b.log.Close())
 	}
 	return errors.Join(append(errs, os.RemoveAll(b.dir))...)
 }

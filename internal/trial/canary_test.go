@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/trial/canary"
 	"github.com/hibiken/asynq"
 	"github.com/jackc/pgx/v5"
@@ -274,7 +275,7 @@ func nosyNode() http.HandlerFunc {
 	}
 }
 
-// put enqueues a job for each of the happenings.
+// put adds a job for each of the happenings. flush enqueues them.
 func (w *canaryWorld) put(v *way, tool string, happenings ...string) {
 	w.t.Helper()
 	var lines []string
@@ -286,12 +287,22 @@ func (w *canaryWorld) put(v *way, tool string, happenings ...string) {
 		v.submit(lines)
 		return
 	}
-	w.enqueue(lines...)
+	w.lines = append(w.lines, lines...)
+}
+
+// flush enqueues the jobs that put added, with one run of the enqueue program.
+func (w *canaryWorld) flush() {
+	w.t.Helper()
+	if len(w.lines) > 0 {
+		w.enqueue(w.lines...)
+	}
+	w.lines = nil
 }
 
 // awaitAll waits until f returns true for every delivery to the agents of the ways.
 func (w *canaryWorld) awaitAll(what string, ways []*way, f func(Row) bool) {
 	w.t.Helper()
+	w.flush()
 	var open []string
 	err := Until(w.ctx, pollSlow/2, what, func() (bool, error) {
 		rows, err := w.Rows(w.ctx)
@@ -337,7 +348,6 @@ func (w *canaryWorld) introduce(ways []*way) {
 	w.probe(ways)
 	w.lookAtProcesses() // the command is running now
 	w.lookAtEnvironments(w.worker.Process, ownSecrets...)
-	w.lookAtPages()
 }
 
 // mishap lets every mishap happen to every agent.
@@ -372,7 +382,6 @@ func (w *canaryWorld) mishap(ways []*way) {
 			}
 		}
 	}
-	w.lookAtPages()
 }
 
 // outcomes returns the outcomes of a way's deliveries, with one error text of each kind.
@@ -451,6 +460,7 @@ func (w *canaryWorld) hang(ways []*way) {
 			w.put(v, "", "answer")
 		}
 	}
+	w.flush()
 	w.must(Until(w.ctx, pollQuick, "calls to be under way", func() (bool, error) {
 		return !slices.ContainsFunc(calls, func(k *keeper) bool { return k.hung.Load() == 0 }), nil
 	}))
@@ -461,9 +471,7 @@ func TestCanaryFindsEchoes(t *testing.T) {
 	t.Parallel()
 	secret := canary.Secret{Name: "planted", Text: canary.Token(`/"<`)}
 	needles, err := canary.NewNeedles(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	for _, said := range append(inJSON(secret.Text), told([]string{secret.Text}), sentence([]string{secret.Text})) {
 		if len(needles.Search("here", []byte(said))) == 0 {
 			t.Errorf("not found: %s", said)

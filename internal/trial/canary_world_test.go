@@ -12,18 +12,18 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/trial/canary"
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 )
 
 // canaryTime bounds the whole test on a busy machine. On an idle one it takes ten seconds.
-const canaryTime = 2 * time.Minute
+const canaryTime = 6 * time.Minute
 
 // canaryWorld is a complete Herald with secrets in every place where operators and enqueuers put them, and everything
 // of it that others could see.
@@ -42,6 +42,7 @@ type canaryWorld struct {
 	api     string // HERALD_API_TOKEN
 	servers string // contents of the servers file
 	seen    []sight
+	lines   []string // jobs that flush enqueues
 }
 
 // sight is something that others can see.
@@ -72,9 +73,7 @@ func (w *canaryWorld) see(group, place string, data []byte) {
 
 func (w *canaryWorld) must(err error) {
 	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, err)
 }
 
 // newCanaryWorld starts Postgres and Redis, each with a password in the worker's URL. The worker is started later.
@@ -87,22 +86,11 @@ func newCanaryWorld(t *testing.T) *canaryWorld {
 	if err == nil {
 		err = os.Chmod(dir, 0o711)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	w := &canaryWorld{t: t, ctx: ctx, dir: dir, control: "Control" + canary.Random(20)}
-	root, err := filepath.Abs(filepath.Join("..", ".."))
-	w.must(err)
-	takeBinaries(t, filepath.Join(root, "bin"), filepath.Join(dir, "bin"))
-	var programs Programs
-	var failed error
-	var built sync.WaitGroup
-	built.Go(func() { programs, failed = Build(ctx, root, filepath.Join(dir, "bin")) })
-	t.Cleanup(built.Wait) // also without Postgres
+	programs := shared.Programs(t)
 	w.startPostgres()
-	built.Wait()
-	w.must(failed)
 	w.Site, err = Open(ctx, Config{Programs: programs, Postgres: w.postgres, Database: "canary", Logs: filepath.Join(dir, "logs")})
 	skipWithout(t, embedded.ErrNoRedis, err)
 	w.must(err)
@@ -114,40 +102,6 @@ func newCanaryWorld(t *testing.T) *canaryWorld {
 	w.keepKeyset()
 	w.guardServices()
 	return w
-}
-
-// takeBinaries copies programs that `make` has built, if they exist. go build keeps up-to-date programs, which saves
-// linking.
-func takeBinaries(t testing.TB, from, into string) {
-	t.Helper()
-	err := os.MkdirAll(into, 0o755)
-	for _, name := range []string{"worker", "enqueue"} {
-		if data, missing := os.ReadFile(filepath.Join(from, name)); missing == nil {
-			err = errors.Join(err, os.WriteFile(filepath.Join(into, name), data, 0o755))
-		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// skipWithout skips the test on a machine without the services, as the tests of other packages do.
-func skipWithout(t testing.TB, lacking, err error) {
-	t.Helper()
-	if errors.Is(err, lacking) && os.Getenv("HERALD_REQUIRE_SERVICES") == "" && os.Getenv("CI") == "" {
-		t.Skip(err)
-	}
-}
-
-// skipWithoutPostgres skips the test on a machine without Postgres, or where this user cannot run it.
-func skipWithoutPostgres(t testing.TB, err error) {
-	t.Helper()
-	var none *embedded.NoBinariesError
-	var account *embedded.AccountError
-	var unreachable *embedded.UnreachableError
-	if errors.As(err, &none) || errors.As(err, &account) || errors.As(err, &unreachable) {
-		skipWithout(t, err, err)
-	}
 }
 
 func (w *canaryWorld) startPostgres() {
@@ -164,6 +118,8 @@ func (w *canaryWorld) startPostgres() {
 	})
 	skipWithoutPostgres(w.t, err)
 	w.must(err)
+	w.must(w.postgres.Exec(w.ctx, "ALTER SYSTEM SET fsync = off")) // this test stops it only once, in an orderly way
+	w.must(w.postgres.Exec(w.ctx, "SELECT pg_reload_conf()"))
 }
 
 // guardServices adds passwords to the worker's URLs. Redis requires its own. Postgres' socket admits every user and

@@ -23,8 +23,7 @@ func TestChaosBatches(t *testing.T) {
 		// record is the longest time in which a worker records the answers of its batches.
 		record = 2 * time.Second
 	)
-	programs, _ := shared.Get(t)
-	r := newRowOf(t, "10,000 events for one agent that takes batches", batchTimeout, programs, func() (*Agents, error) { return StartAgents(2) })
+	r := newRowOf(t, "10,000 events for one agent that takes batches", batchTimeout, func() (*Agents, error) { return StartAgents(2) })
 	r.agents.BehaveAll(Taking(0))
 	r.agents.OfferBatches(1)
 	// Everything is accepted before a worker starts, and both agents have answered before.

@@ -40,8 +40,7 @@ func TestChaosOrder(t *testing.T) {
 		agents, clients, feedback = 50, 20, 19
 		kills                     = 10
 	)
-	programs, _ := shared.Get(t)
-	r := newRowOf(t, "order", 20*time.Minute, programs, func() (*Agents, error) { return StartAgents(agents) })
+	r := newRowOf(t, "order", 20*time.Minute, func() (*Agents, error) { return StartAgents(agents) })
 	r.agents.OfferAll()
 	r.agents.BehaveAll(func(c Call) Act {
 		refused := 0

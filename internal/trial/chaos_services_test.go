@@ -18,6 +18,7 @@ import (
 // outage is one of these outages.
 type outage struct {
 	name     string
+	prepare  func(r *row) // before the workers start; may be nil
 	begin    func(ctx context.Context, s *Site) error
 	end      func(ctx context.Context, s *Site) error
 	away     time.Duration // between begin and end
@@ -28,6 +29,9 @@ type outage struct {
 // run starts three workers, begins the outage while calls are in flight, and waits until every delivery has ended.
 func (o outage) run(t *testing.T) {
 	r := newRow(t, o.name, 60)
+	if o.prepare != nil {
+		o.prepare(r)
+	}
 	if o.meantime {
 		r.grownUp() // if Postgres is restarted, it is young afterwards in any case
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -54,17 +55,14 @@ func newRow(t *testing.T, name string, agents int) *row {
 }
 
 func newRowWith(t *testing.T, name string, start func() (*Agents, error)) *row {
-	programs, _ := shared.Get(t)
-	return newRowOf(t, name, rowTimeout, programs, start)
+	return newRowOf(t, name, rowTimeout, start)
 }
 
-// newRowOf starts the row's Herald with these programs.
-func newRowOf(t *testing.T, name string, timeout time.Duration, programs Programs, start func() (*Agents, error)) *row {
-	_, postgres := shared.Get(t)
+// newRowOf starts a Herald for a row that ends after timeout.
+func newRowOf(t *testing.T, name string, timeout time.Duration, start func() (*Agents, error)) *row {
+	programs, postgres := shared.Get(t)
 	logs, err := os.MkdirTemp("", "herald-chaos-logs-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	t.Cleanup(cancel)
 	r := &row{T: t, ctx: ctx, figures: NewFigures("chaos", name), began: time.Now()}
@@ -76,9 +74,7 @@ func newRowOf(t *testing.T, name string, timeout time.Duration, programs Program
 	if r.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: fmt.Sprintf("chaos_%d", rand.Uint32()), Logs: logs}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Site.ListAgents(r.agents); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, r.Site.ListAgents(r.agents))
 	t.Cleanup(func() {
 		if err := r.Site.Close(); err != nil {
 			t.Error(err)
@@ -97,9 +93,7 @@ func newRowOf(t *testing.T, name string, timeout time.Duration, programs Program
 // must fails the row if err is not nil.
 func (r *row) must(err error) {
 	r.Helper()
-	if err != nil {
-		r.Fatal(err)
-	}
+	heraldtest.Must(r, err)
 }
 
 // within returns the row's context with a shorter deadline.

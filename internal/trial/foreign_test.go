@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // TestForeignEndsWithItsChildren: if a foreign program is stopped or exits by itself, its children end too. Stopping it
@@ -65,16 +67,12 @@ func startForeign(t *testing.T, then string) (p *Process, child, in *os.File) {
 		t.Skip(err)
 	}
 	stdin, in, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = in.Close() })
 	p, err = Foreign{Name: "parent", Path: sh, Args: []string{"-c", `cat "$1" >/dev/null & ` + then, "sh", fifo}, Env: os.Environ(),
 		Log: filepath.Join(dir, "log"), In: stdin}.Start()
 	_ = stdin.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if child, err = os.OpenFile(fifo, os.O_WRONLY, 0); err != nil { // waits for the child to read
 		t.Fatal(err)
 	}

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // TestGuaranteesNameTheirTests: every test that docs/guarantees.md names must exist, because a guarantee without a test
@@ -15,9 +17,7 @@ func TestGuaranteesNameTheirTests(t *testing.T) {
 	t.Parallel()
 	const root = "../.."
 	doc, err := os.ReadFile(filepath.Join(root, "docs", "guarantees.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	there := map[string]bool{}
 	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`)
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -30,9 +30,7 @@ func TestGuaranteesNameTheirTests(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	rows := 0
 	for line := range strings.Lines(string(doc)) {
 		cells := strings.Split(strings.TrimSpace(line), " | ")

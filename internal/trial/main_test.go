@@ -2,10 +2,8 @@
 
 package trial
 
-import (
-	"testing"
+import "testing"
 
-	"github.com/agentherald/herald/internal/heraldtest"
-)
+var shared Bench
 
-func TestMain(m *testing.M) { heraldtest.Main(m) }
+func TestMain(m *testing.M) { shared.Main(m) }

@@ -2,9 +2,6 @@ package trial
 
 import (
 	"context"
-	"log/slog"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +10,7 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 )
 
-// outageTime bounds the whole test on a busy machine. On an idle one it takes 45 seconds.
+// outageTime bounds the whole test on a busy machine. On an idle one it takes 15 seconds.
 const outageTime = 6 * time.Minute
 
 // TestOutageLog freezes, stops and empties Postgres and Redis while a worker delivers. At level warn and above, the
@@ -21,6 +18,7 @@ const outageTime = 6 * time.Minute
 // busy for three seconds causes an outage too. make soak runs all outages, make test one of each server.
 func TestOutageLog(t *testing.T) {
 	w := newOutageWorld(t)
+	w.flow()
 	w.outage("Postgres", w.bound(w.Postgres.Stop), w.bound(w.Postgres.Start))
 	w.outage("Redis", w.Redis.Freeze, w.Redis.Thaw)
 	if heraldtest.Soaks() {
@@ -28,7 +26,6 @@ func TestOutageLog(t *testing.T) {
 		w.outage("Redis", w.bound(w.Redis.Stop), w.bound(w.Redis.Start))
 		w.outage("Redis", w.bound(w.Redis.Kill), w.bound(w.Redis.StartEmpty))
 	}
-	w.flow()
 	w.must(w.Redis.Client().FlushAll(w.ctx).Err())
 	w.flow()
 	w.must(w.worker.Terminate(w.ctx))
@@ -63,27 +60,10 @@ func startOneWorker(t *testing.T, name string, within time.Duration, agents, con
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	t.Cleanup(cancel)
-	dir, err := os.MkdirTemp("", "herald-"+name+"-")
 	w := &oneWorker{t: t, ctx: ctx}
-	w.must(err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	w.must(os.Chmod(dir, 0o711)) // the servers may run as another user
-	root, err := filepath.Abs(filepath.Join("..", ".."))
-	w.must(err)
-	takeBinaries(t, filepath.Join(root, "bin"), filepath.Join(dir, "bin"))
-	programs, err := Build(ctx, root, filepath.Join(dir, "bin"))
-	w.must(err)
-	postgres, err := StartPostgres(ctx, dir, slog.New(slog.DiscardHandler))
-	skipWithoutPostgres(t, err)
-	w.must(err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), closeTime)
-		defer cancel()
-		if err := postgres.Close(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	w.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: name, Logs: filepath.Join(dir, "logs"), Env: env})
+	programs, postgres := shared.Get(t)
+	var err error
+	w.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: name, Logs: t.TempDir(), Env: env})
 	skipWithout(t, embedded.ErrNoRedis, err)
 	w.must(err)
 	t.Cleanup(func() {
@@ -102,9 +82,7 @@ func startOneWorker(t *testing.T, name string, within time.Duration, agents, con
 
 func (w *oneWorker) must(err error) {
 	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, err)
 }
 
 // bound calls f with the test's context.
@@ -133,7 +111,6 @@ func (w *outageWorld) flow() {
 // return.
 func (w *outageWorld) outage(service string, begin, end func() error) {
 	w.t.Helper()
-	w.flow()
 	w.must(begin())
 	w.says(service + " is away: deliveries wait, nothing is lost. Check ")
 	w.must(end())

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // TestRedis: Redis restarts with its data or without it, and does not answer while it is frozen. Its address stays the
@@ -20,9 +21,7 @@ func TestRedis(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	dir, err := os.MkdirTemp("", "herald-trial-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	if err := os.Chmod(dir, 0o711); err != nil { // the server may run as another user
 		t.Fatal(err)
@@ -31,9 +30,7 @@ func TestRedis(t *testing.T) {
 	if errors.Is(err, embedded.ErrNoRedis) && os.Getenv("HERALD_REQUIRE_SERVICES") == "" && os.Getenv("CI") == "" {
 		t.Skip(err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer func() {
 		if err := r.close(context.WithoutCancel(ctx)); err != nil {
 			t.Error(err)
@@ -41,9 +38,7 @@ func TestRedis(t *testing.T) {
 	}()
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 	}
 	get := func() string {
 		t.Helper()
@@ -83,9 +78,7 @@ func TestProcess(t *testing.T) {
 	run := func(script string) *Process {
 		t.Helper()
 		p, err := program{name: "script", path: sh, args: []string{"-c", script}, log: filepath.Join(t.TempDir(), "log")}.start()
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		return p
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -103,9 +96,7 @@ func TestProcess(t *testing.T) {
 		}
 		return false, nil
 	}
-	if err := Until(ctx, time.Millisecond, "the script", ready); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, Until(ctx, time.Millisecond, "the script", ready))
 	if err := p.Freeze(); err != nil {
 		t.Error(err)
 	}
@@ -146,63 +137,25 @@ func TestAwaitState(t *testing.T) {
 	}
 }
 
-func TestBeforeMigration(t *testing.T) {
+func TestExport(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	ctx := t.Context()
-	if _, _, err := BeforeMigration(ctx, dir); err == nil {
-		t.Error("a folder without migrations has a version before one")
-	}
+	dir, into := t.TempDir(), filepath.Join(t.TempDir(), "tree")
 	do := func(args ...string) {
 		t.Helper()
-		if _, err := git(ctx, dir, args...); err != nil {
+		if _, err := git(t.Context(), dir, args...); err != nil {
 			t.Fatal(err)
 		}
-	}
-	write := func(name string) {
-		t.Helper()
-		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(name), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("migrations/0001_a.sql")
-	write("migrations/0002_b.sql")
-	if _, _, err := BeforeMigration(ctx, dir); !errors.Is(err, ErrNoHistory) {
-		t.Errorf("without git: %v", err)
 	}
 	do("init", "-q")
-	commit := func(what string, names ...string) {
-		t.Helper()
-		do(append([]string{"add"}, names...)...)
-		do("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false", "commit", "-q", "--no-verify", "-m", what)
+	for _, name := range []string{"first", "second"} {
+		heraldtest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(name), 0o644))
+		do("add", name)
+		do("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false", "commit", "-q", "--no-verify", "-m", name)
 	}
-	is := func(revision string) {
-		t.Helper()
-		want, err := git(ctx, dir, "rev-parse", revision)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, migration, err := BeforeMigration(ctx, dir)
-		if err != nil || got+"\n" != want || migration != "0002_b.sql" {
-			t.Errorf("%q %q %v, want %s", got, migration, err, revision)
-		}
-	}
-	commit("first", "migrations/0001_a.sql")
-	is("HEAD") // 0002_b.sql is not committed
-	commit("second", "migrations/0002_b.sql")
-	is("HEAD~1")
-	write("more")
-	commit("third", "more")
-	is("HEAD~2")
-	into := filepath.Join(t.TempDir(), "tree")
-	if err := Export(ctx, dir, "HEAD~1", into); err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range map[string]bool{"migrations/0001_a.sql": true, "migrations/0002_b.sql": true, "more": false, "commit.tar": false} {
+	commit, err := ResolveCommit(t.Context(), dir, "HEAD~1")
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, Export(t.Context(), dir, commit, into))
+	for name, want := range map[string]bool{"first": true, "second": false, "commit.tar": false} {
 		if _, err := os.Stat(filepath.Join(into, name)); (err == nil) != want {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -163,16 +163,11 @@ func (s *Site) start(p program) (*Process, error) {
 
 // Run runs a command of the worker to its end and returns its output.
 func (s *Site) Run(ctx context.Context, args ...string) (string, error) {
-	return s.RunWith(ctx, nil, args...)
-}
-
-// RunWith is Run with the command's standard input.
-func (s *Site) RunWith(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
 	var out bytes.Buffer
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	p, err := s.start(program{name: "command-" + args[0], path: s.programs.worker(), args: args, env: s.environment(),
-		stdin: stdin, stdout: &out})
+		stdout: &out})
 	if err != nil {
 		return "", err
 	}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/trial/npm"
 	"github.com/google/uuid"
 )
@@ -29,9 +30,7 @@ func TestThirdPartyDoors(t *testing.T) {
 	t.Cleanup(cancel)
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 	}
 	node, err := npm.Node(ctx)
 	must(err)

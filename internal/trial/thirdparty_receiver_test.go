@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/google/uuid"
 
 	"github.com/agentherald/herald/receiver"
@@ -29,9 +30,7 @@ import (
 func readmeAgent(t *testing.T, address, herald string) string {
 	t.Helper()
 	page, err := os.ReadFile("../../receiver/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	block := func(begins string) string {
 		_, rest, found := strings.Cut(string(page), "```go\n"+begins)
 		code, _, closed := strings.Cut(rest, "```\n")
@@ -69,9 +68,7 @@ func buildAgent(ctx context.Context, t *testing.T, code string) (program string)
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 	}
 	module, err := filepath.Abs("../../receiver")
 	must(err)
@@ -101,9 +98,7 @@ func TestThirdPartyGoReceiver(t *testing.T) {
 	t.Cleanup(cancel)
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 	}
 	scratch := t.TempDir()
 	listen := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(t)))

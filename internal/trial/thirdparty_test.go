@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/trial/npm"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -112,37 +113,25 @@ func TestThirdParty(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), thirdPartyTime)
 	t.Cleanup(cancel)
 	node, err := npm.Node(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	folder, err := npm.Install(ctx, thirdPartyPackages...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	scratch := t.TempDir()
 	memory := filepath.Join(scratch, "memory.json")
 	all := strangers(folder, node, memory)
 
 	env, err := operator(all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	site, err := Open(ctx, Config{Programs: programs, Postgres: postgres, Database: "thirdparty", Logs: filepath.Join(scratch, "logs"), Env: env})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() {
 		if err := site.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	w, err := site.Worker(WorkerConfig{Name: "worker"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Ready(ctx); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, w.Ready(ctx))
 	for i, s := range all {
 		t.Run(s.name, func(t *testing.T) {
 			s.meet(t, &guest{Site: site, ctx: ctx, node: node, scratch: scratch, memory: memory}, i+1, w)
@@ -184,9 +173,7 @@ func (s stranger) meet(t *testing.T, g *guest, agent int, w *Worker) {
 		endpoint["url"] = g.url
 	}
 	if s.known != "" {
-		if err := g.remember(g.ctx, agent, s.known); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, g.remember(g.ctx, agent, s.known))
 	}
 	line, err := json.Marshal(map[string]any{
 		"type": "NewFeedback", "chainId": 8453, "agentId": strconv.Itoa(agent), "clientAddress": rater,
@@ -194,9 +181,7 @@ func (s stranger) meet(t *testing.T, g *guest, agent int, w *Worker) {
 		"action": map[string]any{"toolName": s.tool, "resolveEndpoint": false, "includeFileContent": false,
 			"payloadTemplate": json.RawMessage(s.template), "endpoint": endpoint},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	ctx, cancel := context.WithTimeoutCause(g.ctx, deliveryTime, fmt.Errorf("not within %s", deliveryTime))
 	defer cancel()
 	ids, _, err := g.Enqueue(ctx, strings.NewReader(string(line)+"\n"))
@@ -246,9 +231,7 @@ func (s stranger) listen(t *testing.T, g *guest) string {
 func (s stranger) listenAt(t *testing.T, g *guest, port int, env []string) *Process {
 	t.Helper()
 	p, err := Foreign{Name: s.name, Path: g.node, Args: s.args, Env: env, Log: filepath.Join(g.scratch, fmt.Sprintf("%d.log", port))}.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() {
 		if err := p.End(); err != nil {
 			t.Error(err)
@@ -279,9 +262,7 @@ func (s stranger) listenAt(t *testing.T, g *guest, port int, env []string) *Proc
 func freePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer func() { _ = l.Close() }()
 	return l.Addr().(*net.TCPAddr).Port
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
@@ -46,20 +47,14 @@ func TestThirdPartyTypeScript(t *testing.T) {
 		servers["8453:"+strconv.Itoa(a.number)] = map[string]string{"transport": "http", "url": a.url}
 	}
 	list, err := json.Marshal(map[string]any{"servers": servers})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	serversFile := filepath.Join(g.scratch, "servers.json")
-	if err := os.WriteFile(serversFile, list, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(serversFile, list, 0o600))
 	g.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: "typescript",
 		Logs: filepath.Join(g.scratch, "logs"),
 		Env: []string{"HERALD_SERVERS_FILE=" + serversFile, "HERALD_LISTEN=" + public, "HERALD_PUBLIC_URL=http://" + public,
 			"HERALD_CALL_TIMEOUT=15s", "HERALD_LEASE_MARGIN=20s", "HERALD_LEASE=50s"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() {
 		if err := g.Site.Close(); err != nil {
 			t.Error(err)
@@ -69,17 +64,11 @@ func TestThirdPartyTypeScript(t *testing.T) {
 		if a.known == "" {
 			continue
 		}
-		if err := g.remember(ctx, a.number, a.known); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, g.remember(ctx, a.number, a.known))
 	}
 	w, err := g.Site.Worker(WorkerConfig{Name: "worker"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Ready(ctx); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, w.Ready(ctx))
 
 	// The first call to an agent contains only one delivery.
 	for _, a := range agents {
@@ -90,9 +79,7 @@ func TestThirdPartyTypeScript(t *testing.T) {
 	}
 
 	// Deliveries that wait before the worker starts are sent in batches.
-	if err := w.Terminate(ctx); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.Terminate(ctx))
 	batches := make([][]uuid.UUID, len(agents))
 	for i, a := range agents {
 		var jobs []string
@@ -101,9 +88,7 @@ func TestThirdPartyTypeScript(t *testing.T) {
 		}
 		batches[i] = a.enqueue(jobs...)
 	}
-	if err := w.Start(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.Start())
 	for i, a := range agents {
 		a.awaitStatus("delivered", batches[i]...)
 		for n := range batchJobs {
@@ -126,17 +111,11 @@ func startReceivers(t *testing.T, g *guest, herald string) (agents []*packedAgen
 		t.Fatal(err)
 	}
 	installed, err := npm.Install(g.ctx, receiverPackages...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	folder := t.TempDir()
-	if err := installed.Receiver(g.ctx, receiverSource, folder); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, installed.Receiver(g.ctx, receiverSource, folder))
 	script, err := os.ReadFile("testdata/receiver.mjs")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	self := strconv.Itoa(freePort(t))
 	readme := readmeTypeScriptAgent(t)
 	origin := "http://127.0.0.1:" + self
@@ -148,15 +127,11 @@ func startReceivers(t *testing.T, g *guest, herald string) (agents []*packedAgen
 	}
 	agent, kinds := filepath.Join(folder, "agent.mts"), filepath.Join(folder, "receiver.mjs")
 	for name, text := range map[string]string{agent: readme, kinds: string(script)} {
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, os.WriteFile(name, []byte(text), 0o600))
 	}
 	start := func(s stranger, port string) {
 		number, err := strconv.Atoi(port)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		a := &packedAgent{guest: g, t: t, name: s.name, known: s.known, number: len(agents) + 1, url: "http://127.0.0.1:" + port + "/mcp"}
 		a.process = s.listenAt(t, g, number, npm.Environment())
 		agents = append(agents, a)
@@ -174,9 +149,7 @@ func startReceivers(t *testing.T, g *guest, herald string) (agents []*packedAgen
 func readmeTypeScriptAgent(t *testing.T) string {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(receiverSource, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	block := func(begins string) string {
 		_, rest, found := strings.Cut(string(page), "```ts\n"+begins)
 		code, _, closed := strings.Cut(rest, "```\n")
@@ -249,15 +222,11 @@ func (r *packedAgent) enqueue(jobs ...string) []uuid.UUID {
 	var lines strings.Builder
 	for _, text := range jobs {
 		job := map[string]any{}
-		if err := json.Unmarshal([]byte(text), &job); err != nil {
-			r.t.Fatal(err)
-		}
+		heraldtest.Must(r.t, json.Unmarshal([]byte(text), &job))
 		job["chainId"], job["agentId"], job["clientAddress"] = 8453, strconv.Itoa(r.number), r.client()
 		job["action"] = map[string]any{"includeFileContent": false}
 		line, err := json.Marshal(job)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		heraldtest.Must(r.t, err)
 		lines.Write(append(line, '\n'))
 	}
 	ids, known, err := r.Enqueue(r.ctx, strings.NewReader(lines.String()))
@@ -301,9 +270,7 @@ func (r *packedAgent) awaitAttempts(id uuid.UUID, n int) {
 func (r *packedAgent) saidOnce(what string, index int) {
 	r.t.Helper()
 	log, err := os.ReadFile(r.process.Log())
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	heraldtest.Must(r.t, err)
 	n := 0
 	for line := range strings.Lines(strings.ToLower(string(log))) {
 		words := strings.Fields(line)
@@ -324,9 +291,7 @@ func (r *packedAgent) countTool(tool string) (n int) {
 		const count = `SELECT count(*) FROM herald.deliveries WHERE agent_id = $1 AND tool_name = $2`
 		return c.QueryRow(ctx, count, r.number, tool).Scan(&n)
 	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	heraldtest.Must(r.t, err)
 	return n
 }
 
@@ -334,32 +299,20 @@ func (r *packedAgent) countTool(tool string) (n int) {
 func refuseForged(t *testing.T, url, herald string) {
 	t.Helper()
 	keyset, err := secret.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	forger, err := signing.New(signing.Config{PublicURL: herald, Ledger: new(signingtest.Shelf), Sealer: keyset})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := forger.Load(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, forger.Load(t.Context()))
 	unsigned := func(*http.Request) error { return nil }
 	for name, sign := range map[string]func(*http.Request) error{"unsigned": unsigned, "forged": forger.Sign} {
 		body := strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set("Accept", "application/json, text/event-stream")
-		if err := sign(r); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, sign(r))
 		res, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		text, _ := io.ReadAll(res.Body)
 		_ = res.Body.Close()
 		if res.StatusCode != http.StatusUnauthorized {

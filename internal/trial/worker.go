@@ -16,7 +16,6 @@ import (
 type WorkerConfig struct {
 	Name        string
 	Concurrency int      // concurrent deliveries; default 16
-	Programs    Programs // default: the site's; may be those of another commit
 	Env         []string // overrides the trial's settings
 	// Application is the application_name of its connections to Postgres, so that a trial can terminate them.
 	Application string
@@ -37,9 +36,6 @@ func (s *Site) Worker(cfg WorkerConfig) (*Worker, error) {
 	if cfg.Concurrency == 0 {
 		cfg.Concurrency = 16
 	}
-	if cfg.Programs.dir == "" {
-		cfg.Programs = s.programs
-	}
 	w := &Worker{site: s, cfg: cfg}
 	return w, w.Start()
 }
@@ -50,7 +46,7 @@ func (w *Worker) Start() error {
 	if w.cfg.Application != "" {
 		env = append(env, "DATABASE_URL="+w.site.address+"&application_name="+w.cfg.Application)
 	}
-	p, err := w.site.start(program{name: w.cfg.Name, path: w.cfg.Programs.worker(), env: w.site.environment(append(env, w.cfg.Env...)...)})
+	p, err := w.site.start(program{name: w.cfg.Name, path: w.site.programs.worker(), env: w.site.environment(append(env, w.cfg.Env...)...)})
 	if err == nil {
 		w.Process = p
 	}

@@ -41,9 +41,7 @@ func TestBackfillGivesWay(t *testing.T) {
 	w := newWorld(t)
 	w.give(12)
 	head, err := w.client.Head(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	var old, young lane
 	backfill := w.watch(func(c *Config) { c.Ends, c.To, c.Dispatcher = true, &head, &old })
 	heraldtest.Await(t, "the past is accepted", func() bool { return backfill.count(store.Accepted) == 12 })
@@ -63,9 +61,7 @@ func TestBackfillWaits(t *testing.T) {
 	w.give(2)
 	// The last block does not exist yet, so that a range ends at the present head.
 	first, err := w.client.Head(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	to := first + 3
 	slow := w.watch(func(c *Config) { c.Ends, c.To, c.Rate = true, &to, 1e-6 })
 	heraldtest.Await(t, "the first range is accepted", func() bool { return slow.count(store.Accepted) == 2 })

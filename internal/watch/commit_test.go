@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
@@ -32,16 +33,12 @@ func TestEmptyReadingsCommitSeldom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client, err := chain.New(chain.Config{ChainID: 1, URLs: []secret.Secret{secret.New("http://127.0.0.1:1")}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		t.Cleanup(client.Close)
 		ledger := &notes{}
 		w, err := New(Config{Chain: client, Ledger: ledger, Deployment: erc8004.Deployment{Reputation: common.Address{1}},
 			Limits: job.Limits{MaxTimeout: time.Minute}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		g := &group{cursors: []*store.Cursor{{Next: 100}}}
 		read := func(from, to uint64, events int, atHead bool) {
 			t.Helper()

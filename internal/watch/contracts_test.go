@@ -54,9 +54,7 @@ func (w *world) respond(request byte) {
 func (w *world) exec(sql string, args ...any) {
 	w.Helper()
 	conn, err := pgx.Connect(w.Context(), w.database)
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(w.Context())) }()
 	if _, err := conn.Exec(w.Context(), sql, args...); err != nil {
 		w.Fatal(err)
@@ -67,9 +65,7 @@ func (w *world) exec(sql string, args ...any) {
 func (w *world) count(status store.Status, text string) (n int) {
 	w.Helper()
 	list, err := w.store.Deliveries(w.Context(), store.Filter{Limit: 100})
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	for _, d := range list {
 		if (status == "" || d.Status == status) && strings.Contains(d.Key, text) {
 			n++
@@ -137,9 +133,7 @@ func TestTransferStaysRecorded(t *testing.T) {
 	}
 	one, two := w.watch(without(false, true, true)), w.watch(without(true, false, true))
 	head, err := w.client.Head(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	isReadTo := func(g *watcher, block uint64) func() bool {
 		return func() bool { g.mu.Lock(); defer g.mu.Unlock(); return g.last >= block }
 	}
@@ -230,9 +224,7 @@ func (r *recordedLedger) last() []string {
 func (w *world) recordLogs() (*chain.Client, func() []int) {
 	w.Helper()
 	node, err := url.Parse(w.net.URL())
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	var mu sync.Mutex
 	var asked []int
 	proxy := httputil.NewSingleHostReverseProxy(node)
@@ -256,9 +248,7 @@ func (w *world) recordLogs() (*chain.Client, func() []int) {
 	}))
 	w.Cleanup(server.Close)
 	client, err := chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(server.URL)}, Trusted: true})
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	w.Cleanup(client.Close)
 	return client, func() []int {
 		mu.Lock()
@@ -316,9 +306,7 @@ func TestRemovedContract(t *testing.T) {
 	validation := strings.ToLower(w.net.Deployment().Validation.Hex())
 	next := func() uint64 {
 		cursors, err := w.store.Cursors(t.Context(), w.net.ChainID())
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		i := slices.IndexFunc(cursors, func(c store.CursorState) bool { return c.Contracts == validation })
 		return cursors[i].Next
 	}
@@ -357,9 +345,7 @@ func TestFeedbackWaitsForIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	other, err := store.Open(store.Config{URL: secret.New(w.database), MaxConns: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(other.Close)
 	ctx, stop := context.WithCancel(t.Context())
 	leads, ended := make(chan struct{}), make(chan struct{})

@@ -15,19 +15,13 @@ import (
 func (w *world) jobs() map[uint64]job.Job {
 	w.Helper()
 	list, err := w.store.Deliveries(w.Context(), store.Filter{Limit: 100})
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	got := make(map[uint64]job.Job)
 	for _, row := range list {
 		d, err := w.store.Delivery(w.Context(), row.ID)
-		if err != nil {
-			w.Fatal(err)
-		}
+		heraldtest.Must(w, err)
 		var j job.Job
-		if err := json.Unmarshal(d.Job, &j); err != nil {
-			w.Fatal(err)
-		}
+		heraldtest.Must(w, json.Unmarshal(d.Job, &j))
 		if d.Status == store.Queued && j.Kind == job.KindNewFeedback {
 			got[j.FeedbackIndex] = j
 		}
@@ -38,9 +32,7 @@ func (w *world) jobs() map[uint64]job.Job {
 // reorg replaces the newest blocks. If keep is set, the new branch contains their transactions.
 func (w *world) reorg(depth uint64, keep bool) {
 	w.Helper()
-	if err := w.net.Reorg(w.Context(), depth, keep); err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, w.net.Reorg(w.Context(), depth, keep))
 }
 
 // TestReorg: feedback that is also on the new branch keeps its delivery, with its new block. Other feedback is

@@ -43,14 +43,10 @@ func newWorldOf(t *testing.T, cfg devnet.Config) *world {
 	w := &world{T: t, net: devnettest.Start(t, cfg), database: heraldtest.Postgres(t, store.Migrate)}
 	var err error
 	w.store, err = store.Open(store.Config{URL: secret.New(w.database), MaxConns: 8})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(w.store.Close)
 	w.client, err = chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL())}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(w.client.Close)
 	if w.agent, _, err = w.net.Register(t.Context(), w.net.Account(0), "data:application/json,{}"); err != nil {
 		t.Fatal(err)
@@ -94,9 +90,7 @@ func (w *world) watch(change func(*Config)) *watcher {
 		change(&cfg)
 	}
 	run, err := New(cfg)
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	ctx, cancel := context.WithCancel(w.Context())
 	done := make(chan error, 1)
 	go func() { done <- run.Run(ctx) }()
@@ -115,9 +109,7 @@ func (g *watcher) count(v store.Verdict) int {
 func (w *world) rows() map[store.Status]int64 {
 	w.Helper()
 	got, err := w.store.Count(w.Context(), store.Filter{})
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	return got
 }
 
@@ -209,9 +201,7 @@ func TestBackfillEnds(t *testing.T) {
 	w := newWorld(t)
 	w.give(4)
 	head, err := w.client.Head(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	to := head - 1 // the last feedback is outside the range
 	for round, want := range []int{3, 0} {
 		ended := make(chan error, 1)
@@ -225,9 +215,7 @@ func TestBackfillEnds(t *testing.T) {
 					}
 				}
 			}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		go func() { ended <- run.Run(t.Context()) }()
 		if err := <-ended; err != nil || n != want {
 			t.Errorf("round %d: %v, %d accepted, want %d", round, err, n, want)

@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentherald/herald/internal/delivery"
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/intake"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/queue/dispatch"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
 	"github.com/agentherald/herald/internal/trial"
@@ -53,7 +53,7 @@ func newFeeder(databaseURL, redisURL string, strictOrder bool) (_ *feeder, err e
 	if f.redis, err = f.queue.Client(redisTimeout); err != nil {
 		return nil, err
 	}
-	dispatcher, err := delivery.NewDispatcher(f.queue, quiet)
+	dispatcher, err := dispatch.New(f.queue, quiet)
 	if err != nil {
 		return nil, err
 	}

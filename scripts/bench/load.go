@@ -358,7 +358,7 @@ func ownRedis(w *trial.Worker, data string) (string, error) {
 // measurement.
 func (b *bench) reset(ctx context.Context) error {
 	err := b.site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		for _, sql := range []string{`TRUNCATE herald.deliveries, herald.attempts, herald.agents`, `CHECKPOINT`} {
+		for _, sql := range []string{`TRUNCATE herald.history, herald.work, herald.attempts, herald.agents`, `CHECKPOINT`} {
 			if _, err := c.Exec(ctx, sql); err != nil {
 				return fmt.Errorf("%s: %w", sql, err)
 			}

@@ -3,7 +3,7 @@ package effort
 // rules are the parameters of the state machine. Times are in microseconds, as in Redis.
 type rules struct {
 	size   float64 // capacity of a bucket, µs
-	refill float64 // µs of effort per elapsed µs
+	refill float64 // µs of worker time per elapsed µs
 }
 
 func newRules(sizeMicros float64) rules { return rules{size: sizeMicros, refill: sizeMicros / 60e6} }
@@ -25,14 +25,14 @@ func sumParts(parts [kindCount]float64) (s float64) {
 // sumUsed returns the used worker time of all kinds, in µs.
 func (b *bucket) sumUsed() float64 { return sumParts(b.parts) }
 
-// usedAtMost returns the used worker time in µs, of which at most files µs are for the fetching of files. Clients
-// choose the files, so usage above this limit must not block the agent.
+// usedAtMost returns the used worker time in µs, but counts at most files µs for fetching files, even if more was used.
+// Clients choose the files, so the excess must not block the agent's other deliveries.
 func (b *bucket) usedAtMost(files float64) float64 {
-	return b.sumUsed() - max(b.parts[Fetches]-files, 0)
+	return b.sumUsed() - max(b.parts[Fetches]+b.parts[ResponseFetches]-files, 0)
 }
 
 // addRefill refills the bucket for the time from b.at to now (µs): it reduces the used time of all kinds in proportion.
-// It ignores a clock that was set back.
+// If the clock was set back, it refills nothing.
 func (b *bucket) addRefill(r rules, now int64) {
 	back, used := float64(max(now-b.at, 0))*r.refill, b.sumUsed()
 	b.at = now
@@ -49,7 +49,8 @@ func (b *bucket) addRefill(r rules, now int64) {
 	}
 }
 
-// chargeSpent adds spent (µs by kind) to the used worker time, even if that exceeds the bucket's size.
+// chargeSpent refills the bucket up to now (µs), and then adds spent (µs by kind) to the used worker time, even if that
+// exceeds the bucket's size.
 func (b *bucket) chargeSpent(r rules, now int64, spent [kindCount]float64) {
 	b.addRefill(r, now)
 	for i := range b.parts {

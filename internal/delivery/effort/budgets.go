@@ -16,7 +16,8 @@ import (
 
 // Config configures Budgets.
 type Config struct {
-	// Size is the worker time that an agent may use: the capacity of its bucket, and the refill per minute. Required.
+	// Size is the worker time that an agent may use at once: the capacity of its token bucket, and the refill per
+	// minute. Required.
 	Size time.Duration
 	// Redis stores the sums of all workers. If it is nil, this process counts alone. The caller closes it after Close.
 	// It must have ContextTimeoutEnabled.
@@ -32,16 +33,16 @@ type Config struct {
 }
 
 const (
-	// longAttempt: an agent is costly while the mean cost of its latest attempts is above longAttempt.
+	// longAttempt is the mean cost of an agent's latest attempts above which the agent is costly.
 	longAttempt = time.Second
 	// meanWeight is the weight of the newest attempt in the mean. One attempt of 25 s makes a quick agent costly for
 	// its next seven attempts.
 	meanWeight = 0.25
-	// filesPart is the part of a bucket that fetching feedback files may use. An agent is costly once it has used
-	// costlyPart.
-	filesPart, costlyPart = 0.5, 0.5
-	// reportPart is the part of a bucket that a worker may accumulate before it writes to Redis: a second of the default
-	// size.
+	// filesPart is the part of a bucket that fetching feedback files may use, and responsesPart the part that fetching
+	// the files of responses may use. An agent that has used costlyPart of its bucket is costly.
+	filesPart, responsesPart, costlyPart = 0.5, filesPart / 4, 0.5
+	// reportPart is the part of a bucket that a worker may charge to an agent before it writes to Redis: a second, if
+	// the bucket's size is 60 s.
 	reportPart = 1.0 / 60
 	// minWait and maxWait bound the wait returned with a refusal.
 	minWait, maxWait = time.Second, 5 * time.Minute
@@ -52,7 +53,7 @@ const (
 	maxPending = 1024
 )
 
-// Budgets are the budgets of all agents. They are safe for concurrent use. Nil Budgets limit no agent.
+// Budgets are the effort budgets of all agents. They are safe for concurrent use. Nil Budgets limit no agent.
 type Budgets struct {
 	rules   rules
 	size    time.Duration
@@ -68,22 +69,22 @@ type Budgets struct {
 	tasks   sync.WaitGroup
 	pending chan *account // accounts whose charges have to be added to Redis
 
-	mu        sync.Mutex // guards memory only; never held during I/O
+	mu        sync.Mutex // guards memory only; not locked during I/O
 	accounts  *simplelru.LRU[store.Agent, *account]
 	awayUntil int64
 	totals    [kindCount]float64 // µs charged since the start
 }
 
-// account is the budget of one agent as this process knows it: the worker time that the agent has used, its mean cost
-// per attempt, and its running attempts. Budgets.mu guards it.
+// account is the effort budget of one agent as this process knows it: the worker time that the agent has used, its mean
+// cost per attempt, and its running attempts. Budgets.mu guards it.
 type account struct {
 	agent store.Agent
 	bucket
-	mean       float64            // mean cost of the latest attempts in µs, without files; 0: none has ended
+	mean       float64            // mean cost of the latest attempts in µs, without files; 0: unknown
 	unreported [kindCount]float64 // charges that are not in Redis yet
 	queued     bool               // it is in Budgets.pending, or reportPending is writing it to Redis
 	running    []*Hold
-	line       int64 // µs: the next refused delivery returns at this time or later
+	nextReturn int64 // µs: the earliest time at which the next refused delivery may try again (refuseHold)
 }
 
 // New validates the configuration. It does not wait for Redis. With Redis it starts a goroutine, which Close stops.
@@ -165,7 +166,8 @@ func (b *Budgets) adoptShared(a *account, k known) {
 	}
 }
 
-// suspendRedis stops calls to Redis for awayFor after a failed call. The caller holds mu.
+// suspendRedis stops calls to Redis for awayFor, because a call failed with err, and logs err. After Close it does
+// nothing. The caller holds mu.
 func (b *Budgets) suspendRedis(err error) {
 	if b.life.Err() != nil {
 		return
@@ -201,8 +203,8 @@ func (b *Budgets) chargeAccount(a *account, spent [kindCount]float64) {
 	}
 }
 
-// capUnreported limits the charges that are not in Redis yet to the used worker time, because the refill has
-// compensated for the rest. After a time without Redis, that may be most of them. The caller holds Budgets.mu.
+// capUnreported reduces the charges that are not in Redis yet, if together they exceed the used worker time, to that
+// time, because the refill has compensated for the rest. The caller holds Budgets.mu.
 func (a *account) capUnreported() {
 	if unreported, used := sumParts(a.unreported), a.sumUsed(); unreported > used {
 		for i := range a.unreported {
@@ -211,9 +213,9 @@ func (a *account) capUnreported() {
 	}
 }
 
-// reportPending adds the charges of queued accounts to Redis, one account after the other, until Close. While Redis
-// does not answer, it tries the same account again: other workers must learn that an agent is slow even if it gets no
-// further delivery.
+// reportPending adds the charges of queued accounts to Redis, one account after the other, until Close. If Redis does
+// not answer, it tries the same account again after awayFor: other workers must learn that an agent is slow even if it
+// gets no further delivery.
 func (b *Budgets) reportPending() {
 	again := time.NewTicker(awayFor)
 	defer again.Stop()

@@ -147,7 +147,7 @@ func TestFilesUseHalfTheBudget(t *testing.T) {
 	var fetched time.Duration
 	for range 1000 {
 		h := w.begins(b, victim) // never refused
-		if h.CheckFiles() == nil {
+		if h.CheckFiles(Fetches) == nil {
 			h.Spend(Fetches, 1, 15*time.Second)
 			fetched += 15 * time.Second
 		}
@@ -161,9 +161,33 @@ func TestFilesUseHalfTheBudget(t *testing.T) {
 	h := w.begins(b, victim)
 	h.Spend(Fetches, 1, time.Minute)
 	h.End()
-	over, ok := w.begins(newWorld(t, nil).worker(), victim).CheckFiles().(*OverError)
+	over, ok := w.begins(newWorld(t, nil).worker(), victim).CheckFiles(Fetches).(*OverError)
 	if ok {
 		t.Fatalf("refused elsewhere: %v", over)
+	}
+}
+
+// TestFilesOfResponses: the files of responses use an eighth of the budget, and leave the part of feedback's files to it.
+func TestFilesOfResponses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	b, victim := w.worker(), agent(1)
+	var fetched time.Duration
+	for range 1000 {
+		h := w.begins(b, victim)
+		if h.CheckFiles(ResponseFetches) == nil {
+			h.Spend(ResponseFetches, 1, 15*time.Second)
+			fetched += 15 * time.Second
+		}
+		if err := h.CheckFiles(Fetches); err != nil {
+			t.Fatal(err)
+		}
+		h.Spend(Fetches, 1, 10*time.Millisecond)
+		h.End()
+		w.Advance(time.Second)
+	}
+	if fetched > 1100*time.Second {
+		t.Errorf("%s of files of responses in 1000 s", fetched)
 	}
 }
 

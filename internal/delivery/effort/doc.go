@@ -1,25 +1,25 @@
-// Package effort gives each agent a budget of worker time, so that slow agents leave time for the others. The package
-// only counts. Package delivery decides which slots costly agents may use (newcomers.go, effort.go), and package
-// ratelimit limits origins and endpoints. See docs/design/limits.md.
+// Package effort gives each agent an effort budget: the worker time that its attempts may use. So slow agents leave
+// time for the others. The package only counts. Package delivery decides which slots costly agents may use
+// (newcomers.go, effort.go), and package ratelimit limits origins and endpoints. See docs/design/limits.md.
 //
 // # The budget
 //
-// An agent (chain, identity registry, agent id) has a bucket of Config.Size seconds of worker time, which refills by
-// its whole size per minute. When an attempt ends, its cost is subtracted, even if less is left: a call of 25 s on a
-// rest of 10 s leaves -15 s, and the next attempt waits until the bucket has refilled. prices.go contains the prices.
+// An agent (chain, identity registry, agent id) has a token bucket of Config.Size seconds of worker time, which refills
+// by its whole size per minute. When an attempt ends, its cost is subtracted, even if less is left: with 10 s left, a
+// call of 25 s leaves -15 s, and the next attempt waits until the bucket has refilled. prices.go contains the prices.
 //
 // A running attempt reserves worker time: the mean cost of the agent's latest attempts, or the time that it has used so
-// far if that is longer. An agent whose used and reserved time reaches the bucket's size is refused, and each refused
-// delivery gets a time of its own at which it returns. So an agent that takes 25 s per call and has 60 s per minute can
-// have at most three running attempts, and one in the long run.
+// far if that is longer. If the agent's used and reserved time reaches the bucket's size, its next attempts are
+// refused. Each refused delivery waits until a time of its own. So an agent that takes 25 s per call and has 60 s per
+// minute can have at most three running attempts, and one on average.
 //
 // Clients choose the files that their feedback names. Fetching these files may use half of a bucket. After that, only
 // deliveries with a file to fetch wait. Without this limit, two feedbacks per minute that name a host which never
 // answers would keep an agent from getting any delivery.
 //
 // A replay is charged and refused like any other attempt, because a bulk replay would otherwise take the slots of due
-// deliveries. An operator's probe is neither charged nor refused. It uses no slot, and it has to work for an agent
-// whose budget is used up.
+// deliveries. The command `worker agent probe` is neither charged nor refused. It uses no slot, and it has to work for
+// an agent whose budget is used up.
 //
 // # Why a budget alone is not enough
 //
@@ -29,7 +29,7 @@
 // budget (Hold.Costly). By default, costly agents share 16 of 32 slots, and costly agents and newcomers together share
 // 24. The remaining 8 slots are for agents that take less than a second, however many others there are. That is at
 // least 8 deliveries a second, and hundreds if a call takes 20 ms. The budget divides the 16 slots among the costly
-// agents: each has at most three at a time, and one in the long run. A running call cannot be interrupted, so slots
+// agents: each has at most three at a time, and one on average. A running call cannot be interrupted, so slots
 // have to stay empty for the quick agents. If all agents are slow, the operator gives the worker more slots
 // (HERALD_CONCURRENCY).
 //

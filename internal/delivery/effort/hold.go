@@ -13,16 +13,16 @@ import (
 
 func randomFloat() float64 { return rand.Float64() }
 
-// OverError means that the agent's budget is used up. The delivery is not at fault, so its wait costs no attempt.
+// OverError means that the agent's effort budget is used up. The delivery gets a free wait.
 type OverError struct {
-	Wait time.Duration // time until the delivery may try again, chosen for it alone: 1 s to 5 min
+	Wait time.Duration // until the delivery may try again, different for each delivery: 1 s to 5 min
 	Text string        // a sentence for the operator
 }
 
 func (e *OverError) Error() string { return e.Text }
 
-// Hold is the reservation of worker time for one attempt in its agent's budget, until End. Only one goroutine may use
-// it. A nil Hold, from nil Budgets, does nothing.
+// Hold is the reservation of worker time for one attempt in its agent's effort budget, from Begin until End. Only one
+// goroutine may use it. A nil Hold, from nil Budgets, does nothing.
 type Hold struct {
 	budgets *Budgets
 	account *account
@@ -32,16 +32,17 @@ type Hold struct {
 	ended   bool
 }
 
-// Begin reserves the expected cost of an attempt at the agent: the mean cost of its latest attempts. If the budget is
-// used up, the error is an *OverError. There is no other error: if Redis does not answer, this process decides alone.
-// Nil Budgets return a nil Hold.
+// Begin reserves the expected cost of an attempt in the agent's effort budget: the mean cost of its latest attempts. If
+// the agent's used and reserved worker time already reach the size of the budget, it returns an *OverError. Of the time
+// used for files, it counts at most filesPart of the budget. There is no other error: if Redis does not answer, this
+// process decides alone. Nil Budgets return a nil Hold.
 func (b *Budgets) Begin(ctx context.Context, agent store.Agent) (*Hold, error) {
 	if b == nil {
 		return nil, nil
 	}
 	b.mu.Lock()
 	a := b.findAccount(agent)
-	if a.mean == 0 && !b.isAway() { // no attempt in this process has contacted the agent: another worker's may have
+	if a.mean == 0 && !b.isAway() { // no attempt of this process has ended, but those of another worker may have
 		b.mu.Unlock()
 		b.loadShared(ctx, a)
 		b.mu.Lock()
@@ -72,16 +73,18 @@ func (h *Hold) sumSoFar(now int64) float64 {
 	return float64(now - h.reached)
 }
 
-// refuseHold returns a refusal, with a different return time for each delivery. used and reserved are the agent's used
-// and reserved worker time in µs. The caller holds mu.
+// refuseHold returns the refusal of a reservation. used and reserved are the agent's used and reserved worker time in
+// µs. The wait lasts until the budget has refilled, at least minWait, and is longer for each further delivery, by the
+// time in which the mean cost of an attempt is refilled. From maxWait on, it is random, between half of maxWait and
+// maxWait. The caller holds mu.
 func (b *Budgets) refuseHold(a *account, now int64, used, reserved float64) *OverError {
 	until := now + max(int64((used+reserved-b.rules.size)/b.rules.refill), minWait.Microseconds())
-	back := max(a.line, until)
-	a.line = back + int64(max(a.mean, float64(leastPrice[Connections].Microseconds()))/b.rules.refill)
+	back := max(a.nextReturn, until)
+	a.nextReturn = back + int64(max(a.mean, float64(leastPrice[Connections].Microseconds()))/b.rules.refill)
 	wait := time.Duration(back-now) * time.Microsecond
 	if wait >= maxWait {
-		// The next return time is too far ahead. A random wait keeps the later deliveries from returning together.
-		a.line = now + maxWait.Microseconds()
+		// The time is too far ahead. A random wait keeps the later deliveries from returning together.
+		a.nextReturn = now + maxWait.Microseconds()
 		wait = maxWait/2 + time.Duration(b.random()*float64(maxWait/2))
 	}
 	text := fmt.Sprintf("the agent's effort budget is used up: of %s of worker time a minute, %s are used (%s)",
@@ -93,9 +96,9 @@ func (b *Budgets) refuseHold(a *account, now int64, used, reserved float64) *Ove
 		b.clock().Add(wait).UTC().Format("15:04:05 UTC"), wait.Round(100*time.Millisecond))}
 }
 
-// CheckFiles returns an *OverError if fetching files has used the agent's budget for files (filesPart), and otherwise
-// nil. Call it before fetching a file.
-func (h *Hold) CheckFiles() error {
+// CheckFiles returns an *OverError if fetching files of kind w (Fetches or ResponseFetches) has used the part of the
+// agent's budget for these files (filesPart, responsesPart), and otherwise nil. Call it before fetching a file.
+func (h *Hold) CheckFiles(w What) error {
 	if h == nil {
 		return nil
 	}
@@ -104,23 +107,27 @@ func (h *Hold) CheckFiles() error {
 	defer b.mu.Unlock()
 	now := b.readClock()
 	a.addRefill(b.rules, now)
-	most := filesPart * b.rules.size
-	files := a.parts[Fetches]
+	most, of := filesPart*b.rules.size, "feedback"
+	if w == ResponseFetches {
+		most, of = responsesPart*b.rules.size, "responses"
+	}
+	files := a.parts[w]
 	if files < most {
 		return nil
 	}
 	wait := time.Duration((files-most)/b.rules.refill)*time.Microsecond + minWait
 	wait = min(wait+time.Duration(b.random()*float64(wait)), maxWait)
-	return &OverError{wait, fmt.Sprintf("files that feedback of this agent names have used %s of the %s of worker time a minute that they may have "+
-		"of the agent's effort budget; this one has a file too, and waits until %s (%s)", formatMicros(files), formatSeconds(time.Duration(most)*time.Microsecond),
+	return &OverError{wait, fmt.Sprintf("files that %s of this agent names have used %s of the %s of worker time a minute that they may have "+
+		"of the agent's effort budget; this one has a file too, and waits until %s (%s)", of, formatMicros(files), formatSeconds(time.Duration(most)*time.Microsecond),
 		b.clock().Add(wait).UTC().Format("15:04:05 UTC"), wait.Round(100*time.Millisecond))}
 }
 
-// Costly reports whether the agent may only use the slots of costly agents, because its latest attempts took long or it
-// has used much of its budget. It is nil-safe, and its result does not change during the attempt.
+// Costly reports whether the agent was costly when the attempt began: its latest attempts took more than longAttempt on
+// average, a running one has taken that long, or it has used costlyPart of its budget. It is nil-safe, and its result
+// does not change during the attempt.
 func (h *Hold) Costly() bool { return h != nil && h.costly }
 
-// Reach records that the attempt contacts the agent now. From then on, at least the elapsed time is reserved.
+// Reach records that the attempt contacts the agent now. From now on, at least the elapsed time is reserved.
 func (h *Hold) Reach() {
 	if h == nil {
 		return
@@ -133,15 +140,15 @@ func (h *Hold) Reach() {
 }
 
 // Spend adds the cost of n things of kind w, which took this time together, to the cost that End charges. n is 0 if the
-// attempt waited for a connection or listing that another attempt pays for.
+// attempt only waited for a connection or tool list whose price another attempt pays.
 func (h *Hold) Spend(w What, n int, took time.Duration) {
 	if h != nil && !h.ended && (n > 0 || took > 0) {
 		h.spent[w] += float64(priceOf(w, n, took).Microseconds())
 	}
 }
 
-// End charges the cost of the attempt to the agent, updates the agent's mean cost, and releases the reservation.
-// Further calls do nothing.
+// End charges the cost of the attempt to the agent, and releases the reservation. The cost without files also changes
+// the agent's mean cost, if it is not 0. Further calls do nothing.
 func (h *Hold) End() {
 	if h == nil || h.ended {
 		return
@@ -154,7 +161,7 @@ func (h *Hold) End() {
 	if sumParts(h.spent) == 0 {
 		return
 	}
-	if own := sumParts(h.spent) - h.spent[Fetches]; own > 0 {
+	if own := sumParts(h.spent) - h.spent[Fetches] - h.spent[ResponseFetches]; own > 0 {
 		if a.mean == 0 {
 			a.mean = own
 		}
@@ -163,7 +170,7 @@ func (h *Hold) End() {
 	b.chargeAccount(a, h.spent)
 }
 
-// describeParts describes the used effort by kind, the largest first: "calls 58.1 s, connections 2 s".
+// describeParts returns the used worker time by kind, the largest first: "calls 58.1 s, connections 2 s".
 func describeParts(parts [kindCount]float64) string {
 	var order []What
 	for w := range kindCount {
@@ -182,7 +189,7 @@ func describeParts(parts [kindCount]float64) string {
 	return strings.Join(words, ", ")
 }
 
-// formatMicros formats µs of effort: "58.1 s".
+// formatMicros formats µs of worker time: "58.1 s".
 func formatMicros(x float64) string { return formatSeconds(time.Duration(x) * time.Microsecond) }
 
 func formatSeconds(d time.Duration) string {

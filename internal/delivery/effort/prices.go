@@ -5,16 +5,18 @@ import "time"
 // A What is a kind of work for an agent that costs worker time.
 type What int
 
-// The kinds of work: tool calls, new connections, tools/list requests, and fetches of feedback files.
+// The kinds of work: tool calls, new connections, tools/list requests, and fetches of the files of feedback and of
+// responses, which anyone may write.
 const (
 	Calls What = iota
 	Connections
 	Listings
 	Fetches
+	ResponseFetches
 	kindCount
 )
 
-var names = [kindCount]string{"calls", "connections", "listings", "fetches"}
+var names = [kindCount]string{"calls", "connections", "listings", "fetches", "response_fetches"}
 
 // String returns the name of the kind, as in metrics.
 func (w What) String() string { return names[w] }
@@ -28,10 +30,10 @@ func (w What) String() string { return names[w] }
 //   - a listing: parsing and compiling schemas that the agent wrote;
 //   - a fetch: hashing and comparing the file, even if it comes from the cache or from the URI itself.
 var leastPrice = [kindCount]time.Duration{Connections: 50 * time.Millisecond, Listings: 20 * time.Millisecond,
-	Fetches: time.Millisecond}
+	Fetches: time.Millisecond, ResponseFetches: time.Millisecond}
 
-// priceOf returns the cost of n things of kind w that took this time together: that time, or n times the kind's least
-// price if that is more.
+// priceOf returns the cost of n things of kind w that took this time together: the time, or n times the kind's
+// leastPrice if that is more.
 func priceOf(w What, n int, took time.Duration) time.Duration {
 	return max(took, time.Duration(n)*leastPrice[w])
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// chargeSource is the script that adds to an agent's values in Redis and returns them (shared.runScript).
+//
 //go:embed lua/charge.lua
 var chargeSource string
 
@@ -32,13 +34,13 @@ func newShared(client redis.UniversalClient, r rules) *shared {
 	return &shared{client: client, script: redis.NewScript(chargeSource), rules: r}
 }
 
-// agentKey returns the key of an agent's values. It contains a hash, because anyone can register agents.
+// agentKey returns the Redis key of an agent's values. It contains a hash, because anyone can register agents.
 func agentKey(a store.Agent) string {
 	hash := sha256.Sum256(fmt.Appendf(nil, "%d:%s:%s", a.ChainID, a.Registry, a.ID))
 	return "herald:effort:" + hex.EncodeToString(hash[:16])
 }
 
-// known is the known usage of an agent: the mean cost of its latest attempts in µs, and the used effort in µs by kind.
+// known is the usage of an agent: the mean cost of its latest attempts in µs, and the used worker time in µs by kind.
 type known struct {
 	mean  float64
 	parts [kindCount]float64
@@ -49,9 +51,10 @@ func (s *shared) readSpent(ctx context.Context, a store.Agent) (known, error) {
 	return s.runScript(ctx, a, "0", [kindCount]float64{}, known{})
 }
 
-// addSpent adds the charges in spent to an agent's values in Redis and returns the new values. all contains this
-// process' own values, which include spent. If Redis has no values, addSpent stores all.parts instead of adding spent.
-// all.mean replaces the mean in Redis, unless it is 0.
+// addSpent adds the charges in spent to an agent's values in Redis and returns the new values. all contains the agent's
+// values as this process knows them: those of all workers when Redis last answered, refilled since then, plus spent. If
+// Redis has lost its values, addSpent stores all.parts instead of adding spent. all.mean replaces the mean in Redis,
+// unless it is 0.
 func (s *shared) addSpent(ctx context.Context, a store.Agent, spent [kindCount]float64, all known) (known, error) {
 	return s.runScript(ctx, a, "1", spent, all)
 }

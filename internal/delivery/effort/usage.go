@@ -10,21 +10,21 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Usage is the state of an agent's budget, in seconds.
+// Usage is the state of an agent's effort budget, in seconds.
 type Usage struct {
 	Budget      float64 `json:"budgetSeconds"`         // capacity, and refill per minute
 	Left        float64 `json:"leftSeconds"`           // negative: the agent used more than the budget contained
 	Calls       float64 `json:"callSeconds"`           // worker time used and not refilled yet, by kind
 	Connections float64 `json:"connectionSeconds"`     //
 	Listings    float64 `json:"listingSeconds"`        //
-	Fetches     float64 `json:"fetchSeconds"`          //
+	Fetches     float64 `json:"fetchSeconds"`          // of the files of feedback and responses
 	Mean        float64 `json:"meanSeconds,omitempty"` // mean cost of an attempt, without files; 0: unknown
 	UnderWay    int     `json:"underWay,omitempty"`    // running attempts of this worker
 }
 
 // String returns the usage on one line: "12.3 s left of 60 s a minute; used: calls 40 s, connections 7.7 s".
 func (u Usage) String() string {
-	used := describeParts([kindCount]float64{u.Calls * 1e6, u.Connections * 1e6, u.Listings * 1e6, u.Fetches * 1e6})
+	used := describeParts([kindCount]float64{u.Calls * 1e6, u.Connections * 1e6, u.Listings * 1e6, u.Fetches * 1e6, 0})
 	s := fmt.Sprintf("%s left of %s a minute; used: %s", formatMicros(u.Left*1e6), formatMicros(u.Budget*1e6), used)
 	if u.Mean > 0 {
 		s += fmt.Sprintf("; an attempt takes %s", time.Duration(u.Mean*float64(time.Second)).Round(time.Millisecond))
@@ -36,12 +36,12 @@ func newUsage(r rules, k known) *Usage {
 	const second = 1e6
 	return &Usage{Budget: r.size / second, Left: (r.size - sumParts(k.parts)) / second, Calls: k.parts[Calls] / second,
 		Connections: k.parts[Connections] / second, Listings: k.parts[Listings] / second,
-		Fetches: k.parts[Fetches] / second, Mean: k.mean / second}
+		Fetches: (k.parts[Fetches] + k.parts[ResponseFetches]) / second, Mean: k.mean / second}
 }
 
-// Usage returns the state of an agent's budget from this worker's memory, or else from Redis. It returns nil if there
-// are no budgets, or if this worker does not know the agent and Redis does not answer. An agent without usage in Redis
-// has a full budget.
+// Usage returns the state of an agent's effort budget from this worker's memory, or else from Redis. It returns nil if
+// there are no budgets, or if this worker does not know the agent and Redis does not answer. An agent without usage in
+// Redis has a full budget.
 func (b *Budgets) Usage(ctx context.Context, agent store.Agent) *Usage {
 	if b == nil {
 		return nil
@@ -69,8 +69,8 @@ func (b *Budgets) Usage(ctx context.Context, agent store.Agent) *Usage {
 	return newUsage(b.rules, k)
 }
 
-// ReadUsage reads the state of an agent's budget from Redis. Charges that workers have not added there yet are missing:
-// at most a sixtieth of a budget per worker. An agent without usage in Redis has a full budget.
+// ReadUsage reads the state of an agent's effort budget from Redis. Charges that workers have not added there yet are
+// missing: at most a sixtieth of a budget per worker. An agent without usage in Redis has a full budget.
 func ReadUsage(ctx context.Context, client redis.UniversalClient, size time.Duration, agent store.Agent) (*Usage, error) {
 	r := newRules(float64(size.Microseconds()))
 	k, err := newShared(client, r).readSpent(ctx, agent)
@@ -87,10 +87,11 @@ var (
 		"Agents whose effort budget is used up, as this worker knows it.", nil, nil)
 )
 
-// Describe implements prometheus.Collector.
+// Describe implements prometheus.Collector: it sends the descriptions of the two metrics that Collect sends.
 func (b *Budgets) Describe(ch chan<- *prometheus.Desc) { ch <- spentSeconds; ch <- agentsOver }
 
-// Collect implements prometheus.Collector.
+// Collect implements prometheus.Collector: it sends the worker time charged by this process, by kind, and the number of
+// agents whose budget is used up.
 func (b *Budgets) Collect(ch chan<- prometheus.Metric) {
 	b.mu.Lock()
 	totals, over, now := b.totals, 0, b.readClock()

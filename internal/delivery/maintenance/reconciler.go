@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
-	"math/rand/v2"
 	"time"
 
 	"github.com/agentherald/herald/internal/logging"
@@ -24,16 +22,16 @@ type ReconcilerLedger interface {
 	ExpireLeases(ctx context.Context, limit, attempts int) (n, dead int, err error)
 	Release(ctx context.Context, chains []uint64, gateway bool, limit int) (ended []store.Task, err error)
 	Due(ctx context.Context, limit int) (tasks []store.Task, more bool, err error)
-	Followers(ctx context.Context, from int64, limit int) ([]store.Task, error)
+	IgnoreOrder(ctx context.Context, limit int) ([]store.Task, error)
 	Backlog(ctx context.Context, limit int) ([]store.Task, error)
 	LostBefore(ctx context.Context, before time.Time, limit int) ([]store.Task, error)
 	Overdue(ctx context.Context, late time.Duration, after uuid.UUID, limit int) ([]store.Task, error)
 	Redispatch(ctx context.Context, t store.Task) (store.Task, bool, error)
 }
 
-// Dispatcher enqueues tasks in Redis. If a task has Ended set, it removes the task from Redis instead. It stops at the
-// first task that Redis does not accept, and returns how many tasks precede that one. The remaining deliveries stay
-// marked as dispatched in Postgres, until the reconciler finds that Redis does not have their tasks.
+// Dispatcher enqueues tasks in Redis, and removes from Redis those with Ended set. It stops at the first task that
+// Redis does not accept, and returns how many tasks precede that one. The deliveries of the others stay dispatched in
+// Postgres, until the reconciler finds that Redis does not have their tasks.
 type Dispatcher interface {
 	Dispatch(ctx context.Context, tasks []store.Task) (taken int)
 }
@@ -41,10 +39,10 @@ type Dispatcher interface {
 // TaskFinder is a Dispatcher that can also look up tasks in Redis.
 type TaskFinder interface {
 	Dispatcher
-	// FindTask returns whether Redis has the task, and when it will run (queue.Location).
+	// FindTask returns where the task is in Redis (queue.Location): whether Redis has it, and in which state.
 	FindTask(t store.Task) (queue.Location, error)
-	// RedisMarker returns the time since which Redis has kept all tasks of Herald: it has lost the tasks that were
-	// enqueued before. If Redis has no marker, RedisMarker stores now as the marker and returns it.
+	// RedisMarker returns the time since which this Redis has kept Herald's tasks. Tasks that were enqueued earlier are
+	// lost. If Redis has no such marker, RedisMarker stores now as the marker and returns it.
 	RedisMarker(ctx context.Context, now time.Time) (time.Time, error)
 }
 
@@ -52,31 +50,31 @@ type TaskFinder interface {
 type ReconcilerConfig struct {
 	Ledger     ReconcilerLedger
 	Dispatcher TaskFinder
-	Chains     []uint64 // chains with an RPC URL: deliveries that were held because it was missing are released
-	Gateway    bool     // ARWEAVE_GATEWAY is set: deliveries that were held because it was missing are released
-	Attempts   int      // attempts per delivery; it is dead if the lease of its last attempt expires
+	Chains     []uint64 // chains with an RPC URL: deliveries held because it was missing are released
+	Gateway    bool     // ARWEAVE_GATEWAY is set: deliveries held because it was missing are released
+	Attempts   int      // attempts per delivery; if the lease of the last one expires, the delivery is dead
 	Logger     *slog.Logger
 
 	Interval time.Duration // between rounds; default 5 s
-	Late     time.Duration // a task is looked up in Redis if its delivery is overdue by more; default 15 s
+	Late     time.Duration // how overdue a delivery must be before its task is looked up in Redis; default 15 s
 	Batch    int           // rows per statement; default 500
 
 	// Grace is how long after an outage of Postgres the reconciler expires no lease and replaces no lost task, so that
-	// workers can first record the outcomes that they know. Default 60 s; negative: no grace, for a database that no
-	// other process uses.
+	// workers can first record the outcomes that they have. Default 60 s; negative: none, for a database that no other
+	// process uses.
 	Grace time.Duration
 
 	Now func() time.Time // default time.Now
 }
 
-// Reconciler finds deliveries that do not move: expired leases of dead workers, waits that are over, tasks that Redis
-// has lost, and agents with a backlog but no dispatched delivery. It logs nothing if it finds nothing.
+// Reconciler repairs stuck deliveries. It expires the leases of dead workers, dispatches waiting deliveries that are
+// due, replaces tasks that Redis lost, and dispatches from backlogs of agents below their dispatch limit. It logs
+// nothing if it finds nothing.
 type Reconciler struct {
 	ReconcilerConfig
 
 	postgresLost time.Time // when Postgres was last found unavailable or slow
-	redisMarker  time.Time // marker of the Redis whose lost tasks have all been dispatched again
-	rounds       int       // number of rounds so far
+	redisMarker  time.Time // RedisMarker of the Redis whose lost tasks were all replaced
 }
 
 // NewReconciler validates the configuration and sets the defaults.
@@ -108,16 +106,17 @@ const (
 
 	// slowPostgres bounds reading the clock and expiring leases. While Postgres is frozen, leases run out although
 	// their workers live. A statement that was sent before the freeze must be cancelled, so that it does not expire
-	// such leases afterwards. slowPostgres is shorter than the time by which every lease outlasts its call.
+	// such leases after the freeze. slowPostgres is shorter than the time by which every lease outlasts its call.
 	slowPostgres = 2 * time.Second
 
-	// stuckAfter is how overdue a dispatched delivery must be before its task counts as lost although Redis lists it as
-	// active. A running task claims its delivery immediately, but asynq sometimes loses the lease of a task and then
-	// leaves it active for ever.
+	// stuckAfter is how overdue a dispatched delivery must be before its task counts as lost although it is active in
+	// asynq. A running task claims its delivery immediately, but asynq sometimes loses the lease of a task and then
+	// leaves the task active for ever.
 	stuckAfter = 5 * time.Minute
 )
 
-// Run reconciles until the context ends. It starts with a round, because Redis may have lost tasks before the restart.
+// Run does a round (LeadAndReconcile) at once and after each Interval, until the context ends. The first round in which
+// this process leads, and Postgres is steady (isPostgresSteady), also replaces the tasks that Redis lost earlier.
 func (r *Reconciler) Run(ctx context.Context) {
 	ticker := time.NewTicker(r.Interval)
 	defer ticker.Stop()
@@ -166,9 +165,9 @@ type redisError struct{ error }
 
 func (e *redisError) Unwrap() error { return e.error }
 
-// Reconcile does the work of one round: it expires leases, releases held deliveries, dispatches waiting ones
-// that may continue and the agents' backlogs, and replaces the tasks that Redis lost. LeadAndReconcile calls it while
-// this process leads.
+// Reconcile does the work of one round: it expires leases, releases held deliveries whose missing setting is present
+// now, dispatches waiting deliveries that are due and the agents' backlogs, and replaces the tasks that Redis lost.
+// LeadAndReconcile calls it while this process leads.
 func (r *Reconciler) Reconcile(ctx context.Context) error {
 	steady, now, err := r.isPostgresSteady(ctx)
 	if err != nil {
@@ -191,11 +190,11 @@ func (r *Reconciler) Reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	followers, err := r.Ledger.Followers(ctx, r.chooseClients(), r.Batch)
+	unordered, err := r.Ledger.IgnoreOrder(ctx, r.Batch)
 	if err != nil {
 		return err
 	}
-	r.Dispatcher.Dispatch(ctx, followers)
+	r.Dispatcher.Dispatch(ctx, unordered)
 	backlog, err := r.Ledger.Backlog(ctx, r.Batch)
 	if err != nil {
 		return err
@@ -205,8 +204,8 @@ func (r *Reconciler) Reconcile(ctx context.Context) error {
 	if steady {
 		lost, err = r.dispatchLost(ctx, now)
 	}
-	if expired+len(released)+due+len(followers)+len(backlog)+lost > 0 {
-		r.Logger.Info("reconciled", "leases_expired", expired, "released", len(released), "due", due, "followers", len(followers),
+	if expired+len(released)+due+len(unordered)+len(backlog)+lost > 0 {
+		r.Logger.Info("reconciled", "leases_expired", expired, "released", len(released), "due", due, "order_switched_off", len(unordered),
 			"backlog", len(backlog),
 			"lost_by_redis", lost)
 	}
@@ -230,18 +229,8 @@ func (r *Reconciler) dispatchDue(ctx context.Context) (due int, err error) {
 	}
 }
 
-// chooseClients returns the hash of an ordering key (one client's deliveries to one agent) at which Ledger.Followers
-// begins: the lowest possible hash in every other round, and a random one in between. Followers reads only a part of
-// the keys per round, so with a fixed begin it might never reach the others.
-func (r *Reconciler) chooseClients() int64 {
-	if r.rounds++; r.rounds%2 == 1 {
-		return math.MinInt64
-	}
-	return int64(rand.Uint64())
-}
-
 // isPostgresSteady reports whether Postgres has run for at least Grace, and this process has not found it slow or
-// unavailable within Grace. By then all living workers could record the outcomes that they know. now is the time by
+// unavailable within Grace. By then all living workers could record the outcomes that they have. now is the time by
 // Postgres' clock.
 func (r *Reconciler) isPostgresSteady(ctx context.Context) (steady bool, now time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, slowPostgres)
@@ -253,7 +242,7 @@ func (r *Reconciler) isPostgresSteady(ctx context.Context) (steady bool, now tim
 	return now.Sub(started) >= r.Grace && r.Now().Sub(r.postgresLost) >= r.Grace, now, nil
 }
 
-// expireLeases ends claims whose leases have expired, and returns their number. The deliveries wait for their next
+// expireLeases ends the claims whose leases have expired, and returns their number. Their deliveries wait for the next
 // attempt, or are dead if that was the last one.
 func (r *Reconciler) expireLeases(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, slowPostgres)
@@ -266,9 +255,9 @@ func (r *Reconciler) expireLeases(ctx context.Context) (int, error) {
 	return n, err
 }
 
-// dispatchLost enqueues new tasks for dispatched deliveries whose tasks Redis no longer has, and returns their number.
-// If the marker of Redis shows that Redis lost all tasks, it replaces them at once. Otherwise it replaces a task only
-// when its delivery is overdue.
+// dispatchLost replaces the tasks that Redis lost, and returns the number of new tasks. If Redis lost all of its data,
+// which RedisMarker shows, it replaces all of them at once (dispatchAllLost). In any case it looks up the tasks of
+// overdue deliveries (dispatchLate). now is the time by Postgres' clock.
 func (r *Reconciler) dispatchLost(ctx context.Context, now time.Time) (lost int, err error) {
 	if lost, err = r.dispatchAllLost(ctx, now); err != nil {
 		return lost, err
@@ -277,8 +266,10 @@ func (r *Reconciler) dispatchLost(ctx context.Context, now time.Time) (lost int,
 	return lost + late, err
 }
 
-// dispatchAllLost enqueues new tasks for all deliveries that were dispatched before the time of Redis' marker (see
-// RedisMarker), and returns their number. It does nothing if it already replaced all tasks for the same marker.
+// dispatchAllLost enqueues new tasks for all deliveries that were dispatched before the time since which Redis has kept
+// tasks (TaskFinder.RedisMarker), and returns their number. It does nothing if it already did that completely for the
+// same time. now is the time by Postgres' clock. If Redis does not accept a task, it returns no error: a later round
+// finds the other deliveries overdue.
 func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost int, err error) {
 	ask, cancel := context.WithTimeout(ctx, redisTimeout)
 	marker, err := r.Dispatcher.RedisMarker(ask, now)
@@ -306,8 +297,9 @@ func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost i
 }
 
 // dispatchLate looks up the tasks of overdue deliveries in Redis, replaces lost tasks by new ones, and returns the
-// number of new tasks. A task is lost if Redis does not have it or will run it much later. If the delivery is overdue
-// by stuckAfter, a task that is still active is lost too.
+// number of new tasks. If the delivery is overdue by r.Late, its task is lost if it will not run (queue.Nowhere) or is
+// scheduled for a later time (queue.Postponed). If the delivery is overdue by stuckAfter (or 2*r.Late if that is
+// longer), an active task is lost too.
 func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 	active := 0
 	lost, err = r.redispatch(ctx, r.Late, func(p queue.Location) bool {
@@ -323,8 +315,8 @@ func (r *Reconciler) dispatchLate(ctx context.Context) (lost int, err error) {
 	return lost + more, err
 }
 
-// redispatch looks up the task of each delivery that is overdue by at least late. If isLost says that a task at this
-// location in Redis is lost, redispatch replaces it by a new one. It returns the number of new tasks.
+// redispatch looks up the task of each delivery that is overdue by at least late, and replaces it by a new one if
+// isLost returns true for its location in Redis. It returns the number of new tasks.
 func (r *Reconciler) redispatch(ctx context.Context, late time.Duration,
 	isLost func(queue.Location) bool) (lost int, err error) {
 	after := uuid.Nil

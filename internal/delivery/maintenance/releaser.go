@@ -23,8 +23,8 @@ type ReleaserLedger interface {
 	AgentRow(ctx context.Context, a store.Agent) (store.AgentRow, error)
 }
 
-// callableReasons are the reasons for which deliveries are held until Herald knows how to call the agent: its endpoint
-// and its credential.
+// callableReasons are the reasons of deliveries that are held because Herald does not know the agent's endpoint or
+// credential.
 var callableReasons = []reason.Reason{reason.AuthRequired, reason.ChainUnconfigured, reason.GatewayUnconfigured}
 
 // ReleaserConfig configures a Releaser.
@@ -37,8 +37,8 @@ type ReleaserConfig struct {
 	// After a round that Wake requested, one more round follows, because a delivery that was claimed before that round
 	// may become held after it. Default 1 min.
 	Again time.Duration
-	// Ticks requests a round with each value. nil: every 10 min while Run runs. Such a round releases deliveries that
-	// another worker held because of an older servers file, for example during a rolling restart.
+	// Ticks requests a round with each value. nil: a round every 10 min. Such a round releases deliveries that another
+	// worker held because of an older servers file, for example during a rolling restart.
 	Ticks  <-chan time.Time
 	Logger *slog.Logger
 }
@@ -46,15 +46,15 @@ type ReleaserConfig struct {
 // releaseInterval is the time between two regular rounds if Ticks is nil.
 const releaseInterval = 10 * time.Minute
 
-// Releaser releases deliveries held for agents that neither their row nor the servers file disables, and deliveries
-// whose endpoint or credential the servers file now contains. It does a round when it starts, when it is woken, and
-// regularly.
+// Releaser releases two kinds of held deliveries: those held because their agent was disabled, if neither its row nor
+// the servers file disables it now, and those of agents that MarkCallable named, because the servers file now contains
+// their endpoint or credential. It does a round when Run starts, when Wake is called, and regularly.
 type Releaser struct {
 	ReleaserConfig
 	wake chan struct{}
 
 	mu       sync.Mutex
-	callable map[store.Agent]int // in how many further rounds the agent's deliveries are released; see MarkCallable
+	callable map[store.Agent]int // number of further rounds that release the agent's deliveries (MarkCallable)
 }
 
 // NewReleaser validates the configuration and sets the defaults.
@@ -75,9 +75,9 @@ func (r *Releaser) Wake() {
 	}
 }
 
-// MarkCallable makes the next two rounds also release the deliveries of these agents that are held for callableReasons,
-// because the servers file now says how to call the agents. Call Wake to start the first round. MarkCallable does not
-// block.
+// MarkCallable makes the next two rounds also release the deliveries of these agents that are held for callableReasons.
+// The caller calls it when the servers file contains a new endpoint or credential for them, and then calls Wake to
+// start the first round. MarkCallable does not block.
 func (r *Releaser) MarkCallable(agents []store.Agent) {
 	const rounds = 2 // a delivery that was claimed before the first round may be held after it
 	r.mu.Lock()
@@ -132,8 +132,8 @@ func (r *Releaser) Release(ctx context.Context) error {
 	return errors.Join(err, r.releaseCallable(ctx))
 }
 
-// releaseCallable releases the deliveries of the agents that MarkCallable named. It ends at the first error, and the
-// next round tries the remaining agents again.
+// releaseCallable releases the deliveries of the agents that MarkCallable named. It returns the first error at once;
+// the next round continues with the remaining agents.
 func (r *Releaser) releaseCallable(ctx context.Context) error {
 	r.mu.Lock()
 	agents := slices.Collect(maps.Keys(r.callable))
@@ -161,7 +161,8 @@ func (r *Releaser) releaseCallable(ctx context.Context) error {
 }
 
 // releaseHeld releases the deliveries of one agent that are held for callableReasons. It returns their number and the
-// tasks to dispatch. It first checks that the agent has a row, because the store's ReleaseHeld would create one.
+// tasks to enqueue. If the agent has no row or no held deliveries, it does nothing: the store's ReleaseHeld would
+// create a row.
 func (r *Releaser) releaseHeld(ctx context.Context, a store.Agent) (released int, tasks []store.Task, err error) {
 	row, err := r.Ledger.AgentRow(ctx, a)
 	switch {

@@ -29,8 +29,8 @@ type RetentionConfig struct {
 
 	// Expiry is the age at which a delivery that is not final becomes dead (expired). Default 30 days.
 	Expiry time.Duration
-	// KeepFinal is how long the job, result and attempts of a final delivery are kept. It must be at least Expiry.
-	// Default 0: for ever.
+	// KeepFinal is how long the job, result and attempts of a final delivery are kept. It must be at least Expiry. 0,
+	// the default: for ever.
 	KeepFinal time.Duration
 
 	Interval time.Duration // between two checks whether a round is due; default 5 s
@@ -43,13 +43,13 @@ const (
 	retentionPause = time.Minute // between two rounds of one process, if the earlier round left no work
 	weeksAhead     = 4           // partitions created in advance
 
-	// workTime is the time after which a round starts no further batch. It is shorter than half an interval, because
-	// the reconciler acquires the same lock half an interval after the retention.
+	// workTime is how long a round may start batches. While it runs, the process has the leader's lock, which the
+	// reconciler needs half an interval later. So workTime is shorter than half of defaultInterval.
 	workTime   = 2 * time.Second
-	eventBatch = 10_000 // events deleted per statement: each outcome has one
+	eventBatch = 10_000 // rows of delivery_events deleted per statement: each outcome has one
 
-	// hoursBatch: a statement that deletes hourly counts of agents deletes at most hoursBatch times
-	// RetentionConfig.Batch rows, because there is a row per agent and hour.
+	// hoursBatch times RetentionConfig.Batch is the largest number of rows of agent_hours that one statement deletes,
+	// because there is a row per agent and hour.
 	hoursBatch = 10
 )
 
@@ -58,7 +58,7 @@ const (
 type Retention struct {
 	RetentionConfig
 
-	last time.Time // when this process last led a complete round or failed; zero: a round is due
+	last time.Time // when this process last completed a round, or failed; zero: a round is due
 	more bool      // Apply reached workTime before all work was done, so the next round is due at once
 }
 
@@ -80,9 +80,9 @@ func NewRetention(cfg RetentionConfig) (*Retention, error) {
 	return &Retention{RetentionConfig: cfg}, nil
 }
 
-// Run does a round per minute until the context ends. If a round left work, the next check, after Interval, does
-// another round. The checks are half an interval after those of a reconciler that was started at the same time, so that
-// the two do not request the lock together.
+// Run checks after each Interval whether a round is due, and does it, until the context ends. A round is due a minute
+// after a complete one, or at the next check if the last one left work. The checks are half an interval after those of
+// a reconciler that was started at the same time, so that the two do not request the lock together.
 func (r *Retention) Run(ctx context.Context) {
 	timer := time.NewTimer(r.Interval / 2)
 	defer timer.Stop()
@@ -120,7 +120,7 @@ func (r *Retention) leadAndApply(ctx context.Context) error {
 
 // Apply does the work of one round: it creates partitions, expires old deliveries, and deletes old data. Each statement
 // changes at most a batch of rows and commits, so that no other transaction waits long for a lock. Apply repeats a
-// statement while it finds full batches, until workTime is over, and then sets r.more.
+// statement while it returns full batches. Once workTime is over, it repeats none, and sets r.more if rows are left.
 func (r *Retention) Apply(ctx context.Context) error {
 	began := r.Now()
 	repeat := func(batch int, change func() (int, error)) (total int, err error) {

@@ -45,7 +45,7 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 	// Do not overtake the calls that wait already.
 	v, pass := l.requestPermit(ctx, e, token, question{attempt: !others, reserve: !wait})
 	if pass == nil && wait && v.code != open {
-		v, pass = l.waitInLine(ctx, e, token, v, others)
+		v, pass = l.waitInQueue(ctx, e, token, v, others)
 	}
 	switch {
 	case pass == nil && ctx.Err() != nil:
@@ -60,15 +60,16 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 }
 
 // isWorthWaiting reports whether another call may wait in this process and will probably get a permit within l.maxWait,
-// the longest wait for a permit.
+// the longest wait for a permit. A call may wait if fewer than l.room calls of its endpoint and fewer than l.originRoom
+// of its origin wait.
 //
-// It estimates the wait from the endpoint's mean call time, the length of the origin's line and the number of permits.
+// It estimates the wait from the endpoint's mean call time, the length of the origin's queue and the number of permits.
 // It does not count the permits of this endpoint's calls that have run for longer than l.maxWait, because these calls
 // may hang. If all running calls of the endpoint are that old, it returns false. If only some are and the mean is
-// unknown, it uses l.maxWait as the mean.
+// unknown, it uses l.maxWait as the mean. If no running call is that old and the mean is unknown, it estimates no wait.
 func (l *Limiter) isWorthWaiting(e *endpoint) bool {
 	o, maxWait := e.origin, toMicros(l.maxWait)
-	if o.countWaiters(e) >= l.room || len(o.line) >= l.originRoom {
+	if o.countWaiters(e) >= l.room || len(o.queue) >= l.originRoom {
 		return false
 	}
 	calls, hanging := o.countCalls(&l.rules, l.now(), e.id, maxWait)
@@ -80,13 +81,16 @@ func (l *Limiter) isWorthWaiting(e *endpoint) bool {
 	if mean == 0 && hanging > 0 {
 		mean = maxWait // no call has ended: assume that each of the others takes that long
 	}
-	return mean*int64(len(o.line)+1)/expected <= maxWait
+	return mean*int64(len(o.queue)+1)/expected <= maxWait
 }
 
-// waitInLine waits in this process for a permit, for at most l.maxWait. v is the refusal that the call has got already,
-// and others means that other calls of its endpoint waited then. If it returns no permit, its answer is a refusal with
-// a reserved return time, unless ctx has ended.
-func (l *Limiter) waitInLine(ctx context.Context, e *endpoint, token string, v acquireAnswer,
+// waitInQueue adds the call to its origin's queue and waits there for a permit, for at most l.maxWait. If a permit is
+// not likely within that time (isWorthWaiting, isTooLate), it does not wait. v is the earlier refusal of the call.
+// others says that other calls of its endpoint waited then, so that the call itself did not try to get a permit.
+//
+// Without a permit, waitInQueue returns a refusal with a reserved return time. If ctx ends during the wait, no time is
+// reserved.
+func (l *Limiter) waitInQueue(ctx context.Context, e *endpoint, token string, v acquireAnswer,
 	others bool) (acquireAnswer, *Permit) {
 	o, w := e.origin, &waiter{endpoint: e, wake: make(chan struct{}, 1)}
 	l.mu.Lock()
@@ -94,14 +98,14 @@ func (l *Limiter) waitInLine(ctx context.Context, e *endpoint, token string, v a
 		l.mu.Unlock()
 		return l.requestPermit(ctx, e, token, question{reserve: true})
 	}
-	o.line = append(o.line, w)
+	o.queue = append(o.queue, w)
 	if others && o.isFirst(w) {
 		w.wake <- struct{}{} // the calls before it have left, so it has to ask for a permit now
 	}
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()
-		o.leaveLine(w)
+		o.leaveQueue(w)
 		l.mu.Unlock()
 	}()
 
@@ -145,8 +149,9 @@ func (l *Limiter) isTooLate(v acquireAnswer, d time.Duration) bool {
 	return v.code == throttled && v.wait > toMicros(d)
 }
 
-// pauseFor returns the time until the next try: when the rate allows a call, or else about pause, with jitter so that
-// processes do not try at the same moments.
+// pauseFor returns how long a call that was refused with v waits before its next try. If the rate refused it, that is
+// the time until the rate allows a call. Otherwise it is pause ±25 %, at random, so that processes do not try at the
+// same moments.
 func pauseFor(v acquireAnswer, pause time.Duration) time.Duration {
 	if v.code == throttled && v.wait > 0 {
 		return time.Duration(v.wait) * time.Microsecond
@@ -160,8 +165,9 @@ func (l *Limiter) isFirst(o *origin, w *waiter) bool {
 	return o.isFirst(w)
 }
 
-// requestPermit asks for what q names: a permit, or a reserved return time. It asks Redis, or this process' own state
-// during an outage, while there is no other worker, and after Close. The permit is nil if the call is refused.
+// requestPermit requests a permit, a reserved return time, or both, as q says (question). It asks Redis, or this
+// process' own state during an outage, while there is no other worker, and after Close. The permit is nil if the call
+// is refused or q.attempt is false.
 func (l *Limiter) requestPermit(ctx context.Context, e *endpoint, token string, q question) (acquireAnswer, *Permit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -218,7 +224,7 @@ func (l *Limiter) requestPermit(ctx context.Context, e *endpoint, token string, 
 	return v, nil
 }
 
-// askLocal is requestPermit without Redis. The caller holds mu.
+// askLocal does what requestPermit does, with this process' own state and without Redis. The caller holds mu.
 func (l *Limiter) askLocal(e *endpoint, token string, q question) (acquireAnswer, *Permit) {
 	v := e.origin.acquire(&l.rules, l.now(), &e.circuit, token, q)
 	if v.code.isGranted() {
@@ -231,8 +237,8 @@ func (l *Limiter) newPermit(e *endpoint, token string, shared bool) *Permit {
 	return &Permit{limiter: l, endpoint: e, token: token, acquiredAt: l.clock(), shared: shared}
 }
 
-// release ends a permit, in Redis first: a waiter that is woken here must find the permit free in Redis too. took is
-// the duration of the call in µs.
+// release releases the permit p and counts the result of its call: first in Redis, so that a waiter which is woken
+// afterwards finds the permit free there too, and then in this process. took is the duration of the call in µs.
 func (l *Limiter) release(ctx context.Context, p *Permit, result Result, took int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,10 +16,13 @@ const (
 )
 
 // watchOthers calls look (Config.Workers) periodically, until Close. It sets l.alone if Redis lists this worker and no
-// other, and otherwise clears it. While l.alone is set, the limiter counts only in this process, as during an outage,
-// because only other workers need the counts in Redis. The process maintains its own counts at all times, so they are
-// complete when l.alone is set. Redis never counts the calls that this worker began while l.alone was set. So when
-// another worker appears, the two may exceed the limits until these calls end.
+// other, and clears it if Redis lists another worker or not this one, or if look fails. If Redis listed this worker
+// before, l.alone also stays cleared for aloneAfter after such a failure or such a list without this worker.
+//
+// While l.alone is set, the limiter counts only in this process, as during an outage, because only other workers need
+// the counts in Redis. The process maintains its own counts at all times, so they are complete when l.alone is set.
+// Redis never counts the calls that this worker began while l.alone was set. So when another worker appears, the two
+// may exceed the limits until these calls end.
 func (l *Limiter) watchOthers(look func(context.Context) (others int, self bool, err error)) {
 	defer l.tasks.Done()
 	ticker := time.NewTicker(l.lookForOthers)

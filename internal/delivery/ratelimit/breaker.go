@@ -12,8 +12,8 @@ const (
 	halfOpen
 )
 
-// circuit is the state of one endpoint: its circuit breaker, and the line of its reserved return times. Times are in
-// µs.
+// circuit is the state of one endpoint: its circuit breaker, and its line (the latest reserved return time). Times are
+// in µs.
 type circuit struct {
 	id         string // the endpoint's, never empty
 	open       int64  // when the breaker becomes (or became) half-open; 0: it is closed
@@ -27,8 +27,9 @@ type circuit struct {
 // bucket counts the calls, and the failed ones of them, in one part of the window. n is the part's number since time 0.
 type bucket struct{ n, calls, failed int64 }
 
-// countResult updates the endpoint's mean call time and its breaker with the result of the call that token made. took
-// is the call's duration in µs; 0: unknown.
+// countResult updates the endpoint's mean call time and its breaker with the result of a call. token is the one with
+// which the call acquired its permit: if the breaker is not closed, only the result of the probe changes it. took is
+// the call's duration in µs; with 0 (unknown), the mean does not change.
 func (e *circuit) countResult(r *rules, now int64, token string, result Result, took int64) {
 	switch {
 	case took <= 0:
@@ -54,8 +55,8 @@ func (e *circuit) countResult(r *rules, now int64, token string, result Result, 
 	}
 }
 
-// countCall counts a call in the part of the window with number n, clears parts that have left the window, and reports
-// whether the call failed.
+// countCall counts a call with this result, OK or Failed, in the part of the window with number n, and clears the parts
+// that have left the window. It reports whether result is Failed.
 func (e *circuit) countCall(n int64, result Result) bool {
 	for i := range e.window {
 		if e.window[i].n <= n-buckets {
@@ -100,7 +101,8 @@ func (e *circuit) limitShare(r *rules, now int64, free int) int {
 	return free
 }
 
-// breakerState returns the state at now of a breaker whose circuit.open is open, and for how many µs it stays open.
+// breakerState returns the state at now of a breaker whose circuit.open is open, and for how many µs it stays open (0:
+// it is not open).
 func breakerState(open, now int64) (state, int64) {
 	switch {
 	case open == 0:

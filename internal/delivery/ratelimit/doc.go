@@ -22,14 +22,16 @@
 // For one endpoint:
 //   - The breaker counts OK and Failed in a window of ten buckets. It opens for OpenFor when a failure raises the
 //     failed share to failureRatio or more, of at least MinCalls calls. After OpenFor, one call is granted as the
-//     probe. If the probe succeeds, the breaker closes, clears the window and the line, and restarts the mean. If the
-//     probe fails, the breaker opens again. If the probe ends as Neutral or its PermitTTL passes, another call becomes
-//     the probe. While the breaker is not closed, the results of all other calls leave it as it is.
-//   - A refused call reserves a return time in the endpoint's line. The time is at least a second ahead, and not before
-//     the breaker's probe. Its distance from the previous reservation is the expected time until the endpoint's next
-//     turn: n/Rate if n endpoints wait, or the mean call time divided by the endpoint's part of the permits
-//     (Inflight/n, at least one). If the line is longer than five minutes, the call gets a random time in the second
-//     half of these five minutes.
+//     probe. If the probe succeeds, the breaker closes, clears the window and the line, and takes the probe's duration
+//     as the mean call time. If the probe fails, the breaker opens again. If the probe ends as Neutral or its PermitTTL
+//     passes, another call becomes the probe. While the breaker is not closed, the results of all other calls leave it
+//     as it is.
+//   - A refused call reserves a return time: the time at which its delivery may try again. The latest reserved time of
+//     an endpoint is its line. A reserved time is at least a second ahead, and not before the breaker's probe. Its
+//     distance from the previous reservation is the expected time until the endpoint's next call: n/Rate if n endpoints
+//     wait, or the mean call time divided by the endpoint's part of the permits (Inflight/n, at least one), whichever
+//     is longer. If the line is five minutes ahead, the call gets a random time in the second half of these five
+//     minutes.
 //
 // # How endpoints share their origin
 //
@@ -42,12 +44,12 @@
 //   - Any other endpoint may acquire another permit only if more permits are free than it holds. So one endpoint holds
 //     at most half of them, rounded up, and two endpoints with as many as they can get leave one for a third. Any
 //     endpoint may use an origin's only permit. An endpoint that does not share its origin may hold all permits.
-//   - The waiting endpoints take turns, the longest waiting first. A permit and a call of the rate are kept for each
-//     endpoint that has waited for 100 ms and longer than the asking one, that may acquire another permit by the rule
-//     above, and that is expected. It is expected if it asks now, or if it has a reservation and the asking call,
+//   - The endpoint that has waited longest is served first. A permit and a call of the rate are kept for each endpoint
+//     that has waited for 100 ms and longer than the asking one, that may acquire another permit by the rule above,
+//     and that is expected. It is expected if it asks now, or if it has a reservation and the asking call,
 //     judged by its endpoint's mean call time, would still be running then. So permits do not stay idle for an absent
 //     endpoint while short calls could use them, and long calls do not overtake it.
-//   - A grant is a turn. An endpoint that continues to wait with other calls is then the last.
+//   - After a granted call, an endpoint that continues to wait with other calls is the last.
 //
 // So no endpoint starves: the longest waiting one is refused only while no permit is free beyond its share, or until
 // the next call that the rate allows. No permit is kept for an endpoint that does not return, because an endpoint that
@@ -58,7 +60,7 @@
 //
 // While Redis answers within Timeout, its state and its clock decide. After the first failed call, the worker applies
 // the same rules to its own state, immediately and for all origins, so that no other call has to wait for the timeout.
-// A second later, and then every second (less often if Redis repeatedly comes and goes), it probes Redis in the
+// A second later, and then every second (less often if Redis repeatedly comes and goes), it tests Redis in the
 // background. When Redis answers, the worker sends the releases that Redis missed, and uses Redis again. Each change is
 // logged in one line. The worker always maintains its own state as well, so it does not start from nothing.
 //
@@ -66,15 +68,15 @@
 // That saves two calls to Redis per agent call. It checks every second, and returns to Redis when there is another
 // worker.
 //
-// Acquire and release are one script call each. An origin has two keys and an endpoint one, all in one slot of a Redis
-// cluster, and each key has a TTL.
+// Acquire and release are one script call each. An origin has two keys and an endpoint one, all in one hash slot of a
+// Redis cluster, and each key has a TTL.
 //
 // Invariants:
 //   - One process never has more than Inflight calls in flight at one origin, even if Redis fails. All processes
 //     together obey that limit while they share a Redis that keeps its data. After a FLUSHALL, or after a change
 //     between shared and local state, the others do not know the calls in flight, of which each process has at most
 //     Inflight.
-//   - No lock is held during I/O. A call to Redis takes at most Timeout, and the first failed one starts an outage.
+//   - No mutex is locked during I/O. A call to Redis takes at most Timeout, and the first failed one starts an outage.
 //   - Memory is bounded. An endpoint and its origin are kept while they are in use, and beyond these the most recent
 //     MaxEndpoints endpoints. In Redis an origin has at most Rate times the TTL endpoints.
 package ratelimit

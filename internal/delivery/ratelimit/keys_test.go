@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/heraldtest"
-	"github.com/agentherald/herald/internal/reason"
-	"github.com/redis/go-redis/v9"
 )
 
 // TestKeys: key names contain no untrusted bytes, an origin's keys have one hash tag, all keys have a TTL, and times
@@ -72,39 +70,4 @@ func TestKeys(t *testing.T) {
 	if originKey("https://a") == originKey("https://b") || originKey(origin) != key {
 		t.Error("keys do not tell origins apart")
 	}
-}
-
-// TestVersionBefore: permits and rate usage of a worker of the earlier version count. Its breaker state, which was the
-// origin's, does not. If that worker deletes its key, only the rate usage is lost.
-func TestVersionBefore(t *testing.T) {
-	t.Parallel()
-	rdb := client(t, heraldtest.RealRedis(t))
-	l := newLimits(t, rdb, func(c *Config) { c.MaxWaiters, c.Rate, c.Burst = -1, 0.01, 10 })
-	ctx, key := t.Context(), originKey(site)
-	now, err := rdb.Time(ctx).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	until := float64(now.Add(time.Minute).UnixMicro())
-	for _, token := range tokens("0190-id", 3) {
-		if err := rdb.ZAdd(ctx, permitsKey(key), redis.Z{Score: until, Member: token + ":1"}).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := rdb.HSet(ctx, key, "tat", now.UnixMicro(), "open", now.Add(30*time.Second).UnixMicro(), "probe", "", "mean", 1000, "b3", "1:10:10").Err(); err != nil {
-		t.Fatal(err)
-	}
-	p := enter(t, l, site, "a")
-	refused(t, l, site, "b", reason.AgentBusy)
-	if n, err := rdb.ZCard(ctx, permitsKey(key)).Result(); n != 4 || err != nil {
-		t.Errorf("the version before sees %d permits taken, %v", n, err)
-	}
-	if err := rdb.Del(ctx, key).Err(); err != nil {
-		t.Fatal(err)
-	}
-	p.Release(ctx, OK)
-	if err := rdb.HSet(ctx, key, "tat", now.Add(2000*time.Second).UnixMicro()).Err(); err != nil {
-		t.Fatal(err)
-	}
-	refused(t, l, site, "c", reason.Throttled)
 }

@@ -98,7 +98,7 @@ type Limiter struct {
 	end   context.CancelFunc
 	tasks sync.WaitGroup // background goroutines and calls to Redis; Add only under mu, while not closed
 
-	mu        sync.Mutex // guards memory only; never held during I/O
+	mu        sync.Mutex // guards memory only; not locked during I/O
 	closed    bool
 	origins   map[string]*origin
 	endpoints map[string]*list.Element // values are *endpoint
@@ -215,16 +215,16 @@ func (l *Limiter) Stats() Stats {
 // "never".
 func (l *Limiter) now() int64 { return toMicros(l.clock().Sub(l.start)) + 1 }
 
-// RefusedError means that the call must not be made now. The delivery is not at fault, so its wait costs no attempt.
+// RefusedError means that the call must not be made now. The delivery gets a free wait.
 type RefusedError struct {
 	Reason reason.Reason // AgentBusy, Throttled or BreakerOpen
-	Wait   time.Duration // until the call may try again, which is usually its reserved time: 1 s to 5 min
+	Wait   time.Duration // until the delivery may try again, usually its reserved return time: 1 s to 5 min
 	Text   string        // a sentence for the operator
 }
 
 func (e *RefusedError) Error() string { return e.Text }
 
-// Result is the result of a call, as far as it concerns the endpoint's health. The zero value is Neutral.
+// Result is the result of a call for the endpoint's breaker. The zero value is Neutral.
 type Result int
 
 const (
@@ -268,13 +268,13 @@ func (p *Permit) Release(ctx context.Context, result Result) {
 	p.limiter.release(context.WithoutCancel(ctx), p, result, max(1, toMicros(p.limiter.clock().Sub(p.acquiredAt))))
 }
 
-// newRefusedError returns the error for a call that was refused with answer v. If v.wait is at least maxWait, because
-// the line is full, the error contains a random wait between half of maxWait and maxWait; spread, in [0, 1), is the
-// random number.
+// newRefusedError returns the error for a call that was refused with answer v. Its wait is v.wait, but at least
+// minWait. If v.wait reaches maxWait, so that no later time could be reserved for the call, the wait is random instead,
+// between half of maxWait and maxWait; spread is the random number, in [0, 1).
 func newRefusedError(v acquireAnswer, r *rules, spread float64) *RefusedError {
 	wait := time.Duration(v.wait) * time.Microsecond
 	if wait >= maxWait {
-		// The line is full. A random wait keeps the later calls from returning together.
+		// No later time can be reserved. A random wait keeps the later calls from returning together.
 		wait = maxWait/2 + time.Duration(spread*float64(maxWait/2))
 	}
 	e := &RefusedError{Wait: max(wait, minWait)}

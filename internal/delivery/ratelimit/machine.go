@@ -16,7 +16,7 @@ type rules struct {
 	ratio            float64
 	openFor          int64 // how long the breaker stays open
 	minWait, maxWait int64
-	presence         int64 // how long after a call without a reservation asked its endpoint still counts as asking
+	presence         int64 // how long after its last try a call that waits in a worker still counts as asking
 	slack            int64 // how long after its reservation a call is still expected
 	keptAfter        int64 // how long an endpoint waits before permits are kept for it
 	recent           int64 // how long after a call an endpoint counts as sharing its origin
@@ -66,7 +66,7 @@ type originState struct {
 	waiters []waiting        // at most maxWaiters, unordered; forgotten ones are dropped when the list changes
 }
 
-// permitToken returns the token that holds a permit: the endpoint's id, a space, and the caller's name of the attempt.
+// permitToken returns the token of a permit: the endpoint's id, a space, and the name of the attempt.
 func permitToken(id, name string) string { return id + " " + name }
 
 // acquire grants token a permit for a call to endpoint e, or refuses it because of the breaker, the permits or the rate
@@ -110,8 +110,9 @@ func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q q
 	return v
 }
 
-// reserveTime completes the refusal v. It records that the endpoint waits, unless the breaker is open. If q asks for it
-// or the breaker is open, it also reserves a return time and sets v.wait. until is when the breaker becomes half-open.
+// reserveTime completes the refusal v of a call to endpoint e. It records that the endpoint waits, unless v.code is
+// open or q asks for nothing. If q.reserve is set or v.code is open, it also reserves a return time, and sets v.wait to
+// the time until then. until is when the breaker becomes half-open (0: it is closed); the reserved time is not earlier.
 func (m *originState) reserveTime(r *rules, now int64, e *circuit, until int64, v *acquireAnswer, q question) {
 	var w *waiting
 	from, waiters := now+r.minWait, int64(1)
@@ -151,8 +152,9 @@ func (m *originState) release(r *rules, now int64, e *circuit, token string, res
 	return end
 }
 
-// plausible returns the time x, or instead if x is more than 2*most after now. most is the longest time ahead at which
-// x can be set, so such a time was set before the clock was set back, and would close the origin for too long.
+// plausible returns x, a time in µs that was set at most most ahead of the clock. If x is more than 2*most after now,
+// it was set before the clock was set back, and would close the origin for too long. Then plausible returns the
+// argument instead.
 func plausible(x, now, most, instead int64) int64 {
 	if x > now+2*most {
 		return instead
@@ -168,7 +170,7 @@ func (m *originState) takePermit(r *rules, now int64, token string) {
 	m.permits[token] = now + r.hold
 }
 
-// dropExpired releases the permits that have expired.
+// dropExpired deletes the permits that have expired at now (µs).
 func (m *originState) dropExpired(now int64) {
 	for token, until := range m.permits {
 		if until <= now {
@@ -179,7 +181,9 @@ func (m *originState) dropExpired(now int64) {
 
 func (m *originState) isFull(r *rules, now int64) bool { return m.countHeld(r, now, "") >= r.inflight }
 
-// countHeld returns how many permits the endpoint holds, or all endpoints if id is "".
+// countHeld returns the number of permits that the endpoint id has. If id is "", it counts those of all endpoints of the
+// origin. An expired permit counts until dropExpired deletes it. After the clock was set back, permits of a later time do
+// not count.
 func (m *originState) countHeld(r *rules, now int64, id string) int {
 	n := 0
 	for token, until := range m.permits {
@@ -190,7 +194,7 @@ func (m *originState) countHeld(r *rules, now int64, id string) int {
 	return n
 }
 
-// isHeldBy reports whether the token is one of the endpoint's (see permitToken).
+// isHeldBy reports whether the token is one of a call to the endpoint id (see permitToken).
 func isHeldBy(token, id string) bool {
 	return len(token) > len(id) && token[len(id)] == ' ' && strings.HasPrefix(token, id)
 }

@@ -12,7 +12,7 @@ type origin struct {
 	originState
 	key       string
 	endpoints int       // number of its endpoints in Limiter.endpoints; the origin is dropped with the last one
-	line      []*waiter // calls that wait here for a permit, the longest first; only the first of each endpoint asks
+	queue     []*waiter // calls that wait here for a permit, the longest first; only the first of each endpoint asks
 	// missed: a call was refused because this process' calls held all permits of the origin. A call holds a permit here
 	// while it asks Redis for one, so some of these calls may hold theirs only for that moment. If Redis refuses such a
 	// call, the limiter clears missed and wakes a waiter.
@@ -95,19 +95,20 @@ func (l *Limiter) dropEndpoint(el *list.Element) {
 	}
 }
 
-// isIdle reports whether no call of this process acquires or holds a permit at the endpoint.
+// isIdle reports whether no call of this process acquires or holds a permit at the endpoint. It first drops the permits
+// of the origin that have expired at now (µs).
 func (l *Limiter) isIdle(e *endpoint, now int64) bool {
 	e.origin.dropExpired(now)
 	return e.users == 0 && e.origin.countHeld(&l.rules, now, e.id) == 0
 }
 
-// wakeFrom searches the line from position i for a waiter that has waited longest for its endpoint (isFirst), and wakes
-// only that one.
+// wakeFrom wakes the first waiter in o.queue[i:] that has waited longest for its endpoint (isFirst), and no other one.
+// It does nothing if o.queue[i:] has no such waiter.
 func (o *origin) wakeFrom(i int) {
-	for ; i < len(o.line); i++ {
-		if o.isFirst(o.line[i]) {
+	for ; i < len(o.queue); i++ {
+		if o.isFirst(o.queue[i]) {
 			select {
-			case o.line[i].wake <- struct{}{}:
+			case o.queue[i].wake <- struct{}{}:
 			default: // it is awake already
 			}
 			return
@@ -115,9 +116,10 @@ func (o *origin) wakeFrom(i int) {
 	}
 }
 
-// isFirst reports whether w has waited longer than all others that wait for the same endpoint.
+// isFirst reports whether w is the first in o.queue of those that wait for its endpoint. It is false if w is not in the
+// queue.
 func (o *origin) isFirst(w *waiter) bool {
-	for _, other := range o.line {
+	for _, other := range o.queue {
 		if other.endpoint == w.endpoint {
 			return other == w
 		}
@@ -125,10 +127,10 @@ func (o *origin) isFirst(w *waiter) bool {
 	return false
 }
 
-// countWaiters returns how many waiters wait for the endpoint.
+// countWaiters returns how many calls in o.queue wait for a permit at the endpoint e.
 func (o *origin) countWaiters(e *endpoint) int {
 	n := 0
-	for _, w := range o.line {
+	for _, w := range o.queue {
 		if w.endpoint == e {
 			n++
 		}
@@ -137,7 +139,7 @@ func (o *origin) countWaiters(e *endpoint) int {
 }
 
 // countCalls returns the number of this process' calls to the endpoint id that hold a permit, and how many of these
-// have held it for more than most (µs). now is in µs.
+// have had it for more than most (µs). now is in µs.
 func (o *origin) countCalls(r *rules, now int64, id string, most int64) (calls, longer int) {
 	for token, until := range o.permits {
 		if !isHeldBy(token, id) {
@@ -151,19 +153,19 @@ func (o *origin) countCalls(r *rules, now int64, id string, most int64) (calls, 
 	return calls, longer
 }
 
-// passOn wakes a waiter behind w in the line (wakeFrom). Call it when w was woken but got no permit.
+// passOn wakes the next waiter after w in o.queue (wakeFrom). Call it when w was woken but got no permit.
 func (o *origin) passOn(w *waiter) {
-	if i := slices.Index(o.line, w); i >= 0 {
+	if i := slices.Index(o.queue, w); i >= 0 {
 		o.wakeFrom(i + 1)
 	}
 }
 
-// leaveLine removes w from the line. If w had waited longest for its endpoint, leaveLine wakes a waiter behind w, so
-// that it tries instead of w.
-func (o *origin) leaveLine(w *waiter) {
-	if i := slices.Index(o.line, w); i >= 0 {
+// leaveQueue removes w from o.queue. If w was the first of its endpoint (isFirst), leaveQueue wakes the next waiter
+// after w (wakeFrom), so that it tries instead of w.
+func (o *origin) leaveQueue(w *waiter) {
+	if i := slices.Index(o.queue, w); i >= 0 {
 		first := o.isFirst(w)
-		o.line = slices.Delete(o.line, i, i+1)
+		o.queue = slices.Delete(o.queue, i, i+1)
 		if first {
 			o.wakeFrom(i)
 		}

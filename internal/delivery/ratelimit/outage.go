@@ -8,12 +8,13 @@ import (
 )
 
 const (
-	// firstProbe is the time from a failure of Redis to the first probe, and between two probes. If Redis fails again
-	// within steady of its return, that time doubles, up to lastProbe.
+	// firstProbe is the time from a failure of Redis to the first test of Redis, and between two tests. If Redis fails
+	// again within steady of its return, that time doubles, up to lastProbe.
 	firstProbe = time.Second
 	lastProbe  = 30 * time.Second
 	steady     = 10 * time.Second
-	// probeTimeout bounds the first round of a probe, which may have to connect. No call waits for it.
+	// probeTimeout bounds the first acquire and release in a test of Redis (probeRedis), which may have to connect. If
+	// Config.Timeout is longer, that is the bound. No call to an agent waits for the test.
 	probeTimeout = time.Second
 	// maxPendingReleases bounds the releases kept for Redis. Further ones are dropped, and Redis releases their permits
 	// after PermitTTL.
@@ -22,11 +23,12 @@ const (
 
 // outage is this process' knowledge about an outage of Redis. Limiter.mu guards it.
 type outage struct {
-	local           bool             // Redis does not answer, or there is none: this process counts alone
-	generation      int              // counts changes of local; a call that began in an earlier one is ignored
+	local bool // Redis does not answer, or there is none: this process counts alone
+	// generation is the number of changes of local. The failure of a call that began before the last change is ignored.
+	generation      int
 	since           time.Time        // when local last changed
 	pause           time.Duration    // first value of wait: firstProbe, except in tests
-	wait            time.Duration    // between two probes in the current outage
+	wait            time.Duration    // between two tests in the current outage
 	pendingReleases []pendingRelease // releases that have to be sent to Redis
 }
 
@@ -86,8 +88,8 @@ func (l *Limiter) beginOutage(generation int, err error) {
 	}()
 }
 
-// awaitRedis probes Redis every pause, until Redis accepts scripts and has received the pending releases. Then it ends
-// the outage.
+// awaitRedis tests Redis (probeRedis) every pause, until Redis accepts scripts and has received the pending releases.
+// Then it ends the outage. It returns earlier only if Close is called.
 func (l *Limiter) awaitRedis(pause time.Duration) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -105,8 +107,8 @@ func (l *Limiter) awaitRedis(pause time.Duration) {
 }
 
 // probeRedis reports whether Redis can acquire and release a permit of the origin "" in time. A PING would not show
-// that Redis accepts writes. It does so twice: the first round may have to connect, and the second must fit into the
-// normal timeout.
+// that Redis accepts writes. It does both twice: the first time, which may have to connect, within probeTimeout or
+// Config.Timeout, whichever is longer; the second time within Config.Timeout.
 func (l *Limiter) probeRedis() bool {
 	key, id := originKey(""), endpointID("")
 	token := permitToken(id, "look")

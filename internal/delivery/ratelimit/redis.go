@@ -13,13 +13,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// acquireSource is the script with the rules of originState.acquire.
+//
 //go:embed lua/acquire.lua
 var acquireSource string
 
+// releaseSource is the script with the rules of originState.release.
+//
 //go:embed lua/release.lua
 var releaseSource string
 
-// redisState runs the state machine in Redis.
+// redisState applies the limiter's rules (calls in flight, rate, circuit breaker) with the scripts in lua/, to state
+// that all workers share in Redis.
 type redisState struct {
 	client          redis.UniversalClient
 	acquireScript   *redis.Script
@@ -46,7 +51,7 @@ func newRedisState(client redis.UniversalClient, r rules) *redisState {
 }
 
 // originKey returns the Redis key of an origin's state. It contains a hash, because agents choose their origins. The
-// hash is also the key's hash tag, so that all keys of the origin are in one slot of a Redis cluster.
+// hash is also the key's hash tag, so that all keys of the origin are in one hash slot of a Redis cluster.
 func originKey(origin string) string {
 	sum := sha256.Sum256([]byte(origin))
 	return "herald:limits:{" + hex.EncodeToString(sum[:16]) + "}"
@@ -67,7 +72,8 @@ func (s *redisState) clock() int64 {
 	return s.now()
 }
 
-// acquire runs acquire.lua: originState.acquire in Redis.
+// acquire runs acquire.lua, which does what originState.acquire does, with the state in Redis. key is the origin's
+// (originKey), id the endpoint's (endpointID), and token that of permitToken.
 func (s *redisState) acquire(ctx context.Context, key, id, token string, q question) (acquireAnswer, error) {
 	args := append([]any{s.clock(), token, boolArg(q.attempt), boolArg(q.reserve)}, s.acquireRules...)
 	got, err := s.acquireScript.Run(ctx, s.client, []string{key, permitsKey(key), endpointKey(key, id)},
@@ -81,7 +87,8 @@ func (s *redisState) acquire(ctx context.Context, key, id, token string, q quest
 	return acquireAnswer{code: code(got[0]), wait: got[1], state: state(got[2]), left: got[3]}, nil
 }
 
-// release runs release.lua: originState.release in Redis.
+// release runs release.lua, which does what originState.release does, with the state in Redis. key, id and token are
+// those of acquire. took is the duration of the call in µs; 0: unknown.
 func (s *redisState) release(ctx context.Context, key, id, token string, result Result,
 	took int64) (releaseAnswer, error) {
 	args := append([]any{s.clock(), token, int(result), took}, s.releaseRules...)

@@ -43,7 +43,7 @@ func countWaiting(l *Limiter) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if o, ok := l.origins[originKey(site)]; ok {
-		return len(o.line)
+		return len(o.queue)
 	}
 	return 0
 }

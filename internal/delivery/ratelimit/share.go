@@ -3,7 +3,7 @@ package ratelimit
 import "slices"
 
 // maxWaiters bounds the endpoints of one origin that can be recorded as waiting. For further endpoints no permit is
-// kept: they get a permit only if none is kept for the recorded ones.
+// kept: they get a permit only if more permits are free than are kept for the recorded ones.
 const maxWaiters = 64
 
 // grant records the endpoint of a granted call, and when (µs) the call was granted.
@@ -12,10 +12,10 @@ type grant struct {
 	at int64
 }
 
-// waiting is an endpoint that was refused because of the permits or the rate, and waits for its turn. Times are in µs.
+// waiting is an endpoint that was refused because of the permits or the rate, and waits. Times are in µs.
 type waiting struct {
 	id    string
-	since int64 // start of its wait, or its last turn; the smallest value is served first
+	since int64 // start of its wait, or its last granted call; the smallest value is served first
 	asked int64 // when a call that waits in a worker last asked, or will ask again; 0: none
 	due   int64 // the earliest reservation that has not passed; 0: none
 }
@@ -31,8 +31,9 @@ func (w *waiting) isForgotten(r *rules, now int64) bool {
 	return (w.asked == 0 || now > w.asked+r.presence) && (w.due == 0 || now > w.due+r.slack)
 }
 
-// isExpected reports whether another endpoint's call, which takes long µs, could delay a call of w: one asks now, or
-// will return while the other call runs. A call that ends within r.presence delays no returning call.
+// isExpected reports whether a call of another endpoint that takes the time long (µs) could delay a call of w: a call
+// of w asks now, or is due while the other call runs. If long is at most r.presence, only a call of w that asks now
+// counts.
 func (w *waiting) isExpected(r *rules, now, long int64) bool {
 	if w.asked > 0 && now <= w.asked+r.presence {
 		return true
@@ -67,7 +68,8 @@ func (m *originState) weighOthers(r *rules, now int64, e *circuit, free int) (sh
 	return shared, elders
 }
 
-// findWaiting returns the endpoint's entry, or nil if the endpoint does not wait.
+// findWaiting returns the entry of the endpoint id in m.waiters. It returns nil if the endpoint does not wait: it has
+// no entry, or its entry is forgotten (isForgotten).
 func (m *originState) findWaiting(r *rules, now int64, id string) *waiting {
 	for i := range m.waiters {
 		if w := &m.waiters[i]; w.id == id && !w.isForgotten(r, now) {
@@ -77,8 +79,8 @@ func (m *originState) findWaiting(r *rules, now int64, id string) *waiting {
 	return nil
 }
 
-// startWaiting returns the endpoint's entry, and creates it if there was none. It returns nil if maxWaiters other
-// endpoints wait.
+// startWaiting returns the entry of the endpoint id in m.waiters. If the endpoint has no entry, it adds one, whose wait
+// starts at now. It returns nil if maxWaiters other endpoints wait.
 func (m *originState) startWaiting(r *rules, now int64, id string) *waiting {
 	m.dropForgotten(r, now)
 	if w := m.findWaiting(r, now, id); w != nil {
@@ -91,7 +93,7 @@ func (m *originState) startWaiting(r *rules, now int64, id string) *waiting {
 	return &m.waiters[len(m.waiters)-1]
 }
 
-// stopWaiting removes the endpoint's entry.
+// stopWaiting removes the entry of the endpoint id from m.waiters, if there is one.
 func (m *originState) stopWaiting(r *rules, now int64, id string) {
 	if m.findWaiting(r, now, id) != nil {
 		m.dropForgotten(r, now)
@@ -99,13 +101,13 @@ func (m *originState) stopWaiting(r *rules, now int64, id string) {
 	}
 }
 
-// dropForgotten removes the entries for which no call is expected.
+// dropForgotten removes from m.waiters the endpoints for which no call is expected any more (isForgotten).
 func (m *originState) dropForgotten(r *rules, now int64) {
 	m.waiters = slices.DeleteFunc(m.waiters, func(w waiting) bool { return w.isForgotten(r, now) })
 }
 
-// recordServed records a grant to the endpoint. If other calls of the endpoint have reservations, it continues to wait,
-// behind all others.
+// recordServed records a grant to the endpoint in m.seen. If the endpoint was waiting, it stops waiting. But if it
+// still has a reserved return time in the future (e.line), it continues to wait, behind all others.
 func (m *originState) recordServed(r *rules, now int64, e *circuit) {
 	if m.seen[0].id != e.id {
 		m.seen[1] = m.seen[0]

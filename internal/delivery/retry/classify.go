@@ -20,33 +20,28 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Failure is the error of a step of the executor that decided the outcome itself. It wraps no error of another package.
+// Failure is the error of a step of the executor that determined the reason itself. It wraps no error of another
+// package.
 type Failure struct {
 	Reason reason.Reason
 	Text   string        // a sentence for the operator, without secrets
-	Pause  time.Duration // length of the wait if the reason is free (isFree); 0: BackOff
-	Exact  bool          // Pause is computed for this delivery alone and gets no jitter
-	Ours   bool          // an operator's setting caused it (see Bar): the agent is not at fault
+	Pause  time.Duration // length of the wait if it is free (isFree); 0: BackOff
+	Ours   bool          // an operator's setting caused it (Bar): the agent is not at fault
 }
 
 func (f *Failure) Error() string { return f.Text }
 
-// Fail returns an error that ends, holds or retries the delivery: endingOf says which, by the reason.
+// Fail returns a *Failure with the reason r, which decides whether the delivery ends, is held or waits (endingOf).
 func Fail(r reason.Reason, text string) error { return &Failure{Reason: r, Text: text} }
 
-// Bar is Fail for a failure that an operator's setting caused. Fail would blame the agent for some of these reasons,
-// such as tool_not_found (see classifyFailure); Bar never blames it.
+// Bar returns a *Failure that an operator's setting caused, so that it is not counted as the agent's fault. With Fail,
+// some reasons, such as tool_not_found, count as the agent's fault (classifyFailure).
 func Bar(r reason.Reason, text string) error { return &Failure{Reason: r, Text: text, Ours: true} }
 
-// Pause returns an error that makes the delivery wait for about d, or for a time that depends on its age if d is 0 (see
-// BackOff). r must be a reason whose waits cost no attempt (isFree).
+// Pause returns a *Failure for a free wait of about d, or of BackOff if d is 0. r must be a reason whose waits are free
+// (isFree).
 func Pause(r reason.Reason, d time.Duration, text string) error {
 	return &Failure{Reason: r, Text: text, Pause: d}
-}
-
-// PauseExactly is Pause without jitter, for a delivery whose return time was computed for it alone.
-func PauseExactly(r reason.Reason, d time.Duration, text string) error {
-	return &Failure{Reason: r, Text: text, Pause: d, Exact: true}
 }
 
 // Reached reports whether a failed call may have reached the agent, because some of it was written.
@@ -74,8 +69,8 @@ func outweighsCode(status int) bool {
 	return status >= 500
 }
 
-// Unstorable reports whether Postgres will always refuse this write, because it cannot represent the data or because
-// the data violates a constraint. Repeating the write is useless.
+// Unstorable reports whether Postgres will always refuse this write, because it cannot represent the data, or because
+// the data violates a constraint or a limit. Repeating the write is useless.
 func Unstorable(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || len(pg.Code) < 2 {
@@ -88,8 +83,8 @@ func Unstorable(err error) bool {
 	return false
 }
 
-// Classify returns the verdict for any error of the executor. Unknown errors get the reason internal_error, which costs
-// an attempt, and the log line contains the error.
+// Classify returns the verdict for any error of the executor. Unknown errors get the reason internal_error, whose waits
+// count as attempts. v.Text is the text of the error.
 func Classify(err error) Verdict {
 	v := Verdict{Text: err.Error()}
 	v.Reason = findReason(err, &v)
@@ -107,10 +102,10 @@ func Classify(err error) Verdict {
 	return v
 }
 
-// findReason returns the reason for an error and sets the verdict's details. It asks the classify functions in order,
-// and the first one that knows the error decides. An error that none of them knows is an internal_error.
+// findReason returns the reason of err and sets the details of v. It calls the classify functions in order, and returns
+// the reason of the first one that knows the error. If none knows it, the reason is internal_error.
 func findReason(err error, v *Verdict) reason.Reason {
-	if r, ok := classifyGuard(err); ok { // a refused address is always rejected, whichever package reports it
+	if r, ok := classifyGuard(err); ok { // first, because other packages wrap these errors
 		v.AgentFault = true
 		return r
 	}
@@ -125,20 +120,21 @@ func findReason(err error, v *Verdict) reason.Reason {
 	return reason.InternalError
 }
 
-// classifyGuard returns the reason for addresses and URLs that package netguard refused, and false for other errors.
+// classifyGuard returns address_blocked for addresses and URLs that package netguard refused, and false for other
+// errors.
 func classifyGuard(err error) (reason.Reason, bool) {
 	var blocked *netguard.BlockedError
 	var refused *netguard.RefusedURLError
 	return reason.AddressBlocked, errors.As(err, &blocked) || errors.As(err, &refused)
 }
 
-// classifyFailure returns the reason that a step of the executor decided (*Failure), and false for other errors.
+// classifyFailure returns the reason of a *Failure, and false for other errors.
 func classifyFailure(err error, v *Verdict) (reason.Reason, bool) {
 	var f *Failure
 	if !errors.As(err, &f) {
 		return "", false
 	}
-	v.Pause, v.exact = f.Pause, f.Exact
+	v.Pause = f.Pause
 	switch f.Reason {
 	case reason.ToolNotFound, reason.ToolError, reason.SchemaMismatch, reason.BadResponse, reason.ServerError, reason.OutcomeUnknown:
 		v.AgentFault = !f.Ours
@@ -146,8 +142,8 @@ func classifyFailure(err error, v *Verdict) (reason.Reason, bool) {
 	return f.Reason, true
 }
 
-// classifyDecoding returns the reason for documents that cannot be decoded now because other documents use all memory
-// for decoding, and false for other errors. The wait depends on the delivery's age (see BackOff).
+// classifyDecoding returns agent_busy if a document cannot be decoded now because other documents use all memory for
+// decoding, and false for other errors. The length of the wait is BackOff.
 func classifyDecoding(err error, _ *Verdict) (reason.Reason, bool) {
 	return reason.AgentBusy, errors.Is(err, decode.ErrBusy)
 }
@@ -185,7 +181,8 @@ func classifyChain(err error, _ *Verdict) (reason.Reason, bool) {
 	return "", false
 }
 
-// classifyContent returns the reason for errors of fetching documents and files, and false for other errors.
+// classifyContent returns the reason for errors of fetching documents and files, and false for other errors. If the
+// servers asked for a wait, it stores that wait in v.RetryAfter.
 func classifyContent(err error, v *Verdict) (reason.Reason, bool) {
 	var none *ipfs.NoDocumentError
 	var gateway *ipfs.NoGatewayError
@@ -212,8 +209,8 @@ func classifyContent(err error, v *Verdict) (reason.Reason, bool) {
 }
 
 // classifyOAuth returns the reason for errors of an authorization server, and false for other errors. If the server
-// refuses the credential, another credential may help (auth_required). If it does not answer, the agent itself may
-// still be healthy.
+// refuses the credential or its metadata cannot be used, the reason is auth_required: another credential may help. If
+// it is unavailable, v.thirdParty is set, because the agent itself may still work.
 func classifyOAuth(err error, v *Verdict) (reason.Reason, bool) {
 	var no *oauth.RefusedError
 	var document *oauth.MetadataError
@@ -272,8 +269,8 @@ func classifyMCP(err error, v *Verdict) (reason.Reason, bool) {
 }
 
 // mayBeExecuted reports whether the agent may have executed a call that it answered with this HTTP status (0: a
-// JSON-RPC error). It returns false for 408, 425 and 503, which say that the agent did not begin (RFC 9110 §15.5.9,
-// §15.6.4; RFC 8470).
+// JSON-RPC error). It returns false for 408, 425 and 503, by which the agent says that it did not begin (RFC 9110
+// §15.5.9, §15.6.4; RFC 8470).
 func mayBeExecuted(status int) bool {
 	switch status {
 	case http.StatusServiceUnavailable, http.StatusRequestTimeout, http.StatusTooEarly:
@@ -282,8 +279,8 @@ func mayBeExecuted(status int) bool {
 	return true
 }
 
-// classifyCall returns the reason for a failed MCP request. It separates requests that the agent certainly did not
-// execute, those that it certainly executed, and those of which neither is known. See docs/design/calls.md.
+// classifyCall returns the reason for a failed MCP request. It distinguishes requests that the agent certainly did not
+// execute, requests that it certainly executed, and requests of which neither is certain. See docs/design/calls.md.
 func classifyCall(call *mcpcall.CallError) reason.Reason {
 	switch s := call.Status; {
 	case errors.Is(call.Err, mcpcall.ErrSessionGone):
@@ -312,7 +309,10 @@ func classifyCall(call *mcpcall.CallError) reason.Reason {
 }
 
 // classifyUnanswered returns the reason for a request that got neither an HTTP error status nor a JSON-RPC error. If
-// some of a call was written, the outcome is unknown.
+// the agent answered input_required, it is rate_limited if Herald only has to wait, and bad_response otherwise. If at
+// least a part of the request was written, it is outcome_unknown. If nothing was written, the error decides: timeout,
+// internal_error (this process cancelled the request), bad_response (the handshake or the tool list is invalid), or
+// connect_failed for all others.
 func classifyUnanswered(call *mcpcall.CallError) reason.Reason {
 	var input *mcpcall.InputRequiredError
 	var large *mcpcall.TooLargeError

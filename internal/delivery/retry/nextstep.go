@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"strings"
 
 	"github.com/agentherald/herald/internal/erc8004"
 	"github.com/agentherald/herald/internal/netguard"
@@ -15,7 +16,7 @@ import (
 // Subject describes the delivery for which NextStep is asked, as far as it is known. No field is trusted, because
 // agents choose their own endpoints.
 type Subject struct {
-	Delivery string // id; empty: there is no delivery, for example when an operator probes an agent
+	Delivery string // id; empty: there is no delivery, for example in `worker agent probe`
 	ChainID  uint64
 	AgentID  string // decimal; empty: the agent is unknown
 	Registry string // the agent's IdentityRegistry, in upper or lower case
@@ -23,13 +24,14 @@ type Subject struct {
 	Tool     string // the tool that the job names
 	Listed   bool   // the agent has an entry in the servers file
 	Over     bool   // the delivery is final and will not be tried again
+	Shower   string // "probe" or "resolve": the command that shows the step, which must not refer to itself
 }
 
-// NextStep returns how an operator can proceed with a delivery that ended, is held or waits for the reason. The text is
-// one sentence with a setting or a command to copy, or "nothing to do: …". Every reason of the closed list has a text;
-// for other words NextStep returns "".
+// NextStep returns a text for the operator: how to proceed with a delivery that ended, is held or waits for the reason
+// r. The text is one sentence with a setting or a command to copy, or "nothing to do: …". Each reason of package reason
+// has a text. For any other value of r, NextStep returns "".
 //
-// The text is computed when it is shown and never stored, because the right advice may change later.
+// Callers compute the text when they show it and do not store it, because the right advice may change later.
 func NextStep(r reason.Reason, s Subject) string {
 	for _, of := range []func(reason.Reason, Subject) string{skippedStep, rejectedStep, heldStep, waitingStep, deadStep} {
 		if step := of(r, s); step != "" {
@@ -46,8 +48,8 @@ func skippedStep(r reason.Reason, s Subject) string {
 	case reason.NoURI:
 		return "the agent's owner has to set a tokenURI in the identity registry" + s.thenReplay(r)
 	case reason.NoDocument:
-		return "the agent's owner has to publish a registration document where its tokenURI leads, see " +
-			s.resolveCommand() + s.thenReplay(r)
+		return "the agent's owner has to publish a registration document where its tokenURI leads" +
+			s.refer(", see ", s.resolveCommand(), "") + s.thenReplay(r)
 	case reason.NoMCPEndpoint:
 		return "the agent's owner has to register an MCP endpoint" + s.thenReplay(r)
 	case reason.AgentInactive:
@@ -83,7 +85,7 @@ func rejectedStep(r reason.Reason, s Subject) string {
 			"one of another name counts when HERALD_TOOL_ALIASES says so",
 			cmp.Or(s.Tool, "of the job")) + s.thenReplay(r)
 	case reason.SchemaMismatch:
-		return "the agent has to accept these arguments, see " + s.probeCommand() + s.thenReplay(r)
+		return "the agent has to accept these arguments" + s.refer(", see ", s.probeCommand(), "") + s.thenReplay(r)
 	case reason.HashMismatch:
 		return "the file's owner has to serve the file that was hashed, or HERALD_HASH_POLICY=annotate delivers such " +
 			"files labelled" + s.thenReplay(r)
@@ -102,7 +104,7 @@ func rejectedStep(r reason.Reason, s Subject) string {
 	case reason.ToolError:
 		return "the agent's tool ran and refused: ask its author; once that is mended" + s.replayAfter(r)
 	case reason.BadResponse:
-		return "the agent's author has to mend its answer, see " + s.probeCommand() + s.thenReplay(r)
+		return "the agent's author has to mend its answer" + s.refer(", see ", s.probeCommand(), "") + s.thenReplay(r)
 	case reason.Operator:
 		return "nothing to do: an operator cancelled it; to deliver it all the same" + s.replayAfter(r)
 	case reason.Reorg:
@@ -111,8 +113,8 @@ func rejectedStep(r reason.Reason, s Subject) string {
 	return ""
 }
 
-// heldStep returns NextStep's text for the reasons that hold a delivery, and "" for others. After that step, the
-// delivery continues automatically.
+// heldStep returns NextStep's text for the reasons that hold a delivery, and "" for others. The step that it names
+// releases the delivery.
 func heldStep(r reason.Reason, s Subject) string {
 	switch r {
 	case reason.AuthRequired:
@@ -154,7 +156,7 @@ func waitingStep(r reason.Reason, s Subject) string {
 	case reason.AgentBusy, reason.BehindEarlier, reason.Throttled, reason.OverBudget:
 		return again
 	case reason.BreakerOpen:
-		return again + ", after one probe call succeeded; to see the fault: " + s.probeCommand()
+		return again + ", after one probe call succeeded" + s.refer("; to see the fault: ", s.probeCommand(), "")
 	}
 	if s.Over {
 		return ""
@@ -163,9 +165,10 @@ func waitingStep(r reason.Reason, s Subject) string {
 	case reason.ChainUnavailable:
 		return again + fmt.Sprintf("; if the node of RPC_URL_%d stays away, set another: worker doctor", s.ChainID)
 	case reason.ContentUnavailable:
-		return again + ", and after six failures the feedback is delivered without its file; to see what is fetched: " + s.resolveCommand()
+		return again + ", and after six failures the feedback is delivered without its file" +
+			s.refer("; to see what is fetched: ", s.resolveCommand(), "")
 	case reason.ConnectFailed, reason.Timeout, reason.RateLimited, reason.ServerError, reason.OutcomeUnknown:
-		return again + "; to see how the agent does: " + s.probeCommand()
+		return again + s.refer("; to see how the agent does: ", s.probeCommand(), "")
 	case reason.InternalError:
 		return again + "; the worker's log says more of it"
 	}
@@ -179,9 +182,9 @@ func deadStep(r reason.Reason, s Subject) string {
 	case reason.ChainUnavailable:
 		return fmt.Sprintf("once the node of RPC_URL_%d answers (worker doctor)", s.ChainID) + s.replayAfter(r)
 	case reason.ContentUnavailable:
-		return "once the document that it needs can be fetched (" + s.resolveCommand() + ")" + s.replayAfter(r)
+		return "once the document that it needs can be fetched" + s.refer(" (", s.resolveCommand(), ")") + s.replayAfter(r)
 	case reason.ConnectFailed, reason.Timeout, reason.RateLimited, reason.ServerError:
-		return "once the agent answers again (" + s.probeCommand() + ")" + s.replayAfter(r)
+		return "once the agent answers again" + s.refer(" (", s.probeCommand(), ")") + s.replayAfter(r)
 	case reason.OutcomeUnknown:
 		return "ask the agent's author whether it arrived; if not" + s.replayAfter(r)
 	case reason.InternalError:
@@ -213,12 +216,20 @@ func (s Subject) replayAfter(r reason.Reason) string {
 	return ""
 }
 
+// refer returns the command between before and after, or "" if the step is part of the command's own output.
+func (s Subject) refer(before, command, after string) string {
+	if s.Shower != "" && strings.HasPrefix(command, "worker agent "+s.Shower+" ") {
+		return ""
+	}
+	return before + command + after
+}
+
 func (s Subject) probeCommand() string { return "worker agent probe " + s.agentArgument() }
 
 func (s Subject) resolveCommand() string { return "worker agent resolve " + s.agentArgument() }
 
-// agentArgument returns the agent as an argument of a command: CHAIN:AGENT, with --registry if its registry is not the
-// chain's known one.
+// agentArgument returns the agent as an argument of a command: CHAIN:AGENT, and --registry if the agent's registry is
+// not the IdentityRegistry that Herald knows for the chain. If the agent is unknown, it returns the word "CHAIN:AGENT".
 func (s Subject) agentArgument() string {
 	if s.AgentID == "" {
 		return "CHAIN:AGENT"
@@ -240,7 +251,8 @@ var (
 	quotedURL = regexp.MustCompile(`^https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?/[!-&(-~]*$`)
 )
 
-// maxOption is the length above which a URL is too long to be copied from a terminal.
+// maxOption is the number of bytes above which OriginOption omits a URL, because it is too long to be copied from a
+// terminal.
 const maxOption = 300
 
 // OriginOption returns the option " --origin URL" of `worker token set` and `login` for an operator to copy, in single

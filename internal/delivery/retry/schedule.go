@@ -16,7 +16,7 @@ const (
 	minRateLimitedWait = 60 * time.Second
 )
 
-// Schedule contains the wait after each failed attempt. It allows one attempt more than it has waits.
+// Schedule contains the waits between the attempts of a delivery. It allows one attempt more than it has waits.
 type Schedule struct{ waits []time.Duration }
 
 // NewSchedule returns a schedule with these waits. It needs at least one wait; none may be negative.
@@ -35,14 +35,13 @@ func NewSchedule(waits []time.Duration) (Schedule, error) {
 // Attempts returns how many attempts a delivery has, including the first one.
 func (s Schedule) Attempts() int { return len(s.waits) + 1 }
 
-// Next returns how long to wait after attempt number attempt (1-based, of the present budget) failed with verdict v, or
-// false if no attempts are left. rnd is a random number in [0, 1). A free wait lasts v.Pause and is always allowed.
+// Next returns how long to wait after an attempt that failed with verdict v, or false if no attempts are left. attempt
+// is the number of the attempt since the delivery's acceptance or replay, from 1. rnd is a random number in [0, 1). A
+// free wait lasts v.Pause ±20 % and is always allowed. For other waits, scheduled is the schedule's wait with this
+// number:
 //
-// wait = max(scheduled ±20 %, min(Retry-After, 1 h)), and at least 60 s after RateLimited.
+// wait = max(scheduled ±20 %, min(v.RetryAfter, 1 h)), and at least minRateLimitedWait for the reason rate_limited.
 func (s Schedule) Next(attempt int, v Verdict, rnd float64) (time.Duration, bool) {
-	if v.Free && v.exact {
-		return v.Pause, true
-	}
 	if v.Free {
 		return spreadWait(v.Pause, rnd), true
 	}
@@ -60,8 +59,9 @@ func (s Schedule) Next(attempt int, v Verdict, rnd float64) (time.Duration, bool
 // maxFreeWait is the longest wait that BackOff returns. A chain may be down for days while many deliveries wait for it.
 const maxFreeWait = 5 * time.Minute
 
-// BackOff returns a free wait for a delivery of this age: a quarter of the age, between a second and maxFreeWait. So a
-// new delivery waits only seconds during a short outage. Only the delivery's expiry ends such waits.
+// BackOff returns the length of a free wait for a delivery of this age: a quarter of the age, but at least a second and
+// at most maxFreeWait. So a new delivery waits only seconds during a short outage. Free waits repeat until the delivery
+// expires.
 func BackOff(age time.Duration) time.Duration {
 	return min(max(age/4, time.Second), maxFreeWait)
 }

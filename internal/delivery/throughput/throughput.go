@@ -1,8 +1,8 @@
 // Package throughput counts the outcomes of attempts per minute, over all workers, for the overview page: the number of
 // each status, and a histogram of the time from acceptance to the agent's answer.
 //
-// The counts are approximate. Redis keeps them for a day and may lose them. The exact numbers are in Postgres, where
-// counting the last hour would read every delivery of that hour.
+// The counts are approximate, because Redis keeps them for a day and may lose them. The exact numbers are in Postgres,
+// where counting those of the last hour would read every delivery of that hour.
 package throughput
 
 import (
@@ -19,7 +19,8 @@ import (
 	"github.com/agentherald/herald/internal/store"
 )
 
-// Minute contains the outcomes of attempts in the minute that begins at At, and the latencies of its deliveries.
+// Minute contains the outcomes of attempts in the minute that begins at At, and the latencies of the deliveries that
+// the agents accepted in it.
 type Minute struct {
 	At       time.Time
 	Outcomes map[store.Status]int64
@@ -48,8 +49,8 @@ func (h *Histogram) addLatency(age time.Duration) {
 }
 
 // Quantile returns the latency in seconds below which the fraction q (0 to 1) of all latencies lies, interpolated
-// within its bucket. In the last bucket, which has no upper bound, it returns the bucket's lower bound. It returns
-// false if the histogram is empty.
+// within its bucket. In the last bucket, which has no upper bound, it returns the bucket's lower bound. If the
+// histogram is empty, ok is false.
 func (h Histogram) Quantile(q float64) (seconds float64, ok bool) {
 	var total int64
 	for _, n := range h {
@@ -89,7 +90,7 @@ const (
 	maxUnsent = 60
 )
 
-// Counter counts the outcomes of one worker. It is safe for concurrent use.
+// Counter counts the outcomes of one worker and adds them to Redis. It is safe for concurrent use.
 type Counter struct {
 	redis Counters
 	log   *slog.Logger
@@ -107,8 +108,8 @@ func New(redis Counters, log *slog.Logger, now func() time.Time) *Counter {
 	return &Counter{redis: redis, log: log, now: now, minutes: map[int64]*Minute{}}
 }
 
-// Count counts an outcome. age, from acceptance to the agent's answer, is used only if status is Delivered. The outcome
-// is dropped if Redis has not accepted counts for maxUnsent minutes.
+// Count counts an outcome. age is the time from acceptance to the agent's answer, and is counted only if status is
+// Delivered. If the counts of maxUnsent other minutes are not in Redis yet, the outcome is not counted.
 func (c *Counter) Count(status store.Status, age time.Duration) {
 	minute := c.now().Unix() / 60
 	c.mu.Lock()
@@ -142,7 +143,7 @@ func (c *Counter) Run(ctx context.Context) {
 	}
 }
 
-// sendCounts adds the pending counts to Redis. If that fails, they are kept and sent again with the next ones.
+// sendCounts adds to Redis the counts that are not there yet. If that fails, they are sent with the next ones.
 func (c *Counter) sendCounts(ctx context.Context) {
 	c.mu.Lock()
 	unsent := c.minutes
@@ -163,7 +164,8 @@ func (c *Counter) sendCounts(ctx context.Context) {
 	}
 }
 
-// restoreCounts keeps counts that were not sent. It merges them with newer counts of the same minutes.
+// restoreCounts puts unsent, the counts that a failed call could not add to Redis, into c.minutes again. It adds to
+// them the counts of the same minutes that have come since.
 func (c *Counter) restoreCounts(unsent map[int64]*Minute) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,7 +180,7 @@ func (c *Counter) restoreCounts(unsent map[int64]*Minute) {
 	}
 }
 
-// Minutes returns the last n minutes of all workers, the oldest first. The last one is not complete.
+// Minutes returns the last n minutes of all workers, the oldest first. The last one has not ended.
 func (c *Counter) Minutes(ctx context.Context, n int) ([]Minute, error) {
 	last := c.now().Unix() / 60
 	keys := make([]string, n)
@@ -201,10 +203,10 @@ func (c *Counter) Minutes(ctx context.Context, n int) ([]Minute, error) {
 
 func minuteKey(minute int64) string { return fmt.Sprintf("herald:minute:%d", minute) }
 
-// bucketPrefix is the prefix of counters that are buckets of the histogram. All other counters are statuses.
+// bucketPrefix begins the names of counters that are buckets of the histogram. All other names are statuses.
 const bucketPrefix = "le"
 
-// encodeCounts returns the minute's counters by name: statuses, and buckets with bucketPrefix.
+// encodeCounts returns the minute's counters by name: the statuses, and the buckets with bucketPrefix.
 func (m *Minute) encodeCounts() map[string]int64 {
 	out := make(map[string]int64, len(m.Outcomes)+4)
 	for status, n := range m.Outcomes {
@@ -218,7 +220,7 @@ func (m *Minute) encodeCounts() map[string]int64 {
 	return out
 }
 
-// decodeMinute parses counters that encodeCounts named. It ignores unknown buckets.
+// decodeMinute returns the minute with the counters that encodeCounts returned. It ignores unknown buckets.
 func decodeMinute(counts map[string]int64) Minute {
 	m := Minute{Outcomes: map[store.Status]int64{}}
 	for name, n := range maps.All(counts) {

@@ -14,15 +14,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Acceptor commits elements of the list. It may be called again with the same elements after an error.
+// Acceptor stores elements of the list in Postgres. *intake.Intake implements it. After an error, a Consumer passes the
+// same elements again.
 type Acceptor interface {
 	FromList(ctx context.Context, elements []intake.Element) ([]intake.Taken, error)
 }
 
 // Config configures a Consumer.
 type Config struct {
-	// Client is the connection to Redis. Each call must end in bounded time, also without a deadline of its context.
-	// Required.
+	// Client calls Redis. Each of its calls must end in bounded time, even if the context has no deadline. Required.
 	Client   redis.UniversalClient
 	Acceptor Acceptor // required
 	List     string   // HERALD_LEGACY_QUEUE; required
@@ -30,37 +30,37 @@ type Config struct {
 
 	// PollInterval is the time between two polls of an empty list. Default 100 ms.
 	PollInterval time.Duration
-	// Alive is how long a worker counts as alive after it last fetched a batch. After that, other workers return its
+	// Alive is the time after its last fetch of a batch at which a worker counts as dead. Other workers then return its
 	// elements to the list. Default 30 s.
 	Alive time.Duration
 
 	Logger *slog.Logger // default slog.Default()
 }
 
-// Consumer moves jobs from the old backend's list to Postgres. Consumers of several processes may share one list.
+// Consumer moves jobs from the old backend's list to Postgres. Consumers in several processes may read the same list.
 type Consumer struct {
 	Config
 	list   *list
 	worker string // this consumer's unique id
 
-	done    batch           // committed in Postgres, not yet acknowledged in Redis
-	cursor  uint64          // where putBackOfDead continues to list the workers (listWorkers)
+	done    batch           // the batch that is committed in Postgres and not yet acknowledged in Redis
+	cursor  uint64          // cursor of listWorkers for the next page of workers
 	checked time.Time       // when putBackOfDead last checked the other workers
-	failing logging.Service // the failing service that reportError last logged; empty: all work
+	failing logging.Service // the service whose failure reportError logged last; empty: no service fails
 }
 
 const (
-	// acceptTimeout bounds a commit. It is shorter than Alive, so that a worker whose Postgres hangs does not count as
-	// dead.
+	// acceptTimeout bounds the commit of a batch. It is shorter than the default of Alive. So a worker whose Postgres
+	// does not answer fetches again, and stays alive, before it counts as dead.
 	acceptTimeout = 10 * time.Second
 	leaveTimeout  = 2 * time.Second // bounds signOff
 
-	// firstPause and longestPause bound the pause between two tries while Redis or Postgres fails.
+	// firstPause and longestPause bound the pause of Run after an error. Each further error doubles the pause.
 	firstPause   = 250 * time.Millisecond
 	longestPause = 8 * time.Second
 )
 
-// New validates the configuration and sets the defaults.
+// New validates cfg, sets its defaults, and returns a Consumer.
 func New(cfg Config) (*Consumer, error) {
 	if cfg.Client == nil || cfg.Acceptor == nil || cfg.List == "" || cfg.Metrics == nil {
 		return nil, errors.New("legacy: a Redis client, an acceptor, a list and metrics are needed")
@@ -71,7 +71,7 @@ func New(cfg Config) (*Consumer, error) {
 	return &Consumer{Config: cfg, list: newList(cfg.Client, cfg.List), worker: uuid.NewString()}, nil
 }
 
-// Run moves jobs until ctx ends. It finishes a commit that has begun.
+// Run moves jobs until ctx ends. If ctx ends during a commit, Run finishes the commit first.
 func (c *Consumer) Run(ctx context.Context) {
 	c.Logger.Info("taking jobs from the old backend's list", "list", c.List, "worker", c.worker)
 	pause := time.Duration(0)
@@ -97,6 +97,7 @@ func (c *Consumer) Run(ctx context.Context) {
 	c.signOff(ctx)
 }
 
+// awaitPause returns after d, or when ctx ends.
 func (c *Consumer) awaitPause(ctx context.Context, d time.Duration) {
 	if d == 0 {
 		return
@@ -132,13 +133,14 @@ func (c *Consumer) takeBatch(ctx context.Context) (int, error) {
 	return len(taken), nil
 }
 
-// commitError marks an error of the Acceptor, to distinguish it from errors of Redis.
+// commitError wraps an error of the Acceptor. By this type, reportError recognises an error of Postgres; all other
+// errors of a batch are errors of Redis.
 type commitError struct{ error }
 
 func (e *commitError) Unwrap() error { return e.error }
 
-// logTaken logs each element that did not become a delivery (rejected or conflict), and one line with the counts of all
-// verdicts. It also adds these counts to the metrics.
+// logTaken logs each element that is rejected or in conflict, and one line with the number of elements of each verdict.
+// It also adds these numbers to the metrics.
 func (c *Consumer) logTaken(taken []intake.Taken) {
 	counts := map[store.Verdict]int{}
 	for _, t := range taken {
@@ -158,8 +160,8 @@ func (c *Consumer) logTaken(taken []intake.Taken) {
 		"conflict", counts[store.Conflict], "rejected", counts[intake.Rejected])
 }
 
-// putBackOfDead returns the elements of dead workers to the list. It looks for dead workers at most three times per
-// Alive, on one page of listWorkers each time, and otherwise does nothing.
+// putBackOfDead returns the elements of dead workers to the list. It checks one page of listWorkers per call, and at
+// most three pages per Alive; a call within Alive/3 after the last check does nothing.
 func (c *Consumer) putBackOfDead(ctx context.Context) error {
 	if time.Since(c.checked) < c.Alive/3 {
 		return nil
@@ -184,8 +186,8 @@ func (c *Consumer) putBackOfDead(ctx context.Context) error {
 	return nil
 }
 
-// reportError logs one line when Redis or Postgres begins to fail, and one when both work again. A nil err means that
-// both work.
+// reportError logs one line when Redis or Postgres begins to fail, and one when both work again. err is the
+// error of the last batch; nil means that both work.
 func (c *Consumer) reportError(err error) {
 	var commit *commitError
 	now := logging.Service("")
@@ -211,7 +213,8 @@ func (c *Consumer) reportError(err error) {
 	}
 }
 
-// signOff acknowledges the committed batch and returns this worker's other elements to the list immediately.
+// signOff acknowledges the committed batch, and returns this worker's other elements to the list without waiting until
+// the worker counts as dead.
 func (c *Consumer) signOff(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()

@@ -1,24 +1,25 @@
-// Package legacy consumes the jobs of the old backend, which adds each job to a Redis list with LPUSH and never looks
-// at it again.
+// Package legacy moves jobs from the old backend's list in Redis to Postgres. The old backend is the system that Herald
+// replaces (docs/migrating.md). It adds each job to the list with LPUSH and does not read it again.
 //
-// A worker moves up to a hundred of the oldest jobs to a processing list of its own, commits them in Postgres, and
-// acknowledges them by deleting them from the processing list. The keys are:
+// A worker moves up to a hundred of the oldest jobs from that list to a processing list of its own, and commits them in
+// Postgres. Then it acknowledges them: it deletes them from the processing list. The keys in Redis are:
 //
 //	action_jobs                          the old backend's list
 //	{action_jobs}:processing:<worker>    the jobs that a worker moved and has not acknowledged
-//	{action_jobs}:workers                a hash: each worker with a processing list, and the token of its batch
-//	{action_jobs}:worker:<worker>        exists, with an expiry, while the worker is alive
+//	{action_jobs}:workers                a hash from each worker with a processing list to the token of its batch
+//	{action_jobs}:worker:<worker>        the worker's keep-alive key, which expires after its death
 //
-// A worker that dies leaves its processing list behind. Another worker finds the list in the hash. When the dead
-// worker's keep-alive key has expired, the other worker moves the elements back to the old backend's list. So each
-// element is committed at least once. A job that was committed before is recognized by its key and remains one
-// delivery.
+// A worker that dies leaves its processing list in Redis. Another worker finds its id in the hash. Once the keep-alive
+// key of the dead worker has expired, the other worker moves the elements back to the old backend's list. So each
+// element is committed at least once. A job that was committed before has the same key, so it remains one delivery.
 //
-// Package job defines the format of a job, and package intake handles invalid ones.
+// A batch is the part of a processing list that a worker commits in one transaction.
+//
+// Package job defines the format of a job, and package intake stores jobs and handles invalid ones.
 //
 // Invariants:
 //   - An element leaves Redis only after Postgres has committed a row for it.
-//   - Every change in Redis is one script with a deadline. A script that Redis runs after its caller gave up changes
-//     nothing.
-//   - Foreign data under these keys causes an error in the log and a pause, but it does not stop the worker.
+//   - Every change in Redis is one script. If Redis runs a script late, after the worker's call timed out, the script
+//     loses no element.
+//   - Data of another program under these keys causes an error in the log and a pause, but it does not stop the worker.
 package legacy

@@ -20,17 +20,19 @@ var takeSource string
 var returnSource string
 
 const (
-	// maxBatch is the largest number of elements in a batch. A batch gets no further element once its elements have
-	// maxBatchBytes together. At most maxElement bytes of each element are read.
+	// maxBatch is the largest number of elements in a batch. An element is added only if the elements before it have
+	// less than maxBatchBytes together. Only the first maxElement bytes of an element are read.
 	maxBatch      = 100
 	maxBatchBytes = 4 << 20
 	maxElement    = job.MaxBytes + 1
 
-	// maxReturned is the largest number of elements that one call returns to the list. A dead worker never has more.
+	// maxReturned is the largest number of elements that one call of putBack or removeWorker returns to the list. It
+	// exceeds maxBatch, the most that a worker has.
 	maxReturned = 1000
 )
 
-// list is one list of the old backend, with Herald's own keys for it. A Redis cluster keeps all these keys in one slot.
+// list is the old backend's list, with Herald's own keys for it. All these keys are in one hash slot of a Redis
+// cluster.
 type list struct {
 	client       redis.UniversalClient
 	name         string
@@ -42,23 +44,25 @@ func newList(client redis.UniversalClient, name string) *list {
 	return &list{client, name, redis.NewScript(takeSource), redis.NewScript(returnSource)}
 }
 
+// workersKey returns the Redis key of the hash that maps each worker's id to the token of its batch.
 func (l *list) workersKey() string { return "{" + l.name + "}:workers" }
 
-// keysOf returns the keys for one worker, in the order in which both scripts expect them.
+// keysOf returns the Redis keys that take.lua and return.lua get as KEYS for a worker: the old backend's list, the
+// worker's processing list, the hash of workersKey, and the worker's keep-alive key.
 func (l *list) keysOf(worker string) []string {
 	return []string{l.name, "{" + l.name + "}:processing:" + worker, l.workersKey(), "{" + l.name + "}:worker:" + worker}
 }
 
-// batch is the content of a worker's processing list, the oldest element first.
+// batch contains the elements that a worker has to commit, the oldest first.
 type batch struct {
-	token    string // random name of the batch; it acknowledges the batch only once
+	token    string // random id; Redis accepts it only once as the acknowledgement of the batch
 	elements []intake.Element
-	waiting  int64 // elements that remain in the old backend's list
+	waiting  int64 // number of elements that remain in the old backend's list
 }
 
-// takeBatch acknowledges the batch done, unless it is empty, and returns the worker's next batch, which is empty if the
-// list is. The elements of the batch stay in Redis until they are acknowledged. alive is the time after which the
-// worker counts as dead.
+// takeBatch acknowledges the batch done, unless it is empty, and returns the worker's next batch. An empty result means
+// that the list is empty. The elements of the next batch stay in the processing list until they are acknowledged.
+// takeBatch also renews the keep-alive key of the worker, which expires after alive.
 func (l *list) takeBatch(ctx context.Context, worker string, done batch, alive time.Duration) (batch, error) {
 	answer, err := l.takeScript.Run(ctx, l.client, l.keysOf(worker), worker, alive.Milliseconds(), done.token,
 		len(done.elements), uuid.NewString(), maxBatch, maxBatchBytes, maxElement).Slice()
@@ -68,10 +72,11 @@ func (l *list) takeBatch(ctx context.Context, worker string, done batch, alive t
 	return readBatch(answer)
 }
 
-// errAnswer means that Redis returned something that take.lua never returns: another server or another script answered.
+// errAnswer is the error for an answer of Redis that take.lua never returns.
 var errAnswer = errors.New("take jobs from a list in Redis: its answer is not understood")
 
-// readBatch parses the answer of take.lua: token, length of the list, and length and beginning of each element.
+// readBatch parses the answer of take.lua: the token, the length of the list, and for each element its length and its
+// beginning.
 func readBatch(answer []any) (b batch, err error) {
 	if len(answer) < 2 || len(answer)%2 != 0 {
 		return b, errAnswer
@@ -93,23 +98,25 @@ func readBatch(answer []any) (b batch, err error) {
 	return b, nil
 }
 
-// putBack moves the elements of a dead worker back to the list. It returns their number, or -1 if the worker is alive
-// and nothing was moved.
+// putBack moves at most maxReturned elements of another worker's processing list back to the old backend's list, and
+// returns their number. If that worker is alive, putBack moves nothing and returns -1.
 func (l *list) putBack(ctx context.Context, worker string) (int, error) {
 	return l.runReturn(ctx, worker, batch{}, "")
 }
 
-// removeWorker is called by a worker that stops. It acknowledges done, moves the worker's other elements back to the
-// list, and removes the worker's keys.
+// removeWorker removes this worker when it stops, with one script. It acknowledges the batch done (empty: none), moves
+// the other elements of the worker's processing list back to the old backend's list, and deletes the worker's keys.
 func (l *list) removeWorker(ctx context.Context, worker string, done batch) error {
 	_, err := l.runReturn(ctx, worker, done, "itself")
 	return err
 }
 
-// runReturn runs return.lua and returns the number of moved elements. An empty who means that another worker calls:
-// while the worker is alive, the script then moves nothing and returns -1. Otherwise the worker itself calls.
-func (l *list) runReturn(ctx context.Context, worker string, done batch, who string) (int, error) {
-	moved, err := l.returnScript.Run(ctx, l.client, l.keysOf(worker), worker, maxReturned, who, done.token,
+// runReturn runs return.lua for the worker with this id, and returns the number of elements that it moved from the
+// worker's processing list back to the old backend's list. caller is "" if another worker calls: while the worker is
+// alive, the script then moves nothing and returns -1. If the stopping worker itself calls, caller is any other text.
+// The script first acknowledges the batch done, unless that is empty.
+func (l *list) runReturn(ctx context.Context, worker string, done batch, caller string) (int, error) {
+	moved, err := l.returnScript.Run(ctx, l.client, l.keysOf(worker), worker, maxReturned, caller, done.token,
 		len(done.elements)).Int()
 	if err != nil {
 		return 0, fmt.Errorf("return what worker %s took from the list %s in Redis: %w", worker, l.name, err)
@@ -117,8 +124,8 @@ func (l *list) runReturn(ctx context.Context, worker string, done batch, who str
 	return moved, nil
 }
 
-// listWorkers returns a page of the workers that have a processing list, beginning at cursor (0: the first page). next
-// is the cursor of the next page, or 0 after the last one. Names that are not ids of workers are skipped.
+// listWorkers returns a page of the ids of workers that have a processing list. cursor is 0 for the first page. next is
+// the cursor of the next page, or 0 after the last one. Names in the hash that are not UUIDs are skipped.
 func (l *list) listWorkers(ctx context.Context, cursor uint64) (workers []string, next uint64, err error) {
 	pairs, next, err := l.client.HScan(ctx, l.workersKey(), cursor, "", maxBatch).Result()
 	if err != nil {

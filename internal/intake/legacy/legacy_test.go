@@ -168,9 +168,7 @@ func TestForeignElements(t *testing.T) {
 	everywhere(t, func(t *testing.T, rdb *redis.Client) {
 		huge := strings.Repeat("x", 3*job.MaxBytes)
 		for _, e := range []string{"", "\x00\xff", huge, "last"} {
-			if err := rdb.LPush(t.Context(), listOfJobs, e).Err(); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, rdb.LPush(t.Context(), listOfJobs, e).Err())
 		}
 		b, err := newList(rdb, listOfJobs).takeBatch(t.Context(), uuid.NewString(), batch{}, time.Minute)
 		if err != nil || len(b.elements) != 4 {
@@ -205,9 +203,7 @@ func TestBatchIsBounded(t *testing.T) {
 func TestForeignKeys(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, rdb *redis.Client) {
-		if err := rdb.HSet(t.Context(), "{action_jobs}:workers", "not a worker", "x", strings.Repeat("y", 1e5), "").Err(); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, rdb.HSet(t.Context(), "{action_jobs}:workers", "not a worker", "x", strings.Repeat("y", 1e5), "").Err())
 		rdb.Set(t.Context(), listOfJobs, "no list", 0)
 		l := newLedger()
 		var log heraldtest.Log

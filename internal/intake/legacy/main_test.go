@@ -29,13 +29,9 @@ func everywhere(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
 func newClient(t testing.TB, url string) *redis.Client {
 	t.Helper()
 	q, err := queue.Open(queue.Config{URL: secret.New(url), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	c, err := q.Client(5 * time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = errors.Join(c.Close(), q.Close()) })
 	return c.(*redis.Client)
 }
@@ -86,18 +82,14 @@ const listOfJobs = "action_jobs"
 func newConsumer(t testing.TB, rdb redis.UniversalClient, l Acceptor, adapt ...func(*Config)) *Consumer {
 	t.Helper()
 	metrics, err := NewMetrics(prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	cfg := Config{Client: rdb, Acceptor: l, List: listOfJobs, Metrics: metrics,
 		PollInterval: time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
 	for _, a := range adapt {
 		a(&cfg)
 	}
 	c, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return c
 }
 
@@ -119,9 +111,7 @@ func run(t testing.TB, consumers ...*Consumer) (stop func()) {
 func push(t testing.TB, rdb *redis.Client, from, to int) {
 	t.Helper()
 	for i := from; i < to; i++ {
-		if err := rdb.LPush(t.Context(), listOfJobs, fmt.Sprintf("job %05d", i)).Err(); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, rdb.LPush(t.Context(), listOfJobs, fmt.Sprintf("job %05d", i)).Err())
 	}
 }
 
@@ -129,8 +119,6 @@ func push(t testing.TB, rdb *redis.Client, from, to int) {
 func keysOf(t testing.TB, rdb *redis.Client) []string {
 	t.Helper()
 	keys, err := rdb.Keys(t.Context(), "*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return keys
 }

@@ -187,8 +187,8 @@ func decodeArguments(args map[string]any) (map[string]any, error) {
 	out := make(map[string]any, len(args))
 	for name, value := range args {
 		switch value.(type) {
-		case nil, bool, string:
-			out[name] = value
+		case nil, bool, string, json.Number:
+			out[name] = tameNumbers(value)
 			continue
 		}
 		raw, isRaw := value.(json.RawMessage)

@@ -106,6 +106,13 @@ func TestFit(t *testing.T) {
 		{name: "dynamic reference", schema: `{"$dynamicAnchor":"a","properties":{"value":{"$dynamicRef":"#a"}}}`, path: "-"},
 		{name: "deep", schema: strings.Repeat(`{"not":`, 70) + `{}` + strings.Repeat(`}`, 70), path: "-"},
 		{name: "huge number", schema: `{"properties":{"value":{"maximum":1e999999999}}}`, path: "-"},
+		{name: "huge multipleOf", schema: `{"properties":{"value":{"multipleOf":1e1000001}}}`, path: "-"},
+		{name: "tiny minimum", schema: `{"properties":{"value":{"minimum":-1e-1000001}}}`, path: "-"},
+		{name: "huge const", schema: `{"properties":{"value":{"const":1e1000001}}}`, path: "-"},
+		{name: "huge number in an enum", schema: `{"properties":{"value":{"enum":[1,[{"a":1E+1000001}]]}}}`, path: "-"},
+		{name: "huge numbers against exact keywords", schema: `{"properties":{"n":{"type":"integer","exclusiveMinimum":0},"list":{"uniqueItems":true,"items":{"type":"number","multipleOf":1,"enum":[1e308]}}}}`,
+			args: map[string]any{"n": json.Number("1e1000001"), "list": []any{json.Number("1e1000001")}},
+			want: map[string]any{"n": json.Number("1e1000001"), "list": []any{json.Number("1e1000001")}}},
 		{name: "many parts", schema: `{"allOf":[` + strings.Repeat(`{},`, 2500) + `{}]}`, path: "-"},
 		{name: "circle", schema: `{"$ref":"#"}`, path: "-"},
 	}
@@ -196,6 +203,8 @@ func TestFitSharedSchema(t *testing.T) {
 
 func FuzzFit(f *testing.F) {
 	f.Add([]byte(`{"properties":{"value":{"type":"number"}},"additionalProperties":false}`), []byte(`{"a":1}`))
+	f.Add([]byte(`{"properties":{"file":{"multipleOf":1e1000001}}}`), []byte(`1`))
+	f.Add([]byte(`{"properties":{"file":{"enum":[1],"const":1,"minimum":0,"multipleOf":2}}}`), []byte(`1e1000001`))
 	f.Fuzz(func(t *testing.T, schema, file []byte) {
 		args := map[string]any{"value": "5", "score": decimal(5, 1), "file": json.RawMessage(file), "tag": ""}
 		out, err := NewSchema(schema, nil).Fit(args)

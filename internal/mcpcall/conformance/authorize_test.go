@@ -12,15 +12,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
 )
 
 func about(t *testing.T, o operator) string {
 	t.Helper()
 	b, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return string(b)
 }
 
@@ -29,13 +28,9 @@ func about(t *testing.T, o operator) string {
 func TestAuthorize(t *testing.T) {
 	t.Parallel()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	text := string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 	for name, tt := range map[string]struct {
 		server   oauthtest.Options

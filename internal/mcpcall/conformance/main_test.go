@@ -34,9 +34,7 @@ func TestRun(t *testing.T) {
 	}
 	web := httptest.NewServer(server.NewStreamableHTTPServer(agent))
 	defer web.Close()
-	if err := runScenario(t.Context(), web.URL, "2025-11-25", `{"name":"x","toolCalls":[{"name":"asked","arguments":{"a":1,"b":null}}]}`); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, runScenario(t.Context(), web.URL, "2025-11-25", `{"name":"x","toolCalls":[{"name":"asked","arguments":{"a":1,"b":null}}]}`))
 	mu.Lock()
 	defer mu.Unlock()
 	if len(called) != 2 || called["plain"] != `{"b":true,"l":[],"n":5,"o":{},"s":"text"}` || called["asked"] != `{"a":1,"b":null}` {

@@ -13,6 +13,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
 	mcptransport "github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
@@ -59,9 +60,7 @@ func TestEventsEndWithTheResponse(t *testing.T) {
 			ctx := withExchange(t.Context(), x)
 			req := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://a.example/", http.NoBody)
 			res, err := rt.RoundTrip(req)
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			got, err := io.ReadAll(res.Body)
 			if err != nil || string(got) != tt.want {
 				t.Errorf("%s, %s: %q, %v", name, way, got, err)
@@ -161,8 +160,6 @@ func FuzzStream(f *testing.F) {
 				t.Fatalf("would post to %q", s.postURL)
 			}
 		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, s.Close())
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	mcptransport "github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
 
@@ -79,9 +80,7 @@ func newTestHTTP(t *testing.T, address string) mcptransport.Interface {
 	base := guard.Transport(netguard.Limits{})
 	inner := must(NewHTTP(HTTPConfig{URL: must(url.Parse(address)), Headers: http.Header{}, Base: base, Guard: guard,
 		MaxAnswerBytes: 1 << 20, Now: time.Now, Life: t.Context()}))
-	if err := inner.Start(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, inner.Start(context.Background()))
 	t.Cleanup(func() {
 		if err := inner.Close(); err != nil {
 			t.Error(fmt.Errorf("close: %w", err))

@@ -2,6 +2,9 @@ package doctor
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +13,23 @@ import (
 	"github.com/agentherald/herald/internal/embedded"
 	"github.com/agentherald/herald/internal/operator"
 )
+
+// TestCountBreakers checks that open breakers of the running worker are a warning.
+func TestCountBreakers(t *testing.T) {
+	t.Parallel()
+	cfg, err := config.Load(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, map[string]string{"/v1/stats": `{"openBreakers": 2}`}[r.URL.Path])
+	}))
+	defer worker.Close()
+	d := &doctor{Operator: operator.New(operator.Config{Settings: cfg}), worker: worker.Listener.Addr().String()}
+	if found := d.countBreakers(t.Context()); len(found) != 1 || found[0].Mark != MarkWarn || !strings.Contains(found[0].Text, "2 circuit breakers are open") {
+		t.Errorf("%+v", found)
+	}
+}
 
 // TestJudgePrograms checks that a missing program is only a warning if a start fetches or replaces it.
 func TestJudgePrograms(t *testing.T) {

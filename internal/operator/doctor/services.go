@@ -84,7 +84,8 @@ func (d *doctor) checkPostgres(ctx context.Context) []Finding {
 	if d.database.IsZero() {
 		return nil
 	}
-	st, err := store.Open(store.Config{URL: d.database, MaxConns: 2, CloseWithin: store.CommandClose})
+	st, err := store.Open(store.Config{URL: d.database, LeaderURL: d.Settings.LeaderURL, MaxConns: 2,
+		CloseWithin: store.CommandClose})
 	if err != nil {
 		return reportFailure("%v", err)
 	}
@@ -93,6 +94,9 @@ func (d *doctor) checkPostgres(ctx context.Context) []Finding {
 		return reportFailure("%v", err)
 	}
 	d.store = st
+	if err := try(ctx, st.CheckPooler); err != nil {
+		return reportFailure("%v", err)
+	}
 	return reportOK("answers")
 }
 
@@ -101,6 +105,9 @@ func (d *doctor) checkMigrations(ctx context.Context) []Finding {
 		return nil
 	}
 	all, err := ask(ctx, func(ctx context.Context) ([]store.Migration, error) {
+		if !d.Settings.LeaderURL.IsZero() {
+			return store.Migrations(ctx, d.Settings.LeaderURL)
+		}
 		return store.Migrations(ctx, d.database)
 	})
 	pending := 0
@@ -164,7 +171,7 @@ func (d *doctor) checkRedis(ctx context.Context) []Finding {
 	if err := try(ctx, q.CheckServer); err != nil {
 		return reportFailure("%v", err)
 	}
-	return slices.Concat(reportOK("answers"), checkAppendOnly(ctx, q), checkForeign(q))
+	return slices.Concat(reportOK("answers"), checkAppendOnly(ctx, q), checkForeign(q), checkUnread(q))
 }
 
 // maxForeignTypes bounds the task types of other programs that are listed.
@@ -190,6 +197,19 @@ func checkForeign(q *queue.Queue) []Finding {
 	return reportWarning("another program's tasks are in queues that Herald reads, which delays them: %s. Give Herald a Redis "+
 		"database of its own; if only the queue default is shared, HERALD_REDIS_INTAKE=off leaves it alone",
 		strings.Join(names, ", "))
+}
+
+// checkUnread warns about jobs in queues that no worker reads.
+func checkUnread(q *queue.Queue) (findings []Finding) {
+	unread, err := q.ListUnread(job.TaskTypes())
+	if err != nil {
+		return reportWarning("%v", err)
+	}
+	for _, u := range unread {
+		findings = append(findings, reportWarning("%d jobs are in queue %q, which no worker reads: put them into the queue "+
+			"default or first", u.Jobs, u.Name)...)
+	}
+	return findings
 }
 
 // checkAppendOnly warns if Redis does not persist tasks. A restart of Redis loses no deliveries then, because the

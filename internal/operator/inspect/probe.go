@@ -37,7 +37,7 @@ type Probe struct {
 	Tool      string              `json:"tool,omitempty"` // the name that the agent uses
 	Arguments []ProbedArgument    `json:"arguments,omitempty"`
 	Fits      bool                `json:"fits"`
-	Answer    *ProbedAnswer       `json:"answer,omitempty"` // with --send
+	Answer    *ProbedAnswer       `json:"answer,omitempty"` // with ProbeRequest.Send
 	Outlook
 	Notes  []string `json:"notes,omitempty"`
 	Kept   bool     `json:"kept"` // the observation was stored
@@ -284,8 +284,8 @@ func (p *prober) conclude(ctx context.Context, err error, began time.Time) {
 	case err == nil && p.ask.Send:
 		r.Verdict = "a delivery is delivered: the agent took the sample"
 	case err == nil:
-		r.Verdict = fmt.Sprintf("a delivery calls %s at %s with its arguments fitted like these; nothing was called now "+
-			"(--send calls it with the sample)", r.Tool, r.Endpoint.Address)
+		r.Verdict = fmt.Sprintf("a delivery calls %s at %s with its arguments fitted like these; nothing was called now",
+			r.Tool, r.Endpoint.Address)
 	default:
 		p.expect(retry.Classify(err))
 	}
@@ -298,11 +298,14 @@ func (p *prober) conclude(ctx context.Context, err error, began time.Time) {
 func (p *prober) expect(v retry.Verdict) {
 	r := &p.found
 	s := retry.Subject{ChainID: p.agent.ChainID, AgentID: p.agent.ID, Registry: p.agent.Registry, Tool: r.Asked,
-		Listed: p.listed != nil}
+		Listed: p.listed != nil, Shower: "probe"}
 	if r.Endpoint != nil {
 		s.Endpoint = r.Endpoint.Address
 	}
 	r.Outlook = expect(v, s)
+	if p.asked && r.again == ErrNotNow { // the agent was found, and its tools or its tool were asked for
+		r.again = errNoAnswer
+	}
 }
 
 func (p *prober) addNote(text string) { p.found.Notes = append(p.found.Notes, text) }

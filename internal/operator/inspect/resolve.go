@@ -29,6 +29,8 @@ import (
 var (
 	// ErrNotNow: a delivery would wait and try again.
 	ErrNotNow = errors.New("could not be fetched (see above): try again later")
+	// errNoAnswer: a delivery would wait and try again, because the agent did not answer as it must.
+	errNoAnswer = errors.New("the agent did not take a delivery (see above): try again later")
 	// errNotBefore: a delivery would be held.
 	errNotBefore = errors.New("could not be fetched, and will not be before the fault above is corrected")
 	// errUnregistered: the identity registry has no such agent.
@@ -180,7 +182,7 @@ func (r *Resolution) conclude(g store.Agent, t resolver.Target, err error) {
 		return
 	}
 	r.Outlook = expect(retry.Classify(err), retry.Subject{ChainID: g.ChainID, AgentID: g.ID, Registry: g.Registry,
-		Endpoint: t.URL})
+		Endpoint: t.URL, Shower: "resolve"})
 }
 
 func describeSteps(t resolver.Target) []Step {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/server/api"
 	"github.com/agentherald/herald/internal/store"
@@ -25,9 +26,7 @@ func fillPath(path string) string {
 func (w *world) newToken(scopes ...string) operator.NewAPIToken {
 	w.Helper()
 	made, err := w.operator.CreateAPIToken(w.Context(), "a test", scopes, 0, "the test")
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	return made
 }
 
@@ -135,9 +134,7 @@ func TestDirectScope(t *testing.T) {
 	answers := json.NewDecoder(res.Body)
 	for line := 1; line <= index+1; line++ {
 		var got api.JobAnswer
-		if err := answers.Decode(&got); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, answers.Decode(&got))
 		if want := line > index; (got.Verdict == store.Accepted) != want || !want && got.Error.Code != "forbidden" {
 			t.Errorf("line %d: %+v %+v", line, got, got.Error)
 		}
@@ -160,9 +157,7 @@ func TestAPITokens(t *testing.T) {
 		t.Errorf("%+v, %v", list, err)
 	}
 	other := w.newToken("read")
-	if err := w.operator.RevokeAPIToken(t.Context(), other.ID, "the test"); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.operator.RevokeAPIToken(t.Context(), other.ID, "the test"))
 	callAs[api.ErrorAnswer](w, other.Token, 401, "GET", "/v1/deliveries", "", "") // it was never used, so it is not in the cache
 	if err := w.operator.RevokeAPIToken(t.Context(), other.ID, "the test"); err == nil {
 		t.Error("revoked twice")
@@ -225,9 +220,7 @@ func TestStreamsEndWithTheirToken(t *testing.T) {
 	}
 	stream := <-jobs
 	events := w.send("GET", "/v1/events", made.Token, "", nil)
-	if err := w.operator.RevokeAPIToken(t.Context(), made.ID, "the test"); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.operator.RevokeAPIToken(t.Context(), made.ID, "the test"))
 	ended := make(chan string, 2)
 	for name, res := range map[string]*http.Response{"jobs": stream, "events": events} {
 		go func() {

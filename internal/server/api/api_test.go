@@ -44,6 +44,7 @@ type world struct {
 	calls *toolCaller
 	*testing.T
 	store    *store.Store
+	intake   *intake.Intake
 	operator *operator.Operator
 	base     string
 	routes   []server.Route
@@ -81,9 +82,7 @@ func newWorld(t *testing.T) *world { t.Helper(); return serveWorld(t, openStore(
 func openStore(t *testing.T, strictOrder bool) *store.Store {
 	t.Helper()
 	st, err := store.Open(store.Config{URL: secret.New(heraldtest.Postgres(t, store.Migrate)), MaxConns: 8, StrictOrder: strictOrder})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(st.Close)
 	return st
 }
@@ -93,35 +92,23 @@ func serveWorld(t *testing.T, st *store.Store) *world { t.Helper(); return serve
 func serveWith(t *testing.T, st *store.Store, token string) *world {
 	t.Helper()
 	cfg, err := config.Load(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	quiet := slog.New(slog.DiscardHandler)
 	keys, err := secret.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	in, err := intake.New(intake.Config{Ledger: st, Sealer: keys, Limits: job.Limits{MaxTimeout: cfg.CallTimeout}, Logger: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{T: t, store: st, token: token, gone: make(chan struct{}), calls: &toolCaller{}}
+	heraldtest.Must(t, err)
+	w := &world{T: t, store: st, intake: in, token: token, gone: make(chan struct{}), calls: &toolCaller{}}
 	w.operator = operator.New(operator.Config{Settings: cfg, Backend: lent{st, guardtest.Loopback(t, nil)}, Person: nobody{}, Logger: quiet, Timeout: 10 * time.Second})
 	a, err := api.New(api.Config{Operator: w.operator, Intake: in, Events: st, Calls: w.calls, Logger: quiet,
 		PollEvents: 10 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	web, err := server.New(server.Config{Listen: "127.0.0.1:0", Token: secret.New(token), Logger: quiet,
 		Identify: w.operator.IdentifyCaller, KnownTokens: w.operator.KnownTokens, Metrics: http.NotFoundHandler(),
 		Ready: func() (waiting, degraded map[string]string) { return nil, nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	html, err := pages.New(pages.Config{Operator: w.operator, Logger: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	mounted := slices.Concat(html.Routes(), a.Routes())
 	w.routes = web.Routes(http.NotFoundHandler(), mounted)
 	web.Mount(http.NotFoundHandler(), mounted)
@@ -151,9 +138,7 @@ func (w *world) loadDocument() {
 	w.Helper()
 	res := w.send("GET", "/v1/openapi.json", w.token, "", nil)
 	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	if w.document, err = openapi3.NewLoader().LoadFromData(body); err != nil {
 		w.Fatal(err)
 	}
@@ -170,9 +155,7 @@ func (w *world) loadDocument() {
 func (w *world) send(method, path, token, mediaType string, body io.Reader, edits ...func(*http.Request)) *http.Response {
 	w.Helper()
 	r, err := http.NewRequestWithContext(w.Context(), method, w.base+path, body)
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	if token != "" {
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
@@ -183,9 +166,7 @@ func (w *world) send(method, path, token, mediaType string, body io.Reader, edit
 		edit(r)
 	}
 	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	w.Cleanup(func() { _ = res.Body.Close() })
 	return res
 }
@@ -205,9 +186,7 @@ func callAs[T any](w *world, token string, want int, method, path, mediaType, bo
 	}
 	res := w.send(method, path, token, mediaType, in)
 	raw, err := io.ReadAll(res.Body)
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	if res.StatusCode != want {
 		w.Fatalf("%s %s: %d, want %d: %s", method, path, res.StatusCode, want, raw)
 	}
@@ -299,9 +278,7 @@ func TestNextStepNamesTheBlocker(t *testing.T) {
 	}
 
 	c, err := w.store.Claim(t.Context(), uuid.MustParse(feedback), 1, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	held := store.Outcome{Status: store.Held, Reason: reason.AuthRequired, Stage: "call", Endpoint: "https://agent.example/mcp", Free: true}
 	if _, err := w.store.Record(t.Context(), c, held); err != nil {
 		t.Fatal(err)
@@ -311,6 +288,21 @@ func TestNextStepNamesTheBlocker(t *testing.T) {
 		if !strings.Contains(d.NextStep, part) {
 			t.Errorf("the next step of %s %s does not name %q: %q", d.Status, d.Reason, part, d.NextStep)
 		}
+	}
+
+	first := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(2, 1)).ID
+	second := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(2, 2)).ID
+	if c, err = w.store.Claim(t.Context(), uuid.MustParse(first), 1, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	waits := store.Outcome{Status: store.Waiting, Reason: reason.Timeout, Stage: "call", Called: true, Delay: time.Hour}
+	if _, err := w.store.Record(t.Context(), c, waits); err != nil {
+		t.Fatal(err)
+	}
+	blocker := call[operator.Delivery](w, 200, "GET", "/v1/deliveries/"+first, "")
+	want := "which is waiting timeout, next attempt at " + blocker.NextAttemptAt.UTC().Format(time.RFC3339)
+	if d := call[operator.Delivery](w, 200, "GET", "/v1/deliveries/"+second, ""); d.NextAttemptAt != nil || !strings.HasSuffix(d.NextStep, want) {
+		t.Errorf("%v, %q, want %q", d.NextAttemptAt, d.NextStep, want)
 	}
 }
 
@@ -323,9 +315,7 @@ func TestTraceOfARequest(t *testing.T) {
 		r.Header.Set("traceparent", "00-"+trace+"-00f067aa0ba902b7-01")
 	})
 	var got api.JobAnswer
-	if err := json.NewDecoder(res.Body).Decode(&got); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, json.NewDecoder(res.Body).Decode(&got))
 	if d := call[operator.Delivery](w, 200, "GET", "/v1/deliveries/"+got.ID, ""); d.TraceID != trace {
 		t.Errorf("%+v", d)
 	}
@@ -372,9 +362,7 @@ func TestEnqueueLines(t *testing.T) {
 			fmt.Fprintln(feed, line)
 		}
 		got = api.JobAnswer{}
-		if err := lines.Decode(&got); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, lines.Decode(&got))
 		w.checkLine(got)
 		want := []store.Verdict{store.Accepted, store.Known, intake.Refused, intake.Refused, store.Accepted}[i]
 		if got.Verdict != want {
@@ -393,13 +381,9 @@ func TestEnqueueLines(t *testing.T) {
 func (w *world) checkLine(v any) {
 	w.Helper()
 	raw, err := json.Marshal(v)
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	var plain any
-	if err := json.Unmarshal(raw, &plain); err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, json.Unmarshal(raw, &plain))
 	if err := w.document.Components.Schemas["JobAnswer"].Value.VisitJSON(plain, openapi3.EnableJSONSchema2020()); err != nil {
 		w.Errorf("%v: %s", err, raw)
 	}

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
@@ -35,9 +36,7 @@ func TestCheckAgent(t *testing.T) {
 	srv := httptest.NewServer(server.NewStreamableHTTPServer(agent))
 	t.Cleanup(srv.Close)
 	list := filepath.Join(t.TempDir(), "servers.json")
-	if err := os.WriteFile(list, fmt.Appendf(nil, `{"servers":{"8453:1":{"transport":"http","url":%q}}}`, srv.URL), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(list, fmt.Appendf(nil, `{"servers":{"8453:1":{"transport":"http","url":%q}}}`, srv.URL), 0o600))
 	w.operator.Settings.ServersFile = list
 	call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(1, 1))
 

@@ -5,21 +5,21 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentherald/herald/client"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/operator"
 )
 
 func (w *world) newClient(token string) *client.Client {
 	w.Helper()
 	c, err := client.New(client.Config{URL: w.base + "/", Token: token})
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	return c
 }
 
@@ -36,7 +36,8 @@ func TestClient(t *testing.T) {
 		t.Errorf("%+v, %v", again, err)
 	}
 	other, err := c.Enqueue(t.Context(), json.RawMessage(strings.Replace(jobOf(1, 1), `"99"`, `"98"`, 1)))
-	if err != nil || other.Verdict != client.Conflict || other.Error.Field != "value" {
+	if err != nil || other.Verdict != client.Conflict || other.Error.Field != "value" ||
+		other.Error.Message != `value is "99" in the committed job and "98" in this one: committed jobs stay` {
 		t.Errorf("%+v, %v", other, err)
 	}
 	bad, err := c.Enqueue(t.Context(), map[string]any{"type": "NewFeedback"})
@@ -61,9 +62,7 @@ func TestClient(t *testing.T) {
 	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	second, err := c.Enqueue(t.Context(), json.RawMessage(jobOf(1, 2)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if _, err := c.Wait(short, second.ID); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
@@ -145,14 +144,52 @@ func TestClientStream(t *testing.T) {
 	}
 }
 
+// TestClientExample runs the example of package client: it prints the end of its first delivery, and all others are
+// accepted.
+func TestClientExample(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-v", "-count=1", "github.com/agentherald/herald/client")
+	cmd.Env = append(os.Environ(), "API_URL="+w.base, "API_TOKEN="+ownToken)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		heraldtest.Await(t, "the example enqueues its first job", func() bool {
+			page := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?limit=1", "")
+			if len(page.Deliveries) == 1 {
+				moveOne(t, w.operator.Cancel, page.Deliveries[0].ID.String())
+			}
+			return len(page.Deliveries) == 1
+		})
+	}()
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "cancelled operator\n") || strings.Contains(string(out), "job ") {
+		t.Errorf("%v: %s", err, out)
+	}
+	<-ended
+	if page := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?status=queued&limit=1", ""); len(page.Deliveries) != 1 {
+		t.Errorf("%+v", page)
+	}
+
+	jobs := []string{jobOf(1, 1), `{"type":"NewFeedback","tag9":"x"}`}
+	refused, err := w.newClient(ownToken).EnqueueMany(t.Context(), func() (any, error) {
+		if len(jobs) == 0 {
+			return nil, io.EOF
+		}
+		next := jobs[0]
+		jobs = jobs[1:]
+		return json.RawMessage(next), nil
+	})
+	if err != nil || len(refused) != 1 || refused[0].Line != 2 || !strings.Contains(refused[0].Error.Message, "did you mean tag1?") {
+		t.Errorf("%+v, %v", refused, err)
+	}
+}
+
 // TestClientNeedsNothing: the client package imports only the standard library.
 func TestClientNeedsNothing(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}",
 		"github.com/agentherald/herald/client").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if got := strings.Fields(string(out)); len(got) != 1 {
 		t.Errorf("it imports %q", got)
 	}

@@ -130,7 +130,7 @@ func describeJob(a intake.Answer) JobAnswer {
 		}
 	case store.Conflict:
 		out.Error = &server.Problem{Code: "conflict", Field: a.Path,
-			Message: "the same event is known with another " + a.Path + ": committed jobs stay"}
+			Message: a.Path + " " + a.Problem + ": committed jobs stay"}
 	}
 	return out
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/server/api"
 	"github.com/agentherald/herald/internal/store"
@@ -21,9 +22,7 @@ func (w *world) open(want int, path string) string {
 	w.Helper()
 	res := w.send("GET", path, "", "", nil, func(r *http.Request) { r.SetBasicAuth("me", ownToken) })
 	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		w.Fatal(err)
-	}
+	heraldtest.Must(w, err)
 	if res.StatusCode != want || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/html") || !strings.HasSuffix(string(body), "</html>\n") {
 		w.Errorf("%s: %d, %s", path, res.StatusCode, body[max(0, len(body)-200):])
 	}
@@ -118,6 +117,22 @@ func TestPages(t *testing.T) {
 		if res := w.send("GET", link, ownToken, "", nil); res.StatusCode != 200 || !strings.Contains(res.Header.Get("Cache-Control"), "immutable") {
 			t.Errorf("%s: %d %s", link, res.StatusCode, res.Header)
 		}
+	}
+}
+
+// TestPageOfRefusedJob checks that the page of a job from Redis that is no JSON shows its bytes, without secrets.
+func TestPageOfRefusedJob(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	body := `{"type":"NewFeedback","agentId":"4<2","auth_token":"hunter2",`
+	if _, err := w.intake.FromTask(t.Context(), "NewFeedback", []byte(body)); err != nil {
+		t.Fatal(err)
+	}
+	id := call[operator.DeliveryPage](w, 200, "GET", "/v1/deliveries?reason=invalid_job", "").Deliveries[0].ID
+	page := html.UnescapeString(w.open(200, "/deliveries/"+id.String()))
+	if want := `{"type":"NewFeedback","agentId":"4<2","auth_token":"******",`; !strings.Contains(page, want) ||
+		strings.Contains(page, "retention") || strings.Contains(page, "hunter2") {
+		t.Errorf("no %q in %s", want, page)
 	}
 }
 

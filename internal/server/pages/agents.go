@@ -56,8 +56,6 @@ type agentPage struct {
 	Latest []store.Delivery // its newest deliveries
 
 	Summaries []store.CallSummary // of the last hour and the last day
-
-	Asks, Standing string // its preferences in words, and whether they are in force
 }
 
 // latestRows bounds the deliveries on an agent's page.
@@ -77,8 +75,7 @@ func (p *Pages) showAgent(r *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	page := agentPage{Agent: a, Name: ref.Agent, Summaries: []store.CallSummary{a.LastHour, a.LastDay},
-		Asks: operator.DescribePreferences(a.Preferences), Standing: operator.DescribeStanding(a)}
+	page := agentPage{Agent: a, Name: ref.Agent, Summaries: []store.CallSummary{a.LastHour, a.LastDay}}
 	_ = json.Unmarshal(a.AgentRow.Tools, &page.Tools) // the agent's server sent it, so it may not parse
 	_ = json.Unmarshal(a.AgentRow.Totals, &page.Totals)
 	latest, err := p.Operator.ListDeliveries(r.Context(), operator.Selection{Agent: ref.Agent}, 0, latestRows)

@@ -108,9 +108,7 @@ func servePages(t testing.TB, deliveries int, text string) (base string) {
 	t.Helper()
 	address := heraldtest.Postgres(t, store.Migrate)
 	db, err := pgx.Connect(t.Context(), address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	for _, sql := range strings.Split(seed, ";\n") {
 		sql = strings.NewReplacer("$1", "$herald$"+text+"$herald$", "$2", fmt.Sprint(deliveries)).Replace(sql)
 		if _, err := db.Exec(t.Context(), sql); err != nil {
@@ -122,25 +120,17 @@ func servePages(t testing.TB, deliveries int, text string) (base string) {
 	}
 	_ = db.Close(t.Context())
 	st, err := store.Open(store.Config{URL: secret.New(address), MaxConns: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(st.Close)
 	cfg, err := config.Load([]string{"HERALD_EXPLORER_8453=https://basescan.org"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	o := operator.New(operator.Config{Settings: cfg, Backend: lent{st}, Logger: logger, Timeout: 10 * time.Second, Live: hour{}})
 	p, err := pages.New(pages.Config{Operator: o, Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	web, err := server.New(server.Config{Listen: "127.0.0.1:0", Logger: logger, Metrics: http.NotFoundHandler(),
 		Ready: func() (waiting, degraded map[string]string) { return nil, nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	web.Mount(http.NotFoundHandler(), p.Routes())
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -200,9 +190,7 @@ func TestInBrowser(t *testing.T) {
 	defer cancel()
 	seen := &observed{origin: base}
 	chromedp.ListenTarget(ctx, seen.hear)
-	if err := chromedp.Run(ctx, network.Enable(), log.Enable(), runtime.Enable()); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, chromedp.Run(ctx, network.Enable(), log.Enable(), runtime.Enable()))
 
 	const one = "c4ca4238-a0b9-2382-0dcc-509a6f75849b" // the MD5 hash of 1
 	var last string
@@ -234,9 +222,7 @@ func BenchmarkPages(b *testing.B) {
 		b.Run(strings.TrimPrefix(path, "/"), func(b *testing.B) {
 			for b.Loop() {
 				res, err := http.Get(base + path)
-				if err != nil {
-					b.Fatal(err)
-				}
+				heraldtest.Must(b, err)
 				_, _ = io.Copy(io.Discard, res.Body)
 				_ = res.Body.Close()
 				if res.StatusCode != http.StatusOK {

@@ -97,7 +97,7 @@ type stepView struct {
 }
 
 // attemptSteps are the steps of the executor, in order (docs/design/delivery.md).
-var attemptSteps = []string{"claim", "check", "resolve", "fetch", "compose", "call", "record"}
+var attemptSteps = []string{"claim", "check", "resolve", "fetch", "connect", "compose", "call", "record"}
 
 func listSteps(a store.Attempt) []stepView {
 	steps := make([]stepView, len(attemptSteps))

@@ -77,10 +77,10 @@ func TestSteps(t *testing.T) {
 		return strings.Join(out, " ")
 	}
 	for want, a := range map[string]store.Attempt{
-		"done done done done done done done":          {Stage: "call", Outcome: "delivered"},
-		"done done failed ahead ahead ahead ahead":    {Stage: "resolve", Outcome: "waiting"},
-		"running ahead ahead ahead ahead ahead ahead": {Stage: "claim"},
-		"done done done done done failed ahead":       {Stage: "call", Outcome: "dead"},
+		"done done done done done done done done":           {Stage: "call", Outcome: "delivered"},
+		"done done failed ahead ahead ahead ahead ahead":    {Stage: "resolve", Outcome: "waiting"},
+		"running ahead ahead ahead ahead ahead ahead ahead": {Stage: "claim"},
+		"done done done done done done failed ahead":        {Stage: "call", Outcome: "dead"},
 	} {
 		if got := show(a); got != want {
 			t.Errorf("%+v: %s, want %s", a, got, want)

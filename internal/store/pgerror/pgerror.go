@@ -14,8 +14,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Explain returns a connection error without the connection string that pgx includes, and with a single reason: pgx
-// tries several times and lists each try with its address. It returns other errors unchanged.
+// Explain shortens an error that means that Postgres is unreachable. The result names one cause, and the host if the
+// error is a *pgconn.ConnectError, without the connection string and the list of tries that pgx puts into its error.
+// Other errors are returned unchanged.
 func Explain(err error) error {
 	var ce *pgconn.ConnectError
 	var network net.Error
@@ -30,6 +31,9 @@ func Explain(err error) error {
 	var answer *pgconn.PgError
 	var errno syscall.Errno
 	switch {
+	case errors.As(cause, &answer) && strings.HasPrefix(answer.Message, "unsupported startup parameter"):
+		cause = fmt.Errorf("%w: this is a pooler, so set HERALD_LEADER_DATABASE_URL to the address of Postgres itself "+
+			"(docs/scaling.md)", answer)
 	case errors.As(cause, &answer):
 		cause = answer
 	case errors.As(cause, &errno):
@@ -50,7 +54,7 @@ func describeHost(ce *pgconn.ConnectError) string {
 	return fmt.Sprintf("Postgres at %s:%d", ce.Config.Host, ce.Config.Port)
 }
 
-// Away reports whether an error means that Postgres is unreachable or does not answer in time.
+// Away reports whether err means that Postgres is unreachable, shuts down, or does not answer in time.
 func Away(err error) bool {
 	var connect *pgconn.ConnectError
 	var pg *pgconn.PgError

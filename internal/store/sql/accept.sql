@@ -1,4 +1,5 @@
--- accept: insert jobs as deliveries, in the order of the arrays, and dispatch as many as their agents may have.
+-- accept: insert jobs as deliveries, in the order of the arrays, and dispatch those for which their agents have fewer
+-- than eight dispatched.
 --
 -- Arrays of the same length, one element per job:
 -- @ids uuid[], @keys text[], @kinds text[], @chain_ids bigint[], @registries text[] (IdentityRegistry),
@@ -9,70 +10,91 @@
 -- @sources text[], @trusts smallint[]: the sender of the job
 -- @bound: the jobs were read from the chain
 -- @max_dispatched: how many deliveries of an agent may be dispatched (8); a backfill may use half of them
--- @strict: deliveries of one ordering key are sent in order (order_wait)
+-- @max_responses: how many of them may be responses (2)
+-- @strict: deliveries of one ordering key are called in order
 --
--- The transaction has locked the agents. A job stays in its agent's backlog (place = 'line') when the agent already has
--- a backlog that goes first, when agents.line_held_until has not passed, or when the agent has @max_dispatched
--- deliveries dispatched. The statement does not ask for a backlog with EXISTS: Postgres could answer EXISTS for all
--- agents at once, from a hash of every backlog row. Jobs, headers and traceparents are read from their arrays last, so
--- that Postgres does not sort them with the other columns.
+-- The transaction has locked the agents. A job stays in its agent's backlog (place = 'line') if the agent already has a
+-- backlog, which is dispatched first, or if the agent has @max_dispatched deliveries dispatched. The statement does not
+-- ask for a backlog with EXISTS: Postgres could answer EXISTS for all agents at once, from a hash of every backlog row.
+-- Jobs, headers and traceparents are read from their arrays last, so that Postgres does not sort them with the other
+-- columns.
 --
--- A job that must wait for another delivery of its ordering key, stored or new, becomes waiting (behind_earlier) and is
--- not in the backlog. Of several new jobs of one ordering key, only the first is tested with order_wait. Jobs whose
--- keys exist are not new.
+-- A job that may not be called yet (parts/turn.sql) becomes waiting (behind_earlier), outside the backlog. So does a
+-- response if its agent already has @max_responses of them dispatched. Of several new jobs of one ordering key that
+-- need no check, only the first can get the turn. A job whose key exists is not new.
 --
 -- Returns one row per inserted delivery: id, dispatch counter (1: dispatched, 0: in the backlog or waiting), and
 -- whether it waits. A job whose key exists returns no row.
 WITH arrival AS MATERIALIZED (
-    SELECT w.*, @strict::boolean AND error IS NULL AND count(*) OVER (PARTITION BY c, r, a, order_key) > 1 AS has_mates
+    SELECT w.*, w.agent_text::numeric AS agent_id, error IS NULL AND count(*) OVER (PARTITION BY chain_id, identity_registry, agent_text, order_key) > 1 AS has_mates,
+           @bound::boolean AS bound, EXISTS (SELECT FROM herald.verified_chains v WHERE v.chain_id = w.chain_id) AS verified
       FROM unnest(@ids::uuid[], @keys::text[], @kinds::text[], @chain_ids::bigint[], @registries::text[],
-                  @agent_ids::text[]::numeric[], @order_keys::text[], @order_seqs::text[]::numeric[], @errors::text[],
+                  @agent_ids::text[], @order_keys::text[], @order_seqs::text[]::numeric[], @errors::text[],
                   @bulks::boolean[])
-           WITH ORDINALITY AS w(id, key, kind, c, r, a, order_key, order_seq, error, bulk, nr)
-), mate AS MATERIALIZED ( -- for several new jobs of one ordering key: does another one go first, and is its feedback among them?
-    SELECT nr, row_number() OVER (PARTITION BY c, r, a, order_key ORDER BY order_seq, kind <> 'NewFeedback', nr) > 1 AS follows,
-           herald.follows_feedback(kind, key)
-           AND bool_or(kind = 'NewFeedback') OVER (PARTITION BY c, r, a, order_key, order_seq) AS awaits_feedback
-      FROM arrival
-     WHERE has_mates AND NOT EXISTS (SELECT FROM herald.deliveries d WHERE d.key = arrival.key)
+           WITH ORDINALITY AS w(id, key, kind, chain_id, identity_registry, agent_text, order_key, order_seq, error, bulk, nr)
+), hashed AS MATERIALIZED (
+    SELECT w.*, CASE WHEN error IS NULL AND (kind = 'ResponseAppended' OR @strict::boolean AND NOT EXISTS (
+                          SELECT FROM herald.agents g WHERE g.chain_id = w.chain_id AND g.identity_registry = w.identity_registry
+                             AND g.agent_id = w.agent_id AND g.policy ->> 'order' = 'off'))
+                     THEN {{order_hash w}} END AS order_hash
+      FROM arrival w
+), mate AS MATERIALIZED ( -- of several new jobs of one client: whether another one of its ordering key precedes it (follows), and whether its feedback is among them
+    SELECT nr, order_hash IS NOT NULL AND kind <> 'ResponseAppended' AND row_number() OVER (PARTITION BY order_hash ORDER BY order_seq, kind DESC, nr) > 1
+                AND (bound OR NOT verified OR kind = 'FeedbackRevoked') AS follows,
+           order_hash IS NOT NULL AND (kind = 'ResponseAppended' OR key LIKE '%#FeedbackRevoked%')
+           AND bool_or(kind = 'NewFeedback') OVER (PARTITION BY chain_id, identity_registry, agent_id, order_key, order_seq) AS awaits_feedback
+      FROM hashed
+     WHERE has_mates AND (SELECT true FROM herald.history d WHERE d.key = hashed.key) IS NULL
 ), decided AS MATERIALIZED (
-    SELECT x.*, coalesce(m.awaits_feedback, false) AS awaits_mate,
-           CASE WHEN NOT @strict::boolean OR error IS NOT NULL THEN NULL
-                WHEN m.follows AND NOT herald.ignores_order(c, r, a) THEN now() + interval '10 years'
-                ELSE herald.order_wait(id, c, r, a, kind, key, order_key, order_seq) END AS recheck_at
-      FROM arrival x
+    SELECT x.*, CASE WHEN m.awaits_feedback OR m.follows AND (bound OR NOT verified) THEN now() + interval '10 years'
+                     WHEN m.follows THEN now() + interval '10 s' -- unchecked deliveries delay others for no longer
+                     ELSE {{turn x}} END AS recheck_at
+      FROM hashed x
       LEFT JOIN mate m USING (nr)
-), arranged AS (
-    SELECT *, error IS NULL AND recheck_at IS NULL AS ready,
-           row_number() OVER (PARTITION BY c, r, a, error IS NULL AND recheck_at IS NULL ORDER BY nr) AS turn
-      FROM decided
-), turned AS (
-    SELECT *, ready AND turn <= max(
-           CASE WHEN turn > 1 OR NOT ready THEN 0
-                WHEN (SELECT line_held_until > now() FROM herald.agents
-                       WHERE chain_id = c AND identity_registry = r AND agent_id = a) THEN 0
-                WHEN (SELECT true FROM herald.deliveries
-                       WHERE chain_id = c AND identity_registry = r AND agent_id = a AND place = 'line'
-                         AND deliveries.bulk <= arranged.bulk LIMIT 1) THEN 0
+), arranged AS MATERIALIZED (
+    SELECT d.*, error IS NULL AND recheck_at IS NULL AND NOT d.excess AS ready
+      FROM (SELECT d.*, kind = 'ResponseAppended' AND error IS NULL AND recheck_at IS NULL
+                   AND row_number() OVER (PARTITION BY chain_id, identity_registry, agent_id, kind, error IS NULL, recheck_at IS NULL ORDER BY nr)
+                     > @max_responses::int - (SELECT count(*) FILTER (WHERE o.kind = 'ResponseAppended') FROM herald.work o
+                         WHERE o.chain_id = d.chain_id AND o.identity_registry = d.identity_registry AND o.agent_id = d.agent_id
+                           AND o.place = 'out') AS excess
+              FROM decided d) d
+), turned AS MATERIALIZED (
+    SELECT *, ready AND turn_nr <= max(
+           CASE WHEN turn_nr > 1 OR NOT ready THEN 0
+                WHEN (SELECT true FROM herald.work o
+                       WHERE o.chain_id = a.chain_id AND o.identity_registry = a.identity_registry AND o.agent_id = a.agent_id AND o.place = 'line'
+                         AND o.bulk <= a.bulk LIMIT 1) THEN 0
                 ELSE @max_dispatched::int / CASE WHEN bulk THEN 2 ELSE 1 END
-                     - (SELECT count(handed_at) FROM herald.deliveries
-                         WHERE chain_id = c AND identity_registry = r AND agent_id = a AND place = 'out') END)
-           OVER (PARTITION BY c, r, a, ready) AS out
-      FROM arranged
+                     - (SELECT count(handed_at) FROM herald.work o
+                         WHERE o.chain_id = a.chain_id AND o.identity_registry = a.identity_registry AND o.agent_id = a.agent_id AND o.place = 'out') END)
+           OVER (PARTITION BY chain_id, identity_registry, agent_id, ready) AS out
+      FROM (SELECT *, row_number() OVER (PARTITION BY chain_id, identity_registry, agent_id, ready ORDER BY nr) AS turn_nr FROM arranged) a
+), made AS (
+    INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, order_hash, bulk, job, secret_headers, traceparent,
+                                source, trust, bound, verified, status, reason, error, finished_at)
+    SELECT id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, order_hash, bulk, (@jobs::jsonb[])[nr::int],
+           (@sealed_headers::bytea[])[nr::int], (@traceparents::text[])[nr::int], (@sources::text[])[nr::int], (@trusts::smallint[])[nr::int], bound, verified,
+           CASE WHEN error IS NOT NULL THEN 'rejected' ELSE 'queued' END, CASE WHEN error IS NOT NULL THEN 'invalid_job' END, error,
+           CASE WHEN error IS NOT NULL THEN now() END
+      FROM turned
+     ORDER BY nr
+    ON CONFLICT (key) DO NOTHING
+    RETURNING id, seq
+), opened AS MATERIALIZED ( -- the first job of each key
+    SELECT DISTINCT ON (t.id) t.*, made.seq FROM turned t JOIN made USING (id) ORDER BY t.id, t.nr
+), work AS (
+    INSERT INTO herald.work (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, bulk, bound, verified,
+                             status, reason, error, dispatch, handed_at, next_attempt_at, order_hash, turn, delays_until)
+    SELECT id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, bulk, bound, verified,
+           CASE WHEN ready THEN 'queued' ELSE 'waiting' END, CASE WHEN NOT ready THEN 'behind_earlier' END,
+           CASE WHEN ready THEN NULL
+                WHEN kind = 'ResponseAppended' THEN 'its feedback, or other responses to this agent, go first'
+                ELSE 'an earlier delivery of this client has not ended: it goes first' END,
+           out::int, CASE WHEN out THEN now() END, CASE WHEN excess THEN now() + interval '10 years' ELSE recheck_at END,
+           CASE WHEN excess THEN {{responses_hash opened}} ELSE order_hash END,
+           out AND (bound OR NOT verified) AND order_hash IS NOT NULL AND kind <> 'ResponseAppended', {{delays_until opened}}
+      FROM opened
+     WHERE error IS NULL
 )
-INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, job, secret_headers,
-                               status, reason, error, finished_at, dispatch, handed_at, bulk, traceparent,
-                               next_attempt_at, holds_until, awaits_feedback, source, trust, bound, verified)
-SELECT id, key, kind, c, r, a, order_key, order_seq, (@jobs::jsonb[])[nr::int], (@sealed_headers::bytea[])[nr::int],
-       CASE WHEN error IS NOT NULL THEN 'rejected' WHEN ready THEN 'queued' ELSE 'waiting' END,
-       CASE WHEN error IS NOT NULL THEN 'invalid_job' WHEN NOT ready THEN 'behind_earlier' END,
-       CASE WHEN ready OR error IS NOT NULL THEN error ELSE 'an earlier delivery of this client has not ended: it goes first' END,
-       CASE WHEN error IS NOT NULL THEN now() END, out::int, CASE WHEN out THEN now() END, bulk,
-       (@traceparents::text[])[nr::int], recheck_at, CASE WHEN @strict::boolean AND error IS NULL AND herald.has_order(kind) THEN timestamptz 'infinity' END,
-       NOT ready AND error IS NULL AND (awaits_mate OR herald.awaits_feedback(kind, key, order_key, order_seq)),
-       (@sources::text[])[nr::int], (@trusts::smallint[])[nr::int], @bound::boolean,
-       EXISTS (SELECT FROM herald.verified_chains WHERE chain_id = c)
-  FROM turned
- ORDER BY nr
-ON CONFLICT (key) DO NOTHING
-RETURNING id, dispatch, status = 'waiting'
+SELECT id, out::int, error IS NULL AND NOT ready FROM opened

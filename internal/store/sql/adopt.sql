@@ -1,25 +1,23 @@
--- adopt: undo the attempt of a claim for which the outcome of an earlier attempt is known. record.sql then completes
--- the earlier attempt, in the same transaction. The transaction has locked the agent.
+-- adopt: undo the attempt of a claim, because the outcome of an earlier attempt of the delivery is known. record.sql
+-- then completes the earlier attempt, in the same transaction. The transaction has locked the agent.
 --
 -- $1 delivery id                       $2 claim_no
 -- $3 started_at, $4 number of the claim's attempt
 -- $5 started_at, $6 number of the earlier attempt   $7 true: the earlier attempt was free, so it is undone too
 --
 -- Undoing an attempt deletes its row and subtracts it from the count. A free earlier attempt is undone only if its
--- number directly precedes the claim's; otherwise it stays, because the attempts after it keep their numbers. A
--- delivery that has no attempt left blocks later deliveries of its ordering key again, as before its first attempt.
+-- number directly precedes the claim's; otherwise it stays, because the attempts after it keep their numbers.
 --
 -- Returns whether the claim is still valid, and whether the earlier attempt has no outcome. Nothing changes unless both
 -- are true.
 WITH mine AS (
-    SELECT FROM herald.deliveries WHERE id = $1 AND claim_no = $2 AND status = 'running'
+    SELECT FROM herald.work WHERE id = $1 AND claim_no = $2 AND status = 'running'
 ), past AS (
     SELECT $7 AND $6::int = $4::int - 1 AS free
       FROM herald.attempts WHERE delivery_id = $1 AND number = $6::int AND started_at = $5 AND outcome IS NULL
 ), back AS (
-    UPDATE herald.deliveries
-       SET attempts = attempts - CASE WHEN (SELECT free FROM past) THEN 2 ELSE 1 END, updated_at = now(),
-           holds_until = CASE WHEN holds_until IS NOT NULL AND (SELECT free FROM past) AND attempts = 2 THEN 'infinity' ELSE holds_until END
+    UPDATE herald.work
+       SET attempts = attempts - CASE WHEN (SELECT free FROM past) THEN 2 ELSE 1 END, updated_at = now()
      WHERE id = $1 AND claim_no = $2 AND status = 'running' AND EXISTS (SELECT FROM past)
     RETURNING 1
 ), attempt AS (

@@ -1,19 +1,20 @@
--- advance_cursors: move cursors at the same height forward, or back to the first block that a reorg replaced.
+-- advance_cursors: move cursors that have the same next block forward, or, after a reorg, store that replaced blocks
+-- were read again.
 --
 -- This is the first statement of the transaction that accepts the jobs of the blocks that were read. It locks the
--- cursors in the order of their contracts. A second process that moves one of them waits for its row lock, and then
--- finds another number of moves.
+-- cursors in the order of their contracts. A second process that moves one of them waits for the row lock, and then
+-- finds that the number of moves has changed.
 --
 -- @chain_id, @contracts text[], @backfill   the cursors' keys
--- @moves      bigint[]: how often each cursor had moved when its owner read it
+-- @moves      bigint[]: how often each cursor had moved when the caller read it
 -- @registries text[]: the contracts that were read; those of a backfill share one cursor
 -- @from       first block of this read
--- @rewinds    whether @from is before the cursors, so that blocks were replaced: their events become orphaned
+-- @rewinds    whether @from is before the cursors' next block: a reorg replaced blocks, whose events become orphaned
 -- @next       next block to read
 -- @blocks, @checks   jsonb   @head, @finalized: the node's newest and newest finalized block
 -- @settled    no reorg is expected to replace this block: remembered events up to it and before @from are deleted
 --
--- A backfill leaves the events of blocks that a contract's cursor has read to that cursor.
+-- A backfill does not change events of blocks that a contract's cursor has read.
 --
 -- Returns how many cursors moved, and whether their contracts have orphaned events. The caller rolls back if not all of
 -- them moved.

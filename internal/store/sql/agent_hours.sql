@@ -1,4 +1,4 @@
--- agent_hours: an agent's calls counted by hour and outcome, oldest hour first.
+-- agent_hours: read the hourly counts of an agent's calls, oldest hour first.
 --
 -- $1 chain id   $2 identity registry   $3 agent id   $4 since (timestamptz)   $5 how long hours are kept (interval)
 --

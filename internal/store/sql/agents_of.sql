@@ -1,7 +1,7 @@
--- agents_of: the agents of some deliveries.
+-- agents_of: read the agents of some deliveries.
 --
--- The caller reads them without locks, and locks the agents afterwards. Only succeed.sql changes the agent of a
--- delivery.
+-- The statement locks nothing; the caller then locks the agents. The agent of a delivery hardly ever changes: only
+-- bind.sql and read_event.sql change it.
 --
 -- $1 ids uuid[]
-SELECT id, chain_id, identity_registry, agent_id::text FROM herald.deliveries WHERE id = ANY($1)
+SELECT id, chain_id, identity_registry, agent_id::text FROM herald.history WHERE id = ANY($1)

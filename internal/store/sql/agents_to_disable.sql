@@ -1,13 +1,12 @@
--- agents_to_disable: enabled agents whose calls have all failed for a time.
+-- agents_to_disable: list the enabled agents whose calls have all failed for a time.
 --
 -- At least two calls failed, and one of them within the last day, so that an agent without recent calls is not disabled
--- for old failures. The condition on last_ok_at repeats failing_since because a worker of an older version, which does
--- not write failing_since, may have recorded a success.
+-- for old failures.
 --
 -- $1 time (interval)   $2 limit
 SELECT chain_id, identity_registry, agent_id::text
   FROM herald.agents
  WHERE failing_since <= now() - $1::interval AND enabled AND last_error_at > failing_since
-   AND last_error_at >= now() - interval '1 day' AND (last_ok_at IS NULL OR last_ok_at < failing_since)
+   AND last_error_at >= now() - interval '1 day'
  ORDER BY failing_since
  LIMIT $2

@@ -1,13 +1,13 @@
--- backlog: agents that have a backlog, may have more deliveries dispatched, and are not paused by line_held_until.
+-- backlog: list the agents that have a backlog and fewer dispatched deliveries than they may have.
 --
 -- $1 how many deliveries of an agent may be dispatched (8); half of it if the backlog is only a backfill's
 -- $2 at most this many agents
 --
--- The recursion jumps from agent to agent through the index deliveries_next, so that an agent with a long backlog costs
+-- The recursion jumps from agent to agent through the index work_agent, so that an agent with a long backlog costs
 -- as much as one with a short backlog.
 WITH RECURSIVE line AS (
     (SELECT chain_id, identity_registry, agent_id, bulk
-       FROM herald.deliveries
+       FROM herald.work
       WHERE place = 'line'
       ORDER BY chain_id, identity_registry, agent_id, bulk LIMIT 1)
     UNION ALL
@@ -15,16 +15,14 @@ WITH RECURSIVE line AS (
       FROM line l
      CROSS JOIN LATERAL (
            SELECT chain_id, identity_registry, agent_id, bulk
-             FROM herald.deliveries
+             FROM herald.work
             WHERE place = 'line'
               AND (chain_id, identity_registry, agent_id) > (l.chain_id, l.identity_registry, l.agent_id)
             ORDER BY chain_id, identity_registry, agent_id, bulk LIMIT 1) n
 )
 SELECT l.chain_id, l.identity_registry, l.agent_id::text
   FROM line l
- WHERE (SELECT count(handed_at) FROM herald.deliveries d
+ WHERE (SELECT count(handed_at) FROM herald.work d
          WHERE d.chain_id = l.chain_id AND d.identity_registry = l.identity_registry AND d.agent_id = l.agent_id
            AND d.place = 'out') < $1 / CASE WHEN l.bulk THEN 2 ELSE 1 END
-   AND (SELECT line_held_until > now() FROM herald.agents g
-         WHERE g.chain_id = l.chain_id AND g.identity_registry = l.identity_registry AND g.agent_id = l.agent_id) IS NOT TRUE
  LIMIT $2

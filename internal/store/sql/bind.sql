@@ -1,19 +1,38 @@
--- bind: replace the job of a claimed delivery by the event that the worker read from the chain.
+-- bind: replace the job of a claimed delivery by the event that the worker read from the chain, and give the delivery
+-- the turn of its ordering key if it may be called now (parts/turn.sql). The transaction has locked the claim's agent.
 --
 -- The agent is called with the row's job only, so a retry never sends another event under the same delivery id.
 --
--- @delivery_id, @claim_no, @hints: the claim's number of hints; a newer hint or reading prevents the change
+-- @delivery_id, @claim_no, @hints: the claim's number of hints; nothing changes if a hint or an event arrived since
 -- @job jsonb, @sealed_headers or null, @source, @trust (of the action), @corrected text[] or null: unchanged
 -- @chain_id, @registry (IdentityRegistry), @agent_id, @order_key, @order_seq
+-- Returns whether the delivery may be called.
 WITH agent AS (
     INSERT INTO herald.agents (chain_id, identity_registry, agent_id)
     SELECT @chain_id::bigint, @registry::text, @agent_id::text::numeric
      WHERE NOT EXISTS (SELECT FROM herald.agents WHERE chain_id = @chain_id AND identity_registry = @registry AND agent_id = @agent_id::text::numeric)
     ON CONFLICT DO NOTHING
+), event AS MATERIALIZED (
+    SELECT *, CASE WHEN was_hashed THEN {{order_hash e}} END AS order_hash
+      FROM (SELECT id, kind, key, turn, order_hash IS NOT NULL AS was_hashed, @chain_id::bigint AS chain_id, @registry::text AS identity_registry,
+                   @agent_id::text::numeric AS agent_id, @order_key::text AS order_key, @order_seq::text::numeric AS order_seq,
+                   true AS bound, true AS verified
+              FROM herald.work
+             WHERE id = @delivery_id AND claim_no = @claim_no AND status = 'running') e
+), read AS (
+    UPDATE herald.history h
+       SET job = @job, secret_headers = @sealed_headers, source = @source, trust = @trust, bound = true,
+           corrected = coalesce(@corrected, corrected), identity_registry = @registry, agent_id = @agent_id::text::numeric,
+           order_key = @order_key, order_seq = @order_seq::text::numeric, updated_at = now()
+      FROM event e
+     WHERE h.id = e.id AND h.id = @delivery_id AND h.hints = @hints
+    RETURNING e.*
 )
-UPDATE herald.deliveries
-   SET job = @job, secret_headers = @sealed_headers, source = @source, trust = @trust, bound = true,
-       corrected = coalesce(@corrected, corrected), identity_registry = @registry, agent_id = @agent_id::text::numeric,
-       order_key = @order_key, order_seq = @order_seq::text::numeric, updated_at = now()
- WHERE id = @delivery_id AND claim_no = @claim_no AND status = 'running' AND hints = @hints
-RETURNING true
+UPDATE herald.work d
+   SET bound = true, identity_registry = @registry, agent_id = @agent_id::text::numeric,
+       order_key = @order_key, order_seq = @order_seq::text::numeric, order_hash = e.order_hash,
+       turn = d.turn OR e.order_hash IS NOT NULL AND d.kind <> 'ResponseAppended' AND {{turn e}} IS NULL,
+       delays_until = CASE WHEN d.bound THEN delays_until ELSE {{delays_until e}} END, updated_at = now()
+  FROM read e
+ WHERE d.id = e.id AND d.id = @delivery_id AND d.claim_no = @claim_no AND d.status = 'running'
+RETURNING d.turn OR d.order_hash IS NULL OR d.kind = 'ResponseAppended'

@@ -2,11 +2,10 @@
 --
 -- $1 ids uuid[]   $2 true: running ones too; the new claim_no makes their workers' writes change nothing
 --
--- This statement dispatches nothing: the reconciler dispatches the agents' next deliveries. Returns one row per
--- delivery that exists: whether it was cancelled, its status and reason before, whether it has a job, and its dispatch
--- counter.
+-- The statement dispatches nothing: the reconciler dispatches the agents' next deliveries. Returns one row per delivery
+-- that exists: whether it was cancelled, its status and reason before, whether it has a job, and its dispatch counter.
 WITH changed AS (
-    UPDATE herald.deliveries
+    UPDATE herald.work
        SET status          = 'cancelled',
            reason          = 'operator',
            claim_no        = CASE WHEN status = 'running' THEN nextval('herald.claim_no') ELSE claim_no END,
@@ -16,8 +15,8 @@ WITH changed AS (
            finished_at     = now(),
            updated_at      = now()
      WHERE id = ANY($1) AND (status IN ('queued', 'waiting', 'held') OR ($2 AND status = 'running'))
-    RETURNING id, chain_id, identity_registry, agent_id
-), ended AS (
+    RETURNING id, kind, key, chain_id, identity_registry, agent_id, order_key, order_hash, order_seq, finished_at, turn
+), {{release changed}}, ended AS (
     SELECT chain_id, identity_registry, agent_id, count(*) AS n FROM changed GROUP BY 1, 2, 3
 ), counted AS (
     UPDATE herald.agents g

@@ -1,4 +1,4 @@
--- cursors: how far chains have been read; cursors of contracts come before those of backfills within their chain.
+-- cursors: list the cursors of one or all chains; within a chain, those of contracts come before those of backfills.
 --
 -- $1 chain, or 0: all
 SELECT chain_id, contracts, backfill, start_block, end_block, next_block, head_block, finalized_block, settled_block, reorgs, updated_at,

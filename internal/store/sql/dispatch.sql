@@ -1,56 +1,79 @@
--- dispatch: dispatch an agent's next deliveries, oldest first, so that at most $4 are pending or running.
+-- dispatch: dispatch the next deliveries of several agents, oldest first, so that each agent has at most
+-- eight dispatched ones.
 --
--- Deliveries of a backfill (bulk) are dispatched only when the agent has no other backlog, and fill half of the slots
--- at most, so that a new delivery finds a free slot. Nothing is dispatched before agents.line_held_until.
+-- @chains bigint[], @registries text[], @agents text[]: one element per agent; repeated agents count once
+-- @ids uuid[], @claim_nos bigint[]: null, or one claim per agent: dispatch for the agent only if this transaction
+--    recorded an outcome for the claim, because a worker that lost its claim must not enqueue tasks
+-- @max_dispatched: how many deliveries of an agent may be dispatched (8)
+-- @max_responses: how many of them may be responses (2)
 --
--- $1 chain id   $2 identity registry   $3 agent id   $4 how many deliveries of an agent may be dispatched (8)
--- $5 delivery id and $6 claim_no: dispatch only if this claim was recorded; a worker that lost its claim freed no slot
---    and enqueues no tasks
--- $7 true: deliveries of one ordering key are sent in order: a delivery that must wait for another leaves the backlog
---    (behind_earlier), and the next call of this statement fills its slot
+-- Deliveries of a backfill (bulk) are dispatched only if the agent has no other backlog, and only up to half of
+-- @max_dispatched, so that a new delivery can be dispatched at once. Followers in another delivery's call
+-- (claim_followers.sql) have no task and do not count: their handed_at is null.
 --
--- Followers in another delivery's call (claim_followers.sql) have no task and do not count: their handed_at is null.
+-- A dispatched delivery gets the turn of its ordering key, unless its event has to be checked first (parts/turn.sql). A
+-- delivery that may not be called yet leaves the backlog (behind_earlier). So does a response if @max_responses of its
+-- agent are dispatched. The next run of this statement dispatches others in their place.
 --
--- An earlier statement of the transaction has locked the agent (lock_agent.sql); otherwise two transactions could count
--- the same deliveries. Returns the tasks to put into Redis, each with its attempts and whether it goes to the lane
--- bulk: deliveries of a backfill do, and replays before their first attempt. If the caller fails to enqueue a task, the
--- reconciler finds the delivery by handed_at.
-WITH head AS MATERIALIZED ( -- usually the backlog is empty; then nothing is counted
-    SELECT bulk FROM herald.deliveries
-     WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'line'
-     ORDER BY bulk LIMIT 1
+-- An earlier statement of the transaction has locked the agents; otherwise two transactions could count the same
+-- deliveries, or grant the same turn. Each agent's backlog is read in a LATERAL subquery by the agent's own index, and
+-- rows are updated by ids that are known by then, so that old statistics cannot lead to another plan. Returns the tasks
+-- to put into Redis, each with its attempts, whether it goes to the lane bulk (deliveries of a backfill do, and replays
+-- before their first attempt), and its agent; and the deliveries that left the backlog, marked as behind. If the caller
+-- fails to enqueue a task, the reconciler finds the delivery by handed_at.
+WITH agent AS MATERIALIZED (
+    SELECT DISTINCT w.c, w.r, w.a
+      FROM unnest(@chains::bigint[], @registries::text[], @agents::text[]::numeric[], @ids::uuid[], @claim_nos::bigint[]) AS w(c, r, a, id, claim_no)
+     WHERE @ids::uuid[] IS NULL
+        OR EXISTS (SELECT FROM herald.work d WHERE d.id = w.id AND d.claim_no = w.claim_no AND d.status <> 'running' AND d.updated_at = now())
+        OR EXISTS (SELECT FROM herald.history d WHERE d.id = w.id AND d.claim_no = w.claim_no AND d.finished_at = now())
 ), next AS MATERIALIZED (
-    SELECT id, kind, key, order_key, order_seq, seq
-      FROM herald.deliveries
-     WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'line' AND bulk = (SELECT bulk FROM head)
-       AND EXISTS (SELECT FROM herald.deliveries WHERE id = $5 AND claim_no = $6 AND status <> 'running')
-     ORDER BY seq + 0 -- matches the index deliveries_next; with plain seq, Postgres might choose deliveries_seq
-     LIMIT (SELECT greatest(CASE WHEN (SELECT line_held_until > now() FROM herald.agents
-                                         WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3) THEN 0
-                                 WHEN bulk THEN $4::int / 2 ELSE $4::int END
-                            - (SELECT count(handed_at) FROM herald.deliveries
-                                WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3 AND place = 'out'), 0) FROM head)
-       FOR UPDATE SKIP LOCKED
+    SELECT d.*
+      FROM agent
+     CROSS JOIN LATERAL (
+           SELECT bulk FROM herald.work -- usually the backlog is empty
+            WHERE chain_id = c AND identity_registry = r AND agent_id = a AND place = 'line'
+            ORDER BY bulk LIMIT 1) head
+     CROSS JOIN LATERAL (
+           SELECT id, chain_id, identity_registry, agent_id, kind, key, order_key, order_seq, order_hash, seq, bound, verified
+             FROM herald.work
+            WHERE chain_id = c AND identity_registry = r AND agent_id = a AND place = 'line' AND bulk = head.bulk
+            ORDER BY seq + 0 -- matches the index work_agent; with plain seq, Postgres might choose work_seq
+            LIMIT (SELECT greatest(CASE WHEN head.bulk THEN @max_dispatched::int / 2 ELSE @max_dispatched::int END
+                                   - (SELECT count(handed_at) FROM herald.work
+                                       WHERE chain_id = c AND identity_registry = r AND agent_id = a AND place = 'out'), 0))
+              FOR UPDATE SKIP LOCKED) d
 ), ordered AS MATERIALIZED (
-    SELECT *, CASE WHEN $7::boolean THEN herald.order_wait(id, $1, $2, $3, kind, key, order_key, order_seq) END AS order_until
-      FROM next
-), decided AS MATERIALIZED ( -- of several ready deliveries of one ordering key, only the oldest is dispatched
-    SELECT *, CASE WHEN $7::boolean AND order_until IS NULL
-                        AND row_number() OVER (PARTITION BY order_key, order_until IS NULL ORDER BY seq) > 1
-                        AND key NOT LIKE '%#Retraction@%'
-                        AND NOT herald.ignores_order($1, $2, $3) THEN now() + interval '10 years'
-                   ELSE order_until END AS recheck_at
-      FROM ordered
+    SELECT *, {{turn next}} AS order_until FROM next
+), ranked AS MATERIALIZED ( -- excess: not the first of its ordering key, or beyond @max_responses
+    SELECT id, seq, order_until,
+           CASE WHEN order_until IS NOT NULL OR order_hash IS NULL THEN false
+                WHEN kind = 'ResponseAppended' THEN nr > @max_responses::int - (SELECT count(*) FILTER (WHERE d.kind = 'ResponseAppended') FROM herald.work d
+                         WHERE d.chain_id = o.chain_id AND d.identity_registry = o.identity_registry AND d.agent_id = o.agent_id AND d.place = 'out')
+                ELSE nr > 1 AND (bound OR NOT verified) END AS excess
+      FROM (SELECT *, row_number() OVER (PARTITION BY chain_id, identity_registry, agent_id, kind = 'ResponseAppended',
+                                                      CASE WHEN kind <> 'ResponseAppended' THEN order_hash END,
+                                                      kind <> 'ResponseAppended' AND (bound OR NOT verified), order_until IS NULL
+                                         ORDER BY order_seq, kind DESC, seq) AS nr FROM ordered) o
 ), behind AS (
-    UPDATE herald.deliveries d
-       SET status = 'waiting', reason = 'behind_earlier', error = 'an earlier delivery of this client has not ended: it goes first',
-           next_attempt_at = (SELECT recheck_at FROM decided WHERE decided.id = d.id),
-           awaits_feedback = herald.awaits_feedback(kind, key, order_key, order_seq), updated_at = now()
-     WHERE id = ANY(ARRAY(SELECT id FROM decided WHERE recheck_at IS NOT NULL))
+    UPDATE herald.work d
+       SET status = 'waiting', reason = 'behind_earlier', updated_at = now(),
+           next_attempt_at = (SELECT coalesce(order_until, now() + interval '10 years') FROM ranked WHERE ranked.id = d.id),
+           error = CASE WHEN kind = 'ResponseAppended' THEN 'its feedback, or other responses to this agent, go first'
+                        ELSE 'an earlier delivery of this client has not ended: it goes first' END,
+           order_hash = CASE WHEN kind = 'ResponseAppended' AND (SELECT excess FROM ranked WHERE ranked.id = d.id) THEN {{responses_hash d}} ELSE {{order_hash d}} END
+     WHERE id = ANY(ARRAY(SELECT id FROM ranked WHERE order_until IS NOT NULL OR excess))
+    RETURNING id, kind, attempts, chain_id, identity_registry, agent_id::text, seq
 ), handed AS (
-    UPDATE herald.deliveries d
-       SET dispatch = d.dispatch + 1, handed_at = now(), updated_at = now()
-     WHERE id = ANY(ARRAY(SELECT id FROM decided WHERE recheck_at IS NULL))
-    RETURNING d.id, d.dispatch, d.kind, d.attempts, d.bulk OR d.replays > 0 AND d.attempts <= d.budget_base AS bulk, d.seq
+    UPDATE herald.work
+       SET dispatch = dispatch + 1, handed_at = now(), updated_at = now(),
+           turn = order_hash IS NOT NULL AND kind <> 'ResponseAppended' AND (bound OR NOT verified)
+     WHERE id = ANY(ARRAY(SELECT id FROM ranked WHERE order_until IS NULL AND NOT excess))
+    RETURNING id, dispatch, kind, attempts, bulk OR replays > 0 AND attempts <= budget_base AS bulk,
+              chain_id, identity_registry, agent_id::text, seq
 )
-SELECT id, dispatch, kind, attempts, bulk FROM handed ORDER BY seq
+SELECT id, dispatch, kind, attempts, bulk, chain_id, identity_registry, agent_id, behind
+  FROM (SELECT *, false AS behind FROM handed
+        UNION ALL
+        SELECT id, 0, kind, attempts, false, chain_id, identity_registry, agent_id, seq, true FROM behind) x
+ ORDER BY seq

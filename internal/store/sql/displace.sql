@@ -2,22 +2,23 @@
 -- stays. An open delivery that is not running is cancelled (reorg).
 --
 -- $1 id   $2 key
-WITH old AS (
-    SELECT id, status IN ('queued', 'waiting', 'held') AS ends FROM herald.deliveries WHERE id = $1 AND key = $2 FOR UPDATE
-), renamed AS (
-    UPDATE herald.deliveries d
-       SET key = d.key || '~' || d.id::text, updated_at = now(), next_attempt_at = NULL,
-           status      = CASE WHEN ends THEN 'cancelled' ELSE status END,
-           reason      = CASE WHEN ends THEN 'reorg' ELSE reason END,
-           error       = CASE WHEN NOT ends THEN error END,
-           handed_at   = CASE WHEN NOT ends THEN handed_at END,
-           finished_at = CASE WHEN ends THEN now() ELSE finished_at END
-      FROM old WHERE d.id = old.id
-    RETURNING d.key, d.chain_id, d.identity_registry, d.agent_id, ends
-), counted AS (
+WITH renamed AS (
+    UPDATE herald.history SET key = key || '~' || id::text, updated_at = now() WHERE id = $1 AND key = $2
+    RETURNING id, key AS renamed
+), changed AS (
+    UPDATE herald.work w
+       SET key         = renamed, updated_at = now(),
+           status      = CASE WHEN status <> 'running' THEN 'cancelled' ELSE status END,
+           reason      = CASE WHEN status <> 'running' THEN 'reorg' ELSE reason END,
+           error       = NULL,
+           handed_at   = CASE WHEN status = 'running' THEN handed_at END,
+           finished_at = CASE WHEN status <> 'running' THEN now() END
+      FROM renamed r WHERE w.id = r.id
+    RETURNING w.id, w.kind, $2 AS key, w.chain_id, w.identity_registry, w.agent_id, w.order_key, w.order_hash, w.order_seq, w.finished_at, w.turn
+), {{release changed}}, counted AS (
     UPDATE herald.agents g
        SET totals = totals || jsonb_build_object('cancelled', coalesce((totals ->> 'cancelled')::bigint, 0) + 1), updated_at = now()
-      FROM renamed r
-     WHERE r.ends AND g.chain_id = r.chain_id AND g.identity_registry = r.identity_registry AND g.agent_id = r.agent_id
+      FROM changed r
+     WHERE r.finished_at IS NOT NULL AND g.chain_id = r.chain_id AND g.identity_registry = r.identity_registry AND g.agent_id = r.agent_id
 )
-SELECT key FROM renamed
+SELECT renamed FROM renamed

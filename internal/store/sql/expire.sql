@@ -1,16 +1,16 @@
--- expire: end the oldest open deliveries that have reached an age as dead (expired).
+-- expire: end open deliveries that have reached an age as dead (expired), the oldest first.
 --
 -- Running deliveries are not ended here; their lease ends first.
 --
--- $1 age (interval)   $2 at most this many
+-- $1 age (interval)   $2 at most this many   $3 deliveries of that age have a lower seq
 --
 -- The statement skips rows that another transaction has locked, and rows of agents that another transaction has locked:
 -- the next call finds them. It locks agents before their deliveries, as lock_agents.sql does.
 WITH old AS MATERIALIZED (
     SELECT id, chain_id, identity_registry, agent_id
-      FROM herald.deliveries
-     WHERE finished_at IS NULL AND accepted_at < now() - $1::interval AND status IN ('queued', 'waiting', 'held')
-     ORDER BY accepted_at
+      FROM herald.work
+     WHERE seq < $3 AND accepted_at < now() - $1::interval AND status IN ('queued', 'waiting', 'held')
+     ORDER BY seq
      LIMIT $2
 ), free AS MATERIALIZED (
     SELECT w.*
@@ -21,15 +21,15 @@ WITH old AS MATERIALIZED (
 ), taken AS MATERIALIZED (
     SELECT d.id
       FROM old JOIN free USING (chain_id, identity_registry, agent_id)
-     CROSS JOIN LATERAL (SELECT id FROM herald.deliveries
+     CROSS JOIN LATERAL (SELECT id FROM herald.work
                           WHERE id = old.id AND status IN ('queued', 'waiting', 'held') AND accepted_at < now() - $1::interval
                             FOR UPDATE SKIP LOCKED) d
 ), changed AS (
-    UPDATE herald.deliveries
+    UPDATE herald.work
        SET status = 'dead', reason = 'expired', handed_at = NULL, next_attempt_at = NULL, finished_at = now(), updated_at = now()
      WHERE id = ANY(ARRAY(SELECT id FROM taken))
-    RETURNING chain_id, identity_registry, agent_id
-), dead AS (
+    RETURNING id, kind, key, chain_id, identity_registry, agent_id, order_key, order_hash, order_seq, finished_at, turn
+), {{release changed}}, dead AS (
     SELECT chain_id, identity_registry, agent_id, count(*) AS n FROM changed GROUP BY 1, 2, 3
 ), counted AS (
     UPDATE herald.agents g

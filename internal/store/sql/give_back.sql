@@ -1,8 +1,8 @@
 -- give_back: undo claims of claim_followers.sql whose deliveries the agent did not process.
 --
 -- No call was made with them, or the agent ignored them in the call. Each delivery returns to its earlier state, and
--- its attempt is deleted. A delivery that was waiting (behind_earlier) waits on while another delivery of its ordering
--- key goes first.
+-- its attempt is deleted. A delivery that was waiting (behind_earlier) waits again if it still may not be called
+-- (parts/turn.sql).
 --
 -- $1 ids uuid[], $2 claim_nos bigint[], $3 blocked boolean[]: as claim_followers.sql returned them
 -- $4 started_at, the same for all attempts
@@ -11,13 +11,13 @@
 -- in a LATERAL subquery, so that old statistics cannot lead to another plan.
 WITH given AS MATERIALIZED (
     SELECT d.id, d.attempts,
-           CASE WHEN u.blocked THEN herald.order_wait(id, chain_id, identity_registry, agent_id, kind, key, order_key, order_seq) END AS recheck_at
+           CASE WHEN u.blocked THEN {{turn d}} END AS recheck_at
       FROM unnest($1::uuid[], $2::bigint[], $3::boolean[]) AS u(given, claim_no, blocked)
-     CROSS JOIN LATERAL (SELECT id, attempts, chain_id, identity_registry, agent_id, kind, key, order_key, order_seq
-                           FROM herald.deliveries
-                          WHERE id = u.given AND deliveries.claim_no = u.claim_no AND status = 'running' OFFSET 0 FOR NO KEY UPDATE) d
+     CROSS JOIN LATERAL (SELECT id, attempts, chain_id, identity_registry, agent_id, kind, key, order_key, order_hash, order_seq, true AS bound, true AS verified
+                           FROM herald.work
+                          WHERE id = u.given AND work.claim_no = u.claim_no AND status = 'running' OFFSET 0 FOR NO KEY UPDATE) d
 ), back AS (
-    UPDATE herald.deliveries d
+    UPDATE herald.work d
        SET status          = CASE WHEN g.recheck_at IS NOT NULL THEN 'waiting' ELSE 'queued' END,
            reason          = CASE WHEN g.recheck_at IS NOT NULL THEN 'behind_earlier' END,
            next_attempt_at = CASE WHEN g.recheck_at IS NOT NULL THEN g.recheck_at END,
@@ -26,7 +26,7 @@ WITH given AS MATERIALIZED (
            dispatch        = dispatch - 1, -- no task had this number
            handed_at       = NULL, lease_until = NULL, updated_at = now()
       FROM given g
-     CROSS JOIN LATERAL (SELECT ctid AS found FROM herald.deliveries WHERE id = g.id OFFSET 0) o
+     CROSS JOIN LATERAL (SELECT ctid AS found FROM herald.work WHERE id = g.id OFFSET 0) o
      WHERE d.ctid = o.found
     RETURNING d.id
 ), freed AS (

@@ -3,5 +3,5 @@
 -- $1 delivery id
 SELECT FROM herald.agents
  WHERE (chain_id, identity_registry, agent_id) =
-       (SELECT chain_id, identity_registry, agent_id FROM herald.deliveries WHERE id = $1 AND status = 'waiting')
+       (SELECT chain_id, identity_registry, agent_id FROM herald.work WHERE id = $1 AND status = 'waiting')
    FOR NO KEY UPDATE

@@ -1,4 +1,5 @@
--- lost_before: give new tasks to deliveries that were dispatched before Redis lost its data; a wait keeps its time.
+-- lost_before: give new tasks to deliveries that were dispatched before Redis lost its data. A waiting delivery keeps
+-- the end of its wait.
 --
 -- $1 before (timestamptz)   $2 at most this many
 --
@@ -6,9 +7,9 @@
 -- dispatched deliveries does not change. It skips rows that another transaction has locked: waiting for them could
 -- deadlock with a transaction that locks agents first. That transaction is moving them anyway; if it fails, the
 -- reconciler finds them when they are overdue.
-UPDATE herald.deliveries
+UPDATE herald.work
    SET dispatch = dispatch + 1, handed_at = now(), updated_at = now()
- WHERE id IN (SELECT id FROM herald.deliveries
-               WHERE status IN ('queued', 'waiting') AND handed_at IS NOT NULL AND handed_at < $1
+ WHERE id IN (SELECT id FROM herald.work
+               WHERE place IN ('out', 'task') AND status <> 'running' AND handed_at < $1
                ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)
 RETURNING id, dispatch, kind, attempts, bulk OR replays > 0 AND attempts <= budget_base, next_attempt_at

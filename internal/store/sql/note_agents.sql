@@ -1,4 +1,5 @@
--- note_agents: store what changed with agents since the last call, and return the changes.
+-- note_agents: return the agents that began to fail, were disabled or recovered since the last call, and store in
+-- alerted_agents that they were returned.
 --
 -- Of two calls that run at once, only one returns a change: the other waits for the primary key and then finds nothing
 -- new.
@@ -7,15 +8,13 @@
 --   disabled   the agent's row is disabled
 --   recovered  the agent was stored as failing, and a call has succeeded since
 --
--- An agent that is enabled again is deleted from alerted_agents without an alert. The condition on last_ok_at repeats
--- failing_since because a worker of an older version, which does not write failing_since, may have recorded a success.
+-- An agent that is enabled again is deleted from alerted_agents without an alert.
 --
 -- $1 how long calls must have failed (interval)   $2 limit
 WITH trouble AS (
     SELECT g.chain_id, g.identity_registry, g.agent_id, 'failing' AS state, g.failing_since, g.state AS seen
       FROM herald.agents g
      WHERE g.failing_since <= now() - $1::interval AND g.enabled AND g.last_error_at > g.failing_since
-       AND (g.last_ok_at IS NULL OR g.last_ok_at < g.failing_since)
     UNION ALL
     SELECT g.chain_id, g.identity_registry, g.agent_id, 'disabled', g.failing_since, g.state
       FROM herald.agents g
@@ -34,7 +33,7 @@ WITH trouble AS (
 ), ended AS (
     DELETE FROM herald.alerted_agents a USING herald.agents g
      WHERE g.chain_id = a.chain_id AND g.identity_registry = a.identity_registry AND g.agent_id = a.agent_id
-       AND g.enabled AND (g.failing_since IS NULL OR g.last_ok_at >= g.failing_since)
+       AND g.enabled AND g.failing_since IS NULL
     RETURNING a.chain_id, a.identity_registry, a.agent_id, a.failing_since, g.last_ok_at,
               a.state = 'failing' AND g.last_ok_at >= a.failing_since AS recovered
 )

@@ -1,5 +1,5 @@
--- old_weeks: partitions of attempts whose week ended at least an age ago. A partition's name contains its week's Monday
--- (ensure_attempt_partitions).
+-- old_weeks: list the partitions of attempts whose week ended at least an age ago. A partition's name contains its
+-- week's Monday (ensure_attempt_partitions).
 --
 -- $1 age (interval)
 SELECT c.relname::text

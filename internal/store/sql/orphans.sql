@@ -13,23 +13,31 @@
 -- may have been called, and its job.
 WITH orphan AS (
     SELECT delivery_id AS id FROM herald.chain_events WHERE delivery_id = ANY($1) AND state = 'orphaned'
-), cancelled AS (
-    UPDATE herald.deliveries d
+), stopped AS (
+    UPDATE herald.work d
        SET status = 'cancelled', reason = 'reorg', error = NULL, handed_at = NULL, lease_until = NULL, next_attempt_at = NULL,
            finished_at = now(), updated_at = now()
       FROM orphan o
-     WHERE d.id = o.id AND (d.status IN ('queued', 'waiting', 'held') OR (d.status = 'rejected' AND d.reason = 'event_not_found'))
-    RETURNING d.id, d.key, d.job, d.called, d.status, d.chain_id, d.identity_registry, d.agent_id
-), counted AS (
+     WHERE d.id = o.id AND d.status IN ('queued', 'waiting', 'held')
+    RETURNING d.id, d.key, d.called, d.chain_id, d.identity_registry, d.agent_id, d.kind, d.order_key, d.order_hash, d.order_seq, d.finished_at, d.turn
+), corrected AS (
+    UPDATE herald.history d
+       SET status = 'cancelled', reason = 'reorg', error = NULL, finished_at = now(), updated_at = now()
+      FROM orphan o
+     WHERE d.id = o.id AND d.status = 'rejected' AND d.reason = 'event_not_found'
+    RETURNING d.id, d.key, d.called, d.chain_id, d.identity_registry, d.agent_id, d.kind, d.order_key, d.order_hash, d.order_seq, d.finished_at, false AS turn
+), cancelled AS MATERIALIZED (
+    SELECT * FROM stopped UNION ALL SELECT * FROM corrected
+), {{release cancelled}}, counted AS (
     UPDATE herald.agents g
        SET totals = totals || jsonb_build_object('cancelled', coalesce((totals ->> 'cancelled')::bigint, 0) + n), updated_at = now()
       FROM (SELECT chain_id, identity_registry, agent_id, count(*) AS n FROM cancelled GROUP BY 1, 2, 3) e
      WHERE g.chain_id = e.chain_id AND g.identity_registry = e.identity_registry AND g.agent_id = e.agent_id
 ), ended AS (
-    SELECT id, key, job, called, true AS now FROM cancelled
+    SELECT c.id, c.key, h.job, c.called, true AS now FROM cancelled c JOIN herald.history h ON h.id = c.id
      UNION ALL
     SELECT d.id, d.key, d.job, d.called, false
-      FROM orphan o JOIN herald.deliveries d ON d.id = o.id
+      FROM orphan o JOIN herald.history d ON d.id = o.id
      WHERE d.status IN ('delivered', 'skipped', 'dead', 'cancelled') OR (d.status = 'rejected' AND d.reason <> 'event_not_found')
 ), decided AS (
     SELECT e.id, e.key, e.job, e.now,

@@ -1,11 +1,11 @@
--- overdue: dispatched deliveries that should have been claimed by now.
+-- overdue: list the tasks that should have been claimed by now.
 --
--- The caller asks Redis whether it still has their tasks.
+-- The caller asks Redis whether it still has them.
 --
 -- $1 how long ago they were due (interval)   $2 after this id (cursor)   $3 at most this many
 SELECT id, dispatch, kind, attempts, bulk OR replays > 0 AND attempts <= budget_base
-  FROM herald.deliveries
- WHERE status IN ('queued', 'waiting') AND handed_at IS NOT NULL
+  FROM herald.work
+ WHERE place IN ('out', 'task') AND status <> 'running'
    AND handed_at < now() - $1::interval
    AND (status = 'queued' OR next_attempt_at < now() - $1::interval)
    AND id > $2

@@ -1,168 +1,235 @@
--- record: record the outcome of an attempt under the claim's fence: the delivery, its attempt and the agent's row.
+-- record: record the outcomes of attempts under their claims' fences: the deliveries, their attempts and the agents' rows.
 --
--- Runs in one implicit transaction between lock_agent and dispatch. The caller replaces herald.attempts by the
--- attempt's partition when it knows the partition: an update of the partitioned table would visit every partition.
+-- A delivery that ends moves from work to the history. Runs in one implicit transaction between lock_agents (or lock_agent and lock_delivery) and dispatch. The caller
+-- replaces herald.attempts by the partition of all the attempts when it knows it: an update of the partitioned table
+-- would visit every partition.
 --
--- @delivery_id, @claim_no, @started_at, @number (of the attempt)
--- @status, @reason or null, @delay until the next attempt (interval), for waiting
--- @task          true: it waits with a task in Redis (asynq retries n); false: it waits in Postgres only
--- @anew          true: with @task, the wait gets a new task (n + 1), because the present task has not ended
--- @free          true: the attempt's row and count are undone (ignored when a call was written)
+-- @alone: this is one attempt, and its row is locked. Only then is a lost claim final.
+--
+-- Arrays of the same length, one element per attempt, in the order of the deliveries' ids, in which the outcomes of one
+-- agent are applied:
+-- @ids uuid[], @claim_nos bigint[], @started_ats timestamptz[], @numbers int[] (of the attempts)
+-- @statuses text[], @reasons text[], @delays interval[] until the next attempt, for waiting
+-- @tasks         it waits with a task in Redis (asynq retries n); false: it waits in Postgres only
+-- @anews         with @tasks, the wait gets a new task (n + 1), because the present task has not ended
+-- @frees         the attempt's row and count are undone (ignored when a call was written)
 -- @called        a call was written
--- @stage         last stage of the attempt, @error or null
--- @tool_name, @endpoint, @file_verification, @file_source
--- @file_disagrees  fields of the file that contradict the event (text[]), or null: none; unchanged if
---                @file_verification is null
--- @arguments, @response, @result (jsonb), @protocol
--- @step_us       integer[], µs for check, resolve, fetch, compose and call, up to the last stage; null: unknown
--- @agent_ok      the agent accepted the call
--- @agent_error   an error that is the agent's fault, or null
--- @server_info, @tools (jsonb); null: unchanged
+-- @stages        last stage of the attempt, @errors or null
+-- @tool_names, @endpoints, @file_verifications, @file_sources
+-- @file_disagrees  jsonb[], each an array of the fields of the file that contradict the event, or null: none; unchanged
+--                if the file verification is null
+-- @arguments, @responses, @results (jsonb[]), @protocols
+-- @step_us       text[], each an integer[]: µs for check, resolve, fetch, connect, compose and call, up to the last stage
+-- @agent_oks     the agent accepted the call
+-- @agent_errors  an error that is the agent's fault, or null
+-- @server_infos, @tools (jsonb[]); null: unchanged
 -- @fetch_failed  the feedback file could not be fetched
--- @endpoint_of_job  the job named the endpoint: the agent's row does not change
--- @moved         a moved endpoint would explain the failure; @epoch: the agent's epoch in the claim
--- @duration_ms   or null: until now
--- @latency       integer[14], to add to agents.hour_latency: 1 in the bucket of the call's duration, which Go chooses
---                (latencyBounds: 10 ms to 60 s); all 0 when no call was written
--- @preferences   jsonb, the preferences in the agent's answer; null: none. Newer stored ones stay
--- @hold_line     how long nothing of the agent's backlog is dispatched (interval); 0: unchanged
+-- @endpoints_of_jobs  the job named the endpoint: the agent's row does not change
+-- @moved         a moved endpoint would explain the failure; @epochs: the agent's epoch in the claim
+-- @durations     ms, or null: until now
+-- @latencies     the bucket of agents.hour_latency (1 to 14) of the call's duration, or null
+-- @rechecks      the event was not found, or not yet, or the delivery has no turn; @hints: the claim's number of hints
+-- @reroutes      bind.sql gave the delivery another agent, or no turn
 --
--- The fence has one exception: a late success makes a delivery that has not ended delivered, with a new claim_no, and
--- it completes its attempt in every status of the delivery. The agent's epoch is raised once: not again before a
--- success, or before another cause has raised it.
+-- A lost claim changes nothing, with one exception: a late success makes a delivery that has not ended delivered, with
+-- a new claim_no, and it completes its attempt in every status of the delivery. The agent's epoch is raised once: not
+-- again before a success, or before another cause has raised it.
 --
--- Returns the delivery's dispatch counter, next_attempt_at, accepted_at, now(), and whether its next task is bulk
--- (dispatch.sql). It returns the same row if this claim wrote the same status before (the answer was lost). No row: the
--- claim is lost.
+-- A delivery with @rechecks is queued again at once if a hint arrived after the claim or if it was rerouted. The hint
+-- may name the right position, so the attempt costs nothing.
 --
--- Deliveries that wait for this one join the agent's backlog, after every outcome: the first with an index and the
--- first without one of the ordering key, and, when this delivery has ended, the deliveries that wait for it as their
--- feedback. order_wait decides when they are dispatched whether they may go. Of the first two, the older is dispatched,
--- so that neither can block the other for ever.
+-- Returns the element's number (1-based), and the delivery's dispatch counter, next_attempt_at, accepted_at, now(),
+-- whether its next task is bulk (dispatch.sql), and whether it was queued again. It returns the same row if this claim
+-- wrote the same status before (the answer was lost). No row: the claim is lost, or, in a group, another transaction has
+-- locked the row.
+--
+-- A feedback delays later ones (delays_until) while it waits for confirmations, until 60 s after the first claim that
+-- found it confirmed, and until it is held or has ended. While its event was not read yet (not_confirmed), it does so
+-- until 30 s after acceptance. The deliveries that may be next join the agent's backlog (parts/release.sql), after
+-- every outcome.
 --
 -- An outcome is counted once, in the hour in which it is recorded. A call is an attempt that wrote one, or that failed
--- by the agent's fault (@agent_error); the latter counts as failed, under its reason. failing_since is the first failed
--- call after a success. The agent's row has the counts of its last hour with a call; when a later hour begins, the
--- trigger keep_agent_hour copies them to agent_hours. The hour never decreases: if a transaction began before the hour
--- ended but writes after one that began in the next hour, its outcome is counted in the next hour. The counts need no
--- lock besides the agent's.
-WITH recorded AS (
-    UPDATE herald.deliveries
-       SET status            = @status,
-           reason            = @reason,
-           claim_no          = CASE WHEN claim_no = @claim_no AND status = 'running' THEN claim_no ELSE nextval('herald.claim_no') END,
-           attempts          = attempts - CASE WHEN @free AND NOT @called THEN 1 ELSE 0 END,
-           dispatch          = dispatch + CASE WHEN @status = 'waiting' AND @task AND @anew THEN 1 ELSE 0 END,
-           handed_at         = CASE WHEN @status = 'waiting' AND @task THEN now() END,
-           called            = called OR @called,
+-- by the agent's fault; the latter counts as failed, under its reason. failing_since is the first failed call after a
+-- success. The agent's row has the counts of its last hour with a call; when a later hour begins, the trigger
+-- keep_agent_hour copies them to agent_hours. The hour never decreases: if a transaction began before the hour ended but
+-- writes after one that began in the next hour, its outcome is counted in the next hour.
+--
+-- Every row is found by its key in a LATERAL subquery that Postgres cannot pull up (FOR NO KEY UPDATE, OFFSET 0), and
+-- updated by its ctid, which allows only a direct read of that row. Joined by their keys, the tables could be read from
+-- end to end whenever the statistics are old.
+WITH locked AS MATERIALIZED (
+    SELECT w.*, ordinal::int AS nr, d.found, d.held, w.free AND NOT w.called AS undone,
+           d.held AND (@rechecks::boolean[])[ordinal]
+           AND ((@reroutes::boolean[])[ordinal] OR (@hints::int[])[ordinal] <> (SELECT hints FROM herald.history h WHERE h.id = w.id))
+           AND (w.status = 'rejected' AND w.reason = 'event_not_found'
+                OR w.status = 'waiting' AND w.reason IN ('not_confirmed', 'chain_unavailable', 'behind_earlier')) AS again
+      FROM unnest(@ids::uuid[], @claim_nos::bigint[], @started_ats::timestamptz[], @numbers::int[], @statuses::text[],
+                  @reasons::text[], @errors::text[], @endpoints::text[], @protocols::text[], @agent_oks::boolean[],
+                  @agent_errors::text[], @latencies::integer[], @frees::boolean[], @called::boolean[])
+           WITH ORDINALITY AS w(id, claim_no, started_at, number, status, reason, error, endpoint, protocol, agent_ok,
+                                agent_error, latency, free, called, ordinal)
+     CROSS JOIN LATERAL (SELECT ctid AS found, claim_no IS NOT DISTINCT FROM w.claim_no AND status = 'running' AS held
+                           FROM herald.work
+                          WHERE id = w.id AND (claim_no = w.claim_no AND status = 'running'
+                             OR @alone::boolean AND w.status = 'delivered' AND status IN ('queued', 'running', 'waiting', 'held'))
+                            FOR NO KEY UPDATE SKIP LOCKED) d
+), paused AS (
+    UPDATE herald.work d
+       SET status            = CASE WHEN l.again THEN 'queued' ELSE l.status END,
+           reason            = CASE WHEN NOT l.again THEN l.reason END,
+           attempts          = attempts - l.undone::int,
+           budget_base       = CASE WHEN l.again AND l.reason <> 'behind_earlier' THEN attempts - l.undone::int ELSE budget_base END,
+           dispatch          = dispatch + (l.status = 'waiting' AND (@tasks::boolean[])[nr] AND (@anews::boolean[])[nr])::int,
+           handed_at         = CASE WHEN l.status = 'waiting' AND (@tasks::boolean[])[nr] AND NOT l.again THEN now() END,
+           called            = d.called OR l.called,
            lease_until       = NULL,
-           next_attempt_at   = CASE WHEN @status = 'waiting' THEN now() + @delay::interval END,
-           tool_name         = coalesce(@tool_name, tool_name),
-           endpoint          = coalesce(@endpoint, endpoint),
-           file_verification = coalesce(@file_verification, file_verification),
-           file_source       = coalesce(@file_source, file_source),
-           file_disagrees    = CASE WHEN @file_verification::text IS NULL THEN file_disagrees ELSE @file_disagrees END,
-           result            = coalesce(@result, result),
-           fetch_failures    = fetch_failures + CASE WHEN @fetch_failed THEN 1 ELSE 0 END,
-           holds_until       = CASE WHEN holds_until = 'infinity' AND (@called OR NOT @free AND attempts > 0 OR @status = 'held') -- attempts = 0: adopt.sql undid a free attempt
-                                    THEN @started_at::timestamptz + interval '60 s'
-                                    WHEN holds_until = 'infinity' AND @reason IN ('chain_unavailable', 'not_confirmed') -- the node may never answer
-                                    THEN @started_at::timestamptz + interval '10 min' ELSE holds_until END,
-           error             = @error,
-           updated_at        = now(),
-           finished_at       = CASE WHEN @status IN ('delivered', 'skipped', 'rejected', 'dead', 'cancelled') THEN now() END
-     WHERE id = @delivery_id
-       AND ((claim_no = @claim_no AND status = 'running')
-         OR (@status = 'delivered' AND status IN ('queued', 'running', 'waiting', 'held')))
-    RETURNING chain_id, identity_registry, agent_id, status, finished_at, dispatch, next_attempt_at, accepted_at,
-              bulk OR replays > 0 AND attempts <= budget_base AS bulk, order_key, order_seq
-), follower AS ( -- the next deliveries of the ordering key, and those that wait for this feedback
-    UPDATE herald.deliveries
-       SET status = 'queued', reason = NULL, error = NULL, next_attempt_at = NULL, updated_at = now()
-     WHERE id = ANY(ARRAY(
-           SELECT f.id
-             FROM recorded r
-            CROSS JOIN LATERAL (
-                  (SELECT id FROM herald.deliveries
-                    WHERE herald.behind_hash(place, reason, awaits_feedback, kind, identity_registry, order_key) = herald.order_hash(0, r.identity_registry, r.order_key)
-                      AND order_key = r.order_key AND identity_registry = r.identity_registry
-                    ORDER BY herald.follow_turn(awaits_feedback, kind, order_seq, seq) LIMIT 1)
-                  UNION ALL
-                  (SELECT id FROM herald.deliveries
-                    WHERE herald.behind_hash(place, reason, awaits_feedback, kind, identity_registry, order_key) = herald.order_hash(1, r.identity_registry, r.order_key)
-                      AND order_key = r.order_key AND identity_registry = r.identity_registry
-                    ORDER BY herald.follow_turn(awaits_feedback, kind, order_seq, seq) LIMIT 1)
-                  UNION ALL
-                  (SELECT id FROM herald.deliveries
-                    WHERE herald.behind_hash(place, reason, awaits_feedback, kind, identity_registry, order_key) = herald.order_hash(2, r.identity_registry, r.order_key)
-                      AND herald.follow_turn(awaits_feedback, kind, order_seq, seq) = r.order_seq
-                      AND r.finished_at IS NOT NULL AND order_key = r.order_key AND identity_registry = r.identity_registry
-                    LIMIT 100)) f))
-), late AS ( -- a late success of an ended delivery: orphans.sql must know that the agent was called
-    UPDATE herald.deliveries SET called = true
-     WHERE id = @delivery_id AND @status = 'delivered' AND @called AND NOT called AND NOT EXISTS (SELECT FROM recorded)
+           next_attempt_at   = CASE WHEN l.status = 'waiting' AND NOT l.again THEN now() + (@delays::interval[])[nr] END,
+           fetch_failures    = fetch_failures + (@fetch_failed::boolean[])[nr]::int,
+           delays_until      = CASE WHEN l.again AND l.reason <> 'behind_earlier' THEN {{delays_until d}}
+                                    WHEN l.status = 'held' THEN NULL
+                                    WHEN delays_until IS NOT NULL AND l.reason = 'not_confirmed' AND verified AND NOT bound THEN accepted_at + interval '30 s'
+                                    WHEN delays_until = 'infinity' AND (NOT l.undone OR (@stages::text[])[nr] NOT IN ('claim', 'check'))
+                                    THEN l.started_at + interval '60 s' ELSE delays_until END,
+           error             = CASE WHEN NOT l.again THEN l.error END,
+           updated_at        = now()
+      FROM locked l
+     WHERE d.ctid = l.found AND (l.again OR l.status IN ('waiting', 'held'))
+    RETURNING l.*, NULL::timestamptz AS finished_at, chain_id, identity_registry, agent_id, dispatch, next_attempt_at, accepted_at, attempts, budget_base,
+              fetch_failures, replays, bulk, kind, key, order_key, order_hash, order_seq, turn, d.called AS was_called, d.claim_no AS last_claim
+), ended AS (
+    DELETE FROM herald.work d
+     USING locked l
+     WHERE d.ctid = l.found AND NOT (l.again OR l.status IN ('waiting', 'held'))
+    RETURNING l.*, now() AS finished_at, chain_id, identity_registry, agent_id, dispatch, NULL::timestamptz AS next_attempt_at, accepted_at,
+              attempts - l.undone::int AS attempts, budget_base, fetch_failures + (@fetch_failed::boolean[])[nr]::int AS fetch_failures, replays, bulk, kind, key,
+              order_key, order_hash, order_seq, turn, d.called OR l.called AS was_called,
+              CASE WHEN l.held THEN d.claim_no ELSE nextval('herald.claim_no') END AS last_claim
+), recorded AS MATERIALIZED (
+    SELECT * FROM paused UNION ALL SELECT * FROM ended
+), written AS ( -- those that ended, and what another attempt may not find out again
+    UPDATE herald.history h
+       SET tool_name         = coalesce((@tool_names::text[])[nr], tool_name),
+           endpoint          = coalesce(r.endpoint, h.endpoint),
+           file_verification = coalesce((@file_verifications::text[])[nr], file_verification),
+           file_source       = coalesce((@file_sources::text[])[nr], file_source),
+           file_disagrees    = CASE WHEN (@file_verifications::text[])[nr] IS NULL THEN file_disagrees
+                                    ELSE (SELECT array_agg(f) FROM jsonb_array_elements_text((@file_disagrees::jsonb[])[nr]) f) END,
+           result            = coalesce((@results::jsonb[])[nr], result),
+           status            = CASE WHEN r.finished_at IS NULL THEN h.status ELSE r.status END,
+           reason            = CASE WHEN r.finished_at IS NOT NULL THEN r.reason END,
+           error             = CASE WHEN r.finished_at IS NOT NULL THEN r.error END,
+           attempts = r.attempts, budget_base = r.budget_base, fetch_failures = r.fetch_failures, dispatch = r.dispatch, replays = r.replays,
+           called = r.was_called, claim_no = r.last_claim, order_hash = r.order_hash, accepted_at = r.accepted_at,
+           updated_at = now(), finished_at = r.finished_at
+      FROM recorded r
+     WHERE h.id = r.id AND h.id = ANY(ARRAY(SELECT id FROM recorded
+           WHERE finished_at IS NOT NULL OR coalesce((@tool_names::text[])[nr], endpoint, (@file_verifications::text[])[nr]) IS NOT NULL
+              OR (@results::jsonb[])[nr] IS NOT NULL))
+), {{release recorded}}, late AS ( -- a late success of an ended delivery: orphans.sql must know that the agent was called
+    UPDATE herald.history SET called = true
+     WHERE @alone AND id = (@ids::uuid[])[1] AND (@statuses::text[])[1] = 'delivered' AND (@called::boolean[])[1] AND NOT called
+       AND NOT EXISTS (SELECT FROM locked)
+), past AS MATERIALIZED (
+    SELECT nr, undone, tableoid AS week, found
+      FROM (SELECT nr, id, number, started_at, undone FROM recorded
+             UNION ALL
+            SELECT 1, (@ids::uuid[])[1], (@numbers::int[])[1], (@started_ats::timestamptz[])[1], false
+             WHERE @alone AND (@statuses::text[])[1] = 'delivered' AND NOT EXISTS (SELECT FROM recorded)) r
+     CROSS JOIN LATERAL (SELECT tableoid, ctid AS found FROM herald.attempts
+                          WHERE delivery_id = r.id AND number = r.number AND started_at = r.started_at AND (undone OR outcome IS NULL) OFFSET 0) o
 ), freed AS (
     DELETE FROM herald.attempts
-     WHERE delivery_id = @delivery_id AND number = @number AND started_at = @started_at
-       AND @free AND NOT @called AND EXISTS (SELECT FROM recorded)
+        AS a
+     USING past WHERE a.ctid = past.found AND a.tableoid = past.week AND undone
 ), completed AS (
     UPDATE herald.attempts
-       SET duration_ms = coalesce(@duration_ms::int, least(extract(epoch FROM clock_timestamp() - started_at) * 1000, 2147483647)),
-           stage       = @stage,
-           outcome     = @status,
-           reason      = @reason,
-           error       = @error,
-           arguments   = @arguments,
-           response    = @response,
-           protocol    = @protocol,
-           step_us     = @step_us
-     WHERE delivery_id = @delivery_id AND number = @number AND started_at = @started_at
-       AND outcome IS NULL AND NOT (@free AND NOT @called) AND (@status = 'delivered' OR EXISTS (SELECT FROM recorded))
+        AS a
+       SET duration_ms = coalesce((@durations::int[])[nr], least(extract(epoch FROM clock_timestamp() - a.started_at) * 1000, 2147483647)),
+           stage       = (@stages::text[])[nr],
+           outcome     = (@statuses::text[])[nr],
+           reason      = (@reasons::text[])[nr],
+           error       = (@errors::text[])[nr],
+           arguments   = (@arguments::jsonb[])[nr],
+           response    = (@responses::jsonb[])[nr],
+           protocol    = (@protocols::text[])[nr],
+           step_us     = (@step_us::text[])[nr]::integer[]
+      FROM past
+     WHERE a.ctid = past.found AND a.tableoid = past.week AND NOT undone
 ), agent AS (
     UPDATE herald.agents g
-       SET totals        = CASE WHEN r.finished_at IS NULL THEN totals
-                                ELSE totals || jsonb_build_object(r.status, coalesce((totals ->> r.status)::bigint, 0) + 1) END,
-           state         = CASE WHEN NOT enabled OR @reason = 'agent_disabled' THEN 'disabled' -- by the row or the servers file
-                                WHEN @agent_ok THEN 'connected'
-                                WHEN @reason = 'auth_required' THEN 'needs_auth'
-                                WHEN @agent_error::text IS NOT NULL THEN 'failed'
+       SET totals        = totals || coalesce(
+                           (SELECT jsonb_object_agg(s, coalesce((totals ->> s)::bigint, 0) + n)
+                              FROM (SELECT s, count(*) AS n FROM unnest(ended) e(s) GROUP BY s) x), '{}'),
+           state         = CASE WHEN NOT enabled OR (@reasons::text[])[judged] = 'agent_disabled' THEN 'disabled' -- by the row or the servers file
+                                WHEN (@agent_oks::boolean[])[judged] THEN 'connected'
+                                WHEN (@reasons::text[])[judged] = 'auth_required' THEN 'needs_auth'
+                                WHEN judged IS NOT NULL THEN 'failed'
                                 WHEN state = 'disabled' THEN 'pending'
                                 ELSE state END,
-           epoch         = CASE WHEN @moved AND epoch = @epoch AND raised_epoch IS DISTINCT FROM epoch THEN epoch + 1 ELSE epoch END,
-           raised_epoch  = CASE WHEN @agent_ok THEN NULL WHEN @moved AND epoch = @epoch AND raised_epoch IS DISTINCT FROM epoch THEN epoch + 1 ELSE raised_epoch END,
-           last_ok_at    = CASE WHEN @agent_ok THEN now() ELSE last_ok_at END,
-           last_error    = coalesce(@agent_error, last_error),
-           last_error_at = CASE WHEN @agent_error::text IS NOT NULL THEN now() ELSE last_error_at END,
+           epoch         = epoch + (moved_from IS NOT DISTINCT FROM epoch AND raised_epoch IS DISTINCT FROM epoch)::int,
+           raised_epoch  = CASE WHEN any_ok THEN NULL
+                                WHEN moved_from = epoch AND raised_epoch IS DISTINCT FROM epoch THEN epoch + 1 ELSE raised_epoch END,
+           failing_since = CASE WHEN rated IS NULL THEN failing_since
+                                WHEN (@agent_oks::boolean[])[rated] THEN NULL
+                                WHEN any_ok THEN now()
+                                ELSE coalesce(failing_since, now()) END,
            last_called_at = CASE WHEN calls > 0 THEN now() ELSE last_called_at END,
-           failing_since = CASE WHEN @agent_ok THEN NULL WHEN failed > 0 THEN coalesce(failing_since, now()) ELSE failing_since END,
            hour          = CASE WHEN calls > 0 THEN greatest(hour, this_hour) ELSE hour END,
            hour_calls    = calls + CASE WHEN calls = 0 OR hour >= this_hour THEN hour_calls ELSE 0 END,
-           hour_failed   = failed + CASE WHEN calls = 0 OR hour >= this_hour THEN hour_failed ELSE 0 END,
-           hour_failures = CASE WHEN calls = 0 OR hour >= this_hour THEN hour_failures ELSE '{}' END || CASE WHEN failed = 0 THEN '{}' ELSE
-                           jsonb_build_object(why, 1 + CASE WHEN hour >= this_hour THEN coalesce((hour_failures ->> why)::integer, 0) ELSE 0 END) END,
+           hour_failed   = coalesce(cardinality(blamed), 0) + CASE WHEN calls = 0 OR hour >= this_hour THEN hour_failed ELSE 0 END,
+           hour_failures = CASE WHEN calls = 0 OR hour >= this_hour THEN hour_failures ELSE '{}' END || CASE WHEN blamed IS NULL THEN '{}' ELSE
+                           (SELECT jsonb_object_agg(why, n + CASE WHEN hour >= this_hour THEN coalesce((hour_failures ->> why)::integer, 0) ELSE 0 END)
+                              FROM (SELECT why, count(*) AS n FROM unnest(blamed) b(why) GROUP BY why) x) END,
            hour_latency  = CASE WHEN calls = 0 THEN hour_latency WHEN hour >= this_hour THEN
                            ARRAY[hour_latency[1] + r.took[1], hour_latency[2] + r.took[2], hour_latency[3] + r.took[3], hour_latency[4] + r.took[4],
                                 hour_latency[5] + r.took[5], hour_latency[6] + r.took[6], hour_latency[7] + r.took[7], hour_latency[8] + r.took[8],
                                 hour_latency[9] + r.took[9], hour_latency[10] + r.took[10], hour_latency[11] + r.took[11], hour_latency[12] + r.took[12],
                                 hour_latency[13] + r.took[13], hour_latency[14] + r.took[14]]
                                 ELSE took END,
-           endpoint      = coalesce(@endpoint, endpoint),
-           protocol      = coalesce(@protocol, protocol),
-           server_info   = coalesce(@server_info, server_info),
-           tools         = coalesce(@tools, tools),
-           preferences   = CASE WHEN @preferences::jsonb ->> 'saidAt' >= coalesce(preferences ->> 'saidAt', '') THEN @preferences ELSE preferences END,
-           line_held_until = CASE WHEN @hold_line::interval > '0 s' THEN greatest(line_held_until, now() + @hold_line::interval)
-                                ELSE line_held_until END,
+           last_ok_at    = CASE WHEN any_ok THEN now() ELSE last_ok_at END,
+           last_error    = coalesce((@agent_errors::text[])[failed], last_error),
+           last_error_at = CASE WHEN failed IS NOT NULL THEN now() ELSE last_error_at END,
+           endpoint      = coalesce((@endpoints::text[])[called], endpoint),
+           protocol      = coalesce((@protocols::text[])[spoken], protocol),
+           server_info   = coalesce((@server_infos::jsonb[])[introduced], server_info),
+           tools         = coalesce((@tools::jsonb[])[listed], tools),
            updated_at    = now()
-      FROM (SELECT *, CASE WHEN @called OR @agent_error::text IS NOT NULL THEN 1 ELSE 0 END AS calls,
-                   CASE WHEN @agent_error::text IS NULL THEN 0 ELSE 1 END AS failed, coalesce(@reason, @status) AS why,
-                   @latency::integer[] AS took, date_trunc('hour', now(), 'UTC') AS this_hour
-              FROM recorded) r
-     WHERE g.chain_id = r.chain_id AND g.identity_registry = r.identity_registry AND g.agent_id = r.agent_id
-       AND NOT @endpoint_of_job::boolean
+      FROM (SELECT chain_id, identity_registry, agent_id, -- max(nr): the last element that has a value
+                   array_agg(status) FILTER (WHERE finished_at IS NOT NULL) AS ended,
+                   bool_or(agent_ok) AS any_ok,
+                   max(nr) FILTER (WHERE agent_ok OR agent_error IS NOT NULL) AS rated,
+                   max(nr) FILTER (WHERE agent_ok OR agent_error IS NOT NULL OR reason IN ('auth_required', 'agent_disabled')) AS judged,
+                   max((@epochs::bigint[])[nr]) FILTER (WHERE (@moved::boolean[])[nr]) AS moved_from,
+                   max(nr) FILTER (WHERE agent_error IS NOT NULL) AS failed,
+                   max(nr) FILTER (WHERE endpoint IS NOT NULL) AS called,
+                   max(nr) FILTER (WHERE protocol IS NOT NULL) AS spoken,
+                   max(nr) FILTER (WHERE (@server_infos::jsonb[])[nr] IS NOT NULL) AS introduced,
+                   max(nr) FILTER (WHERE (@tools::jsonb[])[nr] IS NOT NULL) AS listed,
+                   count(*) FILTER (WHERE called OR agent_error IS NOT NULL) AS calls,
+                   array_agg(coalesce(reason, status)) FILTER (WHERE agent_error IS NOT NULL) AS blamed,
+                   ARRAY[count(*) FILTER (WHERE latency = 1), count(*) FILTER (WHERE latency = 2),
+                         count(*) FILTER (WHERE latency = 3), count(*) FILTER (WHERE latency = 4),
+                         count(*) FILTER (WHERE latency = 5), count(*) FILTER (WHERE latency = 6),
+                         count(*) FILTER (WHERE latency = 7), count(*) FILTER (WHERE latency = 8),
+                         count(*) FILTER (WHERE latency = 9), count(*) FILTER (WHERE latency = 10),
+                         count(*) FILTER (WHERE latency = 11), count(*) FILTER (WHERE latency = 12),
+                         count(*) FILTER (WHERE latency = 13), count(*) FILTER (WHERE latency = 14)] AS took,
+                   date_trunc('hour', now(), 'UTC') AS this_hour
+              FROM recorded WHERE NOT (@endpoints_of_jobs::boolean[])[nr] GROUP BY 1, 2, 3) r
+     CROSS JOIN LATERAL (SELECT ctid AS found FROM herald.agents
+                          WHERE chain_id = r.chain_id AND identity_registry = r.identity_registry
+                            AND agent_id = r.agent_id OFFSET 0) o
+     WHERE g.ctid = o.found
 )
-SELECT dispatch, next_attempt_at, accepted_at, now(), bulk FROM recorded
+SELECT nr, dispatch, next_attempt_at, accepted_at, now(), bulk OR replays > 0 AND attempts <= budget_base, again FROM recorded
 UNION ALL
-SELECT dispatch, next_attempt_at, accepted_at, now(), bulk OR replays > 0 AND attempts <= budget_base
-  FROM herald.deliveries
- WHERE id = @delivery_id AND claim_no = @claim_no AND status = @status AND status NOT IN ('queued', 'running') AND NOT EXISTS (SELECT FROM recorded)
+SELECT ordinal::int, dispatch, next_attempt_at, accepted_at, now(), bulk OR replays > 0 AND attempts <= budget_base, false
+  FROM unnest(@ids::uuid[], @claim_nos::bigint[], @statuses::text[]) WITH ORDINALITY AS w(id, claim_no, status, ordinal)
+ CROSS JOIN LATERAL (SELECT dispatch, next_attempt_at, accepted_at, bulk, replays, attempts, budget_base
+                       FROM herald.work d
+                      WHERE d.id = w.id AND d.claim_no = w.claim_no AND d.status = w.status AND d.status IN ('waiting', 'held')
+                      UNION ALL
+                     SELECT dispatch, NULL, accepted_at, bulk, replays, attempts, budget_base
+                       FROM herald.history d
+                      WHERE d.id = w.id AND d.claim_no = w.claim_no AND d.status = w.status AND d.finished_at IS NOT NULL OFFSET 0) d
+ WHERE ordinal NOT IN (SELECT nr FROM locked)

@@ -5,9 +5,9 @@
 -- $1 chain ids bigint[] that have an RPC URL now   $2 true: an Arweave gateway is set now   $3 at most this many
 --
 -- Returns the tasks with which the deliveries were held.
-UPDATE herald.deliveries SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now(),
-       holds_until = CASE WHEN NOT called AND holds_until IS NOT NULL THEN 'infinity' ELSE holds_until END -- as if it had just been accepted
- WHERE id IN (SELECT id FROM herald.deliveries
+UPDATE herald.work SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now(),
+       delays_until = CASE WHEN NOT called THEN {{delays_until work}} END -- as if it had just been accepted
+ WHERE id IN (SELECT id FROM herald.work
                WHERE place = 'held' AND (reason = 'chain_unconfigured' AND chain_id = ANY($1) OR reason = 'gateway_unconfigured' AND $2)
                ORDER BY seq LIMIT $3 FOR UPDATE SKIP LOCKED)
 RETURNING id, dispatch

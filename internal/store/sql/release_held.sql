@@ -1,4 +1,4 @@
--- release_held: put held deliveries of an agent into its backlog, oldest first, because their reason no longer applies.
+-- release_held: put deliveries of an agent that are held for some reasons into its backlog, oldest first.
 --
 -- The transaction has locked the agent.
 --
@@ -7,9 +7,9 @@
 --
 -- Deliveries held because the agent was disabled are released only if the agent is enabled now. Returns the tasks with
 -- which the deliveries were held.
-UPDATE herald.deliveries SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now(),
-       holds_until = CASE WHEN NOT called AND holds_until IS NOT NULL THEN 'infinity' ELSE holds_until END -- as if it had just been accepted
- WHERE id IN (SELECT d.id FROM herald.deliveries d,
+UPDATE herald.work SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now(),
+       delays_until = CASE WHEN NOT called THEN {{delays_until work}} END -- as if it had just been accepted
+ WHERE id IN (SELECT d.id FROM herald.work d,
                      (SELECT enabled, epoch FROM herald.agents WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3) g
                WHERE d.chain_id = $1 AND d.identity_registry = $2 AND d.agent_id = $3
                  AND d.place = 'held' AND d.reason = ANY($5::text[])

@@ -9,23 +9,31 @@
 -- Returns one row per delivery that exists: whether it was replayed, its status and reason before, whether it has a
 -- job, and its dispatch counter.
 WITH changed AS (
-    UPDATE herald.deliveries
+    UPDATE herald.work w
        SET status          = 'queued',
            reason          = NULL,
            error           = NULL,
            budget_base     = CASE WHEN status = 'waiting' THEN budget_base ELSE attempts END,
+           order_hash      = CASE WHEN status = 'waiting' THEN order_hash END, -- a replay waits for no other delivery
+           delays_until    = CASE WHEN status = 'waiting' THEN delays_until END,
            fetch_failures  = CASE WHEN status = 'waiting' THEN fetch_failures ELSE 0 END,
            replays         = replays + CASE WHEN status = 'waiting' THEN 0 ELSE 1 END,
            accepted_at     = CASE WHEN status = 'waiting' THEN accepted_at ELSE now() END,
            handed_at       = NULL,
            next_attempt_at = NULL,
-           finished_at     = NULL,
            updated_at      = now()
-     WHERE id = ANY($1)
-       AND job IS NOT NULL
-       AND (status IN ('waiting', 'held', 'skipped', 'rejected', 'dead', 'cancelled') OR ($2 AND status = 'delivered'))
+     WHERE id = ANY($1) AND status IN ('waiting', 'held') AND (SELECT job IS NOT NULL FROM herald.history h WHERE h.id = w.id)
     RETURNING id
+), ended AS (
+    UPDATE herald.history
+       SET status = 'queued', reason = NULL, error = NULL, budget_base = attempts, order_hash = NULL, fetch_failures = 0, replays = replays + 1,
+           accepted_at = now(), finished_at = NULL, updated_at = now()
+     WHERE id = ANY($1) AND job IS NOT NULL AND finished_at IS NOT NULL AND (status <> 'delivered' OR $2)
+    RETURNING *
+), opened AS (
+    {{reopen ended}}
 )
-SELECT d.id, EXISTS (SELECT FROM changed c WHERE c.id = d.id), d.status, coalesce(d.reason, ''), d.job IS NOT NULL, d.dispatch
+SELECT d.id, EXISTS (SELECT FROM changed c WHERE c.id = d.id) OR EXISTS (SELECT FROM ended c WHERE c.id = d.id), d.status, coalesce(d.reason, ''),
+       d.job IS NOT NULL, d.dispatch
   FROM herald.deliveries d
  WHERE d.id = ANY($1)

@@ -4,7 +4,7 @@
 --
 -- $1 ids uuid[]
 WITH changed AS (
-    UPDATE herald.deliveries
+    UPDATE herald.work
        SET status = 'queued', reason = NULL, next_attempt_at = NULL, updated_at = now()
      WHERE id = ANY($1) AND status = 'waiting' AND handed_at IS NULL AND next_attempt_at <= now()
     RETURNING 1

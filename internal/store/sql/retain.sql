@@ -1,16 +1,14 @@
 -- retain: delete the job, result, sealed headers and error of deliveries that ended long ago, and their hints.
 --
--- $1 age (interval)   $2 at most this many
+-- $1 age (interval)   $2 at most this many   $3 deliveries of that age have a lower seq
 --
--- Rows that another transaction has locked, for example a replay, are skipped. The index deliveries_kept has the same
--- condition on the four columns.
+-- Rows that another transaction has locked, for example a replay, are skipped.
 WITH old AS MATERIALIZED (
-    SELECT id FROM herald.deliveries
-     WHERE finished_at IS NOT NULL AND (job IS NOT NULL OR result IS NOT NULL OR secret_headers IS NOT NULL OR error IS NOT NULL)
-       AND finished_at < now() - $1::interval
-     ORDER BY finished_at LIMIT $2 FOR UPDATE SKIP LOCKED
+    SELECT id FROM herald.history
+     WHERE kept AND seq < $3 AND finished_at < now() - $1::interval
+     ORDER BY seq LIMIT $2 FOR UPDATE SKIP LOCKED
 ), gone AS (
     DELETE FROM herald.hints WHERE delivery_id IN (SELECT id FROM old)
 )
-UPDATE herald.deliveries SET job = NULL, result = NULL, secret_headers = NULL, error = NULL, updated_at = now()
+UPDATE herald.history SET job = NULL, result = NULL, secret_headers = NULL, error = NULL, kept = false, updated_at = now()
  WHERE id IN (SELECT id FROM old)

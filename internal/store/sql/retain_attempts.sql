@@ -7,5 +7,5 @@ DELETE FROM herald.attempts_default
  WHERE ctid = ANY (ARRAY(
        SELECT a.ctid FROM herald.attempts_default a
         WHERE a.started_at < now() - $1::interval
-          AND NOT EXISTS (SELECT FROM herald.deliveries d WHERE d.id = a.delivery_id AND d.finished_at IS NULL)
+          AND NOT EXISTS (SELECT FROM herald.work d WHERE d.id = a.delivery_id)
         ORDER BY a.started_at LIMIT $2 FOR UPDATE OF a SKIP LOCKED))

@@ -2,9 +2,13 @@
 -- without a call. The feedback is queued again; the transaction has locked its agent.
 --
 -- $1 ids uuid[] of feedback
-UPDATE herald.deliveries r
-   SET status = 'queued', reason = NULL, error = NULL, finished_at = NULL, budget_base = r.attempts, accepted_at = now(), updated_at = now()
-  FROM herald.deliveries f
- WHERE f.id = ANY($1) AND f.kind = 'NewFeedback' AND f.status = 'queued'
-   AND r.key = left(f.key, -length('#NewFeedback')) || '#FeedbackRevoked'
-   AND r.status = 'skipped' AND r.reason = 'never_delivered'
+WITH revived AS (
+    UPDATE herald.history r
+       SET status = 'queued', reason = NULL, error = NULL, finished_at = NULL, budget_base = r.attempts, accepted_at = now(), updated_at = now()
+      FROM herald.history f
+     WHERE f.id = ANY($1) AND f.kind = 'NewFeedback' AND f.finished_at IS NULL
+       AND r.key = left(f.key, -length('#NewFeedback')) || '#FeedbackRevoked'
+       AND r.status = 'skipped' AND r.reason = 'never_delivered'
+    RETURNING r.*
+)
+{{reopen revived}}

@@ -1,7 +1,8 @@
--- set_token: store a sealed credential of an agent for one origin, in place of the present one.
+-- set_token: store an encrypted credential of an agent for one origin, in place of the present one.
 --
 -- @chain_id, @registry, @agent_id, @origin, @scheme, @header, @ciphertext, @key_id
--- @expires_at, or null: never   @issuer, or null: not an OAuth credential   @path, or null: the registered one
+-- @expires_at, or null: never   @issuer, or null: not an OAuth credential
+-- @path, or null: the first registered URL sets it
 --
 -- updated_at identifies a credential and increases with each one. save_renewal uses it to detect that the credential
 -- was replaced.

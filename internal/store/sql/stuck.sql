@@ -1,21 +1,21 @@
--- stuck: count deliveries that do not move, by status and reason: held and overdue ones.
+-- stuck: count held and overdue deliveries, by status and reason.
 --
 -- A delivery is overdue when its wait has ended, when its task is not claimed, or when its lease has expired.
 --
 -- $1 how late a delivery must be to count (interval)
 --
--- Each of the three parts uses an index of its own (deliveries_hold, deliveries_wait, deliveries_task). Deliveries in
+-- Each of the three parts uses an index (work_agent, work_due). Deliveries in
 -- the backlog are not read, however many there are.
 SELECT status, reason, sum(n)::bigint
   FROM (SELECT 'held' AS status, coalesce(reason, '') AS reason, count(*) AS n
-          FROM herald.deliveries WHERE place = 'held' GROUP BY 2
+          FROM herald.work WHERE place = 'held' GROUP BY 2
         UNION ALL
         SELECT 'waiting', coalesce(reason, ''), count(*)
-          FROM herald.deliveries WHERE place = 'waiting' AND handed_at IS NULL AND next_attempt_at < now() - $1::interval GROUP BY 2
+          FROM herald.work WHERE place = 'waiting' AND next_attempt_at < now() - $1::interval GROUP BY 2
         UNION ALL
         SELECT status, coalesce(reason, ''), count(*)
-          FROM herald.deliveries
-         WHERE handed_at IS NOT NULL AND status IN ('queued', 'running', 'waiting')
+          FROM herald.work
+         WHERE place IN ('out', 'task') AND handed_at IS NOT NULL
            AND now() - $1::interval > CASE status WHEN 'waiting' THEN next_attempt_at WHEN 'queued' THEN handed_at
                                                   WHEN 'running' THEN lease_until END
          GROUP BY 1, 2) x

@@ -1,4 +1,5 @@
--- vanished: those of some deliveries whose events the chain no longer has, as far as it was read up to its head.
+-- vanished: select those of some deliveries whose events are gone: a cursor has read up to the chain's newest block and
+-- did not find them again.
 --
 -- $1 delivery ids uuid[]
 SELECT delivery_id FROM herald.chain_events WHERE delivery_id = ANY($1) AND state = 'gone'

@@ -1,7 +1,7 @@
--- wake: end a delivery's wait for the position that an older hint names, so that a new one is checked at once. Its task
--- in Redis is void.
+-- wake: queue a delivery again that waits for the chain, so that a new hint is checked at once. Its present task cannot
+-- claim it.
 --
 -- $1 delivery id
-UPDATE herald.deliveries
+UPDATE herald.work
    SET status = 'queued', reason = NULL, error = NULL, next_attempt_at = NULL, handed_at = NULL, updated_at = now()
  WHERE id = $1 AND status = 'waiting' AND reason IN ('not_confirmed', 'chain_unavailable')

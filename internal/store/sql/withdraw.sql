@@ -10,13 +10,13 @@ WITH called AS (
         OR EXISTS (SELECT FROM herald.attempts a WHERE a.delivery_id = d.id AND a.outcome IS NULL) AS maybe
       FROM herald.deliveries d WHERE d.id = $1
 ), ended AS (
-    UPDATE herald.deliveries d
+    UPDATE herald.work d
        SET status = CASE WHEN c.maybe THEN 'cancelled' ELSE 'skipped' END, reason = CASE WHEN c.maybe THEN 'reorg' ELSE 'mined_again' END,
            error = NULL, handed_at = NULL, lease_until = NULL, next_attempt_at = NULL, finished_at = now(), updated_at = now()
       FROM called c
      WHERE d.id = $1 AND d.status IN ('queued', 'waiting', 'held')
-    RETURNING d.status, d.chain_id, d.identity_registry, d.agent_id
-), counted AS (
+    RETURNING d.status, d.id, d.kind, d.key, d.chain_id, d.identity_registry, d.agent_id, d.order_key, d.order_hash, d.order_seq, d.finished_at, d.turn
+), {{release ended}}, counted AS (
     UPDATE herald.agents g
        SET totals = totals || jsonb_build_object(e.status, coalesce((totals ->> e.status)::bigint, 0) + 1), updated_at = now()
       FROM ended e

@@ -11,24 +11,25 @@ import (
 )
 
 const (
-	maxDepth    = 64   // deeper JSON is stored as text
-	maxExponent = 300  // jsonb writes numbers out in full: JSON with a number beyond
-	maxDigits   = 1000 // these two limits is stored as text
+	maxDepth    = 64   // deepest nesting of JSON that is stored as it is
+	maxExponent = 300  // largest exponent of a number: jsonb writes 1e300 out as 301 digits
+	maxDigits   = 1000 // longest number without its exponent
 )
 
-// truncatedJSON replaces JSON that cannot be stored as it is. Text is the beginning of the original.
+// truncatedJSON is stored in place of JSON that cannot be stored as it is. Bytes is the length of the original, and
+// Text is its beginning.
 type truncatedJSON struct {
 	Truncated bool   `json:"truncated"`
 	Bytes     int    `json:"bytes"`
 	Text      string `json:"text"`
 }
 
-// truncationOverhead is the length of a truncatedJSON without its text.
+// truncationOverhead is the longest that a truncatedJSON with an empty text can be, in bytes of JSON.
 const truncationOverhead = 64
 
-// JSON returns raw in a form that Postgres can store as jsonb and that is not longer than limit (bytes, at least 64).
-// NUL and invalid UTF-8 become U+FFFD. Input that is too long, nested too deeply, not JSON, or has a too long number
-// becomes {"truncated": true, "bytes": <length>, "text": <beginning>}. Empty input returns nil.
+// JSON returns raw in a form that Postgres can store as jsonb and that has at most limit bytes (limit: at least 64).
+// NUL, invalid UTF-8 and lone surrogates become U+FFFD. If raw is too long, or if Repair returns false for it, the
+// result is {"truncated": true, "bytes": <length>, "text": <beginning>}. Empty raw returns nil.
 func JSON(raw json.RawMessage, limit int) json.RawMessage {
 	if len(raw) == 0 {
 		return nil
@@ -49,8 +50,9 @@ func JSON(raw json.RawMessage, limit int) json.RawMessage {
 	}
 }
 
-// Repair returns raw unchanged if Postgres can store it, or with its strings repaired. It returns false if raw is not
-// storable JSON.
+// Repair returns raw as JSON that Postgres can store as jsonb, and true. It replaces NUL, invalid UTF-8 and lone
+// surrogates by U+FFFD. It returns false if raw is not JSON, if it nests deeper than maxDepth, or if it has a number
+// with more than maxDigits digits or an exponent above maxExponent or below -maxExponent.
 func Repair(raw []byte) (json.RawMessage, bool) {
 	suspicious, fits := surveyJSON(raw)
 	if !fits {
@@ -78,7 +80,8 @@ func Repair(raw []byte) (json.RawMessage, bool) {
 	return bytes.TrimSpace(out.Bytes()), true
 }
 
-// repairStrings replaces NUL in all strings. The decoder has already replaced lone surrogates.
+// repairStrings replaces NUL by U+FFFD in all strings and keys of v, which is decoded JSON. The decoder has already
+// replaced lone surrogates.
 func repairStrings(v any) any {
 	switch v := v.(type) {
 	case string:
@@ -97,10 +100,12 @@ func repairStrings(v any) any {
 	return v
 }
 
+// replaceNUL replaces each NUL in s by U+FFFD.
 func replaceNUL(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
 
-// surveyJSON scans raw, which may be invalid JSON. fits reports whether its depth and numbers are within the limits.
-// suspicious reports whether it contains a NUL, or an escape for a NUL or a surrogate: jsonb cannot store these.
+// surveyJSON scans raw, which may be invalid JSON. fits reports whether its depth is at most maxDepth and numberFits is
+// true for all its numbers. suspicious reports whether it contains NUL, or an escape (\uXXXX) for NUL or a surrogate:
+// jsonb cannot store NUL and lone surrogates. suspicious has no meaning if fits is false.
 func surveyJSON(raw []byte) (suspicious, fits bool) {
 	depth, inString := 0, false
 	for i := 0; i < len(raw); i++ {
@@ -130,7 +135,8 @@ func surveyJSON(raw []byte) (suspicious, fits bool) {
 	return suspicious, true
 }
 
-// isBadEscape reports whether rest begins with u0000, or with one of ud800 to udfff.
+// isBadEscape reports whether rest, the bytes after a backslash, begins with u0000 (NUL) or with ud800 to udfff
+// (surrogates).
 func isBadEscape(rest []byte) bool {
 	if len(rest) < 5 || rest[0] != 'u' {
 		return false
@@ -139,6 +145,7 @@ func isBadEscape(rest []byte) bool {
 	return hex == "0000" || hex[0] == 'd' && hex[1] >= '8'
 }
 
+// numberLength returns the length, in bytes, of the number with which raw begins.
 func numberLength(raw []byte) int {
 	n := bytes.IndexFunc(raw, func(r rune) bool { return !strings.ContainsRune("+-.eE0123456789", r) })
 	if n < 0 {
@@ -147,6 +154,8 @@ func numberLength(raw []byte) int {
 	return n
 }
 
+// numberFits reports whether n, a number in JSON, has at most maxDigits characters before its exponent, and an exponent
+// from -maxExponent to maxExponent.
 func numberFits(n []byte) bool {
 	digits, exponent := n, ""
 	if i := bytes.IndexAny(n, "eE"); i >= 0 {
@@ -162,8 +171,8 @@ func numberFits(n []byte) bool {
 	return err == nil && e <= maxExponent && e >= -maxExponent
 }
 
-// Text returns s as a Postgres text of at most limit bytes (at least 3): without NUL, in valid UTF-8, cut between
-// characters.
+// Text returns s as text that Postgres can store: without NUL, in valid UTF-8, and of at most limit bytes (limit: at
+// least 3). Longer text is cut between two characters and ends with "…".
 func Text(s string, limit int) string {
 	long := len(s) > 4*limit // do not scan the rest
 	if long {

@@ -30,9 +30,10 @@ func (a aging) Advance(d time.Duration) {
 	b.Queue(`WITH agents AS (UPDATE herald.agents SET last_ok_at = last_ok_at - $1::interval,
 			last_called_at = last_called_at - $1::interval, failing_since = failing_since - $1::interval,
 			hour = hour - date_trunc('hour', $1::interval))
-		UPDATE herald.deliveries SET lease_until = lease_until - $1::interval, next_attempt_at = next_attempt_at - $1,
-		handed_at = handed_at - $1, accepted_at = accepted_at - $1, created_at = created_at - $1, updated_at = updated_at - $1,
-		finished_at = finished_at - $1, holds_until = holds_until - $1`, d)
+		UPDATE herald.work SET lease_until = lease_until - $1::interval, next_attempt_at = next_attempt_at - $1, handed_at = handed_at - $1,
+		accepted_at = accepted_at - $1, updated_at = updated_at - $1, delays_until = delays_until - $1`, d)
+	b.Queue(`UPDATE herald.history SET accepted_at = accepted_at - $1::interval, created_at = created_at - $1, updated_at = updated_at - $1,
+		finished_at = finished_at - $1`, d)
 	// Moves the hours by the whole hours of d, in two steps through another century: moved in one step, a row could
 	// collide with one that has not moved yet.
 	const ages = `interval '100 years'`

@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"context"
-	"math"
 	"slices"
 	"testing"
 	"time"
@@ -17,38 +16,42 @@ import (
 // OrderedStore is a store that keeps the order of each ordering key.
 type OrderedStore interface {
 	Store
-	Followers(ctx context.Context, from int64, limit int) ([]store.Task, error)
+	IgnoreOrder(ctx context.Context, limit int) ([]store.Task, error)
 }
 
 // RunOrder runs the suite for stores that keep the order of each ordering key (docs/design/delivery.md).
 func RunOrder(t *testing.T, open func(t *testing.T) (OrderedStore, Clock)) {
 	for name, test := range map[string]func(*orderSuite){
-		"one of a client at a time":           (*orderSuite).oneAtATime,
-		"accepted in another order":           (*orderSuite).acceptedInAnotherOrder,
-		"sent again with what is known":       (*orderSuite).sentAgain,
-		"an earlier one holds later ones 60s": (*orderSuite).holdsForAMinute,
-		"free waits hold on":                  (*orderSuite).freeWaitsHoldOn,
-		"held ones hold 60s":                  (*orderSuite).heldOnes,
-		"an earlier one that comes late":      (*orderSuite).comesLate,
-		"a dead worker's":                     (*orderSuite).deadWorkers,
-		"revocation after feedback":           (*orderSuite).revocationAfterFeedback,
-		"responses come one by one":           (*orderSuite).responsesOneByOne,
-		"a replay holds nobody":               (*orderSuite).replayHoldsNobody,
-		"what is cancelled lets go":           (*orderSuite).cancelledLetsGo,
-		"order switched off for an agent":     (*orderSuite).policyOff,
-		"more clients than places":            (*orderSuite).manyClients,
+		"one of a client at a time":                       (*orderSuite).oneAtATime,
+		"accepted in another order":                       (*orderSuite).acceptedInAnotherOrder,
+		"sent again with what is known":                   (*orderSuite).sentAgain,
+		"an earlier one delays later ones for 60 s":       (*orderSuite).delaysForAMinute,
+		"an earlier one waits for confirmations":          (*orderSuite).waitsForConfirmations,
+		"held ones delay none":                            (*orderSuite).heldOnes,
+		"unchecked ones are checked in parallel":          (*orderSuite).checkedInParallel,
+		"a check that ends too late for the turn":         (*orderSuite).losesItsTurn,
+		"an earlier one that comes late":                  (*orderSuite).comesLate,
+		"a dead worker's":                                 (*orderSuite).deadWorkers,
+		"revocation after feedback":                       (*orderSuite).revocationAfterFeedback,
+		"responses wait for their feedback":               (*orderSuite).responsesAfterFeedback,
+		"responses use two slots":                         (*orderSuite).responsesUseTwoSlots,
+		"a revocation of a feedback that ended by itself": (*orderSuite).revocationOfEnded,
+		"a replay holds nobody":                           (*orderSuite).replayHoldsNobody,
+		"what is cancelled lets go":                       (*orderSuite).cancelledLetsGo,
+		"order switched off for an agent":                 (*orderSuite).policyOff,
+		"more clients than places":                        (*orderSuite).manyClients,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, c := open(t)
-			test(&orderSuite{suite: &suite{T: t, Store: s, Clock: c}, followers: s.Followers})
+			test(&orderSuite{suite: &suite{T: t, Store: s, Clock: c}, ignoreOrder: s.IgnoreOrder})
 		})
 	}
 }
 
 type orderSuite struct {
 	*suite
-	followers func(ctx context.Context, from int64, limit int) ([]store.Task, error)
+	ignoreOrder func(ctx context.Context, limit int) ([]store.Task, error)
 }
 
 // feedbackBy returns a feedback of the given client.
@@ -118,11 +121,19 @@ func (s *orderSuite) dispatchDue() []store.Task {
 	return tasks
 }
 
-func (s *orderSuite) dispatchFollowers() []store.Task {
+// dispatchBacklog dispatches the next deliveries of the backlogs.
+func (s *orderSuite) dispatchBacklog() []store.Task {
 	s.Helper()
-	tasks, err := s.followers(s.Context(), math.MinInt64, 100)
+	tasks, err := s.Backlog(s.Context(), 100)
 	s.must(err)
 	return tasks
+}
+
+// bindEvent ends the check of the claimed delivery's event: the event is the job.
+func (s *orderSuite) bindEvent(c *store.Claim) *store.Claim {
+	s.Helper()
+	s.must(s.Bind(s.Context(), c, store.Binding{Job: c.Job, Source: c.Source}))
+	return c
 }
 
 // oneAtATime checks that the deliveries of one ordering key are dispatched one after the other.
@@ -130,7 +141,7 @@ func (s *orderSuite) oneAtATime() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), feedbackBy(1, 3), feedbackBy(2, 1), feedbackBy(2, 9)), feedbackBy(1, 1), feedbackBy(2, 1))
 	s.expectBehind(feedbackBy(1, 2), feedbackBy(1, 3), feedbackBy(2, 9))
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 4), feedbackBy(3, 5)), feedbackBy(3, 5))
-	s.expectDispatched(s.dispatchFollowers())
+	s.expectDispatched(s.dispatchBacklog())
 	r := s.record(s.claim(tasks[0]), delivered)
 	tasks = s.expectDispatched(r.Next, feedbackBy(1, 2))
 	r = s.record(s.claim(tasks[0]), store.Outcome{Status: store.Rejected, Reason: "tool_error", Called: true, Stage: "call"})
@@ -159,9 +170,9 @@ func (s *orderSuite) sentAgain() {
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 3))
 }
 
-// holdsForAMinute checks that a failing delivery blocks later ones for 60 s, and then waits for the one that overtook
+// delaysForAMinute checks that a failing delivery delays later ones for 60 s, and then waits for the one that overtook
 // it.
-func (s *orderSuite) holdsForAMinute() {
+func (s *orderSuite) delaysForAMinute() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	first := s.record(s.claim(tasks[0]), failed(10*time.Second))
 	s.expectDispatched(first.Next)
@@ -175,7 +186,7 @@ func (s *orderSuite) holdsForAMinute() {
 	s.Advance(50 * time.Second) // 61 s after the first attempt; the first delivery is due at the same time
 	tasks = s.expectDispatched(s.dispatchDue(), feedbackBy(1, 2))
 	s.refused(first.Task.ID, first.Task.N, "the later one of its client is under way")
-	s.is(feedbackBy(1, 1).ID(), store.Waiting, reason.BehindEarlier, 2, 2)
+	s.is(feedbackBy(1, 1).ID(), store.Queued, "", 2, 2)
 	later := s.claim(tasks[0])
 	if later.AheadOf != "1" {
 		s.Errorf("ahead of %q", later.AheadOf)
@@ -184,44 +195,117 @@ func (s *orderSuite) holdsForAMinute() {
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
 }
 
-// freeWaitsHoldOn checks that a delivery without a counted attempt blocks later ones, and an unconfirmed one for ten
-// minutes.
-func (s *orderSuite) freeWaitsHoldOn() {
+// waitsForConfirmations checks that a delivery delays later ones as long as it waits for confirmations, and for 60 s
+// after the claim that found it confirmed, also if that claim ended with a free wait.
+func (s *orderSuite) waitsForConfirmations() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
-	busy := notYet(2 * time.Minute)
-	busy.Reason = reason.BreakerOpen
-	first := s.record(s.claim(tasks[0]), busy)
-	s.Advance(90 * time.Second)
+	unconfirmed := notYet(20 * time.Minute)
+	unconfirmed.Reason, unconfirmed.Stage = reason.NotConfirmed, "check"
+	first := s.record(s.claim(tasks[0]), unconfirmed)
+	s.Advance(19 * time.Minute)
 	s.expectDispatched(s.dispatchDue())
-	s.expectDispatched(s.dispatchFollowers())
-	s.Advance(31 * time.Second)
-	tasks = s.expectDispatched(s.record(s.claim(*first.Task), delivered).Next, feedbackBy(1, 2))
-
-	// An unconfirmed delivery blocks later ones for ten minutes only, because its node may never answer.
-	s.expectDispatched(s.acceptJobs(feedbackBy(1, 3)))
-	first = s.record(s.claim(tasks[0]), notYet(20*time.Minute))
-	s.Advance(9 * time.Minute)
+	s.expectDispatched(s.dispatchBacklog())
+	s.Advance(time.Minute)
+	busy := notYet(5 * time.Minute)
+	busy.Reason, busy.Stage = reason.BreakerOpen, "compose"
+	first = s.record(s.claim(*first.Task), busy)
+	s.Advance(59 * time.Second)
 	s.expectDispatched(s.dispatchDue())
-	s.Advance(2 * time.Minute)
-	s.expectDispatched(s.dispatchDue(), feedbackBy(1, 3))
+	s.Advance(2 * time.Second)
+	tasks = s.expectDispatched(s.dispatchDue(), feedbackBy(1, 2))
+	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
 }
 
-// heldOnes checks that a held delivery blocks later ones for 60 s, and blocks them again after its release.
+// heldOnes checks that a held delivery delays no other, and delays others again after its release.
 func (s *orderSuite) heldOnes() {
-	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
+	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), feedbackBy(1, 3)), feedbackBy(1, 1))
 	hold := store.Outcome{Status: store.Held, Reason: reason.GatewayUnconfigured, Free: true, Stage: "fetch"}
-	s.expectDispatched(s.record(s.claim(tasks[0]), hold).Next)
-	s.Advance(61 * time.Second)
-	tasks = s.expectDispatched(s.dispatchDue(), feedbackBy(1, 2))
-	s.expectDispatched(s.record(s.claim(tasks[0]), hold).Next)
+	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), hold).Next, feedbackBy(1, 2))
 
 	_, err := s.Release(s.Context(), nil, true, 100)
 	s.must(err)
-	tasks, err = s.Backlog(s.Context(), 100)
-	s.must(err)
-	tasks = s.expectDispatched(tasks, feedbackBy(1, 1))
-	s.expectDispatched(s.record(s.claim(tasks[0]), failed(time.Second)).Next) // it blocks as if it had just been accepted
-	s.is(feedbackBy(1, 2).ID(), store.Waiting, reason.BehindEarlier, 0, 0)
+	s.expectDispatched(s.dispatchBacklog())
+	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 1))
+	s.expectDispatched(s.record(s.claim(tasks[0]), failed(time.Second)).Next) // it delays as if it had just been accepted
+	s.is(feedbackBy(1, 3).ID(), store.Waiting, reason.BehindEarlier, 0, 0)
+}
+
+// checkedInParallel checks that six false jobs with lower indexes delay the seventh for 10 s if the node does not answer
+// about them, for 30 s if they are pending, and not at all if they are refuted.
+func (s *orderSuite) checkedInParallel() {
+	s.verify()
+	for client, tt := range []struct {
+		outcome store.Outcome
+		delay   time.Duration
+	}{
+		{missed, 0},
+		{store.Outcome{Status: store.Waiting, Reason: reason.ChainUnavailable, Delay: 5 * time.Minute, Task: true, Free: true, Undecided: true, Stage: "check"}, 10 * time.Second},
+		{store.Outcome{Status: store.Waiting, Reason: reason.NotConfirmed, Delay: 5 * time.Minute, Task: true, Free: true, Undecided: true, Stage: "check"}, 30 * time.Second},
+	} {
+		var jobs []job.Job
+		for index := range 7 {
+			jobs = append(jobs, feedbackBy(byte(client), index+1))
+		}
+		tasks := s.expectDispatched(s.acceptJobs(jobs...), jobs...)
+		var last *store.Claim
+		for _, task := range tasks {
+			c := s.claim(task)
+			if c.MayCall {
+				s.Errorf("%d may be called before its check", c.Job.FeedbackIndex)
+			}
+			if c.ID == jobs[6].ID() {
+				last = c
+				continue
+			}
+			s.expectDispatched(s.record(c, tt.outcome).Next)
+		}
+		if s.bindEvent(last).MayCall != (tt.delay == 0) {
+			s.Errorf("%s: after the check, may call is %v", tt.outcome.Reason, last.MayCall)
+		}
+		if tt.delay > 0 {
+			noTurn := store.Outcome{Status: store.Waiting, Reason: reason.BehindEarlier, Delay: time.Second, Task: true, Free: true, NoTurn: true, Stage: "check"}
+			r := s.record(last, noTurn)
+			if s.expectDispatched(r.Next); !r.Rechecked || r.Task != nil {
+				s.Errorf("%+v", r)
+			}
+			s.is(last.ID, store.Waiting, reason.BehindEarlier, 0, 0)
+			s.Advance(tt.delay - time.Second)
+			s.expectDispatched(s.dispatchDue())
+			s.Advance(2 * time.Second)
+			tasks = s.expectDispatched(s.dispatchDue(), jobs[6])
+			if last = s.claim(tasks[0]); !last.MayCall || !last.Bound {
+				s.Errorf("%+v", last)
+			}
+		}
+		s.record(last, delivered)
+	}
+}
+
+// losesItsTurn checks that a delivery whose check took long waits for the turn that a later one took, and that a
+// delivery that waits for confirmations delays later ones.
+func (s *orderSuite) losesItsTurn() {
+	s.verify()
+	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1), feedbackBy(1, 2))
+	claims := map[uint64]*store.Claim{}
+	for _, task := range tasks {
+		c := s.claim(task)
+		claims[c.Job.FeedbackIndex] = c
+	}
+	s.Advance(11 * time.Second)
+	if !s.bindEvent(claims[2]).MayCall || s.bindEvent(claims[1]).MayCall {
+		s.Fatalf("turns: %v, %v", claims[1].MayCall, claims[2].MayCall)
+	}
+	noTurn := store.Outcome{Status: store.Waiting, Reason: reason.BehindEarlier, Free: true, NoTurn: true, Stage: "check"}
+	s.expectDispatched(s.record(claims[1], noTurn).Next)
+	s.is(claims[1].ID, store.Waiting, reason.BehindEarlier, 0, 0)
+	tasks = s.expectDispatched(s.record(claims[2], failed(time.Second)).Next, feedbackBy(1, 1))
+	unconfirmed := notYet(time.Hour)
+	unconfirmed.Reason, unconfirmed.Stage = reason.NotConfirmed, "check"
+	s.expectDispatched(s.record(s.claim(tasks[0]), unconfirmed).Next)
+	s.Advance(2 * time.Second)
+	s.refused(claims[2].ID, claims[2].N, "the earlier one waits for confirmations")
+	s.expectDispatched(s.dispatchBacklog())
+	s.is(claims[2].ID, store.Waiting, reason.BehindEarlier, 1, 1)
 }
 
 // comesLate checks that an earlier delivery that is accepted later goes next.
@@ -241,7 +325,6 @@ func (s *orderSuite) deadWorkers() {
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	c := s.claim(tasks[0])
 	s.lose(c)
-	s.expectDispatched(s.dispatchFollowers())
 	tasks = s.expectDispatched([]store.Task{s.next()}, feedbackBy(1, 1))
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 2))
 }
@@ -254,7 +337,7 @@ func (s *orderSuite) revocationAfterFeedback() {
 	s.Advance(61 * time.Second)
 	tasks = s.expectDispatched(s.dispatchDue(), feedbackBy(1, 2)) // the revocation of 1 does not hide it
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
-	s.expectDispatched(s.dispatchFollowers())
+	s.expectDispatched(s.dispatchBacklog())
 	s.Advance(time.Minute)
 	tasks = s.expectDispatched(s.record(s.claim(*first.Task), delivered).Next, revocationOf(1, 1))
 	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
@@ -262,24 +345,110 @@ func (s *orderSuite) revocationAfterFeedback() {
 	s.expectDispatched(s.acceptJobs(revocationOf(2, 7)), revocationOf(2, 7)) // its feedback is unknown
 }
 
-// responsesOneByOne checks that responses to a feedback are dispatched one by one, and do not block later feedback for
-// ever.
-func (s *orderSuite) responsesOneByOne() {
-	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), responseTo(1, 1, 1), responseTo(1, 1, 2), feedbackBy(1, 2)), feedbackBy(1, 1))
-	want := map[string]bool{responseTo(1, 1, 1).Key(): true, responseTo(1, 1, 2).Key(): true, feedbackBy(1, 2).Key(): true}
-	for n := range uint(3) {
-		tasks = s.toRun(s.record(s.claim(tasks[0]), delivered).Next, 0)
-		if len(tasks) != 1 || !want[s.read(tasks[0].ID).Key] {
-			s.Fatalf("dispatched %+v, of %v", tasks, want)
-		}
-		delete(want, s.read(tasks[0].ID).Key)
-		s.expectDispatched(s.acceptJobs(responseTo(1, 1, 10+n))) // new responses of strangers come after the older deliveries
+// responsesAfterFeedback checks that responses wait for their feedback only, and delay no feedback.
+func (s *orderSuite) responsesAfterFeedback() {
+	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), responseTo(1, 1, 1), responseTo(1, 1, 2), responseTo(1, 1, 3), feedbackBy(1, 2)), feedbackBy(1, 1))
+	s.expectBehind(responseTo(1, 1, 1), responseTo(1, 1, 2), responseTo(1, 1, 3), feedbackBy(1, 2))
+	s.expectDispatched(s.acceptJobs(responseTo(2, 1, 1)), responseTo(2, 1, 1)) // its feedback is unknown
+	tasks = s.toRun(s.record(s.claim(tasks[0]), delivered).Next, 0)
+	if len(tasks) != 2 { // the next feedback, and one response beside that of the other client
+		s.Fatalf("dispatched %+v", tasks)
 	}
-	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, responseTo(1, 1, 10))
-	s.record(s.claim(tasks[0]), delivered)
+	for ; len(tasks) > 0; tasks = tasks[1:] {
+		tasks = append(tasks, s.record(s.claim(tasks[0]), delivered).Next...)
+	}
+	for _, j := range []job.Job{feedbackBy(1, 2), responseTo(1, 1, 1), responseTo(1, 1, 2), responseTo(1, 1, 3)} {
+		s.is(j.ID(), store.Delivered, "", 1, 1)
+	}
 }
 
-// replayHoldsNobody checks that a replay blocks no later delivery, except that a replayed feedback that was never
+// responsesUseTwoSlots checks that responses of a stranger use two of the agent's slots, however many there are, and
+// that all of them are delivered.
+func (s *orderSuite) responsesUseTwoSlots() {
+	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1)), feedbackBy(1, 1))
+	s.record(s.claim(tasks[0]), delivered)
+	var batch, all []job.Job
+	for log := range uint(20) {
+		batch = append(batch, responseTo(1, 1, log))
+		all = append(all, responseTo(1, 1, log), responseTo(1, 1, 100+log))
+	}
+	slow := s.acceptJobs(batch...)
+	for log := range uint(20) {
+		slow = append(slow, s.acceptJobs(responseTo(1, 1, 100+log))...)
+	}
+	if len(slow) != 2 {
+		s.Fatalf("%d responses are dispatched", len(slow))
+	}
+	tasks = s.acceptJobs(feedbackBy(1, 2), feedbackBy(1, 3), feedbackBy(2, 1), feedbackBy(3, 1), feedbackBy(4, 1), feedbackBy(5, 1), feedbackBy(6, 1), feedbackBy(7, 1))
+	if len(tasks) != store.MaxDispatchedPerAgent-2 {
+		s.Fatalf("%d feedbacks are dispatched", len(tasks))
+	}
+	waits := s.record(s.claim(slow[0]), failed(time.Minute))
+	for running := append(waits.Next, append(tasks, slow[1])...); len(running) > 0; running = running[1:] {
+		running = append(running, s.record(s.claim(running[0]), delivered).Next...)
+		responses := 0
+		for _, j := range all {
+			if d := s.read(j.ID()); d.Status == store.Running || d.Status == store.Queued && d.Dispatch > 0 {
+				responses++
+			}
+		}
+		if responses > 2 {
+			s.Fatalf("%d responses are dispatched", responses)
+		}
+	}
+	s.Advance(time.Minute)
+	s.record(s.claim(*waits.Task), delivered)
+	for _, j := range all {
+		if d := s.read(j.ID()); d.Status != store.Delivered {
+			s.Errorf("a response is %s %s", d.Status, d.Reason)
+		}
+	}
+}
+
+// revocationOfEnded checks that a revocation is dispatched after its feedback ended by its last lease, a cancellation
+// or its expiry, although another feedback with many responses has not ended.
+func (s *orderSuite) revocationOfEnded() {
+	for client, end := range map[byte]func(store.Task){
+		1: func(t store.Task) {
+			s.claim(t)
+			s.Advance(lease + time.Second)
+			if _, dead, err := s.ExpireLeases(s.Context(), 10, 1); err != nil || dead != 1 {
+				s.Fatalf("%d, %v", dead, err)
+			}
+		},
+		2: func(t store.Task) {
+			_, _, _, err := s.Cancel(s.Context(), []uuid.UUID{t.ID}, false)
+			s.must(err)
+		},
+		3: func(store.Task) {
+			if n, err := s.Expire(s.Context(), time.Hour, 10); err != nil || n != 1 {
+				s.Fatalf("%d, %v", n, err)
+			}
+		},
+	} {
+		tasks := s.expectDispatched(s.acceptJobs(feedbackBy(client, 2)), feedbackBy(client, 2))
+		second := s.record(s.claim(tasks[0]), failed(time.Hour))
+		s.Advance(time.Hour)
+		jobs := []job.Job{feedbackBy(client, 1), revocationOf(client, 2)}
+		for log := range uint(40) {
+			jobs = append(jobs, responseTo(client, 1, log))
+		}
+		tasks = s.expectDispatched(s.acceptJobs(jobs...), feedbackBy(client, 1))
+		s.expectDispatched(s.record(s.claim(tasks[0]), failed(2*time.Hour)).Next)
+		s.Advance(61 * time.Second)
+		end(*second.Task)
+		tasks = s.expectDispatched(s.dispatchBacklog(), revocationOf(client, 2))
+		s.record(s.claim(tasks[0]), delivered)
+		_, _, _, err := s.Cancel(s.Context(), []uuid.UUID{feedbackBy(client, 1).ID()}, false)
+		s.must(err)
+		for tasks = s.dispatchBacklog(); len(tasks) > 0; tasks = tasks[1:] {
+			tasks = append(tasks, s.record(s.claim(tasks[0]), delivered).Next...)
+		}
+		s.is(responseTo(client, 1, 39).ID(), store.Delivered, "", 1, 1)
+	}
+}
+
+// replayHoldsNobody checks that a replay delays no later delivery, except that a replayed feedback that was never
 // called goes before its revocation.
 func (s *orderSuite) replayHoldsNobody() {
 	held := s.expectDispatched(s.acceptJobs(feedbackBy(9, 1)), feedbackBy(9, 1))
@@ -288,43 +457,30 @@ func (s *orderSuite) replayHoldsNobody() {
 	_, _, again, err := s.Replay(s.Context(), []uuid.UUID{feedbackBy(9, 1).ID()}, false)
 	s.must(err)
 	again = s.expectDispatched(again, feedbackBy(9, 1))
-	s.expectDispatched(s.record(s.claim(again[0]), store.Outcome{Status: store.Waiting, Reason: reason.ConnectFailed, Delay: time.Hour, Task: true}).Next)
-	s.expectDispatched(s.dispatchFollowers())
+	wait := s.record(s.claim(again[0]), store.Outcome{Status: store.Waiting, Reason: reason.ConnectFailed, Delay: time.Minute, Task: true})
+	s.expectDispatched(wait.Next)
+	s.Advance(time.Minute)
+	s.expectDispatched(s.record(s.claim(*wait.Task), delivered).Next, revocationOf(9, 1))
 
 	tasks := s.expectDispatched(s.acceptJobs(feedbackBy(1, 1)), feedbackBy(1, 1))
 	s.record(s.claim(tasks[0]), delivered)
 	_, _, tasks, err = s.Replay(s.Context(), []uuid.UUID{feedbackBy(1, 1).ID()}, true)
 	s.must(err)
 	tasks = s.expectDispatched(tasks, feedbackBy(1, 1))
-	s.expectDispatched(s.acceptJobs(feedbackBy(1, 2), revocationOf(1, 1))) // they wait for the running replay
-	next := s.record(s.claim(tasks[0]), failed(time.Hour)).Next
-	if tasks = s.toRun(next, 0); len(tasks) != 1 {
-		s.Fatalf("%+v", tasks)
-	}
-	if next = s.record(s.claim(tasks[0]), delivered).Next; len(next) != 1 {
-		s.Errorf("%+v", next)
-	}
+	next := s.expectDispatched(s.acceptJobs(feedbackBy(1, 2)), feedbackBy(1, 2)) // a replay is an ordering key of its own
+	s.expectDispatched(s.acceptJobs(revocationOf(1, 1)))
+	s.expectDispatched(s.record(s.claim(tasks[0]), failed(time.Hour)).Next)
+	s.expectDispatched(s.record(s.claim(next[0]), delivered).Next, revocationOf(1, 1))
 }
 
-// cancelledLetsGo checks that Followers releases the deliveries that waited for a cancelled one.
+// cancelledLetsGo checks that a cancellation releases the deliveries that waited for the cancelled one.
 func (s *orderSuite) cancelledLetsGo() {
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2), revocationOf(1, 1), feedbackBy(2, 1)), feedbackBy(1, 1), feedbackBy(2, 1))
 	_, _, _, err := s.Cancel(s.Context(), []uuid.UUID{feedbackBy(1, 1).ID()}, true)
 	s.must(err)
-	tasks := s.toRun(s.dispatchFollowers(), 0)
-	if len(tasks) != 1 {
-		s.Fatalf("%+v", tasks)
-	}
-	s.expectDispatched(s.dispatchFollowers())
-	if next := s.record(s.claim(tasks[0]), delivered).Next; len(next) > 1 {
-		s.Errorf("%+v", next)
-	}
-	s.dispatchFollowers()
-	for _, j := range []job.Job{feedbackBy(1, 2), revocationOf(1, 1)} {
-		if d := s.read(j.ID()); d.Dispatch != 1 {
-			s.Errorf("%+v", d)
-		}
-	}
+	tasks := s.expectDispatched(s.dispatchBacklog(), revocationOf(1, 1)) // the lowest index first
+	tasks = s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next, feedbackBy(1, 2))
+	s.expectDispatched(s.record(s.claim(tasks[0]), delivered).Next)
 }
 
 // policyOff checks that an agent's policy can switch its order off and on.
@@ -332,7 +488,9 @@ func (s *orderSuite) policyOff() {
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 1), feedbackBy(1, 2)), feedbackBy(1, 1))
 	s.must(s.SetPolicy(s.Context(), Agent(1), store.Policy{Order: store.OrderOff}))
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 3), feedbackBy(1, 4)), feedbackBy(1, 3), feedbackBy(1, 4))
-	s.expectDispatched(s.dispatchFollowers(), feedbackBy(1, 2))
+	freed, err := s.ignoreOrder(s.Context(), 100)
+	s.must(err)
+	s.expectDispatched(freed, feedbackBy(1, 2))
 	s.must(s.SetPolicy(s.Context(), Agent(1), store.Policy{Order: store.OrderStrict}))
 	s.expectDispatched(s.acceptJobs(feedbackBy(1, 5)))
 }

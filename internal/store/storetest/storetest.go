@@ -1,6 +1,6 @@
 // Package storetest is the conformance suite of stores of deliveries: Run runs it.
 //
-// It runs on the Postgres store and on its model, internal/store/memory, which replaces it in tests that need thousands
+// It runs on the Postgres store and on its model, internal/store/model, which replaces it in tests that need thousands
 // of databases or a clock of their own. A property test on the model is evidence about the product only because both
 // pass this suite. The suite does not test how Postgres does it (locks, plans, cost, bytes that it cannot store); the
 // tests of internal/store do.

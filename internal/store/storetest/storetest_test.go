@@ -1,7 +1,6 @@
 package storetest_test
 
 import (
-	"math"
 	"sync"
 	"testing"
 	"time"
@@ -9,7 +8,7 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
-	"github.com/agentherald/herald/internal/store/memory"
+	"github.com/agentherald/herald/internal/store/model"
 	"github.com/agentherald/herald/internal/store/storetest"
 )
 
@@ -27,10 +26,10 @@ func TestPostgres(t *testing.T) {
 	})
 }
 
-func TestMemory(t *testing.T) {
+func TestModel(t *testing.T) {
 	storetest.Run(t, func(*testing.T) (storetest.Store, storetest.Clock) {
 		c := &hand{t: time.Now()}
-		return memory.New(c.now), c
+		return model.New(c.now), c
 	})
 }
 
@@ -46,10 +45,10 @@ func TestPostgresOrder(t *testing.T) {
 	})
 }
 
-func TestMemoryOrder(t *testing.T) {
+func TestModelOrder(t *testing.T) {
 	storetest.RunOrder(t, func(*testing.T) (storetest.OrderedStore, storetest.Clock) {
 		c := &hand{t: time.Now()}
-		return memory.New(c.now).KeepOrder(), c
+		return model.New(c.now).KeepOrder(), c
 	})
 }
 
@@ -76,7 +75,7 @@ func TestOrderSwitchedOff(t *testing.T) {
 	off := open(false)
 	moved := 0
 	for {
-		tasks, err := off.Followers(t.Context(), math.MinInt64, 100)
+		tasks, err := off.IgnoreOrder(t.Context(), 100)
 		if err != nil {
 			t.Fatal(err)
 		}

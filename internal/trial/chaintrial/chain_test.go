@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agentherald/herald/internal/trial"
@@ -125,15 +126,11 @@ func TestChain(t *testing.T) {
 		began := time.Now()
 		fmt.Printf("chain: %s: seed=%d\n", name, seed)
 		agents, err := trial.StartAgents(1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		defer agents.Close()
 		agents.OfferAll()
 		world, err := NewWorld(ctx, node, seed, registration(agents.URL(0)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		var liars []*Proxy
 		var addresses []string
 		for i := range *nodesFlag + 1 { // the last one is for the worker
@@ -149,9 +146,7 @@ func TestChain(t *testing.T) {
 		}
 		site, err := trial.Open(ctx, trial.Config{Programs: programs, Postgres: postgres,
 			Database: "chain_" + name, Logs: filepath.Join(logs, name)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		defer func() {
 			if err := site.Close(); err != nil {
 				t.Error(err)
@@ -162,9 +157,7 @@ func TestChain(t *testing.T) {
 			env:    environment(world, strings.Join(addresses[:*nodesFlag], ",")),
 			args:   []string{"watch", fmt.Sprint(ChainID), "--from", fmt.Sprint(world.First), "--poll", "200ms"}}
 		for i := range two.two {
-			if err := two.start(i); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, two.start(i))
 		}
 
 		// A random URI that begins with { is itself a file, whose hash does not match. This trial does not test file
@@ -175,9 +168,7 @@ func TestChain(t *testing.T) {
 		if err == nil {
 			err = worker.Ready(ctx)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		if err := play(ctx, world, two, seed, pace); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}

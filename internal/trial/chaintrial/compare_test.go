@@ -6,6 +6,7 @@ import (
 	"math/big"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 
@@ -25,9 +26,7 @@ func generate(t *testing.T, seed uint64, blocks int) []types.Log {
 	var logs []types.Log
 	for n := range blocks {
 		events, err := g.Next(10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		for i, e := range events {
 			logs = append(logs, types.Log{Address: emitters[e.Emitter], Topics: e.Log.Topics, Data: e.Log.Data,
 				BlockNumber: uint64(n + 1),
@@ -59,9 +58,7 @@ func TestGeneratorMakesEveryForm(t *testing.T) {
 		t.Errorf("%d topics were made of %d forms, the decoder knows %d", len(seen), len(forms), len(erc8004.Topics()))
 	}
 	wanted, err := Want(generate(t, 1, 300), testChain, testDeployment, countedNone)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	for _, w := range wanted {
 		if w.Refused != "" {
 			refused++
@@ -90,9 +87,7 @@ func TestGeneratorReorg(t *testing.T) {
 	reused := 0
 	for n := range 400 {
 		block, err := g.Next(10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		for _, e := range block {
 			if e.gives == nil {
 				continue
@@ -153,9 +148,7 @@ func keep(wanted []Wanted) []Row {
 func TestCompareFinds(t *testing.T) {
 	t.Parallel()
 	wanted, err := Want(generate(t, 5, 100), testChain, testDeployment, countedNone)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	first, refused := -1, -1
 	for i, w := range wanted {
 		switch {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 
@@ -40,9 +41,7 @@ func onAnvil(t *testing.T, name string, within time.Duration, f func(ctx context
 		ctx, cancel := context.WithTimeoutCause(t.Context(), within, fmt.Errorf("not within %s", within))
 		defer cancel()
 		n, err := startAnvil(ctx, t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		t.Cleanup(func() {
 			http.DefaultClient.CloseIdleConnections()
 			if err := n.process.End(); err != nil {
@@ -57,9 +56,7 @@ func onAnvil(t *testing.T, name string, within time.Duration, f func(ctx context
 func TestWorld(t *testing.T) {
 	onEachChain(t, 2*time.Minute, func(ctx context.Context, t *testing.T, node Node) {
 		w, err := NewWorld(ctx, node, 11, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		for n := range 150 {
 			err := w.Mine(ctx, 10)
 			if err == nil && n%20 == 19 {
@@ -69,14 +66,10 @@ func TestWorld(t *testing.T) {
 				t.Fatalf("block %d: %v", n, err)
 			}
 		}
-		if err := w.checkHead(ctx); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, w.checkHead(ctx))
 		for i, events := range w.generator.blocks {
 			logs, err := ReadBlocks(ctx, node.URL(), w.First+uint64(i), w.First+uint64(i), w.Deployment)
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			if len(logs) != len(events) {
 				t.Fatalf("block %d has %d logs, %d were generated", i, len(logs), len(events))
 			}
@@ -87,9 +80,7 @@ func TestWorld(t *testing.T) {
 			}
 		}
 		logs, err := w.Read(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		wanted, err := Want(logs, ChainID, w.Deployment, countedNone)
 		if err != nil || len(wanted) == 0 || len(w.Gone) == 0 {
 			t.Fatalf("%d rows are wanted, %d keys are gone: %v", len(wanted), len(w.Gone), err)
@@ -102,9 +93,7 @@ func TestWorld(t *testing.T) {
 func checkCounts(ctx context.Context, t *testing.T, w *World, logs []types.Log, wanted []Wanted) {
 	t.Helper()
 	client, err := chain.New(chain.Config{ChainID: ChainID, URLs: []secret.Secret{secret.New(w.Node.URL())}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer client.Close()
 	const newest = 50
 	from := logs[len(logs)-1].BlockNumber - newest
@@ -114,9 +103,7 @@ func checkCounts(ctx context.Context, t *testing.T, w *World, logs []types.Log, 
 			continue
 		}
 		e, err := erc8004.Decode(l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		events = append(events, e)
 	}
 	if uncountable, err := client.CountFeedback(ctx, events); err != nil || len(uncountable) > 0 {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 )
 
@@ -65,9 +66,7 @@ func ask(t *testing.T, p *Proxy, fault Fault, body string) (status int, answered
 		if fault == "" || p.Counts()[fault] > 0 {
 			return status, string(bytes.TrimSpace(got)), err
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 	}
 	t.Fatalf("the proxy never %s", fault)
 	return 0, "", nil

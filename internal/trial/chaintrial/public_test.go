@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
@@ -230,9 +231,7 @@ func followPublicNode(t *testing.T, programs trial.Programs, postgres *trial.Pos
 	defer server.Close()
 	site, err := trial.Open(ctx, trial.Config{Programs: programs, Postgres: postgres, Database: "public_" + name,
 		Logs: filepath.Join(t.TempDir(), name)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer func() {
 		if err := site.Close(); err != nil {
 			t.Error(err)
@@ -244,9 +243,7 @@ func followPublicNode(t *testing.T, programs trial.Programs, postgres *trial.Pos
 	p, err := site.StartEnqueue("watch", []string{"RPC_URL_" + id + "=" + server.URL, "HERALD_RPC_TRUST=" + trust,
 		"IDENTITY_REGISTRY_" + id + "=0x8004A169FB4a3325136EB29fA0ceB6D2e539a432", "REPUTATION_REGISTRY_" + id + "=" + node.reputation.Hex()},
 		"watch", id, "--from", fmt.Sprint(first))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	select {
 	case <-ctx.Done():
 		t.Fatal(context.Cause(ctx))

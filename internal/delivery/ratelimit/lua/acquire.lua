@@ -13,7 +13,7 @@
 -- ARGV[5]  number of permits
 -- ARGV[6]  µs between two calls at the full rate
 -- ARGV[7]  burst, in calls
--- ARGV[8]  maximum time in µs for which a permit is held
+-- ARGV[8]  maximum time in µs until a permit expires
 -- ARGV[9]  maximum time in µs for which the breaker stays open
 -- ARGV[10] shortest wait in µs, ARGV[11] longest wait in µs
 -- ARGV[12] presence, ARGV[13] slack, ARGV[14] recent: in µs, see machine.go (rules); ARGV[15] maximum number of waiters
@@ -24,8 +24,6 @@
 --          state of the breaker: 0 closed, 1 open, 2 half-open. left: time in µs for which it stays open.
 -- TTLs     Each written key gets a new TTL. A repeated call with the token of a held permit acquires nothing more, so the
 --          script is safe to repeat.
--- Workers of the previous version use only KEYS[1] (tat) and KEYS[2], with tokens that name no endpoint. Both count for
--- all endpoints.
 
 local now = tonumber(ARGV[1])
 if now == 0 then

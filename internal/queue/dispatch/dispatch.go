@@ -1,0 +1,130 @@
+// Package dispatch enqueues the tasks of deliveries that Postgres has dispatched: it connects store with queue.
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/agentherald/herald/internal/logging"
+	"github.com/agentherald/herald/internal/queue"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// Lanes is the part of package queue that the Dispatcher uses.
+type Lanes interface {
+	Enqueue(ctx context.Context, t queue.Task) error
+	Find(t queue.Task) (queue.Location, error)
+	Marker(ctx context.Context, now time.Time) (time.Time, error)
+	Drop(ctx context.Context, tasks []queue.Task) error
+	DropArchived(ctx context.Context, id uuid.UUID, n int) error
+}
+
+const (
+	enqueueTimeout  = 5 * time.Second  // for one task
+	dispatchTimeout = 30 * time.Second // for all tasks of one Dispatch
+)
+
+// Dispatcher enqueues in Redis the tasks of deliveries that the store has dispatched. If Redis does not accept a task,
+// its delivery stays dispatched in Postgres, and the reconciler (internal/delivery/maintenance) gives it a new task. So
+// losing Redis delays deliveries, but loses none.
+type Dispatcher struct {
+	lanes Lanes
+	log   *slog.Logger
+}
+
+// New returns a Dispatcher. It returns an error if lanes is nil. If log is nil, the Dispatcher uses slog.Default().
+func New(lanes Lanes, log *slog.Logger) (*Dispatcher, error) {
+	if lanes == nil {
+		return nil, errors.New("dispatch: a dispatcher needs lanes")
+	}
+	if log == nil {
+		log = slog.Default()
+	}
+	return &Dispatcher{lanes, log}, nil
+}
+
+// Dispatch first removes from Redis the tasks whose store.Task.Ended is true: their deliveries no longer need them. It
+// then enqueues the others in order. It stops at the first task that Redis does not accept, and returns the index of
+// that task, or len(tasks). The dispatch is committed in Postgres already, so Dispatch continues after the end of ctx,
+// for at most dispatchTimeout.
+func (d *Dispatcher) Dispatch(ctx context.Context, tasks []store.Task) int {
+	if len(tasks) == 0 {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dispatchTimeout)
+	defer cancel()
+	d.dropEnded(ctx, tasks)
+	for i, t := range tasks {
+		if t.Ended {
+			continue
+		}
+		one, done := context.WithTimeout(ctx, enqueueTimeout)
+		err := d.lanes.Enqueue(one, ToQueue(t))
+		done()
+		if err != nil {
+			d.log.Warn("Redis does not accept tasks; they are dispatched again when it does",
+				logging.About(logging.Redis), "tasks", len(tasks)-i, "error", err)
+			return i
+		}
+	}
+	return len(tasks)
+}
+
+// dropEnded removes the tasks whose Ended is true from Redis, so that the web UI does not show them. If Redis fails, it
+// logs the error, and the tasks stay.
+func (d *Dispatcher) dropEnded(ctx context.Context, tasks []store.Task) {
+	var ended []queue.Task
+	for _, t := range tasks {
+		if t.Ended {
+			ended = append(ended, ToQueue(t))
+		}
+	}
+	if len(ended) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, enqueueTimeout)
+	defer cancel()
+	if err := d.lanes.Drop(ctx, ended); err != nil {
+		d.log.Info("tasks stay in the web UI, though their deliveries go on without them", logging.About(logging.Redis),
+			"tasks", len(ended), "error", err)
+	}
+}
+
+// DropArchived removes from Redis the archived tasks of delivery id whose dispatch counter (Task.N) is below n.
+// dropEnded has not removed them, for example because Redis failed or the task was archived later. If Redis fails now,
+// they stay in the web UI until asynq deletes them; nothing else depends on them.
+func (d *Dispatcher) DropArchived(ctx context.Context, id uuid.UUID, n int) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), enqueueTimeout)
+	defer cancel()
+	if err := d.lanes.DropArchived(ctx, id, n); err != nil {
+		d.log.Info("an archived task stays in the web UI, although its delivery continued", logging.About(logging.Redis),
+			"delivery", id, "error", err)
+	}
+}
+
+// FindTask returns where task t is in Redis (queue.Location): whether Redis has it, and in which state.
+func (d *Dispatcher) FindTask(t store.Task) (queue.Location, error) {
+	return d.lanes.Find(ToQueue(t))
+}
+
+// RedisMarker returns the marker of this Redis: since that time it has lost no task of Herald. Tasks that were enqueued
+// before it may be lost. If Redis has no marker, RedisMarker stores now as the marker and returns it. See queue.Marker.
+func (d *Dispatcher) RedisMarker(ctx context.Context, now time.Time) (time.Time, error) {
+	return d.lanes.Marker(ctx, now)
+}
+
+// ToQueue converts t to a task of package queue and selects its lane: Bulk for replays and backfills, Retry for later
+// attempts, First for all others.
+func ToQueue(t store.Task) queue.Task {
+	lane := queue.First
+	switch {
+	case t.Bulk:
+		lane = queue.Bulk
+	case t.Attempts > 0:
+		lane = queue.Retry
+	}
+	return queue.Task{DeliveryID: t.ID, N: t.N, Kind: t.Kind, Lane: lane, At: t.At}
+}

@@ -1,0 +1,269 @@
+package model
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+func agentOf(j job.Job) store.Agent { return (&store.Claim{Job: j}).Agent() }
+
+// ReportVerified stores the chains whose events a worker verifies.
+func (s *Store) ReportVerified(_ context.Context, chains []uint64) error {
+	defer s.lock()()
+	s.verified = slices.Clone(chains)
+	return nil
+}
+
+// Accept stores jobs as deliveries and dispatches as many as their agents may have.
+func (s *Store) Accept(_ context.Context, in []store.Intake) ([]store.Acceptance, []store.Task, error) {
+	if len(in) > store.MaxAccept {
+		return nil, nil, fmt.Errorf("model: at most %d jobs at once", store.MaxAccept)
+	}
+	defer s.lock()()
+	out, tasks := s.accept(in, false)
+	return out, tasks, nil
+}
+
+// accept inserts the jobs with new keys, and answers the others. read: the jobs were read from the chain.
+func (s *Store) accept(in []store.Intake, read bool) (out []store.Acceptance, tasks []store.Task) {
+	out = make([]store.Acceptance, len(in))
+	var fresh []*row
+	for i, it := range in {
+		key := cmp.Or(it.Key, it.Job.Key())
+		if it.Refused == "" {
+			s.agent(agentOf(it.Job))
+		}
+		if it.Job.Kind == job.KindAgentUpdated && it.Refused == "" {
+			s.agent(agentOf(it.Job)).epoch++
+			out[i].Verdict = store.Refreshed
+		} else if s.findKey(key) == nil && !slices.ContainsFunc(fresh, func(r *row) bool { return r.Key == key }) {
+			fresh = append(fresh, s.newRow(it, key, job.IDOf(key), read))
+			out[i] = store.Acceptance{Verdict: store.Accepted, ID: job.IDOf(key), Key: key}
+		}
+	}
+	tasks = s.insert(fresh)
+	for i, it := range in {
+		switch r := s.findKey(cmp.Or(it.Key, it.Job.Key())); out[i].Verdict {
+		case store.Accepted:
+			out[i].Status = r.Status
+		case "":
+			out[i] = s.answerKnown(r, it)
+		}
+	}
+	var agents []store.Agent
+	for i, it := range in { // a new delivery that waits or is dispatched leaves nothing to dispatch
+		settled := out[i].Verdict == store.Refreshed || out[i].Verdict == store.Accepted &&
+			(out[i].Status == store.Waiting || s.findID(out[i].ID).isDispatched())
+		if it.Refused == "" && !settled {
+			agents = append(agents, agentOf(it.Job))
+		}
+	}
+	return out, append(tasks, s.dispatch(agents)...)
+}
+
+func (s *Store) newRow(it store.Intake, key string, id uuid.UUID, read bool) *row {
+	now, a := s.now(), agentOf(it.Job)
+	r := &row{id: id, agent: a, job: it.Job, sealed: it.SealedHeaders, source: it.Source, parent: it.Traceparent, created: now,
+		State: State{Key: key, IdentityRegistry: a.Registry, AgentID: a.ID, Bulk: it.Bulk, Bound: read, AcceptedAt: now,
+			Verified: slices.Contains(s.verified, a.ChainID)}}
+	if r.queue(now); it.Refused != "" {
+		r.setStatus(store.Rejected, reason.InvalidJob, now)
+		r.Error, r.received, r.refused = it.Refused, it.Received, true
+		return r
+	}
+	r.Ordered = r.isResponse() || s.keepsOrder(a)
+	r.startDelay(now)
+	return r
+}
+
+// insert stores new deliveries. One that may not be called yet is set aside; the others are dispatched if no older
+// delivery is in the backlog.
+func (s *Store) insert(fresh []*row) (tasks []store.Task) {
+	now := s.now()
+	waits, behind := map[*row]time.Time{}, map[*row]bool{}
+	for _, r := range fresh {
+		waits[r] = s.decideDispatch(r, now)
+		for _, o := range fresh {
+			goesFirst := o.isMateOf(r) && (r.takesTurn() || r.job.Kind == job.KindFeedbackRevoked) &&
+				cmp.Or(compareOrder(o, r), cmp.Compare(slices.Index(fresh, o), slices.Index(fresh, r))) < 0
+			if r.Ordered && !o.refused && o.isFeedbackOf(r) || goesFirst && !r.isUnchecked() {
+				waits[r] = now.AddDate(10, 0, 0)
+				break
+			} else if goesFirst {
+				waits[r] = now.Add(uncheckedDelay)
+			}
+		}
+		behind[r] = s.find(func(o *row) bool { return o.agent == r.agent && o.isInBacklog() && (!o.Bulk || r.Bulk) }) != nil
+	}
+	responses := map[store.Agent]int{}
+	for _, r := range fresh {
+		switch {
+		case r.Status.Final():
+		case !waits[r].IsZero():
+			r.setAside(waits[r], false, now)
+		case r.isResponse() && responses[r.agent] >= s.countFreeResponses(r.agent):
+			r.setAside(now.AddDate(10, 0, 0), true, now)
+		case r.isResponse():
+			responses[r.agent]++
+		}
+	}
+	free := map[store.Agent]int{}
+	for _, r := range fresh {
+		if _, known := free[r.agent]; !known {
+			free[r.agent] = s.countFree(r)
+		}
+	}
+	s.rows = append(s.rows, fresh...)
+	for _, r := range fresh {
+		if r.isInBacklog() && !behind[r] && free[r.agent] > 0 {
+			free[r.agent]--
+			r.Turn, r.Dispatch, r.HandedAt = r.takesTurn(), 1, now
+			tasks = append(tasks, r.toTask())
+		}
+	}
+	return tasks
+}
+
+// mayReopen reports whether the delivery ended because its event was missing, so that another job can queue it again.
+func (r *row) mayReopen() bool {
+	return r.Status == store.Rejected && r.Reason == reason.EventNotFound || r.Status == store.Cancelled && r.Reason == reason.Reorg
+}
+
+// mayBeCalled reports whether the agent was called, or may have been: an attempt has no outcome.
+func (r *row) mayBeCalled() bool {
+	return r.Called || (r.Bound || !r.Verified) && r.lastUnfinished() > 0
+}
+
+// lastUnfinished returns the number of the last attempt without an outcome; 0: none.
+func (r *row) lastUnfinished() (number int) {
+	for _, a := range r.History {
+		if a.Outcome == "" {
+			number = max(number, a.Number)
+		}
+	}
+	return number
+}
+
+// answerKnown answers a job whose key has the delivery r. On a chain that is verified, the job is a hint: a worker looks
+// where it says. Otherwise the first job is the content, and another one that differs is a conflict.
+func (s *Store) answerKnown(r *row, it store.Intake) store.Acceptance {
+	out := store.Acceptance{Verdict: store.Known, ID: r.id, Key: r.Key, Status: r.Status}
+	switch isReopened := !r.Called && (r.mayReopen() || r.refused); {
+	case it.Refused != "", r.refused && !isReopened:
+		return out
+	case r.refused, isReopened && !s.isVerified(r):
+		return s.reopen(r, it, false)
+	case !s.isVerified(r):
+		if field, differs := it.Job.Conflict(r.job); differs {
+			out.Verdict, out.Field, out.Stored = store.Conflict, field, r.job.ContentValue(field)
+		} else if store.HasOtherAction([]store.Hint{r.toHint()}, it.Job, it.SealedHeaders, r.source.Trust, it.SameHeaders) {
+			out.Verdict, out.Field = store.Conflict, "action"
+		}
+		return out
+	case r.job.Retracts != "": // the ledger made it
+		return out
+	}
+	if r.Bound {
+		out.Differs = it.Job.Differences(r.job)
+	}
+	if store.HasOtherAction(r.listHints(), it.Job, it.SealedHeaders, it.Source.Trust, it.SameHeaders) {
+		out.Verdict, out.Field, out.Differs = store.Conflict, "action", nil
+	}
+	switch {
+	case r.mayReopen() && !r.Called:
+		wasNotFound := r.Reason == reason.EventNotFound
+		if added := s.addHint(r, it); added || !wasNotFound {
+			return s.reopen(r, it, false)
+		}
+	case r.Status.Final() || r.mayBeCalled(): // a worker reads the event again
+		if r.Bound && !it.Job.NamesEvent(r.job) {
+			s.addHint(r, it)
+		}
+	case it.Job.EventSum() != r.job.EventSum() || it.Source.Trust > r.source.Trust:
+		s.addHint(r, it)
+	}
+	return out
+}
+
+// isVerified reports whether jobs of the delivery's key are hints: its chain was verified when it was accepted, or is now.
+func (s *Store) isVerified(r *row) bool {
+	return r.Verified || slices.Contains(s.verified, r.agent.ChainID)
+}
+
+// toHint returns the delivery's own job as a hint.
+func (r *row) toHint() store.Hint {
+	return store.Hint{Job: r.job, SealedHeaders: r.sealed, Source: r.source, CreatedAt: r.created,
+		Refuted: r.Status == store.Rejected && r.Reason == reason.EventNotFound}
+}
+
+// listHints returns the stored hints. If none is stored, the own job is the only one, unless a follower read it.
+func (r *row) listHints() []store.Hint {
+	if len(r.hints) > 0 || r.Bound && r.source.Trust == store.TrustChain {
+		return r.hints
+	}
+	return []store.Hint{r.toHint()}
+}
+
+// addHint adds a job to the hints, and ends a wait for the chain, so that the new position is checked at once.
+func (s *Store) addHint(r *row, it store.Intake) (added bool) {
+	before := r.listHints()
+	after, added := store.AddHint(before, store.Hint{Job: it.Job, SealedHeaders: it.SealedHeaders, Source: it.Source, CreatedAt: s.now()})
+	if !added {
+		return false
+	}
+	if r.Hints++; len(r.hints) == 0 && len(after) > 1 {
+		r.Hints++ // the own job is stored too
+	}
+	r.hints = after
+	if r.waitsForChain() {
+		r.queue(s.now())
+		r.Error = ""
+	}
+	return true
+}
+
+// waitsForChain reports whether the delivery waits because its event is not confirmed or the node is away.
+func (r *row) waitsForChain() bool {
+	return r.Status == store.Waiting && (r.Reason == reason.NotConfirmed || r.Reason == reason.ChainUnavailable)
+}
+
+// setJob replaces the delivery's job, and with it its agent and ordering key.
+func (s *Store) setJob(r *row, j job.Job, sealed []byte, source store.Source) {
+	r.job, r.sealed, r.source, r.agent = j, sealed, source, agentOf(j)
+	r.IdentityRegistry, r.AgentID = r.agent.Registry, r.agent.ID
+	s.agent(r.agent)
+}
+
+// reopen queues an ended delivery again with another job: its event is back, or may be where the job says.
+func (s *Store) reopen(r *row, it store.Intake, read bool) store.Acceptance {
+	now := s.now()
+	s.setJob(r, it.Job, it.SealedHeaders, it.Source)
+	r.Bound, r.refused, r.Error = read, false, ""
+	r.Hints++
+	r.renew(now)
+	r.queue(now)
+	r.startDelay(now)
+	s.reviveRevocation(r)
+	return store.Acceptance{Verdict: store.Accepted, ID: r.id, Key: r.Key, Status: store.Queued}
+}
+
+// reviveRevocation queues the revocation of a feedback again that was skipped because the feedback was never delivered.
+func (s *Store) reviveRevocation(feedback *row) {
+	j := feedback.job
+	if j.Kind != job.KindNewFeedback || feedback.Status != store.Queued {
+		return
+	}
+	j.Kind = job.KindFeedbackRevoked
+	if r := s.findKey(j.Key()); r != nil && r.Status == store.Skipped && r.Reason == reason.NeverDelivered {
+		r.queue(s.now())
+		r.Error, r.BudgetBase, r.AcceptedAt = "", r.Attempts, s.now()
+	}
+}

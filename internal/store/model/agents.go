@@ -1,0 +1,188 @@
+package model
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/store"
+)
+
+// agent is the row of an agent: its switches and the observations of its server.
+type agent struct {
+	epoch, raised int64 // raised: the epoch that a failed call made; neverRaised: a success came after it
+	disabled      bool
+	policy        store.Policy
+	known         store.AgentRow // observations of its server
+	hours         []store.AgentHour
+}
+
+// neverRaised represents raised_epoch IS NULL.
+const neverRaised = -1
+
+// agent returns the agent, which it inserts if it is unknown.
+func (s *Store) agent(a store.Agent) *agent {
+	g := s.agents[a]
+	if g == nil {
+		g = &agent{raised: neverRaised, known: store.AgentRow{State: store.StatePending, CreatedAt: s.now(), UpdatedAt: s.now()}}
+		s.agents[a] = g
+	}
+	return g
+}
+
+// observeOutcome updates the agent from the outcome of an attempt, unless the job named the endpoint. If a moved endpoint
+// would explain the failure, it raises the epoch, once until the next success.
+func (s *Store) observeOutcome(a store.Agent, c *store.Claim, o store.Outcome) {
+	if o.EndpointOfJob {
+		return
+	}
+	g, now := s.agent(a), s.now()
+	k := &g.known
+	switch {
+	case g.disabled || o.Reason == reason.AgentDisabled:
+		k.State = store.StateDisabled
+	case o.AgentOK:
+		k.State = store.StateConnected
+	case o.Reason == reason.AuthRequired:
+		k.State = store.StateNeedsAuth
+	case o.AgentError != "":
+		k.State = store.StateFailed
+	case k.State == store.StateDisabled:
+		k.State = store.StatePending
+	}
+	switch {
+	case o.AgentOK:
+		k.LastOKAt, k.FailingSince, g.raised = &now, nil, neverRaised
+	case o.AgentError != "" && k.FailingSince == nil:
+		k.FailingSince = &now
+	}
+	if o.Moved && c.Epoch == g.epoch && g.raised != g.epoch {
+		g.epoch++
+		if !o.AgentOK {
+			g.raised = g.epoch
+		}
+	}
+	if o.Called || o.AgentError != "" {
+		k.LastCalledAt = &now
+		g.countCall(o, now)
+	}
+	applyObservation(k, o.Endpoint, o.Protocol, o.AgentError, o.ServerInfo, o.Tools, now)
+}
+
+// countCall adds the outcome to the counts of the current hour.
+func (g *agent) countCall(o store.Outcome, now time.Time) {
+	hour := now.UTC().Truncate(time.Hour)
+	if n := len(g.hours); n == 0 || !g.hours[n-1].Hour.Equal(hour) {
+		g.hours = append(g.hours, store.AgentHour{Hour: hour})
+	}
+	g.hours[len(g.hours)-1].Count(o)
+}
+
+// applyObservation overwrites the known values with the non-empty arguments.
+func applyObservation(k *store.AgentRow, endpoint, protocol, fault string, server, tools json.RawMessage, now time.Time) {
+	k.Endpoint, k.Protocol, k.UpdatedAt = cmp.Or(endpoint, k.Endpoint), cmp.Or(protocol, k.Protocol), now
+	if fault != "" {
+		k.LastError, k.LastErrorAt = fault, &now
+	}
+	if len(server) > 0 {
+		k.ServerInfo = server
+	}
+	if len(tools) > 0 {
+		k.Tools = tools
+	}
+}
+
+// ObserveAgent stores an observation that was made without a delivery. A disabled agent stays disabled.
+func (s *Store) ObserveAgent(_ context.Context, a store.Agent, l store.AgentObservation) error {
+	if !slices.Contains([]string{"", store.StateConnected, store.StateNeedsAuth, store.StateFailed}, l.State) {
+		return fmt.Errorf("model: %q is not a state that an agent can be found in", l.State)
+	}
+	defer s.lock()()
+	g := s.agent(a)
+	if l.State != "" && !g.disabled {
+		g.known.State = l.State
+	}
+	applyObservation(&g.known, l.Endpoint, l.Protocol, l.Error, l.ServerInfo, l.Tools, s.now())
+	return nil
+}
+
+// AgentRow reads one agent, without its counters.
+func (s *Store) AgentRow(_ context.Context, a store.Agent) (store.AgentRow, error) {
+	defer s.lock()()
+	g := s.agents[a]
+	if g == nil {
+		return store.AgentRow{}, store.ErrNotFound
+	}
+	r := g.known
+	r.ChainID, r.IdentityRegistry, r.AgentID = a.ChainID, a.Registry, a.ID
+	r.Epoch, r.Enabled, r.Policy = g.epoch, !g.disabled, g.policy
+	return r, nil
+}
+
+// AgentStats lists the hours in which calls of an agent were recorded.
+func (s *Store) AgentStats(_ context.Context, a store.Agent, since time.Time) (hours []store.AgentHour, err error) {
+	defer s.lock()()
+	if g := s.agents[a]; g != nil {
+		hours = slices.DeleteFunc(slices.Clone(g.hours),
+			func(h store.AgentHour) bool { return h.Hour.Before(since.UTC().Truncate(time.Hour)) })
+	}
+	return hours, nil
+}
+
+// SetPolicy merges p into the agent's policy; empty fields change nothing.
+func (s *Store) SetPolicy(_ context.Context, a store.Agent, p store.Policy) error {
+	defer s.lock()()
+	s.agent(a).policy = s.agent(a).policy.Merge(p)
+	return nil
+}
+
+// EnableAgent enables or disables an agent. Enabling releases the deliveries that were held because it was disabled.
+func (s *Store) EnableAgent(_ context.Context, a store.Agent, enabled bool) (released int, tasks []store.Task, err error) {
+	defer s.lock()()
+	g := s.agent(a)
+	if g.disabled = !enabled; !enabled {
+		g.known.State = store.StateDisabled
+		return 0, nil, nil
+	}
+	g.known.FailingSince = nil
+	released, tasks = s.releaseAgent(a)
+	return released, tasks, nil
+}
+
+// ReleaseEnabled releases the deliveries that were held because their agents were disabled, for all agents that are
+// enabled now, unless except returns true for them.
+func (s *Store) ReleaseEnabled(_ context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error) {
+	defer s.lock()()
+	for _, r := range s.rows {
+		if r.Status == store.Held && r.Reason == reason.AgentDisabled && !s.agent(r.agent).disabled && (except == nil || !except(r.agent)) {
+			n, more := s.releaseAgent(r.agent)
+			released, tasks = released+n, append(tasks, more...)
+		}
+	}
+	return released, tasks, nil
+}
+
+// releaseAgent releases the deliveries that were held because the agent, which is enabled now, was disabled.
+func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
+	if g := s.agent(a); g.known.State == store.StateDisabled {
+		g.known.State, g.known.FailingSince = store.StatePending, nil
+	}
+	ended := s.releaseHeld(len(s.rows), func(r *row) bool { return r.agent == a && r.Reason == reason.AgentDisabled })
+	return len(ended), append(s.dispatch([]store.Agent{a}), ended...)
+}
+
+// releaseMended releases held deliveries if the cause was removed since the claim: the agent was enabled, or a
+// credential was stored, which raises the epoch. No later call would release it.
+func (s *Store) releaseMended(a store.Agent, c *store.Claim, o store.Outcome) []store.Task {
+	g := s.agent(a)
+	enabled := o.Reason == reason.AgentDisabled && !o.Elsewhere && !g.disabled
+	renewed := o.Reason == reason.AuthRequired && g.epoch > c.Epoch
+	if o.Status != store.Held || !enabled && !renewed {
+		return nil
+	}
+	return s.releaseHeld(len(s.rows), func(r *row) bool { return r.agent == a && r.Reason == o.Reason })
+}

@@ -1,0 +1,241 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// clockTolerance is how early a waiting delivery may be claimed, as in the Postgres store.
+const clockTolerance = time.Second
+
+// Claim claims delivery id for its newest task n and inserts an attempt. A delivery that waited takes the turn, or
+// returns to the backlog if another one goes first or no slot is free.
+func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error) {
+	defer s.lock()()
+	now, r := s.now(), s.findID(id)
+	if r == nil || n < 1 || r.Dispatch != n || r.HandedAt.IsZero() || r.Status != store.Waiting && r.Status != store.Queued {
+		return nil, nil
+	}
+	if r.Status == store.Waiting {
+		switch isFull := s.countFree(r) <= 0 || r.isResponse() && r.Ordered && s.countFreeResponses(r.agent) <= 0; {
+		case r.NextAttemptAt.After(now.Add(clockTolerance)):
+			return nil, &store.EarlyError{Left: r.NextAttemptAt.Sub(now), Reason: r.Reason, Text: r.Error}
+		case isFull || !s.decideDispatch(r, now).IsZero():
+			r.queue(now)
+			return nil, nil
+		}
+		r.Turn = r.takesTurn()
+	}
+	return s.startAttempt(r, now, lease), nil
+}
+
+// startAttempt counts the attempt and stores it before the call, so that a process that dies leaves a trace.
+func (s *Store) startAttempt(r *row, now time.Time, lease time.Duration) *store.Claim {
+	unfinished, wasCalled, g := r.lastUnfinished(), r.mayBeCalled(), s.agent(r.agent)
+	r.Status, r.Reason, r.NextAttemptAt, r.updated = store.Running, "", time.Time{}, now
+	r.claimNo, r.LeaseUntil = s.drawClaim(), now.Add(lease)
+	r.Attempts++
+	r.History = append(r.History, store.Attempt{Number: r.Attempts, StartedAt: now, Stage: "claim"})
+	return &store.Claim{ID: r.id, N: r.Dispatch, No: r.claimNo, Attempt: r.Attempts, StartedAt: now, LeaseUntil: r.LeaseUntil, Key: r.Key,
+		Job: r.job, SealedHeaders: r.sealed, CreatedAt: r.created, Called: wasCalled, Source: r.source, Bound: r.Bound, Verified: r.Verified,
+		Hints: r.Hints, Corrected: r.corrected, Epoch: g.epoch, Enabled: !g.disabled, Budget: max(r.Attempts-r.BudgetBase, 1),
+		FetchFailures: r.FetchFailures, Unfinished: unfinished > 0, InDoubt: !r.isUnchecked() && unfinished > r.BudgetBase,
+		Replay: r.Replays > 0, Policy: g.policy, Protocol: g.known.Protocol, Traceparent: r.parent,
+		Succeeded: g.known.LastOKAt != nil && now.Sub(*g.known.LastOKAt) < store.RecentSuccess,
+		AheadOf:   s.findOvertaken(r, now), MayCall: r.mayCall()}
+}
+
+// isHeldBy reports whether the claim may write: it is the newest one of a running delivery.
+func (r *row) isHeldBy(c *store.Claim) bool {
+	return r != nil && r.claimNo == c.No && r.Status == store.Running
+}
+
+// Extend renews a claim's lease that has not expired.
+func (s *Store) Extend(_ context.Context, c *store.Claim, d time.Duration) error {
+	defer s.lock()()
+	now, r := s.now(), s.findID(c.ID)
+	if !r.isHeldBy(c) || !r.LeaseUntil.After(now) {
+		return store.ErrFenced
+	}
+	r.LeaseUntil, r.updated = now.Add(d), now
+	c.LeaseUntil = r.LeaseUntil
+	return nil
+}
+
+// Hints lists the hints of a claimed delivery, by rank.
+func (s *Store) Hints(_ context.Context, c *store.Claim) ([]store.Hint, error) {
+	defer s.lock()()
+	return slices.Clone(s.findID(c.ID).hints), nil
+}
+
+// Bind makes the event that a check read the job of the claimed delivery, which takes the turn if no other one goes
+// first. A hint that arrived after the claim refuses it.
+func (s *Store) Bind(_ context.Context, c *store.Claim, b store.Binding) error {
+	defer s.lock()()
+	now, r := s.now(), s.findID(c.ID)
+	switch {
+	case !r.isHeldBy(c):
+		return store.ErrFenced
+	case r.Hints != c.Hints:
+		return store.ErrNewHint
+	}
+	wasBound := r.Bound
+	s.setJob(r, b.Job, b.SealedHeaders, b.Source)
+	r.Bound, r.updated = true, now
+	if b.Corrected != nil {
+		r.corrected = b.Corrected
+	}
+	if !wasBound {
+		r.startDelay(now)
+	}
+	r.Turn = r.Turn || r.takesTurn() && s.decideWait(r, now).IsZero()
+	c.Job, c.SealedHeaders, c.Source, c.Bound, c.MayCall, c.Corrected = b.Job, b.SealedHeaders, b.Source, true, r.mayCall(), r.corrected
+	return nil
+}
+
+// Record stores the outcome of the claim's attempt and dispatches the agent's next deliveries.
+func (s *Store) Record(_ context.Context, c *store.Claim, o store.Outcome) (store.Recorded, error) {
+	defer s.lock()()
+	return s.recordAttempt(c, c.Attempt, c.StartedAt, o)
+}
+
+// Adopt records the known outcome of an earlier attempt that has none, and undoes the claim's own attempt. A free earlier
+// attempt is undone only if no later one exists: all keep their numbers.
+func (s *Store) Adopt(_ context.Context, c *store.Claim, p store.SpooledOutcome) (store.Recorded, error) {
+	defer s.lock()()
+	if r := s.findID(c.ID); r.isHeldBy(c) {
+		if r.findOpenAttempt(p.Attempt, p.StartedAt) == nil {
+			return store.Recorded{}, store.ErrStale
+		}
+		r.undoAttempt(c.Attempt, c.StartedAt)
+		p.Outcome.Free = p.Outcome.Free && p.Attempt == r.Attempts
+	}
+	return s.recordAttempt(c, p.Attempt, p.StartedAt, p.Outcome)
+}
+
+// recordAttempt completes an attempt and changes the delivery, under the fence of c. One exception: a late success ends a
+// delivery that has not ended, and completes its attempt in any case. Recording the same status again is harmless.
+func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o store.Outcome) (store.Recorded, error) {
+	if !o.Status.Final() && o.Status != store.Waiting && o.Status != store.Held {
+		return store.Recorded{}, fmt.Errorf("model: %q is not a status that an attempt can end with", o.Status)
+	}
+	now, r := s.now(), s.findID(c.ID)
+	if r == nil {
+		return store.Recorded{}, store.ErrFenced
+	}
+	held := r.isHeldBy(c)
+	late := !held && o.Status == store.Delivered && !r.Status.Final()
+	again := !held && r.claimNo == c.No && r.Status == o.Status
+	if held || late {
+		s.applyOutcome(r, c, o, number, started)
+		if o.Gone != nil {
+			s.endGone(r, *o.Gone)
+		}
+	}
+	if a := r.findOpenAttempt(number, started); a != nil && (held || late || o.Status == store.Delivered) {
+		a.Stage, a.Outcome, a.Reason, a.Error = o.Stage, string(o.Status), o.Reason, o.Error
+		a.Arguments, a.Response, a.Protocol = o.Arguments, o.Response, o.Protocol
+	}
+	ended := s.releaseMended(r.agent, c, o)
+	for i := range r.hints {
+		r.hints[i].Refuted = r.hints[i].Refuted || slices.Contains(o.Refuted, r.hints[i].Rank)
+	}
+	if !held && !late && !again {
+		r.Called = r.Called || o.Called && o.Status == store.Delivered
+		return store.Recorded{}, store.ErrFenced
+	}
+	rec := store.Recorded{Age: now.Sub(r.AcceptedAt), NextAttemptAt: r.NextAttemptAt}
+	if !r.NextAttemptAt.IsZero() && o.Task {
+		t := r.toTask()
+		t.Attempts = max(number, 1)
+		rec.Task = &t
+	}
+	if rec.Rechecked = held && s.recheck(r, c, o); rec.Rechecked {
+		rec.NextAttemptAt, rec.Task = time.Time{}, nil
+	}
+	wasReleased := slices.ContainsFunc(ended, func(t store.Task) bool { return t.ID == r.id })
+	if (held || rec.Rechecked || wasReleased) && !o.SkipDispatch {
+		rec.Next, _ = s.dispatchRound(c.Agent())
+	}
+	rec.Next = append(rec.Next, ended...)
+	return rec, nil
+}
+
+// applyOutcome changes the delivery and its agent as the outcome says, and releases the next delivery. A free attempt
+// without a call is undone.
+func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int, started time.Time) {
+	now := s.now()
+	if !r.isHeldBy(c) {
+		r.claimNo = s.drawClaim()
+	}
+	r.setStatus(o.Status, o.Reason, now)
+	if o.Status == store.Waiting {
+		if r.NextAttemptAt = now.Add(o.Delay); o.Task {
+			r.HandedAt = now
+		}
+		if o.Task && o.Anew {
+			r.Dispatch++
+		}
+	}
+	r.Error, r.Called = o.Error, r.Called || o.Called
+	if o.FetchFailed {
+		r.FetchFailures++
+	}
+	r.endDelay(o, started)
+	s.releaseNext(now, r)
+	if o.Free && !o.Called {
+		r.undoAttempt(number, started)
+	}
+	s.observeOutcome(r.agent, c, o)
+}
+
+// recheck queues the delivery again at once if a hint arrived after the claim, if Bind changed its agent, or if it has no
+// turn. Recording the outcome a second time does not. A wait without the turn keeps its budget and its delay.
+func (s *Store) recheck(r *row, c *store.Claim, o store.Outcome) bool {
+	notFound := r.Status == store.Rejected && r.Reason == reason.EventNotFound
+	behind := r.Status == store.Waiting && r.Reason == reason.BehindEarlier
+	asked := o.Rerouted || o.NoTurn || o.Undecided && r.Hints != c.Hints
+	if !asked || r.claimNo != c.No || !notFound && !behind && !r.waitsForChain() {
+		return false
+	}
+	r.queue(s.now())
+	if r.Error = ""; !behind {
+		r.BudgetBase = r.Attempts
+		r.startDelay(s.now())
+	}
+	return true
+}
+
+// findOpenAttempt returns the attempt if it has no outcome, else nil.
+func (r *row) findOpenAttempt(number int, started time.Time) *store.Attempt {
+	for i, a := range r.History {
+		if a.Number == number && a.StartedAt.Equal(started) && a.Outcome == "" {
+			return &r.History[i]
+		}
+	}
+	return nil
+}
+
+// undoAttempt deletes an attempt and takes its number back.
+func (r *row) undoAttempt(number int, started time.Time) {
+	r.Attempts--
+	r.History = slices.DeleteFunc(r.History, func(a store.Attempt) bool { return a.Number == number && a.StartedAt.Equal(started) })
+}
+
+// endGone retracts the feedback of a delivery whose event is gone, and gives its key to the event that has it now.
+func (s *Store) endGone(r *row, g store.Gone) {
+	if r.job.Kind == job.KindNewFeedback {
+		s.accept([]store.Intake{{Job: r.job.Retraction(r.id), Source: store.Source{Name: store.SourceChain}}}, true)
+	}
+	if key := r.job.Key(); g.Next != nil && r.Key == key {
+		r.Key += "~" + r.id.String()
+		s.insert([]*row{s.newRow(store.Intake{Job: *g.Next, Source: store.Source{Name: store.SourceChain}}, key, job.IDOf(r.Key), true)})
+	}
+}

@@ -1,0 +1,287 @@
+package model
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/store"
+	"github.com/google/uuid"
+)
+
+// changeEach changes at most limit deliveries and returns the agents of those for which change returned true.
+func (s *Store) changeEach(limit int, change func(r *row, now time.Time) bool) (agents []store.Agent) {
+	now := s.now()
+	for _, r := range s.rows {
+		if len(agents) < limit && change(r, now) {
+			agents = append(agents, r.agent)
+		}
+	}
+	return agents
+}
+
+// ExpireLeases ends claims whose leases have expired. Their deliveries return to the backlog; after the last attempt of
+// the budget they are dead, because a delivery could crash each worker that tries it.
+func (s *Store) ExpireLeases(_ context.Context, limit, attempts int) (n, dead int, err error) {
+	defer s.lock()()
+	var lost []*row
+	s.changeEach(limit, func(r *row, now time.Time) bool {
+		if r.Status != store.Running || !r.LeaseUntil.Before(now) {
+			return false
+		}
+		if r.DelaysUntil.Equal(Forever) {
+			r.DelaysUntil = r.updated.Add(confirmedDelay)
+		}
+		r.claimNo, r.Turn = s.drawClaim(), false
+		r.Error = "the worker of attempt " + strconv.Itoa(r.Attempts) + " ended before it could record what happened"
+		if lost = append(lost, r); r.Attempts-r.BudgetBase < attempts {
+			r.queue(now)
+		} else {
+			r.setStatus(store.Dead, reason.OutcomeUnknown, now)
+			dead++
+		}
+		return true
+	})
+	s.releaseNext(s.now(), lost...)
+	return len(lost), dead, nil
+}
+
+// Expire ends deliveries that are too old, except running ones, whose lease ends first.
+func (s *Store) Expire(_ context.Context, age time.Duration, limit int) (int, error) {
+	defer s.lock()()
+	var ended []*row
+	s.changeEach(limit, func(r *row, now time.Time) bool {
+		if r.Status.Final() || r.Status == store.Running || !r.AcceptedAt.Before(now.Add(-age)) {
+			return false
+		}
+		r.setStatus(store.Dead, reason.Expired, now)
+		ended = append(ended, r)
+		return true
+	})
+	s.releaseNext(s.now(), ended...)
+	return len(ended), nil
+}
+
+// Due puts waiting deliveries without a task whose wait is over into their agents' backlogs, and dispatches from these.
+func (s *Store) Due(_ context.Context, limit int) (tasks []store.Task, more bool, err error) {
+	defer s.lock()()
+	agents := s.changeEach(limit, func(r *row, now time.Time) bool {
+		isDue := r.Status == store.Waiting && r.HandedAt.IsZero() && !r.NextAttemptAt.After(now)
+		if isDue {
+			r.queue(now)
+		}
+		return isDue
+	})
+	return s.dispatch(agents), len(agents) == limit, nil
+}
+
+// IgnoreOrder dispatches deliveries that wait for another one although their agent's order is switched off. They wait
+// for no other one from now on.
+func (s *Store) IgnoreOrder(_ context.Context, limit int) ([]store.Task, error) {
+	defer s.lock()()
+	return s.dispatch(s.changeEach(limit, func(r *row, now time.Time) bool {
+		if r.Status != store.Waiting || r.Reason != reason.BehindEarlier || !r.Ordered || r.isResponse() || s.keepsOrder(r.agent) {
+			return false
+		}
+		r.queue(now)
+		r.Error, r.Ordered, r.DelaysUntil = "", false, time.Time{}
+		return true
+	})), nil
+}
+
+// Backlog dispatches for agents that have a backlog and a free slot.
+func (s *Store) Backlog(_ context.Context, limit int) ([]store.Task, error) {
+	defer s.lock()()
+	var agents []store.Agent
+	for _, r := range s.rows {
+		if len(agents) < limit && r.isInBacklog() && !slices.Contains(agents, r.agent) && s.countFree(s.listBacklog(r.agent)[0]) > 0 {
+			agents = append(agents, r.agent)
+		}
+	}
+	return s.dispatch(agents), nil
+}
+
+// Overdue lists dispatched deliveries that should have been claimed at least late ago, by id.
+func (s *Store) Overdue(_ context.Context, late time.Duration, after uuid.UUID, limit int) (tasks []store.Task, err error) {
+	defer s.lock()()
+	before := s.now().Add(-late)
+	for _, r := range s.rows {
+		if bytes.Compare(r.id[:], after[:]) > 0 && r.isHandedBefore(before) && (r.Status == store.Queued || r.NextAttemptAt.Before(before)) {
+			t := r.toTask()
+			t.At = time.Time{}
+			tasks = append(tasks, t)
+		}
+	}
+	slices.SortFunc(tasks, func(a, b store.Task) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+	return tasks[:min(limit, len(tasks))], nil
+}
+
+// isHandedBefore reports whether the delivery has had its present task, which no worker has claimed, since before t.
+func (r *row) isHandedBefore(t time.Time) bool {
+	return (r.Status == store.Queued || r.Status == store.Waiting) && !r.HandedAt.IsZero() && r.HandedAt.Before(t)
+}
+
+// Redispatch replaces task t, which Redis lost, by a new one. It returns false if the delivery has moved on.
+func (s *Store) Redispatch(_ context.Context, t store.Task) (store.Task, bool, error) {
+	defer s.lock()()
+	now, r := s.now(), s.findID(t.ID)
+	if r == nil || r.Dispatch != t.N || !r.isHandedBefore(now.Add(1)) {
+		return store.Task{}, false, nil
+	}
+	t = r.handAgain(now)
+	t.At = time.Time{}
+	return t, true, nil
+}
+
+// LostBefore gives new tasks to deliveries that were dispatched before Redis lost its data. A wait keeps its end.
+func (s *Store) LostBefore(_ context.Context, before time.Time, limit int) (tasks []store.Task, err error) {
+	defer s.lock()()
+	s.changeEach(limit, func(r *row, now time.Time) bool {
+		isLost := r.isHandedBefore(before)
+		if isLost {
+			tasks = append(tasks, r.handAgain(now))
+		}
+		return isLost
+	})
+	return tasks, nil
+}
+
+func (r *row) handAgain(now time.Time) store.Task {
+	r.Dispatch++
+	r.HandedAt, r.updated = now, now
+	return r.toTask()
+}
+
+// Replay queues deliveries again. A final or held one gets a new budget, and waits for no other one from now on; a
+// waiting one only stops waiting. Delivered ones need force. left has the reason for each one that did not change.
+func (s *Store) Replay(_ context.Context, ids []uuid.UUID,
+	force bool) (moved int, left map[uuid.UUID]string, tasks []store.Task, err error) {
+	defer s.lock()()
+	now := s.now()
+	return s.moveEach(ids, true, func(r *row) (why string) {
+		switch {
+		case r.refused:
+			return "it has no job"
+		case r.Status == store.Queued || r.Status == store.Running:
+			return "it is under way"
+		case r.Status == store.Delivered && !force:
+			return "it is delivered"
+		case r.Status != store.Waiting:
+			r.renew(now)
+			r.Replays++
+			r.Ordered, r.DelaysUntil = false, time.Time{}
+		}
+		r.queue(now)
+		r.Error = ""
+		return ""
+	})
+}
+
+// Cancel ends open deliveries; running ones only with force. The agent's next deliveries are left to the reconciler.
+func (s *Store) Cancel(_ context.Context, ids []uuid.UUID,
+	force bool) (moved int, left map[uuid.UUID]string, ended []store.Task, err error) {
+	defer s.lock()()
+	now := s.now()
+	var cancelled []*row
+	defer func() { s.releaseNext(now, cancelled...) }()
+	return s.moveEach(ids, false, func(r *row) (why string) {
+		switch {
+		case r.Status.Final():
+			return "it has ended"
+		case r.Status == store.Running && !force:
+			return "it is being delivered"
+		case r.Status == store.Running:
+			r.claimNo = s.drawClaim()
+		}
+		r.setStatus(store.Cancelled, reason.Operator, now)
+		cancelled = append(cancelled, r)
+		return ""
+	})
+}
+
+// moveEach applies an operator's change, which returns why it changed nothing. It returns the tasks without which the
+// deliveries continue, and with dispatch the new ones of their agents.
+func (s *Store) moveEach(ids []uuid.UUID, dispatch bool,
+	change func(*row) (why string)) (moved int, left map[uuid.UUID]string, tasks []store.Task, err error) {
+	left = map[uuid.UUID]string{}
+	var agents []store.Agent
+	var rows []*row
+	for _, id := range ids {
+		r := s.findID(id)
+		if r == nil {
+			left[id] = store.NoSuchDelivery
+			continue
+		}
+		s.agent(r.agent)
+		if agents, rows = append(agents, r.agent), append(rows, r); change(r) != "" {
+			left[id] = "it did not change"
+			continue
+		}
+		if moved++; r.Dispatch > 0 {
+			tasks = append(tasks, r.toEnded())
+		}
+	}
+	if dispatch {
+		for _, r := range rows {
+			s.reviveRevocation(r)
+		}
+		tasks = append(s.dispatch(agents), tasks...)
+	}
+	return moved, left, tasks, nil
+}
+
+// Release queues deliveries that were held for a missing RPC URL or Arweave gateway.
+func (s *Store) Release(_ context.Context, chains []uint64, gateway bool, limit int) ([]store.Task, error) {
+	defer s.lock()()
+	return s.releaseHeld(limit, func(r *row) bool {
+		return r.Reason == reason.ChainUnconfigured && slices.Contains(chains, r.agent.ChainID) || r.Reason == reason.GatewayUnconfigured && gateway
+	}), nil
+}
+
+// releaseHeld queues held deliveries as if they had just been accepted; those that were called delay no later ones. It
+// returns the tasks with which they were held.
+func (s *Store) releaseHeld(limit int, matches func(*row) bool) (ended []store.Task) {
+	s.changeEach(limit, func(r *row, now time.Time) bool {
+		if r.Status != store.Held || !matches(r) {
+			return false
+		}
+		ended = append(ended, r.toEnded())
+		if r.queue(now); !r.Called {
+			r.startDelay(now)
+		}
+		return true
+	})
+	return ended
+}
+
+// Lead runs do unless another call of Lead is running.
+func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
+	swap := func(to bool) (was bool) {
+		defer s.lock()()
+		was, s.leading = s.leading, to
+		return was
+	}
+	if swap(true) {
+		return false, nil
+	}
+	defer swap(false)
+	return true, do(ctx)
+}
+
+// EnsurePartitions does nothing.
+func (s *Store) EnsurePartitions(context.Context, int) (int, error) { return 0, nil }
+
+// DropPartitions does nothing.
+func (s *Store) DropPartitions(context.Context, time.Duration) (int, error) { return 0, nil }
+
+// DropEvents does nothing.
+func (s *Store) DropEvents(context.Context, int) (int, error) { return 0, nil }
+
+// DropAgentHours does nothing.
+func (s *Store) DropAgentHours(context.Context, time.Duration, int) (int, error) { return 0, nil }
+
+// Retain does nothing, so that tests can inspect every delivery.
+func (s *Store) Retain(context.Context, time.Duration, int) (int, error) { return 0, nil }

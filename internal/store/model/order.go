@@ -1,0 +1,289 @@
+package model
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/reason"
+	"github.com/agentherald/herald/internal/store"
+)
+
+const (
+	uncheckedDelay = 10 * time.Second          // an unchecked delivery delays later ones, after its acceptance
+	pendingDelay   = 30 * time.Second          // as uncheckedDelay, if its event is pending
+	confirmedDelay = 60 * time.Second          // a delivery delays later ones, after the first claim that found it confirmed
+	recheckTime    = 10 * 365 * 24 * time.Hour // about the wait of a delivery that another one releases
+	maxResponses   = 2                         // of an agent's dispatched deliveries
+	maxRounds      = 32                        // of one dispatch
+)
+
+// isUnchecked reports whether workers verify the delivery's event and have not read it from the chain yet.
+func (r *row) isUnchecked() bool { return r.Verified && !r.Bound }
+
+func (r *row) isResponse() bool { return r.job.Kind == job.KindResponseAppended }
+
+// hasTurn reports whether the delivery has the turn of its ordering key: the turn ends when it is no longer dispatched.
+func (r *row) hasTurn() bool { return r.Turn && r.isOut() }
+
+// mayCall reports whether a claim of the delivery may call the agent. Other claims are for the check only.
+func (r *row) mayCall() bool { return r.Turn || !r.Ordered || r.isResponse() }
+
+// takesTurn reports whether a dispatch or claim gives the delivery the turn. Checks and responses need none.
+func (r *row) takesTurn() bool { return r.Ordered && !r.isResponse() && !r.isUnchecked() }
+
+// isMateOf reports whether o is another delivery of the same ordering key. Responses have none.
+func (r *row) isMateOf(o *row) bool {
+	return r != o && r.Ordered && o.Ordered && !r.isResponse() && !o.isResponse() && r.agent == o.agent && r.job.OrderKey() == o.job.OrderKey()
+}
+
+// isFeedbackOf reports whether o is a revocation or a response of the feedback r.
+func (r *row) isFeedbackOf(o *row) bool {
+	return r.job.Kind == job.KindNewFeedback && (o.isResponse() || o.job.Kind == job.KindFeedbackRevoked && !o.job.IsRetraction()) &&
+		r.agent == o.agent && r.job.OrderKey() == o.job.OrderKey() && r.job.OrderSeq() == o.job.OrderSeq()
+}
+
+// compareOrder orders deliveries of one ordering key: by index, and a feedback before its revocation.
+func compareOrder(r, o *row) int {
+	return cmp.Or(cmp.Compare(r.job.OrderSeq(), o.job.OrderSeq()), cmp.Compare(o.job.Kind, r.job.Kind))
+}
+
+// startDelay sets until when a delivery that is accepted now delays later ones. Revocations and responses delay none; a
+// retraction does once its event is checked.
+func (r *row) startDelay(now time.Time) {
+	r.DelaysUntil = time.Time{}
+	switch {
+	case !r.Ordered || r.isResponse() || r.job.Kind == job.KindFeedbackRevoked && !(r.Bound && r.job.IsRetraction()):
+	case r.isUnchecked():
+		r.DelaysUntil = now.Add(uncheckedDelay)
+	default:
+		r.DelaysUntil = Forever
+	}
+}
+
+// endDelay shortens the delay of later ones after an attempt: a held delivery delays none, a pending one until 30 s after
+// its acceptance, and a confirmed one until 60 s after the first claim that found it confirmed.
+func (r *row) endDelay(o store.Outcome, started time.Time) {
+	switch {
+	case o.Status == store.Held:
+		r.DelaysUntil = time.Time{}
+	case r.DelaysUntil.IsZero():
+	case o.Reason == reason.NotConfirmed && r.isUnchecked():
+		r.DelaysUntil = r.AcceptedAt.Add(pendingDelay)
+	case r.DelaysUntil.Equal(Forever) && (o.Called || !o.Free || o.Stage != "claim" && o.Stage != "check"):
+		r.DelaysUntil = started.Add(confirmedDelay)
+	}
+}
+
+// awaitsFeedback reports whether r is a revocation or a response whose feedback has not ended. A replay of a feedback
+// that was called does not count.
+func (s *Store) awaitsFeedback(r *row) bool {
+	if r.job.IsRetraction() || !r.isResponse() && r.job.Kind != job.KindFeedbackRevoked {
+		return false
+	}
+	f := s.findKey(fmt.Sprintf("%s/%d#NewFeedback", r.job.OrderKey(), r.job.OrderSeq()))
+	return f != nil && !f.Status.Final() && (f.Replays == 0 || !f.Called)
+}
+
+// decideWait returns when to decide again whether r may be called; zero: it may be called now. It may not if a mate has
+// the turn, if an earlier mate delays it or is checked and in the backlog, or if its feedback has not ended.
+func (s *Store) decideWait(r *row, now time.Time) (until time.Time) {
+	never := now.AddDate(10, 0, 0) // another delivery will release r
+	switch {
+	case !r.Ordered:
+		return time.Time{}
+	case !r.isResponse():
+		var first *row
+		for _, o := range s.rows {
+			switch {
+			case !o.isMateOf(r):
+			case o.hasTurn():
+				return never
+			case o.Status.Final() || o.job.OrderSeq() >= r.job.OrderSeq() || first != nil && first.job.OrderSeq() <= o.job.OrderSeq():
+			case o.DelaysUntil.After(now) || o.isInBacklog() && !o.DelaysUntil.IsZero() && !o.isUnchecked():
+				first = o
+			}
+		}
+		if first != nil && !first.isInBacklog() && first.DelaysUntil.Before(never) {
+			return first.DelaysUntil
+		} else if first != nil {
+			return never
+		}
+	}
+	if s.awaitsFeedback(r) {
+		return never
+	}
+	return time.Time{}
+}
+
+// decideDispatch is decideWait for a dispatch: a delivery with an unchecked event may be dispatched for its check. A
+// revocation waits for its feedback before its check.
+func (s *Store) decideDispatch(r *row, now time.Time) (until time.Time) {
+	if r.isUnchecked() && !r.isResponse() && r.job.Kind != job.KindFeedbackRevoked {
+		return time.Time{}
+	}
+	return s.decideWait(r, now)
+}
+
+// countFree returns how many more deliveries like r its agent may have dispatched: 8 together, half of that if r is of a
+// backfill, and 2 responses.
+func (s *Store) countFree(r *row) int {
+	most := store.MaxDispatchedPerAgent
+	if r.Bulk {
+		most /= 2
+	}
+	return most - s.count(func(o *row) bool { return o.agent == r.agent && o.isDispatched() })
+}
+
+func (s *Store) countFreeResponses(a store.Agent) int {
+	return maxResponses - s.count(func(o *row) bool { return o.agent == a && o.isResponse() && o.isOut() })
+}
+
+// setAside makes a delivery wait for another one.
+func (r *row) setAside(until time.Time, excess bool, now time.Time) {
+	r.setStatus(store.Waiting, reason.BehindEarlier, now)
+	r.NextAttemptAt, r.excess = until, excess
+	r.Error = "an earlier delivery of this client has not ended: it goes first"
+	if r.isResponse() {
+		r.Error = "its feedback, or other responses to this agent, go first"
+	}
+}
+
+// dispatch dispatches the backlogs of agents in rounds, until none is set aside: each of these frees a slot.
+func (s *Store) dispatch(agents []store.Agent) (tasks []store.Task) {
+	for again, round := true, 0; again && round < maxRounds; round++ {
+		again = false
+		for i, a := range agents {
+			if !slices.Contains(agents[:i], a) {
+				more, aside := s.dispatchRound(a)
+				tasks, again = append(tasks, more...), again || aside
+			}
+		}
+	}
+	return tasks
+}
+
+// dispatchRound dispatches the oldest deliveries of the agent's backlog while slots are free. A delivery that
+// may not be called yet is set aside; so is one that is not the first of its ordering key.
+func (s *Store) dispatchRound(a store.Agent) (tasks []store.Task, aside bool) {
+	now, backlog := s.now(), s.listBacklog(a)
+	if len(backlog) == 0 {
+		return nil, false
+	}
+	next := backlog[:max(min(s.countFree(backlog[0]), len(backlog)), 0)]
+	waits := map[*row]time.Time{}
+	for _, r := range next {
+		waits[r] = s.decideDispatch(r, now)
+	}
+	excess := listExcess(next, waits, s.countFreeResponses(a))
+	for _, r := range next {
+		switch {
+		case !waits[r].IsZero():
+			r.setAside(waits[r], false, now)
+		case slices.Contains(excess, r):
+			r.setAside(now.AddDate(10, 0, 0), r.isResponse(), now)
+		default:
+			r.Turn = r.takesTurn()
+			r.Dispatch++
+			r.HandedAt, r.updated = now, now
+			tasks = append(tasks, r.toTask())
+			continue
+		}
+		aside = true
+	}
+	return tasks, aside
+}
+
+// listBacklog returns the agent's backlog, oldest first: deliveries of a backfill only if there are no others.
+func (s *Store) listBacklog(a store.Agent) (backlog []*row) {
+	for _, r := range s.rows {
+		if r.agent == a && r.isInBacklog() {
+			backlog = append(backlog, r)
+		}
+	}
+	if slices.ContainsFunc(backlog, func(r *row) bool { return !r.Bulk }) {
+		backlog = slices.DeleteFunc(backlog, func(r *row) bool { return r.Bulk })
+	}
+	return backlog
+}
+
+// listExcess returns those of the next deliveries that may be called (waits is zero) but are one too many: later mates of
+// a checked one, and responses beyond the free ones.
+func listExcess(next []*row, waits map[*row]time.Time, freeResponses int) (excess []*row) {
+	for _, r := range next {
+		before := 0
+		for _, o := range next {
+			ready := o != r && waits[o].IsZero()
+			if ready && r.isResponse() && o.isResponse() && cmp.Or(compareOrder(o, r), cmp.Compare(slices.Index(next, o), slices.Index(next, r))) < 0 ||
+				ready && o.isMateOf(r) && !o.isUnchecked() && cmp.Or(compareOrder(o, r), cmp.Compare(slices.Index(next, o), slices.Index(next, r))) < 0 {
+				before++
+			}
+		}
+		if waits[r].IsZero() && (r.isResponse() && r.Ordered && before >= freeResponses || r.takesTurn() && before > 0) {
+			excess = append(excess, r)
+		}
+	}
+	return excess
+}
+
+// releaseNext puts the deliveries into the backlog that may be next because of ended ones, which ended or paused: the next
+// of an ordering key, two responses to a feedback, and for a response the next ones of its agent and of its feedback.
+func (s *Store) releaseNext(now time.Time, ended ...*row) {
+	var released []*row
+	for _, r := range ended {
+		release := func(most int, matches func(*row) bool) {
+			var found []*row
+			for _, o := range s.rows {
+				if o.agent == r.agent && o.Ordered && o.isSetAside() && !slices.Contains(ended, o) && matches(o) {
+					found = append(found, o)
+				}
+			}
+			slices.SortStableFunc(found, compareOrder)
+			released = append(released, found[:min(most, len(found))]...)
+		}
+		isReply := func(o *row) bool {
+			return o.isResponse() && !o.excess && o.job.OrderKey() == r.job.OrderKey() && o.job.OrderSeq() == r.job.OrderSeq()
+		}
+		endsWith := func(o *row) bool { // the feedback of o is another one of those that ended: that one releases o
+			return slices.ContainsFunc(ended, func(e *row) bool { return e != r && e.isFeedbackOf(o) })
+		}
+		switch {
+		case r.isResponse():
+			release(1, func(o *row) bool { return o.isResponse() && o.excess })
+			release(1, isReply)
+		case r.Turn || r.Status.Final():
+			release(1, func(o *row) bool {
+				return !o.isResponse() && o.job.OrderKey() == r.job.OrderKey() && !s.awaitsFeedback(o) && !endsWith(o)
+			})
+		}
+		if r.job.Kind == job.KindNewFeedback && r.Status.Final() {
+			release(maxResponses, isReply)
+		}
+	}
+	for _, o := range released {
+		o.queue(now)
+		o.Error = ""
+	}
+}
+
+// keepsOrder reports whether the agent's deliveries of one ordering key are called in order.
+func (s *Store) keepsOrder(a store.Agent) bool {
+	return s.strict && s.agent(a).policy.Order != store.OrderOff
+}
+
+// findOvertaken returns the index of the first earlier open mate that no longer delays r, or "".
+func (s *Store) findOvertaken(r *row, now time.Time) string {
+	var first *row
+	for _, o := range s.rows {
+		if o.isMateOf(r) && !o.DelaysUntil.IsZero() && !o.DelaysUntil.After(now) && !o.Status.Final() && o.job.OrderSeq() < r.job.OrderSeq() &&
+			(first == nil || o.job.OrderSeq() < first.job.OrderSeq()) {
+			first = o
+		}
+	}
+	if first == nil {
+		return ""
+	}
+	return fmt.Sprint(first.job.OrderSeq())
+}

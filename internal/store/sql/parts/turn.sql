@@ -1,0 +1,25 @@
+-- turn: null if ROW may be called now, else the time at which to decide again. If another delivery will put ROW into
+-- the backlog when it ends (parts/release.sql), that time is ten years from now. The transaction has locked the agent.
+--
+-- ROW may be called unless, among the deliveries of its ordering key,
+--   1. another one has the turn;
+--   2. an earlier one delays it (delays_until), or is checked and in the backlog;
+--   3. ROW is a revocation, and its feedback has not ended.
+-- A response waits for its feedback only. An unchecked delivery (verified, but not bound to an event) may be dispatched
+-- for its check, which needs no turn, and it delays others for a short time only.
+CASE WHEN ROW.order_hash IS NULL THEN NULL
+     WHEN ROW.kind = 'ResponseAppended' THEN CASE WHEN {{open_feedback ROW}} THEN now() + interval '10 years' END
+     WHEN ROW.verified AND NOT ROW.bound AND ROW.kind <> 'FeedbackRevoked' THEN NULL
+     ELSE coalesce(
+          (SELECT now() + interval '10 years' FROM herald.work o
+            WHERE o.chain_id = ROW.chain_id AND o.identity_registry = ROW.identity_registry AND o.agent_id = ROW.agent_id
+              AND o.place = 'out' AND o.turn AND o.order_hash = ROW.order_hash AND o.id <> ROW.id
+            LIMIT 1),
+          (SELECT CASE WHEN o.place = 'line' THEN now() + interval '10 years'
+                       ELSE least(o.delays_until, now() + interval '10 years') END
+             FROM herald.work o
+            WHERE o.order_hash = ROW.order_hash AND o.order_seq < ROW.order_seq
+              AND (o.delays_until > now() OR o.place = 'line' AND o.delays_until IS NOT NULL AND (o.bound OR NOT o.verified))
+            ORDER BY o.order_seq
+            LIMIT 1),
+          CASE WHEN {{open_feedback ROW}} THEN now() + interval '10 years' END) END

@@ -1,0 +1,17 @@
+-- switched_off: list the deliveries that wait for another one of their ordering key, although the order is switched
+-- off.
+--
+-- $1 false: it is switched off for all agents; true: for those with the policy order=off   $2 at most this many
+(SELECT id, chain_id, identity_registry, agent_id::text
+   FROM herald.work
+  WHERE NOT $1::boolean AND place = 'waiting' AND reason = 'behind_earlier' AND order_hash IS NOT NULL AND kind <> 'ResponseAppended'
+  LIMIT $2)
+UNION ALL
+(SELECT d.id, g.chain_id, g.identity_registry, g.agent_id::text
+   FROM herald.agents g
+  CROSS JOIN LATERAL (SELECT id FROM herald.work
+                       WHERE chain_id = g.chain_id AND identity_registry = g.identity_registry AND agent_id = g.agent_id
+                         AND place = 'waiting' AND reason = 'behind_earlier' AND order_hash IS NOT NULL AND kind <> 'ResponseAppended'
+                       LIMIT $2) d
+  WHERE $1::boolean AND g.policy ->> 'order' = 'off'
+  LIMIT $2)

@@ -1,0 +1,24 @@
+package text
+
+import "testing"
+
+func TestEditDistance(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"abc", "abc", 0}, {"abc", "abd", 1}, {"abc", "ab", 1}, {"abc", "xabc", 1}, {"abc", "acb", 2}, {"abc", "xyz", 3}, {"abcdef", "", 3}} {
+		if got := editDistance(c.a, c.b, 3); got != c.want {
+			t.Errorf("%s, %s: %d, want %d", c.a, c.b, got, c.want)
+		}
+	}
+}
+
+func TestFindNearest(t *testing.T) {
+	t.Parallel()
+	for word, want := range map[string]string{"feedback_index": "feedbackIndex", "feedbckIndx": "feedbackIndex", "tag9": "tag1", "index": ""} {
+		if got := FindNearest(word, []string{"tag1", "feedbackIndex"}, 2); got != want {
+			t.Errorf("%s: %q", word, got)
+		}
+	}
+}
