@@ -234,11 +234,11 @@ func (s *Store) acceptIn(ctx context.Context, tx pgx.Tx, in []arrival) (out []Ac
 func (s *Store) acceptLocked(ctx context.Context, tx pgx.Tx,
 	in []arrival) (out []Acceptance, tasks []Task, err error) {
 	for part := range slices.Chunk(in, MaxAccept) {
-		answers, handed, err := s.acceptPart(ctx, tx, part)
+		answers, more, err := s.acceptPart(ctx, tx, part)
 		if err != nil {
 			return nil, nil, err
 		}
-		out, tasks = append(out, answers...), append(tasks, handed...)
+		out, tasks = append(out, answers...), append(tasks, more...)
 	}
 	return out, tasks, nil
 }
@@ -247,36 +247,36 @@ func (s *Store) acceptLocked(ctx context.Context, tx pgx.Tx,
 // deliveries for new keys, answers the jobs with known keys, and dispatches from the backlogs of the jobs' agents.
 func (s *Store) acceptPart(ctx context.Context, tx pgx.Tx, in []arrival) (out []Acceptance, tasks []Task, err error) {
 	out = make([]Acceptance, len(in))
-	lines := make(map[Agent][]Task)
+	byAgent := make(map[Agent][]Task)
 	if err := s.raiseEpochs(ctx, tx, in, out); err != nil {
 		return nil, nil, err
 	}
-	if err := s.insertNew(ctx, tx, in, out, lines); err != nil {
+	if err := s.insertNew(ctx, tx, in, out, byAgent); err != nil {
 		return nil, nil, err
 	}
-	if err := s.answerKnownKeys(ctx, tx, in, out, lines); err != nil {
+	if err := s.answerKnownKeys(ctx, tx, in, out, byAgent); err != nil {
 		return nil, nil, err
 	}
 	// If all jobs of an agent were new and dispatched by the insert, its backlog is empty.
-	if err := s.dispatchInto(ctx, tx, listAgentsBehind(in, out, lines), lines); err != nil {
+	if err := s.dispatchInto(ctx, tx, listAgentsToDispatch(in, out, byAgent), byAgent); err != nil {
 		return nil, nil, err
 	}
-	return out, interleaveAgents(lines), nil
+	return out, interleaveAgents(byAgent), nil
 }
 
-// listAgentsBehind returns the distinct agents from whose backlogs acceptPart must dispatch, because they may contain
+// listAgentsToDispatch returns the distinct agents from whose backlogs acceptPart must dispatch, because they may contain
 // deliveries to dispatch. These are the agents of all jobs except Refused ones, AgentUpdated ones, and those whose new
-// delivery is waiting or already has a task. lines has the tasks that acceptPart has dispatched so far, by agent.
-func listAgentsBehind(in []arrival, out []Acceptance, lines map[Agent][]Task) []Agent {
-	handed := make(map[uuid.UUID]bool, len(in))
-	for _, line := range lines {
-		for _, t := range line {
-			handed[t.ID] = true
+// delivery is waiting or already has a task. byAgent has the tasks that acceptPart has dispatched so far, by agent.
+func listAgentsToDispatch(in []arrival, out []Acceptance, byAgent map[Agent][]Task) []Agent {
+	isDispatched := make(map[uuid.UUID]bool, len(in))
+	for _, dispatched := range byAgent {
+		for _, t := range dispatched {
+			isDispatched[t.ID] = true
 		}
 	}
 	var agents []Agent
 	for i, a := range in {
-		isSettled := out[i].Verdict == Accepted && (handed[out[i].ID] || out[i].Status == Waiting)
+		isSettled := out[i].Verdict == Accepted && (isDispatched[out[i].ID] || out[i].Status == Waiting)
 		if a.Refused == "" && out[i].Verdict != Refreshed && !isSettled {
 			agents = append(agents, a.agent)
 		}
@@ -319,11 +319,11 @@ func (s *Store) raiseEpochs(ctx context.Context, tx pgx.Tx, in []arrival, out []
 }
 
 // insertNew inserts a delivery for each arrival whose answer is undecided (out[i].Verdict) and whose key has no
-// delivery. It sets that answer to Accepted. If the insert dispatched the delivery, it adds the task to lines, the
+// delivery. It sets that answer to Accepted. If the insert dispatched the delivery, it adds the task to byAgent, the
 // tasks by agent. The other answers stay undecided: those for keys that have a delivery, and of two arrivals with one
 // key the answer of the second.
 func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance,
-	lines map[Agent][]Task) error {
+	byAgent map[Agent][]Task) error {
 	var rows columns
 	for i, a := range in {
 		if out[i].Verdict == undecided {
@@ -347,7 +347,7 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 		delete(made, id) // a second job with the same key in this batch is known
 		out[i] = a.newAcceptance(id, row)
 		if row.dispatch > 0 {
-			lines[a.agent] = append(lines[a.agent], Task{ID: id, N: row.dispatch, Kind: a.kind, Bulk: a.Bulk})
+			byAgent[a.agent] = append(byAgent[a.agent], Task{ID: id, N: row.dispatch, Kind: a.kind, Bulk: a.Bulk})
 		}
 	}
 	if kept.Len() == 0 {
@@ -449,10 +449,10 @@ func (h holder) mayReopen() bool {
 
 // answerKnownKeys answers the arrivals whose answers are undecided (out[i].Verdict). Their keys have deliveries. It
 // sets each answer in out to Known or Conflict, or to Accepted if the delivery was queued again or the key was given to
-// a new delivery (displaceHolder). It adds new tasks to lines, by agent. It returns errConcurrentUpdate if a key no
+// a new delivery (displaceHolder). It adds new tasks to byAgent, by agent. It returns errConcurrentUpdate if a key no
 // longer has a delivery.
 func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance,
-	lines map[Agent][]Task) error {
+	byAgent map[Agent][]Task) error {
 	var keys []string
 	for i, a := range in {
 		if out[i].Verdict == undecided {
@@ -477,7 +477,7 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 		if !ok {
 			return fmt.Errorf("look up %s: %w", a.key, errConcurrentUpdate)
 		}
-		if out[i], err = s.answerKnownKey(ctx, tx, a, h, lines); err != nil {
+		if out[i], err = s.answerKnownKey(ctx, tx, a, h, byAgent); err != nil {
 			return err
 		}
 		if out[i].Verdict == Accepted { // the next job of this batch with the same key must find the new state
@@ -514,7 +514,7 @@ func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, ar
 // If h's stored job cannot be parsed, it calls reopenDelivery if h ended because its event was missing (mayReopen) or
 // its job was invalid, provided that h's agent was not called or a was read from the chain. Otherwise nothing changes.
 func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h holder,
-	lines map[Agent][]Task) (Acceptance, error) {
+	byAgent map[Agent][]Task) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	if a.Refused != "" {
 		return out, nil
@@ -532,7 +532,7 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	case !isReadable: // a newer version may be able to read the job
 		return out, nil
 	case a.read:
-		return s.answerRead(ctx, tx, a, h, brought, known, lines)
+		return s.answerRead(ctx, tx, a, h, brought, known, byAgent)
 	case !h.verified:
 		return s.answerUnverified(ctx, tx, a, h, brought, known)
 	case known.Retracts != "": // the ledger made it: other jobs add nothing
@@ -644,15 +644,15 @@ func (a arrival) eventArgs(id uuid.UUID) pgx.NamedArgs {
 // displaceHolder gives the key of the delivery h, whose event is not on the chain, to a new delivery for the arriving
 // job a, and returns the answer for the new one. h gets another key, and is cancelled (reorg) if it is queued, waiting
 // or held. If h is a feedback whose job is still stored, and h's agent was or may have been called, a retraction
-// informs that agent. New tasks are added to lines, by agent.
+// informs that agent. New tasks are added to byAgent, by agent.
 func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder,
-	lines map[Agent][]Task) (out Acceptance, err error) {
+	byAgent map[Agent][]Task) (out Acceptance, err error) {
 	var moved string
 	if err = noRows(tx.QueryRow(ctx, statement("displace"), h.id, a.key).Scan(&moved), errConcurrentUpdate); err != nil {
 		return out, fmt.Errorf("free the key %s: %w", a.key, err)
 	}
 	if h.maybe {
-		if err := s.retractDisplaced(ctx, tx, h, lines); err != nil {
+		if err := s.retractDisplaced(ctx, tx, h, byAgent); err != nil {
 			return out, err
 		}
 	}
@@ -668,7 +668,7 @@ func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	}
 	out = a.newAcceptance(job.IDOf(moved), fresh)
 	if fresh.dispatch > 0 {
-		lines[a.agent] = append(lines[a.agent], Task{ID: out.ID, N: fresh.dispatch, Kind: a.kind, Bulk: a.Bulk})
+		byAgent[a.agent] = append(byAgent[a.agent], Task{ID: out.ID, N: fresh.dispatch, Kind: a.kind, Bulk: a.Bulk})
 	}
 	return out, nil
 }
@@ -676,19 +676,19 @@ func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h hold
 // dispatchAgents dispatches the next deliveries from the backlogs of agents, up to MaxDispatchedPerAgent per agent. It
 // returns their tasks, those of different agents in turn (interleaveAgents). tx has locked the agents.
 func (s *Store) dispatchAgents(ctx context.Context, tx pgx.Tx, agents []Agent) ([]Task, error) {
-	lines := make(map[Agent][]Task, len(agents))
-	if err := s.dispatchInto(ctx, tx, agents, lines); err != nil {
+	byAgent := make(map[Agent][]Task, len(agents))
+	if err := s.dispatchInto(ctx, tx, agents, byAgent); err != nil {
 		return nil, err
 	}
-	return interleaveAgents(lines), nil
+	return interleaveAgents(byAgent), nil
 }
 
 // maxDispatchRounds limits how often one dispatchInto runs its statement. One run reads at most MaxDispatchedPerAgent
 // deliveries of each agent.
 const maxDispatchRounds = 32
 
-// dispatchInto is dispatchAgents, but it adds the tasks to lines, by agent, instead of returning them.
-func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lines map[Agent][]Task) error {
+// dispatchInto is dispatchAgents, but it adds the tasks to byAgent, by agent, instead of returning them.
+func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, byAgent map[Agent][]Task) error {
 	if len(agents) == 0 {
 		return nil
 	}
@@ -699,7 +699,7 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, lin
 	for round := 0; again && round < maxDispatchRounds; round++ {
 		rows, _ := tx.Query(ctx, statement("dispatch"), namedStatement("dispatch").args(dispatchArgs(chains, registries, ids, nil, nil))...)
 		behind, err := readDispatched(rows, func(t Task, a Agent) error {
-			lines[a] = append(lines[a], t)
+			byAgent[a] = append(byAgent[a], t)
 			return nil
 		})
 		if err != nil {
@@ -737,12 +737,12 @@ func readDispatched(rows pgx.Rows, add func(Task, Agent) error) (behind int, err
 // interleaveAgents returns the tasks of all agents in this order: the first task of each agent, then the second of
 // each, and so on. So workers run tasks of different agents at once. Deliveries of one agent would wait for each other:
 // for the lock of the agent's row when they are recorded, and for the limit of calls per origin.
-func interleaveAgents(lines map[Agent][]Task) (tasks []Task) {
-	agents := distinctAgents(slices.Collect(maps.Keys(lines)))
-	for turn := range MaxDispatchedPerAgent {
+func interleaveAgents(byAgent map[Agent][]Task) (tasks []Task) {
+	agents := distinctAgents(slices.Collect(maps.Keys(byAgent)))
+	for nth := range MaxDispatchedPerAgent {
 		for _, a := range agents {
-			if turn < len(lines[a]) {
-				tasks = append(tasks, lines[a][turn])
+			if nth < len(byAgent[a]) {
+				tasks = append(tasks, byAgent[a][nth])
 			}
 		}
 	}

@@ -75,7 +75,7 @@ type result[A any] struct {
 type request[Q, A any] struct {
 	q      Q
 	taken  bool             // a group contains the request, so it is no longer in the queue
-	group  []*request[Q, A] // the group whose flight this caller must run; nil: none
+	toRun  []*request[Q, A] // the group whose flight this caller must run; nil: none
 	result result[A]
 	wake   chan struct{} // closed when the caller must run the flight of its group, or when that flight has ended
 }
@@ -119,7 +119,7 @@ func (c *coalescer[Q, A]) do(ctx context.Context, q Q) (answer A, err error) {
 		<-r.wake
 	}
 
-	if r.group != nil {
+	if r.toRun != nil {
 		c.runFlight(ctx, r)
 	}
 	if r.result.answered {
@@ -167,7 +167,7 @@ func (c *coalescer[Q, A]) startFlights() {
 		}
 		c.active++
 		c.running.Add(1)
-		group[0].group = group
+		group[0].toRun = group
 		close(group[0].wake)
 	}
 }
@@ -190,19 +190,19 @@ func (c *coalescer[Q, A]) runFlight(ctx context.Context, r *request[Q, A]) {
 		if stalled.Stop() {
 			c.endFlight()
 		}
-		for _, member := range r.group[1:] {
+		for _, member := range r.toRun[1:] {
 			close(member.wake)
 		}
 	}()
 
-	if len(r.group) < c.min {
+	if len(r.toRun) < c.min {
 		r.result.answered = true
 		r.result.answer, r.result.err = c.single(ctx, r.q)
 		return
 	}
 
-	group := make([]Q, len(r.group))
-	for i, member := range r.group {
+	group := make([]Q, len(r.toRun))
+	for i, member := range r.toRun {
 		group[i] = member.q
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
@@ -213,7 +213,7 @@ func (c *coalescer[Q, A]) runFlight(ctx context.Context, r *request[Q, A]) {
 		return
 	}
 	for i, result := range results {
-		r.group[i].result = result
+		r.toRun[i].result = result
 	}
 }
 

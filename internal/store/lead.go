@@ -16,9 +16,9 @@ const (
 	// leaderLock is the advisory lock that Lead acquires: the text "herald" as a number. The reconciler, retention and
 	// the alerts use it, so that one process at a time runs them.
 	leaderLock = 0x686572616c64
-	// turnLock is an advisory lock that a process has while it tries to acquire other locks, so that processes try one
+	// guardLock is an advisory lock that a process has while it tries to acquire other locks, so that processes try one
 	// after the other.
-	turnLock = leaderLock + 1
+	guardLock = leaderLock + 1
 	// lockTimeout limits each statement that acquires or releases advisory locks.
 	lockTimeout = 5 * time.Second
 )
@@ -54,7 +54,7 @@ func (l *leaders) lead(ctx context.Context, locks []int64, do func(context.Conte
 }
 
 // lock tries to acquire those of locks that this process does not have, without waiting. It returns the acquired locks
-// and the connection that has them. Processes try one after the other (turnLock); otherwise, of two processes that
+// and the connection that has them. Processes try one after the other (guardLock); otherwise, of two processes that
 // start together, each could get some of a chain's contracts.
 func (l *leaders) lock(ctx context.Context, locks []int64) (_ *pgxpool.Conn, got []int64, err error) {
 	ctx, cancel := l.store.withDeadline(ctx)
@@ -74,12 +74,12 @@ func (l *leaders) lock(ctx context.Context, locks []int64) (_ *pgxpool.Conn, got
 	ctx, end := context.WithTimeout(context.WithoutCancel(ctx), lockTimeout)
 	defer end()
 	// If this machine fails without closing the connection, keepalives make Postgres drop the locks after 5 + 2 * 2 s.
-	rows, _ := l.conn.Query(ctx, `WITH turn AS MATERIALIZED (
+	rows, _ := l.conn.Query(ctx, `WITH guard AS MATERIALIZED (
 			SELECT pg_advisory_xact_lock($2), set_config('tcp_keepalives_idle', '5', false),
 			       set_config('tcp_keepalives_interval', '2', false), set_config('tcp_keepalives_count', '2', false))
-		SELECT lock FROM turn CROSS JOIN LATERAL (
+		SELECT lock FROM guard CROSS JOIN LATERAL (
 			SELECT lock FROM unnest($1::bigint[]) AS lock WHERE pg_try_advisory_lock(lock)) AS got`,
-		free, int64(turnLock))
+		free, int64(guardLock))
 	if got, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
 		l.drop(ctx)
 		return nil, nil, err

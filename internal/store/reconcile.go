@@ -87,11 +87,11 @@ func (s *Store) findRows(ctx context.Context, sql string, args ...any) (f foundR
 }
 
 // moveRows locks the agents of f, runs a statement on its deliveries, and scans the row that the statement returns into
-// counts. The statement skips deliveries that have changed since findRows. With handOut, moveRows then dispatches from
+// counts. The statement skips deliveries that have changed since findRows. With dispatch, moveRows then dispatches from
 // the agents' backlogs and returns the tasks.
-func (s *Store) moveRows(ctx context.Context, f foundRows, handOut bool, counts []any, sql string,
+func (s *Store) moveRows(ctx context.Context, f foundRows, dispatch bool, counts []any, sql string,
 	args ...any) ([]Task, error) {
-	return s.changeAgents(ctx, f.agents, handOut, func(ctx context.Context, tx pgx.Tx) error {
+	return s.changeAgents(ctx, f.agents, dispatch, func(ctx context.Context, tx pgx.Tx) error {
 		return tx.QueryRow(ctx, sql, args...).Scan(counts...)
 	})
 }

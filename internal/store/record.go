@@ -356,13 +356,13 @@ func readRecordedGroup(res pgx.BatchResults, group []recordRequest, members []in
 
 	rows, _ := res.Query()
 	_, err = readDispatched(rows, func(t Task, a Agent) error {
-		turn := callers[a]
-		if len(turn) == 0 {
+		next := callers[a]
+		if len(next) == 0 {
 			return errors.New("an agent was given tasks of which nothing was recorded")
 		}
-		rec := &results[turn[0]].answer
+		rec := &results[next[0]].answer
 		rec.Next = append(rec.Next, t)
-		callers[a] = append(turn[1:], turn[0])
+		callers[a] = append(next[1:], next[0])
 		return nil
 	})
 	if err != nil {

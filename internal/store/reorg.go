@@ -53,7 +53,7 @@ func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows [
 	if orphans { // an event that is found again must not stay orphaned, even in a settled block
 		above = 0
 	}
-	if err := s.placeEvents(ctx, tx, g, rows, done.Answers, above); err != nil {
+	if err := s.rememberEvents(ctx, tx, g, rows, done.Answers, above); err != nil {
 		return done, err
 	}
 	if len(gone) == 0 {
@@ -80,15 +80,15 @@ func (s *Store) listOrphans(ctx context.Context, tx pgx.Tx, g cursorGroup) (ids 
 	return ids, distinctAgents(agents), nil
 }
 
-// placeEvents remembers the block of the event of each arrival, so that a reorg of that block finds the delivery
+// rememberEvents remembers the block of the event of each arrival, so that a reorg of that block finds the delivery
 // (out[i].ID). It remembers only events in blocks whose number is higher than above. It skips arrivals that did not
 // become the delivery's event: Refused jobs, agent updates, and conflicts other than about the action.
-func (s *Store) placeEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in []arrival, out []Acceptance,
+func (s *Store) rememberEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in []arrival, out []Acceptance,
 	above uint64) error {
 	events := make(map[uuid.UUID]arrival)
 	for i, a := range in {
-		isIts := out[i].Verdict != Refreshed && (out[i].Verdict != Conflict || out[i].Field == "action")
-		if a.Refused == "" && isIts && a.Job.BlockNumber > above {
+		isItsEvent := out[i].Verdict != Refreshed && (out[i].Verdict != Conflict || out[i].Field == "action")
+		if a.Refused == "" && isItsEvent && a.Job.BlockNumber > above {
 			events[out[i].ID] = a
 		}
 	}
@@ -100,7 +100,7 @@ func (s *Store) placeEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in []
 	for i, id := range ids {
 		contracts[i], blocks[i] = events[id].readBy.Contracts, events[id].Job.BlockNumber
 	}
-	_, err := tx.Exec(ctx, statement("place_events"), g.chainID, g.backfill, ids, contracts, blocks)
+	_, err := tx.Exec(ctx, statement("remember_events"), g.chainID, g.backfill, ids, contracts, blocks)
 	if err != nil {
 		return fmt.Errorf("note the blocks of %d events: %w", len(ids), err)
 	}
@@ -133,17 +133,17 @@ func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, agen
 	if err != nil {
 		return nil, err
 	}
-	lines := make(map[Agent][]Task)
+	byAgent := make(map[Agent][]Task)
 	for i, known := range called {
 		if known.Kind == "" {
 			continue
 		}
 		v := &done.Vanished[len(done.Vanished)-len(called)+i]
-		if v.Retraction, err = s.retract(ctx, tx, v.ID, known, lines); err != nil {
+		if v.Retraction, err = s.retract(ctx, tx, v.ID, known, byAgent); err != nil {
 			return nil, err
 		}
 	}
-	tasks = interleaveAgents(lines)
+	tasks = interleaveAgents(byAgent)
 	more, err := s.dispatchAgents(ctx, tx, agents)
 	return append(tasks, more...), err
 }
@@ -182,11 +182,11 @@ func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx, known job.Job) (
 }
 
 // retract inserts a retraction of the delivery id, whose job is the feedback known and whose agent was or may have been
-// called. It adds the retraction's task to lines and returns the retraction's id. If the delivery already has a
+// called. It adds the retraction's task to byAgent and returns the retraction's id. If the delivery already has a
 // retraction, and that was not withdrawn (mined_again), it only returns its id. As an earlier feedback does, a
 // retraction delays the event that has the same index now, until the retraction has ended, but at most 60 s after its
 // first attempt (delays_until).
-func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.Job, lines map[Agent][]Task) (uuid.UUID, error) {
+func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.Job, byAgent map[Agent][]Task) (uuid.UUID, error) {
 	there, keys, err := s.listRetractions(ctx, tx, known)
 	if err != nil {
 		return uuid.Nil, err
@@ -219,19 +219,19 @@ func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.
 		return uuid.Nil, fmt.Errorf("retract %s: %w", known.Key(), errConcurrentUpdate)
 	}
 	if fresh.dispatch > 0 {
-		lines[a.agent] = append(lines[a.agent], Task{ID: job.IDOf(a.key), N: fresh.dispatch, Kind: a.kind})
+		byAgent[a.agent] = append(byAgent[a.agent], Task{ID: job.IDOf(a.key), N: fresh.dispatch, Kind: a.kind})
 	}
 	return job.IDOf(a.key), nil
 }
 
 // retractDisplaced retracts the delivery h, whose agent was or may have been called and whose key another event gets.
 // It does nothing if the stored job was deleted, cannot be parsed, or is not a NewFeedback.
-func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, lines map[Agent][]Task) error {
+func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, byAgent map[Agent][]Task) error {
 	var known job.Job
 	if h.raw == nil || json.Unmarshal(h.raw, &known) != nil || known.Kind != job.KindNewFeedback {
 		return nil
 	}
-	_, err := s.retract(ctx, tx, h.id, known, lines)
+	_, err := s.retract(ctx, tx, h.id, known, byAgent)
 	return err
 }
 
@@ -273,12 +273,12 @@ func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders m
 //   - h is neither bound nor verified: h keeps known. The answer is Conflict if the content of the events differs.
 //   - Otherwise h gets brought as its job, and known becomes its first hint.
 func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
-	lines map[Agent][]Task) (Acceptance, error) {
+	byAgent map[Agent][]Task) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	if brought.SameEvent(known) {
 		switch {
 		case h.gone:
-			return s.acceptReturned(ctx, tx, a, h, brought, known, lines)
+			return s.acceptReturned(ctx, tx, a, h, brought, known, byAgent)
 		case h.mayReopen():
 			return s.reopenDelivery(ctx, tx, a, h)
 		}
@@ -287,7 +287,7 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 	field, _ := brought.Conflict(known)
 	switch {
 	case h.maybe && h.bound, h.status.Final() && !h.mayReopen() && (h.bound || h.verified):
-		return s.displaceHolder(ctx, tx, a, h, lines)
+		return s.displaceHolder(ctx, tx, a, h, byAgent)
 	case h.mayReopen() && !h.called:
 		return s.reopenDelivery(ctx, tx, a, h)
 	case !h.bound && !h.verified:
@@ -296,16 +296,16 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 		}
 		return out, nil
 	}
-	if err := s.keepFirst(ctx, tx, h, known); err != nil {
+	if err := s.keepFirstHint(ctx, tx, h, known); err != nil {
 		return out, err
 	}
 	return out, s.readEvent(ctx, tx, a, h)
 }
 
-// keepFirst stores known, the job of the delivery h, as h's first hint, if h has no stored hint. The caller then
+// keepFirstHint stores known, the job of the delivery h, as h's first hint, if h has no stored hint. The caller then
 // replaces the job by the event that was read from the chain. The hint preserves the action that the job's sender
 // chose.
-func (s *Store) keepFirst(ctx context.Context, tx pgx.Tx, h holder, known job.Job) error {
+func (s *Store) keepFirstHint(ctx context.Context, tx pgx.Tx, h holder, known job.Job) error {
 	hints, stored, err := s.listHints(ctx, tx, h, known)
 	if err != nil || stored > 0 || len(hints) == 0 {
 		return err
@@ -352,12 +352,12 @@ func (s *Store) moveEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder, b
 // the old deliveryId for a repetition. Else, if h ended because its event was missing (mayReopen), h is queued again.
 // Else only the stored position of the event changes (moveEvent). known is the job of h, and brought that of a.
 func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
-	lines map[Agent][]Task) (Acceptance, error) {
+	byAgent map[Agent][]Task) (Acceptance, error) {
 	there, _, err := s.listRetractions(ctx, tx, known)
 	if err != nil {
 		return Acceptance{}, err
 	}
-	told := false
+	wasInformed := false
 	for _, r := range there {
 		if r.retracts != h.id && r.retracts != uuid.Nil { // the retraction of another delivery
 			continue
@@ -366,11 +366,11 @@ func (s *Store) acceptReturned(ctx context.Context, tx pgx.Tx, a arrival, h hold
 		if err := tx.QueryRow(ctx, statement("withdraw"), r.id).Scan(&called); err != nil {
 			return Acceptance{}, fmt.Errorf("withdraw the retraction of %s: %w", a.key, err)
 		}
-		told = told || called
+		wasInformed = wasInformed || called
 	}
 	switch {
-	case told:
-		return s.displaceHolder(ctx, tx, a, h, lines)
+	case wasInformed:
+		return s.displaceHolder(ctx, tx, a, h, byAgent)
 	case h.mayReopen():
 		return s.reopenDelivery(ctx, tx, a, h)
 	}
@@ -398,33 +398,33 @@ func (s *Store) recordGone(ctx context.Context, q recordRequest) (rec Recorded, 
 // endGone retracts the delivery of the claim c, whose event is no longer on the chain. If g.Next is set, that event
 // gets a delivery of its own, which the retraction delays. The new tasks are appended to rec.Next.
 func (s *Store) endGone(ctx context.Context, tx pgx.Tx, c *Claim, g Gone, rec *Recorded) error {
-	lines := make(map[Agent][]Task)
-	if err := s.replaceEvent(ctx, tx, c.Key, c.ID, c.Job, g, lines); err != nil {
+	byAgent := make(map[Agent][]Task)
+	if err := s.replaceEvent(ctx, tx, c.Key, c.ID, c.Job, g, byAgent); err != nil {
 		return err
 	}
-	rec.Next = append(rec.Next, interleaveAgents(lines)...)
+	rec.Next = append(rec.Next, interleaveAgents(byAgent)...)
 	return nil
 }
 
 // replaceEvent retracts the delivery id, whose event old is no longer on the chain, if its agent was or may have been
 // called. If g.Next is set and the delivery still has the key, it also gives the key to a new delivery for g.Next. It
-// does nothing if old is no longer the delivery's event. New tasks are added to lines.
+// does nothing if old is no longer the delivery's event. New tasks are added to byAgent.
 func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, key string, id uuid.UUID, old job.Job, g Gone,
-	lines map[Agent][]Task) error {
+	byAgent map[Agent][]Task) error {
 	holders, err := s.readHolders(ctx, tx, "id = $1", id)
 	if err != nil {
 		return err
 	}
-	for held, h := range holders {
+	for currentKey, h := range holders {
 		var now job.Job
 		if json.Unmarshal(h.raw, &now) != nil || !now.SameEvent(old) {
 			return nil
 		}
-		if g.Next == nil || held != key {
+		if g.Next == nil || currentKey != key {
 			if !h.maybe {
 				return nil
 			}
-			return s.retractDisplaced(ctx, tx, h, lines)
+			return s.retractDisplaced(ctx, tx, h, byAgent)
 		}
 		a, err := newArrival(Intake{Job: *g.Next, Source: Source{Name: SourceChain}})
 		if err != nil {
@@ -434,7 +434,7 @@ func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, key string, id uuid
 		if err := s.lockAgents(ctx, tx, []Agent{a.agent}); err != nil {
 			return err
 		}
-		_, err = s.displaceHolder(ctx, tx, a, h, lines)
+		_, err = s.displaceHolder(ctx, tx, a, h, byAgent)
 		return err
 	}
 	return nil

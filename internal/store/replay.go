@@ -44,9 +44,9 @@ type previousState struct {
 }
 
 // moveByOperator locks the agents of the deliveries ids and runs sql on them, which is the statement replay or cancel.
-// With handOut, it then dispatches from the agents' backlogs. why returns the reason for a delivery that the statement
+// With dispatch, it then dispatches from the agents' backlogs. why returns the reason for a delivery that the statement
 // did not change.
-func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool, sql string, handOut bool,
+func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool, sql string, dispatch bool,
 	why func(previousState) string) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
 	if len(ids) > maxMove {
 		return 0, nil, nil, fmt.Errorf("at most %d at once", maxMove)
@@ -63,7 +63,7 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool,
 		left[id] = NoSuchDelivery
 	}
 	var ended []Task
-	tasks, err = s.changeAgents(ctx, found.agents, handOut, func(ctx context.Context, tx pgx.Tx) error {
+	tasks, err = s.changeAgents(ctx, found.agents, dispatch, func(ctx context.Context, tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, sql, found.ids, force)
 		var id uuid.UUID
 		var changed bool
@@ -80,7 +80,7 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool,
 			}
 			return nil
 		})
-		if err == nil && handOut {
+		if err == nil && dispatch {
 			_, err = tx.Exec(ctx, statement("revive_revocations"), found.ids)
 		}
 		return err

@@ -64,15 +64,15 @@ func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks [
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	defer wrapError(&err, "end the review of delivery %s", l.ID)
-	lines := make(map[Agent][]Task)
+	byAgent := make(map[Agent][]Task)
 	err = s.retryAccept(ctx, func() error {
-		clear(lines)
+		clear(byAgent)
 		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 			if next != nil {
 				if err := s.lockAgents(ctx, tx, distinctAgents([]Agent{jobAgent(l.Job), jobAgent(*next)})); err != nil {
 					return err
 				}
-				if err := s.replaceEvent(ctx, tx, l.Key, l.ID, l.Job, Gone{Next: next}, lines); err != nil {
+				if err := s.replaceEvent(ctx, tx, l.Key, l.ID, l.Job, Gone{Next: next}, byAgent); err != nil {
 					return err
 				}
 			}
@@ -86,5 +86,5 @@ func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks [
 	if err != nil {
 		return nil, err
 	}
-	return interleaveAgents(lines), nil
+	return interleaveAgents(byAgent), nil
 }

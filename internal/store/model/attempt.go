@@ -52,8 +52,8 @@ func (s *Store) startAttempt(r *row, now time.Time, lease time.Duration) *store.
 		AheadOf:   s.findOvertaken(r, now), MayCall: r.mayCall()}
 }
 
-// isHeldBy reports whether the claim may write: it is the newest one of a running delivery.
-func (r *row) isHeldBy(c *store.Claim) bool {
+// isClaimedBy reports whether the claim may write: it is the newest one of a running delivery.
+func (r *row) isClaimedBy(c *store.Claim) bool {
 	return r != nil && r.claimNo == c.No && r.Status == store.Running
 }
 
@@ -61,7 +61,7 @@ func (r *row) isHeldBy(c *store.Claim) bool {
 func (s *Store) Extend(_ context.Context, c *store.Claim, d time.Duration) error {
 	defer s.lock()()
 	now, r := s.now(), s.findID(c.ID)
-	if !r.isHeldBy(c) || !r.LeaseUntil.After(now) {
+	if !r.isClaimedBy(c) || !r.LeaseUntil.After(now) {
 		return store.ErrFenced
 	}
 	r.LeaseUntil, r.updated = now.Add(d), now
@@ -81,7 +81,7 @@ func (s *Store) Bind(_ context.Context, c *store.Claim, b store.Binding) error {
 	defer s.lock()()
 	now, r := s.now(), s.findID(c.ID)
 	switch {
-	case !r.isHeldBy(c):
+	case !r.isClaimedBy(c):
 		return store.ErrFenced
 	case r.Hints != c.Hints:
 		return store.ErrNewHint
@@ -110,7 +110,7 @@ func (s *Store) Record(_ context.Context, c *store.Claim, o store.Outcome) (stor
 // attempt is undone only if no later one exists: all keep their numbers.
 func (s *Store) Adopt(_ context.Context, c *store.Claim, p store.SpooledOutcome) (store.Recorded, error) {
 	defer s.lock()()
-	if r := s.findID(c.ID); r.isHeldBy(c) {
+	if r := s.findID(c.ID); r.isClaimedBy(c) {
 		if r.findOpenAttempt(p.Attempt, p.StartedAt) == nil {
 			return store.Recorded{}, store.ErrStale
 		}
@@ -130,16 +130,16 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 	if r == nil {
 		return store.Recorded{}, store.ErrFenced
 	}
-	held := r.isHeldBy(c)
-	late := !held && o.Status == store.Delivered && !r.Status.Final()
-	again := !held && r.claimNo == c.No && r.Status == o.Status
-	if held || late {
+	valid := r.isClaimedBy(c)
+	late := !valid && o.Status == store.Delivered && !r.Status.Final()
+	again := !valid && r.claimNo == c.No && r.Status == o.Status
+	if valid || late {
 		s.applyOutcome(r, c, o, number, started)
 		if o.Gone != nil {
 			s.endGone(r, *o.Gone)
 		}
 	}
-	if a := r.findOpenAttempt(number, started); a != nil && (held || late || o.Status == store.Delivered) {
+	if a := r.findOpenAttempt(number, started); a != nil && (valid || late || o.Status == store.Delivered) {
 		a.Stage, a.Outcome, a.Reason, a.Error = o.Stage, string(o.Status), o.Reason, o.Error
 		a.Arguments, a.Response, a.Protocol = o.Arguments, o.Response, o.Protocol
 	}
@@ -147,7 +147,7 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 	for i := range r.hints {
 		r.hints[i].Refuted = r.hints[i].Refuted || slices.Contains(o.Refuted, r.hints[i].Rank)
 	}
-	if !held && !late && !again {
+	if !valid && !late && !again {
 		r.Called = r.Called || o.Called && o.Status == store.Delivered
 		return store.Recorded{}, store.ErrFenced
 	}
@@ -157,11 +157,11 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 		t.Attempts = max(number, 1)
 		rec.Task = &t
 	}
-	if rec.Rechecked = held && s.recheck(r, c, o); rec.Rechecked {
+	if rec.Rechecked = valid && s.recheck(r, c, o); rec.Rechecked {
 		rec.NextAttemptAt, rec.Task = time.Time{}, nil
 	}
 	wasReleased := slices.ContainsFunc(ended, func(t store.Task) bool { return t.ID == r.id })
-	if (held || rec.Rechecked || wasReleased) && !o.SkipDispatch {
+	if (valid || rec.Rechecked || wasReleased) && !o.SkipDispatch {
 		rec.Next, _ = s.dispatchRound(c.Agent())
 	}
 	rec.Next = append(rec.Next, ended...)
@@ -172,7 +172,7 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 // without a call is undone.
 func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int, started time.Time) {
 	now := s.now()
-	if !r.isHeldBy(c) {
+	if !r.isClaimedBy(c) {
 		r.claimNo = s.drawClaim()
 	}
 	r.setStatus(o.Status, o.Reason, now)

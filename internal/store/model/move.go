@@ -131,7 +131,7 @@ func (s *Store) Redispatch(_ context.Context, t store.Task) (store.Task, bool, e
 	if r == nil || r.Dispatch != t.N || !r.isHandedBefore(now.Add(1)) {
 		return store.Task{}, false, nil
 	}
-	t = r.handAgain(now)
+	t = r.dispatchAgain(now)
 	t.At = time.Time{}
 	return t, true, nil
 }
@@ -142,14 +142,14 @@ func (s *Store) LostBefore(_ context.Context, before time.Time, limit int) (task
 	s.changeEach(limit, func(r *row, now time.Time) bool {
 		isLost := r.isHandedBefore(before)
 		if isLost {
-			tasks = append(tasks, r.handAgain(now))
+			tasks = append(tasks, r.dispatchAgain(now))
 		}
 		return isLost
 	})
 	return tasks, nil
 }
 
-func (r *row) handAgain(now time.Time) store.Task {
+func (r *row) dispatchAgain(now time.Time) store.Task {
 	r.Dispatch++
 	r.HandedAt, r.updated = now, now
 	return r.toTask()

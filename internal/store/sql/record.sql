@@ -58,8 +58,8 @@
 -- updated by its ctid, which allows only a direct read of that row. Joined by their keys, the tables could be read from
 -- end to end whenever the statistics are old.
 WITH locked AS MATERIALIZED (
-    SELECT w.*, ordinal::int AS nr, d.found, d.held, w.free AND NOT w.called AS undone,
-           d.held AND (@rechecks::boolean[])[ordinal]
+    SELECT w.*, ordinal::int AS nr, d.found, d.claim_valid, w.free AND NOT w.called AS undone,
+           d.claim_valid AND (@rechecks::boolean[])[ordinal]
            AND ((@reroutes::boolean[])[ordinal] OR (@hints::int[])[ordinal] <> (SELECT hints FROM herald.history h WHERE h.id = w.id))
            AND (w.status = 'rejected' AND w.reason = 'event_not_found'
                 OR w.status = 'waiting' AND w.reason IN ('not_confirmed', 'chain_unavailable', 'behind_earlier')) AS again
@@ -68,7 +68,7 @@ WITH locked AS MATERIALIZED (
                   @agent_errors::text[], @latencies::integer[], @frees::boolean[], @called::boolean[])
            WITH ORDINALITY AS w(id, claim_no, started_at, number, status, reason, error, endpoint, protocol, agent_ok,
                                 agent_error, latency, free, called, ordinal)
-     CROSS JOIN LATERAL (SELECT ctid AS found, claim_no IS NOT DISTINCT FROM w.claim_no AND status = 'running' AS held
+     CROSS JOIN LATERAL (SELECT ctid AS found, claim_no IS NOT DISTINCT FROM w.claim_no AND status = 'running' AS claim_valid
                            FROM herald.work
                           WHERE id = w.id AND (claim_no = w.claim_no AND status = 'running'
                              OR @alone::boolean AND w.status = 'delivered' AND status IN ('queued', 'running', 'waiting', 'held'))
@@ -103,7 +103,7 @@ WITH locked AS MATERIALIZED (
     RETURNING l.*, now() AS finished_at, chain_id, identity_registry, agent_id, dispatch, NULL::timestamptz AS next_attempt_at, accepted_at,
               attempts - l.undone::int AS attempts, budget_base, fetch_failures + (@fetch_failed::boolean[])[nr]::int AS fetch_failures, replays, bulk, kind, key,
               order_key, order_hash, order_seq, turn, d.called OR l.called AS was_called,
-              CASE WHEN l.held THEN d.claim_no ELSE nextval('herald.claim_no') END AS last_claim
+              CASE WHEN l.claim_valid THEN d.claim_no ELSE nextval('herald.claim_no') END AS last_claim
 ), recorded AS MATERIALIZED (
     SELECT * FROM paused UNION ALL SELECT * FROM ended
 ), written AS ( -- those that ended, and what another attempt may not find out again

@@ -1,4 +1,4 @@
--- place_events: remember in which blocks the events of deliveries are.
+-- remember_events: remember in which blocks the events of deliveries are.
 --
 -- $1 chain   $2 backfill, or ''   $3 delivery ids uuid[], each once   $4 contracts text[]   $5 blocks bigint[]
 --
