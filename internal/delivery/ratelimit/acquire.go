@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// firstLook is the first pause between two tries to acquire a permit that another process may have released. Each
-// further pause is longer, up to lastLook. A permit that is kept for a waiter is idle until its next try, so the pauses
+// firstPause is the first pause between two tries to acquire a permit that another process may have released. Each
+// further pause is longer, up to lastPause. A permit that is kept for a waiter is idle until its next try, so the pauses
 // are short: with 100 ms, the p99 latency next to a hanging neighbour was 144 ms; with 15 ms it is 88 ms. A release in
 // this process wakes the first waiter immediately.
 const (
-	firstLook = 5 * time.Millisecond
-	lastLook  = 15 * time.Millisecond
+	firstPause = 5 * time.Millisecond
+	lastPause  = 15 * time.Millisecond
 )
 
 // Acquire acquires a permit at an origin for a call to one of its endpoints, or waits at most MaxWait for one. token
@@ -34,7 +34,7 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 	e := l.findEndpoint(originKey(origin), endpointID(endpoint))
 	token = permitToken(e.id, token)
 	e.users++
-	others, wait := e.origin.countWaiters(e) > 0, l.isWorthWaiting(e)
+	others, wait := e.origin.countWaitingCalls(e) > 0, l.isWorthWaiting(e)
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()
@@ -43,20 +43,20 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 	}()
 
 	// Do not overtake the calls that wait already.
-	v, pass := l.requestPermit(ctx, e, token, question{attempt: !others, reserve: !wait})
-	if pass == nil && wait && v.code != open {
-		v, pass = l.waitInQueue(ctx, e, token, v, others)
+	v, permit := l.requestPermit(ctx, e, token, question{attempt: !others, reserve: !wait})
+	if permit == nil && wait && v.code != open {
+		v, permit = l.waitForPermit(ctx, e, token, v, others)
 	}
 	switch {
-	case pass == nil && ctx.Err() != nil:
+	case permit == nil && ctx.Err() != nil:
 		return nil, ctx.Err()
-	case pass == nil:
+	case permit == nil:
 		return nil, newRefusedError(v, &l.rules, rand.Float64())
 	case ctx.Err() != nil:
-		pass.Release(ctx, Neutral)
+		permit.Release(ctx, Neutral)
 		return nil, ctx.Err()
 	}
-	return pass, nil
+	return permit, nil
 }
 
 // isWorthWaiting reports whether another call may wait in this process and will probably get a permit within l.maxWait,
@@ -69,10 +69,10 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 // unknown, it uses l.maxWait as the mean. If no running call is that old and the mean is unknown, it estimates no wait.
 func (l *Limiter) isWorthWaiting(e *endpoint) bool {
 	o, maxWait := e.origin, toMicros(l.maxWait)
-	if o.countWaiters(e) >= l.room || len(o.queue) >= l.originRoom {
+	if o.countWaitingCalls(e) >= l.room || len(o.waitingCalls) >= l.originRoom {
 		return false
 	}
-	calls, hanging := o.countCalls(&l.rules, l.now(), e.id, maxWait)
+	calls, hanging := o.countRunning(&l.rules, l.now(), e.id, maxWait)
 	expected := int64(l.rules.inflight - hanging)
 	if expected <= 0 || calls > 0 && calls == hanging {
 		return false
@@ -81,55 +81,55 @@ func (l *Limiter) isWorthWaiting(e *endpoint) bool {
 	if mean == 0 && hanging > 0 {
 		mean = maxWait // no call has ended: assume that each of the others takes that long
 	}
-	return mean*int64(len(o.queue)+1)/expected <= maxWait
+	return mean*int64(len(o.waitingCalls)+1)/expected <= maxWait
 }
 
-// waitInQueue adds the call to its origin's queue and waits there for a permit, for at most l.maxWait. If a permit is
+// waitForPermit adds the call to its origin's queue and waits there for a permit, for at most l.maxWait. If a permit is
 // not likely within that time (isWorthWaiting, isTooLate), it does not wait. v is the earlier refusal of the call.
 // others says that other calls of its endpoint waited then, so that the call itself did not try to get a permit.
 //
-// Without a permit, waitInQueue returns a refusal with a reserved return time. If ctx ends during the wait, no time is
+// Without a permit, waitForPermit returns a refusal with a reserved return time. If ctx ends during the wait, no time is
 // reserved.
-func (l *Limiter) waitInQueue(ctx context.Context, e *endpoint, token string, v acquireAnswer,
+func (l *Limiter) waitForPermit(ctx context.Context, e *endpoint, token string, v acquireAnswer,
 	others bool) (acquireAnswer, *Permit) {
-	o, w := e.origin, &waiter{endpoint: e, wake: make(chan struct{}, 1)}
+	o, w := e.origin, &waitingCall{endpoint: e, wake: make(chan struct{}, 1)}
 	l.mu.Lock()
 	if !l.isWorthWaiting(e) || l.isTooLate(v, l.maxWait) {
 		l.mu.Unlock()
 		return l.requestPermit(ctx, e, token, question{reserve: true})
 	}
-	o.queue = append(o.queue, w)
+	o.waitingCalls = append(o.waitingCalls, w)
 	if others && o.isFirst(w) {
 		w.wake <- struct{}{} // the calls before it have left, so it has to ask for a permit now
 	}
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()
-		o.leaveQueue(w)
+		o.removeWaitingCall(w)
 		l.mu.Unlock()
 	}()
 
 	began := time.Now()
 	timer := time.NewTimer(l.maxWait)
 	defer timer.Stop()
-	look := time.NewTimer(pauseFor(v, l.firstLook))
-	defer look.Stop()
-	for pause := l.firstLook; ; pause = min(pause*3/2, max(lastLook, l.firstLook)) {
+	next := time.NewTimer(pauseFor(v, l.firstPause))
+	defer next.Stop()
+	for pause := l.firstPause; ; pause = min(pause*3/2, max(lastPause, l.firstPause)) {
 		woken := false
 		select {
 		case <-w.wake:
 			woken = true
-		case <-look.C:
+		case <-next.C:
 		case <-timer.C:
 			return l.requestPermit(ctx, e, token, question{attempt: l.isFirst(o, w), reserve: true})
 		case <-ctx.Done():
 			return v, nil
 		}
 		if l.isFirst(o, w) {
-			var pass *Permit
-			v, pass = l.requestPermit(ctx, e, token, question{attempt: true})
-			if pass != nil || v.code == open {
-				return v, pass
+			var permit *Permit
+			v, permit = l.requestPermit(ctx, e, token, question{attempt: true})
+			if permit != nil || v.code == open {
+				return v, permit
 			}
 			if l.isTooLate(v, l.maxWait-time.Since(began)) {
 				return l.requestPermit(ctx, e, token, question{reserve: true})
@@ -140,7 +140,7 @@ func (l *Limiter) waitInQueue(ctx context.Context, e *endpoint, token string, v 
 			o.passOn(w)
 			l.mu.Unlock()
 		}
-		look.Reset(pauseFor(v, pause))
+		next.Reset(pauseFor(v, pause))
 	}
 }
 
@@ -159,7 +159,7 @@ func pauseFor(v acquireAnswer, pause time.Duration) time.Duration {
 	return pause*3/4 + rand.N(pause/2)
 }
 
-func (l *Limiter) isFirst(o *origin, w *waiter) bool {
+func (l *Limiter) isFirst(o *origin, w *waitingCall) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return o.isFirst(w)

@@ -16,7 +16,7 @@ const (
 // in µs.
 type circuit struct {
 	id         string // the endpoint's, never empty
-	open       int64  // when the breaker becomes (or became) half-open; 0: it is closed
+	openUntil  int64  // when the breaker becomes (or became) half-open; 0: it is closed
 	probe      string // token of the call in flight that is the probe; "": none
 	probeUntil int64
 	line       int64 // the latest reserved return time
@@ -39,18 +39,18 @@ func (e *circuit) countResult(r *rules, now int64, token string, result Result, 
 		e.mean = (4*e.mean + took) / 5
 	}
 	switch {
-	case e.open > 0 && token == e.probe:
+	case e.openUntil > 0 && token == e.probe:
 		e.probe = ""
 		switch result {
 		case OK:
 			// The endpoint works again, so all that was measured before is obsolete.
 			*e = circuit{id: e.id, mean: took}
 		case Failed:
-			e.open = now + r.openFor
+			e.openUntil = now + r.openFor
 		}
-	case e.open == 0 && result != Neutral:
+	case e.openUntil == 0 && result != Neutral:
 		if e.countCall(now/r.bucket, result) && e.isFailing(r, now/r.bucket) {
-			e.open = now + r.openFor
+			e.openUntil = now + r.openFor
 		}
 	}
 }
@@ -101,7 +101,7 @@ func (e *circuit) limitShare(r *rules, now int64, free int) int {
 	return free
 }
 
-// breakerState returns the state at now of a breaker whose circuit.open is open, and for how many µs it stays open (0:
+// breakerState returns the state at now of a breaker whose circuit.openUntil is open, and for how many µs it stays open (0:
 // it is not open).
 func breakerState(open, now int64) (state, int64) {
 	switch {
@@ -118,14 +118,14 @@ func breakerState(open, now int64) (state, int64) {
 func (e *circuit) adoptState(now int64, s state, left int64) {
 	switch s {
 	case closed:
-		if e.open > 0 {
-			e.open, e.probe, e.window = 0, "", [buckets]bucket{}
+		if e.openUntil > 0 {
+			e.openUntil, e.probe, e.window = 0, "", [buckets]bucket{}
 		}
 	case opened:
-		e.open = now + left
+		e.openUntil = now + left
 	case halfOpen:
-		if e.open == 0 || e.open > now {
-			e.open = now
+		if e.openUntil == 0 || e.openUntil > now {
+			e.openUntil = now
 		}
 	}
 }

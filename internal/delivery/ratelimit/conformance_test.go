@@ -635,7 +635,7 @@ var conformance = []struct {
 		for _, token := range tokens("p", 4) {
 			b.take(token, granted)
 		}
-		for i := range 3 * maxWaiters {
+		for i := range 3 * maxWaitingEndpoints {
 			b.on(fmt.Sprint("e", i)).take("a", busy)
 			b.move(1)
 		}

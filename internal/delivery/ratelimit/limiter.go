@@ -92,7 +92,7 @@ type Limiter struct {
 	clock            func() time.Time
 	start            time.Time
 
-	firstLook, lookForOthers, aloneAfter time.Duration // the constants of these names, except in tests
+	firstPause, lookForOthers, aloneAfter time.Duration // the constants of these names, except in tests
 
 	life  context.Context // ends when Close is called
 	end   context.CancelFunc
@@ -102,7 +102,7 @@ type Limiter struct {
 	closed    bool
 	origins   map[string]*origin
 	endpoints map[string]*list.Element // values are *endpoint
-	recent    *list.List               // the same endpoints, most recently used first
+	lru       *list.List               // the same endpoints, most recently used first
 	outage    outage
 	alone     bool // there is no other worker
 }
@@ -137,9 +137,9 @@ func New(cfg Config) (*Limiter, error) {
 	room := max(cfg.MaxWaiters, 0)
 	l := &Limiter{timeout: cfg.Timeout, room: room, originRoom: max(cfg.MaxOriginWaiters, 2*room),
 		maxWait: cfg.MaxWait, maxEndpoints: cfg.MaxEndpoints, log: cfg.Logger,
-		clock: cfg.Now, start: cfg.Now(), firstLook: firstLook, lookForOthers: lookForOthers, aloneAfter: aloneAfter, origins: map[string]*origin{},
+		clock: cfg.Now, start: cfg.Now(), firstPause: firstPause, lookForOthers: lookForOthers, aloneAfter: aloneAfter, origins: map[string]*origin{},
 		endpoints: map[string]*list.Element{},
-		recent:    list.New()}
+		lru:       list.New()}
 	l.rules = rules{inflight: cfg.Inflight, gap: max(1, int64(math.Round(1e6/cfg.Rate))), burst: int64(cfg.Burst),
 		hold:   toMicros(cfg.PermitTTL),
 		bucket: toMicros(cfg.Window / buckets), minCalls: int64(cfg.MinCalls), ratio: failureRatio,
@@ -185,7 +185,7 @@ func (l *Limiter) Breaker(origin, endpointName string) string {
 	if !ok {
 		return ""
 	}
-	switch now, _ := breakerState(known.Value.(*endpoint).open, l.now()); now {
+	switch now, _ := breakerState(known.Value.(*endpoint).openUntil, l.now()); now {
 	case opened:
 		return "open"
 	case halfOpen:
@@ -200,8 +200,8 @@ func (l *Limiter) Stats() Stats {
 	defer l.mu.Unlock()
 	s := Stats{Endpoints: len(l.endpoints), Local: l.remote != nil && l.outage.local}
 	now := l.now()
-	for e := l.recent.Front(); e != nil; e = e.Next() {
-		switch state, _ := breakerState(e.Value.(*endpoint).open, now); state {
+	for e := l.lru.Front(); e != nil; e = e.Next() {
+		switch state, _ := breakerState(e.Value.(*endpoint).openUntil, now); state {
 		case opened:
 			s.Open++
 		case halfOpen:

@@ -60,10 +60,10 @@ type releaseAnswer struct {
 
 // originState is the state that the endpoints of one origin share. The caller provides the lock and the clock.
 type originState struct {
-	permits map[string]int64 // token → when the permit expires, in µs
-	tat     int64            // GCRA's theoretical arrival time, in µs
-	seen    [2]grant         // the latest grant, and the latest grant to another endpoint
-	waiters []waiting        // at most maxWaiters, unordered; forgotten ones are dropped when the list changes
+	permits          map[string]int64  // token → when the permit expires, in µs
+	tat              int64             // GCRA's theoretical arrival time, in µs
+	seen             [2]grant          // the latest grant, and the latest grant to another endpoint
+	waitingEndpoints []waitingEndpoint // at most maxWaitingEndpoints, unordered; forgotten ones are dropped when the list changes
 }
 
 // permitToken returns the token of a permit: the endpoint's id, a space, and the name of the attempt.
@@ -73,7 +73,7 @@ func permitToken(id, name string) string { return id + " " + name }
 // (in this order). q limits what it may do. acquire.lua does the same in Redis.
 func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q question) acquireAnswer {
 	tat := max(plausible(m.tat, now, r.burst*r.gap, 0), now)
-	until := plausible(e.open, now, r.openFor, now)
+	until := plausible(e.openUntil, now, r.openFor, now)
 	v := acquireAnswer{}
 	v.state, v.left = breakerState(until, now)
 	m.dropExpired(now)
@@ -85,15 +85,15 @@ func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q q
 	}
 	free := r.inflight - m.countHeld(r, now, "")
 	shared, elders := m.weighOthers(r, now, e, free)
-	turn := tat + r.gap*(1+int64(elders)) - r.burst*r.gap
+	allowedAt := tat + r.gap*(1+int64(elders)) - r.burst*r.gap
 	switch {
 	case v.state == opened || v.state == halfOpen && e.probe != "" && plausible(e.probeUntil, now, r.hold, 0) > now:
 		v.code = open
 		m.stopWaiting(r, now, e.id)
 	case free <= elders || shared && m.countHeld(r, now, e.id) >= e.limitShare(r, now, free):
 		v.code = busy
-	case turn > now:
-		v.code, v.wait = throttled, turn-now
+	case allowedAt > now:
+		v.code, v.wait = throttled, allowedAt-now
 	case !q.attempt:
 		v.code = busy
 	default:
@@ -114,13 +114,13 @@ func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q q
 // open or q asks for nothing. If q.reserve is set or v.code is open, it also reserves a return time, and sets v.wait to
 // the time until then. until is when the breaker becomes half-open (0: it is closed); the reserved time is not earlier.
 func (m *originState) reserveTime(r *rules, now int64, e *circuit, until int64, v *acquireAnswer, q question) {
-	var w *waiting
+	var w *waitingEndpoint
 	from, waiters := now+r.minWait, int64(1)
 	if v.code == open {
 		from = max(from, until)
 	} else if q.attempt || q.reserve {
 		w = m.startWaiting(r, now, e.id)
-		waiters = int64(len(m.waiters))
+		waiters = int64(len(m.waitingEndpoints))
 	}
 	if q.reserve || v.code == open {
 		line := plausible(e.line, now, r.maxWait, 0)
@@ -148,7 +148,7 @@ func (m *originState) release(r *rules, now int64, e *circuit, token string, res
 		e.countResult(r, now, token, result, took)
 	}
 	end := releaseAnswer{known: known}
-	end.state, end.left = breakerState(plausible(e.open, now, r.openFor, now), now)
+	end.state, end.left = breakerState(plausible(e.openUntil, now, r.openFor, now), now)
 	return end
 }
 

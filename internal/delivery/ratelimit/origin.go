@@ -10,9 +10,9 @@ import (
 // originState decides. Limiter.mu guards all fields.
 type origin struct {
 	originState
-	key       string
-	endpoints int       // number of its endpoints in Limiter.endpoints; the origin is dropped with the last one
-	queue     []*waiter // calls that wait here for a permit, the longest first; only the first of each endpoint asks
+	key          string
+	endpoints    int            // number of its endpoints in Limiter.endpoints; the origin is dropped with the last one
+	waitingCalls []*waitingCall // calls that wait here for a permit, the longest first; only the first of each endpoint asks
 	// missed: a call was refused because this process' calls held all permits of the origin. A call holds a permit here
 	// while it asks Redis for one, so some of these calls may hold theirs only for that moment. If Redis refuses such a
 	// call, the limiter clears missed and wakes a waiter.
@@ -27,8 +27,8 @@ type endpoint struct {
 	users  int   // calls of Acquire in progress
 }
 
-// waiter is a call that waits in this process for a permit.
-type waiter struct {
+// waitingCall is a call that waits in this process for a permit.
+type waitingCall struct {
 	endpoint *endpoint
 	wake     chan struct{} // gets a value when the waiter should try again; capacity 1
 }
@@ -42,7 +42,7 @@ func (l *Limiter) findEndpoint(originKey, id string) *endpoint {
 	now := l.now()
 	key := endpointKey(originKey, id)
 	if el, ok := l.endpoints[key]; ok {
-		l.recent.MoveToFront(el)
+		l.lru.MoveToFront(el)
 		e := el.Value.(*endpoint)
 		e.used = now
 		return e
@@ -55,7 +55,7 @@ func (l *Limiter) findEndpoint(originKey, id string) *endpoint {
 	}
 	o.endpoints++
 	e := &endpoint{circuit: circuit{id: id}, origin: o, used: now}
-	l.endpoints[key] = l.recent.PushFront(e)
+	l.endpoints[key] = l.lru.PushFront(e)
 	return e
 }
 
@@ -65,7 +65,7 @@ func (l *Limiter) findEndpoint(originKey, id string) *endpoint {
 // endpoints, no matter how long they were idle, until one more fits.
 func (l *Limiter) evictIdle(now int64) {
 	long := buckets*l.rules.bucket + l.rules.openFor
-	el := l.recent.Back()
+	el := l.lru.Back()
 	for range 2 {
 		if el == nil {
 			return
@@ -77,7 +77,7 @@ func (l *Limiter) evictIdle(now int64) {
 		el = previous
 	}
 	// This loop is short, because only the endpoints of this process' current calls are not idle.
-	for el := l.recent.Back(); el != nil && len(l.endpoints) >= l.maxEndpoints; {
+	for el := l.lru.Back(); el != nil && len(l.endpoints) >= l.maxEndpoints; {
 		previous := el.Prev()
 		if l.isIdle(el.Value.(*endpoint), now) {
 			l.dropEndpoint(el)
@@ -87,7 +87,7 @@ func (l *Limiter) evictIdle(now int64) {
 }
 
 func (l *Limiter) dropEndpoint(el *list.Element) {
-	l.recent.Remove(el)
+	l.lru.Remove(el)
 	e := el.Value.(*endpoint)
 	delete(l.endpoints, endpointKey(e.origin.key, e.id))
 	if e.origin.endpoints--; e.origin.endpoints == 0 {
@@ -102,13 +102,13 @@ func (l *Limiter) isIdle(e *endpoint, now int64) bool {
 	return e.users == 0 && e.origin.countHeld(&l.rules, now, e.id) == 0
 }
 
-// wakeFrom wakes the first waiter in o.queue[i:] that has waited longest for its endpoint (isFirst), and no other one.
-// It does nothing if o.queue[i:] has no such waiter.
+// wakeFrom wakes the first waiter in o.waitingCalls[i:] that has waited longest for its endpoint (isFirst), and no other one.
+// It does nothing if o.waitingCalls[i:] has no such waiter.
 func (o *origin) wakeFrom(i int) {
-	for ; i < len(o.queue); i++ {
-		if o.isFirst(o.queue[i]) {
+	for ; i < len(o.waitingCalls); i++ {
+		if o.isFirst(o.waitingCalls[i]) {
 			select {
-			case o.queue[i].wake <- struct{}{}:
+			case o.waitingCalls[i].wake <- struct{}{}:
 			default: // it is awake already
 			}
 			return
@@ -116,10 +116,10 @@ func (o *origin) wakeFrom(i int) {
 	}
 }
 
-// isFirst reports whether w is the first in o.queue of those that wait for its endpoint. It is false if w is not in the
+// isFirst reports whether w is the first in o.waitingCalls of those that wait for its endpoint. It is false if w is not in the
 // queue.
-func (o *origin) isFirst(w *waiter) bool {
-	for _, other := range o.queue {
+func (o *origin) isFirst(w *waitingCall) bool {
+	for _, other := range o.waitingCalls {
 		if other.endpoint == w.endpoint {
 			return other == w
 		}
@@ -127,10 +127,10 @@ func (o *origin) isFirst(w *waiter) bool {
 	return false
 }
 
-// countWaiters returns how many calls in o.queue wait for a permit at the endpoint e.
-func (o *origin) countWaiters(e *endpoint) int {
+// countWaitingCalls returns how many calls in o.waitingCalls wait for a permit at the endpoint e.
+func (o *origin) countWaitingCalls(e *endpoint) int {
 	n := 0
-	for _, w := range o.queue {
+	for _, w := range o.waitingCalls {
 		if w.endpoint == e {
 			n++
 		}
@@ -138,9 +138,9 @@ func (o *origin) countWaiters(e *endpoint) int {
 	return n
 }
 
-// countCalls returns the number of this process' calls to the endpoint id that hold a permit, and how many of these
+// countRunning returns the number of this process' calls to the endpoint id that hold a permit, and how many of these
 // have had it for more than most (µs). now is in µs.
-func (o *origin) countCalls(r *rules, now int64, id string, most int64) (calls, longer int) {
+func (o *origin) countRunning(r *rules, now int64, id string, most int64) (calls, longer int) {
 	for token, until := range o.permits {
 		if !isHeldBy(token, id) {
 			continue
@@ -153,19 +153,19 @@ func (o *origin) countCalls(r *rules, now int64, id string, most int64) (calls, 
 	return calls, longer
 }
 
-// passOn wakes the next waiter after w in o.queue (wakeFrom). Call it when w was woken but got no permit.
-func (o *origin) passOn(w *waiter) {
-	if i := slices.Index(o.queue, w); i >= 0 {
+// passOn wakes the next waiter after w in o.waitingCalls (wakeFrom). Call it when w was woken but got no permit.
+func (o *origin) passOn(w *waitingCall) {
+	if i := slices.Index(o.waitingCalls, w); i >= 0 {
 		o.wakeFrom(i + 1)
 	}
 }
 
-// leaveQueue removes w from o.queue. If w was the first of its endpoint (isFirst), leaveQueue wakes the next waiter
+// removeWaitingCall removes w from o.waitingCalls. If w was the first of its endpoint (isFirst), removeWaitingCall wakes the next waiter
 // after w (wakeFrom), so that it tries instead of w.
-func (o *origin) leaveQueue(w *waiter) {
-	if i := slices.Index(o.queue, w); i >= 0 {
+func (o *origin) removeWaitingCall(w *waitingCall) {
+	if i := slices.Index(o.waitingCalls, w); i >= 0 {
 		first := o.isFirst(w)
-		o.queue = slices.Delete(o.queue, i, i+1)
+		o.waitingCalls = slices.Delete(o.waitingCalls, i, i+1)
 		if first {
 			o.wakeFrom(i)
 		}

@@ -43,14 +43,14 @@ func countWaiting(l *Limiter) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if o, ok := l.origins[originKey(site)]; ok {
-		return len(o.queue)
+		return len(o.waitingCalls)
 	}
 	return 0
 }
 
 // blind turns off polling, so that waiters depend on being woken.
 func blind(l *Limiter) *Limiter {
-	l.firstLook = time.Hour
+	l.firstPause = time.Hour
 	return l
 }
 
