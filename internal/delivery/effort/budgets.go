@@ -157,9 +157,9 @@ func (b *Budgets) adoptShared(a *account, k known) {
 	now := b.readClock()
 	a.addRefill(b.rules, now)
 	a.capUnreported()
-	a.at, a.parts = now, k.parts
-	for i := range a.parts {
-		a.parts[i] += a.unreported[i]
+	a.at, a.used = now, k.used
+	for i := range a.used {
+		a.used[i] += a.unreported[i]
 	}
 	if a.mean == 0 {
 		a.mean = k.mean
@@ -193,7 +193,7 @@ func (b *Budgets) chargeAccount(a *account, spent [kindCount]float64) {
 		return
 	}
 	a.capUnreported()
-	if sumParts(a.unreported) < reportPart*b.rules.size || a.queued {
+	if sumKinds(a.unreported) < reportPart*b.rules.size || a.queued {
 		return
 	}
 	select {
@@ -206,7 +206,7 @@ func (b *Budgets) chargeAccount(a *account, spent [kindCount]float64) {
 // capUnreported reduces the charges that are not in Redis yet, if together they exceed the used worker time, to that
 // time, because the refill has compensated for the rest. The caller holds Budgets.mu.
 func (a *account) capUnreported() {
-	if unreported, used := sumParts(a.unreported), a.sumUsed(); unreported > used {
+	if unreported, used := sumKinds(a.unreported), a.sumUsed(); unreported > used {
 		for i := range a.unreported {
 			a.unreported[i] *= used / unreported
 		}
@@ -245,7 +245,7 @@ func (b *Budgets) reportAccount(a *account) bool {
 	}
 	a.addRefill(b.rules, b.readClock())
 	a.capUnreported()
-	spent, all := a.unreported, known{a.mean, a.parts}
+	spent, all := a.unreported, known{a.mean, a.used}
 	a.unreported = [kindCount]float64{}
 	b.mu.Unlock()
 

@@ -88,7 +88,7 @@ func (b *Budgets) refuseHold(a *account, now int64, used, reserved float64) *Ove
 		wait = maxWait/2 + time.Duration(b.random()*float64(maxWait/2))
 	}
 	text := fmt.Sprintf("the agent's effort budget is used up: of %s of worker time a minute, %s are used (%s)",
-		formatSeconds(b.size), formatMicros(used), describeParts(a.parts))
+		formatSeconds(b.size), formatMicros(used), describeUsed(a.used))
 	if n := len(a.running); n > 0 {
 		text += fmt.Sprintf(", and %s more are reserved for %d under way", formatMicros(reserved), n)
 	}
@@ -111,7 +111,7 @@ func (h *Hold) CheckFiles(w What) error {
 	if w == ResponseFetches {
 		most, of = responsesPart*b.rules.size, "responses"
 	}
-	files := a.parts[w]
+	files := a.used[w]
 	if files < most {
 		return nil
 	}
@@ -158,10 +158,10 @@ func (h *Hold) End() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a.running = slices.DeleteFunc(a.running, func(o *Hold) bool { return o == h })
-	if sumParts(h.spent) == 0 {
+	if sumKinds(h.spent) == 0 {
 		return
 	}
-	if own := sumParts(h.spent) - h.spent[Fetches] - h.spent[ResponseFetches]; own > 0 {
+	if own := sumKinds(h.spent) - h.spent[Fetches] - h.spent[ResponseFetches]; own > 0 {
 		if a.mean == 0 {
 			a.mean = own
 		}
@@ -170,8 +170,8 @@ func (h *Hold) End() {
 	b.chargeAccount(a, h.spent)
 }
 
-// describeParts returns the used worker time by kind, the largest first: "calls 58.1 s, connections 2 s".
-func describeParts(parts [kindCount]float64) string {
+// describeUsed returns the used worker time by kind, the largest first: "calls 58.1 s, connections 2 s".
+func describeUsed(parts [kindCount]float64) string {
 	var order []What
 	for w := range kindCount {
 		if parts[w] > 0 {

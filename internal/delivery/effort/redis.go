@@ -42,8 +42,8 @@ func agentKey(a store.Agent) string {
 
 // known is the usage of an agent: the mean cost of its latest attempts in µs, and the used worker time in µs by kind.
 type known struct {
-	mean  float64
-	parts [kindCount]float64
+	mean float64
+	used [kindCount]float64
 }
 
 // readSpent reads an agent's values from Redis. They are 0 if Redis has none.
@@ -53,7 +53,7 @@ func (s *shared) readSpent(ctx context.Context, a store.Agent) (known, error) {
 
 // addSpent adds the charges in spent to an agent's values in Redis and returns the new values. all contains the agent's
 // values as this process knows them: those of all workers when Redis last answered, refilled since then, plus spent. If
-// Redis has lost its values, addSpent stores all.parts instead of adding spent. all.mean replaces the mean in Redis,
+// Redis has lost its values, addSpent stores all.used instead of adding spent. all.mean replaces the mean in Redis,
 // unless it is 0.
 func (s *shared) addSpent(ctx context.Context, a store.Agent, spent [kindCount]float64, all known) (known, error) {
 	return s.runScript(ctx, a, "1", spent, all)
@@ -68,7 +68,7 @@ func (s *shared) runScript(ctx context.Context, a store.Agent, add string, spent
 	}
 	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 	args := []any{now, number(s.rules.refill), remembered.Milliseconds(), number(all.mean), add}
-	for _, parts := range [][kindCount]float64{spent, all.parts} {
+	for _, parts := range [][kindCount]float64{spent, all.used} {
 		for _, p := range parts {
 			args = append(args, number(p))
 		}
@@ -88,7 +88,7 @@ func (s *shared) runScript(ctx context.Context, a store.Agent, add string, spent
 		if i == 0 {
 			k.mean = x
 		} else {
-			k.parts[i-1] = x
+			k.used[i-1] = x
 		}
 	}
 	return k, nil
