@@ -117,9 +117,9 @@ func (s *Server) Start() error {
 	return nil
 }
 
-// serverClocks is the time for which Servers still counts an entry after its expiry. The expiry was set by the clock of
-// that server's machine, which may be behind this machine's clock by up to serverClocks.
-const serverClocks = time.Minute
+// entryGrace is the time for which Servers still counts an entry after its expiry. The expiry was set by the clock of
+// that server's machine, which may be behind this machine's clock by up to entryGrace.
+const entryGrace = time.Minute
 
 // Servers reads asynq's list of running asynq servers, of which each worker has one. It returns the number of servers
 // of other processes, and whether the list contains the server of this process. asynq renews an entry every five
@@ -130,7 +130,7 @@ func (q *Queue) Servers(ctx context.Context) (others int, self bool, err error) 
 		return 0, false, fmt.Errorf("list the asynq servers: %w", err)
 	}
 	listed, err := q.rdb.ZRangeByScore(ctx, "asynq:servers", &redis.ZRangeBy{
-		Min: strconv.FormatInt(time.Now().Add(-serverClocks).Unix(), 10), Max: "+inf"}).Result()
+		Min: strconv.FormatInt(time.Now().Add(-entryGrace).Unix(), 10), Max: "+inf"}).Result()
 	if err != nil {
 		return 0, false, fmt.Errorf("list the asynq servers: %w", err)
 	}
