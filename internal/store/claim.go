@@ -49,7 +49,7 @@ type Claim struct {
 	// outcome.
 	Unfinished bool
 	// InDoubt: an attempt of this budget is unfinished and may have called the agent. Unfinished attempts of earlier
-	// budgets do not count: the operator who replayed the delivery accepted a second call.
+	// budgets do not count: by replaying the delivery, the operator accepted a second call.
 	InDoubt     bool
 	Replay      bool // an operator has replayed the delivery
 	Policy      Policy
@@ -241,8 +241,8 @@ func claimArgs(ids []uuid.UUID, ns []int, lease time.Duration, tolerance *time.D
 	return namedStatement("claim").args(pgx.NamedArgs{"ids": ids, "ns": ns, "lease": lease, "recent": RecentSuccess, "tolerance": tolerance})
 }
 
-// readClaims reads the rows of claim.sql. It calls add for each claim, with ErrUnreadableJob if the stored job cannot be
-// parsed.
+// readClaims reads the rows of claim.sql or claim_followers.sql. It calls add for each claim, with ErrUnreadableJob if
+// the stored job cannot be parsed.
 func readClaims(rows pgx.Rows, add func(*Claim, error)) error {
 	var r claimRow
 	_, err := pgx.ForEachRow(rows, []any{&r.ID, &r.N, &r.No, &r.Attempt, &r.StartedAt, &r.LeaseUntil, &r.job, &r.SealedHeaders, &r.Key, &r.kind,

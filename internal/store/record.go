@@ -31,9 +31,9 @@ const (
 	maxNames      = 16
 )
 
-// Outcome is the result of one attempt: the delivery's next status, and what the attempt found out. Record makes its
-// strings storable (valid UTF-8 without NUL) and cuts long ones. While Postgres is unavailable, Redis stores outcomes
-// as JSON. So fields may be added, but their JSON names must not change.
+// Outcome is the result of one attempt: the delivery's next status, and data about the call. Record makes its strings
+// storable (valid UTF-8 without NUL) and cuts long ones. While Postgres is unavailable, Redis stores outcomes as JSON.
+// So fields may be added, but their JSON names must not change.
 type Outcome struct {
 	Status Status        `json:"status"`
 	Reason reason.Reason `json:"reason,omitempty"` // empty for Delivered
@@ -149,8 +149,8 @@ type Recorded struct {
 // one commit. Concurrent calls share both if their outcomes are plain (isPlain). The caller puts the returned tasks
 // into Redis. Calling Record again after an error is harmless.
 //
-// If the claim is lost, Record returns ErrFenced and changes nothing. The outcome Delivered is an exception, because the
-// agent has the event and must not get it again:
+// If the claim is lost, Record returns ErrFenced and changes nothing. The outcome Delivered is an exception, because
+// the agent has the event and must not get it again:
 //   - If the delivery has not ended, Record ends it as delivered and returns no error.
 //   - If the delivery has ended, Record completes the row of the attempt, stores that the agent was called, and returns
 //     ErrFenced.

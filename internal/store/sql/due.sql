@@ -1,4 +1,4 @@
--- due: list the waiting deliveries whose wait is over and that have no task in Redis.
+-- due: list the waiting deliveries that have no task in Redis and whose wait is over, for requeue.sql.
 --
 -- $1 at most this many
 SELECT id, chain_id, identity_registry, agent_id::text

@@ -1,6 +1,6 @@
 -- overdue: list the tasks that should have been claimed by now.
 --
--- The caller asks Redis whether it still has them.
+-- The caller asks Redis whether it still has these tasks.
 --
 -- $1 how long ago they were due (interval)   $2 after this id (cursor)   $3 at most this many
 SELECT id, dispatch, kind, attempts, bulk OR replays > 0 AND attempts <= budget_base

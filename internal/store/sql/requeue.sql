@@ -1,6 +1,5 @@
--- requeue: put waiting deliveries whose wait is over into their agents' backlogs.
---
--- The transaction has locked the agents.
+-- requeue: put the deliveries that due.sql listed into their agents' backlogs, unless they have changed. The
+-- transaction has locked the agents.
 --
 -- $1 ids uuid[]
 WITH changed AS (
