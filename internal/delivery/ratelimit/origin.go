@@ -5,39 +5,42 @@ import (
 	"slices"
 )
 
-// origin is this process' state of one origin. While the limits are shared through Redis, Redis decides, and this
-// process only keeps originState up to date. Without Redis, during its outage, or while there is no other worker,
-// originState decides. Limiter.mu guards all fields.
+// origin is this process' state of one origin. While the limits are shared, Redis decides, and originState is only a
+// copy that this process keeps up to date. Otherwise originState decides: without Redis, during an outage of Redis, and
+// while there is no other worker. Limiter.mu guards all fields.
 type origin struct {
 	originState
-	key          string
-	endpoints    int            // number of its endpoints in Limiter.endpoints; the origin is dropped with the last one
-	waitingCalls []*waitingCall // calls that wait here for a permit, the longest first; only the first of each endpoint asks
-	// missed: a call was refused because this process' calls held all permits of the origin. A call holds a permit here
-	// while it asks Redis for one, so some of these calls may hold theirs only for that moment. If Redis refuses such a
-	// call, the limiter clears missed and wakes a waiter.
+	key       string
+	endpoints int // entries of Limiter.endpoints at this origin; with the last one, the origin is dropped
+
+	// waitingCalls has the calls that wait in this process for a permit, oldest first. Only the first call of each
+	// endpoint asks for one.
+	waitingCalls []*waitingCall
+	// missed: a call was refused because this process' calls held all permits of the origin. Some of these permits may
+	// be provisional: a call holds one here while it asks Redis for it. If Redis refuses such a call, the limiter
+	// clears missed and wakes a waiting call.
 	missed bool
 }
 
-// endpoint is this process' state of one endpoint. Limiter.mu guards all fields.
+// endpoint is this process' state of one endpoint at an origin. Limiter.mu guards all fields.
 type endpoint struct {
 	circuit
 	origin *origin
 	used   int64 // time of the last Acquire, in µs (Limiter.now)
-	users  int   // calls of Acquire in progress
+	users  int   // calls of Acquire in progress for this endpoint
 }
 
-// waitingCall is a call that waits in this process for a permit.
+// waitingCall is a call to an agent that waits in this process for a permit.
 type waitingCall struct {
 	endpoint *endpoint
-	wake     chan struct{} // gets a value when the waiter should try again; capacity 1
+	wake     chan struct{} // gets a value when the call should ask for a permit again; capacity 1
 }
 
-// endpointKey returns the key of an endpoint, in memory and in Redis, from the key of its origin and its id.
+// endpointKey returns the key of the endpoint id at an origin, in memory and in Redis.
 func endpointKey(originKey, id string) string { return originKey + ":" + id }
 
 // findEndpoint returns the endpoint id at an origin and marks it as used now. If this process does not know the
-// endpoint, findEndpoint evicts idle endpoints and then adds it. The caller holds mu.
+// endpoint, findEndpoint adds it, after it has evicted idle endpoints. The caller holds Limiter.mu.
 func (l *Limiter) findEndpoint(originKey, id string) *endpoint {
 	now := l.now()
 	key := endpointKey(originKey, id)
@@ -59,10 +62,10 @@ func (l *Limiter) findEndpoint(originKey, id string) *endpoint {
 	return e
 }
 
-// evictIdle drops idle endpoints; call it before adding an endpoint. Each call checks the two least recently used
-// endpoints, and drops those that have been idle for the window of a breaker plus its open time. So each endpoint that
-// stays idle is dropped sooner or later. If maxEndpoints is still reached, evictIdle drops the least recently used idle
-// endpoints, no matter how long they were idle, until one more fits.
+// evictIdle drops idle endpoints (isIdle). It runs before each new endpoint is added. It checks the two least recently
+// used endpoints, and drops those that have been idle for a breaker's window plus its open time. So each endpoint that
+// stays idle is dropped sooner or later. If maxEndpoints is still reached, evictIdle drops least recently used idle
+// endpoints, however short they were idle, until one more fits.
 func (l *Limiter) evictIdle(now int64) {
 	long := buckets*l.rules.bucket + l.rules.openFor
 	el := l.lru.Back()
@@ -95,29 +98,28 @@ func (l *Limiter) dropEndpoint(el *list.Element) {
 	}
 }
 
-// isIdle reports whether no call of this process acquires or holds a permit at the endpoint. It first drops the permits
-// of the origin that have expired at now (µs).
+// isIdle reports whether no call of this process asks for or holds a permit at the endpoint. It first drops the expired
+// permits of the origin. now is in µs.
 func (l *Limiter) isIdle(e *endpoint, now int64) bool {
 	e.origin.dropExpired(now)
 	return e.users == 0 && e.origin.countHeld(&l.rules, now, e.id) == 0
 }
 
-// wakeFrom wakes the first waiter in o.waitingCalls[i:] that has waited longest for its endpoint (isFirst), and no other one.
-// It does nothing if o.waitingCalls[i:] has no such waiter.
+// wakeFrom wakes one call: the first one in o.waitingCalls[i:] that is the oldest waiting call of its endpoint
+// (isFirst). Without such a call, it does nothing.
 func (o *origin) wakeFrom(i int) {
 	for ; i < len(o.waitingCalls); i++ {
 		if o.isFirst(o.waitingCalls[i]) {
 			select {
 			case o.waitingCalls[i].wake <- struct{}{}:
-			default: // it is awake already
+			default: // it has been woken already
 			}
 			return
 		}
 	}
 }
 
-// isFirst reports whether w is the first in o.waitingCalls of those that wait for its endpoint. It is false if w is not in the
-// queue.
+// isFirst reports whether w is the oldest waiting call of its endpoint. It is false if w is not in o.waitingCalls.
 func (o *origin) isFirst(w *waitingCall) bool {
 	for _, other := range o.waitingCalls {
 		if other.endpoint == w.endpoint {
@@ -127,7 +129,7 @@ func (o *origin) isFirst(w *waitingCall) bool {
 	return false
 }
 
-// countWaitingCalls returns how many calls in o.waitingCalls wait for a permit at the endpoint e.
+// countWaitingCalls returns how many calls wait in this process for a permit at the endpoint e.
 func (o *origin) countWaitingCalls(e *endpoint) int {
 	n := 0
 	for _, w := range o.waitingCalls {
@@ -138,8 +140,8 @@ func (o *origin) countWaitingCalls(e *endpoint) int {
 	return n
 }
 
-// countRunning returns the number of this process' calls to the endpoint id that hold a permit, and how many of these
-// have had it for more than most (µs). now is in µs.
+// countRunning returns how many of this process' calls to the endpoint id hold a permit, and how many of these have
+// held it for longer than most (µs). now is in µs.
 func (o *origin) countRunning(r *rules, now int64, id string, most int64) (calls, longer int) {
 	for token, until := range o.permits {
 		if !isHeldBy(token, id) {
@@ -153,15 +155,16 @@ func (o *origin) countRunning(r *rules, now int64, id string, most int64) (calls
 	return calls, longer
 }
 
-// passOn wakes the next waiter after w in o.waitingCalls (wakeFrom). Call it when w was woken but got no permit.
+// passOn wakes the next call after w (wakeFrom). The caller was woken as w, but got no permit, so another call may get
+// the free one.
 func (o *origin) passOn(w *waitingCall) {
 	if i := slices.Index(o.waitingCalls, w); i >= 0 {
 		o.wakeFrom(i + 1)
 	}
 }
 
-// removeWaitingCall removes w from o.waitingCalls. If w was the first of its endpoint (isFirst), removeWaitingCall wakes the next waiter
-// after w (wakeFrom), so that it tries instead of w.
+// removeWaitingCall removes w from o.waitingCalls. If w was the first call of its endpoint (isFirst), it wakes the next
+// call after w (wakeFrom), which then asks instead of w.
 func (o *origin) removeWaitingCall(w *waitingCall) {
 	if i := slices.Index(o.waitingCalls, w); i >= 0 {
 		first := o.isFirst(w)
