@@ -18,8 +18,8 @@ import (
 //go:embed lua/charge.lua
 var chargeSource string
 
-// remembered is how long Redis keeps an agent's values after its last charge. The usage refills much sooner. The mean
-// is useful for as long as a success counts as recent (store.RecentSuccess).
+// remembered is how long Redis keeps an agent's values after its last charge. The used time refills much sooner, but
+// the mean is useful for as long as a success counts as recent (store.RecentSuccess).
 const remembered = time.Hour
 
 // shared accesses the agents' values in Redis, to which all workers add.
@@ -34,7 +34,8 @@ func newShared(client redis.UniversalClient, r rules) *shared {
 	return &shared{client: client, script: redis.NewScript(chargeSource), rules: r}
 }
 
-// agentKey returns the Redis key of an agent's values. It contains a hash, because anyone can register agents.
+// agentKey returns the Redis key of an agent's values. The key contains a hash of the agent, because anyone can
+// register agents.
 func agentKey(a store.Agent) string {
 	hash := sha256.Sum256(fmt.Appendf(nil, "%d:%s:%s", a.ChainID, a.Registry, a.ID))
 	return "herald:effort:" + hex.EncodeToString(hash[:16])
@@ -51,16 +52,16 @@ func (s *shared) readSpent(ctx context.Context, a store.Agent) (known, error) {
 	return s.runScript(ctx, a, "0", [kindCount]float64{}, known{})
 }
 
-// addSpent adds the charges in spent to an agent's values in Redis and returns the new values. all contains the agent's
-// values as this process knows them: those of all workers when Redis last answered, refilled since then, plus spent. If
-// Redis has lost its values, addSpent stores all.used instead of adding spent. all.mean replaces the mean in Redis,
-// unless it is 0.
+// addSpent adds the charges in spent to an agent's values in Redis and returns the new values. all has the agent's
+// values as this process knows them: the sum of all workers when Redis last answered, refilled since then, plus spent.
+// If Redis has lost the agent's values, addSpent stores all.used instead of adding spent. all.mean replaces the mean in
+// Redis, unless it is 0.
 func (s *shared) addSpent(ctx context.Context, a store.Agent, spent [kindCount]float64, all known) (known, error) {
 	return s.runScript(ctx, a, "1", spent, all)
 }
 
-// runScript runs charge.lua and returns the agent's values from its answer. add is "1" to add to these values (see
-// addSpent), or "0" to read them only.
+// runScript runs charge.lua and returns the agent's values in Redis. add is "1" to add to these values (see addSpent),
+// or "0" to read them only.
 func (s *shared) runScript(ctx context.Context, a store.Agent, add string, spent [kindCount]float64, all known) (k known, _ error) {
 	now := int64(0)
 	if s.now != nil {

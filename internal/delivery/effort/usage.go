@@ -13,7 +13,7 @@ import (
 // Usage is the state of an agent's effort budget, in seconds.
 type Usage struct {
 	Budget      float64 `json:"budgetSeconds"`         // capacity, and refill per minute
-	Left        float64 `json:"leftSeconds"`           // negative: the agent used more than the budget contained
+	Left        float64 `json:"leftSeconds"`           // negative: the agent has used more than the budget
 	Calls       float64 `json:"callSeconds"`           // worker time used and not refilled yet, by kind
 	Connections float64 `json:"connectionSeconds"`     //
 	Listings    float64 `json:"listingSeconds"`        //
@@ -39,9 +39,9 @@ func newUsage(r rules, k known) *Usage {
 		Fetches: (k.used[Fetches] + k.used[ResponseFetches]) / second, Mean: k.mean / second}
 }
 
-// Usage returns the state of an agent's effort budget from this worker's memory, or else from Redis. It returns nil if
-// there are no budgets, or if this worker does not know the agent and Redis does not answer. An agent without usage in
-// Redis has a full budget.
+// Usage returns the state of an agent's effort budget, from this worker's memory or else from Redis. It returns nil if
+// b is nil, or if this worker does not know the agent and cannot read Redis. An agent that Redis does not know has a
+// full budget.
 func (b *Budgets) Usage(ctx context.Context, agent store.Agent) *Usage {
 	if b == nil {
 		return nil
@@ -70,7 +70,7 @@ func (b *Budgets) Usage(ctx context.Context, agent store.Agent) *Usage {
 }
 
 // ReadUsage reads the state of an agent's effort budget from Redis. Charges that workers have not added there yet are
-// missing: at most a sixtieth of a budget per worker. An agent without usage in Redis has a full budget.
+// missing: at most a sixtieth of a budget per worker. An agent that Redis does not know has a full budget.
 func ReadUsage(ctx context.Context, client redis.UniversalClient, size time.Duration, agent store.Agent) (*Usage, error) {
 	r := newRules(float64(size.Microseconds()))
 	k, err := newShared(client, r).readSpent(ctx, agent)
