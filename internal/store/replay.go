@@ -9,13 +9,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// maxMove limits the deliveries that one Replay, Cancel or transaction of a release changes, because it locks all their
-// agents.
+// maxMove limits the deliveries that one Replay, one Cancel or one transaction of a release changes, because the
+// transaction locks all their agents.
 const maxMove = 500
 
 // Replay queues at most maxMove (500) deliveries again, at an operator's request. A final or held delivery gets a new
 // budget; the numbers of its attempts continue. A waiting one stops waiting and keeps its budget. A delivered one is
-// replayed only with force. Replay returns the number of replayed deliveries, for each of the others the reason as a
+// replayed only with force. Replay returns the number of replayed deliveries, the reason for each of the others as a
 // sentence (left), and the tasks that the caller puts into Redis or removes there.
 func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
@@ -25,7 +25,7 @@ func (s *Store) Replay(ctx context.Context, ids []uuid.UUID,
 
 // Cancel ends at most maxMove (500) open deliveries as cancelled (operator). It cancels running ones only with force:
 // later writes of their workers then change nothing, but a call that was sent cannot be undone. Cancel returns the
-// number of cancelled deliveries, for each of the others the reason as a sentence (left), and the tasks that the caller
+// number of cancelled deliveries, the reason for each of the others as a sentence (left), and the tasks that the caller
 // removes from Redis.
 func (s *Store) Cancel(ctx context.Context, ids []uuid.UUID,
 	force bool) (moved int, left map[uuid.UUID]string, ended []Task, err error) {
@@ -43,9 +43,9 @@ type previousState struct {
 	hasJob bool
 }
 
-// moveByOperator locks the agents of the deliveries ids and runs sql on them, which is the statement replay or cancel.
-// With dispatch, it then dispatches from the agents' backlogs. why returns the reason for a delivery that the statement
-// did not change.
+// moveByOperator locks the agents of the deliveries ids and runs sql, the statement replay or cancel, on the
+// deliveries. With dispatch, it then dispatches from the agents' backlogs. why returns the reason for a delivery that
+// the statement did not change.
 func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool, sql string, dispatch bool,
 	why func(previousState) string) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
 	if len(ids) > maxMove {
@@ -91,7 +91,7 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool,
 	return moved, left, append(tasks, ended...), nil
 }
 
-// movedMeanwhile is the reason for a delivery that was changed by another transaction during Replay or Cancel.
+// movedMeanwhile is the reason for a delivery that another transaction changed during Replay or Cancel.
 const movedMeanwhile = "it changed at the same moment: look again"
 
 // whyNotReplayed returns why replay.sql did not change a delivery that was in the state d.
