@@ -39,7 +39,7 @@ type Delivery struct {
 	FileSource       string        `json:"fileSource,omitempty"`
 	FileDisagrees    []string      `json:"fileDisagrees,omitempty"` // fields of the file that contradict the event
 	Verified         bool          `json:"verified"`                // workers verified the chain's events at acceptance
-	Corrected        []string      `json:"corrected,omitempty"`     // fields in which jobs that were sent differ from the event
+	Corrected        []string      `json:"corrected,omitempty"`     // fields in which sent jobs differ from the event
 	CreatedAt        time.Time     `json:"createdAt"`
 	UpdatedAt        time.Time     `json:"updatedAt"`
 	FinishedAt       *time.Time    `json:"finishedAt,omitempty"`

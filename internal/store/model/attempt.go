@@ -12,11 +12,11 @@ import (
 	"github.com/google/uuid"
 )
 
-// clockTolerance is how early a waiting delivery may be claimed, as in the Postgres store.
+// clockTolerance is how long before the end of its wait a delivery may be claimed, as in the Postgres store.
 const clockTolerance = time.Second
 
-// Claim claims delivery id for its newest task n and inserts an attempt. A delivery that waited takes the turn, or
-// returns to the backlog if another one goes first or no slot is free.
+// Claim claims delivery id for its newest task n and inserts an attempt. A delivery that waited takes the turn of its
+// ordering key, or returns to the backlog if another one goes first or too many are dispatched.
 func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error) {
 	defer s.lock()()
 	now, r := s.now(), s.findID(id)
@@ -52,12 +52,12 @@ func (s *Store) startAttempt(r *row, now time.Time, lease time.Duration) *store.
 		AheadOf:   s.findOvertaken(r, now), MayCall: r.mayCall()}
 }
 
-// isClaimedBy reports whether the claim may write: it is the newest one of a running delivery.
+// isClaimedBy reports whether the claim is valid: the delivery is running, and the claim is its newest one.
 func (r *row) isClaimedBy(c *store.Claim) bool {
 	return r != nil && r.claimNo == c.No && r.Status == store.Running
 }
 
-// Extend renews a claim's lease that has not expired.
+// Extend makes a valid claim's lease end d from now, if the lease has not expired.
 func (s *Store) Extend(_ context.Context, c *store.Claim, d time.Duration) error {
 	defer s.lock()()
 	now, r := s.now(), s.findID(c.ID)
@@ -76,7 +76,7 @@ func (s *Store) Hints(_ context.Context, c *store.Claim) ([]store.Hint, error) {
 }
 
 // Bind makes the event that a check read the job of the claimed delivery, which takes the turn if no other one goes
-// first. A hint that arrived after the claim refuses it.
+// first. It returns ErrNewHint if a hint arrived after the claim.
 func (s *Store) Bind(_ context.Context, c *store.Claim, b store.Binding) error {
 	defer s.lock()()
 	now, r := s.now(), s.findID(c.ID)
@@ -106,8 +106,8 @@ func (s *Store) Record(_ context.Context, c *store.Claim, o store.Outcome) (stor
 	return s.recordAttempt(c, c.Attempt, c.StartedAt, o)
 }
 
-// Adopt records the known outcome of an earlier attempt that has none, and undoes the claim's own attempt. A free earlier
-// attempt is undone only if no later one exists: all keep their numbers.
+// Adopt records the known outcome of an earlier attempt that has none, and undoes the claim's own attempt. A free
+// earlier attempt is undone only if no later one exists, because later ones keep their numbers.
 func (s *Store) Adopt(_ context.Context, c *store.Claim, p store.SpooledOutcome) (store.Recorded, error) {
 	defer s.lock()()
 	if r := s.findID(c.ID); r.isClaimedBy(c) {
@@ -120,8 +120,9 @@ func (s *Store) Adopt(_ context.Context, c *store.Claim, p store.SpooledOutcome)
 	return s.recordAttempt(c, p.Attempt, p.StartedAt, p.Outcome)
 }
 
-// recordAttempt completes an attempt and changes the delivery, under the fence of c. One exception: a late success ends a
-// delivery that has not ended, and completes its attempt in any case. Recording the same status again is harmless.
+// recordAttempt completes an attempt and changes the delivery, if the claim c is valid. One exception: a late success
+// ends a delivery that has not ended, and completes its attempt in any case. Recording the same status again is
+// harmless.
 func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o store.Outcome) (store.Recorded, error) {
 	if !o.Status.Final() && o.Status != store.Waiting && o.Status != store.Held {
 		return store.Recorded{}, fmt.Errorf("model: %q is not a status that an attempt can end with", o.Status)
@@ -168,7 +169,7 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 	return rec, nil
 }
 
-// applyOutcome changes the delivery and its agent as the outcome says, and releases the next delivery. A free attempt
+// applyOutcome changes the delivery and its agent, and releases deliveries that waited for this one. A free attempt
 // without a call is undone.
 func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int, started time.Time) {
 	now := s.now()
@@ -196,8 +197,9 @@ func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int
 	s.observeOutcome(r.agent, c, o)
 }
 
-// recheck queues the delivery again at once if a hint arrived after the claim, if Bind changed its agent, or if it has no
-// turn. Recording the outcome a second time does not. A wait without the turn keeps its budget and its delay.
+// recheck queues the delivery again at once if a hint arrived after the claim, if Bind changed its agent, or if it has
+// no turn. Recording the outcome a second time does not. Without the turn, it keeps its budget and its delay of later
+// ones.
 func (s *Store) recheck(r *row, c *store.Claim, o store.Outcome) bool {
 	notFound := r.Status == store.Rejected && r.Reason == reason.EventNotFound
 	behind := r.Status == store.Waiting && r.Reason == reason.BehindEarlier
@@ -213,7 +215,7 @@ func (s *Store) recheck(r *row, c *store.Claim, o store.Outcome) bool {
 	return true
 }
 
-// findOpenAttempt returns the attempt if it has no outcome, else nil.
+// findOpenAttempt returns the attempt if it has no outcome yet, else nil.
 func (r *row) findOpenAttempt(number int, started time.Time) *store.Attempt {
 	for i, a := range r.History {
 		if a.Number == number && a.StartedAt.Equal(started) && a.Outcome == "" {
@@ -223,13 +225,13 @@ func (r *row) findOpenAttempt(number int, started time.Time) *store.Attempt {
 	return nil
 }
 
-// undoAttempt deletes an attempt and takes its number back.
+// undoAttempt deletes an attempt and subtracts it from the count.
 func (r *row) undoAttempt(number int, started time.Time) {
 	r.Attempts--
 	r.History = slices.DeleteFunc(r.History, func(a store.Attempt) bool { return a.Number == number && a.StartedAt.Equal(started) })
 }
 
-// endGone retracts the feedback of a delivery whose event is gone, and gives its key to the event that has it now.
+// endGone retracts a feedback whose event is gone. It gives the key to a new delivery for the event that has it now.
 func (s *Store) endGone(r *row, g store.Gone) {
 	if r.job.Kind == job.KindNewFeedback {
 		s.accept([]store.Intake{{Job: r.job.Retraction(r.id), Source: store.Source{Name: store.SourceChain}}}, true)
