@@ -141,8 +141,9 @@ func (q *Queue) Ping(ctx context.Context) error {
 // is due.
 func (q *Queue) Enqueue(ctx context.Context, t Task) error { return q.enqueueWith(ctx, t, nil) }
 
-// enqueueWith is Enqueue with additional asynq headers of the task. Before the first task of the process it calls
-// Marker, so that Redis has a marker (the time since which it has lost no task) that is not later than the task.
+// enqueueWith is Enqueue with additional asynq headers of the task. The marker in Redis is the time since which Redis
+// has lost no task. Before the first task of the process, enqueueWith calls Marker, so that Redis has a marker that is
+// not later than the task.
 func (q *Queue) enqueueWith(ctx context.Context, t Task, headers map[string]string) error {
 	body, err := json.Marshal(payload{t.DeliveryID, t.N})
 	if err != nil {

@@ -506,8 +506,9 @@ func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, ar
 
 // answerKnownKey answers the job a, whose key has the delivery h. The first case that applies decides:
 //   - a is Refused: nothing changes.
-//   - h's stored job cannot be parsed: reopenDelivery replaces it, if h ended because its event was missing (mayReopen)
-//     or its job was invalid, and if h's agent was not called or a was read from the chain. Otherwise nothing changes.
+//   - h's stored job cannot be parsed. Two conditions let reopenDelivery replace it: h ended because its event was
+//     missing (mayReopen) or its job was invalid; and h's agent was not called, or a was read from the chain. Otherwise
+//     nothing changes.
 //   - a was read from the chain: answerRead.
 //   - workers do not check h's event: answerUnverified.
 //   - h is a retraction, whose job this package made: nothing changes.

@@ -21,8 +21,8 @@ type Source struct {
 	Trust Trust
 }
 
-// Trust decides which action is used if several jobs name the same event at the same position: the action of the job
-// with the highest Trust, and among equal ones that of the job that arrived first.
+// Trust decides which action is used if several jobs name the same event at the same position. The action of the job
+// with the highest Trust is used. Among equal ones, that of the first job to arrive is used.
 type Trust int
 
 // The values of Trust.
@@ -125,9 +125,9 @@ func AddHint(list []Hint, h Hint) (_ []Hint, added bool) {
 	return append(list, h), true
 }
 
-// HasOtherAction reports whether list has a hint with this trust whose action differs from that of the job j, or whose
-// headers differ from sealed, the encrypted headers of j. same reports whether encrypted headers decrypt to the same
-// headers as sealed (sameHeaders).
+// HasOtherAction reports whether a hint of list with this trust has another action than the job j, or other headers.
+// sealed has the encrypted headers of j. same reports whether encrypted headers decrypt to the same headers as sealed;
+// see sameHeaders.
 func HasOtherAction(list []Hint, j job.Job, sealed []byte, trust Trust, same func(sealed []byte) bool) bool {
 	return slices.ContainsFunc(list, func(h Hint) bool {
 		return h.Source.Trust == trust && (h.Job.ActionSum() != j.ActionSum() || !sameHeaders(sealed, h.SealedHeaders, same))

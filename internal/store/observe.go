@@ -12,7 +12,8 @@ import (
 )
 
 // The values of AgentRow.State, the result of the last contact with the agent's server. The state does not decide
-// whether the agent is enabled: AgentRow.Enabled and the servers file (the operator's list of MCP servers) do.
+// whether the agent is enabled. AgentRow.Enabled decides that, and so does the servers file, the operator's list of MCP
+// servers.
 const (
 	StateDisabled  = "disabled"   // the agent is disabled, so its deliveries are held
 	StatePending   = "pending"    // there was no contact yet, or none since the agent was enabled
@@ -77,10 +78,10 @@ func ToolList(tools []KnownTool) json.RawMessage {
 	return append(out, ']')
 }
 
-// ReleaseEnabled puts the deliveries that were held because their agents were disabled (agent_disabled) into the
-// agents' backlogs, for all agents whose row is enabled now. It omits agents for which except returns true (nil: none).
-// It returns the number of released deliveries, and the tasks that the caller puts into Redis or removes there. After
-// an error, both describe the committed part, and a second call continues.
+// ReleaseEnabled releases deliveries that were held because their agents were disabled: it puts them into the agents'
+// backlogs. It selects all agents whose row is enabled now, except those for which except returns true (nil: none). It
+// returns the number of released deliveries, and the tasks that the caller puts into Redis or removes there. After an
+// error, both describe the committed part, and a second call continues.
 func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (released int, tasks []Task, err error) {
 	defer wrapError(&err, "release held deliveries of enabled agents")
 	seen := map[Agent]bool{}

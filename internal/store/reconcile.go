@@ -51,9 +51,9 @@ func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, more bool, er
 	return tasks, len(found.ids) == limit, err
 }
 
-// IgnoreOrder ends the waits of at most limit deliveries that wait for another one of their ordering key
-// (behind_earlier) although their order is switched off: for all agents without Config.StrictOrder, and otherwise for
-// agents whose Policy.Order is off. It puts them into their agents' backlogs, and dispatches from these backlogs.
+// IgnoreOrder ends the waits of at most limit deliveries that wait for another one of their ordering key although the
+// order is switched off. The order is off for all agents without Config.StrictOrder, and otherwise for agents whose
+// Policy.Order is off. IgnoreOrder puts the deliveries into their agents' backlogs, and dispatches from these backlogs.
 // Responses (ResponseAppended) are not selected, because they wait for their feedback in any case.
 func (s *Store) IgnoreOrder(ctx context.Context, limit int) (tasks []Task, err error) {
 	defer wrapError(&err, "dispatch deliveries whose order is switched off")

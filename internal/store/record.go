@@ -32,8 +32,8 @@ const (
 )
 
 // Outcome is the result of one attempt: the delivery's next status, and data about the call. Record makes its strings
-// storable (valid UTF-8 without NUL) and cuts long ones. While Postgres is unavailable, Redis stores outcomes as JSON.
-// So fields may be added, but their JSON names must not change.
+// valid UTF-8 without NUL, and cuts long ones. While Postgres is unavailable, Redis stores outcomes as JSON. So fields
+// may be added, but their JSON names must not change.
 type Outcome struct {
 	Status Status        `json:"status"`
 	Reason reason.Reason `json:"reason,omitempty"` // empty for Delivered
@@ -79,8 +79,8 @@ type Outcome struct {
 	// endpoint, so Record does not change the agent's row.
 	EndpointOfJob bool `json:"endpointOfJob,omitempty"`
 
-	// Elsewhere, for Held with agent_disabled: the servers file (the operator's list of MCP servers) disables the
-	// agent, not the agent's row. Record then does not release the delivery, although the row is enabled.
+	// Elsewhere, for Held with agent_disabled: the agent is disabled by the servers file, the operator's list of MCP
+	// servers, and not by the agent's row. Record then does not release the delivery, although the row is enabled.
 	Elsewhere bool `json:"elsewhere,omitempty"`
 	// FetchFailed: the feedback file could not be fetched. Claim.FetchFailures counts these.
 	FetchFailed  bool `json:"fetchFailed,omitempty"`

@@ -124,8 +124,8 @@ func (h *Hold) CheckFiles(w What) error {
 		b.clock().Add(wait).UTC().Format("15:04:05 UTC"), wait.Round(100*time.Millisecond))}
 }
 
-// Costly reports whether the agent was costly when the attempt began, in one of three ways: its latest attempts took
-// more than longAttempt on average, a running attempt had taken that long, or half of its budget (costlyPart) was used.
+// Costly reports whether the agent was costly when the attempt began. An agent is costly if its latest attempts took
+// more than longAttempt on average, if a running attempt has taken that long, or if costlyPart of its budget is used.
 // The result does not change during the attempt. For a nil Hold it is false.
 func (h *Hold) Costly() bool { return h != nil && h.costly }
 

@@ -32,8 +32,8 @@ func (w *waitingEndpoint) isForgotten(r *rules, now int64) bool {
 }
 
 // isExpected reports whether a call of w's endpoint is expected while a call of another endpoint runs, which takes the
-// time long (µs): a call of w asks now, or its return time is within that time. If long is at most r.presence, only a
-// call that asks now counts.
+// time long (µs). It is expected if a call of w asks now, or if its return time is within that time. If long is at most
+// r.presence, only a call that asks now counts.
 func (w *waitingEndpoint) isExpected(r *rules, now, long int64) bool {
 	if w.asked > 0 && now <= w.asked+r.presence {
 		return true

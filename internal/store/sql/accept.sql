@@ -13,11 +13,11 @@
 -- @max_responses: how many of them may be responses (2)
 -- @strict: deliveries of one ordering key are called in order
 --
--- The transaction has locked the agents. A job stays in its agent's backlog (place = 'line') in two cases: the agent
--- already has a backlog, which is dispatched first, or @max_dispatched of the agent's deliveries are dispatched. Two
--- details serve the plan. The look-up of the backlog is no EXISTS, which Postgres could answer for all agents at once
--- from a hash of every backlog row. Jobs, headers and traceparents are read from their arrays last, so that Postgres
--- does not sort them with the other columns.
+-- The transaction has locked the agents. A job stays in its agent's backlog (place = 'line') if the agent already has a
+-- backlog, which is dispatched first, or if @max_dispatched of the agent's deliveries are dispatched. Two details serve
+-- the plan. The look-up of the backlog is no EXISTS, which Postgres could answer for all agents at once from a hash of
+-- every backlog row. Jobs, headers and traceparents are read from their arrays last, so that Postgres does not sort
+-- them with the other columns.
 --
 -- A job that may not be called yet (parts/turn.sql) becomes waiting (behind_earlier), outside the backlog. So does a
 -- response if @max_responses responses to its agent are already dispatched. If several new jobs of one ordering key

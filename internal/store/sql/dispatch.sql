@@ -19,9 +19,9 @@
 -- deliveries, or grant the same turn. Each agent's backlog is read in a LATERAL subquery by the agent's own index, and
 -- rows are updated by known ids, so that old statistics cannot lead to another plan.
 --
--- Returns the tasks to put into Redis, each with its attempts, its lane (bulk: a backfill, or a replay before its first
--- attempt) and its agent. Also returns the deliveries that left the backlog, marked as behind. If the caller fails to
--- enqueue a task, the reconciler finds the delivery by handed_at.
+-- Returns the tasks to put into Redis, each with its attempts, its agent, and whether it goes to the lane bulk. A
+-- backfill goes there, and a replay before its first attempt. Also returns the deliveries that left the backlog, marked
+-- as behind. If the caller fails to enqueue a task, the reconciler finds the delivery by handed_at.
 WITH agent AS MATERIALIZED (
     SELECT DISTINCT w.c, w.r, w.a
       FROM unnest(@chains::bigint[], @registries::text[], @agents::text[]::numeric[], @ids::uuid[], @claim_nos::bigint[]) AS w(c, r, a, id, claim_no)

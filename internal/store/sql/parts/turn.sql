@@ -7,9 +7,9 @@
 --   2. an earlier one delays it (delays_until), or is checked and in the backlog;
 --   3. ROW is a revocation, and its feedback has not ended.
 --
--- A response waits for its feedback only. An unchecked delivery (verified, but not bound to an event) is dispatched for
--- its check, which needs no turn, and delays others for a short time only. An unchecked revocation waits before its
--- check.
+-- A response waits for its feedback only. An unchecked delivery is verified, but not bound to an event. It is
+-- dispatched for its check, which needs no turn, and delays others for a short time only. An unchecked revocation waits
+-- before its check.
 CASE WHEN ROW.order_hash IS NULL THEN NULL
      WHEN ROW.kind = 'ResponseAppended' THEN CASE WHEN {{open_feedback ROW}} THEN now() + interval '10 years' END
      WHEN ROW.verified AND NOT ROW.bound AND ROW.kind <> 'FeedbackRevoked' THEN NULL
