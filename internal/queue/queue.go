@@ -49,7 +49,7 @@ const (
 // Task is a task that was created when Postgres dispatched a delivery. It is enqueued in Redis.
 type Task struct {
 	DeliveryID uuid.UUID
-	N          int    // the delivery's dispatch counter; a task with an older counter than the row cannot claim the delivery
+	N          int    // the delivery's dispatch counter; a task with an older one than the row cannot claim it
 	Kind       string // the asynq task type, one of job.TaskTypes
 	Lane       Lane
 	At         time.Time // the earliest time at which a worker runs it; zero: now

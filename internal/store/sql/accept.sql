@@ -38,7 +38,7 @@ WITH arrival AS MATERIALIZED (
                              AND g.agent_id = w.agent_id AND g.policy ->> 'order' = 'off'))
                      THEN {{order_hash w}} END AS order_hash
       FROM arrival w
-), mate AS MATERIALIZED ( -- follows: a new job of its ordering key goes first; awaits_feedback: its feedback is a new job too
+), mate AS MATERIALIZED ( -- follows: a new job of its ordering key goes first; awaits_feedback: its feedback is new too
     SELECT nr, order_hash IS NOT NULL AND kind <> 'ResponseAppended' AND row_number() OVER (PARTITION BY order_hash ORDER BY order_seq, kind DESC, nr) > 1
                 AND (bound OR NOT verified OR kind = 'FeedbackRevoked') AS follows,
            order_hash IS NOT NULL AND (kind = 'ResponseAppended' OR key LIKE '%#FeedbackRevoked%')
