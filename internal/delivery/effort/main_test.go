@@ -19,7 +19,7 @@ func everywhere(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)
 	heraldtest.EachRedis(t, func(t *testing.T, url string) { test(t, heraldtest.RedisClient(t, url)) })
 }
 
-// world contains workers with a common clock that only move moves.
+// world has workers with a common clock, which only the method move moves.
 type world struct {
 	testing.TB
 	*heraldtest.Clock
@@ -88,7 +88,7 @@ func (w *world) calls(b *Budgets, of store.Agent, n int, took time.Duration) {
 	}
 }
 
-// told waits until all pending usage has been reported to Redis, or Redis did not answer.
+// told waits until the budgets b have reported all pending usage to Redis, or Redis did not answer.
 func (w *world) told(b *Budgets) {
 	w.Helper()
 	heraldtest.Await(w, "Redis to be told", func() bool {
