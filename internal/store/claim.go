@@ -22,7 +22,7 @@ import (
 const clockTolerance = time.Second
 
 // Claim is the right of one worker to make one attempt at a delivery, until LeaseUntil. It also has the data of the
-// delivery and of its agent that the attempt needs.
+// delivery and of its agent that the attempt needs. The package comment defines the terms.
 type Claim struct {
 	ID            uuid.UUID
 	N             int   // the delivery's dispatch counter, as in the claimed task (Task.N)
@@ -48,8 +48,8 @@ type Claim struct {
 	// Unfinished: an earlier attempt has no outcome in Postgres, because its worker died or could not record the
 	// outcome.
 	Unfinished bool
-	// InDoubt: an attempt of this budget is unfinished and may have called the agent. Unfinished attempts of earlier
-	// budgets do not count: by replaying the delivery, the operator accepted a second call.
+	// InDoubt: an unfinished attempt of this budget may have called the agent. Those of earlier budgets do not count:
+	// by replaying the delivery, the operator accepted a second call.
 	InDoubt     bool
 	Replay      bool // an operator has replayed the delivery
 	Policy      Policy
@@ -57,8 +57,8 @@ type Claim struct {
 	Succeeded   bool   // a delivery to the agent succeeded within RecentSuccess
 	Traceparent string // traceparent of the job; empty: the job has none
 	Again       bool   // not the first try: the delivery was waiting when it was claimed, or had a task before this one
-	// AheadOf is the index (order_seq) of an earlier open delivery of the ordering key that this delivery overtakes. An
-	// earlier delivery delays later ones only until its delays_until. Empty: none is overtaken.
+	// AheadOf is the index (order_seq) of an earlier open delivery of the ordering key that this delivery overtakes.
+	// The time for which the earlier one delays later ones (delays_until) has passed. Empty: none is overtaken.
 	AheadOf string
 
 	// MayCall reports whether the worker may call the agent: the delivery has the turn of its ordering key, or needs no
@@ -149,7 +149,8 @@ func (c *Claim) Agent() Agent {
 // an outcome.
 var ErrUnreadableJob = errors.New("the stored job cannot be read")
 
-// EarlyError is returned by Claim if the delivery still waits and keeps the task for the end of the wait.
+// EarlyError is returned by Claim if the task was run before the end of the delivery's wait. asynq must run the task
+// again when the wait ends.
 type EarlyError struct {
 	Left   time.Duration // rest of the wait
 	Reason reason.Reason // reason of the wait
@@ -188,11 +189,11 @@ type claimRequest struct {
 	lease time.Duration
 }
 
-// claimGroup claims several queued deliveries in one statement and one commit. The coalescer calls claimAlone for each
-// request that gets no answer:
-//   - the delivery waits, cannot be claimed, or is locked by another transaction;
-//   - the group has an earlier request for the same delivery;
-//   - the lease differs from that of the group's first request.
+// claimGroup claims several queued deliveries in one statement and one commit. A request gets no answer in these cases,
+// and the coalescer then calls claimAlone for it:
+//   - The delivery waits, cannot be claimed, or is locked by another transaction.
+//   - The group has an earlier request for the same delivery.
+//   - The lease differs from that of the group's first request.
 func (s *Store) claimGroup(ctx context.Context, group []claimRequest) ([]result[*Claim], error) {
 	lease := group[0].lease
 	positions := make(map[uuid.UUID]int, len(group))
@@ -255,7 +256,7 @@ func readClaims(rows pgx.Rows, add func(*Claim, error)) error {
 	return err
 }
 
-// claimRow is a row that claim.sql or claim_followers.sql returns. Its method claim computes the other fields of Claim.
+// claimRow is a row that claim.sql or claim_followers.sql returns.
 type claimRow struct {
 	Claim
 	job, policy []byte
@@ -279,7 +280,8 @@ func (r *claimRow) claim() (*Claim, error) {
 	return &c, nil
 }
 
-// weeks matches the names of the weekly partitions of herald.attempts (see ensure_attempt_partitions in migrations).
+// weeks matches the names of the partitions of herald.attempts: one per week, and the default partition (see
+// ensure_attempt_partitions in migrations).
 var weeks = regexp.MustCompile(`^(?:herald\.)?(attempts_(?:default|[0-9]{8}))$`)
 
 // parseWeek returns the name of a partition of herald.attempts, qualified with the schema, given the name as Postgres

@@ -17,8 +17,8 @@ const (
 	flightStall = 250 * time.Millisecond
 
 	// groupTimeout limits the statement of a group. It is long because a timeout does not undo a commit: a claim that
-	// Postgres commits later has no worker until its lease expires. It is shorter than the 10 s after which callers
-	// give up, so that each caller has time left to run its request alone.
+	// Postgres commits later has no worker until its lease expires. It is shorter than the 10 s after which package
+	// delivery gives up a claim, so that each caller has time left to run its request alone.
 	groupTimeout = 5 * time.Second
 )
 
@@ -189,8 +189,7 @@ func (c *coalescer[Q, A]) endFlight() {
 	c.startFlights()
 }
 
-// runFlight runs the flight of the group that r leads. On return, and after a panic, it wakes the group's other
-// callers.
+// runFlight runs the flight of the group r.toRun. On return, and after a panic, it wakes the group's other callers.
 func (c *coalescer[Q, A]) runFlight(ctx context.Context, r *request[Q, A]) {
 	stalled := time.AfterFunc(c.stall, c.endFlight)
 	defer func() {

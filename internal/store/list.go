@@ -64,8 +64,8 @@ type Attempt struct {
 	Arguments  json.RawMessage `json:"arguments,omitempty"`
 	Response   json.RawMessage `json:"response,omitempty"`
 	Protocol   string          `json:"protocol,omitempty"`
-	// StepMicros has the durations of the steps check, resolve, fetch, compose and call in µs, up to the last step that
-	// began.
+	// StepMicros has the durations of the steps check, resolve, fetch, connect, compose and call in µs, up to the last
+	// step that began.
 	StepMicros []int32 `json:"stepMicros,omitempty"`
 }
 

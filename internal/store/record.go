@@ -31,9 +31,9 @@ const (
 	maxNames      = 16
 )
 
-// Outcome is the result of one attempt: the delivery's next status, and data about the call. Record makes its strings
-// valid UTF-8 without NUL, and cuts long ones. While Postgres is unavailable, Redis stores outcomes as JSON. So fields
-// may be added, but their JSON names must not change.
+// Outcome is the result of one attempt: the delivery's next status, and data about the call. The package comment
+// defines the terms. Record makes the strings valid UTF-8 without NUL, and cuts long ones. While Postgres is
+// unavailable, Redis stores outcomes as JSON. So fields may be added, but their JSON names must not change.
 type Outcome struct {
 	Status Status        `json:"status"`
 	Reason reason.Reason `json:"reason,omitempty"` // empty for Delivered
@@ -61,8 +61,8 @@ type Outcome struct {
 	Response      json.RawMessage `json:"response,omitempty"`  // to the tool call, as received
 	Result        json.RawMessage `json:"result,omitempty"`    // the part of the response for the delivery's row
 	Protocol      string          `json:"protocol,omitempty"`
-	// StepMicros has the durations of the steps check, resolve, fetch, compose and call in µs, up to the last step that
-	// began.
+	// StepMicros has the durations of the steps check, resolve, fetch, connect, compose and call in µs, up to the last
+	// step that began.
 	StepMicros []int32 `json:"stepMicros,omitempty"`
 	// CallTook, with Called, is the duration of the last call (JSON: ns). It includes connecting to the agent, if that
 	// was needed, but not the renewal of an access token. 0: unknown.
@@ -89,14 +89,15 @@ type Outcome struct {
 	// workers resolve the agent again. It does not raise the epoch again before the agent's next success.
 	Moved bool `json:"moved,omitempty"`
 
-	// Undecided: the check did not find the event, or not yet. A hint (Hint) that arrived after the claim may name the
-	// right position. If there is one, Record queues the delivery again at once.
+	// Undecided: the check found the event in no confirmed block, or a hint (type Hint) arrived during the check. If a
+	// hint arrived after the claim, Record queues the delivery again at once, because the hint may name the right
+	// position.
 	Undecided bool `json:"undecided,omitempty"`
 	// Rerouted, for Waiting: Bind gave the delivery another agent or ordering key, for which it must be dispatched
 	// anew. Record puts the delivery into that agent's backlog at once.
 	Rerouted bool `json:"rerouted,omitempty"`
 	// NoTurn, for Waiting: the event was found, but the delivery did not get the turn of its ordering key. Record
-	// returns the delivery to the backlog. It is called after it gets the turn.
+	// returns the delivery to the backlog, and a later claim gets the turn.
 	NoTurn bool `json:"noTurn,omitempty"`
 	// Gone, for Cancelled: the chain no longer has the event with which the agent was or may have been called.
 	Gone *Gone `json:"gone,omitempty"`

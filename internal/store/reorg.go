@@ -271,9 +271,8 @@ func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders m
 // instead.
 //
 // If known is another event, the first case that applies decides:
-//   - h must stay as it is, so brought gets a new delivery with the key (displaceHolder). This applies if h is bound
-//     and its agent was or may have been called. It also applies if h is bound or verified and has ended although its
-//     event was not missing (mayReopen is false).
+//   - h is bound and its agent was or may have been called, or h is bound or verified and has ended although its event
+//     was not missing (mayReopen is false): brought gets a new delivery with the key (displaceHolder).
 //   - h ended because its event was missing (mayReopen), and its agent was not called: h is queued again with brought.
 //   - h is neither bound nor verified: h keeps known. The answer is Conflict if the content of the events differs.
 //   - Otherwise h gets brought as its job, and known becomes its first hint.
