@@ -178,8 +178,8 @@ func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, 
 	return rec, nil
 }
 
-// recordAlone records one outcome. It writes the attempt's partition directly. If that partition cannot be written
-// (isMissingWeek), it writes the partitioned table herald.attempts instead.
+// recordAlone records one outcome. It writes the attempt's partition directly, or herald.attempts if that fails
+// (isMissingWeek).
 func (s *Store) recordAlone(ctx context.Context, q recordRequest) (Recorded, error) {
 	rec, err := s.recordOnce(ctx, q)
 	if err != nil && q.claim.week != "" && isMissingWeek(err) {
@@ -227,8 +227,8 @@ func isMissingWeek(err error) bool {
 	return errors.As(err, &pe) && (pe.Code == undefinedTable || pe.Code == insufficientPrivilege)
 }
 
-// Adopt records the outcome p of an earlier attempt of the claimed delivery, so that the agent is not called again. The
-// claim's own attempt must not have called the agent: Adopt deletes it. Then it completes the earlier attempt and
+// Adopt records the outcome p of an earlier attempt of the claimed delivery, so that the agent is not called again. It
+// deletes the claim's own attempt, which must not have called the agent. Then it completes the earlier attempt and
 // changes the delivery as Record would. p.Outcome.Delay is the rest of the wait. Calling Adopt again after an error is
 // harmless.
 //
@@ -291,8 +291,7 @@ func (o Outcome) checkStatus() error {
 // returns the delivery to the backlog at once.
 func (o Outcome) needsRecheck() bool { return o.Undecided || o.Rerouted || o.NoTurn }
 
-// recordRequest is the request to record the outcome of an attempt. The attempt is the claim's own one, or for Adopt an
-// earlier one of the same delivery.
+// recordRequest is the request to record the outcome of an attempt: of the claim's own, or for Adopt of an earlier one.
 type recordRequest struct {
 	claim     *Claim
 	outcome   Outcome

@@ -64,10 +64,10 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []reason.Reas
 	return len(ended), append(tasks, ended...), nil
 }
 
-// mendedReasons returns the reason for which the transaction that records o must release the agent's held deliveries,
-// or nil. The reason may have gone since the claim: the operator may have enabled the agent or stored a credential. No
-// later call would then release the delivery that o holds. So mendedReasons returns a reason only if o itself holds the
-// delivery for it: agent_disabled (except with o.Elsewhere) or auth_required.
+// mendedReasons returns the reason for which the transaction that records o must also release the agent's held
+// deliveries; nil: none. If o holds its delivery, the operator may have removed the cause since the claim, by enabling
+// the agent or storing a credential. No later call would then release that delivery. So mendedReasons returns o's
+// reason if it is auth_required, or agent_disabled without o.Elsewhere.
 //
 // since is the epoch argument of release_held.sql. For auth_required it is claimed, the agent's epoch in the claim:
 // storing a credential raises the epoch, and the statement releases nothing if the epoch is still the same. For

@@ -88,7 +88,7 @@ func (w *world) calls(b *Budgets, of store.Agent, n int, took time.Duration) {
 	}
 }
 
-// told waits until the budgets b have reported all pending usage to Redis, or Redis did not answer.
+// told waits until all pending usage has been reported to Redis, or Redis did not answer.
 func (w *world) told(b *Budgets) {
 	w.Helper()
 	heraldtest.Await(w, "Redis to be told", func() bool {

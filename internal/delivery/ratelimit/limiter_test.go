@@ -367,7 +367,7 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// TestMemory: an attacker who invents origins uses a bounded amount of memory, and origins in use are kept.
+// TestMemory: a caller that makes up origins uses a bounded amount of memory, and origins in use are kept.
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	c := newClock()
