@@ -148,7 +148,7 @@ func New(cfg Config) (*Limiter, error) {
 		minWait: toMicros(minWait), maxWait: toMicros(maxWait), presence: toMicros(presence), slack: toMicros(slack),
 		recent: toMicros(recent), keptAfter: toMicros(keptAfter)}
 	l.life, l.end = context.WithCancel(context.Background())
-	l.outage.pause = firstProbe
+	l.outage.pause = firstTest
 	if cfg.lookForOthers > 0 {
 		l.lookForOthers, l.aloneAfter = cfg.lookForOthers, cfg.aloneAfter
 	}

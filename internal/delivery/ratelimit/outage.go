@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	// firstProbe is the time from a failure of Redis to the first test of Redis (probeRedis), and between two tests. If
-	// Redis fails again within steady after its return, that time doubles, up to lastProbe.
-	firstProbe = time.Second
-	lastProbe  = 30 * time.Second
+	// firstTest is the time from a failure of Redis to the first test of Redis (testRedis), and between two tests. If
+	// Redis fails again within steady after its return, that time doubles, up to lastTest.
+	firstTest = time.Second
+	lastTest  = 30 * time.Second
 	steady     = 10 * time.Second
-	// probeTimeout bounds the first acquire and release of a test of Redis, which may have to connect. A longer
+	// testTimeout bounds the first acquire and release of a test of Redis, which may have to connect. A longer
 	// Config.Timeout is used instead. No call to an agent waits for the test.
-	probeTimeout = time.Second
+	testTimeout = time.Second
 	// maxPendingReleases bounds the releases that wait until Redis answers again. Further ones are dropped; their
 	// permits expire in Redis after PermitTTL.
 	maxPendingReleases = 4096
@@ -28,7 +28,7 @@ type outage struct {
 	// generation counts the changes of local. A failed call to Redis that began before the last change is ignored.
 	generation      int
 	since           time.Time        // when local last changed
-	pause           time.Duration    // first value of wait: firstProbe, except in tests
+	pause           time.Duration    // first value of wait: firstTest, except in tests
 	wait            time.Duration    // time between two tests of Redis in the present outage
 	pendingReleases []pendingRelease // releases that Redis has missed
 }
@@ -73,7 +73,7 @@ func (l *Limiter) beginOutage(generation int, err error) {
 	}
 	now := time.Now()
 	if !l.outage.since.IsZero() && now.Sub(l.outage.since) < steady {
-		l.outage.wait = min(2*l.outage.wait, lastProbe)
+		l.outage.wait = min(2*l.outage.wait, lastTest)
 	} else {
 		l.outage.wait = l.outage.pause
 	}
@@ -91,7 +91,7 @@ func (l *Limiter) beginOutage(generation int, err error) {
 	}()
 }
 
-// awaitRedis tests Redis (probeRedis) every pause, until Redis accepts scripts and has received the pending releases.
+// awaitRedis tests Redis (testRedis) every pause, until Redis accepts scripts and has received the pending releases.
 // Then it ends the outage and returns. It also returns if Close is called.
 func (l *Limiter) awaitRedis(pause time.Duration) {
 	timer := time.NewTimer(pause)
@@ -102,20 +102,20 @@ func (l *Limiter) awaitRedis(pause time.Duration) {
 		case <-l.life.Done():
 			return
 		}
-		if l.probeRedis() && l.sendPendingReleases() == nil && l.endOutage() {
+		if l.testRedis() && l.sendPendingReleases() == nil && l.endOutage() {
 			return
 		}
 		timer.Reset(pause)
 	}
 }
 
-// probeRedis reports whether Redis can acquire and release a permit of the origin "" in time. A PING would not show
-// that Redis accepts writes. probeRedis does both twice: the first time, which may have to connect, within probeTimeout
+// testRedis reports whether Redis can acquire and release a permit of the origin "" in time. A PING would not show
+// that Redis accepts writes. testRedis does both twice: the first time, which may have to connect, within testTimeout
 // or Config.Timeout, whichever is longer; the second time within Config.Timeout.
-func (l *Limiter) probeRedis() bool {
+func (l *Limiter) testRedis() bool {
 	key, id := originKey(""), endpointID("")
 	token := permitToken(id, "look")
-	for _, timeout := range []time.Duration{max(probeTimeout, l.timeout), l.timeout} {
+	for _, timeout := range []time.Duration{max(testTimeout, l.timeout), l.timeout} {
 		_, err := callRedis(l.life, l, timeout, func(ctx context.Context) (releaseAnswer, error) {
 			if _, err := l.remote.acquire(ctx, key, id, token, question{attempt: true}); err != nil {
 				return releaseAnswer{}, err
