@@ -12,7 +12,7 @@ const (
 	// Redis fails again within steady after its return, that time doubles, up to lastTest.
 	firstTest = time.Second
 	lastTest  = 30 * time.Second
-	steady     = 10 * time.Second
+	steady    = 10 * time.Second
 	// testTimeout bounds the first acquire and release of a test of Redis, which may have to connect. A longer
 	// Config.Timeout is used instead. No call to an agent waits for the test.
 	testTimeout = time.Second
