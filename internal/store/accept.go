@@ -462,7 +462,7 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 	if len(keys) == 0 {
 		return nil
 	}
-	holders, err := s.readHolders(ctx, tx, "key = ANY($1)", keys)
+	holders, err := s.readHolders(ctx, tx, "h.key = ANY($1)", keys)
 	if err != nil {
 		return err
 	}
@@ -488,7 +488,7 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 	return nil
 }
 
-// readHolders reads the deliveries that match condition, an SQL expression in which $1 is arg. It returns them by key.
+// readHolders reads the deliveries that match condition, an SQL expression about h in which $1 is arg. It returns them by key.
 func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, arg any) (map[string]holder, error) {
 	rows, _ := tx.Query(ctx, statement("known")+" WHERE "+condition, arg)
 	found := make(map[string]holder)
@@ -576,7 +576,7 @@ func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 		if _, err := tx.Exec(ctx, `SELECT FROM herald.history WHERE key = $1 FOR UPDATE`, a.key); err != nil {
 			return out, fmt.Errorf("lock %s: %w", a.key, err)
 		}
-		locked, err := s.readHolders(ctx, tx, "key = $1", a.key)
+		locked, err := s.readHolders(ctx, tx, "h.key = $1", a.key)
 		if err != nil {
 			return out, err
 		}
