@@ -483,10 +483,15 @@ CREATE TABLE herald.delivery_events (
 -- +goose StatementBegin
 CREATE FUNCTION herald.note_delivery_event() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO herald.delivery_events (delivery_id, status, reason, attempts)
-    SELECT id, status, reason, attempts
-      FROM herald.deliveries
-     WHERE id = NEW.id AND status = NEW.status AND reason IS NOT DISTINCT FROM NEW.reason;
+    IF NEW.finished_at IS NULL THEN
+        INSERT INTO herald.delivery_events (delivery_id, status, reason, attempts)
+        SELECT id, status, reason, attempts FROM herald.work
+         WHERE id = NEW.id AND status = NEW.status AND reason IS NOT DISTINCT FROM NEW.reason;
+    ELSE
+        INSERT INTO herald.delivery_events (delivery_id, status, reason, attempts)
+        SELECT id, status, reason, attempts FROM herald.history
+         WHERE id = NEW.id AND status = NEW.status AND reason IS NOT DISTINCT FROM NEW.reason AND finished_at IS NOT NULL;
+    END IF;
     RETURN NULL;
 END $$;
 -- +goose StatementEnd
@@ -523,7 +528,8 @@ CREATE FUNCTION herald.note_mishap() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO herald.mishaps AS m (chain_id, identity_registry, agent_id, status, reason, deliveries)
     SELECT NEW.chain_id, NEW.identity_registry, NEW.agent_id, NEW.status, coalesce(NEW.reason, ''), ARRAY[NEW.id]
-     WHERE EXISTS (SELECT FROM herald.deliveries WHERE id = NEW.id AND status = NEW.status)
+     WHERE CASE WHEN NEW.finished_at IS NULL THEN EXISTS (SELECT FROM herald.work WHERE id = NEW.id AND status = NEW.status)
+                ELSE EXISTS (SELECT FROM herald.history WHERE id = NEW.id AND status = NEW.status AND finished_at IS NOT NULL) END
     ON CONFLICT (chain_id, identity_registry, agent_id, status, reason) DO UPDATE
        SET count = m.count + 1,
            deliveries = CASE WHEN cardinality(m.deliveries) < 20 THEN m.deliveries || excluded.deliveries ELSE m.deliveries END;

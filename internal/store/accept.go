@@ -460,7 +460,7 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 	if len(keys) == 0 {
 		return nil
 	}
-	holders, err := s.readHolders(ctx, tx, "key = ANY($1)", keys)
+	holders, err := s.readHolders(ctx, tx, "h.key = ANY($1)", keys)
 	if err != nil {
 		return err
 	}
@@ -486,7 +486,8 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 	return nil
 }
 
-// readHolders reads the deliveries that match condition, by key. condition is an SQL expression in which $1 is arg.
+// readHolders reads the deliveries that match condition, by key. condition is an SQL expression about
+// the row h of the history, in which $1 is arg.
 func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, arg any) (map[string]holder, error) {
 	rows, _ := tx.Query(ctx, statement("known")+" WHERE "+condition, arg)
 	found := make(map[string]holder)
@@ -577,7 +578,7 @@ func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 		if _, err := tx.Exec(ctx, `SELECT FROM herald.history WHERE key = $1 FOR UPDATE`, a.key); err != nil {
 			return out, fmt.Errorf("lock %s: %w", a.key, err)
 		}
-		locked, err := s.readHolders(ctx, tx, "key = $1", a.key)
+		locked, err := s.readHolders(ctx, tx, "h.key = $1", a.key)
 		if err != nil {
 			return out, err
 		}

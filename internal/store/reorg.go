@@ -417,7 +417,7 @@ func (s *Store) endGone(ctx context.Context, tx pgx.Tx, c *Claim, g Gone, rec *R
 // g.Next. It does nothing if old is no longer the delivery's event. New tasks are added to byAgent.
 func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, key string, id uuid.UUID, old job.Job, g Gone,
 	byAgent map[Agent][]Task) error {
-	holders, err := s.readHolders(ctx, tx, "id = $1", id)
+	holders, err := s.readHolders(ctx, tx, "h.id = $1", id)
 	if err != nil {
 		return err
 	}

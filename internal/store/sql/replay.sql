@@ -33,7 +33,7 @@ WITH changed AS (
 ), opened AS (
     {{reopen ended}}
 )
-SELECT d.id, EXISTS (SELECT FROM changed c WHERE c.id = d.id) OR EXISTS (SELECT FROM ended c WHERE c.id = d.id), d.status, coalesce(d.reason, ''),
-       d.job IS NOT NULL, d.dispatch
-  FROM herald.deliveries d
- WHERE d.id = ANY($1)
+SELECT h.id, EXISTS (SELECT FROM changed c WHERE c.id = h.id) OR EXISTS (SELECT FROM ended c WHERE c.id = h.id), coalesce(w.status, h.status),
+       coalesce(CASE WHEN w.id IS NULL THEN h.reason ELSE w.reason END, ''), h.job IS NOT NULL, coalesce(w.dispatch, h.dispatch)
+  FROM herald.history h LEFT JOIN herald.work w ON w.id = h.id
+ WHERE h.id = ANY($1)
