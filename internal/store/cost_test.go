@@ -171,7 +171,6 @@ func TestQueryPlans(t *testing.T) {
 		"displace":        {statement("displace"), id + `, 'k'`},
 		"backlog":         {statement("backlog"), `8, 500`},
 		"due":             {statement("due"), `500`},
-		"requeue":         {statement("requeue"), `ARRAY[` + id + `]::uuid[]`},
 		"switched_off":    {statement("switched_off"), `true, 500`},
 		"of all agents":   {statement("switched_off"), `false, 500`},
 		"ignore_order":    {statement("ignore_order"), `ARRAY[` + id + `]::uuid[]`},
