@@ -12,7 +12,7 @@
 WITH due AS MATERIALIZED (
     SELECT id, chain_id, identity_registry, agent_id
       FROM herald.work
-     WHERE place = 'waiting' AND next_attempt_at <= now()
+     WHERE (place || '') = 'waiting' AND next_attempt_at <= now()
      ORDER BY next_attempt_at
      LIMIT 4 * $1::int
 ), chosen AS MATERIALIZED (

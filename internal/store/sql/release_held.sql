@@ -9,10 +9,11 @@
 -- which the deliveries were held.
 UPDATE herald.work SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now(),
        delays_until = CASE WHEN NOT called THEN {{delays_until work}} END -- as if it had just been accepted
- WHERE id IN (SELECT d.id FROM herald.work d,
-                     (SELECT enabled, epoch FROM herald.agents WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3) g
-               WHERE d.chain_id = $1 AND d.identity_registry = $2 AND d.agent_id = $3
-                 AND d.place = 'held' AND d.reason = ANY($5::text[])
-                 AND g.epoch > $6::bigint AND (g.enabled OR d.reason <> 'agent_disabled')
-               ORDER BY d.seq LIMIT $4)
+ WHERE id = ANY(ARRAY(
+       SELECT d.id FROM herald.work d,
+              (SELECT enabled, epoch FROM herald.agents WHERE chain_id = $1 AND identity_registry = $2 AND agent_id = $3) g
+        WHERE d.chain_id = $1 AND d.identity_registry = $2 AND d.agent_id = $3
+          AND d.place = 'held' AND d.reason = ANY($5::text[])
+          AND g.epoch > $6::bigint AND (g.enabled OR d.reason <> 'agent_disabled')
+        ORDER BY d.seq + 0 LIMIT $4))
 RETURNING id, dispatch
