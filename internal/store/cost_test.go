@@ -143,7 +143,7 @@ func TestQueryPlans(t *testing.T) {
 		"agents_of":       {statement("agents_of"), `ARRAY[` + id + `]::uuid[]`},
 		"replay":          {statement("replay"), `ARRAY[` + id + `]::uuid[], true`},
 		"cancel":          {statement("cancel"), `ARRAY[` + id + `]::uuid[], true`},
-		"release_held":    {statement("release_held"), agent + `, 500, ARRAY['auth_required', 'agent_disabled'], -1`},
+		"release_held":    {statement("release_held"), agent + `, 500, ARRAY['auth_required', 'agent_disabled'], -1, NULL, NULL`},
 		"held_disabled":   {statement("held_disabled"), `8453, 17, 500`},
 		"observe":         {statement("observe"), agent + `, 'connected', NULL, NULL, NULL, NULL, NULL`},
 		"set_token":       {statement("set_token"), agent + `, 'https://a.example', 'oauth_client_credentials', 'Authorization', 'x', 1, NULL, 'https://i.example', '/mcp'`},

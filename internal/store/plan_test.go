@@ -61,14 +61,16 @@ var groupStatements = map[string]groupStatement{
 	"replay":            {sql: statement("replay"), args: func(n int) string { return deliveryArguments(n) + `, true` }},
 	"ignore_order":      {sql: statement("ignore_order"), args: deliveryArguments},
 	"expire_leases":     {sql: statement("expire_leases"), args: func(n int) string { return deliveryArguments(n) + `, 11` }},
-	"release_held":      {sql: statement("release_held"), args: func(n int) string { return oneAgent + `, 500, ARRAY['auth_required', 'agent_disabled'], -1` }},
-	"due":               {statement("due"), func(int) string { return `500` }, []usedIndex{{`work_due`, `next_attempt_at <= `}}},
-	"backlog":           {statement("backlog"), func(int) string { return `8, 500` }, []usedIndex{byPlace}},
-	"lost_leases":       {statement("lost_leases"), func(int) string { return `500` }, []usedIndex{byPlace}},
-	"lost_before":       {statement("lost_before"), func(int) string { return `now(), 500` }, []usedIndex{byPlace}},
-	"overdue":           {statement("overdue"), func(int) string { return `'15 s', md5('1')::uuid, 500` }, []usedIndex{byPlace}},
-	"release":           {statement("release"), func(int) string { return `'{1}', true, 500` }, []usedIndex{byPlace}},
-	"depth":             {statement("depth"), func(int) string { return `` }, []usedIndex{byPlace, {`work_due`, ``}}},
+	"release_held": {sql: statement("release_held"), args: func(n int) string {
+		return oneAgent + `, 500, ARRAY['auth_required', 'agent_disabled'], -1, md5('1')::uuid, 1`
+	}},
+	"due":         {statement("due"), func(int) string { return `500` }, []usedIndex{{`work_due`, `next_attempt_at <= `}}},
+	"backlog":     {statement("backlog"), func(int) string { return `8, 500` }, []usedIndex{byPlace}},
+	"lost_leases": {statement("lost_leases"), func(int) string { return `500` }, []usedIndex{byPlace}},
+	"lost_before": {statement("lost_before"), func(int) string { return `now(), 500` }, []usedIndex{byPlace}},
+	"overdue":     {statement("overdue"), func(int) string { return `'15 s', md5('1')::uuid, 500` }, []usedIndex{byPlace}},
+	"release":     {statement("release"), func(int) string { return `'{1}', true, 500` }, []usedIndex{byPlace}},
+	"depth":       {statement("depth"), func(int) string { return `` }, []usedIndex{byPlace, {`work_due`, ``}}},
 }
 
 const oneAgent = `8453, '0xaa', '1'`
