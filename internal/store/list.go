@@ -196,7 +196,6 @@ func (f Filter) narrow() (n narrowing) {
 		n.addCondition("split_part(order_key, '/', 3) =", f.Client) // uses the index history_client
 	}
 	if f.Transaction != "" {
-		n.conditions = append(n.conditions, "job IS NOT NULL")
 		n.addCondition("job ->> 'transactionHash' =", f.Transaction) // uses the index history_transaction
 	}
 	if f.Key != "" {

@@ -39,16 +39,27 @@ func (s *Store) Expire(ctx context.Context, age time.Duration, limit int) (n int
 	return n, err
 }
 
-// Due ends the waits of at most limit deliveries that wait without a task until a time that has passed. It puts them
-// into their agents' backlogs, and dispatches from these backlogs. more reports whether further waits may have ended.
+// Due puts at most limit deliveries that wait without a task, and whose wait is over, into their agents' backlogs, and
+// dispatches from these backlogs. more reports whether further deliveries may be due. It skips deliveries whose agent
+// another transaction has locked, so that several processes can call it at the same time.
 func (s *Store) Due(ctx context.Context, limit int) (tasks []Task, more bool, err error) {
+	ctx, cancel := s.withDeadline(ctx)
+	defer cancel()
 	defer wrapError(&err, "dispatch waits that are over")
-	found, err := s.findRows(ctx, statement("due"), limit)
-	if err == nil && len(found.ids) > 0 {
-		var n int
-		tasks, err = s.moveRows(ctx, found, true, []any{&n}, statement("requeue"), found.ids)
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, statement("due"), limit)
+		agents, err := pgx.CollectRows(rows, scanAgent)
+		if err != nil {
+			return err
+		}
+		more = len(agents) == limit
+		tasks, err = s.dispatchAgents(ctx, tx, distinctAgents(agents))
+		return err
+	})
+	if err != nil {
+		return nil, false, err
 	}
-	return tasks, len(found.ids) == limit, err
+	return tasks, more, nil
 }
 
 // IgnoreOrder ends the waits of at most limit deliveries that wait for another one of their ordering key although the
@@ -126,10 +137,7 @@ func (s *Store) Backlog(ctx context.Context, limit int) (tasks []Task, err error
 	defer cancel()
 	defer wrapError(&err, "dispatch a backlog")
 	rows, _ := s.pool.Query(ctx, statement("backlog"), MaxDispatchedPerAgent, limit)
-	agents, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Agent, err error) {
-		err = row.Scan(&a.ChainID, &a.Registry, &a.ID)
-		return a, err
-	})
+	agents, err := pgx.CollectRows(rows, scanAgent)
 	if err != nil || len(agents) == 0 {
 		return nil, err
 	}

@@ -416,7 +416,7 @@ func queueRecord(b *pgx.Batch, q recordRequest) {
 	b.Queue(statement("lock_delivery"), c.ID)
 	rows.queue(b, week, true)
 	if reasons, since := o.mendedReasons(c.Epoch); reasons != nil {
-		b.Queue(statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since)
+		b.Queue(statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since, c.ID, c.No)
 	}
 	if len(o.Refuted) > 0 {
 		b.Queue(`UPDATE herald.hints SET refuted = true WHERE delivery_id = $1 AND rank = ANY($2)`, c.ID, o.Refuted)

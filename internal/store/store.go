@@ -329,3 +329,9 @@ type Agent struct {
 	Registry string
 	ID       string
 }
+
+// scanAgent reads an agent.
+func scanAgent(row pgx.CollectableRow) (a Agent, err error) {
+	err = row.Scan(&a.ChainID, &a.Registry, &a.ID)
+	return a, err
+}
