@@ -30,8 +30,8 @@ type ReconcilerLedger interface {
 }
 
 // Dispatcher enqueues tasks in Redis, and removes from Redis those with Ended set. It stops at the first task that
-// Redis does not accept, and returns how many tasks precede that one. The deliveries of the others stay dispatched in
-// Postgres, until the reconciler finds that Redis does not have their tasks.
+// Redis does not accept, and returns how many tasks precede that one. The deliveries of the remaining tasks stay
+// dispatched in Postgres, until the reconciler finds that Redis does not have their tasks.
 type Dispatcher interface {
 	Dispatch(ctx context.Context, tasks []store.Task) (taken int)
 }
@@ -74,7 +74,7 @@ type Reconciler struct {
 	ReconcilerConfig
 
 	postgresLost time.Time // when Postgres was last found unavailable or slow
-	redisMarker  time.Time // RedisMarker of the Redis whose lost tasks were all replaced
+	redisMarker  time.Time // the RedisMarker before which all lost tasks have been replaced
 }
 
 // NewReconciler validates the configuration and sets the defaults.
@@ -141,7 +141,7 @@ func (r *Reconciler) LeadAndReconcile(ctx context.Context) error {
 	began := r.Now()
 	_, err := r.Ledger.Lead(ctx, func(ctx context.Context) error {
 		if r.Now().Sub(began) > slowPostgres {
-			r.postgresLost = r.Now() // the lock is never waited for, so Postgres was slow
+			r.postgresLost = r.Now() // Lead does not wait for the lock, so Postgres was slow
 		}
 		return r.Reconcile(ctx)
 	})
