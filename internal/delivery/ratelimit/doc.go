@@ -51,8 +51,8 @@
 //   - The endpoint that has waited longest is served first. When endpoint A asks, the limiter keeps a permit and a call
 //     of the rate for each endpoint B that has waited for 100 ms and for longer than A, may acquire another permit by
 //     the rule above, and is expected during A's call. B is expected if it asks now, or if its reserved time is before
-//     the end of A's call, judged by A's mean call time. So A's short calls use the permits of an absent B, and A's
-//     long calls do not overtake B.
+//     the end of A's call, judged by A's mean call time. So no permit stays idle for an absent B while A's calls are
+//     short, and A's long calls do not overtake B.
 //   - An endpoint that continues to wait with other calls after a granted one becomes the last.
 //
 // So no endpoint starves. The endpoint that has waited longest is refused only while it already holds its share of the

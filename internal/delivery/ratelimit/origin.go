@@ -155,8 +155,7 @@ func (o *origin) countRunning(r *rules, now int64, id string, limit int64) (call
 	return calls, longer
 }
 
-// passOn wakes the next call after w (wakeFrom). w was woken because a permit is free, but did not get it. Another call
-// may.
+// passOn wakes the next call after w (wakeFrom). w was woken, but got no permit. The next call may get one.
 func (o *origin) passOn(w *waitingCall) {
 	if i := slices.Index(o.waitingCalls, w); i >= 0 {
 		o.wakeFrom(i + 1)
