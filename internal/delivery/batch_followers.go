@@ -72,7 +72,7 @@ func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcal
 	defer cancel()
 	var working sync.WaitGroup
 	room := make(chan struct{}, followersAtOnce)
-	var bytes atomic.Int64 // of the arguments that are ready; from maxBatchBytes, no more files are fetched
+	var bytes atomic.Int64 // size of the arguments that are ready; once it is maxBatchBytes, no more files are fetched
 	for _, f := range all {
 		room <- struct{}{}
 		working.Go(func() {

@@ -141,7 +141,8 @@ func (r *fieldReader) readEndpoint(name string) *Endpoint {
 }
 
 // readAddressOf sets the fields of e that e.Transport uses: URL and Headers for http and sse, Command and Args for
-// stdio. It refuses any other transport, with the path of named, the field from which the caller read the transport.
+// stdio. It refuses any other transport; the refusal has the path of the field from which the caller read the transport
+// (named).
 func (r *fieldReader) readAddressOf(e *Endpoint, named string) {
 	switch e.Transport {
 	case "http", "sse":

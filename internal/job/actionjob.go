@@ -156,7 +156,7 @@ func (r *fieldReader) readOldAction(k Kind) (Action, *Refusal) {
 	return a, c.err
 }
 
-// oneOf returns the name first if the object has a field with it, and otherwise the name last.
+// oneOf returns the argument first if the object has a field of that name, and otherwise the argument last.
 func (r *fieldReader) oneOf(first, last string) string {
 	if r.has(first) {
 		return first

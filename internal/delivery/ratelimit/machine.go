@@ -64,7 +64,7 @@ type originState struct {
 	permits          map[string]int64  // token → when the permit expires, in µs
 	tat              int64             // GCRA's theoretical arrival time, in µs
 	seen             [2]grant          // the latest grant, and the latest grant to any other endpoint
-	waitingEndpoints []waitingEndpoint // at most maxWaitingEndpoints, unordered; may include forgotten ones (isForgotten)
+	waitingEndpoints []waitingEndpoint // at most maxWaitingEndpoints, unordered; some may be forgotten (isForgotten)
 }
 
 // permitToken returns the token of a permit: the endpoint's id, a space, and the name of the attempt.
