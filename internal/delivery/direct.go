@@ -62,8 +62,8 @@ type DirectError struct {
 
 func (e *DirectError) Error() string { return e.Text }
 
-// Call makes the direct call c, and logs it with the name caller. The error is a *DirectError. If the tool itself
-// answered with an error, Call returns that answer and the error.
+// Call makes the direct call c, and logs it with the name of the caller. The error is a *DirectError. If the tool
+// itself answered with an error, Call returns that answer and the error.
 func (d *DirectCaller) Call(ctx context.Context, c job.DirectCall, caller string) (mcpcall.Answer, error) {
 	at := mcpcall.Endpoint{Transport: c.Endpoint.Transport, URL: c.Endpoint.URL, Headers: c.Endpoint.Headers,
 		Command: c.Endpoint.Command, Args: c.Endpoint.Args, Unsigned: true}

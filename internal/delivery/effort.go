@@ -21,7 +21,7 @@ const (
 	quickShare  = 4
 
 	// costlySlot and lentSlot name the group permits of costly agents, and of costly agents and newcomers together
-	// (groupPermit.of).
+	// (groupPermit.group).
 	costlySlot = "costly agents"
 	lentSlot   = "costly agents and newcomers"
 )

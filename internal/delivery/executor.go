@@ -91,7 +91,7 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *ticket) 
 	}
 
 	outcome := e.decideOutcome(a, failure)
-	outcome.Anew = t.gaveUp // asynq ends this task only when the worker has slots again
+	outcome.Anew = t.gaveUp // the wait gets a new task: asynq ends this one only when the worker has slots again
 	t.awaitRoom()
 	a.releaseSlots(ctx)
 	t.release(outcome.Status == store.Delivered)

@@ -62,10 +62,10 @@ type latestOutcome struct {
 	ok bool
 }
 
-// groupPermit is a group permit of an attempt. The field of contains the name of the group: allNewcomers,
-// failedNewcomers, costlySlot, lentSlot, or a domain with the prefix domainSlot or namedDomainSlot.
+// groupPermit is a group permit of an attempt. group is the name of its group: allNewcomers, failedNewcomers,
+// costlySlot, lentSlot, or a domain with the prefix domainSlot or namedDomainSlot.
 type groupPermit struct {
-	of     string
+	group  string
 	permit *ratelimit.Permit
 }
 
@@ -78,7 +78,7 @@ const (
 	// namedShare: of a domain's slots, at most 1/namedShare (rounded down, at least one) serve attempts that only fetch
 	// a feedback file from the domain, or that call an agent which the domain does not confirm.
 	namedShare = 2
-	// The names of groups (groupPermit.of): all newcomers, those that failed in the last hour, and prefixes of a
+	// The names of groups (groupPermit.group): all newcomers, those that failed in the last hour, and prefixes of a
 	// domain. The prefix is needed because a host may be called newcomers.
 	allNewcomers    = "newcomers"
 	failedNewcomers = "newcomers that failed"
@@ -218,14 +218,14 @@ func (s *groupPermits) acquireDomain(ctx context.Context, rawURL string, own boo
 	return func() { s.releaseAfter(ctx, before) }, err
 }
 
-// acquire acquires a group permit from one of the limiters. The argument of is the name of the group (groupPermit.of),
-// and the limiter's origin. If the attempt already has a group permit of that name, acquire does nothing. If none
-// becomes free in time, the error is a free wait (agent_busy), and its text begins with why.
-func (s *groupPermits) acquire(ctx context.Context, from *ratelimit.Limiter, of, why string) error {
-	if s.holdsSlot(of) {
+// acquire acquires a group permit from one of the limiters. group is the name of the group (groupPermit.group), and the
+// limiter's origin. If the attempt already has a group permit of that name, acquire does nothing. If none becomes free
+// in time, the error is a free wait (agent_busy), and its text begins with why.
+func (s *groupPermits) acquire(ctx context.Context, from *ratelimit.Limiter, group, why string) error {
+	if s.holdsSlot(group) {
 		return nil
 	}
-	permit, err := from.Acquire(ctx, of, of, s.token)
+	permit, err := from.Acquire(ctx, group, group, s.token)
 	var refused *ratelimit.RefusedError
 	if errors.As(err, &refused) {
 		wait := s.newcomers.spreadWait(refused.Wait)
@@ -235,12 +235,12 @@ func (s *groupPermits) acquire(ctx context.Context, from *ratelimit.Limiter, of,
 	if err != nil {
 		return fmt.Errorf("take a slot of newcomers: %w", err)
 	}
-	s.held = append(s.held, groupPermit{of, permit})
+	s.held = append(s.held, groupPermit{group, permit})
 	return nil
 }
 
-func (s *groupPermits) holdsSlot(of string) bool {
-	return slices.ContainsFunc(s.held, func(h groupPermit) bool { return h.of == of })
+func (s *groupPermits) holdsSlot(group string) bool {
+	return slices.ContainsFunc(s.held, func(h groupPermit) bool { return h.group == group })
 }
 
 // release releases all group permits of the attempt. s may be nil.

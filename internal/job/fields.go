@@ -106,8 +106,8 @@ func (r *fieldReader) require(names ...string) {
 }
 
 // findUnknown returns a refusal for the first member of the object that no method of r has read before the call
-// (r.asked). It returns nil if the object has no such member. The refusal suggests the field that was probably meant,
-// and calls the object by the name owner, such as "a NewFeedback job".
+// (r.asked). It returns nil if the object has no such member. The refusal suggests the field that was probably meant.
+// owner is the name of the object in the refusal, such as "a NewFeedback job".
 func (r *fieldReader) findUnknown(owner string) *Refusal {
 	v := r.object.FirstUnknown(r.asked...)
 	if v == nil {

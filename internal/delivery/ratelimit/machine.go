@@ -114,7 +114,7 @@ func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q q
 // reserveTime completes the refusal v of a call to endpoint e:
 //   - It records that the endpoint waits, unless the breaker refused the call or q asks for nothing.
 //   - If q.reserve is set or the breaker refused the call, it reserves a return time and sets v.wait to the time until
-//     then. No time is reserved before the breaker becomes half-open, at until (0: the breaker is closed).
+//     then. The breaker becomes half-open at the time until (0: it is closed), and no earlier time is reserved.
 func (m *originState) reserveTime(r *rules, now int64, e *circuit, until int64, v *acquireAnswer, q question) {
 	var w *waitingEndpoint
 	from, waiters := now+r.minWait, int64(1)
