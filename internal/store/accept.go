@@ -148,7 +148,7 @@ const maxMissed = 5
 // missedConflict reports whether err is a unique violation in history: ON CONFLICT (key) overlooked the existing row
 // with the key. Its index scan can miss a row while another transaction updates it: the old index entry is already
 // dead, and the new one is before the scan's position. The insert then violates the primary key on id, which
-// ON CONFLICT (key) does not cover. A retry finds the row.
+// ON CONFLICT of the key does not cover. A retry finds the row.
 func missedConflict(err error) bool {
 	var pe *pgconn.PgError
 	const uniqueViolation = "23505"
@@ -462,7 +462,7 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 	if len(keys) == 0 {
 		return nil
 	}
-	holders, err := s.readHolders(ctx, tx, "h.key = ANY($1)", keys)
+	holders, err := s.readHolders(ctx, tx, "herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))", keys)
 	if err != nil {
 		return err
 	}
@@ -573,10 +573,10 @@ func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h ho
 func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	if brought.EventSum() != known.EventSum() || a.Source.Trust > h.source.Trust {
-		if _, err := tx.Exec(ctx, `SELECT FROM herald.history WHERE key = $1 FOR UPDATE`, a.key); err != nil {
+		if _, err := tx.Exec(ctx, `SELECT FROM herald.history WHERE herald.key_hash(key) = herald.key_hash($1) FOR UPDATE`, a.key); err != nil {
 			return out, fmt.Errorf("lock %s: %w", a.key, err)
 		}
-		locked, err := s.readHolders(ctx, tx, "h.key = $1", a.key)
+		locked, err := s.readHolders(ctx, tx, "herald.key_hash(h.key) = herald.key_hash($1)", a.key)
 		if err != nil {
 			return out, err
 		}
