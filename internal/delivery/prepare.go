@@ -157,7 +157,7 @@ func (e *Executor) reserveArguments(a *attempt, size int) (release func(), err e
 	return release, nil
 }
 
-// releaseArguments sets the arguments of call to nil and ends their reservation.
+// releaseArguments sets the arguments of call to nil and gives back the memory that was reserved for them.
 func (e *Executor) releaseArguments(call *preparedCall) {
 	call.arguments = nil
 	if call.release != nil {
