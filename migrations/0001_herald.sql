@@ -138,7 +138,7 @@ CREATE INDEX history_agent ON herald.history (chain_id, (agent_id::text), seq DE
 -- By the client that wrote the feedback, by its transaction, and of the rare kinds. The client is taken from order_key,
 -- which stays when retention deletes the job.
 CREATE INDEX history_client ON herald.history ((split_part(order_key, '/', 3)), (seq + 0));
-CREATE INDEX history_transaction ON herald.history ((job ->> 'transactionHash')) WHERE job IS NOT NULL;
+CREATE INDEX history_transaction ON herald.history ((job ->> 'transactionHash')) WHERE job ->> 'transactionHash' IS NOT NULL;
 CREATE INDEX history_kind ON herald.history (kind, seq DESC) WHERE kind <> 'NewFeedback';
 -- Deliveries that retention has not yet processed.
 CREATE INDEX history_kept ON herald.history (seq) WHERE kept;
@@ -198,8 +198,8 @@ CREATE TABLE herald.work (
 CREATE INDEX work_agent ON herald.work (place, chain_id, identity_registry, agent_id, bulk, (seq + 0));
 -- The deliveries of an ordering key, and the responses that wait for a feedback (docs/design/ledger.md).
 CREATE INDEX work_order ON herald.work (order_hash, order_seq) WHERE order_hash IS NOT NULL;
--- Waiting deliveries without a task in Redis.
-CREATE INDEX work_due ON herald.work (next_attempt_at) WHERE place = 'waiting';
+-- Waiting deliveries without a task in Redis. Queries repeat the expression, which the index work_agent cannot answer.
+CREATE INDEX work_due ON herald.work (next_attempt_at) WHERE (place || '') = 'waiting';
 -- The lists of operators, and expiry.
 CREATE INDEX work_seq ON herald.work (seq);
 
@@ -483,10 +483,15 @@ CREATE TABLE herald.delivery_events (
 -- +goose StatementBegin
 CREATE FUNCTION herald.note_delivery_event() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO herald.delivery_events (delivery_id, status, reason, attempts)
-    SELECT id, status, reason, attempts
-      FROM herald.deliveries
-     WHERE id = NEW.id AND status = NEW.status AND reason IS NOT DISTINCT FROM NEW.reason;
+    IF NEW.finished_at IS NULL THEN
+        INSERT INTO herald.delivery_events (delivery_id, status, reason, attempts)
+        SELECT id, status, reason, attempts FROM herald.work
+         WHERE id = NEW.id AND status = NEW.status AND reason IS NOT DISTINCT FROM NEW.reason;
+    ELSE
+        INSERT INTO herald.delivery_events (delivery_id, status, reason, attempts)
+        SELECT id, status, reason, attempts FROM herald.history
+         WHERE id = NEW.id AND status = NEW.status AND reason IS NOT DISTINCT FROM NEW.reason AND finished_at IS NOT NULL;
+    END IF;
     RETURN NULL;
 END $$;
 -- +goose StatementEnd
@@ -523,7 +528,8 @@ CREATE FUNCTION herald.note_mishap() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO herald.mishaps AS m (chain_id, identity_registry, agent_id, status, reason, deliveries)
     SELECT NEW.chain_id, NEW.identity_registry, NEW.agent_id, NEW.status, coalesce(NEW.reason, ''), ARRAY[NEW.id]
-     WHERE EXISTS (SELECT FROM herald.deliveries WHERE id = NEW.id AND status = NEW.status)
+     WHERE CASE WHEN NEW.finished_at IS NULL THEN EXISTS (SELECT FROM herald.work WHERE id = NEW.id AND status = NEW.status)
+                ELSE EXISTS (SELECT FROM herald.history WHERE id = NEW.id AND status = NEW.status AND finished_at IS NOT NULL) END
     ON CONFLICT (chain_id, identity_registry, agent_id, status, reason) DO UPDATE
        SET count = m.count + 1,
            deliveries = CASE WHEN cardinality(m.deliveries) < 20 THEN m.deliveries || excluded.deliveries ELSE m.deliveries END;
