@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -59,14 +58,14 @@ var (
 	earlyPages = []string{"README.md", "docs/agents.md", "docs/content.md"}
 )
 
-// TestCommands runs the commands of README.md and docs/*.md.
+// TestCommands runs the commands of README.md and of the pages below docs.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ctx, cancel := context.WithTimeout(t.Context(), wholeTime)
 	defer cancel()
 	w.startDemo(ctx, t)
-	pages, err := fs.Glob(os.DirFS(w.root), "docs/*.md")
+	pages, err := listPages(os.DirFS(w.root))
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("no pages: %v", err)
 	}
