@@ -54,8 +54,8 @@ type world struct {
 // The test runs these pages while the demo plays its stories. The pages of apartPages have services of their own. They
 // run at the same time as those of earlyPages.
 var (
-	apartPages = []string{"docs/development.md", "docs/migrating.md"}
-	earlyPages = []string{"README.md", "docs/agents.md", "docs/content.md"}
+	apartPages = []string{"docs/contributing/development.md", "docs/migrating.md"}
+	earlyPages = []string{"README.md", "docs/agent.md", "docs/content.md"}
 )
 
 // TestCommands runs the commands of README.md and of the pages below docs.

@@ -41,7 +41,7 @@ func (d Decimal) String() string {
 func (d Decimal) MarshalJSON() ([]byte, error) { return []byte(d.String()), nil }
 
 // ArgumentNames returns the names of all arguments that a tool for jobs of kind k can receive, in the order of
-// docs/agents.md. It returns nil for KindAgentUpdated, which calls no tool.
+// docs/agent.md. It returns nil for KindAgentUpdated, which calls no tool.
 func ArgumentNames(k Kind) []string {
 	switch k {
 	case KindNewFeedback:

@@ -24,14 +24,14 @@ import (
 
 const (
 	schemaFile = "../../docs/job.schema.json"
-	jobsPage   = "../../docs/jobs.md"
+	jobsPage   = "../../docs/reference/jobs.md"
 )
 
 // difference is a rule of Parse that the schema cannot express. The schema refuses no job that Parse accepts.
 type difference struct {
 	problem string                              // part of Parse's refusal
 	only    func(path string, line []byte) bool // nil: always
-	doc     string                              // part of docs/jobs.md, which explains it
+	doc     string                              // part of docs/reference/jobs.md, which explains it
 	example string
 }
 
@@ -189,7 +189,7 @@ func corpusEntry(t testing.TB, file string) []byte {
 }
 
 // TestJobSchema: the published schema and Parse accept the same jobs, except for the differences listed above and in
-// docs/jobs.md.
+// docs/reference/jobs.md.
 func TestJobSchema(t *testing.T) {
 	t.Parallel()
 	schema, err := compileSchema(loadSchema(t))
@@ -231,7 +231,7 @@ func TestJobSchema(t *testing.T) {
 			t.Errorf("%q is no difference: the schema refuses its example too", d.problem)
 		}
 		if !strings.Contains(string(page), d.doc) {
-			t.Errorf("docs/jobs.md does not explain %q: it lacks the words %q", d.problem, d.doc)
+			t.Errorf("docs/reference/jobs.md does not explain %q: it lacks the words %q", d.problem, d.doc)
 		}
 	}
 }
@@ -323,7 +323,7 @@ func takeOut(v any, path []string) {
 	delete(v.(map[string]any), path[0])
 }
 
-// TestJobsPage: Parse and the schema accept every job in docs/jobs.md.
+// TestJobsPage: Parse and the schema accept every job in docs/reference/jobs.md.
 func TestJobsPage(t *testing.T) {
 	t.Parallel()
 	schema, err := compileSchema(loadSchema(t))

@@ -24,19 +24,19 @@ import (
 	"github.com/agentherald/herald/internal/trial/npm"
 )
 
-// These tests run the agents of docs/agents.md as the page shows them. `make thirdparty` runs the tests.
+// These tests run the agents of docs/agent.md as the page shows them. `make thirdparty` runs the tests.
 
 var documentedPackages = []string{"@modelcontextprotocol/server@2.4.0", "@modelcontextprotocol/node@2.1.2", "zod@4.6.7", "tsx@4.23.15"}
 
-// documented returns the code block of docs/agents.md in the language that starts with begins.
+// documented returns the code block of docs/agent.md in the language that starts with begins.
 func documented(t testing.TB, language, begins string) string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/agents.md")
+	page, err := os.ReadFile("../../docs/agent.md")
 	heraldtest.Must(t, err)
 	_, rest, found := strings.Cut(string(page), "```"+language+"\n"+begins)
 	code, _, closed := strings.Cut(rest, "\n```\n")
 	if !found || !closed {
-		t.Fatalf("docs/agents.md has no %s that begins with %q", language, begins)
+		t.Fatalf("docs/agent.md has no %s that begins with %q", language, begins)
 	}
 	return begins + code + "\n"
 }
