@@ -55,7 +55,7 @@ type world struct {
 // run at the same time as those of earlyPages.
 var (
 	apartPages = []string{"docs/contributing/development.md", "docs/migrating.md"}
-	earlyPages = []string{"README.md", "docs/agent.md", "docs/content.md"}
+	earlyPages = []string{"README.md", "docs/agent.md", "docs/indexer.md"}
 )
 
 // TestCommands runs the commands of README.md and of the pages below docs.

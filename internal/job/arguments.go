@@ -13,7 +13,7 @@ import (
 // the job has no file.
 type File struct {
 	Content      json.RawMessage // the argument fileContent; nil: the agent receives null
-	Source       string          // the argument fileSource: cid, ipns, data, https, http or ar (docs/content.md)
+	Source       string          // the argument fileSource: cid, ipns, data, https, http or ar (docs/agent.md)
 	Verification string          // the argument fileVerification: an erc8004.Verdict, unavailable or not_fetched
 }
 
