@@ -25,7 +25,7 @@ import (
 const (
 	schemaFile = "../../docs/job.schema.json"
 	jobsPage   = "../../docs/reference/jobs.md"
-	oldPage    = "../../docs/reference/old-jobs.md"
+	oldPage    = "../../docs/reference/old-interfaces.md"
 )
 
 // difference is a rule of Parse that the schema cannot express. The schema refuses no job that Parse accepts.
@@ -324,7 +324,7 @@ func takeOut(v any, path []string) {
 	delete(v.(map[string]any), path[0])
 }
 
-// TestJobsPage: Parse and the schema accept every job in docs/reference/jobs.md and docs/reference/old-jobs.md.
+// TestJobsPage: Parse and the schema accept every job in docs/reference/jobs.md and docs/reference/old-interfaces.md.
 func TestJobsPage(t *testing.T) {
 	t.Parallel()
 	schema, err := compileSchema(loadSchema(t))
