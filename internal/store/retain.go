@@ -42,8 +42,8 @@ func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows 
 // because all claims wait while DropPartitions waits for the lock of a partition.
 const retentionLockTimeout = 100 * time.Millisecond
 
-// beginWithLockTimeout runs do in a transaction and commits it. A statement of do fails if it waits for a lock longer
-// than retentionLockTimeout.
+// beginWithLockTimeout calls do in a transaction and commits it. A statement of this transaction fails if it waits for
+// a lock longer than retentionLockTimeout.
 func (s *Store) beginWithLockTimeout(ctx context.Context, do func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", retentionLockTimeout.Milliseconds()))
