@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -76,14 +75,14 @@ const afterStories = "docs/running.md"
 // demoChain is the demo's chain.
 const demoChain = 31337
 
-// TestCommands runs the commands of README.md and docs/*.md, all pages at once.
+// TestCommands runs the commands of README.md and of the pages below docs, all pages at once.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ctx, cancel := context.WithTimeout(t.Context(), wholeTime)
 	defer cancel()
 	w.startDemo(ctx, t)
-	pages, err := fs.Glob(os.DirFS(w.root), "docs/*.md")
+	pages, err := listPages(os.DirFS(w.root))
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("no pages: %v", err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// Bounds of a job (docs/jobs.md).
+// Bounds of a job (docs/reference/jobs.md).
 const (
 	MaxBytes     = 256 << 10 // bytes of a job
 	maxMetaBytes = 4 << 10   // bytes of its meta, as compact JSON
