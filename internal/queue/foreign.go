@@ -45,8 +45,8 @@ type foreignTasks struct {
 	logged map[string]bool // at most maxLoggedTypes
 }
 
-// returnTask counts a foreign task of type kind and logs kind if it is new. It returns the *foreignError that makes
-// asynq return the task to its queue.
+// returnTask counts a foreign task. It logs the task's type (kind) if the type is new. It returns the *foreignError
+// that makes asynq return the task to its queue.
 func (f *foreignTasks) returnTask(ctx context.Context, kind string) error {
 	f.count.Add(1)
 	f.mu.Lock()
@@ -114,8 +114,8 @@ type ForeignType struct {
 	Type string // shortened to about maxTypeName bytes
 }
 
-// ListForeign returns the task types in Herald's lanes that kinds does not contain, sorted by lane and type. It reads
-// at most maxTypeSamples tasks per lane and asynq state, so it can miss a type.
+// ListForeign returns the types of foreign tasks in Herald's lanes, sorted by lane and type. kinds has Herald's own
+// task types. It reads at most maxTypeSamples tasks per lane and asynq state, so it can miss a type.
 func (q *Queue) ListForeign(kinds []string) ([]ForeignType, error) {
 	known, err := q.inspector.Queues()
 	if err != nil {
@@ -157,8 +157,8 @@ const (
 	maxUnreadQueues = 100 // how many queues of other names ListUnread reads
 )
 
-// ListUnread returns the queues with pending tasks whose type is among kinds, if neither Herald nor a running asynq
-// server reads the queue. The program that enqueued these tasks named a wrong queue, and got no error.
+// ListUnread returns the queues that neither Herald nor a running asynq server reads, and that have pending tasks of
+// Herald's types (kinds). The program that enqueued these tasks named a wrong queue, and got no error.
 func (q *Queue) ListUnread(kinds []string) (unread []UnreadQueue, err error) {
 	names, err := q.inspector.Queues()
 	if err != nil {
@@ -195,7 +195,7 @@ func (q *Queue) ListUnread(kinds []string) (unread []UnreadQueue, err error) {
 }
 
 // WatchUnread logs a warning about each queue that ListUnread returns, once per queue. It calls ListUnread once a
-// minute and returns when ctx ends. If ticks is not nil, it is used instead of the minutes.
+// minute and returns when ctx ends. If ticks is not nil, it calls ListUnread at each of these ticks instead.
 func (q *Queue) WatchUnread(ctx context.Context, kinds []string, ticks <-chan time.Time) {
 	if ticks == nil {
 		ticker := time.NewTicker(unreadInterval)

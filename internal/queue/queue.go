@@ -49,7 +49,7 @@ const (
 // Task is a task that was created when Postgres dispatched a delivery. It is enqueued in Redis.
 type Task struct {
 	DeliveryID uuid.UUID
-	N          int    // the delivery's dispatch counter; a task with an older one than the row cannot claim it
+	N          int    // dispatch counter; a task whose N is below the row's counter cannot claim the delivery
 	Kind       string // the asynq task type, one of job.TaskTypes
 	Lane       Lane
 	At         time.Time // the earliest time at which a worker runs it; zero: now
@@ -285,8 +285,8 @@ const (
 	dropBatch  = 500
 )
 
-// DropArchived deletes the archived tasks of delivery id whose dispatch counter is below n. The web UI would show their
-// outcomes, which are no longer the delivery's last one.
+// DropArchived deletes the archived tasks of the delivery with this id whose dispatch counter is below n. Otherwise the
+// web UI would show their outcomes, although the delivery has a later outcome.
 func (q *Queue) DropArchived(ctx context.Context, id uuid.UUID, n int) error {
 	for newest := n - 1; newest > 0 && newest >= n-maxDropped; newest -= dropBatch {
 		var ids []string

@@ -27,7 +27,7 @@ import (
 //   - ErrDropped: asynq deletes the task.
 //   - any other error, for example because Postgres is unreachable: asynq runs the task again after netDelay.
 type Handler interface {
-	// Deliver runs the task of delivery id whose Task.N is n.
+	// Deliver runs the task of the delivery with this id whose Task.N is n.
 	Deliver(ctx context.Context, id uuid.UUID, n int) (note string, err error)
 	// Intake accepts the whole job in body, which another program put into a task. kind is the task's type.
 	Intake(ctx context.Context, kind string, body []byte) (note string, err error)

@@ -26,8 +26,8 @@ const (
 	renewalTTL = 30 * 24 * time.Hour
 )
 
-// SpoolOutcome stores the outcome of an attempt at delivery id in Redis for resultTTL, because Postgres is unavailable.
-// It replaces an earlier outcome of the delivery. The caller has encrypted the outcome.
+// SpoolOutcome stores the outcome of an attempt at the delivery with this id in Redis for resultTTL, because Postgres
+// is unavailable. It replaces an earlier outcome of the delivery. The caller has encrypted the outcome.
 func (q *Queue) SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) error {
 	if err := q.rdb.Set(ctx, resultKey+id.String(), outcome, resultTTL).Err(); err != nil {
 		return fmt.Errorf("keep the outcome of delivery %s in Redis: %w", id, err)
@@ -35,7 +35,7 @@ func (q *Queue) SpoolOutcome(ctx context.Context, id uuid.UUID, outcome []byte) 
 	return nil
 }
 
-// SpooledOutcome returns the outcome that SpoolOutcome stored for delivery id, or nil if Redis has none.
+// SpooledOutcome returns the outcome that SpoolOutcome stored for the delivery with this id, or nil if Redis has none.
 func (q *Queue) SpooledOutcome(ctx context.Context, id uuid.UUID) ([]byte, error) {
 	b, err := q.readKey(ctx, resultKey+id.String())
 	if err != nil {
@@ -98,8 +98,8 @@ func (q *Queue) readKey(ctx context.Context, key string) ([]byte, error) {
 
 // Marker returns the marker, a time that Redis stores under markerKey. Redis has lost no task of Herald that was
 // enqueued after that time; it may have lost earlier ones. If Redis has no marker, for example because it lost its
-// data, Marker stores now as the marker and returns it. If another program overwrote the marker with another value,
-// Marker returns the zero time.
+// data, Marker stores the given time as the marker and returns it. If another program overwrote the marker with another
+// value, Marker returns the zero time.
 //
 // The reconciler passes the time by Postgres' clock, by which dispatches are dated. The first Enqueue of a process
 // passes the time of Open by its machine's clock. If the two clocks differ, a task may be enqueued twice, which is

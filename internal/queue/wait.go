@@ -20,12 +20,12 @@ type WaitError struct {
 
 func (e *WaitError) Error() string { return e.Text }
 
-// retryDelay returns how long asynq waits before it runs a task again that ended with err. For a *WaitError, that is
-// the time until At; for a foreign task, foreignDelay; for any other error, netDelay.
+// retryDelay returns how long asynq waits before it runs a task again, after the task ended with err. For a *WaitError,
+// this is the time until At; for a foreign task, foreignDelay; for any other error, netDelay.
 func retryDelay(_ int, err error, _ *asynq.Task) time.Duration {
 	var wait *WaitError
 	if errors.As(err, &wait) {
-		return time.Until(ceilSecond(wait.At)) // asynq adds it to a slightly later time and rounds down to seconds
+		return time.Until(ceilSecond(wait.At)) // rounded up: asynq adds it to its own time and rounds down to seconds
 	}
 	var foreign *foreignError
 	if errors.As(err, &foreign) {

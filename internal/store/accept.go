@@ -29,7 +29,8 @@ type Intake struct {
 	SealedHeaders []byte // encrypted action.endpoint.headers of the job; nil: it has none
 	Source        Source // the sender of the job
 	// SameHeaders reports whether sealed, the encrypted headers of another job, decrypts to the same headers as
-	// SealedHeaders. Only the caller has the key. If SameHeaders is nil, headers of two jobs always count as different.
+	// SealedHeaders. Only the caller has the key. If SameHeaders is nil, encrypted headers of two jobs always count as
+	// different.
 	SameHeaders func(sealed []byte) bool
 
 	// Refused, if not empty, is the reason why the job is invalid, as a sentence. Accept then stores a rejected
@@ -60,7 +61,7 @@ type Verdict string
 const (
 	Accepted  Verdict = "accepted"  // a delivery was inserted, or an ended delivery was queued again
 	Known     Verdict = "known"     // the key already has a delivery
-	Conflict  Verdict = "conflict"  // as Known, but with another action, or another event that workers do not check
+	Conflict  Verdict = "conflict"  // the key's delivery has another action, or another event that is not checked
 	Refreshed Verdict = "refreshed" // AgentUpdated: the agent's epoch was raised; no delivery was inserted
 	undecided Verdict = ""          // the Intake has no answer yet
 )
@@ -127,8 +128,8 @@ func (s *Store) retryAccept(ctx context.Context, transact func() error) error {
 	}
 }
 
-// errConcurrentUpdate is returned by a transaction that found a delivery changed by a concurrent one. The transaction
-// is then rolled back and retried (retryAccept).
+// errConcurrentUpdate is returned if a concurrent transaction has changed a delivery. The transaction that gets it is
+// rolled back and retried (retryAccept).
 var errConcurrentUpdate = errors.New("another transaction changed the delivery")
 
 // shouldRetry reports whether err is errConcurrentUpdate or a deadlock that Postgres detected. Both can occur although
@@ -256,7 +257,7 @@ func (s *Store) acceptPart(ctx context.Context, tx pgx.Tx, in []arrival) (out []
 	if err := s.answerKnownKeys(ctx, tx, in, out, byAgent); err != nil {
 		return nil, nil, err
 	}
-	// An agent whose jobs were all new and dispatched by the insert has an empty backlog.
+	// An agent is omitted if the insert dispatched all its jobs: its backlog is then empty.
 	if err := s.dispatchInto(ctx, tx, listAgentsToDispatch(in, out, byAgent), byAgent); err != nil {
 		return nil, nil, err
 	}
@@ -301,8 +302,8 @@ func splitAgents(agents []Agent) (chains []int64, registries, ids []string) {
 	return chains, registries, ids
 }
 
-// raiseEpochs raises the epoch of each agent that an AgentUpdated of in names, and stores transfers of ownership. It
-// sets the answers of these jobs to Refreshed.
+// raiseEpochs handles the AgentUpdated jobs among the arrivals. It raises the epochs of their agents, stores transfers
+// of ownership, and sets the answers of these jobs to Refreshed.
 func (s *Store) raiseEpochs(ctx context.Context, tx pgx.Tx, in []arrival, out []Acceptance) error {
 	b := &pgx.Batch{}
 	for i, a := range in {
@@ -354,8 +355,9 @@ func (s *Store) insertNew(ctx context.Context, tx pgx.Tx, in []arrival, out []Ac
 	return tx.SendBatch(ctx, kept).Close()
 }
 
-// newAcceptance returns the answer Accepted for an arrival, whose delivery id was inserted as row. The status is
-// Rejected for a Refused job, Waiting if the delivery waits for another one (behind_earlier), and else Queued.
+// newAcceptance returns the answer Accepted for an arrival whose delivery was inserted. id and row describe that
+// delivery. The status is Rejected for a Refused job, Waiting if the delivery waits for another one (behind_earlier),
+// and else Queued.
 func (a arrival) newAcceptance(id uuid.UUID, row newRow) Acceptance {
 	status := Queued
 	switch {
@@ -383,7 +385,7 @@ type columns struct {
 	bound                bool // arrival.read, which all jobs of a statement have in common
 }
 
-// appendArrival appends the values for a new delivery of a, with this id.
+// appendArrival appends the values of a new delivery with this id, which the arrival becomes.
 func (c *columns) appendArrival(a arrival, id uuid.UUID) {
 	c.ids, c.keys, c.kinds = append(c.ids, id), append(c.keys, a.key), append(c.kinds, a.kind)
 	c.chains = append(c.chains, int64(a.agent.ChainID))
@@ -460,7 +462,7 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 	if len(keys) == 0 {
 		return nil
 	}
-	holders, err := s.readHolders(ctx, tx, "h.key = ANY($1)", keys)
+	holders, err := s.readHolders(ctx, tx, "herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))", keys)
 	if err != nil {
 		return err
 	}
@@ -486,8 +488,8 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 	return nil
 }
 
-// readHolders reads the deliveries that match condition, by key. condition is an SQL expression about
-// the row h of the history, in which $1 is arg.
+// readHolders reads the deliveries that an SQL condition selects, by key. In the condition, h is the delivery's row of
+// herald.history, and $1 is arg.
 func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, arg any) (map[string]holder, error) {
 	rows, _ := tx.Query(ctx, statement("known")+" WHERE "+condition, arg)
 	found := make(map[string]holder)
@@ -505,15 +507,15 @@ func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, ar
 	return found, nil
 }
 
-// answerKnownKey answers the job a, whose key has the delivery h. The first case that applies decides:
-//   - a is Refused: nothing changes.
-//   - h's stored job cannot be parsed. Two conditions let reopenDelivery replace it: h ended because its event was
-//     missing (mayReopen) or its job was invalid; and h's agent was not called, or a was read from the chain. Otherwise
-//     nothing changes.
-//   - a was read from the chain: answerRead.
-//   - workers do not check h's event: answerUnverified.
-//   - h is a retraction, whose job this package made: nothing changes.
-//   - otherwise: answerHint.
+// answerKnownKey answers an arrival whose key has the delivery h. The first case that applies decides:
+//   - The arrival is Refused: nothing changes.
+//   - The stored job cannot be parsed. Two conditions let reopenDelivery replace it: the delivery ended because its
+//     event was missing (mayReopen) or its job was invalid; and its agent was not called, or the arrival was read from
+//     the chain. Otherwise nothing changes.
+//   - The arrival was read from the chain: answerRead.
+//   - Workers do not check the delivery's event: answerUnverified.
+//   - The delivery is a retraction, whose job this package made: nothing changes.
+//   - Otherwise: answerHint.
 func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h holder,
 	byAgent map[Agent][]Task) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
@@ -542,10 +544,10 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	return s.answerHint(ctx, tx, a, h, brought, known)
 }
 
-// answerUnverified answers a job (brought) whose key has the delivery h, if workers do not check h's event. known is
-// h's stored job. If h ended because its event was missing (mayReopen) and its agent was not called, h is queued again
-// with brought. Otherwise h keeps known. The answer is then Conflict if the event's content, the action or the headers
-// differ.
+// answerUnverified answers an arriving job (brought) whose key has the delivery h, if workers do not check h's event.
+// known is h's stored job. If h ended because its event was missing (mayReopen) and its agent was not called, h is
+// queued again with the arriving job. Otherwise h keeps its job, and the answer is Conflict if the two jobs differ in
+// the event's content, the action or the headers.
 func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	field, differs := brought.Conflict(known)
@@ -560,25 +562,25 @@ func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h ho
 	return out, nil
 }
 
-// answerHint answers a job (brought) that a sender enqueued, if workers check the event of h, the delivery with the
+// answerHint answers a job that a sender enqueued (brought), if workers check the event of h, the delivery with the
 // same key. known is h's stored job. A hint is a job that may name the right position of the event (Hint). The first
 // case that applies decides:
-//   - h ended because its event was missing (mayReopen), and its agent was not called: brought becomes a hint, and h is
-//     queued again. If a check did not find h's event and AddHint rejects the hint, h stays as it is.
-//   - h has ended otherwise, or its agent was or may have been called: if h is bound and brought names another event
-//     than known, brought becomes a hint that schedules a Review.
-//   - brought differs from known in the event or its position, or its sender has a higher trust than h's: brought
-//     becomes a hint.
+//   - h ended because its event was missing (mayReopen), and its agent was not called: the new job becomes a hint, and
+//     h is queued again. If a check did not find h's event and AddHint rejects the hint, h stays as it is.
+//   - h has ended for another reason, or its agent was or may have been called: if h is bound and the new job names
+//     another event than the stored one, the new job becomes a hint that schedules a Review.
+//   - The new job differs from the stored one in the event or its position, or its sender has a higher trust than h's:
+//     the new job becomes a hint.
 //
 // In each case, AddHint may reject the hint. The answer is Accepted if h was queued again. Otherwise it is Conflict if
 // a hint of equal trust has another action or other headers, and else Known.
 func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	if brought.EventSum() != known.EventSum() || a.Source.Trust > h.source.Trust {
-		if _, err := tx.Exec(ctx, `SELECT FROM herald.history WHERE key = $1 FOR UPDATE`, a.key); err != nil {
+		if _, err := tx.Exec(ctx, `SELECT FROM herald.history WHERE herald.key_hash(key) = herald.key_hash($1) FOR UPDATE`, a.key); err != nil {
 			return out, fmt.Errorf("lock %s: %w", a.key, err)
 		}
-		locked, err := s.readHolders(ctx, tx, "h.key = $1", a.key)
+		locked, err := s.readHolders(ctx, tx, "herald.key_hash(h.key) = herald.key_hash($1)", a.key)
 		if err != nil {
 			return out, err
 		}
@@ -616,10 +618,11 @@ func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 	return out, err
 }
 
-// reopenDelivery queues the ended delivery h again with the job of a, and returns Accepted. h's event has returned to
-// the chain, or may be at the position that a names. If h is a feedback whose revocation was skipped because the
-// feedback was never delivered, the revocation is queued again too. The callers ensure that h's agent was not called or
-// that a was read from the chain. reopenDelivery returns errConcurrentUpdate if another transaction has changed h.
+// reopenDelivery queues the ended delivery h again with the arrival's job, and returns Accepted. h's event has returned
+// to the chain, or may be at the position that the new job names. If h is a feedback whose revocation was skipped
+// because the feedback was never delivered, the revocation is queued again too. The callers ensure that h's agent was
+// not called or that the new job was read from the chain. reopenDelivery returns errConcurrentUpdate if another
+// transaction has changed h.
 func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h holder) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	args := a.eventArgs(h.id)
@@ -635,16 +638,16 @@ func (s *Store) reopenDelivery(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	return out, nil
 }
 
-// eventArgs returns the common arguments of reopen.sql and read_event.sql, which replace the job of the delivery id by
-// that of a.
+// eventArgs returns the arguments that reopen.sql and read_event.sql have in common. Both replace the job of the
+// delivery with this id by the arrival's job.
 func (a arrival) eventArgs(id uuid.UUID) pgx.NamedArgs {
 	return pgx.NamedArgs{"delivery_id": id, "job": a.raw, "sealed_headers": a.SealedHeaders, "source": a.Source.Name,
 		"trust": int(a.Source.Trust), "registry": a.agent.Registry, "agent_id": a.agent.ID, "order_key": a.Job.OrderKey(),
 		"order_seq": fmt.Sprint(a.Job.OrderSeq())}
 }
 
-// displaceHolder gives the key of the delivery h, whose event is not on the chain, to a new delivery for the arriving
-// job a. It returns the answer for the new delivery. h gets another key, and is cancelled (reorg) if it is queued,
+// displaceHolder gives the key of the delivery h, whose event is not on the chain, to a new delivery of the arriving
+// job. It returns the answer for the new delivery. h gets another key, and is cancelled (reorg) if it is queued,
 // waiting or held. If h's agent was or may have been called with a feedback, a retraction informs that agent
 // (retractDisplaced). New tasks are added to byAgent.
 func (s *Store) displaceHolder(ctx context.Context, tx pgx.Tx, a arrival, h holder,
@@ -752,8 +755,8 @@ func interleaveAgents(byAgent map[Agent][]Task) (tasks []Task) {
 	return tasks
 }
 
-// arrivalAgents returns the distinct agents of in, in the order of distinctAgents. It omits Refused jobs, because they
-// may name no agent.
+// arrivalAgents returns the distinct agents of the arrivals, in the order of distinctAgents. It omits Refused jobs,
+// because they may name no agent.
 func arrivalAgents(in []arrival) []Agent {
 	agents := make([]Agent, 0, len(in))
 	for _, a := range in {

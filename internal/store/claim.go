@@ -58,7 +58,7 @@ type Claim struct {
 	Traceparent string // traceparent of the job; empty: the job has none
 	Again       bool   // not the first try: the delivery was waiting when it was claimed, or had a task before this one
 	// AheadOf is the index (order_seq) of an earlier open delivery of the ordering key that this delivery overtakes.
-	// The time for which the earlier one delays later ones (delays_until) has passed. Empty: none is overtaken.
+	// That delivery delays later ones no longer, because its delays_until has passed. Empty: none is overtaken.
 	AheadOf string
 
 	// MayCall reports whether the worker may call the agent: the delivery has the turn of its ordering key, or needs no
@@ -162,8 +162,8 @@ func (e *EarlyError) Error() string {
 	return fmt.Sprintf("it waits (%s) for another %s: %s", e.Reason, e.Left, e.Text)
 }
 
-// Claim claims the delivery id for its task n (Task.N). The lease has the duration lease, which Postgres measures.
-// Claim returns:
+// Claim claims the delivery with this id for its task, whose Task.N must be n. lease is the duration of the lease,
+// which Postgres measures. Claim returns:
 //   - a claim, if the delivery is queued, or its wait has ended;
 //   - a claim with ErrUnreadableJob, if the stored job cannot be parsed;
 //   - an *EarlyError, if the delivery's wait has not ended;
@@ -307,8 +307,8 @@ func (s *Store) explainRefusal(ctx context.Context, id uuid.UUID, n int) error {
 	return &early
 }
 
-// Extend makes the claim's lease end d from now by Postgres' clock, in Postgres and in c. It returns ErrFenced if the
-// claim is lost or its lease has expired.
+// Extend sets the end of the claim's lease to now plus d, by Postgres' clock, in Postgres and in c. It returns
+// ErrFenced if the claim is lost or its lease has expired.
 func (s *Store) Extend(ctx context.Context, c *Claim, d time.Duration) (err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

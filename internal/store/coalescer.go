@@ -10,7 +10,7 @@ import (
 // Defaults of coalescerConfig.
 const (
 	maxGroup   = 64 // requests per group; larger groups lock rows longer and save hardly anything per row
-	maxFlights = 1  // statements that run at a time; two would halve the groups, and each costs Postgres a third more
+	maxFlights = 1  // statements that run at a time; with two, groups are half as large, and each request costs more
 
 	// flightStall is how long one statement may delay the next statement of the same coalescer. A busy Postgres answers
 	// sooner. A statement that waits for a row lock or on a silent connection can take longer.
@@ -50,8 +50,8 @@ type coalescer[Q, A any] struct {
 
 // coalescerConfig has the functions and limits of a coalescer. Zero limits get their defaults.
 type coalescerConfig[Q, A any] struct {
-	// flush answers a group: result i belongs to request i. Its context ends after timeout, but not with the context of
-	// a caller, because a group has several callers.
+	// flush answers a group: result i belongs to request i. The context of flush ends after timeout. It does not end
+	// with the context of a caller, because a group has several callers.
 	flush func(ctx context.Context, group []Q) ([]result[A], error)
 
 	// single answers one request. It is called for a request that flush left unanswered, and instead of flush for a

@@ -70,8 +70,8 @@ func (s *Store) Hints(ctx context.Context, c *Claim) (list []Hint, err error) {
 	return readHints(ctx, s.pool, c.ID)
 }
 
-// readHints reads the hints of the delivery id, by rank. It omits a hint whose job cannot be parsed, because a newer
-// version may have written it.
+// readHints reads the hints of the delivery with this id, by rank. It omits a hint whose job cannot be parsed, because
+// a newer version may have written it.
 func readHints(ctx context.Context, q querier, id uuid.UUID) (list []Hint, err error) {
 	rows, _ := q.Query(ctx, `SELECT rank, job, secret_headers, source, trust, refuted, created_at
 		FROM herald.hints WHERE delivery_id = $1 ORDER BY rank`, id)
@@ -88,14 +88,14 @@ func readHints(ctx context.Context, q querier, id uuid.UUID) (list []Hint, err e
 	return list, err
 }
 
-// AddHint appends h to list, the hints of a delivery by rank, and sets h's rank. It returns the new list and true. It
-// returns list and false in these cases:
+// AddHint adds the hint h to the hints of a delivery (list, by rank), and sets h's rank. It returns the new list and
+// true. It returns the unchanged list and false in these cases:
 //   - A hint of equal or higher trust names the same event at the same position.
-//   - h's sender is an API token or Redis, and has maxHintsOfPeer hints in list already.
-//   - list has maxHints, none of them is refuted, and h's trust is not TrustChain.
+//   - h's sender is an API token or Redis, and the list already has maxHintsOfPeer of its hints.
+//   - The list has maxHints, none of them is refuted, and h's trust is not TrustChain.
 //
-// If list has maxHints and h is added, h replaces the first refuted hint, or else the last one. The model (store/model)
-// uses AddHint too.
+// If the list has maxHints and h is added, h replaces the first refuted hint, or else the last one. The model
+// (store/model) uses AddHint too.
 func AddHint(list []Hint, h Hint) (_ []Hint, added bool) {
 	sum, ofPeer := h.Job.EventSum(), 0
 	for _, known := range list {
@@ -125,18 +125,16 @@ func AddHint(list []Hint, h Hint) (_ []Hint, added bool) {
 	return append(list, h), true
 }
 
-// HasOtherAction reports whether a hint of list with this trust has another action than the job j, or other headers.
-// sealed has the encrypted headers of j. same reports whether encrypted headers decrypt to the same headers as sealed;
-// see sameHeaders.
+// HasOtherAction reports whether the list has a hint with this trust whose action or headers differ from those of the
+// job j. sealed has the encrypted headers of j, and same compares other encrypted headers with them (sameHeaders).
 func HasOtherAction(list []Hint, j job.Job, sealed []byte, trust Trust, same func(sealed []byte) bool) bool {
 	return slices.ContainsFunc(list, func(h Hint) bool {
 		return h.Source.Trust == trust && (h.Job.ActionSum() != j.ActionSum() || !sameHeaders(sealed, h.SealedHeaders, same))
 	})
 }
 
-// sameHeaders reports whether the encrypted headers a and b are equal: both are nil, or both are not nil and same(b) is
-// true. same compares its argument with a after decryption. If same is nil, headers that are not nil count as
-// different.
+// sameHeaders reports whether two jobs have the same headers. a and b are their encrypted headers; nil: the job has
+// none. same decrypts its argument and compares it with a. If same is nil, encrypted headers count as different.
 func sameHeaders(a, b []byte, same func(sealed []byte) bool) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
@@ -153,10 +151,10 @@ func (s *Store) listHints(ctx context.Context, tx pgx.Tx, h holder, known job.Jo
 	return []Hint{{Job: known, SealedHeaders: h.sealed, Source: h.source, Refuted: h.isNotFound()}}, 0, nil
 }
 
-// addHint stores the job brought, which arrived for the key of the delivery h, as a hint of h. known is h's stored job,
-// and tx has locked h. If h waits for the chain (not_confirmed, chain_unavailable), addHint ends the wait, so that the
-// hint is checked at once. With review, it also schedules a Review of h, unless one is scheduled. It returns false, and
-// changes nothing, if AddHint rejects the hint.
+// addHint stores an arriving job (brought) as a hint of the delivery h, which has the same key. known is h's stored
+// job, and tx has locked h. If h waits for the chain (not_confirmed, chain_unavailable), addHint ends the wait, so that
+// the hint is checked at once. If review is true, it also schedules a Review of h, unless one is scheduled. It returns
+// false, and changes nothing, if AddHint rejects the hint.
 func (s *Store) addHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	review bool) (added bool, err error) {
 	defer wrapError(&err, "keep another job of %s", a.key)
@@ -182,8 +180,8 @@ func (s *Store) addHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, bro
 	return true, tx.SendBatch(ctx, b).Close()
 }
 
-// queueHint queues in b the statement that stores h, whose job is raw, as a hint of the delivery id. With review, the
-// statement also schedules a Review.
+// queueHint queues in b the statement that stores the hint h of the delivery with this id. raw is h's job as JSON. If
+// review is true, the statement also schedules a Review.
 func queueHint(b *pgx.Batch, id uuid.UUID, h Hint, raw []byte, review bool) {
 	b.Queue(statement("hint"), namedStatement("hint").args(pgx.NamedArgs{"delivery_id": id, "rank": h.Rank, "job": raw,
 		"sealed_headers": h.SealedHeaders, "source": h.Source.Name, "trust": int(h.Source.Trust), "refuted": h.Refuted,

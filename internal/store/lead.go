@@ -23,9 +23,9 @@ const (
 	lockTimeout = 5 * time.Second
 )
 
-// Lead runs do if it acquires the leader lock, and releases the lock when do returns. It does not wait for the lock: if
-// another call in this or another process holds the lock, Lead returns false without running do. The lock belongs to a
-// connection to Postgres, so the lock ends when the process dies. The error is that of do or of Postgres.
+// Lead calls do if it acquires the leader lock, and releases the lock when do returns. It does not wait for the lock:
+// if another call in this or another process holds the lock, Lead returns false and does not call do. The lock belongs
+// to a connection to Postgres, so the lock ends when the process dies. The error is that of do or of Postgres.
 func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
 	return s.leaders.lead(ctx, []int64{leaderLock}, func(ctx context.Context, _ []int64) error { return do(ctx) })
 }
@@ -39,8 +39,8 @@ type leaders struct {
 	held map[int64]struct{} // held locks; Postgres would grant them to the same connection a second time
 }
 
-// lead tries to acquire locks without waiting, and runs do with those that it acquired. It releases them when do
-// returns. If it acquired none, it returns false without running do.
+// lead tries to acquire locks without waiting, and calls do with those that it acquired. It releases them when do
+// returns. If it acquired none, it returns false and does not call do.
 func (l *leaders) lead(ctx context.Context, locks []int64, do func(context.Context, []int64) error) (bool, error) {
 	conn, got, err := l.lock(ctx, locks)
 	if err != nil {

@@ -99,7 +99,7 @@ func scanDelivery(row pgx.CollectableRow) (d Delivery, err error) {
 	return d, err
 }
 
-// scanRow scans a row of deliveryColumns into d. more has pointers for the columns that follow them.
+// scanRow scans a row into d: first the deliveryColumns, and then further columns into the pointers in more.
 func (d *Delivery) scanRow(row pgx.Row, more ...any) error {
 	var traceparent string
 	columns := []any{&d.ID, &d.Key, &d.Seq, &d.Kind, &d.ChainID, &d.IdentityRegistry, &d.AgentID, &d.Status, &d.Reason,
@@ -124,7 +124,7 @@ func (s *Store) Deliveries(ctx context.Context, f Filter) (list []Delivery, err 
 	for _, table := range f.tables() {
 		order := "seq"
 		if f.Client != "" && table == endedDeliveries || f.Transaction != "" {
-			order = "seq + 0" // uses history_client; with seq, Postgres might read all rows to find a client's
+			order = "seq + 0" // so that Postgres uses the index of the condition, and does not search all rows by seq
 		}
 		n, err := s.narrowByTime(ctx, f)
 		if err != nil {
@@ -196,11 +196,11 @@ func (f Filter) narrow() (n narrowing) {
 		n.addCondition("split_part(order_key, '/', 3) =", f.Client) // uses the index history_client
 	}
 	if f.Transaction != "" {
-		n.conditions = append(n.conditions, "job IS NOT NULL")
 		n.addCondition("job ->> 'transactionHash' =", f.Transaction) // uses the index history_transaction
 	}
 	if f.Key != "" {
-		n.addCondition("key =", f.Key)
+		n.args = append(n.args, f.Key)
+		n.conditions = append(n.conditions, fmt.Sprintf("herald.key_hash(key) = herald.key_hash($%d)", len(n.args)))
 	}
 	if f.Kind != "" {
 		n.addCondition("kind =", f.Kind)
@@ -235,9 +235,9 @@ func (f Filter) narrow() (n narrowing) {
 	return n
 }
 
-// acceptSkew bounds how far the order of created_at may differ from the order of seq: a row may be created that much
-// later than a row with a higher seq. Two concurrent transactions differ by their duration. A wrong clock of Postgres,
-// for example after a failover, adds its error, assumed to be one hour at most.
+// acceptSkew is how much later a row may be created than a row with a higher seq. For two concurrent transactions, that
+// is at most their duration. A wrong clock of Postgres, for example after a failover, adds its error, assumed to be one
+// hour at most.
 const acceptSkew = time.Hour + 5*time.Minute
 
 // narrowByTime returns the conditions of narrow, and also bounds of seq that follow from Since and Until. Postgres
@@ -301,7 +301,7 @@ func (n *narrowing) addCondition(condition string, arg any) {
 	n.conditions = append(n.conditions, condition+" $"+strconv.Itoa(len(n.args)))
 }
 
-// whereClause returns " WHERE " and all conditions, or "" without conditions.
+// whereClause returns " WHERE " and all conditions, or "" if n has no condition.
 func (n *narrowing) whereClause() string {
 	if len(n.conditions) == 0 {
 		return ""
@@ -361,15 +361,15 @@ func (s *Store) DeliveryByKey(ctx context.Context, key string) (d Delivery, err 
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	var id uuid.UUID
-	if err := s.pool.QueryRow(ctx, `SELECT id FROM herald.history WHERE key = $1`, key).Scan(&id); err != nil {
+	if err := s.pool.QueryRow(ctx, `SELECT id FROM herald.history WHERE herald.key_hash(key) = herald.key_hash($1)`, key).Scan(&id); err != nil {
 		return d, fmt.Errorf("look up the row with %s: %w", key, noRows(err, ErrNotFound))
 	}
 	return s.Delivery(ctx, id)
 }
 
-// Blocker returns the delivery for which the delivery id waits (behind_earlier). Among the other open deliveries of the
-// ordering key, this is the one that has the turn, else the one with the lowest index. Without such a delivery, Blocker
-// returns ErrNotFound.
+// Blocker returns the delivery for which the delivery with this id waits (behind_earlier). Among the other open
+// deliveries of the ordering key, this is the one that has the turn, else the one with the lowest index. If there is no
+// such delivery, Blocker returns ErrNotFound.
 func (s *Store) Blocker(ctx context.Context, id uuid.UUID) (d Delivery, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

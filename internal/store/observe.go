@@ -12,8 +12,7 @@ import (
 )
 
 // The values of AgentRow.State, the result of the last contact with the agent's server. The state does not decide
-// whether the agent is enabled. AgentRow.Enabled decides that, and so does the servers file, the operator's list of MCP
-// servers.
+// whether the agent is enabled: AgentRow.Enabled does, and the servers file, the operator's list of MCP servers.
 const (
 	StateDisabled  = "disabled"   // the agent is disabled, so its deliveries are held
 	StatePending   = "pending"    // there was no contact yet, or none since the agent was enabled
@@ -62,7 +61,7 @@ type KnownTool struct {
 const maxToolsBytes = maxSideBytes - 64
 
 // ToolList encodes tools as JSON for the column agents.tools, [{"name": …, "schema": …}, …]. It omits the last tools if
-// all do not fit into maxToolsBytes.
+// the list would exceed maxToolsBytes.
 func ToolList(tools []KnownTool) json.RawMessage {
 	out := []byte{'['}
 	for i, t := range tools {
@@ -79,9 +78,9 @@ func ToolList(tools []KnownTool) json.RawMessage {
 }
 
 // ReleaseEnabled releases deliveries that were held because their agents were disabled: it puts them into the agents'
-// backlogs. It selects all agents whose row is enabled now, except those for which except returns true (nil: none). It
-// returns the number of released deliveries, and the tasks that the caller puts into Redis or removes there. After an
-// error, both describe the committed part, and a second call continues.
+// backlogs. It skips agents whose row is not enabled now, and agents for which except returns true. except may be nil.
+// It returns the number of released deliveries, and the tasks that the caller puts into Redis or removes there. After
+// an error, both describe the committed part, and a second call continues.
 func (s *Store) ReleaseEnabled(ctx context.Context, except func(Agent) bool) (released int, tasks []Task, err error) {
 	defer wrapError(&err, "release held deliveries of enabled agents")
 	seen := map[Agent]bool{}
@@ -116,8 +115,9 @@ type heldRow struct {
 	enabled bool // whether the agent's row is enabled now
 }
 
-// listHeldDisabled lists at most maxMove deliveries that are held because their agents were disabled (agent_disabled),
-// sorted by chain and seq. The list begins after the row after; a zero heldRow selects the first page.
+// listHeldDisabled lists the next deliveries that are held because their agents were disabled (agent_disabled), at most
+// maxMove, sorted by chain and seq. The page follows the last row of the previous page (after); a zero heldRow selects
+// the first page.
 func (s *Store) listHeldDisabled(ctx context.Context, after heldRow) ([]heldRow, error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

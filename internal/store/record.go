@@ -136,9 +136,9 @@ type Recorded struct {
 	// Task is the task with which the delivery waits: a new one for Outcome.Anew, else the claimed one. Nil: the
 	// delivery has none (Outcome.Task).
 	Task *Task
-	// Next has the tasks of the agent's next deliveries, which the same transaction dispatched: the caller puts them
-	// into Redis. It also has those of held deliveries that the transaction released (Task.Ended): the caller removes
-	// them there.
+	// Next has the tasks of the agent's next deliveries, which the same transaction dispatched; the caller puts them
+	// into Redis. It also has the former tasks of held deliveries that the transaction released (Task.Ended); the
+	// caller removes them from Redis.
 	Next []Task
 
 	Rechecked     bool          // the delivery was queued again at once (Undecided, Rerouted, NoTurn)
@@ -258,7 +258,7 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 		if ours && !open {
 			return ErrStale
 		}
-		o.Free = false // adopt.sql has deleted the attempt if it does not count
+		o.Free = false // adopt.sql has already undone a free attempt, unless later attempts exist
 		b := &pgx.Batch{}
 		q := recordRequest{claim: c, outcome: o, attempt: p.Attempt, startedAt: p.StartedAt, tookMs: &took}
 		queueRecord(b, q)
@@ -291,7 +291,8 @@ func (o Outcome) checkStatus() error {
 // returns the delivery to the backlog at once.
 func (o Outcome) needsRecheck() bool { return o.Undecided || o.Rerouted || o.NoTurn }
 
-// recordRequest is the request to record the outcome of an attempt: of the claim's own, or for Adopt of an earlier one.
+// recordRequest is the request to record the outcome of an attempt: of the claim's own attempt, or of an earlier one
+// (Adopt).
 type recordRequest struct {
 	claim     *Claim
 	outcome   Outcome
@@ -305,8 +306,8 @@ func newRecordRequest(c *Claim, o Outcome) recordRequest {
 	return recordRequest{claim: c, outcome: o, attempt: c.Attempt, startedAt: c.StartedAt}
 }
 
-// isPlain reports whether recordGroup may record the outcome: it needs record.sql and dispatch.sql only, the agent's
-// epoch stays, and the attempt's partition is known.
+// isPlain reports whether recordGroup may record the outcome: it needs record.sql and dispatch.sql only, does not raise
+// the agent's epoch, and the attempt's partition is known.
 func (q recordRequest) isPlain() bool {
 	reasons, _ := q.outcome.mendedReasons(0)
 	return reasons == nil && !q.outcome.SkipDispatch && len(q.outcome.Refuted) == 0 && !q.outcome.Moved && q.claim.week != ""
@@ -381,7 +382,7 @@ func readRecordedGroup(res pgx.BatchResults, group []recordRequest, members []in
 }
 
 // readRows reads the rows of record.sql. It calls add for each recorded request, with the request's number in the
-// statement (from 1). request returns the request with a number.
+// statement (from 1). request looks up the request with this number.
 func readRows(res pgx.BatchResults, request func(nr int) recordRequest, add func(nr int, rec Recorded)) error {
 	var nr, n int
 	var next *time.Time
@@ -416,7 +417,7 @@ func queueRecord(b *pgx.Batch, q recordRequest) {
 	b.Queue(statement("lock_delivery"), c.ID)
 	rows.queue(b, week, true)
 	if reasons, since := o.mendedReasons(c.Epoch); reasons != nil {
-		b.Queue(statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since)
+		b.Queue(statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since, c.ID, c.No)
 	}
 	if len(o.Refuted) > 0 {
 		b.Queue(`UPDATE herald.hints SET refuted = true WHERE delivery_id = $1 AND rank = ANY($2)`, c.ID, o.Refuted)
@@ -464,7 +465,7 @@ func readRecorded(res pgx.BatchResults, q recordRequest) (rec Recorded, err erro
 	return rec, nil
 }
 
-// inWeek returns the text of a statement with the partition week in place of the partitioned table herald.attempts.
+// inWeek returns a statement's text in which the partition named week replaces the partitioned table herald.attempts.
 func inWeek(text, week string) string {
 	return strings.ReplaceAll(text, "herald.attempts\n", week+"\n")
 }
@@ -527,8 +528,8 @@ func (c *recordColumns) appendRequest(q recordRequest) {
 	c.tools = append(c.tools, storable.JSON(o.Tools, maxSideBytes))
 }
 
-// queue queues in b record.sql for attempts in the partition week; "": their partitions are unknown. alone is the
-// argument @alone of record.sql.
+// queue adds record.sql to the batch b. week is the partition that has all the attempts; the statement then writes it
+// directly. If week is empty, the partitions are unknown. alone is the argument @alone of record.sql.
 func (c *recordColumns) queue(b *pgx.Batch, week string, alone bool) {
 	text := statement("record")
 	if week != "" {

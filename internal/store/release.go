@@ -21,8 +21,8 @@ func (s *Store) ReleaseHeld(ctx context.Context, a Agent,
 	return s.releaseInBatches(ctx, a, reasons, nil)
 }
 
-// releaseInBatches makes a change to the agent (nil: none) and then releases held deliveries like ReleaseHeld. The
-// change is in the transaction of the first batch. Without reasons, no delivery is released.
+// releaseInBatches calls change, which may be nil, and then releases held deliveries like ReleaseHeld. change is called
+// in the transaction of the first batch. If reasons is empty, no delivery is released.
 func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []reason.Reason,
 	change func(context.Context, pgx.Tx) error) (released int, tasks []Task, err error) {
 	for {
@@ -38,7 +38,7 @@ func (s *Store) releaseInBatches(ctx context.Context, a Agent, reasons []reason.
 	}
 }
 
-// releaseBatch is one transaction of releaseInBatches. It makes the change to the agent (nil: none), releases at most
+// releaseBatch is one transaction of releaseInBatches. It calls change, which may be nil. Then it releases at most
 // maxMove held deliveries, and dispatches from the agent's backlog. It returns the number of released deliveries and
 // all tasks for the caller.
 func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []reason.Reason,
@@ -53,7 +53,7 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []reason.Reas
 		if len(reasons) == 0 {
 			return nil
 		}
-		rows, _ := tx.Query(ctx, statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, anyEpoch)
+		rows, _ := tx.Query(ctx, statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, anyEpoch, nil, nil)
 		var err error
 		ended, err = pgx.CollectRows(rows, scanEnded)
 		return err
@@ -65,11 +65,11 @@ func (s *Store) releaseBatch(ctx context.Context, a Agent, reasons []reason.Reas
 }
 
 // mendedReasons returns the reason for which the transaction that records o must also release the agent's held
-// deliveries; nil: none. If o holds its delivery, the operator may have removed the cause since the claim, by enabling
-// the agent or storing a credential. No later call would then release that delivery. So mendedReasons returns o's
-// reason if it is auth_required, or agent_disabled without o.Elsewhere.
+// deliveries; nil: none. It is o's own reason, if that is auth_required, or agent_disabled without o.Elsewhere. The
+// operator may have removed the cause since the claim, by storing a credential or enabling the agent. The release at
+// that time did not include o's delivery, which was not yet held.
 //
-// since is the epoch argument of release_held.sql. For auth_required it is claimed, the agent's epoch in the claim:
+// since is the epoch argument of release_held.sql. For auth_required it is the agent's epoch in the claim (claimed):
 // storing a credential raises the epoch, and the statement releases nothing if the epoch is still the same. For
 // agent_disabled it is anyEpoch: the statement releases the deliveries if the agent is enabled now.
 func (o Outcome) mendedReasons(claimed int64) (reasons []reason.Reason, since int64) {

@@ -30,13 +30,13 @@ type Vanished struct {
 	Retraction uuid.UUID
 }
 
-// acceptRead accepts rows, the jobs of the blocks that the cursors g read, and remembers the blocks of their events.
-// orphans reports whether g's contracts have orphaned events. If so, and if the chain was read up to its newest block
-// (read.AtHead), acceptRead ends the deliveries whose orphaned events are not among rows.
+// acceptRead accepts the jobs of the blocks that the cursors read (rows), and remembers the blocks of their events.
+// orphans reports whether the cursors' contracts have orphaned events. If they have, and the chain was read up to its
+// newest block (read.AtHead), acceptRead ends the deliveries whose orphaned events are not among the rows.
 func (s *Store) acceptRead(ctx context.Context, tx pgx.Tx, g cursorGroup, rows []arrival, read Advance,
 	orphans bool) (done Advanced, err error) {
 	agents := arrivalAgents(rows)
-	var gone []uuid.UUID // deliveries whose events are gone, unless rows has them
+	var gone []uuid.UUID // deliveries whose events are gone, unless the events are among rows
 	var orphanAgents []Agent
 	if orphans && read.AtHead {
 		if gone, orphanAgents, err = s.listOrphans(ctx, tx, g); err != nil {
@@ -81,15 +81,15 @@ func (s *Store) listOrphans(ctx context.Context, tx pgx.Tx, g cursorGroup) (ids 
 	return ids, distinctAgents(agents), nil
 }
 
-// rememberEvents stores the block of the event of each arrival, so that a reorg of that block finds the delivery
-// (out[i].ID). Blocks up to the number above are settled, so their events are not stored. It skips arrivals that did
-// not become the delivery's event: Refused jobs, agent updates, and conflicts other than about the action.
+// rememberEvents stores the block of each arrival's event, so that a reorg of the block finds the delivery (out[i].ID).
+// It skips events in blocks up to the number settled, which no reorg is expected to replace. It also skips arrivals
+// whose event is not the delivery's: Refused jobs, agent updates, and conflicts other than about the action.
 func (s *Store) rememberEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in []arrival, out []Acceptance,
-	above uint64) error {
+	settled uint64) error {
 	events := make(map[uuid.UUID]arrival)
 	for i, a := range in {
 		isItsEvent := out[i].Verdict != Refreshed && (out[i].Verdict != Conflict || out[i].Field == "action")
-		if a.Refused == "" && isItsEvent && a.Job.BlockNumber > above {
+		if a.Refused == "" && isItsEvent && a.Job.BlockNumber > settled {
 			events[out[i].ID] = a
 		}
 	}
@@ -117,7 +117,7 @@ func (s *Store) rememberEvents(ctx context.Context, tx pgx.Tx, g cursorGroup, in
 func (s *Store) endOrphans(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, agents []Agent,
 	done *Advanced) (tasks []Task, err error) {
 	defer wrapError(&err, "end deliveries whose event a reorg removed")
-	var called []job.Job // the jobs of the added elements of done.Vanished; without a kind: not to be retracted
+	var called []job.Job // jobs of the elements added to done.Vanished; a job without a kind is not retracted
 	var v Vanished
 	var raw []byte
 	rows, _ := tx.Query(ctx, statement("orphans"), ids)
@@ -161,8 +161,8 @@ type retraction struct {
 	reason       reason.Reason
 }
 
-// listRetractions returns the existing retractions of the feedback known, by key. keys are the maxRetractions keys that
-// its retractions can have, in the order in which retract uses them.
+// listRetractions returns the existing retractions of a feedback, by key. known is the feedback's job. keys are the
+// maxRetractions keys that its retractions can have, in the order in which retract uses them.
 func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx, known job.Job) (there map[string]retraction, keys []string, _ error) {
 	base := known.Retraction(uuid.Nil).Key()
 	keys = append(keys, base)
@@ -170,7 +170,7 @@ func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx, known job.Job) (
 		keys = append(keys, fmt.Sprintf("%s.%d", base, n))
 	}
 	rows, _ := tx.Query(ctx, `SELECT id, key, coalesce(reason, ''), coalesce((job ->> 'retracts')::uuid, $2) FROM herald.history
-		WHERE key = ANY($1)`, keys, uuid.Nil)
+		WHERE herald.key_hash(key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))`, keys, uuid.Nil)
 	there = make(map[string]retraction)
 	var r retraction
 	_, err := pgx.ForEachRow(rows, []any{&r.id, &r.key, &r.reason, &r.retracts}, func() error {
@@ -183,9 +183,9 @@ func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx, known job.Job) (
 	return there, keys, nil
 }
 
-// retract inserts a retraction of the delivery id, whose job is the feedback known and whose agent was or may have been
-// called. It adds the retraction's task to byAgent and returns the retraction's id. If the delivery already has a
-// retraction that was not withdrawn (mined_again), retract only returns the id of that one.
+// retract inserts a retraction of the delivery with this id, whose agent was or may have been called. known is the
+// delivery's job, a feedback. It adds the retraction's task to byAgent and returns the retraction's id. If the delivery
+// already has a retraction that was not withdrawn (mined_again), retract only returns the id of that one.
 //
 // A retraction delays the event that has the same index now, like an earlier feedback: until the retraction has ended,
 // but at most 60 s after its first attempt (delays_until).
@@ -227,8 +227,8 @@ func (s *Store) retract(ctx context.Context, tx pgx.Tx, id uuid.UUID, known job.
 	return job.IDOf(a.key), nil
 }
 
-// retractDisplaced retracts the delivery h, whose agent was or may have been called, because another event gets its
-// key. It does nothing if h's stored job was deleted, cannot be parsed, or is not a NewFeedback.
+// retractDisplaced retracts the delivery h, whose event is no longer on the chain and whose agent was or may have been
+// called. It does nothing if h's stored job was deleted, cannot be parsed, or is not a NewFeedback.
 func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, byAgent map[Agent][]Task) error {
 	var known job.Job
 	if h.raw == nil || json.Unmarshal(h.raw, &known) != nil || known.Kind != job.KindNewFeedback {
@@ -238,9 +238,8 @@ func (s *Store) retractDisplaced(ctx context.Context, tx pgx.Tx, h holder, byAge
 	return err
 }
 
-// markGone sets gone in those of holders whose events are gone: a reorg removed the event, and the chain follower has
-// read up to the newest block without finding it again. It does nothing if the arrivals in were not read by a chain
-// follower.
+// markGone sets holder.gone for the deliveries whose events are gone: a reorg removed the event, and the chain follower
+// has read up to the newest block without finding it again. It does nothing if no chain follower read the arrivals.
 func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders map[string]holder) error {
 	if in[0].readBy == nil || len(holders) == 0 {
 		return nil
@@ -263,19 +262,21 @@ func (s *Store) markGone(ctx context.Context, tx pgx.Tx, in []arrival, holders m
 	return nil
 }
 
-// answerRead answers an arrival a whose event (brought) was read from the chain, and whose key has the delivery h with
-// the stored job known.
+// answerRead answers an arrival whose event was read from the chain, and whose key has the delivery h. brought is the
+// arrival's job, and known is h's stored job.
 //
-// If known is the same event (Job.SameEvent), h gets the event's present position. If h ended because its event was
-// missing (mayReopen), h is also queued again. If the chain follower had found the event gone, acceptReturned decides
-// instead.
+// If both jobs name the same event (Job.SameEvent), h gets the event's present position. If h ended because its event
+// was missing (mayReopen), h is also queued again. If the chain follower had found the event gone, acceptReturned
+// decides instead.
 //
-// If known is another event, the first case that applies decides:
-//   - h is bound and its agent was or may have been called, or h is bound or verified and has ended although its event
-//     was not missing (mayReopen is false): brought gets a new delivery with the key (displaceHolder).
-//   - h ended because its event was missing (mayReopen), and its agent was not called: h is queued again with brought.
-//   - h is neither bound nor verified: h keeps known. The answer is Conflict if the content of the events differs.
-//   - Otherwise h gets brought as its job, and known becomes its first hint.
+// If they name different events, the first case that applies decides:
+//   - h is bound and its agent was or may have been called: the new event gets a new delivery with the key
+//     (displaceHolder).
+//   - h is bound or verified, and ended although its event was not missing (mayReopen is false): the same.
+//   - h ended because its event was missing (mayReopen), and its agent was not called: h is queued again with the new
+//     event.
+//   - h is neither bound nor verified: h keeps its job. The answer is Conflict if the content of the events differs.
+//   - Otherwise the new event replaces h's job, and the old job becomes h's first hint.
 func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	byAgent map[Agent][]Task) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
@@ -306,9 +307,9 @@ func (s *Store) answerRead(ctx context.Context, tx pgx.Tx, a arrival, h holder, 
 	return out, s.readEvent(ctx, tx, a, h)
 }
 
-// keepFirstHint stores known, the job of the delivery h, as h's first hint, if h has no stored hint. Afterwards the
-// caller replaces the job by the event that was read from the chain. The hint preserves the action that the sender of
-// known chose.
+// keepFirstHint stores the present job of the delivery h (known) as h's first hint, if h has no stored hint. Afterwards
+// the caller replaces the job by the event that was read from the chain. The hint preserves the action that the sender
+// of the old job chose.
 func (s *Store) keepFirstHint(ctx context.Context, tx pgx.Tx, h holder, known job.Job) error {
 	hints, stored, err := s.listHints(ctx, tx, h, known)
 	if err != nil || stored > 0 || len(hints) == 0 {
@@ -319,8 +320,8 @@ func (s *Store) keepFirstHint(ctx context.Context, tx pgx.Tx, h holder, known jo
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// readEvent replaces the job of the delivery h by that of the arrival a, which was read from the chain. If h waits for
-// the chain (not_confirmed, chain_unavailable), readEvent queues h again at once.
+// readEvent replaces the job of the delivery h by the arrival's job, which was read from the chain. If h waits for the
+// chain (not_confirmed, chain_unavailable), readEvent queues h again at once.
 func (s *Store) readEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder) error {
 	b := &pgx.Batch{}
 	b.Queue(statement("read_event"), namedStatement("read_event").args(a.eventArgs(h.id))...)
@@ -331,9 +332,9 @@ func (s *Store) readEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder) e
 	return nil
 }
 
-// moveEvent replaces known, the job of the delivery h, by brought, the same event at its present position. Action,
-// metadata and headers of known are kept. If the positions are equal, nothing changes. moveEvent returns out, the
-// answer that the caller prepared.
+// moveEvent gives the delivery h the present position of its event. The job that was read from the chain (brought)
+// replaces the stored job (known), except for the action, the metadata and the headers. If the positions are equal,
+// nothing changes. moveEvent returns out, the answer that the caller prepared.
 func (s *Store) moveEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job,
 	out Acceptance) (_ Acceptance, err error) {
 	if brought.EventSum() == known.EventSum() {
@@ -350,9 +351,9 @@ func (s *Store) moveEvent(ctx context.Context, tx pgx.Tx, a arrival, h holder, b
 	return out, s.readEvent(ctx, tx, a, h)
 }
 
-// acceptReturned answers an arrival a whose event is on the chain again, after a reorg had removed the event and the
-// delivery h was ended or retracted. known is the job of h, and brought that of a. acceptReturned ends the open
-// retractions of h. Then the first case that applies decides:
+// acceptReturned answers an arrival whose event is on the chain again, after a reorg had removed the event and the
+// delivery h was ended or retracted. known is h's stored job, and brought is the arrival's job. acceptReturned ends the
+// open retractions of h. Then the first case that applies decides:
 //   - The agent was or may have been called with a retraction of h: the event gets a new delivery (displaceHolder),
 //     because the agent would take the old deliveryId for a repetition.
 //   - h ended because its event was missing (mayReopen): h is queued again.
@@ -412,9 +413,10 @@ func (s *Store) endGone(ctx context.Context, tx pgx.Tx, c *Claim, g Gone, rec *R
 	return nil
 }
 
-// replaceEvent retracts the delivery id, whose event old is no longer on the chain, if its agent was or may have been
-// called. If g.Next is set and the delivery still has the key, replaceEvent also gives the key to a new delivery for
-// g.Next. It does nothing if old is no longer the delivery's event. New tasks are added to byAgent.
+// replaceEvent retracts the delivery with this id, if its agent was or may have been called. old is the job of its
+// event, which is no longer on the chain. If g.Next is set and the delivery still has the key, replaceEvent also gives
+// the key to a new delivery for g.Next. It does nothing if the delivery has another event by now. New tasks are added
+// to byAgent.
 func (s *Store) replaceEvent(ctx context.Context, tx pgx.Tx, key string, id uuid.UUID, old job.Job, g Gone,
 	byAgent map[Agent][]Task) error {
 	holders, err := s.readHolders(ctx, tx, "h.id = $1", id)

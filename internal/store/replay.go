@@ -43,9 +43,10 @@ type previousState struct {
 	hasJob bool
 }
 
-// moveByOperator locks the agents of the deliveries ids and runs sql, the statement replay or cancel, on the
-// deliveries. With dispatch, it then dispatches from the agents' backlogs. why returns the reason for a delivery that
-// the statement did not change.
+// moveByOperator locks the agents of the deliveries with these ids, and runs sql, the statement replay or cancel, on
+// the deliveries. If dispatch is true, it also queues skipped revocations of these deliveries again
+// (revive_revocations.sql), and dispatches from the agents' backlogs. why returns the reason for a delivery that the
+// statement did not change.
 func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool, sql string, dispatch bool,
 	why func(previousState) string) (moved int, left map[uuid.UUID]string, tasks []Task, err error) {
 	if len(ids) > maxMove {
@@ -94,7 +95,7 @@ func (s *Store) moveByOperator(ctx context.Context, ids []uuid.UUID, force bool,
 // movedMeanwhile is the reason for a delivery that another transaction changed during Replay or Cancel.
 const movedMeanwhile = "it changed at the same moment: look again"
 
-// whyNotReplayed returns why replay.sql did not change a delivery that was in the state d.
+// whyNotReplayed returns why replay.sql did not change a delivery. d is the delivery's state.
 func whyNotReplayed(d previousState) string {
 	switch {
 	case d.status == Queued:
@@ -111,7 +112,7 @@ func whyNotReplayed(d previousState) string {
 	return movedMeanwhile
 }
 
-// whyNotCancelled returns why cancel.sql did not change a delivery that was in the state d.
+// whyNotCancelled returns why cancel.sql did not change a delivery. d is the delivery's state.
 func whyNotCancelled(d previousState) string {
 	switch {
 	case d.status.Final():

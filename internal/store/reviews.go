@@ -59,8 +59,9 @@ func (s *Store) TakeReviews(ctx context.Context, limit int) (list []Review, err 
 }
 
 // EndReview ends the review l and marks the delivery's hints as refuted. next is nil if the chain still has the event
-// of l. Otherwise next is the event that the chain has under the key now: next gets a delivery of its own. The delivery
-// of l is then retracted, if its agent was or may have been called. The caller puts the returned tasks into Redis.
+// of the review. Otherwise it is the job of the event that the chain has under the key now, and this event gets a
+// delivery of its own. The reviewed delivery is then retracted, if its agent was or may have been called. The caller
+// puts the returned tasks into Redis.
 func (s *Store) EndReview(ctx context.Context, l Review, next *job.Job) (tasks []Task, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -25,10 +25,10 @@ func sumKinds(parts [kindCount]float64) (s float64) {
 // sumUsed returns the used worker time of all kinds, in µs.
 func (b *bucket) sumUsed() float64 { return sumKinds(b.used) }
 
-// usedAtMost returns the used worker time in µs, but counts at most files µs of the time for fetching files. Clients
-// choose the files, so more than that must not delay the agent's other deliveries.
-func (b *bucket) usedAtMost(files float64) float64 {
-	return b.sumUsed() - max(b.used[Fetches]+b.used[ResponseFetches]-files, 0)
+// usedAtMost returns the used worker time in µs, of which the time for fetching files counts up to fileLimit µs.
+// Clients choose the files, so the time above fileLimit must not delay the agent's other deliveries.
+func (b *bucket) usedAtMost(fileLimit float64) float64 {
+	return b.sumUsed() - max(b.used[Fetches]+b.used[ResponseFetches]-fileLimit, 0)
 }
 
 // addRefill refills the bucket for the time from b.at to now (µs). A refill reduces the used time of all kinds in

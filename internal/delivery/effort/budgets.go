@@ -152,7 +152,7 @@ func (b *Budgets) loadShared(ctx context.Context, a *account) {
 }
 
 // adoptShared sets the account's used time to k.used, the sum of all workers in Redis, plus the charges that are not in
-// Redis yet. If no attempt of this process has ended, it also adopts k.mean. The caller holds mu.
+// Redis yet. If the account's mean cost is unknown, it also adopts k.mean. The caller holds mu.
 func (b *Budgets) adoptShared(a *account, k known) {
 	now := b.readClock()
 	a.addRefill(b.rules, now)
@@ -176,8 +176,8 @@ func (b *Budgets) suspendRedis(err error) {
 	b.log.Debug("effort is counted by this worker alone for now", logging.About(logging.Redis), "error", err)
 }
 
-// isAway reports whether Redis must not be called now, because there is no Redis or a call failed within awayFor. The
-// caller holds mu.
+// isAway reports whether Redis must not be called now, because there is no Redis or a call to it failed less than
+// awayFor ago. The caller holds mu.
 func (b *Budgets) isAway() bool { return b.shared == nil || b.readClock() < b.awayUntil }
 
 // chargeAccount charges the cost of an attempt (µs by kind) to its agent. If the charges that are not in Redis yet

@@ -32,27 +32,28 @@
 //
 // By default, costly agents share 16 of 32 slots. A newcomer is an agent without a recent success; costly agents and
 // newcomers together share 24 slots. The other 8 slots stay free for agents that take less than a second, however many
-// slow agents there are. They can run at least 8 deliveries a second, and hundreds if a call takes 20 ms. These slots
-// must stay empty for quick agents, because a running call cannot be interrupted. The budget divides the 16 slots among
-// the costly agents: each has at most three at a time, and one on average. If all agents are slow, the operator gives
-// the worker more slots (HERALD_CONCURRENCY).
+// slow agents there are. In these 8 slots, at least 8 deliveries a second run, and hundreds if a call takes 20 ms. The
+// slots must stay empty for quick agents, because a running call cannot be interrupted. The budget divides the 16 slots
+// among the costly agents: each has at most three at a time, and one on average. If all agents are slow, the operator
+// gives the worker more slots (HERALD_CONCURRENCY).
 //
 // One case is not prevented: if quick agents suddenly become slow, their running calls occupy slots, but only once.
 //
 // # Several workers
 //
-// Each worker counts in memory, and an attempt at a quick agent causes no other work. When a worker has charged an
+// Each worker counts in memory, and attempts at quick agents rarely cause a call to Redis. When a worker has charged an
 // agent for a sixtieth of its budget since it last wrote to Redis, a goroutine adds these charges to the sum of all
-// workers in Redis and adopts that sum. Until an attempt of this process has contacted an agent, each attempt reads the
-// agent's values from Redis. So a worker does not spend a slot on each slow agent that another worker has measured.
+// workers in Redis and adopts that sum. While a worker does not know the mean cost of an agent's attempts, each attempt
+// reads the agent's values from Redis. So a worker does not spend a slot on each slow agent that another worker has
+// measured.
 //
 // A call to Redis takes at most Config.Timeout. After a failed call, the worker does not call Redis for a second and
-// counts alone. A worker that is the only one also writes to Redis: that is rare (at most one write a second per slot),
-// and `agent show` reads the values there.
+// counts alone. The only worker also writes to Redis, because `agent show` reads the values there. It writes rarely: at
+// most once a second per slot.
 //
 // Invariants:
-//   - All workers together use at most an agent's budget, plus its running attempts, plus a sixtieth of the budget per
-//     worker that is not in Redis yet.
+//   - All workers together use at most an agent's budget, plus its running attempts, plus the charges that are not in
+//     Redis yet: a sixtieth of the budget per worker.
 //   - A bucket never contains more than its size.
 //   - A charge is lost only with its process (at most a sixtieth of the budget) or with Redis' data. After a loss in
 //     Redis, the next addition of a worker restores the sum that this worker knows.

@@ -129,8 +129,8 @@ func (h *Hold) CheckFiles(w What) error {
 // The result does not change during the attempt. For a nil Hold it is false.
 func (h *Hold) Costly() bool { return h != nil && h.costly }
 
-// Reach records that the attempt contacts the agent now. From now on, the attempt reserves at least the time since
-// then.
+// Reach records that the attempt contacts the agent now. From the first such contact on, the attempt reserves at least
+// the time that has passed since.
 func (h *Hold) Reach() {
 	if h == nil {
 		return

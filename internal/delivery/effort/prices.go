@@ -21,10 +21,9 @@ var names = [kindCount]string{"calls", "connections", "listings", "fetches", "re
 // String returns the name of the kind, as in metrics.
 func (w What) String() string { return names[w] }
 
-// leastPrice is the least cost of one thing of each kind, even if the thing took no time. Otherwise the cost is the
-// time for which a slot waited for the thing. A price is about the time of the worker's own work, measured on the
-// machine of docs/bench.md:
-//   - a call: nothing more;
+// leastPrice is the least cost of one thing of each kind. A thing for which a slot waited longer costs that time
+// instead. A least price is about the time of the worker's own work, measured on the machine of docs/bench.md:
+//   - a call: none;
 //   - a connection: keys and certificates, a session, sockets, and often a second try with another protocol revision.
 //     An agent that drops each connection pays for a call and a connection each time;
 //   - a listing: parsing and compiling schemas that the agent wrote;

@@ -52,10 +52,10 @@ func (s *shared) readSpent(ctx context.Context, a store.Agent) (known, error) {
 	return s.runScript(ctx, a, "0", [kindCount]float64{}, known{})
 }
 
-// addSpent adds the charges in spent to an agent's values in Redis and returns the new values. all has the agent's
-// values as this process knows them: the sum of all workers when Redis last answered, refilled since then, plus spent.
-// If Redis has lost the agent's values, addSpent stores all.used instead of adding spent. all.mean replaces the mean in
-// Redis, unless it is 0.
+// addSpent adds the charges in spent to an agent's values in Redis and returns the new values. The argument all
+// contains the agent's values as this process knows them: the sum of all workers when Redis last answered, refilled
+// since then, plus spent. If Redis has lost the agent's values, addSpent stores all.used instead of adding spent. If
+// all.mean is not 0, it replaces the mean in Redis.
 func (s *shared) addSpent(ctx context.Context, a store.Agent, spent [kindCount]float64, all known) (known, error) {
 	return s.runScript(ctx, a, "1", spent, all)
 }

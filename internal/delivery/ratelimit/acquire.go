@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// firstPause is the first pause between two tries of a waiting call to acquire a permit, which another process may have
-// released. Each further pause is longer, up to lastPause. The pauses are short, because a permit that is kept for a
-// waiting call stays unused until its next try: with 100 ms, the p99 latency next to a hanging neighbour was 144 ms;
-// with 15 ms it is 88 ms. A release in this process wakes a waiting call at once.
+// firstPause is the pause between the first two tries of a waiting call to acquire a permit. Each further pause is
+// longer, up to lastPause. A release in this process wakes a waiting call at once; the tries find permits that other
+// processes released. The pauses are short, because a permit that is kept for a waiting call stays unused until the
+// call's next try. With pauses of 100 ms, the p99 latency next to a hanging neighbour was 144 ms; with 15 ms it is 88
+// ms.
 const (
 	firstPause = 5 * time.Millisecond
 	lastPause  = 15 * time.Millisecond
@@ -65,8 +66,8 @@ func (l *Limiter) Acquire(ctx context.Context, origin, endpoint, token string) (
 //
 // The expected wait follows from the endpoint's mean call time, the number of waiting calls and the number of permits.
 // Calls of the endpoint that have run for longer than l.maxWait may hang, so their permits do not count. If all running
-// calls of the endpoint are that old, isWorthWaiting returns false. If the mean is unknown, it assumes l.maxWait if
-// some running call is that old, and else no wait.
+// calls of the endpoint are that old, isWorthWaiting returns false. Before the first call has ended, the mean is
+// unknown: isWorthWaiting then uses l.maxWait if some running call is that old, and otherwise 0.
 func (l *Limiter) isWorthWaiting(e *endpoint) bool {
 	o, maxWait := e.origin, toMicros(l.maxWait)
 	if o.countWaitingCalls(e) >= l.room || len(o.waitingCalls) >= l.originRoom {
@@ -79,14 +80,14 @@ func (l *Limiter) isWorthWaiting(e *endpoint) bool {
 	}
 	mean := e.mean
 	if mean == 0 && hanging > 0 {
-		mean = maxWait // no call has ended: assume that each of the others takes that long
+		mean = maxWait // no call has ended, and one hangs: assume a long mean
 	}
 	return mean*int64(len(o.waitingCalls)+1)/expected <= maxWait
 }
 
 // waitForPermit makes the call wait in this process for a permit, for at most l.maxWait. It does not wait if a permit
-// within that time is unlikely (isWorthWaiting, isTooLate). v is the earlier refusal of the call. others: other calls
-// of its endpoint were waiting then, so the call has not tried to get a permit yet.
+// within that time is unlikely (isWorthWaiting, isTooLate). v is the earlier refusal of the call. If others is set,
+// other calls of its endpoint were waiting then, so this call has not tried to get a permit yet.
 //
 // If the call gets no permit, waitForPermit returns a refusal with a reserved return time. If ctx ends during the wait,
 // no time is reserved.
@@ -144,7 +145,7 @@ func (l *Limiter) waitForPermit(ctx context.Context, e *endpoint, token string, 
 	}
 }
 
-// isTooLate reports whether v is a refusal because of the rate, which allows the next call only after more than d.
+// isTooLate reports whether v refuses the call because the rate allows the next one only after more than the time d.
 func (l *Limiter) isTooLate(v acquireAnswer, d time.Duration) bool {
 	return v.code == throttled && v.wait > toMicros(d)
 }

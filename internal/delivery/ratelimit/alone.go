@@ -27,7 +27,7 @@ func (l *Limiter) watchOthers(look func(context.Context) (others int, self bool,
 	defer l.tasks.Done()
 	ticker := time.NewTicker(l.lookForOthers)
 	defer ticker.Stop()
-	known := false // Redis has listed this worker before
+	known := false // whether Redis has ever listed this worker
 	var until time.Time
 	for {
 		select {

@@ -102,8 +102,8 @@ func (e *circuit) limitShare(r *rules, now int64, free int) int {
 	return free
 }
 
-// breakerState returns the state at now of a breaker with this circuit.openUntil. It also returns for how many µs the
-// breaker stays open; 0: it is not open.
+// breakerState returns the state of a breaker: closed if openUntil (circuit.openUntil) is 0, open before that time, and
+// half-open from then on. It also returns for how many µs the breaker stays open; 0: it is not open.
 func breakerState(openUntil, now int64) (state, int64) {
 	switch {
 	case openUntil == 0:

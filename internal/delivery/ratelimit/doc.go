@@ -19,15 +19,15 @@
 //     calls may start at once.
 //   - Breaker, permits and rate are checked in this order. A refused call uses up neither a permit nor the rate.
 //   - A token that holds a permit can acquire it again at no cost. A release counts only while its token holds a
-//     permit. So both can be repeated, and each result is counted once.
+//     permit. So an acquire and a release can be repeated, and each result is counted once.
 //
 // For one endpoint:
 //   - The breaker counts the results OK and Failed in a window of ten buckets. A failure opens it for OpenFor if the
 //     window then has at least MinCalls calls, of which the share failureRatio or more failed.
-//   - After OpenFor, one call is granted as the probe. If the probe succeeds, the breaker closes and forgets the window
-//     and the line, and the probe's duration becomes the mean call time. If the probe fails, the breaker opens again.
-//     If the probe ends as Neutral or its PermitTTL passes, another call becomes the probe. While the breaker is not
-//     closed, the results of all other calls leave it as it is.
+//   - After OpenFor, one call is granted as the probe. If the probe succeeds, the breaker closes, the window and the
+//     line (see the next rule) are cleared, and the probe's duration becomes the mean call time. If the probe fails,
+//     the breaker opens again. If the probe ends as Neutral or its PermitTTL passes, another call becomes the probe.
+//     While the breaker is not closed, the results of all other calls leave it as it is.
 //   - A refused call reserves a return time: the time at which its delivery may try again. The latest reserved time of
 //     an endpoint is its line. A reserved time is at least a second ahead, and not before the breaker's next probe.
 //   - A reserved time is later than the endpoint's previous one by the expected time until the endpoint's next call.
@@ -45,14 +45,15 @@
 //   - An endpoint whose calls in the breaker's window all failed may hold one permit, because four hanging calls must
 //     not slow the other endpoints down.
 //   - Any other endpoint may acquire another permit only if more permits are free than it holds. So one endpoint holds
-//     at most half of the permits, rounded up. Two endpoints with as many as they can get leave one for a third. Any
-//     endpoint may use an origin's only permit. An endpoint that does not share its origin may hold all permits.
-//   - The endpoint that has waited longest is served first. For each endpoint that has waited for 100 ms and for longer
-//     than the asking one, the limiter keeps a permit and a call of the rate, which the asking one cannot use. The
-//     other endpoint must be allowed to acquire another permit by the rule above, and it must be expected during the
-//     asking call: it asks now, or its reserved time is before the end of that call, judged by the mean call time. So
-//     no permit stays idle for an absent endpoint while short calls could use it, and long calls do not overtake it.
-//   - After a granted call, an endpoint that continues to wait with other calls is the last.
+//     at most half of the permits, rounded up. If two endpoints each hold as many of four or more permits as this rule
+//     allows, one is left for a third endpoint. Any endpoint may use an origin's only permit. An endpoint that does not
+//     share its origin may hold all permits.
+//   - The endpoint that has waited longest is served first. When endpoint A asks, the limiter keeps a permit and a call
+//     of the rate for each endpoint B that has waited for 100 ms and for longer than A, may acquire another permit by
+//     the rule above, and is expected during A's call. B is expected if it asks now, or if its reserved time is before
+//     the end of A's call, judged by A's mean call time. So no permit stays idle for an absent B while A's calls are
+//     short, and A's long calls do not overtake B.
+//   - An endpoint that continues to wait with other calls after a granted one becomes the last.
 //
 // So no endpoint starves. The endpoint that has waited longest is refused only while it already holds its share of the
 // permits, or no permit is free, or the rate allows no call. No permit is kept for an endpoint that does not return,
@@ -61,11 +62,12 @@
 //
 // # With and without Redis
 //
-// While Redis answers within Timeout, the state in Redis and the clock of Redis decide. After the first failed call,
-// the worker applies the same rules to its own state, at once and for all origins, so that no other call has to wait
-// for the timeout. A second later, and then every second (less often if Redis repeatedly fails), it tests Redis in the
-// background. When Redis answers, the worker sends it the releases that it missed, and uses Redis again. Each change is
-// logged in one line. The worker maintains its own state at all times, so it is complete when Redis fails.
+// While Redis answers within Timeout, the state in Redis and the clock of Redis decide. After the first failed call to
+// Redis, the worker applies the same rules to its own state, at once and for all origins, so that no other call to an
+// agent has to wait for the timeout. A second later, and then every second (less often if Redis repeatedly fails), it
+// tests Redis in the background. When Redis answers, the worker sends it the releases that it missed, and uses Redis
+// again. Each change between Redis and its own state is logged in one line. The worker maintains its own state at all
+// times, so it is complete when Redis fails.
 //
 // The only worker (Config.Workers) also uses its own state, because no other process needs the counts in Redis. That
 // saves two calls to Redis per agent call. It checks for other workers every second, and returns to Redis when there is
@@ -77,8 +79,9 @@
 // Invariants:
 //   - One process never has more than Inflight calls in flight at one origin, even if Redis fails. All processes
 //     together obey that limit while they share a Redis that keeps its data. After a FLUSHALL, or after a change
-//     between shared and local state, a process does not know the calls in flight of the others, at most Inflight each.
+//     between shared and local state, a process does not know the calls that are in flight in other processes, and only
+//     the limit per process holds.
 //   - No mutex is locked during I/O. A call to Redis takes at most Timeout, and the first failed one starts an outage.
 //   - Memory is bounded: a process remembers at most MaxEndpoints endpoints, and more only while more are in use. In
-//     Redis an origin has at most Rate times the TTL endpoints.
+//     Redis, the key of an endpoint that is not called expires.
 package ratelimit

@@ -19,8 +19,8 @@ import (
 // Config configures a Limiter. Zero values mean the defaults; PermitTTL has no default.
 type Config struct {
 	// Redis is shared by all workers. If it is nil, this process counts alone. The caller closes it after Close. It
-	// must have ContextTimeoutEnabled; otherwise a frozen Redis blocks Acquire and Release beyond Timeout. A new
-	// connection must fit into Timeout too, so the client should keep a few idle connections.
+	// must have ContextTimeoutEnabled; otherwise a frozen Redis blocks Acquire and Release beyond Timeout. Timeout
+	// includes the time to connect, so the client should keep a few idle connections.
 	Redis redis.UniversalClient
 
 	// Workers returns the number of other workers that Redis lists (others), and whether Redis lists this worker
@@ -77,7 +77,8 @@ const (
 	// failureRatio is the least share of failed calls that opens a breaker.
 	failureRatio = 0.7
 	// keptAfter is how long an endpoint must wait before free permits are kept for it. A kept permit is unused until a
-	// call of that endpoint tries again. After a short wait, that costs more than a strict order is worth.
+	// call of that endpoint tries again. For an endpoint that has waited less, this costs more than a strict order is
+	// worth.
 	keptAfter = 100 * time.Millisecond
 )
 
@@ -115,8 +116,8 @@ type Stats struct {
 	Local          bool // Redis does not answer, so this process counts alone; false if Config.Redis is nil
 }
 
-// New validates the configuration. It does not wait for Redis. With Config.Workers it starts a goroutine, which Close
-// stops.
+// New validates the configuration. It does not wait for Redis. If Config.Redis and Config.Workers are set, it starts a
+// goroutine, which Close stops.
 func New(cfg Config) (*Limiter, error) {
 	cfg.Inflight = cmp.Or(cfg.Inflight, 4)
 	cfg.Rate = cmp.Or(cfg.Rate, 100)

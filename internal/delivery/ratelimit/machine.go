@@ -10,7 +10,7 @@ type rules struct {
 	inflight         int
 	gap              int64 // time between two calls at the full rate
 	burst            int64
-	hold             int64 // when a permit that is not released expires: Config.PermitTTL
+	hold             int64 // after this time, a permit expires even if it is not released: Config.PermitTTL
 	bucket           int64 // length of a bucket: a tenth of the breaker's window
 	minCalls         int64
 	ratio            float64
@@ -45,7 +45,7 @@ func (c code) isGranted() bool { return c == granted || c == grantedProbe }
 // acquireAnswer is the answer of originState.acquire. Times are in µs.
 type acquireAnswer struct {
 	code  code
-	wait  int64 // until the reserved return time; without one: until the rate allows a call, or 0
+	wait  int64 // until the reserved return time; if none is reserved: until the rate allows a call, or 0
 	state state
 	left  int64 // time for which the breaker stays open; 0: it is not open
 }
@@ -64,7 +64,7 @@ type originState struct {
 	permits          map[string]int64  // token → when the permit expires, in µs
 	tat              int64             // GCRA's theoretical arrival time, in µs
 	seen             [2]grant          // the latest grant, and the latest grant to any other endpoint
-	waitingEndpoints []waitingEndpoint // at most maxWaitingEndpoints, unordered; may have forgotten ones (isForgotten)
+	waitingEndpoints []waitingEndpoint // at most maxWaitingEndpoints, unordered; some may be forgotten (isForgotten)
 }
 
 // permitToken returns the token of a permit: the endpoint's id, a space, and the name of the attempt.
@@ -114,7 +114,7 @@ func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q q
 // reserveTime completes the refusal v of a call to endpoint e:
 //   - It records that the endpoint waits, unless the breaker refused the call or q asks for nothing.
 //   - If q.reserve is set or the breaker refused the call, it reserves a return time and sets v.wait to the time until
-//     then. The reserved time is not before until, when the breaker becomes half-open (0: it is closed).
+//     then. The breaker becomes half-open at the time until (0: it is closed), and no earlier time is reserved.
 func (m *originState) reserveTime(r *rules, now int64, e *circuit, until int64, v *acquireAnswer, q question) {
 	var w *waitingEndpoint
 	from, waiters := now+r.minWait, int64(1)
@@ -155,11 +155,11 @@ func (m *originState) release(r *rules, now int64, e *circuit, token string, res
 }
 
 // plausible returns x, a time in µs that was at most limit ahead of the clock when it was set. If x is now more than
-// 2*limit ahead, the clock was set back since, and x would close the origin for too long. Then plausible returns the
-// argument instead.
-func plausible(x, now, limit, instead int64) int64 {
+// 2*limit ahead, the clock was set back since, and x would close the origin for too long. Then plausible returns
+// fallback.
+func plausible(x, now, limit, fallback int64) int64 {
 	if x > now+2*limit {
-		return instead
+		return fallback
 	}
 	return x
 }
@@ -183,9 +183,9 @@ func (m *originState) dropExpired(now int64) {
 
 func (m *originState) isFull(r *rules, now int64) bool { return m.countHeld(r, now, "") >= r.inflight }
 
-// countHeld returns the number of permits that the endpoint id holds. If id is "", it counts the permits of all
-// endpoints of the origin. Expired permits count until dropExpired deletes them. Permits that were acquired before the
-// clock was set back do not count.
+// countHeld returns the number of permits that the endpoint with this id holds. If id is "", it counts the permits of
+// all endpoints of the origin. Expired permits count until dropExpired deletes them. Permits that were acquired before
+// the clock was set back do not count.
 func (m *originState) countHeld(r *rules, now int64, id string) int {
 	n := 0
 	for token, until := range m.permits {
@@ -196,7 +196,7 @@ func (m *originState) countHeld(r *rules, now int64, id string) int {
 	return n
 }
 
-// isHeldBy reports whether the token belongs to a call to the endpoint id (permitToken).
+// isHeldBy reports whether the token belongs to a call to the endpoint with this id (permitToken).
 func isHeldBy(token, id string) bool {
 	return len(token) > len(id) && token[len(id)] == ' ' && strings.HasPrefix(token, id)
 }

@@ -36,11 +36,11 @@ type waitingCall struct {
 	wake     chan struct{} // gets a value when the call should ask for a permit again; capacity 1
 }
 
-// endpointKey returns the key of the endpoint id at an origin, in memory and in Redis.
+// endpointKey returns the key of an endpoint, in memory and in Redis: the key of its origin and its id.
 func endpointKey(originKey, id string) string { return originKey + ":" + id }
 
-// findEndpoint returns the endpoint id at an origin and marks it as used now. If this process does not know the
-// endpoint, findEndpoint adds it, after it has evicted idle endpoints. The caller holds Limiter.mu.
+// findEndpoint returns the endpoint with this id at an origin and marks it as used now. If this process does not know
+// the endpoint, findEndpoint adds it, after it has evicted idle endpoints. The caller holds Limiter.mu.
 func (l *Limiter) findEndpoint(originKey, id string) *endpoint {
 	now := l.now()
 	key := endpointKey(originKey, id)
@@ -106,7 +106,7 @@ func (l *Limiter) isIdle(e *endpoint, now int64) bool {
 }
 
 // wakeFrom wakes one call: the first one in o.waitingCalls[i:] that is the oldest waiting call of its endpoint
-// (isFirst). Without such a call, it does nothing.
+// (isFirst). If there is no such call, it does nothing.
 func (o *origin) wakeFrom(i int) {
 	for ; i < len(o.waitingCalls); i++ {
 		if o.isFirst(o.waitingCalls[i]) {
@@ -140,23 +140,22 @@ func (o *origin) countWaitingCalls(e *endpoint) int {
 	return n
 }
 
-// countRunning returns how many of this process' calls to the endpoint id hold a permit, and how many of these have
-// held it for longer than most (µs). now is in µs.
-func (o *origin) countRunning(r *rules, now int64, id string, most int64) (calls, longer int) {
+// countRunning returns how many calls of this process to the endpoint with this id hold a permit, and how many of these
+// calls have held it for longer than limit. Times are in µs.
+func (o *origin) countRunning(r *rules, now int64, id string, limit int64) (calls, longer int) {
 	for token, until := range o.permits {
 		if !isHeldBy(token, id) {
 			continue
 		}
 		calls++
-		if began := until - r.hold; now-began > most {
+		if began := until - r.hold; now-began > limit {
 			longer++
 		}
 	}
 	return calls, longer
 }
 
-// passOn wakes the next call after w (wakeFrom). The caller was woken as w, but got no permit, so another call may get
-// the free one.
+// passOn wakes the next call after w (wakeFrom). w was woken, but got no permit. The next call may get one.
 func (o *origin) passOn(w *waitingCall) {
 	if i := slices.Index(o.waitingCalls, w); i >= 0 {
 		o.wakeFrom(i + 1)

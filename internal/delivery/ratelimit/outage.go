@@ -9,12 +9,12 @@ import (
 
 const (
 	// firstTest is the time from a failure of Redis to the first test of Redis (testRedis), and between two tests. If
-	// Redis fails again within steady after its return, that time doubles, up to lastTest.
+	// Redis fails again soon after its return (within the time steady), the time between tests doubles, up to lastTest.
 	firstTest = time.Second
 	lastTest  = 30 * time.Second
 	steady    = 10 * time.Second
-	// testTimeout bounds the first acquire and release of a test of Redis, which may have to connect. A longer
-	// Config.Timeout is used instead. No call to an agent waits for the test.
+	// testTimeout bounds the first acquire and release of a test of Redis, which may have to connect. If Config.Timeout
+	// is longer, it is the bound. No call to an agent waits for the test.
 	testTimeout = time.Second
 	// maxPendingReleases bounds the releases that wait until Redis answers again. Further ones are dropped; their
 	// permits expire in Redis after PermitTTL.
@@ -65,8 +65,8 @@ func (l *Limiter) addPendingRelease(d pendingRelease) {
 }
 
 // beginOutage starts an outage because a call to Redis failed with err. generation is the value of outage.generation
-// when that call began. If generation has changed since, or if there is an outage already, beginOutage does nothing.
-// The caller holds mu.
+// when that call began. If outage.generation has changed since, or if there is an outage already, beginOutage does
+// nothing. The caller holds mu.
 func (l *Limiter) beginOutage(generation int, err error) {
 	if l.outage.local || l.outage.generation != generation || l.closed {
 		return
@@ -83,16 +83,16 @@ func (l *Limiter) beginOutage(generation int, err error) {
 	l.tasks.Add(1)
 	go func() {
 		defer l.tasks.Done()
-		// A timeout here is a few milliseconds. A slow Redis is not an incident, so the level is info; the metric
-		// herald_limits_shared shows it.
+		// The timeout is short (default 50 ms), so a busy Redis causes this outage too. That is not an incident, so the
+		// level is info. The metric herald_limits_shared shows the outage.
 		l.log.Info("ratelimit: Redis does not answer in time; until it does, this worker keeps to the limits by itself",
 			logging.About(logging.Redis), "error", err, "timeout", l.timeout, "asked_again_in", pause)
 		l.awaitRedis(pause)
 	}()
 }
 
-// awaitRedis tests Redis (testRedis) every pause, until Redis accepts scripts and has received the pending releases.
-// Then it ends the outage and returns. It also returns if Close is called.
+// awaitRedis tests Redis (testRedis) after each pause, until Redis accepts scripts and has received the pending
+// releases. Then it ends the outage and returns. It also returns if Close is called.
 func (l *Limiter) awaitRedis(pause time.Duration) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()

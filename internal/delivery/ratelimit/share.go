@@ -31,14 +31,14 @@ func (w *waitingEndpoint) isForgotten(r *rules, now int64) bool {
 	return (w.asked == 0 || now > w.asked+r.presence) && (w.due == 0 || now > w.due+r.slack)
 }
 
-// isExpected reports whether a call of w's endpoint is expected while a call of another endpoint runs, which takes the
-// time long (µs). It is expected if a call of w asks now, or if its return time is within that time. If long is at most
-// r.presence, only a call that asks now counts.
-func (w *waitingEndpoint) isExpected(r *rules, now, long int64) bool {
+// isExpected reports whether a call of w's endpoint is expected while a call of another endpoint runs, for this
+// duration in µs. It is expected if it asks now, or if its return time is within the duration. If the duration is at
+// most r.presence, only a call that asks now is expected.
+func (w *waitingEndpoint) isExpected(r *rules, now, duration int64) bool {
 	if w.asked > 0 && now <= w.asked+r.presence {
 		return true
 	}
-	return long > r.presence && w.due > 0 && now >= w.due-long && now <= w.due+min(long, r.slack)
+	return duration > r.presence && w.due > 0 && now >= w.due-duration && now <= w.due+min(duration, r.slack)
 }
 
 // weighOthers reports whether endpoint e shares its origin with others. It also returns the number of elders: endpoints
@@ -68,8 +68,8 @@ func (m *originState) weighOthers(r *rules, now int64, e *circuit, free int) (sh
 	return shared, elders
 }
 
-// findWaiting returns the entry of the endpoint id in m.waitingEndpoints. It returns nil if the endpoint has no entry,
-// or if its entry is forgotten (isForgotten).
+// findWaiting returns the entry in m.waitingEndpoints of the endpoint with this id. It returns nil if the endpoint has
+// no entry, or if its entry is forgotten (isForgotten).
 func (m *originState) findWaiting(r *rules, now int64, id string) *waitingEndpoint {
 	for i := range m.waitingEndpoints {
 		if w := &m.waitingEndpoints[i]; w.id == id && !w.isForgotten(r, now) {
@@ -79,8 +79,8 @@ func (m *originState) findWaiting(r *rules, now int64, id string) *waitingEndpoi
 	return nil
 }
 
-// startWaiting returns the entry of the endpoint id in m.waitingEndpoints. If the endpoint has none, startWaiting adds
-// one, whose wait starts at now. It returns nil if maxWaitingEndpoints other endpoints wait.
+// startWaiting returns the entry in m.waitingEndpoints of the endpoint with this id. If the endpoint has none,
+// startWaiting adds one, whose wait starts at now. It returns nil if maxWaitingEndpoints other endpoints wait.
 func (m *originState) startWaiting(r *rules, now int64, id string) *waitingEndpoint {
 	m.dropForgotten(r, now)
 	if w := m.findWaiting(r, now, id); w != nil {
@@ -93,7 +93,7 @@ func (m *originState) startWaiting(r *rules, now int64, id string) *waitingEndpo
 	return &m.waitingEndpoints[len(m.waitingEndpoints)-1]
 }
 
-// stopWaiting removes the entry of the endpoint id, if there is one.
+// stopWaiting removes the entry of the endpoint with this id, if there is one.
 func (m *originState) stopWaiting(r *rules, now int64, id string) {
 	if m.findWaiting(r, now, id) != nil {
 		m.dropForgotten(r, now)

@@ -29,7 +29,7 @@ const (
 
 // Dispatcher enqueues in Redis the tasks that the store returned for dispatched deliveries. If Redis does not accept a
 // task, its delivery stays dispatched in Postgres, and the reconciler (internal/delivery/maintenance) gives it a new
-// task later. So losing Redis delays deliveries, but loses none.
+// task later. So if Redis fails, deliveries are late, but none is lost.
 type Dispatcher struct {
 	lanes Lanes
 	log   *slog.Logger
@@ -93,9 +93,9 @@ func (d *Dispatcher) dropEnded(ctx context.Context, tasks []store.Task) {
 	}
 }
 
-// DropArchived removes from Redis the archived tasks of delivery id whose dispatch counter (Task.N) is below n.
-// dropEnded may have missed them, because Redis failed or a task was archived later. If Redis fails now, they stay in
-// the web UI until asynq deletes them, which has no other effect.
+// DropArchived removes from Redis the archived tasks of the delivery with this id, if their dispatch counter (Task.N)
+// is below n. dropEnded may have missed them, because Redis failed or a task was archived later. If Redis fails now,
+// they stay in the web UI until asynq deletes them, which has no other effect.
 func (d *Dispatcher) DropArchived(ctx context.Context, id uuid.UUID, n int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), enqueueTimeout)
 	defer cancel()
@@ -111,8 +111,8 @@ func (d *Dispatcher) FindTask(t store.Task) (queue.Location, error) {
 }
 
 // RedisMarker returns the marker of this Redis: the time since which Redis has lost no task of Herald. Tasks that were
-// enqueued before it may be lost. If Redis has no marker, RedisMarker stores now as the marker and returns it. See
-// queue.Marker.
+// enqueued before may be lost. If Redis has no marker, RedisMarker stores the given time as the marker and returns it.
+// See queue.Marker.
 func (d *Dispatcher) RedisMarker(ctx context.Context, now time.Time) (time.Time, error) {
 	return d.lanes.Marker(ctx, now)
 }

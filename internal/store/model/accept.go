@@ -32,8 +32,8 @@ func (s *Store) Accept(_ context.Context, in []store.Intake) ([]store.Acceptance
 	return out, tasks, nil
 }
 
-// accept inserts deliveries for the jobs with new keys, and answers the other jobs. read: the jobs were read from the
-// chain.
+// accept inserts deliveries for the jobs with new keys, and answers the other jobs. read reports whether the jobs were
+// read from the chain.
 func (s *Store) accept(in []store.Intake, read bool) (out []store.Acceptance, tasks []store.Task) {
 	out = make([]store.Acceptance, len(in))
 	var fresh []*row
@@ -153,8 +153,9 @@ func (r *row) lastUnfinished() (number int) {
 	return number
 }
 
-// answerKnown answers a job whose key has the delivery r. If workers verify r's event, the job may become a hint: a
-// worker checks the position that it names. Otherwise r keeps its job, and a job that differs is a conflict.
+// answerKnown answers a job whose key has the delivery r. If r ended because its event was missing, the job may queue r
+// again. If workers verify r's event, the job may become a hint: a worker checks the position that it names. If they do
+// not, r keeps its job, and a job that differs is a conflict.
 func (s *Store) answerKnown(r *row, it store.Intake) store.Acceptance {
 	out := store.Acceptance{Verdict: store.Known, ID: r.id, Key: r.Key, Status: r.Status}
 	switch isReopened := !r.Called && (r.mayReopen() || r.refused); {
@@ -258,7 +259,8 @@ func (s *Store) reopen(r *row, it store.Intake, read bool) store.Acceptance {
 	return store.Acceptance{Verdict: store.Accepted, ID: r.id, Key: r.Key, Status: store.Queued}
 }
 
-// reviveRevocation queues the revocation of a feedback again that was skipped because the feedback was never delivered.
+// reviveRevocation queues the revocation of a feedback again, if it was skipped because the feedback was never
+// delivered.
 func (s *Store) reviveRevocation(feedback *row) {
 	j := feedback.job
 	if j.Kind != job.KindNewFeedback || feedback.Status != store.Queued {

@@ -14,7 +14,7 @@ import (
 
 // agent is the row of an agent: the operator's settings, and the observations of the agent's server.
 type agent struct {
-	epoch, raised int64 // raised: the epoch that Outcome.Moved raised; neverRaised: none since the last success
+	epoch, raised int64 // raised: epoch that a failure set (Outcome.Moved); neverRaised: none since the last success
 	disabled      bool
 	policy        store.Policy
 	known         store.AgentRow // observations of the agent's server
@@ -123,7 +123,7 @@ func (s *Store) AgentRow(_ context.Context, a store.Agent) (store.AgentRow, erro
 	return r, nil
 }
 
-// AgentStats lists the hours since then in which calls of an agent were recorded.
+// AgentStats lists the counts of an agent's calls by hour. It omits hours that ended before since.
 func (s *Store) AgentStats(_ context.Context, a store.Agent, since time.Time) (hours []store.AgentHour, err error) {
 	defer s.lock()()
 	if g := s.agents[a]; g != nil {
@@ -153,8 +153,8 @@ func (s *Store) EnableAgent(_ context.Context, a store.Agent, enabled bool) (rel
 	return released, tasks, nil
 }
 
-// ReleaseEnabled releases the deliveries that were held because their agents were disabled, for all agents that are
-// enabled now, unless except returns true for them.
+// ReleaseEnabled releases the deliveries that were held because their agents were disabled. It skips agents that are
+// disabled now, and agents for which except returns true. except may be nil.
 func (s *Store) ReleaseEnabled(_ context.Context, except func(store.Agent) bool) (released int, tasks []store.Task, err error) {
 	defer s.lock()()
 	for _, r := range s.rows {
@@ -175,9 +175,9 @@ func (s *Store) releaseAgent(a store.Agent) (released int, tasks []store.Task) {
 	return len(ended), append(s.dispatch([]store.Agent{a}), ended...)
 }
 
-// releaseMended releases the agent's held deliveries if o holds its delivery for a reason that has gone since the claim
-// c: the agent was enabled, or a credential was stored, which raises the epoch. No later call would release that
-// delivery.
+// releaseMended releases the agent's held deliveries if o holds its delivery for a cause that was removed after the
+// claim c: the agent was enabled, or a credential was stored, which raises the epoch. The release at that time did not
+// include o's delivery, which was not yet held.
 func (s *Store) releaseMended(a store.Agent, c *store.Claim, o store.Outcome) []store.Task {
 	g := s.agent(a)
 	enabled := o.Reason == reason.AgentDisabled && !o.Elsewhere && !g.disabled

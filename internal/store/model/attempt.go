@@ -15,8 +15,9 @@ import (
 // clockTolerance is how long before the end of its wait a delivery may be claimed, as in the Postgres store.
 const clockTolerance = time.Second
 
-// Claim claims delivery id for its newest task n and inserts an attempt. A delivery that waited takes the turn of its
-// ordering key, or returns to the backlog if another one goes first or too many are dispatched.
+// Claim claims the delivery with this id for its newest task, whose Task.N must be n, and inserts an attempt. A
+// delivery that waited takes the turn of its ordering key, or returns to the backlog if another one goes first or too
+// many are dispatched.
 func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error) {
 	defer s.lock()()
 	now, r := s.now(), s.findID(id)
@@ -57,7 +58,7 @@ func (r *row) isClaimedBy(c *store.Claim) bool {
 	return r != nil && r.claimNo == c.No && r.Status == store.Running
 }
 
-// Extend makes a valid claim's lease end d from now, if the lease has not expired.
+// Extend sets the end of a valid claim's lease to now plus d, if the lease has not expired.
 func (s *Store) Extend(_ context.Context, c *store.Claim, d time.Duration) error {
 	defer s.lock()()
 	now, r := s.now(), s.findID(c.ID)
@@ -75,8 +76,8 @@ func (s *Store) Hints(_ context.Context, c *store.Claim) ([]store.Hint, error) {
 	return slices.Clone(s.findID(c.ID).hints), nil
 }
 
-// Bind makes the event that a check read the job of the claimed delivery, which takes the turn if no other one goes
-// first. It returns ErrNewHint if a hint arrived after the claim.
+// Bind replaces the job of the claimed delivery by the event that a check read. The delivery takes the turn of its
+// ordering key, if no other delivery goes first. Bind returns ErrNewHint if a hint arrived after the claim.
 func (s *Store) Bind(_ context.Context, c *store.Claim, b store.Binding) error {
 	defer s.lock()()
 	now, r := s.now(), s.findID(c.ID)
@@ -106,8 +107,9 @@ func (s *Store) Record(_ context.Context, c *store.Claim, o store.Outcome) (stor
 	return s.recordAttempt(c, c.Attempt, c.StartedAt, o)
 }
 
-// Adopt records the known outcome of an earlier attempt that has none, and undoes the claim's own attempt. A free
-// earlier attempt is undone only if no later one exists, because later ones keep their numbers.
+// Adopt records the spooled outcome of an earlier attempt, whose outcome is unknown to the store, and undoes the
+// claim's own attempt. A free earlier attempt is undone too, unless other attempts came after it: these keep their
+// numbers.
 func (s *Store) Adopt(_ context.Context, c *store.Claim, p store.SpooledOutcome) (store.Recorded, error) {
 	defer s.lock()()
 	if r := s.findID(c.ID); r.isClaimedBy(c) {
@@ -197,9 +199,9 @@ func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int
 	s.observeOutcome(r.agent, c, o)
 }
 
-// recheck queues the delivery again at once if a hint arrived after the claim, if Bind changed its agent, or if it has
-// no turn. Recording the outcome a second time does not. Without the turn, it keeps its budget and its delay of later
-// ones.
+// recheck queues the delivery again at once if a hint arrived after the claim, if Bind changed its agent or ordering
+// key, or if it did not get the turn. A delivery that waits for another one (behind_earlier) keeps its budget and its
+// DelaysUntil. For any other delivery, both begin anew.
 func (s *Store) recheck(r *row, c *store.Claim, o store.Outcome) bool {
 	notFound := r.Status == store.Rejected && r.Reason == reason.EventNotFound
 	behind := r.Status == store.Waiting && r.Reason == reason.BehindEarlier
@@ -231,7 +233,8 @@ func (r *row) undoAttempt(number int, started time.Time) {
 	r.History = slices.DeleteFunc(r.History, func(a store.Attempt) bool { return a.Number == number && a.StartedAt.Equal(started) })
 }
 
-// endGone retracts a feedback whose event is gone. It gives the key to a new delivery for the event that has it now.
+// endGone retracts a feedback whose event is gone. If another event has the key now (g.Next), endGone gives the key to
+// a new delivery of that event.
 func (s *Store) endGone(r *row, g store.Gone) {
 	if r.job.Kind == job.KindNewFeedback {
 		s.accept([]store.Intake{{Job: r.job.Retraction(r.id), Source: store.Source{Name: store.SourceChain}}}, true)

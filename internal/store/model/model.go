@@ -38,7 +38,7 @@ type State struct {
 	Key, IdentityRegistry, AgentID, Error string
 	Status                                store.Status
 	Reason                                reason.Reason
-	Attempts, BudgetBase, FetchFailures   int // all attempts; those of earlier budgets; failed fetches in this one
+	Attempts, BudgetBase, FetchFailures   int // all; those of earlier budgets; failed fetches of this budget
 	Dispatch, Replays                     int
 	Hints                                 int // number of changes of the hints
 	Called                                bool
@@ -48,7 +48,7 @@ type State struct {
 	Turn                                  bool      // has the turn of its ordering key, while dispatched or running
 	HandedAt                              time.Time // when its present task was created; zero: it has no task
 	LeaseUntil, NextAttemptAt             time.Time
-	DelaysUntil                           time.Time // until when it delays later mates; zero: it delays none
+	DelaysUntil                           time.Time // until when it delays later ones of its ordering key; zero: none
 	AcceptedAt, FinishedAt                time.Time
 	History                               []store.Attempt
 }
@@ -65,7 +65,7 @@ type row struct {
 	refused   bool // the job was invalid and is not stored
 	received  json.RawMessage
 	sealed    []byte       // encrypted headers of the job's endpoint
-	source    store.Source // of the job's action
+	source    store.Source // sender of the job's action
 	hints     []store.Hint // empty: no other job was sent for the key
 	corrected []string
 	claimNo   int64
@@ -80,7 +80,7 @@ func New(now func() time.Time) *Store {
 	return &Store{now: now, started: now(), agents: map[store.Agent]*agent{}}
 }
 
-// KeepOrder makes the store call the deliveries of each ordering key in order, like store.Config.StrictOrder.
+// KeepOrder switches on the order of the deliveries of each ordering key, like store.Config.StrictOrder. It returns s.
 func (s *Store) KeepOrder() *Store {
 	s.strict = true
 	return s
@@ -113,7 +113,8 @@ func (s *Store) count(matches func(*row) bool) (n int) {
 	return n
 }
 
-// drawClaim returns a new claim number. Writes under an older number of the delivery change nothing.
+// drawClaim returns a new claim number. After it is stored in a delivery, writes under an older number of this delivery
+// change nothing.
 func (s *Store) drawClaim() int64 {
 	s.claims++
 	return s.claims
@@ -127,8 +128,8 @@ func (r *row) isOut() bool {
 	return r.Status == store.Queued && !r.HandedAt.IsZero() || r.Status == store.Running
 }
 
-// isDispatched reports whether the delivery counts towards store.MaxDispatchedPerAgent. Followers of a batch call,
-// which run without a task, do not.
+// isDispatched reports whether the delivery counts towards store.MaxDispatchedPerAgent. Followers of a batch call run
+// without a task, so they do not count.
 func (r *row) isDispatched() bool { return r.isOut() && !r.HandedAt.IsZero() }
 
 // isSetAside reports whether the delivery waits outside the backlog (behind_earlier) until another one releases it.
@@ -162,7 +163,7 @@ func (r *row) toEnded() store.Task { return store.Task{ID: r.id, N: r.Dispatch, 
 
 func (r *row) toDelivery() store.Delivery {
 	optional := func(t time.Time) *time.Time {
-		if t.IsZero() || t.Sub(r.updated) > recheckTime/2 { // set aside: the time is unknown
+		if t.IsZero() || t.Sub(r.updated) > recheckTime/2 { // it waits for another delivery, so the time is unknown
 			return nil
 		}
 		return &t
@@ -216,7 +217,8 @@ func (s *Store) States() (all []State) {
 	return all
 }
 
-// Held returns the claim number and the end of the lease of a running delivery; running is false for others.
+// Held returns the claim number and the end of the lease of a running delivery; for any other delivery, running is
+// false.
 func (s *Store) Held(id uuid.UUID) (no int64, until time.Time, running bool) {
 	defer s.lock()()
 	if r := s.findID(id); r != nil && r.Status == store.Running {

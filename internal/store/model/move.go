@@ -12,8 +12,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// changeEach calls change for each delivery, until it has returned true for limit deliveries. It returns the agents of
-// these deliveries.
+// changeEach calls change for each delivery, until change has returned true for limit deliveries. It returns the agents
+// of these deliveries.
 func (s *Store) changeEach(limit int, change func(r *row, now time.Time) bool) (agents []store.Agent) {
 	now := s.now()
 	for _, r := range s.rows {
@@ -94,7 +94,7 @@ func (s *Store) IgnoreOrder(_ context.Context, limit int) ([]store.Task, error) 
 	})), nil
 }
 
-// Backlog dispatches for agents that have a backlog and may have further dispatched deliveries.
+// Backlog dispatches deliveries of agents that have a backlog and fewer dispatched deliveries than they may have.
 func (s *Store) Backlog(_ context.Context, limit int) ([]store.Task, error) {
 	defer s.lock()()
 	var agents []store.Agent
@@ -106,7 +106,7 @@ func (s *Store) Backlog(_ context.Context, limit int) ([]store.Task, error) {
 	return s.dispatch(agents), nil
 }
 
-// Overdue lists the tasks that should have been claimed at least late ago, by delivery id.
+// Overdue lists the tasks that were due at least the given time ago (late) and are not claimed, by delivery id.
 func (s *Store) Overdue(_ context.Context, late time.Duration, after uuid.UUID, limit int) (tasks []store.Task, err error) {
 	defer s.lock()()
 	before := s.now().Add(-late)
@@ -206,8 +206,8 @@ func (s *Store) Cancel(_ context.Context, ids []uuid.UUID,
 }
 
 // moveEach applies change to each delivery. change returns why it changed nothing, or "". moveEach returns the tasks
-// that the changed deliveries no longer need. With dispatch, it also dispatches from the agents' backlogs and returns
-// the new tasks.
+// that the changed deliveries no longer need. If dispatch is true, it also dispatches from the agents' backlogs and
+// returns the new tasks.
 func (s *Store) moveEach(ids []uuid.UUID, dispatch bool,
 	change func(*row) (why string)) (moved int, left map[uuid.UUID]string, tasks []store.Task, err error) {
 	left = map[uuid.UUID]string{}
@@ -261,7 +261,7 @@ func (s *Store) releaseHeld(limit int, matches func(*row) bool) (ended []store.T
 	return ended
 }
 
-// Lead runs do unless another call of Lead is running.
+// Lead calls do, unless another call of Lead is running.
 func (s *Store) Lead(ctx context.Context, do func(context.Context) error) (bool, error) {
 	swap := func(to bool) (was bool) {
 		defer s.lock()()

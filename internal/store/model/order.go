@@ -14,8 +14,8 @@ import (
 const (
 	uncheckedDelay = 10 * time.Second          // how long an unchecked delivery delays later ones, from its acceptance
 	pendingDelay   = 30 * time.Second          // the same, if its event is not confirmed yet
-	confirmedDelay = 60 * time.Second          // the same for a confirmed one, from the claim that first found it so
-	recheckTime    = 10 * 365 * 24 * time.Hour // about the wait of a delivery that another one releases
+	confirmedDelay = 60 * time.Second          // the same, from the claim that first found its event confirmed
+	recheckTime    = 10 * 365 * 24 * time.Hour // the approximate wait of a delivery that another delivery releases
 	maxResponses   = 2                         // responses among an agent's dispatched deliveries
 	maxRounds      = 32                        // rounds of one dispatch
 )
@@ -32,7 +32,8 @@ func (r *row) hasTurn() bool { return r.Turn && r.isOut() }
 // mayCall reports whether a claim of the delivery may call the agent. Any other claim is for the check only.
 func (r *row) mayCall() bool { return r.Turn || !r.Ordered || r.isResponse() }
 
-// takesTurn reports whether a dispatch or a claim gives the delivery the turn. Checks and responses need none.
+// takesTurn reports whether a dispatch or a claim gives the delivery the turn. Unchecked deliveries and responses need
+// no turn.
 func (r *row) takesTurn() bool { return r.Ordered && !r.isResponse() && !r.isUnchecked() }
 
 // isMateOf reports whether r and o are mates: two deliveries of the same ordering key. Responses have no mates.
@@ -53,7 +54,7 @@ func compareOrder(r, o *row) int {
 }
 
 // startDelay sets until when a delivery that is accepted now delays later ones (DelaysUntil). Responses and revocations
-// delay none; a retraction does once its event is checked.
+// delay none, but a bound retraction delays later ones.
 func (r *row) startDelay(now time.Time) {
 	r.DelaysUntil = time.Time{}
 	switch {
@@ -65,8 +66,9 @@ func (r *row) startDelay(now time.Time) {
 	}
 }
 
-// endDelay shortens DelaysUntil after an attempt. A held delivery delays none, one that is not confirmed yet until 30 s
-// after its acceptance, and a confirmed one until 60 s after the first claim that found it confirmed.
+// endDelay shortens DelaysUntil after an attempt. A held delivery then delays none. An unconfirmed delivery delays
+// later ones until 30 s after its acceptance; a confirmed one, until 60 s after the first claim that found it
+// confirmed.
 func (r *row) endDelay(o store.Outcome, started time.Time) {
 	switch {
 	case o.Status == store.Held:
@@ -79,8 +81,8 @@ func (r *row) endDelay(o store.Outcome, started time.Time) {
 	}
 }
 
-// awaitsFeedback reports whether r is a revocation or a response whose feedback has not ended. A replay of a feedback
-// that was called before does not count.
+// awaitsFeedback reports whether r is a revocation or a response whose feedback has not ended. It returns false if the
+// feedback is a replay and its agent was called with it before.
 func (s *Store) awaitsFeedback(r *row) bool {
 	if r.job.IsRetraction() || !r.isResponse() && r.job.Kind != job.KindFeedbackRevoked {
 		return false
@@ -120,8 +122,8 @@ func (s *Store) decideWait(r *row, now time.Time) (until time.Time) {
 	return time.Time{}
 }
 
-// decideDispatch is decideWait for a dispatch: an unchecked delivery may be dispatched for its check. Only an unchecked
-// revocation waits for its feedback first.
+// decideDispatch is decideWait for a dispatch. An unchecked delivery may be dispatched at once, for its check, unless
+// it is a revocation or a response.
 func (s *Store) decideDispatch(r *row, now time.Time) (until time.Time) {
 	if r.isUnchecked() && !r.isResponse() && r.job.Kind != job.KindFeedbackRevoked {
 		return time.Time{}
@@ -143,7 +145,8 @@ func (s *Store) countFreeResponses(a store.Agent) int {
 	return maxResponses - s.count(func(o *row) bool { return o.agent == a && o.isResponse() && o.isOut() })
 }
 
-// setAside makes a delivery wait for another one. excess: it is a response that waits for other responses to its agent.
+// setAside makes a delivery wait for another one. excess reports whether it is a response that waits for other
+// responses to its agent.
 func (r *row) setAside(until time.Time, excess bool, now time.Time) {
 	r.setStatus(store.Waiting, reason.BehindEarlier, now)
 	r.NextAttemptAt, r.excess = until, excess
@@ -153,8 +156,8 @@ func (r *row) setAside(until time.Time, excess bool, now time.Time) {
 	}
 }
 
-// dispatch dispatches the backlogs of agents in rounds, until a round sets no delivery aside, because each of these
-// makes room for another one.
+// dispatch dispatches from the backlogs of agents in rounds, until a round sets no delivery aside. A delivery that is
+// set aside makes room for another one, so a further round is needed.
 func (s *Store) dispatch(agents []store.Agent) (tasks []store.Task) {
 	for again, round := true, 0; again && round < maxRounds; round++ {
 		again = false
@@ -212,8 +215,8 @@ func (s *Store) listBacklog(a store.Agent) (backlog []*row) {
 	return backlog
 }
 
-// listExcess returns those of the next deliveries that need not wait (waits is zero) but are one too many: later mates
-// of a checked one, and responses beyond freeResponses.
+// listExcess returns those of the next deliveries that need not wait (waits is zero) but exceed a limit: later mates of
+// a checked delivery, and responses beyond freeResponses.
 func listExcess(next []*row, waits map[*row]time.Time, freeResponses int) (excess []*row) {
 	for _, r := range next {
 		before := 0
@@ -231,9 +234,9 @@ func listExcess(next []*row, waits map[*row]time.Time, freeResponses int) (exces
 	return excess
 }
 
-// releaseNext puts the deliveries into the backlog that may be next because those of ended have ended or paused. These
-// are the next one of an ordering key, two responses to a feedback, and after a response the next response to its agent
-// and the next one to its feedback.
+// releaseNext is called after the deliveries in ended have ended or paused. It puts the deliveries that may be next
+// into the backlog: the next one of an ordering key, two responses to a feedback, and after a response the next
+// response to its agent and the next one to its feedback.
 func (s *Store) releaseNext(now time.Time, ended ...*row) {
 	var released []*row
 	for _, r := range ended {
@@ -250,7 +253,7 @@ func (s *Store) releaseNext(now time.Time, ended ...*row) {
 		isReply := func(o *row) bool {
 			return o.isResponse() && !o.excess && o.job.OrderKey() == r.job.OrderKey() && o.job.OrderSeq() == r.job.OrderSeq()
 		}
-		endsWith := func(o *row) bool { // the feedback of o is another one of ended, which releases o itself
+		endsWith := func(o *row) bool { // o's feedback is in ended too, and releases o itself
 			return slices.ContainsFunc(ended, func(e *row) bool { return e != r && e.isFeedbackOf(o) })
 		}
 		switch {

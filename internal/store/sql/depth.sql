@@ -12,7 +12,7 @@ SELECT status, sum(n)::bigint, greatest(coalesce(max(late), 0), 0)::float8
         UNION ALL
         SELECT 'waiting', count(*), 0 FROM herald.work WHERE place IN ('waiting', 'task')
         UNION ALL
-        SELECT 'waiting', 0, extract(epoch FROM now() - min(next_attempt_at)) FROM herald.work WHERE place = 'waiting'
+        SELECT 'waiting', 0, extract(epoch FROM now() - min(next_attempt_at)) FROM herald.work WHERE (place || '') = 'waiting'
         UNION ALL
         SELECT 'waiting', 0, extract(epoch FROM now() - min(next_attempt_at)) FROM herald.work WHERE place = 'task'
         UNION ALL

@@ -13,7 +13,7 @@ WITH renamed AS (
            error       = NULL,
            handed_at   = CASE WHEN status = 'running' THEN handed_at END,
            finished_at = CASE WHEN status <> 'running' THEN now() END
-      FROM renamed r WHERE w.id = r.id
+      FROM renamed r WHERE w.id = r.id AND w.id = $1
     RETURNING w.id, w.kind, $2 AS key, w.chain_id, w.identity_registry, w.agent_id, w.order_key, w.order_hash, w.order_seq, w.finished_at, w.turn
 ), {{release changed}}, counted AS (
     UPDATE herald.agents g

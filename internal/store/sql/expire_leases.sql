@@ -17,12 +17,5 @@ WITH changed AS (
            handed_at   = NULL, lease_until = NULL, updated_at = now()
      WHERE id = ANY($1) AND status = 'running' AND lease_until < now()
     RETURNING status, id, kind, key, chain_id, identity_registry, agent_id, order_key, order_hash, order_seq, finished_at, false AS turn
-), {{release changed}}, dead AS (
-    SELECT chain_id, identity_registry, agent_id, count(*) AS n FROM changed WHERE status = 'dead' GROUP BY 1, 2, 3
-), counted AS (
-    UPDATE herald.agents g
-       SET totals = totals || jsonb_build_object('dead', coalesce((totals ->> 'dead')::bigint, 0) + n), updated_at = now()
-      FROM dead d
-     WHERE g.chain_id = d.chain_id AND g.identity_registry = d.identity_registry AND g.agent_id = d.agent_id
-)
+), {{release changed}}, {{count_ended changed}}
 SELECT count(*), count(*) FILTER (WHERE status = 'dead') FROM changed

@@ -8,6 +8,7 @@
 SELECT h.key, h.id, d.status, coalesce(d.reason, ''), h.job, h.secret_headers, d.called,
        d.called OR (d.bound OR NOT h.verified) AND (d.status = 'running' OR EXISTS (SELECT FROM herald.attempts a WHERE a.delivery_id = h.id AND a.outcome IS NULL)),
        d.bound, h.verified OR EXISTS (SELECT FROM herald.verified_chains v WHERE v.chain_id = h.chain_id), h.source, h.trust
-  FROM herald.history h LEFT JOIN herald.work w ON w.id = h.id
+  FROM herald.history h
+  LEFT JOIN LATERAL (SELECT id, status, reason, called, bound FROM herald.work WHERE id = h.id LIMIT 1) w ON true
  CROSS JOIN LATERAL (SELECT coalesce(w.status, h.status) AS status, CASE WHEN w.id IS NULL THEN h.reason ELSE w.reason END AS reason,
                             coalesce(w.called, h.called) AS called, coalesce(w.bound, h.bound) AS bound) d

@@ -9,7 +9,7 @@
 -- is overdue.
 UPDATE herald.work
    SET dispatch = dispatch + 1, handed_at = now(), updated_at = now()
- WHERE id IN (SELECT id FROM herald.work
-               WHERE place IN ('out', 'task') AND status <> 'running' AND handed_at < $1
-               ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)
+ WHERE id = ANY(ARRAY(SELECT id FROM herald.work
+                       WHERE place IN ('out', 'task') AND status <> 'running' AND handed_at < $1
+                       LIMIT $2 FOR UPDATE SKIP LOCKED))
 RETURNING id, dispatch, kind, attempts, bulk OR replays > 0 AND attempts <= budget_base, next_attempt_at

@@ -21,21 +21,16 @@ WITH orphan AS (
            finished_at = now(), updated_at = now()
       FROM orphan o
      WHERE d.id = o.id AND d.status IN ('queued', 'waiting', 'held')
-    RETURNING d.id, d.key, d.called, d.chain_id, d.identity_registry, d.agent_id, d.kind, d.order_key, d.order_hash, d.order_seq, d.finished_at, d.turn
+    RETURNING d.id, d.status, d.key, d.called, d.chain_id, d.identity_registry, d.agent_id, d.kind, d.order_key, d.order_hash, d.order_seq, d.finished_at, d.turn
 ), corrected AS (
     UPDATE herald.history d
        SET status = 'cancelled', reason = 'reorg', error = NULL, finished_at = now(), updated_at = now()
       FROM orphan o
      WHERE d.id = o.id AND d.status = 'rejected' AND d.reason = 'event_not_found'
-    RETURNING d.id, d.key, d.called, d.chain_id, d.identity_registry, d.agent_id, d.kind, d.order_key, d.order_hash, d.order_seq, d.finished_at, false AS turn
+    RETURNING d.id, d.status, d.key, d.called, d.chain_id, d.identity_registry, d.agent_id, d.kind, d.order_key, d.order_hash, d.order_seq, d.finished_at, false AS turn
 ), cancelled AS MATERIALIZED (
     SELECT * FROM stopped UNION ALL SELECT * FROM corrected
-), {{release cancelled}}, counted AS (
-    UPDATE herald.agents g
-       SET totals = totals || jsonb_build_object('cancelled', coalesce((totals ->> 'cancelled')::bigint, 0) + n), updated_at = now()
-      FROM (SELECT chain_id, identity_registry, agent_id, count(*) AS n FROM cancelled GROUP BY 1, 2, 3) e
-     WHERE g.chain_id = e.chain_id AND g.identity_registry = e.identity_registry AND g.agent_id = e.agent_id
-), ended AS (
+), {{release cancelled}}, {{count_ended cancelled}}, ended AS (
     SELECT c.id, c.key, h.job, c.called, true AS now FROM cancelled c JOIN herald.history h ON h.id = c.id
      UNION ALL
     SELECT d.id, d.key, d.job, d.called, false

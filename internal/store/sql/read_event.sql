@@ -20,4 +20,4 @@ UPDATE herald.work w
        order_hash = CASE WHEN order_hash IS NOT NULL THEN {{order_hash n}} END,
        delays_until = CASE WHEN delays_until IS NOT NULL AND NOT bound THEN timestamptz 'infinity' ELSE delays_until END, updated_at = now()
   FROM read n
- WHERE w.id = n.id
+ WHERE w.id = n.id AND w.id = @delivery_id

@@ -5,8 +5,8 @@
 --
 -- Returns the tasks with which the deliveries were held.
 UPDATE herald.work SET status = 'queued', reason = NULL, handed_at = NULL, updated_at = now(),
-       delays_until = CASE WHEN NOT called THEN {{delays_until work}} END -- as for a new delivery
- WHERE id IN (SELECT id FROM herald.work
-               WHERE place = 'held' AND (reason = 'chain_unconfigured' AND chain_id = ANY($1) OR reason = 'gateway_unconfigured' AND $2)
-               ORDER BY seq LIMIT $3 FOR UPDATE SKIP LOCKED)
+       delays_until = CASE WHEN NOT called THEN {{delays_until work}} END -- as if it had just been accepted
+ WHERE id = ANY(ARRAY(SELECT id FROM herald.work
+                       WHERE place = 'held' AND (reason = 'chain_unconfigured' AND chain_id = ANY($1) OR reason = 'gateway_unconfigured' AND $2)
+                       ORDER BY seq + 0 LIMIT $3 FOR UPDATE SKIP LOCKED)) -- with plain seq, Postgres might choose work_seq
 RETURNING id, dispatch

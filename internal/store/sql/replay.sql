@@ -35,5 +35,6 @@ WITH changed AS (
 )
 SELECT h.id, EXISTS (SELECT FROM changed c WHERE c.id = h.id) OR EXISTS (SELECT FROM ended c WHERE c.id = h.id), coalesce(w.status, h.status),
        coalesce(CASE WHEN w.id IS NULL THEN h.reason ELSE w.reason END, ''), h.job IS NOT NULL, coalesce(w.dispatch, h.dispatch)
-  FROM herald.history h LEFT JOIN herald.work w ON w.id = h.id
+  FROM herald.history h
+  LEFT JOIN LATERAL (SELECT id, status, reason, dispatch FROM herald.work WHERE id = h.id LIMIT 1) w ON true
  WHERE h.id = ANY($1)

@@ -10,7 +10,7 @@ SELECT status, reason, sum(n)::bigint
           FROM herald.work WHERE place = 'held' GROUP BY 2
         UNION ALL
         SELECT 'waiting', coalesce(reason, ''), count(*)
-          FROM herald.work WHERE place = 'waiting' AND next_attempt_at < now() - $1::interval GROUP BY 2
+          FROM herald.work WHERE (place || '') = 'waiting' AND next_attempt_at < now() - $1::interval GROUP BY 2
         UNION ALL
         SELECT status, coalesce(reason, ''), count(*)
           FROM herald.work

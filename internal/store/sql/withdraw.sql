@@ -16,10 +16,5 @@ WITH called AS (
       FROM called c
      WHERE d.id = $1 AND d.status IN ('queued', 'waiting', 'held')
     RETURNING d.status, d.id, d.kind, d.key, d.chain_id, d.identity_registry, d.agent_id, d.order_key, d.order_hash, d.order_seq, d.finished_at, d.turn
-), {{release ended}}, counted AS (
-    UPDATE herald.agents g
-       SET totals = totals || jsonb_build_object(e.status, coalesce((totals ->> e.status)::bigint, 0) + 1), updated_at = now()
-      FROM ended e
-     WHERE g.chain_id = e.chain_id AND g.identity_registry = e.identity_registry AND g.agent_id = e.agent_id
-)
+), {{release ended}}, {{count_ended ended}}
 SELECT maybe FROM called
