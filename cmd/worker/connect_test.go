@@ -18,7 +18,7 @@ import (
 )
 
 // connecting maps the commands that need the database to their other arguments. SERVERS is a servers file that names
-// agent 8453:42, TOKENS is a list to import.
+// agent 8453:42, TOKENS is a list to import, POLICY is a policy.
 var connecting = map[string]string{
 	"migrate apply":       "",
 	"migrate status":      "",
@@ -35,6 +35,7 @@ var connecting = map[string]string{
 	"agent enable":        "8453:42",
 	"agent disable":       "8453:42",
 	"agent policy":        "8453:42 onUnknown=hold",
+	"policy test":         "POLICY",
 	"chain list":          "",
 	"chain show":          "8453",
 	"delivery list":       "",
@@ -94,11 +95,13 @@ func TestConnectionFails(t *testing.T) {
 		t.Errorf("%d commands, %d are listed here", len(paths), len(connecting)+len(apart))
 	}
 	servers, tokens := filepath.Join(t.TempDir(), "servers.json"), filepath.Join(t.TempDir(), "tokens")
+	policy := filepath.Join(t.TempDir(), "policy.json")
+	write(t, policy, `{}`)
 	write(t, servers, `{"servers":{"8453:42":{"url":"https://agent.example/mcp"}}}`)
 	write(t, tokens, "42,secret-token\n")
 	_, first, _ := worker(t, nil, "keys", "init", "--cleartext")
 	keyset, spare := spareKey(t, strings.TrimSpace(first))
-	fill := strings.NewReplacer("TOKENS", tokens, "KEY", spare)
+	fill := strings.NewReplacer("TOKENS", tokens, "KEY", spare, "POLICY", policy)
 	var group errgroup.Group
 	group.SetLimit(16) // most of them wait
 	for _, w := range awaytest.Ways(t) {

@@ -39,6 +39,7 @@ type commands struct {
 	Keys       keysCmd       `cmd:"" help:"Keys that encrypt secrets at rest."`
 	Token      tokenCmd      `cmd:"" help:"Tokens that agents want; each is sent to the origin it is stored for and nowhere else."`
 	Agent      agentCmd      `cmd:"" help:"Show agents, hold and release their deliveries, set their policy."`
+	Policy     policyCmd     `cmd:"" help:"Test policies, which decide which events agents receive."`
 	Chain      chainCmd      `cmd:"" help:"Show the chains that Herald reads."`
 	Delivery   deliveryCmd   `cmd:"" help:"Show, replay and cancel deliveries."`
 	APIToken   apiTokenCmd   `cmd:"" name:"api-token" help:"Tokens with which programs and people use the HTTP API and the pages."`

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/text"
+)
+
+type policyCmd struct {
+	Test policyTestCmd `cmd:"" help:"Show which stored deliveries a policy would skip."`
+}
+
+type policyTestCmd struct {
+	File string `arg:"" help:"The policy, a JSON file." placeholder:"FILE"`
+	selection
+	Limit int `help:"How many deliveries, the newest first." default:"1000"`
+	jsonFlag
+}
+
+func (c *policyTestCmd) Run(a *app) error {
+	r, err := a.newOperator().TestPolicy(a.ctx, c.File, operator.Selection(c.selection), c.Limit)
+	if err != nil {
+		return err
+	}
+	return c.printAnswer(a, r, func() error {
+		for _, w := range r.Warnings {
+			fmt.Fprintln(a.err, "warning:", text.Printable(w))
+		}
+		t := a.newTable("RULE", "DELIVERIES", "SAMPLES", "FILTER")
+		for i, e := range r.Rules {
+			samples := make([]string, len(e.Samples))
+			for i, id := range e.Samples {
+				samples[i] = id.String()
+			}
+			t.addRow(i+1, e.Count, strings.Join(samples, " "), text.Shorten(text.Printable(e.Rule.String())))
+		}
+		t.addRow("none", r.NoMatch, "", "")
+		if err := t.Flush(); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(a.out, "%d delivered, %d skipped, %d without a job\n", r.Delivered, r.Skipped, r.Unknown)
+		return err
+	})
+}

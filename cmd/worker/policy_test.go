@@ -1,0 +1,45 @@
+package main
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/agentherald/herald/internal/operator"
+	"github.com/agentherald/herald/internal/store"
+)
+
+func TestPolicyTest(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.ended(41, store.Outcome{Status: store.Delivered, Called: true, AgentOK: true}) // from client 1
+	first, second := d.ended(42, dead), d.ended(42, dead)
+	dir := t.TempDir()
+	policy := filepath.Join(dir, "policy.json")
+	write(t, filepath.Join(dir, "clients.txt"), "0x0000000000000000000000000000000000000002\n")
+	write(t, policy, `{"filters":[{"action":"deliver","when":{"client":{"file":"clients.txt"}}},
+		{"action":"skip","when":{"agent":"8453:42","max":1}},{"action":"skip","when":{"chain":1}}]}`)
+
+	out, _ := d.worker(0, "policy", "test", policy, "--json")
+	r := decode[struct {
+		operator.PolicyTest
+		Rules []struct {
+			Count   int
+			Samples []string
+		} `json:"rules"`
+	}](t, out)
+	if r.Delivered != 2 || r.Skipped != 1 || r.NoMatch != 1 || r.Unknown != 0 || len(r.Warnings) != 1 || len(r.Rules) != 3 {
+		t.Fatalf("%s", out)
+	}
+	for i, want := range []string{first.String(), second.String()} {
+		if r.Rules[i].Count != 1 || len(r.Rules[i].Samples) != 1 || r.Rules[i].Samples[0] != want {
+			t.Errorf("rule %d decides about %+v, want %s", i+1, r.Rules[i], want)
+		}
+	}
+	d.says(0, "2 1 "+second.String(), "policy", "test", policy)
+	d.says(0, "2 delivered, 1 skipped, 0 without a job", "policy", "test", policy)
+	d.says(0, "1 delivered, 0 skipped", "policy", "test", policy, "--status", "delivered")
+
+	write(t, policy, `{"filters":[{"action":"skip","when":{"tag":"x"}}]}`)
+	d.says(exitMisuse, "policy.json: filters[0].when.tag: is unknown: use one of kind,", "policy", "test", policy)
+	d.says(exitMisuse, "the policy cannot be read: ", "policy", "test", filepath.Join(dir, "none.json"))
+}

@@ -1,0 +1,233 @@
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/job"
+	"github.com/agentherald/herald/internal/strictjson"
+)
+
+// Bounds of a policy.
+const (
+	MaxBytes = 16 << 10 // bytes of the document, and of its canonical form
+	MaxRules = 100
+)
+
+var (
+	agentForm   = regexp.MustCompile(`^(?:([1-9][0-9]{0,18}):)?(0|[1-9][0-9]{0,77})$`)
+	decimalForm = regexp.MustCompile(`^-?[0-9]{1,60}(\.[0-9]{1,18})?$`) // a value has at most 39 digits, 18 decimals
+)
+
+// Parse parses the policy of a level. The error is a *job.Refusal with the path of the first error. A warning begins
+// with the path of a condition that is valid and probably has an unintended effect.
+//
+// readFile returns the content of a file of clients. If it is nil, Parse refuses a policy that names a file.
+func Parse(raw []byte, level Level, readFile func(name string) ([]byte, error)) (_ Policy, warnings []string, _ error) {
+	if len(raw) > MaxBytes {
+		return Policy{}, nil, &job.Refusal{Problem: fmt.Sprintf("is longer than %d bytes", MaxBytes)}
+	}
+	p := &parser{readFile: readFile}
+	root, fault := strictjson.Parse(raw, strictjson.Options{MaxDepth: 8, MaxDigits: 80,
+		Repaired: func(v *strictjson.Value) { p.check(v, false, "contains NUL or is not UTF-8 text") }})
+	if fault != nil {
+		return Policy{}, nil, &job.Refusal{Path: fault.Path, Problem: fault.Problem}
+	}
+	out := p.readPolicy(root, level)
+	p.check(root, len(out.String()) <= MaxBytes, "is longer than %d bytes in its canonical form", MaxBytes)
+	if p.err != nil {
+		return Policy{}, nil, p.err
+	}
+	return out, p.warnings, nil
+}
+
+// parser reads a policy. Its methods may return any value for a refused one.
+type parser struct {
+	readFile func(name string) ([]byte, error)
+	warnings []string
+	err      *job.Refusal // the first
+}
+
+// check stores an error about v unless ok is true.
+func (p *parser) check(v *strictjson.Value, ok bool, problem string, args ...any) {
+	if !ok && p.err == nil {
+		p.err = &job.Refusal{Path: v.Path(), Problem: fmt.Sprintf(problem, args...)}
+	}
+}
+
+// readObject returns the object v. It refuses members whose names are not in known.
+func (p *parser) readObject(v *strictjson.Value, known ...string) *strictjson.Object {
+	o, ok := v.Object()
+	if p.check(v, ok, "must be an object"); !ok {
+		return &strictjson.Object{}
+	}
+	if m := o.FirstUnknown(known...); m != nil {
+		p.check(m, false, "is unknown: use one of %s", strings.Join(known, ", "))
+	}
+	return o
+}
+
+func (p *parser) readPolicy(v *strictjson.Value, level Level) (out Policy) {
+	known := []string{"enabled", "maxPerSecond", "batchSize", "pauseUntil", "filters"}
+	if level != Own {
+		known = append(known, "onUnknown", "order")
+	}
+	o := p.readObject(v, known...)
+	for _, s := range []struct {
+		name  string
+		into  any
+		valid func() bool
+		form  string
+	}{
+		{"enabled", &out.Enabled, func() bool { return true }, "true or false"},
+		{"onUnknown", &out.OnUnknown, func() bool { return out.OnUnknown == "resend" || out.OnUnknown == "hold" },
+			"resend or hold"},
+		{"order", &out.Order, func() bool { return out.Order == "strict" || out.Order == "off" }, "strict or off"},
+		{"maxPerSecond", &out.MaxPerSecond, func() bool { return out.MaxPerSecond >= 0.001 && out.MaxPerSecond <= 1e4 },
+			"a number from 0.001 to 10000"},
+		{"batchSize", &out.BatchSize, func() bool { return out.BatchSize >= 1 && out.BatchSize <= 1000 },
+			"a whole number from 1 to 1000"},
+		{"pauseUntil", &out.PauseUntil, func() bool {
+			out.PauseUntil = out.PauseUntil.UTC()
+			return out.PauseUntil.Year() >= 2000 && out.PauseUntil.Year() <= 9999
+		}, "a time such as 2030-12-31T18:00:00Z"},
+	} {
+		if m := o.Get(s.name); m != nil {
+			ok := m.Data != nil && json.Unmarshal(m.Encode(), s.into) == nil && s.valid()
+			p.check(m, ok, "must be %s", s.form)
+		}
+	}
+	if m := o.Get("filters"); m != nil {
+		list, ok := m.Data.([]*strictjson.Value)
+		p.check(m, ok && len(list) <= MaxRules, "must be a list of at most %d rules", MaxRules)
+		for _, e := range list[:min(len(list), MaxRules)] {
+			out.Filters = append(out.Filters, p.readRule(e))
+		}
+	}
+	return out
+}
+
+func (p *parser) readRule(v *strictjson.Value) Rule {
+	o := p.readObject(v, "action", "when")
+	r := Rule{text: string(v.Encode())}
+	if action := o.Get("action"); action != nil {
+		r.Skip = p.readChoice(action, "deliver", "skip") == "skip"
+	} else {
+		p.check(v, false, "has no action: set deliver or skip")
+	}
+	when := o.Get("when")
+	if when == nil {
+		return r
+	}
+	o = p.readObject(when, "kind", "chain", "agent", "client", "tag1", "tag2", "min", "max", "file")
+	r.followUps = o.Get("kind") != nil && o.FirstUnknown("kind", "chain", "agent", "client") == nil
+	for _, m := range o.Members {
+		list, ok := m.Data.([]*strictjson.Value)
+		if !ok {
+			list = []*strictjson.Value{m}
+		}
+		p.check(m, len(list) > 0, "is an empty list, which no event matches")
+		alternatives := make([]func(*Event) bool, len(list))
+		for i, e := range list {
+			alternatives[i] = p.readCondition(m.Name, e)
+		}
+		r.conditions = append(r.conditions, alternatives)
+	}
+	if (o.Get("min") != nil || o.Get("max") != nil) && o.Get("tag1") == nil && o.Get("tag2") == nil {
+		p.warnings = append(p.warnings, when.Path()+": compares all tags' values, which have no common unit: add a tag")
+	}
+	return r
+}
+
+// readText returns a string, or the text of a number. It returns "" for other values.
+func readText(v *strictjson.Value) string {
+	if n, ok := v.Data.(json.Number); ok {
+		return n.String()
+	}
+	s, _ := v.Data.(string)
+	return s
+}
+
+func (p *parser) readChoice(v *strictjson.Value, choices ...string) string {
+	p.check(v, slices.Contains(choices, readText(v)), "must be one of %s", strings.Join(choices, ", "))
+	return readText(v)
+}
+
+// readCondition reads one value of a member of "when".
+func (p *parser) readCondition(name string, v *strictjson.Value) func(*Event) bool {
+	text := readText(v)
+	switch name {
+	case "kind":
+		p.readChoice(v, "NewFeedback", "FeedbackRevoked", "ResponseAppended", "ValidationResponse")
+		return func(e *Event) bool { return string(e.Kind) == text }
+	case "chain":
+		id, err := strconv.ParseUint(text, 10, 63)
+		p.check(v, err == nil && id > 0, "must be the number of a chain")
+		return func(e *Event) bool { return e.Chain == id }
+	case "agent":
+		parts := agentForm.FindStringSubmatch(text)
+		p.check(v, parts != nil, "must be AGENT or CHAIN:AGENT, as in 8453:42")
+		return func(e *Event) bool {
+			return parts[2] == e.Agent && (parts[1] == "" || parts[1] == strconv.FormatUint(e.Chain, 10))
+		}
+	case "client":
+		clients := p.readClients(v)
+		return func(e *Event) bool { return clients[e.Client] }
+	case "min", "max":
+		p.check(v, decimalForm.MatchString(text), "must be a decimal number without an exponent")
+		limit, _ := new(big.Rat).SetString(text)
+		return func(e *Event) bool {
+			if e.Value == nil {
+				return false
+			}
+			unit := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(e.Decimals)), nil)
+			c := new(big.Rat).SetFrac(e.Value, unit).Cmp(limit)
+			return c == 0 || c > 0 == (name == "min")
+		}
+	case "file":
+		want, ok := v.Data.(bool)
+		p.check(v, ok, "must be true or false")
+		return func(e *Event) bool { return e.HasFile == want }
+	}
+	_, ok := v.Data.(string)
+	prefix, isPrefix := strings.CutSuffix(text, "*")
+	p.check(v, ok && !strings.Contains(prefix, "*"), `must be a tag, a prefix as in "miner-*", or "" for no tag`)
+	return func(e *Event) bool {
+		tag := e.Tag1
+		if name == "tag2" {
+			tag = e.Tag2
+		}
+		return tag == text || isPrefix && strings.HasPrefix(tag, prefix)
+	}
+}
+
+// readClients reads an address, or {"file": NAME} of a file with one address per line.
+func (p *parser) readClients(v *strictjson.Value) map[common.Address]bool {
+	clients, lines := map[common.Address]bool{}, [][]byte{[]byte(readText(v))}
+	if _, ok := v.Object(); ok {
+		name := p.readObject(v, "file").Get("file")
+		p.check(v, name != nil, "must be an address or {\"file\": NAME}")
+		p.check(v, p.readFile != nil, "names a file: only the operator's policy file can")
+		if p.err != nil {
+			return nil
+		}
+		raw, err := p.readFile(readText(name))
+		p.check(name, err == nil, "cannot be read: %v", err)
+		lines = bytes.Split(bytes.TrimSpace(raw), []byte("\n"))
+	}
+	for i, line := range lines {
+		address, problem := erc8004.ParseAddress(string(bytes.TrimSpace(line)))
+		p.check(v, problem == "", "%s (line %d)", problem, i+1)
+		clients[address] = true
+	}
+	return clients
+}

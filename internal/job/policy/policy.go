@@ -1,0 +1,166 @@
+// Package policy decides which events an agent receives, and contains the settings with which Herald calls it.
+//
+// A Policy is a JSON document (docs/operator/filters.md). Parse parses it; Policy.String returns its canonical form.
+// Levels holds the three policies that apply to one agent: Decide applies their filters to an Event, and Settings
+// combines their other fields.
+//
+// Invariants: Parse refuses unknown members and values with their path. The agent's own policy only reduces the agent's
+// deliveries. Values are compared exactly. A Policy is not modified after Parse, so that goroutines may share it.
+package policy
+
+import (
+	"cmp"
+	"encoding/json"
+	"math/big"
+	"slices"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/agentherald/herald/internal/job"
+)
+
+// Policy is the policy of one level. A zero field is not set.
+type Policy struct {
+	Enabled      *bool     `json:"enabled,omitempty"`      // false: the agent's deliveries are held
+	OnUnknown    string    `json:"onUnknown,omitempty"`    // "resend" or "hold", see store.Policy
+	Order        string    `json:"order,omitempty"`        // "strict" or "off", see store.Policy
+	MaxPerSecond float64   `json:"maxPerSecond,omitempty"` // calls of the agent per second
+	BatchSize    int       `json:"batchSize,omitempty"`    // deliveries in one call
+	PauseUntil   time.Time `json:"pauseUntil,omitzero"`    // the agent is not called before
+	Filters      []Rule    `json:"filters,omitempty"`      // the first that matches decides; none: deliver
+}
+
+// String returns the canonical form of the policy. Parse accepts it and returns an equal policy.
+func (p Policy) String() string {
+	b, _ := json.Marshal(p) // a Policy always encodes
+	return string(b)
+}
+
+// Rule is one filter. An event matches if it matches all conditions of the rule.
+type Rule struct {
+	Skip       bool                  // false: deliver
+	text       string                // compact JSON, as in the document
+	conditions [][]func(*Event) bool // for each member of "when" its alternatives
+	// followUps: the rule also applies to revocations and responses, because it has a kind and no condition on tags,
+	// value or file. Other rules do not: revocations and responses end never_delivered if their feedback was skipped,
+	// and a rule that skips all other tags must not hide the revocation of delivered feedback.
+	followUps bool
+}
+
+// MarshalJSON implements json.Marshaler.
+func (r Rule) MarshalJSON() ([]byte, error) { return []byte(r.text), nil }
+
+// String returns the rule as compact JSON.
+func (r Rule) String() string { return r.text }
+
+func (r *Rule) matches(e *Event) bool {
+	if !r.followUps && e.Kind != job.KindNewFeedback && e.Kind != job.KindValidationResponse {
+		return false
+	}
+	for _, alternatives := range r.conditions {
+		if !slices.ContainsFunc(alternatives, func(match func(*Event) bool) bool { return match(e) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// Event contains the fields of an event that rules can match.
+type Event struct {
+	Kind       job.Kind
+	Chain      uint64
+	Agent      string // decimal id
+	Tag1, Tag2 string
+	Client     common.Address // the author of the feedback or of the validation
+	Value      *big.Int       // the rating is Value / 10^Decimals; nil: the kind has none
+	Decimals   uint8
+	HasFile    bool // the event has a URI; whether the file exists is unknown before the fetch
+}
+
+// EventOf returns the event of a job. The job must have passed the event check, because a forged job could otherwise
+// end the delivery of a genuine event.
+func EventOf(j job.Job) Event {
+	e := Event{Kind: j.Kind, Chain: j.ChainID, Agent: j.AgentID.String(), Client: j.ClientAddress}
+	switch j.Kind {
+	case job.KindNewFeedback:
+		e.Tag1, e.Tag2, e.Value, e.Decimals, e.HasFile = j.Tag1, j.Tag2, j.Value, j.ValueDecimals, j.FeedbackURI != ""
+	case job.KindValidationResponse:
+		e.Client, e.Tag1, e.HasFile = j.ValidatorAddress, j.Tag, j.ResponseURI != ""
+		e.Value = big.NewInt(int64(j.Response))
+	}
+	return e
+}
+
+// Level is the origin of a policy.
+type Level string
+
+// The levels of the policies that apply to an agent.
+const (
+	Default  Level = "default"  // the operator's, for all agents (HERALD_POLICY_FILE)
+	Operator Level = "operator" // the operator's, for this agent
+	Own      Level = "agent"    // the agent's own
+)
+
+// Levels are the policies that apply to one agent. The zero Policy permits everything.
+type Levels struct{ Default, Operator, Own Policy }
+
+// Decision is the result of Decide.
+type Decision struct {
+	Skip  bool
+	Level Level // of the rule that decided
+	Rule  int   // its number among the filters of its level, from 1; 0: no rule matched, and the event is delivered
+}
+
+// Decide applies the filters to an event: the operator's for this agent, then the default. The agent's own filters can
+// skip an event that the operator delivers.
+func (l Levels) Decide(e Event) Decision {
+	d := l.Operator.decide(Operator, &e)
+	if d.Rule == 0 {
+		d = l.Default.decide(Default, &e)
+	}
+	if own := l.Own.decide(Own, &e); own.Skip && !d.Skip {
+		return own
+	}
+	return d
+}
+
+func (p *Policy) decide(level Level, e *Event) Decision {
+	i := slices.IndexFunc(p.Filters, func(r Rule) bool { return r.matches(e) })
+	if i < 0 {
+		return Decision{}
+	}
+	return Decision{Skip: p.Filters[i].Skip, Level: level, Rule: i + 1}
+}
+
+// Override returns p with the fields that are set in o, and with the filters of o before those of p.
+func (p Policy) Override(o Policy) Policy {
+	return Policy{Enabled: cmp.Or(o.Enabled, p.Enabled), OnUnknown: cmp.Or(o.OnUnknown, p.OnUnknown),
+		Order: cmp.Or(o.Order, p.Order), MaxPerSecond: cmp.Or(o.MaxPerSecond, p.MaxPerSecond),
+		BatchSize: cmp.Or(o.BatchSize, p.BatchSize), PauseUntil: cmp.Or(o.PauseUntil, p.PauseUntil),
+		Filters: slices.Concat(o.Filters, p.Filters)}
+}
+
+// Settings returns the settings in force, without filters. The agent's own policy can disable the agent, lower its rate
+// and its batch size, and extend its pause.
+func (l Levels) Settings() Policy {
+	p := l.Default.Override(l.Operator)
+	if l.Own.Enabled != nil && !*l.Own.Enabled {
+		p.Enabled = l.Own.Enabled
+	}
+	p.MaxPerSecond = lower(p.MaxPerSecond, l.Own.MaxPerSecond)
+	p.BatchSize = lower(p.BatchSize, l.Own.BatchSize)
+	if l.Own.PauseUntil.After(p.PauseUntil) {
+		p.PauseUntil = l.Own.PauseUntil
+	}
+	p.Filters = nil
+	return p
+}
+
+// lower returns the lower of two limits, of which 0 is no limit.
+func lower[T int | float64](a, b T) T {
+	if a == 0 || b == 0 {
+		return a + b
+	}
+	return min(a, b)
+}
