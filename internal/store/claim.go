@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"time"
 
@@ -68,8 +67,6 @@ type Claim struct {
 	agent Agent
 
 	waited bool // the delivery was waiting when it was claimed
-
-	week string // the partition where the claim inserted the attempt's row; empty: unknown
 }
 
 // RecentSuccess is the maximum age of the agent's last success for which Claim.Succeeded is set.
@@ -237,7 +234,7 @@ func readClaims(rows pgx.Rows, add func(*Claim, error)) error {
 	var r claimRow
 	_, err := pgx.ForEachRow(rows, []any{&r.ID, &r.N, &r.No, &r.Attempt, &r.StartedAt, &r.LeaseUntil, &r.job, &r.SealedHeaders, &r.Key, &r.kind,
 		&r.CreatedAt, &r.Called, &r.agent.ChainID, &r.agent.Registry, &r.agent.ID, &r.Epoch, &r.Enabled,
-		&r.base, &r.FetchFailures, &r.Replay, &r.policy, &r.Protocol, &r.Succeeded, &r.week, &r.Hints, &r.Bound, &r.Verified,
+		&r.base, &r.FetchFailures, &r.Replay, &r.policy, &r.Protocol, &r.Succeeded, &r.Hints, &r.Bound, &r.Verified,
 		&r.Source.Name, &r.Source.Trust, &r.Corrected, &r.Traceparent, &r.AheadOf, &r.MayCall, &r.waited, &r.unfinished}, func() error {
 		add(r.claim())
 		return nil
@@ -256,7 +253,7 @@ type claimRow struct {
 // claim returns the claim of the row.
 func (r *claimRow) claim() (*Claim, error) {
 	c := r.Claim
-	c.Budget, c.Policy, c.week = max(c.Attempt-r.base, 1), parsePolicy(r.policy), parseWeek(c.week)
+	c.Budget, c.Policy = max(c.Attempt-r.base, 1), parsePolicy(r.policy)
 	c.Again = c.N > 1 || c.waited
 	c.Unfinished = r.unfinished > 0
 	mayBeCalled := c.Bound || !c.Verified // Bind precedes the call
@@ -267,18 +264,6 @@ func (r *claimRow) claim() (*Claim, error) {
 		return &c, fmt.Errorf("%w: %w", ErrUnreadableJob, err)
 	}
 	return &c, nil
-}
-
-// weeks matches the names of the partitions of attempts (see ensure_attempt_partitions in migrations).
-var weeks = regexp.MustCompile(`^(?:herald\.)?(attempts_(?:default|[0-9]{8}))$`)
-
-// parseWeek returns the qualified name of a partition of attempts, given its name as Postgres writes it. It returns ""
-// if table is not the name of such a partition.
-func parseWeek(table string) string {
-	if m := weeks.FindStringSubmatch(table); m != nil {
-		return "herald." + m[1]
-	}
-	return ""
 }
 
 // explainRefusal returns why task n cannot claim the delivery: an *EarlyError if the delivery waits with that task, nil

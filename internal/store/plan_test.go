@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -35,11 +34,11 @@ var groupStatements = map[string]groupStatement{
 		}},
 	"give_back": {statement("give_back"),
 		func(n int) string {
-			return repeatSQL(n, `md5(%d::text)::uuid`) + `, ` + repeatSQL(n, `1`) + `, ` + repeatSQL(n, `true`) + `, now()`
+			return repeatSQL(n, `md5(%d::text)::uuid`) + `, ` + repeatSQL(n, `1`) + `, ` + repeatSQL(n, `true`)
 		}},
 	"claim":           {statement("claim"), namedArguments("claim")},
 	"claim_followers": {statement("claim_followers"), func(n int) string { return groupArguments("claim_followers", min(n, MaxFollowers)) }},
-	"record":          {inWeek(statement("record"), thisWeek()), namedArguments("record")},
+	"record":          {statement("record"), namedArguments("record")},
 	"dispatch":        {statement("dispatch"), namedArguments("dispatch")},
 	"accept":          {statement("accept"), namedArguments("accept")},
 	"bind":            {statement("bind"), namedArguments("bind")},
@@ -50,12 +49,6 @@ var groupStatements = map[string]groupStatement{
 
 func namedArguments(statement string) func(n int) string {
 	return func(n int) string { return groupArguments(statement, n) }
-}
-
-// thisWeek returns the partition for attempts that begin now.
-func thisWeek() string {
-	now := time.Now().UTC()
-	return "herald.attempts_" + now.AddDate(0, 0, -(int(now.Weekday())+6)%7).Format("20060102")
 }
 
 // groupArguments returns the arguments of a statement with @names for a group of n, as SQL.

@@ -10,7 +10,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
@@ -18,7 +17,6 @@ import (
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Limits of stored values, in bytes, except maxNames, which is a number of names. maxSideBytes limits each stored JSON
@@ -42,8 +40,7 @@ type Outcome struct {
 	Task bool `json:"task,omitempty"`
 	// Anew, with Task: the delivery gets a new task, because asynq has not ended the present one.
 	Anew bool `json:"anew,omitempty"`
-	// Free: the attempt does not count. Its row is deleted, and the next attempt gets its number. Ignored if Called is
-	// set.
+	// Free: the attempt does not count and is not stored, and the next attempt gets its number. Ignored if Called is set.
 	Free   bool   `json:"free,omitempty"`
 	Called bool   `json:"called,omitempty"` // the call was sent to the agent, completely or partly
 	Stage  string `json:"stage,omitempty"`  // last step of the attempt, for example "fetch"
@@ -171,19 +168,8 @@ func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, 
 	return rec, nil
 }
 
-// recordAlone records one outcome. If the partition of the attempt is missing, it repeats that with the partitioned
-// table.
+// recordAlone records one outcome in one batch. It waits for the rows of the agent and of the delivery.
 func (s *Store) recordAlone(ctx context.Context, q recordRequest) (Recorded, error) {
-	rec, err := s.recordOnce(ctx, q)
-	if err != nil && q.claim.week != "" && isMissingWeek(err) {
-		q.claim.week = "" // use the partitioned table
-		rec, err = s.recordOnce(ctx, q)
-	}
-	return rec, err
-}
-
-// recordOnce records an outcome in one batch. It waits for the rows of the agent and of the delivery.
-func (s *Store) recordOnce(ctx context.Context, q recordRequest) (Recorded, error) {
 	a := q.claim.Agent()
 	b := &pgx.Batch{}
 	b.Queue(statement("lock_agent"), a.ChainID, a.Registry, a.ID)
@@ -212,16 +198,8 @@ func (r *onceClosed) Close() error {
 	return r.BatchResults.Close()
 }
 
-// isMissingWeek reports whether err means that the weekly partition of an attempt cannot be written directly: it was
-// dropped by hand since the claim, or the database user may write only to the partitioned table.
-func isMissingWeek(err error) bool {
-	var pe *pgconn.PgError
-	const undefinedTable, insufficientPrivilege = "42P01", "42501"
-	return errors.As(err, &pe) && (pe.Code == undefinedTable || pe.Code == insufficientPrivilege)
-}
-
 // Adopt records the outcome p of an earlier attempt of the claimed delivery, instead of making the claim's attempt. It
-// deletes the claim's attempt, which must not have called the agent, completes the attempt of p, and changes the
+// undoes the claim's attempt, which must not have called the agent, completes the attempt of p, and changes the
 // delivery as Record would. p.Outcome.Delay is the rest of the wait. Calling Adopt again after an error is harmless.
 //
 // It returns ErrFenced as Record does. It returns ErrStale, and changes nothing, if the attempt of p already has an
@@ -242,15 +220,13 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 			return fmt.Errorf("lock the agent: %w", err)
 		}
 		var ours, open bool
-		err := tx.QueryRow(ctx, statement("adopt"), c.ID, c.No, c.StartedAt, c.Attempt, p.StartedAt, p.Attempt, o.Free &&
-			!o.Called).Scan(&ours, &open)
-		if err != nil {
+		if err := tx.QueryRow(ctx, statement("adopt"), c.ID, c.No, p.Attempt, p.StartedAt).Scan(&ours, &open); err != nil {
 			return err
 		}
 		if ours && !open {
 			return ErrStale
 		}
-		o.Free = false // adopt.sql has undone free attempts
+		o.Free = o.Free && p.Attempt == c.Attempt-1 // otherwise it stays: the attempts after it keep their numbers
 		b := &pgx.Batch{}
 		q := recordRequest{claim: c, outcome: o, attempt: p.Attempt, startedAt: p.StartedAt, tookMs: &took}
 		queueRecord(b, q)
@@ -301,34 +277,31 @@ func newRecordRequest(c *Claim, o Outcome) recordRequest {
 // not raise the agent's epoch.
 func (q recordRequest) isPlain() bool {
 	reasons, _ := q.outcome.mendedReasons(0)
-	return reasons == nil && !q.outcome.SkipDispatch && len(q.outcome.Refuted) == 0 && !q.outcome.Moved && q.claim.week != ""
+	return reasons == nil && !q.outcome.SkipDispatch && len(q.outcome.Refuted) == 0 && !q.outcome.Moved
 }
 
 // recordGroup records the outcomes of plain attempts and dispatches their agents' next deliveries, in one round trip
 // and one commit. A request gets no answer if record.sql did not record it; the coalescer then calls recordAlone.
 func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]result[Recorded], error) {
-	members := selectMembers(group)
-	rows, week := recordColumns{}, group[members[0]].claim.week
+	members, rows := sortMembers(group), recordColumns{}
 	for _, i := range members {
 		rows.appendRequest(group[i])
 	}
 	b := &pgx.Batch{}
 	b.Queue(statement("lock_agents"), rows.chains, rows.registries, rows.agents)
-	rows.queue(b, week, false)
+	rows.queue(b, false)
 	rows.queueDispatch(b)
 	res := &onceClosed{BatchResults: s.pool.SendBatch(ctx, b)}
 	defer res.Close()
 	return readRecordedGroup(res, group, members)
 }
 
-// selectMembers returns the indexes of the requests that one statement can record: those whose attempts are in the
-// partition of the first one. The indexes are in the order of the deliveries' ids, in which the outcomes of one agent
-// are applied.
-func selectMembers(group []recordRequest) (members []int) {
-	for i, r := range group {
-		if r.claim.week == group[0].claim.week {
-			members = append(members, i)
-		}
+// sortMembers returns the indexes of group in the order of the deliveries' ids, in which the outcomes of one agent are
+// applied.
+func sortMembers(group []recordRequest) []int {
+	members := make([]int, len(group))
+	for i := range group {
+		members[i] = i
 	}
 	slices.SortFunc(members, func(a, b int) int {
 		x, y := group[a].claim.ID, group[b].claim.ID
@@ -399,12 +372,11 @@ func queueRecord(b *pgx.Batch, q recordRequest) {
 	c, o, a := q.claim, q.outcome, q.claim.Agent()
 	var rows recordColumns
 	rows.appendRequest(q)
-	week := c.week
-	if q.attempt != c.Attempt || !q.startedAt.Equal(c.StartedAt) {
-		week = "" // that of an earlier attempt is unknown
-	}
 	b.Queue(statement("lock_delivery"), c.ID)
-	rows.queue(b, week, true)
+	rows.queue(b, true)
+	if o.Status == Delivered {
+		b.Queue(statement("complete"), namedStatement("complete").args(rows.args(true))...)
+	}
 	if reasons, since := o.mendedReasons(c.Epoch); reasons != nil {
 		b.Queue(statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since)
 	}
@@ -425,6 +397,11 @@ func readRecorded(res pgx.BatchResults, q recordRequest) (rec Recorded, err erro
 	}
 	if err := readRows(res, func(int) recordRequest { return q }, func(_ int, r Recorded) { rec, fenced = r, false }); err != nil {
 		return rec, err
+	}
+	if q.outcome.Status == Delivered {
+		if _, err := res.Exec(); err != nil {
+			return rec, fmt.Errorf("complete the attempt: %w", err)
+		}
 	}
 	var ended []Task
 	if reasons, _ := q.outcome.mendedReasons(q.claim.Epoch); reasons != nil {
@@ -452,11 +429,6 @@ func readRecorded(res pgx.BatchResults, q recordRequest) (rec Recorded, err erro
 		return rec, ErrFenced
 	}
 	return rec, nil
-}
-
-// inWeek returns a statement's text with the partitioned table of attempts replaced by its partition week.
-func inWeek(text, week string) string {
-	return strings.ReplaceAll(text, "herald.attempts\n", week+"\n")
 }
 
 // recordColumns contains the arguments of record.sql: one array per column, one element per request.
@@ -517,13 +489,9 @@ func (c *recordColumns) appendRequest(q recordRequest) {
 	c.tools = append(c.tools, storable.JSON(o.Tools, maxSideBytes))
 }
 
-// queue queues record.sql for attempts of the partition week; "": their partitions are unknown. alone is its argument.
-func (c *recordColumns) queue(b *pgx.Batch, week string, alone bool) {
-	text := statement("record")
-	if week != "" {
-		text = inWeek(text, week)
-	}
-	b.Queue(text, namedStatement("record").args(c.args(alone))...)
+// queue queues record.sql. alone is its argument.
+func (c *recordColumns) queue(b *pgx.Batch, alone bool) {
+	b.Queue(statement("record"), namedStatement("record").args(c.args(alone))...)
 }
 
 // queueDispatch queues dispatch.sql for the agents of the recorded claims.

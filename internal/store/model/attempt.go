@@ -169,10 +169,11 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 }
 
 // applyOutcome changes the delivery and its agent as the outcome says, and releases the next delivery. A free attempt
-// without a call is undone.
+// without a call is undone, unless its claim is lost.
 func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int, started time.Time) {
 	now := s.now()
-	if !r.isHeldBy(c) {
+	held := r.isHeldBy(c)
+	if !held {
 		r.claimNo = s.drawClaim()
 	}
 	r.setStatus(o.Status, o.Reason, now)
@@ -190,7 +191,7 @@ func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int
 	}
 	r.endDelay(o, started)
 	s.releaseNext(now, r)
-	if o.Free && !o.Called {
+	if held && o.Free && !o.Called {
 		r.undoAttempt(number, started)
 	}
 	s.observeOutcome(r.agent, c, o)

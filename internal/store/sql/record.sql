@@ -1,8 +1,7 @@
 -- record: record the outcomes of attempts under their claims' fences: the deliveries, their attempts and the agents' rows.
 --
--- A delivery that ends moves from work to the history. Runs in one implicit transaction between lock_agents (or lock_agent and lock_delivery) and dispatch. The caller
--- replaces herald.attempts by the partition of all the attempts when it knows it: an update of the partitioned table
--- would visit every partition.
+-- A delivery that ends moves from work to the history. Runs in one implicit transaction between lock_agents (or
+-- lock_agent and lock_delivery) and dispatch.
 --
 -- @alone: this is one attempt, and its row is locked. Only then is a lost claim final.
 --
@@ -12,7 +11,7 @@
 -- @statuses text[], @reasons text[], @delays interval[] until the next attempt, for waiting
 -- @tasks         it waits with a task in Redis (asynq retries n); false: it waits in Postgres only
 -- @anews         with @tasks, the wait gets a new task (n + 1), because the present task has not ended
--- @frees         the attempt's row and count are undone (ignored when a call was written)
+-- @frees         the attempt is not stored and does not count (ignored when a call was written)
 -- @called        a call was written
 -- @stages        last stage of the attempt, @errors or null
 -- @tool_names, @endpoints, @file_verifications, @file_sources
@@ -32,8 +31,9 @@
 -- @reroutes      bind.sql gave the delivery another agent, or no turn
 --
 -- A lost claim changes nothing, with one exception: a late success makes a delivery that has not ended delivered, with
--- a new claim_no, and it completes its attempt in every status of the delivery. The agent's epoch is raised once: not
--- again before a success, or before another cause has raised it.
+-- a new claim_no, which takes away the claim of a running attempt. In any status of the delivery, complete.sql then
+-- completes its own attempt. The agent's epoch is raised once: not again before a success, or before another cause has
+-- raised it.
 --
 -- A delivery with @rechecks is queued again at once if a hint arrived after the claim or if it was rerouted. The hint
 -- may name the right position, so the attempt costs nothing.
@@ -58,7 +58,7 @@
 -- updated by its ctid, which allows only a direct read of that row. Joined by their keys, the tables could be read from
 -- end to end whenever the statistics are old.
 WITH locked AS MATERIALIZED (
-    SELECT w.*, ordinal::int AS nr, d.found, d.held, w.free AND NOT w.called AS undone,
+    SELECT w.*, ordinal::int AS nr, d.found, d.held, d.held AND w.free AND NOT w.called AS undone, CASE WHEN NOT d.held THEN d.claimed_at END AS claimed_at,
            d.held AND (@rechecks::boolean[])[ordinal]
            AND ((@reroutes::boolean[])[ordinal] OR (@hints::int[])[ordinal] <> (SELECT hints FROM herald.history h WHERE h.id = w.id))
            AND (w.status = 'rejected' AND w.reason = 'event_not_found'
@@ -68,7 +68,7 @@ WITH locked AS MATERIALIZED (
                   @agent_errors::text[], @latencies::integer[], @frees::boolean[], @called::boolean[])
            WITH ORDINALITY AS w(id, claim_no, started_at, number, status, reason, error, endpoint, protocol, agent_ok,
                                 agent_error, latency, free, called, ordinal)
-     CROSS JOIN LATERAL (SELECT ctid AS found, claim_no IS NOT DISTINCT FROM w.claim_no AND status = 'running' AS held
+     CROSS JOIN LATERAL (SELECT ctid AS found, claimed_at, claim_no IS NOT DISTINCT FROM w.claim_no AND status = 'running' AS held
                            FROM herald.work
                           WHERE id = w.id AND (claim_no = w.claim_no AND status = 'running'
                              OR @alone::boolean AND w.status = 'delivered' AND status IN ('queued', 'running', 'waiting', 'held'))
@@ -82,6 +82,7 @@ WITH locked AS MATERIALIZED (
            dispatch          = dispatch + (l.status = 'waiting' AND (@tasks::boolean[])[nr] AND (@anews::boolean[])[nr])::int,
            handed_at         = CASE WHEN l.status = 'waiting' AND (@tasks::boolean[])[nr] AND NOT l.again THEN now() END,
            called            = d.called OR l.called,
+           claimed_at        = NULL,
            lease_until       = NULL,
            next_attempt_at   = CASE WHEN l.status = 'waiting' AND NOT l.again THEN now() + (@delays::interval[])[nr] END,
            fetch_failures    = fetch_failures + (@fetch_failed::boolean[])[nr]::int,
@@ -129,32 +130,12 @@ WITH locked AS MATERIALIZED (
     UPDATE herald.history SET called = true
      WHERE @alone AND id = (@ids::uuid[])[1] AND (@statuses::text[])[1] = 'delivered' AND (@called::boolean[])[1] AND NOT called
        AND NOT EXISTS (SELECT FROM locked)
-), past AS MATERIALIZED (
-    SELECT nr, undone, tableoid AS week, found
-      FROM (SELECT nr, id, number, started_at, undone FROM recorded
-             UNION ALL
-            SELECT 1, (@ids::uuid[])[1], (@numbers::int[])[1], (@started_ats::timestamptz[])[1], false
-             WHERE @alone AND (@statuses::text[])[1] = 'delivered' AND NOT EXISTS (SELECT FROM recorded)) r
-     CROSS JOIN LATERAL (SELECT tableoid, ctid AS found FROM herald.attempts
-                          WHERE delivery_id = r.id AND number = r.number AND started_at = r.started_at AND (undone OR outcome IS NULL) OFFSET 0) o
-), freed AS (
-    DELETE FROM herald.attempts
-        AS a
-     USING past WHERE a.ctid = past.found AND a.tableoid = past.week AND undone
-), completed AS (
-    UPDATE herald.attempts
-        AS a
-       SET duration_ms = coalesce((@durations::int[])[nr], least(extract(epoch FROM clock_timestamp() - a.started_at) * 1000, 2147483647)),
-           stage       = (@stages::text[])[nr],
-           outcome     = (@statuses::text[])[nr],
-           reason      = (@reasons::text[])[nr],
-           error       = (@errors::text[])[nr],
-           arguments   = (@arguments::jsonb[])[nr],
-           response    = (@responses::jsonb[])[nr],
-           protocol    = (@protocols::text[])[nr],
-           step_us     = (@step_us::text[])[nr]::integer[]
-      FROM past
-     WHERE a.ctid = past.found AND a.tableoid = past.week AND NOT undone
+), {{lost recorded}}, tried AS (
+    INSERT INTO herald.attempts (delivery_id, number, started_at, duration_ms, step_us, stage, outcome, reason, error, arguments, response, protocol)
+    SELECT id, number, started_at, coalesce((@durations::int[])[nr], least(extract(epoch FROM clock_timestamp() - started_at) * 1000, 2147483647)),
+           (@step_us::text[])[nr]::integer[], (@stages::text[])[nr], status, reason, error, (@arguments::jsonb[])[nr], (@responses::jsonb[])[nr], protocol
+      FROM recorded
+     WHERE held AND NOT undone
 ), agent AS (
     UPDATE herald.agents g
        SET totals        = totals || coalesce(
