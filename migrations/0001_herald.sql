@@ -177,7 +177,7 @@ CREATE TABLE herald.work (
     handed_at         timestamptz,                         -- when task n went to Redis; null: no task in Redis
     called            boolean       NOT NULL DEFAULT false,-- a call is known to have been written to the agent
     claim_no          bigint,
-    claimed_at        timestamptz,                         -- of the running attempt, whose number is attempts; null: none runs
+    claimed_at        timestamptz,                         -- start of the running attempt, number attempts; null: none runs
     lease_until       timestamptz,
     next_attempt_at   timestamptz,
     -- Hash of the ordering key. A response has none: it has a hash of its feedback's key, or of its agent (see
@@ -242,9 +242,9 @@ SELECT id, key, seq, kind, chain_id, identity_registry, agent_id, order_key, ord
 CREATE VIEW herald.deliveries AS
 SELECT * FROM herald.open_deliveries UNION ALL SELECT * FROM herald.ended_deliveries;
 
--- Attempts that have ended. The record inserts the row. While an attempt runs, the row in work is all that is stored of
--- it. A statement that takes a claim away inserts its attempt without an outcome (internal/store/sql/parts/lost.sql).
--- No foreign key: retention drops whole weeks.
+-- Attempts that have ended. The record inserts the row. While an attempt runs, only work stores it (attempts,
+-- claimed_at). A statement that takes a claim away inserts its attempt without an outcome
+-- (internal/store/sql/parts/lost.sql). No foreign key: retention drops whole weeks.
 CREATE TABLE herald.attempts (
     delivery_id uuid        NOT NULL,
     number      integer     NOT NULL,

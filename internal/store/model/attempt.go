@@ -15,7 +15,7 @@ import (
 // clockTolerance is how early a waiting delivery may be claimed, as in the Postgres store.
 const clockTolerance = time.Second
 
-// Claim claims delivery id for its newest task n and inserts an attempt. A delivery that waited takes the turn, or
+// Claim claims delivery id for its newest task n and begins an attempt. A delivery that waited takes the turn, or
 // returns to the backlog if another one goes first or no slot is free.
 func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error) {
 	defer s.lock()()

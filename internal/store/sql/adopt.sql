@@ -1,6 +1,6 @@
 -- adopt: make an earlier attempt of a claimed delivery the running one, because its outcome is known. record.sql then
--- inserts it again with the outcome, in the same transaction. The claim's own attempt does not count. The transaction has
--- locked the agent.
+-- inserts it again with the outcome, in the same transaction. The claim's own attempt does not count. The transaction
+-- has locked the agent.
 --
 -- $1 delivery id, $2 claim_no   $3 number, $4 started_at of the earlier attempt
 --

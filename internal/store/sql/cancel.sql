@@ -15,7 +15,8 @@ WITH changed AS (
            finished_at     = now(),
            updated_at      = now()
      WHERE id = ANY($1) AND (status IN ('queued', 'waiting', 'held') OR ($2 AND status = 'running'))
-    RETURNING id, kind, key, chain_id, identity_registry, agent_id, order_key, order_hash, order_seq, finished_at, turn, attempts, claimed_at
+    RETURNING id, kind, key, chain_id, identity_registry, agent_id, order_key, order_hash, order_seq, finished_at, turn,
+              attempts, claimed_at
 ), {{lost changed}}, {{release changed}}, ended AS (
     SELECT chain_id, identity_registry, agent_id, count(*) AS n FROM changed GROUP BY 1, 2, 3
 ), counted AS (

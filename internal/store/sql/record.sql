@@ -58,7 +58,8 @@
 -- updated by its ctid, which allows only a direct read of that row. Joined by their keys, the tables could be read from
 -- end to end whenever the statistics are old.
 WITH locked AS MATERIALIZED (
-    SELECT w.*, ordinal::int AS nr, d.found, d.held, d.held AND w.free AND NOT w.called AS undone, CASE WHEN NOT d.held THEN d.claimed_at END AS claimed_at,
+    SELECT w.*, ordinal::int AS nr, d.found, d.held, d.held AND w.free AND NOT w.called AS undone,
+           CASE WHEN NOT d.held THEN d.claimed_at END AS claimed_at,
            d.held AND (@rechecks::boolean[])[ordinal]
            AND ((@reroutes::boolean[])[ordinal] OR (@hints::int[])[ordinal] <> (SELECT hints FROM herald.history h WHERE h.id = w.id))
            AND (w.status = 'rejected' AND w.reason = 'event_not_found'
@@ -131,9 +132,10 @@ WITH locked AS MATERIALIZED (
      WHERE @alone AND id = (@ids::uuid[])[1] AND (@statuses::text[])[1] = 'delivered' AND (@called::boolean[])[1] AND NOT called
        AND NOT EXISTS (SELECT FROM locked)
 ), {{lost recorded}}, tried AS (
-    INSERT INTO herald.attempts (delivery_id, number, started_at, duration_ms, step_us, stage, outcome, reason, error, arguments, response, protocol)
-    SELECT id, number, started_at, coalesce((@durations::int[])[nr], least(extract(epoch FROM clock_timestamp() - started_at) * 1000, 2147483647)),
-           (@step_us::text[])[nr]::integer[], (@stages::text[])[nr], status, reason, error, (@arguments::jsonb[])[nr], (@responses::jsonb[])[nr], protocol
+    INSERT INTO herald.attempts (delivery_id, number, started_at, stage, outcome, reason, error, protocol, arguments, response, step_us, duration_ms)
+    SELECT id, number, started_at, (@stages::text[])[nr], status, reason, error, protocol, (@arguments::jsonb[])[nr], (@responses::jsonb[])[nr],
+           (@step_us::text[])[nr]::integer[],
+           coalesce((@durations::int[])[nr], least(extract(epoch FROM clock_timestamp() - started_at) * 1000, 2147483647))
       FROM recorded
      WHERE held AND NOT undone
 ), agent AS (

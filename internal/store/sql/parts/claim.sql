@@ -3,9 +3,9 @@
 -- @lease (interval)   @recent: how long an agent's success counts (interval)
 --
 -- A follower (claim_followers.sql) has no task: it gets the next number and the turn. The attempt is counted before the
--- call, so that a process that dies during the call leaves a trace (parts/lost.sql): unfinished is the number of the last
--- earlier attempt without an outcome, 0: none. "= ANY" of an array allows only an index on id, and Postgres cannot turn a
--- LATERAL with LIMIT into another join: the plan is the same for every table size.
+-- call, so that a process that dies during the call leaves a trace (parts/lost.sql): unfinished is the number of the
+-- last earlier attempt without an outcome, 0: none. "= ANY" of an array allows only an index on id, and Postgres cannot
+-- turn a LATERAL with LIMIT into another join: the plan is the same for every table size.
 claimed AS (
     UPDATE herald.work
        SET status          = 'running',
