@@ -138,7 +138,7 @@ CREATE INDEX history_agent ON herald.history (chain_id, (agent_id::text), seq DE
 -- By the client that wrote the feedback, by its transaction, and of the rare kinds. The client is taken from order_key,
 -- which stays when retention deletes the job.
 CREATE INDEX history_client ON herald.history ((split_part(order_key, '/', 3)), (seq + 0));
-CREATE INDEX history_transaction ON herald.history ((job ->> 'transactionHash')) WHERE job IS NOT NULL;
+CREATE INDEX history_transaction ON herald.history ((job ->> 'transactionHash')) WHERE job ->> 'transactionHash' IS NOT NULL;
 CREATE INDEX history_kind ON herald.history (kind, seq DESC) WHERE kind <> 'NewFeedback';
 -- Deliveries that retention has not yet processed.
 CREATE INDEX history_kept ON herald.history (seq) WHERE kept;
@@ -200,8 +200,8 @@ CREATE TABLE herald.work (
 CREATE INDEX work_agent ON herald.work (place, chain_id, identity_registry, agent_id, bulk, (seq + 0));
 -- The deliveries of an ordering key, and the responses that wait for a feedback (docs/design/ledger.md).
 CREATE INDEX work_order ON herald.work (order_hash, order_seq) WHERE order_hash IS NOT NULL;
--- Waiting deliveries without a task in Redis.
-CREATE INDEX work_due ON herald.work (next_attempt_at) WHERE place = 'waiting';
+-- Waiting deliveries without a task in Redis. Queries repeat the expression, which the index work_agent cannot answer.
+CREATE INDEX work_due ON herald.work (next_attempt_at) WHERE (place || '') = 'waiting';
 -- The lists of operators, and expiry.
 CREATE INDEX work_seq ON herald.work (seq);
 

@@ -59,8 +59,8 @@ type batchLimit struct {
 const limitTTL = 10 * time.Minute
 
 // gatherBatch replaces the prepared call of the leader a by a batch, if the agent offers a batch tool and has other
-// deliveries that could be called now. It claims these and prepares them. It releases the claims of those that do not
-// fit into the call, and these attempts do not count. If no other delivery fits, the leader's call does not change.
+// deliveries that could be called now. It claims these and prepares them. If some do not fit into the call, it releases
+// their claims, and their attempts do not count. If no other delivery fits, the leader's call does not change.
 func (e *Executor) gatherBatch(ctx context.Context, a *attempt) {
 	most := e.mayBatch(a)
 	if most < 2 {
@@ -122,9 +122,9 @@ func (e *Executor) batchSize(a *attempt) int {
 	return most
 }
 
-// findBatchTool returns the agent's batch tool, and the number of deliveries in one call: most, or the maxItems of the
-// tool's schema if that is lower. The number is 0 if the agent has no batch tool, or if its tool list or the tool's
-// schema cannot be read.
+// findBatchTool returns the agent's batch tool, and how many deliveries one call may contain: most, or the maxItems of
+// the tool's schema if that is lower. The number is 0 if the agent has no batch tool, or if its tool list cannot be
+// read or contains no schema of the tool.
 func (e *Executor) findBatchTool(ctx context.Context, a *attempt, most int) (mcpcall.Tool, int) {
 	named := a.claim.Job
 	named.Action.ToolName = BatchTool
@@ -189,10 +189,10 @@ func fitItem(ctx context.Context, e *Executor, a *attempt, tool mcpcall.Tool) (F
 // deliveriesName is the name of the batch tool's only argument, the list of deliveries.
 const deliveriesName = "deliveries"
 
-// composeBatch replaces the leader's call by a call of the batch tool with the leader and all members of a.batch.
-// Without members it does nothing. own contains the leader's arguments as an item of the list. If the members' leases
-// are too short for the call, or no memory is free for its arguments, it returns an error, and the leader's call does
-// not change.
+// composeBatch replaces the leader's call by a call of the batch tool with the leader and all members of a.batch. If
+// there are no members, it does nothing. own contains the leader's arguments as an item of the list. If the members'
+// leases are too short for the call, or no memory is free for its arguments, it returns an error, and the leader's call
+// does not change.
 func (e *Executor) composeBatch(a *attempt, tool mcpcall.Tool, own Fitted) error {
 	b := a.batch
 	if len(b.members) == 0 {
@@ -230,7 +230,7 @@ var errUnanswered = retry.Fail(reason.InternalError, "a fault of Herald's own in
 // of its own, it restores the leader's own call, releases the claims of the members, sets the agent's batchLimit to
 // half of the batch's size, and returns true: the caller must repeat the call. If the agent does not know the batch
 // tool, the batchLimit forbids batches while the present tool list is cached. failure is the error of the call. If it
-// is nil or no such refusal, dissolveBatch changes nothing and returns false.
+// is nil or another error than such a refusal, dissolveBatch changes nothing and returns false.
 func (e *Executor) dissolveBatch(ctx context.Context, a *attempt, failure error) bool {
 	if !a.inBatch() || failure == nil {
 		return false
@@ -344,15 +344,15 @@ func (b *batch) releasePayload(e *Executor) {
 	}
 }
 
-// sortFollowers decides for each prepared delivery in all whether it goes into the call. It appends the delivery to
-// b.failed if it failed, and otherwise to b.members, as long as the arguments of all members together have at most this
-// number of bytes. It returns the others (back), whose claims the caller releases. A delivery whose spooled outcome was
-// found (ended) is in none of the three lists.
+// sortFollowers decides which of the prepared deliveries go into the call. It appends the failed ones to b.failed, and
+// others to b.members, as long as the arguments of all members together have at most this number of bytes. It returns
+// the rest (back), whose claims the caller releases. A delivery whose spooled outcome was found (ended) is in none of
+// the three lists.
 //
 // Deliveries of one ordering key stay in order: if one is not in the call and is not final, the later ones are not in
 // the call either.
 func (b *batch) sortFollowers(e *Executor, all []*follower, bytes int) (back []*follower) {
-	behind := map[string]bool{} // ordering keys of deliveries that are not in the call
+	behind := map[string]bool{} // ordering keys of deliveries that are neither in the call nor final
 	full := false
 	for _, f := range all {
 		client := f.claim.Job.OrderKey()

@@ -97,11 +97,11 @@ func memberOf[T any](o *strictjson.Object, name string) (value T, ok bool) {
 	return value, ok
 }
 
-// splitOne returns the answer and the failure (nil: delivered) of delivery id in a batch call. whole and failure are
-// the answer and the error of that call. If failure is not nil, each delivery fails with it. Otherwise the status of
-// the delivery's entry in results (readItemResults) decides: a rejected delivery fails with tool_error, one for which
-// the agent asks again fails with server_error, and any other is delivered. Without an entry, the delivery fails with
-// outcome_unknown.
+// splitOne returns the answer and the failure (nil: delivered) of the delivery with this id in a batch call. whole and
+// failure are the answer and the error of that call. If failure is not nil, each delivery fails with it. Otherwise the
+// status of the delivery's entry in results (readItemResults) decides: a rejected delivery fails with tool_error, one
+// for which the agent asks again fails with server_error, and any other is delivered. If results has no entry for the
+// delivery, it fails with outcome_unknown.
 func splitOne(whole toolAnswer, failure error, results map[string]itemResult, id uuid.UUID) (toolAnswer, error) {
 	own := whole
 	if failure != nil {

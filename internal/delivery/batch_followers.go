@@ -64,7 +64,7 @@ func (e *Executor) claimFollowers(ctx context.Context, a *attempt, n int) (all [
 	return all
 }
 
-// prepareFollowers calls prepareFollower for each delivery in all, at most followersAtOnce at a time, within
+// prepareFollowers calls prepareFollower for each of these deliveries, at most followersAtOnce at a time, within
 // followerTimeout. It sets back (follower.back) for deliveries that are not ready in time, and for those whose
 // arguments exceed maxBatchBytes together with the arguments that are ready already.
 func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcall.Tool, all []*follower) {
@@ -72,7 +72,7 @@ func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcal
 	defer cancel()
 	var working sync.WaitGroup
 	room := make(chan struct{}, followersAtOnce)
-	var bytes atomic.Int64 // of the arguments that are ready; from maxBatchBytes, no more files are fetched
+	var bytes atomic.Int64 // size of the arguments that are ready; once it is maxBatchBytes, no more files are fetched
 	for _, f := range all {
 		room <- struct{}{}
 		working.Go(func() {
@@ -94,7 +94,7 @@ func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcal
 	working.Wait()
 	for _, f := range all {
 		if f.fetching > 0 && wantsFile(f.claim.Job) {
-			a.effort.hold.Spend(effort.Fetches, 1, f.fetching) // all have the same agent
+			a.effort.hold.Spend(effort.Fetches, 1, f.fetching) // of the same agent, so charged to the leader's attempt
 		}
 	}
 }
@@ -165,7 +165,7 @@ func (e *Executor) adoptSpooled(ctx context.Context, f *follower) (ended bool, e
 		return false, nil
 	}
 	f.final = err == nil && spooled.Outcome.Status.Final()
-	return true, nil // if it was not recorded, its lease expires
+	return true, nil // if the outcome was not recorded, f waits until its lease expires
 }
 
 // decideFollower returns the outcome of the batch member f, as decideOutcome does. It clears three fields of

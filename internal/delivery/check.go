@@ -203,9 +203,9 @@ func (e *Executor) listHints(ctx context.Context, c *store.Claim) (list []store.
 // block. It skips hints that an earlier check refuted, unless all are refuted. It appends the ranks of the hints that
 // this check refutes to a.event.refuted.
 //
-// If all hints are refuted, it searches the chain for the event's key, if the first hint names a transaction and the
-// key does not contain the event's position. If no event is in a block, it returns an error: a wait if the event may
-// still appear at a hint or if the node failed; event_not_found if the chain has no such event; invalid_job if the
+// If all hints are refuted, the first one names a transaction, and the key does not contain the event's position,
+// findEvent searches the chain for the event's key. If no event is in a block, it returns an error: a wait if the event
+// may still appear at a hint or if the node failed; event_not_found if the chain has no such event; invalid_job if the
 // event is no valid job.
 func (e *Executor) findEvent(ctx context.Context, a *attempt, client Chain, hints []store.Hint) (chain.Standing, error) {
 	open := slices.DeleteFunc(slices.Clone(hints), func(h store.Hint) bool { return h.Refuted })
@@ -220,7 +220,7 @@ func (e *Executor) findEvent(ctx context.Context, a *attempt, client Chain, hint
 		switch {
 		case errors.As(err, &invalid):
 			return s, retry.Fail(reason.InvalidJob, "the event on the chain is no valid job: "+invalid.Error())
-		case err != nil: // the job chooses the query, and may choose one that this node never answers
+		case err != nil: // try the other hints: a job may choose a query that this node never answers
 			away = cmp.Or(away, err)
 		case s.Found && !s.Pending:
 			return s, nil
@@ -418,9 +418,9 @@ const runningPause = 5 * time.Second
 func mayHaveReachedAgent(t store.Attempt) bool { return t.Stage == "call" || t.Outcome == "" }
 
 // confirmRetraction returns an error unless Herald may have called the agent with the feedback that the retraction j
-// withdraws. Without an error, it returns the result as a phrase for display. Two kinds of retraction need this check:
-// those that name a delivery (job.Retracts), and those whose removed block the node does not have, so that the chain
-// cannot show that the feedback existed.
+// withdraws. If Herald may have, the result is a phrase for display. Two kinds of retraction need this check: those
+// that name a delivery (job.Retracts), and those whose removed block the node does not have, so that the chain cannot
+// show that the feedback existed.
 //
 // While the delivery of the feedback is running, the error is a free wait (behind_earlier). If the agent was not
 // called, the error ends the retraction: never_delivered if it names the delivery, otherwise event_not_found.

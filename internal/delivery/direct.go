@@ -62,14 +62,14 @@ type DirectError struct {
 
 func (e *DirectError) Error() string { return e.Text }
 
-// Call makes the direct call c. by names the caller in the log. The error is a *DirectError. If the tool itself
-// answered with an error, Call returns that answer and the error.
-func (d *DirectCaller) Call(ctx context.Context, c job.DirectCall, by string) (mcpcall.Answer, error) {
+// Call makes the direct call c, and logs it with the name of the caller. The error is a *DirectError. If the tool
+// itself answered with an error, Call returns that answer and the error.
+func (d *DirectCaller) Call(ctx context.Context, c job.DirectCall, caller string) (mcpcall.Answer, error) {
 	at := mcpcall.Endpoint{Transport: c.Endpoint.Transport, URL: c.Endpoint.URL, Headers: c.Endpoint.Headers,
 		Command: c.Endpoint.Command, Args: c.Endpoint.Args, Unsigned: true}
 	began := time.Now()
 	answer, err := d.callLimited(ctx, at, c)
-	log := []any{"tool", text.Printable(c.Tool), "endpoint", displayEndpoint(at), "by", by,
+	log := []any{"tool", text.Printable(c.Tool), "endpoint", displayEndpoint(at), "by", caller,
 		"duration_ms", time.Since(began).Milliseconds()}
 	if err == nil {
 		d.Logger.Info("direct call answered", log...)
@@ -80,9 +80,9 @@ func (d *DirectCaller) Call(ctx context.Context, c job.DirectCall, by string) (m
 	return answer.Answer, failed
 }
 
-// callLimited calls the tool of c at the endpoint at, with a permit and a timeout, and counts the call in the metrics.
-// It returns a *mcpcall.TransportRefusedError for a command that MayRun does not allow. If the tool answered with an
-// error, err has the reason tool_error.
+// callLimited makes the direct call c with a permit and a timeout, and counts it in the metrics. at is the endpoint of
+// c. callLimited returns a *mcpcall.TransportRefusedError for a command that MayRun does not allow. If the tool
+// answered with an error, err has the reason tool_error.
 func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c job.DirectCall) (a toolAnswer, err error) {
 	if at.Transport == mcpcall.TransportStdio &&
 		(d.MayRun == nil || !d.MayRun(0, common.Address{}, "", append([]string{at.Command}, at.Args...))) {
@@ -116,9 +116,10 @@ func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c j
 	return a, err
 }
 
-// acquirePermit acquires a permit for a direct call at the endpoint at. Without a limiter it returns nil and no error.
-// If the limiter refuses, the error is a *retry.Failure with the limiter's wait. With Unbound, direct calls count at
-// the limits of unbound agents. Otherwise a caller could name any agent's endpoint and use up that agent's limits.
+// acquirePermit acquires a permit for a direct call to an endpoint. If there is no limiter, it returns nil and no
+// error. If the limiter refuses, the error is a *retry.Failure with the limiter's wait. With Unbound, direct calls
+// count at the limits of unbound agents. Otherwise a caller could name any agent's endpoint and use up that agent's
+// limits.
 func (d *DirectCaller) acquirePermit(ctx context.Context, at mcpcall.Endpoint) (*ratelimit.Permit, error) {
 	if d.Limiter == nil {
 		return nil, nil

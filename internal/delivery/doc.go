@@ -43,6 +43,6 @@
 //   - After an outage of Postgres, no lease is expired until all living workers could record their outcomes.
 //   - The transaction that records an outcome also dispatches the agent's next deliveries.
 //   - A delivery that waits for at most maxTaskWait keeps its task: after the commit, asynq gets the time at which it
-//     must run the task again. If asynq does not get it, asynq runs the task earlier. The claim is then refused because
-//     the delivery is not due, and the task waits for the rest of the time.
+//     must run the task again. If asynq does not get that time, it runs the task earlier. The claim is then refused
+//     because the delivery is not due, and the task waits for the rest of the time.
 package delivery

@@ -21,7 +21,7 @@ const (
 	quickShare  = 4
 
 	// costlySlot and lentSlot name the group permits of costly agents, and of costly agents and newcomers together
-	// (groupPermit.of).
+	// (groupPermit.group).
 	costlySlot = "costly agents"
 	lentSlot   = "costly agents and newcomers"
 )
@@ -30,7 +30,7 @@ const (
 // and its group permits as a costly agent. It is zero if there are no effort budgets.
 type attemptEffort struct {
 	hold  *effort.Hold
-	slots *groupPermits // slots of costlySlot and lentSlot; nil: the agent is neither costly nor a newcomer
+	slots *groupPermits // permits of the groups costlySlot and lentSlot; nil: neither costly nor a newcomer
 	costs mcpcall.Costs // number and duration of the connections and tool lists of this attempt
 }
 
@@ -52,7 +52,7 @@ func (e *Executor) acquireSlots(ctx context.Context, a *attempt) (err error) {
 }
 
 // acquireCostly acquires a group permit of lentSlot, which costly agents and newcomers share. For a costly agent that
-// is not a newcomer, it first acquires one of costlySlot too.
+// is not a newcomer, it first acquires a group permit of costlySlot.
 func (s *groupPermits) acquireCostly(ctx context.Context, newcomer bool) error {
 	n := s.newcomers
 	if !newcomer {
@@ -89,7 +89,7 @@ func (a *attempt) releaseSlots(ctx context.Context) {
 
 // observeCosts is called before the first request to the agent. From then on, the attempt reserves at least the elapsed
 // time (effort.Hold.Reach). It returns a context for the requests: each request with it adds its connections and tool
-// lists to f.costs. Without an effort budget it returns ctx.
+// lists to f.costs. If there is no effort budget, it returns ctx.
 func (f *attemptEffort) observeCosts(ctx context.Context) context.Context {
 	if f.hold == nil {
 		return ctx

@@ -22,10 +22,8 @@ import (
 // Hash policies (HERALD_HASH_POLICY): the handling of a file whose hash differs from the hash on the chain. See
 // docs/design/content.md.
 const (
-	// Hash policies (HERALD_HASH_POLICY): what happens to a file whose hash differs from the hash on the chain. See
-	// docs/design/content.md.
 	HashStrict   = "strict"   // the delivery is rejected, if the job sets verifyFileHash
-	HashRequire  = "require"  // as strict; a file without a hash on the chain and in its URI is rejected too
+	HashRequire  = "require"  // as strict; also rejected if neither the chain nor the file's URI contains its hash
 	HashAnnotate = "annotate" // the file is delivered, with the result in file_verification
 )
 
@@ -76,7 +74,8 @@ func (e *Executor) fetchContent(ctx context.Context, c *store.Claim, slots *grou
 	found, err := e.examineFile(ctx, c.Job, doc, hash)
 	fromWeb := doc.Source == ipfs.SourceHTTPS || doc.Source == ipfs.SourceHTTP
 	if err == nil && found.verdict == erc8004.Mismatch && fromWeb {
-		// A web server may have been replacing the file during the fetch. Such a file is not cached.
+		// A web server may have been replacing the file during the fetch. Such a file is not cached, so the server is
+		// asked again.
 		if again, failed := e.Fetcher.Fetch(ctx, uri, e.FetchLimit); failed == nil {
 			doc = again
 			found, err = e.examineFile(ctx, c.Job, doc, hash)

@@ -75,8 +75,8 @@ func findTool(j job.Job, names []string, offered []mcpcall.Tool) (mcpcall.Tool, 
 }
 
 // missingToolReason returns the reason for an agent that does not offer the tool for events of this kind:
-// tool_not_found for feedback, which rejects the delivery, and tool_not_offered for all other kinds, whose tools are
-// optional; it skips the delivery.
+// tool_not_found for feedback, which rejects the delivery. All other kinds have optional tools, and the reason is
+// tool_not_offered, which skips the delivery.
 func missingToolReason(kind job.Kind) reason.Reason {
 	if kind == job.KindNewFeedback {
 		return reason.ToolNotFound

@@ -33,7 +33,7 @@ import (
 //   - Newcomers that failed in the last hour may use half of it, so that unknown agents do not wait for them.
 //   - One registrable domain may use half of it, for agents' endpoints and feedback files together. While an endpoint
 //     is resolved, its domain is unknown and not bounded.
-//   - Of a domain's part, files, and agents that the domain does not confirm, may use half. So agents that only name a
+//   - Files, and agents that the domain does not confirm, may use half of a domain's part. So agents that only name a
 //     domain cannot block the domain's own agents.
 //
 // If no group permit is free, an attempt waits up to maxSlotWait for one, if attempts usually take no longer than that.
@@ -62,23 +62,23 @@ type latestOutcome struct {
 	ok bool
 }
 
-// groupPermit is a group permit of an attempt. of names the group: allNewcomers, failedNewcomers, costlySlot, lentSlot,
-// or a domain with the prefix domainSlot or namedDomainSlot.
+// groupPermit is a group permit of an attempt. group is the name of its group: allNewcomers, failedNewcomers,
+// costlySlot, lentSlot, or a domain with the prefix domainSlot or namedDomainSlot.
 type groupPermit struct {
-	of     string
+	group  string
 	permit *ratelimit.Permit
 }
 
 const (
-	// newcomerShare and domainShare: all newcomers together use at most 1/newcomerShare of the worker's slots. Of
-	// these, one domain uses at most 1/domainShare. All newcomers that failed in the last hour together use at most
-	// 1/domainShare of them, too. Each number is rounded down, but is at least one.
+	// newcomerShare and domainShare: all newcomers together use at most 1/newcomerShare of the worker's slots. Of this
+	// share, one domain uses at most 1/domainShare, and all newcomers that failed in the last hour together use at most
+	// 1/domainShare. Each number is rounded down, but is at least one.
 	newcomerShare = 2
 	domainShare   = 2
 	// namedShare: of a domain's slots, at most 1/namedShare (rounded down, at least one) serve attempts that only fetch
 	// a feedback file from the domain, or that call an agent which the domain does not confirm.
 	namedShare = 2
-	// The names of groups (groupPermit.of): all newcomers, those that failed in the last hour, and prefixes of a
+	// The names of groups (groupPermit.group): all newcomers, those that failed in the last hour, and prefixes of a
 	// domain. The prefix is needed because a host may be called newcomers.
 	allNewcomers    = "newcomers"
 	failedNewcomers = "newcomers that failed"
@@ -197,7 +197,7 @@ func (n *Newcomers) acquireSlot(ctx context.Context, c *store.Claim) (*groupPerm
 }
 
 // acquireDomain acquires a group permit of the domain of rawURL (registrableDomain), before a request to that URL. own
-// says that the domain confirms the agent. If it does not, acquireDomain first acquires a group permit of the domain's
+// says that the domain confirms the agent. If own is false, acquireDomain first acquires a group permit of the domain's
 // part for files and unconfirmed agents. release, which is never nil, releases these permits. If s is nil, rawURL has
 // no domain, or the attempt already has a group permit of the domain, acquireDomain does nothing.
 func (s *groupPermits) acquireDomain(ctx context.Context, rawURL string, own bool) (release func(), err error) {
@@ -218,14 +218,14 @@ func (s *groupPermits) acquireDomain(ctx context.Context, rawURL string, own boo
 	return func() { s.releaseAfter(ctx, before) }, err
 }
 
-// acquire acquires a group permit from the limiter from. of is the name of the group (groupPermit.of) and the limiter's
-// origin. If the attempt already has a group permit of that name, acquire does nothing. If none becomes free in time,
-// the error is a free wait (agent_busy), and its text begins with why.
-func (s *groupPermits) acquire(ctx context.Context, from *ratelimit.Limiter, of, why string) error {
-	if s.holdsSlot(of) {
+// acquire acquires a group permit from one of the limiters. group is the name of the group (groupPermit.group), and the
+// limiter's origin. If the attempt already has a group permit of that name, acquire does nothing. If none becomes free
+// in time, the error is a free wait (agent_busy), and its text begins with why.
+func (s *groupPermits) acquire(ctx context.Context, from *ratelimit.Limiter, group, why string) error {
+	if s.holdsSlot(group) {
 		return nil
 	}
-	permit, err := from.Acquire(ctx, of, of, s.token)
+	permit, err := from.Acquire(ctx, group, group, s.token)
 	var refused *ratelimit.RefusedError
 	if errors.As(err, &refused) {
 		wait := s.newcomers.spreadWait(refused.Wait)
@@ -235,12 +235,12 @@ func (s *groupPermits) acquire(ctx context.Context, from *ratelimit.Limiter, of,
 	if err != nil {
 		return fmt.Errorf("take a slot of newcomers: %w", err)
 	}
-	s.held = append(s.held, groupPermit{of, permit})
+	s.held = append(s.held, groupPermit{group, permit})
 	return nil
 }
 
-func (s *groupPermits) holdsSlot(of string) bool {
-	return slices.ContainsFunc(s.held, func(h groupPermit) bool { return h.of == of })
+func (s *groupPermits) holdsSlot(group string) bool {
+	return slices.ContainsFunc(s.held, func(h groupPermit) bool { return h.group == group })
 }
 
 // release releases all group permits of the attempt. s may be nil.

@@ -60,7 +60,7 @@ func (e *Executor) prepareCall(ctx context.Context, a *attempt, names []string, 
 	}
 	return preparedCall{
 		tool: tool.Name, arguments: fitted.Arguments, sanitized: fitted.Cleaned,
-		recorded: store.KeepSide(fitted.Sent), // all arguments would stay in memory during the call
+		recorded: store.KeepSide(fitted.Sent), // shortened, because it stays in memory during the call
 		digest:   sha256.Sum256(fmt.Appendf(nil, "%q %s", tool.Name, fitted.Sent)),
 		release:  release, listing: listing.Outline(),
 	}, nil
@@ -97,9 +97,9 @@ func ListsNothing(err error) bool {
 // never wait for memory.
 const smallArguments = 64 << 10
 
-// argumentBudget bounds the memory, in bytes, for large arguments of calls in flight: most for all calls, half of most
-// for those of newcomers, and a quarter of most for those at one origin. A single call may exceed a bound if no other
-// call counts against that bound.
+// argumentBudget bounds the memory, in bytes, for large arguments of calls in flight. The bound for all calls together
+// is the field most. It is half of that for the calls of newcomers, and a quarter for the calls at one origin. A single
+// call may exceed a bound if no other call counts against that bound.
 type argumentBudget struct {
 	most int64
 
@@ -145,7 +145,6 @@ func (e *Executor) reserveArguments(a *attempt, size int) (release func(), err e
 	if size <= smallArguments {
 		return nil, nil
 	}
-	// The arguments, the request made of them, and a temporary copy.
 	share := min(3*int64(size), e.MaxArgumentBytes)
 	origin := limitedOrigin(a.endpoint.Endpoint, a.claim.Agent())
 	if a.endpoint.unbound { // unbound agents must not use the memory of the endpoint's own agents

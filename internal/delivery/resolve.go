@@ -30,7 +30,7 @@ type resolvedEndpoint struct {
 }
 
 // resolveEndpoint returns the MCP endpoint at which the agent is called: the job's own endpoint, or else that in the
-// servers file (server, which may be nil), or else that in the agent's registration. If this source does not state the
+// servers file (server, which may be nil), or else that in the agent's registration. If the source does not state the
 // protocol revision, found.ProtocolHint is the revision that the agent used last.
 func (e *Executor) resolveEndpoint(ctx context.Context, c *store.Claim, server *servers.Server,
 ) (found resolvedEndpoint, err error) {

@@ -111,8 +111,8 @@ func (d decision) isFailure() bool {
 	return !d.putOff()
 }
 
-// formatTraceparent returns the traceparent header of the call: the trace of the delivery, and the span of the call.
-// Without tracing, the header's flags say that the trace is not recorded (tracecontext.Delivery.Unrecorded).
+// formatTraceparent returns the traceparent header of the call: the trace of the delivery, and the span of the call. If
+// there is no tracing, the header's flags say that the trace is not recorded (tracecontext.Delivery.Unrecorded).
 func (a *attempt) formatTraceparent() string {
 	t := tracecontext.Of(a.claim.ID, a.claim.Traceparent)
 	if a.spans == nil {

@@ -26,7 +26,7 @@ type OutcomeSpool interface {
 }
 
 const (
-	spoolTimeout = 2 * time.Second // one call to Redis
+	spoolTimeout = 2 * time.Second // bounds one call to Redis
 	spoolPause   = 200 * time.Millisecond
 )
 

@@ -177,7 +177,7 @@ func (r *fieldReader) readEvent() (Job, *Refusal) {
 // readRegistries reads the three registries of a job. Limits.Registries returns the addresses that are known for the
 // job's chain, and whether the chain is known. For the registry that the job's kind needs:
 //   - known chain: an absent registry is the first of the addresses; a present one has to be among them;
-//   - unknown chain: any registry is accepted, but an absent identityRegistry is refused.
+//   - unknown chain: any registry is accepted, but an absent one is refused.
 //
 // Registries that the kind does not need are stored unchecked, so that a sender may send all three with every job.
 func (r *fieldReader) readRegistries(j *Job) {

@@ -1,6 +1,6 @@
 -- retain: delete the job, result, sealed headers and error of deliveries that ended long ago, and their hints.
 --
--- $1 age (interval)   $2 at most this many   $3 deliveries of that age have a lower seq
+-- $1 age (interval)   $2 at most this many   $3 all deliveries of that age have a seq below this one
 --
 -- Rows that another transaction has locked, for example a replay, are skipped.
 WITH old AS MATERIALIZED (
