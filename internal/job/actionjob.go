@@ -13,7 +13,7 @@ import (
 // such ids, even if JSON escapes each of their characters.
 const maxOldID = 200
 
-// isActionJob reports whether o is a job of the old backend, which Herald replaces (docs/jobs.md). Such a job has a
+// isActionJob reports whether o is a job of the old backend, which Herald replaces (docs/reference/old-interfaces.md). Such a job has a
 // field action_type, event_data or trigger_id. A job in Herald's own form has none of them.
 func isActionJob(o *strictjson.Object) bool {
 	return o.Get("action_type") != nil || o.Get("event_data") != nil || o.Get("trigger_id") != nil
