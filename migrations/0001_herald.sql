@@ -185,6 +185,7 @@ CREATE TABLE herald.work (
     handed_at         timestamptz,                         -- when task n went to Redis; null: no task in Redis
     called            boolean       NOT NULL DEFAULT false,-- a call is known to have been written to the agent
     claim_no          bigint,
+    claimed_at        timestamptz,                         -- start of the running attempt, number attempts; null: none runs
     lease_until       timestamptz,
     next_attempt_at   timestamptz,
     -- Hash of the ordering key. A response has none: it has a hash of its feedback's key, or of its agent (see
@@ -198,7 +199,8 @@ CREATE TABLE herald.work (
     finished_at       timestamptz,                         -- set by a statement that ends the delivery: see end_work
     CONSTRAINT work_status CHECK (status IN ('queued', 'running', 'waiting', 'held') OR finished_at IS NOT NULL),
     CONSTRAINT work_waiting CHECK (status <> 'waiting' OR next_attempt_at IS NOT NULL),
-    CONSTRAINT work_running CHECK (status <> 'running' OR (claim_no IS NOT NULL AND lease_until IS NOT NULL))
+    CONSTRAINT work_running CHECK (CASE WHEN status = 'running' THEN claim_no IS NOT NULL AND lease_until IS NOT NULL AND claimed_at IS NOT NULL
+                                        ELSE claimed_at IS NULL OR finished_at IS NOT NULL END)
 ) WITH (fillfactor = 60);
 
 -- An agent's deliveries by state: the next to dispatch (those of a backfill last, so that a new event does not wait for
@@ -248,7 +250,9 @@ SELECT id, key, seq, kind, chain_id, identity_registry, agent_id, coalesce(order
 CREATE VIEW herald.deliveries AS
 SELECT * FROM herald.open_deliveries UNION ALL SELECT * FROM herald.ended_deliveries;
 
--- Attempts. The claim inserts the row, and the record completes it. No foreign key: retention drops whole weeks.
+-- Attempts that have ended. The record inserts the row. While an attempt runs, only work stores it (attempts,
+-- claimed_at). A statement that takes a claim away inserts its attempt without an outcome
+-- (internal/store/sql/parts/lost.sql). No foreign key: retention drops whole weeks.
 CREATE TABLE herald.attempts (
     delivery_id uuid        NOT NULL,
     number      integer     NOT NULL,
@@ -256,7 +260,7 @@ CREATE TABLE herald.attempts (
     duration_ms integer,
     step_us     integer[],            -- µs of check, resolve, fetch, connect, compose and call, up to the last step that began
     stage       text        NOT NULL, -- last stage reached: claim check resolve fetch compose call record
-    outcome     text,                 -- the resulting status; null: running, or its process died
+    outcome     text,                 -- the resulting status; null: unknown, because its claim was taken away
     reason      text,
     error       text,
     arguments   jsonb,                -- as sent, at most 16 KiB; {"truncated": true, …} when cut
@@ -579,7 +583,7 @@ CREATE INDEX alerts_due ON herald.alerts (next_attempt_at) WHERE next_attempt_at
 CREATE INDEX alerts_created ON herald.alerts (created_at);
 CREATE INDEX alerts_agent ON herald.alerts (chain_id, identity_registry, agent_id, kind, created_at);
 
--- The result table of the backend that Herald replaces, as a view: one row per attempt that is not running. Deliveries
+-- The result table of the backend that Herald replaces, as a view: one row per attempt that has ended. Deliveries
 -- that ended without being delivered, skipped ones included, have the status failed, and error_message has the reason.
 -- An attempt whose worker died has no outcome of its own.
 CREATE VIEW herald.action_results AS
@@ -599,5 +603,4 @@ SELECT concat_ws(':', a.delivery_id, a.number, (extract(epoch FROM a.started_at)
        a.response                                                          AS response_data,
        a.number - 1                                                        AS retry_count
   FROM herald.attempts a
-  JOIN herald.deliveries d ON d.id = a.delivery_id
- WHERE NOT (a.outcome IS NULL AND d.status = 'running' AND a.number = d.attempts);
+  JOIN herald.deliveries d ON d.id = a.delivery_id;

@@ -35,19 +35,20 @@ BEGIN
         RETURN NEW;
     END IF;
     INSERT INTO herald.work AS w (id, seq, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, bulk, verified, bound, status, reason,
-           error, attempts, budget_base, fetch_failures, replays, dispatch, handed_at, called, claim_no, lease_until, next_attempt_at, order_hash, turn,
+           error, attempts, budget_base, fetch_failures, replays, dispatch, handed_at, called, claim_no, claimed_at, lease_until, next_attempt_at, order_hash, turn,
            delays_until, accepted_at, updated_at)
     VALUES (NEW.id, NEW.seq, NEW.key, NEW.kind, NEW.chain_id, NEW.identity_registry, NEW.agent_id, NEW.order_key, NEW.order_seq, coalesce(NEW.bulk, false),
            coalesce(NEW.verified, false), coalesce(NEW.bound, false), NEW.status, NEW.reason, NEW.error, coalesce(NEW.attempts, 0),
            coalesce(NEW.budget_base, 0), coalesce(NEW.fetch_failures, 0), coalesce(NEW.replays, 0), coalesce(NEW.dispatch, 0), NEW.handed_at,
-           coalesce(NEW.called, false), NEW.claim_no, NEW.lease_until, NEW.next_attempt_at, NEW.order_hash, coalesce(NEW.turn, false), NEW.delays_until,
+           coalesce(NEW.called, false), NEW.claim_no, CASE WHEN NEW.status = 'running' THEN now() END, NEW.lease_until, NEW.next_attempt_at, NEW.order_hash, coalesce(NEW.turn, false), NEW.delays_until,
            NEW.accepted_at, NEW.updated_at)
     ON CONFLICT (id) DO UPDATE
        SET seq = excluded.seq, key = excluded.key, kind = excluded.kind, chain_id = excluded.chain_id, identity_registry = excluded.identity_registry,
            agent_id = excluded.agent_id, order_key = excluded.order_key, order_seq = excluded.order_seq, bulk = excluded.bulk, verified = excluded.verified,
            bound = excluded.bound, status = excluded.status, reason = excluded.reason, error = excluded.error, attempts = excluded.attempts,
            budget_base = excluded.budget_base, fetch_failures = excluded.fetch_failures, replays = excluded.replays, dispatch = excluded.dispatch,
-           handed_at = excluded.handed_at, called = excluded.called, claim_no = excluded.claim_no, lease_until = excluded.lease_until,
+           handed_at = excluded.handed_at, called = excluded.called, claim_no = excluded.claim_no,
+           claimed_at = CASE WHEN NEW.status = 'running' THEN coalesce(w.claimed_at, now()) END, lease_until = excluded.lease_until,
            next_attempt_at = excluded.next_attempt_at, order_hash = excluded.order_hash, turn = excluded.turn, delays_until = excluded.delays_until,
            accepted_at = excluded.accepted_at, updated_at = excluded.updated_at;
     RETURN NEW;

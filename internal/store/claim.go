@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"time"
 
@@ -71,8 +70,6 @@ type Claim struct {
 	agent Agent
 
 	waited bool // the delivery was waiting when it was claimed
-
-	week string // partition of herald.attempts that has the attempt's row; empty: unknown
 }
 
 // RecentSuccess is the maximum age of the agent's last success for which Claim.Succeeded is set.
@@ -248,7 +245,7 @@ func readClaims(rows pgx.Rows, add func(*Claim, error)) error {
 	var r claimRow
 	_, err := pgx.ForEachRow(rows, []any{&r.ID, &r.N, &r.No, &r.Attempt, &r.StartedAt, &r.LeaseUntil, &r.job, &r.SealedHeaders, &r.Key, &r.kind,
 		&r.CreatedAt, &r.Called, &r.agent.ChainID, &r.agent.Registry, &r.agent.ID, &r.Epoch, &r.Enabled,
-		&r.base, &r.FetchFailures, &r.Replay, &r.policy, &r.Protocol, &r.Succeeded, &r.week, &r.Hints, &r.Bound, &r.Verified,
+		&r.base, &r.FetchFailures, &r.Replay, &r.policy, &r.Protocol, &r.Succeeded, &r.Hints, &r.Bound, &r.Verified,
 		&r.Source.Name, &r.Source.Trust, &r.Corrected, &r.Traceparent, &r.AheadOf, &r.MayCall, &r.waited, &r.unfinished}, func() error {
 		add(r.claim())
 		return nil
@@ -267,7 +264,7 @@ type claimRow struct {
 // claim returns the claim of the row.
 func (r *claimRow) claim() (*Claim, error) {
 	c := r.Claim
-	c.Budget, c.Policy, c.week = max(c.Attempt-r.base, 1), parsePolicy(r.policy), parseWeek(c.week)
+	c.Budget, c.Policy = max(c.Attempt-r.base, 1), parsePolicy(r.policy)
 	c.Again = c.N > 1 || c.waited
 	c.Unfinished = r.unfinished > 0
 	mayBeCalled := c.Bound || !c.Verified // a verified event is bound before the call (Bind)
@@ -278,19 +275,6 @@ func (r *claimRow) claim() (*Claim, error) {
 		return &c, fmt.Errorf("%w: %w", ErrUnreadableJob, err)
 	}
 	return &c, nil
-}
-
-// weeks matches the names of the partitions of herald.attempts: one per week, and the default partition (see
-// ensure_attempt_partitions in migrations).
-var weeks = regexp.MustCompile(`^(?:herald\.)?(attempts_(?:default|[0-9]{8}))$`)
-
-// parseWeek returns the name of a partition of herald.attempts, qualified with the schema, given the name as Postgres
-// writes it. It returns "" for any other table.
-func parseWeek(table string) string {
-	if m := weeks.FindStringSubmatch(table); m != nil {
-		return "herald." + m[1]
-	}
-	return ""
 }
 
 // explainRefusal returns an *EarlyError if task n cannot claim the delivery because the delivery still waits with that

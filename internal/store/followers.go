@@ -44,7 +44,7 @@ func (s *Store) ClaimFollowers(ctx context.Context, leader *Claim, n int, lease 
 
 // GiveBack undoes claims of one ClaimFollowers. The agent must have done nothing with these deliveries: no call was
 // made, or the agent ignored them in the call. Each delivery returns to the backlog or to its wait (behind_earlier),
-// and its attempt is deleted. GiveBack skips claims that are lost.
+// and its attempt does not count. GiveBack skips claims that are lost.
 func (s *Store) GiveBack(ctx context.Context, all []Follower) (err error) {
 	if len(all) == 0 {
 		return nil
@@ -62,6 +62,6 @@ func (s *Store) GiveBack(ctx context.Context, all []Follower) (err error) {
 	a := all[0].Agent()
 	b := &pgx.Batch{}
 	b.Queue(statement("lock_agent"), a.ChainID, a.Registry, a.ID)
-	b.Queue(statement("give_back"), ids, claimNos, blocked, all[0].StartedAt)
+	b.Queue(statement("give_back"), ids, claimNos, blocked)
 	return s.pool.SendBatch(ctx, b).Close()
 }

@@ -390,7 +390,11 @@ func (s *Store) Delivery(ctx context.Context, id uuid.UUID) (d Delivery, err err
 		QueryRow(func(row pgx.Row) error { return d.scanRow(row, &d.Job, &d.Result) })
 	b.Queue(`SELECT number, started_at, duration_ms, stage, coalesce(outcome, ''), coalesce(reason, ''),
 	                coalesce(error, ''), arguments, response, coalesce(protocol, ''), step_us
-	           FROM herald.attempts WHERE delivery_id = $1 ORDER BY number, started_at`, id).
+	           FROM herald.attempts WHERE delivery_id = $1
+	          UNION ALL
+	         SELECT attempts, claimed_at, NULL, 'claim', '', '', '', NULL, NULL, '', NULL
+	           FROM herald.work WHERE id = $1 AND status = 'running'
+	          ORDER BY number, started_at`, id).
 		Query(func(rows pgx.Rows) (err error) {
 			d.History, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Attempt])
 			return err

@@ -222,35 +222,3 @@ func TestPolicy(t *testing.T) {
 		t.Error("a policy that does not exist was set")
 	}
 }
-
-// TestRecordWithoutItsWeek: an outcome is recorded although its week's partition was dropped or cannot be written by
-// name.
-func TestRecordWithoutItsWeek(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	_, tasks := accept(t, s, feedbacks(1, 1, 1)...)
-	c := claim(t, s, tasks[0])
-	if c.week == "" || c.week == "herald.attempts" {
-		t.Fatalf("the claim names the week %q", c.week)
-	}
-	exec(t, s, `DROP TABLE `+c.week)
-	if _, err := s.Record(t.Context(), c, delivered); err != nil {
-		t.Fatal(err)
-	}
-	if d := read(t, s, c.ID); d.Status != Delivered {
-		t.Errorf("%+v", d)
-	}
-}
-
-// TestWeekOf: parseWeek accepts only names of partitions of attempts, because the name becomes part of a statement.
-func TestWeekOf(t *testing.T) {
-	t.Parallel()
-	for table, want := range map[string]string{
-		"herald.attempts_20261116": "herald.attempts_20261116", "attempts_default": "herald.attempts_default",
-		"attempts": "", "": "", "public.attempts_20261116": "", "herald.attempts_20261116; DROP TABLE x": "", `"attempts_20261116"`: "",
-	} {
-		if got := parseWeek(table); got != want {
-			t.Errorf("%q: %q, want %q", table, got, want)
-		}
-	}
-}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -32,36 +31,36 @@ var keyIndexes = []usedIndex{{`work_pkey`, `id = `}, {`work_agent`, `agent_id = 
 var byPlace = usedIndex{`work_agent`, `place = `}
 
 var groupStatements = map[string]groupStatement{
-	"lock_agents":       {sql: statement("lock_agents"), args: agentArguments},
-	"make_agents":       {sql: statement("make_agents"), args: agentArguments},
-	"backlogs":          {sql: statement("dispatch"), args: func(n int) string { return agentArguments(n) + `, NULL, NULL, 8, 2` }},
-	"give_back":         {sql: statement("give_back"), args: func(n int) string { return claimArguments(n) + `, ` + repeatSQL(n, `true`) + `, now()` }},
-	"claim":             {sql: statement("claim"), args: namedArguments("claim")},
-	"claim_followers":   {sql: statement("claim_followers"), args: func(n int) string { return groupArguments("claim_followers", min(n, MaxFollowers)) }},
-	"record":            {sql: inWeek(statement("record"), thisWeek()), args: namedArguments("record")},
-	"record in no week": {statement("record"), namedArguments("record"), []usedIndex{{`attempts_default_started`, `started_at = `}}},
-	"dispatch":          {sql: statement("dispatch"), args: namedArguments("dispatch")},
-	"accept":            {sql: statement("accept"), args: namedArguments("accept")},
-	"known":             {sql: statement("known") + " WHERE herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))", args: func(n int) string { return repeatSQL(n, `'%d'`) }},
-	"known by id":       {sql: statement("known") + " WHERE h.id = $1", args: oneDelivery},
-	"bind":              {sql: statement("bind"), args: namedArguments("bind")},
-	"read_event":        {sql: statement("read_event"), args: namedArguments("read_event")},
-	"reopen":            {sql: statement("reopen"), args: namedArguments("reopen")},
-	"hint":              {sql: statement("hint"), args: namedArguments("hint")},
-	"revive":            {sql: statement("revive_revocations"), args: deliveryArguments},
-	"yield":             {sql: statement("yield"), args: func(int) string { return `md5('1')::uuid, 1, '1 s', 8, 2` }},
-	"adopt":             {sql: statement("adopt"), args: func(int) string { return `md5('1')::uuid, 1, now(), 2, now(), 1, true` }},
-	"wake":              {sql: statement("wake"), args: oneDelivery},
-	"withdraw":          {sql: statement("withdraw"), args: oneDelivery},
-	"lock_agent":        {sql: statement("lock_agent"), args: func(int) string { return oneAgent }},
-	"lock_delivery":     {sql: statement("lock_delivery"), args: oneDelivery},
-	"lock_agent_of":     {sql: statement("lock_agent_of"), args: oneDelivery},
-	"blocker":           {sql: statement("blocker"), args: oneDelivery},
-	"redispatch":        {sql: statement("redispatch"), args: func(int) string { return `md5('1')::uuid, 1` }},
-	"cancel":            {sql: statement("cancel"), args: func(n int) string { return deliveryArguments(n) + `, true` }},
-	"replay":            {sql: statement("replay"), args: func(n int) string { return deliveryArguments(n) + `, true` }},
-	"ignore_order":      {sql: statement("ignore_order"), args: deliveryArguments},
-	"expire_leases":     {sql: statement("expire_leases"), args: func(n int) string { return deliveryArguments(n) + `, 11` }},
+	"lock_agents":     {sql: statement("lock_agents"), args: agentArguments},
+	"make_agents":     {sql: statement("make_agents"), args: agentArguments},
+	"backlogs":        {sql: statement("dispatch"), args: func(n int) string { return agentArguments(n) + `, NULL, NULL, 8, 2` }},
+	"give_back":       {sql: statement("give_back"), args: func(n int) string { return claimArguments(n) + `, ` + repeatSQL(n, `true`) }},
+	"claim":           {sql: statement("claim"), args: namedArguments("claim")},
+	"claim_followers": {sql: statement("claim_followers"), args: func(n int) string { return groupArguments("claim_followers", min(n, MaxFollowers)) }},
+	"record":          {sql: statement("record"), args: namedArguments("record")},
+	"complete":        {statement("complete"), func(int) string { return groupArguments("complete", 1) }, []usedIndex{{`attempts_default_started`, `started_at = `}}},
+	"dispatch":        {sql: statement("dispatch"), args: namedArguments("dispatch")},
+	"accept":          {sql: statement("accept"), args: namedArguments("accept")},
+	"known":           {sql: statement("known") + " WHERE herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))", args: func(n int) string { return repeatSQL(n, `'%d'`) }},
+	"known by id":     {sql: statement("known") + " WHERE h.id = $1", args: oneDelivery},
+	"bind":            {sql: statement("bind"), args: namedArguments("bind")},
+	"read_event":      {sql: statement("read_event"), args: namedArguments("read_event")},
+	"reopen":          {sql: statement("reopen"), args: namedArguments("reopen")},
+	"hint":            {sql: statement("hint"), args: namedArguments("hint")},
+	"revive":          {sql: statement("revive_revocations"), args: deliveryArguments},
+	"yield":           {sql: statement("yield"), args: func(int) string { return `md5('1')::uuid, 1, '1 s', 8, 2` }},
+	"adopt":           {statement("adopt"), func(int) string { return `md5('1')::uuid, 1, 1, now()` }, []usedIndex{{`attempts_default_started`, `started_at = `}}},
+	"wake":            {sql: statement("wake"), args: oneDelivery},
+	"withdraw":        {sql: statement("withdraw"), args: oneDelivery},
+	"lock_agent":      {sql: statement("lock_agent"), args: func(int) string { return oneAgent }},
+	"lock_delivery":   {sql: statement("lock_delivery"), args: oneDelivery},
+	"lock_agent_of":   {sql: statement("lock_agent_of"), args: oneDelivery},
+	"blocker":         {sql: statement("blocker"), args: oneDelivery},
+	"redispatch":      {sql: statement("redispatch"), args: func(int) string { return `md5('1')::uuid, 1` }},
+	"cancel":          {sql: statement("cancel"), args: func(n int) string { return deliveryArguments(n) + `, true` }},
+	"replay":          {sql: statement("replay"), args: func(n int) string { return deliveryArguments(n) + `, true` }},
+	"ignore_order":    {sql: statement("ignore_order"), args: deliveryArguments},
+	"expire_leases":   {sql: statement("expire_leases"), args: func(n int) string { return deliveryArguments(n) + `, 11` }},
 	"release_held": {sql: statement("release_held"), args: func(n int) string {
 		return oneAgent + `, 500, ARRAY['auth_required', 'agent_disabled'], -1, md5('1')::uuid, 1`
 	}},
@@ -88,12 +87,6 @@ func agentArguments(n int) string {
 
 func namedArguments(statement string) func(n int) string {
 	return func(n int) string { return groupArguments(statement, n) }
-}
-
-// thisWeek returns the partition for attempts that begin now.
-func thisWeek() string {
-	now := time.Now().UTC()
-	return "herald.attempts_" + now.AddDate(0, 0, -(int(now.Weekday())+6)%7).Format("20060102")
 }
 
 // groupArguments returns the arguments of a statement with @names for a group of n, as SQL.

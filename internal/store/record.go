@@ -10,7 +10,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/agentherald/herald/internal/job"
@@ -18,7 +17,6 @@ import (
 	"github.com/agentherald/herald/internal/store/storable"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Limits of stored values, in bytes. maxNames is a number of names instead. maxSideBytes limits each JSON value from
@@ -43,8 +41,8 @@ type Outcome struct {
 	Task bool `json:"task,omitempty"`
 	// Anew, with Task: the delivery gets a new task for the wait, because asynq has not ended the claimed task yet.
 	Anew bool `json:"anew,omitempty"`
-	// Free: the attempt does not count. Its row is deleted, and the next attempt gets its number. Free is ignored if
-	// Called is set.
+	// Free: the attempt does not count and is not stored, and the next attempt gets its number. Free is ignored if Called
+	// is set.
 	Free   bool   `json:"free,omitempty"`
 	Called bool   `json:"called,omitempty"` // at least a part of the call was sent to the agent
 	Stage  string `json:"stage,omitempty"`  // last step of the attempt, for example "fetch"
@@ -178,19 +176,8 @@ func (s *Store) Record(ctx context.Context, c *Claim, o Outcome) (rec Recorded, 
 	return rec, nil
 }
 
-// recordAlone records one outcome. It writes the attempt's partition directly, or herald.attempts if that fails
-// (isMissingWeek).
+// recordAlone records one outcome in one batch. It waits for the rows of the agent and of the delivery.
 func (s *Store) recordAlone(ctx context.Context, q recordRequest) (Recorded, error) {
-	rec, err := s.recordOnce(ctx, q)
-	if err != nil && q.claim.week != "" && isMissingWeek(err) {
-		q.claim.week = ""
-		rec, err = s.recordOnce(ctx, q)
-	}
-	return rec, err
-}
-
-// recordOnce records an outcome in one batch. It waits for the rows of the agent and of the delivery.
-func (s *Store) recordOnce(ctx context.Context, q recordRequest) (Recorded, error) {
 	a := q.claim.Agent()
 	b := &pgx.Batch{}
 	b.Queue(statement("lock_agent"), a.ChainID, a.Registry, a.ID)
@@ -219,16 +206,8 @@ func (r *onceClosed) Close() error {
 	return r.BatchResults.Close()
 }
 
-// isMissingWeek reports whether err means that the weekly partition of an attempt cannot be written directly: a person
-// dropped the partition, or the database user may write only the partitioned table.
-func isMissingWeek(err error) bool {
-	var pe *pgconn.PgError
-	const undefinedTable, insufficientPrivilege = "42P01", "42501"
-	return errors.As(err, &pe) && (pe.Code == undefinedTable || pe.Code == insufficientPrivilege)
-}
-
 // Adopt records the outcome p of an earlier attempt of the claimed delivery, so that the agent is not called again. It
-// deletes the claim's own attempt, which must not have called the agent. Then it completes the earlier attempt and
+// undoes the claim's own attempt, which must not have called the agent. Then it completes the earlier attempt and
 // changes the delivery as Record would. p.Outcome.Delay is the rest of the wait. Calling Adopt again after an error is
 // harmless.
 //
@@ -250,15 +229,13 @@ func (s *Store) Adopt(ctx context.Context, c *Claim, p SpooledOutcome) (rec Reco
 			return fmt.Errorf("lock the agent: %w", err)
 		}
 		var ours, open bool
-		err := tx.QueryRow(ctx, statement("adopt"), c.ID, c.No, c.StartedAt, c.Attempt, p.StartedAt, p.Attempt, o.Free &&
-			!o.Called).Scan(&ours, &open)
-		if err != nil {
+		if err := tx.QueryRow(ctx, statement("adopt"), c.ID, c.No, p.Attempt, p.StartedAt).Scan(&ours, &open); err != nil {
 			return err
 		}
 		if ours && !open {
 			return ErrStale
 		}
-		o.Free = false // adopt.sql has already undone a free attempt, unless later attempts exist
+		o.Free = o.Free && p.Attempt == c.Attempt-1 // otherwise it stays: the attempts after it keep their numbers
 		b := &pgx.Batch{}
 		q := recordRequest{claim: c, outcome: o, attempt: p.Attempt, startedAt: p.StartedAt, tookMs: &took}
 		queueRecord(b, q)
@@ -310,35 +287,32 @@ func newRecordRequest(c *Claim, o Outcome) recordRequest {
 // the agent's epoch, and the attempt's partition is known.
 func (q recordRequest) isPlain() bool {
 	reasons, _ := q.outcome.mendedReasons(0)
-	return reasons == nil && !q.outcome.SkipDispatch && len(q.outcome.Refuted) == 0 && !q.outcome.Moved && q.claim.week != ""
+	return reasons == nil && !q.outcome.SkipDispatch && len(q.outcome.Refuted) == 0 && !q.outcome.Moved
 }
 
 // recordGroup records plain outcomes (isPlain) of several attempts and dispatches their agents' next deliveries, in one
 // round trip and one commit. A request whose outcome record.sql did not record gets no answer. The coalescer then calls
 // recordAlone for it.
 func (s *Store) recordGroup(ctx context.Context, group []recordRequest) ([]result[Recorded], error) {
-	members := selectMembers(group)
-	rows, week := recordColumns{}, group[members[0]].claim.week
+	members, rows := sortMembers(group), recordColumns{}
 	for _, i := range members {
 		rows.appendRequest(group[i])
 	}
 	b := &pgx.Batch{}
 	b.Queue(statement("lock_agents"), rows.chains, rows.registries, rows.agents)
-	rows.queue(b, week, false)
+	rows.queue(b, false)
 	rows.queueDispatch(b)
 	res := &onceClosed{BatchResults: s.pool.SendBatch(ctx, b)}
 	defer res.Close()
 	return readRecordedGroup(res, group, members)
 }
 
-// selectMembers returns the indexes of the requests that one statement can record: those whose attempts are in the same
-// partition as the first request's. The indexes are sorted by delivery id. record.sql applies the outcomes of one agent
-// in that order.
-func selectMembers(group []recordRequest) (members []int) {
-	for i, r := range group {
-		if r.claim.week == group[0].claim.week {
-			members = append(members, i)
-		}
+// sortMembers returns the indexes of group, sorted by delivery id. record.sql applies the outcomes of one agent in that
+// order.
+func sortMembers(group []recordRequest) []int {
+	members := make([]int, len(group))
+	for i := range group {
+		members[i] = i
 	}
 	slices.SortFunc(members, func(a, b int) int {
 		x, y := group[a].claim.ID, group[b].claim.ID
@@ -410,12 +384,11 @@ func queueRecord(b *pgx.Batch, q recordRequest) {
 	c, o, a := q.claim, q.outcome, q.claim.Agent()
 	var rows recordColumns
 	rows.appendRequest(q)
-	week := c.week
-	if q.attempt != c.Attempt || !q.startedAt.Equal(c.StartedAt) {
-		week = "" // the partition of an earlier attempt is unknown
-	}
 	b.Queue(statement("lock_delivery"), c.ID)
-	rows.queue(b, week, true)
+	rows.queue(b, true)
+	if o.Status == Delivered {
+		b.Queue(statement("complete"), namedStatement("complete").args(rows.args(true))...)
+	}
 	if reasons, since := o.mendedReasons(c.Epoch); reasons != nil {
 		b.Queue(statement("release_held"), a.ChainID, a.Registry, a.ID, maxMove, reasons, since, c.ID, c.No)
 	}
@@ -436,6 +409,11 @@ func readRecorded(res pgx.BatchResults, q recordRequest) (rec Recorded, err erro
 	}
 	if err := readRows(res, func(int) recordRequest { return q }, func(_ int, r Recorded) { rec, fenced = r, false }); err != nil {
 		return rec, err
+	}
+	if q.outcome.Status == Delivered {
+		if _, err := res.Exec(); err != nil {
+			return rec, fmt.Errorf("complete the attempt: %w", err)
+		}
 	}
 	var ended []Task
 	if reasons, _ := q.outcome.mendedReasons(q.claim.Epoch); reasons != nil {
@@ -463,11 +441,6 @@ func readRecorded(res pgx.BatchResults, q recordRequest) (rec Recorded, err erro
 		return rec, ErrFenced
 	}
 	return rec, nil
-}
-
-// inWeek returns a statement's text in which the partition named week replaces the partitioned table herald.attempts.
-func inWeek(text, week string) string {
-	return strings.ReplaceAll(text, "herald.attempts\n", week+"\n")
 }
 
 // recordColumns contains the arguments of record.sql: one array per column, one element per request.
@@ -528,14 +501,9 @@ func (c *recordColumns) appendRequest(q recordRequest) {
 	c.tools = append(c.tools, storable.JSON(o.Tools, maxSideBytes))
 }
 
-// queue adds record.sql to the batch b. week is the partition that has all the attempts; the statement then writes it
-// directly. If week is empty, the partitions are unknown. alone is the argument @alone of record.sql.
-func (c *recordColumns) queue(b *pgx.Batch, week string, alone bool) {
-	text := statement("record")
-	if week != "" {
-		text = inWeek(text, week)
-	}
-	b.Queue(text, namedStatement("record").args(c.args(alone))...)
+// queue adds record.sql to the batch b. alone is its argument @alone.
+func (c *recordColumns) queue(b *pgx.Batch, alone bool) {
+	b.Queue(statement("record"), namedStatement("record").args(c.args(alone))...)
 }
 
 // queueDispatch queues dispatch.sql for the agents of the recorded claims.

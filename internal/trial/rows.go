@@ -87,7 +87,9 @@ type Attempt struct {
 func (s *Site) Attempts(ctx context.Context, id uuid.UUID) (attempts []Attempt, err error) {
 	err = s.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		found, err := c.Query(ctx, `SELECT number, started_at, coalesce(duration_ms, 0), coalesce(outcome, ''), coalesce(reason, '')
-			FROM herald.attempts WHERE delivery_id = $1 ORDER BY number, started_at`, id)
+			FROM herald.attempts WHERE delivery_id = $1
+			UNION ALL SELECT attempts, claimed_at, 0, '', '' FROM herald.work WHERE id = $1 AND status = 'running'
+			ORDER BY number, started_at`, id)
 		if err != nil {
 			return err
 		}

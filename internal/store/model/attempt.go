@@ -15,7 +15,7 @@ import (
 // clockTolerance is how long before the end of its wait a delivery may be claimed, as in the Postgres store.
 const clockTolerance = time.Second
 
-// Claim claims the delivery with this id for its newest task, whose Task.N must be n, and inserts an attempt. A
+// Claim claims the delivery with this id for its newest task, whose Task.N must be n, and begins an attempt. A
 // delivery that waited takes the turn of its ordering key, or returns to the backlog if another one goes first or too
 // many are dispatched.
 func (s *Store) Claim(_ context.Context, id uuid.UUID, n int, lease time.Duration) (*store.Claim, error) {
@@ -172,10 +172,11 @@ func (s *Store) recordAttempt(c *store.Claim, number int, started time.Time, o s
 }
 
 // applyOutcome changes the delivery and its agent, and releases deliveries that waited for this one. A free attempt
-// without a call is undone.
+// without a call is undone, unless its claim is lost.
 func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int, started time.Time) {
 	now := s.now()
-	if !r.isClaimedBy(c) {
+	valid := r.isClaimedBy(c)
+	if !valid {
 		r.claimNo = s.drawClaim()
 	}
 	r.setStatus(o.Status, o.Reason, now)
@@ -193,7 +194,7 @@ func (s *Store) applyOutcome(r *row, c *store.Claim, o store.Outcome, number int
 	}
 	r.endDelay(o, started)
 	s.releaseNext(now, r)
-	if o.Free && !o.Called {
+	if valid && o.Free && !o.Called {
 		r.undoAttempt(number, started)
 	}
 	s.observeOutcome(r.agent, c, o)

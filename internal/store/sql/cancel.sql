@@ -15,8 +15,9 @@ WITH changed AS (
            finished_at     = now(),
            updated_at      = now()
      WHERE id = ANY($1) AND (status IN ('queued', 'waiting', 'held') OR ($2 AND status = 'running'))
-    RETURNING id, status, kind, key, chain_id, identity_registry, agent_id, order_key, order_hash, order_seq, finished_at, turn
-), {{release changed}}, {{count_ended changed}}
+    RETURNING id, status, kind, key, chain_id, identity_registry, agent_id, order_key, order_hash, order_seq, finished_at, turn,
+              attempts, claimed_at
+), {{lost changed}}, {{release changed}}, {{count_ended changed}}
 SELECT h.id, EXISTS (SELECT FROM changed c WHERE c.id = h.id), coalesce(w.status, h.status),
        coalesce(CASE WHEN w.id IS NULL THEN h.reason ELSE w.reason END, ''), h.job IS NOT NULL, coalesce(w.dispatch, h.dispatch)
   FROM herald.history h

@@ -1,19 +1,18 @@
 -- give_back: undo claims of claim_followers.sql with which the agent did nothing: no call was made with the deliveries,
 -- or the agent ignored them in the call.
 --
--- Each delivery returns to the state before the claim, and its attempt is deleted. A delivery that was waiting
+-- Each delivery returns to the state before the claim, and its attempt does not count. A delivery that was waiting
 -- (behind_earlier) waits again only if it still may not be called (parts/turn.sql).
 --
 -- $1 ids uuid[], $2 claim_nos bigint[], $3 waited boolean[]: as claim_followers.sql returned them
--- $4 started_at, the same for all attempts
 --
 -- The transaction has locked the agent. A delivery whose claim was lost does not change. Each row is found by its key
 -- in a LATERAL subquery, so that old statistics cannot lead to another plan.
 WITH given AS MATERIALIZED (
-    SELECT d.id, d.attempts,
+    SELECT d.id,
            CASE WHEN u.blocked THEN {{turn d}} END AS recheck_at
       FROM unnest($1::uuid[], $2::bigint[], $3::boolean[]) AS u(given, claim_no, blocked)
-     CROSS JOIN LATERAL (SELECT id, attempts, chain_id, identity_registry, agent_id, kind, key, order_key, order_hash, order_seq, true AS bound, true AS verified
+     CROSS JOIN LATERAL (SELECT id, chain_id, identity_registry, agent_id, kind, key, order_key, order_hash, order_seq, true AS bound, true AS verified
                            FROM herald.work
                           WHERE id = u.given AND work.claim_no = u.claim_no AND status = 'running' OFFSET 0 FOR NO KEY UPDATE) d
 ), back AS (
@@ -24,17 +23,10 @@ WITH given AS MATERIALIZED (
            claim_no        = nextval('herald.claim_no'),
            attempts        = d.attempts - 1,
            dispatch        = dispatch - 1, -- no task had this number
-           handed_at       = NULL, lease_until = NULL, updated_at = now()
+           handed_at       = NULL, claimed_at = NULL, lease_until = NULL, updated_at = now()
       FROM given g
      CROSS JOIN LATERAL (SELECT ctid AS found FROM herald.work WHERE id = g.id OFFSET 0) o
      WHERE d.ctid = o.found
     RETURNING d.id
-), freed AS (
-    DELETE FROM herald.attempts a
-     USING (SELECT w.tableoid AS week, w.ctid AS found
-              FROM given g
-             CROSS JOIN LATERAL (SELECT tableoid, ctid FROM herald.attempts
-                                  WHERE delivery_id = g.id AND number = g.attempts AND started_at = $4 AND outcome IS NULL OFFSET 0) w) f
-     WHERE a.ctid = f.found AND a.tableoid = f.week
 )
 SELECT count(*) FROM back

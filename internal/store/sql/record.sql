@@ -2,8 +2,7 @@
 -- that the claim is still valid: claim_no is unchanged (the fence).
 --
 -- A delivery that ends moves from work to history. The statement runs in one implicit transaction after lock_agents (or
--- lock_agent and lock_delivery), and before dispatch. If the caller knows the partition that has all the attempts, it
--- replaces herald.attempts by that partition: an update of the partitioned table would visit every partition.
+-- lock_agent and lock_delivery), and before dispatch.
 --
 -- @alone: this is one attempt, and its row is locked. Without @alone, a missing row in the answer may also mean that
 -- another transaction has locked the delivery.
@@ -14,7 +13,7 @@
 -- @statuses text[], @reasons text[], @delays interval[] until the next attempt, for waiting
 -- @tasks         the delivery waits with a task in Redis, which asynq runs again; false: it waits in Postgres only
 -- @anews         with @tasks, the wait gets a new task (n + 1), because the present task has not ended
--- @frees         the attempt's row and count are undone; ignored if a call was sent
+-- @frees         the attempt is not stored and does not count; ignored if a call was sent
 -- @called        a call was sent
 -- @stages        last stage of the attempt, @errors or null
 -- @tool_names, @endpoints, @file_verifications, @file_sources
@@ -34,7 +33,8 @@
 -- @reroutes      bind.sql gave the delivery another agent, or no turn
 --
 -- A lost claim changes nothing, with one exception: a success that arrives late. It ends an unfinished delivery as
--- delivered, under a new claim_no, and completes its attempt in every status of the delivery.
+-- delivered, under a new claim_no, which takes away the claim of a running attempt. In every status of the delivery,
+-- complete.sql then completes the attempt of the success.
 --
 -- A delivery with @rechecks is queued again at once if a hint arrived after the claim, or with @reroutes. The hint may
 -- name the right position of the event, so a new budget of attempts begins.
@@ -62,7 +62,8 @@
 -- and is updated by its ctid, which allows only a direct read of that row. With joins, Postgres could read whole tables
 -- while the statistics are old.
 WITH locked AS MATERIALIZED (
-    SELECT w.*, ordinal::int AS nr, d.found, d.claim_valid, w.free AND NOT w.called AS undone,
+    SELECT w.*, ordinal::int AS nr, d.found, d.claim_valid, d.claim_valid AND w.free AND NOT w.called AS undone,
+           CASE WHEN NOT d.claim_valid THEN d.claimed_at END AS claimed_at,
            d.claim_valid AND (@rechecks::boolean[])[ordinal]
            AND ((@reroutes::boolean[])[ordinal] OR (@hints::int[])[ordinal] <> (SELECT hints FROM herald.history h WHERE h.id = w.id))
            AND (w.status = 'rejected' AND w.reason = 'event_not_found'
@@ -72,7 +73,7 @@ WITH locked AS MATERIALIZED (
                   @agent_errors::text[], @latencies::integer[], @frees::boolean[], @called::boolean[])
            WITH ORDINALITY AS w(id, claim_no, started_at, number, status, reason, error, endpoint, protocol, agent_ok,
                                 agent_error, latency, free, called, ordinal)
-     CROSS JOIN LATERAL (SELECT ctid AS found, claim_no IS NOT DISTINCT FROM w.claim_no AND status = 'running' AS claim_valid
+     CROSS JOIN LATERAL (SELECT ctid AS found, claimed_at, claim_no IS NOT DISTINCT FROM w.claim_no AND status = 'running' AS claim_valid
                            FROM herald.work
                           WHERE id = w.id AND (claim_no = w.claim_no AND status = 'running'
                              OR @alone::boolean AND w.status = 'delivered' AND status IN ('queued', 'running', 'waiting', 'held'))
@@ -86,6 +87,7 @@ WITH locked AS MATERIALIZED (
            dispatch          = dispatch + (l.status = 'waiting' AND (@tasks::boolean[])[nr] AND (@anews::boolean[])[nr])::int,
            handed_at         = CASE WHEN l.status = 'waiting' AND (@tasks::boolean[])[nr] AND NOT l.again THEN now() END,
            called            = d.called OR l.called,
+           claimed_at        = NULL,
            lease_until       = NULL,
            next_attempt_at   = CASE WHEN l.status = 'waiting' AND NOT l.again THEN now() + (@delays::interval[])[nr] END,
            fetch_failures    = fetch_failures + (@fetch_failed::boolean[])[nr]::int,
@@ -133,32 +135,13 @@ WITH locked AS MATERIALIZED (
     UPDATE herald.history SET called = true
      WHERE @alone AND id = (@ids::uuid[])[1] AND (@statuses::text[])[1] = 'delivered' AND (@called::boolean[])[1] AND NOT called
        AND NOT EXISTS (SELECT FROM locked)
-), past AS MATERIALIZED (
-    SELECT nr, undone, tableoid AS week, found
-      FROM (SELECT nr, id, number, started_at, undone FROM recorded
-             UNION ALL
-            SELECT 1, (@ids::uuid[])[1], (@numbers::int[])[1], (@started_ats::timestamptz[])[1], false
-             WHERE @alone AND (@statuses::text[])[1] = 'delivered' AND NOT EXISTS (SELECT FROM recorded)) r
-     CROSS JOIN LATERAL (SELECT tableoid, ctid AS found FROM herald.attempts
-                          WHERE delivery_id = r.id AND number = r.number AND started_at = r.started_at AND (undone OR outcome IS NULL) OFFSET 0) o
-), freed AS (
-    DELETE FROM herald.attempts
-        AS a
-     USING past WHERE a.ctid = past.found AND a.tableoid = past.week AND undone
-), completed AS (
-    UPDATE herald.attempts
-        AS a
-       SET duration_ms = coalesce((@durations::int[])[nr], least(extract(epoch FROM clock_timestamp() - a.started_at) * 1000, 2147483647)),
-           stage       = (@stages::text[])[nr],
-           outcome     = (@statuses::text[])[nr],
-           reason      = (@reasons::text[])[nr],
-           error       = (@errors::text[])[nr],
-           arguments   = (@arguments::jsonb[])[nr],
-           response    = (@responses::jsonb[])[nr],
-           protocol    = (@protocols::text[])[nr],
-           step_us     = (@step_us::text[])[nr]::integer[]
-      FROM past
-     WHERE a.ctid = past.found AND a.tableoid = past.week AND NOT undone
+), {{lost recorded}}, tried AS (
+    INSERT INTO herald.attempts (delivery_id, number, started_at, stage, outcome, reason, error, protocol, arguments, response, step_us, duration_ms)
+    SELECT id, number, started_at, (@stages::text[])[nr], status, reason, error, protocol, (@arguments::jsonb[])[nr], (@responses::jsonb[])[nr],
+           (@step_us::text[])[nr]::integer[],
+           coalesce((@durations::int[])[nr], least(extract(epoch FROM clock_timestamp() - started_at) * 1000, 2147483647))
+      FROM recorded
+     WHERE claim_valid AND NOT undone
 ), agent AS (
     UPDATE herald.agents g
        SET totals        = totals || coalesce(

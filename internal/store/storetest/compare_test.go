@@ -238,7 +238,8 @@ const readStates = `SELECT key, identity_registry, agent_id::text, coalesce(erro
 	handed_at, lease_until, CASE WHEN delays_until = 'infinity' THEN timestamptz '9999-01-01' ELSE delays_until END, finished_at, accepted_at, next_attempt_at,
 	(SELECT coalesce(json_agg(json_build_object('number', number, 'startedAt', started_at, 'stage', stage, 'outcome', coalesce(outcome, ''),
 		'reason', coalesce(reason, ''), 'error', coalesce(error, ''), 'protocol', coalesce(protocol, '')) ORDER BY number, started_at), '[]')
-	   FROM herald.attempts WHERE delivery_id = d.id)
+	   FROM (SELECT number, started_at, stage, outcome, reason, error, protocol FROM herald.attempts WHERE delivery_id = d.id
+	         UNION ALL SELECT attempts, claimed_at, 'claim', NULL, NULL, NULL, NULL FROM herald.work WHERE id = d.id AND status = 'running') a)
 	FROM herald.deliveries d ORDER BY seq`
 
 // readAgents reads what describeAgents returns of the model's agents.

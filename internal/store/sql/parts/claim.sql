@@ -1,12 +1,10 @@
--- claim: claim the deliveries ROWS (id, waited). Each gets a claim number, a lease and an attempt. "answer" has a row
--- for each.
+-- claim: claim the deliveries ROWS (id, waited). Each gets a claim number and a lease. "answer" has a row for each.
 --
 -- @lease (interval)   @recent: how long an agent's success counts (interval)
 --
 -- A follower (claim_followers.sql) has no task, so the claim gives it the next dispatch number and the turn. The
--- attempt is counted and its row inserted before the call, so that a process that dies during the call leaves a trace:
--- unfinished is the number of the last earlier attempt without an outcome, 0: none. week is the partition that has the
--- attempts' rows; all attempts are in one partition, because all times are Postgres' now().
+-- attempt is counted before the call, so that a process that dies during the call leaves a trace (parts/lost.sql):
+-- unfinished is the number of the last earlier attempt without an outcome, 0: none.
 --
 -- Plan: "= ANY" of an array allows only an index on id, and Postgres cannot turn a LATERAL with LIMIT into another
 -- join. So the plan is the same for every table size.
@@ -17,6 +15,7 @@ claimed AS (
            claim_no        = nextval('herald.claim_no'),
            dispatch        = dispatch + CASE WHEN handed_at IS NULL THEN 1 ELSE 0 END,
            turn            = CASE WHEN handed_at IS NULL THEN order_hash IS NOT NULL ELSE turn END,
+           claimed_at      = now(),
            lease_until     = now() + @lease::interval,
            next_attempt_at = NULL,
            attempts        = attempts + 1,
@@ -24,16 +23,12 @@ claimed AS (
      WHERE id = ANY(ARRAY(SELECT id FROM ROWS))
     RETURNING id, claim_no, dispatch, attempts, budget_base, fetch_failures, replays, lease_until, kind, called,
               chain_id, identity_registry, agent_id, bound, verified, order_hash, order_seq, handed_at IS NULL AS follows, turn OR order_hash IS NULL OR kind = 'ResponseAppended' AS may_call
-), attempt AS (
-    INSERT INTO herald.attempts (delivery_id, number, started_at, stage)
-    SELECT id, attempts, now(), 'claim' FROM claimed
-    RETURNING tableoid::regclass::text AS week
 ), answer AS (
     SELECT c.id, c.dispatch, c.claim_no, c.attempts, now() AS started_at, c.lease_until, h.job, h.secret_headers, h.key, c.kind, h.created_at,
            c.called, c.chain_id, c.identity_registry, c.agent_id::text,
            coalesce(g.epoch, 0) AS epoch, coalesce(g.enabled, true) AS enabled,
            c.budget_base, c.fetch_failures, c.replays > 0 AS replay, coalesce(g.policy, '{}') AS policy, coalesce(g.protocol, '') AS protocol,
-           coalesce(g.last_ok_at > now() - @recent::interval, false) AS succeeded, (SELECT week FROM attempt LIMIT 1) AS week,
+           coalesce(g.last_ok_at > now() - @recent::interval, false) AS succeeded,
            h.hints, c.bound, c.verified, h.source, h.trust, h.corrected, coalesce(h.traceparent, '') AS traceparent,
            coalesce(ahead.order_seq::text, '') AS ahead_of, c.may_call, r.waited,
            CASE WHEN c.attempts > 1 THEN (SELECT coalesce(max(number), 0) FROM herald.attempts WHERE delivery_id = c.id AND outcome IS NULL)
