@@ -15,8 +15,8 @@ import (
 
 // AgentRow is the row of an agent in herald.agents, with the number of its open deliveries.
 //
-// RaisedEpoch is the epoch that a failed call set, because the endpoint may have moved (Outcome.Moved). Further failures
-// in that epoch do not raise it again. It is nil after a success.
+// RaisedEpoch is the epoch that a failed call set, because the endpoint may have moved (Outcome.Moved). Further
+// failures in that epoch do not raise it again. It is nil after a success.
 type AgentRow struct {
 	ChainID          uint64           `json:"chainId"`
 	IdentityRegistry string           `json:"identityRegistry"`

@@ -41,7 +41,7 @@ type Claim struct {
 	CreatedAt     time.Time
 	Called        bool  // an earlier attempt called the agent, or may have called it
 	Epoch         int64 // the agent's epoch; data about the agent that was cached under a lower epoch is outdated
-	Enabled       bool  // false: an operator or Herald disabled the agent
+	Enabled       bool  // false: an operator or Herald disabled the agent (herald.agents.enabled)
 
 	Budget        int // number of this attempt in the delivery's budget of attempts, from 1; a replay starts a new one
 	FetchFailures int // attempts since the Budget began that could not fetch the feedback file (Outcome.FetchFailed)
