@@ -43,7 +43,7 @@ type Intake struct {
 	// delivery's result. Nil: no result is stored.
 	Received json.RawMessage
 
-	AgentChange AgentChange // for an AgentUpdated that was read from the chain: details of the event
+	AgentChange AgentChange // for an AgentUpdated read from the chain (a change of registration or owner): its details
 
 	// Traceparent is the trace in which the job was sent (W3C Trace Context). A new delivery continues this trace. An
 	// invalid value is ignored. An existing delivery keeps its trace.
@@ -59,9 +59,11 @@ type Verdict string
 
 // The verdicts.
 const (
-	Accepted  Verdict = "accepted"  // a delivery was inserted, or an ended delivery was queued again
-	Known     Verdict = "known"     // the key already has a delivery
-	Conflict  Verdict = "conflict"  // the key's delivery has another action, or another event that is not checked
+	Accepted Verdict = "accepted" // a delivery was inserted, or an ended delivery was queued again
+	Known    Verdict = "known"    // the key already has a delivery
+	// Conflict: the key's delivery has another action. Or it has another event, and workers do not check on the chain
+	// which event is real.
+	Conflict  Verdict = "conflict"
 	Refreshed Verdict = "refreshed" // AgentUpdated: the agent's epoch was raised; no delivery was inserted
 	undecided Verdict = ""          // the Intake has no answer yet
 )
@@ -132,9 +134,10 @@ func (s *Store) retryAccept(ctx context.Context, transact func() error) error {
 // rolled back and retried (retryAccept).
 var errConcurrentUpdate = errors.New("another transaction changed the delivery")
 
-// shouldRetry reports whether err is errConcurrentUpdate or a deadlock that Postgres detected. Both can occur although
-// each transaction locks its agents first: two jobs with the same key may name different identity registries and so
-// different agents, and a Refused job locks no agent. One of two such transactions always commits, so retrying ends.
+// shouldRetry reports whether err is errConcurrentUpdate or a deadlock that Postgres detected. Each transaction first
+// locks the agents of its jobs, but that does not exclude these errors: two jobs with the same key can have different
+// agents (if they name different identity registries), and a Refused job locks no agent. One of two such transactions
+// always commits, so retrying ends.
 func shouldRetry(err error) bool {
 	var pe *pgconn.PgError
 	const deadlockDetected = "40P01"
@@ -164,7 +167,7 @@ type arrival struct {
 	// readBy is the cursor of the chain follower that read the event from the chain. Nil: no chain follower read the
 	// event, so its block is not remembered for reorgs.
 	readBy *CursorKey
-	read   bool // Job was read from the chain, by a chain follower or a check, or made by this package (retract)
+	read   bool // Job was read from the chain (by a chain follower or a worker's check), or is a retraction (retract)
 }
 
 // maxKeyBytes limits stored keys to a length that Postgres can index. Every valid key is shorter.
@@ -257,7 +260,6 @@ func (s *Store) acceptPart(ctx context.Context, tx pgx.Tx, in []arrival) (out []
 	if err := s.answerKnownKeys(ctx, tx, in, out, byAgent); err != nil {
 		return nil, nil, err
 	}
-	// An agent is omitted if the insert dispatched all its jobs: its backlog is then empty.
 	if err := s.dispatchInto(ctx, tx, listAgentsToDispatch(in, out, byAgent), byAgent); err != nil {
 		return nil, nil, err
 	}
@@ -382,10 +384,10 @@ type columns struct {
 	traceparents         []*string
 	sources              []string
 	trusts               []int
-	bound                bool // arrival.read, which all jobs of a statement have in common
+	bound                bool // arrival.read; it has the same value for all new deliveries
 }
 
-// appendArrival appends the values of a new delivery with this id, which the arrival becomes.
+// appendArrival appends one element to each slice: the values of the delivery, with this id, that is made of arrival a.
 func (c *columns) appendArrival(a arrival, id uuid.UUID) {
 	c.ids, c.keys, c.kinds = append(c.ids, id), append(c.keys, a.key), append(c.kinds, a.kind)
 	c.chains = append(c.chains, int64(a.agent.ChainID))
@@ -431,10 +433,10 @@ type holder struct {
 	raw      []byte // the stored job; nil: retention deleted it, or the job was Refused
 	sealed   []byte // the encrypted headers of the job's endpoint
 	called   bool   // an attempt that called the agent was recorded
-	maybe    bool   // the agent was or may have been called: called, or an attempt has no outcome
+	maybe    bool   // the agent was called, or an attempt without a recorded outcome may have called it
 	bound    bool   // the stored job was read from the chain
 	verified bool   // workers check the event before the call
-	source   Source // the sender of the job's action
+	source   Source // the sender of the job whose action (tool, endpoint, arguments) is used
 	gone     bool   // a reorg removed the event, and the chain follower has not found it again (markGone)
 }
 
@@ -509,9 +511,9 @@ func (s *Store) readHolders(ctx context.Context, tx pgx.Tx, condition string, ar
 
 // answerKnownKey answers an arrival whose key has the delivery h. The first case that applies decides:
 //   - The arrival is Refused: nothing changes.
-//   - The stored job cannot be parsed. Two conditions let reopenDelivery replace it: the delivery ended because its
-//     event was missing (mayReopen) or its job was invalid; and its agent was not called, or the arrival was read from
-//     the chain. Otherwise nothing changes.
+//   - The stored job cannot be parsed. If the delivery ended because its event was missing (mayReopen) or its job was
+//     invalid, reopenDelivery replaces the job, unless the agent was called and the arrival was not read from the
+//     chain. In all other cases nothing changes.
 //   - The arrival was read from the chain: answerRead.
 //   - Workers do not check the delivery's event: answerUnverified.
 //   - The delivery is a retraction, whose job this package made: nothing changes.
@@ -523,7 +525,7 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 		return out, nil
 	}
 	var known, brought job.Job
-	// Compare the stored forms: storable.Repair changed the strings of both jobs in the same way.
+	// a.raw, not a.Job: known was changed by storable.Repair before it was stored, so brought must be changed too.
 	if err := json.Unmarshal(a.raw, &brought); err != nil {
 		return out, fmt.Errorf("read back the job of %s: %w", a.key, err)
 	}
@@ -532,7 +534,7 @@ func (s *Store) answerKnownKey(ctx context.Context, tx pgx.Tx, a arrival, h hold
 	switch {
 	case !isReadable && (h.mayReopen() || isInvalid) && (!h.called || a.read):
 		return s.reopenDelivery(ctx, tx, a, h)
-	case !isReadable: // a newer version may be able to read the job
+	case !isReadable: // change nothing: a newer version of Herald may be able to parse the stored job
 		return out, nil
 	case a.read:
 		return s.answerRead(ctx, tx, a, h, brought, known, byAgent)
@@ -566,14 +568,15 @@ func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h ho
 // same key. known is h's stored job. A hint is a job that may name the right position of the event (Hint). The first
 // case that applies decides:
 //   - h ended because its event was missing (mayReopen), and its agent was not called: the new job becomes a hint, and
-//     h is queued again. If a check did not find h's event and AddHint rejects the hint, h stays as it is.
-//   - h has ended for another reason, or its agent was or may have been called: if h is bound and the new job names
-//     another event than the stored one, the new job becomes a hint that schedules a Review.
+//     h is queued again. Exception: if h was rejected (event_not_found) and AddHint rejects the hint, h stays rejected.
+//   - h has ended for another reason, or its agent was or may have been called: if h's job was read from the chain
+//     (bound) and the new job names another event, the new job becomes a hint, and a worker will read h's event from
+//     the chain again (Review).
 //   - The new job differs from the stored one in the event or its position, or its sender has a higher trust than h's:
 //     the new job becomes a hint.
 //
 // In each case, AddHint may reject the hint. The answer is Accepted if h was queued again. Otherwise it is Conflict if
-// a hint of equal trust has another action or other headers, and else Known.
+// a hint whose sender has the same Trust has another action or other headers, and else Known.
 func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	if brought.EventSum() != known.EventSum() || a.Source.Trust > h.source.Trust {
@@ -717,8 +720,8 @@ func (s *Store) dispatchInto(ctx context.Context, tx pgx.Tx, agents []Agent, byA
 }
 
 // dispatchArgs returns the arguments of dispatch.sql. chains, registries and agents identify the agents. ids and
-// claimNos are nil, or name one claim per agent. With claims, the statement dispatches for an agent only if the same
-// transaction recorded an outcome for its claim.
+// claimNos are nil, or have one claim per agent: its delivery id and its claim number. The statement then dispatches
+// for an agent only if the same transaction has recorded the outcome of the agent's claim.
 func dispatchArgs(chains []int64, registries, agents []string, ids []uuid.UUID, claimNos []int64) pgx.NamedArgs {
 	return pgx.NamedArgs{"chains": chains, "registries": registries, "agents": agents, "ids": ids, "claim_nos": claimNos,
 		"max_dispatched": MaxDispatchedPerAgent, "max_responses": maxResponsesPerAgent}

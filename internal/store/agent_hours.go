@@ -93,7 +93,7 @@ type CallSummary struct {
 	Failed   int                   `json:"failed"`
 	Failures map[reason.Reason]int `json:"failures,omitempty"` // failed calls by reason
 	P50Ms    *float64              `json:"p50Ms,omitempty"`    // estimated median of the calls' durations; nil: no calls
-	P95Ms    *float64              `json:"p95Ms,omitempty"`    // estimated 95th percentile of them
+	P95Ms    *float64              `json:"p95Ms,omitempty"`    // estimated 95th percentile of the calls' durations
 }
 
 // SummarizeHours adds up the counts of hours. It ignores hours that ended before since.

@@ -14,12 +14,15 @@ import (
 )
 
 // AgentRow is the row of an agent in herald.agents, with the number of its open deliveries.
+//
+// RaisedEpoch is the epoch that a failed call set, because the endpoint may have moved (Outcome.Moved). Further
+// failures in that epoch do not raise it again. It is nil after a success.
 type AgentRow struct {
 	ChainID          uint64           `json:"chainId"`
 	IdentityRegistry string           `json:"identityRegistry"`
 	AgentID          string           `json:"agentId"`
 	Epoch            int64            `json:"epoch"`
-	RaisedEpoch      *int64           `json:"raisedEpoch,omitempty"` // the epoch that a failure set (Outcome.Moved); nil after a success
+	RaisedEpoch      *int64           `json:"raisedEpoch,omitempty"`
 	Enabled          bool             `json:"enabled"`
 	Policy           Policy           `json:"policy"`
 	Endpoint         string           `json:"endpoint,omitempty"`
@@ -61,7 +64,8 @@ type AgentFilter struct {
 const SortFailing = "failing"
 
 // agentColumns are the columns of an AgentRow, for a query FROM herald.agents g. The last one counts open deliveries
-// with the index work_agent, and reads table rows of dispatched deliveries only.
+// by status. It counts a long backlog fast: it uses the index work_agent, and reads the table rows of dispatched
+// deliveries only.
 const agentColumns = `g.chain_id, g.identity_registry, g.agent_id::text, g.epoch, g.raised_epoch, g.enabled, g.policy, coalesce(g.endpoint, ''),
 	g.server_info, coalesce(g.protocol, ''), g.tools, g.state, g.last_ok_at, g.last_called_at, g.failing_since, coalesce(g.last_error, ''), g.last_error_at, g.totals, g.created_at, g.updated_at,
 	(SELECT coalesce(jsonb_object_agg(status, n), '{}') FROM (SELECT status, sum(n) AS n FROM (
@@ -84,9 +88,9 @@ func scanAgentRow(row pgx.CollectableRow) (r AgentRow, err error) {
 	return r, err
 }
 
-// placedAgents is an SQL subquery, named g, of all agents: their keys, state, the counts of the last day, and the
-// columns by which SortFailing sorts, ascending (placeOf). The counts of an agent's last hour with a call are in its
-// row of herald.agents, those of earlier hours in herald.agent_hours.
+// placedAgents is an SQL subquery, named g, of all agents: their primary keys, state, counts of the last day, and
+// the columns by which SortFailing sorts, ascending (placeOf). The counts of an agent's last hour with a call are in
+// its row of herald.agents, those of earlier hours in herald.agent_hours.
 const placedAgents = `(SELECT *, -failed AS failures, -failed::float8 / greatest(calls, 1) AS share FROM (
 	SELECT g.chain_id, g.identity_registry, g.agent_id, g.state,
 		coalesce(h.calls, 0) + CASE WHEN g.hour >= date_trunc('hour', now() - interval '24 hours', 'UTC') THEN g.hour_calls ELSE 0 END AS calls,

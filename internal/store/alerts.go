@@ -33,19 +33,19 @@ type News struct {
 	FailingSince *time.Time     // for the kinds agent.*: time of the first failed call
 	State        string         // for AgentFailing: StateFailed or StateNeedsAuth
 	ByHerald     bool           // for AgentDisabled: LookForNews disabled the agent; false: an operator did
-	Count        int            // number of deliveries; this and the rest are for the kinds deliveries.*
+	Count        int            // number of deliveries; Count, Reasons and Deliveries are for the kinds deliveries.*
 	Reasons      map[string]int // number of deliveries by reason; "": no reason
-	Deliveries   []uuid.UUID    // ids of some of these deliveries, at most maxNamedMishaps
+	Deliveries   []uuid.UUID    // ids of at most maxNamedMishaps of the counted deliveries
 }
 
 // LookConfig configures LookForNews.
 type LookConfig struct {
 	FailingAfter time.Duration // time for which an agent's calls must all have failed before AgentFailing
-	DisableAfter time.Duration // the same, before the agent is disabled; 0: no agent is disabled
+	DisableAfter time.Duration // time for which all its calls must have failed before an agent is disabled; 0: never
 	Pause        time.Duration // minimum time between two alerts of a kind about an agent's deliveries
 	Keep         time.Duration // age at which alerts are deleted that were sent or given up
-	// Compose returns the payload to post for a change. It is called within the transaction. If Compose is nil, changes
-	// are marked as reported, but no alert is inserted.
+	// Compose returns the payload to post for a change. LookForNews calls it within its transaction. If Compose is nil,
+	// changes are marked as reported, but no alert is inserted.
 	Compose func(News) (json.RawMessage, error)
 }
 
@@ -115,7 +115,7 @@ func (s *Store) listAgentsToDisable(ctx context.Context, q querier, failingFor t
 	})
 }
 
-// disableFailing locks the candidates, which listAgentsToDisable listed earlier, and lists the agents to disable again.
+// disableFailing locks the candidates, which listAgentsToDisable returned earlier, and calls listAgentsToDisable again.
 // It disables the candidates that are still listed, inserts an audit row for each, and returns them.
 func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []Agent,
 	failingFor time.Duration) (disabled []Agent, err error) {
@@ -131,7 +131,7 @@ func (s *Store) disableFailing(ctx context.Context, tx pgx.Tx, candidates []Agen
 	}
 	for _, a := range still {
 		if !slices.Contains(candidates, a) {
-			continue // not locked; the next check handles it
+			continue // the agent is no candidate, so it is not locked; a later LookForNews may disable it
 		}
 		filter, err := json.Marshal(map[string]any{"agent": fmt.Sprintf("%d:%s", a.ChainID, a.ID), "registry": a.Registry,
 			"wasEnabled": true})
@@ -168,8 +168,8 @@ func noteAgents(ctx context.Context, tx pgx.Tx, failingAfter time.Duration) ([]N
 }
 
 // takeMishaps reads and deletes at most maxLookMishaps rows of herald.mishaps, which count the deliveries that became
-// dead or held. It leaves the rows of an agent that had an alert of the same kind within pause. It returns one News per
-// agent and kind, which sums up the rows of all reasons.
+// dead or held. It leaves the rows of an agent whose last alert of the same kind is younger than pause. It returns one
+// News per agent and kind, which sums up the rows of all reasons.
 func takeMishaps(ctx context.Context, tx pgx.Tx, pause time.Duration) (news []News, err error) {
 	now := time.Now()
 	type subject struct {

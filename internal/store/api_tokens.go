@@ -14,7 +14,7 @@ type APIToken struct {
 	ID         string     `json:"id"`
 	Name       string     `json:"name"`
 	Scopes     []string   `json:"scopes"`
-	Hash       []byte     `json:"-"` // SHA-256 of the secret part
+	Hash       []byte     `json:"-"` // SHA-256 of the secret, the last part of the token
 	CreatedAt  time.Time  `json:"createdAt"`
 	ExpiresAt  *time.Time `json:"expiresAt,omitempty"` // nil: never
 	RevokedAt  *time.Time `json:"revokedAt,omitempty"`

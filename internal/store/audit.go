@@ -19,7 +19,7 @@ type Audit struct {
 	Action     string          `json:"action"`
 	Filter     json.RawMessage `json:"filter,omitempty"` // selection of the deliveries or agents
 	Matched    int64           `json:"matched"`          // number of selected deliveries or agents when the action began
-	Moved      int64           `json:"moved"`            // number of them that the action changed
+	Moved      int64           `json:"moved"`            // number of deliveries or agents that the action changed
 	State      string          `json:"state"`            // running, done, cancelled or failed
 	FinishedAt *time.Time      `json:"finishedAt,omitempty"`
 	Note       string          `json:"note,omitempty"`

@@ -32,23 +32,23 @@ type Claim struct {
 	Key           string
 	Job           job.Job  // if Bound is set, made from the event as the chain has it; else as it was sent
 	SealedHeaders []byte   // encrypted headers of the job's endpoint; nil: none
-	Source        Source   // sender of the job that chose the action
+	Source        Source   // sender of the job whose action (tool, endpoint, arguments) is used
 	Bound         bool     // Job was read from the chain, by the chain follower or by an earlier check (Bind)
-	Verified      bool     // workers verified the chain's events at acceptance, so the event is checked before the call
-	Hints         int      // number of changes of the delivery's hints (Hint); 0: it has none
+	Verified      bool     // the event is checked before the call: workers verified its chain when the job was accepted
+	Hints         int      // counts changes of hints (Hint) and job, so that Bind notices a later one; 0: no hints
 	Corrected     []string // fields in which jobs that were sent differ from the event (Binding.Corrected)
 	CreatedAt     time.Time
 	Called        bool  // an earlier attempt called the agent, or may have called it
 	Epoch         int64 // the agent's epoch; data about the agent that was cached under a lower epoch is outdated
-	Enabled       bool  // the agent's row is enabled
+	Enabled       bool  // false: an operator or Herald disabled the agent (herald.agents.enabled)
 
-	Budget        int // number of this attempt within the budget, from 1; a replay begins a new budget
-	FetchFailures int // attempts of this budget that could not fetch the feedback file (Outcome.FetchFailed)
+	Budget        int // number of this attempt in the delivery's budget of attempts, from 1; a replay starts a new one
+	FetchFailures int // attempts since the Budget began that could not fetch the feedback file (Outcome.FetchFailed)
 	// Unfinished: an earlier attempt has no outcome in Postgres, because its worker died or could not record the
 	// outcome.
 	Unfinished bool
-	// InDoubt: an unfinished attempt of this budget may have called the agent. Those of earlier budgets do not count:
-	// by replaying the delivery, the operator accepted a second call.
+	// InDoubt: an attempt without an outcome may have called the agent. Attempts before a replay do not count (they
+	// belong to an earlier Budget): by replaying the delivery, the operator accepted a second call.
 	InDoubt     bool
 	Replay      bool // an operator has replayed the delivery
 	Policy      Policy
@@ -222,7 +222,7 @@ func (s *Store) claimAlone(ctx context.Context, q claimRequest) (c *Claim, err e
 	b.Queue(statement("yield"), q.id, q.n, clockTolerance, MaxDispatchedPerAgent, maxResponsesPerAgent)
 	b.Queue(statement("lock_delivery"), q.id)
 	tolerance := clockTolerance
-	var unreadable error // not returned as the batch's error, which would discard the claim
+	var unreadable error // returned with the claim; if SendBatch returned this error, the claim would be lost
 	b.Queue(statement("claim"), claimArgs([]uuid.UUID{q.id}, []int{q.n}, q.lease, &tolerance)...).Query(func(rows pgx.Rows) error {
 		return readClaims(rows, func(claimed *Claim, err error) { c, unreadable = claimed, err })
 	})
@@ -267,7 +267,7 @@ func (r *claimRow) claim() (*Claim, error) {
 	c.Budget, c.Policy = max(c.Attempt-r.base, 1), parsePolicy(r.policy)
 	c.Again = c.N > 1 || c.waited
 	c.Unfinished = r.unfinished > 0
-	mayBeCalled := c.Bound || !c.Verified // a verified event is bound before the call (Bind)
+	mayBeCalled := c.Bound || !c.Verified // if workers check the event, they call the agent only after Bind
 	c.InDoubt = mayBeCalled && r.unfinished > r.base
 	c.Called = c.Called || mayBeCalled && c.Unfinished
 	if err := json.Unmarshal(r.job, &c.Job); err != nil {

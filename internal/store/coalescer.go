@@ -45,7 +45,7 @@ type coalescer[Q, A any] struct {
 	closed bool
 	stats  coalescerStats
 
-	running sync.WaitGroup // counts callers in do, and flights
+	running sync.WaitGroup // counts callers in do, and flights; close waits for them
 }
 
 // coalescerConfig has the functions and limits of a coalescer. Zero limits get their defaults.

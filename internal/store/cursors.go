@@ -34,9 +34,9 @@ type Cursor struct {
 	Head    uint64   // number of the chain's newest block when the cursor last moved
 
 	Finalized uint64          // number of the newest finalized block, as the nodes reported it; 0: unknown
-	Settled   uint64          // newest block that no reorg is expected to replace; events up to it are not remembered
+	Settled   uint64          // newest block that no reorg is expected to replace; reorgs ignore events up to it
 	Reorgs    uint64          // how often the cursor moved back to read replaced blocks again
-	Checks    json.RawMessage // encoded chain.Checks; nil: no block waits for a later check
+	Checks    json.RawMessage // encoded chain.Checks: which blocks were checked for omitted logs; nil: all
 	moves     int64           // how often the cursor has moved, to detect moves by other processes
 }
 
@@ -57,7 +57,7 @@ func (s *Store) OpenCursor(ctx context.Context, key CursorKey, start uint64, end
 	defer cancel()
 	defer wrapError(&err, "read the cursor of chain %d", key.ChainID)
 	c.CursorKey = key
-	for { // the statement does not see a cursor that another transaction is inserting
+	for { // no row if another transaction was just inserting the cursor: the next run reads it
 		err = s.pool.QueryRow(ctx, statement("open_cursor"), key.ChainID, key.Contracts, key.Backfill, start, end).
 			Scan(&c.Start, &c.End, &c.Next, &c.Anchors, &c.Head, &c.Finalized, &c.Settled, &c.Reorgs, &c.moves, &c.Checks)
 		if !errors.Is(err, pgx.ErrNoRows) || ctx.Err() != nil {
@@ -93,7 +93,7 @@ type Advance struct {
 	Head      uint64          // as in Cursor
 	Finalized uint64          // as in Cursor
 	Settled   uint64          // as in Cursor
-	AtHead    bool            // To is the newest block, so orphaned events that were not read again are gone
+	AtHead    bool            // To is the newest block, so orphaned events not read again are no longer on the chain
 	Anchors   []Anchor        // replace those of Cursor
 	Checks    json.RawMessage // as in Cursor
 	Intakes   []Intake        // jobs made from the blocks' events, in the chain's order

@@ -16,9 +16,9 @@ const EventRetention = 72 * time.Hour
 // EventCursor is a position in the stream of DeliveryEvents, which is ordered by Xid and then by ID. Its text form is
 // "<unix seconds>.<xid>.<id>".
 type EventCursor struct {
-	At  int64  // time of the event in unix seconds, to detect positions older than EventRetention
-	Xid uint64 // Postgres' id of the transaction that stored the event
-	ID  int64  // id of the event; ascends within a transaction
+	At  int64  // time of the DeliveryEvent in unix seconds, to detect positions older than EventRetention
+	Xid uint64 // Postgres' id of the transaction that stored the DeliveryEvent
+	ID  int64  // id of the DeliveryEvent; ascends within a transaction
 }
 
 // String returns the text form of c, "<unix seconds>.<xid>.<id>".
@@ -79,7 +79,7 @@ func (s *Store) EventsAfter(ctx context.Context, after EventCursor, limit int) (
 	})
 }
 
-// DropEvents deletes at most limit events that are older than EventRetention, and returns the number of deleted events.
+// DropEvents deletes at most limit DeliveryEvents that are older than EventRetention, and returns how many it deleted.
 func (s *Store) DropEvents(ctx context.Context, limit int) (dropped int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

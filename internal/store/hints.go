@@ -22,21 +22,21 @@ type Source struct {
 }
 
 // Trust decides which action is used if several jobs name the same event at the same position. The action of the job
-// with the highest Trust is used. Among equal ones, that of the first job to arrive is used.
+// with the highest Trust is used. Among jobs with equal Trust, the action of the first to arrive is used.
 type Trust int
 
 // The values of Trust.
 const (
 	TrustChain    Trust = iota // lowest: jobs made from events of the chain, which have the default action
 	TrustOrdinary              // senders that must not set the fields that job.DirectField checks, such as an endpoint
-	TrustDirect                // highest: commands of the operator, and senders that may set these fields
+	TrustDirect                // highest: commands of the operator, and senders that may set such fields as an endpoint
 )
 
 // Values of Source.Name for sources that are not API tokens.
 const (
 	SourceChain   = "chain"
 	SourceCommand = "command"
-	SourceRedis   = "redis" // all writers to Redis together
+	SourceRedis   = "redis" // all programs that write jobs to Redis; they count as one sender
 )
 
 // SourceToken returns the source for jobs that were sent with the API token of this name.
@@ -194,10 +194,10 @@ var ErrNewHint = errors.New("another job of the event arrived during the check")
 
 // Binding is an event that a worker's check read from the chain, together with the action for it.
 type Binding struct {
-	Job           job.Job  // the event and the action
+	Job           job.Job  // the event as read from the chain, with the action (tool, endpoint, arguments)
 	SealedHeaders []byte   // encrypted headers of the action's endpoint; nil: none
-	Source        Source   // sender of the action
-	Corrected     []string // fields in which jobs that were sent differ from the event; nil: the stored list stays
+	Source        Source   // sender of the job that the action is from
+	Corrected     []string // fields in which jobs that were sent differ from the event; nil: Bind keeps the old list
 }
 
 // Bind replaces the job of the claimed delivery by the event b, in Postgres and in c. It gives the delivery the turn of
@@ -218,7 +218,7 @@ func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 	batch := &pgx.Batch{}
 	batch.Queue(statement("lock_agent"), locked.ChainID, locked.Registry, locked.ID)
 	contract, block := emitterOf(b.Job), b.Job.BlockNumber
-	if b.Job.IsRetraction() { // its block is the removed one
+	if b.Job.IsRetraction() { // a reorg removed the block that a retraction names, so bind.sql must not remember it
 		contract, block = "", 0
 	}
 	var mayCall bool
@@ -234,7 +234,7 @@ func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 		err = s.pool.QueryRow(ctx, `SELECT identity_registry, agent_id::text FROM herald.work
 			WHERE id = $1 AND claim_no = $2 AND status = 'running'`, c.ID, c.No).Scan(&now.Registry, &now.ID)
 		if err == nil {
-			c.agent = now // the chain follower may have read an event of another agent, whose backlog gets the delivery
+			c.agent = now // if the chain follower moved the delivery to another agent, Record must lock that one's row
 			return ErrNewHint
 		}
 		return noRows(err, ErrFenced)

@@ -36,7 +36,7 @@ type leaders struct {
 
 	mu   sync.Mutex
 	conn *pgxpool.Conn      // connection that holds the locks; nil: no lock is held
-	held map[int64]struct{} // held locks; Postgres would grant them to the same connection a second time
+	held map[int64]struct{} // held locks; lock skips them, because Postgres would grant them to conn again
 }
 
 // lead tries to acquire locks without waiting, and calls do with those that it acquired. It releases them when do
@@ -55,7 +55,7 @@ func (l *leaders) lead(ctx context.Context, locks []int64, do func(context.Conte
 
 // lock tries to acquire those of locks that this process does not hold, without waiting. It returns the acquired locks
 // and the connection that holds them. Processes try one after the other (guardLock). Otherwise, if two processes
-// started together, each could acquire the locks of some contracts of a chain.
+// started together, each could acquire the locks of some contracts of a chain, and both would read the chain.
 func (l *leaders) lock(ctx context.Context, locks []int64) (_ *pgxpool.Conn, got []int64, err error) {
 	ctx, cancel := l.store.withDeadline(ctx)
 	defer cancel()

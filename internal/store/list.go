@@ -38,11 +38,13 @@ type Delivery struct {
 	FileVerification string        `json:"fileVerification,omitempty"`
 	FileSource       string        `json:"fileSource,omitempty"`
 	FileDisagrees    []string      `json:"fileDisagrees,omitempty"` // fields of the file that contradict the event
-	Verified         bool          `json:"verified"`                // workers verified the chain's events at acceptance
-	Corrected        []string      `json:"corrected,omitempty"`     // fields in which sent jobs differ from the event
-	CreatedAt        time.Time     `json:"createdAt"`
-	UpdatedAt        time.Time     `json:"updatedAt"`
-	FinishedAt       *time.Time    `json:"finishedAt,omitempty"`
+	// Verified: workers verified events of the delivery's chain when the job was accepted, so they check this event
+	// before the call.
+	Verified   bool       `json:"verified"`
+	Corrected  []string   `json:"corrected,omitempty"` // fields in which sent jobs differ from the event
+	CreatedAt  time.Time  `json:"createdAt"`
+	UpdatedAt  time.Time  `json:"updatedAt"`
+	FinishedAt *time.Time `json:"finishedAt,omitempty"`
 	// TraceID is the id of the trace (W3C Trace Context) that contains the delivery's spans. The agent gets it with the
 	// call.
 	TraceID string          `json:"traceId"`
