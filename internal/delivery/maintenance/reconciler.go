@@ -171,10 +171,10 @@ type redisError struct{ error }
 
 func (e *redisError) Unwrap() error { return e.error }
 
-// repair does the part of a round for which the process holds the leader lock (Ledger.Lead). It releases held deliveries
-// whose missing setting is present now, dispatches deliveries that wait for their turn although the operator switched
-// their agent's order off, and dispatches the agents' backlogs. If Postgres is steady (isPostgresSteady), it also
-// expires leases and replaces the tasks that Redis lost.
+// repair does the part of a round for which the process holds the leader lock (Ledger.Lead). It releases held
+// deliveries whose missing setting is present now, dispatches deliveries that wait for their turn although the operator
+// switched their agent's order off, and dispatches the agents' backlogs. If Postgres is steady (isPostgresSteady), it
+// also expires leases and replaces the tasks that Redis lost.
 func (r *Reconciler) repair(ctx context.Context) error {
 	steady, now, err := r.isPostgresSteady(ctx)
 	if err != nil {

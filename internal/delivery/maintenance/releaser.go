@@ -31,8 +31,8 @@ var callableReasons = []reason.Reason{reason.AuthRequired, reason.ChainUnconfigu
 type ReleaserConfig struct {
 	Ledger     ReleaserLedger
 	Dispatcher Dispatcher
-	// Disabled reports whether the servers file (HERALD_SERVERS_FILE, the operator's list of agents' endpoints) disables
-	// an agent. nil: there is no servers file.
+	// Disabled reports whether the servers file (HERALD_SERVERS_FILE, the operator's list of agents' endpoints)
+	// disables an agent. nil: there is no servers file.
 	Disabled func(store.Agent) bool
 	// Again is the delay of two kinds of extra rounds. After a failed round, the next one follows with this delay.
 	// After a round that Wake requested, one more round follows, because a delivery that was claimed before that round

@@ -43,9 +43,9 @@ const (
 	retentionPause = time.Minute // between two rounds of one process, if the earlier round left no work
 	weeksAhead     = 4           // partitions created in advance
 
-	// workTime is how long a round may start batches. During the round, the process holds the leader lock (Ledger.Lead).
-	// The reconciler requests that lock half a defaultInterval after the retention (Run), so workTime is shorter than
-	// that.
+	// workTime is how long a round may start batches. During the round, the process holds the leader lock
+	// (Ledger.Lead). The reconciler requests that lock half a defaultInterval after the retention (Run), so workTime is
+	// shorter than that.
 	workTime   = 2 * time.Second
 	eventBatch = 10_000 // rows of delivery_events deleted per statement; many, because each outcome adds one
 
