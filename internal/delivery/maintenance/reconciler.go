@@ -108,7 +108,8 @@ const (
 	// slowPostgres is the timeout of the statements that read the clock and expire leases. While Postgres is frozen,
 	// leases run out although their workers live, because the workers cannot record their outcomes. A statement that
 	// waits during the freeze is cancelled after slowPostgres. Otherwise it would expire these leases when Postgres
-	// continues. Every lease ends more than slowPostgres after the call for which it was set.
+	// continues. slowPostgres is shorter than the default of HERALD_LEASE_MARGIN (1 min), the least time by which a
+	// lease is longer than its call.
 	slowPostgres = 2 * time.Second
 
 	// stuckAfter is how overdue a dispatched delivery must be before its task counts as lost although it is active in
