@@ -1,6 +1,9 @@
 // Package intake stores jobs in Postgres. They come from the command line, from the API, from tasks of other programs
-// in Redis, or from the old backend's list in Redis (package legacy). The intake parses a job, encrypts its secret
-// headers, and commits its row. For each job it returns a verdict: accepted, known, conflict, refused or rejected.
+// in Redis, or from a list in Redis into which the old backend, the system that Herald replaces, puts its jobs (package
+// legacy). The intake parses a job, encrypts its secret headers, and commits its row. For each job it returns a
+// verdict: accepted (stored), known (stored before), conflict (stored before with other content), refused (invalid or
+// not permitted, and not stored) or rejected (the same, but stored as a rejected row, because the sender gets no
+// answer).
 //
 // Package job defines the format of a job and its key. Package store defines the rows, and decides between accepted,
 // known and conflict. Package watch stores the jobs of a chain's events. Package delivery delivers the accepted jobs.
@@ -67,7 +70,7 @@ const (
 )
 
 // Intake stores jobs as rows. Submit handles the jobs of the command enqueue and of the API, FromTask those in tasks of
-// other programs, and FromList those of the old backend's list in Redis.
+// other programs, and FromList those in the Redis list of the old backend, the system that Herald replaces.
 type Intake struct{ Config }
 
 // New validates cfg, sets its defaults, and returns an Intake.
@@ -150,8 +153,9 @@ func (in *Intake) Submit(ctx context.Context, bodies [][]byte, from store.Source
 	return answers, nil
 }
 
-// DescribeConflict returns both values of the field in which a job and its committed delivery differ, as a predicate of
-// the field. It returns "" unless the verdict is store.Conflict.
+// DescribeConflict returns both values of the field in which a job and its committed delivery differ, as text that
+// continues a sentence which begins with the name of the field: "is … in the committed job and … in this one". It
+// returns "" unless the verdict is store.Conflict.
 func DescribeConflict(a store.Acceptance, brought job.Job) string {
 	switch {
 	case a.Verdict != store.Conflict:
@@ -201,8 +205,8 @@ func (in *Intake) FromTask(ctx context.Context, kind string, body []byte) (strin
 
 // readUnanswered parses e, a job from Redis, whose sender gets no answer. It returns the row to store. If the job is
 // invalid, or if trust is below store.TrustDirect and the job sets a field of job.DirectField, it returns the refusal
-// and a row in the status rejected. Such a row has the job's type, or kind if the job contains no type. err is an error
-// of the encryption of headers or of the encoding, not of the job.
+// and a row in the status rejected. Such a row has the job's type, or kind if the job contains no type. err is not
+// about an invalid job: it means that the headers could not be encrypted, or a refused job could not be encoded.
 func (in *Intake) readUnanswered(e Element, kind job.Kind, trust store.Trust) (it store.Intake, refusal *job.Refusal, err error) {
 	j, err := in.parseElement(e)
 	if err == nil && trust < store.TrustDirect {
@@ -246,9 +250,9 @@ func (in *Intake) acceptJobs(ctx context.Context, intakes []store.Intake) ([]sto
 	return got, nil
 }
 
-// sealHeaders returns the row to store for a job and its source. It encrypts the headers of the endpoint in the job's
-// action, the only secret in a job. If the job has such headers, the row gets a function that compares them with the
-// encrypted headers of another job (store.Intake.SameHeaders).
+// sealHeaders returns the row to store for a job and its source. It encrypts the HTTP headers of the endpoint that the
+// job itself names (job.Action.Endpoint), the only secret in a job. If the job has such headers, the row gets a
+// function that compares them with the encrypted headers of another job (store.Intake.SameHeaders).
 func (in *Intake) sealHeaders(j job.Job, from store.Source) (store.Intake, error) {
 	it := store.Intake{Job: j, Source: from}
 	if j.Action.Endpoint == nil || len(j.Action.Endpoint.Headers) == 0 {

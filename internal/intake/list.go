@@ -40,7 +40,8 @@ func (in *Intake) FromList(ctx context.Context, elements []Element) ([]Taken, er
 	intakes := make([]store.Intake, len(elements))
 	for i, e := range elements {
 		var err error
-		// An element that cannot be parsed has no kind. Nearly all jobs of the old backend are feedback.
+		// The kind is for the rejected row of an element that cannot be parsed. Nearly all jobs of the old backend are
+		// feedback.
 		if intakes[i], _, err = in.readUnanswered(e, job.KindNewFeedback, store.TrustDirect); err != nil {
 			return nil, err
 		}

@@ -72,8 +72,8 @@ const (
 )
 
 // maskJob returns the text of a job with maskText instead of all values except true, false, null and those of
-// shownMembers. The text may be truncated or malformed JSON, or not JSON at all. In the text outside all objects and
-// arrays it also keeps words of at most maxShownWord letters before the first member name.
+// shownMembers. The text may be truncated or malformed JSON, or not JSON at all. maskJob also keeps words of at most
+// maxShownWord letters that are outside all objects and arrays, if no member name precedes them there.
 func maskJob(job string) string {
 	m := masker{open: []container{{}}}
 	for job != "" {
@@ -126,9 +126,9 @@ func (m *masker) readToken(s string) (rest string) {
 	return rest
 }
 
-// cutToken returns the first token of s: a string with its quotes, or the text before the next white space, quote, or
-// one of { } [ ] : and the comma. whole is false for a string without a closing quote, whose token is the rest of s;
-// otherwise it is true.
+// cutToken returns the first token of s: a string with its quotes, or the text before the next white space, quote,
+// comma, colon, brace or square bracket. whole is false for a string without a closing quote, whose token is the rest
+// of s; otherwise it is true.
 func cutToken(s string) (token string, whole bool) {
 	if s[0] != '"' {
 		if end := strings.IndexAny(s, "\"{}[],: \t\r\n"); end >= 0 {
@@ -161,11 +161,11 @@ func (m *masker) writeName(in *container, token string) {
 	m.out.WriteString(token)
 }
 
-// writeValue writes token, a value of the container, or maskText in its place. It copies true, false and null. If the
-// container's field shown is set, it also copies strings, JSON values and words of at most maxShownWord letters. In the
-// text outside all objects and arrays, it copies such words before the first member name. In a copied string it masks
-// the parts that urlSecrets matches. It always masks a string that contains an escaped quote, or that has no closing
-// quote (whole is false).
+// writeValue writes token, a value of the container, or maskText in its place. It copies true, false and null. If
+// in.shown is set, it also copies strings, other JSON values, and words of at most maxShownWord letters. Outside all
+// objects and arrays, it also copies such words if no member name precedes them there. In a copied string it masks the
+// parts that urlSecrets matches. It always masks a string that contains an escaped quote, or that has no closing quote
+// (whole is false).
 func (m *masker) writeValue(in *container, token string, whole bool) {
 	isWord := len(token) <= maxShownWord && !strings.ContainsFunc(strings.Trim(token, "'"), isNoLetter)
 	switch {

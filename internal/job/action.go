@@ -96,7 +96,7 @@ func (r *fieldReader) readTool(name string) string {
 	return t
 }
 
-// bareTools are the names of defaultTool without the prefix "agent.".
+// bareTools are the tool names that defaultTool returns, without their prefix "agent.".
 var bareTools = []string{"receiveFeedback", "receiveRevocation", "receiveResponse", "receiveValidation"}
 
 // isNoToolCharacter reports whether MCP forbids r in the name of a tool.
@@ -141,9 +141,9 @@ func (r *fieldReader) readEndpoint(name string) *Endpoint {
 }
 
 // readAddressOf sets the fields of e that e.Transport uses: URL and Headers for http and sse, Command and Args for
-// stdio. It refuses any other transport; the refusal has the path of the field from which the caller read the transport
-// (named).
-func (r *fieldReader) readAddressOf(e *Endpoint, named string) {
+// stdio. It refuses any other transport. transportField is the name of the field from which the caller read the
+// transport; the refusal contains its path.
+func (r *fieldReader) readAddressOf(e *Endpoint, transportField string) {
 	switch e.Transport {
 	case "http", "sse":
 		e.URL, e.Headers = r.readURL("url"), r.readHeaders("headers")
@@ -152,7 +152,7 @@ func (r *fieldReader) readAddressOf(e *Endpoint, named string) {
 			r.fail(refuse(r.pathOf("command"), "is missing"))
 		}
 	default:
-		r.fail(refuse(r.pathOf(named), "must be http, sse or stdio"))
+		r.fail(refuse(r.pathOf(transportField), "must be http, sse or stdio"))
 	}
 }
 

@@ -9,18 +9,20 @@ import (
 	"github.com/agentherald/herald/internal/strictjson"
 )
 
-// maxOldID is the longest id, in bytes, that makeOldMeta stores. A job's meta (at most maxMetaBytes) has room for three
-// such ids, even if JSON escapes each of their characters.
+// maxOldID is the longest id of an old backend's job, in bytes, that makeOldMeta stores. The old backend is the system
+// that Herald replaces. A job's meta (at most maxMetaBytes) has room for three such ids, even if JSON escapes each of
+// their characters.
 const maxOldID = 200
 
-// isActionJob reports whether o is a job of the old backend, which Herald replaces (docs/reference/old-interfaces.md). Such a job has a
-// field action_type, event_data or trigger_id. A job in Herald's own form has none of them.
+// isActionJob reports whether o is a job of the old backend, which Herald replaces (docs/reference/old-interfaces.md).
+// Such a job has a field action_type, event_data or trigger_id. A job in Herald's own form has none of them.
 func isActionJob(o *strictjson.Object) bool {
 	return o.Get("action_type") != nil || o.Get("event_data") != nil || o.Get("trigger_id") != nil
 }
 
-// oldEventNames maps the field names of Herald's form to those of event_data in an old job. Old jobs lack the fields
-// without an entry, such as endpoint, value, blockHash and the registries.
+// oldEventNames maps the field names of a job in Herald's form to those in the event_data of a job of the old backend,
+// the system that Herald replaces. The old backend's jobs lack the fields without an entry here, such as endpoint,
+// value, blockHash and the registries.
 var oldEventNames = map[string]string{"type": "event_type", "chainId": "chain_id", "agentId": "agent_id",
 	"blockNumber": "block_number", "timestamp": "timestamp", "transactionHash": "transaction_hash",
 	"clientAddress": "client_address", "feedbackIndex": "feedback_index", "score": "score", "tag1": "tag1",
@@ -28,14 +30,15 @@ var oldEventNames = map[string]string{"type": "event_type", "chainId": "chain_id
 	"responseURI": "response_uri", "responseHash": "response_hash", "validatorAddress": "validator_address",
 	"requestHash": "request_hash", "response": "response", "tag": "tag"}
 
-// oldEventID matches the event ids of old jobs, and captures the transaction hash and the log index:
-// {registry}-{chainId}-{txHash}-{logIndex}, or {chainId}-{blockNumber}-{logIndex} without a transaction.
+// oldEventID matches the event ids in jobs of the old backend, the system that Herald replaces, and captures the
+// transaction hash and the log index: {registry}-{chainId}-{txHash}-{logIndex}, or {chainId}-{blockNumber}-{logIndex}
+// without a transaction.
 var oldEventID = regexp.MustCompile(`^(?:[^-]+-\d+-(0x[0-9a-fA-F]{64})|\d+-\d+)-(\d{1,9})$`)
 
-// readActionJob reads a job of the old backend. Its field names are in snake_case, unknown fields are ignored, and
-// readOldAction reads its config. readEvent reads the event by the names in oldEventNames, so that both forms are
-// validated alike. Refusals contain the old field names. If only config is refused, the returned Job contains the
-// event, as Parse requires.
+// readActionJob reads a job of the old backend. Its field names are in snake_case, and unknown fields are ignored.
+// readEvent reads the event by the names in oldEventNames, so that the jobs of both systems are validated alike.
+// readOldAction reads the action from the job's field config. Refusals contain the old backend's field names. If the
+// event is valid and config is refused, the returned Job contains the event (see Parse).
 func readActionJob(root *strictjson.Object, l Limits) (Job, *Refusal) {
 	old := &fieldReader{object: root, limits: l}
 	event := old.readAny("event_data")
@@ -84,8 +87,9 @@ func (r *fieldReader) readAny(name string) *fieldReader {
 	return nil
 }
 
-// makeOldMeta returns the JSON of a Job.Meta with the ids of an old job (its id, its trigger_id and eventID), which the
-// view herald.action_results shows. It omits ids longer than maxOldID. It returns nil if no id is left.
+// makeOldMeta returns the JSON of a Job.Meta with the ids in a job of the old backend (its id, its trigger_id and
+// eventID), which the view herald.action_results shows. It omits ids longer than maxOldID. It returns nil if no id is
+// left.
 func makeOldMeta(root *strictjson.Object, eventID string) json.RawMessage {
 	keep := func(id string) string {
 		if len(id) > maxOldID {
@@ -156,19 +160,19 @@ func (r *fieldReader) readOldAction(k Kind) (Action, *Refusal) {
 	return a, c.err
 }
 
-// oneOf returns the argument first if the object has a field of that name, and otherwise the argument last.
-func (r *fieldReader) oneOf(first, last string) string {
-	if r.has(first) {
-		return first
+// oneOf returns the name preferred if the object has a field of that name, and otherwise the name fallback.
+func (r *fieldReader) oneOf(preferred, fallback string) string {
+	if r.has(preferred) {
+		return preferred
 	}
-	return last
+	return fallback
 }
 
-// readOldEndpoint reads the endpoint of an old job from the field called name: a URL, or an object {transport, url,
-// headers, command, args}. The object may contain its transport in the field type instead. If both fields are empty,
-// the transport is http for an object without a command, and stdio for one with a command and no url. An object with a
-// command and a url is then refused. Fields that the transport does not use are ignored, because the old backend wrote
-// empty fields.
+// readOldEndpoint reads the endpoint of a job of the old backend from the field called name: a URL, or an object
+// {transport, url, headers, command, args}. The object may contain its transport in the field type instead. If the
+// fields transport and type are both empty, the transport is http for an object without a command, and stdio for one
+// with a command and no url. An object with a command and a url is then refused. Fields that the transport does not use
+// are ignored, because the old backend wrote empty fields.
 //
 // r is the reader of config. Its field auth_token becomes the endpoint's Authorization header. auth_token is ignored
 // with stdio, and refused if the endpoint's headers also contain that header.
@@ -177,11 +181,11 @@ func (r *fieldReader) readOldEndpoint(name string) *Endpoint {
 	if in == nil {
 		return &Endpoint{Transport: "http", URL: r.readURL(name), Headers: token}
 	}
-	named := "type"
-	if !isFilled(in.object, named) && isFilled(in.object, "transport") {
-		named = "transport"
+	transportField := "type"
+	if !isFilled(in.object, transportField) && isFilled(in.object, "transport") {
+		transportField = "transport"
 	}
-	e := &Endpoint{Transport: in.readText(named, maxText)}
+	e := &Endpoint{Transport: in.readText(transportField, maxText)}
 	switch e.Transport {
 	case "streamable-http", "streamable_http", "streamableHttp", "https": // other names of http
 		e.Transport = "http"
@@ -195,7 +199,7 @@ func (r *fieldReader) readOldEndpoint(name string) *Endpoint {
 			e.Transport = "http"
 		}
 	}
-	in.readAddressOf(e, named)
+	in.readAddressOf(e, transportField)
 	for header, value := range token {
 		switch _, there := e.Headers[header]; {
 		case e.Transport == "stdio": // stdio has no headers

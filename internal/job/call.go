@@ -27,8 +27,8 @@ type DirectCall struct {
 	TimeoutMs int // milliseconds; 0 if the request contains none
 }
 
-// ParseDirectCall parses the body of a direct call. It ignores unknown fields, as the old bridge did. The error is a
-// *Refusal that names the field.
+// ParseDirectCall parses the body of a direct call. It ignores unknown fields, as the HTTP bridge of the old backend
+// did, which Herald replaces. The error is a *Refusal that names the field.
 func ParseDirectCall(body []byte, l Limits) (DirectCall, error) {
 	if len(body) > MaxCallBytes {
 		return DirectCall{}, refuse("", "is %d bytes long; a call may have %d", len(body), MaxCallBytes)
@@ -56,7 +56,8 @@ func ParseDirectCall(body []byte, l Limits) (DirectCall, error) {
 	if path, found := findDeliveryID(c.Arguments); found {
 		return DirectCall{}, refuse("arguments"+path, "is not for a direct call to name: it is the id of a delivery")
 	}
-	if r.has("timeout_ms") { // the bridge accepted any timeout; a longer one than allowed is shortened
+	// The old backend's HTTP bridge accepted any timeout, so a longer one than Herald allows is shortened, not refused.
+	if r.has("timeout_ms") {
 		most := uint64(r.limits.MaxTimeout.Milliseconds())
 		c.TimeoutMs = int(min(r.readUint("timeout_ms", 1, 1<<64-1), most))
 	}

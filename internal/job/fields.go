@@ -24,14 +24,15 @@ const (
 // field. They store the first refusal in err, so that a caller reads all fields and then checks err once.
 type fieldReader struct {
 	object  *strictjson.Object
-	path    string // of the object, which begins the paths in refusals; empty: the job itself
+	path    string // path of object in the job, with which the paths in refusals begin; empty: object is the job
 	limits  Limits
 	asked   []string // the names with which get was called; findUnknown refuses members with other names
 	missing *Refusal // the refusal for the first required field that is missing (require); nil: none
 	err     *Refusal // the refusal for the first field that is present and wrong (fail); nil: none
 
-	// For a job of the old backend, nil otherwise. oldNames maps Herald's field names to the old ones. made contains
-	// fields that readActionJob computed from other old fields, by Herald's name.
+	// oldNames and made are nil unless the job has the form of the old backend, the system that Herald replaces.
+	// oldNames maps Herald's field names to the old backend's. made contains the values of fields that readActionJob
+	// computed from other fields, by Herald's field names.
 	oldNames map[string]string
 	made     map[string]*strictjson.Value
 }
@@ -193,7 +194,7 @@ func parseInteger(v *strictjson.Value) (*big.Int, *Refusal) {
 		n, _ := new(big.Int).SetString(data, 10)
 		return n, nil
 	case json.Number:
-		n, ok := new(big.Rat).SetString(data.String()) // bounded by maxDigits and maxExponent
+		n, ok := new(big.Rat).SetString(data.String()) // not huge: strictjson bounded its digits and exponent
 		if !ok || !n.IsInt() {
 			return nil, refuse(v.Path(), "must be a whole number")
 		}

@@ -33,7 +33,8 @@ const (
 	RevokedByReorg  = "reorg"  // a retraction: a reorg removed the feedback from the chain
 )
 
-// Job describes one event to deliver, in normal form. Fields that its kind does not use are zero.
+// Job describes one event to deliver. It is the same for jobs in Herald's form and in the old backend's, and for events
+// read from a chain. Fields that its kind does not use are zero, except the registries.
 type Job struct {
 	Kind               Kind
 	ChainID            uint64
@@ -53,7 +54,7 @@ type Job struct {
 	FeedbackHash  common.Hash // keccak256 of the file; zero if the job contains none
 
 	Reason   string // FeedbackRevoked: RevokedByClient or RevokedByReorg
-	Retracts string // a job of Retraction: the id of the delivery of the feedback; otherwise empty
+	Retracts string // id of the delivery of the removed feedback, in a job that the method Retraction returned
 
 	Responder    common.Address
 	ResponseURI  string

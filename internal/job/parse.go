@@ -59,7 +59,8 @@ func refuse(path, format string, args ...any) *Refusal {
 type Limits struct {
 	// MaxTimeout bounds action.timeoutMs (HERALD_CALL_TIMEOUT). Default 30 s.
 	MaxTimeout time.Duration
-	// Tools contains the tool names that a job may contain in addition to those of readTool (HERALD_TOOLS).
+	// Tools contains the tool names that a job may contain (HERALD_TOOLS) in addition to those that are always
+	// accepted (readTool).
 	Tools []string
 	// Registries returns the registries of a chain, a list for each type of registry. If known is true, a job must name
 	// one of the list for its type; a job that names none gets the first one. If known is false, a job may contain any
@@ -78,8 +79,8 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Parse parses one job, in Herald's form or as an ActionJob of the old backend. The error is a *Refusal that names the
-// field.
+// Parse parses one job, in Herald's form or in that of the old backend, the system that Herald replaces. The error is a
+// *Refusal that names the field.
 //
 // With the error, Parse returns the zero Job, or a Job without action and meta if the event is valid and only the
 // action, meta or an unknown field is refused. The intake of jobs in Redis stores that Job in a rejected row, so that
@@ -249,7 +250,7 @@ func (r *fieldReader) readContent(j *Job) {
 		r.readPair(j)
 		switch j.Reason = r.readText("reason", maxText); j.Reason {
 		case "":
-			j.Reason = RevokedByClient // the default is the meaning of the event itself
+			j.Reason = RevokedByClient // the event FeedbackRevoked means that the client withdrew the feedback
 		case RevokedByClient:
 		case RevokedByReorg:
 			r.readKeyHash("blockHash", "a retraction names the block that vanished")

@@ -1,6 +1,7 @@
 package effort
 
-// rules are the parameters of the state machine. Times are in microseconds, as in Redis.
+// rules are the size and the refill rate of the token bucket in which each agent has its worker time. Times are in
+// microseconds, as in charge.lua.
 type rules struct {
 	size   float64 // capacity of a bucket, µs
 	refill float64 // µs of worker time per elapsed µs
@@ -8,10 +9,10 @@ type rules struct {
 
 func newRules(sizeMicros float64) rules { return rules{size: sizeMicros, refill: sizeMicros / 60e6} }
 
-// bucket has the worker time that an agent has used and that has not been refilled since, by kind. charge.lua has the
-// same rules.
+// bucket is the token bucket of one agent. used is the worker time that the agent has used for each kind of work, minus
+// the refills since then. charge.lua applies the same rules in Redis.
 type bucket struct {
-	used [kindCount]float64 // µs
+	used [kindCount]float64 // µs for each kind of work
 	at   int64              // µs: the time at which used was computed
 }
 
@@ -25,8 +26,8 @@ func sumKinds(parts [kindCount]float64) (s float64) {
 // sumUsed returns the used worker time of all kinds, in µs.
 func (b *bucket) sumUsed() float64 { return sumKinds(b.used) }
 
-// usedAtMost returns the used worker time in µs, of which the time for fetching files counts up to fileLimit µs.
-// Clients choose the files, so the time above fileLimit must not delay the agent's other deliveries.
+// usedAtMost returns the used worker time in µs. It counts at most fileLimit µs of the time that was used to fetch
+// files. Clients choose the files, so the time above fileLimit must not delay the agent's other deliveries.
 func (b *bucket) usedAtMost(fileLimit float64) float64 {
 	return b.sumUsed() - max(b.used[Fetches]+b.used[ResponseFetches]-fileLimit, 0)
 }
@@ -49,9 +50,8 @@ func (b *bucket) addRefill(r rules, now int64) {
 	}
 }
 
-// chargeSpent refills the bucket up to now (µs), and then adds spent, the µs spent on each kind of
-// work, to the used worker time, even if the
-// sum exceeds the bucket's size.
+// chargeSpent refills the bucket up to now (µs), and then adds spent, the µs spent on each kind of work, to the used
+// worker time, even if the sum exceeds the bucket's size.
 func (b *bucket) chargeSpent(r rules, now int64, spent [kindCount]float64) {
 	b.addRefill(r, now)
 	for i := range b.used {

@@ -38,8 +38,9 @@ const (
 	// meanWeight is the weight of the newest attempt in the mean. One attempt of 25 s makes a quick agent costly for
 	// its next seven attempts.
 	meanWeight = 0.25
-	// filesPart is the part of a bucket that fetching the files of feedback and responses may use together.
-	// responsesPart is the part for the files of responses. An agent that has used costlyPart of its bucket is costly.
+	// filesPart is the part of a bucket that fetching the files of feedback may use. responsesPart is the part that
+	// fetching the files of responses may use. Begin counts at most filesPart for both together. An agent that has used
+	// costlyPart of its bucket is costly.
 	filesPart, responsesPart, costlyPart = 0.5, filesPart / 4, 0.5
 	// reportPart is the part of a bucket that a worker may charge to an agent before it writes to Redis: one second for
 	// a bucket of 60 s.
@@ -69,7 +70,7 @@ type Budgets struct {
 	tasks   sync.WaitGroup
 	pending chan *account // accounts whose charges have to be added to Redis
 
-	mu        sync.Mutex // guards memory only; not locked during I/O
+	mu        sync.Mutex // guards the fields below and each account; not locked during I/O
 	accounts  *simplelru.LRU[store.Agent, *account]
 	awayUntil int64
 	totals    [kindCount]float64 // µs charged since the start
@@ -80,7 +81,7 @@ type Budgets struct {
 type account struct {
 	agent store.Agent
 	bucket
-	mean       float64            // mean cost of the latest attempts in µs, without files; 0: unknown
+	mean       float64            // mean cost of the latest attempts in µs, without the fetching of files; 0: unknown
 	unreported [kindCount]float64 // charges that are not in Redis yet
 	queued     bool               // the account is in Budgets.pending, or reportPending is writing its charges to Redis
 	running    []*Hold
@@ -134,8 +135,8 @@ func (b *Budgets) findAccount(agent store.Agent) *account {
 	return a
 }
 
-// loadShared reads the agent's values from Redis into its account, because other workers or an earlier process may have
-// stored them. If Redis does not answer, the account does not change.
+// loadShared reads the agent's used worker time and the mean cost of its attempts from Redis into its account. Other
+// workers or an earlier process may have stored them there. If Redis does not answer, the account does not change.
 func (b *Budgets) loadShared(ctx context.Context, a *account) {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
@@ -180,8 +181,9 @@ func (b *Budgets) suspendRedis(err error) {
 // awayFor ago. The caller holds mu.
 func (b *Budgets) isAway() bool { return b.shared == nil || b.readClock() < b.awayUntil }
 
-// chargeAccount charges the cost of an attempt (µs by kind) to its agent. If the charges that are not in Redis yet
-// reach reportPart of a bucket, it queues the account for reportPending. The caller holds mu.
+// chargeAccount charges the cost of an attempt to its agent. spent is the cost in µs for each kind of work. If the
+// charges that are not in Redis yet reach reportPart of a bucket, it queues the account for reportPending. The caller
+// holds mu.
 func (b *Budgets) chargeAccount(a *account, spent [kindCount]float64) {
 	a.bucket.chargeSpent(b.rules, b.readClock(), spent)
 	for i := range spent {
@@ -203,8 +205,8 @@ func (b *Budgets) chargeAccount(a *account, spent [kindCount]float64) {
 	}
 }
 
-// capUnreported reduces the charges that are not in Redis yet to the used worker time, if they exceed it. The refill
-// has already compensated for the rest. The caller holds Budgets.mu.
+// capUnreported reduces the charges that are not in Redis yet to the agent's used worker time, if they exceed it. The
+// part above it has been refilled since it was charged, so Redis must not count it. The caller holds Budgets.mu.
 func (a *account) capUnreported() {
 	if unreported, used := sumKinds(a.unreported), a.sumUsed(); unreported > used {
 		for i := range a.unreported {

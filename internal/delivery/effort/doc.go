@@ -15,9 +15,10 @@
 // attempts are refused. Each refused delivery waits until a time of its own. So an agent that takes 25 s per call and
 // has 60 s per minute can have at most three running attempts, and one on average.
 //
-// Clients choose the files that their feedback names. Fetching these files may use half of a bucket. After that,
-// deliveries with a file to fetch wait, and the others continue. Without this limit, two feedbacks per minute that name
-// a host which never answers would keep an agent from getting any delivery.
+// Clients choose the files that their feedback names. Fetching the files of feedback may use half of a bucket, and
+// fetching those of responses an eighth. After that, deliveries with such a file to fetch wait, and the others
+// continue. Without this limit, two feedbacks per minute that name a host which never answers would keep an agent from
+// getting any delivery.
 //
 // A replay is charged and refused like any other attempt, because a bulk replay would otherwise take the slots of due
 // deliveries. The command `worker agent probe` is neither charged nor refused: it uses no slot, and it has to work for

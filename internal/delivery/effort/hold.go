@@ -85,7 +85,7 @@ func (b *Budgets) refuseHold(a *account, now int64, used, reserved float64) *Ove
 	a.nextReturn = back + int64(max(a.mean, float64(leastPrice[Connections].Microseconds()))/b.rules.refill)
 	wait := time.Duration(back-now) * time.Microsecond
 	if wait >= maxWait {
-		// The time is too far ahead. A random wait keeps the later deliveries from returning together.
+		// All deliveries that would wait for maxWait or longer get a random wait, so that they do not return together.
 		a.nextReturn = now + maxWait.Microseconds()
 		wait = maxWait/2 + time.Duration(b.random()*float64(maxWait/2))
 	}
@@ -142,16 +142,17 @@ func (h *Hold) Reach() {
 	}
 }
 
-// Spend adds the cost of n things of kind w, which took this time together, to the cost that End charges. n is 0 if the
-// attempt only waited for a connection or a list of tools, whose price another attempt pays.
+// Spend adds the cost of n calls, connections, listings or fetches (w names which) to the cost that End charges. took
+// is the time that the n together took. n is 0 if the attempt only waited for a connection or a list of tools that
+// another attempt established or requested; then only the time is charged.
 func (h *Hold) Spend(w What, n int, took time.Duration) {
 	if h != nil && !h.ended && (n > 0 || took > 0) {
 		h.spent[w] += float64(priceOf(w, n, took).Microseconds())
 	}
 }
 
-// End charges the cost of the attempt to the agent, and releases the reservation. If the cost without files is not 0,
-// it also changes the agent's mean cost. Further calls do nothing.
+// End charges the cost of the attempt to the agent, and releases the reservation. If the attempt cost anything besides
+// fetching files, that cost also changes the agent's mean cost. Further calls do nothing.
 func (h *Hold) End() {
 	if h == nil || h.ended {
 		return
@@ -173,7 +174,7 @@ func (h *Hold) End() {
 	b.chargeAccount(a, h.spent)
 }
 
-// describeUsed returns the used worker time by kind, the largest first: "calls 58.1 s, connections 2 s".
+// describeUsed returns the used worker time for each kind of work, the largest first: "calls 58.1 s, connections 2 s".
 func describeUsed(parts [kindCount]float64) string {
 	var order []What
 	for w := range kindCount {

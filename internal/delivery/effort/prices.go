@@ -21,8 +21,9 @@ var names = [kindCount]string{"calls", "connections", "listings", "fetches", "re
 // String returns the name of the kind, as in metrics.
 func (w What) String() string { return names[w] }
 
-// leastPrice is the least cost of one thing of each kind. A thing for which a slot waited longer costs that time
-// instead. A least price is about the time of the worker's own work, measured on the machine of docs/bench.md:
+// leastPrice is the least cost of one call, one connection, one listing and one fetch. If the slot was occupied for
+// longer, the cost is that time (priceOf). A least price is about the time of the worker's own work, measured on the
+// machine of docs/bench.md:
 //   - a call: none;
 //   - a connection: keys and certificates, a session, sockets, and often a second try with another protocol revision.
 //     An agent that drops each connection pays for a call and a connection each time;
@@ -31,8 +32,8 @@ func (w What) String() string { return names[w] }
 var leastPrice = [kindCount]time.Duration{Connections: 50 * time.Millisecond, Listings: 20 * time.Millisecond,
 	Fetches: time.Millisecond, ResponseFetches: time.Millisecond}
 
-// priceOf returns the cost of n things of kind w that took this time together: the time, or n times the kind's
-// leastPrice if that is more.
+// priceOf returns the cost of n calls, connections, listings or fetches (w names which). It is took, the time that the
+// n together took, or n times the leastPrice of w if that is more.
 func priceOf(w What, n int, took time.Duration) time.Duration {
 	return max(took, time.Duration(n)*leastPrice[w])
 }

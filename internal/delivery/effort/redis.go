@@ -13,16 +13,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// chargeSource is the script that adds to an agent's values in Redis and returns them (shared.runScript).
+// chargeSource is the script that adds to an agent's usage (known) in Redis and returns it (shared.runScript).
 //
 //go:embed lua/charge.lua
 var chargeSource string
 
-// remembered is how long Redis keeps an agent's values after its last charge. The used time refills much sooner, but
-// the mean is useful for as long as a success counts as recent (store.RecentSuccess).
+// remembered is how long Redis keeps an agent's usage (known) after its last charge. The used worker time refills much
+// sooner, but the mean cost of an attempt is useful for as long as a success counts as recent (store.RecentSuccess).
 const remembered = time.Hour
 
-// shared accesses the agents' values in Redis, to which all workers add.
+// shared accesses the usage of each agent (known) in Redis, to which all workers add.
 type shared struct {
 	client redis.UniversalClient
 	script *redis.Script
@@ -34,8 +34,8 @@ func newShared(client redis.UniversalClient, r rules) *shared {
 	return &shared{client: client, script: redis.NewScript(chargeSource), rules: r}
 }
 
-// agentKey returns the Redis key of an agent's values. The key contains a hash of the agent, because anyone can
-// register agents.
+// agentKey returns the Redis key of an agent's usage (known). The key contains a hash of the agent, so that keys have
+// the same length for all agents, which anyone can register.
 func agentKey(a store.Agent) string {
 	hash := sha256.Sum256(fmt.Appendf(nil, "%d:%s:%s", a.ChainID, a.Registry, a.ID))
 	return "herald:effort:" + hex.EncodeToString(hash[:16])
@@ -48,29 +48,29 @@ type known struct {
 	used [kindCount]float64
 }
 
-// readSpent reads an agent's values from Redis. They are 0 if Redis has none.
+// readSpent reads an agent's usage from Redis. It returns zeros if Redis has none.
 func (s *shared) readSpent(ctx context.Context, a store.Agent) (known, error) {
 	return s.runScript(ctx, a, "0", [kindCount]float64{}, known{})
 }
 
-// addSpent adds the charges in spent to an agent's values in Redis and returns the new values. The argument all
-// contains the agent's values as this process knows them: the sum of all workers when Redis last answered, refilled
-// since then, plus spent. If Redis has lost the agent's values, addSpent stores all.used instead of adding spent. If
-// all.mean is not 0, it replaces the mean in Redis.
-func (s *shared) addSpent(ctx context.Context, a store.Agent, spent [kindCount]float64, all known) (known, error) {
-	return s.runScript(ctx, a, "1", spent, all)
+// addSpent adds spent, the worker time that this process charged to an agent, to the agent's usage in Redis, and
+// returns the new usage. local is the usage as this process knows it, including spent. If Redis has lost the agent's
+// usage, addSpent stores local.used instead of adding spent. If local.mean is not 0, it replaces the mean cost in
+// Redis.
+func (s *shared) addSpent(ctx context.Context, a store.Agent, spent [kindCount]float64, local known) (known, error) {
+	return s.runScript(ctx, a, "1", spent, local)
 }
 
-// runScript runs charge.lua and returns the agent's values in Redis. add is "1" to add to these values (see addSpent),
-// or "0" to read them only.
-func (s *shared) runScript(ctx context.Context, a store.Agent, add string, spent [kindCount]float64, all known) (k known, _ error) {
+// runScript runs charge.lua and returns the agent's usage in Redis. add is "1" to add to that usage (see addSpent), or
+// "0" to read it only.
+func (s *shared) runScript(ctx context.Context, a store.Agent, add string, spent [kindCount]float64, local known) (k known, _ error) {
 	now := int64(0)
 	if s.now != nil {
 		now = s.now()
 	}
 	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
-	args := []any{now, number(s.rules.refill), remembered.Milliseconds(), number(all.mean), add}
-	for _, parts := range [][kindCount]float64{spent, all.used} {
+	args := []any{now, number(s.rules.refill), remembered.Milliseconds(), number(local.mean), add}
+	for _, parts := range [][kindCount]float64{spent, local.used} {
 		for _, p := range parts {
 			args = append(args, number(p))
 		}

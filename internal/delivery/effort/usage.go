@@ -14,11 +14,11 @@ import (
 type Usage struct {
 	Budget      float64 `json:"budgetSeconds"`         // capacity, and refill per minute
 	Left        float64 `json:"leftSeconds"`           // negative: the agent has used more than the budget
-	Calls       float64 `json:"callSeconds"`           // worker time used and not refilled yet, by kind
-	Connections float64 `json:"connectionSeconds"`     //
-	Listings    float64 `json:"listingSeconds"`        //
-	Fetches     float64 `json:"fetchSeconds"`          // of the files of feedback and responses
-	Mean        float64 `json:"meanSeconds,omitempty"` // mean cost of an attempt, without files; 0: unknown
+	Calls       float64 `json:"callSeconds"`           // worker time used for tool calls and not refilled yet
+	Connections float64 `json:"connectionSeconds"`     // the same for new connections
+	Listings    float64 `json:"listingSeconds"`        // the same for tools/list requests
+	Fetches     float64 `json:"fetchSeconds"`          // the same for fetching the files of feedback and responses
+	Mean        float64 `json:"meanSeconds,omitempty"` // mean cost of an attempt, without fetching files; 0: unknown
 	UnderWay    int     `json:"underWay,omitempty"`    // running attempts of this worker
 }
 
@@ -90,8 +90,8 @@ var (
 // Describe implements prometheus.Collector: it sends the descriptions of the two metrics that Collect sends.
 func (b *Budgets) Describe(ch chan<- *prometheus.Desc) { ch <- spentSeconds; ch <- agentsOver }
 
-// Collect implements prometheus.Collector: it sends the worker time charged by this process, by kind, and the number of
-// agents whose budget is used up.
+// Collect implements prometheus.Collector: it sends the worker time that this process charged for each kind of work,
+// and the number of agents whose budget is used up.
 func (b *Budgets) Collect(ch chan<- prometheus.Metric) {
 	b.mu.Lock()
 	totals, over, now := b.totals, 0, b.readClock()

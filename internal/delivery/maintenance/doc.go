@@ -4,8 +4,8 @@
 //   - Releaser releases held deliveries once their agents can be called again.
 //   - Retention expires old deliveries, deletes the data of old final ones, and creates partitions.
 //
-// Each is a loop that runs until its context ends. Package service starts and stops them. In each round of the
-// retention, and for the rest of a round of the reconciler, one process leads: it has an advisory lock in Postgres.
-// Package store contains the SQL statements, and dispatch.Dispatcher enqueues the tasks in Redis. See
-// docs/design/delivery.md.
+// Each is a loop that runs until its context ends. Package service starts and stops them. Only the process that holds
+// the leader lock, an advisory lock in Postgres, does the rounds of the retention, and the part of a reconciler's round
+// that follows the dispatch of due deliveries. Package store contains the SQL statements, and dispatch.Dispatcher
+// enqueues the tasks in Redis. See docs/design/delivery.md.
 package maintenance

@@ -29,9 +29,10 @@ type ReconcilerLedger interface {
 	Redispatch(ctx context.Context, t store.Task) (store.Task, bool, error)
 }
 
-// Dispatcher enqueues tasks in Redis, and removes from Redis those with Ended set. It stops at the first task that
-// Redis does not accept, and returns how many tasks precede that one. The deliveries of the remaining tasks stay
-// dispatched in Postgres, until the reconciler finds that Redis does not have their tasks.
+// Dispatcher enqueues tasks in Redis, and removes from Redis the tasks that their deliveries no longer need
+// (store.Task.Ended). It stops at the first task that Redis does not accept, and returns how many tasks precede that
+// one. The deliveries of the remaining tasks stay dispatched in Postgres, until the reconciler finds that Redis does
+// not have their tasks.
 type Dispatcher interface {
 	Dispatch(ctx context.Context, tasks []store.Task) (taken int)
 }
@@ -50,8 +51,8 @@ type TaskFinder interface {
 type ReconcilerConfig struct {
 	Ledger     ReconcilerLedger
 	Dispatcher TaskFinder
-	Chains     []uint64 // chains with an RPC URL: deliveries held because it was missing are released
-	Gateway    bool     // ARWEAVE_GATEWAY is set: deliveries held because it was missing are released
+	Chains     []uint64 // chains with an RPC URL: deliveries held because that URL was missing are released
+	Gateway    bool     // ARWEAVE_GATEWAY is set: deliveries held because this setting was missing are released
 	Attempts   int      // attempts per delivery; if the lease of the last one expires, the delivery is dead
 	Logger     *slog.Logger
 
@@ -104,9 +105,11 @@ const (
 	// redisTimeout bounds one call to Redis.
 	redisTimeout = 5 * time.Second
 
-	// slowPostgres bounds reading the clock and expiring leases. While Postgres is frozen, leases run out although
-	// their workers live. A statement that was sent before the freeze must be cancelled, so that it does not expire
-	// such leases after the freeze. slowPostgres is shorter than the time by which every lease outlasts its call.
+	// slowPostgres is the timeout of the statements that read the clock and expire leases. While Postgres is frozen,
+	// leases run out although their workers live, because the workers cannot record their outcomes. A statement that
+	// waits during the freeze is cancelled after slowPostgres. Otherwise it would expire these leases when Postgres
+	// continues. slowPostgres is shorter than the default of HERALD_LEASE_MARGIN (1 min), the least time by which a
+	// lease is longer than its call.
 	slowPostgres = 2 * time.Second
 
 	// stuckAfter is how overdue a dispatched delivery must be before its task counts as lost although it is active in
@@ -115,8 +118,9 @@ const (
 	stuckAfter = 5 * time.Minute
 )
 
-// Run does a round (Round) at once and after each Interval, until the context ends. The first round in which
-// this process leads, and Postgres is steady (isPostgresSteady), also replaces the tasks that Redis lost earlier.
+// Run does a round (Round) at once and after each Interval, until the context ends. The first round in which this
+// process holds the leader lock (Ledger.Lead), and Postgres is steady (isPostgresSteady), also replaces the tasks that
+// Redis lost earlier.
 func (r *Reconciler) Run(ctx context.Context) {
 	ticker := time.NewTicker(r.Interval)
 	defer ticker.Stop()
@@ -133,8 +137,8 @@ func (r *Reconciler) Run(ctx context.Context) {
 	}
 }
 
-// Round does one round: it dispatches waiting deliveries that are due, and then, if this process leads, repairs
-// (repair).
+// Round does one round: it dispatches waiting deliveries that are due, and then, if this process gets the leader lock
+// (Ledger.Lead), repairs stuck deliveries (repair).
 func (r *Reconciler) Round(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
@@ -168,8 +172,10 @@ type redisError struct{ error }
 
 func (e *redisError) Unwrap() error { return e.error }
 
-// repair does the leader's part of a round: it expires leases, releases held deliveries whose missing setting is present
-// now, dispatches the agents' backlogs, and replaces the tasks that Redis lost.
+// repair does the part of a round for which the process holds the leader lock (Ledger.Lead). It releases held
+// deliveries whose missing setting is present now, dispatches deliveries that wait for their turn although the operator
+// switched their agent's order off, and dispatches the agents' backlogs. If Postgres is steady (isPostgresSteady), it
+// also expires leases and replaces the tasks that Redis lost.
 func (r *Reconciler) repair(ctx context.Context) error {
 	steady, now, err := r.isPostgresSteady(ctx)
 	if err != nil {
@@ -271,8 +277,8 @@ func (r *Reconciler) dispatchLost(ctx context.Context, now time.Time) (lost int,
 
 // dispatchAllLost enqueues new tasks for all deliveries that were dispatched before Redis last lost its data
 // (TaskFinder.RedisMarker returns that time), and returns their number. It does nothing if it already did that
-// completely for the same loss. now is the time by Postgres' clock. If Redis does not accept a task, dispatchAllLost returns no error,
-// because a later round finds the remaining deliveries overdue.
+// completely for the same loss. now is the time by Postgres' clock. If Redis does not accept a task, dispatchAllLost
+// returns no error, because a later round finds the remaining deliveries overdue.
 func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost int, err error) {
 	ask, cancel := context.WithTimeout(ctx, redisTimeout)
 	marker, err := r.Dispatcher.RedisMarker(ask, now)
@@ -289,7 +295,7 @@ func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost i
 			return lost, err
 		}
 		if r.Dispatcher.Dispatch(ctx, tasks) < len(tasks) {
-			return lost, nil // Redis is unavailable again; a later round finds the rest overdue
+			return lost, nil // Redis is unavailable again; a later round finds the remaining deliveries overdue
 		}
 		lost += len(tasks)
 		if len(tasks) < r.Batch {

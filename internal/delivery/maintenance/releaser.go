@@ -31,7 +31,8 @@ var callableReasons = []reason.Reason{reason.AuthRequired, reason.ChainUnconfigu
 type ReleaserConfig struct {
 	Ledger     ReleaserLedger
 	Dispatcher Dispatcher
-	// Disabled reports whether the servers file disables an agent. nil: there is no servers file.
+	// Disabled reports whether the servers file (HERALD_SERVERS_FILE, the operator's list of agents' endpoints)
+	// disables an agent. nil: there is no servers file.
 	Disabled func(store.Agent) bool
 	// Again is the delay of two kinds of extra rounds. After a failed round, the next one follows with this delay.
 	// After a round that Wake requested, one more round follows, because a delivery that was claimed before that round
@@ -46,9 +47,9 @@ type ReleaserConfig struct {
 // releaseInterval is the time between two regular rounds if Ticks is nil.
 const releaseInterval = 10 * time.Minute
 
-// Releaser releases held deliveries of two kinds of agents: agents that were disabled, once neither their row nor the
-// servers file disables them, and agents whose endpoint or credential the servers file now contains (MarkCallable). It
-// does a round when Run starts, when Wake is called, and regularly.
+// Releaser releases held deliveries of two kinds of agents: agents that were disabled, once neither their row in
+// Postgres nor the servers file (HERALD_SERVERS_FILE) disables them, and agents whose endpoint or credential that file
+// now contains (MarkCallable). It does a round when Run starts, when Wake is called, and regularly.
 type Releaser struct {
 	ReleaserConfig
 	wake chan struct{}
@@ -113,7 +114,7 @@ func (r *Releaser) Run(ctx context.Context) {
 			return
 		case <-r.wake:
 			asked = true
-		case <-ticks: // asked is unchanged: a requested round still gets its second round
+		case <-ticks: // asked stays true after a round that Wake requested, so its second round still follows
 		case <-again:
 			asked = err != nil
 		}

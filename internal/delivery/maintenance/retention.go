@@ -43,13 +43,14 @@ const (
 	retentionPause = time.Minute // between two rounds of one process, if the earlier round left no work
 	weeksAhead     = 4           // partitions created in advance
 
-	// workTime is how long a round may start batches. While it runs, the process has the leader's lock, which the
-	// reconciler needs half an interval later. So workTime is shorter than half of defaultInterval.
+	// workTime is how long a round may start batches. During the round, the process holds the leader lock
+	// (Ledger.Lead). The reconciler requests that lock half a defaultInterval after the retention (Run), so workTime is
+	// shorter than that.
 	workTime   = 2 * time.Second
 	eventBatch = 10_000 // rows of delivery_events deleted per statement; many, because each outcome adds one
 
-	// hoursBatch times RetentionConfig.Batch is the largest number of rows of agent_hours that one statement deletes,
-	// because there is a row per agent and hour.
+	// hoursBatch times RetentionConfig.Batch is the largest number of rows of agent_hours that one statement deletes.
+	// It is larger than for other tables, because there is a row for each agent and hour.
 	hoursBatch = 10
 )
 
@@ -103,8 +104,8 @@ func (r *Retention) Run(ctx context.Context) {
 	}
 }
 
-// leadAndApply does one round while this process leads. If another process or the reconciler leads at this moment, it
-// does nothing, and the next check tries again.
+// leadAndApply does one round if it gets the leader lock (Ledger.Lead). If another process or this process' reconciler
+// holds the lock at this moment, it does nothing, and the next check tries again.
 func (r *Retention) leadAndApply(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()

@@ -12,14 +12,14 @@ const (
 	halfOpen
 )
 
-// circuit is the state of one endpoint in the rules (doc.go): its circuit breaker, mean call time and line. Times are
-// in µs.
+// circuit is the state of one endpoint to which the rules of doc.go apply: its circuit breaker, mean call time, and the
+// latest time that is reserved for one of its refused deliveries to try again (line). Times are in µs.
 type circuit struct {
 	id         string // id of the endpoint, never empty
 	openUntil  int64  // when the open breaker becomes or became half-open; 0: it is closed
 	probe      string // token of the probe, while the probe is in flight; "": none
 	probeUntil int64
-	line       int64 // the line: the latest reserved return time
+	line       int64 // latest time that is reserved for a refused delivery to try again
 	mean       int64 // mean call time, in which each new call weighs a fifth; 0: unknown
 	window     [buckets]bucket
 }
@@ -92,9 +92,9 @@ func (e *circuit) isFailing(r *rules, n int64) bool {
 	return calls >= r.minCalls && float64(failed)/float64(calls) >= r.ratio
 }
 
-// limitShare returns a bound for an endpoint that shares its origin: the endpoint may acquire another permit only if it
-// holds fewer permits than the bound. The bound is the number of free permits. It is at most 1 if all calls in the
-// endpoint's window failed.
+// limitShare returns a bound for an endpoint whose origin other endpoints use too: the endpoint may acquire another
+// permit only if it holds fewer permits than the bound. The bound is free, the number of the origin's free permits. If
+// all calls in the window of the endpoint's breaker failed, it is at most 1.
 func (e *circuit) limitShare(r *rules, now int64, free int) int {
 	if calls, failed := e.sumWindow(now / r.bucket); calls > 0 && calls == failed {
 		return min(free, 1)

@@ -45,9 +45,9 @@
 //   - An endpoint whose calls in the breaker's window all failed may hold one permit, because four hanging calls must
 //     not slow the other endpoints down.
 //   - Any other endpoint may acquire another permit only if more permits are free than it holds. So one endpoint holds
-//     at most half of the permits, rounded up. If two endpoints each hold as many of four or more permits as this rule
-//     allows, one is left for a third endpoint. Any endpoint may use an origin's only permit. An endpoint that does not
-//     share its origin may hold all permits.
+//     at most half of the permits, rounded up. Of four or more permits, two endpoints together cannot hold all: one is
+//     left for a third endpoint. Any endpoint may use an origin's only permit. An endpoint that does not share its
+//     origin may hold all permits.
 //   - The endpoint that has waited longest is served first. When endpoint A asks, the limiter keeps a permit and a call
 //     of the rate for each endpoint B that has waited for 100 ms and for longer than A, may acquire another permit by
 //     the rule above, and is expected during A's call. B is expected if it asks now, or if its reserved time is before

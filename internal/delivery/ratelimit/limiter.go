@@ -70,15 +70,16 @@ const (
 	maxWait = 5 * time.Minute
 	// presence is how long a call that waits in a worker counts as waiting after its last try. It must be longer than
 	// the time between two tries. slack is how late asynq and a busy worker may run a delayed call. recent is how long
-	// after a granted call its endpoint makes the others share the origin.
+	// after a granted call its endpoint counts as using the origin, so that the other endpoints may not use all permits
+	// (doc.go).
 	presence = 250 * time.Millisecond
 	slack    = 5 * time.Second
 	recent   = time.Minute
 	// failureRatio is the least share of failed calls that opens a breaker.
 	failureRatio = 0.7
 	// keptAfter is how long an endpoint must wait before free permits are kept for it. A kept permit is unused until a
-	// call of that endpoint tries again. For an endpoint that has waited less, this costs more than a strict order is
-	// worth.
+	// call of that endpoint tries again. For an endpoint that has waited less, the unused permits cost more than it
+	// helps to serve endpoints in the order in which they began to wait.
 	keptAfter = 100 * time.Millisecond
 )
 
@@ -100,7 +101,7 @@ type Limiter struct {
 	end   context.CancelFunc
 	tasks sync.WaitGroup // background goroutines and calls to Redis; Add only under mu, while not closed
 
-	mu        sync.Mutex // guards memory only; not locked during I/O
+	mu        sync.Mutex // guards the fields below, each origin and each endpoint; not locked during I/O
 	closed    bool
 	origins   map[string]*origin
 	endpoints map[string]*list.Element // values are *endpoint
@@ -277,7 +278,8 @@ func (p *Permit) Release(ctx context.Context, result Result) {
 func newRefusedError(v acquireAnswer, r *rules, spread float64) *RefusedError {
 	wait := time.Duration(v.wait) * time.Microsecond
 	if wait >= maxWait {
-		// No later time can be reserved. A random wait keeps the later calls from returning together.
+		// The latest return time that can be reserved is maxWait ahead, so many calls may have reserved it. A random
+		// wait keeps them from returning together.
 		wait = maxWait/2 + time.Duration(spread*float64(maxWait/2))
 	}
 	e := &RefusedError{Wait: max(wait, minWait)}

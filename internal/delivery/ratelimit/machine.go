@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// rules are the parameters of the state machine. Times are in microseconds, as in Redis.
+// rules are the parameters of the rules in doc.go, which originState and circuit apply. Times are in microseconds, as
+// in Redis.
 type rules struct {
 	inflight         int
 	gap              int64 // time between two calls at the full rate
@@ -16,16 +17,16 @@ type rules struct {
 	ratio            float64
 	openFor          int64 // how long the breaker stays open
 	minWait, maxWait int64
-	presence         int64 // how long a call that waits in a worker counts as asking after its last try
-	slack            int64 // how long a call is expected after its reserved return time
+	presence         int64 // how long after its last try a call that waits in a worker still counts as asking
+	slack            int64 // how long after the time reserved for a refused delivery its call is still expected
 	keptAfter        int64 // how long an endpoint must wait before permits are kept for it
-	recent           int64 // how long after a granted call its endpoint makes the others share the origin
+	recent           int64 // how long after a granted call its endpoint counts as using the origin
 }
 
 // question states which steps acquire may take for a call.
 type question struct {
 	attempt bool // acquire a permit if possible
-	reserve bool // reserve a return time if no permit is acquired
+	reserve bool // if no permit is acquired, reserve a time at which the delivery may try again
 }
 
 // code is the kind of an answer: granted, granted as the breaker's probe, or refused. The reason of a refusal is that
@@ -45,7 +46,7 @@ func (c code) isGranted() bool { return c == granted || c == grantedProbe }
 // acquireAnswer is the answer of originState.acquire. Times are in µs.
 type acquireAnswer struct {
 	code  code
-	wait  int64 // until the reserved return time; if none is reserved: until the rate allows a call, or 0
+	wait  int64 // until the delivery may try again; if no time is reserved for it: until the rate allows a call, or 0
 	state state
 	left  int64 // time for which the breaker stays open; 0: it is not open
 }
@@ -64,7 +65,7 @@ type originState struct {
 	permits          map[string]int64  // token → when the permit expires, in µs
 	tat              int64             // GCRA's theoretical arrival time, in µs
 	seen             [2]grant          // the latest grant, and the latest grant to any other endpoint
-	waitingEndpoints []waitingEndpoint // at most maxWaitingEndpoints, unordered; some may be forgotten (isForgotten)
+	waitingEndpoints []waitingEndpoint // at most maxWaitingEndpoints, unordered; some may no longer wait (isForgotten)
 }
 
 // permitToken returns the token of a permit: the endpoint's id, a space, and the name of the attempt.
@@ -112,14 +113,16 @@ func (m *originState) acquire(r *rules, now int64, e *circuit, token string, q q
 }
 
 // reserveTime completes the refusal v of a call to endpoint e:
-//   - It records that the endpoint waits, unless the breaker refused the call or q asks for nothing.
-//   - If q.reserve is set or the breaker refused the call, it reserves a return time and sets v.wait to the time until
-//     then. The breaker becomes half-open at the time until (0: it is closed), and no earlier time is reserved.
-func (m *originState) reserveTime(r *rules, now int64, e *circuit, until int64, v *acquireAnswer, q question) {
+//   - It records that the endpoint waits, unless the breaker refused the call, or q.attempt and q.reserve are both
+//     false.
+//   - If q.reserve is set or the breaker refused the call, it reserves a return time, at which the delivery may try
+//     again, and sets v.wait to the time until then. If the breaker refused the call, the return time is not before
+//     openUntil, when the breaker becomes half-open.
+func (m *originState) reserveTime(r *rules, now int64, e *circuit, openUntil int64, v *acquireAnswer, q question) {
 	var w *waitingEndpoint
 	from, waiters := now+r.minWait, int64(1)
 	if v.code == open {
-		from = max(from, until)
+		from = max(from, openUntil)
 	} else if q.attempt || q.reserve {
 		w = m.startWaiting(r, now, e.id)
 		waiters = int64(len(m.waitingEndpoints))
@@ -155,8 +158,8 @@ func (m *originState) release(r *rules, now int64, e *circuit, token string, res
 }
 
 // plausible returns x, a time in µs that was at most limit ahead of the clock when it was set. If x is now more than
-// 2*limit ahead, the clock was set back since, and x would close the origin for too long. Then plausible returns
-// fallback.
+// 2*limit ahead, the clock was set back since, and calls would have to wait too long for the time x. Then plausible
+// returns fallback.
 func plausible(x, now, limit, fallback int64) int64 {
 	if x > now+2*limit {
 		return fallback

@@ -35,7 +35,7 @@ type redisState struct {
 }
 
 func newRedisState(client redis.UniversalClient, r rules) *redisState {
-	// The keys must outlive all future times in the state, and a whole window.
+	// A key must exist until each time that it contains has passed, and at least for a window of the breaker.
 	keep := buckets*r.bucket + r.openFor + r.hold + r.maxWait + r.burst*r.gap
 	s := &redisState{client: client, acquireScript: redis.NewScript(acquireSource),
 		releaseScript: redis.NewScript(releaseSource),
@@ -49,9 +49,9 @@ func newRedisState(client redis.UniversalClient, r rules) *redisState {
 	return s
 }
 
-// originKey returns the Redis key of an origin's state. The key contains a hash of the origin, because agents choose
-// their origins. The hash is also the key's hash tag, so that all keys of an origin are in one hash slot of a Redis
-// cluster.
+// originKey returns the Redis key of an origin's state. The key contains a hash of the origin, because an agent could
+// choose a very long origin. The hash is also the key's hash tag, so that all keys of an origin are in one hash slot of
+// a Redis cluster.
 func originKey(origin string) string {
 	sum := sha256.Sum256([]byte(origin))
 	return "herald:limits:{" + hex.EncodeToString(sum[:16]) + "}"

@@ -15,14 +15,14 @@ type grant struct {
 // waitingEndpoint is an endpoint one of whose calls was refused because of the permits or the rate. Times are in µs.
 type waitingEndpoint struct {
 	id    string
-	since int64 // start of its wait, or later its last granted call; the endpoint with the lowest value is served first
-	asked int64 // when a call that waits in a worker last asked for a permit, or will ask again; 0: none waits
-	due   int64 // the earliest reserved return time that has not passed; 0: none
+	since int64 // when it began to wait, or was granted a call during the wait; the lowest value is served first
+	asked int64 // when a call that waits in a worker last asked or, if the rate refused it, will ask; 0: none waits
+	due   int64 // earliest return time: when the first of its refused deliveries may try again; 0: none
 }
 
 // isForgotten reports whether no call for the endpoint is expected any longer: no call that waits in a worker asked
-// within r.presence, and the reserved return time passed more than r.slack ago. Times from before the clock was set
-// back count as passed.
+// within r.presence, and the time at which a refused delivery may try again (due) passed more than r.slack ago. Times
+// from before the clock was set back count as passed.
 func (w *waitingEndpoint) isForgotten(r *rules, now int64) bool {
 	far := now + 2*r.maxWait
 	if w.asked > far || w.due > far {
@@ -31,9 +31,10 @@ func (w *waitingEndpoint) isForgotten(r *rules, now int64) bool {
 	return (w.asked == 0 || now > w.asked+r.presence) && (w.due == 0 || now > w.due+r.slack)
 }
 
-// isExpected reports whether a call of w's endpoint is expected while a call of another endpoint runs, for this
-// duration in µs. It is expected if it asks now, or if its return time is within the duration. If the duration is at
-// most r.presence, only a call that asks now is expected.
+// isExpected reports whether a call of w's endpoint is expected while a call of another endpoint runs. duration is the
+// expected time of that other call in µs. A call is expected if it waits in a worker (asked), or if the time at which a
+// refused delivery may try again (due) is at most duration ahead, or passed at most duration and at most r.slack ago.
+// If duration is at most r.presence, only a call that waits in a worker is expected.
 func (w *waitingEndpoint) isExpected(r *rules, now, duration int64) bool {
 	if w.asked > 0 && now <= w.asked+r.presence {
 		return true
@@ -41,9 +42,10 @@ func (w *waitingEndpoint) isExpected(r *rules, now, duration int64) bool {
 	return duration > r.presence && w.due > 0 && now >= w.due-duration && now <= w.due+min(duration, r.slack)
 }
 
-// weighOthers reports whether endpoint e shares its origin with others. It also returns the number of elders: endpoints
-// for each of which a permit and a call of the rate are kept, so that e cannot use them. An elder has waited longer
-// than e, is expected, and may acquire one of the free permits.
+// weighOthers reports whether endpoint e shares its origin: whether another endpoint waits, or was granted a call
+// within r.recent. It also returns the number of elders. For each elder, an endpoint, one permit and one of the calls
+// that the rate allows are kept, so that e cannot use them. An elder has waited longer than e, is expected, and may
+// acquire one of the free permits.
 func (m *originState) weighOthers(r *rules, now int64, e *circuit, free int) (shared bool, elders int) {
 	other := m.seen[0]
 	if other.id == e.id {
@@ -107,8 +109,8 @@ func (m *originState) dropForgotten(r *rules, now int64) {
 }
 
 // recordServed records in m.seen that a call to the endpoint was granted. If the endpoint was waiting, it stops
-// waiting. But if a reserved return time of the endpoint (e.line) is in the future, it continues to wait, behind all
-// others.
+// waiting. But if another delivery of the endpoint may try again at a later time (e.line), the endpoint continues to
+// wait, behind all others, unless the list of waiting endpoints is full.
 func (m *originState) recordServed(r *rules, now int64, e *circuit) {
 	if m.seen[0].id != e.id {
 		m.seen[1] = m.seen[0]

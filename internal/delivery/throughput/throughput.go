@@ -1,5 +1,5 @@
 // Package throughput counts the outcomes of attempts per minute, over all workers, for the overview page: the number of
-// each status, and a histogram of the time from acceptance to the agent's answer.
+// each status, and a histogram of the time between the acceptance of a delivery's job by Herald and the agent's answer.
 //
 // The counts are approximate, because Redis keeps them for a day and may lose them. The exact numbers are in Postgres,
 // where counting those of the last hour would read every delivery of that hour.
@@ -108,8 +108,9 @@ func New(redis Counters, log *slog.Logger, now func() time.Time) *Counter {
 	return &Counter{redis: redis, log: log, now: now, minutes: map[int64]*Minute{}}
 }
 
-// Count counts an outcome. age is the time from acceptance to the agent's answer, and is counted only if status is
-// Delivered. If the counts of maxUnsent other minutes are not in Redis yet, the outcome is not counted.
+// Count counts an outcome. age is the time between the acceptance of the delivery's job by Herald and the agent's
+// answer, and is counted only if status is Delivered. If the counts of maxUnsent other minutes are not in Redis yet,
+// the outcome is not counted.
 func (c *Counter) Count(status store.Status, age time.Duration) {
 	minute := c.now().Unix() / 60
 	c.mu.Lock()

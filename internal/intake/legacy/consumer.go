@@ -14,8 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Acceptor stores elements of the list in Postgres. *intake.Intake implements it. After an error, a Consumer passes the
-// same elements again.
+// Acceptor stores elements of the old backend's Redis list in Postgres. *intake.Intake implements it. After an error, a
+// Consumer passes the same elements again.
 type Acceptor interface {
 	FromList(ctx context.Context, elements []intake.Element) ([]intake.Taken, error)
 }
@@ -25,7 +25,7 @@ type Config struct {
 	// Client calls Redis. Each of its calls must end in bounded time, even if the context has no deadline. Required.
 	Client   redis.UniversalClient
 	Acceptor Acceptor // required
-	List     string   // HERALD_LEGACY_QUEUE; required
+	List     string   // name of the old backend's list (HERALD_LEGACY_QUEUE); required
 	Metrics  *Metrics // required
 
 	// PollInterval is the time between two polls of an empty list. Default 100 ms.
@@ -53,7 +53,7 @@ const (
 	// acceptTimeout bounds the commit of a batch. It is shorter than the default of Alive. So a worker whose Postgres
 	// does not answer fetches again, and stays alive, before it counts as dead.
 	acceptTimeout = 10 * time.Second
-	leaveTimeout  = 2 * time.Second // bounds signOff
+	leaveTimeout  = 2 * time.Second // bounds the call to Redis with which a stopping worker returns its elements
 
 	// firstPause and longestPause bound the pause of Run after an error. Each further error doubles the pause.
 	firstPause   = 250 * time.Millisecond
@@ -110,8 +110,8 @@ func (c *Consumer) awaitPause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// takeBatch acknowledges the previous batch, fetches the next one and commits it. It returns the number of elements in
-// the batch; 0 without an error means that the list is empty.
+// takeBatch acknowledges the previous batch of list elements in Redis, fetches the next batch, and commits it in
+// Postgres. It returns the number of elements in the new batch; 0 without an error means that the list is empty.
 func (c *Consumer) takeBatch(ctx context.Context) (int, error) {
 	b, err := c.list.takeBatch(ctx, c.worker, c.done, c.Alive)
 	if err != nil {
@@ -126,7 +126,7 @@ func (c *Consumer) takeBatch(ctx context.Context) (int, error) {
 	defer cancel()
 	taken, err := c.Acceptor.FromList(commit, b.elements)
 	if err != nil {
-		return 0, &commitError{err} // the elements stay in the processing list
+		return 0, &commitError{err} // the elements stay in Redis, and the next call fetches them again
 	}
 	c.done = b
 	c.logTaken(taken)

@@ -62,7 +62,8 @@ type batch struct {
 
 // takeBatch acknowledges done, the worker's previous batch, and returns its next batch. If done is empty, nothing is
 // acknowledged. An empty result means that the list is empty. The elements of the next batch stay in the processing
-// list until they are acknowledged. takeBatch also renews the worker's keep-alive key, whose TTL is alive.
+// list until they are acknowledged. takeBatch also renews the worker's keep-alive key, which expires after the time
+// alive unless it is renewed again.
 func (l *list) takeBatch(ctx context.Context, worker string, done batch, alive time.Duration) (batch, error) {
 	answer, err := l.takeScript.Run(ctx, l.client, l.keysOf(worker), worker, alive.Milliseconds(), done.token,
 		len(done.elements), uuid.NewString(), maxBatch, maxBatchBytes, maxElement).Slice()
@@ -113,9 +114,10 @@ func (l *list) removeWorker(ctx context.Context, worker string, done batch) erro
 }
 
 // runReturn runs return.lua for the worker with this id, and returns the number of elements that it moved from the
-// worker's processing list back to the old backend's list. caller is "" if another worker calls: while the worker is
-// alive, the script then moves nothing and returns -1. If the stopping worker itself calls, caller is any other text.
-// The script first acknowledges done, the worker's last batch. If done is empty, nothing is acknowledged.
+// worker's processing list back to the old backend's list. caller is "itself" if the worker stops and returns its own
+// elements, and "" if another worker returns them. If caller is "" and the worker is alive, the script moves nothing
+// and returns -1. The script first acknowledges done, the worker's last batch. If done is empty, nothing is
+// acknowledged.
 func (l *list) runReturn(ctx context.Context, worker string, done batch, caller string) (int, error) {
 	moved, err := l.returnScript.Run(ctx, l.client, l.keysOf(worker), worker, maxReturned, caller, done.token,
 		len(done.elements)).Int()
