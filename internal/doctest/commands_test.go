@@ -54,7 +54,7 @@ type world struct {
 // The test runs these pages while the demo plays its stories. The pages of apartPages have services of their own. They
 // run at the same time as those of earlyPages.
 var (
-	apartPages = []string{"docs/contributing/development.md", "docs/migrating.md"}
+	apartPages = []string{"docs/contributing/development.md", "docs/operator/old-backend.md"}
 	earlyPages = []string{"README.md", "docs/agent.md", "docs/indexer.md"}
 )
 
