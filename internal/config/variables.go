@@ -205,7 +205,7 @@ func listVariables() []variable {
 		{"HERALD_CONFIRMATIONS", "",
 			"How deep an event's block must be before the event is delivered: a duration, a number of blocks, safe " +
 				"or finalized, for all chains or for one: 6s, or 8453=6s,1=6,10=safe. Herald converts a duration to " +
-				"blocks with the measured block time, and rounds up. docs/operator/chain.md lists the defaults: 6s on most chains, " +
+				"blocks with the measured block time, and rounds up. docs/reference/chains.md lists the defaults: 6s on most chains, " +
 				"72s on Ethereum, 36s on a chain that Herald does not know, 0 on development chains (1337, 31337).",
 			false, setConfirmations},
 		{"HERALD_ORDER", "strict",
