@@ -67,7 +67,7 @@ func listVariables() []variable {
 		{"HERALD_PUBLIC_URL", "",
 			"Address at which agents reach this worker's HTTP server, as in https://herald.example: an origin, " +
 				"without a path; http only on loopback. If it is set, Herald signs every HTTP request to an agent and " +
-				"publishes the keys for verification below this address (docs/agent.md, docs/operator/start.md). Set the same " +
+				"publishes the keys for verification below this address (docs/agent.md, docs/operator/tokens-and-keys.md). Set the same " +
 				"value on every worker.", false, setPublicURL},
 		{"HERALD_API_TOKEN", "",
 			"Password of the pages (Basic, any user name) and bearer token of the API. Required if HERALD_LISTEN is " +
@@ -215,7 +215,7 @@ func listVariables() []variable {
 				"database; `worker agent policy` switches the order off for one agent.", false, setOrder},
 		{"HERALD_ALERT_URL", "",
 			"URL to which Herald posts when an agent begins to fail, recovers or is disabled, and when deliveries " +
-				"die or are held (docs/operator/start.md). Because you chose it, it may be private and use plain http; redirects " +
+				"die or are held (docs/operator/alerts-and-traces.md). Because you chose it, it may be private and use plain http; redirects " +
 				"are not followed.", true, setAlertURL},
 		{"HERALD_ALERT_SECRET", "",
 			"Signs the alerts (Standard Webhooks): whsec_ and 24 to 64 bytes in base64. Required with " +
