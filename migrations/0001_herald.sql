@@ -82,20 +82,20 @@ CREATE SEQUENCE herald.claim_no;
 -- room in the page for the next version of each row: so that update writes no index.
 CREATE TABLE herald.history (
     id                uuid          PRIMARY KEY,           -- UUIDv5 (URL name space) of key
-    key               text          NOT NULL UNIQUE,
+    key               text          NOT NULL,              -- unique: see key_hash
     seq               bigint        GENERATED ALWAYS AS IDENTITY, -- order of acceptance
     kind              text          NOT NULL,
     chain_id          bigint        NOT NULL,
     identity_registry text          NOT NULL,
     agent_id          numeric(78,0) NOT NULL,
-    order_key         text          NOT NULL,              -- one delivery at a time per agent and client
+    order_key         text,                                -- one delivery at a time per agent and client; null after retention if key begins with it
     order_seq         numeric(20,0) NOT NULL,
     order_hash        bigint,                              -- as in work
     bulk              boolean       NOT NULL DEFAULT false,-- of a backfill: its tasks go to the lane bulk
     job               jsonb,                               -- deleted by retention; contains no secrets
     secret_headers    bytea,                               -- action.endpoint.headers, sealed
     traceparent       text,                                -- W3C, version 00; null: none came, the id determines the trace id
-    kept              boolean       NOT NULL DEFAULT true, -- retention has not yet deleted job, result, headers and error
+    kept              boolean       NOT NULL DEFAULT true, -- retention has not yet deleted the contents (retain.sql)
 
     verified          boolean       NOT NULL DEFAULT false,-- accepted while workers verified the chain's events
     bound             boolean       NOT NULL DEFAULT false,-- job was read from the chain; true before the agent is called
@@ -130,14 +130,22 @@ CREATE TABLE herald.history (
     CONSTRAINT history_status CHECK (status IN ('queued', 'delivered', 'skipped', 'rejected', 'dead', 'cancelled'))
 ) WITH (fillfactor = 60);
 
+-- key_hash is the key as 128 bits of its SHA-256: an index of the keys themselves would be five times as large.
+-- +goose StatementBegin
+CREATE FUNCTION herald.key_hash(key text) RETURNS uuid LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT encode(substring(sha256(key::bytea) FOR 16), 'hex')::uuid
+$$;
+-- +goose StatementEnd
+CREATE UNIQUE INDEX history_key ON herald.history (herald.key_hash(key));
+
 -- The lists of operators.
 CREATE INDEX history_seq ON herald.history (seq);
 CREATE INDEX history_undelivered ON herald.history (undelivered, seq DESC) WHERE undelivered IS NOT NULL;
 CREATE INDEX history_reason ON herald.history (undelivered, reason, seq DESC) WHERE undelivered IS NOT NULL;
 CREATE INDEX history_agent ON herald.history (chain_id, (agent_id::text), seq DESC);
--- By the client that wrote the feedback, by its transaction, and of the rare kinds. The client is taken from order_key,
--- which stays when retention deletes the job.
-CREATE INDEX history_client ON herald.history ((split_part(order_key, '/', 3)), (seq + 0));
+-- By the client that wrote the feedback, by its transaction, and of the rare kinds. The client is the third part of
+-- order_key, and of each key that begins with order_key.
+CREATE INDEX history_client ON herald.history ((split_part(coalesce(order_key, key), '/', 3)), (seq + 0));
 CREATE INDEX history_transaction ON herald.history ((job ->> 'transactionHash')) WHERE job ->> 'transactionHash' IS NOT NULL;
 CREATE INDEX history_kind ON herald.history (kind, seq DESC) WHERE kind <> 'NewFeedback';
 -- Deliveries that retention has not yet processed.
@@ -229,7 +237,7 @@ SELECT w.id, h.key, w.seq, w.kind, w.chain_id, w.identity_registry, w.agent_id, 
   FROM herald.work w JOIN herald.history h ON h.id = w.id;
 
 CREATE VIEW herald.ended_deliveries AS
-SELECT id, key, seq, kind, chain_id, identity_registry, agent_id, order_key, order_seq, bulk, job, secret_headers,
+SELECT id, key, seq, kind, chain_id, identity_registry, agent_id, coalesce(order_key, key) AS order_key, order_seq, bulk, job, secret_headers,
        traceparent, verified, bound, source, trust, hints, corrected, status, reason, status AS place, undelivered, attempts, budget_base,
        fetch_failures, replays, dispatch, NULL::timestamptz AS handed_at, called, claim_no, NULL::timestamptz AS lease_until,
        NULL::timestamptz AS next_attempt_at, order_hash, false AS turn,

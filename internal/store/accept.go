@@ -462,7 +462,7 @@ func (s *Store) answerKnownKeys(ctx context.Context, tx pgx.Tx, in []arrival, ou
 	if len(keys) == 0 {
 		return nil
 	}
-	holders, err := s.readHolders(ctx, tx, "h.key = ANY($1)", keys)
+	holders, err := s.readHolders(ctx, tx, "herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))", keys)
 	if err != nil {
 		return err
 	}
@@ -577,10 +577,10 @@ func (s *Store) answerUnverified(ctx context.Context, tx pgx.Tx, a arrival, h ho
 func (s *Store) answerHint(ctx context.Context, tx pgx.Tx, a arrival, h holder, brought, known job.Job) (Acceptance, error) {
 	out := Acceptance{Verdict: Known, ID: h.id, Key: a.key, Status: h.status}
 	if brought.EventSum() != known.EventSum() || a.Source.Trust > h.source.Trust {
-		if _, err := tx.Exec(ctx, `SELECT FROM herald.history WHERE key = $1 FOR UPDATE`, a.key); err != nil {
+		if _, err := tx.Exec(ctx, `SELECT FROM herald.history WHERE herald.key_hash(key) = herald.key_hash($1) FOR UPDATE`, a.key); err != nil {
 			return out, fmt.Errorf("lock %s: %w", a.key, err)
 		}
-		locked, err := s.readHolders(ctx, tx, "h.key = $1", a.key)
+		locked, err := s.readHolders(ctx, tx, "herald.key_hash(h.key) = herald.key_hash($1)", a.key)
 		if err != nil {
 			return out, err
 		}

@@ -161,7 +161,7 @@ func TestQueryPlans(t *testing.T) {
 		"make_agents":     {statement("make_agents"), agents},
 		"lock_agents":     {statement("lock_agents"), agents},
 		"accept":          {statement("accept"), `ARRAY[` + id + `]::uuid[], '{k}', '{NewFeedback}', ` + agents + `, '{o}', '{1}', '{NULL}', '{NULL}', '{NULL}', '{false}', '{NULL}', '{chain}', '{0}', false, 8, 2, true`},
-		"known":           {statement("known") + " WHERE h.key = ANY($1)", `'{k}'`},
+		"known":           {statement("known") + " WHERE herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))", `'{k}'`},
 		"reopen":          {statement("reopen"), id + `, 'k', NULL, NULL, 's', 0, '0xaa', '7', 'o', '1', false`},
 		"read_event":      {statement("read_event"), id + `, '{}', NULL, 's', 0, '0xaa', '7', 'o', '1'`},
 		"hint":            {statement("hint"), id + `, 1, '{}', NULL, 's', 0, false, true`},

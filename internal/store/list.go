@@ -199,7 +199,8 @@ func (f Filter) narrow() (n narrowing) {
 		n.addCondition("job ->> 'transactionHash' =", f.Transaction) // uses the index history_transaction
 	}
 	if f.Key != "" {
-		n.addCondition("key =", f.Key)
+		n.args = append(n.args, f.Key)
+		n.conditions = append(n.conditions, fmt.Sprintf("herald.key_hash(key) = herald.key_hash($%d)", len(n.args)))
 	}
 	if f.Kind != "" {
 		n.addCondition("kind =", f.Kind)
@@ -360,7 +361,7 @@ func (s *Store) DeliveryByKey(ctx context.Context, key string) (d Delivery, err 
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()
 	var id uuid.UUID
-	if err := s.pool.QueryRow(ctx, `SELECT id FROM herald.history WHERE key = $1`, key).Scan(&id); err != nil {
+	if err := s.pool.QueryRow(ctx, `SELECT id FROM herald.history WHERE herald.key_hash(key) = herald.key_hash($1)`, key).Scan(&id); err != nil {
 		return d, fmt.Errorf("look up the row with %s: %w", key, noRows(err, ErrNotFound))
 	}
 	return s.Delivery(ctx, id)

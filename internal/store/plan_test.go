@@ -24,7 +24,7 @@ type groupStatement struct {
 type usedIndex struct{ name, condition string }
 
 var keyIndexes = []usedIndex{{`work_pkey`, `id = `}, {`work_agent`, `agent_id = `}, {`work_order`, `order_hash = `}, {`history_pkey`, `id = `},
-	{`history_key_key`, `key = `}, {`agents_pkey`, `agent_id = `}, {`attempts_([0-9]+|default)_pkey`, `delivery_id = `},
+	{`history_key`, ` = `}, {`agents_pkey`, `agent_id = `}, {`attempts_([0-9]+|default)_pkey`, `delivery_id = `},
 	{`hints_pkey`, `delivery_id = `}, {`verified_chains_pkey`, ``}, {`agents_unordered`, ``}, {`hints_review`, ``}} // the last three have few rows
 
 // byPlace is for statements about all agents: they read the deliveries of some places, not those that wait.
@@ -41,7 +41,7 @@ var groupStatements = map[string]groupStatement{
 	"record in no week": {statement("record"), namedArguments("record"), []usedIndex{{`attempts_default_started`, `started_at = `}}},
 	"dispatch":          {sql: statement("dispatch"), args: namedArguments("dispatch")},
 	"accept":            {sql: statement("accept"), args: namedArguments("accept")},
-	"known":             {sql: statement("known") + " WHERE h.key = ANY($1)", args: func(n int) string { return repeatSQL(n, `'%d'`) }},
+	"known":             {sql: statement("known") + " WHERE herald.key_hash(h.key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))", args: func(n int) string { return repeatSQL(n, `'%d'`) }},
 	"known by id":       {sql: statement("known") + " WHERE h.id = $1", args: oneDelivery},
 	"bind":              {sql: statement("bind"), args: namedArguments("bind")},
 	"read_event":        {sql: statement("read_event"), args: namedArguments("read_event")},

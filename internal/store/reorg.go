@@ -170,7 +170,7 @@ func (s *Store) listRetractions(ctx context.Context, tx pgx.Tx, known job.Job) (
 		keys = append(keys, fmt.Sprintf("%s.%d", base, n))
 	}
 	rows, _ := tx.Query(ctx, `SELECT id, key, coalesce(reason, ''), coalesce((job ->> 'retracts')::uuid, $2) FROM herald.history
-		WHERE key = ANY($1)`, keys, uuid.Nil)
+		WHERE herald.key_hash(key) = ANY(ARRAY(SELECT herald.key_hash(k) FROM unnest($1::text[]) k))`, keys, uuid.Nil)
 	there = make(map[string]retraction)
 	var r retraction
 	_, err := pgx.ForEachRow(rows, []any{&r.id, &r.key, &r.reason, &r.retracts}, func() error {

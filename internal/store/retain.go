@@ -9,11 +9,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Retain deletes the job, sealed headers, result, error and hints of deliveries that ended more than age ago. Their
-// rows stay, with id, key, status and reason. Retain also deletes attempts that began more than age ago from the
-// default partition of herald.attempts, which DropPartitions never drops, except those of open deliveries. It changes
-// at most limit deliveries and deletes at most limit attempts, and returns the sum of both. The caller repeats the call
-// while it returns more than 0.
+// Retain deletes the contents and hints of deliveries that ended more than age ago (retain.sql). Their rows stay, with
+// id, key, agent, status and reason. Retain also deletes attempts that began more than age ago from the default
+// partition of herald.attempts, which DropPartitions never drops, except those of open deliveries. It changes at most
+// limit deliveries and deletes at most limit attempts, and returns the sum of both. The caller repeats the call while
+// it returns more than 0.
 func (s *Store) Retain(ctx context.Context, age time.Duration, limit int) (rows int, err error) {
 	ctx, cancel := s.withDeadline(ctx)
 	defer cancel()

@@ -44,7 +44,7 @@ WITH arrival AS MATERIALIZED (
            order_hash IS NOT NULL AND (kind = 'ResponseAppended' OR key LIKE '%#FeedbackRevoked%')
            AND bool_or(kind = 'NewFeedback') OVER (PARTITION BY chain_id, identity_registry, agent_id, order_key, order_seq) AS awaits_feedback
       FROM hashed
-     WHERE has_mates AND (SELECT true FROM herald.history d WHERE d.key = hashed.key) IS NULL
+     WHERE has_mates AND (SELECT true FROM herald.history d WHERE herald.key_hash(d.key) = herald.key_hash(hashed.key)) IS NULL
 ), decided AS MATERIALIZED (
     SELECT x.*, CASE WHEN m.awaits_feedback OR m.follows AND (bound OR NOT verified) THEN now() + interval '10 years'
                      WHEN m.follows THEN now() + interval '10 s' -- an unchecked delivery delays others for 10 s only
@@ -79,7 +79,7 @@ WITH arrival AS MATERIALIZED (
            CASE WHEN error IS NOT NULL THEN now() END
       FROM turned
      ORDER BY nr
-    ON CONFLICT (key) DO NOTHING
+    ON CONFLICT (herald.key_hash(key)) DO NOTHING
     RETURNING id, seq
 ), opened AS MATERIALIZED ( -- the first job of each key
     SELECT DISTINCT ON (t.id) t.*, made.seq FROM turned t JOIN made USING (id) ORDER BY t.id, t.nr

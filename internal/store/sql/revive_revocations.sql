@@ -5,9 +5,9 @@
 WITH revived AS (
     UPDATE herald.history r
        SET status = 'queued', reason = NULL, error = NULL, finished_at = NULL, budget_base = r.attempts, accepted_at = now(), updated_at = now()
-     WHERE r.key = ANY(ARRAY(SELECT left(f.key, -length('#NewFeedback')) || '#FeedbackRevoked' FROM herald.history f
+     WHERE herald.key_hash(r.key) = ANY(ARRAY(SELECT herald.key_hash(left(f.key, -length('#NewFeedback')) || '#FeedbackRevoked') FROM herald.history f
                               WHERE f.id = ANY($1) AND f.kind = 'NewFeedback' AND f.finished_at IS NULL))
-       AND r.status = 'skipped' AND r.reason = 'never_delivered'
+       AND r.job IS NOT NULL AND r.status = 'skipped' AND r.reason = 'never_delivered'
     RETURNING r.*
 )
 {{reopen revived}}

@@ -3,5 +3,5 @@
 -- of all open deliveries.
 CASE WHEN ROW.kind = 'ResponseAppended' OR ROW.key LIKE '%#FeedbackRevoked%' THEN coalesce(
      (SELECT f.replays = 0 OR NOT f.called FROM herald.work f
-       WHERE f.id = (SELECT h.id FROM herald.history h WHERE h.key = ROW.order_key || '/' || ROW.order_seq || '#NewFeedback')), false)
+       WHERE f.id = (SELECT h.id FROM herald.history h WHERE herald.key_hash(h.key) = herald.key_hash(ROW.order_key || '/' || ROW.order_seq || '#NewFeedback'))), false)
      ELSE false END
