@@ -40,7 +40,7 @@ type world struct {
 	env  []string
 
 	rpc, gateway    string       // addresses: the demo's chain and IPFS
-	free            string       // an unused port
+	free, apartPort string       // unused ports
 	database, redis string       // the reader's own services
 	oldDatabase     string       // a database with the old backend's tables
 	redisCLI        string       // a command that connects to redis
@@ -105,7 +105,7 @@ func newWorld(t *testing.T) *world {
 		t.Helper()
 		heraldtest.Must(t, err)
 	}
-	w := &world{database: heraldtest.EmptyPostgres(t), redis: heraldtest.Redis(t), free: heraldtest.Address(t)}
+	w := &world{database: heraldtest.EmptyPostgres(t), redis: heraldtest.Redis(t), free: heraldtest.Address(t), apartPort: heraldtest.Address(t)}
 	var err error
 	w.root, err = filepath.Abs(filepath.Join("..", ".."))
 	must(err)

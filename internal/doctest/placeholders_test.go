@@ -21,6 +21,7 @@ var substitutions = []substitution{
 	{"8453:42", func(*world) string { return "31337:0" }, "the agent of the demo's first story"},
 	{"RPC_URL_8453=https://…", func(w *world) string { return "RPC_URL_31337=" + w.rpc }, "the demo's chain"},
 	{"127.0.0.1:8081", func(w *world) string { return w.free }, "a port that is free here"},
+	{"127.0.0.1:8082", func(w *world) string { return w.apartPort }, "another one, because apartPages run at the same time"},
 	{"postgres://herald@db.example/herald", func(w *world) string { return "'" + w.database + "'" }, "an empty database"},
 	{"redis-cli -u redis://redis.example", func(w *world) string { return w.redisCLI }, "a redis-cli that reaches that Redis"},
 	{"postgres://agentauri@db.example/agentauri", func(w *world) string { return "'" + w.oldDatabase + "'" },
