@@ -364,6 +364,7 @@ $$;
 --
 --   canonical  the event is on the chain as far as the chain was read
 --   orphaned   its block was replaced, and the new blocks are not yet read up to the head
+--   checked    a worker's check found it in a block that its contract's cursor had not read
 --   gone       the new blocks do not have it either, and its delivery had ended or its agent was called; its key may
 --              be used by another event
 --
@@ -373,7 +374,7 @@ CREATE TABLE herald.chain_events (
     chain_id     bigint NOT NULL,
     contract     text   NOT NULL, -- the address that emitted the event, in lower case
     block_number bigint NOT NULL,
-    state        text   NOT NULL DEFAULT 'canonical' CHECK (state IN ('canonical', 'orphaned', 'gone'))
+    state        text   NOT NULL DEFAULT 'canonical' CHECK (state IN ('canonical', 'orphaned', 'checked', 'gone'))
 );
 CREATE INDEX chain_events_block ON herald.chain_events (chain_id, contract, block_number);
 CREATE INDEX chain_events_orphaned ON herald.chain_events (chain_id, contract) WHERE state = 'orphaned';

@@ -94,7 +94,7 @@ func (e *Executor) prepareFollowers(ctx context.Context, a *attempt, tool mcpcal
 	working.Wait()
 	for _, f := range all {
 		if f.fetching > 0 && wantsFile(f.claim.Job) {
-			a.effort.hold.Spend(effort.Fetches, 1, f.fetching) // of the same agent, so charged to the leader's attempt
+			a.effort.hold.Spend(effort.Fetches, 1, f.fetching) // members use the budget of the leader's agent
 		}
 	}
 }
@@ -117,7 +117,8 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 	if err = e.checkDelivery(ctx, f.attempt); err != nil {
 		return err
 	}
-	if f.back = f.claim.Job.ActionSum() != a.claim.Job.ActionSum(); f.back { // the check chose another action
+	// The check may have chosen a job with another action (tool, endpoint, template) than the leader's.
+	if f.back = f.claim.Job.ActionSum() != a.claim.Job.ActionSum(); f.back {
 		return errors.New("the delivery has another action than the batch")
 	}
 
@@ -138,10 +139,10 @@ func (e *Executor) prepareFollower(ctx context.Context, a *attempt, f *follower,
 		return err
 	}
 
-	e.beginStage(f.attempt, "connect") // the leader is connected
+	e.beginStage(f.attempt, "connect") // takes no time, because the leader has connected to the agent
 	e.beginStage(f.attempt, "compose")
 	fitted, err := fitItem(ctx, e, f.attempt, tool)
-	if err != nil { // the agent's other tool may accept it
+	if err != nil { // feedbackTool, in a call with this delivery alone, may accept the arguments
 		f.back = true
 		return err
 	}
@@ -169,8 +170,8 @@ func (e *Executor) adoptSpooled(ctx context.Context, f *follower) (ended bool, e
 }
 
 // decideFollower returns the outcome of the batch member f, as decideOutcome does. It clears three fields of
-// store.Outcome: Task and Anew, because f has no task, and Moved, because the leader's outcome already says that the
-// endpoint may have moved.
+// store.Outcome: Task and Anew, because f has no task in Redis that could wait or be replaced, and Moved, because the
+// leader's outcome already says that the endpoint may have moved.
 func (e *Executor) decideFollower(f *follower) decision {
 	d := e.decideOutcome(f.attempt, f.failure)
 	d.Task, d.Anew, d.Moved = false, false, false

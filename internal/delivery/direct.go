@@ -25,16 +25,16 @@ type DirectConfig struct {
 	Limiter Limiter // the limiter of unbound agents or, if there is none, of all agents; nil: no limit
 	// Unbound reports that Limiter is the limiter of unbound agents.
 	Unbound bool
-	// MayRun is as in Config, and gets zero values for the agent, because direct calls name none. nil: no command may
-	// be run.
+	// MayRun reports whether the command argv may be run. It is the function of Config.MayRun, called with zero values
+	// for the agent, because direct calls name no agent. nil: no command may be run.
 	MayRun      func(chainID uint64, registry common.Address, agentID string, argv []string) bool
 	Metrics     *Metrics      // required
 	CallTimeout time.Duration // required
 	Logger      *slog.Logger  // required
 }
 
-// directMeta is the name of the member of a direct call's _meta that says that Herald verified nothing. Direct calls
-// have no member metaKey.
+// directMeta is the name of a field in the _meta object of a direct call. It says that Herald verified nothing. A
+// direct call has no delivery, so its _meta has no field metaKey.
 const directMeta = "io.agentherald/direct"
 
 // DirectCaller calls a tool without a delivery: it claims no row, and neither retries nor records the call. It treats
@@ -50,7 +50,7 @@ func NewDirectCaller(cfg DirectConfig) (*DirectCaller, error) {
 	return &DirectCaller{cfg}, nil
 }
 
-// DirectError is the failure of a direct call.
+// DirectError is the failure of a direct call: a call without a delivery (DirectCaller).
 type DirectError struct {
 	Reason reason.Reason
 	Text   string        // a sentence for the operator, without secrets
@@ -117,8 +117,8 @@ func (d *DirectCaller) callLimited(ctx context.Context, at mcpcall.Endpoint, c j
 }
 
 // acquirePermit acquires a permit for a direct call to an endpoint. If there is no limiter, it returns nil and no
-// error. If the limiter refuses, the error is a *retry.Failure with the limiter's wait. With Unbound, direct calls
-// count at the limits of unbound agents. Otherwise a caller could name any agent's endpoint and use up that agent's
+// error. If the limiter refuses, the error is a *retry.Failure with the limiter's wait. If Unbound is set, direct calls
+// count at the limits of unbound agents, so that a caller cannot name an agent's endpoint and use up that agent's
 // limits.
 func (d *DirectCaller) acquirePermit(ctx context.Context, at mcpcall.Endpoint) (*ratelimit.Permit, error) {
 	if d.Limiter == nil {

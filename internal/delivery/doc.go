@@ -36,7 +36,7 @@
 //   - No agent is called without a claim, or if less of the lease is left than the call may take.
 //   - A member of a batch has its own claim, lease and attempt, but no task. It is recorded, its claim is released, or
 //     its lease expires.
-//   - An attempt ends with its deadline or with the process, never because asynq cancels its task.
+//   - Only its deadline or the end of the process cancels an attempt. asynq cannot, even if it cancels the task.
 //   - Recording is repeated until it succeeds, the claim is lost, or the process ends. Until then the outcome is also
 //     spooled in Redis. If the latest attempt has no outcome in Postgres, the next claim reads the spool before any
 //     call, so that an accepted delivery is not called again.

@@ -87,9 +87,10 @@ func (a *attempt) releaseSlots(ctx context.Context) {
 	a.slots.release(ctx)
 }
 
-// observeCosts is called before the first request to the agent. From then on, the attempt reserves at least the elapsed
-// time (effort.Hold.Reach). It returns a context for the requests: each request with it adds its connections and tool
-// lists to f.costs. If there is no effort budget, it returns ctx.
+// observeCosts is called before the first request to the agent. From then on, the attempt reserves in its agent's
+// effort budget at least the time that has passed since this call (effort.Hold.Reach). It returns a context for the
+// requests: each request with it adds its connections and tool lists to f.costs. If there is no effort budget, it
+// returns ctx.
 func (f *attemptEffort) observeCosts(ctx context.Context) context.Context {
 	if f.hold == nil {
 		return ctx
@@ -122,6 +123,6 @@ func wantsFile(j job.Job) bool {
 	return uri != "" && j.Action.IncludeFileContent
 }
 
-// slotToken returns the token of the attempt with claim c for the limiters of group permits: the delivery's id and the
-// claim number.
+// slotToken returns the text by which the limiters of group permits identify the attempt with claim c: the delivery's
+// id and the claim number.
 func slotToken(c *store.Claim) string { return fmt.Sprintf("%s:%d", c.ID, c.No) }

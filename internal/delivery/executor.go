@@ -91,7 +91,7 @@ func (e *Executor) Deliver(ctx context.Context, id uuid.UUID, n int, t *ticket) 
 	}
 
 	outcome := e.decideOutcome(a, failure)
-	outcome.Anew = t.gaveUp // the wait gets a new task: asynq ends this one only when the worker has slots again
+	outcome.Anew = t.gaveUp // withholdClaim delays the end of this task, so the delivery waits with a new one
 	t.awaitRoom()
 	a.releaseSlots(ctx)
 	t.release(outcome.Status == store.Delivered)
@@ -130,7 +130,7 @@ func (e *Executor) runAttempt(ctx context.Context, a *attempt) (err error) {
 	if a.file, err = e.fetchFile(ctx, a); err != nil {
 		return err
 	}
-	defer e.releasePayload(a) // recording may take long and does not need it
+	defer e.releasePayload(a) // recording may take long and does not need the file and arguments
 
 	e.beginStage(a, "connect")
 	names, err := ToolNames(a.claim.Job, e.ToolAliases, a.server)

@@ -67,7 +67,7 @@ func (e *Executor) registeredEndpoint(ctx context.Context, c *store.Claim) (reso
 		Endpoint: mcpcall.Endpoint{Transport: t.Transport, URL: t.URL, Command: t.Command, Args: t.Args,
 			ProtocolHint: t.ProtocolHint},
 		source:  fmt.Sprintf(" from %s (%s)%s", t.DocumentSource, t.From, describeBinding(t)),
-		unbound: t.Binding != "" && !t.Bound(), // "": the policy does not ask for a binding
+		unbound: t.Binding != "" && !t.Bound(), // "": HERALD_BINDING is off, and no agent counts as unbound
 	}
 	found.display = displayEndpoint(found.Endpoint)
 	return found, nil

@@ -23,7 +23,7 @@ import (
 type attemptSpans struct {
 	tracer trace.Tracer
 	span   trace.Span
-	call   trace.SpanID // id of the span of the step call, which the agent receives before the span exists
+	call   trace.SpanID // id of the span of the step call; the agent receives this id before the span exists
 }
 
 // maxSpanText bounds each text of agents and clients in a span, in bytes.

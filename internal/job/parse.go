@@ -61,8 +61,8 @@ type Limits struct {
 	MaxTimeout time.Duration
 	// Tools contains the tool names that a job may contain in addition to those of readTool (HERALD_TOOLS).
 	Tools []string
-	// Registries returns the registries of a chain. If known is true, the registry that a job's kind needs must be
-	// among them, and the first one is used for a job without a registry. If known is false, a job may contain any
+	// Registries returns the registries of a chain, a list for each type of registry. If known is true, a job must name
+	// one of the list for its type; a job that names none gets the first one. If known is false, a job may contain any
 	// registry. The default, erc8004.ListedRegistries, returns the public deployments of ERC-8004.
 	Registries func(chainID uint64) (_ erc8004.Registries, known bool)
 }

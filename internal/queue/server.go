@@ -176,7 +176,8 @@ func (s *Server) newHandler(h Handler) asynq.Handler {
 }
 
 // runTask calls h.Deliver for the task of a delivery and h.Intake for a task with a whole job, and returns their
-// results. In two cases it calls neither. For a foreign task it returns a *foreignError. For a copy that moveToRetry
+// results. In two cases it calls neither. For a task of another type, which another
+// program has put into the queue, it returns a *foreignError. For a copy that moveToRetry
 // enqueued, it returns the rest of the wait as a *WaitError, until that wait is over.
 func (s *Server) runTask(ctx context.Context, h Handler, t *asynq.Task) (string, error) {
 	if !s.kinds[t.Type()] {

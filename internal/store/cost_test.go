@@ -166,7 +166,7 @@ func TestQueryPlans(t *testing.T) {
 		"read_event":      {statement("read_event"), id + `, '{}', NULL, 's', 0, '0xaa', '7', 'o', '1'`},
 		"hint":            {statement("hint"), id + `, 1, '{}', NULL, 's', 0, false, true`},
 		"wake":            {statement("wake"), id},
-		"bind":            {statement("bind"), id + `, 1, 0, '{}', NULL, 's', 0, NULL, ` + agent + `, 'o', '1'`},
+		"bind":            {statement("bind"), id + `, 1, 0, '{}', NULL, 's', 0, NULL, ` + agent + `, 'o', '1', '0xbb', 1000`},
 		"revive":          {statement("revive_revocations"), `ARRAY[` + id + `]::uuid[]`},
 		"displace":        {statement("displace"), id + `, 'k'`},
 		"backlog":         {statement("backlog"), `8, 500`},

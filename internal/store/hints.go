@@ -217,11 +217,16 @@ func (s *Store) Bind(ctx context.Context, c *Claim, b Binding) (err error) {
 	locked := c.Agent()
 	batch := &pgx.Batch{}
 	batch.Queue(statement("lock_agent"), locked.ChainID, locked.Registry, locked.ID)
+	contract, block := emitterOf(b.Job), b.Job.BlockNumber
+	if b.Job.IsRetraction() { // its block is the removed one
+		contract, block = "", 0
+	}
 	var mayCall bool
 	batch.Queue(statement("bind"), namedStatement("bind").args(pgx.NamedArgs{"delivery_id": c.ID,
 		"claim_no": c.No, "hints": c.Hints, "job": raw, "sealed_headers": b.SealedHeaders, "source": b.Source.Name,
 		"trust": int(b.Source.Trust), "corrected": boundNames(b.Corrected), "chain_id": int64(a.ChainID),
-		"registry": a.Registry, "agent_id": a.ID, "order_key": b.Job.OrderKey(), "order_seq": fmt.Sprint(b.Job.OrderSeq())})...).
+		"registry": a.Registry, "agent_id": a.ID, "order_key": b.Job.OrderKey(), "order_seq": fmt.Sprint(b.Job.OrderSeq()),
+		"contract": contract, "block": int64(block)})...).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&mayCall) })
 	err = s.pool.SendBatch(ctx, batch).Close()
 	if errors.Is(err, pgx.ErrNoRows) {

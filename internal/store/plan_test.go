@@ -25,7 +25,8 @@ type usedIndex struct{ name, condition string }
 
 var keyIndexes = []usedIndex{{`work_pkey`, `id = `}, {`work_agent`, `agent_id = `}, {`work_order`, `order_hash = `}, {`history_pkey`, `id = `},
 	{`history_key`, ` = `}, {`agents_pkey`, `agent_id = `}, {`attempts_([0-9]+|default)_pkey`, `delivery_id = `},
-	{`hints_pkey`, `delivery_id = `}, {`verified_chains_pkey`, ``}, {`agents_unordered`, ``}, {`hints_review`, ``}} // the last three have few rows
+	{`hints_pkey`, `delivery_id = `}, {`verified_chains_pkey`, ``}, {`agents_unordered`, ``}, {`hints_review`, ``},
+	{`chain_cursors_pkey`, ``}} // the last four have few rows
 
 // byPlace is for statements about all agents: they read the deliveries of some places, not those that wait.
 var byPlace = usedIndex{`work_agent`, `place = `}
@@ -104,7 +105,8 @@ func groupArguments(statement string, n int) string {
 	single := map[string]string{"max_dispatched": `8`, "max_responses": `2`, "alone": `false`, "lease": `'2 min'`, "recent": `'1 hour'`, "tolerance": `'1 s'`,
 		"chain_id": `8453`, "registry": `'0xaa'`, "agent_id": `'1'`, "leader": `md5('1')::uuid`, "limit": fmt.Sprint(n), "bound": `true`, "strict": `true`,
 		"delivery_id": `md5('1')::uuid`, "claim_no": `1`, "job": `'{}'`, "sealed_headers": `NULL`, "source": `''`, "trust": `0`, "corrected": `NULL`,
-		"order_key": `'1'`, "order_seq": `'1'`, "rank": `1`, "refuted": `false`, "review": `true`, "key": `'1'`, "read": `true`}
+		"order_key": `'1'`, "order_seq": `'1'`, "rank": `1`, "refuted": `false`, "review": `true`, "key": `'1'`, "read": `true`,
+		"contract": `'0xbb'`, "block": `1000`}
 	switch statement {
 	case "bind":
 		single["hints"] = `0`

@@ -115,8 +115,8 @@ func TestTokenStoredMeanwhile(t *testing.T) {
 	}
 }
 
-// TestLostClaimReleasesNothing: a worker that has lost its claim and records that the delivery is held changes nothing,
-// although the credential was stored meanwhile: the store does not return the tasks of an outcome that is refused.
+// TestLostClaimReleasesNothing: a worker that has lost its claim records that the delivery is held. That releases no
+// other held delivery, even if the credential was stored since, because Record does not return tasks with ErrFenced.
 func TestLostClaimReleasesNothing(t *testing.T) {
 	t.Parallel()
 	s, k := newStore(t), newKeys(t)

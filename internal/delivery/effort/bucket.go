@@ -49,7 +49,8 @@ func (b *bucket) addRefill(r rules, now int64) {
 	}
 }
 
-// chargeSpent refills the bucket up to now (µs), and then adds spent (µs by kind) to the used worker time, even if the
+// chargeSpent refills the bucket up to now (µs), and then adds spent, the µs spent on each kind of
+// work, to the used worker time, even if the
 // sum exceeds the bucket's size.
 func (b *bucket) chargeSpent(r rules, now int64, spent [kindCount]float64) {
 	b.addRefill(r, now)

@@ -41,7 +41,8 @@ func agentKey(a store.Agent) string {
 	return "herald:effort:" + hex.EncodeToString(hash[:16])
 }
 
-// known is the usage of an agent: the mean cost of its latest attempts in µs, and the used worker time in µs by kind.
+// known is the usage of an agent: the mean cost of its latest attempts in µs, and the used worker time in µs for
+// each kind of work (calls, files, …).
 type known struct {
 	mean float64
 	used [kindCount]float64

@@ -269,9 +269,9 @@ func (r *Reconciler) dispatchLost(ctx context.Context, now time.Time) (lost int,
 	return lost + late, err
 }
 
-// dispatchAllLost enqueues new tasks for all deliveries that were dispatched before the time since which Redis has kept
-// tasks (TaskFinder.RedisMarker), and returns their number. It does nothing if it already did that completely for the
-// same time. now is the time by Postgres' clock. If Redis does not accept a task, dispatchAllLost returns no error,
+// dispatchAllLost enqueues new tasks for all deliveries that were dispatched before Redis last lost its data
+// (TaskFinder.RedisMarker returns that time), and returns their number. It does nothing if it already did that
+// completely for the same loss. now is the time by Postgres' clock. If Redis does not accept a task, dispatchAllLost returns no error,
 // because a later round finds the remaining deliveries overdue.
 func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost int, err error) {
 	ask, cancel := context.WithTimeout(ctx, redisTimeout)

@@ -280,7 +280,8 @@ func (s *Store) keepsOrder(a store.Agent) bool {
 	return s.strict && s.agent(a).policy.Order != store.OrderOff
 }
 
-// findOvertaken returns the index (OrderSeq) of the first earlier open mate that no longer delays r, or "".
+// findOvertaken returns the index (OrderSeq) of the first open delivery of the same ordering key that is earlier than r and
+// no longer delays it. It returns "" if there is none.
 func (s *Store) findOvertaken(r *row, now time.Time) string {
 	var first *row
 	for _, o := range s.rows {

@@ -16,7 +16,9 @@
 -- @settled    no reorg is expected to replace this block: remembered events up to it and before @from are deleted
 --
 -- A backfill does not change events in blocks that a contract's own cursor has read, because that cursor is responsible
--- for them.
+-- for them. Events that a worker's check found in a block before @next, and with which the agent was called, become
+-- orphaned too. The caller then remembers the block's events, so those that the block has are no longer orphaned. Those
+-- that the block lacks are gone, or their delivery's next check finds them.
 --
 -- Returns how many cursors moved, and whether their contracts have orphaned events. The caller rolls back if not all of
 -- them moved.
@@ -41,12 +43,19 @@ WITH own AS MATERIALIZED (
        AND block_number <= (SELECT coalesce(min(end_block), 9223372036854775807) FROM moved) AND state = 'canonical'
        AND (@backfill = '' OR NOT herald.is_followed(chain_id, contract, block_number))
     RETURNING 1
+), checked AS (
+    UPDATE herald.chain_events e
+       SET state = CASE WHEN (SELECT coalesce(w.called, h.called) FROM herald.history h LEFT JOIN herald.work w ON w.id = h.id
+                               WHERE h.id = e.delivery_id) THEN 'orphaned' ELSE state END
+     WHERE @backfill = '' AND chain_id = @chain_id AND contract = ANY(@registries::text[]) AND state = 'checked' AND block_number < @next
+       AND (block_number > @settled OR block_number >= @from)
+    RETURNING 1
 ), settled AS (
     DELETE FROM herald.chain_events
      WHERE chain_id = @chain_id AND contract = ANY(@registries::text[]) AND block_number <= @settled AND block_number < @from
-       AND state = 'canonical'
+       AND state IN ('canonical', 'checked')
 )
 SELECT (SELECT count(*) FROM moved),
-       EXISTS (SELECT FROM orphaned)
+       EXISTS (SELECT FROM orphaned) OR EXISTS (SELECT FROM checked)
     OR EXISTS (SELECT FROM herald.chain_events
                 WHERE chain_id = @chain_id AND contract = ANY(@registries::text[]) AND state = 'orphaned')

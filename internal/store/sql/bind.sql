@@ -7,6 +7,8 @@
 -- @hints: Claim.Hints; if a hint arrived or the follower read the event after the claim, nothing changes
 -- @job jsonb, @sealed_headers or null, @source, @trust (of the action), @corrected text[] or null: unchanged
 -- @chain_id, @registry (IdentityRegistry), @agent_id, @order_key, @order_seq
+-- @contract, @block: where the event is, or '' and 0. If the contract's cursor has not read the block yet, the event is
+--   remembered as checked, because a reorg may replace the block before (advance_cursors.sql).
 -- Returns whether the agent may be called, or no row if nothing changed.
 WITH agent AS (
     INSERT INTO herald.agents (chain_id, identity_registry, agent_id)
@@ -28,6 +30,11 @@ WITH agent AS (
       FROM event e
      WHERE h.id = e.id AND h.id = @delivery_id AND h.hints = @hints
     RETURNING e.*
+), remembered AS (
+    INSERT INTO herald.chain_events AS o (delivery_id, chain_id, contract, block_number, state)
+    SELECT read.id, @chain_id, @contract::text, @block::bigint, 'checked' FROM read
+     WHERE EXISTS (SELECT FROM herald.chain_cursors WHERE chain_id = @chain_id AND contracts = @contract AND backfill = '' AND next_block <= @block)
+    ON CONFLICT (delivery_id) DO UPDATE SET block_number = excluded.block_number WHERE o.state = 'checked'
 )
 UPDATE herald.work d
    SET bound = true, identity_registry = @registry, agent_id = @agent_id::text::numeric,
