@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// payload is the body of a post. docs/running.md, "Posts", documents it. Fields may be added.
+// payload is the body of a post. docs/operator/alerts-and-traces.md, "Posts", documents it. Fields may be added.
 type payload struct {
 	Type      store.AlertKind `json:"type"`
 	Timestamp time.Time       `json:"timestamp"` // of the discovery; header webhook-timestamp: of the attempt

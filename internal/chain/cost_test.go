@@ -64,12 +64,12 @@ func (m *meter) reset() (requests, calls int) {
 	return requests, calls
 }
 
-// TestRequestsOfAFollower compares the table in docs/chain.md with the measured requests of a poll: without a new
+// TestRequestsOfAFollower compares the table in docs/operator/chain.md with the measured requests of a poll: without a new
 // block, with one, with four, and with an event.
 func TestRequestsOfAFollower(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
-	page, err := os.ReadFile("../../docs/chain.md")
+	page, err := os.ReadFile("../../docs/operator/chain.md")
 	heraldtest.Must(t, err)
 	for _, trusted := range []bool{true, false} {
 		m := newMeter(t, w.net.URL())
@@ -99,16 +99,16 @@ func TestRequestsOfAFollower(t *testing.T) {
 		name := map[bool]string{true: "trusted", false: "not trusted"}[trusted]
 		row := fmt.Sprintf("| %s | %s | %s | %s | %s |", name, idle, empty, four, event)
 		if !strings.Contains(string(page), row) {
-			t.Errorf("docs/chain.md says %q, measured:\n%s", regexp.MustCompile(`(?m)^\| `+name+` .*$`).FindString(string(page)), row)
+			t.Errorf("docs/operator/chain.md says %q, measured:\n%s", regexp.MustCompile(`(?m)^\| `+name+` .*$`).FindString(string(page)), row)
 		}
 	}
 }
 
-// TestCostOfFollowing compares docs/chain.md with the requests and calls per hour at the head of a chain, measured in
+// TestCostOfFollowing compares docs/operator/chain.md with the requests and calls per hour at the head of a chain, measured in
 // ten simulated minutes, or three on fast chains. make bench-chain prints the rows.
 func TestCostOfFollowing(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/chain.md")
+	page, err := os.ReadFile("../../docs/operator/chain.md")
 	heraldtest.Must(t, err)
 	for _, pace := range paces {
 		row := fmt.Sprintf("| %s |", pace)
@@ -145,7 +145,7 @@ func TestCostOfFollowing(t *testing.T) {
 		t.Log(row)
 		documented := regexp.MustCompile(fmt.Sprintf(`(?m)^\| %s \| .*\(.*$`, pace)).FindString(string(page))
 		if !isClose(documented, row) {
-			t.Errorf("docs/chain.md says\n%s, measured:\n%s", documented, row)
+			t.Errorf("docs/operator/chain.md says\n%s, measured:\n%s", documented, row)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/agentherald/herald/internal/heraldtest"
 )
 
-var update = flag.Bool("update", false, "rewrite the tables in docs/reference/settings.md and docs/chain.md")
+var update = flag.Bool("update", false, "rewrite the tables in docs/reference/settings.md and docs/reference/chains.md")
 
 // TestSettingsPage compares the table of settings with the code. `go test ./internal/config -run TestSettingsPage
 // -update` rewrites it.
@@ -23,8 +23,8 @@ func TestSettingsPage(t *testing.T) {
 // TestChainPage compares the tables of chains with the code. `go test ./internal/config -run TestChainPage -update`
 // rewrites them.
 func TestChainPage(t *testing.T) {
-	checkTable(t, "../../docs/chain.md", "chains", chainTable(t))
-	checkTable(t, "../../docs/chain.md", "paces", paceTable(t))
+	checkTable(t, "../../docs/reference/chains.md", "chains", chainTable(t))
+	checkTable(t, "../../docs/reference/chains.md", "paces", paceTable(t))
 }
 
 // checkTable compares the text between the marks <!-- name:begin --> and <!-- name:end --> of a page with a table.

@@ -50,7 +50,7 @@ func listVariables() []variable {
 				"Postgres.", true, setDatabaseURL(func(c *Config) *secret.Secret { return &c.DatabaseURL })},
 		{"HERALD_LEADER_DATABASE_URL", "",
 			"The same database without a pooler. Set it if DATABASE_URL leads through a pooler in transaction mode " +
-				"(docs/scaling.md).", true, setDatabaseURL(func(c *Config) *secret.Secret { return &c.LeaderURL })},
+				"(docs/operator/scaling.md).", true, setDatabaseURL(func(c *Config) *secret.Secret { return &c.LeaderURL })},
 		{"HERALD_QUEUE", "",
 			"embedded: run an embedded queue on this machine although DATABASE_URL is set (one worker only). redis: " +
 				"use REDIS_URL, which is then required.", false,
@@ -67,7 +67,7 @@ func listVariables() []variable {
 		{"HERALD_PUBLIC_URL", "",
 			"Address at which agents reach this worker's HTTP server, as in https://herald.example: an origin, " +
 				"without a path; http only on loopback. If it is set, Herald signs every HTTP request to an agent and " +
-				"publishes the keys for verification below this address (docs/agent.md, docs/running.md). Set the same " +
+				"publishes the keys for verification below this address (docs/agent.md, docs/operator/tokens-and-keys.md). Set the same " +
 				"value on every worker.", false, setPublicURL},
 		{"HERALD_API_TOKEN", "",
 			"Password of the pages (Basic, any user name) and bearer token of the API. Required if HERALD_LISTEN is " +
@@ -194,7 +194,7 @@ func listVariables() []variable {
 				"that block are searched.", false, setLogRange},
 		{"HERALD_RPC_TRUST", "",
 			"Chains whose nodes are trusted to return all logs: all, or 8453,1. On other chains, Herald verifies " +
-				"that the logs are complete (docs/chain.md): with a second node, or with the blocks' headers (logsBloom) and " +
+				"that the logs are complete (docs/operator/chain.md): with a second node, or with the blocks' headers (logsBloom) and " +
 				"the receipts of each block that may have an event, which must match its receiptsRoot. A watch uses at " +
 				"most ten calls per poll for this, a backfill up to two calls per block, 50 in a request. On a busy " +
 				"rollup, receipts are up to a megabyte per block.", false, setTrust},
@@ -205,7 +205,7 @@ func listVariables() []variable {
 		{"HERALD_CONFIRMATIONS", "",
 			"How deep an event's block must be before the event is delivered: a duration, a number of blocks, safe " +
 				"or finalized, for all chains or for one: 6s, or 8453=6s,1=6,10=safe. Herald converts a duration to " +
-				"blocks with the measured block time, and rounds up. docs/chain.md lists the defaults: 6s on most chains, " +
+				"blocks with the measured block time, and rounds up. docs/reference/chains.md lists the defaults: 6s on most chains, " +
 				"72s on Ethereum, 36s on a chain that Herald does not know, 0 on development chains (1337, 31337).",
 			false, setConfirmations},
 		{"HERALD_ORDER", "strict",
@@ -215,7 +215,7 @@ func listVariables() []variable {
 				"database; `worker agent policy` switches the order off for one agent.", false, setOrder},
 		{"HERALD_ALERT_URL", "",
 			"URL to which Herald posts when an agent begins to fail, recovers or is disabled, and when deliveries " +
-				"die or are held (docs/running.md). Because you chose it, it may be private and use plain http; redirects " +
+				"die or are held (docs/operator/alerts-and-traces.md). Because you chose it, it may be private and use plain http; redirects " +
 				"are not followed.", true, setAlertURL},
 		{"HERALD_ALERT_SECRET", "",
 			"Signs the alerts (Standard Webhooks): whsec_ and 24 to 64 bytes in base64. Required with " +

@@ -38,7 +38,7 @@ var skipReasons = []string{
 const ownServices = "services of your own"
 
 // optionalTools are programs that some machines lack. Without its program, a block marked "run with" is skipped.
-var optionalTools = []string{"jq"}
+var optionalTools = []string{"jq", "psql"}
 
 var (
 	marker = regexp.MustCompile(`^<!-- (not run|run with): (.*) -->$`)
@@ -103,9 +103,13 @@ func (b *block) mark(kind, text string, fault func(line int, format string, args
 		if _, _, err := trial.FindRedisCLI(); err != nil {
 			b.skip = "needs redis-cli"
 		}
-	case kind == "run with" && slices.Contains(optionalTools, text):
-		if _, err := exec.LookPath(text); err != nil {
-			b.skip = "needs " + text
+	case kind == "run with" && slices.Contains(optionalTools, strings.Split(text, " and ")[0]):
+		for tool := range strings.SplitSeq(text, " and ") {
+			if !slices.Contains(optionalTools, tool) {
+				fault(b.line-1, "run with: %q is not one of %q", tool, optionalTools)
+			} else if _, err := exec.LookPath(tool); err != nil {
+				b.skip = "needs " + tool
+			}
 		}
 	default:
 		fault(b.line-1, "%s: %q is not one of the known ways: %q, %q", kind, text, skipReasons, ownServices)

@@ -68,14 +68,15 @@ type session struct {
 	free string // the address of an unused port
 }
 
-// afterStories is the page whose commands give feedback, which a reorg of the stories could remove, and replay what
+// afterStories are the pages whose commands give feedback, which a reorg of the stories could remove, or replay what
 // failed, which must not change between the selection and the replay.
-const afterStories = "docs/running.md"
+var afterStories = []string{"docs/operator/start.md", "docs/operator/troubleshooting.md"}
 
 // demoChain is the demo's chain.
 const demoChain = 31337
 
-// TestCommands runs the commands of README.md and of the pages below docs, all pages at once.
+// TestCommands runs the commands of README.md and of the pages below docs, all pages at once. A page's blocks beside the
+// demo run before its others, which may use files that they wrote.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -94,13 +95,23 @@ func TestCommands(t *testing.T) {
 		for _, fault := range faults {
 			t.Errorf("%s: %v", name, fault)
 		}
-		for with, blocks := range groupBlocks(blocks) {
+		groups := groupBlocks(blocks)
+		var sessions []*session
+		for _, with := range []string{"", ownServices} {
+			if groups[with] == nil {
+				continue
+			}
 			s := &session{world: w, with: with, data: "own-" + filepath.Base(name), free: heraldtest.Address(t)}
 			if with == ownServices {
 				s.services = newServices(t)
 			}
-			running.Go(func() { s.runBlocks(ctx, t, name, blocks) })
+			sessions = append(sessions, s)
 		}
+		running.Go(func() {
+			for _, s := range sessions {
+				s.runBlocks(ctx, t, name, groups[s.with])
+			}
+		})
 	}
 	running.Wait()
 	if n := w.ran.Load(); n < 40 {
@@ -333,7 +344,7 @@ func (s *session) openShell() (*shell, error) {
 // runBlocks runs the commands of a page's blocks, and reports their count and faults.
 func (s *session) runBlocks(ctx context.Context, t *testing.T, page string, blocks []block) {
 	began := time.Now()
-	if page == afterStories && s.with == "" {
+	if slices.Contains(afterStories, page) && s.with == "" {
 		if err := s.awaitStories(ctx); err != nil {
 			t.Error(err)
 		}

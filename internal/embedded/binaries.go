@@ -58,7 +58,7 @@ func (e *NoBinariesError) Error() string {
 		fmt.Fprintf(&b, " and none could be fetched (%s)", e.Fetch)
 	}
 	fmt.Fprintf(&b, ": install Postgres %d or newer (apt-get install postgresql), set DATABASE_URL and REDIS_URL, "+
-		"or run all of Herald in containers (docs/running.md)", oldestPostgres)
+		"or run all of Herald in containers (docs/operator/start.md)", oldestPostgres)
 	return b.String()
 }
 

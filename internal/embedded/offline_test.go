@@ -31,7 +31,7 @@ func TestPostgresNeedsNoNetwork(t *testing.T) {
 func TestNoBinariesHint(t *testing.T) {
 	t.Parallel()
 	said := (&NoBinariesError{Passed: []string{"/opt/pg has version 9"}, Fetch: errors.New("no network")}).Error()
-	for _, want := range []string{"/opt/pg has version 9", "no network", "install Postgres 15", "DATABASE_URL and REDIS_URL", "docs/running.md"} {
+	for _, want := range []string{"/opt/pg has version 9", "no network", "install Postgres 15", "DATABASE_URL and REDIS_URL", "docs/operator/start.md"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("it does not say %q: %s", want, said)
 		}

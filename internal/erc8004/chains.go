@@ -23,7 +23,7 @@ type Chain struct {
 	Untagged bool
 }
 
-// Values of Chain.Confirmations. docs/chain.md explains them.
+// Values of Chain.Confirmations. docs/reference/chains.md explains them.
 const (
 	beaconDepth    = 72 * time.Second // six slots of Ethereum
 	gnosisDepth    = 30 * time.Second // six slots of Gnosis

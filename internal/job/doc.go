@@ -2,7 +2,7 @@
 // arguments that the agent's tool receives.
 //
 // Parse reads a job in Herald's form or in that of the old backend, the system that Herald replaces
-// (docs/migrating.md). It returns a Job in normal form, or a Refusal that names the invalid field. Make returns the
+// (docs/operator/old-backend.md). It returns a Job in normal form, or a Refusal that names the invalid field. Make returns the
 // Job of an event that was read from a chain.
 //
 // Other packages read chains (internal/chain), store jobs (internal/store) and fit arguments to a tool's schema

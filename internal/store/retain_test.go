@@ -75,8 +75,8 @@ func TestRetain(t *testing.T) {
 }
 
 // TestPriceList: how many bytes of Postgres' disk a delivery of typical size costs, with indexes, while it is open, when
-// it has ended, and after retention (docs/scaling.md). Sizes are those of the files: of ended deliveries after VACUUM, of
-// retained ones after VACUUM FULL, because Postgres gives the space of a smaller row to other rows.
+// it has ended, and after retention (docs/operator/scaling.md). Sizes are those of the files: of ended deliveries after
+// VACUUM, of retained ones after VACUUM FULL, because Postgres gives the space of a smaller row to other rows.
 func TestPriceList(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills a table")

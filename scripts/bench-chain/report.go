@@ -187,7 +187,7 @@ func (r *report) markdown() string {
 	if len(r.costs) > 0 {
 		p("\n## Requests and calls of an hour at the head\n")
 		p("The table lists the requests (calls) of a follower with `--poll 2s`, few events and finality after 20 minutes, in simulated time")
-		p("(`TestCostOfFollowing`). [chain](chain.md) describes the requests.\n")
+		p("(`TestCostOfFollowing`). [chain](operator/chain.md) describes the requests.\n")
 		p("| block time | trusted | one node, empty blooms | one node, full blooms | two nodes, both together | trusted, by websocket | one node, full blooms, by websocket |")
 		p("| --- | --- | --- | --- | --- | --- | --- |")
 		for _, row := range r.costs {

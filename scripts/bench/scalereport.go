@@ -147,7 +147,7 @@ func bytesOrNone(n float64) string {
 	return thousands(int(n))
 }
 
-// rates are the rates that docs/scaling.md discusses.
+// rates are the rates that docs/operator/scaling.md discusses.
 var rates = []int{100, 1000, 10000, 100000}
 
 // rateTable multiplies one run's results.

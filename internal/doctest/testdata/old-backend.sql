@@ -1,5 +1,5 @@
 -- The tables of the old backend that matter for a move to Herald, with the columns that its guide and migrations
--- document and a few example rows. docs/migrating.md and TestTokenImportFromTable use them.
+-- document and a few example rows. docs/operator/old-backend.md and TestTokenImportFromTable use them.
 
 CREATE TABLE triggers (
     id          text PRIMARY KEY DEFAULT gen_random_uuid()::text,

@@ -1,5 +1,5 @@
 // Package legacy moves jobs from the old backend's list in Redis to Postgres. The old backend is the system that Herald
-// replaces (docs/migrating.md). It adds each job to the list with LPUSH and does not read it again.
+// replaces (docs/operator/old-backend.md). It adds each job to the list with LPUSH and does not read it again.
 //
 // A worker moves up to a hundred of the oldest jobs from that list to a processing list of its own, and commits them in
 // Postgres. Then it acknowledges them: it deletes them from the processing list. The keys in Redis are:

@@ -33,7 +33,7 @@ func Explain(err error) error {
 	switch {
 	case errors.As(cause, &answer) && strings.HasPrefix(answer.Message, "unsupported startup parameter"):
 		cause = fmt.Errorf("%w: this is a pooler, so set HERALD_LEADER_DATABASE_URL to the address of Postgres itself "+
-			"(docs/scaling.md)", answer)
+			"(docs/operator/scaling.md)", answer)
 	case errors.As(cause, &answer):
 		cause = answer
 	case errors.As(cause, &errno):

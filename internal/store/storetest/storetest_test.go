@@ -53,7 +53,6 @@ func TestModelOrder(t *testing.T) {
 }
 
 // TestOrderSwitchedOff: with HERALD_ORDER=off, the reconciler releases all deliveries that wait for earlier ones.
-// Operators do this before they downgrade to a version without order (docs/running.md).
 func TestOrderSwitchedOff(t *testing.T) {
 	url := heraldtest.Postgres(t, store.Migrate)
 	open := func(strict bool) *store.Store {

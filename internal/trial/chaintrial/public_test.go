@@ -211,7 +211,7 @@ func (n *publicNode) block(tag string, head uint64) any {
 }
 
 // TestPublicNode follows a node like Base's public one, trusted and untrusted. No event may be missing, and the
-// requests and calls must stay within the budgets of docs/chain.md.
+// requests and calls must stay within the budgets of docs/operator/chain.md.
 func TestPublicNode(t *testing.T) {
 	programs, postgres := shared.Get(t)
 	var running sync.WaitGroup
