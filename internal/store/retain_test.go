@@ -77,13 +77,13 @@ func TestRetain(t *testing.T) {
 // TestPriceList: how many bytes of Postgres' disk a delivery of typical size costs, with indexes, while it is open, when
 // it has ended, and after retention (docs/scaling.md). Sizes are those of the files: of ended deliveries after VACUUM, of
 // retained ones after VACUUM FULL, because Postgres gives the space of a smaller row to other rows.
+// The test is not parallel: VACUUM FULL keeps rows that were deleted after the oldest transaction of the cluster began.
 func TestPriceList(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills a table")
 	}
-	t.Parallel()
 	s := newStore(t)
-	const n = 10_000
+	const n = 2_000
 	price := func(state string, most int, tables string) {
 		t.Helper()
 		rows, _ := s.pool.Query(t.Context(), `SELECT c.relname, pg_total_relation_size(c.oid)::int / $1, pg_relation_size(c.oid)::int / $1
@@ -117,7 +117,7 @@ func TestPriceList(t *testing.T) {
 		_, more := accept(t, s, in...)
 		tasks = append(tasks, more...)
 	}
-	price("accepted", 4200, "^(history|work|delivery_events)$")
+	price("accepted", 4300, "^(history|work|delivery_events)$")
 	var wg sync.WaitGroup
 	for w := range 16 {
 		wg.Go(func() {
@@ -141,7 +141,7 @@ func TestPriceList(t *testing.T) {
 		}
 	}
 	exec(t, s, `VACUUM FULL herald.history`)
-	price("retained", 850, "^(history|work)$") // retention drops the weeks of attempts and the events
+	price("retained", 900, "^(history|work)$") // retention drops the weeks of attempts and the events
 }
 
 func TestDropPartitions(t *testing.T) {
