@@ -173,9 +173,7 @@ func TestDoctorCountsStuckDeliveries(t *testing.T) {
 		t.Fatal(err)
 	}
 	counts := map[string]map[string]int64{fmt.Sprintf("herald:minute:%d", time.Now().Unix()/60): {string(store.Rejected): 21}}
-	if err := d.queue.AddCounts(t.Context(), counts, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, d.queue.AddCounts(t.Context(), counts, time.Hour))
 	said := diagnose(t, 0, d.env...)
 	said.says("workers", doctor.MarkWarn, "none is running, and 6 deliveries are open: start one with `worker`")
 	said.says("agents", doctor.MarkWarn, "1 are in state failed: `worker agent list --state failed`")

@@ -42,13 +42,11 @@ func newDesk(t testing.TB) *desk {
 	d := &desk{t: t, env: []string{"DATABASE_URL=" + databaseURL, "REDIS_URL=" + redisURL, "HERALD_KEYSET=" + heraldtest.Keyset(t), "HERALD_LOG_LEVEL=error",
 		"HERALD_LISTEN=127.0.0.1:0", "IPFS_GATEWAYS=" + answeringGateway(t)}}
 	var err error
-	if d.store, err = store.Open(store.Config{URL: secret.New(databaseURL)}); err != nil {
-		t.Fatal(err)
-	}
+	d.store, err = store.Open(store.Config{URL: secret.New(databaseURL)})
+	heraldtest.Must(t, err)
 	t.Cleanup(d.store.Close)
-	if d.queue, err = queue.Open(queue.Config{URL: secret.New(redisURL)}); err != nil {
-		t.Fatal(err)
-	}
+	d.queue, err = queue.Open(queue.Config{URL: secret.New(redisURL)})
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = d.queue.Close() })
 	return d
 }

@@ -281,9 +281,7 @@ func send(t testing.TB, req *http.Request) (status int) {
 func TestCallback(t *testing.T) {
 	t.Parallel()
 	c, err := listenForCallback(t.Context(), "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	asked := make(chan struct{})
 	go func() {
 		defer close(asked)
@@ -316,9 +314,8 @@ func TestCallback(t *testing.T) {
 		t.Errorf("%v %v", values, err)
 	}
 
-	if c, err = listenForCallback(t.Context(), "127.0.0.1:0"); err != nil {
-		t.Fatal(err)
-	}
+	c, err = listenForCallback(t.Context(), "127.0.0.1:0")
+	heraldtest.Must(t, err)
 	var shown strings.Builder
 	b := terminalBrowser{c, &shown, time.Millisecond}
 	if _, err := b.LogIn(t.Context(), "https://as.example/?state=right&x=\x1b"); err == nil || !strings.Contains(err.Error(), "no address") {

@@ -57,9 +57,8 @@ func newWorld(t *testing.T, confirmations uint64) *world {
 	w.client = newClient(t, Config{ChainID: net.ChainID(), URLs: []secret.Secret{secret.New(net.URL())}, Confirmations: erc8004.Depth{Blocks: confirmations},
 		Registries: net.Deployment().Registries(), LogRange: erc8004.Depth{Blocks: 1000}})
 	var err error
-	if w.agent, _, err = net.Register(ctx, w.owner, "data:application/json,{}"); err != nil {
-		t.Fatal(err)
-	}
+	w.agent, _, err = net.Register(ctx, w.owner, "data:application/json,{}")
+	heraldtest.Must(t, err)
 	return w
 }
 

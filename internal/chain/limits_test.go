@@ -181,9 +181,8 @@ func TestFollowerUsesStatedRange(t *testing.T) {
 		Handle: func(context.Context, Range) error { return nil }})
 	heraldtest.Must(t, err)
 	for more := true; more; {
-		if more, err = f.readNext(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		more, err = f.readNext(t.Context())
+		heraldtest.Must(t, err)
 	}
 	next := uint64(0)
 	for _, r := range ranges {

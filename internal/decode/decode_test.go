@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 func TestModest(t *testing.T) {
@@ -84,9 +86,7 @@ func TestBudget(t *testing.T) {
 	b := NewBudget(100 << 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	large, err := b.Acquire(ctx, 10<<20) // more than the budget: acquires all of it
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	small, err := b.Acquire(ctx, freeBytes-1)
 	if err != nil {
 		t.Fatal("a small document waits:", err)
@@ -98,13 +98,9 @@ func TestBudget(t *testing.T) {
 	}
 	large()
 	again, err := b.Acquire(t.Context(), 10<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	again()
 	none, err := (*Budget)(nil).Acquire(ctx, 1<<30)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	none()
 }

@@ -89,9 +89,7 @@ func (w *world) token(id *big.Int, rawURL, scheme, header, plain string, adapt .
 	t.Ciphertext = must(w.keys.Seal([]byte(plain), t.Binding()))
 	ctx := heraldtest.Within(w.t, 20*time.Second)
 	released, tasks, err := w.store.SetToken(ctx, t)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, err)
 	w.dispatcher.Dispatch(ctx, tasks)
 	return released
 }
@@ -205,9 +203,7 @@ func TestStoredTokens(t *testing.T) {
 		a.takes("", "") // it no longer requires a token
 		ctx := heraldtest.Within(t, 20*time.Second)
 		_, _, tasks, err := w.store.Replay(ctx, []uuid.UUID{d}, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		w.dispatcher.Dispatch(ctx, tasks)
 		w.until(d, store.Delivered)
 		w.until(waits, store.Delivered) // released because the agent accepts calls

@@ -30,9 +30,7 @@ func (w *world) budgeted(adapt ...func(*Config)) *worker {
 func (k *worker) spend(of store.Agent, w effort.What, d time.Duration) {
 	k.t.Helper()
 	h, err := k.executor.Efforts.Begin(k.t.Context(), of)
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	heraldtest.Must(k.t, err)
 	h.Spend(w, 1, d)
 	h.End()
 }

@@ -400,9 +400,7 @@ func TestDeliveries(t *testing.T) {
 			"payloadTemplate": map[string]any{"what": "{{tag1}} is {{value}}", "index": "{{feedback_index}}", "id": "{{deliveryId}}"}})
 	}, func(t *testing.T, w *world, d store.Delivery) {
 		var sent map[string]any
-		if err := json.Unmarshal(d.History[0].Arguments, &sent); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, json.Unmarshal(d.History[0].Arguments, &sent))
 		if sent["what"] != "uptime is 9977" || sent["index"] != 1.0 || sent["id"] != d.ID.String() || sent["deliveryId"] != d.ID.String() || len(sent) != 4 {
 			t.Errorf("sent %v", sent)
 		}

@@ -73,9 +73,7 @@ func (w *world) exec(sql string, args ...any) {
 	w.t.Helper()
 	ctx := heraldtest.Within(w.t, 10*time.Second)
 	conn, err := pgx.Connect(ctx, w.dbURL)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, err)
 	defer conn.Close(ctx)
 	if _, err := conn.Exec(ctx, sql, args...); err != nil {
 		w.t.Fatal(err)

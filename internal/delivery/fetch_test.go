@@ -197,9 +197,7 @@ func TestFileWaitsForItsTurn(t *testing.T) {
 	t.Parallel()
 	budget := decode.NewBudget(1 << 20)
 	release, err := budget.Acquire(t.Context(), 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer release()
 	large := []byte(`"` + strings.Repeat("x", 1<<20) + `"`)
 	for _, file := range [][]byte{large, []byte(`{}`)} {

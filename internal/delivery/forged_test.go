@@ -86,9 +86,7 @@ func TestForgedResults(t *testing.T) {
 			a := newAgent(t)
 			id := w.dispatchTo(a.URL)
 			again := w.diesBeforeKeeping(id, 1)
-			if err := w.queue.SpoolOutcome(t.Context(), id, forge(w, again)); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, w.queue.SpoolOutcome(t.Context(), id, forge(w, again)))
 			w.callsIgnoring(a, again, spooledUnreadable, 1)
 		})
 	}
@@ -100,9 +98,7 @@ func TestForgedResults(t *testing.T) {
 		again := w.diesBeforeKeeping(id, 1)
 		rdb := must(w.queue.Client(10 * time.Second))
 		defer func() { _ = rdb.Close() }()
-		if err := rdb.LPush(heraldtest.Within(t, 10*time.Second), "herald:result:"+id.String(), "x").Err(); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, rdb.LPush(heraldtest.Within(t, 10*time.Second), "herald:result:"+id.String(), "x").Err())
 		w.callsIgnoring(a, again, spooledUnreadable, 1)
 	})
 
@@ -122,9 +118,7 @@ func TestForgedResults(t *testing.T) {
 		}
 		w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1`, id)
 		again = w.diesBeforeKeeping(id, w.row(id).Dispatch)
-		if err := w.queue.SpoolOutcome(t.Context(), id, old); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, w.queue.SpoolOutcome(t.Context(), id, old))
 		w.callsIgnoring(a, again, spooledOld, 2)
 
 		// The same with the numbers of the attempt whose outcome is unknown.
@@ -180,9 +174,7 @@ func TestForgedOutcomesAreLoggedOnceAMinute(t *testing.T) {
 		}
 		id := w.dispatchTo(newAgent(t).URL)
 		again := w.diesBeforeKeeping(id, 1)
-		if err := w.queue.SpoolOutcome(t.Context(), id, []byte("forged")); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, w.queue.SpoolOutcome(t.Context(), id, []byte("forged")))
 		if note, err := k.deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}

@@ -357,9 +357,7 @@ func TestRotationUnderLoad(t *testing.T) {
 			ids = append(ids, w.accept(w.feedback(agents[i%len(agents)])))
 		}
 		added, id, err := keys.Load().Add()
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		keys.Store(added)
 		promoted := must(added.Promote(id))
 		keys.Store(promoted)

@@ -126,9 +126,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		deliver := func(path string) string {
 			t.Helper()
 			note, err := k.deliver(t.Context(), w.dispatchTo(a.URL+path), 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			return note
 		}
 		// The order and mixture are those that a breaker met in production: it must open although another endpoint
@@ -493,9 +491,7 @@ func TestUnboundAgentsTakeNoTurn(t *testing.T) {
 	for i, unbound := range []bool{true, true, false} {
 		permit, err := p.acquirePermit(t.Context(), &store.Claim{ID: uuid.New(), No: int64(i)}, resolvedEndpoint{unbound: unbound,
 			Endpoint: mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: fmt.Sprintf("https://a.example/%d", i)}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		releasePermit(t.Context(), permit, toolAnswer{called: true}, nil)
 	}
 	if a := origin.asked; len(a) != 1 || a[0] != "https://a.example https://a.example/2?" {

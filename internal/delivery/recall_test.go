@@ -95,9 +95,7 @@ func (w *world) policy(id uuid.UUID, onUnknown string) {
 	w.t.Helper()
 	d := w.row(id)
 	a := store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID}
-	if err := w.store.SetPolicy(w.t.Context(), a, store.Policy{OnUnknown: onUnknown}); err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, w.store.SetPolicy(w.t.Context(), a, store.Policy{OnUnknown: onUnknown}))
 }
 
 // TestKnownOutcomes: an agent is not called again when a worker knows the outcome.
@@ -318,9 +316,7 @@ func TestReconcilerAfterPostgresWasLost(t *testing.T) {
 		}
 	}
 	id := lease()
-	if err := round(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, round())
 	want(id, store.Queued, "with Postgres in its place")
 
 	id = lease()
@@ -331,15 +327,11 @@ func TestReconcilerAfterPostgresWasLost(t *testing.T) {
 	fault = nil
 	for _, after := range []time.Duration{0, 30 * time.Second, 29 * time.Second} {
 		now = now.Add(after)
-		if err := round(); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, round())
 		want(id, store.Running, "too soon after Postgres was away")
 	}
 	now = now.Add(2 * time.Second)
-	if err := round(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, round())
 	want(id, store.Queued, "a minute later")
 }
 

@@ -44,9 +44,7 @@ func TestRetractions(t *testing.T) {
 		return j
 	}
 	reorg := func(again bool) {
-		if err := w.net.Reorg(heraldtest.Within(t, 20*time.Second), 1, again); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, w.net.Reorg(heraldtest.Within(t, 20*time.Second), 1, again))
 	}
 	changed := func(j map[string]any, field string, value any) map[string]any {
 		j = maps.Clone(j)

@@ -235,9 +235,7 @@ func TestServersFile(t *testing.T) {
 		}
 		o.say(id, map[string]any{"url": a.URL, "headers": map[string]any{"X-Api-Key": "${RIGHT}"}})
 		releaser.MarkCallable([]store.Agent{w.agentOf(id), w.agentOf(big.NewInt(987654321))})
-		if err := releaser.Release(heraldtest.Within(t, 20*time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, releaser.Release(heraldtest.Within(t, 20*time.Second)))
 		w.until(d.ID, store.Delivered)
 		if _, err := w.store.AgentRow(heraldtest.Within(t, 20*time.Second), w.agentOf(big.NewInt(987654321))); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("an agent that nobody has delivered to is known: %v", err)
@@ -255,9 +253,7 @@ func TestServersFile(t *testing.T) {
 		}
 		o.say(id, map[string]any{"url": a.URL})
 		releaser.MarkCallable([]store.Agent{w.agentOf(id)})
-		if err := releaser.Release(heraldtest.Within(t, 20*time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, releaser.Release(heraldtest.Within(t, 20*time.Second)))
 		w.until(d.ID, store.Delivered)
 	})
 }

@@ -152,9 +152,7 @@ func TestTraceOfItsOwn(t *testing.T) {
 	id := w.accept(j)
 	w.until(id, store.Held)
 	_, tasks, err := w.store.EnableAgent(ctx, agent, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	w.dispatcher.Dispatch(ctx, tasks)
 	d := w.until(id, store.Delivered)
 	heraldtest.Await(t, "the last step", func() bool { n, _ := k.seen(d.ID, "record"); return n == 2 })

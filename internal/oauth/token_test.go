@@ -32,13 +32,9 @@ func refreshCredential() Credential {
 func discoverServer(t *testing.T, c *Client, s *oauthtest.Server) (Resource, Server) {
 	t.Helper()
 	r, err := c.Resource(heraldtest.Within(t, 20*time.Second), s.AgentURL, Challenge{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	server, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), r, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return r, server
 }
 

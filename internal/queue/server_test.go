@@ -171,15 +171,11 @@ func TestForeignJobsAreIntakes(t *testing.T) {
 func TestDocumentedClient(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/reference/jobs.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	_, program, _ := strings.Cut(string(page), "```go\n")
 	program, _, _ = strings.Cut(program, "```")
 	file := filepath.Join(t.TempDir(), "main.go")
-	if err := os.WriteFile(file, []byte(program), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(file, []byte(program), 0o600))
 	address := heraldtest.RealRedis(t)
 	run := exec.CommandContext(t.Context(), "go", "run", file)
 	run.Env = append(os.Environ(), "REDIS_URL="+address)

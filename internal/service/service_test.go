@@ -201,9 +201,8 @@ func TestStopDuringACall(t *testing.T) {
 		!strings.Contains(err.Error(), "did not start in time") || !strings.Contains(err.Error(), "--timeout") {
 		t.Fatalf("%+v, %v", b, err)
 	}
-	if b, err = backend.Attach(t.Context(), cfg, time.Minute, slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
+	b, err = backend.Attach(t.Context(), cfg, time.Minute, slog.New(slog.DiscardHandler))
+	heraldtest.Must(t, err)
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -198,9 +199,7 @@ func TestMissedConflict(t *testing.T) {
 	const stranger = `INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq)
 		SELECT $1, $2, kind, chain_id, identity_registry, agent_id, order_key, order_seq FROM herald.deliveries LIMIT 1`
 	tx, err := s.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	if _, err := tx.Exec(t.Context(), stranger, known.ID(), "elsewhere"); err != nil {
 		t.Fatal(err)
@@ -222,9 +221,7 @@ func TestMissedConflict(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `UPDATE herald.deliveries SET key = $2, job = '{}' WHERE id = $1`, known.ID(), known.Key()); err != nil {
 		t.Fatal(err)
 	}
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, tx.Commit(t.Context()))
 	if err := <-done; err != nil || len(out) != 1 || out[0].ID != known.ID() || out[0].Verdict == Accepted {
 		t.Errorf("%+v, %v", out, err)
 	}

@@ -231,9 +231,7 @@ func TestFailingAgents(t *testing.T) {
 			f, got := tt.f, []string{}
 			for f.Sort, f.Limit = SortFailing, limit; ; {
 				page, err := s.Agents(t.Context(), f)
-				if err != nil {
-					t.Fatal(err)
-				}
+				heraldtest.Must(t, err)
 				for _, r := range page {
 					got = append(got, fmt.Sprintf("%s:%d/%d", r.AgentID, r.FailedOfDay, r.CallsOfDay))
 					f.After, f.AfterCalls, f.AfterFailed = &Agent{r.ChainID, r.IdentityRegistry, r.AgentID}, r.CallsOfDay, r.FailedOfDay

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
 
@@ -39,9 +40,7 @@ func TestAdvanceCursors(t *testing.T) {
 		}
 	}
 	read, err := s.OpenCursor(t.Context(), key, 1000, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if read.moves != 1 || read.Next != next.Next || read.Head != next.Head || !slices.Equal(read.Anchors, next.Anchors) {
 		t.Errorf("%+v, want %+v", read, next)
 	}
@@ -72,9 +71,7 @@ func TestNoteStall(t *testing.T) {
 	}
 	since := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
 	for _, at := range []*time.Time{&since, nil, &since} {
-		if err := s.NoteStall(t.Context(), key, at, "the node answered error -32014: no"); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, s.NoteStall(t.Context(), key, at, "the node answered error -32014: no"))
 		list, err := s.Cursors(t.Context(), 8453)
 		if err != nil || len(list) != 1 || (list[0].StalledSince == nil) != (at == nil) ||
 			at != nil && (!list[0].StalledSince.Equal(since) || list[0].StalledWhy != "the node answered error -32014: no") {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -21,9 +22,7 @@ func ofClient(client byte, index int) job.Job {
 func follow(t *testing.T, s *Store, leader *Claim, n int) []Follower {
 	t.Helper()
 	all, err := s.ClaimFollowers(t.Context(), leader, n, lease)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return all
 }
 
@@ -63,9 +62,7 @@ func TestFollowersOfOneClient(t *testing.T) {
 	}
 
 	record(t, s, all[0].Claim, delivered)
-	if err := s.GiveBack(t.Context(), all[1:]); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, s.GiveBack(t.Context(), all[1:]))
 	for i, f := range all {
 		d := read(t, s, f.ID)
 		if i == 0 && d.Status != Delivered || i > 0 && (d.Status != Waiting || d.Reason != "behind_earlier" || d.Attempts != 0 || len(d.History) != 0) {

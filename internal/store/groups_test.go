@@ -20,9 +20,7 @@ func TestSuiteInGroups(t *testing.T) {
 			storetest.Run(t, func(t *testing.T) (storetest.Store, storetest.Clock) {
 				url := heraldtest.Postgres(t, store.Migrate)
 				s, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 4})
-				if err != nil {
-					t.Fatal(err)
-				}
+				heraldtest.Must(t, err)
 				t.Cleanup(s.Close)
 				store.ForceGroups(t, s, size)
 				return s, storetest.Aging(t, url)

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // TestEpochIsRaisedOnce: the first failure that a moved endpoint would explain raises the epoch. It is raised again
@@ -113,9 +115,7 @@ func TestFileDisagrees(t *testing.T) {
 			o = Outcome{}
 			err = json.Unmarshal(b, &o)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		c := claim(t, s, task)
 		task = *record(t, s, c, o).Task
 		d := read(t, s, c.ID)
@@ -196,9 +196,7 @@ func TestPolicy(t *testing.T) {
 	a := agentNamed("1")
 	set := func(p Policy) string {
 		t.Helper()
-		if err := s.SetPolicy(t.Context(), a, p); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, s.SetPolicy(t.Context(), a, p))
 		return value[string](t, s, `SELECT policy::text FROM herald.agents`)
 	}
 	if got := set(Policy{OnUnknown: OnUnknownHold}); got != `{"onUnknown": "hold"}` {

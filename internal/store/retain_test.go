@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -201,9 +202,7 @@ func TestDropPartitionsGivesUp(t *testing.T) {
 	s := newStore(t)
 	exec(t, s, `SELECT herald.ensure_attempt_partitions(now() - interval '10 weeks', 0)`)
 	tx, err := s.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if _, err := tx.Exec(t.Context(), `LOCK TABLE herald.attempts IN ROW EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}
@@ -213,9 +212,7 @@ func TestDropPartitionsGivesUp(t *testing.T) {
 	if n != 0 || !errors.As(err, &pe) || pe.Code != "55P03" || time.Since(began) > 10*time.Second {
 		t.Errorf("%d, %v after %s", n, err, time.Since(began))
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, tx.Rollback(t.Context()))
 	if n, err := s.DropPartitions(t.Context(), 24*time.Hour); n != 1 || err != nil {
 		t.Error(n, err)
 	}
@@ -243,9 +240,7 @@ func TestLostLeases(t *testing.T) {
 	var got []Task
 	for {
 		page, err := s.LostBefore(t.Context(), before, 4)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		if !slices.IsSortedFunc(page, func(a, b Task) int { return bytes.Compare(a.ID[:], b.ID[:]) }) {
 			t.Error("not in order")
 		}
@@ -286,9 +281,7 @@ func TestLostLeasesSkipsLockedRows(t *testing.T) {
 	s := newStore(t)
 	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)
 	tx, err := s.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if _, err := tx.Exec(t.Context(), `SELECT FROM herald.work WHERE id = $1 FOR UPDATE`, tasks[0].ID); err != nil {
 		t.Fatal(err)
 	}
@@ -298,9 +291,7 @@ func TestLostLeasesSkipsLockedRows(t *testing.T) {
 	if err != nil || len(got) != 1 || got[0].ID != tasks[1].ID {
 		t.Error(got, err)
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, tx.Rollback(t.Context()))
 }
 
 func TestOverdueOfEach(t *testing.T) {
@@ -355,9 +346,7 @@ func TestFilterWhileTheClockIsBehind(t *testing.T) {
 			want int
 		}{"since": {Filter{Since: at, Limit: 200}, since}, "until": {Filter{Until: at, Limit: 200}, until}} {
 			counts, err := s.Count(t.Context(), tt.f)
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			list, err := s.Deliveries(t.Context(), tt.f)
 			if n := int(counts[Queued]); err != nil || n != tt.want || len(list) != tt.want {
 				t.Errorf("%s minute %d: %d counted, %d listed, want %d (%v)", name, minute, n, len(list), tt.want, err)
@@ -390,9 +379,7 @@ func TestFilter(t *testing.T) {
 		{Filter{Until: day(2), Status: Queued}, "queued 1"},
 	} {
 		counts, err := s.Count(t.Context(), tt.f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		var got []string
 		total := int64(0)
 		for _, status := range []Status{Dead, Queued} {

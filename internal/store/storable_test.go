@@ -122,9 +122,8 @@ func FuzzStorable(f *testing.F) {
 	var conn *pgx.Conn // each worker of `go test -fuzz` is a process of its own that runs one input at a time
 	if url := maybePostgres(f); url != "" {
 		var err error
-		if conn, err = pgx.Connect(context.Background(), url); err != nil {
-			f.Fatal(err)
-		}
+		conn, err = pgx.Connect(context.Background(), url)
+		heraldtest.Must(f, err)
 		f.Cleanup(func() { _ = conn.Close(context.Background()) })
 	}
 	f.Fuzz(func(t *testing.T, raw []byte, limit int) {

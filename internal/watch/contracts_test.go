@@ -152,9 +152,8 @@ func TestTransferStaysRecorded(t *testing.T) {
 	if _, err := w.net.SetURI(t.Context(), w.net.Account(2), w.agent, "data:application/json,{}"); err != nil {
 		t.Fatal(err)
 	}
-	if head, err = w.client.Head(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	head, err = w.client.Head(t.Context())
+	heraldtest.Must(t, err)
 	heraldtest.Await(t, "one has read the new branch", isReadTo(one, head))
 	two = w.watch(without(true, false, true))
 	heraldtest.Await(t, "two has read the new branch", isReadTo(two, head))

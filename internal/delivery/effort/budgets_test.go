@@ -180,9 +180,7 @@ func TestFilesOfResponses(t *testing.T) {
 			h.Spend(ResponseFetches, 1, 15*time.Second)
 			fetched += 15 * time.Second
 		}
-		if err := h.CheckFiles(Fetches); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, h.CheckFiles(Fetches))
 		h.Spend(Fetches, 1, 10*time.Millisecond)
 		h.End()
 		w.Advance(time.Second)

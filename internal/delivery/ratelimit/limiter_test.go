@@ -130,9 +130,7 @@ func TestLeave(t *testing.T) {
 		l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters, c.MinCalls = 1, -1, 2 })
 		ctx, cancel := context.WithCancel(context.Background())
 		p, err := l.Acquire(ctx, site, site, "a")
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		refused(t, l, site, "b", reason.AgentBusy)
 		cancel()
 		q := p
@@ -301,9 +299,7 @@ func TestShare(t *testing.T) {
 		held = append(held, enter(t, a, site, token))
 	}
 	refused(t, b, site, "b", reason.AgentBusy)
-	if err := rdb.FlushAll(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, rdb.FlushAll(t.Context()).Err())
 	refused(t, a, site, "fifth", reason.AgentBusy)
 	for _, token := range tokens("b", 4) {
 		enter(t, b, site, token)

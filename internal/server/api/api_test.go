@@ -292,9 +292,8 @@ func TestNextStepNamesTheBlocker(t *testing.T) {
 
 	first := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(2, 1)).ID
 	second := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(2, 2)).ID
-	if c, err = w.store.Claim(t.Context(), uuid.MustParse(first), 1, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	c, err = w.store.Claim(t.Context(), uuid.MustParse(first), 1, time.Minute)
+	heraldtest.Must(t, err)
 	waits := store.Outcome{Status: store.Waiting, Reason: reason.Timeout, Stage: "call", Called: true, Delay: time.Hour}
 	if _, err := w.store.Record(t.Context(), c, waits); err != nil {
 		t.Fatal(err)
