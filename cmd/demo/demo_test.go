@@ -101,9 +101,7 @@ func TestDemoExplains(t *testing.T) {
 func TestQuotePath(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]string{"/opt/herald-1.0/bin/demo.env": "/opt/herald-1.0/bin/demo.env", "/a b": "'/a b'", "/it's": `'/it'\''s'`, "/$x": "'/$x'"} {
-		if got := quotePath(path); got != want {
-			t.Errorf("%s: %s", path, got)
-		}
+		heraldtest.Equal(t, path, quotePath(path), want)
 	}
 }
 

@@ -232,9 +232,7 @@ func TestDoctorOfTheRunningWorker(t *testing.T) {
 	resp, err := http.Get("http://" + addr + "/settings")
 	heraldtest.Must(t, err)
 	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusUnauthorized {
-		t.Errorf("without the token: %d", resp.StatusCode)
-	}
+	heraldtest.Equal(t, "without the token", resp.StatusCode, http.StatusUnauthorized)
 
 	d := diagnose(t, 0, slices.Concat(common, []string{"HERALD_API_TOKEN=hunter2hunter2", "HERALD_CONCURRENCY=20"})...)
 	d.says("port", doctor.MarkOK, addr+" is held by the running worker (process ")

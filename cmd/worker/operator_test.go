@@ -164,9 +164,7 @@ func TestReplayByFilter(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 	for _, id := range ids {
-		if s := d.status(id); s != "queued" {
-			t.Errorf("%s", s)
-		}
+		heraldtest.Equal(t, "d.status(id)", d.status(id), "queued")
 	}
 	if d.status(other) != "dead timeout" || d.status(good) != "delivered" {
 		t.Errorf("%s, %s", d.status(other), d.status(good))
@@ -186,9 +184,7 @@ func TestReplayByFilter(t *testing.T) {
 
 	// A filter replays delivered rows only with both --status delivered and --force.
 	d.says(0, "1 of 1 queued anew", "delivery", "replay", "--agent", "8453:42", "--status", "delivered", "--force", "--yes")
-	if s := d.status(good); s != "queued" {
-		t.Errorf("%s", s)
-	}
+	heraldtest.Equal(t, "d.status(good)", d.status(good), "queued")
 }
 
 func TestReplayByID(t *testing.T) {
@@ -229,9 +225,7 @@ func TestReplayWithoutRedis(t *testing.T) {
 	if code, out, errs := worker(t, append(d.env, "REDIS_URL=redis://127.0.0.1:1"), "delivery", "replay", id.String()); code != 0 || d.status(id) != "queued" {
 		t.Errorf("%d %s%s", code, out, errs)
 	}
-	if n := d.pending(queue.Bulk); n != 0 {
-		t.Errorf("%d tasks", n)
-	}
+	heraldtest.Equal(t, "tasks", d.pending(queue.Bulk), 0)
 }
 
 func TestCancel(t *testing.T) {

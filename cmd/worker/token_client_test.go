@@ -96,9 +96,7 @@ func TestTokenSetClient(t *testing.T) {
 			t.Errorf("lacks %q: %s", want, out)
 		}
 	}
-	if d.status(held) != "queued" {
-		t.Errorf("%s", d.status(held))
-	}
+	heraldtest.Equal(t, "d.status(held)", d.status(held), "queued")
 	scheme, c := d.credential(origin)
 	if scheme != store.SchemeClientCredentials || c.Grant != oauth.GrantClientCredentials || c.Method != oauth.MethodBasic || c.Secret.Reveal() != canary+"-secret" ||
 		c.Resource != s.AgentURL || c.Scope != "feedback" || c.ClientID != "herald" {

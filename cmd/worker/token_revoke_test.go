@@ -82,9 +82,7 @@ func TestTokenRemoveRevokes(t *testing.T) {
 				t.Errorf("%s: the row stays: %+v", name, l)
 			}
 			asked := s.Revocations()
-			if len(asked) != tt.asked {
-				t.Errorf("%s: %d revocations", name, len(asked))
-			}
+			heraldtest.Equal(t, name+": revocations", len(asked), tt.asked)
 			for i, r := range asked {
 				if hint := r.Form.Get("token_type_hint"); hint != []string{"refresh_token", "access_token"}[i] || !strings.HasPrefix(r.Form.Get("token"), strings.TrimSuffix(hint, "_token")+"-") || r.Form.Get("client_id") != "herald" {
 					t.Errorf("%s: %v", name, r.Form)

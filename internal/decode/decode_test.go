@@ -37,17 +37,13 @@ func TestModest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := Modest([]byte(c.text)); got != c.want {
-				t.Errorf("Modest is %t, want %t", got, c.want)
-			}
+			heraldtest.Equal(t, "Modest is", Modest([]byte(c.text)), c.want)
 			var pieces Counter
 			got := true
 			for piece := range slices.Chunk([]byte(c.text), 7) {
 				got = pieces.Add(piece)
 			}
-			if got != c.want {
-				t.Errorf("in pieces it is %t, want %t", got, c.want)
-			}
+			heraldtest.Equal(t, "in pieces it is", got, c.want)
 		})
 	}
 	text := []byte(fill(MaxTokens))

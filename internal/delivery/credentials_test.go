@@ -174,15 +174,11 @@ func TestStoredTokens(t *testing.T) {
 		if r := w.agentRow(id); r.State != store.StateNeedsAuth {
 			t.Errorf("%+v", r)
 		}
-		if n := w.token(id, a.URL, store.SchemeBearer, "Authorization", "another one"); n != 6 {
-			t.Errorf("%d released", n)
-		}
+		heraldtest.Equal(t, "released", w.token(id, a.URL, store.SchemeBearer, "Authorization", "another one"), 6)
 		for _, d := range ids {
 			w.heldFor(d, "")
 		}
-		if n := w.bearer(id, a.URL); n != 6 {
-			t.Errorf("%d released", n)
-		}
+		heraldtest.Equal(t, "released", w.bearer(id, a.URL), 6)
 		for _, d := range ids {
 			w.until(d, store.Delivered)
 		}

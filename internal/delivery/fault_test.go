@@ -104,9 +104,7 @@ func TestFaults(t *testing.T) {
 		if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "no attempt") {
 			t.Errorf("a second time: %q, %v", note, err)
 		}
-		if n := len(a.received()); n != 1 {
-			t.Errorf("%d calls", n)
-		}
+		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
 	t.Run("asynq's context does not reach the call", func(t *testing.T) {
@@ -431,9 +429,7 @@ func TestFaults(t *testing.T) {
 			"less than the call is left":  {50 * time.Second, away, outcome{1, store.Waiting, "internal_error", 0}},
 			"it ran out and was extended": {70 * time.Second, nil, outcome{1, store.Delivered, "", 1}},
 		} {
-			if got := run(t, c.late, c.extend); got != c.want {
-				t.Errorf("%s: %+v, want %+v", name, got, c.want)
-			}
+			heraldtest.Equal(t, name, run(t, c.late, c.extend), c.want)
 		}
 	})
 
@@ -450,9 +446,7 @@ func TestFaults(t *testing.T) {
 		if note, err := k.deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || !strings.HasPrefix(note, "no attempt") {
 			t.Errorf("%q, %v", note, err)
 		}
-		if n := len(a.received()); n != 0 {
-			t.Errorf("%d calls without a claim", n)
-		}
+		heraldtest.Equal(t, "calls without a claim", len(a.received()), 0)
 	})
 
 }

@@ -145,9 +145,7 @@ func (w *world) callsIgnoring(a *agent, again store.Delivery, why string, calls 
 	if d := w.row(again.ID); d.Status != store.Delivered || strings.Contains(string(d.Result), "forged") {
 		w.t.Errorf("%s %s", d.Status, d.Result)
 	}
-	if n := len(a.received()); n != calls {
-		w.t.Errorf("%d calls, want %d", n, calls)
-	}
+	heraldtest.Equal(w.t, "calls", len(a.received()), calls)
 	ignored := map[string]float64{}
 	for _, f := range must(reg.Gather()) {
 		if f.GetName() == "herald_spooled_outcomes_ignored_total" {
@@ -206,9 +204,7 @@ func TestResultsOutliveRotation(t *testing.T) {
 		if note, err := k.deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
 			t.Fatalf("%s: %q, %v", tt.name, note, err)
 		}
-		if n := len(a.received()); n != tt.calls {
-			t.Errorf("%s: %d calls, want %d", tt.name, n, tt.calls)
-		}
+		heraldtest.Equal(t, tt.name+": calls", len(a.received()), tt.calls)
 	}
 }
 

@@ -104,9 +104,7 @@ func TestEveryWorkerDispatchesDue(t *testing.T) {
 		if err := errors.Join(round(), <-second); err != nil {
 			return err
 		}
-		if n := w.count(store.Filter{Status: store.Waiting}); n != 8 {
-			t.Errorf("%d deliveries wait, 8 of a locked agent", n)
-		}
+		heraldtest.Equal(t, "waiting deliveries", w.count(store.Filter{Status: store.Waiting}), 8)
 		must(tx.Exec(ctx, `ROLLBACK`))
 		return round()
 	})

@@ -283,9 +283,7 @@ func TestNewcomersDoNotWaitForHangingOnes(t *testing.T) {
 					go func() { putOff <- w.slot(w.attempt(200 + agent)) }()
 				}
 				synctest.Wait()
-				if waiting := slots - len(putOff); waiting != 1 {
-					t.Errorf("%d newcomers wait for the one that does not hang, want 1", waiting)
-				}
+				heraldtest.Equal(t, "newcomers wait for the one that does not hang", slots-len(putOff), 1)
 				moving.slots.release(t.Context())
 				synctest.Wait()
 			})

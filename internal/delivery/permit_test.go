@@ -106,9 +106,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 			t.Errorf("%q, %v", note, err)
 		}
 		waits(t, w, w.row(id), "breaker_open")
-		if calls != 3 {
-			t.Errorf("%d calls", calls)
-		}
+		heraldtest.Equal(t, "calls", calls, 3)
 	})
 
 	t.Run("an agent that fails leaves its neighbour alone", func(t *testing.T) {
@@ -143,9 +141,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 			t.Errorf("/sick after 14 failures: %q", note)
 		}
 		for range 3 {
-			if note := deliver("/other"); note != "" {
-				t.Errorf("/other after 14 failures of /sick: %q", note)
-			}
+			heraldtest.Equal(t, "/other after 14 failures of /sick", deliver("/other"), "")
 		}
 	})
 
@@ -456,9 +452,7 @@ func TestRequiredBinding(t *testing.T) {
 	if d := w.row(id); d.Status != store.Rejected || d.Reason != "endpoint_unverified" || !strings.Contains(d.Error, "registrations[]") {
 		t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
 	}
-	if n := len(a.received()); n != 0 {
-		t.Errorf("%d calls", n)
-	}
+	heraldtest.Equal(t, "calls", len(a.received()), 0)
 }
 
 // strictly is a resolver that finds each agent unbound.

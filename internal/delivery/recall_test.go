@@ -116,9 +116,7 @@ func TestKnownOutcomes(t *testing.T) {
 		if d.Status != store.Delivered || d.Attempts != 1 || len(d.History) != 1 || d.History[0].Outcome != "delivered" || d.History[0].Response == nil {
 			t.Errorf("%s after %d attempts: %+v", d.Status, d.Attempts, d.History)
 		}
-		if n := len(a.received()); n != 1 {
-			t.Errorf("%d calls", n)
-		}
+		heraldtest.Equal(t, "calls", len(a.received()), 1)
 		if b, err := w.queue.SpooledOutcome(t.Context(), id); err != nil || b != nil {
 			t.Errorf("Redis still has %s, %v", b, err)
 		}
@@ -199,9 +197,7 @@ func TestKnownOutcomes(t *testing.T) {
 		if note, err := k.deliver(t.Context(), id, again.Dispatch); err != nil || !strings.HasPrefix(note, "waiting internal_error") {
 			t.Fatalf("%q, %v", note, err)
 		}
-		if n := len(a.received()); n != 0 {
-			t.Errorf("%d calls", n)
-		}
+		heraldtest.Equal(t, "calls", len(a.received()), 0)
 	})
 }
 

@@ -99,12 +99,8 @@ func TestServersFile(t *testing.T) {
 		id := w.register(at("https://127.0.0.1:1/nobody"))
 		o.say(id, map[string]any{"url": a.URL + "/mcp/${SEGMENT}?key=${KEY}", "auth": map[string]any{"type": "bearer", "token": "${TOKEN}"}})
 		d := w.until(w.accept(w.feedback(id)), store.Delivered)
-		if d.Endpoint != a.URL+"/mcp/${SEGMENT}" {
-			t.Errorf("the row shows %s", d.Endpoint)
-		}
-		if got := a.received()[0].header.Get("Authorization"); got != "Bearer hunter2TOKEN" {
-			t.Errorf("it came with %q", got)
-		}
+		heraldtest.Equal(t, "the row shows", d.Endpoint, a.URL+"/mcp/${SEGMENT}")
+		heraldtest.Equal(t, "it came with", a.received()[0].header.Get("Authorization"), "Bearer hunter2TOKEN")
 		r := w.agentRow(id)
 		if r.State != store.StateConnected || r.Endpoint != d.Endpoint || r.Protocol != "2025-11-25" ||
 			!strings.Contains(string(r.Tools), `"agent.receiveFeedback"`) || !strings.Contains(string(r.ServerInfo), "test agent") {

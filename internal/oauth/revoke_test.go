@@ -99,9 +99,7 @@ func TestRevokeAnswers(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tt.says) || holdsSecret(err.Error(), token) || holdsSecret(err.Error(), clientSecret) {
 				t.Errorf("%v; want %q", err, tt.says)
 			}
-			if asked := s.askedPaths(); asked != "/revoke" {
-				t.Errorf("it asked %s", asked)
-			}
+			heraldtest.Equal(t, "it asked", s.askedPaths(), "/revoke")
 		})
 	}
 	cred := basicCredential()

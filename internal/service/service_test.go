@@ -180,9 +180,7 @@ func TestStopDuringACall(t *testing.T) {
 	if err := r.wait(); err != nil {
 		t.Fatalf("%v\n%s", err, r.log)
 	}
-	if a.count() != 1 {
-		t.Errorf("%d calls", a.count())
-	}
+	heraldtest.Equal(t, "calls", a.count(), 1)
 	var recorded []string
 	for _, s := range r.steps {
 		if s.Name == "record" {

@@ -123,9 +123,7 @@ func TestVectors(t *testing.T) {
 	}
 	// Thumbprint of RFC 8037 A.3.
 	x, _ := base64.RawURLEncoding.DecodeString("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")
-	if got := keyThumbprint(x); got != "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k" {
-		t.Errorf("thumbprint %s", got)
-	}
+	heraldtest.Equal(t, "thumbprint", keyThumbprint(x), "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k")
 }
 
 // TestSignature checks that an independent implementation of the RFC accepts signatures for every form of URL, and
@@ -198,9 +196,7 @@ func TestNonces(t *testing.T) {
 		heraldtest.Must(t, r.Sign(req))
 		seen[req.Header.Get("Signature")] = true
 	}
-	if len(seen) != 3 {
-		t.Errorf("%d signatures of 3 requests", len(seen))
-	}
+	heraldtest.Equal(t, "signatures of 3 requests", len(seen), 3)
 }
 
 // TestKeyRotation checks that the signing key is always in the directory, and that it was published before it signs,

@@ -60,12 +60,8 @@ func TestProducers(t *testing.T) {
 	if verdicts[Accepted] != 1000 || verdicts[Known] != 7000 || len(verdicts) != 2 {
 		t.Errorf("verdicts %v", verdicts)
 	}
-	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`); n != 1000 {
-		t.Errorf("%d rows", n)
-	}
-	if len(dispatches) != 20*MaxDispatchedPerAgent {
-		t.Errorf("%d dispatched", len(dispatches))
-	}
+	heraldtest.Equal(t, "rows", value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`), 1000)
+	heraldtest.Equal(t, "dispatched", len(dispatches), 20*MaxDispatchedPerAgent)
 	for id, n := range dispatches {
 		if n != 1 {
 			t.Errorf("task %s was dispatched %d times", id, n)
@@ -504,9 +500,7 @@ func TestAgentUpdated(t *testing.T) {
 	if c := claim(t, s, tasks[0]); c.Epoch != 2 {
 		t.Errorf("epoch %d", c.Epoch)
 	}
-	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`); n != 1 {
-		t.Errorf("%d rows", n)
-	}
+	heraldtest.Equal(t, "rows", value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`), 1)
 }
 
 // TestDeadline: a call without a deadline of its own times out although another transaction never releases the lock.

@@ -33,9 +33,7 @@ func TestLatencyBuckets(t *testing.T) {
 			t.Errorf("%s: %v", took, at)
 		}
 	}
-	if i := (Outcome{CallTook: time.Second}).latencyBucket(); i != -1 {
-		t.Errorf("what wrote no call is in bucket %d", i)
-	}
+	heraldtest.Equal(t, "the bucket of an outcome without a call", (Outcome{CallTook: time.Second}).latencyBucket(), -1)
 }
 
 // TestQuantiles: an interpolated quantile lies in the bucket of the exact one.

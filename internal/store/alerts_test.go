@@ -179,9 +179,7 @@ func TestAlertPerDeathAndHold(t *testing.T) {
 	record(t, s, claim(t, s, tasks[5]), dead)
 	saysNews(t, "nobody is told", look(t, s, quiet))
 	saysNews(t, "nor later", look(t, s, everything))
-	if n := value[int](t, s, `SELECT count(*)::int FROM herald.alerts`); n != 0 {
-		t.Errorf("%d alerts that are over are kept", n)
-	}
+	heraldtest.Equal(t, "alerts that are over are kept", value[int](t, s, `SELECT count(*)::int FROM herald.alerts`), 0)
 }
 
 // TestReleasedHoldIsNoMishap: a hold raises no alert if the same transaction releases it, because its reason was
@@ -225,9 +223,7 @@ func TestMishapsThatCommitLate(t *testing.T) {
 	exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = CASE WHEN order_seq < 10 THEN 'held_unknown' ELSE 'auth_required' END WHERE agent_id = 9`)
 	saysNews(t, "a flood", look(t, s, always),
 		`deliveries.held 9 {"count":300,"herald":false,"state":"","named":20,"reasons":"map[auth_required:291 held_unknown:9]"}`)
-	if n := value[int](t, s, `SELECT count(*)::int FROM herald.mishaps`); n != 0 {
-		t.Errorf("%d counters are left", n)
-	}
+	heraldtest.Equal(t, "counters are left", value[int](t, s, `SELECT count(*)::int FROM herald.mishaps`), 0)
 }
 
 // TestRecordDuringAlertCheck: Record and the alert check never wait long for each other's locks. Each leaves locked
@@ -276,9 +272,7 @@ func TestConcurrentAlertChecks(t *testing.T) {
 	if want := "agent.disabled 2, agent.failing 1, deliveries.dead 1"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	if n := value[int](t, s, `SELECT count(*)::int FROM herald.audit`); n != 1 {
-		t.Errorf("%d rows of the audit", n)
-	}
+	heraldtest.Equal(t, "rows of the audit", value[int](t, s, `SELECT count(*)::int FROM herald.audit`), 1)
 }
 
 // TestAlertsAreClaimed: an alert is leased by one worker at a time. After the lease it is due again, under the same id.

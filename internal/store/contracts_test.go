@@ -75,9 +75,7 @@ func TestCursorsMoveTogether(t *testing.T) {
 	if !errors.Is(err, ErrCursorMoved) {
 		t.Errorf("beside a cursor that has moved: %v", err)
 	}
-	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`); n != 2 {
-		t.Errorf("%d deliveries", n)
-	}
+	heraldtest.Equal(t, "deliveries", value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`), 2)
 	if again, err := s.OpenCursor(t.Context(), one.c.CursorKey, 1, nil); err != nil || again.Next != 102 {
 		t.Errorf("%+v, %v", again, err)
 	}

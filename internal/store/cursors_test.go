@@ -52,9 +52,7 @@ func TestAdvanceCursors(t *testing.T) {
 	if _, err := s.AdvanceCursors(t.Context(), []*Cursor{&read}, Advance{From: 20, To: 39, Intakes: []Intake{{Job: feedback(1, 5001)}, {Job: feedback(77, 1)}}}); err == nil {
 		t.Error("a row that Postgres refuses was accepted")
 	}
-	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`); n != len(in) {
-		t.Errorf("%d rows, want %d", n, len(in))
-	}
+	heraldtest.Equal(t, "rows", value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`), len(in))
 	if again, err := s.OpenCursor(t.Context(), key, 1, nil); err != nil || again.Next != 20 {
 		t.Errorf("%+v, %v", again, err)
 	}

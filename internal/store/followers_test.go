@@ -102,9 +102,7 @@ func TestFollowersOfTheBacklog(t *testing.T) {
 	exec(t, s, `UPDATE herald.deliveries SET replays = 1 WHERE id = $1`, answers[10].ID)
 	leader := claim(t, s, tasks[0])
 
-	if got := len(follow(t, s, leader, 3)); got != 3 {
-		t.Errorf("%d follow, not 3", got)
-	}
+	heraldtest.Equal(t, "followers", len(follow(t, s, leader, 3)), 3)
 	all := follow(t, s, leader, 49)
 	var clients []byte
 	for _, f := range all {
@@ -114,15 +112,11 @@ func TestFollowersOfTheBacklog(t *testing.T) {
 	if want := []byte{12, 13, 14, 15, 16, 17, 18, 19, 32, 32, 32, 40, 50}; !slices.Equal(clients, want) {
 		t.Errorf("clients %v follow, not %v", clients, want)
 	}
-	if n := countDispatched(t, s); n != MaxDispatchedPerAgent {
-		t.Errorf("%d count as dispatched", n)
-	}
+	heraldtest.Equal(t, "count as dispatched", countDispatched(t, s), MaxDispatchedPerAgent)
 
 	// Followers use no slot of the backlog, and the delivery of a lost worker returns.
 	r := record(t, s, leader, delivered)
-	if len(r.Next) != 1 {
-		t.Errorf("%d dispatched", len(r.Next))
-	}
+	heraldtest.Equal(t, "dispatched", len(r.Next), 1)
 	lapse(t, s, all[0].Claim)
 	if d := read(t, s, all[0].ID); d.Status != Queued || d.Attempts != 1 {
 		t.Errorf("%+v", d)

@@ -108,9 +108,7 @@ func TestHintsOfAKey(t *testing.T) {
 		if last.Verdict != tt.want || (last.Field == "action") != (tt.want == Conflict) {
 			t.Errorf("%s: %+v", tt.name, last)
 		}
-		if n := countHints(t, s); n != tt.kept {
-			t.Errorf("%s: %d hints, want %d", tt.name, n, tt.kept)
-		}
+		heraldtest.Equal(t, tt.name+": hints", countHints(t, s), tt.kept)
 	}
 }
 

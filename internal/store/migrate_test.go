@@ -171,9 +171,7 @@ func TestPartitions(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if made != 4 {
-		t.Errorf("made %d", made)
-	}
+	heraldtest.Equal(t, "migrations made", made, 4)
 	task := acceptOne(t, s, feedback(1, 1))
 	c := claim(t, s, task)
 	where := value[string](t, s, `SELECT relname::text FROM herald.attempts a JOIN pg_class c ON c.oid = a.tableoid`)

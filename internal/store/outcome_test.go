@@ -32,9 +32,7 @@ func TestEpochIsRaisedOnce(t *testing.T) {
 	record(t, s, one, moved)
 	epoch(1, "recorded twice")
 	c := claim(t, s, tasks[3])
-	if c.Epoch != 1 {
-		t.Errorf("the claim says %d", c.Epoch)
-	}
+	heraldtest.Equal(t, "the claim says", c.Epoch, 1)
 	record(t, s, c, moved)
 	epoch(1, "resolved anew, and still failing")
 	record(t, s, claim(t, s, tasks[4]), delivered)
@@ -199,9 +197,7 @@ func TestPolicy(t *testing.T) {
 		heraldtest.Must(t, s.SetPolicy(t.Context(), a, p))
 		return value[string](t, s, `SELECT policy::text FROM herald.agents`)
 	}
-	if got := set(Policy{OnUnknown: OnUnknownHold}); got != `{"onUnknown": "hold"}` {
-		t.Errorf("of an agent not known yet: %s", got)
-	}
+	heraldtest.Equal(t, "of an agent not known yet", set(Policy{OnUnknown: OnUnknownHold}), `{"onUnknown": "hold"}`)
 	exec(t, s, `UPDATE herald.agents SET policy = policy || '{"other": 1}'`)
 	if got := set(Policy{}); got != `{"other": 1, "onUnknown": "hold"}` {
 		t.Error(got)

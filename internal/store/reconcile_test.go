@@ -132,9 +132,7 @@ func TestOverdueAndRedispatch(t *testing.T) {
 	if got := find(10); len(got) != 0 {
 		t.Errorf("still overdue: %v", got)
 	}
-	if n := countDispatched(t, s); n != MaxDispatchedPerAgent {
-		t.Errorf("%d dispatched", n)
-	}
+	heraldtest.Equal(t, "dispatched", countDispatched(t, s), MaxDispatchedPerAgent)
 }
 
 func TestBacklog(t *testing.T) {

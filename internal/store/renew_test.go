@@ -216,9 +216,7 @@ func TestRenewalAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := given.Load(); n != 1 {
-		t.Errorf("%d workers renew", n)
-	}
+	heraldtest.Equal(t, "renewals", given.Load(), 1)
 }
 
 // TestRenewalSeesTheLastOne: a worker that waits for another's renewal reads the refresh token that this renewal

@@ -47,9 +47,7 @@ func TestRetain(t *testing.T) {
 			t.Errorf("call %d: %d rows, %v", i+1, n, err)
 		}
 	}
-	if left() != 5 {
-		t.Errorf("%d rows carry something", left())
-	}
+	heraldtest.Equal(t, "rows carry something", left(), 5)
 	for i, x := range tasks {
 		d := read(t, s, x.ID)
 		if gone := i < 2; (d.Job == nil) != gone || (d.Result == nil) != (gone || i > 2) || d.Key == "" || d.Status == "" {
@@ -266,9 +264,7 @@ func TestLostLeases(t *testing.T) {
 	if w := seen[tasks[0].ID]; !w.At.Equal(r.NextAttemptAt) || w.N != r.Task.N+1 || w.Attempts != 1 {
 		t.Errorf("%+v, it was %+v", w, r.Task)
 	}
-	if countDispatched(t, s) != MaxDispatchedPerAgent {
-		t.Errorf("%d dispatched", countDispatched(t, s))
-	}
+	heraldtest.Equal(t, "dispatched", countDispatched(t, s), MaxDispatchedPerAgent)
 	if b := seen[replayed.ID]; claim(t, s, b).Budget != 1 {
 		t.Errorf("%+v", b)
 	}

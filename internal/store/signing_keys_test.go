@@ -77,9 +77,7 @@ func TestSigningKeys(t *testing.T) {
 	}
 	_, err = s.RotateSigningKey(ctx, SigningKey{ID: "n4", Ciphertext: []byte("z")}, time.Minute, time.Minute)
 	heraldtest.Must(t, err)
-	if n := value[int64](t, s, `SELECT count(*) FROM herald.signing_keys`); n != 2 {
-		t.Errorf("%d rows", n)
-	}
+	heraldtest.Equal(t, "rows", value[int64](t, s, `SELECT count(*) FROM herald.signing_keys`), 2)
 	if added, err := s.AddFirstSigningKey(ctx, SigningKey{ID: "late"}); added || err != nil {
 		t.Error(added, err)
 	}

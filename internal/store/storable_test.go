@@ -81,9 +81,7 @@ func TestPoison(t *testing.T) {
 			}
 			rows := value[int](t, s, `SELECT count(concat(job_id, trigger_id, event_id, error_message, response_data::text))::int
 				FROM herald.action_results WHERE id LIKE $1 || '%'`, task.ID.String())
-			if rows != 6 {
-				t.Errorf("%d rows in the view", rows)
-			}
+			heraldtest.Equal(t, "rows in the view", rows, 6)
 		})
 	}
 }

@@ -186,9 +186,7 @@ func TestFlapping(t *testing.T) {
 	l.beginOutage(l.outage.generation, io.ErrUnexpectedEOF)
 	wait := l.outage.wait
 	l.mu.Unlock()
-	if wait != time.Millisecond {
-		t.Errorf("asked again in %s", wait)
-	}
+	heraldtest.Equal(t, "asked again in", wait, time.Millisecond)
 }
 
 // TestPendingReleases: pending releases are bounded. They are also sent if Redis was back before they were queued.

@@ -327,9 +327,7 @@ func TestTooLargeIsNotRead(t *testing.T) {
 	body, feed := io.Pipe()
 	defer feed.Close()
 	res := w.send("POST", "/v1/jobs", ownToken, "application/json", body, func(r *http.Request) { r.ContentLength = 10 << 20 })
-	if res.StatusCode != http.StatusRequestEntityTooLarge {
-		t.Errorf("%d", res.StatusCode)
-	}
+	heraldtest.Equal(t, "res.StatusCode", res.StatusCode, http.StatusRequestEntityTooLarge)
 }
 
 func TestEnqueueLines(t *testing.T) {
