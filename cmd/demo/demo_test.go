@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -23,13 +24,9 @@ func TestEnvFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "demo.env")
 	const commands = `[["/a b/it's","$HOME"]]`
 	w := &world{}
-	if err := w.writeEnvFile(path, []string{"HERALD_DATA=/tmp/x", "HERALD_STDIO_COMMANDS=" + commands}); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.writeEnvFile(path, []string{"HERALD_DATA=/tmp/x", "HERALD_STDIO_COMMANDS=" + commands}))
 	file, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if got, ok := readEnvFile(file, "HERALD_STDIO_COMMANDS"); !ok || got != commands {
 		t.Errorf("read %q, %t", got, ok)
 	}
@@ -53,12 +50,8 @@ func TestEnvFile(t *testing.T) {
 		t.Errorf("after the end: %v", err)
 	}
 	// Another demo has replaced the file.
-	if err := w.writeEnvFile(path, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte("another's"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.writeEnvFile(path, nil))
+	heraldtest.Must(t, os.WriteFile(path, []byte("another's"), 0o600))
 	if err := w.removeEnvFile(); err != nil {
 		t.Error(err)
 	}
@@ -108,9 +101,7 @@ func TestDemoExplains(t *testing.T) {
 func TestQuotePath(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]string{"/opt/herald-1.0/bin/demo.env": "/opt/herald-1.0/bin/demo.env", "/a b": "'/a b'", "/it's": `'/it'\''s'`, "/$x": "'/$x'"} {
-		if got := quotePath(path); got != want {
-			t.Errorf("%s: %s", path, got)
-		}
+		heraldtest.Equal(t, path, quotePath(path), want)
 	}
 }
 
@@ -136,9 +127,7 @@ func TestFaultIsASentence(t *testing.T) {
 func TestFeedbackIsChecked(t *testing.T) {
 	t.Parallel()
 	large := filepath.Join(t.TempDir(), "large")
-	if err := os.WriteFile(large, make([]byte, maxFeedbackFile+1), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(large, make([]byte, maxFeedbackFile+1), 0o600))
 	for _, c := range []struct {
 		name string
 		give feedbackCmd
@@ -168,9 +157,7 @@ func TestFeedbackWithoutDemo(t *testing.T) {
 	if err := give.giveFeedback(t.Context(), path, os.Stderr); err == nil || !strings.Contains(err.Error(), "no demo is running") {
 		t.Errorf("without a file: %v", err)
 	}
-	if err := os.WriteFile(path, formatEnvFile([]string{"HERALD_DATA=" + t.TempDir()}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(path, formatEnvFile([]string{"HERALD_DATA=" + t.TempDir()}), 0o600))
 	if err := give.giveFeedback(t.Context(), path, os.Stderr); err == nil || !strings.Contains(err.Error(), "the demo has ended") {
 		t.Errorf("with a file of the past: %v", err)
 	}

@@ -87,9 +87,7 @@ func TestRun(t *testing.T) {
 			if code != c.code || !strings.Contains(stdout.String(), c.stdout) || (c.stdout == "") != (stdout.Len() == 0) || !strings.Contains(stderr.String(), c.stderr) {
 				t.Errorf("code %d, stdout %q, stderr %q", code, stdout.String(), stderr.String())
 			}
-			if len(l.rows) != c.accepted {
-				t.Errorf("%d rows", len(l.rows))
-			}
+			heraldtest.Equal(t, "rows", len(l.rows), c.accepted)
 			if want := len(l.batches); min(want, 1) > released || released > 1 {
 				t.Errorf("released %d times", released)
 			}

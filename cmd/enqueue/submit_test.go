@@ -130,9 +130,7 @@ func TestSubmit(t *testing.T) {
 			t.Errorf("line %d: got %q, want %q…", i, line, want)
 		}
 	}
-	if n := len(lines(out.String())); n != 10 {
-		t.Errorf("%d answers", n)
-	}
+	heraldtest.Equal(t, "answers", len(lines(out.String())), 10)
 	if strings.ContainsAny(out.String(), "\x1b\u202e") {
 		t.Errorf("a stranger's control characters reach the terminal: %q", out.String())
 	}
@@ -304,9 +302,7 @@ func TestSubmitStopped(t *testing.T) {
 			t.Errorf("%+v, batches %v", got, l.batches)
 		}
 		_ = w.Close() // the reader's goroutine blocks in Read; the bubble fails if it remains
-		if n := len(lines(out.String())); n != 1 {
-			t.Errorf("%d answers", n)
-		}
+		heraldtest.Equal(t, "answers", len(lines(out.String())), 1)
 	})
 }
 
@@ -359,9 +355,7 @@ func TestPrinterConflict(t *testing.T) {
 	p.addAnswer(position{number: 1}, intake.Answer{Verdict: intake.Refused, Path: "a\nb", Problem: strings.Repeat("é", 1000) + "\xff"})
 	heraldtest.Must(t, p.flush())
 	want := "conflict 00000000-0000-0000-0000-000000000000 k value is \"1\" in the committed job and \"2\" in this one\nrefused a b line 1: " + strings.Repeat("é", maxProblems) + "…\n"
-	if out.String() != want {
-		t.Errorf("got %q", out.String())
-	}
+	heraldtest.Equal(t, "out.String()", out.String(), want)
 }
 
 func TestProgress(t *testing.T) {
@@ -379,19 +373,13 @@ func TestProgress(t *testing.T) {
 	p.showTally(tally{accepted: 10, refused: 1})
 	p.showTally(tally{accepted: 11}) // too soon after the previous line
 	want := "\r\x1b[K[" + strings.Repeat("=", 15) + strings.Repeat(" ", 15) + "]  50 %  11 lines, 6/s, 1 refused"
-	if out.String() != want {
-		t.Errorf("got %q", out.String())
-	}
+	heraldtest.Equal(t, "out.String()", out.String(), want)
 	p.end()
 	p.end()
-	if out.String() != want+"\r\x1b[K" {
-		t.Errorf("got %q", out.String())
-	}
+	heraldtest.Equal(t, "out.String()", out.String(), want+"\r\x1b[K")
 	out.Reset()
 	now = now.Add(time.Second)
 	p.size = 0
 	p.showTally(tally{known: 3})
-	if out.String() != "\r\x1b[K3 lines, 1/s, 0 refused" {
-		t.Errorf("got %q", out.String())
-	}
+	heraldtest.Equal(t, "out.String()", out.String(), "\r\x1b[K3 lines, 1/s, 0 refused")
 }

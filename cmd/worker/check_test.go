@@ -113,9 +113,8 @@ func (d *desk) publishKeys() string {
 	i := slices.IndexFunc(d.env, func(v string) bool { return strings.HasPrefix(v, "HERALD_KEYSET=") })
 	keys, err := secret.Parse(secret.New(strings.TrimPrefix(d.env[i], "HERALD_KEYSET=")))
 	heraldtest.Must(d.t, err)
-	if ring, err = signing.New(signing.Config{PublicURL: srv.URL, Ledger: d.store, Sealer: keys}); err != nil {
-		d.t.Fatal(err)
-	}
+	ring, err = signing.New(signing.Config{PublicURL: srv.URL, Ledger: d.store, Sealer: keys})
+	heraldtest.Must(d.t, err)
 	heraldtest.Must(d.t, ring.Load(d.t.Context()))
 	return srv.URL
 }

@@ -196,9 +196,7 @@ func TestAuditRecordsPreviousState(t *testing.T) {
 	if last := rows[len(rows)-1]; strings.Contains(string(last.Filter), "force") {
 		t.Errorf("nothing was forced: %s", last.Filter)
 	}
-	if d.status(wait) != "queued" {
-		t.Errorf("%s", d.status(wait))
-	}
+	heraldtest.Equal(t, "d.status(wait)", d.status(wait), "queued")
 }
 
 // TestCheckOfAnAgent checks the exit codes for an author's CI: 0 if a feedback would be delivered, otherwise 1.

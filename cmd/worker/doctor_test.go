@@ -173,9 +173,7 @@ func TestDoctorCountsStuckDeliveries(t *testing.T) {
 		t.Fatal(err)
 	}
 	counts := map[string]map[string]int64{fmt.Sprintf("herald:minute:%d", time.Now().Unix()/60): {string(store.Rejected): 21}}
-	if err := d.queue.AddCounts(t.Context(), counts, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, d.queue.AddCounts(t.Context(), counts, time.Hour))
 	said := diagnose(t, 0, d.env...)
 	said.says("workers", doctor.MarkWarn, "none is running, and 6 deliveries are open: start one with `worker`")
 	said.says("agents", doctor.MarkWarn, "1 are in state failed: `worker agent list --state failed`")
@@ -234,9 +232,7 @@ func TestDoctorOfTheRunningWorker(t *testing.T) {
 	resp, err := http.Get("http://" + addr + "/settings")
 	heraldtest.Must(t, err)
 	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusUnauthorized {
-		t.Errorf("without the token: %d", resp.StatusCode)
-	}
+	heraldtest.Equal(t, "without the token", resp.StatusCode, http.StatusUnauthorized)
 
 	d := diagnose(t, 0, slices.Concat(common, []string{"HERALD_API_TOKEN=hunter2hunter2", "HERALD_CONCURRENCY=20"})...)
 	d.says("port", doctor.MarkOK, addr+" is held by the running worker (process ")

@@ -144,9 +144,7 @@ func TestOperatorCommands(t *testing.T) {
 			t.Errorf("doctor lacks %q:\n%s", want, doctor)
 		}
 	}
-	if out := must("delivery", "list", "--json"); out != "{\n  \"deliveries\": []\n}\n" {
-		t.Errorf("nothing: %s", out)
-	}
+	heraldtest.Equal(t, "nothing", must("delivery", "list", "--json"), "{\n  \"deliveries\": []\n}\n")
 
 	good, bad := deliveries(t, url)
 	if out := must("delivery", "list"); !strings.Contains(out, good.String()) || !strings.Contains(out, bad.String()) || strings.Index(out, good.String()) < strings.Index(out, bad.String()) {

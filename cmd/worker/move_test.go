@@ -37,14 +37,10 @@ func TestProgress(t *testing.T) {
 	p.showProgress(100, 200, 3)
 	p.showProgress(110, 200, 3) // too soon after the previous line
 	want := "\r\x1b[K[" + strings.Repeat("=", 15) + strings.Repeat(" ", 15) + "] 100 of 200, 50/s, 3 left as they are"
-	if out.String() != want {
-		t.Errorf("%q", out.String())
-	}
+	heraldtest.Equal(t, "out.String()", out.String(), want)
 	p.clear()
 	p.clear()
-	if out.String() != want+"\r\x1b[K" {
-		t.Errorf("%q", out.String())
-	}
+	heraldtest.Equal(t, "out.String()", out.String(), want+"\r\x1b[K")
 	file, err := os.CreateTemp(t.TempDir(), "")
 	heraldtest.Must(t, err)
 	defer file.Close()

@@ -42,13 +42,11 @@ func newDesk(t testing.TB) *desk {
 	d := &desk{t: t, env: []string{"DATABASE_URL=" + databaseURL, "REDIS_URL=" + redisURL, "HERALD_KEYSET=" + heraldtest.Keyset(t), "HERALD_LOG_LEVEL=error",
 		"HERALD_LISTEN=127.0.0.1:0", "IPFS_GATEWAYS=" + answeringGateway(t)}}
 	var err error
-	if d.store, err = store.Open(store.Config{URL: secret.New(databaseURL)}); err != nil {
-		t.Fatal(err)
-	}
+	d.store, err = store.Open(store.Config{URL: secret.New(databaseURL)})
+	heraldtest.Must(t, err)
 	t.Cleanup(d.store.Close)
-	if d.queue, err = queue.Open(queue.Config{URL: secret.New(redisURL)}); err != nil {
-		t.Fatal(err)
-	}
+	d.queue, err = queue.Open(queue.Config{URL: secret.New(redisURL)})
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = d.queue.Close() })
 	return d
 }
@@ -166,9 +164,7 @@ func TestReplayByFilter(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 	for _, id := range ids {
-		if s := d.status(id); s != "queued" {
-			t.Errorf("%s", s)
-		}
+		heraldtest.Equal(t, "d.status(id)", d.status(id), "queued")
 	}
 	if d.status(other) != "dead timeout" || d.status(good) != "delivered" {
 		t.Errorf("%s, %s", d.status(other), d.status(good))
@@ -188,9 +184,7 @@ func TestReplayByFilter(t *testing.T) {
 
 	// A filter replays delivered rows only with both --status delivered and --force.
 	d.says(0, "1 of 1 queued anew", "delivery", "replay", "--agent", "8453:42", "--status", "delivered", "--force", "--yes")
-	if s := d.status(good); s != "queued" {
-		t.Errorf("%s", s)
-	}
+	heraldtest.Equal(t, "d.status(good)", d.status(good), "queued")
 }
 
 func TestReplayByID(t *testing.T) {
@@ -231,9 +225,7 @@ func TestReplayWithoutRedis(t *testing.T) {
 	if code, out, errs := worker(t, append(d.env, "REDIS_URL=redis://127.0.0.1:1"), "delivery", "replay", id.String()); code != 0 || d.status(id) != "queued" {
 		t.Errorf("%d %s%s", code, out, errs)
 	}
-	if n := d.pending(queue.Bulk); n != 0 {
-		t.Errorf("%d tasks", n)
-	}
+	heraldtest.Equal(t, "tasks", d.pending(queue.Bulk), 0)
 }
 
 func TestCancel(t *testing.T) {

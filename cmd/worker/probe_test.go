@@ -249,9 +249,7 @@ func TestProbeByChain(t *testing.T) {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 		t.Errorf("something is left in the data folder: %v %v", entries, err)
 	}
-	if n := len(a.received()); n != 0 {
-		t.Errorf("%d calls without --send", n)
-	}
+	heraldtest.Equal(t, "calls without --send", len(a.received()), 0)
 }
 
 func TestProbeMisuse(t *testing.T) {
@@ -284,13 +282,9 @@ func TestToolWords(t *testing.T) {
 		`{"truncated":true}`: `{"truncated":true}`,
 		"[" + strings.TrimSuffix(strings.Repeat(`{"name":"a","schema":true},`, 12), ",") + "]": "12: " + strings.TrimSuffix(strings.Repeat("a, ", 10), ", ") + " and 2 more",
 	} {
-		if got := describeTools(json.RawMessage(raw)); got != want {
-			t.Errorf("%s: %q, want %q", raw, got, want)
-		}
+		heraldtest.Equal(t, raw, describeTools(json.RawMessage(raw)), want)
 	}
 	for raw, want := range map[string]string{"": "", `{"Name":"a","Version":""}`: "a", `{"name":"a","version":"1"}`: "a 1", `[1]`: "[1]"} {
-		if got := describeServer(json.RawMessage(raw)); got != want {
-			t.Errorf("%s: %q, want %q", raw, got, want)
-		}
+		heraldtest.Equal(t, raw, describeServer(json.RawMessage(raw)), want)
 	}
 }

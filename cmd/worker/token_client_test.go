@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/oauth/oauthtest"
 	"github.com/agentherald/herald/internal/operator"
@@ -62,9 +63,7 @@ func (d *desk) credential(origin string) (scheme string, c oauth.Credential) {
 func originOf(t testing.TB, raw string) string {
 	t.Helper()
 	u, err := url.Parse(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return u.Scheme + "://" + u.Host
 }
 
@@ -97,9 +96,7 @@ func TestTokenSetClient(t *testing.T) {
 			t.Errorf("lacks %q: %s", want, out)
 		}
 	}
-	if d.status(held) != "queued" {
-		t.Errorf("%s", d.status(held))
-	}
+	heraldtest.Equal(t, "d.status(held)", d.status(held), "queued")
 	scheme, c := d.credential(origin)
 	if scheme != store.SchemeClientCredentials || c.Grant != oauth.GrantClientCredentials || c.Method != oauth.MethodBasic || c.Secret.Reveal() != canary+"-secret" ||
 		c.Resource != s.AgentURL || c.Scope != "feedback" || c.ClientID != "herald" {
@@ -148,13 +145,9 @@ func TestTokenSetClient(t *testing.T) {
 func pemKey(t testing.TB) (string, *ecdsa.PublicKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})), &key.PublicKey
 }
 

@@ -63,9 +63,7 @@ func TestTokenLogin(t *testing.T) {
 	if want := fmt.Sprintf("is stored for %s (the agent's own path), sent as Authorization: Bearer, had by a login from %s; 1 held deliveries were released", origin, s.Issuer); !strings.Contains(words(out), want) {
 		t.Errorf("lacks %q: %s", want, out)
 	}
-	if d.status(held) != "queued" {
-		t.Errorf("%s", d.status(held))
-	}
+	heraldtest.Equal(t, "d.status(held)", d.status(held), "queued")
 	scheme, c := d.credential(origin)
 	if scheme != store.SchemeAuthorizationCode || c.Grant != oauth.GrantRefreshToken || !strings.HasPrefix(c.ClientID, "client-") || c.RefreshToken.IsZero() || c.Resource != s.AgentURL {
 		t.Errorf("%s %+v", scheme, c)
@@ -118,9 +116,7 @@ func TestTokenLoginRefuses(t *testing.T) {
 	d.login(exitFailed, "nothing was stored: ", "", brings(func(v url.Values) { v.Set("iss", "https://evil.example") }), public...)
 	d.login(exitFailed, "nothing was stored: ", "", brings(func(v url.Values) { v.Del("iss") }), public...)
 	d.login(exitFailed, "access_denied", "", brings(func(v url.Values) { v.Del("code"); v.Set("error", "access_denied") }), public...)
-	if n := len(s.TokenRequests()); n != 0 {
-		t.Errorf("%d codes were redeemed", n)
-	}
+	heraldtest.Equal(t, "codes were redeemed", len(s.TokenRequests()), 0)
 	d.login(exitFailed, "invalid_grant", "", brings(func(v url.Values) { v.Set("code", "another") }), public...)
 	d.login(exitFailed, "registers no clients by itself: have Herald made known there with the redirect URI http://127.0.0.1:", "", nil)
 	d.login(exitFailed, "does not accept the address of a metadata document", "", nil, "--client-metadata-url", "https://herald.example/client.json")
@@ -281,9 +277,7 @@ func send(t testing.TB, req *http.Request) (status int) {
 func TestCallback(t *testing.T) {
 	t.Parallel()
 	c, err := listenForCallback(t.Context(), "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	asked := make(chan struct{})
 	go func() {
 		defer close(asked)
@@ -291,9 +285,7 @@ func TestCallback(t *testing.T) {
 			c.Redirect(): 400, c.Redirect() + "?code=x": 400, c.Redirect() + "?state=": 400, c.Redirect() + "?state=wrong&code=x": 400,
 			c.Redirect() + "?state=right&state=right": 400, c.Redirect() + "?state=right;code=x": 400, "http://" + c.host + "/?state=right": 404,
 		} {
-			if got := get(t, address); got != want {
-				t.Errorf("%s: %d, want %d", address, got, want)
-			}
+			heraldtest.Equal(t, address, get(t, address), want)
 		}
 		for host, method := range map[string]string{"evil.example": http.MethodGet, "": http.MethodPost} {
 			req, err := http.NewRequestWithContext(t.Context(), method, c.Redirect()+"?state=right&code=forged", nil)
@@ -316,9 +308,8 @@ func TestCallback(t *testing.T) {
 		t.Errorf("%v %v", values, err)
 	}
 
-	if c, err = listenForCallback(t.Context(), "127.0.0.1:0"); err != nil {
-		t.Fatal(err)
-	}
+	c, err = listenForCallback(t.Context(), "127.0.0.1:0")
+	heraldtest.Must(t, err)
 	var shown strings.Builder
 	b := terminalBrowser{c, &shown, time.Millisecond}
 	if _, err := b.LogIn(t.Context(), "https://as.example/?state=right&x=\x1b"); err == nil || !strings.Contains(err.Error(), "no address") {

@@ -22,25 +22,19 @@ func (d *desk) loggedIn(s *oauthtest.Server, expires time.Time) store.Token {
 	d.t.Helper()
 	i := slices.IndexFunc(d.env, func(s string) bool { return strings.HasPrefix(s, "HERALD_KEYSET=") })
 	keys, err := secret.Parse(secret.New(strings.TrimPrefix(d.env[i], "HERALD_KEYSET=")))
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	heraldtest.Must(d.t, err)
 	s.Register("herald", "")
 	cred := oauth.Credential{Grant: oauth.GrantRefreshToken, ClientID: "herald", Method: oauth.MethodNone, Resource: s.AgentURL,
 		RefreshToken: secret.New(s.RefreshToken("herald", ""))}
 	t := store.Token{Agent: store.Agent{ChainID: 8453, Registry: strings.ToLower(registryOf(d.t, 8453).Hex()), ID: "42"}, Origin: netguard.CredentialOrigin(originOf(d.t, s.AgentURL)),
 		Scheme: store.SchemeAuthorizationCode, Header: "Authorization", Issuer: s.Issuer}
 	plain, err := cred.Marshal()
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	if t.Ciphertext, err = keys.Seal(plain, t.Binding()); err != nil {
-		d.t.Fatal(err)
-	}
+	heraldtest.Must(d.t, err)
+	t.Ciphertext, err = keys.Seal(plain, t.Binding())
+	heraldtest.Must(d.t, err)
 	access := oauth.Token{Access: secret.New("access-AAAAAAAAAAAAAAAAAAAAAAAAAA"), Expires: expires}
-	if t.Access, err = agentauth.SealAccess(keys, t, access, time.Now()); err != nil {
-		d.t.Fatal(err)
-	}
+	t.Access, err = agentauth.SealAccess(keys, t, access, time.Now())
+	heraldtest.Must(d.t, err)
 	if _, _, err := d.store.SetToken(d.t.Context(), t); err != nil {
 		d.t.Fatal(err)
 	}
@@ -88,9 +82,7 @@ func TestTokenRemoveRevokes(t *testing.T) {
 				t.Errorf("%s: the row stays: %+v", name, l)
 			}
 			asked := s.Revocations()
-			if len(asked) != tt.asked {
-				t.Errorf("%s: %d revocations", name, len(asked))
-			}
+			heraldtest.Equal(t, name+": revocations", len(asked), tt.asked)
 			for i, r := range asked {
 				if hint := r.Form.Get("token_type_hint"); hint != []string{"refresh_token", "access_token"}[i] || !strings.HasPrefix(r.Form.Get("token"), strings.TrimSuffix(hint, "_token")+"-") || r.Form.Get("client_id") != "herald" {
 					t.Errorf("%s: %v", name, r.Form)

@@ -97,22 +97,16 @@ func (d *desk) reveals(agent string) map[string]string {
 	d.t.Helper()
 	i := slices.IndexFunc(d.env, func(s string) bool { return strings.HasPrefix(s, "HERALD_KEYSET=") })
 	k, err := secret.Parse(secret.New(strings.TrimPrefix(d.env[i], "HERALD_KEYSET=")))
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	heraldtest.Must(d.t, err)
 	list, err := d.store.TokensAfter(d.t.Context(), nil)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	heraldtest.Must(d.t, err)
 	opened := map[string]string{}
 	for _, t := range list {
 		if fmt.Sprintf("%d:%s", t.ChainID, t.ID) != agent {
 			continue
 		}
 		plain, err := k.Open(t.Ciphertext, t.Binding())
-		if err != nil {
-			d.t.Fatal(err)
-		}
+		heraldtest.Must(d.t, err)
 		opened[string(t.Origin)] = t.Scheme + " " + t.Header + " " + string(plain)
 	}
 	return opened
@@ -231,9 +225,7 @@ func TestTokenSetAsks(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "servers.json")
 	entries := `{"servers": {"8453:42": {"url": "https://agent.example/mcp/secretpath?key=hunter2"}, "8453:7": {"command": "/bin/agent"},
 		"8453:8": {"url": "https://agent.example", "auth": {"type": "bearer", "token": "hunter2"}}}}`
-	if err := os.WriteFile(file, []byte(entries), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(file, []byte(entries), 0o600))
 	d.env = append(d.env, "HERALD_SERVERS_FILE="+file)
 	set := []string{"token", "set", "8453:42"}
 	d.answers(exitMisuse, "is at https://agent.example (from the servers file): there is no terminal to ask on whether its token may go there, so say --origin https://agent.example",
@@ -272,9 +264,7 @@ func TestTokenImport(t *testing.T) {
 	lines := []string{"agent_id,token", fmt.Sprintf(`%s,%s1`, plain, canary), fmt.Sprintf(`%s,"%s,""2"`, keyed, canary), fmt.Sprintf("%s,%s3", cookie, canary),
 		fmt.Sprintf("%s,%s4", none, canary), fmt.Sprintf("%s,%s5", plain, canary), "9999999," + canary + "6", "-1," + canary + "7", "\x1b[2J," + canary + "8", fmt.Sprintf("%s,", keyed)}
 	file := filepath.Join(t.TempDir(), "tokens.csv")
-	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600))
 	load := []string{"token", "import", "--chain", "31337"}
 	out, errs := d.give(exitLeft, "", "", append(load, file)...)
 	for _, want := range []string{
@@ -292,9 +282,7 @@ func TestTokenImport(t *testing.T) {
 		t.Errorf("a dry run changed something: %s", errs)
 	}
 	stdin, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	d.answers(exitLeft, "2 of 2 tokens are stored for 2 origins; 0 held deliveries were released (audit 1)", string(stdin), "", append(load, "--yes")...)
 	if got := d.reveals("31337:" + plain.String()); got["https://agent.example"] != "bearer Authorization "+canary+"1" {
 		t.Errorf("%v", got)
@@ -329,9 +317,7 @@ func (d *desk) sql(text string) {
 		_, err = conn.Exec(d.t.Context(), text)
 		_ = conn.Close(d.t.Context())
 	}
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	heraldtest.Must(d.t, err)
 }
 
 // TestTokenKeys checks that a rotation of the keys includes tokens, OAuth credentials and access tokens.
@@ -395,13 +381,9 @@ func TestTokenImportFromTable(t *testing.T) {
 	})...)
 	old := heraldtest.EmptyPostgres(t)
 	schema, err := os.ReadFile("../../internal/doctest/testdata/old-backend.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	conn, err := pgx.Connect(t.Context(), old)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	exec := func(sql string, args ...any) {
 		t.Helper()
@@ -467,9 +449,7 @@ func TestTokenOfAnOwnerBefore(t *testing.T) {
 		TransactionHash: common.Hash{1}, LogIndex: &index, Timestamp: time.Now().Add(time.Hour).Unix()}
 	_, _, err := d.store.Accept(t.Context(), []store.Intake{{Job: given,
 		AgentChange: store.AgentChange{From: common.HexToAddress("0xAA"), To: common.HexToAddress("0xBB")}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	out, _ := d.worker(0, "agent", "show", "8453:42")
 	if !strings.Contains(out, "in block 4711") || !strings.Contains(out, "00bb, from 0x") ||
 		!strings.Contains(out, "token stored for https://agent.example") || !strings.Contains(out, "stored before the agent was given to another owner") {

@@ -607,9 +607,7 @@ func TestRenewalIsStoredLater(t *testing.T) {
 		w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-1", 1)
 		w.Advance(time.Hour)
 		w.wantSent(t, w.newWorker(), w.tokenRequest(), "access-2", 2)
-		if got := w.asked[1].RefreshToken.Reveal(); got != "refresh-1" {
-			t.Errorf("it asks with %s", got)
-		}
+		heraldtest.Equal(t, "it asks with", w.asked[1].RefreshToken.Reveal(), "refresh-1")
 	}
 	// A newer credential is not overwritten.
 	w := newRenewing(t, loginOf("refresh-0"))
@@ -620,9 +618,7 @@ func TestRenewalIsStoredLater(t *testing.T) {
 	w.replaceCredential(loginOf("refresh-9"))
 	r.flush(t.Context())
 	w.wantSent(t, r, w.tokenRequest(), "access-2", 2)
-	if got := w.asked[1].RefreshToken.Reveal(); got != "refresh-9" {
-		t.Errorf("it asks with %s", got)
-	}
+	heraldtest.Equal(t, "it asks with", w.asked[1].RefreshToken.Reveal(), "refresh-9")
 }
 
 // TestJoinsOnlyItsRenewal checks that a delivery does not get the failure of a renewal in flight if the credential was
@@ -657,9 +653,7 @@ func TestJoinsOnlyItsRenewal(t *testing.T) {
 			if name == "" {
 				want = "of the other one"
 			}
-			if text := <-got; text != want {
-				t.Errorf("%s: %s", name, text)
-			}
+			heraldtest.Equal(t, name, <-got, want)
 		})
 	}
 }
@@ -732,13 +726,9 @@ func TestStuckRenewal(t *testing.T) {
 		must(w.LeaseRenewal(t.Context(), w.token, nil, time.Hour))
 		began := time.Now()
 		w.wantFailure(t, r, w.tokenRequest(), reason.ConnectFailed, "another worker asks it", 0)
-		if took := time.Since(began); took != renewTimeout {
-			t.Errorf("it took %s", took)
-		}
+		heraldtest.Equal(t, "it took", time.Since(began), renewTimeout)
 		w.wantFailure(t, r, w.tokenRequest(), reason.ConnectFailed, "not again for 10s", 0)
-		if took := time.Since(began); took != renewTimeout {
-			t.Errorf("the second took %s", took)
-		}
+		heraldtest.Equal(t, "the second took", time.Since(began), renewTimeout)
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/oauth"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
@@ -57,9 +58,7 @@ func (w *renewing) newSpoolingWorker(s *spooled) *renewer {
 // asksWith checks the refresh token of the last token request.
 func (w *renewing) asksWith(t testing.TB, want string) {
 	t.Helper()
-	if got := w.asked[len(w.asked)-1].RefreshToken.Reveal(); got != want {
-		t.Errorf("it asks with %s, want %s", got, want)
-	}
+	heraldtest.Equal(t, "it asks with", w.asked[len(w.asked)-1].RefreshToken.Reveal(), want)
 }
 
 // TestSpooledRenewal checks that a refresh token that Postgres could not store is read from Redis by the next worker

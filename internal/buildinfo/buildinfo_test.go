@@ -5,6 +5,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 func TestNameSource(t *testing.T) {
@@ -28,9 +30,7 @@ func TestNameSource(t *testing.T) {
 		"nothing known":            {"", of("(devel)", nil), "devel"},
 		"no build information":     {"", nil, "devel"},
 	} {
-		if got := nameSource(c.stamp, c.info); got != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
+		heraldtest.Equal(t, name, nameSource(c.stamp, c.info), c.want)
 	}
 	if v := Version(); !strings.HasSuffix(v, " ("+runtime.Version()+" "+runtime.GOOS+"/"+runtime.GOARCH+")") {
 		t.Errorf("%q", v)

@@ -44,9 +44,7 @@ func TestAnswersAreBoundedBeforeTheyAreDecoded(t *testing.T) { // not parallel: 
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.Header.Get("Accept-Encoding") != "" {
-					t.Errorf("asked with Accept-Encoding: %s", r.Header.Get("Accept-Encoding"))
-				}
+				heraldtest.Equal(t, "asked with Accept-Encoding", r.Header.Get("Accept-Encoding"), "")
 				w.Header().Set("Content-Type", "application/json")
 				if body, _ := io.ReadAll(r.Body); !bytes.HasPrefix(body, []byte("[")) {
 					_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"result":"0x1"}`)

@@ -127,9 +127,7 @@ func TestBatchLimit(t *testing.T) {
 	var b batchLimit
 	b.noteAnswer(4)
 	b.noteRefusal(50, 1)
-	if got := b.readSize(); got != 25 {
-		t.Errorf("%d after 50 were refused", got)
-	}
+	heraldtest.Equal(t, "after 50 were refused", b.readSize(), 25)
 	b.noteRefusal(25, 1)
 	b.noteRefusal(12, 1)
 	b.noteRefusal(6, 1)
@@ -151,9 +149,7 @@ func TestBatchLimit(t *testing.T) {
 	for range 30 {
 		b.noteRefusal(b.readSize(), leastRated)
 	}
-	if got := b.readSize(); got != leastRated {
-		t.Errorf("%d by rate limits", got)
-	}
+	heraldtest.Equal(t, "by rate limits", b.readSize(), leastRated)
 }
 
 // provider is a node of 3,000 blocks with a log in every 100th. It refuses ranges and batches as providers do.

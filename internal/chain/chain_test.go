@@ -57,9 +57,8 @@ func newWorld(t *testing.T, confirmations uint64) *world {
 	w.client = newClient(t, Config{ChainID: net.ChainID(), URLs: []secret.Secret{secret.New(net.URL())}, Confirmations: erc8004.Depth{Blocks: confirmations},
 		Registries: net.Deployment().Registries(), LogRange: erc8004.Depth{Blocks: 1000}})
 	var err error
-	if w.agent, _, err = net.Register(ctx, w.owner, "data:application/json,{}"); err != nil {
-		t.Fatal(err)
-	}
+	w.agent, _, err = net.Register(ctx, w.owner, "data:application/json,{}")
+	heraldtest.Must(t, err)
 	return w
 }
 
@@ -161,9 +160,7 @@ func TestCheckFeedback(t *testing.T) {
 	w.feedback()
 	j := w.feedback()
 	found := Standing{Found: true, Confirmed: true, BlockNumber: j.BlockNumber, BlockHash: j.BlockHash, Timestamp: w.minedAt(j)}
-	if got := w.check(j, VerifyReceipt); got != found {
-		t.Errorf("genuine: %+v", got)
-	}
+	heraldtest.Equal(t, "genuine", w.check(j, VerifyReceipt), found)
 	if got := w.check(j, VerifyOff); !got.Found || !got.Confirmed {
 		t.Errorf("off: %+v", got)
 	}
@@ -174,9 +171,7 @@ func TestCheckFeedback(t *testing.T) {
 	}
 	noPlace := j
 	noPlace.LogIndex, noPlace.BlockHash, noPlace.BlockNumber = nil, common.Hash{}, 0
-	if got := w.check(noPlace, VerifyReceipt); got != found {
-		t.Errorf("without log index and block: %+v", got)
-	}
+	heraldtest.Equal(t, "without log index and block", w.check(noPlace, VerifyReceipt), found)
 
 	// The log is the content: other fields of the job have no effect.
 	for field, forge := range map[string]func(*job.Job){
@@ -286,9 +281,7 @@ func TestCheckOtherKinds(t *testing.T) {
 		}
 	}
 	elsewhere := with(validation, func(j *job.Job) { i := uint(17); j.LogIndex, j.BlockHash = &i, common.Hash{5} })
-	if got := w.check(elsewhere, VerifyReceipt); got != newContradiction("logIndex") {
-		t.Errorf("a validation elsewhere: %+v", got)
-	}
+	heraldtest.Equal(t, "a validation elsewhere", w.check(elsewhere, VerifyReceipt), newContradiction("logIndex"))
 	if got := w.readEvent(with(response, func(j *job.Job) { j.ResponseURI, j.ResponseHash = "", common.Hash{} })); !got.SameEvent(response) {
 		t.Errorf("the response is %+v", got)
 	}

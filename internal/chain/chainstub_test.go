@@ -188,9 +188,8 @@ func readToHead(t *testing.T, f *Follower) {
 	t.Helper()
 	for more := true; more; {
 		var err error
-		if more, err = f.readNext(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		more, err = f.readNext(t.Context())
+		heraldtest.Must(t, err)
 	}
 }
 

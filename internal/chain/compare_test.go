@@ -46,9 +46,7 @@ func TestCompareEventsOfOldForms(t *testing.T) {
 	if got := compareKey(j, e) + compareContent(j, e); got != "" {
 		t.Errorf("differs in %q", got)
 	}
-	if got := compareContent(with(j, func(j *job.Job) { j.Tag1 = "price" }), e); got != "tag1" {
-		t.Errorf("another tag: %q", got)
-	}
+	heraldtest.Equal(t, "another tag", compareContent(with(j, func(j *job.Job) { j.Tag1 = "price" }), e), "tag1")
 	if got := compareContent(with(j, func(j *job.Job) { j.Value = big.NewInt(91) }), e); got != "score" {
 		t.Errorf("another score: %q", got)
 	}

@@ -80,9 +80,8 @@ func TestRequestsOfAFollower(t *testing.T) {
 		poll := func() string {
 			t.Helper()
 			for more := true; more; {
-				if more, err = f.readNext(w.ctx); err != nil {
-					t.Fatal(err)
-				}
+				more, err = f.readNext(w.ctx)
+				heraldtest.Must(t, err)
 			}
 			requests, calls := m.reset()
 			return fmt.Sprintf("%d (%d)", requests, calls)

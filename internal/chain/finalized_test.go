@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 )
@@ -83,9 +84,7 @@ func TestFinalized(t *testing.T) {
 					asked++
 				}
 			}
-			if asked != c.asked {
-				t.Errorf("%d nodes were asked, want %d", asked, c.asked)
-			}
+			heraldtest.Equal(t, "nodes were asked", asked, c.asked)
 		})
 	}
 }

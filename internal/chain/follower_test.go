@@ -241,9 +241,8 @@ func TestFollowSeesAReorgMeanwhile(t *testing.T) {
 			heraldtest.Must(t, err)
 			if blocks > 1 {
 				w.mine(4)
-				if end, err = w.client.readBlock(w.ctx, formatNumber(before.Number+blocks)); err != nil {
-					t.Fatal(err)
-				}
+				end, err = w.client.readBlock(w.ctx, formatNumber(before.Number+blocks))
+				heraldtest.Must(t, err)
 			}
 			if _, _, err := f.readRangeLogs(w.ctx, uint64(end.Number), *end); !errors.Is(err, errReorganised) {
 				t.Errorf("trusted %t, %d blocks: %v", trusted, blocks, err)

@@ -80,9 +80,7 @@ func TestLimitsOfProviders(t *testing.T) {
 		case isRangeLimit(err):
 			got = narrow
 		}
-		if got != c.want {
-			t.Errorf("%s: %s, want %s", c.source, got, c.want)
-		}
+		heraldtest.Equal(t, c.source, got, c.want)
 		if narrows := got == narrow || got == "half"; isRefusedRange(err) != narrows {
 			t.Errorf("%s: isRefusedRange is %t", c.source, !narrows)
 		} else if width := narrowWidth(err, 20_000); narrows && width != c.width {
@@ -121,9 +119,7 @@ func TestRangeWidth(t *testing.T) {
 	t.Parallel()
 	w := newRangeWidth(1000)
 	w.narrow(&rpcError{-32602, "range 1000 exceeds limit of 300"}, 1000)
-	if w.blocks != 300 {
-		t.Errorf("%d blocks", w.blocks)
-	}
+	heraldtest.Equal(t, "blocks", w.blocks, 300)
 	refusals := 0
 	for range 10 * holdAfterRefusal {
 		if w.blocks > 300 {
@@ -139,15 +135,11 @@ func TestRangeWidth(t *testing.T) {
 	for range holdAfterRefusal + 2 {
 		w.widen() // now the node accepts every width
 	}
-	if w.blocks != 1000 {
-		t.Errorf("%d blocks", w.blocks)
-	}
+	heraldtest.Equal(t, "blocks", w.blocks, 1000)
 	for range 30 {
 		w.narrow(context.DeadlineExceeded, w.blocks)
 	}
-	if w.blocks != 1 {
-		t.Errorf("%d blocks", w.blocks)
-	}
+	heraldtest.Equal(t, "blocks", w.blocks, 1)
 }
 
 // TestFollowerUsesStatedRange: after one refused range the follower uses the limit that the node named, and skips no
@@ -181,9 +173,8 @@ func TestFollowerUsesStatedRange(t *testing.T) {
 		Handle: func(context.Context, Range) error { return nil }})
 	heraldtest.Must(t, err)
 	for more := true; more; {
-		if more, err = f.readNext(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		more, err = f.readNext(t.Context())
+		heraldtest.Must(t, err)
 	}
 	next := uint64(0)
 	for _, r := range ranges {

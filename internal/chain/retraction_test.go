@@ -61,17 +61,13 @@ func TestCheckRetraction(t *testing.T) {
 			func(j *job.Job) { j.ReputationRegistry = w.net.Deployment().Validation }),
 			Standing{Disagrees: "reputationRegistry", Unlisted: true}},
 	} {
-		if got := w.check(c.job, VerifyReceipt); got != c.want {
-			t.Errorf("%s: %+v, want %+v", name, got, c.want)
-		}
+		heraldtest.Equal(t, name, w.check(c.job, VerifyReceipt), c.want)
 	}
 	_, mined, err := w.net.GiveFeedback(w.ctx, w.rater, devnet.Feedback{AgentID: w.agent, Tag1: "next"})
 	if next := w.job(erc8004.NewFeedback, mined, err); next.FeedbackIndex != vanished.FeedbackIndex {
 		t.Fatalf("the next feedback has index %d", next.FeedbackIndex)
 	}
-	if got := w.check(vanished, VerifyReceipt); got != gone {
-		t.Errorf("gone, and its index taken by another feedback: %+v", got)
-	}
+	heraldtest.Equal(t, "gone, and its index taken by another feedback", w.check(vanished, VerifyReceipt), gone)
 	nameless := with(vanished, func(j *job.Job) { j.TransactionHash, j.LogIndex = common.Hash{}, nil })
 	if got := w.check(nameless, VerifyReceipt); got != newContradiction("feedbackIndex") {
 		t.Errorf("the same without a transaction: %+v", got)
@@ -110,9 +106,7 @@ func TestCheckRetractionWaits(t *testing.T) {
 		t.Errorf("a block that may still be replaced: %+v", got)
 	}
 	w.mine(1)
-	if got := w.check(stays, VerifyReceipt); got != newContradiction("blockHash") {
-		t.Errorf("three blocks on it: %+v", got)
-	}
+	heraldtest.Equal(t, "three blocks on it", w.check(stays, VerifyReceipt), newContradiction("blockHash"))
 	if got := w.check(vanished, VerifyReceipt); !got.Found || got.ConfirmedIn != 1 {
 		t.Errorf("two blocks on it: %+v", got)
 	}

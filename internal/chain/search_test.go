@@ -437,9 +437,7 @@ func TestSlowSearch(t *testing.T) {
 		if err != nil || got != newContradiction("transactionHash") {
 			t.Errorf("%+v, %v", got, err)
 		}
-		if took := time.Since(began); took != searchTimeouts*client.timeout {
-			t.Errorf("it took %v", took)
-		}
+		heraldtest.Equal(t, "it took", time.Since(began), searchTimeouts*client.timeout)
 		got, err = client.Check(t.Context(), numbered, VerifyReceipt)
 		if err != nil || got != newContradiction("transactionHash") {
 			t.Errorf("numbered: %+v, %v", got, err)

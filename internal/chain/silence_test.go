@@ -73,9 +73,7 @@ func TestSilentNode(t *testing.T) {
 		})
 	}
 	tried.Wait()
-	if n := probes.Load(); n != 1 {
-		t.Errorf("%d requests tried, want 1", n)
-	}
+	heraldtest.Equal(t, "requests tried", probes.Load(), 1)
 
 	well.Store(true)
 	c.timeout = time.Minute // enough for a successful answer

@@ -50,9 +50,7 @@ func TestDefaults(t *testing.T) {
 		{"HERALD_LOG_LEVEL", c.LogLevel, "info"}, {"HERALD_LOG_FORMAT", c.LogFormat, "text"},
 		{"HERALD_RETRY_SCHEDULE", fmt.Sprint(c.RetrySchedule), "[1s 2s 4s 30s 2m0s 10m0s 30m0s 2h0m0s 5h0m0s 10h0m0s]"},
 	} {
-		if v.got != v.want {
-			t.Errorf("%s: got %v, want %v", v.name, v.got, v.want)
-		}
+		heraldtest.Equal(t, v.name, v.got, v.want)
 	}
 	// An empty variable counts as not set, because compose files and Kubernetes write it so.
 	e := load(t, "HERALD_LISTEN=", "RPC_URL_8453=", "RPC_URL_=", "IDENTITY_REGISTRY_x=", "HERALD_API_TOKEN_FILE=")
@@ -417,9 +415,7 @@ func TestSettings(t *testing.T) {
 		"VALIDATION_REGISTRY_5": mixedAddress + " environment", "HERALD_LISTEN": "127.0.0.1:1 environment", "HERALD_CONCURRENCY": "32 default",
 		"HERALD_QUEUE": " default", "HERALD_NEW_KEY": "****** not read", "HERALD_BINDNIG": "****** not read",
 	} {
-		if got[name] != want {
-			t.Errorf("%s: got %q, want %q", name, got[name], want)
-		}
+		heraldtest.Equal(t, name, got[name], want)
 	}
 	const tail = "RPC_URL_5 RPC_URL_8453 VALIDATION_REGISTRY_5 HERALD_BINDNIG HERALD_NEW_KEY"
 	if s := strings.Join(names, " "); !strings.HasPrefix(s, "REDIS_URL DATABASE_URL HERALD_LEADER_DATABASE_URL HERALD_QUEUE ") || !strings.HasSuffix(s, tail) {
@@ -453,9 +449,7 @@ func TestDocs(t *testing.T) {
 			t.Errorf("%s<chainId> is not documented", prefix)
 		}
 	}
-	if len(docs) != len(listVariables())+len(chainPrefixes) {
-		t.Errorf("%d variables are documented", len(docs))
-	}
+	heraldtest.Equal(t, "variables are documented", len(docs), len(listVariables())+len(chainPrefixes))
 }
 
 func FuzzLoad(f *testing.F) {

@@ -36,9 +36,7 @@ func TestMisspeltVariables(t *testing.T) {
 		for _, m := range cfg.Misspelt() {
 			said += m.Name + ": " + m.Explain()
 		}
-		if said != c.want {
-			t.Errorf("%s: %q, want %q", c.environ, said, c.want)
-		}
+		heraldtest.Equal(t, c.environ, said, c.want)
 		// `worker config` says the same and hides the value, which may be a secret.
 		shown := slices.ContainsFunc(cfg.Settings(), func(s Setting) bool { return s.Source == "not read" && s.Value == mask && s.Help != "" })
 		if shown != (c.want != "") {
@@ -65,9 +63,7 @@ func TestPublic(t *testing.T) {
 	}
 	for name, want := range map[string]string{"HERALD_API_TOKEN": mask, "RPC_URL_8453": mask, "REDIS_URL": mask, "DATABASE_URL": "", "HERALD_CONCURRENCY": "7",
 		"HERALD_LISTEN": "127.0.0.1:8080"} {
-		if a[name] != want {
-			t.Errorf("%s: %q, want %q", name, a[name], want)
-		}
+		heraldtest.Equal(t, name, a[name], want)
 	}
 	if name := "HERALD_STDIO_COMMANDS"; a[name] != load(command)[name] || a[name] == load(other)[name] || load()[name] != "" {
 		t.Errorf("%q, %q", a[name], load(other)[name])

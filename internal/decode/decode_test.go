@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 func TestModest(t *testing.T) {
@@ -35,17 +37,13 @@ func TestModest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := Modest([]byte(c.text)); got != c.want {
-				t.Errorf("Modest is %t, want %t", got, c.want)
-			}
+			heraldtest.Equal(t, "Modest is", Modest([]byte(c.text)), c.want)
 			var pieces Counter
 			got := true
 			for piece := range slices.Chunk([]byte(c.text), 7) {
 				got = pieces.Add(piece)
 			}
-			if got != c.want {
-				t.Errorf("in pieces it is %t, want %t", got, c.want)
-			}
+			heraldtest.Equal(t, "in pieces it is", got, c.want)
 		})
 	}
 	text := []byte(fill(MaxTokens))
@@ -84,9 +82,7 @@ func TestBudget(t *testing.T) {
 	b := NewBudget(100 << 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	large, err := b.Acquire(ctx, 10<<20) // more than the budget: acquires all of it
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	small, err := b.Acquire(ctx, freeBytes-1)
 	if err != nil {
 		t.Fatal("a small document waits:", err)
@@ -98,13 +94,9 @@ func TestBudget(t *testing.T) {
 	}
 	large()
 	again, err := b.Acquire(t.Context(), 10<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	again()
 	none, err := (*Budget)(nil).Acquire(ctx, 1<<30)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	none()
 }

@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // agent is an MCP server (2025-11-25, JSON answers) whose behaviour a test can change.
@@ -34,9 +36,7 @@ type call struct {
 func (c call) args(t testing.TB) map[string]any {
 	t.Helper()
 	var m map[string]any
-	if err := json.Unmarshal(c.Arguments, &m); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, json.Unmarshal(c.Arguments, &m))
 	return m
 }
 

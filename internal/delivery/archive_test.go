@@ -42,9 +42,7 @@ func TestReplayTidiesTheArchive(t *testing.T) {
 	archived := func() int {
 		t.Helper()
 		lanes, err := w.queue.Lanes()
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		return lanes[queue.First]["archived"] + lanes[queue.Retry]["archived"] + lanes[queue.Bulk]["archived"]
 	}
 	asked := &countingLanes{Lanes: w.queue}

@@ -22,9 +22,7 @@ func TestBatchToolSchema(t *testing.T) {
 	one, several := readSchema(t, feedbackTool), readSchema(t, BatchTool)
 	var alone, list map[string]any
 	for raw, into := range map[string]*map[string]any{string(one.raw): &alone, string(several.Properties[deliveriesName]): &list} {
-		if err := json.Unmarshal([]byte(raw), into); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, json.Unmarshal([]byte(raw), into))
 	}
 	delete(alone, "$schema")
 	if string(asJSON(list["items"])) != string(asJSON(alone)) || list["maxItems"] != float64(MaxBatch) || several.Title != BatchTool {
@@ -36,9 +34,7 @@ func TestBatchToolSchema(t *testing.T) {
 		claim: &store.Claim{ID: uuid.MustParse("6ba7b810-9dad-51d1-80b4-00c04fd430c8"), Job: j}}
 	e := &Executor{}
 	fitted, err := fitItem(t.Context(), e, a, mcpcall.Tool{Name: BatchTool, InputSchema: several.raw})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	single := composed(t, withTool(j), a.file.File, one.raw)
 	if string(fitted.Sent) != string(single) || !fitted.Cleaned {
 		t.Errorf("an item is\n%s\nalone it is\n%s", fitted.Sent, single)

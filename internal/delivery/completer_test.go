@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/queue"
 	"github.com/agentherald/herald/internal/queue/dispatch"
@@ -247,9 +248,7 @@ func TestCompleterBounds(t *testing.T) {
 			t.Errorf("%d run, asynq was told of %d", w.runner.Running(), ended())
 		}
 		c := w.runner.slots
-		if n := len(c.claims) + len(c.slots) + len(c.records); n != 0 {
-			t.Errorf("%d places are not given back", n)
-		}
+		heraldtest.Equal(t, "places are not given back", len(c.claims)+len(c.slots)+len(c.records), 0)
 	})
 }
 
@@ -276,9 +275,7 @@ func TestCompleterGuards(t *testing.T) {
 		if _, err := w.runner.Deliver(t.Context(), id, 1); !errors.Is(err, queue.ErrDropped) {
 			t.Errorf("after the record: %v", err)
 		}
-		if w.called(id) != 1 {
-			t.Errorf("%d calls", w.called(id))
-		}
+		heraldtest.Equal(t, "calls", w.called(id), 1)
 	})
 }
 

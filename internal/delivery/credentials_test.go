@@ -89,9 +89,7 @@ func (w *world) token(id *big.Int, rawURL, scheme, header, plain string, adapt .
 	t.Ciphertext = must(w.keys.Seal([]byte(plain), t.Binding()))
 	ctx := heraldtest.Within(w.t, 20*time.Second)
 	released, tasks, err := w.store.SetToken(ctx, t)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, err)
 	w.dispatcher.Dispatch(ctx, tasks)
 	return released
 }
@@ -176,15 +174,11 @@ func TestStoredTokens(t *testing.T) {
 		if r := w.agentRow(id); r.State != store.StateNeedsAuth {
 			t.Errorf("%+v", r)
 		}
-		if n := w.token(id, a.URL, store.SchemeBearer, "Authorization", "another one"); n != 6 {
-			t.Errorf("%d released", n)
-		}
+		heraldtest.Equal(t, "released", w.token(id, a.URL, store.SchemeBearer, "Authorization", "another one"), 6)
 		for _, d := range ids {
 			w.heldFor(d, "")
 		}
-		if n := w.bearer(id, a.URL); n != 6 {
-			t.Errorf("%d released", n)
-		}
+		heraldtest.Equal(t, "released", w.bearer(id, a.URL), 6)
 		for _, d := range ids {
 			w.until(d, store.Delivered)
 		}
@@ -205,9 +199,7 @@ func TestStoredTokens(t *testing.T) {
 		a.takes("", "") // it no longer requires a token
 		ctx := heraldtest.Within(t, 20*time.Second)
 		_, _, tasks, err := w.store.Replay(ctx, []uuid.UUID{d}, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		w.dispatcher.Dispatch(ctx, tasks)
 		w.until(d, store.Delivered)
 		w.until(waits, store.Delivered) // released because the agent accepts calls

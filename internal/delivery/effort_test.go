@@ -30,9 +30,7 @@ func (w *world) budgeted(adapt ...func(*Config)) *worker {
 func (k *worker) spend(of store.Agent, w effort.What, d time.Duration) {
 	k.t.Helper()
 	h, err := k.executor.Efforts.Begin(k.t.Context(), of)
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	heraldtest.Must(k.t, err)
 	h.Spend(w, 1, d)
 	h.End()
 }
@@ -115,9 +113,7 @@ func TestOverBudget(t *testing.T) {
 	if note, err := k.deliver(t.Context(), w.accept(w.feedback(other)), 1); err != nil || note != "" {
 		t.Errorf("another agent: %q, %v", note, err)
 	}
-	if n := len(a.received()); n != 1 {
-		t.Errorf("%d calls", n)
-	}
+	heraldtest.Equal(t, "calls", len(a.received()), 1)
 }
 
 // TestFilesOverBudget: when fetches have used half of a budget, deliveries with files wait, and those without do not.

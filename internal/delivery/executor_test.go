@@ -51,9 +51,7 @@ func TestDeliveries(t *testing.T) {
 		args := calls[0].args(t)
 		for name, want := range map[string]any{"deliveryId": d.ID.String(), "clientAddress": client.Address.Hex(), "value": "9977", "tag1": "uptime",
 			"agentId": id.String(), "fileVerification": "raw", "fileSource": "cid"} {
-			if args[name] != want {
-				t.Errorf("%s is %v, want %v", name, args[name], want)
-			}
+			heraldtest.Equal(t, name, args[name], want)
 		}
 		if !strings.Contains(string(calls[0].Arguments), `"fileContent":{"text":"Fast and always there.","n":1e2}`) {
 			t.Errorf("the file was changed: %s", calls[0].Arguments)
@@ -98,9 +96,7 @@ func TestDeliveries(t *testing.T) {
 		if c := w.submit(other)[0]; c.Verdict != store.Known || !slices.Contains(c.Differs, "tag1") || c.ID != id {
 			t.Errorf("%+v", c)
 		}
-		if n := len(a.received()); n != 1 {
-			t.Errorf("%d calls", n)
-		}
+		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
 	t.Run("a refused job is not stored", func(t *testing.T) {
@@ -157,9 +153,7 @@ func TestDeliveries(t *testing.T) {
 		j := rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "ipfs://" + c.String(), Hash: common.HexToHash("0x02")})
 		return with(j, map[string]any{"verifyFileHash": false})
 	}, func(t *testing.T, w *world, d store.Delivery) {
-		if d.FileVerification != "mismatch" {
-			t.Errorf("%s", d.FileVerification)
-		}
+		heraldtest.Equal(t, "d.FileVerification", d.FileVerification, "mismatch")
 	})
 	ends("a web file that is replaced while it is read", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		good, first := []byte(`{"v":2}`), make(chan bool, 1)
@@ -199,9 +193,7 @@ func TestDeliveries(t *testing.T) {
 		j := rated(w, at(newAgent(t).URL), devnet.Feedback{URI: "https://169.254.169.254/never/fetched"})
 		return with(j, map[string]any{"includeFileContent": false})
 	}, func(t *testing.T, w *world, d store.Delivery) {
-		if d.FileVerification != "not_fetched" {
-			t.Errorf("%s", d.FileVerification)
-		}
+		heraldtest.Equal(t, "d.FileVerification", d.FileVerification, "not_fetched")
 	})
 	ends("no tokenURI", store.Skipped, "no_uri", func(t *testing.T, w *world) map[string]any { return rated(w, nil, devnet.Feedback{}) }, nil)
 	ends("no MCP endpoint", store.Skipped, "no_mcp_endpoint", func(t *testing.T, w *world) map[string]any {
@@ -232,9 +224,7 @@ func TestDeliveries(t *testing.T) {
 	ends("a tool by its alias", store.Delivered, "", func(t *testing.T, w *world) map[string]any {
 		return rated(w, at(newAgent(t, func(a *agent) { a.tool = "receiveFeedback" }).URL), devnet.Feedback{})
 	}, func(t *testing.T, w *world, d store.Delivery) {
-		if d.ToolName != "receiveFeedback" {
-			t.Errorf("%s", d.ToolName)
-		}
+		heraldtest.Equal(t, "d.ToolName", d.ToolName, "receiveFeedback")
 	})
 	ends("arguments that do not fit", store.Rejected, "schema_mismatch", func(t *testing.T, w *world) map[string]any {
 		return rated(w, at(newAgent(t, func(a *agent) { a.schema = `{"type":"object","required":["nobodyHasThis"]}` }).URL), devnet.Feedback{})
@@ -400,9 +390,7 @@ func TestDeliveries(t *testing.T) {
 			"payloadTemplate": map[string]any{"what": "{{tag1}} is {{value}}", "index": "{{feedback_index}}", "id": "{{deliveryId}}"}})
 	}, func(t *testing.T, w *world, d store.Delivery) {
 		var sent map[string]any
-		if err := json.Unmarshal(d.History[0].Arguments, &sent); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, json.Unmarshal(d.History[0].Arguments, &sent))
 		if sent["what"] != "uptime is 9977" || sent["index"] != 1.0 || sent["id"] != d.ID.String() || sent["deliveryId"] != d.ID.String() || len(sent) != 4 {
 			t.Errorf("sent %v", sent)
 		}

@@ -73,9 +73,7 @@ func (w *world) exec(sql string, args ...any) {
 	w.t.Helper()
 	ctx := heraldtest.Within(w.t, 10*time.Second)
 	conn, err := pgx.Connect(ctx, w.dbURL)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, err)
 	defer conn.Close(ctx)
 	if _, err := conn.Exec(ctx, sql, args...); err != nil {
 		w.t.Fatal(err)
@@ -106,9 +104,7 @@ func TestFaults(t *testing.T) {
 		if note, err := k.deliver(t.Context(), id, 1); err != nil || !strings.HasPrefix(note, "no attempt") {
 			t.Errorf("a second time: %q, %v", note, err)
 		}
-		if n := len(a.received()); n != 1 {
-			t.Errorf("%d calls", n)
-		}
+		heraldtest.Equal(t, "calls", len(a.received()), 1)
 	})
 
 	t.Run("asynq's context does not reach the call", func(t *testing.T) {
@@ -433,9 +429,7 @@ func TestFaults(t *testing.T) {
 			"less than the call is left":  {50 * time.Second, away, outcome{1, store.Waiting, "internal_error", 0}},
 			"it ran out and was extended": {70 * time.Second, nil, outcome{1, store.Delivered, "", 1}},
 		} {
-			if got := run(t, c.late, c.extend); got != c.want {
-				t.Errorf("%s: %+v, want %+v", name, got, c.want)
-			}
+			heraldtest.Equal(t, name, run(t, c.late, c.extend), c.want)
 		}
 	})
 
@@ -452,9 +446,7 @@ func TestFaults(t *testing.T) {
 		if note, err := k.deliver(t.Context(), w.dispatchTo(a.URL), 1); err != nil || !strings.HasPrefix(note, "no attempt") {
 			t.Errorf("%q, %v", note, err)
 		}
-		if n := len(a.received()); n != 0 {
-			t.Errorf("%d calls without a claim", n)
-		}
+		heraldtest.Equal(t, "calls without a claim", len(a.received()), 0)
 	})
 
 }

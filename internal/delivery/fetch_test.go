@@ -39,9 +39,7 @@ func TestFileDisagrees(t *testing.T) {
 			cid := must(w.gateway.AddFile([]byte(c.file)))
 			j, client := w.rate(devnet.Feedback{AgentID: w.register(at(a.URL)), Tag1: "uptime", URI: "ipfs://" + cid.String(), Hash: crypto.Keccak256Hash([]byte(c.file))})
 			d := w.until(w.accept(j), store.Delivered)
-			if got := strings.Join(d.FileDisagrees, ", "); got != c.want {
-				t.Errorf("the row says %q, want %q", got, c.want)
-			}
+			heraldtest.Equal(t, "the row says", strings.Join(d.FileDisagrees, ", "), c.want)
 			// The row is committed before its steps are traced and its log line is written.
 			line := fmt.Sprintf("msg=\"delivery attempted\" delivery=%s", d.ID)
 			heraldtest.Await(t, "the log line", func() bool { return strings.Contains(w.log.String(), line) })
@@ -197,9 +195,7 @@ func TestFileWaitsForItsTurn(t *testing.T) {
 	t.Parallel()
 	budget := decode.NewBudget(1 << 20)
 	release, err := budget.Acquire(t.Context(), 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer release()
 	large := []byte(`"` + strings.Repeat("x", 1<<20) + `"`)
 	for _, file := range [][]byte{large, []byte(`{}`)} {

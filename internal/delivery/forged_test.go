@@ -86,9 +86,7 @@ func TestForgedResults(t *testing.T) {
 			a := newAgent(t)
 			id := w.dispatchTo(a.URL)
 			again := w.diesBeforeKeeping(id, 1)
-			if err := w.queue.SpoolOutcome(t.Context(), id, forge(w, again)); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, w.queue.SpoolOutcome(t.Context(), id, forge(w, again)))
 			w.callsIgnoring(a, again, spooledUnreadable, 1)
 		})
 	}
@@ -100,9 +98,7 @@ func TestForgedResults(t *testing.T) {
 		again := w.diesBeforeKeeping(id, 1)
 		rdb := must(w.queue.Client(10 * time.Second))
 		defer func() { _ = rdb.Close() }()
-		if err := rdb.LPush(heraldtest.Within(t, 10*time.Second), "herald:result:"+id.String(), "x").Err(); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, rdb.LPush(heraldtest.Within(t, 10*time.Second), "herald:result:"+id.String(), "x").Err())
 		w.callsIgnoring(a, again, spooledUnreadable, 1)
 	})
 
@@ -122,9 +118,7 @@ func TestForgedResults(t *testing.T) {
 		}
 		w.exec(`UPDATE herald.work SET next_attempt_at = now() WHERE id = $1`, id)
 		again = w.diesBeforeKeeping(id, w.row(id).Dispatch)
-		if err := w.queue.SpoolOutcome(t.Context(), id, old); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, w.queue.SpoolOutcome(t.Context(), id, old))
 		w.callsIgnoring(a, again, spooledOld, 2)
 
 		// The same with the numbers of the attempt whose outcome is unknown.
@@ -151,9 +145,7 @@ func (w *world) callsIgnoring(a *agent, again store.Delivery, why string, calls 
 	if d := w.row(again.ID); d.Status != store.Delivered || strings.Contains(string(d.Result), "forged") {
 		w.t.Errorf("%s %s", d.Status, d.Result)
 	}
-	if n := len(a.received()); n != calls {
-		w.t.Errorf("%d calls, want %d", n, calls)
-	}
+	heraldtest.Equal(w.t, "calls", len(a.received()), calls)
 	ignored := map[string]float64{}
 	for _, f := range must(reg.Gather()) {
 		if f.GetName() == "herald_spooled_outcomes_ignored_total" {
@@ -180,9 +172,7 @@ func TestForgedOutcomesAreLoggedOnceAMinute(t *testing.T) {
 		}
 		id := w.dispatchTo(newAgent(t).URL)
 		again := w.diesBeforeKeeping(id, 1)
-		if err := w.queue.SpoolOutcome(t.Context(), id, []byte("forged")); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, w.queue.SpoolOutcome(t.Context(), id, []byte("forged")))
 		if note, err := k.deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
 			t.Fatalf("%q, %v", note, err)
 		}
@@ -214,9 +204,7 @@ func TestResultsOutliveRotation(t *testing.T) {
 		if note, err := k.deliver(t.Context(), id, again.Dispatch); err != nil || note != "" {
 			t.Fatalf("%s: %q, %v", tt.name, note, err)
 		}
-		if n := len(a.received()); n != tt.calls {
-			t.Errorf("%s: %d calls, want %d", tt.name, n, tt.calls)
-		}
+		heraldtest.Equal(t, tt.name+": calls", len(a.received()), tt.calls)
 	}
 }
 

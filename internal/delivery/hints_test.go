@@ -208,9 +208,7 @@ func TestPositionIsTheChains(t *testing.T) {
 		t.Errorf("%v", args)
 	}
 	block, err := w.net.Client().HeaderByNumber(heraldtest.Within(t, 20*time.Second), new(big.Int).SetUint64(uint64(must(number.Int64()))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if got := must(json.Number(fmt.Sprintf("%.0f", args["timestamp"])).Int64()); got != int64(block.Time) {
 		t.Errorf("timestamp %d, the block's is %d", got, block.Time)
 	}
@@ -268,9 +266,7 @@ func (w *world) turn(k *worker, id uuid.UUID) {
 	ctx := heraldtest.Within(w.t, 30*time.Second)
 	due, _, err := w.store.Due(ctx, 10)
 	backlog, err2 := w.store.Backlog(ctx, 10)
-	if err := errors.Join(err, err2); err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, errors.Join(err, err2))
 	tasks := append(due, backlog...)
 	if d := w.row(id); !d.Status.Final() && len(tasks) == 0 { // its own task is in Redis
 		tasks = []store.Task{{ID: id, N: d.Dispatch}}
@@ -367,16 +363,12 @@ func (w *world) validate(agent *big.Int, request common.Hash) (j map[string]any)
 		w.t.Fatal(err)
 	}
 	receipt, err := w.net.RespondValidation(ctx, w.net.Account(1), request, 88, "", common.Hash{}, "t")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, err)
 	for _, l := range receipt.Logs {
 		if e, err := erc8004.Decode(*l); err == nil && e.Kind == erc8004.ValidationResponse {
 			dec := json.NewDecoder(bytes.NewReader(must(json.Marshal(must(chain.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000, job.Limits{}))))))
 			dec.UseNumber()
-			if err := dec.Decode(&j); err != nil {
-				w.t.Fatal(err)
-			}
+			heraldtest.Must(w.t, dec.Decode(&j))
 		}
 	}
 	return j
@@ -402,9 +394,7 @@ func TestFalseAgentOfAValidation(t *testing.T) {
 				}
 			} else {
 				hangs, err := k.executor.Newcomers.acquireSlot(t.Context(), &store.Claim{ID: uuid.New(), No: 1})
-				if err != nil {
-					t.Fatal(err)
-				}
+				heraldtest.Must(t, err)
 				t.Cleanup(func() { hangs.release(context.WithoutCancel(t.Context())) })
 			}
 			w.deliverInTurns(k, id, 2, victim)
@@ -506,9 +496,7 @@ func TestFollowedFalseJob(t *testing.T) {
 				}
 			}
 			event := must(job.Parse(asJSON(j), job.Limits{MaxTimeout: time.Second}))
-			if err := w.net.Reorg(heraldtest.Within(t, 30*time.Second), 1, false); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, w.net.Reorg(heraldtest.Within(t, 30*time.Second), 1, false))
 			retraction := event.Retraction(id)
 			heraldtest.Await(t, "the retraction", func() bool {
 				d, err := w.store.DeliveryByKey(t.Context(), retraction.Key())
@@ -542,9 +530,7 @@ func TestRetryChecksItsEvent(t *testing.T) {
 		t.Fatalf("%s %s: %s", d.Status, d.Reason, d.Error)
 	}
 	ctx := heraldtest.Within(t, 30*time.Second)
-	if err := w.net.Reorg(ctx, 1, false); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.net.Reorg(ctx, 1, false))
 	if _, _, err := w.net.GiveFeedback(ctx, client, devnet.Feedback{AgentID: agent, Tag1: "second"}); err != nil {
 		t.Fatal(err)
 	}
@@ -599,13 +585,9 @@ func TestReviewAfterTheEnd(t *testing.T) {
 		t.Errorf("%s, key %s", d.Status, d.Key)
 	}
 
-	if err := w.net.Reorg(ctx, 1, false); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.net.Reorg(ctx, 1, false))
 	_, r, err := w.net.GiveFeedback(ctx, client, devnet.Feedback{AgentID: agent, Tag1: "second"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	second := repositioned(j, map[string]any{"tag1": "second", "transactionHash": r.TxHash.Hex(), "blockNumber": nil, "blockHash": nil})
 	if got := w.submit(second)[0]; got.Verdict != store.Known || got.ID != id {
 		t.Fatalf("%+v", got)

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // findSeeds makes TestFindSeeds write a new list of seeds, which is necessary after a change of the histories' model:
@@ -38,9 +40,7 @@ var seedsFile = filepath.Join("testdata", "histories.txt")
 func readSeeds(t *testing.T) map[fault][]uint64 {
 	t.Helper()
 	text, err := os.ReadFile(seedsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	seeds := map[fault][]uint64{}
 	for lines := bufio.NewScanner(strings.NewReader(string(text))); lines.Scan(); {
 		name, numbers, ok := strings.Cut(lines.Text(), ":")
@@ -108,12 +108,8 @@ func TestFindSeeds(t *testing.T) {
 		}
 		fmt.Fprintf(&out, "%s:%s\n", planted, formatSeeds(shown))
 	}
-	if err := os.MkdirAll(filepath.Dir(seedsFile), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(seedsFile, []byte(out.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.MkdirAll(filepath.Dir(seedsFile), 0o755))
+	heraldtest.Must(t, os.WriteFile(seedsFile, []byte(out.String()), 0o644))
 }
 
 // coverSeeds returns few of the first mostSearched seeds, in whose histories each thing that must happen does so

@@ -35,9 +35,7 @@ func TestForeignTasks(t *testing.T) {
 	take := func(j map[string]any) string {
 		t.Helper()
 		note, err := k.runner.Intake(t.Context(), "NewFeedback", asJSON(j))
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		return note
 	}
 	if note := take(j); !strings.HasPrefix(note, "accepted as delivery ") {
@@ -239,9 +237,7 @@ func TestMetricLabelsAreBounded(t *testing.T) {
 		m.countOutcome(kind, store.Outcome{Status: store.Delivered, AgentOK: true}, age)
 	}
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {

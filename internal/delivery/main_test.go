@@ -84,9 +84,7 @@ func newStore(t testing.TB) (*store.Store, string) {
 func openStore(t testing.TB, url string) *store.Store {
 	t.Helper()
 	st, err := store.Open(store.Config{URL: secret.New(url), MaxConns: 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(st.Close)
 	return st
 }
@@ -99,9 +97,8 @@ func newWorld(t testing.TB) *world {
 	w.net = devnettest.Start(t, devnet.Config{Accounts: 60})
 	w.keys = must(secret.Create())
 	var err error
-	if w.queue, err = queue.Open(queue.Config{URL: secret.New(w.redisURL), Logger: w.logger()}); err != nil {
-		t.Fatal(err)
-	}
+	w.queue, err = queue.Open(queue.Config{URL: secret.New(w.redisURL), Logger: w.logger()})
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = w.queue.Close() })
 	if w.chain, err = chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL())},
 		Registries: w.net.Deployment().Registries(),
@@ -109,9 +106,7 @@ func newWorld(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.chain.Close)
-	if err := w.store.ReportVerified(t.Context(), []uint64{w.net.ChainID()}); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.store.ReportVerified(t.Context(), []uint64{w.net.ChainID()}))
 	w.dispatcher = must(dispatch.New(w.queue, w.logger()))
 	w.intake = must(intake.New(intake.Config{Ledger: w.store, Dispatcher: w.dispatcher, Sealer: w.keys, Limits: w.limits(), Logger: w.logger()}))
 	return w
@@ -219,9 +214,7 @@ func (w *world) serve(k *worker) (shutdown func()) {
 	w.t.Helper()
 	srv := must(w.queue.NewServer(queue.ServerConfig{Handler: k.runner, Concurrency: k.runner.Tasks(), ShutdownTimeout: 20 * time.Second,
 		Kinds: []string{string(job.KindNewFeedback), string(job.KindFeedbackRevoked), string(job.KindResponseAppended), string(job.KindValidationResponse), string(job.KindAgentUpdated)}}))
-	if err := srv.Start(); err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, srv.Start())
 	shutdown = sync.OnceFunc(func() {
 		srv.Stop()
 		k.runner.StopClaiming()
@@ -249,9 +242,7 @@ func (w *world) registerURI(uri string) *big.Int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	id, _, err := w.net.Register(heraldtest.Within(w.t, 20*time.Second), w.net.Account(0), uri)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, err)
 	return id
 }
 
@@ -268,9 +259,7 @@ func (w *world) rate(f devnet.Feedback) (map[string]any, devnet.Account) {
 	var j map[string]any
 	dec := json.NewDecoder(bytes.NewReader(must(json.Marshal(made))))
 	dec.UseNumber()
-	if err := dec.Decode(&j); err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, dec.Decode(&j))
 	return j, client
 }
 
@@ -285,9 +274,7 @@ func (w *world) rateJob(f devnet.Feedback) (job.Job, devnet.Account) {
 		f.Value, f.ValueDecimals = big.NewInt(9977), 2
 	}
 	_, receipt, err := w.net.GiveFeedback(heraldtest.Within(w.t, 20*time.Second), client, f)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, err)
 	for _, l := range receipt.Logs {
 		if e, err := erc8004.Decode(*l); err == nil && e.Kind == erc8004.NewFeedback {
 			return must(chain.Job(e, w.net.ChainID(), w.net.Deployment(), 1770000000, job.Limits{})), client
@@ -317,9 +304,7 @@ func (w *world) submit(jobs ...map[string]any) []intake.Answer {
 		bodies[i] = asJSON(j)
 	}
 	got, err := w.intake.Submit(heraldtest.Within(w.t, 20*time.Second), bodies, command)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, err)
 	return got
 }
 
@@ -336,9 +321,7 @@ func (w *world) accept(j map[string]any) uuid.UUID {
 func (w *world) row(id uuid.UUID) store.Delivery {
 	w.t.Helper()
 	d, err := w.store.Delivery(heraldtest.Within(w.t, 20*time.Second), id)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, err)
 	return d
 }
 
@@ -375,9 +358,7 @@ func (w *world) acceptJobs(jobs ...job.Job) []store.Acceptance {
 	}
 	ctx := heraldtest.Within(w.t, 20*time.Second)
 	out, tasks, err := w.store.Accept(ctx, in)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, err)
 	w.dispatcher.Dispatch(ctx, tasks)
 	return out
 }

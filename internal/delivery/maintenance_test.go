@@ -55,9 +55,7 @@ func (w *world) countJobs() (n int) {
 	ctx := heraldtest.Within(w.t, 20*time.Second)
 	conn := must(pgx.Connect(ctx, w.dbURL))
 	defer conn.Close(ctx)
-	if err := conn.QueryRow(ctx, `SELECT count(*) FROM herald.deliveries WHERE job IS NOT NULL`).Scan(&n); err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, conn.QueryRow(ctx, `SELECT count(*) FROM herald.deliveries WHERE job IS NOT NULL`).Scan(&n))
 	return n
 }
 
@@ -106,15 +104,11 @@ func TestEveryWorkerDispatchesDue(t *testing.T) {
 		if err := errors.Join(round(), <-second); err != nil {
 			return err
 		}
-		if n := w.count(store.Filter{Status: store.Waiting}); n != 8 {
-			t.Errorf("%d deliveries wait, 8 of a locked agent", n)
-		}
+		heraldtest.Equal(t, "waiting deliveries", w.count(store.Filter{Status: store.Waiting}), 8)
 		must(tx.Exec(ctx, `ROLLBACK`))
 		return round()
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	var once int
 	if err := conn.QueryRow(ctx, `SELECT count(*) FROM herald.work WHERE status = 'queued' AND dispatch = 1`).Scan(&once); err != nil || once != 4001 {
 		t.Errorf("%d of 4001 deliveries were dispatched once, %v", once, err)
@@ -132,18 +126,14 @@ func TestRetentionRoundsGoOn(t *testing.T) {
 	w.fillOld(2000)
 	still := heraldtest.NewClock(time.Now()) // a busy machine would reach the round's time limit
 	retention := w.newRetention(func(c *maintenance.RetentionConfig) { c.KeepFinal, c.Now = 30*24*time.Hour, still.Now })
-	if err := retention.Apply(heraldtest.Within(t, 20*time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, retention.Apply(heraldtest.Within(t, 20*time.Second)))
 	if n := w.countJobs(); n != 0 {
 		t.Errorf("%d of 2000 old deliveries still have their job after a round", n)
 	}
 
 	w.exec(`TRUNCATE herald.history, herald.work CASCADE`)
 	w.fillOverage(2000)
-	if err := retention.Apply(heraldtest.Within(t, 20*time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, retention.Apply(heraldtest.Within(t, 20*time.Second)))
 	if n := w.count(store.Filter{Status: store.Dead}); n != 2000 {
 		t.Errorf("%d of 2000 expired deliveries are dead after a round", n)
 	}
@@ -166,9 +156,7 @@ func TestRetentionWaitsForNoLock(t *testing.T) {
 	must(tx.Exec(ctx, `SELECT FROM herald.work WHERE agent_id IN (1, 50) FOR UPDATE`))
 	must(tx.Exec(ctx, `SELECT FROM herald.history WHERE agent_id IN (1, 50) FOR UPDATE`))
 	for _, left := range []int{16 + 8, 0} {
-		if err := retention.Apply(heraldtest.Within(t, 20*time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, retention.Apply(heraldtest.Within(t, 20*time.Second)))
 		if dead, jobs := w.count(store.Filter{Status: store.Dead}), w.countJobs(); int(dead) != 400-left*2/3 || jobs != 400+left/3 {
 			t.Errorf("%d of 400 expired deliveries are dead, %d of 800 deliveries keep their job; %d are locked", dead, jobs, left)
 		}

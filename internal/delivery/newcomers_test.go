@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/delivery/retry"
 	"github.com/agentherald/herald/internal/devnet"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
@@ -162,14 +163,10 @@ func TestSlotOfFileDomainIsReleased(t *testing.T) {
 	t.Parallel()
 	w := newNewcomerWorld(t, 4) // one slot for a domain
 	a := w.attempt(1)
-	if err := w.enters(a, "https://a.example/mcp"); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.enters(a, "https://a.example/mcp"))
 	for _, file := range []string{"https://victim.example/robots.txt", "https://files.a.example/7.json"} {
 		release, err := a.slots.acquireDomain(t.Context(), file, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		release()
 	}
 	if err := w.enters(w.attempt(2), "https://victim.example/mcp"); err != nil {
@@ -189,9 +186,7 @@ func TestNewcomersOfANamedDomain(t *testing.T) {
 	enter := func(agent int64, own bool) bool {
 		a := w.attempt(agent)
 		w.clock = w.clock.Add(time.Second)
-		if err := w.slot(a); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, w.slot(a))
 		_, err := a.slots.acquireDomain(t.Context(), "https://victim.example:81/mcp", own)
 		if w.waits(err) {
 			a.slots.release(t.Context())
@@ -246,9 +241,7 @@ func TestNewcomersWaitAMoment(t *testing.T) {
 		w := &newcomerWorld{T: t, Newcomers: n}
 		first, second := w.attempt(1), w.attempt(2)
 		for _, a := range []*attempt{first, w.attempt(11), w.attempt(12), w.attempt(13)} {
-			if err := w.slot(a); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, w.slot(a))
 		}
 		entered := make(chan error, 1)
 		go func() { entered <- w.slot(second) }()
@@ -274,31 +267,23 @@ func TestNewcomersDoNotWaitForHangingOnes(t *testing.T) {
 				const slots, share = 32, 16
 				w := newNewcomerWorld(t, slots)
 				for agent := range int64(share - 1) {
-					if err := w.slot(w.attempt(agent)); err != nil {
-						t.Fatal(err)
-					}
+					heraldtest.Must(t, w.slot(w.attempt(agent)))
 				}
 				if took > 0 {
 					ended := w.attempt(99)
-					if err := w.slot(ended); err != nil {
-						t.Fatal(err)
-					}
+					heraldtest.Must(t, w.slot(ended))
 					w.clock = w.clock.Add(took)
 					ended.slots.release(t.Context())
 				}
 				w.clock = w.clock.Add(2 * maxSlotWait) // the earlier attempts hang
 				moving := w.attempt(100)
-				if err := w.slot(moving); err != nil {
-					t.Fatal(err)
-				}
+				heraldtest.Must(t, w.slot(moving))
 				putOff := make(chan error, slots)
 				for agent := range int64(slots) {
 					go func() { putOff <- w.slot(w.attempt(200 + agent)) }()
 				}
 				synctest.Wait()
-				if waiting := slots - len(putOff); waiting != 1 {
-					t.Errorf("%d newcomers wait for the one that does not hang, want 1", waiting)
-				}
+				heraldtest.Equal(t, "newcomers wait for the one that does not hang", slots-len(putOff), 1)
 				moving.slots.release(t.Context())
 				synctest.Wait()
 			})
@@ -312,15 +297,11 @@ func TestNewcomersComeBackInTurn(t *testing.T) {
 	t.Parallel()
 	w := newNewcomerWorld(t, 8)
 	took := w.attempt(1)
-	if err := w.enters(took, "https://a.example"); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.enters(took, "https://a.example"))
 	w.clock = w.clock.Add(2 * time.Second)
 	took.slots.release(t.Context())
 	for i := range int64(4) {
-		if err := w.enters(w.attempt(2+i), fmt.Sprintf("https://b%d.example", i)); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, w.enters(w.attempt(2+i), fmt.Sprintf("https://b%d.example", i)))
 	}
 	w.clock = w.clock.Add(time.Second)
 	last := time.Duration(0)
@@ -338,9 +319,7 @@ func TestNewcomersComeBackInTurn(t *testing.T) {
 func TestNewcomersComeBackApart(t *testing.T) {
 	t.Parallel()
 	w := newNewcomerWorld(t, 2)
-	if err := w.enters(w.attempt(1), "https://a.example"); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.enters(w.attempt(1), "https://a.example"))
 	w.clock = w.clock.Add(time.Second)
 	last := time.Duration(0)
 	for i := range int64(500) {
@@ -358,9 +337,7 @@ func TestNewcomersComeBackInTime(t *testing.T) {
 	t.Parallel()
 	w := newNewcomerWorld(t, 32)
 	for i := range int64(16) {
-		if err := w.slot(w.attempt(i)); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, w.slot(w.attempt(i)))
 	}
 	w.clock = w.clock.Add(time.Second)
 	waits := map[time.Duration]bool{}
@@ -384,9 +361,7 @@ func TestNewcomersComeBackInTime(t *testing.T) {
 func TestNewcomersOfALocalHost(t *testing.T) {
 	t.Parallel()
 	w := newNewcomerWorld(t, 4) // one slot for a domain
-	if err := w.enters(w.attempt(1), "http://newcomers:8080/mcp"); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.enters(w.attempt(1), "http://newcomers:8080/mcp"))
 	if !w.waits(w.enters(w.attempt(2), "http://newcomers:8080/mcp")) {
 		t.Error("the host called newcomers is not counted as a domain")
 	}

@@ -117,9 +117,7 @@ func TestOAuth(t *testing.T) {
 			s := guarded(t, oauthtest.Options{RotateRefresh: true})
 			id := w.guardedBy(s, credential(s))
 			for range 3 {
-				if n := w.deliver(id); n != 1 {
-					t.Errorf("%s: %d attempts", name, n)
-				}
+				heraldtest.Equal(t, name+": attempts", w.deliver(id), 1)
 			}
 			calls := s.Calls()
 			if len(calls) != 3 || len(s.TokenRequests()) != 1 || calls[2].Token != s.Tokens()[0].Access {
@@ -134,14 +132,10 @@ func TestOAuth(t *testing.T) {
 		s := guarded(t, oauthtest.Options{RotateRefresh: true})
 		id := w.guardedBy(s, loginFor(s, ""))
 		for range 3 { // each time with the newest refresh token
-			if n := w.deliver(id); n != 1 {
-				t.Errorf("%d attempts", n)
-			}
+			heraldtest.Equal(t, "attempts", w.deliver(id), 1)
 			s.Revoke()
 		}
-		if n := len(s.TokenRequests()); n != 3 {
-			t.Errorf("%d token requests", n)
-		}
+		heraldtest.Equal(t, "token requests", len(s.TokenRequests()), 3)
 	})
 
 	t.Run("the authorization server is busy", func(t *testing.T) {
@@ -171,9 +165,7 @@ func TestOAuth(t *testing.T) {
 		for range 2 { // the second without a request
 			w.heldFor(w.accept(w.feedback(id)), fmt.Sprintf("it wants OAuth: `worker token set 31337:%[1]s --client-id ID`, or `worker token login 31337:%[1]s`", id))
 		}
-		if n := w.authorize(id, s.AgentURL, s.Issuer, clientFor(s)); n != 2 {
-			t.Errorf("%d released", n)
-		}
+		heraldtest.Equal(t, "released", w.authorize(id, s.AgentURL, s.Issuer, clientFor(s)), 2)
 		w.deliver(id)
 	})
 
@@ -211,9 +203,7 @@ func TestOAuth(t *testing.T) {
 			t.Errorf("%d token requests, %d requests after %d", n, asked(s), before)
 		}
 		s.Answer(nil)
-		if n := w.authorize(id, s.AgentURL, s.Issuer, clientFor(s)); n != 9 {
-			t.Errorf("%d released", n)
-		}
+		heraldtest.Equal(t, "released", w.authorize(id, s.AgentURL, s.Issuer, clientFor(s)), 9)
 		for _, d := range ids {
 			w.until(d, store.Delivered)
 		}
@@ -357,9 +347,7 @@ func TestRotationUnderLoad(t *testing.T) {
 			ids = append(ids, w.accept(w.feedback(agents[i%len(agents)])))
 		}
 		added, id, err := keys.Load().Add()
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		keys.Store(added)
 		promoted := must(added.Promote(id))
 		keys.Store(promoted)

@@ -71,9 +71,7 @@ func TestNeverDelivered(t *testing.T) {
 func (w *world) keepOrder() *world {
 	w.t.Helper()
 	st, err := store.Open(store.Config{URL: secret.New(w.dbURL), MaxConns: 20, StrictOrder: true})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, err)
 	w.t.Cleanup(st.Close)
 	w.store = st
 	w.intake = must(intake.New(intake.Config{Ledger: st, Dispatcher: w.dispatcher, Sealer: w.keys, Limits: w.limits(), Logger: w.logger()}))

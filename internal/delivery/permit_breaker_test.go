@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/delivery/ratelimit"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -14,9 +15,7 @@ func TestDescribeBreaker(t *testing.T) {
 	t.Parallel()
 	open := func() *ratelimit.Limiter {
 		l, err := ratelimit.New(ratelimit.Config{PermitTTL: time.Minute, MinCalls: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		t.Cleanup(l.Close)
 		return l
 	}
@@ -25,9 +24,7 @@ func TestDescribeBreaker(t *testing.T) {
 	call := func(l *ratelimit.Limiter, prefix, raw string, ended ratelimit.Result) {
 		e := mcpcall.Endpoint{URL: raw}
 		p, err := l.Acquire(t.Context(), prefix+limitedOrigin(e, store.Agent{}), limitedEndpoint(e, store.Agent{}), "one")
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		p.Release(t.Context(), ended)
 	}
 	want := func(state string) {

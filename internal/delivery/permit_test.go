@@ -106,9 +106,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 			t.Errorf("%q, %v", note, err)
 		}
 		waits(t, w, w.row(id), "breaker_open")
-		if calls != 3 {
-			t.Errorf("%d calls", calls)
-		}
+		heraldtest.Equal(t, "calls", calls, 3)
 	})
 
 	t.Run("an agent that fails leaves its neighbour alone", func(t *testing.T) {
@@ -126,9 +124,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 		deliver := func(path string) string {
 			t.Helper()
 			note, err := k.deliver(t.Context(), w.dispatchTo(a.URL+path), 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			return note
 		}
 		// The order and mixture are those that a breaker met in production: it must open although another endpoint
@@ -145,9 +141,7 @@ func TestLimitsOfAnOrigin(t *testing.T) {
 			t.Errorf("/sick after 14 failures: %q", note)
 		}
 		for range 3 {
-			if note := deliver("/other"); note != "" {
-				t.Errorf("/other after 14 failures of /sick: %q", note)
-			}
+			heraldtest.Equal(t, "/other after 14 failures of /sick", deliver("/other"), "")
 		}
 	})
 
@@ -458,9 +452,7 @@ func TestRequiredBinding(t *testing.T) {
 	if d := w.row(id); d.Status != store.Rejected || d.Reason != "endpoint_unverified" || !strings.Contains(d.Error, "registrations[]") {
 		t.Errorf("%s %s: %s", d.Status, d.Reason, d.Error)
 	}
-	if n := len(a.received()); n != 0 {
-		t.Errorf("%d calls", n)
-	}
+	heraldtest.Equal(t, "calls", len(a.received()), 0)
 }
 
 // strictly is a resolver that finds each agent unbound.
@@ -493,9 +485,7 @@ func TestUnboundAgentsTakeNoTurn(t *testing.T) {
 	for i, unbound := range []bool{true, true, false} {
 		permit, err := p.acquirePermit(t.Context(), &store.Claim{ID: uuid.New(), No: int64(i)}, resolvedEndpoint{unbound: unbound,
 			Endpoint: mcpcall.Endpoint{Transport: mcpcall.TransportHTTP, URL: fmt.Sprintf("https://a.example/%d", i)}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		releasePermit(t.Context(), permit, toolAnswer{called: true}, nil)
 	}
 	if a := origin.asked; len(a) != 1 || a[0] != "https://a.example https://a.example/2?" {

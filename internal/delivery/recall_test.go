@@ -95,9 +95,7 @@ func (w *world) policy(id uuid.UUID, onUnknown string) {
 	w.t.Helper()
 	d := w.row(id)
 	a := store.Agent{ChainID: d.ChainID, Registry: d.IdentityRegistry, ID: d.AgentID}
-	if err := w.store.SetPolicy(w.t.Context(), a, store.Policy{OnUnknown: onUnknown}); err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, w.store.SetPolicy(w.t.Context(), a, store.Policy{OnUnknown: onUnknown}))
 }
 
 // TestKnownOutcomes: an agent is not called again when a worker knows the outcome.
@@ -118,9 +116,7 @@ func TestKnownOutcomes(t *testing.T) {
 		if d.Status != store.Delivered || d.Attempts != 1 || len(d.History) != 1 || d.History[0].Outcome != "delivered" || d.History[0].Response == nil {
 			t.Errorf("%s after %d attempts: %+v", d.Status, d.Attempts, d.History)
 		}
-		if n := len(a.received()); n != 1 {
-			t.Errorf("%d calls", n)
-		}
+		heraldtest.Equal(t, "calls", len(a.received()), 1)
 		if b, err := w.queue.SpooledOutcome(t.Context(), id); err != nil || b != nil {
 			t.Errorf("Redis still has %s, %v", b, err)
 		}
@@ -201,9 +197,7 @@ func TestKnownOutcomes(t *testing.T) {
 		if note, err := k.deliver(t.Context(), id, again.Dispatch); err != nil || !strings.HasPrefix(note, "waiting internal_error") {
 			t.Fatalf("%q, %v", note, err)
 		}
-		if n := len(a.received()); n != 0 {
-			t.Errorf("%d calls", n)
-		}
+		heraldtest.Equal(t, "calls", len(a.received()), 0)
 	})
 }
 
@@ -318,9 +312,7 @@ func TestReconcilerAfterPostgresWasLost(t *testing.T) {
 		}
 	}
 	id := lease()
-	if err := round(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, round())
 	want(id, store.Queued, "with Postgres in its place")
 
 	id = lease()
@@ -331,15 +323,11 @@ func TestReconcilerAfterPostgresWasLost(t *testing.T) {
 	fault = nil
 	for _, after := range []time.Duration{0, 30 * time.Second, 29 * time.Second} {
 		now = now.Add(after)
-		if err := round(); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, round())
 		want(id, store.Running, "too soon after Postgres was away")
 	}
 	now = now.Add(2 * time.Second)
-	if err := round(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, round())
 	want(id, store.Queued, "a minute later")
 }
 

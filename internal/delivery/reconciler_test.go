@@ -35,9 +35,7 @@ func (w *world) newRetention(adapt ...func(*maintenance.RetentionConfig)) *maint
 
 func (w *world) reconcile(s *maintenance.Reconciler) {
 	w.t.Helper()
-	if err := s.Round(heraldtest.Within(w.t, 20*time.Second)); err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, s.Round(heraldtest.Within(w.t, 20*time.Second)))
 }
 
 func (w *world) flush() {
@@ -48,9 +46,7 @@ func (w *world) flush() {
 	}
 	c := redis.NewClient(o)
 	defer c.Close()
-	if err := c.FlushAll(heraldtest.Within(w.t, 10*time.Second)).Err(); err != nil {
-		w.t.Fatal(err)
-	}
+	heraldtest.Must(w.t, c.FlushAll(heraldtest.Within(w.t, 10*time.Second)).Err())
 }
 
 // lost is a Redis that reports the same location for each task.

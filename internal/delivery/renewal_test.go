@@ -47,9 +47,7 @@ func TestRefreshTokenOutlivesPostgres(t *testing.T) {
 	}
 	for range 2 {
 		s.Revoke()
-		if n := w.deliver(id); n != 1 {
-			t.Errorf("%d attempts", n)
-		}
+		heraldtest.Equal(t, "attempts", w.deliver(id), 1)
 	}
 	for i, r := range s.TokenRequests() {
 		if r.Status != http.StatusOK {

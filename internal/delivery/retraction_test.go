@@ -44,9 +44,7 @@ func TestRetractions(t *testing.T) {
 		return j
 	}
 	reorg := func(again bool) {
-		if err := w.net.Reorg(heraldtest.Within(t, 20*time.Second), 1, again); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, w.net.Reorg(heraldtest.Within(t, 20*time.Second), 1, again))
 	}
 	changed := func(j map[string]any, field string, value any) map[string]any {
 		j = maps.Clone(j)
@@ -83,9 +81,7 @@ func TestRetractions(t *testing.T) {
 	before := len(a.received())
 	w.until(w.accept(retraction(gone)), store.Delivered)
 	w.until(w.accept(changed(retraction(gone), "blockHash", unknown)), store.Delivered) // Herald sent the feedback
-	if n := len(a.received()) - before; n != 2 {
-		t.Errorf("%d retractions arrived, want 2", n)
-	}
+	heraldtest.Equal(t, "retractions arrived", len(a.received())-before, 2)
 }
 
 // rowLedger contains one delivery.
@@ -135,8 +131,6 @@ func TestConfirmRetraction(t *testing.T) {
 		if err != nil {
 			got = retry.Classify(err).Reason
 		}
-		if got != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
+		heraldtest.Equal(t, name, got, c.want)
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/agentherald/herald/internal/agentauth"
 	"github.com/agentherald/herald/internal/delivery/retry"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/reason"
@@ -62,9 +63,7 @@ type documented struct {
 func readSchema(t testing.TB, tool string) (d documented) {
 	t.Helper()
 	d.raw = must(os.ReadFile("../../docs/tools/" + tool + ".schema.json"))
-	if err := json.Unmarshal(d.raw, &d); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, json.Unmarshal(d.raw, &d))
 	c := jsonschema.NewCompiler()
 	c.AssertFormat()
 	if err := c.AddResource("https://schema.invalid/"+tool, must(jsonschema.UnmarshalJSON(bytes.NewReader(d.raw)))); err != nil {
@@ -118,9 +117,7 @@ func TestToolSchemas(t *testing.T) {
 					t.Errorf("%s, %s, %s: %v\n%s", tool, which, file, err, fitted)
 				}
 				var sent map[string]json.RawMessage
-				if err := json.Unmarshal(fitted, &sent); err != nil {
-					t.Fatal(err)
-				}
+				heraldtest.Must(t, json.Unmarshal(fitted, &sent))
 				want := always
 				if kind == job.KindNewFeedback && which != "low" && which != "high" {
 					want = names
@@ -153,9 +150,7 @@ func TestAgentsPage(t *testing.T) {
 			FileSource       struct{ Enum []*string }
 		}
 	}
-	if err := json.Unmarshal(readSchema(t, "agent.receiveFeedback").raw, &words); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, json.Unmarshal(readSchema(t, "agent.receiveFeedback").raw, &words))
 	known := slices.Clone(words.Properties.FileVerification.Enum)
 	for _, s := range words.Properties.FileSource.Enum {
 		if s != nil {

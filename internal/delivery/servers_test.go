@@ -99,12 +99,8 @@ func TestServersFile(t *testing.T) {
 		id := w.register(at("https://127.0.0.1:1/nobody"))
 		o.say(id, map[string]any{"url": a.URL + "/mcp/${SEGMENT}?key=${KEY}", "auth": map[string]any{"type": "bearer", "token": "${TOKEN}"}})
 		d := w.until(w.accept(w.feedback(id)), store.Delivered)
-		if d.Endpoint != a.URL+"/mcp/${SEGMENT}" {
-			t.Errorf("the row shows %s", d.Endpoint)
-		}
-		if got := a.received()[0].header.Get("Authorization"); got != "Bearer hunter2TOKEN" {
-			t.Errorf("it came with %q", got)
-		}
+		heraldtest.Equal(t, "the row shows", d.Endpoint, a.URL+"/mcp/${SEGMENT}")
+		heraldtest.Equal(t, "it came with", a.received()[0].header.Get("Authorization"), "Bearer hunter2TOKEN")
 		r := w.agentRow(id)
 		if r.State != store.StateConnected || r.Endpoint != d.Endpoint || r.Protocol != "2025-11-25" ||
 			!strings.Contains(string(r.Tools), `"agent.receiveFeedback"`) || !strings.Contains(string(r.ServerInfo), "test agent") {
@@ -235,9 +231,7 @@ func TestServersFile(t *testing.T) {
 		}
 		o.say(id, map[string]any{"url": a.URL, "headers": map[string]any{"X-Api-Key": "${RIGHT}"}})
 		releaser.MarkCallable([]store.Agent{w.agentOf(id), w.agentOf(big.NewInt(987654321))})
-		if err := releaser.Release(heraldtest.Within(t, 20*time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, releaser.Release(heraldtest.Within(t, 20*time.Second)))
 		w.until(d.ID, store.Delivered)
 		if _, err := w.store.AgentRow(heraldtest.Within(t, 20*time.Second), w.agentOf(big.NewInt(987654321))); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("an agent that nobody has delivered to is known: %v", err)
@@ -255,9 +249,7 @@ func TestServersFile(t *testing.T) {
 		}
 		o.say(id, map[string]any{"url": a.URL})
 		releaser.MarkCallable([]store.Agent{w.agentOf(id)})
-		if err := releaser.Release(heraldtest.Within(t, 20*time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, releaser.Release(heraldtest.Within(t, 20*time.Second)))
 		w.until(d.ID, store.Delivered)
 	})
 }

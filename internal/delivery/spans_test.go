@@ -75,9 +75,7 @@ func TestTrace(t *testing.T) {
 	ctx := tracecontext.NewContext(heraldtest.Within(t, 20*time.Second), "00-"+callerTrace+"-"+callerSpan+"-01")
 	answers := must(w.intake.Submit(ctx, [][]byte{asJSON(j)}, command))
 	d := w.until(answers[0].ID, store.Delivered)
-	if d.TraceID != callerTrace {
-		t.Errorf("the row shows trace %s", d.TraceID)
-	}
+	heraldtest.Equal(t, "the row shows trace", d.TraceID, callerTrace)
 	heraldtest.Await(t, "the last step", func() bool { n, _ := k.seen(d.ID, "record"); return n == 2 })
 	spans := flush()
 
@@ -117,9 +115,7 @@ func TestTrace(t *testing.T) {
 		switch s.Name {
 		case "call":
 			calls = append(calls, "00-"+callerTrace+"-"+s.SpanID+"-01")
-			if s.Kind != "Client" {
-				t.Errorf("a call is of kind %q", s.Kind)
-			}
+			heraldtest.Equal(t, "a call is of kind", s.Kind, "Client")
 		case "accept", "attempt":
 			for name, want := range map[string]string{"herald.delivery.id": d.ID.String(), "herald.delivery.key": d.Key,
 				"herald.agent": fmt.Sprintf("%d:%s", d.ChainID, d.AgentID), "herald.kind": "NewFeedback"} {
@@ -152,9 +148,7 @@ func TestTraceOfItsOwn(t *testing.T) {
 	id := w.accept(j)
 	w.until(id, store.Held)
 	_, tasks, err := w.store.EnableAgent(ctx, agent, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	w.dispatcher.Dispatch(ctx, tasks)
 	d := w.until(id, store.Delivered)
 	heraldtest.Await(t, "the last step", func() bool { n, _ := k.seen(d.ID, "record"); return n == 2 })

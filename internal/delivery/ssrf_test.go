@@ -201,7 +201,5 @@ func TestIndirectInwardAddresses(t *testing.T) {
 			t.Errorf("the time line says %q", step.Detail)
 		}
 	})
-	if n := inner.Connections(); n != 0 {
-		t.Errorf("%d connections inward", n)
-	}
+	heraldtest.Equal(t, "connections inward", inner.Connections(), 0)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/store"
@@ -63,9 +64,7 @@ func TestCommandOfTheServersFile(t *testing.T) {
 	answer := func() (pid string) {
 		t.Helper()
 		d := w.until(w.accept(w.feedback(id)), store.Delivered)
-		if d.Endpoint != "stdio:"+os.Args[0] {
-			t.Errorf("the row shows %s", d.Endpoint)
-		}
+		heraldtest.Equal(t, "the row shows", d.Endpoint, "stdio:"+os.Args[0])
 		var result struct{ Content []struct{ Text string } }
 		if err := json.Unmarshal(d.Result, &result); err != nil || len(result.Content) != 1 {
 			t.Fatalf("%v %s", err, d.Result)

@@ -73,9 +73,7 @@ func TestChainOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.exec(`UPDATE herald.deliveries SET accepted_at = now() - interval '40 days', created_at = now() - interval '40 days' WHERE id = $1`, other)
-	if err := w.newRetention().Apply(heraldtest.Within(t, 20*time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.newRetention().Apply(heraldtest.Within(t, 20*time.Second)))
 	if d := w.row(other); d.Status != store.Dead || d.Reason != "expired" {
 		t.Errorf("%s %s", d.Status, d.Reason)
 	}

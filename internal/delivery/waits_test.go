@@ -98,9 +98,7 @@ func TestSummarizeWaits(t *testing.T) {
 	wait(1, "throttled", 3)
 	wait(2, "agent_busy", 40)
 	wait(2, "breaker_open", 2)
-	if n := len(said()); n != 0 {
-		t.Errorf("%d lines within the minute", n)
-	}
+	heraldtest.Equal(t, "lines within the minute", len(said()), 0)
 	minute <- time.Now()
 	minute <- time.Now() // received when the first summary is logged; nothing happened since
 	wait(1, "throttled", 1)

@@ -11,14 +11,13 @@ import (
 	"github.com/ethereum/go-ethereum/accounts/abi/bind/v2"
 
 	"github.com/agentherald/herald/internal/devnet/registry"
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 func readABI(t *testing.T, path string) abi.ABI {
 	t.Helper()
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	parsed, err := abi.JSON(bytes.NewReader(b))
 	if err != nil {
 		t.Fatalf("%s: %v", path, err)
@@ -38,9 +37,7 @@ func TestRegistriesAreASubsetOfThePublishedABIs(t *testing.T) {
 		published := readABI(t, filepath.Join("..", "erc8004", "testdata", name+".json"))
 		ours := readABI(t, filepath.Join("contracts", name+".abi"))
 		bound, err := abi.JSON(strings.NewReader(binding.ABI))
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		if len(bound.Methods) != len(ours.Methods) || len(bound.Events) != len(ours.Events) || len(bound.Errors) != len(ours.Errors) {
 			t.Errorf("%s: the bindings are not of the committed ABI; run make contracts", name)
 		}

@@ -4,6 +4,7 @@ import (
 	"math/big"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/rawdb"
 	"github.com/ethereum/go-ethereum/rpc"
@@ -13,9 +14,7 @@ import (
 // record finality.
 func TestNothingIsFrozen(t *testing.T) {
 	n, err := Start(t.Context(), Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = n.Close() })
 	for range 40 {
 		if _, err := n.Commit(); err != nil {

@@ -31,9 +31,7 @@ Conf postgresql-15 (15.20-0+deb12u1 Debian-Security:12/oldstable-security [amd64
 func TestAptPlan(t *testing.T) {
 	t.Parallel()
 	chosen, server, err := choosePackages(readPlan(planDebian12))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := []debPackage{{"libpq5", "15.20-0+deb12u1"}, {"libkeyutils1:amd64", "1.6.3-2"}, {"postgresql-client-15", "15.20-0+deb12u1"}, {"postgresql-15", "15.20-0+deb12u1"}}
 	if !slices.Equal(chosen, want) || server != want[3] {
 		t.Errorf("chosen %v, server %v", chosen, server)
@@ -82,9 +80,7 @@ func TestFindersOrder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, v := range []string{"9", "15", "16", "15.20-0+deb12u1", "15.3-1"} {
-		if err := os.MkdirAll(filepath.Join(dir, v, "bin"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(dir, v, "bin"), 0o755))
 	}
 	var got []string
 	for _, p := range globNewest(filepath.Join(dir, "*/bin")) {
@@ -96,12 +92,8 @@ func TestFindersOrder(t *testing.T) {
 	// A program in the cache that another user wrote is not run.
 	if os.Geteuid() == 0 {
 		path := filepath.Join(dir, "postgres")
-		if err := os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chown(path, 12345, 12345); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755))
+		must(t, os.Chown(path, 12345, 12345))
 		self := account{}
 		if err := (binaryPath{dir: dir, bundle: true}).checkUsable(path, self); err == nil || !strings.Contains(err.Error(), "belongs to uid 12345") {
 			t.Errorf("%v", err)
@@ -135,22 +127,16 @@ func TestFetch(t *testing.T) {
 			return
 		}
 		conf := filepath.Join(t.TempDir(), "apt.conf")
-		if err := os.WriteFile(conf, []byte(`Dir::State::lists "`+t.TempDir()+`";`), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(conf, []byte(`Dir::State::lists "`+t.TempDir()+`";`), 0o644))
 		t.Setenv("APT_CONFIG", conf)
 		cache := openTemp(t)
-		if err := Fetch(t.Context(), FetchConfig{CacheDir: cache, Again: true, Logger: testLogger(t)}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, Fetch(t.Context(), FetchConfig{CacheDir: cache, Again: true, Logger: testLogger(t)}))
 		runFetched(t, cache)
 	})
 	if os.Geteuid() == 0 {
 		t.Run("as nobody", func(t *testing.T) {
 			cache := openTemp(t)
-			if err := os.Chown(cache, mappedID, mappedID); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chown(cache, mappedID, mappedID))
 			h := startHelper(t, "fetch", cache, mappedID)
 			if h.said.Error != "" {
 				t.Fatal(h.said.Error)
@@ -189,43 +175,33 @@ func fetchMissing(t *testing.T, cache string) error {
 func runFetched(t *testing.T, cache string) {
 	t.Helper()
 	acct, err := pickAccount(-1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	log := slog.New(slog.DiscardHandler)
 	ctx := context.Background()
 	var binaries postgresBinaries
 	for _, p := range postgresPaths(cache) {
 		if strings.HasPrefix(p.dir, cache) {
-			if binaries, err = p.probePostgres(ctx, acct, log); err != nil {
-				t.Fatal(err)
-			}
+			binaries, err = p.probePostgres(ctx, acct, log)
+			must(t, err)
 			break
 		}
 	}
 	base := openTemp(t)
 	p := &Postgres{acct: acct, binaries: binaries, base: base, data: filepath.Join(base, "data"), throwaway: true, logger: testLogger(t)}
 	cfg := PostgresConfig{Test: true}
-	if err := p.initCluster(ctx, cfg); err != nil {
-		t.Fatal(err)
-	}
-	if p.sockets, p.tempSock, err = socketFolder(base, acct); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.initCluster(ctx, cfg))
+	p.sockets, p.tempSock, err = socketFolder(base, acct)
+	must(t, err)
 	err = p.startServer(ctx, cfg)
 	defer func() {
 		if err := p.release(); err != nil {
 			t.Error(err)
 		}
 	}()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Log(query(t, p.URL(), "SELECT version()"))
 	servers, err := filepath.Glob(filepath.Join(cache, bundlesName, "*/usr/bin/redis-server"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, path := range servers {
 		out, err := askVersion(ctx, path, bundlePath(cache, path).libs, acct, log)
 		if err != nil {

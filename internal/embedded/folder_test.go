@@ -58,9 +58,7 @@ func TestLock(t *testing.T) {
 		got <- err
 	}()
 	h.kill()
-	if err := <-got; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-got)
 	if _, err := LockDir(dir); !errors.As(err, &inUse) || inUse.PID != os.Getpid() {
 		t.Errorf("held by this process: %v", err)
 	}
@@ -68,9 +66,7 @@ func TestLock(t *testing.T) {
 		t.Error(err)
 	}
 	l, err := LockDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := l.Release(); err != nil {
 		t.Error(err)
 	}
@@ -92,13 +88,9 @@ func TestRunFile(t *testing.T) {
 		t.Error(err)
 	}
 	l, err := LockDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := RunFile{PID: os.Getpid(), DatabaseURL: "postgres://herald@/herald?host=/x", RedisURL: "redis-socket:///x", Listen: "127.0.0.1:8080"}
-	if err := WriteRunFile(dir, want); err != nil {
-		t.Fatal(err)
-	}
+	must(t, WriteRunFile(dir, want))
 	if got, err := ReadRunFile(dir); err != nil || got != want {
 		t.Errorf("%v %v", got, err)
 	}
@@ -112,9 +104,7 @@ func TestRunFile(t *testing.T) {
 	}
 	// The process is alive, but does not hold the folder: its pid was reused by another program.
 	var stale *StaleRunFileError
-	if err := l.Release(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Release())
 	if _, err := ReadRunFile(dir); !errors.As(err, &stale) || stale.PID != os.Getpid() {
 		t.Errorf("not locked: %v", err)
 	}
@@ -122,9 +112,7 @@ func TestRunFile(t *testing.T) {
 	h := startHelper(t, "lock", filepath.Join(openTemp(t), "x"), 0)
 	pid := h.cmd.Process.Pid
 	h.kill()
-	if err := WriteRunFile(dir, RunFile{PID: pid}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, WriteRunFile(dir, RunFile{PID: pid}))
 	if _, err := ReadRunFile(dir); !errors.As(err, &stale) || stale.PID != pid {
 		t.Errorf("dead: %v", err)
 	}
@@ -134,18 +122,14 @@ func TestRunFile(t *testing.T) {
 	if _, err := os.Stat(path); err != nil {
 		t.Error("another process's run.json was removed")
 	}
-	if err := WriteRunFile(dir, want); err != nil {
-		t.Fatal(err)
-	}
+	must(t, WriteRunFile(dir, want))
 	if err := RemoveRunFile(dir); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("not removed: %v", err)
 	}
-	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("{"), 0o600))
 	if _, err := ReadRunFile(dir); err == nil || errors.As(err, &stale) {
 		t.Errorf("nonsense: %v", err)
 	}
@@ -159,33 +143,21 @@ func TestLeftoverFoldersAreRemoved(t *testing.T) {
 	tmp := openTemp(t)
 	make := func(name string, age time.Duration) string {
 		dir := filepath.Join(tmp, ephemeralPrefix+name)
-		if err := os.MkdirAll(filepath.Join(dir, "postgres", "data"), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(dir, "postgres", "data"), 0o700))
 		when := time.Now().Add(-age)
-		if err := os.Chtimes(dir, when, when); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chtimes(dir, when, when))
 		return dir
 	}
 	abandoned, fresh, held := make("a", time.Hour), make("b", 0), make("c", 0)
 	l, err := LockDir(held)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Release()
 	when := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(held, when, when); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chtimes(held, when, when))
 	outside := filepath.Join(tmp, "outside")
-	if err := os.Mkdir(outside, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(outside, 0o700))
 	link := filepath.Join(tmp, ephemeralPrefix+"link")
-	if err := os.Symlink(outside, link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(outside, link))
 	removeAbandoned(t.Context(), tmp, slog.New(slog.DiscardHandler))
 	for path, want := range map[string]bool{abandoned: false, fresh: true, held: true, outside: true, link: true} {
 		if _, err := os.Lstat(path); (err == nil) != want {
@@ -197,9 +169,7 @@ func TestLeftoverFoldersAreRemoved(t *testing.T) {
 func TestReadSmallRefusesOddFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "link")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink("/etc/passwd", filepath.Join(dir, "link")))
 	for _, path := range []string{filepath.Join(dir, "link"), "/dev/zero", dir} {
 		if _, err := readSmall(path); err == nil {
 			t.Errorf("%s was read", path)

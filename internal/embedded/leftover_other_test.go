@@ -15,9 +15,7 @@ func TestPostmasterFile(t *testing.T) {
 		"123\n/data\n1770000000\n5432\n/run/herald\n\n  1 2\nready   \n": true,
 	} {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, "postmaster.pid"), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, "postmaster.pid"), []byte(content), 0o600))
 		pm, err := readPostmaster(dir)
 		if (err == nil) != ok || ok && pm.pid != 123 {
 			t.Errorf("%q: %v %v", content, pm, err)

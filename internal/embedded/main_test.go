@@ -31,6 +31,14 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// must ends the test if err is not nil. heraldtest.Must is not available here: heraldtest imports this package.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // said is the line that a helper prints.
 type said struct {
 	URL   string
@@ -101,9 +109,7 @@ type process struct {
 func startHelper(t *testing.T, role, dir string, uid uint32) *process {
 	t.Helper()
 	binary, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if uid != 0 {
 		binary = openCopy(t, binary)
 	}
@@ -117,16 +123,11 @@ func startHelper(t *testing.T, role, dir string, uid uint32) *process {
 	cmd.Stderr = testWriter{t}
 	cmd.WaitDelay = time.Second
 	p := &process{t: t, cmd: cmd}
-	if p.stdin, err = cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
+	p.stdin, err = cmd.StdinPipe()
+	must(t, err)
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		if !p.ended {
 			p.kill()
@@ -136,9 +137,7 @@ func startHelper(t *testing.T, role, dir string, uid uint32) *process {
 	if err != nil {
 		t.Fatalf("helper %s said nothing: %v", role, err)
 	}
-	if err := json.Unmarshal(line, &p.said); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(line, &p.said))
 	return p
 }
 
@@ -180,13 +179,9 @@ func openTemp(t *testing.T) string {
 func openTempIn(t *testing.T, parent string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(parent, "herald-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(dir, 0o711))
 	return dir
 }
 
@@ -194,17 +189,13 @@ func openTempIn(t *testing.T, parent string) string {
 func openCopy(t *testing.T, binary string) string {
 	t.Helper()
 	b, err := os.ReadFile(binary)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	path := filepath.Join(openTempIn(t, ""), "helper") // nothing may be executed in memory
 	// A process that is forked meanwhile would keep the file open for writing, and the kernel would not run it.
 	syscall.ForkLock.RLock()
 	err = os.WriteFile(path, b, 0o755)
 	syscall.ForkLock.RUnlock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return path
 }
 

@@ -14,9 +14,7 @@ func TestPostgresNeedsNoNetwork(t *testing.T) {
 	bin, asked := t.TempDir(), filepath.Join(t.TempDir(), "asked")
 	for _, name := range []string{"apt-get"} {
 		script := "#!/bin/sh\necho \"$0 $*\" >>" + asked + "\nexit 100\n"
-		if err := os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755))
 	}
 	needPostgres(t)
 	t.Setenv("PATH", bin+string(filepath.ListSeparator)+os.Getenv("PATH"))

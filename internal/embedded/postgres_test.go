@@ -21,18 +21,14 @@ func startPostgres(t *testing.T, cfg PostgresConfig) *Postgres {
 	t.Helper()
 	cfg.Logger = testLogger(t)
 	p, err := StartPostgres(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = p.Stop(context.Background()) })
 	return p
 }
 
 func stopPostgres(t *testing.T, p *Postgres) {
 	t.Helper()
-	if err := p.Stop(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Stop(context.Background()))
 	select {
 	case <-p.child.done:
 	default:
@@ -45,9 +41,7 @@ func exec1(t *testing.T, url, sql string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close(ctx)
 	if _, err := conn.Exec(ctx, sql); err != nil {
 		t.Fatal(err)
@@ -59,14 +53,10 @@ func query(t *testing.T, url, sql string) string {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close(ctx)
 	var s string
-	if err := conn.QueryRow(ctx, sql).Scan(&s); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conn.QueryRow(ctx, sql).Scan(&s))
 	return s
 }
 
@@ -88,9 +78,7 @@ func TestPostgresKeepsData(t *testing.T) {
 		t.Errorf("socket folder: %v %v", info, err)
 	}
 	pool, err := pgxpool.New(t.Context(), p.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := pool.Ping(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -136,9 +124,7 @@ func TestPostgresAsOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := openTemp(t)
-			if err := os.Chown(dir, int(uid), int(uid)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chown(dir, int(uid), int(uid)))
 			for range 2 { // created, then restarted with its data
 				h := startHelper(t, "postgres", dir, uid)
 				if h.said.Error != "" {
@@ -163,9 +149,7 @@ func TestPostgresAsOthers(t *testing.T) {
 	t.Run("folder that cannot be entered", func(t *testing.T) {
 		t.Parallel()
 		dir := filepath.Join(openTemp(t), "closed")
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(dir, 0o700))
 		_, err := StartPostgres(t.Context(), PostgresConfig{Dir: filepath.Join(dir, "data")})
 		var unreachable *UnreachableError
 		if !errors.As(err, &unreachable) || unreachable.At != dir {
@@ -219,28 +203,20 @@ func TestPostgresLeftovers(t *testing.T) {
 	needPostgres(t)
 	for name, spoil := range map[string]func(t *testing.T, p *Postgres, dir string){
 		"the postmaster was killed": func(t *testing.T, p *Postgres, dir string) {
-			if err := syscall.Kill(p.child.cmd.Process.Pid, syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			must(t, syscall.Kill(p.child.cmd.Process.Pid, syscall.SIGKILL))
 			<-p.child.done
-			if err := p.release(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.release())
 			if _, err := os.Stat(filepath.Join(p.data, "postmaster.pid")); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"the server was left running": func(t *testing.T, p *Postgres, dir string) {
 			p.child.setServing(false) // otherwise its end would be logged as unexpected
-			if err := p.lock.Release(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.lock.Release())
 		},
 		"the number is another program's now": func(t *testing.T, p *Postgres, dir string) {
 			b, err := os.ReadFile(filepath.Join(p.data, "postmaster.pid"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			stopPostgres(t, p)
 			_, rest, _ := strings.Cut(string(b), "\n")
 			if err := os.WriteFile(filepath.Join(p.data, "postmaster.pid"), fmt.Appendf(nil, "%d\n%s", os.Getpid(), rest), 0o600); err != nil {
@@ -249,12 +225,8 @@ func TestPostgresLeftovers(t *testing.T) {
 		},
 		"initdb was killed": func(t *testing.T, p *Postgres, dir string) {
 			stopPostgres(t, p)
-			if err := os.Mkdir(p.data+".new", 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(p.data+".new", "PG_VERSION"), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Mkdir(p.data+".new", 0o700))
+			must(t, os.WriteFile(filepath.Join(p.data+".new", "PG_VERSION"), nil, 0o600))
 		},
 	} {
 		if name == "the server was left running" && runtime.GOOS == "linux" {
@@ -307,9 +279,7 @@ func TestPostgresRefuses(t *testing.T) {
 		dir := openTemp(t)
 		p := startPostgres(t, PostgresConfig{Dir: dir, Test: true})
 		stopPostgres(t, p)
-		if err := os.WriteFile(filepath.Join(p.data, "PG_VERSION"), []byte("12\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(p.data, "PG_VERSION"), []byte("12\n"), 0o600))
 		_, err := StartPostgres(t.Context(), PostgresConfig{Dir: dir, Test: true})
 		var version *VersionError
 		if !errors.As(err, &version) || version.Major != 12 {
@@ -319,15 +289,9 @@ func TestPostgresRefuses(t *testing.T) {
 	t.Run("files that are no cluster", func(t *testing.T) {
 		t.Parallel()
 		dir := openTemp(t)
-		if err := os.MkdirAll(filepath.Join(dir, "postgres", "data"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(filepath.Join(dir, "postgres"), 0o711); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, "postgres", "data", "mine"), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(dir, "postgres", "data"), 0o755))
+		must(t, os.Chmod(filepath.Join(dir, "postgres"), 0o711))
+		must(t, os.WriteFile(filepath.Join(dir, "postgres", "data", "mine"), nil, 0o600))
 		if _, err := StartPostgres(t.Context(), PostgresConfig{Dir: dir}); err == nil || !strings.Contains(err.Error(), "no Postgres cluster") {
 			t.Errorf("%v", err)
 		}
@@ -350,9 +314,7 @@ func TestPostgresEndsByItself(t *testing.T) {
 	t.Parallel()
 	needPostgres(t)
 	p := startPostgres(t, PostgresConfig{Ephemeral: true, Test: true})
-	if err := syscall.Kill(p.child.cmd.Process.Pid, syscall.SIGQUIT); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(p.child.cmd.Process.Pid, syscall.SIGQUIT))
 	select {
 	case <-p.child.done:
 	case <-time.After(30 * time.Second):
@@ -371,9 +333,7 @@ func TestPostgresStopsClients(t *testing.T) {
 	for _, patience := range []time.Duration{20 * time.Second, 0} {
 		p := startPostgres(t, PostgresConfig{Dir: dir})
 		conn, err := pgx.Connect(t.Context(), p.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		if err := p.Stop(ctx); patience > 0 && err != nil {
 			t.Errorf("stop: %v", err)

@@ -34,9 +34,7 @@ func asUser(t *testing.T, uid, gid uint32, f func()) {
 		}
 		done <- err
 	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-done)
 }
 
 func dialUnix(path string) error {
@@ -71,9 +69,7 @@ func TestRootsServersAreRootsAlone(t *testing.T) {
 	t.Run("a link", func(t *testing.T) { // works as it did; the folder that it leads to is left as it is
 		t.Parallel()
 		dir, elsewhere := openTemp(t), openTemp(t)
-		if err := os.Symlink(elsewhere, filepath.Join(dir, "postgres")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(elsewhere, filepath.Join(dir, "postgres")))
 		startPostgres(t, PostgresConfig{Dir: dir, Test: true})
 		if info, err := os.Stat(elsewhere); err != nil || info.Mode().Perm() != 0o711 {
 			t.Errorf("%v, %v", info, err)
@@ -82,9 +78,7 @@ func TestRootsServersAreRootsAlone(t *testing.T) {
 	t.Run("long path", func(t *testing.T) {
 		t.Parallel()
 		dir := filepath.Join(openTemp(t), fmt.Sprintf("%0100d", 0))
-		if err := errors.Join(os.Mkdir(dir, 0o711), os.Chmod(dir, 0o711)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.Mkdir(dir, 0o711), os.Chmod(dir, 0o711)))
 		keepOut(t, dir)
 	})
 }
@@ -127,9 +121,7 @@ func keepOut(t *testing.T, dir string) {
 		}
 	}
 	other, err := pickAccount(int(p.acct.uid)) // with the groups of that user's programs
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, a := range []account{other, {uid: mappedID, gid: mappedID}, {uid: 1, gid: 1}} {
 		asUser(t, a.uid, a.gid, func() {
 			for _, socket := range sockets {

@@ -13,9 +13,7 @@ import (
 func TestFindPrograms(t *testing.T) {
 	dir := t.TempDir()
 	for _, path := range []string{filepath.Dir(dir), dir} { // the servers' account must be able to enter
-		if err := os.Chmod(path, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(path, 0o755))
 	}
 	here := FindPrograms(t.Context(), dir, "")
 	if errors.Is(here.NoRedis, ErrNoRedis) || here.NoPostgres != nil {
@@ -36,9 +34,7 @@ func TestFindPrograms(t *testing.T) {
 
 	// The error names a program that is too old.
 	old := filepath.Join(dir, "redis-server")
-	if err := os.WriteFile(old, []byte("#!/bin/sh\necho Redis server v=5.0.7 sha=0\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(old, []byte("#!/bin/sh\necho Redis server v=5.0.7 sha=0\n"), 0o755))
 	redisDirs = []string{dir}
 	got = FindPrograms(t.Context(), dir, filepath.Join(dir, "empty"))
 	if !errors.Is(got.NoRedis, ErrNoRedis) || !strings.Contains(got.NoRedis.Error(), old) {

@@ -21,18 +21,14 @@ func startRedis(t *testing.T, cfg RedisConfig) *Redis {
 	t.Helper()
 	cfg.Logger = testLogger(t)
 	r, err := StartRedis(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = r.Stop(context.Background()) })
 	return r
 }
 
 func stopRedis(t *testing.T, r *Redis) {
 	t.Helper()
-	if err := r.Stop(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Stop(context.Background()))
 	<-ended(r)
 }
 
@@ -48,9 +44,7 @@ func ended(r *Redis) <-chan struct{} {
 func connect(t *testing.T, address string) *redis.Client {
 	t.Helper()
 	opt, err := asynq.ParseRedisURI(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c, ok := opt.MakeRedisClient().(*redis.Client)
 	if !ok {
 		t.Fatalf("%T", opt)
@@ -70,9 +64,7 @@ func get(t *testing.T, address, key string) string {
 
 func set(t *testing.T, address, key, value string) {
 	t.Helper()
-	if err := connect(t, address).Set(t.Context(), key, value, 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, connect(t, address).Set(t.Context(), key, value, 0).Err())
 }
 
 // TestRedisKeepsData checks that data survives an orderly stop, and then SIGKILL of the process that owns the server.
@@ -140,9 +132,7 @@ func TestRedisServer(t *testing.T) {
 		set(t, r.URL(), "kept", "yes")
 		s := r.engine.(*redisServer)
 		s.child.setServing(false)
-		if err := s.lock.Release(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.lock.Release())
 		again := startRedis(t, RedisConfig{Dir: dir, Mode: RedisServer})
 		<-ended(r)
 		if got := get(t, again.URL(), "kept"); got != "yes" {
@@ -171,9 +161,7 @@ func TestRedisServer(t *testing.T) {
 		if err != nil || len(manifest) == 0 {
 			t.Fatal("no append-only manifest", err)
 		}
-		if err := os.WriteFile(manifest[0], []byte("nonsense\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(manifest[0], []byte("nonsense\n"), 0o644))
 		if _, err := StartRedis(t.Context(), RedisConfig{Dir: dir, Mode: RedisServer}); err == nil || !strings.Contains(err.Error(), "ended while starting") {
 			t.Errorf("%v", err)
 		}
@@ -199,15 +187,11 @@ func TestMiniLifetimes(t *testing.T) {
 	t.Parallel()
 	r := startRedis(t, RedisConfig{Ephemeral: true, Mode: RedisMini})
 	c := connect(t, r.URL())
-	if err := c.Set(t.Context(), "short", "v", 300*time.Millisecond).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Set(t.Context(), "short", "v", 300*time.Millisecond).Err())
 	eventually(t, "the key dies", func() bool { return c.Exists(t.Context(), "short").Val() == 0 })
 	// A client without the password is refused.
 	u, err := url.Parse(r.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	stranger := redis.NewClient(&redis.Options{Addr: u.Host, MaxRetries: -1})
 	defer stranger.Close()
 	if err := stranger.Get(t.Context(), "short").Err(); err == nil || !strings.Contains(err.Error(), "NOAUTH") {
@@ -219,9 +203,7 @@ func TestMiniLifetimes(t *testing.T) {
 func TestRedisNotFound(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	acct, err := redisAccount("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, _, err = findRedis(t.Context(), openTemp(t), acct, slog.New(slog.DiscardHandler))
 	if err == nil {
 		return // this machine has a server in a fixed location

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
 
@@ -55,16 +56,12 @@ func TestFileIsNotDecodedBeyondItsBounds(t *testing.T) {
 			if n := allocatedBy(func() { got = VerifyHash(file, common.Hash{1}, true) }); n > 1<<20 {
 				t.Errorf("comparing its hash allocates %d KiB", n>>10)
 			}
-			if got != Mismatch {
-				t.Errorf("the verdict is %s", got)
-			}
+			heraldtest.Equal(t, "the verdict is", got, Mismatch)
 			if n := allocatedBy(func() { CrossCheck(file, FeedbackFacts{}) }); n > 1<<20 {
 				t.Errorf("comparing it with its event allocates %d KiB", n>>10)
 			}
 			// The bytes themselves are still compared.
-			if got := VerifyHash(file, common.Hash{}, true); got != NotGiven {
-				t.Errorf("without a hash: %s", got)
-			}
+			heraldtest.Equal(t, "without a hash", VerifyHash(file, common.Hash{}, true), NotGiven)
 		})
 	}
 }

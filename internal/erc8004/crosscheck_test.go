@@ -121,9 +121,7 @@ func TestCrossCheck(t *testing.T) {
 		if test.change != nil {
 			test.change(&e)
 		}
-		if got := strings.Join(CrossCheck([]byte(test.file), e), " "); got != test.want {
-			t.Errorf("%s: %q, want %q", test.name, got, test.want)
-		}
+		heraldtest.Equal(t, test.name, strings.Join(CrossCheck([]byte(test.file), e), " "), test.want)
 	}
 }
 

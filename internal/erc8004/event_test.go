@@ -29,9 +29,7 @@ func TestTopicsAreTheHashesOfTheirSignatures(t *testing.T) {
 		}
 		seen[f.topic] = true
 	}
-	if n := len(Topics(NewFeedback)); n != 8 {
-		t.Errorf("%d forms of NewFeedback, want 8", n)
-	}
+	heraldtest.Equal(t, "forms of NewFeedback", len(Topics(NewFeedback)), 8)
 	if n := len(Topics()); n != len(forms) {
 		t.Errorf("Topics() has %d entries, want %d", n, len(forms))
 	}

@@ -195,9 +195,7 @@ func TestNames(t *testing.T) {
 	} {
 		r, err := ParseRegistration([]byte(`{"registrations":[null,` + entry + `]}`))
 		heraldtest.Must(t, err)
-		if got := r.NamesAgent(2741, identity, big.NewInt(606)); got != want {
-			t.Errorf("%s: %v", entry, got)
-		}
+		heraldtest.Equal(t, entry, r.NamesAgent(2741, identity, big.NewInt(606)), want)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unicode/utf16"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 )
@@ -41,9 +42,7 @@ func TestVerifyHashVectors(t *testing.T) {
 		"0x00": NotGiven,
 		"0x01": Mismatch,
 	} {
-		if got := VerifyHash([]byte(prettyFile), common.HexToHash(hash), true); got != want {
-			t.Errorf("%s: %s, want %s", hash, got, want)
-		}
+		heraldtest.Equal(t, hash, VerifyHash([]byte(prettyFile), common.HexToHash(hash), true), want)
 	}
 	// These files are other spellings of the same object. The verdict first compares the exact bytes; the other forms
 	// do not depend on the spelling.
@@ -68,22 +67,12 @@ func TestVerifyHashVectors(t *testing.T) {
 		}
 	}
 	empty := common.HexToHash("0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470")
-	if got := VerifyHash(nil, empty, true); got != Raw {
-		t.Errorf("the empty file: %s", got)
-	}
+	heraldtest.Equal(t, "the empty file", VerifyHash(nil, empty, true), Raw)
 	// The hash of the empty file does not match a file with content, and a zero hash means that no hash was given.
-	if got := VerifyHash([]byte(prettyFile), empty, true); got != Mismatch {
-		t.Errorf("the hash of nothing: %s", got)
-	}
-	if got := VerifyHash(nil, common.Hash{}, true); got != NotGiven {
-		t.Errorf("no hash of the empty file: %s", got)
-	}
-	if got := VerifyHash([]byte("no JSON"), common.Hash{1}, true); got != Mismatch {
-		t.Errorf("no JSON: %s", got)
-	}
-	if got := VerifyHash([]byte(strings.Repeat("[", 1<<20)), common.Hash{1}, true); got != Mismatch {
-		t.Errorf("deep: %s", got)
-	}
+	heraldtest.Equal(t, "the hash of nothing", VerifyHash([]byte(prettyFile), empty, true), Mismatch)
+	heraldtest.Equal(t, "no hash of the empty file", VerifyHash(nil, common.Hash{}, true), NotGiven)
+	heraldtest.Equal(t, "no JSON", VerifyHash([]byte("no JSON"), common.Hash{1}, true), Mismatch)
+	heraldtest.Equal(t, "deep", VerifyHash([]byte(strings.Repeat("[", 1<<20)), common.Hash{1}, true), Mismatch)
 }
 
 // TestLargeFilesCountByTheirBytes: a file that would take a second to sort is not converted into another form. Its
@@ -111,9 +100,7 @@ func TestCanonicalForms(t *testing.T) {
 		`{"10":"` + "\x7f\u2028" + `/\b\u0001","2":{"b":true},"a":"\"\\","b":[1,1e+21,1e-7,0,0.1,1.2345678901234568e+29,5e-324,10000000000000000,0.00001],"😀":1,"` + "\ufb33" + `":2}`:                      Agent0TS,
 		`{"10": "\u007f\u2028/\b\u0001", "2": {"b": true, "x": null}, "a": "\"\\", "b": [1.0, 1e+21, 1e-07, 0, 0.1, 123456789012345678901234567890, 5e-324, 1e+16, 1e-05], "\ufb33": 2, "\ud83d\ude00": 1}`: Agent0Py,
 	} {
-		if got := VerifyHash([]byte(doc), crypto.Keccak256Hash([]byte(want)), true); got != verdict {
-			t.Errorf("%s: %s, want %s", want, got, verdict)
-		}
+		heraldtest.Equal(t, want, VerifyHash([]byte(doc), crypto.Keccak256Hash([]byte(want)), true), verdict)
 	}
 }
 
@@ -139,9 +126,7 @@ func TestCanonicalFormCoversAllFields(t *testing.T) {
 	}
 	for verdict, form := range forms {
 		hash := crypto.Keccak256Hash([]byte(form))
-		if got := VerifyHash([]byte(" "+honest), hash, false); got != verdict {
-			t.Errorf("the honest file: %s, want %s", got, verdict)
-		}
+		heraldtest.Equal(t, "the honest file", VerifyHash([]byte(" "+honest), hash, false), verdict)
 		for name, file := range served {
 			for _, immutable := range []bool{false, true} {
 				if got := VerifyHash([]byte(file), hash, immutable); got != Mismatch {

@@ -1,6 +1,7 @@
 package heraldtest
 
 import (
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -18,10 +19,20 @@ type reporter interface {
 // Equal reports the differences between two values, including unexported fields. what describes the values:
 //
 //	heraldtest.Equal(t, "the registration that was read", got, want)
+//	heraldtest.Equal(t, "token requests", len(requests), 3) // token requests: 4, want 3
 func Equal[T any](t reporter, what string, got, want T, options ...cmp.Option) {
 	t.Helper()
 	options = append(options, cmp.Exporter(func(reflect.Type) bool { return true }))
-	if diff := cmp.Diff(want, got, options...); diff != "" {
+	diff := cmp.Diff(want, got, options...)
+	if diff == "" {
+		return
+	}
+	switch kind := reflect.ValueOf(&got).Elem().Kind(); {
+	case kind < reflect.Array: // a number or a bool
+		t.Errorf("%s: %v, want %v", what, got, want)
+	case kind == reflect.String && len(fmt.Sprint(got, want)) < 200:
+		t.Errorf("%s: %q, want %q", what, fmt.Sprint(got), fmt.Sprint(want))
+	default:
 		t.Errorf("%s is not as it should be (- should be, + is):\n%s", what, diff)
 	}
 }

@@ -26,7 +26,9 @@ func TestEqual(t *testing.T) {
 		t.Errorf("equal values differ: %s", f.said)
 	}
 	Equal(&f, "the pair", pair{"a", 1}, pair{"a", 2})
-	for _, want := range []string{"the pair is not as it should be", "hidden: 2", "hidden: 1"} {
+	Equal(&f, "calls", 4, 3)
+	Equal(&f, "the name", "b", "a")
+	for _, want := range []string{"calls: 4, want 3", `the name: "b", want "a"`, "the pair is not as it should be", "hidden: 2", "hidden: 1"} {
 		if !strings.Contains(strings.ReplaceAll(f.said, "\u00a0", " "), want) {
 			t.Errorf("%q is not said: %s", want, f.said)
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/store"
@@ -34,13 +35,9 @@ func (l *ledger) Accept(_ context.Context, in []store.Intake) ([]store.Acceptanc
 func newIntake(t testing.TB, l *ledger, p RedisPolicy) *Intake {
 	t.Helper()
 	keys, err := secret.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	in, err := New(Config{Ledger: l, Sealer: keys, Redis: p, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return in
 }
 

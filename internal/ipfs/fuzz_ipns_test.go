@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ipfs/boxo/ipns"
 	"github.com/ipfs/boxo/path"
 	"github.com/libp2p/go-libp2p/core/crypto"
@@ -23,29 +24,19 @@ func FuzzRecord(f *testing.F) {
 	for i := range 3 {
 		// All fuzzing processes use the same keys.
 		private, err := crypto.UnmarshalEd25519PrivateKey(ed25519.NewKeyFromSeed(bytes.Repeat([]byte{byte(i)}, ed25519.SeedSize)))
-		if err != nil {
-			f.Fatal(err)
-		}
+		heraldtest.Must(f, err)
 		id, err := peer.IDFromPrivateKey(private)
-		if err != nil {
-			f.Fatal(err)
-		}
+		heraldtest.Must(f, err)
 		name := ipns.NameFromPeer(id).String()
 		names = append(names, name)
 		signed[name] = map[string]bool{}
 		for sequence, options := range [][]ipns.Option{nil, {ipns.WithV1Compatibility(false)}, {ipns.WithPublicKey(true)}, {ipns.WithMetadata(map[string]any{"x": "y"})}} {
 			value, err := path.NewPath(fmt.Sprintf("/ipfs/%s/%d-%d", v1, i, sequence))
-			if err != nil {
-				f.Fatal(err)
-			}
+			heraldtest.Must(f, err)
 			rec, err := ipns.NewRecord(private, value, uint64(sequence), eol, time.Hour*time.Duration(i), options...)
-			if err != nil {
-				f.Fatal(err)
-			}
+			heraldtest.Must(f, err)
 			b, err := ipns.MarshalRecord(rec)
-			if err != nil {
-				f.Fatal(err)
-			}
+			heraldtest.Must(f, err)
 			signed[name][said(value.String(), uint64(sequence))] = true
 			if _, _, _, err := parseRecord(name, b, now); err != nil {
 				f.Fatalf("a good record: %v", err)

@@ -139,9 +139,7 @@ func TestHostileGateways(t *testing.T) {
 			}
 		})
 	}
-	if n := inner.Connections(); n != 0 {
-		t.Errorf("%d connections to where gateways redirected", n)
-	}
+	heraldtest.Equal(t, "connections to where gateways redirected", inner.Connections(), 0)
 }
 
 // TestHonestBesideHostile: a hostile gateway that is asked first costs only time. Each fetch uses a new fetcher, so
@@ -180,9 +178,7 @@ func TestHonestBesideHostile(t *testing.T) {
 			})
 		}
 	})
-	if n := inner.Connections(); n != 0 {
-		t.Errorf("%d connections to where gateways redirected", n)
-	}
+	heraldtest.Equal(t, "connections to where gateways redirected", inner.Connections(), 0)
 }
 
 // TestHostileWeb lets web servers misbehave in the same ways for a document of at most 1 MiB. A web server's document
@@ -225,9 +221,7 @@ func TestHostileWeb(t *testing.T) {
 			}
 		})
 	}
-	if n := inner.Connections(); n != 0 {
-		t.Errorf("%d connections inward", n)
-	}
+	heraldtest.Equal(t, "connections inward", inner.Connections(), 0)
 }
 
 // TestHostileRecords asks the same gateways for the record of a name.
@@ -254,9 +248,7 @@ func TestHostileRecords(t *testing.T) {
 			}
 		})
 	}
-	if n := inner.Connections(); n != 0 {
-		t.Errorf("%d connections to where gateways redirected", n)
-	}
+	heraldtest.Equal(t, "connections to where gateways redirected", inner.Connections(), 0)
 }
 
 // dagBomb adds nine blocks whose links fan out to 32^8 empty leaves, and returns the root.

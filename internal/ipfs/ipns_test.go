@@ -245,9 +245,7 @@ func TestFailuresAreRemembered(t *testing.T) {
 		}
 		now.Add(int64(5 * time.Minute))
 	}
-	if requests() != 4 {
-		t.Errorf("%d requests", requests())
-	}
+	heraldtest.Equal(t, "requests", requests(), 4)
 }
 
 // TestSilentGatewayIsAskedLast: a silent gateway at the first position loses it after the next one was faster three

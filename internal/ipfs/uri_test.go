@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 const (
@@ -233,9 +235,7 @@ func TestShownHidesSecrets(t *testing.T) {
 	t.Parallel()
 	for _, in := range []string{"https://u:secret@host.test/x?token=secret", "https://host.test/ipfs/" + v1 + "?t=secret"} {
 		ref, err := parseReference(in, 1024)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		if strings.Contains(ref.shown, "secret") {
 			t.Errorf("shown as %q", ref.shown)
 		}
@@ -249,9 +249,7 @@ func zip(t testing.TB, b []byte) []byte {
 	if _, err := w.Write(b); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, w.Close())
 	return out.Bytes()
 }
 
@@ -359,9 +357,7 @@ func TestGzipBomb(t *testing.T) {
 	var at [2]int
 	for i := range at {
 		_, err := w.Write(zeros)
-		if err := errors.Join(err, w.Flush()); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, errors.Join(err, w.Flush()))
 		at[i] = out.Len()
 	}
 	bomb := append(bytes.Clone(out.Bytes()), bytes.Repeat(out.Bytes()[at[0]:], 62)...)
@@ -369,9 +365,7 @@ func TestGzipBomb(t *testing.T) {
 		t.Fatalf("%d bytes", len(bomb))
 	}
 	z, err := gzip.NewReader(bytes.NewReader(bomb))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if n, err := io.Copy(io.Discard, z); n != 64<<20 || !errors.Is(err, io.ErrUnexpectedEOF) { // the stream has no end
 		t.Fatalf("%d bytes, %v", n, err)
 	}

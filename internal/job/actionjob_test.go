@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // oldJob returns an ActionJob as the old backend enqueued it. changes apply to event_data.
@@ -64,9 +66,7 @@ func TestActionJobConfigs(t *testing.T) {
 			}
 		}
 		got := fmt.Sprintf("%s %v %s %v %v %d %s", a.ToolName, a.ResolveEndpoint, endpoint, a.IncludeFileContent, a.VerifyFileHash, a.TimeoutMs, a.PayloadTemplate)
-		if got != c.want {
-			t.Errorf("%s: got %s, want %s", name, got, c.want)
-		}
+		heraldtest.Equal(t, name, got, c.want)
 		if raw, err := json.Marshal(j); err != nil || strings.Contains(string(raw), "s3cret") {
 			t.Errorf("%s: stored as %s, %v", name, raw, err)
 		}

@@ -1,6 +1,10 @@
 package job
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
+)
 
 func TestDirectField(t *testing.T) {
 	t.Parallel()
@@ -23,9 +27,7 @@ func TestDirectField(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", action, err)
 		}
-		if got := j.DirectField(); got != want {
-			t.Errorf("%s: %q, want %q", action, got, want)
-		}
+		heraldtest.Equal(t, action, j.DirectField(), want)
 	}
 	if j, err := Parse([]byte(`{"type":"AgentUpdated","chainId":8453,"agentId":"42"}`), Limits{}); err != nil || j.DirectField() != "" {
 		t.Errorf("AgentUpdated: %q, %v", j.DirectField(), err)

@@ -1,6 +1,10 @@
 package job
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
+)
 
 const (
 	mixed = "0x8004A169FB4a3325136EB29fA0ceB6D2e539a432"
@@ -46,19 +50,13 @@ func TestKey(t *testing.T) {
 	}
 	// Another implementation computed this: python3 -c 'import uuid; print(uuid.uuid5(uuid.NAMESPACE_URL,
 	// "https://example.com/"))'
-	if got := IDOf("https://example.com/").String(); got != "dd2c1780-811a-5296-81c5-178a0ef488bc" {
-		t.Errorf("IDOf: %s", got)
-	}
+	heraldtest.Equal(t, "IDOf", IDOf("https://example.com/").String(), "dd2c1780-811a-5296-81c5-178a0ef488bc")
 }
 
 func TestOrderSeq(t *testing.T) {
 	t.Parallel()
-	if got := mustParse(t, feedback()).OrderSeq(); got != 7 {
-		t.Errorf("feedback: %d", got)
-	}
-	if got := mustParse(t, validation(`blockNumber=12`)).OrderSeq(); got != 12 {
-		t.Errorf("validation: %d", got)
-	}
+	heraldtest.Equal(t, "feedback", mustParse(t, feedback()).OrderSeq(), 7)
+	heraldtest.Equal(t, "validation", mustParse(t, validation(`blockNumber=12`)).OrderSeq(), 12)
 }
 
 func TestRetraction(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentherald/herald/internal/erc8004"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
 
@@ -91,9 +92,7 @@ func TestParseFeedback(t *testing.T) {
 		{"includeFileContent", j.Action.IncludeFileContent, true}, {"verifyFileHash", j.Action.VerifyFileHash, true},
 		{"timeoutMs", j.Action.TimeoutMs, 0}, {"sanitized", len(j.Sanitized), 0},
 	} {
-		if c.got != c.want {
-			t.Errorf("%s: got %v, want %v", c.name, c.got, c.want)
-		}
+		heraldtest.Equal(t, c.name, c.got, c.want)
 	}
 }
 
@@ -138,9 +137,7 @@ func TestParseTakes(t *testing.T) {
 		"stdio": {feedback(`action={"resolveEndpoint":false,"endpoint":{"transport":"stdio","command":"/bin/agent","args":["-v","a b"]}}`),
 			func(j Job) any { return j.Action.Endpoint.Command + fmt.Sprintf("%q", j.Action.Endpoint.Args) }, `/bin/agent["-v" "a b"]`},
 	} {
-		if got := c.check(mustParse(t, c.line)); got != c.want {
-			t.Errorf("%s: got %v, want %v", name, got, c.want)
-		}
+		heraldtest.Equal(t, name, c.check(mustParse(t, c.line)), c.want)
 	}
 }
 
@@ -352,9 +349,7 @@ func TestParseSanitizes(t *testing.T) {
 		t.Errorf("got %s, sanitized %q", j.Meta, j.Sanitized)
 	}
 	many := mustParse(t, feedback(`meta={"a":[`+strings.Repeat(`"\u0000",`, 400)+`0]}`))
-	if len(many.Sanitized) != maxSanitized {
-		t.Errorf("%d paths", len(many.Sanitized))
-	}
+	heraldtest.Equal(t, "paths", len(many.Sanitized), maxSanitized)
 }
 
 // TestRefusedKeepsKey: a job that is refused after its event was parsed keeps the event's key, so that the rejected row

@@ -98,9 +98,7 @@ func TestEras(t *testing.T) {
 					t.Fatalf("got %+v, %v", answer, err)
 				}
 			}
-			if n := a.seen("initialize") + a.seen("server/discover"); n != tt.handshakes {
-				t.Errorf("%d handshakes, want %d", n, tt.handshakes)
-			}
+			heraldtest.Equal(t, "handshakes", a.seen("initialize")+a.seen("server/discover"), tt.handshakes)
 		})
 	}
 }

@@ -75,9 +75,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 				if !errors.As(err, &e) || e.Status != status {
 					t.Errorf("got %v", err)
 				}
-				if n := elsewhere.Load(); n != 0 {
-					t.Errorf("%d requests went elsewhere", n)
-				}
+				heraldtest.Equal(t, "requests went elsewhere", elsewhere.Load(), 0)
 			})
 		}
 	}

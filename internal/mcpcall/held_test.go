@@ -138,9 +138,7 @@ func TestLargeClientsInUse(t *testing.T) {
 	list(honest)
 	close(answer)
 	done.Wait()
-	if n := lists.Load(); n != 1 {
-		t.Errorf("%d lists were asked for: the client of the small one was dropped", n)
-	}
+	heraldtest.Equal(t, "lists of the small one, whose client stays", lists.Load(), 1)
 	heraldtest.Await(t, "the large client to be dropped when nobody uses it", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -259,8 +257,6 @@ func TestPoolHoldsSoManyMirroredTools(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := lists.Load(); n != agents*3 {
-		t.Errorf("%d lists, want %d", n, agents*3)
-	}
+	heraldtest.Equal(t, "lists", lists.Load(), agents*3)
 	checkHeld(t, p, before)
 }

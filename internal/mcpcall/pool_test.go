@@ -136,9 +136,7 @@ func TestIdleAndBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if held() != 2 {
-		t.Errorf("%d clients, want 2", held())
-	}
+	heraldtest.Equal(t, "clients", held(), 2)
 	heraldtest.Await(t, "the longest unused one was closed", func() bool { return a.seen("DELETE") == 1 })
 
 	done := make(chan error)
@@ -164,9 +162,7 @@ func TestIdleAndBounded(t *testing.T) {
 		}
 	}
 	p.closeIdle()
-	if held() != 0 {
-		t.Errorf("%d idle clients kept", held())
-	}
+	heraldtest.Equal(t, "idle clients kept", held(), 0)
 	heraldtest.Await(t, "the idle ones were closed", func() bool { return a.seen("DELETE") == 3 })
 }
 

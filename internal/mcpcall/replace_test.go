@@ -95,9 +95,7 @@ func TestMaxAge(t *testing.T) {
 		t.Error("not replaced")
 	}
 	answer()
-	if got := <-inFlight; got != first {
-		t.Errorf("the call in flight was answered by %q, want %s", got, first)
-	}
+	heraldtest.Equal(t, "the call in flight was answered by", <-inFlight, first)
 	now.pass(2 * time.Hour)
 	p.closeIdle()
 	closePool(t, p)

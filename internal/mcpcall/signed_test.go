@@ -35,9 +35,8 @@ func newSigner(t testing.TB) (*signing.Ring, string) {
 	var ring *signing.Ring
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { ring.ServeHTTP(w, r) }))
 	t.Cleanup(srv.Close)
-	if ring, err = signing.New(signing.Config{PublicURL: srv.URL, Ledger: &signingtest.Shelf{}, Sealer: keyset}); err != nil {
-		t.Fatal(err)
-	}
+	ring, err = signing.New(signing.Config{PublicURL: srv.URL, Ledger: &signingtest.Shelf{}, Sealer: keyset})
+	heraldtest.Must(t, err)
 	heraldtest.Must(t, ring.Load(t.Context()))
 	return ring, srv.URL
 }
@@ -70,9 +69,8 @@ func guard(t testing.TB, herald string, agent http.Handler) (*httptest.Server, *
 		agent.ServeHTTP(w, r)
 	}))
 	var err error
-	if g.verifier, err = callers.New(callers.Config{Herald: herald, Self: srv.URL}); err != nil {
-		t.Fatal(err)
-	}
+	g.verifier, err = callers.New(callers.Config{Herald: herald, Self: srv.URL})
+	heraldtest.Must(t, err)
 	return srv, g
 }
 

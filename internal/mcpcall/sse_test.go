@@ -481,9 +481,7 @@ func TestStreamLost(t *testing.T) {
 	if _, err := p.Call(ctx, ep, Request{Tool: "x"}); err != nil {
 		t.Errorf("lost between calls: %v", err)
 	}
-	if n := a.seen("GET"); n != 3 {
-		t.Errorf("%d streams, want 3", n)
-	}
+	heraldtest.Equal(t, "streams", a.seen("GET"), 3)
 }
 
 func TestStreamSaysThatToolsChanged(t *testing.T) {

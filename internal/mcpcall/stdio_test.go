@@ -345,9 +345,7 @@ func TestRealServerOverStdio(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if n := len(started(t, dir)); n != 1 {
-				t.Errorf("%d processes for one endpoint", n)
-			}
+			heraldtest.Equal(t, "processes for one endpoint", len(started(t, dir)), 1)
 			closePool(t, p)
 			noneLeft(t, dir, 1)
 		})

@@ -179,9 +179,7 @@ func TestBusyStream(t *testing.T) {
 			t.Fatalf("call %d: %v", i, err)
 		}
 	}
-	if n := a.seen("GET"); n != 1 {
-		t.Errorf("%d streams", n)
-	}
+	heraldtest.Equal(t, "streams", a.seen("GET"), 1)
 }
 
 // TestStreamSharesConnections checks that calls share connections, even if the agent answers a POST with a body of

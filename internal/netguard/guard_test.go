@@ -248,9 +248,7 @@ func TestRedirects(t *testing.T) {
 	}
 	mu.Lock()
 	for _, r := range referers {
-		if r != "" {
-			t.Errorf("a hop was sent %q", r)
-		}
+		heraldtest.Equal(t, "a hop was sent", r, "")
 	}
 	mu.Unlock()
 	var many *netguard.RedirectError

@@ -3,6 +3,8 @@ package oauth
 import (
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 func TestParseChallenge(t *testing.T) {
@@ -43,24 +45,18 @@ func TestParseChallenge(t *testing.T) {
 		"long address":   {[]string{"Bearer resource_metadata=" + strings.Repeat("a", maxURL+1)}, Challenge{Bearer: true}},
 		"too many":       {append(make([]string, maxHeaders), "Bearer"), Challenge{}},
 	} {
-		if got := ParseChallenge(tt.values); got != tt.want {
-			t.Errorf("%s: got %+v, want %+v", name, got, tt.want)
-		}
+		heraldtest.Equal(t, name, ParseChallenge(tt.values), tt.want)
 	}
 }
 
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	r := Resource{Scopes: []string{"b", "a"}}
-	if got := r.ScopeFor(Challenge{}); got != "b a" {
-		t.Errorf("of the resource: %q", got)
-	}
+	heraldtest.Equal(t, "the scope of the resource", r.ScopeFor(Challenge{}), "b a")
 	if got := r.ScopeFor(Challenge{Scope: "c"}); got != "c" {
 		t.Errorf("of the challenge: %q", got)
 	}
-	if got := (Resource{}).ScopeFor(Challenge{}); got != "" {
-		t.Errorf("of nobody: %q", got)
-	}
+	heraldtest.Equal(t, "the scope of an empty resource", (Resource{}).ScopeFor(Challenge{}), "")
 	long := strings.Repeat("s", maxScope)
 	for _, tt := range [][3]string{{"a", long, "a"}, {"", "", ""}, {"a", "", "a"}, {"", "b", "b"}, {"a b", "b c", "a b c"}, {"a\n", "b\"", ""}} {
 		if got := UnionScopes(tt[0], tt[1]); got != tt[2] {

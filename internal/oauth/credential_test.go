@@ -16,6 +16,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 )
 
@@ -45,27 +46,21 @@ func newEC(curve elliptic.Curve) *ecdsa.PrivateKey {
 func rsaKey(t testing.TB) *rsa.PrivateKey {
 	t.Helper()
 	key, err := makeRSA()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return key
 }
 
 func pkcs8(t testing.TB, key any) string {
 	t.Helper()
 	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return encodePEM("PRIVATE KEY", der)
 }
 
 func sec1(t testing.TB, key *ecdsa.PrivateKey) string {
 	t.Helper()
 	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return encodePEM("EC PARAMETERS", []byte{6, 0}) + encodePEM("EC PRIVATE KEY", der)
 }
 
@@ -81,13 +76,9 @@ func TestCredential(t *testing.T) {
 	t.Parallel()
 	key := pkcs8(t, ecKey256)
 	weak, err := ecdh.X25519().GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	short, err := rsa.GenerateKey(rand.Reader, minRSA/2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	for name, tt := range map[string]struct {
 		cred    Credential
 		problem string

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 )
 
@@ -112,9 +113,7 @@ func FuzzParseCredential(f *testing.F) {
 	for _, c := range []Credential{basicCredential(), refreshCredential(),
 		{Grant: GrantClientCredentials, ClientID: "us", Method: MethodKey, Key: secret.New(pkcs8(f, ecKey256)), KeyID: "1", Algorithm: "ES256", Resource: "https://a.example/mcp", Scope: "a b"}} {
 		raw, err := c.Marshal()
-		if err != nil {
-			f.Fatal(err)
-		}
+		heraldtest.Must(f, err)
 		f.Add(raw)
 	}
 	f.Add([]byte(`{"grant":"refresh_token","client_id":"us","method":"none","x":1}`))
@@ -127,9 +126,7 @@ func FuzzParseCredential(f *testing.F) {
 			return
 		}
 		again, err := c.Marshal()
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		got, err := ParseCredential(again)
 		if err != nil || !sameCredential(got, c) {
 			t.Errorf("%s became %s: %v", raw, again, err)

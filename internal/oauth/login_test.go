@@ -41,22 +41,16 @@ func TestLogin(t *testing.T) {
 			s, c := oauthtest.New(t, o), newClient(t)
 			ch := challengeOf(t, s)
 			r, err := c.Resource(heraldtest.Within(t, 20*time.Second), s.AgentURL, ch)
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			server, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), r, "")
 			if err != nil || server.Issuer != s.Issuer {
 				t.Fatalf("got %+v, %v", server, err)
 			}
 			scope := r.ScopeFor(ch)
 			known, err := c.Register(heraldtest.Within(t, 20*time.Second), server, RegisterConfig{Redirect: redirect, Scope: scope})
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			login, err := c.Begin(server, LoginConfig{ClientID: known.ClientID, Method: known.Method, Secret: known.Secret, Redirect: redirect, Resource: r.URL, Scope: scope})
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			callback := s.Approve(login.URL())
 			token, cred, err := login.Finish(heraldtest.Within(t, 20*time.Second), callback)
 			if err != nil || token.Access.IsZero() || !token.Expires.Equal(epoch.Add(time.Hour)) {
@@ -87,9 +81,7 @@ func TestLogin(t *testing.T) {
 func challengeOf(t *testing.T, s *oauthtest.Server) Challenge {
 	t.Helper()
 	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Post(s.AgentURL, "application/json", strings.NewReader("{}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	ch := ParseChallenge(resp.Header.Values("WWW-Authenticate"))
 	if resp.StatusCode != http.StatusUnauthorized || !ch.Bearer {
@@ -158,15 +150,11 @@ func TestCallback(t *testing.T) {
 			s, server := newExchangingServer(t)
 			server.IssParameter = tt.promised
 			login, err := c.Begin(server, LoginConfig{ClientID: "us", Redirect: redirect, Resource: "https://a.example/mcp"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			query := strings.ReplaceAll(tt.query, "state=&", "state="+login.state.Reveal())
 			query = strings.ReplaceAll(query, "was%20&", "was%20"+login.state.Reveal())
 			callback, err := url.ParseQuery(query)
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			token, cred, err := login.Finish(heraldtest.Within(t, 20*time.Second), callback)
 			wantNoSecrets(t, err, login.state.Reveal(), login.verifier.Reveal(), "c0de")
 			if tt.fails == nil {
@@ -196,13 +184,9 @@ func TestBegin(t *testing.T) {
 	_, server := newExchangingServer(t)
 	usual := LoginConfig{ClientID: "us", Redirect: redirect, Resource: "https://a.example/mcp", Scope: "a b"}
 	login, err := c.Begin(server, usual)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	u, err := url.Parse(login.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	q := u.Query()
 	for name, want := range map[string]string{"tenant": "1", "response_type": "code", "client_id": "us", "redirect_uri": redirect, "resource": "https://a.example/mcp",
 		"scope": "a b", "code_challenge_method": "S256", "state": login.state.Reveal()} {
@@ -268,9 +252,7 @@ func TestExchange(t *testing.T) {
 	}})
 	login, err := c.Begin(Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token", AuthorizationEndpoint: s.URL + "/a", Challenges: []string{"S256"}, Scopes: []string{"offline_access"}},
 		LoginConfig{ClientID: "us", Redirect: redirect, Resource: "https://a.example/mcp"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	_, _, err = login.Finish(heraldtest.Within(t, 20*time.Second), url.Values{"code": {"c0de-of-this-login"}, "state": {login.state.Reveal()}})
 	var no *RefusedError
 	if !errors.As(err, &no) || no.Code != "invalid_grant" {

@@ -29,18 +29,14 @@ func newClient(t testing.TB, adapt ...func(*Config)) *Client {
 func newGuardedClient(t testing.TB, allow netguard.Config, adapt ...func(*Config)) *Client {
 	t.Helper()
 	guard, err := netguard.New(allow)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	cfg := Config{HTTP: guard.Client(netguard.Limits{}, 0), Now: func() time.Time { return epoch }}
 	t.Cleanup(cfg.HTTP.CloseIdleConnections)
 	for _, a := range adapt {
 		a(&cfg)
 	}
 	c, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return c
 }
 

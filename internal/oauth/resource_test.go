@@ -172,9 +172,7 @@ func TestUnavailableMetadata(t *testing.T) {
 				wantWords(t, err, tt.says)
 				wantNoSecrets(t, err, "s3cret")
 			}
-			if s.askedPaths() != resourceDoc+"/s3cret "+serverDoc {
-				t.Errorf("asked for %q", s.askedPaths())
-			}
+			heraldtest.Equal(t, "asked for", s.askedPaths(), resourceDoc+"/s3cret "+serverDoc)
 		})
 	}
 	var u *UnavailableError
@@ -203,7 +201,5 @@ func TestGuarded(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if s.askedPaths() != "" {
-		t.Errorf("asked for %q", s.askedPaths())
-	}
+	heraldtest.Equal(t, "asked for", s.askedPaths(), "")
 }

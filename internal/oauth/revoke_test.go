@@ -27,9 +27,7 @@ func TestRevoke(t *testing.T) {
 	cred := Credential{Method: MethodBasic, ClientID: "us: 100%", Secret: secret.New(clientSecret), Grant: GrantRefreshToken, Resource: r.URL,
 		RefreshToken: secret.New(s.RefreshToken("us: 100%", ""))}
 	token, err := c.Obtain(heraldtest.Within(t, 20*time.Second), server, cred, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	cred.RefreshToken = token.Refresh
 	for _, of := range []struct {
 		token secret.Secret
@@ -101,9 +99,7 @@ func TestRevokeAnswers(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tt.says) || holdsSecret(err.Error(), token) || holdsSecret(err.Error(), clientSecret) {
 				t.Errorf("%v; want %q", err, tt.says)
 			}
-			if asked := s.askedPaths(); asked != "/revoke" {
-				t.Errorf("it asked %s", asked)
-			}
+			heraldtest.Equal(t, "it asked", s.askedPaths(), "/revoke")
 		})
 	}
 	cred := basicCredential()
@@ -129,9 +125,7 @@ func TestRevocationEndpoint(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]string{`"https://login.example/r"`: "https://login.example/r", `7`: "", `null`: "", `"` + strings.Repeat("x", maxURL+1) + `"`: "", `"ftp://x"`: "ftp://x"} {
 		o, err := parseObject([]byte(`{"issuer":"https://login.example","token_endpoint":"https://login.example/t","revocation_endpoint":` + value + `}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		if s, err := readServer(o); err != nil || s.RevocationEndpoint != want {
 			t.Errorf("%.40s: %q, %v", value, s.RevocationEndpoint, err)
 		}

@@ -32,13 +32,9 @@ func refreshCredential() Credential {
 func discoverServer(t *testing.T, c *Client, s *oauthtest.Server) (Resource, Server) {
 	t.Helper()
 	r, err := c.Resource(heraldtest.Within(t, 20*time.Second), s.AgentURL, Challenge{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	server, err := c.ServerOf(heraldtest.Within(t, 20*time.Second), r, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return r, server
 }
 
@@ -141,9 +137,7 @@ func TestRequest(t *testing.T) {
 	if want := (url.Values{"grant_type": {"refresh_token"}, "refresh_token": {"r3fresh/token+1"}, "client_id": {"us"}, "resource": {refresh.Resource}}); form.Encode() != want.Encode() {
 		t.Errorf("the form is %v", form)
 	}
-	if s.askedPaths() != "/token?tenant=1 /token?tenant=1" {
-		t.Errorf("asked for %q", s.askedPaths())
-	}
+	heraldtest.Equal(t, "asked for", s.askedPaths(), "/token?tenant=1 /token?tenant=1")
 	for _, bad := range []Server{{}, {Issuer: "https://as.example"}, {TokenEndpoint: "http://as.example/token"}} {
 		var m *MetadataError
 		if _, err := c.Obtain(heraldtest.Within(t, 20*time.Second), bad, basicCredential(), ""); !errors.As(err, &m) {
@@ -241,9 +235,7 @@ func TestAnswers(t *testing.T) {
 			got, err := c.Obtain(heraldtest.Within(t, 20*time.Second), Server{Issuer: s.URL, TokenEndpoint: s.URL + "/token"}, basicCredential(), "asked")
 			var no *RefusedError
 			var later *UnavailableError
-			if s.askedPaths() != "/token" {
-				t.Errorf("asked for %q", s.askedPaths())
-			}
+			heraldtest.Equal(t, "asked for", s.askedPaths(), "/token")
 			wantNoSecrets(t, err, clientSecret, url.QueryEscape(clientSecret), "t0ken", clientSecret[:14])
 			switch {
 			case tt.want.refused != "":

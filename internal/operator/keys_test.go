@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 )
 
@@ -12,20 +13,13 @@ import (
 func TestCheckReadable(t *testing.T) {
 	t.Parallel()
 	k, err := secret.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if k, _, err = k.Add(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
+	k, _, err = k.Add()
+	heraldtest.Must(t, err)
 	other, err := secret.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	var own, others strings.Builder
-	if err := errors.Join(k.Write(&own), other.Write(&others)); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, errors.Join(k.Write(&own), other.Write(&others)))
 	if err := checkReadable(k, secret.New(own.String()), nil); err != nil {
 		t.Error(err)
 	}

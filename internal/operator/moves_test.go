@@ -179,9 +179,7 @@ func (s *shelf) replay(ctx context.Context, t testing.TB, r MoveRequest, move fu
 	t.Helper()
 	v := replayVerb(r)
 	ids, f, err := r.check(v, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	v.move = func(ctx context.Context, ids []uuid.UUID) (int, map[uuid.UUID]string, error) {
 		left, err := move(ctx, ids)
 		if err != nil {
@@ -293,9 +291,7 @@ func TestDryRun(t *testing.T) {
 	s := newShelf(70, store.Dead, store.Delivered, store.Held, store.Cancelled, store.Running, store.Dead, store.Dead)
 	for _, r := range []MoveRequest{{Selection: Selection{Agent: "1:1"}}, {Selection: Selection{Agent: "1:1"}, DryRun: true}} {
 		out, err := s.replay(t.Context(), t, r, never)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		heraldtest.Equal(t, "the report", *out, MoveReport{Action: "replay", Done: "queued anew", DryRun: true, Matched: 40,
 			ByStatus:  map[store.Status]int64{store.Dead: 30, store.Held: 10},
 			Untouched: map[store.Status]int64{store.Cancelled: 10, store.Delivered: 10, store.Running: 10},

@@ -45,9 +45,7 @@ func TestDropArchived(t *testing.T) {
 			t.Errorf("%s is %s", x.ID(), s)
 		}
 	}
-	if s := info(t, q, done).State; s != asynq.TaskStateCompleted {
-		t.Errorf("a completed task is %s", s)
-	}
+	heraldtest.Equal(t, "a completed task is", info(t, q, done).State, asynq.TaskStateCompleted)
 	for _, n := range []int{0, 1, 2, last, maxDropped + 100_000} { // no task, or no further task
 		if err := q.DropArchived(heraldtest.Within(t, 10*time.Second), id, n); err != nil {
 			t.Errorf("before %d: %v", n, err)

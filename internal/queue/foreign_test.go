@@ -114,9 +114,7 @@ func TestUnreadQueues(t *testing.T) {
 	t.Parallel()
 	var log heraldtest.Log
 	q, err := Open(Config{URL: secret.New(heraldtest.RealRedis(t)), Logger: log.Logger(slog.LevelInfo)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = q.Close() })
 	kinds := []string{"NewFeedback"}
 	for _, task := range [][2]string{{"jobs", "NewFeedback"}, {"mail", "email:send"}, {"default", "NewFeedback"},

@@ -46,16 +46,12 @@ func TestEnqueueTwiceIsOneTask(t *testing.T) {
 	if err := json.Unmarshal(i.Payload, &got); err != nil || len(got) != 2 || got["deliveryId"] != task.DeliveryID.String() || got["n"] != 3.0 {
 		t.Errorf("payload %s", i.Payload)
 	}
-	if i.Retention != time.Hour {
-		t.Errorf("kept for %s", i.Retention)
-	}
+	heraldtest.Equal(t, "kept for", i.Retention, time.Hour)
 	lanes, err := q.Lanes()
 	if err != nil || lanes[First]["pending"] != 1 {
 		t.Errorf("%v, %v", lanes, err)
 	}
-	if len(lanes) != 5 {
-		t.Errorf("%d lanes are shown", len(lanes))
-	}
+	heraldtest.Equal(t, "lanes are shown", len(lanes), 5)
 }
 
 func TestScheduledIsNeverEarly(t *testing.T) {
@@ -78,9 +74,7 @@ func TestScheduledIsNeverEarly(t *testing.T) {
 	}
 	past := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: Retry, At: time.Now().Add(-time.Minute)}
 	enqueue(t, q, past)
-	if s := info(t, q, past).State; s != asynq.TaskStatePending {
-		t.Errorf("a task of the past is %s", s)
-	}
+	heraldtest.Equal(t, "a task of the past is", info(t, q, past).State, asynq.TaskStatePending)
 }
 
 func TestFind(t *testing.T) {
@@ -99,9 +93,7 @@ func TestFind(t *testing.T) {
 		"pending":          {pending, Pending},
 		"in another lane":  {elsewhere, Pending},
 	} {
-		if got := locateTask(t, q, c.task); got != c.want {
-			t.Errorf("%s: %d, want %d", name, got, c.want)
-		}
+		heraldtest.Equal(t, name, locateTask(t, q, c.task), c.want)
 	}
 
 	begun, finish := make(chan bool), make(chan bool)

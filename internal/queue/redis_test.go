@@ -55,9 +55,7 @@ func TestParseURL(t *testing.T) {
 func TestOlderThan(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]bool{"5.0.7": true, "6.0.16": true, "6.2.0": false, "7.0.15": false, "10.1": false, "unstable": false, "6": true} {
-		if got := olderThan(version, 6, 2); got != want {
-			t.Errorf("%s: %t", version, got)
-		}
+		heraldtest.Equal(t, version, olderThan(version, 6, 2), want)
 	}
 }
 

@@ -40,13 +40,9 @@ func TestTaskEndings(t *testing.T) {
 	}}, 2)
 
 	heraldtest.Await(t, "one is done", func() bool { return info(t, q, good).State == asynq.TaskStateCompleted })
-	if r := string(info(t, q, good).Result); r != "delivered" {
-		t.Errorf("result %q", r)
-	}
+	heraldtest.Equal(t, "result", string(info(t, q, good).Result), "delivered")
 	heraldtest.Await(t, "one is archived", func() bool { return info(t, q, bad).State == asynq.TaskStateArchived })
-	if e := info(t, q, bad).LastErr; e != why {
-		t.Errorf("archived with %q", e)
-	}
+	heraldtest.Equal(t, "archived with", info(t, q, bad).LastErr, why)
 	heraldtest.Await(t, "one comes again", func() bool { return info(t, q, later).State == asynq.TaskStateRetry })
 	if i := info(t, q, later); i.LastErr != "Postgres is away" || time.Until(i.NextProcessAt) > netDelay+time.Second || locateTask(t, q, later) != Pending {
 		t.Errorf("%+v", i)
@@ -142,9 +138,7 @@ func TestForeignJobsAreIntakes(t *testing.T) {
 		"not JSON \x00\xff", "", "null", "[]"}
 	got := make(chan string, 2*len(bodies))
 	serve(t, q, handler{intake: func(_ context.Context, k string, body []byte) (string, error) {
-		if k != kind {
-			t.Errorf("type %q", k)
-		}
+		heraldtest.Equal(t, "type", k, kind)
 		got <- string(body)
 		return "accepted", nil
 	}}, 2)
@@ -171,15 +165,11 @@ func TestForeignJobsAreIntakes(t *testing.T) {
 func TestDocumentedClient(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/reference/jobs.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	_, program, _ := strings.Cut(string(page), "```go\n")
 	program, _, _ = strings.Cut(program, "```")
 	file := filepath.Join(t.TempDir(), "main.go")
-	if err := os.WriteFile(file, []byte(program), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(file, []byte(program), 0o600))
 	address := heraldtest.RealRedis(t)
 	run := exec.CommandContext(t.Context(), "go", "run", file)
 	run.Env = append(os.Environ(), "REDIS_URL="+address)
@@ -283,14 +273,10 @@ func TestGracefulShutdown(t *testing.T) {
 	}
 	close(finish)
 	heraldtest.Receive(t, "the server stops", ended)
-	if s := info(t, q, running).State; s != asynq.TaskStateCompleted {
-		t.Errorf("the running task is %s", s)
-	}
+	heraldtest.Equal(t, "the running task is", info(t, q, running).State, asynq.TaskStateCompleted)
 	waiting := Task{DeliveryID: uuid.New(), N: 1, Kind: kind, Lane: First}
 	enqueue(t, q, waiting)
-	if s := info(t, q, waiting).State; s != asynq.TaskStatePending {
-		t.Errorf("a task of later is %s", s)
-	}
+	heraldtest.Equal(t, "a task of later is", info(t, q, waiting).State, asynq.TaskStatePending)
 }
 
 func TestNewServerRefuses(t *testing.T) {

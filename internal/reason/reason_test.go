@@ -9,15 +9,15 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // TestAllListsEveryConstant: All contains each constant. Filters reject reasons that All does not contain.
 func TestAllListsEveryConstant(t *testing.T) {
 	t.Parallel()
 	file, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	var constants []Reason
 	ast.Inspect(file, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)
@@ -28,9 +28,7 @@ func TestAllListsEveryConstant(t *testing.T) {
 			return true
 		}
 		word, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		constants = append(constants, Reason(word))
 		return true
 	})
@@ -46,9 +44,7 @@ func TestAllListsEveryConstant(t *testing.T) {
 func TestReasonsPage(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/reference/reasons.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	var explained []Reason
 	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllSubmatch(page, -1) {
 		explained = append(explained, Reason(row[1]))

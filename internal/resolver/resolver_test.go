@@ -122,9 +122,8 @@ func newWorld(t *testing.T, cfg resolver.Config) *world {
 	t.Cleanup(f.Close)
 	w.domains = &domains{Fetcher: f, answers: map[string]domain{}}
 	cfg.Chain, cfg.Fetcher, cfg.Now = w.chain, w.domains, w.clock.Now
-	if w.Resolver, err = resolver.New(cfg); err != nil {
-		t.Fatal(err)
-	}
+	w.Resolver, err = resolver.New(cfg)
+	heraldtest.Must(t, err)
 	t.Cleanup(w.Close)
 	return w
 }

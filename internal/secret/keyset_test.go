@@ -25,18 +25,14 @@ var full = Binding{Purpose: "token.v1", ChainID: 8453, Registry: "0xAbC", AgentI
 func createKeyset(t *testing.T) *Keyset {
 	t.Helper()
 	k, err := Create()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return k
 }
 
 func writeKeyset(t *testing.T, k *Keyset) Secret {
 	t.Helper()
 	var b bytes.Buffer
-	if err := k.Write(&b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, k.Write(&b))
 	return New(b.String())
 }
 
@@ -45,9 +41,7 @@ func TestSealOpen(t *testing.T) {
 	k := createKeyset(t)
 	for _, plain := range []string{"", "x", text, strings.Repeat("y", 100_000)} {
 		c, err := k.Seal([]byte(plain), full)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if plain != "" && len(plain) > 1 && bytes.Contains(c, []byte(plain)) {
 			t.Error("not encrypted")
 		}
@@ -75,9 +69,7 @@ func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	k := createKeyset(t)
 	c, err := k.Seal([]byte(text), full)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	refused := func(name string, k *Keyset, c []byte, b Binding, problem string) {
 		t.Helper()
 		got, err := k.Open(c, b)
@@ -119,33 +111,21 @@ func TestRotated(t *testing.T) {
 	t.Parallel()
 	k := createKeyset(t)
 	old, err := k.Seal([]byte("old"), full)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := keyset.NewManagerFromHandle(k.handle)
 	id, err := m.Add(aead.XChaCha20Poly1305KeyTemplate())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.SetPrimary(id); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, m.SetPrimary(id))
 	h, err := m.Handle()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rotated, err := newKeyset(h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rotated, err = Parse(writeKeyset(t, rotated))
 	if err != nil || rotated.PrimaryID() != id {
 		t.Fatalf("primary %d, %v", rotated.PrimaryID(), err)
 	}
 	fresh, err := rotated.Seal([]byte("new"), full)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for want, c := range map[string][]byte{"old": old, "new": fresh} {
 		if got, err := rotated.Open(c, full); err != nil || string(got) != want {
 			t.Errorf("%s: got %q, %v", want, got, err)
@@ -166,13 +146,9 @@ func TestParse(t *testing.T) {
 		t.Fatalf("got %v, %v", again, err)
 	}
 	signing, err := keyset.NewHandle(signature.ED25519KeyTemplate())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var raw bytes.Buffer
-	if err := insecurecleartextkeyset.Write(signing, keyset.NewBinaryWriter(&raw)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, insecurecleartextkeyset.Write(signing, keyset.NewBinaryWriter(&raw)))
 	unprefixed := makeKeyset(t, tinkpb.OutputPrefixType_RAW)
 	for name, s := range map[string]string{"no prefix": unprefixed.Reveal(), "empty": "", "no base64": "***" + text, "no keyset": base64.StdEncoding.EncodeToString([]byte(text)),
 		"cut": w.Reveal()[:40], "no AEAD": base64.StdEncoding.EncodeToString(raw.Bytes())} {
@@ -195,9 +171,7 @@ func makeKeyset(t *testing.T, prefix tinkpb.OutputPrefixType) Secret {
 	kt := aead.AES256GCMKeyTemplate()
 	kt.OutputPrefixType = prefix
 	h, err := keyset.NewHandle(kt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return writeKeyset(t, &Keyset{handle: h})
 }
 
@@ -220,9 +194,7 @@ func TestLoadOrCreateFile(t *testing.T) {
 		t.Errorf("left behind: %v", left)
 	}
 	for _, mode := range []os.FileMode{0o640, 0o604, 0o620, 0o601} {
-		if err := os.Chmod(path, mode); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(path, mode))
 		var ke *KeysetError
 		if _, _, err := LoadOrCreateFile(path, nil); !errors.As(err, &ke) || !strings.Contains(err.Error(), "chmod 600") || !strings.Contains(err.Error(), path) {
 			t.Errorf("mode %v: %v", mode, err)
@@ -230,9 +202,7 @@ func TestLoadOrCreateFile(t *testing.T) {
 	}
 	for name, content := range map[string]string{"empty": "", "rubbish": text} {
 		path := filepath.Join(t.TempDir(), "keyset")
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(content), 0o600))
 		var ke *KeysetError
 		if _, _, err := LoadOrCreateFile(path, nil); !errors.As(err, &ke) || showsSecret(err.Error()) {
 			t.Errorf("%s: %v", name, err)
@@ -242,9 +212,7 @@ func TestLoadOrCreateFile(t *testing.T) {
 		}
 	}
 	fifo := filepath.Join(t.TempDir(), "fifo")
-	if err := unix.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mkfifo(fifo, 0o600))
 	for _, path := range []string{t.TempDir(), fifo} {
 		var ke *KeysetError
 		if _, _, err := LoadOrCreateFile(path, nil); !errors.As(err, &ke) {
@@ -262,9 +230,7 @@ func TestWrappedFile(t *testing.T) {
 	t.Parallel()
 	master := func(digit string) Master {
 		m, err := MasterKey(New(strings.Repeat(digit, 64)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return m
 	}
 	path, m := filepath.Join(t.TempDir(), "keyset"), master("5")
@@ -286,9 +252,8 @@ func TestWrappedFile(t *testing.T) {
 		}
 	}
 	plain := filepath.Join(t.TempDir(), "keyset")
-	if k, _, err = LoadOrCreateFile(plain, nil); err != nil {
-		t.Fatal(err)
-	}
+	k, _, err = LoadOrCreateFile(plain, nil)
+	must(t, err)
 	if again, err := LoadFile(plain, m); err != nil || again.PrimaryID() != k.PrimaryID() {
 		t.Errorf("one in clear: %v", err)
 	}

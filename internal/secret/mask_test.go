@@ -16,9 +16,7 @@ func TestMaskerReadsEscapes(t *testing.T) {
 	for _, secret := range []string{"plainsecret", `s3/cret+to=ken`, `a"b\c<d>&'e%41;f`, "schlüssel-und-🔑"} {
 		m := NewMasker([]string{"another", secret})
 		quoted, err := json.Marshal(secret)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		asJSON := string(quoted[1 : len(quoted)-1])
 		var timid, numeric, all strings.Builder
 		for _, r := range secret {
@@ -40,9 +38,7 @@ func TestMaskerReadsEscapes(t *testing.T) {
 		}
 		for name, spelt := range spellings {
 			twice, err := json.Marshal(spelt)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			texts := []string{spelt}
 			if name != "JSON in HTML" { // three nested encodings do not occur by accident
 				texts = append(texts, strings.Trim(string(twice), `"`))

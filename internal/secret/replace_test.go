@@ -12,30 +12,22 @@ import (
 func TestReplaceFile(t *testing.T) {
 	t.Parallel()
 	k, err := Create()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	grown, _, err := k.Add()
 	other, err2 := Create()
 	var own, next, others strings.Builder
-	if err := errors.Join(err, err2, k.Write(&own), grown.Write(&next), other.Write(&others)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, err2, k.Write(&own), grown.Write(&next), other.Write(&others)))
 	dir := t.TempDir()
 	path, link := filepath.Join(dir, "keyset"), filepath.Join(dir, "link")
 	read := func() string {
 		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return strings.TrimSpace(string(b))
 	}
 	if err := ReplaceFile(path, own.String(), nil, nil); err != nil || read() != own.String() {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(path, link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(path, link))
 	if err := ReplaceFile(link, next.String(), k, nil); err != nil || read() != next.String() {
 		t.Error(err)
 	}
@@ -58,9 +50,7 @@ func TestReplaceFile(t *testing.T) {
 		"another keyset":       {others.String(), 0o600, k, "is not in the keyset in force"},
 		"of new keys":          {own.String(), 0o600, nil, "name another file"},
 	} {
-		if err := errors.Join(os.WriteFile(path, []byte(c.is), c.mode), os.Chmod(path, c.mode)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.WriteFile(path, []byte(c.is), c.mode), os.Chmod(path, c.mode)))
 		if err := ReplaceFile(path, next.String(), c.from, nil); err == nil || !strings.Contains(err.Error(), c.says) || read() != c.is {
 			t.Errorf("%s: %v", name, err)
 		}

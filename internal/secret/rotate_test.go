@@ -20,22 +20,16 @@ func TestRotation(t *testing.T) {
 		t.Fatalf("key %d, %v", id, err)
 	}
 	promoted, err := added.Promote(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ended, err := promoted.Remove(old)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, pair := range map[string][2]*Keyset{"roll-out": {first, added}, "promotion": {added, promoted}, "the old key's end": {promoted, ended}} {
 		for _, ways := range [][2]*Keyset{pair, {pair[1], pair[0]}} {
 			if name == "the old key's end" && ways[0] == ended {
 				continue // from then on, only the new key seals; see below
 			}
 			c, err := ways[0].Seal([]byte(text), full)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got, err := ways[1].Open(c, full); err != nil || string(got) != text {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -72,9 +66,7 @@ func TestRotationRefuses(t *testing.T) {
 	}
 	for len(k.Keys()) < MaxKeys {
 		grown, _, err := k.Add()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		k = grown
 	}
 	if _, _, err := k.Add(); !errors.As(err, &refused) {
@@ -86,22 +78,14 @@ func TestWrapped(t *testing.T) {
 	t.Parallel()
 	key := bytes.Repeat([]byte{7}, 32)
 	m, err := MasterKey(New(base64.StdEncoding.EncodeToString(key) + "\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	byHex, err := MasterKey(New(hex.EncodeToString(key)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	other, err := MasterKey(New(strings.Repeat("00", 32)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	k := createKeyset(t)
 	var b bytes.Buffer
-	if err := k.WriteWrapped(&b, m); err != nil {
-		t.Fatal(err)
-	}
+	must(t, k.WriteWrapped(&b, m))
 	w := New(b.String() + "\n")
 	if !IsWrapped(w) || IsWrapped(writeKeyset(t, k)) {
 		t.Error("IsWrapped")

@@ -13,6 +13,14 @@ import (
 
 const text = "hunter2-very-secret"
 
+// must ends the test if err is not nil. heraldtest.Must is not available here: heraldtest imports this package.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // showsSecret reports whether s contains the secret in any form that a formatting verb could produce.
 func showsSecret(s string) bool {
 	return strings.Contains(s, text) || strings.Contains(strings.ToLower(s), fmt.Sprintf("%x", text)) || strings.Contains(s, strings.Trim(fmt.Sprint([]byte(text)), "[]"))

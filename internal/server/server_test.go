@@ -235,9 +235,7 @@ func TestMonitorHeaders(t *testing.T) {
 		"/monitor/static/css/main.css": "text/css; charset=utf-8",
 	} {
 		res, _ := ask(t, s, http.MethodGet, path, nil)
-		if got := res.Header.Get("Content-Type"); got != want {
-			t.Errorf("%s: %s", path, got)
-		}
+		heraldtest.Equal(t, path, res.Header.Get("Content-Type"), want)
 		csp := res.Header.Get("Content-Security-Policy")
 		for _, part := range []string{"default-src 'self'", "script-src 'self' 'unsafe-inline'", "style-src 'self' 'unsafe-inline'", "frame-ancestors 'none'"} {
 			if !strings.Contains(csp, part) {

@@ -134,9 +134,7 @@ func TestCalled(t *testing.T) {
 	w.write(`{"servers": {"1:1": {"url": "https://a.example", "headers": {"X-Key": "x"}}, "1:2": {"url": "https://a.example", "timeoutMs": 5000},
 		"1:3": {"url": "https://a.example"}, "1:4": {}, "1:6": {"command": "x"}, "1:7": {}}}`)
 	w.look()
-	if got := fmt.Sprint(w.diffs[0].ListMovedAgents()); got != "[1:6 1:1 1:3]" {
-		t.Errorf("%s", got)
-	}
+	heraldtest.Equal(t, "w.diffs[0].ListMovedAgents()", fmt.Sprint(w.diffs[0].ListMovedAgents()), "[1:6 1:1 1:3]")
 }
 
 // TestBrokenFileChangesNothing checks that a broken or missing file changes nothing and is logged once.
@@ -157,9 +155,7 @@ func TestBrokenFileChangesNothing(t *testing.T) {
 			t.Errorf("it says %s, want %s", said, tt.want)
 		}
 		for range 3 {
-			if said := w.look(); said != "" {
-				t.Errorf("it repeats: %s", said)
-			}
+			heraldtest.Equal(t, "it repeats", w.look(), "")
 		}
 		w.has("1:1")
 	}
@@ -214,9 +210,7 @@ func TestKubernetes(t *testing.T) {
 	w.look()
 	w.has("1:2")
 	heraldtest.Must(t, os.RemoveAll(filepath.Join(dir, "..1")))
-	if said := w.look(); said != "" {
-		t.Errorf("it says %s", said)
-	}
+	heraldtest.Equal(t, "it says", w.look(), "")
 }
 
 func TestOpen(t *testing.T) {

@@ -42,9 +42,7 @@ func TestFollowsChains(t *testing.T) {
 	feedback(t, net, agent.URL)
 	heraldtest.Await(t, "the agent is called by the other one", func() bool { return agent.count() == 2 })
 	heraldtest.Must(t, second.stop())
-	if n := agent.count(); n != 2 {
-		t.Errorf("%d calls", n)
-	}
+	heraldtest.Equal(t, "calls", agent.count(), 2)
 }
 
 // TestLagIsReported checks that /readyz, the log and the metrics report how far the reading of a chain is behind.

@@ -26,9 +26,8 @@ func TestMissingKeysAreReported(t *testing.T) {
 	for i := range 2 {
 		token := store.Token{Agent: store.Agent{ChainID: 8453, Registry: "0xaa", ID: fmt.Sprint(i)}, Origin: "https://agent.example", Scheme: store.SchemeBearer,
 			Header: "Authorization"}
-		if token.Ciphertext, err = right.Seal([]byte("t0ken"), token.Binding()); err != nil {
-			t.Fatal(err)
-		}
+		token.Ciphertext, err = right.Seal([]byte("t0ken"), token.Binding())
+		heraldtest.Must(t, err)
 		if _, _, err := st.SetToken(t.Context(), token); err != nil {
 			t.Fatal(err)
 		}

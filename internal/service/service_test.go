@@ -180,9 +180,7 @@ func TestStopDuringACall(t *testing.T) {
 	if err := r.wait(); err != nil {
 		t.Fatalf("%v\n%s", err, r.log)
 	}
-	if a.count() != 1 {
-		t.Errorf("%d calls", a.count())
-	}
+	heraldtest.Equal(t, "calls", a.count(), 1)
 	var recorded []string
 	for _, s := range r.steps {
 		if s.Name == "record" {
@@ -201,9 +199,8 @@ func TestStopDuringACall(t *testing.T) {
 		!strings.Contains(err.Error(), "did not start in time") || !strings.Contains(err.Error(), "--timeout") {
 		t.Fatalf("%+v, %v", b, err)
 	}
-	if b, err = backend.Attach(t.Context(), cfg, time.Minute, slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
+	b, err = backend.Attach(t.Context(), cfg, time.Minute, slog.New(slog.DiscardHandler))
+	heraldtest.Must(t, err)
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()

@@ -58,9 +58,7 @@ func TestStartsWithoutDeadChains(t *testing.T) {
 			t.Errorf("chain %d: %s %s: %s", id, d.Status, d.Reason, d.Error)
 		}
 	}
-	if theirs.count() != 0 {
-		t.Errorf("%d calls for chains that cannot be used", theirs.count())
-	}
+	heraldtest.Equal(t, "calls for chains that cannot be used", theirs.count(), 0)
 	if n := strings.Count(r.log.String(), "cannot be used: its deliveries wait"); n != 3 {
 		t.Errorf("told %d times:\n%s", n, r.log)
 	}

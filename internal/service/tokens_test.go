@@ -52,9 +52,8 @@ func TestStoredToken(t *testing.T) {
 	heraldtest.Must(t, j.UnmarshalJSON(d.Job))
 	stored := store.Token{Agent: store.Agent{ChainID: j.ChainID, Registry: strings.ToLower(j.IdentityRegistry.Hex()), ID: j.AgentID.String()},
 		Origin: netguard.CredentialOrigin(door.URL), Scheme: store.SchemeBearer, Header: "Authorization", ExpiresAt: &soon}
-	if stored.Ciphertext, err = keys.Seal([]byte(token), stored.Binding()); err != nil {
-		t.Fatal(err)
-	}
+	stored.Ciphertext, err = keys.Seal([]byte(token), stored.Binding())
+	heraldtest.Must(t, err)
 	n, tasks, err := w.Store.SetToken(ctx, stored)
 	if err != nil || n != 1 {
 		t.Fatal(n, err)

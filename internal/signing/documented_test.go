@@ -265,9 +265,7 @@ func (h *herald) refusals(t *testing.T, own string, ask func(*http.Request) int)
 	} {
 		r := signed(h, http.MethodPost, text)
 		change(r)
-		if got := ask(r); got != http.StatusUnauthorized {
-			t.Errorf("%s: %d", name, got)
-		}
+		heraldtest.Equal(t, name, ask(r), http.StatusUnauthorized)
 	}
 	if n := h.asked.Load(); n != 1 {
 		t.Errorf("the directory was asked for %d times", n)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/yaronf/httpsign"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/agentherald/herald/internal/signing/signingtest"
 	"github.com/agentherald/herald/internal/store"
@@ -22,9 +23,7 @@ import (
 func newKeyset(t testing.TB) *secret.Keyset {
 	t.Helper()
 	k, err := secret.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return k
 }
 
@@ -32,9 +31,7 @@ func newKeyset(t testing.TB) *secret.Keyset {
 func storedKey(t testing.TB, s *signingtest.Shelf) store.SigningKey {
 	t.Helper()
 	keys, err := s.SigningKeys(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return keys[0]
 }
 
@@ -42,12 +39,8 @@ func storedKey(t testing.TB, s *signingtest.Shelf) store.SigningKey {
 func newRing(t testing.TB, s *signingtest.Shelf, keys *secret.Keyset, clock func() time.Time) *Ring {
 	t.Helper()
 	r, err := New(Config{PublicURL: "https://herald.example", Ledger: s, Sealer: keys, Clock: clock})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Load(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
+	heraldtest.Must(t, r.Load(t.Context()))
 	return r
 }
 
@@ -58,9 +51,7 @@ func newRequest(t testing.TB, method, url, body string) *http.Request {
 		content = strings.NewReader(body)
 	}
 	req, err := http.NewRequestWithContext(t.Context(), method, url, content)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return req
 }
 
@@ -74,23 +65,17 @@ func verify(t testing.TB, r *Ring, req *http.Request, target string) error {
 	var set struct {
 		Keys []struct{ Kid, X string }
 	}
-	if err := json.Unmarshal(r.Directory(), &set); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, json.Unmarshal(r.Directory(), &set))
 	for _, k := range set.Keys {
 		if k.Kid != details.KeyID {
 			continue
 		}
 		public, err := base64.RawURLEncoding.DecodeString(k.X)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		need := httpsign.Headers("@method", "@target-uri")
 		need.AddDictHeader("signature-agent", label)
 		verifier, err := httpsign.NewEd25519Verifier(public, httpsign.NewVerifyConfig().SetKeyID(k.Kid).SetAllowedTags([]string{tag}), need)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		seen := httptest.NewRequest(req.Method, target, nil)
 		seen.Header = req.Header
 		return httpsign.VerifyRequest(label, *verifier, seen)
@@ -117,9 +102,7 @@ func TestVectors(t *testing.T) {
 	fields := httpsign.Headers("date", "@method", "@path", "@authority", "content-type", "content-length")
 	verifier, err := httpsign.NewEd25519Verifier(private.Public().(ed25519.PublicKey),
 		httpsign.NewVerifyConfig().SetVerifyCreated(false).SetKeyID("test-key-ed25519"), fields)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if err := httpsign.VerifyRequest("sig-b26", *verifier, req); err != nil {
 		t.Error(err)
 	}
@@ -140,9 +123,7 @@ func TestVectors(t *testing.T) {
 	}
 	// Thumbprint of RFC 8037 A.3.
 	x, _ := base64.RawURLEncoding.DecodeString("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")
-	if got := keyThumbprint(x); got != "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k" {
-		t.Errorf("thumbprint %s", got)
-	}
+	heraldtest.Equal(t, "thumbprint", keyThumbprint(x), "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k")
 }
 
 // TestSignature checks that an independent implementation of the RFC accepts signatures for every form of URL, and
@@ -212,14 +193,10 @@ func TestNonces(t *testing.T) {
 	seen := map[string]bool{}
 	for range 3 {
 		req := newRequest(t, http.MethodGet, "https://agent.example/mcp", "")
-		if err := r.Sign(req); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, r.Sign(req))
 		seen[req.Header.Get("Signature")] = true
 	}
-	if len(seen) != 3 {
-		t.Errorf("%d signatures of 3 requests", len(seen))
-	}
+	heraldtest.Equal(t, "signatures of 3 requests", len(seen), 3)
 }
 
 // TestKeyRotation checks that the signing key is always in the directory, and that it was published before it signs,
@@ -232,9 +209,7 @@ func TestKeyRotation(t *testing.T) {
 	r := newRing(t, s, keys, clock)
 	first := storedKey(t, s)
 	next, err := NewKey(keys)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	next.ActivatesAt = now.Add(time.Hour)
 	gone := now.Add(25 * time.Hour)
 	first.RetiresAt = &gone
@@ -245,9 +220,7 @@ func TestKeyRotation(t *testing.T) {
 		published int
 	}{{0, first.ID, 2}, {time.Hour - 1, first.ID, 2}, {time.Hour, next.ID, 2}, {25*time.Hour - 1, next.ID, 2}, {25 * time.Hour, next.ID, 1}} {
 		now = next.ActivatesAt.Add(-time.Hour).Add(step.after)
-		if err := r.Load(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, r.Load(t.Context()))
 		if k := r.currentKey(); k.id != step.signs {
 			t.Errorf("after %s %s signs", step.after, k.id)
 		}
@@ -270,22 +243,16 @@ func TestForeignKeys(t *testing.T) {
 	t.Parallel()
 	keys := newKeyset(t)
 	good, err := NewKey(keys)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	other, err := NewKey(newKeyset(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	moved := good
 	moved.ID = other.ID
 	for name, k := range map[string]store.SigningKey{"another keyset's": other, "under another id": moved} {
 		s := &signingtest.Shelf{}
 		s.Put(nil, k)
 		r, err := New(Config{PublicURL: "https://herald.example", Ledger: s, Sealer: keys})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		if err := r.Load(t.Context()); !errors.Is(err, ErrNoKey) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -301,9 +268,7 @@ func TestForeignKeys(t *testing.T) {
 	s := &signingtest.Shelf{}
 	s.Put(nil, other, good)
 	r, err := New(Config{PublicURL: "https://herald.example", Ledger: s, Sealer: keys})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if err := r.Load(t.Context()); err != nil || r.currentKey().id != good.ID {
 		t.Error(err)
 	}
@@ -333,9 +298,7 @@ func TestDirectory(t *testing.T) {
 	}
 	stored := storedKey(t, s)
 	seed, err := keys.Open(stored.Ciphertext, Binding(stored.ID))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	for _, encoding := range []*base64.Encoding{base64.RawURLEncoding, base64.RawStdEncoding} {
 		if strings.Contains(w.Body.String(), encoding.EncodeToString(seed)) {
 			t.Error("it holds the private key")
@@ -355,9 +318,7 @@ func BenchmarkSign(b *testing.B) {
 	req.Header.Set("Mcp-Protocol-Version", "2025-11-25")
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := r.Sign(req); err != nil {
-			b.Fatal(err)
-		}
+		heraldtest.Must(b, r.Sign(req))
 	}
 }
 

@@ -51,12 +51,10 @@ func newHerald(t testing.TB) *herald {
 	}))
 	t.Cleanup(h.server.Close)
 	var err error
-	if h.keyset, err = secret.Create(); err != nil {
-		t.Fatal(err)
-	}
-	if h.ring, err = signing.New(signing.Config{PublicURL: h.server.URL, Ledger: &h.keys, Sealer: h.keyset}); err != nil {
-		t.Fatal(err)
-	}
+	h.keyset, err = secret.Create()
+	heraldtest.Must(t, err)
+	h.ring, err = signing.New(signing.Config{PublicURL: h.server.URL, Ledger: &h.keys, Sealer: h.keyset})
+	heraldtest.Must(t, err)
 	if err = h.ring.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}

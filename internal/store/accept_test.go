@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -59,12 +60,8 @@ func TestProducers(t *testing.T) {
 	if verdicts[Accepted] != 1000 || verdicts[Known] != 7000 || len(verdicts) != 2 {
 		t.Errorf("verdicts %v", verdicts)
 	}
-	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`); n != 1000 {
-		t.Errorf("%d rows", n)
-	}
-	if len(dispatches) != 20*MaxDispatchedPerAgent {
-		t.Errorf("%d dispatched", len(dispatches))
-	}
+	heraldtest.Equal(t, "rows", value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`), 1000)
+	heraldtest.Equal(t, "dispatched", len(dispatches), 20*MaxDispatchedPerAgent)
 	for id, n := range dispatches {
 		if n != 1 {
 			t.Errorf("task %s was dispatched %d times", id, n)
@@ -198,9 +195,7 @@ func TestMissedConflict(t *testing.T) {
 	const stranger = `INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq)
 		SELECT $1, $2, kind, chain_id, identity_registry, agent_id, order_key, order_seq FROM herald.deliveries LIMIT 1`
 	tx, err := s.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	if _, err := tx.Exec(t.Context(), stranger, known.ID(), "elsewhere"); err != nil {
 		t.Fatal(err)
@@ -222,9 +217,7 @@ func TestMissedConflict(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `UPDATE herald.deliveries SET key = $2, job = '{}' WHERE id = $1`, known.ID(), known.Key()); err != nil {
 		t.Fatal(err)
 	}
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, tx.Commit(t.Context()))
 	if err := <-done; err != nil || len(out) != 1 || out[0].ID != known.ID() || out[0].Verdict == Accepted {
 		t.Errorf("%+v, %v", out, err)
 	}
@@ -507,9 +500,7 @@ func TestAgentUpdated(t *testing.T) {
 	if c := claim(t, s, tasks[0]); c.Epoch != 2 {
 		t.Errorf("epoch %d", c.Epoch)
 	}
-	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`); n != 1 {
-		t.Errorf("%d rows", n)
-	}
+	heraldtest.Equal(t, "rows", value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`), 1)
 }
 
 // TestDeadline: a call without a deadline of its own times out although another transaction never releases the lock.

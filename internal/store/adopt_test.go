@@ -45,9 +45,7 @@ func pastOf(c *Claim, o Outcome) SpooledOutcome {
 func through(t *testing.T, p SpooledOutcome) (out SpooledOutcome) {
 	t.Helper()
 	b, err := json.Marshal(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if err := json.Unmarshal(b, &out); err != nil {
 		t.Fatalf("%v\n%s", err, b)
 	}
@@ -81,9 +79,7 @@ func TestAdopt(t *testing.T) {
 			accept(t, s, feedbacks(agent, 2, 8)...) // the last of them stays in the backlog
 			p := through(t, pastOf(old, tt.o))
 			rec, err := s.Adopt(t.Context(), c, p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			d := read(t, s, c.ID)
 			if d.Status != tt.o.Status || d.Reason != tt.o.Reason || d.Error != tt.o.Error || d.Attempts != tt.attempts || len(d.History) != tt.attempts {
 				t.Errorf("%+v", d)
@@ -269,8 +265,6 @@ func TestPastJSON(t *testing.T) {
 func compactJSON(t *testing.T, raw json.RawMessage) []byte {
 	t.Helper()
 	b, err := json.Marshal(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return b
 }

@@ -33,9 +33,7 @@ func TestLatencyBuckets(t *testing.T) {
 			t.Errorf("%s: %v", took, at)
 		}
 	}
-	if i := (Outcome{CallTook: time.Second}).latencyBucket(); i != -1 {
-		t.Errorf("what wrote no call is in bucket %d", i)
-	}
+	heraldtest.Equal(t, "the bucket of an outcome without a call", (Outcome{CallTook: time.Second}).latencyBucket(), -1)
 }
 
 // TestQuantiles: an interpolated quantile lies in the bucket of the exact one.
@@ -231,9 +229,7 @@ func TestFailingAgents(t *testing.T) {
 			f, got := tt.f, []string{}
 			for f.Sort, f.Limit = SortFailing, limit; ; {
 				page, err := s.Agents(t.Context(), f)
-				if err != nil {
-					t.Fatal(err)
-				}
+				heraldtest.Must(t, err)
 				for _, r := range page {
 					got = append(got, fmt.Sprintf("%s:%d/%d", r.AgentID, r.FailedOfDay, r.CallsOfDay))
 					f.After, f.AfterCalls, f.AfterFailed = &Agent{r.ChainID, r.IdentityRegistry, r.AgentID}, r.CallsOfDay, r.FailedOfDay

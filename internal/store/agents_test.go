@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/reason"
 )
 
@@ -93,9 +94,7 @@ func TestAgents(t *testing.T) {
 		t.Helper()
 		for {
 			page, err := s.Agents(t.Context(), f)
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			for _, r := range page {
 				names = append(names, r.AgentID)
 				f.After = &Agent{r.ChainID, r.IdentityRegistry, r.AgentID}
@@ -121,9 +120,7 @@ func TestAgents(t *testing.T) {
 	claim(t, s, tasks[3])
 	exec(t, s, `UPDATE herald.agents SET policy = '{"onUnknown": "hold"}', raised_epoch = 3, tools = '["x"]' WHERE agent_id = 9`)
 	r, err := s.AgentRow(t.Context(), agentNamed("9"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if r.ChainID != 8453 || r.AgentID != "9" || !r.Enabled || r.State != "connected" || r.LastOKAt == nil || r.Policy.OnUnknown != OnUnknownHold || *r.RaisedEpoch != 3 ||
 		r.Endpoint != ok.Endpoint || r.Protocol != ok.Protocol || string(r.Tools) != `["x"]` || string(r.Totals) != `{"delivered": 1}` || r.CreatedAt.IsZero() {
 		t.Errorf("%+v", r)
@@ -144,26 +141,18 @@ func TestAudit(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	first, err := s.BeginAudit(t.Context(), Audit{Actor: "root@host", Action: "delivery replay", Filter: []byte(`{"status": "dead"}`), Matched: 12, Note: "because\x00"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	second, err := s.BeginAudit(t.Context(), Audit{Actor: "root@host", Action: "agent disable", Matched: 1})
 	if err != nil || second <= first {
 		t.Fatal(second, err)
 	}
-	if err := s.EndAudit(t.Context(), first, 11, "cancelled", ""); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.EndAudit(t.Context(), second, 0, "failed", "the database is away"); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, s.EndAudit(t.Context(), first, 11, "cancelled", ""))
+	heraldtest.Must(t, s.EndAudit(t.Context(), second, 0, "failed", "the database is away"))
 	if err := s.EndAudit(t.Context(), 999, 0, "done", ""); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
 	}
 	third, err := s.BeginAudit(t.Context(), Audit{Actor: "x", Action: "y"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	list, err := s.Audits(t.Context(), 0, 0)
 	if err != nil || len(list) != 3 {
 		t.Fatal(list, err)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -23,9 +24,7 @@ var everything = LookConfig{FailingAfter: time.Minute, DisableAfter: 120 * time.
 func look(t testing.TB, s *Store, cfg LookConfig) (told []string) {
 	t.Helper()
 	_, n, err := s.LookForNews(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	rows, _ := s.pool.Query(t.Context(), `WITH told AS (SELECT id, kind || ' ' || agent_id || ' ' || payload::text AS text FROM herald.alerts WHERE sent_at IS NULL),
 		ended AS (UPDATE herald.alerts SET sent_at = now(), next_attempt_at = NULL WHERE id IN (SELECT id FROM told))
 		SELECT text FROM told ORDER BY 1`)
@@ -180,9 +179,7 @@ func TestAlertPerDeathAndHold(t *testing.T) {
 	record(t, s, claim(t, s, tasks[5]), dead)
 	saysNews(t, "nobody is told", look(t, s, quiet))
 	saysNews(t, "nor later", look(t, s, everything))
-	if n := value[int](t, s, `SELECT count(*)::int FROM herald.alerts`); n != 0 {
-		t.Errorf("%d alerts that are over are kept", n)
-	}
+	heraldtest.Equal(t, "alerts that are over are kept", value[int](t, s, `SELECT count(*)::int FROM herald.alerts`), 0)
 }
 
 // TestReleasedHoldIsNoMishap: a hold raises no alert if the same transaction releases it, because its reason was
@@ -210,9 +207,7 @@ func TestMishapsThatCommitLate(t *testing.T) {
 	s := newStore(t)
 	_, tasks := accept(t, s, feedbacks(1, 1, 2)...)
 	slow, err := s.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer func() { _ = slow.Rollback(t.Context()) }()
 	if _, err := slow.Exec(t.Context(), `UPDATE herald.deliveries SET status = 'dead', finished_at = now() WHERE id = $1`, tasks[0].ID); err != nil {
 		t.Fatal(err)
@@ -221,18 +216,14 @@ func TestMishapsThatCommitLate(t *testing.T) {
 	always := everything
 	always.Pause = 0
 	saysNews(t, "before it commits", look(t, s, always), `deliveries.dead 1 {"count":1,`)
-	if err := slow.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, slow.Commit(t.Context()))
 	saysNews(t, "after", look(t, s, always), `deliveries.dead 1 {"count":1,`)
 	exec(t, s, `INSERT INTO herald.deliveries (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq)
 		SELECT gen_random_uuid(), 'flood ' || n, 'NewFeedback', 1, '0xaa', 9, n::text, n FROM generate_series(1, 300) n`)
 	exec(t, s, `UPDATE herald.deliveries SET status = 'held', reason = CASE WHEN order_seq < 10 THEN 'held_unknown' ELSE 'auth_required' END WHERE agent_id = 9`)
 	saysNews(t, "a flood", look(t, s, always),
 		`deliveries.held 9 {"count":300,"herald":false,"state":"","named":20,"reasons":"map[auth_required:291 held_unknown:9]"}`)
-	if n := value[int](t, s, `SELECT count(*)::int FROM herald.mishaps`); n != 0 {
-		t.Errorf("%d counters are left", n)
-	}
+	heraldtest.Equal(t, "counters are left", value[int](t, s, `SELECT count(*)::int FROM herald.mishaps`), 0)
 }
 
 // TestRecordDuringAlertCheck: Record and the alert check never wait long for each other's locks. Each leaves locked
@@ -243,9 +234,7 @@ func TestRecordDuringAlertCheck(t *testing.T) {
 	_, tasks := accept(t, s, feedbacks(1, 1, 1)...)
 	_, others := accept(t, s, feedbacks(2, 1, 1)...)
 	slow, err := s.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer func() { _ = slow.Rollback(t.Context()) }()
 	record(t, s, claim(t, s, tasks[0]), Outcome{Status: Held, Reason: "auth_required", Stage: "call", Free: true})
 	record(t, s, claim(t, s, others[0]), Outcome{Status: Held, Reason: "auth_required", Stage: "call", Free: true})
@@ -255,9 +244,7 @@ func TestRecordDuringAlertCheck(t *testing.T) {
 	always := everything
 	always.Pause = 0
 	saysNews(t, "beside a slow record", look(t, s, always), "deliveries.held 2 ")
-	if err := slow.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, slow.Commit(t.Context()))
 	saysNews(t, "after it", look(t, s, always), `deliveries.held 1 {"count":2,`)
 }
 
@@ -285,9 +272,7 @@ func TestConcurrentAlertChecks(t *testing.T) {
 	if want := "agent.disabled 2, agent.failing 1, deliveries.dead 1"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	if n := value[int](t, s, `SELECT count(*)::int FROM herald.audit`); n != 1 {
-		t.Errorf("%d rows of the audit", n)
-	}
+	heraldtest.Equal(t, "rows of the audit", value[int](t, s, `SELECT count(*)::int FROM herald.audit`), 1)
 }
 
 // TestAlertsAreClaimed: an alert is leased by one worker at a time. After the lease it is due again, under the same id.
@@ -318,27 +303,19 @@ func TestAlertsAreClaimed(t *testing.T) {
 	if len(got) != 3 || got[0].ID == got[1].ID || got[1].ID == got[2].ID || got[0].ID == got[2].ID {
 		t.Fatalf("%+v", got)
 	}
-	if err := s.EndAlert(ctx, got[0]); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, s.EndAlert(ctx, got[0]))
 	wait := time.Hour
-	if err := s.PostponeAlert(ctx, got[1], &wait, "it said no"); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, s.PostponeAlert(ctx, got[1], &wait, "it said no"))
 	exec(t, s, `UPDATE herald.alerts SET next_attempt_at = next_attempt_at - interval '61 s'`) // a minute passes
 	again, err := s.ClaimAlert(ctx, time.Minute)
 	if err != nil || again.ID != got[2].ID || again.Attempt != 2 {
 		t.Fatalf("%+v, %v", again, err)
 	}
-	if err := s.PostponeAlert(ctx, got[2], nil, "too late: another attempt is under way"); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, s.PostponeAlert(ctx, got[2], nil, "too late: another attempt is under way"))
 	if !value[bool](t, s, `SELECT error IS NULL AND next_attempt_at > now() FROM herald.alerts WHERE id = $1`, again.ID) {
 		t.Error("what an older attempt came to was noted over the one under way")
 	}
-	if err := s.PostponeAlert(ctx, again, nil, "given up"); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, s.PostponeAlert(ctx, again, nil, "given up"))
 	if _, err := s.ClaimAlert(ctx, time.Minute); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
 	}

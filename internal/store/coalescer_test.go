@@ -123,9 +123,7 @@ func TestCoalescerMakesOneRequestAlone(t *testing.T) {
 			l.ask(t.Context(), q).want(t, -q, nil)
 		}
 		heraldtest.Equal(t, "what was under way", l.noted(), [][]int{{0}, {1}, {2}})
-		if waited := time.Since(began); waited != 0 {
-			t.Errorf("an idle coalescer waited %s", waited)
-		}
+		heraldtest.Equal(t, "an idle coalescer waited", time.Since(began), 0)
 	})
 }
 
@@ -296,15 +294,11 @@ func TestCoalescerGoesOnBesideAStall(t *testing.T) {
 		last.waits(t)
 		last.want(t, 70, nil)
 		beside.want(t, 80, nil)
-		if waited := time.Since(began); waited != 2*time.Second {
-			t.Errorf("what came after a stall was answered after %s", waited)
-		}
+		heraldtest.Equal(t, "the time of the request after a stall", time.Since(began), 2*time.Second)
 		stalled.waits(t)
 		stalled.want(t, -3, nil)
 		with.want(t, -4, nil)
-		if waited := time.Since(began); waited != time.Second+time.Minute {
-			t.Errorf("a flush had %s", waited)
-		}
+		heraldtest.Equal(t, "a flush had", time.Since(began), time.Second+time.Minute)
 		first()
 		second()
 		again()
@@ -332,9 +326,7 @@ func TestCoalescerPanics(t *testing.T) {
 		member := l.ask(t.Context(), 3)
 		release()
 		<-leads
-		if caught != "a bug" {
-			t.Errorf("the leader caught %v", caught)
-		}
+		heraldtest.Equal(t, "the leader caught", caught, "a bug")
 		member.want(t, -3, nil)
 		l.ask(t.Context(), 4).want(t, -4, nil)
 		l.close()

@@ -29,9 +29,7 @@ func openReader(t *testing.T, s *Store, start uint64, end *uint64, contract comm
 		key.Contracts, key.Backfill = strings.ToLower(otherRegistry.Hex()+","+reputation.Hex()), "backfill"
 	}
 	c, err := s.OpenCursor(t.Context(), key, start, end)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return &chainReader{T: t, s: s, c: c}
 }
 
@@ -77,9 +75,7 @@ func TestCursorsMoveTogether(t *testing.T) {
 	if !errors.Is(err, ErrCursorMoved) {
 		t.Errorf("beside a cursor that has moved: %v", err)
 	}
-	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`); n != 2 {
-		t.Errorf("%d deliveries", n)
-	}
+	heraldtest.Equal(t, "deliveries", value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`), 2)
 	if again, err := s.OpenCursor(t.Context(), one.c.CursorKey, 1, nil); err != nil || again.Next != 102 {
 		t.Errorf("%+v, %v", again, err)
 	}
@@ -145,9 +141,7 @@ func TestLocksOfOneConnection(t *testing.T) {
 	url := heraldtest.Postgres(t, Migrate)
 	s := openStore(t, url)
 	other, err := Open(Config{URL: secret.New(url), MaxConns: 2, Locks: s})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(other.Close)
 	keys := []CursorKey{{ChainID: 1, Contracts: "0xa"}, {ChainID: 1, Contracts: "0xb"}, {ChainID: 1, Contracts: "0xc"}}
 	const count = `SELECT format('%s locks, %s connections', count(*), count(DISTINCT pid)) FROM pg_locks

@@ -63,18 +63,12 @@ func TestWarmDelivery(t *testing.T) {
 			return nil
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer s.Close()
 	rows, err := s.pool.Query(t.Context(), `SELECT id, dispatch, kind, attempts, false FROM herald.deliveries WHERE handed_at IS NOT NULL ORDER BY seq`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	tasks, err := pgx.CollectRows(rows, scanTask)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	record(t, s, claim(t, s, tasks[0]), delivered)                     // cold: prepares the statements
 	wait := record(t, s, claim(t, s, tasks[8]), waiting(-time.Second)) // of the agent that has no other delivery
 	record(t, s, claim(t, s, *wait.Task), waiting(time.Hour))          // a claim after a wait returns more data
@@ -253,9 +247,7 @@ func explain(t *testing.T, s *Store, name, sql, args string) (plan, took string)
 	t.Helper()
 	ctx := t.Context()
 	conn, err := s.pool.Acquire(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer conn.Release()
 	call := ""
 	if args != "" {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/ethereum/go-ethereum/common"
 )
 
@@ -39,9 +40,7 @@ func TestAdvanceCursors(t *testing.T) {
 		}
 	}
 	read, err := s.OpenCursor(t.Context(), key, 1000, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if read.moves != 1 || read.Next != next.Next || read.Head != next.Head || !slices.Equal(read.Anchors, next.Anchors) {
 		t.Errorf("%+v, want %+v", read, next)
 	}
@@ -53,9 +52,7 @@ func TestAdvanceCursors(t *testing.T) {
 	if _, err := s.AdvanceCursors(t.Context(), []*Cursor{&read}, Advance{From: 20, To: 39, Intakes: []Intake{{Job: feedback(1, 5001)}, {Job: feedback(77, 1)}}}); err == nil {
 		t.Error("a row that Postgres refuses was accepted")
 	}
-	if n := value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`); n != len(in) {
-		t.Errorf("%d rows, want %d", n, len(in))
-	}
+	heraldtest.Equal(t, "rows", value[int](t, s, `SELECT count(*)::int FROM herald.deliveries`), len(in))
 	if again, err := s.OpenCursor(t.Context(), key, 1, nil); err != nil || again.Next != 20 {
 		t.Errorf("%+v, %v", again, err)
 	}
@@ -72,9 +69,7 @@ func TestNoteStall(t *testing.T) {
 	}
 	since := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
 	for _, at := range []*time.Time{&since, nil, &since} {
-		if err := s.NoteStall(t.Context(), key, at, "the node answered error -32014: no"); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, s.NoteStall(t.Context(), key, at, "the node answered error -32014: no"))
 		list, err := s.Cursors(t.Context(), 8453)
 		if err != nil || len(list) != 1 || (list[0].StalledSince == nil) != (at == nil) ||
 			at != nil && (!list[0].StalledSince.Equal(since) || list[0].StalledWhy != "the node answered error -32014: no") {

@@ -13,13 +13,9 @@ func TestEventsInOrder(t *testing.T) {
 	s := newStore(t)
 	_, tasks := accept(t, s, feedbacks(1, 1, 3)...)
 	start, err := s.LastEvent(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	slow, err := s.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	const sql = `UPDATE herald.deliveries SET status = 'cancelled', reason = 'operator', finished_at = now() WHERE id = $1`
 	if _, err := slow.Exec(t.Context(), sql, tasks[0].ID); err != nil {
 		t.Fatal(err)
@@ -28,9 +24,7 @@ func TestEventsInOrder(t *testing.T) {
 	if got, err := s.EventsAfter(t.Context(), start, 10); err != nil || len(got) != 0 {
 		t.Errorf("while an older transaction is open: %+v, %v", got, err)
 	}
-	if err := slow.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, slow.Commit(t.Context()))
 	// Transactions of the cluster's other databases can delay events, too.
 	var got []DeliveryEvent
 	heraldtest.Await(t, "both events", func() bool {
@@ -59,9 +53,7 @@ func TestEventsInOrder(t *testing.T) {
 func TestEventsOfCommittedStates(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	if err := s.ReportVerified(t.Context(), []uint64{8453}); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, s.ReportVerified(t.Context(), []uint64{8453}))
 	job := feedback(1, 1)
 	job.TransactionHash = common.Hash{1}
 	_, tasks := accept(t, s, Intake{Job: job})
@@ -69,9 +61,7 @@ func TestEventsOfCommittedStates(t *testing.T) {
 	job.TransactionHash = common.Hash{2}
 	accept(t, s, Intake{Job: job})
 	start, err := s.LastEvent(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if rec, err := s.Record(t.Context(), c, Outcome{Status: Rejected, Reason: "event_not_found", Stage: "check", Undecided: true}); err != nil || !rec.Rechecked {
 		t.Fatalf("%+v, %v", rec, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -20,9 +21,7 @@ func ForceGroups(t testing.TB, s *Store, size int) {
 		       CASE WHEN status <> 'running' THEN timestamptz 'infinity' END, 'infinity', '[1]'
 		  FROM unnest('{running, delivered, cancelled, rejected, dead}'::text[]) status RETURNING id`)
 	others, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 
 	forceRecordGroups(t, s, others, size)
 	s.records.min, s.claims.min = 1, 1

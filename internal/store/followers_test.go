@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -21,9 +22,7 @@ func ofClient(client byte, index int) job.Job {
 func follow(t *testing.T, s *Store, leader *Claim, n int) []Follower {
 	t.Helper()
 	all, err := s.ClaimFollowers(t.Context(), leader, n, lease)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return all
 }
 
@@ -63,9 +62,7 @@ func TestFollowersOfOneClient(t *testing.T) {
 	}
 
 	record(t, s, all[0].Claim, delivered)
-	if err := s.GiveBack(t.Context(), all[1:]); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, s.GiveBack(t.Context(), all[1:]))
 	for i, f := range all {
 		d := read(t, s, f.ID)
 		if i == 0 && d.Status != Delivered || i > 0 && (d.Status != Waiting || d.Reason != "behind_earlier" || d.Attempts != 0 || len(d.History) != 0) {
@@ -105,9 +102,7 @@ func TestFollowersOfTheBacklog(t *testing.T) {
 	exec(t, s, `UPDATE herald.deliveries SET replays = 1 WHERE id = $1`, answers[10].ID)
 	leader := claim(t, s, tasks[0])
 
-	if got := len(follow(t, s, leader, 3)); got != 3 {
-		t.Errorf("%d follow, not 3", got)
-	}
+	heraldtest.Equal(t, "followers", len(follow(t, s, leader, 3)), 3)
 	all := follow(t, s, leader, 49)
 	var clients []byte
 	for _, f := range all {
@@ -117,15 +112,11 @@ func TestFollowersOfTheBacklog(t *testing.T) {
 	if want := []byte{12, 13, 14, 15, 16, 17, 18, 19, 32, 32, 32, 40, 50}; !slices.Equal(clients, want) {
 		t.Errorf("clients %v follow, not %v", clients, want)
 	}
-	if n := countDispatched(t, s); n != MaxDispatchedPerAgent {
-		t.Errorf("%d count as dispatched", n)
-	}
+	heraldtest.Equal(t, "count as dispatched", countDispatched(t, s), MaxDispatchedPerAgent)
 
 	// Followers use no slot of the backlog, and the delivery of a lost worker returns.
 	r := record(t, s, leader, delivered)
-	if len(r.Next) != 1 {
-		t.Errorf("%d dispatched", len(r.Next))
-	}
+	heraldtest.Equal(t, "dispatched", len(r.Next), 1)
 	lapse(t, s, all[0].Claim)
 	if d := read(t, s, all[0].ID); d.Status != Queued || d.Attempts != 1 {
 		t.Errorf("%+v", d)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -21,9 +22,7 @@ var (
 func newVerifiedStore(t *testing.T) *Store {
 	t.Helper()
 	s := newStore(t)
-	if err := s.ReportVerified(t.Context(), []uint64{8453}); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, s.ReportVerified(t.Context(), []uint64{8453}))
 	return s
 }
 
@@ -59,9 +58,7 @@ func TestHintsOfAKey(t *testing.T) {
 	t.Parallel()
 	s := newVerifiedStore(t)
 	called := func(c *Claim) {
-		if err := s.Bind(t.Context(), c, Binding{Job: c.Job, Source: c.Source}); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, s.Bind(t.Context(), c, Binding{Job: c.Job, Source: c.Source}))
 		record(t, s, c, waiting(time.Hour))
 	}
 	missed := func(c *Claim) { record(t, s, c, refuted) }
@@ -111,9 +108,7 @@ func TestHintsOfAKey(t *testing.T) {
 		if last.Verdict != tt.want || (last.Field == "action") != (tt.want == Conflict) {
 			t.Errorf("%s: %+v", tt.name, last)
 		}
-		if n := countHints(t, s); n != tt.kept {
-			t.Errorf("%s: %d hints, want %d", tt.name, n, tt.kept)
-		}
+		heraldtest.Equal(t, tt.name+": hints", countHints(t, s), tt.kept)
 	}
 }
 
@@ -138,9 +133,7 @@ func TestKnownNamesDifferences(t *testing.T) {
 		t.Fatalf("a check that does not know a hint binds its result: %v", err)
 	}
 	c.Hints = value[int](t, s, `SELECT hints FROM herald.deliveries`)
-	if err := s.Bind(t.Context(), c, Binding{Job: event, Corrected: []string{"value"}}); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, s.Bind(t.Context(), c, Binding{Job: event, Corrected: []string{"value"}}))
 	if d := read(t, s, c.ID); fmt.Sprint(d.Corrected) != "[value]" || !d.Verified {
 		t.Errorf("%+v", d)
 	}
@@ -264,9 +257,7 @@ func TestCalledRowIsBound(t *testing.T) {
 			s.strict = true
 			event := inBlock(feedback(42, 1), 900, 'a')
 			c := claim(t, s, acceptOne(t, s, event))
-			if err := s.Bind(t.Context(), c, Binding{Job: event}); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, s.Bind(t.Context(), c, Binding{Job: event}))
 			rec := record(t, s, c, waiting(-time.Second))
 			c = claim(t, s, *rec.Task)
 			if !c.Called || !c.Bound {

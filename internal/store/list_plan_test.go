@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -62,9 +63,7 @@ func TestListPlans(t *testing.T) {
 	asked := &statementLog{}
 	s, err := openPool(Config{URL: secret.New(newStore(t).pool.Config().ConnString()), MaxConns: 2},
 		func(pc *pgxpool.Config) { pc.ConnConfig.Tracer = asked })
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(s.Close)
 	execScript(t, s, fillLists)
 	for _, sql := range []string{"VACUUM ANALYZE herald.history, herald.work", "VACUUM ANALYZE herald.agents"} {
@@ -108,9 +107,7 @@ func TestListPlans(t *testing.T) {
 		"one delivery": func() error { _, err := s.DeliveryByKey(t.Context(), "17"); return err },
 	} {
 		asked.take()
-		if err := ask(); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, ask())
 		for _, q := range asked.take() {
 			read, plan := explainRead(t, s, q)
 			if most := 1500.0; read > most || strings.Contains(plan, "Seq Scan") {
@@ -143,9 +140,7 @@ func explainRead(t *testing.T, s *Store, q pgx.TraceQueryStartData) (rows float6
 		execute += "(" + strings.Join(values, ", ") + ")"
 	}
 	conn, err := s.pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer conn.Release()
 	answers, err := conn.Conn().PgConn().Exec(t.Context(), "PREPARE planned AS "+q.SQL+"; EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE "+execute+
 		"; DEALLOCATE planned").ReadAll()
@@ -154,9 +149,7 @@ func explainRead(t *testing.T, s *Store, q pgx.TraceQueryStartData) (rows float6
 	}
 	plan = string(answers[1].Rows[0][0])
 	var explained []struct{ Plan readNode }
-	if err := json.Unmarshal([]byte(plan), &explained); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, json.Unmarshal([]byte(plan), &explained))
 	return explained[0].Plan.countRead(), plan
 }
 

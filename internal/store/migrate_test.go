@@ -82,13 +82,9 @@ func TestActionResults(t *testing.T) {
 	claim(t, s, tasks[3]) // running, so it has no row yet
 	rows, err := s.pool.Query(t.Context(), `SELECT concat_ws('|', (SELECT order_seq FROM herald.deliveries WHERE id::text = job_id), action_type, status,
 		retry_count, error_message, response_data) FROM herald.action_results ORDER BY executed_at`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	want := []string{"1|mcp|retrying|0|server_error: it said 503", "1|mcp|success|1", `2|mcp|failed|0|tool_error: no|{"isError": true}`,
 		"3|mcp|failed|0|outcome_unknown: the worker ended before it could record what happened"}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
@@ -175,9 +171,7 @@ func TestPartitions(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if made != 4 {
-		t.Errorf("made %d", made)
-	}
+	heraldtest.Equal(t, "migrations made", made, 4)
 	record(t, s, claim(t, s, acceptOne(t, s, feedback(1, 1))), delivered)
 	where := value[string](t, s, `SELECT relname::text FROM herald.attempts a JOIN pg_class c ON c.oid = a.tableoid`)
 	if want := "attempts_" + value[string](t, s, `SELECT to_char(date_trunc('week', now() AT TIME ZONE 'UTC'), 'YYYYMMDD')`); where != want {

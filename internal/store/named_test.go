@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -16,15 +17,11 @@ import (
 func TestStatements(t *testing.T) {
 	t.Parallel()
 	sources, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	named := map[string]bool{}
 	for _, source := range sources {
 		text, err := os.ReadFile(source)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		if strings.HasSuffix(source, "_test.go") {
 			continue
 		}

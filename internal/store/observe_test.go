@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 func TestToolList(t *testing.T) {
@@ -39,9 +41,7 @@ func TestObserveUnstorableText(t *testing.T) {
 	bad := "a\x00b\xff" + strings.Repeat("é", maxErrorBytes)
 	err := s.ObserveAgent(t.Context(), agentNamed("1"), AgentObservation{Endpoint: bad, Protocol: bad, ServerInfo: json.RawMessage("{\"name\": \"\\u0000\"}"),
 		Tools: json.RawMessage("no JSON \x00" + strings.Repeat("x", 20<<10)), State: StateFailed, Error: bad})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	r, err := s.AgentRow(t.Context(), agentNamed("1"))
 	if err != nil || r.State != StateFailed || len(r.Endpoint) > maxURLBytes || len(r.Protocol) > maxNameBytes || len(r.LastError) > maxErrorBytes ||
 		!strings.Contains(string(r.ServerInfo), "\uFFFD") || !strings.Contains(string(r.Tools), `"truncated"`) {

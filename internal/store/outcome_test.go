@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // TestEpochIsRaisedOnce: the first failure that a moved endpoint would explain raises the epoch. It is raised again
@@ -30,9 +32,7 @@ func TestEpochIsRaisedOnce(t *testing.T) {
 	record(t, s, one, moved)
 	epoch(1, "recorded twice")
 	c := claim(t, s, tasks[3])
-	if c.Epoch != 1 {
-		t.Errorf("the claim says %d", c.Epoch)
-	}
+	heraldtest.Equal(t, "the claim says", c.Epoch, 1)
 	record(t, s, c, moved)
 	epoch(1, "resolved anew, and still failing")
 	record(t, s, claim(t, s, tasks[4]), delivered)
@@ -113,9 +113,7 @@ func TestFileDisagrees(t *testing.T) {
 			o = Outcome{}
 			err = json.Unmarshal(b, &o)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		c := claim(t, s, task)
 		task = *record(t, s, c, o).Task
 		d := read(t, s, c.ID)
@@ -196,14 +194,10 @@ func TestPolicy(t *testing.T) {
 	a := agentNamed("1")
 	set := func(p Policy) string {
 		t.Helper()
-		if err := s.SetPolicy(t.Context(), a, p); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, s.SetPolicy(t.Context(), a, p))
 		return value[string](t, s, `SELECT policy::text FROM herald.agents`)
 	}
-	if got := set(Policy{OnUnknown: OnUnknownHold}); got != `{"onUnknown": "hold"}` {
-		t.Errorf("of an agent not known yet: %s", got)
-	}
+	heraldtest.Equal(t, "of an agent not known yet", set(Policy{OnUnknown: OnUnknownHold}), `{"onUnknown": "hold"}`)
 	exec(t, s, `UPDATE herald.agents SET policy = policy || '{"other": 1}'`)
 	if got := set(Policy{}); got != `{"other": 1, "onUnknown": "hold"}` {
 		t.Error(got)

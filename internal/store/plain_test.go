@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 )
 
@@ -17,9 +18,7 @@ import (
 func TestConnectionFailsInOneSentence(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts connections, and no server answers
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = silent.Close() })
 	for name, c := range map[string]struct {
 		url  string
@@ -33,9 +32,7 @@ func TestConnectionFailsInOneSentence(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			st, err := Open(Config{URL: secret.New(c.url), ConnectTimeout: 300 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			defer st.Close()
 			err = st.Ping(t.Context())
 			if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.ContainsAny(err.Error(), "\n") || strings.Contains(err.Error(), "hunter2") || !errors.Is(err, c.is) {

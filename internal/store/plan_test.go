@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -203,9 +204,7 @@ func TestGroupPlans(t *testing.T) {
 func execScript(t *testing.T, s *Store, sql string) {
 	t.Helper()
 	conn, err := s.pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer conn.Release()
 	if _, err := conn.Conn().PgConn().Exec(t.Context(), sql).ReadAll(); err != nil {
 		t.Fatal(err)
@@ -225,13 +224,9 @@ func checkPlan(t *testing.T, s *Store, mode string, st groupStatement, n int) (f
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	var explained []struct{ Plan planNode }
-	if err := json.Unmarshal([]byte(plan), &explained); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, json.Unmarshal([]byte(plan), &explained))
 	faults = explained[0].Plan.findFaults(slices.Concat(keyIndexes, st.indexes))
 	if len(faults) > 0 {
 		faults = append(faults, plan)

@@ -15,9 +15,7 @@ import (
 func openPooled(t testing.TB, pooler, leader string, conns int32) *Store {
 	t.Helper()
 	s, err := Open(Config{URL: secret.New(pooler), LeaderURL: secret.New(leader), MaxConns: conns})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(s.Close)
 	return s
 }

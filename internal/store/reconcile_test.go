@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/google/uuid"
 )
 
@@ -90,9 +91,7 @@ func TestOverdueAndRedispatch(t *testing.T) {
 		after := uuid.Nil
 		for {
 			page, err := s.Overdue(t.Context(), 15*time.Second, after, limit)
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			all = append(all, page...)
 			if len(page) < limit {
 				return all
@@ -133,9 +132,7 @@ func TestOverdueAndRedispatch(t *testing.T) {
 	if got := find(10); len(got) != 0 {
 		t.Errorf("still overdue: %v", got)
 	}
-	if n := countDispatched(t, s); n != MaxDispatchedPerAgent {
-		t.Errorf("%d dispatched", n)
-	}
+	heraldtest.Equal(t, "dispatched", countDispatched(t, s), MaxDispatchedPerAgent)
 }
 
 func TestBacklog(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/secret"
 )
 
@@ -25,9 +26,7 @@ func oauthFor(t testing.TB, k *secret.Keyset, a Agent, plain string) Token {
 func sealed(t testing.TB, k *secret.Keyset, plain string, b secret.Binding) []byte {
 	t.Helper()
 	c, err := k.Seal([]byte(plain), b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return c
 }
 
@@ -75,9 +74,7 @@ func TestRenewal(t *testing.T) {
 	}
 	end := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
 	first := Access{Ciphertext: sealed(t, k, "first", token.AccessBinding()), ExpiresAt: &end}
-	if err := s.SaveRenewal(t.Context(), r, first, nil); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, s.SaveRenewal(t.Context(), r, first, nil))
 	found := begin(t, s, token, nil, false) // an access token exists now
 	if found.Access == nil || !found.Access.ExpiresAt.Equal(end) {
 		t.Fatalf("%+v", found)
@@ -91,9 +88,7 @@ func TestRenewal(t *testing.T) {
 		t.Error("the renewal does not know what it replaces")
 	}
 	second := Access{Ciphertext: sealed(t, k, "second", token.AccessBinding())}
-	if err := s.SaveRenewal(t.Context(), r, second, sealed(t, k, "rotated", token.Binding())); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, s.SaveRenewal(t.Context(), r, second, sealed(t, k, "rotated", token.Binding())))
 	found = begin(t, s, token, first.Ciphertext, false)
 	if found.Access == nil || found.Access.ExpiresAt != nil || !found.Token.UpdatedAt.Equal(r.Token.UpdatedAt) {
 		t.Fatalf("%+v", found)
@@ -103,9 +98,7 @@ func TestRenewal(t *testing.T) {
 
 	// One renewal that yields, and one whose worker dies.
 	r = begin(t, s, token, second.Ciphertext, true)
-	if err := s.YieldRenewal(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, s.YieldRenewal(t.Context(), r))
 	r = begin(t, s, token, second.Ciphertext, true)
 	exec(t, s, `UPDATE herald.agent_mcp_access SET renewing_until = now() - interval '1 s'`)
 	again := begin(t, s, token, second.Ciphertext, true)
@@ -149,9 +142,7 @@ func TestCredentialReplaced(t *testing.T) {
 	late(r)
 	next := begin(t, s, token, nil, true) // it has the same number
 	late(r)
-	if err := s.YieldRenewal(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, s.YieldRenewal(t.Context(), r))
 	begin(t, s, token, nil, false) // the old renewal does not end the new one
 	opens(t, k, next.Token.Ciphertext, next.Token.Binding(), "new")
 	if !next.Token.UpdatedAt.After(r.Token.UpdatedAt) || next.Access != nil {
@@ -225,9 +216,7 @@ func TestRenewalAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := given.Load(); n != 1 {
-		t.Errorf("%d workers renew", n)
-	}
+	heraldtest.Equal(t, "renewals", given.Load(), 1)
 }
 
 // TestRenewalSeesTheLastOne: a worker that waits for another's renewal reads the refresh token that this renewal
@@ -239,9 +228,7 @@ func TestRenewalSeesTheLastOne(t *testing.T) {
 	storeToken(t, s, token)
 	begin(t, s, token, nil, true)
 	tx, err := s.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer func() { _ = tx.Rollback(t.Context()) }()
 	for _, change := range []struct {
 		sql string
@@ -270,9 +257,7 @@ func TestRenewalSeesTheLastOne(t *testing.T) {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, tx.Commit(t.Context()))
 	r := <-result
 	if r.No == 0 {
 		t.Fatalf("%+v", r)

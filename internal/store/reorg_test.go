@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/ethereum/go-ethereum/common"
@@ -23,9 +24,7 @@ type chainReader struct {
 func newChainReader(t *testing.T, s *Store) *chainReader {
 	t.Helper()
 	c, err := s.OpenCursor(t.Context(), CursorKey{ChainID: 8453, Contracts: emitterOf(feedback(1, 1))}, 100, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return &chainReader{T: t, s: s, c: c}
 }
 
@@ -91,9 +90,7 @@ func TestReorgOfUnreadBlock(t *testing.T) {
 			goes, stays, open := inBlock(feedback(1, 1), 101, 'a'), inBlock(feedback(2, 1), 101, 'a'), inBlock(feedback(3, 1), 101, 'a')
 			for _, j := range []job.Job{goes, stays, open} {
 				c := claim(t, s, acceptOne(t, s, j))
-				if err := s.Bind(t.Context(), c, Binding{Job: j, Source: c.Source}); err != nil {
-					t.Fatal(err)
-				}
+				heraldtest.Must(t, s.Bind(t.Context(), c, Binding{Job: j, Source: c.Source}))
 				if j.AgentID.Int64() < 3 {
 					record(t, s, c, delivered)
 				}
@@ -217,9 +214,7 @@ func TestReorgMoves(t *testing.T) {
 			}
 			var got job.Job
 			d := read(t, s, first.ID())
-			if err := json.Unmarshal(d.Job, &got); err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, json.Unmarshal(d.Job, &got))
 			if got.EventSum() != moved.EventSum() || got.Timestamp != 102 || got.Action.TimeoutMs != 7000 {
 				t.Errorf("the job is %+v", got)
 			}
@@ -349,9 +344,7 @@ func TestSettledEventsAreFoundAgain(t *testing.T) {
 	r.read(100, 105, true, stays, goes)
 	again := Advance{From: 100, To: 106, Head: 106, Settled: 103, AtHead: true, Intakes: []Intake{{Job: stays}}}
 	done, err := s.AdvanceCursors(t.Context(), []*Cursor{&r.c}, again)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if len(done.Vanished) != 1 || done.Vanished[0].ID != goes.ID() || read(t, s, stays.ID()).Status != Queued {
 		t.Errorf("%+v, the other one is %s", done.Vanished, read(t, s, stays.ID()).Status)
 	}

@@ -4,6 +4,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // TestSigningKeys: of several workers that start together, one creates the first key. A rotation publishes the new key
@@ -59,28 +61,23 @@ func TestSigningKeys(t *testing.T) {
 	if old.Sub(made.ActivatesAt) != 24*time.Hour {
 		t.Errorf("the old one is kept until %s", old)
 	}
-	if _, err = s.RotateSigningKey(ctx, SigningKey{ID: "n2", Ciphertext: []byte("y")}, 2*time.Hour, 48*time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.RotateSigningKey(ctx, SigningKey{ID: "n2", Ciphertext: []byte("y")}, 2*time.Hour, 48*time.Hour)
+	heraldtest.Must(t, err)
 	if keys = list("n2", "n1", first); !keys[2].RetiresAt.Equal(old) {
 		t.Errorf("kept for longer than said: %s, %s", keys[2].RetiresAt, old)
 	}
 	// A stolen key is removed at once. A reencryption of a key that changed in the meantime changes nothing.
-	if _, err = s.RotateSigningKey(ctx, SigningKey{ID: "n3", Ciphertext: []byte("z")}, 0, 0); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.RotateSigningKey(ctx, SigningKey{ID: "n3", Ciphertext: []byte("z")}, 0, 0)
+	heraldtest.Must(t, err)
 	k := list("n3")[0]
 	for _, want := range []bool{true, false} {
 		if changed, err := s.ResealSigningKey(ctx, k, []byte("sealed anew")); err != nil || changed != want {
 			t.Errorf("%v, %v", changed, err)
 		}
 	}
-	if _, err = s.RotateSigningKey(ctx, SigningKey{ID: "n4", Ciphertext: []byte("z")}, time.Minute, time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	if n := value[int64](t, s, `SELECT count(*) FROM herald.signing_keys`); n != 2 {
-		t.Errorf("%d rows", n)
-	}
+	_, err = s.RotateSigningKey(ctx, SigningKey{ID: "n4", Ciphertext: []byte("z")}, time.Minute, time.Minute)
+	heraldtest.Must(t, err)
+	heraldtest.Equal(t, "rows", value[int64](t, s, `SELECT count(*) FROM herald.signing_keys`), 2)
 	if added, err := s.AddFirstSigningKey(ctx, SigningKey{ID: "late"}); added || err != nil {
 		t.Error(added, err)
 	}

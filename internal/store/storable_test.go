@@ -81,9 +81,7 @@ func TestPoison(t *testing.T) {
 			}
 			rows := value[int](t, s, `SELECT count(concat(job_id, trigger_id, event_id, error_message, response_data::text))::int
 				FROM herald.action_results WHERE id LIKE $1 || '%'`, task.ID.String())
-			if rows != 6 {
-				t.Errorf("%d rows in the view", rows)
-			}
+			heraldtest.Equal(t, "rows in the view", rows, 6)
 		})
 	}
 }
@@ -122,9 +120,8 @@ func FuzzStorable(f *testing.F) {
 	var conn *pgx.Conn // each worker of `go test -fuzz` is a process of its own that runs one input at a time
 	if url := maybePostgres(f); url != "" {
 		var err error
-		if conn, err = pgx.Connect(context.Background(), url); err != nil {
-			f.Fatal(err)
-		}
+		conn, err = pgx.Connect(context.Background(), url)
+		heraldtest.Must(f, err)
 		f.Cleanup(func() { _ = conn.Close(context.Background()) })
 	}
 	f.Fuzz(func(t *testing.T, raw []byte, limit int) {

@@ -29,9 +29,7 @@ func newStore(t testing.TB) *Store {
 func openStore(t testing.TB, url string) *Store {
 	t.Helper()
 	s, err := Open(Config{URL: secret.New(url), MaxConns: 12})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -66,9 +64,7 @@ func agentNamed(id string) Agent {
 func accept(t testing.TB, s *Store, in ...Intake) ([]Acceptance, []Task) {
 	t.Helper()
 	out, tasks, err := s.Accept(t.Context(), in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return out, tasks
 }
 
@@ -117,18 +113,14 @@ func early(t testing.TB, s *Store, task Task) {
 func record(t testing.TB, s *Store, c *Claim, o Outcome) Recorded {
 	t.Helper()
 	r, err := s.Record(t.Context(), c, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return r
 }
 
 func read(t testing.TB, s *Store, id uuid.UUID) Delivery {
 	t.Helper()
 	d, err := s.Delivery(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return d
 }
 
@@ -143,9 +135,7 @@ func exec(t testing.TB, s *Store, sql string, args ...any) {
 func value[T any](t testing.TB, s *Store, sql string, args ...any) T {
 	t.Helper()
 	rows, err := s.pool.Query(t.Context(), sql, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	v, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
 	if err != nil {
 		t.Fatalf("%s: %v", sql, err)
@@ -164,9 +154,7 @@ func totals(t testing.TB, s *Store, agent int) map[string]int {
 	t.Helper()
 	var m map[string]int
 	raw := value[[]byte](t, s, `SELECT totals FROM herald.agents WHERE agent_id = $1`, agent)
-	if err := json.Unmarshal(raw, &m); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, json.Unmarshal(raw, &m))
 	return m
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/google/uuid"
 )
@@ -29,9 +30,8 @@ func TestStorm(t *testing.T) {
 	lasts := 3 * time.Second
 	if text := os.Getenv("HERALD_STORM"); text != "" {
 		var err error
-		if lasts, err = time.ParseDuration(text); err != nil {
-			t.Fatal(err)
-		}
+		lasts, err = time.ParseDuration(text)
+		heraldtest.Must(t, err)
 	}
 	s := newStore(t)
 	s.records.min, s.claims.min = 1, 1 // rare outcomes and second claims are still made alone

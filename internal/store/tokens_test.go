@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/netguard"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/secret"
@@ -16,9 +17,7 @@ const tokenOrigin = "https://agent.example"
 func newKeys(t testing.TB) *secret.Keyset {
 	t.Helper()
 	k, err := secret.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return k
 }
 
@@ -27,9 +26,8 @@ func sealedFor(t testing.TB, k *secret.Keyset, a Agent, origin netguard.Credenti
 	t.Helper()
 	token := Token{Agent: a, Origin: origin, Scheme: SchemeBearer, Header: "Authorization"}
 	var err error
-	if token.Ciphertext, err = k.Seal([]byte(plain), token.Binding()); err != nil {
-		t.Fatal(err)
-	}
+	token.Ciphertext, err = k.Seal([]byte(plain), token.Binding())
+	heraldtest.Must(t, err)
 	return token
 }
 
@@ -201,9 +199,7 @@ func TestTokenPagesAndReseal(t *testing.T) {
 	}
 	other := newKeys(t)
 	again, err := other.Seal([]byte("a"), first[0].Binding())
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if changed, err := s.ResealToken(t.Context(), first[0], again); !changed || err != nil {
 		t.Error(changed, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -20,9 +21,7 @@ func TestAgentChanges(t *testing.T) {
 	epochs := func() (got []int64) {
 		t.Helper()
 		rows, err := s.Agents(t.Context(), AgentFilter{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		for _, r := range rows {
 			got = append(got, r.Epoch)
 		}

@@ -1,6 +1,10 @@
 package text
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
+)
 
 func TestEditDistance(t *testing.T) {
 	t.Parallel()
@@ -17,8 +21,6 @@ func TestEditDistance(t *testing.T) {
 func TestFindNearest(t *testing.T) {
 	t.Parallel()
 	for word, want := range map[string]string{"feedback_index": "feedbackIndex", "feedbckIndx": "feedbackIndex", "tag9": "tag1", "index": ""} {
-		if got := FindNearest(word, []string{"tag1", "feedbackIndex"}, 2); got != want {
-			t.Errorf("%s: %q", word, got)
-		}
+		heraldtest.Equal(t, word, FindNearest(word, []string{"tag1", "feedbackIndex"}, 2), want)
 	}
 }

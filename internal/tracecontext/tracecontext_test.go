@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/trace"
 )
@@ -74,9 +75,7 @@ func TestIDsOfDelivery(t *testing.T) {
 	if joined.TraceID.String() != "4bf92f3577b34da6a3ce929d0e0e4736" || joined.Root != own.Root {
 		t.Errorf("the caller's trace goes on as %s, root %s", joined.TraceID, joined.Root)
 	}
-	if got := joined.Unrecorded(); got != caller {
-		t.Errorf("whoever records nothing passes on %s", got)
-	}
+	heraldtest.Equal(t, "the parent without a recording", joined.Unrecorded(), caller)
 	first, second := own.Unrecorded(), own.Unrecorded()
 	if sc, ok := Parse(first); !ok || sc.TraceID() != own.TraceID || sc.IsSampled() || first == second {
 		t.Errorf("unrecorded calls are sent %s and %s", first, second)

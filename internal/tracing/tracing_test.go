@@ -67,9 +67,7 @@ func TestSpansArrive(t *testing.T) {
 	}
 	about := spans["root"].Resource
 	for name, want := range map[string]string{"service.name": "herald", "service.version": "v2", "deployment.environment": "test"} {
-		if about[name] != want {
-			t.Errorf("%s is %q, want %q", name, about[name], want)
-		}
+		heraldtest.Equal(t, name, about[name], want)
 	}
 	if !authorized.Load() {
 		t.Error("the collector was not sent the operator's header")

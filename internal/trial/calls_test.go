@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/google/uuid"
 )
 
@@ -21,15 +22,11 @@ func TestCalls(t *testing.T) {
 		{Delivery: a, Begun: at(95), Ended: at(99)}, // before the first one was answered
 		{Delivery: a, Begun: at(200), Ended: at(210), Answered: true},
 	}
-	if n := len(calls.Repeats()); n != 3 {
-		t.Errorf("%d calls were made again, want 3", n)
-	}
+	heraldtest.Equal(t, "calls were made again", len(calls.Repeats()), 3)
 	if n := calls.KnownAgain(); n != 1 {
 		t.Errorf("%d were called although known, want 1", n)
 	}
-	if n := calls.Overlaps(); n != 1 {
-		t.Errorf("%d overlap, want 1", n)
-	}
+	heraldtest.Equal(t, "overlap", calls.Overlaps(), 1)
 	for _, want := range []struct {
 		ms, to int
 		under  int

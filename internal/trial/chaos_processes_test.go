@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
@@ -324,9 +325,7 @@ func TestChaosFrozenWorker(t *testing.T) {
 	if ended != each {
 		t.Errorf("%d of %d deliveries that had not ended were ended by the late success", ended, each)
 	}
-	if third != 0 {
-		t.Errorf("%d calls were made although the delivery was delivered", third)
-	}
+	heraldtest.Equal(t, "calls were made although the delivery was delivered", third, 0)
 }
 
 // difference returns the names of the columns in which two rows differ.

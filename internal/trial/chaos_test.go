@@ -66,14 +66,12 @@ func newRowOf(t *testing.T, name string, timeout time.Duration, start func() (*A
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	t.Cleanup(cancel)
 	r := &row{T: t, ctx: ctx, figures: NewFigures("chaos", name), began: time.Now()}
-	if r.agents, err = start(); err != nil {
-		t.Fatal(err)
-	}
+	r.agents, err = start()
+	heraldtest.Must(t, err)
 	r.agents.BehaveAll(Taking(think))
 	t.Cleanup(r.agents.Close)
-	if r.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: fmt.Sprintf("chaos_%d", rand.Uint32()), Logs: logs}); err != nil {
-		t.Fatal(err)
-	}
+	r.Site, err = Open(ctx, Config{Programs: programs, Postgres: postgres, Database: fmt.Sprintf("chaos_%d", rand.Uint32()), Logs: logs})
+	heraldtest.Must(t, err)
 	heraldtest.Must(t, r.Site.ListAgents(r.agents))
 	t.Cleanup(func() {
 		if err := r.Site.Close(); err != nil {

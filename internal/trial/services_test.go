@@ -51,14 +51,10 @@ func TestRedis(t *testing.T) {
 		t.Error("a killed Redis answers")
 	}
 	must(r.Start(ctx))
-	if got := get(); got != "v" {
-		t.Errorf("back from its file it holds %q", got)
-	}
+	heraldtest.Equal(t, "back from its file it holds", get(), "v")
 	must(r.Kill(ctx))
 	must(r.StartEmpty(ctx))
-	if got := get(); got != "" {
-		t.Errorf("back empty it holds %q", got)
-	}
+	heraldtest.Equal(t, "back empty it holds", get(), "")
 	must(r.Freeze())
 	short, stop := context.WithTimeout(ctx, 200*time.Millisecond)
 	if err := r.Client().Ping(short).Err(); err == nil {

@@ -107,9 +107,8 @@ func TestThirdPartyTypeScript(t *testing.T) {
 func startReceivers(t *testing.T, g *guest, herald string) (agents []*packedAgent) {
 	t.Helper()
 	var err error
-	if g.node, err = npm.Node(g.ctx); err != nil {
-		t.Fatal(err)
-	}
+	g.node, err = npm.Node(g.ctx)
+	heraldtest.Must(t, err)
 	installed, err := npm.Install(g.ctx, receiverPackages...)
 	heraldtest.Must(t, err)
 	folder := t.TempDir()

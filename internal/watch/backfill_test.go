@@ -74,9 +74,7 @@ func TestBackfillWaits(t *testing.T) {
 	if err := slow.stop(); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	if n := slow.count(store.Known); n != 0 {
-		t.Errorf("%d more were read: it did not wait", n)
-	}
+	heraldtest.Equal(t, "more were read: it did not wait", slow.count(store.Known), 0)
 	again := w.watch(func(c *Config) { c.Ends, c.To = true, &to })
 	heraldtest.Await(t, "the rest is read", func() bool { return again.count(store.Known) >= 3 })
 	// It ends by itself, unless the signal comes first.

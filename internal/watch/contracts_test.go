@@ -152,15 +152,12 @@ func TestTransferStaysRecorded(t *testing.T) {
 	if _, err := w.net.SetURI(t.Context(), w.net.Account(2), w.agent, "data:application/json,{}"); err != nil {
 		t.Fatal(err)
 	}
-	if head, err = w.client.Head(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	head, err = w.client.Head(t.Context())
+	heraldtest.Must(t, err)
 	heraldtest.Await(t, "one has read the new branch", isReadTo(one, head))
 	two = w.watch(without(true, false, true))
 	heraldtest.Await(t, "two has read the new branch", isReadTo(two, head))
-	if n := transfers(); n != 1 {
-		t.Errorf("%d transfers are recorded", n)
-	}
+	heraldtest.Equal(t, "transfers are recorded", transfers(), 1)
 }
 
 // TestFromAppliesToNewContracts: --from is the first block of contracts that were never read. The others continue where
@@ -330,9 +327,7 @@ func TestRemovedContract(t *testing.T) {
 	from := stopped + 7
 	third := w.watch(func(c *Config) { c.From = &from })
 	heraldtest.Await(t, "each response is accepted", func() bool { return w.count("", "#ValidationResponse") == 3 })
-	if n := third.count(store.Known); n != 0 {
-		t.Errorf("%d events were read twice", n)
-	}
+	heraldtest.Equal(t, "events were read twice", third.count(store.Known), 0)
 }
 
 // TestFeedbackWaitsForIdentity: while another process does not read the identity contract on, no other contract is read

@@ -48,9 +48,8 @@ func newWorldOf(t *testing.T, cfg devnet.Config) *world {
 	w.client, err = chain.New(chain.Config{ChainID: w.net.ChainID(), URLs: []secret.Secret{secret.New(w.net.URL())}})
 	heraldtest.Must(t, err)
 	t.Cleanup(w.client.Close)
-	if w.agent, _, err = w.net.Register(t.Context(), w.net.Account(0), "data:application/json,{}"); err != nil {
-		t.Fatal(err)
-	}
+	w.agent, _, err = w.net.Register(t.Context(), w.net.Account(0), "data:application/json,{}")
+	heraldtest.Must(t, err)
 	return w
 }
 

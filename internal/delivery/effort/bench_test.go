@@ -3,6 +3,8 @@ package effort
 import (
 	"testing"
 	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // BenchmarkAttempt measures the cost of an attempt at a quick agent.
@@ -13,9 +15,7 @@ func BenchmarkAttempt(b *testing.B) {
 	b.RunParallel(func(p *testing.PB) {
 		for n := 0; p.Next(); n++ {
 			h, err := budgets.Begin(b.Context(), agent(n%100))
-			if err != nil {
-				b.Fatal(err)
-			}
+			heraldtest.Must(b, err)
 			h.Reach()
 			h.Spend(Calls, 1, 10*time.Microsecond)
 			h.End()

@@ -120,9 +120,7 @@ func TestForeignCounts(t *testing.T) {
 	b := w.worker()
 	for i, text := range []string{"", "x", "1 2 3 4 5", "1 2 3 4 5 x", "1 2 -3 4 5 6", "1 0 9e300 0 0 0", "1 nan nan nan nan nan", "1 0 inf 0 0 0",
 		"1 0 3600000001 0 0 0"} {
-		if err := rdb.Set(context.Background(), agentKey(agent(i)), text, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, rdb.Set(context.Background(), agentKey(agent(i)), text, 0).Err())
 		w.begins(b, agent(i)).End()
 		w.left(b, agent(i), 60)
 		w.calls(b, agent(i), 1, 2e9)

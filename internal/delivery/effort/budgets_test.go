@@ -180,9 +180,7 @@ func TestFilesOfResponses(t *testing.T) {
 			h.Spend(ResponseFetches, 1, 15*time.Second)
 			fetched += 15 * time.Second
 		}
-		if err := h.CheckFiles(Fetches); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, h.CheckFiles(Fetches))
 		h.Spend(Fetches, 1, 10*time.Millisecond)
 		h.End()
 		w.Advance(time.Second)
@@ -206,9 +204,7 @@ func TestPrices(t *testing.T) {
 	h.End()
 	got := *b.Usage(t.Context(), agent(1))
 	want := Usage{Budget: 60, Left: 60 - 0.901, Calls: 0.5, Connections: 0.1, Listings: 0.3, Fetches: 0.001, Mean: 0.9}
-	if got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
+	heraldtest.Equal(t, "the result", got, want)
 	if text := got.String(); text != "59.1 s left of 60 s a minute; used: calls 0.5 s, listings 0.3 s, connections 0.1 s, fetches 0 s; an attempt takes 900ms" {
 		t.Error(text)
 	}

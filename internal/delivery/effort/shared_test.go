@@ -51,9 +51,7 @@ func TestQuickAgentsAskNothing(t *testing.T) {
 		}
 	}
 	spend(1)
-	if err := rdb.Close(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, rdb.Close())
 	spend(98)
 	if b.isAway() {
 		t.Fatal("Redis was asked")
@@ -129,9 +127,7 @@ func TestEmptiedRedis(t *testing.T) {
 	h.Spend(Calls, 1, 40*time.Second)
 	h.End()
 	w.told(b)
-	if err := rdb.FlushDB(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, rdb.FlushDB(t.Context()).Err())
 	w.Advance(10 * time.Second)
 	h = w.begins(b, agent(1))
 	h.Spend(Calls, 1, 2*time.Second)
@@ -186,9 +182,7 @@ func TestMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(b)
 	got, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	values := map[string]float64{}
 	for _, f := range got {
 		for _, m := range f.Metric {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/reason"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -24,9 +25,7 @@ func (nobody) Dispatch(_ context.Context, tasks []store.Task) int { return len(t
 func newReleaser(t *testing.T, cfg ReleaserConfig) *Releaser {
 	t.Helper()
 	r, err := NewReleaser(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return r
 }
 

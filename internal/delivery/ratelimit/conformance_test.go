@@ -69,16 +69,12 @@ func sharedBench(url string) func(*testing.T, rules) *bench {
 		return &bench{t: t, rules: r, now: &now, id: "e",
 			enter: func(id, token string, q question) acquireAnswer {
 				v, err := s.acquire(t.Context(), key, id, token, q)
-				if err != nil {
-					t.Fatal(err)
-				}
+				heraldtest.Must(t, err)
 				return v
 			},
 			leave: func(id, token string, res Result, took int64) releaseAnswer {
 				e, err := s.release(t.Context(), key, id, token, res, took)
-				if err != nil {
-					t.Fatal(err)
-				}
+				heraldtest.Must(t, err)
 				return e
 			}}
 	}

@@ -24,9 +24,7 @@ func TestKeys(t *testing.T) {
 	for i := range 30 {
 		token := permitToken(id, fmt.Sprint(i))
 		v, err := s.acquire(ctx, key, id, token, question{attempt: true, reserve: i%2 == 0})
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		if v.code.isGranted() && i > 2 {
 			if _, err := s.release(ctx, key, id, token, Failed, second); err != nil {
 				t.Fatal(err)
@@ -34,9 +32,7 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	keys, err := rdb.Keys(ctx, "*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if len(keys) != 3 {
 		t.Fatalf("keys %q", keys)
 	}
@@ -53,17 +49,11 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	state, err := rdb.Get(ctx, endpointKey(key, id)).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	until, err := strconv.ParseInt(strings.Fields(state)[0], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	server, err := rdb.Time(ctx).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if left := time.UnixMicro(until).Sub(server); left <= 0 || left > time.Duration(r.openFor)*time.Microsecond {
 		t.Errorf("open for another %s by Redis' clock", left)
 	}

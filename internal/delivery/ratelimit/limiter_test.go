@@ -130,9 +130,7 @@ func TestLeave(t *testing.T) {
 		l := newLimits(t, rdb, func(c *Config) { c.Inflight, c.MaxWaiters, c.MinCalls = 1, -1, 2 })
 		ctx, cancel := context.WithCancel(context.Background())
 		p, err := l.Acquire(ctx, site, site, "a")
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		refused(t, l, site, "b", reason.AgentBusy)
 		cancel()
 		q := p
@@ -214,9 +212,7 @@ func TestOneProbe(t *testing.T) {
 		p := one("first", 30*time.Second)
 		// An answer from before may have been read last: so not at once.
 		heraldtest.Await(t, "the gauge", func() bool { return p.limiter.Stats().HalfOpen == 1 })
-		if state := p.limiter.Breaker(site, site); state != "half_open" {
-			t.Errorf("%q", state)
-		}
+		heraldtest.Equal(t, "p.limiter.Breaker(site, site)", p.limiter.Breaker(site, site), "half_open")
 		p.Release(t.Context(), Failed)
 		refused(t, b, site, "y", reason.BreakerOpen)
 		one("after a failed probe", 30*time.Second) // and this one's worker dies
@@ -301,9 +297,7 @@ func TestShare(t *testing.T) {
 		held = append(held, enter(t, a, site, token))
 	}
 	refused(t, b, site, "b", reason.AgentBusy)
-	if err := rdb.FlushAll(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, rdb.FlushAll(t.Context()).Err())
 	refused(t, a, site, "fifth", reason.AgentBusy)
 	for _, token := range tokens("b", 4) {
 		enter(t, b, site, token)
@@ -389,7 +383,5 @@ func TestMemory(t *testing.T) {
 	for _, token := range tokens("late", 40) {
 		enter(t, l, "https://"+token, token).Release(t.Context(), OK)
 	}
-	if n := l.Stats().Endpoints; n != 40 {
-		t.Errorf("%d endpoints are kept, want the 40 new ones", n)
-	}
+	heraldtest.Equal(t, "endpoints are kept", l.Stats().Endpoints, 40)
 }

@@ -40,9 +40,7 @@ func newLimits(t testing.TB, rdb redis.UniversalClient, adapt ...func(*Config)) 
 		a(&cfg)
 	}
 	l, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(l.Close)
 	return l
 }

@@ -24,15 +24,12 @@ type freezer struct {
 func newFreezer(t *testing.T, rdb *redis.Client) *freezer {
 	t.Helper()
 	info, err := rdb.Info(t.Context(), "server").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	f := &freezer{t: t}
 	for line := range strings.Lines(info) {
 		if v, ok := strings.CutPrefix(line, "process_id:"); ok {
-			if f.pid, err = strconv.Atoi(strings.TrimSpace(v)); err != nil {
-				t.Fatal(err)
-			}
+			f.pid, err = strconv.Atoi(strings.TrimSpace(v))
+			heraldtest.Must(t, err)
 		}
 	}
 	if f.pid <= 1 {
@@ -189,9 +186,7 @@ func TestFlapping(t *testing.T) {
 	l.beginOutage(l.outage.generation, io.ErrUnexpectedEOF)
 	wait := l.outage.wait
 	l.mu.Unlock()
-	if wait != time.Millisecond {
-		t.Errorf("asked again in %s", wait)
-	}
+	heraldtest.Equal(t, "asked again in", wait, time.Millisecond)
 }
 
 // TestPendingReleases: pending releases are bounded. They are also sent if Redis was back before they were queued.
@@ -224,18 +219,14 @@ func TestPendingReleases(t *testing.T) {
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
 	rdb := client(t, heraldtest.RealRedis(t))
-	if err := rdb.ReplicaOf(t.Context(), "127.0.0.1", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, rdb.ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
 	var log heraldtest.Log
 	l := briefly(newLimits(t, rdb, func(c *Config) { c.Logger = log.Logger(slog.LevelInfo) }), 5*time.Millisecond)
 	if p := enter(t, l, site, "a"); p.shared {
 		t.Error("a replica took a permit")
 	}
 	heraldtest.Await(t, "the log says why", func() bool { return log.Count("READONLY") == 1 })
-	if err := rdb.ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, rdb.ReplicaOf(t.Context(), "NO", "ONE").Err())
 	heraldtest.Await(t, "Redis is used again", func() bool { return !l.Stats().Local })
 	heraldtest.Await(t, "the log says so", func() bool { return log.Count("Redis answers again") == 1 })
 	if n := log.Count("\n"); n != 2 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentherald/herald/internal/chain"
 	"github.com/agentherald/herald/internal/decode"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/ipfs"
 	"github.com/agentherald/herald/internal/mcpcall"
 	"github.com/agentherald/herald/internal/netguard"
@@ -229,9 +230,7 @@ func TestReached(t *testing.T) {
 		"other":       {io.EOF, false},
 		"none":        {nil, false},
 	} {
-		if got := Reached(c.err); got != c.want {
-			t.Errorf("%s: %t", name, got)
-		}
+		heraldtest.Equal(t, name, Reached(c.err), c.want)
 	}
 }
 
@@ -248,9 +247,7 @@ func TestNotATool(t *testing.T) {
 		"internal":      {call(mcpcall.CallError{Code: -32603}), false},
 		"without error": {nil, false},
 	} {
-		if got := NotATool(c.err); got != c.want {
-			t.Errorf("%s: %t", name, got)
-		}
+		heraldtest.Equal(t, name, NotATool(c.err), c.want)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/reason"
 )
 
@@ -57,9 +58,7 @@ func TestEveryReasonHasANextStep(t *testing.T) {
 			t.Errorf("%s of nobody: %q", r, nobody)
 		}
 	}
-	if got := NextStep("", s) + NextStep("other", s); got != "" {
-		t.Errorf("what is no reason is told as %q", got)
-	}
+	heraldtest.Equal(t, "the next step of an unknown reason", NextStep("", s)+NextStep("other", s), "")
 }
 
 func TestNextStepNamesKnownValues(t *testing.T) {

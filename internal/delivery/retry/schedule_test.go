@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/reason"
 )
 
@@ -14,9 +15,7 @@ var standard = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 30
 func newSchedule(t *testing.T, waits ...time.Duration) Schedule {
 	t.Helper()
 	s, err := NewSchedule(waits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return s
 }
 

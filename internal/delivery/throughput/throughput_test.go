@@ -22,9 +22,7 @@ func TestMain(m *testing.M) { heraldtest.Main(m) }
 func TestMinutes(t *testing.T) {
 	t.Parallel()
 	q, err := queue.Open(queue.Config{URL: secret.New(heraldtest.Redis(t))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	t.Cleanup(func() { _ = q.Close() })
 	now := time.Date(2026, 1, 1, 12, 0, 30, 0, time.UTC)
 	var workers []*throughput.Counter

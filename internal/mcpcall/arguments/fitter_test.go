@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/job"
 )
 
@@ -142,9 +143,7 @@ func TestFit(t *testing.T) {
 				t.Log(err)
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			heraldtest.Must(t, err)
 			for name, want := range tt.want {
 				got, ok := out[name]
 				if want == nil && ok || want != nil && !reflect.DeepEqual(got, want) {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // several returns n copies of item, separated by commas. In each copy, its number replaces "%".
@@ -167,9 +169,7 @@ func TestWalkerStops(t *testing.T) {
 	}
 	for name, entries := range map[string]int{"patterns behind references": 900 * 1000, "required names": 900 * 12_000, "names by enum": 3600 * 12_000} {
 		s := schemaOf(hostile()[name])
-		if err := s.prepare(); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, s.prepare())
 		const many = 1 << 40
 		w := schemaWalker{steps: many}
 		w.forbidsProperty(s.compiled, "value", 0)
@@ -187,9 +187,7 @@ func TestPatterns(t *testing.T) {
 	ps := &patternCompiler{budget: &budget{}, room: maxPatternSize, known: map[string]*pattern{}}
 	compile := func(text string) *pattern {
 		re, err := ps.compile(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		return re.(*pattern)
 	}
 	ps.budget.startValidation()

@@ -28,9 +28,7 @@ var web = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 func requestToken(t *testing.T, s *oauthtest.Server, name, password string, form url.Values) (int, map[string]any) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.Issuer+"/token", strings.NewReader(form.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	if name != "" {
 		req.SetBasicAuth(name, password)
@@ -42,14 +40,10 @@ func requestToken(t *testing.T, s *oauthtest.Server, name, password string, form
 func sendRequest(t *testing.T, req *http.Request) (int, map[string]any) {
 	t.Helper()
 	res, err := web.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	var out map[string]any
 	_ = json.Unmarshal(b, &out)
 	return res.StatusCode, out
@@ -204,13 +198,9 @@ func TestAssertion(t *testing.T) {
 	t.Parallel()
 	s := oauthtest.New(t, oauthtest.Options{})
 	ec, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	_, ed, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	s.RegisterKey("us", &ec.PublicKey)
 	s.RegisterKey("ed", ed.Public())
 	good := map[string]any{"iss": "us", "sub": "us", "aud": s.Issuer, "exp": time.Now().Add(time.Minute).Unix(), "jti": "1"}
@@ -248,13 +238,9 @@ func TestAssertion(t *testing.T) {
 func signAssertion(t *testing.T, algorithm string, claims map[string]any, ec *ecdsa.PrivateKey, ed ed25519.PrivateKey) string {
 	t.Helper()
 	head, err := json.Marshal(map[string]string{"alg": algorithm})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	body, err := json.Marshal(claims)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	text := base64.RawURLEncoding.EncodeToString(head) + "." + base64.RawURLEncoding.EncodeToString(body)
 	var signature []byte
 	if algorithm == "EdDSA" {
@@ -264,8 +250,6 @@ func signAssertion(t *testing.T, algorithm string, claims map[string]any, ec *ec
 		r, v, signErr := ecdsa.Sign(rand.Reader, ec, sum[:])
 		signature, err = append(r.FillBytes(make([]byte, 32)), v.FillBytes(make([]byte, 32))...), signErr
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return text + "." + base64.RawURLEncoding.EncodeToString(signature)
 }

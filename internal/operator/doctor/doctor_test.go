@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentherald/herald/internal/config"
 	"github.com/agentherald/herald/internal/embedded"
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/operator"
 )
 
@@ -18,9 +19,7 @@ import (
 func TestCountBreakers(t *testing.T) {
 	t.Parallel()
 	cfg, err := config.Load(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, map[string]string{"/v1/stats": `{"openBreakers": 2}`}[r.URL.Path])
 	}))
@@ -35,9 +34,7 @@ func TestCountBreakers(t *testing.T) {
 func TestJudgePrograms(t *testing.T) {
 	t.Parallel()
 	cfg, err := config.Load(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	o := operator.New(operator.Config{Settings: cfg})
 	for _, c := range []struct {
 		found embedded.Programs

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/servers"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -15,13 +16,9 @@ func TestCheckGoesByTheServersFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "servers.json")
 	content := `{"servers": {"8453:1": {"url": "https://a.example"}, "8453:2": {"url": "https://a.example", "enabled": false}, "8453:3": {"onUnknown": "hold"}}}`
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(path, []byte(content), 0o600))
 	file, err := servers.Load(path, os.LookupEnv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	for _, c := range []struct {
 		agent    string // "" means that the file has no entry
 		resolved bool

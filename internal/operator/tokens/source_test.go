@@ -3,6 +3,8 @@ package tokens
 import (
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 // TestDescribeAsked checks that the question shows the scope and the resource. It omits the paths of addresses in the
@@ -16,9 +18,7 @@ func TestDescribeAsked(t *testing.T) {
 		"without a scope, for resource https://agent.example":     {Resource: "https://agent.example/" + "secret-4c6f7264", Listed: true},
 		"with scope a·[2J, for resource https://agent.example/·x": {Scope: "a\x1b[2J", Resource: "https://agent.example/\u009bx"},
 	} {
-		if got := describeAsked(s); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		heraldtest.Equal(t, "describeAsked(s)", describeAsked(s), want)
 	}
 	if got := listScopes(many + " admin"); len(got) > 330 || !strings.HasSuffix(got, "feedback:write:all and 26 more") {
 		t.Errorf("%q", got)

@@ -292,9 +292,8 @@ func TestNextStepNamesTheBlocker(t *testing.T) {
 
 	first := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(2, 1)).ID
 	second := call[api.JobAnswer](w, 202, "POST", "/v1/jobs", jobOf(2, 2)).ID
-	if c, err = w.store.Claim(t.Context(), uuid.MustParse(first), 1, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	c, err = w.store.Claim(t.Context(), uuid.MustParse(first), 1, time.Minute)
+	heraldtest.Must(t, err)
 	waits := store.Outcome{Status: store.Waiting, Reason: reason.Timeout, Stage: "call", Called: true, Delay: time.Hour}
 	if _, err := w.store.Record(t.Context(), c, waits); err != nil {
 		t.Fatal(err)
@@ -328,9 +327,7 @@ func TestTooLargeIsNotRead(t *testing.T) {
 	body, feed := io.Pipe()
 	defer feed.Close()
 	res := w.send("POST", "/v1/jobs", ownToken, "application/json", body, func(r *http.Request) { r.ContentLength = 10 << 20 })
-	if res.StatusCode != http.StatusRequestEntityTooLarge {
-		t.Errorf("%d", res.StatusCode)
-	}
+	heraldtest.Equal(t, "res.StatusCode", res.StatusCode, http.StatusRequestEntityTooLarge)
 }
 
 func TestEnqueueLines(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentherald/herald/internal/heraldtest"
 	"github.com/agentherald/herald/internal/operator"
 	"github.com/agentherald/herald/internal/store"
 )
@@ -106,9 +107,7 @@ func TestNumbers(t *testing.T) {
 	for _, c := range [][2]string{{showCount(1234567), "1\u202f234\u202f567"}, {showCount(12), "12"}, {showCount(-1234), "-1\u202f234"},
 		{showSeconds(0.0004), "0 ms"}, {showSeconds(0.05), "50 ms"}, {showSeconds(1.26), "1.3 s"}, {showSeconds(61.0), "1 min 1 s"},
 		{showSeconds(7300.0), "2 h 1 min"}, {showSeconds(200000.0), "2 days"}} {
-		if c[0] != c[1] {
-			t.Errorf("%s, want %s", c[0], c[1])
-		}
+		heraldtest.Equal(t, "c[0]", c[0], c[1])
 	}
 	if got := fmt.Sprint(showTime((*time.Time)(nil))); got != "–" {
 		t.Error(got)

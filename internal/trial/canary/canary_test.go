@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 const (
@@ -24,9 +26,7 @@ func needles(t testing.TB, texts ...string) *Needles {
 		secrets = append(secrets, Secret{fmt.Sprint("secret ", i), text})
 	}
 	n, err := NewNeedles(secrets...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	return n
 }
 
@@ -36,9 +36,7 @@ func TestFoundInEveryForm(t *testing.T) {
 	for _, secret := range []string{plain, special} {
 		n := needles(t, secret)
 		quoted, err := json.Marshal(secret)
-		if err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, err)
 		wide := strings.Join(strings.Split(secret, ""), "\x00") + "\x00"
 		hidden := map[string]string{
 			"clear": secret, "in words": "before" + secret + "after", "the beginning": "x" + secret[:9], "a middle": "…" + secret[3:12] + "…", "the end": secret[len(secret)-8:],
@@ -97,9 +95,7 @@ func TestFindingsNameTheSecret(t *testing.T) {
 	a, b := Token("/"), Token(`"<&`)
 	n := needles(t, a, b)
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, []byte("first "+b+b+" then "+a), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, os.WriteFile(path, []byte("first "+b+b+" then "+a), 0o600))
 	found, err := n.SearchFile(path)
 	if err != nil || len(found) != 2 || found[0].Secret != "secret 1" || found[1].Secret != "secret 0" || found[0].At != 6 || found[0].Form != "in clear" {
 		t.Fatalf("%v %v", found, err)

@@ -8,18 +8,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/agentherald/herald/internal/heraldtest"
 )
 
 func TestManifestTakesExactVersionsOnly(t *testing.T) {
 	t.Parallel()
 	m, err := manifestOf([]string{"express@5.3.0", "@modelcontextprotocol/conformance@0.2.0-alpha.12"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	var got struct{ Dependencies map[string]string }
-	if err := json.Unmarshal(m, &got); err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, json.Unmarshal(m, &got))
 	if got.Dependencies["express"] != "5.3.0" || got.Dependencies["@modelcontextprotocol/conformance"] != "0.2.0-alpha.12" {
 		t.Errorf("%s", m)
 	}
@@ -40,9 +38,7 @@ func TestInstallOnce(t *testing.T) {
 	t.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH"))
 	fake := func(script string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(bin, "npm"), []byte("#!/bin/sh\n"+script), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		heraldtest.Must(t, os.WriteFile(filepath.Join(bin, "npm"), []byte("#!/bin/sh\n"+script), 0o755))
 	}
 	fake("echo no such package >&2; exit 1\n")
 	if _, err := Install(t.Context(), "a@1.0.0"); err == nil || !strings.Contains(err.Error(), "no such package") {
@@ -50,9 +46,7 @@ func TestInstallOnce(t *testing.T) {
 	}
 	fake("mkdir -p node_modules/a && echo here > node_modules/a/x\n")
 	f, err := Install(t.Context(), "a@1.0.0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	heraldtest.Must(t, err)
 	if b, err := os.ReadFile(f.Path("a", "x")); err != nil || string(b) != "here\n" {
 		t.Errorf("%q %v", b, err)
 	}
