@@ -26,9 +26,10 @@ import (
 const maxArguments = 8 << 20
 
 // ToolNames returns the names under which an agent may offer the tool of job j, in the order in which they are tried:
-// the name in the job, its built-in aliases, and its configured aliases (by tool name in aliases). listed is the
-// agent's entry in the servers file, or nil. Names that listed does not allow are omitted. If no name is left,
-// ToolNames returns a failure (missingToolReason) that is not counted as the agent's fault (retry.Bar).
+// the name in the job, its built-in aliases, and its configured aliases, which the map aliases has under the tool's
+// name. If the agent has an entry in the servers file (listed, otherwise nil), names that the entry does not allow are
+// omitted. If no name is left, ToolNames returns a failure (missingToolReason) that is not counted as the agent's fault
+// (retry.Bar).
 func ToolNames(j job.Job, aliases map[string][]string, listed *servers.Server) ([]string, error) {
 	tool := j.Action.ToolName
 	names := slices.Concat([]string{tool}, mcpcall.Aliases(tool), aliases[tool])
@@ -43,14 +44,15 @@ func ToolNames(j job.Job, aliases map[string][]string, listed *servers.Server) (
 }
 
 // FitCall finds the first of names (ToolNames) among the offered tools, and fits the arguments of job j to it. f is the
-// job's file. FitCall waits for memory to decode, which decoding bounds. If the agent offers the tool but the arguments
-// do not fit, FitCall returns the tool and the error.
+// job's file. FitCall waits until the budget decoding has enough memory to decode the schema and the file. If the agent
+// offers the tool but the arguments do not fit, FitCall returns the tool and the error.
 func FitCall(ctx context.Context, decoding *decode.Budget, j job.Job, f job.File, deliveryID string, names []string,
 	offered []mcpcall.Tool) (tool mcpcall.Tool, fitted Fitted, err error) {
 	if tool, err = findTool(j, names, offered); err != nil {
 		return tool, fitted, err
 	}
-	// In the worst case, the schema is decoded once, and the feedback file once for each placeholder of the template.
+	// Reserve memory for the worst case: the schema is decoded once, and the file once for each placeholder of the
+	// template.
 	copies := max(1, bytes.Count(j.Action.PayloadTemplate, []byte("{{")))
 	release, err := decoding.Acquire(ctx, len(tool.InputSchema)+copies*len(f.Content))
 	if err != nil {
@@ -75,8 +77,8 @@ func findTool(j job.Job, names []string, offered []mcpcall.Tool) (mcpcall.Tool, 
 }
 
 // missingToolReason returns the reason for an agent that does not offer the tool for events of this kind:
-// tool_not_found for feedback, which rejects the delivery, and tool_not_offered for all other kinds, whose tools are
-// optional; it skips the delivery.
+// tool_not_found for feedback, which rejects the delivery. All other kinds have optional tools, and the reason is
+// tool_not_offered, which skips the delivery.
 func missingToolReason(kind job.Kind) reason.Reason {
 	if kind == job.KindNewFeedback {
 		return reason.ToolNotFound
@@ -114,7 +116,7 @@ func KnownTools(tools []mcpcall.Tool) []store.KnownTool {
 type Fitted struct {
 	Arguments map[string]any
 	Sent      json.RawMessage // Arguments as JSON
-	Cleaned   bool            // misleading characters were removed
+	Cleaned   bool            // arguments.Sanitize removed characters that make text look different from its content
 }
 
 // fitArguments fits the arguments of job j to the tool. f is the job's file. The error is a *mcpcall.SchemaError if the

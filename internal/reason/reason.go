@@ -59,14 +59,14 @@ const (
 	// address is private: the host of the endpoint, of a document or file, or of an authorization server.
 	AddressBlocked Reason = "address_blocked"
 	// TransportRefused: Herald does not support the transport of the agent's endpoint, or the operator does not allow
-	// its command. The endpoint is that of the job, or else every MCP server in the registration document is refused.
+	// its command. If the job names no endpoint, this is so for every MCP server in the registration document.
 	TransportRefused Reason = "transport_refused"
 	// AuthFailed: the agent refused the headers in the job (job.Endpoint.Headers) with HTTP status 401 or 403.
 	AuthFailed Reason = "auth_failed"
 	// ToolError: the tool ran, and its result is marked as an error (isError of MCP).
 	ToolError Reason = "tool_error"
-	// BadResponse: the answer violates MCP, or the agent rejected the request as invalid, other than its arguments
-	// (SchemaMismatch).
+	// BadResponse: the answer violates MCP, or the agent rejected the request as invalid. If it rejected the arguments,
+	// the reason is SchemaMismatch.
 	BadResponse Reason = "bad_response"
 )
 

@@ -4,6 +4,8 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"testing"
@@ -37,5 +39,24 @@ func TestAllListsEveryConstant(t *testing.T) {
 	slices.Sort(listed)
 	if len(constants) < 30 || !slices.Equal(constants, listed) {
 		t.Errorf("constants %v, listed %v", constants, listed)
+	}
+}
+
+// TestReasonsPage: docs/reference/reasons.md explains each reason, and no other.
+func TestReasonsPage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/reference/reasons.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var explained []Reason
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllSubmatch(page, -1) {
+		explained = append(explained, Reason(row[1]))
+	}
+	listed := All()
+	slices.Sort(explained)
+	slices.Sort(listed)
+	if !slices.Equal(explained, listed) {
+		t.Errorf("docs/reference/reasons.md explains %v, listed %v", explained, listed)
 	}
 }

@@ -30,8 +30,8 @@ type ReconcilerLedger interface {
 }
 
 // Dispatcher enqueues tasks in Redis, and removes from Redis those with Ended set. It stops at the first task that
-// Redis does not accept, and returns how many tasks precede that one. The deliveries of the others stay dispatched in
-// Postgres, until the reconciler finds that Redis does not have their tasks.
+// Redis does not accept, and returns how many tasks precede that one. The deliveries of the remaining tasks stay
+// dispatched in Postgres, until the reconciler finds that Redis does not have their tasks.
 type Dispatcher interface {
 	Dispatch(ctx context.Context, tasks []store.Task) (taken int)
 }
@@ -74,7 +74,7 @@ type Reconciler struct {
 	ReconcilerConfig
 
 	postgresLost time.Time // when Postgres was last found unavailable or slow
-	redisMarker  time.Time // RedisMarker of the Redis whose lost tasks were all replaced
+	redisMarker  time.Time // the RedisMarker before which all lost tasks have been replaced
 }
 
 // NewReconciler validates the configuration and sets the defaults.
@@ -143,7 +143,7 @@ func (r *Reconciler) Round(ctx context.Context) error {
 		began := r.Now()
 		_, err = r.Ledger.Lead(ctx, func(ctx context.Context) error {
 			if r.Now().Sub(began) > slowPostgres {
-				r.postgresLost = r.Now() // the lock is never waited for, so Postgres was slow
+				r.postgresLost = r.Now() // Lead does not wait for the lock, so Postgres was slow
 			}
 			return r.repair(ctx)
 		})
@@ -269,10 +269,10 @@ func (r *Reconciler) dispatchLost(ctx context.Context, now time.Time) (lost int,
 	return lost + late, err
 }
 
-// dispatchAllLost enqueues new tasks for all deliveries that were dispatched before the time since which Redis has kept
-// tasks (TaskFinder.RedisMarker), and returns their number. It does nothing if it already did that completely for the
-// same time. now is the time by Postgres' clock. If Redis does not accept a task, it returns no error: a later round
-// finds the other deliveries overdue.
+// dispatchAllLost enqueues new tasks for all deliveries that were dispatched before Redis last lost its data
+// (TaskFinder.RedisMarker returns that time), and returns their number. It does nothing if it already did that
+// completely for the same loss. now is the time by Postgres' clock. If Redis does not accept a task, dispatchAllLost returns no error,
+// because a later round finds the remaining deliveries overdue.
 func (r *Reconciler) dispatchAllLost(ctx context.Context, now time.Time) (lost int, err error) {
 	ask, cancel := context.WithTimeout(ctx, redisTimeout)
 	marker, err := r.Dispatcher.RedisMarker(ask, now)

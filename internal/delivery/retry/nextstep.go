@@ -195,8 +195,8 @@ func deadStep(r reason.Reason, s Subject) string {
 	return ""
 }
 
-// thenReplay returns "; then" and the command of replayAfter, or "" without a command. It follows a sentence about a
-// change that the agent's owner or the operator has to make first.
+// thenReplay returns "; then" and the command of replayAfter, or "" if there is no command. It follows a sentence about
+// a change that the agent's owner or the operator has to make first.
 func (s Subject) thenReplay(r reason.Reason) string {
 	if replay := s.replayAfter(r); replay != "" {
 		return "; then" + replay
@@ -205,7 +205,8 @@ func (s Subject) thenReplay(r reason.Reason) string {
 }
 
 // replayAfter returns the end of a sentence, ": worker delivery replay …": the command that replays the delivery or, if
-// s names none, all deliveries of the agent that ended for the reason. It returns "" if s names neither.
+// s names none, all deliveries of the agent that ended for the reason. It returns "" if s names neither a delivery nor
+// an agent.
 func (s Subject) replayAfter(r reason.Reason) string {
 	switch {
 	case s.Delivery != "":

@@ -11,7 +11,6 @@ type Ending string
 
 // The endings. A delivery whose ending is Wait becomes dead when it has no attempts left.
 const (
-	// The endings. A delivery whose ending is Wait becomes dead instead if it has no attempts left.
 	Skip   Ending = "skipped"
 	Reject Ending = "rejected"
 	Hold   Ending = "held"

@@ -1,14 +1,15 @@
--- bind: replace the job of a claimed delivery by the event that the worker read from the chain, and give the delivery
--- the turn of its ordering key if it may be called now (parts/turn.sql). The transaction has locked the claim's agent.
+-- bind: replace the job of a claimed delivery by the event that the worker read from the chain. Also give the delivery
+-- the turn of its ordering key, if it may be called now (parts/turn.sql). The transaction has locked the claim's agent.
 --
--- The agent is called with the row's job only, so a retry never sends another event under the same delivery id.
+-- The agent is called only with the job in the row. So a retry never sends another event under the same delivery id.
 --
--- @delivery_id, @claim_no, @hints: the claim's number of hints; nothing changes if a hint or an event arrived since
+-- @delivery_id, @claim_no
+-- @hints: Claim.Hints; if a hint arrived or the follower read the event after the claim, nothing changes
 -- @job jsonb, @sealed_headers or null, @source, @trust (of the action), @corrected text[] or null: unchanged
 -- @chain_id, @registry (IdentityRegistry), @agent_id, @order_key, @order_seq
--- @contract, @block: where the event is, or '' and 0: if the contract's cursor has not read the block yet, it is
---   remembered as checked, because a reorg may replace the block before (advance_cursors.sql)
--- Returns whether the delivery may be called.
+-- @contract, @block: where the event is, or '' and 0. If the contract's cursor has not read the block yet, the event is
+--   remembered as checked, because a reorg may replace the block before (advance_cursors.sql).
+-- Returns whether the agent may be called, or no row if nothing changed.
 WITH agent AS (
     INSERT INTO herald.agents (chain_id, identity_registry, agent_id)
     SELECT @chain_id::bigint, @registry::text, @agent_id::text::numeric

@@ -1,9 +1,9 @@
 -- cancel: end deliveries at an operator's request. The transaction has locked the agents.
 --
--- $1 ids uuid[]   $2 true: running ones too; the new claim_no makes their workers' writes change nothing
+-- $1 ids uuid[]   $2 true: running ones too; their new claim_no makes the writes of their workers change nothing
 --
--- The statement dispatches nothing: the reconciler dispatches the agents' next deliveries. Returns one row per delivery
--- that exists: whether it was cancelled, its status and reason before, whether it has a job, and its dispatch counter.
+-- The statement dispatches nothing; the reconciler dispatches the agents' next deliveries. Returns one row per existing
+-- delivery: whether it was cancelled, its status and reason before, whether it has a job, and its dispatch counter.
 WITH changed AS (
     UPDATE herald.work
        SET status          = 'cancelled',

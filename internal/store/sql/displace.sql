@@ -1,7 +1,7 @@
--- displace: rename the key of a delivery whose event is not on the chain, so that another event can use the key. The id
--- stays. An open delivery that is not running is cancelled (reorg).
+-- displace: give another key to a delivery whose event is not on the chain, so that another event can use its key. The
+-- id stays. An open delivery that is not running is cancelled (reorg).
 --
--- $1 id   $2 key
+-- $1 id   $2 its key; nothing changes if the delivery has another one by now
 WITH renamed AS (
     UPDATE herald.history SET key = key || '~' || id::text, updated_at = now() WHERE id = $1 AND key = $2
     RETURNING id, key AS renamed

@@ -1,9 +1,10 @@
--- known: read deliveries to which jobs with the same keys are compared. The caller adds the WHERE clause, of h.
+-- known: read existing deliveries, to compare them with arriving jobs of the same keys. The caller adds the WHERE
+-- clause, about h.
 --
--- Returns for each whether the agent was or may have been called: an attempt without an outcome may have reached its
--- call. The agent is never called before the row is bound (bind.sql), unless the chain's events are not verified. It
--- reads the two tables and not the view deliveries: through the view, statistics from a time without open deliveries
--- could make Postgres read all of them.
+-- The eighth column is true if the agent was or may have been called: the delivery runs, or an attempt without an
+-- outcome may have reached its call. On a chain whose events are verified, that is impossible before the row is bound
+-- (bind.sql). The statement reads the tables. Through the view deliveries, statistics of a time without open deliveries
+-- could make Postgres read all open ones.
 SELECT h.key, h.id, d.status, coalesce(d.reason, ''), h.job, h.secret_headers, d.called,
        d.called OR (d.bound OR NOT h.verified) AND (d.status = 'running' OR EXISTS (SELECT FROM herald.attempts a WHERE a.delivery_id = h.id AND a.outcome IS NULL)),
        d.bound, h.verified OR EXISTS (SELECT FROM herald.verified_chains v WHERE v.chain_id = h.chain_id), h.source, h.trust

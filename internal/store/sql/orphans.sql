@@ -1,16 +1,18 @@
--- orphans: end the deliveries whose events a reorg has removed from the chain. The transaction has locked the agents.
+-- orphans: end the deliveries whose events a reorg has removed from the chain. Runs after the chain has been read up to
+-- its newest block. The transaction has locked the agents.
 --
--- $1 delivery ids uuid[], of list_orphans.sql; those whose events were read again are skipped
+-- $1 delivery ids uuid[] of list_orphans.sql; the statement skips those whose events were found again
 --
--- A queued, waiting or held delivery is cancelled (reorg), and so is one that a worker rejected as event_not_found. A
--- running delivery stays orphaned: its call may be under way, and its result is known only when it ends.
+-- A queued, waiting or held delivery is cancelled (reorg), and so is one that a worker rejected as event_not_found. The
+-- event of a running delivery stays orphaned: its call may be under way, and its result is known only when the attempt
+-- ends.
 --
 -- maybe_called is true if the agent was called, or if an attempt has no outcome. The remembered event of a delivery
 -- that was cancelled here and never called is deleted: if the event returns, the delivery's row is enough. The other
 -- events become gone.
 --
--- Returns the deliveries that ended here or before, each with whether it was cancelled here, whether the agent was or
--- may have been called, and its job.
+-- Returns the deliveries that this statement cancelled, and those that had ended before: whether cancelled here,
+-- whether the agent was or may have been called, and the job.
 WITH orphan AS (
     SELECT delivery_id AS id FROM herald.chain_events WHERE delivery_id = ANY($1) AND state = 'orphaned'
 ), stopped AS (

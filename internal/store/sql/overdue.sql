@@ -1,6 +1,6 @@
 -- overdue: list the tasks that should have been claimed by now.
 --
--- The caller asks Redis whether it still has them.
+-- The caller asks Redis whether it still has these tasks.
 --
 -- $1 how long ago they were due (interval)   $2 after this id (cursor)   $3 at most this many
 WITH late AS MATERIALIZED ( -- by place; with a condition on the id, Postgres could read all open deliveries

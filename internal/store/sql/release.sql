@@ -1,6 +1,5 @@
--- release: put deliveries that were held for a missing setting into their agents' backlogs.
---
--- The setting is an RPC URL for the delivery's chain, or an Arweave gateway.
+-- release: put deliveries that were held because a setting was missing into their agents' backlogs. The setting is an
+-- RPC URL for the delivery's chain, or an Arweave gateway.
 --
 -- $1 chain ids bigint[] that have an RPC URL now   $2 true: an Arweave gateway is set now   $3 at most this many
 --

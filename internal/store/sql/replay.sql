@@ -2,12 +2,12 @@
 --
 -- $1 ids uuid[]   $2 true: delivered ones too
 --
--- A final or held delivery gets a new budget and a new age; the numbers of attempts continue. A waiting delivery stops
--- waiting and keeps its budget. Queued and running deliveries do not change. Deliveries without a job do not change
--- either: they could not be called.
+-- A final or held delivery gets a new budget and a new age; the numbers of its attempts continue. It waits for no other
+-- delivery from now on. A waiting delivery stops waiting, and keeps its budget and its order. Queued and running
+-- deliveries do not change, nor do deliveries without a job, which could not be called.
 --
--- Returns one row per delivery that exists: whether it was replayed, its status and reason before, whether it has a
--- job, and its dispatch counter.
+-- Returns one row per existing delivery: whether it was replayed, its status and reason before, whether it has a job,
+-- and its dispatch counter.
 WITH changed AS (
     UPDATE herald.work w
        SET status          = 'queued',

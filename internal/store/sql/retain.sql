@@ -1,7 +1,7 @@
 -- retain: delete the contents of deliveries that ended long ago, and their hints. Id, key, agent, status, reason, counters
 -- and times stay.
 --
--- $1 age (interval)   $2 at most this many   $3 deliveries of that age have a lower seq
+-- $1 age (interval)   $2 at most this many   $3 all deliveries of that age have a seq below this one
 --
 -- Rows that another transaction has locked, for example a replay, are skipped.
 WITH old AS MATERIALIZED (

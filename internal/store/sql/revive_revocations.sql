@@ -1,5 +1,5 @@
--- revive_revocations: queue the revocations again that were skipped (never_delivered) because their feedback had ended
--- without a call. The feedback is queued again; the transaction has locked its agent.
+-- revive_revocations: queue revocations again that were skipped (never_delivered), because their feedback had ended
+-- without a call. Now the feedback is queued again, so it may be called. The transaction has locked the agent.
 --
 -- $1 ids uuid[] of feedback
 WITH revived AS (

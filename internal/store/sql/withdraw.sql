@@ -1,10 +1,10 @@
 -- withdraw: end an open retraction because the event that it retracts is on the chain again.
 --
--- It is skipped (mined_again), or cancelled (reorg) if its agent may have received it. The transaction has locked the
--- agent.
+-- The retraction becomes skipped (mined_again), or cancelled (reorg) if the agent may have received it. The transaction
+-- has locked the agent.
 --
--- $1 delivery id
--- Returns whether the agent was or may have been called.
+-- $1 id of the retraction
+-- Returns whether the agent was or may have been called with it.
 WITH called AS (
     SELECT d.called OR d.status = 'running'
         OR EXISTS (SELECT FROM herald.attempts a WHERE a.delivery_id = d.id AND a.outcome IS NULL) AS maybe
