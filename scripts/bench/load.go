@@ -190,8 +190,13 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 	if err := f.accept(ctx, agents, l.n); err != nil {
 		return res, err
 	}
-	if l.burst == burstKnown {
-		if err := b.site.SQL(ctx, analyze); err != nil {
+	if l.burst != "" {
+		read := `SELECT count(w.status), count(h.status) FROM herald.history h LEFT JOIN herald.work w USING (id) WHERE finished_at IS NULL` // as ANALYZE does
+		if l.burst == burstKnown {
+			read = `ANALYZE herald.work, herald.history, herald.agents`
+		}
+		err := b.site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error { _, err := c.Exec(ctx, read); return err })
+		if err != nil {
 			return res, err
 		}
 	}
@@ -271,27 +276,35 @@ func (b *bench) load(ctx context.Context, l load) (res loadResult, err error) {
 
 // prepareBurst inserts deliveries that have ended, turns autovacuum off, and analyzes the tables. Nothing is open.
 func (b *bench) prepareBurst(ctx context.Context, ended int) error {
-	insert := func(ctx context.Context, c *pgx.Conn) error {
-		_, err := c.Exec(ctx, `WITH made AS (
-			INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, dispatch, attempts, job,
-				created_at, accepted_at, finished_at)
-			SELECT gen_random_uuid(), 'ended/' || n, 'NewFeedback', 1, '0x' || repeat('0', 40), n % 1000, 'ended/' || n, n, 'delivered', 1, 1,
-				jsonb_build_object('tag1', repeat('x', 700)), now() - interval '1 day', now() - interval '1 day', now() - interval '1 day'
-			  FROM generate_series(1, $1) n RETURNING id)
-			INSERT INTO herald.attempts (delivery_id, number, started_at, stage, outcome) SELECT id, 1, now() - interval '1 day', 'call', 'delivered' FROM made`, ended)
+	if err := b.site.SQL(ctx, setAutovacuum("SET (autovacuum_enabled = off)")); err != nil {
 		return err
 	}
-	for _, do := range []func(context.Context, *pgx.Conn) error{setAutovacuum("SET (autovacuum_enabled = off)"), insert, analyze} {
-		if err := b.site.SQL(ctx, do); err != nil {
+	const batch = 20_000 // site.SQL has a time limit
+	for from := 1; from <= ended; from += batch {
+		err := b.site.SQL(ctx, func(ctx context.Context, c *pgx.Conn) error {
+			_, err := c.Exec(ctx, `WITH made AS (
+				INSERT INTO herald.history (id, key, kind, chain_id, identity_registry, agent_id, order_key, order_seq, status, dispatch, attempts, job,
+					created_at, accepted_at, finished_at)
+				SELECT gen_random_uuid(), 'ended/' || n, 'NewFeedback', 1, '0x' || repeat('0', 40), n % 1000, 'ended/' || n, n, 'delivered', 1, 1,
+					jsonb_build_object('tag1', repeat('x', 700)), now() - interval '1 day', now() - interval '1 day', now() - interval '1 day'
+				  FROM generate_series($1::int, $2::int) n RETURNING id)
+				INSERT INTO herald.attempts (delivery_id, number, started_at, stage, outcome) SELECT id, 1, now() - interval '1 day', 'call', 'delivered' FROM made`,
+				from, min(from+batch-1, ended))
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}
-	return nil
+	return b.site.SQL(ctx, analyze)
 }
 
-// analyze updates the planner's statistics. VACUUM also removes the pages of tables that are empty now.
+// analyze updates the planner's statistics. VACUUM also removes the pages of open deliveries that have ended.
 func analyze(ctx context.Context, c *pgx.Conn) error {
-	_, err := c.Exec(ctx, `VACUUM ANALYZE`)
+	_, err := c.Exec(ctx, `VACUUM ANALYZE herald.work, herald.agents`)
+	if err == nil {
+		_, err = c.Exec(ctx, `ANALYZE herald.history, herald.attempts`)
+	}
 	return err
 }
 
