@@ -36,8 +36,8 @@ func (r *row) hasTurn() bool { return r.Turn && r.isOut() }
 // mayCall reports whether a claim of the delivery may call the agent. Any other claim is for the check only.
 func (r *row) mayCall() bool { return r.Turn || !r.Ordered || r.isResponse() }
 
-// takesTurn reports whether a dispatch or a claim gives the delivery the turn. A delivery whose event is not yet checked
-// (isUnchecked) gets no turn, because its claim is for the check only. Responses need no turn.
+// takesTurn reports whether a dispatch or a claim gives the delivery the turn. A delivery whose event is not checked
+// yet (isUnchecked) gets no turn, because its claim is for the check only. Responses need no turn.
 func (r *row) takesTurn() bool { return r.Ordered && !r.isResponse() && !r.isUnchecked() }
 
 // isMateOf reports whether r and o are mates: two deliveries of the same ordering key. Responses have no mates.
@@ -51,8 +51,8 @@ func (r *row) isFeedbackOf(o *row) bool {
 		r.agent == o.agent && r.job.OrderKey() == o.job.OrderKey() && r.job.OrderSeq() == o.job.OrderSeq()
 }
 
-// compareOrder compares two deliveries of the same ordering key by the order in which they are called: by the index of
-// their feedback (OrderSeq), and a feedback before its revocation.
+// compareOrder compares two deliveries of the same ordering key by the order in which they are called: by OrderSeq
+// (the feedback index, or a validation's block number), and a feedback before its revocation.
 func compareOrder(r, o *row) int {
 	return cmp.Or(cmp.Compare(r.job.OrderSeq(), o.job.OrderSeq()), cmp.Compare(o.job.Kind, r.job.Kind))
 }
@@ -239,8 +239,8 @@ func listExcess(next []*row, waits map[*row]time.Time, freeResponses int) (exces
 	return excess
 }
 
-// releaseNext is called after the deliveries in ended have ended, or have begun to wait, or are held. It puts deliveries
-// that waited for them (isSetAside) into the backlog:
+// releaseNext is called after the deliveries in ended have ended or are no longer running. It puts deliveries that
+// waited for them (isSetAside) into the backlog:
 //   - after a delivery that is no response, the next one of its ordering key
 //   - after a feedback that has ended, two responses to it
 //   - after a response, the next response that waits because of maxResponses, and the next one to the same feedback
@@ -287,8 +287,8 @@ func (s *Store) keepsOrder(a store.Agent) bool {
 	return s.strict && s.agent(a).policy.Order != store.OrderOff
 }
 
-// findOvertaken returns the index (OrderSeq) of the first open delivery of the same ordering key that is earlier than r and
-// no longer delays it. It returns "" if there is none.
+// findOvertaken returns the index (OrderSeq) of the first open delivery of the same ordering key that is earlier than r
+// and no longer delays it. It returns "" if no such delivery exists.
 func (s *Store) findOvertaken(r *row, now time.Time) string {
 	var first *row
 	for _, o := range s.rows {
